@@ -1,0 +1,258 @@
+package strictyaml
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	yaml "sigs.k8s.io/yaml/goyaml.v3"
+)
+
+// Error is a complaint about one place of the input.
+type Error struct {
+	Line    int    // from 1; 0: the whole
+	Field   string // path as in spec.containers[0].image; empty: the document
+	Message string
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Line > 0 {
+		fmt.Fprintf(&b, "line %d: ", e.Line)
+	}
+	if e.Field != "" {
+		b.WriteString(e.Field + ": ")
+	}
+	return b.String() + e.Message
+}
+
+// Errors are all complaints about one document, in the order of the input. As
+// an error it is never empty.
+type Errors []*Error
+
+func (e Errors) Error() string {
+	texts := make([]string, len(e))
+	for i, x := range e {
+		texts[i] = x.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Bounds limit what one input may ask for. Zero fields have defaults.
+type Bounds struct {
+	Documents int // default 1000
+	Nodes     int // values after aliases are expanded, per input; default 1 << 20
+	Depth     int // nesting; default 100
+}
+
+// Document is one document of an input, or one element of a List.
+type Document struct {
+	node *yaml.Node
+	left *budget
+}
+
+// budget bounds the work that an input may cause, over all its documents.
+type budget struct{ nodes, depth int }
+
+// Parse splits an input into its documents; empty ones are left out. The input
+// is JSON if it begins like it, else YAML. The error is an *Error.
+func Parse(data []byte, b Bounds) ([]Document, error) {
+	left := &budget{nodes: cmp.Or(b.Nodes, 1<<20), depth: cmp.Or(b.Depth, 100)}
+	limit := cmp.Or(b.Documents, 1000)
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	var nodes []*yaml.Node
+	var err error
+	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') {
+		if nodes, err = parseJSON(data, limit, left.depth); err != nil {
+			var yerr error // flow style YAML begins like JSON
+			if nodes, yerr = parseYAML(data, limit); yerr != nil {
+				return nil, err
+			}
+		}
+	} else if nodes, err = parseYAML(data, limit); err != nil {
+		return nil, err
+	}
+	docs := make([]Document, 0, len(nodes))
+	for _, n := range nodes {
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+			continue
+		}
+		docs = append(docs, Document{node: n, left: left})
+	}
+	return docs, nil
+}
+
+func tooMany(limit int) error {
+	return &Error{Message: fmt.Sprintf("more than %d documents", limit)}
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+func parseYAML(data []byte, limit int) (nodes []*yaml.Node, err error) {
+	defer func() {
+		if r := recover(); r != nil { // the parser is not ours; it must not end the agent
+			nodes, err = nil, &Error{Message: "cannot be parsed as YAML"}
+		}
+	}()
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var doc yaml.Node
+		err := dec.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return nodes, nil
+		}
+		if err != nil {
+			out := &Error{Message: err.Error()}
+			if m := yamlLine.FindStringSubmatch(out.Message); m != nil {
+				out.Line, _ = strconv.Atoi(m[1])
+				out.Message = out.Message[len(m[0]):]
+			}
+			out.Message = "not valid YAML: " + withoutQuotes(out.Message)
+			return nil, out
+		}
+		if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
+			continue
+		}
+		if len(nodes) == limit {
+			return nil, tooMany(limit)
+		}
+		nodes = append(nodes, doc.Content[0])
+	}
+}
+
+// withoutQuotes takes out what a parser quotes of the input.
+func withoutQuotes(s string) string {
+	return quoted.ReplaceAllString(s, "…")
+}
+
+var quoted = regexp.MustCompile("'[^']*'|\"[^\"]*\"|`[^`]*`")
+
+// Kind returns what the document says it is; empty where it does not.
+func (d Document) Kind() (apiVersion, kind string) {
+	if v := d.child("apiVersion"); v != nil && v.Kind == yaml.ScalarNode {
+		apiVersion = v.Value
+	}
+	if v := d.child("kind"); v != nil && v.Kind == yaml.ScalarNode {
+		kind = v.Value
+	}
+	return apiVersion, kind
+}
+
+// Scalar returns the text of a scalar field of the top level, or of a mapping in
+// it; empty if there is none.
+func (d Document) Scalar(path ...string) string {
+	n := d.node
+	for _, key := range path {
+		n = child(n, key)
+	}
+	if n = resolve(n); n == nil || n.Kind != yaml.ScalarNode {
+		return ""
+	}
+	return n.Value
+}
+
+// StartLine returns the line on which the document begins.
+func (d Document) StartLine() int { return d.node.Line }
+
+// Items returns the elements of field items, each as a document of its own.
+func (d Document) Items() ([]Document, error) {
+	n := d.child("items")
+	if n == nil || n.ShortTag() == "!!null" {
+		return nil, nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		return nil, &Error{Line: n.Line, Field: "items", Message: "must be a list"}
+	}
+	docs := make([]Document, len(n.Content))
+	for i, c := range n.Content {
+		docs[i] = Document{node: resolve(c), left: d.left}
+	}
+	return docs, nil
+}
+
+func (d Document) child(key string) *yaml.Node { return resolve(child(d.node, key)) }
+
+// child returns the value of key in a mapping, nil if there is none.
+func child(n *yaml.Node, key string) *yaml.Node {
+	n = resolve(n)
+	if n == nil || n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// resolve follows an alias. The parser has refused an alias to an alias.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n != nil && n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+var pathStep = regexp.MustCompile(`^(?:\.?([^.\[\]]+)|\[([^\]]*)\])`)
+
+// Line returns the line of a field, by a path as validation gives it, or of the
+// nearest thing around it that exists.
+func (d Document) Line(path string) int {
+	n := resolve(d.node)
+	line := n.Line
+	for path != "" {
+		m := pathStep.FindStringSubmatch(path)
+		if m == nil {
+			return line
+		}
+		path = path[len(m[0]):]
+		var next *yaml.Node
+		if i, err := strconv.Atoi(m[2]); err == nil && n.Kind == yaml.SequenceNode {
+			if i >= 0 && i < len(n.Content) {
+				next = n.Content[i]
+				line = next.Line
+			}
+		} else if n.Kind == yaml.MappingNode {
+			key := cmp.Or(m[1], m[2])
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				if n.Content[i].Value == key {
+					next, line = n.Content[i+1], n.Content[i].Line
+				}
+			}
+		}
+		if n = resolve(next); n == nil {
+			return line
+		}
+	}
+	return line
+}
+
+// Decode decodes the document into a pointer to a struct and returns the JSON
+// that it was decoded from: what the author wrote, with sorted keys, whatever
+// fields the type has beyond that. The error is Errors.
+func (d Document) Decode(into any) ([]byte, error) {
+	w := walk{left: d.left, fields: map[reflect.Type]map[string]reflect.Type{}}
+	v := w.value(d.node, reflect.TypeOf(into).Elem(), "", 0)
+	if len(w.errs) > 0 {
+		return nil, w.errs
+	}
+	b, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(b, into)
+	}
+	if err != nil {
+		return nil, Errors{{Line: d.node.Line, Message: "cannot be decoded as " + reflect.TypeOf(into).Elem().Name()}}
+	}
+	return b, nil
+}
+
+// Has reports whether the document has that field at its top level.
+func (d Document) Has(field string) bool { return child(d.node, field) != nil }
