@@ -1,0 +1,140 @@
+package podspec
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// FuzzValidate holds P1 to P3 for whatever a decoder makes: nothing panics,
+// defaults are set once and for all, questions change nothing, and a pod that
+// is valid is so again after it was written and read.
+func FuzzValidate(f *testing.F) {
+	for _, seed := range seeds(f) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var pod corev1.Pod
+		if json.Unmarshal(raw, &pod) != nil {
+			return
+		}
+		SetDefaults(&pod)
+		once := encode(t, &pod)
+		errs := Validate(&pod)
+		Unhonoured(&pod)
+		ask(&pod)
+		if diff := cmp.Diff(once, encode(t, &pod)); diff != "" {
+			t.Fatalf("a question changed the pod:\n%s", diff)
+		}
+		SetDefaults(&pod)
+		if diff := cmp.Diff(once, encode(t, &pod)); diff != "" {
+			t.Fatalf("defaults set twice differ:\n%s", diff)
+		}
+		var again corev1.Pod
+		if err := json.Unmarshal([]byte(once), &again); err != nil {
+			t.Fatalf("what was written cannot be read: %v", err)
+		}
+		SetDefaults(&again)
+		if late := Validate(&again); len(errs) == 0 && len(late) > 0 {
+			t.Fatalf("a valid pod is invalid when read again: %v", late)
+		}
+	})
+}
+
+// FuzzObjects is the same for ConfigMaps and Secrets.
+func FuzzObjects(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"name":"a","namespace":"b"},"data":{"k":"dg=="},"stringData":{"s":"t"},"type":"kubernetes.io/tls"}`))
+	f.Add([]byte(`{"binaryData":{"..":"dg=="},"type":"kubernetes.io/dockercfg","data":{".dockercfg":"e30="}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var cm corev1.ConfigMap
+		if json.Unmarshal(raw, &cm) == nil {
+			SetConfigMapDefaults(&cm)
+			ValidateConfigMap(&cm)
+		}
+		var s corev1.Secret
+		if json.Unmarshal(raw, &s) == nil {
+			SetSecretDefaults(&s)
+			ValidateSecret(&s)
+			once := encode(t, &s)
+			if SetSecretDefaults(&s); once != encode(t, &s) {
+				t.Fatal("defaults set twice differ")
+			}
+		}
+	})
+}
+
+// FuzzExpand: without a dollar nothing changes, and a known name is always
+// replaced unless its dollar is escaped.
+func FuzzExpand(f *testing.F) {
+	for _, s := range []string{"", "$(A)", "$$(A)", "$(", "a$", "$$$(B)$", "$(A$(B))"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := Expand(s, func(string) (string, bool) { return "", false }); len(got) > len(s) {
+			t.Fatalf("%q grew to %q although no name is known", s, got)
+		}
+		if got := Expand("$(A)"+s, func(n string) (string, bool) { return "v", n == "A" }); got == "" || got[0] != 'v' {
+			t.Fatalf("$(A)%q became %q", s, got)
+		}
+	})
+}
+
+// ask puts every question that takes a pod.
+func ask(pod *corev1.Pod) {
+	QOSClass(pod)
+	Requests(pod)
+	Limits(pod)
+	Limited(pod, corev1.ResourceMemory)
+	Priority(pod)
+	Grace(pod)
+	Critical(pod, true)
+	Critical(pod, false)
+	for _, a := range HostPorts(pod) {
+		for _, b := range HostPorts(pod) {
+			a.Conflicts(b)
+		}
+	}
+	Refs(pod)
+	for c := range containersOf(&pod.Spec) {
+		SpecHash(c)
+	}
+}
+
+func encode(t *testing.T, v any) string {
+	t.Helper()
+	out, err := json.Marshal(v)
+	if err != nil {
+		t.Fatalf("cannot be written: %v", err)
+	}
+	return string(out)
+}
+
+// seeds are the golden pods and some that once were trouble.
+func seeds(f *testing.F) [][]byte {
+	out := [][]byte{
+		[]byte(`{}`),
+		[]byte(`{"spec":{"containers":[{"resources":{"requests":{"cpu":"9e999","hugepages-":"1","a/b":"1.5"},"limits":{"hugepages-2Mi":"-1n"}}}]}}`),
+		[]byte(`{"spec":{"volumes":[{"projected":{"sources":[{},{"secret":{}}]}},{"emptyDir":{"medium":"HugePages-"}}]}}`),
+		[]byte(`{"spec":{"resources":{"requests":{"cpu":"1"}},"containers":[{"resources":{"limits":{"memory":"1","cpu":"1"}}}]}}`),
+		[]byte(`{"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/":"localhost/"}},"spec":{"containers":[{"lifecycle":{"preStop":{"sleep":{}}},"livenessProbe":{"httpGet":{"port":"x"}}}]}}`),
+		[]byte(`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"operator":"Gt"}]}]}}},"securityContext":{"sysctls":[{"name":"a/b.c"}]}}}`),
+		[]byte(`{"spec":{"containers":[{"env":[{"name":"a","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1e-9"}}}],"ports":[{"hostPort":1,"hostIP":"fe80::1%a"}]}]}}`),
+	}
+	golden := goldenFiles(f)
+	for _, file := range slices.Sorted(maps.Keys(golden)) {
+		raw := golden[file]
+		for _, text := range splitDocuments(raw) {
+			seed, err := yaml.YAMLToJSON(text)
+			if err != nil {
+				f.Fatal(err)
+			}
+			out = append(out, seed)
+		}
+	}
+	return out
+}

@@ -1,0 +1,65 @@
+package podspec
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// HostPort is one port of the host that a pod takes.
+type HostPort struct {
+	IP       string // empty: every address of the host
+	Protocol corev1.Protocol
+	Port     int32
+}
+
+// HostPorts gives the ports of the host that the pod takes while its main
+// containers and sidecars run. An address is in its shortest form; 0.0.0.0 is
+// every address, as no address is; no protocol is TCP.
+func HostPorts(pod *corev1.Pod) []HostPort {
+	var out []HostPort
+	for c, at := range containersOf(&pod.Spec) {
+		if at.place != main && at.place != sidecar {
+			continue
+		}
+		for _, p := range c.Ports {
+			if p.HostPort > 0 {
+				out = append(out, hostPort(p))
+			}
+		}
+	}
+	return out
+}
+
+func hostPort(p corev1.ContainerPort) HostPort {
+	out := HostPort{IP: p.HostIP, Protocol: p.Protocol, Port: p.HostPort}
+	setIfZero(&out.Protocol, corev1.ProtocolTCP)
+	if a, err := netip.ParseAddr(out.IP); err == nil {
+		a = a.Unmap()
+		out.IP = a.String()
+		if a == netip.IPv4Unspecified() {
+			out.IP = ""
+		}
+	}
+	return out
+}
+
+// Conflicts reports whether two pods cannot have both ports: same protocol and
+// number, and one address covers the other. "::" covers every IPv6 address.
+func (p HostPort) Conflicts(other HostPort) bool {
+	if p.Protocol != other.Protocol || p.Port != other.Port {
+		return false
+	}
+	return p.IP == other.IP || p.covers(other) || other.covers(p)
+}
+
+func (p HostPort) covers(other HostPort) bool {
+	if p.IP == "" {
+		return true
+	}
+	if p.IP != "::" {
+		return false
+	}
+	a, err := netip.ParseAddr(other.IP)
+	return err == nil && a.Is6()
+}

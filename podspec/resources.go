@@ -1,0 +1,175 @@
+package podspec
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Requests is what the pod takes from the node: for each resource the larger of
+// what its init containers need at the worst moment and of what its sidecars and
+// main containers need together; what the pod itself requests wins over that;
+// overhead comes on top. The list is the caller's own.
+//
+// While an init container runs, the sidecars before it run too.
+func Requests(pod *corev1.Pod) corev1.ResourceList {
+	list := effective(&pod.Spec, requestsOf)
+	if r := pod.Spec.Resources; r != nil {
+		overlay(list, r.Requests)
+	}
+	add(list, pod.Spec.Overhead)
+	return list
+}
+
+// Limits adds limits up as Requests does requests. Overhead comes on top of
+// what is limited; a resource that no container limits is not in the list. A
+// resource that only some containers limit is: see Limited.
+func Limits(pod *corev1.Pod) corev1.ResourceList {
+	list := effective(&pod.Spec, limitsOf)
+	if r := pod.Spec.Resources; r != nil {
+		overlay(list, r.Limits)
+	}
+	for name, q := range pod.Spec.Overhead {
+		if sum, limited := list[name]; limited && !sum.IsZero() {
+			add(list, corev1.ResourceList{name: q})
+		}
+	}
+	return list
+}
+
+// Limited reports whether the pod as a whole is limited in a resource: by
+// itself, or because every container that may run is.
+func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
+	if r := pod.Spec.Resources; r != nil && podLevel(name) {
+		if q, ok := r.Limits[name]; ok && !q.IsZero() {
+			return true
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if q, ok := list[i].Resources.Limits[name]; !ok || q.IsZero() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func requestsOf(c *corev1.Container) corev1.ResourceList { return c.Resources.Requests }
+func limitsOf(c *corev1.Container) corev1.ResourceList   { return c.Resources.Limits }
+
+// effective is the peak over the pod's life of what its containers need.
+func effective(spec *corev1.PodSpec, of func(*corev1.Container) corev1.ResourceList) corev1.ResourceList {
+	peak, sidecars := corev1.ResourceList{}, corev1.ResourceList{}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if IsSidecar(c) {
+			add(sidecars, of(c))
+			raise(peak, sidecars)
+			continue
+		}
+		now := sidecars.DeepCopy()
+		add(now, of(c))
+		raise(peak, now)
+	}
+	for i := range spec.Containers {
+		add(sidecars, of(&spec.Containers[i]))
+	}
+	raise(peak, sidecars)
+	return peak
+}
+
+// add adds to a list. Quantities may share big numbers when copied as values,
+// so they are copied deeply before they change.
+func add(to, more corev1.ResourceList) {
+	for name, q := range more {
+		sum := to[name].DeepCopy()
+		if sum.IsZero() {
+			sum = q.DeepCopy()
+		} else {
+			sum.Add(q)
+		}
+		to[name] = sum
+	}
+}
+
+// raise makes every quantity at least as large as the other list's.
+func raise(to, other corev1.ResourceList) {
+	for name, q := range other {
+		if have, ok := to[name]; !ok || have.Cmp(q) < 0 {
+			to[name] = q.DeepCopy()
+		}
+	}
+}
+
+// overlay replaces what the pod sets for itself.
+func overlay(to, own corev1.ResourceList) {
+	for name, q := range own {
+		if podLevel(name) {
+			to[name] = q.DeepCopy()
+		}
+	}
+}
+
+// QOSClass is the pod's quality of service: Guaranteed if CPU and memory are
+// limited for every container and requested to the same amount, BestEffort if
+// nothing is asked for either, else Burstable. Pod-level resources, if set,
+// count instead of the containers'.
+func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
+	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
+	allLimited := true
+	count := func(r *corev1.ResourceRequirements) {
+		add(requests, computing(r.Requests))
+		own := computing(r.Limits)
+		add(limits, own)
+		allLimited = allLimited && len(own) == 2
+	}
+	if r := pod.Spec.Resources; r != nil && (hasPodLevel(r.Requests) || hasPodLevel(r.Limits)) {
+		count(r)
+	} else {
+		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				count(&list[i].Resources)
+			}
+		}
+	}
+	switch {
+	case len(requests) == 0 && len(limits) == 0:
+		return corev1.PodQOSBestEffort
+	case allLimited && len(limits) == 2 && equal(requests, limits):
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}
+
+// computing is the CPU and memory in a list, as far as they are more than zero.
+func computing(list corev1.ResourceList) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q, ok := list[name]; ok && q.Cmp(resource.Quantity{}) > 0 {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+func equal(a, b corev1.ResourceList) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, q := range a {
+		if other, ok := b[name]; !ok || q.Cmp(other) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// IsExtended reports whether a resource is one that a device plugin or an
+// administrator adds to a node: a name with a domain that is not Kubernetes' own.
+func IsExtended(name corev1.ResourceName) bool {
+	domain, _, prefixed := strings.Cut(string(name), "/")
+	return prefixed && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io") &&
+		!strings.HasPrefix(domain, "requests.")
+}

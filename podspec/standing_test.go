@@ -1,0 +1,266 @@
+package podspec
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestCritical(t *testing.T) {
+	static := map[string]string{"kubernetes.io/config.source": "file"}
+	for _, row := range []struct {
+		sentence    string
+		spec        string
+		annotations map[string]string
+		joined      bool // critical on a node that has joined a server
+		standalone  bool
+		priority    int32
+	}{
+		{"a pod of a server is not", "{}", map[string]string{"kubernetes.io/config.source": "api"}, false, false, 0},
+		{"a pod that says nothing is not", "{}", nil, false, false, 0},
+		{"a static pod is, but not on its own node", "{}", static, true, false, 0},
+		{"a mirror pod is too", "{}", map[string]string{corev1.MirrorPodAnnotationKey: "x"}, true, false, 0},
+		{"a system priority is anywhere", "priority: 2000000000", nil, true, true, 2000000000},
+		{"a user's priority is not", "priority: 1000000000", nil, false, false, 1000000000},
+		{"the class of the node's own is, even unresolved", "priorityClassName: system-node-critical", static, true, true, 2000001000},
+		{"so is the cluster's", "priorityClassName: system-cluster-critical", static, true, true, 2000000000},
+		{"another class is nothing until it is resolved", "priorityClassName: high", nil, false, false, 0},
+		{"a resolved priority wins over the class", "{priorityClassName: system-node-critical, priority: 5}", nil, false, false, 5},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			pod := podOf(t, row.spec)
+			pod.Annotations = row.annotations
+			if got := Critical(pod, false); got != row.joined {
+				t.Errorf("joined: %v", got)
+			}
+			if got := Critical(pod, true); got != row.standalone {
+				t.Errorf("standalone: %v", got)
+			}
+			if got := Priority(pod); got != row.priority {
+				t.Errorf("priority: %d", got)
+			}
+		})
+	}
+}
+
+func TestGrace(t *testing.T) {
+	n := func(v int64) *int64 { return &v }
+	for _, row := range []struct {
+		sentence       string
+		spec, deletion *int64
+		want           time.Duration
+	}{
+		{"30 seconds if nobody says", nil, nil, 30 * time.Second},
+		{"the spec says", n(5), nil, 5 * time.Second},
+		{"the deletion wins", n(5), n(7), 7 * time.Second},
+		{"zero is at once", n(5), n(0), 0},
+		{"negative is a second", n(-3), nil, time.Second},
+		{"the longest does not wrap around", n(math.MaxInt64), nil, time.Duration(math.MaxInt64/int64(time.Second)) * time.Second},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			pod := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: row.spec}}
+			pod.DeletionGracePeriodSeconds = row.deletion
+			if got := Grace(pod); got != row.want {
+				t.Errorf("got %s, want %s", got, row.want)
+			}
+		})
+	}
+}
+
+func TestRefs(t *testing.T) {
+	pod := podOf(t, `
+imagePullSecrets: [{name: pull}, {name: vol-secret}, {}]
+volumes:
+- {name: a, configMap: {name: vol-map, optional: true}}
+- {name: b, secret: {secretName: vol-secret}}
+- {name: c, projected: {sources: [{configMap: {name: proj-map}}, {secret: {name: proj-secret, optional: true}}, {downwardAPI: {}}]}}
+- {name: d}
+initContainers:
+- {name: i, image: x, envFrom: [{configMapRef: {name: from-map, optional: true}}, {secretRef: {name: from-secret}}]}
+containers:
+- name: m
+  image: x
+  envFrom: [{configMapRef: {name: from-map}}]
+  env:
+  - {name: a, valueFrom: {configMapKeyRef: {name: key-map, key: k, optional: true}}}
+  - {name: b, valueFrom: {secretKeyRef: {name: key-secret, key: k}}}
+  - {name: c, value: x}
+ephemeralContainers:
+- {name: e, image: x, env: [{name: a, valueFrom: {secretKeyRef: {name: debug, key: k, optional: true}}}]}
+`)
+	want := []ObjectRef{
+		{"ConfigMap", "vol-map", true}, {"Secret", "vol-secret", false},
+		{"ConfigMap", "proj-map", false}, {"Secret", "proj-secret", true},
+		{"ConfigMap", "from-map", false}, {"Secret", "from-secret", false},
+		{"ConfigMap", "key-map", true}, {"Secret", "key-secret", false},
+		{"Secret", "debug", true}, {"Secret", "pull", true},
+	}
+	if diff := cmp.Diff(want, Refs(pod)); diff != "" {
+		t.Errorf("want (-) got (+):\n%s", diff)
+	}
+	if refs := Refs(&corev1.Pod{}); len(refs) != 0 {
+		t.Errorf("a pod that names nothing has %v", refs)
+	}
+}
+
+func TestHostPorts(t *testing.T) {
+	pod := podOf(t, `
+initContainers:
+- {name: i, image: x, ports: [{containerPort: 1, hostPort: 1}]}
+- {name: s, image: x, restartPolicy: Always, ports: [{containerPort: 2, hostPort: 2, hostIP: "0:0::1", protocol: UDP}]}
+containers:
+- {name: m, image: x, ports: [{containerPort: 3}, {containerPort: 4, hostPort: 4, hostIP: 0.0.0.0}, {containerPort: 5, hostPort: 5, hostIP: "::ffff:10.0.0.1"}]}
+`)
+	want := []HostPort{{"::1", "UDP", 2}, {"", "TCP", 4}, {"10.0.0.1", "TCP", 5}}
+	if diff := cmp.Diff(want, HostPorts(pod)); diff != "" {
+		t.Errorf("want (-) got (+):\n%s", diff)
+	}
+}
+
+func TestHostPortConflicts(t *testing.T) {
+	for _, row := range []struct {
+		sentence string
+		a, b     HostPort
+		want     bool
+	}{
+		{"the same port", HostPort{"", "TCP", 80}, HostPort{"", "TCP", 80}, true},
+		{"another number", HostPort{"", "TCP", 80}, HostPort{"", "TCP", 81}, false},
+		{"another protocol", HostPort{"", "TCP", 80}, HostPort{"", "UDP", 80}, false},
+		{"two addresses", HostPort{"10.0.0.1", "TCP", 80}, HostPort{"10.0.0.2", "TCP", 80}, false},
+		{"every address covers one", HostPort{"", "TCP", 80}, HostPort{"10.0.0.1", "TCP", 80}, true},
+		{"every address covers an IPv6 one", HostPort{"", "TCP", 80}, HostPort{"::1", "TCP", 80}, true},
+		{"every IPv6 address covers an IPv6 one", HostPort{"::", "TCP", 80}, HostPort{"fd00::1", "TCP", 80}, true},
+		{"every IPv6 address covers no IPv4 one", HostPort{"::", "TCP", 80}, HostPort{"10.0.0.1", "TCP", 80}, false},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			if row.a.Conflicts(row.b) != row.want || row.b.Conflicts(row.a) != row.want {
+				t.Errorf("want %v either way", row.want)
+			}
+		})
+	}
+}
+
+func TestExpand(t *testing.T) {
+	vars := map[string]string{"A": "1", "B": "$(A)", "x-y": "z", "": "nothing"}
+	lookup := func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+	for _, row := range []struct{ sentence, in, want string }{
+		{"plain text stays", "a b", "a b"},
+		{"a variable is replaced", "<$(A)>", "<1>"},
+		{"two in a row", "$(A)$(A)", "11"},
+		{"a name may hold any character", "$(x-y)", "z"},
+		{"what is put in is not read again", "$(B)", "$(A)"},
+		{"an unknown name stays as it is", "$(C)", "$(C)"},
+		{"two dollars are one, and what follows is text", "$$(A)", "$(A)"},
+		{"three dollars are one and a variable", "$$$(A)", "$1"},
+		{"a lone dollar stays", "a$", "a$"},
+		{"a dollar before a letter stays", "$A", "$A"},
+		{"an open parenthesis stays", "$(A", "$(A"},
+		{"after an open parenthesis nothing is closed", "$( $A", "$( $A"},
+		{"four dollars are two", "$$$$", "$$"},
+		{"a dollar before a letter beyond ASCII stays", "$é", "$é"},
+		{"an empty name is a name", "$()", "nothing"},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			if got := Expand(row.in, lookup); got != row.want {
+				t.Errorf("%q: got %q, want %q", row.in, got, row.want)
+			}
+		})
+	}
+}
+
+func TestSpecHash(t *testing.T) {
+	c := &corev1.Container{Name: "a", Image: "x:1"}
+	// Written on objects of running containers: another value would restart them all.
+	if got, want := SpecHash(c), "fe9786fcf0d523e1"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	same := c.DeepCopy()
+	same.Args, same.Env = []string{"x"}, []corev1.EnvVar{{Name: "a"}}
+	if SpecHash(same) != SpecHash(c) {
+		t.Error("arguments count")
+	}
+	for _, other := range []corev1.Container{{Name: "a", Image: "x:2"}, {Name: "b", Image: "x:1"}, {Name: "ax", Image: ":1"}} {
+		if SpecHash(&other) == SpecHash(c) {
+			t.Errorf("%v has the same hash", other)
+		}
+	}
+}
+
+func TestSysctlNames(t *testing.T) {
+	for _, row := range []struct{ sentence, in, name, namespace string }{
+		{"dots stay", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_syncookies", NetworkNamespace},
+		{"slashes become dots, and dots slashes", "net/ipv4/conf/eth0.1/rp_filter", "net.ipv4.conf.eth0/1.rp_filter", NetworkNamespace},
+		{"semaphores are of the IPC namespace", "kernel.sem", "kernel.sem", IPCNamespace},
+		{"shared memory too", "kernel.shmmax", "kernel.shmmax", IPCNamespace},
+		{"message queues too", "fs.mqueue.msg_max", "fs.mqueue.msg_max", IPCNamespace},
+		{"swappiness is the host's", "vm.swappiness", "vm.swappiness", ""},
+		{"a name without parts is the host's", "net", "net", ""},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			if name := SysctlName(row.in); name != row.name || SysctlNamespace(name) != row.namespace {
+				t.Errorf("got %q in %q", name, SysctlNamespace(name))
+			}
+		})
+	}
+}
+
+func TestUnhonoured(t *testing.T) {
+	for _, row := range []struct {
+		sentence, spec string
+		warned         []string
+		refused        []string
+	}{
+		{"a plain pod is honoured", "{}", nil, nil},
+		{"the volumes of this node are honoured", "volumes: [{name: a}, {name: b, hostPath: {path: /}}, {name: c, configMap: {name: c}}, {name: d, secret: {secretName: s}}, {name: e, downwardAPI: {}}, {name: f, projected: {sources: [{configMap: {name: c}}]}}]", nil, nil},
+		{"what a scheduler would only prefer is not named", "{schedulerName: default-scheduler, tolerations: [{operator: Exists}], schedulingGates: [{name: a}], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: a}}]}}}", nil, nil},
+		{"what a scheduler would have to heed is named", "{schedulerName: x, topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}], affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}, podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}}",
+			[]string{"spec.schedulerName: means nothing on a node without a server", "spec.topologySpreadConstraints: means nothing",
+				"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution: means nothing", "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution: means nothing"}, nil},
+		{"a class that only a server knows is named", "priorityClassName: gold", []string{"spec.priorityClassName: there is no PriorityClass gold without a server: the priority is 0"}, nil},
+		{"the system's classes are known", "priorityClassName: system-node-critical", nil, nil},
+		{"a priority that is resolved is honoured", "{priorityClassName: gold, priority: 7}", nil, nil},
+		{"ephemeral containers are named", "ephemeralContainers: [{name: d, image: x}]", []string{"spec.ephemeralContainers: a server takes none"}, nil},
+		{"probes and hooks are not run", one("livenessProbe: {exec: {command: [a]}}, readinessProbe: {exec: {command: [a]}}, startupProbe: {exec: {command: [a]}}, lifecycle: {postStart: {sleep: {seconds: 1}}, preStop: {sleep: {seconds: 1}}}"),
+			[]string{"spec.containers[0].livenessProbe: probes are not run", "spec.containers[0].readinessProbe: probes", "spec.containers[0].startupProbe: probes",
+				"spec.containers[0].lifecycle.postStart: hooks are not run", "spec.containers[0].lifecycle.preStop: hooks"}, nil},
+		{"a sidecar's probes are named too", "{initContainers: [{name: s, image: x, restartPolicy: Always, livenessProbe: {exec: {command: [a]}}}]}", []string{"spec.initContainers[0].livenessProbe: probes"}, nil},
+		{"a stop signal alone is no hook", "{os: {name: linux}, " + one("lifecycle: {stopSignal: SIGUSR1}") + "}", nil, nil},
+		{"a claim is refused", "volumes: [{name: a, persistentVolumeClaim: {claimName: c}}]", nil, []string{"spec.volumes[0].persistentVolumeClaim: volumes of type persistentVolumeClaim"}},
+		{"any other volume is refused by its name", "volumes: [{name: a, nfs: {server: s, path: /}}, {name: b, csi: {driver: d}}, {name: c, image: {reference: x}}, {name: d, ephemeral: {volumeClaimTemplate: {spec: {}}}}]", nil,
+			[]string{"spec.volumes[0].nfs: type nfs", "spec.volumes[1].csi: type csi", "spec.volumes[2].image: type image", "spec.volumes[3].ephemeral: type ephemeral"}},
+		{"credentials that a server would issue are refused", "volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: t}}, {clusterTrustBundle: {path: b}}, {podCertificate: {signerName: s, keyType: k}}]}}]", nil,
+			[]string{"spec.volumes[0].projected.sources[0].serviceAccountToken: tokens", "spec.volumes[0].projected.sources[1].clusterTrustBundle: bundles", "spec.volumes[0].projected.sources[2].podCertificate: certificates"}},
+		{"devices are refused", one("volumeDevices: [{name: a, devicePath: /x}]"), nil, []string{"spec.containers[0].volumeDevices: block"}},
+		{"mount options are refused, not dropped", one("volumeMounts: [{name: a, mountPath: /x, bindMountOptions: [noexec]}]"), nil, []string{"spec.containers[0].volumeMounts[0].bindMountOptions: mount options"}},
+		{"variables from files are refused", one("env: [{name: a, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]"), nil, []string{"spec.containers[0].env[0].valueFrom.fileKeyRef: files"}},
+		{"dynamic resources are refused", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
+		{"restarting all containers is refused", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, []string{"spec.containers[0].restartPolicyRules[0].action: RestartAllContainers"}},
+		{"resources of the pod are not enforced", "resources: {limits: {cpu: 1}}", []string{"spec.resources: not enforced"}, nil},
+		{"resizing is not done", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), []string{"spec.containers[0].resizePolicy: resized"}, nil},
+		{"an account brings no token", "serviceAccountName: a", []string{"spec.serviceAccountName: token"}, nil},
+		{"Windows is refused", "{os: {name: windows}, securityContext: {windowsOptions: {}}, " + one("securityContext: {windowsOptions: {}}") + "}", nil,
+			[]string{"spec.os.name: Windows", "spec.securityContext.windowsOptions: Windows", "spec.containers[0].securityContext.windowsOptions: Windows"}},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			warned, refused := Unhonoured(podOf(t, row.spec))
+			expectErrors(t, refused, row.refused)
+			for _, w := range row.warned {
+				path, words, _ := strings.Cut(w, ": ")
+				i := slices.IndexFunc(warned, func(s string) bool { return strings.HasPrefix(s, path+": ") && strings.Contains(s, words) })
+				if i < 0 {
+					t.Errorf("no warning %q in %q", w, warned)
+					continue
+				}
+				warned = slices.Delete(warned, i, i+1)
+			}
+			if len(warned) > 0 {
+				t.Errorf("not expected: %q", warned)
+			}
+		})
+	}
+}

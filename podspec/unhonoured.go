@@ -1,0 +1,230 @@
+package podspec
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Unhonoured names the fields of a pod that berth does not honour yet: in
+// warnings, each "path: why", what the pod can run without; in refused what it
+// must not, since it would be less safe, or would be given something else, than
+// its author was promised.
+func Unhonoured(pod *corev1.Pod) (warnings []string, refused field.ErrorList) {
+	for _, row := range notYet {
+		row.find(pod, func(at *field.Path, detail string) {
+			why := row.why
+			if detail != "" {
+				why = fmt.Sprintf(row.why, detail)
+			}
+			if row.refuse {
+				refused = append(refused, field.Forbidden(at, why))
+			} else {
+				warnings = append(warnings, at.String()+": "+why)
+			}
+		})
+	}
+	return warnings, refused
+}
+
+// unhonoured is one row of the table.
+type unhonoured struct {
+	refuse bool
+	find   finder
+	why    string // with %s for the detail that find gives, if it gives one
+}
+
+// finder tells every place in a pod where a field is used.
+type finder func(pod *corev1.Pod, found func(at *field.Path, detail string))
+
+const (
+	warn   = false
+	refuse = true
+)
+
+// notYet is all that berth does not honour yet. A row goes when its matter is
+// done.
+var notYet = []unhonoured{
+	// Health and hooks.
+	{warn, inContainers("livenessProbe", hasLiveness), "probes are not run yet: the container counts as started and ready once it runs"},
+	{warn, inContainers("readinessProbe", hasReadiness), "probes are not run yet: the container counts as started and ready once it runs"},
+	{warn, inContainers("startupProbe", hasStartup), "probes are not run yet: the container counts as started and ready once it runs"},
+	{warn, inContainers("lifecycle.postStart", hasPostStart), "hooks are not run yet"},
+	{warn, inContainers("lifecycle.preStop", hasPreStop), "hooks are not run yet"},
+	{refuse, restartAllRules, "the action RestartAllContainers is not supported yet"},
+
+	// Volumes.
+	{refuse, foreignVolumes, "volumes of type %s are not supported yet"},
+	{refuse, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet"},
+	{refuse, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles are not supported yet"},
+	{refuse, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet"},
+	{refuse, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet"},
+	{refuse, bindOptions, "bind mount options are not supported yet"},
+
+	// Environment.
+	{refuse, fileKeyRefs, "variables from files are not supported yet"},
+
+	// Resources.
+	{refuse, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
+	{refuse, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
+	{warn, inPod("resources", func(s *corev1.PodSpec) bool { return s.Resources != nil }), "pod-level resources are counted, but not enforced yet"},
+	{warn, inContainers("resizePolicy", hasResizePolicy), "a running container is not resized yet"},
+
+	// What a server would have done.
+	{warn, unknownPriority, "there is no PriorityClass %s without a server: the priority is 0"},
+	{warn, otherScheduler, alone},
+	{warn, podTerms, alone},
+	{warn, inPod("topologySpreadConstraints", func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 }), alone},
+	{warn, inPod("ephemeralContainers", func(s *corev1.PodSpec) bool { return len(s.EphemeralContainers) > 0 }), "they are started like others, but a server takes none in a new pod"},
+
+	// Identity and platform.
+	{warn, inPod("serviceAccountName", func(s *corev1.PodSpec) bool { return s.ServiceAccountName != "" }), "the pod gets no service account token yet"},
+	{warn, inPod("securityContext.seLinuxChangePolicy", hasSELinuxChange), "the policy is not applied yet: the runtime relabels volumes"},
+	{refuse, inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }), "Windows pods are not supported"},
+	{refuse, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported"},
+	{refuse, inContainers("securityContext.windowsOptions", ownWindowsOptions), "Windows options are not supported"},
+}
+
+const alone = "means nothing on a node without a server: the pod runs here, whatever runs elsewhere"
+
+// ownVolumes are the kinds of volumes that berth makes.
+var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected"}
+
+func hasLiveness(c *corev1.Container) bool  { return c.LivenessProbe != nil }
+func hasReadiness(c *corev1.Container) bool { return c.ReadinessProbe != nil }
+func hasStartup(c *corev1.Container) bool   { return c.StartupProbe != nil }
+func hasPostStart(c *corev1.Container) bool {
+	return c.Lifecycle != nil && c.Lifecycle.PostStart != nil
+}
+func hasPreStop(c *corev1.Container) bool      { return c.Lifecycle != nil && c.Lifecycle.PreStop != nil }
+func hasDevices(c *corev1.Container) bool      { return len(c.VolumeDevices) > 0 }
+func hasClaims(c *corev1.Container) bool       { return len(c.Resources.Claims) > 0 }
+func hasResizePolicy(c *corev1.Container) bool { return len(c.ResizePolicy) > 0 }
+
+func ownWindowsOptions(c *corev1.Container) bool {
+	return c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil
+}
+
+func hasWindowsOptions(s *corev1.PodSpec) bool {
+	return s.SecurityContext != nil && s.SecurityContext.WindowsOptions != nil
+}
+
+func hasSELinuxChange(s *corev1.PodSpec) bool {
+	return s.SecurityContext != nil && s.SecurityContext.SELinuxChangePolicy != nil
+}
+
+func hasToken(p *corev1.VolumeProjection) bool          { return p.ServiceAccountToken != nil }
+func hasTrustBundle(p *corev1.VolumeProjection) bool    { return p.ClusterTrustBundle != nil }
+func hasPodCertificate(p *corev1.VolumeProjection) bool { return p.PodCertificate != nil }
+
+// inPod finds a field of the spec.
+func inPod(name string, used func(*corev1.PodSpec) bool) finder {
+	return func(pod *corev1.Pod, found func(*field.Path, string)) {
+		if used(&pod.Spec) {
+			found(field.NewPath("spec").Child(name), "")
+		}
+	}
+}
+
+// inContainers finds a field of containers of every kind.
+func inContainers(name string, used func(*corev1.Container) bool) finder {
+	return func(pod *corev1.Pod, found func(*field.Path, string)) {
+		for c, where := range containersOf(&pod.Spec) {
+			if used(c) {
+				found(where.path.Child(name), "")
+			}
+		}
+	}
+}
+
+// projections finds a kind of source in projected volumes.
+func projections(name string, used func(*corev1.VolumeProjection) bool) finder {
+	return eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
+		if v.Projected == nil {
+			return
+		}
+		for i := range v.Projected.Sources {
+			if used(&v.Projected.Sources[i]) {
+				found(at.Child("projected", "sources").Index(i).Child(name), "")
+			}
+		}
+	})
+}
+
+func eachVolume(look func(*corev1.Volume, *field.Path, func(*field.Path, string))) finder {
+	return func(pod *corev1.Pod, found func(*field.Path, string)) {
+		for i := range pod.Spec.Volumes {
+			look(&pod.Spec.Volumes[i], field.NewPath("spec", "volumes").Index(i), found)
+		}
+	}
+}
+
+var foreignVolumes = eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
+	for _, kind := range volumeKinds(&v.VolumeSource) {
+		if !slices.Contains(ownVolumes, kind) {
+			found(at.Child(kind), kind)
+		}
+	}
+})
+
+func unknownPriority(pod *corev1.Pod, found func(*field.Path, string)) {
+	class := pod.Spec.PriorityClassName
+	if _, known := systemPriority(class); class != "" && !known && pod.Spec.Priority == nil {
+		found(field.NewPath("spec", "priorityClassName"), class)
+	}
+}
+
+func otherScheduler(pod *corev1.Pod, found func(*field.Path, string)) {
+	if s := pod.Spec.SchedulerName; s != "" && s != corev1.DefaultSchedulerName {
+		found(field.NewPath("spec", "schedulerName"), "")
+	}
+}
+
+// podTerms finds what a pod requires of the pods beside it. What it only
+// prefers may be left undone anywhere.
+func podTerms(pod *corev1.Pod, found func(*field.Path, string)) {
+	a := pod.Spec.Affinity
+	if a == nil {
+		return
+	}
+	at := field.NewPath("spec", "affinity")
+	const required = "requiredDuringSchedulingIgnoredDuringExecution"
+	if a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+		found(at.Child("podAffinity", required), "")
+	}
+	if a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 {
+		found(at.Child("podAntiAffinity", required), "")
+	}
+}
+
+func bindOptions(pod *corev1.Pod, found func(*field.Path, string)) {
+	for c, where := range containersOf(&pod.Spec) {
+		for i, m := range c.VolumeMounts {
+			if len(m.BindMountOptions) > 0 {
+				found(where.path.Child("volumeMounts").Index(i).Child("bindMountOptions"), "")
+			}
+		}
+	}
+}
+
+func fileKeyRefs(pod *corev1.Pod, found func(*field.Path, string)) {
+	for c, where := range containersOf(&pod.Spec) {
+		for i, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.FileKeyRef != nil {
+				found(where.path.Child("env").Index(i).Child("valueFrom", "fileKeyRef"), "")
+			}
+		}
+	}
+}
+
+func restartAllRules(pod *corev1.Pod, found func(*field.Path, string)) {
+	for c, where := range containersOf(&pod.Spec) {
+		for i, r := range c.RestartPolicyRules {
+			if r.Action == corev1.ContainerRestartRuleActionRestartAllContainers {
+				found(where.path.Child("restartPolicyRules").Index(i).Child("action"), "")
+			}
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package podspec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// maxObjectSize is the most that a ConfigMap or Secret may hold, in bytes.
+const maxObjectSize = 1 << 20
+
+// Validate gives everything that is wrong with a defaulted pod, with the path of
+// each field; nothing: it is valid. What is valid may still not be honoured:
+// see Unhonoured.
+func Validate(pod *corev1.Pod) field.ErrorList {
+	k := &checker{pod: pod, spec: &pod.Spec}
+	k.metadata(&pod.ObjectMeta)
+	k.appArmorAnnotations(field.NewPath("metadata", "annotations"))
+	k.podSpec(field.NewPath("spec"))
+	return k.errs
+}
+
+// ValidateConfigMap gives everything that is wrong with a ConfigMap.
+func ValidateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
+	k := &checker{}
+	k.metadata(&cm.ObjectMeta)
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
+		path := field.NewPath("data").Key(key)
+		k.each(path, key, utilvalidation.IsConfigMapKey(key))
+		if _, twice := cm.BinaryData[key]; twice {
+			k.invalid(path, key, "duplicate of key present in binaryData")
+		}
+		size += len(cm.Data[key])
+	}
+	for _, key := range slices.Sorted(maps.Keys(cm.BinaryData)) {
+		k.each(field.NewPath("binaryData").Key(key), key, utilvalidation.IsConfigMapKey(key))
+		size += len(cm.BinaryData[key])
+	}
+	if size > maxObjectSize {
+		k.add(field.TooLong(field.NewPath("data"), "", maxObjectSize))
+	}
+	return k.errs
+}
+
+// ValidateSecret gives everything that is wrong with a defaulted Secret. No
+// value of it is in the errors.
+func ValidateSecret(s *corev1.Secret) field.ErrorList {
+	k := &checker{}
+	k.metadata(&s.ObjectMeta)
+	data := field.NewPath("data")
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(s.Data)) {
+		k.each(data.Key(key), key, utilvalidation.IsConfigMapKey(key))
+		size += len(s.Data[key])
+	}
+	if size > maxObjectSize {
+		k.add(field.TooLong(data, "", maxObjectSize))
+	}
+	k.secretType(s, data)
+	return k.errs
+}
+
+// metadata judges what all objects share. A namespace is required: files get
+// theirs before.
+func (k *checker) metadata(m *metav1.ObjectMeta) {
+	k.errs = append(k.errs, validation.ValidateObjectMeta(m, true, validation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
+}
+
+// checker collects what is wrong.
+type checker struct {
+	pod  *corev1.Pod
+	spec *corev1.PodSpec
+	errs field.ErrorList
+}
+
+func (k *checker) add(err *field.Error) { k.errs = append(k.errs, err) }
+
+func (k *checker) invalid(at *field.Path, value any, format string, args ...any) {
+	k.add(field.Invalid(at, value, fmt.Sprintf(format, args...)))
+}
+
+func (k *checker) required(at *field.Path, why string)  { k.add(field.Required(at, why)) }
+func (k *checker) forbidden(at *field.Path, why string) { k.add(field.Forbidden(at, why)) }
+func (k *checker) duplicate(at *field.Path, value any)  { k.add(field.Duplicate(at, value)) }
+func (k *checker) notFound(at *field.Path, value any)   { k.add(field.NotFound(at, value)) }
+
+// each adds one error per complaint.
+func (k *checker) each(at *field.Path, value any, complaints []string) {
+	for _, c := range complaints {
+		k.invalid(at, value, "%s", c)
+	}
+}
+
+// name judges a required name by its grammar.
+func (k *checker) name(at *field.Path, value string, grammar func(string) []string) {
+	if value == "" {
+		k.required(at, "")
+		return
+	}
+	k.each(at, value, grammar(value))
+}
+
+// between judges a number.
+func (k *checker) between(at *field.Path, value, low, high int64) {
+	if value < low || value > high {
+		k.invalid(at, value, "must be between %d and %d, inclusive", low, high)
+	}
+}
+
+func (k *checker) notNegative(at *field.Path, value int64) {
+	if value < 0 {
+		k.invalid(at, value, "must be greater than or equal to 0")
+	}
+}
+
+func (k *checker) positive(at *field.Path, value int64) {
+	if value <= 0 {
+		k.invalid(at, value, "must be greater than 0")
+	}
+}
+
+// oneOf judges a word that is required.
+func oneOf[T ~string](k *checker, at *field.Path, value T, words ...T) {
+	if value == "" {
+		k.required(at, "")
+	} else if !slices.Contains(words, value) {
+		k.add(field.NotSupported(at, value, words))
+	}
+}
+
+// oneOfIfSet judges a word that may be absent.
+func oneOfIfSet[T ~string](k *checker, at *field.Path, value *T, words ...T) {
+	if value != nil && !slices.Contains(words, *value) {
+		k.add(field.NotSupported(at, *value, words))
+	}
+}
+
+// exactlyOne judges a set of alternatives by how many of them are there.
+func (k *checker) exactlyOne(at *field.Path, value any, what string, present ...bool) bool {
+	n := 0
+	for _, p := range present {
+		if p {
+			n++
+		}
+	}
+	switch {
+	case n == 0:
+		k.required(at, "must specify one of: "+what)
+	case n > 1:
+		k.invalid(at, value, "may not specify more than one of: %s", what)
+	}
+	return n == 1
+}

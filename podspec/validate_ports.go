@@ -1,0 +1,69 @@
+package podspec
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// ports judges the ports of one container.
+func (k *checker) ports(at *field.Path, ports []corev1.ContainerPort) {
+	names := map[string]bool{}
+	for i, p := range ports {
+		path := at.Index(i)
+		if p.Name != "" {
+			complaints := validation.IsValidPortName(p.Name)
+			k.each(path.Child("name"), p.Name, complaints)
+			if len(complaints) == 0 && names[p.Name] {
+				k.duplicate(path.Child("name"), p.Name)
+			}
+			names[p.Name] = true
+		}
+		if p.ContainerPort == 0 {
+			k.required(path.Child("containerPort"), "")
+		} else {
+			k.each(path.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))
+		}
+		if p.HostPort != 0 {
+			k.each(path.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))
+		}
+		if k.spec.HostNetwork && p.HostPort != p.ContainerPort {
+			k.invalid(path.Child("hostPort"), p.HostPort, "must match `containerPort` when `hostNetwork` is true")
+		}
+		oneOf(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+		if p.HostIP != "" {
+			k.address(path.Child("hostIP"), p.HostIP)
+		}
+	}
+}
+
+// hostPortConflicts judges host ports among the main containers, which run
+// together, and within each init container.
+func (k *checker) hostPortConflicts() {
+	together := map[HostPort]bool{}
+	for c, where := range containersOf(k.spec) {
+		seen := together
+		if where.place != main {
+			seen = map[HostPort]bool{}
+		}
+		for i, p := range c.Ports {
+			if p.HostPort == 0 {
+				continue
+			}
+			if seen[hostPort(p)] {
+				k.duplicate(where.path.Child("ports").Index(i).Child("hostPort"), p.HostPort)
+			}
+			seen[hostPort(p)] = true
+		}
+	}
+}
+
+// portNameOrNumber judges a port that may be given by the name of one.
+func (k *checker) portNameOrNumber(at *field.Path, p intstr.IntOrString) {
+	if p.Type == intstr.String {
+		k.each(at, p.StrVal, validation.IsValidPortName(p.StrVal))
+		return
+	}
+	k.each(at, p.IntVal, validation.IsValidPortNum(int(p.IntVal)))
+}
