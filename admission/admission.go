@@ -1,0 +1,61 @@
+package admission
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Node is what a node offers.
+type Node struct {
+	Name        string
+	OS          string // empty: linux
+	Labels      map[string]string
+	Taints      []corev1.Taint
+	Allocatable corev1.ResourceList // with pods; what is not listed is not there
+
+	// ForeignExtended lets pods in that request an extended resource which the
+	// node does not list: on a node whose pods a scheduler places, such a
+	// resource is accounted for elsewhere. Without it the pod waits for the
+	// device.
+	ForeignExtended bool
+	// UnsafeSysctls are the namespaced sysctls beyond the safe ones that pods
+	// may set: names, or prefixes that end in '*'.
+	UnsafeSysctls []string
+}
+
+// Refusal is one reason why a pod does not fit.
+type Refusal struct {
+	Reason  string // CamelCase, as in the status of a rejected pod: OutOfcpu, NodeAffinity, …
+	Message string // one sentence for the user
+	// Recoverable: what is in the way may go by itself (another pod ends, a
+	// device registers). False: this pod will never fit this node as it is.
+	Recoverable bool
+
+	// Of a resource that does not suffice; CPU in thousandths, all else in
+	// units of the resource (bytes, pieces). Zero with other reasons.
+	Resource                  corev1.ResourceName
+	Requested, Used, Capacity int64
+}
+
+func (r Refusal) String() string { return r.Reason + ": " + r.Message }
+
+// Check gives every reason why the pod does not fit the node beside what is
+// used already, the weightiest first; none: it fits. The pod has its defaults
+// and is not itself part of used.
+func Check(node Node, used Used, pod *corev1.Pod) []Refusal {
+	var out []Refusal
+	for _, rule := range []func(Node, Used, *corev1.Pod) []Refusal{
+		operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints,
+	} {
+		out = append(out, rule(node, used, pod)...)
+	}
+	return out
+}
+
+// predicate is a refusal in the words of the kubelet's scheduler predicates.
+func predicate(name, why string, recoverable bool) []Refusal {
+	return []Refusal{{
+		Reason: name, Message: fmt.Sprintf("Predicate %s failed: %s", name, why), Recoverable: recoverable,
+	}}
+}

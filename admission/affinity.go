@@ -1,0 +1,87 @@
+package admission
+
+import (
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// affinity refuses a pod whose node selector or required node affinity the
+// node's labels do not meet.
+func affinity(node Node, _ Used, pod *corev1.Pod) []Refusal {
+	if MatchesSelectors(node, pod) {
+		return nil
+	}
+	return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector", false)
+}
+
+// MatchesSelectors reports whether the node meets the pod's nodeSelector and
+// its required node affinity.
+func MatchesSelectors(node Node, pod *corev1.Pod) bool {
+	for key, want := range pod.Spec.NodeSelector {
+		if have, ok := node.Labels[key]; !ok || have != want {
+			return false
+		}
+	}
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return true
+	}
+	// One term is enough; no term is none.
+	return slices.ContainsFunc(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
+		func(t corev1.NodeSelectorTerm) bool { return MatchesTerm(node, t) })
+}
+
+// MatchesTerm reports whether the node meets every expression of a term. An
+// empty term matches no node.
+func MatchesTerm(node Node, term corev1.NodeSelectorTerm) bool {
+	if len(term.MatchExpressions) == 0 && len(term.MatchFields) == 0 {
+		return false
+	}
+	for _, e := range term.MatchExpressions {
+		value, ok := node.Labels[e.Key]
+		if !meets(value, ok, e) {
+			return false
+		}
+	}
+	for _, e := range term.MatchFields {
+		byName := e.Operator == corev1.NodeSelectorOpIn || e.Operator == corev1.NodeSelectorOpNotIn
+		if e.Key != "metadata.name" || !byName || !meets(node.Name, true, e) {
+			return false
+		}
+	}
+	return true
+}
+
+// meets reports whether a label's value, if there is one, meets the expression.
+// An expression that makes no sense is met by nothing.
+func meets(value string, present bool, e corev1.NodeSelectorRequirement) bool {
+	switch e.Operator {
+	case corev1.NodeSelectorOpIn:
+		return present && slices.Contains(e.Values, value)
+	case corev1.NodeSelectorOpNotIn:
+		return len(e.Values) > 0 && !(present && slices.Contains(e.Values, value))
+	case corev1.NodeSelectorOpExists:
+		return present && len(e.Values) == 0
+	case corev1.NodeSelectorOpDoesNotExist:
+		return !present && len(e.Values) == 0
+	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+		if !present || len(e.Values) != 1 {
+			return false
+		}
+		have, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return false
+		}
+		bound, err := strconv.ParseInt(e.Values[0], 10, 64)
+		if err != nil {
+			return false
+		}
+		if e.Operator == corev1.NodeSelectorOpGt {
+			return have > bound
+		}
+		return have < bound
+	}
+	return false
+}

@@ -1,0 +1,11 @@
+package admission
+
+import corev1 "k8s.io/api/core/v1"
+
+// nodeName refuses a pod that is bound to another node.
+func nodeName(node Node, _ Used, pod *corev1.Pod) []Refusal {
+	if pod.Spec.NodeName == "" || pod.Spec.NodeName == node.Name {
+		return nil
+	}
+	return predicate("NodeName", "node(s) didn't match the requested node name", false)
+}
