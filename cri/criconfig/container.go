@@ -1,0 +1,109 @@
+package criconfig
+
+import (
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+// Container gives the configuration of one container. Errors are *plan.Error
+// with reason CreateContainerConfigError and name what they are about.
+func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) (*runtimeapi.ContainerConfig, error) {
+	if c.Name == "" || c.Name == "." || c.Name == ".." || strings.Contains(c.Name, "/") {
+		return nil, invalid(reasonContainer, "container name %q cannot name its log folder", c.Name)
+	}
+	envs, _, err := Env(node, pod, c, setup)
+	if err != nil {
+		return nil, err
+	}
+	linux, err := containerLinux(node, pod, c, setup.Image)
+	if err != nil {
+		return nil, err
+	}
+	volumes, err := mounts(node, pod, c, setup.Mounts, linux.SecurityContext.NamespaceOptions.UsernsOptions)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := stopSignal(c)
+	if err != nil {
+		return nil, err
+	}
+	config := &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: setup.Attempt},
+		Image:       &runtimeapi.ImageSpec{Image: setup.Image.ID, UserSpecifiedImage: c.Image},
+		Command:     expanded(c.Command, envs),
+		Args:        expanded(c.Args, envs),
+		WorkingDir:  c.WorkingDir,
+		Envs:        envs,
+		Mounts:      volumes,
+		Labels:      containerLabels(pod, c),
+		Annotations: containerAnnotations(pod, c, setup),
+		LogPath:     LogPath(c.Name, setup.Attempt),
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux:       linux,
+		StopSignal:  stop,
+	}
+	if err := checkText(config); err != nil {
+		return nil, invalid(reasonContainer, "container %q: %w", c.Name, err)
+	}
+	return config, nil
+}
+
+func containerLinux(node Node, pod *corev1.Pod, c *corev1.Container, image plan.Image) (*runtimeapi.LinuxContainerConfig, error) {
+	security, err := containerSecurity(node, pod, c, image)
+	if err != nil {
+		return nil, err
+	}
+	resources, err := containerResources(node, pod, c)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.LinuxContainerConfig{Resources: resources, SecurityContext: security}, nil
+}
+
+// LogPath is where a container logs, relative to the pod's log directory.
+func LogPath(container string, attempt uint32) string {
+	return container + "/" + strconv.FormatUint(uint64(attempt), 10) + ".log"
+}
+
+// expanded replaces $(VAR) in words of a command line by the environment.
+func expanded(words []string, envs []*runtimeapi.KeyValue) []string {
+	if len(words) == 0 {
+		return nil
+	}
+	values := make(map[string]string, len(envs))
+	for _, e := range envs {
+		values[e.Key] = string(e.Value)
+	}
+	lookup := func(name string) (string, bool) {
+		v, ok := values[name]
+		return v, ok
+	}
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = podspec.Expand(w, lookup)
+	}
+	return out
+}
+
+// stopSignal is the signal that ends the container; the runtime's or the
+// image's unless the spec says.
+func stopSignal(c *corev1.Container) (runtimeapi.Signal, error) {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil || *c.Lifecycle.StopSignal == "" {
+		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT, nil
+	}
+	name := string(*c.Lifecycle.StopSignal)
+	plain := strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
+	n, ok := runtimeapi.Signal_value["SIGNAL_"+plain]
+	if !ok || n == 0 {
+		return 0, invalid(reasonContainer, "lifecycle.stopSignal: %q is no signal", name)
+	}
+	return runtimeapi.Signal(n), nil
+}

@@ -1,0 +1,188 @@
+package criconfig
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// seeds are the golden pods as JSON, each with a word and where to put it.
+func seeds(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		pod, err := podOf(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		text, err := json.Marshal(pod)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text, "", uint64(0))
+		f.Add(text, "$(A)\xff\x00=/../", ^uint64(0))
+	}
+}
+
+// strange reads a pod and puts the word wherever a bit of places says.
+func strange(text []byte, word string, places uint64) *corev1.Pod {
+	pod := &corev1.Pod{}
+	if json.Unmarshal(text, pod) != nil {
+		return nil
+	}
+	put := func(n int, field *string) {
+		if places>>n&1 == 1 {
+			*field = word
+		}
+	}
+	put(0, &pod.Name)
+	put(1, &pod.Namespace)
+	put(2, (*string)(&pod.UID))
+	put(3, &pod.Spec.Hostname)
+	put(4, &pod.Spec.Subdomain)
+	put(5, (*string)(&pod.Spec.DNSPolicy))
+	if places>>6&1 == 1 {
+		pod.Labels, pod.Annotations = map[string]string{word: word}, map[string]string{word: word}
+	}
+	if places>>7&1 == 1 {
+		pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: word, Value: word}}}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		put(8, &c.Name)
+		put(9, &c.Image)
+		put(10, &c.WorkingDir)
+		put(11, &c.TerminationMessagePath)
+		if places>>12&1 == 1 {
+			c.Args = append(c.Args, word)
+		}
+		for j := range c.Env {
+			put(13, &c.Env[j].Name)
+			put(14, &c.Env[j].Value)
+		}
+		if places>>15&1 == 1 {
+			c.SecurityContext = &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{
+				Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &word}}
+		}
+	}
+	return pod
+}
+
+// FuzzSandbox holds C1, C2 and C3 for any pod.
+func FuzzSandbox(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, text []byte, word string, places uint64) {
+		pod := strange(text, word, places)
+		if pod == nil {
+			return
+		}
+		before := pod.DeepCopy()
+		config, err := Sandbox(testNode(), pod, testSandboxSetup())
+		if !reflect.DeepEqual(before, pod) {
+			t.Fatalf("the pod was changed: %s", cmp.Diff(before, pod))
+		}
+		if err != nil {
+			return
+		}
+		sendable(t, config)
+		s, ok := ParseSandbox(config.Labels, config.Annotations)
+		if named := pod.UID != "" && pod.Name != "" && pod.Namespace != ""; ok != named {
+			t.Fatalf("ok %t for pod %q %q %q", ok, pod.UID, pod.Namespace, pod.Name)
+		}
+		if s.UID != pod.UID || s.Name != pod.Name || s.Namespace != pod.Namespace || s.Attempt != 2 || s.HostNetwork != pod.Spec.HostNetwork {
+			t.Fatalf("%+v is not what was made", s)
+		}
+		PodFromSandbox(config.Labels, config.Annotations)
+	})
+}
+
+// FuzzContainer holds C1, C2 and C3 for each container of any pod, and that no
+// seccomp profile lies outside its folder.
+func FuzzContainer(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, text []byte, word string, places uint64) {
+		pod := strange(text, word, places)
+		if pod == nil {
+			return
+		}
+		before, setup := pod.DeepCopy(), testContainerSetup()
+		for _, c := range all(pod) {
+			setup.Kind = c.kind
+			config, err := Container(testNode(), pod, c.Container, setup)
+			if err != nil {
+				continue
+			}
+			sendable(t, config)
+			l, _ := ParseContainer(config.Labels, config.Annotations)
+			if l.Name != c.Name || l.Kind != c.kind || l.Attempt != setup.Attempt || l.Image != c.Image {
+				t.Fatalf("%+v is not what was made", l)
+			}
+			if ref := config.Linux.SecurityContext.Seccomp.LocalhostRef; ref != "" && !strings.HasPrefix(ref, testNode().SeccompRoot) {
+				t.Fatalf("profile %q", ref)
+			}
+		}
+		if !reflect.DeepEqual(before, pod) {
+			t.Fatalf("the pod was changed: %s", cmp.Diff(before, pod))
+		}
+		want := testContainerSetup()
+		want.Kind = setup.Kind
+		if !reflect.DeepEqual(want, setup) {
+			t.Fatalf("the setup was changed: %s", cmp.Diff(want, setup))
+		}
+	})
+}
+
+// FuzzParse feeds strange annotations to the way back.
+func FuzzParse(f *testing.F) {
+	f.Add("v1", "3", `{"exec":{"command":["x"]}}`, `[{"containerPort":80}]`, "sidecar", "30")
+	f.Add("v2", "-", "{", "[", "", "")
+	f.Fuzz(func(t *testing.T, owner, attempt, hook, ports, kind, grace string) {
+		labels := map[string]string{OwnerLabel: owner, labelPodName: "p", labelPodNamespace: "n", labelPodUID: "u", labelContainerName: "c"}
+		annotations := map[string]string{annotationRestarts: attempt, annotationAttempt: attempt, annotationPreStop: hook,
+			annotationPorts: ports, annotationKind: kind, annotationGrace: grace, annotationPosition: attempt, annotationPodMeta: hook}
+		l, ok := ParseContainer(labels, annotations)
+		if ok && owner != OwnerVersion {
+			t.Fatal("a stranger's container is taken for ours")
+		}
+		pod := PodFromSandbox(labels, annotations, l)
+		if (pod != nil) != (owner == OwnerVersion) {
+			t.Fatalf("owner %q gives pod %v", owner, pod)
+		}
+	})
+}
+
+// FuzzParseResolv holds that any text is read and gives words without blanks.
+func FuzzParseResolv(f *testing.F) {
+	f.Add("nameserver 1.1.1.1\nsearch a b.\noptions ndots:5\n")
+	f.Add("domain\xff x\r\n;#\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		r := ParseResolv(text)
+		if err := checkText(dnsConfig(r)); err != nil && !strings.Contains(text, "\x00") {
+			t.Fatal(err)
+		}
+	})
+}
+
+// sendable fails unless the message goes over the wire and back.
+func sendable(t *testing.T, m proto.Message) {
+	t.Helper()
+	if err := checkText(m); err != nil {
+		t.Fatal(err)
+	}
+	wire, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := m.ProtoReflect().New().Interface()
+	if err := proto.Unmarshal(wire, back); err != nil || !proto.Equal(m, back) {
+		t.Fatalf("the message did not survive the wire: %v", err)
+	}
+}

@@ -1,0 +1,51 @@
+package criconfig
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	maxHostname = 63 // a DNS label
+	maxFQDN     = 64 // what the kernel takes as a host name
+)
+
+// Hostname gives the pod's host name, at most 63 characters, and the domain it
+// belongs to; the domain is empty without a subdomain. With setHostnameAsFQDN
+// the name in the sandbox is both together.
+func Hostname(node Node, pod *corev1.Pod) (hostname, domain string) {
+	if o := pod.Spec.HostnameOverride; o != nil && *o != "" {
+		return *o, ""
+	}
+	hostname = pod.Spec.Hostname
+	if hostname == "" {
+		hostname = pod.Name
+	}
+	if len(hostname) > maxHostname {
+		hostname = strings.TrimRight(hostname[:maxHostname], "-.")
+	}
+	if sub := pod.Spec.Subdomain; sub != "" {
+		domain = sub + "." + pod.Namespace + ".svc"
+		if node.ClusterDomain != "" {
+			domain += "." + node.ClusterDomain
+		}
+	}
+	return hostname, domain
+}
+
+// sandboxHostname is what the kernel is told. The host network has the host's.
+func sandboxHostname(node Node, pod *corev1.Pod) (string, error) {
+	if pod.Spec.HostNetwork {
+		return "", nil
+	}
+	name, domain := Hostname(node, pod)
+	if asFQDN := pod.Spec.SetHostnameAsFQDN; asFQDN != nil && *asFQDN && domain != "" {
+		name += "." + domain
+	}
+	if len(name) > maxFQDN {
+		return "", invalid(reasonSandbox, "spec.setHostnameAsFQDN: host name %q has %d characters, at most %d are possible",
+			name, len(name), maxFQDN)
+	}
+	return name, nil
+}

@@ -1,0 +1,162 @@
+package criconfig
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+func fullPod(t *testing.T) *corev1.Pod { return readPod(t, "testdata/full.yaml") }
+
+func sandboxOf(t *testing.T, pod *corev1.Pod) *runtimeapi.PodSandboxConfig {
+	t.Helper()
+	config, err := Sandbox(testNode(), pod, testSandboxSetup())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func TestParseUndoesMake(t *testing.T) { // C3
+	pod := fullPod(t)
+	config := sandboxOf(t, pod)
+	sandbox, ok := ParseSandbox(config.Labels, config.Annotations)
+	want := SandboxLabels{UID: "u-1", Namespace: "shop", Name: "web", Attempt: 2, Source: "file", GraceSeconds: new(int64(42))}
+	if diff := cmp.Diff(want, sandbox); !ok || diff != "" {
+		t.Errorf("ok %t: %s", ok, diff)
+	}
+	for i, c := range all(pod) {
+		setup := testContainerSetup()
+		setup.Kind = c.kind
+		config, err := Container(testNode(), pod, c.Container, setup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := ParseContainer(config.Labels, config.Annotations)
+		want := ContainerLabels{
+			UID: "u-1", Namespace: "shop", PodName: "web", Name: c.Name, Kind: c.kind,
+			Position: []int{0, 1, 0, 0}[i], Attempt: 3, SpecHash: podspec.SpecHash(c.Container), Image: c.Image,
+			TerminationMessagePath: c.TerminationMessagePath, TerminationMessagePolicy: c.TerminationMessagePolicy,
+			GraceSeconds: new(int64(42)), Ports: c.Ports,
+		}
+		if c.Lifecycle != nil {
+			want.PreStop, want.StopSignal = c.Lifecycle.PreStop, c.Lifecycle.StopSignal
+		}
+		if diff := cmp.Diff(want, got); !ok || diff != "" {
+			t.Errorf("%s: ok %t: %s", c.Name, ok, diff)
+		}
+	}
+}
+
+func TestOnlyOursIsOurs(t *testing.T) { // C4
+	config := sandboxOf(t, simple())
+	pod := simple()
+	app := appOf(t, testNode(), pod, testContainerSetup())
+	for _, row := range []struct {
+		sentence, key string
+		value         *string
+	}{
+		{"without the owner label it is a stranger's", OwnerLabel, nil},
+		{"of another version it is another's", OwnerLabel, new("v2")},
+		{"without a UID it is damaged", labelPodUID, nil},
+		{"without a name it is damaged", labelPodName, new("")},
+		{"without a namespace it is damaged", labelPodNamespace, nil},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			change := func(labels map[string]string) map[string]string {
+				out := maps.Clone(labels)
+				delete(out, row.key)
+				if row.value != nil {
+					out[row.key] = *row.value
+				}
+				return out
+			}
+			if _, ok := ParseSandbox(change(config.Labels), config.Annotations); ok {
+				t.Error("the sandbox is taken for ours")
+			}
+			if _, ok := ParseContainer(change(app.Labels), app.Annotations); ok {
+				t.Error("the container is taken for ours")
+			}
+			if PodFromSandbox(change(config.Labels), config.Annotations) != nil {
+				t.Error("a pod is made of it")
+			}
+		})
+	}
+	if _, ok := ParseContainer(nil, nil); ok {
+		t.Error("nothing is taken for ours")
+	}
+}
+
+func TestNothingOfThePodForgesOurs(t *testing.T) { // C5
+	pod := simple(func(p *corev1.Pod, _ *corev1.Container) {
+		p.Labels = map[string]string{labelPodUID: "other", OwnerLabel: "v9"}
+		p.Annotations = map[string]string{annotationAttempt: "99", annotationGrace: "99", annotationHostNetwork: "true", annotationPodMeta: "{}"}
+	})
+	config := sandboxOf(t, pod)
+	got, ok := ParseSandbox(config.Labels, config.Annotations)
+	if want := (SandboxLabels{UID: "u-1", Namespace: "shop", Name: "web", Attempt: 2}); !ok || !cmp.Equal(want, got) {
+		t.Errorf("ok %t, got %+v", ok, got)
+	}
+}
+
+func TestPodFromSandbox(t *testing.T) {
+	pod := fullPod(t)
+	config := sandboxOf(t, pod)
+	var labels []ContainerLabels
+	for _, c := range all(pod) {
+		for _, attempt := range []uint32{3, 4} {
+			setup := testContainerSetup()
+			setup.Kind, setup.Attempt = c.kind, attempt
+			made, err := Container(testNode(), pod, c.Container, setup)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, _ := ParseContainer(made.Labels, made.Annotations)
+			labels = append([]ContainerLabels{l}, labels...)
+		}
+	}
+	labels = append(labels, ContainerLabels{UID: "other", Name: "stranger"})
+	got := PodFromSandbox(config.Labels, config.Annotations, labels...)
+	if got.Name != "web" || got.Namespace != "shop" || got.UID != "u-1" || *got.Spec.TerminationGracePeriodSeconds != 42 {
+		t.Errorf("identity or grace is lost: %+v", got)
+	}
+	if got.Labels["app"] != "web" || got.Annotations["note"] != "kept" || *got.Spec.Priority != 1000 || *got.Spec.RuntimeClassName != "plain" {
+		t.Errorf("labels, annotations, priority or class are lost: %+v", got)
+	}
+	var names []string
+	for _, c := range all(got) {
+		names = append(names, c.kind.String()+" "+c.Name)
+	}
+	if want := []string{"init prepare", "sidecar proxy", "main app", "ephemeral debug"}; !cmp.Equal(want, names) {
+		t.Errorf("containers %q, want %q", names, want)
+	}
+	app := got.Spec.Containers[0]
+	if app.Lifecycle == nil || app.Lifecycle.PreStop == nil || app.Lifecycle.PreStop.Exec.Command[0] != "drain" || len(app.Ports) != 2 {
+		t.Errorf("the hook or its ports are lost: %+v", app)
+	}
+}
+
+func TestDamagedAnnotationsLoseNoMoreThanTheirField(t *testing.T) {
+	pod := simple()
+	app := appOf(t, testNode(), pod, testContainerSetup())
+	a := maps.Clone(app.Annotations)
+	a[annotationRestarts], a[annotationPorts], a[annotationPreStop], a[annotationGrace] = "-1", "[", "{\"exec\":1}", "-5"
+	got, ok := ParseContainer(app.Labels, a)
+	if !ok || got.Name != "app" || got.Attempt != 0 || got.Ports != nil || got.PreStop != nil || got.GraceSeconds != nil {
+		t.Errorf("ok %t, got %+v", ok, got)
+	}
+	if a[annotationKind] = "strange"; true {
+		if _, ok := ParseContainer(app.Labels, a); ok {
+			t.Error("a container of no known kind is taken for ours")
+		}
+	}
+	if kind, ok := kindOf(plan.Sidecar.String()); !ok || kind != plan.Sidecar {
+		t.Error("kinds do not come back")
+	}
+}

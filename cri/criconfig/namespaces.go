@@ -1,0 +1,87 @@
+package criconfig
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// namespaces gives the namespace options of the pod, the same for its sandbox
+// and each of its containers.
+func namespaces(node Node, pod *corev1.Pod, reason string) (*runtimeapi.NamespaceOption, error) {
+	spec := &pod.Spec
+	o := &runtimeapi.NamespaceOption{
+		Network: hostOr(spec.HostNetwork, runtimeapi.NamespaceMode_POD),
+		Ipc:     hostOr(spec.HostIPC, runtimeapi.NamespaceMode_POD),
+		Pid:     hostOr(spec.HostPID, runtimeapi.NamespaceMode_CONTAINER),
+	}
+	if share := spec.ShareProcessNamespace; share != nil && *share {
+		if spec.HostPID {
+			return nil, invalid(reason, "spec.shareProcessNamespace: hostPID and shareProcessNamespace cannot both be true")
+		}
+		o.Pid = runtimeapi.NamespaceMode_POD
+	}
+	users, err := userNamespace(node, pod, reason)
+	if err != nil {
+		return nil, err
+	}
+	o.UsernsOptions = users
+	return o, nil
+}
+
+func hostOr(host bool, otherwise runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
+	if host {
+		return runtimeapi.NamespaceMode_NODE
+	}
+	return otherwise
+}
+
+// userNamespace maps the pod's users onto IDs of the host that are its own. It
+// is nil unless the pod asks for it with hostUsers: false: what cannot be given
+// is refused, never run with the host's users instead.
+func userNamespace(node Node, pod *corev1.Pod, reason string) (*runtimeapi.UserNamespace, error) {
+	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
+		return nil, nil
+	}
+	if pod.Spec.HostNetwork || pod.Spec.HostPID || pod.Spec.HostIPC {
+		return nil, invalid(reason, "spec.hostUsers: false excludes hostNetwork, hostPID and hostIPC")
+	}
+	handler, err := RuntimeHandler(node, pod)
+	if err != nil {
+		return nil, err
+	}
+	if !node.Features[handler].UserNamespaces {
+		return nil, unsupported(reason, "spec.hostUsers: runtime handler %q does not support user namespaces", handler)
+	}
+	if node.UserIDs == nil {
+		return nil, unsupported(reason, "spec.hostUsers: the node has no range of host IDs for user namespaces")
+	}
+	ids, ok := node.UserIDs(string(pod.UID))
+	if !ok || ids.Count == 0 {
+		return nil, missing(reason, "spec.hostUsers: no host IDs are left for another user namespace")
+	}
+	mapping := func() []*runtimeapi.IDMapping {
+		return []*runtimeapi.IDMapping{{HostId: ids.First, ContainerId: 0, Length: ids.Count}}
+	}
+	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mapping(), Gids: mapping()}, nil
+}
+
+// TargetContainer names the container whose process namespace an ephemeral
+// container joins; empty: its own or the pod's.
+func TargetContainer(pod *corev1.Pod, ephemeral string) string {
+	for i := range pod.Spec.EphemeralContainers {
+		if e := &pod.Spec.EphemeralContainers[i]; e.Name == ephemeral {
+			return e.TargetContainerName
+		}
+	}
+	return ""
+}
+
+// SetTarget lets a container join the process namespace of another one of its
+// pod, given by ID. Nothing changes where they share a namespace anyway.
+func SetTarget(config *runtimeapi.ContainerConfig, containerID string) {
+	o := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if o == nil || o.Pid != runtimeapi.NamespaceMode_CONTAINER || containerID == "" {
+		return
+	}
+	o.Pid, o.TargetId = runtimeapi.NamespaceMode_TARGET, containerID
+}

@@ -1,0 +1,85 @@
+package criconfig
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// Node is what translation must know of the host, its runtime and the agent's
+// configuration. It is a value without secrets and may be shared.
+type Node struct {
+	Name        string
+	Capacity    corev1.ResourceList // memory, in bytes, is what OOM scores are relative to
+	Allocatable corev1.ResourceList // what resourceFieldRef of an absent limit falls back to
+
+	ClusterDNS    []string // addresses of the cluster's DNS service; empty: there is none
+	ClusterDomain string   // cluster.local; empty: no cluster search domains
+	HostResolv    Resolv   // of the host's resolv.conf
+
+	SeccompRoot    string // absolute directory of localhost seccomp profiles: <root-dir>/seccomp
+	SeccompDefault bool   // a container without a profile gets RuntimeDefault instead of Unconfined
+
+	Handlers map[string]string          // CRI handler by RuntimeClass name
+	Features map[string]HandlerFeatures // by CRI handler name; "" is the default handler
+	// StrictGroups says that the runtime knows supplementalGroupsPolicy.
+	StrictGroups bool
+	// UserIDs gives the host IDs that are allotted to the pod with this UID, the
+	// same ones each time. Nil: the node has none to give.
+	UserIDs func(uid string) (IDRange, bool)
+
+	CgroupV2      bool          // limits that only v2 knows are sent
+	SwapLimits    bool          // the kernel can limit swap per cgroup: containers get none
+	HugePageSizes []string      // that the hugetlb controller limits, as it names them: 2MB, 1GB
+	NoCFS         bool          // cpuCFSQuota is off: CPU limits are not enforced
+	CFSPeriod     time.Duration // cpuCFSQuotaPeriod; zero: 100 ms
+	SingleOOMKill bool          // singleProcessOOMKill: the kernel kills one process, not the container (v2)
+}
+
+// HandlerFeatures is what a runtime handler says that it can do.
+type HandlerFeatures struct {
+	RecursiveReadOnlyMounts bool
+	UserNamespaces          bool
+}
+
+// IDRange is a run of user and group IDs on the host.
+type IDRange struct{ First, Count uint32 }
+
+// RuntimeHandler returns the CRI handler of the pod's RuntimeClass; empty is the
+// runtime's default. An unknown class is an error that may pass: it can be
+// configured later.
+func RuntimeHandler(node Node, pod *corev1.Pod) (string, error) {
+	class := pod.Spec.RuntimeClassName
+	if class == nil || *class == "" {
+		return "", nil
+	}
+	handler, ok := node.Handlers[*class]
+	if !ok {
+		return "", missing(reasonSandbox, "spec.runtimeClassName: RuntimeClass %q not found", *class)
+	}
+	return handler, nil
+}
+
+// The reasons users know for a pod or a container that cannot be made.
+const (
+	reasonSandbox   = "FailedCreatePodSandBox"
+	reasonContainer = "CreateContainerConfigError"
+)
+
+// invalid is an error that this pod will always meet on this node.
+func invalid(reason, format string, args ...any) error {
+	return &plan.Error{Kind: plan.Invalid, Reason: reason, Err: fmt.Errorf(format, args...)}
+}
+
+// unsupported is an error of a runtime or node that lacks what the pod asks for.
+func unsupported(reason, format string, args ...any) error {
+	return &plan.Error{Kind: plan.Unsupported, Reason: reason, Err: fmt.Errorf(format, args...)}
+}
+
+// missing is an error of an object that may still appear.
+func missing(reason, format string, args ...any) error {
+	return &plan.Error{Kind: plan.Other, Reason: reason, Err: fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,46 @@
+package criconfig
+
+import "strings"
+
+// Resolv is what a resolv.conf says.
+type Resolv struct {
+	Nameservers, Searches, Options []string
+}
+
+// ParseResolv reads the text of a resolv.conf as the C library does: the last
+// search or domain line counts, options add up, comments and unknown lines are
+// skipped. It is fit for any text.
+func ParseResolv(text string) Resolv {
+	var r Resolv
+	for line := range strings.Lines(text) {
+		if i := strings.IndexAny(line, "#;"); i >= 0 {
+			line = line[:i]
+		}
+		fields := strings.Fields(strings.ToValidUTF8(line, ""))
+		if len(fields) == 0 {
+			continue
+		}
+		args := fields[1:]
+		switch fields[0] {
+		case "nameserver":
+			if len(args) > 0 {
+				r.Nameservers = append(r.Nameservers, args[0])
+			}
+		case "domain":
+			if len(args) > 0 {
+				r.Searches = []string{args[0]}
+			}
+		case "search":
+			r.Searches = nil
+			for _, s := range args {
+				if s != "." {
+					s = strings.TrimSuffix(s, ".")
+				}
+				r.Searches = append(r.Searches, s)
+			}
+		case "options":
+			r.Options = append(r.Options, args...)
+		}
+	}
+	return r
+}
