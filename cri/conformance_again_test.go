@@ -1,0 +1,113 @@
+package cri_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/cri/criconfig"
+)
+
+func testTwice(t *testing.T, h *host) {
+	pod := h.pod(t, "sleep")
+	s := h.sandbox(t, pod)
+	if again := h.sandbox(t, pod); again.ID != s.ID || !again.Ready {
+		t.Errorf("the same sandbox again: %+v, was %+v", again, s)
+	}
+	c := h.container(t, pod, "a", h.setup(pod, s, 0))
+	if again := h.container(t, pod, "a", h.setup(pod, s, 0)); again.ID != c.ID || again.State != plan.Running {
+		t.Errorf("the same container again: %+v, was %+v", again, c)
+	}
+	// A sandbox that died keeps its name until it is replaced.
+	if err := h.client.StopSandbox(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if again := h.sandbox(t, pod); again.ID == s.ID || !again.Ready {
+		t.Errorf("in place of a dead sandbox: %+v, was %+v", again, s)
+	}
+	if seen, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(seen.Sandboxes) != 1 || len(seen.Containers) != 0 {
+		t.Errorf("left in the end: %+v %v", seen, err)
+	}
+}
+
+func testCutOff(t *testing.T, h *host) {
+	pod := h.pod(t, "sleep")
+	for after := time.Millisecond; after < 300*time.Millisecond; after *= 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		if s, err := h.client.RunSandbox(ctx, pod, h.sandboxSetup(pod, 0)); err == nil {
+			t.Logf("sandbox %s after %v", s.ID, after)
+		} else if k := plan.KindOf(err); k != plan.Timeout {
+			t.Errorf("cut off after %v: kind %v: %v", after, k, err)
+		}
+		cancel()
+	}
+	s := h.sandbox(t, pod)
+	for after := time.Millisecond; after < 300*time.Millisecond; after *= 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		_, err := h.client.StartContainer(ctx, pod, "a", h.setup(pod, s, 0))
+		cancel()
+		if err == nil {
+			break
+		}
+		if k := plan.KindOf(err); k != plan.Timeout && reasonOf(err) != "RunContainerError" {
+			t.Errorf("cut off after %v: kind %v: %v", after, k, err)
+		}
+	}
+	c, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
+	if c.ID == "" {
+		t.Fatalf("container that was cut off: %v", err)
+	}
+	eventually(t, "one sandbox and one container are left", func() bool {
+		seen, err := h.client.Pod(t.Context(), pod.UID)
+		return err == nil && len(seen.Sandboxes) == 1 && seen.Sandboxes[0].ID == s.ID && len(seen.Containers) == 1 && seen.Containers[0].ID == c.ID
+	})
+}
+
+func testLeftOver(t *testing.T, h *host) {
+	pod := h.pod(t, "sleep")
+	s := h.sandbox(t, pod)
+	setup := h.setup(pod, s, 1)
+	node := criconfig.Node{Name: "node"}
+	config, err := criconfig.Container(node, pod, &pod.Spec.Containers[0], setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox, err := criconfig.Sandbox(node, pod, h.sandboxSetup(pod, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := h.raw.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: s.ID, Config: config, SandboxConfig: sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, err := h.client.Container(t.Context(), left.ContainerId)
+	if err != nil || seen.State != plan.Created {
+		t.Errorf("before: %+v %v", seen, err)
+	}
+	c := h.container(t, pod, "a", setup)
+	if c.ID == left.ContainerId {
+		t.Error("the left-over was started: its configuration may be out of date")
+	}
+	after, err := h.client.Pod(t.Context(), pod.UID)
+	if err != nil || len(after.Containers) != 1 || after.Containers[0].ID != c.ID {
+		t.Errorf("after: %+v %v", after.Containers, err)
+	}
+}
+
+func testFailedEarlier(t *testing.T, h *host) {
+	pod := h.pod(t, "sleep")
+	pod.Spec.Containers[0].Command = []string{"/no/such/command"}
+	s := h.sandbox(t, pod)
+	first, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
+	if err == nil {
+		t.Fatalf("started: %+v", first)
+	}
+	again, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
+	if again.ID != first.ID || again.State != plan.Exited || reasonOf(err) != "RunContainerError" || !strings.Contains(err.Error(), "/no/such/command") {
+		t.Errorf("again: %+v %v, was %+v", again, err, first)
+	}
+}

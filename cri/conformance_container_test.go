@@ -1,0 +1,162 @@
+package cri_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/test/images"
+)
+
+func testContainer(t *testing.T, h *host) {
+	pod := h.pod(t, "print hello , sleep")
+	s := h.sandbox(t, pod)
+	c := h.container(t, pod, "a", h.setup(pod, s, 2))
+	if c.State != plan.Running || c.Attempt != 2 || c.SandboxID != s.ID || c.Name != "a" || c.Image != images.TestboxRef ||
+		c.SpecHash == "" || c.StartedAt.IsZero() || c.LogPath != filepath.Join(h.logs(pod), "a", "2.log") {
+		t.Errorf("started: %+v", c)
+	}
+	seen, err := h.client.Container(t.Context(), c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen.State != plan.Running || seen.SandboxID != s.ID || seen.SpecHash != c.SpecHash || seen.Attempt != 2 ||
+		seen.Image != c.Image || seen.LogPath != c.LogPath || seen.ImageID == "" || seen.StartedAt.IsZero() || !seen.FinishedAt.IsZero() {
+		t.Errorf("running: %+v", seen)
+	}
+	links := h.links(t, c.ID)
+	if len(links) != 1 || filepath.Base(links[0]) != pod.Name+"_default_a-"+c.ID+".log" {
+		t.Fatalf("log links: %q", links)
+	}
+	eventually(t, "the log can be read through its link", func() bool {
+		text, err := os.ReadFile(links[0])
+		return err == nil && strings.HasSuffix(string(text), " stdout F hello\n")
+	})
+	end, err := h.client.StopContainer(t.Context(), c.ID, 20*time.Second)
+	if err != nil || end.State != plan.Exited || end.ExitCode != 143 || end.Reason != "Error" || end.FinishedAt.Before(end.StartedAt) {
+		t.Errorf("stopped: %+v %v", end, err)
+	}
+	for range 2 { // what is gone is gone (R3)
+		if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
+			t.Fatal(err)
+		}
+		if end, err := h.client.StopContainer(t.Context(), c.ID, time.Second); err != nil || end.ID != "" {
+			t.Errorf("stop of a removed container: %+v %v", end, err)
+		}
+	}
+	if links := h.links(t, c.ID); len(links) != 0 {
+		t.Errorf("left of the log links: %q", links)
+	}
+	if _, err := h.client.Container(t.Context(), c.ID); plan.KindOf(err) != plan.NotFound {
+		t.Errorf("status of a removed container: %v", err)
+	}
+}
+
+func testExit(t *testing.T, h *host) {
+	pod := h.pod(t, "exit 3", "exit")
+	s := h.sandbox(t, pod)
+	bad := h.ended(t, h.container(t, pod, "a", h.setup(pod, s, 0)).ID)
+	if bad.ExitCode != 3 || bad.Reason != "Error" || bad.StartedAt.IsZero() || bad.FinishedAt.Before(bad.StartedAt) {
+		t.Errorf("exit 3: %+v", bad)
+	}
+	good := h.ended(t, h.container(t, pod, "b", h.setup(pod, s, 0)).ID)
+	if good.ExitCode != 0 || good.Reason != "Completed" {
+		t.Errorf("exit 0: %+v", good)
+	}
+	// The links of what goes with the sandbox go too.
+	if err := h.client.RemoveSandbox(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if links := append(h.links(t, bad.ID), h.links(t, good.ID)...); len(links) != 0 {
+		t.Errorf("left of the log links: %q", links)
+	}
+}
+
+func testKill(t *testing.T, h *host) {
+	pod := h.pod(t, "ignore-term , print ready , sleep")
+	s := h.sandbox(t, pod)
+	c := h.container(t, pod, "a", h.setup(pod, s, 0))
+	h.ready(t, c)
+	began := time.Now()
+	end, err := h.client.StopContainer(t.Context(), c.ID, 500*time.Millisecond) // rounded up
+	if err != nil || end.State != plan.Exited || end.ExitCode != 137 {
+		t.Errorf("killed: %+v %v", end, err)
+	}
+	if took := time.Since(began); took < 900*time.Millisecond {
+		t.Errorf("killed after %v, before its grace of 1 s was over", took)
+	}
+}
+
+// ready waits until the container has said "ready".
+func (h *host) ready(t *testing.T, c plan.Container) {
+	t.Helper()
+	eventually(t, "container is ready", func() bool {
+		text, err := os.ReadFile(c.LogPath)
+		return err == nil && strings.Contains(string(text), "ready")
+	})
+}
+
+func testMessage(t *testing.T, h *host) {
+	pod := h.pod(t,
+		"write /dev/termination-log farewell , exit 1",
+		"print first , print last , exit 1",
+		"print last , exit 0",
+		"warn first , write /dev/termination-log farewell , exit 1")
+	for i := range pod.Spec.Containers[1:] {
+		pod.Spec.Containers[i+1].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+	}
+	s := h.sandbox(t, pod)
+	for name, want := range map[string]string{"a": "farewell", "b": "first\nlast\n", "c": "", "d": "farewell"} {
+		file := filepath.Join(h.dir, string(pod.UID)+name)
+		if err := os.WriteFile(file, nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		setup := h.setup(pod, s, 0)
+		setup.Mounts = []plan.Mount{{HostPath: file, ContainerPath: "/dev/termination-log"}}
+		if end := h.ended(t, h.container(t, pod, name, setup).ID); end.Message != want {
+			t.Errorf("message of container %s: %q, want %q", name, end.Message, want)
+		}
+	}
+}
+
+func testGone(t *testing.T, h *host) {
+	pod := h.pod(t, "sleep")
+	s := h.sandbox(t, pod)
+	setup := h.setup(pod, s, 0)
+	setup.Image.ID = "sha256:" + strings.Repeat("0", 64)
+	c, err := h.client.StartContainer(t.Context(), pod, "a", setup)
+	if plan.KindOf(err) != plan.ImageGone || reasonOf(err) != "CreateContainerError" || c.ID != "" {
+		t.Errorf("without an image: %+v, kind %v, reason %q: %v", c, plan.KindOf(err), reasonOf(err), err)
+	}
+	if strings.Contains(err.Error(), "rpc error") {
+		t.Errorf("the error speaks of RPCs: %v", err)
+	}
+	setup = h.setup(pod, plan.Sandbox{ID: strings.Repeat("0", 64)}, 0)
+	c, err = h.client.StartContainer(t.Context(), pod, "a", setup)
+	if plan.KindOf(err) != plan.NotFound || c.ID != "" {
+		t.Errorf("without a sandbox: %+v, kind %v: %v", c, plan.KindOf(err), err)
+	}
+	// Neither holds the name.
+	h.container(t, pod, "a", h.setup(pod, s, 0))
+}
+
+func testNoCommand(t *testing.T, h *host) {
+	pod := h.pod(t, "sleep")
+	pod.Spec.Containers[0].Command = []string{"/no/such/command"}
+	s := h.sandbox(t, pod)
+	c, err := h.client.StartContainer(t.Context(), pod, "a", h.setup(pod, s, 0))
+	if err == nil || reasonOf(err) != "RunContainerError" || !strings.Contains(err.Error(), "/no/such/command") {
+		t.Fatalf("start: reason %q: %v", reasonOf(err), err)
+	}
+	if c.ID == "" || c.State != plan.Exited || c.ExitCode != 128 || c.Reason != "StartError" || !c.StartedAt.IsZero() {
+		t.Errorf("the container that is left: %+v", c)
+	}
+	if err := h.client.RemoveContainer(t.Context(), c.ID); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,384 @@
+package cri_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/cri"
+	"berth/cri/criconfig"
+	"berth/cri/crifake"
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+// host is a runtime with what the suite needs to know of it.
+type host struct {
+	endpoint string
+	dir      string // for logs and other files
+	cgroup   string
+	old      bool               // without events and RuntimeConfig: containerd 1.6
+	kill     func(t *testing.T) // of the runtime alone
+	start    func(t *testing.T) // again
+
+	client *cri.Client
+	raw    runtimeapi.RuntimeServiceClient
+	image  plan.Image
+}
+
+// TestFakeConforms runs the suite on the runtime in memory, over a socket, as a
+// containerd 2.4 and as a 1.6.
+func TestFakeConforms(t *testing.T) {
+	for name, old := range map[string]bool{"2.4": false, "1.6": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			fake := crifake.New(crifake.Options{Old: old, Files: true})
+			t.Cleanup(fake.Close)
+			fake.AddImage(images.TestboxRef)
+			socket := filepath.Join(dir, "sock")
+			var stop func() error
+			start := func(t *testing.T) {
+				l, err := net.Listen("unix", socket)
+				if err != nil {
+					t.Fatal(err)
+				}
+				stop = fake.Serve(l)
+			}
+			start(t)
+			t.Cleanup(func() {
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			conformance(t, &host{
+				endpoint: "unix://" + socket, dir: dir, cgroup: "/test", old: old, start: start,
+				kill: func(t *testing.T) {
+					if err := stop(); err != nil {
+						t.Error(err)
+					}
+				},
+			})
+		})
+	}
+}
+
+// TestContainerdConforms runs the suite on real ones, each private to its test.
+func TestContainerdConforms(t *testing.T) {
+	for _, version := range hosts.Versions() {
+		t.Run(string(version), func(t *testing.T) {
+			t.Parallel()
+			p, err := hosts.Start(t.Context(), hosts.Options{Version: version, CNI: true, Images: []string{testbox(t)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("containerd said at last:\n%s", p.Log())
+				}
+				if err := p.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			conformance(t, &host{
+				endpoint: p.Endpoint, dir: t.TempDir(), cgroup: p.CgroupRoot, old: version == hosts.Version16,
+				kill: func(t *testing.T) {
+					if err := p.Kill(); err != nil {
+						t.Fatal(err)
+					}
+				},
+				start: func(t *testing.T) {
+					if err := p.Restart(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				},
+			})
+		})
+	}
+}
+
+// testbox returns the archive of the test program's image.
+func testbox(t *testing.T) string {
+	t.Helper()
+	cache, err := images.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, err := images.Testbox(t.Context(), cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return archive.Path
+}
+
+// eventually waits for a condition, for at most half a minute.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// conformance is the suite: what berth relies on in a runtime, and what a
+// runtime may rely on in this package.
+func conformance(t *testing.T, h *host) {
+	h.client = h.dial(t)
+	conn, err := grpc.NewClient("unix://"+strings.TrimPrefix(h.endpoint, "unix://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	h.raw = runtimeapi.NewRuntimeServiceClient(conn)
+	eventually(t, "the image is there", func() bool {
+		resp, err := h.client.Images().ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
+		h.image = plan.Image{ID: resp.GetImage().GetId(), Ref: resp.GetImage().GetId()}
+		return err == nil && h.image.ID != ""
+	})
+	t.Run("together", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T, *host){
+			"the runtime tells its version and status":                       testStatus,
+			"a sandbox goes its way":                                         testSandbox,
+			"a sandbox with its own network has address and namespace":       testNetwork,
+			"a container goes its way":                                       testContainer,
+			"a container that ends shows its exit code":                      testExit,
+			"a container that ignores the signal is killed after its grace":  testKill,
+			"a container's last words are read from file or log":             testMessage,
+			"an image that is gone is told from a sandbox that is gone":      testGone,
+			"a command that is not there fails the start and leaves a trace": testNoCommand,
+			"what is run twice is there once":                                testTwice,
+			"what was cut off is there once in the end":                      testCutOff,
+			"a left-over that was never started is replaced":                 testLeftOver,
+			"an earlier instance that failed to start is told":               testFailedEarlier,
+			"objects of others are not seen":                                 testForeign,
+			"all pods are found with what is needed to end them":             testPods,
+			"a command runs in a container":                                  testExec,
+			"streams have an address":                                        testStreams,
+			"events tell what happens, or are not supported":                 testEvents,
+			"polling tells what has changed":                                 testPoll,
+			"limits and log files of a running container can be changed":     testUpdate,
+		} {
+			t.Run(name, func(t *testing.T) { t.Parallel(); test(t, h) })
+		}
+	})
+	// Alone, for it hurts the others.
+	t.Run("a runtime that is killed and comes back has lost nothing", func(t *testing.T) { testRestart(t, h) })
+}
+
+func (h *host) dial(t *testing.T) *cri.Client {
+	t.Helper()
+	c, err := cri.Dial(t.Context(), cri.Options{
+		RuntimeEndpoint: h.endpoint, LogLinks: filepath.Join(h.dir, "links"),
+		Node: func() criconfig.Node { return criconfig.Node{Name: "node", ClusterDomain: "cluster.local"} },
+		Warn: func(err error) { t.Errorf("warning: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// pod makes a pod with one container per entry, which does those steps.
+func (h *host) pod(t *testing.T, steps ...string) *corev1.Pod {
+	name := strings.ToLower(strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, filepath.Base(t.Name())))
+	p := &corev1.Pod{}
+	p.Name, p.Namespace = name[:min(len(name), 50)], "default"
+	p.UID = types.UID("uid-" + p.Name)
+	p.Spec.HostNetwork = true
+	grace := int64(7)
+	p.Spec.TerminationGracePeriodSeconds = &grace
+	for i, s := range steps {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
+			Name: string(rune('a' + i)), Image: images.TestboxRef, Args: strings.Fields(s),
+			TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+		})
+	}
+	t.Cleanup(func() { h.clear(t, p.UID) })
+	return p
+}
+
+// clear removes all of a pod.
+func (h *host) clear(t *testing.T, uid types.UID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	defer cancel()
+	seen, err := h.client.Pod(ctx, uid)
+	if err != nil {
+		t.Errorf("look at what is left: %v", err)
+	}
+	for _, s := range seen.Sandboxes {
+		if err := h.client.StopSandbox(ctx, s.ID); err != nil {
+			t.Error(err)
+		}
+		if err := h.client.RemoveSandbox(ctx, s.ID); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (h *host) logs(pod *corev1.Pod) string { return filepath.Join(h.dir, "logs", string(pod.UID)) }
+
+func (h *host) sandboxSetup(pod *corev1.Pod, attempt uint32) plan.SandboxSetup {
+	return plan.SandboxSetup{Attempt: attempt, CgroupParent: h.cgroup, LogDir: h.logs(pod)}
+}
+
+func (h *host) setup(pod *corev1.Pod, s plan.Sandbox, attempt uint32) plan.ContainerSetup {
+	return plan.ContainerSetup{Attempt: attempt, Sandbox: s, CgroupPar: h.cgroup, LogDir: h.logs(pod), Image: h.image}
+}
+
+func (h *host) sandbox(t *testing.T, pod *corev1.Pod) plan.Sandbox {
+	t.Helper()
+	s, err := h.client.RunSandbox(t.Context(), pod, h.sandboxSetup(pod, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (h *host) container(t *testing.T, pod *corev1.Pod, name string, s plan.ContainerSetup) plan.Container {
+	t.Helper()
+	c, err := h.client.StartContainer(t.Context(), pod, name, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ended waits until the container has ended.
+func (h *host) ended(t *testing.T, id string) (c plan.Container) {
+	t.Helper()
+	eventually(t, "container has ended", func() bool {
+		var err error
+		if c, err = h.client.Container(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		return c.State == plan.Exited
+	})
+	return c
+}
+
+// links returns the log links of a container.
+func (h *host) links(t *testing.T, id string) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(h.dir, "links", "*-"+id+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func testStatus(t *testing.T, h *host) {
+	name, version, err := h.client.Version(t.Context())
+	if err != nil || name != "containerd" || version == "" {
+		t.Errorf("version: %q %q %v", name, version, err)
+	}
+	s, err := h.client.Status(t.Context())
+	if err != nil || !s.Ready || !s.NetworkReady {
+		t.Errorf("status: %+v %v", s, err)
+	}
+	if _, ok := s.Handlers[""]; ok == h.old || (s.CgroupDriver == "") != h.old {
+		t.Errorf("features of the runtime (old: %v): %+v", h.old, s)
+	}
+	info, err := h.client.StatusInfo(t.Context())
+	if err != nil || info["config"] == nil {
+		t.Errorf("status info: %v, config is missing: %v", err, info["config"] == nil)
+	}
+}
+
+func testSandbox(t *testing.T, h *host) {
+	pod := h.pod(t)
+	s, err := h.client.RunSandbox(t.Context(), pod, h.sandboxSetup(pod, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.ID == "" || !s.Ready || s.Attempt != 3 || time.Since(s.CreatedAt) > time.Minute || len(s.IPs) != 0 || s.NetNS != "" {
+		t.Errorf("on the host's network: %+v", s)
+	}
+	if err := h.client.StopSandbox(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := h.client.Pod(t.Context(), pod.UID)
+	if err != nil || len(seen.Sandboxes) != 1 || seen.Sandboxes[0].Ready || seen.Sandboxes[0].ID != s.ID {
+		t.Errorf("stopped: %+v %v", seen, err)
+	}
+	for range 2 { // what is gone is gone (R3)
+		if err := h.client.RemoveSandbox(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.client.StopSandbox(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen, err := h.client.Pod(t.Context(), pod.UID); err != nil || len(seen.Sandboxes) != 0 {
+		t.Errorf("removed: %+v %v", seen, err)
+	}
+}
+
+func testNetwork(t *testing.T, h *host) {
+	pod := h.pod(t)
+	pod.Spec.HostNetwork = false
+	s := h.sandbox(t, pod)
+	if len(s.IPs) != 1 || net.ParseIP(s.IPs[0]) == nil || !filepath.IsAbs(s.NetNS) {
+		t.Errorf("sandbox with a network: %+v", s)
+	}
+	// A client that has not made it sees the same.
+	seen, err := h.dial(t).Pod(t.Context(), pod.UID)
+	if err != nil || len(seen.Sandboxes) != 1 || seen.Sandboxes[0].NetNS != s.NetNS || !slices.Equal(seen.Sandboxes[0].IPs, s.IPs) {
+		t.Errorf("seen later: %+v %v, want %+v", seen.Sandboxes, err, s)
+	}
+}
+
+func testRestart(t *testing.T, h *host) {
+	pod := h.pod(t, "sleep")
+	s := h.sandbox(t, pod)
+	c := h.container(t, pod, "a", h.setup(pod, s, 0))
+	h.kill(t)
+	if _, err := h.client.Pods(t.Context()); plan.KindOf(err) != plan.Unavailable {
+		t.Errorf("look while the runtime is away: kind %v: %v", plan.KindOf(err), err)
+	}
+	if _, err := h.client.RunSandbox(t.Context(), pod, h.sandboxSetup(pod, 1)); plan.KindOf(err) != plan.Unavailable {
+		t.Errorf("run while the runtime is away: kind %v: %v", plan.KindOf(err), err)
+	}
+	h.start(t)
+	eventually(t, "the runtime is back", func() bool {
+		seen, err := h.client.Pod(t.Context(), pod.UID)
+		if err != nil {
+			return false
+		}
+		if len(seen.Sandboxes) != 1 || len(seen.Containers) != 1 {
+			t.Fatalf("lost: %+v", seen)
+		}
+		return seen.Sandboxes[0].Ready && seen.Sandboxes[0].ID == s.ID && seen.Containers[0].ID == c.ID && seen.Containers[0].State == plan.Running
+	})
+}
+
+func reasonOf(err error) string {
+	for err != nil {
+		if e, ok := err.(*plan.Error); ok { //nolint:errorlint // every error on the way is looked at
+			return e.Reason
+		}
+		u, ok := err.(interface{ Unwrap() error })
+		if !ok {
+			return ""
+		}
+		err = u.Unwrap()
+	}
+	return ""
+}

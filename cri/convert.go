@@ -1,0 +1,102 @@
+package cri
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/cri/criconfig"
+)
+
+// listedSandbox is what a list tells of a sandbox.
+func listedSandbox(l *runtimeapi.PodSandbox) plan.Sandbox {
+	return plan.Sandbox{
+		ID:        l.Id,
+		Ready:     l.State == runtimeapi.PodSandboxState_SANDBOX_READY,
+		Attempt:   l.GetMetadata().GetAttempt(),
+		CreatedAt: nanos(l.CreatedAt),
+	}
+}
+
+// listedContainer is what a list tells of a container.
+func listedContainer(l *runtimeapi.Container) plan.Container {
+	own, _ := criconfig.ParseContainer(l.Labels, l.Annotations)
+	return plan.Container{
+		ID: l.Id, Name: own.Name, SandboxID: l.PodSandboxId,
+		State: stateOf(l.State), Attempt: l.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
+		Image: own.Image, ImageID: l.ImageRef, CreatedAt: nanos(l.CreatedAt),
+	}
+}
+
+// seenSandbox is what a status tells of a sandbox; not ok if it is not ours.
+func seenSandbox(s *runtimeapi.PodSandboxStatus, netns string) (plan.Sandbox, bool) {
+	if _, ok := criconfig.ParseSandbox(s.GetLabels(), s.GetAnnotations()); !ok {
+		return plan.Sandbox{}, false
+	}
+	seen := plan.Sandbox{
+		ID:        s.Id,
+		Ready:     s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
+		Attempt:   s.GetMetadata().GetAttempt(),
+		CreatedAt: nanos(s.CreatedAt),
+		NetNS:     netns,
+	}
+	if ip := s.GetNetwork().GetIp(); ip != "" {
+		seen.IPs = append(seen.IPs, ip)
+	}
+	for _, more := range s.GetNetwork().GetAdditionalIps() {
+		if more.GetIp() != "" {
+			seen.IPs = append(seen.IPs, more.Ip)
+		}
+	}
+	return seen, true
+}
+
+// seenContainer is what a status tells of a container, with its termination
+// message if it has ended; not ok if it is not ours.
+func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID string) (plan.Container, bool) {
+	own, ok := criconfig.ParseContainer(s.GetLabels(), s.GetAnnotations())
+	if !ok {
+		return plan.Container{}, false
+	}
+	seen := plan.Container{
+		ID: s.Id, Name: own.Name, SandboxID: sandboxID,
+		State: stateOf(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
+		Image: own.Image, ImageID: s.ImageRef,
+		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
+		LogPath: s.LogPath,
+	}
+	if name := s.GetImage().GetImage(); !strings.HasPrefix(name, "sha256:") { // an image without a name has its ID there
+		seen.ImageName = name
+	}
+	if seen.ImageID == "" {
+		seen.ImageID = s.ImageId
+	}
+	if seen.State == plan.Exited {
+		seen.ExitCode, seen.Reason = s.ExitCode, s.Reason
+		seen.Message = exitMessage(ctx, s, own)
+	}
+	return seen, true
+}
+
+func stateOf(s runtimeapi.ContainerState) plan.State {
+	switch s {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return plan.Created
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return plan.Running
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return plan.Exited
+	}
+	return plan.Unknown
+}
+
+// nanos reads a time of the runtime; zero and less mean that it is not set.
+func nanos(n int64) time.Time {
+	if n <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n)
+}

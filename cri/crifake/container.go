@@ -1,0 +1,321 @@
+package crifake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// container goes Created -> Running -> Exited; a start that fails goes from
+// Created to Exited at once.
+type container struct {
+	id, name                   string
+	sandbox                    *sandbox
+	config                     *runtimeapi.ContainerConfig
+	image                      *runtimeapi.Image
+	state                      runtimeapi.ContainerState
+	created, started, finished time.Time
+	exitCode                   int32
+	reason, message            string
+	process                    *process // of a started one
+	starting, removing         bool
+}
+
+// CreateContainer makes a container.
+func (r *Runtime) CreateContainer(ctx context.Context, q *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	m, pod := q.GetConfig().GetMetadata(), q.GetSandboxConfig().GetMetadata()
+	if m == nil || pod == nil {
+		return nil, errors.New("container config must include metadata")
+	}
+	c := &container{
+		name:   fmt.Sprintf("%s_%s_%s_%s_%d", m.Name, pod.Name, pod.Namespace, pod.Uid, m.Attempt),
+		config: proto.CloneOf(q.Config),
+	}
+	if err := r.beginContainer(c, q.PodSandboxId); err != nil {
+		return nil, err
+	}
+	err := r.strike(ctx, "CreateContainer", q, Midway)
+	r.mu.Lock()
+	if err != nil {
+		delete(r.names, c.name)
+		r.mu.Unlock()
+		return nil, err
+	}
+	c.created = time.Now()
+	r.containers[c.id] = c
+	r.mu.Unlock()
+	r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	return &runtimeapi.CreateContainerResponse{ContainerId: c.id}, nil
+}
+
+// beginContainer checks what the container needs and reserves its name.
+func (r *Runtime) beginContainer(c *container, sandboxID string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.sandbox = r.sandboxes[sandboxID]
+	if c.sandbox == nil {
+		return notFound("failed to find sandbox id %q", sandboxID)
+	}
+	if !c.sandbox.ready {
+		return fmt.Errorf("sandbox container %q is not running", sandboxID)
+	}
+	c.id = r.newID()
+	if err := r.reserve("container", c.name, c.id); err != nil {
+		return err
+	}
+	ref := c.config.GetImage().GetImage()
+	if c.image = r.resolve(ref); c.image == nil {
+		delete(r.names, c.name)
+		return notFound("failed to resolve image %q", ref)
+	}
+	return nil
+}
+
+// StartContainer starts a created container. A command below /no/such is not in
+// any image.
+func (r *Runtime) StartContainer(ctx context.Context, q *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	r.mu.Lock()
+	c := r.containers[q.ContainerId]
+	if c == nil {
+		r.mu.Unlock()
+		return nil, notFound("an error occurred when try to find container %q", q.ContainerId)
+	}
+	if err := c.startable(); err != nil {
+		r.mu.Unlock()
+		return nil, err
+	}
+	c.starting = true
+	r.mu.Unlock()
+	err := r.strike(ctx, "StartContainer", q, Midway)
+	r.mu.Lock()
+	c.starting = false
+	if cmd := c.config.GetCommand(); err == nil && len(cmd) > 0 && strings.HasPrefix(cmd[0], "/no/such/") {
+		err = fmt.Errorf("failed to create containerd task: failed to create shim task: OCI runtime create failed: exec: %q: no such file or directory", cmd[0])
+	}
+	if err != nil {
+		c.state, c.finished, c.exitCode = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), 128
+		c.reason, c.message = "StartError", err.Error()
+		r.mu.Unlock()
+		return nil, err
+	}
+	c.state, c.started = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now()
+	p := r.newProcess(c)
+	c.process = p
+	r.mu.Unlock()
+	r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	r.work.Go(func() { r.run(c, p) })
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+func (c *container) startable() error {
+	switch {
+	case c.state != runtimeapi.ContainerState_CONTAINER_CREATED:
+		return fmt.Errorf("failed to set starting state for container %q: container is in %s state", c.id, c.state)
+	case c.removing:
+		return errors.New("container is in removing state, can't be started")
+	case c.starting:
+		return errors.New("container is already in starting state")
+	case !c.sandbox.ready:
+		return fmt.Errorf("sandbox container %q is not running", c.sandbox.id)
+	}
+	return nil
+}
+
+// exited notes the end of a container's process.
+func (r *Runtime) exited(c *container, end ending) {
+	r.mu.Lock()
+	c.state, c.finished, c.exitCode, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), end.code, end.reason
+	r.mu.Unlock()
+	close(c.process.done)
+	r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+}
+
+// Exit ends the process of a running container by itself, with that code and
+// reason (empty: what the code means). It returns when the container has ended.
+func (r *Runtime) Exit(id string, code int32, reason string) error {
+	r.mu.Lock()
+	c := r.containers[id]
+	if c == nil || c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		r.mu.Unlock()
+		return notFound("running container %q", id)
+	}
+	p := c.process
+	r.mu.Unlock()
+	p.exit(ending{code, reason})
+	<-p.done
+	return nil
+}
+
+// StopContainer stops a container.
+func (r *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	r.mu.Lock()
+	c := r.containers[q.ContainerId]
+	r.mu.Unlock()
+	if c == nil {
+		if r.opts.Old {
+			return nil, notFound("an error occurred when try to find container %q", q.ContainerId)
+		}
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	return &runtimeapi.StopContainerResponse{}, r.stop(ctx, c, time.Duration(q.Timeout)*time.Second)
+}
+
+// stop signals the process, waits for grace, and kills it.
+func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) error {
+	r.mu.Lock()
+	running, p := c.state == runtimeapi.ContainerState_CONTAINER_RUNNING, c.process
+	r.mu.Unlock()
+	if !running {
+		return nil
+	}
+	if grace > 0 {
+		p.signal()
+		if err := p.wait(ctx, grace); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	p.exit(ending{137, ""})
+	return p.wait(ctx, 0)
+}
+
+// RemoveContainer removes a container.
+func (r *Runtime) RemoveContainer(ctx context.Context, q *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	r.mu.Lock()
+	c := r.containers[q.ContainerId]
+	r.mu.Unlock()
+	if c == nil {
+		return &runtimeapi.RemoveContainerResponse{}, nil
+	}
+	return &runtimeapi.RemoveContainerResponse{}, r.remove(ctx, c)
+}
+
+func (r *Runtime) remove(ctx context.Context, c *container) error {
+	if err := r.stop(ctx, c, 0); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if c.starting || c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
+		r.mu.Unlock()
+		return fmt.Errorf("failed to set removing state for container %q: container is in starting state, can't be removed", c.id)
+	}
+	c.removing = true
+	_, there := r.containers[c.id]
+	delete(r.containers, c.id)
+	delete(r.names, c.name)
+	r.mu.Unlock()
+	if there {
+		r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	}
+	return nil
+}
+
+// ListContainers lists containers.
+func (r *Runtime) ListContainers(_ context.Context, q *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := &runtimeapi.ListContainersResponse{}
+	f := q.GetFilter()
+	for _, c := range r.containers {
+		if f.GetId() != "" && f.GetId() != c.id || f.GetPodSandboxId() != "" && f.GetPodSandboxId() != c.sandbox.id ||
+			f.GetState() != nil && f.GetState().State != c.state || !selected(c.config.GetLabels(), f.GetLabelSelector()) {
+			continue
+		}
+		out.Containers = append(out.Containers, proto.CloneOf(&runtimeapi.Container{
+			Id: c.id, PodSandboxId: c.sandbox.id, Metadata: c.config.GetMetadata(), Image: c.config.GetImage(),
+			ImageRef: c.image.GetId(), ImageId: c.image.GetId(), State: c.state, CreatedAt: c.created.UnixNano(),
+			Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(),
+		}))
+	}
+	return out, nil
+}
+
+// ContainerStatus shows one container.
+func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[q.ContainerId]
+	if c == nil {
+		return nil, notFound("an error occurred when try to find container %q", q.ContainerId)
+	}
+	return &runtimeapi.ContainerStatusResponse{Status: c.status()}, nil
+}
+
+func (c *container) status() *runtimeapi.ContainerStatus {
+	s := &runtimeapi.ContainerStatus{
+		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.created.UnixNano(),
+		Image: c.config.GetImage(), ImageRef: c.image.GetId(), ImageId: c.image.GetId(),
+		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(),
+		Resources: &runtimeapi.ContainerResources{Linux: c.config.GetLinux().GetResources()},
+		LogPath:   c.logPath(), Message: c.message,
+	}
+	if digests := c.image.GetRepoDigests(); len(digests) > 0 {
+		s.ImageRef = digests[0]
+	}
+	if !c.started.IsZero() {
+		s.StartedAt = c.started.UnixNano()
+	}
+	if c.state == runtimeapi.ContainerState_CONTAINER_EXITED {
+		s.FinishedAt, s.ExitCode, s.Reason = c.finished.UnixNano(), c.exitCode, c.reason
+		switch {
+		case s.Reason != "":
+		case s.ExitCode == 0:
+			s.Reason = "Completed"
+		default:
+			s.Reason = "Error"
+		}
+	}
+	return proto.CloneOf(s)
+}
+
+func (c *container) logPath() string {
+	if c.config.GetLogPath() == "" || c.sandbox.config.GetLogDirectory() == "" {
+		return ""
+	}
+	return filepath.Join(c.sandbox.config.GetLogDirectory(), c.config.GetLogPath())
+}
+
+// UpdateContainerResources changes what status shows.
+func (r *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[q.ContainerId]
+	if c == nil {
+		return nil, notFound("failed to find container")
+	}
+	if c.config.Linux == nil {
+		c.config.Linux = &runtimeapi.LinuxContainerConfig{}
+	}
+	if c.config.Linux.Resources == nil {
+		c.config.Linux.Resources = &runtimeapi.LinuxContainerResources{}
+	}
+	proto.Merge(c.config.Linux.Resources, q.GetLinux())
+	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
+}
+
+// ReopenContainerLog makes sure that there is a file at the log path.
+func (r *Runtime) ReopenContainerLog(_ context.Context, q *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
+	c, err := r.runningContainer(q.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ReopenContainerLogResponse{}, r.appendLog(c, nil)
+}
+
+func (r *Runtime) runningContainer(id string) (*container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[id]
+	if c == nil {
+		return nil, notFound("failed to find container %q in store", id)
+	}
+	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return nil, fmt.Errorf("container is in %s state", c.state)
+	}
+	return c, nil
+}

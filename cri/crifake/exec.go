@@ -1,0 +1,68 @@
+package crifake
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// ExecSync runs steps in a container; the command's first word, the program, is
+// not looked at.
+func (r *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
+	c, err := r.runningContainer(q.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	if q.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(q.Timeout)*time.Second)
+		defer cancel()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := c.process.done
+	r.work.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-done:
+			cancel()
+		}
+	})
+	stdout, stderr, code, err := command(ctx, q.Cmd[min(1, len(q.Cmd)):])
+	if err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ExecSyncResponse{Stdout: stdout, Stderr: stderr, ExitCode: code}, nil
+}
+
+// Exec returns an address at which nobody listens.
+func (r *Runtime) Exec(_ context.Context, q *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
+	if _, err := r.runningContainer(q.ContainerId); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.ExecResponse{Url: "http://127.0.0.1:0/exec/" + q.ContainerId[:16]}, nil
+}
+
+// Attach returns an address at which nobody listens.
+func (r *Runtime) Attach(_ context.Context, q *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
+	if _, err := r.runningContainer(q.ContainerId); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.AttachResponse{Url: "http://127.0.0.1:0/attach/" + q.ContainerId[:16]}, nil
+}
+
+// PortForward returns an address at which nobody listens.
+func (r *Runtime) PortForward(_ context.Context, q *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sandboxes[q.PodSandboxId]
+	switch {
+	case s == nil:
+		return nil, notFound("failed to find sandbox %q", q.PodSandboxId)
+	case !s.ready:
+		return nil, fmt.Errorf("sandbox container %q is not running", s.id)
+	}
+	return &runtimeapi.PortForwardResponse{Url: "http://127.0.0.1:0/portforward/" + s.id[:16]}, nil
+}

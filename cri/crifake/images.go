@@ -1,0 +1,165 @@
+package crifake
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Published is an image that can be pulled.
+type Published struct {
+	Takes    time.Duration // how long a pull takes
+	Size     uint64
+	User     string // user name or number that the image declares; empty: none
+	Password string // that a pull must come with; empty: none
+	Err      error  // what a pull fails with
+}
+
+// Publish makes an image that can be pulled under a full name
+// (docker.io/library/x:1).
+func (r *Runtime) Publish(ref string, p Published) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.published[normal(ref)] = p
+}
+
+// AddImage puts an image on the node and returns its ID.
+func (r *Runtime) AddImage(ref string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.addImage(normal(ref), Published{})
+}
+
+// addImage puts an image on the node; the lock is held. The same name is the
+// same image.
+func (r *Runtime) addImage(ref string, p Published) string {
+	id := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref)))
+	name, _, _ := strings.Cut(ref, "@")
+	repo := name
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		repo = name[:i]
+	}
+	image := &runtimeapi.Image{
+		Id: id, RepoTags: []string{name}, RepoDigests: []string{repo + "@" + id},
+		Size: max(p.Size, 1), Spec: &runtimeapi.ImageSpec{Image: id},
+	}
+	var uid int64
+	if n, _ := fmt.Sscanf(p.User, "%d", &uid); n == 1 {
+		image.Uid = &runtimeapi.Int64Value{Value: uid}
+	} else {
+		image.Username = p.User
+	}
+	r.images[id] = image
+	return id
+}
+
+// resolve finds an image by ID, tag or digest, nil if it is not on the node; the
+// lock is held.
+func (r *Runtime) resolve(ref string) *runtimeapi.Image {
+	if image := r.images[ref]; image != nil {
+		return image
+	}
+	full := normal(ref)
+	for _, image := range r.images {
+		if slices.Contains(image.RepoTags, full) || slices.Contains(image.RepoDigests, full) {
+			return image
+		}
+	}
+	return nil
+}
+
+// normal spells an image name out.
+func normal(ref string) string {
+	first, _, slash := strings.Cut(ref, "/")
+	switch {
+	case !slash:
+		ref = "docker.io/library/" + ref
+	case !strings.ContainsAny(first, ".:") && first != "localhost":
+		ref = "docker.io/" + ref
+	}
+	if !strings.Contains(ref, "@") && strings.LastIndex(ref, ":") < strings.LastIndex(ref, "/") {
+		ref += ":latest"
+	}
+	return ref
+}
+
+// ListImages lists the images on the node.
+func (r *Runtime) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	resp := &runtimeapi.ListImagesResponse{}
+	for _, image := range r.images {
+		resp.Images = append(resp.Images, proto.CloneOf(image))
+	}
+	slices.SortFunc(resp.Images, func(a, b *runtimeapi.Image) int { return cmp.Compare(a.Id, b.Id) })
+	return resp, nil
+}
+
+// ImageStatus shows one image; none if it is not on the node.
+func (r *Runtime) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	resp := &runtimeapi.ImageStatusResponse{}
+	if image := r.resolve(q.GetImage().GetImage()); image != nil {
+		resp.Image = proto.CloneOf(image)
+	}
+	return resp, nil
+}
+
+// PullImage brings a published image onto the node.
+func (r *Runtime) PullImage(ctx context.Context, q *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
+	ref := normal(q.GetImage().GetImage())
+	r.mu.Lock()
+	p, known := r.published[ref]
+	r.mu.Unlock()
+	switch {
+	case !known:
+		return nil, notFound("failed to pull and unpack image %q: failed to resolve reference %q: %s", ref, ref, ref)
+	case p.Password != "" && q.GetAuth().GetPassword() != p.Password:
+		return nil, status.Errorf(codes.Unknown, "failed to pull and unpack image %q: failed to authorize: 401 Unauthorized", ref)
+	}
+	if err := wait(ctx, p.Takes); err != nil {
+		return nil, err
+	}
+	if p.Err != nil {
+		return nil, p.Err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &runtimeapi.PullImageResponse{ImageRef: r.addImage(ref, p)}, nil
+}
+
+// RemoveImage takes an image off the node.
+func (r *Runtime) RemoveImage(_ context.Context, q *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if image := r.resolve(q.GetImage().GetImage()); image != nil {
+		delete(r.images, image.Id)
+	}
+	return &runtimeapi.RemoveImageResponse{}, nil
+}
+
+// ImageFsInfo tells how much the images take.
+func (r *Runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	used := uint64(0)
+	for _, image := range r.images {
+		used += image.Size
+	}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
+		Timestamp:  time.Now().UnixNano(),
+		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs"},
+		UsedBytes:  &runtimeapi.UInt64Value{Value: used},
+		InodesUsed: &runtimeapi.UInt64Value{Value: uint64(len(r.images))},
+	}}}, nil
+}

@@ -1,0 +1,21 @@
+// Package crilog reads, follows and rotates container logs in the format of the
+// container runtime interface:
+//
+//	2026-01-02T15:04:05.000000000Z stdout F text of the line
+//
+// where P instead of F says that the line goes on in the next record of the same
+// stream. It owns the layout of the log folders and the names of rotated files.
+//
+// It never writes into a log: the runtime does. It never decides when to rotate,
+// and never asks the runtime for anything but to open its file again.
+//
+// Invariants, each checked by a test that bears its number:
+//
+//	L1 Memory does not grow with the file, the line or the number of lines.
+//	L2 A record that makes no sense is left out; what is around it is not.
+//	L3 A follower gets each line once and in order, whatever is rotated,
+//	   truncated or compressed while it reads, as long as the file that it reads
+//	   and those after it are not deleted before it comes to them.
+//	L4 A follower ends when the container has ended and all that it wrote is read.
+//	L5 Rotate loses no line, also when the runtime does not open its file again.
+package crilog

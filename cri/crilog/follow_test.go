@@ -1,0 +1,338 @@
+package crilog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// sink collects what a follower writes and lets a test wait for it.
+type sink struct {
+	mu   sync.Mutex
+	text strings.Builder
+	more chan struct{} // gets one when something came
+}
+
+func newSink() *sink { return &sink{more: make(chan struct{}, 1)} }
+
+func (s *sink) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.Write(p)
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+func (s *sink) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// await waits until the text ends so.
+func (s *sink) await(t *testing.T, suffix string) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for !strings.HasSuffix(s.String(), suffix) {
+		select {
+		case <-s.more:
+		case <-limit:
+			t.Fatalf("no %q after 20 s: %q", suffix, s.String())
+		}
+	}
+}
+
+// runtime writes a log as a container runtime does.
+type runtime struct {
+	t    *testing.T
+	path string
+	f    *os.File
+}
+
+func newRuntime(t *testing.T) *runtime {
+	r := &runtime{t: t, path: filepath.Join(t.TempDir(), "0.log")}
+	if err := r.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.f.Close() })
+	return r
+}
+
+func (r *runtime) reopen() error {
+	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	if err != nil {
+		return err
+	}
+	if r.f != nil {
+		r.f.Close()
+	}
+	r.f = f
+	return nil
+}
+
+func (r *runtime) raw(text string) {
+	r.t.Helper()
+	if _, err := r.f.WriteString(text); err != nil {
+		r.t.Error(err)
+	}
+}
+
+func (r *runtime) say(lines ...string) {
+	r.t.Helper()
+	for _, l := range lines {
+		r.raw(stamp + " stdout F " + l + "\n")
+	}
+}
+
+// rotate is a Rotate at the given second, which must come after the last one.
+func (r *runtime) rotate(second int) {
+	r.t.Helper()
+	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 100, Now: day(1).Add(time.Duration(second) * time.Second), Reopen: r.reopen})
+	if err != nil || !done {
+		r.t.Errorf("rotated %t: %v", done, err)
+	}
+}
+
+// follower is a Read that follows.
+type follower struct {
+	*sink
+	done  chan struct{}
+	ended chan error
+}
+
+func follow(t *testing.T, path string, change ...func(*Options)) *follower {
+	t.Helper()
+	f := &follower{newSink(), make(chan struct{}), make(chan error, 1)}
+	o := Options{Path: path, Follow: true, Done: f.done, Stdout: f}
+	for _, c := range change {
+		c(&o)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		f.ended <- Read(ctx, o)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-stopped
+	})
+	return f
+}
+
+// finish lets the container end and waits for the follower to do so.
+func (f *follower) finish(t *testing.T, want string) {
+	t.Helper()
+	close(f.done)
+	select {
+	case err := <-f.ended:
+		if err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("still following 20 s after the end")
+	}
+	if got := f.String(); got != want {
+		i := 0
+		for i < min(len(got), len(want)) && got[i] == want[i] {
+			i++
+		}
+		t.Errorf("from byte %d on: got %.100q, want %.100q", i, got[i:], want[i:])
+	}
+}
+
+func TestFollow(t *testing.T) { // L3, L4
+	none := int64(0)
+	for _, row := range []struct {
+		sentence string
+		change   func(*Options)
+		act      func(*runtime, *follower)
+		want     string
+	}{
+		{"lines come as they are written", nil, func(r *runtime, f *follower) {
+			f.await(t, "before\n")
+			r.say("a")
+			f.await(t, "a\n")
+			r.say("b", "c")
+			f.await(t, "c\n")
+		}, "before\na\nb\nc\n"},
+		{"what is written before the end is read", nil, func(r *runtime, f *follower) { r.say("a", "b") }, "before\na\nb\n"},
+		{"with a tail of none only what is new", func(o *Options) { o.Tail = &none }, func(r *runtime, f *follower) {
+			for !strings.Contains(f.String(), "new") { // until the follower has begun
+				r.say("new")
+			}
+		}, ""},
+		{"a record written in two parts is one line", nil, func(r *runtime, f *follower) {
+			f.await(t, "before\n")
+			r.raw(stamp + " std")
+			r.raw("out F to")
+			r.raw("gether\n")
+			f.await(t, "together\n")
+		}, "before\ntogether\n"},
+		{"a rotated log goes on in the next", nil, func(r *runtime, f *follower) {
+			f.await(t, "before\n")
+			r.rotate(1)
+			r.say("a")
+			f.await(t, "a\n")
+			r.rotate(2)
+			r.say("b")
+			f.await(t, "b\n")
+		}, "before\na\nb\n"},
+		{"several rotations at once lose nothing", nil, func(r *runtime, f *follower) {
+			f.await(t, "before\n")
+			for i := range 5 {
+				r.say(fmt.Sprint("a", i))
+				r.rotate(i)
+			}
+			r.say("b")
+			f.await(t, "b\n")
+		}, "before\na0\na1\na2\na3\na4\nb\n"},
+		{"a container that ends right after rotations loses nothing", nil, func(r *runtime, f *follower) {
+			f.await(t, "before\n")
+			for i := range 3 {
+				r.say(fmt.Sprint("a", i))
+				r.rotate(i)
+			}
+		}, "before\na0\na1\na2\n"},
+		{"between move and reopen the runtime writes to the moved file", nil, func(r *runtime, f *follower) {
+			f.await(t, "before\n")
+			if err := os.Rename(r.path, r.path+".20260101-000001"); err != nil {
+				r.t.Fatal(err)
+			}
+			r.say("moved")
+			f.await(t, "moved\n")
+			old := r.f
+			r.f = nil
+			if err := r.reopen(); err != nil {
+				r.t.Fatal(err)
+			}
+			defer old.Close()
+			if _, err := old.WriteString(stamp + " stdout F late\n"); err != nil {
+				r.t.Fatal(err)
+			}
+			r.say("new")
+			f.await(t, "new\n")
+		}, "before\nmoved\nlate\nnew\n"},
+		{"a truncated log begins again", nil, func(r *runtime, f *follower) {
+			r.say("a", "b")
+			f.await(t, "b\n")
+			if err := os.Truncate(r.path, 0); err != nil {
+				r.t.Fatal(err)
+			}
+			r.say("c")
+			f.await(t, "c\n")
+		}, "before\na\nb\nc\n"},
+		{"an unfinished line is given at the end", nil, func(r *runtime, f *follower) {
+			r.raw(stamp + " stdout P prompt")
+		}, "before\nprompt"},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			t.Parallel()
+			r := newRuntime(t)
+			r.say("before")
+			var changes []func(*Options)
+			if row.change != nil {
+				changes = append(changes, row.change)
+			}
+			f := follow(t, r.path, changes...)
+			row.act(r, f)
+			want := row.want
+			if row.change != nil {
+				want = f.String()
+				if strings.Contains(want, "before") {
+					t.Errorf("the old line came: %q", want)
+				}
+				close(f.done)
+				if err := <-f.ended; err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			f.finish(t, want)
+		})
+	}
+}
+
+func TestFollowWaitsForALogToAppear(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "0.log")
+	f := follow(t, path)
+	r := &runtime{t: t, path: path}
+	if err := r.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.f.Close() })
+	r.say("a")
+	f.await(t, "a\n")
+	f.finish(t, "a\n")
+}
+
+func TestFollowEndsWithoutALogWhenTheContainerHasNone(t *testing.T) {
+	t.Parallel()
+	f := follow(t, filepath.Join(t.TempDir(), "0.log"))
+	close(f.done)
+	if err := <-f.ended; !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t)
+	r.say("a")
+	ctx, cancel := context.WithCancel(t.Context())
+	s, ended := newSink(), make(chan error, 1)
+	go func() { ended <- Read(ctx, Options{Path: r.path, Follow: true, Stdout: s}) }()
+	s.await(t, "a\n")
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFollowEndsAtItsLimit(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t)
+	r.say("abcdef")
+	f := follow(t, r.path, func(o *Options) { o.LimitBytes = 3 })
+	if err := <-f.ended; err != nil || f.String() != "abc" {
+		t.Errorf("got %q, %v", f.String(), err)
+	}
+}
+
+// TestFollowersOfARotatedLogGetEachLineOnce has a writer that writes as fast as
+// it can and rotates at random, and followers that come at any time.
+func TestFollowersOfARotatedLogGetEachLineOnce(t *testing.T) { // L3, L4
+	t.Parallel()
+	const lines, seed = 3000, 7
+	r := newRuntime(t)
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	rnd := rand.New(rand.NewPCG(seed, seed))
+	followers := []*follower{follow(t, r.path)}
+	for i := range lines {
+		r.say(fmt.Sprint("line ", i))
+		if rnd.IntN(100) == 0 {
+			r.rotate(i)
+		}
+		if i%1000 == 500 {
+			followers = append(followers, follow(t, r.path))
+		}
+	}
+	for _, f := range followers {
+		f.finish(t, want.String())
+	}
+}

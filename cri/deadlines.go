@@ -1,0 +1,49 @@
+package cri
+
+import "time"
+
+// Deadlines bounds each verb, so that a runtime that hangs on one pod never
+// holds anything for ever. A zero field takes its default.
+type Deadlines struct {
+	RunSandbox      time.Duration // 4 min: image of the sandbox and CNI plugins included
+	StopSandbox     time.Duration // 2 min: CNI plugins included
+	RemoveSandbox   time.Duration // 2 min
+	CreateContainer time.Duration // 2 min
+	StartContainer  time.Duration // 2 min
+	StopSlack       time.Duration // 1 min, on top of the grace
+	RemoveContainer time.Duration // 2 min
+	Look            time.Duration // 30 s: one list or status of pods and containers
+	Status          time.Duration // 10 s: of the runtime itself
+	ExecSlack       time.Duration // 10 s, on top of the command's own timeout
+	Stream          time.Duration // 30 s: to prepare an exec, attach or port-forward
+	Update          time.Duration // 30 s: resources and log files
+	Reserved        time.Duration // 10 s: how long a name may stay taken by a call that was cut off
+	Settle          time.Duration // 2 s: to see what a cut-off call has left
+}
+
+func (d Deadlines) withDefaults() Deadlines {
+	for _, f := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&d.RunSandbox, 4 * time.Minute},
+		{&d.StopSandbox, 2 * time.Minute},
+		{&d.RemoveSandbox, 2 * time.Minute},
+		{&d.CreateContainer, 2 * time.Minute},
+		{&d.StartContainer, 2 * time.Minute},
+		{&d.StopSlack, time.Minute},
+		{&d.RemoveContainer, 2 * time.Minute},
+		{&d.Look, 30 * time.Second},
+		{&d.Status, 10 * time.Second},
+		{&d.ExecSlack, 10 * time.Second},
+		{&d.Stream, 30 * time.Second},
+		{&d.Update, 30 * time.Second},
+		{&d.Reserved, 10 * time.Second},
+		{&d.Settle, 2 * time.Second},
+	} {
+		if *f.field == 0 {
+			*f.field = f.value
+		}
+	}
+	return d
+}

@@ -1,0 +1,244 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/cri/criconfig"
+)
+
+// labelPodUID is how the objects of one pod are found. It is the kubelet's.
+const labelPodUID = "io.kubernetes.pod.uid"
+
+// Pod is what the runtime has of one pod, each list newest first (by attempt,
+// then by age).
+type Pod struct {
+	Sandboxes  []plan.Sandbox
+	Containers []plan.Container
+}
+
+// PodMeta is a pod of ours as a list of the runtime's objects shows it: the
+// sandboxes have no addresses, and the containers neither times (but their
+// creation) nor exit codes. Pod tells those.
+type PodMeta struct {
+	UID             types.UID
+	Namespace, Name string
+	Source          string // where the pod came from: file, api; empty: not said
+	HostNetwork     bool
+	Pod
+
+	labels, annotations map[string]string
+	containers          []criconfig.ContainerLabels
+}
+
+// Restore gives enough of the pod to end it when nobody remembers it; see
+// criconfig.PodFromSandbox.
+func (m PodMeta) Restore() *corev1.Pod {
+	return criconfig.PodFromSandbox(m.labels, m.annotations, m.containers...)
+}
+
+// Pod returns all that the runtime has of the pod, in full.
+func (c *Client) Pod(ctx context.Context, uid types.UID) (Pod, error) {
+	selector := podSelector(string(uid))
+	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: selector})
+	if err != nil {
+		return Pod{}, err
+	}
+	containers, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: selector})
+	if err != nil {
+		return Pod{}, err
+	}
+	var pod Pod
+	for _, l := range sandboxes {
+		seen, err := c.sandbox(ctx, l.Id)
+		switch {
+		case err == nil:
+			pod.Sandboxes = append(pod.Sandboxes, seen)
+		case gone(err) != nil:
+			return Pod{}, err
+		}
+	}
+	for _, l := range containers {
+		seen, err := c.containerStatus(ctx, l.Id, l.PodSandboxId)
+		switch {
+		case err == nil:
+			pod.Containers = append(pod.Containers, seen)
+		case gone(err) != nil:
+			return Pod{}, err
+		}
+	}
+	pod.sort()
+	return pod, nil
+}
+
+// Pods returns every pod of ours that the runtime has anything of. It costs two
+// calls, however many pods there are.
+func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
+	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: ownSelector()})
+	if err != nil {
+		return nil, err
+	}
+	containers, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: ownSelector()})
+	if err != nil {
+		return nil, err
+	}
+	found := map[types.UID]*PodMeta{}
+	of := func(labels, annotations map[string]string) *PodMeta {
+		s, _ := criconfig.ParseSandbox(labels, annotations)
+		if found[s.UID] == nil {
+			found[s.UID] = &PodMeta{UID: s.UID, Namespace: s.Namespace, Name: s.Name, labels: labels, annotations: annotations}
+		}
+		return found[s.UID]
+	}
+	there := map[string]bool{}
+	slices.SortFunc(sandboxes, func(a, b *runtimeapi.PodSandbox) int {
+		return cmp.Compare(b.GetMetadata().GetAttempt(), a.GetMetadata().GetAttempt())
+	})
+	for _, l := range sandboxes {
+		m := of(l.Labels, l.Annotations)
+		if s, ok := criconfig.ParseSandbox(l.Labels, l.Annotations); ok && len(m.Sandboxes) == 0 {
+			m.Source, m.HostNetwork = s.Source, s.HostNetwork
+		}
+		m.Sandboxes = append(m.Sandboxes, listedSandbox(l))
+		there[l.Id] = true
+	}
+	c.netns.retain(there)
+	for _, l := range containers {
+		m := of(l.Labels, l.Annotations)
+		own, _ := criconfig.ParseContainer(l.Labels, l.Annotations)
+		m.containers = append(m.containers, own)
+		m.Containers = append(m.Containers, listedContainer(l))
+	}
+	out := make(map[types.UID]PodMeta, len(found))
+	for uid, m := range found {
+		m.sort()
+		out[uid] = *m
+	}
+	return out, nil
+}
+
+// Container returns one container in full. A container that berth did not make
+// is not found.
+func (c *Client) Container(ctx context.Context, id string) (plan.Container, error) {
+	// Only the list says which sandbox it is in.
+	listed, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{Id: id})
+	if err != nil {
+		return plan.Container{}, err
+	}
+	for _, l := range listed {
+		if l.Id == id {
+			return c.containerStatus(ctx, id, l.PodSandboxId)
+		}
+	}
+	return plan.Container{}, notOurs(verbContainerStatus, id)
+}
+
+func notOurs(v verb, id string) error {
+	return &plan.Error{Kind: plan.NotFound, Err: fmt.Errorf("%s %s: the runtime has no such object of ours", v, id)}
+}
+
+// ownSelector selects what berth made.
+func ownSelector() map[string]string {
+	return map[string]string{criconfig.OwnerLabel: criconfig.OwnerVersion}
+}
+
+// podSelector selects what berth made for one pod.
+func podSelector(uid string) map[string]string {
+	s := ownSelector()
+	s[labelPodUID] = uid
+	return s
+}
+
+// listSandboxes lists the sandboxes of ours that the filter selects.
+func (c *Client) listSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+	all, err := c.allSandboxes(ctx, filter)
+	return slices.DeleteFunc(all, func(s *runtimeapi.PodSandbox) bool {
+		_, ok := criconfig.ParseSandbox(s.Labels, s.Annotations)
+		return !ok
+	}), err
+}
+
+// listContainers lists the containers of ours that the filter selects.
+func (c *Client) listContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+	all, err := c.allContainers(ctx, filter)
+	return slices.DeleteFunc(all, func(l *runtimeapi.Container) bool {
+		_, ok := criconfig.ParseContainer(l.Labels, l.Annotations)
+		return !ok
+	}), err
+}
+
+func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+	var resp *runtimeapi.ListPodSandboxResponse
+	err := c.call(ctx, verbListSandboxes, "", c.deadlines.Look, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: filter})
+		return err
+	})
+	return resp.GetItems(), err
+}
+
+func (c *Client) allContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+	var resp *runtimeapi.ListContainersResponse
+	err := c.call(ctx, verbListContainers, "", c.deadlines.Look, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: filter})
+		return err
+	})
+	return resp.GetContainers(), err
+}
+
+// sandbox returns one sandbox in full. The verbose status, which alone has the
+// path of the network namespace, is asked for once in its life.
+func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
+	path, known := c.netns.get(id)
+	var resp *runtimeapi.PodSandboxStatusResponse
+	err := c.call(ctx, verbSandboxStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: !known})
+		return err
+	})
+	if err != nil {
+		return plan.Sandbox{}, err
+	}
+	if !known {
+		if path, known = netnsOf(resp.Info); known {
+			c.netns.set(id, path)
+		}
+	}
+	seen, ok := seenSandbox(resp.GetStatus(), path)
+	if !ok {
+		return plan.Sandbox{}, notOurs(verbSandboxStatus, id)
+	}
+	return seen, nil
+}
+
+// containerStatus returns one container in full.
+func (c *Client) containerStatus(ctx context.Context, id, sandboxID string) (plan.Container, error) {
+	var resp *runtimeapi.ContainerStatusResponse
+	err := c.call(ctx, verbContainerStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		return err
+	})
+	if err != nil {
+		return plan.Container{}, err
+	}
+	seen, ok := seenContainer(ctx, resp.GetStatus(), sandboxID)
+	if !ok {
+		return plan.Container{}, notOurs(verbContainerStatus, id)
+	}
+	return seen, nil
+}
+
+// sort puts the newest first.
+func (p *Pod) sort() {
+	slices.SortFunc(p.Sandboxes, func(a, b plan.Sandbox) int {
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	slices.SortFunc(p.Containers, func(a, b plan.Container) int {
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+}

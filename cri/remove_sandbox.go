@@ -1,0 +1,31 @@
+package cri
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// RemoveSandbox removes the sandbox, the containers that are left in it and
+// their log links. A sandbox that does not exist is success.
+func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
+	if c.links.dir != "" {
+		left, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{PodSandboxId: id})
+		if err != nil {
+			return err
+		}
+		for _, l := range left {
+			if err := c.links.remove(l.Id); err != nil {
+				c.warn(err)
+			}
+		}
+	}
+	err := c.call(ctx, verbRemoveSandbox, id, c.deadlines.RemoveSandbox, func(ctx context.Context) error {
+		_, err := c.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+		return err
+	})
+	if gone(err) == nil {
+		c.netns.forget(id)
+	}
+	return gone(err)
+}

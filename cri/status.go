@@ -1,0 +1,154 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+)
+
+// Features is what one runtime handler can do.
+type Features struct {
+	RecursiveReadOnlyMounts bool
+	UserNamespaces          bool
+}
+
+// Status is how the runtime is and what it can do.
+type Status struct {
+	Ready          bool
+	Reason         string // why it is not ready, for people
+	NetworkReady   bool
+	NetworkMessage string              // why the network is not ready
+	Handlers       map[string]Features // by CRI handler name; "" is the default. Nil: the runtime does not tell
+	StrictGroups   bool                // it knows supplementalGroupsPolicy
+	CgroupDriver   string              // cgroupfs or systemd; empty: the runtime does not tell
+}
+
+// Status asks the runtime how it is.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	resp, err := c.status(ctx, false)
+	if err != nil {
+		c.facts.forget()
+		return Status{}, err
+	}
+	driver, err := c.cgroupDriver(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{
+		Handlers:     handlers(resp.GetRuntimeHandlers()),
+		StrictGroups: resp.GetFeatures().GetSupplementalGroupsPolicy(),
+		CgroupDriver: driver,
+	}
+	s.Ready, s.Reason = condition(resp, runtimeapi.RuntimeReady)
+	s.NetworkReady, s.NetworkMessage = condition(resp, runtimeapi.NetworkReady)
+	return s, nil
+}
+
+// StatusInfo returns what else the runtime says of itself: JSON by name, such
+// as its whole configuration under "config". Its shape is the runtime's own.
+func (c *Client) StatusInfo(ctx context.Context) (map[string]json.RawMessage, error) {
+	resp, err := c.status(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]json.RawMessage, len(resp.GetInfo()))
+	for k, v := range resp.GetInfo() {
+		if !json.Valid([]byte(v)) {
+			quoted, err := json.Marshal(v)
+			if err != nil {
+				continue
+			}
+			v = string(quoted)
+		}
+		out[k] = json.RawMessage(v)
+	}
+	return out, nil
+}
+
+func (c *Client) status(ctx context.Context, verbose bool) (resp *runtimeapi.StatusResponse, err error) {
+	err = c.call(ctx, verbStatus, "", c.deadlines.Status, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: verbose})
+		return err
+	})
+	return resp, err
+}
+
+func handlers(of []*runtimeapi.RuntimeHandler) map[string]Features {
+	if len(of) == 0 {
+		return nil
+	}
+	out := make(map[string]Features, len(of))
+	for _, h := range of {
+		out[h.GetName()] = Features{
+			RecursiveReadOnlyMounts: h.GetFeatures().GetRecursiveReadOnlyMounts(),
+			UserNamespaces:          h.GetFeatures().GetUserNamespaces(),
+		}
+	}
+	return out
+}
+
+// condition reports one of the runtime's conditions and, if it is not true, why.
+func condition(resp *runtimeapi.StatusResponse, name string) (bool, string) {
+	for _, cond := range resp.GetStatus().GetConditions() {
+		if cond.GetType() == name {
+			if cond.GetStatus() {
+				return true, ""
+			}
+			return false, strings.Trim(cond.GetReason()+": "+cond.GetMessage(), ": ")
+		}
+	}
+	return false, "the runtime does not report " + name
+}
+
+// runtimeFacts is what cannot change while the runtime runs.
+type runtimeFacts struct {
+	mu     sync.Mutex
+	known  bool
+	driver string
+}
+
+// forget is called when the runtime may have been restarted.
+func (f *runtimeFacts) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = false
+}
+
+func (f *runtimeFacts) get() (driver string, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.driver, f.known
+}
+
+func (f *runtimeFacts) set(driver string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.driver, f.known = driver, true
+}
+
+// cgroupDriver asks for the cgroup driver once; empty where the runtime is too
+// old to tell.
+func (c *Client) cgroupDriver(ctx context.Context) (string, error) {
+	if driver, known := c.facts.get(); known {
+		return driver, nil
+	}
+	var resp *runtimeapi.RuntimeConfigResponse
+	err := c.call(ctx, verbStatus, "", c.deadlines.Status, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
+		return err
+	})
+	if err != nil && plan.KindOf(err) != plan.Unsupported {
+		return "", err
+	}
+	driver := ""
+	if linux := resp.GetLinux(); linux != nil {
+		driver = strings.ToLower(linux.GetCgroupDriver().String())
+	}
+	c.facts.set(driver)
+	return driver, nil
+}

@@ -1,0 +1,46 @@
+package cri
+
+import (
+	"context"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Streams says which streams of an exec or attach are wanted. With TTY the
+// outputs are one, so Stderr must not be asked for.
+type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
+
+// ExecURL prepares a command in the container and returns where its streams are
+// served, for one connection within the runtime's time limit.
+func (c *Client) ExecURL(ctx context.Context, id string, cmd []string, s Streams) (string, error) {
+	var resp *runtimeapi.ExecResponse
+	err := c.call(ctx, verbExec, id, c.deadlines.Stream, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.Exec(ctx, &runtimeapi.ExecRequest{
+			ContainerId: id, Cmd: cmd, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
+		})
+		return err
+	})
+	return resp.GetUrl(), err
+}
+
+// AttachURL returns where the streams of the container's own process are served.
+func (c *Client) AttachURL(ctx context.Context, id string, s Streams) (string, error) {
+	var resp *runtimeapi.AttachResponse
+	err := c.call(ctx, verbAttach, id, c.deadlines.Stream, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.Attach(ctx, &runtimeapi.AttachRequest{
+			ContainerId: id, Tty: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
+		})
+		return err
+	})
+	return resp.GetUrl(), err
+}
+
+// PortForwardURL returns where connections to the sandbox's ports are served.
+func (c *Client) PortForwardURL(ctx context.Context, sandboxID string, ports []int32) (string, error) {
+	var resp *runtimeapi.PortForwardResponse
+	err := c.call(ctx, verbPortForward, sandboxID, c.deadlines.Stream, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: sandboxID, Port: ports})
+		return err
+	})
+	return resp.GetUrl(), err
+}
