@@ -1,0 +1,236 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// old is an image of 10 bytes that was last used so many minutes before noon.
+func old(id string, minutes int, change ...func(*stored)) stored {
+	t := noon.Add(-time.Duration(minutes) * time.Minute)
+	s := stored{id: id, size: 10, seen: t, used: t}
+	for _, c := range change {
+		c(&s)
+	}
+	return s
+}
+
+func inUse(s *stored)  { s.inUse = true }
+func pinned(s *stored) { s.pinned = true }
+
+func TestChooseWhatToRemove(t *testing.T) {
+	t.Parallel()
+	threshold := policy{high: 85, low: 80, minAge: 2 * time.Minute}
+	aged := threshold
+	aged.maxAge = time.Hour
+	for _, c := range []struct {
+		is     string
+		images []stored
+		p      policy
+		used   uint64 // of 100
+		want   []string
+		short  uint64
+	}{
+		{"below the threshold nothing goes", []stored{old("a", 9)}, threshold, 84, nil, 0},
+		{"at the threshold the oldest goes until low is reached", []stored{old("new", 3), old("old", 9), old("mid", 6)}, threshold, 91, []string{"old", "mid"}, 0},
+		{"as few as are enough", []stored{old("new", 3), old("old", 9)}, threshold, 85, []string{"old"}, 0},
+		{"what is in use stays", []stored{old("a", 9, inUse), old("b", 5)}, threshold, 85, []string{"b"}, 0},
+		{"what is pinned stays", []stored{old("a", 9, pinned), old("b", 5)}, threshold, 85, []string{"b"}, 0},
+		{"what is too young stays", []stored{old("a", 1), old("b", 5)}, threshold, 95, []string{"b"}, 5},
+		{"what is missing is told", []stored{old("a", 5)}, threshold, 99, []string{"a"}, 9},
+		{"at high 100 nothing goes", []stored{old("a", 9)}, policy{high: 100, low: 80}, 100, nil, 0},
+		{"what is unused for too long goes at any usage", []stored{old("a", 61), old("b", 59)}, aged, 10, []string{"a"}, 0},
+		{"the maximum age spares what is in use", []stored{old("a", 61, inUse), old("b", 61, pinned)}, aged, 10, nil, 0},
+		{"what goes for its age counts for the space", []stored{old("a", 61), old("b", 59)}, aged, 90, []string{"a"}, 0},
+		{"when the node needs space all goes that may", []stored{old("a", 0), old("b", 5, inUse), old("c", 5, pinned), old("d", 7)}, policy{high: 100, low: 100, everything: true}, 0, []string{"d", "a"}, 0},
+		{"an unknown size of the disk removes nothing", []stored{old("a", 9)}, threshold, 0, nil, 0},
+	} {
+		d := disk{c.used, 100}
+		if c.used == 0 {
+			d = disk{}
+		}
+		remove, short := choose(noon, c.images, c.p, d)
+		var got []string
+		for _, r := range remove {
+			got = append(got, r.id)
+			if r.why == "" {
+				t.Errorf("%s: %s goes for no reason", c.is, r.id)
+			}
+		}
+		if !slices.Equal(got, c.want) || short != c.short {
+			t.Errorf("%s: %v, %d short; want %v, %d", c.is, got, short, c.want, c.short)
+		}
+	}
+}
+
+func TestChoiceNeverTakesWhatIsNeeded(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var images []stored
+		for n := range r.IntN(12) {
+			s := old(fmt.Sprint("i", n), r.IntN(200))
+			s.size, s.inUse, s.pinned = uint64(r.IntN(30)), r.IntN(3) == 0, r.IntN(5) == 0
+			images = append(images, s)
+		}
+		before := slices.Clone(images)
+		p := policy{high: r.IntN(101), minAge: time.Duration(r.IntN(60)) * time.Minute, maxAge: time.Duration(r.IntN(2)*r.IntN(180)) * time.Minute}
+		p.low = r.IntN(p.high + 1)
+		remove, short := choose(noon, images, p, disk{uint64(r.IntN(101)), 100})
+		if !slices.EqualFunc(images, before, func(a, b stored) bool { return a.id == b.id }) {
+			t.Fatalf("seed %d: the list was changed", seed)
+		}
+		gone := map[string]bool{}
+		for _, x := range remove {
+			if x.inUse || x.pinned || gone[x.id] {
+				t.Fatalf("seed %d: %s goes: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned, gone[x.id])
+			}
+			gone[x.id] = true
+		}
+		for _, s := range images {
+			if short > 0 && s.size > 0 && !s.inUse && !s.pinned && noon.Sub(s.seen) >= p.minAge && !gone[s.id] {
+				t.Fatalf("seed %d: %d bytes short, and %s stays", seed, short, s.id)
+			}
+		}
+	}
+}
+
+func usage(percent uint64) func() (uint64, uint64, error) {
+	return func() (uint64, uint64, error) { return percent, 100, nil }
+}
+
+func TestCollectingEveryFiveMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.add(&runtimeapi.Image{Id: "used", RepoTags: []string{"docker.io/library/used:latest"}, Size: 10})
+		f.add(&runtimeapi.Image{Id: "byid", Size: 10})
+		f.add(&runtimeapi.Image{Id: "sandbox", RepoTags: []string{"registry.k8s.io/pause:3.10"}, Size: 10})
+		f.add(&runtimeapi.Image{Id: "pinned", Size: 10, Pinned: true})
+		f.add(&runtimeapi.Image{Id: "idle", RepoTags: []string{"reg.io/idle:1"}, Size: 10})
+		i := New(Options{Service: f})
+		defer i.Close()
+		rounds := make(chan Collected, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			i.RunGC(ctx, GCOptions{
+				High: 85, Low: 80, MinAge: 2 * time.Minute, Keep: []string{"registry.k8s.io/pause:3.10"},
+				InUse: func() map[string]bool { return map[string]bool{"used": true, "byid": true, "idle": false} },
+				Usage: usage(95),
+				Ended: func(c Collected, err error) {
+					if err != nil {
+						t.Error(err)
+					}
+					rounds <- c
+				},
+			})
+		}()
+		if _, here, _ := i.Present(t.Context(), "reg.io/idle:1"); !here {
+			t.Error("idle is not there")
+		}
+		time.Sleep(299 * time.Second)
+		synctest.Wait()
+		if len(rounds) != 0 || len(f.gone()) != 0 {
+			t.Errorf("before five minutes: %v", f.gone())
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !slices.Equal(f.gone(), []string{"idle"}) {
+			t.Errorf("removed %v, want idle", f.gone())
+		}
+		if c := <-rounds; c.Freed != 10 || c.Short != 5 || c.Removed[0].Why != "the disk is 95% full" {
+			t.Errorf("told %+v", c)
+		}
+		if _, here, _ := i.Present(t.Context(), "reg.io/idle:1"); here {
+			t.Error("a removed image is still remembered")
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestAgesCountFromTheLastUse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		i := New(Options{Service: f})
+		defer i.Close()
+		for _, image := range []string{"reg.io/a:1", "reg.io/b:1"} {
+			if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(image), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := GCOptions{High: 85, Low: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour, Usage: usage(10)}
+		for range 3 {
+			time.Sleep(25 * time.Minute)
+			if _, _, err := i.Present(t.Context(), "reg.io/b:1"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := i.Collect(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(f.gone(), []string{"id-of-reg.io/a:1"}) {
+			t.Errorf("removed %v, want only what nobody asked for", f.gone())
+		}
+		o.Usage = usage(99)
+		if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("reg.io/c:1"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := i.Collect(t.Context(), o); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/b:1" {
+			t.Errorf("%+v %v: want b and not the fresh c", c, err)
+		}
+		if c, err := i.Reclaim(t.Context(), GCOptions{}); err != nil || len(c.Removed) != 1 {
+			t.Errorf("%+v %v: want c when the node needs space", c, err)
+		}
+	})
+}
+
+func TestWhatIsUsedMeanwhileStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.add(&runtimeapi.Image{Id: "a", RepoTags: []string{"reg.io/a:1"}, Size: 100})
+		i := New(Options{Service: f})
+		defer i.Close()
+		images, err := i.stored(t.Context(), GCOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if _, here, _ := i.Present(t.Context(), "reg.io/a:1"); !here {
+			t.Fatal("not there")
+		}
+		if !i.usedSince("a", images[0].used) {
+			t.Error("a use after the choice is not seen")
+		}
+	})
+}
+
+func TestAPolicyThatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	i := newImages(t, Options{Service: newFake()})
+	for _, o := range []GCOptions{{High: 101}, {High: 80, Low: 85}, {High: 80, Low: -1}, {High: 80, MinAge: -1}, {High: 80, MinAge: 2, MaxAge: 1}} {
+		o.Usage = usage(10)
+		if _, err := i.Collect(t.Context(), o); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+	broken := errors.New("statfs: gone")
+	_, err := i.Collect(t.Context(), GCOptions{High: 85, Low: 80, Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}

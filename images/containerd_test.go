@@ -1,0 +1,391 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	testimages "berth/test/images"
+)
+
+// containerd is a private containerd that pulls from a registry on loopback.
+type containerd struct {
+	service  runtimeapi.ImageServiceClient
+	registry *testimages.Registry
+	log      string
+}
+
+const host = "registry.test" // of all images in these tests; exists nowhere
+
+// startContainerd starts one on folders of its own. It and all that it made are
+// gone at the end of the test.
+func startContainerd(t *testing.T, o testimages.RegistryOptions) *containerd {
+	t.Helper()
+	return startContainerdIn(t, shortDir(t), o)
+}
+
+// shortDir is a folder of the test: a unix socket's path has to be short, and
+// t.TempDir's is not always.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "images-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		unmountBelow(t, dir)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// unmountBelow takes away what a killed containerd left mounted.
+func unmountBelow(t *testing.T, dir string) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if at := strings.Fields(line)[4]; strings.HasPrefix(at, dir+"/") {
+			if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+				t.Errorf("unmount %s: %v", at, err)
+			}
+		}
+	}
+}
+
+func startContainerdIn(t *testing.T, dir string, o testimages.RegistryOptions) *containerd {
+	t.Helper()
+	reg, err := testimages.NewRegistry(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { reg.Close() })
+	if err := reg.HostsToml(filepath.Join(dir, "certs.d"), host); err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf(`version = 2
+root = %q
+state = %q
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[debug]
+  level = "warn"
+[grpc]
+  address = %q
+[plugins."io.containerd.grpc.v1.cri"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = %q
+`, dir+"/root", dir+"/state", dir+"/sock", dir+"/certs.d")
+	if err := os.WriteFile(dir+"/config.toml", []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := &containerd{registry: reg, log: dir + "/log"}
+	c.run(t, dir)
+	conn, err := grpc.NewClient("unix://"+dir+"/sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	c.service = runtimeapi.NewImageServiceClient(conn)
+	until(t, "containerd answers", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+		return err == nil
+	})
+	return c
+}
+
+func (c *containerd) run(t *testing.T, dir string) {
+	t.Helper()
+	log, err := os.Create(c.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("containerd", "--config", dir+"/config.toml")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		log.Close()
+		if t.Failed() {
+			if text, err := os.ReadFile(c.log); err == nil {
+				t.Logf("containerd says:\n%s", text)
+			}
+		}
+	})
+}
+
+// push puts an image of random content into the registry and returns its name.
+func (c *containerd) push(t *testing.T, repository string) string {
+	t.Helper()
+	img, err := random.Image(64<<10, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := host + "/" + repository + ":1"
+	if err := c.registry.PushImage(t.Context(), name, img); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestPullingWithContainerd(t *testing.T) {
+	t.Parallel()
+	c := startContainerd(t, testimages.RegistryOptions{})
+	for is, test := range map[string]func(*testing.T, *containerd){
+		"an image is pulled and found":         pulledAndFound,
+		"a hundred askers are one pull":        hundredAskers,
+		"an image that is not there":           notThere,
+		"a registry that fails":                registryFails,
+		"a registry that does not answer":      registryGone,
+		"a pull that is called off leaves all": calledOff,
+		"an unused image is collected":         collected,
+		"a full disk":                          fullDisk,
+	} {
+		t.Run(is, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
+}
+
+func pulledAndFound(t *testing.T, c *containerd) {
+	a, err := testimages.Testbox(t.Context(), cache(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := testimages.Load(a.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tag := range []string{"latest", "v2"} {
+		if err := c.registry.PushImage(t.Context(), host+"/found/testbox:"+tag, img); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := newImages(t, Options{Service: c.service})
+	if _, here, err := i.Present(t.Context(), host+"/found/testbox"); here || err != nil {
+		t.Errorf("before the pull: here %v, %v", here, err)
+	}
+	for _, name := range []string{host + "/found/testbox", host + "/found/testbox:v2", host + "/found/testbox@" + digest.String()} {
+		got, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.ID != config.String() || got.Ref != host+"/found/testbox@"+digest.String() || got.Size == 0 {
+			t.Errorf("%s is %+v, want ID %s and digest %s", name, got, config, digest)
+		}
+		i.Forget(name)
+		if again, here, err := i.Present(t.Context(), name); !here || err != nil || again.ID != got.ID || again.Ref != got.Ref {
+			t.Errorf("%s after the pull: %+v %v %v", name, again, here, err)
+		}
+	}
+}
+
+func hundredAskers(t *testing.T, c *containerd) {
+	name := c.push(t, "hundred/a")
+	release := c.registry.Stall("hundred/a")
+	defer release()
+	i := newImages(t, Options{Service: c.service})
+	ends := make([]<-chan error, 100)
+	for n := range ends {
+		ends[n] = pulling(t.Context(), i, podNamed(fmt.Sprint("p", n), 0), name, nil)
+	}
+	until(t, "all wait for a stalled blob", func() bool {
+		p := i.Pulling()
+		return len(p) == 1 && len(p[0].Pods) == len(ends) && c.registry.Counts("hundred/a").Waiting > 0
+	})
+	release()
+	for _, end := range ends {
+		if err := <-end; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := c.registry.Counts("hundred/a").Manifests; got != 1 {
+		t.Errorf("the registry was asked for the manifest %d times, want once", got)
+	}
+}
+
+func notThere(t *testing.T, c *containerd) {
+	c.push(t, "there/a")
+	i := newImages(t, Options{Service: c.service})
+	for _, name := range []string{host + "/there/a:2", host + "/nowhere/a:1"} {
+		_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+		wantKind(t, err, plan.NotFound, "ErrImagePull")
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("the error does not name the image: %v", err)
+		}
+	}
+}
+
+func registryFails(t *testing.T, _ *containerd) {
+	c := startContainerd(t, testimages.RegistryOptions{})
+	name := c.push(t, "fails/a")
+	c.registry.Fail(1000, 503)
+	i := newImages(t, Options{Service: c.service})
+	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+	wantKind(t, err, plan.Other, "ErrImagePull")
+	c.registry.Fail(0, 0)
+	if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil); err != nil {
+		t.Errorf("when it works again: %v", err)
+	}
+}
+
+func registryGone(t *testing.T, _ *containerd) {
+	c := startContainerd(t, testimages.RegistryOptions{})
+	name := c.push(t, "gone/a")
+	if err := c.registry.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i := newImages(t, Options{Service: c.service})
+	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+	wantKind(t, err, plan.Other, "ErrImagePull")
+	if !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("the error does not say why: %v", err)
+	}
+}
+
+func calledOff(t *testing.T, c *containerd) {
+	name := c.push(t, "off/a")
+	release := c.registry.Stall("off/a")
+	defer release()
+	i := newImages(t, Options{Service: c.service})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	end := pulling(ctx, i, podNamed("p", 0), name, nil)
+	until(t, "the blob is stalled", func() bool { return c.registry.Counts("off/a").Waiting > 0 })
+	cancel()
+	wantKind(t, <-end, plan.Canceled, "ErrImagePull")
+	until(t, "the runtime has let go of the blob", func() bool { return c.registry.Counts("off/a").Waiting == 0 })
+	if _, here, err := i.Present(t.Context(), name); here || err != nil {
+		t.Errorf("a pull that was called off left an image: %v %v", here, err)
+	}
+	release()
+	if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil); err != nil {
+		t.Errorf("pulled again: %v", err)
+	}
+}
+
+func collected(t *testing.T, _ *containerd) {
+	c := startContainerd(t, testimages.RegistryOptions{})
+	i := newImages(t, Options{Service: c.service})
+	var images []plan.Image
+	for _, repository := range []string{"gc/a", "gc/b"} {
+		img, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(c.push(t, repository)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		images = append(images, img)
+	}
+	used, capacity, err := i.Usage(t.Context())
+	if err != nil || used == 0 || used > capacity {
+		t.Errorf("usage %d of %d, %v", used, capacity, err)
+	}
+	done, err := i.Reclaim(t.Context(), GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }})
+	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != images[0].ID {
+		t.Errorf("%+v %v: want %s removed", done, err, images[0].ID)
+	}
+	for n, repository := range []string{"gc/a", "gc/b"} {
+		if _, here, err := i.Present(t.Context(), host+"/"+repository+":1"); here != (n == 1) || err != nil {
+			t.Errorf("%s: here %v, %v", repository, here, err)
+		}
+	}
+}
+
+func fullDisk(t *testing.T, _ *containerd) {
+	dir := shortDir(t)
+	if err := os.Mkdir(dir+"/root", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir+"/root", "tmpfs", 0, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	c := startContainerdIn(t, dir, testimages.RegistryOptions{})
+	img, err := random.Image(8<<20, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := host + "/full/a:1"
+	if err := c.registry.PushImage(t.Context(), name, img); err != nil {
+		t.Fatal(err)
+	}
+	i := newImages(t, Options{Service: c.service})
+	_, err = i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+	wantKind(t, err, plan.NoSpace, "ErrImagePull")
+}
+
+func TestPullingWithCredentialsAndContainerd(t *testing.T) {
+	t.Parallel()
+	c := startContainerd(t, testimages.RegistryOptions{User: "right", Password: "password-of-right"})
+	secrets := plan.Objects{
+		secretRef("wrong"): dockerConfig(map[string]string{host + "/team": "wrong"}),
+		secretRef("right"): dockerConfig(map[string]string{host: "right"}),
+		secretRef("other"): dockerConfig(map[string]string{"quay.io": "right"}),
+	}
+	i := newImages(t, Options{Service: c.service})
+	for n, x := range []struct {
+		is      string
+		secrets []string
+		good    bool
+	}{
+		{"without a secret", nil, false},
+		{"with wrong credentials", []string{"wrong"}, false},
+		{"with a secret for another registry", []string{"other"}, false},
+		{"with a secret that is missing", []string{"gone"}, false},
+		{"with the right credentials", []string{"right"}, true},
+		{"with the right credentials after wrong ones", []string{"wrong", "gone", "right"}, true},
+	} {
+		t.Run(x.is, func(t *testing.T) {
+			t.Parallel()
+			name := c.push(t, fmt.Sprint("team/a", n))
+			img, err := i.Pull(t.Context(), podNamed("p", 0, x.secrets...), pullOf(name), secrets)
+			if x.good {
+				if err != nil || img.ID == "" {
+					t.Errorf("%+v %v", img, err)
+				}
+				return
+			}
+			wantKind(t, err, plan.Denied, "ErrImagePull")
+			if strings.Contains(err.Error(), "password") {
+				t.Errorf("the error shows a secret: %v", err)
+			}
+		})
+	}
+}
+
+func cache(t *testing.T) string {
+	t.Helper()
+	dir, err := testimages.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

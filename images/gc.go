@@ -1,0 +1,261 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+)
+
+// Bounds of the runtime's calls while collecting, and how often it is done.
+const (
+	listTimeout   = 2 * time.Minute
+	removeTimeout = 2 * time.Minute
+	defaultEvery  = 5 * time.Minute
+)
+
+// GCOptions says which images are removed when nobody needs them.
+type GCOptions struct {
+	High, Low int           // percent of the disk in use: at High images go until Low is reached; High 100: never
+	MinAge    time.Duration // on the node for at least that long before it goes for space
+	MaxAge    time.Duration // goes when unused for longer, whatever the disk; 0: never
+	Every     time.Duration // time between two rounds of RunGC; 0: 5 minutes
+	Keep      []string      // names that stay: the sandbox image of a runtime that does not pin it
+
+	InUse func() map[string]bool                    // image IDs, digests or names that pods and containers use
+	Usage func() (used, capacity uint64, err error) // of the images' disk, in bytes; nil: Images.Usage
+	Ended func(c Collected, err error)              // told after each round of RunGC; nil: told nobody
+}
+
+// validate reports a policy that makes no sense.
+func (o GCOptions) validate() error {
+	switch {
+	case o.High < 0 || o.High > 100:
+		return fmt.Errorf("image GC: high threshold %d%% is not between 0 and 100", o.High)
+	case o.Low < 0 || o.Low > o.High:
+		return fmt.Errorf("image GC: low threshold %d%% is not between 0 and the high threshold %d%%", o.Low, o.High)
+	case o.MinAge < 0 || o.MaxAge < 0:
+		return errors.New("image GC: an age is negative")
+	case o.MaxAge > 0 && o.MaxAge < o.MinAge:
+		return fmt.Errorf("image GC: maximum age %s is below minimum age %s", o.MaxAge, o.MinAge)
+	}
+	return nil
+}
+
+// Collected is what one round of collection has done.
+type Collected struct {
+	Removed []Removed
+	Freed   uint64 // bytes, as the runtime counts images: shared layers count more than once
+	Short   uint64 // bytes that should have been freed and that nothing could be found for
+}
+
+// Removed is one image that was removed.
+type Removed struct {
+	ID    string
+	Names []string
+	Size  uint64
+	Why   string
+}
+
+// record is what the agent knows of one image beside what the runtime tells.
+type record struct{ seen, used time.Time }
+
+// use notes that an image is used now; the lock is held.
+func (i *Images) use(img plan.Image) {
+	r, ok := i.records[img.ID]
+	if !ok {
+		r.seen = i.now()
+	}
+	r.used = i.now()
+	i.records[img.ID] = r
+}
+
+// RunGC collects every o.Every until ctx ends. The first round is a full
+// interval after the start: until then the pods of this node may not be known
+// yet.
+func (i *Images) RunGC(ctx context.Context, o GCOptions) {
+	every := o.Every
+	if every <= 0 {
+		every = defaultEvery
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	// A first look, so that ages count from now on. What goes wrong here comes
+	// up again in the first round.
+	_, _ = i.stored(ctx, o)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c, err := i.Collect(ctx, o)
+		if o.Ended != nil && ctx.Err() == nil {
+			o.Ended(c, err)
+		}
+	}
+}
+
+// Collect does one round now.
+func (i *Images) Collect(ctx context.Context, o GCOptions) (Collected, error) {
+	if err := o.validate(); err != nil {
+		return Collected{}, err
+	}
+	usage := o.Usage
+	if usage == nil {
+		usage = func() (uint64, uint64, error) { return i.Usage(ctx) }
+	}
+	used, capacity, err := usage()
+	if err != nil {
+		return Collected{}, fmt.Errorf("image GC: usage of the disk: %w", err)
+	}
+	return i.collect(ctx, o, policy{high: o.High, low: o.Low, minAge: o.MinAge, maxAge: o.MaxAge}, disk{used, capacity})
+}
+
+// Reclaim removes every image that nobody needs, for a node that is short of
+// space. Of o only Keep and InUse count.
+func (i *Images) Reclaim(ctx context.Context, o GCOptions) (Collected, error) {
+	return i.collect(ctx, o, policy{high: 100, low: 100, everything: true}, disk{})
+}
+
+func (i *Images) collect(ctx context.Context, o GCOptions, p policy, d disk) (Collected, error) {
+	images, err := i.stored(ctx, o)
+	if err != nil {
+		return Collected{}, fmt.Errorf("image GC: list images: %w", err)
+	}
+	remove, short := choose(i.now(), images, p, d)
+	done := Collected{Short: short}
+	var errs []error
+	for _, r := range remove {
+		if i.usedSince(r.id, r.used) {
+			continue // somebody came for it meanwhile
+		}
+		if err := i.remove(ctx, r.id); err != nil {
+			errs = append(errs, fmt.Errorf("image GC: remove image %s %v: %w", r.id, r.names, err))
+			continue
+		}
+		done.Removed = append(done.Removed, Removed{ID: r.id, Names: r.names, Size: r.size, Why: r.why})
+		done.Freed += r.size
+	}
+	return done, errors.Join(errs...)
+}
+
+func (i *Images) remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	_, err := i.service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: id}})
+	// Also after an error: it may have been removed.
+	i.forgetID(id)
+	return err
+}
+
+func (i *Images) usedSince(id string, t time.Time) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r, ok := i.records[id]
+	return ok && r.used.After(t)
+}
+
+// stored lists the images of the node and brings the records up to date.
+func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	began := i.now()
+	resp, err := i.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	keep, inUse := names(slices.Values(o.Keep)), map[string]bool{}
+	if o.InUse != nil {
+		inUse = names(used(o.InUse()))
+	}
+	// After InUse: what came into use since then has a record.
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := i.now()
+	all := make([]stored, 0, len(resp.GetImages()))
+	records := make(map[string]record, len(resp.GetImages()))
+	for _, img := range resp.GetImages() {
+		s := stored{id: img.GetId(), names: slices.Concat(img.GetRepoTags(), img.GetRepoDigests()), size: img.GetSize()}
+		s.pinned = img.GetPinned() || anyOf(s, keep)
+		s.inUse = anyOf(s, inUse)
+		r, known := i.records[s.id]
+		if !known {
+			r.used = now
+			if i.looked {
+				r.seen = now
+			}
+		}
+		if s.inUse {
+			r.used = now
+		}
+		s.seen, s.used = r.seen, r.used
+		records[s.id] = r
+		all = append(all, s)
+	}
+	for id, r := range i.records {
+		if _, listed := records[id]; !listed && !r.used.Before(began) {
+			records[id] = r // pulled while the runtime made its list
+		}
+	}
+	i.records, i.looked = records, true
+	return all, nil
+}
+
+// anyOf reports whether the set has the image by ID or by any of its names.
+func anyOf(s stored, set map[string]bool) bool {
+	return set[s.id] || slices.ContainsFunc(s.names, func(n string) bool { return set[n] })
+}
+
+// used lists the keys that are true.
+func used(m map[string]bool) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for k, in := range m {
+			if in && !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// names is a set of IDs and image names, the names in their full form too.
+func names(all iter.Seq[string]) map[string]bool {
+	set := map[string]bool{}
+	for s := range all {
+		set[s] = true
+		if n, err := parseName(s); err == nil {
+			set[n.String()] = true
+		}
+	}
+	return set
+}
+
+// Usage asks how full the disk with the runtime's images is: bytes in use by
+// anybody, and its size.
+func (i *Images) Usage(ctx context.Context) (used, capacity uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	resp, err := i.service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+	if err != nil {
+		return 0, 0, fmt.Errorf("ask the runtime for its image file system: %w", err)
+	}
+	if len(resp.GetImageFilesystems()) == 0 {
+		return 0, 0, errors.New("the runtime names no image file system")
+	}
+	dir := resp.GetImageFilesystems()[0].GetFsId().GetMountpoint()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, 0, fmt.Errorf("look at the image file system %s: %w", dir, err)
+	}
+	capacity = st.Blocks * uint64(st.Bsize)
+	// What only root may still use counts as used, as it does for everybody else.
+	available := st.Bavail * uint64(st.Bsize)
+	return capacity - min(capacity, available), capacity, nil
+}

@@ -1,0 +1,192 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+)
+
+// statusTimeout bounds one question to the runtime about an image.
+const statusTimeout = 30 * time.Second
+
+// defaultParallel is how many pulls run at once when nothing is said.
+const defaultParallel = 5
+
+// Options says how images are pulled.
+type Options struct {
+	Service     runtimeapi.ImageServiceClient // of the runtime; required
+	Serialize   bool                          // one pull at a time
+	MaxParallel int                           // pulls at once; 0: 5
+	QPS         float64                       // pulls that may begin per second; 0: no limit
+	Burst       int                           // pulls that may begin at once after a rest; at least 1
+	Timeout     time.Duration                 // longest single pull; 0: as long as the runtime takes
+
+	// Warn is told what does not stop a pull: a pull secret that is missing or
+	// that cannot be read. The reason is that of an event; nil: told nobody.
+	Warn func(pod *corev1.Pod, reason, message string)
+	Now  func() time.Time // nil: time.Now
+}
+
+// Images is the node's images. Its methods may be called by anybody at any time.
+type Images struct {
+	service runtimeapi.ImageServiceClient
+	timeout time.Duration
+	warn    func(pod *corev1.Pod, reason, message string)
+	now     func() time.Time
+	gate    *gate
+	asks    *flights[presence, struct{}]
+	pulls   *flights[plan.Image, pull]
+
+	mu      sync.Mutex
+	known   map[string]plan.Image // by image name as in the spec: present when last asked
+	changes uint64                // raised by Forget: answers on their way are older
+	records map[string]record     // by image ID: see gc.go
+	looked  bool                  // records has been filled once
+}
+
+// presence is the runtime's answer about one image.
+type presence struct {
+	image plan.Image
+	here  bool
+}
+
+// New returns the images of the runtime behind o.Service. Close it.
+func New(o Options) *Images {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Warn == nil {
+		o.Warn = func(*corev1.Pod, string, string) {}
+	}
+	slots := o.MaxParallel
+	if slots <= 0 {
+		slots = defaultParallel
+	}
+	if o.Serialize {
+		slots = 1
+	}
+	return &Images{
+		service: o.Service, timeout: o.Timeout, warn: o.Warn, now: o.Now,
+		gate:    newGate(slots, o.QPS, o.Burst, o.Now),
+		asks:    newFlights[presence, struct{}](),
+		pulls:   newFlights[plan.Image, pull](),
+		known:   map[string]plan.Image{},
+		records: map[string]record{},
+	}
+}
+
+// Close calls off what is under way and waits for its end. Later calls fail with
+// kind Canceled.
+func (i *Images) Close() {
+	i.gate.close()
+	i.pulls.close()
+	i.asks.close()
+}
+
+// Present tells whether an image is on the node. That it is there is asked of
+// the runtime once and remembered until Forget; that it is not is asked every
+// time. Errors are *plan.Error with reason InvalidImageName or
+// ImageInspectError.
+func (i *Images) Present(ctx context.Context, image string) (plan.Image, bool, error) {
+	i.mu.Lock()
+	img, ok := i.known[image]
+	changes := i.changes
+	if ok {
+		i.use(img)
+	}
+	i.mu.Unlock()
+	if ok {
+		return img, true, nil
+	}
+	n, err := parseName(image)
+	if err != nil {
+		return plan.Image{}, false, invalidName(err)
+	}
+	p, _, err := i.asks.do(ctx, image, asker[struct{}]{}, func(ctx context.Context, _ *struct{}) (presence, error) {
+		return i.inspect(ctx, tagged(image, n), n)
+	})
+	if err != nil {
+		return plan.Image{}, false, inspectError(image, err)
+	}
+	if p.here {
+		i.remember(image, p.image, changes)
+	}
+	return p.image, p.here, nil
+}
+
+// Forget drops what is known of an image: the next Present asks the runtime.
+func (i *Images) Forget(image string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.known, image)
+	i.changes++
+}
+
+// forgetID drops every name of an image that was removed; the lock is not held.
+func (i *Images) forgetID(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for name, img := range i.known {
+		if img.ID == id {
+			delete(i.known, name)
+		}
+	}
+	delete(i.records, id)
+	i.changes++
+}
+
+// remember keeps an answer that was asked for when changes was that.
+func (i *Images) remember(image string, img plan.Image, changes uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.changes == changes {
+		i.known[image] = img
+	}
+	i.use(img)
+}
+
+// inspect asks the runtime about ref. The image's Ref is the digest that it has
+// in the repository of n.
+func (i *Images) inspect(ctx context.Context, ref string, n name) (presence, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	resp, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+	if err != nil {
+		return presence{}, err
+	}
+	img := resp.GetImage()
+	if img == nil {
+		return presence{}, nil
+	}
+	if img.GetId() == "" {
+		return presence{}, errors.New("the runtime shows the image without an ID")
+	}
+	p := presence{here: true, image: plan.Image{ID: img.GetId(), Ref: repoDigest(img, n), Size: img.GetSize()}}
+	if uid := img.GetUid(); uid != nil {
+		p.image.UID = &uid.Value
+	} else {
+		p.image.User = img.GetUsername()
+	}
+	return p, nil
+}
+
+// repoDigest is the image's digest in the repository it was asked for, or in any
+// other, or its ID when it was never in a repository.
+func repoDigest(img *runtimeapi.Image, n name) string {
+	for _, d := range img.GetRepoDigests() {
+		if repo, _, ok := strings.Cut(d, "@"); ok && repo == n.host+"/"+n.path {
+			return d
+		}
+	}
+	if ds := img.GetRepoDigests(); len(ds) > 0 {
+		return ds[0]
+	}
+	return img.GetId()
+}

@@ -1,0 +1,209 @@
+package images
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+)
+
+// pull is what is known of a pull that is under way.
+type pull struct {
+	image  string // full name
+	since  time.Time
+	ticket *ticket
+	pods   []string // namespace/name of who waits, one entry per asker
+}
+
+// Progress is one pull that is under way, as `berth why` shows it. A runtime
+// tells nothing of a pull before its end, so there is no count of bytes.
+type Progress struct {
+	Image  string    // full name
+	Since  time.Time // when it was first asked for
+	Began  time.Time // when the runtime was asked; zero: it is still in the queue
+	Before int       // pulls before it in the queue
+	Pods   []string  // namespace/name of the pods that wait for it, sorted
+}
+
+// Pull brings an image onto the node, whether it is there or not. It joins a
+// pull of the same image with the same credentials. A caller who leaves by ctx
+// disturbs no other. Errors are *plan.Error: kind Denied, NotFound, NoSpace,
+// Timeout, Canceled, Unavailable, Unsupported or Other with reason ErrImagePull,
+// RegistryUnavailable or SignatureValidationFailed; kind Invalid with
+// InvalidImageName; or with ImageInspectError when the pulled image cannot be
+// looked at.
+func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error) {
+	n, err := parseName(a.Image)
+	if err != nil {
+		return plan.Image{}, invalidName(err)
+	}
+	if a.Policy == corev1.PullIfNotPresent { // somebody may have brought it since it was looked for
+		if img, here, err := i.Present(ctx, a.Image); err == nil && here {
+			return img, nil
+		}
+	}
+	ring, skipped := newKeyring(pod.Spec.ImagePullSecrets, secrets)
+	for _, s := range skipped {
+		i.warn(pod, "FailedToRetrieveImagePullSecret", s)
+	}
+	keys := ring.find(n)
+	ref := tagged(a.Image, n)
+	img, early, err := i.pulls.do(ctx, flightKey(ref, keys), i.asker(pod, n), func(ctx context.Context, p *pull) (plan.Image, error) {
+		if err := i.gate.wait(ctx, p.ticket); err != nil {
+			return plan.Image{}, left(a.Image, err)
+		}
+		defer i.gate.leave()
+		return i.pull(ctx, ref, n, keys)
+	})
+	switch {
+	case early:
+		return plan.Image{}, left(a.Image, err)
+	case err != nil:
+		return plan.Image{}, withSkipped(err, skipped)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.known[a.Image] = img
+	i.use(img)
+	return img, nil
+}
+
+// asker lets a pod take part in a pull: its priority counts and its name is
+// shown while it waits.
+func (i *Images) asker(pod *corev1.Pod, n name) asker[pull] {
+	who := pod.Namespace + "/" + pod.Name
+	priority := int32(0)
+	if p := pod.Spec.Priority; p != nil {
+		priority = *p
+	}
+	return asker[pull]{
+		joins: func(p *pull) {
+			if p.ticket == nil {
+				*p = pull{image: n.String(), since: i.now(), ticket: i.gate.join(priority)}
+			} else {
+				i.gate.raise(p.ticket, priority)
+			}
+			p.pods = append(p.pods, who)
+		},
+		leaves: func(p *pull) {
+			if at := slices.Index(p.pods, who); at >= 0 {
+				p.pods = slices.Delete(p.pods, at, at+1)
+			}
+		},
+	}
+}
+
+// pull asks the runtime for an image with one set of credentials after the
+// other, and without any if there are none.
+func (i *Images) pull(ctx context.Context, ref string, n name, keys []credentials) (plan.Image, error) {
+	if i.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, i.timeout)
+		defer cancel()
+	}
+	if len(keys) == 0 {
+		return i.pullWith(ctx, ref, n, credentials{})
+	}
+	var errs []error
+	for _, c := range keys {
+		img, err := i.pullWith(ctx, ref, n, c)
+		if err == nil {
+			return img, nil
+		}
+		errs = append(errs, err)
+		// Other credentials help only against a registry that does not like
+		// these; many say of what one may not see that it is not there.
+		if k := plan.KindOf(err); k != plan.Denied && k != plan.NotFound && k != plan.Other {
+			return plan.Image{}, err
+		}
+	}
+	return plan.Image{}, combined(errs)
+}
+
+func (i *Images) pullWith(ctx context.Context, ref string, n name, c credentials) (plan.Image, error) {
+	req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref}}
+	if c != (credentials{}) {
+		req.Auth = &runtimeapi.AuthConfig{
+			Username: c.username, Password: c.password,
+			IdentityToken: c.identityToken, RegistryToken: c.registryToken,
+		}
+	}
+	resp, err := i.service.PullImage(ctx, req)
+	if err != nil {
+		return plan.Image{}, pullError(ref, err, errors.Is(ctx.Err(), context.Canceled), c.secrets())
+	}
+	// By the answer's own reference: the tag may have moved on meanwhile.
+	p, err := i.inspect(ctx, cmp.Or(resp.GetImageRef(), ref), n)
+	if err == nil && !p.here {
+		err = errors.New("the runtime does not show the image that it has just pulled")
+	}
+	if err != nil {
+		return plan.Image{}, inspectError(ref, err)
+	}
+	return p.image, nil
+}
+
+// combined is one error for all credentials that were tried. A denial says more
+// than that nothing was found: it comes first.
+func combined(errs []error) error {
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	slices.SortStableFunc(errs, func(a, b error) int {
+		rank := func(err error) int {
+			if plan.KindOf(err) == plan.Denied {
+				return 0
+			}
+			return 1
+		}
+		return rank(a) - rank(b)
+	})
+	first, ok := errors.AsType[*plan.Error](errs[0])
+	if !ok {
+		return errors.Join(errs...)
+	}
+	return &plan.Error{Kind: first.Kind, Reason: first.Reason, Err: fmt.Errorf("%w (with each of %d credentials)", first.Err, len(errs))}
+}
+
+// withSkipped adds to a failed pull which pull secrets it had to do without.
+func withSkipped(err error, skipped []string) error {
+	e, ok := errors.AsType[*plan.Error](err)
+	if !ok || len(skipped) == 0 {
+		return err
+	}
+	return &plan.Error{Kind: e.Kind, Reason: e.Reason, Err: fmt.Errorf("%w (%s)", e.Err, strings.Join(skipped, "; "))}
+}
+
+// flightKey is the same for pulls that may be shared.
+func flightKey(ref string, keys []credentials) string {
+	h := sha256.New()
+	for _, c := range keys {
+		_, _ = fmt.Fprintf(h, "%q %q %q %q\n", c.username, c.password, c.identityToken, c.registryToken)
+	}
+	return ref + " " + hex.EncodeToString(h.Sum(nil))
+}
+
+// Pulling lists the pulls that are under way, the oldest first.
+func (i *Images) Pulling() []Progress {
+	var all []Progress
+	i.pulls.each(func(p *pull) {
+		began, before := i.gate.place(p.ticket)
+		pods := slices.Clone(p.pods)
+		slices.Sort(pods)
+		all = append(all, Progress{Image: p.image, Since: p.since, Began: began, Before: before, Pods: slices.Compact(pods)})
+	})
+	slices.SortFunc(all, func(a, b Progress) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Image, b.Image))
+	})
+	return all
+}

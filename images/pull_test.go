@@ -1,0 +1,448 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+)
+
+// pulling begins a pull in the background.
+func pulling(ctx context.Context, i *Images, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
+	end := make(chan error, 1)
+	go func() {
+		_, err := i.Pull(ctx, pod, pullOf(image), secrets)
+		end <- err
+	}()
+	return end
+}
+
+func TestAHundredAskersAreOnePull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		release := f.block("reg.io/a:1")
+		i := New(Options{Service: f})
+		defer i.Close()
+		var wg sync.WaitGroup
+		var good atomic.Int32
+		for n := range 100 {
+			wg.Go(func() {
+				img, err := i.Pull(t.Context(), podNamed(fmt.Sprint("p", n), 0), pullOf("reg.io/a:1"), nil)
+				if err == nil && img.ID == "id-of-reg.io/a:1" {
+					good.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		if p := i.Pulling(); len(p) != 1 || len(p[0].Pods) != 100 || p[0].Image != "reg.io/a:1" || p[0].Began.IsZero() {
+			t.Errorf("under way: %+v", p)
+		}
+		release()
+		wg.Wait()
+		if good.Load() != 100 || len(f.began()) != 1 {
+			t.Errorf("%d got the image by %d pulls, want 100 by 1", good.Load(), len(f.began()))
+		}
+		if p := i.Pulling(); len(p) != 0 {
+			t.Errorf("still under way: %+v", p)
+		}
+	})
+}
+
+func TestOtherCredentialsAreAnotherPull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		release := f.block("reg.io/a:1")
+		i := New(Options{Service: f})
+		defer i.Close()
+		one := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "one"})}
+		two := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "two"})}
+		ends := []<-chan error{
+			pulling(t.Context(), i, podNamed("a", 0, "s"), "reg.io/a:1", one),
+			pulling(t.Context(), i, podNamed("b", 0, "s"), "reg.io/a:1", one),
+			pulling(t.Context(), i, podNamed("c", 0, "s"), "reg.io/a:1", two),
+			pulling(t.Context(), i, podNamed("d", 0), "reg.io/a:1", one),
+		}
+		synctest.Wait()
+		release()
+		for _, end := range ends {
+			if err := <-end; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := len(f.began()); n != 3 {
+			t.Errorf("%d pulls, want 3: as one, as two and without a secret", n)
+		}
+	})
+}
+
+func TestAnAskerWhoLeavesDisturbsNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		release := f.block("reg.io/a:1")
+		i := New(Options{Service: f})
+		defer i.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := pulling(ctx, i, podNamed("first", 0), "reg.io/a:1", nil)
+		synctest.Wait()
+		second := pulling(t.Context(), i, podNamed("second", 0), "reg.io/a:1", nil)
+		synctest.Wait()
+		cancel()
+		wantKind(t, <-first, plan.Canceled, "ErrImagePull")
+		synctest.Wait()
+		if p := i.Pulling(); len(p) != 1 || !slices.Equal(p[0].Pods, []string{"ns/second"}) {
+			t.Errorf("after the first left: %+v", p)
+		}
+		release()
+		if err := <-second; err != nil {
+			t.Errorf("who stayed got %v", err)
+		}
+	})
+}
+
+func TestTheLastAskerWhoLeavesCallsItOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		release := f.block("reg.io/a:1")
+		i := New(Options{Service: f, MaxParallel: 1})
+		defer i.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wantKind(t, <-pulling(ctx, i, podNamed("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
+		synctest.Wait()
+		if p := i.Pulling(); len(p) != 0 {
+			t.Errorf("still under way: %+v", p)
+		}
+		release()
+		if err := <-pulling(t.Context(), i, podNamed("q", 0), "reg.io/a:1", nil); err != nil {
+			t.Errorf("the slot was not given back: %v", err)
+		}
+	})
+}
+
+func TestWhoAsksWhileAPullIsCalledOffGetsANewOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		calls := newFlights[int, struct{}]()
+		stubborn := make(chan struct{})
+		var running, most, n atomic.Int32
+		call := func(ctx context.Context, _ *struct{}) (int, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			if n.Add(1) == 1 {
+				<-ctx.Done()
+				<-stubborn // ends long after it was called off
+				return 0, ctx.Err()
+			}
+			return 7, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { _, _, err := calls.do(ctx, "k", asker[struct{}]{}, call); first <- err }()
+		synctest.Wait()
+		cancel()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left got %v", err)
+		}
+		second := make(chan int, 1)
+		go func() { v, _, _ := calls.do(t.Context(), "k", asker[struct{}]{}, call); second <- v }()
+		synctest.Wait()
+		close(stubborn)
+		if v := <-second; v != 7 || most.Load() != 1 {
+			t.Errorf("got %d with %d calls at once, want 7 with 1", v, most.Load())
+		}
+		calls.close()
+	})
+}
+
+func TestPullsAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		o    Options
+		most int
+	}{{Options{}, 5}, {Options{MaxParallel: 2}, 2}, {Options{Serialize: true, MaxParallel: 3}, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			c.o.Service = f
+			i := New(c.o)
+			defer i.Close()
+			var ends []<-chan error
+			var releases []func()
+			for n := range 8 {
+				image := fmt.Sprintf("reg.io/a:%d", n)
+				releases = append(releases, f.block(image))
+				ends = append(ends, pulling(t.Context(), i, podNamed("p", 0), image, nil))
+			}
+			synctest.Wait()
+			for _, r := range releases {
+				r()
+				synctest.Wait()
+			}
+			for _, end := range ends {
+				if err := <-end; err != nil {
+					t.Error(err)
+				}
+			}
+			if f.most != c.most {
+				t.Errorf("%+v: %d at once, want %d", c.o, f.most, c.most)
+			}
+		})
+	}
+}
+
+func TestTheMostUrgentPodGoesNext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		release := f.block("reg.io/blocker:1")
+		i := New(Options{Service: f, Serialize: true})
+		defer i.Close()
+		ends := []<-chan error{pulling(t.Context(), i, podNamed("blocker", 0), "reg.io/blocker:1", nil)}
+		synctest.Wait()
+		for _, p := range []struct {
+			image    string
+			priority int32
+		}{{"reg.io/low:1", -5}, {"reg.io/first:1", 0}, {"reg.io/second:1", 0}, {"reg.io/high:1", 2e9}, {"reg.io/raised:1", 0}, {"reg.io/raised:1", 1000}} {
+			time.Sleep(time.Second)
+			ends = append(ends, pulling(t.Context(), i, podNamed("p", p.priority), p.image, nil))
+			synctest.Wait()
+		}
+		var queue []string
+		for _, p := range i.Pulling() {
+			queue = append(queue, fmt.Sprintf("%s %d %v", p.Image, p.Before, p.Began.IsZero()))
+		}
+		want := []string{"reg.io/blocker:1 0 false", "reg.io/low:1 4 true", "reg.io/first:1 2 true", "reg.io/second:1 3 true", "reg.io/high:1 0 true", "reg.io/raised:1 1 true"}
+		if !slices.Equal(queue, want) {
+			t.Errorf("queue %q, want %q", queue, want)
+		}
+		release()
+		for _, end := range ends {
+			if err := <-end; err != nil {
+				t.Error(err)
+			}
+		}
+		order := []string{"reg.io/blocker:1", "reg.io/high:1", "reg.io/raised:1", "reg.io/first:1", "reg.io/second:1", "reg.io/low:1"}
+		if got := f.began(); !slices.Equal(got, order) {
+			t.Errorf("order %q, want %q", got, order)
+		}
+	})
+}
+
+func TestPullsBeginAtTheRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		i := New(Options{Service: f, QPS: 5, Burst: 10, MaxParallel: 100})
+		defer i.Close()
+		began := time.Now()
+		var ends []<-chan error
+		for n := range 30 {
+			ends = append(ends, pulling(t.Context(), i, podNamed("p", 0), fmt.Sprintf("reg.io/a:%d", n), nil))
+		}
+		for _, c := range []struct {
+			after time.Duration
+			want  int
+		}{{0, 10}, {199 * time.Millisecond, 10}, {201 * time.Millisecond, 11}, {2001 * time.Millisecond, 20}, {4001 * time.Millisecond, 30}} {
+			time.Sleep(c.after - time.Since(began))
+			synctest.Wait()
+			if got := len(f.began()); got != c.want {
+				t.Errorf("after %s %d pulls have begun, want %d", c.after, got, c.want)
+			}
+		}
+		for _, end := range ends {
+			if err := <-end; err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Hour) // rests; the burst is full again and no fuller
+		for n := range 12 {
+			pulling(t.Context(), i, podNamed("p", 0), fmt.Sprintf("reg.io/b:%d", n), nil)
+		}
+		synctest.Wait()
+		if got := len(f.began()); got != 40 {
+			t.Errorf("after a rest %d pulls have begun, want 40", got)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+func TestWhoLeavesTheQueueHoldsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		i := New(Options{Service: f, QPS: 1, Burst: 1, Serialize: true})
+		defer i.Close()
+		<-pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		wantKind(t, <-pulling(ctx, i, podNamed("p", 0), "reg.io/b:1", nil), plan.Timeout, "ErrImagePull")
+		began := time.Now()
+		if err := <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/c:1", nil); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(began).Round(time.Millisecond); d != 500*time.Millisecond {
+			t.Errorf("the next one waited %s, want the rest of the second", d)
+		}
+		if got := f.began(); !slices.Equal(got, []string{"reg.io/a:1", "reg.io/c:1"}) {
+			t.Errorf("pulled %q", got)
+		}
+	})
+}
+
+func TestCloseCallsPullsOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.block("reg.io/a:1")
+		i := New(Options{Service: f, Serialize: true})
+		running := pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil)
+		synctest.Wait()
+		waiting := pulling(t.Context(), i, podNamed("p", 0), "reg.io/b:1", nil)
+		synctest.Wait()
+		i.Close()
+		wantKind(t, <-running, plan.Canceled, "ErrImagePull")
+		wantKind(t, <-waiting, plan.Canceled, "ErrImagePull")
+		wantKind(t, <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/c:1", nil), plan.Canceled, "ErrImagePull")
+	})
+}
+
+func TestSecretsAreTriedInTurn(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.pullErr = func(_ string, auth *runtimeapi.AuthConfig) error {
+		if auth.GetUsername() != "good" {
+			return errDenied
+		}
+		return nil
+	}
+	i := newImages(t, Options{Service: f})
+	secrets := plan.Objects{
+		secretRef("bad"):  dockerConfig(map[string]string{"reg.io/team": "bad"}),
+		secretRef("good"): dockerConfig(map[string]string{"reg.io": "good", "other.io": "other"}),
+	}
+	if _, err := i.Pull(t.Context(), podNamed("p", 0, "bad", "good"), pullOf("reg.io/team/a:1"), secrets); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.auths) != 2 || f.auths[0].Username != "bad" || f.auths[1].Password != "password-of-good" {
+		t.Errorf("tried %d credentials", len(f.auths))
+	}
+}
+
+func TestAFullDiskIsNoReasonToTryOtherSecrets(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.pullErr = func(string, *runtimeapi.AuthConfig) error {
+		return status.Error(codes.Unknown, "write /var/lib/x: no space left on device")
+	}
+	i := newImages(t, Options{Service: f})
+	secrets := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "one", "*.io": "two"})}
+	_, err := i.Pull(t.Context(), podNamed("p", 0, "s"), pullOf("reg.io/a:1"), secrets)
+	wantKind(t, err, plan.NoSpace, "ErrImagePull")
+	if len(f.auths) != 1 {
+		t.Errorf("tried %d credentials", len(f.auths))
+	}
+}
+
+func TestADenialSaysMoreThanNotFound(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.pullErr = func(_ string, auth *runtimeapi.AuthConfig) error {
+		if auth.GetUsername() == "denied" {
+			return errDenied
+		}
+		return status.Error(codes.NotFound, "manifest unknown")
+	}
+	i := newImages(t, Options{Service: f})
+	secrets := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io/a": "blind", "reg.io": "denied"})}
+	_, err := i.Pull(t.Context(), podNamed("p", 0, "s"), pullOf("reg.io/a:1"), secrets)
+	wantKind(t, err, plan.Denied, "ErrImagePull")
+	if !strings.Contains(err.Error(), "each of 2 credentials") {
+		t.Error(err)
+	}
+}
+
+func TestMissingSecretsAreToldAndNotFatal(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	var told []string
+	i := newImages(t, Options{Service: f, Warn: func(p *corev1.Pod, reason, message string) { told = append(told, p.Name+" "+reason+" "+message) }})
+	if _, err := i.Pull(t.Context(), podNamed("p", 0, "gone"), pullOf("reg.io/a:1"), nil); err != nil {
+		t.Errorf("a public image needs no secret: %v", err)
+	}
+	if want := []string{`p FailedToRetrieveImagePullSecret pull secret "gone": not found`}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+	f.pullErr = func(string, *runtimeapi.AuthConfig) error { return errDenied }
+	_, err := i.Pull(t.Context(), podNamed("p", 0, "gone"), pullOf("reg.io/b:1"), nil)
+	wantKind(t, err, plan.Denied, "ErrImagePull")
+	if !strings.HasSuffix(err.Error(), `(pull secret "gone": not found)`) {
+		t.Errorf("the error does not name the missing secret: %v", err)
+	}
+}
+
+func TestErrorsShowNoSecret(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.pullErr = func(_ string, auth *runtimeapi.AuthConfig) error {
+		return status.Errorf(codes.Unknown, "GET https://u:pw@cdn.io/blob?sig=SIGNED&x=1: refused %s", auth.Password)
+	}
+	i := newImages(t, Options{Service: f})
+	secrets := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "one"})}
+	_, err := i.Pull(t.Context(), podNamed("p", 0, "s"), pullOf("reg.io/a:1"), secrets)
+	if s := err.Error(); strings.Contains(s, "password-of") || strings.Contains(s, "SIGNED") || strings.Contains(s, "u:pw") || !strings.Contains(s, "https://…@cdn.io/blob?…: refused …") {
+		t.Error(s)
+	}
+}
+
+func TestAnInvalidNameIsNotAskedFor(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	i := newImages(t, Options{Service: f})
+	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("Not a name"), nil)
+	wantKind(t, err, plan.Invalid, "InvalidImageName")
+	_, _, err = i.Present(t.Context(), "nginx:")
+	wantKind(t, err, plan.Invalid, "InvalidImageName")
+	if len(f.order)+f.inspects != 0 {
+		t.Error("the runtime was asked")
+	}
+}
+
+func TestAPulledImageThatCannotBeLookedAt(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.lookErr = errors.New("broken store")
+	i := newImages(t, Options{Service: f})
+	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("reg.io/a:1"), nil)
+	wantKind(t, err, plan.Other, "ImageInspectError")
+}
+
+func TestALongPullIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.block("reg.io/a:1")
+		i := New(Options{Service: f, Timeout: time.Hour})
+		defer i.Close()
+		began := time.Now()
+		wantKind(t, <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
+		if d := time.Since(began); d != time.Hour {
+			t.Errorf("given up after %s", d)
+		}
+	})
+}
