@@ -1,0 +1,174 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+const etcHosts = "/etc/hosts"
+
+// configError is the waiting reason of a container that cannot be configured.
+const configError = "CreateContainerConfigError"
+
+// ContainerMounts prepares and lists all mounts of one container instance:
+// its volume mounts in spec order, then /etc/hosts, then its termination
+// message file. Errors are *plan.Error with reason CreateContainerConfigError.
+func (v *Volumes) ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sandbox plan.Sandbox) ([]plan.Mount, error) {
+	mounts, err := v.containerMounts(ctx, pod, c, attempt, objs, sandbox)
+	if err != nil {
+		return nil, failed(configError, err)
+	}
+	return mounts, nil
+}
+
+func (v *Volumes) containerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sandbox plan.Sandbox) ([]plan.Mount, error) {
+	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID), pod.Namespace, pod.Name, c.Name)); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(v.LogDir(pod), c.Name), 0o755); err != nil {
+		return nil, err
+	}
+	var mounts []plan.Mount
+	ownHosts := false
+	for i := range c.VolumeMounts {
+		m, err := v.volumeMount(ctx, pod, c, i, objs, sandbox)
+		if err != nil {
+			return nil, fmt.Errorf("volumeMount %q of container %q: %w", c.VolumeMounts[i].Name, c.Name, err)
+		}
+		mounts = append(mounts, m)
+		ownHosts = ownHosts || filepath.Clean(m.ContainerPath) == etcHosts
+	}
+	if ips := v.podIPs(pod, sandbox); !ownHosts && len(ips) > 0 {
+		path, err := v.writeHosts(pod, ips)
+		if err != nil {
+			return nil, fmt.Errorf("write the pod's hosts file: %w", err)
+		}
+		mounts = append(mounts, plan.Mount{HostPath: path, ContainerPath: etcHosts, SELinuxRelabel: true})
+	}
+	if c.TerminationMessagePath != "" {
+		path, err := v.terminationFile(pod.UID, c.Name, attempt)
+		if err != nil {
+			return nil, fmt.Errorf("make the termination message file of container %q: %w", c.Name, err)
+		}
+		mounts = append(mounts, plan.Mount{HostPath: path, ContainerPath: c.TerminationMessagePath, SELinuxRelabel: true})
+	}
+	return mounts, nil
+}
+
+func (v *Volumes) podIPs(pod *corev1.Pod, sandbox plan.Sandbox) []string {
+	if pod.Spec.HostNetwork {
+		return v.HostIPs
+	}
+	return sandbox.IPs
+}
+
+// volumeMount prepares one volume mount.
+func (v *Volumes) volumeMount(ctx context.Context, pod *corev1.Pod, c *corev1.Container, i int, objs plan.Objects, sandbox plan.Sandbox) (plan.Mount, error) {
+	vm := &c.VolumeMounts[i]
+	vol := volumeOf(pod, vm.Name)
+	if vol == nil {
+		return plan.Mount{}, invalid("the pod has no such volume")
+	}
+	k, err := kindOf(vol)
+	if err != nil {
+		return plan.Mount{}, err
+	}
+	if _, ok := v.setUp(pod.UID, k, vol.Name); !ok {
+		return plan.Mount{}, errors.New("the volume is not set up on the host")
+	}
+	m := plan.Mount{
+		HostPath:       v.volumeDir(pod.UID, k, vol.Name),
+		ContainerPath:  vm.MountPath,
+		ReadOnly:       vm.ReadOnly || k.projects(),
+		SELinuxRelabel: k != hostPath,
+	}
+	if !strings.HasPrefix(m.ContainerPath, "/") {
+		m.ContainerPath = "/" + m.ContainerPath
+	}
+	if k == hostPath {
+		m.HostPath = vol.HostPath.Path
+	}
+	if vm.MountPropagation != nil && *vm.MountPropagation != corev1.MountPropagationNone {
+		m.Propagation = *vm.MountPropagation
+	}
+	if m.RecursiveReadOnly, err = v.recursiveReadOnly(pod, vm); err != nil {
+		return plan.Mount{}, err
+	}
+	sub, err := v.subPath(ctx, pod, c, vm, objs, sandbox)
+	if err != nil || sub == "." {
+		return m, err
+	}
+	m.HostPath, err = v.bindSubPath(subMount{
+		uid: pod.UID, volume: vol.Name, container: c.Name, index: i,
+		root: m.HostPath, follow: k == hostPath, sub: sub, fixed: k.projects(),
+	})
+	return m, err
+}
+
+// recursiveReadOnly answers whether a read-only mount covers what is mounted
+// below it. Enabled where the runtime cannot is an error.
+func (v *Volumes) recursiveReadOnly(pod *corev1.Pod, vm *corev1.VolumeMount) (bool, error) {
+	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
+		return false, nil
+	}
+	if !vm.ReadOnly {
+		return false, invalid("recursiveReadOnly %s needs readOnly", *vm.RecursiveReadOnly)
+	}
+	can := v.RecursiveReadOnly != nil && v.RecursiveReadOnly(pod)
+	if !can && *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
+		return false, &plan.Error{Kind: plan.Unsupported, Err: errors.New("recursiveReadOnly Enabled is not supported by the container runtime")}
+	}
+	return can, nil
+}
+
+// subPath gives the clean sub-path of a mount; "." is the volume's root. What
+// is wrong with an expanded one may be put right in the objects or fields it
+// comes from, so it is tried again.
+func (v *Volumes) subPath(ctx context.Context, pod *corev1.Pod, c *corev1.Container, vm *corev1.VolumeMount, objs plan.Objects, sandbox plan.Sandbox) (string, error) {
+	if vm.SubPathExpr == "" {
+		if err := checkSubPath(vm.SubPath); err != nil {
+			return "", invalid("%w", err)
+		}
+		return filepath.Clean(vm.SubPath), nil
+	}
+	env := func(string) (string, bool) { return "", false }
+	if v.Env != nil {
+		var err error
+		if env, err = v.Env(ctx, pod, c, objs, sandbox); err != nil {
+			return "", fmt.Errorf("environment for subPathExpr: %w", err)
+		}
+	}
+	sub, err := expandSubPath(vm.SubPathExpr, env)
+	if err != nil {
+		return "", err
+	}
+	if err := checkSubPath(sub); err != nil {
+		return "", err
+	}
+	return filepath.Clean(sub), nil
+}
+
+// expandSubPath replaces $(NAME); unlike in commands every name must be known.
+func expandSubPath(expr string, env func(string) (string, bool)) (string, error) {
+	var missing []string
+	sub := podspec.Expand(expr, func(name string) (string, bool) {
+		value, ok := env(name)
+		if !ok {
+			missing = append(missing, name)
+		}
+		return value, ok
+	})
+	if len(missing) > 0 {
+		return "", fmt.Errorf("subPathExpr %q: the container's environment has no %s", expr, strings.Join(missing, ", "))
+	}
+	return sub, nil
+}

@@ -1,0 +1,247 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+// Look tells what there is of the pod on the host, wanted or not; a pod of
+// which only metadata is known will do. The directories count as there as long
+// as anything of the pod's own directory is left to remove.
+func (v *Volumes) Look(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
+	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
+		return false, nil, failed("", fmt.Errorf("look at the directories of the pod: %w", err))
+	}
+	vols = map[string]plan.VolumeSeen{}
+	there, err := exists(v.podDir(pod.UID))
+	if err != nil {
+		return false, nil, failed("", err)
+	}
+	if !there {
+		left, err := exists(v.podTrash(pod.UID))
+		if err != nil {
+			return false, nil, failed("", err)
+		}
+		return left, vols, nil
+	}
+	err = v.eachVolume(pod.UID, pluginsDir, func(k kind, name string) error {
+		if m, ok := v.setUp(pod.UID, k, name); ok {
+			vols[name] = plan.VolumeSeen{Version: m.Version}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, nil, failed("", fmt.Errorf("look at the volumes of the pod: %w", err))
+	}
+	return true, vols, nil
+}
+
+// eachVolume calls f for every volume that has an entry in one of the pod's
+// directories by kind. Kinds that are not ours are passed over.
+func (v *Volumes) eachVolume(uid types.UID, in string, f func(kind, string) error) error {
+	for _, k := range []kind{emptyDir, hostPath, configMap, secret, downwardAPI, projected} {
+		entries, err := os.ReadDir(filepath.Join(v.podDir(uid), in, k.dirName()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := f(k, e.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Pods lists the UIDs of which there is something on the host.
+func (v *Volumes) Pods(ctx context.Context) ([]types.UID, error) {
+	entries, err := os.ReadDir(v.podsDir())
+	if err = errors.Join(ctx.Err(), err); err != nil {
+		return nil, failed("", fmt.Errorf("list pod directories: %w", err))
+	}
+	var uids []types.UID
+	seen := map[string]bool{}
+	for _, e := range entries {
+		// What a killed removal left has the pod's UID after the prefix.
+		uid := strings.TrimPrefix(e.Name(), trashPrefix)
+		if e.IsDir() && checkNames(uid) == nil && !seen[uid] {
+			seen[uid] = true
+			uids = append(uids, types.UID(uid))
+		}
+	}
+	return uids, nil
+}
+
+// MakeDirs makes the pod's directory and its log directory, each with one
+// directory per container. The pod's own comes last: where it is, the log
+// directory was made.
+func (v *Volumes) MakeDirs(ctx context.Context, pod *corev1.Pod) error {
+	if err := errors.Join(ctx.Err(), v.makeDirs(pod)); err != nil {
+		return failed("FailedMakePodDataDirectories", fmt.Errorf("make the directories of the pod: %w", err))
+	}
+	return nil
+}
+
+func (v *Volumes) makeDirs(pod *corev1.Pod) error {
+	names := containerNames(pod)
+	if err := checkNames(append(names, string(pod.UID), pod.Namespace, pod.Name)...); err != nil {
+		return err
+	}
+	// The pod's own directory comes first and goes last: by it what a crash
+	// leaves behind is found. Logs that are missing are made with the container.
+	for _, dir := range []string{volumesDir, pluginsDir, containerDir} {
+		if err := os.MkdirAll(filepath.Join(v.podDir(pod.UID), dir), 0o750); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(v.LogDir(pod), 0o755); err != nil {
+		return err
+	}
+	for _, c := range names {
+		if err := os.MkdirAll(filepath.Join(v.LogDir(pod), c), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, c := range names {
+		if err := os.MkdirAll(v.containerDir(pod.UID, c), 0o750); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func containerNames(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.InitContainers {
+		names = append(names, pod.Spec.InitContainers[i].Name)
+	}
+	for i := range pod.Spec.Containers {
+		names = append(names, pod.Spec.Containers[i].Name)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		names = append(names, pod.Spec.EphemeralContainers[i].Name)
+	}
+	return names
+}
+
+// RemoveDirs removes the pod's logs and directories, with whatever volumes are
+// left in them. The directory leaves its place in one rename and is deleted
+// after that; a call that was interrupted is finished by the next one.
+func (v *Volumes) RemoveDirs(ctx context.Context, pod *corev1.Pod) error {
+	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
+		return failed("", fmt.Errorf("remove the directories of the pod: %w", err))
+	}
+	if err := v.removeDirs(ctx, pod); err != nil {
+		return failed("", fmt.Errorf("remove the directories of the pod: %w", err))
+	}
+	return nil
+}
+
+func (v *Volumes) removeDirs(ctx context.Context, pod *corev1.Pod) error {
+	logs, err := v.logDirs(pod)
+	if err != nil {
+		return err
+	}
+	for _, dir := range logs {
+		if err := removeTree(ctx, dir); err != nil {
+			return err
+		}
+	}
+	trash := v.podTrash(pod.UID)
+	if err := removeTree(ctx, trash); err != nil {
+		return err
+	}
+	if err := v.unmountAll(pod.UID); err != nil {
+		return err
+	}
+	if err := os.Rename(v.podDir(pod.UID), trash); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return removeTree(ctx, trash)
+}
+
+// logDirs names the pod's log directory. It is found by the UID: the name of an
+// orphan may be unknown, or made up for the user.
+func (v *Volumes) logDirs(pod *corev1.Pod) ([]string, error) {
+	entries, err := os.ReadDir(v.PodLogsDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() && strings.HasSuffix(e.Name(), "_"+string(pod.UID)) {
+			dirs = append(dirs, filepath.Join(v.PodLogsDir, e.Name()))
+		}
+	}
+	return dirs, err
+}
+
+// unmountAll takes away every mount that the layout has a place for, of any
+// kind: another agent may have made it. What is mounted elsewhere below is
+// found when the tree is deleted.
+func (v *Volumes) unmountAll(uid types.UID) error {
+	for _, pattern := range []string{subPathsDir + "/*/*/*", volumesDir + "/*/*"} {
+		paths, err := globBelow(v.podDir(uid), strings.Split(pattern, "/"))
+		if err != nil {
+			return err
+		}
+		for _, p := range paths {
+			if err := unmount(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// globBelow lists the paths below dir at the depth of pattern. Unlike
+// filepath.Glob it takes names with special characters as they are and does
+// not follow links.
+func globBelow(dir string, pattern []string) ([]string, error) {
+	if len(pattern) == 0 {
+		return []string{dir}, nil
+	}
+	if pattern[0] != "*" {
+		return globBelow(filepath.Join(dir, pattern[0]), pattern[1:])
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, e := range entries {
+		if len(pattern) > 1 && !e.IsDir() {
+			continue
+		}
+		more, err := globBelow(filepath.Join(dir, e.Name()), pattern[1:])
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, more...)
+	}
+	return paths, nil
+}
+
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,98 @@
+package volumes
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+// kind is a volume kind by the name it has in paths.
+type kind string
+
+const (
+	emptyDir    kind = "empty-dir"
+	hostPath    kind = "host-path"
+	configMap   kind = "configmap"
+	secret      kind = "secret"
+	downwardAPI kind = "downward-api"
+	projected   kind = "projected"
+)
+
+const (
+	kindPrefix   = "kubernetes.io~"
+	trashPrefix  = ".trash-"
+	volumesDir   = "volumes"
+	pluginsDir   = "plugins"
+	subPathsDir  = "volume-subpaths"
+	containerDir = "containers"
+	trashDir     = ".trash"
+	hostsName    = "etc-hosts"
+	markerName   = "ready"
+)
+
+func kindOf(vol *corev1.Volume) (kind, error) {
+	switch src := vol.VolumeSource; {
+	case src.EmptyDir != nil:
+		return emptyDir, nil
+	case src.HostPath != nil:
+		return hostPath, nil
+	case src.ConfigMap != nil:
+		return configMap, nil
+	case src.Secret != nil:
+		return secret, nil
+	case src.DownwardAPI != nil:
+		return downwardAPI, nil
+	case src.Projected != nil:
+		return projected, nil
+	}
+	return "", &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf(
+		"volume %q: only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes are supported on this node", vol.Name)}
+}
+
+// projects reports whether the kind's files come from outside of the pod;
+// containers get them read-only.
+func (k kind) projects() bool {
+	return k == configMap || k == secret || k == downwardAPI || k == projected
+}
+
+func (k kind) dirName() string { return kindPrefix + string(k) }
+
+func (v *Volumes) podsDir() string             { return filepath.Join(v.RootDir, "pods") }
+func (v *Volumes) podDir(uid types.UID) string { return filepath.Join(v.podsDir(), string(uid)) }
+func (v *Volumes) podTrash(uid types.UID) string {
+	return filepath.Join(v.podsDir(), trashPrefix+string(uid))
+}
+func (v *Volumes) hostsPath(uid types.UID) string { return filepath.Join(v.podDir(uid), hostsName) }
+
+func (v *Volumes) volumeDir(uid types.UID, k kind, name string) string {
+	return filepath.Join(v.podDir(uid), volumesDir, k.dirName(), name)
+}
+
+func (v *Volumes) markerDir(uid types.UID, k kind, name string) string {
+	return filepath.Join(v.podDir(uid), pluginsDir, k.dirName(), name)
+}
+
+func (v *Volumes) containerDir(uid types.UID, container string) string {
+	return filepath.Join(v.podDir(uid), containerDir, container)
+}
+
+// LogDir is the directory of the pod's logs.
+func (v *Volumes) LogDir(pod *corev1.Pod) string {
+	return filepath.Join(v.PodLogsDir, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+}
+
+// checkNames refuses what cannot be a single, plain path component. Names
+// with a leading dot are the package's own.
+func checkNames(names ...string) error {
+	for _, n := range names {
+		if n == "" || n[0] == '.' || len(n) > 255 || strings.ContainsAny(n, "/\x00") {
+			return invalid("name %q cannot be used as a directory name", n)
+		}
+	}
+	return nil
+}

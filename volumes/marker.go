@@ -1,0 +1,61 @@
+package volumes
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// marker says that a volume was set up. It lies beside the volume, so that it
+// survives a restart of the agent and goes with the pod's directory.
+type marker struct {
+	Version string `json:"version,omitempty"` // of the content
+	Boot    string `json:"boot"`              // boot ID
+	Mounted bool   `json:"mounted,omitempty"` // the directory must be a mount point
+}
+
+// writeMarker replaces the marker in one step.
+func (v *Volumes) writeMarker(uid types.UID, k kind, name string, m marker) error {
+	dir := v.markerDir(uid, k, name)
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, markerName)
+	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
+		return fmt.Errorf("record the volume as set up: %w", err)
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+// setUp reads a volume's marker and asks the host whether it is still true.
+// The files of an emptyDir on disk outlive a reboot; mounts do not, a hostPath
+// is checked again, and content that was not synced is written again.
+func (v *Volumes) setUp(uid types.UID, k kind, name string) (m marker, ok bool) {
+	data, err := os.ReadFile(filepath.Join(v.markerDir(uid, k, name), markerName))
+	if err != nil || json.Unmarshal(data, &m) != nil || m.Boot == "" {
+		return marker{}, false
+	}
+	if m.Boot != v.boot && (k != emptyDir || m.Mounted) {
+		return marker{}, false
+	}
+	if k == hostPath {
+		return m, true
+	}
+	dir := v.volumeDir(uid, k, name)
+	if fi, err := os.Lstat(dir); err != nil || !fi.IsDir() {
+		return marker{}, false
+	}
+	if m.Mounted {
+		if is, err := isMount(dir); err != nil || !is {
+			return marker{}, false
+		}
+	}
+	return m, true
+}

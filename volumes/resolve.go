@@ -1,0 +1,105 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxRaces is how often a lookup that a rename has disturbed is repeated.
+const maxRaces = 32
+
+// openBeneath opens path relative to root, without write or read rights, for
+// mounting. Links are followed as long as they stay inside root; one that
+// leads out, or is absolute, is an error, even when it is swapped in meanwhile.
+func openBeneath(root int, path string) (int, error) {
+	for range maxRaces {
+		fd, err := unix.Openat2(root, path, &unix.OpenHow{
+			Flags:   unix.O_PATH | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+	return -1, unix.EAGAIN
+}
+
+// makeBeneath makes the directories of path that are missing below root, with
+// the mode that root has, and opens the last one. It follows no link that it
+// has not found to stay inside root.
+func makeBeneath(root int, path string) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(root, &st); err != nil {
+		return -1, err
+	}
+	dir, err := openBeneath(root, ".")
+	if err != nil {
+		return -1, err
+	}
+	done := ""
+	for part := range strings.SplitSeq(path, "/") {
+		done = filepath.Join(done, part)
+		next, err := openBeneath(root, done)
+		if errors.Is(err, unix.ENOENT) {
+			next, err = makeAt(dir, part, st.Mode&0o7777)
+		}
+		_ = unix.Close(dir)
+		if err != nil {
+			return -1, err
+		}
+		dir = next
+	}
+	return dir, nil
+}
+
+// makeAt makes one directory and opens it. The umask has no say in its mode.
+func makeAt(dir int, name string, mode uint32) (int, error) {
+	err := unix.Mkdirat(dir, name, mode&0o777)
+	made := err == nil
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if made {
+		if err := unix.Chmod(fdPath(fd), mode); err != nil {
+			_ = unix.Close(fd)
+			return -1, err
+		}
+	}
+	return fd, nil
+}
+
+// checkSubPath refuses a sub-path that is not plainly relative.
+func checkSubPath(sub string) error {
+	if filepath.IsAbs(sub) {
+		return fmt.Errorf("subPath %q must not be an absolute path", sub)
+	}
+	for part := range strings.SplitSeq(sub, "/") {
+		if part == ".." {
+			return fmt.Errorf("subPath %q must not contain '..'", sub)
+		}
+	}
+	if strings.ContainsRune(sub, 0) {
+		return fmt.Errorf("subPath %q is not a valid path", sub)
+	}
+	return nil
+}
+
+// explainResolve words the errors of a lookup beneath a volume.
+func explainResolve(sub string, err error) error {
+	switch {
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("subPath %q leads out of the volume: %w", sub, err)
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("subPath %q: a part of it is not a directory: %w", sub, err)
+	}
+	return &os.PathError{Op: "resolve subPath", Path: sub, Err: err}
+}

@@ -1,0 +1,126 @@
+package volumes
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// sharedName marks a root directory that EnsureShared has mounted onto itself.
+const sharedName = ".shared-mount"
+
+// EnsureShared makes mounts below rootDir visible in containers that ask for
+// it (mountPropagation HostToContainer and Bidirectional). Where the mount that
+// the directory lies on is private, the directory is bind-mounted onto itself
+// and that mount is made shared. A directory on a shared mount is left alone.
+func EnsureShared(rootDir string) error {
+	shared, err := isShared(rootDir)
+	if err != nil || shared {
+		return err
+	}
+	// MS_REC: volumes that are mounted already must stay visible.
+	if err := unix.Mount(rootDir, rootDir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind mount %s onto itself: %w", rootDir, err)
+	}
+	if err := unix.Mount("", rootDir, "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+		return errors.Join(fmt.Errorf("make the mount at %s shared: %w", rootDir, err), unix.Unmount(rootDir, unix.MNT_DETACH))
+	}
+	id, err := mountID(rootDir)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(rootDir, sharedName), []byte(id), 0o600); err != nil {
+		return fmt.Errorf("record the mount of %s: %w", rootDir, err)
+	}
+	return nil
+}
+
+// ReleaseShared undoes what EnsureShared did, and nothing that someone else
+// did. While volumes are mounted below, it is an error and nothing changes.
+func ReleaseShared(rootDir string) error {
+	path := filepath.Join(rootDir, sharedName)
+	ours, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	is, err := isMount(rootDir)
+	if err != nil {
+		return err
+	}
+	id, err := mountID(rootDir)
+	if err != nil {
+		return err
+	}
+	if is && id == string(ours) {
+		if err := unix.Unmount(rootDir, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s from itself: %w", rootDir, err)
+		}
+	}
+	return os.Remove(path)
+}
+
+// mountID names the mount that path lies on, for this boot only.
+func mountID(path string) (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	n, err := mountNumber(path)
+	return strings.TrimSpace(string(boot)) + " " + strconv.FormatUint(n, 10), err
+}
+
+func mountNumber(path string) (uint64, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st); err != nil {
+		return 0, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	return st.Mnt_id, nil
+}
+
+// isShared looks the path's mount up in the mount table: once per start of the
+// agent, the only place where it is read.
+func isShared(path string) (bool, error) {
+	n, err := mountNumber(path)
+	if err != nil {
+		return false, err
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if id, shared := mountLine(lines.Text()); id == strconv.FormatUint(n, 10) {
+			return shared, nil
+		}
+	}
+	return false, errors.Join(lines.Err(), fmt.Errorf("the mount of %s is not in the mount table", path))
+}
+
+// mountLine reads a line of mountinfo: the mount's number and whether it is
+// shared, which one of the optional fields between the sixth and "-" says.
+func mountLine(line string) (id string, shared bool) {
+	fields := strings.Fields(line)
+	if len(fields) < 7 {
+		return "", false
+	}
+	for _, f := range fields[6:] {
+		if f == "-" {
+			break
+		}
+		shared = shared || strings.HasPrefix(f, "shared:")
+	}
+	return fields[0], shared
+}

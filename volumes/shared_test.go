@@ -1,0 +1,93 @@
+package volumes
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestEnsureShared(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	t.Cleanup(func() { unmountBelow(t, top) })
+	// The root directory lies on a private mount, whatever this host has.
+	must(t, unix.Mount(top, top, "", unix.MS_BIND, ""))
+	must(t, unix.Mount("", top, "", unix.MS_PRIVATE, ""))
+	root := top + "/root"
+	must(t, os.MkdirAll(root+"/volume", 0o750))
+	must(t, unix.Mount("tmpfs", root+"/volume", "tmpfs", 0, ""))
+	must(t, os.WriteFile(root+"/volume/f", []byte("kept"), 0o600))
+
+	for range 2 { // the second time is without effect
+		must(t, EnsureShared(root))
+		if shared, err := isShared(root); err != nil || !shared {
+			t.Fatalf("shared %v, %v", shared, err)
+		}
+		if read(t, root+"/volume/f") != "kept" {
+			t.Error("a volume that was mounted is hidden")
+		}
+	}
+	if shared, err := isShared(top); err != nil || shared {
+		t.Errorf("the mount around it: shared %v, %v", shared, err)
+	}
+	if n := len(mountsBelow(t, root)); n != 3 { // the volume, the root, the volume in it
+		t.Errorf("%d mounts", n)
+	}
+	if err := ReleaseShared(root); err == nil {
+		t.Error("released below a mounted volume")
+	}
+	must(t, unix.Unmount(root+"/volume", 0))
+	for range 2 {
+		must(t, ReleaseShared(root))
+		if shared, err := isShared(root); err != nil || shared {
+			t.Errorf("released: shared %v, %v", shared, err)
+		}
+	}
+}
+
+// A shared mount that someone else made is used and left.
+func TestEnsureSharedIsThere(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	t.Cleanup(func() { unmountBelow(t, root) })
+	must(t, unix.Mount(root, root, "", unix.MS_BIND, ""))
+	must(t, unix.Mount("", root, "", unix.MS_SHARED, ""))
+	must(t, EnsureShared(root))
+	must(t, ReleaseShared(root))
+	if n := len(mountsBelow(t, root)); n != 1 {
+		t.Errorf("%d mounts, want 1", n)
+	}
+	// Also when a record of an earlier boot is there.
+	must(t, os.WriteFile(root+"/"+sharedName, []byte("long ago 12"), 0o600))
+	must(t, ReleaseShared(root))
+	if n := len(mountsBelow(t, root)); n != 1 {
+		t.Errorf("%d mounts, want 1", n)
+	}
+	if err := EnsureShared(root + "/none"); err == nil {
+		t.Error("no such directory, no error")
+	}
+}
+
+// FuzzMountLine: a mount is shared when an optional field says so, whatever
+// the file system calls itself and its options.
+func FuzzMountLine(f *testing.F) {
+	f.Add("shared:7 master:1", "ext3 /dev/root rw")
+	f.Add("master:1", "ext3 shared:1 rw,shared:2")
+	f.Add("", "- - -")
+	f.Fuzz(func(t *testing.T, optional, rest string) {
+		mountLine(optional)
+		want := false
+		for field := range strings.FieldsSeq(optional) {
+			if field == "-" {
+				return // the kernel has no such field
+			}
+			want = want || strings.HasPrefix(field, "shared:")
+		}
+		id, shared := mountLine("36 35 98:0 / /mnt rw " + optional + " - " + rest)
+		if id != "36" || shared != want {
+			t.Errorf("%q, %q: mount %s, shared %v", optional, rest, id, shared)
+		}
+	})
+}
