@@ -1,0 +1,413 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+// The drivers of Options.Driver.
+const (
+	driverCgroupfs = "cgroupfs"
+	driverSystemd  = "systemd"
+)
+
+// Options says where pods' cgroups lie and how they are made.
+type Options struct {
+	Root         string        // cgroup below which kubepods lies; "" or "/" is the hierarchy's root
+	Driver       string        // cgroupfs or systemd; "" is systemd where it is PID 1, else cgroupfs
+	PodPidsLimit int64         // most processes of one pod; 0 or less: no limit
+	CPUQuota     bool          // whether CPU limits become CFS quotas
+	CPUPeriod    time.Duration // of CFS quotas; 0: 100 ms
+}
+
+// machine is what New must know of the host.
+type machine struct {
+	hierarchies []hierarchy
+	v2          bool
+	hugePages   []string // sizes the kernel has
+	units       units    // nil: systemd is not PID 1
+}
+
+// Cgroups is the pods' cgroups on this host. Its methods may be called at the
+// same time for different pods. Errors of the methods that take a context are
+// *plan.Error.
+type Cgroups struct {
+	machine
+	layout layout
+	rules  rules
+
+	mu        sync.Mutex
+	requested requested
+	limited   map[types.UID]bool // pods whose limits this process has set
+	written   uint64             // the Burstable tier's shares; 0: not by this process
+}
+
+// New looks at the host and changes nothing on it. A driver that the host
+// cannot serve, a bad root and a host without cgroups are errors.
+func New(o Options) (*Cgroups, error) {
+	m, err := thisMachine()
+	if err != nil {
+		return nil, err
+	}
+	return newOn(m, o)
+}
+
+func newOn(m machine, o Options) (*Cgroups, error) {
+	if o.Driver == "" {
+		o.Driver = driverCgroupfs
+		if m.units != nil {
+			o.Driver = driverSystemd
+		}
+	}
+	switch {
+	case o.Driver != driverCgroupfs && o.Driver != driverSystemd:
+		return nil, fmt.Errorf("cgroup driver %q: want %s or %s", o.Driver, driverCgroupfs, driverSystemd)
+	case o.Driver == driverSystemd && m.units == nil:
+		return nil, errors.New("cgroup driver systemd: this host was not booted with systemd; use cgroupfs, in the runtime's configuration too")
+	case o.CPUPeriod != 0 && (o.CPUPeriod < time.Millisecond || o.CPUPeriod > time.Second):
+		return nil, fmt.Errorf("CPU period %s: want 1ms to 1s", o.CPUPeriod)
+	}
+	l, err := newLayout(o.Root, o.Driver == driverSystemd)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cgroups{machine: m, layout: l, requested: requested{}, limited: map[types.UID]bool{}}
+	c.rules = rules{pids: o.PodPidsLimit, quota: o.CPUQuota, period: o.CPUPeriod}
+	if slices.ContainsFunc(m.hierarchies, func(h hierarchy) bool { return h.has("hugetlb") }) {
+		c.rules.hugePages = m.hugePages
+	}
+	return c, nil
+}
+
+func thisMachine() (machine, error) {
+	const mount = "/sys/fs/cgroup"
+	var m machine
+	var fs unix.Statfs_t
+	if err := unix.Statfs(mount, &fs); err != nil {
+		return m, fmt.Errorf("%s: %w", mount, err)
+	}
+	m.v2 = fs.Type == unix.CGROUP2_SUPER_MAGIC
+	if m.v2 {
+		m.hierarchies = []hierarchy{{mount: mount, unified: true, mkdir: mkdir, controllers: fields(mount + "/cgroup.controllers")}}
+	} else {
+		text, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return m, err
+		}
+		m.hierarchies = parseMounts(string(text))
+	}
+	if len(m.hierarchies) == 0 {
+		return m, fmt.Errorf("%s: no cgroup hierarchy is mounted", mount)
+	}
+	dirs, _ := os.ReadDir("/sys/kernel/mm/hugepages") // absent: the kernel has none
+	for _, d := range dirs {
+		if size, ok := hugePageName(d.Name()); ok {
+			m.hugePages = append(m.hugePages, size)
+		}
+	}
+	if exists("/run/systemd/system") {
+		m.units = &bus{}
+	}
+	return m, nil
+}
+
+// V2 reports whether the host has the unified hierarchy alone; a hybrid host is
+// v1.
+func (c *Cgroups) V2() bool { return c.v2 }
+
+// Driver is cgroupfs or systemd.
+func (c *Cgroups) Driver() string {
+	if c.layout.systemd {
+		return driverSystemd
+	}
+	return driverCgroupfs
+}
+
+// HugePageSizes lists the sizes that can be limited, as the kernel names them:
+// 2MB, 1GB. None without the hugetlb controller.
+func (c *Cgroups) HugePageSizes() []string { return slices.Clone(c.rules.hugePages) }
+
+// SwapLimits reports whether the kernel can limit swap per cgroup. The root of
+// cgroup v2 has no such file, so there any cgroup with the memory controller
+// tells; before there is one the answer is no.
+func (c *Cgroups) SwapLimits() bool {
+	for _, h := range c.hierarchies {
+		if !h.has("memory") {
+			continue
+		}
+		if !h.unified {
+			return exists(filepath.Join(h.mount, "memory.memsw.limit_in_bytes"))
+		}
+		found, _ := filepath.Glob(filepath.Join(h.mount, "*", "memory.swap.max"))
+		return len(found) > 0 || exists(filepath.Join(h.mount, c.layout.dir(c.layout.tier("")), "memory.swap.max"))
+	}
+	return false
+}
+
+// Parent is the pod's cgroup as CRI wants its cgroup_parent: a path for
+// cgroupfs, the name of a slice for systemd.
+func (c *Cgroups) Parent(pod *corev1.Pod) string { return c.layout.parent(c.names(pod)) }
+
+func (c *Cgroups) names(pod *corev1.Pod) []string {
+	return c.layout.pod(tierOf(podspec.QOSClass(pod)), pod.UID)
+}
+
+// Exists reports whether the pod has a cgroup. If so, its request counts for the
+// Burstable tier's share: that is how pods are known again after a restart of
+// the agent. One that lacks a hierarchy is made whole, and the first time its
+// limits are set again, because the agent may have ended half-way through
+// making or removing it; where that cannot be done the answer is no, and Ensure
+// says why.
+func (c *Cgroups) Exists(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	if err := check(ctx, pod); err != nil {
+		return false, failed(reasonMake, err)
+	}
+	whole := len(c.find(c.names(pod))) == len(c.hierarchies)
+	if !whole && !c.anywhere(pod.UID) {
+		return false, nil
+	}
+	if !whole || !c.isLimited(pod.UID) {
+		if err := c.set(ctx, c.names(pod), limitsOf(pod, c.rules)); err != nil {
+			return false, failed(reasonMake, ctx.Err())
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limited[pod.UID] = true
+	c.requested.add(pod)
+	if c.written == 0 {
+		// The file still has what was right before this process. As long as
+		// not all pods are known again, a new sum would be too small.
+		return true, nil
+	}
+	return true, failed(reasonMake, c.share(ctx))
+}
+
+// anywhere reports whether any hierarchy has a cgroup of the pod, whatever its
+// quality of service.
+func (c *Cgroups) anywhere(uid types.UID) bool {
+	return slices.ContainsFunc(tiers(), func(tier string) bool { return len(c.find(c.layout.pod(tier, uid))) > 0 })
+}
+
+func (c *Cgroups) isLimited(uid types.UID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.limited[uid]
+}
+
+// Ensure makes the pod's cgroup with its limits, or sets them anew. A cgroup
+// that did not get them does not count as existing.
+func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
+	if err := check(ctx, pod); err != nil {
+		return failed(reasonMake, err)
+	}
+	limits := limitsOf(pod, c.rules)
+	err := c.set(ctx, c.names(pod), limits)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		delete(c.limited, pod.UID)
+		return failed(reasonMake, err)
+	}
+	c.limited[pod.UID] = true
+	c.requested.add(pod)
+	err = c.share(ctx)
+	if err == nil && podspec.QOSClass(pod) == corev1.PodQOSBestEffort {
+		shares := uint64(minShares)
+		err = c.tune(ctx, c.layout.tier(besteffort), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
+	}
+	return failed(reasonMake, err)
+}
+
+// share writes the Burstable tier's share if it has changed. c.mu is held.
+func (c *Cgroups) share(ctx context.Context) error {
+	shares := c.requested.shares()
+	if shares == c.written || len(c.requested) == 0 && c.written == 0 {
+		return nil
+	}
+	err := c.tune(ctx, c.layout.tier(burstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
+	if err == nil {
+		c.written = shares
+	}
+	return err
+}
+
+// tune sets a tier's CPU share. With systemd the slice gets it as a property,
+// or a reload would put it back.
+func (c *Cgroups) tune(ctx context.Context, names []string, share *specs.LinuxResources) error {
+	if !slices.ContainsFunc(c.hierarchies, func(h hierarchy) bool {
+		return exists(filepath.Join(h.mount, c.layout.dir(names)))
+	}) {
+		return nil // the tier has never had a pod
+	}
+	return c.set(ctx, names, share)
+}
+
+// set makes a cgroup where it is missing and gives it limits.
+func (c *Cgroups) set(ctx context.Context, names []string, limits *specs.LinuxResources) error {
+	if c.layout.systemd {
+		if err := c.units.start(ctx, slice(names), properties(c.v2, limits)); err != nil {
+			return err
+		}
+	}
+	settings := settingsV1(limits)
+	if c.v2 {
+		settings = settingsV2(limits)
+	}
+	dir := c.layout.dir(names)
+	for _, h := range c.hierarchies {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := h.create(dir); err != nil {
+			return err
+		}
+		if err := h.apply(dir, settings); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove kills what is left in the pod's cgroup and removes it, in whichever
+// tier it lies: of an orphan only the UID may be known. It gives up after 10
+// seconds with kind Timeout; what was begun can be repeated.
+func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
+	if err := check(ctx, pod); err != nil {
+		return failed(reasonRemove, err)
+	}
+	var groups []group
+	for _, tier := range tiers() {
+		names := c.layout.pod(tier, pod.UID)
+		found := c.find(names)
+		if len(found) > 0 && c.layout.systemd {
+			if err := c.units.stop(ctx, slice(names)); err != nil {
+				return failed(reasonRemove, err)
+			}
+		}
+		groups = append(groups, found...)
+	}
+	if err := sweep(ctx, groups); err != nil {
+		return failed(reasonRemove, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.requested, pod.UID)
+	delete(c.limited, pod.UID)
+	return failed(reasonRemove, c.share(ctx))
+}
+
+// find gives a cgroup in the hierarchies that have it.
+func (c *Cgroups) find(names []string) []group {
+	var out []group
+	for _, h := range c.hierarchies {
+		if dir := filepath.Join(h.mount, c.layout.dir(names)); exists(dir) {
+			out = append(out, group{dir: dir, unified: h.unified})
+		}
+	}
+	return out
+}
+
+// Pods lists the pods that have a cgroup in any hierarchy, sorted.
+func (c *Cgroups) Pods(ctx context.Context) ([]types.UID, error) {
+	uids := map[types.UID]bool{}
+	for _, h := range c.hierarchies {
+		for _, tier := range tiers() {
+			if err := ctx.Err(); err != nil {
+				return nil, failed(reasonRemove, err)
+			}
+			entries, err := os.ReadDir(filepath.Join(h.mount, c.layout.dir(c.layout.tier(tier))))
+			if err != nil && !gone(err) {
+				return nil, failed(reasonRemove, err)
+			}
+			for _, entry := range entries {
+				if uid, ok := c.layout.uid(tier, entry.Name()); ok && entry.IsDir() {
+					uids[uid] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(uids)), nil
+}
+
+// OOMKills counts the processes of the pod that the kernel killed for memory.
+// cgroup v1 forgets those of a container whose cgroup is gone. A pod without a
+// cgroup is an error of kind NotFound.
+func (c *Cgroups) OOMKills(ctx context.Context, pod *corev1.Pod) (uint64, error) {
+	if err := check(ctx, pod); err != nil {
+		return 0, failed("", err)
+	}
+	for _, h := range c.hierarchies {
+		if !h.has("memory") {
+			continue
+		}
+		for _, tier := range tiers() {
+			g := group{dir: filepath.Join(h.mount, c.layout.dir(c.layout.pod(tier, pod.UID))), unified: h.unified}
+			if exists(g.dir) {
+				n, err := g.oomKills()
+				return n, failed("", err)
+			}
+		}
+	}
+	return 0, &plan.Error{Kind: plan.NotFound, Err: fmt.Errorf("pod %s has no cgroup for memory", pod.UID)}
+}
+
+// oomKills adds up v1's counters, which are each cgroup's own; v2's include
+// those below.
+func (g group) oomKills() (uint64, error) {
+	if g.unified {
+		return counter(filepath.Join(g.dir, "memory.events"), "oom_kill")
+	}
+	dirs, err := g.dirs()
+	var sum uint64
+	for _, dir := range dirs {
+		n, err := counter(filepath.Join(dir, "memory.oom_control"), "oom_kill")
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, err
+}
+
+// counter reads one line "key number" of a file; 0 if it went away meanwhile.
+func counter(file, key string) (uint64, error) {
+	text, err := os.ReadFile(file)
+	if gone(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, key+" "); ok {
+			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s: no %s", file, key)
+}
+
+// check refuses a UID that could name something else than a pod's cgroup.
+func check(ctx context.Context, pod *corev1.Pod) error {
+	if !plainName(string(pod.UID)) {
+		return invalid("metadata.uid: %q cannot name a cgroup", pod.UID)
+	}
+	return ctx.Err()
+}

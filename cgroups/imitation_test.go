@@ -1,0 +1,223 @@
+package cgroups
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// imitation is a directory tree that has the files of cgroup v2. Controllers
+// that are available in the root are so everywhere.
+func imitation(t *testing.T, controllers string, lacking ...string) machine {
+	t.Helper()
+	files := map[string]string{
+		"cgroup.controllers": controllers, "cgroup.subtree_control": "", "cgroup.procs": "",
+		"cpu.weight": "100", "cpu.max": "max 100000", "memory.max": "max", "memory.swap.max": "max", "pids.max": "max",
+		"memory.events": "low 0\noom 3\noom_kill 2\n", "hugetlb.2MB.max": "max",
+	}
+	for _, name := range lacking {
+		delete(files, name)
+	}
+	populate := func(dir string) error {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		for name, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	root := filepath.Join(t.TempDir(), "cgroup")
+	if err := populate(root); err != nil {
+		t.Fatal(err)
+	}
+	return machine{
+		v2: true, hugePages: []string{"2MB"},
+		hierarchies: []hierarchy{{mount: root, unified: true, controllers: strings.Fields(controllers), mkdir: populate}},
+	}
+}
+
+func read(t *testing.T, m machine, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.hierarchies[0].mount, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func TestV2Files(t *testing.T) {
+	t.Parallel()
+	m := imitation(t, "cpu io memory pids hugetlb")
+	c, err := newOn(m, Options{CPUQuota: true, PodPidsLimit: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.SwapLimits() {
+		t.Error("swap limits known before there is a cgroup")
+	}
+	pod := podOf("u", list("cpu", "1", "memory", "1Mi", "hugepages-2Mi", "2Mi"), list("cpu", "2", "memory", "4Mi", "hugepages-2Mi", "2Mi"))
+	if err := c.Ensure(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"kubepods/burstable/podu/cpu.weight":      "100",
+		"kubepods/burstable/podu/cpu.max":         "200000 100000",
+		"kubepods/burstable/podu/memory.max":      "4194304",
+		"kubepods/burstable/podu/pids.max":        "5",
+		"kubepods/burstable/podu/hugetlb.2MB.max": "2097152",
+		"kubepods/burstable/cpu.weight":           "100",
+		// The file of the imitation keeps the last of what was written.
+		"cgroup.subtree_control":                         "+hugetlb",
+		"kubepods/cgroup.subtree_control":                "+hugetlb",
+		"kubepods/burstable/cgroup.subtree_control":      "+hugetlb",
+		"kubepods/burstable/podu/cgroup.subtree_control": "",
+	} {
+		if got := read(t, m, path); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+	if !c.SwapLimits() {
+		t.Error("swap limits not found")
+	}
+	if sizes := c.HugePageSizes(); len(sizes) != 1 || sizes[0] != "2MB" {
+		t.Errorf("huge pages %v", sizes)
+	}
+	if n, err := c.OOMKills(t.Context(), pod); n != 2 || err != nil {
+		t.Errorf("OOM kills %d, %v", n, err)
+	}
+}
+
+func TestMissingControllers(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		what, controllers, lacking string
+		limits                     corev1.ResourceList
+		bad                        string
+	}{
+		{"a controller that the host lacks limits nothing", "cpu", "memory.max", list("cpu", "1", "memory", "1Mi"), ""},
+		{"one that is not enabled is missed by who needs it", "cpu memory", "memory.max", list("cpu", "1", "memory", "1Mi"), "controller memory is not enabled"},
+		{"one that is not enabled is not missed by others", "cpu memory", "memory.max", list("cpu", "1"), ""},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			t.Parallel()
+			c, err := newOn(imitation(t, row.controllers, row.lacking), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.Ensure(t.Context(), podOf("u", nil, row.limits))
+			if (err == nil) != (row.bad == "") || err != nil && !strings.Contains(err.Error(), row.bad) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// remembered is a systemd that only remembers.
+type remembered struct {
+	started map[string]map[string]any
+	stopped []string
+	err     error
+}
+
+func (r *remembered) start(_ context.Context, slice string, properties []systemd.Property) error {
+	r.started[slice] = map[string]any{}
+	for _, p := range properties {
+		r.started[slice][p.Name] = p.Value.Value()
+	}
+	return r.err
+}
+
+func (r *remembered) stop(_ context.Context, slice string) error {
+	r.stopped = append(r.stopped, slice)
+	return r.err
+}
+
+func TestSystemdSlices(t *testing.T) {
+	t.Parallel()
+	m := imitation(t, "cpu memory pids")
+	r := &remembered{started: map[string]map[string]any{}}
+	m.units = r
+	c, err := newOn(m, Options{CPUQuota: true, PodPidsLimit: 9})
+	if err != nil || c.Driver() != driverSystemd {
+		t.Fatal(err)
+	}
+	pod := podOf("a-b", list("cpu", "1"), list("cpu", "1505m", "memory", "4Mi"))
+	if err := c.Ensure(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	got := r.started["kubepods-burstable-poda_b.slice"]
+	for name, want := range map[string]any{
+		"CPUWeight": uint64(100), "CPUQuotaPerSecUSec": uint64(1_510_000), "CPUQuotaPeriodUSec": uint64(100_000),
+		"MemoryMax": uint64(4 << 20), "TasksMax": uint64(9), "DefaultDependencies": false,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	if tier := r.started["kubepods-burstable.slice"]; tier["CPUWeight"] != uint64(100) {
+		t.Errorf("tier: %v", tier)
+	}
+	dir := "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice/"
+	if got := read(t, m, dir+"cpu.max"); got != "150500 100000" {
+		t.Errorf("the file has what was asked for: %s", got)
+	}
+	if uids, err := c.Pods(t.Context()); err != nil || len(uids) != 1 || uids[0] != "a-b" {
+		t.Errorf("pods %v, %v", uids, err)
+	}
+	if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(m.hierarchies[0].mount, dir), 0o755); err != nil { // rmdir takes no files with it here
+		t.Fatal(err)
+	}
+	if err := c.Remove(t.Context(), pod); err != nil || len(r.stopped) != 1 {
+		t.Errorf("stopped %v, %v", r.stopped, err)
+	}
+	r.err = context.DeadlineExceeded
+	if err := c.Ensure(t.Context(), pod); plan.KindOf(err) != plan.Timeout {
+		t.Errorf("slow systemd: %v", err)
+	}
+}
+
+func TestG5UnlimitedDoesNotExist(t *testing.T) {
+	t.Parallel()
+	m := imitation(t, "cpu memory")
+	pod := podOf("u", nil, list("cpu", "1", "memory", "1Mi"))
+	first, err := newOn(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Ensure(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(m.hierarchies[0].mount, first.layout.dir(first.names(pod)), "memory.max")
+	if err := os.WriteFile(file, []byte("max"), 0o644); err != nil { // the agent ended before it was set
+		t.Fatal(err)
+	}
+	second, _ := newOn(m, Options{})
+	if ok, err := second.Exists(t.Context(), pod); !ok || err != nil || read(t, m, "kubepods/podu/memory.max") != "1048576" {
+		t.Errorf("%t, %v, memory.max %s", ok, err, read(t, m, "kubepods/podu/memory.max"))
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	third, _ := newOn(m, Options{})
+	for range 2 {
+		if ok, err := third.Exists(t.Context(), pod); ok || err != nil {
+			t.Errorf("without its limit: %t, %v", ok, err)
+		}
+		if err := third.Ensure(t.Context(), pod); err == nil {
+			t.Error("Ensure without the limit succeeded")
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package cgroups
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+const (
+	minShares, maxShares = 2, 262144
+	minQuota             = 1000 // microseconds: the kernel takes no less
+	defaultPeriod        = 100 * time.Millisecond
+)
+
+// rules are what the node's configuration says of limits.
+type rules struct {
+	pids      int64
+	quota     bool
+	period    time.Duration
+	hugePages []string // sizes that can be limited
+}
+
+// limitsOf gives a pod's limits. CPU shares are always there; what else is nil
+// is not limited.
+func limitsOf(pod *corev1.Pod, r rules) *specs.LinuxResources {
+	requests, limits := podspec.Requests(pod), podspec.Limits(pod)
+	shares := sharesOf(requests.Cpu().MilliValue())
+	if podspec.QOSClass(pod) == corev1.PodQOSBestEffort {
+		shares = minShares
+	}
+	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}}
+	if cpu := limits.Cpu().MilliValue(); r.quota && cpu > 0 && podspec.Limited(pod, corev1.ResourceCPU) {
+		quota, period := quotaOf(cpu, r.period)
+		out.CPU.Quota, out.CPU.Period = &quota, &period
+	}
+	if memory := limits.Memory().Value(); memory > 0 && podspec.Limited(pod, corev1.ResourceMemory) {
+		out.Memory = &specs.LinuxMemory{Limit: &memory}
+	}
+	if r.pids > 0 {
+		out.Pids = &specs.LinuxPids{Limit: &r.pids}
+	}
+	out.HugepageLimits = hugePages(limits, r.hugePages)
+	return out
+}
+
+// hugePages limits every size that can be: a pod may use none that it has not
+// asked for.
+func hugePages(limits corev1.ResourceList, sizes []string) []specs.LinuxHugepageLimit {
+	asked := map[string]uint64{}
+	for name, q := range limits {
+		text, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		if size, known := hugePageSize(text); ok && known {
+			asked[size] += uint64(max(q.Value(), 0))
+		}
+	}
+	var out []specs.LinuxHugepageLimit
+	for _, size := range slices.Sorted(slices.Values(sizes)) {
+		out = append(out, specs.LinuxHugepageLimit{Pagesize: size, Limit: asked[size]})
+	}
+	return out
+}
+
+// hugePageSize turns the size of a resource name (2Mi) into the kernel's (2MB).
+func hugePageSize(text string) (string, bool) {
+	number, found := strings.CutSuffix(text, "i")
+	if !found || len(number) < 2 || !strings.ContainsRune("KMG", rune(number[len(number)-1])) {
+		return "", false
+	}
+	if _, err := strconv.ParseUint(number[:len(number)-1], 10, 64); err != nil {
+		return "", false
+	}
+	return number + "B", true
+}
+
+// hugePageName turns a directory of /sys/kernel/mm/hugepages (hugepages-2048kB)
+// into the size in the names of a cgroup's files (2MB).
+func hugePageName(dir string) (string, bool) {
+	text, prefixed := strings.CutPrefix(dir, "hugepages-")
+	text, suffixed := strings.CutSuffix(text, "kB")
+	size, err := strconv.ParseUint(text, 10, 64)
+	if !prefixed || !suffixed || err != nil || size == 0 {
+		return "", false
+	}
+	unit := "KB"
+	for _, next := range []string{"MB", "GB"} {
+		if size%1024 != 0 {
+			break
+		}
+		size, unit = size/1024, next
+	}
+	return strconv.FormatUint(size, 10) + unit, true
+}
+
+// sharesOf turns a request into CPU shares.
+func sharesOf(milliCPU int64) uint64 {
+	milliCPU = min(max(milliCPU, 0), maxShares*1000/1024) // beyond it the product could overflow
+	return uint64(min(max(milliCPU*1024/1000, minShares), maxShares))
+}
+
+// weightOf turns CPU shares into the weight of cgroup v2: see the package's
+// documentation for the curve.
+func weightOf(shares uint64) uint64 {
+	switch {
+	case shares <= minShares:
+		return 1
+	case shares >= maxShares:
+		return 10000
+	}
+	l := math.Log2(float64(shares))
+	exponent := (l*l+125*l)/612 - 7.0/34.0
+	// The exponent of 1024 shares is 2 but for rounding.
+	return uint64(math.Ceil(math.Pow(10, exponent) - 1e-9))
+}
+
+// quotaOf turns a limit into a CFS quota and its period, both in microseconds.
+func quotaOf(milliCPU int64, period time.Duration) (quota int64, micros uint64) {
+	if period <= 0 {
+		period = defaultPeriod
+	}
+	us := period.Microseconds()
+	milliCPU = min(milliCPU, math.MaxInt64/max(us, 1))
+	return max(milliCPU*us/1000, minQuota), uint64(us)
+}

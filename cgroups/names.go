@@ -1,0 +1,125 @@
+package cgroups
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	podsName   = "kubepods"
+	burstable  = "burstable"
+	besteffort = "besteffort"
+	podPrefix  = "pod"
+)
+
+// tiers are the places where pods lie below kubepods; Guaranteed pods lie in
+// kubepods itself.
+func tiers() []string { return []string{"", burstable, besteffort} }
+
+func tierOf(class corev1.PodQOSClass) string {
+	switch class {
+	case corev1.PodQOSBurstable:
+		return burstable
+	case corev1.PodQOSBestEffort:
+		return besteffort
+	}
+	return ""
+}
+
+// layout names cgroups. A cgroup is the list of its names from the top, as the
+// cgroupfs driver would have it: kubepods, burstable, pod<uid>.
+type layout struct {
+	root    []string
+	systemd bool
+}
+
+// newLayout reads a cgroup root such as /berth, or for systemd also
+// /berth.slice.
+func newLayout(root string, systemd bool) (layout, error) {
+	l := layout{systemd: systemd}
+	names := strings.FieldsFunc(root, func(r rune) bool { return r == '/' })
+	if systemd && len(names) > 0 && strings.HasSuffix(names[len(names)-1], ".slice") {
+		// A slice's name holds those of the slices above it.
+		names = strings.Split(strings.TrimSuffix(names[len(names)-1], ".slice"), "-")
+	}
+	for _, name := range names {
+		if name == "." || name == ".." || !plainName(name) {
+			return l, fmt.Errorf("cgroup root %q: %q is no name for a cgroup", root, name)
+		}
+	}
+	l.root = names
+	return l, nil
+}
+
+// plainName reports whether a name may be used in paths and units as it is.
+func plainName(name string) bool {
+	for _, r := range name {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("-_.", r):
+		default:
+			return false
+		}
+	}
+	return name != "" && len(name) <= 128
+}
+
+func (l layout) tier(tier string) []string {
+	names := append(slices.Clip(l.root), podsName)
+	if tier != "" {
+		names = append(names, tier)
+	}
+	return names
+}
+
+func (l layout) pod(tier string, uid types.UID) []string {
+	return append(l.tier(tier), podPrefix+string(uid))
+}
+
+// dir is a cgroup's directory below the mount point of a hierarchy.
+func (l layout) dir(names []string) string {
+	if !l.systemd {
+		return path.Join(names...)
+	}
+	dirs := make([]string, len(names))
+	for i := range names {
+		dirs[i] = slice(names[:i+1])
+	}
+	return path.Join(dirs...)
+}
+
+// slice is a cgroup's unit. A dash separates levels, so that those of the names
+// become underscores.
+func slice(names []string) string { return joined(names) + ".slice" }
+
+func joined(names []string) string {
+	escaped := make([]string, len(names))
+	for i, name := range names {
+		escaped[i] = strings.ReplaceAll(name, "-", "_")
+	}
+	return strings.Join(escaped, "-")
+}
+
+// parent is a cgroup as CRI's cgroup_parent wants it.
+func (l layout) parent(names []string) string {
+	if l.systemd {
+		return slice(names)
+	}
+	return "/" + path.Join(names...)
+}
+
+// uid reads a pod's UID from the name of a directory in a tier. With systemd
+// underscores are taken for dashes, which is what UIDs have.
+func (l layout) uid(tier, dir string) (types.UID, bool) {
+	if !l.systemd {
+		uid, ok := strings.CutPrefix(dir, podPrefix)
+		return types.UID(uid), ok && uid != ""
+	}
+	dir, isSlice := strings.CutSuffix(dir, ".slice")
+	uid, ok := strings.CutPrefix(dir, joined(l.tier(tier))+"-"+podPrefix)
+	return types.UID(strings.ReplaceAll(uid, "_", "-")), ok && isSlice && uid != ""
+}

@@ -1,0 +1,50 @@
+package cgroups
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// settingsV1 is what limits look like in the files of cgroup v1.
+func settingsV1(r *specs.LinuxResources) []setting {
+	out := []setting{{controller: "cpu", file: "cpu.shares", value: strconv.FormatUint(*r.CPU.Shares, 10)}}
+	if r.CPU.Quota != nil {
+		out = append(out,
+			setting{controller: "cpu", file: "cpu.cfs_period_us", value: strconv.FormatUint(*r.CPU.Period, 10)},
+			setting{controller: "cpu", file: "cpu.cfs_quota_us", value: strconv.FormatInt(*r.CPU.Quota, 10)})
+	} else {
+		out = append(out, setting{controller: "cpu", file: "cpu.cfs_quota_us", value: "-1", unlimited: true})
+	}
+	return append(out, sizes(r, "limit_in_bytes", "-1")...)
+}
+
+// inheritCPUSet gives a new cpuset what the one above it has: no process can
+// enter one that names no CPU or no memory node.
+func inheritCPUSet(above, dir string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		own, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(own)) != "" {
+			continue
+		}
+		from, err := os.ReadFile(filepath.Join(above, name))
+		if err != nil {
+			return err
+		}
+		value := strings.TrimSpace(string(from))
+		if value == "" {
+			return fmt.Errorf("%s: empty, so that no cgroup below it can have processes", filepath.Join(above, name))
+		}
+		if err := write(filepath.Join(dir, name), value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}

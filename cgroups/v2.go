@@ -1,0 +1,55 @@
+package cgroups
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// settingsV2 is what limits look like in the files of cgroup v2.
+func settingsV2(r *specs.LinuxResources) []setting {
+	out := []setting{{controller: "cpu", file: "cpu.weight", value: strconv.FormatUint(weightOf(*r.CPU.Shares), 10)}}
+	if r.CPU.Quota != nil {
+		value := strconv.FormatInt(*r.CPU.Quota, 10) + " " + strconv.FormatUint(*r.CPU.Period, 10)
+		out = append(out, setting{controller: "cpu", file: "cpu.max", value: value})
+	} else {
+		out = append(out, setting{controller: "cpu", file: "cpu.max", value: "max", unlimited: true})
+	}
+	return append(out, sizes(r, "max", "max")...)
+}
+
+// sizes are the limits whose files differ between v1 and v2 in a word only: the
+// last of the file's name, and what stands in it for no limit.
+func sizes(r *specs.LinuxResources, word, none string) []setting {
+	memory := setting{controller: "memory", file: "memory." + word, value: none, unlimited: true}
+	if r.Memory != nil {
+		memory.value, memory.unlimited = strconv.FormatInt(*r.Memory.Limit, 10), false
+	}
+	pids := setting{controller: "pids", file: "pids.max", value: "max", unlimited: true} // on both
+	if r.Pids != nil {
+		pids.value, pids.unlimited = strconv.FormatInt(*r.Pids.Limit, 10), false
+	}
+	out := []setting{memory, pids}
+	for _, h := range r.HugepageLimits {
+		limit := strconv.FormatUint(h.Limit, 10)
+		out = append(out,
+			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + "." + word, value: limit},
+			// Reservations are limited by newer kernels only.
+			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + ".rsvd." + word, value: limit, unlimited: true})
+	}
+	return out
+}
+
+// enable lets the cgroups right below have the controllers that are available.
+// One that cannot be enabled is noticed where a limit needs it.
+func (h hierarchy) enable(dir string) {
+	available := fields(filepath.Join(dir, "cgroup.controllers"))
+	enabled := fields(filepath.Join(dir, "cgroup.subtree_control"))
+	for _, name := range []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb"} {
+		if slices.Contains(available, name) && !slices.Contains(enabled, name) {
+			_ = write(filepath.Join(dir, "cgroup.subtree_control"), "+"+name)
+		}
+	}
+}
