@@ -1,0 +1,68 @@
+package nodeconfig
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What berth's own document says it is.
+const (
+	BerthAPIVersion = "berth.dev/v1alpha1"
+	BerthKind       = "BerthConfiguration"
+)
+
+// BerthConfiguration is the second document of the file: what upstream's has no
+// field for. Every field has a default.
+type BerthConfiguration struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// NodeName is the node's name. Default: the host's name, in lower case.
+	NodeName string `json:"nodeName,omitempty"`
+	// NodeIPs are the node's addresses, at most one per family.
+	NodeIPs []string `json:"nodeIPs,omitempty"`
+	// NodeLabels are the node's labels.
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+	// RootDir has the pods' volumes. Default: /var/lib/kubelet.
+	RootDir string `json:"rootDir,omitempty"`
+	// StateDir has berth's own store. Default: /var/lib/berth.
+	StateDir string `json:"stateDir,omitempty"`
+	// Socket is the local socket of the node's own commands. Default: /run/berth/berth.sock.
+	Socket string `json:"socket,omitempty"`
+	// CNIConfDir has the network configuration. Default: /etc/cni/net.d.
+	CNIConfDir string `json:"cniConfDir,omitempty"`
+	// CNIBinDirs have the network plugins. Default: /opt/cni/bin and /usr/lib/cni.
+	CNIBinDirs []string `json:"cniBinDirs,omitempty"`
+	// CNIPodCIDRs are the pod ranges to write a default network configuration
+	// for, at most one per family. Default: none is written.
+	CNIPodCIDRs []string `json:"cniPodCIDRs,omitempty"`
+	// MaxParallelStarts is how many pods are started at once. Default: 10.
+	MaxParallelStarts *int32 `json:"maxParallelStarts,omitempty"`
+}
+
+// BerthField is one row of the second table of the user guide.
+type BerthField struct{ Name, Type, Default, Meaning, Flag string }
+
+// BerthFields returns what BerthConfiguration has, for the user guide.
+func BerthFields() []BerthField {
+	return []BerthField{
+		{"nodeName", "string", "the host's name", "the node's name", "--hostname-override"},
+		{"nodeIPs", "list of addresses", "found by the agent", "the node's addresses, at most one per family", "--node-ip"},
+		{"nodeLabels", "map", "none", "the node's labels", "--node-labels"},
+		{"rootDir", "path", DefaultRootDir, "the pods' volumes", "--root-dir"},
+		{"stateDir", "path", DefaultStateDir, "berth's own store", "--state-dir"},
+		{"socket", "path", DefaultSocket, "the local socket of the node's own commands", "--socket"},
+		{"cniConfDir", "path", DefaultCNIConfDir, "the network configuration", ""},
+		{"cniBinDirs", "list of paths", "/opt/cni/bin, /usr/lib/cni", "the network plugins", ""},
+		{"cniPodCIDRs", "list of ranges", "none", "write a default network configuration for these ranges", "--cni-pod-cidr"},
+		{"maxParallelStarts", "number", "10", "how many pods are started at once", ""},
+	}
+}
+
+// Defaults of paths.
+const (
+	DefaultRootDir         = "/var/lib/kubelet"
+	DefaultStateDir        = "/var/lib/berth"
+	DefaultSocket          = "/run/berth/berth.sock"
+	DefaultCNIConfDir      = "/etc/cni/net.d"
+	DefaultCertDir         = "/var/lib/kubelet/pki"
+	DefaultRuntimeEndpoint = "unix:///run/containerd/containerd.sock"
+)

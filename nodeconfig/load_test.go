@@ -1,0 +1,369 @@
+package nodeconfig
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+const head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+const berthHead = "apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\n"
+
+func parse(t *testing.T, in string, args ...string) (*Config, []string, error) {
+	t.Helper()
+	fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
+	var f Flags
+	f.AddTo(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	f.Config = "node.yaml"
+	return Parse([]byte(in), &f)
+}
+
+func TestNothingGivenIsAStandaloneNode(t *testing.T) {
+	c, warnings, err := parse(t, "", "--hostname-override=N1")
+	if err != nil || len(warnings) > 0 {
+		t.Fatalf("%v, warnings %q", err, warnings)
+	}
+	any4 := netip.MustParseAddr("0.0.0.0")
+	want := &Config{
+		NodeName: "n1", CertDir: DefaultCertDir, RootDir: DefaultRootDir, StateDir: DefaultStateDir, Socket: DefaultSocket,
+		PodLogsDir: "/var/log/pods", FileCheckFrequency: 20 * time.Second,
+		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text", MaxParallelStarts: 10,
+		Pods: Pods{Max: 110, PidsLimit: -1, CrashLoopMax: 5 * time.Minute, OOMScoreAdj: -999},
+		Images: Images{PullQPS: 5, PullBurst: 10, MaxParallel: 5, MinimumGCAge: 2 * time.Minute,
+			HighThresholdPerc: 85, LowThresholdPerc: 80},
+		Logs:    Logs{MaxSize: 10 << 20, MaxFiles: 5, MonitorInterval: 10 * time.Second},
+		Cgroups: Cgroups{CPUCFSQuota: true, CPUCFSPeriod: 100 * time.Millisecond, EnforcePods: true},
+		Network: Network{ResolvConf: "/etc/resolv.conf", CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},
+		Health:  Listen{netip.MustParseAddr("127.0.0.1"), 10248},
+		Server: Server{Listen: Listen{any4, 10250}, Enabled: true, DebuggingHandlers: true, Webhook: true, WebhookTTL: 2 * time.Minute,
+			AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second},
+		Node: Node{Register: true, StatusUpdateFrequency: 10 * time.Second, StatusReportFrequency: 5 * time.Minute,
+			StatusMaxImages: 50, LeaseDuration: 40 * time.Second, APIQPS: 50, APIBurst: 100},
+		Reserved: Reserved{System: corev1.ResourceList{}, Kube: corev1.ResourceList{}},
+		Eviction: Eviction{PressureTransitionPeriod: 5 * time.Minute, LocalStorageIsolation: true, Thresholds: []Threshold{
+			{Signal: "imagefs.available", Hard: true, Percent: 15}, {Signal: "imagefs.inodesFree", Hard: true, Percent: 5},
+			{Signal: "memory.available", Hard: true, Quantity: quantity("100Mi")},
+			{Signal: "nodefs.available", Hard: true, Percent: 10}, {Signal: "nodefs.inodesFree", Hard: true, Percent: 5}}},
+	}
+	if d := cmp.Diff(want, c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+	if !c.Standalone() {
+		t.Error("not standalone")
+	}
+}
+
+func quantity(s string) *resource.Quantity {
+	q := resource.MustParse(s)
+	return &q
+}
+
+func TestFileSaysAndFlagsWin(t *testing.T) {
+	in := head + `
+staticPodPath: /etc/manifests
+containerRuntimeEndpoint: /run/a.sock
+logging: {verbosity: 2, format: json}
+maxParallelImagePulls: 3
+kubeReserved: {cpu: 100m, memory: 1Gi}
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local.
+allowedUnsafeSysctls: [net.core.somaxconn, "kernel.msg*"]
+crashLoopBackOff: {maxContainerRestartPeriod: 30s}
+---
+` + berthHead + `
+nodeName: fromfile
+stateDir: /a
+nodeLabels: {a: b}
+cniPodCIDRs: [10.85.0.0/16, "fd00::/48"]
+`
+	c, warnings, err := parse(t, in, "--state-dir=/b", "--pod-manifest-path=/m", "--v=6", "--node-ip=10.0.0.1,fd00::1",
+		"--register-with-taints=a=b:NoSchedule,c:NoExecute", "--kubeconfig=/k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(warnings) > 0 {
+		t.Errorf("warnings %q", warnings)
+	}
+	for _, v := range []struct{ name, got, want string }{
+		{"node name", c.NodeName, "fromfile"}, {"state dir", c.StateDir, "/b"}, {"manifests", c.StaticPodPath, "/m"},
+		{"runtime", c.RuntimeEndpoint, "unix:///run/a.sock"}, {"images", c.ImageEndpoint, "unix:///run/a.sock"},
+		{"domain", c.Network.ClusterDomain, "cluster.local"}, {"label", c.NodeLabels["a"], "b"}, {"log", c.LogFormat, "json"},
+		{"range", c.Network.CNIPodCIDRs[1].String(), "fd00::/48"}, {"address", c.NodeIPs[1].String(), "fd00::1"},
+		{"taint", string(c.Node.Taints[1].Effect), "NoExecute"}, {"reserved", c.Reserved.Kube.Memory().String(), "1Gi"},
+	} {
+		if v.got != v.want {
+			t.Errorf("%s: %s, want %s", v.name, v.got, v.want)
+		}
+	}
+	if c.Verbosity != 6 || c.Images.MaxParallel != 3 || c.Pods.CrashLoopMax != 30*time.Second || c.Standalone() {
+		t.Errorf("got %+v", c)
+	}
+}
+
+func TestBadValuesNameLineAndField(t *testing.T) { // N3
+	tests := []struct{ name, in, want string }{
+		{"an unknown field", head + "maxPod: 1", "node.yaml:3: maxPod: unknown field"},
+		{"a duplicate field", head + "maxPods: 1\nmaxPods: 2", "node.yaml:4: maxPods: duplicate field, first on line 3"},
+		{"a wrong type", head + "maxPods: many", "node.yaml:3: maxPods: must be a whole number with 32 bits, is text"},
+		{"a bad duration", head + "fileCheckFrequency: often", "node.yaml:3: fileCheckFrequency: is not a valid duration (such as 30s, 5m, 1h30m)"},
+		{"a negative duration", head + "imageMinimumGCAge: -1s", "node.yaml:3: imageMinimumGCAge: -1s must not be negative"},
+		{"no YAML", "a: [b", "not valid YAML"},
+		{"an old version", "apiVersion: kubelet.config.k8s.io/v1alpha1\nkind: KubeletConfiguration", "node.yaml:1: apiVersion: must be kubelet.config.k8s.io/v1beta1"},
+		{"another kind", "apiVersion: v1\nkind: Pod", "node.yaml:1: kind: must be KubeletConfiguration"},
+		{"the same kind twice", head + "---\n" + head, "node.yaml:4: kind: KubeletConfiguration is in this file twice"},
+		{"an unknown field of ours", berthHead + "nodename: a", "node.yaml:3: nodename: unknown field, did you mean nodeName?"},
+		{"a port beyond the range", head + "port: 70000", "node.yaml:3: port: 70000 must be from 1 to 65535"},
+		{"two servers on one port", head + "healthzPort: 10250", "node.yaml:3: healthzPort: 10250 is the port of the server already"},
+		{"a percentage beyond 100", head + "imageGCHighThresholdPercent: 101", "node.yaml:3: imageGCHighThresholdPercent: 101 must be from 0 to 100"},
+		{"low not below high", head + "imageGCLowThresholdPercent: 90", "node.yaml:3: imageGCLowThresholdPercent: 90 must be less than imageGCHighThresholdPercent, 85"},
+		{"an unknown signal", head + "evictionHard:\n  memory.free: 1Gi", "node.yaml:4: evictionHard[memory.free]: unknown signal"},
+		{"a bad threshold", head + "evictionHard: {memory.available: 101%}", `node.yaml:3: evictionHard[memory.available]: "101%" must be from 0% to 100%`},
+		{"a threshold that is no number", head + "evictionHard: {memory.available: NaN%}", "must be from 0% to 100%"},
+		{"a soft threshold without grace", head + "evictionSoft: {memory.available: 1Gi}", "node.yaml:3: evictionSoft[memory.available]: needs an evictionSoftGracePeriod"},
+		{"a grace that is none", head + "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: soon}", "node.yaml:4: evictionSoftGracePeriod[memory.available]:"},
+		{"pulls both serial and parallel", head + "serializeImagePulls: true\nmaxParallelImagePulls: 2", "node.yaml:4: maxParallelImagePulls: 2 clashes with serializeImagePulls: true"},
+		{"no pulls at all", head + "maxParallelImagePulls: 0", "node.yaml:3: maxParallelImagePulls: 0 must be from 1"},
+		{"a relative path", head + "staticPodPath: manifests", `node.yaml:3: staticPodPath: "manifests" must be an absolute path`},
+		{"a runtime over TCP", head + "containerRuntimeEndpoint: tcp://1.2.3.4:5", "node.yaml:3: containerRuntimeEndpoint: \"tcp://1.2.3.4:5\" must begin with unix://"},
+		{"a bad cgroup driver", head + "cgroupDriver: cgroups", `node.yaml:3: cgroupDriver: "cgroups" must be one of cgroupfs, systemd`},
+		{"a bad address", head + "clusterDNS:\n- dns.local", `node.yaml:3: clusterDNS: "dns.local" is not an IP address`},
+		{"one log file", head + "containerLogMaxFiles: 1", "node.yaml:3: containerLogMaxFiles: 1 must be from 2"},
+		{"a bad log size", head + "containerLogMaxSize: big", `node.yaml:3: containerLogMaxSize: "big" is not a quantity`},
+		{"a negative reserve", head + "systemReserved:\n  memory: -1Gi", "node.yaml:4: systemReserved.memory: -1Gi must not be negative"},
+		{"an unknown reserve", head + "systemReserved:\n  disk: 1Gi", "node.yaml:4: systemReserved.disk: must be one of"},
+		{"a back-off beyond five minutes", head + "crashLoopBackOff: {maxContainerRestartPeriod: 6m}", "must be from 1s to 5m"},
+		{"a sysctl of the whole node", head + "allowedUnsafeSysctls: [vm.overcommit_memory]", "would change the whole node"},
+		{"more grace for some than for all", head + "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s", "node.yaml:4: shutdownGracePeriodCriticalPods: 20s must not be more"},
+		{"a cipher that is not safe", head + "tlsCipherSuites: [TLS_RSA_WITH_RC4_128_SHA]", "tlsCipherSuites[0]: TLS_RSA_WITH_RC4_128_SHA is not safe"},
+		{"an old TLS", head + "tlsMinVersion: VersionTLS10", "VersionTLS10 is not safe any more"},
+		{"a key without a certificate", head + "tlsPrivateKeyFile: /k", "must be given together with tlsPrivateKeyFile"},
+		{"a bad taint", head + "registerWithTaints: [{key: a, effect: Never}]", `node.yaml:3: registerWithTaints[0]: effect "Never" must be`},
+		{"a lease of nothing", head + "nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds: -1 must be from 1"},
+		{"a range with host bits", berthHead + "cniPodCIDRs: [10.85.0.1/16]", "10.85.0.1/16 has host bits set; the range is 10.85.0.0/16"},
+		{"two ranges of one family", berthHead + "cniPodCIDRs: [10.85.0.0/16, 10.86.0.0/16]", "must be one range, or two of different families"},
+		{"a bad node name", berthHead + "nodeName: a_b", `node.yaml:3: nodeName: "a_b"`},
+		{"a bad label", berthHead + "nodeLabels: {a: b c}", `node.yaml:3: nodeLabels: value of "a"`},
+		{"a socket with a long path", berthHead + "socket: /" + strings.Repeat("a", 107), "a socket's path may have at most 107 bytes"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _, err := parse(t, tt.in, "--root-dir=/r")
+			if _, ok := errors.AsType[Errors](err); !ok || c != nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestBadFlagsNameTheFlag(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--node-ip=a":                            "--node-ip: \"a\" is not an IP address",
+		"--hostname-override=-":                  "--hostname-override: ",
+		"--container-runtime-endpoint=x":         "--container-runtime-endpoint: ",
+		"--register-with-taints=a":               "--register-with-taints: must be key=value:Effect",
+		"--register-with-taints=a=b:Go":          "--register-with-taints: effect",
+		"--v=-1":                                 "--v: must be from 0 to 10",
+		"--cni-pod-cidr=10.0.0.0":                "--cni-pod-cidr: ",
+		"--kubeconfig=k":                         "--kubeconfig: \"k\" must be an absolute path",
+		"--node-labels=a/b/c=d":                  "--node-labels: key",
+		"--state-dir=" + "x":                     "--state-dir: ",
+		"--pod-manifest-path=./m":                "--pod-manifest-path: ",
+		"--socket=s":                             "--socket: ",
+		"--node-ip=10.0.0.1,10.0.0.2":            "--node-ip: must be one address",
+		"--node-ip=224.0.0.1":                    "--node-ip: 224.0.0.1 is a multicast address",
+		"--cert-dir=c":                           "--cert-dir: ",
+		"--bootstrap-kubeconfig=b":               "--bootstrap-kubeconfig: ",
+		"--root-dir=r":                           "--root-dir: ",
+		"--register-with-taints=a_/b:NoSchedule": "--register-with-taints: key",
+	} {
+		_, _, err := parse(t, "", arg)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", arg, err, want)
+		}
+	}
+}
+
+func TestClassesAreKept(t *testing.T) { // N2
+	_, warnings, err := parse(t, head+"volumePluginDir: /x\nport: 10251\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"node.yaml:4: port is accepted and does nothing yet: it will be honoured with the node's server on port 10250",
+		"node.yaml:3: volumePluginDir has no meaning here: there are no flexvolume plugins",
+	}
+	if d := cmp.Diff(want, warnings); d != "" {
+		t.Error(d)
+	}
+	_, warnings, err = parse(t, head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: {idsPerPod: 65536}\nstaticPodURL: null\n")
+	if err != nil || len(warnings) > 0 {
+		t.Errorf("values that ask for what is done anyway: %v, %q", err, warnings)
+	}
+	_, _, err = parse(t, head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nmemorySwap: {swapBehavior: LimitedSwap}\n")
+	for _, want := range []string{
+		"node.yaml:3: cpuManagerPolicy: is not supported: berth gives no exclusive CPUs",
+		"node.yaml:4: readOnlyPort: is not supported: the port without authentication is not served (accepted: 0)",
+		"node.yaml:5: memorySwap.swapBehavior: is not supported",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestEvictionSettingsCombine(t *testing.T) {
+	tests := []struct{ name, in, want string }{
+		{"naming one drops the defaults of the others", "evictionHard: {memory.available: 5%}", "memory.available 5% hard"},
+		{"unless they are merged", "evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true",
+			"imagefs.available 15% hard, imagefs.inodesFree 5% hard, memory.available 5% hard, nodefs.available 10% hard, nodefs.inodesFree 5% hard"},
+		{"none is none", "evictionHard: {}", ""},
+		{"zero switches a signal off", "evictionHard: {memory.available: 0%, nodefs.available: \"0\", pid.available: \"100\"}", "pid.available 100 hard"},
+		{"a soft one has its grace and reclaim", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90s}\nevictionMinimumReclaim: {memory.available: 100Mi}",
+			"memory.available 1Gi soft 1m30s reclaim 100Mi"},
+		{"one signal may be hard and soft", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 1s}",
+			"memory.available 1Gi hard, memory.available 2Gi soft 1s"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _, err := parse(t, head+tt.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, th := range c.Eviction.Thresholds {
+				got = append(got, describe(th))
+			}
+			if s := strings.Join(got, ", "); s != tt.want {
+				t.Errorf("got  %s\nwant %s", s, tt.want)
+			}
+		})
+	}
+}
+
+func describe(th Threshold) string {
+	s := th.Signal + " "
+	if th.Quantity != nil {
+		s += th.Quantity.String()
+	} else {
+		s += fmt.Sprint(th.Percent, "%")
+	}
+	if th.Hard {
+		return s + " hard"
+	}
+	s += " soft " + th.Grace.String()
+	if th.MinReclaim != nil {
+		s += " reclaim " + th.MinReclaim.String()
+	}
+	return s
+}
+
+func TestKubeadmsConfigurationIsTaken(t *testing.T) {
+	const in = `apiVersion: kubelet.config.k8s.io/v1beta1
+authentication:
+  anonymous:
+    enabled: false
+  webhook:
+    cacheTTL: 0s
+    enabled: true
+  x509:
+    clientCAFile: /etc/kubernetes/pki/ca.crt
+authorization:
+  mode: Webhook
+  webhook:
+    cacheAuthorizedTTL: 0s
+    cacheUnauthorizedTTL: 0s
+cgroupDriver: systemd
+clusterDNS:
+- 10.96.0.10
+clusterDomain: cluster.local
+containerRuntimeEndpoint: ""
+cpuManagerReconcilePeriod: 0s
+crashLoopBackOff: {}
+evictionPressureTransitionPeriod: 0s
+fileCheckFrequency: 0s
+healthzBindAddress: 127.0.0.1
+healthzPort: 10248
+httpCheckFrequency: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+kind: KubeletConfiguration
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+memorySwap: {}
+nodeStatusReportFrequency: 0s
+nodeStatusUpdateFrequency: 0s
+rotateCertificates: true
+runtimeRequestTimeout: 0s
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+staticPodPath: /etc/kubernetes/manifests
+streamingConnectionIdleTimeout: 0s
+syncFrequency: 0s
+volumeStatsAggPeriod: 0s
+`
+	c, warnings, err := parse(t, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range warnings {
+		if !strings.Contains(w, "authentication.") && !strings.Contains(w, "authorization.") && !strings.Contains(w, "rotateCertificates") {
+			t.Errorf("a zero that kubeadm writes is a warning: %s", w)
+		}
+	}
+	if c.Cgroups.Driver != "systemd" || c.StaticPodPath != "/etc/kubernetes/manifests" || c.Server.ClientCAFile == "" {
+		t.Errorf("got %+v", c)
+	}
+}
+
+func TestFilesAreRead(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "node.yaml")
+	if err := os.WriteFile(path, []byte(head+"maxPods: 7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := Load(&Flags{Config: path, StateDir: "/s"})
+	if err != nil || c.Pods.Max != 7 || c.StateDir != "/s" || c.RootDir != DefaultRootDir {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	if err := os.Truncate(path, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{path, dir, filepath.Join(dir, "none")} {
+		if _, _, err := Load(&Flags{Config: bad}); err == nil || !strings.Contains(err.Error(), bad) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{head, berthHead, head + "---\n" + berthHead, head + "evictionHard: {memory.available: 1%}",
+		head + "logging: {verbosity: 1, vmodule: [{filePattern: a, verbosity: 1}]}", head + "shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]",
+		berthHead + "maxParallelStarts: 0\nnodeIPs: ['::1']"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, _, err := Parse(data, &Flags{Config: "f", HostnameOverride: "n"})
+		if (c == nil) == (err == nil) {
+			t.Fatalf("config %v and error %v", c, err)
+		}
+	})
+}

@@ -1,0 +1,199 @@
+package nodeconfig
+
+import (
+	"regexp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	logsapi "k8s.io/component-base/logs/api/v1"
+
+	"maps"
+	"slices"
+	"strings"
+)
+
+func logVerbosity(n int) logsapi.VerbosityLevel { return logsapi.VerbosityLevel(n) }
+
+const maxInt32 = 1<<31 - 1
+
+func (l *loader) pods(c *Config) {
+	k := &l.kubelet
+	c.Pods = Pods{
+		Max:                  l.number("maxPods", int64(k.MaxPods), 0, maxInt32),
+		PerCore:              l.number("podsPerCore", int64(k.PodsPerCore), 0, maxInt32),
+		PidsLimit:            *k.PodPidsLimit,
+		CrashLoopMax:         k.CrashLoopBackOff.MaxContainerRestartPeriod.Duration,
+		AllowedUnsafeSysctls: k.AllowedUnsafeSysctls,
+		SeccompDefault:       *k.SeccompDefault,
+		OOMScoreAdj:          l.number("oomScoreAdj", int64(*k.OOMScoreAdj), -1000, 1000),
+	}
+	if *k.PodPidsLimit < -1 {
+		l.complain("podPidsLimit", "%d must be positive, or -1 for no limit", *k.PodPidsLimit)
+	}
+	if *k.PodPidsLimit == 0 {
+		c.Pods.PidsLimit = -1 // as upstream: no limit
+	}
+	if d := c.Pods.CrashLoopMax; d < time.Second || d > 5*time.Minute {
+		l.complain("crashLoopBackOff.maxContainerRestartPeriod", "%s must be from 1s to 5m", d)
+	}
+	for _, s := range k.AllowedUnsafeSysctls {
+		l.sysctl(s)
+	}
+}
+
+var sysctlName = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9*]([-_a-z0-9*]*[a-z0-9*])?)*$`)
+
+// sysctl checks a pattern: a name, or a prefix with a star at its end, of
+// something that a namespace has of its own.
+func (l *loader) sysctl(s string) {
+	const field = "allowedUnsafeSysctls"
+	name := strings.ReplaceAll(s, "/", ".")
+	stem := strings.TrimSuffix(name, "*")
+	switch {
+	case !sysctlName.MatchString(name) || strings.Contains(stem, "*"):
+		l.complain(field, "%q is not a sysctl's name, or a prefix that ends in *", s)
+	case !namespaced(stem):
+		l.complain(field, "%q is not known to be namespaced: it would change the whole node", s)
+	}
+}
+
+func namespaced(stem string) bool {
+	for _, prefix := range []string{"kernel.shm", "kernel.msg", "fs.mqueue.", "net."} {
+		if strings.HasPrefix(stem, prefix) {
+			return true
+		}
+	}
+	return stem == "kernel.sem" || stem == "kernel.shm_rmid_forced"
+}
+
+func (l *loader) images(c *Config) {
+	k := &l.kubelet
+	c.Images = Images{
+		PullQPS:           l.number("registryPullQPS", int64(*k.RegistryPullQPS), 0, maxInt32),
+		PullBurst:         l.number("registryBurst", int64(k.RegistryBurst), 0, maxInt32),
+		MaxParallel:       l.number("maxParallelImagePulls", int64(*k.MaxParallelImagePulls), 1, maxInt32),
+		MinimumGCAge:      l.duration("imageMinimumGCAge", k.ImageMinimumGCAge, 0),
+		MaximumGCAge:      l.duration("imageMaximumGCAge", k.ImageMaximumGCAge, 0),
+		HighThresholdPerc: l.number("imageGCHighThresholdPercent", int64(*k.ImageGCHighThresholdPercent), 0, 100),
+		LowThresholdPerc:  l.number("imageGCLowThresholdPercent", int64(*k.ImageGCLowThresholdPercent), 0, 100),
+	}
+	if *k.SerializeImagePulls && *k.MaxParallelImagePulls > 1 {
+		l.complain("maxParallelImagePulls", "%d clashes with serializeImagePulls: true", *k.MaxParallelImagePulls)
+	}
+	if *k.ImageGCLowThresholdPercent >= *k.ImageGCHighThresholdPercent {
+		l.complain("imageGCLowThresholdPercent", "%d must be less than imageGCHighThresholdPercent, %d",
+			*k.ImageGCLowThresholdPercent, *k.ImageGCHighThresholdPercent)
+	}
+	if d := k.ImageMaximumGCAge.Duration; d != 0 && d <= k.ImageMinimumGCAge.Duration {
+		l.complain("imageMaximumGCAge", "%s must be more than imageMinimumGCAge, %s", d, k.ImageMinimumGCAge.Duration)
+	}
+}
+
+func (l *loader) logs(c *Config) {
+	k := &l.kubelet
+	c.Logs = Logs{
+		MaxFiles:        l.number("containerLogMaxFiles", int64(*k.ContainerLogMaxFiles), 2, maxInt32),
+		MonitorInterval: l.duration("containerLogMonitorInterval", *k.ContainerLogMonitorInterval, 3*time.Second),
+	}
+	q, err := resource.ParseQuantity(k.ContainerLogMaxSize)
+	if err != nil {
+		l.complain("containerLogMaxSize", "%q is not a quantity such as 10Mi", k.ContainerLogMaxSize)
+		return
+	}
+	c.Logs.MaxSize = q.Value()
+}
+
+func (l *loader) cgroups(c *Config) {
+	k := &l.kubelet
+	c.Cgroups = Cgroups{
+		Root:         l.path("cgroupRoot", k.CgroupRoot),
+		Driver:       k.CgroupDriver,
+		FailV1:       *k.FailCgroupV1,
+		FailSwapOn:   *k.FailSwapOn,
+		CPUCFSQuota:  *k.CPUCFSQuota,
+		CPUCFSPeriod: k.CPUCFSQuotaPeriod.Duration,
+		SingleOOM:    *k.SingleProcessOOMKill,
+	}
+	if k.CgroupDriver != "" {
+		l.oneOf("cgroupDriver", k.CgroupDriver, "cgroupfs", "systemd")
+	}
+	if d := c.Cgroups.CPUCFSPeriod; d < time.Millisecond || d > time.Second {
+		l.complain("cpuCFSQuotaPeriod", "%s must be from 1ms to 1s", d)
+	}
+	for _, v := range k.EnforceNodeAllocatable {
+		switch v {
+		case "pods":
+			c.Cgroups.EnforcePods = true
+		case "none":
+		case "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible":
+			l.complain("enforceNodeAllocatable", "%s is not supported: only the pods' cgroup is limited", v)
+		default:
+			l.complain("enforceNodeAllocatable", "%q must be pods or none", v)
+		}
+	}
+	if slices.Contains(k.EnforceNodeAllocatable, "none") && len(k.EnforceNodeAllocatable) > 1 {
+		l.complain("enforceNodeAllocatable", "none must stand alone")
+	}
+}
+
+func (l *loader) network(c *Config) {
+	k, b := &l.kubelet, &l.berth
+	c.Network = Network{
+		ClusterDNS:    l.addresses("clusterDNS", k.ClusterDNS),
+		ClusterDomain: strings.TrimSuffix(k.ClusterDomain, "."),
+		ResolvConf:    l.path("resolvConf", *k.ResolverConfig),
+		CNIConfDir:    l.path("cniConfDir", b.CNIConfDir),
+		CNIPodCIDRs:   l.prefixes("cniPodCIDRs", b.CNIPodCIDRs),
+	}
+	if len(k.ClusterDNS) > 3 {
+		l.complain("clusterDNS", "at most 3 addresses can be used, here are %d", len(k.ClusterDNS))
+	}
+	if c.Network.ClusterDomain != "" {
+		for _, m := range validation.IsDNS1123Subdomain(c.Network.ClusterDomain) {
+			l.complain("clusterDomain", "%q: %s", k.ClusterDomain, m)
+		}
+	}
+	if k.PodCIDR != "" {
+		c.Network.PodCIDRs = l.prefixes("podCIDR", strings.Split(k.PodCIDR, ","))
+	}
+	for _, dir := range b.CNIBinDirs {
+		c.Network.CNIBinDirs = append(c.Network.CNIBinDirs, l.path("cniBinDirs", dir))
+	}
+	if len(b.CNIBinDirs) == 0 {
+		l.complain("cniBinDirs", "must not be empty")
+	}
+}
+
+func (l *loader) reserved(c *Config) {
+	c.Reserved = Reserved{
+		System: l.resources("systemReserved", l.kubelet.SystemReserved),
+		Kube:   l.resources("kubeReserved", l.kubelet.KubeReserved),
+	}
+}
+
+func (l *loader) resources(field string, in map[string]string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for _, name := range slices.Sorted(maps.Keys(in)) {
+		path := field + "." + name
+		switch name {
+		case "cpu", "memory", "ephemeral-storage", "pid":
+		default:
+			if !strings.HasPrefix(name, corev1.ResourceHugePagesPrefix) {
+				l.complain(path, "must be one of cpu, memory, ephemeral-storage, pid")
+				continue
+			}
+		}
+		q, err := resource.ParseQuantity(in[name])
+		switch {
+		case err != nil:
+			l.complain(path, "%q is not a quantity such as 500m or 1Gi", in[name])
+		case q.Sign() < 0:
+			l.complain(path, "%s must not be negative", in[name])
+		default:
+			out[corev1.ResourceName(name)] = q
+		}
+	}
+	return out
+}
