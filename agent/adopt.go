@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/checkpoint"
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+// adopted is what the runtime had when the agent began, until workers have
+// taken it up. It belongs to the agent's goroutine.
+type adopted struct {
+	pods map[types.UID]Adopted
+	at   time.Time // of the listing
+	old  map[types.UID]bool
+}
+
+// adoptedFresh is how long the listing is believed without a look.
+const adoptedFresh = 5 * time.Second
+
+// adopt lists what the runtime has, however long it takes to answer: without
+// that nothing may be started, or it might be started twice.
+func (a *Agent) adopt(ctx context.Context) error {
+	for wait, told := 50*time.Millisecond, false; ; wait = min(2*wait, time.Second) {
+		began := time.Now()
+		pods, err := a.Runtime.Pods(ctx)
+		if err == nil {
+			a.Log.Info("adopted", "pods", len(pods))
+			a.adopted = adopted{pods: pods, at: began, old: map[types.UID]bool{}}
+			a.seatRecorded()
+			return nil
+		}
+		a.blocked(err)
+		if !told {
+			told = true
+			a.Log.Warn("waiting for the container runtime", "err", err)
+		}
+		if !pause(ctx, wait) {
+			return ctx.Err()
+		}
+	}
+}
+
+// seatRecorded gives the pods that were let in before the restart their places,
+// before anybody new can ask: a full node stays full, whichever source is the
+// first to tell.
+func (a *Agent) seatRecorded() {
+	for _, rec := range a.Records {
+		if rec.Pod != nil && rec.Verdict.State == plan.OK && !isTerminal(rec.Memory.Phase) {
+			a.room.Ask(seat{pod: rec.Pod, admitted: true, reply: func(plan.Verdict) {}})
+		}
+	}
+}
+
+// restored is what of a record holds in this life. A verdict that bade the pod
+// wait is asked for anew. So is the rejection of a file's pod that never ran:
+// the file keeps its UID, and the node that refused it may have got other
+// labels, taints or room since. What ran keeps its fate.
+func restored(pod *corev1.Pod, rec checkpoint.Record, seen Adopted) (plan.Memory, plan.Verdict) {
+	m := rec.Memory
+	ran := len(seen.Sandboxes)+len(seen.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
+	switch {
+	case rec.Verdict.State == plan.Wait:
+		return m, plan.Verdict{}
+	case rec.Verdict.State == plan.Rejected && podspec.Static(pod) && !ran && m.End == nil:
+		return plan.Memory{Started: m.Started}, plan.Verdict{}
+	}
+	return m, rec.Verdict
+}
+
+// has reports whether the runtime had anything of the pod.
+func (d *adopted) has(uid types.UID) bool {
+	_, ok := d.pods[uid]
+	return ok
+}
+
+// rank orders what runs here before what is new.
+func (d *adopted) rank(uid types.UID) int {
+	if d.has(uid) {
+		return 0
+	}
+	return 1
+}
+
+// pick takes what was seen of a pod, and reports whether it may be believed as
+// it is.
+func (d *adopted) pick(uid types.UID) (seen Adopted, fresh bool) {
+	seen, ok := d.pods[uid]
+	fresh = !ok || !d.old[uid] && time.Since(d.at) < adoptedFresh
+	delete(d.pods, uid)
+	delete(d.old, uid)
+	return seen, fresh
+}
+
+// stale notes that something has happened to a pod that nobody has taken up yet.
+func (d *adopted) stale(uid types.UID) {
+	if d.has(uid) {
+		d.old[uid] = true
+	}
+}

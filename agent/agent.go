@@ -1,0 +1,415 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/checkpoint"
+	"berth/agent/plan"
+	"berth/agent/report"
+	"berth/agent/source"
+)
+
+// Config is what an Agent is made of.
+type Config struct {
+	Stages  *Stages
+	Limits  plan.Limits
+	Room    RoomConfig
+	Runtime Runtime
+	Host    Leftovers
+	Sources []Source
+	Store   *checkpoint.Store
+	Records map[types.UID]checkpoint.Record // of the agent's last life
+	Events  *report.Events
+	Audit   time.Duration // between two audits; zero: 45 s
+	Meters  Meters
+	Log     *slog.Logger
+	Fault   func(point string) // told before and after every action, for crash tests; nil: nobody
+}
+
+// Source is where wishes come from.
+type Source interface {
+	// Run tells everything that the source wants now, and again whenever that
+	// changes, until ctx ends.
+	Run(ctx context.Context, tell func(source.Snapshot)) error
+}
+
+// Runtime is what the agent itself, not a pod's worker, asks of the runtime.
+type Runtime interface {
+	// Pods returns all pods of ours in the runtime, with full details.
+	Pods(ctx context.Context) (map[types.UID]Adopted, error)
+	// List is Pods by name, existence and state only: cheap.
+	List(ctx context.Context) (map[types.UID]Adopted, error)
+	// Watch tells hints until ctx ends; an empty uid says that the runtime came
+	// (back) into reach and may have changed in between; with Listed set, also
+	// that it is polled.
+	Watch(ctx context.Context, tell func(uid types.UID, h Hint)) error
+}
+
+// Adopted is a pod as the runtime has it.
+type Adopted struct {
+	Pod        *corev1.Pod // from labels: enough to end it
+	Sandboxes  []plan.Sandbox
+	Containers []plan.Container
+}
+
+// Leftovers lists the pods that left something on the host.
+type Leftovers interface {
+	Pods(ctx context.Context) ([]types.UID, error)
+}
+
+// Agent turns wishes and events into mail for workers. Its loop is one
+// goroutine and owns all fields below the line.
+type Agent struct {
+	Config
+	Board *Board
+
+	room  *room
+	calls chan func()
+	ready chan struct{} // closed when adopted
+	left  chan struct{} // closed when Run returns
+	snaps sync.Map      // newest *source.Snapshot by source
+	fresh chan struct{} // readable: snaps has a newer one; capacity 1
+	polls atomic.Bool   // the runtime has no events
+	wait  waiting
+
+	// ---
+	store   *store
+	workers map[types.UID]*entry
+	wg      sync.WaitGroup
+	begin   func(*worker)
+	adopted adopted
+	audits  audits
+
+	followed bool                        // the stream of the runtime's events has begun once
+	taken    map[string]*source.Snapshot // by source: the last acted on
+}
+
+// entry is one worker in the agent's hands.
+type entry struct {
+	*worker
+	pod    *corev1.Pod
+	ending bool
+}
+
+// New returns an agent that has not begun.
+func New(c Config) *Agent {
+	if c.Audit == 0 {
+		c.Audit = 45 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Fault == nil {
+		c.Fault = func(string) {}
+	}
+	return &Agent{
+		Config: c, Board: NewBoard(), room: newRoom(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
+		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{},
+		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
+		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}},
+	}
+}
+
+// Ready is closed once the agent has adopted what the runtime has.
+func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+// Snapshots returns the newest snapshot of every source.
+func (a *Agent) Snapshots() (all []*source.Snapshot) {
+	a.snaps.Range(func(_, s any) bool {
+		if snap, ok := s.(*source.Snapshot); ok {
+			all = append(all, snap)
+		}
+		return true
+	})
+	return all
+}
+
+// Census counts what the room holds.
+func (a *Agent) Census(ctx context.Context) (Census, error) { return a.room.Census(ctx) }
+
+// Run is the agent's loop. It returns when ctx ends and every goroutine that
+// it started has ended; the pods stay as they are.
+func (a *Agent) Run(ctx context.Context) error {
+	defer close(a.left)
+	roomCtx, closeRoom := context.WithCancel(context.WithoutCancel(ctx))
+	var room sync.WaitGroup
+	room.Go(func() { a.room.Run(roomCtx) })
+	defer func() {
+		a.wg.Wait()
+		closeRoom()
+		room.Wait()
+	}()
+	a.begin = func(w *worker) {
+		a.wg.Go(func() {
+			if done := w.Run(ctx); done {
+				a.call(ctx, func() { a.done(w) })
+			}
+		})
+	}
+	a.wg.Go(func() {
+		err := a.Runtime.Watch(ctx, func(uid types.UID, h Hint) { a.call(ctx, func() { a.hint(ctx, uid, h) }) })
+		if err != nil && ctx.Err() == nil {
+			a.Log.Error("watch the runtime", "err", err)
+		}
+	})
+	for _, s := range a.Sources { // heard at once, acted on after adoption
+		a.wg.Go(func() {
+			err := s.Run(ctx, func(snap source.Snapshot) { a.hold(&snap) })
+			if err != nil && ctx.Err() == nil {
+				a.Log.Error("source ended", "err", err)
+			}
+		})
+	}
+	if err := a.adopt(ctx); err != nil {
+		return nil // ctx ended
+	}
+	take := func(snap *source.Snapshot) { a.take(ctx, snap) }
+	a.settle(take)
+	close(a.ready)
+	audit := time.NewTicker(a.Audit)
+	defer audit.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-a.calls:
+			f()
+		case <-a.fresh:
+			a.takeHeld(take)
+		case <-audit.C:
+			a.audit(ctx)
+		}
+	}
+}
+
+// call runs f on the agent's loop, soon.
+func (a *Agent) call(ctx context.Context, f func()) {
+	select {
+	case a.calls <- f:
+	case <-a.left:
+	case <-ctx.Done():
+	}
+}
+
+// take acts on a newer snapshot of a source.
+func (a *Agent) take(ctx context.Context, snap *source.Snapshot) {
+	first := !a.store.ready[snap.Source]
+	changed := a.store.objects.replace(snap)
+	c := a.store.take(snap)
+	for _, uid := range c.gone {
+		a.gone(uid)
+	}
+	// Those that run here take their place before anybody new asks for one.
+	slices.SortStableFunc(c.run, func(x, y *corev1.Pod) int { return a.adopted.rank(x.UID) - a.adopted.rank(y.UID) })
+	for _, pod := range c.run {
+		a.wanted(pod)
+	}
+	if changed {
+		for _, e := range a.workers {
+			e.Nudge()
+		}
+	}
+	if first && a.store.allReady(len(a.Sources)) {
+		a.endOrphans(ctx)
+	}
+}
+
+// wanted hands a pod to its worker, or makes one. A pod whose name is still
+// held by an ending one waits for that one's end.
+func (a *Agent) wanted(pod *corev1.Pod) {
+	if e, known := a.workers[pod.UID]; known && !e.ending {
+		e.pod = pod
+		e.Want(Wish{Pod: pod})
+		return
+	}
+	if holder := a.holder(pod); holder != nil {
+		a.store.queued[nameOf(pod)] = pod
+		a.Log.Info("waits for the end of the pod that has its name", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "holder", string(holder.UID))
+		return
+	}
+	a.start(Wish{Pod: pod})
+}
+
+// holder returns the pod that has the name of the given one and is still here:
+// in a worker's hands, or left by an earlier life and not yet ended. nil: none.
+func (a *Agent) holder(pod *corev1.Pod) *corev1.Pod {
+	for _, e := range a.workers {
+		if nameOf(e.pod) == nameOf(pod) {
+			return e.pod
+		}
+	}
+	if _, recorded := a.Records[pod.UID]; recorded || a.adopted.has(pod.UID) {
+		return nil // the pod itself was here already
+	}
+	for uid, seen := range a.adopted.pods {
+		if uid != pod.UID && seen.Pod != nil && nameOf(seen.Pod) == nameOf(pod) {
+			return seen.Pod
+		}
+	}
+	for uid, rec := range a.Records {
+		if uid != pod.UID && rec.Pod != nil && nameOf(rec.Pod) == nameOf(pod) {
+			return rec.Pod
+		}
+	}
+	return nil
+}
+
+// gone ends a pod that its source no longer wants.
+func (a *Agent) gone(uid types.UID) {
+	a.store.dequeue(uid)
+	if e, known := a.workers[uid]; known {
+		a.end(e, plan.End{Reason: "Deleted", Grace: graceOf(e.pod), Forget: true})
+	}
+}
+
+// end asks for the end of a pod, for whatever reason; it never takes back or
+// lengthens one.
+func (a *Agent) end(e *entry, end plan.End) {
+	end.At = time.Now()
+	e.ending = e.ending || end.Forget
+	e.Want(Wish{Pod: e.pod, End: &end})
+}
+
+// start makes a worker for a pod, with what was known of it in an earlier life.
+func (a *Agent) start(wish Wish) {
+	pod := wish.Pod
+	w := a.newWorker(pod)
+	b := w.book
+	seen, fresh := a.adopted.pick(pod.UID)
+	if rec, ok := a.Records[pod.UID]; ok {
+		b.memory, b.verdict = restored(pod, rec, seen)
+		delete(a.Records, pod.UID)
+	}
+	b.seen = b.seen.Looked(seen.Sandboxes, seen.Containers)
+	b.doubt = !fresh || wish.End != nil // an orphan is ended by what there is, not by what is remembered
+	if !isTerminal(b.memory.Phase) && (b.verdict.State == plan.OK || wish.End == nil && w.adopted()) {
+		w.asked = true
+		a.room.Ask(seat{pod: pod, admitted: true, reply: w.judged})
+	}
+	ending := wish.End != nil || b.memory.End != nil && b.memory.End.Forget
+	a.workers[pod.UID] = &entry{worker: w, pod: pod, ending: ending}
+	w.Want(wish)
+	a.begin(w)
+}
+
+func (a *Agent) newWorker(pod *corev1.Pod) *worker {
+	uid, ref := pod.UID, report.RefOf(pod)
+	log := a.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
+	return &worker{
+		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,
+		keep: func(w Wish, v plan.Verdict, m plan.Memory) {
+			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m})
+		},
+		sync: func(ctx context.Context, w Wish, v plan.Verdict, m plan.Memory) error {
+			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m})
+		},
+		publish: a.Board.put,
+		tell: func(pod *corev1.Pod, r plan.Reason) {
+			if r.Event != "" {
+				a.Events.Record(ref, eventOf(pod, r))
+			}
+		},
+		timeline: report.NewTimeline(report.TimelineOptions{}),
+		log:      log, meters: a.Meters, now: time.Now, fault: a.Fault, polled: a.polls.Load,
+		mail: mailbox{ready: make(chan struct{}, 1)},
+		book: newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
+	}
+}
+
+// eventOf is a reason as users are told it.
+func eventOf(pod *corev1.Pod, r plan.Reason) report.Event {
+	ev := report.Event{Type: r.Event, Reason: r.Code, Message: r.Detail}
+	for i := range pod.Spec.InitContainers {
+		ev.Init = ev.Init || pod.Spec.InitContainers[i].Name == r.On
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		ev.Ephemeral = ev.Ephemeral || pod.Spec.EphemeralContainers[i].Name == r.On
+	}
+	if containerOf(pod, r.On) != nil {
+		ev.Container = r.On
+	}
+	return ev
+}
+
+// done lets go of a pod of which nothing is left, and of its name.
+func (a *Agent) done(w *worker) {
+	pod := w.book.wish.Pod
+	delete(a.workers, pod.UID)
+	a.room.Release(pod.UID)
+	a.Store.Delete(pod.UID)
+	a.Events.Forget(pod.UID)
+	a.Board.remove(pod.UID)
+	a.audits.gone[pod.UID] = time.Now()
+	a.Log.Info("pod is gone", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID))
+	if next := a.store.next(nameOf(pod), pod.UID); next != nil {
+		a.wanted(next)
+	}
+}
+
+// hint passes on what the runtime told.
+func (a *Agent) hint(ctx context.Context, uid types.UID, h Hint) {
+	if uid == "" {
+		if a.followed && h.Listed == nil {
+			a.Meters.missed()
+		}
+		a.followed = true
+		a.polls.Store(h.Listed != nil)
+		for _, e := range a.workers {
+			e.Recheck()
+		}
+		a.audit(ctx)
+		return
+	}
+	if e, known := a.workers[uid]; known {
+		e.Hint(h)
+		return
+	}
+	a.adopted.stale(uid)
+}
+
+// NudgeAll asks every worker for a pass: something of the node has changed.
+func (a *Agent) NudgeAll() {
+	select {
+	case a.calls <- func() {
+		for _, e := range a.workers {
+			e.Nudge()
+		}
+	}:
+	case <-a.left:
+	}
+}
+
+// Timeline returns the timeline of a pod that has a worker; nil: it has none.
+// Before adoption nothing has happened to any pod.
+func (a *Agent) Timeline(ctx context.Context, uid types.UID) *report.Timeline {
+	if cause, _ := a.Waiting(); cause != "" {
+		return report.NewTimeline(report.TimelineOptions{})
+	}
+	reply := make(chan *report.Timeline, 1)
+	a.call(ctx, func() {
+		if e, known := a.workers[uid]; known {
+			reply <- e.timeline
+			return
+		}
+		reply <- nil
+	})
+	select {
+	case t := <-reply:
+		return t
+	case <-a.left:
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (e *entry) String() string { return fmt.Sprintf("%s/%s", e.pod.Namespace, e.pod.Name) }

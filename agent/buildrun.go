@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// BuildRun is stage 5: it makes what is missing.
+type BuildRun struct {
+	Images interface {
+		Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error)
+	}
+	Runtime interface {
+		RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error)
+		StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (plan.Container, error)
+	}
+	Mounts interface {
+		ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sb plan.Sandbox) ([]plan.Mount, error)
+	}
+	CgroupParent func(*corev1.Pod) string
+	LogDir       func(*corev1.Pod) string
+	Allocatable  func() corev1.ResourceList
+	HostIPs      []string
+}
+
+func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction, out *plan.Outcome) error {
+	switch a := action.(type) {
+	case plan.PullImage:
+		img, err := b.Images.Pull(ctx, on.pod, a, on.objects)
+		if err == nil {
+			out.Image = &img
+		}
+		return err
+	case plan.RunSandbox:
+		sb, err := b.Runtime.RunSandbox(ctx, on.pod, plan.SandboxSetup{
+			Attempt: a.Attempt, CgroupParent: b.CgroupParent(on.pod), LogDir: b.LogDir(on.pod),
+		})
+		if err == nil {
+			out.Sandbox = &sb
+		}
+		return err
+	case plan.StartContainer:
+		return b.start(ctx, on, a, out)
+	}
+	return fmt.Errorf("build-run: unknown action %T", action)
+}
+
+func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, out *plan.Outcome) error {
+	c := containerOf(on.pod, a.Name)
+	if c == nil {
+		return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: fmt.Errorf("the pod has no container %q", a.Name)}
+	}
+	setup := plan.ContainerSetup{
+		Kind: a.Kind, Attempt: a.Attempt, CgroupPar: b.CgroupParent(on.pod), LogDir: b.LogDir(on.pod),
+		HostIPs: b.HostIPs, Objects: on.objects, Allocatable: b.Allocatable(),
+		Image: plan.Image{ID: a.ImageID},
+	}
+	for _, s := range on.seen.Sandboxes {
+		if s.ID == a.SandboxID {
+			setup.Sandbox = s
+		}
+	}
+	if img, ok := on.seen.Images[c.Image]; ok && img.ID == a.ImageID {
+		setup.Image = img
+	}
+	mounts, err := b.Mounts.ContainerMounts(ctx, on.pod, c, a.Attempt, on.objects, setup.Sandbox)
+	if err != nil {
+		return err
+	}
+	setup.Mounts = mounts
+	k, err := b.Runtime.StartContainer(ctx, on.pod, a.Name, setup)
+	if k.ID != "" {
+		out.Container = &k
+	}
+	return err
+}

@@ -1,0 +1,241 @@
+package checkpoint
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// childPath tells a copy of this test binary to be an agent that writes to this
+// store until it is killed.
+const childPath = "BERTH_CHECKPOINT_CHILD"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(childPath); path != "" {
+		if err := child(path); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// child writes ever newer records of a few pods, and says what is synced.
+func child(path string) error {
+	s, aside, err := Open(Options{Path: path, Delay: time.Millisecond})
+	if err != nil || aside != nil {
+		return fmt.Errorf("open: %w, set aside: %v", err, aside)
+	}
+	go func() { _ = s.Run(context.Background()) }() // ends with the process
+	fmt.Println("ready")
+	for i := 1; ; i++ {
+		uid := strconv.Itoa(i % 7)
+		r := record(uid)
+		r.BootID = strconv.Itoa(i)
+		r.Timeline = []byte(strings.Repeat("x", i*37%20000))
+		s.Put(types.UID("p"+uid), r)
+		if i%13 == 0 {
+			s.Delete(types.UID("p" + strconv.Itoa(i%5)))
+		}
+		if err := s.Sync(context.Background(), types.UID(uid), r); err != nil {
+			return err
+		}
+		fmt.Println("synced", uid, i)
+	}
+}
+
+func TestKilledInTheMiddleOfWrites(t *testing.T) { // C2
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "berth.db")
+	rnd := rand.New(rand.NewPCG(1, 2))
+	synced := map[types.UID]int{}
+	for round := range 12 {
+		killChild(t, path, 1+rnd.IntN(40), synced)
+		s, aside, err := Open(Options{Path: path})
+		if err != nil || aside != nil {
+			t.Fatalf("round %d: %v, set aside: %v", round, err, aside)
+		}
+		got := load(t, s)
+		for uid, least := range synced {
+			n, err := strconv.Atoi(got[uid].BootID)
+			if err != nil || n < least {
+				t.Errorf("round %d: record %s is of write %d (%v), and write %d was synced", round, uid, n, err, least)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		clear(synced) // the next child counts from 1 again
+	}
+}
+
+// killChild lets a child sync that many records, kills it at some moment after
+// and notes the newest synced write of each.
+func killChild(t *testing.T, path string, writes int, synced map[types.UID]int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe)
+	cmd.Env = append(os.Environ(), childPath+"="+path)
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		var uid string
+		var n int
+		if _, err := fmt.Sscanf(lines.Text(), "synced %s %d", &uid, &n); err != nil {
+			if lines.Text() != "ready" {
+				t.Errorf("child: %s", lines.Text())
+			}
+			continue
+		}
+		synced[types.UID(uid)] = n
+		if writes--; writes == 0 {
+			if err := cmd.Process.Kill(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the child was not killed")
+	}
+	if writes > 0 {
+		t.Fatal("the child died by itself")
+	}
+}
+
+// filled makes a store with enough in it to have branch pages and overflow.
+func filled(t *testing.T) []byte {
+	t.Helper()
+	o := options(t)
+	o.Reserve = -1
+	s := open(t, o)
+	stop := run(t, s)
+	for i := range 60 {
+		r := record(fmt.Sprint(i))
+		r.Timeline = []byte(strings.Repeat("x", 200*i))
+		s.Put(types.UID(fmt.Sprint(i)), r)
+		if i%7 == 0 {
+			if err := s.Sync(t.Context(), "last", r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(o.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// reopen opens a store with that content: it is whole, or set aside and fresh.
+func reopen(t *testing.T, dir, what string, content []byte) (whole bool) {
+	t.Helper()
+	path := filepath.Join(dir, "berth.db")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, aside, err := Open(Options{Path: path, Reserve: -1})
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	got := load(t, s)
+	if aside != nil && len(got) != 0 {
+		t.Errorf("%s: a fresh store has %d records", what, len(got))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	if err := s.Sync(t.Context(), "new", record("new")); err != nil {
+		t.Errorf("%s: the store cannot be written to: %v", what, err)
+	}
+	cancel()
+	err = errors.Join(<-done, s.Close(), os.Remove(path))
+	if aside != nil {
+		err = errors.Join(err, os.Remove(aside.Path))
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	return aside == nil && len(got) == 61
+}
+
+func TestTornAtEveryPage(t *testing.T) { // C3
+	t.Parallel()
+	content := filled(t)
+	dir := t.TempDir()
+	if !reopen(t, dir, "whole", content) {
+		t.Fatal("the whole store is not read")
+	}
+	step := os.Getpagesize()
+	for n := step / 2; n < len(content); n += step / 2 {
+		reopen(t, dir, fmt.Sprintf("cut at %d of %d bytes", n, len(content)), content[:n])
+	}
+}
+
+func TestRubbishInEveryPage(t *testing.T) { // C3
+	t.Parallel()
+	content := filled(t)
+	dir := t.TempDir()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	step := os.Getpagesize()
+	for at := 0; at < len(content); at += step {
+		for _, kind := range []string{"zeros", "noise", "bits"} {
+			bad := append([]byte(nil), content...)
+			page := bad[at : at+step]
+			switch kind {
+			case "zeros":
+				clear(page)
+			case "noise":
+				for i := range page {
+					page[i] = byte(rnd.Uint32())
+				}
+			case "bits":
+				for range 8 {
+					page[rnd.IntN(256)] ^= 1 << rnd.IntN(8)
+				}
+			}
+			reopen(t, dir, fmt.Sprintf("%s at %d", kind, at), bad)
+		}
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	content, err := os.ReadFile("testdata/v1.db")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, at := range []int{0, 16, 64, 4096, 8192, 8200, 8210, 12290, 12300} {
+		f.Add([]byte{byte(at >> 8), byte(at), 0xff})
+	}
+	f.Fuzz(func(t *testing.T, flips []byte) {
+		bad := append([]byte(nil), content...)
+		for ; len(flips) >= 3; flips = flips[3:] { // where (two bytes) and what
+			bad[(int(flips[0])<<8|int(flips[1]))%len(bad)] ^= flips[2]
+		}
+		reopen(t, t.TempDir(), "flipped", bad)
+	})
+}

@@ -1,0 +1,315 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bberrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// Version is the format that this release writes.
+const Version = 1
+
+// ErrLocked says that another agent has the store open.
+var ErrLocked = errors.New("another berth is running with this state directory")
+
+var (
+	bucketBerth = []byte("berth")
+	bucketPods  = []byte("pods")
+	keyApp      = []byte("app")
+	keyVersion  = []byte("version")
+)
+
+// Options is what Open needs. Path and Log must be given.
+type Options struct {
+	Path    string        // of the file; its directory is made if absent, and locked
+	Log     *slog.Logger  // state changes only, never content
+	Reserve int64         // bytes allocated in advance; default 4 MiB, negative: none
+	Delay   time.Duration // how long Put waits for company; default 200 ms
+	Retry   time.Duration // between tries while the disk is full; default 5 s
+}
+
+// SetAside tells of a store that could not be used and was renamed.
+type SetAside struct {
+	Path   string // where it is now
+	Reason string // one sentence for the user
+}
+
+func (s SetAside) String() string { return s.Reason + "; kept as " + s.Path }
+
+// Open opens or makes the store. A store that is damaged, alien or of a newer
+// version is set aside and a fresh one begun; the second result then says so.
+// On a full or read-only disk the store begins in memory: see Degraded. The
+// error is ErrLocked, or says why Path can never be used.
+func Open(o Options) (*Store, *SetAside, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Reserve == 0 {
+		o.Reserve = 4 << 20
+	}
+	if o.Delay == 0 {
+		o.Delay = 200 * time.Millisecond
+	}
+	if o.Retry == 0 {
+		o.Retry = 5 * time.Second
+	}
+	s := newStore(o)
+	f, aside, err := openFile(o)
+	switch {
+	case err == nil:
+		s.file = f
+	case transient(err):
+		s.degraded = err.Error()
+		o.Log.Warn("The local store is kept in memory only", "path", o.Path, "reason", err)
+	default:
+		return nil, nil, fmt.Errorf("open store %s: %w", o.Path, err)
+	}
+	return s, aside, nil
+}
+
+// file is an open store file: the lock on its directory and the database.
+type file struct {
+	dir *os.File // holds the lock
+	db  *bbolt.DB
+}
+
+func (f *file) close() error {
+	err := f.db.Close()
+	return errors.Join(err, f.dir.Close())
+}
+
+// transient reports whether the cause may go away without a hand.
+func transient(err error) bool {
+	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func openFile(o Options) (*file, *SetAside, error) {
+	dir := filepath.Dir(o.Path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, aside, err := openLocked(o, d)
+	if err != nil {
+		return nil, aside, errors.Join(err, d.Close())
+	}
+	return f, aside, nil
+}
+
+// openLocked takes the lock first: a file that another agent is writing to must
+// not be judged, let alone be renamed.
+func openLocked(o Options, dir *os.File) (*file, *SetAside, error) {
+	if err := lock(dir); err != nil {
+		return nil, nil, err
+	}
+	var aside *SetAside
+	db, err := openDB(o.Path)
+	if unusable, ok := errors.AsType[*unusableError](err); ok {
+		if aside, err = setAside(o.Path, unusable, time.Now()); err != nil {
+			return nil, nil, err
+		}
+		if err := dir.Sync(); err != nil {
+			return nil, aside, err
+		}
+		db, err = openDB(o.Path)
+	}
+	if err != nil {
+		return nil, aside, err
+	}
+	if err := reserve(o.Path, o.Reserve); err != nil {
+		// Only an advance: writing goes on as long as there is space.
+		o.Log.Debug("No space reserved for the local store", "path", o.Path, "reason", err)
+	}
+	return &file{dir: dir, db: db}, aside, nil
+}
+
+// patience is how long a lock is waited for. An agent that was killed a moment
+// ago may have left a child between fork and exec, which still holds it.
+const patience = time.Second
+
+func lock(dir *os.File) error {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("lock %s: %w", dir.Name(), err)
+		case time.Now().After(end):
+			return ErrLocked
+		}
+	}
+}
+
+// unusableError says why a store must be set aside.
+type unusableError struct {
+	kind   string // damaged, alien or newer: part of the new name
+	reason string
+}
+
+func (e *unusableError) Error() string { return e.reason }
+
+func damaged(format string, args ...any) *unusableError {
+	return &unusableError{"damaged", "the store is damaged: " + fmt.Sprintf(format, args...)}
+}
+
+// setAside renames the file to a name that is free and tells what and when.
+func setAside(path string, why *unusableError, now time.Time) (*SetAside, error) {
+	base := fmt.Sprintf("%s.%s-%s", path, why.kind, now.UTC().Format("20060102T150405Z"))
+	for i := range 1000 {
+		to := base
+		if i > 0 {
+			to += "-" + strconv.Itoa(i)
+		}
+		if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.Rename(path, to); err != nil {
+			return nil, fmt.Errorf("set %s aside: %w", path, err)
+		}
+		return &SetAside{Path: to, Reason: why.reason}, nil
+	}
+	return nil, fmt.Errorf("set %s aside: too many are there already", path)
+}
+
+// openDB opens the database and proves that it can be read and is ours, or
+// says with an unusableError why not.
+func openDB(path string) (db *bbolt.DB, err error) {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("not a regular file: %s", st.Mode().Type())
+	case st.Size() == 0: // made by an agent that died at once, or on a full disk
+	default:
+		if err := verify(path); err != nil {
+			return nil, err
+		}
+	}
+	fresh := st == nil || st.Size() == 0
+	err = guard(func() error {
+		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
+			Timeout: patience, FreelistType: bbolt.FreelistMapType, NoStatistics: true,
+			NoFreelistSync: true}) // what is free follows from what is not: one thing less to be torn
+		return err
+	})
+	switch {
+	case errors.Is(err, bberrors.ErrTimeout):
+		return nil, ErrLocked
+	case err != nil && fresh:
+		return nil, errors.Join(err, os.Remove(path)) // half made by us, just now
+	case err != nil && !transient(err) && !isPathError(err):
+		return nil, damaged("%s", err)
+	case err != nil:
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	if !fresh {
+		err = guard(func() error { fresh, err = check(db); return err })
+	}
+	if fresh && err == nil {
+		err = db.Update(begin)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	db.AllocSize = 1 << 20
+	return db, nil
+}
+
+func isPathError(err error) bool {
+	_, ok := errors.AsType[*fs.PathError](err)
+	return ok
+}
+
+// begin writes what makes an empty database ours.
+func begin(tx *bbolt.Tx) error {
+	b, err := tx.CreateBucketIfNotExists(bucketBerth)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.CreateBucketIfNotExists(bucketPods); err != nil {
+		return err
+	}
+	return errors.Join(b.Put(keyApp, []byte("berth")), b.Put(keyVersion, []byte(strconv.Itoa(Version))))
+}
+
+// check tells whose store it is. empty: whoever made it died before it was ours.
+func check(db *bbolt.DB) (empty bool, err error) {
+	err = db.View(func(tx *bbolt.Tx) error {
+		if k, _ := tx.Cursor().First(); k == nil {
+			empty = true
+			return nil
+		}
+		return checkOwner(tx)
+	})
+	return empty, err
+}
+
+// checkOwner tells our stores from alien and newer ones.
+func checkOwner(tx *bbolt.Tx) error {
+	b := tx.Bucket(bucketBerth)
+	if b == nil || string(b.Get(keyApp)) != "berth" {
+		return &unusableError{"alien", "the store was not written by berth"}
+	}
+	v, err := strconv.Atoi(string(b.Get(keyVersion)))
+	switch {
+	case err != nil || v < 1 || tx.Bucket(bucketPods) == nil:
+		return damaged("it does not say its version")
+	case v > Version:
+		return &unusableError{"newer", fmt.Sprintf("the store has version %d and this berth knows versions up to %d", v, Version)}
+	}
+	return nil
+}
+
+// guard runs f so that a memory fault or panic on a damaged file becomes an
+// error. The file is mapped: what somebody cuts off it is a fault when it is read.
+func guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = damaged("%v", r)
+		}
+	}()
+	return f()
+}
+
+// reserve allocates disk space in advance, so that a disk that fills up later
+// does not at once stop the store.
+func reserve(path string, size int64) error {
+	if size < 0 {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // nothing was written through it
+	st, err := f.Stat()
+	if err != nil || st.Size() >= size {
+		return err
+	}
+	return unix.Fallocate(int(f.Fd()), 0, 0, size)
+}

@@ -1,0 +1,186 @@
+package checkpoint
+
+import (
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// Record is what is kept of one pod. It is handed over by reference: neither it
+// nor what it points to may be changed after Put.
+type Record struct {
+	Pod      *corev1.Pod  // the last wish
+	Verdict  plan.Verdict // asked once per UID, also over restarts
+	Memory   plan.Memory
+	Objects  plan.Objects // the ConfigMaps and Secrets that the pod names
+	Timeline []byte       // as report.Timeline writes it; nil: none
+	BootID   string       // of the boot in which the record was made
+}
+
+// The parts of a record, each a key of the pod's bucket. They change at
+// different times, so they are written apart.
+const (
+	partPod      = "pod"
+	partVerdict  = "verdict"
+	partMemory   = "memory"
+	partObjects  = "objects"
+	partTimeline = "timeline"
+	partBoot     = "boot"
+)
+
+// part is one encoded part of a record.
+type part struct {
+	key   string
+	value []byte
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal puts the checksum in front of b.
+func seal(b []byte) []byte {
+	out := make([]byte, 4, 4+len(b))
+	binary.BigEndian.PutUint32(out, crc32.Checksum(b, castagnoli))
+	return append(out, b...)
+}
+
+// unseal checks and takes off the checksum. The result is a part of b.
+func unseal(b []byte) ([]byte, error) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+		return nil, errors.New("checksum does not match")
+	}
+	return b[4:], nil
+}
+
+// objectJSON is one element of the written form of plan.Objects.
+type objectJSON struct {
+	Kind      plan.RefKind      `json:"kind"`
+	Name      string            `json:"name"`
+	Version   string            `json:"version,omitempty"`
+	Missing   bool              `json:"missing,omitempty"`
+	Err       string            `json:"error,omitempty"`
+	ConfigMap *corev1.ConfigMap `json:"configMap,omitempty"`
+	Secret    *corev1.Secret    `json:"secret,omitempty"`
+}
+
+func objectList(objects plan.Objects) []objectJSON {
+	list := make([]objectJSON, 0, len(objects))
+	for ref, o := range objects {
+		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,
+			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret})
+	}
+	slices.SortFunc(list, func(a, b objectJSON) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// sameObjects compares by version, which changes whenever the content does.
+func sameObjects(a, b plan.Objects) bool {
+	return maps.EqualFunc(a, b, func(x, y plan.Object) bool { return x.Version == y.Version })
+}
+
+func objectMap(list []objectJSON) plan.Objects {
+	if len(list) == 0 {
+		return nil
+	}
+	objects := make(plan.Objects, len(list))
+	for _, o := range list {
+		objects[plan.Ref{Kind: o.Kind, Name: o.Name}] = plan.Object{
+			Version:   plan.Version{Version: o.Version, Missing: o.Missing, Err: o.Err},
+			ConfigMap: o.ConfigMap, Secret: o.Secret,
+		}
+	}
+	return objects
+}
+
+// encode returns the parts of r that differ from before, the record last
+// written for the pod, in a fixed order. A part without content has a nil
+// value: its key is to be deleted.
+func encode(r, before Record) ([]part, error) {
+	if r.Pod == nil {
+		return nil, errors.New("a record needs a pod")
+	}
+	var parts []part
+	for _, p := range []struct {
+		key        string
+		same, none bool
+		v          func() any
+	}{
+		{partPod, r.Pod == before.Pod, false, func() any { return r.Pod }},
+		{partVerdict, false, r.Verdict == plan.Verdict{}, func() any { return r.Verdict }},
+		{partMemory, false, false, func() any { return r.Memory }},
+		{partObjects, before.Pod != nil && sameObjects(r.Objects, before.Objects), len(r.Objects) == 0,
+			func() any { return objectList(r.Objects) }},
+		{partBoot, false, r.BootID == "", func() any { return r.BootID }},
+	} {
+		if p.same {
+			continue
+		}
+		if p.none {
+			parts = append(parts, part{key: p.key})
+			continue
+		}
+		b, err := json.Marshal(p.v())
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", p.key, err)
+		}
+		parts = append(parts, part{p.key, seal(b)})
+	}
+	t := part{key: partTimeline}
+	if len(r.Timeline) > 0 {
+		t.value = seal(r.Timeline)
+	}
+	return append(parts, t), nil
+}
+
+// decode reads the parts of one pod; get returns nil for a part that is absent.
+// All parts but the timeline must be whole: half a record could bring an ended
+// pod back to life.
+func decode(get func(key string) []byte) (Record, error) {
+	var r Record
+	var objects []objectJSON
+	for _, p := range []struct {
+		key  string
+		into any
+	}{
+		{partPod, &r.Pod}, {partVerdict, &r.Verdict}, {partMemory, &r.Memory},
+		{partObjects, &objects}, {partBoot, &r.BootID},
+	} {
+		if err := decodePart(get(p.key), p.into); err != nil {
+			return Record{}, fmt.Errorf("%s: %w", p.key, err)
+		}
+	}
+	if r.Pod == nil {
+		return Record{}, errors.New("pod: absent")
+	}
+	r.Objects = objectMap(objects)
+	if raw := get(partTimeline); raw != nil {
+		if b, err := unseal(raw); err == nil {
+			r.Timeline = slices.Clone(b)
+		}
+	}
+	return r, nil
+}
+
+func decodePart(raw []byte, into any) error {
+	if raw == nil {
+		return nil
+	}
+	b, err := unseal(raw)
+	if err != nil {
+		return err
+	}
+	if json.Unmarshal(b, into) != nil {
+		return errors.New("cannot be decoded") // the decoder's words may quote a Secret
+	}
+	return nil
+}

@@ -1,0 +1,452 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/bbolt"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write testdata/v1.db")
+
+// record makes a record with something in every part.
+func record(name string) Record {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return Record{
+		Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name)},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "b:1"}}}},
+		Verdict: plan.Verdict{State: plan.OK, Reason: "R", Message: "m"},
+		Memory: plan.Memory{
+			End:      &plan.End{Reason: "Deleted", Grace: 3 * time.Second, At: at},
+			Restarts: map[string]plan.Restart{"a": {Count: 2, Next: 3, Until: at}},
+			Phase:    corev1.PodRunning, Started: at,
+			Exits: map[string]plan.Container{"a": {ID: "c1", State: plan.Exited, ExitCode: 7, FinishedAt: at}},
+			IPs:   []string{"10.0.0.1"},
+		},
+		Objects: plan.Objects{
+			{Kind: plan.Secret, Name: "s"}: {Version: plan.Version{Version: "v1"},
+				Secret: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: map[string][]byte{"k": []byte("hunter2")}}},
+			{Kind: plan.ConfigMap, Name: "c"}: {Version: plan.Version{Missing: true}},
+		},
+		Timeline: []byte(`{"version":1,"spans":[]}`),
+		BootID:   "boot1",
+	}
+}
+
+func options(t *testing.T) Options {
+	return Options{Path: filepath.Join(t.TempDir(), "state", "berth.db"), Delay: time.Millisecond, Retry: 5 * time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+// open opens a store that must be usable.
+func open(t *testing.T, o Options) *Store {
+	t.Helper()
+	s, aside, err := Open(o)
+	if err != nil || aside != nil {
+		t.Fatalf("open: %v, set aside: %v", err, aside)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// run starts the owner; the result ends it and closes the store.
+func run(t *testing.T, s *Store) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return errors.Join(<-done, s.Close())
+	})
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+func load(t *testing.T, s *Store) map[types.UID]Record {
+	t.Helper()
+	got, err := s.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestRecordsComeBack(t *testing.T) {
+	o := options(t)
+	s := open(t, o)
+	stop := run(t, s)
+	s.Put("a", record("a"))
+	s.Put("b", record("old"))
+	s.Put("b", record("b"))
+	bare := Record{Pod: record("c").Pod}
+	s.Put("c", bare)
+	s.Put("d", record("d"))
+	s.Delete("d")
+	s.Delete("never was")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	got := load(t, open(t, o))
+	want := map[types.UID]Record{"a": record("a"), "b": record("b"), "c": bare}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	st, err := os.Stat(o.Path)
+	if err != nil || st.Mode().Perm() != 0o600 { // C7
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+}
+
+func TestPartsAreDroppedWhenTheyEmpty(t *testing.T) {
+	o := options(t)
+	s := open(t, o)
+	stop := run(t, s)
+	if err := s.Sync(t.Context(), "a", record("a")); err != nil {
+		t.Fatal(err)
+	}
+	less := Record{Pod: record("a").Pod, Memory: plan.Memory{Phase: corev1.PodFailed}}
+	if err := s.Sync(t.Context(), "a", less); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(map[types.UID]Record{"a": less}, load(t, open(t, o))); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSyncedIsReadableWhileTheStoreIsOpen(t *testing.T) { // C2
+	s := open(t, options(t))
+	run(t, s)
+	for i := range 20 {
+		uid := types.UID(fmt.Sprint(i))
+		if err := s.Sync(t.Context(), uid, record(string(uid))); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := load(t, s)[uid]; !ok {
+			t.Fatalf("%s was synced and is not there", uid)
+		}
+	}
+}
+
+func TestManySyncsShareCommits(t *testing.T) {
+	s := open(t, options(t))
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			if err := s.Sync(t.Context(), types.UID(fmt.Sprint(i)), record("a")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "everybody waits", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.waiters) == 100 })
+	before := commits(t, s)
+	run(t, s)
+	all.Wait()
+	if n := commits(t, s) - before; n != 1 {
+		t.Errorf("%d commits for 100 waiting, want 1", n)
+	}
+}
+
+// commits returns the number of commits so far.
+func commits(t *testing.T, s *Store) int {
+	t.Helper()
+	n := 0
+	err := s.file.db.View(func(tx *bbolt.Tx) error { n = tx.ID(); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestTheSameAgainIsNotWritten(t *testing.T) {
+	s := open(t, options(t))
+	run(t, s)
+	r := record("a")
+	if err := s.Sync(t.Context(), "a", r); err != nil {
+		t.Fatal(err)
+	}
+	before := commits(t, s)
+	for range 3 {
+		if err := s.Sync(t.Context(), "a", r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := commits(t, s) - before; n != 0 {
+		t.Errorf("%d commits for nothing new", n)
+	}
+}
+
+func TestPutNeverWaits(t *testing.T) { // C1
+	s := open(t, options(t)) // nobody writes
+	for i := range 10000 {
+		s.Put(types.UID(fmt.Sprint(i%10)), record("a"))
+		s.Delete("b")
+		s.Degraded()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Sync(ctx, "a", record("a")); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTwoAgentsCannotShareAStore(t *testing.T) { // C6
+	o := options(t)
+	open(t, o)
+	if _, aside, err := Open(o); !errors.Is(err, ErrLocked) || aside != nil {
+		t.Errorf("got %v and %v, want ErrLocked", err, aside)
+	}
+	if _, err := os.Stat(o.Path); err != nil {
+		t.Errorf("the store is gone: %v", err)
+	}
+}
+
+func TestStoresThatAreNotOursAreSetAside(t *testing.T) { // C3
+	bolt := func(fill func(*bbolt.Tx) error) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			db, err := bbolt.Open(path, 0o600, nil)
+			if err == nil {
+				err = errors.Join(db.Update(fill), db.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	text := func(s string) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tests := []struct {
+		name, kind, want string
+		make             func(t *testing.T, path string)
+	}{
+		{"some text", "alien", "was not written by berth", text("hello")},
+		{"some long text", "alien", "was not written by berth", text(strings.Repeat("hello", 10000))},
+		{"another program's bbolt", "alien", "was not written by berth", bolt(func(tx *bbolt.Tx) error {
+			_, err := tx.CreateBucket([]byte("x"))
+			return err
+		})},
+		{"a newer version", "newer", "has version 2 and this berth knows versions up to 1", bolt(func(tx *bbolt.Tx) error {
+			return errors.Join(begin(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("2")))
+		})},
+		{"a version that is no number", "damaged", "does not say its version", bolt(func(tx *bbolt.Tx) error {
+			return errors.Join(begin(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("x")))
+		})},
+		{"no pods", "damaged", "does not say its version", bolt(func(tx *bbolt.Tx) error {
+			return errors.Join(begin(tx), tx.DeleteBucket(bucketPods))
+		})},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			o := options(t)
+			if err := os.MkdirAll(filepath.Dir(o.Path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			tt.make(t, o.Path)
+			before, err := os.ReadFile(o.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, aside, err := Open(o)
+			if err != nil || aside == nil {
+				t.Fatalf("open: %v, set aside: %v", err, aside)
+			}
+			if !strings.Contains(aside.String(), tt.want) || !strings.HasPrefix(aside.Path, o.Path+"."+tt.kind+"-") {
+				t.Errorf("got %s", aside)
+			}
+			after, err := os.ReadFile(aside.Path)
+			if err != nil || !bytes.Equal(before, after) {
+				t.Errorf("what was set aside has changed: %v", err)
+			}
+			stop := run(t, s)
+			if err := s.Sync(t.Context(), "a", record("a")); err != nil {
+				t.Error(err)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPathsThatCanNeverBeUsed(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, filepath.Join(file, "berth.db")} {
+		if _, _, err := Open(Options{Path: path}); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestHalfMadeStoresAreFinished(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		make func(path string) error
+	}{
+		{"an empty file", func(path string) error { return os.WriteFile(path, nil, 0o600) }},
+		{"an empty database", func(path string) error {
+			db, err := bbolt.Open(path, 0o600, nil)
+			if err != nil {
+				return err
+			}
+			return db.Close()
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := options(t)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(o.Path), 0o700), tt.make(o.Path)); err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, o)
+			run(t, s)
+			if err := s.Sync(t.Context(), "a", record("a")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestDamagedRecordCostsItselfOnly(t *testing.T) { // C4
+	o := options(t)
+	s := open(t, o)
+	stop := run(t, s)
+	for _, uid := range []types.UID{"a", "b", "c", "d", "e"} {
+		s.Put(uid, record(string(uid)))
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bbolt.Open(o.Path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		pods := tx.Bucket(bucketPods)
+		return errors.Join(
+			pods.Bucket([]byte("a")).Put([]byte(partMemory), []byte("xxxxrubbish")),
+			pods.Bucket([]byte("b")).Delete([]byte(partPod)),
+			pods.Bucket([]byte("c")).Put([]byte(partTimeline), []byte("x")),
+			pods.Bucket([]byte("d")).Put([]byte(partObjects), seal([]byte(`[{"secret": "hunter2"}]`))),
+		)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s = open(t, o)
+	got := load(t, s)
+	c := record("c")
+	c.Timeline = nil // of a timeline only the timeline is lost
+	if d := cmp.Diff(map[types.UID]Record{"c": c, "e": record("e")}, got); d != "" {
+		t.Error(d)
+	}
+	for _, want := range []string{"uid=a", "memory: checksum does not match", "uid=b", "pod: absent", "uid=d", "objects: cannot be decoded"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, log.String())
+		}
+	}
+	if strings.Contains(log.String(), "hunter2") {
+		t.Error("the log has a secret")
+	}
+	if err := run(t, s)(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(load(t, open(t, o))); n != 2 {
+		t.Errorf("%d records after the damaged ones were dropped, want 2", n)
+	}
+}
+
+// copyGolden puts the golden store where it may be written to.
+func copyGolden(t *testing.T, o Options) {
+	t.Helper()
+	b, err := os.ReadFile("testdata/v1.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Dir(o.Path), 0o700), os.WriteFile(o.Path, b, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheFirstReleasesStoreIsRead(t *testing.T) {
+	if *rewrite {
+		o := options(t)
+		o.Path, o.Reserve = filepath.Join(t.TempDir(), "v1.db"), -1
+		s := open(t, o)
+		stop := run(t, s)
+		s.Put("a", record("a"))
+		s.Put("b", record("b"))
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(o.Path)
+		if err := errors.Join(err, os.MkdirAll("testdata", 0o755), os.WriteFile("testdata/v1.db", b, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := options(t)
+	copyGolden(t, o)
+	got := load(t, open(t, o))
+	if d := cmp.Diff(map[types.UID]Record{"a": record("a"), "b": record("b")}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestRecordThatCannotBeEncodedHoldsNobodyUp(t *testing.T) {
+	s := open(t, options(t))
+	run(t, s)
+	s.Put("bad", Record{})
+	s.Put("", record("x"))
+	if err := s.Sync(t.Context(), "a", record("a")); err != nil {
+		t.Fatal(err)
+	}
+	if got := load(t, s); len(got) != 1 {
+		t.Errorf("%d records", len(got))
+	}
+}

@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+// News is what one step of following the board brings. One of its fields is set.
+type News struct {
+	Added, Modified, Gone *Snapshot
+	Synced                bool // all that was there at first has been told
+}
+
+// Follow tells every pod of the board, and then what changes, until ctx ends or
+// tell fails with the error that it returns. Several changes of a pod may be
+// told as one.
+func (b *Board) Follow(ctx context.Context, tell func(News) error) error {
+	changed, stop := b.Changes()
+	defer stop()
+	told := map[types.UID]*Snapshot{}
+	for first := true; ; first = false {
+		for _, n := range b.newer(told) {
+			if err := tell(n); err != nil {
+				return err
+			}
+		}
+		if first {
+			if err := tell(News{Synced: true}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// newer returns what the board has otherwise than told, and brings told up to
+// date.
+func (b *Board) newer(told map[types.UID]*Snapshot) (out []News) {
+	now := map[types.UID]bool{}
+	for _, s := range b.All() {
+		uid := s.Pod.UID
+		now[uid] = true
+		was, known := told[uid]
+		told[uid] = s
+		switch {
+		case !known:
+			out = append(out, News{Added: s})
+		case was != s:
+			out = append(out, News{Modified: s})
+		}
+	}
+	for uid, s := range told {
+		if !now[uid] {
+			delete(told, uid)
+			out = append(out, News{Gone: s})
+		}
+	}
+	return out
+}
+
+// Instance returns an instance of a container: the newest or, with previous,
+// the one that ended before it. A container that has ended and was started
+// again before is its own previous one where the runtime keeps no older. The
+// error says in the user's words that there is none.
+func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) {
+	var ks []plan.Container
+	for _, k := range s.Seen.Containers {
+		if k.Name == name {
+			ks = append(ks, k)
+		}
+	}
+	pod := s.Pod.Namespace + "/" + s.Pod.Name
+	switch {
+	case len(ks) == 0:
+		return plan.Container{}, fmt.Errorf("container %q in pod %q has not been started yet", name, pod)
+	case !previous:
+		return ks[0], nil
+	case len(ks) > 1:
+		return ks[1], nil
+	case !ks[0].Live() && ks[0].Attempt > 0:
+		return ks[0], nil
+	}
+	return plan.Container{}, fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
+}

@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"sync"
+	"time"
+
+	"berth/agent/plan"
+)
+
+// Meters are told what is measured, from many goroutines; a nil field is not
+// told.
+type Meters struct {
+	Pass       func(time.Duration)                 // one pass
+	Action     func(stage string, d time.Duration) // one action, or one look (stage prepare)
+	Ended      func(plan.Outcome)                  // one action, good, bad or called off
+	Started    func(total, overhead time.Duration) // pod first seen → Running; without pulls and what changes the runtime
+	Rejected   func(reason string)                 // a pod may not run here
+	Audit      func()                              // one comparison with all that the runtime has
+	Divergence func()                              // the audit found what nothing had told
+	Missed     func()                              // the stream of the runtime's events was interrupted
+}
+
+func (m Meters) passed(d time.Duration) {
+	if m.Pass != nil {
+		m.Pass(d)
+	}
+}
+
+func (m Meters) acted(stage string, d time.Duration) {
+	if m.Action != nil {
+		m.Action(stage, d)
+	}
+}
+
+func (m Meters) ended(r plan.Outcome) {
+	if m.Ended != nil {
+		m.Ended(r)
+	}
+}
+
+func (m Meters) started(total, overhead time.Duration) {
+	if m.Started != nil {
+		m.Started(total, overhead)
+	}
+}
+
+func (m Meters) rejected(reason string) {
+	if m.Rejected != nil {
+		m.Rejected(reason)
+	}
+}
+
+func (m Meters) audited() { tick(m.Audit) }
+
+func (m Meters) diverged() { tick(m.Divergence) }
+
+func (m Meters) missed() { tick(m.Missed) }
+
+func tick(f func()) {
+	if f != nil {
+		f()
+	}
+}
+
+// stopwatch adds up the time during which at least one of many things is under
+// way: two at once count once.
+type stopwatch struct {
+	mu    sync.Mutex
+	n     int
+	since time.Time
+	sum   time.Duration
+}
+
+// begin begins one thing; the function that it returns ends it.
+func (s *stopwatch) begin() (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == 0 {
+		s.since = time.Now()
+	}
+	s.n++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.n--
+		if s.n == 0 {
+			s.sum += time.Since(s.since)
+		}
+	}
+}
+
+// total is the sum so far.
+func (s *stopwatch) total() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n > 0 {
+		return s.sum + time.Since(s.since)
+	}
+	return s.sum
+}

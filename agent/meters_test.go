@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+func TestStopwatchCountsWhatOverlapsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stopwatch
+		time.Sleep(time.Second)
+		one := s.begin()
+		time.Sleep(2 * time.Second)
+		two := s.begin()
+		time.Sleep(3 * time.Second)
+		one()
+		time.Sleep(4 * time.Second)
+		if got := s.total(); got != 9*time.Second {
+			t.Errorf("%v while one is under way", got)
+		}
+		two()
+		time.Sleep(time.Second)
+		if got := s.total(); got != 9*time.Second {
+			t.Errorf("%v in the end", got)
+		}
+	})
+}
+
+func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.h.takes = takes(map[string]time.Duration{"pull uid-p/a": time.Minute, "mount uid-p/conf": 70 * time.Second})
+		pod := withConfigMap(podOf("p", "a"), "c")
+		r.have(map[string]string{"c": "1"})
+		w := r.start(pod)
+		r.until(2*time.Minute, "it runs", r.isRunning(pod))
+		if got := time.Duration(r.overhead.Load()).Round(time.Second); got != 10*time.Second {
+			t.Errorf("overhead %v, of which the mount takes 10 s after the pull", got)
+		}
+		ctx, end := w.span(t.Context(), "build-run", "start/a", "")
+		before := w.making.total()
+		for call, takes := range map[string]time.Duration{"ContainerStatus": time.Hour, "StartContainer": time.Second} {
+			ended := CallSpan(ctx, call)
+			time.Sleep(takes)
+			ended(nil)
+		}
+		end(nil)
+		if got := w.making.total() - before; got != time.Second {
+			t.Errorf("%v of runtime calls", got)
+		}
+	})
+}
+
+func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		var mu sync.Mutex
+		n := map[string]int{}
+		count := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			n[what]++
+		}
+		counted := func(what string) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return n[what]
+		}
+		l := live(t, h, roomyNode(), nil, "file")
+		l.a.Meters = Meters{ // before there are workers
+			Audit: func() { count("audit") }, Missed: func() { count("missed") }, Rejected: func(r string) { count(r) },
+			Ended: func(r plan.Outcome) { count(r.Action.Key().Verb) },
+		}
+		pod, elsewhere := podOf("p", "a"), podOf("q", "a")
+		elsewhere.Spec.NodeSelector = map[string]string{"no": "such"}
+		l.want("file", pod, elsewhere)
+		l.until(time.Second, "p runs", l.runs(pod))
+		time.Sleep(10 * time.Minute)
+		if got := counted("audit"); got != 13 {
+			t.Errorf("%d audits in 10 minutes", got)
+		}
+		if n := counted("NodeAffinity"); n != 1 {
+			t.Errorf("%d rejections", n)
+		}
+		if run, start := counted("run"), counted("start"); run != 1 || start != 1 {
+			t.Errorf("%d sandboxes, %d containers started", run, start)
+		}
+		if n := counted("missed"); n != 0 {
+			t.Errorf("%d streams lost in peace", n)
+		}
+		l.hints("", Hint{Bare: true})
+		l.hints("", Hint{Listed: &Adopted{}}) // polled: there was no stream
+		l.until(time.Second, "the lost stream", func() bool { return counted("missed") == 1 })
+		l.leaving()
+	})
+}
+
+func TestFailureIsLoggedOnceAtItsLevel(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		var log bytes.Buffer
+		w := &worker{book: newBook(), log: slog.New(slog.NewTextHandler(&log, nil)), tell: func(_ *corev1.Pod, why plan.Reason) { r.told = append(r.told, why) }}
+		broken := errors.New("it is broken")
+		for _, row := range []struct {
+			action      plan.Action
+			err         error
+			told        int
+			level, text string // of the lines; empty: none
+			lines       int
+		}{
+			{plan.PullImage{Container: "a", Image: "x"}, broken, 2, "WARN", `reason=Failed on=a op=pull/a`, 1},
+			{plan.RunSandbox{}, broken, 1, "WARN", `reason=FailedCreatePodSandBox op=run/sandbox`, 1},
+			{plan.RemoveSandbox{ID: "s"}, broken, 0, "WARN", `msg=action op=remove/s`, 1},
+			{plan.RemoveSandbox{ID: "s"}, &plan.Error{Kind: plan.Canceled, Err: broken}, 0, "", "", 0},
+			{plan.StartContainer{Name: "a"}, nil, 2, "INFO", `reason=Started on=a`, 2},
+		} {
+			log.Reset()
+			r.told = nil
+			w.report(plan.Outcome{Action: row.action, Err: row.err})
+			if n := strings.Count(log.String(), "\n"); n != row.lines || strings.Count(log.String(), "level="+row.level) != n && n > 0 ||
+				!strings.Contains(log.String(), row.text) || strings.Contains(log.String(), `on=""`) || len(r.told) != row.told {
+				t.Errorf("%s, %v: told %d, log:\n%s", row.action.Key(), row.err, len(r.told), log.String())
+			}
+		}
+	})
+}

@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"context"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// Stages are the five stages of a pass. Each is a struct of its own that knows
+// the adapters it needs and nothing of workers.
+type Stages struct {
+	Prepare   Prepare
+	Admit     Admit
+	Configure Configure
+	Cleanup   Cleanup
+	BuildRun  BuildRun
+}
+
+// pass is one walk through the five stages. It never waits: what takes time
+// runs on goroutines of its own, and its end is an input of the next pass.
+func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
+	b := w.book
+	began := w.now()
+
+	objs := w.objects.Of(b.wish.Pod) // 1 prepare: what the worker does not know by itself
+	b.referred(versions(objs))
+	b.seen.Network = w.stages.Prepare.network()
+
+	if !w.asked && !b.over() && b.verdict.State != plan.Rejected { // 2 admit
+		w.asked = true
+		w.stages.Admit.ask(w.room, b, w.adopted(), w.judged)
+	}
+
+	before := b.memory.Phase
+	p := plan.Decide(b.input(began, w.limits))
+	for _, r := range b.decided(p, began) {
+		if r.Detail != "" || r.Event != "" { // else the verdict is on its way: nothing that users could read
+			w.say(b.wish.Pod, r)
+		}
+	}
+	w.timeWaits(began)
+	if before == corev1.PodPending && p.Status.Phase == corev1.PodRunning {
+		total := began.Sub(p.Memory.Started)
+		w.meters.started(total, max(0, total-w.making.total()))
+	}
+	w.remember(p)
+	for _, key := range p.Cancel {
+		if cancel, ok := w.cancels[key]; ok {
+			cancel()
+		}
+	}
+	on := ground{pod: b.wish.Pod, seen: b.seen, objects: objs}
+	for _, a := range p.Configure { // 3 configure
+		w.begin(ctx, "configure", a, func(ctx context.Context, _ *plan.Outcome) error {
+			return w.stages.Configure.do(ctx, on, a)
+		})
+	}
+	endOnDisk := w.beforeDestroying(p)
+	for _, a := range p.Cleanup { // 4 cleanup
+		w.begin(ctx, "cleanup", a, func(ctx context.Context, out *plan.Outcome) error {
+			endOnDisk(ctx)
+			return w.stages.Cleanup.do(ctx, on, a, out)
+		})
+	}
+	for _, a := range p.BuildRun { // 5 build-run
+		w.begin(ctx, "build-run", a, func(ctx context.Context, out *plan.Outcome) error {
+			return w.stages.BuildRun.do(ctx, on, a, out)
+		})
+	}
+	w.settled(p)
+	w.publish(snapshotOf(b, p, began))
+	w.meters.passed(w.now().Sub(began))
+	return p.Wake, p.Done
+}
+
+// ground is what the actions of one plan stand on: the pod, what was seen and
+// the objects it names, as they were when the plan was made.
+type ground struct {
+	pod     *corev1.Pod
+	seen    plan.Observed
+	objects plan.Objects
+}
+
+// adopted reports whether something of the pod already runs here: proof that
+// it was admitted.
+func (w *worker) adopted() bool {
+	for _, s := range w.book.seen.Sandboxes {
+		if s.Ready {
+			return true
+		}
+	}
+	return false
+}
+
+// judged takes the room's answer.
+func (w *worker) judged(v plan.Verdict) { w.mail.put(func(p *post) { p.verdict = &v }) }
+
+// settled gives the start slot back when the pod has no more starts to make
+// soon, and its place when it is over or ends before it was let in. Each is
+// told once.
+func (w *worker) settled(p plan.Plan) {
+	b := w.book
+	if !w.asked || w.left {
+		return
+	}
+	in := b.verdict.State == plan.OK
+	switch {
+	case isTerminal(p.Status.Phase), p.Memory.End != nil && !in:
+		w.left = true
+		w.room.Release(b.wish.Pod.UID)
+	case in && !w.begun && len(p.BuildRun) == 0 && len(p.Configure) == 0 && !b.building():
+		w.begun = true
+		w.room.Started(b.wish.Pod.UID)
+	}
+}
+
+// keptState is what was handed to the store.
+type keptState struct {
+	wish    Wish
+	verdict plan.VerdictState // OK or Rejected; what is asked again is not kept
+	memory  plan.Memory
+}
+
+// remember saves what the plan asks to be kept, if it changed. No start waits
+// for it.
+func (w *worker) remember(p plan.Plan) {
+	now := keptState{wish: w.book.wish, memory: p.Memory}
+	if v := w.book.verdict.State; v == plan.OK || v == plan.Rejected {
+		now.verdict = v
+	}
+	if now.wish == w.kept.wish && now.verdict == w.kept.verdict && reflect.DeepEqual(now.memory, w.kept.memory) {
+		return
+	}
+	w.kept = now
+	w.keep(w.book.wish, w.book.verdict, p.Memory)
+}
+
+// onDisk is the writing of one end. All destructive actions wait for it, of
+// later passes too.
+type onDisk struct {
+	end   plan.End
+	begun atomic.Bool
+	over  chan struct{} // closed when written
+	write func(context.Context)
+}
+
+// wait returns once it is written, or ctx has ended. The first who waits writes.
+func (d *onDisk) wait(ctx context.Context) {
+	if !d.begun.Swap(true) {
+		d.write(ctx)
+		close(d.over)
+	}
+	select {
+	case <-d.over:
+	case <-ctx.Done():
+	}
+}
+
+// beforeDestroying returns what the first destructive action of an ending pod
+// waits for: that its end is on disk. Without it a restart could bring a pod
+// back that was already half gone.
+func (w *worker) beforeDestroying(p plan.Plan) func(context.Context) {
+	end := p.Memory.End
+	if len(p.Cleanup) == 0 || end == nil {
+		return func(context.Context) {}
+	}
+	if w.onDisk == nil || w.onDisk.end != *end {
+		wish, verdict := w.book.wish, w.book.verdict
+		w.onDisk = &onDisk{end: *end, over: make(chan struct{}), write: func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, syncBound)
+			defer cancel()
+			// A full or dying disk must not keep pods from ending; the store
+			// says so itself.
+			if err := w.sync(ctx, wish, verdict, p.Memory); err != nil {
+				w.log.Debug("end not on disk", "err", err)
+			}
+		}}
+	}
+	return w.onDisk.wait
+}
+
+const syncBound = 2 * time.Second

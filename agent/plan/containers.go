@@ -1,0 +1,356 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+// The containers of a pod, and what each waits for:
+//
+//	ephemeral ── as soon as there is a sandbox
+//	init 1 ─succeeded─► init 2 ─► … ─► mains, in spec order
+//	sidecar ──started──► next init; restarted for as long as the pod lives
+//
+// At most one start is under way: a container's postStart has ended before the
+// next one starts, as users of the field know it.
+
+// containers keeps every container of the pod as it should be.
+func (d *decider) containers(sb Sandbox) {
+	for _, c := range d.specs {
+		if c.kind == Ephemeral {
+			d.run(c, sb)
+		}
+	}
+	if !d.inits(sb) {
+		return
+	}
+	inOrder := false
+	for _, c := range d.specs {
+		if c.kind != Main {
+			continue
+		}
+		if _, seen := d.newest(c.Name); !seen && inOrder {
+			continue // an earlier one's image is on its way
+		}
+		inOrder = d.run(c, sb) == awaitsImage || inOrder
+	}
+}
+
+// inits walks the init chain and reports whether the mains may run.
+func (d *decider) inits(sb Sandbox) bool {
+	through := d.initialized(sb)
+	behind := d.behind(sb)
+	for i, c := range d.specs {
+		if c.kind != Init && c.kind != Sidecar {
+			continue
+		}
+		k, seen := d.newest(c.Name)
+		here := seen && k.SandboxID == sb.ID
+		if c.kind == Init {
+			if through || i < behind || here && k.State == Exited && k.ExitCode == 0 {
+				continue
+			}
+			d.run(c, sb)
+			return false
+		}
+		d.run(c, sb)
+		if !through && i >= behind && !(here && d.started(c, k)) {
+			return false
+		}
+	}
+	return true
+}
+
+// behind is the position of the last init container or sidecar that was made in
+// this sandbox. Those before it have succeeded or started once: an init
+// container of theirs is done with, and a sidecar that has crashed meanwhile
+// comes back without holding the others up.
+func (d *decider) behind(sb Sandbox) int {
+	for i, c := range slices.Backward(d.specs) {
+		if c.kind != Init && c.kind != Sidecar {
+			continue
+		}
+		if k, seen := d.newest(c.Name); seen && k.SandboxID == sb.ID {
+			return i
+		}
+	}
+	return 0
+}
+
+// initialized reports whether a main container was made in this sandbox: the
+// init chain is then behind it, whatever became of the init containers.
+func (d *decider) initialized(sb Sandbox) bool {
+	for _, c := range d.specs {
+		if c.kind != Main {
+			continue
+		}
+		for _, k := range d.byName[c.Name] {
+			if k.SandboxID == sb.ID {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// verdictOnRun is what run found out about a container.
+type verdictOnRun int
+
+const (
+	settled     verdictOnRun = iota // nothing to do, or it is being done
+	awaitsImage                     // it would start if a pull under way had ended
+)
+
+// run keeps one container as it should be.
+func (d *decider) run(c spec, sb Sandbox) verdictOnRun {
+	k, seen := d.newest(c.Name)
+	switch {
+	case !seen:
+		return d.start(c, sb, d.mem.Restarts[c.Name].Next)
+	case (k.State == Created || k.State == Running) && d.beingStarted(c.Name):
+		// created already, or its postStart hook is still under way
+	case k.State == Created: // left by an agent that died in between
+		d.cleanup(RemoveContainer{k.ID, k.Name})
+	case k.State == Unknown:
+		d.end(k, "ContainerStatusUnknown", d.Now.Add(d.grace()), d.grace())
+	case k.State == Running:
+		d.look(c, k)
+	case c.kind == Init && k.ExitCode == 0: // of an older sandbox: runs again
+		return d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
+	case d.mayRestart(c, k) && lost(k, sb):
+		d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
+	case d.mayRestart(c, k):
+		if until := d.backoff(c, k); d.Now.Before(until) {
+			d.why(Reason{
+				Code: "BackOff", On: c.Name, Until: until, Event: corev1.EventTypeWarning,
+				Detail: fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, d.fullName()),
+			})
+			d.wakeAt(until)
+			return settled
+		}
+		d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
+	}
+	return settled
+}
+
+// lost reports whether a container was lost with its sandbox, unseen by the
+// runtime: the node lost its power. That is no crash of the container.
+func lost(k Container, sb Sandbox) bool { return k.SandboxID != sb.ID && k.Reason == "Unknown" }
+
+// look judges a running container.
+func (d *decider) look(c spec, k Container) {
+	h, probed := d.Health[k.ID]
+	switch {
+	case (c.kind == Main || c.kind == Sidecar) && k.SpecHash != "" && k.SpecHash != podspec.SpecHash(c.Container):
+		r := d.mem.Restarts[k.Name]
+		r.Replaces = k.ID
+		d.mem.Restarts[k.Name] = r
+		d.end(k, "Changed", d.Now.Add(d.grace()), d.grace())
+	case d.Limits.Probing && probed && h.Dead:
+		g := d.probeGrace(c, h.Probe)
+		d.end(k, "Unhealthy", d.Now.Add(g), g)
+	case d.Limits.Probing:
+		d.probe(c, k, Probes{Startup: !h.Started, Readiness: true, Liveness: true})
+	}
+}
+
+// start asks for the container's image, then for the container.
+func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
+	if slices.ContainsFunc(d.byName[c.Name], Container.Live) {
+		return settled // an older instance lives, see collectDead
+	}
+	img := d.image(c, attempt)
+	if !img.ok {
+		if img.underWay {
+			return awaitsImage
+		}
+		return settled
+	}
+	if missing := d.missingEnv(c); missing != "" {
+		d.why(Reason{Code: "CreateContainerConfigError", On: c.Name, Detail: missing})
+		d.why(warning("Failed", c.Name, "Error: "+missing))
+		return settled
+	}
+	if d.starting() {
+		return settled
+	}
+	a := StartContainer{Name: c.Name, Kind: c.kind, SandboxID: sb.ID, ImageID: img.id, Attempt: attempt}
+	if !d.free(a) {
+		return settled
+	}
+	d.out.BuildRun = append(d.out.BuildRun, a)
+	if p, ok := d.Seen.Pulled[c.Name]; !ok || p.Attempt != attempt || p.Image != c.Image {
+		d.why(Reason{
+			Code: "Pulled", On: c.Name, Event: corev1.EventTypeNormal,
+			Detail: fmt.Sprintf("Container image %q already present on machine", c.Image),
+		})
+	}
+	return settled
+}
+
+// starting reports whether a start is under way or just asked for.
+func (d *decider) starting() bool {
+	for _, a := range d.Busy {
+		if _, ok := a.(StartContainer); ok {
+			return true
+		}
+	}
+	for _, a := range d.out.BuildRun {
+		if _, ok := a.(StartContainer); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// beingStarted reports whether the start of the named container is under way.
+func (d *decider) beingStarted(name string) bool {
+	_, busy := d.Busy[StartContainer{Name: name}.Key()]
+	return busy
+}
+
+// imageAnswer is what is known of a container's image in this call.
+type imageAnswer struct {
+	id           string
+	ok           bool
+	underWay     bool   // being pulled
+	code, detail string // waiting reason when it failed
+}
+
+// pullAhead asks for the images of containers that never ran, beside the
+// sandbox and the volumes.
+func (d *decider) pullAhead() {
+	d.cancel(func(a Action) bool {
+		p, ok := a.(PullImage)
+		return ok && !d.wants(p)
+	})
+	for _, c := range d.specs {
+		if _, seen := d.newest(c.Name); !seen {
+			d.image(c, d.mem.Restarts[c.Name].Next)
+		}
+	}
+}
+
+func (d *decider) wants(p PullImage) bool {
+	for _, c := range d.specs {
+		if c.Name == p.Container {
+			return c.Image == p.Image
+		}
+	}
+	return false
+}
+
+// image tells whether the container's image is there as its policy demands,
+// and asks for it otherwise.
+func (d *decider) image(c spec, attempt uint32) imageAnswer {
+	if a, asked := d.images[c.Name]; asked {
+		return a
+	}
+	a := d.askImage(c, attempt)
+	d.images[c.Name] = a
+	return a
+}
+
+func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
+	have, present := d.Seen.Images[c.Image]
+	pulled := d.Seen.Pulled[c.Name]
+	switch c.ImagePullPolicy {
+	case corev1.PullNever:
+		if present {
+			return imageAnswer{id: have.ID, ok: true}
+		}
+		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
+		d.why(Reason{Code: "ErrImageNeverPull", On: c.Name, Detail: msg, Event: corev1.EventTypeWarning})
+		return imageAnswer{code: "ErrImageNeverPull", detail: msg}
+	case corev1.PullAlways:
+		if pulled.ID != "" && pulled.Image == c.Image && pulled.Attempt == attempt {
+			return imageAnswer{id: pulled.ID, ok: true}
+		}
+	default:
+		if present {
+			return imageAnswer{id: have.ID, ok: true}
+		}
+	}
+	return d.pull(c, attempt)
+}
+
+// pull asks for a pull, unless one is under way or has failed a moment ago.
+func (d *decider) pull(c spec, attempt uint32) imageAnswer {
+	a := PullImage{Container: c.Name, Image: c.Image, Policy: c.ImagePullPolicy, Attempt: attempt}
+	f, failed := d.Failed[a.Key()]
+	if old, ok := f.Action.(PullImage); failed && ok && old.Image != c.Image {
+		failed = false
+	}
+	answer := imageAnswer{underWay: true}
+	if failed && f.Kind != Canceled { // it shows until the pull has ended
+		answer.code, answer.detail = backingOff(c, f)
+	}
+	if _, busy := d.Busy[a.Key()]; busy {
+		return answer
+	}
+	if failed && f.Kind != Canceled {
+		until := f.At.Add(doubled(d.Limits.PullBase, f.Count-1, d.Limits.PullMax))
+		if d.Now.Before(until) {
+			d.wakeAt(until)
+			return d.pullHeld(c, f, until)
+		}
+	}
+	d.out.BuildRun = append(d.out.BuildRun, a)
+	return answer
+}
+
+// pullHeld is the answer while a failed pull is held back: the error itself at
+// first, then the back-off, so that both can be seen.
+func (d *decider) pullHeld(c spec, f Failure, until time.Time) imageAnswer {
+	if shown := f.At.Add(d.Limits.PullBase / 5); d.Now.Before(shown) {
+		d.wakeAt(shown)
+		return imageAnswer{code: cmpOr(f.Reason, "ErrImagePull"), detail: f.Message}
+	}
+	code, detail := backingOff(c, f)
+	if code == "ImagePullBackOff" {
+		d.why(Reason{Code: "BackOff", On: c.Name, Detail: pullBackOff(c), Event: corev1.EventTypeNormal, Until: until})
+	}
+	return imageAnswer{code: code, detail: detail}
+}
+
+func pullBackOff(c spec) string { return fmt.Sprintf("Back-off pulling image %q", c.Image) }
+
+// backingOff is the waiting reason and message between two pulls.
+func backingOff(c spec, f Failure) (code, detail string) {
+	reason := cmpOr(f.Reason, "ErrImagePull")
+	if reason == "InvalidImageName" {
+		return reason, f.Message
+	}
+	return "ImagePullBackOff", fmt.Sprintf("%s: %s: %s", pullBackOff(c), reason, f.Message)
+}
+
+// newest returns the newest instance of a container, a forgotten exit included.
+func (d *decider) newest(name string) (Container, bool) {
+	if ks := d.byName[name]; len(ks) > 0 {
+		return ks[0], true
+	}
+	return Container{}, false
+}
+
+// collectDead removes what nobody will look at again: per container name the
+// newest instance and one dead one before it (for logs -p) are kept. An older
+// instance that lives is a double and is ended.
+func (d *decider) collectDead() {
+	rank := make(map[string]int, len(d.specs))
+	for _, k := range d.Seen.Containers {
+		n := rank[k.Name]
+		rank[k.Name]++
+		switch {
+		case n == 0:
+		case k.Live():
+			d.end(k, "Duplicate", d.Now.Add(d.grace()), d.grace())
+		case n > 1:
+			d.cleanup(RemoveContainer{k.ID, k.Name})
+		}
+	}
+}

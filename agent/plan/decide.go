@@ -1,0 +1,444 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+// Decide says what to do next for the pod. It is the whole policy of the agent
+// for one pod: read it top to bottom.
+func Decide(in Input) Plan {
+	d := newDecider(in)
+	d.remember()
+	switch {
+	case d.mem.End != nil:
+		d.takeDown(d.mem.End.At.Add(d.mem.End.Grace), d.mem.End.Grace, d.mem.End.Reason)
+	case d.terminal(): // it ended by itself, was rejected or evicted; the object is still wanted
+		d.takeDown(in.Now.Add(d.grace()), d.grace(), string(d.mem.Phase))
+	case d.finished(): // its work is done: that needs no place on the node
+		d.finish()
+	case in.Verdict.State == Rejected:
+		d.reject()
+	case in.Verdict.State != OK: // not asked yet, or it has to wait: nothing begins, nothing ends
+		d.why(Reason{Code: cmpOr(in.Verdict.Reason, "NotAdmitted"), Detail: in.Verdict.Message})
+	default:
+		d.bringUp()
+	}
+	d.status()
+	return d.out
+}
+
+// decider is one call of Decide. It is never kept.
+type decider struct {
+	Input
+	specs  []spec                 // all containers of the pod, init containers first, in spec order
+	byName map[string][]Container // instances newest first, the forgotten last exit included
+	images map[string]imageAnswer // by container name: asked once per call
+	mem    *Memory                // out.Memory
+	out    Plan
+}
+
+// spec is one container of the pod with what Decide needs of it.
+type spec struct {
+	*corev1.Container
+	kind ContainerKind
+}
+
+func newDecider(in Input) *decider {
+	d := &decider{Input: in, out: Plan{Memory: in.Memory.clone()}}
+	d.mem = &d.out.Memory
+	ps := &in.Pod.Spec
+	d.specs = make([]spec, 0, len(ps.InitContainers)+len(ps.Containers)+len(ps.EphemeralContainers))
+	for i := range ps.InitContainers {
+		c := &ps.InitContainers[i]
+		kind := Init
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			kind = Sidecar
+		}
+		d.specs = append(d.specs, spec{c, kind})
+	}
+	for i := range ps.Containers {
+		d.specs = append(d.specs, spec{&ps.Containers[i], Main})
+	}
+	for i := range ps.EphemeralContainers {
+		// The two types have the same fields by their API contract.
+		c := corev1.Container(ps.EphemeralContainers[i].EphemeralContainerCommon)
+		d.specs = append(d.specs, spec{&c, Ephemeral})
+	}
+	d.images = make(map[string]imageAnswer, len(d.specs))
+	d.byName = make(map[string][]Container, len(d.specs))
+	d.group()
+	return d
+}
+
+// group sorts the instances that are seen by the containers of the pod, all in
+// one array.
+func (d *decider) group() {
+	all := make([]Container, 0, len(d.Seen.Containers))
+	for _, c := range d.specs {
+		from := len(all)
+		for i := range d.Seen.Containers {
+			if k := &d.Seen.Containers[i]; k.Name == c.Name {
+				all = append(all, *k)
+			}
+		}
+		if _, twice := d.byName[c.Name]; !twice && len(all) > from {
+			d.byName[c.Name] = all[from:len(all):len(all)]
+		}
+	}
+}
+
+// remember brings Memory up to what is seen: the end that was asked for, exits
+// that the runtime may forget, the addresses, the pod's first moment.
+func (d *decider) remember() {
+	m := d.mem
+	d.recall()
+	d.rememberEnd()
+	d.checkDeadline()
+	if sb, ok := d.current(); ok && len(sb.IPs) > 0 {
+		m.IPs = sb.IPs
+	}
+	for name, ks := range d.byName {
+		k := ks[0]
+		if was, known := m.Exits[name]; k.State == Exited && (!known || was.Attempt <= k.Attempt) {
+			m.Exits[name] = k
+		}
+		next := k.Attempt + 1
+		if k.State == Created { // it never ran: its attempt is made again
+			next = k.Attempt
+		}
+		if r := m.Restarts[name]; r.Next < next {
+			r.Next = next
+			m.Restarts[name] = r
+		}
+	}
+	for name, k := range m.Exits {
+		ks := d.byName[name]
+		gone := !slices.ContainsFunc(ks, func(x Container) bool { return x.ID == k.ID })
+		if gone && (len(ks) == 0 || ks[0].Attempt < k.Attempt) {
+			d.byName[name] = append([]Container{k}, ks...)
+		} else if gone {
+			d.byName[name] = append(slices.Clip(ks), k)
+		}
+	}
+}
+
+// recall fills a memory that is empty or older than what a control server has
+// of the pod: a pod that it knows to be over is never run again.
+func (d *decider) recall() {
+	m, was := d.mem, &d.Pod.Status
+	if m.Started.IsZero() {
+		m.Started = d.Now
+		if was.StartTime != nil {
+			m.Started = was.StartTime.Time
+		}
+	}
+	if !d.terminal() && (was.Phase == corev1.PodSucceeded || was.Phase == corev1.PodFailed) {
+		m.Phase, m.Reason, m.Message = was.Phase, was.Reason, was.Message
+	}
+	for _, list := range [...][]corev1.ContainerStatus{was.InitContainerStatuses, was.ContainerStatuses, was.EphemeralContainerStatuses} {
+		for i := range list {
+			c := &list[i]
+			if c.ContainerID == "" && c.RestartCount == 0 { // it never ran
+				continue
+			}
+			if r := m.Restarts[c.Name]; int64(r.Next) <= int64(c.RestartCount) {
+				r.Next = uint32(c.RestartCount) + 1
+				m.Restarts[c.Name] = r
+			}
+		}
+	}
+	if m.Conditions == nil {
+		m.Conditions = slices.Clone(was.Conditions)
+	}
+}
+
+// rememberEnd keeps the first reason and the earliest deadline ever asked for.
+func (d *decider) rememberEnd() {
+	if d.End == nil {
+		return
+	}
+	now := *d.End
+	if now.At.IsZero() {
+		now.At = d.Now
+		if d.mem.End != nil {
+			now.At = d.mem.End.At
+		}
+	}
+	if d.mem.End == nil {
+		d.mem.End = &now
+		return
+	}
+	was := *d.mem.End
+	was.Grace = max(0, min(was.Grace, now.At.Add(now.Grace).Sub(was.At)))
+	was.Forget = was.Forget || now.Forget
+	d.mem.End = &was
+}
+
+// checkDeadline turns a passed activeDeadlineSeconds into an end.
+func (d *decider) checkDeadline() {
+	s := d.Pod.Spec.ActiveDeadlineSeconds
+	if s == nil || d.mem.End != nil || d.terminal() || !d.mem.Finished.IsZero() || d.Verdict.State == Rejected {
+		return
+	}
+	at := d.mem.Started.Add(seconds(*s))
+	if d.Now.Before(at) {
+		d.wakeAt(at)
+		return
+	}
+	d.mem.End = &End{
+		Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline",
+		Grace: d.grace(), At: d.Now,
+	}
+	d.why(Reason{Code: "DeadlineExceeded", Detail: d.mem.End.Message, Event: corev1.EventTypeNormal})
+}
+
+// reject fails a pod that may not run here, and ends what may run of it.
+func (d *decider) reject() {
+	d.mem.Reason, d.mem.Message = d.Verdict.Reason, "Pod was rejected: "+d.Verdict.Message
+	d.why(Reason{Code: d.Verdict.Reason, Detail: d.Verdict.Message, Event: corev1.EventTypeWarning})
+	if !d.takeDown(d.Now.Add(d.grace()), d.grace(), d.Verdict.Reason) {
+		d.mem.Phase = corev1.PodFailed
+	}
+}
+
+// bringUp makes the pod run: host things, sandbox and images side by side,
+// then containers.
+func (d *decider) bringUp() {
+	ready := d.configured()
+	d.pullAhead()
+	d.collectDead()
+	sb, ok := d.sandbox()
+	if !ok || !ready {
+		return
+	}
+	d.containers(sb)
+}
+
+// current returns the newest sandbox if it is ready.
+func (d *decider) current() (Sandbox, bool) {
+	if len(d.Seen.Sandboxes) > 0 && d.Seen.Sandboxes[0].Ready {
+		return d.Seen.Sandboxes[0], true
+	}
+	return Sandbox{}, false
+}
+
+// sandbox returns the one good sandbox, or asks for one once the old are gone.
+func (d *decider) sandbox() (Sandbox, bool) {
+	sb, ok := d.current()
+	// Without a sandbox all go, those too whose sandbox is not even listed.
+	empty := ok || !d.stopContainers(d.Now.Add(d.grace()), d.grace(), "SandboxChanged")
+	for i, s := range d.Seen.Sandboxes {
+		if ok && i == 0 {
+			continue
+		}
+		empty = d.retire(s, ok) && empty
+	}
+	if ok {
+		return sb, d.addressed(sb)
+	}
+	if len(d.Seen.Sandboxes) > 0 {
+		d.why(Reason{Code: "SandboxChanged", Detail: "Pod sandbox changed, it will be killed and re-created.", Event: corev1.EventTypeNormal})
+	}
+	switch {
+	case !empty || !d.Seen.Dirs || !d.Seen.Cgroup:
+		return sb, false
+	case !d.Seen.Network.Ready && !d.Pod.Spec.HostNetwork:
+		d.why(Reason{Code: "NetworkNotReady", Detail: "network is not ready: " + d.Seen.Network.Message, Event: corev1.EventTypeWarning})
+		return sb, false
+	}
+	next := uint32(0)
+	for _, s := range d.Seen.Sandboxes {
+		next = max(next, s.Attempt+1)
+	}
+	d.build(RunSandbox{Attempt: next})
+	return sb, false
+}
+
+// addressed reports whether the sandbox can take containers: an event may tell
+// of one before its making has ended, without the address that containers see
+// in their environment and hosts file.
+func (d *decider) addressed(sb Sandbox) bool {
+	if d.Pod.Spec.HostNetwork || len(sb.IPs) > 0 {
+		return true
+	}
+	_, making := d.Busy[RunSandbox{}.Key()]
+	return !making
+}
+
+// retire ends a sandbox beside the current one, if there is a current one, and
+// reports whether it holds nothing any more. Its network is released before another is made, or
+// the node would run out of addresses.
+func (d *decider) retire(s Sandbox, current bool) (empty bool) {
+	empty = true
+	holds := false
+	for _, k := range d.Seen.Containers {
+		if k.SandboxID != s.ID {
+			continue
+		}
+		holds = true
+		if k.Live() {
+			empty = false
+			if current { // else all of them are being ended in their order
+				d.end(k, "SandboxChanged", d.Now.Add(d.grace()), d.grace())
+			}
+		}
+	}
+	switch {
+	case !empty:
+	case !s.Stopped:
+		empty = false
+		d.cleanup(StopSandbox{s.ID})
+	case !holds:
+		d.cleanup(RemoveSandbox{s.ID})
+	}
+	return empty
+}
+
+// grace is what the pod gets when nobody said otherwise.
+func (d *decider) grace() time.Duration { return podspec.Grace(d.Pod) }
+
+// seconds is n seconds; more than a duration holds counts as the longest.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Second))) * time.Second
+}
+
+func (d *decider) terminal() bool {
+	return d.mem.Phase == corev1.PodSucceeded || d.mem.Phase == corev1.PodFailed
+}
+
+// The three ways to want something. Each drops what is already under way, and
+// holds back what failed a moment ago.
+
+func (d *decider) configure(a ConfigureAction) {
+	if d.free(a) {
+		d.out.Configure = append(d.out.Configure, a)
+	}
+}
+
+func (d *decider) cleanup(a CleanupAction) {
+	if d.free(a) {
+		d.out.Cleanup = append(d.out.Cleanup, a)
+	}
+}
+
+func (d *decider) build(a BuildRunAction) {
+	if d.free(a) {
+		d.out.BuildRun = append(d.out.BuildRun, a)
+	}
+}
+
+func (d *decider) free(a Action) bool {
+	key := a.Key()
+	if old, busy := d.Busy[key]; busy {
+		s, ok := a.(StopContainer)
+		t, ok2 := old.(StopContainer)
+		if ok && ok2 && s.By.Before(t.By) { // called off now, asked again when it has ended
+			d.out.Cancel = append(d.out.Cancel, key)
+		}
+		return false
+	}
+	if d.planned(key) {
+		return false
+	}
+	f, failed := d.Failed[key]
+	if !failed {
+		return true
+	}
+	if until := f.At.Add(d.Limits.retry(f)); d.Now.Before(until) {
+		d.why(Reason{Code: cmpOr(f.Reason, "Failed"), On: key.String(), Detail: f.Message, Until: until})
+		d.wakeAt(until)
+		return false
+	}
+	return true
+}
+
+// planned reports whether this plan asks for the action already: two rules may
+// want the same thing.
+func (d *decider) planned(key OpKey) bool {
+	for _, a := range d.out.Configure {
+		if a.Key() == key {
+			return true
+		}
+	}
+	for _, a := range d.out.Cleanup {
+		if a.Key() == key {
+			return true
+		}
+	}
+	for _, a := range d.out.BuildRun {
+		if a.Key() == key {
+			return true
+		}
+	}
+	return false
+}
+
+// retry is how long an action that failed is held back.
+func (l Limits) retry(f Failure) time.Duration {
+	switch f.Kind {
+	case Canceled:
+		return 0
+	case Unavailable: // nothing was done; the runtime comes back when it comes back
+		return l.RetryBase
+	default:
+		return doubled(l.RetryBase, f.Count-1, l.RetryMax)
+	}
+}
+
+// doubled is base × 2^n, at most limit.
+func doubled(base time.Duration, n int, limit time.Duration) time.Duration {
+	return min(base<<min(max(n, 0), 20), limit)
+}
+
+// cancel calls off what is under way and no longer wanted.
+func (d *decider) cancel(unwanted func(Action) bool) {
+	for key, a := range d.Busy {
+		if unwanted(a) {
+			d.out.Cancel = append(d.out.Cancel, key)
+		}
+	}
+	slices.SortFunc(d.out.Cancel, func(a, b OpKey) int { return strings.Compare(a.String(), b.String()) })
+	d.out.Cancel = slices.Compact(d.out.Cancel)
+}
+
+func (d *decider) why(r Reason) { d.out.Why = append(d.out.Why, r) }
+
+func (d *decider) wakeAt(t time.Time) {
+	if d.out.Wake.IsZero() || t.Before(d.out.Wake) {
+		d.out.Wake = t
+	}
+}
+
+// clone copies what Decide may write to.
+func (m Memory) clone() Memory {
+	m.Restarts = maps.Clone(m.Restarts)
+	if m.Restarts == nil {
+		m.Restarts = map[string]Restart{}
+	}
+	m.Exits = maps.Clone(m.Exits)
+	if m.Exits == nil {
+		m.Exits = map[string]Container{}
+	}
+	return m
+}
+
+func cmpOr(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}
+
+// fullName is how events name the pod.
+func (d *decider) fullName() string {
+	return fmt.Sprintf("%s_%s(%s)", d.Pod.Name, d.Pod.Namespace, d.Pod.UID)
+}

@@ -1,0 +1,189 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// How a pod ends, whoever asked for it:
+//
+//	live ──mains and inits stopped, all at once──► sidecars, last first;
+//	     all that is left at once when the time is over
+//	     ──► sandbox stopped, volumes unmounted, dead containers removed (*)
+//	     ──► cgroup, sandbox (*) ──► directories and logs (*) ──► Done (*)
+//
+//	(*) only when the object is gone (End.Forget)
+
+// finish is for a pod whose own work is over. It is remembered, so that
+// nothing starts again when the runtime forgets a container.
+func (d *decider) finish() {
+	if d.mem.Finished.IsZero() {
+		d.mem.Finished = d.Now
+	}
+	d.takeDown(d.mem.Finished.Add(d.grace()), d.grace(), "Completed")
+}
+
+// takeDown ends what runs of the pod by the given time and gives the host
+// back. It reports whether anything may still be running.
+func (d *decider) takeDown(by time.Time, grace time.Duration, why string) (live bool) {
+	d.cancel(func(a Action) bool {
+		_, giving := a.(CleanupAction)
+		return !giving
+	})
+	if d.stopContainers(by, grace, why) {
+		return true
+	}
+	if d.making() {
+		d.why(Reason{Code: "Settling", Detail: "what was under way is called off; waiting for it to end"})
+		return true
+	}
+	d.giveBack()
+	return false
+}
+
+// making reports whether an action is under way that may yet leave something
+// behind.
+func (d *decider) making() bool {
+	for _, a := range d.Busy {
+		if _, giving := a.(CleanupAction); !giving {
+			return true
+		}
+	}
+	return false
+}
+
+// stopContainers ends live containers: mains together, then sidecars in
+// reverse order. It reports whether any is left.
+func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) (live bool) {
+	sidecar := map[string]bool{}
+	for _, c := range d.specs {
+		if c.kind == Sidecar {
+			sidecar[c.Name] = true
+		}
+	}
+	for _, k := range d.Seen.Containers {
+		if k.Live() && !sidecar[k.Name] {
+			live = true
+			d.end(k, why, by, grace)
+		} else if k.State == Running && d.Limits.Probing {
+			d.keepReadiness(k)
+		}
+	}
+	late := !d.Now.Before(by)
+	for _, c := range slices.Backward(d.specs) {
+		if live && !late {
+			d.wakeAt(by)
+			return true
+		}
+		if c.kind != Sidecar {
+			continue
+		}
+		for _, k := range d.Seen.Containers {
+			if k.Name == c.Name && k.Live() {
+				live = true
+				d.end(k, why, by, grace)
+			}
+		}
+	}
+	return live
+}
+
+// end stops one container, or removes one that never started.
+func (d *decider) end(k Container, why string, by time.Time, grace time.Duration) {
+	if k.State == Created && d.beingStarted(k.Name) {
+		return // nobody can say yet what there is to end
+	}
+	if k.State == Created {
+		d.cleanup(RemoveContainer{k.ID, k.Name})
+		return
+	}
+	left := min(by.Sub(d.Now), grace) // more only if the clock was set back
+	left = max(left, min(d.Limits.MinStop, grace), 0)
+	a := StopContainer{ID: k.ID, Name: k.Name, Why: why, Grace: left, By: d.Now.Add(left)}
+	d.keepReadiness(k)
+	if !d.free(a) {
+		return
+	}
+	d.out.Cleanup = append(d.out.Cleanup, a)
+	detail := "Stopping container " + k.Name
+	switch why {
+	case "Changed":
+		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
+	case "Unhealthy":
+		detail = fmt.Sprintf("Container %s failed %s probe", k.Name, d.Health[k.ID].Probe)
+		if d.returns(k) {
+			detail += ", will be restarted"
+		}
+	}
+	d.why(Reason{Code: "Killing", On: k.Name, Detail: detail, Event: corev1.EventTypeNormal})
+}
+
+// returns reports whether a container that is killed now will run again.
+func (d *decider) returns(k Container) bool {
+	k.ExitCode = 137
+	for _, c := range d.specs {
+		if c.Name == k.Name {
+			return d.mayRestart(c, k)
+		}
+	}
+	return false
+}
+
+// keepReadiness lets only the readiness probe of an ending container go on.
+func (d *decider) keepReadiness(k Container) {
+	if !d.Limits.Probing || k.State != Running {
+		return
+	}
+	for _, c := range d.specs {
+		if c.Name == k.Name {
+			d.probe(c, k, Probes{Readiness: true})
+		}
+	}
+}
+
+// giveBack releases what the pod holds on the host, in parallel where one
+// thing does not need the other.
+func (d *decider) giveBack() {
+	forget := d.mem.End != nil && d.mem.End.Forget
+	left, network := false, false
+	for _, s := range d.Seen.Sandboxes {
+		if s.Ready || !s.Stopped {
+			left, network = true, true
+			d.cleanup(StopSandbox{s.ID})
+		}
+	}
+	for _, v := range slices.Sorted(maps.Keys(d.Seen.Volumes)) {
+		left = true
+		d.cleanup(UnmountVolume{v})
+	}
+	if d.Seen.Cgroup {
+		left = true
+		if !network { // the sandbox's own process is in it
+			d.cleanup(RemoveCgroup{})
+		}
+	}
+	if !forget {
+		return
+	}
+	for _, k := range d.Seen.Containers {
+		left = true
+		d.cleanup(RemoveContainer{k.ID, k.Name})
+	}
+	for _, s := range d.Seen.Sandboxes {
+		left = true
+		if s.Stopped && !s.Ready && len(d.Seen.Containers) == 0 {
+			d.cleanup(RemoveSandbox{s.ID})
+		}
+	}
+	if d.Seen.Dirs {
+		if !left {
+			d.cleanup(RemoveDirs{})
+		}
+		left = true
+	}
+	d.out.Done = !left && len(d.Busy) == 0
+}

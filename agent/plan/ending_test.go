@@ -1,0 +1,75 @@
+package plan
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestTermination(t *testing.T) {
+	t.Parallel()
+	grace := func(n int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &n }
+	}
+	full := []func(*corev1.Pod){inits(sidecar("s1"), sidecar("s2")), mains(con("a"), con("b"))}
+	stuck := func(w *walk) *walk { // the mains do not end within the grace
+		return w.deleted(30 * time.Second).begin().after(30 * time.Second)
+	}
+	check(t, []row{
+		{"mains are stopped all at once, sidecars not yet", up(full...).deleted(30 * time.Second), "stop b-0 30s, stop a-0 30s", []string{`why    Killing a "Stopping container a" (Normal)`, "pod    Running"}},
+		{"the last sidecar is stopped when the mains have ended", up(full...).deleted(30 * time.Second).begin().obey(), "stop s2-0 30s", nil},
+		{"the first one after it, with what is left of the grace", up(full...).deleted(30 * time.Second).begin().obey().begin().after(20 * time.Second).obey(), "stop s1-0 10s", nil},
+		{"when the grace is used up at least 2 s are left", up(full...).deleted(30 * time.Second).begin().after(29 * time.Second).obey(), "stop s2-0 2s", nil},
+		{"when it is over all that is left is stopped at once", stuck(up(full...)), "stop s2-0 2s, stop s1-0 2s", nil},
+		{"and the pass comes by itself", up(full...).deleted(30 * time.Second).begin(), "-", []string{"wake   at+30s"}},
+		{"a grace of 1 s is kept", up().deleted(time.Second), "stop app-0 1s", nil},
+		{"a grace of 0 kills at once, sidecars too", up(full...).deleted(0), "stop b-0 0s, stop a-0 0s, stop s2-0 0s, stop s1-0 0s", nil},
+		{"a shorter grace calls the stop under way off", up().deleted(30*time.Second).begin().after(5*time.Second).asked("Evicted", time.Second), "cancel stop/app-0", nil},
+		{"and asks again with less", up().deleted(30*time.Second).begin().after(5*time.Second).asked("Evicted", 4*time.Second).begin().ends("stop/app-0", &Error{Kind: Canceled, Err: errors.New("x")}), "stop app-0 4s", nil},
+		{"a longer one changes nothing", up().deleted(10 * time.Second).begin().deleted(60 * time.Second), "-", nil},
+		{"the first reason is kept", up().asked("Evicted", 0).begin().deleted(0).obey().begin().obey().begin().obey().begin().obey(), "", []string{"pod    Failed Evicted"}},
+		{"an end is remembered though nobody asks any more", up().deleted(30 * time.Second).begin().with(func(in *Input) { in.End = nil }).obey(), "stop sb-0, remove app-0", nil},
+		{"a clock that is set back gives no longer grace", up().asked("Evicted", 10*time.Second).after(-time.Hour), "stop app-0 10s", nil},
+		{"what was being made is called off", fresh(mains(con("app", image("far")))).begin().deleted(0), "cancel make/cgroup, cancel make/dirs, cancel pull/app", []string{"why    Settling"}},
+		{"a created container is removed, not stopped", up().change("app", func(k *Container) { k.State = Created }).deleted(0), "remove app-0", nil},
+		{"when nothing runs sandbox, volumes and containers go side by side",
+			up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().obey(), "stop sb-0, unmount v, remove app-0", []string{"pod    Failed"}},
+		{"the cgroup goes after the sandbox", up().deleted(0).begin().obey().begin().obey(), "remove cgroup, remove sb-0", nil},
+		{"directories and logs last", up().deleted(0).begin().obey().begin().obey().begin().obey(), "remove dirs", []string{"!  done"}},
+		{"then nothing is left", up().deleted(0).settle(), "-", []string{"  done"}},
+		{"a deleted pod whose containers end well has succeeded", up(grace(5)).deleted(5*time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.Busy) }), "", []string{"pod    Succeeded"}},
+		{"a deleted pod that never ran fails", fresh().deleted(0), "-", []string{"pod    Failed", "  done"}},
+		{"an evicted pod fails with reason and message, whatever its exit codes", up().asked("Evicted", time.Second).begin().exit("app", 0).with(func(in *Input) { clear(in.Busy) }), "stop sb-0",
+			[]string{`pod    Failed Evicted "because"`, "DisruptionTarget=True/TerminationByKubelet", "Ready=False/PodFailed"}},
+		{"it is not Failed while something of it may run", up().asked("Evicted", time.Second).begin(), "-", []string{"pod    Running", "!DisruptionTarget"}},
+		{"an evicted pod keeps directories and dead containers for its logs", up().asked("Evicted", 0).settle(), "-", []string{"!  done", "app    terminated Error 137"}},
+		{"a node shutdown is a disruption too", up().asked("Terminated", 0).settle(), "-", []string{"pod    Failed Terminated", "DisruptionTarget=True"}},
+		{"deletion is none", up().deleted(0).settle(), "-", []string{"!DisruptionTarget"}},
+		{"an evicted pod that is then deleted leaves nothing and stays Failed", up().asked("Evicted", 0).settle().deleted(0).settle(), "-", []string{"pod    Failed Evicted", "  done"}},
+		{"a stop that fails is tried again", up().deleted(30*time.Second).fails("stop/app-0", &Error{Kind: Timeout, Err: errors.New("slow")}).after(time.Second), "stop app-0 29s", nil},
+		{"an orphan's containers end though the pod names none of them",
+			up().edit(func(p *corev1.Pod) { p.Spec.Containers = nil }).with(func(in *Input) {
+				in.End = &End{Reason: "Orphaned", Grace: 30 * time.Second, At: in.Now, Forget: true}
+			}), "stop app-0 30s", nil},
+	})
+}
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	within := func(n int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = &n }
+	}
+	check(t, []row{
+		{"the end of the time wakes the pod", up(within(60)), "-", []string{"wake   at+1m0s"}},
+		{"then it is ended with its grace", up(within(60)).after(time.Minute), "stop app-0 30s", []string{"why    DeadlineExceeded"}},
+		{"and fails", up(within(60)).after(time.Minute).settle(), "-", []string{`pod    Failed DeadlineExceeded "Pod was active on the node longer than the specified deadline"`, "!DisruptionTarget"}},
+		{"init containers are within it", started("one", inits(con("one")), within(60)).after(time.Minute), "stop one-0 30s", nil},
+		{"it counts from the start time that the control server knows",
+			fresh(within(60), func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: t0.Add(-50 * time.Second)} }), "", []string{"wake   at+10s"}},
+		{"a pod that has done its work is not failed by it", up(never, inits(sidecar("side")), within(60)).exit("app", 0).begin().after(time.Minute).obey(), "", []string{"pod    Succeeded"}},
+		{"an immense one never comes", up(within(1 << 62)), "-", []string{"pod    Running"}},
+	})
+}

@@ -1,0 +1,108 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Begun tells what users are told when an action begins.
+func Begun(a Action) []Reason {
+	if p, ok := a.(PullImage); ok {
+		return []Reason{normal("Pulling", p.Container, fmt.Sprintf("Pulling image %q", p.Image))}
+	}
+	return nil
+}
+
+// Ended tells what users are told when an action has ended.
+func Ended(r Outcome) []Reason {
+	if KindOf(r.Err) == Canceled {
+		return nil
+	}
+	if r.Err != nil {
+		return failed(r)
+	}
+	switch a := r.Action.(type) {
+	case PullImage:
+		msg := fmt.Sprintf("Successfully pulled image %q in %s", a.Image, r.Ended.Sub(r.Began).Round(time.Millisecond))
+		if r.Image != nil && r.Image.Size > 0 {
+			msg += fmt.Sprintf(". Image size: %d bytes.", r.Image.Size)
+		}
+		return []Reason{normal("Pulled", a.Container, msg)}
+	case StartContainer:
+		return []Reason{
+			normal("Created", a.Name, "Created container "+a.Name),
+			normal("Started", a.Name, "Started container "+a.Name),
+		}
+	}
+	return nil
+}
+
+func failed(r Outcome) []Reason {
+	f := FailureOf(r, 0)
+	switch a := r.Action.(type) {
+	case PullImage:
+		return []Reason{
+			warning("Failed", a.Container, fmt.Sprintf("Failed to pull image %q: %s", a.Image, f.Message)),
+			warning("Failed", a.Container, "Error: "+f.Reason),
+		}
+	case StartContainer:
+		return []Reason{warning("Failed", a.Name, "Error: "+f.Message)}
+	case RunSandbox:
+		return []Reason{warning("FailedCreatePodSandBox", "", "Failed to create pod sandbox: "+f.Message)}
+	case MountVolume:
+		return []Reason{warning("FailedMount", a.Volume, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
+	case ProjectVolume:
+		return []Reason{warning("FailedMount", a.Volume, fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", a.Volume, f.Message))}
+	case UnmountVolume:
+		return []Reason{warning("FailedUnMount", a.Volume, fmt.Sprintf("UnmountVolume.TearDown failed for volume %q : %s", a.Volume, f.Message))}
+	case MakeDirs:
+		return []Reason{warning("FailedCreatePodContainer", "", "unable to make the pod's directories: "+f.Message)}
+	case EnsureCgroup:
+		return []Reason{warning("FailedCreatePodContainer", "", "unable to ensure the pod's cgroup exists: "+f.Message)}
+	case StopContainer:
+		return []Reason{warning("FailedKillPod", a.Name, fmt.Sprintf("error killing container %s: %s", a.Name, f.Message))}
+	case StopSandbox:
+		return []Reason{warning("FailedKillPod", "", "error stopping pod sandbox: "+f.Message)}
+	}
+	return nil
+}
+
+func normal(code, on, detail string) Reason {
+	return Reason{Code: code, On: on, Detail: detail, Event: corev1.EventTypeNormal}
+}
+
+func warning(code, on, detail string) Reason {
+	return Reason{Code: code, On: on, Detail: detail, Event: corev1.EventTypeWarning}
+}
+
+// FailureOf turns the bad end of an action into data; before is the number of
+// failures in a row that came before it.
+func FailureOf(r Outcome, before int) Failure {
+	f := Failure{At: r.Ended, Count: before + 1, Kind: KindOf(r.Err), Message: r.Err.Error(), Action: r.Action}
+	f.Reason = reasonOf(r.Err)
+	if f.Reason == "" {
+		f.Reason = defaultReason(r.Action)
+	}
+	return f
+}
+
+func defaultReason(a Action) string {
+	switch a.(type) {
+	case PullImage:
+		return "ErrImagePull"
+	case StartContainer:
+		return "CreateContainerError"
+	case RunSandbox:
+		return "FailedCreatePodSandBox"
+	case MountVolume, ProjectVolume:
+		return "FailedMount"
+	case UnmountVolume:
+		return "FailedUnMount"
+	case StopContainer, StopSandbox:
+		return "FailedKillPod"
+	default:
+		return "Failed"
+	}
+}

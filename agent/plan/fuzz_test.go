@@ -1,0 +1,190 @@
+package plan
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+// dice draws from fuzz data; when they are used up everything is zero.
+type dice []byte
+
+func (d *dice) n(sides int) int {
+	if len(*d) == 0 {
+		return 0
+	}
+	b := (*d)[0]
+	*d = (*d)[1:]
+	return int(b) % sides
+}
+
+func (d *dice) is() bool { return d.n(2) == 1 }
+
+func (d *dice) time() time.Time {
+	return [...]time.Time{{}, t0, t0.Add(time.Hour), t0.Add(-time.Hour), t0.Add(10 * time.Second)}[d.n(5)]
+}
+
+func (d *dice) seconds() int64 {
+	return [...]int64{0, 1, 30, 1 << 62, -5}[d.n(5)]
+}
+
+// decode makes an input of bytes: any pod, any sight, any memory.
+func decode(d dice) Input {
+	w := fresh(func(p *corev1.Pod) {
+		p.Spec.RestartPolicy = [...]corev1.RestartPolicy{"Always", "OnFailure", "Never", ""}[d.n(4)]
+		p.Spec.HostNetwork = d.is()
+		p.Spec.Containers = nil
+		for i := range d.n(3) {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, con(names[i]))
+			if d.is() {
+				p.Spec.InitContainers[i] = sidecar(names[i])
+			}
+		}
+		for i := range d.n(3) {
+			p.Spec.Containers = append(p.Spec.Containers, con(names[3+i], image(images[d.n(3)]), pulls([...]corev1.PullPolicy{"Always", "IfNotPresent", "Never"}[d.n(3)]), mounts("v")))
+		}
+		if d.is() {
+			ephemeral(con("debug"))(p)
+		}
+		if d.is() {
+			configMapVolume("v", "cm")(p)
+		}
+		if d.is() {
+			s := d.seconds()
+			p.Spec.ActiveDeadlineSeconds = &s
+		}
+		if d.is() {
+			s := d.seconds()
+			p.Spec.TerminationGracePeriodSeconds = &s
+		}
+		if d.is() {
+			p.Status.Phase = [...]corev1.PodPhase{"", "Pending", "Running", "Failed", "Succeeded"}[d.n(5)]
+		}
+	})
+	in := w.in
+	in.Limits.Probing = d.is()
+	in.Verdict = Verdict{State: VerdictState(d.n(4)), Reason: "R"}
+	in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: "1", Missing: d.is()}
+	if d.is() {
+		in.End = &End{Reason: [...]string{"Deleted", "Evicted", "Orphaned"}[d.n(3)], Grace: time.Duration(d.n(40)-1) * time.Second, At: d.time(), Forget: d.is()}
+	}
+	decodeSeen(&d, &in)
+	decodeBook(&d, &in)
+	return in
+}
+
+var (
+	names  = [...]string{"i0", "i1", "i2", "m0", "m1", "m2", "debug", "alien"}
+	images = [...]string{"img", "far", "new"}
+)
+
+func decodeSeen(d *dice, in *Input) {
+	in.Seen.Dirs, in.Seen.Cgroup, in.Seen.Network.Ready = d.is(), d.is(), d.is()
+	for i := range d.n(3) {
+		in.Seen.Sandboxes = append(in.Seen.Sandboxes, Sandbox{ID: "sb-" + names[i], Ready: d.is(), Attempt: uint32(3 - i), Stopped: d.is()})
+	}
+	for i := range d.n(8) {
+		c := con(names[d.n(len(names))], image(images[d.n(3)]))
+		in.Seen.Containers = append(in.Seen.Containers, Container{
+			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)], State: State(1 + d.n(4)), Attempt: uint32(8 - i),
+			SpecHash: podspec.SpecHash(&c), Image: c.Image, StartedAt: d.time(), FinishedAt: d.time(), ExitCode: int32(d.n(3)),
+		})
+	}
+	if d.is() {
+		in.Seen.Volumes = map[string]VolumeSeen{"v": {Version: "1"}, "gone": {}}
+	}
+}
+
+func decodeBook(d *dice, in *Input) {
+	actions := []Action{
+		MakeDirs{}, EnsureCgroup{}, MountVolume{Volume: "v"}, RunSandbox{}, StopContainer{ID: "id-a", By: d.time()}, RemoveContainer{ID: "id-b"},
+		PullImage{Container: "m0", Image: images[d.n(3)]}, StartContainer{Name: names[d.n(len(names))]}, StopSandbox{ID: "sb-i0"}, UnmountVolume{Volume: "gone"}, RemoveDirs{},
+	}
+	for range d.n(5) {
+		a := actions[d.n(len(actions))]
+		in.Busy[a.Key()] = a
+	}
+	for range d.n(5) {
+		a := actions[d.n(len(actions))]
+		in.Failed[a.Key()] = Failure{At: d.time(), Count: d.n(256) * 1000, Kind: Kind(d.n(11)), Message: "m", Action: a}
+	}
+	for _, k := range in.Seen.Containers {
+		if d.is() {
+			in.Health[k.ID] = Health{Started: d.is(), Ready: d.is(), Dead: d.is(), Probe: "liveness"}
+		}
+	}
+	if d.is() {
+		in.Memory = Memory{
+			Phase: [...]corev1.PodPhase{"", "Pending", "Running", "Failed", "Succeeded"}[d.n(5)], Started: d.time(), Finished: d.time(),
+			Restarts: map[string]Restart{names[d.n(8)]: {Count: d.n(256), Next: uint32(d.n(9)), Until: d.time(), SeenID: "id-a", Replaces: "id-b"}},
+			Exits:    map[string]Container{names[d.n(8)]: {ID: "x", Name: names[3], State: Exited, Attempt: uint32(d.n(12))}},
+		}
+	}
+}
+
+// FuzzDecide asks about worlds that no test has thought of.
+func FuzzDecide(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte("a pod that runs and has seen much of the world: 0123456789abcdefghijklmnopqrstuvwxyz"))
+	for i := range 24 {
+		seed := make([]byte, 120)
+		for j := range seed {
+			seed[j] = byte(i*131 + j*j*7 + j*i)
+		}
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		in := decode(data)
+		p := Decide(in)
+		if twin := decode(data); !reflect.DeepEqual(in, twin) {
+			t.Fatal("I1 the input was changed")
+		}
+		if !reflect.DeepEqual(p, Decide(in)) {
+			t.Fatal("I1 two answers to one question")
+		}
+		soundActions(t, in, p)
+		for _, cs := range p.Status.ContainerStatuses {
+			if s := cs.State; s.Waiting == nil && s.Running == nil && s.Terminated == nil {
+				t.Fatalf("%s has no state", cs.Name)
+			}
+		}
+		in.Memory = p.Memory
+		if !p.Wake.IsZero() {
+			in.Now = p.Wake.Add(-time.Nanosecond)
+		} else {
+			in.Now = in.Now.Add(1000 * time.Hour)
+		}
+		if later := Decide(in); p.Empty() && in.Now.After(t0) && (!later.Empty() || !reflect.DeepEqual(later.Status, p.Status)) {
+			t.Fatalf("I6 before %v time alone changes something: %s", p.Wake, showActions(later))
+		}
+	})
+}
+
+func soundActions(t *testing.T, in Input, p Plan) {
+	t.Helper()
+	seen := map[OpKey]bool{}
+	for _, a := range p.Actions() {
+		k := a.Key()
+		if _, busy := in.Busy[k]; busy || seen[k] {
+			t.Fatalf("I2 %s twice", k)
+		}
+		seen[k] = true
+		start, ok := a.(StartContainer)
+		for _, c := range in.Seen.Containers {
+			if ok && c.Name == start.Name && c.Live() {
+				t.Fatalf("I4 %s beside a live instance", show(a))
+			}
+		}
+		if r, ok := a.(StopContainer); ok && r.Grace < 0 {
+			t.Fatalf("%s", show(a))
+		}
+	}
+	over := in.End != nil || p.Memory.End != nil || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+	if over && len(p.BuildRun)+len(p.Configure) > 0 {
+		t.Fatalf("I3 I8 a pod that is over gets %s", showActions(p))
+	}
+}

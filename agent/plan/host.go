@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// configured asks for what is missing on the host and reports whether all that
+// a container needs is there. The sandbox waits for directories and cgroup
+// only; volumes are set up beside it.
+func (d *decider) configured() bool {
+	ok := true
+	if !d.Seen.Dirs {
+		ok = false
+		d.configure(MakeDirs{})
+	}
+	if !d.Seen.Cgroup {
+		ok = false
+		d.configure(EnsureCgroup{})
+	}
+	used := d.usedVolumes()
+	for i := range d.Pod.Spec.Volumes {
+		if v := &d.Pod.Spec.Volumes[i]; used[v.Name] {
+			ok = d.volume(v) && ok
+		}
+	}
+	return ok
+}
+
+// volume keeps one volume set up with its newest content.
+func (d *decider) volume(v *corev1.Volume) bool {
+	version, missing := volumeVersion(v, d.Pod, d.Refs)
+	seen, mounted := d.Seen.Volumes[v.Name]
+	switch {
+	case mounted && (missing != "" || seen.Version == version):
+		return true // a running pod keeps the content whose source has gone
+	case missing != "":
+		d.why(Reason{
+			Code: "FailedMount", On: v.Name, Event: corev1.EventTypeWarning,
+			Detail: fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", v.Name, missing),
+		})
+		return false
+	case !d.Seen.Dirs:
+		return false
+	case mounted:
+		d.configure(ProjectVolume{v.Name, version})
+		return true // the old content serves until the new is there
+	default:
+		d.configure(MountVolume{v.Name, version})
+		return false
+	}
+}
+
+// usedVolumes names the volumes that a container of the pod mounts. One that
+// nobody mounts is not set up and holds nothing up.
+func (d *decider) usedVolumes() map[string]bool {
+	used := make(map[string]bool, len(d.Pod.Spec.Volumes))
+	for _, c := range d.specs {
+		for _, m := range c.VolumeMounts {
+			used[m.Name] = true
+		}
+		for _, m := range c.VolumeDevices {
+			used[m.Name] = true
+		}
+	}
+	return used
+}
+
+// volumeVersion stands for the content that the volume should have now; empty
+// for a volume whose content is the containers' own. missing says which object
+// there is not; an optional one may be missing.
+func volumeVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string) {
+	c := content{pod: pod, refs: refs}
+	switch {
+	case v.ConfigMap != nil:
+		c.object(Ref{ConfigMap, v.ConfigMap.Name}, v.ConfigMap.Optional)
+	case v.Secret != nil:
+		c.object(Ref{Secret, v.Secret.SecretName}, v.Secret.Optional)
+	case v.DownwardAPI != nil:
+		c.metadata()
+	case v.Projected != nil:
+		for _, s := range v.Projected.Sources {
+			switch {
+			case s.ConfigMap != nil:
+				c.object(Ref{ConfigMap, s.ConfigMap.Name}, s.ConfigMap.Optional)
+			case s.Secret != nil:
+				c.object(Ref{Secret, s.Secret.Name}, s.Secret.Optional)
+			case s.DownwardAPI != nil:
+				c.metadata()
+			}
+		}
+	default:
+		return "", ""
+	}
+	return strings.Join(c.parts, " "), strings.Join(c.missing, ", ")
+}
+
+// content collects the parts of a volume's version.
+type content struct {
+	pod            *corev1.Pod
+	refs           map[Ref]Version
+	parts, missing []string
+}
+
+func (c *content) object(r Ref, optional *bool) {
+	v, known := c.refs[r]
+	switch {
+	case v.Err != "":
+		c.missing = append(c.missing, v.Err)
+	case (!known || v.Missing) && (optional == nil || !*optional):
+		c.missing = append(c.missing, fmt.Sprintf("%s %q not found", strings.ToLower(string(r.Kind)), r.Name))
+	case !known || v.Missing:
+		c.parts = append(c.parts, "none")
+	default:
+		c.parts = append(c.parts, v.Version)
+	}
+}
+
+// metadata stands for what of the pod a downward API file may show.
+func (c *content) metadata() {
+	h := fnv.New64a()
+	for _, m := range []map[string]string{c.pod.Labels, c.pod.Annotations} {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			h.Write([]byte(k + "\x00" + m[k] + "\x00"))
+		}
+		h.Write([]byte{1})
+	}
+	c.parts = append(c.parts, strconv.FormatUint(h.Sum64(), 16))
+}
+
+// missingEnv says which object the container's environment names that is not
+// there; empty: none.
+func (d *decider) missingEnv(c spec) string {
+	env := content{pod: d.Pod, refs: d.Refs}
+	for i := range c.EnvFrom {
+		switch f := &c.EnvFrom[i]; {
+		case f.ConfigMapRef != nil:
+			env.object(Ref{ConfigMap, f.ConfigMapRef.Name}, f.ConfigMapRef.Optional)
+		case f.SecretRef != nil:
+			env.object(Ref{Secret, f.SecretRef.Name}, f.SecretRef.Optional)
+		}
+	}
+	for i := range c.Env {
+		switch f := c.Env[i].ValueFrom; {
+		case f == nil:
+		case f.ConfigMapKeyRef != nil:
+			env.object(Ref{ConfigMap, f.ConfigMapKeyRef.Name}, f.ConfigMapKeyRef.Optional)
+		case f.SecretKeyRef != nil:
+			env.object(Ref{Secret, f.SecretKeyRef.Name}, f.SecretKeyRef.Optional)
+		}
+	}
+	return strings.Join(slices.Compact(env.missing), ", ")
+}

@@ -1,0 +1,63 @@
+package plan
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestImages(t *testing.T) {
+	t.Parallel()
+	far := func(p corev1.PullPolicy) func(*corev1.Pod) {
+		return mains(con("app", image("far"), pulls(p)))
+	}
+	refused := &Error{Kind: Denied, Reason: "ErrImagePull", Err: errors.New("no such image")}
+	failing := func(n int) *walk { // n pulls have failed, the last a moment ago
+		w := fresh(far(corev1.PullIfNotPresent)).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox")
+		for i := range n {
+			if i > 0 {
+				w.decide()
+				for w.last.Empty() { // over the moment that the error is shown, to the end of the back-off
+					w.in.Now = w.last.Wake
+					w.decide()
+				}
+				w.begin()
+			}
+			w.ends("pull/app", refused)
+		}
+		return w
+	}
+	check(t, []row{
+		{"IfNotPresent uses what is there", fresh(), "make dirs, make cgroup", nil},
+		{"IfNotPresent pulls what is not", fresh(far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
+		{"Always pulls though it is there", fresh(mains(con("app", pulls(corev1.PullAlways)))), "make dirs, make cgroup, pull app img", nil},
+		{"Always pulls once per start", up(mains(con("app", pulls(corev1.PullAlways)))), "-", nil},
+		{"Always pulls again before a restart", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1), "pull app img", nil},
+		{"and starts what that pull brought", up(mains(con("app", pulls(corev1.PullAlways)))).exit("app", 1).begin().obey(), "start app#1", []string{"!already present"}},
+		{"Never uses what is there", fresh(mains(con("app", pulls(corev1.PullNever)))).begin().obey().begin().obey(), "start app#0", []string{`why    Pulled app "Container image \"img\" already present on machine" (Normal)`}},
+		{"Never says that it is not there", fresh(far(corev1.PullNever)), "make dirs, make cgroup",
+			[]string{`app    waiting ErrImageNeverPull "Container image \"far\" is not present with pull policy of Never"`, "why    ErrImageNeverPull app", "(Warning)"}},
+		{"a pull that failed shows its error first", failing(1), "-", []string{`app    waiting ErrImagePull "no such image"`, "wake   at+2s"}},
+		{"then that it is held back, with the error", failing(1).after(2 * time.Second), "-",
+			[]string{`app    waiting ImagePullBackOff "Back-off pulling image \"far\": ErrImagePull: no such image"`, `why    BackOff app "Back-off pulling image \"far\"" until+10s (Normal)`, "wake   at+10s", "pod    Pending"}},
+		{"and then it is tried again", failing(1).after(10 * time.Second), "pull app far", []string{"app    waiting ImagePullBackOff"}},
+		{"and that shows while the pull is under way", failing(1).after(10 * time.Second).begin(), "-", []string{"app    waiting ImagePullBackOff"}},
+		{"the second time it is held back 20 s", failing(2).after(2 * time.Second), "-", []string{"until+30s"}},
+		{"never more than 5 min", failing(9).after(2 * time.Second), "-", []string{"until+25m10s"}}, // 10+20+40+80+160+300×4
+		{"an image name that cannot be read says so for as long as it does", failing(0).ends("pull/app", &Error{Kind: Invalid, Reason: "InvalidImageName", Err: errors.New("bad")}).after(9 * time.Second), "-",
+			[]string{`waiting InvalidImageName "bad"`}},
+		{"a registry that answers again recovers the pod", failing(3).after(time.Minute).begin().obey(), "start app#0", nil},
+		{"a pull that was called off is not held back", failing(0).ends("pull/app", &Error{Kind: Canceled, Err: errors.New("x")}), "pull app far", nil},
+		{"another image is pulled at once though the first failed", failing(4).edit(far(corev1.PullIfNotPresent)).edit(mains(con("app", image("other")))), "pull app other", nil},
+		{"a pull of an image that is no longer wanted is called off", failing(0).edit(mains(con("app", image("other")))), "cancel pull/app", nil},
+		{"the images of one pod are pulled side by side", fresh(mains(con("a", image("x")), con("b", image("y")))), "make dirs, make cgroup, pull a x, pull b y", nil},
+		{"an app's image is pulled while init containers run", fresh(inits(con("one")), far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
+		{"a failing app image does not hold init containers up, nor hide that they run",
+			fresh(inits(con("one")), far(corev1.PullIfNotPresent)).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox").ends("pull/app", refused), "start one#0",
+			[]string{"app    waiting PodInitializing"}},
+		{"an image that has vanished is pulled again",
+			failing(0).ends2("pull/app").fails("start/app", &Error{Kind: ImageGone, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
+	})
+}

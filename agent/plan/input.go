@@ -1,0 +1,190 @@
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Input is everything Decide may look at.
+type Input struct {
+	Now     time.Time
+	Pod     *corev1.Pod       // desired; shared with others, so read-only
+	Verdict Verdict           // answer of stage admit; zero: not asked
+	End     *End              // nil: keep it running; else why and how it must end
+	Seen    Observed          // what stage prepare saw
+	Refs    map[Ref]Version   // the objects that the pod names: their version or why there is none
+	Health  map[string]Health // probe results by container ID, thresholds already applied
+	Busy    map[OpKey]Action  // actions begun by earlier passes and not yet finished
+	Failed  map[OpKey]Failure // last failure of an action, until it succeeds
+	Memory  Memory            // Plan.Memory of the previous pass
+	Limits  Limits            // constants of this node
+}
+
+// VerdictState is what stage admit answered.
+type VerdictState int
+
+const (
+	NotAsked VerdictState = iota
+	OK                    // may run; its resources are reserved
+	Wait                  // not now, for a local and recoverable cause; asked again when that changes
+	Rejected              // never on this node: the pod fails
+)
+
+// Verdict is the answer of stage admit. Reason is CamelCase (OutOfcpu,
+// NodeAffinity, …), Message has the numbers.
+type Verdict struct {
+	State           VerdictState `json:"state"`
+	Reason, Message string       `json:",omitempty"`
+}
+
+// End says that the pod must stop and why. Once set it never becomes nil again
+// and its grace only shrinks.
+type End struct {
+	Reason  string        // Deleted, Evicted, Preempting, DeadlineExceeded, Terminated (node shutdown), Orphaned
+	Message string        // for the user
+	Grace   time.Duration // from At; whoever asks fills it in (podspec.Grace)
+	At      time.Time     // when it was first asked
+	Forget  bool          // the object is gone: leave nothing of the pod behind
+}
+
+// Observed is the pod as the runtime and the host show it. It is the worker's
+// own cache: see After for how the outcome of an action advances it.
+type Observed struct {
+	Sandboxes  []Sandbox             // newest first (by Attempt, then CreatedAt)
+	Containers []Container           // newest first; several instances per name
+	Volumes    map[string]VolumeSeen // by volume name: those that are set up on the host, wanted or not
+	Images     map[string]Image      // by image name as in the spec; absent: not on this node
+	Pulled     map[string]Pulled     // by container name: the last pull made for it
+	Dirs       bool                  // the pod's directories and log directory exist
+	Cgroup     bool                  // the pod's cgroup exists
+	Network    NetworkSeen           // of the node
+}
+
+// NetworkSeen tells whether the node's pod network can take a new sandbox.
+type NetworkSeen struct {
+	Ready   bool
+	Message string // why it is not ready
+}
+
+// Sandbox is one pod sandbox in the runtime.
+type Sandbox struct {
+	ID        string
+	Ready     bool
+	Attempt   uint32
+	CreatedAt time.Time
+	IPs       []string // primary first; empty with hostNetwork or while unknown
+	NetNS     string   // path of the network namespace; empty: unknown or host
+	Stopped   bool     // StopSandbox has succeeded: its network is released. Known to this agent's life only
+}
+
+// State is the runtime's view of a container.
+type State int
+
+const (
+	Created State = iota + 1
+	Running
+	Exited
+	Unknown // the runtime cannot say: treated as live
+)
+
+// Container is one container instance in the runtime.
+type Container struct {
+	ID, Name, SandboxID string
+	State               State
+	Attempt             uint32 // restarts before this instance
+	SpecHash            string // SpecHash of the container spec it was made from
+	Image               string // image name as in the spec it was made from
+	ImageName           string `json:",omitempty"` // image name as the runtime writes it: docker.io/library/busybox:1.36; empty: unknown
+	ImageID             string // reference of the image the runtime resolved (repo@sha256:… where known)
+	CreatedAt           time.Time
+	StartedAt           time.Time // zero: never started
+	FinishedAt          time.Time // zero: not finished
+	ExitCode            int32
+	Reason              string // of the exit as the runtime says: Completed, Error, OOMKilled, …
+	Message             string // termination message, at most 4096 bytes
+	LogPath             string // absolute path of its CRI log file
+}
+
+// Live reports whether the container may still have processes or be started.
+func (c Container) Live() bool { return c.State == Created || c.State == Running || c.State == Unknown }
+
+// VolumeSeen is a volume that is set up on the host.
+type VolumeSeen struct {
+	Version string // the content version it was last projected with; empty: unknown or without content
+}
+
+// Image is an image that is present on the node.
+type Image struct {
+	ID   string // the runtime's image ID (sha256:…), what a container is created from
+	Ref  string // repo digest for the status' imageID; ID where there is none
+	Size uint64 // bytes on disk
+	UID  *int64 // user the image declares, if numeric
+	User string // user name the image declares, if not numeric
+}
+
+// Pulled says that a pull made for one container has succeeded.
+type Pulled struct {
+	Attempt uint32 // attempt of the container it was made for
+	Image   string // image name as in the spec
+	ID      string
+}
+
+// Health is what the probes of one container instance add up to.
+type Health struct {
+	Started bool   // the startup probe has succeeded
+	Ready   bool   // the readiness probe says so
+	Dead    bool   // the liveness or startup probe has failed for good
+	Probe   string // which probe killed it: liveness or startup
+	Message string // last output of the probe that decided
+}
+
+// Memory is what Decide asks to be given back next time. Losing it must only
+// cost time.
+type Memory struct {
+	End        *End                  `json:",omitempty"`
+	Restarts   map[string]Restart    `json:",omitempty"` // by container name
+	Phase      corev1.PodPhase       `json:",omitempty"` // never goes back from Succeeded or Failed
+	Reason     string                `json:",omitempty"` // of a Failed pod
+	Message    string                `json:",omitempty"`
+	Started    time.Time             // first time the agent saw the pod: status.startTime
+	Conditions []corev1.PodCondition `json:",omitempty"` // for their transition times
+	Exits      map[string]Container  `json:",omitempty"` // by container name: last known exit, for when the runtime forgets
+	IPs        []string              `json:",omitempty"` // last known pod addresses
+	Finished   time.Time             `json:",omitzero"`  // when its own work was over: nothing of it will start again
+}
+
+// Restart is the crash back-off of one container name.
+type Restart struct {
+	Count  int       // exits counted since the last reset
+	Next   uint32    // attempt number of the next instance; status.restartCount is never lower than Next-1
+	Hash   string    // of the container spec that it counts for
+	SeenID string    // the last exited instance that was counted
+	Until  time.Time // no start before
+
+	Replaces string `json:",omitempty"` // the instance that is stopped to be replaced: its exit is followed by a start whatever the policy
+}
+
+// Limits are constants of this node.
+type Limits struct {
+	CrashBase, CrashMax, CrashReset time.Duration // 10 s, 300 s, 600 s
+	PullBase, PullMax               time.Duration // 10 s, 300 s
+	RetryBase, RetryMax             time.Duration // for everything else that fails
+	MinStop                         time.Duration // smallest grace handed to the runtime: 2 s (0 when grace is 0)
+	HostIPs                         []string
+	RuntimeName                     string // scheme of status.containerStatuses[].containerID: containerd
+	Probing                         bool   // false: nobody runs probes, so a running container counts as started and ready
+}
+
+func (s State) String() string {
+	switch s {
+	case Created:
+		return "created"
+	case Running:
+		return "running"
+	case Exited:
+		return "exited"
+	default:
+		return "unknown"
+	}
+}

@@ -1,0 +1,248 @@
+package plan
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The tests of this file are small and pointed; breadth is the model world's, in
+// package agent.
+
+// lives are pods in all their ages, each a fresh one.
+func lives() map[string]*walk {
+	full := []func(*corev1.Pod){inits(con("one"), sidecar("side")), mains(con("a", mounts("v")), con("b")), emptyDir("v"), ephemeral(con("debug"))}
+	return map[string]*walk{
+		"fresh":         fresh(full...),
+		"pulling":       fresh(mains(con("a", image("far")))).begin(),
+		"starting":      fresh(full...).begin().obey().begin().obey().begin(),
+		"up":            up(full...),
+		"crashing":      crashed(3).exit("app", 1),
+		"changed":       up().edit(mains(con("app", image("new")))),
+		"sandbox lost":  up(full...).sandboxLost(),
+		"rebooted":      up(full...).rebooted(),
+		"deleted":       up(full...).deleted(30 * time.Second),
+		"evicted":       up(full...).asked("Evicted", time.Second),
+		"done":          up(never).exit("app", 0),
+		"failed":        up(never).exit("app", 1).settle(),
+		"rejected":      fresh(full...).with(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "OutOfcpu"} }),
+		"waiting":       fresh(full...).with(func(in *Input) { in.Verdict = Verdict{State: Wait} }),
+		"past deadline": up(func(p *corev1.Pod) { n := int64(1); p.Spec.ActiveDeadlineSeconds = &n }).after(time.Second),
+	}
+}
+
+func TestI1InputIsNeverChanged(t *testing.T) {
+	t.Parallel()
+	twins := lives()
+	for name, w := range lives() {
+		first := Decide(w.in)
+		if diff := cmp.Diff(twins[name].in, w.in); diff != "" {
+			t.Errorf("%s: the input was changed:\n%s", name, diff)
+		}
+		if again := Decide(w.in); !reflect.DeepEqual(first, again) {
+			t.Errorf("%s: two answers to one question:\n%s", name, cmp.Diff(first, again))
+		}
+	}
+}
+
+func TestI2ActionsAreSafeInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for name, w := range lives() {
+		for range 40 {
+			w.decide()
+			safe(t, name, w)
+			w.begin()
+			if len(w.in.Busy) == 0 {
+				break
+			}
+			w.obey()
+		}
+	}
+}
+
+// safe fails the test if one action of the last plan needs another one of it,
+// or takes away what another one needs.
+func safe(t *testing.T, name string, w *walk) {
+	t.Helper()
+	has := map[string]bool{}
+	starts := 0
+	for _, a := range w.last.Actions() {
+		k := a.Key()
+		if has[k.String()] {
+			t.Errorf("%s: %s twice", name, k)
+		}
+		has[k.String()] = true
+		has[k.Verb] = true
+		if _, ok := a.(StartContainer); ok {
+			starts++
+		}
+	}
+	for _, pair := range [][2]string{
+		{"make/dirs", "mount"}, {"make/dirs", "run"}, {"make/cgroup", "run"}, {"run", "start"}, {"mount", "start"},
+		{"remove/cgroup", "start"}, {"remove/dirs", "unmount"}, {"unmount", "start"},
+	} {
+		if has[pair[0]] && has[pair[1]] {
+			t.Errorf("%s: %s beside %s: %s", name, pair[0], pair[1], showActions(w.last))
+		}
+	}
+	if starts > 1 {
+		t.Errorf("%s: %d starts at once", name, starts)
+	}
+}
+
+func TestI3AnEndedPodGetsNothingNew(t *testing.T) {
+	t.Parallel()
+	for name, w := range lives() {
+		w.deleted(30 * time.Second)
+		for range 40 {
+			if w.begin(); len(w.last.BuildRun)+len(w.last.Configure) > 0 {
+				t.Errorf("%s: an ended pod gets %s", name, showActions(w.last))
+			}
+			if w.last.Done {
+				break
+			}
+			w.obey()
+		}
+		if !w.last.Done {
+			t.Errorf("%s: not done\n%s", name, w.text())
+		}
+	}
+	// An end is kept though the one who asked has forgotten it.
+	w := up().deleted(0).begin()
+	w.in.End = nil
+	if w.exit("app", 0); len(w.decide().BuildRun) > 0 {
+		t.Errorf("a forgotten end starts %s", showActions(w.last))
+	}
+}
+
+func TestI4NeverTwoLiveInstances(t *testing.T) {
+	t.Parallel()
+	for _, state := range []State{Created, Running, Unknown} {
+		for _, newest := range []State{Created, Running, Exited, Unknown} {
+			w := up()
+			w.in.Seen.Containers = []Container{
+				{ID: "new", Name: "app", SandboxID: "sb-0", State: newest, Attempt: 5},
+				{ID: "old", Name: "app", SandboxID: "sb-0", State: state, Attempt: 4},
+			}
+			for _, a := range w.decide().BuildRun {
+				t.Errorf("newest %s, older %s: %s", newest, state, show(a))
+			}
+		}
+	}
+	if w := up().exit("app", 1).begin(); len(w.decide().BuildRun) > 0 {
+		t.Errorf("a start under way is asked for again: %s", showActions(w.last))
+	}
+}
+
+func TestI5AnObedientWorldComesToRest(t *testing.T) {
+	t.Parallel()
+	for name, w := range lives() {
+		w.in.Seen.Images = map[string]Image{"img": {ID: "sha:img"}, "far": {ID: "sha:far"}, "new": {ID: "sha:new"}}
+		for range 100 {
+			w.begin().obey()
+			if w.last.Empty() && !w.last.Wake.IsZero() {
+				w.in.Now = w.last.Wake
+			} else if w.last.Empty() {
+				break
+			}
+		}
+		if !w.last.Empty() {
+			t.Errorf("%s: no rest\n%s", name, w.text())
+		}
+	}
+}
+
+func TestI6TimeAloneChangesNothingBeforeWake(t *testing.T) {
+	t.Parallel()
+	for name, w := range lives() {
+		w.begin()
+		for range 10 {
+			now := w.decide()
+			if !now.Empty() {
+				break
+			}
+			if now.Wake.IsZero() {
+				w.after(1000 * time.Hour)
+			} else {
+				w.in.Now = now.Wake.Add(-time.Nanosecond)
+			}
+			if later := w.decide(); !later.Empty() || !reflect.DeepEqual(later.Status, now.Status) {
+				t.Errorf("%s: before %v time alone changes\n%s", name, now.Wake, cmp.Diff(now, later))
+			}
+			if now.Wake.IsZero() {
+				break
+			}
+			w.in.Now = now.Wake
+		}
+	}
+}
+
+func TestI7MainsAfterInits(t *testing.T) {
+	t.Parallel()
+	w := fresh(inits(con("one"), sidecar("side"), con("two")), mains(con("a"), con("b")))
+	var order []string
+	for range 20 {
+		w.begin()
+		for _, a := range w.last.BuildRun {
+			if s, ok := a.(StartContainer); ok {
+				order = append(order, s.Name)
+			}
+		}
+		w.obey()
+	}
+	if got := fmt.Sprint(order); got != "[one side two a b]" {
+		t.Errorf("started in the order %s", got)
+	}
+	for _, state := range []State{Created, Running, Unknown} { // an init container in any state but success holds the mains
+		w := started("one", inits(con("one")))
+		w.change("one", func(k *Container) { k.State = state })
+		for _, a := range w.decide().BuildRun {
+			t.Errorf("one is %s: %s", state, show(a))
+		}
+	}
+}
+
+func TestI8ATerminalPodGivesBack(t *testing.T) {
+	t.Parallel()
+	over := map[string]*walk{
+		"succeeded": up(onFailure, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 0),
+		"failed":    up(never, emptyDir("v"), mains(con("app", mounts("v")))).exit("app", 1),
+		"evicted":   up(emptyDir("v"), mains(con("app", mounts("v")))).asked("Evicted", 0),
+		"rejected":  up(emptyDir("v"), mains(con("app", mounts("v")))).with(func(in *Input) { in.Verdict = Verdict{State: Rejected, Reason: "X"} }),
+	}
+	for name, w := range over {
+		w.settle()
+		phase := w.last.Status.Phase
+		if phase != corev1.PodSucceeded && phase != corev1.PodFailed {
+			t.Errorf("%s: %s", name, phase)
+		}
+		if len(w.in.Seen.Volumes) > 0 || w.in.Seen.Cgroup || w.in.Seen.Sandboxes[0].Ready {
+			t.Errorf("%s holds %+v", name, w.in.Seen)
+		}
+		// Nothing brings it back: not an edit, a lost sandbox, a forgetful runtime, another verdict, an empty store.
+		w.in.Seen.Containers, w.in.Seen.Sandboxes = nil, nil
+		w.in.Verdict = Verdict{State: OK}
+		w.edit(func(p *corev1.Pod) { p.Spec.Containers[0].Image = "new" })
+		if w.after(time.Hour).decide(); !w.last.Empty() || w.last.Status.Phase != phase {
+			t.Errorf("%s: comes back\n%s", name, w.text())
+		}
+		w.edit(func(p *corev1.Pod) { p.Status = w.last.Status })
+		w.in.Memory = Memory{}
+		if w.decide(); !w.last.Empty() || w.last.Status.Phase != phase {
+			t.Errorf("%s: comes back without its memory\n%s", name, w.text())
+		}
+	}
+	// Terminal is withheld while something may run or is still being made.
+	w := up(never, mains(con("app"), con("b"))).exit("app", 1)
+	if p := w.decide().Status.Phase; p != corev1.PodRunning {
+		t.Errorf("phase %s beside a running container", p)
+	}
+	w = fresh(mains(con("app", image("far")))).begin().asked("Evicted", 0)
+	if p := w.decide().Status.Phase; p != corev1.PodPending {
+		t.Errorf("phase %s while the sandbox may still be made", p)
+	}
+}

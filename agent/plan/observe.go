@@ -1,0 +1,177 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// After returns what is seen once an action has ended. The receiver is not
+// changed: snapshots of it may be in other hands.
+//
+// An action that failed tells little: the worker looks again, see Doubtful.
+func (o Observed) After(r Outcome) Observed {
+	switch a := r.Action.(type) {
+	case StartContainer:
+		return o.afterStart(a, r)
+	case StopContainer:
+		if r.Container != nil {
+			return o.WithContainer(*r.Container)
+		}
+		return o
+	case PullImage:
+		return o.afterPull(a, r)
+	}
+	if r.Err != nil {
+		return o
+	}
+	switch a := r.Action.(type) {
+	case MakeDirs:
+		o.Dirs = true
+	case EnsureCgroup:
+		o.Cgroup = true
+	case MountVolume:
+		o.Volumes = set(o.Volumes, a.Volume, VolumeSeen{a.Version})
+	case ProjectVolume:
+		o.Volumes = set(o.Volumes, a.Volume, VolumeSeen{a.Version})
+	case RemoveContainer:
+		o.Containers = without(o.Containers, func(k Container) bool { return k.ID == a.ID })
+	case RunSandbox:
+		if r.Sandbox != nil {
+			return o.WithSandbox(*r.Sandbox)
+		}
+	case StopSandbox:
+		o.Sandboxes = slices.Clone(o.Sandboxes)
+		for i := range o.Sandboxes {
+			if s := &o.Sandboxes[i]; s.ID == a.ID {
+				s.Ready, s.Stopped = false, true
+			}
+		}
+	case RemoveSandbox:
+		o.Sandboxes = without(o.Sandboxes, func(s Sandbox) bool { return s.ID == a.ID })
+	case UnmountVolume:
+		o.Volumes = maps.Clone(o.Volumes)
+		delete(o.Volumes, a.Volume)
+	case RemoveCgroup:
+		o.Cgroup = false
+	case RemoveDirs:
+		o.Dirs = false
+	}
+	return o
+}
+
+func (o Observed) afterStart(a StartContainer, r Outcome) Observed {
+	if r.Container != nil {
+		o = o.WithContainer(*r.Container)
+	}
+	if r.Err != nil && KindOf(r.Err) == ImageGone {
+		id := a.ImageID
+		o.Images, o.Pulled = maps.Clone(o.Images), maps.Clone(o.Pulled)
+		maps.DeleteFunc(o.Images, func(_ string, i Image) bool { return i.ID == id })
+		maps.DeleteFunc(o.Pulled, func(_ string, p Pulled) bool { return p.ID == id })
+	}
+	return o
+}
+
+func (o Observed) afterPull(a PullImage, r Outcome) Observed {
+	if r.Err != nil || r.Image == nil {
+		return o
+	}
+	o.Images = set(o.Images, a.Image, *r.Image)
+	o.Pulled = set(o.Pulled, a.Container, Pulled{Attempt: a.Attempt, Image: a.Image, ID: r.Image.ID})
+	return o
+}
+
+// Doubtful reports whether the end of an action leaves open what the runtime or
+// the host has made of it, so that it must be looked at: a call that failed or
+// was called off may have been carried out all the same.
+func Doubtful(r Outcome) (runtime, host bool) {
+	if r.Err == nil {
+		return false, false
+	}
+	switch r.Action.(type) {
+	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox:
+		return true, false
+	case PullImage: // a pull that was carried out is found by the next one
+		return false, false
+	default:
+		return false, true
+	}
+}
+
+// WithContainer returns what is seen with a newer view of one container. A
+// view that is older than what is known (an event that came late) changes
+// nothing.
+func (o Observed) WithContainer(k Container) Observed {
+	o.Containers = slices.Clone(o.Containers)
+	i := slices.IndexFunc(o.Containers, func(x Container) bool { return x.ID == k.ID })
+	switch {
+	case i < 0:
+		o.Containers = append(o.Containers, k)
+	case o.Containers[i].State == Exited && k.State != Exited, o.Containers[i].State == Running && k.State == Created:
+		return o
+	default:
+		o.Containers[i] = k
+	}
+	slices.SortStableFunc(o.Containers, newestContainer)
+	return o
+}
+
+// WithSandbox is WithContainer for a sandbox.
+func (o Observed) WithSandbox(s Sandbox) Observed {
+	o.Sandboxes = slices.Clone(o.Sandboxes)
+	if i := slices.IndexFunc(o.Sandboxes, func(x Sandbox) bool { return x.ID == s.ID }); i >= 0 {
+		was := o.Sandboxes[i]
+		s.Stopped = s.Stopped || was.Stopped
+		s.Ready = s.Ready && !s.Stopped
+		if len(s.IPs) == 0 { // an address that is missing from an answer is not lost
+			s.IPs = was.IPs
+		}
+		s.NetNS = cmp.Or(s.NetNS, was.NetNS)
+		o.Sandboxes[i] = s
+	} else {
+		o.Sandboxes = append(o.Sandboxes, s)
+	}
+	slices.SortStableFunc(o.Sandboxes, newestSandbox)
+	return o
+}
+
+// Looked returns what is seen after the runtime was read anew: its word counts
+// for what exists; what only this agent knows of it is kept.
+func (o Observed) Looked(sandboxes []Sandbox, containers []Container) Observed {
+	was := o
+	o.Sandboxes, o.Containers = nil, slices.Clone(containers)
+	for _, s := range sandboxes {
+		known := Observed{Sandboxes: without(was.Sandboxes, func(x Sandbox) bool { return x.ID != s.ID })}
+		o.Sandboxes = append(o.Sandboxes, known.WithSandbox(s).Sandboxes...)
+	}
+	slices.SortStableFunc(o.Sandboxes, newestSandbox)
+	slices.SortStableFunc(o.Containers, newestContainer)
+	return o
+}
+
+func newestContainer(a, b Container) int {
+	return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
+}
+
+func newestSandbox(a, b Sandbox) int {
+	return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
+}
+
+func set[V any](m map[string]V, k string, v V) map[string]V {
+	m = maps.Clone(m)
+	if m == nil {
+		m = map[string]V{}
+	}
+	m[k] = v
+	return m
+}
+
+func without[T any](s []T, drop func(T) bool) (out []T) {
+	for _, x := range s {
+		if !drop(x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}

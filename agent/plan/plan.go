@@ -1,0 +1,180 @@
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Plan is everything Decide wants.
+type Plan struct {
+	Configure []ConfigureAction // stage 3: give the pod what it needs on this host
+	Cleanup   []CleanupAction   // stage 4: take away what must not be there
+	BuildRun  []BuildRunAction  // stage 5: make what is missing
+	Cancel    []OpKey           // busy actions no longer wanted
+	Probes    map[string]Probes // which probes should run, by container ID
+	Status    corev1.PodStatus
+	Memory    Memory
+	Wake      time.Time // when time alone may change the answer; zero: never
+	Done      bool      // nothing of the pod is left; the worker may leave
+	Why       []Reason  // one per decision, for the log, `berth why` and the tests
+}
+
+// Probes says which probes of a running container are wanted now.
+type Probes struct{ Startup, Readiness, Liveness bool }
+
+// Reason is one decision in words. Two Reasons with equal Code, On and Detail
+// are the same decision: it is told once, however many passes repeat it.
+type Reason struct {
+	Code   string    // CamelCase, as an event reason where Kubernetes has one: BackOff, Killing, SandboxChanged, …
+	On     string    // container, volume or image it is about; empty: the pod
+	Detail string    // for the user, one sentence, no secrets
+	Until  time.Time // when it ends by itself; zero: when something changes
+	Event  string    // corev1.EventTypeNormal or Warning if it is to be told as a Kubernetes event; empty: not
+}
+
+// Actions returns all actions of the plan.
+func (p Plan) Actions() []Action {
+	as := make([]Action, 0, len(p.Configure)+len(p.Cleanup)+len(p.BuildRun))
+	for _, a := range p.Configure {
+		as = append(as, a)
+	}
+	for _, a := range p.Cleanup {
+		as = append(as, a)
+	}
+	for _, a := range p.BuildRun {
+		as = append(as, a)
+	}
+	return as
+}
+
+// Empty reports whether there is nothing to do now.
+func (p Plan) Empty() bool {
+	return len(p.Configure)+len(p.Cleanup)+len(p.BuildRun)+len(p.Cancel) == 0
+}
+
+// OpKey names an action. At most one action per key is under way at a time.
+type OpKey struct{ Verb, On string }
+
+func (k OpKey) String() string { return k.Verb + "/" + k.On }
+
+// Action is one thing to do for a pod. The set is closed: see the three stages.
+type Action interface{ Key() OpKey }
+
+type (
+	// ConfigureAction is an action of stage 3.
+	ConfigureAction interface {
+		Action
+		configure()
+	}
+	// CleanupAction is an action of stage 4.
+	CleanupAction interface {
+		Action
+		cleanup()
+	}
+	// BuildRunAction is an action of stage 5.
+	BuildRunAction interface {
+		Action
+		buildRun()
+	}
+)
+
+// Stage configure.
+type (
+	// MakeDirs makes the pod's directories and its log directory.
+	MakeDirs struct{}
+	// EnsureCgroup makes the pod's cgroup and sets its limits.
+	EnsureCgroup struct{}
+	// MountVolume sets a volume up on the host with content of that version.
+	MountVolume struct{ Volume, Version string }
+	// ProjectVolume replaces the content of a volume that is set up.
+	ProjectVolume struct{ Volume, Version string }
+)
+
+// Stage cleanup.
+type (
+	// StopContainer ends a container: stop signal, Grace, then SIGKILL.
+	StopContainer struct {
+		ID, Name string
+		Why      string // Reason.Code of the decision
+		Grace    time.Duration
+		By       time.Time // when it must have ended; a busy stop with a later By is called off for an earlier one
+	}
+	// RemoveContainer removes an exited or never started container.
+	RemoveContainer struct{ ID, Name string }
+	// StopSandbox ends the sandbox and takes its network away.
+	StopSandbox struct{ ID string }
+	// RemoveSandbox removes a stopped sandbox and its remaining containers.
+	RemoveSandbox struct{ ID string }
+	// UnmountVolume takes a volume off the host.
+	UnmountVolume struct{ Volume string }
+	// RemoveCgroup removes the pod's cgroup.
+	RemoveCgroup struct{}
+	// RemoveDirs removes the pod's directories and its logs.
+	RemoveDirs struct{}
+)
+
+// Stage build-run.
+type (
+	// RunSandbox makes the pod's sandbox with its network.
+	RunSandbox struct{ Attempt uint32 }
+	// PullImage brings an image onto the node. Secret versions are not part
+	// of it: they are read when the pull begins.
+	PullImage struct {
+		Container, Image string
+		Policy           corev1.PullPolicy
+		Attempt          uint32 // of the container it is for
+	}
+	// StartContainer creates and starts a container; postStart is part of it.
+	StartContainer struct {
+		Name      string
+		Kind      ContainerKind
+		SandboxID string
+		ImageID   string
+		Attempt   uint32
+	}
+)
+
+// ContainerKind tells the four kinds of containers of a pod apart.
+type ContainerKind int
+
+const (
+	Main ContainerKind = iota
+	Init
+	Sidecar // an init container with restartPolicy Always
+	Ephemeral
+)
+
+func (k ContainerKind) String() string {
+	return [...]string{"main", "init", "sidecar", "ephemeral"}[k]
+}
+
+func (MakeDirs) Key() OpKey          { return OpKey{"make", "dirs"} }
+func (EnsureCgroup) Key() OpKey      { return OpKey{"make", "cgroup"} }
+func (a MountVolume) Key() OpKey     { return OpKey{"mount", a.Volume} }
+func (a ProjectVolume) Key() OpKey   { return OpKey{"project", a.Volume} }
+func (a StopContainer) Key() OpKey   { return OpKey{"stop", a.ID} }
+func (a RemoveContainer) Key() OpKey { return OpKey{"remove", a.ID} }
+func (a StopSandbox) Key() OpKey     { return OpKey{"stop", a.ID} }
+func (a RemoveSandbox) Key() OpKey   { return OpKey{"remove", a.ID} }
+func (a UnmountVolume) Key() OpKey   { return OpKey{"unmount", a.Volume} }
+func (RemoveCgroup) Key() OpKey      { return OpKey{"remove", "cgroup"} }
+func (RemoveDirs) Key() OpKey        { return OpKey{"remove", "dirs"} }
+func (RunSandbox) Key() OpKey        { return OpKey{"run", "sandbox"} }
+func (a PullImage) Key() OpKey       { return OpKey{"pull", a.Container} }
+func (a StartContainer) Key() OpKey  { return OpKey{"start", a.Name} }
+
+func (MakeDirs) configure()      {}
+func (EnsureCgroup) configure()  {}
+func (MountVolume) configure()   {}
+func (ProjectVolume) configure() {}
+func (StopContainer) cleanup()   {}
+func (RemoveContainer) cleanup() {}
+func (StopSandbox) cleanup()     {}
+func (RemoveSandbox) cleanup()   {}
+func (UnmountVolume) cleanup()   {}
+func (RemoveCgroup) cleanup()    {}
+func (RemoveDirs) cleanup()      {}
+func (RunSandbox) buildRun()     {}
+func (PullImage) buildRun()      {}
+func (StartContainer) buildRun() {}

@@ -1,0 +1,126 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+// mayRestart says whether a container that has exited is to run again.
+func (d *decider) mayRestart(c spec, k Container) bool {
+	return d.mem.Finished.IsZero() && d.mem.End == nil && d.restartable(c, k)
+}
+
+// restartable is mayRestart without regard to the pod being over.
+func (d *decider) restartable(c spec, k Container) bool {
+	switch c.kind {
+	case Ephemeral:
+		return false
+	case Sidecar:
+		return true
+	case Main, Init:
+	}
+	if k.ID != "" && d.mem.Restarts[k.Name].Replaces == k.ID {
+		return true // stopped only to be replaced
+	}
+	if restart, ruled := byRule(c, k.ExitCode); ruled {
+		return restart
+	}
+	policy := d.Pod.Spec.RestartPolicy
+	if c.RestartPolicy != nil {
+		policy = corev1.RestartPolicy(*c.RestartPolicy)
+	}
+	switch policy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return k.ExitCode != 0
+	default: // Always; an init container that has succeeded is done
+		return c.kind != Init || k.ExitCode != 0
+	}
+}
+
+// byRule is the answer of the container's own restart rules; the first that
+// matches decides.
+func byRule(c spec, exit int32) (restart, ruled bool) {
+	for _, r := range c.RestartPolicyRules {
+		if r.ExitCodes == nil {
+			continue
+		}
+		in := slices.Contains(r.ExitCodes.Values, exit)
+		if in == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
+			return r.Action == corev1.ContainerRestartRuleActionRestart, true
+		}
+	}
+	return false, false
+}
+
+// backoff counts one exit once and returns when the next start is allowed. The
+// first restart is at once, then base, doubling. A container that ran long
+// enough, or was given another image, starts afresh.
+func (d *decider) backoff(c spec, k Container) time.Time {
+	r := d.mem.Restarts[k.Name]
+	hash := podspec.SpecHash(c.Container)
+	if r.SeenID == k.ID && r.Hash == hash {
+		if wait := d.Limits.crashWait(r); r.Until.Sub(d.Now) > wait { // the clock was set back
+			r.Until = d.Now.Add(wait)
+			d.mem.Restarts[k.Name] = r
+		}
+		return r.Until
+	}
+	if r.Hash != hash || k.FinishedAt.Sub(k.StartedAt) >= d.Limits.CrashReset && !k.StartedAt.IsZero() {
+		r.Count = 0
+	}
+	from := k.FinishedAt
+	if from.IsZero() || from.After(d.Now) { // the runtime does not know, or the clock was stepped
+		from = d.Now
+	}
+	r.Count, r.SeenID, r.Hash = r.Count+1, k.ID, hash
+	r.Until = from.Add(d.Limits.crashWait(r))
+	d.mem.Restarts[k.Name] = r
+	return r.Until
+}
+
+// crashWait is how long after the exit that was counted last the next start is
+// held back.
+func (l Limits) crashWait(r Restart) time.Duration {
+	if r.Count < 2 {
+		return 0
+	}
+	return doubled(l.CrashBase, r.Count-2, l.CrashMax)
+}
+
+// finished reports whether the pod's own work is over: no main container will
+// ever run (again).
+func (d *decider) finished() bool {
+	if !d.mem.Finished.IsZero() || d.initFailed() {
+		return true
+	}
+	mains := 0
+	for _, c := range d.specs {
+		if c.kind != Main {
+			continue
+		}
+		mains++
+		if k, seen := d.newest(c.Name); !seen || k.Live() || d.mayRestart(c, k) {
+			return false
+		}
+	}
+	return mains > 0
+}
+
+// initFailed reports whether an init container failed and will not run again.
+func (d *decider) initFailed() bool {
+	for _, c := range d.specs {
+		if c.kind != Init {
+			continue
+		}
+		if k, seen := d.newest(c.Name); seen && k.State == Exited && k.ExitCode != 0 && !d.restartable(c, k) {
+			return true
+		}
+	}
+	return false
+}

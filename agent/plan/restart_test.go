@@ -1,0 +1,185 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestRestartPolicy(t *testing.T) {
+	t.Parallel()
+	own := func(p corev1.ContainerRestartPolicy, rules ...corev1.ContainerRestartRule) func(*corev1.Container) {
+		return func(c *corev1.Container) { c.RestartPolicy, c.RestartPolicyRules = &p, rules }
+	}
+	rule := func(op corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) corev1.ContainerRestartRule {
+		return corev1.ContainerRestartRule{Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes}}
+	}
+	in, notIn := corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn
+	two := mains(con("app"), con("b"))
+	check(t, []row{
+		{"Always restarts after success", up().exit("app", 0), "start app#1", []string{"pod    Running", "app    terminated Completed 0 restarts=0"}},
+		{"Always restarts after failure", up().exit("app", 1), "start app#1", nil},
+		{"OnFailure restarts after failure", up(onFailure).exit("app", 1), "start app#1", []string{"pod    Running"}},
+		{"OnFailure does not restart after success; the pod succeeds", up(onFailure).exit("app", 0), "stop sb-0", []string{"pod    Succeeded", "Ready=False/PodCompleted", "Initialized=True/PodCompleted"}},
+		{"Never does not restart after failure; the pod fails", up(never).exit("app", 3), "stop sb-0", []string{"pod    Failed", "app    terminated Error 3", "Ready=False/PodFailed"}},
+		{"Never with another container running: the pod runs on", up(never, two).exit("app", 1), "-", []string{"pod    Running", "Ready=False/ContainersNotReady"}},
+		{"one failure among successes fails the pod", up(never, two).exit("app", 1).exit("b", 0), "", []string{"pod    Failed"}},
+		{"OnFailure with one done and one failed: the failed one runs again", up(onFailure, two).exit("app", 0).exit("b", 1), "start b#1", []string{"pod    Running"}},
+		{"an init container that fails under Never fails the pod, and the mains never run",
+			up(never, inits(con("one"), con("two"))).with(func(in *Input) { in.Seen.Containers, in.Memory = nil, Memory{} }).begin().obey().exit("one", 1), "stop sb-0",
+			[]string{"pod    Failed", "two    waiting PodInitializing", "app    waiting PodInitializing", "Initialized=False/ContainersNotInitialized"}},
+		{"an init container that fails under Always is tried again", started("one", inits(con("one"))).exit("one", 1), "start one#1", []string{"pod    Pending"}},
+		{"a container's own Never beats the pod's Always", up(mains(con("app", own("Never")))).exit("app", 1), "stop sb-0", []string{"pod    Failed"}},
+		{"a container's own Always beats the pod's Never", up(never, mains(con("app", own("Always")))).exit("app", 0), "start app#1", nil},
+		{"an init container's own Never beats the pod's Always", started("one", inits(con("one", own("Never")))).exit("one", 1), "stop sb-0", []string{"pod    Failed"}},
+		{"a rule that names the exit code restarts under Never", up(never, mains(con("app", own("Never", rule(in, 42))))).exit("app", 42), "start app#1", nil},
+		{"another exit code falls back to the policy", up(never, mains(con("app", own("Never", rule(in, 42))))).exit("app", 1), "stop sb-0", []string{"pod    Failed"}},
+		{"NotIn restarts on all others", up(never, mains(con("app", own("Never", rule(notIn, 42))))).exit("app", 1), "start app#1", nil},
+		{"NotIn leaves the named one to the policy", up(never, mains(con("app", own("Never", rule(notIn, 42))))).exit("app", 42), "stop sb-0", nil},
+		{"a sidecar restarts under Never", up(never, inits(sidecar("side"))).exit("side", 1), "start side#1", []string{"pod    Running"}},
+		{"a sidecar's exit code never decides the phase",
+			up(never, inits(sidecar("side"))).exit("side", 9).exit("app", 0), "stop sb-0", []string{"pod    Succeeded"}},
+		{"when the mains are done the sidecars are ended and not restarted",
+			up(never, inits(sidecar("side"))).exit("app", 0), "stop side-0 30s", []string{"pod    Running"}},
+	})
+}
+
+// started is a pod at the start of its first containers, the named one
+// running: an init container that has not ended.
+func started(name string, opts ...func(*corev1.Pod)) *walk {
+	w := fresh(opts...)
+	for range 20 {
+		w.begin().obey()
+		if _, seen := newDecider(w.in).newest(name); seen {
+			return w.change(name, func(k *Container) { k.State, k.FinishedAt = Running, time.Time{} })
+		}
+	}
+	panic(name + " never starts")
+}
+
+func crashed(n int, opts ...func(*corev1.Pod)) *walk {
+	w := up(opts...)
+	for range n {
+		w.crash("app")
+	}
+	return w
+}
+
+func TestCrashBackOff(t *testing.T) {
+	t.Parallel()
+	fast := func(w *walk) *walk {
+		return w.with(func(in *Input) { in.Limits.CrashMax, in.Limits.CrashBase = 4*time.Second, 4*time.Second })
+	}
+	check(t, []row{
+		{"the first restart is at once", up().exit("app", 1), "start app#1", nil},
+		{"the second waits 10 s from the exit", crashed(1).exit("app", 1).after(4 * time.Second), "-",
+			[]string{`app    waiting CrashLoopBackOff "back-off 10s restarting failed container=app pod=web_default(u1)" restarts=1 last=(terminated Error 1)`,
+				`why    BackOff app "Back-off restarting failed container app in pod web_default(u1)" until+10s (Warning)`, "wake   at+10s", "pod    Running"}},
+		{"and then it starts", crashed(1).exit("app", 1).begin().after(10 * time.Second), "start app#2", nil},
+		{"then 20 s", crashed(2).exit("app", 1), "-", []string{"back-off 20s "}},
+		{"then 40 s", crashed(3).exit("app", 1), "-", []string{"back-off 40s "}},
+		{"and so on to 5 min", crashed(6).exit("app", 1), "-", []string{"back-off 5m0s "}},
+		{"and never more", crashed(40).exit("app", 1), "-", []string{"back-off 5m0s "}},
+		{"the maximum can be set", fast(crashed(3)).exit("app", 1), "-", []string{"back-off 4s "}},
+		{"a container that ran for 10 min starts afresh", crashed(5).after(10*time.Minute).exit("app", 1), "start app#6", nil},
+		{"one that ran a little less does not", crashed(5).after(10*time.Minute-time.Second).exit("app", 1), "-", []string{"CrashLoopBackOff"}},
+		{"success counts as well as failure", crashed(1).exit("app", 0), "-", []string{"CrashLoopBackOff", "last=(terminated Completed 0)"}},
+		{"each container has its own", crashed(3, mains(con("app"), con("b"))).exit("b", 1), "start b#1", nil},
+		{"another image starts afresh", crashed(3).exit("app", 1).begin().edit(mains(con("app", image("new")))).
+			with(func(in *Input) { in.Seen.Images = map[string]Image{"new": {ID: "sha:new"}} }), "start app#4", nil},
+		{"one exit is counted once however often it is looked at", crashed(1).exit("app", 1).begin().after(time.Second).begin().after(time.Second), "-", []string{"back-off 10s ", "wake   at+10s"}},
+		{"an exit time in the future counts from now", crashed(1).exit("app", 1).change("app", func(k *Container) { k.FinishedAt = t0.Add(5 * time.Second) }), "-", []string{"wake   at+10s"}},
+		{"an exit time that the runtime does not know counts from now", crashed(1).exit("app", 1).change("app", func(k *Container) { k.FinishedAt = time.Time{} }), "-", []string{"back-off 10s ", "wake   at+10s"}},
+		{"a clock that is set back does not lengthen the wait", crashed(1).exit("app", 1).begin().after(-time.Hour), "-", []string{"wake   at+-59m50s"}},
+		{"the back-off outlives the agent", crashed(2).exit("app", 1).begin().with(func(in *Input) { in.Failed, in.Seen.Pulled = nil, nil }), "-", []string{"back-off 20s "}},
+	})
+}
+
+func TestChangedImage(t *testing.T) {
+	t.Parallel()
+	edited := func(w *walk, names ...string) *walk {
+		w.in.Seen.Images = map[string]Image{"img": {ID: "sha:img"}, "new": {ID: "sha:new"}}
+		return w.edit(func(p *corev1.Pod) {
+			for _, n := range names {
+				for i := range p.Spec.Containers {
+					if p.Spec.Containers[i].Name == n {
+						p.Spec.Containers[i].Image = "new"
+					}
+				}
+				for i := range p.Spec.InitContainers {
+					if p.Spec.InitContainers[i].Name == n {
+						p.Spec.InitContainers[i].Image = "new"
+					}
+				}
+			}
+		})
+	}
+	check(t, []row{
+		{"a container whose image changed is stopped", edited(up(), "app"), "stop app-0 30s", []string{`why    Killing app "Container app definition changed, will be restarted" (Normal)`}},
+		{"and started with the new one at once", edited(up(), "app").begin().obey(), "start app#1", nil},
+		{"whatever the policy: under Never", edited(up(never), "app").begin().obey(), "start app#1", []string{"pod    Running"}},
+		{"whatever the policy: under OnFailure, though it ended well", edited(up(onFailure), "app").begin().obey().change("app", func(k *Container) { k.ExitCode = 0 }), "start app#1", nil},
+		{"a container that had ended before the edit stays ended under Never", edited(up(never, mains(con("app"), con("b"))).exit("app", 0).begin(), "app"), "-", nil},
+		{"the other containers are left alone", edited(up(mains(con("app"), con("b"))), "b"), "stop b-0 30s", nil},
+		{"a sidecar is restarted likewise", edited(up(never, inits(sidecar("side"))), "side"), "stop side-0 30s", nil},
+		{"an init container that has run is not", edited(up(inits(con("one"))), "one"), "-", nil},
+		{"a container that was made before hashes were kept is left alone", edited(up().change("app", func(k *Container) { k.SpecHash = "" }), "app"), "-", nil},
+		{"a pod that is ended meanwhile starts nothing", edited(up(never), "app").begin().obey().deleted(30 * time.Second), "stop sb-0, remove app-0", nil},
+	})
+}
+
+func TestSandboxLoss(t *testing.T) {
+	t.Parallel()
+	full := []func(*corev1.Pod){inits(con("one"), sidecar("side"))}
+	rebuilt := func(w *walk) *walk { // old containers ended, the old sandbox down, a new one up
+		return w.sandboxLost().begin().obey().begin().obey().begin().obey()
+	}
+	check(t, []row{
+		{"what still runs of a lost sandbox is ended first", up(full...).sandboxLost(), "stop app-0 30s",
+			[]string{`why    SandboxChanged "Pod sandbox changed, it will be killed and re-created." (Normal)`, "PodReadyToStartContainers=False"}},
+		{"then its sidecars", up(full...).sandboxLost().begin().obey(), "stop side-0 30s", nil},
+		{"then its network is released", up(full...).sandboxLost().begin().obey().begin().obey(), "stop sb-0", nil},
+		{"then there is a new one, of the next attempt", up(full...).sandboxLost().begin().obey().begin().obey().begin().obey(), "run sandbox#1", nil},
+		{"init containers run again in the new one", rebuilt(up(full...)).begin().obey(), "start one#1", []string{"Initialized=False", "ip=10.0.0.2"}},
+		{"and the mains after them", rebuilt(up(full...)).begin().obey().begin().obey().begin().obey(), "start app#1", []string{"one    terminated Completed 0 ready restarts=1"}},
+		{"under OnFailure what had succeeded stays done", rebuilt(up(onFailure, mains(con("app"), con("b"))).exit("app", 0)), "start b#1", nil},
+		{"under OnFailure a pod of which all had succeeded gets no new sandbox", up(onFailure).exit("app", 0).begin().sandboxLost(), "-", []string{"pod    Succeeded"}},
+		{"under Never what was killed with the sandbox fails the pod", up(never).sandboxLost().begin().obey(), "stop sb-0", []string{"pod    Failed"}},
+		{"under Never a pod that had run nothing yet gets a new one", fresh(never).begin().obey().begin().obey().sandboxLost().begin().obey(), "remove sb-0, run sandbox#1", nil},
+		{"after a reboot of the node the pod comes back, its restarts counted", up().rebooted().begin().obey().begin().obey(), "start app#1", nil},
+		{"and at once, however often the container had crashed", crashed(3).rebooted().begin().obey().begin().obey(), "start app#4", nil},
+		{"what was lost with the node's power was no crash: it waits for no back-off", crashed(3).rebooted().begin().obey().begin().obey(), "start app#4", nil},
+		{"an ephemeral container of a lost sandbox does not come back", rebuilt(up(ephemeral(con("debug")))), "start app#1", nil},
+		{"an old sandbox without containers is removed", up().sandboxLost().begin().obey().begin().obey().begin().obey().
+			with(func(in *Input) { in.Seen.Containers = nil }), "remove sb-0, start app#1", nil},
+		{"a container whose sandbox is not even listed is ended before a new one is made",
+			up().with(func(in *Input) { in.Seen.Sandboxes = nil }), "stop app-0 30s", nil},
+		{"a sandbox that the runtime gave another attempt keeps attempts rising",
+			fresh().begin().obey().with(func(in *Input) { in.Seen.Sandboxes = []Sandbox{{ID: "x", Attempt: 6, Stopped: true}} }), "remove x, run sandbox#7", nil},
+	})
+}
+
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	add := func(w *walk, k Container) *walk {
+		return w.with(func(in *Input) { in.Seen = in.Seen.WithContainer(k) })
+	}
+	twin := Container{ID: "twin", Name: "app", SandboxID: "sb-0", State: Running, Attempt: 3, StartedAt: t0, CreatedAt: t0}
+	check(t, []row{
+		{"a container left created by an agent that died is removed", up().with(func(in *Input) { in.Seen.Containers[0].State = Created }), "remove app-0", []string{"restarts=0"}},
+		{"and made again with the same attempt", up().with(func(in *Input) { in.Seen.Containers[0].State = Created; in.Memory = Memory{} }).begin().obey(), "start app#0", nil},
+		{"a container in an unknown state is ended before it runs again", up().change("app", func(k *Container) { k.State = Unknown }), "stop app-0 30s", []string{"waiting ContainerStatusUnknown"}},
+		{"the older of two live instances is ended", add(up(), twin), "stop app-0 30s", nil},
+		{"nothing starts beside an older instance that lives",
+			add(up(), twin).change("app", func(k *Container) { k.State, k.ExitCode = Exited, 1 }), "stop app-0 30s", nil},
+		{"one dead instance is kept for its log, older ones go", crashed(1).exit("app", 1).begin().after(10 * time.Second).begin().obey(), "remove app-0", nil},
+		{"an exit that the runtime has forgotten is remembered", crashed(1).exit("app", 7).begin().with(func(in *Input) { in.Seen.Containers = nil }), "-",
+			[]string{"last=(terminated Error 7)", "CrashLoopBackOff", "restarts=1"}},
+		{"a pod that has succeeded is not run again when the runtime has forgotten it",
+			up(onFailure).exit("app", 0).settle().with(func(in *Input) { in.Seen = Observed{Network: NetworkSeen{Ready: true}} }), "-", []string{"pod    Succeeded", "app    terminated Completed 0"}},
+		{"nor one that only the control server remembers",
+			fresh().edit(func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }), "-", []string{"pod    Failed Evicted"}},
+		{"a running container that somebody removed runs again", up().with(func(in *Input) { in.Seen.Containers = nil }), "start app#1", []string{"pod    Running"}},
+	})
+}

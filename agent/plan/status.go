@@ -1,0 +1,432 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/podspec"
+)
+
+// status writes down the pod as users see it. It runs last: it tells what the
+// decisions above have left.
+func (d *decider) status() {
+	st := &d.out.Status
+	st.ObservedGeneration = d.Pod.Generation
+	st.QOSClass = podspec.QOSClass(d.Pod)
+	st.StartTime = &metav1.Time{Time: d.mem.Started}
+	d.addresses(st)
+	d.phase(st)
+	ps := &d.Pod.Spec
+	specs := d.specs
+	if d.Verdict.State == Rejected && len(d.byName) == 0 {
+		specs = nil // it never had containers: only the reason counts
+	} else { // once each; without any it stays nil
+		st.InitContainerStatuses = slices.Grow(st.InitContainerStatuses, len(ps.InitContainers))
+		st.ContainerStatuses = slices.Grow(st.ContainerStatuses, len(ps.Containers))
+	}
+	for _, c := range specs {
+		cs := d.containerStatus(c)
+		switch c.kind {
+		case Init, Sidecar:
+			st.InitContainerStatuses = append(st.InitContainerStatuses, cs)
+		case Ephemeral:
+			st.EphemeralContainerStatuses = append(st.EphemeralContainerStatuses, cs)
+		default:
+			st.ContainerStatuses = append(st.ContainerStatuses, cs)
+		}
+	}
+	d.conditions(st)
+}
+
+func (d *decider) addresses(st *corev1.PodStatus) {
+	for i, ip := range d.Limits.HostIPs {
+		if i == 0 {
+			st.HostIP = ip
+		}
+		st.HostIPs = append(st.HostIPs, corev1.HostIP{IP: ip})
+	}
+	ips := d.mem.IPs
+	if d.Pod.Spec.HostNetwork {
+		ips = nil
+		if len(d.Seen.Sandboxes) > 0 {
+			ips = d.Limits.HostIPs
+		}
+	}
+	for i, ip := range ips {
+		if i == 0 {
+			st.PodIP = ip
+		}
+		st.PodIPs = append(st.PodIPs, corev1.PodIP{IP: ip})
+	}
+}
+
+// containerStatus tells of one container: the newest instance is its state, the
+// exit before it the last state.
+func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
+	cs := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
+	ks := d.byName[c.Name]
+	started := false
+	if next := d.mem.Restarts[c.Name].Next; next > 0 {
+		cs.RestartCount = int32(next - 1)
+	}
+	if len(ks) == 0 {
+		cs.Started = &started
+		if c.kind == Init && d.initsDone() { // a main that was made is the proof
+			cs.Ready = true
+			cs.State.Terminated = &corev1.ContainerStateTerminated{Reason: "Completed", Message: "its record is lost; containers that wait for its success were made"}
+			return cs
+		}
+		cs.State.Waiting = d.waiting(c)
+		return cs
+	}
+	k := ks[0]
+	cs.Image, cs.ImageID = cmpOr(cmpOr(k.ImageName, k.Image), c.Image), k.ImageID
+	cs.Resources, cs.AllocatedResources = &c.Resources, c.Resources.Requests
+	cs.VolumeMounts = mountStatuses(c.VolumeMounts)
+	cs.ContainerID = d.containerID(k)
+	if k.State != Created { // it has not run yet
+		cs.RestartCount = max(cs.RestartCount, int32(k.Attempt))
+	}
+	for _, older := range ks[1:] {
+		if older.State == Exited {
+			cs.LastTerminationState.Terminated = d.terminated(older)
+			break
+		}
+	}
+	switch k.State {
+	case Running:
+		if d.beingStarted(c.Name) { // its postStart hook has not ended
+			cs.State.Waiting = d.waiting(c)
+			break
+		}
+		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.Time{Time: k.StartedAt}}
+		started = d.started(c, k)
+		cs.Ready = d.ready(c, k)
+	case Exited:
+		cs.Ready = c.kind == Init && k.ExitCode == 0
+		if wait := d.betweenRuns(c, k); wait != nil {
+			cs.State.Waiting = wait
+			cs.LastTerminationState.Terminated = d.terminated(k)
+		} else {
+			cs.State.Terminated = d.terminated(k)
+		}
+	case Created:
+		cs.State.Waiting = d.waiting(c)
+	default:
+		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerStatusUnknown", Message: "the runtime cannot say what became of the container"}
+	}
+	cs.Started = &started
+	return cs
+}
+
+// mountStatuses tells the mounts as the spec asks for them. Whether one that
+// should be read-only below too, if possible, has become so is not told: only
+// the runtime knows.
+func mountStatuses(mounts []corev1.VolumeMount) []corev1.VolumeMountStatus {
+	if len(mounts) == 0 {
+		return nil
+	}
+	all := make([]corev1.VolumeMountStatus, len(mounts))
+	for i, m := range mounts {
+		all[i] = corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		switch mode := m.RecursiveReadOnly; {
+		case !m.ReadOnly:
+		case mode == nil:
+			all[i].RecursiveReadOnly = new(corev1.RecursiveReadOnlyDisabled)
+		case *mode != corev1.RecursiveReadOnlyIfPossible:
+			all[i].RecursiveReadOnly = mode
+		}
+	}
+	return all
+}
+
+func (d *decider) containerID(k Container) string {
+	return cmpOr(d.Limits.RuntimeName, "containerd") + "://" + k.ID
+}
+
+func (d *decider) terminated(k Container) *corev1.ContainerStateTerminated {
+	reason := k.Reason
+	if reason == "" {
+		reason = "Error"
+		if k.ExitCode == 0 {
+			reason = "Completed"
+		}
+	}
+	return &corev1.ContainerStateTerminated{
+		ExitCode: k.ExitCode, Reason: reason, Message: k.Message, ContainerID: d.containerID(k),
+		StartedAt: metav1.Time{Time: k.StartedAt}, FinishedAt: metav1.Time{Time: k.FinishedAt},
+	}
+}
+
+// betweenRuns is what a container that has exited waits for before it runs
+// again; nil: it does not, or is about to.
+func (d *decider) betweenRuns(c spec, k Container) *corev1.ContainerStateWaiting {
+	if !d.mayRestart(c, k) || d.terminal() || d.Verdict.State == Rejected {
+		return nil
+	}
+	if r := d.mem.Restarts[c.Name]; r.SeenID == k.ID && d.Now.Before(r.Until) {
+		d.wakeAt(r.Until)
+		return &corev1.ContainerStateWaiting{
+			Reason:  "CrashLoopBackOff",
+			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", d.Limits.crashWait(r), c.Name, d.fullName()),
+		}
+	}
+	return d.heldUp(c)
+}
+
+// waiting is the state of a container that has never run.
+func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
+	initializing := len(d.Pod.Spec.InitContainers) > 0
+	if c.kind == Main && initializing && !d.initsDone() {
+		return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+	}
+	if w := d.heldUp(c); w != nil {
+		return w
+	}
+	switch {
+	case d.terminal() && (c.kind == Main || c.kind == Ephemeral):
+		return &corev1.ContainerStateWaiting{} // nothing is being created any more
+	case initializing:
+		return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+	}
+	return &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+}
+
+// heldUp is what keeps a container from being started; nil: nothing that has
+// gone wrong.
+func (d *decider) heldUp(c spec) *corev1.ContainerStateWaiting {
+	if img := d.images[c.Name]; img.code != "" {
+		return &corev1.ContainerStateWaiting{Reason: img.code, Message: img.detail}
+	}
+	for _, r := range d.out.Why {
+		if r.Code == "CreateContainerConfigError" && r.On == c.Name {
+			return &corev1.ContainerStateWaiting{Reason: r.Code, Message: r.Detail}
+		}
+	}
+	if f, failed := d.Failed[(StartContainer{Name: c.Name}).Key()]; failed && f.Kind != Canceled {
+		return &corev1.ContainerStateWaiting{Reason: cmpOr(f.Reason, "CreateContainerError"), Message: f.Message}
+	}
+	return nil
+}
+
+// initsDone reports whether the init chain is behind the pod.
+func (d *decider) initsDone() bool {
+	if len(d.Seen.Sandboxes) > 0 && d.initialized(d.Seen.Sandboxes[0]) {
+		return true
+	}
+	for _, c := range d.specs {
+		if (c.kind == Init || c.kind == Sidecar) && !d.initDone(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// initDone reports whether one init container has succeeded, or one sidecar has
+// started, for the present sandbox.
+func (d *decider) initDone(c spec) bool {
+	k, seen := d.newest(c.Name)
+	sb, ok := d.current()
+	switch {
+	case !seen || ok && k.SandboxID != sb.ID:
+		return false
+	case c.kind == Init:
+		return k.State == Exited && k.ExitCode == 0
+	default: // one that has ended with the pod had started before
+		return d.started(c, k) || !d.mem.Finished.IsZero() || d.mem.End != nil
+	}
+}
+
+// phase sums the containers up. Succeeded and Failed are withheld while
+// anything could still run, and are never taken back.
+func (d *decider) phase(st *corev1.PodStatus) {
+	if !d.terminal() {
+		d.mem.Phase = d.judgePhase()
+		if e := d.mem.End; e != nil && e.fails() && d.terminal() {
+			d.mem.Reason, d.mem.Message = e.Reason, e.Message
+		}
+	}
+	st.Phase, st.Reason, st.Message = d.mem.Phase, d.mem.Reason, d.mem.Message
+}
+
+func (d *decider) judgePhase() corev1.PodPhase {
+	over := !d.mem.Finished.IsZero() || d.mem.End != nil || d.finished()
+	live := slices.ContainsFunc(d.Seen.Containers, Container.Live)
+	if over && !live && !d.making() {
+		return d.outcome()
+	}
+	started, waiting := false, false
+	for _, c := range d.specs {
+		if c.kind != Main {
+			continue
+		}
+		k, seen := d.newest(c.Name)
+		if !seen || k.State == Created || k.State == Running && d.beingStarted(c.Name) {
+			waiting = true
+			continue
+		}
+		started = true
+	}
+	if started && !waiting {
+		return corev1.PodRunning
+	}
+	if d.mem.Phase == corev1.PodRunning {
+		return corev1.PodRunning
+	}
+	return corev1.PodPending
+}
+
+// fails reports whether the pod fails whatever its containers have come to. A
+// pod that is deleted is judged by them.
+func (e *End) fails() bool { return e.Reason != "Deleted" && e.Reason != "Orphaned" }
+
+// disrupts reports whether the node ended the pod for its own sake.
+func (e *End) disrupts() bool {
+	return e.Reason == "Evicted" || e.Reason == "Preempting" || e.Reason == "Terminated"
+}
+
+// outcome is the phase of a pod that is over.
+func (d *decider) outcome() corev1.PodPhase {
+	if e := d.mem.End; e != nil && e.fails() {
+		return corev1.PodFailed
+	}
+	if d.initFailed() {
+		return corev1.PodFailed
+	}
+	for _, c := range d.specs {
+		if k, seen := d.newest(c.Name); c.kind == Main && (!seen || k.ExitCode != 0) {
+			return corev1.PodFailed
+		}
+	}
+	return corev1.PodSucceeded
+}
+
+// conditions writes the conditions that the agent owns; all others are kept as
+// their owners wrote them.
+func (d *decider) conditions(st *corev1.PodStatus) {
+	sb, hasSandbox := d.current()
+	network := hasSandbox && (d.Pod.Spec.HostNetwork || len(sb.IPs) > 0 || len(d.mem.IPs) > 0)
+	containers := d.containersReady(st)
+	ready := containers
+	if ready.Status == corev1.ConditionTrue {
+		if closed := d.closedGates(); closed != "" {
+			ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "ReadinessGatesNotReady", closed
+		}
+	}
+	containers.Type, ready.Type = corev1.ContainersReady, corev1.PodReady
+	all := []corev1.PodCondition{
+		{Type: corev1.PodReadyToStartContainers, Status: truth(network)},
+		d.initializedCondition(st),
+		ready,
+		containers,
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+	}
+	if e := d.mem.End; e != nil && e.disrupts() && d.terminal() {
+		all = append(all, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+			Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message,
+		})
+	}
+	for i := range all {
+		c := &all[i]
+		c.ObservedGeneration = d.Pod.Generation
+		c.LastTransitionTime = metav1.Time{Time: d.Now}
+		for _, was := range d.mem.Conditions {
+			if was.Type == c.Type && was.Status == c.Status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+		}
+	}
+	d.mem.Conditions = all
+	st.Conditions = slices.Clone(all)
+	for _, c := range d.Pod.Status.Conditions {
+		ours := slices.ContainsFunc(all, func(x corev1.PodCondition) bool { return x.Type == c.Type })
+		if !ours {
+			st.Conditions = append(st.Conditions, c)
+		}
+	}
+}
+
+// containersReady is the condition without its type.
+func (d *decider) containersReady(st *corev1.PodStatus) corev1.PodCondition {
+	switch st.Phase {
+	case corev1.PodSucceeded:
+		return corev1.PodCondition{Status: corev1.ConditionFalse, Reason: "PodCompleted"}
+	case corev1.PodFailed:
+		return corev1.PodCondition{Status: corev1.ConditionFalse, Reason: "PodFailed"}
+	}
+	var unready []string
+	for _, cs := range st.InitContainerStatuses {
+		if d.kindOf(cs.Name) == Sidecar && !cs.Ready {
+			unready = append(unready, cs.Name)
+		}
+	}
+	for _, cs := range st.ContainerStatuses {
+		if !cs.Ready {
+			unready = append(unready, cs.Name)
+		}
+	}
+	if len(unready) > 0 {
+		return corev1.PodCondition{
+			Status: corev1.ConditionFalse, Reason: "ContainersNotReady",
+			Message: fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " ")),
+		}
+	}
+	return corev1.PodCondition{Status: corev1.ConditionTrue}
+}
+
+func (d *decider) initializedCondition(st *corev1.PodStatus) corev1.PodCondition {
+	c := corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}
+	switch {
+	case st.Phase == corev1.PodSucceeded:
+		c.Reason = "PodCompleted"
+		return c
+	case d.initsDone():
+		return c
+	}
+	var left []string
+	for _, x := range d.specs {
+		if (x.kind == Init || x.kind == Sidecar) && !d.initDone(x) {
+			left = append(left, x.Name)
+		}
+	}
+	c.Status, c.Reason = corev1.ConditionFalse, "ContainersNotInitialized"
+	c.Message = fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(left, " "))
+	return c
+}
+
+// closedGates says which readiness gates are not open; empty: all are.
+func (d *decider) closedGates() string {
+	var closed []string
+	for _, g := range d.Pod.Spec.ReadinessGates {
+		i := slices.IndexFunc(d.Pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
+		switch {
+		case i < 0:
+			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(g.ConditionType)))
+		case d.Pod.Status.Conditions[i].Status != corev1.ConditionTrue:
+			closed = append(closed, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %s",
+				string(g.ConditionType), d.Pod.Status.Conditions[i].Status))
+		}
+	}
+	return strings.Join(closed, ", ")
+}
+
+func (d *decider) kindOf(name string) ContainerKind {
+	for _, c := range d.specs {
+		if c.Name == name {
+			return c.kind
+		}
+	}
+	return Main
+}
+
+func truth(b bool) corev1.ConditionStatus {
+	if b {
+		return corev1.ConditionTrue
+	}
+	return corev1.ConditionFalse
+}

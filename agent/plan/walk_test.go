@@ -1,0 +1,337 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+var t0 = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+
+// walk drives Decide through a pod's life by hand: a test says what happens,
+// the walk keeps what a worker would keep.
+type walk struct {
+	in   Input
+	last Plan
+}
+
+// fresh is a pod that was admitted a moment ago on a node that has its images.
+func fresh(opts ...func(*corev1.Pod)) *walk {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace, pod.UID = "web", "default", "u1"
+	pod.Spec.Containers = []corev1.Container{con("app")}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	for _, o := range opts {
+		o(pod)
+	}
+	w := &walk{in: Input{
+		Now: t0, Pod: pod, Verdict: Verdict{State: OK},
+		Seen:   Observed{Network: NetworkSeen{Ready: true}, Images: map[string]Image{"img": {ID: "sha:img"}}},
+		Health: map[string]Health{}, Busy: map[OpKey]Action{}, Failed: map[OpKey]Failure{}, Refs: map[Ref]Version{},
+		Limits: Limits{
+			CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
+			PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: 30 * time.Second,
+			MinStop: 2 * time.Second, HostIPs: []string{"192.0.2.1"}, RuntimeName: "containerd",
+		},
+	}}
+	return w
+}
+
+// up is a pod that runs: every init container has succeeded.
+func up(opts ...func(*corev1.Pod)) *walk { return fresh(opts...).settle() }
+
+func con(name string, opts ...func(*corev1.Container)) corev1.Container {
+	c := corev1.Container{Name: name, Image: "img", ImagePullPolicy: corev1.PullIfNotPresent}
+	for _, o := range opts {
+		o(&c)
+	}
+	return c
+}
+
+func sidecar(name string, opts ...func(*corev1.Container)) corev1.Container {
+	c := con(name, opts...)
+	always := corev1.ContainerRestartPolicyAlways
+	c.RestartPolicy = &always
+	return c
+}
+
+func image(name string) func(*corev1.Container) {
+	return func(c *corev1.Container) { c.Image = name }
+}
+
+func pulls(p corev1.PullPolicy) func(*corev1.Container) {
+	return func(c *corev1.Container) { c.ImagePullPolicy = p }
+}
+
+func mounts(volume string) func(*corev1.Container) {
+	return func(c *corev1.Container) {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: "/" + volume})
+	}
+}
+
+func inits(cs ...corev1.Container) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.InitContainers = cs }
+}
+
+func mains(cs ...corev1.Container) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers = cs }
+}
+
+func ephemeral(c corev1.Container) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers,
+			corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(c)})
+	}
+}
+
+func never(p *corev1.Pod)     { p.Spec.RestartPolicy = corev1.RestartPolicyNever }
+func onFailure(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure }
+
+func configMapVolume(name, cm string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: cm}},
+		}})
+	}
+}
+
+func emptyDir(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{},
+		}})
+	}
+}
+
+// decide asks once and keeps the answer's memory; nothing is begun.
+func (w *walk) decide() Plan {
+	w.last = Decide(w.in)
+	w.in.Memory = w.last.Memory
+	return w.last
+}
+
+// begin decides and puts everything that is wanted under way.
+func (w *walk) begin() *walk {
+	for _, a := range w.decide().Actions() {
+		w.in.Busy[a.Key()] = a
+	}
+	return w
+}
+
+// obey ends everything that is under way, well; what was called off ends so.
+func (w *walk) obey() *walk {
+	for _, k := range slices.SortedFunc(maps.Keys(w.in.Busy), func(a, b OpKey) int { return strings.Compare(a.String(), b.String()) }) {
+		w.ends(k.String(), nil)
+	}
+	return w
+}
+
+// settle decides and obeys until nothing is left to do.
+func (w *walk) settle() *walk {
+	for range 100 {
+		if w.begin(); len(w.in.Busy) == 0 {
+			return w
+		}
+		w.obey()
+	}
+	panic("no rest: " + w.text())
+}
+
+// ends ends one action that is under way, named by its key.
+func (w *walk) ends(key string, err error) *walk {
+	for k, a := range w.in.Busy {
+		if k.String() != key {
+			continue
+		}
+		delete(w.in.Busy, k)
+		if err == nil && slices.Contains(w.last.Cancel, k) {
+			err = &Error{Kind: Canceled, Err: errors.New("called off")}
+		}
+		out := Outcome{Action: a, Began: w.in.Now, Ended: w.in.Now, Err: err}
+		switch {
+		case err == nil:
+			delete(w.in.Failed, k)
+			w.do(a, &out)
+		case KindOf(err) != Canceled:
+			w.in.Failed[k] = FailureOf(out, w.in.Failed[k].Count)
+		}
+		w.in.Seen = w.in.Seen.After(out)
+		return w
+	}
+	panic("not under way: " + key)
+}
+
+// fails puts one action under way and ends it with that error.
+func (w *walk) fails(key string, e *Error) *walk {
+	w.begin()
+	return w.ends(key, e)
+}
+
+func (w *walk) do(a Action, out *Outcome) {
+	now := w.in.Now
+	switch a := a.(type) {
+	case RunSandbox:
+		out.Sandbox = &Sandbox{ID: fmt.Sprint("sb-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{fmt.Sprint("10.0.0.", a.Attempt+1)}}
+	case PullImage:
+		out.Image = &Image{ID: "sha:" + a.Image}
+	case StartContainer:
+		c := w.spec(a.Name)
+		k := Container{
+			ID: fmt.Sprintf("%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, State: Running, Attempt: a.Attempt,
+			SpecHash: podspec.SpecHash(c), Image: c.Image, ImageID: a.ImageID, CreatedAt: now, StartedAt: now,
+		}
+		if a.Kind == Init {
+			k.State, k.FinishedAt = Exited, now
+		}
+		out.Container = &k
+	case StopContainer:
+		for _, k := range w.in.Seen.Containers {
+			if k.ID == a.ID {
+				k.State, k.FinishedAt, k.ExitCode = Exited, now, 137
+				out.Container = &k
+			}
+		}
+	}
+}
+
+func (w *walk) spec(name string) *corev1.Container {
+	d := newDecider(w.in)
+	for _, c := range d.specs {
+		if c.Name == name {
+			return c.Container
+		}
+	}
+	panic("no container " + name)
+}
+
+// change edits what is seen of the newest instance of a container.
+func (w *walk) change(name string, f func(*Container)) *walk {
+	w.in.Seen.Containers = slices.Clone(w.in.Seen.Containers)
+	for i := range w.in.Seen.Containers {
+		if w.in.Seen.Containers[i].Name == name {
+			f(&w.in.Seen.Containers[i])
+			return w
+		}
+	}
+	panic("no instance of " + name)
+}
+
+// exit ends the newest instance of a container by itself.
+func (w *walk) exit(name string, code int32) *walk {
+	return w.change(name, func(k *Container) {
+		k.State, k.ExitCode, k.FinishedAt = Exited, code, w.in.Now
+	})
+}
+
+// crash is one round of a crash loop: exit, back-off, running again.
+func (w *walk) crash(name string) *walk {
+	w.exit(name, 1).begin()
+	if !w.last.Wake.IsZero() {
+		w.in.Now = w.last.Wake
+	}
+	return w.settle()
+}
+
+func (w *walk) after(d time.Duration) *walk {
+	w.in.Now = w.in.Now.Add(d)
+	return w
+}
+
+func (w *walk) with(f func(*Input)) *walk {
+	f(&w.in)
+	return w
+}
+
+// edit replaces the pod by an edited copy.
+func (w *walk) edit(f func(*corev1.Pod)) *walk {
+	w.in.Pod = w.in.Pod.DeepCopy()
+	f(w.in.Pod)
+	return w
+}
+
+func (w *walk) asked(reason string, grace time.Duration) *walk {
+	w.in.End = &End{Reason: reason, Message: "because", Grace: grace, At: w.in.Now}
+	return w
+}
+
+func (w *walk) deleted(grace time.Duration) *walk {
+	w.in.End = &End{Reason: "Deleted", Grace: grace, At: w.in.Now, Forget: true}
+	return w
+}
+
+// sandboxLost is what a runtime shows after its sandbox process was killed.
+func (w *walk) sandboxLost() *walk {
+	w.in.Seen.Sandboxes = slices.Clone(w.in.Seen.Sandboxes)
+	w.in.Seen.Sandboxes[0].Ready = false
+	return w
+}
+
+// rebooted is a node that came up again: nothing runs, the agent is new.
+func (w *walk) rebooted() *walk {
+	w.sandboxLost()
+	w.in.Busy, w.in.Failed, w.in.Health = map[OpKey]Action{}, map[OpKey]Failure{}, map[string]Health{}
+	w.in.Seen.Cgroup = false
+	w.in.Seen.Containers = slices.Clone(w.in.Seen.Containers)
+	for i := range w.in.Seen.Containers {
+		if k := &w.in.Seen.Containers[i]; k.Live() {
+			k.State, k.ExitCode, k.Reason, k.FinishedAt = Exited, 255, "Unknown", w.in.Now
+		}
+	}
+	return w
+}
+
+// wants fails the test unless the next answer asks for exactly these actions.
+func (w *walk) wants(t *testing.T, want string) *walk {
+	t.Helper()
+	w.decide()
+	if got := showActions(w.last); got != want {
+		t.Errorf("actions\n got: %s\nwant: %s\n%s", got, want, w.text())
+	}
+	return w
+}
+
+// says fails the test unless the last answer's text has all of these.
+func (w *walk) says(t *testing.T, parts ...string) *walk {
+	t.Helper()
+	text := w.text()
+	for _, p := range parts {
+		if absent, not := strings.CutPrefix(p, "!"); not && strings.Contains(text, absent) || !not && !strings.Contains(text, p) {
+			t.Errorf("%q is not as expected in\n%s", p, text)
+		}
+	}
+	return w
+}
+
+// row is one sentence about a decision: given a pod's life so far, the actions
+// that Decide asks for ("" is unchecked, "-" is none) and parts of its text
+// (with ! those that it must not have).
+type row struct {
+	sentence string
+	given    *walk
+	want     string
+	says     []string
+}
+
+func check(t *testing.T, rows []row) {
+	t.Helper()
+	for _, r := range rows {
+		t.Run(r.sentence, func(t *testing.T) {
+			t.Parallel()
+			w := r.given
+			if r.want == "" {
+				w.decide()
+			} else {
+				w.wants(t, r.want)
+			}
+			w.says(t, r.says...)
+		})
+	}
+}

@@ -1,0 +1,140 @@
+package plan
+
+import (
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// RefKind is the kind of an object that a pod names.
+type RefKind string
+
+const (
+	ConfigMap RefKind = "ConfigMap"
+	Secret    RefKind = "Secret"
+)
+
+// Ref names an object that a pod uses, in the pod's own namespace.
+type Ref struct {
+	Kind RefKind
+	Name string
+}
+
+func (r Ref) String() string { return string(r.Kind) + " " + r.Name }
+
+// Version is what is known of the object behind a Ref.
+type Version struct {
+	Version string // changes whenever the content does; empty with Missing or Err
+	Missing bool   // there is no such object
+	Err     string // it could not be read
+}
+
+// Object is the object behind a Ref. One of the pointers is set unless
+// Version.Missing or Version.Err says why not. Shared, read-only.
+type Object struct {
+	Version
+	ConfigMap *corev1.ConfigMap
+	Secret    *corev1.Secret
+}
+
+// Objects holds the objects that a pod names, taken at one moment.
+type Objects map[Ref]Object
+
+// SandboxSetup is what RunSandbox needs beside the pod itself.
+type SandboxSetup struct {
+	Attempt      uint32
+	CgroupParent string // as the runtime wants it: a path (cgroupfs) or a slice (systemd); empty: the runtime's default
+	LogDir       string // absolute
+}
+
+// ContainerSetup is what StartContainer needs beside the pod and the container.
+type ContainerSetup struct {
+	Kind        ContainerKind
+	Attempt     uint32
+	Sandbox     Sandbox
+	CgroupPar   string // CgroupParent of the sandbox: the runtime wants the same config again
+	LogDir      string // absolute log directory of the pod
+	Image       Image
+	HostIPs     []string
+	Objects     Objects             // for env and envFrom
+	Mounts      []Mount             // volumes, /etc/hosts, termination log
+	Allocatable corev1.ResourceList // of the node: what resourceFieldRef falls back to
+}
+
+// Mount is one mount handed to a container.
+type Mount struct {
+	HostPath, ContainerPath string
+	ReadOnly                bool
+	RecursiveReadOnly       bool
+	SELinuxRelabel          bool
+	Propagation             corev1.MountPropagationMode // empty: None
+	Image                   string                      // image volume: image ID instead of HostPath
+	ImageSubPath            string
+}
+
+// Kind is what policy may ask of an error. Adapters map their errors to kinds
+// once; nobody looks at texts.
+type Kind int
+
+const (
+	Other       Kind = iota // may succeed when tried again
+	NotFound                // the object of the call does not exist (any more)
+	ImageGone               // the image is not on the node
+	Unavailable             // the runtime or its socket does not answer: nothing was done
+	Timeout                 // the deadline passed: it may or may not have been done
+	Canceled                // called off by us
+	Invalid                 // will never succeed with this pod: configuration
+	NoSpace                 // a disk is full
+	Network                 // the pod network could not be set up
+	Denied                  // the registry refused the credentials
+	Unsupported             // the runtime cannot do this
+)
+
+// Error is an error with what policy and users need to know of it. Reason is
+// the CamelCase word shown as a waiting or event reason (ErrImagePull,
+// CreateContainerConfigError, FailedMount, …); empty: derived from the action.
+type Error struct {
+	Kind   Kind
+	Reason string
+	Err    error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// KindOf returns the kind of the first Error in err's chain.
+func KindOf(err error) Kind {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Kind
+	}
+	return Other
+}
+
+// Failure is an error as data: retry and back-off are decided here.
+type Failure struct {
+	At      time.Time
+	Count   int // in a row
+	Kind    Kind
+	Reason  string
+	Message string
+	Action  Action // what failed: a failed pull of another image holds nothing back
+}
+
+// Outcome is the end of an action, good or bad.
+type Outcome struct {
+	Action    Action
+	Began     time.Time
+	Ended     time.Time
+	Err       error
+	Sandbox   *Sandbox   // after RunSandbox
+	Container *Container // after StartContainer (also a failed one, if it was created) and StopContainer
+	Image     *Image     // after PullImage
+}
+
+func reasonOf(err error) string {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Reason
+	}
+	return ""
+}

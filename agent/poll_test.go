@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/agent/plan"
+)
+
+// polledRuntime makes the rig's runtime one without events: each second it
+// tells of what has changed, with the list.
+func (r *rig) polledRuntime(pods ...string) {
+	r.h.events = nil
+	r.polled.Store(true)
+	r.wg.Go(func() {
+		last := map[string]sight{}
+		for pause(r.ctx, time.Second) {
+			for _, name := range pods {
+				uid := podOf(name).UID
+				r.h.mu.Lock()
+				p := r.h.of(uid)
+				now := sight{sandboxes: p.sandboxes, containers: append([]plan.Container{}, p.containers...)}
+				r.h.mu.Unlock()
+				known := plan.Observed{Sandboxes: last[name].sandboxes, Containers: last[name].containers}
+				if differences(known, now) != "" {
+					r.workers[uid].Hint(Hint{Bare: true, Listed: &Adopted{Sandboxes: now.sandboxes, Containers: now.containers}})
+				}
+				last[name] = now
+			}
+		}
+	})
+}
+
+func TestOwnStepsOfAPolledRuntimeCostNoLook(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.polledRuntime("p")
+		r.h.takes = takes(map[string]time.Duration{"start": 1500 * time.Millisecond, "runSandbox": 300 * time.Millisecond})
+		pod := podOf("p", "a", "b", "c")
+		r.start(pod)
+		r.until(10*time.Second, "runs", r.isRunning(pod))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := r.h.happened("look uid-p"); n > 0 {
+			t.Errorf("%d looks", n)
+		}
+		if n := r.h.happened("status"); n != 3 {
+			t.Errorf("%d reads after 3 starts", n)
+		}
+	})
+}
+
+func TestEndSoonAfterAStartIsSeenBeforeTheNextPoll(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.polledRuntime("p")
+		r.h.exits = func(string) (time.Duration, int32, bool) {
+			return 50 * time.Millisecond, 1, r.h.count["start uid-p/a"] == 1
+		}
+		pod := podOf("p", "a")
+		r.start(pod)
+		r.until(400*time.Millisecond, "started again", func() bool { return r.h.happened("start") == 2 })
+		r.until(10*time.Second, "runs", r.isRunning(pod))
+	})
+}
+
+func TestEndIsSeenByAPollAndLookedIntoOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.polledRuntime("p")
+		pod := podOf("p", "a")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		time.Sleep(5 * time.Second)
+		r.h.kill(pod.UID, "a", 1, false)
+		r.until(1100*time.Millisecond, "started again", func() bool { return r.h.happened("start") == 2 })
+		time.Sleep(5 * time.Second)
+		if n := r.h.happened("look uid-p"); n != 1 {
+			t.Errorf("%d looks", n)
+		}
+	})
+}
+
+func TestEventsSpareTheReadAfterAStart(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		pod := podOf("p", "a")
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		time.Sleep(time.Second)
+		if n := r.h.happened("status") + r.h.happened("look uid-p"); n > 0 {
+			t.Errorf("%d reads", n)
+		}
+	})
+}
+
+func TestSuspicionWaitsForActionsButNotForEver(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.polledRuntime("p")
+		r.h.takes = takes(map[string]time.Duration{"start uid-p/b": time.Hour}) // a postStart that hangs
+		pod := podOf("p", "a", "b")
+		r.start(pod)
+		r.until(time.Second, "a runs", func() bool { return len(r.h.running(pod.UID)) == 1 })
+		time.Sleep(5 * time.Second)
+		r.h.kill(pod.UID, "a", 3, false)
+		r.until(time.Second+patience+50*time.Millisecond, "the end of a is known", func() bool {
+			s, _ := r.board.Get(pod.UID)
+			return s.Status.ContainerStatuses[0].State.Running == nil
+		})
+	})
+}
+
+func TestLateHintBringsNothingBackThatWasRemoved(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	b := newBook()
+	b.looked = true
+	old, other := plan.Container{ID: "old", Name: "a", SandboxID: "sb", State: plan.Exited}, plan.Container{ID: "other", Name: "b", SandboxID: "sb", State: plan.Running}
+	sb := plan.Sandbox{ID: "sb", Ready: true}
+	b.seen = b.seen.Looked([]plan.Sandbox{sb}, []plan.Container{old, other})
+	remove := plan.RemoveContainer{ID: "old", Name: "a"}
+	b.begun(remove, now)
+	dead := other
+	dead.State = plan.Exited
+	b.noted(Hint{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if b.lives("other") {
+		t.Error("a hint during a removal was dropped")
+	}
+	b.ended(plan.Outcome{Action: remove})
+	b.noted(Hint{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if b.exists("old") {
+		t.Error("a late hint brought back what was removed")
+	}
+	gone := plan.RemoveSandbox{ID: "sb"}
+	b.begun(gone, now)
+	b.ended(plan.Outcome{Action: gone})
+	b.noted(Hint{Sandbox: &sb, Containers: []plan.Container{{ID: "more", SandboxID: "sb"}}}, now)
+	if b.hasSandbox("sb") || b.exists("more") {
+		t.Error("a late hint brought back a sandbox")
+	}
+}

@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+// Prepare is stage 1: it looks at what the runtime and the host have of the
+// pod. Looking is cheap, because what is known is advanced by the outcomes of
+// actions; the runtime is read at adoption, when an outcome is in doubt, and
+// by the audit.
+type Prepare struct {
+	Runtime interface {
+		Pod(ctx context.Context, uid types.UID) ([]plan.Sandbox, []plan.Container, error)
+		Container(ctx context.Context, id string) (plan.Container, error)
+	}
+	Host interface {
+		Look(ctx context.Context, pod *corev1.Pod) (dirs bool, volumes map[string]plan.VolumeSeen, err error)
+	}
+	Cgroups interface {
+		Exists(ctx context.Context, pod *corev1.Pod) (bool, error)
+	}
+	Images interface {
+		Present(ctx context.Context, image string) (plan.Image, bool, error)
+		Forget(image string)
+	}
+	Network func() plan.NetworkSeen
+}
+
+// look reads what there is of the pod: of the host when asked, of the runtime
+// when asked. A pod that is new on a node whose runtime was listed has nothing
+// in the runtime.
+func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, host, runtime bool) sight {
+	s := sight{host: host, runtime: runtime}
+	var wg sync.WaitGroup
+	errs := make([]error, 3)
+	if runtime {
+		wg.Go(func() { s.sandboxes, s.containers, errs[0] = p.Runtime.Pod(ctx, pod.UID) })
+	}
+	if host {
+		wg.Go(func() { errs[1] = p.lookAtHost(ctx, pod, &s) })
+		wg.Go(func() { s.images = p.lookAtImages(ctx, pod) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			s.err = fmt.Errorf("look at pod %s/%s: %w", pod.Namespace, pod.Name, err)
+			break
+		}
+	}
+	return s
+}
+
+func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *sight) (err error) {
+	if s.dirs, s.volumes, err = p.Host.Look(ctx, pod); err != nil {
+		return err
+	}
+	s.cgroup, err = p.Cgroups.Exists(ctx, pod)
+	return err
+}
+
+// lookAtImages tells which of the pod's images are here. One that cannot be
+// asked for counts as absent: pulling it will say why.
+func (p *Prepare) lookAtImages(ctx context.Context, pod *corev1.Pod) map[string]plan.Image {
+	found := map[string]plan.Image{}
+	for _, name := range imagesOf(pod) {
+		if img, here, err := p.Images.Present(ctx, name); err == nil && here {
+			found[name] = img
+		}
+	}
+	return found
+}
+
+func (p *Prepare) network() plan.NetworkSeen {
+	if p.Network == nil {
+		return plan.NetworkSeen{Ready: true}
+	}
+	return p.Network()
+}
+
+// forgetImage drops the image of a container from what is believed present.
+func (p *Prepare) forgetImage(pod *corev1.Pod, container string) {
+	if c := containerOf(pod, container); c != nil {
+		p.Images.Forget(c.Image)
+	}
+}
+
+// containerOf finds a container of any kind by name; nil: there is none.
+func containerOf(pod *corev1.Pod, name string) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.Name == name {
+			return c
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.Name == name {
+			return c
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
+			c := corev1.Container(e.EphemeralContainerCommon)
+			return &c
+		}
+	}
+	return nil
+}
+
+// differences says what a listing of the runtime shows otherwise than what is
+// known; empty: nothing. Only existence and state are compared.
+func differences(seen plan.Observed, s sight) string {
+	var diff []string
+	known := map[string]string{}
+	for _, x := range seen.Sandboxes {
+		known[x.ID] = fmt.Sprintf("sandbox ready=%v", x.Ready)
+	}
+	for _, x := range seen.Containers {
+		known[x.ID] = fmt.Sprintf("container %s %s", x.Name, x.State)
+	}
+	compare := func(id, now string) {
+		if was, ok := known[id]; !ok || was != now {
+			diff = append(diff, fmt.Sprintf("%.12s: known %q, listed %q", id, was, now))
+		}
+		delete(known, id)
+	}
+	for _, x := range s.sandboxes {
+		compare(x.ID, fmt.Sprintf("sandbox ready=%v", x.Ready))
+	}
+	for _, x := range s.containers {
+		compare(x.ID, fmt.Sprintf("container %s %s", x.Name, x.State))
+	}
+	for id, was := range known {
+		diff = append(diff, fmt.Sprintf("%.12s: known %q, not listed", id, was))
+	}
+	return strings.Join(diff, "; ")
+}

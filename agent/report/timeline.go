@@ -1,0 +1,173 @@
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Bounds that TimelineOptions may lower or raise. Together they keep the
+// timeline of a usual pod at rest below 8 KiB.
+const (
+	DefaultSpans      = 40
+	DefaultSpansBytes = 7 << 10
+	maxSpanText       = 256
+)
+
+// SpanID names a span within one timeline; 0 is none.
+type SpanID uint32
+
+// Span is something that took time while a pod was started, run or ended: a
+// stage, a runtime call, a wait.
+type Span struct {
+	ID      SpanID    `json:"id"`
+	Parent  SpanID    `json:"parent,omitempty"`
+	Name    string    `json:"name"`            // what was done: RunSandbox, PullImage web, …
+	Stage   string    `json:"stage,omitempty"` // prepare, admit, configure, cleanup, build-run
+	Start   time.Time `json:"start"`
+	End     time.Time `json:"end,omitzero"`      // zero: under way
+	Cause   string    `json:"cause,omitempty"`   // why it was done or waited for
+	Err     string    `json:"error,omitempty"`   // why it went wrong; no secrets
+	Attempt uint32    `json:"attempt,omitempty"` // of the sandbox or container
+}
+
+func (s *Span) size() int { return len(s.Name) + len(s.Stage) + len(s.Cause) + len(s.Err) + 128 }
+
+// TimelineOptions is what NewTimeline needs. Every zero field has a default.
+type TimelineOptions struct {
+	Now   func() time.Time // default time.Now
+	Spans int              // spans kept, at least 4
+	Bytes int              // bytes kept
+}
+
+// Timeline is the bounded list of the spans of one pod. It is safe for
+// concurrent use. Make it with NewTimeline, or decode one from JSON.
+type Timeline struct {
+	opt TimelineOptions
+
+	mu      sync.Mutex
+	spans   []Span // by ID, which is by Start
+	last    SpanID
+	dropped int
+	bytes   int
+}
+
+// NewTimeline returns an empty timeline.
+func NewTimeline(o TimelineOptions) *Timeline {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.Spans = max(cmp.Or(o.Spans, DefaultSpans), 4)
+	o.Bytes = cmp.Or(o.Bytes, DefaultSpansBytes)
+	return &Timeline{opt: o}
+}
+
+// Begin adds a span and returns its ID for End and for Parent. The ID of the
+// argument is ignored; a zero Start is now. A span with an End is complete.
+func (t *Timeline) Begin(s Span) SpanID {
+	if s.Start.IsZero() {
+		s.Start = t.opt.Now()
+	}
+	s.Name, s.Stage = clip(s.Name, maxSpanText), clip(s.Stage, maxSpanText)
+	s.Cause, s.Err = clip(s.Cause, maxSpanText), clip(s.Err, maxSpanText)
+	s.Start, s.End = wall(s.Start), wall(s.End)
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	s.ID = t.last
+	if len(t.spans) == cap(t.spans) { // append would double: pods are many
+		t.spans = append(make([]Span, 0, len(t.spans)+8), t.spans...)
+	}
+	t.spans = append(t.spans, s)
+	t.bytes += s.size()
+	t.bound()
+	return s.ID
+}
+
+// End ends a span; err nil means well. A span that is unknown, dropped or ended
+// is left as it is.
+func (t *Timeline) End(id SpanID, err error) {
+	now := wall(t.opt.Now())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i, ok := slices.BinarySearchFunc(t.spans, id, func(s Span, id SpanID) int { return cmp.Compare(s.ID, id) })
+	if !ok || !t.spans[i].End.IsZero() {
+		return
+	}
+	t.spans[i].End = now
+	if err != nil {
+		t.bytes -= len(t.spans[i].Err)
+		t.spans[i].Err = clip(err.Error(), maxSpanText)
+		t.bytes += len(t.spans[i].Err)
+		t.bound()
+	}
+}
+
+// bound drops from the middle: the first quarter tells how the pod was started,
+// the rest is the newest.
+func (t *Timeline) bound() {
+	keep := t.opt.Spans / 4
+	for len(t.spans) > keep+1 && (len(t.spans) > t.opt.Spans || t.bytes > t.opt.Bytes) {
+		t.bytes -= t.spans[keep].size()
+		t.spans = slices.Delete(t.spans, keep, keep+1)
+		t.dropped++
+	}
+}
+
+// Spans returns a copy of the spans, oldest first, and how many were dropped.
+func (t *Timeline) Spans() ([]Span, int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.spans), t.dropped
+}
+
+// timelineJSON is the written form, version 1.
+type timelineJSON struct {
+	Version int    `json:"version"`
+	Dropped int    `json:"dropped,omitempty"`
+	Spans   []Span `json:"spans"`
+}
+
+// MarshalJSON writes the form that `berth timeline -o json` shows and the local
+// store keeps.
+func (t *Timeline) MarshalJSON() ([]byte, error) {
+	spans, dropped := t.Spans()
+	if spans == nil {
+		spans = []Span{}
+	}
+	return json.Marshal(timelineJSON{Version: 1, Dropped: dropped, Spans: spans})
+}
+
+// UnmarshalJSON replaces the content by what MarshalJSON wrote. Spans that were
+// under way stay without an end: the agent that would have ended them is gone.
+func (t *Timeline) UnmarshalJSON(b []byte) error {
+	var in timelineJSON
+	if err := json.Unmarshal(b, &in); err != nil {
+		return fmt.Errorf("read timeline: %w", err)
+	}
+	if in.Version != 1 {
+		return fmt.Errorf("read timeline: version %d is not known", in.Version)
+	}
+	slices.SortStableFunc(in.Spans, func(a, b Span) int { return cmp.Compare(a.ID, b.ID) })
+	in.Spans = slices.CompactFunc(in.Spans, func(a, b Span) bool { return a.ID == b.ID })
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.opt.Now == nil {
+		t.opt = TimelineOptions{Now: time.Now, Spans: DefaultSpans, Bytes: DefaultSpansBytes}
+	}
+	t.spans, t.dropped, t.bytes, t.last = in.Spans, in.Dropped, 0, 0
+	for i := range t.spans {
+		t.bytes += t.spans[i].size()
+		t.last = max(t.last, t.spans[i].ID)
+	}
+	t.bound()
+	return nil
+}
+
+// wall drops the monotonic reading: spans outlive the process that made them.
+func wall(t time.Time) time.Time { return t.Round(0) }

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/admission"
+	"berth/agent/plan"
+	"berth/agent/report"
+	"berth/agent/source"
+)
+
+// rig is workers on a fake host, in a bubble.
+type rig struct {
+	t        *testing.T
+	h        *fakeHost
+	room     *room
+	board    *Board
+	objects  *objects
+	running  atomic.Int64 // times that a pod was metered as running
+	lost     atomic.Int64 // divergences
+	overhead atomic.Int64 // of the last pod that was metered as running
+	polled   atomic.Bool
+	sync     func(context.Context) error
+	ctx      context.Context
+	wg       sync.WaitGroup
+	mu       sync.Mutex
+	workers  map[types.UID]*worker
+	over     map[types.UID]chan bool // what Run returned
+	told     []plan.Reason
+}
+
+// inBubble runs a test with a rig in a bubble: time is virtual, and every
+// goroutine must have ended when the test returns.
+func inBubble(t *testing.T, f func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := &rig{
+			t: t, h: newFakeHost(), ctx: ctx, board: NewBoard(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
+			room:    newRoom(RoomConfig{Node: admission.Node{Allocatable: corev1.ResourceList{}}, Slots: 100}),
+			objects: newStore().objects,
+		}
+		r.room.node = roomyNode()
+		r.h.events = func(uid types.UID, h Hint) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if w := r.workers[uid]; w != nil {
+				w.Hint(h)
+			}
+		}
+		roomCtx, closeRoom := context.WithCancel(context.Background())
+		var room sync.WaitGroup
+		room.Go(func() { r.room.Run(roomCtx) })
+		defer func() {
+			cancel()
+			r.wg.Wait()
+			closeRoom()
+			room.Wait()
+			for _, b := range r.h.broken {
+				t.Error(b)
+			}
+		}()
+		f(t, r)
+	})
+}
+
+// start runs a worker for the pod.
+func (r *rig) start(pod *corev1.Pod) *worker {
+	w := &worker{
+		stages: r.h.stages(), limits: simLimits, room: r.room, objects: r.objects,
+		keep: func(Wish, plan.Verdict, plan.Memory) {},
+		sync: func(ctx context.Context, _ Wish, _ plan.Verdict, _ plan.Memory) error {
+			if r.sync != nil {
+				return r.sync(ctx)
+			}
+			return nil
+		},
+		publish: r.board.put,
+		tell: func(_ *corev1.Pod, why plan.Reason) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.told = append(r.told, why)
+		},
+		timeline: report.NewTimeline(report.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
+		meters: Meters{Started: func(_, overhead time.Duration) { r.running.Add(1); r.overhead.Store(int64(overhead)) }, Divergence: func() { r.lost.Add(1) }},
+		now:    time.Now, fault: func(string) {}, polled: r.polled.Load,
+		mail: mailbox{ready: make(chan struct{}, 1)}, book: newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
+	}
+	over := make(chan bool, 1)
+	r.mu.Lock()
+	r.workers[pod.UID], r.over[pod.UID] = w, over
+	r.mu.Unlock()
+	w.Want(Wish{Pod: pod})
+	r.wg.Go(func() { over <- w.Run(r.ctx) })
+	return w
+}
+
+// end asks for the end of the pod for good.
+func (r *rig) end(pod *corev1.Pod, grace time.Duration) {
+	r.workers[pod.UID].Want(Wish{Pod: pod, End: &plan.End{Reason: "Deleted", Grace: grace, At: time.Now(), Forget: true}})
+}
+
+// gone reports whether the pod's worker has left because nothing is left.
+func (r *rig) gone(pod *corev1.Pod) bool {
+	synctest.Wait()
+	select {
+	case done := <-r.over[pod.UID]:
+		r.over[pod.UID] <- done
+		return done
+	default:
+		return false
+	}
+}
+
+// until advances time until ok, at most by the bound, and fails then.
+func (r *rig) until(bound time.Duration, what string, ok func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+		synctest.Wait()
+		if ok() {
+			return
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("not within %v: %s\n%+v", bound, what, r.h.calls)
+		}
+	}
+}
+
+func (r *rig) phase(pod *corev1.Pod) corev1.PodPhase {
+	if s, ok := r.board.Get(pod.UID); ok {
+		return s.Status.Phase
+	}
+	return ""
+}
+
+func (r *rig) isRunning(pod *corev1.Pod) func() bool {
+	return func() bool { return r.phase(pod) == corev1.PodRunning }
+}
+
+// toldOf counts what was told under a code.
+func (r *rig) toldOf(code string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, why := range r.told {
+		if why.Code == code {
+			n++
+		}
+	}
+	return n
+}
+
+// have replaces the objects that there are.
+func (r *rig) have(versions map[string]string) {
+	objs := map[source.ObjectKey]plan.Object{}
+	for name, v := range versions {
+		key := source.ObjectKey{Kind: plan.ConfigMap, NamespacedName: types.NamespacedName{Namespace: "default", Name: name}}
+		objs[key] = plan.Object{Version: plan.Version{Version: v}, ConfigMap: &corev1.ConfigMap{}}
+	}
+	r.objects.replace(&source.Snapshot{Source: "test", Objects: objs})
+	for _, w := range r.workers {
+		w.Nudge()
+	}
+}
+
+// podOf makes a pod with containers of these names, each with an image of its own.
+func podOf(name string, containers ...string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID("uid-"+name)
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	for _, c := range containers {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent})
+	}
+	return pod
+}
+
+// withConfigMap mounts a ConfigMap into every container of the pod.
+func withConfigMap(pod *corev1.Pod, name string) *corev1.Pod {
+	vol := corev1.Volume{Name: "conf"}
+	vol.ConfigMap = &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, vol)
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "conf", MountPath: "/conf"})
+	}
+	return pod
+}
+
+func gaps(at []time.Time) (d []time.Duration) {
+	for i := range len(at) - 1 {
+		d = append(d, at[i+1].Sub(at[i]).Round(time.Second))
+	}
+	return d
+}
+
+func hasPrefix(call string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return len(call) >= len(p) && call[:len(p)] == p })
+}

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/admission"
+	"berth/agent/plan"
+)
+
+// lobby is a room with everybody's answers.
+type lobby struct {
+	*room
+	mu      sync.Mutex
+	answers map[types.UID][]plan.Verdict
+}
+
+func inRoom(t *testing.T, c RoomConfig, f func(t *testing.T, l *lobby)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &lobby{room: newRoom(c), answers: map[types.UID][]plan.Verdict{}}
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { l.Run(ctx) })
+		f(t, l)
+		cancel()
+		wg.Wait()
+		if _, err := l.Census(t.Context()); err == nil {
+			t.Error("a census after the end")
+		}
+	})
+}
+
+func (l *lobby) ask(pod *corev1.Pod, admitted bool) {
+	l.Ask(seat{pod: pod, admitted: admitted, reply: func(v plan.Verdict) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.answers[pod.UID] = append(l.answers[pod.UID], v)
+	}})
+}
+
+// last is the newest answer to a pod, and how many there were.
+func (l *lobby) last(pod *corev1.Pod) (plan.Verdict, int) {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.answers[pod.UID]
+	if len(all) == 0 {
+		return plan.Verdict{}, 0
+	}
+	return all[len(all)-1], len(all)
+}
+
+func needs(name, cpu string) *corev1.Pod {
+	pod := podOf(name, "a")
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	return pod
+}
+
+func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
+	inRoom(t, RoomConfig{Node: nodeOf("10", "1000"), Slots: 1000}, func(t *testing.T, l *lobby) {
+		var wg sync.WaitGroup
+		for i := range 200 {
+			pod := needs(fmt.Sprintf("p%d", i), "300m")
+			wg.Go(func() { l.ask(pod, false) })
+		}
+		wg.Wait()
+		ok := func() (ok []types.UID) {
+			synctest.Wait()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for uid, vs := range l.answers {
+				if vs[len(vs)-1].State == plan.OK {
+					ok = append(ok, uid)
+				}
+			}
+			return ok
+		}
+		in := ok()
+		if len(in) != 33 {
+			t.Fatalf("%d of 33 are in", len(in))
+		}
+		for _, uid := range in { // the room of each goes to one who waits
+			wg.Go(func() { l.Release(uid) })
+		}
+		wg.Wait()
+		if n := len(ok()); n != 66 {
+			t.Errorf("%d are in after 33 left", n)
+		}
+		c, _ := l.Census(t.Context())
+		if got := c.Used.Requests[corev1.ResourceCPU]; got.Cmp(resource.MustParse("9900m")) != 0 || c.Admitted != 33 || c.Waiting != 134 {
+			t.Errorf("%s used, %+v", got.String(), c)
+		}
+	})
+}
+
+func TestSlotsGoByPriorityThenAge(t *testing.T) {
+	inRoom(t, RoomConfig{Node: roomyNode(), Slots: 1}, func(t *testing.T, l *lobby) {
+		first := podOf("first", "a")
+		l.ask(first, false)
+		enter := func(name string, priority int32, age time.Duration) *corev1.Pod {
+			pod := podOf(name, "a")
+			pod.Spec.Priority = &priority
+			pod.CreationTimestamp.Time = time.Now().Add(-age)
+			l.ask(pod, false)
+			return pod
+		}
+		young := enter("young", 0, time.Minute)
+		old := enter("old", 0, time.Hour)
+		high := enter("high", 1000, 0)
+		critical := enter("critical", 2000000000, 0)
+		turn := []*corev1.Pod{first, critical, high, old, young}
+		for i, pod := range turn {
+			v, _ := l.last(pod)
+			if v.State != plan.OK {
+				t.Fatalf("it is not the turn of %s: %+v", pod.Name, v)
+			}
+			for _, next := range turn[i+1:] {
+				if v, _ := l.last(next); v.State != plan.Wait || v.Reason != "StartQueued" || v.Message == "" {
+					t.Errorf("%s: %+v", next.Name, v)
+				}
+			}
+			if i%2 == 0 {
+				l.Started(pod.UID)
+			} else {
+				l.Release(pod.UID)
+			}
+		}
+	})
+}
+
+func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
+	inRoom(t, RoomConfig{Node: roomyNode(), Slots: 1, Bound: 30 * time.Second}, func(t *testing.T, l *lobby) {
+		slow, next := podOf("slow", "a"), podOf("next", "a")
+		l.ask(slow, false)
+		time.Sleep(10 * time.Second)
+		l.ask(next, false)
+		time.Sleep(19 * time.Second)
+		if v, _ := l.last(next); v.State != plan.Wait {
+			t.Fatalf("%+v", v)
+		}
+		time.Sleep(time.Second)
+		if v, _ := l.last(next); v.State != plan.OK {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestAnswersAreGivenOnce(t *testing.T) {
+	inRoom(t, RoomConfig{Node: nodeOf("1000", "101"), Slots: 1}, func(t *testing.T, l *lobby) {
+		var pods []*corev1.Pod
+		for i := range 101 {
+			pods = append(pods, podOf(fmt.Sprintf("p%03d", i), "a"))
+			l.ask(pods[i], false)
+		}
+		full := podOf("z", "a")
+		l.ask(full, false)
+		for _, pod := range pods[:100] {
+			l.Started(pod.UID)
+			l.Started(pod.UID)
+		}
+		if v, n := l.last(pods[100]); v.State != plan.OK || n > 9 {
+			t.Errorf("%d answers to the last of 101, %+v", n, v)
+		}
+		if v, n := l.last(full); v.Reason != "OutOfpods" || n != 1 {
+			t.Errorf("%d answers to a pod for which there is no room: %+v", n, v)
+		}
+	})
+}
+
+func TestWhoIsInIsNeverJudgedAgain(t *testing.T) {
+	inRoom(t, RoomConfig{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		in, adopted, other, late := needs("in", "1"), needs("adopted", "5"), needs("other", "1"), needs("late", "100m")
+		other.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+		l.ask(in, false)
+		l.ask(adopted, true) // more than the node has
+		l.ask(other, false)
+		if v, _ := l.last(adopted); v.State != plan.OK {
+			t.Errorf("adopted: %+v", v)
+		}
+		if v, _ := l.last(other); v.State != plan.Rejected || !strings.Contains(v.Reason, "Node") {
+			t.Fatalf("other: %+v", v)
+		}
+		shrunk := nodeOf("500m", "2")
+		shrunk.Labels = map[string]string{"disk": "ssd"}
+		l.SetNode(shrunk)
+		l.ask(late, false)
+		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.OK, adopted: plan.OK, other: plan.Rejected} {
+			if v, n := l.last(pod); v.State != want || n != 1 {
+				t.Errorf("%s: %+v after %d answers", pod.Name, v, n)
+			}
+		}
+		if v, _ := l.last(late); v.State == plan.OK {
+			t.Errorf("late: %+v", v)
+		}
+		l.SetNode(nodeOf("100", "10")) // a node that grows asks again
+		l.Started(in.UID)
+		if v, _ := l.last(late); v.State != plan.OK {
+			t.Errorf("late: %+v", v)
+		}
+	})
+}
+
+func TestTurnsOfStormsOfStarts(t *testing.T) {
+	inRoom(t, RoomConfig{Node: roomyNode(), Slots: 4}, func(t *testing.T, l *lobby) {
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		starting, most, done := 0, 0, 0
+		for i := range 100 {
+			pod := podOf(fmt.Sprint("p", i), "a")
+			wg.Go(func() {
+				ok := make(chan struct{})
+				var once sync.Once
+				l.Ask(seat{pod: pod, reply: func(v plan.Verdict) {
+					if v.State == plan.OK {
+						once.Do(func() { close(ok) })
+					}
+				}})
+				<-ok
+				mu.Lock()
+				starting++
+				most = max(most, starting)
+				mu.Unlock()
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				mu.Lock()
+				starting--
+				done++
+				mu.Unlock()
+				l.Started(pod.UID)
+			})
+		}
+		wg.Wait()
+		if most != 4 || done != 100 {
+			t.Errorf("%d at once, %d done", most, done)
+		}
+	})
+}
+
+func TestVerdictIsFinalAsSoonAsOneRefusalIs(t *testing.T) {
+	wait, never := admission.Refusal{Reason: "OutOfcpu", Message: "m", Recoverable: true}, admission.Refusal{Reason: "NodeAffinity", Message: "n"}
+	for _, refusals := range [][]admission.Refusal{{wait, never}, {never, wait}} {
+		if v := verdictOf(slices.Clone(refusals)); v.State != plan.Rejected || v.Reason != "NodeAffinity" {
+			t.Errorf("%+v", v)
+		}
+	}
+	if v := verdictOf([]admission.Refusal{wait}); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Message != "m" {
+		t.Errorf("%+v", v)
+	}
+}

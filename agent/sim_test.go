@@ -1,0 +1,474 @@
+package agent
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+var (
+	seeds   = flag.Int("seeds", 2000, "seeds of the model world to run")
+	oneSeed = flag.Int("seed", -1, "run this seed only, and print its story")
+)
+
+var simLimits = plan.Limits{
+	CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
+	PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: time.Minute,
+	MinStop: 2 * time.Second,
+}
+
+// TestSim drives the worker's bookkeeping and plan.Decide through a model world
+// that fails, forgets, races and restarts, and holds every invariant against
+// what really happened.
+func TestSim(t *testing.T) {
+	from, to := 0, *seeds
+	if *oneSeed >= 0 {
+		from, to = *oneSeed, *oneSeed+1
+	}
+	for seed := from; seed < to; seed++ {
+		s := newSim(uint64(seed))
+		s.verbose = *oneSeed >= 0
+		s.run()
+		if len(s.broken) > 0 {
+			t.Fatalf("seed %d (go test ./agent -run TestSim -seed %d):\n%s\n%s", seed, seed, strings.Join(s.broken, "\n"), s.story.String())
+		}
+	}
+}
+
+// TestSimReplays shows that a seed tells the same story twice.
+func TestSimReplays(t *testing.T) {
+	for seed := range uint64(25) {
+		a, b := newSim(seed), newSim(seed)
+		a.verbose, b.verbose = true, true
+		a.run()
+		b.run()
+		if a.story.String() != b.story.String() {
+			t.Fatalf("seed %d: two stories", seed)
+		}
+	}
+}
+
+// TestSimHasTeeth shows that the checks see a decision that is wrong: plans
+// with a double start, an early unmount, a sandbox for an ended pod.
+func TestSimHasTeeth(t *testing.T) {
+	for name, spoil := range map[string]func(*sim, *plan.Plan){
+		"I3": func(s *sim, p *plan.Plan) {
+			if p.Memory.End != nil && len(s.sandboxes) == 0 {
+				p.BuildRun = append(p.BuildRun, plan.RunSandbox{Attempt: 77})
+			}
+		},
+		"I4": func(s *sim, p *plan.Plan) {
+			for _, k := range s.containers {
+				a := plan.StartContainer{Name: k.Name, SandboxID: k.SandboxID, Attempt: k.Attempt + 9}
+				if k.State == plan.Running && len(s.book.busy) == 0 && p.Empty() {
+					p.BuildRun = []plan.BuildRunAction{a}
+					return
+				}
+			}
+		},
+		"I2": func(s *sim, p *plan.Plan) {
+			if len(s.containers) > 0 && s.containers[0].State == plan.Running && p.Empty() && len(s.book.busy) == 0 {
+				p.Cleanup = append(p.Cleanup, plan.RemoveCgroup{})
+			}
+		},
+		"I5": func(s *sim, p *plan.Plan) { p.Cleanup, p.Done = nil, false },
+	} {
+		found := false
+		for seed := range uint64(60) {
+			s := newSim(seed)
+			s.spoil = spoil
+			s.run()
+			found = found || slices.ContainsFunc(s.broken, func(b string) bool { return strings.HasPrefix(b, name) })
+		}
+		if !found {
+			t.Errorf("%s: a spoilt decision went unnoticed", name)
+		}
+	}
+}
+
+// sim is one run.
+type sim struct {
+	*world
+	book     *book
+	refs     map[plan.Ref]plan.Version
+	canceled map[plan.OpKey]bool
+	saved    plan.Memory // what the store had at the last commit
+	phase    corev1.PodPhase
+	restarts map[string]int32
+	last     plan.Plan
+	done     bool
+	verbose  bool
+	story    strings.Builder
+	spoil    func(*sim, *plan.Plan)
+}
+
+func newSim(seed uint64) *sim {
+	s := &sim{world: newWorld(seed), canceled: map[plan.OpKey]bool{}, restarts: map[string]int32{}}
+	s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {Version: "1"}}
+	s.wake()
+	return s
+}
+
+// wake is a new life of the agent: it knows what the store had, and looks.
+func (s *sim) wake() {
+	s.book = newBook()
+	s.book.memory = s.saved
+	s.book.wished(Wish{Pod: s.pod})
+	s.book.verdict = plan.Verdict{State: plan.OK}
+	s.canceled = map[plan.OpKey]bool{}
+	s.see()
+}
+
+// see looks until the look counts. Images are known by pulling only, so that
+// every start has one to wait for.
+func (s *sim) see() {
+	l := s.look(s.book.settle, !s.book.looked || s.book.doubtOfHost)
+	l.heard = s.book.heard
+	if !s.book.looked {
+		l.images = maps.Clone(s.images)
+	}
+	s.book.saw(l)
+}
+
+func (s *sim) tell(format string, args ...any) {
+	if s.verbose {
+		fmt.Fprintf(&s.story, "%s  "+format+"\n", append([]any{s.now.Format("15:04:05")}, args...)...)
+	}
+}
+
+func (s *sim) run() {
+	const wild, calm = 150, 400
+	endAt := s.rng.IntN(wild)
+	for step := range wild {
+		if len(s.broken) > 0 || s.done {
+			return
+		}
+		s.happen(step == endAt && s.oneIn(2))
+		s.turn()
+	}
+	s.obedient = true
+	s.tell("--- the world obeys from here ---")
+	if !s.settle(calm) {
+		return
+	}
+	s.checkRest()
+	s.tell("--- deleted ---")
+	s.book.wished(Wish{Pod: s.pod, End: &plan.End{Reason: "Deleted", Grace: 30 * time.Second, At: s.now, Forget: true}})
+	s.turn()
+	if s.settle(calm) && !s.done {
+		s.breaks("I5 a deleted pod is not done: %+v", s.book.seen)
+	}
+	if s.done && (len(s.sandboxes)+len(s.containers)+len(s.volumes) > 0 || s.dirs || s.cgroup) {
+		s.breaks("I5 left behind: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
+	}
+}
+
+// happen lets one thing happen.
+func (s *sim) happen(end bool) {
+	s.now = s.now.Add(time.Duration(s.rng.IntN(3000)) * time.Millisecond)
+	if end {
+		e := &plan.End{Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, At: s.now, Forget: s.oneIn(2)}
+		s.tell("end asked for: %+v", *e)
+		s.book.wished(Wish{Pod: s.pod, End: e})
+		return
+	}
+	switch s.rng.IntN(16) {
+	case 0, 1, 2, 3, 4, 5, 6:
+		s.finishOne()
+	case 7, 8:
+		s.hurt()
+		if !s.oneIn(4) { // else the hint is lost and the audit must find it
+			s.hint()
+		}
+	case 9:
+		s.hint()
+	case 10:
+		if !s.last.Wake.IsZero() && s.last.Wake.After(s.now) {
+			s.now = s.last.Wake
+		}
+	case 11:
+		s.audit()
+	case 12:
+		s.refs = map[plan.Ref]plan.Version{{Kind: plan.ConfigMap, Name: "cm"}: {Version: fmt.Sprint(s.rng.IntN(4)), Missing: s.oneIn(3)}}
+	case 13:
+		if s.oneIn(3) {
+			s.crash()
+		}
+	case 14:
+		if s.oneIn(4) {
+			s.editImage()
+		}
+	case 15:
+		s.now = s.now.Add(time.Duration(s.rng.IntN(400)) * time.Second)
+	}
+}
+
+// crash is kill -9 of the agent: calls that were under way end on their own.
+func (s *sim) crash() {
+	for _, k := range s.busyKeys() {
+		if s.oneIn(2) {
+			s.world.finish(s.book.busy[k], s.oneIn(2))
+		}
+	}
+	s.tell("agent killed and started")
+	clear(s.restarts) // what the store had not yet and the runtime has no more is lost
+	end := s.book.wish.End
+	s.wake()
+	if end != nil && (s.saved.End == nil || s.oneIn(2)) {
+		s.book.wished(Wish{Pod: s.pod, End: end})
+	}
+}
+
+func (s *sim) editImage() {
+	pod := s.pod.DeepCopy()
+	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
+	c.Image = fmt.Sprintf("img%d", s.rng.IntN(5))
+	s.pod = pod
+	s.tell("image of %s is now %s", c.Name, c.Image)
+	s.book.wished(Wish{Pod: pod})
+}
+
+func (s *sim) hint() {
+	h := Hint{Containers: slices.Clone(s.containers)}
+	if len(s.sandboxes) > 0 {
+		sb := s.sandboxes[0]
+		h.Sandbox = &sb
+	}
+	s.book.noted(h, s.now)
+}
+
+// audit looks as the worker does: only when nothing is under way.
+func (s *sim) audit() {
+	if len(s.book.busy) == 0 && s.book.mayDecide() && differences(s.book.seen, s.look(0, false)) != "" {
+		s.book.doubt = true
+	}
+}
+
+func (s *sim) busyKeys() []plan.OpKey {
+	return slices.SortedFunc(maps.Keys(s.book.busy), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// finishOne ends one action that is under way.
+func (s *sim) finishOne() {
+	keys := s.busyKeys()
+	if len(keys) == 0 {
+		return
+	}
+	key := keys[s.rng.IntN(len(keys))]
+	out := s.world.finish(s.book.busy[key], s.canceled[key])
+	delete(s.canceled, key)
+	s.tell("%s ended: %v", key, out.Err)
+	s.book.ended(out)
+}
+
+// turn is the worker's turn without its goroutines.
+func (s *sim) turn() {
+	if !s.book.mayDecide() {
+		s.see()
+	}
+	s.book.referred(s.refs)
+	s.book.seen.Network = plan.NetworkSeen{Ready: true}
+	in := s.book.input(s.now, simLimits)
+	sample := s.oneIn(10)
+	var before []byte
+	if sample {
+		before = frozen(in)
+	}
+	p := plan.Decide(in)
+	if sample {
+		if string(frozen(in)) != string(before) {
+			s.breaks("I1 the input was changed")
+		}
+		if !reflect.DeepEqual(p, plan.Decide(in)) {
+			s.breaks("I1 two answers to one question")
+		}
+	}
+	s.checkTime(in, p)
+	if s.spoil != nil {
+		s.spoil(s, &p)
+	}
+	s.check(p)
+	s.book.decided(p, s.now)
+	s.last, s.done = p, p.Done
+	if s.oneIn(2) {
+		s.saved = p.Memory
+	}
+	if len(p.Cleanup) > 0 && p.Memory.End != nil { // on disk before the first destructive action
+		s.saved = p.Memory
+	}
+	for _, k := range p.Cancel {
+		s.canceled[k] = true
+	}
+	as := p.Actions()
+	s.rng.Shuffle(len(as), func(i, j int) { as[i], as[j] = as[j], as[i] })
+	for _, a := range as {
+		if _, twice := s.book.busy[a.Key()]; twice {
+			s.breaks("I2 two actions under one key %s", a.Key())
+			return
+		}
+		s.tell("begin %s %+v", a.Key(), a)
+		s.book.begun(a, s.now)
+	}
+}
+
+// settle lets everything end until nothing is left to do; false: it never
+// comes to rest.
+func (s *sim) settle(bound int) bool {
+	for range bound {
+		if len(s.broken) > 0 {
+			return false
+		}
+		switch {
+		case s.done:
+			return true
+		case len(s.book.busy) > 0:
+			s.finishOne()
+		case !s.last.Wake.IsZero():
+			s.now = maxTime(s.now, s.last.Wake)
+		case s.endInit():
+			s.hint()
+		default:
+			s.audit()
+			if !s.book.doubt {
+				return true
+			}
+		}
+		s.turn()
+	}
+	s.breaks("I5 no rest after %d turns: busy %v, wake %v, why %v", bound, s.busyKeys(), s.last.Wake, s.last.Why)
+	return false
+}
+
+// endInit lets an init container that still runs do its work and end.
+func (s *sim) endInit() bool {
+	for i := range s.containers {
+		k := &s.containers[i]
+		c := containerOf(s.pod, k.Name)
+		if k.State == plan.Running && containerKind(s.pod, k.Name) == plan.Init && c.RestartPolicy == nil {
+			k.State, k.FinishedAt, k.ExitCode = plan.Exited, s.now, 0
+			return true
+		}
+	}
+	return false
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// frozen is the input as bytes: what Decide may not change.
+func frozen(in plan.Input) []byte {
+	h := fnv.New64a()
+	enc := json.NewEncoder(h)
+	_ = enc.Encode(in.Pod)
+	_ = enc.Encode(in.Seen)
+	_ = enc.Encode(in.Memory)
+	_ = enc.Encode(in.Health)
+	fmt.Fprint(h, in.Refs, in.Busy, in.Failed, in.End, in.Verdict)
+	return h.Sum(nil)
+}
+
+// check holds one plan against the invariants.
+func (s *sim) check(p plan.Plan) {
+	ended := p.Memory.End != nil || isTerminal(s.phase)
+	if ended && len(p.BuildRun)+len(p.Configure) > 0 {
+		s.breaks("I3 an ended pod gets %v %v", p.BuildRun, p.Configure)
+	}
+	starts := 0
+	for _, a := range p.BuildRun {
+		if _, ok := a.(plan.StartContainer); ok {
+			starts++
+		}
+	}
+	if starts > 1 {
+		s.breaks("I2 %d starts in one plan", starts)
+	}
+	now := p.Status.Phase
+	if isTerminal(s.phase) && now != s.phase {
+		s.breaks("I8 phase went from %s to %s", s.phase, now)
+	}
+	if isTerminal(now) && slices.ContainsFunc(s.book.seen.Containers, plan.Container.Live) {
+		s.breaks("I8 %s with live containers", now)
+	}
+	s.phase = now
+	for _, cs := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		if cs.RestartCount < s.restarts[cs.Name] {
+			s.breaks("I4 restart count of %s fell from %d to %d", cs.Name, s.restarts[cs.Name], cs.RestartCount)
+		}
+		s.restarts[cs.Name] = cs.RestartCount
+		states := 0
+		for _, set := range []bool{cs.State.Waiting != nil, cs.State.Running != nil, cs.State.Terminated != nil} {
+			if set {
+				states++
+			}
+		}
+		if states != 1 {
+			s.breaks("status of %s has %d states", cs.Name, states)
+		}
+	}
+}
+
+// checkTime holds I6: before Wake, time alone changes nothing.
+func (s *sim) checkTime(in plan.Input, p plan.Plan) {
+	if !p.Empty() {
+		return
+	}
+	in.Memory = p.Memory
+	in.Now = in.Now.Add(1000 * time.Hour)
+	if !p.Wake.IsZero() {
+		in.Now = p.Wake.Add(-time.Nanosecond)
+		if !in.Now.After(s.now) {
+			return
+		}
+	}
+	later := plan.Decide(in)
+	if !later.Empty() || !reflect.DeepEqual(later.Status, p.Status) {
+		s.breaks("I6 before %v time alone changes something: %v\n%s", p.Wake, later.Actions(), cmp.Diff(p.Status, later.Status))
+	}
+}
+
+// checkRest holds what an obedient world must have come to.
+func (s *sim) checkRest() {
+	if s.done {
+		return
+	}
+	if isTerminal(s.phase) || s.book.memory.End != nil {
+		if len(s.volumes) > 0 || s.cgroup {
+			s.breaks("I8 a pod that is %s holds %v cgroup=%v", s.phase, s.volumes, s.cgroup)
+		}
+		for _, sb := range s.sandboxes {
+			if sb.Ready {
+				s.breaks("I8 a pod that is %s has a live sandbox", s.phase)
+			}
+		}
+		return
+	}
+	missing := s.refs[plan.Ref{Kind: plan.ConfigMap, Name: "cm"}].Missing
+	if missing {
+		return // it may rightly wait for ever
+	}
+	for i := range s.pod.Spec.Containers {
+		c := &s.pod.Spec.Containers[i]
+		live := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Running })
+		over := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Exited }) ||
+			s.book.memory.Exits[c.Name].ID != ""
+		if !live && (s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || !over) {
+			s.breaks("I5 at rest, but %s does not run: %+v", c.Name, s.last.Why)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/strictyaml"
+)
+
+// Bounds of one file.
+const (
+	MaxFileSize  = 10 << 20 // bytes
+	MaxDocuments = 1000     // documents and List items together
+)
+
+// Manifest is what one file wants: decoded strictly, not yet defaulted or
+// validated, without identity.
+type Manifest struct {
+	Pods       []*corev1.Pod
+	ConfigMaps []*corev1.ConfigMap
+	Secrets    []*corev1.Secret
+	Warnings   []Warning // without File
+
+	docs    map[any]strictyaml.Document // by object: where it stands
+	written map[*corev1.Pod][]byte      // the JSON form of what the author wrote
+}
+
+// Line returns where a field of an object of this Manifest stands, by its path.
+func (m *Manifest) Line(object any, path string) int {
+	d, ok := m.docs[object]
+	if !ok {
+		return 0
+	}
+	return d.Line(path)
+}
+
+// Decode reads the documents of a manifest. The error is strictyaml.Errors with
+// all complaints; the Manifest is nil then.
+func Decode(data []byte) (*Manifest, error) {
+	docs, err := strictyaml.Parse(data, strictyaml.Bounds{Documents: MaxDocuments})
+	if err != nil {
+		return nil, asErrors(err)
+	}
+	d := decoder{m: &Manifest{docs: map[any]strictyaml.Document{}, written: map[*corev1.Pod][]byte{}}, seen: map[string]int{}}
+	for _, doc := range docs {
+		d.document(doc, "", 0)
+	}
+	if len(d.errs) > 0 {
+		return nil, d.errs
+	}
+	return d.m, nil
+}
+
+func asErrors(err error) strictyaml.Errors {
+	if list, ok := errors.AsType[strictyaml.Errors](err); ok {
+		return list
+	}
+	if one, ok := errors.AsType[*strictyaml.Error](err); ok {
+		return strictyaml.Errors{one}
+	}
+	return strictyaml.Errors{{Message: err.Error()}}
+}
+
+type decoder struct {
+	m    *Manifest
+	errs strictyaml.Errors
+	seen map[string]int // object to line
+	n    int
+}
+
+func (d *decoder) complain(line int, field, format string, args ...any) {
+	d.errs = append(d.errs, &strictyaml.Error{Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// itemKind is what the elements of the typed lists are.
+var itemKind = map[string]string{"PodList": "Pod", "ConfigMapList": "ConfigMap", "SecretList": "Secret"}
+
+// document takes one document; as is the kind of an element of a typed list,
+// which need not say it itself.
+func (d *decoder) document(doc strictyaml.Document, as string, depth int) {
+	version, kind := doc.Kind()
+	line := doc.StartLine()
+	if as != "" && kind == "" && version == "" {
+		version, kind = "v1", as
+	}
+	if d.n++; d.n > MaxDocuments {
+		if d.n == MaxDocuments+1 {
+			d.complain(line, "", "more than %d objects in one file", MaxDocuments)
+		}
+		return
+	}
+	switch {
+	case kind == "":
+		d.complain(line, "kind", "must be given (Pod, ConfigMap, Secret or List)")
+	case version == "":
+		d.complain(line, "apiVersion", "must be given (v1)")
+	case as != "" && kind != as:
+		d.complain(line, "kind", "must be %s in this list", as)
+	case version != "v1":
+		d.other(doc, version, kind)
+	case kind == "Pod":
+		decodeInto(d, doc, &d.m.Pods)
+	case kind == "ConfigMap":
+		decodeInto(d, doc, &d.m.ConfigMaps)
+	case kind == "Secret":
+		decodeInto(d, doc, &d.m.Secrets)
+	case kind == "List" || itemKind[kind] != "":
+		d.list(doc, itemKind[kind], depth)
+	default:
+		d.other(doc, version, kind)
+	}
+}
+
+// other names what is not run from files. The right kind with a wrong version
+// is a mistake, not another kind.
+func (d *decoder) other(doc strictyaml.Document, version, kind string) {
+	switch kind {
+	case "Pod", "ConfigMap", "Secret", "List", "PodList", "ConfigMapList", "SecretList":
+		d.complain(doc.Line("apiVersion"), "apiVersion", "must be v1 for kind %s", kind)
+		return
+	}
+	what := fmt.Sprintf("%.64s %.64s", version, kind)
+	if name := doc.Scalar("metadata", "name"); name != "" {
+		what += fmt.Sprintf(" %.64s", name)
+	}
+	d.m.Warnings = append(d.m.Warnings, Warning{Line: doc.StartLine(),
+		Message: what + " is ignored: files may hold Pod, ConfigMap and Secret"})
+}
+
+func (d *decoder) list(doc strictyaml.Document, as string, depth int) {
+	if depth > 0 {
+		d.complain(doc.StartLine(), "kind", "a list within a list is not supported")
+		return
+	}
+	items, err := doc.Items()
+	if err != nil {
+		d.errs = append(d.errs, asErrors(err)...)
+	}
+	for _, item := range items {
+		d.document(item, as, depth+1)
+	}
+}
+
+// decodeInto decodes one object and adds it to the list of its kind.
+func decodeInto[T any](d *decoder, doc strictyaml.Document, list *[]*T) {
+	object := new(T)
+	written, err := doc.Decode(object)
+	if err != nil {
+		d.errs = append(d.errs, asErrors(err)...)
+		return
+	}
+	kind, key := identify(object)
+	if key.Name == "" {
+		d.complain(doc.Line("metadata.name"), "metadata.name", "must be given")
+		return
+	}
+	id := kind + " " + key.String()
+	if line, dup := d.seen[id]; dup {
+		d.complain(doc.Line("metadata.name"), "metadata.name", "%s is in this file twice, first on line %d", id, line)
+		return
+	}
+	d.seen[id] = doc.Line("metadata.name")
+	d.m.docs[object] = doc
+	if pod, ok := any(object).(*corev1.Pod); ok {
+		d.m.written[pod] = written
+	}
+	*list = append(*list, object)
+}
+
+// identify names an object and puts it into namespace default where it says
+// none.
+func identify(object any) (kind string, key types.NamespacedName) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		o.Namespace = orDefault(o.Namespace)
+		return "Pod", types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	case *corev1.ConfigMap:
+		o.Namespace = orDefault(o.Namespace)
+		return string(plan.ConfigMap), types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	case *corev1.Secret:
+		o.Namespace = orDefault(o.Namespace)
+		return string(plan.Secret), types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	}
+	return "", types.NamespacedName{}
+}
+
+func orDefault(namespace string) string {
+	if namespace == "" {
+		return corev1.NamespaceDefault
+	}
+	return namespace
+}

@@ -1,0 +1,218 @@
+package source
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/strictyaml"
+)
+
+// fileState is what is known of one file.
+type fileState struct {
+	path   string
+	due    time.Time // when it is to be read; zero: not
+	closed bool      // its writer has closed it: no need to wait
+	read   lastRead
+	good   *Wishes   // last good version; nil: none
+	bad    []BadFile // of the newest version
+	since  time.Time // when it was first bad
+	doubt  time.Time // since when the newest version has been gone, empty or bad without being believed
+}
+
+// lastRead tells whether a file must be read again.
+type lastRead struct {
+	known bool // the rest is of the newest version
+	stat  stamp
+	sum   [sha256.Size]byte
+	any   bool // sum is of something that was judged
+}
+
+// stamp changes whenever the content of a file may have.
+type stamp struct {
+	dev, ino, size uint64
+	mtime, ctime   unix.Timespec
+}
+
+func stampOf(st *unix.Stat_t) stamp {
+	return stamp{dev: st.Dev, ino: st.Ino, size: uint64(st.Size), mtime: st.Mtim, ctime: st.Ctim}
+}
+
+func (r lastRead) stale(path string) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) != nil || stampOf(&st) != r.stat
+}
+
+// readDue reads the files whose time has come and returns when the next one's
+// does; zero: none.
+func (f *Folder) readDue() time.Time {
+	var next time.Time
+	now := f.opt.Now()
+	for path, s := range f.files {
+		if !s.due.IsZero() && !s.due.After(now) {
+			s.due = time.Time{}
+			f.readFile(s, now)
+			if s.gone() {
+				delete(f.files, path)
+				continue
+			}
+		}
+		if !s.due.IsZero() && (next.IsZero() || s.due.Before(next)) {
+			next = s.due
+		}
+	}
+	return next
+}
+
+// gone reports whether nothing is left to be said about the file.
+func (s *fileState) gone() bool {
+	return s.due.IsZero() && !s.read.known && s.good == nil && s.bad == nil
+}
+
+// version is one content of a file.
+type version struct {
+	data  []byte
+	stat  stamp
+	mtime time.Time
+}
+
+// readFile reads and judges a file, or puts that off.
+func (f *Folder) readFile(s *fileState, now time.Time) {
+	v, err := readVersion(s.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if (s.good != nil || s.bad != nil) && f.doubts(s, now) {
+			return
+		}
+		f.forget(s)
+		return
+	case err != nil:
+		f.complain(s, strictyaml.Errors{{Message: reason(err)}}, now)
+		return
+	}
+	if age := now.Sub(v.mtime); !s.closed && age >= 0 && age < settle {
+		s.due = now.Add(settle - age)
+		return
+	}
+	sum := sha256.Sum256(v.data)
+	if s.read.any && sum == s.read.sum {
+		s.read.known, s.read.stat, s.doubt = true, v.stat, time.Time{}
+		return
+	}
+	w, err := Judge(Input{Path: s.path, Data: v.data, Modified: v.mtime, Now: now}, f.id, s.good)
+	if suspect := err != nil || s.good != nil && len(w.Pods)+len(w.Objects) == 0; suspect && f.doubts(s, now) {
+		return
+	}
+	s.read = lastRead{known: true, stat: v.stat, sum: sum, any: true}
+	if err != nil {
+		f.complain(s, asErrors(err), now)
+		return
+	}
+	s.good, s.bad, s.since, s.doubt = w, nil, time.Time{}, time.Time{}
+	f.changed = true
+	for _, warning := range w.Warnings {
+		f.warn(warning)
+	}
+}
+
+// warn tells the log of what a good version of a file will not do, once for
+// each version that is read.
+func (f *Folder) warn(w Warning) {
+	attrs := []any{"file", w.File}
+	if w.Line > 0 {
+		attrs = append(attrs, "line", w.Line)
+	}
+	if w.Pod.Name != "" {
+		attrs = append(attrs, "pod", w.Pod.String())
+	}
+	f.opt.Log.Warn(w.Message, attrs...)
+}
+
+// doubts reports whether a version that is gone, empty or bad should be given a
+// little more time, and arranges for it. Half of a change looks like that.
+func (f *Folder) doubts(s *fileState, now time.Time) bool {
+	if s.doubt.IsZero() {
+		s.doubt = now
+	}
+	if age := now.Sub(s.doubt); age >= 0 && age < f.opt.doubt {
+		s.due, s.closed = s.doubt.Add(f.opt.doubt), true
+		return true
+	}
+	s.doubt = time.Time{}
+	return false
+}
+
+func (f *Folder) forget(s *fileState) {
+	if s.good != nil || s.bad != nil {
+		f.changed = true
+	}
+	*s = fileState{path: s.path}
+}
+
+// complain notes why the newest version of a file is bad. The last good one
+// stays.
+func (f *Folder) complain(s *fileState, errs strictyaml.Errors, now time.Time) {
+	if s.since.IsZero() {
+		s.since = now
+	}
+	s.doubt = time.Time{}
+	bad := make([]BadFile, len(errs))
+	for i, e := range errs {
+		bad[i] = BadFile{Path: s.path, Line: e.Line, Field: e.Field, Message: e.Message, Since: s.since, Kept: s.good != nil}
+	}
+	if equal(bad, s.bad) {
+		return
+	}
+	s.bad, f.changed = bad, true
+	f.opt.Log.Error("A manifest file is bad", "file", s.path, "reason", errs, "lastGoodVersionKept", s.good != nil)
+}
+
+func equal(a, b []BadFile) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// readVersion reads a file, at most MaxFileSize of it. A pipe or device is
+// never waited for.
+func readVersion(path string) (version, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return version{}, err
+	}
+	defer file.Close() // read only
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return version{}, fmt.Errorf("stat: %w", err)
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFDIR: // not a file at all: as if it were not there
+		return version{}, fs.ErrNotExist
+	default:
+		return version{}, errors.New("not a regular file")
+	}
+	if st.Size > MaxFileSize {
+		return version{}, fmt.Errorf("%d bytes, and a manifest may have at most %d", st.Size, MaxFileSize)
+	}
+	data, err := io.ReadAll(io.LimitReader(file, MaxFileSize+1))
+	if err != nil {
+		return version{}, err
+	}
+	if len(data) > MaxFileSize {
+		return version{}, fmt.Errorf("more than %d bytes", MaxFileSize)
+	}
+	return version{data: data, stat: stampOf(&st), mtime: time.Unix(st.Mtim.Unix())}, nil
+}

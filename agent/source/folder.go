@@ -1,0 +1,286 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How long a change must be quiet before it is believed. They are short enough
+// not to be felt and long enough for an editor to save.
+const (
+	settle = 20 * time.Millisecond  // a file found by a scan, or made but not yet closed
+	silent = 500 * time.Millisecond // a file that somebody has open for writing
+	doubt  = 100 * time.Millisecond // a file that is gone, empty or bad all of a sudden
+)
+
+// FolderOptions is what NewFolder needs. Path and NodeName must be given.
+type FolderOptions struct {
+	Path           string // of the folder, or of one file
+	NodeName       string
+	SuffixNodeName bool             // see Identity
+	Every          time.Duration    // full rescan beside inotify; default 20 s
+	Log            *slog.Logger     // nil: silent
+	Now            func() time.Time // default time.Now
+
+	silent, doubt time.Duration // see the constants, which tests must not race
+}
+
+// Folder is a source of manifest files.
+type Folder struct {
+	opt   FolderOptions
+	id    Identity
+	watch *inotify // nil: not available, rescans only
+
+	// Of Run alone.
+	files   map[string]*fileState // by path
+	dirBad  *BadFile              // why the folder cannot be read
+	absent  bool                  // there is no folder
+	clashes map[string]time.Time  // since when two files want the same object, by what is told
+	changed bool                  // since the last Snapshot
+	scanned bool                  // once in full
+	ready   bool
+}
+
+// NewFolder returns a source for a folder or file, which need not exist yet.
+func NewFolder(o FolderOptions) *Folder {
+	if o.Every <= 0 {
+		o.Every = 20 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.silent, o.doubt = cmp.Or(o.silent, silent), cmp.Or(o.doubt, doubt)
+	o.Path = filepath.Clean(o.Path)
+	return &Folder{opt: o, id: Identity{NodeName: o.NodeName, SuffixNodeName: o.SuffixNodeName}, files: map[string]*fileState{}}
+}
+
+// Run reads and watches until ctx ends. It calls emit, always from this
+// goroutine, with every new Snapshot; the first has everything that is there
+// and is Ready. It returns nil when ctx ends.
+func (f *Folder) Run(ctx context.Context, emit func(Snapshot)) error {
+	events := make(chan []rawEvent, 16)
+	if w, err := newInotify(); err != nil {
+		f.opt.Log.Warn("Manifest files are looked at from time to time only", "path", f.opt.Path, "every", f.opt.Every, "reason", err)
+	} else {
+		f.watch = w
+		var reader sync.WaitGroup
+		ctx, stop := context.WithCancel(ctx)
+		reader.Go(func() { w.read(ctx, events) })
+		defer func() {
+			stop()
+			_ = w.close() // ends the reader; there is nothing to lose
+			reader.Wait()
+			f.watch = nil
+		}()
+	}
+	rescan := time.NewTicker(f.opt.Every)
+	defer rescan.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
+
+	f.scan()
+	for {
+		next := f.readDue()
+		f.publish(next, emit)
+		due.Reset(wait(next, f.opt.Now()))
+		select {
+		case <-ctx.Done():
+			return nil
+		case batch := <-events:
+			f.take(batch)
+			for more := true; more; { // what else is there belongs to the same change
+				select {
+				case batch := <-events:
+					f.take(batch)
+				default:
+					more = false
+				}
+			}
+		case <-rescan.C:
+			f.scan()
+		case <-due.C:
+		}
+	}
+}
+
+func wait(next, now time.Time) time.Duration {
+	if next.IsZero() {
+		return time.Hour
+	}
+	return max(next.Sub(now), 0)
+}
+
+// publish emits a Snapshot if something has changed. The first waits until
+// every file that was found has been judged.
+func (f *Folder) publish(next time.Time, emit func(Snapshot)) {
+	if !f.ready {
+		if !f.scanned || !next.IsZero() {
+			return
+		}
+		f.ready, f.changed = true, true
+	}
+	if f.changed {
+		f.changed = false
+		emit(f.snapshot())
+	}
+}
+
+// take notes what a batch of events asks for.
+func (f *Folder) take(batch []rawEvent) {
+	rescan := false
+	for _, raw := range batch {
+		e, ok := f.watch.resolve(raw)
+		if ok {
+			rescan = f.event(e) || rescan
+		}
+	}
+	if rescan {
+		f.scan()
+	}
+}
+
+// event notes one event. True: a scan is needed.
+func (f *Folder) event(e fileEvent) bool {
+	now := f.opt.Now()
+	path := filepath.Join(e.dir, e.name)
+	switch {
+	case e.mask&(unix.IN_Q_OVERFLOW|unix.IN_IGNORED|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0, e.name == "":
+		return true
+	case path == f.opt.Path && e.mask&(unix.IN_MODIFY|unix.IN_CLOSE_WRITE) == 0:
+		return true // the folder itself has come, gone or been replaced
+	case strings.HasPrefix(e.name, "..") && e.mask&unix.IN_MOVED_TO != 0:
+		return true // the data of a projected volume was swapped under its links
+	case !f.wanted(path):
+		return false
+	}
+	s := f.files[path]
+	if s == nil {
+		if e.mask&(unix.IN_DELETE|unix.IN_MOVED_FROM) != 0 {
+			return false
+		}
+		s = &fileState{path: path}
+		f.files[path] = s
+	}
+	s.read.known = false
+	switch {
+	case e.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO) != 0:
+		s.due, s.closed = now, true
+	case e.mask&unix.IN_MODIFY != 0:
+		s.due, s.closed = now.Add(f.opt.silent), false
+	default: // made, gone or its rights changed: look, and see how fresh it is
+		if s.due.IsZero() {
+			s.due, s.closed = now, false
+		}
+	}
+	return false
+}
+
+// wanted reports whether path is a file of this source.
+func (f *Folder) wanted(path string) bool {
+	if path == f.opt.Path {
+		return true
+	}
+	return filepath.Dir(path) == f.opt.Path && candidate(filepath.Base(path))
+}
+
+// scan looks at the whole folder and notes which files must be read.
+func (f *Folder) scan() {
+	f.rewatch()
+	paths, err := f.list()
+	f.scanned = true
+	if err != nil { // unreadable is not empty: what was good stays
+		f.complainFolder(err)
+		return
+	}
+	if f.dirBad != nil {
+		f.dirBad, f.changed = nil, true
+	}
+	now := f.opt.Now()
+	there := make(map[string]bool, len(paths))
+	for _, path := range paths {
+		there[path] = true
+		if f.files[path] == nil {
+			f.files[path] = &fileState{path: path}
+		}
+	}
+	for path, s := range f.files {
+		if s.due.IsZero() && (!there[path] || !s.read.known || s.read.stale(path)) {
+			s.due, s.closed = now, false
+		}
+	}
+}
+
+// rewatch sees to it that the folder, and the place where it would appear, are
+// watched. Without inotify there are the rescans.
+func (f *Folder) rewatch() {
+	if f.watch == nil {
+		return
+	}
+	for _, dir := range []string{filepath.Dir(f.opt.Path), f.opt.Path} {
+		err := f.watch.add(dir)
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+			f.opt.Log.Warn("Manifest files are looked at from time to time only", "path", dir, "every", f.opt.Every, "reason", err)
+		}
+	}
+}
+
+// list returns the paths of the files of this source, sorted. A folder that is
+// not there is empty.
+func (f *Folder) list() ([]string, error) {
+	st, err := os.Stat(f.opt.Path)
+	if was := f.absent; errors.Is(err, fs.ErrNotExist) {
+		if f.absent = true; !was {
+			f.opt.Log.Info("There is no manifest folder; it is waited for", "path", f.opt.Path)
+		}
+		return nil, nil
+	}
+	f.absent = false
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.IsDir():
+		return []string{f.opt.Path}, nil
+	}
+	entries, err := os.ReadDir(f.opt.Path)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, e := range entries {
+		if candidate(e.Name()) && !e.IsDir() {
+			paths = append(paths, filepath.Join(f.opt.Path, e.Name()))
+		}
+	}
+	return paths, nil
+}
+
+func (f *Folder) complainFolder(err error) {
+	text := reason(err)
+	if f.dirBad != nil && f.dirBad.Message == text {
+		return
+	}
+	f.dirBad = &BadFile{Path: f.opt.Path, Message: text, Since: f.opt.Now(), Kept: len(f.files) > 0}
+	f.changed = true
+	f.opt.Log.Error("The manifest folder cannot be read; what was good stays", "path", f.opt.Path, "reason", text)
+}
+
+// reason is an error without the path, which is told beside it.
+func reason(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Op + ": " + e.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,188 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/agent/source"
+	"berth/podspec"
+)
+
+// Wish is what a source wants of one pod. The newest replaces the older.
+type Wish struct {
+	Pod *corev1.Pod // shared, read-only
+	End *plan.End   // nil: run
+}
+
+// objects holds the ConfigMaps and Secrets of all sources. The map is replaced,
+// never changed: any goroutine may read it.
+type objects struct {
+	now      atomic.Pointer[map[source.ObjectKey]plan.Object]
+	bySource map[string]map[source.ObjectKey]plan.Object // the agent's goroutine only
+}
+
+// replace takes what one source has now and reports whether anything changed.
+func (o *objects) replace(snap *source.Snapshot) bool {
+	same := maps.EqualFunc(o.bySource[snap.Source], snap.Objects, func(a, b plan.Object) bool { return a.Version == b.Version })
+	if same {
+		return false
+	}
+	o.bySource[snap.Source] = snap.Objects
+	all := make(map[source.ObjectKey]plan.Object, len(snap.Objects))
+	for _, objs := range o.bySource {
+		maps.Copy(all, objs)
+	}
+	o.now.Store(&all)
+	return true
+}
+
+// Of returns the objects that a pod names, taken at one moment.
+func (o *objects) Of(pod *corev1.Pod) plan.Objects {
+	out := plan.Objects{}
+	all := o.now.Load()
+	for _, r := range podspec.Refs(pod) {
+		ref := plan.Ref{Kind: plan.RefKind(r.Kind), Name: r.Name}
+		out[ref] = plan.Object{Version: plan.Version{Missing: true}}
+		if all == nil {
+			continue
+		}
+		key := source.ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
+		if obj, ok := (*all)[key]; ok {
+			out[ref] = obj
+		}
+	}
+	return out
+}
+
+// Versions is what Decide would know of the objects that a pod names, with some
+// more beside those that the sources have: for a manifest that is not there yet.
+func (a *Agent) Versions(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) map[plan.Ref]plan.Version {
+	out := versions(a.store.objects.Of(pod))
+	for ref := range out {
+		key := source.ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
+		if obj, ok := more[key]; ok {
+			out[ref] = obj.Version
+		}
+	}
+	return out
+}
+
+// versions is what Decide may know of the objects.
+func versions(objs plan.Objects) map[plan.Ref]plan.Version {
+	out := make(map[plan.Ref]plan.Version, len(objs))
+	for r, o := range objs {
+		out[r] = o.Version
+	}
+	return out
+}
+
+// store holds the newest wish per pod from all sources, and serialises pods of
+// one name: a successor waits until nothing is left of its predecessor. It
+// belongs to the agent's goroutine.
+type store struct {
+	wanted  map[types.UID]*corev1.Pod            // by the sources, now
+	from    map[types.UID]string                 // source of a wanted pod
+	ready   map[string]bool                      // sources that have told all they know
+	queued  map[types.NamespacedName]*corev1.Pod // waits for its predecessor's end
+	objects *objects
+}
+
+func newStore() *store {
+	return &store{
+		wanted: map[types.UID]*corev1.Pod{}, from: map[types.UID]string{}, ready: map[string]bool{},
+		queued: map[types.NamespacedName]*corev1.Pod{}, objects: &objects{bySource: map[string]map[source.ObjectKey]plan.Object{}},
+	}
+}
+
+// dequeue drops a pod that waits for its predecessor's end.
+func (s *store) dequeue(uid types.UID) {
+	maps.DeleteFunc(s.queued, func(_ types.NamespacedName, pod *corev1.Pod) bool { return pod.UID == uid })
+}
+
+// next returns the pod that takes over a name that has become free, after the
+// pod with that UID; nil: none. That may be the same pod, wanted again while it
+// was ending.
+func (s *store) next(name types.NamespacedName, after types.UID) *corev1.Pod {
+	if pod, queued := s.queued[name]; queued {
+		delete(s.queued, name)
+		return pod
+	}
+	return s.wanted[after]
+}
+
+// change is what a newer snapshot of a source means for the workers.
+type change struct {
+	run  []*corev1.Pod // new or changed
+	gone []types.UID   // no longer wanted
+}
+
+// take replaces what one source wants. Pods are equal if their pointers or
+// their config hashes are.
+func (s *store) take(snap *source.Snapshot) change {
+	var c change
+	now := make(map[types.UID]bool, len(snap.Pods))
+	for _, pod := range snap.Pods {
+		now[pod.UID] = true
+		was, known := s.wanted[pod.UID]
+		s.wanted[pod.UID], s.from[pod.UID] = pod, snap.Source
+		if !known || !sameWish(was, pod) {
+			c.run = append(c.run, pod)
+		}
+	}
+	for uid, from := range s.from {
+		if from == snap.Source && !now[uid] {
+			delete(s.wanted, uid)
+			delete(s.from, uid)
+			c.gone = append(c.gone, uid)
+		}
+	}
+	slices.Sort(c.gone)
+	s.ready[snap.Source] = s.ready[snap.Source] || snap.Ready
+	return c
+}
+
+func sameWish(a, b *corev1.Pod) bool {
+	const hash = "kubernetes.io/config.hash"
+	if a == b {
+		return true
+	}
+	if a.ResourceVersion != "" || b.ResourceVersion != "" {
+		return a.ResourceVersion == b.ResourceVersion
+	}
+	return a.Annotations[hash] != "" && a.Annotations[hash] == b.Annotations[hash] &&
+		maps.EqualFunc(imageByName(a), imageByName(b), func(x, y string) bool { return x == y })
+}
+
+// imageByName maps the containers of a pod to their images: what may change in
+// place.
+func imageByName(pod *corev1.Pod) map[string]string {
+	m := make(map[string]string, len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
+	for i := range pod.Spec.InitContainers {
+		m[pod.Spec.InitContainers[i].Name] = pod.Spec.InitContainers[i].Image
+	}
+	for i := range pod.Spec.Containers {
+		m[pod.Spec.Containers[i].Name] = pod.Spec.Containers[i].Image
+	}
+	return m
+}
+
+func nameOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+// allReady reports whether that many sources have told all they know. Without a
+// source nobody can say what is not wanted.
+func (s *store) allReady(sources int) bool {
+	n := 0
+	for _, ready := range s.ready {
+		if ready {
+			n++
+		}
+	}
+	return n > 0 && n >= sources
+}

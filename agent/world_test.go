@@ -1,0 +1,343 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+// world is a model of one host and one pod's part of it. One goroutine drives
+// it: actions begin when a plan asks, end later in an order drawn from the
+// seed, and fail by hash(seed, action, attempt), so that every run replays.
+type world struct {
+	seed       uint64
+	rng        *rand.Rand
+	now        time.Time
+	n          int
+	sandboxes  []plan.Sandbox
+	containers []plan.Container
+	volumes    map[string]plan.VolumeSeen
+	images     map[string]plan.Image
+	dirs       bool
+	cgroup     bool
+	attempts   map[plan.OpKey]uint64
+	obedient   bool // no faults any more
+	pod        *corev1.Pod
+	broken     []string // violated invariants
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
+	}
+	w.pod = w.drawPod()
+	return w
+}
+
+func (w *world) oneIn(n int) bool { return w.rng.IntN(n) == 0 }
+
+// drawPod makes a pod of any shape that validation would let through.
+func (w *world) drawPod() *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace, pod.UID = "p", "default", "u"
+	s := &pod.Spec
+	s.RestartPolicy = []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[w.rng.IntN(3)]
+	s.HostNetwork = w.oneIn(4)
+	if w.oneIn(8) {
+		d := int64(60 + w.rng.IntN(600))
+		s.ActiveDeadlineSeconds = &d
+	}
+	if w.oneIn(2) {
+		s.Volumes = append(s.Volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	}
+	if w.oneIn(2) {
+		s.Volumes = append(s.Volumes, corev1.Volume{Name: "conf", VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}},
+		}})
+	}
+	always := corev1.ContainerRestartPolicyAlways
+	for i := range w.rng.IntN(4) {
+		c := w.drawContainer(fmt.Sprintf("init%d", i), s.Volumes)
+		if w.oneIn(2) {
+			c.RestartPolicy = &always
+		}
+		s.InitContainers = append(s.InitContainers, c)
+	}
+	for i := range 1 + w.rng.IntN(3) {
+		s.Containers = append(s.Containers, w.drawContainer(fmt.Sprintf("main%d", i), s.Volumes))
+	}
+	if w.oneIn(6) {
+		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(w.drawContainer("debug", nil))}
+		s.EphemeralContainers = append(s.EphemeralContainers, e)
+	}
+	return pod
+}
+
+func (w *world) drawContainer(name string, vols []corev1.Volume) corev1.Container {
+	c := corev1.Container{Name: name, Image: fmt.Sprintf("img%d", w.rng.IntN(3))}
+	c.ImagePullPolicy = []corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent}[w.rng.IntN(2)]
+	for _, v := range vols {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+	}
+	return c
+}
+
+// look is what a look at the host would find.
+func (w *world) look(at uint64, host bool) sight {
+	s := sight{
+		at: at, runtime: true, host: host,
+		sandboxes: slices.Clone(w.sandboxes), containers: slices.Clone(w.containers),
+	}
+	if host {
+		s.dirs, s.cgroup, s.volumes, s.images = w.dirs, w.cgroup, maps.Clone(w.volumes), map[string]plan.Image{}
+	}
+	return s
+}
+
+func (w *world) breaks(format string, args ...any) {
+	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+}
+
+// chance is a draw that depends on the seed, the action and its attempt only.
+func (w *world) chance(a plan.Action, what string) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, w.seed, a.Key(), w.attempts[a.Key()], what)
+	return h.Sum64() >> 7
+}
+
+// finish ends an action that was under way: done or not, well or badly.
+func (w *world) finish(a plan.Action, canceled bool) plan.Outcome {
+	w.attempts[a.Key()]++
+	out := plan.Outcome{Action: a, Began: w.now, Ended: w.now}
+	fault := uint64(9)
+	if !w.obedient {
+		fault = w.chance(a, "fault") % 10
+	}
+	switch {
+	case canceled && fault < 5:
+		out.Err = &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
+		return out
+	case canceled: // the call was cut off, the deed was done
+		w.do(a, &out)
+		out.Sandbox, out.Container, out.Image = nil, nil, nil
+		out.Err = &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
+	case fault == 0:
+		out.Err = errors.New("no luck")
+	case fault == 1: // the deadline passed, the deed was done
+		w.do(a, &out)
+		out.Sandbox, out.Container, out.Image = nil, nil, nil
+		out.Err = &plan.Error{Kind: plan.Timeout, Err: errors.New("deadline exceeded")}
+	case fault == 2:
+		out.Err = &plan.Error{Kind: plan.Unavailable, Err: errors.New("no runtime")}
+	default:
+		w.do(a, &out)
+	}
+	return out
+}
+
+// do changes the world. It checks what must hold when an action takes effect,
+// however late and in whatever company that is.
+func (w *world) do(a plan.Action, out *plan.Outcome) {
+	w.n++
+	id := fmt.Sprintf("id%d", w.n)
+	switch a := a.(type) {
+	case plan.MakeDirs:
+		w.dirs = true
+	case plan.EnsureCgroup:
+		w.cgroup = true
+	case plan.MountVolume:
+		if !w.dirs {
+			w.breaks("I2 volume %s mounted before the directories were made", a.Volume)
+		}
+		w.volumes[a.Volume] = plan.VolumeSeen{Version: a.Version}
+	case plan.ProjectVolume:
+		w.volumes[a.Volume] = plan.VolumeSeen{Version: a.Version}
+	case plan.RunSandbox:
+		w.runSandbox(a, id, out)
+	case plan.StartContainer:
+		w.startContainer(a, id, out)
+	case plan.PullImage:
+		w.images[a.Image] = plan.Image{ID: "sha:" + a.Image}
+		out.Image = &plan.Image{ID: "sha:" + a.Image}
+	default:
+		w.undo(a, out)
+	}
+}
+
+func (w *world) undo(a plan.Action, out *plan.Outcome) {
+	switch a := a.(type) {
+	case plan.StopContainer:
+		for i := range w.containers {
+			if k := &w.containers[i]; k.ID == a.ID {
+				if k.Live() {
+					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, 137
+				}
+				now := *k
+				out.Container = &now
+			}
+		}
+	case plan.RemoveContainer:
+		w.containers = drop(w.containers, func(k plan.Container) bool {
+			if k.ID == a.ID && (k.State == plan.Running || k.State == plan.Unknown) {
+				w.breaks("I2 running container %s removed", k.Name)
+			}
+			return k.ID == a.ID
+		})
+	case plan.StopSandbox:
+		for i := range w.sandboxes {
+			if w.sandboxes[i].ID == a.ID {
+				w.sandboxes[i].Ready = false
+			}
+		}
+	case plan.RemoveSandbox:
+		w.sandboxes = drop(w.sandboxes, func(s plan.Sandbox) bool { return s.ID == a.ID })
+		w.containers = drop(w.containers, func(k plan.Container) bool { return k.SandboxID == a.ID })
+	case plan.UnmountVolume:
+		w.noneLive("volume " + a.Volume + " unmounted")
+		delete(w.volumes, a.Volume)
+	case plan.RemoveCgroup:
+		w.noneLive("cgroup removed")
+		w.cgroup = false
+	case plan.RemoveDirs:
+		if len(w.volumes) > 0 || len(w.containers) > 0 {
+			w.breaks("I2 directories removed under %v %v", w.volumes, w.containers)
+		}
+		w.dirs = false
+	default:
+		panic(fmt.Sprintf("the world cannot %T", a))
+	}
+}
+
+func (w *world) noneLive(what string) {
+	for _, k := range w.containers {
+		if k.State == plan.Running {
+			w.breaks("I2 %s under running container %s", what, k.Name)
+		}
+	}
+}
+
+func (w *world) runSandbox(a plan.RunSandbox, id string, out *plan.Outcome) {
+	for _, s := range w.sandboxes {
+		if s.Ready {
+			w.breaks("I4 a second live sandbox")
+		}
+		if s.Attempt == a.Attempt {
+			w.breaks("I4 a second sandbox of attempt %d", a.Attempt)
+		}
+	}
+	s := plan.Sandbox{ID: id, Ready: true, Attempt: a.Attempt, CreatedAt: w.now, IPs: []string{"10.0.0.1"}}
+	w.sandboxes = append([]plan.Sandbox{s}, w.sandboxes...)
+	out.Sandbox = &s
+}
+
+func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outcome) {
+	spec := containerOf(w.pod, a.Name)
+	for _, k := range w.containers {
+		if k.Name == a.Name && k.Live() {
+			w.breaks("I4 second live %s", a.Name)
+		}
+		if k.Name == a.Name && k.Attempt == a.Attempt {
+			w.breaks("I4 second attempt %d of %s", a.Attempt, a.Name)
+		}
+	}
+	i := slices.IndexFunc(w.sandboxes, func(s plan.Sandbox) bool { return s.ID == a.SandboxID })
+	if i < 0 || !w.sandboxes[i].Ready {
+		out.Err = &plan.Error{Kind: plan.NotFound, Err: errors.New("no such sandbox")}
+		return
+	}
+	if a.Kind == plan.Main {
+		w.initsBehind(a)
+	}
+	k := plan.Container{
+		ID: id, Name: a.Name, SandboxID: a.SandboxID, State: plan.Running, Attempt: a.Attempt, Image: spec.Image,
+		SpecHash: podspec.SpecHash(spec), CreatedAt: w.now, StartedAt: w.now,
+	}
+	switch {
+	case w.obedient && a.Kind == plan.Init:
+		k.State, k.FinishedAt = plan.Exited, w.now
+	case w.obedient:
+	case w.chance(a, "start")%12 == 0: // created, not started
+		k.State, k.StartedAt = plan.Created, time.Time{}
+		out.Err = &plan.Error{Kind: plan.Other, Reason: "RunContainerError", Err: errors.New("no such file")}
+	case a.Kind == plan.Init && w.chance(a, "init")%3 > 0:
+		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.chance(a, "code")%3/2)
+	}
+	w.containers = append([]plan.Container{k}, w.containers...)
+	out.Container = &k
+}
+
+// initsBehind checks I7 against the truth.
+func (w *world) initsBehind(a plan.StartContainer) {
+	for _, k := range w.containers {
+		if k.SandboxID == a.SandboxID && containerKind(w.pod, k.Name) == plan.Main {
+			return // the init chain is behind this sandbox
+		}
+	}
+	for i := range w.pod.Spec.InitContainers {
+		c := &w.pod.Spec.InitContainers[i]
+		ok := slices.ContainsFunc(w.containers, func(k plan.Container) bool {
+			if k.Name != c.Name || k.SandboxID != a.SandboxID {
+				return false
+			}
+			// A sidecar had started; that it has ended since is its own matter.
+			return c.RestartPolicy != nil || k.State == plan.Exited && k.ExitCode == 0
+		})
+		if !ok {
+			w.breaks("I7 %s started before %s was done", a.Name, c.Name)
+		}
+	}
+}
+
+func containerKind(pod *corev1.Pod, name string) plan.ContainerKind {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == name {
+			return plan.Main
+		}
+	}
+	return plan.Init
+}
+
+// hurt breaks something, as hosts do.
+func (w *world) hurt() {
+	if len(w.containers) > 0 {
+		k := &w.containers[w.rng.IntN(len(w.containers))]
+		switch w.rng.IntN(4) {
+		case 0, 1:
+			if k.State == plan.Running {
+				k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.rng.IntN(2))
+			}
+		case 2:
+			if k.State == plan.Running {
+				k.State = plan.Unknown
+			}
+		}
+	}
+	if len(w.sandboxes) > 0 && w.oneIn(6) {
+		w.sandboxes[0].Ready = false
+	}
+	if w.oneIn(40) && len(w.containers) > 0 { // somebody removes a dead container by hand
+		i := w.rng.IntN(len(w.containers))
+		if w.containers[i].State == plan.Exited && containerKind(w.pod, w.containers[i].Name) == plan.Main {
+			w.containers = slices.Delete(w.containers, i, i+1)
+		}
+	}
+}
+
+func drop[T any](s []T, f func(T) bool) (out []T) {
+	for _, x := range s {
+		if !f(x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
