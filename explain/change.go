@@ -1,0 +1,34 @@
+package explain
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/nodeapi"
+)
+
+// Change is what a manifest's pod would do to the one of its name that is here;
+// was is nil if there is none. A pod's UID comes from its manifest, so another
+// UID is another pod; what may change beneath one UID is the images.
+func Change(was, pod *corev1.Pod) nodeapi.Change {
+	switch {
+	case was == nil:
+		return nodeapi.Create
+	case was.UID != pod.UID:
+		return nodeapi.Replace
+	case !slices.Equal(Images(was), Images(pod)):
+		return nodeapi.Update
+	}
+	return nodeapi.Keep
+}
+
+// Images are the images of the pod's init containers and containers, in order.
+func Images(pod *corev1.Pod) (out []string) {
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			out = append(out, list[i].Image)
+		}
+	}
+	return out
+}

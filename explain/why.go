@@ -1,0 +1,166 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/nodeapi"
+)
+
+// Subject is a pod after its last pass.
+type Subject struct {
+	Pod     *corev1.Pod
+	Status  corev1.PodStatus
+	End     *plan.End
+	Verdict plan.Verdict
+	Seen    plan.Observed
+	Why     []Told
+	Busy    []Busy
+	Failed  map[plan.OpKey]plan.Failure
+	Refs    map[plan.Ref]plan.Version
+	Memory  plan.Memory // of the last pass
+	Passes  int64
+	At      time.Time // of the last pass
+	Wake    time.Time
+	Limits  plan.Limits
+}
+
+// Told is a decision and when it was first made.
+type Told struct {
+	plan.Reason
+	Since time.Time
+}
+
+// Busy is an action under way.
+type Busy struct {
+	Action plan.Action
+	Since  time.Time
+	Detail string // progress, if somebody knows it
+}
+
+// Why says what the pod waits for, what is being done and what comes then.
+func Why(s Subject, now time.Time) nodeapi.Why {
+	w := nodeapi.Why{
+		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Phase: s.Status.Phase,
+		Passes: s.Passes, LastPass: s.At, Wake: s.Wake,
+	}
+	var steps []step
+	if !unknown(s) {
+		steps, _ = imagine(s, now)
+	}
+	w.Waiting = waits(s, steps, now)
+	for _, b := range s.Busy {
+		name, on, detail := Describe(b.Action)
+		if b.Detail != "" {
+			detail = b.Detail
+		}
+		w.Busy = append(w.Busy, nodeapi.Work{Action: name, On: on, Detail: detail, Since: b.Since})
+	}
+	w.Next = next(s, steps, now)
+	for _, r := range s.Why {
+		w.Reasons = append(w.Reasons, reason(r.Reason, s.Failed))
+	}
+	w.Summary = summary(s, w, now)
+	return w
+}
+
+// unknown reports whether nobody has looked at the pod yet, because the runtime
+// is away: no guess is made of what comes next.
+func unknown(s Subject) bool {
+	return slices.ContainsFunc(s.Why, func(t Told) bool { return t.Code == "RuntimeNotReady" })
+}
+
+// next lists what comes later: the steps that an obedient host would see, less
+// what is under way.
+func next(s Subject, steps []step, now time.Time) (out []nodeapi.Step) {
+	busy := map[plan.OpKey]bool{}
+	for _, b := range s.Busy {
+		busy[b.Action.Key()] = true
+	}
+	for _, step := range steps {
+		if busy[step.action.Key()] {
+			continue
+		}
+		name, on, _ := Describe(step.action)
+		st := nodeapi.Step{Action: name, On: on, After: step.after}
+		if step.at.After(now) {
+			st.At = step.at
+		}
+		if out = append(out, st); len(out) == maxSteps {
+			break
+		}
+	}
+	return out
+}
+
+const maxSteps = 12
+
+func summary(s Subject, w nodeapi.Why, now time.Time) string {
+	name := s.Pod.Namespace + "/" + s.Pod.Name
+	switch {
+	case s.End != nil && len(w.Busy) > 0:
+		return fmt.Sprintf("%s is ending (%s): %s, for %s", name, s.End.Reason, work(w.Busy[0]), age(now, w.Busy[0].Since))
+	case s.End != nil:
+		return fmt.Sprintf("%s is ending (%s)", name, s.End.Reason)
+	case s.Status.Phase == corev1.PodSucceeded:
+		return name + " has done its work: all containers ended well"
+	case s.Status.Phase == corev1.PodFailed:
+		return joined(name+" has failed", s.Status.Reason, s.Status.Message, failures(s))
+	case len(w.Waiting) > 0:
+		x := w.Waiting[0]
+		text := fmt.Sprintf("%s waits for %s", name, x.For)
+		if x.On != "" {
+			text += " of " + x.On
+		}
+		text = joined(text, x.Message)
+		if x.Until.After(now) {
+			text += fmt.Sprintf(" (next try in %s)", rounded(x.Until.Sub(now)))
+		}
+		return text
+	case len(w.Busy) > 0:
+		doing := "is being started"
+		if s.Status.Phase == corev1.PodRunning {
+			doing = "runs and is being worked on"
+		}
+		return fmt.Sprintf("%s %s: %s, for %s", name, doing, work(w.Busy[0]), age(now, w.Busy[0].Since))
+	case len(waitingOf(&s.Status)) > 0:
+		c := waitingOf(&s.Status)[0]
+		return joined(fmt.Sprintf("%s: container %s is waiting", name, c.Name), c.State.Waiting.Reason, c.State.Waiting.Message)
+	}
+	return name + " waits for nothing: it is as it should be"
+}
+
+func work(w nodeapi.Work) string {
+	text := w.Action
+	if w.On != "" {
+		text += " " + w.On
+	}
+	if w.Detail != "" {
+		text += " (" + w.Detail + ")"
+	}
+	return text
+}
+
+func age(now, since time.Time) string { return rounded(max(now.Sub(since), 0)).String() }
+
+// failures names the containers of a failed pod that did not end well; empty if
+// the pod itself has a reason.
+func failures(s Subject) string {
+	if s.Status.Reason != "" {
+		return ""
+	}
+	var out []string
+	for _, list := range [][]corev1.ContainerStatus{s.Status.InitContainerStatuses, s.Status.ContainerStatuses} {
+		for _, c := range list {
+			if x := c.State.Terminated; x != nil && x.ExitCode != 0 {
+				out = append(out, fmt.Sprintf("container %s ended with exit code %d (%s)", c.Name, x.ExitCode, x.Reason))
+			}
+		}
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,378 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/agent/plan"
+	"berth/nodeapi"
+	"berth/podspec"
+)
+
+var (
+	t0     = time.Date(2026, 5, 4, 15, 4, 5, 0, time.UTC)
+	limits = plan.Limits{
+		CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
+		PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: 30 * time.Second,
+		MinStop: 2 * time.Second, RuntimeName: "containerd", Probing: true,
+	}
+)
+
+// world is a pod on a node, driven as a worker would drive it.
+type world struct{ dream }
+
+func pod(opts ...func(*corev1.Pod)) *world {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}}
+	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	p.Spec.Containers = []corev1.Container{{Name: "a", Image: "img", ImagePullPolicy: corev1.PullIfNotPresent}}
+	for _, o := range opts {
+		o(p)
+	}
+	return &world{dream{in: plan.Input{
+		Now: t0, Pod: p, Verdict: plan.Verdict{State: plan.OK}, Limits: limits,
+		Seen: plan.Observed{Network: plan.NetworkSeen{Ready: true}, Images: map[string]plan.Image{"img": {ID: "sha:img"}}},
+		Busy: map[plan.OpKey]plan.Action{}, Failed: map[plan.OpKey]plan.Failure{},
+	}}}
+}
+
+func image(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[0].Image = name }
+}
+
+func policy(x corev1.RestartPolicy) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.RestartPolicy = x }
+}
+
+func inits(names ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, n := range names {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: n, Image: "img", ImagePullPolicy: corev1.PullIfNotPresent})
+		}
+	}
+}
+
+func configMapEnv(p *corev1.Pod) {
+	p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}
+}
+
+func configMapVolume(p *corev1.Pod) {
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+}
+
+// settle obeys until there is nothing to do.
+func (w *world) settle() *world {
+	for range 50 {
+		p := plan.Decide(w.in)
+		w.in.Memory = p.Memory
+		if len(p.Actions()) == 0 {
+			return w
+		}
+		for _, a := range p.Actions() {
+			w.obey(a)
+		}
+	}
+	panic("no rest")
+}
+
+func (w *world) after(d time.Duration) *world { w.in.Now = w.in.Now.Add(d); return w }
+
+// exits ends the running instance of a container.
+func (w *world) exits(name string, code int32) *world {
+	k, _ := newest(w.in.Seen, name)
+	k.State, k.ExitCode, k.FinishedAt = plan.Exited, code, w.in.Now
+	w.in.Seen = w.in.Seen.WithContainer(k)
+	p := plan.Decide(w.in) // counted
+	w.in.Memory = p.Memory
+	return w
+}
+
+// begin has the node begin all that is asked for.
+func (w *world) begin() *world {
+	p := plan.Decide(w.in)
+	w.in.Memory = p.Memory
+	for _, a := range p.Actions() {
+		w.in.Busy[a.Key()] = a
+	}
+	return w
+}
+
+// fails ends what is under way under a key badly, count times in a row.
+func (w *world) fails(key string, count int, err error) *world {
+	for k, a := range w.in.Busy {
+		if k.String() == key {
+			delete(w.in.Busy, k)
+			w.in.Failed[k] = plan.FailureOf(plan.Outcome{Action: a, Ended: w.in.Now, Err: err}, count-1)
+		}
+	}
+	return w
+}
+
+// obeys ends all that is under way well, but for one key.
+func (w *world) obeys(but string) *world {
+	for k, a := range w.in.Busy {
+		if k.String() != but {
+			w.obey(a)
+		}
+	}
+	return w
+}
+
+// subject is what a worker would publish of its next pass.
+func (w *world) subject() Subject {
+	p := plan.Decide(w.in)
+	s := Subject{
+		Pod: w.in.Pod, Status: p.Status, End: p.Memory.End, Verdict: w.in.Verdict, Seen: w.in.Seen, Failed: w.in.Failed, Refs: w.in.Refs,
+		Memory: p.Memory, Passes: 1, At: w.in.Now, Wake: p.Wake, Limits: w.in.Limits,
+	}
+	for _, r := range p.Why {
+		s.Why = append(s.Why, Told{r, w.in.Now})
+	}
+	for _, a := range w.in.Busy {
+		s.Busy = append(s.Busy, Busy{Action: a, Since: w.in.Now})
+	}
+	for _, a := range p.Actions() { // the pass begins them
+		s.Busy = append(s.Busy, Busy{Action: a, Since: w.in.Now})
+	}
+	return s
+}
+
+func at(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" @%s", t.Sub(t0))
+}
+
+func waitText(w nodeapi.Wait) string {
+	out := fmt.Sprintf("%s(%s): %s%s", w.For, w.On, w.Message, at(w.Until))
+	if w.Tries > 0 {
+		out += fmt.Sprintf(" tries %d", w.Tries)
+	}
+	for _, f := range w.Figures {
+		out += fmt.Sprintf("; %s %s", f.Name, f.Value)
+	}
+	return out
+}
+
+func nextText(list []nodeapi.Step) string {
+	var out []string
+	for _, s := range list {
+		text := strings.TrimSpace(s.Action+" "+s.On) + at(s.At)
+		if s.After != "" {
+			text += " after " + s.After
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
+	refused := &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: fmt.Errorf("registry says: no such tag")}
+	broken := &plan.Error{Kind: plan.Invalid, Reason: "InvalidImageName", Err: fmt.Errorf("cannot parse %q", "far")}
+	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
+	restOfStart := "MakeDirs\nEnsureCgroup"
+	for _, row := range []struct {
+		name, summary string
+		waiting       []string
+		next          string
+		w             *world
+	}{
+		{
+			"a container that crashes again and again", "default/web waits for CrashLoopBackOff of a: back-off 40s restarting failed container=a pod=web_default(u1) (next try in 35s)",
+			[]string{"CrashLoopBackOff(a): back-off 40s restarting failed container=a pod=web_default(u1) @1m16s; last exit code 3; restarts 3; exits in a row 4; back-off 40s; back-off after the next exit 1m20s; longest back-off 5m0s"},
+			"StartContainer a @1m16s after the back-off\nRemoveContainer a @1m16s after StartContainer a",
+			func() *world {
+				w := pod().settle().after(time.Second)
+				w.exits("a", 3).settle().after(time.Second).exits("a", 3)           // at once
+				w.after(10*time.Second).settle().after(2*time.Second).exits("a", 3) // 10 s
+				w.after(20*time.Second).settle().after(2*time.Second).exits("a", 3)
+				return w.after(5 * time.Second)
+			}(),
+		}, {
+			"a pull that is held back says what the registry said", "default/web waits for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry says: no such tag (next try in 17s)",
+			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag @20s tries 2`},
+			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
+			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(3 * time.Second),
+		}, {
+			"a pull that has just failed", "default/web waits for ErrImagePull of a: registry says: no such tag (next try in 19s)",
+			[]string{"ErrImagePull(a): registry says: no such tag @20s tries 2"},
+			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
+			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(time.Second),
+		}, {
+			"an image name that is none", "default/web waits for InvalidImageName of a: cannot parse \"far\" (next try in 7s)",
+			[]string{`InvalidImageName(a): cannot parse "far" @10s tries 1`},
+			"PullImage a @10s after the back-off\nStartContainer a @10s after PullImage a",
+			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 1, broken).settleHost().after(3 * time.Second),
+		}, {
+			"a container that cannot be made", "default/web waits for CreateContainerError of a: no luck (next try in 4s)",
+			[]string{"CreateContainerError(a): no luck @4s tries 3"},
+			"StartContainer a @4s after the back-off",
+			pod().settleHost().begin().fails("start/a", 3, luckless),
+		}, {
+			"a ConfigMap that the environment names", `default/web waits for CreateContainerConfigError of a: configmap "conf" not found`,
+			[]string{`CreateContainerConfigError(a): configmap "conf" not found`}, "",
+			pod(configMapEnv).settle(),
+		}, {
+			"a ConfigMap that is to be a volume", `default/web waits for FailedMount of v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`,
+			[]string{`FailedMount(v): MountVolume.SetUp failed for volume "v" : configmap "conf" not found`}, "",
+			pod(configMapVolume).settle(),
+		}, {
+			"a network that is not ready", "default/web waits for NetworkNotReady: network is not ready: no CNI configuration",
+			[]string{"NetworkNotReady(): network is not ready: no CNI configuration"},
+			"RunSandbox after the pod network is ready\nStartContainer a after RunSandbox",
+			pod().without(),
+		}, {
+			"a node without room", "default/web waits for OutOfcpu: wanted 2, free 1",
+			[]string{"OutOfcpu(): wanted 2, free 1"},
+			strings.ReplaceAll(restOfStart, "\n", " after the node lets it in\n") + " after the node lets it in\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
+			pod().judged(plan.Wait, "OutOfcpu", "wanted 2, free 1"),
+		}, {
+			"a node that has not answered", "default/web waits for Admission: the node has not said yet whether the pod may run",
+			[]string{"Admission(): the node has not said yet whether the pod may run"},
+			strings.ReplaceAll(restOfStart, "\n", " after the node lets it in\n") + " after the node lets it in\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
+			pod().judged(plan.NotAsked, "", ""),
+		}, {
+			"a pod that may never run here", "default/web has failed: NodeAffinity: Pod was rejected: no match", nil, "",
+			pod().judged(plan.Rejected, "NodeAffinity", "no match"),
+		}, {
+			"an init container at work", "default/web waits for PodInitializing of i2: init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z",
+			[]string{"PodInitializing(i2): init container i2 (2 of 2) is running since 2026-05-04T15:04:05Z"},
+			"StartContainer a after init container i2 has ended",
+			pod(inits("i1", "i2")).settle().exits("i1", 0).settle().after(7 * time.Second),
+		}, {
+			"an image on its way", "default/web is being started: PullImage a (far), for 0s", nil,
+			"StartContainer a after PullImage a",
+			pod(image("far")).settleHost().begin(),
+		}, {
+			"a pod that is deleted", "default/web is ending (Deleted): StopContainer a (Deleted, grace 20s), for 0s",
+			[]string{"Terminating(a): container a was told to stop, and is killed when its grace of 20s is over @19.999702606s"},
+			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after RemoveContainer a\nRemoveSandbox after RemoveContainer a\nRemoveDirs after RemoveSandbox",
+			pod().settle().ended(19999702606 * time.Nanosecond),
+		}, {
+			"a pod that runs", "default/web waits for nothing: it is as it should be", nil, "", pod().settle(),
+		}, {
+			"a pod that has done its work", "default/web has done its work: all containers ended well", nil, "",
+			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 0).settle(),
+		}, {
+			"a pod that has failed", "default/web has failed: container a ended with exit code 3 (Error)", nil, "",
+			pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(),
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			y := Why(row.w.subject(), row.w.in.Now)
+			if y.Summary != row.summary {
+				t.Errorf("summary\n got %s\nwant %s", y.Summary, row.summary)
+			}
+			var waiting []string
+			for _, x := range y.Waiting {
+				waiting = append(waiting, waitText(x))
+			}
+			if got, want := strings.Join(waiting, "\n"), strings.Join(row.waiting, "\n"); got != want {
+				t.Errorf("waiting\n got %s\nwant %s", got, want)
+			}
+			if got := nextText(y.Next); got != row.next {
+				t.Errorf("next\n got %s\nwant %s", got, row.next)
+			}
+			for _, r := range y.Reasons {
+				if strings.Contains(r.On, "/") {
+					t.Errorf("an internal key: %+v", r)
+				}
+			}
+		})
+	}
+}
+
+// settleHost obeys until the sandbox runs, without pulls and starts.
+func (w *world) settleHost() *world {
+	for range 5 {
+		p := plan.Decide(w.in)
+		w.in.Memory = p.Memory
+		for _, a := range p.Actions() {
+			switch a.(type) {
+			case plan.PullImage, plan.StartContainer:
+			default:
+				w.obey(a)
+			}
+		}
+	}
+	return w
+}
+
+func (w *world) without() *world {
+	w.in.Seen.Network = plan.NetworkSeen{Message: "no CNI configuration"}
+	return w.settle()
+}
+
+func (w *world) judged(state plan.VerdictState, reason, message string) *world {
+	w.in.Verdict = plan.Verdict{State: state, Reason: reason, Message: message}
+	return w
+}
+
+func (w *world) ended(grace time.Duration) *world {
+	w.in.End = &plan.End{Reason: "Deleted", Grace: grace, At: w.in.Now, Forget: true}
+	return w
+}
+
+func TestAPlanSaysWhereItEnds(t *testing.T) {
+	for _, row := range []struct {
+		name, actions, reasons string
+		opts                   []func(*corev1.Pod)
+	}{
+		{"a pod that lacks nothing", "MakeDirs EnsureCgroup RunSandbox StartContainer", "", nil},
+		{"a ConfigMap of the environment stops the container", "MakeDirs EnsureCgroup RunSandbox", `CreateContainerConfigError a: configmap "conf" not found`, []func(*corev1.Pod){configMapEnv}},
+		{"a ConfigMap volume stops all but the sandbox", "MakeDirs EnsureCgroup RunSandbox", `FailedMount v: MountVolume.SetUp failed for volume "v" : configmap "conf" not found`, []func(*corev1.Pod){configMapVolume}},
+		{"init containers come before the rest", "MakeDirs EnsureCgroup RunSandbox StartContainer StartContainer", "", []func(*corev1.Pod){inits("i")}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := pod(row.opts...)
+			s := Subject{Pod: w.in.Pod, Limits: limits, Seen: plan.Observed{Images: w.in.Seen.Images}}
+			p := Plan(s, nodeapi.Create, "", t0)
+			var actions, reasons []string
+			for _, st := range p.Stages {
+				for _, a := range st.Actions {
+					actions = append(actions, a.Action)
+				}
+			}
+			for _, r := range p.Reasons {
+				reasons = append(reasons, fmt.Sprintf("%s %s: %s", r.Code, r.On, r.Detail))
+			}
+			if got := strings.Join(actions, " "); got != row.actions {
+				t.Errorf("actions\n got %s\nwant %s", got, row.actions)
+			}
+			if got := strings.Join(reasons, "\n"); got != row.reasons {
+				t.Errorf("reasons\n got %s\nwant %s", got, row.reasons)
+			}
+		})
+	}
+}
+
+func TestAPlanOfAnotherImageRestartsTheContainer(t *testing.T) {
+	w := pod().settle()
+	k, _ := newest(w.in.Seen, "a")
+	k.SpecHash = podspec.SpecHash(&w.in.Pod.Spec.Containers[0])
+	w.in.Seen = w.in.Seen.WithContainer(k)
+	s := w.subject()
+	s.Pod = s.Pod.DeepCopy()
+	s.Pod.Spec.Containers[0].Image = "img2"
+	p := Plan(s, nodeapi.Update, "", t0)
+	got := fmt.Sprint(p.Stages, p.Reasons)
+	if want := "[{configure []} {cleanup [{StopContainer a Changed, grace 30s 1}]} {build-run [{PullImage a img2 2} {StartContainer a main, attempt 1 3}]}] []"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+func TestNothingIsGuessedWhileTheRuntimeIsAway(t *testing.T) {
+	s := pod().judged(plan.NotAsked, "", "").subject()
+	s.Why = []Told{{plan.Reason{Code: "RuntimeNotReady", Detail: "waiting for the container runtime: no socket"}, t0}}
+	s.Busy = nil
+	y := Why(s, t0)
+	if want := "default/web waits for RuntimeNotReady: waiting for the container runtime: no socket"; y.Summary != want || len(y.Next) != 0 {
+		t.Errorf("got %q, next %v", y.Summary, y.Next)
+	}
+}

@@ -1,0 +1,127 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/nodeapi"
+)
+
+// Describe names an action: what is done, on what, and with which detail.
+func Describe(action plan.Action) (name, on, detail string) {
+	name = strings.TrimPrefix(fmt.Sprintf("%T", action), "plan.")
+	switch a := action.(type) {
+	case plan.MountVolume:
+		on = a.Volume
+	case plan.ProjectVolume:
+		on = a.Volume
+	case plan.UnmountVolume:
+		on = a.Volume
+	case plan.StopContainer:
+		on, detail = a.Name, fmt.Sprintf("%s, grace %s", a.Why, rounded(a.Grace))
+	case plan.RemoveContainer:
+		on = a.Name
+	case plan.PullImage:
+		on, detail = a.Container, a.Image
+	case plan.StartContainer:
+		on, detail = a.Name, a.Kind.String()
+		if a.Attempt > 0 {
+			detail += fmt.Sprintf(", attempt %d", a.Attempt)
+		}
+	case plan.RunSandbox:
+		if a.Attempt > 0 {
+			detail = fmt.Sprintf("attempt %d", a.Attempt)
+		}
+	}
+	return name, on, detail
+}
+
+// StageOf names the stage that an action belongs to.
+func StageOf(action plan.Action) string {
+	switch action.(type) {
+	case plan.ConfigureAction:
+		return "configure"
+	case plan.CleanupAction:
+		return "cleanup"
+	default:
+		return "build-run"
+	}
+}
+
+// waitingOf lists the containers that wait, with their states.
+func waitingOf(st *corev1.PodStatus) (out []corev1.ContainerStatus) {
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+		for _, cs := range list {
+			if cs.State.Waiting != nil {
+				out = append(out, cs)
+			}
+		}
+	}
+	return out
+}
+
+// words is an action in two words: StartContainer app.
+func words(a plan.Action) string {
+	name, on, _ := Describe(a)
+	return strings.TrimSpace(name + " " + on)
+}
+
+// rounded is a length of time as people say it.
+func rounded(d time.Duration) time.Duration {
+	if d >= time.Second {
+		return d.Round(time.Second)
+	}
+	return d.Round(10 * time.Millisecond)
+}
+
+// told reports whether a decision is only news: nothing waits for it, or
+// another decision says the same.
+func told(all []plan.Reason, i int) bool {
+	r := all[i]
+	switch r.Code {
+	case "Killing", "Pulled", "SandboxChanged", "DeadlineExceeded":
+		return true
+	}
+	for j, x := range all {
+		same := x.On == r.On && r.Detail == "Error: "+x.Detail // the event of a waiting reason
+		if j != i && (same || j < i && x.On == r.On && x.Code == r.Code && x.Detail == r.Detail) {
+			return true
+		}
+	}
+	return false
+}
+
+// reason is a decision on the wire. One about an action that failed names the
+// action, not its key.
+func reason(r plan.Reason, failed map[plan.OpKey]plan.Failure) nodeapi.Reason {
+	out := nodeapi.Reason{Code: r.Code, On: r.On, Detail: r.Detail, Until: r.Until}
+	if f, is := failureOf(r, failed); is {
+		out.On = words(f.Action)
+	}
+	return out
+}
+
+// failureOf returns the failure that holds something back, if the decision is
+// about one.
+func failureOf(r plan.Reason, failed map[plan.OpKey]plan.Failure) (plan.Failure, bool) {
+	for key, f := range failed {
+		if key.String() == r.On && f.Action != nil {
+			return f, true
+		}
+	}
+	return plan.Failure{}, false
+}
+
+// ordinal says which of the pod's init containers one is: "(2 of 3)".
+func ordinal(pod *corev1.Pod, init string) string {
+	for i, c := range pod.Spec.InitContainers {
+		if c.Name == init {
+			return fmt.Sprintf("(%d of %d)", i+1, len(pod.Spec.InitContainers))
+		}
+	}
+	return ""
+}
