@@ -1,0 +1,143 @@
+package telemetry
+
+import (
+	"errors"
+	"maps"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fill tells every metric something.
+func fill(m *Metrics) {
+	bad := errors.New("bad")
+	m.Pods(3, 2)
+	m.Containers(map[string]int{"running": 2})
+	m.PodStarted(bad)
+	m.PodRunning(time.Second, time.Millisecond)
+	m.ContainerStarted("container", "CreateContainerError", true)
+	m.ContainerStarted("init_container", "", true)
+	m.RuntimeCall("run_podsandbox", time.Second, bad)
+	m.ImagePulled(5<<20, time.Second)
+	m.Stage("prepare", time.Millisecond)
+	m.Pass("sync", time.Millisecond)
+	m.Action("start", "error")
+	m.Audit()
+	m.Diverged()
+	m.AdmissionRejected("OutOfcpu")
+	m.RuntimeEventsMissed()
+}
+
+func scrape(t *testing.T, m *Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != 200 {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+func TestNamesAreUpstreams(t *testing.T) { // T2
+	m := NewMetrics("n1", Build{Version: "v0.1.0", Commit: "abc", Kubernetes: "v1.37.2"})
+	m.Asked(func() int { return 1 }, func() bool { return true })
+	fill(m)
+	got := scrape(t, m)
+	for _, want := range []string{
+		`kubelet_running_pods 2`,
+		`kubelet_desired_pods 3`,
+		`kubelet_running_containers{container_state="running"} 2`,
+		`kubelet_running_containers{container_state="exited"} 0`,
+		`kubelet_started_pods_total 1`,
+		`kubelet_started_pods_errors_total 1`,
+		`kubelet_started_containers_total{container_type="container"} 1`,
+		`kubelet_started_containers_errors_total{code="CreateContainerError",container_type="container"} 1`,
+		`kubelet_pod_start_duration_seconds_count 1`,
+		`kubelet_pod_worker_duration_seconds_count{operation_type="sync"} 1`,
+		`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
+		`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
+		`kubelet_runtime_operations_duration_seconds_count{operation_type="run_podsandbox"} 1`,
+		`kubelet_image_pull_duration_seconds_count{image_size_in_bytes="0-10MB"} 1`,
+		`kubelet_admission_rejections_total{reason="OutOfcpu"} 1`,
+		`kubelet_node_name{node="n1"} 1`,
+		`git_version="v1.37.2"`,
+		`berth_build_info{git_commit="abc",version="v0.1.0"} 1`,
+		`berth_container_restarts_total 1`,
+		`berth_stage_duration_seconds_count{stage="prepare"} 1`,
+		`berth_pass_duration_seconds_count 1`,
+		`berth_pod_start_overhead_seconds_count 1`,
+		`berth_audits_total 1`,
+		`berth_audit_divergences_total 1`,
+		`berth_actions_total{result="error",verb="start"} 1`,
+		`berth_bad_manifest_files 1`,
+		`berth_store_degraded 1`,
+		`berth_runtime_events_missed_total 1`,
+		`process_resident_memory_bytes`,
+		`go_goroutines`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
+func TestTellingDoesNotAllocate(t *testing.T) { // T3
+	m := NewMetrics("n1", Build{})
+	fill(m)
+	if n := testing.AllocsPerRun(100, func() {
+		m.RuntimeCall("run_podsandbox", time.Second, nil)
+		m.Stage("prepare", time.Millisecond)
+		m.Pass("sync", time.Millisecond)
+		m.Action("start", "ok")
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestImageSizes(t *testing.T) {
+	for size, want := range map[uint64]string{0: "N/A", 1: "0-10MB", 10<<20 + 1: "10MB-100MB", 1 << 30: "500MB-1GB", 200 << 30: "GT100GB"} {
+		if got := sizeRange(size); got != want {
+			t.Errorf("%d bytes: %s, want %s", size, got, want)
+		}
+	}
+}
+
+func TestTracesAreOffUnlessAskedFor(t *testing.T) { // T1
+	before := runtime.NumGoroutine()
+	for _, env := range []map[string]string{
+		{},
+		{"OTEL_SERVICE_NAME": "x", "OTEL_TRACES_SAMPLER": "always_on"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"},
+	} {
+		tr, err := NewTraces(t.Context(), TraceOptions{Getenv: func(k string) string { return env[k] }})
+		if err != nil || tr.On() {
+			t.Errorf("%v: on %v, error %v", env, tr.On(), err)
+		}
+		_, span := tr.Tracer("a").Start(t.Context(), "b")
+		if span.IsRecording() {
+			t.Error("a span is recorded")
+		}
+		span.End()
+		if err := tr.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("%d goroutines, %d before", n, before)
+	}
+}
+
+func TestUnknownExportersAreErrors(t *testing.T) {
+	for _, env := range []map[string]string{
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "zipkin"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+	} {
+		if _, err := NewTraces(t.Context(), TraceOptions{Getenv: func(k string) string { return env[k] }}); err == nil {
+			t.Errorf("%v was taken", slices.Sorted(maps.Keys(env)))
+		}
+	}
+}

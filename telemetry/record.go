@@ -1,0 +1,138 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Pods tells how many pods are wanted, and how many have a running sandbox.
+func (m *Metrics) Pods(wanted, running int) {
+	m.wantedPods.Set(float64(wanted))
+	m.runningPods.Set(float64(running))
+}
+
+// Containers tells how many containers there are, by state: created, running,
+// exited or unknown.
+func (m *Metrics) Containers(byState map[string]int) {
+	for _, state := range []string{"created", "running", "exited", "unknown"} {
+		m.runningContainers.WithLabelValues(state).Set(float64(byState[state]))
+	}
+}
+
+// PodStarted tells of a sandbox that was started, or not.
+func (m *Metrics) PodStarted(err error) {
+	m.startedPods.Inc()
+	if err != nil {
+		m.startedPodErrors.Inc()
+	}
+}
+
+// PodRunning tells how long a pod took from first seen to running, and how much
+// of that was neither a pull nor a runtime call.
+func (m *Metrics) PodRunning(total, overhead time.Duration) {
+	m.podStart.Observe(total.Seconds())
+	m.overhead.Observe(overhead.Seconds())
+}
+
+// ContainerStarted tells of a container that was started, or not. kind is
+// container, init_container or ephemeral_container; code is empty or the
+// waiting reason; again says that it has run before.
+func (m *Metrics) ContainerStarted(kind, code string, again bool) {
+	m.startedContainers.WithLabelValues(kind).Inc()
+	if code != "" {
+		m.startedContainerErrors.WithLabelValues(kind, code).Inc()
+	}
+	if again && code == "" {
+		m.restarts.Inc()
+	}
+}
+
+// RuntimeCall tells of a call to the runtime. operation is in upstream's form:
+// run_podsandbox, create_container, start_container, pull_image, …
+func (m *Metrics) RuntimeCall(operation string, d time.Duration, err error) {
+	m.runtimeOps.WithLabelValues(operation).Inc()
+	m.runtimeDuration.WithLabelValues(operation).Observe(d.Seconds())
+	if err != nil {
+		m.runtimeErrors.WithLabelValues(operation).Inc()
+	}
+}
+
+// ImagePulled tells of a pull that succeeded; size in bytes, 0: unknown.
+func (m *Metrics) ImagePulled(size uint64, d time.Duration) {
+	m.imagePull.WithLabelValues(sizeRange(size)).Observe(d.Seconds())
+}
+
+// sizeRange is upstream's label for the size of an image.
+func sizeRange(n uint64) string {
+	switch {
+	case n == 0:
+		return "N/A"
+	case n <= 10<<20:
+		return "0-10MB"
+	case n <= 100<<20:
+		return "10MB-100MB"
+	case n <= 500<<20:
+		return "100MB-500MB"
+	case n <= 1<<30:
+		return "500MB-1GB"
+	case n <= 5<<30:
+		return "1GB-5GB"
+	case n <= 10<<30:
+		return "5GB-10GB"
+	case n <= 20<<30:
+		return "10GB-20GB"
+	case n <= 30<<30:
+		return "20GB-30GB"
+	case n <= 40<<30:
+		return "30GB-40GB"
+	case n <= 60<<30:
+		return "40GB-60GB"
+	case n <= 100<<30:
+		return "60GB-100GB"
+	}
+	return "GT100GB"
+}
+
+// Stage tells how long one stage of a pass took.
+func (m *Metrics) Stage(stage string, d time.Duration) {
+	m.stage.WithLabelValues(stage).Observe(d.Seconds())
+}
+
+// Pass tells how long a pass took. operation is create, update or sync.
+func (m *Metrics) Pass(operation string, d time.Duration) {
+	m.pass.Observe(d.Seconds())
+	m.workerDuration.WithLabelValues(operation).Observe(d.Seconds())
+}
+
+// Action tells how an action ended: ok, error or canceled.
+func (m *Metrics) Action(verb, result string) { m.actions.WithLabelValues(verb, result).Inc() }
+
+// Audit tells of a full comparison with the runtime.
+func (m *Metrics) Audit() { m.audits.Inc() }
+
+// Diverged tells of a pod of which an audit found what nothing had told.
+func (m *Metrics) Diverged() { m.divergences.Inc() }
+
+// AdmissionRejected tells of a pod that may not run here.
+func (m *Metrics) AdmissionRejected(reason string) { m.admissionFails.WithLabelValues(reason).Inc() }
+
+// Asked registers what is asked at every scrape: how many manifest files are
+// bad, and whether the local store is in memory only. It is called once.
+func (m *Metrics) Asked(badFiles func() int, degraded func() bool) {
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "berth_bad_manifest_files", Help: "Manifest files that cannot be used as they are now."},
+			func() float64 { return float64(badFiles()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "berth_store_degraded", Help: "1 while the local store is in memory only."},
+			func() float64 {
+				if degraded() {
+					return 1
+				}
+				return 0
+			}))
+}
+
+// RuntimeEventsMissed tells that the stream of runtime events was interrupted.
+func (m *Metrics) RuntimeEventsMissed() { m.eventsMissed.Inc() }
