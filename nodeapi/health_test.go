@@ -1,0 +1,67 @@
+package nodeapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+)
+
+func TestHealthPort(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fine := HealthCheck{"store", func(context.Context) error { return nil }}
+	broken := HealthCheck{"runtime", func(ctx context.Context) error {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Error("a check without a deadline")
+		}
+		return errors.New("no answer")
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- ServeHealth(ctx, ln, Health{Live: []HealthCheck{fine}, Ready: []HealthCheck{fine, broken},
+			Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "up 1\n") })})
+	}()
+	for _, tt := range []struct {
+		sentence, path string
+		code           int
+		want           string
+	}{
+		{"health in a word", "/healthz", 200, "ok"},
+		{"health in detail", "/healthz?verbose", 200, "[+]store ok\nhealthz check passed\n"},
+		{"what is broken is always told", "/readyz", 500, "[+]store ok\n[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
+		{"a check can be left out", "/readyz?exclude=runtime&verbose", 200, "[+]store ok\n[+]runtime excluded: ok\nreadyz check passed\n"},
+		{"a check can be asked alone", "/readyz/store", 200, "ok"},
+		{"alone it fails alone", "/readyz/runtime", 500, "[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
+		{"an unknown check is not found", "/readyz/moon", 404, "there is no check \"moon\"\n"},
+		{"metrics", "/metrics", 200, "up 1\n"},
+		{"profiles are not here", "/debug/pprof/", 404, "404 page not found\n"},
+	} {
+		t.Run(tt.sentence, func(t *testing.T) {
+			resp, err := http.Get("http://" + ln.Addr().String() + tt.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			body, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != tt.code || string(body) != tt.want {
+				t.Errorf("got %d %q, want %d %q", resp.StatusCode, body, tt.code, tt.want)
+			}
+		})
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("ServeHealth: %v", err)
+	}
+	if _, err := http.Get("http://" + ln.Addr().String() + "/healthz"); err == nil { //nolint:bodyclose // there is no answer
+		t.Error("the port answers after its end")
+	}
+}

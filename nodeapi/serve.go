@@ -1,0 +1,98 @@
+package nodeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+)
+
+// endGrace is how long Serve waits for requests under way when it must end.
+const endGrace = 5 * time.Second
+
+// server is one life of the local socket.
+type server struct {
+	h     Handlers
+	leave context.Context // done: streams end
+	owner uint32          // the user beside root who may ask
+}
+
+// Serve answers on ln (see Listen) until ctx ends, then lets the requests under
+// way finish, and returns nil. It closes ln. Any other end is an error.
+func Serve(ctx context.Context, ln net.Listener, h Handlers) error {
+	s := &server{h: h, leave: ctx, owner: ownUID()}
+	return serve(ctx, ln, &http.Server{
+		Handler:           s.guard(s.routes()),
+		ConnContext:       withPeer,
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
+	})
+}
+
+// serve runs srv on ln until ctx ends and then ends it in order. Requests keep
+// a context of their own: a short one may finish after ctx has ended.
+func serve(ctx context.Context, ln net.Listener, srv *http.Server) error {
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ln) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), endGrace)
+	defer cancel()
+	err := srv.Shutdown(grace)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("end requests on %s: %w", ln.Addr(), err), srv.Close())
+	}
+	<-ended //nolint:errcheck // says only that it was shut down
+	return err
+}
+
+// route is one endpoint: have is false where the agent has no answer.
+type route struct {
+	pattern string
+	have    bool
+	serve   http.HandlerFunc
+}
+
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range []route{
+		{"GET /v1/version", s.h.Version != nil, s.version},
+		{"GET /v1/node", s.h.Node != nil, s.node},
+		{"GET /v1/check", s.h.Check != nil, s.check},
+		{"POST /v1/plan", s.h.Plan != nil, s.plan},
+		{"GET /v1/events", s.h.Events != nil, s.events},
+		{"GET /v1/pods", s.h.Pods != nil, s.pods},
+		{"GET /v1/watch/pods", s.h.WatchPods != nil, s.watchPods},
+		{"GET " + podPattern, s.h.Pods != nil, s.pod},
+		{"GET " + podPattern + "/describe", s.h.Describe != nil, s.describe},
+		{"GET " + podPattern + "/why", s.h.Why != nil, s.why},
+		{"GET " + podPattern + "/timeline", s.h.Timeline != nil, s.timeline},
+		{"GET " + podPattern + "/log", s.h.Logs != nil, s.logs},
+		{"POST " + podPattern + "/exec", s.h.ExecURL != nil, s.exec},
+		{"GET /debug/pprof/", true, pprof.Index},
+		{"GET /debug/pprof/profile", true, pprof.Profile},
+		{"GET /debug/pprof/trace", true, pprof.Trace},
+		{"/", true, unknownPath},
+	} {
+		if !r.have {
+			r.serve = notAnswered
+		}
+		mux.HandleFunc(r.pattern, r.serve)
+	}
+	return mux
+}
+
+// streaming returns a context for a stream: it ends with the request, and also
+// when the server must end.
+func (s *server) streaming(r *http.Request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(s.leave, cancel)
+	return ctx, func() { stop(); cancel() }
+}

@@ -1,0 +1,634 @@
+package nodeapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// agent serves h on a real socket for the length of the test.
+type agent struct {
+	client *Client
+	path   string
+	leave  context.CancelFunc
+	ended  chan struct{} // closed when Serve has returned
+	err    *error        // what it returned
+}
+
+func serving(t *testing.T, h Handlers) agent {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "berth.sock")
+	ln, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return servingOn(t, ln, path, h)
+}
+
+func servingOn(t *testing.T, ln net.Listener, path string, h Handlers) agent {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	a := agent{path: path, leave: cancel, ended: make(chan struct{}), err: new(error)}
+	go func() { defer close(a.ended); *a.err = Serve(ctx, ln, h) }()
+	client, err := Dial(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.client = client
+	t.Cleanup(func() {
+		client.Close()
+		cancel()
+		if <-a.ended; *a.err != nil {
+			t.Errorf("Serve: %v", *a.err)
+		}
+	})
+	return a
+}
+
+func pod(namespace, name, labels string) corev1.Pod {
+	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "-" + name)}}
+	if key, value, ok := strings.Cut(labels, "="); ok {
+		p.Labels = map[string]string{key: value}
+	}
+	return p
+}
+
+func TestEveryVerbReachesItsFunction(t *testing.T) {
+	when := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	h := Handlers{
+		Version: func(context.Context) (Version, error) { return Version{Version: "v1"}, nil },
+		Node: func(context.Context) (NodeSummary, error) {
+			return NodeSummary{Name: "n", BadFiles: []BadFile{{Path: "/a.yaml", Line: 3, Since: when}}}, nil
+		},
+		Check: func(context.Context) (CheckReport, error) {
+			return CheckReport{Items: []CheckItem{{Name: "cni", Essential: true}}}, nil
+		},
+		Plan: func(_ context.Context, m []byte) (PlanResult, error) {
+			return PlanResult{Pods: []PodPlan{{Name: string(m), Change: Create}}}, nil
+		},
+		Describe: func(_ context.Context, ns, n string) (Description, error) {
+			p := pod(ns, n, "")
+			return Description{Pod: &p, Source: "/a.yaml"}, nil
+		},
+		Why: func(_ context.Context, ns, n string) (Why, error) {
+			return Why{Namespace: ns, Name: n, Waiting: []Wait{{For: "BackOff", Until: when}}}, nil
+		},
+		Timeline: func(_ context.Context, ns, n string) (Timeline, error) {
+			return Timeline{Namespace: ns, Name: n, Spans: []Span{{ID: 1, Start: when}}}, nil
+		},
+		Events: func(_ context.Context, r EventsRequest) (*corev1.EventList, error) {
+			return &corev1.EventList{Items: []corev1.Event{{Message: r.Namespace + "/" + r.Pod}}}, nil
+		},
+		ExecURL: func(_ context.Context, r ExecRequest) (string, error) {
+			return fmt.Sprintf("http://x/%s/%s/%s/%q/%t/%t", r.Namespace, r.Pod, r.Container, r.Command, r.Stdin, r.TTY), nil
+		},
+	}
+	c, ctx := serving(t, h).client, t.Context()
+	for _, tt := range []struct {
+		verb string
+		ask  func() (any, error)
+		want string // JSON
+	}{
+		{"version", func() (any, error) { return c.Version(ctx) }, `{"version":"v1","go":"","platform":""}`},
+		{"node", func() (any, error) { return c.Node(ctx) },
+			`{"name":"n","badFiles":[{"path":"/a.yaml","line":3,"message":"","since":"2026-05-04T03:02:01Z"}]}`},
+		{"check", func() (any, error) { return c.Check(ctx) }, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
+		{"plan", func() (any, error) { return c.Plan(ctx, []byte("a: b")) },
+			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
+		{"why", func() (any, error) { return c.Why(ctx, "default", "web") },
+			`{"namespace":"default","name":"web","uid":"","phase":"","summary":"","waiting":[{"for":"BackOff","message":"","until":"2026-05-04T03:02:01Z"}],"passes":0}`},
+		{"timeline", func() (any, error) { return c.Timeline(ctx, "a/b", "%2f?") },
+			`{"namespace":"a/b","name":"%2f?","uid":"","now":"0001-01-01T00:00:00Z","spans":[{"id":1,"kind":"","name":"","start":"2026-05-04T03:02:01Z"}]}`},
+		{"describe", func() (any, error) {
+			d, err := c.Describe(ctx, "ns", "web")
+			return d.Pod.Namespace + d.Pod.Name + d.Source, err
+		}, `"nsweb/a.yaml"`},
+		{"events", func() (any, error) {
+			l, err := c.Events(ctx, EventsRequest{Namespace: "ns", Pod: "web"})
+			return l.Items[0].Message, err
+		}, `"ns/web"`},
+		{"exec", func() (any, error) {
+			return c.ExecURL(ctx, ExecRequest{Namespace: "ns", Pod: "web", Container: "c", Command: []string{"ls", "-l a"}, TTY: true})
+		}, `"http://x/ns/web/c/[\"ls\" \"-l a\"]/false/true"`},
+	} {
+		t.Run(tt.verb, func(t *testing.T) {
+			v, err := tt.ask()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := json.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestPodsAreChosenByNamespaceLabelsAndName(t *testing.T) {
+	ending := pod("default", "web", "app=old")
+	ending.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	all := corev1.PodList{Items: []corev1.Pod{ending, pod("default", "web", "app=web"), pod("kube-system", "dns", "app=dns")}}
+	c := serving(t, Handlers{Pods: func(context.Context) (*corev1.PodList, error) { return &all, nil }}).client
+	for _, tt := range []struct {
+		sentence string
+		req      PodsRequest
+		want     int
+	}{
+		{"all without conditions", PodsRequest{}, 3},
+		{"those of a namespace", PodsRequest{Namespace: "default"}, 2},
+		{"those with labels", PodsRequest{Selector: "app in (web,dns)"}, 2},
+		{"those with both", PodsRequest{Namespace: "default", Selector: "app=web"}, 1},
+		{"none of an unknown namespace", PodsRequest{Namespace: "nope"}, 0},
+	} {
+		t.Run(tt.sentence, func(t *testing.T) {
+			l, err := c.Pods(t.Context(), tt.req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(l.Items) != tt.want {
+				t.Errorf("%d pods, want %d", len(l.Items), tt.want)
+			}
+			for _, p := range l.Items {
+				if p.Kind != "Pod" || p.APIVersion != "v1" {
+					t.Errorf("pod %s says it is %q of %q", p.Name, p.Kind, p.APIVersion)
+				}
+			}
+		})
+	}
+	if all.Items[0].Kind != "" {
+		t.Error("what the agent returned was changed")
+	}
+	p, err := c.Pod(t.Context(), "default", "web")
+	if err != nil || p.DeletionTimestamp != nil {
+		t.Errorf("of two incarnations the ending one was chosen: %v", err)
+	}
+	if _, err := c.Pod(t.Context(), "default", "nope"); !apierrors.IsNotFound(err) || err.Error() != `pods "nope" not found` {
+		t.Errorf("an unknown pod gives %v", err)
+	}
+	if _, err := c.Pods(t.Context(), PodsRequest{Selector: "a b"}); !apierrors.IsBadRequest(err) {
+		t.Errorf("a bad selector gives %v", err)
+	}
+}
+
+// asUID calls do on a thread of its own that has given up its user for uid.
+func asUID(t *testing.T, uid int, do func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
+		if errno != 0 {
+			done <- errno
+			return
+		}
+		do()
+		done <- nil
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("this test must be able to change its user: %v", err)
+	}
+}
+
+func TestN1NobodyButRootAndTheOwnerGetsAnAnswer(t *testing.T) {
+	// An abstract socket has no mode: only the peer check is left.
+	name := "@berth-n1-" + filepath.Base(filepath.Dir(t.TempDir())) + fmt.Sprint(os.Getpid())
+	ln, err := net.Listen("unix", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := false
+	a := servingOn(t, ln, name, Handlers{Version: func(context.Context) (Version, error) {
+		asked = true
+		return Version{}, nil
+	}})
+	asUID(t, 65534, func() {
+		conn, err := net.Dial("unix", name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = io.WriteString(conn, "GET /v1/version HTTP/1.0\r\n\r\n")
+		answer, err := io.ReadAll(conn)
+		if err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(string(answer), " 403 ") || !strings.Contains(string(answer), "root only") {
+			t.Errorf("another user got:\n%s", answer)
+		}
+	})
+	if asked {
+		t.Error("another user's question reached the agent")
+	}
+	if _, err := a.client.Version(t.Context()); err != nil || !asked {
+		t.Errorf("root got no answer: %v", err)
+	}
+}
+
+func TestN1AConnectionWithoutCredentialsIsRefused(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, ln, Handlers{}) }()
+	defer func() { cancel(); <-ended }()
+	resp, err := http.Get("http://" + ln.Addr().String() + "/v1/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("TCP got %s", resp.Status)
+	}
+}
+
+func TestN2ALivingSocketIsNeverTaken(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "sub", "berth.sock")
+	first, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(path)
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another berth answers on "+path) {
+		t.Fatalf("a second agent: %v", err)
+	}
+	// Left behind: the listener is gone, the file stays.
+	first.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Listen(path)
+	if err != nil {
+		t.Fatalf("a socket left behind was not replaced: %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket outlived its listener: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file in the way: %v", err)
+	}
+	if body, err := os.ReadFile(path); err != nil || string(body) != "precious" {
+		t.Errorf("the file in the way was touched: %q, %v", body, err)
+	}
+}
+
+func TestN2OfManyThatStartAtOnceOneWins(t *testing.T) {
+	for range 50 { // one round alone may pass by luck without the lock
+		if n := winners(t, filepath.Join(t.TempDir(), "berth.sock")); n != 1 {
+			t.Fatalf("%d agents won the socket", n)
+		}
+	}
+}
+
+// winners lets many agents start at once on a socket that was left behind.
+func winners(t *testing.T, path string) int {
+	t.Helper()
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	_ = stale.Close()
+	const agents = 16
+	start, got := make(chan struct{}), make(chan net.Listener, agents)
+	for range agents {
+		go func() {
+			<-start
+			ln, err := Listen(path)
+			if err != nil {
+				ln = nil
+			}
+			got <- ln
+		}()
+	}
+	close(start)
+	won := 0
+	var open []net.Listener
+	for range agents {
+		if ln := <-got; ln != nil {
+			won++
+			open = append(open, ln)
+		}
+	}
+	for _, ln := range open {
+		_ = ln.Close()
+	}
+	return won
+}
+
+func TestN3EveryErrorIsAStatus(t *testing.T) {
+	h := Handlers{
+		Why: func(_ context.Context, _, name string) (Why, error) {
+			return Why{}, fmt.Errorf("look: %w", NotFound(name))
+		},
+		Check:   func(context.Context) (CheckReport, error) { return CheckReport{}, errors.New("the disk\nis full") },
+		Node:    func(context.Context) (NodeSummary, error) { return NodeSummary{}, context.DeadlineExceeded },
+		Plan:    func(context.Context, []byte) (PlanResult, error) { return PlanResult{}, nil },
+		ExecURL: func(context.Context, ExecRequest) (string, error) { return "", nil },
+		Logs: func(context.Context, LogRequest, io.Writer, io.Writer) error {
+			return apierrors.NewBadRequest("no log")
+		},
+		WatchPods: func(context.Context, func(PodEvent) error) error {
+			return apierrors.NewTooManyRequests("later", 1)
+		},
+	}
+	a := serving(t, h)
+	c, ctx := a.client, t.Context()
+	for _, tt := range []struct {
+		sentence string
+		ask      func() error
+		code     int32
+		reason   metav1.StatusReason
+		message  string
+	}{
+		{"a reason of the agent survives", func() error { _, err := c.Why(ctx, "default", "x"); return err }, 404, metav1.StatusReasonNotFound, `look: pods "x" not found`},
+		{"an error without one is internal", func() error { _, err := c.Check(ctx); return err }, 500, metav1.StatusReasonInternalError, "the disk\nis full"},
+		{"a deadline is a timeout", func() error { _, err := c.Node(ctx); return err }, 504, metav1.StatusReasonTimeout, "context deadline exceeded"},
+		{"a question without an answer says so", func() error { _, err := c.Version(ctx); return err }, 501, metav1.StatusReasonMethodNotAllowed, "this agent has no answer for /v1/version"},
+		{"an unknown question says so", func() error {
+			_, err := c.ask(ctx, question{method: "GET", path: "/v1/moon"}) //nolint:bodyclose // there is none
+			return err
+		}, 404, metav1.StatusReasonNotFound, "this agent does not know GET /v1/moon: is the command newer than the agent?"},
+		{"a manifest without end is refused", func() error { _, err := c.Plan(ctx, make([]byte, maxManifest+1)); return err }, 413, metav1.StatusReasonRequestEntityTooLarge, ""},
+		{"a command must be there", func() error { _, err := c.ExecURL(ctx, ExecRequest{Namespace: "a", Pod: "b"}); return err }, 400, metav1.StatusReasonBadRequest, "command: there must be one"},
+		{"a body must be JSON", func() error {
+			_, err := c.ask(ctx, question{method: "POST", path: podPath("a", "b", "/exec"), body: []byte("{")}) //nolint:bodyclose // there is none
+			return err
+		}, 400, metav1.StatusReasonBadRequest, "read the request: unexpected EOF"},
+		{"a log that cannot begin says why", func() error {
+			return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b", Container: "c"}, io.Discard, io.Discard)
+		}, 400, metav1.StatusReasonBadRequest, "no log"},
+		{"a log needs a container", func() error { return c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b"}, io.Discard, io.Discard) }, 400, metav1.StatusReasonBadRequest, "container: a container must be named"},
+		{"a watch that cannot begin says why", func() error { return c.WatchPods(ctx, PodsRequest{}, nil) }, 429, metav1.StatusReasonTooManyRequests, "later"},
+	} {
+		t.Run(tt.sentence, func(t *testing.T) {
+			err := tt.ask()
+			st, ok := errors.AsType[*apierrors.StatusError](err)
+			if !ok {
+				t.Fatalf("%v (%T) is no Status", err, err)
+			}
+			if s := st.ErrStatus; s.Code != tt.code || s.Reason != tt.reason || (tt.message != "" && s.Message != tt.message) {
+				t.Errorf("got %d %s %q, want %d %s %q", s.Code, s.Reason, s.Message, tt.code, tt.reason, tt.message)
+			}
+		})
+	}
+}
+
+func TestN4RequestsUnderWayEndWellAndStreamsAtOnce(t *testing.T) {
+	began, leaving := make(chan struct{}), make(chan struct{})
+	h := Handlers{
+		Version: func(context.Context) (Version, error) {
+			close(began)
+			<-leaving
+			return Version{Version: "late"}, nil
+		},
+		WatchPods: func(ctx context.Context, send func(PodEvent) error) error {
+			if err := send(PodEvent{Type: Synced}); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	}
+	a := serving(t, h)
+	asked, watched, synced := make(chan error, 1), make(chan error, 1), make(chan struct{})
+	go func() {
+		v, err := a.client.Version(t.Context())
+		if err == nil && v.Version != "late" {
+			err = fmt.Errorf("got %+v", v)
+		}
+		asked <- err
+	}()
+	go func() {
+		watched <- a.client.WatchPods(t.Context(), PodsRequest{}, func(PodEvent) error { close(synced); return nil })
+	}()
+	<-began
+	<-synced
+	a.leave()
+	if err := <-watched; err != nil {
+		t.Errorf("the watch ended with %v", err)
+	}
+	select {
+	case <-a.ended:
+		t.Errorf("Serve returned %v while a request was under way", *a.err)
+	default:
+	}
+	close(leaving)
+	if err := <-asked; err != nil {
+		t.Errorf("the request under way: %v", err)
+	}
+	<-a.ended // the clean-up looks at its error
+}
+
+func TestWatchersGetWhatTheyChose(t *testing.T) {
+	web, other := pod("default", "web", "app=web"), pod("default", "db", "app=db")
+	relabelled := pod("default", "web", "app=none")
+	steps := []PodEvent{
+		{Added, &web}, {Added, &other}, {Type: Synced},
+		{Modified, &web}, {Modified, &other}, {Deleted, &other},
+		{Modified, &relabelled}, {Modified, &relabelled}, {Modified, &web}, {Deleted, &web},
+	}
+	c := serving(t, Handlers{WatchPods: func(_ context.Context, send func(PodEvent) error) error {
+		for _, e := range steps {
+			if err := send(e); err != nil {
+				return err
+			}
+		}
+		return errors.New("the agent stumbled")
+	}}).client
+	var got []string
+	err := c.WatchPods(t.Context(), PodsRequest{Selector: "app=web"}, func(e PodEvent) error {
+		got = append(got, string(e.Type))
+		if (e.Pod == nil) != (e.Type == Synced) || (e.Pod != nil && e.Pod.Name != "web") {
+			t.Errorf("%s of %v", e.Type, e.Pod)
+		}
+		return nil
+	})
+	if want := "ADDED BOOKMARK MODIFIED DELETED ADDED DELETED"; strings.Join(got, " ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
+	}
+	if err == nil || err.Error() != "the agent stumbled" || !apierrors.IsInternalError(err) {
+		t.Errorf("the watch ended with %v", err)
+	}
+}
+
+func TestLogsGoToTheirStreamsWithAllThatWasAsked(t *testing.T) {
+	tail, limit := int64(0), int64(99)
+	want := LogRequest{Namespace: "default", Pod: "web", Container: "c", Follow: true, Previous: true, Timestamps: true,
+		Tail: &tail, Since: 90 * time.Second, SinceTime: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), LimitBytes: &limit}
+	long := bytes.Repeat([]byte("x"), 3*maxFrame+1)
+	c := serving(t, Handlers{Logs: func(_ context.Context, q LogRequest, stdout, stderr io.Writer) error {
+		if fmt.Sprint(*q.Tail, *q.LimitBytes) != "0 99" {
+			t.Errorf("tail %d, limit %d", *q.Tail, *q.LimitBytes)
+		}
+		q.Tail, q.LimitBytes = want.Tail, want.LimitBytes
+		if q != want {
+			t.Errorf("asked %+v, want %+v", q, want)
+		}
+		_, _ = stdout.Write(long)
+		_, _ = io.WriteString(stderr, "oh\n")
+		return apierrors.NewResourceExpired("rotated away")
+	}}).client
+	var stdout, stderr bytes.Buffer
+	err := c.Logs(t.Context(), want, &stdout, &stderr)
+	if !apierrors.IsResourceExpired(err) {
+		t.Errorf("the error after output: %v", err)
+	}
+	if !bytes.Equal(stdout.Bytes(), long) || stderr.String() != "oh\n" {
+		t.Errorf("%d bytes on stdout, %q on stderr", stdout.Len(), stderr.String())
+	}
+}
+
+func TestFollowedLogsEndWithoutErrorWhenCalledOff(t *testing.T) {
+	ended := make(chan struct{})
+	c := serving(t, Handlers{Logs: func(ctx context.Context, _ LogRequest, stdout, _ io.Writer) error {
+		defer close(ended)
+		_, _ = io.WriteString(stdout, "first\n")
+		<-ctx.Done()
+		return ctx.Err()
+	}}).client
+	ctx, cancel := context.WithCancel(t.Context())
+	err := c.Logs(ctx, LogRequest{Namespace: "a", Pod: "b", Container: "c", Follow: true},
+		writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil }), io.Discard)
+	if err != nil {
+		t.Errorf("Logs: %v", err)
+	}
+	<-ended // the server's side was told
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func TestN5ACutStreamIsAnError(t *testing.T) {
+	cut := func(w http.ResponseWriter, body string) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"+body)
+		_ = conn.Close()
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/watch/pods", func(w http.ResponseWriter, _ *http.Request) { cut(w, `{"type":"BOOKMARK"}`+"\n") })
+	mux.HandleFunc(podPattern+"/log", func(w http.ResponseWriter, _ *http.Request) { cut(w, "\x01\x00\x00\x00\x02ab") })
+	srv := &http.Server{Handler: mux}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ln) }()
+	defer func() { _ = srv.Close(); <-ended }()
+	c, err := Dial(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.WatchPods(t.Context(), PodsRequest{}, func(PodEvent) error { return nil }); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a watch that was cut off ends with %v", err)
+	}
+	var out bytes.Buffer
+	err = c.Logs(t.Context(), LogRequest{Namespace: "a", Pod: "b", Container: "c"}, &out, io.Discard)
+	if !errors.Is(err, io.ErrUnexpectedEOF) || out.String() != "ab" {
+		t.Errorf("a log that was cut off ends with %v after %q", err, out.String())
+	}
+}
+
+func TestTheClientSaysWhyThereIsNoConnection(t *testing.T) {
+	dir := t.TempDir()
+	gone := filepath.Join(dir, "gone.sock")
+	dead := filepath.Join(dir, "dead.sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	_ = ln.Close()
+	for path, want := range map[string]string{
+		gone: "berth is not running? dial unix " + gone + ": connect: no such file or directory",
+		dead: "berth is not running? dial unix " + dead + ": connect: connection refused",
+	} {
+		c, err := Dial(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Version(t.Context()); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+	denied := &dialError{socket: gone, err: &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", unix.EACCES)}}
+	if got := denied.Error(); !strings.HasPrefix(got, "only root may ask the agent: ") {
+		t.Errorf("without permission: %s", got)
+	}
+	for _, path := range []string{"", strings.Repeat("x", 108)} {
+		if _, err := Dial(path); err == nil {
+			t.Errorf("Dial takes a path of %d bytes", len(path))
+		}
+	}
+}
+
+func TestProfilesAreOnTheSocket(t *testing.T) {
+	a := serving(t, Handlers{})
+	resp, err := a.client.ask(t.Context(), question{method: "GET", path: "/debug/pprof/goroutine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if body, err := io.ReadAll(resp.Body); err != nil || len(body) == 0 {
+		t.Errorf("%d bytes of profile, %v", len(body), err)
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte("\x01\x00\x00\x00\x02ab\x02\x00\x00\x00\x01c\x03\x00\x00\x00\x14{\"status\":\"Success\"}"))
+	f.Add([]byte("\x03\x00\x00\x00\x10{\"status\":\"Fail\"}"))
+	f.Add([]byte("\x01\xff\xff\xff\xff"))
+	f.Add([]byte("\x09\x00\x00\x00\x00"))
+	f.Add([]byte("\x01\x00"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var out bytes.Buffer
+		err := readFrames(bytes.NewReader(in), &out, &out)
+		if out.Len() > len(in) {
+			t.Errorf("%d bytes came out of %d", out.Len(), len(in))
+		}
+		if err == nil && !bytes.Contains(in, []byte{frameStatus}) {
+			t.Errorf("a stream without a good end passed: %q", in)
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package nodeapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// maxStatus bounds what a client reads of an error.
+const maxStatus = 64 << 10
+
+// NotFound is the error for a pod that this node does not have.
+func NotFound(name string) error {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+}
+
+// statusOf gives an error its form on the wire.
+func statusOf(err error) metav1.Status {
+	var st metav1.Status
+	var api apierrors.APIStatus // an interface without Error, so errors.AsType does not take it
+	if errors.As(err, &api) {
+		st = api.Status()
+		st.Message = err.Error() // with what was being done around it
+	} else {
+		st = metav1.Status{Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: err.Error()}
+		if errors.Is(err, context.DeadlineExceeded) {
+			st.Code, st.Reason = http.StatusGatewayTimeout, metav1.StatusReasonTimeout
+		}
+	}
+	st.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	st.Status = metav1.StatusFailure
+	if st.Code < 400 || st.Code > 599 {
+		st.Code = http.StatusInternalServerError
+	}
+	return st
+}
+
+func writeError(w http.ResponseWriter, err error) {
+	st := statusOf(err)
+	writeJSON(w, int(st.Code), st)
+}
+
+// writeJSON answers with v. An error of writing means that the client is gone,
+// and there is nobody left to tell.
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// reply answers with v, or with err if there is one.
+func reply(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
+// readError turns an answer that is no success into the error it carries.
+func readError(resp *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	if err != nil {
+		return fmt.Errorf("read the answer of the agent: %w", err)
+	}
+	var st metav1.Status
+	if json.Unmarshal(body, &st) == nil && st.Kind == "Status" {
+		return &apierrors.StatusError{ErrStatus: st}
+	}
+	return fmt.Errorf("the agent answered %s: %s", resp.Status, strings.TrimSpace(string(body)))
+}
+
+func notAnswered(w http.ResponseWriter, r *http.Request) {
+	writeError(w, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Code: http.StatusNotImplemented, Reason: metav1.StatusReasonMethodNotAllowed,
+		Message: "this agent has no answer for " + r.URL.Path,
+	}})
+}
+
+func unknownPath(w http.ResponseWriter, r *http.Request) {
+	writeError(w, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: "this agent does not know " + r.Method + " " + r.URL.Path + ": is the command newer than the agent?",
+	}})
+}
