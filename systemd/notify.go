@@ -1,0 +1,46 @@
+package systemd
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+)
+
+// State is one assignment of the notification protocol, sd_notify(3).
+type State string
+
+const (
+	Ready    State = "READY=1"    // start-up is over
+	Stopping State = "STOPPING=1" // the end has begun
+	Alive    State = "WATCHDOG=1" // the watchdog may wait for another interval
+)
+
+// Status is the line that `systemctl status` shows. Line ends in text become
+// spaces: a line of its own would be another assignment.
+func Status(text string) State {
+	return State("STATUS=" + strings.NewReplacer("\n", " ", "\r", " ", "\x00", " ").Replace(text))
+}
+
+// Notify tells the service manager in one message. Without one (NOTIFY_SOCKET
+// is not set) it does nothing.
+func Notify(states ...State) error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" || len(states) == 0 {
+		return nil
+	}
+	// A leading @ means the abstract namespace, to systemd and to net alike.
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("notify the service manager: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	lines := make([]string, len(states))
+	for i, s := range states {
+		lines[i] = string(s)
+	}
+	if _, err := conn.Write([]byte(strings.Join(lines, "\n"))); err != nil {
+		return fmt.Errorf("notify the service manager: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package systemd
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// manager is a service manager's end of the notification socket.
+func manager(t *testing.T, path string) *net.UnixConn {
+	t.Helper()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", path)
+	return conn
+}
+
+func heard(t *testing.T, conn *net.UnixConn) string {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4096)
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
+
+func TestNotifySendsAllStatesInOneMessage(t *testing.T) {
+	conn := manager(t, filepath.Join(t.TempDir(), "notify"))
+	if err := Notify(Ready, Status("3 pods")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := heard(t, conn), "READY=1\nSTATUS=3 pods"; got != want {
+		t.Errorf("the service manager heard %q, want %q", got, want)
+	}
+}
+
+func TestNotifyReachesAnAbstractSocket(t *testing.T) {
+	conn := manager(t, "@berth-notify-"+filepath.Base(t.TempDir())+"-"+t.Name())
+	if err := Notify(Stopping); err != nil {
+		t.Fatal(err)
+	}
+	if got := heard(t, conn); got != "STOPPING=1" {
+		t.Errorf("the service manager heard %q", got)
+	}
+}
+
+func TestNotifyNamesASocketThatIsGone(t *testing.T) {
+	gone := filepath.Join(t.TempDir(), "gone")
+	t.Setenv("NOTIFY_SOCKET", gone)
+	if err := Notify(Ready); err == nil || !strings.Contains(err.Error(), gone) {
+		t.Errorf("Notify: %v, want an error that names %s", err, gone)
+	}
+}
+
+func TestS1WithoutAServiceManagerNothingHappens(t *testing.T) {
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		t.Setenv(name, "") // registers the old value to be restored
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Notify(Ready, Alive); err != nil {
+		t.Errorf("Notify: %v", err)
+	}
+	w, err := FromEnvironment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Run(t.Context(), func() (bool, string) {
+		t.Error("a watchdog that nobody asked for asked for health")
+		return true, ""
+	})
+}
+
+func TestS3AStatusTextSetsNothingElse(t *testing.T) {
+	got := string(Status("line one\nREADY=1\r\x00WATCHDOG=1"))
+	if want := "STATUS=line one READY=1  WATCHDOG=1"; got != want {
+		t.Errorf("Status = %q, want %q", got, want)
+	}
+}
