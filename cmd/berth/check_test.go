@@ -1,0 +1,85 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"berth/nodeapi"
+	"berth/nodeconfig"
+)
+
+// TestCheckFromHereChangesNothing has neither an agent nor a runtime, and
+// directories that are not there yet.
+func TestCheckFromHereChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	text := `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: cgroupfs
+podLogsDir: ` + dir + `/logs
+---
+apiVersion: berth.dev/v1alpha1
+kind: BerthConfiguration
+cniConfDir: ` + dir + `/net.d
+cniBinDirs: [` + dir + `/bin]
+`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := func(more ...string) nodeapi.CheckReport {
+		flags := &nodeconfig.Flags{}
+		args := []string{"--config", config, "--root-dir", dir + "/root", "--state-dir", dir + "/state", "--container-runtime-endpoint", "unix://" + dir + "/none.sock"}
+		if err := localFlags(flags).Parse(append(args, more...)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := checkHere(t.Context(), flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	item := func(r nodeapi.CheckReport, name string) nodeapi.CheckItem {
+		i := slices.IndexFunc(r.Items, func(it nodeapi.CheckItem) bool { return it.Name == name })
+		if i < 0 {
+			t.Fatalf("nothing about %s: %+v", name, r.Items)
+		}
+		return r.Items[i]
+	}
+	r := check()
+	if it := item(r, "runtime"); it.OK || !it.Essential || !strings.Contains(it.Detail, "none.sock") || it.Remedy == "" {
+		t.Errorf("%+v", it)
+	}
+	if it := item(r, "cni configuration"); it.OK {
+		t.Errorf("%+v", it)
+	}
+	for _, name := range []string{"disk of root-dir", "disk of pod logs", "local store"} {
+		if it := item(r, name); strings.Contains(it.Detail, "no such file") {
+			t.Errorf("%+v", it)
+		}
+	}
+	if it := item(check("--cni-pod-cidr", "10.9.0.0/24"), "cni configuration"); !it.OK {
+		t.Errorf("with a pod range: %+v", it)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("it made something: %v %v", left, err)
+	}
+}
+
+func TestCheckTakesTheFlagsOfRunAndTheProgramsSocket(t *testing.T) {
+	dir := t.TempDir()
+	cmd := root()
+	var out, errs strings.Builder
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	cmd.SetArgs([]string{"check", "--socket", dir + "/berth.sock", "--container-runtime-endpoint", "unix://" + dir + "/none.sock"})
+	if err := cmd.ExecuteContext(t.Context()); err == nil {
+		t.Error("pods can run without a runtime")
+	}
+	if !strings.HasPrefix(out.String(), "berth is not running; checked from here\n") || !strings.Contains(out.String(), dir+"/none.sock") {
+		t.Errorf("%s\n%s", out.String(), errs.String())
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/agent/plan"
+	"berth/telemetry"
+)
+
+func TestMetersReachTheirMetrics(t *testing.T) {
+	m := telemetry.NewMetrics("n1", telemetry.Build{})
+	meters := metersOf(m)
+	now := time.Now()
+	end := func(a plan.Action, err error) {
+		meters.Ended(plan.Outcome{Action: a, Began: now, Ended: now.Add(time.Second), Err: err, Image: &plan.Image{Size: 5 << 20}})
+	}
+	canceled := &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
+	missing := &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no ConfigMap c")}
+	end(plan.RunSandbox{}, errors.New("no network"))
+	end(plan.RunSandbox{}, nil)
+	end(plan.PullImage{Container: "a"}, canceled)
+	end(plan.PullImage{Container: "a"}, errors.New("denied"))
+	end(plan.PullImage{Container: "a"}, nil)
+	end(plan.StartContainer{Name: "i", Kind: plan.Init}, nil)
+	end(plan.StartContainer{Name: "s", Kind: plan.Sidecar}, nil)
+	end(plan.StartContainer{Name: "a"}, missing)
+	end(plan.StartContainer{Name: "a", Attempt: 1}, missing)
+	end(plan.StartContainer{Name: "a", Attempt: 1}, nil)
+	end(plan.StartContainer{Name: "e", Kind: plan.Ephemeral}, canceled)
+	end(plan.StopContainer{ID: "1"}, nil)
+	meters.Started(3*time.Second, 250*time.Millisecond)
+	meters.Rejected("OutOfcpu")
+	meters.Audit()
+	meters.Audit()
+	meters.Missed()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{
+		"kubelet_started_pods_total 2",
+		"kubelet_started_pods_errors_total 1",
+		`kubelet_started_containers_total{container_type="container"} 3`,
+		`kubelet_started_containers_total{container_type="init_container"} 2`,
+		`kubelet_started_containers_errors_total{code="CreateContainerConfigError",container_type="container"} 2`,
+		"berth_container_restarts_total 1",
+		`kubelet_image_pull_duration_seconds_count{image_size_in_bytes="0-10MB"} 1`,
+		`berth_actions_total{result="canceled",verb="pull"} 1`,
+		`berth_actions_total{result="error",verb="pull"} 1`,
+		`berth_actions_total{result="ok",verb="stop"} 1`,
+		"kubelet_pod_start_duration_seconds_sum 3",
+		"berth_pod_start_overhead_seconds_sum 0.25",
+		`kubelet_admission_rejections_total{reason="OutOfcpu"} 1`,
+		"berth_audits_total 2",
+		"berth_audit_divergences_total 0",
+		"berth_runtime_events_missed_total 1",
+	} {
+		if !strings.Contains(w.Body.String(), "\n"+want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+	if strings.Contains(w.Body.String(), "ephemeral_container") {
+		t.Error("a start that was called off is counted")
+	}
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth/agent"
+	"berth/agent/checkpoint"
+	"berth/agent/report"
+	"berth/agent/source"
+	"berth/node"
+	"berth/nodeapi"
+	"berth/nodeconfig"
+	"berth/systemd"
+	"berth/telemetry"
+)
+
+func runCommand() *cobra.Command {
+	flags := &nodeconfig.Flags{}
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the node agent",
+		Long: `Run the node agent: take pods from a folder of manifest files and keep them
+running through containerd. It stays in the foreground; systemd runs it as a
+service. Stopping it ends no pod.`,
+		Example: `  berth run --pod-manifest-path /etc/berth/pods
+  berth run --config /etc/berth/config.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, warnings, err := nodeconfig.Load(flags)
+			if err != nil {
+				return err
+			}
+			if err := standaloneOnly(config); err != nil {
+				return err
+			}
+			return run(cmd.Context(), config, warnings)
+		},
+	}
+	flags.AddTo(cmd.Flags())
+	return cmd
+}
+
+// standaloneOnly refuses what would have the agent join a server, by the flag
+// that asked for it.
+func standaloneOnly(config *nodeconfig.Config) error {
+	if config.Standalone() {
+		return nil
+	}
+	flag := "--kubeconfig"
+	if config.Kubeconfig == "" {
+		flag = "--bootstrap-kubeconfig"
+	}
+	return errors.New(flag + ": joining a server comes with a later release; leave it out to run pods from files")
+}
+
+// berth is the running agent with all that belongs to it.
+type berth struct {
+	config  *nodeconfig.Config
+	log     *slog.Logger
+	metrics *telemetry.Metrics
+	traces  *telemetry.Traces
+	host    *host
+	runtime *runtime
+	store   *checkpoint.Store
+	events  *report.Events
+	folder  *source.Folder // nil: no manifest folder
+	agent   *agent.Agent
+	loops   systemd.Progress
+}
+
+// run assembles the agent and runs it until ctx ends. The pods stay.
+func run(ctx context.Context, config *nodeconfig.Config, warnings []string) error {
+	log, err := telemetry.NewLog(telemetry.LogOptions{Format: config.LogFormat, Verbosity: config.Verbosity})
+	if err != nil {
+		return err
+	}
+	log.Info("berth begins", "version", version, "node", config.NodeName)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	b := &berth{config: config, log: log}
+	if err := b.assemble(ctx); err != nil {
+		return err
+	}
+	defer b.close()
+	return b.serve(ctx)
+}
+
+// assemble makes every part, and starts none.
+func (b *berth) assemble(ctx context.Context) (err error) {
+	if b.traces, err = telemetry.NewTraces(ctx, telemetry.TraceOptions{Node: b.config.NodeName, Version: version}); err != nil {
+		return err
+	}
+	b.metrics = telemetry.NewMetrics(b.config.NodeName, telemetry.Build{Version: version, Commit: commit, Date: date, Kubernetes: kubernetesVersion()})
+	if b.runtime, err = newRuntime(ctx, b); err != nil {
+		return err
+	}
+	if b.host, err = newHost(ctx, b); err != nil {
+		return err
+	}
+	var aside *checkpoint.SetAside
+	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, "berth.db"), Log: b.log})
+	if err != nil {
+		return fmt.Errorf("open the local store: %w", err)
+	}
+	if aside != nil {
+		b.log.Warn("the local store could not be used: pods are known from the runtime and the manifests", "what", aside.String())
+	}
+	records, err := b.store.Load()
+	if err != nil {
+		b.log.Warn("part of the local store is lost", "err", err)
+	}
+	b.events = report.NewEvents(report.EventsOptions{Host: b.config.NodeName})
+	b.agent = newAgent(b, records)
+	b.metrics.Asked(b.badFiles, func() bool { bad, _ := b.store.Degraded(); return bad })
+	return nil
+}
+
+func (b *berth) close() {
+	b.runtime.images.Close()
+	err := errors.Join(b.runtime.client.Close(), b.store.Close(), b.traces.Shutdown(context.Background()))
+	if err != nil {
+		b.log.Warn("close", "err", err)
+	}
+}
+
+// serve starts every part and waits for all of them.
+func (b *berth) serve(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Dir(b.config.Socket), 0o755); err != nil {
+		return fmt.Errorf("directory of the local socket: %w", err)
+	}
+	local, err := nodeapi.Listen(b.config.Socket)
+	if err != nil {
+		return err
+	}
+	var health net.Listener
+	if b.config.Health.Port > 0 {
+		at := net.JoinHostPort(b.config.Health.Address.String(), fmt.Sprint(b.config.Health.Port))
+		if health, err = new(net.ListenConfig).Listen(ctx, "tcp", at); err != nil {
+			return errors.Join(fmt.Errorf("health port: %w", err), local.Close())
+		}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	parts := &group{stop: stop}
+	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))
+	var store sync.WaitGroup
+	store.Go(func() { // outlives the agent, whose last words it writes
+		if err := b.store.Run(storeCtx); err != nil {
+			b.log.Warn("local store", "err", err)
+		}
+	})
+	parts.run("local socket", func() error { return nodeapi.Serve(ctx, local, b.handlers()) })
+	if health != nil {
+		parts.run("health port", func() error { return nodeapi.ServeHealth(ctx, health, b.health()) })
+	}
+	parts.run("runtime watch", func() error { b.runtime.watch(ctx); return nil })
+	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
+	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
+	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })
+	parts.run("service manager", func() error { b.notify(ctx); return nil })
+	parts.run("memory", func() error { b.slim(ctx); return nil })
+	parts.run("agent", func() error { return b.agent.Run(ctx) })
+	err = parts.wait()
+	closeStore()
+	store.Wait()
+	b.log.Info("berth leaves; the pods stay")
+	return err
+}
+
+// slim gives back, once, what only the start needed.
+func (b *berth) slim(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-b.agent.Ready():
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(settled):
+	}
+	debug.FreeOSMemory()
+	if err := node.ShedStartPages(); err != nil {
+		b.log.Debug("memory", "err", err)
+	}
+}
+
+// settled is how long the start's own work may go on.
+const settled = 5 * time.Second
+
+// group runs parts that live and end together: the first that fails stops all.
+type group struct {
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	mu   sync.Mutex
+	err  error
+}
+
+func (g *group) run(name string, f func() error) {
+	g.wg.Go(func() {
+		err := f()
+		if err == nil || errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
+			return
+		}
+		g.mu.Lock()
+		if g.err == nil {
+			g.err = fmt.Errorf("%s: %w", name, err)
+		}
+		g.mu.Unlock()
+		g.stop()
+	})
+}
+
+func (g *group) wait() error {
+	g.wg.Wait()
+	return g.err
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/cgroups"
+	"berth/cni"
+	"berth/cri"
+	"berth/nodeapi"
+	"berth/nodeconfig"
+)
+
+// check looks whether this node can run pods, and says what to do where not.
+func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
+	r := checks{config: b.config, client: b.runtime.client, network: b.host.network, cgroups: b.host.cgroups}.report(ctx)
+	var err error
+	if bad, why := b.store.Degraded(); bad {
+		err = errors.New(why)
+	}
+	adder(&r)("local store", false, err, b.config.StateDir, storeRemedy)
+	return r, nil
+}
+
+const storeRemedy = "make room on the disk or mount it writable: until then records live in memory only"
+
+// checks are those that need no running agent: the configuration, the host and
+// a runtime to ask. They change nothing.
+type checks struct {
+	config  *nodeconfig.Config
+	client  *cri.Client
+	network *cni.Network
+	cgroups *cgroups.Cgroups
+}
+
+func (c checks) report(ctx context.Context) (r nodeapi.CheckReport) {
+	add := adder(&r)
+	c.checkRuntime(ctx, add)
+	for _, item := range c.network.Check(ctx).Items {
+		r.Items = append(r.Items, nodeapi.CheckItem{Name: "cni " + item.Name, OK: item.OK, Essential: true, Detail: item.Detail, Remedy: item.Remedy})
+	}
+	c.checkKernel(add)
+	c.checkDisks(add)
+	add("privileges", true, rootOnly(), "running as root", "run berth as root: it mounts volumes and makes cgroups")
+	return r
+}
+
+func adder(r *nodeapi.CheckReport) addItem {
+	return func(name string, essential bool, err error, detail, remedy string) {
+		item := nodeapi.CheckItem{Name: name, Essential: essential, OK: err == nil, Detail: detail}
+		if err != nil {
+			item.Detail, item.Remedy = err.Error(), remedy
+		}
+		r.Items = append(r.Items, item)
+	}
+}
+
+type addItem func(name string, essential bool, err error, detail, remedy string)
+
+func (c checks) checkRuntime(ctx context.Context, add addItem) {
+	remedy := "start containerd, or name its socket with --container-runtime-endpoint"
+	name, version, err := c.client.Version(ctx)
+	add("runtime", true, err, name+" "+version+" at "+c.config.RuntimeEndpoint, remedy)
+	if err != nil {
+		return
+	}
+	st, err := c.client.Status(ctx)
+	if err == nil && !st.Ready {
+		err = errors.New(st.Reason)
+	}
+	add("runtime status", true, err, "ready", remedy)
+	driver := c.cgroups.Driver()
+	if err == nil && st.CgroupDriver != "" && st.CgroupDriver != driver {
+		add("cgroup driver", true, fmt.Errorf("the runtime uses %s, berth uses %s", st.CgroupDriver, driver), "", "set cgroupDriver: "+st.CgroupDriver)
+	} else {
+		add("cgroup driver", true, nil, driver, "")
+	}
+}
+
+func (c checks) checkKernel(add addItem) {
+	version := "cgroup v1"
+	if c.cgroups.V2() {
+		version = "cgroup v2"
+	}
+	var refused error
+	if c.config.Cgroups.FailV1 && !c.cgroups.V2() {
+		refused = errors.New("failCgroupV1: this host has cgroup v1")
+	}
+	add("cgroups", true, refused, version, "set failCgroupV1: false, or boot with cgroup v2")
+	for name, remedy := range map[string]string{
+		"net.ipv4.ip_forward": "sysctl -w net.ipv4.ip_forward=1: without it pods reach nothing outside the node",
+	} {
+		text, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
+		if err == nil && strings.TrimSpace(string(text)) != "1" {
+			err = fmt.Errorf("is %s", strings.TrimSpace(string(text)))
+		}
+		add("sysctl "+name, false, err, "1", remedy)
+	}
+	var tx unix.Timex
+	state, err := unix.Adjtimex(&tx)
+	if err == nil && state == unix.TIME_ERROR {
+		err = errors.New("the clock is not synchronised")
+	}
+	add("time", false, err, time.Now().UTC().Format(time.RFC3339), "run chrony or systemd-timesyncd: certificates and back-offs go by the clock")
+}
+
+// checkDisks wants a tenth of each file system that berth writes to.
+func (c checks) checkDisks(add addItem) {
+	for _, d := range []struct{ name, dir string }{{"root-dir", c.config.RootDir}, {"state-dir", c.config.StateDir}, {"pod logs", c.config.PodLogsDir}} {
+		dir := standing(d.dir)
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		detail := ""
+		if err == nil {
+			free := 100 * st.Bavail / max(st.Blocks, 1)
+			detail = fmt.Sprintf("%s: %d%% free", d.dir, free)
+			if free < 10 {
+				err = errors.New(detail)
+			}
+		}
+		add("disk of "+d.name, false, err, detail, "make room: below 10% pods are at risk")
+	}
+}
+
+// standing is the directory, or the one above it that is there: berth makes its
+// own when it starts.
+func standing(dir string) string {
+	for {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func rootOnly() error {
+	if os.Geteuid() != 0 {
+		return errors.New("not running as root")
+	}
+	return nil
+}

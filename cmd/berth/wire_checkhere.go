@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"berth/cgroups"
+	"berth/cni"
+	"berth/cri"
+	"berth/node"
+	"berth/nodeapi"
+	"berth/nodeconfig"
+)
+
+// checkHere makes the checks without an agent: with the configuration that
+// `berth run` would have with the same flags. It takes no lock and mounts,
+// writes and starts nothing. An error is one of the configuration.
+func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckReport, err error) {
+	config, _, err := nodeconfig.Load(flags)
+	if err != nil {
+		return r, err
+	}
+	client, err := cri.Dial(ctx, cri.Options{RuntimeEndpoint: config.RuntimeEndpoint})
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = client.Close() }() // nothing was written
+	c := checks{config: config, client: client}
+	if c.network, err = cni.New(cni.Options{ConfDir: config.Network.CNIConfDir, BinDirs: config.Network.CNIBinDirs}); err != nil {
+		return r, err
+	}
+	driver := config.Cgroups.Driver
+	if st, err := client.Status(ctx); driver == "" && err == nil {
+		driver = st.CgroupDriver
+	}
+	if c.cgroups, err = cgroups.New(cgroups.Options{Root: config.Cgroups.Root, Driver: driver, CPUPeriod: config.Cgroups.CPUCFSPeriod}); err != nil {
+		return r, fmt.Errorf("cgroups: %w", err)
+	}
+	r = c.report(ctx)
+	for i := range r.Items {
+		if it := &r.Items[i]; it.Name == "cni configuration" && !it.OK && len(config.Network.CNIPodCIDRs) > 0 {
+			it.OK, it.Remedy, it.Detail = true, "", "berth run writes one for cniPodCIDRs"
+		}
+	}
+	add := adder(&r)
+	var inTheWay error
+	if swap, err := node.SwapOn(); err == nil && swap && config.Cgroups.FailSwapOn {
+		inTheWay = errors.New("failSwapOn: this host has swap")
+	}
+	add("swap", true, inTheWay, "not in the way", "swapoff -a, or set failSwapOn: false")
+	add("local store", false, unix.Access(standing(config.StateDir), unix.W_OK), config.StateDir, storeRemedy)
+	return r, nil
+}
+
+// localFlags are those of `berth run` that say what to check, less the socket,
+// which all commands have.
+func localFlags(flags *nodeconfig.Flags) *pflag.FlagSet {
+	all := pflag.NewFlagSet("run", pflag.ContinueOnError)
+	flags.AddTo(all)
+	some := pflag.NewFlagSet("check", pflag.ContinueOnError)
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "socket" {
+			some.AddFlag(f)
+		}
+	})
+	return some
+}

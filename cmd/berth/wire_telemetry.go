@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"google.golang.org/grpc"
+
+	"berth/agent"
+	"berth/systemd"
+)
+
+// measureCall surrounds every call to the runtime: metrics, the pod's timeline,
+// and a trace span if somebody collects them.
+func (b *berth) measureCall(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	verb := path.Base(method)
+	end := agent.CallSpan(ctx, verb)
+	began := time.Now()
+	var err error
+	if b.traces.On() {
+		spanCtx, span := b.traces.Tracer("berth/cri").Start(ctx, verb)
+		span.SetAttributes(attribute.String("berth.stage", agent.StageOf(ctx)))
+		err = invoke(spanCtx, method, req, reply, conn, opts...)
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+	} else {
+		err = invoke(ctx, method, req, reply, conn, opts...)
+	}
+	b.metrics.RuntimeCall(snake(verb), time.Since(began), err)
+	end(err)
+	return err
+}
+
+// snake turns RunPodSandbox into run_podsandbox, the form of upstream's
+// operation label, which knows no word boundary inside PodSandbox.
+func snake(verb string) string {
+	verb = strings.Replace(verb, "PodSandbox", "Podsandbox", 1)
+	var s strings.Builder
+	for i, r := range verb {
+		if unicode.IsUpper(r) && i > 0 {
+			s.WriteByte('_')
+		}
+		s.WriteRune(unicode.ToLower(r))
+	}
+	return s.String()
+}
+
+// notify tells systemd that the agent is ready, what it is doing, and that it
+// makes progress.
+func (b *berth) notify(ctx context.Context) {
+	dog, err := systemd.FromEnvironment()
+	if err != nil {
+		b.log.Warn("watchdog", "err", err)
+	} else {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			dog.Run(ctx, b.loops.Healthy)
+		}()
+		defer func() { <-done }()
+	}
+	b.tellSystemd(systemd.Status("waiting for the container runtime"))
+	select {
+	case <-ctx.Done():
+		return
+	case <-b.agent.Ready():
+	}
+	b.tellSystemd(systemd.Ready, systemd.Status(b.statusLine()))
+	changed, stop := b.agent.Board.Changes()
+	defer stop()
+	defer b.tellSystemd(systemd.Stopping)
+	for last := ""; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		if line := b.statusLine(); line != last {
+			last = line
+			b.tellSystemd(systemd.Status(line))
+		}
+		select { // a busy node changes often
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (b *berth) tellSystemd(states ...systemd.State) {
+	if err := systemd.Notify(states...); err != nil {
+		b.log.Debug("service manager", "err", err)
+	}
+}
+
+func (b *berth) statusLine() string {
+	phases := map[string]int{}
+	containers := map[string]int{}
+	all := b.agent.Board.All()
+	running := 0
+	for _, s := range all {
+		phases[string(s.Status.Phase)]++
+		if len(s.Seen.Sandboxes) > 0 && s.Seen.Sandboxes[0].Ready {
+			running++
+		}
+		for _, k := range s.Seen.Containers {
+			containers[k.State.String()]++
+		}
+	}
+	b.metrics.Pods(len(all), running)
+	b.metrics.Containers(containers)
+	return fmt.Sprintf("%d pods: %d running, %d pending, %d succeeded, %d failed",
+		len(all), phases["Running"], phases["Pending"], phases["Succeeded"], phases["Failed"])
+}
+
+// kubernetesVersion is the release whose API types are linked in.
+func kubernetesVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range info.Deps {
+		if m.Path == "k8s.io/api" {
+			return "v1" + strings.TrimPrefix(m.Version, "v0")
+		}
+	}
+	return ""
+}
+
+func badRequest(format string, args ...any) error {
+	return apierrors.NewBadRequest(fmt.Sprintf(format, args...))
+}
