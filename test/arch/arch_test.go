@@ -1,0 +1,269 @@
+// Package arch holds no code: its test is the map of who may import whom.
+package arch
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// may lists, per package of berth, the berth packages that it may import.
+// "*" is for what joins everything: commands and tests.
+var may = map[string][]string{
+	"podspec":          {},
+	"strictyaml":       {},
+	"admission":        {"podspec"},
+	"agent/plan":       {"podspec"},
+	"agent/source":     {"agent/plan", "podspec", "strictyaml"},
+	"agent/report":     {"agent/plan", "podspec"},
+	"agent/checkpoint": {"agent/plan", "podspec"},
+	"agent":            {"agent/plan", "agent/source", "agent/report", "agent/checkpoint", "admission", "podspec"},
+	"cri":              {"agent/plan", "podspec", "cri/criconfig", "cri/crilog"},
+	"cri/criconfig":    {"agent/plan", "podspec"},
+	"cri/crifake":      {"agent/plan", "podspec"},
+	"cri/crilog":       {},
+	"cni":              {"agent/plan", "podspec"},
+	"images":           {"agent/plan", "podspec"},
+	"volumes":          {"agent/plan", "podspec", "volumes/content"},
+	"volumes/content":  {"agent/plan", "podspec"},
+	"cgroups":          {"agent/plan", "podspec"},
+	"node":             {"agent/plan", "podspec"},
+	"nodeconfig":       {"strictyaml"},
+	"nodeapi":          {},
+	"telemetry":        {},
+	"systemd":          {},
+	"console":          {"nodeapi"},
+	"explain":          {"agent/plan", "agent/report", "nodeapi", "podspec"},
+	"cmd/berth":        {"*"},
+}
+
+// pure lists the packages that decide only: no clock, file, lock, log,
+// goroutine or variable of the package, and of the standard library only what
+// is pure itself.
+var pure = []string{"podspec", "admission", "agent/plan", "cri/criconfig"}
+
+// impure is what no pure package may import.
+var impure = []string{
+	"context", "io/fs", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "os", "os/exec", "os/signal", "runtime", "sync",
+	"sync/atomic", "syscall", "testing", "golang.org/x/sys/unix", "google.golang.org/grpc", "k8s.io/klog/v2",
+}
+
+// source is one parsed non-test file.
+type source struct {
+	path, pkg string
+	file      *ast.File
+	fset      *token.FileSet
+}
+
+// sources parses the tree in this process, so that the test cache sees a
+// change; running "go list" as a child would let a cached "ok" hide one.
+func sources(t *testing.T) (out []source) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "bin" || strings.HasPrefix(d.Name(), ".") && path != root) {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		out = append(out, source{path, filepath.ToSlash(rel), f, fset})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 20 {
+		t.Fatalf("only %d files found: the walk is broken", len(out))
+	}
+	return out
+}
+
+func TestImportsFollowTheMap(t *testing.T) {
+	for _, s := range sources(t) {
+		if strings.HasPrefix(s.pkg, "test/") {
+			continue
+		}
+		allowed, known := may[s.pkg]
+		if !known {
+			t.Errorf("%s: package %s is not on the map", s.path, s.pkg)
+			continue
+		}
+		for _, im := range s.file.Imports {
+			name, _ := strconv.Unquote(im.Path.Value)
+			own, ok := strings.CutPrefix(name, "berth/")
+			if ok && !slices.Contains(allowed, own) && !slices.Contains(allowed, "*") {
+				t.Errorf("%s: %s must not import %s", s.path, s.pkg, own)
+			}
+		}
+	}
+}
+
+func TestPurePackagesArePure(t *testing.T) {
+	for _, s := range sources(t) {
+		if !slices.Contains(pure, s.pkg) {
+			continue
+		}
+		for _, im := range s.file.Imports {
+			if name, _ := strconv.Unquote(im.Path.Value); slices.Contains(impure, name) {
+				t.Errorf("%s: %s is pure and must not import %s", s.path, s.pkg, name)
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a pure package starts no goroutine", s.fset.Position(n.Pos()))
+			case *ast.SelectorExpr:
+				x, ok := n.X.(*ast.Ident)
+				if ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker", "Tick"}, n.Sel.Name) {
+					t.Errorf("%s: a pure package has no clock", s.fset.Position(n.Pos()))
+				}
+			case *ast.AssignStmt:
+				return true
+			}
+			return true
+		})
+	}
+}
+
+// TestNobodyWritesPackageVariables lets pure packages have tables, and nothing
+// that changes.
+func TestNobodyWritesPackageVariables(t *testing.T) {
+	byPkg := map[string][]source{}
+	for _, s := range sources(t) {
+		if slices.Contains(pure, s.pkg) {
+			byPkg[s.pkg] = append(byPkg[s.pkg], s)
+		}
+	}
+	for _, files := range byPkg {
+		vars := map[string]bool{}
+		for _, s := range files {
+			for _, d := range s.file.Decls {
+				if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.VAR {
+					for _, spec := range g.Specs {
+						for _, name := range spec.(*ast.ValueSpec).Names {
+							vars[name.Name] = name.Name != "_"
+						}
+					}
+				}
+			}
+		}
+		for _, s := range files {
+			ast.Inspect(s.file, func(n ast.Node) bool {
+				if a, ok := n.(*ast.AssignStmt); ok && a.Tok == token.ASSIGN {
+					for _, left := range a.Lhs {
+						if id := baseOf(left); id != nil && vars[id.Name] {
+							t.Errorf("%s: package variable %s is written", s.fset.Position(a.Pos()), id.Name)
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+func baseOf(e ast.Expr) *ast.Ident {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e
+	case *ast.IndexExpr:
+		return baseOf(e.X)
+	}
+	return nil
+}
+
+// TestTheAgentStaysSmall holds package agent to what one can read in an
+// afternoon; what grows moves down into the leaf packages.
+func TestTheAgentStaysSmall(t *testing.T) {
+	lines := 0
+	for _, s := range sources(t) {
+		if s.pkg != "agent" {
+			continue
+		}
+		text, err := os.ReadFile(s.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += bytes.Count(text, []byte("\n"))
+	}
+	if lines == 0 || lines > 4000 {
+		t.Errorf("package agent has %d lines, at most 4000 are allowed", lines)
+	}
+}
+
+func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+	said := map[string]bool{}
+	for _, s := range sources(t) {
+		said[s.pkg] = said[s.pkg] || s.file.Doc != nil
+	}
+	for pkg, ok := range said {
+		if !ok {
+			t.Errorf("package %s has no package comment", pkg)
+		}
+	}
+}
+
+// TestTheBinaryStaysLean builds berth and looks at what is linked into it.
+func TestTheBinaryStaysLean(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "berth")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "./cmd/berth")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	info, err := os.Stat(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mb := info.Size() >> 20; mb > 45 {
+		t.Errorf("bin/berth has %d MiB, at most 45 are allowed", mb)
+	}
+	linked, err := buildinfo.ReadFile(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range linked.Deps {
+		for _, no := range []string{"k8s.io/apiserver", "k8s.io/kubernetes", "go.etcd.io/etcd", "k8s.io/apiextensions-apiserver"} {
+			if strings.HasPrefix(m.Path, no) {
+				t.Errorf("bin/berth links %s", m.Path)
+			}
+		}
+	}
+	deps := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/berth")
+	deps.Dir = root
+	deps.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := deps.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pkg := range strings.FieldsSeq(string(out)) {
+		if pkg == "k8s.io/client-go/kubernetes" || strings.HasPrefix(pkg, "k8s.io/client-go/informers") {
+			t.Errorf("bin/berth links the full clientset: %s", pkg)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/nodeapi"
+	"berth/test/images"
+)
+
+// pods drives the agent by manifest files and watches it over its socket.
+type pods struct {
+	b      *bench
+	client *nodeapi.Client
+	events chan nodeapi.PodEvent
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func (b *bench) newPods(ctx context.Context) (*pods, error) {
+	client, err := nodeapi.Dial(b.agent.Socket)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p := &pods{b: b, client: client, events: make(chan nodeapi.PodEvent, 4096), cancel: cancel, done: make(chan error, 1)}
+	go func() {
+		p.done <- client.WatchPods(ctx, nodeapi.PodsRequest{}, func(e nodeapi.PodEvent) error {
+			p.events <- e
+			return nil
+		})
+	}()
+	for e := range p.events {
+		if e.Type == nodeapi.Synced {
+			return p, nil
+		}
+	}
+	return p, nil
+}
+
+func (p *pods) close() {
+	p.cancel()
+	go func() { // a last event may be waiting to be taken
+		for range p.events {
+		}
+	}()
+	<-p.done
+	close(p.events)
+	p.client.Close()
+}
+
+// manifest is a pod of one container; args is a program of the test image.
+func manifest(name string, grace int, args ...string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = fmt.Sprintf("%q", a)
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: %d
+  containers:
+  - {name: c, image: %q, args: [%s]}
+`, name, grace, images.TestboxRef, strings.Join(quoted, ", "))
+}
+
+// put writes a manifest as a careful user would: beside, then renamed.
+func (p *pods) put(name, text string) error {
+	path := filepath.Join(p.b.agent.ManifestDir, name+".yaml")
+	tmp := filepath.Join(p.b.agent.ManifestDir, "."+name+".tmp")
+	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func (p *pods) remove(name string) error {
+	return os.Remove(filepath.Join(p.b.agent.ManifestDir, name+".yaml"))
+}
+
+// until takes events until want(name, pod) was true for n different pods.
+func (p *pods) until(ctx context.Context, n int, want func(nodeapi.PodEvent) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	seen := map[string]bool{}
+	for len(seen) < n {
+		select {
+		case e := <-p.events:
+			if e.Pod != nil && want(e) {
+				seen[e.Pod.Name] = true
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d pods came so far: %w", len(seen), n, ctx.Err())
+		}
+	}
+	return nil
+}
+
+func running(e nodeapi.PodEvent) bool {
+	return e.Type != nodeapi.Deleted && e.Pod.Status.Phase == corev1.PodRunning
+}
+
+func gone(e nodeapi.PodEvent) bool { return e.Type == nodeapi.Deleted }
+
+// burst starts n pods at once and returns how long the last took to run.
+func (p *pods) burst(ctx context.Context, n, grace int, args ...string) (time.Duration, error) {
+	began := time.Now()
+	for i := range n {
+		if err := p.put(fmt.Sprintf("p%03d", i), manifest(fmt.Sprintf("p%03d", i), grace, args...)); err != nil {
+			return 0, err
+		}
+	}
+	err := p.until(ctx, n, running)
+	return time.Since(began), err
+}
+
+// end deletes the n pods of a burst at once.
+func (p *pods) end(ctx context.Context, n int) (time.Duration, error) {
+	began := time.Now()
+	for i := range n {
+		if err := p.remove(fmt.Sprintf("p%03d", i)); err != nil {
+			return 0, err
+		}
+	}
+	err := p.until(ctx, n, gone)
+	return time.Since(began), err
+}
+
+func median(d []time.Duration) time.Duration { return quantile(d, 0.5) }
+
+func quantile(d []time.Duration, q float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(d))
+	return s[min(len(s)-1, int(q*float64(len(s))))]
+}

@@ -1,0 +1,12 @@
+// Package crash proves that nothing is lost: the agent, the runtime or a call
+// between them dies at any moment, and no container restarts, none doubles,
+// nothing leaks. It holds tests only. They run the real program on a real
+// private containerd; see package berth/test/hosts.
+//
+// How it is seen that a container never ran twice: every container of these
+// tests adds a line to a file of its own on the host as its first act, the
+// witness. What the runtime and the agent say is compared with that.
+//
+// BERTH_TORTURE=1 makes the loops long; BERTH_KILLS sets the number of kills
+// and BERTH_SEED replays a random run.
+package crash

@@ -1,0 +1,218 @@
+package crash
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+// addresses are those that the network has given out.
+func (n *node) addresses() []string {
+	return slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return !strings.HasPrefix(l, "address ") })
+}
+
+// waitsFor reports whether a pod says, to `berth why` and in its status, that it
+// waits, with a text in the message.
+func (n *node) waitsFor(name, text string) bool {
+	why, err := n.client.Why(n.Context(), "default", name)
+	if err != nil {
+		return false
+	}
+	for _, w := range why.Waiting {
+		if strings.Contains(w.For+" "+w.Message, text) {
+			return true
+		}
+	}
+	return strings.Contains(why.Summary, text)
+}
+
+// waitingReason is what the status gives as the reason of the first container.
+func (n *node) waitingReason(name string) string {
+	p := n.pods()[name]
+	for _, s := range p.Status.ContainerStatuses {
+		if s.State.Waiting != nil {
+			return s.State.Waiting.Reason
+		}
+	}
+	return ""
+}
+
+// serve makes a registry that has an image under another name. A runtime that
+// has its layers already will not ask for them.
+func serve(t *testing.T, ref string, image func(context.Context, string) (images.Archive, error)) *images.Registry {
+	t.Helper()
+	r, err := images.NewRegistry(images.RegistryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	dir, err := images.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := image(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := images.Load(a.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.PushImage(t.Context(), ref, img); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const pulled = "registry.example/berth/pulled:1"
+
+// TestScenario16_APodRemovedDuringAPullIsGoneAtOnce, and nothing of it starts
+// when the pull is over.
+func TestScenario16_APodRemovedDuringAPullIsGoneAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}})
+			r := serve(t, pulled, images.Bash)
+			n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
+			release := r.Stall("berth/pulled")
+			for _, killed := range []bool{false, true} {
+				p := n.simple("slow")
+				p.Spec.Containers[0].Image = pulled
+				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/slow.main; sleep 1000"}
+				n.putPod(p)
+				n.until(bound, "the pull to be held up", func() bool { return r.Counts("berth/pulled").Waiting > 0 && len(n.sandboxes("slow")) == 1 })
+				if killed {
+					n.kill()
+					n.launch()
+					n.until(bound, "the pull to be held up again", func() bool { return r.Counts("berth/pulled").Waiting > 0 })
+				}
+				n.drop("slow")
+				began := time.Now()
+				n.gone(bound)
+				if took := time.Since(began); took > 4*time.Second {
+					t.Errorf("it took %s", took)
+				}
+			}
+			release()
+			// Somebody else's start is the proof that nothing is waited for.
+			n.putPod(n.simple("next"))
+			n.awaitRunning(bound, "next")
+			if ran := n.ran("slow", "main"); ran != 0 {
+				t.Errorf("it ran %d times", ran)
+			}
+			n.drop("next")
+			n.gone(bound)
+		})
+	}
+}
+
+// TestAPodWithoutARegistryWaitsAndRecovers: it says what it waits for, and
+// starts by itself once there is a registry. The others do not notice.
+func TestAPodWithoutARegistryWaitsAndRecovers(t *testing.T) {
+	t.Parallel()
+	n := start(t, options{})
+	n.putPod(n.simple("calm"))
+	n.awaitRunning(30*time.Second, "calm")
+	r := serve(t, pulled, images.Testbox)
+	n.must("no registry", n.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
+	p := n.simple("poor")
+	p.Spec.Containers[0].Image = pulled
+	n.putPod(p)
+	n.until(30*time.Second, "the reason", func() bool {
+		reason := n.waitingReason("poor")
+		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitsFor("poor", "registry.example/berth/pulled:1")
+	})
+	n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
+	n.awaitRunning(40*time.Second, "poor", "calm")
+	n.once("poor")
+	n.once("calm")
+	n.drop("poor")
+	n.drop("calm")
+	n.gone(bound)
+}
+
+// TestAPodWithoutANetworkWaitsAndRecovers: the network's configuration goes away
+// while pods run, and comes back.
+func TestAPodWithoutANetworkWaitsAndRecovers(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}})
+			n.putPod(n.simple("calm"))
+			n.awaitRunning(30*time.Second, "calm")
+			before := n.living("")
+			n.must("remove the network", n.host.RemoveCNI())
+			n.until(bound, "the agent to know it", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
+			n.putPod(n.simple("poor"))
+			n.until(bound, "the reason", func() bool {
+				p := n.pods()["poor"]
+				return p.Status.Phase == corev1.PodPending && n.waitsFor("poor", "NetworkNotReady")
+			})
+			if s := n.sandboxes("poor"); len(s) > 0 {
+				t.Errorf("a sandbox without a network: %v", s)
+			}
+			n.kill()
+			n.launch()
+			n.awaitRunning(bound, "calm")
+			n.must("network", n.host.WriteCNI())
+			n.awaitRunning(bound, "poor", "calm")
+			n.once("poor")
+			n.once("calm")
+			n.stillLiving(before)
+			n.drop("poor")
+			n.drop("calm")
+			n.gone(bound)
+		})
+	}
+}
+
+// TestScenario18_WhatBerthDidNotMakeIsLeftAlone: sandboxes of others in the same
+// runtime, and directories that are not of pods.
+func TestScenario18_WhatBerthDidNotMakeIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	n := start(t, options{dozing: true})
+	foreign := n.foreign()
+	n.begin(hosts.AgentOptions{})
+	n.putPod(n.simple("ours"))
+	n.awaitRunning(30*time.Second, "ours")
+	keep := filepath.Join(n.agent.RootDir, "pods", "not a pod")
+	n.must("a folder", os.MkdirAll(keep, 0o700))
+	n.kill()
+	n.launch()
+	n.awaitRunning(bound, "ours")
+	n.drop("ours")
+	n.until(bound, "ours to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("ours")) == 0 })
+	n.stillLiving(map[string]string{foreign: "the sandbox of somebody else"})
+	if _, err := os.Stat(keep); err != nil {
+		t.Error(err)
+	}
+}
+
+// foreign makes a sandbox as another agent would.
+func (n *node) foreign() string {
+	n.Helper()
+	sb, err := n.host.Runtime.RunPodSandbox(n.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default", Uid: "8e1b8b3e-0000-4000-8000-000000000001"},
+		LogDirectory: n.TempDir(),
+		Labels: map[string]string{
+			"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "default",
+			"io.kubernetes.pod.uid": "8e1b8b3e-0000-4000-8000-000000000001",
+		},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.host.CgroupRoot + "/foreign"},
+	}})
+	n.must("run a sandbox", err)
+	return sb.PodSandboxId
+}

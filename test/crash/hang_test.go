@@ -1,0 +1,146 @@
+package crash
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/test/hosts"
+)
+
+// ids are what calls about a pod contain: its name and UID, and the IDs of what
+// it has in the runtime.
+func (n *node) ids(pod string) []string {
+	n.Helper()
+	ids := []string{pod}
+	for _, s := range n.sandboxes(pod) {
+		ids = append(ids, s.Id)
+	}
+	for _, c := range n.containers(pod) {
+		ids = append(ids, c.Id)
+	}
+	return ids
+}
+
+// TestScenario02_AHangingCallOfOnePodLeavesTheOthersAlone, verb by verb: while
+// it hangs, others start and end as ever, and the pod goes on when it is over.
+func TestScenario02_AHangingCallOfOnePodLeavesTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n, p := behind(t, options{host: hosts.Options{Version: v}})
+			n.putPod(n.simple("calm"))
+			n.awaitRunning(30*time.Second, "calm")
+			before := n.living("")
+			others := func(name string) {
+				t.Helper()
+				n.putPod(n.simple(name))
+				n.awaitRunning(bound, name)
+				n.once(name)
+				n.drop(name)
+				n.until(bound, name+" to go", func() bool { return n.pods()[name].Name == "" })
+				if !n.running("calm") {
+					t.Error("a pod that nobody touched is not ready any more")
+				}
+			}
+			for _, verb := range []string{"RunPodSandbox", "CreateContainer", "StartContainer", "PodSandboxStatus"} {
+				name := "up-" + strings.ToLower(verb)
+				p.set(&rule{verb: verb, fault: hang, times: 1}) // no other pod makes such a call just now
+				n.putPod(n.simple(name))
+				n.until(bound, verb+" to hang", func() bool { return p.hit() > 0 })
+				others(fmt.Sprint("other-", len(n.agent.Log())))
+				p.set()
+				n.awaitRunning(bound, name)
+				n.once(name)
+				n.drop(name)
+				n.until(bound, name+" to go", func() bool { return n.pods()[name].Name == "" })
+			}
+			for _, verb := range []string{"StopContainer", "ContainerStatus", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"} {
+				name := "down-" + strings.ToLower(verb)
+				n.putPod(n.simple(name))
+				n.awaitRunning(bound, name)
+				var rules []*rule
+				for _, id := range n.ids(name) {
+					rules = append(rules, &rule{verb: verb, about: id, fault: hang})
+				}
+				p.set(rules...)
+				n.drop(name)
+				if verb != "RemoveContainer" { // removing the sandbox may do
+					n.until(bound, verb+" to hang", func() bool { return p.hit() > 0 })
+				}
+				others(fmt.Sprint("other-", len(n.agent.Log())))
+				p.set()
+				n.until(bound, name+" to go", func() bool { return n.pods()[name].Name == "" })
+			}
+			n.stillLiving(before)
+			n.once("calm")
+			n.drop("calm")
+			n.gone(20 * time.Second)
+		})
+	}
+}
+
+// TestScenario14_CallsWhoseAnswerIsLostDoubleAndLeakNothing: the runtime carries
+// a call out and the agent gets an error for it, or it fails, time and again.
+func TestScenario14_CallsWhoseAnswerIsLostDoubleAndLeakNothing(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n, p := behind(t, options{host: hosts.Options{Version: v}})
+			for _, f := range []fault{cut, fail} {
+				for _, verb := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
+					name := fmt.Sprintf("up-%d-%s", f, strings.ToLower(verb))
+					about := name
+					if verb == "StartContainer" {
+						about = "" // it is the only pod, and nothing else starts
+					}
+					p.set(&rule{verb: verb, about: about, fault: f, times: 2})
+					n.putPod(n.simple(name))
+					n.awaitRunning(30*time.Second, name)
+					if p.hit() == 0 {
+						t.Errorf("%s was never called", verb)
+					}
+					n.alone(name)
+					n.drop(name)
+					n.gone(20 * time.Second)
+				}
+				for _, verb := range []string{"StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"} {
+					name := fmt.Sprintf("down-%d-%s", f, strings.ToLower(verb))
+					n.putPod(n.simple(name))
+					n.awaitRunning(30*time.Second, name)
+					p.set(&rule{verb: verb, fault: f, times: 2})
+					n.drop(name)
+					n.gone(30 * time.Second)
+					p.set()
+					if ran := n.ran(name, "main"); ran != 1 {
+						t.Errorf("%s ran %d times", name, ran)
+					}
+				}
+			}
+		})
+	}
+}
+
+// alone checks that a pod runs once, whatever was tried before: one live
+// sandbox, one live container, begun one time.
+func (n *node) alone(name string) {
+	n.Helper()
+	live := map[string]int{}
+	for _, what := range n.living(name) {
+		if live[what]++; live[what] > 1 {
+			n.Errorf("%s lives twice", what)
+		}
+	}
+	if ran := n.ran(name, "main"); ran != 1 {
+		n.Errorf("%s ran %d times", name, ran)
+	}
+	p := n.pods()[name]
+	for _, s := range statuses(&p) {
+		if s.RestartCount != 0 {
+			n.Errorf("%s/%s has %d restarts", name, s.Name, s.RestartCount)
+		}
+	}
+}

@@ -1,0 +1,517 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/nodeapi"
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+// node is a host with an agent, in the hands of one test.
+type node struct {
+	*testing.T
+	host    *hosts.Host
+	agent   *hosts.Agent
+	client  *nodeapi.Client
+	witness string // folder on the host; see the package's doc
+	torn    bool   // containerd, or a call to it, was killed while it worked: see cutOff
+}
+
+// options of a node; the zero value has Debian's containerd and the plain agent.
+type options struct {
+	host   hosts.Options
+	agent  hosts.AgentOptions
+	tags   []string
+	dozing bool // the agent is not started: see begin
+}
+
+// otherImage is the test program under a second name, for edits of an image.
+const otherImage = "docker.io/berth/testbox:other"
+
+// imagesOf are the archives that every node of these tests has.
+func imagesOf(t *testing.T) []string {
+	t.Helper()
+	dir, err := images.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, image := range []func(context.Context, string) (images.Archive, error){images.Testbox, images.Busybox} {
+		a, err := image(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, a.Path)
+	}
+	return paths
+}
+
+// start makes a node that is gone at the end of the test, and proves it.
+func start(t *testing.T, o options) *node {
+	t.Helper()
+	binary, err := hosts.BuildBerth(t.Context(), hosts.BuildOptions{Tags: o.tags, Race: raced})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.host.CNI = true
+	o.host.Images = append(o.host.Images, imagesOf(t)...)
+	h, err := hosts.Start(t.Context(), o.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{T: t, host: h, witness: t.TempDir()}
+	t.Cleanup(n.stopped)
+	tag := exec.CommandContext(t.Context(), "ctr", "-a", h.Socket, "-n", "k8s.io", "images", "tag", images.TestboxRef, otherImage)
+	if out, err := tag.CombinedOutput(); err != nil {
+		t.Fatalf("tag an image: %v: %s", err, out)
+	}
+	if !o.dozing {
+		o.agent.Binary = binary
+		n.begin(o.agent)
+	}
+	return n
+}
+
+// begin starts the node's agent for the first time.
+func (n *node) begin(o hosts.AgentOptions) {
+	n.Helper()
+	var err error
+	if o.Binary == "" {
+		if o.Binary, err = hosts.BuildBerth(n.Context(), hosts.BuildOptions{Race: raced}); err != nil {
+			n.Fatal(err)
+		}
+	}
+	o.Host = n.host
+	if n.agent, err = hosts.StartAgent(n.Context(), o); err != nil {
+		n.Fatal(err)
+	}
+	if n.client, err = nodeapi.Dial(n.agent.Socket); err != nil {
+		n.Fatal(err)
+	}
+	n.ready()
+}
+
+func (n *node) stopped() {
+	if n.agent != nil {
+		log := n.agent.Log()
+		if at := strings.Index(log, "DATA RACE"); at >= 0 {
+			n.Errorf("the agent has a race:\n%.4000s", log[at:])
+		}
+		if at := strings.Index(log, "panic: "); at >= 0 {
+			n.Errorf("the agent panicked:\n%.4000s", log[at:])
+		}
+		if n.Failed() {
+			if file := os.Getenv("BERTH_CRASH_LOGS"); file != "" {
+				os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+".log"), []byte(log), 0o644)
+				said, _ := os.ReadFile(filepath.Join(n.host.Dir, "containerd.log"))
+				os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+".containerd.log"), said, 0o644)
+			}
+			n.Logf("berth says:\n%s", log[max(0, len(log)-6000):])
+			said := n.host.Log()
+			n.Logf("containerd says:\n%s", said[max(0, len(said)-2000):])
+		}
+		n.client.Close()
+	}
+	if err := n.host.Stop(); err != nil {
+		n.Error(err)
+	}
+	if left := n.host.Leftovers(); len(left) > 0 {
+		n.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+	if n.agent != nil { // links of pods that ran until the end
+		for _, l := range n.logLinks() {
+			os.Remove(l)
+		}
+	}
+}
+
+// must fails the test with what was being done.
+func (n *node) must(what string, err error) {
+	n.Helper()
+	if err != nil {
+		n.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (n *node) ready()  { n.Helper(); n.must("agent", n.agent.WaitReady(n.Context())) }
+func (n *node) launch() { n.Helper(); n.must("start the agent", n.agent.Start(n.Context())); n.ready() }
+func (n *node) kill()   { n.Helper(); n.must("kill the agent", n.agent.Kill9()) }
+
+// until waits for a condition within a bound.
+func (n *node) until(bound time.Duration, what string, cond func() bool) {
+	n.Helper()
+	if !n.within(bound, what, cond) {
+		n.FailNow()
+	}
+}
+
+func (n *node) within(bound time.Duration, what string, cond func() bool) bool {
+	n.Helper()
+	ctx, cancel := context.WithTimeout(n.Context(), bound)
+	defer cancel()
+	if err := hosts.WaitFor(ctx, what, func() (bool, error) { return cond(), nil }); err != nil {
+		n.Errorf("%v\n%s", err, n.describe())
+		return false
+	}
+	return true
+}
+
+// describe says what the agent and the runtime have, for a failed wait.
+func (n *node) describe() string {
+	var b strings.Builder
+	for name, p := range n.pods() {
+		fmt.Fprintf(&b, "pod %s %s %s %s\n", name, p.Status.Phase, p.Status.Reason, p.Status.Message)
+		for _, s := range statuses(&p) {
+			state, _ := json.Marshal(s.State)
+			fmt.Fprintf(&b, "  %s restarts=%d ready=%v %s\n", s.Name, s.RestartCount, s.Ready, state)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if list, err := n.host.Runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}); err == nil {
+		for _, s := range list.Items {
+			fmt.Fprintf(&b, "sandbox %.8s %s/%d %s\n", s.Id, s.Metadata.Name, s.Metadata.Attempt, s.State)
+		}
+	}
+	if list, err := n.host.Runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); err == nil {
+		for _, c := range list.Containers {
+			fmt.Fprintf(&b, "container %.8s %s/%s/%d %s\n", c.Id, c.Labels["io.kubernetes.pod.name"], c.Metadata.Name, c.Metadata.Attempt, c.State)
+		}
+	}
+	return b.String()
+}
+
+// put writes a manifest as a careful user would: it appears complete.
+func (n *node) put(name string, objects ...any) {
+	n.Helper()
+	var text []byte
+	for _, o := range objects {
+		one, err := json.Marshal(o)
+		n.must("encode "+name, err)
+		text = append(append(text, "---\n"...), one...)
+		text = append(text, '\n')
+	}
+	file := filepath.Join(n.agent.ManifestDir, name+".yaml")
+	tmp := filepath.Join(n.agent.ManifestDir, "."+name+".tmp")
+	n.must("write "+name, os.WriteFile(tmp, text, 0o600))
+	n.must("write "+name, os.Rename(tmp, file))
+}
+
+func (n *node) putPod(p *corev1.Pod) { n.Helper(); n.put(p.Name, p) }
+
+func (n *node) drop(name string) {
+	n.Helper()
+	n.must("remove manifest", os.Remove(filepath.Join(n.agent.ManifestDir, name+".yaml")))
+}
+
+// pods is what `berth ps -A` is made of, by name; nil: the agent does not answer.
+func (n *node) pods() map[string]corev1.Pod {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if n.client == nil {
+		return nil
+	}
+	list, err := n.client.Pods(ctx, nodeapi.PodsRequest{})
+	if err != nil {
+		return nil
+	}
+	out := map[string]corev1.Pod{}
+	for _, p := range list.Items {
+		if old, twice := out[p.Name]; !twice || old.DeletionTimestamp != nil {
+			out[p.Name] = p
+		}
+	}
+	return out
+}
+
+func (n *node) running(names ...string) bool {
+	all := n.pods()
+	for _, name := range names {
+		p, ok := all[name]
+		if !ok || !isReady(&p) || p.DeletionTimestamp != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitRunning waits until every pod named is Running and Ready.
+func (n *node) awaitRunning(bound time.Duration, names ...string) {
+	n.Helper()
+	n.until(bound, strings.Join(names, ", ")+" to run", func() bool { return n.running(names...) })
+}
+
+func isReady(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodRunning && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+func statuses(p *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+}
+
+// gone waits until nothing of any pod is left: in the agent, in the runtime, on
+// the host.
+func (n *node) gone(bound time.Duration) {
+	n.Helper()
+	var left []string
+	if !n.within(bound, "nothing to be left", func() bool { left = n.left(); return len(left) == 0 }) {
+		n.Fatalf("left:\n%s", strings.Join(left, "\n"))
+	}
+	if beyond := slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return !n.cutOff(l) }); len(beyond) > 0 {
+		n.Logf("left by containerd, out of the agent's reach: %s", strings.Join(beyond, "; "))
+	}
+}
+
+func (n *node) left() []string {
+	pods := n.pods()
+	if pods == nil {
+		return []string{"the agent does not answer"}
+	}
+	var left []string
+	for name := range pods {
+		left = append(left, "pod "+name)
+	}
+	for _, s := range n.sandboxes("") {
+		left = append(left, "sandbox "+s.Id)
+	}
+	for _, c := range n.containers("") {
+		left = append(left, "container "+c.Id)
+	}
+	if len(left) > 0 {
+		return left
+	}
+	left = append(left, n.beyondForgotten(n.host.PodLeftovers())...)
+	left = append(left, n.logLinks()...)
+	for _, dir := range []string{n.agent.LogsDir, filepath.Join(n.agent.RootDir, "pods")} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			left = append(left, "file "+filepath.Join(dir, e.Name()))
+		}
+	}
+	return left
+}
+
+// mostForgotten is how many traces of sandboxes that containerd forgot one node
+// may show in a run of make test; more is a fault to look into.
+const mostForgotten = 8
+
+// beyondForgotten takes out what cutOff excuses, within bounds: no more addresses
+// than there are shims and root mounts that containerd forgot, and of these few.
+func (n *node) beyondForgotten(leftovers []string) []string {
+	forgotten, addresses := 0, 0
+	for _, l := range leftovers {
+		switch {
+		case !n.cutOff(l):
+		case strings.HasPrefix(l, "address "):
+			addresses++
+		case strings.HasPrefix(l, "process "), strings.Contains(l, "/io.containerd.runtime.v2.task/"):
+			forgotten++
+		}
+	}
+	if addresses > forgotten || forgotten > mostForgotten && os.Getenv("BERTH_TORTURE") == "" && os.Getenv("BERTH_KILLS") == "" {
+		return leftovers
+	}
+	return slices.DeleteFunc(leftovers, n.cutOff)
+}
+
+// cutOff reports whether a leftover is one that no agent can take away through
+// CRI:
+//   - a masquerading rule: when the agent dies while containerd takes a
+//     sandbox's network away, containerd kills the bridge plugin half-way, and
+//     the plugin's next DEL reads the addresses that the rule was for from the
+//     link that is gone. The address itself is free again.
+//   - a shim, its socket, root mount, network namespace or address that containerd, 1.6 and 2.x, has
+//     forgotten: because it was killed while it made or ended a sandbox, or because
+//     its caller was. It then logs "cleaning up dead shim" of a shim that lives, or
+//     "failed to start shim", lists no such sandbox, and answers RemovePodSandbox
+//     with success.
+//
+// What runs in a pod is never among it, nor a cgroup or a directory.
+func (n *node) cutOff(leftover string) bool {
+	kind, what, _ := strings.Cut(leftover, " ")
+	switch kind {
+	case "rule":
+		return strings.HasPrefix(what, "-A POSTROUTING -s ") || strings.HasPrefix(what, "-A CNI-")
+	case "process":
+		return n.torn && strings.Contains(what, "/containerd-shim-runc-v2 ")
+	case "mount":
+		return n.torn && (strings.Contains(what, "/netns/cni-") || strings.Contains(what, "/io.containerd.runtime.v2.task/k8s.io/"))
+	case "address": // held by such a sandbox
+		return n.torn
+	case "file":
+		return n.torn && strings.HasPrefix(what, "/run/containerd/s/")
+	}
+	return false
+}
+
+// logLinks are the links of this node's containers in /var/log/containers.
+func (n *node) logLinks() []string {
+	links, _ := filepath.Glob("/var/log/containers/*")
+	return slices.DeleteFunc(links, func(l string) bool {
+		to, err := os.Readlink(l)
+		return err != nil || !strings.HasPrefix(to, n.agent.LogsDir+"/")
+	})
+}
+
+// sandboxes of a pod as the runtime has them; empty name: of all.
+func (n *node) sandboxes(pod string) []*runtimeapi.PodSandbox {
+	n.Helper()
+	list, err := n.host.Runtime.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{})
+	n.must("list sandboxes", err)
+	return slices.DeleteFunc(list.Items, func(s *runtimeapi.PodSandbox) bool { return pod != "" && s.Metadata.Name != pod })
+}
+
+func (n *node) containers(pod string) []*runtimeapi.Container {
+	n.Helper()
+	list, err := n.host.Runtime.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{})
+	n.must("list containers", err)
+	return slices.DeleteFunc(list.Containers, func(c *runtimeapi.Container) bool {
+		return pod != "" && c.Labels["io.kubernetes.pod.name"] != pod
+	})
+}
+
+// living are the ready sandboxes and running containers of a pod, or of all, by
+// ID. Containers named init are left out: they end by themselves.
+func (n *node) living(pod string) map[string]string {
+	n.Helper()
+	live := map[string]string{}
+	for _, s := range n.sandboxes(pod) {
+		if s.State == runtimeapi.PodSandboxState_SANDBOX_READY {
+			live[s.Id] = "sandbox of " + s.Metadata.Name
+		}
+	}
+	for _, c := range n.containers(pod) {
+		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING && c.Metadata.Name != "init" {
+			live[c.Id] = c.Labels["io.kubernetes.pod.name"] + "/" + c.Metadata.Name
+		}
+	}
+	return live
+}
+
+// stillLiving tells which of before do not run any more.
+func (n *node) stillLiving(before map[string]string) {
+	n.Helper()
+	now := n.living("")
+	for id, what := range before {
+		if _, ok := now[id]; !ok {
+			n.Errorf("%s, %.12s, ran before and does not any more", what, id)
+		}
+	}
+}
+
+// ranOnce waits for the witness of a container that has begun only just now, and
+// returns how often it really ran.
+func (n *node) ranOnce(pod, container string) int {
+	n.Helper()
+	ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
+	defer cancel()
+	_ = hosts.WaitFor(ctx, "the witness", func() (bool, error) { return n.ran(pod, container) > 0, nil }) // the count says it
+	return n.ran(pod, container)
+}
+
+// ran counts how often a container of a pod really ran.
+func (n *node) ran(pod, container string) int {
+	text, _ := os.ReadFile(filepath.Join(n.witness, pod+"."+container))
+	return strings.Count(string(text), "\n")
+}
+
+// once checks that a pod that runs has run once: no restart, one object per
+// container, one sandbox, each container begun one time.
+func (n *node) once(name string) {
+	n.Helper()
+	p, ok := n.pods()[name]
+	if !ok {
+		n.Errorf("pod %s: not in ps", name)
+		return
+	}
+	if s := n.sandboxes(name); len(s) != 1 {
+		n.Errorf("pod %s has %d sandboxes: %v", name, len(s), s)
+	}
+	seen := map[string]int{}
+	for _, c := range n.containers(name) {
+		seen[c.Metadata.Name]++
+		if c.State == runtimeapi.ContainerState_CONTAINER_CREATED {
+			n.Errorf("pod %s: container %s was left Created", name, c.Metadata.Name)
+		}
+	}
+	for _, s := range statuses(&p) {
+		if s.RestartCount != 0 {
+			n.Errorf("pod %s: %s has %d restarts", name, s.Name, s.RestartCount)
+		}
+		if seen[s.Name] != 1 {
+			n.Errorf("pod %s: %d containers of the name %s", name, seen[s.Name], s.Name)
+		}
+		if ran := n.ranOnce(name, s.Name); ran != 1 {
+			n.Errorf("pod %s: %s really ran %d times", name, s.Name, ran)
+		}
+	}
+}
+
+// ---- pods
+
+// witnessed makes a container that tells that it runs and then does steps.
+func (n *node) witnessed(pod, name string, steps ...string) corev1.Container {
+	return corev1.Container{
+		Name: name, Image: images.TestboxRef,
+		Args:         append([]string{"append", "/witness/" + pod + "." + name, "began", ","}, steps...),
+		VolumeMounts: []corev1.VolumeMount{{Name: "witness", MountPath: "/witness"}},
+	}
+}
+
+// simple is a pod of one container.
+func (n *node) simple(name string, steps ...string) *corev1.Pod {
+	if len(steps) == 0 {
+		steps = []string{"sleep"}
+	}
+	p := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+	}
+	p.Spec.TerminationGracePeriodSeconds = new(int64(1))
+	p.Spec.Containers = []corev1.Container{n.witnessed(name, "main", steps...)}
+	p.Spec.Volumes = []corev1.Volume{{Name: "witness", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: n.witness}}}}
+	return p
+}
+
+// rich is a pod with an init container, a sidecar, two containers and volumes
+// of several kinds, with the objects that it names.
+func (n *node) rich(name string) []any {
+	p := n.simple(name)
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := n.witnessed(name, "side", "sleep")
+	sidecar.RestartPolicy = &always
+	p.Spec.InitContainers = []corev1.Container{n.witnessed(name, "init", "cat", "/config/key", "/secret/key"), sidecar}
+	p.Spec.Containers = append(p.Spec.Containers, n.witnessed(name, "second", "sleep"))
+	p.Spec.Volumes = append(p.Spec.Volumes,
+		corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
+		corev1.Volume{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
+		corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}})
+	mounts := []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}, {Name: "config", MountPath: "/config"}, {Name: "secret", MountPath: "/secret"}}
+	for _, cs := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range cs {
+			cs[i].VolumeMounts = append(cs[i].VolumeMounts, mounts...)
+		}
+	}
+	meta := metav1.ObjectMeta{Name: name, Namespace: "default"}
+	return []any{
+		&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: map[string]string{"key": "config"}},
+		&corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, StringData: map[string]string{"key": "secret"}},
+		p,
+	}
+}

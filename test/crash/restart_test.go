@@ -1,0 +1,256 @@
+package crash
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/test/hosts"
+)
+
+// configure changes the text of the agent's configuration; it holds from the
+// next start on.
+func (n *node) configure(old, now string) {
+	n.Helper()
+	text, err := os.ReadFile(n.agent.ConfigFile)
+	n.must("read the configuration", err)
+	if !strings.Contains(string(text), old) {
+		n.Fatalf("no %q in the configuration:\n%s", old, text)
+	}
+	n.must("configure", os.WriteFile(n.agent.ConfigFile, []byte(strings.Replace(string(text), old, now, 1)), 0o644))
+}
+
+// TestScenario09_NoRestartOfTheAgentAdmitsAgain: the node has become smaller,
+// has other labels and a taint that no pod tolerates. What runs goes on.
+func TestScenario09_NoRestartOfTheAgentAdmitsAgain(t *testing.T) {
+	t.Parallel()
+	n := start(t, options{agent: hosts.AgentOptions{
+		Config:    map[string]any{"maxPods": 3},
+		ExtraArgs: []string{"--node-labels", "disk=fast"},
+	}})
+	names := []string{"one", "two", "three"}
+	for _, name := range names {
+		p := n.simple(name)
+		p.Spec.NodeSelector = map[string]string{"disk": "fast"}
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}
+		n.putPod(p)
+	}
+	n.awaitRunning(30*time.Second, names...)
+	late := n.simple("late")
+	n.putPod(late)
+	n.until(10*time.Second, "the fourth pod to wait", func() bool { _, known := n.pods()["late"]; return known })
+	n.must("restart the agent", n.agent.Restart(t.Context()))
+	n.awaitRunning(10*time.Second, names...)
+	before, first := n.living(""), n.pods()
+
+	n.configure("maxPods: 3", "maxPods: 1\nsystemReserved: {cpu: 1500m}")
+	for i, arg := range n.agent.Args {
+		if arg == "disk=fast" {
+			n.agent.Args[i] = "disk=slow"
+		}
+	}
+	n.agent.Args = append(n.agent.Args, "--register-with-taints", "away=now:NoSchedule,gone=now:NoExecute")
+	for i := range 20 {
+		if i%2 == 0 {
+			n.must("stop the agent", n.agent.Stop(t.Context()))
+		} else {
+			n.kill()
+		}
+		n.launch()
+		n.until(10*time.Second, "the pods to be known", func() bool { return len(n.pods()) == 4 })
+		now := n.pods()
+		for _, name := range names {
+			was, is := first[name], now[name]
+			n.compare(&was, &is)
+		}
+		if p := now["late"]; p.Status.Phase != corev1.PodPending || len(n.sandboxes("late")) > 0 {
+			t.Errorf("the pod that had no room: %s %s", p.Status.Phase, p.Status.Message)
+		}
+		if t.Failed() {
+			t.Fatalf("after %d restarts", i+1)
+		}
+	}
+	n.stillLiving(before)
+	for _, name := range names {
+		n.once(name)
+	}
+}
+
+// TestScenario12_ExitCodesOfTheAgentsAbsence: a container that ended while the
+// agent was away is told with the exit code that it had.
+func TestScenario12_ExitCodesOfTheAgentsAbsence(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}})
+			codes := map[string]int32{"zero": 0, "seven": 7}
+			for name, code := range codes {
+				for _, when := range []string{"agent", "runtime", "both"} {
+					p := n.simple(when+"-"+name, "await", "/witness/go-"+when, ",", "exit", string('0'+rune(code)))
+					p.Spec.RestartPolicy = corev1.RestartPolicyNever
+					n.putPod(p)
+				}
+			}
+			n.awaitRunning(30*time.Second, "agent-zero", "agent-seven", "runtime-zero", "runtime-seven", "both-zero", "both-seven")
+			n.endsWithout("agent", n.kill)
+			n.launch()
+			n.exited("agent-zero", 0) // a runtime that is killed before it has kept an exit has lost it
+			n.exited("agent-seven", 7)
+			n.endsWithout("runtime", func() { n.must("kill containerd", n.host.Kill()) })
+			n.must("restart containerd", n.host.Restart(t.Context()))
+			n.endsWithout("both", func() { n.kill(); n.must("kill containerd", n.host.Kill()) })
+			n.must("restart containerd", n.host.Restart(t.Context()))
+			n.launch()
+			for name, code := range codes {
+				for _, when := range []string{"agent", "runtime", "both"} {
+					if v == hosts.Version2 && when != "agent" && n.lost(when+"-"+name) {
+						continue
+					}
+					n.exited(when+"-"+name, code)
+				}
+			}
+		})
+	}
+}
+
+// endsWithout lets the pods of a kind end while something is away.
+func (n *node) endsWithout(when string, without func()) {
+	n.Helper()
+	without()
+	n.must("go", os.WriteFile(n.witness+"/go-"+when, nil, 0o644))
+	// Nobody can be asked: the processes themselves are looked for.
+	n.until(10*time.Second, "the containers to end", func() bool { return n.processes("go-"+when) == 0 })
+}
+
+// processes counts the machine's processes with an argument that ends so and
+// that lie below the host's cgroup.
+func (n *node) processes(suffix string) (count int) {
+	dirs, _ := os.ReadDir("/proc")
+	for _, d := range dirs {
+		cmd, err := os.ReadFile("/proc/" + d.Name() + "/cmdline")
+		if err != nil || !strings.Contains(string(cmd), suffix+"\x00") {
+			continue
+		}
+		group, _ := os.ReadFile("/proc/" + d.Name() + "/cgroup")
+		if strings.Contains(string(group), n.host.CgroupRoot+"/") {
+			count++
+		}
+	}
+	return count
+}
+
+func (n *node) exited(name string, code int32) {
+	n.Helper()
+	n.until(20*time.Second, name+" to be over", func() bool {
+		p := n.pods()[name]
+		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	})
+	p := n.pods()[name]
+	end := p.Status.ContainerStatuses[0].State.Terminated
+	if end == nil || end.ExitCode != code || end.FinishedAt.IsZero() || end.StartedAt.IsZero() || (p.Status.Phase == corev1.PodSucceeded) != (code == 0) {
+		n.Errorf("%s: phase %s, %+v, want exit code %d", name, p.Status.Phase, end, code)
+	}
+	if ran := n.ran(name, "main"); ran != 1 {
+		n.Errorf("%s ran %d times", name, ran)
+	}
+}
+
+// lost reports whether the runtime says that it does not know how a container
+// ended. When it starts, containerd 2.x deletes the task of a container that
+// ended in its absence ("cleaning leaked shim process") before it has asked for
+// the exit code, and nobody else has it: 255 and Unknown are the truth then.
+func (n *node) lost(name string) bool {
+	n.Helper()
+	n.until(20*time.Second, name+" to be over", func() bool {
+		return n.pods()[name].Status.Phase == corev1.PodFailed || n.pods()[name].Status.Phase == corev1.PodSucceeded
+	})
+	end := n.pods()[name].Status.ContainerStatuses[0].State.Terminated
+	return end != nil && end.ExitCode == 255 && end.Reason == "Unknown"
+}
+
+// TestScenario17_ARestartOfContainerdRecreatesNothing: with and without the
+// agent, and while pods come and go.
+func TestScenario17_ARestartOfContainerdRecreatesNothing(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}})
+			names := []string{"rich", "one", "two"}
+			n.put("rich", n.rich("rich")...)
+			n.putPod(n.simple("one"))
+			n.putPod(n.simple("two"))
+			n.awaitRunning(30*time.Second, names...)
+			n.must("restart the agent", n.agent.Restart(t.Context()))
+			n.awaitRunning(10*time.Second, names...)
+			before, first := n.living(""), n.pods()
+			same := func() {
+				t.Helper()
+				now := n.pods()
+				for _, name := range names {
+					was, is := first[name], now[name]
+					n.compare(&was, &is)
+				}
+			}
+			for round, way := range []func(){
+				func() { n.must("containerd", n.host.Restart(t.Context())) },
+				func() { // away for a while: the agent has to ask again and again
+					n.must("containerd", n.host.Kill())
+					n.putPod(n.simple("after-b"))
+					n.until(10*time.Second, "the agent to know a new pod", func() bool { return n.pods()["after-b"].Name != "" })
+					same()
+					n.must("containerd", n.host.Restart(t.Context()))
+				},
+				func() { // the agent comes first
+					n.kill()
+					n.must("containerd", n.host.Kill())
+					n.must("agent", n.agent.Start(t.Context()))
+					n.must("containerd", n.host.Restart(t.Context()))
+				},
+				func() { // containerd comes first
+					n.kill()
+					n.must("containerd", n.host.Restart(t.Context()))
+					n.must("agent", n.agent.Start(t.Context()))
+				},
+			} {
+				way()
+				// A new pod proves that the agent is at work again.
+				witness := n.simple("after-" + string('a'+rune(round)))
+				n.putPod(witness) // again, the second time
+				n.awaitRunning(30*time.Second, append(names, witness.Name)...)
+				n.once(witness.Name)
+				same()
+				n.stillLiving(before)
+				if t.Failed() {
+					t.Fatalf("after way %d", round)
+				}
+			}
+			// While pods come and go.
+			n.torn = true
+			for i := range 5 {
+				name := "moving-" + string('a'+rune(i))
+				n.putPod(n.simple(name))
+				n.until(10*time.Second, "the pod to be known", func() bool { return n.pods()[name].Name != "" })
+				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // each time elsewhere on the way up
+				n.must("containerd", n.host.Restart(t.Context()))
+				n.awaitRunning(30*time.Second, name)
+				n.once(name)
+				n.drop(name)
+				time.Sleep(time.Duration(i) * 40 * time.Millisecond) // and on the way down
+				n.must("containerd", n.host.Restart(t.Context()))
+			}
+			same()
+			n.stillLiving(before)
+			for _, name := range append(names, "after-a", "after-b", "after-c", "after-d") {
+				n.once(name)
+				n.drop(name)
+			}
+			n.gone(30 * time.Second)
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/nodeapi"
+	"berth/test/hosts"
+)
+
+// badFile waits until the node tells of a bad file of the test.
+func (s *Space) badFile(file string) nodeapi.BadFile {
+	s.t.Helper()
+	path := s.path(file)
+	var found nodeapi.BadFile
+	err := hosts.WaitFor(s.t.Context(), path+" to be told as bad", func() (bool, error) {
+		n, err := s.Client.Node(s.t.Context())
+		for _, f := range n.BadFiles {
+			if f.Path == path {
+				found = f
+				return true, nil
+			}
+		}
+		return false, err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return found
+}
+
+func (s *Space) notBad(file string) {
+	s.t.Helper()
+	path := s.path(file)
+	err := hosts.WaitFor(s.t.Context(), path+" to be good", func() (bool, error) {
+		n, err := s.Client.Node(s.t.Context())
+		for _, f := range n.BadFiles {
+			if f.Path == path {
+				return false, nil
+			}
+		}
+		return true, err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestABadEditLeavesTheLastGoodVersionRunning(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		good := podYAML("keep", "", "containers:\n"+box("c", "", "sleep"))
+		s.Put("keep", good)
+		was := s.Running("keep")
+		for _, row := range []struct {
+			name, text, field, message string
+			line                       int
+		}{
+			{"a field that does not exist", good + "  imaginary: true\n", "spec.imaginary", "unknown field", strings.Count(good, "\n") + 1},
+			{"no YAML", good + "  x: [1, 2\n", "", "", 0},
+			{"a wrong type", strings.Replace(good, "terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: soon", 1), "spec.terminationGracePeriodSeconds", "", 7},
+			{"what validation refuses", strings.Replace(good, "name: c,", "name: Not_A_Label,", 1), "spec.containers[0].name", "Not_A_Label", 0},
+			{"the same key twice", good + "  restartPolicy: Always\n  restartPolicy: Never\n", "spec.restartPolicy", "duplicate", strings.Count(good, "\n") + 2},
+		} {
+			s.Put("keep", row.text)
+			f := s.badFile("keep")
+			if row.field != "" && !strings.Contains(f.Field+" "+f.Message, row.field) || !strings.Contains(f.Message, row.message) || row.line != 0 && f.Line != row.line || !f.LastGood {
+				t.Errorf("%s: %+v", row.name, f)
+			}
+			s.contains("ps", s.Berth("ps", "-n", s.ns), "keep", filepath.Base(s.path("keep")))
+			s.contains("the log", s.Agent.Log(), filepath.Base(s.path("keep")))
+			s.Put("keep", good)
+			s.notBad("keep")
+		}
+		if p := s.Get("keep"); p == nil || p.UID != was.UID || status(p, "c").RestartCount != 0 || p.DeletionTimestamp != nil {
+			t.Errorf("the pod did not go on: %s", brief(p))
+		}
+		s.Put("never", "kind: Pod\napiVersion: v1\nmetadata: {name: never, namespace: NS}\nspec: {containers: []}\n")
+		if f := s.badFile("never"); f.LastGood || !strings.Contains(f.Field+f.Message, "spec.containers") {
+			t.Errorf("%+v", f)
+		}
+		if out, err := s.Try("why", "-n", s.ns, "never"); err == nil || !strings.Contains(out, "spec.containers") {
+			t.Errorf("why of a pod whose file is bad: %v %s", err, out)
+		}
+	})
+}
+
+func TestTwoHundredRubbishFilesHarmNothing(t *testing.T) {
+	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+		s.Pod("good", "containers:\n"+box("c", "", "sleep"))
+		was := s.Running("good")
+		random := rand.New(rand.NewPCG(1, 2))
+		good := podYAML("x", "", "containers:\n"+box("c", "", "sleep"))
+		for i := range 200 {
+			text := make([]byte, random.IntN(3000))
+			for j := range text {
+				text[j] = byte(random.Uint32())
+			}
+			switch i % 4 {
+			case 1: // a manifest that breaks off
+				text = []byte(good[:random.IntN(len(good)-20)])
+			case 2: // with a byte changed for one that is no text
+				text = []byte(good)
+				text[random.IntN(len(text))] = 1
+			case 3:
+				text = []byte(strings.Repeat("[", 1+random.IntN(20000)))
+			}
+			if err := os.WriteFile(s.path(fmt.Sprintf("rubbish-%d.yaml", i)), text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(s.path("folder.yaml"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/nowhere", s.path("dangling.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		err := hosts.WaitFor(t.Context(), "150 files to be told as bad", func() (bool, error) {
+			n, err := s.Client.Node(t.Context())
+			return len(n.BadFiles) >= 150, err
+		})
+		if err != nil {
+			n, _ := s.Client.Node(t.Context())
+			t.Fatalf("%v: %d are", err, len(n.BadFiles))
+		}
+		s.Pod("after", "containers:\n"+box("c", "", "sleep"))
+		s.Running("after")
+		if p := s.Get("good"); p.UID != was.UID || status(p, "c").RestartCount != 0 {
+			t.Errorf("the pod did not go on: %s", brief(p))
+		}
+	})
+}
+
+func TestManifestsOfManyForms(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		pod := func(name string) string { return podYAML(name, "", "containers:\n"+box("c", "", "sleep")) }
+		s.Put("several", pod("first")+"---\n"+configMap("cm", "a: b")+"---\n# nothing but a remark\n---\n"+pod("second"))
+		s.Put("json.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "json", "namespace": "NS"},
+			"spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "berth/testbox:1", "args": ["sleep"]}]}}`)
+		s.Put("list", "apiVersion: v1\nkind: List\nitems:\n"+item(pod("listed-a"))+item(pod("listed-b")))
+		for _, name := range []string{"first", "second", "json", "listed-a", "listed-b"} {
+			s.Running(name)
+		}
+		was := s.Get("first")
+		// One document less: its pod ends, the other does not notice.
+		s.Put("several", pod("first"))
+		s.Gone("second")
+		if p := s.Get("first"); p == nil || p.UID != was.UID {
+			t.Error("its neighbour in the file was made anew")
+		}
+	})
+}
+
+// item makes a document an element of a list.
+func item(text string) string {
+	return "- " + strings.TrimSuffix(strings.ReplaceAll(text, "\n", "\n  "), "  ")
+}

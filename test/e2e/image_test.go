@@ -1,0 +1,206 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+// cold puts the test program's image into a registry under a name that the node
+// has never seen and returns the repository.
+func (s *Space) cold(r *images.Registry, name string) string {
+	s.t.Helper()
+	a, err := archive(images.TestboxRef)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	img, err := images.Load(a.Path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := img.ConfigFile()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config := *c.Config.DeepCopy()
+	config.Labels = map[string]string{"of": s.ns + name}
+	var own v1.Image
+	if own, err = mutate.Config(img, config); err != nil {
+		s.t.Fatal(err)
+	}
+	repo := s.ns + "/" + name
+	if err := r.PushImage(s.t.Context(), "docker.io/"+repo+":1", own); err != nil {
+		s.t.Fatal(err)
+	}
+	return repo
+}
+
+func imageBox(name, image, more string, steps ...string) string {
+	return strings.Replace(box(name, more, steps...), "berth/testbox:1", "'"+image+"'", 1)
+}
+
+func TestImagePullPolicies(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		repo := s.cold(s.Open, "policy")
+		s.Pod("absent", "containers:\n"+imageBox("c", repo+":1", "imagePullPolicy: Never", "sleep"))
+		p := s.Waiting("absent", "c", "ErrImageNeverPull")
+		s.contains("the message", status(p, "c").State.Waiting.Message, repo, "Never")
+		if n := s.Open.Counts(repo); n.Manifests != 0 {
+			t.Errorf("it was pulled: %+v", n)
+		}
+		s.Event("absent", "ErrImageNeverPull: ")
+
+		s.Pod("lazy", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
+		s.Running("lazy")
+		after := s.Open.Counts(repo)
+		if after.Manifests == 0 || after.Blobs == 0 {
+			t.Errorf("it was not pulled: %+v", after)
+		}
+		s.Event("lazy", `Pulling: Pulling image "`+repo+`:1"`)
+		s.Event("lazy", `Pulled: Successfully pulled image "`+repo+`:1" in `)
+		// Now it is here: the pod that must not pull starts by itself.
+		s.Running("absent")
+		s.Pod("lazy2", "containers:\n"+imageBox("c", repo+":1", "imagePullPolicy: IfNotPresent", "sleep"))
+		s.Running("lazy2")
+		s.Event("lazy2", "Pulled: Container image \""+repo+":1\" already present on machine")
+		if n := s.Open.Counts(repo); n.Blobs != after.Blobs || n.Manifests != after.Manifests {
+			t.Errorf("a present image was pulled: %+v, then %+v", after, n)
+		}
+		s.Pod("eager", "containers:\n"+imageBox("c", repo+":1", "imagePullPolicy: Always", "sleep"))
+		s.Running("eager")
+		s.Event("eager", `Pulled: Successfully pulled image "`+repo+`:1" in `)
+	})
+}
+
+func TestAMissingImageBacksOffAndRecovers(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		image := s.ns + "/late:1"
+		s.Pod("late", "containers:\n"+imageBox("c", image, "", "sleep"))
+		p := s.Waiting("late", "c", "ErrImagePull")
+		s.contains("the message", status(p, "c").State.Waiting.Message, image, "not found")
+		s.Event("late", "Failed: Failed to pull image \""+image+"\"")
+		p = s.Waiting("late", "c", "ImagePullBackOff")
+		s.contains("the message", status(p, "c").State.Waiting.Message, "Back-off pulling image \""+image+"\"")
+		s.Event("late", "BackOff: Back-off pulling image")
+		s.contains("why", s.Berth("why", "-n", s.ns, "late"), "ImagePullBackOff", image)
+		s.cold(s.Open, "late")
+		s.Running("late")
+	})
+}
+
+func TestAnImageNameThatIsNoneIsToldAtOnce(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("odd", "containers:\n"+imageBox("c", "Not/An_Image:UP:CASE", "", "sleep"))
+		p := s.Waiting("odd", "c", "InvalidImageName")
+		s.contains("the message", status(p, "c").State.Waiting.Message, "Not/An_Image:UP:CASE")
+		s.Event("odd", "Failed: Error: InvalidImageName")
+	})
+}
+
+func TestPullSecretsFromFiles(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		secret := func(name, password string) string {
+			auth := base64.StdEncoding.EncodeToString([]byte(privateUser + ":" + password))
+			config := base64.StdEncoding.EncodeToString([]byte(`{"auths": {"` + privateHost + `": {"auth": "` + auth + `"}}}`))
+			return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\ntype: kubernetes.io/dockerconfigjson\ndata: {.dockerconfigjson: %s}\n", name, config)
+		}
+		pod := func(name, secret string) string {
+			repo := s.cold(s.Private, name)
+			return podYAML(name, "", "imagePullSecrets: [{name: "+secret+"}]\ncontainers:\n"+imageBox("c", privateHost+"/"+repo+":1", "", "sleep"))
+		}
+		s.Put("right", secret("right-key", privatePassword)+"---\n"+pod("right", "right-key"))
+		s.Put("wrong", secret("wrong-key", "guess")+"---\n"+pod("wrong", "wrong-key"))
+		s.Put("none", pod("none", "no-key"))
+		s.Running("right")
+		for _, name := range []string{"wrong", "none"} {
+			p := s.Wait(name, "refused", func(p *corev1.Pod) bool {
+				w := status(p, "c").State.Waiting
+				return w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff")
+			})
+			if n := s.Private.Counts(s.ns + "/" + name); n.Refused == 0 || n.Blobs != 0 {
+				t.Errorf("%s: %+v", name, n)
+			}
+			s.contains(name, strings.Join(s.Events(name), "\n")+brief(p), privateHost)
+		}
+		s.Event("none", "FailedToRetrieveImagePullSecret: ")
+		// The secret that was missing appears, the wrong one is corrected.
+		s.Put("key", secret("no-key", privatePassword))
+		s.Put("wrong", secret("wrong-key", privatePassword)+"---\n"+pod("wrong", "wrong-key"))
+		s.Running("none")
+		s.Running("wrong")
+		if all := s.Agent.Log(); strings.Contains(all, privatePassword) || strings.Contains(all, base64.StdEncoding.EncodeToString([]byte(privateUser+":"+privatePassword))) {
+			t.Error("the agent's log has the password")
+		}
+	})
+}
+
+func TestScenario05_TwentyPodsOfOneColdImageMakeOnePull(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		repo := s.cold(s.Open, "shared")
+		release := s.Open.Stall(repo)
+		defer release()
+		var list strings.Builder
+		for i := range 20 {
+			list.WriteString(podYAML(fmt.Sprintf("p%d", i), "", "restartPolicy: Never\ncontainers:\n"+imageBox("c", repo+":1", "", "exit 0")))
+			list.WriteString("---\n")
+		}
+		s.Put("twenty", list.String())
+		// All ask while the one pull is held up.
+		for i := range 20 {
+			s.Event(fmt.Sprintf("p%d", i), "Pulling: ")
+		}
+		release()
+		for i := range 20 {
+			s.Phase(fmt.Sprintf("p%d", i), corev1.PodSucceeded)
+		}
+		img, err := archive(images.TestboxRef)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := images.Load(img.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layers, err := one.Layers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Open.Counts(repo); n.Manifests > 1 || n.Blobs > len(layers)+1 {
+			t.Errorf("an image of %d layers and a config was asked for so often: %+v", len(layers), n)
+		}
+	})
+}
+
+func TestScenario05_ColdImagesOfOnePodArePulledInParallel(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		var spec strings.Builder
+		var repos []string
+		for i := range 5 {
+			repo := s.cold(s.Open, fmt.Sprintf("five-%d", i))
+			defer s.Open.Stall(repo)()
+			repos = append(repos, repo)
+			spec.WriteString(imageBox(fmt.Sprintf("c%d", i), repo+":1", "", "serve 808"+fmt.Sprint(i)))
+		}
+		s.Pod("five", "containers:\n"+spec.String())
+		err := hosts.WaitFor(t.Context(), "five pulls at once", func() (bool, error) {
+			for _, r := range repos {
+				if s.Open.Counts(r).Waiting == 0 {
+					return false, nil
+				}
+			}
+			return true, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.contains("why", s.Berth("why", "-n", s.ns, "five"), "PullImage", repos[0])
+	})
+}

@@ -1,0 +1,276 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/nodeapi"
+)
+
+func TestRestartPolicies(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("never-ok", "restartPolicy: Never\ncontainers:\n"+box("c", "", "exit 0"))
+		s.Pod("never-bad", "restartPolicy: Never\ncontainers:\n"+box("c", "", "exit 5")+box("d", "", "exit 0"))
+		s.Pod("on-failure", "restartPolicy: OnFailure\nvolumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}]", "if [ -e /v/second ]; then exit 0; fi; touch /v/second; exit 4"))
+		s.Pod("always", "containers:\n"+box("c", "", "exit 0"))
+
+		p := s.Phase("never-ok", corev1.PodSucceeded)
+		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 0 || x.Reason != "Completed" {
+			t.Errorf("never-ok: %s", brief(p))
+		}
+		if condition(p, corev1.PodReady) != corev1.ConditionFalse || condition(p, corev1.PodInitialized) != corev1.ConditionTrue {
+			t.Errorf("conditions: %+v", p.Status.Conditions)
+		}
+		p = s.Phase("never-bad", corev1.PodFailed)
+		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 5 || x.Reason != "Error" || status(p, "c").RestartCount != 0 {
+			t.Errorf("never-bad: %s", brief(p))
+		}
+		p = s.Phase("on-failure", corev1.PodSucceeded)
+		c := status(p, "c")
+		if last := c.LastTerminationState.Terminated; c.RestartCount != 1 || c.State.Terminated.ExitCode != 0 || last == nil || last.ExitCode != 4 {
+			t.Errorf("on-failure: %s", brief(p))
+		}
+		p = s.Wait("always", "restarted twice", func(p *corev1.Pod) bool { return status(p, "c").RestartCount >= 2 })
+		if p.Status.Phase != corev1.PodRunning {
+			t.Errorf("always: %s", brief(p))
+		}
+	})
+}
+
+func TestACrashingContainerBacksOffAndSaysSo(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("crash", "containers:\n"+box("c", "", "print bye", "exit 7")+box("good", "", "sleep"))
+		p := s.Waiting("crash", "c", "CrashLoopBackOff")
+		c := status(p, "c")
+		if !strings.Contains(c.State.Waiting.Message, "restarting failed container=c pod=crash_"+s.ns) {
+			t.Errorf("message %q", c.State.Waiting.Message)
+		}
+		if x := c.LastTerminationState.Terminated; x == nil || x.ExitCode != 7 || x.Reason != "Error" || x.FinishedAt.IsZero() {
+			t.Errorf("last state %+v", x)
+		}
+		if p.Status.Phase != corev1.PodRunning || condition(p, corev1.PodReady) != corev1.ConditionFalse {
+			t.Errorf("phase %s, conditions %+v", p.Status.Phase, p.Status.Conditions)
+		}
+		w, err := s.Client.Why(t.Context(), s.ns, "crash")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := slices.IndexFunc(w.Waiting, func(x nodeapi.Wait) bool { return x.For == "CrashLoopBackOff" && x.On == "c" }); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
+			t.Errorf("why: %+v", w.Waiting)
+		}
+		p = s.Wait("crash", "restarted three times", func(p *corev1.Pod) bool { return status(p, "c").RestartCount >= 3 })
+		if status(p, "good").RestartCount != 0 {
+			t.Errorf("its neighbour was restarted too: %s", brief(p))
+		}
+		s.Event("crash", "BackOff: ")
+	})
+}
+
+func TestInitContainersRunInOrderAndAreTriedAgain(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		mount := "volumeMounts: [{name: v, mountPath: /v}]"
+		s.Pod("order", `
+			volumes: [{name: v, emptyDir: {}}]
+			initContainers:
+			`+box("one", mount, "append /v/log one")+`
+			`+sh("two", mount, "echo two >> /v/log; [ $(grep -c two /v/log) -ge 2 ]")+`
+			`+box("three", mount, "append /v/log three")+`
+			containers:
+			`+box("main", mount, "cat /v/log", end, "sleep"))
+		p := s.Wait("order", "initializing", func(p *corev1.Pod) bool { return status(p, "two").LastTerminationState.Terminated != nil })
+		if w := status(p, "main").State.Waiting; w == nil || w.Reason != "PodInitializing" || p.Status.Phase != corev1.PodPending ||
+			condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
+			t.Errorf("while it initializes: %s", brief(p))
+		}
+		if got := s.Report("order", "main"); !strings.HasPrefix(got, "one\ntwo\ntwo\nthree\n") {
+			t.Errorf("they ran so: %q", got)
+		}
+		p = s.Running("order")
+		if n := []int32{status(p, "one").RestartCount, status(p, "two").RestartCount, status(p, "three").RestartCount}; !slices.Equal(n, []int32{0, 1, 0}) {
+			t.Errorf("restarts %v", n)
+		}
+
+		s.Pod("fails", "restartPolicy: Never\ninitContainers:\n"+box("bad", "", "exit 9")+"containers:\n"+box("main", "", "sleep"))
+		p = s.Phase("fails", corev1.PodFailed)
+		if x := status(p, "bad").State.Terminated; x == nil || x.ExitCode != 9 || status(p, "main").State.Waiting == nil {
+			t.Errorf("with Never: %s", brief(p))
+		}
+	})
+}
+
+func TestSidecarsStartBeforeAndStopAfterInReverseOrder(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		mount := "volumeMounts: [{name: v, mountPath: /v}]"
+		life := func(name string) string {
+			return fmt.Sprintf("echo start-%s >> /v/log; trap 'echo stop-%s >> /v/log; exit 0' TERM; while :; do sleep 0.05; done", name, name)
+		}
+		s.Pod("cars", `
+			terminationGracePeriodSeconds: 20
+			volumes: [{name: v, hostPath: {path: `+dir+`}}]
+			initContainers:
+			`+sh("a", "restartPolicy: Always, "+mount, life("a"))+`
+			`+sh("init", mount, "echo init >> /v/log")+`
+			`+sh("b", "restartPolicy: Always, "+mount, life("b"))+`
+			containers:
+			`+sh("main", mount, life("main")))
+		s.Running("cars")
+		s.Wait("cars", "started", func(*corev1.Pod) bool { return strings.Contains(readFile(t, dir+"/log"), "start-main") })
+		s.Remove("cars")
+		s.Gone("cars")
+		got := strings.Fields(readFile(t, dir+"/log"))
+		// What a sidecar writes and what the next does are not in step: only the
+		// order that berth makes is looked at.
+		for _, pair := range [][2]string{{"start-a", "start-main"}, {"start-b", "stop-b"}, {"init", "start-main"}, {"stop-main", "stop-b"}, {"stop-b", "stop-a"}} {
+			if x, y := slices.Index(got, pair[0]), slices.Index(got, pair[1]); x < 0 || y < 0 || x > y {
+				t.Errorf("%s is not before %s in %v", pair[0], pair[1], got)
+			}
+		}
+
+		// A pod whose main ends is complete although its sidecar would go on.
+		s.Pod("job", "restartPolicy: Never\ninitContainers:\n"+sh("car", "restartPolicy: Always", "trap 'exit 0' TERM; while :; do sleep 0.05; done")+
+			"containers:\n"+box("main", "", "exit 0"))
+		s.Phase("job", corev1.PodSucceeded)
+		// One that dies is started again while the mains run.
+		s.Pod("again", "initContainers:\n"+box("car", "restartPolicy: Always", "sleep 200ms", "exit 1")+"containers:\n"+box("main", "", "sleep"))
+		p := s.Wait("again", "with its sidecar restarted", func(p *corev1.Pod) bool { return status(p, "car").RestartCount >= 1 })
+		if status(p, "main").RestartCount != 0 {
+			t.Error(brief(p))
+		}
+	})
+}
+
+func TestAPodPastItsDeadlineFails(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("late", "activeDeadlineSeconds: 8\nterminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "sleep"))
+		p := s.Phase("late", corev1.PodFailed)
+		if p.Status.Reason != "DeadlineExceeded" || !strings.Contains(p.Status.Message, "deadline") {
+			t.Errorf("reason %q, message %q", p.Status.Reason, p.Status.Message)
+		}
+		if x := status(p, "c").State.Terminated; x == nil || x.ExitCode != 143 {
+			t.Errorf("its container: %s", brief(p))
+		}
+	})
+}
+
+func TestAnotherImageRestartsTheContainerInPlace(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		text := podYAML("edit", "", "containers:\n"+box("c", "", "id", end, "sleep")+box("d", "", "sleep"))
+		s.Put("edit", text)
+		was := s.Running("edit")
+		s.Put("edit", strings.Replace(text, "testbox:1", "testbox:user", 1))
+		p := s.Wait("edit", "on the new image", func(p *corev1.Pod) bool {
+			return strings.HasSuffix(status(p, "c").Image, "testbox:user") && status(p, "c").Ready
+		})
+		if p.UID != was.UID || p.Status.PodIP != was.Status.PodIP {
+			t.Errorf("it is another pod: %s %s, was %s %s", p.UID, p.Status.PodIP, was.UID, was.Status.PodIP)
+		}
+		if c := status(p, "c"); c.RestartCount != 1 || status(p, "d").ContainerID != status(was, "d").ContainerID || status(p, "d").RestartCount != 0 {
+			t.Error(brief(p))
+		}
+		s.contains("the log", s.Said("edit", "c", "uid=1000"), end[len("print "):])
+		s.Event("edit", "Killing: Container c definition changed, will be restarted")
+	})
+}
+
+func TestScenario13_AnotherEditMakesANewPodAndNeverTwoAtOnce(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		text := func(n int) string {
+			return podYAML("edit", "", fmt.Sprintf("terminationGracePeriodSeconds: 5\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "on-term 300ms", "sleep"), n))
+		}
+		seen := map[string]bool{}
+		live := func(now map[string]*corev1.Pod) (n int) {
+			for uid, p := range now {
+				seen[uid] = true
+				if status(p, "c").State.Running != nil {
+					n++
+				}
+			}
+			return n
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+		defer cancel()
+		s.Put("edit", text(0))
+		first := s.Running("edit").UID
+		// Edits faster than pods can follow, then the last one, which must come.
+		for n := 1; n <= 5; n++ {
+			s.Put("edit", text(n))
+			time.Sleep(30 * time.Millisecond) // edits come when they come: this waits for nothing
+		}
+		err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
+			if live(now) > 1 {
+				t.Error("two run at once")
+			}
+			for _, p := range now {
+				if p.UID != first && p.Spec.Containers[0].Env[0].Value == "5" && condition(p, corev1.PodReady) == corev1.ConditionTrue {
+					return len(now) == 1
+				}
+			}
+			return false
+		})
+		if err != nil {
+			t.Fatalf("the last edit does not run: %v", err)
+		}
+		if n := strings.Count(s.Berth("ps", "-n", s.ns, "-o", "name"), "edit"); n != 1 {
+			t.Errorf("%d pods are left", n)
+		}
+	})
+}
+
+func TestADeletedFileEndsThePodWithItsGrace(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		mount := "volumeMounts: [{name: v, mountPath: /v}]"
+		s.Pod("kind", "terminationGracePeriodSeconds: 20\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+			sh("c", mount, "trap 'sleep 1; echo ended by itself > /v/last; exit 0' TERM; touch /v/ready; while :; do sleep 0.05; done"))
+		s.Pod("stubborn", "terminationGracePeriodSeconds: 1\ncontainers:\n"+box("c", "", "ignore-term", "print ready", "sleep"))
+		s.Running("kind")
+		s.Wait("kind", "ready for TERM", func(*corev1.Pod) bool { return exists(dir + "/ready") })
+		s.Said("stubborn", "c", "ready")
+		s.Running("stubborn")
+		began := time.Now()
+		s.Remove("stubborn")
+		p := s.Wait("stubborn", "terminating", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+		if g := p.DeletionGracePeriodSeconds; g == nil || *g != 1 {
+			t.Errorf("its grace is %v", g)
+		}
+		s.Gone("stubborn")
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("it was gone after %s, before its grace was over", took)
+		}
+		s.Remove("kind")
+		s.Gone("kind")
+		if got := readFile(t, dir+"/last"); got != "ended by itself\n" {
+			t.Errorf("its last words are %q", got)
+		}
+		s.Event("kind", "Killing: Stopping container c")
+	})
+}
+
+func TestTerminationMessages(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("file", "restartPolicy: Never\ncontainers:\n"+
+			box("std", "", "write /dev/termination-log all is lost", "exit 1")+
+			box("own", "terminationMessagePath: /tmp/last", "write /tmp/last said elsewhere", "exit 1")+
+			box("fall", "terminationMessagePolicy: FallbackToLogsOnError", "print first", "print the log says why", "exit 1")+
+			box("fine", "terminationMessagePolicy: FallbackToLogsOnError", "print nobody cares", "exit 0")+
+			box("long", "", "fill /dev/termination-log 1", "exit 1"))
+		p := s.Phase("file", corev1.PodFailed)
+		for name, want := range map[string]string{"std": "all is lost", "own": "said elsewhere", "fall": "first\nthe log says why\n", "fine": ""} {
+			x := status(p, name).State.Terminated
+			if x == nil || x.Message != want {
+				t.Errorf("%s: %+v, want %q", name, x, want)
+			}
+		}
+		if x := status(p, "long").State.Terminated; x == nil || len(x.Message) > 4096 {
+			t.Errorf("a long message is not cut")
+		}
+	})
+}

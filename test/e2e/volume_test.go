@@ -1,0 +1,236 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func configMap(name, data string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: NS}\ndata: {%s}\n", name, data)
+}
+
+func secretOf(name, data string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\nstringData: {%s}\n", name, data)
+}
+
+func TestEmptyDirsOnDiskAndInMemory(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		mounts := "volumeMounts: [{name: disk, mountPath: /disk}, {name: mem, mountPath: /mem}]"
+		s.Pod("empty", `
+			volumes:
+			- {name: disk, emptyDir: {}}
+			- {name: mem, emptyDir: {medium: Memory, sizeLimit: 4Mi}}
+			containers:
+			`+box("writes", mounts, "write /disk/a shared", "stat /disk /mem", "mounts", end, "sleep")+`
+			`+sh("fills", mounts, "until [ -e /disk/a ]; do sleep 0.05; done; cat /disk/a; dd if=/dev/zero of=/mem/x bs=1M count=8 2>&1; echo --end--; sleep 1000"))
+		log := s.Report("empty", "writes")
+		s.contains("stat", log, "/disk drwxrwxrwx 0:0", "/mem drwxrwxrwx 0:0")
+		for line := range strings.Lines(log) {
+			if f := strings.Fields(line); len(f) > 8 && f[4] == "/mem" && !strings.Contains(line, "tmpfs") {
+				t.Errorf("/mem is no tmpfs: %s", line)
+			}
+		}
+		s.contains("the other container", s.Report("empty", "fills"), "shared", "No space left on device")
+		p := s.Running("empty")
+		dir := filepath.Join(s.Agent.RootDir, "pods", string(p.UID), "volumes", "kubernetes.io~empty-dir")
+		if readFile(t, filepath.Join(dir, "disk", "a")) != "shared" {
+			t.Error("the volume is not where the kubelet has it")
+		}
+		s.Remove("empty")
+		s.Gone("empty")
+		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), string(p.UID)) {
+			t.Errorf("mounts of the pod are left (%v)", err)
+		}
+	})
+}
+
+func TestHostPathTypes(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		if err := os.WriteFile(dir+"/file", []byte("of the host"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", dir+"/sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		good := map[string]string{"": "/file", "File": "/file", "Directory": "", "DirectoryOrCreate": "/new/deep", "FileOrCreate": "/made", "Socket": "/sock", "CharDevice": "//dev/null"}
+		var volumes, mounts strings.Builder
+		i := 0
+		for kind, path := range good {
+			at := dir + path
+			if strings.HasPrefix(path, "//") {
+				at = path[1:]
+			}
+			fmt.Fprintf(&volumes, "- {name: v%d, hostPath: {path: %s, type: %q}}\n", i, at, kind)
+			fmt.Fprintf(&mounts, "{name: v%d, mountPath: /v/%d}, ", i, i)
+			i++
+		}
+		s.Pod("good", "volumes:\n"+volumes.String()+"containers:\n"+box("c", "volumeMounts: ["+mounts.String()+"]", "ls /v", end, "sleep"))
+		s.Report("good", "c")
+		if fi, err := os.Stat(dir + "/new/deep"); err != nil || !fi.IsDir() || fi.Mode().Perm() != 0o755 {
+			t.Errorf("DirectoryOrCreate: %v %v", fi, err)
+		}
+		if fi, err := os.Stat(dir + "/made"); err != nil || !fi.Mode().IsRegular() {
+			t.Errorf("FileOrCreate: %v %v", fi, err)
+		}
+		// What is not there holds the pod up, says so, and is no obstacle once it is.
+		s.Pod("late", "volumes: [{name: v, hostPath: {path: "+dir+"/later, type: Directory}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
+		e := s.Event("late", "FailedMount: ")
+		s.contains("the event", e, dir+"/later", "v")
+		s.contains("why", s.Berth("why", "-n", s.ns, "late"), dir+"/later")
+		if err := os.Mkdir(dir+"/later", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s.Running("late")
+	})
+}
+
+func TestContentVolumes(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Put("objects", configMap("cm", "a: alpha, b: beta")+"---\n"+secretOf("sec", "key: hidden"))
+		s.Put("pod", podYAML("content", "labels: {app: x}\nannotations: {note: 'hello'}", `
+			volumes:
+			- {name: cm, configMap: {name: cm, defaultMode: 0440}}
+			- {name: item, configMap: {name: cm, items: [{key: b, path: deep/er, mode: 0400}]}}
+			- {name: sec, secret: {secretName: sec}}
+			- {name: none, secret: {secretName: nobody, optional: true}}
+			- {name: info, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}, {path: name, fieldRef: {fieldPath: metadata.name}}, {path: cpu, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1m}}]}}
+			- name: all
+			  projected:
+			    sources:
+			    - {configMap: {name: cm, items: [{key: a, path: one/a}]}}
+			    - {secret: {name: sec, items: [{key: key, path: two/key}]}}
+			    - {configMap: {name: nobody, optional: true}}
+			    - {downwardAPI: {items: [{path: three/ns, fieldRef: {fieldPath: metadata.namespace}}]}}
+			containers:
+			`+box("c", "resources: {limits: {cpu: 250m}}, volumeMounts: [{name: cm, mountPath: /cm}, {name: item, mountPath: /item}, {name: sec, mountPath: /sec}, {name: none, mountPath: /none}, {name: info, mountPath: /info}, {name: all, mountPath: /all}]",
+			"stat /cm/a /cm/..data", "stat /cm/..data/a /item/deep/er /sec/..data/key", "stat /none",
+			"cat /cm/a", "print", "cat /item/deep/er", "print", "cat /sec/key", "print", "cat /info/labels", "print", "cat /info/name", "print", "cat /info/cpu", "print",
+			"cat /all/one/a", "print", "cat /all/two/key", "print", "cat /all/three/ns", "print", "mounts", end, "sleep")))
+		log := s.Report("content", "c")
+		s.contains("inside", log, "/cm/a Lrwxrwxrwx", "-> ..data/a", "/cm/..data/a -r--r-----", "/item/deep/er -r--------", "/sec/..data/key -rw-r--r--", "/none d",
+			"\nalpha\n", "\nbeta\n", "\nhidden\n", `app="x"`, "\ncontent\n", "\n250\n", "\n"+s.ns+"\n")
+		for line := range strings.Lines(log) {
+			if f := strings.Fields(line); len(f) > 8 && f[4] == "/sec" && !strings.Contains(line, "tmpfs") {
+				t.Errorf("the secret is on a disk: %s", line)
+			}
+		}
+	})
+}
+
+func TestScenario08_AChangedConfigMapReachesTheFileAtOnce(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Put("cm", configMap("cm", "word: first"))
+		s.Pod("reads", `
+			volumes: [{name: v, configMap: {name: cm}}]
+			containers:
+			`+box("c", "volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /fixed, subPath: word}]", "follow /v/word 10ms"))
+		was := s.Running("reads")
+		s.Said("reads", "c", "first")
+		file := filepath.Join(s.Agent.RootDir, "pods", string(was.UID), "volumes", "kubernetes.io~configmap", "v", "word")
+		began := time.Now()
+		s.Put("cm", configMap("cm", "word: second"))
+		s.Said("reads", "c", "second")
+		t.Logf("seen after %s", time.Since(began))
+		if got := readFile(t, file); got != "second" {
+			t.Errorf("on the host: %q", got)
+		}
+		if got := s.Exec("reads", "c", "/bin/testbox", "cat", "/v/word", ",", "print", ",", "cat", "/fixed"); got != "second\nfirst" {
+			t.Errorf("by exec: %q, and through a subPath, which never changes", got)
+		}
+		if p := s.Get("reads"); p.UID != was.UID || status(p, "c").RestartCount != 0 {
+			t.Error("the change restarted something")
+		}
+	})
+}
+
+func TestAMissingConfigMapIsNamedAndWaitedFor(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("env", "containers:\n"+box("c", "env: [{name: X, valueFrom: {configMapKeyRef: {name: later, key: x}}}]", "env X", end, "sleep"))
+		s.Pod("volume", "volumes: [{name: v, configMap: {name: later}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "cat /v/x", "print", end, "sleep"))
+		p := s.Waiting("env", "c", "CreateContainerConfigError")
+		s.contains("the message", status(p, "c").State.Waiting.Message, "configmap", "later", "not found")
+		s.contains("the event", s.Event("volume", "FailedMount: "), "later", "not found")
+		s.contains("why", s.Berth("why", "-n", s.ns, "volume"), "later", "not found")
+		s.contains("why", s.Berth("why", "-n", s.ns, "env"), "later", "not found")
+		// The map without the key is another matter.
+		s.Put("later", configMap("later", "y: other"))
+		p = s.Wait("env", "missing a key", func(p *corev1.Pod) bool {
+			w := status(p, "c").State.Waiting
+			return w != nil && strings.Contains(w.Message, "key")
+		})
+		s.contains("the message", status(p, "c").State.Waiting.Message, "x", "later")
+		s.Put("later", configMap("later", "x: here, y: other"))
+		s.contains("the variable", s.Report("env", "c"), "here")
+		s.contains("the file", s.Report("volume", "c"), "here")
+	})
+}
+
+func TestSubPathsReadOnlyAndFSGroup(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("sub", `
+			securityContext: {fsGroup: 4321, runAsUser: 1234}
+			volumes: [{name: v, emptyDir: {}}, {name: m, emptyDir: {medium: Memory}}]
+			containers:
+			`+box("c", `env: [{name: WHO, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], volumeMounts: [{name: v, mountPath: /all}, {name: v, mountPath: /one, subPath: a/b}, {name: v, mountPath: /expr, subPathExpr: x-$(WHO)}, {name: v, mountPath: /ro, readOnly: true}, {name: m, mountPath: /m}]`,
+			"stat /all /m", "id", "write /one/f 1", "write /expr/g 2", "stat /all/a/b/f /all/x-sub/g", end, "write /ro/h 3"))
+		log := s.Report("sub", "c")
+		s.contains("inside", log, "/all dgrwxrwxrwx 0:4321", "/m dgrwxrwxrwx 0:4321", "uid=1234", "4321", "/all/a/b/f -rw-r--r-- 1234:4321", "/all/x-sub/g -rw")
+		s.contains("a write to what is read-only", s.Said("sub", "c", "/ro/h"), "read-only file system")
+	})
+}
+
+func TestASubPathDoesNotLeaveItsVolume(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		if err := os.Symlink("/etc", dir+"/out"); err != nil {
+			t.Fatal(err)
+		}
+		s.Pod("sly", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v, subPath: out}]", "ls /v", end, "sleep"))
+		p := s.Wait("sly", "refused", func(p *corev1.Pod) bool {
+			w := status(p, "c").State.Waiting
+			return w != nil && w.Reason != "ContainerCreating"
+		})
+		s.contains("the message", status(p, "c").State.Waiting.Message, "out")
+	})
+}
+
+func TestRecursiveReadOnlyMounts(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		pod := func(name, mode string) {
+			s.Pod(name, "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+				box("c", "volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: "+mode+"}]", "print", end, "write /v/x y"))
+		}
+		pod("possible", "IfPossible")
+		s.contains("a write", s.Said("possible", "c", "/v/x"), "read-only file system")
+		pod("enabled", "Enabled")
+		if s.has("recursive read-only mounts") {
+			s.contains("a write", s.Said("enabled", "c", "/v/x"), "read-only file system")
+			return
+		}
+		p := s.Wait("enabled", "refused", func(p *corev1.Pod) bool {
+			w := status(p, "c").State.Waiting
+			return w != nil && strings.HasPrefix(w.Reason, "CreateContainer")
+		})
+		s.contains("the message", status(p, "c").State.Waiting.Message, "recursive")
+	})
+}
+
+func TestAVolumeThatBerthDoesNotKnowIsRefusedByName(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("image", "volumes: [{name: v, image: {reference: 'busybox:1.36'}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
+		if f := s.badFile("image"); f.Field != "spec.volumes[0].image" && !strings.Contains(f.Message, "spec.volumes[0].image") || !strings.Contains(f.Message, "not supported") {
+			t.Errorf("%+v", f)
+		}
+	})
+}

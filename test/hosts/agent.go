@@ -1,0 +1,270 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/yaml"
+)
+
+// AgentOptions say what berth is wanted. Only Binary and Host are needed: what
+// is empty lies below a directory that the host makes for the agent.
+type AgentOptions struct {
+	Binary      string // see BuildBerth
+	Host        *Host
+	Name        string // of the agent's directory; for a host with several. Default: agent
+	ManifestDir string
+	RootDir     string
+	StateDir    string
+	Socket      string
+	NodeName    string         // default: the host's name
+	Config      map[string]any // fields of KubeletConfiguration that win over the defaults here
+	Berth       map[string]any // fields of the second document, berth's own
+	ExtraArgs   []string
+	Env         []string // added to the process' environment
+	Detached    bool     // it lives on when this process ends
+}
+
+// Agent is a berth that runs, or ran, on a host.
+type Agent struct {
+	Host        *Host
+	ManifestDir string
+	RootDir     string
+	StateDir    string
+	Socket      string
+	LogsDir     string // of the pods
+	ConfigFile  string
+	Binary      string
+	Args        []string // of the program
+
+	env  []string
+	logf string
+	mu   sync.Mutex
+	proc *exited
+}
+
+// StartAgent writes the agent's configuration and starts it. It does not wait:
+// see WaitReady and Exited. The agent ends with its host at the latest.
+func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
+	if o.Name == "" {
+		o.Name = "agent"
+	}
+	dir := filepath.Join(o.Host.Dir, o.Name)
+	short := filepath.Join(o.Host.run(), o.Name) // a socket's path has to be short
+	or := func(s, other string) string {
+		if s != "" {
+			return s
+		}
+		return other
+	}
+	a := &Agent{
+		Host: o.Host, Binary: o.Binary,
+		ManifestDir: or(o.ManifestDir, filepath.Join(dir, "manifests")),
+		RootDir:     or(o.RootDir, filepath.Join(dir, "kubelet")),
+		StateDir:    or(o.StateDir, filepath.Join(dir, "state")),
+		Socket:      or(o.Socket, short+".sock"),
+		LogsDir:     filepath.Join(dir, "logs"),
+		ConfigFile:  filepath.Join(dir, "config.yaml"),
+		logf:        filepath.Join(dir, "berth.log"),
+		env:         o.Env,
+	}
+	for _, d := range []string{dir, a.ManifestDir, a.RootDir, a.StateDir, a.LogsDir} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.share(); err != nil {
+		return nil, err
+	}
+	if err := a.writeConfig(o); err != nil {
+		return nil, err
+	}
+	a.Args = append([]string{
+		"run", "--config", a.ConfigFile, "--root-dir", a.RootDir, "--state-dir", a.StateDir, "--socket", a.Socket,
+		"--container-runtime-endpoint", o.Host.Endpoint, "--pod-manifest-path", a.ManifestDir,
+		"--hostname-override", or(o.NodeName, o.Host.Name), "--node-ip", o.Host.Gateway.String(),
+		"--cert-dir", filepath.Join(dir, "pki"),
+	}, o.ExtraArgs...)
+	o.Host.mu.Lock()
+	o.Host.agents = append(o.Host.agents, a)
+	o.Host.mu.Unlock()
+	return a, a.Start(ctx)
+}
+
+// share makes the root directory a mount that propagates: on a machine whose
+// file systems are mounted private, volumes could not otherwise.
+func (a *Agent) share() error {
+	if err := unix.Mount(a.RootDir, a.RootDir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", a.RootDir, err)
+	}
+	if err := a.Host.Below(a.RootDir); err != nil {
+		return err
+	}
+	if err := unix.Mount("", a.RootDir, "", unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share %s: %w", a.RootDir, err)
+	}
+	return nil
+}
+
+func (a *Agent) writeConfig(o AgentOptions) error {
+	kubelet := map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"cgroupRoot": a.Host.CgroupRoot, "cgroupDriver": "cgroupfs", "podLogsDir": a.LogsDir,
+		"healthzPort": 0, "failSwapOn": false, "failCgroupV1": false,
+	}
+	maps.Copy(kubelet, o.Config)
+	own := map[string]any{
+		"apiVersion": "berth.dev/v1alpha1", "kind": "BerthConfiguration",
+		"cniConfDir": a.Host.ConfDir, "cniBinDirs": []string{a.Host.BinDir},
+	}
+	maps.Copy(own, o.Berth)
+	first, err := yaml.Marshal(kubelet)
+	if err != nil {
+		return err
+	}
+	second, err := yaml.Marshal(own)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(a.ConfigFile, append(append(first, "---\n"...), second...), 0o644)
+}
+
+// Start starts the agent again after it ended.
+func (a *Agent) Start(context.Context) error {
+	join, err := a.Host.joinScript()
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(a.logf, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command("/bin/sh", append([]string{"-c", join + `exec "$@"`, "sh", a.Binary}, a.Args...)...)
+	a.mu.Lock()
+	cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="), a.env...)
+	a.mu.Unlock()
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	proc, err := begin(cmd)
+	if err != nil {
+		return fmt.Errorf("start berth: %w", err)
+	}
+	a.mu.Lock()
+	a.proc = proc
+	a.mu.Unlock()
+	return nil
+}
+
+// SetEnv replaces what Env of the options added to the process' environment,
+// from the next Start on.
+func (a *Agent) SetEnv(env ...string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.env = env
+}
+
+func (a *Agent) process() *exited {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.proc
+}
+
+// Pid is the agent's process; 0: it never started.
+func (a *Agent) Pid() int {
+	if p := a.process(); p != nil {
+		return p.cmd.Process.Pid
+	}
+	return 0
+}
+
+// Exited is closed when the agent's process has ended.
+func (a *Agent) Exited() <-chan struct{} { return a.process().done }
+
+// Wait returns how the agent's process ended: nil for exit code 0.
+func (a *Agent) Wait(ctx context.Context) error {
+	p := a.process()
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the agent's end: %w", ctx.Err())
+	}
+}
+
+// Kill9 ends the agent as a crash would. Its pods go on.
+func (a *Agent) Kill9() error {
+	p := a.process()
+	if p == nil {
+		return nil
+	}
+	err := p.cmd.Process.Kill()
+	<-p.done
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Stop asks the agent to leave and waits until it has. Its pods go on. An exit
+// code other than 0 is an error.
+func (a *Agent) Stop(ctx context.Context) error {
+	if err := a.process().cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	if err := a.Wait(ctx); err != nil {
+		return fmt.Errorf("stop berth: %w\n%s", err, tail(a.logf))
+	}
+	return nil
+}
+
+// Restart stops the agent, starts it and waits until it answers.
+func (a *Agent) Restart(ctx context.Context) error {
+	if err := a.Stop(ctx); err != nil {
+		return err
+	}
+	if err := a.Start(ctx); err != nil {
+		return err
+	}
+	return a.WaitReady(ctx)
+}
+
+// WaitReady waits until the agent answers on its socket.
+func (a *Agent) WaitReady(ctx context.Context) error {
+	return WaitFor(ctx, "berth to answer on "+a.Socket, func() (bool, error) {
+		p := a.process()
+		select {
+		case <-p.done:
+			return false, fmt.Errorf("it ended: %v\n%s", p.err, tail(a.logf)) //nolint:errorlint // nil too
+		default:
+		}
+		c, err := net.Dial("unix", a.Socket)
+		if err != nil {
+			return false, nil //nolint:nilerr // not yet
+		}
+		return true, c.Close()
+	})
+}
+
+// Command is a call of the program's other commands on this agent's node.
+func (a *Agent) Command(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, a.Binary, append([]string{"--socket", a.Socket}, args...)...)
+}
+
+// Log is all that the agent has said, over all its starts.
+func (a *Agent) Log() string {
+	text, err := os.ReadFile(a.logf)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}

@@ -1,0 +1,156 @@
+package hosts
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Repo is the root of the checkout that this program runs in.
+func Repo() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module berth\n") {
+			return dir, nil
+		}
+	}
+	return "", errors.New("not below a checkout of berth: no go.mod with module berth above the working directory")
+}
+
+// cache is a folder in the checkout that git ignores.
+func cache(name string) (string, error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(repo, ".cache", name)
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+const containerdModule = "github.com/containerd/containerd/v2"
+
+// containerd2 returns a folder with containerd 2.x and its shim, built at most
+// once per version of the module file and of Go, whoever asks at the same time.
+func containerd2(ctx context.Context) (dir string, err error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	module := filepath.Join(repo, "test", "hosts", "containerd2")
+	sum := sha256.New()
+	for _, f := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(module, f))
+		if err != nil {
+			return "", err
+		}
+		sum.Write(text)
+	}
+	fmt.Fprint(sum, runtime.Version(), runtime.GOARCH, buildTags)
+	top, err := cache("containerd2")
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(top, hex.EncodeToString(sum.Sum(nil))[:16])
+	return dir, withLock(filepath.Join(top, "lock"), func() error {
+		if _, err := os.Stat(dir); err == nil {
+			return nil
+		}
+		tmp, err := os.MkdirTemp(top, "building-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(tmp)
+		if err := goBuild(ctx, module, "0", "-trimpath", "-tags", buildTags, "-ldflags", "-s -w", "-o", tmp+"/",
+			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2"); err != nil {
+			return fmt.Errorf("build containerd: %w", err)
+		}
+		if err := os.Chmod(tmp, 0o755); err != nil {
+			return err
+		}
+		return os.Rename(tmp, dir)
+	})
+}
+
+const buildTags = "no_btrfs no_aufs no_devmapper no_zfs"
+
+func goBuild(ctx context.Context, dir, cgo string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// BuildOptions say which berth is wanted.
+type BuildOptions struct {
+	Race bool
+	Tags []string
+}
+
+var built struct {
+	sync.Mutex
+	paths map[string]string
+}
+
+// BuildBerth builds cmd/berth, once per process and kind, and returns the path
+// of the program. Go's own cache makes the second process fast.
+func BuildBerth(ctx context.Context, o BuildOptions) (string, error) {
+	tags := strings.Join(slices.Sorted(slices.Values(o.Tags)), ",")
+	key := "berth"
+	if o.Race {
+		key += "-race"
+	}
+	if tags != "" {
+		key += "-" + strings.ReplaceAll(tags, ",", "-")
+	}
+	built.Lock()
+	defer built.Unlock()
+	if path, ok := built.paths[key]; ok {
+		return path, nil
+	}
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	dir, err := cache("berth")
+	if err != nil {
+		return "", err
+	}
+	tmp := filepath.Join(dir, fmt.Sprintf(".%s-%d", key, os.Getpid()))
+	defer os.Remove(tmp)
+	args := []string{"-trimpath", "-tags", tags, "-o", tmp, "./cmd/berth"}
+	cgo := "0"
+	if o.Race {
+		args, cgo = append([]string{"-race"}, args...), "1"
+	} else {
+		args = append([]string{"-ldflags", "-s -w"}, args...)
+	}
+	if err := goBuild(ctx, repo, cgo, args...); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, key)
+	// Whoever runs the old one goes on doing so: the name changes, not the file.
+	if err := os.Rename(tmp, path); err != nil {
+		return "", err
+	}
+	if built.paths == nil {
+		built.paths = map[string]string{}
+	}
+	built.paths[key] = path
+	return path, nil
+}

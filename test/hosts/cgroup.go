@@ -1,0 +1,249 @@
+package hosts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// hierarchies lists where cgroup file systems are mounted on this machine.
+func hierarchies() (v1, v2 []string, err error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		mount, kind, ok := strings.Cut(line, " - ")
+		if !ok {
+			continue
+		}
+		at := strings.Fields(mount)[4]
+		switch strings.Fields(kind)[0] {
+		case "cgroup":
+			v1 = append(v1, at)
+		case "cgroup2":
+			v2 = append(v2, at)
+		}
+	}
+	return v1, v2, nil
+}
+
+// makeCgroups makes the host's cgroup in every hierarchy with a child for its
+// own processes; the agent makes its pods' beside that.
+func (r *record) makeCgroups() error {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range append(slices.Clone(v1), v2...) {
+		top := filepath.Join(h, r.name())
+		for _, dir := range []string{top, filepath.Join(top, "runtime")} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			if err := seed(dir); err != nil {
+				return err
+			}
+		}
+	}
+	for _, h := range v2 {
+		text, err := os.ReadFile(filepath.Join(h, "cgroup.controllers"))
+		if err != nil {
+			return err
+		}
+		for _, dir := range []string{h, filepath.Join(h, r.name())} {
+			for c := range strings.FieldsSeq(string(text)) {
+				if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0o644); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// seed fills in what a new v1 cpuset lacks; without it no process may enter.
+func seed(dir string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		file := filepath.Join(dir, name)
+		have, err := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(have)) != "" {
+			continue // no cpuset hierarchy, or already set
+		}
+		above, err := os.ReadFile(filepath.Join(filepath.Dir(dir), name))
+		if err != nil {
+			continue // the root of cgroup v2 has none: inherited
+		}
+		if err := os.WriteFile(file, above, 0o644); err != nil {
+			return fmt.Errorf("seed %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+// joinScript is a shell prefix that puts the shell into the host's cgroup for
+// its own processes, so that all it becomes and starts is there from the start.
+func (r *record) joinScript() (string, error) {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, h := range append(v1, v2...) {
+		fmt.Fprintf(&b, "echo $$ > %q || exit 125\n", filepath.Join(h, r.name(), "runtime", "cgroup.procs"))
+	}
+	return b.String(), nil
+}
+
+// cgroupDirs lists all cgroups of the host, children before parents: its own
+// trees, and what containers were made with outside them.
+func (r *record) cgroupDirs() ([]string, error) {
+	v1, v2, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	tops := []string{r.name()}
+	for _, p := range r.strayCgroups() {
+		tops = append(tops, strings.TrimPrefix(p, "/"))
+	}
+	var out []string
+	for _, h := range append(v1, v2...) {
+		for _, top := range tops {
+			_ = filepath.WalkDir(filepath.Join(h, top), func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					out = append(out, path)
+				}
+				return nil // what vanishes while we look is gone
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })
+	return slices.Compact(out), nil
+}
+
+// pidsIn lists the processes in cgroups.
+func pidsIn(dirs []string) []int {
+	var pids []int
+	for _, dir := range dirs {
+		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for f := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid > 1 {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}
+
+// thaw lets frozen processes run, or they could not die. Each hierarchy has one
+// of the files, or none.
+func thaw(dirs []string) {
+	for _, dir := range dirs {
+		_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0o644)
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("0"), 0o644)
+	}
+}
+
+// killAll ends every process of the host and waits until they are gone.
+func (r *record) killAll(bound time.Duration) error {
+	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		dirs, err := r.cgroupDirs()
+		if err != nil {
+			return err
+		}
+		pids := append(pidsIn(dirs), r.servants()...)
+		if len(pids) == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("processes %v survive SIGKILL", pids)
+		}
+		thaw(dirs)
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+// servants lists the processes that name the host's socket or configuration as
+// an argument: its containerd and its shims, wherever they are.
+func (r *record) servants() []int {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	var pids []int
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil || !slices.ContainsFunc(strings.Split(string(text), "\x00"), func(arg string) bool {
+			return arg == r.socket() || arg == r.configFile()
+		}) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// removeCgroups removes the host's cgroups. A killed process leaves its cgroup a
+// moment after it is no longer listed, so busy ones are tried again.
+func (r *record) removeCgroups(bound time.Duration) error {
+	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		dirs, err := r.cgroupDirs()
+		if err != nil {
+			return err
+		}
+		if len(dirs) == 0 {
+			return nil
+		}
+		var failed error
+		for _, dir := range dirs {
+			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				failed = errors.Join(failed, err)
+			}
+		}
+		if failed == nil {
+			continue // look once more
+		}
+		if time.Now().After(end) {
+			return failed
+		}
+	}
+}
+
+// strayCgroups lists the cgroups of containers that were made outside the host's
+// own: those of a sandbox whose configuration names no parent.
+func (r *record) strayCgroups() []string {
+	bundles, _ := filepath.Glob(filepath.Join(r.state(), "io.containerd.runtime.v2.task", "*", "*", "config.json"))
+	var out []string
+	for _, f := range bundles {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		var spec specs.Spec
+		if json.Unmarshal(text, &spec) != nil || spec.Linux == nil {
+			continue
+		}
+		// One that is the host's own is found anyway, and a path without a
+		// container of its own at the end is somebody else's.
+		p := filepath.Clean("/" + spec.Linux.CgroupsPath)
+		if filepath.Base(p) == filepath.Base(filepath.Dir(f)) && !strings.HasPrefix(p, "/"+r.name()+"/") {
+			out = append(out, p)
+		}
+	}
+	return out
+}

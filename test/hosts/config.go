@@ -1,0 +1,122 @@
+package hosts
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Version is a kind of containerd.
+type Version string
+
+const (
+	Version16 Version = "1.6" // Debian's
+	Version2  Version = "2.x" // built from the module in containerd2/
+)
+
+// Versions are all kinds that the project is tested with.
+func Versions() []Version { return []Version{Version16, Version2} }
+
+const cniBinDir = "/usr/lib/cni"
+
+func (r *record) configFile() string { return filepath.Join(r.run(), "config.toml") }
+func (r *record) certsDir() string   { return filepath.Join(r.Dir, "certs.d") }
+
+// config is containerd's configuration. Whatever it would write outside the
+// host's directories by default is put inside them.
+func (r *record) config() string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	cri := `plugins."io.containerd.grpc.v1.cri"`
+	images := cri
+	if r.Version == Version16 {
+		line("version = 2")
+	} else {
+		line("version = 3")
+		cri, images = `plugins."io.containerd.cri.v1.runtime"`, `plugins."io.containerd.cri.v1.images"`
+	}
+	line("root = %q\nstate = %q\ntemp = %q", r.root(), r.state(), filepath.Join(r.run(), "tmp"))
+	line("disabled_plugins = [%s]", `"io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", `+
+		`"io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs", `+
+		`"io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"`)
+	line("[grpc]\naddress = %q", r.socket())
+	line("[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q", filepath.Join(r.Dir, "opt"))
+	line("[%s]\nrestrict_oom_score_adj = true\nnetns_mounts_under_state_dir = true", cri)
+	if r.Version == Version2 {
+		// Nobody asks this containerd for usage: berth reads cgroup files. By
+		// default it reads them all once a second, 4 % of a core for 50 pods.
+		line("stats_collect_period = \"1m\"")
+	}
+	bin := fmt.Sprintf("bin_dir = %q", cniBinDir)
+	if r.Version == Version16 {
+		line("sandbox_image = %q", r.Sandbox)
+	} else {
+		bin = fmt.Sprintf("bin_dirs = [%q]\nuse_internal_loopback = true", cniBinDir)
+		line("[%s.pinned_images]\nsandbox = %q", images, r.Sandbox)
+		// Its default holds for all images together: three pulls that stand still
+		// would keep all others from being made.
+		line("[plugins.\"io.containerd.transfer.v1.local\"]\nmax_concurrent_downloads = 32")
+		line("[plugins.\"io.containerd.shim.v1.manager\"]\nsocket_dir = %q", r.shimSockets())
+	}
+	line("[%s.cni]\n%s\nconf_dir = %q", cri, bin, r.confDir())
+	line("[%s.registry]\nconfig_path = %q", images, r.certsDir())
+	line("[%s.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"", cri)
+	line("[%s.containerd.runtimes.runc.options]\nRoot = %q", cri, filepath.Join(r.run(), "runc"))
+	return b.String()
+}
+
+// conflist is the host's network: a bridge of its own, addresses of its own
+// range kept in its own directory, host ports.
+func (r *record) conflist() ([]byte, error) {
+	return json.MarshalIndent(map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       r.network(),
+		"plugins": []any{
+			map[string]any{
+				"type": "bridge", "bridge": r.bridge(), "isGateway": true, "ipMasq": true, "hairpinMode": true,
+				"ipam": map[string]any{
+					"type": "host-local", "dataDir": r.addresses(),
+					"ranges": []any{[]any{map[string]any{"subnet": r.PodCIDR.String(), "gateway": r.gateway().String()}}},
+					"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
+				},
+			},
+			map[string]any{"type": "portmap", "capabilities": map[string]bool{"portMappings": true}},
+		},
+	}, "", "  ")
+}
+
+func (r *record) conflistFile() string { return filepath.Join(r.confDir(), "10-berth-host.conflist") }
+
+// WriteCNI puts the host's network configuration in place.
+func (h *Host) WriteCNI() error {
+	text, err := h.conflist()
+	if err != nil {
+		return err
+	}
+	// In the same directory: containerd 1.6 overlooks a file that is moved in
+	// from elsewhere, but not one that changes its name.
+	tmp := h.conflistFile() + ".tmp"
+	if err := os.WriteFile(tmp, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, h.conflistFile())
+}
+
+// RemoveCNI takes the host's network configuration away: no new sandbox gets a
+// network, those that run keep theirs.
+func (h *Host) RemoveCNI() error { return os.Remove(h.conflistFile()) }
+
+// SetRegistry has containerd pull the images of a registry's host as a hosts.toml
+// says. It holds for the next pull.
+func (h *Host) SetRegistry(host, hostsToml string) error {
+	dir := filepath.Join(h.certsDir(), host)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hostsToml), 0o644)
+}
+
+// CertsDir is the directory of registries' hosts.toml files: HOST/hosts.toml.
+func (h *Host) CertsDir() string { return h.certsDir() }

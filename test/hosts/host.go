@@ -1,0 +1,336 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/images"
+)
+
+// Options say what host is wanted. The zero value is one with Debian's
+// containerd and no network.
+type Options struct {
+	Version Version
+	// Dir is for what grows: images, containers, logs. Empty: a new directory.
+	// It is empty again after Stop, and gone if it was new.
+	Dir string
+	// Images are archives to import. The pause image is always there.
+	Images []string
+	// CNI puts the network configuration in place; else WriteCNI does it later.
+	CNI bool
+	// PodCIDR instead of the one that goes with the host's number. IPv4.
+	PodCIDR netip.Prefix
+	// Registries has a hosts.toml for the host name of each registry.
+	Registries map[string]string
+	// Detached hosts outlive the process that made them: see Open.
+	Detached bool
+}
+
+// Host is a private containerd with its network.
+type Host struct {
+	*slot
+	Name       string
+	Version    Version
+	Dir        string
+	Socket     string // containerd's, a path
+	Endpoint   string // the same as a unix:// address
+	ConfDir    string // CNI configuration
+	BinDir     string // CNI plugins
+	CgroupRoot string // for the agent's cgroupRoot, or the parent of sandboxes made by hand
+	PodCIDR    netip.Prefix
+	Bridge     string
+	Gateway    netip.Addr // an address of the machine that is not loopback
+	Runtime    runtimeapi.RuntimeServiceClient
+	Image      runtimeapi.ImageServiceClient
+
+	conn   *grpc.ClientConn
+	mu     sync.Mutex
+	served *exited // the running containerd; nil: none, or not started by this process
+	agents []*Agent
+
+	remains *[]string // what was left when it was stopped; nil: it was not
+}
+
+// exited is a child process that somebody waits for.
+type exited struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // after done
+}
+
+// Start makes a host and waits until its runtime is ready. When it fails,
+// nothing remains.
+func Start(ctx context.Context, o Options) (*Host, error) {
+	if o.Version == "" {
+		o.Version = Version16
+	}
+	s, err := claim()
+	if err != nil {
+		return nil, fmt.Errorf("start a host: %w", err)
+	}
+	h := &Host{slot: s}
+	if err := h.start(ctx, o); err != nil {
+		err = fmt.Errorf("start %s with containerd %s: %w", s.name(), o.Version, err)
+		return nil, errors.Join(err, h.Stop())
+	}
+	return h, nil
+}
+
+func (h *Host) start(ctx context.Context, o Options) (err error) {
+	r := &h.slot.record
+	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached
+	r.Sandbox = images.PauseRef
+	if !r.PodCIDR.IsValid() {
+		r.PodCIDR = r.podRange()
+	}
+	if r.Dir == "" {
+		r.OwnDir = true
+		if r.Dir, err = os.MkdirTemp("", r.name()+"-"); err != nil {
+			return err
+		}
+	}
+	if err := h.write(); err != nil {
+		return err
+	}
+	if r.Detached && h.lock != nil { // from now on the record alone holds the slot
+		os.Remove(slotLock(r.Number))
+		h.lock.Close()
+		h.lock = nil
+	}
+	if err := h.fill(); err != nil {
+		return err
+	}
+	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(), r.addresses(), r.certsDir()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	for host, toml := range o.Registries {
+		if err := h.SetRegistry(host, toml); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.WriteFile(r.configFile(), []byte(r.config()), 0o600), r.makeCgroups(), r.makeBridge()); err != nil {
+		return err
+	}
+	if o.CNI {
+		if err := h.WriteCNI(); err != nil {
+			return err
+		}
+	}
+	if err := h.Restart(ctx); err != nil {
+		return err
+	}
+	dir, err := images.CacheDir()
+	if err != nil {
+		return err
+	}
+	pause, err := images.Pause(ctx, dir)
+	if err != nil {
+		return err
+	}
+	return h.Import(ctx, append([]string{pause.Path}, o.Images...)...)
+}
+
+// fill sets what follows from the record.
+func (h *Host) fill() (err error) {
+	r := &h.slot.record
+	h.Name, h.Version, h.Dir, h.Socket, h.Endpoint = r.name(), r.Version, r.Dir, r.socket(), "unix://"+r.socket()
+	h.ConfDir, h.BinDir, h.CgroupRoot = r.confDir(), cniBinDir, "/"+r.name()
+	h.PodCIDR, h.Bridge, h.Gateway = r.PodCIDR, r.bridge(), r.gateway()
+	h.conn, err = grpc.NewClient(h.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	h.Runtime, h.Image = runtimeapi.NewRuntimeServiceClient(h.conn), runtimeapi.NewImageServiceClient(h.conn)
+	return nil
+}
+
+// Open returns the detached hosts of this machine.
+func Open() ([]*Host, error) {
+	all, err := records()
+	if err != nil {
+		return nil, err
+	}
+	var out []*Host
+	for _, r := range all {
+		if !r.Detached {
+			continue
+		}
+		h := &Host{slot: &slot{record: *r}}
+		if err := h.fill(); err != nil {
+			return nil, err
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+// Below makes mounts under a directory the host's: Stop unmounts them and
+// Leftovers names them. StartAgent does so for the agent's directories.
+func (h *Host) Below(dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.slot.Below = append(h.slot.Below, dir)
+	return h.write()
+}
+
+// Kill ends containerd with SIGKILL; shims and containers go on.
+func (h *Host) Kill() error {
+	h.mu.Lock()
+	served := h.served
+	h.served = nil
+	h.mu.Unlock()
+	if served == nil {
+		return nil
+	}
+	err := served.cmd.Process.Kill()
+	<-served.done
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Pid is containerd's process; 0: it does not run, or another process started it.
+func (h *Host) Pid() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.served == nil {
+		return 0
+	}
+	return h.served.cmd.Process.Pid
+}
+
+// Restart kills containerd, if it runs, starts it and waits until it is ready.
+func (h *Host) Restart(ctx context.Context) error {
+	if err := h.Kill(); err != nil {
+		return err
+	}
+	program, path := "/usr/bin/containerd", "/usr/bin"
+	if h.Version == Version2 {
+		dir, err := containerd2(ctx)
+		if err != nil {
+			return err
+		}
+		program, path = filepath.Join(dir, "containerd"), dir
+	}
+	join, err := h.joinScript()
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(h.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command("/bin/sh", "-c", join+`exec "$@"`, "sh", program, "--config", h.configFile())
+	cmd.Env = append(os.Environ(), "PATH="+path+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET=")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	served, err := begin(cmd)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.served = served
+	h.mu.Unlock()
+	return h.ready(ctx, served)
+}
+
+// begin starts a process; its waiter ends with it.
+func begin(cmd *exec.Cmd) (*exited, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	e := &exited{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		e.err = cmd.Wait()
+		close(e.done)
+	}()
+	return e, nil
+}
+
+// ready waits until the runtime says that it is; the network is another matter.
+func (h *Host) ready(ctx context.Context, served *exited) error {
+	var last error
+	err := WaitFor(ctx, "containerd", func() (bool, error) {
+		select {
+		case <-served.done:
+			return false, fmt.Errorf("it ended: %v\n%s", served.err, tail(h.log())) //nolint:errorlint // nil too
+		default:
+		}
+		one, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		st, err := h.Runtime.Status(one, &runtimeapi.StatusRequest{})
+		if last = err; err != nil {
+			h.conn.ResetConnectBackoff()
+			return false, nil
+		}
+		for _, c := range st.Status.Conditions {
+			if c.Type == runtimeapi.RuntimeReady && c.Status {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil && last != nil {
+		err = fmt.Errorf("%w (%w)\n%s", err, last, tail(h.log()))
+	}
+	return err
+}
+
+// Log is the end of what containerd has said.
+func (h *Host) Log() string { return tail(h.log()) }
+
+func tail(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	if cut := len(text) - 8<<10; cut > 0 {
+		text = text[cut:]
+	}
+	return string(text)
+}
+
+var unpacking = regexp.MustCompile(`(?m)^unpacking (\S+) \(`)
+
+// Import brings image archives onto the host and waits until the runtime's CRI
+// side knows them.
+func (h *Host) Import(ctx context.Context, archives ...string) error {
+	for _, a := range archives {
+		cmd := exec.CommandContext(ctx, "ctr", "-a", h.Socket, "-n", "k8s.io", "images", "import", a)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("import %s: %w: %s", a, err, strings.TrimSpace(string(out)))
+		}
+		for _, m := range unpacking.FindAllStringSubmatch(string(out), -1) {
+			if err := h.waitImage(ctx, m[1]); err != nil {
+				return fmt.Errorf("import %s: %w", a, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *Host) waitImage(ctx context.Context, ref string) error {
+	return WaitFor(ctx, "image "+ref, func() (bool, error) {
+		st, err := h.Image.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
+		return err == nil && st.Image != nil, err
+	})
+}

@@ -1,0 +1,312 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/images"
+)
+
+// testbox is the path of the test program's image.
+func testbox(t *testing.T) string {
+	t.Helper()
+	dir, err := images.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := images.Testbox(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Path
+}
+
+// start makes a host that is gone at the end of the test, and proves it.
+func start(t *testing.T, o Options) *Host {
+	t.Helper()
+	h, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stopped(t, h) })
+	return h
+}
+
+func stopped(t *testing.T, h *Host) {
+	t.Helper()
+	if t.Failed() {
+		t.Logf("containerd says:\n%s", h.Log())
+	}
+	if err := h.Stop(); err != nil {
+		t.Error(err)
+	}
+	if left := h.Leftovers(); len(left) > 0 {
+		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// pod is a sandbox with one container, made by bare CRI calls.
+type pod struct {
+	config  *runtimeapi.PodSandboxConfig
+	sandbox string
+	ip      string
+}
+
+func runPod(t *testing.T, h *Host, name string, hostPort int32) *pod {
+	t.Helper()
+	p := &pod{config: &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "default", Uid: name},
+		LogDirectory: t.TempDir(),
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: h.CgroupRoot + "/kubepods/pod" + name},
+	}}
+	if hostPort != 0 {
+		p.config.PortMappings = []*runtimeapi.PortMapping{{ContainerPort: 8080, HostPort: hostPort}}
+	}
+	sb, err := h.Runtime.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: p.config})
+	if err != nil {
+		t.Fatalf("run sandbox: %v", err)
+	}
+	p.sandbox = sb.PodSandboxId
+	st, err := h.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.sandbox})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ip = st.Status.GetNetwork().GetIp()
+	c, err := h.Runtime.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: p.sandbox, SandboxConfig: p.config,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "web"},
+			Image:    &runtimeapi.ImageSpec{Image: images.TestboxRef},
+			Args:     []string{"serve", "8080"},
+			LogPath:  "web.log",
+			Linux:    &runtimeapi.LinuxContainerConfig{},
+		},
+	})
+	if err != nil {
+		t.Fatalf("create container: %v", err)
+	}
+	if _, err := h.Runtime.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+		t.Fatalf("start container: %v", err)
+	}
+	return p
+}
+
+// answers asks a web server until it answers.
+func answers(t *testing.T, address string) {
+	t.Helper()
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	err := WaitFor(t.Context(), "an answer from "+address, func() (bool, error) {
+		r, err := client.Get("http://" + address + "/")
+		if err != nil {
+			return false, nil
+		}
+		defer r.Body.Close()
+		_, err = io.Copy(io.Discard, r.Body)
+		return r.StatusCode == 200, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBothContainerdsRunPodsAndLeaveNothing(t *testing.T) {
+	t.Parallel()
+	for _, v := range Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			h := start(t, Options{Version: v, CNI: true, Images: []string{testbox(t)}})
+			version, err := h.Runtime.Version(t.Context(), &runtimeapi.VersionRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if major := map[Version]string{Version16: "1.6.", Version2: "2."}[v]; !strings.HasPrefix(strings.TrimPrefix(version.RuntimeVersion, "v"), major) {
+				t.Errorf("containerd is %s, want %s", version.RuntimeVersion, major)
+			}
+			if left := h.PodLeftovers(); len(left) > 0 {
+				t.Errorf("a host without pods has %v", left)
+			}
+			hostPort := 20000 + int32(h.Number)*10
+			p := runPod(t, h, "web", hostPort)
+			if ip := net.ParseIP(p.ip); ip == nil || !strings.HasPrefix(p.ip, strings.TrimSuffix(h.PodCIDR.Masked().Addr().String(), "0")) {
+				t.Errorf("address %q is not of %s", p.ip, h.PodCIDR)
+			}
+			answers(t, p.ip+":8080")
+			answers(t, h.Gateway.String()+":"+strconv.Itoa(int(hostPort)))
+
+			if err := h.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			answers(t, p.ip+":8080")
+			if err := h.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			answers(t, p.ip+":8080")
+			kinds := map[string]bool{}
+			for _, l := range h.PodLeftovers() {
+				kinds[strings.Fields(l)[0]] = true
+			}
+			for _, want := range []string{"process", "mount", "rule", "address", "cgroup", "link"} {
+				if !kinds[want] {
+					t.Errorf("PodLeftovers overlooks the running pod's %s", want)
+				}
+			}
+			if v == Version2 {
+				return // Stop has to cope with a pod that runs
+			}
+			if _, err := h.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.sandbox}); err != nil {
+				t.Fatal(err)
+			}
+			// The pod's own cgroup is its agent's business: here it is ours.
+			dirs, _ := h.cgroupDirs()
+			for _, d := range dirs {
+				if filepath.Base(d) == "podweb" {
+					os.Remove(d)
+				}
+			}
+			if err := WaitFor(t.Context(), "the pod to be gone", func() (bool, error) { return len(h.PodLeftovers()) == 0, nil }); err != nil {
+				t.Errorf("%v: %v", err, h.PodLeftovers())
+			}
+		})
+	}
+}
+
+func TestWithoutCNITheNetworkIsNotReady(t *testing.T) {
+	t.Parallel()
+	h := start(t, Options{})
+	ready := func() bool {
+		st, err := h.Runtime.Status(t.Context(), &runtimeapi.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(st.Status.Conditions, func(c *runtimeapi.RuntimeCondition) bool {
+			return c.Type == runtimeapi.NetworkReady && c.Status
+		})
+	}
+	if ready() {
+		t.Error("the network is ready without a configuration")
+	}
+	if err := h.WriteCNI(); err != nil {
+		t.Fatal(err)
+	}
+	if err := WaitFor(t.Context(), "the network", func() (bool, error) { return ready(), nil }); err != nil {
+		t.Error(err)
+	}
+	if err := h.RemoveCNI(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSweepTakesAwayWhatADeadProcessLeft runs this test program as a process
+// that makes a host with a pod and dies.
+func TestSweepTakesAwayWhatADeadProcessLeft(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperThatDies$", "-test.count=1")
+	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir)
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "about to die") {
+		t.Fatalf("the other process: %v\n%s", err, out)
+	}
+	// It may have been swept by a test beside this one already.
+	if err := Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	number, err := os.ReadFile(filepath.Join(dir, "number"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(string(number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &Host{slot: &slot{record: record{Number: n, Owner: cmd.Process.Pid, Dir: filepath.Join(dir, "host")}}}
+	if r, err := readRecord(n); err == nil && r.Owner == cmd.Process.Pid {
+		t.Error("its slot is still taken")
+	}
+	if left, err := os.ReadDir(h.record.Dir); err != nil || len(left) > 0 {
+		t.Errorf("files remain: %v %v", left, err)
+	}
+	if m := h.mounts(); len(m) > 0 && !reused(&h.record) {
+		t.Errorf("mounts remain: %v", m)
+	}
+}
+
+func TestHelperThatDies(t *testing.T) {
+	dir := os.Getenv("HOSTS_TEST_DIE_IN")
+	if dir == "" {
+		return // it is a program for the test above
+	}
+	if err := os.Mkdir(filepath.Join(dir, "host"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Start(context.Background(), Options{CNI: true, Dir: filepath.Join(dir, "host"), Images: []string{testbox(t)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runPod(t, h, "orphan", 0)
+	if err := os.WriteFile(filepath.Join(dir, "number"), []byte(strconv.Itoa(h.Number)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("about to die")
+	os.Exit(3)
+}
+
+func TestADetachedHostIsLeftAloneUntilItIsOpened(t *testing.T) {
+	t.Parallel()
+	h, err := Start(t.Context(), Options{Detached: true, CNI: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopped(t, h)
+	if err := Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.WriteCNI(); err != nil {
+		t.Errorf("the sweep took it away: %v", err)
+	}
+	all, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(all, func(o *Host) bool { return o.Name == h.Name })
+	if at < 0 {
+		t.Fatal("it cannot be opened")
+	}
+	if _, err := all[at].Runtime.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil {
+		t.Error(err)
+	}
+	if err := all[at].Stop(); err != nil {
+		t.Error(err)
+	}
+	if left := all[at].Leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestWaitForSaysWhatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	asked := 0
+	err := WaitFor(ctx, "the moon", func() (bool, error) { asked++; return false, nil })
+	if err == nil || !strings.Contains(err.Error(), "wait for the moon: still not after") || asked < 2 {
+		t.Errorf("after %d questions: %v", asked, err)
+	}
+	err = WaitFor(ctx, "the sun", func() (bool, error) { return false, os.ErrPermission })
+	if err == nil || err.Error() != "wait for the sun: permission denied" {
+		t.Error(err)
+	}
+}

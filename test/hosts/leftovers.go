@@ -1,0 +1,120 @@
+package hosts
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Leftovers names what remains of a stopped host: processes, mounts, network
+// namespaces, links, rules, cgroups, addresses, files. Empty is as it should be.
+//
+// It is looked at by Stop, before the host's number is given back: what bears
+// that number later may be another host's.
+func (h *Host) Leftovers() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.remains != nil {
+		return *h.remains
+	}
+	return h.leftovers()
+}
+
+func (h *Host) leftovers() []string {
+	r := &h.slot.record
+	out := h.ofPods()
+	for _, pid := range r.servants() {
+		out = append(out, "process "+describe(pid))
+	}
+	for _, l := range r.links() {
+		out = append(out, "link "+l)
+	}
+	dirs, err := r.cgroupDirs()
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	for _, d := range dirs {
+		out = append(out, "cgroup "+d)
+	}
+	for _, f := range []string{r.root(), filepath.Join(r.Dir, "cni")} {
+		if _, err := os.Lstat(f); err == nil {
+			out = append(out, "file "+f)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// PodLeftovers names what remains of pods on a host that runs: shims, processes,
+// mounts, network namespaces, ports of the bridge, rules, addresses, and cgroups
+// of pods. It is empty when the host has no pod.
+func (h *Host) PodLeftovers() []string {
+	r := &h.slot.record
+	out := h.ofPods()
+	dirs, err := r.cgroupDirs()
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	for _, d := range dirs {
+		if name := filepath.Base(d); strings.HasPrefix(name, "pod") || strings.Contains(name, "-pod") || len(name) == 64 {
+			out = append(out, "cgroup "+d)
+		}
+	}
+	for _, l := range r.links() {
+		if l != r.bridge() {
+			out = append(out, "link "+l)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// ofPods names what only pods bring about.
+func (h *Host) ofPods() []string {
+	r := &h.slot.record
+	var out []string
+	dirs, _ := r.cgroupDirs()
+	h.mu.Lock()
+	own := make(map[int]bool, len(h.agents)+1)
+	for _, a := range h.agents {
+		own[a.Pid()] = true
+	}
+	if h.served != nil {
+		own[h.served.cmd.Process.Pid] = true
+	}
+	h.mu.Unlock()
+	for _, pid := range pidsIn(dirs) {
+		if !own[pid] {
+			out = append(out, "process "+describe(pid))
+		}
+	}
+	for _, m := range r.mounts() {
+		if !slices.Contains(r.Below, m) { // the agent's own directory is a mount
+			out = append(out, "mount "+m)
+		}
+	}
+	rules, _ := r.rules()
+	for _, rule := range rules {
+		out = append(out, "rule "+rule)
+	}
+	for _, a := range r.addressesInUse() {
+		out = append(out, "address "+a)
+	}
+	for _, f := range append(r.cniCache(), r.strayShimSockets()...) {
+		out = append(out, "file "+f)
+	}
+	return out
+}
+
+// reused reports whether the slot of a stopped host is somebody else's by now.
+func reused(r *record) bool {
+	now, err := readRecord(r.Number)
+	return err == nil && (now.Owner != r.Owner || now.Dir != r.Dir)
+}
+
+func describe(pid int) string {
+	text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	return strconv.Itoa(pid) + " " + strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " "))
+}

@@ -1,0 +1,143 @@
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const endBound = 20 * time.Second
+
+// Stop takes the host away with all that ran on it. It may be called twice.
+func (h *Host) Stop() error {
+	h.mu.Lock()
+	agents := slices.Clone(h.agents)
+	h.mu.Unlock()
+	var errs error
+	for _, a := range agents {
+		errs = errors.Join(errs, a.Kill9())
+	}
+	errs = errors.Join(errs, h.Kill())
+	if h.conn != nil {
+		h.conn.Close()
+	}
+	return errors.Join(errs, h.takeAway())
+}
+
+// takeAway needs nothing but the record: it ends what is left of the host's
+// processes and removes what they made.
+func (h *Host) takeAway() error {
+	r := &h.slot.record
+	if r.Dir == "" { // it never got further than its number
+		return h.release()
+	}
+	if err := r.killAll(endBound); err != nil {
+		return err
+	}
+	sockets := r.strayShimSockets()
+	errs := errors.Join(r.unmountAll(), r.removeLinks(), r.removeRules(), r.removeCgroups(endBound))
+	for _, f := range append(sockets, r.cniCache()...) {
+		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = errors.Join(errs, err)
+		}
+	}
+	if len(r.mounts()) > 0 { // never delete through a mount
+		return errors.Join(errs, fmt.Errorf("still mounted: %v", r.mounts()))
+	}
+	errs = errors.Join(errs, r.removeDir())
+	if errs != nil {
+		return errs
+	}
+	remains := h.leftovers()
+	h.mu.Lock()
+	h.remains = &remains
+	h.mu.Unlock()
+	return h.release()
+}
+
+// removeDir removes what the host made in its directory, and the directory if
+// it was made for it.
+func (r *record) removeDir() error {
+	if r.OwnDir {
+		return os.RemoveAll(r.Dir)
+	}
+	var errs error
+	for _, name := range []string{"root", "cni", "opt", "certs.d", "containerd.log"} {
+		errs = errors.Join(errs, os.RemoveAll(filepath.Join(r.Dir, name)))
+	}
+	return errs
+}
+
+// mounts lists what is mounted below the host's directories, the innermost
+// first.
+func (r *record) mounts() []string {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		at := unescape(strings.Fields(line)[4])
+		if slices.ContainsFunc(r.mountRoots(), func(dir string) bool { return dir != "" && (at == dir || strings.HasPrefix(at, dir+"/")) }) {
+			out = append(out, at)
+		}
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// unescape turns the kernel's octal escapes of a path back.
+func unescape(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+func (r *record) unmountAll() error {
+	var errs error
+	for range 100 { // one mount may hide another at the same place
+		all := r.mounts()
+		if len(all) == 0 {
+			return nil
+		}
+		errs = nil
+		for _, at := range all {
+			if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+				errs = errors.Join(errs, fmt.Errorf("unmount %s: %w", at, err))
+			}
+		}
+		if errs != nil {
+			return errs
+		}
+	}
+	return fmt.Errorf("mounts come back: %v", r.mounts())
+}
+
+// strayShimSockets lists the sockets that shims of containerd 1.6 put into a
+// directory that all containerds of a machine share.
+func (r *record) strayShimSockets() []string {
+	files, _ := filepath.Glob(filepath.Join(r.state(), "io.containerd.runtime.v2.task", "*", "*", "address"))
+	var out []string
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if path, ok := strings.CutPrefix(strings.TrimSpace(string(text)), "unix://"); err == nil && ok && strings.HasPrefix(path, "/run/containerd/s/") {
+			out = append(out, path)
+		}
+	}
+	return slices.DeleteFunc(out, func(f string) bool { _, err := os.Lstat(f); return err != nil })
+}
+
+// removeSharedCgroups removes the parent that containerd makes for containers
+// whose sandbox names none. It stays while it holds anybody's.
+func removeSharedCgroups() error {
+	v1, v2, err := hierarchies()
+	for _, h := range append(v1, v2...) {
+		os.Remove(filepath.Join(h, "k8s.io"))
+	}
+	return err
+}

@@ -1,0 +1,40 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	pollEvery = 20 * time.Millisecond
+	waitBound = time.Minute // for a ctx that has no deadline
+)
+
+// WaitFor asks cond again and again until it says true. It fails with what was
+// waited for when cond fails, when ctx ends, and after a minute if ctx has no
+// deadline. An error that may pass belongs into cond as (false, nil).
+func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error {
+	if _, bound := ctx.Deadline(); !bound {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, waitBound)
+		defer cancel()
+	}
+	began := time.Now()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		ok, err := cond()
+		if err != nil {
+			return fmt.Errorf("wait for %s: %w", what, err)
+		}
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: still not after %s: %w", what, time.Since(began).Round(time.Millisecond), context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}

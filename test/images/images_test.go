@@ -1,0 +1,292 @@
+package images
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+func TestTheSameInputsGiveTheSameBytes(t *testing.T) {
+	t.Parallel()
+	var archives [2][]byte
+	for i := range archives {
+		a, err := Busybox(t.Context(), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if archives[i], err = os.ReadFile(a.Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("two archives made from the same busybox differ")
+	}
+}
+
+func TestAnArchiveIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	made := 0
+	r := busybox("docker.io/library/once:1")
+	inner := r.make
+	r.make = func(ctx context.Context, work string) (v1.Image, error) {
+		made++
+		return inner(ctx, work)
+	}
+	for range 3 {
+		if _, err := r.get(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made != 1 {
+		t.Errorf("made %d times, want once", made)
+	}
+}
+
+func TestAFailedRecipeLeavesNoArchive(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := busybox("docker.io/library/broken:1")
+	r.make = func(context.Context, string) (v1.Image, error) { return nil, errors.New("no space") }
+	if _, err := r.get(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "docker.io/library/broken:1") {
+		t.Errorf("error %v does not name the image", err)
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "*.tar"))
+	hidden, _ := filepath.Glob(filepath.Join(dir, ".*"))
+	if len(left)+len(hidden) != 0 {
+		t.Errorf("left behind: %v %v", left, hidden)
+	}
+}
+
+// contents lists the paths of an image's root file system with link targets.
+func contents(t *testing.T, a Archive) map[string]string {
+	t.Helper()
+	img, err := Load(a.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blobs, err := blobsOf(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range blobs {
+		if sum := sha256.Sum256(b.data); hex.EncodeToString(sum[:]) != b.hash.Hex {
+			t.Errorf("%s: the content of blob %s is another", a.Ref, b.hash)
+		}
+	}
+	files := map[string]string{}
+	rc := mutate.Extract(img)
+	defer rc.Close()
+	for r := tar.NewReader(rc); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["/"+strings.TrimSuffix(h.Name, "/")] = h.Linkname
+	}
+}
+
+func TestAllImagesAreCompleteAndValid(t *testing.T) {
+	t.Parallel()
+	dir, err := CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := All(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]string{
+		PauseRef:   {"/pause"},
+		BusyboxRef: {"/bin/busybox", "/bin/sh", "/tmp", "/etc/passwd"},
+		BashRef:    {"/bin/bash", "/bin/sleep", "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"},
+		TestboxRef: {"/bin/testbox", "/etc/passwd"},
+		NginxRef:   {"/usr/sbin/nginx", "/usr/share/nginx/html/index.html", "/etc/nginx/mime.types", "/var/lib/nginx", "/bin/sh"},
+		StressRef:  {"/usr/bin/stress", "/bin/bash"},
+	}
+	for _, a := range all {
+		if want[a.Ref] == nil {
+			continue // the same under another name
+		}
+		files := contents(t, a)
+		for _, f := range want[a.Ref] {
+			if _, ok := files[f]; !ok {
+				t.Errorf("%s has no %s", a.Ref, f)
+			}
+		}
+		delete(want, a.Ref)
+	}
+	if len(want) != 0 {
+		t.Errorf("not made: %v", want)
+	}
+	began := time.Now()
+	if _, err := All(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("a second time took %s, want under a second", took)
+	}
+}
+
+func pushed(t *testing.T, o RegistryOptions) *Registry {
+	t.Helper()
+	r, err := NewRegistry(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	a, err := Busybox(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Push(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func get(ctx context.Context, r *Registry, path, user, password string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.Addr+path, nil)
+	if err != nil {
+		return 0, err
+	}
+	if user != "" {
+		req.SetBasicAuth(user, password)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}
+
+const manifest = "/v2/library/busybox/manifests/1.36"
+
+func TestARegistryCountsAndPushesAside(t *testing.T) {
+	t.Parallel()
+	r := pushed(t, RegistryOptions{})
+	if c := r.Counts("library/busybox"); c != (Counts{}) {
+		t.Errorf("pushing counted: %+v", c)
+	}
+	ref, err := name.NewTag(r.Addr+"/library/busybox:1.36", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := remote.Image(ref, remote.WithContext(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Image(img); err != nil {
+		t.Fatal(err)
+	}
+	if c := r.Counts("library/busybox"); c.Manifests != 1 || c.Blobs < 2 {
+		t.Errorf("one pull counted as %+v", c)
+	}
+}
+
+func TestARegistryAsksForCredentials(t *testing.T) {
+	t.Parallel()
+	r := pushed(t, RegistryOptions{User: "u", Password: "p"})
+	for _, c := range []struct {
+		user, password string
+		status         int
+	}{{"", "", 401}, {"u", "wrong", 401}, {"u", "p", 200}} {
+		if got, err := get(t.Context(), r, manifest, c.user, c.password); got != c.status || err != nil {
+			t.Errorf("%q with %q got %d (%v), want %d", c.user, c.password, got, err, c.status)
+		}
+	}
+	if c := r.Counts("library/busybox"); c.Refused != 2 || c.Manifests != 1 {
+		t.Errorf("counted %+v", c)
+	}
+}
+
+func TestARegistryFailsAsOftenAsTold(t *testing.T) {
+	t.Parallel()
+	r := pushed(t, RegistryOptions{})
+	r.Fail(2, 503)
+	for i, want := range []int{503, 503, 200} {
+		if got, err := get(t.Context(), r, manifest, "", ""); got != want || err != nil {
+			t.Errorf("request %d got %d (%v), want %d", i, got, err, want)
+		}
+	}
+}
+
+func TestAStalledBlobWaitsForItsRelease(t *testing.T) {
+	t.Parallel()
+	r := pushed(t, RegistryOptions{})
+	release := r.Stall("library/busybox")
+	defer release()
+	a, err := Busybox(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := Load(a.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/v2/library/busybox/blobs/" + config.String()
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() { _, err := get(ctx, r, path, "", ""); gone <- err }()
+	until(t, func() bool { return r.Counts("library/busybox").Waiting == 1 })
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("an asker who gave up got %v", err)
+	}
+	until(t, func() bool { return r.Counts("library/busybox").Waiting == 0 })
+	served := make(chan int, 1)
+	go func() { status, _ := get(t.Context(), r, path, "", ""); served <- status }()
+	until(t, func() bool { return r.Counts("library/busybox").Waiting == 1 })
+	release()
+	if got := <-served; got != 200 {
+		t.Errorf("after the release got %d", got)
+	}
+}
+
+func TestHostsTomlPointsAtTheRegistry(t *testing.T) {
+	t.Parallel()
+	r := pushed(t, RegistryOptions{})
+	dir := t.TempDir()
+	if err := r.HostsToml(dir, "docker.io"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "docker.io", "hosts.toml"))
+	if err != nil || !strings.Contains(string(text), `[host."http://`+r.Addr+`"]`) {
+		t.Errorf("hosts.toml is %q (%v)", text, err)
+	}
+}
+
+// until waits for a condition.
+func until(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited 20 s in vain")
+		}
+	}
+}

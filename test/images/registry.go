@@ -1,0 +1,274 @@
+package images
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// RegistryOptions says how a Registry behaves.
+type RegistryOptions struct {
+	Addr           string // on loopback; empty: 127.0.0.1 and any port
+	User, Password string // ask for them by basic authentication; empty: open to all
+}
+
+// Registry is an image registry in this process, on loopback and without TLS.
+type Registry struct {
+	Addr string // 127.0.0.1:PORT
+
+	opts   RegistryOptions
+	inner  http.Handler
+	server *http.Server
+	served sync.WaitGroup
+
+	mu      sync.Mutex
+	counts  map[string]Counts
+	stalled map[string]chan struct{} // by repository: closed when released
+	fail    failing
+}
+
+// Counts are the requests that one repository got, answered or not.
+type Counts struct {
+	Manifests int // GETs of a manifest
+	Blobs     int // GETs of a config or a layer
+	Waiting   int // GETs of a blob that are held up by Stall now
+	Refused   int // requests without the right credentials
+}
+
+type failing struct{ left, status int }
+
+// NewRegistry starts an empty registry. Close it.
+func NewRegistry(o RegistryOptions) (*Registry, error) {
+	l, err := net.Listen("tcp", cmp.Or(o.Addr, "127.0.0.1:0"))
+	if err != nil {
+		return nil, fmt.Errorf("start registry: %w", err)
+	}
+	r := &Registry{
+		Addr:    l.Addr().String(),
+		opts:    o,
+		inner:   registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		counts:  map[string]Counts{},
+		stalled: map[string]chan struct{}{},
+	}
+	r.server = &http.Server{Handler: http.HandlerFunc(r.serve)}
+	r.served.Go(func() { _ = r.server.Serve(l) })
+	return r, nil
+}
+
+// Close ends the registry and all requests that are under way.
+func (r *Registry) Close() error {
+	r.mu.Lock()
+	for repo, gate := range r.stalled {
+		close(gate)
+		delete(r.stalled, repo)
+	}
+	r.mu.Unlock()
+	err := r.server.Close()
+	r.served.Wait()
+	return err
+}
+
+// Push puts the archive's image into the registry under the repository and tag
+// of its name; the name's host does not matter, see HostsToml.
+func (r *Registry) Push(ctx context.Context, a Archive) error {
+	img, err := Load(a.Path)
+	if err != nil {
+		return err
+	}
+	return r.PushImage(ctx, a.Ref, img)
+}
+
+// PushImage puts any image into the registry under the repository and tag of
+// ref. It passes by the registry's credentials, counts and faults.
+func (r *Registry) PushImage(ctx context.Context, ref string, img v1.Image) error {
+	return push(ctx, ref, r.Addr, img, remote.WithTransport(direct{r.inner}))
+}
+
+// Push puts the archive's image into any registry that needs no credentials at
+// registryURL (http://HOST:PORT), under the repository and tag of its name.
+func Push(ctx context.Context, a Archive, registryURL string) error {
+	img, err := Load(a.Path)
+	if err != nil {
+		return err
+	}
+	return push(ctx, a.Ref, strings.TrimPrefix(registryURL, "http://"), img, remote.WithAuth(authn.Anonymous))
+}
+
+func push(ctx context.Context, ref, host string, img v1.Image, opts ...remote.Option) error {
+	n, err := name.ParseReference(ref)
+	if err != nil {
+		return fmt.Errorf("push %s: %w", ref, err)
+	}
+	to, err := name.NewTag(host+"/"+n.Context().RepositoryStr()+":"+n.Identifier(), name.Insecure)
+	if err != nil {
+		return fmt.Errorf("push %s: %w", ref, err)
+	}
+	if err := remote.Write(to, img, append(opts, remote.WithContext(ctx))...); err != nil {
+		return fmt.Errorf("push %s to %s: %w", ref, host, err)
+	}
+	return nil
+}
+
+// direct is a transport that asks a handler without a network.
+type direct struct{ handler http.Handler }
+
+func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body == nil {
+		req.Body = http.NoBody
+	}
+	w := httptest.NewRecorder()
+	d.handler.ServeHTTP(w, req)
+	resp := w.Result()
+	resp.Request = req
+	return resp, nil
+}
+
+// Counts returns what was asked of a repository (library/busybox) so far.
+func (r *Registry) Counts(repository string) Counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.counts[repository]
+}
+
+// Stall holds up every GET of a blob of the repository until release is called
+// (once or more often) or the asker gives up.
+func (r *Registry) Stall(repository string) (release func()) {
+	gate := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old, ok := r.stalled[repository]; ok {
+		close(old)
+	}
+	r.stalled[repository] = gate
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.stalled[repository] == gate {
+			delete(r.stalled, repository)
+			close(gate)
+		}
+	}
+}
+
+// Fail answers the next n requests with an HTTP status (503, 429, 404, …).
+func (r *Registry) Fail(n, status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail = failing{n, status}
+}
+
+// HostsToml tells a containerd whose registry config_path is dir (certs.d) to
+// ask this registry whenever it pulls from host (docker.io, quay.io,
+// registry.example:5000).
+func (r *Registry) HostsToml(dir, host string) error {
+	file := filepath.Join(dir, host, "hosts.toml")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	url := "http://" + r.Addr
+	text := fmt.Sprintf("server = %q\n\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", url, url)
+	return os.WriteFile(file, []byte(text), 0o644)
+}
+
+// serve counts a request, lets it fail, refuses or delays it, and hands it on.
+func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
+	repo, kind := target(req.URL.Path)
+	get := req.Method == http.MethodGet
+	authorized := r.authorized(req)
+	gate, status := r.note(repo, func(c *Counts) {
+		switch {
+		case !authorized:
+			c.Refused++
+		case get && kind == "manifests":
+			c.Manifests++
+		case get && kind == "blobs":
+			c.Blobs++
+		}
+	})
+	switch {
+	case status != 0:
+		refuse(w, status, "UNAVAILABLE", "fails, as told")
+		return
+	case !authorized:
+		w.Header().Set("WWW-Authenticate", `Basic realm="test registry"`)
+		refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
+		return
+	case gate != nil && get && kind == "blobs":
+		r.hold(req.Context(), repo, gate)
+	}
+	if req.Context().Err() == nil {
+		r.inner.ServeHTTP(w, req)
+	}
+}
+
+// note changes the counts of a repository and returns what is to happen: a gate
+// to wait at, a status to fail with.
+func (r *Registry) note(repo string, change func(*Counts)) (gate chan struct{}, status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.counts[repo]
+	change(&c)
+	r.counts[repo] = c
+	if r.fail.left > 0 {
+		r.fail.left--
+		status = r.fail.status
+	}
+	return r.stalled[repo], status
+}
+
+func (r *Registry) hold(ctx context.Context, repo string, gate chan struct{}) {
+	r.wait(repo, 1)
+	defer r.wait(repo, -1)
+	select {
+	case <-gate:
+	case <-ctx.Done():
+	}
+}
+
+func (r *Registry) wait(repo string, by int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.counts[repo]
+	c.Waiting += by
+	r.counts[repo] = c
+}
+
+func (r *Registry) authorized(req *http.Request) bool {
+	user, password, _ := req.BasicAuth()
+	return r.opts.User == "" || user == r.opts.User && password == r.opts.Password
+}
+
+// target splits /v2/<repository>/manifests/<tag> and the like.
+func target(path string) (repository, kind string) {
+	path = strings.TrimPrefix(path, "/v2/")
+	for _, k := range []string{"manifests", "blobs", "tags"} {
+		if i := strings.LastIndex(path, "/"+k+"/"); i > 0 {
+			return path[:i], k
+		}
+	}
+	return "", ""
+}
+
+func refuse(w http.ResponseWriter, status int, code, message string) {
+	var body bytes.Buffer
+	fmt.Fprintf(&body, `{"errors":[{"code":%q,"message":%q}]}`, code, message)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes())
+}
