@@ -30,6 +30,7 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 	objs := w.objects.Of(b.wish.Pod) // 1 prepare: what the worker does not know by itself
 	b.referred(versions(objs))
 	b.seen.Network = w.stages.Prepare.network()
+	b.seen.RecursiveReadOnly = w.stages.Prepare.recursiveReadOnly(b.wish.Pod)
 
 	if !w.asked && !b.over() && b.verdict.State != plan.Rejected { // 2 admit
 		w.asked = true

@@ -32,6 +32,9 @@ type Prepare struct {
 		Forget(image string)
 	}
 	Network func() plan.NetworkSeen
+	// RecursiveReadOnly reports whether the pod's runtime handler can mount
+	// read-only with all that is mounted below. Nil: it cannot.
+	RecursiveReadOnly func(pod *corev1.Pod) bool
 }
 
 // look reads what there is of the pod: of the host when asked, of the runtime
@@ -83,6 +86,24 @@ func (p *Prepare) network() plan.NetworkSeen {
 		return plan.NetworkSeen{Ready: true}
 	}
 	return p.Network()
+}
+
+// recursiveReadOnly asks what the pod's runtime handler can do, of pods that want
+// to know.
+func (p *Prepare) recursiveReadOnly(pod *corev1.Pod) bool {
+	if p.RecursiveReadOnly == nil {
+		return false
+	}
+	for _, list := range [...][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for _, m := range list[i].VolumeMounts {
+				if m.RecursiveReadOnly != nil {
+					return p.RecursiveReadOnly(pod)
+				}
+			}
+		}
+	}
+	return false
 }
 
 // forgetImage drops the image of a container from what is believed present.

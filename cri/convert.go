@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
@@ -66,7 +67,10 @@ func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID
 		State: stateOf(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
 		Image: own.Image, ImageID: s.ImageRef,
 		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
-		LogPath: s.LogPath,
+		LogPath: s.LogPath, RecursiveReadOnly: recursiveReadOnly(s.Mounts),
+	}
+	if u := s.GetUser().GetLinux(); u != nil {
+		seen.User = &corev1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups()}
 	}
 	if name := s.GetImage().GetImage(); !strings.HasPrefix(name, "sha256:") { // an image without a name has its ID there
 		seen.ImageName = name
@@ -79,6 +83,16 @@ func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID
 		seen.Message = exitMessage(ctx, s, own)
 	}
 	return seen, true
+}
+
+// recursiveReadOnly lists the paths that are mounted read-only with all below.
+func recursiveReadOnly(mounts []*runtimeapi.Mount) (paths []string) {
+	for _, m := range mounts {
+		if m.GetRecursiveReadOnly() {
+			paths = append(paths, m.GetContainerPath())
+		}
+	}
+	return paths
 }
 
 func stateOf(s runtimeapi.ContainerState) plan.State {

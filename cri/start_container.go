@@ -35,6 +35,7 @@ func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name strin
 		as: plan.Container{
 			Name: name, SandboxID: s.Sandbox.ID, State: plan.Created, Attempt: s.Attempt,
 			ImageID: cmp.Or(s.Image.Ref, s.Image.ID), LogPath: filepath.Join(s.LogDir, req.Config.LogPath),
+			RecursiveReadOnly: recursiveReadOnly(req.Config.Mounts),
 		},
 	}
 	maps.Copy(m.labels, podSelector(string(pod.UID)))

@@ -59,6 +59,8 @@ type Observed struct {
 	Dirs       bool                  // the pod's directories and log directory exist
 	Cgroup     bool                  // the pod's cgroup exists
 	Network    NetworkSeen           // of the node
+
+	RecursiveReadOnly bool // the pod's runtime handler can mount read-only with all that is mounted below
 }
 
 // NetworkSeen tells whether the node's pod network can take a new sandbox.
@@ -104,6 +106,9 @@ type Container struct {
 	Reason              string // of the exit as the runtime says: Completed, Error, OOMKilled, …
 	Message             string // termination message, at most 4096 bytes
 	LogPath             string // absolute path of its CRI log file
+
+	User              *corev1.LinuxContainerUser `json:",omitempty"` // that its first process began with; nil: the runtime does not say
+	RecursiveReadOnly []string                   `json:",omitempty"` // paths in it that are mounted read-only with all that is mounted below
 }
 
 // Live reports whether the container may still have processes or be started.

@@ -111,6 +111,10 @@ func (o Observed) WithContainer(k Container) Observed {
 	case o.Containers[i].State == Exited && k.State != Exited, o.Containers[i].State == Running && k.State == Created:
 		return o
 	default:
+		if k.User == nil { // the end of a start does not tell what an event before it has told
+			k.User = o.Containers[i].User
+		}
+		k.ImageName = cmp.Or(k.ImageName, o.Containers[i].ImageName)
 		o.Containers[i] = k
 	}
 	slices.SortStableFunc(o.Containers, newestContainer)

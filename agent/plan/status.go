@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -69,6 +70,7 @@ func (d *decider) addresses(st *corev1.PodStatus) {
 func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	cs := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
 	ks := d.byName[c.Name]
+	cs.VolumeMounts = d.mountStatuses(c.VolumeMounts, ks)
 	started := false
 	if next := d.mem.Restarts[c.Name].Next; next > 0 {
 		cs.RestartCount = int32(next - 1)
@@ -86,7 +88,9 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	k := ks[0]
 	cs.Image, cs.ImageID = cmpOr(cmpOr(k.ImageName, k.Image), c.Image), k.ImageID
 	cs.Resources, cs.AllocatedResources = &c.Resources, c.Resources.Requests
-	cs.VolumeMounts = mountStatuses(c.VolumeMounts)
+	if k.User != nil {
+		cs.User = &corev1.ContainerUser{Linux: k.User}
+	}
 	cs.ContainerID = d.containerID(k)
 	if k.State != Created { // it has not run yet
 		cs.RestartCount = max(cs.RestartCount, int32(k.Attempt))
@@ -123,26 +127,36 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	return cs
 }
 
-// mountStatuses tells the mounts as the spec asks for them. Whether one that
-// should be read-only below too, if possible, has become so is not told: only
-// the runtime knows.
-func mountStatuses(mounts []corev1.VolumeMount) []corev1.VolumeMountStatus {
+// mountStatuses tells the mounts by the names of the spec, which the runtime does
+// not know. A mount that should be read-only with all below it has become so if
+// the container was made with it; one that is still to be made will, if the
+// runtime can.
+func (d *decider) mountStatuses(mounts []corev1.VolumeMount, ks []Container) []corev1.VolumeMountStatus {
 	if len(mounts) == 0 {
 		return nil
 	}
 	all := make([]corev1.VolumeMountStatus, len(mounts))
 	for i, m := range mounts {
 		all[i] = corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
-		switch mode := m.RecursiveReadOnly; {
-		case !m.ReadOnly:
-		case mode == nil:
-			all[i].RecursiveReadOnly = new(corev1.RecursiveReadOnlyDisabled)
-		case *mode != corev1.RecursiveReadOnlyIfPossible:
-			all[i].RecursiveReadOnly = mode
+		if !m.ReadOnly {
+			continue
 		}
+		asked := m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled
+		made := d.Seen.RecursiveReadOnly
+		if len(ks) > 0 {
+			made = slices.ContainsFunc(ks[0].RecursiveReadOnly, func(p string) bool { return inContainer(p) == inContainer(m.MountPath) })
+		}
+		mode := corev1.RecursiveReadOnlyDisabled
+		if asked && made {
+			mode = corev1.RecursiveReadOnlyEnabled
+		}
+		all[i].RecursiveReadOnly = &mode
 	}
 	return all
 }
+
+// inContainer is a path of a container in one spelling.
+func inContainer(p string) string { return path.Clean("/" + p) }
 
 func (d *decider) containerID(k Container) string {
 	return cmpOr(d.Limits.RuntimeName, "containerd") + "://" + k.ID

@@ -18,7 +18,7 @@ func TestContainerStatusShowsResourcesMountsAndTheImagesFullName(t *testing.T) {
 			{Name: "v", MountPath: "/rw"},
 			{Name: "v", MountPath: "/ro", ReadOnly: true},
 			{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)},
-			{Name: "v", MountPath: "/perhaps", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)},
+			{Name: "v", MountPath: "perhaps/", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)},
 		}
 		emptyDir("v")(p)
 	})
@@ -26,7 +26,10 @@ func TestContainerStatusShowsResourcesMountsAndTheImagesFullName(t *testing.T) {
 	if got := w.decide().Status.ContainerStatuses[0].Image; got != spec.Image {
 		t.Errorf("image %s of a runtime that names none, want %s", got, spec.Image)
 	}
-	w.change("app", func(k *Container) { k.ImageName = "docker.io/library/app:1" })
+	user := &corev1.LinuxContainerUser{UID: 1000, GID: 3000, SupplementalGroups: []int64{3000, 4000}}
+	w.change("app", func(k *Container) {
+		k.ImageName, k.User, k.RecursiveReadOnly = "docker.io/library/app:1", user, []string{"/rro", "/perhaps"}
+	})
 	got := w.decide().Status.ContainerStatuses[0]
 	if got.Image != "docker.io/library/app:1" {
 		t.Errorf("image %s", got.Image)
@@ -38,8 +41,48 @@ func TestContainerStatusShowsResourcesMountsAndTheImagesFullName(t *testing.T) {
 		{Name: "v", MountPath: "/rw"},
 		{Name: "v", MountPath: "/ro", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyDisabled)},
 		{Name: "v", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)},
-		{Name: "v", MountPath: "/perhaps", ReadOnly: true},
+		{Name: "v", MountPath: "perhaps/", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)},
 	}, got.VolumeMounts); diff != "" {
 		t.Error(diff)
+	}
+	if got.User == nil || cmp.Diff(got.User.Linux, user) != "" {
+		t.Errorf("user %v, want %v", got.User, user)
+	}
+}
+
+// Users read the mounts of a container before it is made, too, and what became
+// of one that was made with less than the runtime can do by now.
+func TestRecursiveReadOnlyTellsWhatIsOrWillBe(t *testing.T) {
+	t.Parallel()
+	asks := func(p *corev1.Pod) {
+		emptyDir("v")(p)
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{
+			{Name: "v", MountPath: "/m", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)},
+		}
+	}
+	for _, row := range []struct {
+		name string
+		w    *walk
+		can  bool
+		want corev1.RecursiveReadOnlyMode
+	}{
+		{"to be made, the runtime can", fresh(asks), true, corev1.RecursiveReadOnlyEnabled},
+		{"to be made, the runtime cannot", fresh(asks), false, corev1.RecursiveReadOnlyDisabled},
+		{"made when the runtime could not", up(asks), true, corev1.RecursiveReadOnlyDisabled},
+	} {
+		row.w.in.Seen.RecursiveReadOnly = row.can
+		got := row.w.decide().Status.ContainerStatuses[0].VolumeMounts
+		if len(got) != 1 || got[0].RecursiveReadOnly == nil || *got[0].RecursiveReadOnly != row.want {
+			t.Errorf("%s: %+v, want %s", row.name, got, row.want)
+		}
+	}
+}
+
+func TestTheEndOfAStartKeepsWhatAnEventHasTold(t *testing.T) {
+	t.Parallel()
+	told := Container{ID: "c", Name: "app", State: Running, ImageName: "docker.io/library/app:1", User: &corev1.LinuxContainerUser{UID: 7}}
+	o := Observed{}.WithContainer(told).WithContainer(Container{ID: "c", Name: "app", State: Running})
+	if got := o.Containers[0]; got.User == nil || got.User.UID != 7 || got.ImageName != told.ImageName {
+		t.Errorf("%+v", got)
 	}
 }

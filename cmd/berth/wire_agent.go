@@ -29,7 +29,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	}
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
-			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network},
+			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
 			Cleanup:   agent.Cleanup{Containers: r.client, Sandboxes: r.client, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{

@@ -126,15 +126,18 @@ func (h *host) makeVolumes() (err error) {
 	}
 	h.volumes, err = volumes.New(volumes.Options{
 		RootDir: c.RootDir, PodLogsDir: c.PodLogsDir, NodeName: c.NodeName, HostIPs: h.ips, Allocatable: h.Allocatable,
-		Hostname: func(pod *corev1.Pod) (string, string) { return criconfig.Hostname(h.criNode(), pod) },
-		Env:      h.env,
-		RecursiveReadOnly: func(pod *corev1.Pod) bool {
-			n := h.criNode()
-			handler, err := criconfig.RuntimeHandler(n, pod)
-			return err == nil && n.Features[handler].RecursiveReadOnlyMounts
-		},
+		Hostname:          func(pod *corev1.Pod) (string, string) { return criconfig.Hostname(h.criNode(), pod) },
+		Env:               h.env,
+		RecursiveReadOnly: h.recursiveReadOnly,
 	})
 	return err
+}
+
+// recursiveReadOnly reports whether the pod's runtime handler can do it.
+func (h *host) recursiveReadOnly(pod *corev1.Pod) bool {
+	n := h.criNode()
+	handler, err := criconfig.RuntimeHandler(n, pod)
+	return err == nil && n.Features[handler].RecursiveReadOnlyMounts
 }
 
 // env is a container's environment, for subPathExpr.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -243,16 +244,19 @@ func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStat
 	if c == nil {
 		return nil, notFound("an error occurred when try to find container %q", q.ContainerId)
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: c.status()}, nil
+	return &runtimeapi.ContainerStatusResponse{Status: r.statusOf(c)}, nil
 }
 
-func (c *container) status() *runtimeapi.ContainerStatus {
+func (r *Runtime) statusOf(c *container) *runtimeapi.ContainerStatus {
 	s := &runtimeapi.ContainerStatus{
 		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.created.UnixNano(),
 		Image: c.config.GetImage(), ImageRef: c.image.GetId(), ImageId: c.image.GetId(),
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(),
 		Resources: &runtimeapi.ContainerResources{Linux: c.config.GetLinux().GetResources()},
 		LogPath:   c.logPath(), Message: c.message,
+	}
+	if !r.opts.Old {
+		s.User = c.user()
 	}
 	if digests := c.image.GetRepoDigests(); len(digests) > 0 {
 		s.ImageRef = digests[0]
@@ -271,6 +275,21 @@ func (c *container) status() *runtimeapi.ContainerStatus {
 		}
 	}
 	return proto.CloneOf(s)
+}
+
+// user is who the first process runs as; whom names of users stand for only an
+// image could tell, and there are none.
+func (c *container) user() *runtimeapi.ContainerUser {
+	s := c.config.GetLinux().GetSecurityContext()
+	u := &runtimeapi.LinuxContainerUser{
+		Uid: s.GetRunAsUser().GetValue(), Gid: s.GetRunAsGroup().GetValue(), SupplementalGroups: []int64{s.GetRunAsGroup().GetValue()},
+	}
+	for _, g := range s.GetSupplementalGroups() {
+		if !slices.Contains(u.SupplementalGroups, g) {
+			u.SupplementalGroups = append(u.SupplementalGroups, g)
+		}
+	}
+	return &runtimeapi.ContainerUser{Linux: u}
 }
 
 func (c *container) logPath() string {

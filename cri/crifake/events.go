@@ -70,7 +70,7 @@ func (r *Runtime) emit(id string, s *sandbox, kind runtimeapi.ContainerEventType
 	}
 	for _, c := range r.containers {
 		if c.sandbox == s {
-			e.ContainersStatuses = append(e.ContainersStatuses, c.status())
+			e.ContainersStatuses = append(e.ContainersStatuses, r.statusOf(c))
 		}
 	}
 	slices.SortFunc(e.ContainersStatuses, func(a, b *runtimeapi.ContainerStatus) int { return cmp.Compare(a.Id, b.Id) })

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -196,6 +197,16 @@ func TestUsersGroupsAndCapabilities(t *testing.T) {
 			`+box("all", "securityContext: {runAsUser: 0, privileged: true}", "status", "ls /dev", end, "sleep"))
 		s.contains("pod", s.Report("who", "pod"), "uid=1100 gid=1200 groups=1200 1300 1400 1500")
 		s.contains("own", s.Report("who", "own"), "uid=2100 gid=2200 groups=1300 1400 1500 2200")
+		if s.has("the user of a container in its status") {
+			p := s.Wait("who", "the user of a container", func(p *corev1.Pod) bool { return status(p, "pod").User != nil && status(p, "own").User != nil })
+			want := corev1.LinuxContainerUser{UID: 1100, GID: 1200, SupplementalGroups: []int64{1200, 1300, 1400, 1500}}
+			if got := status(p, "pod").User.Linux; got == nil || !reflect.DeepEqual(*got, want) {
+				t.Errorf("the status shows the user %+v, want %+v", got, want)
+			}
+			if got := status(p, "own").User.Linux; got == nil || got.UID != 2100 || got.GID != 2200 {
+				t.Errorf("the status shows the user %+v", got)
+			}
+		}
 		const netAdmin, chown, kill = 1 << 12, 1 << 0, 1 << 5
 		caps := func(container string) uint64 {
 			t.Helper()

@@ -213,6 +213,15 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 		}
 		pod("possible", "IfPossible")
 		s.contains("a write", s.Said("possible", "c", "/v/x"), "read-only file system")
+		want := corev1.RecursiveReadOnlyDisabled
+		if s.has("recursive read-only mounts") {
+			want = corev1.RecursiveReadOnlyEnabled
+		}
+		for _, m := range status(s.Get("possible"), "c").VolumeMounts {
+			if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly != want {
+				t.Errorf("the status of the mount is %+v, want %s", m, want)
+			}
+		}
 		pod("enabled", "Enabled")
 		if s.has("recursive read-only mounts") {
 			s.contains("a write", s.Said("enabled", "c", "/v/x"), "read-only file system")
