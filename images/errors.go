@@ -25,8 +25,8 @@ const (
 // errClosed is what askers get after Close.
 var errClosed = errors.New("the agent is leaving")
 
-func invalidName(err error) error {
-	return &plan.Error{Kind: plan.Invalid, Reason: reasonName, Err: err}
+func invalidName(image string, err error) error {
+	return &plan.Error{Kind: plan.Invalid, Reason: reasonName, Err: fmt.Errorf("image %q: %w", image, err)}
 }
 
 // pullError maps the end of one PullImage call. own says that the call was
@@ -36,9 +36,22 @@ func pullError(image string, err error, own bool, hide []string) error {
 	if !own {
 		kind, reason = classify(err)
 	}
-	return &plan.Error{Kind: kind, Reason: reason, Err: &told{
-		text: fmt.Sprintf("pull image %q: %s", image, redact(text(err), hide)), err: err,
-	}}
+	return &plan.Error{Kind: kind, Reason: reason, Err: &told{text: pullText(image, reason, redact(text(err), hide)), err: err}}
+}
+
+// pullText says what became of a pull. A runtime that knows these two reasons
+// begins its message with the word, which is the waiting reason already.
+func pullText(image, reason, msg string) string {
+	var what string
+	switch reason {
+	case reasonRegistry:
+		what = "the registry is unavailable"
+	case reasonSignature:
+		what = "the signature validation failed"
+	default:
+		return fmt.Sprintf("pull image %q: %s", image, msg)
+	}
+	return fmt.Sprintf("image pull failed for %s because %s%s", image, what, strings.TrimPrefix(msg, reason))
 }
 
 // left is the error of an asker who did not wait for the end of a pull.

@@ -37,3 +37,16 @@ func TestErrorsOfRuntimes(t *testing.T) {
 		}
 	}
 }
+
+func TestAReasonOfTheRuntimeIsToldOnce(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]string{
+		"RegistryUnavailable: pinging reg.io": "image pull failed for reg.io/a:1 because the registry is unavailable: pinging reg.io",
+		"SignatureValidationFailed: rejected": "image pull failed for reg.io/a:1 because the signature validation failed: rejected",
+		"manifest unknown":                    `pull image "reg.io/a:1": manifest unknown`,
+	} {
+		if got := pullError("reg.io/a:1", status.Error(codes.Unknown, said), false, nil).Error(); got != want {
+			t.Errorf("%s is told as %q, want %q", said, got, want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // Bounds of the runtime's calls while collecting, and how often it is done.
@@ -230,7 +231,7 @@ func names(all iter.Seq[string]) map[string]bool {
 	set := map[string]bool{}
 	for s := range all {
 		set[s] = true
-		if n, err := parseName(s); err == nil {
+		if n, err := podspec.ParseImageName(s); err == nil {
 			set[n.String()] = true
 		}
 	}

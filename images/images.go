@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // statusTimeout bounds one question to the runtime about an image.
@@ -105,9 +106,9 @@ func (i *Images) Present(ctx context.Context, image string) (plan.Image, bool, e
 	if ok {
 		return img, true, nil
 	}
-	n, err := parseName(image)
+	n, err := podspec.ParseImageName(image)
 	if err != nil {
-		return plan.Image{}, false, invalidName(err)
+		return plan.Image{}, false, invalidName(image, err)
 	}
 	p, _, err := i.asks.do(ctx, image, asker[struct{}]{}, func(ctx context.Context, _ *struct{}) (presence, error) {
 		return i.inspect(ctx, tagged(image, n), n)
@@ -154,7 +155,7 @@ func (i *Images) remember(image string, img plan.Image, changes uint64) {
 
 // inspect asks the runtime about ref. The image's Ref is the digest that it has
 // in the repository of n.
-func (i *Images) inspect(ctx context.Context, ref string, n name) (presence, error) {
+func (i *Images) inspect(ctx context.Context, ref string, n podspec.ImageName) (presence, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	resp, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
@@ -179,9 +180,9 @@ func (i *Images) inspect(ctx context.Context, ref string, n name) (presence, err
 
 // repoDigest is the image's digest in the repository it was asked for, or in any
 // other, or its ID when it was never in a repository.
-func repoDigest(img *runtimeapi.Image, n name) string {
+func repoDigest(img *runtimeapi.Image, n podspec.ImageName) string {
 	for _, d := range img.GetRepoDigests() {
-		if repo, _, ok := strings.Cut(d, "@"); ok && repo == n.host+"/"+n.path {
+		if repo, _, ok := strings.Cut(d, "@"); ok && repo == n.Repository() {
 			return d
 		}
 	}
@@ -189,4 +190,18 @@ func repoDigest(img *runtimeapi.Image, n name) string {
 		return ds[0]
 	}
 	return img.GetId()
+}
+
+// latest is the tag of a name that gives none.
+const latest = "latest"
+
+// tagged is the name as the runtime is asked for it: what the pod says, with the
+// default tag where it says neither tag nor digest. The host is left to the
+// runtime, which may have its own short names.
+func tagged(image string, n podspec.ImageName) string {
+	last := image[strings.LastIndex(image, "/")+1:]
+	if n.Tag == latest && n.Digest == "" && !strings.Contains(last, ":") {
+		return image + ":" + latest
+	}
+	return image
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // credentials are what a registry may want to see. They print as the name of
@@ -83,7 +84,7 @@ func (p place) compare(q place) int {
 }
 
 // find returns the credentials to try for an image, in order, each once.
-func (k keyring) find(n name) []credentials {
+func (k keyring) find(n podspec.ImageName) []credentials {
 	var found []credentials
 	for _, key := range k {
 		if !key.covers(n) {
@@ -103,15 +104,15 @@ func (k keyring) find(n name) []credentials {
 // covers reports whether an image lies in the place: the same number of host
 // labels, each matching, the same port, and a path that begins with the place's
 // whole path.
-func (p place) covers(n name) bool {
-	host, port := splitPort(n.host)
+func (p place) covers(n podspec.ImageName) bool {
+	host, port := podspec.SplitPort(n.Host)
 	if port == "443" {
 		port = "" // the port that is meant where none is named
 	}
 	if port != p.port || !matchHost(p.host, strings.ToLower(host)) {
 		return false
 	}
-	return p.path == "" || n.path == p.path || strings.HasPrefix(n.path, p.path+"/")
+	return p.path == "" || n.Path == p.path || strings.HasPrefix(n.Path, p.path+"/")
 }
 
 func matchHost(pattern, host string) bool {
@@ -141,8 +142,8 @@ func parsePlace(s string) (place, error) {
 	if strings.Contains(hostport, "@") {
 		return place{}, fmt.Errorf("credentials are not expected in a registry's address")
 	}
-	host, port := splitPort(strings.ToLower(hostport))
-	if host == "" || strings.ContainsAny(host, " \t\n\\") || !isAll(port, isDigit) {
+	host, port := podspec.SplitPort(strings.ToLower(hostport))
+	if host == "" || strings.ContainsAny(host, " \t\n\\") || strings.Trim(port, "0123456789") != "" {
 		return place{}, fmt.Errorf("there is no registry host in it")
 	}
 	if scheme == "https" && port == "443" {
@@ -150,7 +151,7 @@ func parsePlace(s string) (place, error) {
 	}
 	switch host {
 	case "index.docker.io", "registry-1.docker.io":
-		host = defaultHost
+		host = "docker.io"
 	}
 	p = strings.Trim(p, "/")
 	for _, api := range []string{"v1", "v2"} {

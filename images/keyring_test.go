@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // dockerConfig is a pull secret with one user per registry address.
@@ -35,7 +36,7 @@ func secretRef(name string) plan.Ref { return plan.Ref{Kind: plan.Secret, Name: 
 // usersFor returns the users to try for an image, in order.
 func usersFor(t *testing.T, image string, ring keyring) []string {
 	t.Helper()
-	n, err := parseName(image)
+	n, err := podspec.ParseImageName(image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +218,7 @@ func FuzzKeyring(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, image string) {
 		ring, _ := newKeyring([]corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfigRaw(raw)})
-		n, err := parseName(image)
+		n, err := podspec.ParseImageName(image)
 		if err != nil {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // pull is what is known of a pull that is under way.
@@ -43,9 +44,9 @@ type Progress struct {
 // InvalidImageName; or with ImageInspectError when the pulled image cannot be
 // looked at.
 func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error) {
-	n, err := parseName(a.Image)
+	n, err := podspec.ParseImageName(a.Image)
 	if err != nil {
-		return plan.Image{}, invalidName(err)
+		return plan.Image{}, invalidName(a.Image, err)
 	}
 	if a.Policy == corev1.PullIfNotPresent { // somebody may have brought it since it was looked for
 		if img, here, err := i.Present(ctx, a.Image); err == nil && here {
@@ -80,7 +81,7 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 
 // asker lets a pod take part in a pull: its priority counts and its name is
 // shown while it waits.
-func (i *Images) asker(pod *corev1.Pod, n name) asker[pull] {
+func (i *Images) asker(pod *corev1.Pod, n podspec.ImageName) asker[pull] {
 	who := pod.Namespace + "/" + pod.Name
 	priority := int32(0)
 	if p := pod.Spec.Priority; p != nil {
@@ -105,7 +106,7 @@ func (i *Images) asker(pod *corev1.Pod, n name) asker[pull] {
 
 // pull asks the runtime for an image with one set of credentials after the
 // other, and without any if there are none.
-func (i *Images) pull(ctx context.Context, ref string, n name, keys []credentials) (plan.Image, error) {
+func (i *Images) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
 	if i.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, i.timeout)
@@ -130,7 +131,7 @@ func (i *Images) pull(ctx context.Context, ref string, n name, keys []credential
 	return plan.Image{}, combined(errs)
 }
 
-func (i *Images) pullWith(ctx context.Context, ref string, n name, c credentials) (plan.Image, error) {
+func (i *Images) pullWith(ctx context.Context, ref string, n podspec.ImageName, c credentials) (plan.Image, error) {
 	req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref}}
 	if c != (credentials{}) {
 		req.Auth = &runtimeapi.AuthConfig{

@@ -187,7 +187,7 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 	if p, ok := d.Seen.Pulled[c.Name]; !ok || p.Attempt != attempt || p.Image != c.Image {
 		d.why(Reason{
 			Code: "Pulled", On: c.Name, Event: corev1.EventTypeNormal,
-			Detail: fmt.Sprintf("Container image %q already present on machine", c.Image),
+			Detail: fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image),
 		})
 	}
 	return settled
@@ -257,6 +257,11 @@ func (d *decider) image(c spec, attempt uint32) imageAnswer {
 }
 
 func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
+	if _, err := podspec.ParseImageName(c.Image); err != nil {
+		msg := fmt.Sprintf("Failed to apply default image tag %q: %s", c.Image, err)
+		d.why(warning("InspectFailed", c.Name, msg))
+		return d.noImage(c, "InvalidImageName", msg)
+	}
 	have, present := d.Seen.Images[c.Image]
 	pulled := d.Seen.Pulled[c.Name]
 	switch c.ImagePullPolicy {
@@ -265,8 +270,8 @@ func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
 			return imageAnswer{id: have.ID, ok: true}
 		}
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
-		d.why(Reason{Code: "ErrImageNeverPull", On: c.Name, Detail: msg, Event: corev1.EventTypeWarning})
-		return imageAnswer{code: "ErrImageNeverPull", detail: msg}
+		d.why(warning("ErrImageNeverPull", c.Name, msg))
+		return d.noImage(c, "ErrImageNeverPull", msg)
 	case corev1.PullAlways:
 		if pulled.ID != "" && pulled.Image == c.Image && pulled.Attempt == attempt {
 			return imageAnswer{id: pulled.ID, ok: true}
@@ -277,6 +282,12 @@ func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
 		}
 	}
 	return d.pull(c, attempt)
+}
+
+// noImage is the answer where trying again would not help.
+func (d *decider) noImage(c spec, code, msg string) imageAnswer {
+	d.why(warning("Failed", c.Name, "Error: "+code))
+	return imageAnswer{code: code, detail: msg}
 }
 
 // pull asks for a pull, unless one is under way or has failed a moment ago.
@@ -314,16 +325,18 @@ func (d *decider) pullHeld(c spec, f Failure, until time.Time) imageAnswer {
 	code, detail := backingOff(c, f)
 	if code == "ImagePullBackOff" {
 		d.why(Reason{Code: "BackOff", On: c.Name, Detail: pullBackOff(c), Event: corev1.EventTypeNormal, Until: until})
+		d.why(Reason{Code: "Failed", On: c.Name, Detail: "Error: " + code, Event: corev1.EventTypeWarning, Until: until})
 	}
 	return imageAnswer{code: code, detail: detail}
 }
 
 func pullBackOff(c spec) string { return fmt.Sprintf("Back-off pulling image %q", c.Image) }
 
-// backingOff is the waiting reason and message between two pulls.
+// backingOff is the waiting reason and message between two pulls. What the
+// runtime could not even look at was not pulled: that is no back-off to users.
 func backingOff(c spec, f Failure) (code, detail string) {
 	reason := cmpOr(f.Reason, "ErrImagePull")
-	if reason == "InvalidImageName" {
+	if reason == "InvalidImageName" || reason == "ImageInspectError" {
 		return reason, f.Message
 	}
 	return "ImagePullBackOff", fmt.Sprintf("%s: %s: %s", pullBackOff(c), reason, f.Message)

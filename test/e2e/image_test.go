@@ -56,7 +56,8 @@ func TestImagePullPolicies(t *testing.T) {
 		if n := s.Open.Counts(repo); n.Manifests != 0 {
 			t.Errorf("it was pulled: %+v", n)
 		}
-		s.Event("absent", "ErrImageNeverPull: ")
+		s.Event("absent", `ErrImageNeverPull: Container image "`+repo+`:1" is not present with pull policy of Never`)
+		s.Event("absent", "Failed: Error: ErrImageNeverPull")
 
 		s.Pod("lazy", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
 		s.Running("lazy")
@@ -90,6 +91,7 @@ func TestAMissingImageBacksOffAndRecovers(t *testing.T) {
 		p = s.Waiting("late", "c", "ImagePullBackOff")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "Back-off pulling image \""+image+"\"")
 		s.Event("late", "BackOff: Back-off pulling image")
+		s.Event("late", "Failed: Error: ImagePullBackOff")
 		s.contains("why", s.Berth("why", "-n", s.ns, "late"), "ImagePullBackOff", image)
 		s.cold(s.Open, "late")
 		s.Running("late")
@@ -101,7 +103,13 @@ func TestAnImageNameThatIsNoneIsToldAtOnce(t *testing.T) {
 		s.Pod("odd", "containers:\n"+imageBox("c", "Not/An_Image:UP:CASE", "", "sleep"))
 		p := s.Waiting("odd", "c", "InvalidImageName")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "Not/An_Image:UP:CASE")
+		s.Event("odd", `InspectFailed: Failed to apply default image tag "Not/An_Image:UP:CASE": invalid reference format`)
 		s.Event("odd", "Failed: Error: InvalidImageName")
+		for _, e := range s.Events("odd") {
+			if strings.HasPrefix(e, "Pulling") {
+				t.Errorf("an image without a name was pulled: %s", e)
+			}
+		}
 	})
 }
 

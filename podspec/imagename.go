@@ -1,98 +1,99 @@
-package images
+package podspec
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
 
-// name is a parsed image name. Host and path are never empty; at least one of
-// tag and digest is set.
-type name struct {
-	host   string // docker.io, registry.example:5000, [::1]:5000
-	path   string // library/busybox
-	tag    string // latest where the name gave neither tag nor digest
-	digest string // sha256:…
+// ImageName is a parsed image name. Host and Path are never empty; at least one
+// of Tag and Digest is set.
+type ImageName struct {
+	Host   string // docker.io, registry.example:5000, [::1]:5000
+	Path   string // library/busybox
+	Tag    string // latest where the name gave neither tag nor digest
+	Digest string // sha256:…
 }
 
 // String is the full name, the same for all spellings of it.
-func (n name) String() string {
-	s := n.host + "/" + n.path
-	if n.tag != "" {
-		s += ":" + n.tag
+func (n ImageName) String() string {
+	s := n.Repository()
+	if n.Tag != "" {
+		s += ":" + n.Tag
 	}
-	if n.digest != "" {
-		s += "@" + n.digest
+	if n.Digest != "" {
+		s += "@" + n.Digest
 	}
 	return s
 }
 
+// Repository is the name without tag and digest.
+func (n ImageName) Repository() string { return n.Host + "/" + n.Path }
+
 const (
-	defaultHost = "docker.io"
-	defaultTag  = "latest"
-	maxPath     = 255 // characters of host and path together
-	maxTag      = 128
+	dockerHub       = "docker.io"
+	defaultImageTag = "latest"
+	maxImagePath    = 255 // characters of host and path together
+	maxImageTag     = 128
 )
 
-// parseName reads an image name as the container world writes it:
+// ParseImageName reads an image name as the container world writes it:
 // [HOST[:PORT]/]PATH[:TAG][@DIGEST]. The first part is a host if it could not be
 // a path: it has a dot, a colon or an upper-case letter, or is localhost.
-func parseName(s string) (name, error) {
-	if s == "" {
-		return name{}, fmt.Errorf("the image name is empty")
-	}
-	rest, digest, hasDigest := strings.Cut(s, "@")
-	if hasDigest {
-		if err := checkDigest(digest); err != nil {
-			return name{}, fmt.Errorf("image %q: %w", s, err)
-		}
-	}
-	n := name{digest: digest}
-	n.host, rest = splitHost(rest)
-	path, tag, hasTag := strings.Cut(rest, ":")
-	n.path, n.tag = path, tag
-	if n.host == defaultHost && !strings.Contains(path, "/") {
-		n.path = "library/" + path
-	}
-	if hasTag {
-		if err := checkTag(tag); err != nil {
-			return name{}, fmt.Errorf("image %q: %w", s, err)
-		}
-	} else if !hasDigest {
-		n.tag = defaultTag
-	}
-	if err := checkHost(n.host); err != nil {
-		return name{}, fmt.Errorf("image %q: %w", s, err)
-	}
-	if err := checkPath(path); err != nil {
-		return name{}, fmt.Errorf("image %q: %w", s, err)
-	}
-	if n.host == defaultHost && rest == path && isHex(path) && len(path) == 64 {
-		return name{}, fmt.Errorf("image %q: 64 hexadecimal digits are an image ID, not a name", s)
-	}
-	if len(n.host)+1+len(n.path) > maxPath {
-		return name{}, fmt.Errorf("image %q: host and path are longer than %d characters", s, maxPath)
+func ParseImageName(s string) (ImageName, error) {
+	n, err := parseImageName(s)
+	if err != nil {
+		return ImageName{}, fmt.Errorf("invalid reference format: %w", err)
 	}
 	return n, nil
 }
 
-// tagged is the name as the runtime is asked for it: what the pod says, with the
-// default tag where it says neither tag nor digest. The host is left to the
-// runtime, which may have its own short names.
-func tagged(image string, n name) string {
-	last := image[strings.LastIndex(image, "/")+1:]
-	if n.tag == defaultTag && n.digest == "" && !strings.Contains(last, ":") {
-		return image + ":" + defaultTag
+func parseImageName(s string) (ImageName, error) {
+	if s == "" {
+		return ImageName{}, errors.New("the name is empty")
 	}
-	return image
+	rest, digest, hasDigest := strings.Cut(s, "@")
+	if hasDigest {
+		if err := checkDigest(digest); err != nil {
+			return ImageName{}, err
+		}
+	}
+	n := ImageName{Digest: digest}
+	n.Host, rest = splitHost(rest)
+	path, tag, hasTag := strings.Cut(rest, ":")
+	n.Path, n.Tag = path, tag
+	if n.Host == dockerHub && !strings.Contains(path, "/") {
+		n.Path = "library/" + path
+	}
+	if hasTag {
+		if err := checkTag(tag); err != nil {
+			return ImageName{}, err
+		}
+	} else if !hasDigest {
+		n.Tag = defaultImageTag
+	}
+	if err := checkHost(n.Host); err != nil {
+		return ImageName{}, err
+	}
+	if err := checkPath(path); err != nil {
+		return ImageName{}, err
+	}
+	if n.Host == dockerHub && rest == path && isHex(path) && len(path) == 64 {
+		return ImageName{}, errors.New("64 hexadecimal digits are an image ID, not a name")
+	}
+	if len(n.Host)+1+len(n.Path) > maxImagePath {
+		return ImageName{}, fmt.Errorf("host and path are longer than %d characters", maxImagePath)
+	}
+	return n, nil
 }
 
 func splitHost(s string) (host, rest string) {
 	first, after, found := strings.Cut(s, "/")
 	if !found || !looksLikeHost(first) {
-		return defaultHost, s
+		return dockerHub, s
 	}
 	if first == "index.docker.io" {
-		first = defaultHost
+		first = dockerHub
 	}
 	return first, after
 }
@@ -102,7 +103,7 @@ func looksLikeHost(s string) bool {
 }
 
 func checkHost(host string) error {
-	h, port := splitPort(host)
+	h, port := SplitPort(host)
 	if inner, ok := strings.CutPrefix(h, "["); ok {
 		inner, ok = strings.CutSuffix(inner, "]")
 		if !ok || inner == "" || strings.Trim(inner, "0123456789abcdefABCDEF:.") != "" {
@@ -121,8 +122,8 @@ func checkHost(host string) error {
 	return nil
 }
 
-// splitPort splits host:port; an IPv6 address keeps its brackets.
-func splitPort(s string) (host, port string) {
+// SplitPort splits the host:port of a registry; an IPv6 address keeps its brackets.
+func SplitPort(s string) (host, port string) {
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 || i < strings.LastIndexByte(s, ']') {
 		return s, ""
@@ -171,8 +172,8 @@ func isPathPart(s string) bool {
 
 func checkTag(tag string) error {
 	ok := func(c byte) bool { return isAlnum(c) || c == '_' || c == '.' || c == '-' }
-	if tag == "" || len(tag) > maxTag || !isAll(tag, ok) || tag[0] == '.' || tag[0] == '-' {
-		return fmt.Errorf("the tag %q is not 1 to %d letters, digits, underscores, dots and dashes", tag, maxTag)
+	if tag == "" || len(tag) > maxImageTag || !isAll(tag, ok) || tag[0] == '.' || tag[0] == '-' {
+		return fmt.Errorf("the tag %q is not 1 to %d letters, digits, underscores, dots and dashes", tag, maxImageTag)
 	}
 	return nil
 }
