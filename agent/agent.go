@@ -111,12 +111,14 @@ func New(c Config) *Agent {
 	if c.Fault == nil {
 		c.Fault = func(string) {}
 	}
-	return &Agent{
+	a := &Agent{
 		Config: c, Board: NewBoard(), room: newRoom(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
 		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{},
 		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
 		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}},
 	}
+	a.recall()
+	return a
 }
 
 // Ready is closed once the agent has adopted what the runtime has.
@@ -287,6 +289,7 @@ func (a *Agent) start(wish Wish) {
 	seen, fresh := a.adopted.pick(pod.UID)
 	if rec, ok := a.Records[pod.UID]; ok {
 		b.memory, b.verdict = restored(pod, rec, seen)
+		w.resume(rec.Story, a.Store.Last(), a.wait.since)
 		delete(a.Records, pod.UID)
 	}
 	b.seen = b.seen.Looked(seen.Sandboxes, seen.Containers)
@@ -304,6 +307,9 @@ func (a *Agent) start(wish Wish) {
 func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 	uid, ref := pod.UID, report.RefOf(pod)
 	log := a.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
+	var line *report.Timeline
+	changed := func() { a.Store.Tell(uid, func() checkpoint.Story { return a.story(uid, line) }) }
+	line = report.NewTimeline(report.TimelineOptions{Changed: changed})
 	return &worker{
 		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,
 		keep: func(w Wish, v plan.Verdict, m plan.Memory) {
@@ -317,8 +323,9 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 			if r.Event != "" {
 				a.Events.Record(ref, eventOf(pod, r))
 			}
+			changed()
 		},
-		timeline: report.NewTimeline(report.TimelineOptions{}),
+		timeline: line,
 		log:      log, meters: a.Meters, now: time.Now, fault: a.Fault, polled: a.polls.Load,
 		mail: mailbox{ready: make(chan struct{}, 1)},
 		book: newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
@@ -389,10 +396,10 @@ func (a *Agent) NudgeAll() {
 }
 
 // Timeline returns the timeline of a pod that has a worker; nil: it has none.
-// Before adoption nothing has happened to any pod.
+// Before adoption it is that of the agent's earlier lives.
 func (a *Agent) Timeline(ctx context.Context, uid types.UID) *report.Timeline {
-	if cause, _ := a.Waiting(); cause != "" {
-		return report.NewTimeline(report.TimelineOptions{})
+	if line := a.earlier(uid); line != nil {
+		return line
 	}
 	reply := make(chan *report.Timeline, 1)
 	a.call(ctx, func() {

@@ -32,6 +32,8 @@ type book struct {
 	settle      uint64                   // actions that have ended
 	changed     time.Time                // when an action last ended or a hint last came
 	told        []Told                   // of the last pass: what was told once is not told again
+	earlier     []Told                   // told by the agent's earlier life and not yet decided in this one
+	forgetting  time.Time                // when that is forgotten
 	since       map[plan.OpKey]time.Time // when what is busy began
 	passes      int64
 }
@@ -327,19 +329,32 @@ func (b *book) decided(p plan.Plan, now time.Time) (news []plan.Reason) {
 	b.memory = p.Memory
 	b.passes++
 	told := make([]Told, 0, len(p.Why))
+	if now.After(b.forgetting) {
+		b.earlier = nil
+	}
+	before := slices.Concat(b.told, b.earlier)
 	for _, r := range p.Why {
 		t := Told{r, now}
-		i := slices.IndexFunc(b.told, func(t Told) bool { return t.Code == r.Code && t.On == r.On && t.Detail == r.Detail })
+		same := func(t Told) bool { return t.Code == r.Code && t.On == r.On && t.Detail == r.Detail }
+		i := slices.IndexFunc(before, same)
 		if i >= 0 {
-			t.Since = b.told[i].Since
+			t.Since = before[i].Since
 		}
-		if i < 0 || !b.told[i].Until.Equal(r.Until) { // the next back-off is told anew
+		if i < 0 || !before[i].Until.Equal(r.Until) { // the next back-off is told anew
 			news = append(news, r)
 		}
 		told = append(told, t)
+		b.earlier = slices.DeleteFunc(b.earlier, same)
 	}
 	b.told = told
 	return news
+}
+
+// recalled takes what the agent's earlier life told last. What is decided again
+// within a short while keeps its time; the rest is over.
+func (b *book) recalled(told []Told, now time.Time) {
+	const while = 10 * time.Second
+	b.earlier, b.forgetting = told, now.Add(while)
 }
 
 // building reports whether something is being made for the pod. A pull is not:

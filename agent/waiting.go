@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
+	"berth/agent/report"
 	"berth/agent/source"
 )
 
@@ -37,6 +39,23 @@ func (a *Agent) Waiting() (cause string, since time.Time) {
 		return "", time.Time{}
 	}
 	return a.wait.text(), a.wait.since
+}
+
+// earlier returns, before adoption, the timeline that earlier lives have left of
+// a pod; nil: the pods are adopted.
+func (a *Agent) earlier(uid types.UID) *report.Timeline {
+	a.wait.mu.Lock()
+	defer a.wait.mu.Unlock()
+	if a.wait.over {
+		return nil
+	}
+	line := report.NewTimeline(report.TimelineOptions{})
+	if rec, ok := a.Records[uid]; ok && rec.Timeline != nil {
+		if err := json.Unmarshal(rec.Timeline, line); err != nil {
+			a.Log.Debug("timeline of an earlier life", "err", err)
+		}
+	}
+	return line
 }
 
 func (w *waiting) text() string {

@@ -27,6 +27,7 @@ var (
 	bucketPods  = []byte("pods")
 	keyApp      = []byte("app")
 	keyVersion  = []byte("version")
+	keyLeft     = []byte("left") // when the agent that wrote last has left; absent: it has not
 )
 
 // Options is what Open needs. Path and Log must be given.
@@ -36,6 +37,8 @@ type Options struct {
 	Reserve int64         // bytes allocated in advance; default 4 MiB, negative: none
 	Delay   time.Duration // how long Put waits for company; default 200 ms
 	Retry   time.Duration // between tries while the disk is full; default 5 s
+
+	StoryDelay time.Duration // how long Tell waits for company; default 1 s
 }
 
 // SetAside tells of a store that could not be used and was renamed.
@@ -63,11 +66,18 @@ func Open(o Options) (*Store, *SetAside, error) {
 	if o.Retry == 0 {
 		o.Retry = 5 * time.Second
 	}
+	if o.StoryDelay == 0 {
+		o.StoryDelay = time.Second
+	}
 	s := newStore(o)
+	st, statErr := os.Lstat(o.Path)
 	f, aside, err := openFile(o)
 	switch {
 	case err == nil:
 		s.file = f
+		if statErr == nil && aside == nil {
+			s.last = readLast(f.db, st.ModTime())
+		}
 	case transient(err):
 		s.degraded = err.Error()
 		o.Log.Warn("The local store is kept in memory only", "path", o.Path, "reason", err)

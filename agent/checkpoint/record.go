@@ -18,12 +18,20 @@ import (
 // Record is what is kept of one pod. It is handed over by reference: neither it
 // nor what it points to may be changed after Put.
 type Record struct {
-	Pod      *corev1.Pod  // the last wish
-	Verdict  plan.Verdict // asked once per UID, also over restarts
-	Memory   plan.Memory
-	Objects  plan.Objects // the ConfigMaps and Secrets that the pod names
-	Timeline []byte       // as report.Timeline writes it; nil: none
-	BootID   string       // of the boot in which the record was made
+	Pod     *corev1.Pod  // the last wish
+	Verdict plan.Verdict // asked once per UID, also over restarts
+	Memory  plan.Memory
+	Objects plan.Objects // the ConfigMaps and Secrets that the pod names
+	BootID  string       // of the boot in which the record was made
+	Story                // nil parts of what is put leave those on disk as they are
+}
+
+// Story is what users are told of a pod, each part as its owner writes it. The
+// pod runs as well without it, so it is written lazily: see Store.Tell.
+type Story struct {
+	Timeline []byte // report.Timeline; nil: none
+	Events   []byte // report.Events of the pod; nil: none
+	Told     []byte // what the pod waited for and since when; nil: none
 }
 
 // The parts of a record, each a key of the pod's bucket. They change at
@@ -33,8 +41,10 @@ const (
 	partVerdict  = "verdict"
 	partMemory   = "memory"
 	partObjects  = "objects"
-	partTimeline = "timeline"
 	partBoot     = "boot"
+	partTimeline = "timeline"
+	partEvents   = "events"
+	partTold     = "told"
 )
 
 // part is one encoded part of a record.
@@ -135,16 +145,22 @@ func encode(r, before Record) ([]part, error) {
 		}
 		parts = append(parts, part{p.key, seal(b)})
 	}
-	t := part{key: partTimeline}
-	if len(r.Timeline) > 0 {
-		t.value = seal(r.Timeline)
+	return append(parts, r.Story.parts()...), nil
+}
+
+// parts returns the encoded parts that there are.
+func (s Story) parts() (parts []part) {
+	for _, p := range []part{{partTimeline, s.Timeline}, {partEvents, s.Events}, {partTold, s.Told}} {
+		if len(p.value) > 0 {
+			parts = append(parts, part{p.key, seal(p.value)})
+		}
 	}
-	return append(parts, t), nil
+	return parts
 }
 
 // decode reads the parts of one pod; get returns nil for a part that is absent.
-// All parts but the timeline must be whole: half a record could bring an ended
-// pod back to life.
+// All parts but the story must be whole: half a record could bring an ended pod
+// back to life.
 func decode(get func(key string) []byte) (Record, error) {
 	var r Record
 	var objects []objectJSON
@@ -163,12 +179,16 @@ func decode(get func(key string) []byte) (Record, error) {
 		return Record{}, errors.New("pod: absent")
 	}
 	r.Objects = objectMap(objects)
-	if raw := get(partTimeline); raw != nil {
-		if b, err := unseal(raw); err == nil {
-			r.Timeline = slices.Clone(b)
-		}
-	}
+	r.Story = Story{Timeline: decodeText(get(partTimeline)), Events: decodeText(get(partEvents)), Told: decodeText(get(partTold))}
 	return r, nil
+}
+
+// decodeText returns a copy of a part of the story; nil: absent or damaged.
+func decodeText(raw []byte) []byte {
+	if b, err := unseal(raw); err == nil {
+		return slices.Clone(b)
+	}
+	return nil
 }
 
 func decodePart(raw []byte, into any) error {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
-	bberrors "go.etcd.io/bbolt/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -19,26 +18,29 @@ var ErrDegraded = errors.New("the local store is in memory only")
 // Store keeps the records of the node's pods. It is safe for concurrent use.
 //
 //	Put, Delete, Sync ──► pending ──► Run: one commit for all that waits ──► file
-//	                         ▲                     │ disk full, read-only
-//	                         └───── kept ◄─────────┘ Degraded; tried again
+//	Tell ───────────────► stories ───┘ ▲           │ disk full, read-only
+//	                                   └── kept ◄──┘ Degraded; tried again
 type Store struct {
 	opt  Options
 	wake chan struct{} // something is pending
 	now  chan struct{} // somebody waits for it
+	told chan struct{} // a story is to be written some time
+	last LastLife
 
 	mu       sync.Mutex
 	file     *file                 // nil: not opened yet (degraded) or closed
 	pending  map[types.UID]*Record // newest not yet committed; nil: to be deleted
 	waiters  []chan error          // for the commit of all that is pending
-	degraded string                // why; empty: not
+	stories  map[types.UID]func() Story
+	degraded string // why; empty: not
 
 	// Of the owner, Run, alone.
 	written map[types.UID]Record // the pod and objects of each pod's last commit
 }
 
 func newStore(o Options) *Store {
-	return &Store{opt: o, wake: make(chan struct{}, 1), now: make(chan struct{}, 1),
-		pending: map[types.UID]*Record{}, written: map[types.UID]Record{}}
+	return &Store{opt: o, wake: make(chan struct{}, 1), now: make(chan struct{}, 1), told: make(chan struct{}, 1),
+		pending: map[types.UID]*Record{}, stories: map[types.UID]func() Story{}, written: map[types.UID]Record{}}
 }
 
 // Put keeps a record, replacing that of the same pod. It never waits; what is
@@ -54,8 +56,20 @@ func (s *Store) Put(uid types.UID, r Record) {
 func (s *Store) Delete(uid types.UID) {
 	s.mu.Lock()
 	s.pending[uid] = nil
+	delete(s.stories, uid)
 	s.mu.Unlock()
 	nudge(s.wake)
+}
+
+// Tell says that the story of a pod has changed. It never waits; the story is
+// asked for, by Run, when it is written: with those of all other pods some time
+// later, at most once per Options.StoryDelay, and at the end. That of a pod
+// without a record is not kept.
+func (s *Store) Tell(uid types.UID, ask func() Story) {
+	s.mu.Lock()
+	s.stories[uid] = ask
+	s.mu.Unlock()
+	nudge(s.told)
 }
 
 // Sync is Put and waits until the record would survive a power cut. While the
@@ -93,19 +107,28 @@ func (s *Store) Degraded() (bool, string) {
 // Run writes what is put until ctx ends, and once more then. It is the only
 // writer and is called once.
 func (s *Store) Run(ctx context.Context) error {
+	var story <-chan time.Time // nil: none is to be written
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-s.now:
-			s.commit()
+		case <-s.now: // somebody waits: the records alone
+			s.commit(nil)
 		case <-s.wake:
 			if s.gather(ctx) {
-				s.commit()
+				s.commit(nil)
 			}
+		case <-s.told:
+			if story == nil {
+				story = time.After(s.opt.StoryDelay)
+			}
+		case <-story:
+			story = nil
+			s.commit(s.takeStories())
 		}
 		s.recover(ctx)
 	}
-	s.commit()
+	s.commit(s.takeStories())
+	s.sign()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.pending); n > 0 {
@@ -141,9 +164,18 @@ func (s *Store) recover(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			s.commit()
+			s.commit(s.takeStories())
 		}
 	}
+}
+
+// takeStories takes those that are to be written.
+func (s *Store) takeStories() map[types.UID]func() Story {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	told := s.stories
+	s.stories = map[types.UID]func() Story{}
+	return told
 }
 
 // Close closes the file. Call it after Run has returned.
@@ -191,11 +223,12 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 	return records, nil
 }
 
-// commit writes all that is pending in one synced transaction.
-func (s *Store) commit() {
+// commit writes all that is pending, and the stories told, in one synced
+// transaction.
+func (s *Store) commit(told map[types.UID]func() Story) {
 	s.mu.Lock()
 	batch, waiters, f := s.pending, s.waiters, s.file
-	idle := len(batch) == 0 && len(waiters) == 0 && s.degraded == "" && f != nil
+	idle := len(batch) == 0 && len(told) == 0 && len(waiters) == 0 && s.degraded == "" && f != nil
 	s.pending, s.waiters = map[types.UID]*Record{}, nil
 	s.mu.Unlock()
 	if idle {
@@ -203,10 +236,10 @@ func (s *Store) commit() {
 	}
 
 	err := s.reopen(&f)
-	if err == nil && len(batch) > 0 {
-		err = s.write(f.db, batch)
+	if err == nil && len(batch)+len(told) > 0 {
+		err = s.write(f.db, batch, told)
 	}
-	s.settle(batch, f, err)
+	s.settle(batch, told, f, err)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
@@ -233,7 +266,7 @@ func (s *Store) reopen(f **file) error {
 
 // settle takes note of how a commit went. What could not be written is pending
 // again unless there is something newer.
-func (s *Store) settle(batch map[types.UID]*Record, f *file, err error) {
+func (s *Store) settle(batch map[types.UID]*Record, told map[types.UID]func() Story, f *file, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.file = f
@@ -246,6 +279,11 @@ func (s *Store) settle(batch map[types.UID]*Record, f *file, err error) {
 				s.pending[uid] = r
 			}
 		}
+		for uid, ask := range told {
+			if r, pending := s.pending[uid]; !pending || r != nil {
+				s.stories[uid] = ask
+			}
+		}
 	}
 	switch {
 	case err != nil && before == "":
@@ -255,13 +293,13 @@ func (s *Store) settle(batch map[types.UID]*Record, f *file, err error) {
 	}
 }
 
-// write commits the batch. A record that cannot be encoded is named in the log
-// and left out: it must not hold up the others.
-func (s *Store) write(db *bbolt.DB, batch map[types.UID]*Record) error {
-	parts := make(map[types.UID][]part, len(batch))
+// write commits the batch and the stories. A record that cannot be encoded is
+// named in the log and left out: it must not hold up the others.
+func (s *Store) write(db *bbolt.DB, batch map[types.UID]*Record, told map[types.UID]func() Story) error {
+	c := change{records: make(map[types.UID][]part, len(batch)), stories: make(map[types.UID][]part, len(told))}
 	for uid, r := range batch {
 		if r == nil {
-			parts[uid] = nil
+			c.records[uid] = nil
 			continue
 		}
 		p, err := encode(*r, s.written[uid])
@@ -269,68 +307,28 @@ func (s *Store) write(db *bbolt.DB, batch map[types.UID]*Record) error {
 			s.opt.Log.Error("A record cannot be stored", "uid", uid, "reason", err)
 			continue
 		}
-		parts[uid] = p
+		c.records[uid] = p
+	}
+	for uid, ask := range told {
+		if r, changes := batch[uid]; !changes || r != nil {
+			c.stories[uid] = ask().parts()
+		}
 	}
 	same := false
 	err := guard(func() (err error) {
-		if err = db.View(func(tx *bbolt.Tx) error { same = unchanged(tx, parts); return nil }); err != nil || same {
+		if err = db.View(func(tx *bbolt.Tx) error { same = c.made(tx); return nil }); err != nil || same {
 			return err
 		}
-		return db.Update(func(tx *bbolt.Tx) error { return apply(tx, parts) })
+		return db.Update(c.apply)
 	})
 	if err != nil {
 		return err
 	}
-	for uid := range parts {
+	for uid := range c.records {
 		if r := batch[uid]; r != nil {
 			s.written[uid] = Record{Pod: r.Pod, Objects: r.Objects}
 		} else {
 			delete(s.written, uid)
-		}
-	}
-	return nil
-}
-
-// unchanged reports whether the file says all this already: then nothing need
-// be synced, as every commit is.
-func unchanged(tx *bbolt.Tx, parts map[types.UID][]part) bool {
-	pods := tx.Bucket(bucketPods)
-	for uid, list := range parts {
-		b := pods.Bucket([]byte(uid))
-		if (b == nil) != (list == nil) {
-			return false
-		}
-		for _, p := range list {
-			if string(b.Get([]byte(p.key))) != string(p.value) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func apply(tx *bbolt.Tx, parts map[types.UID][]part) error {
-	pods := tx.Bucket(bucketPods)
-	for uid, list := range parts {
-		if list == nil {
-			if err := pods.DeleteBucket([]byte(uid)); err != nil && !errors.Is(err, bberrors.ErrBucketNotFound) {
-				return err
-			}
-			continue
-		}
-		b, err := pods.CreateBucketIfNotExists([]byte(uid))
-		if err != nil {
-			return err
-		}
-		for _, p := range list {
-			if p.value == nil {
-				err = b.Delete([]byte(p.key))
-			} else if string(b.Get([]byte(p.key))) != string(p.value) {
-				err = b.Put([]byte(p.key), p.value)
-			}
-			if err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -16,4 +16,7 @@
 //	   such pods is bounded too.
 //	R5 A full timeline keeps the first start and the newest spans and says how
 //	   many it has dropped from the middle.
+//	R6 What is kept of a pod can be written and taken up again by a later life of
+//	   the agent, with its counts and names; the restart is told. testdata holds
+//	   the written forms; every later release must read them.
 package report

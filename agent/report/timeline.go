@@ -41,6 +41,8 @@ type TimelineOptions struct {
 	Now   func() time.Time // default time.Now
 	Spans int              // spans kept, at least 4
 	Bytes int              // bytes kept
+
+	Changed func() // told after every change, on the goroutine that made it; nil: nobody
 }
 
 // Timeline is the bounded list of the spans of one pod. It is safe for
@@ -62,6 +64,9 @@ func NewTimeline(o TimelineOptions) *Timeline {
 	}
 	o.Spans = max(cmp.Or(o.Spans, DefaultSpans), 4)
 	o.Bytes = cmp.Or(o.Bytes, DefaultSpansBytes)
+	if o.Changed == nil {
+		o.Changed = func() {}
+	}
 	return &Timeline{opt: o}
 }
 
@@ -74,9 +79,15 @@ func (t *Timeline) Begin(s Span) SpanID {
 	s.Name, s.Stage = clip(s.Name, maxSpanText), clip(s.Stage, maxSpanText)
 	s.Cause, s.Err = clip(s.Cause, maxSpanText), clip(s.Err, maxSpanText)
 	s.Start, s.End = wall(s.Start), wall(s.End)
+	defer t.opt.Changed() // after the lock is given back
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.add(s)
+}
+
+// add appends a span and returns its ID.
+func (t *Timeline) add(s Span) SpanID {
 	t.last++
 	s.ID = t.last
 	if len(t.spans) == cap(t.spans) { // append would double: pods are many
@@ -92,6 +103,7 @@ func (t *Timeline) Begin(s Span) SpanID {
 // is left as it is.
 func (t *Timeline) End(id SpanID, err error) {
 	now := wall(t.opt.Now())
+	defer t.opt.Changed()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, ok := slices.BinarySearchFunc(t.spans, id, func(s Span, id SpanID) int { return cmp.Compare(s.ID, id) })
@@ -158,7 +170,7 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.opt.Now == nil {
-		t.opt = TimelineOptions{Now: time.Now, Spans: DefaultSpans, Bytes: DefaultSpansBytes}
+		t.opt = TimelineOptions{Now: time.Now, Spans: DefaultSpans, Bytes: DefaultSpansBytes, Changed: func() {}}
 	}
 	t.spans, t.dropped, t.bytes, t.last = in.Spans, in.Dropped, 0, 0
 	for i := range t.spans {
@@ -167,6 +179,59 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 	}
 	t.bound()
 	return nil
+}
+
+// Restart is the time between two lives of the agent.
+type Restart struct {
+	Left  time.Time // when the earlier life ended, as far as is known; zero: it is not
+	Began time.Time // of this life
+	Cause string    // how the earlier life ended
+}
+
+// restartName is the name of the span of a restart.
+const restartName = "restart/agent"
+
+// Resume goes on with a timeline of an earlier life of the agent: what was under
+// way then is ended with a note, and the restart gets a span. Restarts between
+// which nothing was done but to look share one, or those of a quiet pod would
+// push out everything else.
+func (t *Timeline) Resume(r Restart) {
+	r.Began = wall(r.Began)
+	if r.Left = wall(r.Left); r.Left.IsZero() || r.Left.After(r.Began) {
+		r.Left = r.Began
+	}
+	defer t.opt.Changed()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.spans {
+		if s := &t.spans[i]; s.End.IsZero() {
+			t.bytes -= s.size()
+			s.End, s.Err = later(s.Start, r.Left), "the agent ended before this did"
+			t.bytes += s.size()
+		}
+	}
+	span := Span{Name: restartName, Stage: "prepare", Start: r.Left, End: r.Began, Cause: clip(r.Cause, maxSpanText), Attempt: 1}
+	last := len(t.spans)
+	for last > 0 && t.spans[last-1].Name != restartName && t.spans[last-1].Stage == "prepare" {
+		last--
+	}
+	if last > 0 && t.spans[last-1].Name == restartName {
+		last--
+		span.Attempt += t.spans[last].Attempt
+		span.Cause = clip(fmt.Sprintf("%s; restart %d with nothing done in between", r.Cause, span.Attempt), maxSpanText)
+		for _, s := range t.spans[last:] {
+			t.bytes -= s.size()
+		}
+		t.spans = slices.Delete(t.spans, last, len(t.spans))
+	}
+	t.add(span)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // wall drops the monotonic reading: spans outlive the process that made them.

@@ -1,0 +1,133 @@
+package checkpoint
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// telling is a story with one part.
+func telling(text string) func() Story {
+	return func() Story { return Story{Events: []byte(text)} }
+}
+
+func TestStoriesAreWrittenSomeTimeLater(t *testing.T) { // C8
+	o := options(t)
+	o.StoryDelay = 50 * time.Millisecond
+	s := open(t, o)
+	stop := run(t, s)
+	for _, uid := range []types.UID{"a", "b"} {
+		if err := s.Sync(t.Context(), uid, record(string(uid))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := commits(t, s)
+	for range 1000 {
+		s.Tell("a", telling("of a"))
+		s.Tell("b", telling("of b"))
+		s.Tell("nobody", telling("of nobody"))
+	}
+	eventually(t, "the stories on disk", func() bool { return string(load(t, s)["b"].Events) == "of b" })
+	if n := commits(t, s) - before; n != 1 {
+		t.Errorf("%d commits for many tellings, want 1", n)
+	}
+	want := map[types.UID]Record{"a": record("a"), "b": record("b")}
+	for uid, r := range want {
+		r.Events = []byte("of " + string(uid))
+		want[uid] = r
+	}
+	if d := cmp.Diff(want, load(t, s)); d != "" {
+		t.Error(d)
+	}
+	s.Tell("a", telling("more of a"))
+	s.Tell("b", telling("more of b"))
+	s.Delete("b")
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	got := load(t, open(t, o))
+	if string(got["a"].Events) != "more of a" || len(got) != 1 {
+		t.Errorf("the last words of the agent are not on disk: %v", got)
+	}
+}
+
+func TestSyncWaitsForNoStory(t *testing.T) { // C8
+	o := options(t)
+	o.StoryDelay = time.Hour
+	s := open(t, o)
+	run(t, s)
+	asked := make(chan struct{}, 1)
+	s.Tell("a", func() Story {
+		asked <- struct{}{}
+		return Story{}
+	})
+	for range 20 {
+		if err := s.Sync(t.Context(), "a", record("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(asked) > 0 {
+		t.Error("a story was written while somebody waited for a record")
+	}
+}
+
+func TestStoriesOutliveAFullDisk(t *testing.T) { // C5
+	dir := smallDisk(t, "1m")
+	o := options(t)
+	o.Path, o.Reserve, o.StoryDelay = dir+"/berth.db", -1, time.Millisecond
+	s := open(t, o)
+	stop := run(t, s)
+	if err := s.Sync(t.Context(), "a", record("a")); err != nil {
+		t.Fatal(err)
+	}
+	ballast := fill(t, dir)
+	s.Put("b", big("b"))
+	s.Tell("a", func() Story { return Story{Events: make([]byte, 64<<10), Told: []byte("told")} })
+	eventually(t, "the store to say that it is full", func() bool { bad, _ := s.Degraded(); return bad })
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the story on disk", func() bool { return string(load(t, s)["a"].Told) == "told" })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheLastLife(t *testing.T) {
+	o := options(t)
+	s := open(t, o)
+	if last := s.Last(); last != (LastLife{}) {
+		t.Errorf("before the first life there was %+v", last)
+	}
+	if err := run(t, s)(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, o)
+	if last := s.Last(); !last.Left || time.Since(last.Until) > time.Minute {
+		t.Errorf("after a clean end: %+v", last)
+	}
+	run(t, s)
+	if err := s.Sync(t.Context(), "a", record("a")); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, s)
+	s = open(t, o)
+	if last := s.Last(); last.Left || last.Until.IsZero() || time.Since(last.Until) > time.Minute {
+		t.Errorf("after a kill: %+v", last)
+	}
+}
+
+// kill closes a store as the kernel does when the agent is killed.
+func kill(t *testing.T, s *Store) {
+	t.Helper()
+	s.mu.Lock()
+	f := s.file
+	s.file = nil
+	s.mu.Unlock()
+	if err := f.close(); err != nil {
+		t.Fatal(err)
+	}
+}

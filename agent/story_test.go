@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/checkpoint"
+)
+
+// events returns how often each reason was told of a pod.
+func (l *life) events(uid types.UID) map[string]int32 {
+	out := map[string]int32{}
+	for _, e := range l.a.Events.List(uid) {
+		out[e.Reason] += e.Count
+	}
+	return out
+}
+
+func (l *life) spans(uid types.UID) (names []string) {
+	l.t.Helper()
+	line := l.a.Timeline(l.t.Context(), uid)
+	if line == nil {
+		l.t.Fatalf("no timeline of %s", uid)
+	}
+	spans, _ := line.Spans()
+	for _, s := range spans {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+func TestTheStoryOfAPodGoesOnAfterARestart(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		l := live(t, h, roomyNode(), nil, "file")
+		pod, stuck := podOf("p", "a"), podOf("stuck", "a")
+		stuck.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+		l.want("file", pod, stuck)
+		l.until(time.Second, "run", l.runs(pod))
+		since := whySince(t, l, stuck, "ErrImageNeverPull")
+		time.Sleep(time.Hour)
+		l.leaving()
+		began := l.records[pod.UID]
+		if began.Timeline == nil || began.Events == nil || l.records[stuck.UID].Told == nil {
+			t.Fatalf("the story is not in the store: %+v", l.records)
+		}
+
+		h.setDown(errors.New("connection refused"))
+		l = begin(t, h, roomyNode(), l.records, "file")
+		l.want("file", pod, stuck)
+		if names := l.spans(pod.UID); !slices.Contains(names, "start/a") {
+			t.Errorf("before the runtime answers the timeline is %q", names)
+		}
+		if told := l.events(pod.UID); told["Started"] != 1 {
+			t.Errorf("before the runtime answers the events are %v", told)
+		}
+		h.setDown(nil)
+		<-l.a.Ready()
+		l.until(time.Second, "run", l.runs(pod))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		names := l.spans(pod.UID)
+		start, restart := slices.Index(names, "start/a"), slices.Index(names, "restart/agent")
+		if start < 0 || restart < start {
+			t.Errorf("the timeline is %q", names)
+		}
+		if told := l.events(pod.UID); told["Started"] != 1 {
+			t.Errorf("the events are %v", told)
+		}
+		if told := l.events(stuck.UID); told["ErrImageNeverPull"] != 1 {
+			t.Errorf("the events of what waits are %v", told)
+		}
+		if now := whySince(t, l, stuck, "ErrImageNeverPull"); !now.Equal(since) {
+			t.Errorf("it waits since %s, before the restart since %s", now, since)
+		}
+
+		l.want("file", stuck)
+		l.until(time.Minute, "gone", l.gone(pod.UID))
+		l.leaving()
+		if _, kept := l.records[pod.UID]; kept {
+			t.Error("the story of a pod that is gone is kept")
+		}
+	})
+}
+
+func whySince(t *testing.T, l *life, pod *corev1.Pod, code string) time.Time {
+	t.Helper()
+	synctest.Wait()
+	s, _ := l.a.Board.Get(pod.UID)
+	i := slices.IndexFunc(s.Why, func(w Told) bool { return w.Code == code })
+	if i < 0 {
+		t.Fatalf("not told: %s, but %+v", code, s.Why)
+	}
+	return s.Why[i].Since
+}
+
+func TestAStoryThatCannotBeReadCostsItselfOnly(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		l := live(t, h, roomyNode(), nil, "file")
+		pod := podOf("p", "a")
+		l.want("file", pod)
+		l.until(time.Second, "run", l.runs(pod))
+		l.leaving()
+		rec := l.records[pod.UID]
+		rec.Story = checkpoint.Story{Timeline: []byte("{"), Events: []byte(`{"version":7}`), Told: []byte(`{"version":7}`)}
+		l = live(t, h, roomyNode(), map[types.UID]checkpoint.Record{pod.UID: rec}, "file")
+		l.want("file", pod)
+		l.until(time.Second, "run", l.runs(pod))
+		if names := l.spans(pod.UID); len(names) == 0 || names[0] != "restart/agent" {
+			t.Errorf("the timeline is %q", names)
+		}
+		if h.happened("start uid-p") != 1 {
+			t.Error("it was started again")
+		}
+	})
+}
+
+func TestHowTheEarlierLifeEndedIsSaid(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for want, last := range map[string]checkpoint.LastLife{
+		"the agent began; what it did before is not known":                               {},
+		"the agent was stopped and began again 5s later":                                 {Until: at.Add(-5 * time.Second), Left: true},
+		"the agent was killed or crashed and began again; its last words are 1m0s older": {Until: at.Add(-time.Minute)},
+		"the agent was stopped and began again 0s later":                                 {Until: at.Add(time.Hour), Left: true},
+	} {
+		if got := restartCause(last, at); got != want {
+			t.Errorf("%+v: %q, want %q", last, got, want)
+		}
+	}
+}
