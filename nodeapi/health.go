@@ -26,6 +26,7 @@ type Health struct {
 type HealthCheck struct {
 	Name  string
 	Check func(ctx context.Context) error
+	Mild  bool // a bad answer is shown in the list and fails only who asks for this check alone
 }
 
 // ServeHealth answers /healthz, /readyz and /metrics on ln until ctx ends. It
@@ -71,7 +72,9 @@ func (c checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, h := range asked {
 		if slices.Contains(excluded, h.Name) {
 			fmt.Fprintf(&list, "[+]%s excluded: ok\n", h.Name)
-		} else if err := h.Check(ctx); err != nil {
+		} else if err := h.Check(ctx); err != nil && h.Mild && r.PathValue("check") == "" {
+			fmt.Fprintf(&list, "[!]%s: %v\n", h.Name, err)
+		} else if err != nil {
 			fmt.Fprintf(&list, "[-]%s failed: %v\n", h.Name, err)
 			bad = append(bad, h.Name)
 		} else {

@@ -14,8 +14,9 @@ func TestHealthPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fine := HealthCheck{"store", func(context.Context) error { return nil }}
-	broken := HealthCheck{"runtime", func(ctx context.Context) error {
+	fine := HealthCheck{Name: "store", Check: func(context.Context) error { return nil }}
+	mild := HealthCheck{Name: "disk", Mild: true, Check: func(context.Context) error { return errors.New("full") }}
+	broken := HealthCheck{Name: "runtime", Check: func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); !bounded {
 			t.Error("a check without a deadline")
 		}
@@ -24,7 +25,7 @@ func TestHealthPort(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- ServeHealth(ctx, ln, Health{Live: []HealthCheck{fine}, Ready: []HealthCheck{fine, broken},
+		ended <- ServeHealth(ctx, ln, Health{Live: []HealthCheck{fine, mild}, Ready: []HealthCheck{fine, broken},
 			Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "up 1\n") })})
 	}()
 	for _, tt := range []struct {
@@ -33,7 +34,8 @@ func TestHealthPort(t *testing.T) {
 		want           string
 	}{
 		{"health in a word", "/healthz", 200, "ok"},
-		{"health in detail", "/healthz?verbose", 200, "[+]store ok\nhealthz check passed\n"},
+		{"health in detail", "/healthz?verbose", 200, "[+]store ok\n[!]disk: full\nhealthz check passed\n"},
+		{"what is mild fails who asks for it", "/healthz/disk", 500, "[-]disk failed: full\nhealthz check failed: disk\n"},
 		{"what is broken is always told", "/readyz", 500, "[+]store ok\n[-]runtime failed: no answer\nreadyz check failed: runtime\n"},
 		{"a check can be left out", "/readyz?exclude=runtime&verbose", 200, "[+]store ok\n[+]runtime excluded: ok\nreadyz check passed\n"},
 		{"a check can be asked alone", "/readyz/store", 200, "ok"},

@@ -49,10 +49,11 @@ type SetAside struct {
 
 func (s SetAside) String() string { return s.Reason + "; kept as " + s.Path }
 
-// Open opens or makes the store. A store that is damaged, alien or of a newer
-// version is set aside and a fresh one begun; the second result then says so.
-// On a full or read-only disk the store begins in memory: see Degraded. The
-// error is ErrLocked, or says why Path can never be used.
+// Open opens or makes the store. What is at Path and is damaged, alien, of a
+// newer version, unreadable or no file at all is set aside and a fresh store
+// begun; the second result then says so. Where that cannot be done, and on a
+// full or read-only disk, the store begins in memory: see Degraded. The only
+// error is ErrLocked.
 func Open(o Options) (*Store, *SetAside, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -78,11 +79,11 @@ func Open(o Options) (*Store, *SetAside, error) {
 		if statErr == nil && aside == nil {
 			s.last = readLast(f.db, st.ModTime())
 		}
-	case transient(err):
+	case errors.Is(err, ErrLocked):
+		return nil, nil, fmt.Errorf("open store %s: %w", o.Path, err)
+	default: // no reason to leave the pods alone; tried again
 		s.degraded = err.Error()
 		o.Log.Warn("The local store is kept in memory only", "path", o.Path, "reason", err)
-	default:
-		return nil, nil, fmt.Errorf("open store %s: %w", o.Path, err)
 	}
 	return s, aside, nil
 }
@@ -132,7 +133,7 @@ func openLocked(o Options, dir *os.File) (*file, *SetAside, error) {
 	}
 	var aside *SetAside
 	db, err := openDB(o.Path)
-	if unusable, ok := errors.AsType[*unusableError](err); ok {
+	if unusable, ok := unusableOf(err); ok {
 		if aside, err = setAside(o.Path, unusable, time.Now()); err != nil {
 			return nil, nil, err
 		}
@@ -171,11 +172,22 @@ func lock(dir *os.File) error {
 
 // unusableError says why a store must be set aside.
 type unusableError struct {
-	kind   string // damaged, alien or newer: part of the new name
+	kind   string // damaged, alien, newer or unreadable: part of the new name
 	reason string
 }
 
 func (e *unusableError) Error() string { return e.reason }
+
+// unusableOf returns why what is there must be set aside, if it must.
+func unusableOf(err error) (*unusableError, bool) {
+	if unusable, ok := errors.AsType[*unusableError](err); ok {
+		return unusable, true
+	}
+	if isPathError(err) && !transient(err) {
+		return &unusableError{"unreadable", fmt.Sprintf("the store cannot be opened: %s", err)}, true
+	}
+	return nil, false
+}
 
 func damaged(format string, args ...any) *unusableError {
 	return &unusableError{"damaged", "the store is damaged: " + fmt.Sprintf(format, args...)}
@@ -193,7 +205,7 @@ func setAside(path string, why *unusableError, now time.Time) (*SetAside, error)
 			continue
 		}
 		if err := os.Rename(path, to); err != nil {
-			return nil, fmt.Errorf("set %s aside: %w", path, err)
+			return nil, fmt.Errorf("%w, and it cannot be set aside: %w", why, err)
 		}
 		return &SetAside{Path: to, Reason: why.reason}, nil
 	}
@@ -209,7 +221,7 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	case err != nil:
 		return nil, err
 	case !st.Mode().IsRegular():
-		return nil, fmt.Errorf("not a regular file: %s", st.Mode().Type())
+		return nil, &unusableError{"alien", fmt.Sprintf("the store was not written by berth: %s is %s", path, nameOfType(st.Mode()))}
 	case st.Size() == 0: // made by an agent that died at once, or on a full disk
 	default:
 		if err := verify(path); err != nil {
@@ -247,6 +259,23 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	}
 	db.AllocSize = 1 << 20
 	return db, nil
+}
+
+// nameOfType says what lies where a file should.
+func nameOfType(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeSymlink != 0:
+		return "a symbolic link"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "no file"
 }
 
 func isPathError(err error) bool {

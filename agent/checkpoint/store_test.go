@@ -311,19 +311,6 @@ func TestStoresThatAreNotOursAreSetAside(t *testing.T) { // C3
 	}
 }
 
-func TestPathsThatCanNeverBeUsed(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{dir, filepath.Join(file, "berth.db")} {
-		if _, _, err := Open(Options{Path: path}); err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-}
-
 func TestHalfMadeStoresAreFinished(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -65,6 +65,9 @@ func standaloneOnly(config *nodeconfig.Config) error {
 	return errors.New(flag + ": joining a server comes with a later release; leave it out to run pods from files")
 }
 
+// storeFile is the local store in the state directory.
+const storeFile = "berth.db"
+
 // berth is the running agent with all that belongs to it.
 type berth struct {
 	config  *nodeconfig.Config
@@ -111,7 +114,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	var aside *checkpoint.SetAside
-	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, "berth.db"), Log: b.log})
+	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log})
 	if err != nil {
 		return fmt.Errorf("open the local store: %w", err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -374,6 +375,12 @@ func (b *berth) health() nodeapi.Health {
 				default:
 					return fmt.Errorf("what the runtime has is not known yet")
 				}
+			}},
+			{Name: "store", Mild: true, Check: func(context.Context) error {
+				if bad, why := b.store.Degraded(); bad {
+					return errors.New("records of pods are in memory only: " + why)
+				}
+				return nil
 			}},
 		},
 		Metrics: b.metrics.Handler(),

@@ -30,7 +30,7 @@ func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 	return r, nil
 }
 
-const storeRemedy = "make room on the disk or mount it writable: until then records live in memory only"
+const storeRemedy = "make room on the disk, mount it writable, or move away what is in the store's place: until then records live in memory only"
 
 // checks are those that need no running agent: the configuration, the host and
 // a runtime to ask. They change nothing.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -52,8 +54,24 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 		inTheWay = errors.New("failSwapOn: this host has swap")
 	}
 	add("swap", true, inTheWay, "not in the way", "swapoff -a, or set failSwapOn: false")
-	add("local store", false, unix.Access(standing(config.StateDir), unix.W_OK), config.StateDir, storeRemedy)
+	add("local store", false, storePlace(config.StateDir), config.StateDir, storeRemedy)
 	return r, nil
+}
+
+// storePlace says why there can be no local store in a directory, or why what
+// is in its place would be set aside.
+func storePlace(dir string) error {
+	at := standing(dir)
+	if st, err := os.Stat(at); err == nil && !st.IsDir() {
+		return fmt.Errorf("%s is not a directory", at)
+	}
+	if st, err := os.Lstat(filepath.Join(dir, storeFile)); err == nil && !st.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file: berth run sets it aside", filepath.Join(dir, storeFile))
+	}
+	if err := unix.Access(at, unix.W_OK); err != nil {
+		return fmt.Errorf("write to %s: %w", at, err)
+	}
+	return nil
 }
 
 // localFlags are those of `berth run` that say what to check, less the socket,

@@ -120,8 +120,12 @@ func (b *berth) statusLine() string {
 	}
 	b.metrics.Pods(len(all), running)
 	b.metrics.Containers(containers)
-	return fmt.Sprintf("%d pods: %d running, %d pending, %d succeeded, %d failed",
+	line := fmt.Sprintf("%d pods: %d running, %d pending, %d succeeded, %d failed",
 		len(all), phases["Running"], phases["Pending"], phases["Succeeded"], phases["Failed"])
+	if bad, _ := b.store.Degraded(); bad {
+		line += "; the local store is in memory only"
+	}
+	return line
 }
 
 // kubernetesVersion is the release whose API types are linked in.

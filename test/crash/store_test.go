@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // TestATornOrAlienStoreIsSetAside: the pods go on, and the log says what became
@@ -36,7 +38,14 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 			}
 			return db.Close()
 		},
-		"missing": func() error { return os.RemoveAll(file) },
+		"missing":      func() error { return os.RemoveAll(file) },
+		"a directory":  func() error { return errors.Join(os.Remove(file), os.MkdirAll(file+"/deep", 0o700)) },
+		"a named pipe": func() error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)) },
+		"a device": func() error {
+			return errors.Join(os.Remove(file), unix.Mknod(file, unix.S_IFCHR, int(unix.Mkdev(1, 3))))
+		},
+		"a link to itself":   func() error { return errors.Join(os.Remove(file), os.Symlink(file, file)) },
+		"of a mode for none": func() error { return os.Chmod(file, 0) }, // root reads it all the same
 	} {
 		n.must("stop the agent", n.agent.Stop(t.Context()))
 		said := len(n.agent.Log())
@@ -48,7 +57,7 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 		n.stillLiving(before)
 		log := n.agent.Log()[said:]
 		aside := strings.Contains(log, "could not be used") || strings.Contains(log, "in memory only")
-		if wanted := what != "missing" && what != "empty"; wanted && !aside {
+		if wanted := what != "missing" && what != "empty" && what != "of a mode for none"; wanted && !aside {
 			t.Errorf("a store that is %s: the log does not say what became of it:\n%s", what, log)
 		}
 		n.kill()
@@ -61,5 +70,38 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 	}
 	n.drop("rich")
 	n.drop("plain")
+	n.gone(20 * time.Second)
+}
+
+// TestAStoreThatCannotBeSetAside: something is mounted in its place. The agent
+// goes on in memory and says so wherever one would look.
+func TestAStoreThatCannotBeSetAside(t *testing.T) {
+	t.Parallel()
+	n := start(t, options{})
+	n.putPod(n.simple("plain"))
+	n.awaitRunning(30*time.Second, "plain")
+	before := n.living("")
+	file := filepath.Join(n.agent.StateDir, "berth.db")
+	n.must("stop the agent", n.agent.Stop(t.Context()))
+	n.must("take the store away", os.Remove(file))
+	n.must("make a directory", os.Mkdir(file, 0o700))
+	n.must("mount", unix.Mount("tmpfs", file, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
+	n.launch()
+	n.awaitRunning(10*time.Second, "plain")
+	n.stillLiving(before)
+	n.putPod(n.simple("late"))
+	n.awaitRunning(30*time.Second, "late")
+	n.says([]string{"ps"}, "in memory only", "cannot be set aside")
+	n.says([]string{"check"}, "local store", "cannot be set aside", "move away what is in the store's place")
+	if log := n.agent.Log(); !strings.Contains(log, "kept in memory only") {
+		t.Errorf("the log does not say so:\n%s", log)
+	}
+	n.must("unmount", unix.Unmount(file, 0))
+	n.until(20*time.Second, "the store to be there", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
+	for _, name := range []string{"plain", "late"} {
+		n.once(name)
+		n.drop(name)
+	}
 	n.gone(20 * time.Second)
 }
