@@ -22,6 +22,7 @@
 //	R5 Every error is a *plan.Error whose kind was decided here.
 //	R6 Events are hints: losing some, or the whole stream, costs only time.
 //
-// Goroutines: none of its own. Events and Poll run on the caller's goroutine
+// Goroutines: none of its own but one that waits for the header of the stream of
+// events, for which Events waits. Events and Poll run on the caller's goroutine
 // and call back on it; gRPC's own end with Close.
 package cri

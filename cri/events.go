@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -77,17 +78,23 @@ func (c *Client) Events(ctx context.Context, tell func(Event)) error {
 
 // follow tells the events of one stream until it breaks.
 func (c *Client) follow(ctx context.Context, tell func(Event)) error {
+	var header sync.WaitGroup
+	defer header.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		return err
 	}
-	// The stream's beginning is not announced. A call after it on the same
-	// connection is answered after the runtime has seen it.
-	if _, _, err := c.Version(ctx); err != nil {
+	begun := make(chan struct{})
+	header.Go(func() {
+		defer close(begun)
+		_, _ = stream.Header() // what is wrong with the stream, Recv says
+	})
+	if _, _, err := c.Version(ctx); err != nil { // it is there at all
 		return err
 	}
+	takenUp(ctx, begun)
 	tell(Event{Kind: Resync, At: time.Now(), Hint: true})
 	for {
 		resp, err := stream.Recv()
@@ -97,6 +104,24 @@ func (c *Client) follow(ctx context.Context, tell func(Event)) error {
 		if e, ok := c.event(ctx, resp); ok {
 			tell(e)
 		}
+	}
+}
+
+// takeUp is how long a runtime is given to take up a stream whose beginning it
+// does not announce.
+const takeUp = 200 * time.Millisecond
+
+// takenUp waits until the runtime has taken the stream up: what happens before
+// that is told to nobody. A server works on its calls side by side, so the answer
+// to a later call proves nothing of an earlier one. The header of the stream does;
+// but containerd sends it with its first event only, so some time must do there.
+func takenUp(ctx context.Context, begun <-chan struct{}) {
+	late := time.NewTimer(takeUp)
+	defer late.Stop()
+	select {
+	case <-begun:
+	case <-late.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -186,6 +186,9 @@ func (r *Runtime) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Stre
 	}
 	ctx, release := r.cuttable(ss.Context(), cut)
 	defer release()
+	if err := wait(ctx, r.opts.Latency[rpcName(info.FullMethod)]); err != nil {
+		return err
+	}
 	err := do(srv, cutStream{ss, ctx})
 	if errors.Is(context.Cause(ctx), errCut) {
 		return errCut

@@ -21,7 +21,8 @@ type Options struct {
 	// Files lets containers write their logs and termination messages to the
 	// host, at the paths that they were given.
 	Files bool
-	// Latency is how long the calls of a verb take, by RPC name.
+	// Latency is how long the calls of a verb take, by RPC name; of a stream, how
+	// long until it begins.
 	Latency map[string]time.Duration
 	// Steps gives what a container does, instead of its command and arguments.
 	// Nil result: as it says itself.

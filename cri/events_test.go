@@ -1,0 +1,43 @@
+package cri_test
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"berth/cri"
+	"berth/cri/crifake"
+)
+
+// TestEventsBeginBeforeTheyAreSaidTo: a stream that a busy runtime takes up late,
+// after it has answered calls that came later, has begun when that is told. What
+// happens then is not lost.
+func TestEventsBeginBeforeTheyAreSaidTo(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{0, 50 * time.Millisecond} {
+		fake := crifake.New(crifake.Options{Latency: map[string]time.Duration{"GetContainerEvents": late}})
+		t.Cleanup(fake.Close)
+		socket := filepath.Join(t.TempDir(), "sock")
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := fake.Serve(l)
+		t.Cleanup(func() {
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		h := &host{endpoint: "unix://" + socket, dir: t.TempDir(), cgroup: "/test"}
+		h.client = h.dial(t)
+		pod := h.pod(t, "sleep")
+		events, synced := follow(t, pod.UID, h.client.Events)
+		<-synced
+		if fake.Followers() != 1 {
+			t.Fatalf("taken up %s late: %d follow when it is said that events are followed", late, fake.Followers())
+		}
+		h.sandbox(t, pod)
+		until(t, events, "sandbox is ready", func(e cri.Event) bool { return e.Kind == cri.Started })
+	}
+}
