@@ -136,7 +136,7 @@ func (d *decider) remember() {
 func (d *decider) recall() {
 	m, was := d.mem, &d.Pod.Status
 	if m.Started.IsZero() {
-		m.Started = d.Now
+		m.Started = d.firstSeen()
 		if was.StartTime != nil {
 			m.Started = was.StartTime.Time
 		}

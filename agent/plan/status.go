@@ -348,12 +348,7 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	for i := range all {
 		c := &all[i]
 		c.ObservedGeneration = d.Pod.Generation
-		c.LastTransitionTime = metav1.Time{Time: d.Now}
-		for _, was := range d.mem.Conditions {
-			if was.Type == c.Type && was.Status == c.Status {
-				c.LastTransitionTime = was.LastTransitionTime
-			}
-		}
+		c.LastTransitionTime = metav1.Time{Time: d.since(*c)}
 	}
 	d.mem.Conditions = all
 	st.Conditions = slices.Clone(all)

@@ -1,0 +1,151 @@
+package plan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// since says when a condition became what it is: by what the runtime knows where
+// that tells it, so that an agent whose memory is lost comes to the same time,
+// else now. A condition never goes back behind its last transition.
+func (d *decider) since(c corev1.PodCondition) time.Time {
+	var was *corev1.PodCondition
+	for i := range d.mem.Conditions {
+		if d.mem.Conditions[i].Type == c.Type {
+			was = &d.mem.Conditions[i]
+		}
+	}
+	if was != nil && was.Status == c.Status {
+		return was.LastTransitionTime.Time
+	}
+	at := d.fact(c, was)
+	switch {
+	case at.IsZero(), at.After(d.Now):
+		return d.Now
+	case was != nil && at.Before(was.LastTransitionTime.Time):
+		return was.LastTransitionTime.Time
+	}
+	return at
+}
+
+// fact is the time that the runtime's truth gives; zero: it gives none. was is
+// the condition before, nil if that is not known: then the best guess will do.
+func (d *decider) fact(c corev1.PodCondition, was *corev1.PodCondition) time.Time {
+	yes := c.Status == corev1.ConditionTrue
+	switch c.Type {
+	case corev1.PodScheduled:
+		return d.mem.Started
+	case corev1.PodReadyToStartContainers:
+		if sb, ok := d.current(); yes && ok {
+			return sb.CreatedAt
+		}
+	case corev1.PodInitialized:
+		if yes {
+			return d.initializedAt()
+		}
+	case corev1.ContainersReady, corev1.PodReady:
+		switch {
+		case yes && (was == nil || d.readyByStart()) && (c.Type == corev1.ContainersReady || was == nil || len(d.Pod.Spec.ReadinessGates) == 0):
+			return d.startedAt()
+		case !yes:
+			if at := d.firstEnd(was); !at.IsZero() {
+				return at
+			}
+		}
+	}
+	if !yes && was == nil && len(d.Seen.Sandboxes)+len(d.Seen.Containers) == 0 {
+		return d.mem.Started // it has never been otherwise
+	}
+	return time.Time{}
+}
+
+// initializedAt is when the last init container ended or sidecar started; the
+// pod's first moment without any, zero if one of them is forgotten.
+func (d *decider) initializedAt() time.Time {
+	at := d.mem.Started
+	for _, c := range d.specs {
+		k, seen := d.newest(c.Name)
+		end := k.FinishedAt
+		switch {
+		case c.kind == Sidecar:
+			end = k.StartedAt
+		case c.kind != Init:
+			continue
+		}
+		if !seen || end.IsZero() {
+			return time.Time{}
+		}
+		at = latest(at, end)
+	}
+	return at
+}
+
+// readyByStart reports whether the containers are ready as soon as they run.
+func (d *decider) readyByStart() bool {
+	for _, c := range d.specs {
+		if c.kind != Main && c.kind != Sidecar {
+			continue
+		}
+		hook := c.Lifecycle != nil && c.Lifecycle.PostStart != nil
+		if hook || d.Limits.Probing && (c.StartupProbe != nil || c.ReadinessProbe != nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// startedAt is when the last of the containers that must be ready was started.
+func (d *decider) startedAt() (at time.Time) {
+	for _, c := range d.specs {
+		if c.kind != Main && c.kind != Sidecar {
+			continue
+		}
+		if k, seen := d.newest(c.Name); seen {
+			at = latest(at, k.StartedAt)
+		}
+	}
+	return at
+}
+
+// firstEnd is when the first of the containers that must be ready ended, of
+// those that ended since the condition was otherwise; zero: none has.
+func (d *decider) firstEnd(was *corev1.PodCondition) (at time.Time) {
+	for _, c := range d.specs {
+		if c.kind != Main && c.kind != Sidecar {
+			continue
+		}
+		k, seen := d.newest(c.Name)
+		if !seen || k.State != Exited || k.FinishedAt.IsZero() || was != nil && k.FinishedAt.Before(was.LastTransitionTime.Time) {
+			continue
+		}
+		if at.IsZero() || k.FinishedAt.Before(at) {
+			at = k.FinishedAt
+		}
+	}
+	return at
+}
+
+// firstSeen is the oldest thing that the runtime has of the pod; now if it has
+// nothing.
+func (d *decider) firstSeen() time.Time {
+	at := d.Now
+	for _, s := range d.Seen.Sandboxes {
+		if !s.CreatedAt.IsZero() && s.CreatedAt.Before(at) {
+			at = s.CreatedAt
+		}
+	}
+	for _, k := range d.Seen.Containers {
+		if !k.CreatedAt.IsZero() && k.CreatedAt.Before(at) {
+			at = k.CreatedAt
+		}
+	}
+	return at
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,100 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// slowly settles a pod on a node where everything takes its time: what an action
+// does shows at once, its end is noticed 1.5 s later.
+func slowly(opts ...func(*corev1.Pod)) *walk {
+	w := fresh(opts...)
+	for range 100 {
+		if w.begin(); len(w.in.Busy) == 0 {
+			return w
+		}
+		w.obey().after(1500 * time.Millisecond)
+	}
+	panic("no rest: " + w.text())
+}
+
+// amnesia is an agent that was killed before anything was on disk, and looks at
+// the same node a minute later.
+func (w *walk) amnesia() *walk {
+	w.in.Memory, w.in.Busy, w.in.Failed = Memory{}, map[OpKey]Action{}, map[OpKey]Failure{}
+	return w.after(time.Minute)
+}
+
+// TestTransitionTimesOutliveTheMemory: an agent that remembers nothing shows the
+// times that the one before has shown, as far as the runtime knows them.
+func TestTransitionTimesOutliveTheMemory(t *testing.T) {
+	t.Parallel()
+	rich := func(p *corev1.Pod) {
+		inits(con("first"), sidecar("side"))(p)
+		mains(con("app"), con("b"))(p)
+	}
+	for name, w := range map[string]*walk{
+		"a pod that runs":               slowly(),
+		"one with init containers":      slowly(rich),
+		"one that was started again":    slowly().after(time.Hour).exit("app", 1).after(time.Second).settle().after(time.Minute).settle(),
+		"one whose container has ended": slowly(never, mains(con("app"), con("b"))).after(time.Hour).exit("app", 3).after(3 * time.Second).settle(),
+		"one that has succeeded":        slowly(never).after(time.Hour).exit("app", 0).after(3 * time.Second).settle(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before := w.decide().Status
+			after := w.amnesia().decide().Status
+			for i, was := range before.Conditions {
+				is := after.Conditions[i]
+				if was.Type == corev1.PodReadyToStartContainers && was.Status == corev1.ConditionFalse {
+					continue // nobody knows when a sandbox was stopped
+				}
+				if is.Type != was.Type || is.Status != was.Status {
+					t.Fatalf("%s is %s, was %s %s", is.Type, is.Status, was.Type, was.Status)
+				}
+				// The pod's first moment is that of its sandbox then: two steps later here.
+				slack := time.Duration(0)
+				if is.Type == corev1.PodScheduled || is.Type == corev1.PodInitialized && len(w.in.Pod.Spec.InitContainers) == 0 {
+					slack = 3 * time.Second
+				}
+				if d := is.LastTransitionTime.Sub(was.LastTransitionTime.Time).Abs(); d > slack {
+					t.Errorf("%s=%s since %s, was since %s", is.Type, is.Status, is.LastTransitionTime, was.LastTransitionTime)
+				}
+			}
+			if d := after.StartTime.Sub(before.StartTime.Time); d > 3*time.Second {
+				t.Errorf("start time %s, was %s", after.StartTime, before.StartTime)
+			}
+		})
+	}
+}
+
+func TestTransitionTimes(t *testing.T) {
+	t.Parallel()
+	hook := func(p *corev1.Pod) { p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}} }
+	probed := func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{} }
+	with := func(w *walk, h Health) *walk {
+		return w.with(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
+	}
+	gate := func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "open"}} }
+	opened := func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: "open", Status: corev1.ConditionTrue}} }
+	later := time.Hour
+	unknown := slowly().change("app", func(k *Container) { k.StartedAt = time.Time{} })
+	ahead := slowly().change("app", func(k *Container) { k.StartedAt = t0.Add(24 * time.Hour) })
+	back := slowly().after(later).exit("app", 1)
+	back.decide()
+	back.change("app", func(k *Container) { k.State, k.StartedAt, k.FinishedAt, k.ID = Running, t0, time.Time{}, "x" }).after(time.Second)
+	check(t, []row{
+		{"a pod is ready from the start of its containers on", slowly(), "-", []string{" Ready=True+3s", "ContainersReady=True+3s"}},
+		{"its network from the making of its sandbox on", slowly(), "-", []string{"PodReadyToStartContainers=True+1.5s"}},
+		{"with a postStart hook from the moment it is seen to have ended", slowly(hook), "-", []string{" Ready=True+4.5s"}},
+		{"with a readiness probe from the moment it is heard to have succeeded", with(with(slowly(probed), Health{}).begin().after(later), Health{Ready: true}), "-", []string{" Ready=True+1h0m4.5s"}},
+		{"an agent without memory takes the start for it", with(slowly(probed), Health{Ready: true}).amnesia(), "-", []string{" Ready=True+3s"}},
+		{"with a readiness gate from the moment it is seen to be open", slowly(gate).after(later).edit(opened), "-", []string{" Ready=True+1h0m4.5s", "ContainersReady=True+3s"}},
+		{"it is not ready from the end of a container on", slowly(never).after(later).exit("app", 1).after(time.Second), "stop sb-0", []string{" Ready=False/PodFailed+1h0m4.5s"}},
+		{"where the runtime does not know, from now on", unknown.amnesia(), "-", []string{" Ready=True+1m4.5s"}},
+		{"a time to come is not believed", ahead.amnesia(), "-", []string{" Ready=True+1m4.5s"}},
+		{"a transition does not come before the last one", back, "-", []string{" Ready=True+1h0m4.5s"}},
+	})
+}
