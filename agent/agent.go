@@ -25,6 +25,7 @@ type Config struct {
 	Room    RoomConfig
 	Runtime Runtime
 	Host    Leftovers
+	Strays  Strays // nil: the runtime is believed to forget nothing
 	Sources []Source
 	Store   *checkpoint.Store
 	Records map[types.UID]checkpoint.Record // of the agent's last life
@@ -88,6 +89,7 @@ type Agent struct {
 	begin   func(*worker)
 	adopted adopted
 	audits  audits
+	sweeps  sweeps
 
 	followed bool                        // the stream of the runtime's events has begun once
 	taken    map[string]*source.Snapshot // by source: the last acted on
@@ -115,7 +117,7 @@ func New(c Config) *Agent {
 		Config: c, Board: NewBoard(), room: newRoom(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
 		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{},
 		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
-		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}},
+		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
 	}
 	a.recall()
 	return a
@@ -177,6 +179,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	take := func(snap *source.Snapshot) { a.take(ctx, snap) }
 	a.settle(take)
 	close(a.ready)
+	a.suspect() // the last life may have ended in the middle of anything
+	defer a.sweeps.timer.Stop()
 	audit := time.NewTicker(a.Audit)
 	defer audit.Stop()
 	for {
@@ -189,6 +193,12 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.takeHeld(take)
 		case <-audit.C:
 			a.audit(ctx)
+			a.sweep(ctx)
+		case <-a.sweeps.calls.torn:
+			a.suspect()
+		case <-a.sweeps.timer.C:
+			a.sweeps.due = time.Time{}
+			a.sweep(ctx)
 		}
 	}
 }
@@ -327,8 +337,9 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 		},
 		timeline: line,
 		log:      log, meters: a.Meters, now: time.Now, fault: a.Fault, polled: a.polls.Load,
-		mail: mailbox{ready: make(chan struct{}, 1)},
-		book: newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
+		mail:      mailbox{ready: make(chan struct{}, 1)},
+		sandboxes: a.sweeps.calls,
+		book:      newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
 }
 
@@ -374,6 +385,7 @@ func (a *Agent) hint(ctx context.Context, uid types.UID, h Hint) {
 			e.Recheck()
 		}
 		a.audit(ctx)
+		a.suspect()
 		return
 	}
 	if e, known := a.workers[uid]; known {

@@ -35,6 +35,8 @@
 //	Runtime.Watch  one; tells hints; ends with ctx
 //	Source.Run     one per source, from the start; tells snapshots; ends with ctx
 //	an audit       one at a time; lists the runtime and tells every worker
+//	a sweep        one at a time, with an audit and after a reason; looks for what the
+//	               runtime has forgotten and removes it; tells the agent
 //	leftovers      once, when all sources are ready; lists what pods left on the
 //	               host and tells the agent
 //

@@ -18,6 +18,7 @@ type Meters struct {
 	Audit      func()                              // one comparison with all that the runtime has
 	Divergence func()                              // the audit found what nothing had told
 	Missed     func()                              // the stream of the runtime's events was interrupted
+	Swept      func(kind string)                   // something that the runtime had forgotten was removed
 }
 
 func (m Meters) passed(d time.Duration) {
@@ -55,6 +56,12 @@ func (m Meters) audited() { tick(m.Audit) }
 func (m Meters) diverged() { tick(m.Divergence) }
 
 func (m Meters) missed() { tick(m.Missed) }
+
+func (m Meters) swept(kind string) {
+	if m.Swept != nil {
+		m.Swept(kind)
+	}
+}
 
 func tick(f func()) {
 	if f != nil {

@@ -93,7 +93,7 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 		},
 		timeline: report.NewTimeline(report.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
 		meters: Meters{Started: func(_, overhead time.Duration) { r.running.Add(1); r.overhead.Store(int64(overhead)) }, Divergence: func() { r.lost.Add(1) }},
-		now:    time.Now, fault: func(string) {}, polled: r.polled.Load,
+		now:    time.Now, fault: func(string) {}, polled: r.polled.Load, sandboxes: newSandboxCalls(),
 		mail: mailbox{ready: make(chan struct{}, 1)}, book: newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
 	over := make(chan bool, 1)

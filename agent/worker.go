@@ -46,6 +46,8 @@ type worker struct {
 	fault    func(point string)
 	polled   func() bool // the runtime has no events: what happens is told late
 
+	sandboxes *sandboxCalls
+
 	mail mailbox
 	// Below: the worker's goroutine only.
 	book    *book
@@ -323,7 +325,9 @@ func (w *worker) begin(ctx context.Context, stage string, a plan.Action, do func
 		if _, pull := a.(plan.PullImage); pull { // pods may share one: the call is not made under each one's span
 			made = w.making.begin()
 		}
+		ended := w.sandboxes.begin(a)
 		out.Err = do(ctx, &out)
+		ended(out.Err)
 		made()
 		w.fault("after " + out.Action.Key().String())
 		out.Ended = w.now()

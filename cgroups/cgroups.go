@@ -165,6 +165,10 @@ func (c *Cgroups) SwapLimits() bool {
 // cgroupfs, the name of a slice for systemd.
 func (c *Cgroups) Parent(pod *corev1.Pod) string { return c.layout.parent(c.names(pod)) }
 
+// Owns reports whether a cgroup is a pod's or lies in one: a path, or with
+// systemd slice:prefix:name too.
+func (c *Cgroups) Owns(cgroup string) bool { return c.layout.owns(cgroup) }
+
 func (c *Cgroups) names(pod *corev1.Pod) []string {
 	return c.layout.pod(tierOf(podspec.QOSClass(pod)), pod.UID)
 }

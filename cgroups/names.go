@@ -112,6 +112,35 @@ func (l layout) parent(names []string) string {
 	return "/" + path.Join(names...)
 }
 
+// owns reports whether a cgroup, as a runtime's configuration or a process shows
+// it, lies in one of the pods'.
+func (l layout) owns(cgroup string) bool {
+	if l.systemd {
+		// slice:prefix:name in a configuration, a path of slices for a process
+		slice, _, _ := strings.Cut(cgroup, ":")
+		for dir := range strings.SplitSeq(slice, "/") {
+			for _, tier := range tiers() {
+				if _, ok := l.uid(tier, dir); ok {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	rest, ok := strings.CutPrefix(path.Clean("/"+cgroup), "/"+l.dir(l.tier(""))+"/")
+	if !ok {
+		return false
+	}
+	for _, tier := range tiers() {
+		in, ok := strings.CutPrefix(rest, tier)
+		in, _, _ = strings.Cut(strings.TrimPrefix(in, "/"), "/")
+		if _, pod := l.uid(tier, in); ok && pod {
+			return true
+		}
+	}
+	return false
+}
+
 // uid reads a pod's UID from the name of a directory in a tier. With systemd
 // underscores are taken for dashes, which is what UIDs have.
 func (l layout) uid(tier, dir string) (types.UID, bool) {

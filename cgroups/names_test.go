@@ -122,3 +122,32 @@ broken
 		t.Errorf("%v, want %v", have, want)
 	}
 }
+
+func TestOwnsWhatIsAPodsOrLiesInOne(t *testing.T) {
+	for _, row := range []struct {
+		root, cgroup string
+		systemd, own bool
+	}{
+		{"", "/kubepods/poda-1/c", false, true},
+		{"", "/kubepods/burstable/poda-1", false, true},
+		{"/x", "/x/kubepods/besteffort/poda-1/c", false, true},
+		{"/x", "/kubepods/besteffort/poda-1/c", false, false},
+		{"", "/kubepods/burstable", false, false},
+		{"", "/kubepodsandmore/poda-1", false, false},
+		{"", "/kubepods/../foreign/poda-1", false, false},
+		{"", "/kubepods/other/poda-1", false, false},
+		{"", "", false, false},
+		{"", "kubepods-burstable-poda_1.slice:cri-containerd:c", true, true},
+		{"", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_1.slice/cri-containerd-c.scope", true, true},
+		{"/x", "/kubepods.slice/kubepods-poda_1.slice", true, false},
+		{"", "/system.slice/containerd.service", true, false},
+	} {
+		l, err := newLayout(row.root, row.systemd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.owns(row.cgroup); got != row.own {
+			t.Errorf("root %q: %q: %v", row.root, row.cgroup, got)
+		}
+	}
+}

@@ -13,6 +13,8 @@ import (
 type Options struct {
 	ConfDir string   // need not exist yet
 	BinDirs []string // looked at in order
+	// CacheDir is where libcni remembers attachments; empty: /var/lib/cni.
+	CacheDir string
 }
 
 // Network is the node's pod network as it is configured. Its methods may be

@@ -3,10 +3,15 @@
 // that changes. It can write a configuration for a node that has none.
 //
 // The plugins of the default network are run by the runtime, not by this
-// package: here they are only asked for their versions. So the file that counts
+// package: here they are only asked for their versions, and by Release to take
+// away what the runtime has forgotten. So the file that counts
 // is the one the runtime takes: of those named *.conf, *.conflist and *.json
 // the first by name. If that one is bad the next is not looked at, because the
 // runtime does not do so either.
+//
+// Leaks finds what the network of a container has left that the runtime was cut
+// off from taking away, and Release takes it away; whether a container is still
+// somebody's is for the caller to say.
 //
 // It owns one file, 10-berth.conflist, and of that only one with the key
 // "berth" in it. WriteDefault leaves a directory alone where a file that sorts
@@ -21,4 +26,6 @@
 //	N2 No file that berth did not write is changed or removed.
 //	N3 No content of the directory makes a call fail in any other way than by
 //	   saying which file is wrong and why.
+//	N4 Release takes nothing of another container: an address file is read again
+//	   before it is removed, a rule is that container's by its comment.
 package cni

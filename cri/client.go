@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/containerd/api/services/containers/v1"
+	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -52,7 +54,6 @@ type Options struct {
 type Client struct {
 	runtime   runtimeapi.RuntimeServiceClient
 	images    runtimeapi.ImageServiceClient
-	tasks     tasks.TasksClient  // containerd's own, see task.go
 	conns     []*grpc.ClientConn // that it opened itself
 	deadlines Deadlines
 	node      func() criconfig.Node
@@ -60,6 +61,11 @@ type Client struct {
 	warn      func(error)
 	netns     netnsPaths
 	facts     runtimeFacts
+
+	// containerd's own services: see task.go and forgotten.go.
+	tasks      tasks.TasksClient
+	containers containers.ContainersClient
+	stored     sandboxapi.StoreClient
 }
 
 // Dial prepares a client. It connects with the first call and again whenever
@@ -100,6 +106,8 @@ func (c *Client) serve(runtime, images grpc.ClientConnInterface) {
 	c.runtime = runtimeapi.NewRuntimeServiceClient(runtime)
 	c.images = runtimeapi.NewImageServiceClient(images)
 	c.tasks = tasks.NewTasksClient(runtime)
+	c.containers = containers.NewContainersClient(runtime)
+	c.stored = sandboxapi.NewStoreClient(runtime)
 }
 
 func (c *Client) open(field, endpoint string, unary []grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {

@@ -21,6 +21,8 @@
 //	R4 Every call has an end: its deadline, or that of the context given.
 //	R5 Every error is a *plan.Error whose kind was decided here.
 //	R6 Events are hints: losing some, or the whole stream, costs only time.
+//	R7 What the runtime has forgotten is ended only if it bears a sign that berth
+//	   made it, or if nothing runs in it, and after the runtime was asked again.
 //
 // Goroutines: none of its own but one that waits for the header of the stream of
 // events, for which Events waits. Events and Poll run on the caller's goroutine

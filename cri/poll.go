@@ -12,19 +12,23 @@ import (
 // Poll lists what the runtime has of ours until ctx ends, which is no error, and
 // tells of each pod of which something has come, gone or changed its state since
 // the last list. It begins with a Resync. While the runtime is away it tells
-// nothing; what has changed meanwhile is told by the next list.
+// nothing; what has changed meanwhile is told by the next list, after a Resync.
 func (c *Client) Poll(ctx context.Context, every time.Duration, tell func(Event)) error {
 	seed := maphash.MakeSeed()
 	var last map[types.UID]poll
+	away := true
 	for {
-		if now, err := c.polls(ctx, seed); err == nil {
-			if last == nil {
+		now, err := c.polls(ctx, seed)
+		if err == nil {
+			if away {
 				tell(Event{Kind: Resync, At: time.Now(), Hint: true, Listed: &Pod{}})
-			} else {
+			}
+			if last != nil {
 				tellChanges(last, now, tell)
 			}
 			last = now
 		}
+		away = err != nil
 		if !pause(ctx, every) {
 			return nil
 		}

@@ -110,13 +110,14 @@ type runtimeFacts struct {
 	mu     sync.Mutex
 	known  bool
 	driver string
+	dirs   *Facts // nil: not asked
 }
 
 // forget is called when the runtime may have been restarted.
 func (f *runtimeFacts) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known = false
+	f.known, f.dirs = false, nil
 }
 
 func (f *runtimeFacts) get() (driver string, known bool) {
@@ -129,6 +130,22 @@ func (f *runtimeFacts) set(driver string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.driver, f.known = driver, true
+}
+
+// layout returns where containerd keeps things, if that was asked.
+func (f *runtimeFacts) layout() (Facts, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dirs == nil {
+		return Facts{}, false
+	}
+	return *f.dirs, true
+}
+
+func (f *runtimeFacts) setLayout(dirs Facts) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dirs = &dirs
 }
 
 // cgroupDriver asks for the cgroup driver once; empty where the runtime is too

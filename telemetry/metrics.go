@@ -39,6 +39,7 @@ type Metrics struct {
 	divergences    prometheus.Counter
 	actions        *prometheus.CounterVec
 	eventsMissed   prometheus.Counter
+	swept          *prometheus.CounterVec
 	admissionFails *prometheus.CounterVec
 }
 
@@ -134,5 +135,6 @@ func (m *Metrics) own() {
 	m.audits = m.counter("berth_audits_total", "Full comparisons of the agent's view with the runtime.")
 	m.divergences = m.counter("berth_audit_divergences_total", "Pods of which an audit found what nothing had told; should stay 0.")
 	m.actions = m.counters("berth_actions_total", "Actions ended, by verb and result: ok, error or canceled.", "verb", "result")
+	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, attachment, address, rules or netns.", "kind")
 	m.eventsMissed = m.counter("berth_runtime_events_missed_total", "Times the stream of runtime events was interrupted.")
 }

@@ -136,3 +136,6 @@ func (m *Metrics) Asked(badFiles func() int, degraded func() bool) {
 
 // RuntimeEventsMissed tells that the stream of runtime events was interrupted.
 func (m *Metrics) RuntimeEventsMissed() { m.eventsMissed.Inc() }
+
+// Swept tells that something was removed that the runtime had forgotten.
+func (m *Metrics) Swept(kind string) { m.swept.WithLabelValues(kind).Inc() }

@@ -50,7 +50,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			},
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(),
 		},
-		Runtime: r, Host: h, Sources: sources, Store: b.store, Records: records, Events: b.events, Log: b.log,
+		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, Events: b.events, Log: b.log,
 		Meters: metersOf(b.metrics),
 		Fault:  fault,
 	})

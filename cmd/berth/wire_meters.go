@@ -19,6 +19,7 @@ func metersOf(m *telemetry.Metrics) agent.Meters {
 		Audit:      m.Audit,
 		Divergence: m.Diverged,
 		Missed:     m.RuntimeEventsMissed,
+		Swept:      m.Swept,
 	}
 }
 

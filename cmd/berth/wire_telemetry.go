@@ -37,7 +37,9 @@ func (b *berth) measureCall(ctx context.Context, method string, req, reply any, 
 	} else {
 		err = invoke(ctx, method, req, reply, conn, opts...)
 	}
-	b.metrics.RuntimeCall(snake(verb), time.Since(began), err)
+	if strings.HasPrefix(method, "/runtime.v1.") { // containerd's own services have names of their own
+		b.metrics.RuntimeCall(snake(verb), time.Since(began), err)
+	}
 	end(err)
 	return err
 }

@@ -18,7 +18,6 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, tags: []string{"crashpoints"}})
-			n.torn = true // other actions are under way at a point
 			ups, downs := 0, 0
 			for point, up, down := 1, true, true; up || down; point++ {
 				if point > 200 {

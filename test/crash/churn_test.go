@@ -46,7 +46,6 @@ func TestKilledAtRandomUnderChurn(t *testing.T) {
 			t.Parallel()
 			t.Logf("seed %d: BERTH_SEED=%d replays it", seed, seed)
 			c := &churn{node: start(t, options{host: hosts.Options{Version: v}}), rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))), wanted: map[string]*corev1.Pod{}}
-			c.torn = true
 			share := int(kills) / len(hosts.Versions())
 			c.run(share)
 		})
@@ -113,7 +112,7 @@ func (c *churn) run(kills int) {
 	for name := range c.wanted {
 		c.drop(name)
 	}
-	c.gone(40 * time.Second)
+	c.gone(sweptBound)
 	c.Logf("%d kills, %d pods came and went", kills, c.made)
 }
 

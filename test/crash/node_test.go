@@ -28,7 +28,6 @@ type node struct {
 	agent   *hosts.Agent
 	client  *nodeapi.Client
 	witness string // folder on the host; see the package's doc
-	torn    bool   // containerd, or a call to it, was killed while it worked: see cutOff
 }
 
 // options of a node; the zero value has Debian's containerd and the plain agent.
@@ -265,6 +264,11 @@ func statuses(p *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 }
 
+// sweptBound is how long it may take until nothing is left of pods whose calls
+// were cut off: what the runtime has forgotten is watched for a while before it
+// is removed.
+const sweptBound = 90 * time.Second
+
 // gone waits until nothing of any pod is left: in the agent, in the runtime, on
 // the host.
 func (n *node) gone(bound time.Duration) {
@@ -272,9 +276,6 @@ func (n *node) gone(bound time.Duration) {
 	var left []string
 	if !n.within(bound, "nothing to be left", func() bool { left = n.left(); return len(left) == 0 }) {
 		n.Fatalf("left:\n%s", strings.Join(left, "\n"))
-	}
-	if beyond := slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return !n.cutOff(l) }); len(beyond) > 0 {
-		n.Logf("left by containerd, out of the agent's reach: %s", strings.Join(beyond, "; "))
 	}
 }
 
@@ -296,7 +297,7 @@ func (n *node) left() []string {
 	if len(left) > 0 {
 		return left
 	}
-	left = append(left, n.beyondForgotten(n.host.PodLeftovers())...)
+	left = append(left, n.host.PodLeftovers()...)
 	left = append(left, n.logLinks()...)
 	for _, dir := range []string{n.agent.LogsDir, filepath.Join(n.agent.RootDir, "pods")} {
 		entries, _ := os.ReadDir(dir)
@@ -305,59 +306,6 @@ func (n *node) left() []string {
 		}
 	}
 	return left
-}
-
-// mostForgotten is how many traces of sandboxes that containerd forgot one node
-// may show in a run of make test; more is a fault to look into.
-const mostForgotten = 8
-
-// beyondForgotten takes out what cutOff excuses, within bounds: no more addresses
-// than there are shims and root mounts that containerd forgot, and of these few.
-func (n *node) beyondForgotten(leftovers []string) []string {
-	forgotten, addresses := 0, 0
-	for _, l := range leftovers {
-		switch {
-		case !n.cutOff(l):
-		case strings.HasPrefix(l, "address "):
-			addresses++
-		case strings.HasPrefix(l, "process "), strings.Contains(l, "/io.containerd.runtime.v2.task/"):
-			forgotten++
-		}
-	}
-	if addresses > forgotten || forgotten > mostForgotten && os.Getenv("BERTH_TORTURE") == "" && os.Getenv("BERTH_KILLS") == "" {
-		return leftovers
-	}
-	return slices.DeleteFunc(leftovers, n.cutOff)
-}
-
-// cutOff reports whether a leftover is one that no agent can take away through
-// CRI:
-//   - a masquerading rule: when the agent dies while containerd takes a
-//     sandbox's network away, containerd kills the bridge plugin half-way, and
-//     the plugin's next DEL reads the addresses that the rule was for from the
-//     link that is gone. The address itself is free again.
-//   - a shim, its socket, root mount, network namespace or address that containerd, 1.6 and 2.x, has
-//     forgotten: because it was killed while it made or ended a sandbox, or because
-//     its caller was. It then logs "cleaning up dead shim" of a shim that lives, or
-//     "failed to start shim", lists no such sandbox, and answers RemovePodSandbox
-//     with success.
-//
-// What runs in a pod is never among it, nor a cgroup or a directory.
-func (n *node) cutOff(leftover string) bool {
-	kind, what, _ := strings.Cut(leftover, " ")
-	switch kind {
-	case "rule":
-		return strings.HasPrefix(what, "-A POSTROUTING -s ") || strings.HasPrefix(what, "-A CNI-")
-	case "process":
-		return n.torn && strings.Contains(what, "/containerd-shim-runc-v2 ")
-	case "mount":
-		return n.torn && (strings.Contains(what, "/netns/cni-") || strings.Contains(what, "/io.containerd.runtime.v2.task/k8s.io/"))
-	case "address": // held by such a sandbox
-		return n.torn
-	case "file":
-		return n.torn && strings.HasPrefix(what, "/run/containerd/s/")
-	}
-	return false
 }
 
 // logLinks are the links of this node's containers in /var/log/containers.

@@ -231,7 +231,6 @@ func TestScenario17_ARestartOfContainerdRecreatesNothing(t *testing.T) {
 				}
 			}
 			// While pods come and go.
-			n.torn = true
 			for i := range 5 {
 				name := "moving-" + string('a'+rune(i))
 				n.putPod(n.simple(name))

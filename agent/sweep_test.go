@@ -1,0 +1,195 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fakeStrays is a host on which strays lie.
+type fakeStrays struct {
+	mu      sync.Mutex
+	there   map[string]Proof     // by name
+	since   map[string]time.Time // when each came
+	removed map[string]time.Time
+	looks   []bool // deep
+	deeply  map[string]bool
+	broken  map[string]error // removals that fail
+	onFind  func()
+}
+
+func newFakeStrays() *fakeStrays {
+	return &fakeStrays{
+		there: map[string]Proof{}, since: map[string]time.Time{}, removed: map[string]time.Time{},
+		deeply: map[string]bool{}, broken: map[string]error{}, onFind: func() {},
+	}
+}
+
+func (f *fakeStrays) put(name string, p Proof) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.there[name], f.since[name] = p, time.Now()
+}
+
+func (f *fakeStrays) Find(_ context.Context, deep bool) (out []Stray, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onFind()
+	f.looks = append(f.looks, deep)
+	for name, p := range f.there {
+		if f.deeply[name] && !deep {
+			continue
+		}
+		out = append(out, Stray{Kind: "shim", What: name, Proof: p, Remove: func(context.Context) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if err := f.broken[name]; err != nil {
+				return err
+			}
+			delete(f.there, name)
+			f.removed[name] = time.Now()
+			return nil
+		}})
+	}
+	return out, nil
+}
+
+// after is how long a stray lay; zero: it still does.
+func (f *fakeStrays) after(name string) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.removed[name].IsZero() {
+		return 0
+	}
+	return f.removed[name].Sub(f.since[name])
+}
+
+func (f *fakeStrays) looked() (all, deep int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.looks {
+		if all++; d {
+			deep++
+		}
+	}
+	return all, deep
+}
+
+func TestStraysAreRemovedWhenTheyHaveBeenSeenForLongEnough(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		s := newFakeStrays()
+		s.put("marked", Marked)
+		s.put("deserted", Deserted)
+		s.put("shared", Shared)
+		s.deeply["deserted"] = true
+		swept := 0
+		l := live(t, h, roomyNode(), nil, "file")
+		l.a.Strays, l.a.Meters = s, Meters{Swept: func(string) { swept++ }}
+		l.want("file")
+		time.Sleep(10 * time.Minute)
+		l.leaving()
+		for name, p := range map[string]Proof{"marked": Marked, "deserted": Deserted, "shared": Shared} {
+			if got := s.after(name); got < p.patience() || got > p.patience()+2*sweepAgain {
+				t.Errorf("%s was removed after %v, its patience is %v", name, got, p.patience())
+			}
+		}
+		if swept != 3 {
+			t.Errorf("%d counted", swept)
+		}
+	})
+}
+
+func TestALookThatFindsNothingIsRareAndShallow(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		s := newFakeStrays()
+		l := live(t, h, roomyNode(), nil, "file")
+		l.a.Strays = s
+		l.want("file")
+		time.Sleep(time.Minute)
+		before, beforeDeep := s.looked()
+		if beforeDeep < 3 {
+			t.Errorf("%d deep looks after the start", beforeDeep)
+		}
+		time.Sleep(time.Hour)
+		all, deep := s.looked()
+		if n := all - before; n != 80 { // one per audit
+			t.Errorf("%d looks in an hour", n)
+		}
+		if n := deep - beforeDeep; n < 5 || n > 6 {
+			t.Errorf("%d deep looks in an hour", n)
+		}
+	})
+}
+
+func TestWhatACallUnderWayMayHaveMadeIsLeftAlone(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		pod := podOf("p", "a")
+		h.takes = takes(map[string]time.Duration{"runSandbox uid-p": 3 * time.Minute})
+		s := newFakeStrays()
+		l := live(t, h, roomyNode(), nil, "file")
+		l.a.Strays = s
+		l.want("file")
+		time.Sleep(30 * time.Second)
+		s.put("before", Marked)
+		time.Sleep(time.Minute) // two audits
+		if got := s.after("before"); got == 0 {
+			t.Error("what is older than any call was not removed")
+		}
+		l.want("file", pod)
+		time.Sleep(time.Second)
+		s.put("made by it", Marked)
+		l.until(4*time.Minute, "p runs", l.runs(pod))
+		if got := s.after("made by it"); got != 0 && got < 2*time.Minute+58*time.Second {
+			t.Errorf("removed after %v, while the call was under way", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if s.after("made by it") == 0 {
+			t.Error("it was never removed")
+		}
+	})
+}
+
+func TestAFailedCallOrARuntimeThatCameBackHasStraysLookedFor(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		s := newFakeStrays()
+		l := live(t, h, roomyNode(), nil, "file")
+		l.a.Strays = s
+		l.want("file")
+		for what, reason := range map[string]func(){
+			"a failed call":    func() { l.a.sweeps.calls.ended(errors.New("cut off")) },
+			"the runtime back": func() { l.hints("", Hint{Bare: true}) },
+		} {
+			time.Sleep(2 * time.Minute)
+			_, before := s.looked()
+			reason()
+			time.Sleep(7 * time.Second)
+			if _, deep := s.looked(); deep < before+2 {
+				t.Errorf("%s: %d deep looks", what, deep-before)
+			}
+		}
+	})
+}
+
+func TestARemovalThatFailsIsTriedAgainInAWhile(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		s := newFakeStrays()
+		s.put("stuck", Marked)
+		s.broken["stuck"] = errors.New("a process survives")
+		l := live(t, h, roomyNode(), nil, "file")
+		l.a.Strays = s
+		l.want("file")
+		time.Sleep(10 * time.Minute)
+		if all, _ := s.looked(); all > 40 {
+			t.Errorf("%d looks in 10 minutes", all)
+		}
+		s.mu.Lock()
+		delete(s.broken, "stuck")
+		s.mu.Unlock()
+		time.Sleep(time.Minute)
+		if s.after("stuck") == 0 {
+			t.Error("it was not tried again")
+		}
+	})
+}

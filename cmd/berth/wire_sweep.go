@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"berth/agent"
+	"berth/cni"
+	"berth/cri"
+)
+
+// strays finds what the runtime has forgotten: its tasks, and what their network
+// has left. The agent's own view says first what is known, so that a look that
+// finds nothing asks the runtime nothing.
+type strays struct{ b *berth }
+
+func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
+	client, network := s.b.runtime.client, s.b.host.network
+	facts, ok, err := client.Facts(ctx)
+	if err != nil || !ok {
+		return nil, err // another runtime keeps its things elsewhere
+	}
+	known, pins := s.known()
+	tasks, err := client.Forgotten(ctx, cri.Search{
+		Known: func(id string) bool { return known[id] },
+		Ours:  s.b.host.cgroups.Owns, Logs: s.b.config.PodLogsDir, Processes: deep,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []agent.Stray
+	for _, t := range tasks {
+		out = append(out, agent.Stray{
+			Kind: "shim", What: t.ID, Proof: proof(t.Marked, false),
+			Remove: func(ctx context.Context) error { return client.EndForgotten(ctx, t) },
+		})
+	}
+	leaks, err := network.Leaks(ctx, cni.Survey{
+		Known: func(id string) bool { return known[id] }, Pins: func(path string) bool { return pins[filepath.Base(path)] },
+		Unknown: client.Unknown, Mark: berthMark, NetNS: facts.NetNS, OwnNetNS: facts.OwnNetNS, Deep: deep,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range leaks {
+		what := l.ID
+		if l.Kind == cni.Pin {
+			what = l.NetNS
+		}
+		out = append(out, agent.Stray{
+			Kind: string(l.Kind), What: what, Proof: proof(l.Marked, l.Kind == cni.Pin && !facts.OwnNetNS),
+			Remove: func(ctx context.Context) error { return network.Release(ctx, l) },
+		})
+	}
+	return out, nil
+}
+
+// berthMark begins the names of the annotations that berth gives to its pods.
+const berthMark = "berth.dev/"
+
+func proof(marked, shared bool) agent.Proof {
+	switch {
+	case marked:
+		return agent.Marked
+	case shared:
+		return agent.Shared
+	default:
+		return agent.Deserted
+	}
+}
+
+// known is what the agent itself knows to be there: sandboxes and containers by
+// ID, and the names of the sandboxes' pinned network namespaces.
+func (s *strays) known() (ids, pins map[string]bool) {
+	ids, pins = map[string]bool{}, map[string]bool{}
+	for _, snap := range s.b.agent.Board.All() {
+		for _, sb := range snap.Seen.Sandboxes {
+			ids[sb.ID] = true
+			if sb.NetNS != "" {
+				pins[filepath.Base(sb.NetNS)] = true
+			}
+		}
+		for _, k := range snap.Seen.Containers {
+			ids[k.ID] = true
+		}
+	}
+	return ids, pins
+}

@@ -1,0 +1,322 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func hexID(c string) string { return strings.Repeat(c, 64) }
+
+// leakHost is a made-up host: a network, host-local's store, libcni's memory.
+type leakHost struct {
+	*testing.T
+	dir     string
+	network *Network
+}
+
+func newLeakHost(t *testing.T) *leakHost {
+	h := &leakHost{T: t, dir: t.TempDir()}
+	h.file("net.d/10-x.conflist", fmt.Sprintf(`{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"nothing","ipam":{"type":"host-local","dataDir":%q}}]}`, h.path("addresses")))
+	n, err := New(Options{ConfDir: h.path("net.d"), BinDirs: []string{h.path("bin")}, CacheDir: h.path("cache")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.network = n
+	return h
+}
+
+func (h *leakHost) path(rel string) string { return filepath.Join(h.dir, rel) }
+
+func (h *leakHost) file(rel, text string) {
+	h.Helper()
+	if err := os.MkdirAll(filepath.Dir(h.path(rel)), 0o700); err != nil {
+		h.Fatal(err)
+	}
+	if err := os.WriteFile(h.path(rel), []byte(text), 0o600); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// bind pins the namespace of the test itself at a path.
+func (h *leakHost) bind(rel string) {
+	h.Helper()
+	h.file(rel, "")
+	if err := unix.Mount("/proc/self/ns/net", h.path(rel), "", unix.MS_BIND, ""); err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() {
+		if err := unix.Unmount(h.path(rel), unix.MNT_DETACH); err != nil {
+			h.Error(err)
+		}
+	})
+}
+
+func (h *leakHost) there(rel string) bool {
+	_, err := os.Stat(h.path(rel))
+	return err == nil
+}
+
+// remember writes what libcni would of an attachment.
+func (h *leakHost) remember(network, id, ifName, annotation, netns string) {
+	h.Helper()
+	text, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": id, "ifName": ifName, "networkName": network, "netns": netns,
+		"capabilityArgs": map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{annotation: "x"}},
+	})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.file("cache/results/"+network+"-"+id+"-"+ifName, string(text))
+}
+
+func (h *leakHost) leaks(s Survey) map[string]Leak {
+	h.Helper()
+	if s.Known == nil {
+		s.Known = func(string) bool { return false }
+	}
+	if s.Unknown == nil {
+		s.Unknown = func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
+	}
+	s.Pins, s.Mark, s.NetNS = func(string) bool { return false }, "berth.dev/", h.path("netns")
+	found, err := h.network.Leaks(h.Context(), s)
+	if err != nil {
+		h.Fatal(err)
+	}
+	out := map[string]Leak{}
+	for _, l := range found {
+		key := l.ID
+		if l.Kind == Pin {
+			key = l.NetNS
+		}
+		out[key] = l
+	}
+	return out
+}
+
+func TestLeaksAreWhatNobodyAnswersForAndBerthMade(t *testing.T) {
+	t.Parallel()
+	h := newLeakHost(t)
+	ours, foreign, bare, listed, known := hexID("a"), hexID("b"), hexID("c"), hexID("d"), hexID("e")
+	for i, id := range []string{ours, foreign, bare, listed, known} {
+		h.file(fmt.Sprintf("addresses/x/10.0.0.%d", i), id+"\r\neth0")
+	}
+	h.file("addresses/x/last_reserved_ip.0", "10.0.0.4")
+	h.file("addresses/x/lock", "")
+	h.file("addresses/x/10.0.0.9", "not an ID\r\neth0")
+	h.file("addresses/other/10.9.0.1", hexID("f")+"\r\neth0")
+	h.remember("x", ours, "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
+	h.remember("cni-loopback", ours, "lo", "berth.dev/pod", h.path("netns/cni-gone"))
+	h.remember("x", foreign, "eth0", "someone.else/pod", h.path("netns/cni-gone"))
+	asked := 0
+	found := h.leaks(Survey{
+		Known: func(id string) bool { return id == known },
+		Unknown: func(_ context.Context, ids []string) ([]string, error) {
+			asked++
+			return slices.DeleteFunc(ids, func(id string) bool { return id == listed }), nil
+		},
+	})
+	if len(found) != 2 || asked != 1 {
+		t.Fatalf("asked %d times, found %+v", asked, found)
+	}
+	if l := found[ours]; l.Kind != Attachment || !l.Marked || len(l.lo) != 1 || len(l.Addresses) != 1 || l.ifName != "eth0" {
+		t.Errorf("ours: %+v", l)
+	}
+	if l := found[bare]; l.Kind != Address || l.Marked || len(l.Addresses) != 1 {
+		t.Errorf("an address that nothing else tells of: %+v", l)
+	}
+}
+
+func TestTheRuntimeIsNotAskedWhenAllIsKnown(t *testing.T) {
+	t.Parallel()
+	h := newLeakHost(t)
+	h.file("addresses/x/10.0.0.1", hexID("a")+"\r\neth0")
+	h.remember("x", hexID("a"), "eth0", "berth.dev/pod", "")
+	found := h.leaks(Survey{
+		Known:   func(string) bool { return true },
+		Unknown: func(context.Context, []string) ([]string, error) { t.Error("it was asked"); return nil, nil },
+	})
+	if len(found) != 0 {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestAnAttachmentInWhoseNamespaceAProcessLivesIsNoLeak(t *testing.T) {
+	t.Parallel()
+	h := newLeakHost(t)
+	h.remember("x", hexID("a"), "eth0", "berth.dev/pod", h.path("netns/cni-lived"))
+	h.bind("netns/cni-lived")
+	if found := h.leaks(Survey{}); len(found) != 0 {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestAttachmentsOfAnotherRuntimeAreNoLeaksHere(t *testing.T) {
+	t.Parallel()
+	h := newLeakHost(t)
+	h.bind("netns/cni-there")
+	for i, row := range []struct {
+		what, network, netns string
+		own, leak            bool
+	}{
+		{"pinned elsewhere", "x", "/elsewhere/netns/cni-gone", true, false},
+		{"pinned in a place of ours alone", "other", h.path("netns/cni-there"), true, true},
+		{"another network, in a place that several share", "other", h.path("netns/cni-there"), false, false},
+		{"another network, its namespace is gone", "other", h.path("netns/cni-gone"), false, true},
+		{"a loopback alone, in a place that several share", "cni-loopback", h.path("netns/cni-there"), false, false},
+		{"a loopback alone, its namespace is gone", "cni-loopback", h.path("netns/cni-gone"), false, true},
+		{"pinned nowhere, of our network", "x", "", false, true},
+		{"pinned nowhere, of another", "other", "", false, false},
+	} {
+		id := hexID(fmt.Sprint(i))
+		h.remember(row.network, id, "eth0", "berth.dev/pod", row.netns)
+		found := h.leaks(Survey{
+			OwnNetNS: row.own, Known: func(other string) bool { return other != id },
+			Lived: func() map[uint64]bool { return nil }, // as if the tests' own process were not in it
+		})
+		if _, leak := found[id]; leak != row.leak {
+			t.Errorf("%s: %v", row.what, leak)
+		}
+	}
+}
+
+func TestAttachmentsOfANetworkThatIsNoLongerConfiguredAreLeaksToo(t *testing.T) {
+	t.Parallel()
+	h := newLeakHost(t)
+	h.remember("renamed-net", hexID("a"), "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
+	if l := h.leaks(Survey{})[hexID("a")]; l.network != "renamed-net" || l.Kind != Attachment {
+		t.Errorf("%+v", l)
+	}
+	if err := os.RemoveAll(h.path("net.d")); err != nil {
+		t.Fatal(err)
+	}
+	if l := h.leaks(Survey{})[hexID("a")]; l.network != "renamed-net" {
+		t.Errorf("without any configuration: %+v", l)
+	}
+}
+
+func TestPinsThatNothingNamesAreLeaks(t *testing.T) {
+	t.Parallel()
+	h := newLeakHost(t)
+	for _, name := range []string{"cni-free", "cni-named", "mine"} {
+		h.file("netns/"+name, "")
+	}
+	h.remember("y", hexID("b"), "eth0", "someone.else/pod", "/elsewhere/netns/cni-named")
+	found := h.leaks(Survey{Deep: true})
+	if len(found) != 1 || found[h.path("netns/cni-free")].Kind != Pin {
+		t.Errorf("%+v", found)
+	}
+	if err := h.network.Release(t.Context(), found[h.path("netns/cni-free")]); err != nil || h.there("netns/cni-free") || !h.there("netns/cni-named") || !h.there("netns/mine") {
+		t.Errorf("release: %v", err)
+	}
+}
+
+func TestReleaseTakesExactlyOneContainersThings(t *testing.T) {
+	t.Parallel()
+	h := newLeakHost(t)
+	a, b := hexID("a"), hexID("b")
+	h.file("addresses/x/10.0.0.1", a+"\r\neth0")
+	h.file("addresses/x/10.0.0.2", b+"\r\neth0")
+	for _, id := range []string{a, b} {
+		h.remember("x", id, "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
+		h.remember("cni-loopback", id, "lo", "berth.dev/pod", h.path("netns/cni-gone"))
+	}
+	l := h.leaks(Survey{})[a]
+	h.file("addresses/x/10.0.0.3", b+"\r\neth0")
+	l.Addresses = append(l.Addresses, h.path("addresses/x/10.0.0.3")) // given to another since
+	for range 2 {
+		if err := h.network.Release(t.Context(), l); err != nil { // its plugin does not exist
+			t.Fatal(err)
+		}
+	}
+	for rel, want := range map[string]bool{
+		"addresses/x/10.0.0.1": false, "addresses/x/10.0.0.2": true, "addresses/x/10.0.0.3": true,
+		"cache/results/x-" + a + "-eth0": false, "cache/results/cni-loopback-" + a + "-lo": false,
+		"cache/results/x-" + b + "-eth0": true, "cache/results/cni-loopback-" + b + "-lo": true,
+	} {
+		if h.there(rel) != want {
+			t.Errorf("%s: there=%v", rel, !want)
+		}
+	}
+}
+
+// saved is what iptables-save prints with rules of three containers.
+func saved(network, a, b string) string {
+	comment := func(id string) string {
+		return fmt.Sprintf(`-m comment --comment "name: \"%s\" id: \"%s\""`, network, id)
+	}
+	const chainA, chainB, dnatA = "CNI-aaaaaaaaaaaaaaaaaaaaaaaa", "CNI-bbbbbbbbbbbbbbbbbbbbbbbb", "CNI-DN-aaaaaaaaaaaaaaaaaaaaa"
+	return strings.Join([]string{
+		"*nat", ":POSTROUTING ACCEPT [0:0]", ":" + chainA + " - [0:0]", ":" + chainB + " - [0:0]", ":" + dnatA + " - [0:0]",
+		"-A POSTROUTING -s 10.0.0.1/32 " + comment(a) + " -j " + chainA,
+		"-A POSTROUTING -s 10.0.0.2/32 " + comment(b) + " -j " + chainB,
+		"-A " + chainA + " -d 10.0.0.0/24 " + comment(a) + " -j ACCEPT",
+		"-A " + chainA + " ! -d 224.0.0.0/4 " + comment(a) + " -j MASQUERADE",
+		"-A " + chainB + " ! -d 224.0.0.0/4 " + comment(b) + " -j MASQUERADE",
+		strings.Replace("-A CNI-HOSTPORT-DNAT -p tcp "+comment(a)+" -m multiport --dports 80 -j "+dnatA, `"name`, `"dnat name`, 1),
+		"-A " + dnatA + " -p tcp -j DNAT --to-destination 10.0.0.1:80",
+		"-A POSTROUTING -s 10.0.0.3/32 -j MASQUERADE",
+		"COMMIT", "",
+	}, "\n")
+}
+
+func TestRulesOfOneContainerAreDroppedWithItsChains(t *testing.T) {
+	t.Parallel()
+	a, b := hexID("a"), hexID("b")
+	text := dropping(saved("x", a, b), "x", a)
+	if strings.Contains(text, b) || strings.Contains(text, "bbbb") || strings.Contains(text, "10.0.0.3") {
+		t.Errorf("another's rules are touched:\n%s", text)
+	}
+	for _, want := range []string{
+		"-D POSTROUTING -s 10.0.0.1/32", "-D CNI-HOSTPORT-DNAT -p tcp",
+		"-F CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n", "-X CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n", "-X CNI-DN-aaaaaaaaaaaaaaaaaaaaa\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("without %q:\n%s", want, text)
+		}
+	}
+	if at := strings.Index(text, "-X"); at < strings.LastIndex(text, "-D ") || at < strings.LastIndex(text, "-F ") {
+		t.Errorf("a chain goes before what leads to it:\n%s", text)
+	}
+	for what, got := range map[string]string{
+		"another network": dropping(saved("x", a, b), "y", a), "another container": dropping(saved("x", a, b), "x", hexID("c")), "no rules": dropping("", "x", a),
+	} {
+		if got != "" {
+			t.Errorf("%s:\n%s", what, got)
+		}
+	}
+}
+
+func TestAChainThatServesAnotherStays(t *testing.T) {
+	t.Parallel()
+	a, b := hexID("a"), hexID("b")
+	shared := strings.ReplaceAll(saved("x", a, b), strings.Repeat("b", 24), strings.Repeat("a", 24))
+	if text := dropping(shared, "x", a); strings.Contains(text, "-X CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n") || !strings.Contains(text, "-D POSTROUTING -s 10.0.0.1/32") {
+		t.Errorf("\n%s", text)
+	}
+}
+
+func TestRulesNameTheirContainer(t *testing.T) {
+	t.Parallel()
+	a := hexID("a")
+	for line, want := range map[string]string{
+		`-A POSTROUTING -m comment --comment "name: \"x\" id: \"` + a + `\"" -j Y`:       a,
+		`-A CNI-X -m comment --comment "dnat name: \"x\" id: \"` + a + `\"" -j Y`:        a,
+		`-A POSTROUTING -m comment --comment "name: \"x\" id: \"nerdctl-thing\"" -j Y`:   "",
+		`-A POSTROUTING -m comment --comment "name: \"other\" id: \"` + a + `\"" -j Y`:   "",
+		`:CNI-X - [0:0] name: \"x\" id: \"` + a + `\"`:                                   "",
+		`-A POSTROUTING -m comment --comment "name: \"x\" id: \"` + a:                    "",
+		`-A POSTROUTING -m comment --comment "name: \"x-y\" id: \"` + a + `\"" -j CNI-X`: "",
+	} {
+		if got := ruleOf(line, "x"); got != want {
+			t.Errorf("%s: %q", line, got)
+		}
+	}
+}

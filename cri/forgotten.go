@@ -1,0 +1,287 @@
+package cri
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/api/services/containers/v1"
+	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// containerd forgets what it made when the caller of RunPodSandbox or
+// StopPodSandbox dies half-way, or it dies itself: the shim lives on, with or
+// without its process, and neither a list nor a removal knows of it. This file
+// finds such tasks; forgotten_end.go ends them. Other runtimes have none: their
+// status names no directory of containerd's.
+
+// Facts is where this containerd keeps what CRI does not show.
+type Facts struct {
+	Address    string // of its socket, as its shims have it
+	Tasks      string // bundles of the tasks in CRI's namespace
+	States     string // CRI's own directory for what a reboot may take
+	Roots      string // CRI's own directory for what stays
+	RuncRoots  []string
+	NetNS      string // directory of pinned network namespaces
+	OwnNetNS   bool   // NetNS is this containerd's alone
+	ShimSocket string // directory of the shims' sockets, unless a bundle names another
+}
+
+// Forgotten is a task that nothing in CRI or containerd answers for.
+type Forgotten struct {
+	ID     string
+	Bundle string // its directory; empty: gone
+	Shims  []int  // processes; empty: none lives
+	// Marked says that the bundle or the cgroup of a process shows that berth
+	// made it. Without the mark nothing runs in it and no bundle is left of it.
+	Marked bool
+}
+
+// Search says what Forgotten looks at.
+type Search struct {
+	Known     func(id string) bool   // need not be asked of the runtime
+	Ours      func(path string) bool // whether a cgroup is one of the pods'
+	Logs      string                 // directory of the pods' logs
+	Processes bool                   // also shims whose bundle is gone; reads /proc
+}
+
+// Facts asks containerd where it keeps things; not ok if the runtime is another
+// one. It asks once in the runtime's life.
+func (c *Client) Facts(ctx context.Context) (f Facts, ok bool, err error) {
+	if f, ok := c.facts.layout(); ok {
+		return f, f.Address != "", nil
+	}
+	info, err := c.StatusInfo(ctx)
+	if err != nil {
+		return Facts{}, false, err
+	}
+	f = factsOf(info["config"])
+	c.facts.setLayout(f)
+	return f, f.Address != "", nil
+}
+
+// factsOf reads containerd's own configuration as its status shows it; without
+// an address it is not containerd's.
+func factsOf(config json.RawMessage) Facts {
+	var c struct {
+		Endpoint   string `json:"containerdEndpoint"`
+		State      string `json:"stateDir"`
+		Root       string `json:"rootDir"`
+		OwnNetNS   bool   `json:"netnsMountsUnderStateDir"`
+		Containerd struct {
+			Runtimes map[string]struct {
+				Options struct{ Root string } `json:"options"`
+			} `json:"runtimes"`
+		} `json:"containerd"`
+	}
+	if json.Unmarshal(config, &c) != nil || c.Endpoint == "" || !filepath.IsAbs(c.State) || !filepath.IsAbs(c.Root) {
+		return Facts{}
+	}
+	f := Facts{
+		Address: strings.TrimPrefix(c.Endpoint, "unix://"),
+		Tasks:   filepath.Join(filepath.Dir(c.State), "io.containerd.runtime.v2.task", criNamespace),
+		States:  filepath.Join(c.State, "sandboxes"), Roots: filepath.Join(c.Root, "sandboxes"),
+		RuncRoots: []string{"/run/containerd/runc"}, ShimSocket: "/run/containerd/s",
+		NetNS: "/var/run/netns", OwnNetNS: c.OwnNetNS,
+	}
+	if f.OwnNetNS {
+		f.NetNS = filepath.Join(c.State, "netns")
+	}
+	for _, r := range c.Containerd.Runtimes {
+		if filepath.IsAbs(r.Options.Root) && !slices.Contains(f.RuncRoots, r.Options.Root) {
+			f.RuncRoots = append(f.RuncRoots, r.Options.Root)
+		}
+	}
+	return f
+}
+
+// Forgotten lists the tasks that berth made and nobody answers for, and shims
+// that serve nothing. What is being made or taken away just now is among it:
+// the caller looks twice. What another made is not, whatever state it is in.
+func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
+	f, ok, err := c.Facts(ctx)
+	if err != nil || !ok {
+		return nil, err
+	}
+	found, err := bundles(f.Tasks)
+	if err != nil {
+		return nil, fmt.Errorf("list the runtime's bundles: %w", err)
+	}
+	var procs processes
+	if s.Processes {
+		procs = lookAtProcesses()
+		procs.addShims(found, f.Address)
+	}
+	var ids []string
+	for id := range found {
+		if !s.Known(id) {
+			ids = append(ids, id)
+		}
+	}
+	if ids, err = c.Unknown(ctx, ids); err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	if !s.Processes { // now there is a reason
+		procs = lookAtProcesses()
+		procs.addShims(found, f.Address)
+	}
+	var out []Forgotten
+	for _, id := range ids {
+		if t, ok := judge(*found[id], procs, s); ok {
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// bundles lists the directories of tasks by ID. Those whose name begins with a
+// dot are being removed.
+func bundles(dir string) (map[string]*Forgotten, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	out := map[string]*Forgotten{}
+	for _, e := range entries {
+		if isID(e.Name()) && e.IsDir() {
+			out[e.Name()] = &Forgotten{ID: e.Name(), Bundle: filepath.Join(dir, e.Name())}
+		}
+	}
+	return out, nil
+}
+
+// isID reports whether a name is an ID as CRI makes them.
+func isID(name string) bool {
+	return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
+}
+
+// Unknown returns those of the IDs, sorted, that neither CRI nor containerd
+// lists, whoever made them. A container is there before its task, and a 2.x
+// sandbox before its network, so that an ID that is unknown is gone, or is that
+// of a sandbox whose network containerd 1.6 makes just now.
+func (c *Client) Unknown(ctx context.Context, ids []string) ([]string, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	sandboxes, err := c.allSandboxes(ctx, &runtimeapi.PodSandboxFilter{})
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.allContainers(ctx, &runtimeapi.ContainerFilter{})
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]bool, len(sandboxes)+len(all))
+	for _, s := range sandboxes {
+		known[s.Id] = true
+	}
+	for _, k := range all {
+		known[k.Id] = true
+	}
+	var out []string
+	for _, id := range ids {
+		if known[id] {
+			continue
+		}
+		listed, err := c.booked(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if !listed {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// booked reports whether containerd itself has a container or sandbox of that ID.
+func (c *Client) booked(ctx context.Context, id string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.deadlines.Look)
+	defer cancel()
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
+	_, err := c.containers.Get(ctx, &containers.GetContainerRequest{ID: id})
+	if err == nil || status.Code(err) != codes.NotFound {
+		return err == nil, mapError(ctx, verbContainerStatus, id, err)
+	}
+	_, err = c.stored.Get(ctx, &sandboxapi.StoreGetRequest{SandboxID: id})
+	switch status.Code(err) {
+	case codes.OK:
+		return true, nil
+	case codes.NotFound, codes.Unimplemented: // 1.6 has no such store
+		return false, nil
+	default:
+		return false, mapError(ctx, verbSandboxStatus, id, err)
+	}
+}
+
+// judge decides on the evidence whether a task is berth's to end. Its bundle
+// tells: the cgroup lies among those of the pods, and the log directory of a
+// sandbox among those of their logs. Without a bundle what runs in it tells, by
+// its cgroup. Without either nothing runs in it: the shim serves nobody, and
+// containerd starts none for an ID that it has not booked.
+func judge(t Forgotten, procs processes, s Search) (Forgotten, bool) {
+	if slices.ContainsFunc(t.Shims, func(pid int) bool { return procs.busy[pid] }) {
+		return t, false // containerd is at it
+	}
+	spec, err := specOf(t.Bundle)
+	if err == nil {
+		t.Marked = oursBySpec(spec, s)
+		return t, t.Marked
+	}
+	inside := procs.below(t.Shims)
+	for _, pid := range inside {
+		if !slices.ContainsFunc(cgroupsOf(pid), s.Ours) {
+			return t, false
+		}
+	}
+	t.Marked = len(inside) > 0
+	return t, t.Marked || t.Bundle == "" && len(t.Shims) > 0
+}
+
+func specOf(bundle string) (*specs.Spec, error) {
+	if bundle == "" {
+		return nil, fs.ErrNotExist
+	}
+	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	spec := new(specs.Spec)
+	return spec, json.Unmarshal(text, spec)
+}
+
+// sandboxLogs is containerd's annotation of a sandbox's log directory.
+const sandboxLogs = "io.kubernetes.cri.sandbox-log-directory"
+
+func oursBySpec(spec *specs.Spec, s Search) bool {
+	logs, said := spec.Annotations[sandboxLogs]
+	if said && !below(logs, s.Logs) {
+		return false
+	}
+	cgroup := ""
+	if spec.Linux != nil {
+		cgroup = spec.Linux.CgroupsPath
+	}
+	if cgroup == "" { // containerd was told to keep out of cgroups
+		return said
+	}
+	return s.Ours(cgroup)
+}
+
+// below reports whether a path lies in a directory.
+func below(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return dir != "" && err == nil && rel != "." && filepath.IsLocal(rel)
+}

@@ -1,0 +1,155 @@
+package cri_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/cri"
+	"berth/test/hosts"
+)
+
+// TestR7WhatIsForgottenIsEndedIfBerthMadeIt has a real containerd forget
+// sandboxes: of berth, whole and without a bundle, and of another agent.
+func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
+	for _, version := range hosts.Versions() {
+		t.Run(string(version), func(t *testing.T) {
+			t.Parallel()
+			p, err := hosts.Start(t.Context(), hosts.Options{Version: version, CNI: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("containerd said at last:\n%s", p.Log())
+				}
+				if err := p.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			logs := t.TempDir()
+			c := (&host{endpoint: p.Endpoint}).dial(t)
+			run := func(name, cgroup, logs string) string {
+				sb, err := c.RunSandbox(t.Context(), podNamed(name), plan.SandboxSetup{CgroupParent: p.CgroupRoot + cgroup, LogDir: filepath.Join(logs, name)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return sb.ID
+			}
+			whole, torn, alive := run("whole", "/kubepods/podwhole", logs), run("torn", "/kubepods/podtorn", logs), run("alive", "/kubepods/podalive", logs)
+			foreign, elsewhere := run("foreign", "/foreign/x", t.TempDir()), run("elsewhere", "/kubepods/podelsewhere", t.TempDir())
+			if err := p.Forget(t.Context(), whole, torn, foreign, elsewhere); err != nil {
+				t.Fatal(err)
+			}
+			facts, ok, err := c.Facts(t.Context())
+			if err != nil || !ok || facts.Address != p.Socket {
+				t.Fatalf("facts %+v %v %v", facts, ok, err)
+			}
+			dropBundle(t, filepath.Join(facts.Tasks, torn))
+
+			search := cri.Search{
+				Known: func(string) bool { return false }, Logs: logs, Processes: true,
+				Ours: func(cgroup string) bool { return strings.HasPrefix(cgroup, p.CgroupRoot+"/kubepods/pod") },
+			}
+			forgotten := func(s cri.Search) (ids []string) {
+				found, err := c.Forgotten(t.Context(), s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range found {
+					ids = append(ids, f.ID)
+					if !f.Marked || len(f.Shims) != 1 || (f.Bundle == "") != (f.ID == torn) {
+						t.Errorf("%+v", f)
+					}
+				}
+				return ids
+			}
+			want := []string{whole, torn}
+			slices.Sort(want)
+			if got := forgotten(search); !slices.Equal(got, want) {
+				t.Fatalf("found %v, forgotten were %v", got, want)
+			}
+			shallow := search
+			shallow.Processes = false
+			if got := forgotten(shallow); !slices.Equal(got, []string{whole}) {
+				t.Errorf("a cheap look found %v", got)
+			}
+			found, err := c.Forgotten(t.Context(), search)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range append(found, found...) { // twice: it may be repeated
+				if err := c.EndForgotten(t.Context(), f); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := c.EndForgotten(t.Context(), cri.Forgotten{ID: alive, Bundle: filepath.Join(facts.Tasks, alive), Marked: true}); err != nil {
+				t.Fatal(err)
+			}
+			for id, want := range map[string]bool{whole: false, torn: false, alive: true, foreign: true, elsewhere: true} {
+				if !want { // who was killed is gone when its new parent has noticed
+					eventually(t, "nothing of "+id+" to be left", func() bool { return len(tracesOf(t, id)) == 0 })
+				} else if len(tracesOf(t, id)) == 0 {
+					t.Errorf("nothing is left of %s", id)
+				}
+			}
+			st, err := p.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: alive})
+			if err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
+				t.Errorf("the one that is listed: %v %v", st.GetStatus().GetState(), err)
+			}
+		})
+	}
+}
+
+func podNamed(name string) *corev1.Pod {
+	pod := smallPod()
+	pod.Name, pod.UID = name, types.UID(name)
+	return pod
+}
+
+// dropBundle takes a task's directory away, as containerd does when it gives a
+// shim up for dead.
+func dropBundle(t *testing.T, bundle string) {
+	t.Helper()
+	_ = unix.Unmount(filepath.Join(bundle, "rootfs"), unix.MNT_DETACH) // containerd may have done so
+	work, err := os.Readlink(filepath.Join(bundle, "work"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{bundle, work} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// tracesOf names the mounts and processes that bear an ID.
+func tracesOf(t *testing.T, id string) (out []string) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "/"+id+"/") {
+			out = append(out, "mount "+strings.Fields(line)[4])
+		}
+	}
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		for _, name := range []string{f, filepath.Join(filepath.Dir(f), "cgroup")} {
+			if text, err := os.ReadFile(name); err == nil && strings.Contains(string(text), id) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,201 @@
+package cri
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	idA = strings.Repeat("a", 64)
+	idB = strings.Repeat("b", 64)
+)
+
+func TestContainerdSaysWhereItKeepsThings(t *testing.T) {
+	t.Parallel()
+	const said = `{"containerdEndpoint":"unix:///run/x/c.sock","rootDir":"/r/io.containerd.grpc.v1.cri","stateDir":"/s/io.containerd.grpc.v1.cri",
+		"netnsMountsUnderStateDir":true,"containerd":{"runtimes":{"runc":{"options":{"Root":"/run/x/runc","SystemdCgroup":false}},"other":{}}}}`
+	f := factsOf(json.RawMessage(said))
+	if f.Address != "/run/x/c.sock" || f.Tasks != "/s/io.containerd.runtime.v2.task/k8s.io" || f.States != "/s/io.containerd.grpc.v1.cri/sandboxes" ||
+		f.Roots != "/r/io.containerd.grpc.v1.cri/sandboxes" || f.NetNS != "/s/io.containerd.grpc.v1.cri/netns" || !f.OwnNetNS ||
+		!slices.Equal(f.RuncRoots, []string{"/run/containerd/runc", "/run/x/runc"}) {
+		t.Errorf("%+v", f)
+	}
+	if f := factsOf(json.RawMessage(strings.Replace(said, "true", "false", 1))); f.OwnNetNS || f.NetNS != "/var/run/netns" {
+		t.Errorf("shared: %+v", f)
+	}
+	for _, other := range []string{``, `{}`, `"text"`, `{"containerdEndpoint":"/x","stateDir":"relative","rootDir":"/r"}`} {
+		if f := factsOf(json.RawMessage(other)); f.Address != "" {
+			t.Errorf("%s: taken for containerd's: %+v", other, f)
+		}
+	}
+}
+
+func TestShimsAreReadFromTheirCommandLines(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		what     string
+		args     []string
+		busy, ok bool
+	}{
+		{"a shim", []string{"/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA, "-address", "/c.sock"}, false, true},
+		{"one that is being started", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-publish-binary", "x", "-id", idA, "start"}, true, true},
+		{"one that deletes", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-address", "/c.sock", "-id", idA, "-bundle", "/b", "delete"}, true, true},
+		{"another namespace", []string{"containerd-shim-runc-v2", "-namespace", "moby", "-id", idA, "-address", "/c.sock"}, false, false},
+		{"a name that CRI does not make", []string{"containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "mine", "-address", "/c.sock"}, false, false},
+		{"another program", []string{"/bin/sh", "containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", idA}, false, false},
+		{"nothing", []string{""}, false, false},
+	} {
+		s, busy, ok := parseShim(strings.Join(row.args, "\x00") + "\x00")
+		if ok != row.ok || ok && (busy != row.busy || s.id != idA || s.address != "/c.sock") {
+			t.Errorf("%s: %+v busy=%v ok=%v", row.what, s, busy, ok)
+		}
+	}
+}
+
+func TestTheBundleSaysWhoseATaskIs(t *testing.T) {
+	t.Parallel()
+	s := Search{Ours: func(c string) bool { return strings.HasPrefix(c, "/kubepods/") }, Logs: "/var/log/pods"}
+	for _, row := range []struct {
+		what, config string
+		ours         bool
+	}{
+		{"a sandbox of ours", `{"annotations":{"` + sandboxLogs + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
+		{"a container of ours", `{"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, true},
+		{"a sandbox of ours without cgroups", `{"annotations":{"` + sandboxLogs + `":"/var/log/pods/ns_p_u"}}`, true},
+		{"logs of another", `{"annotations":{"` + sandboxLogs + `":"/var/log/other/ns_p_u"},"linux":{"cgroupsPath":"/kubepods/podu/x"}}`, false},
+		{"the logs' directory itself", `{"annotations":{"` + sandboxLogs + `":"/var/log/pods"}}`, false},
+		{"a cgroup of another", `{"annotations":{"` + sandboxLogs + `":"/var/log/pods/ns_p_u"},"linux":{"cgroupsPath":"/foreign/x"}}`, false},
+		{"nothing said", `{}`, false},
+		{"no bundle's text", `{`, false},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(row.config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := judge(Forgotten{ID: idA, Bundle: dir}, processes{}, s); ok != row.ours || ok && !got.Marked {
+			t.Errorf("%s: %v %+v", row.what, ok, got)
+		}
+	}
+}
+
+func TestWithoutABundleWhatRunsInAShimSaysWhoseItIs(t *testing.T) {
+	t.Parallel()
+	self, parent := os.Getpid(), os.Getppid()
+	p := processes{children: map[int][]int{parent: {self}}, busy: map[int]bool{}}
+	ours := Search{Ours: func(string) bool { return true }}
+	others := Search{Ours: func(string) bool { return false }}
+	if f, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, p, ours); !ok || !f.Marked {
+		t.Errorf("with a process of ours: %v %+v", ok, f)
+	}
+	if _, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, p, others); ok {
+		t.Error("with a process of another it was taken for ours")
+	}
+	if f, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, p, others); !ok || f.Marked {
+		t.Errorf("a shim with nothing in it: %v %+v", ok, f)
+	}
+	if _, ok := judge(Forgotten{ID: idA, Bundle: t.TempDir(), Shims: []int{self}}, p, ours); ok {
+		t.Error("a bundle that is being made was taken for one that is left")
+	}
+	p.busy[self] = true
+	if _, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, p, ours); ok {
+		t.Error("a shim that containerd starts just now was taken for one that is left")
+	}
+}
+
+func TestBundlesAreThoseOfCRI(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{idA, "." + idB, "mine"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, idB), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found, err := bundles(dir)
+	if err != nil || len(found) != 1 || found[idA] == nil || found[idA].Bundle != filepath.Join(dir, idA) {
+		t.Errorf("%v %v", found, err)
+	}
+	if found, err := bundles(filepath.Join(dir, "nowhere")); err != nil || len(found) != 0 {
+		t.Errorf("%v %v", found, err)
+	}
+}
+
+func TestOnlyAShimsOwnSocketIsRemoved(t *testing.T) {
+	t.Parallel()
+	f := Facts{Address: "/run/x/c.sock", ShimSocket: "/run/containerd/s"}
+	byHash := socketsOf(Forgotten{ID: idA}, f)
+	if len(byHash) != 1 || len(filepath.Base(byHash[0])) != 64 || filepath.Dir(byHash[0]) != f.ShimSocket {
+		t.Fatalf("%v", byHash)
+	}
+	for _, row := range []struct {
+		file, text string
+		want       int
+	}{
+		{"address", "unix://" + byHash[0], 1},
+		{"address", "unix:///run/containerd/s/" + idB, 1}, // of its sandbox
+		{"bootstrap.json", `{"version":3,"address":"unix:///elsewhere/` + filepath.Base(byHash[0]) + `","protocol":"ttrpc"}`, 2},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, row.file), []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := socketsOf(Forgotten{ID: idA, Bundle: dir}, f); len(got) != row.want || slices.Contains(got, "/run/containerd/s/"+idB) {
+			t.Errorf("%s: %v", row.text, got)
+		}
+	}
+}
+
+func TestMountsBelowADirectoryComeInnermostFirst(t *testing.T) {
+	t.Parallel()
+	const info = "1 0 0:1 / / rw - ext4 x rw\n2 1 0:2 / /a rw - tmpfs x rw\n3 2 0:3 / /a/b\\040c rw - tmpfs x rw\n4 2 0:3 / /ab rw - tmpfs x rw\n"
+	if got := mountsBelow(info, "/a"); !slices.Equal(got, []string{"/a/b c", "/a"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestCgroupsNameTheirContainer(t *testing.T) {
+	t.Parallel()
+	for cgroup, want := range map[string]string{
+		"/kubepods/podu/" + idA: idA, "/kubepods.slice/kubepods-podu.slice/cri-containerd-" + idB + ".scope": idB, "/kubepods/podu": "", "/": "",
+	} {
+		if got := idOfCgroup(cgroup); got != want {
+			t.Errorf("%s: %q", cgroup, got)
+		}
+	}
+}
+
+func TestWhatIsLeftOfABundleIsRemovedWithItsWorkDirectoryOnly(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	bundle := filepath.Join(dir, "state", "io.containerd.runtime.v2.task", "k8s.io", idA)
+	work := filepath.Join(dir, "root", "io.containerd.runtime.v2.task", "k8s.io", idA)
+	keep := filepath.Join(dir, "keep", idA)
+	for _, d := range []string{filepath.Join(bundle, "rootfs"), work, keep} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tasks := filepath.Join(dir, "state", "io.containerd.runtime.v2.task")
+	for _, to := range []string{work, keep} {
+		if err := os.MkdirAll(bundle, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(to, filepath.Join(bundle, "work")); err != nil {
+			t.Fatal(err)
+		}
+		if err := removeBundle(bundle, tasks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]bool{bundle: false, work: false, keep: true} {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

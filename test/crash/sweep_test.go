@@ -1,0 +1,111 @@
+package crash
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/test/hosts"
+)
+
+// TestWhatContainerdForgotIsSwept has containerd forget pods of berth and the
+// sandbox of another agent. Of berth's nothing is left, in containerd, on the
+// host and in the network; the other's, forgotten or not, is as it was.
+func TestWhatContainerdForgotIsSwept(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}, dozing: true})
+			foreign := n.foreign()
+			others := n.host.PodLeftovers()
+			port := freePort(t)
+			n.begin(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
+			n.putPod(n.simple("lost"))
+			n.putPod(n.simple("kept"))
+			n.awaitRunning(30*time.Second, "lost", "kept")
+			before := n.living("kept")
+			n.kill()
+			n.drop("lost")
+			ids := []string{foreign}
+			for _, k := range n.containers("lost") {
+				ids = append(ids, k.Id)
+			}
+			for _, s := range n.sandboxes("lost") {
+				ids = append(ids, s.Id)
+			}
+			n.must("forget", n.host.Forget(t.Context(), ids...))
+			n.launch()
+			n.awaitRunning(bound, "kept")
+			n.drop("kept")
+			n.until(bound, "the pods to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
+			n.stillForeign(before, others, foreign)
+			if text := n.metrics(port); !strings.Contains(text, `berth_leftovers_swept_total{kind="attachment"} 1`) {
+				t.Errorf("what was swept is not counted:\n%s", text)
+			}
+			if log := n.agent.Log(); !strings.Contains(log, "removed what a call that was cut off has left") {
+				t.Error("what was swept is not logged")
+			}
+		})
+	}
+}
+
+// stillForeign waits until nothing is left but what another agent's sandbox had,
+// and looks that this has all that makes it live.
+func (n *node) stillForeign(gone map[string]string, others []string, id string) {
+	n.Helper()
+	var extra []string
+	if !n.within(sweptBound, "nothing of ours to be left", func() bool {
+		extra = slices.DeleteFunc(n.host.PodLeftovers(), func(l string) bool { return slices.Contains(others, l) })
+		return len(extra) == 0
+	}) {
+		n.Fatalf("left:\n%s", strings.Join(extra, "\n"))
+	}
+	for id, what := range gone {
+		if _, there := n.living("")[id]; there {
+			n.Errorf("%s, %.12s, still lives", what, id)
+		}
+	}
+	now := n.host.PodLeftovers()
+	for _, l := range others {
+		kind, what, _ := strings.Cut(l, " ")
+		// containerd itself takes mounts and files of what it does not know away
+		// when it starts; what lives in the sandbox and its network stay.
+		if kind == "mount" && !strings.Contains(what, "/netns/") || kind == "file" && !strings.Contains(what, "/"+n.host.Name+"-") {
+			continue
+		}
+		if !slices.Contains(now, l) {
+			n.Errorf("of the other agent's sandbox %.12s this is gone: %s", id, l)
+		}
+	}
+	if len(others) < 4 {
+		n.Errorf("the other agent's sandbox had only %v", others)
+	}
+}
+
+// freePort is a port of loopback that nobody listens on at this moment.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// metrics is what the agent's health port tells.
+func (n *node) metrics(port int) string {
+	n.Helper()
+	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	n.must("metrics", err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	n.must("metrics", err)
+	return string(text)
+}

@@ -1,0 +1,33 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/containerd/api/services/containers/v1"
+	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// Forget strikes sandboxes and containers out of containerd's books and restarts
+// it, so that it knows no more of them than after a call that was cut off at a
+// bad moment: they run, and no list shows them.
+func (h *Host) Forget(ctx context.Context, ids ...string) error {
+	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	for _, id := range ids {
+		_, err := containers.NewContainersClient(h.conn).Delete(inside, &containers.DeleteContainerRequest{ID: id})
+		if err != nil {
+			return fmt.Errorf("forget %s: %w", id, err)
+		}
+		if h.Version == Version16 {
+			continue // it has no store of sandboxes
+		}
+		_, err = sandboxapi.NewStoreClient(h.conn).Delete(inside, &sandboxapi.StoreDeleteRequest{SandboxID: id})
+		if err != nil && status.Code(err) != codes.NotFound { // a container
+			return fmt.Errorf("forget sandbox %s: %w", id, err)
+		}
+	}
+	return h.Restart(ctx)
+}
