@@ -129,6 +129,10 @@ func (b *book) forgetOldFailures() {
 		switch a := f.Action.(type) {
 		case plan.StopContainer:
 			return !b.lives(a.ID)
+		case plan.PostStart:
+			return !b.lives(a.ID)
+		case plan.PreStop:
+			return !b.lives(a.ID)
 		case plan.RemoveContainer:
 			return !b.exists(a.ID)
 		case plan.StopSandbox:
@@ -357,11 +361,13 @@ func (b *book) recalled(told []Told, now time.Time) {
 	b.earlier, b.forgetting = told, now.Add(while)
 }
 
-// building reports whether something is being made for the pod. A pull is not:
-// pods that wait for a big image must not keep others from starting.
+// building reports whether something is being made for the pod. A pull or a hook
+// is not: pods that wait for a big image or a hook that hangs must not keep
+// others from starting.
 func (b *book) building() bool {
 	for _, a := range b.busy {
-		if _, pulling := a.(plan.PullImage); pulling {
+		switch a.(type) {
+		case plan.PullImage, plan.PostStart:
 			continue
 		}
 		if _, giving := a.(plan.CleanupAction); !giving {

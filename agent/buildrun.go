@@ -21,6 +21,7 @@ type BuildRun struct {
 	Mounts interface {
 		ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sb plan.Sandbox) ([]plan.Mount, error)
 	}
+	Hooks        Hooks
 	CgroupParent func(*corev1.Pod) string
 	LogDir       func(*corev1.Pod) string
 	Allocatable  func() corev1.ResourceList
@@ -43,6 +44,8 @@ func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction
 			out.Sandbox = &sb
 		}
 		return err
+	case plan.PostStart:
+		return runHook(ctx, b.Hooks, on, a.Name, a.ID, func(l *corev1.Lifecycle) *corev1.LifecycleHandler { return l.PostStart })
 	case plan.StartContainer:
 		return b.start(ctx, on, a, out)
 	}

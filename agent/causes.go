@@ -24,6 +24,10 @@ func (b *book) spanOf(a plan.Action) (name, cause string) {
 		if a.Grace >= time.Second {
 			cause = fmt.Sprintf("%s, grace %s", a.Why, a.Grace.Round(time.Second))
 		}
+	case plan.PreStop:
+		on, cause = numbered(a.Name, b.attemptOf(a.ID)), b.memory.Hooks[a.Name].Why
+	case plan.PostStart:
+		on, cause = numbered(a.Name, b.attemptOf(a.ID)), "part of its start"
 	case plan.RemoveContainer:
 		on, cause = numbered(a.Name, b.attemptOf(a.ID)), b.ending("a newer one has taken its place")
 		if b.lives(a.ID) {

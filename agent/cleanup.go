@@ -24,6 +24,7 @@ type Cleanup struct {
 		Unmount(ctx context.Context, pod *corev1.Pod, name string) error
 		RemoveDirs(ctx context.Context, pod *corev1.Pod) error
 	}
+	Hooks   Hooks
 	Cgroups interface {
 		Remove(ctx context.Context, pod *corev1.Pod) error
 	}
@@ -37,6 +38,8 @@ func (c *Cleanup) do(ctx context.Context, on ground, action plan.CleanupAction, 
 			out.Container = &k
 		}
 		return err
+	case plan.PreStop:
+		return runHook(ctx, c.Hooks, on, a.Name, a.ID, func(l *corev1.Lifecycle) *corev1.LifecycleHandler { return l.PreStop })
 	case plan.RemoveContainer:
 		return c.Containers.RemoveContainer(ctx, a.ID)
 	case plan.StopSandbox:

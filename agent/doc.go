@@ -49,7 +49,8 @@
 //	A3 A look that an action's end has overtaken is not believed.
 //	A4 Two pods of one name never run at once: the successor waits.
 //	A5 Context cancelled means that the agent leaves. Pods end by a wish only.
-//	A6 An end is on disk before its first destructive action.
+//	A6 An end is on disk before its first destructive action, and that a hook is
+//	   to run before its container is started or told to end.
 //	A7 What ran before a restart has its place in the room before anybody new
 //	   may ask for one.
 //	A8 Hints hold no decision up: they are looked into beside, and one look

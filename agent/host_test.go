@@ -66,9 +66,9 @@ func (h *fakeHost) stages() *Stages {
 	return &Stages{
 		Prepare:   Prepare{Runtime: h, Host: h, Cgroups: fakeCgroups{h}, Images: h, Network: h.netState},
 		Configure: Configure{Dirs: h, Volumes: h, Cgroups: fakeCgroups{h}},
-		Cleanup:   Cleanup{Containers: h, Sandboxes: h, Host: h, Cgroups: fakeCgroups{h}},
+		Cleanup:   Cleanup{Containers: h, Sandboxes: h, Host: h, Hooks: h, Cgroups: fakeCgroups{h}},
 		BuildRun: BuildRun{
-			Images: h, Runtime: h, Mounts: h, CgroupParent: func(*corev1.Pod) string { return "" },
+			Images: h, Runtime: h, Mounts: h, Hooks: h, CgroupParent: func(*corev1.Pod) string { return "" },
 			LogDir: func(*corev1.Pod) string { return "/logs" }, Allocatable: func() corev1.ResourceList { return nil },
 		},
 	}
@@ -348,6 +348,11 @@ func (h *fakeHost) StartContainer(ctx context.Context, pod *corev1.Pod, name str
 
 func (h *fakeHost) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, uint32, plan.Objects, plan.Sandbox) ([]plan.Mount, error) {
 	return nil, nil
+}
+
+// Run runs a hook, told as "hook pod/container".
+func (h *fakeHost) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, _ *corev1.LifecycleHandler, _ string, _ []string) error {
+	return h.act(ctx, "hook", string(pod.UID)+"/"+c.Name, func() error { return nil })
 }
 
 // --- cleanup

@@ -61,15 +61,17 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 			return w.stages.Configure.do(ctx, on, a)
 		})
 	}
-	endOnDisk := w.beforeDestroying(p)
+	endOnDisk, hooksOnDisk := w.beforeDestroying(p), w.beforeHooks(p)
 	for _, a := range p.Cleanup { // 4 cleanup
 		w.begin(ctx, "cleanup", a, func(ctx context.Context, out *plan.Outcome) error {
 			endOnDisk(ctx)
+			hooksOnDisk(a)(ctx)
 			return w.stages.Cleanup.do(ctx, on, a, out)
 		})
 	}
 	for _, a := range p.BuildRun { // 5 build-run
 		w.begin(ctx, "build-run", a, func(ctx context.Context, out *plan.Outcome) error {
+			hooksOnDisk(a)(ctx)
 			return w.stages.BuildRun.do(ctx, on, a, out)
 		})
 	}
@@ -141,8 +143,8 @@ func (w *worker) remember(p plan.Plan) {
 	w.keep(w.book.wish, w.book.verdict, p.Memory)
 }
 
-// onDisk is the writing of one end. All destructive actions wait for it, of
-// later passes too.
+// onDisk is one synced writing. For an end all destructive actions wait for it,
+// of later passes too.
 type onDisk struct {
 	end   plan.End
 	begun atomic.Bool
@@ -171,18 +173,42 @@ func (w *worker) beforeDestroying(p plan.Plan) func(context.Context) {
 		return func(context.Context) {}
 	}
 	if w.onDisk == nil || w.onDisk.end != *end {
-		wish, verdict := w.book.wish, w.book.verdict
-		w.onDisk = &onDisk{end: *end, over: make(chan struct{}), write: func(ctx context.Context) {
-			ctx, cancel := context.WithTimeout(ctx, syncBound)
-			defer cancel()
-			// A full or dying disk must not keep pods from ending; the store
-			// says so itself.
-			if err := w.sync(ctx, wish, verdict, p.Memory); err != nil {
-				w.log.Debug("end not on disk", "err", err)
-			}
-		}}
+		w.onDisk = w.toDisk(p.Memory)
+		w.onDisk.end = *end
 	}
 	return w.onDisk.wait
+}
+
+// toDisk is the writing of a memory, begun by the first who waits for it.
+func (w *worker) toDisk(m plan.Memory) *onDisk {
+	wish, verdict := w.book.wish, w.book.verdict
+	return &onDisk{over: make(chan struct{}), write: func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, syncBound)
+		defer cancel()
+		// A full or dying disk must not keep pods from ending or starting; the
+		// store says so itself.
+		if err := w.sync(ctx, wish, verdict, m); err != nil {
+			w.log.Debug("not on disk", "err", err)
+		}
+	}}
+}
+
+// beforeHooks returns what an action waits for that runs a hook, or starts a
+// container that has one: that it is on disk that the hook is to run. Without
+// it a restart could leave a container half started, or half told to stop.
+func (w *worker) beforeHooks(p plan.Plan) func(plan.Action) func(context.Context) {
+	disk := w.toDisk(p.Memory)
+	return func(a plan.Action) func(context.Context) {
+		switch a := a.(type) {
+		case plan.PreStop:
+			return disk.wait
+		case plan.StartContainer:
+			if p.Memory.Hooks[a.Name].PostStart == plan.HookPending {
+				return disk.wait
+			}
+		}
+		return func(context.Context) {}
+	}
 }
 
 const syncBound = 2 * time.Second

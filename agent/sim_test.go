@@ -61,7 +61,7 @@ func TestSimReplays(t *testing.T) {
 }
 
 // TestSimHasTeeth shows that the checks see a decision that is wrong: plans
-// with a double start, an early unmount, a sandbox for an ended pod.
+// with a double start, an early unmount, a sandbox for an ended pod, no hooks.
 func TestSimHasTeeth(t *testing.T) {
 	for name, spoil := range map[string]func(*sim, *plan.Plan){
 		"I3": func(s *sim, p *plan.Plan) {
@@ -84,6 +84,14 @@ func TestSimHasTeeth(t *testing.T) {
 			}
 		},
 		"I5": func(s *sim, p *plan.Plan) { p.Cleanup, p.Done = nil, false },
+		"I9": func(s *sim, p *plan.Plan) { clear(p.Memory.Hooks) }, // as if no hook were to be run
+		"I10": func(s *sim, p *plan.Plan) {
+			for i, a := range p.Cleanup {
+				if hook, ok := a.(plan.PreStop); ok {
+					p.Cleanup[i] = plan.StopContainer{ID: hook.ID, Name: hook.Name, Grace: time.Minute}
+				}
+			}
+		},
 	} {
 		found := false
 		for seed := range uint64(60) {
@@ -267,6 +275,10 @@ func (s *sim) finishOne() {
 		return
 	}
 	key := keys[s.rng.IntN(len(keys))]
+	if !s.canceled[key] && s.hangs(s.book.busy[key]) {
+		s.tell("%s hangs", key)
+		return
+	}
 	out := s.world.finish(s.book.busy[key], s.canceled[key])
 	delete(s.canceled, key)
 	s.tell("%s ended: %v", key, out.Err)
@@ -305,7 +317,7 @@ func (s *sim) turn() {
 	if s.oneIn(2) {
 		s.saved = p.Memory
 	}
-	if len(p.Cleanup) > 0 && p.Memory.End != nil { // on disk before the first destructive action
+	if len(p.Cleanup) > 0 && p.Memory.End != nil || hooking(p) { // on disk before the first destructive action, and before a hook
 		s.saved = p.Memory
 	}
 	for _, k := range p.Cancel {
@@ -320,7 +332,24 @@ func (s *sim) turn() {
 		}
 		s.tell("begin %s %+v", a.Key(), a)
 		s.book.begun(a, s.now)
+		s.begins(a)
 	}
+}
+
+// hooking reports whether the plan runs a hook, or starts a container that has
+// one.
+func hooking(p plan.Plan) bool {
+	for _, a := range p.Actions() {
+		switch a := a.(type) {
+		case plan.PreStop:
+			return true
+		case plan.StartContainer:
+			if p.Memory.Hooks[a.Name].PostStart == plan.HookPending {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // settle lets everything end until nothing is left to do; false: it never
@@ -395,6 +424,11 @@ func (s *sim) check(p plan.Plan) {
 			starts++
 		}
 	}
+	for _, a := range p.Cleanup {
+		if stop, ok := a.(plan.StopContainer); ok {
+			s.checkStop(stop)
+		}
+	}
 	if starts > 1 {
 		s.breaks("I2 %d starts in one plan", starts)
 	}
@@ -420,6 +454,24 @@ func (s *sim) check(p plan.Plan) {
 		if states != 1 {
 			s.breaks("status of %s has %d states", cs.Name, states)
 		}
+	}
+}
+
+// checkStop holds I10: what is told to stop with time to spare has had its
+// preStop hook.
+func (s *sim) checkStop(a plan.StopContainer) {
+	c := containerOf(s.pod, a.Name)
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= simLimits.MinStop {
+		return
+	}
+	for _, k := range s.book.seen.Containers {
+		if k.Name != a.Name {
+			continue
+		}
+		if k.ID == a.ID && k.State == plan.Running && s.hooks[plan.PreStop{ID: a.ID}.Key()].begun == 0 {
+			s.breaks("I10 %s is told to stop within %s without its preStop hook", a.Name, a.Grace)
+		}
+		return // an older double has none
 	}
 }
 
@@ -461,6 +513,18 @@ func (s *sim) checkRest() {
 	missing := s.refs[plan.Ref{Kind: plan.ConfigMap, Name: "cm"}].Missing
 	if missing {
 		return // it may rightly wait for ever
+	}
+	for _, k := range s.containers {
+		c := containerOf(s.pod, k.Name)
+		if k.State != plan.Running || c.Lifecycle == nil {
+			continue
+		}
+		if c.Lifecycle.PostStart != nil && s.hooks[plan.PostStart{ID: k.ID}.Key()].ended == 0 {
+			s.breaks("I9 at rest, but %s runs without its postStart hook having ended", k.Name)
+		}
+		if s.hooks[plan.PreStop{ID: k.ID}.Key()].begun > 0 {
+			s.breaks("I10 at rest, but %s runs on though its preStop hook was run", k.Name)
+		}
 	}
 	for i := range s.pod.Spec.Containers {
 		c := &s.pod.Spec.Containers[i]

@@ -360,6 +360,12 @@ func (w *worker) report(r plan.Outcome) {
 	pod := w.book.wish.Pod
 	attrs := []any{"op", r.Action.Key().String(), "took", r.Ended.Sub(r.Began)}
 	failed := r.Err != nil && plan.KindOf(r.Err) != plan.Canceled
+	switch r.Action.(type) {
+	case plan.PostStart, plan.PreStop: // users are not told what a hook has printed
+		if failed {
+			attrs = append(attrs, "err", r.Err)
+		}
+	}
 	reasons := plan.Ended(r)
 	for i, reason := range reasons {
 		switch {

@@ -30,15 +30,19 @@ type world struct {
 	dirs       bool
 	cgroup     bool
 	attempts   map[plan.OpKey]uint64
-	obedient   bool // no faults any more
+	obedient   bool                  // no faults any more
+	hooks      map[plan.OpKey]hooked // by the hook's action: what really happened
 	pod        *corev1.Pod
 	broken     []string // violated invariants
 }
 
+// hooked is how often a hook was begun and has ended well.
+type hooked struct{ begun, ended int }
+
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
+		hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
 	}
 	w.pod = w.drawPod()
 	return w
@@ -70,11 +74,14 @@ func (w *world) drawPod() *corev1.Pod {
 		c := w.drawContainer(fmt.Sprintf("init%d", i), s.Volumes)
 		if w.oneIn(2) {
 			c.RestartPolicy = &always
+			w.drawHooks(&c)
 		}
 		s.InitContainers = append(s.InitContainers, c)
 	}
 	for i := range 1 + w.rng.IntN(3) {
-		s.Containers = append(s.Containers, w.drawContainer(fmt.Sprintf("main%d", i), s.Volumes))
+		c := w.drawContainer(fmt.Sprintf("main%d", i), s.Volumes)
+		w.drawHooks(&c)
+		s.Containers = append(s.Containers, c)
 	}
 	if w.oneIn(6) {
 		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(w.drawContainer("debug", nil))}
@@ -90,6 +97,61 @@ func (w *world) drawContainer(name string, vols []corev1.Volume) corev1.Containe
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
 	return c
+}
+
+// drawHooks gives a container hooks, sometimes.
+func (w *world) drawHooks(c *corev1.Container) {
+	hook := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}
+	l := &corev1.Lifecycle{}
+	if w.oneIn(3) {
+		l.PostStart = hook
+	}
+	if w.oneIn(3) {
+		l.PreStop = hook
+	}
+	if l.PostStart != nil || l.PreStop != nil {
+		c.Lifecycle = l
+	}
+}
+
+// begins notes that an action was begun.
+func (w *world) begins(a plan.Action) {
+	switch a.(type) {
+	case plan.PostStart, plan.PreStop:
+		h := w.hooks[a.Key()]
+		h.begun++
+		w.hooks[a.Key()] = h
+	}
+}
+
+// hangs reports whether a hook goes on for as long as nobody calls it off.
+func (w *world) hangs(a plan.Action) bool {
+	switch a.(type) {
+	case plan.PostStart, plan.PreStop:
+		return !w.obedient && w.chance(a, "hang")%3 == 0
+	}
+	return false
+}
+
+// hook runs a hook to its end.
+func (w *world) hook(a plan.Action, id string, out *plan.Outcome) {
+	k := w.container(id)
+	if k == nil || k.State != plan.Running {
+		out.Err = errors.New("the container does not run")
+		return
+	}
+	h := w.hooks[a.Key()]
+	h.ended++
+	w.hooks[a.Key()] = h
+}
+
+func (w *world) container(id string) *plan.Container {
+	for i := range w.containers {
+		if w.containers[i].ID == id {
+			return &w.containers[i]
+		}
+	}
+	return nil
 }
 
 // look is what a look at the host would find.
@@ -166,6 +228,10 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 		w.runSandbox(a, id, out)
 	case plan.StartContainer:
 		w.startContainer(a, id, out)
+	case plan.PostStart:
+		w.hook(a, a.ID, out)
+	case plan.PreStop:
+		w.hook(a, a.ID, out)
 	case plan.PullImage:
 		w.images[a.Image] = plan.Image{ID: "sha:" + a.Image}
 		out.Image = &plan.Image{ID: "sha:" + a.Image}
@@ -258,6 +324,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	if a.Kind == plan.Main {
 		w.initsBehind(a)
 	}
+	w.noneHalfStarted(a)
 	k := plan.Container{
 		ID: id, Name: a.Name, SandboxID: a.SandboxID, State: plan.Running, Attempt: a.Attempt, Image: spec.Image,
 		SpecHash: podspec.SpecHash(spec), CreatedAt: w.now, StartedAt: w.now,
@@ -274,6 +341,21 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	}
 	w.containers = append([]plan.Container{k}, w.containers...)
 	out.Container = &k
+}
+
+// noneHalfStarted checks I9 against the truth: no container starts while an
+// earlier one's hook has not even been begun. (One that was begun may have
+// failed: its container is on its way out.)
+func (w *world) noneHalfStarted(a plan.StartContainer) {
+	for _, k := range w.containers {
+		c := containerOf(w.pod, k.Name)
+		if k.State != plan.Running || k.SandboxID != a.SandboxID || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+			continue
+		}
+		if w.hooks[plan.PostStart{ID: k.ID}.Key()].begun == 0 {
+			w.breaks("I9 %s started before the postStart hook of %s", a.Name, k.Name)
+		}
+	}
 }
 
 // initsBehind checks I7 against the truth.

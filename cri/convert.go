@@ -67,7 +67,7 @@ func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID
 		State: stateOf(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
 		Image: own.Image, ImageID: s.ImageRef,
 		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
-		LogPath: s.LogPath, RecursiveReadOnly: recursiveReadOnly(s.Mounts),
+		LogPath: s.LogPath, StopSignal: signalOf(s.GetStopSignal()), RecursiveReadOnly: recursiveReadOnly(s.Mounts),
 	}
 	if u := s.GetUser().GetLinux(); u != nil {
 		seen.User = &corev1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups()}
@@ -93,6 +93,15 @@ func recursiveReadOnly(mounts []*runtimeapi.Mount) (paths []string) {
 		}
 	}
 	return paths
+}
+
+// signalOf writes a signal as the API does: SIGRTMIN+3.
+func signalOf(s runtimeapi.Signal) corev1.Signal {
+	if s == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
+		return ""
+	}
+	name := strings.TrimPrefix(s.String(), "SIGNAL_")
+	return corev1.Signal(strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(name))
 }
 
 func stateOf(s runtimeapi.ContainerState) plan.State {

@@ -142,6 +142,13 @@ func backOff(s Subject, w nodeapi.Wait) nodeapi.Wait {
 // endings are the containers that an ending pod still has.
 func endings(s Subject) (out []nodeapi.Wait) {
 	for _, b := range s.Busy {
+		if a, hook := b.Action.(plan.PreStop); hook {
+			by := s.Memory.Hooks[a.Name].By
+			out = append(out, nodeapi.Wait{
+				For: "Terminating", On: a.Name, Since: b.Since, Until: by,
+				Message: fmt.Sprintf("the preStop hook of container %s is running; it is called off when the grace is over", a.Name),
+			})
+		}
 		if a, stops := b.Action.(plan.StopContainer); stops {
 			out = append(out, nodeapi.Wait{
 				For: "Terminating", On: a.Name, Since: b.Since, Until: a.By,

@@ -23,6 +23,10 @@ func Describe(action plan.Action) (name, on, detail string) {
 		on = a.Volume
 	case plan.StopContainer:
 		on, detail = a.Name, fmt.Sprintf("%s, grace %s", a.Why, rounded(a.Grace))
+	case plan.PreStop:
+		on = a.Name
+	case plan.PostStart:
+		on = a.Name
 	case plan.RemoveContainer:
 		on = a.Name
 	case plan.PullImage:

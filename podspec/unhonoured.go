@@ -51,8 +51,8 @@ var notYet = []unhonoured{
 	{warn, inContainers("livenessProbe", hasLiveness), "probes are not run yet: the container counts as started and ready once it runs"},
 	{warn, inContainers("readinessProbe", hasReadiness), "probes are not run yet: the container counts as started and ready once it runs"},
 	{warn, inContainers("startupProbe", hasStartup), "probes are not run yet: the container counts as started and ready once it runs"},
-	{warn, inContainers("lifecycle.postStart", hasPostStart), "hooks are not run yet"},
-	{warn, inContainers("lifecycle.preStop", hasPreStop), "hooks are not run yet"},
+	{warn, inContainers("lifecycle.postStart.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, true) }), noTCPHook},
+	{warn, inContainers("lifecycle.preStop.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, false) }), noTCPHook},
 	{refuse, restartAllRules, "the action RestartAllContainers is not supported yet"},
 
 	// Volumes.
@@ -89,16 +89,27 @@ var notYet = []unhonoured{
 
 const alone = "means nothing on a node without a server: the pod runs here, whatever runs elsewhere"
 
+const noTCPHook = "the API has no such hook any more: it always fails"
+
+// tcpHook reports whether a hook is of the kind that the API keeps for old
+// manifests only.
+func tcpHook(l *corev1.Lifecycle, start bool) bool {
+	if l == nil {
+		return false
+	}
+	h := l.PreStop
+	if start {
+		h = l.PostStart
+	}
+	return h != nil && h.TCPSocket != nil
+}
+
 // ownVolumes are the kinds of volumes that berth makes.
 var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected"}
 
-func hasLiveness(c *corev1.Container) bool  { return c.LivenessProbe != nil }
-func hasReadiness(c *corev1.Container) bool { return c.ReadinessProbe != nil }
-func hasStartup(c *corev1.Container) bool   { return c.StartupProbe != nil }
-func hasPostStart(c *corev1.Container) bool {
-	return c.Lifecycle != nil && c.Lifecycle.PostStart != nil
-}
-func hasPreStop(c *corev1.Container) bool      { return c.Lifecycle != nil && c.Lifecycle.PreStop != nil }
+func hasLiveness(c *corev1.Container) bool     { return c.LivenessProbe != nil }
+func hasReadiness(c *corev1.Container) bool    { return c.ReadinessProbe != nil }
+func hasStartup(c *corev1.Container) bool      { return c.StartupProbe != nil }
 func hasDevices(c *corev1.Container) bool      { return len(c.VolumeDevices) > 0 }
 func hasClaims(c *corev1.Container) bool       { return len(c.Resources.Claims) > 0 }
 func hasResizePolicy(c *corev1.Container) bool { return len(c.ResizePolicy) > 0 }

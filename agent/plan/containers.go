@@ -113,7 +113,9 @@ func (d *decider) run(c spec, sb Sandbox) verdictOnRun {
 	case !seen:
 		return d.start(c, sb, d.mem.Restarts[c.Name].Next)
 	case (k.State == Created || k.State == Running) && d.beingStarted(c.Name):
-		// created already, or its postStart hook is still under way
+		// an event was faster than the call's own answer
+	case k.State == Running && d.postStart(k):
+		// its hook is part of its start
 	case k.State == Created: // left by an agent that died in between
 		d.cleanup(RemoveContainer{k.ID, k.Name})
 	case k.State == Unknown:
@@ -145,7 +147,10 @@ func lost(k Container, sb Sandbox) bool { return k.SandboxID != sb.ID && k.Reaso
 // look judges a running container.
 func (d *decider) look(c spec, k Container) {
 	h, probed := d.Health[k.ID]
+	hook := d.hookOf(k)
 	switch {
+	case hook.PreStop != HookNone: // it was told to stop, maybe by an agent that died since
+		d.end(k, hook.Why, hook.By, hook.Grace)
 	case (c.kind == Main || c.kind == Sidecar) && k.SpecHash != "" && k.SpecHash != podspec.SpecHash(c.Container):
 		r := d.mem.Restarts[k.Name]
 		r.Replaces = k.ID
@@ -184,6 +189,7 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 		return settled
 	}
 	d.out.BuildRun = append(d.out.BuildRun, a)
+	d.armed(c, attempt)
 	if p, ok := d.Seen.Pulled[c.Name]; !ok || p.Attempt != attempt || p.Image != c.Image {
 		d.why(Reason{
 			Code: "Pulled", On: c.Name, Event: corev1.EventTypeNormal,
@@ -195,6 +201,9 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 
 // starting reports whether a start is under way or just asked for.
 func (d *decider) starting() bool {
+	if d.hooking() {
+		return true
+	}
 	for _, a := range d.Busy {
 		if _, ok := a.(StartContainer); ok {
 			return true

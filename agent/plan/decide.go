@@ -18,6 +18,7 @@ import (
 func Decide(in Input) Plan {
 	d := newDecider(in)
 	d.remember()
+	d.hooksEnded()
 	switch {
 	case d.mem.End != nil:
 		d.takeDown(d.mem.End.At.Add(d.mem.End.Grace), d.mem.End.Grace, d.mem.End.Reason)
@@ -423,6 +424,10 @@ func (m Memory) clone() Memory {
 	m.Restarts = maps.Clone(m.Restarts)
 	if m.Restarts == nil {
 		m.Restarts = map[string]Restart{}
+	}
+	m.Hooks = maps.Clone(m.Hooks)
+	if m.Hooks == nil {
+		m.Hooks = map[string]Hook{}
 	}
 	m.Exits = maps.Clone(m.Exits)
 	if m.Exits == nil {

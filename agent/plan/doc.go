@@ -24,4 +24,8 @@
 //	I8 A pod whose phase is terminal gets no new sandbox and gives back its
 //	   volumes and cgroup. Terminal is for ever, also when only the control
 //	   server remembers it.
+//	I9 A container with a postStart hook has started when the hook has ended
+//	   well, not before; one whose hook has failed is ended.
+//	I10 A running container that is to end has its preStop hook run first,
+//	   within its grace; once the hook was begun the container ends.
 package plan

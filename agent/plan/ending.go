@@ -75,15 +75,19 @@ func (d *decider) stopContainers(by time.Time, grace time.Duration, why string) 
 	}
 	late := !d.Now.Before(by)
 	for _, c := range slices.Backward(d.specs) {
-		if live && !late {
+		waits := live && !late
+		if waits {
 			d.wakeAt(by)
-			return true
 		}
 		if c.kind != Sidecar {
 			continue
 		}
 		for _, k := range d.Seen.Containers {
-			if k.Name == c.Name && k.Live() {
+			switch {
+			case k.Name != c.Name || !k.Live():
+			case waits: // for its turn to stop; its hook does not
+				d.preStop(k, why, by, grace)
+			default:
 				live = true
 				d.end(k, why, by, grace)
 			}
@@ -101,6 +105,13 @@ func (d *decider) end(k Container, why string, by time.Time, grace time.Duration
 		d.cleanup(RemoveContainer{k.ID, k.Name})
 		return
 	}
+	if d.preStop(k, why, by, grace) {
+		return
+	}
+	hook := d.hookOf(k)
+	if hook.PreStop != HookNone && hook.By.Before(by) { // what it took is gone from the grace
+		by = hook.By
+	}
 	left := min(by.Sub(d.Now), grace) // more only if the clock was set back
 	left = max(left, min(d.Limits.MinStop, grace), 0)
 	a := StopContainer{ID: k.ID, Name: k.Name, Why: why, Grace: left, By: d.Now.Add(left)}
@@ -109,8 +120,17 @@ func (d *decider) end(k Container, why string, by time.Time, grace time.Duration
 		return
 	}
 	d.out.Cleanup = append(d.out.Cleanup, a)
+	if hook.PreStop == HookNone { // else it was told before the hook
+		d.why(d.killing(k, why))
+	}
+}
+
+// killing is what users are told when a container begins to end.
+func (d *decider) killing(k Container, why string) Reason {
 	detail := "Stopping container " + k.Name
 	switch why {
+	case "FailedPostStartHook":
+		detail = why
 	case "Changed":
 		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
 	case "Unhealthy":
@@ -119,7 +139,7 @@ func (d *decider) end(k Container, why string, by time.Time, grace time.Duration
 			detail += ", will be restarted"
 		}
 	}
-	d.why(Reason{Code: "Killing", On: k.Name, Detail: detail, Event: corev1.EventTypeNormal})
+	return Reason{Code: "Killing", On: k.Name, Detail: detail, Event: corev1.EventTypeNormal}
 }
 
 // returns reports whether a container that is killed now will run again.

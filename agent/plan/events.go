@@ -42,6 +42,10 @@ func Ended(r Outcome) []Reason {
 func failed(r Outcome) []Reason {
 	f := FailureOf(r, 0)
 	switch a := r.Action.(type) {
+	case PostStart: // the rest is for the log: what a hook prints may be secret
+		return hookFailed(f, "FailedPostStartHook", a.Name, "PostStartHook failed")
+	case PreStop:
+		return hookFailed(f, "FailedPreStopHook", a.Name, "PreStopHook failed")
 	case PullImage:
 		return []Reason{
 			warning("Failed", a.Container, fmt.Sprintf("Failed to pull image %q: %s", a.Image, f.Message)),
@@ -67,6 +71,15 @@ func failed(r Outcome) []Reason {
 		return []Reason{warning("FailedKillPod", "", "error stopping pod sandbox: "+f.Message)}
 	}
 	return nil
+}
+
+// hookFailed is nothing for a hook that did not reach the runtime: it is run
+// again.
+func hookFailed(f Failure, code, on, detail string) []Reason {
+	if f.Kind == Unavailable {
+		return nil
+	}
+	return []Reason{warning(code, on, detail)}
 }
 
 func normal(code, on, detail string) Reason {

@@ -59,6 +59,7 @@ type Observed struct {
 	Dirs       bool                  // the pod's directories and log directory exist
 	Cgroup     bool                  // the pod's cgroup exists
 	Network    NetworkSeen           // of the node
+	Hooks      map[OpKey]HookEnd     // hooks that have ended, by the key of their action. Known to this agent's life only
 
 	RecursiveReadOnly bool // the pod's runtime handler can mount read-only with all that is mounted below
 }
@@ -109,6 +110,7 @@ type Container struct {
 
 	User              *corev1.LinuxContainerUser `json:",omitempty"` // that its first process began with; nil: the runtime does not say
 	RecursiveReadOnly []string                   `json:",omitempty"` // paths in it that are mounted read-only with all that is mounted below
+	StopSignal        corev1.Signal              `json:",omitempty"` // that the runtime will send; empty: unknown
 }
 
 // Live reports whether the container may still have processes or be started.
@@ -157,6 +159,7 @@ type Memory struct {
 	Exits      map[string]Container  `json:",omitempty"` // by container name: last known exit, for when the runtime forgets
 	IPs        []string              `json:",omitempty"` // last known pod addresses
 	Finished   time.Time             `json:",omitzero"`  // when its own work was over: nothing of it will start again
+	Hooks      map[string]Hook       `json:",omitempty"` // by container name: of instances that have hooks to run
 }
 
 // Restart is the crash back-off of one container name.

@@ -21,6 +21,8 @@ func (o Observed) After(r Outcome) Observed {
 		return o
 	case PullImage:
 		return o.afterPull(a, r)
+	case PostStart, PreStop:
+		return o.afterHook(r)
 	}
 	if r.Err != nil {
 		return o
@@ -73,6 +75,23 @@ func (o Observed) afterStart(a StartContainer, r Outcome) Observed {
 	return o
 }
 
+// afterHook keeps the end of a hook. One that was called off, or that did not
+// reach the runtime, has not ended: it is run again.
+func (o Observed) afterHook(r Outcome) Observed {
+	end := HookEnd{State: HookDone}
+	switch kind := KindOf(r.Err); {
+	case r.Err != nil && (kind == Canceled || kind == Unavailable):
+		return o
+	case r.Err != nil:
+		end = HookEnd{HookFailed, r.Err.Error()}
+	}
+	o.Hooks = set(o.Hooks, r.Action.Key(), end)
+	maps.DeleteFunc(o.Hooks, func(key OpKey, _ HookEnd) bool { // those of containers that are gone
+		return !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == key.On })
+	})
+	return o
+}
+
 func (o Observed) afterPull(a PullImage, r Outcome) Observed {
 	if r.Err != nil || r.Image == nil {
 		return o
@@ -90,8 +109,8 @@ func Doubtful(r Outcome) (runtime, host bool) {
 		return false, false
 	}
 	switch r.Action.(type) {
-	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox:
-		return true, false
+	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox, PostStart, PreStop:
+		return true, false // of a hook: most often its container has ended
 	case PullImage: // a pull that was carried out is found by the next one
 		return false, false
 	default:
@@ -115,6 +134,7 @@ func (o Observed) WithContainer(k Container) Observed {
 			k.User = o.Containers[i].User
 		}
 		k.ImageName = cmp.Or(k.ImageName, o.Containers[i].ImageName)
+		k.StopSignal = cmp.Or(k.StopSignal, o.Containers[i].StopSignal) // the answer to a start has none
 		o.Containers[i] = k
 	}
 	slices.SortStableFunc(o.Containers, newestContainer)
@@ -162,10 +182,10 @@ func newestSandbox(a, b Sandbox) int {
 	return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
 }
 
-func set[V any](m map[string]V, k string, v V) map[string]V {
+func set[K comparable, V any](m map[K]V, k K, v V) map[K]V {
 	m = maps.Clone(m)
 	if m == nil {
-		m = map[string]V{}
+		m = map[K]V{}
 	}
 	m[k] = v
 	return m

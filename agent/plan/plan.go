@@ -100,6 +100,8 @@ type (
 		Grace    time.Duration
 		By       time.Time // when it must have ended; a busy stop with a later By is called off for an earlier one
 	}
+	// PreStop runs the preStop hook of a container that is to be ended.
+	PreStop struct{ ID, Name string }
 	// RemoveContainer removes an exited or never started container.
 	RemoveContainer struct{ ID, Name string }
 	// StopSandbox ends the sandbox and takes its network away.
@@ -125,7 +127,9 @@ type (
 		Policy           corev1.PullPolicy
 		Attempt          uint32 // of the container it is for
 	}
-	// StartContainer creates and starts a container; postStart is part of it.
+	// PostStart runs the postStart hook of a container that was just started.
+	PostStart struct{ ID, Name string }
+	// StartContainer creates and starts a container.
 	StartContainer struct {
 		Name      string
 		Kind      ContainerKind
@@ -155,6 +159,8 @@ func (a MountVolume) Key() OpKey     { return OpKey{"mount", a.Volume} }
 func (a ProjectVolume) Key() OpKey   { return OpKey{"project", a.Volume} }
 func (a StopContainer) Key() OpKey   { return OpKey{"stop", a.ID} }
 func (a RemoveContainer) Key() OpKey { return OpKey{"remove", a.ID} }
+func (a PreStop) Key() OpKey         { return OpKey{"preStop", a.ID} }
+func (a PostStart) Key() OpKey       { return OpKey{"postStart", a.ID} }
 func (a StopSandbox) Key() OpKey     { return OpKey{"stop", a.ID} }
 func (a RemoveSandbox) Key() OpKey   { return OpKey{"remove", a.ID} }
 func (a UnmountVolume) Key() OpKey   { return OpKey{"unmount", a.Volume} }
@@ -169,6 +175,7 @@ func (EnsureCgroup) configure()  {}
 func (MountVolume) configure()   {}
 func (ProjectVolume) configure() {}
 func (StopContainer) cleanup()   {}
+func (PreStop) cleanup()         {}
 func (RemoveContainer) cleanup() {}
 func (StopSandbox) cleanup()     {}
 func (RemoveSandbox) cleanup()   {}
@@ -177,4 +184,5 @@ func (RemoveCgroup) cleanup()    {}
 func (RemoveDirs) cleanup()      {}
 func (RunSandbox) buildRun()     {}
 func (PullImage) buildRun()      {}
+func (PostStart) buildRun()      {}
 func (StartContainer) buildRun() {}

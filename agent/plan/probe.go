@@ -23,7 +23,7 @@ func (d *decider) probe(c spec, k Container, p Probes) {
 // started reports whether a container counts as started: running, its postStart
 // hook ended, and past its startup probe.
 func (d *decider) started(c spec, k Container) bool {
-	if k.State != Running || d.beingStarted(k.Name) {
+	if k.State != Running || d.beingStarted(k.Name) || d.unstarted(k) {
 		return false
 	}
 	return !d.Limits.Probing || c.StartupProbe == nil || d.Health[k.ID].Started

@@ -92,6 +92,9 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		cs.User = &corev1.ContainerUser{Linux: k.User}
 	}
 	cs.ContainerID = d.containerID(k)
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil && k.StopSignal != "" {
+		cs.StopSignal = &k.StopSignal
+	}
 	if k.State != Created { // it has not run yet
 		cs.RestartCount = max(cs.RestartCount, int32(k.Attempt))
 	}
@@ -103,7 +106,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	}
 	switch k.State {
 	case Running:
-		if d.beingStarted(c.Name) { // its postStart hook has not ended
+		if d.beingStarted(c.Name) || d.unstarted(k) {
 			cs.State.Waiting = d.waiting(c)
 			break
 		}
@@ -194,6 +197,9 @@ func (d *decider) betweenRuns(c spec, k Container) *corev1.ContainerStateWaiting
 
 // waiting is the state of a container that has never run.
 func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
+	if k, seen := d.newest(c.Name); seen && k.State == Running && d.hookOf(k).PostStart == HookFailed {
+		return &corev1.ContainerStateWaiting{Reason: "PostStartHookError", Message: d.hookOf(k).Message}
+	}
 	initializing := len(d.Pod.Spec.InitContainers) > 0
 	if c.kind == Main && initializing && !d.initsDone() {
 		return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
@@ -279,7 +285,7 @@ func (d *decider) judgePhase() corev1.PodPhase {
 			continue
 		}
 		k, seen := d.newest(c.Name)
-		if !seen || k.State == Created || k.State == Running && d.beingStarted(c.Name) {
+		if !seen || k.State == Created || k.State == Running && (d.beingStarted(c.Name) || d.unstarted(k)) {
 			waiting = true
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"berth/agent/plan"
 	"berth/agent/report"
 	"berth/agent/source"
+	"berth/hooks"
 	"berth/images"
 )
 
@@ -27,13 +28,14 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		})
 		sources = append(sources, b.folder)
 	}
+	run := hooks.New(hooks.Options{Exec: r.client.ExecSync, HostIPs: h.ips, Warn: b.warnOfPod})
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
 			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
-			Cleanup:   agent.Cleanup{Containers: r.client, Sandboxes: r.client, Host: h.volumes, Cgroups: h.cgroups},
+			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, Sandboxes: r.client, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{
-				Images: r.images, Runtime: r.client, Mounts: h.volumes,
+				Images: r.images, Runtime: r.client, Mounts: h.volumes, Hooks: run,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},

@@ -35,6 +35,7 @@ var may = map[string][]string{
 	"cri/crifake":      {"agent/plan", "podspec"},
 	"cri/crilog":       {},
 	"cni":              {"agent/plan", "podspec"},
+	"hooks":            {"agent/plan"},
 	"images":           {"agent/plan", "podspec"},
 	"volumes":          {"agent/plan", "podspec", "volumes/content"},
 	"volumes/content":  {"agent/plan", "podspec"},

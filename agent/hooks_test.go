@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+func withHooks(pod *corev1.Pod, container int, start, stop bool) *corev1.Pod {
+	hook := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}
+	l := &corev1.Lifecycle{}
+	if start {
+		l.PostStart = hook
+	}
+	if stop {
+		l.PreStop = hook
+	}
+	pod.Spec.Containers[container].Lifecycle = l
+	return pod
+}
+
+func TestAHookIsOnDiskBeforeItRuns(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		var startsAt, hooksAt []int // how many starts and hooks there were at each sync
+		r.sync = func(context.Context) error {
+			startsAt, hooksAt = append(startsAt, r.h.happened("start uid-p/a")), append(hooksAt, r.h.happened("hook"))
+			return errors.New("disk full") // which holds nothing up
+		}
+		pod := withHooks(podOf("p", "a", "b"), 0, true, true)
+		r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		if len(startsAt) != 1 || startsAt[0] != 0 {
+			t.Errorf("synced %d times before the start of a container with a hook, after %v starts", len(startsAt), startsAt)
+		}
+		start, hook, next := r.h.when("start uid-p/a"), r.h.when("hook"), r.h.when("start uid-p/b")
+		if len(hook) != 1 || !start[0].Before(hook[0]) || !hook[0].Before(next[0]) {
+			t.Errorf("start %v, hook %v, the next one's start %v", start, hook, next)
+		}
+		r.end(pod, 10*time.Second)
+		r.until(time.Second, "gone", func() bool { return r.gone(pod) })
+		if n := r.h.happened("hook"); n != 2 || len(hooksAt) < 2 || hooksAt[1] != 1 {
+			t.Errorf("%d hooks, synced after %v", n, hooksAt)
+		}
+	})
+}
+
+func TestAHookThatHangsHoldsUpItsPodAlone(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.room.slots = 1
+		r.h.takes = takes(map[string]time.Duration{"hook": 1000 * time.Hour})
+		stuck, other := withHooks(podOf("stuck", "a", "b"), 0, true, true), podOf("other", "a")
+		r.start(stuck)
+		r.until(time.Second, "the hook", func() bool { return r.h.happened("hook") == 1 })
+		r.start(other)
+		r.until(time.Second, "the other runs", r.isRunning(other))
+		if got := r.phase(stuck); got != corev1.PodPending || r.h.happened("start uid-stuck/b") > 0 {
+			t.Errorf("while its hook hangs the pod is %s", got)
+		}
+		// The hook that hangs at the end takes the grace, and no more.
+		began := time.Now()
+		r.end(stuck, 10*time.Second)
+		r.until(15*time.Second, "gone", func() bool { return r.gone(stuck) })
+		if took := time.Since(began); took < 10*time.Second || took > 13*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if stops := r.h.happened("stop uid-stuck/"); stops != 1 || r.h.happened("hook uid-stuck/a") != 2 {
+			t.Errorf("%d stops, %d hooks", stops, r.h.happened("hook"))
+		}
+	})
+}
+
+func TestAFailedHookIsToldAndKillsItsContainer(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.h.fails = func(call string, n int) error {
+			if call == "hook uid-p/a" && n <= 2 {
+				return &plan.Error{Err: errors.New("exit code 1")}
+			}
+			return nil
+		}
+		pod := withHooks(podOf("p", "a"), 0, true, true)
+		r.start(pod)
+		// The first is postStart, the second the same container's preStop.
+		r.until(time.Minute, "runs", r.isRunning(pod))
+		if r.toldOf("FailedPostStartHook") != 1 || r.toldOf("FailedPreStopHook") != 1 || r.toldOf("Killing") != 1 {
+			t.Errorf("told: %+v", r.told)
+		}
+		if n := r.h.happened("start uid-p/a"); n != 2 {
+			t.Errorf("%d starts", n)
+		}
+	})
+}

@@ -1,0 +1,65 @@
+package crash
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/test/hosts"
+)
+
+// TestHooksOverAKill kills the agent in the middle of each hook: the hook is run
+// again, the container is not, and no pod is left half started or half ended.
+func TestHooksOverAKill(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}})
+			p := n.simple("hooked")
+			p.Spec.TerminationGracePeriodSeconds = new(int64(60))
+			hook := func(name string) *corev1.LifecycleHandler {
+				return &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{
+					"/bin/testbox", "append", "/witness/hooked." + name, "began", ",", "await", "/witness/go-" + name}}}
+			}
+			c := &p.Spec.Containers[0]
+			c.Args = append(c.Args[:4:4], "follow", "/witness/none") // ends at TERM
+			c.Lifecycle = &corev1.Lifecycle{PostStart: hook("postStart"), PreStop: hook("preStop")}
+			p.Spec.Containers = append(p.Spec.Containers, n.witnessed("hooked", "second", "sleep"))
+			n.putPod(p)
+			n.killedInHook("postStart")
+			if ran := n.ran("hooked", "second"); ran != 0 {
+				t.Errorf("the second container ran %d times before the hook of the first had ended", ran)
+			}
+			n.goOn("postStart")
+			n.awaitRunning(bound, "hooked")
+			n.once("hooked")
+
+			n.drop("hooked")
+			n.killedInHook("preStop")
+			n.goOn("preStop")
+			n.gone(bound)
+			if ran := n.ran("hooked", "main"); ran != 1 {
+				t.Errorf("the container ran %d times", ran)
+			}
+		})
+	}
+}
+
+// killedInHook kills the agent while a hook runs, and waits until the next one
+// has begun it again.
+func (n *node) killedInHook(hook string) {
+	n.Helper()
+	n.until(20*time.Second, hook+" to begin", func() bool { return n.ran("hooked", hook) == 1 })
+	n.kill()
+	n.launch()
+	n.until(20*time.Second, hook+" to be run again", func() bool { return n.ran("hooked", hook) == 2 })
+}
+
+// goOn lets a hook end.
+func (n *node) goOn(hook string) {
+	n.Helper()
+	n.must("go on", os.WriteFile(n.witness+"/go-"+hook, nil, 0o644))
+}
