@@ -116,7 +116,7 @@ func (w *worker) settled(p plan.Plan) {
 	case isTerminal(p.Status.Phase), p.Memory.End != nil && !in:
 		w.left = true
 		w.room.Release(b.wish.Pod.UID)
-	case in && !w.begun && len(p.BuildRun) == 0 && len(p.Configure) == 0 && !b.building():
+	case in && !w.begun && !b.building(): // what the plan asks for is under way by now
 		w.begun = true
 		w.room.Started(b.wish.Pod.UID)
 	}
