@@ -88,7 +88,7 @@ func TestTransitionTimes(t *testing.T) {
 	check(t, []row{
 		{"a pod is ready from the start of its containers on", slowly(), "-", []string{" Ready=True+3s", "ContainersReady=True+3s"}},
 		{"its network from the making of its sandbox on", slowly(), "-", []string{"PodReadyToStartContainers=True+1.5s"}},
-		{"with a postStart hook from the moment it is seen to have ended", slowly(hook), "-", []string{" Ready=True+4.5s"}},
+		{"with a postStart hook from the moment it is seen to have ended", slowly(hook), "-", []string{" Ready=True+6s"}},
 		{"with a readiness probe from the moment it is heard to have succeeded", with(with(slowly(probed), Health{}).begin().after(later), Health{Ready: true}), "-", []string{" Ready=True+1h0m4.5s"}},
 		{"an agent without memory takes the start for it", with(slowly(probed), Health{Ready: true}).amnesia(), "-", []string{" Ready=True+3s"}},
 		{"with a readiness gate from the moment it is seen to be open", slowly(gate).after(later).edit(opened), "-", []string{" Ready=True+1h0m4.5s", "ContainersReady=True+3s"}},
