@@ -12,6 +12,11 @@ need /usr/bin/ip iproute2
 need /bin/busybox busybox-static
 need /usr/bin/gcc gcc # for the race detector
 need /usr/bin/systemd-analyze systemd # checks the unit file; nothing of it is started
+if [ "$(uname -m)" = x86_64 ]; then # test/vm boots a machine; what it is made of is only unpacked
+	need /usr/bin/qemu-system-x86_64 qemu-system-x86
+	need /sbin/mkfs.ext4 e2fsprogs
+	need /usr/bin/xz xz-utils
+fi
 [ -n "$missing" ] || exit 0
 [ "$(id -u)" = 0 ] || { echo "missing:$missing; run as root, or install them" >&2; exit 1; }
 apt-get update -qq

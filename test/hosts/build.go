@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,9 +43,38 @@ func cache(name string) (string, error) {
 
 const containerdModule = "github.com/containerd/containerd/v2"
 
-// containerd2 returns a folder with containerd 2.x and its shim, built at most
+// Cached returns the folder top/key of the checkout's cache. The first who asks
+// has fill make its content, in a folder that gets its name when fill succeeds;
+// all others wait, in other processes too.
+func Cached(top, key string, fill func(dir string) error) (dir string, err error) {
+	above, err := cache(top)
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(above, key)
+	return dir, withLock(filepath.Join(above, "lock"), func() error {
+		if _, err := os.Stat(dir); err == nil {
+			return nil
+		}
+		tmp, err := os.MkdirTemp(above, "building-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(tmp)
+		if err := fill(tmp); err != nil {
+			return err
+		}
+		if err := os.Chmod(tmp, 0o755); err != nil {
+			return err
+		}
+		return os.Rename(tmp, dir)
+	})
+}
+
+// Containerd2 returns a folder with containerd 2.x and its shim, built at most
 // once per version of the module file and of Go, whoever asks at the same time.
-func containerd2(ctx context.Context) (dir string, err error) {
+// The folder's name tells one build from another.
+func Containerd2(ctx context.Context) (dir string, err error) {
 	repo, err := Repo()
 	if err != nil {
 		return "", err
@@ -59,28 +89,12 @@ func containerd2(ctx context.Context) (dir string, err error) {
 		sum.Write(text)
 	}
 	fmt.Fprint(sum, runtime.Version(), runtime.GOARCH, buildTags)
-	top, err := cache("containerd2")
-	if err != nil {
-		return "", err
-	}
-	dir = filepath.Join(top, hex.EncodeToString(sum.Sum(nil))[:16])
-	return dir, withLock(filepath.Join(top, "lock"), func() error {
-		if _, err := os.Stat(dir); err == nil {
-			return nil
-		}
-		tmp, err := os.MkdirTemp(top, "building-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(tmp)
-		if err := goBuild(ctx, module, "0", "-trimpath", "-tags", buildTags, "-ldflags", "-s -w", "-o", tmp+"/",
+	return Cached("containerd2", hex.EncodeToString(sum.Sum(nil))[:16], func(dir string) error {
+		if err := goBuild(ctx, module, "0", "-trimpath", "-tags", buildTags, "-ldflags", "-s -w", "-o", dir+"/",
 			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2"); err != nil {
 			return fmt.Errorf("build containerd: %w", err)
 		}
-		if err := os.Chmod(tmp, 0o755); err != nil {
-			return err
-		}
-		return os.Rename(tmp, dir)
+		return nil
 	})
 }
 
@@ -96,10 +110,29 @@ func goBuild(ctx context.Context, dir, cgo string, args ...string) error {
 	return nil
 }
 
+// BuildProgram builds the package in a folder of the checkout as a static
+// program.
+func BuildProgram(ctx context.Context, program, folder string) error {
+	return goBuild(ctx, folder, "0", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+}
+
 // BuildOptions say which berth is wanted.
 type BuildOptions struct {
 	Race bool
 	Tags []string
+}
+
+// readSources lists every folder of the checkout in this process. go test keeps
+// the result of a test for as long as what the test itself has opened stays as
+// it is, and what its children read does not count: without this a change of
+// berth would find an old "ok".
+func readSources(repo string) error {
+	return filepath.WalkDir(repo, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != repo && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		return err
+	})
 }
 
 var built struct {
@@ -125,6 +158,9 @@ func BuildBerth(ctx context.Context, o BuildOptions) (string, error) {
 	}
 	repo, err := Repo()
 	if err != nil {
+		return "", err
+	}
+	if err := readSources(repo); err != nil {
 		return "", err
 	}
 	dir, err := cache("berth")

@@ -223,7 +223,7 @@ func (h *Host) Restart(ctx context.Context) error {
 	}
 	program, path := "/usr/bin/containerd", "/usr/bin"
 	if h.Version == Version2 {
-		dir, err := containerd2(ctx)
+		dir, err := Containerd2(ctx)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,29 @@
+package vm
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	got, err := read("begun at 9s\r\nchecks: a b c\r\n\x16=== RUN   a\r\n\x16--- PASS: a (0.20s)\r\n\x16=== NAME  \r\n" +
+		"\x16=== RUN   b\r\n    b.go:1: bad\r\n--- PASS: b (0.10s), says the check itself\r\n\x16--- FAIL: b (1.00s)\r\n\x16=== RUN   c\r\nhangs\r\n")
+	want := []result{
+		{name: "a", took: "0.20s", ok: true},
+		{name: "b", took: "1.00s", said: "    b.go:1: bad\n--- PASS: b (0.10s), says the check itself\n"},
+		{name: "c", said: "hangs\n"},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(result{})); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	for _, text := range []string{"", "begun at 9s\n"} {
+		if _, err := read(text); err == nil {
+			t.Errorf("%q is a report", text)
+		}
+	}
+	if got, err := read("\nchecks: a\n"); err != nil || len(got) != 1 || got[0].ok {
+		t.Errorf("a check of which nothing is heard: %v, %v", got, err)
+	}
+}
