@@ -471,7 +471,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 					return
 				default:
 				}
-				vs := slices.Collect(maps.Values(versions(o.Of(pod))))
+				vs := slices.Collect(maps.Values(Versions(o.Of(pod))))
 				if len(vs) != 2 || vs[0] != vs[1] || vs[0].Missing {
 					t.Errorf("of two moments: %v", vs)
 					return
@@ -485,7 +485,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	o.replace(&source.Snapshot{Source: "x"})
-	if vs := versions(o.Of(pod)); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
+	if vs := Versions(o.Of(pod)); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
 		t.Errorf("%v", vs)
 	}
 }

@@ -313,6 +313,9 @@ func (b *book) referred(refs map[plan.Ref]plan.Version) {
 		return
 	}
 	b.refs = refs
+	if b.wantsPresentImage() {
+		b.doubtOfHost = true // it may be here, and a Secret that gives access to it has come
+	}
 	maps.DeleteFunc(b.failed, func(_ plan.OpKey, f plan.Failure) bool {
 		switch f.Action.(type) {
 		case plan.StartContainer, plan.MountVolume, plan.ProjectVolume, plan.PullImage:
@@ -320,6 +323,12 @@ func (b *book) referred(refs map[plan.Ref]plan.Version) {
 		}
 		return false
 	})
+}
+
+// wantsPresentImage reports whether a container waits for an image that nobody
+// pulls.
+func (b *book) wantsPresentImage() bool {
+	return slices.ContainsFunc(b.told, func(t Told) bool { return t.Code == "ErrImageNeverPull" })
 }
 
 // recovered drops what failed only because the runtime was away.

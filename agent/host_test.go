@@ -249,7 +249,7 @@ func (h *fakeHost) Look(ctx context.Context, pod *corev1.Pod) (dirs bool, vols m
 	return dirs, vols, err
 }
 
-func (h *fakeHost) Present(_ context.Context, image string) (plan.Image, bool, error) {
+func (h *fakeHost) Present(_ context.Context, _ *corev1.Pod, image string, _ plan.Objects) (plan.Image, bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return plan.Image{ID: "sha:" + image}, h.images[image], nil
@@ -345,6 +345,8 @@ func (h *fakeHost) StartContainer(ctx context.Context, pod *corev1.Pod, name str
 	}
 	return k, nil
 }
+
+func (h *fakeHost) EnvFiles(*corev1.Pod, *corev1.Container) plan.EnvFiles { return nil }
 
 func (h *fakeHost) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, uint32, plan.Objects, plan.Sandbox) ([]plan.Mount, error) {
 	return nil, nil

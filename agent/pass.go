@@ -28,7 +28,10 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 	began := w.now()
 
 	objs := w.objects.Of(b.wish.Pod) // 1 prepare: what the worker does not know by itself
-	b.referred(versions(objs))
+	b.referred(Versions(objs))
+	if b.doubtOfHost {
+		w.Nudge() // for a look before the next decision
+	}
 	b.seen.Network = w.stages.Prepare.network()
 	b.seen.RecursiveReadOnly = w.stages.Prepare.recursiveReadOnly(b.wish.Pod)
 

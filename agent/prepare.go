@@ -28,7 +28,7 @@ type Prepare struct {
 		Exists(ctx context.Context, pod *corev1.Pod) (bool, error)
 	}
 	Images interface {
-		Present(ctx context.Context, image string) (plan.Image, bool, error)
+		Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error)
 		Forget(image string)
 	}
 	Network func() plan.NetworkSeen
@@ -40,7 +40,7 @@ type Prepare struct {
 // look reads what there is of the pod: of the host when asked, of the runtime
 // when asked. A pod that is new on a node whose runtime was listed has nothing
 // in the runtime.
-func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, host, runtime bool) sight {
+func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, host, runtime bool) sight {
 	s := sight{host: host, runtime: runtime}
 	var wg sync.WaitGroup
 	errs := make([]error, 3)
@@ -49,7 +49,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, host, runtime bool)
 	}
 	if host {
 		wg.Go(func() { errs[1] = p.lookAtHost(ctx, pod, &s) })
-		wg.Go(func() { s.images = p.lookAtImages(ctx, pod) })
+		wg.Go(func() { s.images = p.lookAtImages(ctx, pod, objs) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -69,12 +69,12 @@ func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *sight) (er
 	return err
 }
 
-// lookAtImages tells which of the pod's images are here. One that cannot be
-// asked for counts as absent: pulling it will say why.
-func (p *Prepare) lookAtImages(ctx context.Context, pod *corev1.Pod) map[string]plan.Image {
+// lookAtImages tells which of the pod's images are here for it to use. One that
+// cannot be asked for counts as absent: pulling it will say why.
+func (p *Prepare) lookAtImages(ctx context.Context, pod *corev1.Pod, objs plan.Objects) map[string]plan.Image {
 	found := map[string]plan.Image{}
 	for _, name := range imagesOf(pod) {
-		if img, here, err := p.Images.Present(ctx, name); err == nil && here {
+		if img, here, err := p.Images.Present(ctx, pod, name, objs); err == nil && here {
 			found[name] = img
 		}
 	}

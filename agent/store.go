@@ -59,21 +59,21 @@ func (o *objects) Of(pod *corev1.Pod) plan.Objects {
 	return out
 }
 
-// Versions is what Decide would know of the objects that a pod names, with some
-// more beside those that the sources have: for a manifest that is not there yet.
-func (a *Agent) Versions(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) map[plan.Ref]plan.Version {
-	out := versions(a.store.objects.Of(pod))
+// Objects is what a pod would find of the objects that it names, with some of
+// them taken from elsewhere.
+func (a *Agent) Objects(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects {
+	out := a.store.objects.Of(pod)
 	for ref := range out {
 		key := source.ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
 		if obj, ok := more[key]; ok {
-			out[ref] = obj.Version
+			out[ref] = obj
 		}
 	}
 	return out
 }
 
-// versions is what Decide may know of the objects.
-func versions(objs plan.Objects) map[plan.Ref]plan.Version {
+// Versions is what Decide may know of objects.
+func Versions(objs plan.Objects) map[plan.Ref]plan.Version {
 	out := make(map[plan.Ref]plan.Version, len(objs))
 	for r, o := range objs {
 		out[r] = o.Version

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -213,6 +212,7 @@ func (w *worker) look(ctx context.Context, runtime bool) {
 	w.looking = true
 	b := w.book
 	pod, at, heard := b.wish.Pod, b.settle, b.heard
+	objs := w.objects.Of(pod)
 	host := !b.looked || b.doubtOfHost
 	if runtime {
 		b.suspicion = nil // what is told from now on is another
@@ -220,7 +220,7 @@ func (w *worker) look(ctx context.Context, runtime bool) {
 	w.ops.Go(func() {
 		ctx, end := w.span(ctx, "prepare", "look", "")
 		began := w.now()
-		s := w.stages.Prepare.look(ctx, pod, host, runtime)
+		s := w.stages.Prepare.look(ctx, pod, objs, host, runtime)
 		w.meters.acted("prepare", w.now().Sub(began))
 		end(s.err)
 		if s.err != nil {
@@ -259,7 +259,7 @@ func (w *worker) saw(s sight) {
 // looked into, and counted if the look confirms it; there should be none.
 func (w *worker) audit(s sight) {
 	b := w.book
-	if slices.ContainsFunc(b.told, func(t Told) bool { return t.Code == "ErrImageNeverPull" }) {
+	if b.wantsPresentImage() {
 		b.doubtOfHost = true // nobody tells when an image is brought
 	}
 	if !b.looked || b.doubt || differences(b.seen, s) == "" {

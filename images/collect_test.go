@@ -137,7 +137,7 @@ func TestCollectingEveryFiveMinutes(t *testing.T) {
 				},
 			})
 		}()
-		if _, here, _ := i.Present(t.Context(), "reg.io/idle:1"); !here {
+		if _, here, _ := i.Present(t.Context(), podNamed("p", 0), "reg.io/idle:1", nil); !here {
 			t.Error("idle is not there")
 		}
 		time.Sleep(299 * time.Second)
@@ -153,7 +153,7 @@ func TestCollectingEveryFiveMinutes(t *testing.T) {
 		if c := <-rounds; c.Freed != 10 || c.Short != 5 || c.Removed[0].Why != "the disk is 95% full" {
 			t.Errorf("told %+v", c)
 		}
-		if _, here, _ := i.Present(t.Context(), "reg.io/idle:1"); here {
+		if _, here, _ := i.Present(t.Context(), podNamed("p", 0), "reg.io/idle:1", nil); here {
 			t.Error("a removed image is still remembered")
 		}
 		cancel()
@@ -175,7 +175,7 @@ func TestAgesCountFromTheLastUse(t *testing.T) {
 		o := GCOptions{High: 85, Low: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour, Usage: usage(10)}
 		for range 3 {
 			time.Sleep(25 * time.Minute)
-			if _, _, err := i.Present(t.Context(), "reg.io/b:1"); err != nil {
+			if _, _, err := i.Present(t.Context(), podNamed("p", 0), "reg.io/b:1", nil); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := i.Collect(t.Context(), o); err != nil {
@@ -210,7 +210,7 @@ func TestWhatIsUsedMeanwhileStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if _, here, _ := i.Present(t.Context(), "reg.io/a:1"); !here {
+		if _, here, _ := i.Present(t.Context(), podNamed("p", 0), "reg.io/a:1", nil); !here {
 			t.Fatal("not there")
 		}
 		if !i.usedSince("a", images[0].used) {

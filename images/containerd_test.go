@@ -192,7 +192,7 @@ func pulledAndFound(t *testing.T, c *containerd) {
 		}
 	}
 	i := newImages(t, Options{Service: c.service})
-	if _, here, err := i.Present(t.Context(), host+"/found/testbox"); here || err != nil {
+	if _, here, err := i.Present(t.Context(), podNamed("p", 0), host+"/found/testbox", nil); here || err != nil {
 		t.Errorf("before the pull: here %v, %v", here, err)
 	}
 	for _, name := range []string{host + "/found/testbox", host + "/found/testbox:v2", host + "/found/testbox@" + digest.String()} {
@@ -204,7 +204,7 @@ func pulledAndFound(t *testing.T, c *containerd) {
 			t.Errorf("%s is %+v, want ID %s and digest %s", name, got, config, digest)
 		}
 		i.Forget(name)
-		if again, here, err := i.Present(t.Context(), name); !here || err != nil || again.ID != got.ID || again.Ref != got.Ref {
+		if again, here, err := i.Present(t.Context(), podNamed("p", 0), name, nil); !here || err != nil || again.ID != got.ID || again.Ref != got.Ref {
 			t.Errorf("%s after the pull: %+v %v %v", name, again, here, err)
 		}
 	}
@@ -285,7 +285,7 @@ func calledOff(t *testing.T, c *containerd) {
 	cancel()
 	wantKind(t, <-end, plan.Canceled, "ErrImagePull")
 	until(t, "the runtime has let go of the blob", func() bool { return c.registry.Counts("off/a").Waiting == 0 })
-	if _, here, err := i.Present(t.Context(), name); here || err != nil {
+	if _, here, err := i.Present(t.Context(), podNamed("p", 0), name, nil); here || err != nil {
 		t.Errorf("a pull that was called off left an image: %v %v", here, err)
 	}
 	release()
@@ -314,7 +314,7 @@ func collected(t *testing.T, _ *containerd) {
 		t.Errorf("%+v %v: want %s removed", done, err, images[0].ID)
 	}
 	for n, repository := range []string{"gc/a", "gc/b"} {
-		if _, here, err := i.Present(t.Context(), host+"/"+repository+":1"); here != (n == 1) || err != nil {
+		if _, here, err := i.Present(t.Context(), podNamed("p", 0), host+"/"+repository+":1", nil); here != (n == 1) || err != nil {
 			t.Errorf("%s: here %v, %v", repository, here, err)
 		}
 	}

@@ -4,7 +4,9 @@
 // It owns the pulls that are under way, their queue, the pull rate, the matching
 // of pull secrets to registries, what is known of images that are present, and
 // the records by which unused images are removed. It drives the runtime's image
-// service over CRI.
+// service over CRI. It also owns what is written down of pulls, in the kubelet's
+// files, by which an image that was pulled with one pod's credentials is not
+// given to a pod without them.
 //
 // It never decides whether to pull: policies (Always, IfNotPresent, Never) and
 // back-off are decided in agent/plan. It never retries, and it never logs: what
@@ -25,6 +27,10 @@
 //     oldest.
 //  4. No error, warning or progress carries the content of a secret.
 //  5. Nothing that is in use, pinned, being pulled or kept by name is removed.
+//  6. An image that is present is present only to pods that may use it: where they
+//     must prove that and cannot, they are told what they would be told of an
+//     image that is not there. What is not known for sure, after a crash or with a
+//     torn record, counts as not proven.
 //
 // name.go, keyring.go and collect.go are pure: no clock, file, lock or global.
 package images

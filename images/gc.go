@@ -177,16 +177,20 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	if o.InUse != nil {
 		inUse = names(used(o.InUse()))
 	}
+	left := make([]stored, 0, len(resp.GetImages()))
+	for _, img := range resp.GetImages() {
+		left = append(left, stored{id: img.GetId(), names: slices.Concat(img.GetRepoTags(), img.GetRepoDigests()), size: img.GetSize()})
+	}
+	i.pullLog.prune(left, began)
 	// After InUse: what came into use since then has a record.
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := i.now()
-	all := make([]stored, 0, len(resp.GetImages()))
 	records := make(map[string]record, len(resp.GetImages()))
-	for _, img := range resp.GetImages() {
-		s := stored{id: img.GetId(), names: slices.Concat(img.GetRepoTags(), img.GetRepoDigests()), size: img.GetSize()}
-		s.pinned = img.GetPinned() || anyOf(s, keep)
-		s.inUse = anyOf(s, inUse)
+	for at := range left {
+		s := &left[at]
+		s.pinned = resp.GetImages()[at].GetPinned() || anyOf(*s, keep)
+		s.inUse = anyOf(*s, inUse)
 		r, known := i.records[s.id]
 		if !known {
 			r.used = now
@@ -199,7 +203,6 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 		}
 		s.seen, s.used = r.seen, r.used
 		records[s.id] = r
-		all = append(all, s)
 	}
 	for id, r := range i.records {
 		if _, listed := records[id]; !listed && !r.used.Before(began) {
@@ -207,7 +210,7 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 		}
 	}
 	i.records, i.looked = records, true
-	return all, nil
+	return left, nil
 }
 
 // anyOf reports whether the set has the image by ID or by any of its names.

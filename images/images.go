@@ -29,6 +29,9 @@ type Options struct {
 	Burst       int                           // pulls that may begin at once after a rest; at least 1
 	Timeout     time.Duration                 // longest single pull; 0: as long as the runtime takes
 
+	Verify  Verification        // of the credentials for images that are here already
+	Checked func(result string) // told after each check whether a pod may use an image that is here; nil: told nobody
+
 	// Warn is told what does not stop a pull: a pull secret that is missing or
 	// that cannot be read. The reason is that of an event; nil: told nobody.
 	Warn func(pod *corev1.Pod, reason, message string)
@@ -41,6 +44,9 @@ type Images struct {
 	timeout time.Duration
 	warn    func(pod *corev1.Pod, reason, message string)
 	now     func() time.Time
+	verify  Verification
+	checked func(result string)
+	pullLog *pullLog
 	gate    *gate
 	asks    *flights[presence, struct{}]
 	pulls   *flights[plan.Image, pull]
@@ -66,6 +72,9 @@ func New(o Options) *Images {
 	if o.Warn == nil {
 		o.Warn = func(*corev1.Pod, string, string) {}
 	}
+	if o.Checked == nil {
+		o.Checked = func(string) {}
+	}
 	slots := o.MaxParallel
 	if slots <= 0 {
 		slots = defaultParallel
@@ -75,6 +84,7 @@ func New(o Options) *Images {
 	}
 	return &Images{
 		service: o.Service, timeout: o.Timeout, warn: o.Warn, now: o.Now,
+		verify: o.Verify, checked: o.Checked, pullLog: newPullLog(o.Verify.Records, o.Now),
 		gate:    newGate(slots, o.QPS, o.Burst, o.Now),
 		asks:    newFlights[presence, struct{}](),
 		pulls:   newFlights[plan.Image, pull](),
@@ -91,11 +101,25 @@ func (i *Images) Close() {
 	i.asks.close()
 }
 
-// Present tells whether an image is on the node. That it is there is asked of
+// Present tells whether an image is on the node and the pod may use it. Secrets
+// are the pull secrets that the pod names. That it is there is asked of
 // the runtime once and remembered until Forget; that it is not is asked every
 // time. Errors are *plan.Error with reason InvalidImageName or
 // ImageInspectError.
-func (i *Images) Present(ctx context.Context, image string) (plan.Image, bool, error) {
+func (i *Images) Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error) {
+	n, err := podspec.ParseImageName(image)
+	if err != nil {
+		return plan.Image{}, false, invalidName(image, err)
+	}
+	img, here, err := i.here(ctx, image, n)
+	if err != nil || !here || !i.mayUse(pod, n, img.ID, secrets) {
+		return plan.Image{}, false, err
+	}
+	return img, true, nil
+}
+
+// here is Present whatever pod asks.
+func (i *Images) here(ctx context.Context, image string, n podspec.ImageName) (plan.Image, bool, error) {
 	i.mu.Lock()
 	img, ok := i.known[image]
 	changes := i.changes
@@ -105,10 +129,6 @@ func (i *Images) Present(ctx context.Context, image string) (plan.Image, bool, e
 	i.mu.Unlock()
 	if ok {
 		return img, true, nil
-	}
-	n, err := podspec.ParseImageName(image)
-	if err != nil {
-		return plan.Image{}, false, invalidName(image, err)
 	}
 	p, _, err := i.asks.do(ctx, image, asker[struct{}]{}, func(ctx context.Context, _ *struct{}) (presence, error) {
 		return i.inspect(ctx, tagged(image, n), n)

@@ -19,7 +19,7 @@ import (
 // credentials are what a registry may want to see. They print as the name of
 // their source, so that they get into no text by mistake.
 type credentials struct {
-	source                       string // name of the Secret
+	namespace, source, uid       string // of the Secret
 	username, password           string
 	identityToken, registryToken string
 }
@@ -49,14 +49,14 @@ type place struct {
 
 // newKeyring reads the pull secrets that a pod names. What cannot be used is
 // skipped; the warnings say what and why, never what is in it.
-func newKeyring(refs []corev1.LocalObjectReference, objects plan.Objects) (keyring, []string) {
+func newKeyring(namespace string, refs []corev1.LocalObjectReference, objects plan.Objects) (keyring, []string) {
 	var ring keyring
 	var warnings []string
 	for _, ref := range refs {
 		if ref.Name == "" {
 			continue
 		}
-		keys, bad := readSecret(ref.Name, objects[plan.Ref{Kind: plan.Secret, Name: ref.Name}])
+		keys, bad := readSecret(namespace, ref.Name, objects[plan.Ref{Kind: plan.Secret, Name: ref.Name}])
 		ring = append(ring, keys...)
 		for _, b := range bad {
 			warnings = append(warnings, fmt.Sprintf("pull secret %q: %s", ref.Name, b))
@@ -91,7 +91,7 @@ func (k keyring) find(n podspec.ImageName) []credentials {
 			continue
 		}
 		known := slices.ContainsFunc(found, func(c credentials) bool {
-			c.source = key.source
+			c.namespace, c.source, c.uid = key.namespace, key.source, key.uid
 			return c == key.credentials
 		})
 		if !known {
@@ -165,7 +165,7 @@ func parsePlace(s string) (place, error) {
 }
 
 // readSecret reads the keys of one pull secret of either type.
-func readSecret(name string, o plan.Object) (keys []key, bad []string) {
+func readSecret(namespace, name string, o plan.Object) (keys []key, bad []string) {
 	switch {
 	case o.Err != "":
 		return nil, []string{o.Err}
@@ -204,7 +204,7 @@ func readSecret(name string, o plan.Object) (keys []key, bad []string) {
 			bad = append(bad, fmt.Sprintf("%s[%q]%s", field, at, problem))
 			continue
 		}
-		c.source = name
+		c.namespace, c.source, c.uid = namespace, name, string(o.Secret.UID)
 		keys = append(keys, key{p, c})
 	}
 	return keys, bad

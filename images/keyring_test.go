@@ -89,7 +89,7 @@ func TestSecretsAreMatchedByHostPortAndPath(t *testing.T) {
 		{"docker.io matches no other host", "docker.io", "quay.io/nginx:1", false},
 		{"an IPv6 address", "[::1]:5000", "[::1]:5000/a:1", true},
 	} {
-		ring, warnings := newKeyring([]corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfig(map[string]string{c.at: "u"})})
+		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfig(map[string]string{c.at: "u"})})
 		if len(warnings) > 0 {
 			t.Errorf("%s: %v", c.is, warnings)
 		}
@@ -101,7 +101,7 @@ func TestSecretsAreMatchedByHostPortAndPath(t *testing.T) {
 
 func TestTheMostSpecificSecretIsTriedFirst(t *testing.T) {
 	t.Parallel()
-	ring, _ := newKeyring([]corev1.LocalObjectReference{{Name: "wide"}, {Name: "narrow"}, {Name: "again"}}, plan.Objects{
+	ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "wide"}, {Name: "narrow"}, {Name: "again"}}, plan.Objects{
 		secretRef("wide"):   dockerConfig(map[string]string{"*.reg.io": "pattern", "a.reg.io": "host", "other.io": "other"}),
 		secretRef("narrow"): dockerConfig(map[string]string{"a.reg.io/team": "path", "*.reg.io/team/app": "deep"}),
 		secretRef("again"):  dockerConfig(map[string]string{"a.reg.io": "second"}),
@@ -114,7 +114,7 @@ func TestTheMostSpecificSecretIsTriedFirst(t *testing.T) {
 
 func TestTheSameCredentialsAreTriedOnce(t *testing.T) {
 	t.Parallel()
-	ring, _ := newKeyring([]corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}}, plan.Objects{
+	ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}}, plan.Objects{
 		secretRef("a"): dockerConfig(map[string]string{"reg.io": "u"}),
 		secretRef("b"): dockerConfig(map[string]string{"reg.io/team": "u"}),
 	})
@@ -147,7 +147,7 @@ func TestTheOldFormatAndTextDataAreRead(t *testing.T) {
 	old := plan.Object{Secret: &corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"reg.io":{"auth":"dTpw"}}`)}}}
 	text := plan.Object{Secret: &corev1.Secret{StringData: map[string]string{corev1.DockerConfigJsonKey: `{"auths":{"reg.io":{"auth":"dTpw"}}}`}}}
 	for form, o := range map[string]plan.Object{"dockercfg": old, "stringData": text} {
-		ring, warnings := newKeyring([]corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
+		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
 		if len(ring) != 1 || len(warnings) != 0 {
 			t.Errorf("%s: %d keys, warnings %v", form, len(ring), warnings)
 		}
@@ -171,7 +171,7 @@ func TestABadSecretIsNamedAndNotShown(t *testing.T) {
 		{"credentials for an address", `{"auths":{"user:hunter2":{"auth":"dTpw"}}}`, `registry 1: there is no registry host`, 0},
 		{"one bad entry spoils no other", `{"auths":{"a.io":{"auth":"hunter2!"},"b.io":{"auth":"dTpw"}}}`, `auths["a.io"].auth`, 1},
 	} {
-		ring, warnings := newKeyring([]corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfigRaw([]byte(c.raw))})
+		ring, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfigRaw([]byte(c.raw))})
 		all := strings.Join(warnings, "; ")
 		if len(ring) != c.good || !strings.Contains(all, c.want) {
 			t.Errorf("%s: %d keys, warnings %q, want %q", c.is, len(ring), all, c.want)
@@ -185,7 +185,7 @@ func TestABadSecretIsNamedAndNotShown(t *testing.T) {
 func TestMissingSecretsAreNamed(t *testing.T) {
 	t.Parallel()
 	refs := []corev1.LocalObjectReference{{Name: "gone"}, {Name: "unknown"}, {Name: "broken"}, {Name: "empty"}, {}}
-	ring, warnings := newKeyring(refs, plan.Objects{
+	ring, warnings := newKeyring("ns", refs, plan.Objects{
 		secretRef("gone"):   {Version: plan.Version{Missing: true}},
 		secretRef("broken"): {Version: plan.Version{Err: "the server does not answer"}},
 		secretRef("empty"):  {Secret: &corev1.Secret{}},
@@ -217,7 +217,7 @@ func FuzzKeyring(f *testing.F) {
 		f.Add([]byte(s), "a.reg.io:5/a/b:1")
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, image string) {
-		ring, _ := newKeyring([]corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfigRaw(raw)})
+		ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): dockerConfigRaw(raw)})
 		n, err := podspec.ParseImageName(image)
 		if err != nil {
 			return
@@ -248,7 +248,7 @@ func FuzzWarningsShowNoSecret(f *testing.F) {
 			return
 		}
 		for _, o := range []plan.Object{dockerConfigRaw(raw), dockerConfigRaw([]byte(secret)), dockerConfigRaw(raw[:len(raw)-1])} {
-			_, warnings := newKeyring([]corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
+			_, warnings := newKeyring("ns", []corev1.LocalObjectReference{{Name: "s"}}, plan.Objects{secretRef("s"): o})
 			if all := strings.Join(warnings, "; "); strings.Contains(all, secret) {
 				t.Errorf("the warning shows the secret: %q", all)
 			}

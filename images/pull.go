@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -49,11 +50,11 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 		return plan.Image{}, invalidName(a.Image, err)
 	}
 	if a.Policy == corev1.PullIfNotPresent { // somebody may have brought it since it was looked for
-		if img, here, err := i.Present(ctx, a.Image); err == nil && here {
-			return img, nil
+		if img, here, err := i.Present(ctx, pod, a.Image, secrets); err != nil || here {
+			return img, err
 		}
 	}
-	ring, skipped := newKeyring(pod.Spec.ImagePullSecrets, secrets)
+	ring, skipped := newKeyring(pod.Namespace, pod.Spec.ImagePullSecrets, secrets)
 	for _, s := range skipped {
 		i.warn(pod, "FailedToRetrieveImagePullSecret", s)
 	}
@@ -64,7 +65,7 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 			return plan.Image{}, left(a.Image, err)
 		}
 		defer i.gate.leave()
-		return i.pull(ctx, ref, n, keys)
+		return i.pullLogged(ctx, ref, n, keys)
 	})
 	switch {
 	case early:
@@ -104,31 +105,59 @@ func (i *Images) asker(pod *corev1.Pod, n podspec.ImageName) asker[pull] {
 	}
 }
 
+// pullLogged is pull with a record of whose credentials brought the image.
+func (i *Images) pullLogged(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
+	if err := i.pullLog.begin(ref); err != nil {
+		kind := plan.Other
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			kind = plan.NoSpace
+		}
+		return plan.Image{}, &plan.Error{Kind: kind, Reason: reasonPull, Err: fmt.Errorf("pull image %q: %w", ref, err)}
+	}
+	img, with, err := i.pull(ctx, ref, n, keys)
+	if err != nil {
+		i.pullLog.failed(ref, nothingCame(err))
+		return plan.Image{}, err
+	}
+	i.pullLog.succeeded(ref, n, img.ID, with)
+	return img, nil
+}
+
+// nothingCame reports whether a pull that failed has surely left no image.
+func nothingCame(err error) bool {
+	e, ok := errors.AsType[*plan.Error](err)
+	if !ok || e.Reason == reasonInspect { // it was pulled, and could not be looked at
+		return false
+	}
+	return e.Kind != plan.Canceled && e.Kind != plan.Timeout && e.Kind != plan.Unavailable
+}
+
 // pull asks the runtime for an image with one set of credentials after the
-// other, and without any if there are none.
-func (i *Images) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
+// other, and without any if there are none. It returns those that served.
+func (i *Images) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, credentials, error) {
 	if i.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, i.timeout)
 		defer cancel()
 	}
 	if len(keys) == 0 {
-		return i.pullWith(ctx, ref, n, credentials{})
+		img, err := i.pullWith(ctx, ref, n, credentials{})
+		return img, credentials{}, err
 	}
 	var errs []error
 	for _, c := range keys {
 		img, err := i.pullWith(ctx, ref, n, c)
 		if err == nil {
-			return img, nil
+			return img, c, nil
 		}
 		errs = append(errs, err)
 		// Other credentials help only against a registry that does not like
 		// these; many say of what one may not see that it is not there.
 		if k := plan.KindOf(err); k != plan.Denied && k != plan.NotFound && k != plan.Other {
-			return plan.Image{}, err
+			return plan.Image{}, c, err
 		}
 	}
-	return plan.Image{}, combined(errs)
+	return plan.Image{}, credentials{}, combined(errs)
 }
 
 func (i *Images) pullWith(ctx context.Context, ref string, n podspec.ImageName, c credentials) (plan.Image, error) {

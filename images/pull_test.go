@@ -416,7 +416,7 @@ func TestAnInvalidNameIsNotAskedFor(t *testing.T) {
 	i := newImages(t, Options{Service: f})
 	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("Not a name"), nil)
 	wantKind(t, err, plan.Invalid, "InvalidImageName")
-	_, _, err = i.Present(t.Context(), "nginx:")
+	_, _, err = i.Present(t.Context(), podNamed("p", 0), "nginx:", nil)
 	wantKind(t, err, plan.Invalid, "InvalidImageName")
 	if len(f.order)+f.inspects != 0 {
 		t.Error("the runtime was asked")

@@ -6,6 +6,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"berth/podspec"
 )
 
 // Config is the resolved configuration of a node: every default filled in,
@@ -70,6 +73,9 @@ type Images struct {
 	MaximumGCAge      time.Duration // 0: none
 	HighThresholdPerc int           // 100: never collected for space
 	LowThresholdPerc  int
+
+	Verification kubeletv1beta1.ImagePullCredentialsVerificationPolicy // never empty
+	Exempt       []podspec.ImagePattern                                // from it, with NeverVerifyAllowlistedImages
 }
 
 // Logs are the limits of container logs.

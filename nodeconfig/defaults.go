@@ -80,6 +80,7 @@ func setDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	if k.EnforceNodeAllocatable == nil {
 		k.EnforceNodeAllocatable = []string{"pods"}
 	}
+	or(&k.ImagePullCredentialsVerificationPolicy, kubeletv1beta1.NeverVerifyPreloadedImages)
 	setPullDefaults(k)
 	setEvictionDefaults(k)
 }

@@ -1,17 +1,20 @@
 package nodeconfig
 
 import (
+	"fmt"
+	"maps"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	logsapi "k8s.io/component-base/logs/api/v1"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"maps"
-	"slices"
-	"strings"
+	"berth/podspec"
 )
 
 func logVerbosity(n int) logsapi.VerbosityLevel { return logsapi.VerbosityLevel(n) }
@@ -79,6 +82,9 @@ func (l *loader) images(c *Config) {
 		HighThresholdPerc: l.number("imageGCHighThresholdPercent", int64(*k.ImageGCHighThresholdPercent), 0, 100),
 		LowThresholdPerc:  l.number("imageGCLowThresholdPercent", int64(*k.ImageGCLowThresholdPercent), 0, 100),
 	}
+	c.Images.Verification = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(l.oneOf("imagePullCredentialsVerificationPolicy", string(k.ImagePullCredentialsVerificationPolicy),
+		string(kubeletv1beta1.NeverVerify), string(kubeletv1beta1.NeverVerifyPreloadedImages), string(kubeletv1beta1.NeverVerifyAllowlistedImages), string(kubeletv1beta1.AlwaysVerify)))
+	c.Images.Exempt = l.imagePatterns(c.Images.Verification)
 	if *k.SerializeImagePulls && *k.MaxParallelImagePulls > 1 {
 		l.complain("maxParallelImagePulls", "%d clashes with serializeImagePulls: true", *k.MaxParallelImagePulls)
 	}
@@ -89,6 +95,23 @@ func (l *loader) images(c *Config) {
 	if d := k.ImageMaximumGCAge.Duration; d != 0 && d <= k.ImageMinimumGCAge.Duration {
 		l.complain("imageMaximumGCAge", "%s must be more than imageMinimumGCAge, %s", d, k.ImageMinimumGCAge.Duration)
 	}
+}
+
+// imagePatterns reads the images that are exempt from verification.
+func (l *loader) imagePatterns(policy kubeletv1beta1.ImagePullCredentialsVerificationPolicy) (exempt []podspec.ImagePattern) {
+	const field = "preloadedImagesVerificationAllowlist"
+	list := l.kubelet.PreloadedImagesVerificationAllowlist
+	if len(list) > 0 && policy != kubeletv1beta1.NeverVerifyAllowlistedImages {
+		l.complain(field, "only goes with imagePullCredentialsVerificationPolicy: %s", kubeletv1beta1.NeverVerifyAllowlistedImages)
+	}
+	for i, s := range list {
+		p, err := podspec.ParseImagePattern(s)
+		if err != nil {
+			l.complain(fmt.Sprintf("%s[%d]", field, i), "%s", err)
+		}
+		exempt = append(exempt, p)
+	}
+	return exempt
 }
 
 func (l *loader) logs(c *Config) {

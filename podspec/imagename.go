@@ -213,3 +213,42 @@ func isAlnum(c byte) bool { return isDigit(c) || c >= 'a' && c <= 'z' || c >= 'A
 func isHex(s string) bool {
 	return isAll(s, func(c byte) bool { return isDigit(c) || c >= 'a' && c <= 'f' })
 }
+
+// ImagePattern names the images of one repository, or of all repositories below
+// a place.
+type ImagePattern struct {
+	place string // a repository, or what those below begin with
+	below bool
+}
+
+// ParseImagePattern reads HOST/PATH or HOST[/PATH]/*. Only full names without
+// tag and digest will do, as in docker.io/library/busybox.
+func ParseImagePattern(s string) (ImagePattern, error) {
+	place, below := strings.CutSuffix(s, "/*")
+	switch {
+	case strings.Contains(place, "*"):
+		return ImagePattern{}, fmt.Errorf("%q may have a * only as its last part", s)
+	case below && place == "":
+		return ImagePattern{}, fmt.Errorf("%q names no registry before the *", s)
+	case below && strings.TrimSpace(place) != place:
+		return ImagePattern{}, fmt.Errorf("%q has spaces around it", s)
+	case below:
+		return ImagePattern{place: place + "/", below: true}, nil
+	}
+	n, err := ParseImageName(s)
+	if err != nil {
+		return ImagePattern{}, fmt.Errorf("%q: %w", s, err)
+	}
+	if n.Repository() != s {
+		return ImagePattern{}, fmt.Errorf("%q is no full name without tag and digest: %s would be", s, n.Repository())
+	}
+	return ImagePattern{place: place}, nil
+}
+
+// Matches reports whether an image is of a repository that the pattern names.
+func (p ImagePattern) Matches(n ImageName) bool {
+	if p.below {
+		return strings.HasPrefix(n.Repository(), p.place)
+	}
+	return n.Repository() == p.place
+}

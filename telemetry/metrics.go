@@ -31,6 +31,7 @@ type Metrics struct {
 	runtimeOps, runtimeErrors                 *prometheus.CounterVec
 	runtimeDuration                           *prometheus.HistogramVec
 	imagePull                                 *prometheus.HistogramVec
+	imageChecks                               *prometheus.CounterVec
 
 	stage          *prometheus.HistogramVec
 	pass           prometheus.Histogram
@@ -123,6 +124,7 @@ func (m *Metrics) upstream() {
 	m.runtimeDuration = m.histograms("kubelet_runtime_operations_duration_seconds", "Length of runtime operations by type.", callBuckets, "operation_type")
 	m.imagePull = m.histograms("kubelet_image_pull_duration_seconds", "Length of image pulls by size of the image.",
 		[]float64{1, 5, 10, 20, 30, 60, 180, 300, 600, 900, 1200, 1800, 2700, 3600}, "image_size_in_bytes")
+	m.imageChecks = m.counters("kubelet_imagemanager_image_mustpull_checks_total", "Checks whether a pod may use an image that is on the node, by result.", "result")
 	m.admissionFails = m.counters("kubelet_admission_rejections_total", "Pods rejected, by reason.", "reason")
 }
 

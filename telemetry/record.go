@@ -63,6 +63,9 @@ func (m *Metrics) ImagePulled(size uint64, d time.Duration) {
 	m.imagePull.WithLabelValues(sizeRange(size)).Observe(d.Seconds())
 }
 
+// ImageChecked counts a check whether a pod may use an image that is here.
+func (m *Metrics) ImageChecked(result string) { m.imageChecks.WithLabelValues(result).Inc() }
+
 // sizeRange is upstream's label for the size of an image.
 func sizeRange(n uint64) string {
 	switch {

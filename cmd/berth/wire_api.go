@@ -295,8 +295,9 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 		out.Warnings = append(out.Warnings, warningOf(w))
 	}
 	for _, pod := range wishes.Pods {
-		s := explain.Subject{Pod: pod, Limits: b.agent.Limits, Refs: b.agent.Versions(pod, wishes.Objects)}
-		s.Seen.Images = b.imagesOf(ctx, pod)
+		objects := b.agent.Objects(pod, wishes.Objects)
+		s := explain.Subject{Pod: pod, Limits: b.agent.Limits, Refs: agent.Versions(objects)}
+		s.Seen.Images = b.imagesOf(ctx, pod, objects)
 		var here *corev1.Pod
 		if was, found := b.agent.Board.Find(pod.Namespace, pod.Name); found {
 			here = was.Pod
@@ -312,10 +313,10 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 	return out, nil
 }
 
-func (b *berth) imagesOf(ctx context.Context, pod *corev1.Pod) map[string]plan.Image {
+func (b *berth) imagesOf(ctx context.Context, pod *corev1.Pod, objects plan.Objects) map[string]plan.Image {
 	out := map[string]plan.Image{}
 	for _, name := range explain.Images(pod) {
-		if img, here, err := b.runtime.images.Present(ctx, name); err == nil && here {
+		if img, here, err := b.runtime.images.Present(ctx, pod, name, objects); err == nil && here {
 			out[name] = img
 		}
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -46,6 +47,10 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		QPS:         float64(b.config.Images.PullQPS),
 		Burst:       b.config.Images.PullBurst,
 		Warn:        b.warnOfPod,
+		Checked:     b.metrics.ImageChecked,
+		Verify: images.Verification{
+			Policy: b.config.Images.Verification, Exempt: b.config.Images.Exempt, Records: filepath.Join(b.config.RootDir, "image_manager"),
+		},
 	})
 	return r, nil
 }

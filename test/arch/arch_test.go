@@ -41,7 +41,7 @@ var may = map[string][]string{
 	"volumes/content":  {"agent/plan", "podspec"},
 	"cgroups":          {"agent/plan", "podspec"},
 	"node":             {"agent/plan", "podspec"},
-	"nodeconfig":       {"strictyaml"},
+	"nodeconfig":       {"podspec", "strictyaml"},
 	"nodeapi":          {},
 	"telemetry":        {},
 	"systemd":          {},

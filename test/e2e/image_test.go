@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -113,26 +114,69 @@ func TestAnImageNameThatIsNoneIsToldAtOnce(t *testing.T) {
 	})
 }
 
+// pullSecret is a Secret with the password for the private registry.
+func pullSecret(name, password string) string {
+	auth := base64.StdEncoding.EncodeToString([]byte(privateUser + ":" + password))
+	config := base64.StdEncoding.EncodeToString([]byte(`{"auths": {"` + privateHost + `": {"auth": "` + auth + `"}}}`))
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\ntype: kubernetes.io/dockerconfigjson\ndata: {.dockerconfigjson: %s}\n", name, config)
+}
+
+func refusedPull(p *corev1.Pod) bool {
+	w := status(p, "c").State.Waiting
+	return w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff")
+}
+
+func TestAPrivateImageIsOnlyForPodsWithCredentials(t *testing.T) {
+	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+		repo := s.cold(s.Private, "mine")
+		image := privateHost + "/" + repo + ":1"
+		pod := func(name, more, policy string) string {
+			return podYAML(name, "", more+"\ncontainers:\n"+imageBox("c", image, "imagePullPolicy: "+policy, "sleep"))
+		}
+		s.Put("owner", pullSecret("key", privatePassword)+"---\n"+pod("owner", "imagePullSecrets: [{name: key}]", "IfNotPresent"))
+		s.Running("owner")
+		pulled := s.Private.Counts(repo)
+		s.Put("strangers", pod("bare", "", "IfNotPresent")+"---\n"+pod("never", "", "Never")+"---\n"+
+			pullSecret("guessed", "guess")+"---\n"+pod("guesser", "imagePullSecrets: [{name: guessed}]", "IfNotPresent"))
+		s.Wait("bare", "refused", refusedPull)
+		s.Wait("guesser", "refused", refusedPull)
+		p := s.Waiting("never", "c", "ErrImageNeverPull")
+		s.contains("the message", status(p, "c").State.Waiting.Message, "is not present with pull policy of Never")
+		// Others with the credentials need no pull, whatever their Secret is called.
+		s.Put("friend", pullSecret("copy", privatePassword)+"---\n"+pod("friend", "imagePullSecrets: [{name: copy}]", "IfNotPresent"))
+		s.Running("friend")
+		s.Event("friend", `Pulled: Container image "`+image+`" already present on machine and can be accessed by the pod`)
+		if n := s.Private.Counts(repo); n.Blobs != pulled.Blobs {
+			t.Errorf("the image was pulled again: %+v, then %+v", pulled, n)
+		}
+		// A new agent knows it, too.
+		s.Remove("strangers")
+		s.Gone("bare")
+		if err := s.Agent.Kill9(); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Agent.Start(t.Context()), s.Agent.WaitReady(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		s.Put("later", pod("later", "", "IfNotPresent"))
+		s.Wait("later", "refused", refusedPull)
+		s.Put("later", pullSecret("new", privatePassword)+"---\n"+pod("later2", "imagePullSecrets: [{name: new}]", "Never"))
+		s.Running("later2")
+	})
+}
+
 func TestPullSecretsFromFiles(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
-		secret := func(name, password string) string {
-			auth := base64.StdEncoding.EncodeToString([]byte(privateUser + ":" + password))
-			config := base64.StdEncoding.EncodeToString([]byte(`{"auths": {"` + privateHost + `": {"auth": "` + auth + `"}}}`))
-			return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: NS}\ntype: kubernetes.io/dockerconfigjson\ndata: {.dockerconfigjson: %s}\n", name, config)
-		}
 		pod := func(name, secret string) string {
 			repo := s.cold(s.Private, name)
 			return podYAML(name, "", "imagePullSecrets: [{name: "+secret+"}]\ncontainers:\n"+imageBox("c", privateHost+"/"+repo+":1", "", "sleep"))
 		}
-		s.Put("right", secret("right-key", privatePassword)+"---\n"+pod("right", "right-key"))
-		s.Put("wrong", secret("wrong-key", "guess")+"---\n"+pod("wrong", "wrong-key"))
+		s.Put("right", pullSecret("right-key", privatePassword)+"---\n"+pod("right", "right-key"))
+		s.Put("wrong", pullSecret("wrong-key", "guess")+"---\n"+pod("wrong", "wrong-key"))
 		s.Put("none", pod("none", "no-key"))
 		s.Running("right")
 		for _, name := range []string{"wrong", "none"} {
-			p := s.Wait(name, "refused", func(p *corev1.Pod) bool {
-				w := status(p, "c").State.Waiting
-				return w != nil && (w.Reason == "ErrImagePull" || w.Reason == "ImagePullBackOff")
-			})
+			p := s.Wait(name, "refused", refusedPull)
 			if n := s.Private.Counts(s.ns + "/" + name); n.Refused == 0 || n.Blobs != 0 {
 				t.Errorf("%s: %+v", name, n)
 			}
@@ -140,8 +184,8 @@ func TestPullSecretsFromFiles(t *testing.T) {
 		}
 		s.Event("none", "FailedToRetrieveImagePullSecret: ")
 		// The secret that was missing appears, the wrong one is corrected.
-		s.Put("key", secret("no-key", privatePassword))
-		s.Put("wrong", secret("wrong-key", privatePassword)+"---\n"+pod("wrong", "wrong-key"))
+		s.Put("key", pullSecret("no-key", privatePassword))
+		s.Put("wrong", pullSecret("wrong-key", privatePassword)+"---\n"+pod("wrong", "wrong-key"))
 		s.Running("none")
 		s.Running("wrong")
 		if all := s.Agent.Log(); strings.Contains(all, privatePassword) || strings.Contains(all, base64.StdEncoding.EncodeToString([]byte(privateUser+":"+privatePassword))) {
