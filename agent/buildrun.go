@@ -20,6 +20,7 @@ type BuildRun struct {
 	}
 	Mounts interface {
 		ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sb plan.Sandbox) ([]plan.Mount, error)
+		EnvFiles(pod *corev1.Pod, c *corev1.Container) plan.EnvFiles
 	}
 	Hooks        Hooks
 	CgroupParent func(*corev1.Pod) string
@@ -74,7 +75,7 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	if err != nil {
 		return err
 	}
-	setup.Mounts = mounts
+	setup.Mounts, setup.Files = mounts, b.Mounts.EnvFiles(on.pod, c)
 	k, err := b.Runtime.StartContainer(ctx, on.pod, a.Name, setup)
 	if k.ID != "" {
 		out.Container = &k

@@ -238,7 +238,6 @@ func TestUnhonoured(t *testing.T) {
 			[]string{"spec.volumes[0].projected.sources[0].serviceAccountToken: tokens", "spec.volumes[0].projected.sources[1].clusterTrustBundle: bundles", "spec.volumes[0].projected.sources[2].podCertificate: certificates"}},
 		{"devices are refused", one("volumeDevices: [{name: a, devicePath: /x}]"), nil, []string{"spec.containers[0].volumeDevices: block"}},
 		{"mount options are refused, not dropped", one("volumeMounts: [{name: a, mountPath: /x, bindMountOptions: [noexec]}]"), nil, []string{"spec.containers[0].volumeMounts[0].bindMountOptions: mount options"}},
-		{"variables from files are refused", one("env: [{name: a, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]"), nil, []string{"spec.containers[0].env[0].valueFrom.fileKeyRef: files"}},
 		{"dynamic resources are refused", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
 		{"restarting all containers is refused", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, []string{"spec.containers[0].restartPolicyRules[0].action: RestartAllContainers"}},
 		{"resources of the pod are not enforced", "resources: {limits: {cpu: 1}}", []string{"spec.resources: not enforced"}, nil},

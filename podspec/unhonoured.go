@@ -63,9 +63,6 @@ var notYet = []unhonoured{
 	{refuse, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet"},
 	{refuse, bindOptions, "bind mount options are not supported yet"},
 
-	// Environment.
-	{refuse, fileKeyRefs, "variables from files are not supported yet"},
-
 	// Resources.
 	{refuse, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
 	{refuse, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
@@ -215,16 +212,6 @@ func bindOptions(pod *corev1.Pod, found func(*field.Path, string)) {
 		for i, m := range c.VolumeMounts {
 			if len(m.BindMountOptions) > 0 {
 				found(where.path.Child("volumeMounts").Index(i).Child("bindMountOptions"), "")
-			}
-		}
-	}
-}
-
-func fileKeyRefs(pod *corev1.Pod, found func(*field.Path, string)) {
-	for c, where := range containersOf(&pod.Spec) {
-		for i, e := range c.Env {
-			if e.ValueFrom != nil && e.ValueFrom.FileKeyRef != nil {
-				found(where.path.Child("env").Index(i).Child("valueFrom", "fileKeyRef"), "")
 			}
 		}
 	}

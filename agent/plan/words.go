@@ -58,9 +58,26 @@ type ContainerSetup struct {
 	Image       Image
 	HostIPs     []string
 	Objects     Objects             // for env and envFrom
+	Files       EnvFiles            // for env
 	Mounts      []Mount             // volumes, /etc/hosts, termination log
 	Allocatable corev1.ResourceList // of the node: what resourceFieldRef falls back to
 }
+
+// EnvFile names a file of an emptyDir that holds variables of containers.
+type EnvFile struct {
+	Volume string
+	Path   string // relative, as in the spec
+}
+
+// FileSeen is what such a file held when it was read, just before a start.
+type FileSeen struct {
+	Content string
+	Missing bool   // there is no such file
+	Err     string // it could not be read
+}
+
+// EnvFiles holds the files that a container's environment names.
+type EnvFiles map[EnvFile]FileSeen
 
 // Mount is one mount handed to a container.
 type Mount struct {

@@ -142,7 +142,9 @@ func (h *host) recursiveReadOnly(pod *corev1.Pod) bool {
 
 // env is a container's environment, for subPathExpr.
 func (h *host) env(_ context.Context, pod *corev1.Pod, c *corev1.Container, objs plan.Objects, sb plan.Sandbox) (func(string) (string, bool), error) {
-	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerSetup{Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.allocatable})
+	vars, _, err := criconfig.Env(h.criNode(), pod, c, plan.ContainerSetup{
+		Sandbox: sb, HostIPs: h.ips, Objects: objs, Allocatable: h.allocatable, Files: h.volumes.EnvFiles(pod, c),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func TestEnv(t *testing.T) {
 		{sentence: "a source of nothing is refused", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}}, err: "names no source", kind: plan.Invalid},
 		{sentence: "a name with an equals sign is refused", env: []corev1.EnvVar{{Name: "A=B"}}, err: "printable ASCII", kind: plan.Invalid},
 		{sentence: "an empty name is refused", env: []corev1.EnvVar{{Name: ""}}, err: "is empty", kind: plan.Invalid},
-		{sentence: "files as a source are not supported", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{}}}}, err: "fileKeyRef", kind: plan.Unsupported},
+		{sentence: "a file that is not there", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: "x.env", Key: "K"}}}}, err: `env "A": file "x.env" of volume "v" not found`, kind: plan.Other},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := simple(func(p *corev1.Pod, c *corev1.Container) {

@@ -143,7 +143,7 @@ func envValue(node Node, pod *corev1.Pod, c *corev1.Container, v *corev1.EnvVar,
 	case from.SecretKeyRef != nil:
 		return secretKey(pod.Namespace, from.SecretKeyRef, setup.Objects)
 	case from.FileKeyRef != nil:
-		return "", false, unsupported(reasonContainer, "env %q: valueFrom.fileKeyRef is not supported", v.Name)
+		return fileKey(v.Name, from.FileKeyRef, setup.Files)
 	default:
 		return "", false, invalid(reasonContainer, "env %q: valueFrom names no source", v.Name)
 	}

@@ -204,6 +204,35 @@ func TestASubPathDoesNotLeaveItsVolume(t *testing.T) {
 	})
 }
 
+// After the documentation's page "Define Environment Variable Values Using An
+// Init Container": the container that uses the file does not mount it.
+func TestVariablesFromAFileThatAnInitContainerWrote(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		env := func(key, more string) string {
+			return "env: [{name: DB, valueFrom: {fileKeyRef: {volumeName: config, path: data/app.env, key: " + key + more + "}}}, {name: URL, value: 'db://$(DB)'}]"
+		}
+		pod := func(name, file, use string) {
+			s.Pod(name, "restartPolicy: Never\nvolumes: [{name: config, emptyDir: {}}]\ninitContainers:\n"+
+				sh("make", "volumeMounts: [{name: config, mountPath: /v}]", "mkdir /v/data && printf \"%b\" \""+file+"\" > /v/data/app.env")+
+				"containers:\n"+sh("use", use, "echo db=$DB url=$URL; ls /v"))
+		}
+		pod("good", "# made here\\\\nDB_ADDRESS='address 1'\\\\n", env("DB_ADDRESS", ""))
+		s.Phase("good", corev1.PodFailed) // ls finds no volume
+		s.contains("the log", s.log("good", "use", false), "db=address 1 url=db://address 1")
+		pod("optional", "OTHER=''", env("DB_ADDRESS", ", optional: true"))
+		s.Phase("optional", corev1.PodFailed)
+		s.contains("the log", s.log("optional", "use", false), "db= url=db://$(DB)")
+		for name, x := range map[string]struct{ file, why string }{
+			"nokey": {"OTHER='x'", `environment variable key "DB_ADDRESS" not found`},
+			"plain": {"DB_ADDRESS=x", "invalid environment variable format at line 1"},
+		} {
+			pod(name, x.file, env("DB_ADDRESS", ""))
+			p := s.Waiting(name, "use", "CreateContainerConfigError")
+			s.contains("the message", status(p, "use").State.Waiting.Message, "app.env", x.why)
+		}
+	})
+}
+
 func TestRecursiveReadOnlyMounts(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
