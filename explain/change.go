@@ -17,14 +17,14 @@ func Change(was, pod *corev1.Pod) nodeapi.Change {
 		return nodeapi.Create
 	case was.UID != pod.UID:
 		return nodeapi.Replace
-	case !slices.Equal(Images(was), Images(pod)):
+	case !slices.Equal(images(was), images(pod)):
 		return nodeapi.Update
 	}
 	return nodeapi.Keep
 }
 
-// Images are the images of the pod's init containers and containers, in order.
-func Images(pod *corev1.Pod) (out []string) {
+// images are the images of the pod's init containers and containers, in order.
+func images(pod *corev1.Pod) (out []string) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			out = append(out, list[i].Image)

@@ -92,7 +92,7 @@ func decisions(s Subject) (out []nodeapi.Wait) {
 			if w.Message == "" {
 				w.Message = "the node has not said yet whether the pod may run"
 			}
-		case "BackOff":
+		case "BackOff", "InspectFailed":
 			w = backOff(s, w)
 		}
 		out = append(out, w)

@@ -205,7 +205,11 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, refused).settleHost().after(time.Second),
 		}, {
-			"an image name that is none", "default/web waits for InvalidImageName of a: cannot parse \"far\" (next try in 7s)",
+			"an image name that nobody can read", "default/web waits for InvalidImageName of a: Failed to apply default image tag \"no/Name\": invalid reference format: \"Name\" must be in lower case",
+			[]string{`InvalidImageName(a): Failed to apply default image tag "no/Name": invalid reference format: "Name" must be in lower case`},
+			"", pod(image("no/Name")).settleHost(),
+		}, {
+			"an image name that the runtime cannot read", "default/web waits for InvalidImageName of a: cannot parse \"far\" (next try in 7s)",
 			[]string{`InvalidImageName(a): cannot parse "far" @10s tries 1`},
 			"PullImage a @10s after the back-off\nStartContainer a @10s after PullImage a",
 			pod(image("far")).begin().obeys("pull/a").fails("pull/a", 1, broken).settleHost().after(3 * time.Second),

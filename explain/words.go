@@ -91,7 +91,8 @@ func told(all []plan.Reason, i int) bool {
 		return true
 	}
 	for j, x := range all {
-		same := x.On == r.On && r.Detail == "Error: "+x.Detail // the event of a waiting reason
+		// The event of a waiting reason.
+		same := x.On == r.On && x.Code != r.Code && r.Code == "Failed" && strings.HasPrefix(r.Detail, "Error: ")
 		if j != i && (same || j < i && x.On == r.On && x.Code == r.Code && x.Detail == r.Detail) {
 			return true
 		}

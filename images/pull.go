@@ -237,3 +237,22 @@ func (i *Images) Pulling() []Progress {
 	})
 	return all
 }
+
+// Standing says how the pull of an image stands, for people; empty: none is
+// under way.
+func (i *Images) Standing(image string) string {
+	n, err := podspec.ParseImageName(image)
+	if err != nil {
+		return ""
+	}
+	for _, p := range i.Pulling() {
+		switch {
+		case p.Image != n.String():
+		case p.Began.IsZero():
+			return fmt.Sprintf("%s, %d pulls before it", image, p.Before)
+		default:
+			return fmt.Sprintf("%s, for %d pods", image, len(p.Pods))
+		}
+	}
+	return ""
+}

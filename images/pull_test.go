@@ -51,6 +51,9 @@ func TestAHundredAskersAreOnePull(t *testing.T) {
 		if p := i.Pulling(); len(p) != 1 || len(p[0].Pods) != 100 || p[0].Image != "reg.io/a:1" || p[0].Began.IsZero() {
 			t.Errorf("under way: %+v", p)
 		}
+		if s := i.Standing("reg.io/a:1"); s != "reg.io/a:1, for 100 pods" || i.Standing("reg.io/a") != "" {
+			t.Errorf("it stands: %q", s)
+		}
 		release()
 		wg.Wait()
 		if good.Load() != 100 || len(f.began()) != 1 {

@@ -334,7 +334,7 @@ func (d *decider) pullHeld(c spec, f Failure, until time.Time) imageAnswer {
 	code, detail := backingOff(c, f)
 	if code == "ImagePullBackOff" {
 		d.why(Reason{Code: "BackOff", On: c.Name, Detail: pullBackOff(c), Event: corev1.EventTypeNormal, Until: until})
-		d.why(Reason{Code: "Failed", On: c.Name, Detail: "Error: " + code, Event: corev1.EventTypeWarning, Until: until})
+		d.why(warning("Failed", c.Name, "Error: "+code))
 	}
 	return imageAnswer{code: code, detail: detail}
 }

@@ -41,7 +41,7 @@ func TestImages(t *testing.T) {
 			[]string{`app    waiting ErrImageNeverPull "Container image \"far\" is not present with pull policy of Never"`, "why    ErrImageNeverPull app", `why    Failed app "Error: ErrImageNeverPull" (Warning)`}},
 		{"a pull that failed shows its error first", failing(1), "-", []string{`app    waiting ErrImagePull "no such image"`, "wake   at+2s"}},
 		{"then that it is held back, with the error", failing(1).after(2 * time.Second), "-",
-			[]string{`app    waiting ImagePullBackOff "Back-off pulling image \"far\": ErrImagePull: no such image"`, `why    BackOff app "Back-off pulling image \"far\"" until+10s (Normal)`, `why    Failed app "Error: ImagePullBackOff" until+10s (Warning)`, "wake   at+10s", "pod    Pending"}},
+			[]string{`app    waiting ImagePullBackOff "Back-off pulling image \"far\": ErrImagePull: no such image"`, `why    BackOff app "Back-off pulling image \"far\"" until+10s (Normal)`, `why    Failed app "Error: ImagePullBackOff" (Warning)`, "wake   at+10s", "pod    Pending"}},
 		{"and then it is tried again", failing(1).after(10 * time.Second), "pull app far", []string{"app    waiting ImagePullBackOff"}},
 		{"and that shows while the pull is under way", failing(1).after(10 * time.Second).begin(), "-", []string{"app    waiting ImagePullBackOff"}},
 		{"the second time it is held back 20 s", failing(2).after(2 * time.Second), "-", []string{"until+30s"}},

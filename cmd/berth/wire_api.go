@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	goruntime "runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,45 +77,19 @@ func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
 	b.agent.Steady(ctx, firstLook)
-	return b.agent.Board.Follow(ctx, func(n agent.News) error {
-		switch {
-		case n.Added != nil:
-			return send(nodeapi.PodEvent{Type: nodeapi.Added, Pod: n.Added.Object()})
-		case n.Modified != nil:
-			return send(nodeapi.PodEvent{Type: nodeapi.Modified, Pod: n.Modified.Object()})
-		case n.Gone != nil:
-			return send(nodeapi.PodEvent{Type: nodeapi.Deleted, Pod: n.Gone.Object()})
-		}
-		return send(nodeapi.PodEvent{Type: nodeapi.Synced})
-	})
+	return b.agent.Board.Follow(ctx, func(n agent.News) error { return send(explain.News(n)) })
+}
+
+// node is what there is to tell of the node beside its pods.
+func (b *berth) node() explain.Node {
+	n := explain.Node{Name: b.config.NodeName, Sources: b.agent.Snapshots()}
+	n.Waiting, n.Since = b.agent.Waiting()
+	_, n.Store = b.store.Degraded()
+	return n
 }
 
 func (b *berth) nodeSummary(context.Context) (nodeapi.NodeSummary, error) {
-	out := nodeapi.NodeSummary{Name: b.config.NodeName}
-	for _, snap := range b.agent.Snapshots() {
-		for _, f := range snap.Bad {
-			out.BadFiles = append(out.BadFiles, nodeapi.BadFile{Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since, LastGood: f.Kept})
-		}
-		for _, w := range snap.Warnings {
-			out.Warnings = append(out.Warnings, warningOf(w))
-		}
-	}
-	if cause, since := b.agent.Waiting(); cause != "" {
-		message := fmt.Sprintf("%s (since %s); no pod is started before it has told what it has", cause, since.UTC().Format(time.RFC3339))
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: message})
-	}
-	if bad, why := b.store.Degraded(); bad {
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "records of pods are in memory only: " + why})
-	}
-	return out, nil
-}
-
-func warningOf(w source.Warning) nodeapi.Warning {
-	object := w.File
-	if w.Pod.Name != "" {
-		object = "pod/" + w.Pod.String()
-	}
-	return nodeapi.Warning{Object: object, Message: w.Message}
+	return b.node().Summary(), nil
 }
 
 func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.Description, error) {
@@ -125,15 +97,10 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 	if err != nil {
 		return nodeapi.Description{}, err
 	}
-	d := nodeapi.Description{Pod: s.Object(), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"]}
-	for _, snap := range b.agent.Snapshots() {
-		for _, w := range snap.Warnings {
-			if w.Pod.Namespace == namespace && w.Pod.Name == name {
-				d.Warnings = append(d.Warnings, warningOf(w))
-			}
-		}
-	}
-	return d, nil
+	return nodeapi.Description{
+		Pod: s.Object(), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
+		Warnings: b.node().WarningsOf(namespace, name),
+	}, nil
 }
 
 func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev1.EventList, error) {
@@ -215,58 +182,17 @@ func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, e
 
 func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.Why, error) {
 	s, err := b.find(ctx, namespace, name)
-	if err != nil {
-		return b.whyNoPod(name, err)
+	node := b.node()
+	if missing := node.Missing(name); err != nil && missing != "" {
+		return nodeapi.Why{}, badRequest("%s", missing)
+	} else if err != nil {
+		return nodeapi.Why{}, err
 	}
-	w := explain.Why(b.subject(s), time.Now())
-	if cause, _ := b.agent.Waiting(); cause != "" {
+	w := explain.Why(explain.Of(s, b.agent.Limits, b.runtime.progress), time.Now())
+	if node.Waiting != "" {
 		w.Next = nil // what is there is not known
 	}
 	return w, nil
-}
-
-// whyNoPod names the manifest file that keeps a pod from being here.
-func (b *berth) whyNoPod(name string, err error) (nodeapi.Why, error) {
-	for _, snap := range b.agent.Snapshots() {
-		for _, f := range snap.Bad {
-			if !f.Kept && strings.Contains(filepath.Base(f.Path), name) {
-				return nodeapi.Why{}, badRequest("no pod %q: %s", name, f.String())
-			}
-		}
-	}
-	return nodeapi.Why{}, err
-}
-
-func (b *berth) subject(s *agent.Snapshot) explain.Subject {
-	x := explain.Subject{
-		Pod: s.Pod, Status: s.Status, End: s.End, Verdict: s.Verdict, Seen: s.Seen, Failed: s.Failed, Refs: s.Refs,
-		Memory: s.Memory, Passes: s.Passes, At: s.At, Wake: s.Wake, Limits: b.agent.Limits,
-	}
-	for _, t := range s.Why {
-		x.Why = append(x.Why, explain.Told{Reason: t.Reason, Since: t.Since})
-	}
-	for _, w := range s.Busy {
-		x.Busy = append(x.Busy, explain.Busy{Action: w.Action, Since: w.Since, Detail: b.progress(w.Action)})
-	}
-	return x
-}
-
-// progress is what is known of a pull under way.
-func (b *berth) progress(a plan.Action) string {
-	p, ok := a.(plan.PullImage)
-	if !ok {
-		return ""
-	}
-	for _, x := range b.runtime.images.Pulling() {
-		if !strings.HasSuffix(x.Image, p.Image) {
-			continue
-		}
-		if x.Began.IsZero() {
-			return fmt.Sprintf("%s, %d pulls before it", p.Image, x.Before)
-		}
-		return fmt.Sprintf("%s, for %d pods", p.Image, len(x.Pods))
-	}
-	return ""
 }
 
 func (b *berth) timeline(ctx context.Context, namespace, name string) (nodeapi.Timeline, error) {
@@ -290,49 +216,21 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 	if err != nil {
 		return nodeapi.PlanResult{}, badRequest("%s", err)
 	}
-	var out nodeapi.PlanResult
-	for _, w := range wishes.Warnings {
-		out.Warnings = append(out.Warnings, warningOf(w))
-	}
-	for _, pod := range wishes.Pods {
-		objects := b.agent.Objects(pod, wishes.Objects)
-		s := explain.Subject{Pod: pod, Limits: b.agent.Limits, Refs: agent.Versions(objects)}
-		s.Seen.Images = b.imagesOf(ctx, pod, objects)
-		var here *corev1.Pod
-		if was, found := b.agent.Board.Find(pod.Namespace, pod.Name); found {
-			here = was.Pod
-			if here.UID == pod.UID {
-				images := s.Seen.Images // of the manifest, which may name others
-				s.Seen, s.Status, s.Memory = was.Seen, was.Status, was.Memory
-				s.Seen.Images = images
+	here := explain.Here{
+		Limits: b.agent.Limits, Find: b.agent.Board.Find, Objects: b.agent.Objects,
+		Present: func(pod *corev1.Pod, image string, objects plan.Objects) (plan.Image, bool) {
+			img, ok, err := b.runtime.images.Present(ctx, pod, image, objects)
+			return img, ok && err == nil
+		},
+		Refusal: func(pod *corev1.Pod) string {
+			census, err := b.agent.Census(ctx)
+			if err != nil {
+				return ""
 			}
-		}
-		change := explain.Change(here, pod)
-		out.Pods = append(out.Pods, explain.Plan(s, change, b.refusal(ctx, pod, change), now))
+			return census.Refusal(pod)
+		},
 	}
-	return out, nil
-}
-
-func (b *berth) imagesOf(ctx context.Context, pod *corev1.Pod, objects plan.Objects) map[string]plan.Image {
-	out := map[string]plan.Image{}
-	for _, name := range explain.Images(pod) {
-		if img, here, err := b.runtime.images.Present(ctx, pod, name, objects); err == nil && here {
-			out[name] = img
-		}
-	}
-	return out
-}
-
-// refusal is what stage admit would say to a new pod; empty: yes.
-func (b *berth) refusal(ctx context.Context, pod *corev1.Pod, change nodeapi.Change) string {
-	if change == nodeapi.Keep || change == nodeapi.Update {
-		return ""
-	}
-	census, err := b.agent.Census(ctx)
-	if err != nil {
-		return ""
-	}
-	return census.Refusal(pod)
+	return explain.Manifest(wishes, here, now), nil
 }
 
 func clientVersion() nodeapi.Version {

@@ -179,6 +179,14 @@ func (r *runtime) List(ctx context.Context) (map[types.UID]agent.Adopted, error)
 	return out, nil
 }
 
+// progress says how far an action of a pod has come; empty: nobody knows.
+func (r *runtime) progress(a plan.Action) string {
+	if p, pull := a.(plan.PullImage); pull {
+		return r.images.Standing(p.Image)
+	}
+	return ""
+}
+
 // Watch follows the runtime's events, or polls one that has none.
 func (r *runtime) Watch(ctx context.Context, tell func(types.UID, agent.Hint)) error {
 	each := func(e cri.Event) {

@@ -46,7 +46,7 @@ var may = map[string][]string{
 	"telemetry":        {},
 	"systemd":          {},
 	"console":          {"nodeapi"},
-	"explain":          {"agent/plan", "agent/report", "nodeapi", "podspec"},
+	"explain":          {"agent", "agent/source", "agent/plan", "agent/report", "nodeapi", "podspec"},
 	"cmd/berth":        {"*"},
 }
 

@@ -1,0 +1,77 @@
+package explain
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"berth/agent/source"
+	"berth/nodeapi"
+)
+
+// Node is what there is to tell of a node beside its pods.
+type Node struct {
+	Name    string
+	Sources []*source.Snapshot // the newest of each source
+	Waiting string             // why the runtime has not told what it has; empty: it has
+	Since   time.Time          // of Waiting
+	Store   string             // why records of pods are in memory only; empty: they are not
+}
+
+// Summary tells what is wrong on a node.
+func (n Node) Summary() nodeapi.NodeSummary {
+	out := nodeapi.NodeSummary{Name: n.Name}
+	for _, snap := range n.Sources {
+		for _, f := range snap.Bad {
+			out.BadFiles = append(out.BadFiles, nodeapi.BadFile{
+				Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since, LastGood: f.Kept,
+			})
+		}
+		for _, w := range snap.Warnings {
+			out.Warnings = append(out.Warnings, Warning(w))
+		}
+	}
+	if n.Waiting != "" {
+		message := fmt.Sprintf("%s (since %s); no pod is started before it has told what it has", n.Waiting, n.Since.UTC().Format(time.RFC3339))
+		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: message})
+	}
+	if n.Store != "" {
+		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "records of pods are in memory only: " + n.Store})
+	}
+	return out
+}
+
+// WarningsOf lists what the sources warn of in one pod.
+func (n Node) WarningsOf(namespace, name string) (out []nodeapi.Warning) {
+	for _, snap := range n.Sources {
+		for _, w := range snap.Warnings {
+			if w.Pod.Namespace == namespace && w.Pod.Name == name {
+				out = append(out, Warning(w))
+			}
+		}
+	}
+	return out
+}
+
+// Missing says which manifest file keeps a pod of that name from being here;
+// empty: none that is known.
+func (n Node) Missing(name string) string {
+	for _, snap := range n.Sources {
+		for _, f := range snap.Bad {
+			if !f.Kept && strings.Contains(filepath.Base(f.Path), name) {
+				return fmt.Sprintf("no pod %q: %s", name, f.String())
+			}
+		}
+	}
+	return ""
+}
+
+// Warning tells a warning by the pod that it is about, or by its file.
+func Warning(w source.Warning) nodeapi.Warning {
+	object := w.File
+	if w.Pod.Name != "" {
+		object = "pod/" + w.Pod.String()
+	}
+	return nodeapi.Warning{Object: object, Message: w.Message}
+}
