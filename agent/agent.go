@@ -30,6 +30,7 @@ type Config struct {
 	Store   *checkpoint.Store
 	Records map[types.UID]checkpoint.Record // of the agent's last life
 	Events  *report.Events
+	Prober  Prober        // nil: nobody probes, see plan.Limits.Probing
 	Audit   time.Duration // between two audits; zero: 45 s
 	Meters  Meters
 	Log     *slog.Logger
@@ -336,7 +337,7 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 			changed()
 		},
 		timeline: line,
-		log:      log, meters: a.Meters, now: time.Now, fault: a.Fault, polled: a.polls.Load,
+		log:      log, meters: a.Meters, now: time.Now, fault: a.Fault, polled: a.polls.Load, prober: a.Prober,
 		mail:      mailbox{ready: make(chan struct{}, 1)},
 		sandboxes: a.sweeps.calls,
 		book:      newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
@@ -365,6 +366,9 @@ func (a *Agent) done(w *worker) {
 	a.room.Release(pod.UID)
 	a.Store.Delete(pod.UID)
 	a.Events.Forget(pod.UID)
+	if a.Prober != nil {
+		a.Prober.Forget(pod.UID)
+	}
 	a.Board.remove(pod.UID)
 	a.audits.gone[pod.UID] = time.Now()
 	a.Log.Info("pod is gone", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID))

@@ -104,8 +104,13 @@ func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID
 	for _, s := range sources {
 		all = append(all, fakeSource{l, s})
 	}
+	limits := simLimits
+	var prober Prober
+	if h.prober != nil {
+		prober, limits.Probing = h.prober, true
+	}
 	l.a = New(Config{
-		Stages: h.stages(), Limits: simLimits, Room: RoomConfig{Node: node, Slots: 10}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Stages: h.stages(), Limits: limits, Prober: prober, Room: RoomConfig{Node: node, Slots: 10}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
 		Sources: all, Store: store, Records: records, Events: report.NewEvents(report.EventsOptions{}),
 		Meters: Meters{Divergence: func() { l.lost.Add(1) }},
 	})

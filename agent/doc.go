@@ -37,6 +37,7 @@
 //	an audit       one at a time; lists the runtime and tells every worker
 //	a sweep        one at a time, with an audit and after a reason; looks for what the
 //	               runtime has forgotten and removes it; tells the agent
+//	Prober         of the agent's owner: tells workers by mail what probes add up to
 //	leftovers      once, when all sources are ready; lists what pods left on the
 //	               host and tells the agent
 //

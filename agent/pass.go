@@ -78,6 +78,7 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 			return w.stages.BuildRun.do(ctx, on, a, out)
 		})
 	}
+	w.watch(p)
 	w.settled(p)
 	w.publish(snapshotOf(b, p, began))
 	w.meters.passed(w.now().Sub(began))

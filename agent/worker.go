@@ -44,6 +44,7 @@ type worker struct {
 	now      func() time.Time
 	fault    func(point string)
 	polled   func() bool // the runtime has no events: what happens is told late
+	prober   Prober      // nil: nobody probes
 
 	sandboxes *sandboxCalls
 
@@ -61,6 +62,7 @@ type worker struct {
 	onDisk  *onDisk                // of the pod's end
 	kept    keptState              // what was last handed to keep
 	waits   map[wait]report.SpanID // open on the timeline
+	watched watched                // what the prober was last asked for
 	making  stopwatch              // of pulls, and of calls that change the runtime; any goroutine
 }
 
@@ -173,7 +175,7 @@ func (w *worker) read(ctx context.Context, p post) {
 		w.saw(s)
 	}
 	if p.health != nil {
-		b.health = p.health
+		w.feels(p.health)
 	}
 	if p.recheck {
 		b.recovered()

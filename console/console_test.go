@@ -131,6 +131,10 @@ func world() nodeapi.Handlers {
 			_, err := find(all, namespace, name)
 			return timelineOf(namespace, name), err
 		},
+		Probes: func(_ context.Context, namespace, name string) (nodeapi.Probes, error) {
+			_, err := find(all, namespace, name)
+			return probesOf(namespace, name), err
+		},
 		Plan:    func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
 		Check:   func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
 		Version: func(context.Context) (nodeapi.Version, error) { return agentVersion(), nil },
@@ -178,6 +182,9 @@ func TestOutputs(t *testing.T) {
 		{"timeline-narrow", typing{args: []string{"timeline", "web"}, screen: screen{width: 60}}},
 		{"timeline-colour", typing{args: []string{"timeline", "web"}, screen: screen{width: 100, colour: true}}},
 		{"timeline-json", typing{args: []string{"timeline", "web", "-o", "json"}}},
+		{"probes", typing{args: []string{"probes", "web"}}},
+		{"probes-none", typing{args: []string{"probes", "done"}}},
+		{"probes-json", typing{args: []string{"probes", "web", "-o", "json"}}},
 		{"plan", typing{args: []string{"plan", "-f", manifest}}},
 		{"plan-stdin", typing{args: []string{"plan", "-f", "-"}, stdin: strings.NewReader("none")}},
 		{"plan-no-file", typing{args: []string{"plan"}}},
@@ -263,7 +270,7 @@ func TestFollowedLogsOfSeveralContainersKeepTheirLinesWhole(t *testing.T) {
 func TestCommandsSayThatTheAgentIsNotRunning(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range [][]string{{"ps"}, {"ps", "-w"}, {"describe", "a"}, {"logs", "a"}, {"exec", "a", "--", "b"},
-		{"why", "a"}, {"timeline", "a"}, {"check"}, {"events"}, {"version"}} {
+		{"why", "a"}, {"timeline", "a"}, {"probes", "a"}, {"check"}, {"events"}, {"version"}} {
 		_, stderr, code := run(t, path, typing{args: args})
 		want := "error: berth is not running? dial unix " + path + ": connect: no such file or directory\n"
 		if stderr != want || code != 1 {
@@ -342,6 +349,9 @@ func TestV1WhatComesFromPodsCannotMoveTheCursor(t *testing.T) {
 	h.Timeline = func(context.Context, string, string) (nodeapi.Timeline, error) {
 		return nodeapi.Timeline{Name: evil, Spans: []nodeapi.Span{{ID: 1, Name: evil, On: evil, Cause: evil, Error: evil, Start: now}}}, nil
 	}
+	h.Probes = func(context.Context, string, string) (nodeapi.Probes, error) {
+		return nodeapi.Probes{Name: evil, Probes: []nodeapi.Probe{{Container: evil, Kind: evil, Action: evil, Waiting: evil, Last: []nodeapi.ProbeRun{{Result: evil, Output: evil, At: now}}}}}, nil
+	}
 	h.Plan = func(context.Context, []byte) (nodeapi.PlanResult, error) {
 		return nodeapi.PlanResult{Warnings: []nodeapi.Warning{{Object: evil, Field: evil, Message: evil}}, Pods: []nodeapi.PodPlan{{Name: evil, Change: nodeapi.Change(evil), Verdict: evil,
 			Stages: []nodeapi.StagePlan{{Stage: evil, Actions: []nodeapi.PlannedAction{{Action: evil, On: evil, Detail: evil}}}}, Reasons: []nodeapi.Reason{{Code: evil}}}}}, nil
@@ -368,7 +378,7 @@ func TestV1WhatComesFromPodsCannotMoveTheCursor(t *testing.T) {
 		return nil, fmt.Errorf("%s", evil)
 	}
 	path := socket(t, h)
-	for _, args := range [][]string{{"ps", "-o", "wide"}, {"ps", "-o", "name"}, {"describe", "x"}, {"why", "x"}, {"timeline", "x"}, {"plan", "-f", "/dev/null"}, {"check"}, {"version"}, {"events"}} {
+	for _, args := range [][]string{{"ps", "-o", "wide"}, {"ps", "-o", "name"}, {"describe", "x"}, {"why", "x"}, {"timeline", "x"}, {"probes", "x"}, {"plan", "-f", "/dev/null"}, {"check"}, {"version"}, {"events"}} {
 		stdout, stderr, _ := run(t, path, typing{args: args})
 		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\x07\u009b") || strings.Contains(out, "\nnext") || !strings.Contains(out, "next") {
 			t.Errorf("%q prints %q", args, out)

@@ -209,6 +209,27 @@ func timelineOf(namespace, name string) nodeapi.Timeline {
 	}}
 }
 
+func probesOf(namespace, name string) nodeapi.Probes {
+	p := nodeapi.Probes{Namespace: namespace, Name: name, UID: "uid-1", Now: now}
+	if name != "web" {
+		return p
+	}
+	run := func(ago time.Duration, seconds float64, result string, counted bool, output string) nodeapi.ProbeRun {
+		return nodeapi.ProbeRun{At: now.Add(-ago), Seconds: seconds, Result: result, Counted: counted, Output: output}
+	}
+	p.Probes = []nodeapi.Probe{
+		{Container: "app", Kind: "startup", Action: "exec cat /ready", PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 30, State: nodeapi.ProbeDone, Successes: 1,
+			Last: []nodeapi.ProbeRun{run(time.Minute, 0.0512, "success", true, "yes\n")}},
+		{Container: "app", Kind: "readiness", Action: "httpGet http://:8080/healthz", PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3,
+			State: nodeapi.ProbeFailing, Failures: 3, Due: now.Add(7200 * time.Millisecond), Last: []nodeapi.ProbeRun{
+				run(2800*time.Millisecond, 0.00123, "failure", true, "HTTP probe failed with statuscode: 503"),
+				run(12800*time.Millisecond, 1.0004, "failure", false, "Get \"http://10.88.0.2:8080/healthz\": context deadline exceeded (Client.Timeout exceeded while awaiting headers) and so on and on\x1b[31m")}},
+		{Container: "app", Kind: "liveness", Action: "tcpSocket :8080", PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3, State: nodeapi.ProbePassing, Successes: 1, Running: true},
+		{Container: "log", Kind: "liveness", Action: "grpc :9000", PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3, State: nodeapi.ProbeWaiting, Waiting: "the container to run"},
+	}
+	return p
+}
+
 func planOf(manifest string) nodeapi.PlanResult {
 	if manifest != "pods" {
 		return nodeapi.PlanResult{Warnings: []nodeapi.Warning{{Message: "the manifest is empty"}}}

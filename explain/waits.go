@@ -38,6 +38,7 @@ func waits(s Subject, steps []step, now time.Time) (out []nodeapi.Wait) {
 	if w, runs := initRunning(s); runs {
 		out = append(out, w)
 	}
+	out = append(out, unhealthy(s)...)
 	if len(out) == 0 && len(s.Busy) == 0 {
 		out = append(out, unready(s)...)
 	}

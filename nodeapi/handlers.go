@@ -34,6 +34,8 @@ type Handlers struct {
 	Why func(ctx context.Context, namespace, name string) (Why, error)
 	// Timeline tells what was done for a pod and how long it took.
 	Timeline func(ctx context.Context, namespace, name string) (Timeline, error)
+	// Probes tells of the probes of a pod and their last results.
+	Probes func(ctx context.Context, namespace, name string) (Probes, error)
 	// Plan tells what would be done for a manifest (YAML or JSON), without
 	// doing it.
 	Plan func(ctx context.Context, manifest []byte) (PlanResult, error)

@@ -74,6 +74,7 @@ func (s *server) routes() http.Handler {
 		{"GET " + podPattern + "/describe", s.h.Describe != nil, s.describe},
 		{"GET " + podPattern + "/why", s.h.Why != nil, s.why},
 		{"GET " + podPattern + "/timeline", s.h.Timeline != nil, s.timeline},
+		{"GET " + podPattern + "/probes", s.h.Probes != nil, s.probes},
 		{"GET " + podPattern + "/log", s.h.Logs != nil, s.logs},
 		{"POST " + podPattern + "/exec", s.h.ExecURL != nil, s.exec},
 		{"GET /debug/pprof/", true, pprof.Index},

@@ -91,6 +91,9 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 		Why: func(_ context.Context, ns, n string) (Why, error) {
 			return Why{Namespace: ns, Name: n, Waiting: []Wait{{For: "BackOff", Until: when}}}, nil
 		},
+		Probes: func(_ context.Context, ns, n string) (Probes, error) {
+			return Probes{Namespace: ns, Name: n, Now: when, Probes: []Probe{{Kind: "liveness", Due: when, Last: []ProbeRun{{At: when, Seconds: 0.25}}}}}, nil
+		},
 		Timeline: func(_ context.Context, ns, n string) (Timeline, error) {
 			return Timeline{Namespace: ns, Name: n, Spans: []Span{{ID: 1, Start: when}}}, nil
 		},
@@ -115,6 +118,10 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
 		{"why", func() (any, error) { return c.Why(ctx, "default", "web") },
 			`{"namespace":"default","name":"web","uid":"","phase":"","summary":"","waiting":[{"for":"BackOff","message":"","until":"2026-05-04T03:02:01Z"}],"passes":0}`},
+		{"probes", func() (any, error) { return c.Probes(ctx, "a/b", "%2f?") },
+			`{"namespace":"a/b","name":"%2f?","uid":"","now":"2026-05-04T03:02:01Z","probes":[{"container":"","kind":"liveness","action":"","initialDelaySeconds":0,` +
+				`"timeoutSeconds":0,"periodSeconds":0,"successThreshold":0,"failureThreshold":0,"state":"","due":"2026-05-04T03:02:01Z",` +
+				`"last":[{"at":"2026-05-04T03:02:01Z","seconds":0.25,"result":"","counted":false}]}]}`},
 		{"timeline", func() (any, error) { return c.Timeline(ctx, "a/b", "%2f?") },
 			`{"namespace":"a/b","name":"%2f?","uid":"","now":"0001-01-01T00:00:00Z","spans":[{"id":1,"kind":"","name":"","start":"2026-05-04T03:02:01Z"}]}`},
 		{"describe", func() (any, error) {

@@ -4,7 +4,22 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
+
+// PortOf resolves a port that is given by number, or by the name that the
+// container gives it.
+func PortOf(c *corev1.Container, p intstr.IntOrString) (number int, ok bool) {
+	if p.Type == intstr.Int {
+		return p.IntValue(), p.IntValue() > 0
+	}
+	for _, x := range c.Ports {
+		if x.Name == p.StrVal {
+			return int(x.ContainerPort), true
+		}
+	}
+	return 0, false
+}
 
 // HostPort is one port of the host that a pod takes.
 type HostPort struct {

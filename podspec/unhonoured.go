@@ -47,10 +47,7 @@ const (
 // notYet is all that berth does not honour yet. A row goes when its matter is
 // done.
 var notYet = []unhonoured{
-	// Health and hooks.
-	{warn, inContainers("livenessProbe", hasLiveness), "probes are not run yet: the container counts as started and ready once it runs"},
-	{warn, inContainers("readinessProbe", hasReadiness), "probes are not run yet: the container counts as started and ready once it runs"},
-	{warn, inContainers("startupProbe", hasStartup), "probes are not run yet: the container counts as started and ready once it runs"},
+	// Hooks.
 	{warn, inContainers("lifecycle.postStart.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, true) }), noTCPHook},
 	{warn, inContainers("lifecycle.preStop.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, false) }), noTCPHook},
 	{refuse, restartAllRules, "the action RestartAllContainers is not supported yet"},
@@ -104,9 +101,6 @@ func tcpHook(l *corev1.Lifecycle, start bool) bool {
 // ownVolumes are the kinds of volumes that berth makes.
 var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected"}
 
-func hasLiveness(c *corev1.Container) bool     { return c.LivenessProbe != nil }
-func hasReadiness(c *corev1.Container) bool    { return c.ReadinessProbe != nil }
-func hasStartup(c *corev1.Container) bool      { return c.StartupProbe != nil }
 func hasDevices(c *corev1.Container) bool      { return len(c.VolumeDevices) > 0 }
 func hasClaims(c *corev1.Container) bool       { return len(c.Resources.Claims) > 0 }
 func hasResizePolicy(c *corev1.Container) bool { return len(c.ResizePolicy) > 0 }

@@ -56,7 +56,9 @@ func TestValidateVolumes(t *testing.T) {
 func TestValidateProbesAndHooks(t *testing.T) {
 	const c = "spec.containers[0]"
 	judge(t, []judged{
-		{"a whole probe is taken", one("startupProbe: {httpGet: {port: http, httpHeaders: [{name: Host, value: x}]}, terminationGracePeriodSeconds: 1}"), nil},
+		{"a whole probe is taken", one("ports: [{containerPort: 80, name: http}], startupProbe: {httpGet: {port: http, httpHeaders: [{name: Host, value: x}]}, terminationGracePeriodSeconds: 1}"), nil},
+		{"a named port is one of the container's", one("ports: [{containerPort: 80, name: web}], livenessProbe: {httpGet: {port: http}}, readinessProbe: {tcpSocket: {port: sql}}, startupProbe: {tcpSocket: {port: web}}"),
+			[]string{c + ".livenessProbe.httpGet.port: must be the name of a port", c + ".readinessProbe.tcpSocket.port: must be the name of a port"}},
 		{"a probe does one thing", one("livenessProbe: {exec: {command: [a]}, tcpSocket: {port: 1}}"), []string{c + ".livenessProbe: more than one"}},
 		{"a command is given", one("livenessProbe: {exec: {}}"), []string{c + ".livenessProbe.exec.command: Required"}},
 		{"a port is a number in range", one("livenessProbe: {httpGet: {port: 0}}"), []string{c + ".livenessProbe.httpGet.port: between 1"}},

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -12,9 +13,9 @@ import (
 // probesAndHooks judges how a container's health is watched and what is done
 // when it starts and stops.
 func (k *checker) probesAndHooks(at *field.Path, c *corev1.Container) {
-	k.probe(at.Child("livenessProbe"), c.LivenessProbe, true)
-	k.probe(at.Child("readinessProbe"), c.ReadinessProbe, false)
-	k.probe(at.Child("startupProbe"), c.StartupProbe, true)
+	k.probe(at.Child("livenessProbe"), c, c.LivenessProbe, true)
+	k.probe(at.Child("readinessProbe"), c, c.ReadinessProbe, false)
+	k.probe(at.Child("startupProbe"), c, c.StartupProbe, true)
 	if c.Lifecycle == nil {
 		return
 	}
@@ -27,7 +28,7 @@ func (k *checker) probesAndHooks(at *field.Path, c *corev1.Container) {
 }
 
 // probe judges a probe; kills: its failure ends the container.
-func (k *checker) probe(at *field.Path, p *corev1.Probe, kills bool) {
+func (k *checker) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, kills bool) {
 	if p == nil {
 		return
 	}
@@ -35,6 +36,12 @@ func (k *checker) probe(at *field.Path, p *corev1.Probe, kills bool) {
 		p.Exec != nil, p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil) {
 		k.action(at, p.Exec, p.HTTPGet, p.TCPSocket)
 		k.grpc(at.Child("grpc"), p.GRPC)
+		if p.HTTPGet != nil {
+			k.portOf(at.Child("httpGet", "port"), c, p.HTTPGet.Port)
+		}
+		if p.TCPSocket != nil {
+			k.portOf(at.Child("tcpSocket", "port"), c, p.TCPSocket.Port)
+		}
 	}
 	k.notNegative(at.Child("initialDelaySeconds"), int64(p.InitialDelaySeconds))
 	k.positive(at.Child("timeoutSeconds"), int64(p.TimeoutSeconds))
@@ -50,6 +57,14 @@ func (k *checker) probe(at *field.Path, p *corev1.Probe, kills bool) {
 		} else {
 			k.positive(at.Child("terminationGracePeriodSeconds"), *g)
 		}
+	}
+}
+
+// portOf has a port that is named be one of the container's: with any other the
+// probe could never be made.
+func (k *checker) portOf(at *field.Path, c *corev1.Container, p intstr.IntOrString) {
+	if _, ok := PortOf(c, p); !ok && p.Type == intstr.String && len(validation.IsValidPortName(p.StrVal)) == 0 {
+		k.invalid(at, p.StrVal, "must be the name of a port of the container")
 	}
 }
 

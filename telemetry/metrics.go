@@ -42,6 +42,11 @@ type Metrics struct {
 	eventsMissed   prometheus.Counter
 	swept          *prometheus.CounterVec
 	admissionFails *prometheus.CounterVec
+
+	probes        *prometheus.CounterVec
+	probeDuration *prometheus.HistogramVec
+	probeLate     prometheus.Histogram
+	probesMissed  prometheus.Counter
 }
 
 // Upstream's buckets where the metric is upstream's.
@@ -125,6 +130,10 @@ func (m *Metrics) upstream() {
 	m.imagePull = m.histograms("kubelet_image_pull_duration_seconds", "Length of image pulls by size of the image.",
 		[]float64{1, 5, 10, 20, 30, 60, 180, 300, 600, 900, 1200, 1800, 2700, 3600}, "image_size_in_bytes")
 	m.imageChecks = m.counters("kubelet_imagemanager_image_mustpull_checks_total", "Checks whether a pod may use an image that is on the node, by result.", "result")
+	m.probes = m.counters("prober_probe_total", "Probes made, by result: successful, failed or unknown.",
+		"probe_type", "result", "container", "pod", "namespace", "pod_uid")
+	m.probeDuration = m.histograms("prober_probe_duration_seconds", "Length of probes.", prometheus.DefBuckets,
+		"probe_type", "container", "pod", "namespace")
 	m.admissionFails = m.counters("kubelet_admission_rejections_total", "Pods rejected, by reason.", "reason")
 }
 
@@ -134,6 +143,8 @@ func (m *Metrics) own() {
 	m.stage = m.histograms("berth_stage_duration_seconds", "Length of actions and looks, by the stage they belong to.", stageBuckets, "stage")
 	m.pass = m.histogram("berth_pass_duration_seconds", "Length of a pass.", stageBuckets)
 	m.overhead = m.histogram("berth_pod_start_overhead_seconds", "From the pod first seen to it running, less the time of pulls and of calls that change the runtime.", stageBuckets)
+	m.probeLate = m.histogram("berth_probe_lateness_seconds", "How much later than due a probe began.", stageBuckets)
+	m.probesMissed = m.counter("berth_probe_missed_periods_total", "Periods in which a probe should have begun and could not, for want of room on the node; should stay 0.")
 	m.audits = m.counter("berth_audits_total", "Full comparisons of the agent's view with the runtime.")
 	m.divergences = m.counter("berth_audit_divergences_total", "Pods of which an audit found what nothing had told; should stay 0.")
 	m.actions = m.counters("berth_actions_total", "Actions ended, by verb and result: ok, error or canceled.", "verb", "result")

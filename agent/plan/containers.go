@@ -146,7 +146,7 @@ func lost(k Container, sb Sandbox) bool { return k.SandboxID != sb.ID && k.Reaso
 
 // look judges a running container.
 func (d *decider) look(c spec, k Container) {
-	h, probed := d.Health[k.ID]
+	h := d.mem.Health[k.ID]
 	hook := d.hookOf(k)
 	switch {
 	case hook.PreStop != HookNone: // it was told to stop, maybe by an agent that died since
@@ -156,7 +156,7 @@ func (d *decider) look(c spec, k Container) {
 		r.Replaces = k.ID
 		d.mem.Restarts[k.Name] = r
 		d.end(k, "Changed", d.Now.Add(d.grace()), d.grace())
-	case d.Limits.Probing && probed && h.Dead:
+	case d.Limits.Probing && h.Dead:
 		g := d.probeGrace(c, h.Probe)
 		d.end(k, "Unhealthy", d.Now.Add(g), g)
 	case d.Limits.Probing:

@@ -102,6 +102,7 @@ func (d *decider) group() {
 func (d *decider) remember() {
 	m := d.mem
 	d.recall()
+	d.rememberHealth()
 	d.rememberEnd()
 	d.checkDeadline()
 	if sb, ok := d.current(); ok && len(sb.IPs) > 0 {

@@ -134,7 +134,7 @@ func (d *decider) killing(k Container, why string) Reason {
 	case "Changed":
 		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
 	case "Unhealthy":
-		detail = fmt.Sprintf("Container %s failed %s probe", k.Name, d.Health[k.ID].Probe)
+		detail = fmt.Sprintf("Container %s failed %s probe", k.Name, d.mem.Health[k.ID].Probe)
 		if d.returns(k) {
 			detail += ", will be restarted"
 		}

@@ -14,7 +14,7 @@ type Input struct {
 	End     *End              // nil: keep it running; else why and how it must end
 	Seen    Observed          // what stage prepare saw
 	Refs    map[Ref]Version   // the objects that the pod names: their version or why there is none
-	Health  map[string]Health // probe results by container ID, thresholds already applied
+	Health  map[string]Health // probe results by container ID, thresholds already applied; none: as in Memory
 	Busy    map[OpKey]Action  // actions begun by earlier passes and not yet finished
 	Failed  map[OpKey]Failure // last failure of an action, until it succeeds
 	Memory  Memory            // Plan.Memory of the previous pass
@@ -144,6 +144,8 @@ type Health struct {
 	Dead    bool   // the liveness or startup probe has failed for good
 	Probe   string // which probe killed it: liveness or startup
 	Message string // last output of the probe that decided
+
+	Probed []Probed `json:",omitempty"` // per probe; never changed in place
 }
 
 // Memory is what Decide asks to be given back next time. Losing it must only
@@ -158,6 +160,7 @@ type Memory struct {
 	Conditions []corev1.PodCondition `json:",omitempty"` // for their transition times
 	Exits      map[string]Container  `json:",omitempty"` // by container name: last known exit, for when the runtime forgets
 	IPs        []string              `json:",omitempty"` // last known pod addresses
+	Health     map[string]Health     `json:",omitempty"` // by container ID, of live containers
 	Finished   time.Time             `json:",omitzero"`  // when its own work was over: nothing of it will start again
 	Hooks      map[string]Hook       `json:",omitempty"` // by container name: of instances that have hooks to run
 }

@@ -6,6 +6,68 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// ProbeKind tells the three probes of a container apart. Its value is how
+// events and metrics name it.
+type ProbeKind string
+
+const (
+	StartupProbe   ProbeKind = "Startup"
+	ReadinessProbe ProbeKind = "Readiness"
+	LivenessProbe  ProbeKind = "Liveness"
+)
+
+// Watch asks for the probes of one running container instance.
+type Watch struct {
+	ID, Name  string
+	StartedAt time.Time
+	Host      string // address of the pod; empty: unknown
+	Probes
+	Health Health // what was known when it was first asked for
+}
+
+// Probed is how far one probe of one container instance has come. It changes
+// with what counts only, not with every result.
+type Probed struct {
+	Kind    ProbeKind
+	OK      bool      // the last result that counted
+	Run     int32     // how many such came in a row, at most the threshold
+	Once    bool      // it has succeeded since the container began
+	Phase   time.Time // a moment at which it was due; so it is every period after
+	Failure string    `json:",omitempty"` // what the failure that counted last said; empty: OK
+}
+
+// Of returns how far a probe has come; nil: nothing is known of it.
+func (h Health) Of(kind ProbeKind) *Probed {
+	for i := range h.Probed {
+		if h.Probed[i].Kind == kind {
+			return &h.Probed[i]
+		}
+	}
+	return nil
+}
+
+// rememberHealth keeps what the probes of live containers add up to: after a
+// restart of the agent it holds until they have run again.
+func (d *decider) rememberHealth() {
+	var all map[string]Health
+	if d.Limits.Probing {
+		for _, k := range d.Seen.Containers {
+			h, known := d.Health[k.ID]
+			if !known {
+				h, known = d.mem.Health[k.ID]
+			}
+			if !known || !k.Live() {
+				continue
+			}
+			if all == nil {
+				all = map[string]Health{}
+			}
+			all[k.ID] = h
+		}
+	}
+	d.mem.Health = all
+}
+
 // probe says which probes of a container are wanted now.
 func (d *decider) probe(c spec, k Container, p Probes) {
 	p.Startup = p.Startup && c.StartupProbe != nil
@@ -26,7 +88,7 @@ func (d *decider) started(c spec, k Container) bool {
 	if k.State != Running || d.beingStarted(k.Name) || d.unstarted(k) {
 		return false
 	}
-	return !d.Limits.Probing || c.StartupProbe == nil || d.Health[k.ID].Started
+	return !d.Limits.Probing || c.StartupProbe == nil || d.mem.Health[k.ID].Started
 }
 
 // ready reports whether a container counts as ready.
@@ -34,7 +96,7 @@ func (d *decider) ready(c spec, k Container) bool {
 	if !d.started(c, k) {
 		return false
 	}
-	return !d.Limits.Probing || c.ReadinessProbe == nil || d.Health[k.ID].Ready
+	return !d.Limits.Probing || c.ReadinessProbe == nil || d.mem.Health[k.ID].Ready
 }
 
 // probeGrace is the grace of a container that a probe has given up.

@@ -22,6 +22,7 @@ import (
 	"berth/node"
 	"berth/nodeapi"
 	"berth/nodeconfig"
+	"berth/probes"
 	"berth/systemd"
 	"berth/telemetry"
 )
@@ -79,6 +80,7 @@ type berth struct {
 	store   *checkpoint.Store
 	events  *report.Events
 	folder  *source.Folder // nil: no manifest folder
+	probes  *probes.Probes
 	agent   *agent.Agent
 	loops   systemd.Progress
 }
@@ -126,6 +128,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		b.log.Warn("part of the local store is lost", "err", err)
 	}
 	b.events = report.NewEvents(report.EventsOptions{Host: b.config.NodeName})
+	b.probes = newProbes(b)
 	b.agent = newAgent(b, records)
 	b.metrics.Asked(b.badFiles, func() bool { bad, _ := b.store.Degraded(); return bad })
 	return nil
@@ -175,6 +178,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })
 	parts.run("service manager", func() error { b.notify(ctx); return nil })
 	parts.run("memory", func() error { b.slim(ctx); return nil })
+	parts.run("probes", func() error { return b.probes.Run(ctx) })
 	parts.run("agent", func() error { return b.agent.Run(ctx) })
 	err = parts.wait()
 	closeStore()

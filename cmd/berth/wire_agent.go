@@ -43,7 +43,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			CrashBase: min(10*time.Second, b.config.Pods.CrashLoopMax), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
 			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStop: 2 * time.Second,
-			HostIPs: h.ips, RuntimeName: "containerd",
+			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
 		},
 		Room: agent.RoomConfig{
 			Node: admission.Node{
@@ -52,7 +52,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			},
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(),
 		},
-		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, Events: b.events, Log: b.log,
+		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, Events: b.events, Prober: b.probes, Log: b.log,
 		Meters: metersOf(b.metrics),
 		Fault:  fault,
 	})

@@ -47,6 +47,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		ExecURL:   b.execURL,
 		Why:       b.why,
 		Timeline:  b.timeline,
+		Probes:    b.probesOf,
 		Plan:      b.planFor,
 		Check:     b.check,
 		Version:   func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },

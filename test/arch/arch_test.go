@@ -40,6 +40,7 @@ var may = map[string][]string{
 	"volumes":          {"agent/plan", "podspec", "volumes/content"},
 	"volumes/content":  {"agent/plan", "podspec"},
 	"cgroups":          {"agent/plan", "podspec"},
+	"probes":           {"agent/plan", "podspec"},
 	"node":             {"agent/plan", "podspec"},
 	"nodeconfig":       {"podspec", "strictyaml"},
 	"nodeapi":          {},

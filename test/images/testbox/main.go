@@ -7,8 +7,10 @@
 // Steps:
 //
 //	serve [PORT]           HTTP on PORT (8080, or $PORT): / host name, /env, /env/NAME, /headers, /file?name=,
-//	                       /healthz (and POST /healthz?code=503 to change it), /delay?d=1s, POST /exit?code=1
-//	tcp PORT               accept TCP connections and echo
+//	                       /healthz (and POST /healthz?code=503 to change it), /delay?d=1s, /redirect?to=URL,
+//	                       POST /exit?code=1
+//	tcp PORT [FILE]        accept TCP connections and echo; with FILE only while it exists
+//	grpc PORT [FILE]       gRPC's health protocol: SERVING; with FILE only while it exists
 //	udp PORT               echo datagrams
 //	get URL                one HTTP GET: status and body on stdout; exit 1 on an error
 //	dial ADDRESS           one TCP connection
@@ -94,7 +96,7 @@ var verbs map[string]func(args []string) error
 
 func init() {
 	verbs = map[string]func(args []string) error{
-		"serve": serve, "tcp": tcp, "udp": udp, "get": get, "dial": dial,
+		"serve": serve, "tcp": tcp, "grpc": serveGRPC, "udp": udp, "get": get, "dial": dial,
 		"print":   func(a []string) error { fmt.Println(strings.Join(a, " ")); return nil },
 		"warn":    func(a []string) error { fmt.Fprintln(os.Stderr, strings.Join(a, " ")); return nil },
 		"partial": func(a []string) error { fmt.Print(strings.Join(a, " ")); return nil },

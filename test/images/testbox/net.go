@@ -60,6 +60,9 @@ func serve(a []string) error {
 		time.Sleep(d)
 		fmt.Fprintln(w, "slept", d)
 	})
+	mux.HandleFunc("GET /redirect", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.FormValue("to"), http.StatusFound)
+	})
 	mux.HandleFunc("POST /exit", func(_ http.ResponseWriter, r *http.Request) {
 		code, _ := strconv.Atoi(r.FormValue("code"))
 		os.Exit(code)
@@ -94,10 +97,63 @@ func dial(a []string) error {
 }
 
 func tcp(a []string) error {
+	if file := arg(a, 1, ""); file != "" {
+		return tcpWhile(a[0], file)
+	}
 	l, err := net.Listen("tcp", ":"+arg(a, 0, "8080"))
 	if err != nil {
 		return err
 	}
+	return echo(l)
+}
+
+// tcpWhile listens while a file exists, and again when it is there again.
+func tcpWhile(port, file string) error {
+	for {
+		if err := await([]string{file}); err != nil {
+			return err
+		}
+		l, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			return err
+		}
+		go func() { _ = echo(l) }()
+		for {
+			if _, err := os.Stat(file); err != nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		_ = l.Close()
+	}
+}
+
+// serveGRPC answers every call of the health protocol with one message: field 1
+// is the status.
+func serveGRPC(a []string) error {
+	s := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := byte(1) // SERVING
+		if file := arg(a, 1, ""); file != "" {
+			if _, err := os.Stat(file); err != nil {
+				status = 2 // NOT_SERVING
+			}
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		_, _ = w.Write([]byte{0, 0, 0, 0, 2, 8, status})
+		w.Header().Set("Grpc-Status", "0")
+	})}
+	s.Protocols.SetUnencryptedHTTP2(true)
+	l, err := net.Listen("tcp", ":"+arg(a, 0, "8080"))
+	if err != nil {
+		return err
+	}
+	fmt.Println("serving on", l.Addr())
+	return s.Serve(l)
+}
+
+func echo(l net.Listener) error {
 	fmt.Println("listening on", l.Addr())
 	for {
 		c, err := l.Accept()

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+// Prober runs the probes that plans ask for. Neither method blocks.
+type Prober interface {
+	// Watch has exactly these probes of a pod run from now on. health is told
+	// whenever the sum of a container's probes has changed, event what users are
+	// to be told; both from any goroutine, and neither blocks.
+	Watch(pod *corev1.Pod, want []plan.Watch, health func(id string, h plan.Health), event func(plan.Reason))
+	// Forget says that nothing is left of a pod.
+	Forget(uid types.UID)
+}
+
+// watched is what was last asked of the prober.
+type watched struct {
+	pod    *corev1.Pod
+	host   string
+	probes map[string]plan.Probes
+}
+
+// watch has the probes run that the plan asks for.
+func (w *worker) watch(p plan.Plan) {
+	if w.prober == nil {
+		return
+	}
+	pod, was := w.book.wish.Pod, w.watched
+	if len(p.Probes) == 0 && len(was.probes) == 0 {
+		return
+	}
+	if pod == was.pod && p.Status.PodIP == was.host && maps.Equal(p.Probes, was.probes) {
+		return
+	}
+	w.watched = watched{pod, p.Status.PodIP, p.Probes}
+	var want []plan.Watch
+	for _, k := range w.book.seen.Containers {
+		if probes, wanted := p.Probes[k.ID]; wanted {
+			want = append(want, plan.Watch{
+				ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP, Probes: probes, Health: p.Memory.Health[k.ID],
+			})
+		}
+	}
+	w.prober.Watch(pod, want, w.healthy, func(r plan.Reason) { w.tell(pod, r) })
+}
+
+// healthy takes what the probes of a container add up to.
+func (w *worker) healthy(id string, h plan.Health) {
+	w.mail.put(func(p *post) {
+		if p.health == nil {
+			p.health = map[string]plan.Health{}
+		}
+		p.health[id] = h
+	})
+}
+
+// feels takes in news of the probes. What a container has come to is said once,
+// here; that it is killed is said by the plan.
+func (w *worker) feels(news map[string]plan.Health) {
+	b := w.book
+	for _, id := range slices.Sorted(maps.Keys(news)) {
+		h, was := news[id], b.memory.Health[id]
+		if now, known := b.health[id]; known {
+			was = now
+		}
+		for _, k := range b.seen.Containers {
+			if k.ID == id && (h.Ready != was.Ready || h.Started != was.Started) {
+				w.log.Info("health", "container", k.Name, "started", h.Started, "ready", h.Ready)
+			}
+		}
+	}
+	all := maps.Clone(b.health)
+	maps.Copy(all, news)
+	maps.DeleteFunc(all, func(id string, _ plan.Health) bool { return !b.lives(id) })
+	b.health = all
+}

@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+// fakeProber notes what is asked of it.
+type fakeProber struct {
+	mu    sync.Mutex
+	want  map[types.UID][]plan.Watch
+	tell  map[types.UID]func(string, plan.Health)
+	calls int
+	gone  []types.UID
+}
+
+func newFakeProber() *fakeProber {
+	return &fakeProber{want: map[types.UID][]plan.Watch{}, tell: map[types.UID]func(string, plan.Health){}}
+}
+
+func (f *fakeProber) Watch(pod *corev1.Pod, want []plan.Watch, health func(string, plan.Health), _ func(plan.Reason)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	f.want[pod.UID], f.tell[pod.UID] = want, health
+}
+
+func (f *fakeProber) Forget(uid types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gone = append(f.gone, uid)
+}
+
+func (f *fakeProber) of(pod *corev1.Pod) ([]plan.Watch, func(string, plan.Health)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.want[pod.UID], f.tell[pod.UID]
+}
+
+func (f *fakeProber) asked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls
+}
+
+func (f *fakeProber) forgot(pod *corev1.Pod) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.gone, pod.UID)
+}
+
+func readyIn(l *life, pod *corev1.Pod) corev1.ConditionStatus {
+	s, _ := l.a.Board.Get(pod.UID)
+	if s == nil {
+		return ""
+	}
+	for _, c := range s.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		h.prober = newFakeProber()
+		pod := podOf("web", "a")
+		c := &pod.Spec.Containers[0]
+		c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = &corev1.Probe{}, &corev1.Probe{}, &corev1.Probe{}
+		l := live(t, h, roomyNode(), nil, "file")
+		l.want("file", pod)
+		l.until(time.Second, "it is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
+		w, tell := h.prober.of(pod)
+		if w[0].Name != "a" || w[0].Probes != (plan.Probes{Startup: true}) || w[0].StartedAt.IsZero() {
+			t.Errorf("%+v", w[0])
+		}
+		health := plan.Health{Started: true, Probed: []plan.Probed{{Kind: plan.StartupProbe, OK: true, Run: 1, Once: true, Phase: time.Now()}}}
+		tell(w[0].ID, health)
+		l.until(time.Second, "the others are watched", func() bool {
+			w, _ := h.prober.of(pod)
+			return w[0].Probes == plan.Probes{Readiness: true, Liveness: true}
+		})
+		if readyIn(l, pod) != corev1.ConditionFalse {
+			t.Error("it is ready before its readiness probe has succeeded")
+		}
+		health.Ready = true
+		health.Probed = append(slices.Clone(health.Probed), plan.Probed{Kind: plan.ReadinessProbe, OK: true, Run: 1, Once: true, Phase: time.Now()})
+		tell(w[0].ID, health)
+		l.until(time.Second, "it is ready", func() bool { return readyIn(l, pod) == corev1.ConditionTrue })
+		calls := h.prober.asked()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := h.prober.asked() - calls; n != 0 {
+			t.Errorf("the prober was asked %d times more for the same", n)
+		}
+		l.leaving()
+
+		h.prober = newFakeProber()
+		l = begin(t, h, roomyNode(), l.records, "file")
+		changed, stop := l.a.Board.Changes()
+		enough, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-enough:
+					return
+				case <-changed:
+				}
+				if s := readyIn(l, pod); s != "" && s != corev1.ConditionTrue {
+					t.Errorf("after the restart Ready is %s", s)
+				}
+			}
+		}()
+		<-l.a.Ready()
+		l.want("file", pod)
+		l.until(time.Second, "it is watched again", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
+		w, _ = h.prober.of(pod)
+		if w[0].Probes != (plan.Probes{Readiness: true, Liveness: true}) || !w[0].Health.Ready || len(w[0].Health.Probed) != 2 {
+			t.Errorf("the prober is not told what was known: %+v", w[0])
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if readyIn(l, pod) != corev1.ConditionTrue {
+			t.Error("it is not ready any more")
+		}
+		close(enough)
+		<-done
+		stop()
+		l.want("file")
+		l.until(2*time.Minute, "nobody speaks of it any more", func() bool { return h.prober.forgot(pod) })
+		l.leaving()
+	})
+}
+
+func TestAContainerThatAProbeGivesUpIsReplaced(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		h.prober = newFakeProber()
+		pod := podOf("web", "a")
+		pod.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
+		l := live(t, h, roomyNode(), nil, "file")
+		l.want("file", pod)
+		l.until(time.Second, "it is watched", func() bool { w, _ := h.prober.of(pod); return len(w) == 1 })
+		w, tell := h.prober.of(pod)
+		tell(w[0].ID, plan.Health{Dead: true, Probe: "liveness", Message: "down"})
+		l.until(2*time.Minute, "another is watched", func() bool {
+			now, _ := h.prober.of(pod)
+			return len(now) == 1 && now[0].ID != w[0].ID
+		})
+		now, _ := h.prober.of(pod)
+		if now[0].Health.Dead {
+			t.Error("the new one inherits the death of the old one")
+		}
+		s, _ := l.a.Board.Get(pod.UID)
+		if len(s.Memory.Health) > 1 {
+			t.Errorf("what the old one's probes said is kept: %+v", s.Memory.Health)
+		}
+		l.leaving()
+	})
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/explain"
+	"berth/nodeapi"
+	"berth/probes"
+	"berth/telemetry"
+)
+
+// newProbes makes what runs probes and counts them.
+func newProbes(b *berth) *probes.Probes {
+	release := strings.TrimPrefix(kubernetesVersion(), "v")
+	if parts := strings.SplitN(release, ".", 3); len(parts) == 3 {
+		release = parts[0] + "." + parts[1]
+	}
+	return probes.New(probes.Options{
+		Runtime: b.runtime.client, UserAgent: "kube-probe/" + release, Log: b.log, Late: b.metrics.ProbeBegan,
+		Meter: func(s probes.Sample, of probes.Target) {
+			result := map[probes.Result]string{probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown"}[s.Result]
+			b.metrics.Probed(telemetry.ProbeOf{
+				Kind: string(of.Kind), Container: of.Container, Pod: of.Pod.Name, Namespace: of.Pod.Namespace, UID: string(of.Pod.UID),
+			}, result, s.Took)
+		},
+		Gone: func(pod *corev1.Pod) { b.metrics.ProbesGone(pod.Namespace, pod.Name, string(pod.UID)) },
+	})
+}
+
+// probesOf tells of the probes of one pod.
+func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.Probes, error) {
+	s, err := b.find(ctx, namespace, name)
+	if err != nil {
+		return nodeapi.Probes{}, err
+	}
+	var made []explain.Probed
+	for _, r := range b.probes.Reports(ctx, s.Pod.UID) {
+		x := explain.Probed{ID: r.ContainerID, Probed: r.Probed, Passed: r.Passed, Due: r.Due, Running: r.Running, Missed: r.Missed}
+		for _, run := range r.Last {
+			x.Last = append(x.Last, nodeapi.ProbeRun{At: run.At, Seconds: run.Took.Seconds(), Result: run.Result.String(), Counted: run.Counted, Output: run.Output})
+		}
+		made = append(made, x)
+	}
+	return explain.Probes(explain.Of(s, b.agent.Limits, b.runtime.progress), made, time.Now()), nil
+}

@@ -1,0 +1,150 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/nodeapi"
+)
+
+// Probed is what is known of one probe of a container instance.
+type Probed struct {
+	ID      string // of the instance
+	Probed  plan.Probed
+	Passed  *bool // what its thresholds say; nil: nothing yet
+	Due     time.Time
+	Running bool
+	Missed  int64
+	Last    []nodeapi.ProbeRun
+}
+
+// Probes tells of every probe that the pod asks for, also of those that do not
+// run now.
+func Probes(s Subject, made []Probed, now time.Time) nodeapi.Probes {
+	out := nodeapi.Probes{Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Now: now, Probes: []nodeapi.Probe{}}
+	for _, list := range [][]corev1.Container{s.Pod.Spec.InitContainers, s.Pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			for _, p := range probesIn(c) {
+				out.Probes = append(out.Probes, probe(s, c, p, made))
+			}
+		}
+	}
+	return out
+}
+
+// specified is one probe of a container's spec.
+type specified struct {
+	kind plan.ProbeKind
+	spec *corev1.Probe
+}
+
+func probesIn(c *corev1.Container) []specified {
+	return slices.DeleteFunc([]specified{
+		{plan.StartupProbe, c.StartupProbe}, {plan.ReadinessProbe, c.ReadinessProbe}, {plan.LivenessProbe, c.LivenessProbe},
+	}, func(p specified) bool { return p.spec == nil })
+}
+
+func probe(s Subject, c *corev1.Container, p specified, made []Probed) nodeapi.Probe {
+	out := nodeapi.Probe{
+		Container: c.Name, Kind: strings.ToLower(string(p.kind)), Action: probeAction(p.spec), State: nodeapi.ProbeWaiting,
+		InitialDelaySeconds: p.spec.InitialDelaySeconds, TimeoutSeconds: p.spec.TimeoutSeconds, PeriodSeconds: p.spec.PeriodSeconds,
+		SuccessThreshold: p.spec.SuccessThreshold, FailureThreshold: p.spec.FailureThreshold,
+	}
+	k, seen := newest(s.Seen, c.Name)
+	if !seen || k.State != plan.Running {
+		out.Waiting = "the container to run"
+		return out
+	}
+	out.ContainerID = k.ID
+	h := s.Memory.Health[k.ID]
+	i := slices.IndexFunc(made, func(m Probed) bool { return m.ID == k.ID && m.Probed.Kind == p.kind })
+	if i >= 0 {
+		m := made[i]
+		out.Due, out.Running, out.MissedPeriods, out.Last = m.Due, m.Running, m.Missed, m.Last
+		if m.Probed.OK {
+			out.Successes = m.Probed.Run
+		} else {
+			out.Failures = m.Probed.Run
+		}
+	}
+	switch {
+	case p.kind == plan.StartupProbe && h.Started:
+		out.State, out.Due = nodeapi.ProbeDone, time.Time{}
+	case p.kind != plan.StartupProbe && c.StartupProbe != nil && !h.Started:
+		out.Waiting = "the startup probe"
+	case i < 0:
+		out.Waiting = "the container to have started"
+	case made[i].Passed == nil:
+		out.State = nodeapi.ProbePending
+	case *made[i].Passed:
+		out.State = nodeapi.ProbePassing
+	default:
+		out.State = nodeapi.ProbeFailing
+	}
+	return out
+}
+
+// probeAction is what a probe does, in the words of its manifest.
+func probeAction(p *corev1.Probe) string {
+	switch {
+	case p.Exec != nil:
+		return "exec " + strings.Join(p.Exec.Command, " ")
+	case p.HTTPGet != nil:
+		return fmt.Sprintf("httpGet %s://%s:%s%s", strings.ToLower(string(p.HTTPGet.Scheme)), p.HTTPGet.Host, p.HTTPGet.Port.String(), p.HTTPGet.Path)
+	case p.TCPSocket != nil:
+		return fmt.Sprintf("tcpSocket %s:%s", p.TCPSocket.Host, p.TCPSocket.Port.String())
+	case p.GRPC != nil && p.GRPC.Service != nil && *p.GRPC.Service != "":
+		return fmt.Sprintf("grpc :%d %s", p.GRPC.Port, *p.GRPC.Service)
+	case p.GRPC != nil:
+		return fmt.Sprintf("grpc :%d", p.GRPC.Port)
+	}
+	return ""
+}
+
+// unhealthy are the containers that run and are not ready, or not started,
+// because a probe does not succeed.
+func unhealthy(s Subject) (out []nodeapi.Wait) {
+	if !s.Limits.Probing {
+		return nil
+	}
+	for _, list := range [][]corev1.Container{s.Pod.Spec.InitContainers, s.Pod.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			k, seen := newest(s.Seen, c.Name)
+			if !seen || k.State != plan.Running {
+				continue
+			}
+			h := s.Memory.Health[k.ID]
+			switch {
+			case c.StartupProbe != nil && !h.Started:
+				out = append(out, failing(c.Name, plan.StartupProbe, c.StartupProbe, h, k))
+			case c.ReadinessProbe != nil && !h.Ready:
+				out = append(out, failing(c.Name, plan.ReadinessProbe, c.ReadinessProbe, h, k))
+			}
+		}
+	}
+	return out
+}
+
+func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health, k plan.Container) nodeapi.Wait {
+	w := nodeapi.Wait{For: string(kind) + "Probe", On: name, Since: k.StartedAt}
+	text := strings.ToLower(string(kind)) + " probe"
+	was := h.Of(kind)
+	switch {
+	case was == nil && spec.InitialDelaySeconds > 0:
+		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet; it begins %ds after the container", text, probeAction(spec), spec.InitialDelaySeconds)
+	case was == nil || was.Run == 0 || was.OK:
+		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet", text, probeAction(spec))
+	default:
+		w.Message = joined(fmt.Sprintf("%s failing (%s)", text, probeAction(spec)), was.Failure)
+		w.Tries = int(was.Run)
+		w.Figures = []nodeapi.Figure{{Name: "failureThreshold", Value: fmt.Sprint(spec.FailureThreshold)}, {Name: "period", Value: fmt.Sprintf("%ds", spec.PeriodSeconds)}}
+	}
+	return w
+}

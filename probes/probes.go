@@ -1,0 +1,548 @@
+package probes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+)
+
+// Options is what New needs. Every zero field but Runtime has a default.
+type Options struct {
+	Runtime   Runtime
+	UserAgent string // of HTTP and gRPC probes; default kube-probe/1.37
+	Commands  int    // commands under way at once, those that hang not counted; default 8 per CPU
+	Meter     func(Sample, Target)
+	Late      func(late time.Duration, missed int64) // how late a run began, and how many before it fell out
+	Gone      func(*corev1.Pod)                      // nothing is left of a pod that had probes
+	Log       *slog.Logger
+}
+
+// Target says whose probe it is.
+type Target struct {
+	Pod       *corev1.Pod
+	Container string
+	Kind      plan.ProbeKind
+}
+
+// Probes runs probes. Watch and Forget may be called from any goroutine, also
+// before Run, and never block.
+type Probes struct {
+	opt  Options
+	dial dialers
+	make func(*probe, *corev1.Container) func(context.Context) answer
+	left chan struct{} // closed when Run returns
+
+	mu    sync.Mutex
+	post  post
+	ready chan struct{} // capacity 1
+
+	// ---
+	pods     map[types.UID]*pod
+	schedule schedule
+	lanes    [2]lane // commands, and all else
+	stalls   stalls
+	wg       sync.WaitGroup
+}
+
+// post is everything told since the owner last looked.
+type post struct {
+	watch map[types.UID]*watch // newest; nil: forget
+	ends  []end
+	asks  []ask
+}
+
+// watch is one call of Watch.
+type watch struct {
+	pod    *corev1.Pod
+	want   []plan.Watch
+	health func(id string, h plan.Health)
+	event  func(plan.Reason)
+}
+
+// pod is one pod with probes.
+type pod struct {
+	watch
+	instances []*instance // by name and ID
+}
+
+// instance is one running container.
+type instance struct {
+	pod    *pod
+	watch  plan.Watch
+	health plan.Health
+	probes []*probe // by kind, in the order in which they are asked for
+}
+
+// probe is one probe of one container instance.
+type probe struct {
+	course
+	in      *instance
+	spec    *corev1.Probe
+	host    string
+	do      func(context.Context) answer
+	timeout time.Duration
+
+	wanted  bool
+	at      int  // in the schedule; -1: not in it
+	queued  bool // waits for its turn
+	run     *run // under way; nil: not
+	skipped int64
+	last    []Sample // newest first
+}
+
+// run is a probe under way.
+type run struct {
+	probe   *probe
+	began   time.Time
+	lane    *lane
+	stalled time.Duration // stalls.total when it began
+	cancel  context.CancelFunc
+	void    bool // it was called off: its end says nothing
+}
+
+// answer is what a runner has found out.
+type answer struct {
+	result Result
+	output string
+	late   bool // it failed because nothing came in time
+	gone   bool // the container is gone: there is nothing to say
+}
+
+// end is mail of a probe that has ended.
+type end struct {
+	*run
+	answer
+	began, ended time.Time // of the probe itself
+}
+
+const (
+	keptSamples   = 5
+	keptOutput    = 1 << 10
+	commandsQuick = 500 * time.Millisecond
+	mostCommands  = 512
+	mostDials     = 2048
+)
+
+// New returns Probes that run nothing yet.
+func New(o Options) *Probes {
+	o.UserAgent = cmp.Or(o.UserAgent, "kube-probe/1.37")
+	o.Commands = cmp.Or(o.Commands, 8*runtime.GOMAXPROCS(0))
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	all := &Probes{
+		opt: o, dial: newDialers(), left: make(chan struct{}), ready: make(chan struct{}, 1),
+		post: post{watch: map[types.UID]*watch{}}, pods: map[types.UID]*pod{},
+		lanes: [2]lane{
+			{limit: o.Commands, quick: commandsQuick, most: mostCommands},
+			{limit: mostDials, most: mostDials},
+		},
+	}
+	all.make = all.runner
+	return all
+}
+
+// Watch has exactly these probes of a pod run from now on. health is told what
+// the probes of one container add up to whenever that has changed, event what
+// users are to be told; neither may block.
+func (o *Probes) Watch(pod *corev1.Pod, want []plan.Watch, health func(id string, h plan.Health), event func(plan.Reason)) {
+	o.mail(func(p *post) { p.watch[pod.UID] = &watch{pod, want, health, event} })
+}
+
+// Forget says that nothing is left of a pod.
+func (o *Probes) Forget(uid types.UID) { o.mail(func(p *post) { p.watch[uid] = nil }) }
+
+func (o *Probes) mail(f func(*post)) {
+	o.mu.Lock()
+	f(&o.post)
+	o.mu.Unlock()
+	select {
+	case o.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (o *Probes) take() post {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.post
+	o.post = post{watch: map[types.UID]*watch{}}
+	return p
+}
+
+// Run runs what is wanted until ctx ends, and returns when no probe is under way
+// any more.
+func (o *Probes) Run(ctx context.Context) error {
+	defer close(o.left)
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		o.wg.Wait()
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.ready:
+		case <-timer.C:
+		}
+		now := time.Now()
+		o.stalls.beat(now, o.busy())
+		o.read(o.take(), now)
+		next := o.start(ctx)
+		if o.busy() {
+			next = soonest(next, now.Add(pulse))
+			if o.stalls.last.IsZero() {
+				o.stalls.last = now
+			}
+		}
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(max(0, time.Until(next)))
+		}
+	}
+}
+
+func (o *Probes) busy() bool { return o.lanes[0].all+o.lanes[1].all > 0 }
+
+// read takes the mail in, oldest matter first.
+func (o *Probes) read(p post, now time.Time) {
+	for _, e := range p.ends {
+		o.settle(e)
+	}
+	for uid, w := range p.watch {
+		if w == nil {
+			o.forget(uid)
+			continue
+		}
+		o.set(w, now)
+	}
+	for _, a := range p.asks {
+		a.reply <- o.report(a.uid)
+	}
+}
+
+// start begins what is due, as far as there is room, and returns when to look
+// again.
+func (o *Probes) start(ctx context.Context) (next time.Time) {
+	now := time.Now()
+	for p := o.schedule.take(now); p != nil; p = o.schedule.take(now) {
+		p.queued = true
+		l := o.laneOf(p)
+		l.queue = append(l.queue, p)
+	}
+	for i := range o.lanes {
+		l := &o.lanes[i]
+		next = soonest(next, l.giveUp(now))
+		for l.free() {
+			p := l.pop()
+			if p == nil {
+				break
+			}
+			o.begin(ctx, l, p)
+		}
+	}
+	return soonest(next, o.schedule.next())
+}
+
+// begin runs one probe.
+func (o *Probes) begin(ctx context.Context, l *lane, p *probe) {
+	now := time.Now()
+	missed := p.missed(now)
+	p.skipped += missed
+	if o.opt.Late != nil {
+		o.opt.Late(now.Sub(p.due), missed)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	r := &run{probe: p, began: now, lane: l, stalled: o.stalls.total, cancel: cancel}
+	p.run = r
+	l.begun(r)
+	do := p.do
+	o.wg.Go(func() {
+		e := end{run: r, began: time.Now()}
+		e.answer = do(ctx)
+		e.ended = time.Now()
+		o.mail(func(p *post) { p.ends = append(p.ends, e) })
+	})
+}
+
+// settle takes in the end of one probe.
+func (o *Probes) settle(e end) {
+	p := e.run.probe
+	e.lane.ended(e.run)
+	e.cancel()
+	p.run = nil
+	if e.void {
+		o.reschedule(p)
+		return
+	}
+	took := e.ended.Sub(e.began)
+	if stood := o.stalls.total - e.stalled; e.late && stood > min(took/10, pulse) {
+		e.answer = answer{result: Unknown, output: fmt.Sprintf("not counted: this node stood still for %s meanwhile", stood.Round(time.Millisecond))}
+	}
+	if e.gone {
+		p.due = e.ended.Add(p.soonPause())
+		o.reschedule(p)
+		return
+	}
+	counted := p.took(e.result, clip(e.output, keptOutput), e.began, e.ended)
+	s := Sample{At: e.began, Took: took, Result: e.result, Counted: counted, Output: clip(e.output, keptOutput)}
+	p.last = slices.Insert(p.last, 0, s)
+	if len(p.last) > keptSamples {
+		p.last = p.last[:keptSamples]
+	}
+	if o.opt.Meter != nil {
+		o.opt.Meter(s, Target{p.in.pod.pod, p.in.watch.Name, p.Kind})
+	}
+	p.say(s)
+	o.reschedule(p)
+	p.in.sum(p)
+}
+
+// soonPause is how long a probe of a container that is gone is held back: if it
+// is not, the next pass asks for another or for none.
+func (p *probe) soonPause() time.Duration { return min(p.period, time.Second) }
+
+// reschedule puts a probe that has ended back, unless it has done its work.
+func (o *Probes) reschedule(p *probe) {
+	done := p.passed != nil && (p.Kind == plan.StartupProbe || p.Kind == plan.LivenessProbe && !*p.passed)
+	if p.wanted && !done && p.run == nil && !p.queued {
+		o.schedule.add(p)
+	}
+}
+
+func (o *Probes) laneOf(p *probe) *lane {
+	if p.spec.Exec != nil {
+		return &o.lanes[0]
+	}
+	return &o.lanes[1]
+}
+
+// say tells users of a result that is not as it should be. Early failures are
+// part of every start and not worth a word.
+func (p *probe) say(s Sample) {
+	r := plan.Reason{On: p.in.watch.Name, Event: corev1.EventTypeWarning}
+	switch {
+	case s.Result == Failure && s.Counted:
+		r.Code, r.Detail = "Unhealthy", fmt.Sprintf("%s probe failed: %s", p.Kind, s.Output)
+	case s.Result == Warning:
+		r.Code, r.Detail = "ProbeWarning", fmt.Sprintf("%s probe warning: %s", p.Kind, s.Output)
+	case s.Result == Unknown:
+		r.Code, r.Detail = "Unhealthy", fmt.Sprintf("%s probe errored and resulted in %s state: %s", p.Kind, s.Result, s.Output)
+	default:
+		return
+	}
+	p.in.pod.event(r)
+}
+
+// sum tells what the container's probes add up to, if that has changed.
+func (in *instance) sum(p *probe) {
+	h := in.health
+	was := h.Of(p.Kind)
+	if was != nil && *was == p.Probed {
+		return
+	}
+	h.Probed = slices.DeleteFunc(slices.Clone(h.Probed), func(x plan.Probed) bool { return x.Kind == p.Kind })
+	h.Probed = append(h.Probed, p.Probed)
+	slices.SortFunc(h.Probed, func(a, b plan.Probed) int { return cmp.Compare(a.Kind, b.Kind) })
+	if p.passed != nil {
+		switch ok := *p.passed; {
+		case p.Kind == plan.ReadinessProbe:
+			h.Ready = ok
+		case !ok:
+			h.Dead, h.Probe, h.Message = true, kindText(p.Kind), p.Probed.Failure
+		case p.Kind == plan.StartupProbe:
+			h.Started = true
+		}
+	}
+	in.health = h
+	in.pod.health(in.watch.ID, h)
+}
+
+// kindText is how sentences name a kind of probe.
+func kindText(k plan.ProbeKind) string {
+	return map[plan.ProbeKind]string{plan.StartupProbe: "startup", plan.ReadinessProbe: "readiness", plan.LivenessProbe: "liveness"}[k]
+}
+
+// set makes the probes of a pod what they are wanted to be.
+func (o *Probes) set(w *watch, now time.Time) {
+	p := o.pods[w.pod.UID]
+	if p == nil {
+		p = &pod{}
+		o.pods[w.pod.UID] = p
+	}
+	p.watch = *w
+	keep := map[string]bool{}
+	for _, want := range w.want {
+		keep[want.ID] = true
+		c := containerOf(w.pod, want.Name)
+		if c == nil {
+			continue
+		}
+		i := slices.IndexFunc(p.instances, func(x *instance) bool { return x.watch.ID == want.ID })
+		if i < 0 {
+			p.instances = append(p.instances, &instance{pod: p, watch: want, health: want.Health})
+			i = len(p.instances) - 1
+		}
+		o.watchContainer(p.instances[i], c, want, now)
+	}
+	p.instances = slices.DeleteFunc(p.instances, func(in *instance) bool {
+		if !keep[in.watch.ID] {
+			for _, x := range in.probes {
+				o.unwant(x)
+			}
+		}
+		return !keep[in.watch.ID]
+	})
+	slices.SortFunc(p.instances, func(a, b *instance) int {
+		return cmp.Or(cmp.Compare(a.watch.Name, b.watch.Name), cmp.Compare(a.watch.ID, b.watch.ID))
+	})
+}
+
+func (o *Probes) watchContainer(in *instance, c *corev1.Container, want plan.Watch, now time.Time) {
+	in.watch.Probes, in.watch.Host = want.Probes, want.Host
+	for _, k := range []struct {
+		kind plan.ProbeKind
+		want bool
+		spec *corev1.Probe
+	}{
+		{plan.StartupProbe, want.Startup, c.StartupProbe},
+		{plan.ReadinessProbe, want.Readiness, c.ReadinessProbe},
+		{plan.LivenessProbe, want.Liveness, c.LivenessProbe},
+	} {
+		i := slices.IndexFunc(in.probes, func(x *probe) bool { return x.Kind == k.kind })
+		if i >= 0 && (!k.want || k.spec == nil) {
+			o.unwant(in.probes[i])
+		}
+		if !k.want || k.spec == nil {
+			continue
+		}
+		if i < 0 {
+			in.probes = append(in.probes, o.newProbe(in, k.kind, k.spec, now))
+			i = len(in.probes) - 1
+		}
+		o.want(in.probes[i], c, k.spec, now)
+	}
+}
+
+// newProbe is a probe at its beginning, or where another life has left it.
+func (o *Probes) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe, now time.Time) *probe {
+	x := &probe{in: in, at: -1}
+	r := ruleOf(spec, spreadOf(in.pod.pod.UID, in.watch.Name, kind))
+	if was := in.health.Of(kind); was != nil {
+		x.course = resume(*was, r, passedBefore(in.health, kind, *was, r), now)
+		return x
+	}
+	from := in.watch.StartedAt.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+	if in.watch.StartedAt.IsZero() {
+		from = now
+	}
+	x.course = begin(kind, r, from, now)
+	return x
+}
+
+// passedBefore is what an earlier life has made of a probe.
+func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.Probed, r rule) *bool {
+	switch {
+	case kind == plan.ReadinessProbe && (h.Ready || !was.OK && was.Run >= r.failure):
+		return &h.Ready
+	case kind == plan.StartupProbe && h.Started:
+		return &h.Started
+	}
+	return nil
+}
+
+// want has a probe run, with the spec and address that hold now.
+func (o *Probes) want(x *probe, c *corev1.Container, spec *corev1.Probe, now time.Time) {
+	if x.wanted && x.host == x.in.watch.Host && (x.spec == spec || equality.Semantic.DeepEqual(x.spec, spec)) {
+		return
+	}
+	if x.spec != nil && !equality.Semantic.DeepEqual(x.spec, spec) {
+		x.rule = ruleOf(spec, x.spread)
+	}
+	x.spec, x.host, x.timeout = spec, x.in.watch.Host, time.Duration(max(spec.TimeoutSeconds, 1))*time.Second
+	x.do = o.make(x, c)
+	if !x.wanted && x.due.Before(now) {
+		x.due = now
+	}
+	x.wanted = true
+	o.reschedule(x)
+}
+
+// unwant stops a probe. What it has found out is kept as long as its container.
+func (o *Probes) unwant(x *probe) {
+	x.wanted = false
+	o.schedule.remove(x)
+	if x.run != nil {
+		x.run.void = true
+		x.run.cancel()
+	}
+}
+
+func (o *Probes) forget(uid types.UID) {
+	p := o.pods[uid]
+	if p == nil {
+		return
+	}
+	for _, in := range p.instances {
+		for _, x := range in.probes {
+			o.unwant(x)
+		}
+	}
+	delete(o.pods, uid)
+	if o.opt.Gone != nil {
+		o.opt.Gone(p.pod)
+	}
+}
+
+// spreadOf is where in its period a probe has its phase: the same in every life
+// of the agent, and another for every probe of the node.
+func spreadOf(uid types.UID, container string, kind plan.ProbeKind) float64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s/%s/%s", uid, container, kind) // a hash never fails
+	x := h.Sum64()
+	x ^= x >> 33 // names that differ in their last letter are to be far apart
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return float64(x%(1<<20)+1) / (1 << 20)
+}
+
+func containerOf(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+func soonest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// clip shortens an output to n bytes.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n]
+}

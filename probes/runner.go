@@ -1,0 +1,130 @@
+package probes
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"berth/podspec"
+)
+
+// runner returns what makes a probe once.
+func (o *Probes) runner(x *probe, c *corev1.Container) func(context.Context) answer {
+	switch spec := x.spec; {
+	case spec.Exec != nil:
+		e := &exec{runtime: o.opt.Runtime, id: x.in.watch.ID, command: spec.Exec.Command, timeout: x.timeout, log: o.opt.Log}
+		return e.run
+	case spec.HTTPGet != nil:
+		return o.httpRunner(x, c, spec.HTTPGet)
+	case spec.TCPSocket != nil:
+		return o.tcpRunner(x, c, spec.TCPSocket)
+	case spec.GRPC != nil:
+		return o.grpcRunner(x, spec.GRPC)
+	}
+	return never(errors.New("the probe does nothing"))
+}
+
+// never is a probe that cannot be made.
+func never(err error) func(context.Context) answer {
+	return func(context.Context) answer { return answer{result: Unknown, output: err.Error()} }
+}
+
+// address is where a probe connects to; host is its own wish, empty mostly.
+func (x *probe) address(host, port string) (string, error) {
+	if host == "" {
+		host = x.host
+	}
+	if host == "" {
+		return "", errors.New("the pod has no address yet")
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// portOf resolves a port by number or by the name that the container gives it.
+func portOf(c *corev1.Container, p intstr.IntOrString) (string, error) {
+	n, ok := podspec.PortOf(c, p)
+	if !ok {
+		return "", fmt.Errorf("container %s has no port %s", c.Name, p.String())
+	}
+	return strconv.Itoa(n), nil
+}
+
+// dialers make the connections of probes.
+type dialers struct {
+	plain      net.Dialer
+	http, h2c  *http.Transport
+	insecurely *tls.Config
+}
+
+// newDialers has each connection used once: a kept one says nothing about
+// whether another can be made.
+func newDialers() dialers {
+	d := dialers{plain: net.Dialer{KeepAlive: -1, Control: linger}, insecurely: insecurely()}
+	transport := func() *http.Transport {
+		return &http.Transport{
+			DialContext: d.plain.DialContext, TLSClientConfig: d.insecurely.Clone(),
+			DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
+			MaxResponseHeaderBytes: 64 << 10,
+		}
+	}
+	d.http, d.h2c = transport(), transport()
+	d.h2c.Protocols = new(http.Protocols)
+	d.h2c.Protocols.SetUnencryptedHTTP2(true)
+	return d
+}
+
+// insecurely is TLS as probes want it: a certificate that nobody vouches for is
+// no sign of bad health.
+func insecurely() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // as the fields' documentation has it
+}
+
+// linger has a closed connection give its port back within a second, where many
+// probes would use them up.
+func linger(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		// One that cannot be set is no reason not to connect.
+		_ = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1, Linger: 1})
+	})
+}
+
+// tooLate reports whether an error means that nothing came in time.
+func tooLate(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func (o *Probes) tcpRunner(x *probe, c *corev1.Container, a *corev1.TCPSocketAction) func(context.Context) answer {
+	port, err := portOf(c, a.Port)
+	if err != nil {
+		return never(err)
+	}
+	at, err := x.address(a.Host, port)
+	if err != nil {
+		return never(err)
+	}
+	timeout := x.timeout
+	return func(ctx context.Context) answer { return o.dial.tcp(ctx, at, timeout) }
+}
+
+// tcp asks whether a connection can be made.
+func (d *dialers) tcp(ctx context.Context, at string, timeout time.Duration) answer {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := d.plain.DialContext(ctx, "tcp", at)
+	if err != nil {
+		return answer{result: Failure, output: err.Error(), late: tooLate(err)}
+	}
+	_ = conn.Close() // it could be made: that was the question
+	return answer{result: Success}
+}

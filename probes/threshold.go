@@ -1,0 +1,173 @@
+package probes
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// This file is pure: no clock, lock, goroutine or log.
+
+// Result is how one probe has ended.
+type Result int
+
+const (
+	Unknown Result = iota // it could not be made: counts for nothing
+	Success
+	Warning // a success that users are told about
+	Failure
+)
+
+func (r Result) String() string {
+	return [...]string{"unknown", "success", "warning", "failure"}[r]
+}
+
+// firstPause is the first of the pauses between two early probes; each is twice
+// the one before.
+const firstPause = 50 * time.Millisecond
+
+// rule is what a probe's spec says about counting and time.
+type rule struct {
+	period           time.Duration
+	success, failure int32
+	early            bool    // runs again soon until it has succeeded
+	spread           float64 // in (0, 1]: where in the period its phase is
+}
+
+// ruleOf reads a spec that has its defaults. A command costs too much to be run
+// early.
+func ruleOf(spec *corev1.Probe, spread float64) rule {
+	return rule{
+		period:  time.Duration(max(spec.PeriodSeconds, 1)) * time.Second,
+		success: max(spec.SuccessThreshold, 1), failure: max(spec.FailureThreshold, 1),
+		early: spec.Exec == nil, spread: spread,
+	}
+}
+
+// course is one probe of one container instance from its first run to its last.
+//
+//	begun ──failure──► begun, again soon; counts once per period
+//	  └──success──► once ──► every period
+type course struct {
+	rule
+	plan.Probed
+	due    time.Time     // of the next run
+	counts time.Time     // a failure of a run that began before counts for nothing
+	pause  time.Duration // after the last early run
+	passed *bool         // what the thresholds say; nil: nothing yet
+}
+
+// begin is the course of a container's probe that has never run.
+func begin(kind plan.ProbeKind, r rule, from, now time.Time) course {
+	due := from
+	if now.After(from) {
+		due = now
+	}
+	return course{rule: r, Probed: plan.Probed{Kind: kind, Phase: due}, due: due, counts: due.Add(r.period)}
+}
+
+// resume is a course that another process has begun. It runs soon, whatever the
+// time, and keeps its phase: a failure counts when it would have been due.
+func resume(p plan.Probed, r rule, passed *bool, now time.Time) course {
+	c := course{rule: r, Probed: p, passed: passed}
+	if c.Phase.IsZero() || c.Phase.After(now.Add(r.period)) { // the clock was set back
+		c.Phase = now
+	}
+	c.due = now.Add(time.Duration(c.spread * float64(min(r.period, time.Second))))
+	c.counts = c.slot(now)
+	if !c.counts.After(c.due) {
+		c.due = c.counts
+	}
+	return c
+}
+
+// slot is the first moment of the probe's phase that is later than t.
+func (c *course) slot(t time.Time) time.Time {
+	if t.Before(c.Phase) {
+		return c.Phase
+	}
+	return c.Phase.Add((t.Sub(c.Phase)/c.period + 1) * c.period)
+}
+
+// took takes in the end of a run that began and ended then, and says when the
+// next is due. It reports whether the result has counted.
+func (c *course) took(r Result, output string, began, ended time.Time) (counted bool) {
+	switch r {
+	case Success, Warning:
+		c.succeeded(began, ended)
+		return true
+	case Failure:
+		return c.failed(output, began, ended)
+	default: // again soon, as if it had not been made
+		c.due = c.soon(ended, ended.Add(c.period))
+		return false
+	}
+}
+
+func (c *course) succeeded(began, ended time.Time) {
+	c.pause = 0
+	if !c.Once {
+		c.Once = true
+		c.Phase = ended.Add(c.period)
+		if c.success == 1 { // else the next success would count too soon
+			c.Phase = ended.Add(time.Duration(c.spread * float64(c.period)))
+		}
+	}
+	c.count(true, c.success, "")
+	c.counts = c.slot(began)
+	c.due = later(c.counts, ended)
+}
+
+func (c *course) failed(output string, began, ended time.Time) (counted bool) {
+	if began.Before(c.counts) {
+		c.due = later(c.counts, ended)
+		if c.early && !c.Once {
+			c.due = c.soon(ended, c.due)
+		}
+		return false
+	}
+	c.count(false, c.failure, output)
+	c.counts = c.slot(began)
+	c.due = later(c.counts, ended)
+	if c.early && !c.Once {
+		c.due = c.soon(ended, c.due)
+	}
+	return true
+}
+
+// count adds a result to those like it in a row.
+func (c *course) count(ok bool, threshold int32, output string) {
+	if c.Run == 0 || c.OK != ok {
+		c.OK, c.Run = ok, 0
+	}
+	if c.Run < threshold {
+		c.Run++
+		c.Probed.Failure = output // later ones may say the same in other words
+	}
+	if c.Run >= threshold {
+		c.passed = &ok
+	}
+}
+
+// soon is when a run that is not due yet is made anyway; at most by then.
+func (c *course) soon(now, by time.Time) time.Time {
+	c.pause = min(max(2*c.pause, firstPause), c.period)
+	if at := now.Add(c.pause); at.Before(by) {
+		return at
+	}
+	return by
+}
+
+// missed is how many runs fell out because this one began so late.
+func (c *course) missed(began time.Time) int64 {
+	return int64(max(began.Sub(c.due), 0) / c.period)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

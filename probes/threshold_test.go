@@ -1,0 +1,159 @@
+package probes
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+var day = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// play runs a course for a while and writes it down: each run by its time in
+// seconds, "+" for a success, "-" for a failure, small letters f for a failure
+// that did not count, u for one that could not be made; in brackets what the
+// thresholds have come to say.
+func play(c course, until time.Duration, takes time.Duration, result func(at time.Duration) Result) string {
+	var out []string
+	for now := c.due; !now.After(day.Add(until)); now = c.due {
+		at := now.Sub(day)
+		was := c.passed
+		r := result(at)
+		counted := c.took(r, "x", now, now.Add(takes))
+		mark := map[Result]string{Success: "+", Warning: "+", Failure: "-", Unknown: "u"}[r]
+		if r == Failure && !counted {
+			mark = "f"
+		}
+		text := fmt.Sprintf("%g%s", at.Seconds(), mark)
+		if c.passed != nil && (was == nil || *was != *c.passed) {
+			text += fmt.Sprintf("[%v]", *c.passed)
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " ")
+}
+
+func between(from, to float64, is, other Result) func(time.Duration) Result {
+	return func(at time.Duration) Result {
+		if at.Seconds() >= from && at.Seconds() < to {
+			return is
+		}
+		return other
+	}
+}
+
+func TestWhenAProbeRunsAndWhatCounts(t *testing.T) {
+	spec := func(period, success, failure int32, command bool) *corev1.Probe {
+		p := &corev1.Probe{PeriodSeconds: period, SuccessThreshold: success, FailureThreshold: failure}
+		if command {
+			p.Exec = &corev1.ExecAction{}
+		}
+		return p
+	}
+	for _, c := range []struct {
+		name   string
+		spec   *corev1.Probe
+		until  float64
+		takes  time.Duration
+		result func(time.Duration) Result
+		want   string
+	}{
+		{"a first success is enough", spec(10, 1, 3, false), 0, 0, between(0, 99, Success, Failure), "0+[true]"},
+		{"until then it runs after 50, 100, 200 … ms", spec(10, 1, 3, false), 1, 0, between(0.12, 99, Success, Failure), "0f 0.05f 0.15+[true]"},
+		{"up to the period, and counts once per period", spec(1, 1, 3, false), 4, 0, between(0, 99, Failure, Failure),
+			"0f 0.05f 0.15f 0.35f 0.75f 1- 2- 3-[false] 4-"},
+		{"what it counts is given up after failureThreshold × periodSeconds, not sooner", spec(2, 1, 1, false), 2, 0, between(0, 99, Failure, Failure),
+			"0f 0.05f 0.15f 0.35f 0.75f 1.55f 2-[false]"},
+		{"a command keeps its period", spec(1, 1, 2, true), 3, 0, between(0, 99, Failure, Failure), "0f 1- 2-[false] 3-"},
+		{"after the first success it has a phase of its own and keeps its period", spec(4, 1, 3, false), 10, 0, between(0, 99, Success, Failure), "0+[true] 1+ 5+ 9+"},
+		{"failures in a row count", spec(1, 1, 3, false), 5.25, 0, between(0, 1.5, Success, Failure), "0+[true] 0.25+ 1.25+ 2.25- 3.25- 4.25-[false] 5.25-"},
+		{"a success between them begins anew", spec(1, 1, 3, false), 6.25, 0, between(3, 4, Success, Failure), "0f 0.05f 0.15f 0.35f 0.75f 1- 2- 3+[true] 3.25+ 4.25- 5.25- 6.25-[false]"},
+		{"flapping below the threshold changes nothing", spec(1, 1, 2, false), 6.25, 0, func(at time.Duration) Result {
+			if at > time.Second && int(at.Seconds())%2 == 0 {
+				return Failure
+			}
+			return Success
+		}, "0+[true] 0.25+ 1.25+ 2.25- 3.25+ 4.25- 5.25+ 6.25-"},
+		{"two successes in a row are a period apart", spec(1, 2, 1, false), 3, 0, between(0, 99, Success, Failure), "0+ 1+[true] 2+ 3+"},
+		{"a failure between them begins anew", spec(1, 2, 1, false), 4, 0, between(1, 2, Failure, Success), "0+ 1-[false] 2+ 3+[true] 4+"},
+		{"what could not be made counts for nothing and is tried again soon", spec(1, 1, 1, true), 1, 0, between(0, 0.3, Unknown, Success), "0u 0.05u 0.15u 0.35+[true] 0.6+"},
+		{"one that takes longer than its period runs again at once", spec(1, 1, 9, true), 7, 1500 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.5- 3- 4.5- 6-"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := play(begin(plan.ReadinessProbe, ruleOf(c.spec, 0.25), day, day), time.Duration(c.until*float64(time.Second)), c.takes, c.result)
+			if got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestNoSoonerThanTheSpec looks at every way in which a probe that never
+// succeeds, or stops succeeding, can be given up.
+func TestNoSoonerThanTheSpec(t *testing.T) {
+	for period := int32(1); period <= 5; period++ {
+		for failure := int32(1); failure <= 4; failure++ {
+			for _, command := range []bool{false, true} {
+				spec := &corev1.Probe{PeriodSeconds: period, FailureThreshold: failure}
+				if command {
+					spec.Exec = &corev1.ExecAction{}
+				}
+				c := begin(plan.LivenessProbe, ruleOf(spec, 0.5), day, day)
+				for c.passed == nil {
+					c.took(Failure, "", c.due, c.due.Add(3*time.Millisecond))
+				}
+				least := time.Duration(period*failure) * time.Second
+				if dead := c.counts.Sub(day) - time.Duration(period)*time.Second; dead < least {
+					t.Errorf("period %d, threshold %d, command %v: given up after %s", period, failure, command, dead)
+				}
+			}
+		}
+	}
+}
+
+func TestACourseGoesOnAfterARestart(t *testing.T) {
+	r := ruleOf(&corev1.Probe{PeriodSeconds: 10, FailureThreshold: 3}, 0.25)
+	c := begin(plan.LivenessProbe, r, day, day)
+	c.took(Success, "", day, day)
+	at := func(s float64) time.Time { return day.Add(time.Duration(s * float64(time.Second))) }
+	for c.due.Before(at(20)) {
+		c.took(Failure, "down", c.due, c.due)
+	}
+	if c.Run != 2 || c.OK || c.due != at(22.5) {
+		t.Fatalf("%+v", c)
+	}
+	// Restarted at 15 s: the phase and the count are as they were; the run that is
+	// made at once counts for nothing if it fails.
+	got := play(resume(c.Probed, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
+	if want := "15.25f 22.5-[false] 32.5-"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	got = play(resume(c.Probed, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
+	if want := "15.25+ 22.5+"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	// The clock was set back by a day: it does not wait for yesterday's tomorrow.
+	if c := resume(c.Probed, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
+		t.Errorf("it is due only %s later", c.due.Sub(at(-86400)))
+	}
+}
+
+func TestPhasesAreSpread(t *testing.T) {
+	var buckets [10]int
+	for i := range 500 {
+		x := spreadOf("uid", fmt.Sprintf("c%03d", i), plan.ReadinessProbe)
+		if x <= 0 || x > 1 || x != spreadOf("uid", fmt.Sprintf("c%03d", i), plan.ReadinessProbe) {
+			t.Fatal(x)
+		}
+		buckets[min(int(x*10), 9)]++
+	}
+	for i, n := range buckets {
+		if n < 30 || n > 70 {
+			t.Errorf("%d of 500 probes are in tenth %d of the period", n, i)
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/nodeapi"
+	"berth/test/hosts"
+)
+
+// health sets what a web server of the test image answers at /healthz.
+func (s *Space) health(p *corev1.Pod, code int) {
+	s.t.Helper()
+	err := hosts.WaitFor(s.t.Context(), "the web server to answer", func() (bool, error) {
+		r, err := http.Post(fmt.Sprintf("http://%s:8080/healthz?code=%d", p.Status.PodIP, code), "", nil)
+		if err != nil {
+			return false, nil
+		}
+		return r.StatusCode == http.StatusOK, r.Body.Close()
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func isReady(want corev1.ConditionStatus) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool {
+		return condition(p, corev1.PodReady) == want && condition(p, corev1.ContainersReady) == want
+	}
+}
+
+const everySecond = "periodSeconds: 1, failureThreshold: 1"
+
+func TestAReadinessProbeOverHTTPMakesReadyAndUnready(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("web", "containers:\n"+box("c", "ports: [{name: web, containerPort: 8080}], readinessProbe: {httpGet: {path: /healthz, port: web}, "+everySecond+"}", "serve"))
+		p := s.Running("web")
+		s.health(p, 503)
+		p = s.Wait("web", "not ready", isReady(corev1.ConditionFalse))
+		if c := status(p, "c"); c.Ready || c.Started == nil || !*c.Started || p.Status.Phase != corev1.PodRunning {
+			t.Errorf("the container: %+v", c)
+		}
+		s.Event("web", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503")
+		s.contains("why", s.Berth("why", "-n", s.ns, "web"), "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
+		s.contains("probes", s.Berth("probes", "-n", s.ns, "web"), "readiness", "failing", "bad 1/1", "HTTP probe failed with statuscode: 503")
+		s.health(p, 200)
+		p = s.Wait("web", "ready again", isReady(corev1.ConditionTrue))
+		if n := status(p, "c").RestartCount; n != 0 {
+			t.Errorf("it was restarted %d times", n)
+		}
+		probes, err := s.Client.Probes(t.Context(), s.ns, "web")
+		if err != nil || len(probes.Probes) != 1 || probes.Probes[0].State != nodeapi.ProbePassing || len(probes.Probes[0].Last) == 0 || probes.Probes[0].Last[0].Seconds <= 0 {
+			t.Errorf("%+v %v", probes, err)
+		}
+	})
+}
+
+func TestAFailedLivenessProbeRestartsWithItsOwnGrace(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("web", "terminationGracePeriodSeconds: 15\ncontainers:\n"+
+			box("c", "livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "ignore-term", "serve")+
+			box("d", "", "sleep"))
+		p := s.Running("web")
+		s.health(p, 500)
+		p = s.Wait("web", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount == 1 && status(p, "c").Ready })
+		s.contains("the timeline", s.Berth("timeline", "-n", s.ns, "web", "-o", "json"), "Unhealthy, grace 1s")
+		if x := status(p, "c").LastTerminationState.Terminated; x == nil || x.ExitCode != 137 {
+			t.Errorf("its end: %+v", x)
+		}
+		if status(p, "d").RestartCount != 0 {
+			t.Error("its neighbour was restarted too")
+		}
+		s.Event("web", "Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500")
+		s.Event("web", "Killing: Container c failed liveness probe, will be restarted")
+	})
+}
+
+func TestAStartupProbeGatesTheOthersAndKillsWhatNeverStarts(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		mount := "volumeMounts: [{name: v, mountPath: /v}], "
+		s.Pod("slow", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", mount+
+			"startupProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, periodSeconds: 1, failureThreshold: 600}, "+
+			"livenessProbe: {tcpSocket: {port: 1}, "+everySecond+"}", "sleep"))
+		p := s.Wait("slow", "probed", func(p *corev1.Pod) bool {
+			x, err := s.Client.Probes(t.Context(), s.ns, "slow")
+			return err == nil && len(x.Probes) == 2 && x.Probes[0].Failures > 0 || status(p, "c").RestartCount > 0
+		})
+		if c := status(p, "c"); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
+			t.Errorf("while it starts: %+v", c)
+		}
+		s.contains("probes", s.Berth("probes", "-n", s.ns, "slow"), "waits for the startup probe")
+		s.contains("why", s.Berth("why", "-n", s.ns, "slow"), "startup probe failing (exec /bin/testbox cat /v/up)")
+		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		// Now the liveness probe counts, of which nobody took notice before.
+		s.Event("slow", "Killing: Container c failed liveness probe, will be restarted")
+		s.Wait("slow", "restarted", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 0 })
+
+		s.Pod("never", "restartPolicy: Never\ncontainers:\n"+box("c", "startupProbe: {exec: {command: [/bin/testbox, exit, '1']}, periodSeconds: 1, failureThreshold: 2}", "sleep"))
+		s.Phase("never", corev1.PodFailed)
+		s.Event("never", "Unhealthy: Startup probe failed: ")
+		if got := s.Event("never", "Killing: "); got != "Killing: Container c failed startup probe" {
+			t.Error(got)
+		}
+	})
+}
+
+func TestReadinessOverTCPGRPCAndByCommand(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		for kind, c := range map[string]struct{ probe, steps, says string }{
+			"tcp":  {"tcpSocket: {port: 9000}", "tcp 9000 /v/up", "connect: connection refused"},
+			"grpc": {"grpc: {port: 9000}", "grpc 9000 /v/up", `service unhealthy (responded with "NOT_SERVING")`},
+			"exec": {"exec: {command: [/bin/testbox, cat, /v/up]}", "sleep", "testbox: cat: open /v/up: no such file or directory"},
+		} {
+			t.Run(kind, func(t *testing.T) {
+				dir := t.TempDir()
+				up := func() {
+					if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+				up()
+				s.Pod(kind, "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+					box("c", "volumeMounts: [{name: v, mountPath: /v}], readinessProbe: {"+c.probe+", "+everySecond+"}", c.steps))
+				s.Running(kind)
+				if err := os.Remove(dir + "/up"); err != nil {
+					t.Fatal(err)
+				}
+				s.Wait(kind, "not ready", isReady(corev1.ConditionFalse))
+				s.contains("the event", s.Event(kind, "Unhealthy: Readiness probe failed: "), c.says)
+				up()
+				p := s.Wait(kind, "ready again", isReady(corev1.ConditionTrue))
+				if status(p, "c").RestartCount != 0 {
+					t.Error(brief(p))
+				}
+			})
+		}
+	})
+}
+
+// hostProcesses counts the machine's processes with exactly these arguments.
+func hostProcesses(t *testing.T, args ...string) (n int) {
+	t.Helper()
+	want := strings.Join(args, "\x00") + "\x00"
+	for _, f := range glob(t, "/proc/[0-9]*/cmdline") {
+		if data, err := os.ReadFile(f); err == nil && string(data) == want {
+			n++
+		}
+	}
+	return n
+}
+
+func TestScenario21_ATimedOutCommandLeavesNoProcess(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		// A number that no other test sleeps for; one below it for the daemon of the
+		// container itself, which nobody may touch.
+		secs := fmt.Sprint(100000 + time.Now().UnixNano()%100000)
+		own := secs + ".5"
+		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}",
+			"(sleep "+own+" &); while :; do sleep 0.1; done"))
+		s.Event("hangs", `Unhealthy: Readiness probe failed: command timed out: "sh -c sleep `+secs+` & sleep `+secs+`; true" timed out after 1s`)
+		var made []nodeapi.ProbeRun
+		s.Wait("hangs", "probed three times", func(*corev1.Pod) bool { return true })
+		err := hosts.WaitFor(t.Context(), "three runs", func() (bool, error) {
+			p, err := s.Client.Probes(t.Context(), s.ns, "hangs")
+			if err == nil && len(p.Probes) == 1 {
+				made = p.Probes[0].Last
+			}
+			return len(made) >= 3, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// At most the two of a run that is under way now.
+		if n := hostProcesses(t, "sleep", secs); n > 2 {
+			t.Errorf("%d processes of runs that are over are left", n)
+		}
+		for _, r := range made {
+			if r.Seconds > 4 {
+				t.Errorf("a run of a command with a timeout of 1 s took %.1f s", r.Seconds)
+			}
+		}
+		if n := hostProcesses(t, "sleep", own); n != 1 {
+			t.Errorf("%d of the container's own background processes are there", n)
+		}
+	})
+}
+
+func TestSidecarsAreProbed(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		s.Pod("cars", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ninitContainers:\n"+
+			box("car", "restartPolicy: Always, volumeMounts: [{name: v, mountPath: /v}], "+
+				"startupProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, periodSeconds: 1, failureThreshold: 600}, "+
+				"readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}, livenessProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, "+everySecond+"}", "serve")+
+			"containers:\n"+box("main", "", "sleep"))
+		p := s.Wait("cars", "with its sidecar running", func(p *corev1.Pod) bool { return status(p, "car").State.Running != nil })
+		s.contains("why", s.Berth("why", "-n", s.ns, "cars"), "startup probe")
+		if w := status(s.Get("cars"), "main").State.Waiting; w == nil || condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
+			t.Errorf("the main did not wait for its sidecar: %s", brief(p))
+		}
+		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		p = s.Running("cars")
+		s.health(p, 503)
+		s.Wait("cars", "not ready for its sidecar", isReady(corev1.ConditionFalse))
+		if err := os.Remove(dir + "/up"); err != nil {
+			t.Fatal(err)
+		}
+		p = s.Wait("cars", "with its sidecar restarted", func(p *corev1.Pod) bool { return status(p, "car").RestartCount > 0 })
+		if status(p, "main").RestartCount != 0 {
+			t.Error("the main was restarted too")
+		}
+		s.Event("cars", "Killing: Container car failed liveness probe, will be restarted")
+	})
+}
+
+func TestWhileAPodEndsOnlyReadinessIsProbed(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		probe := "{httpGet: {path: /healthz, port: 8080}, " + everySecond + "}"
+		s.Pod("web", "terminationGracePeriodSeconds: 60\ncontainers:\n"+
+			box("c", "readinessProbe: "+probe+", livenessProbe: {httpGet: {path: /healthz, port: 8080}, terminationGracePeriodSeconds: 1, "+everySecond+"}", "on-term 5s 7", "serve"))
+		p := s.Running("web")
+		s.Remove("web")
+		s.Wait("web", "ending", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+		s.health(p, 503)
+		s.Wait("web", "ending and not ready", func(p *corev1.Pod) bool {
+			return p.DeletionTimestamp != nil && status(p, "c").State.Running != nil && condition(p, corev1.PodReady) == corev1.ConditionFalse
+		})
+		s.Gone("web")
+		for _, e := range s.Events("web") {
+			if strings.Contains(e, "iveness probe") {
+				t.Errorf("while it ended: %s", e)
+			}
+		}
+	})
+}
+
+func TestARedirectToAnotherHostIsNotFollowed(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("web", "containers:\n"+box("c", "readinessProbe: {httpGet: {path: '/redirect?to=http://192.0.2.1/', port: 8080}, "+everySecond+"}, "+
+			"livenessProbe: {httpGet: {path: '/redirect?to=/healthz', port: 8080}, "+everySecond+"}", "serve"))
+		s.Running("web")
+		s.Event("web", "ProbeWarning: Readiness probe warning: Probe terminated redirects")
+		for _, e := range s.Events("web") {
+			if strings.Contains(e, "Liveness") {
+				t.Error(e)
+			}
+		}
+	})
+}
+
+func TestBadProbesAreRefusedByTheirField(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		for name, c := range map[string]struct{ probe, says string }{
+			"period": {"livenessProbe: {tcpSocket: {port: 1}, periodSeconds: -1}", "spec.containers[0].livenessProbe.periodSeconds"},
+			"scheme": {"readinessProbe: {httpGet: {port: 1, scheme: FTP}}", "spec.containers[0].readinessProbe.httpGet.scheme"},
+			"port":   {"startupProbe: {httpGet: {port: web}}", "spec.containers[0].startupProbe.httpGet.port"},
+		} {
+			s.Put(name, podYAML(name, "", "containers:\n"+box("c", c.probe, "sleep")))
+			err := hosts.WaitFor(t.Context(), "the refusal of "+name, func() (bool, error) {
+				n, err := s.Client.Node(t.Context())
+				for _, f := range n.BadFiles {
+					if strings.Contains(f.Path, s.ns+"-"+name) && strings.Contains(f.Field+" "+f.Message, c.says) {
+						return true, nil
+					}
+				}
+				return false, err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
