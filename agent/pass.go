@@ -199,13 +199,19 @@ func (w *worker) toDisk(m plan.Memory) *onDisk {
 
 // beforeHooks returns what an action waits for that runs a hook, or starts a
 // container that has one: that it is on disk that the hook is to run. Without
-// it a restart could leave a container half started, or half told to stop.
+// it a restart could leave a container half started, or half told to stop. The
+// first kill for a new round of all containers waits likewise, or a restart
+// could kill those of the new round too.
 func (w *worker) beforeHooks(p plan.Plan) func(plan.Action) func(context.Context) {
 	disk := w.toDisk(p.Memory)
 	return func(a plan.Action) func(context.Context) {
 		switch a := a.(type) {
 		case plan.PreStop:
 			return disk.wait
+		case plan.StopContainer:
+			if a.Why == plan.WhyRenewed {
+				return disk.wait
+			}
 		case plan.StartContainer:
 			if p.Memory.Hooks[a.Name].PostStart == plan.HookPending {
 				return disk.wait

@@ -336,13 +336,17 @@ func (s *sim) turn() {
 	}
 }
 
-// hooking reports whether the plan runs a hook, or starts a container that has
-// one.
+// hooking reports whether the plan runs a hook, starts a container that has one,
+// or kills for a new round.
 func hooking(p plan.Plan) bool {
 	for _, a := range p.Actions() {
 		switch a := a.(type) {
 		case plan.PreStop:
 			return true
+		case plan.StopContainer:
+			if a.Why == plan.WhyRenewed {
+				return true
+			}
 		case plan.StartContainer:
 			if p.Memory.Hooks[a.Name].PostStart == plan.HookPending {
 				return true
@@ -494,6 +498,19 @@ func (s *sim) checkTime(in plan.Input, p plan.Plan) {
 	}
 }
 
+// checkRenewed holds I11: after an exit that asked for a new round nothing of
+// the round before runs on.
+func (s *sim) checkRenewed() {
+	if s.renewer == "" {
+		return
+	}
+	for _, k := range s.containers {
+		if k.State == plan.Running && k.StartedAt.Before(s.renewed) {
+			s.breaks("I11 at rest, but %s runs since before all were to be restarted", k.Name)
+		}
+	}
+}
+
 // checkRest holds what an obedient world must have come to.
 func (s *sim) checkRest() {
 	if s.done {
@@ -526,12 +543,14 @@ func (s *sim) checkRest() {
 			s.breaks("I10 at rest, but %s runs on though its preStop hook was run", k.Name)
 		}
 	}
+	s.checkRenewed()
 	for i := range s.pod.Spec.Containers {
 		c := &s.pod.Spec.Containers[i]
 		live := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Running })
 		over := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Exited }) ||
 			s.book.memory.Exits[c.Name].ID != ""
-		if !live && (s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways || !over) {
+		always := s.pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && c.RestartPolicy == nil
+		if !live && (always || !over) {
 			s.breaks("I5 at rest, but %s does not run: %+v", c.Name, s.last.Why)
 		}
 	}

@@ -32,6 +32,8 @@ type world struct {
 	attempts   map[plan.OpKey]uint64
 	obedient   bool                  // no faults any more
 	hooks      map[plan.OpKey]hooked // by the hook's action: what really happened
+	renewer    string                // ID of the container whose exit asked for a new round last
+	renewed    time.Time             // when
 	pod        *corev1.Pod
 	broken     []string // violated invariants
 }
@@ -111,6 +113,22 @@ func (w *world) drawHooks(c *corev1.Container) {
 	}
 	if l.PostStart != nil || l.PreStop != nil {
 		c.Lifecycle = l
+	}
+	if w.oneIn(12) {
+		if c.RestartPolicy == nil {
+			c.RestartPolicy = new(corev1.ContainerRestartPolicyNever)
+		}
+		c.RestartPolicyRules = []corev1.ContainerRestartRule{{
+			Action:    corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
+		}}
+	}
+}
+
+// exits notes that a container has ended by itself.
+func (w *world) exits(k plan.Container) {
+	if c := containerOf(w.pod, k.Name); k.ExitCode == 1 && len(c.RestartPolicyRules) > 0 {
+		w.renewer, w.renewed = k.ID, k.FinishedAt
 	}
 }
 
@@ -397,6 +415,7 @@ func (w *world) hurt() {
 		case 0, 1:
 			if k.State == plan.Running {
 				k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.rng.IntN(2))
+				w.exits(*k)
 			}
 		case 2:
 			if k.State == plan.Running {
@@ -410,6 +429,9 @@ func (w *world) hurt() {
 	if w.oneIn(40) && len(w.containers) > 0 { // somebody removes a dead container by hand
 		i := w.rng.IntN(len(w.containers))
 		if w.containers[i].State == plan.Exited && containerKind(w.pod, w.containers[i].Name) == plan.Main {
+			if w.containers[i].ID == w.renewer {
+				w.renewer = "" // nobody may have seen its exit
+			}
 			w.containers = slices.Delete(w.containers, i, i+1)
 		}
 	}

@@ -237,7 +237,7 @@ func TestUnhonoured(t *testing.T) {
 		{"devices are refused", one("volumeDevices: [{name: a, devicePath: /x}]"), nil, []string{"spec.containers[0].volumeDevices: block"}},
 		{"mount options are refused, not dropped", one("volumeMounts: [{name: a, mountPath: /x, bindMountOptions: [noexec]}]"), nil, []string{"spec.containers[0].volumeMounts[0].bindMountOptions: mount options"}},
 		{"dynamic resources are refused", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
-		{"restarting all containers is refused", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, []string{"spec.containers[0].restartPolicyRules[0].action: RestartAllContainers"}},
+		{"restarting all containers is honoured", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, nil},
 		{"resources of the pod are not enforced", "resources: {limits: {cpu: 1}}", []string{"spec.resources: not enforced"}, nil},
 		{"resizing is not done", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), []string{"spec.containers[0].resizePolicy: resized"}, nil},
 		{"an account brings no token", "serviceAccountName: a", []string{"spec.serviceAccountName: token"}, nil},

@@ -50,7 +50,6 @@ var notYet = []unhonoured{
 	// Hooks.
 	{warn, inContainers("lifecycle.postStart.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, true) }), noTCPHook},
 	{warn, inContainers("lifecycle.preStop.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, false) }), noTCPHook},
-	{refuse, restartAllRules, "the action RestartAllContainers is not supported yet"},
 
 	// Volumes.
 	{refuse, foreignVolumes, "volumes of type %s are not supported yet"},
@@ -206,16 +205,6 @@ func bindOptions(pod *corev1.Pod, found func(*field.Path, string)) {
 		for i, m := range c.VolumeMounts {
 			if len(m.BindMountOptions) > 0 {
 				found(where.path.Child("volumeMounts").Index(i).Child("bindMountOptions"), "")
-			}
-		}
-	}
-}
-
-func restartAllRules(pod *corev1.Pod, found func(*field.Path, string)) {
-	for c, where := range containersOf(&pod.Spec) {
-		for i, r := range c.RestartPolicyRules {
-			if r.Action == corev1.ContainerRestartRuleActionRestartAllContainers {
-				found(where.path.Child("restartPolicyRules").Index(i).Child("action"), "")
 			}
 		}
 	}

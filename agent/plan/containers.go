@@ -50,7 +50,7 @@ func (d *decider) inits(sb Sandbox) bool {
 			continue
 		}
 		k, seen := d.newest(c.Name)
-		here := seen && k.SandboxID == sb.ID
+		here := seen && d.here(k, sb)
 		if c.kind == Init {
 			if through || i < behind || here && k.State == Exited && k.ExitCode == 0 {
 				continue
@@ -75,7 +75,7 @@ func (d *decider) behind(sb Sandbox) int {
 		if c.kind != Init && c.kind != Sidecar {
 			continue
 		}
-		if k, seen := d.newest(c.Name); seen && k.SandboxID == sb.ID {
+		if k, seen := d.newest(c.Name); seen && d.here(k, sb) {
 			return i
 		}
 	}
@@ -90,7 +90,7 @@ func (d *decider) initialized(sb Sandbox) bool {
 			continue
 		}
 		for _, k := range d.byName[c.Name] {
-			if k.SandboxID == sb.ID {
+			if d.here(k, sb) {
 				return true
 			}
 		}
@@ -124,7 +124,7 @@ func (d *decider) run(c spec, sb Sandbox) verdictOnRun {
 		d.look(c, k)
 	case c.kind == Init && k.ExitCode == 0: // of an older sandbox: runs again
 		return d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
-	case d.mayRestart(c, k) && lost(k, sb):
+	case d.mayRestart(c, k) && (lost(k, sb) || d.past(k) && k.ID != d.mem.Renewal.By):
 		d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
 	case d.mayRestart(c, k):
 		if until := d.backoff(c, k); d.Now.Before(until) {

@@ -219,7 +219,7 @@ func (d *decider) bringUp() {
 	d.pullAhead()
 	d.collectDead()
 	sb, ok := d.sandbox()
-	if !ok || !ready {
+	if !ok || d.renew() || !ready {
 		return
 	}
 	d.containers(sb)
@@ -430,6 +430,7 @@ func (m Memory) clone() Memory {
 	if m.Hooks == nil {
 		m.Hooks = map[string]Hook{}
 	}
+	m.Renewal = m.Renewal.clone()
 	m.Exits = maps.Clone(m.Exits)
 	if m.Exits == nil {
 		m.Exits = map[string]Container{}

@@ -28,4 +28,6 @@
 //	   well, not before; one whose hook has failed is ended.
 //	I10 A running container that is to end has its preStop hook run first,
 //	   within its grace; once the hook was begun the container ends.
+//	I11 An exit that asks for a new round of all containers gets one, and only
+//	   one: no container of the new round is killed for it.
 package plan

@@ -163,6 +163,7 @@ type Memory struct {
 	Health     map[string]Health     `json:",omitempty"` // by container ID, of live containers
 	Finished   time.Time             `json:",omitzero"`  // when its own work was over: nothing of it will start again
 	Hooks      map[string]Hook       `json:",omitempty"` // by container name: of instances that have hooks to run
+	Renewal    Renewal               `json:",omitzero"`  // of all containers in place
 }
 
 // Restart is the crash back-off of one container name.

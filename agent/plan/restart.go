@@ -26,8 +26,11 @@ func (d *decider) restartable(c spec, k Container) bool {
 	if k.ID != "" && d.mem.Restarts[k.Name].Replaces == k.ID {
 		return true // stopped only to be replaced
 	}
-	if restart, ruled := byRule(c, k.ExitCode); ruled {
-		return restart
+	if d.past(k) {
+		return true // a new round: all containers run again
+	}
+	if action, ruled := byRule(c, k.ExitCode); ruled {
+		return action == corev1.ContainerRestartRuleActionRestart || renews(c, k.ExitCode)
 	}
 	policy := d.Pod.Spec.RestartPolicy
 	if c.RestartPolicy != nil {
@@ -45,17 +48,17 @@ func (d *decider) restartable(c spec, k Container) bool {
 
 // byRule is the answer of the container's own restart rules; the first that
 // matches decides.
-func byRule(c spec, exit int32) (restart, ruled bool) {
+func byRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled bool) {
 	for _, r := range c.RestartPolicyRules {
 		if r.ExitCodes == nil {
 			continue
 		}
 		in := slices.Contains(r.ExitCodes.Values, exit)
 		if in == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
-			return r.Action == corev1.ContainerRestartRuleActionRestart, true
+			return r.Action, true
 		}
 	}
-	return false, false
+	return "", false
 }
 
 // backoff counts one exit once and returns when the next start is allowed. The

@@ -252,7 +252,7 @@ func (d *decider) initDone(c spec) bool {
 	k, seen := d.newest(c.Name)
 	sb, ok := d.current()
 	switch {
-	case !seen || ok && k.SandboxID != sb.ID:
+	case !seen || ok && !d.here(k, sb):
 		return false
 	case c.kind == Init:
 		return k.State == Exited && k.ExitCode == 0
@@ -344,6 +344,9 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 		ready,
 		containers,
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+	}
+	if d.renewable() {
+		all = append(all, d.renewalCondition(st.Phase))
 	}
 	if e := d.mem.End; e != nil && e.disrupts() && d.terminal() {
 		all = append(all, corev1.PodCondition{
