@@ -217,7 +217,10 @@ func TestUnhonoured(t *testing.T) {
 	}{
 		{"a plain pod is honoured", "{}", nil, nil},
 		{"the volumes of this node are honoured", "volumes: [{name: a}, {name: b, hostPath: {path: /}}, {name: c, configMap: {name: c}}, {name: d, secret: {secretName: s}}, {name: e, downwardAPI: {}}, {name: f, projected: {sources: [{configMap: {name: c}}]}}]", nil, nil},
-		{"what a scheduler would only prefer is not named", "{schedulerName: default-scheduler, tolerations: [{operator: Exists}], schedulingGates: [{name: a}], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: a}}]}}}", nil, nil},
+		{"what a server would have done first is named", "{schedulingGates: [{name: a}], evictionResponders: [{name: a.io/b}], automountServiceAccountToken: true}",
+			[]string{"spec.schedulingGates: nobody opens gates", "spec.evictionResponders: nobody asks them", "spec.automountServiceAccountToken: the pod gets no"}, nil},
+		{"no token is not missed", "{automountServiceAccountToken: false}", nil, nil},
+		{"what a scheduler would only prefer is not named", "{schedulerName: default-scheduler, tolerations: [{operator: Exists}], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: a}}]}}}", nil, nil},
 		{"what a scheduler would have to heed is named", "{schedulerName: x, topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}], affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}, podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}}",
 			[]string{"spec.schedulerName: means nothing on a node without a server", "spec.topologySpreadConstraints: means nothing",
 				"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution: means nothing", "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution: means nothing"}, nil},

@@ -48,8 +48,10 @@ const (
 // done.
 var notYet = []unhonoured{
 	// Hooks.
-	{warn, inContainers("lifecycle.postStart.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, true) }), noTCPHook},
-	{warn, inContainers("lifecycle.preStop.tcpSocket", func(c *corev1.Container) bool { return tcpHook(c.Lifecycle, false) }), noTCPHook},
+	{warn, inHooks("tcpSocket", func(h *corev1.LifecycleHandler) bool { return h.TCPSocket != nil }), noTCPHook},
+	{warn, inHooks("httpGet.protocol", func(h *corev1.LifecycleHandler) bool {
+		return h.HTTPGet != nil && h.HTTPGet.Protocol != nil && *h.HTTPGet.Protocol != corev1.HTTPProtocolHTTP1
+	}), "hooks speak HTTP/1.1"},
 
 	// Volumes.
 	{refuse, foreignVolumes, "volumes of type %s are not supported yet"},
@@ -70,10 +72,14 @@ var notYet = []unhonoured{
 	{warn, otherScheduler, alone},
 	{warn, podTerms, alone},
 	{warn, inPod("topologySpreadConstraints", func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 }), alone},
+	{warn, inPod("schedulingGates", func(s *corev1.PodSpec) bool { return len(s.SchedulingGates) > 0 }), "nobody opens gates on a node without a server: the pod runs at once"},
+	{warn, inPod("schedulingGroup", func(s *corev1.PodSpec) bool { return s.SchedulingGroup != nil }), alone},
+	{warn, inPod("evictionResponders", func(s *corev1.PodSpec) bool { return len(s.EvictionResponders) > 0 }), "nobody asks them on a node without a server: evictions do not wait"},
 	{warn, inPod("ephemeralContainers", func(s *corev1.PodSpec) bool { return len(s.EphemeralContainers) > 0 }), "they are started like others, but a server takes none in a new pod"},
 
 	// Identity and platform.
 	{warn, inPod("serviceAccountName", func(s *corev1.PodSpec) bool { return s.ServiceAccountName != "" }), "the pod gets no service account token yet"},
+	{warn, inPod("automountServiceAccountToken", func(s *corev1.PodSpec) bool { return isTrue(s.AutomountServiceAccountToken) }), "the pod gets no service account token yet"},
 	{warn, inPod("securityContext.seLinuxChangePolicy", hasSELinuxChange), "the policy is not applied yet: the runtime relabels volumes"},
 	{refuse, inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }), "Windows pods are not supported"},
 	{refuse, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported"},
@@ -83,19 +89,6 @@ var notYet = []unhonoured{
 const alone = "means nothing on a node without a server: the pod runs here, whatever runs elsewhere"
 
 const noTCPHook = "the API has no such hook any more: it always fails"
-
-// tcpHook reports whether a hook is of the kind that the API keeps for old
-// manifests only.
-func tcpHook(l *corev1.Lifecycle, start bool) bool {
-	if l == nil {
-		return false
-	}
-	h := l.PreStop
-	if start {
-		h = l.PostStart
-	}
-	return h != nil && h.TCPSocket != nil
-}
 
 // ownVolumes are the kinds of volumes that berth makes.
 var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected"}
@@ -135,6 +128,23 @@ func inContainers(name string, used func(*corev1.Container) bool) finder {
 		for c, where := range containersOf(&pod.Spec) {
 			if used(c) {
 				found(where.path.Child(name), "")
+			}
+		}
+	}
+}
+
+// inHooks finds a field of the hooks of containers of every kind.
+func inHooks(name string, used func(*corev1.LifecycleHandler) bool) finder {
+	return func(pod *corev1.Pod, found func(*field.Path, string)) {
+		for c, where := range containersOf(&pod.Spec) {
+			if c.Lifecycle == nil {
+				continue
+			}
+			if h := c.Lifecycle.PostStart; h != nil && used(h) {
+				found(where.path.Child("lifecycle", "postStart", name), "")
+			}
+			if h := c.Lifecycle.PreStop; h != nil && used(h) {
+				found(where.path.Child("lifecycle", "preStop", name), "")
 			}
 		}
 	}

@@ -1,0 +1,211 @@
+package podspec
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// leaf is one field of a PodSpec that holds a value, and how it is set in a pod
+// that is otherwise empty.
+type leaf struct {
+	path  string // containers[].env[].valueFrom.fileKeyRef.key
+	field string // its name in Go: Key
+	set   func(*corev1.PodSpec)
+}
+
+// values are types that are a value to users though Go sees a struct.
+var values = map[reflect.Type]reflect.Value{
+	reflect.TypeFor[resource.Quantity]():  reflect.ValueOf(resource.MustParse("1")),
+	reflect.TypeFor[intstr.IntOrString](): reflect.ValueOf(intstr.FromInt32(1)),
+	reflect.TypeFor[metav1.Time]():        reflect.ValueOf(metav1.Unix(1, 0)),
+}
+
+// leaves lists every field below a type. Set makes the pointers, the slices and
+// the maps on the way.
+func leaves(t *testing.T, typ reflect.Type, path, field string, set func(*corev1.PodSpec, func(reflect.Value))) (out []leaf) {
+	if v, is := values[typ]; is {
+		return []leaf{{path, field, func(s *corev1.PodSpec) { set(s, func(at reflect.Value) { at.Set(v) }) }}}
+	}
+	switch typ.Kind() {
+	case reflect.Pointer:
+		return leaves(t, typ.Elem(), path, field, func(s *corev1.PodSpec, then func(reflect.Value)) {
+			set(s, func(at reflect.Value) {
+				if at.IsNil() {
+					at.Set(reflect.New(typ.Elem()))
+				}
+				then(at.Elem())
+			})
+		})
+	case reflect.Slice:
+		if typ.Elem().Kind() == reflect.Uint8 {
+			break
+		}
+		return leaves(t, typ.Elem(), path+"[]", field, func(s *corev1.PodSpec, then func(reflect.Value)) {
+			set(s, func(at reflect.Value) {
+				at.Set(reflect.MakeSlice(typ, 1, 1))
+				then(at.Index(0))
+			})
+		})
+	case reflect.Map:
+		return []leaf{{path, field, func(s *corev1.PodSpec) {
+			set(s, func(at reflect.Value) {
+				elem := reflect.New(typ.Elem()).Elem()
+				if v, is := values[typ.Elem()]; is {
+					elem.Set(v)
+				}
+				at.Set(reflect.MakeMap(typ))
+				at.SetMapIndex(reflect.ValueOf("x").Convert(typ.Key()), elem)
+			})
+		}}}
+	case reflect.Struct:
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			below := path
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name != "" { // else it is embedded: its fields are ours
+				below = strings.TrimPrefix(path+"."+name, ".")
+			}
+			out = append(out, leaves(t, f.Type, below, f.Name, func(s *corev1.PodSpec, then func(reflect.Value)) {
+				set(s, func(at reflect.Value) { then(at.Field(i)) })
+			})...)
+		}
+		return out
+	}
+	return []leaf{{path, field, func(s *corev1.PodSpec) { set(s, func(at reflect.Value) { setLeaf(t, path, at) }) }}}
+}
+
+func setLeaf(t *testing.T, path string, at reflect.Value) {
+	switch at.Kind() {
+	case reflect.String:
+		at.SetString("x")
+	case reflect.Bool:
+		at.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		at.SetInt(1)
+	case reflect.Slice:
+		at.SetBytes([]byte("x"))
+	default:
+		t.Fatalf("%s: nobody has said how a %s is set", path, at.Type())
+	}
+}
+
+func podLeaves(t *testing.T) []leaf {
+	return leaves(t, reflect.TypeFor[corev1.PodSpec](), "", "", func(s *corev1.PodSpec, then func(reflect.Value)) { then(reflect.ValueOf(s).Elem()) })
+}
+
+// fates reads testdata/fields.txt: what becomes of each field.
+//
+//	honoured  it does what Kubernetes documents
+//	inert     it means nothing to a node, here as in Kubernetes; why follows after #
+//	warned    its author is told that it does nothing yet
+//	refused   the pod is not taken
+//
+// A path that ends in .* stands for all that is below it.
+func fates(t *testing.T) map[string]string {
+	raw, err := os.ReadFile("testdata/fields.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for line := range strings.Lines(string(raw)) {
+		line, why, _ := strings.Cut(line, "#")
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0:
+			continue
+		case len(words) != 2 || out[words[1]] != "" || words[0] == "inert" && strings.TrimSpace(why) == "":
+			t.Fatalf("testdata/fields.txt: %q", line)
+		}
+		out[words[1]] = words[0]
+	}
+	return out
+}
+
+// TestEveryFieldIsHonouredWarnedOfOrRefused fails when k8s.io/api gets a field
+// that nobody has thought about, and when the table says otherwise than
+// Unhonoured does.
+func TestEveryFieldIsHonouredWarnedOfOrRefused(t *testing.T) {
+	t.Parallel()
+	table, used, read := fates(t), map[string]bool{}, selectors(t)
+	for _, l := range podLeaves(t) {
+		pod := &corev1.Pod{}
+		l.set(&pod.Spec)
+		warnings, refused := Unhonoured(pod)
+		key := row(table, l.path)
+		if key == "" { // containers of all kinds are alike
+			key = row(table, strings.Replace(l.path, "initContainers[]", "containers[]", 1))
+		}
+		used[key] = true
+		switch said := table[key]; {
+		case said == "":
+			t.Errorf("%s: testdata/fields.txt does not say what becomes of it", l.path)
+		case (said == "refused") != (len(refused) > 0), (said == "warned") != (len(warnings) > 0 && len(refused) == 0):
+			t.Errorf("%s: testdata/fields.txt says %s, but %q are told and %q are refused", l.path, said, warnings, refused)
+		case said == "honoured" && !read[l.field]:
+			t.Errorf("%s: testdata/fields.txt says honoured, but nothing reads a field %s", l.path, l.field)
+		}
+	}
+	for key := range table {
+		if !used[key] {
+			t.Errorf("testdata/fields.txt: there is no field %s", key)
+		}
+	}
+}
+
+// row is the line of the table that speaks of a field; empty: there is none.
+func row(table map[string]string, path string) string {
+	if table[path] != "" {
+		return path
+	}
+	for at := strings.LastIndexByte(path, '.'); at >= 0; at = strings.LastIndexByte(path[:at], '.') {
+		if key := path[:at] + ".*"; table[key] != "" {
+			return key
+		}
+	}
+	return ""
+}
+
+// selectors are the names of all fields that the program reads, but for where
+// they are judged, named or shown.
+func selectors(t *testing.T) map[string]bool {
+	read := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{"test", "testdata", "console", "docs", ".git"}, d.Name()):
+			return filepath.SkipDir
+		case !strings.HasSuffix(path, ".go"), strings.HasSuffix(path, "_test.go"),
+			strings.HasPrefix(path, "../podspec/validate"), strings.HasPrefix(path, "../podspec/defaults"), path == "../podspec/unhonoured.go":
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, is := n.(*ast.SelectorExpr); is {
+				read[s.Sel.Name] = true
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
