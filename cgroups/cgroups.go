@@ -35,6 +35,9 @@ type Options struct {
 	PodPidsLimit int64         // most processes of one pod; 0 or less: no limit
 	CPUQuota     bool          // whether CPU limits become CFS quotas
 	CPUPeriod    time.Duration // of CFS quotas; 0: 100 ms
+	// Pods is what all pods together may use: cpu gives the weight of their
+	// cgroup, memory and huge pages its limits. Nil: it is left as it is.
+	Pods corev1.ResourceList
 }
 
 // machine is what New must know of the host.
@@ -52,8 +55,10 @@ type Cgroups struct {
 	machine
 	layout layout
 	rules  rules
+	pods   *specs.LinuxResources // limits of all pods together; nil: none
 
 	mu        sync.Mutex
+	bounded   bool // this process has set the limits of all pods together
 	requested requested
 	limited   map[types.UID]bool // pods whose limits this process has set
 	written   uint64             // the Burstable tier's shares; 0: not by this process
@@ -92,6 +97,9 @@ func newOn(m machine, o Options) (*Cgroups, error) {
 	c.rules = rules{pids: o.PodPidsLimit, quota: o.CPUQuota, period: o.CPUPeriod}
 	if slices.ContainsFunc(m.hierarchies, func(h hierarchy) bool { return h.has("hugetlb") }) {
 		c.rules.hugePages = m.hugePages
+	}
+	if o.Pods != nil {
+		c.pods = limitsOfAll(o.Pods, c.rules)
 	}
 	return c, nil
 }
@@ -188,7 +196,7 @@ func (c *Cgroups) Exists(ctx context.Context, pod *corev1.Pod) (bool, error) {
 		return false, nil
 	}
 	if !whole || !c.isLimited(pod.UID) {
-		if err := c.set(ctx, c.names(pod), limitsOf(pod, c.rules)); err != nil {
+		if err := errors.Join(c.bound(ctx), c.set(ctx, c.names(pod), limitsOf(pod, c.rules))); err != nil {
 			return false, failed(reasonMake, ctx.Err())
 		}
 	}
@@ -222,8 +230,10 @@ func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	if err := check(ctx, pod); err != nil {
 		return failed(reasonMake, err)
 	}
-	limits := limitsOf(pod, c.rules)
-	err := c.set(ctx, c.names(pod), limits)
+	err := c.bound(ctx)
+	if err == nil {
+		err = c.set(ctx, c.names(pod), limitsOf(pod, c.rules))
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -238,6 +248,20 @@ func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 		err = c.tune(ctx, c.layout.tier(besteffort), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
 	}
 	return failed(reasonMake, err)
+}
+
+// bound sets the limits of all pods together, once in the life of this process.
+func (c *Cgroups) bound(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pods == nil || c.bounded {
+		return nil
+	}
+	if err := c.set(ctx, c.layout.tier(""), c.pods); err != nil {
+		return fmt.Errorf("limit all pods to what is allocatable: %w", err)
+	}
+	c.bounded = true
+	return nil
 }
 
 // share writes the Burstable tier's share if it has changed. c.mu is held.

@@ -23,7 +23,12 @@
 // line for containers within a pod, where only its own values are compared.
 //
 // Memory, pids and huge pages are limited for the pod as a whole too; CPU and
-// memory only where every container is limited.
+// memory only where every container is limited. All pods together are limited to
+// what the node can give them (kubepods), where it was said what that is.
+//
+// systemd keeps a quota in whole hundredths of a CPU, rounded up. A pod's slice
+// has the exact one until systemd next applies its own, on a daemon-reload at
+// the latest; containers' own limits are the runtime's.
 //
 // A controller that the host lacks limits nothing and is no error. One that
 // the host has and that cannot be used for a limit which the pod asks for is.

@@ -97,6 +97,49 @@ func TestV2Files(t *testing.T) {
 	}
 }
 
+func TestAllPodsTogetherAreLimited(t *testing.T) {
+	t.Parallel()
+	pod := podOf("u", list("cpu", "1"), nil)
+	for _, row := range []struct {
+		what                  string
+		pods                  corev1.ResourceList
+		weight, memory, pages string
+	}{
+		{"to what the node can give", list("cpu", "4", "memory", "8Mi", "hugepages-2Mi", "4Mi"), "303", "8388608", "4194304"},
+		{"not at all when nothing is said", nil, "100", "max", "max"},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			t.Parallel()
+			m := imitation(t, "cpu memory pids hugetlb")
+			for life := range 2 { // the second finds the pod, and limits that somebody took away
+				if life == 1 {
+					for file, text := range map[string]string{"cpu.weight": "100", "memory.max": "max", "hugetlb.2MB.max": "max"} {
+						if err := os.WriteFile(filepath.Join(m.hierarchies[0].mount, "kubepods", file), []byte(text), 0o644); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				c, err := newOn(m, Options{Pods: row.pods})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ok, err := c.Exists(t.Context(), pod)
+				if !ok && err == nil {
+					err = c.Ensure(t.Context(), pod)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				for file, want := range map[string]string{"cpu.weight": row.weight, "memory.max": row.memory, "hugetlb.2MB.max": row.pages, "cpu.max": "max"} {
+					if got := strings.TrimSuffix(read(t, m, "kubepods/"+file), " 100000"); got != want {
+						t.Errorf("%s is %q, want %q", file, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestMissingControllers(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

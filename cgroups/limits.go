@@ -50,6 +50,17 @@ func limitsOf(pod *corev1.Pod, r rules) *specs.LinuxResources {
 	return out
 }
 
+// limitsOfAll gives the limits of all pods together. CPU that nobody else wants
+// is theirs, so that they have a share of it and no quota.
+func limitsOfAll(list corev1.ResourceList, r rules) *specs.LinuxResources {
+	shares := sharesOf(list.Cpu().MilliValue())
+	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, HugepageLimits: hugePages(list, r.hugePages)}
+	if memory := list.Memory().Value(); memory > 0 {
+		out.Memory = &specs.LinuxMemory{Limit: &memory}
+	}
+	return out
+}
+
 // hugePages limits every size that can be: a pod may use none that it has not
 // asked for.
 func hugePages(limits corev1.ResourceList, sizes []string) []specs.LinuxHugepageLimit {

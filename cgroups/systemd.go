@@ -21,8 +21,8 @@ type units interface {
 }
 
 // properties are limits as those of a slice. The kernel's files are written
-// too, with what systemd has no property for and without its rounding; the
-// properties keep systemd from undoing that.
+// too, with what systemd has no property for; the properties keep systemd from
+// undoing that, but for the rounding of a quota.
 func properties(v2 bool, r *specs.LinuxResources) []systemd.Property {
 	const infinity = uint64(math.MaxUint64)
 	out := []systemd.Property{

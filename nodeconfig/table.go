@@ -96,7 +96,7 @@ var table = []Field{
 	{Path: "systemCgroups", Class: Refused, Note: "berth moves no process that it did not start; use systemd slices"},
 	{Path: "cgroupRoot", Class: Honoured},
 	{Path: "cgroupsPerQOS", Class: Refused, Note: "pods always live in cgroups by QoS class", Neutral: []string{"true"}},
-	{Path: "cgroupDriver", Class: Honoured, Note: "default: what the runtime says; cgroupfs where it cannot tell"},
+	{Path: "cgroupDriver", Class: Honoured, Note: "default: what the runtime says, or its configuration; cgroupfs where neither tells"},
 	{Path: "cpuManagerPolicy", Class: Refused, Note: noStatics, Neutral: []string{`"none"`, `"None"`}},
 	{Path: "singleProcessOOMKill", Class: Honoured},
 	{Path: "cpuManagerPolicyOptions", Class: Refused, Note: noStatics},

@@ -172,7 +172,7 @@ func (b *berth) serve(ctx context.Context) error {
 	if health != nil {
 		parts.run("health port", func() error { return nodeapi.ServeHealth(ctx, health, b.health()) })
 	}
-	parts.run("runtime watch", func() error { b.runtime.watch(ctx); return nil })
+	parts.run("runtime watch", func() error { return b.runtime.watch(ctx) })
 	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
 	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
 	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })

@@ -78,8 +78,8 @@ func (c checks) checkRuntime(ctx context.Context, add addItem) {
 	}
 	add("runtime status", true, err, "ready", remedy)
 	driver := c.cgroups.Driver()
-	if err == nil && st.CgroupDriver != "" && st.CgroupDriver != driver {
-		add("cgroup driver", true, fmt.Errorf("the runtime uses %s, berth uses %s", st.CgroupDriver, driver), "", "set cgroupDriver: "+st.CgroupDriver)
+	if theirs, err := toldDriver(ctx, c.client); err == nil && theirs != "" && theirs != driver {
+		add("cgroup driver", true, fmt.Errorf("the runtime uses %s, berth uses %s", theirs, driver), "", "set cgroupDriver: "+theirs)
 	} else {
 		add("cgroup driver", true, nil, driver, "")
 	}

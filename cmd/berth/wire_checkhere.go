@@ -36,8 +36,8 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 		return r, err
 	}
 	driver := config.Cgroups.Driver
-	if st, err := client.Status(ctx); driver == "" && err == nil {
-		driver = st.CgroupDriver
+	if driver == "" {
+		driver, _ = cgroupDriver(ctx, client) // the report says that it does not answer
 	}
 	if c.cgroups, err = cgroups.New(cgroups.Options{Root: config.Cgroups.Root, Driver: driver, CPUPeriod: config.Cgroups.CPUCFSPeriod}); err != nil {
 		return r, fmt.Errorf("cgroups: %w", err)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strconv"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -34,6 +35,7 @@ type host struct {
 	cgroups     *cgroups.Cgroups
 	network     *cni.Network
 	resolv      criconfig.Resolv
+	guessed     atomic.Bool // the cgroup driver: the runtime has not been asked yet
 }
 
 func newHost(ctx context.Context, b *berth) (*host, error) {
@@ -78,18 +80,18 @@ func (h *host) addresses() error {
 	return err
 }
 
-// makeCgroups chooses the driver: the configured one, or what the runtime says.
+// makeCgroups chooses the driver: the configured one, or what the runtime says,
+// or what fits the host until the runtime says something.
 func (h *host) makeCgroups(ctx context.Context) (err error) {
 	c := h.b.config.Cgroups
 	driver := c.Driver
 	if driver == "" {
-		if st, err := h.b.runtime.client.Status(ctx); err == nil {
-			driver = st.CgroupDriver
-		}
+		driver, err = cgroupDriver(ctx, h.b.runtime.client)
+		h.guessed.Store(err != nil)
 	}
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
-		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod,
+		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, Pods: h.forAllPods(),
 	})
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
@@ -101,6 +103,16 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 		return errors.New("failSwapOn: this host has swap; swapoff -a, or set failSwapOn: false")
 	}
 	return nil
+}
+
+// forAllPods is what all pods together may use: the node's capacity, less what
+// is reserved where that is enforced. What must stay free of memory is theirs
+// until eviction takes it.
+func (h *host) forAllPods() corev1.ResourceList {
+	if !h.b.config.Cgroups.EnforcePods {
+		return h.capacity
+	}
+	return node.Allocatable(h.capacity, h.b.config.Reserved.System, h.b.config.Reserved.Kube)
 }
 
 func (h *host) makeNetwork() (err error) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -64,7 +65,8 @@ const (
 )
 
 // watch keeps the runtime's own status, asked more often while it is not well.
-func (r *runtime) watch(ctx context.Context) {
+// It ends before ctx only when the agent has to begin anew: see sameDriver.
+func (r *runtime) watch(ctx context.Context) error {
 	loop := r.b.loops.Watch("runtime status", time.Minute)
 	var changed time.Time // of the network's configuration
 	for ctx.Err() == nil {
@@ -77,6 +79,9 @@ func (r *runtime) watch(ctx context.Context) {
 			r.down.Store(&text)
 			wait = statusSoon
 		} else {
+			if err := r.sameDriver(ctx); errors.Is(err, errOtherDriver) {
+				return err
+			}
 			r.down.Store(nil)
 			r.status.Store(&st)
 			if !st.Ready || !st.NetworkReady || time.Since(changed) < reloadBound {
@@ -94,6 +99,7 @@ func (r *runtime) watch(ctx context.Context) {
 		case <-time.After(wait):
 		}
 	}
+	return nil
 }
 
 // networkChanged has the runtime asked again, rather than in a few seconds: a
@@ -149,8 +155,11 @@ func (r *runtime) Container(ctx context.Context, id string) (plan.Container, err
 	return r.client.Container(ctx, id)
 }
 
-// Pods reads every pod of ours in full.
+// Pods reads every pod of ours in full. It is what the agent begins with.
 func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.Adopted, error) {
+	if err := r.sameDriver(ctx); err != nil {
+		return nil, err
+	}
 	listed, err := r.client.Pods(ctx)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -103,6 +104,25 @@ func sliceLimits(t *testing.T) {
 		"cpu.weight": "1", "cpu.max": "max 100000", "memory.max": "max", "pids.max": "64", "hugetlb.2MB.max": "0",
 	})
 	files(t, least, map[string]string{"cpu.weight": "1", "memory.max": "max"})
+	allPods(t, "kubepods.slice")
+	has(t, "kubepods.slice", map[string]string{"CPUWeight": "138", "MemoryMax": file("kubepods.slice", "memory.max")})
+}
+
+// allPods is the cgroup of all pods: two CPUs less the half that is reserved,
+// all memory less the 128 MiB that are.
+func allPods(t *testing.T, dir string) {
+	t.Helper()
+	var kib int
+	for line := range strings.Lines(readFile(t, "/proc/meminfo")) {
+		if text, ok := strings.CutPrefix(line, "MemTotal:"); ok {
+			if _, err := fmt.Sscan(text, &kib); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	files(t, dir, map[string]string{
+		"cpu.weight": "138", "cpu.max": "max 100000", "memory.max": fmt.Sprint(kib<<10 - 128<<20), "pids.max": "max", "hugetlb.2MB.max": "33554432",
+	})
 }
 
 // reload has systemd read its units again, which writes the limits that it

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,16 +29,25 @@ var second = map[string]string{
 	"greedy2": "  hostNetwork: true\n  containers:\n  - name: family\n    image: busybox:1.36\n" + family,
 }
 
-// changeDriver ends all pods, then has runtime and agent use cgroupfs; the
-// agent again by asking.
+// changeDriver ends all pods, then has the runtime use cgroupfs. The agent comes
+// up before the runtime answers, takes systemd for granted, hears otherwise, and
+// begins anew before it touches a pod.
 func changeDriver(t *testing.T) {
 	drop(t, "steady", "exact")
 	edit(t, "/etc/containerd/config.toml", "SystemdCgroup = true", "SystemdCgroup = false")
 	edit(t, "/etc/berth/config.yaml", "singleProcessOOMKill: false", "singleProcessOOMKill: true")
-	output(t, "systemctl", "stop", "berth")
-	output(t, "systemctl", "restart", "containerd")
+	output(t, "systemctl", "stop", "berth", "containerd")
+	output(t, "systemctl", "start", "--no-block", "--job-mode=ignore-dependencies", "berth")
+	wait(t, "berth to say that the runtime does not answer", func() (bool, string) {
+		out, err := exec.CommandContext(t.Context(), "berth", "ps").CombinedOutput()
+		return err == nil && strings.Contains(string(out), "container runtime"), string(out)
+	})
 	put(t, second)
-	output(t, "systemctl", "start", "berth")
+	output(t, "systemctl", "start", "containerd")
+	wait(t, "berth to begin anew", func() (bool, string) {
+		n := properties(t, "berth.service", "NRestarts")["NRestarts"]
+		return n == "1", n
+	})
 	active(t)
 	contains(t, "berth check", output(t, "berth", "check"), "cgroup driver               cgroupfs")
 }
@@ -70,6 +80,7 @@ func cgroupfs(t *testing.T) {
 	files(t, "kubepods/pod"+string(exact.UID), map[string]string{
 		"cpu.weight": "18", "cpu.max": "10500 100000", "memory.max": "50331648", "hugetlb.2MB.max": "4194304",
 	})
+	allPods(t, "kubepods")
 	files(t, "kubepods/pod"+string(exact.UID)+"/"+id(exact, "c"), map[string]string{"hugetlb.2MB.max": "4194304"})
 }
 
