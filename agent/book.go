@@ -36,6 +36,7 @@ type book struct {
 	forgetting  time.Time                // when that is forgotten
 	since       map[plan.OpKey]time.Time // when what is busy began
 	passes      int64
+	sought      time.Time // when the node was last asked for images that it did not have
 }
 
 func newBook() *book {
@@ -65,7 +66,7 @@ func (b *book) over() bool {
 func (b *book) input(now time.Time, limits plan.Limits) plan.Input {
 	return plan.Input{
 		Now: now, Pod: b.wish.Pod, Verdict: b.verdict, End: b.wish.End, Seen: b.seen,
-		Refs: b.refs, Health: b.health, Busy: b.busy, Failed: b.failed, Memory: b.memory, Limits: limits,
+		Refs: b.refs, Health: b.health, Busy: b.busy, Failed: b.failed, Memory: b.memory, Sought: b.sought, Limits: limits,
 	}
 }
 
@@ -160,7 +161,7 @@ func (b *book) hasSandbox(id string) bool {
 type sight struct {
 	at         uint64    // book.settle when the look began
 	heard      uint64    // book.heard when the look began
-	began      time.Time // of an audit's listing
+	began      time.Time // of a look, or of an audit's listing
 	sandboxes  []plan.Sandbox
 	containers []plan.Container
 	volumes    map[string]plan.VolumeSeen
@@ -190,15 +191,19 @@ func (b *book) saw(s sight) {
 	}
 	if s.host {
 		b.seen.Volumes, b.seen.Dirs, b.seen.Cgroup = s.volumes, s.dirs, s.cgroup
-		if b.seen.Images == nil {
-			b.seen.Images = map[string]plan.Image{}
-		}
-		b.seen.Images = maps.Clone(b.seen.Images)
-		maps.Copy(b.seen.Images, s.images)
+		b.found(s.images, s.began)
 	}
 	b.looked = true
 	b.doubt, b.doubtOfHost = b.doubt && !s.runtime, b.doubtOfHost && !s.host
 	b.forgetOldFailures()
+}
+
+// found takes in which images the node was seen to have at that time.
+func (b *book) found(images map[string]plan.Image, at time.Time) {
+	all := make(map[string]plan.Image, len(b.seen.Images)+len(images))
+	maps.Copy(all, b.seen.Images)
+	maps.Copy(all, images)
+	b.seen.Images, b.sought = all, at
 }
 
 // noted takes in what the runtime told without being asked.

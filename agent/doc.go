@@ -32,6 +32,8 @@
 //	a look         one at a time per worker; likewise
 //	a look once    at one container, a moment after its start, where the runtime
 //	               is polled; likewise
+//	a seeking      one at a time per worker; asks the node for images that are
+//	               never pulled; likewise
 //	Runtime.Watch  one; tells hints; ends with ctx
 //	Source.Run     one per source, from the start; tells snapshots; ends with ctx
 //	an audit       one at a time; lists the runtime and tells every worker

@@ -31,6 +31,7 @@ type fakeHost struct {
 	mu      sync.Mutex
 	pods    map[types.UID]*fakePod
 	images  map[string]bool
+	asked   map[string]int // for images
 	calls   []fakeCall
 	count   map[string]int
 	now     map[string]int // calls under way, by verb
@@ -58,7 +59,7 @@ type fakeCall struct {
 func newFakeHost() *fakeHost {
 	return &fakeHost{
 		takes: func(string, int) time.Duration { return time.Millisecond },
-		pods:  map[types.UID]*fakePod{}, images: map[string]bool{}, count: map[string]int{},
+		pods:  map[types.UID]*fakePod{}, images: map[string]bool{}, asked: map[string]int{}, count: map[string]int{},
 		now: map[string]int{}, most: map[string]int{}, network: plan.NetworkSeen{Ready: true},
 	}
 }
@@ -253,6 +254,7 @@ func (h *fakeHost) Look(ctx context.Context, pod *corev1.Pod) (dirs bool, vols m
 func (h *fakeHost) Present(_ context.Context, _ *corev1.Pod, image string, _ plan.Objects) (plan.Image, bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.asked[image]++
 	return plan.Image{ID: "sha:" + image}, h.images[image], nil
 }
 

@@ -58,6 +58,7 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 			cancel()
 		}
 	}
+	w.seek(ctx, p.Seek)
 	on := ground{pod: b.wish.Pod, seen: b.seen, objects: objs}
 	for _, a := range p.Configure { // 3 configure
 		w.begin(ctx, "configure", a, func(ctx context.Context, _ *plan.Outcome) error {

@@ -49,7 +49,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, 
 	}
 	if host {
 		wg.Go(func() { errs[1] = p.lookAtHost(ctx, pod, &s) })
-		wg.Go(func() { s.images = p.lookAtImages(ctx, pod, objs) })
+		wg.Go(func() { s.images = p.lookAtImages(ctx, pod, objs, imagesOf(pod)) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -69,11 +69,11 @@ func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *sight) (er
 	return err
 }
 
-// lookAtImages tells which of the pod's images are here for it to use. One that
+// lookAtImages tells which of the images are here for the pod to use. One that
 // cannot be asked for counts as absent: pulling it will say why.
-func (p *Prepare) lookAtImages(ctx context.Context, pod *corev1.Pod, objs plan.Objects) map[string]plan.Image {
+func (p *Prepare) lookAtImages(ctx context.Context, pod *corev1.Pod, objs plan.Objects, images []string) map[string]plan.Image {
 	found := map[string]plan.Image{}
-	for _, name := range imagesOf(pod) {
+	for _, name := range images {
 		if img, here, err := p.Images.Present(ctx, pod, name, objs); err == nil && here {
 			found[name] = img
 		}

@@ -52,6 +52,7 @@ type worker struct {
 	// Below: the worker's goroutine only.
 	book    *book
 	looking bool
+	seeking bool
 	cancels map[plan.OpKey]context.CancelFunc
 	ops     sync.WaitGroup
 	asked   bool                   // the room was asked
@@ -80,9 +81,16 @@ type post struct {
 	verdict  *plan.Verdict
 	outcomes []plan.Outcome
 	sights   []sight
+	found    *found
 	health   map[string]plan.Health
 	recheck  bool // the runtime came back: try again what failed for want of it
 	audit    *sight
+}
+
+// found is what an asking for images has found.
+type found struct {
+	at     time.Time
+	images map[string]plan.Image
 }
 
 func (m *mailbox) put(f func(*post)) {
@@ -174,6 +182,10 @@ func (w *worker) read(ctx context.Context, p post) {
 		w.looking = false
 		w.saw(s)
 	}
+	if p.found != nil {
+		w.seeking = false
+		b.found(p.found.images, p.found.at)
+	}
 	if p.health != nil {
 		w.feels(p.health)
 	}
@@ -228,8 +240,23 @@ func (w *worker) look(ctx context.Context, runtime bool) {
 		if s.err != nil {
 			pause(ctx, lookAgain)
 		}
-		s.at, s.heard = at, heard
+		s.at, s.heard, s.began = at, heard, began
 		w.mail.put(func(p *post) { p.sights = append(p.sights, s) })
+	})
+}
+
+// seek asks the node for images that only a hand can bring. It leaves no trace on
+// the timeline: that would soon tell of nothing else.
+func (w *worker) seek(ctx context.Context, images []string) {
+	if w.seeking || len(images) == 0 {
+		return
+	}
+	w.seeking = true
+	pod := w.book.wish.Pod
+	objs := w.objects.Of(pod)
+	w.ops.Go(func() {
+		f := &found{at: w.now(), images: w.stages.Prepare.lookAtImages(ctx, pod, objs, images)}
+		w.mail.put(func(p *post) { p.found = f })
 	})
 }
 
@@ -261,9 +288,6 @@ func (w *worker) saw(s sight) {
 // looked into, and counted if the look confirms it; there should be none.
 func (w *worker) audit(s sight) {
 	b := w.book
-	if b.wantsPresentImage() {
-		b.doubtOfHost = true // nobody tells when an image is brought
-	}
 	if !b.looked || b.doubt || differences(b.seen, s) == "" {
 		return
 	}

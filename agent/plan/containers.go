@@ -280,6 +280,7 @@ func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
 		}
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
 		d.why(warning("ErrImageNeverPull", c.Name, msg))
+		d.seek(c.Image)
 		return d.noImage(c, "ErrImageNeverPull", msg)
 	case corev1.PullAlways:
 		if pulled.ID != "" && pulled.Image == c.Image && pulled.Attempt == attempt {
@@ -291,6 +292,21 @@ func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
 		}
 	}
 	return d.pull(c, attempt)
+}
+
+// seekEvery is how long an image that is never pulled may be there unnoticed:
+// nobody tells when it is brought by hand.
+const seekEvery = 5 * time.Second
+
+// seek has the node asked for an image again after a while.
+func (d *decider) seek(image string) {
+	if due := d.Sought.Add(seekEvery); d.Now.Before(due) {
+		d.wakeAt(due)
+		return
+	}
+	if !slices.Contains(d.out.Seek, image) {
+		d.out.Seek = append(d.out.Seek, image)
+	}
 }
 
 // noImage is the answer where trying again would not help.

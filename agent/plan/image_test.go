@@ -29,6 +29,13 @@ func TestImages(t *testing.T) {
 		}
 		return w
 	}
+	sought := func(ago time.Duration) *walk {
+		w := fresh(far(corev1.PullNever)).with(func(in *Input) { in.Sought = t0 }).after(ago)
+		if ago == 0 {
+			w.in.Sought = time.Time{}
+		}
+		return w
+	}
 	check(t, []row{
 		{"IfNotPresent uses what is there", fresh(), "make dirs, make cgroup", nil},
 		{"IfNotPresent pulls what is not", fresh(far(corev1.PullIfNotPresent)), "make dirs, make cgroup, pull app far", nil},
@@ -39,6 +46,11 @@ func TestImages(t *testing.T) {
 		{"Never uses what is there", fresh(mains(con("app", pulls(corev1.PullNever)))).begin().obey().begin().obey(), "start app#0", []string{`why    Pulled app "Container image \"img\" already present on machine and can be accessed by the pod" (Normal)`}},
 		{"Never says that it is not there", fresh(far(corev1.PullNever)), "make dirs, make cgroup",
 			[]string{`app    waiting ErrImageNeverPull "Container image \"far\" is not present with pull policy of Never"`, "why    ErrImageNeverPull app", `why    Failed app "Error: ErrImageNeverPull" (Warning)`}},
+		{"and has it looked for again, as nobody tells when it is brought", sought(0), "", []string{"seek   far"}},
+		{"after a few seconds, not at once", sought(4 * time.Second), "", []string{"!seek", "wake   at+5s"}},
+		{"again and again", sought(5 * time.Second), "", []string{"seek   far"}},
+		{"an image that two containers name is looked for once", fresh(mains(con("app", image("far"), pulls(corev1.PullNever)), con("b", image("far"), pulls(corev1.PullNever)))), "", []string{"seek   far\n"}},
+		{"not once the pod is over", sought(time.Hour).deleted(0), "", []string{"!seek"}},
 		{"a pull that failed shows its error first", failing(1), "-", []string{`app    waiting ErrImagePull "no such image"`, "wake   at+2s"}},
 		{"then that it is held back, with the error", failing(1).after(2 * time.Second), "-",
 			[]string{`app    waiting ImagePullBackOff "Back-off pulling image \"far\": ErrImagePull: no such image"`, `why    BackOff app "Back-off pulling image \"far\"" until+10s (Normal)`, `why    Failed app "Error: ImagePullBackOff" (Warning)`, "wake   at+10s", "pod    Pending"}},

@@ -18,6 +18,7 @@ type Input struct {
 	Busy    map[OpKey]Action  // actions begun by earlier passes and not yet finished
 	Failed  map[OpKey]Failure // last failure of an action, until it succeeds
 	Memory  Memory            // Plan.Memory of the previous pass
+	Sought  time.Time         // when the node was last asked for images that it did not have; zero: never
 	Limits  Limits            // constants of this node
 }
 

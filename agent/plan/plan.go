@@ -12,6 +12,7 @@ type Plan struct {
 	Cleanup   []CleanupAction   // stage 4: take away what must not be there
 	BuildRun  []BuildRunAction  // stage 5: make what is missing
 	Cancel    []OpKey           // busy actions no longer wanted
+	Seek      []string          // images that only a hand can bring: ask the node for them again
 	Probes    map[string]Probes // which probes should run, by container ID
 	Status    corev1.PodStatus
 	Memory    Memory

@@ -72,13 +72,17 @@ func TestTransitionTimesOutliveTheMemory(t *testing.T) {
 
 func TestTransitionTimes(t *testing.T) {
 	t.Parallel()
-	hook := func(p *corev1.Pod) { p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}} }
+	hook := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}}
+	}
 	probed := func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{} }
 	with := func(w *walk, h Health) *walk {
 		return w.with(func(in *Input) { in.Limits.Probing = true; in.Health = map[string]Health{"app-0": h} })
 	}
 	gate := func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "open"}} }
-	opened := func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{{Type: "open", Status: corev1.ConditionTrue}} }
+	opened := func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: "open", Status: corev1.ConditionTrue}}
+	}
 	later := time.Hour
 	unknown := slowly().change("app", func(k *Container) { k.StartedAt = time.Time{} })
 	ahead := slowly().change("app", func(k *Container) { k.StartedAt = t0.Add(24 * time.Hour) })

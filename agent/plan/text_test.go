@@ -64,6 +64,9 @@ func (w *walk) text() string {
 	for _, id := range sorted(p.Probes) {
 		fmt.Fprintf(&b, "  probe  %s %+v\n", id, p.Probes[id])
 	}
+	if len(p.Seek) > 0 {
+		fmt.Fprintf(&b, "  seek   %s\n", strings.Join(p.Seek, " "))
+	}
 	if !p.Wake.IsZero() {
 		fmt.Fprintf(&b, "  wake   %s\n", since("at", p.Wake))
 	}

@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAnImageBroughtByHandIsNoticed within seconds, by the pod that waits for it,
+// which asks for nothing else meanwhile and does not tell watchers each time.
+func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		l := live(t, h, roomyNode(), nil, "file")
+		pod, idle := podOf("p", "a", "b"), podOf("idle", "a")
+		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+		l.want("file", pod, idle)
+		l.until(time.Second, "the other runs", l.runs(idle))
+		time.Sleep(time.Minute)
+		changed, stop := l.a.Board.Changes()
+		defer stop()
+		h.mu.Lock()
+		asked, looks := h.asked["p-a"], h.count["lookAtHost uid-p"]
+		others := h.asked["idle-a"]
+		h.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		select {
+		case <-changed:
+			t.Error("watchers were told of an image that is still not there")
+		default:
+		}
+		h.mu.Lock()
+		if n := h.asked["p-a"] - asked; n < 115 || n > 121 {
+			t.Errorf("the node was asked %d times in ten minutes, want once in 5 s", n)
+		}
+		if n := h.count["lookAtHost uid-p"] - looks; n != 0 {
+			t.Errorf("the host was looked at %d times", n)
+		}
+		if n := h.asked["idle-a"] - others; n != 0 {
+			t.Errorf("the node was asked %d times for what is running", n)
+		}
+		h.images["p-a"] = true
+		h.mu.Unlock()
+		l.until(5100*time.Millisecond, "it runs", l.runs(pod))
+		if spans := l.spans(pod.UID); len(spans) > 10 {
+			t.Errorf("the asking is on the timeline: %q", spans)
+		}
+	})
+}
