@@ -245,40 +245,15 @@ func (a *Agent) wanted(pod *corev1.Pod) {
 		return
 	}
 	if holder := a.holder(pod); holder != nil {
-		a.store.queued[nameOf(pod)] = pod
-		a.Log.Info("waits for the end of the pod that has its name", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "holder", string(holder.UID))
+		a.queue(pod, holder)
 		return
 	}
 	a.start(Wish{Pod: pod})
 }
 
-// holder returns the pod that has the name of the given one and is still here:
-// in a worker's hands, or left by an earlier life and not yet ended. nil: none.
-func (a *Agent) holder(pod *corev1.Pod) *corev1.Pod {
-	for _, e := range a.workers {
-		if nameOf(e.pod) == nameOf(pod) {
-			return e.pod
-		}
-	}
-	if _, recorded := a.Records[pod.UID]; recorded || a.adopted.has(pod.UID) {
-		return nil // the pod itself was here already
-	}
-	for uid, seen := range a.adopted.pods {
-		if uid != pod.UID && seen.Pod != nil && nameOf(seen.Pod) == nameOf(pod) {
-			return seen.Pod
-		}
-	}
-	for uid, rec := range a.Records {
-		if uid != pod.UID && rec.Pod != nil && nameOf(rec.Pod) == nameOf(pod) {
-			return rec.Pod
-		}
-	}
-	return nil
-}
-
 // gone ends a pod that its source no longer wants.
 func (a *Agent) gone(uid types.UID) {
-	a.store.dequeue(uid)
+	a.dequeue(uid)
 	if e, known := a.workers[uid]; known {
 		a.end(e, plan.End{Reason: "Deleted", Grace: graceOf(e.pod), Forget: true})
 	}

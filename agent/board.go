@@ -127,16 +127,27 @@ func (b *Board) All() []*Snapshot {
 	})
 }
 
-// Find returns the pod of that name. Of two incarnations it is the one that is
-// wished, not the one that ends.
+// Find returns the pod of that name: of two the one that has it, not one that
+// waits for it; then the one that is wished, not one that ends.
 func (b *Board) Find(namespace, name string) (*Snapshot, bool) {
 	var found *Snapshot
-	for _, s := range b.All() {
-		if s.Pod.Namespace == namespace && s.Pod.Name == name && (found == nil || s.End == nil) {
+	for _, s := range b.Named(namespace, name) {
+		has, had := s.Passes > 0, found != nil && found.Passes > 0
+		if found == nil || has && !had || has == had && s.End == nil {
 			found = s
 		}
 	}
 	return found, found != nil
+}
+
+// Named returns all pods of that name: one that ends or has it, one that waits.
+func (b *Board) Named(namespace, name string) (all []*Snapshot) {
+	for _, s := range b.All() {
+		if s.Pod.Namespace == namespace && s.Pod.Name == name {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // Get returns the newest snapshot of a pod.

@@ -104,6 +104,15 @@ func (s *store) dequeue(uid types.UID) {
 	maps.DeleteFunc(s.queued, func(_ types.NamespacedName, pod *corev1.Pod) bool { return pod.UID == uid })
 }
 
+func (s *store) isQueued(uid types.UID) bool {
+	for _, pod := range s.queued {
+		if pod.UID == uid {
+			return true
+		}
+	}
+	return false
+}
+
 // next returns the pod that takes over a name that has become free, after the
 // pod with that UID; nil: none. That may be the same pod, wanted again while it
 // was ending.

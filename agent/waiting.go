@@ -17,8 +17,12 @@ import (
 	"berth/agent/source"
 )
 
-// RuntimeNotReady is why a pod waits before the runtime has told what it has.
-const RuntimeNotReady = "RuntimeNotReady"
+// Why a pod waits that no pass was made for: nothing is guessed of what comes next.
+const (
+	RuntimeNotReady = "RuntimeNotReady" // the runtime has not told what it has
+	NameTaken       = "NameTaken"       // another pod has its name
+	LookFailed      = "LookFailed"      // what there is of it cannot be read
+)
 
 // waiting shows on the board what is wanted while the runtime has not yet told
 // what it has. It only shows: workers are made after that (A1).
@@ -89,7 +93,7 @@ func (a *Agent) steady() bool {
 	if !over {
 		return cause != ""
 	}
-	unseen := func(s *Snapshot) bool { return s.Passes == 0 }
+	unseen := func(s *Snapshot) bool { return s.At.IsZero() }
 	return len(a.Snapshots()) == len(a.Sources) && !slices.ContainsFunc(a.Board.All(), unseen)
 }
 
@@ -135,21 +139,28 @@ func (a *Agent) blocked(err error) {
 
 // unseen is a pod of which only the wish and the record are known.
 func (a *Agent) unseen(pod *corev1.Pod) *Snapshot {
-	s := &Snapshot{Pod: pod, Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: pod.Status.QOSClass}}
+	var m plan.Memory
+	var v plan.Verdict
 	if rec, ok := a.Records[pod.UID]; ok {
-		m, v := restored(pod, rec, Adopted{})
-		s.Verdict, s.End, s.Status.Conditions = v, m.End, m.Conditions
-		if !m.Started.IsZero() {
-			s.Status.StartTime = &metav1.Time{Time: m.Started}
-		}
-		if m.Phase != "" {
-			s.Status.Phase, s.Status.Reason, s.Status.Message = m.Phase, m.Reason, m.Message
-		}
+		m, v = restored(pod, rec, Adopted{})
+	}
+	return undecided(pod, v, m, Told{plan.Reason{Code: RuntimeNotReady, Detail: a.wait.text()}, a.wait.since})
+}
+
+// undecided is a pod that no pass was made for, and why: its status is what was
+// known of it before.
+func undecided(pod *corev1.Pod, v plan.Verdict, m plan.Memory, why Told) *Snapshot {
+	s := &Snapshot{Pod: pod, Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: pod.Status.QOSClass}}
+	s.Verdict, s.End, s.Status.Conditions = v, m.End, m.Conditions
+	if !m.Started.IsZero() {
+		s.Status.StartTime = &metav1.Time{Time: m.Started}
+	}
+	if m.Phase != "" {
+		s.Status.Phase, s.Status.Reason, s.Status.Message = m.Phase, m.Reason, m.Message
 	}
 	if !isTerminal(s.Status.Phase) {
-		r := plan.Reason{Code: RuntimeNotReady, Detail: a.wait.text()}
-		s.Status.Reason, s.Status.Message = r.Code, r.Detail
-		s.Why = []Told{{Reason: r, Since: a.wait.since}}
+		s.Status.Reason, s.Status.Message = why.Code, why.Detail
+		s.Why = []Told{why}
 	}
 	return s
 }
@@ -163,7 +174,7 @@ func (a *Agent) settle(take func(*source.Snapshot)) {
 	a.takeHeld(take)
 	for _, pods := range a.wait.pods {
 		for uid := range pods {
-			if _, known := a.workers[uid]; !known {
+			if _, known := a.workers[uid]; !known && !a.store.isQueued(uid) {
 				a.Board.remove(uid)
 			}
 		}

@@ -110,8 +110,8 @@ func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
 		time.Sleep(time.Minute)
 		h.setDown(nil)
 		<-l.a.Ready()
-		if _, shown := l.a.Board.Get(successor.UID); shown {
-			t.Error("a pod without a worker stays on the board")
+		if s, shown := l.a.Board.Get(successor.UID); !shown || s.Status.Reason != NameTaken {
+			t.Errorf("the successor is shown as %+v", s)
 		}
 		l.until(time.Minute, "the successor runs", func() bool { return l.runs(successor)() && l.gone(pod.UID)() })
 		if n := h.happened("start uid-p/"); n != 1 {

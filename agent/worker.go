@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,6 +61,8 @@ type worker struct {
 	left    bool                   // the room was left
 	audited bool                   // the next look confirms or clears what the audit found
 	blind   string                 // why the last look failed; empty: it did not
+	blindAt time.Time              // when the first of those failed
+	shown   *Snapshot              // what was published last; nil: nothing
 	onDisk  *onDisk                // of the pod's end
 	kept    keptState              // what was last handed to keep
 	waits   map[wait]report.SpanID // open on the timeline
@@ -231,8 +234,12 @@ func (w *worker) look(ctx context.Context, runtime bool) {
 	if runtime {
 		b.suspicion = nil // what is told from now on is another
 	}
+	again := w.blind != "" // those that fail in a row have one span: the timeline has other things to tell
 	w.ops.Go(func() {
-		ctx, end := w.span(ctx, "prepare", "look", "")
+		end := func(error) {}
+		if !again {
+			ctx, end = w.span(ctx, "prepare", "look", "")
+		}
 		began := w.now()
 		s := w.stages.Prepare.look(ctx, pod, objs, host, runtime)
 		w.meters.acted("prepare", w.now().Sub(began))
@@ -268,7 +275,11 @@ func (w *worker) saw(s sight) {
 			b.suspect(nil, w.now())
 		}
 		if text := s.err.Error(); text != w.blind && plan.KindOf(s.err) != plan.Canceled {
+			if w.blind == "" {
+				w.blindAt = w.now()
+			}
 			w.blind = text
+			w.publishBlind()
 			w.log.Warn("what there is of the pod is not known; nothing is done until it is", "err", s.err)
 		}
 		return
@@ -282,6 +293,26 @@ func (w *worker) saw(s sight) {
 		}
 	}
 	b.saw(s)
+}
+
+// publishBlind shows why nothing is done for the pod: as it was last, or as far as
+// it is known.
+func (w *worker) publishBlind() {
+	b := w.book
+	why := Told{plan.Reason{Code: LookFailed, Detail: w.blind}, w.blindAt}
+	s := undecided(b.wish.Pod, b.verdict, b.memory, why)
+	if w.shown != nil && w.shown.Passes > 0 {
+		was := *w.shown
+		s = &was
+		s.Why = append(slices.DeleteFunc(slices.Clone(s.Why), func(t Told) bool { return t.Code == LookFailed }), why)
+	}
+	s.At = w.now()
+	w.show(s)
+}
+
+func (w *worker) show(s *Snapshot) {
+	w.shown = s
+	w.publish(s)
 }
 
 // audit compares what is known with a listing made beside it. A difference is

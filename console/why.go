@@ -58,6 +58,12 @@ func whyText(y nodeapi.Why, now time.Time) string {
 			fmt.Fprintf(&b, "  %d. %s\n", i+1, clean(text))
 		}
 	}
+	if len(y.Others) > 0 {
+		b.WriteString("\nAnother pod of this name waits for\n")
+		for _, w := range y.Others {
+			writeWait(&b, w, now)
+		}
+	}
 	writeLastPass(&b, y, now)
 	return b.String()
 }

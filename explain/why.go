@@ -69,10 +69,12 @@ func Why(s Subject, now time.Time) nodeapi.Why {
 	return w
 }
 
-// unknown reports whether nobody has looked at the pod yet, because the runtime
-// is away: no guess is made of what comes next.
+// unknown reports whether what there is of the pod is not known: no guess is made
+// of what comes next.
 func unknown(s Subject) bool {
-	return slices.ContainsFunc(s.Why, func(t Told) bool { return t.Code == "RuntimeNotReady" })
+	return slices.ContainsFunc(s.Why, func(t Told) bool {
+		return t.Code == "RuntimeNotReady" || t.Code == "LookFailed" || t.Code == "NameTaken"
+	})
 }
 
 // next lists what comes later: the steps that an obedient host would see, less

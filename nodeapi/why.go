@@ -19,6 +19,7 @@ type Why struct {
 	Waiting   []Wait          `json:"waiting,omitempty"` // what it waits for; empty: nothing
 	Busy      []Work          `json:"busy,omitempty"`    // what is being done now
 	Next      []Step          `json:"next,omitempty"`    // what comes then, in order as far as it is known
+	Others    []Wait          `json:"others,omitempty"`  // what other pods of this name wait for
 	Reasons   []Reason        `json:"reasons,omitempty"` // the decisions of the last pass
 	Passes    int64           `json:"passes"`            // made for this pod since the agent started
 	LastPass  time.Time       `json:"lastPass,omitzero"`

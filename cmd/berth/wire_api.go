@@ -190,6 +190,11 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.Why, e
 		return nodeapi.Why{}, err
 	}
 	w := explain.Why(explain.Of(s, b.agent.Limits, b.runtime.progress), time.Now())
+	for _, other := range b.agent.Board.Named(namespace, name) {
+		if other.Pod.UID != s.Pod.UID && other.Passes == 0 {
+			w.Others = append(w.Others, explain.Why(explain.Of(other, b.agent.Limits, b.runtime.progress), time.Now()).Waiting...)
+		}
+	}
 	if node.Waiting != "" {
 		w.Next = nil // what is there is not known
 	}

@@ -224,6 +224,37 @@ func TestScenario13_AnotherEditMakesANewPodAndNeverTwoAtOnce(t *testing.T) {
 	})
 }
 
+func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		text := func(n int) string {
+			return podYAML("held", "", fmt.Sprintf("terminationGracePeriodSeconds: 8\ncontainers:\n"+box("c", "env: [{name: N, value: '%d'}]", "ignore-term", "print ready", "sleep"), n))
+		}
+		s.Put("held", text(0))
+		first := s.Running("held").UID
+		s.Said("held", "c", "ready")
+		s.Put("held", text(1))
+		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+		defer cancel()
+		err := s.watch(ctx, func(_ nodeapi.PodEvent, now map[string]*corev1.Pod) bool {
+			for _, p := range now {
+				if p.UID != first && p.Status.Reason == "NameTaken" {
+					return true
+				}
+			}
+			return false
+		})
+		if err != nil {
+			t.Fatalf("the successor is not shown: %v", err)
+		}
+		s.contains("ps", s.Berth("ps", "-n", s.ns), "held", "Terminating", "NameTaken")
+		s.contains("why", s.Berth("why", "-n", s.ns, "held"), "is ending", "Another pod of this name waits for", "NameTaken", string(first))
+		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "held"), "start c") // of the one that has the name
+		s.Wait("held", "the successor to run", func(p *corev1.Pod) bool {
+			return p.UID != first && condition(p, corev1.PodReady) == corev1.ConditionTrue
+		})
+	})
+}
+
 func TestADeletedFileEndsThePodWithItsGrace(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		dir := t.TempDir()
