@@ -254,7 +254,7 @@ func (b *book) lookDue(now time.Time) (due bool, later time.Time) {
 	s := b.suspicion
 	switch {
 	case s == nil:
-	case s.listed != nil && differences(b.seen, *s.listed) == "":
+	case s.listed != nil && b.seen.Differences(s.listed.sandboxes, s.listed.containers) == "":
 		b.suspicion = nil
 	case !b.touching() || now.Sub(s.since) >= patience:
 		return true, time.Time{}

@@ -23,7 +23,7 @@ func (r *rig) polledRuntime(pods ...string) {
 				now := sight{sandboxes: p.sandboxes, containers: append([]plan.Container{}, p.containers...)}
 				r.h.mu.Unlock()
 				known := plan.Observed{Sandboxes: last[name].sandboxes, Containers: last[name].containers}
-				if differences(known, now) != "" {
+				if known.Differences(now.sandboxes, now.containers) != "" {
 					r.workers[uid].Hint(Hint{Bare: true, Listed: &Adopted{Sandboxes: now.sandboxes, Containers: now.containers}})
 				}
 				last[name] = now

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -132,33 +131,4 @@ func containerOf(pod *corev1.Pod, name string) *corev1.Container {
 		}
 	}
 	return nil
-}
-
-// differences says what a listing of the runtime shows otherwise than what is
-// known; empty: nothing. Only existence and state are compared.
-func differences(seen plan.Observed, s sight) string {
-	var diff []string
-	known := map[string]string{}
-	for _, x := range seen.Sandboxes {
-		known[x.ID] = fmt.Sprintf("sandbox ready=%v", x.Ready)
-	}
-	for _, x := range seen.Containers {
-		known[x.ID] = fmt.Sprintf("container %s %s", x.Name, x.State)
-	}
-	compare := func(id, now string) {
-		if was, ok := known[id]; !ok || was != now {
-			diff = append(diff, fmt.Sprintf("%.12s: known %q, listed %q", id, was, now))
-		}
-		delete(known, id)
-	}
-	for _, x := range s.sandboxes {
-		compare(x.ID, fmt.Sprintf("sandbox ready=%v", x.Ready))
-	}
-	for _, x := range s.containers {
-		compare(x.ID, fmt.Sprintf("container %s %s", x.Name, x.State))
-	}
-	for id, was := range known {
-		diff = append(diff, fmt.Sprintf("%.12s: known %q, not listed", id, was))
-	}
-	return strings.Join(diff, "; ")
 }

@@ -259,7 +259,7 @@ func (s *sim) hint() {
 
 // audit looks as the worker does: only when nothing is under way.
 func (s *sim) audit() {
-	if len(s.book.busy) == 0 && s.book.mayDecide() && differences(s.book.seen, s.look(0, false)) != "" {
+	if len(s.book.busy) == 0 && s.book.mayDecide() && s.differs() {
 		s.book.doubt = true
 	}
 }
@@ -554,4 +554,10 @@ func (s *sim) checkRest() {
 			s.breaks("I5 at rest, but %s does not run: %+v", c.Name, s.last.Why)
 		}
 	}
+}
+
+// differs reports whether the world is otherwise than what is known.
+func (s *sim) differs() bool {
+	now := s.look(0, false)
+	return s.book.seen.Differences(now.sandboxes, now.containers) != ""
 }

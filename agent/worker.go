@@ -287,7 +287,7 @@ func (w *worker) saw(s sight) {
 	w.blind = ""
 	if w.audited && s.runtime && s.at == b.settle {
 		w.audited = false
-		if diff := differences(b.seen, s); diff != "" {
+		if diff := b.seen.Differences(s.sandboxes, s.containers); diff != "" {
 			w.meters.diverged()
 			w.log.Warn("the runtime shows what no outcome or event told", "diff", diff)
 		}
@@ -319,7 +319,7 @@ func (w *worker) show(s *Snapshot) {
 // looked into, and counted if the look confirms it; there should be none.
 func (w *worker) audit(s sight) {
 	b := w.book
-	if !b.looked || b.doubt || differences(b.seen, s) == "" {
+	if !b.looked || b.doubt || b.seen.Differences(s.sandboxes, s.containers) == "" {
 		return
 	}
 	if b.touching() || !b.changed.Before(s.began) { // it may show the time before

@@ -2,8 +2,10 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // After returns what is seen once an action has ended. The receiver is not
@@ -172,6 +174,35 @@ func (o Observed) Looked(sandboxes []Sandbox, containers []Container) Observed {
 	slices.SortStableFunc(o.Sandboxes, newestSandbox)
 	slices.SortStableFunc(o.Containers, newestContainer)
 	return o
+}
+
+// Differences says what a listing of the runtime shows otherwise than what is
+// known; empty: nothing. Only existence and state are compared.
+func (o Observed) Differences(sandboxes []Sandbox, containers []Container) string {
+	var diff []string
+	known := map[string]string{}
+	for _, x := range o.Sandboxes {
+		known[x.ID] = fmt.Sprintf("sandbox ready=%v", x.Ready)
+	}
+	for _, x := range o.Containers {
+		known[x.ID] = fmt.Sprintf("container %s %s", x.Name, x.State)
+	}
+	compare := func(id, now string) {
+		if was, ok := known[id]; !ok || was != now {
+			diff = append(diff, fmt.Sprintf("%.12s: known %q, listed %q", id, was, now))
+		}
+		delete(known, id)
+	}
+	for _, x := range sandboxes {
+		compare(x.ID, fmt.Sprintf("sandbox ready=%v", x.Ready))
+	}
+	for _, x := range containers {
+		compare(x.ID, fmt.Sprintf("container %s %s", x.Name, x.State))
+	}
+	for id, was := range known {
+		diff = append(diff, fmt.Sprintf("%.12s: known %q, not listed", id, was))
+	}
+	return strings.Join(diff, "; ")
 }
 
 func newestContainer(a, b Container) int {
