@@ -102,16 +102,24 @@ func (k *checker) seccomp(at *field.Path, p *corev1.SeccompProfile) {
 	oneOf(k, at.Child("type"), p.Type, corev1.SeccompProfileTypeLocalhost,
 		corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
 	file := at.Child("localhostProfile")
-	switch {
-	case p.Type != corev1.SeccompProfileTypeLocalhost:
-		if p.LocalhostProfile != nil {
-			k.invalid(file, *p.LocalhostProfile, "can only be set when `type` is Localhost")
-		}
-	case p.LocalhostProfile == nil || *p.LocalhostProfile == "":
-		k.required(file, "must be set when seccomp type is Localhost")
-	case path.IsAbs(*p.LocalhostProfile) || leadsUp(*p.LocalhostProfile):
-		k.invalid(file, *p.LocalhostProfile, "must be a relative path that descends and does not contain '..'")
+	name, named := k.localProfile(file, p.Type == corev1.SeccompProfileTypeLocalhost, p.LocalhostProfile, "seccomp")
+	if named && (path.IsAbs(name) || leadsUp(name)) {
+		k.invalid(file, name, "must be a relative path that descends and does not contain '..'")
 	}
+}
+
+// localProfile returns the name of a profile that lies on the node, if there is
+// one to judge.
+func (k *checker) localProfile(at *field.Path, local bool, name *string, of string) (string, bool) {
+	switch {
+	case !local && name != nil:
+		k.invalid(at, *name, "can only be set when `type` is Localhost")
+	case local && (name == nil || strings.TrimSpace(*name) == ""):
+		k.required(at, "must be set when "+of+" type is Localhost")
+	case local:
+		return *name, true
+	}
+	return "", false
 }
 
 func (k *checker) appArmor(at *field.Path, p *corev1.AppArmorProfile) {
@@ -121,17 +129,13 @@ func (k *checker) appArmor(at *field.Path, p *corev1.AppArmorProfile) {
 	oneOf(k, at.Child("type"), p.Type, corev1.AppArmorProfileTypeLocalhost,
 		corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
 	profile := at.Child("localhostProfile")
+	name, named := k.localProfile(profile, p.Type == corev1.AppArmorProfileTypeLocalhost, p.LocalhostProfile, "AppArmor")
 	switch {
-	case p.Type != corev1.AppArmorProfileTypeLocalhost:
-		if p.LocalhostProfile != nil {
-			k.invalid(profile, *p.LocalhostProfile, "can only be set when `type` is Localhost")
-		}
-	case p.LocalhostProfile == nil || strings.TrimSpace(*p.LocalhostProfile) == "":
-		k.required(profile, "must be set when AppArmor type is Localhost")
-	case strings.TrimSpace(*p.LocalhostProfile) != *p.LocalhostProfile:
-		k.invalid(profile, *p.LocalhostProfile, "must not be padded with whitespace")
-	case len(*p.LocalhostProfile) > maxAppArmorProfile:
-		k.add(field.TooLong(profile, *p.LocalhostProfile, maxAppArmorProfile))
+	case !named:
+	case strings.TrimSpace(name) != name:
+		k.invalid(profile, name, "must not be padded with whitespace")
+	case len(name) > maxAppArmorProfile:
+		k.add(field.TooLong(profile, name, maxAppArmorProfile))
 	}
 }
 

@@ -41,9 +41,17 @@ func Of(vol *corev1.Volume, in Inputs) (Files, error) {
 	var err error
 	switch src := vol.VolumeSource; {
 	case src.ConfigMap != nil:
-		err = b.configMap(configMapVolume(src.ConfigMap))
+		c := src.ConfigMap
+		err = b.object(keyed{
+			ref: plan.Ref{Kind: plan.ConfigMap, Name: c.Name}, items: c.Items, optional: c.Optional,
+			defaults: defaults{mode: c.DefaultMode, uid: c.DefaultUser},
+		})
 	case src.Secret != nil:
-		err = b.secret(secretVolume(src.Secret))
+		s := src.Secret
+		err = b.object(keyed{
+			ref: plan.Ref{Kind: plan.Secret, Name: s.SecretName}, items: s.Items, optional: s.Optional,
+			defaults: defaults{mode: s.DefaultMode, uid: s.DefaultUser},
+		})
 	case src.DownwardAPI != nil:
 		err = b.downward(src.DownwardAPI.Items, defaults{mode: src.DownwardAPI.DefaultMode, uid: src.DownwardAPI.DefaultUser})
 	case src.Projected != nil:

@@ -5,39 +5,63 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
 )
 
-// keyed is a source whose files come from the keys of an object.
+// keyed is a source whose files come from the keys of a ConfigMap or Secret.
 type keyed struct {
-	name     string
+	ref      plan.Ref
 	items    []corev1.KeyToPath // empty: every key under its own name
 	defaults defaults
-	optional bool
+	optional *bool
 }
 
-// object returns the object behind a reference, or none when it is missing
-// and the source is optional.
-func (b *builder) object(kind plan.RefKind, word string, src keyed) (*plan.Object, error) {
-	obj, ok := b.in.Objects[plan.Ref{Kind: kind, Name: src.name}]
+// object adds the files of the object behind a reference: none when it is
+// missing and the source is optional.
+func (b *builder) object(src keyed) error {
+	optional := src.optional != nil && *src.optional
+	word := strings.ToLower(string(src.ref.Kind))
+	obj, ok := b.in.Objects[src.ref]
 	switch {
 	case !ok:
-		return nil, &plan.Error{Err: fmt.Errorf("%s %q has not been read yet", word, src.name)}
-	case obj.Missing && src.optional:
-		return nil, nil
-	case obj.Missing:
-		return nil, notFound("%s %q not found", word, src.name)
-	case obj.Err != "":
-		return nil, &plan.Error{Err: fmt.Errorf("%s %q: %w", word, src.name, errors.New(obj.Err))}
+		return &plan.Error{Err: fmt.Errorf("%s %q has not been read yet", word, src.ref.Name)}
+	case obj.Missing && !optional:
+		return notFound("%s %q not found", word, src.ref.Name)
+	case obj.Err != "" && !obj.Missing:
+		return &plan.Error{Err: fmt.Errorf("%s %q: %w", word, src.ref.Name, errors.New(obj.Err))}
 	}
-	return &obj, nil
+	missing := "configmap references non-existent config key: %s"
+	if src.ref.Kind == plan.Secret {
+		missing = "references non-existent secret key: %s"
+	}
+	return b.keys(dataOf(obj), src, optional, missing)
+}
+
+// dataOf is what an object has by key. stringData is for a Secret that came from
+// a file and was never stored by a server, which would have folded it in.
+func dataOf(obj plan.Object) map[string][]byte {
+	data, texts := map[string][]byte{}, map[string]string{}
+	if c := obj.ConfigMap; c != nil {
+		data, texts = maps.Clone(c.BinaryData), c.Data
+	}
+	if s := obj.Secret; s != nil {
+		data, texts = maps.Clone(s.Data), s.StringData
+	}
+	if data == nil {
+		data = map[string][]byte{}
+	}
+	for k, v := range texts {
+		data[k] = []byte(v)
+	}
+	return data
 }
 
 // keys adds the files of one object.
-func (b *builder) keys(data map[string][]byte, src keyed, missing string) error {
+func (b *builder) keys(data map[string][]byte, src keyed, optional bool, missing string) error {
 	if len(src.items) == 0 {
 		for _, key := range slices.Sorted(maps.Keys(data)) {
 			if err := b.add(key, src.defaults.file(data[key], nil, nil), false); err != nil {
@@ -48,7 +72,7 @@ func (b *builder) keys(data map[string][]byte, src keyed, missing string) error 
 	}
 	for _, item := range src.items {
 		value, ok := data[item.Key]
-		if !ok && src.optional {
+		if !ok && optional {
 			continue
 		}
 		if !ok {

@@ -16,14 +16,12 @@ func (b *builder) projected(src *corev1.ProjectedVolumeSource) error {
 		var err error
 		switch {
 		case s.ConfigMap != nil:
-			err = b.configMap(keyed{
-				name: s.ConfigMap.Name, items: s.ConfigMap.Items, defaults: d,
-				optional: s.ConfigMap.Optional != nil && *s.ConfigMap.Optional,
+			err = b.object(keyed{
+				ref: plan.Ref{Kind: plan.ConfigMap, Name: s.ConfigMap.Name}, items: s.ConfigMap.Items, optional: s.ConfigMap.Optional, defaults: d,
 			})
 		case s.Secret != nil:
-			err = b.secret(keyed{
-				name: s.Secret.Name, items: s.Secret.Items, defaults: d,
-				optional: s.Secret.Optional != nil && *s.Secret.Optional,
+			err = b.object(keyed{
+				ref: plan.Ref{Kind: plan.Secret, Name: s.Secret.Name}, items: s.Secret.Items, optional: s.Secret.Optional, defaults: d,
 			})
 		case s.DownwardAPI != nil:
 			err = b.downward(s.DownwardAPI.Items, d)
