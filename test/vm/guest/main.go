@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -35,13 +36,14 @@ func main() {
 		fmt.Println(err)
 	}
 	var tests []testing.InternalTest
+	var told sync.Once // what a second failure would add is seldom worth the machine's time
 	fmt.Print("checks:")
 	for _, c := range checks[wanted()] {
 		fmt.Print(" ", c.Name)
 		tests = append(tests, testing.InternalTest{Name: c.Name, F: func(t *testing.T) {
 			defer func() {
 				if t.Failed() {
-					tell()
+					told.Do(tell)
 				}
 			}()
 			c.F(t)
