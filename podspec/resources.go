@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Requests is what the pod takes from the node: for each resource the larger of
@@ -145,9 +144,12 @@ func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 
 // computing is the CPU and memory in a list, as far as they are more than zero.
 func computing(list corev1.ResourceList) corev1.ResourceList {
-	out := corev1.ResourceList{}
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if q, ok := list[name]; ok && q.Cmp(resource.Quantity{}) > 0 {
+	var out corev1.ResourceList // made when needed: this is asked in every pass
+	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q, ok := list[name]; ok && q.Sign() > 0 {
+			if out == nil {
+				out = make(corev1.ResourceList, 2)
+			}
 			out[name] = q
 		}
 	}
