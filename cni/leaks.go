@@ -28,12 +28,14 @@ const (
 	Address    Kind = "address"    // host-local holds it for a container of which nothing else is remembered
 	Rules      Kind = "rules"      // of a container of which nothing else is left
 	Pin        Kind = "netns"      // a network namespace kept by a mount
+	Chain      Kind = "chain"      // of rules for one container, without any
 )
 
 // Leak is what one container's network has left.
 type Leak struct {
 	Kind      Kind
-	ID        string // of the container; empty for a Pin
+	ID        string // of the container; empty for a Pin or a Chain
+	Chain     string // its name
 	NetNS     string // path of the pin; empty: not known
 	Addresses []string
 	// Marked says that berth made the container: its annotations are in what
@@ -42,6 +44,7 @@ type Leak struct {
 
 	ifName  string
 	network string
+	program string   // that changes the rules of a Chain's family
 	lo      []string // what libcni remembers of its loopback
 	cached  *attachment
 }
@@ -122,7 +125,7 @@ func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
 		return out, err
 	}
 	pins, err := n.pins(s)
-	return append(out, pins...), err
+	return slices.Concat(out, pins, emptyChains(ctx)), err
 }
 
 // unanswered keeps the leaks of containers that nobody answers for and in whose

@@ -320,3 +320,13 @@ func TestRulesNameTheirContainer(t *testing.T) {
 		}
 	}
 }
+
+func TestChainsWithoutRulesAreLeaks(t *testing.T) {
+	t.Parallel()
+	const text = ":CNI-000000000000000000000000 - [0:0]\n:CNI-111111111111111111111111 - [0:0]\n:CNI-222222222222222222222222 - [0:0]\n" +
+		":CNI-DN-00000000000000000000a - [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n:MINE - [0:0]\n" +
+		"-A POSTROUTING -s 10.0.0.1/32 -j CNI-111111111111111111111111\n-A CNI-222222222222222222222222 -j ACCEPT\n"
+	if got := empty(text); !slices.Equal(got, []string{"CNI-000000000000000000000000", "CNI-DN-00000000000000000000a"}) {
+		t.Errorf("%q", got)
+	}
+}

@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 )
 
 const realPlugins = "/usr/lib/cni"
@@ -125,4 +127,98 @@ func attach(t *testing.T, c *libcni.CNIConfig, conf *libcni.NetworkConfigList, i
 		t.Fatal(err)
 	}
 	return result
+}
+
+// TestLeaksOfRealPluginsAreReleased has the plugins leave what they leave when
+// they are cut off, in a node of the test's own.
+func TestLeaksOfRealPluginsAreReleased(t *testing.T) {
+	t.Parallel()
+	id := fmt.Sprintf("berth%dleak", os.Getpid())
+	node, one, two := netns(t, id+"n"), netns(t, id+"a"), netns(t, id+"b")
+	enter(t, node)
+	dir := t.TempDir()
+	const conf = `{"cniVersion":"1.0.0","name":"leaky","plugins":[
+		{"type":"bridge","bridge":"leaky0","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","dataDir":%q,
+		 "ranges":[[{"subnet":"10.213.9.0/24"}],[{"subnet":"fd00:213:9::/64"}]]}},
+		{"type":"portmap","capabilities":{"portMappings":true}}]}`
+	if err := os.WriteFile(filepath.Join(dir, "10-leaky.conflist"), fmt.Appendf(nil, conf, filepath.Join(dir, "addresses")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(Options{ConfDir: dir, BinDirs: []string{realPlugins}, CacheDir: filepath.Join(dir, "cache")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.ConfListFromFile(filepath.Join(dir, "10-leaky.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugins := libcni.NewCNIConfigWithCacheDir([]string{realPlugins}, filepath.Join(dir, "cache"), nil)
+	a, b := hexID("a"), hexID("b")
+	rt := func(id, ns string) *libcni.RuntimeConf {
+		return &libcni.RuntimeConf{ContainerID: id, NetNS: ns, IfName: "eth0", CapabilityArgs: map[string]any{
+			"portMappings": []map[string]any{{"hostPort": 8000 + int(id[0]), "containerPort": 80, "protocol": "tcp"}},
+		}}
+	}
+	for id, ns := range map[string]string{a: one, b: two} {
+		if _, err := plugins.AddNetworkList(t.Context(), list, rt(id, ns)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, "ip", "-n", filepath.Base(one), "link", "del", "eth0") // as a DEL that is killed after its first step
+	if err := plugins.DelNetworkList(t.Context(), list, rt(a, one)); err != nil {
+		t.Fatal(err)
+	}
+	rules := func() string { return run(t, "iptables-save", "-t", "nat") + run(t, "ip6tables-save", "-t", "nat") }
+	if text := rules(); strings.Count(text, a) < 6 || strings.Count(text, b) < 6 {
+		t.Fatalf("the plugins leave no rules any more:\n%s", text)
+	}
+	release := func(id string, kind Kind) {
+		t.Helper()
+		found, err := n.Leaks(t.Context(), Survey{
+			Known: func(other string) bool { return other != id }, Pins: func(string) bool { return true }, Deep: true,
+			Unknown: func(_ context.Context, ids []string) ([]string, error) { return ids, nil },
+		})
+		if err != nil || len(found) != 1 || found[0].ID != id || found[0].Kind != kind {
+			t.Fatalf("%+v %v", found, err)
+		}
+		for range 2 {
+			if err := n.Release(t.Context(), found[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	release(a, Rules)
+	if text := rules(); strings.Contains(text, a) || strings.Count(text, b) < 6 {
+		t.Errorf("after the release of a's:\n%s", text)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "cache")); err != nil { // as an ADD that is killed at its end
+		t.Fatal(err)
+	}
+	release(b, Address)
+	if text := rules(); strings.Contains(text, b) || len(empty(text)) > 0 || strings.Contains(text, "CNI-DN-") {
+		t.Errorf("after the release of b's:\n%s", text)
+	}
+	if held, err := heldAddresses(filepath.Join(dir, "addresses", "leaky")); err != nil || len(held) > 0 {
+		t.Errorf("addresses %v %v", held, err)
+	}
+	run(t, "iptables", "-t", "nat", "-N", "CNI-000000000000000000000000")
+	leaks := emptyChains(t.Context())
+	if len(leaks) != 1 || n.Release(t.Context(), leaks[0]) != nil || strings.Contains(rules(), "CNI-0000") {
+		t.Errorf("an empty chain: %+v\n%s", leaks, rules())
+	}
+}
+
+// enter has the test, and what it runs, live in a network namespace. Its thread
+// ends with it.
+func enter(t *testing.T, ns string) {
+	t.Helper()
+	runtime.LockOSThread()
+	f, err := os.Open(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -21,8 +21,11 @@ const releaseBound = 30 * time.Second // for the plugins to take one attachment 
 // rules whose comment names it, what libcni remembers of it, its pin. It may be
 // repeated.
 func (n *Network) Release(ctx context.Context, l Leak) error {
-	if l.Kind == Pin {
+	switch l.Kind {
+	case Pin:
 		return unpin(l.NetNS)
+	case Chain:
+		return dropChain(ctx, l.program, l.Chain)
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseBound)
 	defer cancel()

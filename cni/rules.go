@@ -54,6 +54,37 @@ func ruled(ctx context.Context, network string) (ids []string) {
 	return slices.Compact(ids)
 }
 
+// emptyChains lists the chains of single containers that have no rule and to
+// which none leads, by family. A plugin that is killed between its steps leaves
+// one; its name is a hash, so that nobody can tell whose it was.
+func emptyChains(ctx context.Context) (out []Leak) {
+	for _, f := range families() {
+		for _, chain := range empty(savedRules(ctx, f[0])) {
+			out = append(out, Leak{Kind: Chain, Chain: chain, program: f[1]})
+		}
+	}
+	return out
+}
+
+func empty(saved string) (out []string) {
+	used := map[string]bool{}
+	for line := range strings.Lines(saved) {
+		switch f := strings.Fields(line); {
+		case len(f) > 1 && f[0] == "-A":
+			used[f[1]], used[jump(f)] = true, true
+		case len(f) > 0 && strings.HasPrefix(f[0], ":") && perPod(f[0][1:]):
+			out = append(out, f[0][1:])
+		}
+	}
+	return slices.DeleteFunc(out, func(chain string) bool { return used[chain] })
+}
+
+// dropChain removes a chain; the kernel refuses if it has got rules or is led to
+// since.
+func dropChain(ctx context.Context, program, chain string) error {
+	return restore(ctx, program, "*nat\n-X "+chain+"\nCOMMIT\n")
+}
+
 // ruleOf reads from a rule's comment the container of the network that it is
 // for; empty: it is none such.
 func ruleOf(line, network string) string {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/api/services/leases/v1"
 	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
@@ -66,6 +67,7 @@ type Client struct {
 	tasks      tasks.TasksClient
 	containers containers.ContainersClient
 	stored     sandboxapi.StoreClient
+	leases     leases.LeasesClient
 }
 
 // Dial prepares a client. It connects with the first call and again whenever
@@ -108,6 +110,7 @@ func (c *Client) serve(runtime, images grpc.ClientConnInterface) {
 	c.tasks = tasks.NewTasksClient(runtime)
 	c.containers = containers.NewContainersClient(runtime)
 	c.stored = sandboxapi.NewStoreClient(runtime)
+	c.leases = leases.NewLeasesClient(runtime)
 }
 
 func (c *Client) open(field, endpoint string, unary []grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {

@@ -42,9 +42,10 @@ type Facts struct {
 type Forgotten struct {
 	ID     string
 	Bundle string // its directory; empty: gone
+	State  string // directory of the low-level runtime's own books; empty: none
 	Shims  []int  // processes; empty: none lives
-	// Marked says that the bundle or the cgroup of a process shows that berth
-	// made it. Without the mark nothing runs in it and no bundle is left of it.
+	// Marked says that the bundle, the low-level runtime's books or the cgroup of a
+	// process show that berth made it. Without the mark nothing runs in it and no bundle is left of it.
 	Marked bool
 }
 
@@ -118,6 +119,9 @@ func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the runtime's bundles: %w", err)
 	}
+	if err := addStates(found, f.RuncRoots); err != nil {
+		return nil, fmt.Errorf("list what runc keeps: %w", err)
+	}
 	var procs processes
 	if s.Processes {
 		procs = lookAtProcesses()
@@ -138,7 +142,7 @@ func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
 	}
 	var out []Forgotten
 	for _, id := range ids {
-		if t, ok := judge(*found[id], procs, s); ok {
+		if t, ok := judge(*found[id], f.Tasks, procs, s); ok {
 			out = append(out, t)
 		}
 	}
@@ -159,6 +163,26 @@ func bundles(dir string) (map[string]*Forgotten, error) {
 		}
 	}
 	return out, nil
+}
+
+// addStates notes what runc keeps, a directory per container; other containerds
+// may have theirs in the same place.
+func addStates(tasks map[string]*Forgotten, roots []string) error {
+	for _, root := range roots {
+		entries, err := os.ReadDir(filepath.Join(root, criNamespace))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, e := range entries {
+			if id := e.Name(); isID(id) && e.IsDir() {
+				if tasks[id] == nil {
+					tasks[id] = &Forgotten{ID: id}
+				}
+				tasks[id].State = filepath.Join(root, criNamespace, id)
+			}
+		}
+	}
+	return nil
 }
 
 // isID reports whether a name is an ID as CRI makes them.
@@ -228,16 +252,21 @@ func (c *Client) booked(ctx context.Context, id string) (bool, error) {
 
 // judge decides on the evidence whether a task is berth's to end. Its bundle
 // tells: the cgroup lies among those of the pods, and the log directory of a
-// sandbox among those of their logs. Without a bundle what runs in it tells, by
-// its cgroup. Without either nothing runs in it: the shim serves nobody, and
-// containerd starts none for an ID that it has not booked.
-func judge(t Forgotten, procs processes, s Search) (Forgotten, bool) {
+// sandbox among those of their logs. Without a bundle runc's books tell the same,
+// and which containerd's bundle it was; without these what runs in it, by its
+// cgroup. Without any nothing runs in it: the shim serves nobody, and containerd
+// starts none for an ID that it has not booked.
+func judge(t Forgotten, tasks string, procs processes, s Search) (Forgotten, bool) {
 	if slices.ContainsFunc(t.Shims, func(pid int) bool { return procs.busy[pid] }) {
 		return t, false // containerd is at it
 	}
 	spec, err := specOf(t.Bundle)
 	if err == nil {
 		t.Marked = oursBySpec(spec, s)
+		return t, t.Marked
+	}
+	if state, err := booksOf(t.State); err == nil && t.Bundle == "" {
+		t.Marked = state.bundle() == filepath.Join(tasks, t.ID) && oursBySpec(state.spec(), s)
 		return t, t.Marked
 	}
 	inside := procs.below(t.Shims)
@@ -260,6 +289,53 @@ func specOf(bundle string) (*specs.Spec, error) {
 	}
 	spec := new(specs.Spec)
 	return spec, json.Unmarshal(text, spec)
+}
+
+// runcState is what runc keeps of a container, as far as it matters here.
+type runcState struct {
+	Init   int `json:"init_process_pid"`
+	Config struct {
+		Labels  []string // annotations and bundle, as name=value
+		Cgroups struct{ Path, Name, Parent string }
+	} `json:"config"`
+}
+
+func booksOf(dir string) (state runcState, err error) {
+	if dir == "" {
+		return state, fs.ErrNotExist
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "state.json"))
+	if err != nil {
+		return state, err
+	}
+	return state, json.Unmarshal(text, &state)
+}
+
+func (s runcState) label(name string) (string, bool) {
+	for _, l := range s.Config.Labels {
+		if value, ok := strings.CutPrefix(l, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func (s runcState) bundle() string {
+	b, _ := s.label("bundle")
+	return b
+}
+
+// spec is the little of the container's runtime spec that the books repeat. With
+// systemd the cgroup is told by its slice and name.
+func (s runcState) spec() *specs.Spec {
+	spec := &specs.Spec{Linux: &specs.Linux{CgroupsPath: s.Config.Cgroups.Path}}
+	if spec.Linux.CgroupsPath == "" && s.Config.Cgroups.Parent != "" {
+		spec.Linux.CgroupsPath = s.Config.Cgroups.Parent + ":" + s.Config.Cgroups.Name
+	}
+	if logs, ok := s.label(sandboxLogs); ok {
+		spec.Annotations = map[string]string{sandboxLogs: logs}
+	}
+	return spec
 }
 
 // sandboxLogs is containerd's annotation of a sandbox's log directory.

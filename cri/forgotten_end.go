@@ -14,7 +14,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/containerd/api/services/leases/v1"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -46,6 +50,7 @@ func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
 	for _, dir := range append(slices.Clone(runcDirs(f, t.ID)), filepath.Join(f.States, t.ID), filepath.Join(f.Roots, t.ID)) {
 		errs = append(errs, removeTree(dir))
 	}
+	errs = append(errs, c.endLease(ctx, t.ID))
 	for _, socket := range sockets {
 		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
@@ -57,6 +62,17 @@ func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
 	return nil
 }
 
+// endLease gives back the lease that containerd 2.x takes for a sandbox under
+// the sandbox's own ID.
+func (c *Client) endLease(ctx context.Context, id string) error {
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
+	_, err := c.leases.Delete(ctx, &leases.DeleteRequest{ID: id})
+	if code := status.Code(err); code == codes.NotFound || code == codes.Unimplemented {
+		return nil
+	}
+	return err
+}
+
 // killForgotten kills the task's shims and what runs below them. Each process is
 // held before its command line is read again, so that no other can have taken
 // its number when it is killed.
@@ -65,14 +81,18 @@ func (c *Client) killForgotten(ctx context.Context, t Forgotten, address string)
 	if err != nil {
 		return err
 	}
-	inside := procs.below(shims)
+	below := procs.below(shims)
+	inside := slices.Clone(below)
+	if state, err := booksOf(t.State); err == nil && state.Init > 1 && !slices.Contains(inside, state.Init) {
+		inside = append(inside, state.Init) // its shim may have died; the number may be another's by now
+	}
 	if err := c.nobodyElse(ctx, t.ID, inside); err != nil {
 		return err
 	}
 	for _, pid := range append(inside, shims...) {
 		if err := killHeld(ctx, pid, func() bool {
 			if !slices.Contains(shims, pid) {
-				return procs.stillBelow(pid)
+				return procs.stillBelow(pid) && (slices.Contains(below, pid) || inCgroupOf(pid, t.ID))
 			}
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			s, busy, ok := parseShim(string(text))
@@ -119,6 +139,10 @@ func (c *Client) nobodyElse(ctx context.Context, id string, pids []int) error {
 		return errors.New("a container that the runtime knows runs in it")
 	}
 	return err
+}
+
+func inCgroupOf(pid int, id string) bool {
+	return slices.ContainsFunc(cgroupsOf(pid), func(cgroup string) bool { return idOfCgroup(cgroup) == id })
 }
 
 // idOfCgroup reads the container's ID from its cgroup, of either naming.

@@ -79,7 +79,7 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 			}
 			shallow := search
 			shallow.Processes = false
-			if got := forgotten(shallow); !slices.Equal(got, []string{whole}) {
+			if got := forgotten(shallow); !slices.Equal(got, want) {
 				t.Errorf("a cheap look found %v", got)
 			}
 			found, err := c.Forgotten(t.Context(), search)

@@ -76,7 +76,7 @@ func TestTheBundleSaysWhoseATaskIs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(row.config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := judge(Forgotten{ID: idA, Bundle: dir}, processes{}, s); ok != row.ours || ok && !got.Marked {
+		if got, ok := judge(Forgotten{ID: idA, Bundle: dir}, "/tasks", processes{}, s); ok != row.ours || ok && !got.Marked {
 			t.Errorf("%s: %v %+v", row.what, ok, got)
 		}
 	}
@@ -88,20 +88,20 @@ func TestWithoutABundleWhatRunsInAShimSaysWhoseItIs(t *testing.T) {
 	p := processes{children: map[int][]int{parent: {self}}, busy: map[int]bool{}}
 	ours := Search{Ours: func(string) bool { return true }}
 	others := Search{Ours: func(string) bool { return false }}
-	if f, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, p, ours); !ok || !f.Marked {
+	if f, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, "/tasks", p, ours); !ok || !f.Marked {
 		t.Errorf("with a process of ours: %v %+v", ok, f)
 	}
-	if _, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, p, others); ok {
+	if _, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, "/tasks", p, others); ok {
 		t.Error("with a process of another it was taken for ours")
 	}
-	if f, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, p, others); !ok || f.Marked {
+	if f, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, "/tasks", p, others); !ok || f.Marked {
 		t.Errorf("a shim with nothing in it: %v %+v", ok, f)
 	}
-	if _, ok := judge(Forgotten{ID: idA, Bundle: t.TempDir(), Shims: []int{self}}, p, ours); ok {
+	if _, ok := judge(Forgotten{ID: idA, Bundle: t.TempDir(), Shims: []int{self}}, "/tasks", p, ours); ok {
 		t.Error("a bundle that is being made was taken for one that is left")
 	}
 	p.busy[self] = true
-	if _, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, p, ours); ok {
+	if _, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, "/tasks", p, ours); ok {
 		t.Error("a shim that containerd starts just now was taken for one that is left")
 	}
 }
@@ -196,6 +196,45 @@ func TestWhatIsLeftOfABundleIsRemovedWithItsWorkDirectoryOnly(t *testing.T) {
 	for path, want := range map[string]bool{bundle: false, work: false, keep: true} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestWithoutABundleTheBooksOfRuncSayWhoseItIs(t *testing.T) {
+	t.Parallel()
+	s := Search{Ours: func(c string) bool {
+		return strings.HasPrefix(c, "/kubepods/") || strings.HasPrefix(c, "kubepods-podu.slice:")
+	}, Logs: "/var/log/pods"}
+	for _, row := range []struct {
+		what, bundle, cgroups, logs string
+		ours                        bool
+	}{
+		{"a container of ours", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "", true},
+		{"with systemd", "/tasks/" + idA, `{"name":"x","parent":"kubepods-podu.slice"}`, "", true},
+		{"a sandbox of ours", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "/var/log/pods/x", true},
+		{"of another containerd", "/elsewhere/" + idA, `{"path":"/kubepods/podu/x"}`, "", false},
+		{"of another agent", "/tasks/" + idA, `{"path":"/foreign/x"}`, "", false},
+		{"with logs of another", "/tasks/" + idA, `{"path":"/kubepods/podu/x"}`, "/elsewhere/x", false},
+	} {
+		root := t.TempDir()
+		dir := filepath.Join(root, criNamespace, idA)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		labels := `"a=b","bundle=` + row.bundle + `"`
+		if row.logs != "" {
+			labels += `,"` + sandboxLogs + "=" + row.logs + `"`
+		}
+		text := `{"init_process_pid":0,"config":{"labels":[` + labels + `],"cgroups":` + row.cgroups + `}}`
+		if err := os.WriteFile(filepath.Join(dir, "state.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]*Forgotten{}
+		if err := addStates(found, []string{root, filepath.Join(root, "nowhere")}); err != nil || found[idA] == nil || found[idA].State != dir {
+			t.Fatalf("%v %v", found, err)
+		}
+		if got, ok := judge(*found[idA], "/tasks", processes{}, s); ok != row.ours || ok && !got.Marked {
+			t.Errorf("%s: %v %+v", row.what, ok, got)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 
@@ -43,12 +44,9 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 		return nil, err
 	}
 	for _, l := range leaks {
-		what := l.ID
-		if l.Kind == cni.Pin {
-			what = l.NetNS
-		}
 		out = append(out, agent.Stray{
-			Kind: string(l.Kind), What: what, Proof: proof(l.Marked, l.Kind == cni.Pin && !facts.OwnNetNS),
+			Kind: string(l.Kind), What: cmp.Or(l.ID, l.NetNS, l.Chain),
+			Proof:  proof(l.Marked, l.Kind == cni.Chain || l.Kind == cni.Pin && !facts.OwnNetNS),
 			Remove: func(ctx context.Context) error { return network.Release(ctx, l) },
 		})
 	}

@@ -73,19 +73,30 @@ func (n *node) stillForeign(gone map[string]string, others []string, id string) 
 	}
 	now := n.host.PodLeftovers()
 	for _, l := range others {
-		kind, what, _ := strings.Cut(l, " ")
-		// containerd itself takes mounts and files of what it does not know away
-		// when it starts; what lives in the sandbox and its network stay.
-		if kind == "mount" && !strings.Contains(what, "/netns/") || kind == "file" && !strings.Contains(what, "/"+n.host.Name+"-") {
+		if !livesOn(l) || slices.Contains(now, l) {
 			continue
 		}
-		if !slices.Contains(now, l) {
-			n.Errorf("of the other agent's sandbox %.12s this is gone: %s", id, l)
-		}
+		n.Errorf("of the other agent's sandbox %.12s this is gone: %s", id, l)
 	}
-	if len(others) < 4 {
-		n.Errorf("the other agent's sandbox had only %v", others)
+	if alive := slices.DeleteFunc(others, func(l string) bool { return !livesOn(l) }); len(alive) < 8 {
+		n.Errorf("the other agent's sandbox had only %v", alive)
 	}
+}
+
+// livesOn reports whether what a sandbox has is to outlive that containerd has
+// forgotten it: what runs, and its network. containerd itself takes directories,
+// mounts and records of what it does not know away when it starts.
+func livesOn(leftover string) bool {
+	kind, what, _ := strings.Cut(leftover, " ")
+	switch kind {
+	case "process", "address", "rule", "chain", "link", "cgroup":
+		return true
+	case "mount":
+		return strings.Contains(what, "/netns/")
+	case "file":
+		return strings.Contains(what, "/results/")
+	}
+	return false
 }
 
 // freePort is a port of loopback that nobody listens on at this moment.

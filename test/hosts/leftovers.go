@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,8 +49,9 @@ func (h *Host) leftovers() []string {
 }
 
 // PodLeftovers names what remains of pods on a host that runs: shims, processes,
-// mounts, network namespaces, ports of the bridge, rules, addresses, and cgroups
-// of pods. It is empty when the host has no pod.
+// mounts, network namespaces, ports of the bridge, rules, addresses, directories,
+// what containerd lists, and cgroups of pods. It is empty when the host has no
+// pod.
 func (h *Host) PodLeftovers() []string {
 	r := &h.slot.record
 	out := h.ofPods()
@@ -66,6 +68,17 @@ func (h *Host) PodLeftovers() []string {
 		if l != r.bridge() {
 			out = append(out, "link "+l)
 		}
+	}
+	for _, dir := range r.onDisk() {
+		out = append(out, "directory "+dir)
+	}
+	out = append(out, h.inBooks(context.Background())...)
+	ids := r.idsEver()
+	for _, socket := range r.socketsEver(ids) {
+		out = append(out, "file "+socket)
+	}
+	for _, chain := range r.chainsEver(ids) {
+		out = append(out, "chain "+chain)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

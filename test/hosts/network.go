@@ -192,13 +192,14 @@ func removeEmptyChains() error {
 }
 
 // cniCache lists what libcni remembers of attachments to the host's network and
-// of the loopbacks of its sandboxes.
+// of the loopbacks of its sandboxes, which say where the namespace was pinned.
 func (r *record) cniCache() []string {
 	out, _ := filepath.Glob(filepath.Join("/var/lib/cni/results", r.network()+"-*"))
-	ids, _ := os.ReadDir(filepath.Join(r.root(), "io.containerd.grpc.v1.cri", "sandboxes"))
-	for _, id := range ids {
-		lo, _ := filepath.Glob(filepath.Join("/var/lib/cni/results", "cni-loopback-"+id.Name()+"-*"))
-		out = append(out, lo...)
+	lo, _ := filepath.Glob("/var/lib/cni/results/cni-loopback-*")
+	for _, f := range lo {
+		if text, err := os.ReadFile(f); err == nil && strings.Contains(string(text), `"`+r.state()+"/") {
+			out = append(out, f)
+		}
 	}
 	return out
 }

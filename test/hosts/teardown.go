@@ -41,7 +41,7 @@ func (h *Host) takeAway() error {
 	if err := r.killAll(endBound); err != nil {
 		return err
 	}
-	sockets := r.strayShimSockets()
+	sockets := slices.Concat(r.strayShimSockets(), r.socketsEver(r.idsEver()))
 	errs := errors.Join(r.unmountAll(), r.removeLinks(), r.removeRules(), r.removeCgroups(endBound))
 	for _, f := range append(sockets, r.cniCache()...) {
 		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
