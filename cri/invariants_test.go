@@ -427,6 +427,34 @@ func TestPollTellsOnlyWhatChanged(t *testing.T) {
 	})
 }
 
+func TestPollTellsThatTheRuntimeCameBack(t *testing.T) {
+	bubble(t, crifake.Options{Old: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		ctx, cancel := context.WithCancel(t.Context())
+		resyncs := make(chan cri.Event, 10)
+		over := make(chan error, 1)
+		go func() {
+			over <- c.Poll(ctx, time.Second, func(e cri.Event) {
+				if e.Kind == cri.Resync {
+					resyncs <- e
+				}
+			})
+		}()
+		for _, want := range []int{1, 2, 3} { // times that it came into reach
+			time.Sleep(time.Minute)
+			if len(resyncs) != want {
+				t.Errorf("told %d times, %d were due", len(resyncs), want)
+			}
+			fake.Down()
+			time.Sleep(time.Minute)
+			fake.Up()
+		}
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestStatusAsksForTheDriverOnce(t *testing.T) {
 	bubble(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		fake.SetNetwork("no networks found in /etc/cni/net.d")
