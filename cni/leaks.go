@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,7 +74,8 @@ const addresses = "/var/lib/cni/networks"
 // libcni remembers says whose it is; of what it does not remember nothing is
 // left alive, because it does so from the end of ADD to the end of DEL.
 func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
-	conf, stores := n.stores()
+	stores := n.stores()
+	conf := stores.network
 	found := map[string]*Leak{}
 	of := func(id string) *Leak {
 		if found[id] == nil {
@@ -81,7 +83,7 @@ func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
 		}
 		return found[id]
 	}
-	for _, dir := range stores {
+	for _, dir := range stores.addresses {
 		held, err := heldAddresses(filepath.Join(dir, conf))
 		if err != nil {
 			return nil, fmt.Errorf("list the addresses in use: %w", err)
@@ -93,8 +95,10 @@ func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
 			}
 		}
 	}
+	var rules []string
 	if s.Deep {
-		for _, id := range ruled(ctx, conf) {
+		rules = tables(ctx)
+		for _, id := range ruled(rules, conf) {
 			if !s.Known(id) {
 				of(id)
 			}
@@ -125,7 +129,10 @@ func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
 		return out, err
 	}
 	pins, err := n.pins(s)
-	return slices.Concat(out, pins, emptyChains(ctx)), err
+	if slices.ContainsFunc(stores.plugins, makesChains) {
+		out = append(out, emptyChains(rules)...)
+	}
+	return append(out, pins...), err
 }
 
 // unanswered keeps the leaks of containers that nobody answers for and in whose
@@ -157,42 +164,49 @@ func unanswered(ctx context.Context, found map[string]*Leak, s Survey) (out []Le
 	return out, nil
 }
 
-// stores is the name of the network that counts, and where host-local keeps its
-// addresses; none if the configuration is bad.
-func (n *Network) stores() (name string, dirs []string) {
+// stores is what the configuration that counts says of where things are kept.
+type stores struct {
+	network   string   // its name; empty: the configuration is bad
+	plugins   []string // their types
+	addresses []string // directories of host-local
+}
+
+func (n *Network) stores() (out stores) {
 	file, err := first(n.opts.ConfDir)
 	if err != nil {
-		return "", nil
+		return out
 	}
 	text, err := read(file)
 	if err != nil {
-		return "", nil
+		return out
 	}
-	if _, err := parse(file, text); err != nil {
-		return "", nil
+	understood, err := parse(file, text)
+	if err != nil {
+		return out
 	}
 	type plugin struct {
 		IPAM struct{ Type, DataDir string }
 	}
 	var conf struct {
-		Name    string
 		Plugins []plugin
 		plugin
 	}
 	if json.Unmarshal(text, &conf) != nil {
-		return "", nil
+		return out
 	}
 	for _, p := range append(conf.Plugins, conf.plugin) {
-		if p.IPAM.Type != "host-local" {
-			continue
+		if p.IPAM.Type == "host-local" {
+			out.addresses = append(out.addresses, cmp.Or(p.IPAM.DataDir, addresses))
 		}
-		if p.IPAM.DataDir == "" {
-			p.IPAM.DataDir = addresses
-		}
-		dirs = append(dirs, p.IPAM.DataDir)
 	}
-	slices.Sort(dirs)
-	return conf.Name, slices.Compact(dirs)
+	slices.Sort(out.addresses)
+	out.network, out.plugins, out.addresses = understood.name, understood.plugins, slices.Compact(out.addresses)
+	return out
+}
+
+// makesChains reports whether a plugin makes chains of rules for containers.
+func makesChains(plugin string) bool {
+	return plugin == "bridge" || plugin == "ptp" || plugin == "portmap"
 }
 
 // held is an address that host-local has given out.

@@ -92,6 +92,9 @@ func (h *leakHost) leaks(s Survey) map[string]Leak {
 	}
 	out := map[string]Leak{}
 	for _, l := range found {
+		if l.Kind == Chain {
+			continue // of whoever runs plugins on this machine
+		}
 		key := l.ID
 		if l.Kind == Pin {
 			key = l.NetNS

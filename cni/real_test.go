@@ -202,7 +202,7 @@ func TestLeaksOfRealPluginsAreReleased(t *testing.T) {
 		t.Errorf("addresses %v %v", held, err)
 	}
 	run(t, "iptables", "-t", "nat", "-N", "CNI-000000000000000000000000")
-	leaks := emptyChains(t.Context())
+	leaks := emptyChains(tables(t.Context()))
 	if len(leaks) != 1 || n.Release(t.Context(), leaks[0]) != nil || strings.Contains(rules(), "CNI-0000") {
 		t.Errorf("an empty chain: %+v\n%s", leaks, rules())
 	}

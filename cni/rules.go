@@ -41,10 +41,18 @@ func savedRules(ctx context.Context, program string) string {
 	return string(out)
 }
 
-// ruled lists the containers for which there are rules of a network.
-func ruled(ctx context.Context, network string) (ids []string) {
+// tables are the rules of each family, in the order of families.
+func tables(ctx context.Context) (out []string) {
 	for _, f := range families() {
-		for line := range strings.Lines(savedRules(ctx, f[0])) {
+		out = append(out, savedRules(ctx, f[0]))
+	}
+	return out
+}
+
+// ruled lists the containers for which there are rules of a network.
+func ruled(tables []string, network string) (ids []string) {
+	for _, saved := range tables {
+		for line := range strings.Lines(saved) {
 			if id := ruleOf(line, network); id != "" {
 				ids = append(ids, id)
 			}
@@ -57,10 +65,10 @@ func ruled(ctx context.Context, network string) (ids []string) {
 // emptyChains lists the chains of single containers that have no rule and to
 // which none leads, by family. A plugin that is killed between its steps leaves
 // one; its name is a hash, so that nobody can tell whose it was.
-func emptyChains(ctx context.Context) (out []Leak) {
-	for _, f := range families() {
-		for _, chain := range empty(savedRules(ctx, f[0])) {
-			out = append(out, Leak{Kind: Chain, Chain: chain, program: f[1]})
+func emptyChains(tables []string) (out []Leak) {
+	for i, saved := range tables {
+		for _, chain := range empty(saved) {
+			out = append(out, Leak{Kind: Chain, Chain: chain, program: families()[i][1]})
 		}
 	}
 	return out

@@ -68,6 +68,7 @@ type Client struct {
 	containers containers.ContainersClient
 	stored     sandboxapi.StoreClient
 	leases     leases.LeasesClient
+	sockets    socketDirs
 }
 
 // Dial prepares a client. It connects with the first call and again whenever

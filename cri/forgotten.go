@@ -28,14 +28,13 @@ import (
 
 // Facts is where this containerd keeps what CRI does not show.
 type Facts struct {
-	Address    string // of its socket, as its shims have it
-	Tasks      string // bundles of the tasks in CRI's namespace
-	States     string // CRI's own directory for what a reboot may take
-	Roots      string // CRI's own directory for what stays
-	RuncRoots  []string
-	NetNS      string // directory of pinned network namespaces
-	OwnNetNS   bool   // NetNS is this containerd's alone
-	ShimSocket string // directory of the shims' sockets, unless a bundle names another
+	Address   string // of its socket, as its shims have it
+	Tasks     string // bundles of the tasks in CRI's namespace
+	States    string // CRI's own directory for what a reboot may take
+	Roots     string // CRI's own directory for what stays
+	RuncRoots []string
+	NetNS     string // directory of pinned network namespaces
+	OwnNetNS  bool   // NetNS is this containerd's alone
 }
 
 // Forgotten is a task that nothing in CRI or containerd answers for.
@@ -93,8 +92,8 @@ func factsOf(config json.RawMessage) Facts {
 		Address: strings.TrimPrefix(c.Endpoint, "unix://"),
 		Tasks:   filepath.Join(filepath.Dir(c.State), "io.containerd.runtime.v2.task", criNamespace),
 		States:  filepath.Join(c.State, "sandboxes"), Roots: filepath.Join(c.Root, "sandboxes"),
-		RuncRoots: []string{"/run/containerd/runc"}, ShimSocket: "/run/containerd/s",
-		NetNS: "/var/run/netns", OwnNetNS: c.OwnNetNS,
+		RuncRoots: []string{"/run/containerd/runc"},
+		NetNS:     "/var/run/netns", OwnNetNS: c.OwnNetNS,
 	}
 	if f.OwnNetNS {
 		f.NetNS = filepath.Join(c.State, "netns")
@@ -119,6 +118,7 @@ func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the runtime's bundles: %w", err)
 	}
+	c.learnSockets(found)
 	if err := addStates(found, f.RuncRoots); err != nil {
 		return nil, fmt.Errorf("list what runc keeps: %w", err)
 	}
@@ -147,6 +147,16 @@ func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
 		}
 	}
 	return out, nil
+}
+
+// learnSockets notes where shims listen, from one bundle: all are alike.
+func (c *Client) learnSockets(found map[string]*Forgotten) {
+	for _, t := range found {
+		if address := addressOf(t.Bundle); address != "" {
+			c.sockets.learn(address)
+			return
+		}
+	}
 }
 
 // bundles lists the directories of tasks by ID. Those whose name begins with a

@@ -3,7 +3,6 @@ package cri
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,7 +40,9 @@ func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
 	if err := c.killForgotten(ctx, t, f.Address); err != nil {
 		return fmt.Errorf("end the processes of %.12s: %w", t.ID, err)
 	}
-	sockets := socketsOf(t, f)
+	if t.Bundle != "" {
+		c.sockets.learn(addressOf(t.Bundle))
+	}
 	var errs []error
 	if t.Bundle != "" {
 		_ = deleteTask(ctx, t, f.Address) // what it leaves is removed below
@@ -51,7 +52,7 @@ func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
 		errs = append(errs, removeTree(dir))
 	}
 	errs = append(errs, c.endLease(ctx, t.ID))
-	for _, socket := range sockets {
+	for _, socket := range socketsOf(t, f.Address, c.sockets.all()) {
 		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -281,27 +282,13 @@ func mountsBelow(mountinfo, dir string) (out []string) {
 	return out
 }
 
-// socketsOf lists where the shim of a task listens: as its bundle says, and by
-// the name that containerd gives it, a hash of its own address and the task.
-func socketsOf(t Forgotten, f Facts) []string {
-	sum := sha256.Sum256([]byte(filepath.Join(f.Address, criNamespace, t.ID)))
-	name := fmt.Sprintf("%x", sum)
-	out := []string{filepath.Join(f.ShimSocket, name)}
-	if t.Bundle == "" {
-		return out
-	}
-	var address string
-	if text, err := os.ReadFile(filepath.Join(t.Bundle, "address")); err == nil {
-		address = string(text)
-	} else if text, err := os.ReadFile(filepath.Join(t.Bundle, "bootstrap.json")); err == nil {
-		var boot struct{ Address string }
-		if json.Unmarshal(text, &boot) == nil {
-			address = boot.Address
-		}
-	}
-	// A container's bundle names the socket of its sandbox, which others may use.
-	if path := strings.TrimPrefix(strings.TrimSpace(address), "unix://"); filepath.Base(path) == name && path != out[0] {
-		out = append(out, path)
+// socketsOf lists where the shim of a task may listen, by the name that
+// containerd gives the socket, a hash of its own address and the task. So the
+// socket of a sandbox, which its containers' bundles name too, is not theirs.
+func socketsOf(t Forgotten, address string, dirs []string) (out []string) {
+	name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(address, criNamespace, t.ID))))
+	for _, dir := range dirs {
+		out = append(out, filepath.Join(dir, name))
 	}
 	return out
 }

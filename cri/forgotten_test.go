@@ -2,6 +2,7 @@ package cri
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -126,27 +127,74 @@ func TestBundlesAreThoseOfCRI(t *testing.T) {
 	}
 }
 
-func TestOnlyAShimsOwnSocketIsRemoved(t *testing.T) {
+func TestSocketsAreLearntFromBundles(t *testing.T) {
 	t.Parallel()
-	f := Facts{Address: "/run/x/c.sock", ShimSocket: "/run/containerd/s"}
-	byHash := socketsOf(Forgotten{ID: idA}, f)
-	if len(byHash) != 1 || len(filepath.Base(byHash[0])) != 64 || filepath.Dir(byHash[0]) != f.ShimSocket {
-		t.Fatalf("%v", byHash)
-	}
-	for _, row := range []struct {
-		file, text string
-		want       int
-	}{
-		{"address", "unix://" + byHash[0], 1},
-		{"address", "unix:///run/containerd/s/" + idB, 1}, // of its sandbox
-		{"bootstrap.json", `{"version":3,"address":"unix:///elsewhere/` + filepath.Base(byHash[0]) + `","protocol":"ttrpc"}`, 2},
+	name := strings.Repeat("5", 64)
+	var c Client
+	for _, row := range []struct{ file, text, dir string }{
+		{"address", "unix:///one/s/" + name + "\n", "/one/s"},
+		{"bootstrap.json", `{"version":3,"address":"unix:///two/s/` + name + `","protocol":"ttrpc"}`, "/two/s"},
+		{"address", "unix:///one/s/" + name, ""},
+		{"address", "vsock://3", ""},
+		{"address", "unix:///three/by-name", ""},
+		{"other", "", ""},
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, row.file), []byte(row.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := socketsOf(Forgotten{ID: idA, Bundle: dir}, f); len(got) != row.want || slices.Contains(got, "/run/containerd/s/"+idB) {
+		before := c.sockets.all()
+		c.learnSockets(map[string]*Forgotten{idA: {ID: idA, Bundle: dir}})
+		want := before
+		if row.dir != "" {
+			want = append(before, row.dir)
+		}
+		if got := c.sockets.all(); !slices.Equal(got, want) {
 			t.Errorf("%s: %v", row.text, got)
+		}
+	}
+	got := socketsOf(Forgotten{ID: idA}, "/run/x/c.sock", []string{"/a", "/b"})
+	if len(got) != 2 || filepath.Dir(got[0]) != "/a" || filepath.Dir(got[1]) != "/b" || !isID(filepath.Base(got[0])) || filepath.Base(got[0]) != filepath.Base(got[1]) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestOnlySocketsOnWhichNobodyListensAreDead(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "s") // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listen := func(name string) *net.UnixListener {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		return l
+	}
+	alive := listen(idA)
+	defer alive.Close()
+	listen(idB).Close()
+	listen("by-name").Close()
+	if err := os.WriteFile(filepath.Join(dir, strings.Repeat("c", 64)), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var c Client
+	c.sockets.learn("unix://" + filepath.Join(dir, idA))
+	found := slices.DeleteFunc(c.DeadSockets(), func(path string) bool { return filepath.Dir(path) != dir })
+	if !slices.Equal(found, []string{filepath.Join(dir, idB)}) {
+		t.Errorf("%v", found)
+	}
+	for _, name := range []string{idA, idB, idB} {
+		if err := c.RemoveSocket(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, want := range map[string]bool{idA: true, idB: false, "by-name": true} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

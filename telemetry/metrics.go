@@ -148,6 +148,6 @@ func (m *Metrics) own() {
 	m.audits = m.counter("berth_audits_total", "Full comparisons of the agent's view with the runtime.")
 	m.divergences = m.counter("berth_audit_divergences_total", "Pods of which an audit found what nothing had told; should stay 0.")
 	m.actions = m.counters("berth_actions_total", "Actions ended, by verb and result: ok, error or canceled.", "verb", "result")
-	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, attachment, address, rules, chain or netns.", "kind")
+	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, socket, attachment, address, rules, chain or netns.", "kind")
 	m.eventsMissed = m.counter("berth_runtime_events_missed_total", "Times the stream of runtime events was interrupted.")
 }

@@ -36,6 +36,14 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 			Remove: func(ctx context.Context) error { return client.EndForgotten(ctx, t) },
 		})
 	}
+	if deep {
+		for _, path := range client.DeadSockets() {
+			out = append(out, agent.Stray{
+				Kind: "socket", What: path, Proof: agent.Deserted,
+				Remove: func(context.Context) error { return client.RemoveSocket(path) },
+			})
+		}
+	}
 	leaks, err := network.Leaks(ctx, cni.Survey{
 		Known: func(id string) bool { return known[id] }, Pins: func(path string) bool { return pins[filepath.Base(path)] },
 		Unknown: client.Unknown, Mark: berthMark, NetNS: facts.NetNS, OwnNetNS: facts.OwnNetNS, Deep: deep,
@@ -46,7 +54,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	for _, l := range leaks {
 		out = append(out, agent.Stray{
 			Kind: string(l.Kind), What: cmp.Or(l.ID, l.NetNS, l.Chain),
-			Proof:  proof(l.Marked, l.Kind == cni.Chain || l.Kind == cni.Pin && !facts.OwnNetNS),
+			Proof:  proof(l.Marked, l.Kind == cni.Pin && !facts.OwnNetNS),
 			Remove: func(ctx context.Context) error { return network.Release(ctx, l) },
 		})
 	}
