@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/api/services/containers/v1"
 	"github.com/containerd/containerd/api/services/leases/v1"
 	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
+	"github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -68,6 +69,7 @@ type Client struct {
 	containers containers.ContainersClient
 	stored     sandboxapi.StoreClient
 	leases     leases.LeasesClient
+	snapshots  snapshots.SnapshotsClient
 	sockets    socketDirs
 }
 
@@ -112,6 +114,7 @@ func (c *Client) serve(runtime, images grpc.ClientConnInterface) {
 	c.containers = containers.NewContainersClient(runtime)
 	c.stored = sandboxapi.NewStoreClient(runtime)
 	c.leases = leases.NewLeasesClient(runtime)
+	c.snapshots = snapshots.NewSnapshotsClient(runtime)
 }
 
 func (c *Client) open(field, endpoint string, unary []grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {

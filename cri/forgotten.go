@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/cri/criconfig"
 )
 
 // containerd forgets what it made when the caller of RunPodSandbox or
@@ -201,7 +203,9 @@ func isID(name string) bool {
 }
 
 // Unknown returns those of the IDs, sorted, that neither CRI nor containerd
-// lists, whoever made them. A container is there before its task, and a 2.x
+// lists, whoever made them. A record of containerd's that berth's own label is on
+// does not count, unless it is that of a sandbox in 2.x's store: CRI has lost it,
+// or makes the sandbox just now. A container is there before its task, and a 2.x
 // sandbox before its network, so that an ID that is unknown is gone, or is that
 // of a sandbox whose network containerd 1.6 makes just now.
 func (c *Client) Unknown(ctx context.Context, ids []string) ([]string, error) {
@@ -240,14 +244,18 @@ func (c *Client) Unknown(ctx context.Context, ids []string) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// booked reports whether containerd itself has a container or sandbox of that ID.
+// booked reports whether containerd itself has a container or sandbox of that ID
+// that CRI has not lost.
 func (c *Client) booked(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.deadlines.Look)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
-	_, err := c.containers.Get(ctx, &containers.GetContainerRequest{ID: id})
-	if err == nil || status.Code(err) != codes.NotFound {
-		return err == nil, mapError(ctx, verbContainerStatus, id, err)
+	got, err := c.containers.Get(ctx, &containers.GetContainerRequest{ID: id})
+	switch {
+	case err == nil && !forBerth(got.GetContainer()):
+		return true, nil
+	case err != nil && status.Code(err) != codes.NotFound:
+		return false, mapError(ctx, verbContainerStatus, id, err)
 	}
 	_, err = c.stored.Get(ctx, &sandboxapi.StoreGetRequest{SandboxID: id})
 	switch status.Code(err) {
@@ -258,6 +266,11 @@ func (c *Client) booked(ctx context.Context, id string) (bool, error) {
 	default:
 		return false, mapError(ctx, verbSandboxStatus, id, err)
 	}
+}
+
+// forBerth reports whether a record of containerd's is one that CRI made for berth.
+func forBerth(k *containers.Container) bool {
+	return k.GetLabels()["io.cri-containerd.kind"] != "" && k.GetLabels()[criconfig.OwnerLabel] == criconfig.OwnerVersion
 }
 
 // judge decides on the evidence whether a task is berth's to end. Its bundle

@@ -13,7 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/containerd/api/services/containers/v1"
 	"github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/api/services/snapshots/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -37,6 +39,9 @@ func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
 	if err != nil || len(ids) == 0 {
 		return err
 	}
+	if err := c.strike(ctx, t.ID); err != nil {
+		return fmt.Errorf("strike %.12s out of the runtime's books: %w", t.ID, err)
+	}
 	if err := c.killForgotten(ctx, t, f.Address); err != nil {
 		return fmt.Errorf("end the processes of %.12s: %w", t.ID, err)
 	}
@@ -59,6 +64,36 @@ func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove what is left of %.12s: %w", t.ID, err)
+	}
+	return nil
+}
+
+// strike takes a task and its record away by containerd's own means, where CRI
+// has lost sight of them and containerd has not.
+func (c *Client) strike(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, deleteBound)
+	defer cancel()
+	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
+	got, err := c.containers.Get(inside, &containers.GetContainerRequest{ID: id})
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !forBerth(got.GetContainer()) {
+		return errors.New("it is another's")
+	}
+	if err := c.dropTask(ctx, id); err != nil {
+		return err
+	}
+	_, err = c.containers.Delete(inside, &containers.DeleteContainerRequest{ID: id})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return err
+	}
+	_, err = c.snapshots.Remove(inside, &snapshots.RemoveSnapshotRequest{Snapshotter: got.GetContainer().GetSnapshotter(), Key: got.GetContainer().GetSnapshotKey()})
+	if err != nil && status.Code(err) != codes.NotFound {
+		return err
 	}
 	return nil
 }

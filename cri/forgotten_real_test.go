@@ -1,13 +1,20 @@
 package cri_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/containerd/containerd/api/services/containers/v1"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -44,9 +51,18 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 				}
 				return sb.ID
 			}
+			struck := run("struck", "/kubepods/podstruck", logs)
 			whole, torn, alive := run("whole", "/kubepods/podwhole", logs), run("torn", "/kubepods/podtorn", logs), run("alive", "/kubepods/podalive", logs)
 			foreign, elsewhere := run("foreign", "/foreign/x", t.TempDir()), run("elsewhere", "/kubepods/podelsewhere", t.TempDir())
-			if err := p.Forget(t.Context(), whole, torn, foreign, elsewhere); err != nil {
+			books := containersOf(t, p.Endpoint)
+			record, err := books.Get(inCRI(t), &containers.GetContainerRequest{ID: struck})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Forget(t.Context(), whole, torn, struck, foreign, elsewhere); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := books.Create(inCRI(t), &containers.CreateContainerRequest{Container: record.Container}); err != nil { // CRI reads them at its start
 				t.Fatal(err)
 			}
 			facts, ok, err := c.Facts(t.Context())
@@ -72,7 +88,7 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 				}
 				return ids
 			}
-			want := []string{whole, torn}
+			want := []string{whole, torn, struck}
 			slices.Sort(want)
 			if got := forgotten(search); !slices.Equal(got, want) {
 				t.Fatalf("found %v, forgotten were %v", got, want)
@@ -94,12 +110,15 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 			if err := c.EndForgotten(t.Context(), cri.Forgotten{ID: alive, Bundle: filepath.Join(facts.Tasks, alive), Marked: true}); err != nil {
 				t.Fatal(err)
 			}
-			for id, want := range map[string]bool{whole: false, torn: false, alive: true, foreign: true, elsewhere: true} {
+			for id, want := range map[string]bool{whole: false, torn: false, struck: false, alive: true, foreign: true, elsewhere: true} {
 				if !want { // who was killed is gone when its new parent has noticed
 					eventually(t, "nothing of "+id+" to be left", func() bool { return len(tracesOf(t, id)) == 0 })
 				} else if len(tracesOf(t, id)) == 0 {
 					t.Errorf("nothing is left of %s", id)
 				}
+			}
+			if _, err := books.Get(inCRI(t), &containers.GetContainerRequest{ID: struck}); status.Code(err) != codes.NotFound {
+				t.Errorf("the record that CRI has lost: %v", err)
 			}
 			st, err := p.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: alive})
 			if err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
@@ -113,6 +132,21 @@ func podNamed(name string) *corev1.Pod {
 	pod := smallPod()
 	pod.Name, pod.UID = name, types.UID(name)
 	return pod
+}
+
+// containersOf is containerd's own service.
+func containersOf(t *testing.T, endpoint string) containers.ContainersClient {
+	t.Helper()
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return containers.NewContainersClient(conn)
+}
+
+func inCRI(t *testing.T) context.Context {
+	return metadata.AppendToOutgoingContext(t.Context(), "containerd-namespace", "k8s.io")
 }
 
 // dropBundle takes a task's directory away, as containerd does when it gives a
