@@ -112,7 +112,7 @@ func (c *churn) run(kills int) {
 	for name := range c.wanted {
 		c.drop(name)
 	}
-	c.gone(sweptBound)
+	c.gone(40 * time.Second)
 	c.Logf("%d kills, %d pods came and went", kills, c.made)
 }
 
