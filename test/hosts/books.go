@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/sha512"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,7 +15,6 @@ import (
 	"github.com/containerd/containerd/api/services/containers/v1"
 	"github.com/containerd/containerd/api/services/leases/v1"
 	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
-	"github.com/containerd/containerd/api/services/snapshots/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -96,7 +93,8 @@ func (r *record) onDisk() (out []string) {
 }
 
 // inBooks names what containerd itself lists of sandboxes and containers, which
-// may be more than CRI does: records, leases, snapshots that are written to.
+// may be more than CRI does: records and leases. A snapshot that neither names is
+// garbage that containerd collects by itself, in its own time.
 func (h *Host) inBooks(ctx context.Context) (out []string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -122,22 +120,6 @@ func (h *Host) inBooks(ctx context.Context) (out []string) {
 	for _, l := range held.GetLeases() {
 		if longID.MatchString(l.ID) {
 			say("lease", l.ID)
-		}
-	}
-	list, err := snapshots.NewSnapshotsClient(h.conn).List(ctx, &snapshots.ListSnapshotsRequest{Snapshotter: "overlayfs"})
-	fail(err)
-	for err == nil && list != nil {
-		var page *snapshots.ListSnapshotsResponse
-		if page, err = list.Recv(); err != nil {
-			if !errors.Is(err, io.EOF) {
-				fail(err)
-			}
-			break
-		}
-		for _, s := range page.GetInfo() {
-			if s.Kind == snapshots.Kind_ACTIVE {
-				say("snapshot", s.Name)
-			}
 		}
 	}
 	return out
