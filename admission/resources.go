@@ -12,6 +12,10 @@ import (
 	"berth/podspec"
 )
 
+// Resources refuses a pod that is here already the resources that it would
+// rather have, if the node has too little beside what others use.
+func Resources(node Node, used Used, pod *corev1.Pod) []Refusal { return resources(node, used, pod) }
+
 // resources refuses a pod for which the node has too little left: pods first,
 // then CPU, memory and ephemeral storage, then all others by name.
 func resources(node Node, used Used, pod *corev1.Pod) []Refusal {

@@ -9,7 +9,7 @@ type Admit struct{}
 // ask begins the question; every answer comes by reply, which never blocks.
 func (Admit) ask(r *room, b *book, running bool, reply func(plan.Verdict)) {
 	r.Ask(seat{
-		pod: b.wish.Pod,
+		pod: b.pod(),
 		// A pod that runs here, or was let in before a restart, is not judged
 		// again: a fuller or relabelled node never kills what runs.
 		admitted: running || b.verdict.State == plan.OK,

@@ -52,7 +52,7 @@ func (a *Agent) adopt(ctx context.Context) error {
 func (a *Agent) seatRecorded() {
 	for _, rec := range a.Records {
 		if rec.Pod != nil && rec.Verdict.State == plan.OK && !isTerminal(rec.Memory.Phase) {
-			a.room.Ask(seat{pod: rec.Pod, admitted: true, reply: func(plan.Verdict) {}})
+			a.room.Ask(seat{pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), admitted: true, reply: func(plan.Verdict) {}})
 		}
 	}
 }

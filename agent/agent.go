@@ -282,7 +282,8 @@ func (a *Agent) start(wish Wish) {
 	b.doubt = !fresh || wish.End != nil // an orphan is ended by what there is, not by what is remembered
 	if !isTerminal(b.memory.Phase) && (b.verdict.State == plan.OK || wish.End == nil && w.adopted()) {
 		w.asked = true
-		a.room.Ask(seat{pod: pod, admitted: true, reply: w.judged})
+		has := plan.WithResources(pod, b.memory.Sizes.Allocated)
+		a.room.Ask(seat{pod: has, admitted: true, reply: w.answered(has)})
 	}
 	ending := wish.End != nil || b.memory.End != nil && b.memory.End.Forget
 	a.workers[pod.UID] = &entry{worker: w, pod: pod, ending: ending}
@@ -307,7 +308,7 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 		publish: a.Board.put,
 		tell: func(pod *corev1.Pod, r plan.Reason) {
 			if r.Event != "" {
-				a.Events.Record(ref, eventOf(pod, r))
+				a.Events.Record(ref, report.EventOf(pod, r))
 			}
 			changed()
 		},
@@ -317,21 +318,6 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 		sandboxes: a.sweeps.calls,
 		book:      newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
-}
-
-// eventOf is a reason as users are told it.
-func eventOf(pod *corev1.Pod, r plan.Reason) report.Event {
-	ev := report.Event{Type: r.Event, Reason: r.Code, Message: r.Detail}
-	for i := range pod.Spec.InitContainers {
-		ev.Init = ev.Init || pod.Spec.InitContainers[i].Name == r.On
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		ev.Ephemeral = ev.Ephemeral || pod.Spec.EphemeralContainers[i].Name == r.On
-	}
-	if containerOf(pod, r.On) != nil {
-		ev.Container = r.On
-	}
-	return ev
 }
 
 // done lets go of a pod of which nothing is left, and of its name.

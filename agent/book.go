@@ -5,23 +5,24 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // book is all that a worker knows of its pod: what is wished, what was seen,
 // what is under way, what failed. It holds no goroutine, clock or lock, so that
 // a model world can drive it and replay exactly.
 type book struct {
-	wish    Wish
-	verdict plan.Verdict
-	seen    plan.Observed
-	refs    map[plan.Ref]plan.Version
-	health  map[string]plan.Health
-	busy    map[plan.OpKey]plan.Action
-	failed  map[plan.OpKey]plan.Failure
-	memory  plan.Memory
+	wish     Wish
+	verdict  plan.Verdict
+	reserved plan.Resources // what the room holds for the pod; nil: as memory has it
+	resize   plan.Resize    // why it does not hold what is wished
+	seen     plan.Observed
+	refs     map[plan.Ref]plan.Version
+	health   map[string]plan.Health
+	busy     map[plan.OpKey]plan.Action
+	failed   map[plan.OpKey]plan.Failure
+	memory   plan.Memory
 
 	looked      bool                     // the pod was looked at since the worker began
 	doubt       bool                     // what the runtime has of the pod must be looked at before the next decision
@@ -65,7 +66,7 @@ func (b *book) over() bool {
 // input is the question to plan.Decide.
 func (b *book) input(now time.Time, limits plan.Limits) plan.Input {
 	return plan.Input{
-		Now: now, Pod: b.wish.Pod, Verdict: b.verdict, End: b.wish.End, Seen: b.seen,
+		Now: now, Pod: b.wish.Pod, Verdict: b.verdict, Reserved: b.reserved, Resize: b.resize, End: b.wish.End, Seen: b.seen,
 		Refs: b.refs, Health: b.health, Busy: b.busy, Failed: b.failed, Memory: b.memory, Sought: b.sought, Limits: limits,
 	}
 }
@@ -75,7 +76,7 @@ func (b *book) wished(w Wish) {
 	if w.End == nil {
 		w.End = b.wish.End
 	}
-	if b.wish.Pod != nil && w.Pod != nil && !slices.Equal(imagesOf(b.wish.Pod), imagesOf(w.Pod)) {
+	if b.wish.Pod != nil && w.Pod != nil && !slices.Equal(podspec.ImagesOf(b.wish.Pod), podspec.ImagesOf(w.Pod)) {
 		b.doubtOfHost = true // whether the new images are here is not known
 		b.settle++           // nor by a look that is under way
 	}
@@ -184,7 +185,7 @@ func (b *book) saw(s sight) {
 	}
 	if s.runtime {
 		if s.heard != b.heard { // a hint came meanwhile, and may be newer than what the look has seen
-			s.containers = keepEnds(b.seen.Containers, s.containers)
+			s.containers = plan.KeepEnds(b.seen.Containers, s.containers)
 			b.suspect(nil, b.changed)
 		}
 		b.seen = b.seen.Looked(s.sandboxes, s.containers)
@@ -297,20 +298,6 @@ func (b *book) buried(id string) bool {
 	return going || slices.Contains(b.removed, id)
 }
 
-// keepEnds returns what a look has seen without taking back an end that is
-// known already: no container comes back from it.
-func keepEnds(known, seen []plan.Container) []plan.Container {
-	seen = slices.Clone(seen)
-	for i, k := range seen {
-		for _, was := range known {
-			if was.ID == k.ID && was.State == plan.Exited {
-				seen[i] = was
-			}
-		}
-	}
-	return seen
-}
-
 // referred takes in the objects that the pod names. What failed for want of
 // another content may be tried at once.
 func (b *book) referred(refs map[plan.Ref]plan.Version) {
@@ -389,24 +376,4 @@ func (b *book) building() bool {
 		}
 	}
 	return false
-}
-
-// imagesOf returns the distinct images that the pod's containers name.
-func imagesOf(pod *corev1.Pod) []string {
-	var names []string
-	add := func(image string) {
-		if image != "" && !slices.Contains(names, image) {
-			names = append(names, image)
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		add(pod.Spec.InitContainers[i].Image)
-	}
-	for i := range pod.Spec.Containers {
-		add(pod.Spec.Containers[i].Image)
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		add(pod.Spec.EphemeralContainers[i].Image)
-	}
-	return names
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // BuildRun is stage 5: it makes what is missing.
@@ -17,6 +18,7 @@ type BuildRun struct {
 	Runtime interface {
 		RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error)
 		StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (plan.Container, error)
+		ResizeContainer(ctx context.Context, pod *corev1.Pod, name, id string) error
 	}
 	Mounts interface {
 		ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sb plan.Sandbox) ([]plan.Mount, error)
@@ -45,6 +47,8 @@ func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction
 			out.Sandbox = &sb
 		}
 		return err
+	case plan.ResizeContainer:
+		return b.Runtime.ResizeContainer(ctx, on.pod, a.Name, a.ID)
 	case plan.PostStart:
 		return runHook(ctx, b.Hooks, on, a.Name, a.ID, func(l *corev1.Lifecycle) *corev1.LifecycleHandler { return l.PostStart })
 	case plan.StartContainer:
@@ -54,7 +58,7 @@ func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction
 }
 
 func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, out *plan.Outcome) error {
-	c := containerOf(on.pod, a.Name)
+	c := podspec.ContainerOf(on.pod, a.Name)
 	if c == nil {
 		return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: fmt.Errorf("the pod has no container %q", a.Name)}
 	}

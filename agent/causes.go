@@ -26,6 +26,10 @@ func (b *book) spanOf(a plan.Action) (name, cause string) {
 		}
 	case plan.PreStop:
 		on, cause = numbered(a.Name, b.attemptOf(a.ID)), b.memory.Hooks[a.Name].Why
+	case plan.ResizeContainer:
+		on, cause = numbered(a.Name, b.attemptOf(a.ID)), "the pod's resources have changed"
+	case plan.ResizeCgroup:
+		cause = "the pod's resources have changed"
 	case plan.PostStart:
 		on, cause = numbered(a.Name, b.attemptOf(a.ID)), "part of its start"
 	case plan.RemoveContainer:

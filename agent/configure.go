@@ -29,6 +29,8 @@ func (c *Configure) do(ctx context.Context, on ground, action plan.ConfigureActi
 		return c.Dirs.MakeDirs(ctx, on.pod)
 	case plan.EnsureCgroup:
 		return c.Cgroups.Ensure(ctx, on.pod)
+	case plan.ResizeCgroup:
+		return c.Cgroups.Ensure(ctx, plan.WithResources(on.pod, a.Resources))
 	case plan.MountVolume:
 		return c.Volumes.Mount(ctx, on.pod, a.Volume, a.Version, on.objects, on.ips())
 	case plan.ProjectVolume:

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // Hooks runs the hooks of running containers. A hook has no time limit of its
@@ -18,7 +19,7 @@ type Hooks interface {
 
 // runHook runs one hook of a container.
 func runHook(ctx context.Context, hooks Hooks, on ground, name, id string, of func(*corev1.Lifecycle) *corev1.LifecycleHandler) error {
-	c := containerOf(on.pod, name)
+	c := podspec.ContainerOf(on.pod, name)
 	if c == nil || c.Lifecycle == nil || of(c.Lifecycle) == nil {
 		return &plan.Error{Kind: plan.Invalid, Err: fmt.Errorf("container %q has no such hook", name)}
 	}

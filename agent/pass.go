@@ -37,7 +37,11 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 
 	if !w.asked && !b.over() && b.verdict.State != plan.Rejected { // 2 admit
 		w.asked = true
-		w.stages.Admit.ask(w.room, b, w.adopted(), w.judged)
+		w.wants = b.wish.Pod
+		w.stages.Admit.ask(w.room, b, w.adopted(), w.answered(b.pod()))
+	}
+	if w.asked {
+		w.askAgain()
 	}
 
 	before := b.memory.Phase
@@ -59,7 +63,7 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 		}
 	}
 	w.seek(ctx, p.Seek)
-	on := ground{pod: b.wish.Pod, seen: b.seen, objects: objs}
+	on := ground{pod: b.pod(), seen: b.seen, objects: objs}
 	for _, a := range p.Configure { // 3 configure
 		w.begin(ctx, "configure", a, func(ctx context.Context, _ *plan.Outcome) error {
 			return w.stages.Configure.do(ctx, on, a)
@@ -104,9 +108,6 @@ func (w *worker) adopted() bool {
 	}
 	return false
 }
-
-// judged takes the room's answer.
-func (w *worker) judged(v plan.Verdict) { w.mail.put(func(p *post) { p.verdict = &v }) }
 
 // settled gives the start slot back when the pod has no more starts to make
 // soon, and its place when it is over or ends before it was let in. Each is
@@ -202,12 +203,13 @@ func (w *worker) toDisk(m plan.Memory) *onDisk {
 // container that has one: that it is on disk that the hook is to run. Without
 // it a restart could leave a container half started, or half told to stop. The
 // first kill for a new round of all containers waits likewise, or a restart
-// could kill those of the new round too.
+// could kill those of the new round too, and a resize, which may have been
+// carried out or not.
 func (w *worker) beforeHooks(p plan.Plan) func(plan.Action) func(context.Context) {
 	disk := w.toDisk(p.Memory)
 	return func(a plan.Action) func(context.Context) {
 		switch a := a.(type) {
-		case plan.PreStop:
+		case plan.PreStop, plan.ResizeContainer:
 			return disk.wait
 		case plan.StopContainer:
 			if a.Why == plan.WhyRenewed {

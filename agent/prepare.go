@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // Prepare is stage 1: it looks at what the runtime and the host have of the
@@ -48,7 +49,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, 
 	}
 	if host {
 		wg.Go(func() { errs[1] = p.lookAtHost(ctx, pod, &s) })
-		wg.Go(func() { s.images = p.lookAtImages(ctx, pod, objs, imagesOf(pod)) })
+		wg.Go(func() { s.images = p.lookAtImages(ctx, pod, objs, podspec.ImagesOf(pod)) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -107,28 +108,7 @@ func (p *Prepare) recursiveReadOnly(pod *corev1.Pod) bool {
 
 // forgetImage drops the image of a container from what is believed present.
 func (p *Prepare) forgetImage(pod *corev1.Pod, container string) {
-	if c := containerOf(pod, container); c != nil {
+	if c := podspec.ContainerOf(pod, container); c != nil {
 		p.Images.Forget(c.Image)
 	}
-}
-
-// containerOf finds a container of any kind by name; nil: there is none.
-func containerOf(pod *corev1.Pod, name string) *corev1.Container {
-	for i := range pod.Spec.Containers {
-		if c := &pod.Spec.Containers[i]; c.Name == name {
-			return c
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.Name == name {
-			return c
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
-			c := corev1.Container(e.EphemeralContainerCommon)
-			return &c
-		}
-	}
-	return nil
 }

@@ -41,6 +41,7 @@ type room struct {
 type seat struct {
 	pod      *corev1.Pod
 	admitted bool // let in before: no check
+	resize   bool // known already: wants other resources
 	reply    func(plan.Verdict)
 	told     plan.Verdict // the last answer: it is not given twice
 }
@@ -133,6 +134,9 @@ func (r *room) Run(ctx context.Context) {
 			return
 		case s := <-r.asks:
 			f.enter(s)
+			if s.resize { // it may have left room
+				f.again()
+			}
 		case uid := <-r.frees:
 			f.leave(uid)
 		case uid := <-r.starts:
@@ -154,6 +158,10 @@ func (r *room) Run(ctx context.Context) {
 
 func (f *floor) enter(s seat) {
 	uid := s.pod.UID
+	if s.resize {
+		f.resize(s)
+		return
+	}
 	if s.admitted {
 		if _, in := f.admitted[uid]; !in {
 			f.admitted[uid] = s.pod

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 var (
@@ -136,6 +137,9 @@ func (s *sim) wake() {
 	s.book.wished(Wish{Pod: s.pod})
 	s.book.verdict = plan.Verdict{State: plan.OK}
 	s.canceled = map[plan.OpKey]bool{}
+	if s.cgroup { // the first look of a life sets its limits anew
+		s.size = plan.ResourcesOf(plan.WithResources(s.book.pod(), s.saved.Sizes.Pod))
+	}
 	s.see()
 }
 
@@ -168,6 +172,8 @@ func (s *sim) run() {
 	}
 	s.obedient = true
 	s.tell("--- the world obeys from here ---")
+	s.answer(true)
+	s.turn()
 	if !s.settle(calm) {
 		return
 	}
@@ -215,8 +221,13 @@ func (s *sim) happen(end bool) {
 			s.crash()
 		}
 	case 14:
-		if s.oneIn(4) {
+		switch s.rng.IntN(4) {
+		case 0:
 			s.editImage()
+		case 1:
+			s.editSize()
+		case 2:
+			s.answer(s.oneIn(2))
 		}
 	case 15:
 		s.now = s.now.Add(time.Duration(s.rng.IntN(400)) * time.Second)
@@ -246,6 +257,30 @@ func (s *sim) editImage() {
 	s.pod = pod
 	s.tell("image of %s is now %s", c.Name, c.Image)
 	s.book.wished(Wish{Pod: pod})
+}
+
+// editSize wants other resources; the room answers later.
+func (s *sim) editSize() {
+	pod := s.pod.DeepCopy()
+	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
+	if len(c.Resources.Limits) == 0 {
+		return
+	}
+	c.Resources = s.drawSize()
+	pod.Generation++
+	s.pod = pod
+	s.tell("size of %s is now %v", c.Name, c.Resources)
+	s.book.wished(Wish{Pod: pod})
+}
+
+// answer is the room's: it holds what is wished, or it does not.
+func (s *sim) answer(fits bool) {
+	v := plan.Verdict{State: plan.Wait, Message: "full"}
+	if fits {
+		v = plan.Verdict{State: plan.OK}
+	}
+	s.tell("the room says %v", v)
+	s.book.answered(answer{s.pod, v})
 }
 
 func (s *sim) hint() {
@@ -333,6 +368,7 @@ func (s *sim) turn() {
 		s.tell("begin %s %+v", a.Key(), a)
 		s.book.begun(a, s.now)
 		s.begins(a)
+		s.ground[a.Key()] = s.book.pod()
 	}
 }
 
@@ -341,7 +377,7 @@ func (s *sim) turn() {
 func hooking(p plan.Plan) bool {
 	for _, a := range p.Actions() {
 		switch a := a.(type) {
-		case plan.PreStop:
+		case plan.PreStop, plan.ResizeContainer:
 			return true
 		case plan.StopContainer:
 			if a.Why == plan.WhyRenewed {
@@ -388,7 +424,7 @@ func (s *sim) settle(bound int) bool {
 func (s *sim) endInit() bool {
 	for i := range s.containers {
 		k := &s.containers[i]
-		c := containerOf(s.pod, k.Name)
+		c := podspec.ContainerOf(s.pod, k.Name)
 		if k.State == plan.Running && containerKind(s.pod, k.Name) == plan.Init && c.RestartPolicy == nil {
 			k.State, k.FinishedAt, k.ExitCode = plan.Exited, s.now, 0
 			return true
@@ -464,7 +500,7 @@ func (s *sim) check(p plan.Plan) {
 // checkStop holds I10: what is told to stop with time to spare has had its
 // preStop hook.
 func (s *sim) checkStop(a plan.StopContainer) {
-	c := containerOf(s.pod, a.Name)
+	c := podspec.ContainerOf(s.pod, a.Name)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= simLimits.MinStop {
 		return
 	}
@@ -511,6 +547,19 @@ func (s *sim) checkRenewed() {
 	}
 }
 
+// checkSizes holds that a resize comes to its end.
+func (s *sim) checkSizes() {
+	want := plan.ResourcesOf(s.pod)
+	if !s.size.Equal(want) {
+		s.breaks("I5 at rest, but the pod's cgroup has %v, want %v", s.size, want)
+	}
+	for _, k := range s.containers {
+		if r, sized := want[k.Name]; sized && k.State == plan.Running && !(plan.Resources{"": r}).Equal(plan.Resources{"": s.sizes[k.ID]}) {
+			s.breaks("I5 at rest, but %s has %v, want %v", k.Name, s.sizes[k.ID], r)
+		}
+	}
+}
+
 // checkRest holds what an obedient world must have come to.
 func (s *sim) checkRest() {
 	if s.done {
@@ -532,7 +581,7 @@ func (s *sim) checkRest() {
 		return // it may rightly wait for ever
 	}
 	for _, k := range s.containers {
-		c := containerOf(s.pod, k.Name)
+		c := podspec.ContainerOf(s.pod, k.Name)
 		if k.State != plan.Running || c.Lifecycle == nil {
 			continue
 		}
@@ -544,6 +593,7 @@ func (s *sim) checkRest() {
 		}
 	}
 	s.checkRenewed()
+	s.checkSizes()
 	for i := range s.pod.Spec.Containers {
 		c := &s.pod.Spec.Containers[i]
 		live := slices.ContainsFunc(s.containers, func(k plan.Container) bool { return k.Name == c.Name && k.State == plan.Running })

@@ -139,7 +139,7 @@ func (s *store) take(snap *source.Snapshot) change {
 		now[pod.UID] = true
 		was, known := s.wanted[pod.UID]
 		s.wanted[pod.UID], s.from[pod.UID] = pod, snap.Source
-		if !known || !sameWish(was, pod) {
+		if !known || !source.Same(was, pod) {
 			c.run = append(c.run, pod)
 		}
 	}
@@ -153,31 +153,6 @@ func (s *store) take(snap *source.Snapshot) change {
 	slices.Sort(c.gone)
 	s.ready[snap.Source] = s.ready[snap.Source] || snap.Ready
 	return c
-}
-
-func sameWish(a, b *corev1.Pod) bool {
-	const hash = "kubernetes.io/config.hash"
-	if a == b {
-		return true
-	}
-	if a.ResourceVersion != "" || b.ResourceVersion != "" {
-		return a.ResourceVersion == b.ResourceVersion
-	}
-	return a.Annotations[hash] != "" && a.Annotations[hash] == b.Annotations[hash] &&
-		maps.EqualFunc(imageByName(a), imageByName(b), func(x, y string) bool { return x == y })
-}
-
-// imageByName maps the containers of a pod to their images: what may change in
-// place.
-func imageByName(pod *corev1.Pod) map[string]string {
-	m := make(map[string]string, len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
-	for i := range pod.Spec.InitContainers {
-		m[pod.Spec.InitContainers[i].Name] = pod.Spec.InitContainers[i].Image
-	}
-	for i := range pod.Spec.Containers {
-		m[pod.Spec.Containers[i].Name] = pod.Spec.Containers[i].Image
-	}
-	return m
 }
 
 func nameOf(pod *corev1.Pod) types.NamespacedName {

@@ -57,6 +57,7 @@ type worker struct {
 	cancels map[plan.OpKey]context.CancelFunc
 	ops     sync.WaitGroup
 	asked   bool                   // the room was asked
+	wants   *corev1.Pod            // of which the room knows what it wants
 	begun   bool                   // its start slot was given back
 	left    bool                   // the room was left
 	audited bool                   // the next look confirms or clears what the audit found
@@ -81,7 +82,7 @@ type mailbox struct {
 type post struct {
 	wish     *Wish
 	hints    []Hint
-	verdict  *plan.Verdict
+	answers  []answer
 	outcomes []plan.Outcome
 	sights   []sight
 	found    *found
@@ -169,11 +170,11 @@ func (w *worker) read(ctx context.Context, p post) {
 	if p.wish != nil {
 		b.wished(*p.wish)
 	}
-	if p.verdict != nil {
-		if p.verdict.State == plan.Rejected && b.verdict.State != plan.Rejected {
-			w.meters.rejected(p.verdict.Reason)
+	for _, a := range p.answers {
+		if a.State == plan.Rejected && b.verdict.State != plan.Rejected && b.verdict.State != plan.OK {
+			w.meters.rejected(a.Reason)
 		}
-		b.verdict = *p.verdict
+		b.answered(a)
 	}
 	for _, r := range p.outcomes {
 		w.settle(ctx, r)
@@ -228,7 +229,7 @@ const lookAgain = 250 * time.Millisecond
 func (w *worker) look(ctx context.Context, runtime bool) {
 	w.looking = true
 	b := w.book
-	pod, at, heard := b.wish.Pod, b.settle, b.heard
+	pod, at, heard := plan.WithResources(b.pod(), b.memory.Sizes.Pod), b.settle, b.heard
 	objs := w.objects.Of(pod)
 	host := !b.looked || b.doubtOfHost
 	if runtime {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/agent/plan"
 	"berth/podspec"
@@ -30,10 +31,13 @@ type world struct {
 	dirs       bool
 	cgroup     bool
 	attempts   map[plan.OpKey]uint64
-	obedient   bool                  // no faults any more
-	hooks      map[plan.OpKey]hooked // by the hook's action: what really happened
-	renewer    string                // ID of the container whose exit asked for a new round last
-	renewed    time.Time             // when
+	obedient   bool                                   // no faults any more
+	hooks      map[plan.OpKey]hooked                  // by the hook's action: what really happened
+	renewer    string                                 // ID of the container whose exit asked for a new round last
+	renewed    time.Time                              // when
+	sizes      map[string]corev1.ResourceRequirements // by container ID: what it really has
+	size       plan.Resources                         // what the pod's cgroup really has
+	ground     map[plan.OpKey]*corev1.Pod             // what an action was begun with
 	pod        *corev1.Pod
 	broken     []string // violated invariants
 }
@@ -44,7 +48,7 @@ type hooked struct{ begun, ended int }
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
+		sizes: map[string]corev1.ResourceRequirements{}, ground: map[plan.OpKey]*corev1.Pod{}, hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
 	}
 	w.pod = w.drawPod()
 	return w
@@ -114,6 +118,12 @@ func (w *world) drawHooks(c *corev1.Container) {
 	if l.PostStart != nil || l.PreStop != nil {
 		c.Lifecycle = l
 	}
+	if w.oneIn(2) {
+		c.Resources = w.drawSize()
+		if w.oneIn(3) {
+			c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+		}
+	}
 	if w.oneIn(12) {
 		if c.RestartPolicy == nil {
 			c.RestartPolicy = new(corev1.ContainerRestartPolicyNever)
@@ -125,9 +135,35 @@ func (w *world) drawHooks(c *corev1.Container) {
 	}
 }
 
+func (w *world) drawSize() corev1.ResourceRequirements {
+	q := func() corev1.ResourceList {
+		return corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewMilliQuantity(int64(100+w.rng.IntN(5)*100), resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(int64(1+w.rng.IntN(5))<<20, resource.BinarySI),
+		}
+	}
+	return corev1.ResourceRequirements{Requests: q(), Limits: q()}
+}
+
+// within checks I12: no running container has more than the pod's cgroup holds
+// for it.
+func (w *world) within(what string) {
+	for _, k := range w.containers {
+		has, sized := w.sizes[k.ID]
+		if k.State != plan.Running || !sized {
+			continue
+		}
+		for name, q := range has.Limits {
+			if most := w.size[k.Name].Limits[name]; q.Cmp(most) > 0 {
+				w.breaks("I12 %s: %s has %s of %s, the pod's cgroup %s for it", what, k.Name, q.String(), name, most.String())
+			}
+		}
+	}
+}
+
 // exits notes that a container has ended by itself.
 func (w *world) exits(k plan.Container) {
-	if c := containerOf(w.pod, k.Name); k.ExitCode == 1 && len(c.RestartPolicyRules) > 0 {
+	if c := podspec.ContainerOf(w.pod, k.Name); k.ExitCode == 1 && len(c.RestartPolicyRules) > 0 {
 		w.renewer, w.renewed = k.ID, k.FinishedAt
 	}
 }
@@ -234,7 +270,13 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 	case plan.MakeDirs:
 		w.dirs = true
 	case plan.EnsureCgroup:
-		w.cgroup = true
+		w.cgroup, w.size = true, plan.ResourcesOf(w.ground[a.Key()])
+	case plan.ResizeCgroup:
+		w.size = a.Resources
+		w.within("the cgroup's resize")
+	case plan.ResizeContainer:
+		w.sizes[a.ID] = a.Resources
+		w.within("a resize")
 	case plan.MountVolume:
 		if !w.dirs {
 			w.breaks("I2 volume %s mounted before the directories were made", a.Volume)
@@ -325,7 +367,7 @@ func (w *world) runSandbox(a plan.RunSandbox, id string, out *plan.Outcome) {
 }
 
 func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outcome) {
-	spec := containerOf(w.pod, a.Name)
+	spec := podspec.ContainerOf(w.pod, a.Name)
 	for _, k := range w.containers {
 		if k.Name == a.Name && k.Live() {
 			w.breaks("I4 second live %s", a.Name)
@@ -357,6 +399,9 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	case a.Kind == plan.Init && w.chance(a, "init")%3 > 0:
 		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.chance(a, "code")%3/2)
 	}
+	if r, sized := plan.ResourcesOf(w.ground[a.Key()])[a.Name]; sized {
+		w.sizes[id] = r
+	}
 	w.containers = append([]plan.Container{k}, w.containers...)
 	out.Container = &k
 }
@@ -366,7 +411,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 // failed: its container is on its way out.)
 func (w *world) noneHalfStarted(a plan.StartContainer) {
 	for _, k := range w.containers {
-		c := containerOf(w.pod, k.Name)
+		c := podspec.ContainerOf(w.pod, k.Name)
 		if k.State != plan.Running || k.SandboxID != a.SandboxID || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 
 	"berth/agent/plan"
 	"berth/cri/criconfig"
+	"berth/podspec"
 )
 
 // StartContainer creates the container of that name, links its log and starts
@@ -68,7 +69,7 @@ type making struct {
 }
 
 func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (*runtimeapi.CreateContainerRequest, error) {
-	spec := containerSpec(pod, name)
+	spec := podspec.ContainerOf(pod, name)
 	if spec == nil {
 		return nil, &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError",
 			Err: fmt.Errorf("pod %s/%s has no container %q", pod.Namespace, pod.Name, name)}
@@ -93,24 +94,6 @@ func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string
 		criconfig.SetTarget(config, id)
 	}
 	return &runtimeapi.CreateContainerRequest{PodSandboxId: s.Sandbox.ID, Config: config, SandboxConfig: sandbox}, nil
-}
-
-// containerSpec finds a container of any kind by its name, nil if there is none.
-func containerSpec(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		if pod.Spec.EphemeralContainers[i].Name == name {
-			c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-			return &c
-		}
-	}
-	return nil
 }
 
 // running returns the ID of the pod's running container of that name.

@@ -27,6 +27,8 @@ func Describe(action plan.Action) (name, on, detail string) {
 		on = a.Name
 	case plan.PostStart:
 		on = a.Name
+	case plan.ResizeContainer:
+		on = a.Name
 	case plan.RemoveContainer:
 		on = a.Name
 	case plan.PullImage:

@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"iter"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -56,4 +57,45 @@ func containersOf(spec *corev1.PodSpec) iter.Seq2[*corev1.Container, position] {
 			}
 		}
 	}
+}
+
+// ContainerOf finds a container of any kind by name; nil: there is none.
+func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.Name == name {
+			return c
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; c.Name == name {
+			return c
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
+			c := corev1.Container(e.EphemeralContainerCommon)
+			return &c
+		}
+	}
+	return nil
+}
+
+// ImagesOf returns the distinct images that the pod's containers name.
+func ImagesOf(pod *corev1.Pod) []string {
+	var names []string
+	add := func(image string) {
+		if image != "" && !slices.Contains(names, image) {
+			names = append(names, image)
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		add(pod.Spec.InitContainers[i].Image)
+	}
+	for i := range pod.Spec.Containers {
+		add(pod.Spec.Containers[i].Image)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		add(pod.Spec.EphemeralContainers[i].Image)
+	}
+	return names
 }

@@ -242,7 +242,7 @@ func TestUnhonoured(t *testing.T) {
 		{"dynamic resources are refused", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
 		{"restarting all containers is honoured", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, nil},
 		{"resources of the pod are not enforced", "resources: {limits: {cpu: 1}}", []string{"spec.resources: not enforced"}, nil},
-		{"resizing is not done", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), []string{"spec.containers[0].resizePolicy: resized"}, nil},
+		{"resizing is done", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), nil, nil},
 		{"an account brings no token", "serviceAccountName: a", []string{"spec.serviceAccountName: token"}, nil},
 		{"Windows is refused", "{os: {name: windows}, securityContext: {windowsOptions: {}}, " + one("securityContext: {windowsOptions: {}}") + "}", nil,
 			[]string{"spec.os.name: Windows", "spec.securityContext.windowsOptions: Windows", "spec.containers[0].securityContext.windowsOptions: Windows"}},

@@ -65,7 +65,6 @@ var notYet = []unhonoured{
 	{refuse, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
 	{refuse, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
 	{warn, inPod("resources", func(s *corev1.PodSpec) bool { return s.Resources != nil }), "pod-level resources are counted, but not enforced yet"},
-	{warn, inContainers("resizePolicy", hasResizePolicy), "a running container is not resized yet"},
 
 	// What a server would have done.
 	{warn, unknownPriority, "there is no PriorityClass %s without a server: the priority is 0"},
@@ -93,9 +92,8 @@ const noTCPHook = "the API has no such hook any more: it always fails"
 // ownVolumes are the kinds of volumes that berth makes.
 var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected"}
 
-func hasDevices(c *corev1.Container) bool      { return len(c.VolumeDevices) > 0 }
-func hasClaims(c *corev1.Container) bool       { return len(c.Resources.Claims) > 0 }
-func hasResizePolicy(c *corev1.Container) bool { return len(c.ResizePolicy) > 0 }
+func hasDevices(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 }
+func hasClaims(c *corev1.Container) bool  { return len(c.Resources.Claims) > 0 }
 
 func ownWindowsOptions(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil

@@ -39,12 +39,14 @@ func Decide(in Input) Plan {
 
 // decider is one call of Decide. It is never kept.
 type decider struct {
-	Input
-	specs  []spec                 // all containers of the pod, init containers first, in spec order
-	byName map[string][]Container // instances newest first, the forgotten last exit included
-	images map[string]imageAnswer // by container name: asked once per call
-	mem    *Memory                // out.Memory
-	out    Plan
+	Input                          // Pod has what is allocated
+	desired *corev1.Pod            // as wished
+	want    Resources              // what is allocated
+	specs   []spec                 // all containers of the pod, init containers first, in spec order
+	byName  map[string][]Container // instances newest first, the forgotten last exit included
+	images  map[string]imageAnswer // by container name: asked once per call
+	mem     *Memory                // out.Memory
+	out     Plan
 }
 
 // spec is one container of the pod with what Decide needs of it.
@@ -54,9 +56,10 @@ type spec struct {
 }
 
 func newDecider(in Input) *decider {
-	d := &decider{Input: in, out: Plan{Memory: in.Memory.clone()}}
+	d := &decider{Input: in, desired: in.Pod, out: Plan{Memory: in.Memory.clone()}}
 	d.mem = &d.out.Memory
-	ps := &in.Pod.Spec
+	d.allocate()
+	ps := &d.Pod.Spec
 	d.specs = make([]spec, 0, len(ps.InitContainers)+len(ps.Containers)+len(ps.EphemeralContainers))
 	for i := range ps.InitContainers {
 		c := &ps.InitContainers[i]
@@ -222,6 +225,7 @@ func (d *decider) bringUp() {
 	if !ok || d.renew() || !ready {
 		return
 	}
+	d.resize()
 	d.containers(sb)
 }
 
@@ -431,6 +435,7 @@ func (m Memory) clone() Memory {
 		m.Hooks = map[string]Hook{}
 	}
 	m.Renewal = m.Renewal.clone()
+	m.Sizes = m.Sizes.clone()
 	m.Exits = maps.Clone(m.Exits)
 	if m.Exits == nil {
 		m.Exits = map[string]Container{}

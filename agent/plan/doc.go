@@ -30,4 +30,6 @@
 //	   within its grace; once the hook was begun the container ends.
 //	I11 An exit that asks for a new round of all containers gets one, and only
 //	   one: no container of the new round is killed for it.
+//	I12 A resize never gives a container more than its pod's cgroup holds for
+//	   it, nor takes from the cgroup what a container still has.
 package plan

@@ -131,6 +131,8 @@ func (d *decider) killing(k Container, why string) Reason {
 	switch why {
 	case "FailedPostStartHook":
 		detail = why
+	case "Resized":
+		detail = fmt.Sprintf("Container %s resize requires restart", k.Name)
 	case "Changed":
 		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
 	case "Unhealthy":

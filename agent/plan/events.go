@@ -65,6 +65,10 @@ func failed(r Outcome) []Reason {
 		return []Reason{warning("FailedCreatePodContainer", "", "unable to make the pod's directories: "+f.Message)}
 	case EnsureCgroup:
 		return []Reason{warning("FailedCreatePodContainer", "", "unable to ensure the pod's cgroup exists: "+f.Message)}
+	case ResizeContainer:
+		return []Reason{warning("ResizeError", a.Name, "Pod resize error: "+f.Message)}
+	case ResizeCgroup:
+		return []Reason{warning("ResizeError", "", "Pod resize error: "+f.Message)}
 	case StopContainer:
 		return []Reason{warning("FailedKillPod", a.Name, fmt.Sprintf("error killing container %s: %s", a.Name, f.Message))}
 	case StopSandbox:

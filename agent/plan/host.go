@@ -131,6 +131,16 @@ func (c *content) metadata() {
 		}
 		h.Write([]byte{1})
 	}
+	for _, list := range [][]corev1.Container{c.pod.Spec.InitContainers, c.pod.Spec.Containers} {
+		for i := range list { // what is allocated may change without the spec
+			for _, r := range []corev1.ResourceList{list[i].Resources.Requests, list[i].Resources.Limits} {
+				for _, name := range slices.Sorted(maps.Keys(r)) {
+					q := r[name]
+					h.Write([]byte(string(name) + q.String()))
+				}
+			}
+		}
+	}
 	c.parts = append(c.parts, strconv.FormatUint(h.Sum64(), 16))
 }
 

@@ -8,18 +8,20 @@ import (
 
 // Input is everything Decide may look at.
 type Input struct {
-	Now     time.Time
-	Pod     *corev1.Pod       // desired; shared with others, so read-only
-	Verdict Verdict           // answer of stage admit; zero: not asked
-	End     *End              // nil: keep it running; else why and how it must end
-	Seen    Observed          // what stage prepare saw
-	Refs    map[Ref]Version   // the objects that the pod names: their version or why there is none
-	Health  map[string]Health // probe results by container ID, thresholds already applied; none: as in Memory
-	Busy    map[OpKey]Action  // actions begun by earlier passes and not yet finished
-	Failed  map[OpKey]Failure // last failure of an action, until it succeeds
-	Memory  Memory            // Plan.Memory of the previous pass
-	Sought  time.Time         // when the node was last asked for images that it did not have; zero: never
-	Limits  Limits            // constants of this node
+	Now      time.Time
+	Pod      *corev1.Pod       // desired; shared with others, so read-only
+	Verdict  Verdict           // answer of stage admit; zero: not asked
+	Reserved Resources         // what the room holds for the pod; nil: as Memory has it
+	Resize   Resize            // why the room does not give what is desired
+	End      *End              // nil: keep it running; else why and how it must end
+	Seen     Observed          // what stage prepare saw
+	Refs     map[Ref]Version   // the objects that the pod names: their version or why there is none
+	Health   map[string]Health // probe results by container ID, thresholds already applied; none: as in Memory
+	Busy     map[OpKey]Action  // actions begun by earlier passes and not yet finished
+	Failed   map[OpKey]Failure // last failure of an action, until it succeeds
+	Memory   Memory            // Plan.Memory of the previous pass
+	Sought   time.Time         // when the node was last asked for images that it did not have; zero: never
+	Limits   Limits            // constants of this node
 }
 
 // VerdictState is what stage admit answered.
@@ -52,15 +54,17 @@ type End struct {
 // Observed is the pod as the runtime and the host show it. It is the worker's
 // own cache: see After for how the outcome of an action advances it.
 type Observed struct {
-	Sandboxes  []Sandbox             // newest first (by Attempt, then CreatedAt)
-	Containers []Container           // newest first; several instances per name
-	Volumes    map[string]VolumeSeen // by volume name: those that are set up on the host, wanted or not
-	Images     map[string]Image      // by image name as in the spec; absent: not on this node
-	Pulled     map[string]Pulled     // by container name: the last pull made for it
-	Dirs       bool                  // the pod's directories and log directory exist
-	Cgroup     bool                  // the pod's cgroup exists
-	Network    NetworkSeen           // of the node
-	Hooks      map[OpKey]HookEnd     // hooks that have ended, by the key of their action. Known to this agent's life only
+	Sandboxes  []Sandbox                              // newest first (by Attempt, then CreatedAt)
+	Containers []Container                            // newest first; several instances per name
+	Volumes    map[string]VolumeSeen                  // by volume name: those that are set up on the host, wanted or not
+	Images     map[string]Image                       // by image name as in the spec; absent: not on this node
+	Pulled     map[string]Pulled                      // by container name: the last pull made for it
+	Dirs       bool                                   // the pod's directories and log directory exist
+	Cgroup     bool                                   // the pod's cgroup exists
+	Network    NetworkSeen                            // of the node
+	Sized      Resources                              // what the pod's cgroup was last resized to; nil: it was not, in this agent's life
+	Resized    map[string]corev1.ResourceRequirements // by container ID: likewise
+	Hooks      map[OpKey]HookEnd                      // hooks that have ended, by the key of their action. Known to this agent's life only
 
 	RecursiveReadOnly bool // the pod's runtime handler can mount read-only with all that is mounted below
 }
@@ -165,6 +169,7 @@ type Memory struct {
 	Finished   time.Time             `json:",omitzero"`  // when its own work was over: nothing of it will start again
 	Hooks      map[string]Hook       `json:",omitempty"` // by container name: of instances that have hooks to run
 	Renewal    Renewal               `json:",omitzero"`  // of all containers in place
+	Sizes      Sizes                 `json:",omitzero"`  // CPU and memory, as far as they may differ from the spec
 }
 
 // Restart is the crash back-off of one container name.

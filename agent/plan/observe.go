@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // After returns what is seen once an action has ended. The receiver is not
@@ -25,6 +27,14 @@ func (o Observed) After(r Outcome) Observed {
 		return o.afterPull(a, r)
 	case PostStart, PreStop:
 		return o.afterHook(r)
+	case ResizeCgroup:
+		o.Sized = Resources{} // unknown
+		if r.Err == nil {
+			o.Sized = a.Resources
+		}
+		return o
+	case ResizeContainer:
+		return o.afterResize(a, r)
 	}
 	if r.Err != nil {
 		return o
@@ -77,6 +87,16 @@ func (o Observed) afterStart(a StartContainer, r Outcome) Observed {
 	return o
 }
 
+// afterResize keeps what a container was given; after a failure nobody can say.
+func (o Observed) afterResize(a ResizeContainer, r Outcome) Observed {
+	o.Resized = set(o.Resized, a.ID, a.Resources)
+	maps.DeleteFunc(o.Resized, func(id string, _ corev1.ResourceRequirements) bool {
+		gone := !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == id })
+		return gone || id == a.ID && r.Err != nil
+	})
+	return o
+}
+
 // afterHook keeps the end of a hook. One that was called off, or that did not
 // reach the runtime, has not ended: it is run again.
 func (o Observed) afterHook(r Outcome) Observed {
@@ -111,8 +131,10 @@ func Doubtful(r Outcome) (runtime, host bool) {
 		return false, false
 	}
 	switch r.Action.(type) {
-	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox, PostStart, PreStop:
+	case RunSandbox, StartContainer, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox, PostStart, PreStop, ResizeContainer:
 		return true, false // of a hook: most often its container has ended
+	case ResizeCgroup: // is done again
+		return false, false
 	case PullImage: // a pull that was carried out is found by the next one
 		return false, false
 	default:
@@ -229,4 +251,18 @@ func without[T any](s []T, drop func(T) bool) (out []T) {
 		}
 	}
 	return out
+}
+
+// KeepEnds returns what a look has seen without taking back an end that is
+// known already: no container comes back from it.
+func KeepEnds(known, seen []Container) []Container {
+	seen = slices.Clone(seen)
+	for i, k := range seen {
+		for _, was := range known {
+			if was.ID == k.ID && was.State == Exited {
+				seen[i] = was
+			}
+		}
+	}
+	return seen
 }

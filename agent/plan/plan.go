@@ -86,6 +86,8 @@ type (
 	MakeDirs struct{}
 	// EnsureCgroup makes the pod's cgroup and sets its limits.
 	EnsureCgroup struct{}
+	// ResizeCgroup sets the limits of the pod's cgroup as for these resources.
+	ResizeCgroup struct{ Resources Resources }
 	// MountVolume sets a volume up on the host with content of that version.
 	MountVolume struct{ Volume, Version string }
 	// ProjectVolume replaces the content of a volume that is set up.
@@ -130,6 +132,11 @@ type (
 	}
 	// PostStart runs the postStart hook of a container that was just started.
 	PostStart struct{ ID, Name string }
+	// ResizeContainer changes the CPU and memory of a running container.
+	ResizeContainer struct {
+		ID, Name  string
+		Resources corev1.ResourceRequirements
+	}
 	// StartContainer creates and starts a container.
 	StartContainer struct {
 		Name      string
@@ -156,6 +163,8 @@ func (k ContainerKind) String() string {
 
 func (MakeDirs) Key() OpKey          { return OpKey{"make", "dirs"} }
 func (EnsureCgroup) Key() OpKey      { return OpKey{"make", "cgroup"} }
+func (ResizeCgroup) Key() OpKey      { return OpKey{"resize", "cgroup"} }
+func (a ResizeContainer) Key() OpKey { return OpKey{"resize", a.ID} }
 func (a MountVolume) Key() OpKey     { return OpKey{"mount", a.Volume} }
 func (a ProjectVolume) Key() OpKey   { return OpKey{"project", a.Volume} }
 func (a StopContainer) Key() OpKey   { return OpKey{"stop", a.ID} }
@@ -171,19 +180,21 @@ func (RunSandbox) Key() OpKey        { return OpKey{"run", "sandbox"} }
 func (a PullImage) Key() OpKey       { return OpKey{"pull", a.Container} }
 func (a StartContainer) Key() OpKey  { return OpKey{"start", a.Name} }
 
-func (MakeDirs) configure()      {}
-func (EnsureCgroup) configure()  {}
-func (MountVolume) configure()   {}
-func (ProjectVolume) configure() {}
-func (StopContainer) cleanup()   {}
-func (PreStop) cleanup()         {}
-func (RemoveContainer) cleanup() {}
-func (StopSandbox) cleanup()     {}
-func (RemoveSandbox) cleanup()   {}
-func (UnmountVolume) cleanup()   {}
-func (RemoveCgroup) cleanup()    {}
-func (RemoveDirs) cleanup()      {}
-func (RunSandbox) buildRun()     {}
-func (PullImage) buildRun()      {}
-func (PostStart) buildRun()      {}
-func (StartContainer) buildRun() {}
+func (MakeDirs) configure()       {}
+func (EnsureCgroup) configure()   {}
+func (ResizeCgroup) configure()   {}
+func (MountVolume) configure()    {}
+func (ProjectVolume) configure()  {}
+func (StopContainer) cleanup()    {}
+func (PreStop) cleanup()          {}
+func (RemoveContainer) cleanup()  {}
+func (StopSandbox) cleanup()      {}
+func (RemoveSandbox) cleanup()    {}
+func (UnmountVolume) cleanup()    {}
+func (RemoveCgroup) cleanup()     {}
+func (RemoveDirs) cleanup()       {}
+func (RunSandbox) buildRun()      {}
+func (PullImage) buildRun()       {}
+func (PostStart) buildRun()       {}
+func (ResizeContainer) buildRun() {}
+func (StartContainer) buildRun()  {}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -87,7 +88,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	}
 	k := ks[0]
 	cs.Image, cs.ImageID = cmpOr(cmpOr(k.ImageName, k.Image), c.Image), k.ImageID
-	cs.Resources, cs.AllocatedResources = &c.Resources, c.Resources.Requests
+	cs.Resources, cs.AllocatedResources = d.actualResources(c, k), c.Resources.Requests
 	if k.User != nil {
 		cs.User = &corev1.ContainerUser{Linux: k.User}
 	}
@@ -128,6 +129,23 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	}
 	cs.Started = &started
 	return cs
+}
+
+// actualResources is what the instance has: that of its spec but for the CPU and
+// memory that it was made with or resized to.
+func (d *decider) actualResources(c spec, k Container) *corev1.ResourceRequirements {
+	want, sized := d.want[c.Name]
+	if !sized {
+		return &c.Resources
+	}
+	now := d.actual(k, want).Resources
+	if sameResources(now, want) {
+		return &c.Resources
+	}
+	r := c.Resources.DeepCopy()
+	maps.Copy(r.Requests, now.Requests)
+	maps.Copy(r.Limits, now.Limits)
+	return r
 }
 
 // mountStatuses tells the mounts by the names of the spec, which the runtime does
@@ -345,6 +363,7 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 		containers,
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
 	}
+	all = append(all, d.resizeConditions()...)
 	if d.renewable() {
 		all = append(all, d.renewalCondition(st.Phase))
 	}

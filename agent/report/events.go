@@ -12,6 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // Bounds that EventsOptions may lower or raise.
@@ -302,4 +305,19 @@ func clip(s string, n int) string {
 		n--
 	}
 	return s[:n] + cut
+}
+
+// EventOf is a reason as users are told it.
+func EventOf(pod *corev1.Pod, r plan.Reason) Event {
+	ev := Event{Type: r.Event, Reason: r.Code, Message: r.Detail}
+	for i := range pod.Spec.InitContainers {
+		ev.Init = ev.Init || pod.Spec.InitContainers[i].Name == r.On
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		ev.Ephemeral = ev.Ephemeral || pod.Spec.EphemeralContainers[i].Name == r.On
+	}
+	if podspec.ContainerOf(pod, r.On) != nil {
+		ev.Container = r.On
+	}
+	return ev
 }

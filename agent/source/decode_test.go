@@ -158,6 +158,23 @@ func TestUIDFollowsContent(t *testing.T) { // S3
 			}
 		})
 	}
+	sized := func(text string) *corev1.Pod {
+		return judgeGood(t, pod("web", "i:1")+"    resources: "+text+"\n", nil).Pods[0]
+	}
+	was := sized("{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 2Gi}}")
+	for text, same := range map[string]bool{
+		"{requests: {cpu: 500m, memory: 1536Mi}, limits: {memory: 3Gi}}":                   true,  // a resize
+		"{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 2Gi, cpu: 2}}":                 false, // another amount is named
+		"{requests: {cpu: 1, memory: 1Gi}}":                                                false,
+		"{requests: {cpu: 1, memory: 1Gi, ephemeral-storage: 1Gi}, limits: {memory: 2Gi}}": false,
+	} {
+		if p := sized(text); (p.UID == was.UID) != same {
+			t.Errorf("%s: same UID %v", text, !same)
+		}
+	}
+	if a, b := sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}}"), sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Mi}}"); a.UID == b.UID {
+		t.Error("another quality of service is another pod")
+	}
 	other := Identity{NodeName: "node2", SuffixNodeName: true}
 	w, err := Judge(Input{Data: []byte(pod("web", "i:1")), Modified: born, Now: born}, other, nil)
 	if err != nil || w.Pods[0].UID == base.UID || w.Pods[0].Name != "web-node2" {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/podspec"
 )
 
 // Annotations of a file pod, named as upstream names them.
@@ -79,7 +82,8 @@ func strip(pod *corev1.Pod) (warnings []string) {
 }
 
 // sums returns the hash of the whole pod, and the UID, which is the same for
-// pods that differ in images only. written is the manifest as its author wrote
+// pods that differ in images only, or in amounts of CPU and memory as far as a
+// running pod can be resized: same amounts named, same quality of service. written is the manifest as its author wrote
 // it, so that a newer release of the API types gives the same sums.
 func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 	var tree struct {
@@ -97,19 +101,44 @@ func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 	}
 	delete(tree.Spec, "nodeName")
 	whole := sum(id.NodeName, pod.Namespace, pod.Name, tree)
+	resizable := false
 	for _, list := range []string{"initContainers", "containers"} {
 		containers, _ := tree.Spec[list].([]any)
 		for _, c := range containers {
 			if c, ok := c.(map[string]any); ok {
 				delete(c, "image")
+				if restart, _ := c["restartPolicy"].(string); list == "containers" || restart == string(corev1.ContainerRestartPolicyAlways) {
+					resizable = blankAmounts(c) || resizable
+				}
 			}
 		}
 	}
-	u := sum(id.NodeName, pod.Namespace, pod.Name, tree)[:16]
+	what := []any{id.NodeName, pod.Namespace, pod.Name, tree}
+	if resizable {
+		complete := pod.DeepCopy()
+		podspec.SetDefaults(complete)
+		what = append(what, podspec.QOSClass(complete))
+	}
+	u := sum(what...)[:16]
 	u[6] = u[6]&0x0f | 0x80 // version 8: made by a rule of our own
 	u[8] = u[8]&0x3f | 0x80
 	return hex.EncodeToString(whole[:16]),
 		types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]))
+}
+
+// blankAmounts takes the amounts of CPU and memory out of a container, not that
+// they are named, and reports whether there were any.
+func blankAmounts(c map[string]any) (some bool) {
+	resources, _ := c["resources"].(map[string]any)
+	for _, list := range []string{"requests", "limits"} {
+		amounts, _ := resources[list].(map[string]any)
+		for _, name := range []string{"cpu", "memory"} {
+			if _, named := amounts[name]; named {
+				amounts[name], some = "", true
+			}
+		}
+	}
+	return some
 }
 
 // sum hashes values by their JSON form, whose keys are sorted.
@@ -140,4 +169,30 @@ func carry(before, next *corev1.Pod) *corev1.Pod {
 // can see of it.
 func contentVersion(content ...any) string {
 	return hex.EncodeToString(sum(content...)[:8])
+}
+
+// Same reports whether two forms of a pod are the same wish: by version, or else
+// by hash and images.
+func Same(a, b *corev1.Pod) bool {
+	if a == b {
+		return true
+	}
+	if a.ResourceVersion != "" || b.ResourceVersion != "" {
+		return a.ResourceVersion == b.ResourceVersion
+	}
+	return a.Annotations[AnnotationHash] != "" && a.Annotations[AnnotationHash] == b.Annotations[AnnotationHash] &&
+		maps.EqualFunc(imageByName(a), imageByName(b), func(x, y string) bool { return x == y })
+}
+
+// imageByName maps the containers of a pod to their images: what may change in
+// place.
+func imageByName(pod *corev1.Pod) map[string]string {
+	m := make(map[string]string, len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
+	for i := range pod.Spec.InitContainers {
+		m[pod.Spec.InitContainers[i].Name] = pod.Spec.InitContainers[i].Image
+	}
+	for i := range pod.Spec.Containers {
+		m[pod.Spec.Containers[i].Name] = pod.Spec.Containers[i].Image
+	}
+	return m
 }

@@ -24,6 +24,11 @@ const (
 	milliPerCPU   = 1000
 )
 
+// Resources gives the limits of one container, for a running one to be resized to.
+func Resources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.LinuxContainerResources, error) {
+	return containerResources(node, pod, c)
+}
+
 // containerResources gives the limits of one container.
 func containerResources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.LinuxContainerResources, error) {
 	out := limits(node, c.Resources.Requests, c.Resources.Limits)

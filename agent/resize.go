@@ -1,0 +1,88 @@
+package agent
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/admission"
+	"berth/agent/plan"
+)
+
+// answer is what the room says of a pod as it was when it was asked for.
+type answer struct {
+	pod *corev1.Pod
+	plan.Verdict
+}
+
+// answered takes the room's answers.
+func (w *worker) answered(pod *corev1.Pod) func(plan.Verdict) {
+	return func(v plan.Verdict) { w.mail.put(func(p *post) { p.answers = append(p.answers, answer{pod, v}) }) }
+}
+
+// answered takes in an answer. For a pod that is in, it is about other resources.
+func (b *book) answered(a answer) {
+	switch in := b.verdict.State == plan.OK; {
+	case a.State == plan.OK:
+		b.verdict, b.reserved, b.resize = a.Verdict, plan.ResourcesOf(a.pod), plan.Resize{}
+	case !in:
+		b.verdict = a.Verdict
+	case a.State == plan.Wait:
+		b.resize = plan.Resize{Reason: corev1.PodReasonDeferred, Message: a.Message}
+	default:
+		b.resize = plan.Resize{Reason: corev1.PodReasonInfeasible, Message: a.Message}
+	}
+}
+
+// pod is the wish with what the pod has of it in resources.
+func (b *book) pod() *corev1.Pod {
+	return plan.WithResources(b.wish.Pod, b.memory.Sizes.Allocated)
+}
+
+// askAgain asks the room once for each change of what a pod wants.
+func (w *worker) askAgain() {
+	b := w.book
+	pod := b.wish.Pod
+	if w.wants == pod || b.over() {
+		return
+	}
+	was := w.wants
+	w.wants = pod
+	if was != nil && !plan.ResourcesOf(was).Equal(plan.ResourcesOf(pod)) || !plan.ResourcesOf(pod).Equal(plan.ResourcesOf(b.pod())) {
+		b.resize = plan.Resize{}
+		w.room.Ask(seat{pod: pod, resize: true, reply: w.answered(pod)})
+	}
+}
+
+// resize judges what a pod wants now instead. One that is not in yet is judged
+// by it when its turn comes.
+func (f *floor) resize(s seat) {
+	uid := s.pod.UID
+	was, in := f.admitted[uid]
+	if !in {
+		if before, waits := f.waiting[uid]; waits {
+			s.resize, s.told = false, before.told
+			f.enter(s)
+		}
+		return
+	}
+	used := f.used
+	used.Remove(was)
+	delete(f.waiting, uid)
+	refusals := admission.Resources(f.node, used, s.pod)
+	if len(refusals) == 0 {
+		used.Add(s.pod)
+		f.used, f.admitted[uid] = used, s.pod
+		for i := range f.queue { // its turn to start has not come: the answer then is for this pod
+			if q := &f.queue[i]; q.pod.UID == uid {
+				q.pod, q.reply = s.pod, s.reply
+				return
+			}
+		}
+		s.tell(plan.Verdict{State: plan.OK})
+		return
+	}
+	v := verdictOf(refusals)
+	s.tell(v)
+	if v.State == plan.Wait {
+		f.waiting[uid] = s
+	}
+}

@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// limitFile prints the memory limit that a container really has.
+const limitFile = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max"
+
+func conditionOf(p *corev1.Pod, kind corev1.PodConditionType) (reason, message string, is bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind {
+			return c.Reason, c.Message, c.Status == corev1.ConditionTrue
+		}
+	}
+	return "", "", false
+}
+
+func TestResizeInPlace(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		put := func(cpu, memory string) {
+			s.Pod("size", `
+				terminationGracePeriodSeconds: 1
+				volumes: [{name: d, downwardAPI: {items: [{path: limit, resourceFieldRef: {containerName: c, resource: limits.memory, divisor: 1Mi}}]}}]
+				containers:
+				`+sh("c", "volumeMounts: [{name: d, mountPath: /d}], resources: {requests: {cpu: "+cpu+", memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
+		}
+		now := func(memory string) func(*corev1.Pod) bool {
+			return func(p *corev1.Pod) bool {
+				_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
+				r := status(p, "c").Resources
+				return r != nil && r.Limits.Memory().String() == memory && !resizing
+			}
+		}
+		put("50m", "64Mi")
+		first := s.Running("size")
+		id := status(first, "c").ContainerID
+
+		put("100m", "128Mi")
+		p := s.Wait("size", "resized", now("128Mi"))
+		if c := status(p, "c"); p.UID != first.UID || c.ContainerID != id || c.RestartCount != 0 || p.Status.ObservedGeneration < 2 ||
+			c.AllocatedResources.Cpu().String() != "100m" {
+			t.Errorf("grown: UID %s, was %s, %s, allocated %v, generation %d", p.UID, first.UID, brief(p), c.AllocatedResources, p.Status.ObservedGeneration)
+		}
+		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", limitFile)); got != "134217728" {
+			t.Errorf("the container is limited to %s", got)
+		}
+		await(t, "the downward API to follow", func() bool { return strings.TrimSpace(s.Exec("size", "c", "cat", "/d/limit")) == "128" })
+		s.Event("size", "ResizeStarted: Pod resize started: ")
+		s.Event("size", "ResizeCompleted: Pod resize completed: ")
+
+		put("100m", "32Mi")
+		s.Wait("size", "shrunk", now("32Mi"))
+		if got := strings.TrimSpace(s.Exec("size", "c", "sh", "-c", limitFile)); got != "33554432" {
+			t.Errorf("the container is limited to %s", got)
+		}
+
+		// What the node does not have is not given; the container goes on.
+		put("1000", "32Mi")
+		p = s.Wait("size", "pending", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizePending); return is })
+		if reason, message, _ := conditionOf(p, corev1.PodResizePending); reason != corev1.PodReasonInfeasible || !strings.Contains(message, "cpu") {
+			t.Errorf("pending: %s %s", reason, message)
+		}
+		if c := status(p, "c"); c.ContainerID != id || c.AllocatedResources.Cpu().String() != "100m" {
+			t.Errorf("infeasible: %s, allocated %v", brief(p), c.AllocatedResources)
+		}
+		s.Event("size", "ResizeInfeasible: Pod resize Infeasible: ")
+		put("100m", "48Mi")
+		p = s.Wait("size", "resized again", now("48Mi"))
+		if _, _, is := conditionOf(p, corev1.PodResizePending); is || status(p, "c").ContainerID != id {
+			t.Errorf("after all: %s %+v", brief(p), p.Status.Conditions)
+		}
+
+		// Another quality of service is another pod.
+		s.Pod("size", "terminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", "", "sleep 1000"))
+		s.Wait("size", "replaced", func(p *corev1.Pod) bool { return p.UID != first.UID && p.Status.Phase == corev1.PodRunning })
+	})
+}
+
+func TestResizeByRestartAndBelowUsage(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		put := func(memory string) {
+			s.Pod("again", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
+				sh("c", "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}], resources: {requests: {memory: 16Mi}, limits: {memory: "+memory+"}}", "sleep 1000"))
+			s.Pod("full", "terminationGracePeriodSeconds: 1\ncontainers:\n"+
+				sh("c", "resources: {requests: {memory: 8Mi}, limits: {memory: "+memory+"}}", "dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2>/dev/null; echo --end--; sleep 1000"))
+		}
+		put("64Mi")
+		s.Running("again")
+		s.Report("full", "c")
+		id := status(s.Get("full"), "c").ContainerID
+		put("24Mi")
+		p := s.Wait("again", "restarted", func(p *corev1.Pod) bool {
+			return status(p, "c").RestartCount == 1 && status(p, "c").State.Running != nil
+		})
+		if got := strings.TrimSpace(s.Exec("again", "c", "sh", "-c", limitFile)); got != "25165824" || status(p, "c").Resources.Limits.Memory().String() != "24Mi" {
+			t.Errorf("restarted with %s: %s", got, brief(p))
+		}
+		s.Event("again", "Killing: Container c resize requires restart")
+
+		p = s.Wait("full", "refused", func(p *corev1.Pod) bool {
+			reason, _, _ := conditionOf(p, corev1.PodResizeInProgress)
+			return reason == corev1.PodReasonError
+		})
+		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message, "below current usage") || status(p, "c").ContainerID != id ||
+			status(p, "c").Resources.Limits.Memory().String() != "64Mi" {
+			t.Errorf("refused: %q %s", message, brief(p))
+		}
+		put("64Mi")
+		p = s.Wait("full", "back", func(p *corev1.Pod) bool { _, _, is := conditionOf(p, corev1.PodResizeInProgress); return !is })
+		if status(p, "c").ContainerID != id || status(p, "c").RestartCount != 0 {
+			t.Errorf("back: %s", brief(p))
+		}
+	})
+}
