@@ -130,7 +130,7 @@ type end struct {
 const (
 	keptSamples   = 5
 	keptOutput    = 1 << 10
-	commandsQuick = 500 * time.Millisecond
+	commandsQuick = 2 * time.Second
 	mostCommands  = 512
 	mostDials     = 2048
 )

@@ -372,7 +372,7 @@ func TestScenario21_CommandsAreBoundedAndThoseThatHangHoldNobodyUp(t *testing.T)
 		}
 		r.at(20 * time.Second)
 		for i := 12; i < 40; i++ {
-			if n := len(r.runs[fmt.Sprint("good", i)+"/Readiness"]); n < 9 {
+			if n := len(r.runs[fmt.Sprint("good", i)+"/Readiness"]); n < 7 {
 				t.Errorf("good%d was probed %d times in 20 s", i, n)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -21,6 +22,7 @@ var (
 	burst   = flag.Int("pods", 50, "pods at once")
 	idle    = flag.Duration("idle", 30*time.Second, "how long CPU is measured with idle pods")
 	version = flag.String("containerd", "2", "containerd to run on: 2 or 1.6")
+	probing = flag.Duration("probing", time.Minute, "how long 500 probes a second are made")
 	only    = flag.String("only", "", "figures to take, by a part of their name; empty: all")
 )
 
@@ -36,9 +38,10 @@ func main() {
 
 // bench is one run on one host.
 type bench struct {
-	host  *hosts.Host
-	agent *hosts.Agent
-	rows  []row
+	host   *hosts.Host
+	agent  *hosts.Agent
+	health string // host:port of the agent's metrics
+	rows   []row
 }
 
 // row is one figure.
@@ -79,20 +82,25 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: bin, Host: host})
+	health, err := freePort(ctx)
+	if err != nil {
+		return err
+	}
+	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: bin, Host: host, Config: map[string]any{"healthzPort": health.Port, "maxPods": 200}})
 	if err != nil {
 		return err
 	}
 	if err := agent.WaitReady(ctx); err != nil {
 		return fmt.Errorf("%w\n%s", err, agent.Log())
 	}
-	b := &bench{host: host, agent: agent}
+	b := &bench{host: host, agent: agent, health: health.String()}
 	for _, f := range []struct {
 		name string
 		take func(context.Context) error
 	}{
 		{"binary", b.binary}, {"memory-idle", b.memoryIdle}, {"warm", b.warm}, {"burst", b.burst},
 		{"exit", b.exits}, {"configmap", b.configMap},
+		{"probes-speed", b.probesSpeed}, {"probes-http", b.probesHTTP}, {"probes-exec", b.probesExec},
 	} {
 		if !strings.Contains(f.name, *only) {
 			continue
@@ -103,6 +111,19 @@ func run(ctx context.Context) (err error) {
 	}
 	b.print()
 	return nil
+}
+
+// freePort is a port of loopback that nobody has now.
+func freePort(ctx context.Context) (*net.TCPAddr, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	at, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return nil, fmt.Errorf("no TCP address: %s", l.Addr())
+	}
+	return at, l.Close()
 }
 
 func (b *bench) print() {
