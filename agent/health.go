@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,6 +51,26 @@ func (w *worker) watch(p plan.Plan) {
 		}
 	}
 	w.prober.Watch(pod, want, w.healthy, func(r plan.Reason) { w.tell(pod, r) })
+}
+
+// keepBound is how long news of a container's health waits for the disk at most.
+const keepBound = 500 * time.Millisecond
+
+// keepHealth has what probes have made of the containers on disk before users
+// see it: an agent that is killed right after would begin with the time before,
+// and take it back. A disk that is full or slow keeps nobody waiting for long.
+func (w *worker) keepHealth(ctx context.Context, p plan.Plan) {
+	same := func(a, b plan.Health) bool { return a.Ready == b.Ready && a.Started == b.Started }
+	was := w.healths
+	w.healths = p.Memory.Health
+	if maps.EqualFunc(was, w.healths, same) || len(w.healths) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepBound)
+	defer cancel()
+	if err := w.sync(ctx, w.book.wish, w.book.verdict, p.Memory); err != nil {
+		w.log.Debug("health not on disk", "err", err)
+	}
 }
 
 // healthy takes what the probes of a container add up to.

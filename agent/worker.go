@@ -67,6 +67,7 @@ type worker struct {
 	onDisk  *onDisk                // of the pod's end
 	kept    keptState              // what was last handed to keep
 	waits   map[wait]report.SpanID // open on the timeline
+	healths map[string]plan.Health // on disk since users have seen it
 	watched watched                // what the prober was last asked for
 	making  stopwatch              // of pulls, and of calls that change the runtime; any goroutine
 }

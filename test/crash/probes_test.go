@@ -1,0 +1,148 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"berth/nodeapi"
+	"berth/podspec"
+	"berth/test/hosts"
+)
+
+// probedPod is a pod whose containers are probed each second in every way. One
+// command hangs, so that some command is always under way.
+func (n *node) probedPod(name string) *corev1.Pod {
+	n.Helper()
+	p := n.simple(name, "serve", "8080")
+	each := func(h corev1.ProbeHandler) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, FailureThreshold: 3, TimeoutSeconds: 2}
+	}
+	get := corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/delay?d=200ms", Port: intstr.FromInt32(8080)}}
+	tcp := corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(8080)}}
+	run := func(steps ...string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: append([]string{"/bin/testbox"}, steps...)}}
+	}
+	c := &p.Spec.Containers[0]
+	c.StartupProbe, c.ReadinessProbe, c.LivenessProbe = each(tcp), each(get), each(tcp)
+	c.StartupProbe.FailureThreshold = 60
+	more := *c.DeepCopy()
+	more.Name = "commands"
+	more.Args = []string{"grpc", "9000"}
+	more.StartupProbe = each(run("print", "up"))
+	more.ReadinessProbe = each(corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9000}})
+	more.LivenessProbe = each(run("sleep", "700ms", ",", "print", name+"-alive"))
+	more.LivenessProbe.TimeoutSeconds = 20
+	more.LivenessProbe.FailureThreshold = 5
+	more.StartupProbe.TimeoutSeconds, more.StartupProbe.FailureThreshold = 20, 60
+	p.Spec.Containers = append(p.Spec.Containers, more)
+	podspec.SetDefaults(p)
+	return p
+}
+
+// TestScenario10_KillsWithProbesInFlightFlipNothing: kill -9 of the agent at any
+// moment, and a stop for longer than every timeout, while probes of every kind
+// are under way.
+func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}})
+			names := []string{"one", "two", "three"}
+			for _, name := range names {
+				n.putPod(n.probedPod(name))
+			}
+			n.awaitRunning(60*time.Second, names...)
+			before, first := n.living(""), n.pods()
+			for i := range 15 {
+				flips := n.watchReady(names)
+				time.Sleep(time.Duration(i*53) * time.Millisecond) // each time at another moment of the probes
+				if i%5 == 4 {
+					pid := n.agent.Pid()
+					n.must("stop the agent's process", syscall.Kill(pid, syscall.SIGSTOP))
+					time.Sleep(3500 * time.Millisecond) // longer than a timeout and two periods: that is what is tested
+					n.must("let it go on", syscall.Kill(pid, syscall.SIGCONT))
+				}
+				flips.end(n)
+				n.kill()
+				n.launch()
+				flips = n.watchReady(names)
+				n.awaitRunning(20*time.Second, names...)
+				n.until(20*time.Second, "the agent to have looked", func() bool {
+					for _, p := range n.pods() {
+						if len(p.Status.ContainerStatuses) == 0 { // until then it shows what it remembers
+							return false
+						}
+					}
+					return true
+				})
+				flips.end(n)
+				now := n.pods()
+				for _, name := range names {
+					was, is := first[name], now[name]
+					n.compare(&was, &is)
+				}
+				if t.Failed() {
+					t.Fatalf("after %d kills", i+1)
+				}
+			}
+			n.stillLiving(before)
+			for _, name := range names {
+				n.drop(name)
+			}
+			n.gone(60 * time.Second)
+			n.until(20*time.Second, "no command of a probe to be left", func() bool {
+				return n.processes("-alive") == 0
+			})
+		})
+	}
+}
+
+// flips watches pods that are ready for not being ready.
+type flips struct {
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	mu   sync.Mutex
+	seen []string
+}
+
+func (n *node) watchReady(names []string) *flips {
+	ctx, cancel := context.WithCancel(n.Context())
+	f := &flips{stop: cancel}
+	ours := map[string]bool{}
+	for _, name := range names {
+		ours[name] = true
+	}
+	f.wg.Go(func() {
+		_ = n.client.WatchPods(ctx, nodeapi.PodsRequest{}, func(e nodeapi.PodEvent) error {
+			if e.Pod == nil || !ours[e.Pod.Name] {
+				return nil
+			}
+			for _, c := range e.Pod.Status.Conditions {
+				if c.Type == corev1.PodReady && c.Status != corev1.ConditionTrue {
+					f.mu.Lock()
+					f.seen = append(f.seen, fmt.Sprintf("%s %s: Ready=%s %s", time.Now().Format("15:04:05.000"), e.Pod.Name, c.Status, c.Message))
+					f.mu.Unlock()
+				}
+			}
+			return nil
+		})
+	})
+	return f
+}
+
+func (f *flips) end(n *node) {
+	n.Helper()
+	f.stop()
+	f.wg.Wait()
+	for _, s := range f.seen {
+		n.Error(s)
+	}
+}
