@@ -29,6 +29,8 @@ func fill(m *Metrics) {
 	m.Diverged()
 	m.AdmissionRejected("OutOfcpu")
 	m.RuntimeEventsMissed()
+	m.Probed(ProbeOf{Kind: "Readiness", Container: "c", Pod: "web", Namespace: "default", UID: "u1"}, "failed", time.Millisecond)
+	m.ProbeBegan(time.Millisecond, 2)
 }
 
 func scrape(t *testing.T, m *Metrics) string {
@@ -139,5 +141,24 @@ func TestUnknownExportersAreErrors(t *testing.T) {
 		if _, err := NewTraces(t.Context(), TraceOptions{Getenv: func(k string) string { return env[k] }}); err == nil {
 			t.Errorf("%v was taken", slices.Sorted(maps.Keys(env)))
 		}
+	}
+}
+
+func TestProbesAreCountedUntilTheirPodIsGone(t *testing.T) {
+	m := NewMetrics("n", Build{})
+	fill(m)
+	text := scrape(t, m)
+	for _, want := range []string{
+		`prober_probe_total{container="c",namespace="default",pod="web",pod_uid="u1",probe_type="Readiness",result="failed"} 1`,
+		`prober_probe_duration_seconds_count{container="c",namespace="default",pod="web",probe_type="Readiness"} 1`,
+		"berth_probe_missed_periods_total 2", "berth_probe_lateness_seconds_count 1",
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	m.ProbesGone("default", "web", "u1")
+	if text := scrape(t, m); strings.Contains(text, `pod="web"`) {
+		t.Error("the counts of a pod that is gone are left")
 	}
 }

@@ -1,0 +1,92 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"berth/agent/plan"
+	"berth/nodeapi"
+	"berth/podspec"
+)
+
+// probedSubject is a pod that runs and whose probes have come so far.
+func probedSubject(h plan.Health) Subject {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}}
+	get := func(path string) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(80)}}}
+	}
+	p.Spec.Containers = []corev1.Container{{Name: "a", Image: "img", StartupProbe: get("/s"), ReadinessProbe: get("/r"), LivenessProbe: get("/l")}}
+	podspec.SetDefaults(p)
+	return Subject{
+		Pod: p, At: t0, Limits: limits, Verdict: plan.Verdict{State: plan.OK}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		Seen:   plan.Observed{Containers: []plan.Container{{ID: "a-0", Name: "a", State: plan.Running, StartedAt: t0.Add(-time.Minute)}}},
+		Memory: plan.Memory{Health: map[string]plan.Health{"a-0": h}},
+	}
+}
+
+func TestWhyNamesTheProbeThatFails(t *testing.T) {
+	bad := func(kind plan.ProbeKind) []plan.Probed {
+		return []plan.Probed{{Kind: kind, Run: 3, Failure: "HTTP probe failed with statuscode: 503"}}
+	}
+	for _, c := range []struct {
+		name string
+		h    plan.Health
+		want string // "": nothing
+	}{
+		{"nothing is known yet", plan.Health{}, "StartupProbe: startup probe (httpGet http://:80/s) has not succeeded yet"},
+		{"the startup probe fails", plan.Health{Probed: bad(plan.StartupProbe)}, "StartupProbe: startup probe failing (httpGet http://:80/s): HTTP probe failed with statuscode: 503"},
+		{"the readiness probe fails", plan.Health{Started: true, Probed: bad(plan.ReadinessProbe)}, "ReadinessProbe: readiness probe failing (httpGet http://:80/r): HTTP probe failed with statuscode: 503"},
+		{"all is well", plan.Health{Started: true, Ready: true}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, w := range unhealthy(probedSubject(c.h)) {
+				got = append(got, w.For+": "+w.Message)
+			}
+			if strings.Join(got, "\n") != c.want {
+				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+	without := probedSubject(plan.Health{})
+	without.Limits.Probing = false
+	if got := unhealthy(without); got != nil {
+		t.Errorf("where nobody probes: %+v", got)
+	}
+}
+
+func TestProbesTellsOfThoseThatDoNotRunToo(t *testing.T) {
+	yes, no := true, false
+	made := func(kind plan.ProbeKind, ok bool, passed *bool) Probed {
+		return Probed{ID: "a-0", Probed: plan.Probed{Kind: kind, OK: ok, Run: 1}, Passed: passed, Due: t0.Add(time.Second)}
+	}
+	states := func(s Subject, made ...Probed) string {
+		var out []string
+		for _, p := range Probes(s, made, t0).Probes {
+			out = append(out, p.Kind+" "+string(p.State)+" "+p.Waiting)
+		}
+		return strings.Join(out, ", ")
+	}
+	gone := probedSubject(plan.Health{})
+	gone.Seen.Containers = nil
+	for _, c := range []struct{ name, got, want string }{
+		{"no container", states(gone), "startup waiting the container to run, readiness waiting the container to run, liveness waiting the container to run"},
+		{"while it starts", states(probedSubject(plan.Health{}), made(plan.StartupProbe, false, nil)), "startup pending , readiness waiting the startup probe, liveness waiting the startup probe"},
+		{"when it has started", states(probedSubject(plan.Health{Started: true}), made(plan.StartupProbe, true, &yes), made(plan.ReadinessProbe, false, &no), made(plan.LivenessProbe, true, &yes)),
+			"startup done , readiness failing , liveness passing "},
+		{"before the first result", states(probedSubject(plan.Health{Started: true})), "startup done , readiness waiting the container to have started, liveness waiting the container to have started"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s:\n got  %s\n want %s", c.name, c.got, c.want)
+		}
+	}
+	p := Probes(probedSubject(plan.Health{Started: true}), []Probed{made(plan.ReadinessProbe, false, &no)}, t0).Probes[1]
+	if p.Failures != 1 || p.Successes != 0 || p.PeriodSeconds != 10 || p.Action != "httpGet http://:80/r" || !p.Due.Equal(t0.Add(time.Second)) || p.State != nodeapi.ProbeFailing {
+		t.Errorf("%+v", p)
+	}
+}
