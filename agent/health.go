@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,15 +41,7 @@ func (w *worker) watch(p plan.Plan) {
 		return
 	}
 	w.watched = watched{pod, p.Status.PodIP, p.Probes}
-	var want []plan.Watch
-	for _, k := range w.book.seen.Containers {
-		if probes, wanted := p.Probes[k.ID]; wanted {
-			want = append(want, plan.Watch{
-				ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP, Probes: probes, Health: p.Memory.Health[k.ID],
-			})
-		}
-	}
-	w.prober.Watch(pod, want, w.healthy, func(r plan.Reason) { w.tell(pod, r) })
+	w.prober.Watch(pod, p.Watches(w.book.seen), w.healthy, func(r plan.Reason) { w.tell(pod, r) })
 }
 
 // keepBound is how long news of a container's health waits for the disk at most.
@@ -60,10 +51,9 @@ const keepBound = 500 * time.Millisecond
 // see it: an agent that is killed right after would begin with the time before,
 // and take it back. A disk that is full or slow keeps nobody waiting for long.
 func (w *worker) keepHealth(ctx context.Context, p plan.Plan) {
-	same := func(a, b plan.Health) bool { return a.Ready == b.Ready && a.Started == b.Started }
 	was := w.healths
 	w.healths = p.Memory.Health
-	if maps.EqualFunc(was, w.healths, same) || len(w.healths) == 0 {
+	if len(w.healths) == 0 || maps.EqualFunc(was, w.healths, plan.Health.Same) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepBound)
@@ -87,15 +77,9 @@ func (w *worker) healthy(id string, h plan.Health) {
 // here; that it is killed is said by the plan.
 func (w *worker) feels(news map[string]plan.Health) {
 	b := w.book
-	for _, id := range slices.Sorted(maps.Keys(news)) {
-		h, was := news[id], b.memory.Health[id]
-		if now, known := b.health[id]; known {
-			was = now
-		}
-		for _, k := range b.seen.Containers {
-			if k.ID == id && (h.Ready != was.Ready || h.Started != was.Started) {
-				w.log.Info("health", "container", k.Name, "started", h.Started, "ready", h.Ready)
-			}
+	for _, k := range b.seen.Containers {
+		if h, told := news[k.ID]; told && !h.Same(b.memory.Health[k.ID]) {
+			w.log.Info("health", "container", k.Name, "started", h.Started, "ready", h.Ready)
 		}
 	}
 	all := maps.Clone(b.health)

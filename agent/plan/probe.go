@@ -46,6 +46,19 @@ func (h Health) Of(kind ProbeKind) *Probed {
 	return nil
 }
 
+// Same reports whether users see the same of both.
+func (h Health) Same(other Health) bool { return h.Ready == other.Ready && h.Started == other.Started }
+
+// Watches spells out which probes of which containers the plan wants.
+func (p Plan) Watches(seen Observed) (all []Watch) {
+	for _, k := range seen.Containers {
+		if probes, wanted := p.Probes[k.ID]; wanted {
+			all = append(all, Watch{ID: k.ID, Name: k.Name, StartedAt: k.StartedAt, Host: p.Status.PodIP, Probes: probes, Health: p.Memory.Health[k.ID]})
+		}
+	}
+	return all
+}
+
 // rememberHealth keeps what the probes of live containers add up to: after a
 // restart of the agent it holds until they have run again.
 func (d *decider) rememberHealth() {
