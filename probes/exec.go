@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,8 @@ type exec struct {
 	command []string
 	timeout time.Duration
 	log     *slog.Logger
+
+	pid int // the container's first process; 0: not asked yet. One run at a time
 }
 
 const (
@@ -35,6 +38,10 @@ const (
 	// execMargin is how long before the timeout a command is looked up on the
 	// host: when it has been killed nobody can tell any more what was its.
 	execMargin = 200 * time.Millisecond
+	// sweepPause is how often what is left is looked for then, and sweepBound for
+	// how long.
+	sweepPause = 50 * time.Millisecond
+	sweepBound = 10 * time.Second
 )
 
 func (e *exec) run(ctx context.Context) answer {
@@ -67,37 +74,50 @@ func (e *exec) run(ctx context.Context) answer {
 }
 
 // sweep ends what a command that is not over in time has left behind: the
-// runtime kills the command, not what it has started.
+// runtime kills the command, not what it has started, and says so only when all
+// that holds the command's outputs has ended.
 func (e *exec) sweep(ctx context.Context, began time.Time, over <-chan struct{}) {
-	if !wait(over, e.timeout-min(execMargin, e.timeout/4)) {
-		return
-	}
-	pid, err := e.runtime.Process(context.WithoutCancel(ctx), e.id)
-	if err != nil {
-		return // it has just gone
-	}
-	sessions := commandsOf(pid, e.command, began)
-	if len(sessions) == 0 {
-		return
-	}
-	if !wait(over, time.Until(began.Add(e.timeout))) {
-		return // just in time
-	}
-	// The runtime answers when the outputs are closed, which may wait for what
-	// is to be ended here.
-	for range sweeps {
-		if n := killSessions(pid, sessions); n > 0 {
-			e.log.Info("a probe's command was not over in time; what it had started was ended", "container", e.id, "processes", n)
+	var seen []int // sessions of such commands
+	next := e.timeout / 2
+	for wait(over, time.Until(began.Add(next))) {
+		if e.pid == 0 {
+			pid, err := e.runtime.Process(context.WithoutCancel(ctx), e.id)
+			if err != nil {
+				return // it has just gone
+			}
+			e.pid = pid
 		}
-		if !wait(over, execMargin) {
-			killSessions(pid, sessions)
+		for _, s := range commandsOf(e.pid, e.command, began) {
+			if !slices.Contains(seen, s) {
+				seen = append(seen, s)
+			}
+		}
+		switch now := time.Since(began); {
+		case now > e.timeout+sweepBound:
 			return
+		case now >= e.timeout:
+			if len(seen) == 0 && now > e.timeout+execMargin { // it was killed as soon as it ran
+				seen = straysOf(e.pid, began)
+			}
+			e.end(seen)
+			next = now + sweepPause
+		case now >= e.timeout-execMargin:
+			next = now + sweepPause
+		default:
+			next = e.timeout - execMargin
 		}
+	}
+	if time.Since(began) >= e.timeout {
+		e.end(seen)
 	}
 }
 
-// sweeps bounds how often what is left is looked for.
-const sweeps = 10
+// end kills what is left of commands that have been killed.
+func (e *exec) end(sessions []int) {
+	if n := killSessions(e.pid, sessions); n > 0 {
+		e.log.Info("a probe's command was not over in time; what it had started was ended", "container", e.id, "processes", n)
+	}
+}
 
 // wait waits for that long; false: it was over before.
 func wait(over <-chan struct{}, d time.Duration) bool {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,8 +72,8 @@ func commandsOf(init int, command []string, began time.Time) (sessions []int) {
 	from := sinceBoot(began)
 	words := append([]byte(strings.Join(command, "\x00")), 0)
 	var same []int
-	for _, p := range processes() {
-		if p.parent != first.parent || p.pid == init || p.session != p.pid ||
+	for _, p := range childrenOf(first.parent) {
+		if p.pid == init || p.session != p.pid ||
 			p.started < from-2*tick || p.started > from+startSlack || cgroupOf(p.pid) != group {
 			continue
 		}
@@ -85,6 +86,42 @@ func commandsOf(init int, command []string, began time.Time) (sessions []int) {
 		return same
 	}
 	return sessions
+}
+
+// straysOf returns the sessions of processes that a command has left which was
+// gone before anybody saw it: they began after it was asked for, their session
+// has lost its first process, and they hold outputs that are not the
+// container's own. The runtime waits for just those outputs.
+func straysOf(init int, began time.Time) (sessions []int) {
+	group := cgroupOf(init)
+	from := sinceBoot(began)
+	for _, p := range processes() {
+		if p.started < from-2*tick || p.pid == init || cgroupOf(p.pid) != group || slices.Contains(sessions, p.session) {
+			continue
+		}
+		if _, lives := readProcess(p.session); !lives && holdsOther(init, p.pid) {
+			sessions = append(sessions, p.session)
+		}
+	}
+	return sessions
+}
+
+// holdsOther reports whether one of a process' outputs is a pipe that the
+// container's first process does not have.
+func holdsOther(init, pid int) bool {
+	var own []string
+	for _, fd := range []string{"fd/0", "fd/1", "fd/2"} {
+		if link, err := os.Readlink(procPath(init, fd)); err == nil {
+			own = append(own, link)
+		}
+	}
+	for _, fd := range []string{"fd/1", "fd/2"} {
+		link, err := os.Readlink(procPath(pid, fd))
+		if err == nil && strings.HasPrefix(link, "pipe:") && !slices.Contains(own, link) {
+			return true
+		}
+	}
+	return false
 }
 
 // killSessions kills what is left of sessions whose first process is gone, in
@@ -117,6 +154,28 @@ func kill(p process) bool {
 	now, lives := readProcess(p.pid)
 	return lives && now.session == p.session && now.started == p.started &&
 		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+}
+
+// childrenOf lists the children of a process, whichever of its threads has them.
+func childrenOf(parent int) (all []process) {
+	files, err := filepath.Glob(procPath(parent, "task/*/children"))
+	if err != nil || len(files) == 0 { // a kernel without these lists
+		return slices.DeleteFunc(processes(), func(p process) bool { return p.parent != parent })
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread has just ended
+		}
+		for _, word := range strings.Fields(string(data)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				if p, ok := readProcess(pid); ok {
+					all = append(all, p)
+				}
+			}
+		}
+	}
+	return all
 }
 
 func processes() (all []process) {

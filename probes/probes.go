@@ -291,7 +291,7 @@ func (o *Probes) settle(e end) {
 		return
 	}
 	took := e.ended.Sub(e.began)
-	if stood := o.stalls.total - e.stalled; e.late && stood > min(took/10, pulse) {
+	if stood := o.stalls.total - e.stalled; e.late && stood > took/4 {
 		e.answer = answer{result: Unknown, output: fmt.Sprintf("not counted: this node stood still for %s meanwhile", stood.Round(time.Millisecond))}
 	}
 	if e.gone {
