@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"sync"
 	"time"
 
 	"berth/agent/plan"
@@ -67,41 +66,4 @@ func tick(f func()) {
 	if f != nil {
 		f()
 	}
-}
-
-// stopwatch adds up the time during which at least one of many things is under
-// way: two at once count once.
-type stopwatch struct {
-	mu    sync.Mutex
-	n     int
-	since time.Time
-	sum   time.Duration
-}
-
-// begin begins one thing; the function that it returns ends it.
-func (s *stopwatch) begin() (end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n == 0 {
-		s.since = time.Now()
-	}
-	s.n++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.n--
-		if s.n == 0 {
-			s.sum += time.Since(s.since)
-		}
-	}
-}
-
-// total is the sum so far.
-func (s *stopwatch) total() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n > 0 {
-		return s.sum + time.Since(s.since)
-	}
-	return s.sum
 }

@@ -13,24 +13,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
+	"berth/agent/report"
 )
 
 func TestStopwatchCountsWhatOverlapsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s stopwatch
+		var s report.Stopwatch
 		time.Sleep(time.Second)
-		one := s.begin()
+		one := s.Begin()
 		time.Sleep(2 * time.Second)
-		two := s.begin()
+		two := s.Begin()
 		time.Sleep(3 * time.Second)
 		one()
 		time.Sleep(4 * time.Second)
-		if got := s.total(); got != 9*time.Second {
+		if got := s.Total(); got != 9*time.Second {
 			t.Errorf("%v while one is under way", got)
 		}
 		two()
 		time.Sleep(time.Second)
-		if got := s.total(); got != 9*time.Second {
+		if got := s.Total(); got != 9*time.Second {
 			t.Errorf("%v in the end", got)
 		}
 	})
@@ -47,14 +48,14 @@ func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) 
 			t.Errorf("overhead %v, of which the mount takes 10 s after the pull", got)
 		}
 		ctx, end := w.span(t.Context(), "build-run", "start/a", "")
-		before := w.making.total()
+		before := w.making.Total()
 		for call, takes := range map[string]time.Duration{"ContainerStatus": time.Hour, "StartContainer": time.Second} {
 			ended := CallSpan(ctx, call)
 			time.Sleep(takes)
 			ended(nil)
 		}
 		end(nil)
-		if got := w.making.total() - before; got != time.Second {
+		if got := w.making.Total() - before; got != time.Second {
 			t.Errorf("%v of runtime calls", got)
 		}
 	})

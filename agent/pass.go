@@ -54,7 +54,7 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 	w.timeWaits(began)
 	if before == corev1.PodPending && p.Status.Phase == corev1.PodRunning {
 		total := began.Sub(p.Memory.Started)
-		w.meters.started(total, max(0, total-w.making.total()))
+		w.meters.started(total, max(0, total-w.making.Total()))
 	}
 	w.remember(p)
 	for _, key := range p.Cancel {

@@ -13,7 +13,7 @@ type openSpan struct {
 	timeline *report.Timeline
 	id       report.SpanID
 	stage    string
-	making   *stopwatch // runs while the runtime changes something for the pod
+	making   *report.Stopwatch // runs while the runtime changes something for the pod
 }
 
 // span begins a span on the pod's timeline and hands it down with ctx, so that
@@ -35,7 +35,7 @@ func CallSpan(ctx context.Context, name string) (end func(error)) {
 	if !changes(name) {
 		return func(err error) { parent.timeline.End(id, err) }
 	}
-	made := parent.making.begin()
+	made := parent.making.Begin()
 	return func(err error) {
 		made()
 		parent.timeline.End(id, err)

@@ -69,7 +69,7 @@ type worker struct {
 	waits   map[wait]report.SpanID // open on the timeline
 	healths map[string]plan.Health // on disk since users have seen it
 	watched watched                // what the prober was last asked for
-	making  stopwatch              // of pulls, and of calls that change the runtime; any goroutine
+	making  report.Stopwatch       // of pulls, and of calls that change the runtime; any goroutine
 }
 
 // mailbox takes what is told to a worker. Telling never blocks.
@@ -382,7 +382,7 @@ func (w *worker) begin(ctx context.Context, stage string, a plan.Action, do func
 		w.fault("before " + out.Action.Key().String())
 		made := func() {}
 		if _, pull := a.(plan.PullImage); pull { // pods may share one: the call is not made under each one's span
-			made = w.making.begin()
+			made = w.making.Begin()
 		}
 		ended := w.sandboxes.begin(a)
 		out.Err = do(ctx, &out)
