@@ -241,7 +241,6 @@ func TestUnhonoured(t *testing.T) {
 		{"mount options are refused, not dropped", one("volumeMounts: [{name: a, mountPath: /x, bindMountOptions: [noexec]}]"), nil, []string{"spec.containers[0].volumeMounts[0].bindMountOptions: mount options"}},
 		{"dynamic resources are refused", "{resourceClaims: [{name: a, resourceClaimName: b}], " + one("resources: {claims: [{name: a}]}") + "}", nil, []string{"spec.resourceClaims: dynamic", "spec.containers[0].resources.claims: dynamic"}},
 		{"restarting all containers is honoured", one("restartPolicy: Never, restartPolicyRules: [{action: RestartAllContainers}, {action: Restart}]"), nil, nil},
-		{"resources of the pod are not enforced", "resources: {limits: {cpu: 1}}", []string{"spec.resources: not enforced"}, nil},
 		{"resizing is done", one("resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]"), nil, nil},
 		{"an account brings no token", "serviceAccountName: a", []string{"spec.serviceAccountName: token"}, nil},
 		{"Windows is refused", "{os: {name: windows}, securityContext: {windowsOptions: {}}, " + one("securityContext: {windowsOptions: {}}") + "}", nil,

@@ -63,8 +63,8 @@ var notYet = []unhonoured{
 
 	// Resources.
 	{refuse, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
+	{refuse, inPod("resources.claims", func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 }), "dynamic resources are not supported yet"},
 	{refuse, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
-	{warn, inPod("resources", func(s *corev1.PodSpec) bool { return s.Resources != nil }), "pod-level resources are counted, but not enforced yet"},
 
 	// What a server would have done.
 	{warn, unknownPriority, "there is no PriorityClass %s without a server: the priority is 0"},

@@ -20,6 +20,9 @@ func (d *decider) status() {
 	st.ObservedGeneration = d.Pod.Generation
 	st.QOSClass = podspec.QOSClass(d.Pod)
 	st.StartTime = &metav1.Time{Time: d.mem.Started}
+	if r := d.Pod.Spec.Resources; r != nil && d.Verdict.State == OK {
+		st.Resources, st.AllocatedResources = r, r.Requests
+	}
 	d.addresses(st)
 	d.phase(st)
 	ps := &d.Pod.Spec

@@ -116,3 +116,19 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 		}
 	})
 }
+
+// TestPodLevelResources: what the pod as a whole is limited to holds for
+// containers that are not limited themselves.
+func TestPodLevelResources(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
+			sh("eats", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
+		p := s.Wait("whole", "out of memory", func(p *corev1.Pod) bool { return status(p, "eats").State.Terminated != nil })
+		if x := status(p, "eats").State.Terminated; x.ExitCode != 137 {
+			t.Errorf("over the pod's limit: %+v", x)
+		}
+		if r := p.Status.Resources; p.Status.QOSClass != corev1.PodQOSBurstable || r == nil || r.Requests.Memory().String() != "32Mi" || r.Requests.Cpu().String() != "50m" {
+			t.Errorf("QoS %s, resources %+v", p.Status.QOSClass, r)
+		}
+	})
+}
