@@ -272,3 +272,33 @@ func FuzzJudge(f *testing.F) {
 		}
 	})
 }
+
+func TestRestartMakesNoPodYounger(t *testing.T) { // S4
+	was := judgeGood(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
+	was.Generation = 3
+	known := func(uid types.UID) *corev1.Pod {
+		if uid == was.UID {
+			return was
+		}
+		return nil
+	}
+	again := func(in string) *corev1.Pod {
+		t.Helper()
+		w, err := Judge(Input{Path: "a.yaml", Data: []byte(in), Modified: born.Add(time.Hour), Now: born.Add(2 * time.Hour), Known: known}, id, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Pods[0]
+	}
+	if got := again(pod("a", "i:1")); !got.CreationTimestamp.Equal(&was.CreationTimestamp) || got.Generation != 3 ||
+		got.Annotations[AnnotationSeen] != was.Annotations[AnnotationSeen] {
+		t.Errorf("the same pod: born %s generation %d seen %s", got.CreationTimestamp, got.Generation, got.Annotations[AnnotationSeen])
+	}
+	if got := again(pod("a", "i:2")); !got.CreationTimestamp.Equal(&was.CreationTimestamp) || got.Generation != 4 ||
+		got.Annotations[AnnotationSeen] == was.Annotations[AnnotationSeen] {
+		t.Errorf("a new image: born %s generation %d seen %s", got.CreationTimestamp, got.Generation, got.Annotations[AnnotationSeen])
+	}
+	if got := again(pod("b", "i:1")); got.Generation != 1 || !got.CreationTimestamp.Time.Equal(born.Add(time.Hour)) {
+		t.Errorf("another pod: born %s generation %d", got.CreationTimestamp, got.Generation)
+	}
+}

@@ -105,7 +105,7 @@ func (f *Folder) readFile(s *fileState, now time.Time) {
 		s.read.known, s.read.stat, s.doubt = true, v.stat, time.Time{}
 		return
 	}
-	w, err := Judge(Input{Path: s.path, Data: v.data, Modified: v.mtime, Now: now}, f.id, s.good)
+	w, err := Judge(Input{Path: s.path, Data: v.data, Modified: v.mtime, Now: now, Known: f.opt.Known}, f.id, s.good)
 	if suspect := err != nil || s.good != nil && len(w.Pods)+len(w.Objects) == 0; suspect && f.doubts(s, now) {
 		return
 	}

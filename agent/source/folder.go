@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // How long a change must be quiet before it is believed. They are short enough
@@ -31,6 +33,10 @@ type FolderOptions struct {
 	Every          time.Duration    // full rescan beside inotify; default 20 s
 	Log            *slog.Logger     // nil: silent
 	Now            func() time.Time // default time.Now
+
+	// Known tells what an earlier life of the agent knew of a pod, so that it keeps
+	// its birth. It is asked until the first Snapshot; nil: nothing is known.
+	Known func(types.UID) *corev1.Pod
 
 	silent, doubt time.Duration // see the constants, which tests must not race
 }
@@ -131,6 +137,7 @@ func (f *Folder) publish(next time.Time, emit func(Snapshot)) {
 			return
 		}
 		f.ready, f.changed = true, true
+		f.opt.Known = nil // what comes from now on is new
 	}
 	if f.changed {
 		f.changed = false

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
@@ -449,5 +450,24 @@ func TestEveryGoroutineIsWaitedFor(t *testing.T) {
 		if time.Now().After(limit) { // one that has just told its end may still be there
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}
+	}
+}
+
+// A pod that has gone and comes again is a new one, whatever was known of it.
+func TestEarlierLifeIsAskedAtTheStartOnly(t *testing.T) {
+	t.Parallel()
+	was := judgeGood(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
+	was.Generation = 7
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(pod("a", "i:1")), 0o600))
+	w := watch(t, FolderOptions{Path: dir, Known: func(types.UID) *corev1.Pod { return was }})
+	if g := w.shows("a=i:1").Pods[0].Generation; g != 7 {
+		t.Errorf("generation %d, want 7", g)
+	}
+	must(t, os.Remove(w.path("a.yaml")))
+	w.shows("")
+	w.swap("a.yaml", pod("a", "i:1"))
+	if g := w.shows("a=i:1").Pods[0].Generation; g != 1 {
+		t.Errorf("generation %d, want 1", g)
 	}
 }

@@ -154,7 +154,7 @@ func sum(values ...any) []byte {
 // carry makes next, the new form of the pod before, its successor: the same
 // pointer if nothing changed, else the same birth if it has the same UID.
 func carry(before, next *corev1.Pod) *corev1.Pod {
-	if before == nil || before.UID != next.UID || before.Name != next.Name {
+	if before.UID != next.UID || before.Name != next.Name {
 		return next
 	}
 	if before.Annotations[AnnotationHash] == next.Annotations[AnnotationHash] {
@@ -163,6 +163,20 @@ func carry(before, next *corev1.Pod) *corev1.Pod {
 	next.CreationTimestamp = before.CreationTimestamp
 	next.Generation = before.Generation + 1
 	return next
+}
+
+// reborn gives next the birth that an earlier life of the agent gave it: a
+// restart makes no pod younger, and a generation is never used twice.
+func reborn(was, next *corev1.Pod) {
+	if was == nil || was.Name != next.Name || was.Generation == 0 {
+		return
+	}
+	next.CreationTimestamp, next.Generation = was.CreationTimestamp, was.Generation
+	if was.Annotations[AnnotationHash] != next.Annotations[AnnotationHash] {
+		next.Generation++
+	} else if seen := was.Annotations[AnnotationSeen]; seen != "" {
+		next.Annotations[AnnotationSeen] = seen
+	}
 }
 
 // contentVersion is the version of a ConfigMap or Secret: a hash of what a pod

@@ -27,6 +27,8 @@ type Input struct {
 	Data     []byte
 	Modified time.Time // its birth, for pods that it makes
 	Now      time.Time
+
+	Known func(types.UID) *corev1.Pod // what an earlier life of the agent knew of a pod; nil: nothing
 }
 
 // Judge decodes, defaults and validates one version of a file. before, which
@@ -95,7 +97,11 @@ func (j *judge) pod(pod *corev1.Pod) {
 	for _, w := range append(warnings, inert...) {
 		j.warn(key, line, w)
 	}
-	pod = carry(j.before[pod.UID], pod)
+	if before := j.before[pod.UID]; before != nil {
+		pod = carry(before, pod)
+	} else if j.in.Known != nil {
+		reborn(j.in.Known(pod.UID), pod)
+	}
 	j.out.Pods = append(j.out.Pods, pod)
 	j.out.lines[key] = line
 }

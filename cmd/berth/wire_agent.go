@@ -24,7 +24,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	if b.config.StaticPodPath != "" {
 		b.folder = source.NewFolder(source.FolderOptions{
 			Path: b.config.StaticPodPath, NodeName: b.config.NodeName, Every: b.config.FileCheckFrequency,
-			SuffixNodeName: !b.config.Standalone(), Log: b.log,
+			SuffixNodeName: !b.config.Standalone(), Log: b.log, Known: knownPods(records),
 		})
 		sources = append(sources, b.folder)
 	}
@@ -56,6 +56,15 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Meters: metersOf(b.metrics),
 		Fault:  fault,
 	})
+}
+
+// knownPods answers with the pods as they were last known.
+func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.Pod {
+	pods := make(map[types.UID]*corev1.Pod, len(records))
+	for uid, r := range records {
+		pods[uid] = r.Pod
+	}
+	return func(uid types.UID) *corev1.Pod { return pods[uid] }
 }
 
 // warnOfPod tells a warning of an adapter as an event of the pod.
