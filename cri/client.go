@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/cri/criconfig"
@@ -47,6 +48,9 @@ type Options struct {
 	// Warn is told of what went wrong without making a call fail, such as a log
 	// link that could not be made. Nil: nobody is.
 	Warn func(error)
+	// WarnPod is told of what a pod does not get although it runs, with the reason of
+	// an event. Nil: nobody is.
+	WarnPod func(pod *corev1.Pod, reason, message string)
 	// Conn is used for both services instead of dialling an endpoint: a runtime
 	// in the same process.
 	Conn grpc.ClientConnInterface
@@ -61,6 +65,7 @@ type Client struct {
 	node      func() criconfig.Node
 	links     logLinks
 	warn      func(error)
+	warnPod   func(pod *corev1.Pod, reason, message string)
 	netns     netnsPaths
 	facts     runtimeFacts
 
@@ -82,12 +87,16 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		node:      o.Node,
 		links:     logLinks{dir: o.LogLinks},
 		warn:      o.Warn,
+		warnPod:   o.WarnPod,
 	}
 	if c.node == nil {
 		c.node = func() criconfig.Node { return criconfig.Node{} }
 	}
 	if c.warn == nil {
 		c.warn = func(error) {}
+	}
+	if c.warnPod == nil {
+		c.warnPod = func(*corev1.Pod, string, string) {}
 	}
 	if o.Conn != nil {
 		c.serve(o.Conn, o.Conn)

@@ -507,3 +507,34 @@ func TestDialRefusesWhatIsNoSocket(t *testing.T) {
 		t.Errorf("nobody listens: kind %v: %v", plan.KindOf(err), err)
 	}
 }
+
+// What a pod does not get although it runs is told with the pod's name: nobody
+// would find it in the agent's log.
+func TestWhatAPodDoesNotGetIsTold(t *testing.T) {
+	t.Parallel()
+	fake := crifake.New(crifake.Options{})
+	defer fake.Close()
+	fake.AddImage("x:1")
+	var told []string
+	c, err := cri.Dial(t.Context(), cri.Options{
+		Conn:    fake.Conn(),
+		WarnPod: func(pod *corev1.Pod, reason, _ string) { told = append(told, pod.Name+" "+reason) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := smallPod()
+	pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "c"}}}}
+	s, err := c.RunSandbox(t.Context(), pod, plan.SandboxSetup{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.StartContainer(t.Context(), pod, "a", plan.ContainerSetup{Sandbox: s, Image: plan.Image{ID: "x:1"}, Objects: plan.Objects{
+		{Kind: plan.ConfigMap, Name: "c"}: {ConfigMap: &corev1.ConfigMap{Data: map[string]string{"a=b": "1"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(told, ", "); got != "web MissingClusterDNS, web InvalidEnvironmentVariableNames" {
+		t.Errorf("told %q", got)
+	}
+}

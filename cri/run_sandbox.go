@@ -30,6 +30,8 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 	if err != nil {
 		return plan.Sandbox{}, err
 	}
+	_, warnings := criconfig.DNS(node, pod)
+	c.tell(pod, warnings)
 	on := pod.Namespace + "/" + pod.Name
 	var id string
 	err = c.call(ctx, verbRunSandbox, on, c.deadlines.RunSandbox, func(ctx context.Context) (err error) {
@@ -44,6 +46,13 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 		return plan.Sandbox{ID: id, Ready: true, Attempt: s.Attempt, CreatedAt: time.Now()}, err
 	}
 	return seen, nil
+}
+
+// tell passes warnings on.
+func (c *Client) tell(pod *corev1.Pod, warnings []criconfig.Warning) {
+	for _, w := range warnings {
+		c.warnPod(pod, w.Reason, w.Message)
+	}
 }
 
 // makeSandbox runs the sandbox, clearing what an earlier call has left under

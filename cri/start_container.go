@@ -79,6 +79,7 @@ func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string
 	if err != nil {
 		return nil, err
 	}
+	c.tell(pod, criconfig.ContainerWarnings(node, pod, spec, s))
 	// The runtime wants the sandbox's own configuration once more.
 	sandbox, err := criconfig.Sandbox(node, pod, plan.SandboxSetup{
 		Attempt: s.Sandbox.Attempt, CgroupParent: s.CgroupPar, LogDir: s.LogDir,

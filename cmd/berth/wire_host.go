@@ -175,7 +175,7 @@ func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
 		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
-		ClusterDomain: c.Network.ClusterDomain, HostResolv: h.resolv,
+		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.resolv,
 		SeccompRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
 		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), SwapLimits: h.cgroups.SwapLimits(),
 		NoCFS: !c.Cgroups.CPUCFSQuota, CFSPeriod: c.Cgroups.CPUCFSPeriod, SingleOOMKill: c.Cgroups.SingleOOM,

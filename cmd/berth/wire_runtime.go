@@ -37,6 +37,7 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		Node:            func() criconfig.Node { return b.host.criNode() },
 		LogLinks:        logLinks,
 		Warn:            func(err error) { b.log.Warn("runtime", "err", err) },
+		WarnPod:         b.warnOfPod,
 	})
 	if err != nil {
 		return nil, err

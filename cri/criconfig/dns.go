@@ -1,13 +1,14 @@
 package criconfig
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
+
+const formingDNS = "DNSConfigForming"
 
 // Limits of the C library that Kubernetes promises to keep to.
 const (
@@ -19,16 +20,18 @@ const (
 // DNS gives what the pod's resolv.conf says, by its dnsPolicy and dnsConfig. The
 // warnings name what was left out, and a cluster policy on a node without
 // cluster DNS: the pod then resolves as the host does.
-func DNS(node Node, pod *corev1.Pod) (Resolv, []string) {
-	var warnings []string
+func DNS(node Node, pod *corev1.Pod) (Resolv, []Warning) {
+	var warnings []Warning
 	r := clone(node.HostResolv)
 	switch policy := pod.Spec.DNSPolicy; {
 	case policy == corev1.DNSNone:
 		r = Resolv{}
 	case !wantsCluster(pod):
 	case len(node.ClusterDNS) == 0:
-		warnings = append(warnings, fmt.Sprintf(
-			"MissingClusterDNS: the node has no clusterDNS, so dnsPolicy %s falls back to %s", policyName(policy), corev1.DNSDefault))
+		if !node.Alone || policy == corev1.DNSClusterFirstWithHostNet { // ClusterFirst is what a pod that says nothing has
+			warnings = append(warnings, warn("MissingClusterDNS",
+				"the node has no clusterDNS, so dnsPolicy %s falls back to %s", policyName(policy), corev1.DNSDefault))
+		}
 	default:
 		r = clusterDNS(node, pod.Namespace)
 	}
@@ -94,15 +97,15 @@ func mergedOptions(have []string, own []corev1.PodDNSConfigOption) []string {
 }
 
 // fitted cuts r to the limits.
-func fitted(r Resolv, warnings []string) (Resolv, []string) {
+func fitted(r Resolv, warnings []Warning) (Resolv, []Warning) {
 	if n := len(r.Nameservers); n > maxNameservers {
 		r.Nameservers = r.Nameservers[:maxNameservers]
-		warnings = append(warnings, fmt.Sprintf("DNSConfigForming: %d nameservers, only the first %d are used: %s",
+		warnings = append(warnings, warn(formingDNS, "%d nameservers, only the first %d are used: %s",
 			n, maxNameservers, strings.Join(r.Nameservers, " ")))
 	}
 	if n := len(r.Searches); n > maxSearches {
 		r.Searches = r.Searches[:maxSearches]
-		warnings = append(warnings, fmt.Sprintf("DNSConfigForming: %d search domains, only the first %d are used", n, maxSearches))
+		warnings = append(warnings, warn(formingDNS, "%d search domains, only the first %d are used", n, maxSearches))
 	}
 	chars := 0
 	for i, s := range r.Searches {
@@ -110,7 +113,7 @@ func fitted(r Resolv, warnings []string) (Resolv, []string) {
 			chars++
 		}
 		if chars > maxSearchesChars {
-			warnings = append(warnings, fmt.Sprintf("DNSConfigForming: search domains take more than %d characters, only the first %d are used",
+			warnings = append(warnings, warn(formingDNS, "search domains take more than %d characters, only the first %d are used",
 				maxSearchesChars, i))
 			r.Searches = r.Searches[:i]
 			break

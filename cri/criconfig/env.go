@@ -18,7 +18,7 @@ import (
 // it: envFrom first, each source sorted by key, then env; one entry per name, at
 // the place of its last mention. A warning names what was left out of envFrom
 // and why. Errors name the variable, never its value.
-func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) ([]*runtimeapi.KeyValue, []string, error) {
+func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) ([]*runtimeapi.KeyValue, []Warning, error) {
 	e := &environment{values: map[string]string{}}
 	for i := range c.EnvFrom {
 		if err := e.addSource(pod.Namespace, &c.EnvFrom[i], setup.Objects); err != nil {
@@ -54,7 +54,7 @@ func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSe
 type environment struct {
 	order    []string
 	values   map[string]string
-	warnings []string
+	warnings []Warning
 }
 
 func (e *environment) lookup(name string) (string, bool) {
@@ -104,7 +104,7 @@ func (e *environment) addSource(namespace string, from *corev1.EnvFromSource, ob
 		e.set(name, data[key])
 	}
 	if len(bad) > 0 {
-		e.warnings = append(e.warnings, fmt.Sprintf("InvalidEnvironmentVariableNames: keys [%s] from the envFrom source %s were skipped: they are no names of environment variables",
+		e.warnings = append(e.warnings, warn("InvalidEnvironmentVariableNames", "keys [%s] from the envFrom source %s were skipped: they are no names of environment variables",
 			strings.Join(bad, ", "), what))
 	}
 	return nil

@@ -75,7 +75,7 @@ func translate(t *testing.T, pod *corev1.Pod) []byte {
 	out["1 sandbox"] = said(plain(t, sandbox), err)
 	_, warnings := DNS(testNode(), pod)
 	if len(warnings) > 0 {
-		out["1 sandbox warnings"] = warnings
+		out["1 sandbox warnings"] = texts(warnings)
 	}
 	for i, c := range all(pod) {
 		name := string(rune('a'+i)) + " " + c.kind.String() + " " + c.Name
@@ -84,7 +84,7 @@ func translate(t *testing.T, pod *corev1.Pod) []byte {
 		config, err := Container(testNode(), pod, c.Container, setup)
 		out[name] = said(plain(t, config), err)
 		if _, warnings, _ := Env(testNode(), pod, c.Container, setup); len(warnings) > 0 {
-			out[name+" warnings"] = warnings
+			out[name+" warnings"] = texts(warnings)
 		}
 	}
 	text, err := yaml.Marshal(out)
@@ -92,6 +92,13 @@ func translate(t *testing.T, pod *corev1.Pod) []byte {
 		t.Fatal(err)
 	}
 	return indented(t, text)
+}
+
+func texts(warnings []Warning) (all []string) {
+	for _, w := range warnings {
+		all = append(all, w.String())
+	}
+	return all
 }
 
 func indented(t *testing.T, text []byte) []byte {

@@ -16,6 +16,7 @@ type Node struct {
 	Capacity    corev1.ResourceList // memory, in bytes, is what OOM scores are relative to
 	Allocatable corev1.ResourceList // what resourceFieldRef of an absent limit falls back to
 
+	Alone         bool     // there is no cluster: a pod that does not ask for its DNS misses nothing
 	ClusterDNS    []string // addresses of the cluster's DNS service; empty: there is none
 	ClusterDomain string   // cluster.local; empty: no cluster search domains
 	HostResolv    Resolv   // of the host's resolv.conf

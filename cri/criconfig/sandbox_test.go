@@ -1,6 +1,7 @@
 package criconfig
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -113,7 +114,7 @@ func TestDNS(t *testing.T) {
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if said := strings.Join(warnings, "; "); (row.warns == "") != (said == "") || !strings.Contains(said, row.warns) {
+			if said := strings.Trim(fmt.Sprint(warnings), "[]"); (row.warns == "") != (said == "") || !strings.Contains(said, row.warns) {
 				t.Errorf("warnings %q, want %q", said, row.warns)
 			}
 		})
@@ -303,5 +304,19 @@ func TestSetTarget(t *testing.T) {
 	SetTarget(config, "id-1")
 	if o := config.Linux.SecurityContext.NamespaceOptions; o.Pid != runtimeapi.NamespaceMode_POD || o.TargetId != "" {
 		t.Fatalf("a shared namespace has no target: %v", o)
+	}
+}
+
+// A pod on a node without a cluster has policy ClusterFirst without having said
+// so; only one that asks for the cluster by name is told that there is none.
+func TestNodeAloneTellsOnlyWhoAsked(t *testing.T) {
+	t.Parallel()
+	node := testNode()
+	node.ClusterDNS, node.Alone = nil, true
+	for policy, want := range map[corev1.DNSPolicy]int{"": 0, corev1.DNSClusterFirst: 0, corev1.DNSClusterFirstWithHostNet: 1} {
+		pod := simple(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.DNSPolicy = policy })
+		if _, warnings := DNS(node, pod); len(warnings) != want {
+			t.Errorf("%s: warnings %v", policy, warnings)
+		}
 	}
 }

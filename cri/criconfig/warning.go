@@ -1,0 +1,31 @@
+package criconfig
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+// Warning is what users should know of a pod that runs all the same.
+type Warning struct {
+	Reason  string // of an event, as upstream names it
+	Message string
+}
+
+func (w Warning) String() string { return w.Reason + ": " + w.Message }
+
+func warn(reason, format string, args ...any) Warning {
+	return Warning{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// ContainerWarnings is what users should know of a container that Container has
+// translated.
+func ContainerWarnings(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) []Warning {
+	if len(c.EnvFrom) == 0 { // nothing else has any
+		return nil
+	}
+	_, warnings, _ := Env(node, pod, c, setup) // Container has told the error
+	return warnings
+}
