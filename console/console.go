@@ -78,6 +78,11 @@ func Report(w io.Writer, err error) int {
 		return exit.Code
 	case fromAgent:
 		_, _ = fmt.Fprintf(w, "Error from agent (%s): %s\n", status.ErrStatus.Reason, clean(err.Error()))
+		if d := status.ErrStatus.Details; d != nil {
+			for _, cause := range d.Causes {
+				_, _ = fmt.Fprintln(w, "  "+clean(cause.Message))
+			}
+		}
 	default:
 		_, _ = fmt.Fprintf(w, "error: %s\n", clean(err.Error()))
 	}

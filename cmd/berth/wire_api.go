@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent"
@@ -22,6 +24,7 @@ import (
 	"berth/explain"
 	"berth/nodeapi"
 	"berth/nodeconfig"
+	"berth/strictyaml"
 )
 
 func consoleCommands(socket *string) []*cobra.Command {
@@ -213,12 +216,35 @@ func (b *berth) timeline(ctx context.Context, namespace, name string) (nodeapi.T
 	return explain.Timeline(s.Pod, t, time.Now()), nil
 }
 
+// mistakes names each complaint about a manifest as a cause of its own, in the
+// manifest's order.
+func mistakes(all strictyaml.Errors) error {
+	err := apierrors.NewBadRequest(fmt.Sprintf("the manifest has %d mistakes", len(all)))
+	err.ErrStatus.Details = &metav1.StatusDetails{}
+	for _, e := range slices.SortedStableFunc(slices.Values(all), func(x, y *strictyaml.Error) int { return x.Line - y.Line }) {
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
+			metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: e.Field, Message: e.Error()})
+	}
+	return err
+}
+
+// podOf is the pod with that UID as the agent has it; nil: it has none.
+func (b *berth) podOf(uid types.UID) *corev1.Pod {
+	if s, found := b.agent.Board.Get(uid); found {
+		return s.Pod
+	}
+	return nil
+}
+
 // planFor says what a manifest would mean for this node.
 func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResult, error) {
 	now := time.Now()
 	wishes, err := source.Judge(
-		source.Input{Path: "manifest", Data: manifest, Modified: now, Now: now},
+		source.Input{Path: "manifest", Data: manifest, Modified: now, Now: now, Known: b.podOf},
 		source.Identity{NodeName: b.config.NodeName, SuffixNodeName: !b.config.Standalone()}, nil)
+	if all, ok := errors.AsType[strictyaml.Errors](err); ok && len(all) > 1 {
+		return nodeapi.PlanResult{}, mistakes(all)
+	}
 	if err != nil {
 		return nodeapi.PlanResult{}, badRequest("%s", err)
 	}
