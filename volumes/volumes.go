@@ -81,7 +81,7 @@ func New(opts Options) (*Volumes, error) {
 // left alone. Errors are *plan.Error with reason FailedMount.
 func (v *Volumes) Mount(ctx context.Context, pod *corev1.Pod, name, version string, objs plan.Objects, podIPs []string) error {
 	if err := v.mount(ctx, pod, name, version, objs, podIPs); err != nil {
-		return failed("FailedMount", fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", name, err))
+		return failed("FailedMount", err) // the event names the volume
 	}
 	return nil
 }

@@ -52,7 +52,11 @@ func failed(r Outcome) []Reason {
 			warning("Failed", a.Container, "Error: "+f.Reason),
 		}
 	case StartContainer:
-		return []Reason{warning("Failed", a.Name, "Error: "+f.Message)}
+		why := []Reason{warning("Failed", a.Name, "Error: "+f.Message)}
+		if r.Container != nil && r.Container.ID != "" && f.Reason == "RunContainerError" { // made, and could not be started
+			why = append([]Reason{normal("Created", a.Name, "Created container "+a.Name)}, why...)
+		}
+		return why
 	case RunSandbox:
 		return []Reason{warning("FailedCreatePodSandBox", "", "Failed to create pod sandbox: "+f.Message)}
 	case MountVolume:

@@ -1,0 +1,31 @@
+package plan
+
+import (
+	"errors"
+	"testing"
+)
+
+// A container that was made is said to have been made, also when it could not
+// be started; one of which nobody knows is not.
+func TestCreatedIsToldBeforeAFailedStart(t *testing.T) {
+	t.Parallel()
+	start := StartContainer{Name: "app"}
+	for _, row := range []struct {
+		sentence string
+		outcome  Outcome
+		want     string
+	}{
+		{"made, not started", Outcome{Action: start, Container: &Container{ID: "1"}, Err: &Error{Reason: "RunContainerError", Err: errors.New("no such file")}}, "Created Failed"},
+		{"not made", Outcome{Action: start, Container: &Container{}, Err: &Error{Reason: "CreateContainerError", Err: errors.New("no profile")}}, "Failed"},
+		{"nothing known", Outcome{Action: start, Err: &Error{Reason: "RunContainerError", Err: errors.New("gone")}}, "Failed"},
+		{"made and started", Outcome{Action: start, Container: &Container{ID: "1"}}, "Created Started"},
+	} {
+		said := ""
+		for _, r := range Ended(row.outcome) {
+			said += " " + r.Code
+		}
+		if said != " "+row.want {
+			t.Errorf("%s:%s, want %s", row.sentence, said, row.want)
+		}
+	}
+}
