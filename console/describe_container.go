@@ -78,7 +78,9 @@ func wordFields(key string, words []string) []field {
 	}
 	f := field{key: key}
 	for _, w := range words {
-		f.under = append(f.under, field{value: w})
+		for line := range strings.SplitSeq(strings.TrimSuffix(w, "\n"), "\n") { // scripts are read as they were written
+			f.under = append(f.under, field{value: line})
+		}
 	}
 	return []field{f}
 }
@@ -232,7 +234,10 @@ func envValueFrom(v *corev1.EnvVarSource) string {
 	case v.FieldRef != nil:
 		return fmt.Sprintf("(%s)", v.FieldRef.FieldPath)
 	case v.ResourceFieldRef != nil:
-		return fmt.Sprintf("(%s of %s)", v.ResourceFieldRef.Resource, orNone(v.ResourceFieldRef.ContainerName))
+		if v.ResourceFieldRef.ContainerName == "" { // the container's own
+			return fmt.Sprintf("(%s)", v.ResourceFieldRef.Resource)
+		}
+		return fmt.Sprintf("(%s of %s)", v.ResourceFieldRef.Resource, v.ResourceFieldRef.ContainerName)
 	case v.SecretKeyRef != nil:
 		return fmt.Sprintf("<set to the key '%s' in secret '%s'>  Optional: %t",
 			v.SecretKeyRef.Key, v.SecretKeyRef.Name, isSet(v.SecretKeyRef.Optional))

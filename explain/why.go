@@ -107,7 +107,7 @@ func summary(s Subject, w nodeapi.Why, now time.Time) string {
 	switch {
 	case s.End != nil && len(w.Busy) > 0:
 		return fmt.Sprintf("%s is ending (%s): %s, for %s", name, s.End.Reason, work(w.Busy[0]), age(now, w.Busy[0].Since))
-	case s.End != nil:
+	case s.End != nil && (s.End.Forget || !over(s.Status.Phase)):
 		return fmt.Sprintf("%s is ending (%s)", name, s.End.Reason)
 	case s.Status.Phase == corev1.PodSucceeded:
 		return name + " has done its work: all containers ended well"

@@ -259,6 +259,9 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 			"StopSandbox after StopContainer a\nRemoveContainer a after StopContainer a\nRemoveCgroup after RemoveContainer a\nRemoveSandbox after RemoveContainer a\nRemoveDirs after RemoveSandbox",
 			pod().settle().ended(19999702606 * time.Nanosecond),
 		}, {
+			"a pod that ran too long", "default/web has failed: DeadlineExceeded: too long", nil, "",
+			pod(policy(corev1.RestartPolicyNever)).settle().failed("DeadlineExceeded", "too long"),
+		}, {
 			"a pod that runs", "default/web waits for nothing: it is as it should be", nil, "", pod().settle(),
 		}, {
 			"a pod that has done its work", "default/web has done its work: all containers ended well", nil, "",
@@ -321,6 +324,11 @@ func (w *world) judged(state plan.VerdictState, reason, message string) *world {
 func (w *world) ended(grace time.Duration) *world {
 	w.in.End = &plan.End{Reason: "Deleted", Grace: grace, At: w.in.Now, Forget: true}
 	return w
+}
+
+func (w *world) failed(reason, message string) *world {
+	w.in.End = &plan.End{Reason: reason, Message: message, At: w.in.Now}
+	return w.settle()
 }
 
 func TestAPlanSaysWhereItEnds(t *testing.T) {
