@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -89,4 +90,37 @@ func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) 
 		return ks[0], nil
 	}
 	return plan.Container{}, fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
+}
+
+// Lives reports whether an instance of a pod's container is there and has not
+// ended.
+func (b *Board) Lives(uid types.UID, id string) bool {
+	s, known := b.Get(uid)
+	return known && slices.ContainsFunc(s.Seen.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
+}
+
+// NextRun waits for the run of a container that came after the given one, which
+// has ended. It is not there if the container will not run again, or ctx ends.
+func (b *Board) NextRun(ctx context.Context, uid types.UID, after plan.Container) (plan.Container, bool) {
+	changed, stop := b.Changes()
+	defer stop()
+	for {
+		s, known := b.Get(uid)
+		if !known {
+			return plan.Container{}, false
+		}
+		for _, k := range slices.Backward(s.Seen.Containers) { // the oldest first: none is passed over
+			if k.Name == after.Name && k.ID != after.ID && k.Attempt > after.Attempt && k.State != plan.Created {
+				return k, true
+			}
+		}
+		if !plan.Returns(plan.Input{Pod: s.Pod, Verdict: s.Verdict, Seen: s.Seen, Memory: s.Memory}, after.Name) {
+			return plan.Container{}, false
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return plan.Container{}, false
+		}
+	}
 }

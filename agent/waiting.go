@@ -86,6 +86,18 @@ func (a *Agent) Steady(ctx context.Context, bound time.Duration) {
 	}
 }
 
+// Told reports whether the agent knows what the runtime has and every source has
+// told all that it wants.
+func (a *Agent) Told() bool {
+	select {
+	case <-a.ready:
+	default:
+		return false
+	}
+	snaps := a.Snapshots()
+	return len(snaps) == len(a.Sources) && !slices.ContainsFunc(snaps, func(s *source.Snapshot) bool { return !s.Ready })
+}
+
 func (a *Agent) steady() bool {
 	a.wait.mu.Lock()
 	over, cause := a.wait.over, a.wait.cause

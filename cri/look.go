@@ -124,6 +124,20 @@ func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
 	return out, nil
 }
 
+// SandboxUIDs returns the UIDs of the pods of all sandboxes that the runtime has,
+// of whatever owner.
+func (c *Client) SandboxUIDs(ctx context.Context) (map[string]bool, error) {
+	all, err := c.allSandboxes(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	uids := make(map[string]bool, len(all))
+	for _, s := range all {
+		uids[s.GetMetadata().GetUid()] = true
+	}
+	return uids, nil
+}
+
 // Container returns one container in full. A container that berth did not make
 // is not found.
 func (c *Client) Container(ctx context.Context, id string) (plan.Container, error) {

@@ -3,6 +3,7 @@ package nodeapi
 import (
 	"context"
 	"io"
+	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -41,6 +42,8 @@ type Handlers struct {
 	Plan func(ctx context.Context, manifest []byte) (PlanResult, error)
 	// Check looks whether this node can run pods.
 	Check func(ctx context.Context) (CheckReport, error)
+	// Metrics are the figures that the health port shows.
+	Metrics http.Handler
 	// Version tells what is running.
 	Version func(ctx context.Context) (Version, error)
 }

@@ -77,6 +77,7 @@ func (s *server) routes() http.Handler {
 		{"GET " + podPattern + "/probes", s.h.Probes != nil, s.probes},
 		{"GET " + podPattern + "/log", s.h.Logs != nil, s.logs},
 		{"POST " + podPattern + "/exec", s.h.ExecURL != nil, s.exec},
+		{"GET /metrics", s.h.Metrics != nil, func(w http.ResponseWriter, r *http.Request) { s.h.Metrics.ServeHTTP(w, r) }},
 		{"GET /debug/pprof/", true, pprof.Index},
 		{"GET /debug/pprof/profile", true, pprof.Profile},
 		{"GET /debug/pprof/trace", true, pprof.Trace},

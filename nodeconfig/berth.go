@@ -36,6 +36,13 @@ type BerthConfiguration struct {
 	CNIPodCIDRs []string `json:"cniPodCIDRs,omitempty"`
 	// MaxParallelStarts is how many pods are started at once. Default: 10.
 	MaxParallelStarts *int32 `json:"maxParallelStarts,omitempty"`
+	// DeadContainersKept is how many ended instances of a container are kept
+	// beside its newest, for their logs; upstream's
+	// --maximum-dead-containers-per-container. Default: 1.
+	DeadContainersKept *int32 `json:"deadContainersKept,omitempty"`
+	// DeadContainerMinAge is how long ago an instance must have ended before it
+	// is removed; upstream's --minimum-container-ttl-duration. Default: 0s.
+	DeadContainerMinAge metav1.Duration `json:"deadContainerMinAge,omitempty"`
 }
 
 // BerthField is one row of the second table of the user guide.
@@ -54,6 +61,8 @@ func BerthFields() []BerthField {
 		{"cniBinDirs", "list of paths", "/opt/cni/bin, /usr/lib/cni", "the network plugins", ""},
 		{"cniPodCIDRs", "list of ranges", "none", "write a default network configuration for these ranges", "--cni-pod-cidr"},
 		{"maxParallelStarts", "number", "10", "how many pods are started at once", ""},
+		{"deadContainersKept", "number", "1", "how many ended instances of a container are kept beside its newest (upstream's flag --maximum-dead-containers-per-container)", ""},
+		{"deadContainerMinAge", "duration", "0s", "how long ago such an instance must have ended before it is removed (upstream's flag --minimum-container-ttl-duration)", ""},
 	}
 }
 

@@ -37,6 +37,7 @@ type Config struct {
 	Verbosity int
 
 	MaxParallelStarts int // pods in the making at once
+	Dead              Dead
 	Pods              Pods
 	Images            Images
 	Logs              Logs
@@ -78,10 +79,17 @@ type Images struct {
 	Exempt       []podspec.ImagePattern                                // from it, with NeverVerifyAllowlistedImages
 }
 
+// Dead says which ended containers are kept for their logs.
+type Dead struct {
+	Kept   int           // of one container, beside its newest instance
+	MinAge time.Duration // since it ended
+}
+
 // Logs are the limits of container logs.
 type Logs struct {
 	MaxSize         int64 // bytes; negative: no rotation
 	MaxFiles        int   // with the current one
+	MaxWorkers      int   // logs rotated at once
 	MonitorInterval time.Duration
 }
 

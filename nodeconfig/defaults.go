@@ -68,6 +68,7 @@ func setDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	orPtr(&k.FailSwapOn, false)
 	or(&k.ContainerLogMaxSize, "10Mi")
 	orPtr(&k.ContainerLogMaxFiles, 5)
+	orPtr(&k.ContainerLogMaxWorkers, 1)
 	orPtr(&k.ContainerLogMonitorInterval, metav1.Duration{Duration: 10 * time.Second})
 	orPtr(&k.SeccompDefault, false)
 	orPtr(&k.RegisterNode, true)
@@ -132,4 +133,5 @@ func setBerthDefaults(b *BerthConfiguration) {
 		b.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 	}
 	orPtr(&b.MaxParallelStarts, 10)
+	orPtr(&b.DeadContainersKept, 1)
 }

@@ -93,6 +93,10 @@ func (l *loader) resolve() *Config {
 		Verbosity:           int(k.Logging.Verbosity),
 		MaxParallelStarts:   l.number("maxParallelStarts", int64(*b.MaxParallelStarts), 1, 1000),
 	}
+	c.Dead = Dead{
+		Kept:   l.number("deadContainersKept", int64(*b.DeadContainersKept), 1, 1000),
+		MinAge: l.duration("deadContainerMinAge", b.DeadContainerMinAge, 0),
+	}
 	l.pods(c)
 	l.images(c)
 	l.logs(c)

@@ -118,6 +118,7 @@ func (l *loader) logs(c *Config) {
 	k := &l.kubelet
 	c.Logs = Logs{
 		MaxFiles:        l.number("containerLogMaxFiles", int64(*k.ContainerLogMaxFiles), 2, maxInt32),
+		MaxWorkers:      l.number("containerLogMaxWorkers", int64(*k.ContainerLogMaxWorkers), 1, maxInt32),
 		MonitorInterval: l.duration("containerLogMonitorInterval", *k.ContainerLogMonitorInterval, 3*time.Second),
 	}
 	q, err := resource.ParseQuantity(k.ContainerLogMaxSize)

@@ -140,7 +140,7 @@ var table = []Field{
 	{Path: "memorySwap.swapBehavior", Class: Refused, Note: "containers get no swap", Neutral: []string{`""`, `"NoSwap"`}},
 	{Path: "containerLogMaxSize", Class: Honoured},
 	{Path: "containerLogMaxFiles", Class: Honoured},
-	{Path: "containerLogMaxWorkers", Class: Inert, Note: "one worker rotates logs"},
+	{Path: "containerLogMaxWorkers", Class: Honoured},
 	{Path: "containerLogMonitorInterval", Class: Honoured},
 	{Path: "configMapAndSecretChangeDetectionStrategy", Class: Inert, Note: "changes are always watched"},
 	{Path: "systemReserved", Class: Honoured},

@@ -137,6 +137,16 @@ func (m *Metrics) Asked(badFiles func() int, degraded func() bool) {
 			}))
 }
 
+// LogsRotated tells of logs that were moved aside because of their size.
+func (m *Metrics) LogsRotated(n int) { m.logsRotated.Add(float64(n)) }
+
+// Collected tells of n things that were taken away because nobody needs them:
+// container, sandbox, pod_logs, container_logs or log_link.
+func (m *Metrics) Collected(kind string, n int) { m.garbage.WithLabelValues(kind).Add(float64(n)) }
+
+// LogBytesFreed tells of logs that were taken away because nobody needs them.
+func (m *Metrics) LogBytesFreed(n int64) { m.garbageBytes.Add(float64(n)) }
+
 // RuntimeEventsMissed tells that the stream of runtime events was interrupted.
 func (m *Metrics) RuntimeEventsMissed() { m.eventsMissed.Inc() }
 

@@ -376,8 +376,8 @@ func (d *decider) newest(name string) (Container, bool) {
 }
 
 // collectDead removes what nobody will look at again: per container name the
-// newest instance and one dead one before it (for logs -p) are kept. An older
-// instance that lives is a double and is ended.
+// newest instance and so many dead ones before it (one, for logs -p) are kept. An
+// older instance that lives is a double and is ended.
 func (d *decider) collectDead() {
 	rank := make(map[string]int, len(d.specs))
 	for _, k := range d.Seen.Containers {
@@ -387,7 +387,11 @@ func (d *decider) collectDead() {
 		case n == 0:
 		case k.Live():
 			d.end(k, "Duplicate", d.Now.Add(d.grace()), d.grace())
-		case n > 1:
+		case n > max(d.Limits.DeadKept, 1):
+			if old := k.FinishedAt.Add(d.Limits.DeadMinAge); !k.FinishedAt.IsZero() && d.Now.Before(old) {
+				d.wakeAt(old)
+				continue
+			}
 			d.cleanup(RemoveContainer{k.ID, k.Name})
 		}
 	}

@@ -188,6 +188,8 @@ type Limits struct {
 	CrashBase, CrashMax, CrashReset time.Duration // 10 s, 300 s, 600 s
 	PullBase, PullMax               time.Duration // 10 s, 300 s
 	RetryBase, RetryMax             time.Duration // for everything else that fails
+	DeadKept                        int           // ended instances of a container kept beside its newest; 0 is 1
+	DeadMinAge                      time.Duration // since such an instance ended, before it is removed
 	MinStop                         time.Duration // smallest grace handed to the runtime: 2 s (0 when grace is 0)
 	HostIPs                         []string
 	RuntimeName                     string // scheme of status.containerStatuses[].containerID: containerd

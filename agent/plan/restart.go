@@ -46,6 +46,26 @@ func (d *decider) restartable(c spec, k Container) bool {
 	}
 }
 
+// Returns reports whether the named container, which has ended or is about to,
+// runs again as things stand. The memory must be that of the last plan.
+func Returns(in Input, name string) bool {
+	d := newDecider(in)
+	if d.terminal() || in.Verdict.State != OK {
+		return false
+	}
+	for _, c := range d.specs {
+		if c.Name != name {
+			continue
+		}
+		k, seen := d.newest(name)
+		if !seen {
+			k = d.mem.Exits[name]
+		}
+		return k.Live() || d.mayRestart(c, k)
+	}
+	return false
+}
+
 // byRule is the answer of the container's own restart rules; the first that
 // matches decides.
 func byRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled bool) {

@@ -43,6 +43,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			CrashBase: min(10*time.Second, b.config.Pods.CrashLoopMax), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
 			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStop: 2 * time.Second,
+			DeadKept: b.config.Dead.Kept, DeadMinAge: b.config.Dead.MinAge,
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
 		},
 		Room: agent.RoomConfig{

@@ -4,23 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	goruntime "runtime"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent"
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/console"
 	"berth/cri"
-	"berth/cri/crilog"
 	"berth/explain"
 	"berth/nodeapi"
 	"berth/nodeconfig"
@@ -53,6 +49,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Probes:    b.probesOf,
 		Plan:      b.planFor,
 		Check:     b.check,
+		Metrics:   b.metrics.Handler(),
 		Version:   func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
 	}
 }
@@ -116,57 +113,6 @@ func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev
 		}
 	}
 	return list, nil
-}
-
-func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr io.Writer) error {
-	s, err := b.find(ctx, req.Namespace, req.Pod)
-	if err != nil {
-		return err
-	}
-	k, err := s.Instance(req.Container, req.Previous)
-	if err != nil {
-		return badRequest("%s", err)
-	}
-	o := crilog.Options{
-		Path: k.LogPath, Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
-		Stdout: stdout, Stderr: stderr,
-	}
-	if req.Since > 0 {
-		o.Since = time.Now().Add(-req.Since)
-	}
-	if req.LimitBytes != nil {
-		o.LimitBytes = *req.LimitBytes
-	}
-	if req.Follow {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		o.Done = b.ended(ctx, s.Pod.UID, k.ID)
-		return crilog.Read(ctx, o)
-	}
-	return crilog.Read(ctx, o)
-}
-
-// ended is closed when a container has ended, or nothing is known of it.
-func (b *berth) ended(ctx context.Context, uid types.UID, id string) <-chan struct{} {
-	done := make(chan struct{})
-	changed, stop := b.agent.Board.Changes()
-	go func() { // ends with ctx, which the caller cancels
-		defer stop()
-		defer close(done)
-		for b.lives(uid, id) {
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return done
-}
-
-func (b *berth) lives(uid types.UID, id string) bool {
-	s, known := b.agent.Board.Get(uid)
-	return known && slices.ContainsFunc(s.Seen.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
 }
 
 func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, error) {

@@ -2,44 +2,150 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
 	"berth/cri/crilog"
+	"berth/nodeapi"
 )
 
-// rotateLogs keeps the logs of running containers to their size.
-func (b *berth) rotateLogs(ctx context.Context) {
+// rotator keeps the logs of running containers to their size.
+func (b *berth) rotator() *crilog.Rotator {
 	c := b.config.Logs
-	if c.MaxSize < 0 {
-		return
-	}
-	tick := time.NewTicker(c.MonitorInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for _, s := range b.agent.Board.All() {
-			for _, k := range s.Seen.Containers {
-				if k.State == plan.Running && k.LogPath != "" {
-					b.rotateLog(ctx, s.Pod.UID, k)
-				}
-			}
-		}
+	return &crilog.Rotator{
+		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, Workers: c.MaxWorkers, Interval: c.MonitorInterval, Now: time.Now,
+		Logs: b.runningLogs, Rotated: b.metrics.LogsRotated,
 	}
 }
 
-func (b *berth) rotateLog(ctx context.Context, uid types.UID, k plan.Container) {
-	_, err := crilog.Rotate(k.LogPath, crilog.Rotation{
-		MaxSize: b.config.Logs.MaxSize, MaxFiles: b.config.Logs.MaxFiles, Now: time.Now(),
-		Reopen: func() error { return b.runtime.client.ReopenLog(ctx, k.ID) },
-	})
-	if err != nil && b.lives(uid, k.ID) {
-		b.log.Warn("rotate a container's log", "container", k.Name, "id", k.ID, "err", err)
+func (b *berth) runningLogs() (logs []crilog.Log) {
+	for _, s := range b.agent.Board.All() {
+		for _, k := range s.Seen.Containers {
+			if k.State != plan.Running || k.LogPath == "" {
+				continue
+			}
+			uid := s.Pod.UID
+			logs = append(logs, crilog.Log{
+				Path: k.LogPath,
+				// Once begun a rotation is brought to its end: the call has a deadline of its own.
+				Reopen: func() error { return b.runtime.client.ReopenLog(context.Background(), k.ID) },
+				Failed: func(err error) {
+					if b.agent.Board.Lives(uid, k.ID) {
+						b.log.Warn("rotate a container's log", "container", k.Name, "id", k.ID, "err", err)
+					}
+				},
+			})
+		}
 	}
+	return logs
+}
+
+// logCollector takes away logs that are nobody's, once a minute as upstream.
+func (b *berth) logCollector() *crilog.Collector {
+	return &crilog.Collector{
+		Root: b.config.PodLogsDir, Links: logLinks, Interval: time.Minute, MinAge: max(time.Minute, b.config.Dead.MinAge),
+		Kept: b.keptLogs, Now: time.Now, Ended: b.logsCollected,
+	}
+}
+
+// keptLogs tells which logs have an owner. Until every source has told what it
+// wants, all have.
+func (b *berth) keptLogs(ctx context.Context) (crilog.Kept, error) {
+	if !b.agent.Told() {
+		return crilog.Kept{}, errors.New("not all pods that are wanted are known yet")
+	}
+	uids, err := b.runtime.client.SandboxUIDs(ctx)
+	if err != nil {
+		return crilog.Kept{}, err
+	}
+	kept := crilog.Kept{Pods: uids, Logs: map[string]map[string]bool{}}
+	for _, s := range b.agent.Board.All() {
+		uid := string(s.Pod.UID)
+		kept.Pods[uid] = true
+		if s.Passes == 0 { // nobody has looked what there is
+			continue
+		}
+		logs := map[string]bool{}
+		for _, k := range s.Seen.Containers {
+			logs[k.LogPath] = true
+		}
+		kept.Logs[uid] = logs
+	}
+	return kept, nil
+}
+
+func (b *berth) logsCollected(g crilog.Garbage, err error) {
+	b.metrics.Collected("pod_logs", g.Folders)
+	b.metrics.Collected("container_logs", g.Logs)
+	b.metrics.Collected("log_link", g.Links)
+	b.metrics.LogBytesFreed(g.Bytes)
+	if err != nil {
+		b.log.Warn("log garbage", "err", err)
+	}
+	if g.Folders > 0 {
+		b.log.Info("removed logs of pods that are gone", "pods", g.Folders, "bytes", g.Bytes)
+	}
+}
+
+func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr io.Writer) error {
+	s, err := b.find(ctx, req.Namespace, req.Pod)
+	if err != nil {
+		return err
+	}
+	k, err := s.Instance(req.Container, req.Previous)
+	if err != nil {
+		return badRequest("%s", err)
+	}
+	o := crilog.Options{
+		Path: k.LogPath, Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
+		Stdout: stdout, Stderr: stderr,
+	}
+	if req.Since > 0 {
+		o.Since = time.Now().Add(-req.Since)
+	}
+	if req.LimitBytes != nil {
+		o.LimitBytes = *req.LimitBytes
+	}
+	if !req.Follow {
+		return crilog.Read(ctx, o)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	defer cancel()
+	o.Done = b.ended(ctx, &watches, s.Pod.UID, k.ID)
+	if !req.Previous {
+		o.Next = func(ctx context.Context) (string, <-chan struct{}, bool) {
+			next, more := b.agent.Board.NextRun(ctx, s.Pod.UID, k)
+			if !more {
+				return "", nil, false
+			}
+			k = next
+			return k.LogPath, b.ended(ctx, &watches, s.Pod.UID, k.ID), true
+		}
+	}
+	return crilog.Read(ctx, o)
+}
+
+// ended is closed when a container has ended, or nothing is known of it.
+func (b *berth) ended(ctx context.Context, watches *sync.WaitGroup, uid types.UID, id string) <-chan struct{} {
+	done := make(chan struct{})
+	changed, stop := b.agent.Board.Changes()
+	watches.Go(func() {
+		defer stop()
+		defer close(done)
+		for b.agent.Board.Lives(uid, id) {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return done
 }

@@ -44,6 +44,14 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 			code = plan.FailureOf(r, 0).Reason
 		}
 		m.ContainerStarted(containerType(a.Kind), code, a.Attempt > 0)
+	case plan.RemoveContainer:
+		if r.Err == nil {
+			m.Collected("container", 1)
+		}
+	case plan.RemoveSandbox:
+		if r.Err == nil {
+			m.Collected("sandbox", 1)
+		}
 	case plan.PullImage:
 		if r.Err == nil && r.Image != nil {
 			m.ImagePulled(r.Image.Size, r.Ended.Sub(r.Began))

@@ -6,8 +6,11 @@
 // where P instead of F says that the line goes on in the next record of the same
 // stream. It owns the layout of the log folders and the names of rotated files.
 //
-// It never writes into a log: the runtime does. It never decides when to rotate,
-// and never asks the runtime for anything but to open its file again.
+// It never writes into a log: the runtime does. It asks the runtime for nothing
+// but to open a file again, and polls nothing but the sizes of files.
+//
+// Goroutines: Rotator.Round has its workers and waits for them; Rotator.Run and
+// Collector.Run are their caller's. None outlives the call.
 //
 // Invariants, each checked by a test that bears its number:
 //
@@ -16,6 +19,10 @@
 //	L3 A follower gets each line once and in order, whatever is rotated,
 //	   truncated or compressed while it reads, as long as the file that it reads
 //	   and those after it are not deleted before it comes to them.
-//	L4 A follower ends when the container has ended and all that it wrote is read.
+//	L4 A follower ends when the container has ended and all that it wrote is read;
+//	   asked to, it goes on with the container's next run.
 //	L5 Rotate loses no line, also when the runtime does not open its file again.
+//	L6 The collector takes away only what lies in a folder of the layout's form,
+//	   has not changed for a while and is nobody's; the newest log of a container
+//	   and those of its instances that are still there stay.
 package crilog

@@ -76,6 +76,18 @@ func (p *printer) print(l Line) error {
 	return p.write(s)
 }
 
+// cut ends the lines that a run has left open: the next run begins its own.
+func (p *printer) cut() error {
+	for i := range p.streams {
+		s := &p.streams[i]
+		if s.joining && !s.skipped {
+			s.held = append(s.held, '\n')
+		}
+		s.joining = false
+	}
+	return p.flush()
+}
+
 // flush writes what waits for an end that does not come.
 func (p *printer) flush() error {
 	for i := range p.streams {

@@ -21,6 +21,10 @@ type Options struct {
 	// Done is closed when the container has ended and its log is complete; nil:
 	// never. Without Follow it means nothing.
 	Done <-chan struct{}
+	// Next is asked when a followed log is complete: it waits for the log of the
+	// container's next run and gives that with its own Done. It returns false
+	// when there will be none. Nil: the first log is all.
+	Next func(ctx context.Context) (path string, done <-chan struct{}, more bool)
 	// Tail begins with the last so many lines; nil: with the first one there is.
 	Tail *int64
 	// Since leaves out lines that are older; zero: none.
@@ -42,7 +46,7 @@ type Options struct {
 func Read(ctx context.Context, o Options) error {
 	r := &reader{o: o, p: newPrinter(o), block: make([]byte, blockSize)}
 	defer r.close()
-	err := r.read(ctx)
+	err := r.readAll(ctx)
 	if err == nil {
 		err = r.p.flush()
 	}
@@ -50,6 +54,28 @@ func Read(ctx context.Context, o Options) error {
 		err = nil
 	}
 	return errors.Join(err, errors.Join(r.damage...))
+}
+
+// readAll reads the log and, when it is followed, those of the runs after it.
+func (r *reader) readAll(ctx context.Context) error {
+	err := r.read(ctx)
+	for err == nil && r.o.Follow && r.o.Next != nil {
+		path, done, more := r.o.Next(ctx)
+		if !more {
+			return ctx.Err()
+		}
+		if err = r.p.cut(); err != nil {
+			return err
+		}
+		r.close()
+		r.file, r.offset, r.known = nil, 0, nil
+		r.split.reset()
+		r.o.Path, r.o.Done, r.o.Tail = path, done, nil
+		if err = r.read(ctx); errors.Is(err, fs.ErrNotExist) { // a run without a log
+			err = nil
+		}
+	}
+	return err
 }
 
 // reader is one call of Read.

@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -520,4 +524,40 @@ func glob(t *testing.T, pattern string) []string {
 		t.Fatal(err)
 	}
 	return names
+}
+
+// metric reads one figure of the agent's metrics by its name with labels; -1:
+// there is none.
+func (s *Space) metric(name string) float64 {
+	s.t.Helper()
+	client := http.Client{Timeout: waitBound, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", s.Agent.Socket)
+		},
+	}}
+	resp, err := client.Get("http://berth/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return -1
+}
+
+// withBound is a context with the bound of a wait.
+func withBound(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), waitBound)
 }

@@ -1,0 +1,97 @@
+package crilog
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRotatorRotatesWhatIsTooBigAndGoesOnAfterAFailure(t *testing.T) {
+	t.Parallel()
+	big, small, broken := newRuntime(t), newRuntime(t), newRuntime(t)
+	big.say("a", "b")
+	broken.say("a", "b")
+	small.raw("x")
+	var failed atomic.Int32
+	rotated := 0
+	r := &Rotator{
+		MaxSize: 20, MaxFiles: 3, Workers: 2, Now: func() time.Time { return day(1) }, Rotated: func(n int) { rotated += n },
+		Logs: func() []Log {
+			return []Log{
+				{Path: broken.path, Reopen: func() error { return errors.New("no") }, Failed: func(error) { failed.Add(1) }},
+				{Path: big.path, Reopen: big.reopen}, {Path: small.path, Reopen: small.reopen},
+			}
+		},
+	}
+	r.Round(t.Context())
+	if rotated != 1 || failed.Load() != 1 {
+		t.Errorf("%d rotated, %d failed", rotated, failed.Load())
+	}
+	if got := names(t, big.path); got != " .20260101-000000" {
+		t.Errorf("big: %q", got)
+	}
+	if got := names(t, small.path); got != "" {
+		t.Errorf("small: %q", got)
+	}
+}
+
+func TestRotatorLooksOncePerIntervalWithAtMostSoManyWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looks, atOnce, most atomic.Int32
+		r := &Rotator{MaxSize: 1, MaxFiles: 2, Workers: 2, Interval: 10 * time.Second, Now: time.Now}
+		r.Logs = func() []Log {
+			looks.Add(1)
+			l := Log{Path: "/nonexistent/0.log", Reopen: func() error {
+				if n := atOnce.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				time.Sleep(time.Second)
+				atOnce.Add(-1)
+				return os.ErrNotExist
+			}}
+			return []Log{l, l, l, l}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); r.Run(ctx) }()
+		time.Sleep(35 * time.Second)
+		cancel()
+		<-ended
+		if looks.Load() != 3 || most.Load() != 2 {
+			t.Errorf("%d rounds, %d at once", looks.Load(), most.Load())
+		}
+	})
+}
+
+func TestFollowGoesOnWithTheNextRun(t *testing.T) { // L4
+	t.Parallel()
+	first := newRuntime(t)
+	first.say("a")
+	first.raw(stamp + " stdout P torn off")
+	second := newRuntime(t)
+	second.say("b")
+	gone := t.TempDir() + "/7.log"
+	done := make(chan struct{})
+	close(done)
+	next := []string{gone, second.path}
+	var out strings.Builder
+	err := Read(t.Context(), Options{
+		Path: first.path, Follow: true, Done: done, Stdout: &out,
+		Next: func(context.Context) (string, <-chan struct{}, bool) {
+			if len(next) == 0 {
+				return "", nil, false
+			}
+			path := next[0]
+			next = next[1:]
+			return path, done, true
+		},
+	})
+	if err != nil || out.String() != "a\ntorn off\nb\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}

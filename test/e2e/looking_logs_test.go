@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/test/hosts"
+)
+
+// chatter prints numbered lines for some seconds, more than fits into one log
+// file, and crashes right after its last words.
+const chatter = `i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; [ $((i % 40)) = 0 ] && sleep 0.08; done; echo last words; exit 3`
+
+// TestLogsLoseNothingOverRotationsAndRestarts is row 30 of the scenarios: a
+// follower, and whoever asks later, gets every line of every run.
+func TestLogsLoseNothingOverRotationsAndRestarts(t *testing.T) {
+	o := nodeOptions{CNI: false, Config: map[string]any{
+		"containerLogMaxSize": "20Ki", "containerLogMaxFiles": 50, "containerLogMaxWorkers": 2, "containerLogMonitorInterval": "3s",
+	}}
+	alone(t, o, func(t *testing.T, s *Space) {
+		s.Pod("chats", "hostNetwork: true\ncontainers:\n"+sh("c", "", chatter))
+		s.Wait("chats", "started", func(p *corev1.Pod) bool {
+			c := status(p, "c")
+			return c.State.Running != nil || c.RestartCount > 0
+		})
+		cmd := s.Agent.Command(t.Context(), "logs", "-f", "-n", s.ns, "chats")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for run := range 2 {
+			for i := range 4000 {
+				if !lines.Scan() || lines.Text() != fmt.Sprint("line ", i+1) {
+					t.Fatalf("run %d: %q in place of line %d", run, lines.Text(), i+1)
+				}
+			}
+			if !lines.Scan() || lines.Text() != "last words" {
+				t.Fatalf("run %d ends with %q", run, lines.Text())
+			}
+		}
+		s.rotatedLogs("chats")
+		s.Remove("chats")
+		for lines.Scan() { // the follower ends with the pod
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("logs -f: %v", err)
+		}
+	})
+}
+
+var rotatedName = regexp.MustCompile(`^\d+\.log\.\d{8}-\d{6}(\.gz)?$`)
+
+// rotatedLogs looks at the log of the first run, which has ended and has been
+// rotated while it ran, by its files and by what logs prints of it.
+func (s *Space) rotatedLogs(pod string) {
+	t := s.t
+	p := s.Get(pod)
+	dir := filepath.Join(s.Agent.LogsDir, s.ns+"_"+pod+"_"+string(p.UID), "c")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rotated, zipped := 0, 0
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "0.log.") {
+			continue
+		}
+		rotated++
+		if !rotatedName.MatchString(e.Name()) {
+			t.Errorf("a rotated log is called %s", e.Name())
+		}
+		if strings.HasSuffix(e.Name(), ".gz") {
+			zipped++
+		}
+	}
+	if rotated < 2 || zipped < rotated-1 {
+		t.Errorf("%d rotated logs, %d of them compressed: %v", rotated, zipped, entries)
+	}
+	previous := func(args ...string) []string {
+		text := s.Berth(append([]string{"logs", "-p", "-n", s.ns, pod}, args...)...)
+		return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	}
+	whole := previous()
+	if len(whole) != 4001 || whole[0] != "line 1" || whole[4000] != "last words" {
+		t.Errorf("logs -p has %d lines, from %q to %q", len(whole), whole[0], whole[len(whole)-1])
+	}
+	if most := previous("--tail", "3500"); len(most) != 3500 || most[0] != "line 502" || most[3499] != "last words" {
+		t.Errorf("--tail 3500 has %d lines, from %q", len(most), most[0])
+	}
+	stamped := previous("--timestamps")
+	at, _, _ := strings.Cut(stamped[1000], " ")
+	when, err := time.Parse(time.RFC3339Nano, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	since := previous("--timestamps", "--since-time", when.Truncate(time.Second).Format(time.RFC3339))
+	if n := len(since); n < 3000 || n > 4001 || since[n-1] != stamped[4000] || since[0] != stamped[4001-n] {
+		t.Errorf("--since-time has %d lines, from %q", n, since[0])
+	}
+	if m := s.metric("berth_container_logs_rotated_total"); m < 2 {
+		t.Errorf("%v rotations are counted", m)
+	}
+}
+
+// TestLogsOfWhatIsGoneAreCollected leaves the folder of a pod that is no more,
+// and lets a container crash often enough that an instance of it is removed.
+func TestLogsOfWhatIsGoneAreCollected(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		old := time.Now().Add(-time.Hour)
+		orphan := filepath.Join(s.Agent.LogsDir, s.ns+"_gone_11111111-2222-3333-4444-555555555555")
+		log := filepath.Join(orphan, "c", "0.log")
+		if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(log, []byte("x\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []string{log, filepath.Dir(log), orphan} {
+			if err := os.Chtimes(f, old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Pod("crashes", "containers:\n"+box("c", "", "print bye", "exit 1"))
+		p := s.Wait("crashes", "restarted three times", func(p *corev1.Pod) bool { return status(p, "c").RestartCount > 2 })
+		first := filepath.Join(s.Agent.LogsDir, s.ns+"_crashes_"+string(p.UID), "c", "0.log")
+		if err := os.Chtimes(first, old, old); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := withBound(t)
+		defer cancel()
+		err := hosts.WaitFor(ctx, "logs of what is gone to be collected", func() (bool, error) { return !exists(orphan) && !exists(first), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{"pod_logs", "container_logs", "container"} {
+			if n := s.metric(`berth_garbage_collected_total{kind="` + kind + `"}`); n < 1 {
+				t.Errorf("of %s %v are counted", kind, n)
+			}
+		}
+	})
+}
