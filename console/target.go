@@ -150,6 +150,16 @@ func (c *console) complete(cmd *cobra.Command) {
 	}
 }
 
+// fixed completes a flag with words that never change.
+func fixed(cmd *cobra.Command, flag string, words ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return matching(slices.Clone(words), typed), cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // registered twice: a mistake in this package
+	}
+}
+
 // containersOf returns the names of all containers of a pod: init containers,
 // app containers, ephemeral ones, each in the order of the spec.
 func containersOf(p *corev1.Pod) []string {

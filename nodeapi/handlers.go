@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -31,6 +32,8 @@ type Handlers struct {
 	// ExecURL prepares a command in a container and returns the URL of the
 	// runtime's streaming server, good for one use.
 	ExecURL func(ctx context.Context, req ExecRequest) (string, error)
+	// Top measures, over the window, what the chosen pods use.
+	Top func(ctx context.Context, chosen Chosen, window time.Duration) (Top, error)
 	// Why tells what a pod waits for and what comes next.
 	Why func(ctx context.Context, namespace, name string) (Why, error)
 	// Timeline tells what was done for a pod and how long it took.

@@ -69,6 +69,7 @@ func (s *server) routes() http.Handler {
 		{"POST /v1/plan", s.h.Plan != nil, s.plan},
 		{"GET /v1/events", s.h.Events != nil, s.events},
 		{"GET /v1/pods", s.h.Pods != nil, s.pods},
+		{"GET /v1/top", s.h.Top != nil, s.top},
 		{"GET /v1/watch/pods", s.h.WatchPods != nil, s.watchPods},
 		{"GET " + podPattern, s.h.Pods != nil, s.pod},
 		{"GET " + podPattern + "/describe", s.h.Describe != nil, s.describe},

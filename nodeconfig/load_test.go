@@ -145,7 +145,7 @@ func TestBadValuesNameLineAndField(t *testing.T) { // N3
 		{"a bad cgroup driver", head + "cgroupDriver: cgroups", `node.yaml:3: cgroupDriver: "cgroups" must be one of cgroupfs, systemd`},
 		{"a bad address", head + "clusterDNS:\n- dns.local", `node.yaml:3: clusterDNS: "dns.local" is not an IP address`},
 		{"one log file", head + "containerLogMaxFiles: 1", "node.yaml:3: containerLogMaxFiles: 1 must be from 2"},
-		{"no log worker", head + "containerLogMaxWorkers: 0", "node.yaml:3: containerLogMaxWorkers: 0 must be at least 1"},
+		{"no log worker", head + "containerLogMaxWorkers: 0", "node.yaml:3: containerLogMaxWorkers: 0 must be from 1 to 2147483647"},
 		{"a bad log size", head + "containerLogMaxSize: big", `node.yaml:3: containerLogMaxSize: "big" is not a quantity`},
 		{"a negative reserve", head + "systemReserved:\n  memory: -1Gi", "node.yaml:4: systemReserved.memory: -1Gi must not be negative"},
 		{"an unknown reserve", head + "systemReserved:\n  disk: 1Gi", "node.yaml:4: systemReserved.disk: must be one of"},

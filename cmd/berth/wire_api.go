@@ -44,6 +44,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Events:    b.listEvents,
 		Logs:      b.logs,
 		ExecURL:   b.execURL,
+		Top:       b.top,
 		Why:       b.why,
 		Timeline:  b.timeline,
 		Probes:    b.probesOf,
