@@ -124,3 +124,29 @@ func (b *Board) NextRun(ctx context.Context, uid types.UID, after plan.Container
 		}
 	}
 }
+
+// Terminal tells whether a container of the pod is made with a standard input
+// and with a terminal.
+func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
+	if c := containerOf(s.Pod, name); c != nil {
+		return c.Stdin, c.TTY
+	}
+	return false, false
+}
+
+// Network is the path of the namespace that the pod's network is in; empty for
+// the host's. The error says in the user's words that there is none.
+func (s *Snapshot) Network() (string, error) {
+	pod := s.Pod.Namespace + "/" + s.Pod.Name
+	if len(s.Seen.Sandboxes) == 0 || !s.Seen.Sandboxes[0].Ready {
+		return "", fmt.Errorf("pod %q has no network now: it is %s", pod, s.Status.Phase)
+	}
+	path := s.Seen.Sandboxes[0].NetNS
+	if s.Pod.Spec.HostNetwork {
+		return "", nil
+	}
+	if path == "" {
+		return "", fmt.Errorf("the network namespace of pod %q is not known", pod)
+	}
+	return path, nil
+}

@@ -18,7 +18,8 @@
 // before it counts: somebody installed a network on purpose.
 //
 // Run has no goroutine of its own and returns when its context ends. While it
-// runs, Ready answers from what it saw last.
+// runs, Ready answers from what it saw last. DialLocal goes into a pod's network
+// on a goroutine with a thread of its own, and waits for it.
 //
 // Invariants:
 //

@@ -122,6 +122,14 @@ func world() nodeapi.Handlers {
 		Events: func(_ context.Context, r nodeapi.EventsRequest) (*corev1.EventList, error) {
 			return &corev1.EventList{Items: eventsOf(r.Namespace, r.Pod)}, nil
 		},
+		WatchEvents: func(_ context.Context, r nodeapi.EventsRequest, send func(nodeapi.EventNews) error) error {
+			for _, e := range eventsOf(r.Namespace, r.Pod) {
+				if err := send(nodeapi.EventNews{Event: &e}); err != nil {
+					return err
+				}
+			}
+			return send(nodeapi.EventNews{Missed: 3})
+		},
 		Logs: fakeLogs,
 		Why: func(_ context.Context, namespace, name string) (nodeapi.Why, error) {
 			_, err := find(all, namespace, name)
@@ -134,6 +142,9 @@ func world() nodeapi.Handlers {
 		Probes: func(_ context.Context, namespace, name string) (nodeapi.Probes, error) {
 			_, err := find(all, namespace, name)
 			return probesOf(namespace, name), err
+		},
+		Top: func(_ context.Context, chosen nodeapi.Chosen, window time.Duration) (nodeapi.Top, error) {
+			return topOf(all, chosen, window), nil
 		},
 		Plan:    func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
 		Check:   func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
@@ -195,6 +206,10 @@ func TestOutputs(t *testing.T) {
 		{"events-all", typing{args: []string{"events", "-A"}}},
 		{"events-pod", typing{args: []string{"events", "kube-system/dns"}}},
 		{"events-yaml", typing{args: []string{"events", "kube-system/dns", "-o", "yaml"}}},
+		{"events-watch", typing{args: []string{"events", "-w", "-A"}}},
+		{"events-watch-json", typing{args: []string{"events", "-w", "kube-system/dns", "-o", "json"}}},
+		{"events-warnings", typing{args: []string{"events", "-A", "--types", "warning"}}},
+		{"events-bad-type", typing{args: []string{"events", "--types", "Bad"}}},
 		{"logs-default", typing{args: []string{"logs", "web"}}},
 		{"logs-container", typing{args: []string{"logs", "web", "-c", "setup"}}},
 		{"logs-all-prefix", typing{args: []string{"logs", "web", "--all-containers", "--prefix"}}},
@@ -202,6 +217,18 @@ func TestOutputs(t *testing.T) {
 		{"logs-since-time", typing{args: []string{"logs", "web", "-c", "app", "--since-time", "2026-05-04T15:00:00Z"}}},
 		{"logs-unknown-container", typing{args: []string{"logs", "web", "-c", "nope"}}},
 		{"logs-one-has-none", typing{args: []string{"logs", "dns", "-n", "kube-system", "--all-containers"}}},
+		{"top", typing{args: []string{"top"}}},
+		{"top-all-containers", typing{args: []string{"top", "-A", "--containers", "--sort-by", "memory", "--sum"}}},
+		{"top-pod", typing{args: []string{"top", "web", "--no-headers"}}},
+		{"top-json", typing{args: []string{"top", "-o", "json", "-l", "app=web"}}},
+		{"top-none", typing{args: []string{"top", "-n", "nowhere"}}},
+		{"top-unknown", typing{args: []string{"top", "nope"}}},
+		{"top-bad-sort", typing{args: []string{"top", "--sort-by", "name"}}},
+		{"port-forward-bad-port", typing{args: []string{"port-forward", "web", "80:http-none"}}},
+		{"port-forward-not-running", typing{args: []string{"port-forward", "done", "80"}}},
+		{"port-forward-no-port", typing{args: []string{"port-forward", "web"}}},
+		{"cp-two-local", typing{args: []string{"cp", "./a", "/b"}}},
+		{"cp-two-remote", typing{args: []string{"cp", "web:/a", "web:/b"}}},
 		{"exec-no-command", typing{args: []string{"exec", "web"}}},
 		{"exec-no-dash", typing{args: []string{"exec", "web", "ls"}}},
 		{"two-namespaces", typing{args: []string{"why", "a/b", "-n", "c"}}},

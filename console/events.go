@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -13,53 +14,122 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// eventOptions are the flags of events.
+type eventOptions struct {
+	namespace, format string
+	types             []string
+	all, watch        bool
+}
+
 func (c *console) events() *cobra.Command {
-	var namespace, format string
-	var all bool
+	var o eventOptions
 	cmd := &cobra.Command{
 		Use:   "events [POD]",
 		Short: "Show the events of this node, or of one pod",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, "json", "yaml"); err != nil {
+			req, err := o.request(cmd, args)
+			if err != nil {
 				return err
-			}
-			req := nodeapi.EventsRequest{Namespace: namespace}
-			if all {
-				req.Namespace = ""
-			}
-			if len(args) == 1 {
-				t, err := targetOf(cmd, namespace, args[0])
-				if err != nil {
-					return err
-				}
-				req = nodeapi.EventsRequest{Namespace: t.namespace, Pod: t.name}
 			}
 			client, err := c.dial()
 			if err != nil {
 				return err
 			}
 			defer client.Close()
+			p := &eventPrinter{o: o, now: c.now, table: table{w: cmd.OutOrStdout()}, out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr()}
+			if o.watch {
+				return client.WatchEvents(cmd.Context(), req, p.one)
+			}
 			l, err := client.Events(cmd.Context(), req)
 			if err != nil {
 				return err
 			}
-			if format != "" {
-				return encode(cmd.OutOrStdout(), format, listOf(append([]corev1.Event{}, l.Items...), l.ResourceVersion))
-			}
-			if len(l.Items) == 0 {
-				_, err := fmt.Fprintln(cmd.ErrOrStderr(), "No events found.")
-				return err
-			}
-			t := table{w: cmd.OutOrStdout()}
-			return t.print(eventTable(l.Items, all, c.now())...)
+			return p.list(l)
 		},
 	}
-	namespaceFlag(cmd, &namespace)
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "show the events of all namespaces")
-	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	f := cmd.Flags()
+	namespaceFlag(cmd, &o.namespace)
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the events of all namespaces")
+	f.BoolVarP(&o.watch, "watch", "w", false, "go on with each event as it is told")
+	f.StringSliceVar(&o.types, "types", nil, "show only events of these types: Normal, Warning")
+	f.StringVarP(&o.format, "output", "o", "", "json or yaml")
 	c.complete(cmd)
+	fixed(cmd, "types", corev1.EventTypeNormal, corev1.EventTypeWarning)
+	fixed(cmd, "output", "json", "yaml")
 	return cmd
+}
+
+func (o eventOptions) request(cmd *cobra.Command, args []string) (req nodeapi.EventsRequest, err error) {
+	if err := checkFormat(o.format, "json", "yaml"); err != nil {
+		return req, err
+	}
+	for _, t := range o.types {
+		if !strings.EqualFold(t, corev1.EventTypeNormal) && !strings.EqualFold(t, corev1.EventTypeWarning) {
+			return req, fmt.Errorf("--types accepts only Normal and Warning, not %q", t)
+		}
+	}
+	if len(args) == 1 {
+		t, err := targetOf(cmd, o.namespace, args[0])
+		return nodeapi.EventsRequest{Namespace: t.namespace, Pod: t.name}, err
+	}
+	if o.all {
+		return req, nil
+	}
+	return nodeapi.EventsRequest{Namespace: o.namespace}, nil
+}
+
+func (o eventOptions) takes(e *corev1.Event) bool {
+	return len(o.types) == 0 || slices.ContainsFunc(o.types, func(t string) bool { return strings.EqualFold(t, e.Type) })
+}
+
+// eventPrinter prints events in the form that was asked for.
+type eventPrinter struct {
+	o          eventOptions
+	now        func() time.Time
+	table      table
+	out, notes io.Writer
+}
+
+func (p *eventPrinter) list(l *corev1.EventList) error {
+	l.Items = slices.DeleteFunc(l.Items, func(e corev1.Event) bool { return !p.o.takes(&e) })
+	if p.o.format != "" {
+		return encode(p.out, p.o.format, listOf(append([]corev1.Event{}, l.Items...), l.ResourceVersion))
+	}
+	if len(l.Items) == 0 {
+		_, err := fmt.Fprintln(p.notes, "No events found.")
+		return err
+	}
+	return p.table.print(eventTable(l.Items, p.o.all, p.now())...)
+}
+
+// one prints one event of a watch.
+func (p *eventPrinter) one(n nodeapi.EventNews) error {
+	if n.Missed > 0 {
+		_, err := fmt.Fprintf(p.notes, "warning: %d events came too fast and were left out\n", n.Missed)
+		return err
+	}
+	if n.Event == nil || !p.o.takes(n.Event) {
+		return nil
+	}
+	switch p.o.format {
+	case "yaml":
+		if _, err := io.WriteString(p.out, "---\n"); err != nil {
+			return err
+		}
+		return encode(p.out, p.o.format, n.Event)
+	case "json":
+		return encode(p.out, p.o.format, n.Event)
+	}
+	rows := eventTable([]corev1.Event{*n.Event}, p.o.all, p.now())
+	if p.table.widths != nil {
+		rows = rows[1:]
+	} else {
+		for header, width := range map[string]int{"NAMESPACE": 12, "LAST SEEN": 22, "TYPE": len(corev1.EventTypeWarning), "REASON": 22, "OBJECT": 24} {
+			p.table.least(header, width)
+		}
+	}
+	return p.table.print(rows...)
 }
 
 func eventTable(events []corev1.Event, all bool, now time.Time) [][]string {

@@ -90,8 +90,13 @@ func (o execOptions) run(cmd *cobra.Command, client *nodeapi.Client, req nodeapi
 	if !req.TTY {
 		return stream(cmd.Context(), target, streams)
 	}
-	streams.Stderr = nil // the terminal has one output
-	return own.raw(cmd.Context(), func(ctx context.Context, sizes remotecommand.TerminalSizeQueue) error {
+	return onTerminal(cmd.Context(), own, target, streams)
+}
+
+// onTerminal is stream with our terminal in raw mode, whose size is passed on.
+func onTerminal(ctx context.Context, own *terminal, target string, streams remotecommand.StreamOptions) error {
+	streams.Stderr = nil // a terminal has one output
+	return own.raw(ctx, func(ctx context.Context, sizes remotecommand.TerminalSizeQueue) error {
 		streams.TerminalSizeQueue = sizes
 		return stream(ctx, target, streams)
 	})

@@ -73,7 +73,12 @@ type table struct {
 }
 
 // least keeps room for so many characters in the column with that header.
-func (t *table) least(header string, width int) { t.floor = map[string]int{header: width} }
+func (t *table) least(header string, width int) {
+	if t.floor == nil {
+		t.floor = map[string]int{}
+	}
+	t.floor[header] = width
+}
 
 const columnGap = 3
 

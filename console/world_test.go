@@ -254,3 +254,28 @@ func checkReport() nodeapi.CheckReport {
 func agentVersion() nodeapi.Version {
 	return nodeapi.Version{Version: "v0.2.0", Commit: "0123456789abcdef", Kubernetes: "v0.37.2", Go: "go1.26.8", Platform: "linux/amd64", Runtime: "containerd 1.6.20", CRI: "v1"}
 }
+
+// topOf gives every pod usage that grows with its place in the list.
+func topOf(all []corev1.Pod, chosen nodeapi.Chosen, window time.Duration) nodeapi.Top {
+	top := nodeapi.Top{At: now, Window: window, Pods: []nodeapi.PodTop{}}
+	for i := range all {
+		if !chosen(&all[i]) {
+			continue
+		}
+		n := uint64(i + 1)
+		use := nodeapi.Resources{
+			CPUNanoCores: n * 1_500_000, CPUNanoSeconds: n, MemoryBytes: n << 22, WorkingSetBytes: n << 21,
+			ReadBytesPerSecond: 10, WriteBytesPerSecond: float64(n * 3000), Processes: i + 2,
+		}
+		if i%2 == 0 {
+			use.Pressure = &nodeapi.Stalled{CPU: 12.5, IO: 1}
+		}
+		p := nodeapi.PodTop{Namespace: all[i].Namespace, Name: all[i].Name, UID: "u", Resources: use}
+		for _, c := range all[i].Spec.Containers {
+			p.Containers = append(p.Containers, nodeapi.ContainerTop{Name: c.Name, ID: "id", Resources: use})
+			use.WorkingSetBytes *= 2
+		}
+		top.Pods = append(top.Pods, p)
+	}
+	return top
+}

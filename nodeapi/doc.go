@@ -14,7 +14,9 @@
 // API on the same socket.
 //
 // Goroutines: Serve and ServeHealth run their server on one goroutine and wait
-// for it; the HTTP server runs one per connection and ends them on the way out.
+// for it; the HTTP server runs one per connection and ends them on the way out. A
+// forwarded connection has two more, for which its request waits; Serve waits for
+// such requests itself.
 //
 // Invariants, each checked by a test of the same name:
 //

@@ -2,6 +2,10 @@ package nodeapi
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 
@@ -14,6 +18,23 @@ type EventsRequest struct {
 	Pod       string // empty: all
 }
 
+func (q EventsRequest) values() url.Values {
+	return url.Values{"namespace": {q.Namespace}, "pod": {q.Pod}}
+}
+
+// Takes reports whether an event is one of those asked for.
+func (q EventsRequest) Takes(e *corev1.Event) bool {
+	of := &e.InvolvedObject
+	return (q.Namespace == "" || of.Namespace == q.Namespace) && (q.Pod == "" || of.Name == q.Pod)
+}
+
+// EventNews is one step of following events: an event that was told, or that
+// some were lost because the follower was too slow.
+type EventNews struct {
+	Event  *corev1.Event `json:"event,omitempty"`
+	Missed int           `json:"missed,omitempty"`
+}
+
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	l, err := s.h.Events(r.Context(), EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")})
@@ -23,5 +44,54 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) {
 // Events asks for the events kept on this node, oldest first.
 func (c *Client) Events(ctx context.Context, req EventsRequest) (*corev1.EventList, error) {
 	return fetch[*corev1.EventList](ctx, c, question{method: http.MethodGet, path: "/v1/events",
-		query: url.Values{"namespace": {req.Namespace}, "pod": {req.Pod}}})
+		query: req.values()})
+}
+
+const toldEvent PodEventType = "EVENT" // on the wire only
+
+func (s *server) watchEvents(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := s.streaming(r)
+	defer cancel()
+	q := r.URL.Query()
+	out := &lineWriter{w: w, enc: json.NewEncoder(w), flush: http.NewResponseController(w)}
+	err := s.h.WatchEvents(ctx, EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")}, func(n EventNews) error {
+		body, err := json.Marshal(n)
+		if err != nil {
+			return fmt.Errorf("encode an event: %w", err)
+		}
+		return out.line(watchLine{Type: toldEvent, Object: body})
+	})
+	if err != nil && ctx.Err() == nil {
+		out.fail(err)
+	}
+}
+
+// WatchEvents calls each with the events that are known, oldest first, and then
+// with those that are told, until ctx ends (then it returns nil), the agent ends
+// (nil as well), the connection breaks, or each returns an error.
+func (c *Client) WatchEvents(ctx context.Context, req EventsRequest, each func(EventNews) error) error {
+	resp, err := c.ask(ctx, question{method: http.MethodGet, path: "/v1/watch/events", query: req.values()})
+	if err != nil {
+		return endOf(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	for dec := json.NewDecoder(resp.Body); ; {
+		var line watchLine
+		if err := dec.Decode(&line); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return endOf(ctx, fmt.Errorf("the watch broke off: %w", err))
+		}
+		if line.Type == failed {
+			_, err := line.event()
+			return err
+		}
+		var n EventNews
+		if err := json.Unmarshal(line.Object, &n); err != nil {
+			return fmt.Errorf("read an event of a watch: %w", err)
+		}
+		if err := each(n); err != nil {
+			return err
+		}
+	}
 }

@@ -26,12 +26,19 @@ type Handlers struct {
 	Describe func(ctx context.Context, namespace, name string) (Description, error)
 	// Events returns the events kept on this node, oldest first.
 	Events func(ctx context.Context, req EventsRequest) (*corev1.EventList, error)
+	// WatchEvents sends the events kept on this node, oldest first, and then
+	// each as it is told, until ctx ends or send returns an error.
+	WatchEvents func(ctx context.Context, req EventsRequest, send func(EventNews) error) error
 	// Logs writes a container's log. With Follow it ends when the container
 	// does or ctx ends. The writers may be used from several goroutines.
 	Logs func(ctx context.Context, req LogRequest, stdout, stderr io.Writer) error
 	// ExecURL prepares a command in a container and returns the URL of the
 	// runtime's streaming server, good for one use.
 	ExecURL func(ctx context.Context, req ExecRequest) (string, error)
+	// Attach prepares the streams of a container's own process.
+	Attach func(ctx context.Context, req AttachRequest) (Attached, error)
+	// Dial opens a connection to a port of a pod, in the pod's network.
+	Dial func(ctx context.Context, namespace, name string, port uint16) (Stream, error)
 	// Top measures, over the window, what the chosen pods use.
 	Top func(ctx context.Context, chosen Chosen, window time.Duration) (Top, error)
 	// Why tells what a pod waits for and what comes next.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"sync"
 	"time"
 )
 
@@ -19,12 +20,15 @@ type server struct {
 	h     Handlers
 	leave context.Context // done: streams end
 	owner uint32          // the user beside root who may ask
+
+	streams sync.WaitGroup // connections that the HTTP server no longer knows
 }
 
 // Serve answers on ln (see Listen) until ctx ends, then lets the requests under
 // way finish, and returns nil. It closes ln. Any other end is an error.
 func Serve(ctx context.Context, ln net.Listener, h Handlers) error {
 	s := &server{h: h, leave: ctx, owner: ownUID()}
+	defer s.streams.Wait()
 	return serve(ctx, ln, &http.Server{
 		Handler:           s.guard(s.routes()),
 		ConnContext:       withPeer,
@@ -71,6 +75,7 @@ func (s *server) routes() http.Handler {
 		{"GET /v1/pods", s.h.Pods != nil, s.pods},
 		{"GET /v1/top", s.h.Top != nil, s.top},
 		{"GET /v1/watch/pods", s.h.WatchPods != nil, s.watchPods},
+		{"GET /v1/watch/events", s.h.WatchEvents != nil, s.watchEvents},
 		{"GET " + podPattern, s.h.Pods != nil, s.pod},
 		{"GET " + podPattern + "/describe", s.h.Describe != nil, s.describe},
 		{"GET " + podPattern + "/why", s.h.Why != nil, s.why},
@@ -79,6 +84,8 @@ func (s *server) routes() http.Handler {
 		{"GET " + podPattern + "/log", s.h.Logs != nil, s.logs},
 		{"POST " + podPattern + "/exec", s.h.ExecURL != nil, s.exec},
 		{"GET /metrics", s.h.Metrics != nil, func(w http.ResponseWriter, r *http.Request) { s.h.Metrics.ServeHTTP(w, r) }},
+		{"POST " + podPattern + "/attach", s.h.Attach != nil, s.attach},
+		{"POST " + podPattern + "/portforward", s.h.Dial != nil, s.forward},
 		{"GET /debug/pprof/", true, pprof.Index},
 		{"GET /debug/pprof/profile", true, pprof.Profile},
 		{"GET /debug/pprof/trace", true, pprof.Trace},

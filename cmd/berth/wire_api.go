@@ -16,7 +16,6 @@ import (
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/console"
-	"berth/cri"
 	"berth/explain"
 	"berth/nodeapi"
 	"berth/nodeconfig"
@@ -37,21 +36,24 @@ func consoleCommands(socket *string) []*cobra.Command {
 // handlers answer the node's own commands.
 func (b *berth) handlers() nodeapi.Handlers {
 	return nodeapi.Handlers{
-		Pods:      b.pods,
-		WatchPods: b.watchPods,
-		Node:      b.nodeSummary,
-		Describe:  b.describe,
-		Events:    b.listEvents,
-		Logs:      b.logs,
-		ExecURL:   b.execURL,
-		Top:       b.top,
-		Why:       b.why,
-		Timeline:  b.timeline,
-		Probes:    b.probesOf,
-		Plan:      b.planFor,
-		Check:     b.check,
-		Metrics:   b.metrics.Handler(),
-		Version:   func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
+		Pods:        b.pods,
+		WatchPods:   b.watchPods,
+		Node:        b.nodeSummary,
+		Describe:    b.describe,
+		Events:      b.listEvents,
+		WatchEvents: b.watchEvents,
+		Logs:        b.logs,
+		ExecURL:     b.execURL,
+		Attach:      b.attach,
+		Dial:        b.dialPod,
+		Top:         b.top,
+		Why:         b.why,
+		Timeline:    b.timeline,
+		Probes:      b.probesOf,
+		Plan:        b.planFor,
+		Check:       b.check,
+		Metrics:     b.metrics.Handler(),
+		Version:     func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
 	}
 }
 
@@ -103,32 +105,6 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 		Pod: s.Object(), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
 		Warnings: b.node().WarningsOf(namespace, name),
 	}, nil
-}
-
-func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev1.EventList, error) {
-	list := &corev1.EventList{}
-	for _, e := range b.events.All() {
-		of := e.InvolvedObject
-		if (req.Namespace == "" || of.Namespace == req.Namespace) && (req.Pod == "" || of.Name == req.Pod) {
-			list.Items = append(list.Items, e)
-		}
-	}
-	return list, nil
-}
-
-func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, error) {
-	s, err := b.find(ctx, req.Namespace, req.Pod)
-	if err != nil {
-		return "", err
-	}
-	k, err := s.Instance(req.Container, false)
-	if err != nil {
-		return "", badRequest("%s", err)
-	}
-	if k.State != plan.Running {
-		return "", badRequest("container %q is %s, not running", req.Container, k.State)
-	}
-	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY})
 }
 
 func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.Why, error) {

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/nodeapi"
+)
+
+func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev1.EventList, error) {
+	list := &corev1.EventList{}
+	for _, e := range b.events.All() {
+		if req.Takes(&e) {
+			list.Items = append(list.Items, e)
+		}
+	}
+	return list, nil
+}
+
+// slowest is how many events may wait for one who follows them.
+const slowest = 256
+
+func (b *berth) watchEvents(ctx context.Context, req nodeapi.EventsRequest, send func(nodeapi.EventNews) error) error {
+	known, told := b.events.Subscribe(slowest)
+	defer told.Close()
+	for _, e := range known {
+		if req.Takes(&e) {
+			if err := send(nodeapi.EventNews{Event: &e}); err != nil {
+				return err
+			}
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-told.C:
+			if missed := told.Missed(); missed > 0 {
+				if err := send(nodeapi.EventNews{Missed: missed}); err != nil {
+					return err
+				}
+			}
+			if !req.Takes(&e) {
+				continue
+			}
+			if err := send(nodeapi.EventNews{Event: &e}); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"berth/agent/plan"
+	"berth/cni"
+	"berth/cri"
+	"berth/nodeapi"
+)
+
+// running finds the instance of a container that runs now.
+func (b *berth) running(ctx context.Context, namespace, name, container string) (plan.Container, error) {
+	s, err := b.find(ctx, namespace, name)
+	if err != nil {
+		return plan.Container{}, err
+	}
+	k, err := s.Instance(container, false)
+	if err != nil {
+		return k, badRequest("%s", err)
+	}
+	if k.State != plan.Running {
+		return k, badRequest("container %q is %s, not running", container, k.State)
+	}
+	return k, nil
+}
+
+func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, error) {
+	k, err := b.running(ctx, req.Namespace, req.Pod, req.Container)
+	if err != nil {
+		return "", err
+	}
+	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY})
+}
+
+func (b *berth) attach(ctx context.Context, req nodeapi.AttachRequest) (nodeapi.Attached, error) {
+	k, err := b.running(ctx, req.Namespace, req.Pod, req.Container)
+	if err != nil {
+		return nodeapi.Attached{}, err
+	}
+	s, err := b.find(ctx, req.Namespace, req.Pod)
+	if err != nil {
+		return nodeapi.Attached{}, err
+	}
+	stdin, tty := s.Terminal(req.Container)
+	if req.Stdin && !stdin {
+		return nodeapi.Attached{}, badRequest("container %q has no stdin to attach to: its pod does not set stdin: true", req.Container)
+	}
+	url, err := b.runtime.client.AttachURL(ctx, k.ID, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !tty, TTY: tty})
+	return nodeapi.Attached{URL: url, TTY: tty}, err
+}
+
+// dialPod opens a connection to a port on the loopback interface of the pod's
+// network.
+func (b *berth) dialPod(ctx context.Context, namespace, name string, port uint16) (nodeapi.Stream, error) {
+	s, err := b.find(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	sandbox, err := s.Network()
+	if err != nil {
+		return nil, badRequest("%s", err)
+	}
+	conn, err := cni.DialLocal(ctx, sandbox, port)
+	if err != nil {
+		return nil, fmt.Errorf("port %d of pod %s/%s: %w", port, namespace, name, err)
+	}
+	return conn, nil
+}

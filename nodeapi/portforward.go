@@ -1,0 +1,160 @@
+package nodeapi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// upgradeTo is what a forwarded connection turns its request into: the bytes of
+// the connection themselves, both ways.
+const upgradeTo = "berth-stream"
+
+// forwardBound bounds the way to the first byte of a forwarded connection.
+const forwardBound = 30 * time.Second
+
+// Stream is a connection of which either direction can end before the other.
+type Stream interface {
+	net.Conn
+	CloseRead() error
+	CloseWrite() error
+}
+
+// forward joins one connection of the client's with one into the pod. Every
+// connection is a request of its own: what befalls one does not touch others.
+func (s *server) forward(w http.ResponseWriter, r *http.Request) {
+	port, err := strconv.ParseUint(r.URL.Query().Get("port"), 10, 16)
+	if err != nil || port == 0 {
+		writeError(w, apierrors.NewBadRequest("port: it must be a number from 1 to 65535"))
+		return
+	}
+	if !strings.EqualFold(r.Header.Get("Upgrade"), upgradeTo) {
+		writeError(w, apierrors.NewBadRequest("the request does not ask to be upgraded to "+upgradeTo))
+		return
+	}
+	s.streams.Add(1) // the HTTP server no longer waits for a connection that was taken over
+	defer s.streams.Done()
+	ctx, cancel := s.streaming(r)
+	defer cancel()
+	dialing, dialed := context.WithTimeout(ctx, forwardBound)
+	pod, err := s.h.Dial(dialing, r.PathValue("namespace"), r.PathValue("name"), uint16(port))
+	dialed()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		writeError(w, errors.Join(fmt.Errorf("take the connection over: %w", err), pod.Close()))
+		return
+	}
+	client, ok := conn.(Stream)
+	if !ok {
+		_ = errors.Join(conn.Close(), pod.Close())
+		return
+	}
+	_, err = io.WriteString(client, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+upgradeTo+"\r\n\r\n")
+	if err != nil {
+		_ = errors.Join(client.Close(), pod.Close())
+		return
+	}
+	Join(ctx, unread(client, buffered.Reader), pod)
+}
+
+// Join copies both ways between two connections until both directions have
+// ended, well or badly, or ctx ends, and closes both. The end of one direction
+// is passed on and leaves the other open: whoever was answered before he had
+// asked all still gets the whole answer.
+func Join(ctx context.Context, a, b Stream) {
+	shut := context.AfterFunc(ctx, func() { _ = errors.Join(a.Close(), b.Close()) })
+	defer func() {
+		shut()
+		_ = errors.Join(a.Close(), b.Close()) // closed already: no matter
+	}()
+	one := func(to, from Stream) {
+		_, _ = io.Copy(to, from) // an error ends this direction as the end does
+		_ = errors.Join(to.CloseWrite(), from.CloseRead())
+	}
+	var both sync.WaitGroup
+	both.Go(func() { one(a, b) })
+	both.Go(func() { one(b, a) })
+	both.Wait()
+}
+
+// unread gives back to a connection what was read too far.
+func unread(conn Stream, r *bufio.Reader) Stream {
+	if r.Buffered() == 0 {
+		return conn
+	}
+	return &readAhead{Stream: conn, first: io.LimitReader(r, int64(r.Buffered()))}
+}
+
+type readAhead struct {
+	Stream
+	first io.Reader
+}
+
+func (c *readAhead) Read(b []byte) (int, error) {
+	if n, err := c.first.Read(b); n > 0 || !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	return c.Stream.Read(b)
+}
+
+// Forward opens a connection to a port of the pod, in its network.
+func (c *Client) Forward(ctx context.Context, namespace, pod string, port uint16) (Stream, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
+	if err != nil {
+		return nil, &dialError{socket: c.socket, err: err}
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	s, err := upgrade(conn, podPath(namespace, pod, "/portforward?port="+strconv.Itoa(int(port))))
+	if err != nil {
+		return nil, errors.Join(err, ignoreClosed(conn.Close()))
+	}
+	return s, nil
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func upgrade(conn net.Conn, path string) (Stream, error) {
+	stream, ok := conn.(Stream)
+	if !ok {
+		return nil, fmt.Errorf("a connection of type %T cannot be half closed", conn)
+	}
+	u, err := url.Parse("http://berth" + path)
+	if err != nil {
+		return nil, err
+	}
+	req := &http.Request{Method: http.MethodPost, URL: u, Host: u.Host, Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgradeTo}}}
+	if err := req.Write(conn); err != nil {
+		return nil, fmt.Errorf("ask the agent for a connection: %w", err)
+	}
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent for a connection: %w", err)
+	}
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		defer func() { _ = resp.Body.Close() }()
+		return nil, readError(resp)
+	}
+	return unread(stream, r), nil
+}

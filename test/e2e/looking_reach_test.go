@@ -1,0 +1,331 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/nodeapi"
+	"berth/test/hosts"
+)
+
+func TestTopMeasuresPodsAndContainers(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Put("uses", podYAML("uses", "labels: {app: uses}", "containers:\n"+
+			box("busy", "resources: {limits: {cpu: 100m}}", "print on", "spin")+box("big", "", "alloc 24", "sleep")))
+		s.Pod("idle", "containers:\n"+box("c", "", "sleep"))
+		s.Running("uses")
+		s.Running("idle")
+		s.Said("uses", "big", "allocated 24 MiB")
+		var top nodeapi.Top
+		if err := json.Unmarshal([]byte(s.Berth("top", "-n", s.ns, "-o", "json", "--window", "2s")), &top); err != nil {
+			t.Fatal(err)
+		}
+		if len(top.Pods) != 2 || top.Pods[1].Name != "uses" || len(top.Pods[1].Containers) != 2 {
+			t.Fatalf("top tells %+v", top.Pods)
+		}
+		uses := top.Pods[1]
+		use := map[string]nodeapi.Resources{}
+		for _, k := range uses.Containers {
+			use[k.Name] = k.Resources
+		}
+		// A loop under a limit of 0.1 CPU uses that, however slow the machine is.
+		if n := use["busy"].CPUNanoCores; n < 20e6 || n > 200e6 || uses.CPUNanoCores < n {
+			t.Errorf("busy uses %d nanocores, the pod %d", n, uses.CPUNanoCores)
+		}
+		if m := use["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || uses.WorkingSetBytes < m || use["busy"].WorkingSetBytes >= m {
+			t.Errorf("big's working set is %d, busy's %d, the pod's %d", m, use["busy"].WorkingSetBytes, uses.WorkingSetBytes)
+		}
+		if p := use["busy"].Processes; p != 1 || uses.Processes != 3 {
+			t.Errorf("busy has %d processes, the pod %d with its sandbox's", p, uses.Processes)
+		}
+		first, _, _ := strings.Cut(s.Berth("top", "-n", s.ns, "--sort-by", "cpu", "--no-headers"), " ")
+		if first != "uses" {
+			t.Errorf("the busiest is %q", first)
+		}
+		s.contains("top --containers", s.Berth("top", "-A", "-l", "app=uses", "--containers"), "NAMESPACE", "CPU(cores)", s.ns, "uses", "busy", "big")
+		if out, err := s.Try("top", "-n", s.ns, "nobody"); err == nil || !strings.Contains(out, `pods "nobody" not found`) {
+			t.Errorf("top of no pod: %v %s", err, out)
+		}
+	})
+}
+
+func TestAttachJoinsTheRunningProcess(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("echoes", "containers:\n"+
+			sh("plain", "stdin: true", `while read x; do echo "got $x"; echo "err $x" >&2; done; sleep 1000`)+
+			sh("screen", "stdin: true, tty: true", `while read x; do echo "saw $x"; stty size; done`)+
+			box("deaf", "", "sleep"))
+		s.Running("echoes")
+		cmd := s.Agent.Command(t.Context(), "attach", "-i", "-n", s.ns, "echoes", "-c", "plain")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr := bufio.NewScanner(out), bufio.NewScanner(errs)
+		for _, word := range []string{"one", "two"} {
+			fmt.Fprintln(in, word)
+			if !stdout.Scan() || stdout.Text() != "got "+word {
+				t.Fatalf("stdout has %q", stdout.Text())
+			}
+			if !stderr.Scan() || stderr.Text() != "err "+word {
+				t.Fatalf("stderr has %q", stderr.Text())
+			}
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		s.attachTTY()
+		out2, err := s.Try("attach", "-i", "-n", s.ns, "echoes", "-c", "deaf")
+		if err == nil || !strings.Contains(out2, "does not set stdin") {
+			t.Errorf("stdin of a container without one: %v %s", err, out2)
+		}
+	})
+}
+
+// attachTTY types into a container's terminal on one of ours.
+func (s *Space) attachTTY() {
+	t := s.t
+	master, slave := pty(t)
+	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := s.Agent.Command(t.Context(), "attach", "-it", "-n", s.ns, "echoes", "-c", "screen")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	shown := make(chan string)
+	go func() {
+		defer close(shown)
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			if n > 0 {
+				shown <- string(buf[:n])
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	var all string
+	for bound := time.After(waitBound); !strings.Contains(all, "33 77"); {
+		// The size takes its way on a stream of its own: type until it is there.
+		if !strings.HasSuffix(all, "saw me\r\n") {
+			fmt.Fprintln(master, "me")
+		}
+		select {
+		case text, ok := <-shown:
+			if all += text; !ok {
+				t.Fatalf("the terminal ends with %q", all)
+			}
+		case <-bound:
+			t.Fatalf("the terminal shows %q", all)
+		}
+	}
+	if !strings.Contains(all, "saw me") || !strings.Contains(all, "try pressing enter") {
+		t.Errorf("the terminal shows %q", all)
+	}
+	_ = cmd.Process.Kill()
+	go func() {
+		for range shown {
+		}
+	}()
+	_ = cmd.Wait()
+}
+
+var forwarding = regexp.MustCompile(`^Forwarding from (\S+) -> (\d+)$`)
+
+// TestPortForwardKeepsConnectionsApart is row 36 of the scenarios.
+func TestPortForwardKeepsConnectionsApart(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("far", "containers:\n"+box("c", "ports: [{name: echo, containerPort: 7000}]", "tcp 7000"))
+		s.Pod("near", "hostNetwork: true\ncontainers:\n"+box("c", "", "tcp "+hostPort(s)))
+		s.Running("far")
+		s.Running("near")
+		local, errs := s.forward("far", ":echo", ":7001")
+		a, b := dialTCP(t, local["7000"]), dialTCP(t, local["7000"])
+		// A connection to where nobody listens fails by itself.
+		lost := dialTCP(t, local["7001"])
+		if n, err := lost.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%d bytes came from where nobody listens", n)
+		}
+		if !errs.Scan() || !strings.Contains(errs.Text(), "7001") || !strings.Contains(errs.Text(), "refused") {
+			t.Errorf("it says %q", errs.Text())
+		}
+		// One that is reset does not touch the others.
+		if err := a.SetLinger(0); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(a, "gone")
+		a.Close()
+		big := strings.Repeat("0123456789", 100_000)
+		go func() {
+			_, _ = io.WriteString(b, big)
+			_ = b.CloseWrite() // half closed: the rest of the echo still comes
+		}()
+		if text, err := io.ReadAll(b); err != nil || string(text) != big {
+			t.Errorf("%d of %d bytes came back: %v", len(text), len(big), err)
+		}
+		port := hostPort(s)
+		local, _ = s.forward("near", ":"+port)
+		c := dialTCP(t, local[port])
+		fmt.Fprint(c, "hello")
+		_ = c.CloseWrite()
+		if text, err := io.ReadAll(c); err != nil || string(text) != "hello" {
+			t.Errorf("from a pod on the host's network %q: %v", text, err)
+		}
+		if out, err := s.Try("port-forward", "-n", s.ns, "nobody", "80"); err == nil || !strings.Contains(out, `pods "nobody" not found`) {
+			t.Errorf("no such pod: %v %s", err, out)
+		}
+	})
+}
+
+// hostPort is a port that the nodes of the two containerds do not share.
+func hostPort(s *Space) string {
+	port := 20000 + os.Getpid()%10000
+	if s.Host.Version == hosts.Version2 {
+		port++
+	}
+	return fmt.Sprint(port)
+}
+
+// forward runs port-forward until the test ends, and returns the local address
+// for each remote port and what it says of errors.
+func (s *Space) forward(pod string, ports ...string) (map[string]string, *bufio.Scanner) {
+	t := s.t
+	t.Helper()
+	cmd := s.Agent.Command(t.Context(), append([]string{"port-forward", "-n", s.ns, pod, "--address", "127.0.0.1"}, ports...)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	local := map[string]string{}
+	for range ports {
+		if !lines.Scan() {
+			rest, _ := io.ReadAll(errs)
+			t.Fatalf("port-forward ended: %s", rest)
+		}
+		m := forwarding.FindStringSubmatch(lines.Text())
+		if m == nil {
+			t.Fatalf("port-forward says %q", lines.Text())
+		}
+		local[m[2]] = m[1]
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines.Scan() {
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(unix.SIGINT)
+		<-read
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 130 {
+			t.Errorf("port-forward ends with %v", err)
+		}
+	})
+	return local, bufio.NewScanner(errs)
+}
+
+func dialTCP(t *testing.T, address string) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*net.TCPConn)
+}
+
+func TestCpCopiesBothWaysAndFollowsNoLinkOut(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("holds", "containers:\n"+sh("c", "", "sleep 1000")+box("bare", "", "sleep"))
+		s.Running("holds")
+		dir := t.TempDir()
+		src := filepath.Join(dir, "src")
+		for name, text := range map[string]string{"a.txt": "one", "deep/er/b": strings.Repeat("x", 300_000)} {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(src, name)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(src, name), []byte(text), 0o640); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink("a.txt", filepath.Join(src, "link")); err != nil {
+			t.Fatal(err)
+		}
+		s.Berth("cp", "-n", s.ns, "-c", "c", src, "holds:/tmp/new")
+		if out := s.Exec("holds", "c", "sh", "-c", "cd /tmp/new && cat a.txt && readlink link && wc -c <deep/er/b && stat -c %a a.txt"); out != "onea.txt\n300000\n640\n" {
+			t.Errorf("in the container there is %q", out)
+		}
+		s.Berth("cp", "-c", "c", filepath.Join(src, "a.txt"), s.ns+"/holds:/tmp/new/")
+		// Into a directory that is there: under the name it has.
+		back := filepath.Join(dir, "back")
+		if err := os.Mkdir(back, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s.Exec("holds", "c", "sh", "-c", "ln -s /etc /tmp/new/evil")
+		out := s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new", back)
+		s.contains("cp", out, `skipping symlink: "new/link"`, `skipping symlink: "new/evil" -> "/etc"`)
+		same, err := exec.Command("diff", "-r", "--exclude=link", src, filepath.Join(back, "new")).CombinedOutput()
+		if err != nil {
+			t.Errorf("what came back differs: %s", same)
+		}
+		// A link that lies in the target is not written through.
+		if err := os.WriteFile(filepath.Join(dir, "outside"), []byte("safe"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("../outside", filepath.Join(back, "a.txt")); err != nil {
+			t.Fatal(err)
+		}
+		s.Berth("cp", "-n", s.ns, "-c", "c", "holds:/tmp/new/a.txt", back)
+		if text := readFile(t, filepath.Join(dir, "outside")); text != "safe" {
+			t.Errorf("outside of the target there is %q", text)
+		}
+		if text := readFile(t, filepath.Join(back, "a.txt")); text != "one" {
+			t.Errorf("the copied file has %q", text)
+		}
+		for what, args := range map[string][]string{
+			"No such file":              {"-c", "c", "holds:/no/such", back},
+			"must have the program tar": {"-c", "bare", "holds:/etc", back},
+			"no such file":              {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
+		} {
+			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, what) {
+				t.Errorf("cp %v: %v %s, want %q", args, err, out, what)
+			}
+		}
+	})
+}
