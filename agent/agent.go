@@ -120,6 +120,7 @@ func New(c Config) *Agent {
 		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
 		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
 	}
+	a.store.recall(c.Records)
 	a.recall()
 	return a
 }
@@ -324,6 +325,7 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 func (a *Agent) done(w *worker) {
 	pod := w.book.wish.Pod
 	delete(a.workers, pod.UID)
+	delete(a.store.added, pod.UID)
 	a.room.Release(pod.UID)
 	a.Store.Delete(pod.UID)
 	a.Events.Forget(pod.UID)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/podspec"
@@ -85,17 +86,28 @@ func Versions(objs plan.Objects) map[plan.Ref]plan.Version {
 // one name: a successor waits until nothing is left of its predecessor. It
 // belongs to the agent's goroutine.
 type store struct {
-	wanted  map[types.UID]*corev1.Pod            // by the sources, now
-	from    map[types.UID]string                 // source of a wanted pod
-	ready   map[string]bool                      // sources that have told all they know
-	queued  map[types.NamespacedName]*corev1.Pod // waits for its predecessor's end
+	wanted  map[types.UID]*corev1.Pod                 // by the sources, now
+	from    map[types.UID]string                      // source of a wanted pod
+	ready   map[string]bool                           // sources that have told all they know
+	queued  map[types.NamespacedName]*corev1.Pod      // waits for its predecessor's end
+	added   map[types.UID][]corev1.EphemeralContainer // put into a running pod, beside those of its source
 	objects *objects
 }
 
 func newStore() *store {
 	return &store{
+		added:  map[types.UID][]corev1.EphemeralContainer{},
 		wanted: map[types.UID]*corev1.Pod{}, from: map[types.UID]string{}, ready: map[string]bool{},
 		queued: map[types.NamespacedName]*corev1.Pod{}, objects: &objects{bySource: map[string]map[source.ObjectKey]plan.Object{}},
+	}
+}
+
+// recall takes in what was put into pods in the agent's last life.
+func (s *store) recall(records map[types.UID]checkpoint.Record) {
+	for uid, rec := range records {
+		if rec.Pod != nil && len(rec.Pod.Spec.EphemeralContainers) > 0 {
+			s.added[uid] = rec.Pod.Spec.EphemeralContainers // those of the source too: they are told apart by name
+		}
 	}
 }
 
@@ -136,6 +148,7 @@ func (s *store) take(snap *source.Snapshot) change {
 	var c change
 	now := make(map[types.UID]bool, len(snap.Pods))
 	for _, pod := range snap.Pods {
+		pod = s.dressed(pod)
 		now[pod.UID] = true
 		was, known := s.wanted[pod.UID]
 		s.wanted[pod.UID], s.from[pod.UID] = pod, snap.Source
@@ -153,6 +166,21 @@ func (s *store) take(snap *source.Snapshot) change {
 	slices.Sort(c.gone)
 	s.ready[snap.Source] = s.ready[snap.Source] || snap.Ready
 	return c
+}
+
+// dressed returns the pod with the ephemeral containers that were put into it.
+func (s *store) dressed(pod *corev1.Pod) *corev1.Pod {
+	out := pod
+	for _, c := range s.added[pod.UID] {
+		if containerOf(pod, c.Name) != nil {
+			continue
+		}
+		if out == pod {
+			out = pod.DeepCopy()
+		}
+		out.Spec.EphemeralContainers = append(out.Spec.EphemeralContainers, c)
+	}
+	return out
 }
 
 func nameOf(pod *corev1.Pod) types.NamespacedName {

@@ -66,6 +66,7 @@ type worker struct {
 	shown   *Snapshot              // what was published last; nil: nothing
 	onDisk  *onDisk                // of the pod's end
 	kept    keptState              // what was last handed to keep
+	asks    []ask                  // of users, not yet answered
 	waits   map[wait]report.SpanID // open on the timeline
 	healths map[string]plan.Health // on disk since users have seen it
 	watched watched                // what the prober was last asked for
@@ -90,6 +91,7 @@ type post struct {
 	health   map[string]plan.Health
 	recheck  bool // the runtime came back: try again what failed for want of it
 	audit    *sight
+	asks     []ask
 }
 
 // found is what an asking for images has found.
@@ -200,6 +202,8 @@ func (w *worker) read(ctx context.Context, p post) {
 	if p.audit != nil {
 		w.audit(*p.audit)
 	}
+	w.asks = append(w.asks, p.asks...)
+	w.answer(ctx)
 }
 
 // turn looks if it must, passes if it may, and returns when to wake.

@@ -232,5 +232,8 @@ func tarError(err error, said *bytes.Buffer) error {
 	if strings.Contains(err.Error(), "executable file not found") {
 		err = fmt.Errorf("the container must have the program tar: %w", err)
 	}
+	if exit, ok := errors.AsType[*ExitError](err); ok { // its code says nothing here
+		return errors.New(strings.TrimSuffix(strings.TrimSuffix(err.Error(), exit.Error()), ": "))
+	}
 	return err
 }

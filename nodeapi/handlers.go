@@ -39,6 +39,10 @@ type Handlers struct {
 	Attach func(ctx context.Context, req AttachRequest) (Attached, error)
 	// Dial opens a connection to a port of a pod, in the pod's network.
 	Dial func(ctx context.Context, namespace, name string, port uint16) (Stream, error)
+	// Restart has containers of a pod run anew.
+	Restart func(ctx context.Context, req RestartRequest) error
+	// Debug puts an ephemeral container into a running pod.
+	Debug func(ctx context.Context, namespace, name string, add corev1.EphemeralContainer) error
 	// Top measures, over the window, what the chosen pods use.
 	Top func(ctx context.Context, chosen Chosen, window time.Duration) (Top, error)
 	// Why tells what a pod waits for and what comes next.

@@ -83,6 +83,8 @@ func (s *server) routes() http.Handler {
 		{"GET " + podPattern + "/probes", s.h.Probes != nil, s.probes},
 		{"GET " + podPattern + "/log", s.h.Logs != nil, s.logs},
 		{"POST " + podPattern + "/exec", s.h.ExecURL != nil, s.exec},
+		{"POST " + podPattern + "/restart", s.h.Restart != nil, s.restart},
+		{"POST " + podPattern + "/ephemeralcontainers", s.h.Debug != nil, s.debug},
 		{"GET /metrics", s.h.Metrics != nil, func(w http.ResponseWriter, r *http.Request) { s.h.Metrics.ServeHTTP(w, r) }},
 		{"POST " + podPattern + "/attach", s.h.Attach != nil, s.attach},
 		{"POST " + podPattern + "/portforward", s.h.Dial != nil, s.forward},

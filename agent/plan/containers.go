@@ -156,6 +156,8 @@ func (d *decider) look(c spec, k Container) {
 		r.Replaces = k.ID
 		d.mem.Restarts[k.Name] = r
 		d.end(k, "Changed", d.Now.Add(d.grace()), d.grace())
+	case c.kind != Ephemeral && d.mem.Restarts[k.Name].Asked == k.ID:
+		d.end(k, "RestartAsked", d.Now.Add(d.grace()), d.grace())
 	case d.Limits.Probing && h.Dead:
 		g := d.probeGrace(c, h.Probe)
 		d.end(k, "Unhealthy", d.Now.Add(g), g)

@@ -135,6 +135,8 @@ func (d *decider) killing(k Container, why string) Reason {
 		detail = fmt.Sprintf("Container %s resize requires restart", k.Name)
 	case "Changed":
 		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
+	case "RestartAsked":
+		detail = fmt.Sprintf("Container %s is restarted because a user asked for it", k.Name)
 	case "Unhealthy":
 		detail = fmt.Sprintf("Container %s failed %s probe", k.Name, d.mem.Health[k.ID].Probe)
 		if d.returns(k) {

@@ -180,6 +180,7 @@ type Restart struct {
 	SeenID string    // the last exited instance that was counted
 	Until  time.Time // no start before
 
+	Asked    string `json:",omitempty"` // the instance that a user wants another in place of
 	Replaces string `json:",omitempty"` // the instance that is stopped to be replaced: its exit is followed by a start whatever the policy
 }
 

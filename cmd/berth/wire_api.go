@@ -47,6 +47,8 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Attach:      b.attach,
 		Dial:        b.dialPod,
 		Top:         b.top,
+		Restart:     b.restart,
+		Debug:       b.debug,
 		Why:         b.why,
 		Timeline:    b.timeline,
 		Probes:      b.probesOf,

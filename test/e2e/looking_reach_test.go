@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -41,7 +42,7 @@ func TestTopMeasuresPodsAndContainers(t *testing.T) {
 			use[k.Name] = k.Resources
 		}
 		// A loop under a limit of 0.1 CPU uses that, however slow the machine is.
-		if n := use["busy"].CPUNanoCores; n < 20e6 || n > 200e6 || uses.CPUNanoCores < n {
+		if n := use["busy"].CPUNanoCores; n < 20e6 || n > 200e6 || uses.CPUNanoCores < n*8/10 {
 			t.Errorf("busy uses %d nanocores, the pod %d", n, uses.CPUNanoCores)
 		}
 		if m := use["big"].WorkingSetBytes; m < 24<<20 || m > 100<<20 || uses.WorkingSetBytes < m || use["busy"].WorkingSetBytes >= m {
@@ -219,7 +220,8 @@ func hostPort(s *Space) string {
 func (s *Space) forward(pod string, ports ...string) (map[string]string, *bufio.Scanner) {
 	t := s.t
 	t.Helper()
-	cmd := s.Agent.Command(t.Context(), append([]string{"port-forward", "-n", s.ns, pod, "--address", "127.0.0.1"}, ports...)...)
+	ctx := context.WithoutCancel(t.Context()) // it is interrupted at the end
+	cmd := s.Agent.Command(ctx, append([]string{"port-forward", "-n", s.ns, pod, "--address", "127.0.0.1"}, ports...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,66 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"berth/podspec"
+)
+
+// AskRestart returns the memory with which the named containers run anew: what
+// runs is stopped with the pod's grace first, whatever waits between two runs
+// waits no longer, and their restart policy is not asked. Without names these are
+// the main containers, the sidecars, and an init container that the pod is stuck
+// at. The error says in the user's words what cannot run anew. In needs Pod, Seen
+// and Memory.
+func AskRestart(in Input, names []string) (Memory, error) {
+	d := newDecider(in)
+	if d.mem.End != nil || in.End != nil {
+		return in.Memory, fmt.Errorf("pod %s is ending", in.Pod.Name)
+	}
+	if d.terminal() || !d.mem.Finished.IsZero() {
+		return in.Memory, fmt.Errorf("pod %s is over: what its containers had to do is done", in.Pod.Name)
+	}
+	for _, name := range names {
+		if err := d.askable(name); err != nil {
+			return in.Memory, err
+		}
+	}
+	for _, c := range d.specs {
+		if len(names) == 0 && d.askable(c.Name) != nil || len(names) > 0 && !slices.Contains(names, c.Name) {
+			continue
+		}
+		k, seen := d.newest(c.Name)
+		if !seen {
+			continue // it is about to run for the first time
+		}
+		r := d.mem.Restarts[c.Name]
+		r.Asked, r.Replaces, r.Count = k.ID, k.ID, 0
+		if k.State == Exited { // its exit is counted already, and to be waited for no longer
+			r.SeenID, r.Hash = k.ID, podspec.SpecHash(c.Container)
+		}
+		r.Until = d.Now
+		d.mem.Restarts[c.Name] = r
+	}
+	return d.out.Memory, nil
+}
+
+// askable says why a container cannot run anew; nil: it can.
+func (d *decider) askable(name string) error {
+	for _, c := range d.specs {
+		if c.Name != name {
+			continue
+		}
+		k, seen := d.newest(name)
+		switch {
+		case c.kind == Ephemeral:
+			return fmt.Errorf("container %s is an ephemeral one: it runs once", name)
+		case c.kind == Init && (d.initsDone() || seen && k.State == Exited && k.ExitCode == 0):
+			return fmt.Errorf("init container %s has done its work", name)
+		case c.kind == Init && seen && k.Live():
+			return fmt.Errorf("init container %s is at work: only one that has failed is tried again", name)
+		}
+		return nil
+	}
+	return fmt.Errorf("pod %s has no container %s", d.Pod.Name, name)
+}

@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestRestartRunsContainersAnewAndSkipsTheBackOff(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("stays", "containers:\n"+box("a", "", "print up", "sleep")+box("b", "", "sleep"))
+		before := s.Running("stays")
+		s.contains("restart", s.Berth("restart", "-n", s.ns, "stays/b"), "pod/stays (b) restarted")
+		after := s.Wait("stays", "restarted in b", func(p *corev1.Pod) bool {
+			return status(p, "b").RestartCount == 1 && status(p, "b").Ready
+		})
+		if status(after, "a").ContainerID != status(before, "a").ContainerID || after.UID != before.UID || after.Status.PodIP != before.Status.PodIP {
+			t.Error("more than b was restarted")
+		}
+		s.Event("stays", "Killing: Container b is restarted because a user asked for it")
+		s.Berth("restart", s.ns+"/stays")
+		s.Wait("stays", "restarted as a whole", func(p *corev1.Pod) bool {
+			return status(p, "a").RestartCount == 1 && status(p, "b").RestartCount == 2 && status(p, "a").Ready && status(p, "b").Ready
+		})
+		// With a back-off that a user would rather not wait for.
+		s.Pod("fails", "volumes: [{name: v, emptyDir: {}}]\ncontainers:\n"+
+			sh("c", "volumeMounts: [{name: v, mountPath: /v}]", "echo run; test -e /v/fixed || exit 1; sleep 1000")+
+			sh("d", "volumeMounts: [{name: v, mountPath: /v}]", "sleep 1000"))
+		s.Waiting("fails", "c", "CrashLoopBackOff")
+		s.Exec("fails", "d", "touch", "/v/fixed")
+		s.Berth("restart", "-n", s.ns, "fails", "-c", "c")
+		s.Running("fails")
+		for what, args := range map[string][]string{
+			"pod stays has no container z": {"stays", "-c", "z"},
+			`pods "nobody" not found`:      {"nobody"},
+		} {
+			if out, err := s.Try(append([]string{"restart", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, what) {
+				t.Errorf("restart %v: %v %s, want %q", args, err, out, what)
+			}
+		}
+	})
+}
+
+func TestDebugAddsAContainerThatSeesTheTarget(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("plain", "containers:\n"+box("app", "", "write /made here", "sleep"))
+		before := s.Running("plain")
+		out := s.Berth("debug", "-n", s.ns, "plain", "--image", "busybox:1.36", "--target", "app", "-c", "look", "--attach", "--",
+			"sh", "-c", "cat /proc/1/cmdline | tr '\\0' ' '; cat /proc/1/root/made; hostname")
+		s.contains("debug", out, "testbox", "sleep", "here", "plain")
+		cmd := s.Agent.Command(t.Context(), "debug", "-i", "-q", "-n", s.ns, "plain", "--image", "busybox:1.36", "-c", "shell", "--", "sh")
+		cmd.Stdin = strings.NewReader("echo typed $((6*7)); exit\n")
+		text, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(text), "typed 42") {
+			t.Errorf("debug -i: %v %q", err, text)
+		}
+		if out := s.Berth("logs", "-n", s.ns, "plain", "-c", "look"); !strings.Contains(out, "here") {
+			t.Errorf("its log is %q", out)
+		}
+		p := s.Get("plain")
+		if p.UID != before.UID || len(p.Spec.EphemeralContainers) != 2 || len(p.Status.EphemeralContainerStatuses) != 2 || status(p, "app").RestartCount != 0 {
+			t.Errorf("the pod has %d ephemeral containers: %s", len(p.Spec.EphemeralContainers), brief(p))
+		}
+		s.contains("describe", s.Berth("describe", "-n", s.ns, "plain"), "Ephemeral Containers:", "look:", "shell:")
+		for what, args := range map[string][]string{
+			"Duplicate value":       {"--image", "busybox:1.36", "-c", "app"},
+			"targetContainerName":   {"--image", "busybox:1.36", "--target", "nope"},
+			"--image must be given": {},
+			"ErrImageNeverPull":     {"--image", "docker.io/library/none:1", "--image-pull-policy", "Never", "--attach"},
+		} {
+			if out, err := s.Try(append([]string{"debug", "-n", s.ns, "plain"}, args...)...); err == nil || !strings.Contains(out, what) {
+				t.Errorf("debug %v: %v %s, want %q", args, err, out, what)
+			}
+		}
+	})
+}
+
+// TestAskedChangesSurviveTheAgent kills the agent right after it has taken a
+// restart and a debug container on.
+func TestAskedChangesSurviveTheAgent(t *testing.T) {
+	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
+		s.Pod("keeps", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
+		s.Running("keeps")
+		s.Berth("debug", "-n", s.ns, "keeps", "--image", "busybox:1.36", "-c", "look", "--", "sleep", "1000")
+		s.Wait("keeps", "looked into", func(p *corev1.Pod) bool {
+			return len(p.Status.EphemeralContainerStatuses) == 1 && p.Status.EphemeralContainerStatuses[0].State.Running != nil
+		})
+		s.Berth("restart", "-n", s.ns, "keeps/slow") // takes the grace
+		if err := s.Agent.Kill9(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Agent.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Agent.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p := s.Wait("keeps", "restarted in slow", func(p *corev1.Pod) bool {
+			return status(p, "slow").RestartCount == 1 && status(p, "slow").Ready && status(p, "b").Ready
+		})
+		if status(p, "b").RestartCount != 0 {
+			t.Error("b was restarted too")
+		}
+		e := p.Status.EphemeralContainerStatuses
+		if len(e) != 1 || e[0].Name != "look" || e[0].State.Running == nil {
+			t.Errorf("the ephemeral container is %v", e)
+		}
+	})
+}
