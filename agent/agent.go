@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent/board"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/report"
@@ -115,7 +116,7 @@ func New(c Config) *Agent {
 		c.Fault = func(string) {}
 	}
 	a := &Agent{
-		Config: c, Board: NewBoard(), room: newRoom(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
+		Config: c, Board: board.New(), room: newRoom(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
 		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{},
 		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
 		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
@@ -306,7 +307,7 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 		sync: func(ctx context.Context, w Wish, v plan.Verdict, m plan.Memory) error {
 			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m})
 		},
-		publish: a.Board.put,
+		publish: a.Board.Put,
 		tell: func(pod *corev1.Pod, r plan.Reason) {
 			if r.Event != "" {
 				a.Events.Record(ref, report.EventOf(pod, r))
@@ -332,7 +333,7 @@ func (a *Agent) done(w *worker) {
 	if a.Prober != nil {
 		a.Prober.Forget(pod.UID)
 	}
-	a.Board.remove(pod.UID)
+	a.Board.Remove(pod.UID)
 	a.audits.gone[pod.UID] = time.Now()
 	a.Log.Info("pod is gone", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID))
 	if next := a.store.next(nameOf(pod), pod.UID); next != nil {

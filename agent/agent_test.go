@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/admission"
+	"berth/agent/board"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/report"
@@ -496,7 +497,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 }
 
 func TestBoardFindsTheWishedIncarnationAndRings(t *testing.T) {
-	b := NewBoard()
+	b := board.New()
 	changed, stop := b.Changes()
 	rang := func() bool {
 		select {
@@ -507,27 +508,27 @@ func TestBoardFindsTheWishedIncarnationAndRings(t *testing.T) {
 		}
 	}
 	old := podOf("p", "a")
-	b.put(&Snapshot{Pod: old, Passes: 1, End: &plan.End{Forget: true}})
+	b.Put(&Snapshot{Pod: old, Passes: 1, End: &plan.End{Forget: true}})
 	if s, ok := b.Find("default", "p"); !ok || s.Pod != old || !rang() {
 		t.Error("the only one is not found, or nothing rang")
 	}
 	for _, uid := range []string{"0-before", "z-after"} {
 		now := another(old, uid)
-		b.put(&Snapshot{Pod: now, Passes: 1})
+		b.Put(&Snapshot{Pod: now, Passes: 1})
 		if s, _ := b.Find("default", "p"); s.Pod != now || !rang() {
 			t.Errorf("%s is not found, or nothing rang", uid)
 		}
-		b.put(&Snapshot{Pod: now, Passes: 2})
+		b.Put(&Snapshot{Pod: now, Passes: 2})
 		if s, _ := b.Get(now.UID); s.Passes != 2 || rang() {
 			t.Error("the newest is not there, or it rang for nothing")
 		}
-		b.remove(now.UID)
+		b.Remove(now.UID)
 		if !rang() {
 			t.Error("a pod that has gone rang nobody")
 		}
 	}
 	stop()
-	b.remove(old.UID)
+	b.Remove(old.UID)
 	if rang() || len(b.All()) != 0 {
 		t.Error("rang after it was given back")
 	}

@@ -49,12 +49,6 @@ func newBook() *book {
 	}
 }
 
-// Told is a decision and when it was first made.
-type Told struct {
-	plan.Reason
-	Since time.Time
-}
-
 // mayDecide reports whether what is known is sound enough to decide on.
 func (b *book) mayDecide() bool { return b.wish.Pod != nil && b.looked && !b.doubt && !b.doubtOfHost }
 
@@ -339,7 +333,7 @@ func (b *book) decided(p plan.Plan, now time.Time) (news []plan.Reason) {
 	}
 	before := slices.Concat(b.told, b.earlier)
 	for _, r := range p.Why {
-		t := Told{r, now}
+		t := Told{Reason: r, Since: now}
 		same := func(t Told) bool { return t.Code == r.Code && t.On == r.On && t.Detail == r.Detail }
 		i := slices.IndexFunc(before, same)
 		if i >= 0 {

@@ -9,18 +9,19 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"berth/agent/board"
 	"berth/agent/plan"
 )
 
 func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBoard()
+		b := board.New()
 		at := func(name string, passes int64, ip string) *Snapshot {
 			s := &Snapshot{Pod: podOf(name, "a"), Passes: passes}
 			s.Status.PodIP = ip
 			return s
 		}
-		b.put(at("one", 1, ""))
+		b.Put(at("one", 1, ""))
 		var heard []string
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -45,11 +46,11 @@ func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 			want string
 		}{
 			{"what is there comes first", func() {}, "+one synced"},
-			{"a new pod", func() { b.put(at("two", 1, "")) }, "+two"},
-			{"changes that come at once may be one", func() { b.put(at("two", 2, "1")); b.put(at("two", 3, "2")) }, "~two2|~two1 ~two2"},
-			{"a pass without news is none", func() { b.put(at("two", 4, "2")) }, ""},
-			{"the end of a pod", func() { b.remove("uid-one") }, "-one"},
-			{"one that came and went may not be told", func() { b.put(at("x", 1, "")); b.remove("uid-x") }, "|+x -x"},
+			{"a new pod", func() { b.Put(at("two", 1, "")) }, "+two"},
+			{"changes that come at once may be one", func() { b.Put(at("two", 2, "1")); b.Put(at("two", 3, "2")) }, "~two2|~two1 ~two2"},
+			{"a pass without news is none", func() { b.Put(at("two", 4, "2")) }, ""},
+			{"the end of a pod", func() { b.Remove("uid-one") }, "-one"},
+			{"one that came and went may not be told", func() { b.Put(at("x", 1, "")); b.Remove("uid-x") }, "|+x -x"},
 		} {
 			step.do()
 			synctest.Wait()

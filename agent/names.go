@@ -51,7 +51,7 @@ func (a *Agent) queue(pod, holder *corev1.Pod) {
 	}
 	s := undecided(pod, plan.Verdict{}, plan.Memory{}, why)
 	s.At = time.Now()
-	a.Board.put(s)
+	a.Board.Put(s)
 }
 
 // nameTaken says who has a name, and whether it will be free.
@@ -73,6 +73,6 @@ func (a *Agent) dequeue(uid types.UID) {
 	}
 	a.store.dequeue(uid)
 	if _, here := a.workers[uid]; !here {
-		a.Board.remove(uid)
+		a.Board.Remove(uid)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/admission"
+	"berth/agent/board"
 	"berth/agent/plan"
 	"berth/agent/report"
 	"berth/agent/source"
@@ -46,7 +47,7 @@ func inBubble(t *testing.T, f func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r := &rig{
-			t: t, h: newFakeHost(), ctx: ctx, board: NewBoard(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
+			t: t, h: newFakeHost(), ctx: ctx, board: board.New(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
 			room:    newRoom(RoomConfig{Node: admission.Node{Allocatable: corev1.ResourceList{}}, Slots: 100}),
 			objects: newStore().objects,
 		}
@@ -85,7 +86,7 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 			}
 			return nil
 		},
-		publish: r.board.put,
+		publish: r.board.Put,
 		tell: func(_ *corev1.Pod, why plan.Reason) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -118,11 +118,11 @@ func (a *Agent) hold(snap *source.Snapshot) {
 		now := make(map[types.UID]*corev1.Pod, len(snap.Pods))
 		for _, pod := range snap.Pods {
 			now[pod.UID] = pod
-			a.Board.put(a.unseen(pod))
+			a.Board.Put(a.unseen(pod))
 		}
 		for uid := range a.wait.pods[snap.Source] {
 			if now[uid] == nil {
-				a.Board.remove(uid)
+				a.Board.Remove(uid)
 			}
 		}
 		a.wait.pods[snap.Source] = now
@@ -144,7 +144,7 @@ func (a *Agent) blocked(err error) {
 	a.wait.cause = err.Error()
 	for _, pods := range a.wait.pods {
 		for _, pod := range pods {
-			a.Board.put(a.unseen(pod))
+			a.Board.Put(a.unseen(pod))
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (a *Agent) settle(take func(*source.Snapshot)) {
 	for _, pods := range a.wait.pods {
 		for uid := range pods {
 			if _, known := a.workers[uid]; !known && !a.store.isQueued(uid) {
-				a.Board.remove(uid)
+				a.Board.Remove(uid)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package agent
+package board
 
 import (
 	"cmp"
@@ -39,21 +39,10 @@ type Work struct {
 	Since  time.Time
 }
 
-func snapshotOf(b *book, p plan.Plan, at time.Time) *Snapshot {
-	s := &Snapshot{
-		At: at, Pod: b.wish.Pod, End: p.Memory.End, Verdict: b.verdict, Status: p.Status, Seen: b.seen,
-		Refs: b.refs, Why: b.told, Memory: p.Memory, Passes: b.passes, Wake: p.Wake,
-	}
-	for key, a := range b.busy {
-		s.Busy = append(s.Busy, Work{a, b.since[key]})
-	}
-	slices.SortFunc(s.Busy, func(x, y Work) int {
-		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.Action.Key().String(), y.Action.Key().String()))
-	})
-	if len(b.failed) > 0 {
-		s.Failed = maps.Clone(b.failed)
-	}
-	return s
+// Told is a decision and when it was first made.
+type Told struct {
+	plan.Reason
+	Since time.Time
 }
 
 // Object returns the pod as users see it: the wish with its status.
@@ -64,7 +53,7 @@ func (s *Snapshot) Object() *corev1.Pod {
 		meta := pod.ObjectMeta.DeepCopy()
 		at := s.End.At.Add(s.End.Grace)
 		grace := int64(s.End.Grace / time.Second)
-		meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = timeOf(at), &grace
+		meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = &metav1.Time{Time: at}, &grace
 		pod.ObjectMeta = *meta
 	}
 	return &pod
@@ -78,13 +67,13 @@ type Board struct {
 	next  int
 }
 
-// NewBoard returns an empty board.
-func NewBoard() *Board {
+// New returns an empty board.
+func New() *Board {
 	return &Board{pods: map[types.UID]*Snapshot{}, watch: map[int]chan struct{}{}}
 }
 
-// put replaces a pod's snapshot. It rings only if there is something new in it.
-func (b *Board) put(s *Snapshot) {
+// Put replaces a pod's snapshot. It rings only if there is something new in it.
+func (b *Board) Put(s *Snapshot) {
 	was, _ := b.Get(s.Pod.UID)
 	news := was == nil || !sameNews(*was, *s)
 	b.mu.Lock()
@@ -102,7 +91,8 @@ func sameNews(a, b Snapshot) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-func (b *Board) remove(uid types.UID) {
+// Remove takes a pod that is gone off the board.
+func (b *Board) Remove(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.pods, uid)
@@ -172,7 +162,3 @@ func (b *Board) Changes() (<-chan struct{}, func()) {
 		delete(b.watch, id)
 	}
 }
-
-func timeOf(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
-
-func isTerminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

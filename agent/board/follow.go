@@ -1,4 +1,4 @@
-package agent
+package board
 
 import (
 	"context"
@@ -128,8 +128,20 @@ func (b *Board) NextRun(ctx context.Context, uid types.UID, after plan.Container
 // Terminal tells whether a container of the pod is made with a standard input
 // and with a terminal.
 func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
-	if c := containerOf(s.Pod, name); c != nil {
-		return c.Stdin, c.TTY
+	for i := range s.Pod.Spec.InitContainers {
+		if c := &s.Pod.Spec.InitContainers[i]; c.Name == name {
+			return c.Stdin, c.TTY
+		}
+	}
+	for i := range s.Pod.Spec.Containers {
+		if c := &s.Pod.Spec.Containers[i]; c.Name == name {
+			return c.Stdin, c.TTY
+		}
+	}
+	for i := range s.Pod.Spec.EphemeralContainers {
+		if c := &s.Pod.Spec.EphemeralContainers[i]; c.Name == name {
+			return c.Stdin, c.TTY
+		}
 	}
 	return false, false
 }
