@@ -79,6 +79,11 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	if err != nil {
 		return err
 	}
+	for i := range mounts {
+		if name := mounts[i].Image; name != "" { // the runtime is to mount just the image that was pulled
+			mounts[i].Image = on.seen.Images[name].ID
+		}
+	}
 	setup.Mounts, setup.Files = mounts, b.Mounts.EnvFiles(on.pod, c)
 	k, err := b.Runtime.StartContainer(ctx, on.pod, a.Name, setup)
 	if k.ID != "" {

@@ -172,7 +172,7 @@ func (s *store) take(snap *source.Snapshot) change {
 func (s *store) dressed(pod *corev1.Pod) *corev1.Pod {
 	out := pod
 	for _, c := range s.added[pod.UID] {
-		if containerOf(pod, c.Name) != nil {
+		if podspec.ContainerOf(pod, c.Name) != nil {
 			continue
 		}
 		if out == pod {

@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -26,6 +27,7 @@ type Status struct {
 	Handlers       map[string]Features // by CRI handler name; "" is the default. Nil: the runtime does not tell
 	StrictGroups   bool                // it knows supplementalGroupsPolicy
 	CgroupDriver   string              // cgroupfs or systemd; empty: the runtime does not tell
+	NoImageVolumes string              // why images cannot be mounted as volumes; empty: they can
 }
 
 // Status asks the runtime how it is.
@@ -35,14 +37,14 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 		c.facts.forget()
 		return Status{}, err
 	}
-	driver, err := c.cgroupDriver(ctx)
+	driver, noImages, err := c.lasting(ctx)
 	if err != nil {
 		return Status{}, err
 	}
 	s := Status{
 		Handlers:     handlers(resp.GetRuntimeHandlers()),
 		StrictGroups: resp.GetFeatures().GetSupplementalGroupsPolicy(),
-		CgroupDriver: driver,
+		CgroupDriver: driver, NoImageVolumes: noImages,
 	}
 	s.Ready, s.Reason = condition(resp, runtimeapi.RuntimeReady)
 	s.NetworkReady, s.NetworkMessage = condition(resp, runtimeapi.NetworkReady)
@@ -110,6 +112,7 @@ type runtimeFacts struct {
 	mu     sync.Mutex
 	known  bool
 	driver string
+	images string // why image volumes cannot be had
 	dirs   *Facts // nil: not asked
 }
 
@@ -120,16 +123,16 @@ func (f *runtimeFacts) forget() {
 	f.known, f.dirs = false, nil
 }
 
-func (f *runtimeFacts) get() (driver string, known bool) {
+func (f *runtimeFacts) get() (driver, images string, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.driver, f.known
+	return f.driver, f.images, f.known
 }
 
-func (f *runtimeFacts) set(driver string) {
+func (f *runtimeFacts) set(driver, images string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.driver, f.known = driver, true
+	f.driver, f.images, f.known = driver, images, true
 }
 
 // layout returns where containerd keeps things, if that was asked.
@@ -148,12 +151,41 @@ func (f *runtimeFacts) setLayout(dirs Facts) {
 	f.dirs = &dirs
 }
 
-// cgroupDriver asks for the cgroup driver once; empty where the runtime is too
-// old to tell.
-func (c *Client) cgroupDriver(ctx context.Context) (string, error) {
-	if driver, known := c.facts.get(); known {
-		return driver, nil
+// lasting asks once for what cannot change while the runtime runs: the cgroup
+// driver, empty where the runtime is too old to tell, and why images cannot be
+// mounted as volumes.
+func (c *Client) lasting(ctx context.Context) (driver, noImages string, err error) {
+	if driver, noImages, known := c.facts.get(); known {
+		return driver, noImages, nil
 	}
+	if driver, err = c.cgroupDriver(ctx); err != nil {
+		return "", "", err
+	}
+	name, version, err := c.Version(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	noImages = noImageVolumes(name, version)
+	c.facts.set(driver, noImages)
+	return driver, noImages, nil
+}
+
+// noImageVolumes says why a runtime cannot mount images; empty: it can, or is
+// one of which that is not known. No runtime tells by itself: one that is too
+// old takes such a mount for one of an empty path.
+func noImageVolumes(name, version string) string {
+	const major, minor = 2, 1
+	var have [2]int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &have[0], &have[1]); name != "containerd" || n < 2 {
+		return ""
+	}
+	if have[0] > major || have[0] == major && have[1] >= minor {
+		return ""
+	}
+	return fmt.Sprintf("image volumes need containerd %d.%d or newer, this node has %s", major, minor, version)
+}
+
+func (c *Client) cgroupDriver(ctx context.Context) (string, error) {
 	var resp *runtimeapi.RuntimeConfigResponse
 	err := c.call(ctx, verbStatus, "", c.deadlines.Status, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
@@ -166,6 +198,5 @@ func (c *Client) cgroupDriver(ctx context.Context) (string, error) {
 	if linux := resp.GetLinux(); linux != nil {
 		driver = strings.ToLower(linux.GetCgroupDriver().String())
 	}
-	c.facts.set(driver)
 	return driver, nil
 }

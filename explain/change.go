@@ -23,6 +23,16 @@ func Change(was, pod *corev1.Pod) nodeapi.Change {
 	return nodeapi.Keep
 }
 
+// volumeImages are the images that the pod's volumes name, in order.
+func volumeImages(pod *corev1.Pod) (out []string) {
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Image; v != nil && v.Reference != "" {
+			out = append(out, v.Reference)
+		}
+	}
+	return out
+}
+
 // images are the images of the pod's init containers and containers, in order.
 func images(pod *corev1.Pod) (out []string) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

@@ -42,7 +42,7 @@ func (h Here) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now t
 		}
 	}
 	s.Seen.Images = map[string]plan.Image{} // of the manifest, which may name others
-	for _, name := range images(pod) {
+	for _, name := range append(images(pod), volumeImages(pod)...) {
 		if img, ok := h.Present(pod, name, objects); ok {
 			s.Seen.Images[name] = img
 		}

@@ -80,7 +80,7 @@ func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// ImagesOf returns the distinct images that the pod's containers name.
+// ImagesOf returns the distinct images that the pod's containers and volumes name.
 func ImagesOf(pod *corev1.Pod) []string {
 	var names []string
 	add := func(image string) {
@@ -96,6 +96,11 @@ func ImagesOf(pod *corev1.Pod) []string {
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		add(pod.Spec.EphemeralContainers[i].Image)
+	}
+	for i := range pod.Spec.Volumes {
+		if v := pod.Spec.Volumes[i].Image; v != nil {
+			add(v.Reference)
+		}
 	}
 	return names
 }

@@ -90,7 +90,7 @@ const alone = "means nothing on a node without a server: the pod runs here, what
 const noTCPHook = "the API has no such hook any more: it always fails"
 
 // ownVolumes are the kinds of volumes that berth makes.
-var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected"}
+var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected", "image"}
 
 func hasDevices(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 }
 func hasClaims(c *corev1.Container) bool  { return len(c.Resources.Claims) > 0 }

@@ -78,6 +78,9 @@ func (v *Volumes) volumeMount(ctx context.Context, pod *corev1.Pod, c *corev1.Co
 	if vol == nil {
 		return plan.Mount{}, invalid("the pod has no such volume")
 	}
+	if vol.Image != nil {
+		return v.imageMount(ctx, pod, c, vm, vol, objs, sandbox)
+	}
 	k, err := kindOf(vol)
 	if err != nil {
 		return plan.Mount{}, err
@@ -112,6 +115,23 @@ func (v *Volumes) volumeMount(ctx context.Context, pod *corev1.Pod, c *corev1.Co
 		root: m.HostPath, follow: k == hostPath, sub: sub, fixed: k.projects(),
 	})
 	return m, err
+}
+
+// imageMount is the mount of an image, which the runtime makes by itself: Image
+// is its name as in the spec.
+func (v *Volumes) imageMount(ctx context.Context, pod *corev1.Pod, c *corev1.Container, vm *corev1.VolumeMount, vol *corev1.Volume, objs plan.Objects, sandbox plan.Sandbox) (plan.Mount, error) {
+	if vol.Image.Reference == "" {
+		return plan.Mount{}, invalid("the image volume names no image")
+	}
+	sub, err := v.subPath(ctx, pod, c, vm, objs, sandbox)
+	if err != nil {
+		return plan.Mount{}, err
+	}
+	m := plan.Mount{ContainerPath: "/" + strings.TrimPrefix(vm.MountPath, "/"), ReadOnly: true, Image: vol.Image.Reference}
+	if sub != "." {
+		m.ImageSubPath = sub
+	}
+	return m, nil
 }
 
 // recursiveReadOnly answers whether a read-only mount covers what is mounted

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
+	"berth/podspec"
 )
 
 // News is what one step of following the board brings. One of its fields is set.
@@ -128,20 +129,8 @@ func (b *Board) NextRun(ctx context.Context, uid types.UID, after plan.Container
 // Terminal tells whether a container of the pod is made with a standard input
 // and with a terminal.
 func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
-	for i := range s.Pod.Spec.InitContainers {
-		if c := &s.Pod.Spec.InitContainers[i]; c.Name == name {
-			return c.Stdin, c.TTY
-		}
-	}
-	for i := range s.Pod.Spec.Containers {
-		if c := &s.Pod.Spec.Containers[i]; c.Name == name {
-			return c.Stdin, c.TTY
-		}
-	}
-	for i := range s.Pod.Spec.EphemeralContainers {
-		if c := &s.Pod.Spec.EphemeralContainers[i]; c.Name == name {
-			return c.Stdin, c.TTY
-		}
+	if c := podspec.ContainerOf(s.Pod, name); c != nil {
+		return c.Stdin, c.TTY
 	}
 	return false, false
 }

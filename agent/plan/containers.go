@@ -171,9 +171,9 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 	if slices.ContainsFunc(d.byName[c.Name], Container.Live) {
 		return settled // an older instance lives, see collectDead
 	}
-	img := d.image(c, attempt)
-	if !img.ok {
-		if img.underWay {
+	img, volumes := d.image(c, attempt), d.volumeImages(c)
+	if !img.ok || !volumes.ok {
+		if img.underWay || volumes.underWay {
 			return awaitsImage
 		}
 		return settled
@@ -243,18 +243,12 @@ func (d *decider) pullAhead() {
 	for _, c := range d.specs {
 		if _, seen := d.newest(c.Name); !seen {
 			d.image(c, d.mem.Restarts[c.Name].Next)
+			d.volumeImages(c)
 		}
 	}
 }
 
-func (d *decider) wants(p PullImage) bool {
-	for _, c := range d.specs {
-		if c.Name == p.Container {
-			return c.Image == p.Image
-		}
-	}
-	return false
-}
+func (d *decider) wants(p PullImage) bool { return d.pullWanted(p) == p.Image }
 
 // image tells whether the container's image is there as its policy demands,
 // and asks for it otherwise.

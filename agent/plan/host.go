@@ -26,7 +26,7 @@ func (d *decider) configured() bool {
 	}
 	used := d.usedVolumes()
 	for i := range d.Pod.Spec.Volumes {
-		if v := &d.Pod.Spec.Volumes[i]; used[v.Name] {
+		if v := &d.Pod.Spec.Volumes[i]; used[v.Name] && v.Image == nil {
 			ok = d.volume(v) && ok
 		}
 	}

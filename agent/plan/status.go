@@ -240,8 +240,10 @@ func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 // heldUp is what keeps a container from being started; nil: nothing that has
 // gone wrong.
 func (d *decider) heldUp(c spec) *corev1.ContainerStateWaiting {
-	if img := d.images[c.Name]; img.code != "" {
-		return &corev1.ContainerStateWaiting{Reason: img.code, Message: img.detail}
+	for _, wants := range append([]spec{c}, d.imageVolumes(c)...) {
+		if img := d.images[wants.Name]; img.code != "" {
+			return &corev1.ContainerStateWaiting{Reason: img.code, Message: img.detail}
+		}
 	}
 	for _, r := range d.out.Why {
 		if r.Code == "CreateContainerConfigError" && r.On == c.Name {

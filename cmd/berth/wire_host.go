@@ -184,7 +184,7 @@ func (h *host) criNode() criconfig.Node {
 		n.ClusterDNS = append(n.ClusterDNS, ip.String())
 	}
 	if st := h.b.runtime.status.Load(); st != nil {
-		n.StrictGroups = st.StrictGroups
+		n.StrictGroups, n.NoImageVolumes = st.StrictGroups, st.NoImageVolumes
 		n.Features = make(map[string]criconfig.HandlerFeatures, len(st.Handlers))
 		n.Handlers = make(map[string]string, len(st.Handlers))
 		for name, f := range st.Handlers {

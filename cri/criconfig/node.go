@@ -26,6 +26,8 @@ type Node struct {
 
 	Handlers map[string]string          // CRI handler by RuntimeClass name
 	Features map[string]HandlerFeatures // by CRI handler name; "" is the default handler
+
+	NoImageVolumes string // why the runtime cannot mount images as volumes; empty: it can
 	// StrictGroups says that the runtime knows supplementalGroupsPolicy.
 	StrictGroups bool
 	// UserIDs gives the host IDs that are allotted to the pod with this UID, the

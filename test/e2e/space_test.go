@@ -29,6 +29,7 @@ import (
 // Space.has and looks for the clear refusal instead where it is not there.
 var lacks = map[hosts.Version]map[string]string{
 	hosts.Version16: {
+		"image volumes":                         "containerd 1.6 does not know image volumes (added in 2.1)",
 		"recursive read-only mounts":            "containerd 1.6 does not know recursive read-only mounts (added in 2.0)",
 		"the user of a container in its status": "containerd 1.6 does not tell the user of a container (added in 2.0)",
 		"stop signals":                          "containerd 1.6 does not know a container's own stop signal: the image's is sent (added in 2.1)",

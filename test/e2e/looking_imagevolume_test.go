@@ -1,0 +1,30 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"berth/test/images"
+)
+
+func TestImageVolumesAreMountedWhereTheRuntimeCan(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("reads", "volumes:\n- {name: tools, image: {reference: 'busybox:1.36'}}\n- {name: far, image: {reference: '"+images.StressRef+"'}}\ncontainers:\n"+
+			box("c", "volumeMounts: [{name: tools, mountPath: /tools}, {name: tools, mountPath: /bin-only, subPath: bin}, {name: far, mountPath: /far}]",
+				"ls /tools", "ls /bin-only", "ls /far", end, "sleep"))
+		if !s.has("image volumes") {
+			s.Waiting("reads", "c", "CreateContainerConfigError")
+			s.contains("describe", s.Berth("describe", "-n", s.ns, "reads"), "image volumes need containerd 2.1 or newer, this node has 1.6")
+			return
+		}
+		s.Running("reads")
+		said := s.Report("reads", "c")
+		s.contains("its log", said, "bin", "busybox")
+		if out, err := s.Try("exec", "-n", s.ns, "reads", "-c", "c", "--", "/bin/testbox", "write", "/tools/x", "y"); err == nil || !strings.Contains(out, "read-only") {
+			t.Errorf("it can be written to: %v %s", err, out)
+		}
+		s.Event("reads", `Pulling: Pulling image "`+images.StressRef)
+		s.Pod("lacks", "volumes: [{name: v, image: {reference: 'berth/none:1', pullPolicy: Never}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
+		s.Waiting("lacks", "c", "ErrImageNeverPull")
+	})
+}
