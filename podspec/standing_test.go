@@ -234,7 +234,7 @@ func TestUnhonoured(t *testing.T) {
 		{"probes are run", one("livenessProbe: {exec: {command: [a]}}, readinessProbe: {exec: {command: [a]}}, startupProbe: {exec: {command: [a]}}"), nil, nil},
 		{"a claim is refused", "volumes: [{name: a, persistentVolumeClaim: {claimName: c}}]", nil, []string{"spec.volumes[0].persistentVolumeClaim: volumes of type persistentVolumeClaim"}},
 		{"any other volume is refused by its name", "volumes: [{name: a, nfs: {server: s, path: /}}, {name: b, csi: {driver: d}}, {name: c, image: {reference: x}}, {name: d, ephemeral: {volumeClaimTemplate: {spec: {}}}}]", nil,
-			[]string{"spec.volumes[0].nfs: type nfs", "spec.volumes[1].csi: type csi", "!image", "spec.volumes[3].ephemeral: type ephemeral"}},
+			[]string{"spec.volumes[0].nfs: type nfs", "spec.volumes[1].csi: type csi", "spec.volumes[3].ephemeral: type ephemeral"}},
 		{"credentials that a server would issue are refused", "volumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: t}}, {clusterTrustBundle: {path: b}}, {podCertificate: {signerName: s, keyType: k}}]}}]", nil,
 			[]string{"spec.volumes[0].projected.sources[0].serviceAccountToken: tokens", "spec.volumes[0].projected.sources[1].clusterTrustBundle: bundles", "spec.volumes[0].projected.sources[2].podCertificate: certificates"}},
 		{"devices are refused", one("volumeDevices: [{name: a, devicePath: /x}]"), nil, []string{"spec.containers[0].volumeDevices: block"}},
