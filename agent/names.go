@@ -45,7 +45,7 @@ func (a *Agent) queue(pod, holder *corev1.Pod) {
 	if _, here := a.workers[pod.UID]; here {
 		return // wanted again while it ends: that is what shows
 	}
-	why := Told{plan.Reason{Code: NameTaken, Detail: a.nameTaken(holder)}, time.Now()}
+	why := Told{Reason: plan.Reason{Code: NameTaken, Detail: a.nameTaken(holder)}, Since: time.Now()}
 	if was, shown := a.Board.Get(pod.UID); shown && len(was.Why) > 0 && was.Why[0].Code == NameTaken {
 		why.Since = was.Why[0].Since
 	}

@@ -156,7 +156,7 @@ func (a *Agent) unseen(pod *corev1.Pod) *Snapshot {
 	if rec, ok := a.Records[pod.UID]; ok {
 		m, v = restored(pod, rec, Adopted{})
 	}
-	return undecided(pod, v, m, Told{plan.Reason{Code: RuntimeNotReady, Detail: a.wait.text()}, a.wait.since})
+	return undecided(pod, v, m, Told{Reason: plan.Reason{Code: RuntimeNotReady, Detail: a.wait.text()}, Since: a.wait.since})
 }
 
 // undecided is a pod that no pass was made for, and why: its status is what was

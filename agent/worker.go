@@ -305,7 +305,7 @@ func (w *worker) saw(s sight) {
 // it is known.
 func (w *worker) publishBlind() {
 	b := w.book
-	why := Told{plan.Reason{Code: LookFailed, Detail: w.blind}, w.blindAt}
+	why := Told{Reason: plan.Reason{Code: LookFailed, Detail: w.blind}, Since: w.blindAt}
 	s := undecided(b.wish.Pod, b.verdict, b.memory, why)
 	if w.shown != nil && w.shown.Passes > 0 {
 		was := *w.shown
