@@ -73,6 +73,9 @@ func (o debugOptions) start(cmd *cobra.Command, c *console, args []string) error
 	if err != nil {
 		return err
 	}
+	// What is piped in has an end, which the container must see; a terminal may
+	// be attached again.
+	add.StdinOnce = o.stdin && terminalOf(cmd.InOrStdin()) == nil
 	client, err := c.dial()
 	if err != nil {
 		return err
