@@ -53,7 +53,7 @@ func inNetwork[T any](netns string, do func() (T, error)) (out T, err error) {
 			out, err = inNetwork(netns, do)
 			return
 		}
-		if err = enter(netns); err == nil {
+		if err = enterNetwork(netns); err == nil {
 			out, err = do()
 		}
 	}()
@@ -61,7 +61,7 @@ func inNetwork[T any](netns string, do func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-func enter(netns string) error {
+func enterNetwork(netns string) error {
 	f, err := os.Open(netns)
 	if err != nil {
 		return fmt.Errorf("enter the pod's network: %w", err)
