@@ -152,7 +152,6 @@ func (m *Metrics) own() {
 	m.divergences = m.counter("berth_audit_divergences_total", "Pods of which an audit found what nothing had told; should stay 0.")
 	m.actions = m.counters("berth_actions_total", "Actions ended, by verb and result: ok, error or canceled.", "verb", "result")
 	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, socket, attachment, address, rules, chain or netns.", "kind")
-	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, attachment, address, rules or netns.", "kind")
 	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Logs of containers moved aside because of their size.")
 	m.garbage = m.counters("berth_garbage_collected_total", "What was taken away because nobody needs it: container, sandbox, pod_logs, container_logs or log_link.", "kind")
 	m.garbageBytes = m.counter("berth_log_garbage_bytes_total", "Bytes of logs that were taken away because nobody needs them.")
