@@ -227,6 +227,8 @@ func TestUnhonoured(t *testing.T) {
 		{"a class that only a server knows is named", "priorityClassName: gold", []string{"spec.priorityClassName: there is no PriorityClass gold without a server: the priority is 0"}, nil},
 		{"the system's classes are known", "priorityClassName: system-node-critical", nil, nil},
 		{"a priority that is resolved is honoured", "{priorityClassName: gold, priority: 7}", nil, nil},
+		{"a bound of what lies on the disk is named", "{volumes: [{name: a, emptyDir: {sizeLimit: 1Mi}}, {name: b, emptyDir: {sizeLimit: 1Mi, medium: Memory}}, {name: c, emptyDir: {}}], initContainers: [{name: i, image: x, resources: {limits: {ephemeral-storage: 1Mi}}}]}",
+			[]string{"spec.volumes[0].emptyDir.sizeLimit: not enforced", "spec.initContainers[0].resources.limits[ephemeral-storage]: not enforced"}, nil},
 		{"ephemeral containers are named", "ephemeralContainers: [{name: d, image: x}]", []string{"spec.ephemeralContainers: a server takes none"}, nil},
 		{"a hook that the API has given up is named", one("lifecycle: {postStart: {tcpSocket: {port: 1}}, preStop: {tcpSocket: {port: 1}}}"),
 			[]string{"spec.containers[0].lifecycle.postStart.tcpSocket: the API has no such hook", "spec.containers[0].lifecycle.preStop.tcpSocket: the API"}, nil},
