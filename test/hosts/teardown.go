@@ -41,7 +41,7 @@ func (h *Host) takeAway() error {
 	if err := r.killAll(endBound); err != nil {
 		return err
 	}
-	sockets := slices.Concat(r.strayShimSockets(), r.socketsEver(r.idsEver()))
+	sockets := slices.Concat(r.strayShimSockets(), r.socketsEver(r.idsEver()), linksBelow(containerLogs, r.Dir))
 	errs := errors.Join(r.unmountAll(), r.removeLinks(), r.removeRules(), r.removeCgroups(endBound))
 	for _, f := range append(sockets, r.cniCache()...) {
 		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,6 +130,18 @@ func (r *record) strayShimSockets() []string {
 		}
 	}
 	return slices.DeleteFunc(out, func(f string) bool { _, err := os.Lstat(f); return err != nil })
+}
+
+// containerLogs is where agents link to their containers' logs.
+const containerLogs = "/var/log/containers"
+
+// linksBelow lists the links of a directory that lead below another.
+func linksBelow(links, below string) []string {
+	files, _ := filepath.Glob(filepath.Join(links, "*"))
+	return slices.DeleteFunc(files, func(f string) bool {
+		to, err := os.Readlink(f)
+		return err != nil || !strings.HasPrefix(to, below+"/")
+	})
 }
 
 // removeSharedCgroups removes the parent that containerd makes for containers
