@@ -7,11 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/source"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {

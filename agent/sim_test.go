@@ -445,10 +445,14 @@ func frozen(in plan.Input) []byte {
 	h := fnv.New64a()
 	enc := json.NewEncoder(h)
 	_ = enc.Encode(in.Pod)
-	_ = enc.Encode(in.Seen)
+	seen := in.Seen
+	seen.Hooks = nil // JSON cannot have its keys
+	if err := enc.Encode(seen); err != nil {
+		panic(err)
+	}
 	_ = enc.Encode(in.Memory)
 	_ = enc.Encode(in.Health)
-	fmt.Fprint(h, in.Refs, in.Busy, in.Failed, in.End, in.Verdict)
+	fmt.Fprint(h, in.Seen.Hooks, in.Refs, in.Busy, in.Failed, in.End, in.Verdict)
 	return h.Sum(nil)
 }
 

@@ -12,8 +12,7 @@ import (
 	"berth/agent/plan"
 )
 
-// What the board holds, as the rest of the package calls it.
-type (
+type ( // what the board holds, as the rest of the package calls it
 	Board    = board.Board
 	Snapshot = board.Snapshot
 	Work     = board.Work

@@ -242,12 +242,12 @@ func (w *worker) look(ctx context.Context, runtime bool) {
 	}
 	again := w.blind != "" // those that fail in a row have one span: the timeline has other things to tell
 	w.ops.Go(func() {
-		end := func(error) {}
+		spanned, end := ctx, func(error) {}
 		if !again {
-			ctx, end = w.span(ctx, "prepare", "look", "")
+			spanned, end = w.span(ctx, "prepare", "look", "")
 		}
 		began := w.now()
-		s := w.stages.Prepare.look(ctx, pod, objs, host, runtime)
+		s := w.stages.Prepare.look(spanned, pod, objs, host, runtime)
 		w.meters.acted("prepare", w.now().Sub(began))
 		end(s.err)
 		if s.err != nil {

@@ -144,7 +144,7 @@ func (u *Usage) unified(dir string, whole bool) {
 	u.CPU = time.Duration(keyed(dir, "cpu.stat", "usage_usec")) * time.Microsecond
 	u.memory(number(dir, "memory.current"), keyed(dir, "memory.stat", "inactive_file"))
 	text, _ := os.ReadFile(filepath.Join(dir, "io.stat"))
-	for _, word := range strings.Fields(string(text)) { // 8:0 rbytes=1 wbytes=2 …
+	for word := range strings.FieldsSeq(string(text)) { // 8:0 rbytes=1 wbytes=2 …
 		key, value, _ := strings.Cut(word, "=")
 		n, err := strconv.ParseUint(value, 10, 64)
 		switch {

@@ -26,6 +26,7 @@ func (n *Network) Release(ctx context.Context, l Leak) error {
 		return unpin(l.NetNS)
 	case Chain:
 		return dropChain(ctx, l.program, l.Chain)
+	case Attachment, Address, Rules:
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseBound)
 	defer cancel()

@@ -166,7 +166,7 @@ func (o topOptions) print(w io.Writer, pods []nodeapi.PodTop) error {
 	}
 	if o.sum {
 		blank := make([]string, len(o.columns()))
-		rows = append(rows, append(blank, cells(total)...))
+		rows = append(rows, slices.Concat(blank, cells(total)))
 	}
 	if !o.headerless {
 		rows = append([][]string{append(o.columns(), header...)}, rows...)

@@ -161,7 +161,7 @@ func TestSocketsAreLearntFromBundles(t *testing.T) {
 
 func TestOnlySocketsOnWhichNobodyListensAreDead(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "s") // the path of a socket must be short
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,7 +106,7 @@ func (p *processes) below(pids []int) (out []int) {
 // parentOf reads a process's parent. A name may hold anything, even brackets.
 func parentOf(pid int) (int, bool) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	at := strings.LastIndexByte(string(text), ')')
+	at := bytes.LastIndexByte(text, ')')
 	if err != nil || at < 0 {
 		return 0, false
 	}

@@ -42,7 +42,7 @@ type BerthConfiguration struct {
 	DeadContainersKept *int32 `json:"deadContainersKept,omitempty"`
 	// DeadContainerMinAge is how long ago an instance must have ended before it
 	// is removed; upstream's --minimum-container-ttl-duration. Default: 0s.
-	DeadContainerMinAge metav1.Duration `json:"deadContainerMinAge,omitempty"`
+	DeadContainerMinAge metav1.Duration `json:"deadContainerMinAge"`
 }
 
 // BerthField is one row of the second table of the user guide.

@@ -167,7 +167,7 @@ func childrenOf(parent int) (all []process) {
 		if err != nil {
 			continue // the thread has just ended
 		}
-		for _, word := range strings.Fields(string(data)) {
+		for word := range strings.FieldsSeq(string(data)) {
 			if pid, err := strconv.Atoi(word); err == nil {
 				if p, ok := readProcess(pid); ok {
 					all = append(all, p)

@@ -40,9 +40,9 @@ func never(err error) func(context.Context) answer {
 }
 
 // address is where a probe connects to; host is its own wish, empty mostly.
-func (x *probe) address(host, port string) (string, error) {
+func (p *probe) address(host, port string) (string, error) {
 	if host == "" {
-		host = x.host
+		host = p.host
 	}
 	if host == "" {
 		return "", errors.New("the pod has no address yet")

@@ -88,7 +88,8 @@ func (c *course) slot(t time.Time) time.Time {
 	if t.Before(c.Phase) {
 		return c.Phase
 	}
-	return c.Phase.Add((t.Sub(c.Phase)/c.period + 1) * c.period)
+	since := t.Sub(c.Phase)
+	return t.Add(c.period - since%c.period)
 }
 
 // took takes in the end of a run that began and ended then, and says when the

@@ -43,7 +43,7 @@ func (w *walk) newAgent() *walk {
 	return w
 }
 
-var hookError = &Error{Err: errors.New("exit code 1: no luck")}
+var errHook = &Error{Err: errors.New("exit code 1: no luck")}
 
 // TestContainerLifecycleHooksPage is concepts/containers/container-lifecycle-hooks,
 // and the sentences on hooks of the task page that attaches handlers.
@@ -65,11 +65,11 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 		{"without a hook there is nothing to wait for", ran("b", two), "-", []string{"pod    Running"}},
 		{"a sidecar has started when its hook has ended", ran("side", inits(sidecar("side", postStart))), "postStart side-0", nil},
 		{"… only then the init chain goes on", ran("side", inits(sidecar("side", postStart), con("two"))).begin().obey(), "start two#0", nil},
-		{"if it fails the container is killed", ran("app", two).fails("postStart/app-0", hookError), "stop app-0 30s, start b#0",
+		{"if it fails the container is killed", ran("app", two).fails("postStart/app-0", errHook), "stop app-0 30s, start b#0",
 			[]string{`why    Killing app "FailedPostStartHook" (Normal)`, "app    waiting PostStartHookError \"exit code 1: no luck\""}},
-		{"… and then goes by its restart policy: Always", ran("app", two).fails("postStart/app-0", hookError).begin().obey(), "start app#1", nil},
-		{"… Never", ran("app", never, mains(con("app", postStart))).fails("postStart/app-0", hookError).settle(), "-", []string{"pod    Failed", "app    terminated Error 137"}},
-		{"the restarted container's hook runs again", ran("app", two).fails("postStart/app-0", hookError).begin().obey().begin().obey(), "postStart app-1", nil},
+		{"… and then goes by its restart policy: Always", ran("app", two).fails("postStart/app-0", errHook).begin().obey(), "start app#1", nil},
+		{"… Never", ran("app", never, mains(con("app", postStart))).fails("postStart/app-0", errHook).settle(), "-", []string{"pod    Failed", "app    terminated Error 137"}},
+		{"the restarted container's hook runs again", ran("app", two).fails("postStart/app-0", errHook).begin().obey().begin().obey(), "postStart app-1", nil},
 		{"a container that ends during its hook is restarted when the hook has been called off",
 			ran("app", mains(con("app", postStart))).begin().exit("app", 1), "cancel postStart/app-0", nil},
 		{"… then", ran("app", mains(con("app", postStart))).begin().exit("app", 1).begin().obey(), "start app#1", nil},
@@ -78,7 +78,7 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 		{"at least once: an agent that died during it runs it again", ran("app", two).begin().newAgent(), "postStart app-0", nil},
 		{"… also one that died before it began", ran("app", two).newAgent(), "postStart app-0", nil},
 		{"… but not one that had ended", ran("app", two).begin().obey().begin().newAgent(), "start b#0", nil},
-		{"a failure is not forgotten either", ran("app", two).fails("postStart/app-0", hookError).begin().newAgent(), "stop app-0 30s, start b#0", nil},
+		{"a failure is not forgotten either", ran("app", two).fails("postStart/app-0", errHook).begin().newAgent(), "stop app-0 30s, start b#0", nil},
 		{"a container of which nothing is known, the store being lost, is not hooked again", up(two).newAgent().with(func(in *Input) { in.Memory = Memory{} }), "-", []string{"app    running"}},
 
 		// preStop
@@ -87,7 +87,7 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 		{"the grace began before it: what is left is given", up(stopping).deleted(30 * time.Second).begin().after(10 * time.Second).obey(), "stop app-0 20s", []string{"!Killing"}},
 		{"when the grace is over the hook is called off and 2 s remain", up(stopping).deleted(30 * time.Second).begin().after(30 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
 		{"a hook that ends late leaves 2 s too", up(stopping).deleted(30 * time.Second).begin().after(29 * time.Second).obey(), "stop app-0 2s", nil},
-		{"a failed one changes nothing", up(stopping).deleted(30*time.Second).fails("preStop/app-0", hookError), "stop app-0 30s", nil},
+		{"a failed one changes nothing", up(stopping).deleted(30*time.Second).fails("preStop/app-0", errHook), "stop app-0 30s", nil},
 		{"a shorter grace asked for meanwhile counts", up(stopping).deleted(30 * time.Second).begin().deleted(5 * time.Second).after(5 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
 		{"a longer one does not", up(stopping).deleted(5 * time.Second).begin().deleted(30 * time.Second).after(5 * time.Second), "cancel preStop/app-0, stop app-0 2s", nil},
 		{"a grace of zero has no time for it", up(stopping).deleted(0), "stop app-0 0s", nil},
@@ -103,7 +103,7 @@ func TestContainerLifecycleHooksPage(t *testing.T) {
 		{"an image change runs it too", up(stopping).edit(mains(con("app", preStop, image("new")))), "preStop app-0", nil},
 		{"… its time counts against the grace of the change", up(stopping).edit(mains(con("app", preStop, image("new")))).begin().after(10 * time.Second).obey(), "stop app-0 20s", nil},
 		{"a job's sidecar is hooked when the job is done", up(never, inits(sidecar("s", preStop))).exit("app", 0), "preStop s-0", nil},
-		{"a failed postStart runs it as well", ran("app", mains(con("app", postStart, preStop))).fails("postStart/app-0", hookError), "preStop app-0", nil},
+		{"a failed postStart runs it as well", ran("app", mains(con("app", postStart, preStop))).fails("postStart/app-0", errHook), "preStop app-0", nil},
 		{"at least once: an agent that died during it runs it again, with the same end",
 			up(stopping).deleted(30 * time.Second).begin().newAgent().after(10 * time.Second), "preStop app-0", []string{"wake   at+30s", "!Killing"}},
 		{"… also when the pod itself goes on", up(live).with(dead).begin().newAgent().after(10 * time.Second), "preStop app-0", []string{"wake   at+30s"}},

@@ -39,6 +39,11 @@ func (o Observed) After(r Outcome) Observed {
 	if r.Err != nil {
 		return o
 	}
+	return o.afterDone(r)
+}
+
+// afterDone is After for the actions that are done or not, nothing between.
+func (o Observed) afterDone(r Outcome) Observed {
 	switch a := r.Action.(type) {
 	case MakeDirs:
 		o.Dirs = true

@@ -38,7 +38,7 @@ func ResourcesOf(pod *corev1.Pod) (out Resources) {
 	return out
 }
 
-func (r *Resources) take(c *corev1.Container) {
+func (r *Resources) take(c *corev1.Container) { //nolint:recvcheck // it makes the map
 	if requests, limits := computing(c.Resources.Requests), computing(c.Resources.Limits); len(requests)+len(limits) > 0 {
 		if *r == nil {
 			*r = Resources{}
@@ -168,7 +168,7 @@ func (d *decider) pending() bool { return d.Pod != d.desired && d.mem.End == nil
 func (d *decider) resizeMessage(what, problem string) string {
 	type one struct {
 		Name      string                      `json:"name"`
-		Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+		Resources corev1.ResourceRequirements `json:"resources"`
 	}
 	var all struct {
 		Init       []one  `json:"initContainers,omitempty"`

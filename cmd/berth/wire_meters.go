@@ -66,6 +66,7 @@ func containerType(k plan.ContainerKind) string {
 		return "init_container"
 	case plan.Ephemeral:
 		return "ephemeral_container"
+	case plan.Main:
 	}
 	return "container"
 }

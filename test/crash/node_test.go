@@ -115,9 +115,12 @@ func (n *node) stopped() {
 		}
 		if n.Failed() {
 			if file := os.Getenv("BERTH_CRASH_LOGS"); file != "" {
-				os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+".log"), []byte(log), 0o644)
 				said, _ := os.ReadFile(filepath.Join(n.host.Dir, "containerd.log"))
-				os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+".containerd.log"), said, 0o644)
+				for suffix, text := range map[string][]byte{".log": []byte(log), ".containerd.log": said} {
+					if err := os.WriteFile(filepath.Join(file, strings.ReplaceAll(n.Name(), "/", "_")+suffix), text, 0o600); err != nil {
+						n.Log(err)
+					}
+				}
 			}
 			n.Logf("berth says:\n%s", log[max(0, len(log)-6000):])
 			said := n.host.Log()

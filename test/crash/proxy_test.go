@@ -69,7 +69,7 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 	p := &proxy{endpoint: "unix://" + socket, backend: backend, changed: make(chan struct{})}
 	p.server = grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}), grpc.UnknownServiceHandler(p.handle), grpc.MaxRecvMsgSize(64<<20))
 	var served sync.WaitGroup
-	served.Go(func() { p.server.Serve(l) })
+	served.Go(func() { _ = p.server.Serve(l) }) // ends with Stop
 	t.Cleanup(func() {
 		p.set()
 		p.server.Stop()

@@ -2,6 +2,7 @@ package crash
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -91,7 +92,7 @@ func TestScenario12_ExitCodesOfTheAgentsAbsence(t *testing.T) {
 			codes := map[string]int32{"zero": 0, "seven": 7}
 			for name, code := range codes {
 				for _, when := range []string{"agent", "runtime", "both"} {
-					p := n.simple(when+"-"+name, "await", "/witness/go-"+when, ",", "exit", string('0'+rune(code)))
+					p := n.simple(when+"-"+name, "await", "/witness/go-"+when, ",", "exit", strconv.Itoa(int(code)))
 					p.Spec.RestartPolicy = corev1.RestartPolicyNever
 					n.putPod(p)
 				}

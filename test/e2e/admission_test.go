@@ -20,7 +20,7 @@ func (s *Space) whyHas(pod string, parts ...string) nodeapi.Why {
 	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("why %s to say %v", pod, parts), func() (bool, error) {
 		var err error
 		if w, err = s.Client.Why(s.t.Context(), s.ns, pod); err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // not yet: asked again
 		}
 		text = w.Summary
 		for _, x := range w.Waiting {

@@ -67,7 +67,7 @@ func TestPsFollowsPodsFromStartToEnd(t *testing.T) {
 			}
 		}()
 		t.Cleanup(func() {
-			cmd.Process.Kill()
+			_ = cmd.Process.Kill() // it may have ended
 			for range lines {
 			}
 			_ = cmd.Wait()

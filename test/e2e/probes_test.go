@@ -20,7 +20,7 @@ func (s *Space) health(p *corev1.Pod, code int) {
 	err := hosts.WaitFor(s.t.Context(), "the web server to answer", func() (bool, error) {
 		r, err := http.Post(fmt.Sprintf("http://%s:8080/healthz?code=%d", p.Status.PodIP, code), "", nil)
 		if err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // not yet: asked again
 		}
 		return r.StatusCode == http.StatusOK, r.Body.Close()
 	})

@@ -63,7 +63,7 @@ func slices(t *testing.T) {
 	for dir, p := range map[string]*corev1.Pod{
 		tier: steady, "kubepods.slice": exact, least: poor,
 	} {
-		scope := podSlice(dir, p) + "/cri-containerd-" + id(p, "c") + ".scope"
+		scope := podSlice(dir, p) + "/cri-containerd-" + id(p) + ".scope"
 		if file(scope, "cgroup.procs") == "" {
 			t.Errorf("%s: no process in %s", p.Name, scope)
 		}
@@ -88,7 +88,7 @@ func sliceLimits(t *testing.T) {
 	files(t, podSlice(tier, steady), map[string]string{
 		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64", "hugetlb.2MB.max": "0", "memory.oom.group": "0",
 	})
-	files(t, podSlice(tier, steady)+"/cri-containerd-"+id(steady, "c")+".scope", map[string]string{
+	files(t, podSlice(tier, steady)+"/cri-containerd-"+id(steady)+".scope", map[string]string{
 		"cpu.weight": "10", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1",
 	})
 	has(t, base(podSlice(tier, steady)), map[string]string{
@@ -148,7 +148,7 @@ func reload(t *testing.T) {
 func hugePages(t *testing.T) {
 	exact := running(t, "exact")
 	files(t, podSlice("kubepods.slice", exact), map[string]string{"hugetlb.2MB.max": "4194304"})
-	files(t, podSlice("kubepods.slice", exact)+"/cri-containerd-"+id(exact, "c")+".scope", map[string]string{"hugetlb.2MB.max": "4194304"})
+	files(t, podSlice("kubepods.slice", exact)+"/cri-containerd-"+id(exact)+".scope", map[string]string{"hugetlb.2MB.max": "4194304"})
 	contains(t, "mounts of the pod", output(t, "berth", "exec", "exact", "--", "cat", "/proc/mounts"), " /huge hugetlbfs ", "pagesize=2M")
 	p := pod(t, "toobig", "refused", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
 	if p.Status.Reason != "OutOfhugepages-2Mi" {

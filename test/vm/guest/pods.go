@@ -155,9 +155,9 @@ func container(p *corev1.Pod, name string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// id is a container's, as the runtime writes it.
-func id(p *corev1.Pod, name string) string {
-	return strings.TrimPrefix(container(p, name).ContainerID, "containerd://")
+// id is that of the pod's container c, as the runtime writes it.
+func id(p *corev1.Pod) string {
+	return strings.TrimPrefix(container(p, "c").ContainerID, "containerd://")
 }
 
 func brief(p *corev1.Pod) string {
@@ -179,8 +179,7 @@ func output(t *testing.T, name string, args ...string) string {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			out = append(out, exit.Stderr...)
 		}
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)

@@ -71,17 +71,17 @@ func cgroupfs(t *testing.T) {
 	files(t, dir, map[string]string{
 		"cpu.weight": "35", "cpu.max": "50000 100000", "memory.max": "67108864", "pids.max": "64", "hugetlb.2MB.max": "0", "memory.oom.group": "0",
 	})
-	files(t, dir+"/"+id(steady, "c"), map[string]string{
+	files(t, dir+"/"+id(steady), map[string]string{
 		"cpu.weight": "10", "cpu.max": "50000 100000", "memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "0",
 	})
-	if file(dir+"/"+id(steady, "c"), "cgroup.procs") == "" {
+	if file(dir+"/"+id(steady), "cgroup.procs") == "" {
 		t.Error("no process in the container's cgroup")
 	}
 	files(t, "kubepods/pod"+string(exact.UID), map[string]string{
 		"cpu.weight": "18", "cpu.max": "10500 100000", "memory.max": "50331648", "hugetlb.2MB.max": "4194304",
 	})
 	allPods(t, "kubepods")
-	files(t, "kubepods/pod"+string(exact.UID)+"/"+id(exact, "c"), map[string]string{"hugetlb.2MB.max": "4194304"})
+	files(t, "kubepods/pod"+string(exact.UID)+"/"+id(exact), map[string]string{"hugetlb.2MB.max": "4194304"})
 }
 
 // oomSingle is a container of which the kernel kills one process: it goes on.
