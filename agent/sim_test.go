@@ -445,8 +445,10 @@ func frozen(in plan.Input) []byte {
 	h := fnv.New64a()
 	enc := json.NewEncoder(h)
 	_ = enc.Encode(in.Pod)
-	seen := in.Seen
-	seen.Hooks = nil // JSON cannot have its keys
+	seen := struct {
+		plan.Observed
+		Hooks any // in its place: JSON cannot have its keys
+	}{Observed: in.Seen}
 	if err := enc.Encode(seen); err != nil {
 		panic(err)
 	}
