@@ -77,12 +77,18 @@ func (v *Volumes) Pods(ctx context.Context) ([]types.UID, error) {
 	for _, e := range entries {
 		// What a killed removal left has the pod's UID after the prefix.
 		uid := strings.TrimPrefix(e.Name(), trashPrefix)
-		if e.IsDir() && checkNames(uid) == nil && !seen[uid] {
+		if e.IsDir() && !strings.ContainsFunc(uid, strangeInUID) && checkNames(uid) == nil && !seen[uid] {
 			seen[uid] = true
 			uids = append(uids, types.UID(uid))
 		}
 	}
 	return uids, nil
+}
+
+// strangeInUID reports a character that no pod's UID has: a directory with it in
+// its name is somebody else's.
+func strangeInUID(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.", r)
 }
 
 // MakeDirs makes the pod's directory and its log directory, each with one

@@ -116,6 +116,7 @@ func TestRemoveOrphan(t *testing.T) {
 	}
 	other := filepath.Join(v.PodLogsDir, "shop_web_other")
 	must(t, os.Mkdir(other, 0o755))
+	must(t, os.Mkdir(filepath.Join(v.podsDir(), "not a pod"), 0o755))
 
 	uids, err := v.Pods(t.Context())
 	if err != nil || !slices.Equal(uids, []types.UID{pod.UID}) {

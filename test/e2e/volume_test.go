@@ -266,8 +266,8 @@ func TestRecursiveReadOnlyMounts(t *testing.T) {
 
 func TestAVolumeThatBerthDoesNotKnowIsRefusedByName(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
-		s.Pod("image", "volumes: [{name: v, image: {reference: 'busybox:1.36'}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
-		if f := s.badFile("image"); f.Field != "spec.volumes[0].image" && !strings.Contains(f.Message, "spec.volumes[0].image") || !strings.Contains(f.Message, "not supported") {
+		s.Pod("nfs", "volumes: [{name: v, nfs: {server: files.example, path: /}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
+		if f := s.badFile("nfs"); f.Field != "spec.volumes[0].nfs" && !strings.Contains(f.Message, "spec.volumes[0].nfs") || !strings.Contains(f.Message, "not supported") {
 			t.Errorf("%+v", f)
 		}
 	})

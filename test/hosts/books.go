@@ -86,10 +86,24 @@ func (r *record) onDisk() (out []string) {
 	} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			out = append(out, filepath.Join(dir, e.Name()))
+			if path := filepath.Join(dir, e.Name()); !debris(path) {
+				out = append(out, path)
+			}
 		}
 	}
 	return out
+}
+
+// debris reports what containerd itself leaves of a task when it dies, or the
+// power fails, while it removes it: a bundle that it has hidden first, in a
+// directory that does not outlive a boot, and an empty directory to work in. It
+// holds nothing of a pod.
+func debris(path string) bool {
+	if strings.HasPrefix(filepath.Base(path), ".") {
+		return true
+	}
+	inside, err := os.ReadDir(path)
+	return err == nil && len(inside) == 0 && strings.Contains(path, "/root/io.containerd.runtime.v2.task/")
 }
 
 // inBooks names what containerd itself lists of sandboxes and containers, which
