@@ -12,12 +12,18 @@ import (
 	"berth/agent/plan"
 )
 
-type ( // what the board holds, as the rest of the package calls it
-	Board    = board.Board
+// The board's own words, as the rest of the package says them.
+type (
+	// Board holds the newest snapshot of every pod.
+	Board = board.Board
+	// Snapshot is one pod as its last pass left it.
 	Snapshot = board.Snapshot
-	Work     = board.Work
-	Told     = board.Told
-	News     = board.News
+	// Work is an action under way.
+	Work = board.Work
+	// Told is a reason that users were told, and since when it holds.
+	Told = board.Told
+	// News is one change of the board.
+	News = board.News
 )
 
 func snapshotOf(b *book, p plan.Plan, at time.Time) *Snapshot {

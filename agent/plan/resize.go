@@ -29,22 +29,24 @@ type Resources map[string]corev1.ResourceRequirements
 func ResourcesOf(pod *corev1.Pod) (out Resources) {
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {
-			out.take(c)
+			out = taking(out, c)
 		}
 	}
 	for i := range pod.Spec.Containers {
-		out.take(&pod.Spec.Containers[i])
+		out = taking(out, &pod.Spec.Containers[i])
 	}
 	return out
 }
 
-func (r *Resources) take(c *corev1.Container) { //nolint:recvcheck // it makes the map
+// taking is r with what the container has, if it has any.
+func taking(r Resources, c *corev1.Container) Resources {
 	if requests, limits := computing(c.Resources.Requests), computing(c.Resources.Limits); len(requests)+len(limits) > 0 {
-		if *r == nil {
-			*r = Resources{}
+		if r == nil {
+			r = Resources{}
 		}
-		(*r)[c.Name] = corev1.ResourceRequirements{Requests: requests, Limits: limits}
+		r[c.Name] = corev1.ResourceRequirements{Requests: requests, Limits: limits}
 	}
+	return r
 }
 
 func computing(list corev1.ResourceList) (out corev1.ResourceList) {
