@@ -40,6 +40,8 @@
 //	a sweep        one at a time, with an audit and after a reason; looks for what the
 //	               runtime has forgotten and removes it; tells the agent
 //	Prober         of the agent's owner: tells workers by mail what probes add up to
+//	Limits         of the agent's owner: measures what pods have on the disk and asks
+//	               the agent to end those that are over
 //	leftovers      once, when all sources are ready; lists what pods left on the
 //	               host and tells the agent
 //

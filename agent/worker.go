@@ -118,8 +118,15 @@ func (m *mailbox) take() post {
 	return p
 }
 
-// Want hands the worker a newer wish.
-func (w *worker) Want(wish Wish) { w.mail.put(func(p *post) { p.wish = &wish }) }
+// Want hands the worker a newer wish. An end that it has not read yet stays.
+func (w *worker) Want(wish Wish) {
+	w.mail.put(func(p *post) {
+		if wish.End == nil && p.wish != nil {
+			wish.End = p.wish.End
+		}
+		p.wish = &wish
+	})
+}
 
 // Hint hands the worker what the runtime told.
 func (w *worker) Hint(h Hint) {

@@ -59,13 +59,12 @@ var notYet = []unhonoured{
 	{refuse, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles are not supported yet"},
 	{refuse, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet"},
 	{refuse, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet"},
-	{warn, diskBounds, "not enforced yet: nothing is evicted for what it has on the disk"},
 	{refuse, bindOptions, "bind mount options are not supported yet"},
 
 	// Resources.
 	{refuse, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
 	{refuse, inPod("resources.claims", func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 }), "dynamic resources are not supported yet"},
-	{warn, storageLimits, "not enforced yet: nothing is evicted for what it has on the disk"},
+	{warn, storageLimits, "not enforced yet: nothing is evicted for what its containers write to their own file systems"},
 	{refuse, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
 
 	// What a server would have done.
@@ -177,13 +176,6 @@ var foreignVolumes = eachVolume(func(v *corev1.Volume, at *field.Path, found fun
 		if !slices.Contains(ownVolumes, kind) {
 			found(at.Child(kind), kind)
 		}
-	}
-})
-
-// diskBounds finds the bounds of emptyDirs that no file system keeps.
-var diskBounds = eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
-	if e := v.EmptyDir; e != nil && e.Medium == corev1.StorageMediumDefault && e.SizeLimit != nil && !e.SizeLimit.IsZero() {
-		found(at.Child("emptyDir", "sizeLimit"), "")
 	}
 })
 

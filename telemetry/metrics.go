@@ -40,6 +40,7 @@ type Metrics struct {
 	divergences    prometheus.Counter
 	actions        *prometheus.CounterVec
 	eventsMissed   prometheus.Counter
+	evictions      *prometheus.CounterVec
 	swept          *prometheus.CounterVec
 	admissionFails *prometheus.CounterVec
 	logsRotated    prometheus.Counter
@@ -151,6 +152,7 @@ func (m *Metrics) own() {
 	m.audits = m.counter("berth_audits_total", "Full comparisons of the agent's view with the runtime.")
 	m.divergences = m.counter("berth_audit_divergences_total", "Pods of which an audit found what nothing had told; should stay 0.")
 	m.actions = m.counters("berth_actions_total", "Actions ended, by verb and result: ok, error or canceled.", "verb", "result")
+	m.evictions = m.counters("kubelet_evictions", "Pods evicted, by the signal that told of too much use.", "eviction_signal")
 	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, socket, attachment, address, rules, chain or netns.", "kind")
 	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Logs of containers moved aside because of their size.")
 	m.garbage = m.counters("berth_garbage_collected_total", "What was taken away because nobody needs it: container, sandbox, pod_logs, container_logs or log_link.", "kind")

@@ -150,5 +150,8 @@ func (m *Metrics) LogBytesFreed(n int64) { m.garbageBytes.Add(float64(n)) }
 // RuntimeEventsMissed tells that the stream of runtime events was interrupted.
 func (m *Metrics) RuntimeEventsMissed() { m.eventsMissed.Inc() }
 
+// Evicted tells that a pod is ended because it took more than it may.
+func (m *Metrics) Evicted(signal string) { m.evictions.WithLabelValues(signal).Inc() }
+
 // Swept tells that something was removed that the runtime had forgotten.
 func (m *Metrics) Swept(kind string) { m.swept.WithLabelValues(kind).Inc() }

@@ -180,6 +180,9 @@ func (d *decider) rememberEnd() {
 	}
 	if d.mem.End == nil {
 		d.mem.End = &now
+		if now.Reason == "Evicted" && !d.terminal() {
+			d.why(Reason{Code: now.Reason, Detail: now.Message, Event: corev1.EventTypeWarning})
+		}
 		return
 	}
 	was := *d.mem.End

@@ -51,6 +51,12 @@ type End struct {
 	Forget  bool          // the object is gone: leave nothing of the pod behind
 }
 
+// Excess says that a pod takes more of the node than its own limits let it.
+type Excess struct {
+	Signal  string // of the limit, as the kubelet's metrics name it
+	Message string // for the user
+}
+
 // Observed is the pod as the runtime and the host show it. It is the worker's
 // own cache: see After for how the outcome of an action advances it.
 type Observed struct {

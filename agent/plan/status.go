@@ -372,7 +372,7 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	if d.renewable() {
 		all = append(all, d.renewalCondition(st.Phase))
 	}
-	if e := d.mem.End; e != nil && e.disrupts() && d.terminal() {
+	if e := d.mem.End; e != nil && e.disrupts() && d.terminal() && d.mem.Reason == e.Reason { // else it was over before
 		all = append(all, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 			Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message,

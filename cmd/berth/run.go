@@ -176,6 +176,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
 	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
 	parts.run("logs", func() error { b.rotator().Run(ctx); return nil })
+	parts.run("limits", func() error { b.limits().Run(ctx); return nil })
 	parts.run("log garbage", func() error { b.logCollector().Run(ctx); return nil })
 	parts.run("service manager", func() error { b.notify(ctx); return nil })
 	parts.run("memory", func() error { b.slim(ctx); return nil })

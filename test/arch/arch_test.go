@@ -30,6 +30,7 @@ var may = map[string][]string{
 	"agent/report":     {"agent/plan", "podspec"},
 	"agent/checkpoint": {"agent/plan", "podspec"},
 	"agent/board":      {"agent/plan", "podspec"},
+	"agent/eviction":   {"agent/board", "agent/plan", "podspec"},
 	"agent":            {"agent/board", "agent/plan", "agent/source", "agent/report", "agent/checkpoint", "admission", "podspec"},
 	"cri":              {"agent/plan", "podspec", "cri/criconfig", "cri/crilog"},
 	"cri/criconfig":    {"agent/plan", "podspec"},

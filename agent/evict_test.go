@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+)
+
+func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		pod := podOf("p", "a")
+		pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		l := live(t, h, roomyNode(), nil, "file")
+		l.want("file", pod)
+		l.until(time.Minute, "p runs", l.runs(pod))
+		if l.a.Evict(t.Context(), "nobody", &plan.Excess{Message: "full"}) {
+			t.Error("somebody was evicted")
+		}
+		began := time.Now()
+		if !l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full"}) {
+			t.Error("the pod is not known")
+		}
+		failed := func(l *life) func() bool {
+			return func() bool {
+				s, ok := l.a.Board.Get(pod.UID)
+				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted" && s.Status.Message == "full" &&
+					len(s.Seen.Volumes) == 0 && len(h.running(pod.UID)) == 0
+			}
+		}
+		l.until(time.Minute, "p has failed and given its volume back", failed(l))
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it had %v, and asked for 30 s", took)
+		}
+		told := 0
+		for _, e := range l.a.Events.List(pod.UID) {
+			if e.Reason == "Evicted" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "full") {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("%d events", told)
+		}
+		l.leaving()
+
+		l = live(t, h, roomyNode(), l.records, "file")
+		l.want("file", pod)
+		l.until(time.Minute, "p is still failed", failed(l))
+		time.Sleep(10 * time.Minute)
+		if !failed(l)() {
+			t.Error("it was started again")
+		}
+		edited := another(pod, "uid-p-2")
+		l.want("file", edited)
+		l.until(time.Minute, "the new p runs", l.runs(edited))
+		l.until(time.Minute, "the old one is gone", l.gone(pod.UID))
+		l.leaving()
+	})
+}
+
+// A wish that comes before the worker has read of the end does not undo it.
+func TestAnEndIsNotLostBetweenTwoWishes(t *testing.T) {
+	t.Parallel()
+	w := &worker{mail: mailbox{ready: make(chan struct{}, 1)}}
+	w.Want(Wish{End: &plan.End{Reason: "Evicted"}})
+	w.Want(Wish{Pod: podOf("p", "a")})
+	if p := w.mail.take(); p.wish.End == nil || p.wish.Pod == nil {
+		t.Errorf("%+v", p.wish)
+	}
+}

@@ -1,0 +1,101 @@
+package eviction
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/board"
+	"berth/agent/plan"
+)
+
+// shown is a pod with a limited volume as the board shows it.
+func shown(uid string, edit func(*board.Snapshot)) *board.Snapshot {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace, pod.UID = uid, "default", types.UID(uid)
+	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("5Mi"))},
+	}}}
+	s := &board.Snapshot{Pod: pod, Passes: 1}
+	s.Status.Phase = corev1.PodRunning
+	if edit != nil {
+		edit(s)
+	}
+	return s
+}
+
+// scene is Limits over pods that all are over their limit.
+type scene struct {
+	pods              []*board.Snapshot
+	measured, evicted []string
+	counted           []string
+	err               error
+	log               bytes.Buffer
+}
+
+// runs the scene for a time in a bubble.
+func (s *scene) run(t *testing.T, d time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		NewLimits(Options{
+			Pods: func() []*board.Snapshot { return s.pods },
+			Over: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
+				s.measured = append(s.measured, pod.Name)
+				if s.err != nil {
+					return nil, s.err
+				}
+				return &plan.Excess{Signal: "emptydirfs.limit", Message: "full"}, nil
+			},
+			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
+				s.evicted = append(s.evicted, string(uid)+": "+why.Message)
+				return true
+			},
+			Evicted: func(signal string) { s.counted = append(s.counted, signal) },
+			// Standalone stays false: joined to a server.
+			Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+		}).Run(ctx)
+	})
+}
+
+func TestWhoIsMeasuredAndEvicted(t *testing.T) {
+	t.Parallel()
+	s := &scene{pods: []*board.Snapshot{
+		shown("over", nil),
+		shown("no-limit", func(s *board.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = nil }),
+		shown("in-memory", func(s *board.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory }),
+		shown("failed", func(s *board.Snapshot) { s.Status.Phase = corev1.PodFailed }),
+		shown("done", func(s *board.Snapshot) { s.Memory.Finished = time.Unix(1, 0) }),
+		shown("ending", func(s *board.Snapshot) { s.End = &plan.End{Reason: "Deleted"} }),
+		shown("evicted-before", func(s *board.Snapshot) { s.Memory.End = &plan.End{Reason: "Evicted"} }),
+		shown("not-looked-at", func(s *board.Snapshot) { s.Passes = 0 }),
+		shown("critical", func(s *board.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
+	}}
+	s.run(t, 45*time.Second)
+	if !slices.Equal(s.measured, []string{"over"}) || !slices.Equal(s.evicted, []string{"over: full"}) || !slices.Equal(s.counted, []string{"emptydirfs.limit"}) {
+		t.Errorf("measured %q, evicted %q, counted %q", s.measured, s.evicted, s.counted)
+	}
+}
+
+func TestAPodIsMeasuredEveryTenSecondsAndAFailureIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	s := &scene{pods: []*board.Snapshot{shown("p", nil)}, err: errors.New("input/output error")}
+	s.run(t, 61*time.Second)
+	if len(s.measured) != 6 || len(s.evicted) != 0 {
+		t.Errorf("measured %d times, evicted %q", len(s.measured), s.evicted)
+	}
+	if n := strings.Count(s.log.String(), "input/output error"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, s.log.String())
+	}
+}

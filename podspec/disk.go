@@ -1,0 +1,24 @@
+package podspec
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// DiskLimit is how much a volume may take of the node's disk before its pod is
+// evicted; nil: as much as there is. An emptyDir in memory is bounded by its
+// own file system.
+func DiskLimit(vol *corev1.Volume) *resource.Quantity {
+	e := vol.EmptyDir
+	if e == nil || e.Medium != corev1.StorageMediumDefault || e.SizeLimit == nil || e.SizeLimit.Sign() <= 0 {
+		return nil
+	}
+	return e.SizeLimit
+}
+
+// DiskLimited reports whether a volume of the pod has a DiskLimit.
+func DiskLimited(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return DiskLimit(&v) != nil })
+}

@@ -1,0 +1,166 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// limited is an emptyDir on the disk with a size limit.
+func limited(name, limit string) corev1.Volume {
+	return emptyDirVol(name, corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse(limit))})
+}
+
+func TestOverTellsOfTheVolumeThatIsFull(t *testing.T) {
+	t.Parallel()
+	v := newVolumes(t)
+	pod := newPod(emptyDirVol("free", corev1.EmptyDirVolumeSource{}), limited("none", "0"), limited("small", "1Mi"), limited("data", "5Mi"), limited("absent", "1Ki"))
+	for _, name := range []string{"free", "none", "small", "data"} {
+		mustMount(t, v, pod, name, "", nil)
+	}
+	write := func(name string, size int) {
+		t.Helper()
+		must(t, os.WriteFile(filepath.Join(v.volumeDir(pod.UID, emptyDir, name), "f"), make([]byte, size), 0o600))
+	}
+	write("free", 8<<20)
+	write("none", 8<<20)
+	write("data", 4<<20)
+	if over, err := v.Over(t.Context(), pod); err != nil || over != nil {
+		t.Fatalf("within its limits: %+v, %v", over, err)
+	}
+	write("data", 6<<20)
+	over, err := v.Over(t.Context(), pod)
+	if err != nil || over == nil || over.Signal != "emptydirfs.limit" || over.Message != `Usage of EmptyDir volume "data" exceeds the limit "5Mi". ` {
+		t.Fatalf("over its limit: %+v, %v", over, err)
+	}
+}
+
+// used measures a directory without a limit.
+func used(t *testing.T, dir string) int64 {
+	t.Helper()
+	n, err := usedBelow(t.Context(), dir, 1<<62)
+	must(t, err)
+	return n
+}
+
+func TestUsageCountsBlocksOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if n := used(t, dir+"/absent"); n != 0 {
+		t.Errorf("nothing takes %d", n)
+	}
+	empty := used(t, dir)
+	must(t, os.WriteFile(dir+"/a", make([]byte, 1<<20), 0o600))
+	one := used(t, dir)
+	if one < empty+1<<20 || one > empty+1<<20+64<<10 {
+		t.Fatalf("1 MiB takes %d beside %d", one, empty)
+	}
+	must(t, os.Link(dir+"/a", dir+"/b"))
+	if n := used(t, dir); n != one {
+		t.Errorf("with two names it takes %d, with one %d", n, one)
+	}
+	must(t, os.Symlink("/usr", dir+"/link"))
+	f, err := os.Create(dir + "/hole")
+	must(t, err)
+	must(t, errors.Join(f.Truncate(1<<30), f.Close()))
+	if n := used(t, dir); n > one+64<<10 {
+		t.Errorf("a hole and a link take %d", n-one)
+	}
+}
+
+func TestUsageLeavesMountsOut(t *testing.T) {
+	t.Parallel()
+	v, outside := newVolumes(t), t.TempDir()
+	must(t, os.WriteFile(outside+"/big", make([]byte, 4<<20), 0o600))
+	pod := newPod(limited("data", "1Mi"))
+	mustMount(t, v, pod, "data", "", nil)
+	dir := v.volumeDir(pod.UID, emptyDir, "data")
+	must(t, os.Mkdir(dir+"/mnt", 0o700))
+	must(t, os.WriteFile(dir+"/file", nil, 0o600))
+	must(t, unix.Mount(outside, dir+"/mnt", "", unix.MS_BIND, "")) // of the same file system
+	must(t, unix.Mount(outside+"/big", dir+"/file", "", unix.MS_BIND, ""))
+	if over, err := v.Over(t.Context(), pod); err != nil || over != nil {
+		t.Errorf("what is mounted inside counts: %+v, %v", over, err)
+	}
+}
+
+func TestUsageReachesTheDeepestDirectory(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	fd, err := unix.Open(top, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	name := strings.Repeat("d", 200)
+	for range 60 { // 12,000 bytes: more than a path may have
+		must(t, unix.Mkdirat(fd, name, 0o700))
+		next, err := unix.Openat(fd, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, errors.Join(err, unix.Close(fd)))
+		fd = next
+	}
+	f, err := unix.Openat(fd, "f", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	must(t, err)
+	_, err = unix.Write(f, make([]byte, 1<<20))
+	must(t, errors.Join(err, unix.Close(f), unix.Close(fd)))
+	if n := used(t, top); n < 1<<20 {
+		t.Errorf("%d: what lies deepest was not found", n)
+	}
+	must(t, removeTree(t.Context(), top)) // the test's own clean-up may not reach it
+}
+
+func TestUsageStopsAtTheLimitAndWhenCalledOff(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range 50 {
+		must(t, os.Mkdir(dir+"/"+strconv.Itoa(i), 0o700))
+		must(t, os.WriteFile(dir+"/"+strconv.Itoa(i)+"/f", make([]byte, 64<<10), 0o600))
+	}
+	if all, some := used(t, dir), int64(200<<10); all < 50*64<<10 {
+		t.Errorf("%d", all)
+	} else if n, err := usedBelow(t.Context(), dir, some); err != nil || n <= some || n >= all {
+		t.Errorf("the walk went on to %d of %d: %v", n, all, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := usedBelow(ctx, dir, 1<<40); !errors.Is(err, context.Canceled) {
+		t.Errorf("called off: %v", err)
+	}
+}
+
+// A pod goes on while it is measured: its files and directories vanish, and
+// come back as something else.
+func TestUsageOfATreeThatChanges(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			at := filepath.Join(dir, strconv.Itoa(i%20))
+			_ = os.RemoveAll(at)
+			switch i % 4 {
+			case 0:
+				_ = os.Symlink("/", at)
+			case 1:
+				_ = unix.Mkfifo(at, 0o600)
+			default:
+				_ = os.MkdirAll(at+"/x/y", 0o700)
+				_ = os.WriteFile(at+"/x/f", []byte("x"), 0o600)
+			}
+		}
+	})
+	for range 300 {
+		if n := used(t, dir); n > 1<<20 {
+			t.Fatalf("%d bytes: the walk has left the tree", n)
+		}
+	}
+}
