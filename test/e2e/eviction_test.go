@@ -18,7 +18,8 @@ func TestAPodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
 			volumes:
 			- {name: data, emptyDir: {sizeLimit: 5Mi}}
 			containers:
-			`+box("fills", mount, "fill /data/x 20", "sleep")+sh("deaf", "", "trap '' TERM; while :; do sleep 0.1; done"))
+			`+box("fills", mount, "fill /data/x 20", "sleep")+`
+			`+sh("deaf", "", "trap '' TERM; while :; do sleep 0.1; done"))
 		s.Put("full", text)
 		s.Pod("fits", "volumes:\n- {name: data, emptyDir: {sizeLimit: 64Mi}}\ncontainers:\n"+box("fills", mount, "fill /data/x 20", "sleep"))
 		p := s.Phase("full", corev1.PodFailed)
