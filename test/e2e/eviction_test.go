@@ -51,7 +51,7 @@ func TestAPodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
 		if check(again); again.UID != p.UID {
 			t.Errorf("another pod: %s, was %s", again.UID, p.UID)
 		}
-		s.Put("full", strings.Replace(text, "5Mi", "50Mi", 1))
+		s.Put("full", strings.NewReplacer("5Mi", "50Mi", "PeriodSeconds: 600", "PeriodSeconds: 1").Replace(text))
 		if now := s.Running("full"); now.UID == p.UID {
 			t.Error("the pod that was evicted runs again")
 		}
