@@ -26,23 +26,11 @@ with -i type to it, if its pod sets stdin. With -t, for one that has a terminal,
 yours is passed on.`,
 		Args: onePod,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := targetOf(cmd, o.namespace, args[0])
-			if err != nil {
-				return err
-			}
-			client, err := c.dial()
+			client, pod, container, err := c.reach(cmd, o.namespace, args[0], o.container)
 			if err != nil {
 				return err
 			}
 			defer client.Close()
-			pod, err := client.Pod(cmd.Context(), t.namespace, t.name)
-			if err != nil {
-				return err
-			}
-			container, err := chooseContainer(pod, o.container, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
 			return o.run(cmd, client, pod, container)
 		},
 	}

@@ -83,27 +83,15 @@ func remoteOf(arg string) place {
 }
 
 func (o cpOptions) run(c *console, cmd *cobra.Command, at place, do func(*remote) error) error {
-	t, err := targetOf(cmd, o.namespace, at.pod)
-	if err != nil {
-		return err
-	}
-	client, err := c.dial()
+	client, pod, container, err := c.reach(cmd, o.namespace, at.pod, o.container)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	pod, err := client.Pod(cmd.Context(), t.namespace, t.name)
-	if err != nil {
-		return err
-	}
-	container, err := chooseContainer(pod, o.container, cmd.ErrOrStderr())
-	if err != nil {
-		return err
-	}
 	r := &remote{ctx: cmd.Context(), path: at.path, notes: cmd.ErrOrStderr(), noPreserve: o.noPreserve}
 	r.exec = func(ctx context.Context, in io.Reader, out, errs io.Writer, command ...string) error {
 		target, err := client.ExecURL(ctx, nodeapi.ExecRequest{
-			Namespace: t.namespace, Pod: t.name, Container: container, Command: command, Stdin: in != nil,
+			Namespace: pod.Namespace, Pod: pod.Name, Container: container, Command: command, Stdin: in != nil,
 		})
 		if err != nil {
 			return err

@@ -38,24 +38,12 @@ func (c *console) exec() *cobra.Command {
 			return onePod(cmd, args[:dash])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := targetOf(cmd, o.namespace, args[0])
-			if err != nil {
-				return err
-			}
-			client, err := c.dial()
+			client, pod, container, err := c.reach(cmd, o.namespace, args[0], o.container)
 			if err != nil {
 				return err
 			}
 			defer client.Close()
-			pod, err := client.Pod(cmd.Context(), t.namespace, t.name)
-			if err != nil {
-				return err
-			}
-			container, err := chooseContainer(pod, o.container, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			return o.run(cmd, client, nodeapi.ExecRequest{Namespace: t.namespace, Pod: t.name,
+			return o.run(cmd, client, nodeapi.ExecRequest{Namespace: pod.Namespace, Pod: pod.Name,
 				Container: container, Command: args[1:], Stdin: o.stdin, TTY: o.tty})
 		},
 	}

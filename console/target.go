@@ -175,3 +175,25 @@ func containersOf(p *corev1.Pod) []string {
 	}
 	return names
 }
+
+// reach asks the node for a container of a pod, by the rules of chooseContainer.
+// The client is the caller's to close, unless there is an error.
+func (c *console) reach(cmd *cobra.Command, namespace, name, container string) (*nodeapi.Client, *corev1.Pod, string, error) {
+	t, err := targetOf(cmd, namespace, name)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	client, err := c.dial()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	pod, err := client.Pod(cmd.Context(), t.namespace, t.name)
+	if err == nil {
+		container, err = chooseContainer(pod, container, cmd.ErrOrStderr())
+	}
+	if err != nil {
+		client.Close()
+		return nil, nil, "", err
+	}
+	return client, pod, container, nil
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
@@ -376,160 +374,6 @@ func (in *instance) sum(p *probe) {
 // kindText is how sentences name a kind of probe.
 func kindText(k plan.ProbeKind) string {
 	return map[plan.ProbeKind]string{plan.StartupProbe: "startup", plan.ReadinessProbe: "readiness", plan.LivenessProbe: "liveness"}[k]
-}
-
-// set makes the probes of a pod what they are wanted to be.
-func (o *Probes) set(w *watch, now time.Time) {
-	p := o.pods[w.pod.UID]
-	if p == nil {
-		p = &pod{}
-		o.pods[w.pod.UID] = p
-	}
-	p.watch = *w
-	keep := map[string]bool{}
-	for _, want := range w.want {
-		keep[want.ID] = true
-		c := containerOf(w.pod, want.Name)
-		if c == nil {
-			continue
-		}
-		i := slices.IndexFunc(p.instances, func(x *instance) bool { return x.watch.ID == want.ID })
-		if i < 0 {
-			p.instances = append(p.instances, &instance{pod: p, watch: want, health: want.Health})
-			i = len(p.instances) - 1
-		}
-		o.watchContainer(p.instances[i], c, want, now)
-	}
-	p.instances = slices.DeleteFunc(p.instances, func(in *instance) bool {
-		if !keep[in.watch.ID] {
-			for _, x := range in.probes {
-				o.unwant(x)
-			}
-		}
-		return !keep[in.watch.ID]
-	})
-	slices.SortFunc(p.instances, func(a, b *instance) int {
-		return cmp.Or(cmp.Compare(a.watch.Name, b.watch.Name), cmp.Compare(a.watch.ID, b.watch.ID))
-	})
-}
-
-func (o *Probes) watchContainer(in *instance, c *corev1.Container, want plan.Watch, now time.Time) {
-	in.watch.Probes, in.watch.Host = want.Probes, want.Host
-	for _, k := range []struct {
-		kind plan.ProbeKind
-		want bool
-		spec *corev1.Probe
-	}{
-		{plan.StartupProbe, want.Startup, c.StartupProbe},
-		{plan.ReadinessProbe, want.Readiness, c.ReadinessProbe},
-		{plan.LivenessProbe, want.Liveness, c.LivenessProbe},
-	} {
-		i := slices.IndexFunc(in.probes, func(x *probe) bool { return x.Kind == k.kind })
-		if i >= 0 && (!k.want || k.spec == nil) {
-			o.unwant(in.probes[i])
-		}
-		if !k.want || k.spec == nil {
-			continue
-		}
-		if i < 0 {
-			in.probes = append(in.probes, o.newProbe(in, k.kind, k.spec, now))
-			i = len(in.probes) - 1
-		}
-		o.want(in.probes[i], c, k.spec, now)
-	}
-}
-
-// newProbe is a probe at its beginning, or where another life has left it.
-func (o *Probes) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe, now time.Time) *probe {
-	x := &probe{in: in, at: -1}
-	r := ruleOf(spec, spreadOf(in.pod.pod.UID, in.watch.Name, kind))
-	if was := in.health.Of(kind); was != nil {
-		x.course = resume(*was, r, passedBefore(in.health, kind, *was, r), now)
-		return x
-	}
-	from := in.watch.StartedAt.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
-	if in.watch.StartedAt.IsZero() {
-		from = now
-	}
-	x.course = begin(kind, r, from, now)
-	return x
-}
-
-// passedBefore is what an earlier life has made of a probe.
-func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.Probed, r rule) *bool {
-	switch {
-	case kind == plan.ReadinessProbe && (h.Ready || !was.OK && was.Run >= r.failure):
-		return &h.Ready
-	case kind == plan.StartupProbe && h.Started:
-		return &h.Started
-	}
-	return nil
-}
-
-// want has a probe run, with the spec and address that hold now.
-func (o *Probes) want(x *probe, c *corev1.Container, spec *corev1.Probe, now time.Time) {
-	if x.wanted && x.host == x.in.watch.Host && (x.spec == spec || equality.Semantic.DeepEqual(x.spec, spec)) {
-		return
-	}
-	if x.spec != nil && !equality.Semantic.DeepEqual(x.spec, spec) {
-		x.rule = ruleOf(spec, x.spread)
-	}
-	x.spec, x.host, x.timeout = spec, x.in.watch.Host, time.Duration(max(spec.TimeoutSeconds, 1))*time.Second
-	x.do = o.make(x, c)
-	if !x.wanted && x.due.Before(now) {
-		x.due = now
-	}
-	x.wanted = true
-	o.reschedule(x)
-}
-
-// unwant stops a probe. What it has found out is kept as long as its container.
-func (o *Probes) unwant(x *probe) {
-	x.wanted = false
-	o.schedule.remove(x)
-	if x.run != nil {
-		x.run.void = true
-		x.run.cancel()
-	}
-}
-
-func (o *Probes) forget(uid types.UID) {
-	p := o.pods[uid]
-	if p == nil {
-		return
-	}
-	for _, in := range p.instances {
-		for _, x := range in.probes {
-			o.unwant(x)
-		}
-	}
-	delete(o.pods, uid)
-	if o.opt.Gone != nil {
-		o.opt.Gone(p.pod)
-	}
-}
-
-// spreadOf is where in its period a probe has its phase: the same in every life
-// of the agent, and another for every probe of the node.
-func spreadOf(uid types.UID, container string, kind plan.ProbeKind) float64 {
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s/%s/%s", uid, container, kind) // a hash never fails
-	x := h.Sum64()
-	x ^= x >> 33 // names that differ in their last letter are to be far apart
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	return float64(x%(1<<20)+1) / (1 << 20)
-}
-
-func containerOf(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
 }
 
 func soonest(a, b time.Time) time.Time {
