@@ -95,6 +95,9 @@ func (n *Node) space(t *testing.T) *Space {
 		name = name[:40]
 	}
 	s := &Space{Node: n, t: t, ns: fmt.Sprintf("%s-%d", strings.Trim(name, "-"), spaces.Add(1)), files: map[string]bool{}}
+	// The first call decides when it is removed: after the pods, or the runtime would
+	// make the folders of their hostPaths again.
+	_ = t.TempDir()
 	t.Cleanup(s.clear)
 	return s
 }

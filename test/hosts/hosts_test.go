@@ -215,7 +215,7 @@ func TestSweepTakesAwayWhatADeadProcessLeft(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHelperThatDies$", "-test.count=1")
-	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir)
+	cmd.Env = append(os.Environ(), "HOSTS_TEST_DIE_IN="+dir, "TMPDIR="+dir) // nobody removes its own
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "about to die") {
 		t.Fatalf("the other process: %v\n%s", err, out)
