@@ -14,14 +14,14 @@ export GOFLAGS ?= -buildvcs=false
 
 .PHONY: build build-all test lint bench sim fuzz e2e torture up down deps generate
 
-build: ## bin/berth for this machine, static
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+build: ## bin/berth and bin/berth-control for this machine, static
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
 
-build-all: ## bin/berth-linux-{amd64,arm64}
-	for arch in amd64 arm64; do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/berth-linux-$$arch ./cmd/berth || exit 1; done
+build-all: ## the same below bin/linux-amd64 and bin/linux-arm64
+	for arch in amd64 arm64; do CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/ ./cmd/berth ./cmd/berth-control || exit 1; done
 
-deps: ## what the tests need on a fresh Debian or Ubuntu
-	./test/deps.sh
+deps: ## what the tests need on a fresh Debian 12
+	./test/deps.sh $(DISTRIBUTION)
 
 test: deps ## everything, unit to end-to-end, under the race detector
 	go vet ./...
@@ -39,7 +39,7 @@ $(GOLANGCI): # built once, which takes some minutes
 
 bench: deps build ## the figures of the project, the bare CRI calls beside them
 	go run ./test/bench
-	go test -run '^$$' -bench 'Decide20|FiveVolumes' ./agent/plan ./volumes
+	go test -run '^$$' -bench FiveVolumes ./volumes
 
 sim: ## the model world, SEEDS=n
 	go test ./agent -run 'TestSim' -seeds $(SEEDS)
@@ -50,10 +50,19 @@ fuzz: ## every fuzz target for FUZZTIME
 e2e: deps ## the end-to-end tests alone
 	go test -race -count=1 -timeout 30m ./test/e2e ./test/crash
 
-torture: deps ## what is too long for make test
-	BERTH_TORTURE=1 go test -count=1 -timeout 6h ./test/crash ./test/e2e
+# A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
+PIECE  ?= .
+PIECES ?= ./test/crash ./test/e2e
+KILLS  ?=
+BOUND  ?= 6h
+torture: deps ## what is too long for make test; PIECE= a test's name, PIECES= packages, KILLS=n, BOUND= at most so long
+	BERTH_TORTURE=1 $(if $(KILLS),BERTH_KILLS=$(KILLS)) go test -v -count=1 -timeout $(BOUND) -run '$(PIECE)' $(PIECES)
 
-up: deps build ## everything set up, example pods running on real containers
+bin/kubectl: go.mod test/kubectl/main.go # the stock kubectl, from its Go module
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $@ ./test/kubectl
+
+up: DISTRIBUTION := any
+up: deps build bin/kubectl ## everything set up, example pods running on real containers
 	go run ./test/up up $(if $(CONTAINERD),-containerd $(CONTAINERD))
 
 down: ## takes away all that make up made

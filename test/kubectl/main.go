@@ -1,0 +1,18 @@
+// Command kubectl is the stock kubectl, built from its own module: tests and
+// make up speak to an API server as users do.
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+)
+
+func main() {
+	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+		util.CheckErr(err)
+		os.Exit(1)
+	}
+}
