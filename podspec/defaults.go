@@ -10,40 +10,58 @@ import (
 // The pod is changed in place.
 func SetDefaults(pod *corev1.Pod) {
 	spec := &pod.Spec
-	setIfZero(&spec.RestartPolicy, corev1.RestartPolicyAlways)
-	setIfZero(&spec.DNSPolicy, corev1.DNSClusterFirst)
-	setIfZero(&spec.SchedulerName, corev1.DefaultSchedulerName)
-	setIfNil(&spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	setSpecDefaults(spec)
 	setIfNil(&spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
-	setIfNil(&spec.SecurityContext, corev1.PodSecurityContext{})
-	// serviceAccount is the old name of serviceAccountName: both always show the same.
-	setIfZero(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
-	spec.DeprecatedServiceAccount = spec.ServiceAccountName
-
 	if priority, ok := systemPriority(spec.PriorityClassName); ok {
 		setIfNil(&spec.Priority, priority)
 	}
-	for i := range spec.Volumes {
-		defaultVolume(&spec.Volumes[i].VolumeSource)
-	}
 	for i := range spec.InitContainers {
-		defaultContainer(&spec.InitContainers[i])
 		requestLimits(&spec.InitContainers[i].Resources)
 	}
 	for i := range spec.Containers {
-		defaultContainer(&spec.Containers[i])
 		requestLimits(&spec.Containers[i].Resources)
 	}
-	for i := range spec.EphemeralContainers {
-		defaultContainer((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
-	}
-	roundUp(spec.Overhead)
 	defaultPodResources(pod)
 	if spec.HostNetwork {
 		defaultHostPorts(spec.InitContainers)
 		defaultHostPorts(spec.Containers)
 	}
 	appArmorFromAnnotations(pod)
+}
+
+// SetTemplateDefaults fills in what the API server would in the template of a
+// workload. What a pod gets only when it is made (its requests, its host ports)
+// stays open: a later server may choose otherwise. The template is changed in
+// place.
+func SetTemplateDefaults(t *corev1.PodTemplateSpec) { setSpecDefaults(&t.Spec) }
+
+// setSpecDefaults sets what pods and templates share.
+func setSpecDefaults(spec *corev1.PodSpec) {
+	setIfZero(&spec.RestartPolicy, corev1.RestartPolicyAlways)
+	setIfZero(&spec.DNSPolicy, corev1.DNSClusterFirst)
+	setIfZero(&spec.SchedulerName, corev1.DefaultSchedulerName)
+	setIfNil(&spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	setIfNil(&spec.SecurityContext, corev1.PodSecurityContext{})
+	// serviceAccount is the old name of serviceAccountName: both always show the same.
+	setIfZero(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
+	spec.DeprecatedServiceAccount = spec.ServiceAccountName
+	for i := range spec.Volumes {
+		defaultVolume(&spec.Volumes[i].VolumeSource)
+	}
+	for i := range spec.InitContainers {
+		defaultContainer(&spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		defaultContainer(&spec.Containers[i])
+	}
+	for i := range spec.EphemeralContainers {
+		defaultContainer((*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+	roundUp(spec.Overhead)
+	if spec.Resources != nil {
+		roundUp(spec.Resources.Limits)
+		roundUp(spec.Resources.Requests)
+	}
 }
 
 // SetConfigMapDefaults fills in the defaults of a ConfigMap.

@@ -22,3 +22,11 @@ func DiskLimit(vol *corev1.Volume) *resource.Quantity {
 func DiskLimited(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return DiskLimit(&v) != nil })
 }
+
+// StorageLimit is what a pod may have on the node's disk before it is evicted: its
+// containers' limits of ephemeral-storage together, also if not all have one, as
+// upstream has it; not ok: as much as there is.
+func StorageLimit(pod *corev1.Pod) (resource.Quantity, bool) {
+	q, ok := Limits(pod)[corev1.ResourceEphemeralStorage]
+	return q, ok && q.Sign() > 0
+}

@@ -1,20 +1,49 @@
 package podspec
 
 import (
+	"strconv"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ObjectRef names a ConfigMap or Secret that a pod uses, in the pod's namespace.
+// ObjectRef names what a pod uses and does not have in itself: a ConfigMap or
+// Secret in the pod's namespace, or what only a server can give it.
 type ObjectRef struct {
-	Kind     string // ConfigMap or Secret
+	Kind     string // ConfigMap, Secret, or one of the kinds below
 	Name     string
 	Optional bool // the pod can do without it
 }
 
+// Kinds of ObjectRef that only a server can give.
+const (
+	KindToken        = "ServiceAccountToken" // Name: see TokenName
+	KindServices     = "Services"            // the environment that services make; Name: LinkedServices or ServerOnly
+	KindRuntimeClass = "RuntimeClass"
+)
+
+// Names of a Ref of KindServices.
+const (
+	LinkedServices = "linked" // the services of the pod's namespace, and the server itself
+	ServerOnly     = "server" // enableServiceLinks: false
+)
+
+// TokenName names the token that a projection asks for among those of its pod.
+func TokenName(p *corev1.ServiceAccountTokenProjection) string {
+	seconds := int64(3600)
+	if p.ExpirationSeconds != nil {
+		seconds = *p.ExpirationSeconds
+	}
+	return strconv.FormatInt(seconds, 10) + "/" + p.Audience
+}
+
+// Assigned reports whether a server has assigned the pod to its node.
+func Assigned(pod *corev1.Pod) bool { return pod.Annotations[sourceAnnotation] == sourceControlServer }
+
 // Refs gives every ConfigMap and Secret that the pod names in environment
 // variables, volumes and imagePullSecrets, each once, in the order in which it
 // is first named. One that is needed in one place is needed. An image pull
-// secret is optional: without it the pull is tried without credentials.
+// secret is optional: without it the pull is tried without credentials. A pod
+// that a server has assigned names its services and its RuntimeClass too.
 func Refs(pod *corev1.Pod) []ObjectRef {
 	var refs refList
 	for i := range pod.Spec.Volumes {
@@ -26,7 +55,21 @@ func Refs(pod *corev1.Pod) []ObjectRef {
 	for _, s := range pod.Spec.ImagePullSecrets {
 		refs.add("Secret", s.Name, true)
 	}
+	if Assigned(pod) {
+		refs.server(&pod.Spec)
+	}
 	return refs
+}
+
+func (l *refList) server(s *corev1.PodSpec) {
+	services := LinkedServices
+	if s.EnableServiceLinks != nil && !*s.EnableServiceLinks {
+		services = ServerOnly
+	}
+	l.add(KindServices, services, false)
+	if s.RuntimeClassName != nil {
+		l.add(KindRuntimeClass, *s.RuntimeClassName, false)
+	}
 }
 
 type refList []ObjectRef
@@ -60,6 +103,9 @@ func (l *refList) volume(v *corev1.VolumeSource) {
 		}
 		if s := p.Secret; s != nil {
 			l.add("Secret", s.Name, isTrue(s.Optional))
+		}
+		if s := p.ServiceAccountToken; s != nil {
+			l.add(KindToken, TokenName(s), false)
 		}
 	}
 }

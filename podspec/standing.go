@@ -26,6 +26,13 @@ func Priority(pod *corev1.Pod) int32 {
 	return priority
 }
 
+// Ranked reports whether the pod has a priority of its own: it does not only count
+// as 0 for want of any.
+func Ranked(pod *corev1.Pod) bool {
+	_, system := systemPriority(pod.Spec.PriorityClassName)
+	return pod.Spec.Priority != nil || system
+}
+
 // systemPriority is the priority of a system class; not ok if it is none: only
 // a server knows other classes.
 func systemPriority(class string) (priority int32, ok bool) {

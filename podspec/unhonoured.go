@@ -64,7 +64,6 @@ var notYet = []unhonoured{
 	// Resources.
 	{refuse, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
 	{refuse, inPod("resources.claims", func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 }), "dynamic resources are not supported yet"},
-	{warn, storageLimits, "not enforced yet: nothing is evicted for what its containers write to their own file systems"},
 	{refuse, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
 
 	// What a server would have done.
@@ -178,15 +177,6 @@ var foreignVolumes = eachVolume(func(v *corev1.Volume, at *field.Path, found fun
 		}
 	}
 })
-
-// storageLimits finds the limits of what containers may write to the disk.
-func storageLimits(pod *corev1.Pod, found func(*field.Path, string)) {
-	for c, where := range containersOf(&pod.Spec) {
-		if _, limited := c.Resources.Limits[corev1.ResourceEphemeralStorage]; limited {
-			found(where.path.Child("resources", "limits").Key(string(corev1.ResourceEphemeralStorage)), "")
-		}
-	}
-}
 
 func unknownPriority(pod *corev1.Pod, found func(*field.Path, string)) {
 	class := pod.Spec.PriorityClassName

@@ -15,9 +15,10 @@ import (
 // maxObjectSize is the most that a ConfigMap or Secret may hold, in bytes.
 const maxObjectSize = 1 << 20
 
-// Validate gives everything that is wrong with a defaulted pod, with the path of
-// each field; nothing: it is valid. What is valid may still not be honoured:
-// see Unhonoured.
+// Validate gives everything that is wrong with a defaulted pod for a node that is
+// to run it, with the path of each field; nothing: it is valid. What is valid may
+// still not be honoured: see Unhonoured. What an API server takes is a little
+// more: see ValidateStored.
 func Validate(pod *corev1.Pod) field.ErrorList {
 	k := &checker{pod: pod, spec: &pod.Spec}
 	k.metadata(&pod.ObjectMeta)
@@ -78,6 +79,11 @@ type checker struct {
 	pod  *corev1.Pod
 	spec *corev1.PodSpec
 	errs field.ErrorList
+	// stored: an API server asks, which keeps what may become right elsewhere or
+	// later; else a node that is to run the pod now.
+	stored bool
+	// template: the pod's own defaults are still to come.
+	template bool
 }
 
 func (k *checker) add(err *field.Error) { k.errs = append(k.errs, err) }

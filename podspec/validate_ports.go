@@ -28,7 +28,7 @@ func (k *checker) ports(at *field.Path, ports []corev1.ContainerPort) {
 		if p.HostPort != 0 {
 			k.each(path.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))
 		}
-		if k.spec.HostNetwork && p.HostPort != p.ContainerPort {
+		if k.spec.HostNetwork && p.HostPort != p.ContainerPort && !(k.template && p.HostPort == 0) {
 			k.invalid(path.Child("hostPort"), p.HostPort, "must match `containerPort` when `hostNetwork` is true")
 		}
 		oneOf(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)

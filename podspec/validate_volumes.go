@@ -45,12 +45,12 @@ func (k *checker) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 	case v.EmptyDir != nil:
 		k.emptyDir(at, v.EmptyDir)
 	case v.ConfigMap != nil:
-		k.name(at.Child("name"), v.ConfigMap.Name, validation.IsDNS1123Subdomain)
+		k.reference(at.Child("name"), v.ConfigMap.Name)
 		k.mode(at.Child("defaultMode"), v.ConfigMap.DefaultMode)
 		k.owner(at.Child("defaultUser"), v.ConfigMap.DefaultUser)
 		k.items(at.Child("items"), v.ConfigMap.Items)
 	case v.Secret != nil:
-		k.name(at.Child("secretName"), v.Secret.SecretName, validation.IsDNS1123Subdomain)
+		k.reference(at.Child("secretName"), v.Secret.SecretName)
 		k.mode(at.Child("defaultMode"), v.Secret.DefaultMode)
 		k.owner(at.Child("defaultUser"), v.Secret.DefaultUser)
 		k.items(at.Child("items"), v.Secret.Items)
@@ -61,7 +61,7 @@ func (k *checker) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 	case v.Projected != nil:
 		k.projected(at, v.Projected)
 	case v.PersistentVolumeClaim != nil:
-		k.name(at.Child("claimName"), v.PersistentVolumeClaim.ClaimName, validation.IsDNS1123Subdomain)
+		k.reference(at.Child("claimName"), v.PersistentVolumeClaim.ClaimName)
 	case v.CSI != nil:
 		k.name(at.Child("driver"), strings.ToLower(v.CSI.Driver), validation.IsDNS1123Subdomain)
 	case v.Ephemeral != nil:
@@ -183,7 +183,7 @@ func (k *checker) projected(at *field.Path, v *corev1.ProjectedVolumeSource) {
 
 func (k *checker) projection(at *field.Path, s *corev1.VolumeProjection, file func(*field.Path, string)) {
 	keyed := func(at *field.Path, name string, items []corev1.KeyToPath) {
-		k.name(at.Child("name"), name, validation.IsDNS1123Subdomain)
+		k.reference(at.Child("name"), name)
 		k.items(at.Child("items"), items)
 		for i, item := range items {
 			file(at.Child("items").Index(i).Child("path"), item.Path)
