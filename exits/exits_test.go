@@ -1,0 +1,165 @@
+package exits
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// world is processes that pass for containers.
+type world struct {
+	mu   sync.Mutex
+	pids map[string]int
+}
+
+func (w *world) process(_ context.Context, id string) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if pid, ok := w.pids[id]; ok {
+		return pid, nil
+	}
+	return 0, errors.New("no such container")
+}
+
+// begin runs a shell that does what it is told when its input ends.
+func (w *world) begin(t *testing.T, id, script string) (cmd *exec.Cmd, end func()) {
+	t.Helper()
+	cmd = exec.CommandContext(t.Context(), "sh", "-c", "read x; "+script)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pids[id] = cmd.Process.Pid
+	return cmd, func() { _ = in.Close() }
+}
+
+func start(t *testing.T, w *world) *Exits {
+	t.Helper()
+	e := New(Options{Process: w.process})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := e.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return e
+}
+
+// handles counts the handles.
+func (e *Exits) handles() (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.by)
+}
+
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: never", what)
+		}
+	}
+}
+
+// told reports whether this kernel tells how a process ended that another reaps.
+func told(t *testing.T) bool {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer unix.Close(fd)
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	_, told, _ := ask(fd)
+	return told
+}
+
+func TestTheKernelTellsHowAProcessEnded(t *testing.T) {
+	t.Parallel()
+	if !told(t) {
+		t.Skip("this kernel does not tell")
+	}
+	w := &world{pids: map[string]int{}}
+	e := start(t, w)
+	began := time.Now()
+	seven, endSeven := w.begin(t, "seven", "exit 7")
+	killed, _ := w.begin(t, "killed", "")
+	zero, endZero := w.begin(t, "zero", "exit 0")
+	for _, id := range []string{"seven", "killed", "zero", "seven", "nobody"} {
+		e.Hold(id)
+	}
+	until(t, "three handles", func() bool { return e.handles() == 3 })
+	if _, _, ok := e.Ended("seven"); ok {
+		t.Error("what runs counts as ended")
+	}
+	before := time.Now()
+	endSeven()
+	until(t, "the end to be seen", func() bool { _, at, _ := e.Ended("seven"); return !at.IsZero() })
+	if _, at, ok := e.Ended("seven"); ok || at.Before(before) {
+		t.Errorf("before anybody has reaped it: %v %v", at, ok)
+	}
+	endZero()
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range []*exec.Cmd{seven, killed, zero} {
+		_ = cmd.Wait() // how it ended is asked elsewhere
+	}
+	for id, want := range map[string]int32{"seven": 7, "killed": 137, "zero": 0} {
+		if code, at, ok := e.Ended(id); !ok || code != want {
+			t.Errorf("%s: %d %v %v, want %d", id, code, at, ok, want)
+		}
+	}
+	until(t, "no handle to be open", func() bool { return e.handles() == 0 })
+	e.Retain(map[string]bool{"zero": true}, time.Now())
+	if _, _, ok := e.Ended("seven"); ok {
+		t.Error("what nobody has any more is kept")
+	}
+	if _, _, ok := e.Ended("zero"); !ok {
+		t.Error("what is there was let go")
+	}
+	e.Retain(nil, began)
+	if _, _, ok := e.Ended("zero"); !ok {
+		t.Error("what was begun after a list was let go by it")
+	}
+}
+
+// TestWhatCannotBeHeldIsNotGuessed: a container that nobody knows, and a process
+// that is another by the time it is opened.
+func TestWhatCannotBeHeldIsNotGuessed(t *testing.T) {
+	t.Parallel()
+	n := 0
+	e := New(Options{Process: func(context.Context, string) (int, error) { n++; return os.Getpid() + n - 1, nil }})
+	h := &hold{id: "of no cgroup", fd: -1}
+	e.held[h.id] = h
+	if err := e.open(t.Context(), h); !errors.Is(err, errOther) {
+		t.Errorf("a process that changes: %v", err)
+	}
+	if _, _, ok := e.Ended("other"); ok {
+		t.Error("what was never held has ended")
+	}
+	e.release("over")
+	e.Hold("c")
+	if len(e.held) != 0 {
+		t.Error("something is held after the end")
+	}
+}

@@ -1,0 +1,162 @@
+package userids
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// PerPod is how many users and how many groups a pod with users of its own has.
+const PerPod = 1 << 16
+
+const fileName = "userns"
+
+// Options say where to take IDs from.
+type Options struct {
+	RootDir string // <root>: pods' directories are below <root>/pods
+	MaxPods int    // of the node: how many runs there are where subordinate IDs are not configured
+	EtcDir  string // of subuid and subgid; empty: /etc
+}
+
+// IDs allots runs of host IDs. Its methods may be called from any goroutine.
+type IDs struct {
+	pods  string
+	first uint32 // of the range
+	runs  int    // in it
+	mu    sync.Mutex
+}
+
+// New reads the range that the host's administrator has set aside. It is an
+// error when that range cannot be used, or holds too few runs for MaxPods.
+func New(o Options) (*IDs, error) {
+	etc := o.EtcDir
+	if etc == "" {
+		etc = "/etc"
+	}
+	ids := &IDs{pods: filepath.Join(o.RootDir, "pods"), first: PerPod, runs: min(o.MaxPods, 1<<16-2)}
+	users, err := subordinate(filepath.Join(etc, "subuid"))
+	if err != nil {
+		return nil, err
+	}
+	groups, err := subordinate(filepath.Join(etc, "subgid"))
+	switch {
+	case err != nil:
+		return nil, err
+	case users != groups:
+		return nil, fmt.Errorf("%s: the user kubelet has IDs %v in subuid and %v in subgid; they must be the same", etc, users, groups)
+	case users == (span{}):
+		return ids, nil
+	}
+	if err := users.check(o.MaxPods); err != nil {
+		return nil, fmt.Errorf("%s/subuid: the user kubelet: %w", etc, err)
+	}
+	ids.first, ids.runs = uint32(users.first), int(users.count/PerPod)
+	return ids, nil
+}
+
+// Of gives the first of the PerPod host IDs of a pod: those that it has, or
+// else a run that no other pod has. The pod's directory must be there.
+func (s *IDs) Of(uid string) (first uint32, err error) {
+	if uid == "" || uid[0] == '.' || strings.ContainsRune(uid, '/') {
+		return 0, fmt.Errorf("user IDs of a pod: %q is no UID", uid)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, err = s.read(uid)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return first, err
+	}
+	taken, err := s.taken()
+	if err != nil {
+		return 0, err
+	}
+	for i := range s.runs {
+		first := s.first + uint32(i)*PerPod
+		if !taken[first] {
+			return first, s.write(uid, first)
+		}
+	}
+	return 0, fmt.Errorf("all %d runs of user IDs are taken", s.runs)
+}
+
+// taken lists the runs of all pods.
+func (s *IDs) taken() (map[uint32]bool, error) {
+	entries, err := os.ReadDir(s.pods)
+	if err != nil {
+		return nil, fmt.Errorf("list pods with user IDs: %w", err)
+	}
+	out := map[uint32]bool{}
+	for _, e := range entries {
+		if e.Name()[0] == '.' { // being deleted
+			continue
+		}
+		first, err := s.read(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err // nobody knows which IDs that pod has
+		}
+		out[first] = true
+	}
+	return out, nil
+}
+
+// mapping is the file of a pod.
+type mapping struct {
+	UIDs []idMapping `json:"uidMappings"`
+	GIDs []idMapping `json:"gidMappings"`
+}
+
+type idMapping struct {
+	HostID      uint32 `json:"hostId"`
+	ContainerID uint32 `json:"containerId"`
+	Length      uint32 `json:"length"`
+}
+
+func (s *IDs) file(uid string) string { return filepath.Join(s.pods, uid, fileName) }
+
+func (s *IDs) read(uid string) (uint32, error) {
+	text, err := os.ReadFile(s.file(uid))
+	if err != nil {
+		return 0, err
+	}
+	var m mapping
+	if err := json.Unmarshal(text, &m); err != nil {
+		return 0, fmt.Errorf("read %s: %w", s.file(uid), err)
+	}
+	if len(m.UIDs) != 1 || len(m.GIDs) != 1 || m.UIDs[0] != m.GIDs[0] || m.UIDs[0].ContainerID != 0 || m.UIDs[0].Length != PerPod ||
+		m.UIDs[0].HostID < PerPod || m.UIDs[0].HostID%PerPod != 0 {
+		return 0, fmt.Errorf("%s: not a run of %d IDs, the same for users and groups", s.file(uid), PerPod)
+	}
+	return m.UIDs[0].HostID, nil
+}
+
+// write puts a pod's file in place whole, before any process has its IDs.
+func (s *IDs) write(uid string, first uint32) (err error) {
+	one := []idMapping{{HostID: first, Length: PerPod}}
+	text, err := json.Marshal(mapping{UIDs: one, GIDs: one})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("keep the user IDs of a pod: %w", err)
+		}
+	}()
+	tmp := s.file(uid) + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return os.Rename(tmp, s.file(uid))
+}

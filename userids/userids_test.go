@@ -1,0 +1,187 @@
+package userids
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+type place struct{ root, etc string }
+
+func newPlace(t *testing.T) place {
+	t.Helper()
+	p := place{t.TempDir(), t.TempDir()}
+	return p
+}
+
+func (p place) pod(t *testing.T, uid string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(p.root, "pods", uid), 0o750); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p place) open(t *testing.T, pods int) *IDs {
+	t.Helper()
+	ids, err := New(Options{RootDir: p.root, EtcDir: p.etc, MaxPods: pods})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+func (p place) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(p.etc, name), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func first(t *testing.T, ids *IDs, uid string) uint32 {
+	t.Helper()
+	n, err := ids.Of(uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestU1NoTwoPodsShareAnID(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	ids := p.open(t, 8)
+	var wg sync.WaitGroup
+	got := make([]uint32, 8)
+	for i := range got {
+		uid := fmt.Sprint("pod-", i)
+		p.pod(t, uid)
+		wg.Go(func() {
+			n, err := ids.Of(uid)
+			if err != nil {
+				t.Error(err)
+			}
+			got[i] = n
+		})
+	}
+	wg.Wait()
+	seen := map[uint32]bool{}
+	for _, n := range got {
+		if n < PerPod || n%PerPod != 0 || seen[n] {
+			t.Errorf("%d in %v", n, got)
+		}
+		seen[n] = true
+	}
+	p.pod(t, "ninth")
+	if _, err := ids.Of("ninth"); err == nil || !strings.Contains(err.Error(), "all 8 runs of user IDs are taken") {
+		t.Errorf("a ninth of 8: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(p.root, "pods", "pod-3")); err != nil {
+		t.Fatal(err)
+	}
+	if n := first(t, ids, "ninth"); n != got[3] {
+		t.Errorf("the freed run is %d, got %d", got[3], n)
+	}
+}
+
+func TestU2APodKeepsItsRun(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.pod(t, "a")
+	p.pod(t, "b")
+	before := p.open(t, 110)
+	a, b := first(t, before, "a"), first(t, before, "b")
+	after := p.open(t, 110)
+	if first(t, after, "b") != b || first(t, after, "a") != a || a == b {
+		t.Errorf("a had %d, b had %d", a, b)
+	}
+	text, err := os.ReadFile(filepath.Join(p.root, "pods", "a", "userns"))
+	want := `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`
+	if err != nil || string(text) != want {
+		t.Errorf("%s, %v; the kubelet writes %s", text, err, want)
+	}
+}
+
+func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "{", "{}", `{"uidMappings":[{"hostId":1,"length":65536}],"gidMappings":[{"hostId":1,"length":65536}]}`} {
+		p := newPlace(t)
+		p.pod(t, "torn")
+		p.pod(t, "other")
+		file := filepath.Join(p.root, "pods", "torn", "userns")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ids := p.open(t, 110)
+		for _, uid := range []string{"torn", "other"} {
+			if _, err := ids.Of(uid); err == nil || !strings.Contains(err.Error(), file) {
+				t.Errorf("%s beside %q: %v", uid, text, err)
+			}
+		}
+	}
+	p := newPlace(t)
+	if _, err := p.open(t, 1).Of("../x"); err == nil {
+		t.Error("a path is no UID")
+	}
+	if _, err := p.open(t, 1).Of("gone"); err == nil {
+		t.Error("a pod without a directory has no IDs")
+	}
+}
+
+func TestSubordinateIDs(t *testing.T) {
+	t.Parallel()
+	const good = "root:1:2\nkubelet:131072:327680\n"
+	for _, c := range []struct{ uids, gids, wrong string }{
+		{good, good, ""},
+		{"other:1:2\n", "", ""},
+		{good, "", "in subuid and none in subgid"},
+		{"kubelet:131072:x\n", good, `"kubelet:131072:x" is no range`},
+		{"kubelet:131072:0\n", good, "is no range"},
+		{good + good, good, "more than one range"},
+		{"kubelet:65535:327680", "kubelet:65535:327680", "must not be below 65536"},
+		{"kubelet:65537:327680", "kubelet:65537:327680", "multiples of 65536"},
+		{"kubelet:65536:131072", "kubelet:65536:131072", "enough for 2 pods"},
+		{"kubelet:4294901760:327680", "kubelet:4294901760:327680", "more than there are"},
+	} {
+		p := newPlace(t)
+		p.write(t, "subuid", c.uids)
+		p.write(t, "subgid", c.gids)
+		ids, err := New(Options{RootDir: p.root, EtcDir: p.etc, MaxPods: 5})
+		if c.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%q and %q: %v, want %s", c.uids, c.gids, err, c.wrong)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.pod(t, "a")
+		want := uint32(PerPod)
+		if c.uids == good {
+			want = 2 * PerPod
+		}
+		if n := first(t, ids, "a"); n != want {
+			t.Errorf("%q: %d, want %d", c.uids, n, want)
+		}
+	}
+}
+
+// FuzzFile: whatever stands in a pod's file, what is read from it is a run.
+func FuzzFile(f *testing.F) {
+	f.Add([]byte(`{"uidMappings":[{"hostId":65536,"length":65536}],"gidMappings":[{"hostId":65536,"length":65536}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p := newPlace(t)
+		p.pod(t, "a")
+		if err := os.WriteFile(filepath.Join(p.root, "pods", "a", "userns"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.open(t, 1).Of("a")
+		if err == nil && (n < PerPod || n%PerPod != 0 || !json.Valid(text)) {
+			t.Errorf("%d from %q", n, text)
+		}
+	})
+}
