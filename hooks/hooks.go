@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -31,8 +32,12 @@ type Options struct {
 	// Exec runs a command in a running container, with no time limit but ctx.
 	Exec    func(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
 	HostIPs []string // of the node: where pods on its network listen
+	// UserAgent of HTTP hooks; default kube-lifecycle/1.37.
+	UserAgent string
 	// Warn is told, as an event of the pod, what is odd without being an error.
 	Warn func(pod *corev1.Pod, reason, message string)
+	// FellBack counts HTTPS hooks that succeeded without TLS.
+	FellBack func()
 }
 
 // Runner runs hooks. It is safe for concurrent use.
@@ -43,6 +48,7 @@ type Runner struct {
 
 // New returns a Runner.
 func New(o Options) *Runner {
+	o.UserAgent = cmp.Or(o.UserAgent, "kube-lifecycle/1.37")
 	return &Runner{Options: o, client: &http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
@@ -121,7 +127,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // get asks once; a server that speaks no TLS is asked again without.
 func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string) error {
-	req, err := request(ctx, c, g, podIPs)
+	req, err := request(ctx, c, g, podIPs, r.UserAgent)
 	if err != nil {
 		return &plan.Error{Kind: plan.Invalid, Err: err}
 	}
@@ -129,8 +135,10 @@ func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, 
 	if err != nil && req.URL.Scheme == "https" && speaksPlainly(err) {
 		plain := req.Clone(ctx)
 		plain.URL.Scheme = "http"
+		plain.Header.Del("Authorization") // was meant to go sealed
 		if plainErr := r.ask(plain); plainErr == nil {
 			r.Warn(pod, "LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
+			r.FellBack()
 			err = nil
 		}
 	}
@@ -158,7 +166,7 @@ func (r *Runner) ask(req *http.Request) error {
 	return resp.Body.Close()
 }
 
-func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string) (*http.Request, error) {
+func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string, agent string) (*http.Request, error) {
 	host := g.Host
 	if host == "" && len(podIPs) > 0 {
 		host = podIPs[0]
@@ -185,7 +193,7 @@ func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, 
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("User-Agent", "kube-lifecycle/berth")
+	req.Header.Set("User-Agent", agent)
 	req.Header.Set("Accept", "*/*")
 	set := map[string]bool{}
 	for _, h := range g.HTTPHeaders {
@@ -199,6 +207,9 @@ func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, 
 			req.Header.Set(name, h.Value)
 		}
 		set[name] = true
+	}
+	if req.Header.Get("Accept") == "" { // as with probes: an empty one is none at all
+		req.Header.Del("Accept")
 	}
 	return req, nil
 }

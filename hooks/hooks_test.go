@@ -112,7 +112,8 @@ func TestHTTPGet(t *testing.T) {
 	host, port := place(t, s)
 	c := &corev1.Container{Name: "app", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}
 	var warned []string
-	r := New(Options{HostIPs: []string{host}, Warn: func(_ *corev1.Pod, reason, _ string) { warned = append(warned, reason) }})
+	fellBack := 0
+	r := New(Options{HostIPs: []string{host}, Warn: func(_ *corev1.Pod, reason, _ string) { warned = append(warned, reason) }, FellBack: func() { fellBack++ }})
 	onHost := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
 	for name, row := range map[string]struct {
 		get  corev1.HTTPGetAction
@@ -139,8 +140,8 @@ func TestHTTPGet(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if fmt.Sprint(warned) != "[LifecycleHTTPFallback]" {
-		t.Errorf("warned of %v", warned)
+	if fmt.Sprint(warned) != "[LifecycleHTTPFallback]" || fellBack != 1 {
+		t.Errorf("warned of %v, counted %d", warned, fellBack)
 	}
 	seen = nil
 	headers := []corev1.HTTPHeader{{Name: "host", Value: "name"}, {Name: "X-A", Value: "1"}, {Name: "x-a", Value: "2"}, {Name: "user-agent", Value: "me"}}
@@ -152,6 +153,18 @@ func TestHTTPGet(t *testing.T) {
 	if q.Host != "name" || fmt.Sprint(q.Header["X-A"]) != "[1 2]" || q.UserAgent() != "me" || q.URL.RequestURI() != "/p?q=r" || q.Method != http.MethodGet {
 		t.Errorf("%s %s %s %v", q.Method, q.Host, q.URL, q.Header)
 	}
+	get.HTTPHeaders = nil
+	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil || seen[1].UserAgent() != "kube-lifecycle/1.37" {
+		t.Errorf("asked by %q: %v", seen[1].UserAgent(), err)
+	}
+	get.Scheme, get.HTTPHeaders = corev1.URISchemeHTTPS, []corev1.HTTPHeader{{Name: "Authorization", Value: "secret"}, {Name: "X-A", Value: "1"}, {Name: "Accept"}}
+	if err := r.Run(t.Context(), &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); err != nil {
+		t.Fatal(err)
+	}
+	if h := seen[2].Header; len(h["Authorization"]) != 0 || len(h["Accept"]) != 0 || h.Get("X-A") != "1" {
+		t.Errorf("asked without TLS it sent %v", h)
+	}
+	get.Scheme, get.HTTPHeaders = "", nil
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := r.Run(ctx, &corev1.Pod{}, c, &corev1.LifecycleHandler{HTTPGet: get}, "", []string{host}); plan.KindOf(err) != plan.Canceled {

@@ -10,7 +10,6 @@
 //	schedule.go   who is due next
 //	probes.go     Run: the owner of all of it
 //	exec.go, http.go, tcp.go, grpc.go   one kind each
-//	leftover.go   what a command that was killed has left behind
 //
 // # When a probe runs
 //
@@ -26,12 +25,12 @@
 //
 // # Invariants
 //
-//	P1 A failure counts only if a whole period has passed since the probe began,
-//	   and at most once per period: nobody is given up sooner than the spec says.
+//	P1 A failure counts only when a whole period has passed since the probe's
+//	   first run was due, and at most once per period: nobody is given up sooner
+//	   than the spec says, and nobody later than the slowest kubelet would.
 //	P2 A timeout begins when the probe is really made. A probe that waited for its
 //	   turn, or during which this process stood still, is never held against the
 //	   pod.
 //	P3 Two probes of one container and kind are never under way at once.
 //	P4 What has been told changes only when a probe has been made.
-//	P5 A command that was not over in time leaves no process behind.
 package probes

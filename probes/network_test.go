@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -170,6 +171,27 @@ func TestTCP(t *testing.T) {
 	}
 	if got := askOnce(t, port(portIn(t, l.Addr().String()))); got.result != Success {
 		t.Errorf("%+v", got)
+	}
+	curt, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer curt.Close()
+	wg.Go(func() { // whoever closes at once was there
+		for {
+			c, err := curt.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	})
+	for range 10 {
+		if got := askOnce(t, port(portIn(t, curt.Addr().String()))); got.result != Success {
+			t.Errorf("%+v", got)
+		}
 	}
 	if got := askOnce(t, port(closedPort(t))); got.result != Failure || !strings.Contains(got.output, "connection refused") || got.late {
 		t.Errorf("%+v", got)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,7 +23,6 @@ type Options struct {
 	Meter     func(Sample, Target)
 	Late      func(late time.Duration, missed int64) // how late a run began, and how many before it fell out
 	Gone      func(*corev1.Pod)                      // nothing is left of a pod that had probes
-	Log       *slog.Logger
 }
 
 // Target says whose probe it is.
@@ -137,9 +135,6 @@ const (
 func New(o Options) *Probes {
 	o.UserAgent = cmp.Or(o.UserAgent, "kube-probe/1.37")
 	o.Commands = cmp.Or(o.Commands, 8*runtime.GOMAXPROCS(0))
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	all := &Probes{
 		opt: o, dial: newDialers(), left: make(chan struct{}), ready: make(chan struct{}, 1),
 		post: post{watch: map[types.UID]*watch{}}, pods: map[types.UID]*pod{},

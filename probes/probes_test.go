@@ -144,7 +144,7 @@ func ready(name string, p *corev1.Probe) corev1.Container {
 
 var readiness = plan.Probes{Readiness: true}
 
-func TestAContainerThatAnswersAfter120msIsReadyWithin250(t *testing.T) {
+func TestScenario22_AContainerThatAnswersAfter120msIsReadyWithin250(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, r *rig) {
 		r.answer = func(_ plan.ProbeKind, _ string, at time.Duration) (answer, time.Duration) {
 			if at < 120*time.Millisecond {
@@ -425,10 +425,6 @@ func (s *slowRuntime) ExecSync(ctx context.Context, _ string, _ []string, timeou
 	return []byte(s.out), nil, s.code, s.err
 }
 
-func (s *slowRuntime) Process(context.Context, string) (int, error) {
-	return 0, errors.New("there is none")
-}
-
 func TestWhatACommandsEndMeans(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -481,7 +477,7 @@ func TestANodeThatStoodStillIsNotHeldAgainstThePod(t *testing.T) {
 			if name == "other" {
 				return answer{result: Success}, 100 * time.Millisecond
 			}
-			return answer{result: Failure, late: true, output: "no answer"}, time.Second
+			return answer{result: Failure, late: true, output: "no answer"}, 900 * time.Millisecond
 		}
 		other := web(100, 1)
 		other.InitialDelaySeconds = 1

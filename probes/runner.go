@@ -22,7 +22,7 @@ import (
 func (o *Probes) runner(x *probe, c *corev1.Container) func(context.Context) answer {
 	switch spec := x.spec; {
 	case spec.Exec != nil:
-		e := &exec{runtime: o.opt.Runtime, id: x.in.watch.ID, command: spec.Exec.Command, timeout: x.timeout, log: o.opt.Log}
+		e := &exec{runtime: o.opt.Runtime, id: x.in.watch.ID, command: spec.Exec.Command, timeout: x.timeout}
 		return e.run
 	case spec.HTTPGet != nil:
 		return o.httpRunner(x, c, spec.HTTPGet)

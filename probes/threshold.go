@@ -54,16 +54,17 @@ type course struct {
 	rule
 	plan.Probed
 	due    time.Time     // of the next run
-	counts time.Time     // a failure of a run that began before counts for nothing
+	counts time.Time     // a failure that was known before counts for nothing
 	pause  time.Duration // after the last early run
 	passed *bool         // what the thresholds say; nil: nothing yet
 }
 
-// begin is the course of a container's probe that has never run.
-func begin(kind plan.ProbeKind, r rule, from, now time.Time) course {
-	due := from
-	if now.After(from) {
-		due = now
+// begin is the course of a probe that has never run, of a container that started
+// then. From here on time is reckoned from now: a clock that is set changes nothing.
+func begin(kind plan.ProbeKind, r rule, started time.Time, delay time.Duration, now time.Time) course {
+	due := now
+	if !started.IsZero() { // one that starts in the future was started before the clock was set back
+		due = now.Add(min(max(delay-now.Sub(started), 0), delay))
 	}
 	return course{rule: r, Probed: plan.Probed{Kind: kind, Phase: due}, due: due, counts: due.Add(r.period)}
 }
@@ -75,6 +76,7 @@ func resume(p plan.Probed, r rule, passed *bool, now time.Time) course {
 	if c.Phase.IsZero() || c.Phase.After(now.Add(r.period)) { // the clock was set back
 		c.Phase = now
 	}
+	c.Phase = now.Add(c.Phase.Sub(now)) // see begin
 	c.due = now.Add(time.Duration(c.spread * float64(min(r.period, time.Second))))
 	c.counts = c.slot(now)
 	if !c.counts.After(c.due) {
@@ -121,8 +123,10 @@ func (c *course) succeeded(began, ended time.Time) {
 	c.due = later(c.counts, ended)
 }
 
+// failed counts what was known to fail when a failure was due to count. A run
+// that began before and was under way then counts like one that began then.
 func (c *course) failed(output string, began, ended time.Time) (counted bool) {
-	if began.Before(c.counts) {
+	if ended.Before(c.counts) {
 		c.due = later(c.counts, ended)
 		if c.early && !c.Once {
 			c.due = c.soon(ended, c.due)
@@ -130,10 +134,11 @@ func (c *course) failed(output string, began, ended time.Time) (counted bool) {
 		return false
 	}
 	c.count(false, c.failure, output)
-	c.counts = c.slot(began)
-	c.due = later(c.counts, ended)
+	c.counts = c.slot(later(began, c.counts))
 	if c.early && !c.Once {
-		c.due = c.soon(ended, c.due)
+		c.due = c.soon(ended, later(c.counts, ended))
+	} else {
+		c.due = later(c.slot(began), ended)
 	}
 	return true
 }

@@ -81,10 +81,11 @@ func TestWhenAProbeRunsAndWhatCounts(t *testing.T) {
 		{"two successes in a row are a period apart", spec(1, 2, 1, false), 3, 0, between(0, 99, Success, Failure), "0+ 1+[true] 2+ 3+"},
 		{"a failure between them begins anew", spec(1, 2, 1, false), 4, 0, between(1, 2, Failure, Success), "0+ 1-[false] 2+ 3+[true] 4+"},
 		{"what could not be made counts for nothing and is tried again soon", spec(1, 1, 1, true), 1, 0, between(0, 0.3, Unknown, Success), "0u 0.05u 0.15u 0.35+[true] 0.6+"},
-		{"one that takes longer than its period runs again at once", spec(1, 1, 9, true), 7, 1500 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.5- 3- 4.5- 6-"},
+		{"one that takes longer than its period runs again at once", spec(1, 1, 9, true), 7, 1500 * time.Millisecond, between(0, 99, Failure, Failure), "0- 1.5- 3- 4.5- 6-"},
+		{"one that is under way when a failure counts, counts", spec(2, 1, 2, false), 4, 1100 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.15- 2.35f 3.65-[false]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := play(begin(plan.ReadinessProbe, ruleOf(c.spec, 0.25), day, day), time.Duration(c.until*float64(time.Second)), c.takes, c.result)
+			got := play(begin(plan.ReadinessProbe, ruleOf(c.spec, 0.25), day, 0, day), time.Duration(c.until*float64(time.Second)), c.takes, c.result)
 			if got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
@@ -102,12 +103,14 @@ func TestNoSoonerThanTheSpec(t *testing.T) {
 				if command {
 					spec.Exec = &corev1.ExecAction{}
 				}
-				c := begin(plan.LivenessProbe, ruleOf(spec, 0.5), day, day)
+				c := begin(plan.LivenessProbe, ruleOf(spec, 0.5), day, 0, day)
+				dead := time.Duration(0)
 				for c.passed == nil {
+					dead = c.due.Add(3 * time.Millisecond).Sub(day)
 					c.took(Failure, "", c.due, c.due.Add(3*time.Millisecond))
 				}
 				least := time.Duration(period*failure) * time.Second
-				if dead := c.counts.Sub(day) - time.Duration(period)*time.Second; dead < least {
+				if dead < least {
 					t.Errorf("period %d, threshold %d, command %v: given up after %s", period, failure, command, dead)
 				}
 			}
@@ -117,7 +120,7 @@ func TestNoSoonerThanTheSpec(t *testing.T) {
 
 func TestACourseGoesOnAfterARestart(t *testing.T) {
 	r := ruleOf(&corev1.Probe{PeriodSeconds: 10, FailureThreshold: 3}, 0.25)
-	c := begin(plan.LivenessProbe, r, day, day)
+	c := begin(plan.LivenessProbe, r, day, 0, day)
 	c.took(Success, "", day, day)
 	at := func(s float64) time.Time { return day.Add(time.Duration(s * float64(time.Second))) }
 	for c.due.Before(at(20)) {
@@ -139,6 +142,36 @@ func TestACourseGoesOnAfterARestart(t *testing.T) {
 	// The clock was set back by a day: it does not wait for yesterday's tomorrow.
 	if c := resume(c.Probed, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
 		t.Errorf("it is due only %s later", c.due.Sub(at(-86400)))
+	}
+}
+
+// TestTheFirstRunWaitsForItsDelayAndNotForTheClock: what is left of the delay is
+// never more than all of it, whatever the clock says of the start, and nothing
+// compares wall clocks later.
+func TestTheFirstRunWaitsForItsDelayAndNotForTheClock(t *testing.T) {
+	now := time.Now()
+	wall := now.Round(0)
+	for name, c := range map[string]struct {
+		started time.Time
+		want    time.Duration
+	}{
+		"just now":                      {wall, 5 * time.Second},
+		"two seconds ago":               {wall.Add(-2 * time.Second), 3 * time.Second},
+		"long ago":                      {wall.Add(-time.Hour), 0},
+		"before the clock was set back": {wall.Add(time.Hour), 5 * time.Second},
+		"nobody knows when":             {time.Time{}, 0},
+	} {
+		b := begin(plan.LivenessProbe, rule{period: time.Second}, c.started, 5*time.Second, now)
+		if got := b.due.Sub(now); got != c.want {
+			t.Errorf("started %s: due after %s, want %s", name, got, c.want)
+		}
+		if b.due == b.due.Round(0) || b.Phase == b.Phase.Round(0) || b.counts == b.counts.Round(0) {
+			t.Errorf("started %s: it goes by the wall clock", name)
+		}
+	}
+	r := resume(plan.Probed{Kind: plan.LivenessProbe, Phase: wall.Add(-time.Minute)}, rule{period: time.Second}, nil, now)
+	if r.Phase == r.Phase.Round(0) || r.counts == r.counts.Round(0) {
+		t.Error("resumed, it goes by the wall clock")
 	}
 }
 

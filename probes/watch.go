@@ -83,11 +83,7 @@ func (o *Probes) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe,
 		x.course = resume(*was, r, passedBefore(in.health, kind, *was, r), now)
 		return x
 	}
-	from := in.watch.StartedAt.Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
-	if in.watch.StartedAt.IsZero() {
-		from = now
-	}
-	x.course = begin(kind, r, from, now)
+	x.course = begin(kind, r, in.watch.StartedAt, time.Duration(spec.InitialDelaySeconds)*time.Second, now)
 	return x
 }
 

@@ -1,4 +1,4 @@
-package probes
+package commands
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 
 // What a runtime runs in a container is a session of its own: its first process
 // is a child of the container's supervisor, as the container's own is, and leads
-// a session that all it starts belongs to (unless it leaves it, as daemons do).
+// a session that all it starts belongs to. What leaves that is in family.go.
 
 // process is what /proc says of one.
 type process struct {
@@ -60,25 +60,17 @@ func sinceBoot(t time.Time) time.Duration {
 	return time.Duration(now.Nano()) - time.Since(t)
 }
 
-// commandsOf returns the sessions of commands that were begun in a container at
-// about that time. Where one was begun with exactly these words, others are left
-// out.
-func commandsOf(init int, command []string, began time.Time) (sessions []int) {
-	first, ok := readProcess(init)
-	if !ok {
-		return nil
-	}
-	group := cgroupOf(init)
-	from := sinceBoot(began)
-	words := append([]byte(strings.Join(command, "\x00")), 0)
+// commandsOf returns the sessions of commands that were begun in a container
+// between those times. Where one was begun with exactly these words, others are
+// left out, and so is what may be a user's.
+func commandsOf(init int, command []string, from, until time.Duration, users grants) (sessions []int) {
 	var same []int
-	for _, p := range childrenOf(first.parent) {
-		if p.pid == init || p.session != p.pid ||
-			p.started < from-2*tick || p.started > from+startSlack || cgroupOf(p.pid) != group {
+	for _, p := range leadersOf(init) {
+		if p.started < from-2*tick || p.started > until || users.may(p, command) {
 			continue
 		}
 		sessions = append(sessions, p.pid)
-		if line, err := os.ReadFile(procPath(p.pid, "cmdline")); err == nil && bytes.Equal(line, words) {
+		if hasWords(p.pid, command) {
 			same = append(same, p.pid)
 		}
 	}
@@ -88,13 +80,32 @@ func commandsOf(init int, command []string, began time.Time) (sessions []int) {
 	return sessions
 }
 
+// leadersOf lists the first processes of all sessions that the runtime has begun
+// in a container, but for its own.
+func leadersOf(init int) (all []process) {
+	first, ok := readProcess(init)
+	if !ok {
+		return nil
+	}
+	group := cgroupOf(init)
+	return slices.DeleteFunc(childrenOf(first.parent), func(p process) bool {
+		return p.pid == init || p.session != p.pid || cgroupOf(p.pid) != group
+	})
+}
+
+// hasWords reports whether a process still runs what it was begun with.
+func hasWords(pid int, command []string) bool {
+	words := append([]byte(strings.Join(command, "\x00")), 0)
+	line, err := os.ReadFile(procPath(pid, "cmdline"))
+	return err == nil && bytes.Equal(line, words)
+}
+
 // straysOf returns the sessions of processes that a command has left which was
 // gone before anybody saw it: they began after it was asked for, their session
 // has lost its first process, and they hold outputs that are not the
 // container's own. The runtime waits for just those outputs.
-func straysOf(init int, began time.Time) (sessions []int) {
+func straysOf(init int, from time.Duration) (sessions []int) {
 	group := cgroupOf(init)
-	from := sinceBoot(began)
 	for _, p := range processes() {
 		if p.started < from-2*tick || p.pid == init || cgroupOf(p.pid) != group || slices.Contains(sessions, p.session) {
 			continue
@@ -106,37 +117,54 @@ func straysOf(init int, began time.Time) (sessions []int) {
 	return sessions
 }
 
-// holdsOther reports whether one of a process' outputs is a pipe that the
-// container's first process does not have.
-func holdsOther(init, pid int) bool {
-	var own []string
-	for _, fd := range []string{"fd/0", "fd/1", "fd/2"} {
-		if link, err := os.Readlink(procPath(init, fd)); err == nil {
-			own = append(own, link)
-		}
-	}
-	for _, fd := range []string{"fd/1", "fd/2"} {
-		link, err := os.Readlink(procPath(pid, fd))
-		if err == nil && strings.HasPrefix(link, "pipe:") && !slices.Contains(own, link) {
-			return true
-		}
-	}
-	return false
+// soonAfter is how soon after it was asked for a command is most often begun.
+const soonAfter = 2 * time.Second
+
+// left is a session that a command may have left, with when it began.
+type left struct {
+	session int
+	began   time.Duration
 }
 
-// killSessions kills what is left of sessions whose first process is gone, in
-// the container that init is the first process of, and returns how many it was.
-func killSessions(init int, sessions []int) (n int) {
+// cutOffIn finds what a command that was cut off may have left in a container:
+// the command itself, whether or not it has become another program since, and
+// what has outlived it. What may be a user's is none of it.
+func cutOffIn(init int, n note, users grants) (all []left) {
+	for _, p := range leadersOf(init) {
+		late := p.started > n.Began+soonAfter
+		if p.started >= n.Began-2*tick && !users.may(p, n.Command) && (hasWords(p.pid, n.Command) || !late && holdsOther(init, p.pid)) {
+			all = append(all, left{p.pid, p.started})
+		}
+	}
+	for _, s := range straysOf(init, n.Began) {
+		for _, p := range processes() {
+			if p.session == s {
+				all = append(all, left{s, p.started})
+				break
+			}
+		}
+	}
+	return all
+}
+
+// holdsOther reports whether one of a process' outputs is a pipe that the
+// container's first process does not have.
+func holdsOther(init, pid int) bool { return len(outputsOf(init, pid)) > 0 }
+
+// killSessions kills what is left of sessions in the container that init is the
+// first process of, and returns how many it was. A session whose first process
+// lives is killed with it only if that began by then.
+func killSessions(init int, sessions []int, from, leaders time.Duration) (n int) {
 	group := cgroupOf(init)
 	if group == "" {
 		return 0 // the container is gone, and everything with it
 	}
 	for _, s := range sessions {
-		if _, lives := readProcess(s); lives {
-			continue // it has not been killed yet
+		if p, lives := readProcess(s); lives && p.started > leaders {
+			continue // it has not been killed yet, or is another of this number
 		}
 		for _, p := range processes() {
-			if p.session == s && cgroupOf(p.pid) == group && kill(p) {
+			if p.session == s && p.pid != init && p.started >= from-2*tick && cgroupOf(p.pid) == group && kill(p) {
 				n++
 			}
 		}
