@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/plan"
 	"berth/podspec"
 )
 
@@ -38,6 +37,13 @@ type Options struct {
 	// Pods is what all pods together may use: cpu gives the weight of their
 	// cgroup, memory and huge pages its limits. Nil: it is left as it is.
 	Pods corev1.ResourceList
+	// ReserveMemory has the kernel leave pods what they request of memory: Guaranteed
+	// ones always (memory.min), Burstable ones if it can (memory.low). Only on v2.
+	ReserveMemory bool
+	// MemoryFactor is how far of the way from its request to its limit a pod with a
+	// limit of its own gets before the kernel slows it down (memory.high). 0: it does
+	// not. Only on v2.
+	MemoryFactor float64
 }
 
 // machine is what New must know of the host.
@@ -62,6 +68,8 @@ type Cgroups struct {
 	requested requested
 	limited   map[types.UID]bool // pods whose limits this process has set
 	written   uint64             // the Burstable tier's shares; 0: not by this process
+	memory    reserved
+	kept      reservation // as it was written for all pods and the Burstable tier
 }
 
 // New looks at the host and changes nothing on it. A driver that the host
@@ -93,8 +101,11 @@ func newOn(m machine, o Options) (*Cgroups, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cgroups{machine: m, layout: l, requested: requested{}, limited: map[types.UID]bool{}}
+	c := &Cgroups{machine: m, layout: l, requested: requested{}, limited: map[types.UID]bool{}, memory: reserved{}}
 	c.rules = rules{pids: o.PodPidsLimit, quota: o.CPUQuota, period: o.CPUPeriod}
+	if m.v2 {
+		c.rules.reserve, c.rules.factor, c.rules.page = o.ReserveMemory, o.MemoryFactor, int64(os.Getpagesize())
+	}
 	if slices.ContainsFunc(m.hierarchies, func(h hierarchy) bool { return h.has("hugetlb") }) {
 		c.rules.hugePages = m.hugePages
 	}
@@ -204,12 +215,13 @@ func (c *Cgroups) Exists(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	defer c.mu.Unlock()
 	c.limited[pod.UID] = true
 	c.requested.add(pod)
+	c.memory.add(pod)
 	if c.written == 0 {
 		// The file still has what was right before this process. As long as
 		// not all pods are known again, a new sum would be too small.
 		return true, nil
 	}
-	return true, failed(reasonMake, c.share(ctx))
+	return true, failed(reasonMake, errors.Join(c.share(ctx), c.keep(ctx)))
 }
 
 // anywhere reports whether any hierarchy has a cgroup of the pod, whatever its
@@ -232,6 +244,9 @@ func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	}
 	err := c.bound(ctx)
 	if err == nil {
+		err = c.fits(pod)
+	}
+	if err == nil {
 		err = c.set(ctx, c.names(pod), limitsOf(pod, c.rules))
 	}
 	c.mu.Lock()
@@ -242,12 +257,34 @@ func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	}
 	c.limited[pod.UID] = true
 	c.requested.add(pod)
-	err = c.share(ctx)
+	c.memory.add(pod)
+	err = errors.Join(c.share(ctx), c.keep(ctx))
 	if err == nil && podspec.QOSClass(pod) == corev1.PodQOSBestEffort {
 		shares := uint64(minShares)
 		err = c.tune(ctx, c.layout.tier(besteffort), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
 	}
 	return failed(reasonMake, err)
+}
+
+// fits refuses to limit the memory of a pod to less than it uses: the kernel
+// would kill for it.
+func (c *Cgroups) fits(pod *corev1.Pod) error {
+	limits := limitsOf(pod, c.rules).Memory
+	if limits == nil || limits.Limit == nil || *limits.Limit <= 0 {
+		return nil
+	}
+	dir, there := c.podDir(pod.UID)
+	if !there {
+		return nil
+	}
+	want := uint64(*limits.Limit)
+	if now := c.memoryLimit(dir); now > 0 && want >= now {
+		return nil
+	}
+	if used := c.read(dir).WorkingSet; used >= want {
+		return fmt.Errorf("attempting to set pod memory limits (%d) below current usage (%d)", want, used)
+	}
+	return nil
 }
 
 // bound sets the limits of all pods together, once in the life of this process.
@@ -277,28 +314,68 @@ func (c *Cgroups) share(ctx context.Context) error {
 	return err
 }
 
+// keep has the kernel leave the pods' memory to all pods together and to the Burstable
+// tier, if that has changed: what a cgroup should be left counts only as far as the
+// cgroups above it are left as much. c.mu is held.
+func (c *Cgroups) keep(ctx context.Context) error {
+	now := c.memory.sum()
+	if !c.rules.reserve || now == c.kept {
+		return nil
+	}
+	shares := c.requested.shares()
+	err := c.tune(ctx, c.layout.tier(burstable), &specs.LinuxResources{
+		CPU: &specs.LinuxCPU{Shares: &shares}, Unified: map[string]string{memoryLow: strconv.FormatInt(now.burstable, 10)},
+	})
+	if err == nil && c.pods != nil {
+		all := *c.pods
+		all.Unified = map[string]string{
+			memoryMin: strconv.FormatInt(now.guaranteed, 10), memoryLow: strconv.FormatInt(now.guaranteed+now.burstable, 10),
+		}
+		err = c.tune(ctx, c.layout.tier(""), &all)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the memory that pods request: %w", err)
+	}
+	c.kept = now
+	return nil
+}
+
 // tune sets a tier's CPU share. With systemd the slice gets it as a property,
 // or a reload would put it back.
 func (c *Cgroups) tune(ctx context.Context, names []string, share *specs.LinuxResources) error {
-	if !slices.ContainsFunc(c.hierarchies, func(h hierarchy) bool {
-		return exists(filepath.Join(h.mount, c.layout.dir(names)))
-	}) {
+	dir := c.layout.dir(names)
+	i := slices.IndexFunc(c.hierarchies, func(h hierarchy) bool { return h.has("cpu") })
+	if i < 0 || !exists(filepath.Join(c.hierarchies[i].mount, dir)) {
 		return nil // the tier has never had a pod
 	}
-	return c.set(ctx, names, share)
+	if err := c.unit(ctx, names, share); err != nil {
+		return err
+	}
+	return c.hierarchies[i].apply(dir, c.settings(share))
+}
+
+// unit makes the slice of a cgroup, or changes it, where systemd is the driver.
+func (c *Cgroups) unit(ctx context.Context, names []string, limits *specs.LinuxResources) error {
+	if !c.layout.systemd {
+		return nil
+	}
+	return c.units.start(ctx, slice(names), properties(c.v2, limits))
+}
+
+// settings is what limits look like in the files of this host's cgroups.
+func (c *Cgroups) settings(limits *specs.LinuxResources) []setting {
+	if c.v2 {
+		return settingsV2(limits)
+	}
+	return settingsV1(limits)
 }
 
 // set makes a cgroup where it is missing and gives it limits.
 func (c *Cgroups) set(ctx context.Context, names []string, limits *specs.LinuxResources) error {
-	if c.layout.systemd {
-		if err := c.units.start(ctx, slice(names), properties(c.v2, limits)); err != nil {
-			return err
-		}
+	if err := c.unit(ctx, names, limits); err != nil {
+		return err
 	}
-	settings := settingsV1(limits)
-	if c.v2 {
-		settings = settingsV2(limits)
-	}
+	settings := c.settings(limits)
 	dir := c.layout.dir(names)
 	for _, h := range c.hierarchies {
 		if err := ctx.Err(); err != nil {
@@ -339,7 +416,8 @@ func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	defer c.mu.Unlock()
 	delete(c.requested, pod.UID)
 	delete(c.limited, pod.UID)
-	return failed(reasonRemove, c.share(ctx))
+	delete(c.memory, pod.UID)
+	return failed(reasonRemove, errors.Join(c.share(ctx), c.keep(ctx)))
 }
 
 // find gives a cgroup in the hierarchies that have it.
@@ -373,46 +451,6 @@ func (c *Cgroups) Pods(ctx context.Context) ([]types.UID, error) {
 		}
 	}
 	return slices.Sorted(maps.Keys(uids)), nil
-}
-
-// OOMKills counts the processes of the pod that the kernel killed for memory.
-// cgroup v1 forgets those of a container whose cgroup is gone. A pod without a
-// cgroup is an error of kind NotFound.
-func (c *Cgroups) OOMKills(ctx context.Context, pod *corev1.Pod) (uint64, error) {
-	if err := check(ctx, pod); err != nil {
-		return 0, failed("", err)
-	}
-	for _, h := range c.hierarchies {
-		if !h.has("memory") {
-			continue
-		}
-		for _, tier := range tiers() {
-			g := group{dir: filepath.Join(h.mount, c.layout.dir(c.layout.pod(tier, pod.UID))), unified: h.unified}
-			if exists(g.dir) {
-				n, err := g.oomKills()
-				return n, failed("", err)
-			}
-		}
-	}
-	return 0, &plan.Error{Kind: plan.NotFound, Err: fmt.Errorf("pod %s has no cgroup for memory", pod.UID)}
-}
-
-// oomKills adds up v1's counters, which are each cgroup's own; v2's include
-// those below.
-func (g group) oomKills() (uint64, error) {
-	if g.unified {
-		return counter(filepath.Join(g.dir, "memory.events"), "oom_kill")
-	}
-	dirs, err := g.dirs()
-	var sum uint64
-	for _, dir := range dirs {
-		n, err := counter(filepath.Join(dir, "memory.oom_control"), "oom_kill")
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return sum, err
 }
 
 // counter reads one line "key number" of a file; 0 if it went away meanwhile.

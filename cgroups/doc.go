@@ -26,6 +26,12 @@
 // memory only where every container is limited. All pods together are limited to
 // what the node can give them (kubepods), where it was said what that is.
 //
+// Memory that pods request is kept for them where that was asked for, on v2: memory.min
+// of a Guaranteed pod, memory.low of a Burstable one; of the Burstable tier the sum, and
+// of all pods memory.min of the Guaranteed and memory.low of both. The kernel lets no
+// cgroup keep more than those above it. (Upstream gives all pods both sums as memory.min
+// and no memory.low, with which a Burstable pod's protects from nobody outside.)
+//
 // systemd keeps a quota in whole hundredths of a CPU, rounded up. A pod's slice
 // has the exact one until systemd next applies its own, on a daemon-reload at
 // the latest; containers' own limits are the runtime's.

@@ -28,8 +28,11 @@ type setting struct {
 func (h hierarchy) has(controller string) bool { return slices.Contains(h.controllers, controller) }
 
 // create makes a cgroup and those above it, level by level, each able to hold
-// limits.
+// limits. Most often those above are there and only the last is missing.
 func (h hierarchy) create(dir string) error {
+	if at := filepath.Join(h.mount, dir); h.level(filepath.Dir(at), at) == nil && h.whole(at) {
+		return nil
+	}
 	at := h.mount
 	for name := range strings.SplitSeq(dir, "/") {
 		if h.unified {
@@ -37,14 +40,20 @@ func (h hierarchy) create(dir string) error {
 		}
 		above := at
 		at = filepath.Join(at, name)
-		if err := h.mkdir(at); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := h.level(above, at); err != nil {
 			return err
 		}
-		if h.has("cpuset") && !h.unified {
-			if err := inheritCPUSet(above, at); err != nil {
-				return err
-			}
-		}
+	}
+	return nil
+}
+
+// level makes one cgroup.
+func (h hierarchy) level(above, at string) error {
+	if err := h.mkdir(at); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if h.has("cpuset") && !h.unified {
+		return inheritCPUSet(above, at)
 	}
 	return nil
 }
@@ -76,6 +85,11 @@ func write(file, value string) error {
 	if have, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(have)) == value {
 		return nil
 	}
+	return put(file, value)
+}
+
+// put sets a value.
+func put(file, value string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
@@ -151,4 +165,11 @@ func unescapeMount(path string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }
 
-func mkdir(path string) error { return os.Mkdir(path, 0o755) }
+// mkdir makes a cgroup that everybody may look into, whatever the umask: a
+// container whose root is nobody on the host mounts its own from there.
+func mkdir(path string) error {
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o755)
+}

@@ -2,6 +2,7 @@ package cgroups
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +21,7 @@ func imitation(t *testing.T, controllers string, lacking ...string) machine {
 	files := map[string]string{
 		"cgroup.controllers": controllers, "cgroup.subtree_control": "", "cgroup.procs": "",
 		"cpu.weight": "100", "cpu.max": "max 100000", "memory.max": "max", "memory.swap.max": "max", "pids.max": "max",
-		"memory.events": "low 0\noom 3\noom_kill 2\n", "hugetlb.2MB.max": "max",
+		"hugetlb.2MB.max": "max", "memory.min": "0", "memory.low": "0", "memory.high": "max",
 	}
 	for _, name := range lacking {
 		delete(files, name)
@@ -92,8 +93,122 @@ func TestV2Files(t *testing.T) {
 	if sizes := c.HugePageSizes(); len(sizes) != 1 || sizes[0] != "2MB" {
 		t.Errorf("huge pages %v", sizes)
 	}
-	if n, err := c.OOMKills(t.Context(), pod); n != 2 || err != nil {
-		t.Errorf("OOM kills %d, %v", n, err)
+}
+
+// TestScenario32_ACPUWeighsTheSameOnEveryLevel: by runc's newer curve one CPU has the
+// weight 100 that any service of the host has unasked, for a pod, for its tier and for
+// all pods together. The older line would give it 39.
+func TestScenario32_ACPUWeighsTheSameOnEveryLevel(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ cpu, weight string }{ // what runc 1.3.2 gives a container that requests it
+		{"50m", "11"}, {"100m", "17"}, {"250m", "35"}, {"500m", "59"}, {"1", "100"}, {"2", "174"}, {"4", "303"}, {"8", "532"}, {"256", "10000"},
+	} {
+		m := imitation(t, "cpu memory pids")
+		c, err := newOn(m, Options{Pods: list("cpu", row.cpu)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		least := podOf("b", nil, nil)
+		whole := list("cpu", row.cpu, "memory", "1Mi")
+		for _, pod := range []*corev1.Pod{podOf("u", list("cpu", row.cpu), nil), podOf("g", whole, whole), least} {
+			if err := c.Ensure(t.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for path, want := range map[string]string{
+			"kubepods": row.weight, "kubepods/burstable": row.weight, "kubepods/burstable/podu": row.weight, "kubepods/podg": row.weight,
+			"kubepods/besteffort": "1", "kubepods/besteffort/podb": "1",
+		} {
+			if got := read(t, m, path+"/cpu.weight"); got != want {
+				t.Errorf("with %s CPUs %s weighs %s, want %s", row.cpu, path, got, want)
+			}
+		}
+	}
+}
+
+// TestMemoryIsKeptForPods is one step a row: what the kernel should leave pods, their
+// tier and all of them, as pods come and go and the agent restarts.
+func TestMemoryIsKeptForPods(t *testing.T) {
+	t.Parallel()
+	const mi = 1 << 20
+	m := imitation(t, "cpu memory pids")
+	o := Options{ReserveMemory: true, MemoryFactor: 0.9, Pods: list("cpu", "4", "memory", "64Mi")}
+	var c *Cgroups
+	begin := func(o Options) {
+		var err error
+		if c, err = newOn(m, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(o)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole := list("cpu", "1", "memory", "4Mi")
+	first, second := podOf("a", list("memory", "1Mi"), list("memory", "2Mi")), podOf("b", list("memory", "3Mi"), nil)
+	exact, poor := podOf("g", whole, whole), podOf("p", nil, nil)
+	own := podOf("o", list("cpu", "1"), nil)
+	own.Spec.Resources = &corev1.ResourceRequirements{Requests: list("memory", "1Mi"), Limits: list("memory", "2Mi")}
+	for _, step := range []struct {
+		sentence      string
+		do            func()
+		min, low      int // of all pods
+		burstable     int // low of the tier
+		path, content string
+	}{
+		{"a Burstable pod is left its request if it can be", func() { must(c.Ensure(t.Context(), first)) }, 0, 1, 1, "burstable/poda/memory.low", fmt.Sprint(mi)},
+		{"its limits are its containers': they are slowed down, each by itself", func() {}, 0, 1, 1, "burstable/poda/memory.high", "max"},
+		{"a second one adds its own", func() { must(c.Ensure(t.Context(), second)) }, 0, 4, 4, "burstable/podb/memory.low", fmt.Sprint(3 * mi)},
+		{"a Guaranteed one is always left what it asks for", func() { must(c.Ensure(t.Context(), exact)) }, 4, 8, 4, "podg/memory.min", fmt.Sprint(4 * mi)},
+		{"a BestEffort one nothing", func() { must(c.Ensure(t.Context(), poor)) }, 4, 8, 4, "besteffort/podp/memory.low", "0"},
+		{"a pod with a limit of its own is slowed down as a whole", func() { must(c.Ensure(t.Context(), own)) }, 4, 9, 5, "burstable/podo/memory.high", "1990656"},
+		{"a resize counts", func() {
+			first.Spec.Containers[0].Resources.Requests = list("memory", "2Mi")
+			must(c.Ensure(t.Context(), first))
+		}, 4, 10, 6, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
+		{"the memory of who goes is nobody's", func() {
+			if err := os.RemoveAll(filepath.Join(m.hierarchies[0].mount, "kubepods/burstable/podb")); err != nil { // an imitation has files
+				t.Fatal(err)
+			}
+			must(c.Remove(t.Context(), second))
+		}, 4, 7, 3, "memory.max", fmt.Sprint(64 * mi)},
+		{"an agent that comes back takes nothing from those that it finds", func() {
+			begin(o)
+			for _, pod := range []*corev1.Pod{first, exact} {
+				if ok, err := c.Exists(t.Context(), pod); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+			}
+		}, 4, 7, 3, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
+		{"without being asked nothing is written", func() {
+			begin(Options{Pods: o.Pods})
+			must(c.Ensure(t.Context(), podOf("n", list("memory", "5Mi"), nil)))
+		}, 4, 7, 3, "burstable/podn/memory.low", "0"},
+	} {
+		step.do()
+		for path, want := range map[string]string{
+			"memory.min": fmt.Sprint(step.min * mi), "memory.low": fmt.Sprint(step.low * mi), "burstable/memory.low": fmt.Sprint(step.burstable * mi), step.path: step.content,
+		} {
+			if got := read(t, m, "kubepods/"+path); got != want {
+				t.Errorf("%s: %s is %s, want %s", step.sentence, path, got, want)
+			}
+		}
+	}
+}
+
+// TestV1KeepsNoMemory: the files are v2's alone.
+func TestV1KeepsNoMemory(t *testing.T) {
+	t.Parallel()
+	c, err := newOn(machine{hierarchies: []hierarchy{{mount: t.TempDir(), controllers: []string{"memory"}, mkdir: mkdir}}},
+		Options{Driver: driverCgroupfs, ReserveMemory: true, MemoryFactor: 0.9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.rules.reserve || c.rules.factor != 0 || len(limitsOf(podOf("u", list("memory", "1Mi"), nil), c.rules).Unified) > 0 {
+		t.Errorf("%+v", c.rules)
 	}
 }
 

@@ -25,6 +25,9 @@ type rules struct {
 	quota     bool
 	period    time.Duration
 	hugePages []string // sizes that can be limited
+	reserve   bool     // keep what pods request for them (v2)
+	factor    float64  // see Options.MemoryFactor (v2)
+	page      int64    // of the host, in bytes
 }
 
 // limitsOf gives a pod's limits. CPU shares are always there; what else is nil
@@ -47,8 +50,45 @@ func limitsOf(pod *corev1.Pod, r rules) *specs.LinuxResources {
 		out.Pids = &specs.LinuxPids{Limit: &r.pids}
 	}
 	out.HugepageLimits = hugePages(limits, r.hugePages)
+	out.Unified = memoryOf(pod, r)
 	return out
 }
+
+// memoryOf is what the kernel should leave a pod of its memory, and from where on it
+// slows it down. The latter only of a pod that has a limit of its own: else that is
+// for its containers, each by itself.
+func memoryOf(pod *corev1.Pod, r rules) map[string]string {
+	out := map[string]string{}
+	requests := podspec.Requests(pod)
+	request := requests.Memory().Value()
+	qos := podspec.QOSClass(pod)
+	if r.reserve && request > 0 {
+		switch qos {
+		case corev1.PodQOSGuaranteed:
+			out[memoryMin] = strconv.FormatInt(request, 10)
+		case corev1.PodQOSBurstable:
+			out[memoryLow] = strconv.FormatInt(request, 10)
+		case corev1.PodQOSBestEffort:
+		}
+	}
+	if pod.Spec.Resources == nil || r.factor <= 0 || qos == corev1.PodQOSGuaranteed {
+		return out
+	}
+	if limit := pod.Spec.Resources.Limits.Memory().Value(); limit > request {
+		high := math.Floor((float64(request) + r.factor*float64(limit-request)) / float64(r.page))
+		if high := int64(high) * r.page; high > request {
+			out[memoryHigh] = strconv.FormatInt(high, 10)
+		}
+	}
+	return out
+}
+
+// Files of cgroup v2 that systemd has properties for.
+const (
+	memoryMin  = "memory.min"
+	memoryLow  = "memory.low"
+	memoryHigh = "memory.high"
+)
 
 // limitsOfAll gives the limits of all pods together. CPU that nobody else wants
 // is theirs, so that they have a share of it and no quota.

@@ -7,6 +7,33 @@ import (
 	"berth/podspec"
 )
 
+// reserved is the memory that known pods request, in bytes: what the kernel should
+// leave them.
+type reserved map[types.UID]reservation
+
+type reservation struct{ guaranteed, burstable int64 }
+
+func (r reserved) add(pod *corev1.Pod) {
+	list := podspec.Requests(pod)
+	request := max(list.Memory().Value(), 0)
+	switch podspec.QOSClass(pod) {
+	case corev1.PodQOSGuaranteed:
+		r[pod.UID] = reservation{guaranteed: request}
+	case corev1.PodQOSBurstable:
+		r[pod.UID] = reservation{burstable: request}
+	case corev1.PodQOSBestEffort:
+		delete(r, pod.UID)
+	}
+}
+
+func (r reserved) sum() (all reservation) {
+	for _, x := range r {
+		all.guaranteed += x.guaranteed
+		all.burstable += x.burstable
+	}
+	return all
+}
+
 // requested is what the known Burstable pods request, in thousandths of a CPU.
 type requested map[types.UID]int64
 

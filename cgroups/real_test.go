@@ -300,28 +300,6 @@ func TestG4TierShare(t *testing.T) {
 	}
 }
 
-func TestOOMKills(t *testing.T) {
-	t.Parallel()
-	c := onHost(t, Options{})
-	pod := podOf("u", nil, list("cpu", "1", "memory", "16Mi"))
-	if err := c.Ensure(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := c.OOMKills(t.Context(), pod); n != 0 || err != nil {
-		t.Errorf("before: %d, %v", n, err)
-	}
-	killed(t, within(t, c, pod, "exec tail /dev/zero"))
-	if n, err := c.OOMKills(t.Context(), pod); n != 1 || err != nil {
-		t.Errorf("after: %d, %v", n, err)
-	}
-	if err := c.Remove(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.OOMKills(t.Context(), pod); plan.KindOf(err) != plan.NotFound {
-		t.Errorf("gone: %v", err)
-	}
-}
-
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	c := onHost(t, Options{})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"sync"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
@@ -44,6 +45,11 @@ func properties(v2 bool, r *specs.LinuxResources) []systemd.Property {
 	}
 	out = append(out, property("CPUQuotaPerSecUSec", quota), property("TasksMax", tasks))
 	if v2 {
+		for file, name := range map[string]string{memoryMin: "MemoryMin", memoryLow: "MemoryLow", memoryHigh: "MemoryHigh"} {
+			if n, err := strconv.ParseUint(r.Unified[file], 10, 64); err == nil {
+				out = append(out, property(name, n))
+			}
+		}
 		return append(out, property("IOAccounting", true),
 			property("CPUWeight", weightOf(*r.CPU.Shares)), property("MemoryMax", memory))
 	}

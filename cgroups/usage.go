@@ -25,6 +25,7 @@ type Usage struct {
 	ReadBytes  uint64        // from block devices, since the cgroup was made
 	WriteBytes uint64
 	Processes  int
+	Tasks      int       // processes and their threads: what a limit of PIDs counts
 	Pressure   *Pressure // nil: this kernel or hierarchy has no pressure figures
 }
 
@@ -32,16 +33,24 @@ type Usage struct {
 // waited for a resource, in percent.
 type Pressure struct{ CPU, Memory, IO float64 }
 
-// PodUsage is what a pod has used and what each of its containers has.
-type PodUsage struct {
-	Pod        Usage            // its sandbox included
-	Containers map[string]Usage // by container ID; without those that have no cgroup (any more)
+// Measured is what was read of a pod and of each of its containers.
+type Measured[T any] struct {
+	Pod        T            // its sandbox included
+	Containers map[string]T // by container ID; without those that have no cgroup (any more)
 }
+
+// PodUsage is what a pod has used and what each of its containers has.
+type PodUsage = Measured[Usage]
 
 // Usage reads what pods have used, each with the containers of the given IDs. It
 // reads files only. A pod without a cgroup is left out.
 func (c *Cgroups) Usage(ctx context.Context, pods map[types.UID][]string) (map[types.UID]PodUsage, error) {
-	out := make(map[types.UID]PodUsage, len(pods))
+	return measure(ctx, c, pods, c.read)
+}
+
+// measure reads the cgroups of pods and of their containers.
+func measure[T any](ctx context.Context, c *Cgroups, pods map[types.UID][]string, read func(dir string) T) (map[types.UID]Measured[T], error) {
+	out := make(map[types.UID]Measured[T], len(pods))
 	for uid, ids := range pods {
 		pod := &corev1.Pod{}
 		pod.UID = uid
@@ -52,13 +61,13 @@ func (c *Cgroups) Usage(ctx context.Context, pods map[types.UID][]string) (map[t
 		if !found {
 			continue
 		}
-		u := PodUsage{Pod: c.read(dir), Containers: make(map[string]Usage, len(ids))}
+		m := Measured[T]{Pod: read(dir), Containers: make(map[string]T, len(ids))}
 		for _, id := range ids {
 			if below, ok := c.containerDir(dir, id); ok {
-				u.Containers[id] = c.read(below)
+				m.Containers[id] = read(below)
 			}
 		}
-		out[uid] = u
+		out[uid] = m
 	}
 	return out, nil
 }
@@ -126,6 +135,7 @@ func (c *Cgroups) read(dir string) Usage {
 			}
 			u.Processes = max(u.Processes, n)
 		}
+		u.Tasks = max(u.Tasks, int(number(at, "pids.current")))
 	}
 	return u
 }
@@ -190,6 +200,20 @@ func (u *Usage) v1(h hierarchy, dir string) {
 
 func (u *Usage) memory(used, inactive uint64) {
 	u.Memory, u.WorkingSet = used, used-min(inactive, used)
+}
+
+// memoryLimit is what a cgroup may use of memory, in bytes; 0: any amount.
+func (c *Cgroups) memoryLimit(dir string) uint64 {
+	for _, h := range c.hierarchies {
+		at := filepath.Join(h.mount, dir)
+		switch {
+		case h.unified && c.v2:
+			return number(at, "memory.max") // "max" is no number
+		case !h.unified && h.has("memory"):
+			return number(at, "memory.limit_in_bytes")
+		}
+	}
+	return 0
 }
 
 // number reads a file of one number; 0 where there is none.

@@ -42,7 +42,7 @@ func inheritCPUSet(above, dir string) error {
 		if value == "" {
 			return fmt.Errorf("%s: empty, so that no cgroup below it can have processes", filepath.Join(above, name))
 		}
-		if err := write(filepath.Join(dir, name), value); err != nil {
+		if err := put(filepath.Join(dir, name), value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}

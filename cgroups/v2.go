@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,7 +18,11 @@ func settingsV2(r *specs.LinuxResources) []setting {
 	} else {
 		out = append(out, setting{controller: "cpu", file: "cpu.max", value: "max", unlimited: true})
 	}
-	return append(out, sizes(r, "max", "max")...)
+	out = append(out, sizes(r, "max", "max")...)
+	for _, file := range slices.Sorted(maps.Keys(r.Unified)) {
+		out = append(out, setting{controller: "memory", file: file, value: r.Unified[file]})
+	}
+	return out
 }
 
 // sizes are the limits whose files differ between v1 and v2 in a word only: the
@@ -42,12 +47,29 @@ func sizes(r *specs.LinuxResources, word, none string) []setting {
 	return out
 }
 
+// delegated are the controllers that pods' cgroups are to have where the host does.
+var delegated = [...]string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb"}
+
+// whole reports whether a cgroup has the controllers that pods' cgroups are to have.
+func (h hierarchy) whole(dir string) bool {
+	if !h.unified || len(h.controllers) == 0 { // v1, or beside it
+		return true
+	}
+	available := fields(filepath.Join(dir, "cgroup.controllers"))
+	for _, name := range delegated {
+		if h.has(name) && !slices.Contains(available, name) {
+			return false
+		}
+	}
+	return true
+}
+
 // enable lets the cgroups right below have the controllers that are available.
 // One that cannot be enabled is noticed where a limit needs it.
 func (h hierarchy) enable(dir string) {
 	available := fields(filepath.Join(dir, "cgroup.controllers"))
 	enabled := fields(filepath.Join(dir, "cgroup.subtree_control"))
-	for _, name := range []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb"} {
+	for _, name := range delegated {
 		if slices.Contains(available, name) && !slices.Contains(enabled, name) {
 			_ = write(filepath.Join(dir, "cgroup.subtree_control"), "+"+name)
 		}

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"errors"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"slices"
@@ -13,11 +14,15 @@ import (
 
 // fill tells every metric something.
 func fill(m *Metrics) {
+	m.HookFellBack()
 	bad := errors.New("bad")
 	m.Pods(3, 2)
 	m.Containers(map[string]int{"running": 2})
 	m.PodStarted(bad)
 	m.PodRunning(time.Second, time.Millisecond)
+	m.PodBegun(3*time.Second, 2700*time.Millisecond)
+	m.SandboxMade("", time.Second, bad)
+	m.CgroupWork("create", time.Millisecond)
 	m.ContainerStarted("container", "CreateContainerError", true)
 	m.ContainerStarted("init_container", "", true)
 	m.RuntimeCall("run_podsandbox", time.Second, bad)
@@ -29,6 +34,9 @@ func fill(m *Metrics) {
 	m.Diverged()
 	m.AdmissionRejected("OutOfcpu")
 	m.RuntimeEventsMissed()
+	m.StatusSynced(30 * time.Millisecond)
+	m.LeaseRenewed(time.Millisecond, nil)
+	m.LeaseRenewed(time.Second, bad)
 	m.Probed(ProbeOf{Kind: "Readiness", Container: "c", Pod: "web", Namespace: "default", UID: "u1"}, "failed", time.Millisecond)
 	m.ProbeBegan(time.Millisecond, 2)
 }
@@ -54,10 +62,20 @@ func TestNamesAreUpstreams(t *testing.T) { // T2
 		`kubelet_running_containers{container_state="running"} 2`,
 		`kubelet_running_containers{container_state="exited"} 0`,
 		`kubelet_started_pods_total 1`,
+		`kubelet_pod_status_sync_duration_seconds_count 1`,
+		`berth_lease_renewals_total{result="ok"} 1`,
+		`berth_lease_renewals_total{result="error"} 1`,
+		`berth_lease_renewal_duration_seconds_count 1`,
 		`kubelet_started_pods_errors_total 1`,
+		`kubelet_lifecycle_handler_http_fallbacks_total 1`,
 		`kubelet_started_containers_total{container_type="container"} 1`,
 		`kubelet_started_containers_errors_total{code="CreateContainerError",container_type="container"} 1`,
 		`kubelet_pod_start_duration_seconds_count 1`,
+		`kubelet_pod_start_total_duration_seconds_sum 3`,
+		`kubelet_pod_start_sli_duration_seconds_bucket{le="0.5"} 1`,
+		`kubelet_run_podsandbox_duration_seconds_count{runtime_handler=""} 1`,
+		`kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
+		`kubelet_cgroup_manager_duration_seconds_count{operation_type="create"} 1`,
 		`kubelet_pod_worker_duration_seconds_count{operation_type="sync"} 1`,
 		`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 1`,
 		`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
@@ -82,6 +100,24 @@ func TestNamesAreUpstreams(t *testing.T) { // T2
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s", want)
+		}
+	}
+}
+
+func TestProbesHaveAPageOfTheirOwn(t *testing.T) {
+	m := NewMetrics("n1", Build{})
+	fill(m)
+	for name, page := range map[string]struct {
+		serve http.Handler
+		has   [2]bool // of the probes, of the rest
+	}{
+		"all": {m.Handler(), [2]bool{true, true}}, "probes": {m.ProbesHandler(), [2]bool{true, false}}, "node": {m.NodeHandler(), [2]bool{false, true}},
+	} {
+		w := httptest.NewRecorder()
+		page.serve.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		text := "\n" + w.Body.String()
+		if got := [2]bool{strings.Contains(text, "\nprober_probe_total{"), strings.Contains(text, "\nkubelet_running_pods ")}; got != page.has {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
@@ -133,13 +169,19 @@ func TestTracesAreOffUnlessAskedFor(t *testing.T) { // T1
 	}
 }
 
-func TestUnknownExportersAreErrors(t *testing.T) {
+func TestUnknownExportersAreErrorsAndTracesOff(t *testing.T) {
 	for _, env := range []map[string]string{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "zipkin"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
 	} {
-		if _, err := NewTraces(t.Context(), TraceOptions{Getenv: func(k string) string { return env[k] }}); err == nil {
-			t.Errorf("%v was taken", slices.Sorted(maps.Keys(env)))
+		tr, err := NewTraces(t.Context(), TraceOptions{Getenv: func(k string) string { return env[k] }})
+		if err == nil || tr == nil || tr.On() {
+			t.Fatalf("%v: %+v, error %v", slices.Sorted(maps.Keys(env)), tr, err)
+		}
+		_, span := tr.Tracer("a").Start(t.Context(), "b")
+		span.End()
+		if err := tr.Shutdown(t.Context()); err != nil || span.IsRecording() {
+			t.Errorf("recording %v, error %v", span.IsRecording(), err)
 		}
 	}
 }

@@ -35,6 +35,26 @@ func (m *Metrics) PodRunning(total, overhead time.Duration) {
 	m.overhead.Observe(overhead.Seconds())
 }
 
+// PodBegun tells how long a pod took from its creation to running, and how much of
+// that were pulls and init containers.
+func (m *Metrics) PodBegun(total, excluded time.Duration) {
+	m.podStartTotal.Observe(total.Seconds())
+	m.podStartSLI.Observe(max(0, total-excluded).Seconds())
+}
+
+// SandboxMade tells of a sandbox that was made, or not, by a runtime handler.
+func (m *Metrics) SandboxMade(handler string, d time.Duration, err error) {
+	m.sandboxDuration.WithLabelValues(handler).Observe(d.Seconds())
+	if err != nil {
+		m.sandboxErrors.WithLabelValues(handler).Inc()
+	}
+}
+
+// CgroupWork tells of work on a pod's cgroup: create, update or destroy.
+func (m *Metrics) CgroupWork(operation string, d time.Duration) {
+	m.cgroupDuration.WithLabelValues(operation).Observe(d.Seconds())
+}
+
 // ContainerStarted tells of a container that was started, or not. kind is
 // container, init_container or ephemeral_container; code is empty or the
 // waiting reason; again says that it has run before.
@@ -97,6 +117,26 @@ func sizeRange(n uint64) string {
 	return "GT100GB"
 }
 
+// DevicePluginRegistered counts a registration of a device plugin.
+func (m *Metrics) DevicePluginRegistered(resource string) {
+	m.pluginsRegistered.WithLabelValues(resource).Inc()
+}
+
+// DevicesAllocated tells how long a device plugin took to make devices ready.
+func (m *Metrics) DevicesAllocated(resource string, d time.Duration) {
+	m.devicesAllocated.WithLabelValues(resource).Observe(d.Seconds())
+}
+
+// Devices tells how many devices of a resource there are, are healthy and are given.
+func (m *Metrics) Devices(resource string, listed, healthy, given int) {
+	for state, n := range map[string]int{"listed": listed, "healthy": healthy, "given": given} {
+		m.devices.WithLabelValues(resource, state).Set(float64(n))
+	}
+}
+
+// HookFellBack counts an HTTPS hook that succeeded over HTTP.
+func (m *Metrics) HookFellBack() { m.hookFallbacks.Inc() }
+
 // Stage tells how long one stage of a pass took.
 func (m *Metrics) Stage(stage string, d time.Duration) {
 	m.stage.WithLabelValues(stage).Observe(d.Seconds())
@@ -140,18 +180,54 @@ func (m *Metrics) Asked(badFiles func() int, degraded func() bool) {
 // LogsRotated tells of logs that were moved aside because of their size.
 func (m *Metrics) LogsRotated(n int) { m.logsRotated.Add(float64(n)) }
 
+// LogBytesDropped tells of lines that were more than one minute may have.
+func (m *Metrics) LogBytesDropped(n int64) { m.logDropped.Add(float64(n)) }
+
 // Collected tells of n things that were taken away because nobody needs them:
 // container, sandbox, pod_logs, container_logs or log_link.
 func (m *Metrics) Collected(kind string, n int) { m.garbage.WithLabelValues(kind).Add(float64(n)) }
 
+// ImageCollected tells of an image that was removed for its age or for space.
+func (m *Metrics) ImageCollected(reason string) { m.imagesCollected.WithLabelValues(reason).Inc() }
+
 // LogBytesFreed tells of logs that were taken away because nobody needs them.
 func (m *Metrics) LogBytesFreed(n int64) { m.garbageBytes.Add(float64(n)) }
+
+// StatusSynced counts a pod's status that the server has taken, so long after the
+// change.
+func (m *Metrics) StatusSynced(took time.Duration) { m.statusSync.Observe(took.Seconds()) }
+
+// LeaseRenewed counts a try to renew the node's lease.
+func (m *Metrics) LeaseRenewed(took time.Duration, err error) {
+	if err != nil {
+		m.leaseRenewals.WithLabelValues("error").Inc()
+		return
+	}
+	m.leaseRenewals.WithLabelValues("ok").Inc()
+	m.leaseDuration.Observe(took.Seconds())
+}
 
 // RuntimeEventsMissed tells that the stream of runtime events was interrupted.
 func (m *Metrics) RuntimeEventsMissed() { m.eventsMissed.Inc() }
 
 // Evicted tells that a pod is ended because it took more than it may.
 func (m *Metrics) Evicted(signal string) { m.evictions.WithLabelValues(signal).Inc() }
+
+// Pressure tells what is left by signal, and which conditions of pressure the node
+// is under.
+func (m *Metrics) Pressure(available map[string]int64, under map[string]bool) {
+	m.signals.Reset()
+	for signal, n := range available {
+		m.signals.WithLabelValues(signal).Set(float64(n))
+	}
+	for condition, is := range under {
+		n := 0.0
+		if is {
+			n = 1
+		}
+		m.pressure.WithLabelValues(condition).Set(n)
+	}
+}
 
 // Swept tells that something was removed that the runtime had forgotten.
 func (m *Metrics) Swept(kind string) { m.swept.WithLabelValues(kind).Inc() }

@@ -31,6 +31,7 @@ type TraceOptions struct {
 // or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT switch it on, OTEL_SDK_DISABLED=true and
 // OTEL_TRACES_EXPORTER=none switch it off; the exporter and the sampler read
 // theirs themselves. Only OTLP over gRPC is built in. No collector need be there.
+// The traces are never nil; an error says why they are off though asked for.
 func NewTraces(ctx context.Context, o TraceOptions) (*Traces, error) {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
@@ -38,20 +39,27 @@ func NewTraces(ctx context.Context, o TraceOptions) (*Traces, error) {
 	if on, err := wanted(o.Getenv); err != nil || !on {
 		return &Traces{provider: noop.NewTracerProvider()}, err
 	}
-	exporter, err := otlptracegrpc.New(ctx)
+	sdk, err := newProvider(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("set up traces: %w", err)
+		return &Traces{provider: noop.NewTracerProvider()}, fmt.Errorf("set up traces: %w", err)
 	}
+	return &Traces{provider: sdk, sdk: sdk}, nil
+}
+
+func newProvider(ctx context.Context, o TraceOptions) (*sdktrace.TracerProvider, error) {
 	res, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", "berth"),
 		attribute.String("service.version", o.Version),
 		attribute.String("k8s.node.name", o.Node),
 	), resource.WithFromEnv()) // what the user says wins
 	if err != nil {
-		return nil, fmt.Errorf("set up traces: %w", err)
+		return nil, err
 	}
-	sdk := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
-	return &Traces{provider: sdk, sdk: sdk}, nil
+	exporter, err := otlptracegrpc.New(ctx) // last: nobody would end it
+	if err != nil {
+		return nil, err
+	}
+	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res)), nil
 }
 
 func wanted(getenv func(string) string) (bool, error) {
@@ -67,7 +75,7 @@ func wanted(getenv func(string) string) (bool, error) {
 		return false, fmt.Errorf("OTEL_TRACES_EXPORTER=%s: must be otlp or none", exporter)
 	}
 	if p := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "grpc"); p != "grpc" {
-		return false, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s: must be grpc", p)
+		return false, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s: only grpc is built in", p)
 	}
 	return true, nil
 }
@@ -77,9 +85,6 @@ func (t *Traces) On() bool { return t.sdk != nil }
 
 // Tracer returns the tracer of one package.
 func (t *Traces) Tracer(name string) trace.Tracer { return t.provider.Tracer(name) }
-
-// Provider is for libraries that take one, such as gRPC's.
-func (t *Traces) Provider() trace.TracerProvider { return t.provider }
 
 // Shutdown sends what is left and ends the exporter; it waits as long as ctx.
 func (t *Traces) Shutdown(ctx context.Context) error {
