@@ -22,6 +22,14 @@ type Node struct {
 	// UnsafeSysctls are the namespaced sysctls beyond the safe ones that pods
 	// may set: names, or prefixes that end in '*'.
 	UnsafeSysctls []string
+	// NoAppArmor says that the host enforces no AppArmor profiles.
+	NoAppArmor bool
+	// NoStrictGroups says that the runtime does not know supplementalGroupsPolicy.
+	NoStrictGroups bool
+	// Pressure are the conditions of pressure that the node is under, by name.
+	Pressure []corev1.NodeConditionType
+	// Standalone says that no server is there: see podspec.Critical.
+	Standalone bool
 }
 
 // Refusal is one reason why a pod does not fit.
@@ -46,7 +54,7 @@ func (r Refusal) String() string { return r.Reason + ": " + r.Message }
 func Check(node Node, used Used, pod *corev1.Pod) []Refusal {
 	var out []Refusal
 	for _, rule := range []func(Node, Used, *corev1.Pod) []Refusal{
-		operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints,
+		pressure, operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints, appArmor, groupsPolicy,
 	} {
 		out = append(out, rule(node, used, pod)...)
 	}

@@ -3,8 +3,8 @@
 // so that both mean the same.
 //
 // It owns the rules, one file per reason, with the kubelet's reasons and
-// messages. It never reserves, evicts or remembers anything: what is taken is
-// the caller's Used.
+// messages, and who would have to go for a critical pod (preempt.go). It never
+// reserves, evicts or remembers anything: what is taken is the caller's Used.
 //
 // Invariants:
 //
@@ -12,4 +12,6 @@
 //	   than the node has, and never the same port of the host twice.
 //	A2 Check changes none of its arguments.
 //	A3 Used.Remove undoes Used.Add of the same pod.
+//	A4 With those gone whom Preempt names, the pod fits; none of them could be
+//	   spared, none is critical, and none goes while only lesser ones would do.
 package admission

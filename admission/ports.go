@@ -8,6 +8,10 @@ import (
 	"berth/podspec"
 )
 
+// HostPorts refuses a pod that wants a port of the host which one of the pods
+// in used has.
+func HostPorts(used Used, pod *corev1.Pod) []Refusal { return hostPorts(Node{}, used, pod) }
+
 // hostPorts refuses a pod that wants a port of the host which another pod has.
 func hostPorts(_ Node, used Used, pod *corev1.Pod) []Refusal {
 	for _, want := range podspec.HostPorts(pod) {

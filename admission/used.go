@@ -20,52 +20,59 @@ type Used struct {
 
 // Add takes what the pod needs.
 func (u *Used) Add(pod *corev1.Pod) {
-	u.Pods++
-	list := u.Requests.DeepCopy()
-	if list == nil {
-		list = corev1.ResourceList{}
-	}
-	for name, q := range podspec.Requests(pod) {
-		list[name] = sum(list[name], q)
-	}
-	u.Requests = list
-
-	ports := maps.Clone(u.Ports)
-	if ports == nil {
-		ports = map[podspec.HostPort]int{}
-	}
-	for _, p := range podspec.HostPorts(pod) {
-		ports[p]++
-	}
-	u.Ports = ports
+	*u = u.own()
+	u.add(pod)
 }
 
 // Remove gives back what Add took for this pod, whose spec must not have
 // changed in between.
 func (u *Used) Remove(pod *corev1.Pod) {
-	u.Pods = max(0, u.Pods-1)
-	list := u.Requests.DeepCopy()
+	*u = u.own()
+	u.remove(pod)
+}
+
+// own is a copy that add and remove may change in place.
+func (u *Used) own() Used {
+	c := Used{Pods: u.Pods, Requests: u.Requests.DeepCopy(), Ports: maps.Clone(u.Ports)}
+	if c.Requests == nil {
+		c.Requests = corev1.ResourceList{}
+	}
+	if c.Ports == nil {
+		c.Ports = map[podspec.HostPort]int{}
+	}
+	return c
+}
+
+func (u *Used) add(pod *corev1.Pod) {
+	u.Pods++
 	for name, q := range podspec.Requests(pod) {
-		left, ok := list[name]
+		u.Requests[name] = sum(u.Requests[name], q)
+	}
+	for _, p := range podspec.HostPorts(pod) {
+		u.Ports[p]++
+	}
+}
+
+func (u *Used) remove(pod *corev1.Pod) {
+	u.Pods = max(0, u.Pods-1)
+	for name, q := range podspec.Requests(pod) {
+		left, ok := u.Requests[name]
 		if !ok {
 			continue
 		}
+		left = left.DeepCopy()
 		left.Sub(q)
 		if left.Sign() <= 0 {
-			delete(list, name)
+			delete(u.Requests, name)
 			continue
 		}
-		list[name] = left
+		u.Requests[name] = left
 	}
-	u.Requests = list
-
-	ports := maps.Clone(u.Ports)
 	for _, p := range podspec.HostPorts(pod) {
-		if ports[p]--; ports[p] <= 0 {
-			delete(ports, p)
+		if u.Ports[p]--; u.Ports[p] <= 0 {
+			delete(u.Ports, p)
 		}
 	}
-	u.Ports = ports
 }
 
 // sum adds two quantities and leaves both as they are.
