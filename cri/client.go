@@ -51,6 +51,8 @@ type Options struct {
 	// WarnPod is told of what a pod does not get although it runs, with the reason of
 	// an event. Nil: nobody is.
 	WarnPod func(pod *corev1.Pod, reason, message string)
+	// Exits knows how containers ended where the runtime does not. Nil: nobody does.
+	Exits Exits
 	// Conn is used for both services instead of dialling an endpoint: a runtime
 	// in the same process.
 	Conn grpc.ClientConnInterface
@@ -68,6 +70,7 @@ type Client struct {
 	warnPod   func(pod *corev1.Pod, reason, message string)
 	netns     netnsPaths
 	facts     runtimeFacts
+	exits     Exits
 
 	// containerd's own services: see task.go and forgotten.go.
 	tasks      tasks.TasksClient
@@ -88,6 +91,10 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		links:     logLinks{dir: o.LogLinks},
 		warn:      o.Warn,
 		warnPod:   o.WarnPod,
+		exits:     o.Exits,
+	}
+	if c.exits == nil {
+		c.exits = noExits{}
 	}
 	if c.node == nil {
 		c.node = func() criconfig.Node { return criconfig.Node{} }

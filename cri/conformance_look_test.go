@@ -96,10 +96,6 @@ func testStreams(t *testing.T, h *host) {
 	if err != nil || !strings.HasPrefix(url, "http") {
 		t.Errorf("attach: %q %v", url, err)
 	}
-	url, err = h.client.PortForwardURL(t.Context(), s.ID, []int32{80})
-	if err != nil || !strings.HasPrefix(url, "http") {
-		t.Errorf("port-forward: %q %v", url, err)
-	}
 	if _, err := h.client.ExecURL(t.Context(), strings.Repeat("0", 64), []string{"x"}, cri.Streams{Stdout: true}); plan.KindOf(err) != plan.NotFound {
 		t.Errorf("exec in no container: %v", err)
 	}

@@ -308,8 +308,11 @@ func testSandbox(t *testing.T, h *host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.ID == "" || !s.Ready || s.Attempt != 3 || time.Since(s.CreatedAt) > time.Minute || len(s.IPs) != 0 || s.NetNS != "" {
+	if s.ID == "" || !s.Ready || s.Attempt != 3 || time.Since(s.CreatedAt) > time.Minute || len(s.IPs) != 0 {
 		t.Errorf("on the host's network: %+v", s)
+	}
+	if path, err := h.client.NetNS(t.Context(), s.ID); err != nil || path != "" {
+		t.Errorf("its namespace is the host's: %q %v", path, err)
 	}
 	if err := h.client.StopSandbox(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
@@ -335,13 +338,21 @@ func testNetwork(t *testing.T, h *host) {
 	pod := h.pod(t)
 	pod.Spec.HostNetwork = false
 	s := h.sandbox(t, pod)
-	if len(s.IPs) != 1 || net.ParseIP(s.IPs[0]) == nil || !filepath.IsAbs(s.NetNS) {
+	if len(s.IPs) != 1 || net.ParseIP(s.IPs[0]) == nil {
 		t.Errorf("sandbox with a network: %+v", s)
 	}
+	path, err := h.client.NetNS(t.Context(), s.ID)
+	if err != nil || !filepath.IsAbs(path) {
+		t.Errorf("its namespace: %q %v", path, err)
+	}
 	// A client that has not made it sees the same.
-	seen, err := h.dial(t).Pod(t.Context(), pod.UID)
-	if err != nil || len(seen.Sandboxes) != 1 || seen.Sandboxes[0].NetNS != s.NetNS || !slices.Equal(seen.Sandboxes[0].IPs, s.IPs) {
+	other := h.dial(t)
+	seen, err := other.Pod(t.Context(), pod.UID)
+	if err != nil || len(seen.Sandboxes) != 1 || !slices.Equal(seen.Sandboxes[0].IPs, s.IPs) {
 		t.Errorf("seen later: %+v %v, want %+v", seen.Sandboxes, err, s)
+	}
+	if again, err := other.NetNS(t.Context(), s.ID); err != nil || again != path {
+		t.Errorf("its namespace, seen later: %q %v, want %q", again, err, path)
 	}
 }
 

@@ -33,7 +33,7 @@ func listedContainer(l *runtimeapi.Container) plan.Container {
 }
 
 // seenSandbox is what a status tells of a sandbox; not ok if it is not ours.
-func seenSandbox(s *runtimeapi.PodSandboxStatus, netns string) (plan.Sandbox, bool) {
+func seenSandbox(s *runtimeapi.PodSandboxStatus) (plan.Sandbox, bool) {
 	if _, ok := criconfig.ParseSandbox(s.GetLabels(), s.GetAnnotations()); !ok {
 		return plan.Sandbox{}, false
 	}
@@ -42,7 +42,6 @@ func seenSandbox(s *runtimeapi.PodSandboxStatus, netns string) (plan.Sandbox, bo
 		Ready:     s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
 		Attempt:   s.GetMetadata().GetAttempt(),
 		CreatedAt: nanos(s.CreatedAt),
-		NetNS:     netns,
 	}
 	if ip := s.GetNetwork().GetIp(); ip != "" {
 		seen.IPs = append(seen.IPs, ip)
@@ -67,6 +66,7 @@ func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID
 		State: stateOf(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
 		Image: own.Image, ImageID: s.ImageRef,
 		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
+		Kind: own.Kind, Devices: own.Devices,
 		LogPath: s.LogPath, StopSignal: signalOf(s.GetStopSignal()), RecursiveReadOnly: recursiveReadOnly(s.Mounts),
 	}
 	if u := s.GetUser().GetLinux(); u != nil {

@@ -32,10 +32,12 @@ const (
 	verbExecSync        verb = "run command in container"
 	verbExec            verb = "prepare exec in container"
 	verbAttach          verb = "prepare attach to container"
-	verbPortForward     verb = "prepare port-forward to sandbox"
 	verbReopenLog       verb = "reopen log of container"
 	verbUpdate          verb = "update resources of container"
 	verbEvents          verb = "follow the runtime's events"
+	verbLayers          verb = "ask what containers have written"
+	verbReclaim         verb = "have what was removed taken from the disk"
+	verbImageDisk       verb = "ask where images lie"
 )
 
 // reason is the word that users see when the verb fails; empty: none.

@@ -135,8 +135,7 @@ func (c *Client) event(ctx context.Context, resp *runtimeapi.ContainerEventRespo
 			return Event{}, false
 		}
 		e.UID = own.UID
-		path, _ := c.netns.get(status.Id)
-		seen, _ := seenSandbox(status, path)
+		seen, _ := seenSandbox(status)
 		e.Sandbox = &seen
 	}
 	for _, s := range resp.GetContainersStatuses() {
@@ -145,7 +144,7 @@ func (c *Client) event(ctx context.Context, resp *runtimeapi.ContainerEventRespo
 			continue
 		}
 		e.UID = own.UID
-		if seen, ok := seenContainer(ctx, s, status.GetId()); ok && status != nil {
+		if seen, ok := c.seen(ctx, s, status.GetId()); ok && status != nil {
 			e.Containers = append(e.Containers, seen)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/api/services/containers/v1"
 	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
@@ -278,7 +279,7 @@ func forBerth(k *containers.Container) bool {
 // sandbox among those of their logs. Without a bundle runc's books tell the same,
 // and which containerd's bundle it was; without these what runs in it, by its
 // cgroup. Without any nothing runs in it: the shim serves nobody, and containerd
-// starts none for an ID that it has not booked.
+// starts none for an ID that it has not booked; or runc never began its books.
 func judge(t Forgotten, tasks string, procs processes, s Search) (Forgotten, bool) {
 	if slices.ContainsFunc(t.Shims, func(pid int) bool { return procs.busy[pid] }) {
 		return t, false // containerd is at it
@@ -299,7 +300,27 @@ func judge(t Forgotten, tasks string, procs processes, s Search) (Forgotten, boo
 		}
 	}
 	t.Marked = len(inside) > 0
-	return t, t.Marked || t.Bundle == "" && len(t.Shims) > 0
+	return t, t.Marked || t.Bundle == "" && (len(t.Shims) > 0 || brokenOff(t, time.Now()))
+}
+
+// brokenOffAfter is far longer than runc takes to write the books of a container
+// that it makes.
+const brokenOffAfter = time.Minute
+
+// brokenOff reports whether runc was killed before it had written its books: its
+// directory for the container has been there for a while without them, and no
+// process bears the container's ID, as runc and every containerd's shim do while
+// they are at it. It is nobody's, whichever containerd's it was.
+func brokenOff(t Forgotten, now time.Time) bool {
+	if t.State == "" {
+		return false
+	}
+	at, err := os.Stat(t.State)
+	if err != nil || now.Sub(at.ModTime()) < brokenOffAfter {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(t.State, "state.json"))
+	return errors.Is(err, fs.ErrNotExist) && !isBorne(t.ID)
 }
 
 func specOf(bundle string) (*specs.Spec, error) {

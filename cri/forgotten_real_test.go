@@ -2,11 +2,14 @@ package cri_test
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/api/services/containers/v1"
 	"golang.org/x/sys/unix"
@@ -120,11 +123,43 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 			if _, err := books.Get(inCRI(t), &containers.GetContainerRequest{ID: struck}); status.Code(err) != codes.NotFound {
 				t.Errorf("the record that CRI has lost: %v", err)
 			}
+			brokenOff(t, c, facts, search)
 			st, err := p.Runtime.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: alive})
 			if err != nil || st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
 				t.Errorf("the one that is listed: %v %v", st.GetStatus().GetState(), err)
 			}
 		})
+	}
+}
+
+// brokenOff has a runc of this containerd leave what it had begun, a while ago and
+// just now.
+func brokenOff(t *testing.T, c *cri.Client, facts cri.Facts, search cri.Search) {
+	t.Helper()
+	own := slices.IndexFunc(facts.RuncRoots, func(root string) bool { return strings.HasPrefix(root, "/run/berth-hosts/") })
+	if own < 0 {
+		t.Fatalf("runc's own books of this containerd are not among %v", facts.RuncRoots)
+	}
+	dirs := map[string]string{}
+	for id, age := range map[string]time.Duration{strings.Repeat("01d1", 16): time.Hour, strings.Repeat("9e31", 16): 0} {
+		dirs[id] = filepath.Join(facts.RuncRoots[own], "k8s.io", id)
+		at := time.Now().Add(-age)
+		if err := errors.Join(os.MkdirAll(dirs[id], 0o711), os.Chtimes(dirs[id], at, at)); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(dirs[id])
+	}
+	found, err := c.Forgotten(t.Context(), search)
+	if err != nil || len(found) != 1 || found[0].ID[:2] != "01" || found[0].Marked {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	if err := c.EndForgotten(t.Context(), found[0]); err != nil {
+		t.Fatal(err)
+	}
+	for id, dir := range dirs {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) != (id == found[0].ID) {
+			t.Errorf("%s: %v", dir, err)
+		}
 	}
 }
 

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 var (
@@ -284,5 +286,45 @@ func TestWithoutABundleTheBooksOfRuncSayWhoseItIs(t *testing.T) {
 		if got, ok := judge(*found[idA], "/tasks", processes{}, s); ok != row.ours || ok && !got.Marked {
 			t.Errorf("%s: %v %+v", row.what, ok, got)
 		}
+	}
+}
+
+func TestWhatRuncHasBrokenOffIsNobodys(t *testing.T) {
+	t.Parallel()
+	id := strings.Repeat("ab12", 16) // no other test runs a process that bears it
+	dir := t.TempDir()
+	aged := func() {
+		at := time.Now().Add(-brokenOffAfter - time.Second)
+		if err := os.Chtimes(dir, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, want bool) {
+		t.Helper()
+		if got, ok := judge(Forgotten{ID: id, State: dir}, "/tasks", processes{}, Search{}); ok != want || got.Marked {
+			t.Errorf("%s: %v %+v", what, ok, got)
+		}
+	}
+	check("it has just begun", false)
+	aged()
+	runc := exec.CommandContext(t.Context(), "sh", "-c", "read end", "create", id)
+	in, err := runc.StdinPipe()
+	if err == nil {
+		err = runc.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("a process is at it, however long", false)
+	_ = in.Close()
+	_ = runc.Wait() // it has read the end
+	check("nobody is at it any more", true)
+	if err := os.WriteFile(filepath.Join(dir, "state.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	aged()
+	check("it has begun its books", false)
+	if _, ok := judge(Forgotten{ID: id, State: filepath.Join(dir, "gone")}, "/tasks", processes{}, Search{}); ok {
+		t.Error("nothing is there")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,6 +82,7 @@ func (c *Client) Pod(ctx context.Context, uid types.UID) (Pod, error) {
 // Pods returns every pod of ours that the runtime has anything of. It costs two
 // calls, however many pods there are.
 func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
+	began := time.Now()
 	sandboxes, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: ownSelector()})
 	if err != nil {
 		return nil, err
@@ -110,12 +112,15 @@ func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
 		there[l.Id] = true
 	}
 	c.netns.retain(there)
+	clear(there)
 	for _, l := range containers {
+		there[l.Id] = true
 		m := of(l.Labels, l.Annotations)
 		own, _ := criconfig.ParseContainer(l.Labels, l.Annotations)
 		m.containers = append(m.containers, own)
 		m.Containers = append(m.Containers, listedContainer(l))
 	}
+	c.exits.Retain(there, began)
 	out := make(map[types.UID]PodMeta, len(found))
 	for uid, m := range found {
 		m.sort()
@@ -206,28 +211,25 @@ func (c *Client) allContainers(ctx context.Context, filter *runtimeapi.Container
 	return resp.GetContainers(), err
 }
 
-// sandbox returns one sandbox in full. The verbose status, which alone has the
-// path of the network namespace, is asked for once in its life.
+// sandbox returns one sandbox in full.
 func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
-	path, known := c.netns.get(id)
-	var resp *runtimeapi.PodSandboxStatusResponse
-	err := c.call(ctx, verbSandboxStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
-		resp, err = c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: !known})
-		return err
-	})
+	resp, err := c.sandboxStatus(ctx, id, false)
 	if err != nil {
 		return plan.Sandbox{}, err
 	}
-	if !known {
-		if path, known = netnsOf(resp.Info); known {
-			c.netns.set(id, path)
-		}
-	}
-	seen, ok := seenSandbox(resp.GetStatus(), path)
+	seen, ok := seenSandbox(resp.GetStatus())
 	if !ok {
 		return plan.Sandbox{}, notOurs(verbSandboxStatus, id)
 	}
 	return seen, nil
+}
+
+func (c *Client) sandboxStatus(ctx context.Context, id string, verbose bool) (resp *runtimeapi.PodSandboxStatusResponse, err error) {
+	err = c.call(ctx, verbSandboxStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: verbose})
+		return err
+	})
+	return resp, err
 }
 
 // containerStatus returns one container in full.
@@ -240,7 +242,7 @@ func (c *Client) containerStatus(ctx context.Context, id, sandboxID string) (pla
 	if err != nil {
 		return plan.Container{}, err
 	}
-	seen, ok := seenContainer(ctx, resp.GetStatus(), sandboxID)
+	seen, ok := c.seen(ctx, resp.GetStatus(), sandboxID)
 	if !ok {
 		return plan.Container{}, notOurs(verbContainerStatus, id)
 	}

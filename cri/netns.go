@@ -1,14 +1,37 @@
 package cri
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/agent/plan"
 )
 
-// netnsPaths remembers the network namespaces of sandboxes, because asking for
-// one means the runtime's verbose status, which is large.
+// NetNS returns the path of the network namespace of a sandbox; empty with the
+// host's network. Only the runtime's verbose status has it, which costs the
+// runtime more than all other looks at a pod that starts: it is asked for when
+// somebody wants to know, and once in the life of a sandbox.
+func (c *Client) NetNS(ctx context.Context, id string) (string, error) {
+	if path, known := c.netns.get(id); known {
+		return path, nil
+	}
+	resp, err := c.sandboxStatus(ctx, id, true)
+	if err != nil {
+		return "", err
+	}
+	path, ok := netnsOf(resp.GetInfo())
+	if !ok {
+		return "", &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("the runtime does not tell the network namespace of sandbox %s", id)}
+	}
+	c.netns.set(id, path)
+	return path, nil
+}
+
+// netnsPaths remembers the network namespaces of sandboxes that were asked for.
 type netnsPaths struct {
 	mu   sync.Mutex
 	path map[string]string // by sandbox ID; empty: of the host

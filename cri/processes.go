@@ -49,6 +49,15 @@ func lookAtProcesses() processes {
 	return p
 }
 
+// isBorne reports whether the command line of a process has an ID in it.
+func isBorne(id string) bool {
+	entries, err := os.ReadDir("/proc")
+	return err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		text, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // no process, or it has just ended
+		return bytes.Contains(text, []byte(id))
+	})
+}
+
 // parseShim reads the command line of a shim in CRI's namespace; busy: it is not
 // the shim itself but its program run by containerd to start or delete one.
 func parseShim(cmdline string) (s shimProcess, busy, ok bool) {

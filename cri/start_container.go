@@ -41,7 +41,7 @@ func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name strin
 	}
 	maps.Copy(m.labels, podSelector(string(pod.UID)))
 	if own, ok := criconfig.ParseContainer(req.Config.Labels, req.Config.Annotations); ok {
-		m.as.SpecHash, m.as.Image = own.SpecHash, own.Image
+		m.as.SpecHash, m.as.Image, m.as.Kind, m.as.Devices = own.SpecHash, own.Image, own.Kind, own.Devices
 	}
 	var earlier *runtimeapi.Container
 	err = c.call(ctx, verbCreateContainer, name, c.deadlines.CreateContainer, func(ctx context.Context) (err error) {
@@ -171,6 +171,7 @@ func (c *Client) start(ctx context.Context, as plan.Container) (plan.Container, 
 		}
 		return as, err
 	}
+	c.exits.Hold(as.ID)
 	as.State = plan.Running
 	as.StartedAt = time.Now()
 	return as, nil

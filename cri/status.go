@@ -28,6 +28,7 @@ type Status struct {
 	StrictGroups   bool                // it knows supplementalGroupsPolicy
 	CgroupDriver   string              // cgroupfs or systemd; empty: the runtime does not tell
 	NoImageVolumes string              // why images cannot be mounted as volumes; empty: they can
+	NoCDI          string              // why devices cannot be given by CDI; empty: they can
 }
 
 // Status asks the runtime how it is.
@@ -37,14 +38,14 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 		c.facts.forget()
 		return Status{}, err
 	}
-	driver, noImages, err := c.lasting(ctx)
+	last, err := c.lasting(ctx)
 	if err != nil {
 		return Status{}, err
 	}
 	s := Status{
 		Handlers:     handlers(resp.GetRuntimeHandlers()),
 		StrictGroups: resp.GetFeatures().GetSupplementalGroupsPolicy(),
-		CgroupDriver: driver, NoImageVolumes: noImages,
+		CgroupDriver: last.driver, NoImageVolumes: last.noImages, NoCDI: last.noCDI,
 	}
 	s.Ready, s.Reason = condition(resp, runtimeapi.RuntimeReady)
 	s.NetworkReady, s.NetworkMessage = condition(resp, runtimeapi.NetworkReady)
@@ -109,30 +110,35 @@ func condition(resp *runtimeapi.StatusResponse, name string) (bool, string) {
 
 // runtimeFacts is what cannot change while the runtime runs.
 type runtimeFacts struct {
-	mu     sync.Mutex
-	known  bool
-	driver string
-	images string // why image volumes cannot be had
-	dirs   *Facts // nil: not asked
+	mu   sync.Mutex
+	told *lasting // nil: not asked
+	dirs *Facts   // nil: not asked
+}
+
+// lasting is what the runtime says by itself, or by its version.
+type lasting struct {
+	driver   string // of cgroups; empty where the runtime is too old to tell
+	noImages string // why image volumes cannot be had
+	noCDI    string // why devices cannot be had by CDI
 }
 
 // forget is called when the runtime may have been restarted.
 func (f *runtimeFacts) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known, f.dirs = false, nil
+	f.told, f.dirs = nil, nil
 }
 
-func (f *runtimeFacts) get() (driver, images string, known bool) {
+func (f *runtimeFacts) get() *lasting {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.driver, f.images, f.known
+	return f.told
 }
 
-func (f *runtimeFacts) set(driver, images string) {
+func (f *runtimeFacts) set(l lasting) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.driver, f.images, f.known = driver, images, true
+	f.told = &l
 }
 
 // layout returns where containerd keeps things, if that was asked.
@@ -151,30 +157,29 @@ func (f *runtimeFacts) setLayout(dirs Facts) {
 	f.dirs = &dirs
 }
 
-// lasting asks once for what cannot change while the runtime runs: the cgroup
-// driver, empty where the runtime is too old to tell, and why images cannot be
-// mounted as volumes.
-func (c *Client) lasting(ctx context.Context) (driver, noImages string, err error) {
-	if driver, noImages, known := c.facts.get(); known {
-		return driver, noImages, nil
+// lasting asks once for what cannot change while the runtime runs.
+func (c *Client) lasting(ctx context.Context) (l lasting, err error) {
+	if told := c.facts.get(); told != nil {
+		return *told, nil
 	}
-	if driver, err = c.cgroupDriver(ctx); err != nil {
-		return "", "", err
+	if l.driver, err = c.cgroupDriver(ctx); err != nil {
+		return lasting{}, err
 	}
 	name, version, err := c.Version(ctx)
 	if err != nil {
-		return "", "", err
+		return lasting{}, err
 	}
-	noImages = noImageVolumes(name, version)
-	c.facts.set(driver, noImages)
-	return driver, noImages, nil
+	// No runtime tells either by itself: one that is too old takes an image's
+	// mount for one of an empty path, and does not see CDI devices.
+	l.noImages = tooOld(name, version, "image volumes need", 2, 1)
+	l.noCDI = tooOld(name, version, "CDI devices need", 1, 7)
+	c.facts.set(l)
+	return l, nil
 }
 
-// noImageVolumes says why a runtime cannot mount images; empty: it can, or is
-// one of which that is not known. No runtime tells by itself: one that is too
-// old takes such a mount for one of an empty path.
-func noImageVolumes(name, version string) string {
-	const major, minor = 2, 1
+// tooOld says why a runtime cannot do what a version of containerd can; empty:
+// it can, or is one of which that is not known.
+func tooOld(name, version, need string, major, minor int) string {
 	var have [2]int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &have[0], &have[1]); name != "containerd" || n < 2 {
 		return ""
@@ -182,7 +187,7 @@ func noImageVolumes(name, version string) string {
 	if have[0] > major || have[0] == major && have[1] >= minor {
 		return ""
 	}
-	return fmt.Sprintf("image volumes need containerd %d.%d or newer, this node has %s", major, minor, version)
+	return fmt.Sprintf("%s containerd %d.%d or newer, this node has %s", need, major, minor, version)
 }
 
 func (c *Client) cgroupDriver(ctx context.Context) (string, error) {

@@ -34,13 +34,3 @@ func (c *Client) AttachURL(ctx context.Context, id string, s Streams) (string, e
 	})
 	return resp.GetUrl(), err
 }
-
-// PortForwardURL returns where connections to the sandbox's ports are served.
-func (c *Client) PortForwardURL(ctx context.Context, sandboxID string, ports []int32) (string, error) {
-	var resp *runtimeapi.PortForwardResponse
-	err := c.call(ctx, verbPortForward, sandboxID, c.deadlines.Stream, func(ctx context.Context) (err error) {
-		resp, err = c.runtime.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: sandboxID, Port: ports})
-		return err
-	})
-	return resp.GetUrl(), err
-}

@@ -25,13 +25,16 @@ func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 	if err != nil {
 		return nil, err
 	}
-	volumes, err := mounts(node, pod, c, setup.Mounts, linux.SecurityContext.NamespaceOptions.UsernsOptions)
+	volumes, err := mounts(node, pod, c, withDevices(setup), linux.SecurityContext.NamespaceOptions.UsernsOptions)
 	if err != nil {
 		return nil, err
 	}
 	stop, err := stopSignal(c)
 	if err != nil {
 		return nil, err
+	}
+	if len(setup.Devices.CDI) > 0 && node.NoCDI != "" {
+		return nil, unsupported(reasonContainer, "devices: %s", node.NoCDI)
 	}
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: setup.Attempt},
@@ -41,6 +44,8 @@ func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 		WorkingDir:  c.WorkingDir,
 		Envs:        envs,
 		Mounts:      volumes,
+		Devices:     deviceNodes(setup.Devices),
+		CDIDevices:  cdiDevices(setup.Devices),
 		Labels:      containerLabels(pod, c),
 		Annotations: containerAnnotations(pod, c, setup),
 		LogPath:     LogPath(c.Name, setup.Attempt),

@@ -268,6 +268,7 @@ func TestResources(t *testing.T) {
 		{"nothing said is the least share and no limit", nil, nil, nil, 2, 0, 0, 0, "0", "1"},
 		{"a request is a share", resources("cpu", "500m"), nil, nil, 512, 0, 0, 0, "0", "1"},
 		{"a limit alone is a request too", nil, resources("cpu", "500m"), nil, 512, 50000, 0, 0, "0", "1"},
+		{"a request of nothing is no limit's", resources("cpu", "0"), resources("cpu", "500m"), nil, 2, 50000, 0, 0, "0", "1"},
 		{"shares have an upper end", resources("cpu", "100000"), nil, nil, 262144, 0, 0, 0, "0", "1"},
 		{"a tiny limit is a millisecond", nil, resources("cpu", "1m"), nil, 2, 1000, 0, 0, "0", "1"},
 		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) { n.NoCFS = true }, 2048, 0, 0, 0, "0", "1"},

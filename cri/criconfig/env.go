@@ -15,11 +15,18 @@ import (
 )
 
 // Env gives the container's environment in the order in which the runtime sets
-// it: envFrom first, each source sorted by key, then env; one entry per name, at
+// it: what device plugins give first, sorted by name, then what services make, then envFrom, each source sorted by key, then env; one entry per name, at
 // the place of its last mention. A warning names what was left out of envFrom
 // and why. Errors name the variable, never its value.
 func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) ([]*runtimeapi.KeyValue, []Warning, error) {
 	e := &environment{values: map[string]string{}}
+	for _, name := range slices.Sorted(maps.Keys(setup.Devices.Envs)) {
+		if why := badName(name); why != "" {
+			return nil, nil, invalid(reasonContainer, "env %q of a device plugin: name %s", name, why)
+		}
+		e.set(name, setup.Devices.Envs[name])
+	}
+	e.addServices(pod, setup.Objects)
 	for i := range c.EnvFrom {
 		if err := e.addSource(pod.Namespace, &c.EnvFrom[i], setup.Objects); err != nil {
 			return nil, nil, err
@@ -68,6 +75,18 @@ func (e *environment) set(name, value string) {
 	}
 	e.values[name] = value
 	e.order = append(e.order, name)
+}
+
+// addServices sets what tells a pod where the services of its namespace are, and
+// the server. All else wins over it.
+func (e *environment) addServices(pod *corev1.Pod, objects plan.Objects) {
+	for _, r := range podspec.Refs(pod) {
+		if r.Kind == podspec.KindServices {
+			for _, v := range objects[plan.Ref{Kind: plan.Services, Name: r.Name}].Env {
+				e.set(v.Name, v.Value)
+			}
+		}
+	}
 }
 
 // addSource sets a variable for each key of a ConfigMap or Secret.

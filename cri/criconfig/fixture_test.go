@@ -29,7 +29,7 @@ func testNode() Node {
 			"": {RecursiveReadOnlyMounts: true, UserNamespaces: true}, "runc": {RecursiveReadOnlyMounts: true}, "kata": {},
 		},
 		StrictGroups:  true,
-		UserIDs:       func(string) (IDRange, bool) { return IDRange{First: 131072, Count: 65536}, true },
+		UserIDs:       func(string) (IDRange, error) { return IDRange{First: 131072, Count: 65536}, nil },
 		CgroupV2:      true,
 		SwapLimits:    true,
 		HugePageSizes: []string{"2MB", "1GB"},

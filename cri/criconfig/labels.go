@@ -51,6 +51,7 @@ const (
 	annotationPosition    = "berth.dev/position"
 	annotationImage       = "berth.dev/image"
 	annotationStopSignal  = "berth.dev/stop-signal"
+	annotationDevices     = "berth.dev/devices"
 	kubernetesPrefix      = "io.kubernetes."
 )
 
@@ -80,6 +81,7 @@ type ContainerLabels struct {
 	PreStop                  *corev1.LifecycleHandler
 	StopSignal               *corev1.Signal
 	Ports                    []corev1.ContainerPort
+	Devices                  map[corev1.ResourceName][]string // that it was given, by resource
 }
 
 // ParseSandbox reads what Sandbox wrote. It is not ok for a sandbox that berth
@@ -118,6 +120,7 @@ func ParseContainer(labels, annotations map[string]string) (ContainerLabels, boo
 	}
 	c.PreStop = decoded[*corev1.LifecycleHandler](annotations[annotationPreStop])
 	c.Ports = decoded[[]corev1.ContainerPort](annotations[annotationPorts])
+	c.Devices = decoded[map[corev1.ResourceName][]string](annotations[annotationDevices])
 	if s := annotations[annotationStopSignal]; s != "" {
 		signal := corev1.Signal(s)
 		c.StopSignal = &signal
@@ -142,7 +145,8 @@ func reserved(key string) bool {
 	return strings.HasPrefix(key, ownPrefix) || strings.HasPrefix(key, kubernetesPrefix)
 }
 
-// passed copies what the pod may say on its sandbox.
+// passed copies what the pod may say on its sandbox, or device plugins on a
+// container.
 func passed(of map[string]string) map[string]string {
 	out := make(map[string]string, len(of)+8)
 	for k, v := range of {
@@ -175,7 +179,8 @@ func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
 }
 
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) map[string]string {
-	out := map[string]string{
+	out := passed(setup.Devices.Annotations)
+	maps.Copy(out, map[string]string{
 		annotationHash:          podspec.SpecHash(c),
 		annotationRestarts:      strconv.FormatUint(uint64(setup.Attempt), 10),
 		annotationMessagePath:   c.TerminationMessagePath,
@@ -183,6 +188,9 @@ func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 		annotationKind:          setup.Kind.String(),
 		annotationPosition:      strconv.Itoa(position(pod, c.Name, setup.Kind)),
 		annotationImage:         c.Image,
+	})
+	if len(setup.Devices.IDs) > 0 {
+		out[annotationDevices] = encoded(setup.Devices.IDs)
 	}
 	putGrace(out, pod)
 	if len(c.Ports) > 0 {

@@ -63,7 +63,7 @@ func mount(c *corev1.Container, m plan.Mount, handler string, recursive bool) (*
 		if ifPossible(c, m.ContainerPath) {
 			return r, nil
 		}
-		return nil, unsupported(reasonContainer, "mount %s: runtime handler %q does not support recursive read-only mounts", m.ContainerPath, handler)
+		return nil, unsupported(reasonContainer, "mount %s: %s does not support recursive read-only mounts", m.ContainerPath, handlerText(handler))
 	}
 	r.RecursiveReadOnly = true
 	return r, nil

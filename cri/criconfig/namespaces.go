@@ -50,14 +50,14 @@ func userNamespace(node Node, pod *corev1.Pod, reason string) (*runtimeapi.UserN
 		return nil, err
 	}
 	if !node.Features[handler].UserNamespaces {
-		return nil, unsupported(reason, "spec.hostUsers: runtime handler %q does not support user namespaces", handler)
+		return nil, unsupported(reason, "spec.hostUsers: %s does not support user namespaces", handlerText(handler))
 	}
 	if node.UserIDs == nil {
 		return nil, unsupported(reason, "spec.hostUsers: the node has no range of host IDs for user namespaces")
 	}
-	ids, ok := node.UserIDs(string(pod.UID))
-	if !ok || ids.Count == 0 {
-		return nil, missing(reason, "spec.hostUsers: no host IDs are left for another user namespace")
+	ids, err := node.UserIDs(string(pod.UID))
+	if err != nil {
+		return nil, missing(reason, "spec.hostUsers: %w", err)
 	}
 	mapping := func() []*runtimeapi.IDMapping {
 		return []*runtimeapi.IDMapping{{HostId: ids.First, ContainerId: 0, Length: ids.Count}}

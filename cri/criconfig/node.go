@@ -28,18 +28,31 @@ type Node struct {
 	Features map[string]HandlerFeatures // by CRI handler name; "" is the default handler
 
 	NoImageVolumes string // why the runtime cannot mount images as volumes; empty: it can
+	NoCDI          string // why the runtime cannot give devices by CDI; empty: it can
 	// StrictGroups says that the runtime knows supplementalGroupsPolicy.
 	StrictGroups bool
 	// UserIDs gives the host IDs that are allotted to the pod with this UID, the
 	// same ones each time. Nil: the node has none to give.
-	UserIDs func(uid string) (IDRange, bool)
+	UserIDs func(uid string) (IDRange, error)
 
 	CgroupV2      bool          // limits that only v2 knows are sent
-	SwapLimits    bool          // the kernel can limit swap per cgroup: containers get none
+	SwapLimits    bool          // the kernel can limit swap per cgroup: containers get none beyond their part of Swap
+	Swap          int64         // bytes of swap that Burstable pods have a part of, of all that the node has (LimitedSwap, v2); 0: none
+	MemoryFactor  float64       // memoryThrottlingFactor (v2); 0: nobody is slowed down
+	ReserveMemory bool          // memoryReservationPolicy TieredReservation (v2)
+	PageSize      int64         // of the host, in bytes; 0: not known, and nobody is slowed down
 	HugePageSizes []string      // that the hugetlb controller limits, as it names them: 2MB, 1GB
 	NoCFS         bool          // cpuCFSQuota is off: CPU limits are not enforced
 	CFSPeriod     time.Duration // cpuCFSQuotaPeriod; zero: 100 ms
 	SingleOOMKill bool          // singleProcessOOMKill: the kernel kills one process, not the container (v2)
+}
+
+// handlerText is how sentences name a runtime handler.
+func handlerText(name string) string {
+	if name == "" {
+		return "the default runtime handler"
+	}
+	return fmt.Sprintf("runtime handler %q", name)
 }
 
 // HandlerFeatures is what a runtime handler says that it can do.

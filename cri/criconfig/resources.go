@@ -33,7 +33,8 @@ func Resources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Lin
 func containerResources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.LinuxContainerResources, error) {
 	out := limits(node, c.Resources.Requests, c.Resources.Limits)
 	out.OomScoreAdj = OOMScore(node, pod, c)
-	setSwap(node, out)
+	setSwap(node, pod, c, out)
+	setMemoryQoS(node, pod, c, out)
 	if node.CgroupV2 && !node.SingleOOMKill {
 		unified(out)["memory.oom.group"] = "1"
 	}
@@ -42,10 +43,11 @@ func containerResources(node Node, pod *corev1.Pod, c *corev1.Container) (*runti
 	return out, err
 }
 
-// limits translates CPU and memory. A request that is absent is the limit.
+// limits translates CPU and memory. A request that is absent is the limit; one of
+// nothing is just that.
 func limits(node Node, requests, limits corev1.ResourceList) *runtimeapi.LinuxContainerResources {
 	request, limit := requests.Cpu(), limits.Cpu()
-	if request.IsZero() {
+	if _, named := requests[corev1.ResourceCPU]; !named {
 		request = limit
 	}
 	out := &runtimeapi.LinuxContainerResources{
@@ -77,17 +79,6 @@ func quota(milli int64, period time.Duration) (periodUS, quotaUS int64) {
 		return periodUS, math.MaxInt64 / milliPerCPU
 	}
 	return periodUS, max(milli*periodUS/milliPerCPU, minQuota)
-}
-
-// setSwap leaves a container no swap beyond its memory, as far as the kernel can.
-func setSwap(node Node, out *runtimeapi.LinuxContainerResources) {
-	switch {
-	case !node.SwapLimits:
-	case node.CgroupV2:
-		unified(out)["memory.swap.max"] = "0"
-	default:
-		out.MemorySwapLimitInBytes = out.MemoryLimitInBytes
-	}
 }
 
 func unified(out *runtimeapi.LinuxContainerResources) map[string]string {

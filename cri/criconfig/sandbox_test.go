@@ -1,6 +1,7 @@
 package criconfig
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,7 +180,9 @@ func TestSandboxRefuses(t *testing.T) {
 		{"own users need host IDs", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = new(false) },
 			func(n *Node) { n.UserIDs = nil }, plan.Unsupported, "no range of host IDs"},
 		{"own users wait while all host IDs are taken", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostUsers = new(false) },
-			func(n *Node) { n.UserIDs = func(string) (IDRange, bool) { return IDRange{}, false } }, plan.Other, "no host IDs are left"},
+			func(n *Node) {
+				n.UserIDs = func(string) (IDRange, error) { return IDRange{}, errors.New("all are taken") }
+			}, plan.Other, "spec.hostUsers: all are taken"},
 		{"Strict groups need a runtime that knows them", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict)}
 		}, func(n *Node) { n.StrictGroups = false }, plan.Unsupported, "supplementalGroupsPolicy"},

@@ -2,7 +2,6 @@ package crifake
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -51,18 +50,4 @@ func (r *Runtime) Attach(_ context.Context, q *runtimeapi.AttachRequest) (*runti
 		return nil, err
 	}
 	return &runtimeapi.AttachResponse{Url: "http://127.0.0.1:0/attach/" + q.ContainerId[:16]}, nil
-}
-
-// PortForward returns an address at which nobody listens.
-func (r *Runtime) PortForward(_ context.Context, q *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.sandboxes[q.PodSandboxId]
-	switch {
-	case s == nil:
-		return nil, notFound("failed to find sandbox %q", q.PodSandboxId)
-	case !s.ready:
-		return nil, fmt.Errorf("sandbox container %q is not running", s.id)
-	}
-	return &runtimeapi.PortForwardResponse{Url: "http://127.0.0.1:0/portforward/" + s.id[:16]}, nil
 }

@@ -71,19 +71,6 @@ func OnPod(name string) func(any) bool {
 	}
 }
 
-// OnID selects the requests about one sandbox or container by its ID.
-func OnID(id string) func(any) bool {
-	return func(req any) bool {
-		switch q := req.(type) {
-		case interface{ GetContainerId() string }:
-			return q.GetContainerId() == id
-		case interface{ GetPodSandboxId() string }:
-			return q.GetPodSandboxId() == id
-		}
-		return false
-	}
-}
-
 // strike finds the fault that hits the request now, counts it, and lets it act.
 // It returns the error that the call ends with, nil to go on.
 func (r *Runtime) strike(ctx context.Context, rpc string, req any, when When) error {

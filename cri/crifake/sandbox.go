@@ -101,17 +101,6 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 	return nil
 }
 
-// KillSandbox ends the sandbox and all in it, as when its pause process dies.
-func (r *Runtime) KillSandbox(id string) error {
-	r.mu.Lock()
-	s := r.sandboxes[id]
-	r.mu.Unlock()
-	if s == nil {
-		return notFound("sandbox %q", id)
-	}
-	return r.stopSandbox(r.ctx, s)
-}
-
 // within returns the containers of a sandbox.
 func (r *Runtime) within(s *sandbox) []*container {
 	r.mu.Lock()

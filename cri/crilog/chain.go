@@ -89,7 +89,7 @@ func snapshot(log string) (f *os.File, older []rotated, err error) {
 	return nil, nil, fmt.Errorf("%s: rotated faster than it can be opened", log)
 }
 
-// snapshotTries is enough for any log: one is rotated once a second at most.
+// snapshotTries is enough for any log: to rotate one takes longer than to look.
 const snapshotTries = 100
 
 func samePlace(a, b rotated) bool { return a.path == b.path }

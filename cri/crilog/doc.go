@@ -7,10 +7,16 @@
 // stream. It owns the layout of the log folders and the names of rotated files.
 //
 // It never writes into a log: the runtime does. It asks the runtime for nothing
-// but to open a file again, and polls nothing but the sizes of files.
+// but to open a file again, and polls nothing but the sizes of files that grow.
+//
+//	rotate.go     one rotation: move, open, compress, delete
+//	watermark.go  when to look at which log
+//	growth.go     the kernel's word that a log grows
+//	thin.go       what is more than one minute may have
 //
 // Goroutines: Rotator.Round has its workers and waits for them; Rotator.Run and
-// Collector.Run are their caller's. None outlives the call.
+// Collector.Run are their caller's. None outlives the call. Growth has one that
+// reads from the kernel; Close waits for it.
 //
 // Invariants, each checked by a test that bears its number:
 //
@@ -25,4 +31,6 @@
 //	L6 The collector takes away only what lies in a folder of the layout's form,
 //	   has not changed for a while and is nobody's; the newest log of a container
 //	   and those of its instances that are still there stay.
+//	L7 A limit drops whole lines from rotated files that nobody writes any more,
+//	   of each minute the oldest first, and one line in their place says how many.
 package crilog

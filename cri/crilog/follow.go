@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 )
@@ -114,8 +115,19 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 			}
 		}
 	}
+	if r.file != nil { // the runtime may have lines for the old file yet
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(lateLines):
+		}
+	}
 	return r.replace(ctx)
 }
+
+// lateLines is how long a runtime may go on writing to a log after it has begun
+// to write to the next one.
+const lateLines = 20 * time.Millisecond
 
 // replace ends the current file, reads those that came and were rotated since,
 // and begins with the one that is there now.
@@ -149,16 +161,22 @@ func (r *reader) replace(ctx context.Context) (bool, error) {
 }
 
 // missed gives the rotated files that came after the current file. The first of
-// the new ones is the current file itself, plain or compressed by now, unless
-// that is gone and another file bears that name.
+// the new ones is the current file itself, plain or compressed by now (then it
+// has kept its time), unless that is gone.
 func (r *reader) missed(older []rotated) []rotated {
 	added := slices.DeleteFunc(slices.Clone(older), func(o rotated) bool { return slices.Contains(r.known, o.path) })
 	if r.file == nil || len(added) == 0 {
 		return added
 	}
 	have, errHave := r.file.Stat()
-	st, err := os.Stat(added[0].path)
-	if errHave == nil && err == nil && !os.SameFile(have, st) {
+	if errHave != nil {
+		return added[1:]
+	}
+	if st, err := os.Stat(added[0].path); err == nil {
+		if !os.SameFile(have, st) {
+			return added
+		}
+	} else if st, err := os.Stat(added[0].path + zipSuffix); err == nil && !st.ModTime().Equal(have.ModTime()) {
 		return added
 	}
 	return added[1:]

@@ -57,6 +57,7 @@ func (s *sink) await(t *testing.T, suffix string) {
 type runtime struct {
 	t    *testing.T
 	path string
+	mu   sync.Mutex
 	f    *os.File
 }
 
@@ -70,6 +71,8 @@ func newRuntime(t *testing.T) *runtime {
 }
 
 func (r *runtime) reopen() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
 		return err
@@ -83,6 +86,8 @@ func (r *runtime) reopen() error {
 
 func (r *runtime) raw(text string) {
 	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if _, err := r.f.WriteString(text); err != nil {
 		r.t.Error(err)
 	}

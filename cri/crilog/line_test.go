@@ -13,8 +13,6 @@ const stamp = "2026-01-02T15:04:05.000000001Z"
 
 func TestPaths(t *testing.T) {
 	for _, row := range []struct{ sentence, got, want string }{
-		{"a pod has a folder", PodDir("/var/log/pods", "shop", "web", "u-1"), "/var/log/pods/shop_web_u-1"},
-		{"a container has a folder in it", ContainerDir("/p", "app"), "/p/app"},
 		{"an attempt has a file", ContainerFile(3), "3.log"},
 		{"shippers find a link", Link("/var/log/containers", "web", "shop", "app", "id"), "/var/log/containers/web_shop_app-id.log"},
 		{"a long link is cut to what a file may be called", Link("/l", strings.Repeat("p", 300), "n", "c", "id"), "/l/" + strings.Repeat("p", 251) + ".log"},

@@ -7,14 +7,6 @@ import (
 	"unicode/utf8"
 )
 
-// PodDir is the folder of a pod's logs below root (/var/log/pods).
-func PodDir(root, namespace, name, uid string) string {
-	return filepath.Join(root, namespace+"_"+name+"_"+uid)
-}
-
-// ContainerDir is the folder of one container's logs in the pod's.
-func ContainerDir(podDir, container string) string { return filepath.Join(podDir, container) }
-
 // ContainerFile is the name of the log of one attempt in the container's folder.
 func ContainerFile(attempt uint32) string { return strconv.FormatUint(uint64(attempt), 10) + ".log" }
 

@@ -31,6 +31,7 @@ type stream struct {
 	out     io.Writer // nil: not wanted
 	held    []byte
 	joining bool // inside a line
+	begun   bool // something of that line has been written
 	skipped bool // that line is older than asked for
 }
 
@@ -54,6 +55,11 @@ func (p *printer) wants(l Line) bool { return p.of(l).out != nil }
 
 func (p *printer) print(l Line) error {
 	s := p.of(l)
+	if isMarker(l) {
+		if err := p.gap(); err != nil {
+			return err
+		}
+	}
 	if s.out == nil {
 		return nil
 	}
@@ -63,6 +69,7 @@ func (p *printer) print(l Line) error {
 			s.held = append(l.Time.AppendFormat(s.held, stampFormat), ' ')
 		}
 	}
+	s.begun = s.begun && s.joining
 	s.joining = l.Partial
 	if s.skipped {
 		return nil
@@ -88,6 +95,18 @@ func (p *printer) cut() error {
 	return p.flush()
 }
 
+// gap forgets the lines that are open: they have lost their end. What has been
+// written of one is ended.
+func (p *printer) gap() error {
+	for i := range p.streams {
+		s := &p.streams[i]
+		if s.joining && !s.begun {
+			s.joining, s.held = false, s.held[:0]
+		}
+	}
+	return p.cut()
+}
+
 // flush writes what waits for an end that does not come.
 func (p *printer) flush() error {
 	for i := range p.streams {
@@ -109,6 +128,7 @@ func (p *printer) write(s *stream) error {
 	}
 	p.left -= int64(len(b))
 	_, err := s.out.Write(b)
+	s.begun = s.joining
 	if s.held = s.held[:0]; cap(s.held) > 2*heldMax {
 		s.held = nil
 	}

@@ -90,20 +90,70 @@ func TestRotateKeepsBothFilesIfTheRuntimeOpensOneAndFails(t *testing.T) { // L5
 	}
 }
 
-func TestRotateTwiceInASecondWaits(t *testing.T) {
+func TestRotateTwiceInASecondKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t)
 	r.say("a")
 	r.rotate(5)
-	r.say("b")
-	for _, second := range []int{5, 4} {
+	for i, second := range []int{5, 5, 4} { // the last one: the clock was set back
+		r.say(string(rune('b' + i)))
 		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(1).Add(time.Duration(second) * time.Second), Reopen: r.reopen})
-		if err != nil || done {
+		if err != nil || !done {
 			t.Errorf("second %d: rotated %t: %v", second, done, err)
 		}
 	}
+	if got, want := names(t, r.path), " .20260101-000005.gz .20260101-000006.gz .20260101-000007.gz .20260101-000008"; got != want {
+		t.Errorf("files %q, want %q", got, want)
+	}
+	if got := content(t, r.path); got != "a\nb\nc\nd\n" {
+		t.Errorf("lines %q", got)
+	}
+}
+
+// TestWhatCannotBeCompressedKeepsNoLogFromBeingRotated is a disk on which no file
+// can be made any more, which is when it matters most.
+func TestWhatCannotBeCompressedKeepsNoLogFromBeingRotated(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t)
+	r.say("a")
+	r.rotate(1)
+	if err := os.Mkdir(r.path+".20260101-000001.gz", 0o755); err != nil { // in the way
+		t.Fatal(err)
+	}
+	r.say("b")
+	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(2), Reopen: r.reopen})
+	if err == nil || !done {
+		t.Errorf("rotated %t: %v", done, err)
+	}
 	if got := content(t, r.path); got != "a\nb\n" {
 		t.Errorf("lines %q", got)
+	}
+}
+
+// TestALogThatFloodsIsRotatedBeforeOthersAreCompressed has the log grow to its
+// size again while those before it are compressed.
+func TestALogThatFloodsIsRotatedBeforeOthersAreCompressed(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t)
+	r.say("a")
+	r.rotate(1)
+	r.say("b")
+	flood := func() error {
+		err := r.reopen()
+		r.say("c")
+		return err
+	}
+	if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(2), Reopen: flood}); err != nil || !done {
+		t.Errorf("rotated %t: %v", done, err)
+	}
+	if got, want := names(t, r.path), " .20260101-000001 .20260102-000000"; got != want {
+		t.Errorf("files %q, want %q", got, want)
+	}
+	if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(3), Reopen: r.reopen}); err != nil || !done {
+		t.Errorf("rotated %t: %v", done, err)
+	}
+	if got, want := names(t, r.path), " .20260101-000001.gz .20260102-000000.gz .20260103-000000"; got != want {
+		t.Errorf("files %q, want %q", got, want)
 	}
 }
 
@@ -120,5 +170,49 @@ func TestRotateOpensWhatACutShortRotationLeftMissing(t *testing.T) {
 	r.say("b")
 	if got := content(t, r.path); got != "a\nb\n" {
 		t.Errorf("lines %q", got)
+	}
+}
+
+func TestWhatWasWrittenToJustNowIsCompressedLater(t *testing.T) { // L5
+	t.Parallel()
+	r := newRuntime(t)
+	o := Rotation{MaxSize: 1, MaxFiles: 9, Quiet: time.Hour, Now: day(1), Reopen: r.reopen}
+	for i, l := range []string{"a", "b"} {
+		r.say(l)
+		o.Now = day(i + 1)
+		if done, err := Rotate(r.path, o); err != nil || !done {
+			t.Fatalf("rotated %t: %v", done, err)
+		}
+	}
+	if got, want := names(t, r.path), " .20260101-000000 .20260102-000000"; got != want {
+		t.Errorf("files %q, want %q", got, want)
+	}
+	long := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(r.path+".20260101-000000", long, long); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := Rotate(r.path, o); err != nil || done {
+		t.Fatalf("rotated %t: %v", done, err)
+	}
+	if got, want := names(t, r.path), " .20260101-000000.gz .20260102-000000"; got != want {
+		t.Errorf("files %q, want %q", got, want)
+	}
+}
+
+func TestDropRotatedLeavesTheCurrentLog(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t)
+	for i, l := range []string{"a", "b", "c"} {
+		r.say(l)
+		if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(i + 1), Reopen: r.reopen}); err != nil || !done {
+			t.Fatalf("rotated %t: %v", done, err)
+		}
+	}
+	r.say("d")
+	if err := DropRotated(r.path); err != nil || names(t, r.path) != "" || content(t, r.path) != "d\n" {
+		t.Errorf("%v, files %q", err, names(t, r.path))
+	}
+	if err := DropRotated(filepath.Join(t.TempDir(), "gone", "0.log")); err != nil {
+		t.Error(err)
 	}
 }

@@ -15,15 +15,28 @@ type Log struct {
 
 // Rotator keeps the logs of running containers to their size. Nothing is asked
 // of the runtime but to open a file that was moved: sizes are read from the
-// files, once per interval.
+// files, of each once per interval, and of one that grows as often as its growth
+// asks for.
 type Rotator struct {
-	MaxSize  int64 // bytes; negative: logs are left to grow
-	MaxFiles int   // of one log with the current one
-	Workers  int   // logs that are rotated at once; 0 is 1
-	Interval time.Duration
-	Logs     func() []Log // those there are now
-	Rotated  func(n int)  // told after a round in which n logs were rotated; nil: nobody is
-	Now      func() time.Time
+	MaxSize   int64         // bytes; negative: logs are left to grow
+	MaxFiles  int           // of one log with the current one
+	PerMinute int64         // bytes of one minute that rotated files keep; 0: all
+	Workers   int           // logs that are rotated at once; 0 is 1
+	Quiet     time.Duration // how long a rotated file is left alone before it is compressed
+	Interval  time.Duration
+	Logs      func() []Log    // those there are now
+	Changed   <-chan struct{} // readable when these may be others; nil: looked at once per interval
+	Growth    Watch           // tells of logs that begin to grow; nil: all are looked at all the time
+	Rotated   func(n int)     // told after a round in which n logs were rotated; nil: nobody is
+	Dropped   func(Loss)      // told of lines that were dropped; nil: nobody is. From any goroutine
+	Now       func() time.Time
+}
+
+// Watch tells of files that grow: of each once, until it is set again.
+type Watch interface {
+	Set(path string) error
+	Drop(path string)
+	Grown() <-chan string // their paths, also of files that are gone
 }
 
 // Run rotates until ctx ends; rotations under way are then ended in order.
@@ -31,53 +44,80 @@ func (r *Rotator) Run(ctx context.Context) {
 	if r.MaxSize < 0 {
 		return
 	}
+	w := &watchman{Rotator: r, marks: map[string]*mark{}}
+	var grown <-chan string
+	if r.Growth != nil {
+		grown = r.Growth.Grown()
+	}
 	tick := time.NewTicker(r.Interval)
 	defer tick.Stop()
+	timer := time.NewTimer(0) // those that are there now
+	defer timer.Stop()
+	w.renew = time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			r.Round(ctx)
+			w.audit(ctx)
+		case <-r.Changed:
+			w.changed(time.Now())
+		case path := <-grown:
+			w.wake(path)
+		case <-timer.C:
+		}
+		w.look(ctx)
+		timer.Stop()
+		if next := w.next(); !next.IsZero() {
+			timer.Reset(max(0, time.Until(next)))
 		}
 	}
 }
 
 // Round looks at every log once and returns when all are done.
-func (r *Rotator) Round(ctx context.Context) {
-	logs := make(chan Log)
+func (r *Rotator) Round(ctx context.Context) { r.rotate(ctx, r.Logs()) }
+
+// result is how the look at one log has ended.
+type result struct{ moved, failed bool }
+
+// rotate rotates those of the logs that are too big and says which were.
+func (r *Rotator) rotate(ctx context.Context, logs []Log) []result {
+	ends := make([]result, len(logs))
+	next := make(chan int)
 	var wg sync.WaitGroup
-	counts := make([]int, max(r.Workers, 1))
-	for i := range counts {
+	for range min(max(r.Workers, 1), len(logs)) {
 		wg.Go(func() {
-			for l := range logs {
-				if r.one(l) {
-					counts[i]++
-				}
+			for i := range next {
+				ends[i] = r.one(logs[i])
 			}
 		})
 	}
-	for _, l := range r.Logs() {
+	for i := range logs {
 		if ctx.Err() != nil {
 			break
 		}
-		logs <- l
+		next <- i
 	}
-	close(logs)
+	close(next)
 	wg.Wait()
 	n := 0
-	for _, c := range counts {
-		n += c
+	for _, e := range ends {
+		if e.moved {
+			n++
+		}
 	}
 	if n > 0 && r.Rotated != nil {
 		r.Rotated(n)
 	}
+	return ends
 }
 
-func (r *Rotator) one(l Log) bool {
-	done, err := Rotate(l.Path, Rotation{MaxSize: r.MaxSize, MaxFiles: r.MaxFiles, Now: r.Now(), Reopen: l.Reopen})
+func (r *Rotator) one(l Log) result {
+	done, err := Rotate(l.Path, Rotation{
+		MaxSize: r.MaxSize, MaxFiles: r.MaxFiles, PerMinute: r.PerMinute, Quiet: r.Quiet, Now: r.Now(), Reopen: l.Reopen, Dropped: r.Dropped,
+	})
 	if err != nil && l.Failed != nil {
 		l.Failed(err)
 	}
-	return done
+	return result{done, err != nil}
 }

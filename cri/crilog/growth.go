@@ -1,0 +1,123 @@
+package crilog
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Growth is the Watch of the kernel. Files that do not grow cost nothing, and one
+// that grows fast costs no more than one that grows slowly.
+type Growth struct {
+	file  *os.File // of inotify
+	grown chan string
+	left  chan struct{}
+	wg    sync.WaitGroup
+
+	mu    sync.Mutex
+	paths map[int32]string // by watch
+	ids   map[string]int32
+}
+
+// NewGrowth returns a Growth that watches nothing yet. It has to be closed.
+func NewGrowth() (*Growth, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("watch logs: %w", err)
+	}
+	g := &Growth{
+		file: os.NewFile(uintptr(fd), "inotify"), grown: make(chan string), left: make(chan struct{}),
+		paths: map[int32]string{}, ids: map[string]int32{},
+	}
+	g.wg.Go(g.read)
+	return g, nil
+}
+
+// Grown gives the paths of files that have grown or are gone.
+func (g *Growth) Grown() <-chan string { return g.grown }
+
+// Set has the next growth of a file told.
+func (g *Growth) Set(path string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	conn, err := g.file.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("watch log: %w", err)
+	}
+	var id int
+	errConn := conn.Control(func(fd uintptr) {
+		id, err = unix.InotifyAddWatch(int(fd), path, unix.IN_MODIFY|unix.IN_ONESHOT)
+	})
+	if errConn != nil {
+		err = errConn
+	}
+	if err != nil {
+		return fmt.Errorf("watch log: %w", err)
+	}
+	g.paths[int32(id)], g.ids[path] = path, int32(id)
+	return nil
+}
+
+// Drop says that a file is nobody's business any more.
+func (g *Growth) Drop(path string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id, ok := g.ids[path]
+	if !ok {
+		return
+	}
+	delete(g.ids, path)
+	delete(g.paths, id)
+	if conn, err := g.file.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { // it may have gone with its file
+			_, _ = unix.InotifyRmWatch(int(fd), uint32(id))
+		})
+	}
+}
+
+// Close ends it and waits for that.
+func (g *Growth) Close() {
+	close(g.left)
+	_ = g.file.Close()
+	g.wg.Wait()
+}
+
+// read tells what the kernel says until the file is closed.
+func (g *Growth) read() {
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := g.file.Read(buf)
+		if err != nil {
+			return
+		}
+		for b := buf[:n]; len(b) >= unix.SizeofInotifyEvent; {
+			id := int32(binary.NativeEndian.Uint32(b))
+			if path, ok := g.rung(id); ok {
+				select {
+				case g.grown <- path:
+				case <-g.left:
+					return
+				}
+			}
+			size := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:]))
+			b = b[min(size, len(b)):]
+		}
+	}
+}
+
+// rung takes in that a watch has told something: it is over.
+func (g *Growth) rung(id int32) (string, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	path, ok := g.paths[id]
+	if ok {
+		delete(g.paths, id)
+		if g.ids[path] == id {
+			delete(g.ids, path)
+		}
+	}
+	return path, ok
+}

@@ -1,0 +1,356 @@
+package crilog
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// bell is a Watch that tells when it is told to.
+type bell struct {
+	mu    sync.Mutex
+	set   map[string]int // how often
+	armed map[string]bool
+	grown chan string
+}
+
+func newBell() *bell {
+	return &bell{set: map[string]int{}, armed: map[string]bool{}, grown: make(chan string, 1)}
+}
+
+func (b *bell) Set(path string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.set[path]++
+	b.armed[path] = true
+	return nil
+}
+
+func (b *bell) Drop(path string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.armed, path)
+}
+
+func (b *bell) Grown() <-chan string { return b.grown }
+
+// sets is how often a file was set, and whether it still is.
+func (b *bell) sets(path string) (int, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.set[path], b.armed[path]
+}
+
+// ring is what the kernel does when a file has grown.
+func (b *bell) ring(path string) {
+	b.mu.Lock()
+	told := b.armed[path]
+	delete(b.armed, path)
+	b.mu.Unlock()
+	if told {
+		b.grown <- path
+	}
+}
+
+// watched runs a Rotator in virtual time beside what f does.
+func watched(t *testing.T, r *Rotator, f func(b *bell)) {
+	t.Helper()
+	b := newBell()
+	r.MaxFiles, r.Growth, r.Now = 5, b, time.Now
+	if r.Interval == 0 {
+		r.Interval = time.Hour
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { r.Run(ctx) })
+	f(b)
+}
+
+// biggest is the size of the biggest file of a log, and of all but those that
+// are compressed.
+func biggest(t *testing.T, path string) (one, all int64) {
+	t.Helper()
+	files, err := filepath.Glob(path + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil && !strings.HasSuffix(f, ".gz") {
+			one, all = max(one, st.Size()), all+st.Size()
+		}
+	}
+	return one, all
+}
+
+// TestScenario30_AFloodStaysNearItsLimit has a log grow at a steady rate after a
+// long rest, and asks how far beyond its size a file gets. An audit comes once an
+// hour.
+func TestScenario30_AFloodStaysNearItsLimit(t *testing.T) {
+	const most = 100 << 10
+	for _, rate := range []int{1 << 10, 50 << 10, 200 << 10, 1 << 20} { // bytes per second
+		t.Run(fmt.Sprint(rate), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newRuntime(t)
+				r := &Rotator{MaxSize: most, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
+				moved := 0
+				r.Rotated = func(n int) { moved += n }
+				watched(t, r, func(b *bell) {
+					time.Sleep(10 * time.Minute)
+					var worst int64
+					for written := 0; written < 5*most; {
+						n := max(rate/100, 80) // every 10 ms, or less often if that is less than a line
+						l.raw(stamp + " stdout F " + strings.Repeat("x", n-len(stamp)-11) + "\n")
+						written += n
+						b.ring(l.path)
+						time.Sleep(time.Second * time.Duration(n) / time.Duration(rate))
+						synctest.Wait()
+						one, _ := biggest(t, l.path)
+						worst = max(worst, one)
+					}
+					time.Sleep(time.Second)
+					synctest.Wait()
+					// A flood is unseen for lookFirst at its start, a slow one for lookCalm.
+					if bound := int64(most + max(rate/10, 400)); worst > bound {
+						t.Errorf("a file grew to %d bytes, more than %d", worst, bound)
+					}
+					if moved < 3 {
+						t.Errorf("rotated %d times", moved)
+					}
+				})
+			})
+		})
+	}
+}
+
+// TestALogThatRestsIsNotLookedAt counts how often a Rotator is woken: each look
+// of one that sleeps sets the watch anew.
+func TestALogThatRestsIsNotLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newRuntime(t)
+		r := &Rotator{MaxSize: 1 << 20, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
+		watched(t, r, func(b *bell) {
+			time.Sleep(30 * time.Minute)
+			synctest.Wait()
+			if n, _ := b.sets(l.path); n != 1 {
+				t.Errorf("it was set %d times", n)
+			}
+			l.say("a")
+			b.ring(l.path)
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if n, armed := b.sets(l.path); n != 2 || !armed {
+				t.Errorf("after a line it was set %d times", n)
+			}
+		})
+	})
+}
+
+func TestLogsThatComeAreWatchedAndThoseThatGoAreNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newRuntime(t), newRuntime(t)
+		var mu sync.Mutex
+		logs := []Log{{Path: first.path, Reopen: first.reopen}}
+		changed := make(chan struct{}, 1)
+		asked := 0
+		r := &Rotator{MaxSize: 100, Changed: changed, Logs: func() []Log {
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			return logs
+		}}
+		watched(t, r, func(b *bell) {
+			time.Sleep(time.Minute)
+			mu.Lock()
+			logs = []Log{{Path: second.path, Reopen: second.reopen}}
+			mu.Unlock()
+			for range 100 { // as when many pods start
+				changed <- struct{}{}
+				time.Sleep(10 * time.Millisecond)
+			}
+			second.say("a", "b", "c", "d")
+			b.ring(second.path)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			_, old := b.sets(first.path)
+			if _, armed := b.sets(second.path); old || !armed {
+				t.Errorf("watched: %t %t", old, armed)
+			}
+			if !strings.HasPrefix(names(t, second.path), " .") {
+				t.Errorf("it was not rotated: %q", names(t, second.path))
+			}
+			if asked > 4 {
+				t.Errorf("asked %d times which logs there are", asked)
+			}
+		})
+	})
+}
+
+// TestAnAuditFindsWhatNobodyTold is a kernel that has lost an event, and a file
+// that somebody else has moved away.
+func TestAnAuditFindsWhatNobodyTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newRuntime(t)
+		r := &Rotator{MaxSize: 250, Interval: 10 * time.Second, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
+		watched(t, r, func(b *bell) {
+			time.Sleep(5 * time.Second)
+			l.say("a")
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if n, _ := b.sets(l.path); n != 2 {
+				t.Errorf("it was set %d times", n)
+			}
+			if err := os.Remove(l.path); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(20 * time.Second)
+			l.say("b", "c", "d", "e", "f", "g", "h")
+			b.ring(l.path)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := content(t, l.path); !strings.HasPrefix(got, "b\n") || !strings.HasPrefix(names(t, l.path), " .") {
+				t.Errorf("%q in files %q", got, names(t, l.path))
+			}
+		})
+	})
+}
+
+// TestALogThatCannotBeRotatedIsLeftToTheAudit has the runtime refuse.
+func TestALogThatCannotBeRotatedIsLeftToTheAudit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newRuntime(t)
+		l.say("a", "b")
+		failed := 0
+		r := &Rotator{MaxSize: 20, Interval: 10 * time.Second}
+		r.Logs = func() []Log {
+			return []Log{{Path: l.path, Reopen: func() error { return os.ErrPermission }, Failed: func(error) { failed++ }}}
+		}
+		watched(t, r, func(*bell) {
+			time.Sleep(35 * time.Second)
+			synctest.Wait()
+			if failed != 4 {
+				t.Errorf("tried %d times", failed)
+			}
+		})
+	})
+}
+
+func TestHowLongALogIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		most, was, is int64
+		took, want    time.Duration
+	}{
+		{100, 0, 1, time.Second, lookCalm},
+		{1000, 0, 500, 100 * time.Millisecond, 50 * time.Millisecond},
+		{1000, 0, 990, 100 * time.Millisecond, lookLeast},
+		{1000, 500, 0, time.Second, lookFirst}, // another file
+	} {
+		if got := pause(c.most, c.was, c.is, c.took); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+// TestGrowthIsToldOnceUntilItIsSetAgain is the kernel's own.
+func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
+	t.Parallel()
+	g, err := NewGrowth()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	a, b := newRuntime(t), newRuntime(t)
+	next := func() string {
+		t.Helper()
+		select {
+		case path := <-g.Grown():
+			return path
+		case <-time.After(time.Minute):
+			t.Fatal("nothing was told")
+			return ""
+		}
+	}
+	for _, r := range []*runtime{a, b} {
+		if err := g.Set(r.path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		a.say("x")
+	}
+	if got := next(); got != a.path {
+		t.Errorf("told of %s", got)
+	}
+	b.say("x")
+	if got := next(); got != b.path { // and not of a again
+		t.Errorf("told of %s", got)
+	}
+	for _, r := range []*runtime{a, b} {
+		if err := g.Set(r.path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.Drop(a.path)
+	a.say("x")
+	b.say("x")
+	if got := next(); got != b.path {
+		t.Errorf("told of %s", got)
+	}
+	if err := g.Set(a.path + "x"); err == nil {
+		t.Error("a file that is not there can be watched")
+	}
+}
+
+// TestScenario30_RealFloods is the real thing: only the kernel tells that there is
+// something to do.
+func TestScenario30_RealFloods(t *testing.T) {
+	t.Parallel()
+	g, err := NewGrowth()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	l := newRuntime(t)
+	rotated := make(chan struct{}, 1000)
+	r := &Rotator{MaxSize: 64 << 10, MaxFiles: 100, Interval: time.Hour, Growth: g, Now: time.Now, Rotated: func(int) { rotated <- struct{}{} }}
+	r.Logs = func() []Log {
+		return []Log{{Path: l.path, Reopen: l.reopen}}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { r.Run(ctx) })
+	n := 0
+	for range 5 {
+		for range 2000 {
+			l.say(fmt.Sprint("line ", n))
+			n++
+		}
+		select {
+		case <-rotated:
+		case <-time.After(time.Minute):
+			t.Fatal("it was not rotated")
+		}
+	}
+	cancel()
+	wg.Wait()
+	i := 0
+	for line := range strings.Lines(content(t, l.path)) {
+		if line != fmt.Sprintf("line %d\n", i) {
+			t.Fatalf("%q in place of line %d", line, i)
+		}
+		i++
+	}
+	if i != n {
+		t.Errorf("%d lines of %d", i, n)
+	}
+}
