@@ -38,8 +38,18 @@ func (d disk) percent() int {
 // removal is an image to remove and why.
 type removal struct {
 	stored
-	why string
+	reason Reason
+	why    string // in words
 }
+
+// Reason is why an image is removed, in upstream's words.
+type Reason string
+
+// The reasons.
+const (
+	ForAge   Reason = "age"   // nobody has used it for too long
+	ForSpace Reason = "space" // its disk is too full
+)
 
 // choose picks what to remove, in order: what nobody has used for too long, then,
 // when the disk is too full, the least recently used until enough is freed.
@@ -53,17 +63,18 @@ func choose(now time.Time, images []stored, p policy, d disk) (remove []removal,
 	need := p.need(d)
 	for _, s := range free {
 		var why string
+		reason := ForSpace
 		switch unused := now.Sub(s.used); {
 		case p.everything:
 			why = "it is not in use and the node needs space"
 		case p.maxAge > 0 && unused > p.maxAge:
-			why = fmt.Sprintf("nobody has used it for %s", unused.Round(time.Second))
+			reason, why = ForAge, fmt.Sprintf("nobody has used it for %s", unused.Round(time.Second))
 		case need > 0 && now.Sub(s.seen) >= p.minAge:
 			why = fmt.Sprintf("the disk is %d%% full", d.percent())
 		default:
 			continue
 		}
-		remove = append(remove, removal{s, why})
+		remove = append(remove, removal{s, reason, why})
 		need -= min(need, s.size)
 	}
 	return remove, need
@@ -74,6 +85,11 @@ func (p policy) need(d disk) uint64 {
 	if p.high >= 100 || d.capacity == 0 || d.percent() < p.high {
 		return 0
 	}
+	return p.above(d)
+}
+
+// above is how many bytes are in use beyond the low threshold.
+func (p policy) above(d disk) uint64 {
 	low := uint64(float64(d.capacity) * float64(p.low) / 100)
 	return d.used - min(d.used, low)
 }

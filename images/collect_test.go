@@ -192,8 +192,39 @@ func TestAgesCountFromTheLastUse(t *testing.T) {
 		if c, err := i.Collect(t.Context(), o); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/b:1" {
 			t.Errorf("%+v %v: want b and not the fresh c", c, err)
 		}
+		f.add(&runtimeapi.Image{Id: "brought", RepoTags: []string{"reg.io/brought:1"}, Size: 100})
+		if c, err := i.Reclaim(t.Context(), GCOptions{KeepBrought: true}); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/c:1" {
+			t.Errorf("%+v %v: want c, which was pulled", c, err)
+		}
 		if c, err := i.Reclaim(t.Context(), GCOptions{}); err != nil || len(c.Removed) != 1 {
-			t.Errorf("%+v %v: want c when the node needs space", c, err)
+			t.Errorf("%+v %v: want what was brought too, if that is not to be kept", c, err)
+		}
+	})
+}
+
+func TestNoMoreGoesThanTheDiskNeeds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		i := New(Options{Service: f})
+		defer i.Close()
+		for _, id := range []string{"a", "b", "c"} {
+			f.add(&runtimeapi.Image{Id: id, RepoTags: []string{"reg.io/" + id + ":1"}, Size: 5})
+			if _, here, err := i.Present(t.Context(), podNamed("p", 0), "reg.io/"+id+":1", nil); !here || err != nil {
+				t.Fatal(here, err)
+			}
+			time.Sleep(time.Minute)
+		}
+		// Each takes three times of the disk what the runtime counts.
+		o := GCOptions{High: 85, Low: 80, Usage: func() (uint64, uint64, error) { return 95 - 15*uint64(len(f.gone())), 100, nil }}
+		c, err := i.Collect(t.Context(), o)
+		if err != nil || !slices.Equal(f.gone(), []string{"a"}) || c.Short != 0 || c.Needed != 15 || c.Removed[0].Reason != ForSpace {
+			t.Errorf("%+v %v: want the oldest alone", c, err)
+		}
+		// And a tenth of it, when layers are shared: what is counted is not enough.
+		o.Usage = func() (uint64, uint64, error) { return 85, 100, nil }
+		if c, err := i.Collect(t.Context(), o); err != nil || !slices.Equal(f.gone(), []string{"a", "b"}) {
+			t.Errorf("%+v %v: want what is needed as the runtime counts", c, err)
 		}
 	})
 }

@@ -24,9 +24,11 @@
 //     called off.
 //  3. At most MaxParallel pulls run, and they begin at most at the rate QPS. Who
 //     goes next is the one asked for by the pod of the highest priority, then the
-//     oldest.
+//     oldest. One that does not fit on the disk waits until there is room, and holds
+//     up nobody behind it; those of critical pods do not wait for room.
 //  4. No error, warning or progress carries the content of a secret.
-//  5. Nothing that is in use, pinned, being pulled or kept by name is removed.
+//  5. Nothing that is in use, pinned, being pulled or kept by name is removed, nor,
+//     where that is asked for, what others than this node's pulls have brought.
 //  6. An image that is present is present only to pods that may use it: where they
 //     must prove that and cannot, they are told what they would be told of an
 //     image that is not there. What is not known for sure, after a crash or with a

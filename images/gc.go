@@ -30,6 +30,10 @@ type GCOptions struct {
 	Every     time.Duration // time between two rounds of RunGC; 0: 5 minutes
 	Keep      []string      // names that stay: the sandbox image of a runtime that does not pin it
 
+	// KeepBrought keeps what this node has not pulled itself: nobody might be able to
+	// bring it again.
+	KeepBrought bool
+
 	InUse func() map[string]bool                    // image IDs, digests or names that pods and containers use
 	Usage func() (used, capacity uint64, err error) // of the images' disk, in bytes; nil: Images.Usage
 	Ended func(c Collected, err error)              // told after each round of RunGC; nil: told nobody
@@ -54,15 +58,17 @@ func (o GCOptions) validate() error {
 type Collected struct {
 	Removed []Removed
 	Freed   uint64 // bytes, as the runtime counts images: shared layers count more than once
-	Short   uint64 // bytes that should have been freed and that nothing could be found for
+	Needed  uint64 // bytes that should have been freed for the thresholds
+	Short   uint64 // those of them that nothing could be found for
 }
 
 // Removed is one image that was removed.
 type Removed struct {
-	ID    string
-	Names []string
-	Size  uint64
-	Why   string
+	ID     string
+	Names  []string
+	Size   uint64
+	Reason Reason
+	Why    string // in words
 }
 
 // record is what the agent knows of one image beside what the runtime tells.
@@ -117,32 +123,43 @@ func (i *Images) Collect(ctx context.Context, o GCOptions) (Collected, error) {
 	if err != nil {
 		return Collected{}, fmt.Errorf("image GC: usage of the disk: %w", err)
 	}
-	return i.collect(ctx, o, policy{high: o.High, low: o.Low, minAge: o.MinAge, maxAge: o.MaxAge}, disk{used, capacity})
+	p := policy{high: o.High, low: o.Low, minAge: o.MinAge, maxAge: o.MaxAge}
+	// An image takes more of the disk than the runtime counts, once packed and once
+	// unpacked, and less where it shares layers: what is freed is measured.
+	enough := func() bool {
+		used, capacity, err := usage()
+		return err == nil && p.above(disk{used, capacity}) == 0
+	}
+	return i.collect(ctx, o, p, disk{used, capacity}, enough)
 }
 
 // Reclaim removes every image that nobody needs, for a node that is short of
-// space. Of o only Keep and InUse count.
+// space. Of o only Keep, KeepBrought and InUse count.
 func (i *Images) Reclaim(ctx context.Context, o GCOptions) (Collected, error) {
-	return i.collect(ctx, o, policy{high: 100, low: 100, everything: true}, disk{})
+	return i.collect(ctx, o, policy{high: 100, low: 100, everything: true}, disk{}, func() bool { return false })
 }
 
-func (i *Images) collect(ctx context.Context, o GCOptions, p policy, d disk) (Collected, error) {
+func (i *Images) collect(ctx context.Context, o GCOptions, p policy, d disk, enough func() bool) (Collected, error) {
 	images, err := i.stored(ctx, o)
 	if err != nil {
 		return Collected{}, fmt.Errorf("image GC: list images: %w", err)
 	}
 	remove, short := choose(i.now(), images, p, d)
-	done := Collected{Short: short}
+	done := Collected{Needed: p.need(d), Short: short}
 	var errs []error
-	for _, r := range remove {
+	for at, r := range remove {
 		if i.usedSince(r.id, r.used) {
 			continue // somebody came for it meanwhile
+		}
+		if at > 0 && r.reason == ForSpace && enough() {
+			done.Short = 0
+			continue
 		}
 		if err := i.remove(ctx, r.id); err != nil {
 			errs = append(errs, fmt.Errorf("image GC: remove image %s %v: %w", r.id, r.names, err))
 			continue
 		}
-		done.Removed = append(done.Removed, Removed{ID: r.id, Names: r.names, Size: r.size, Why: r.why})
+		done.Removed = append(done.Removed, Removed{ID: r.id, Names: r.names, Size: r.size, Reason: r.reason, Why: r.why})
 		done.Freed += r.size
 	}
 	return done, errors.Join(errs...)
@@ -189,7 +206,7 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	records := make(map[string]record, len(resp.GetImages()))
 	for at := range left {
 		s := &left[at]
-		s.pinned = resp.GetImages()[at].GetPinned() || anyOf(*s, keep)
+		s.pinned = resp.GetImages()[at].GetPinned() || anyOf(*s, keep) || o.KeepBrought && !i.pullLog.came(s.id)
 		s.inUse = anyOf(*s, inUse)
 		r, known := i.records[s.id]
 		if !known {

@@ -23,7 +23,6 @@ const defaultParallel = 5
 // Options says how images are pulled.
 type Options struct {
 	Service     runtimeapi.ImageServiceClient // of the runtime; required
-	Serialize   bool                          // one pull at a time
 	MaxParallel int                           // pulls at once; 0: 5
 	QPS         float64                       // pulls that may begin per second; 0: no limit
 	Burst       int                           // pulls that may begin at once after a rest; at least 1
@@ -31,6 +30,16 @@ type Options struct {
 
 	Verify  Verification        // of the credentials for images that are here already
 	Checked func(result string) // told after each check whether a pod may use an image that is here; nil: told nobody
+
+	// Space tells how the disk for images stands, if it is known. It must be quick and
+	// is asked at any time; nil: it is never known, and all pulls may begin. While there is none for a pull, MakeRoom is
+	// asked to remove what nobody needs until it is enough (nil: nothing is), and
+	// HeldChanged is told whenever the answer of Held has changed for some image (nil:
+	// nobody is).
+	Space       func() (s Space, known bool)
+	MakeRoom    func(ctx context.Context, enough func() bool)
+	HeldChanged func()
+	Standalone  bool // no server: see podspec.Critical
 
 	// Warn is told what does not stop a pull: a pull secret that is missing or
 	// that cannot be read. The reason is that of an event; nil: told nobody.
@@ -50,6 +59,11 @@ type Images struct {
 	gate    *gate
 	asks    *flights[presence, struct{}]
 	pulls   *flights[plan.Image, pull]
+
+	room        func(ctx context.Context, enough func() bool) // see Options.MakeRoom
+	heldChanged func()
+	making      chan struct{} // room is being made; capacity 1
+	standalone  bool
 
 	mu      sync.Mutex
 	known   map[string]plan.Image // by image name as in the spec: present when last asked
@@ -75,14 +89,14 @@ func New(o Options) *Images {
 	if o.Checked == nil {
 		o.Checked = func(string) {}
 	}
+	if o.HeldChanged == nil {
+		o.HeldChanged = func() {}
+	}
 	slots := o.MaxParallel
 	if slots <= 0 {
 		slots = defaultParallel
 	}
-	if o.Serialize {
-		slots = 1
-	}
-	return &Images{
+	i := &Images{
 		service: o.Service, timeout: o.Timeout, warn: o.Warn, now: o.Now,
 		verify: o.Verify, checked: o.Checked, pullLog: newPullLog(o.Verify.Records, o.Now),
 		gate:    newGate(slots, o.QPS, o.Burst, o.Now),
@@ -90,7 +104,10 @@ func New(o Options) *Images {
 		pulls:   newFlights[plan.Image, pull](),
 		known:   map[string]plan.Image{},
 		records: map[string]record{},
+		room:    o.MakeRoom, heldChanged: o.HeldChanged, making: make(chan struct{}, 1), standalone: o.Standalone,
 	}
+	i.gate.space = o.Space
+	return i
 }
 
 // Close calls off what is under way and waits for its end. Later calls fail with

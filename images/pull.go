@@ -34,6 +34,7 @@ type Progress struct {
 	Since  time.Time // when it was first asked for
 	Began  time.Time // when the runtime was asked; zero: it is still in the queue
 	Before int       // pulls before it in the queue
+	Held   string    // why it waits for room on the disk; empty: it does not
 	Pods   []string  // namespace/name of the pods that wait for it, sorted
 }
 
@@ -60,12 +61,15 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 	}
 	keys := ring.find(n)
 	ref := tagged(a.Image, n)
-	img, early, err := i.pulls.do(ctx, flightKey(ref, keys), i.asker(pod, n), func(ctx context.Context, p *pull) (plan.Image, error) {
-		if err := i.gate.wait(ctx, p.ticket); err != nil {
+	img, early, err := i.pulls.do(ctx, flightKey(ref, keys), i.asker(pod, n, ref), func(ctx context.Context, p *pull) (plan.Image, error) {
+		here := func(ctx context.Context) bool { p, err := i.inspect(ctx, ref, n); return err == nil && p.here }
+		if err := i.enter(ctx, p.ticket, here); err != nil {
 			return plan.Image{}, left(a.Image, err)
 		}
-		defer i.gate.leave()
-		return i.pullLogged(ctx, ref, n, keys)
+		defer i.gate.leave(p.ticket)
+		img, err := i.pullLogged(ctx, ref, n, keys)
+		i.gate.learn(p.ticket, err)
+		return img, err
 	})
 	switch {
 	case early:
@@ -82,18 +86,15 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 
 // asker lets a pod take part in a pull: its priority counts and its name is
 // shown while it waits.
-func (i *Images) asker(pod *corev1.Pod, n podspec.ImageName) asker[pull] {
+func (i *Images) asker(pod *corev1.Pod, n podspec.ImageName, ref string) asker[pull] {
 	who := pod.Namespace + "/" + pod.Name
-	priority := int32(0)
-	if p := pod.Spec.Priority; p != nil {
-		priority = *p
-	}
+	w := wants{ref: ref, priority: podspec.Priority(pod), critical: podspec.Critical(pod, i.standalone)}
 	return asker[pull]{
 		joins: func(p *pull) {
 			if p.ticket == nil {
-				*p = pull{image: n.String(), since: i.now(), ticket: i.gate.join(priority)}
+				*p = pull{image: n.String(), since: i.now(), ticket: i.gate.join(w)}
 			} else {
-				i.gate.raise(p.ticket, priority)
+				i.gate.raise(p.ticket, w)
 			}
 			p.pods = append(p.pods, who)
 		},
@@ -227,10 +228,10 @@ func flightKey(ref string, keys []credentials) string {
 func (i *Images) Pulling() []Progress {
 	var all []Progress
 	i.pulls.each(func(p *pull) {
-		began, before := i.gate.place(p.ticket)
+		began, before, held := i.gate.place(p.ticket)
 		pods := slices.Clone(p.pods)
 		slices.Sort(pods)
-		all = append(all, Progress{Image: p.image, Since: p.since, Began: began, Before: before, Pods: slices.Compact(pods)})
+		all = append(all, Progress{Image: p.image, Since: p.since, Began: began, Before: before, Held: held, Pods: slices.Compact(pods)})
 	})
 	slices.SortFunc(all, func(a, b Progress) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Image, b.Image))
@@ -241,18 +242,29 @@ func (i *Images) Pulling() []Progress {
 // Standing says how the pull of an image stands, for people; empty: none is
 // under way.
 func (i *Images) Standing(image string) string {
+	p, there := i.progress(image)
+	switch {
+	case !there:
+		return ""
+	case p.Held != "":
+		return fmt.Sprintf("%s, waits for room: %s", image, p.Held)
+	case p.Began.IsZero():
+		return fmt.Sprintf("%s, %d pulls before it", image, p.Before)
+	default:
+		return fmt.Sprintf("%s, for %d pods", image, len(p.Pods))
+	}
+}
+
+// progress is the oldest pull of an image.
+func (i *Images) progress(image string) (Progress, bool) {
 	n, err := podspec.ParseImageName(image)
 	if err != nil {
-		return ""
+		return Progress{}, false
 	}
-	for _, p := range i.Pulling() {
-		switch {
-		case p.Image != n.String():
-		case p.Began.IsZero():
-			return fmt.Sprintf("%s, %d pulls before it", image, p.Before)
-		default:
-			return fmt.Sprintf("%s, for %d pods", image, len(p.Pods))
-		}
+	all := i.Pulling()
+	at := slices.IndexFunc(all, func(p Progress) bool { return p.Image == n.String() })
+	if at < 0 {
+		return Progress{}, false
 	}
-	return ""
+	return all[at], true
 }

@@ -179,7 +179,7 @@ func TestPullsAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		o    Options
 		most int
-	}{{Options{}, 5}, {Options{MaxParallel: 2}, 2}, {Options{Serialize: true, MaxParallel: 3}, 1}} {
+	}{{Options{}, 5}, {Options{MaxParallel: 2}, 2}, {Options{MaxParallel: 1}, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFake()
 			c.o.Service = f
@@ -214,7 +214,7 @@ func TestTheMostUrgentPodGoesNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		release := f.block("reg.io/blocker:1")
-		i := New(Options{Service: f, Serialize: true})
+		i := New(Options{Service: f, MaxParallel: 1})
 		defer i.Close()
 		ends := []<-chan error{pulling(t.Context(), i, podNamed("blocker", 0), "reg.io/blocker:1", nil)}
 		synctest.Wait()
@@ -289,7 +289,7 @@ func TestWhoLeavesTheQueueHoldsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		i := New(Options{Service: f, QPS: 1, Burst: 1, Serialize: true})
+		i := New(Options{Service: f, QPS: 1, Burst: 1, MaxParallel: 1})
 		defer i.Close()
 		<-pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -313,7 +313,7 @@ func TestCloseCallsPullsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.block("reg.io/a:1")
-		i := New(Options{Service: f, Serialize: true})
+		i := New(Options{Service: f, MaxParallel: 1})
 		running := pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil)
 		synctest.Wait()
 		waiting := pulling(t.Context(), i, podNamed("p", 0), "reg.io/b:1", nil)

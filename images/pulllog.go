@@ -83,6 +83,15 @@ func (l *pullLog) of(n podspec.ImageName, id string) (known kubeletv1beta1.Image
 	return known, false
 }
 
+// came reports whether an image was pulled, by what is written down.
+func (l *pullLog) came(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.load()
+	_, pulled := l.pulled[fileOf(id)]
+	return pulled
+}
+
 // begin writes down that an image is about to be pulled.
 func (l *pullLog) begin(image string) error {
 	l.disk.Lock()

@@ -107,11 +107,10 @@ func (v *Volumes) makeDirs(pod *corev1.Pod) error {
 		return err
 	}
 	// The pod's own directory comes first and goes last: by it what a crash
-	// leaves behind is found. Logs that are missing are made with the container.
-	for _, dir := range []string{volumesDir, pluginsDir, containerDir} {
-		if err := os.MkdirAll(filepath.Join(v.podDir(pod.UID), dir), 0o750); err != nil {
-			return err
-		}
+	// leaves behind is found. Logs that are missing are made with the container,
+	// directories of volumes with the first volume.
+	if err := os.MkdirAll(v.podDir(pod.UID), 0o750); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(v.LogDir(pod), 0o755); err != nil {
 		return err

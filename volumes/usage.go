@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,12 +51,24 @@ const (
 	blockSize  = 512     // bytes of what the kernel counts as a block
 )
 
+// Taken measures what a pod has below its directory on the node's disk: bytes
+// and inodes. With an error it is what was counted until then. What is mounted
+// inside is left out, so that memory and others' disks do not count.
+func (v *Volumes) Taken(ctx context.Context, pod *corev1.Pod) (bytes, inodes int64, err error) {
+	if err := checkNames(string(pod.UID)); err != nil {
+		return 0, 0, err
+	}
+	u, err := walkBelow(ctx, v.podDir(pod.UID), math.MaxInt64)
+	return u.used, int64(u.inodes), err
+}
+
 // usage is one walk of a tree that its owner may change meanwhile. It has two
 // directories open at most, and remembers only those that it has still to read.
 type usage struct {
 	root    int
 	most    int64 // bytes; the walk ends when it has found more
 	used    int64 // bytes
+	inodes  float64
 	todo    []string
 	pending int // bytes in todo
 }
@@ -65,26 +78,32 @@ type usage struct {
 // left out. It stops early once that is more than most. What vanishes meanwhile
 // counts nothing; no such directory is no error.
 func usedBelow(ctx context.Context, dir string, most int64) (int64, error) {
+	u, err := walkBelow(ctx, dir, most)
+	return u.used, err
+}
+
+// walkBelow is usedBelow, with all that was found.
+func walkBelow(ctx context.Context, dir string, most int64) (usage, error) {
 	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return 0, nil
+		return usage{}, nil
 	}
 	if err != nil {
-		return 0, &os.PathError{Op: "open", Path: dir, Err: err}
+		return usage{}, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
 	defer unix.Close(root)
 	u := usage{root: root, most: most, todo: []string{"."}}
 	if _, err := u.count(root, ".", true); err != nil {
-		return 0, &os.PathError{Op: "statx", Path: dir, Err: err}
+		return u, &os.PathError{Op: "statx", Path: dir, Err: err}
 	}
 	for len(u.todo) > 0 && u.used <= most {
 		next := u.todo[len(u.todo)-1]
 		u.todo, u.pending = u.todo[:len(u.todo)-1], u.pending-len(next)
 		if err := u.read(ctx, next); err != nil {
-			return u.used, err
+			return u, err
 		}
 	}
-	return u.used, nil
+	return u, nil
 }
 
 // read counts the entries of one directory, named from the root.
@@ -148,9 +167,11 @@ func (u *usage) count(dir int, name string, top bool) (below bool, err error) {
 	size := int64(st.Blocks) * blockSize
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		u.used += size
+		u.inodes++
 		return true, nil
 	}
 	u.used += size / int64(max(st.Nlink, 1))
+	u.inodes += 1 / float64(max(st.Nlink, 1))
 	return false, nil
 }
 

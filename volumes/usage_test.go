@@ -37,6 +37,9 @@ func TestOverTellsOfTheVolumeThatIsFull(t *testing.T) {
 	if over, err := v.Over(t.Context(), pod); err != nil || over != nil {
 		t.Fatalf("within its limits: %+v, %v", over, err)
 	}
+	if bytes, inodes, err := v.Taken(t.Context(), pod); err != nil || bytes < 20<<20 || bytes > 21<<20 || inodes < 6 || inodes > 60 {
+		t.Errorf("the pod has %d bytes, %d inodes: %v", bytes, inodes, err)
+	}
 	write("data", 6<<20)
 	over, err := v.Over(t.Context(), pod)
 	if err != nil || over == nil || over.Signal != "emptydirfs.limit" || over.Message != `Usage of EmptyDir volume "data" exceeds the limit "5Mi". ` {
@@ -74,6 +77,24 @@ func TestUsageCountsBlocksOnce(t *testing.T) {
 	must(t, errors.Join(f.Truncate(1<<30), f.Close()))
 	if n := used(t, dir); n > one+64<<10 {
 		t.Errorf("a hole and a link take %d", n-one)
+	}
+}
+
+// TestMeasureTellsOfVolumesThatAreSetUp, and of nothing else.
+func TestMeasureTellsOfVolumesThatAreSetUp(t *testing.T) {
+	t.Parallel()
+	v := newVolumes(t)
+	host := corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}}}
+	pod := newPod(emptyDirVol("data", corev1.EmptyDirVolumeSource{}), emptyDirVol("absent", corev1.EmptyDirVolumeSource{}), host)
+	mustMount(t, v, pod, "data", "", nil)
+	mustMount(t, v, pod, "host", "", nil)
+	dir := v.volumeDir(pod.UID, emptyDir, "data")
+	must(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "d", "f"), make([]byte, 1<<20), 0o600))
+	must(t, os.Link(filepath.Join(dir, "d", "f"), filepath.Join(dir, "same")))
+	all, err := v.Measure(t.Context(), pod)
+	if err != nil || len(all) != 1 || all[0].Volume != "data" || all[0].Dir != dir || all[0].Bytes < 1<<20 || all[0].Bytes > 2<<20 || all[0].Inodes != 3 {
+		t.Errorf("%+v, %v", all, err)
 	}
 }
 

@@ -23,6 +23,7 @@ func objects() plan.Objects {
 		{Kind: plan.Secret, Name: "key"}: {Secret: &corev1.Secret{
 			Data: map[string][]byte{"a": []byte("hush"), "pw": []byte("hush")}, StringData: map[string]string{"pw": "new"},
 		}},
+		{Kind: plan.Token, Name: "3600/vault"}: {Token: "hush"},
 		{Kind: plan.ConfigMap, Name: "gone"}:   {Version: plan.Version{Missing: true}},
 		{Kind: plan.Secret, Name: "gone"}:      {Version: plan.Version{Missing: true}},
 		{Kind: plan.ConfigMap, Name: "broken"}: {Version: plan.Version{Err: "server is away"}},
@@ -139,9 +140,17 @@ func TestOf(t *testing.T) {
 		"a path inside a file is refused": {
 			src: proj(cmProj("cfg", item("a", "x")), cmProj("cfg", item("b", "x/y"))), err: `path "x/y" lies inside "x"`, kind: plan.Invalid,
 		},
-		"a service account token is refused by name": {
+		"a service account token is the pod's own": {
+			src:  proj(corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", Audience: "vault"}}),
+			want: Files{"token": text("hush", 0o440)},
+		},
+		"a service account token that no server gives is missed": {
 			src: proj(cmProj("cfg"), corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}),
-			err: "projected.sources[1]: serviceAccountToken is not supported", kind: plan.Unsupported,
+			err: "there is no service account token for this pod", kind: plan.NotFound,
+		},
+		"a cluster trust bundle is refused by name": {
+			src: proj(cmProj("cfg"), corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "ca"}}),
+			err: "projected.sources[1]: clusterTrustBundle is not supported", kind: plan.Unsupported,
 		},
 		"a path that leads out is refused":               {src: sec("key", item("a", "x/../../y")), err: "must not contain '..'", kind: plan.Invalid},
 		"an absolute path is refused":                    {src: sec("key", item("a", "/etc/passwd")), err: "must be relative", kind: plan.Invalid},

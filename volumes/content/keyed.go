@@ -27,7 +27,7 @@ func (b *builder) object(src keyed) error {
 	word := strings.ToLower(string(src.ref.Kind))
 	obj, ok := b.in.Objects[src.ref]
 	switch {
-	case !ok:
+	case !ok, obj.Late:
 		return &plan.Error{Err: fmt.Errorf("%s %q has not been read yet", word, src.ref.Name)}
 	case obj.Missing && !optional:
 		return notFound("%s %q not found", word, src.ref.Name)

@@ -1,0 +1,264 @@
+package images
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+)
+
+// smallDisk is a disk on which each pull takes what takes says; one that does not
+// fit fails and gives back what it took.
+type smallDisk struct {
+	mu    sync.Mutex
+	s     Space
+	takes map[string]uint64
+}
+
+func (d *smallDisk) space() (Space, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.s, true
+}
+
+func (d *smallDisk) set(s Space) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.s = s
+}
+
+// pull is what the fake service does before an image is there.
+func (d *smallDisk) pull(image string, _ *runtimeapi.AuthConfig) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.takes[image] > d.s.Free {
+		return status.Error(codes.Unknown, "write: no space left on device")
+	}
+	d.s.Free -= d.takes[image]
+	return nil
+}
+
+const mib = uint64(1) << 20
+
+func TestUnderPressureOnlyCriticalPodsPull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.add(imageNamed("here", "reg.io/here:1"))
+		d := &smallDisk{s: Space{Free: 10 * mib, Keep: 38 * mib, Short: "imagefs.available is 10Mi, less than 38Mi"}}
+		var told atomic.Int32
+		i := New(Options{Service: f, Standalone: true, Space: d.space, HeldChanged: func() { told.Add(1) }})
+		defer i.Close()
+		ends := []<-chan error{pulling(t.Context(), i, podNamed("low", 0), "reg.io/low:1", nil)}
+		synctest.Wait()
+		if held := i.Held("reg.io/low:1"); held != d.s.Short || told.Load() != 1 {
+			t.Errorf("it waits because %q, told %d times", held, told.Load())
+		}
+		if s := i.Standing("reg.io/low:1"); s != "reg.io/low:1, waits for room: "+d.s.Short {
+			t.Errorf("it stands: %q", s)
+		}
+		// Those behind it go on: of critical pods, and of what is here already.
+		critical := pulling(t.Context(), i, podNamed("critical", 2e9), "reg.io/critical:1", nil)
+		always := pullOf("reg.io/here:1")
+		always.Policy = corev1.PullAlways
+		_, err := i.Pull(t.Context(), podNamed("again", 0), always, nil)
+		if err != nil || <-critical != nil {
+			t.Errorf("who needs no room got %v", err)
+		}
+		ends = append(ends, pulling(t.Context(), i, podNamed("shared", 0), "reg.io/shared:1", nil))
+		synctest.Wait()
+		if want := []string{"reg.io/critical:1", "reg.io/here:1"}; !sameSet(f.began(), want) {
+			t.Errorf("pulled: %v, want %v", f.began(), want)
+		}
+		// A critical pod that wants the same image takes the other along.
+		ends = append(ends, pulling(t.Context(), i, podNamed("urgent", 2e9), "reg.io/shared:1", nil))
+		synctest.Wait()
+		if !slices.Contains(f.began(), "reg.io/shared:1") || i.Held("reg.io/shared:1") != "" {
+			t.Error("the pull that a critical pod shares waits")
+		}
+		before := told.Load()
+		d.set(Space{Free: 100 * mib, Keep: 38 * mib})
+		time.Sleep(2 * lookAgain)
+		synctest.Wait()
+		for _, end := range ends {
+			if err := <-end; err != nil {
+				t.Error(err)
+			}
+		}
+		if i.Held("reg.io/low:1") != "" || told.Load() <= before {
+			t.Errorf("nobody was told that there is room")
+		}
+	})
+}
+
+func TestAPullOfKnownSizeWaitsUntilItFits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		d := &smallDisk{s: Space{Free: 100 * mib, Keep: 10 * mib}, takes: map[string]uint64{"reg.io/big:1": 48 * mib, "reg.io/small:1": mib}}
+		f.pullErr = d.pull
+		i := New(Options{Service: f, Space: d.space})
+		defer i.Close()
+		if err := <-pulling(t.Context(), i, podNamed("first", 0), "reg.io/big:1", nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := i.Reclaim(t.Context(), GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		d.set(Space{Free: 57 * mib, Keep: 10 * mib}) // and something else has come
+		again := pulling(t.Context(), i, podNamed("again", 0), "reg.io/big:1", nil)
+		synctest.Wait()
+		n := len(f.began())
+		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi must stay so"; i.Held("reg.io/big:1") != want {
+			t.Errorf("it waits because %q, want %q", i.Held("reg.io/big:1"), want)
+		}
+		if err := <-pulling(t.Context(), i, podNamed("small", 0), "reg.io/small:1", nil); err != nil || n != 1 {
+			t.Errorf("the small one behind it: %v, %d pulls before", err, n)
+		}
+		d.set(Space{Free: 58 * mib, Keep: 10 * mib})
+		if err := <-again; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAPullThatDidNotFitWaitsForMoreRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		d := &smallDisk{s: Space{Free: 36 * mib}, takes: map[string]uint64{"reg.io/big:1": 48 * mib}}
+		f.pullErr = d.pull
+		i := New(Options{Service: f, Space: d.space})
+		defer i.Close()
+		wantKind(t, <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil), plan.NoSpace, "ErrImagePull")
+		began := time.Now()
+		end := pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil)
+		synctest.Wait()
+		if held := i.Held("reg.io/big:1"); held != "it takes more than 36.0Mi, and 36.0Mi are free" {
+			t.Errorf("it waits because %q", held)
+		}
+		// What is only believed of its size does not hold it up for ever.
+		wantKind(t, <-end, plan.NoSpace, "ErrImagePull")
+		if waited := time.Since(began); waited < believed || waited > believed+2*lookAgain {
+			t.Errorf("it was tried again after %s", waited)
+		}
+		end = pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil)
+		synctest.Wait()
+		d.set(Space{Free: 60 * mib})
+		began = time.Now()
+		if err := <-end; err != nil || time.Since(began) > 2*lookAgain {
+			t.Errorf("with room it took %s: %v", time.Since(began), err)
+		}
+	})
+}
+
+func TestRoomIsMadeBeforeAPullWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		d := &smallDisk{s: Space{Free: 10 * mib, Short: "too little"}}
+		var i *Images
+		i = New(Options{Service: f, Space: d.space, MakeRoom: func(ctx context.Context, enough func() bool) {
+			o := GCOptions{InUse: func() map[string]bool { return map[string]bool{"used": true} }}
+			if _, err := i.MakeRoom(ctx, o, func() bool {
+				if len(f.gone()) > 0 {
+					d.set(Space{Free: 50 * mib})
+				}
+				return enough()
+			}); err != nil {
+				t.Error(err)
+			}
+		}})
+		defer i.Close()
+		for _, name := range []string{"used", "a", "b"} {
+			f.add(imageNamed(name, "reg.io/"+name+":1"))
+			time.Sleep(time.Second)
+		}
+		if err := <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/new:1", nil); err != nil {
+			t.Fatal(err)
+		}
+		if gone := f.gone(); len(gone) != 1 || gone[0] == "used" {
+			t.Errorf("removed: %v, want one that is not in use", gone)
+		}
+	})
+}
+
+func TestWhoWaitsForRoomMayLeave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &smallDisk{s: Space{Short: "too little"}}
+		i := New(Options{Service: newFake(), Space: d.space, MakeRoom: func(ctx context.Context, _ func() bool) { <-ctx.Done() }})
+		defer i.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		end := pulling(ctx, i, podNamed("p", 0), "reg.io/a:1", nil)
+		synctest.Wait()
+		cancel()
+		wantKind(t, <-end, plan.Canceled, "ErrImagePull")
+		synctest.Wait()
+		if p := i.Pulling(); len(p) != 0 {
+			t.Errorf("still under way: %+v", p)
+		}
+		// Nobody is left, so nobody looks any more: the bubble would not end otherwise.
+	})
+}
+
+func TestRoomIsSharedByPullsUnderWay(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	d := &smallDisk{s: Space{Free: 100 * mib}}
+	g := newGate(5, 0, 1, func() time.Time { return now })
+	g.space = d.space
+	g.needs = map[string]need{"a": {bytes: 60 * mib}, "b": {bytes: 60 * mib}, "c": {bytes: 40 * mib}}
+	var tickets []*ticket
+	for _, ref := range []string{"a", "b", "c"} {
+		tickets = append(tickets, g.join(wants{ref: ref}))
+	}
+	began := func() (out []string) {
+		for _, k := range tickets {
+			if !k.began.IsZero() {
+				out = append(out, k.ref)
+			}
+		}
+		return out
+	}
+	if got := strings.Join(began(), " "); got != "a c" {
+		t.Errorf("began: %s, want a and c, which fit beside each other", got)
+	}
+	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are for pulls that are under way"; tickets[1].held != want {
+		t.Errorf("held because %q, want %q", tickets[1].held, want)
+	}
+	d.set(Space{Free: 40 * mib}) // a has come
+	g.learn(tickets[0], nil)
+	g.leave(tickets[0])
+	d.set(Space{Free: 61 * mib})
+	g.leave(tickets[2])
+	if got := strings.Join(began(), " "); got != "a b c" {
+		t.Errorf("began: %s", got)
+	}
+	if n := g.needs["a"]; n.bytes != 60*mib {
+		t.Errorf("learnt %+v from a pull that was not alone", n)
+	}
+	g.close()
+}
+
+func imageNamed(id, name string) *runtimeapi.Image {
+	return &runtimeapi.Image{Id: id, RepoTags: []string{name}, Size: 100}
+}
+
+func sameSet(a, b []string) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(a, b)
+}
