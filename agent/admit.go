@@ -1,18 +1,22 @@
 package agent
 
-import "berth/agent/plan"
+import (
+	"berth/agent/plan"
+	"berth/agent/room"
+)
 
 // Admit is stage 2: it asks the room whether the pod may run here. The answer
 // is kept per pod; only Wait is asked again, by the room itself.
 type Admit struct{}
 
 // ask begins the question; every answer comes by reply, which never blocks.
-func (Admit) ask(r *room, b *book, running bool, reply func(plan.Verdict)) {
-	r.Ask(seat{
-		pod: b.pod(),
+func (Admit) ask(r *room.Room, b *book, running bool, reply func(plan.Verdict), end func(plan.End)) {
+	r.Ask(room.Seat{
+		Pod: b.pod(),
 		// A pod that runs here, or was let in before a restart, is not judged
 		// again: a fuller or relabelled node never kills what runs.
-		admitted: running || b.verdict.State == plan.OK,
-		reply:    reply,
+		Admitted: running || b.verdict.State == plan.OK,
+		Reply:    reply,
+		End:      end,
 	})
 }

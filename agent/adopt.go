@@ -9,6 +9,7 @@ import (
 
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
+	"berth/agent/room"
 	"berth/podspec"
 )
 
@@ -52,7 +53,8 @@ func (a *Agent) adopt(ctx context.Context) error {
 func (a *Agent) seatRecorded() {
 	for _, rec := range a.Records {
 		if rec.Pod != nil && rec.Verdict.State == plan.OK && !isTerminal(rec.Memory.Phase) {
-			a.room.Ask(seat{pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), admitted: true, reply: func(plan.Verdict) {}})
+			a.room.Ask(room.Seat{Pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), Admitted: true, Reply: func(plan.Verdict) {}})
+			a.room.Ends(rec.Pod.UID) // as far as is known: its source may have let go of it meanwhile
 		}
 	}
 }

@@ -12,10 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/admission"
 	"berth/agent/board"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/report"
+	"berth/agent/room"
 	"berth/agent/source"
 )
 
@@ -23,7 +25,7 @@ import (
 type Config struct {
 	Stages  *Stages
 	Limits  plan.Limits
-	Room    RoomConfig
+	Room    room.Config
 	Runtime Runtime
 	Host    Leftovers
 	Strays  Strays // nil: the runtime is believed to forget nothing
@@ -35,7 +37,7 @@ type Config struct {
 	Audit   time.Duration // between two audits; zero: 45 s
 	Meters  Meters
 	Log     *slog.Logger
-	Fault   func(point string) // told before and after every action, for crash tests; nil: nobody
+	Fault   func(moment string, a plan.Action) // told "before" and "after" every action, for crash tests; nil: nobody
 }
 
 // Source is where wishes come from.
@@ -75,7 +77,7 @@ type Agent struct {
 	Config
 	Board *Board
 
-	room  *room
+	room  *room.Room
 	calls chan func()
 	ready chan struct{} // closed when adopted
 	left  chan struct{} // closed when Run returns
@@ -113,10 +115,10 @@ func New(c Config) *Agent {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Fault == nil {
-		c.Fault = func(string) {}
+		c.Fault = func(string, plan.Action) {}
 	}
 	a := &Agent{
-		Config: c, Board: board.New(), room: newRoom(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
+		Config: c, Board: board.New(), room: room.New(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
 		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{},
 		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
 		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
@@ -140,20 +142,23 @@ func (a *Agent) Snapshots() (all []*source.Snapshot) {
 	return all
 }
 
+// SetNode changes what the node offers to pods that are not let in yet.
+func (a *Agent) SetNode(n admission.Node) { a.room.SetNode(n) }
+
 // Census counts what the room holds.
-func (a *Agent) Census(ctx context.Context) (Census, error) { return a.room.Census(ctx) }
+func (a *Agent) Census(ctx context.Context) (room.Census, error) { return a.room.Census(ctx) }
 
 // Run is the agent's loop. It returns when ctx ends and every goroutine that
 // it started has ended; the pods stay as they are.
 func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.left)
 	roomCtx, closeRoom := context.WithCancel(context.WithoutCancel(ctx))
-	var room sync.WaitGroup
-	room.Go(func() { a.room.Run(roomCtx) })
+	var seats sync.WaitGroup
+	seats.Go(func() { a.room.Run(roomCtx) })
 	defer func() {
 		a.wg.Wait()
 		closeRoom()
-		room.Wait()
+		seats.Wait()
 	}()
 	a.begin = func(w *worker) {
 		a.wg.Go(func() {
@@ -241,6 +246,10 @@ func (a *Agent) take(ctx context.Context, snap *source.Snapshot) {
 // wanted hands a pod to its worker, or makes one. A pod whose name is still
 // held by an ending one waits for that one's end.
 func (a *Agent) wanted(pod *corev1.Pod) {
+	if pod.DeletionTimestamp != nil {
+		a.deleted(pod)
+		return
+	}
 	if e, known := a.workers[pod.UID]; known && !e.ending {
 		e.pod = pod
 		e.Want(Wish{Pod: pod})
@@ -251,6 +260,20 @@ func (a *Agent) wanted(pod *corev1.Pod) {
 		return
 	}
 	a.start(Wish{Pod: pod})
+}
+
+// deleted ends a pod whose object waits for that on the server. Its worker goes
+// through the end even if nothing is known of the pod: something may be here.
+func (a *Agent) deleted(pod *corev1.Pod) {
+	end := plan.End{Reason: "Deleted", Grace: graceOf(pod), Forget: true}
+	if e, known := a.workers[pod.UID]; known {
+		e.pod = pod
+		a.end(e, end)
+		return
+	}
+	a.dequeue(pod.UID)
+	end.At = time.Now()
+	a.start(Wish{Pod: pod, End: &end})
 }
 
 // gone ends a pod that its source no longer wants.
@@ -266,6 +289,7 @@ func (a *Agent) gone(uid types.UID) {
 func (a *Agent) end(e *entry, end plan.End) {
 	end.At = time.Now()
 	e.ending = e.ending || end.Forget
+	a.room.Ends(e.pod.UID) // before anybody asks for what it holds
 	e.Want(Wish{Pod: e.pod, End: &end})
 }
 
@@ -285,7 +309,10 @@ func (a *Agent) start(wish Wish) {
 	if !isTerminal(b.memory.Phase) && (b.verdict.State == plan.OK || wish.End == nil && w.adopted()) {
 		w.asked = true
 		has := plan.WithResources(pod, b.memory.Sizes.Allocated)
-		a.room.Ask(seat{pod: has, admitted: true, reply: w.answered(has)})
+		a.room.Ask(room.Seat{Pod: has, Admitted: true, Reply: w.answered(has), End: w.end})
+		if wish.End != nil || b.memory.End != nil {
+			a.room.Ends(pod.UID)
+		}
 	}
 	ending := wish.End != nil || b.memory.End != nil && b.memory.End.Forget
 	a.workers[pod.UID] = &entry{worker: w, pod: pod, ending: ending}
@@ -302,10 +329,10 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 	return &worker{
 		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,
 		keep: func(w Wish, v plan.Verdict, m plan.Memory) {
-			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m})
+			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod)})
 		},
 		sync: func(ctx context.Context, w Wish, v plan.Verdict, m plan.Memory) error {
-			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m})
+			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod)})
 		},
 		publish: a.Board.Put,
 		tell: func(pod *corev1.Pod, r plan.Reason) {

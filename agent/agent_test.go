@@ -19,6 +19,7 @@ import (
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/report"
+	"berth/agent/room"
 	"berth/agent/source"
 )
 
@@ -111,7 +112,7 @@ func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID
 		prober, limits.Probing = h.prober, true
 	}
 	l.a = New(Config{
-		Stages: h.stages(), Limits: limits, Prober: prober, Room: RoomConfig{Node: node, Slots: 10}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Stages: h.stages(), Limits: limits, Prober: prober, Room: room.Config{Node: node, Slots: 10}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
 		Sources: all, Store: store, Records: records, Events: report.NewEvents(report.EventsOptions{}),
 		Meters: Meters{Divergence: func() { l.lost.Add(1) }},
 	})

@@ -24,6 +24,9 @@ type BuildRun struct {
 		ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sb plan.Sandbox) ([]plan.Mount, error)
 		EnvFiles(pod *corev1.Pod, c *corev1.Container) plan.EnvFiles
 	}
+	Devices interface { // nil: the node has none
+		Give(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error)
+	}
 	Hooks        Hooks
 	CgroupParent func(*corev1.Pod) string
 	LogDir       func(*corev1.Pod) string
@@ -74,6 +77,12 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	}
 	if img, ok := on.seen.Images[c.Image]; ok && img.ID == a.ImageID {
 		setup.Image = img
+	}
+	if b.Devices != nil {
+		var err error
+		if setup.Devices, err = b.Devices.Give(ctx, on.pod, c, a.Kind); err != nil {
+			return err
+		}
 	}
 	mounts, err := b.Mounts.ContainerMounts(ctx, on.pod, c, a.Attempt, on.objects, setup.Sandbox)
 	if err != nil {

@@ -28,8 +28,8 @@ func (c *Configure) do(ctx context.Context, on ground, action plan.ConfigureActi
 	case plan.MakeDirs:
 		return c.Dirs.MakeDirs(ctx, on.pod)
 	case plan.EnsureCgroup:
-		return c.Cgroups.Ensure(ctx, on.pod)
-	case plan.ResizeCgroup:
+		return c.Cgroups.Ensure(ctx, plan.WithResources(on.pod, a.Resources))
+	case plan.ResizeCgroup: // the same, of one that is there
 		return c.Cgroups.Ensure(ctx, plan.WithResources(on.pod, a.Resources))
 	case plan.MountVolume:
 		return c.Volumes.Mount(ctx, on.pod, a.Volume, a.Version, on.objects, on.ips())

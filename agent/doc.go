@@ -42,6 +42,14 @@
 //	Prober         of the agent's owner: tells workers by mail what probes add up to
 //	Limits         of the agent's owner: measures what pods have on the disk and asks
 //	               the agent to end those that are over
+//	Pressure       of the agent's owner: looks what the node is short of, frees what
+//	               nobody needs, and asks the agent to end one pod at a time
+//	memory alarm   of the agent's owner: waits for the kernel to find memory short
+//	Devices        of the agent's owner: hears what device plugins have, and has
+//	               every worker nudged when that changes
+//	a server's     of the agent's owner, on a node that has joined one: the followers
+//	parts          of package assigned (a Source), posts and events, the Node, its
+//	               lease, the certificates; they tell and are told by the calls above
 //	leftovers      once, when all sources are ready; lists what pods left on the
 //	               host and tells the agent
 //
@@ -55,7 +63,8 @@
 //	A4 Two pods of one name never run at once: the successor waits.
 //	A5 Context cancelled means that the agent leaves. Pods end by a wish only.
 //	A6 An end is on disk before its first destructive action, and that a hook is
-//	   to run before its container is started or told to end.
+//	   to run before its container is started or told to end. What probes and
+//	   hooks have made of a pod is there before users see it.
 //	A7 What ran before a restart has its place in the room before anybody new
 //	   may ask for one.
 //	A8 Hints hold no decision up: they are looked into beside, and one look

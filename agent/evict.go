@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -9,8 +10,8 @@ import (
 	"berth/agent/plan"
 )
 
-// evictionGrace is what an evicted pod gets, whatever it asks for: it takes what
-// others need.
+// evictionGrace is what an evicted pod gets, whatever it asks for, unless who
+// evicts gives it more: it takes what others need.
 const evictionGrace = time.Second
 
 // Evict asks for the end of a pod that takes more than it may, and reports
@@ -20,7 +21,7 @@ func (a *Agent) Evict(ctx context.Context, uid types.UID, why *plan.Excess) (tol
 	a.call(ctx, func() {
 		e, known := a.workers[uid]
 		if known {
-			a.end(e, plan.End{Reason: "Evicted", Message: why.Message, Grace: evictionGrace})
+			a.end(e, plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail, Grace: cmp.Or(why.Grace, evictionGrace)})
 		}
 		reply <- known
 	})

@@ -70,3 +70,42 @@ func TestAnEndIsNotLostBetweenTwoWishes(t *testing.T) {
 		t.Errorf("%+v", p.wish)
 	}
 }
+
+func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		l := live(t, h, nodeOf("4", "10"), nil, "file")
+		small, big, system := needs("small", "1"), needs("big", "3"), needs("system", "1")
+		system.Spec.Priority = new(int32(2_000_000_000))
+		l.want("file", small, big)
+		l.until(time.Minute, "both run", func() bool { return l.runs(small)() && l.runs(big)() })
+		l.want("file", small, big, system)
+		l.until(time.Minute, "the critical one runs", l.runs(system))
+		check := func(l *life) {
+			t.Helper()
+			s, ok := l.a.Board.Get(small.UID)
+			if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Preempting" || len(h.running(small.UID)) != 0 || !l.runs(big)() {
+				t.Errorf("%+v", s)
+			}
+		}
+		check(l)
+		told := func(pod *corev1.Pod, kind, words string) (n int) {
+			for _, e := range l.a.Events.List(pod.UID) {
+				if e.Reason == "Preempting" && e.Type == kind && strings.Contains(e.Message, words) {
+					n++
+				}
+			}
+			return n
+		}
+		if told(small, corev1.EventTypeWarning, "Preempted in order to admit critical pod default/system") != 1 || told(system, corev1.EventTypeNormal, "default/small") != 1 {
+			t.Errorf("%+v\n%+v", l.a.Events.List(small.UID), l.a.Events.List(system.UID))
+		}
+		l.leaving()
+
+		l = live(t, h, nodeOf("4", "10"), l.records, "file")
+		l.want("file", small, big, system)
+		l.until(time.Minute, "both run", func() bool { return l.runs(system)() && l.runs(big)() })
+		time.Sleep(time.Minute)
+		check(l)
+		l.leaving()
+	})
+}

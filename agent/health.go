@@ -47,13 +47,14 @@ func (w *worker) watch(p plan.Plan) {
 // keepBound is how long news of a container's health waits for the disk at most.
 const keepBound = 500 * time.Millisecond
 
-// keepHealth has what probes have made of the containers on disk before users
-// see it: an agent that is killed right after would begin with the time before,
-// and take it back. A disk that is full or slow keeps nobody waiting for long.
+// keepHealth has what probes and hooks have made of the containers on disk before
+// users see it, and since when: an agent that is killed right after would begin
+// with the time before, and take it back. A disk that is full or slow keeps nobody
+// waiting for long.
 func (w *worker) keepHealth(ctx context.Context, p plan.Plan) {
-	was := w.healths
-	w.healths = p.Memory.Health
-	if len(w.healths) == 0 || maps.EqualFunc(was, w.healths, plan.Health.Same) {
+	was := w.told
+	w.told = p.Memory
+	if p.Memory.SameHealth(was) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepBound)

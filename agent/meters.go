@@ -3,6 +3,8 @@ package agent
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"berth/agent/plan"
 )
 
@@ -11,13 +13,23 @@ import (
 type Meters struct {
 	Pass       func(time.Duration)                 // one pass
 	Action     func(stage string, d time.Duration) // one action, or one look (stage prepare)
-	Ended      func(plan.Outcome)                  // one action, good, bad or called off
-	Started    func(total, overhead time.Duration) // pod first seen → Running; without pulls and what changes the runtime
+	Ended      func(*corev1.Pod, plan.Outcome)     // one action, good, bad or called off
+	Started    func(Start)                         // a pod has come to run
 	Rejected   func(reason string)                 // a pod may not run here
 	Audit      func()                              // one comparison with all that the runtime has
 	Divergence func()                              // the audit found what nothing had told
 	Missed     func()                              // the stream of the runtime's events was interrupted
 	Swept      func(kind string)                   // something that the runtime had forgotten was removed
+}
+
+// Start is how a pod has come to run.
+type Start struct {
+	Pod      *corev1.Pod
+	Status   corev1.PodStatus
+	At       time.Time
+	Total    time.Duration // since the pod was first seen
+	Overhead time.Duration // of that, without pulls and what changes the runtime
+	Pulling  time.Duration // of that, while an image of it was pulled
 }
 
 func (m Meters) passed(d time.Duration) {
@@ -32,15 +44,15 @@ func (m Meters) acted(stage string, d time.Duration) {
 	}
 }
 
-func (m Meters) ended(r plan.Outcome) {
+func (m Meters) ended(pod *corev1.Pod, r plan.Outcome) {
 	if m.Ended != nil {
-		m.Ended(r)
+		m.Ended(pod, r)
 	}
 }
 
-func (m Meters) started(total, overhead time.Duration) {
+func (m Meters) started(s Start) {
 	if m.Started != nil {
-		m.Started(total, overhead)
+		m.Started(s)
 	}
 }
 

@@ -47,6 +47,9 @@ func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) 
 		if got := time.Duration(r.overhead.Load()).Round(time.Second); got != 10*time.Second {
 			t.Errorf("overhead %v, of which the mount takes 10 s after the pull", got)
 		}
+		if got := time.Duration(r.pulling.Load()).Round(time.Second); got != time.Minute {
+			t.Errorf("pulling took %v", got)
+		}
 		ctx, end := w.span(t.Context(), "build-run", "start/a", "")
 		before := w.making.Total()
 		for call, takes := range map[string]time.Duration{"ContainerStatus": time.Hour, "StartContainer": time.Second} {
@@ -78,7 +81,7 @@ func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
 		l := live(t, h, roomyNode(), nil, "file")
 		l.a.Meters = Meters{ // before there are workers
 			Audit: func() { count("audit") }, Missed: func() { count("missed") }, Rejected: func(r string) { count(r) },
-			Ended: func(r plan.Outcome) { count(r.Action.Key().Verb) },
+			Ended: func(_ *corev1.Pod, r plan.Outcome) { count(r.Action.Key().Verb) },
 		}
 		pod, elsewhere := podOf("p", "a"), podOf("q", "a")
 		elsewhere.Spec.NodeSelector = map[string]string{"no": "such"}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -32,13 +33,12 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 	if b.doubtOfHost {
 		w.Nudge() // for a look before the next decision
 	}
-	b.seen.Network = w.stages.Prepare.network()
-	b.seen.RecursiveReadOnly = w.stages.Prepare.recursiveReadOnly(b.wish.Pod)
+	w.stages.Prepare.atHand(b)
 
 	if !w.asked && !b.over() && b.verdict.State != plan.Rejected { // 2 admit
 		w.asked = true
 		w.wants = b.wish.Pod
-		w.stages.Admit.ask(w.room, b, w.adopted(), w.answered(b.pod()))
+		w.stages.Admit.ask(w.room, b, w.adopted(), w.answered(b.pod()), w.end)
 	}
 	if w.asked {
 		w.askAgain()
@@ -54,7 +54,10 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 	w.timeWaits(began)
 	if before == corev1.PodPending && p.Status.Phase == corev1.PodRunning {
 		total := began.Sub(p.Memory.Started)
-		w.meters.started(total, max(0, total-w.making.Total()))
+		w.meters.started(Start{
+			Pod: b.wish.Pod, Status: p.Status, At: began,
+			Total: total, Overhead: max(0, total-w.making.Total()), Pulling: w.pulling.Total(),
+		})
 	}
 	w.remember(p)
 	for _, key := range p.Cancel {
@@ -127,6 +130,10 @@ func (w *worker) settled(p plan.Plan) {
 		w.begun = true
 		w.room.Started(b.wish.Pod.UID)
 	}
+	if in && !w.ended && !w.left && (b.wish.End != nil || p.Memory.End != nil) {
+		w.ended = true
+		w.room.Ends(b.wish.Pod.UID)
+	}
 }
 
 // keptState is what was handed to the store.
@@ -134,16 +141,17 @@ type keptState struct {
 	wish    Wish
 	verdict plan.VerdictState // OK or Rejected; what is asked again is not kept
 	memory  plan.Memory
+	refs    map[plan.Ref]plan.Version
 }
 
 // remember saves what the plan asks to be kept, if it changed. No start waits
 // for it.
 func (w *worker) remember(p plan.Plan) {
-	now := keptState{wish: w.book.wish, memory: p.Memory}
+	now := keptState{wish: w.book.wish, memory: p.Memory, refs: w.book.refs}
 	if v := w.book.verdict.State; v == plan.OK || v == plan.Rejected {
 		now.verdict = v
 	}
-	if now.wish == w.kept.wish && now.verdict == w.kept.verdict && reflect.DeepEqual(now.memory, w.kept.memory) {
+	if now.wish == w.kept.wish && now.verdict == w.kept.verdict && maps.Equal(now.refs, w.kept.refs) && reflect.DeepEqual(now.memory, w.kept.memory) {
 		return
 	}
 	w.kept = now

@@ -35,6 +35,11 @@ type Prepare struct {
 	// RecursiveReadOnly reports whether the pod's runtime handler can mount
 	// read-only with all that is mounted below. Nil: it cannot.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
+	Short             func() bool               // the node is short of disk; nil: it never is
+	Held              func(image string) string // why a pull waits for room on the disk; empty: it does not. Nil: none ever does
+	// Devices tells what the pod's containers have of devices, and what they wait
+	// for. Nil: the node has none.
+	Devices func(pod *corev1.Pod) map[string]plan.DevicesSeen
 }
 
 // look reads what there is of the pod: of the host when asked, of the runtime
@@ -81,11 +86,40 @@ func (p *Prepare) lookAtImages(ctx context.Context, pod *corev1.Pod, objs plan.O
 	return found
 }
 
+// atHand takes in what takes no time to look at.
+func (p *Prepare) atHand(b *book) {
+	b.seen.Network = p.network()
+	b.seen.Short = p.Short != nil && p.Short()
+	b.seen.Held = p.heldPulls(b.busy)
+	b.seen.Devices = p.devices(b.wish.Pod)
+	b.seen.RecursiveReadOnly = p.recursiveReadOnly(b.wish.Pod)
+}
+
 func (p *Prepare) network() plan.NetworkSeen {
 	if p.Network == nil {
 		return plan.NetworkSeen{Ready: true}
 	}
 	return p.Network()
+}
+
+// heldPulls tells which of the pulls under way wait for room on the disk, and why.
+func (p *Prepare) heldPulls(busy map[plan.OpKey]plan.Action) (held map[string]string) {
+	if p.Held == nil {
+		return nil
+	}
+	for _, a := range busy {
+		pull, ok := a.(plan.PullImage)
+		if !ok {
+			continue
+		}
+		if why := p.Held(pull.Image); why != "" {
+			if held == nil {
+				held = map[string]string{}
+			}
+			held[pull.Image] = why
+		}
+	}
+	return held
 }
 
 // recursiveReadOnly asks what the pod's runtime handler can do, of pods that want
@@ -104,6 +138,13 @@ func (p *Prepare) recursiveReadOnly(pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+func (p *Prepare) devices(pod *corev1.Pod) map[string]plan.DevicesSeen {
+	if p.Devices == nil {
+		return nil
+	}
+	return p.Devices(pod)
 }
 
 // forgetImage drops the image of a container from what is believed present.

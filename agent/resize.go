@@ -3,8 +3,8 @@ package agent
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/admission"
 	"berth/agent/plan"
+	"berth/agent/room"
 )
 
 // answer is what the room says of a pod as it was when it was asked for.
@@ -48,41 +48,6 @@ func (w *worker) askAgain() {
 	w.wants = pod
 	if was != nil && !plan.ResourcesOf(was).Equal(plan.ResourcesOf(pod)) || !plan.ResourcesOf(pod).Equal(plan.ResourcesOf(b.pod())) {
 		b.resize = plan.Resize{}
-		w.room.Ask(seat{pod: pod, resize: true, reply: w.answered(pod)})
-	}
-}
-
-// resize judges what a pod wants now instead. One that is not in yet is judged
-// by it when its turn comes.
-func (f *floor) resize(s seat) {
-	uid := s.pod.UID
-	was, in := f.admitted[uid]
-	if !in {
-		if before, waits := f.waiting[uid]; waits {
-			s.resize, s.told = false, before.told
-			f.enter(s)
-		}
-		return
-	}
-	used := f.used
-	used.Remove(was)
-	delete(f.waiting, uid)
-	refusals := admission.Resources(f.node, used, s.pod)
-	if len(refusals) == 0 {
-		used.Add(s.pod)
-		f.used, f.admitted[uid] = used, s.pod
-		for i := range f.queue { // its turn to start has not come: the answer then is for this pod
-			if q := &f.queue[i]; q.pod.UID == uid {
-				q.pod, q.reply = s.pod, s.reply
-				return
-			}
-		}
-		s.tell(plan.Verdict{State: plan.OK})
-		return
-	}
-	v := verdictOf(refusals)
-	s.tell(v)
-	if v.State == plan.Wait {
-		f.waiting[uid] = s
+		w.room.Ask(room.Seat{Pod: pod, Resize: true, Reply: w.answered(pod)})
 	}
 }

@@ -5,71 +5,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"berth/agent/plan"
 )
-
-// wants asks for other resources for a pod that is known already.
-func (l *lobby) wants(pod *corev1.Pod) {
-	l.Ask(seat{pod: pod, resize: true, reply: func(v plan.Verdict) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.answers[pod.UID] = append(l.answers[pod.UID], v)
-	}})
-}
-
-func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
-	inRoom(t, RoomConfig{Node: nodeOf("4", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
-		is := func(name string, want plan.VerdictState, cpu string) {
-			t.Helper()
-			if v, _ := l.last(needs(name, "1")); v.State != want {
-				t.Errorf("%s: %+v, want %v", name, v, want)
-			}
-			c, err := l.Census(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if used := c.Used.Requests[corev1.ResourceCPU]; used.String() != cpu {
-				t.Errorf("%s of CPU is reserved, want %s", used.String(), cpu)
-			}
-		}
-		l.ask(needs("a", "1"), false)
-		is("a", plan.OK, "1")
-		l.ask(needs("b", "2"), false) // admitted, waits for its turn to start
-		is("b", plan.Wait, "3")
-		l.wants(needs("a", "3")) // not now
-		is("a", plan.Wait, "3")
-		l.wants(needs("a", "5")) // never
-		is("a", plan.Rejected, "3")
-		l.wants(needs("a", "2"))
-		is("a", plan.OK, "4")
-		l.wants(needs("b", "1")) // makes room, and no turn is given out for it
-		is("b", plan.Wait, "3")
-		l.ask(needs("c", "2"), false)
-		is("c", plan.Wait, "3")
-		l.wants(needs("a", "3")) // it fits exactly
-		is("a", plan.OK, "4")
-		l.wants(needs("a", "4"))
-		is("a", plan.Wait, "4")
-		l.Started("uid-a")
-		is("b", plan.OK, "4")
-		l.Release("uid-b") // the one who was deferred and the one who waits both ask: no more is given than there is
-		time.Sleep(time.Second)
-		v, _ := l.last(needs("a", "1"))
-		w, _ := l.last(needs("c", "1"))
-		if v.State != plan.OK || w.State != plan.Wait {
-			t.Errorf("a %+v, c %+v", v, w)
-		}
-		l.Release("uid-a")
-		is("c", plan.OK, "2")
-		l.wants(needs("d", "1")) // nobody knows it
-		is("d", 0, "2")
-	})
-}
 
 func TestAnEditOfAmountsResizesARunningPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
-		r.room.node = nodeOf("4", "10")
+		r.room.SetNode(nodeOf("4", "10"))
 		pod := needs("p", "1")
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/admission"
 	"berth/agent/board"
 	"berth/agent/plan"
 	"berth/agent/report"
+	"berth/agent/room"
 	"berth/agent/source"
 )
 
@@ -24,12 +25,13 @@ import (
 type rig struct {
 	t        *testing.T
 	h        *fakeHost
-	room     *room
+	room     *room.Room
 	board    *Board
 	objects  *objects
 	running  atomic.Int64 // times that a pod was metered as running
 	lost     atomic.Int64 // divergences
 	overhead atomic.Int64 // of the last pod that was metered as running
+	pulling  atomic.Int64 // likewise
 	polled   atomic.Bool
 	sync     func(context.Context) error
 	ctx      context.Context
@@ -44,14 +46,19 @@ type rig struct {
 // goroutine must have ended when the test returns.
 func inBubble(t *testing.T, f func(t *testing.T, r *rig)) {
 	t.Helper()
+	inBubbleOf(t, 100, f)
+}
+
+// inBubbleOf is inBubble with so many start slots.
+func inBubbleOf(t *testing.T, slots int, f func(t *testing.T, r *rig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r := &rig{
 			t: t, h: newFakeHost(), ctx: ctx, board: board.New(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
-			room:    newRoom(RoomConfig{Node: admission.Node{Allocatable: corev1.ResourceList{}}, Slots: 100}),
+			room:    room.New(room.Config{Node: roomyNode(), Slots: slots}),
 			objects: newStore().objects,
 		}
-		r.room.node = roomyNode()
 		r.h.events = func(uid types.UID, h Hint) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -60,13 +67,13 @@ func inBubble(t *testing.T, f func(t *testing.T, r *rig)) {
 			}
 		}
 		roomCtx, closeRoom := context.WithCancel(context.Background())
-		var room sync.WaitGroup
-		room.Go(func() { r.room.Run(roomCtx) })
+		var seats sync.WaitGroup
+		seats.Go(func() { r.room.Run(roomCtx) })
 		defer func() {
 			cancel()
 			r.wg.Wait()
 			closeRoom()
-			room.Wait()
+			seats.Wait()
 			for _, b := range r.h.broken {
 				t.Error(b)
 			}
@@ -93,8 +100,12 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 			r.told = append(r.told, why)
 		},
 		timeline: report.NewTimeline(report.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
-		meters: Meters{Started: func(_, overhead time.Duration) { r.running.Add(1); r.overhead.Store(int64(overhead)) }, Divergence: func() { r.lost.Add(1) }},
-		now:    time.Now, fault: func(string) {}, polled: r.polled.Load, sandboxes: newSandboxCalls(),
+		meters: Meters{Started: func(s Start) {
+			r.running.Add(1)
+			r.overhead.Store(int64(s.Overhead))
+			r.pulling.Store(int64(s.Pulling))
+		}, Divergence: func() { r.lost.Add(1) }},
+		now: time.Now, fault: func(string, plan.Action) {}, polled: r.polled.Load, sandboxes: newSandboxCalls(),
 		mail: mailbox{ready: make(chan struct{}, 1)}, book: newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
 	over := make(chan bool, 1)
@@ -181,6 +192,12 @@ func podOf(name string, containers ...string) *corev1.Pod {
 	for _, c := range containers {
 		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent})
 	}
+	return pod
+}
+
+func needs(name, cpu string) *corev1.Pod {
+	pod := podOf(name, "a")
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	return pod
 }
 

@@ -52,12 +52,20 @@ func (o *objects) Of(pod *corev1.Pod) plan.Objects {
 		if all == nil {
 			continue
 		}
-		key := source.ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
-		if obj, ok := (*all)[key]; ok {
+		if obj, ok := (*all)[source.KeyOf(pod, ref)]; ok {
 			out[ref] = obj
 		}
 	}
 	return out
+}
+
+// kept is what of a pod's objects has to survive a reboot with no server in reach.
+// Those of files are in the files.
+func (o *objects) kept(pod *corev1.Pod) plan.Objects {
+	if !podspec.Assigned(pod) {
+		return nil
+	}
+	return o.Of(pod)
 }
 
 // Objects is what a pod would find of the objects that it names, with some of
@@ -65,8 +73,7 @@ func (o *objects) Of(pod *corev1.Pod) plan.Objects {
 func (a *Agent) Objects(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects {
 	out := a.store.objects.Of(pod)
 	for ref := range out {
-		key := source.ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
-		if obj, ok := more[key]; ok {
+		if obj, ok := more[source.KeyOf(pod, ref)]; ok {
 			out[ref] = obj
 		}
 	}
@@ -133,7 +140,10 @@ func (s *store) next(name types.NamespacedName, after types.UID) *corev1.Pod {
 		delete(s.queued, name)
 		return pod
 	}
-	return s.wanted[after]
+	if pod := s.wanted[after]; pod != nil && pod.DeletionTimestamp == nil {
+		return pod
+	}
+	return nil // or its object is about to go
 }
 
 // change is what a newer snapshot of a source means for the workers.

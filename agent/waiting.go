@@ -164,6 +164,12 @@ func (a *Agent) unseen(pod *corev1.Pod) *Snapshot {
 func undecided(pod *corev1.Pod, v plan.Verdict, m plan.Memory, why Told) *Snapshot {
 	s := &Snapshot{Pod: pod, Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: pod.Status.QOSClass}}
 	s.Verdict, s.End, s.Status.Conditions = v, m.End, m.Conditions
+	for _, ip := range m.IPs {
+		s.Status.PodIPs = append(s.Status.PodIPs, corev1.PodIP{IP: ip})
+	}
+	if len(m.IPs) > 0 {
+		s.Status.PodIP = m.IPs[0]
+	}
 	if !m.Started.IsZero() {
 		s.Status.StartTime = &metav1.Time{Time: m.Started}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,6 +83,10 @@ func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
 		once.Spec.RestartPolicy = corev1.RestartPolicyNever
 		l.want("file", pod, once)
 		l.until(time.Second, "run", l.runs(pod, once))
+		before, _ := l.a.Board.Get(pod.UID)
+		if before.Status.PodIP == "" {
+			t.Fatal("it has no address")
+		}
 		h.kill(once.UID, "a", 3, true)
 		l.until(time.Minute, "one fails", func() bool {
 			s, ok := l.a.Board.Get(once.UID)
@@ -97,7 +102,8 @@ func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
 			t.Errorf("what had failed is shown as %+v", s)
 		}
 		l.want("file", pod, once)
-		if s, ok := l.a.Board.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady {
+		if s, ok := l.a.Board.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
+			s.Status.PodIP != before.Status.PodIP || !slices.Equal(s.Status.PodIPs, before.Status.PodIPs) {
 			t.Errorf("what ran is shown as %+v", s)
 		}
 		if _, shown := l.a.Board.Get(successor.UID); shown {

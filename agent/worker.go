@@ -11,6 +11,7 @@ import (
 
 	"berth/agent/plan"
 	"berth/agent/report"
+	"berth/agent/room"
 )
 
 // Hint is what the runtime told of a pod without being asked. It is a hint:
@@ -33,7 +34,7 @@ type Hint struct {
 type worker struct {
 	stages   *Stages
 	limits   plan.Limits
-	room     *room
+	room     *room.Room
 	objects  *objects
 	keep     func(Wish, plan.Verdict, plan.Memory)                        // saved soon
 	sync     func(context.Context, Wish, plan.Verdict, plan.Memory) error // saved before it returns
@@ -43,7 +44,7 @@ type worker struct {
 	log      *slog.Logger
 	meters   Meters
 	now      func() time.Time
-	fault    func(point string)
+	fault    func(moment string, a plan.Action)
 	polled   func() bool // the runtime has no events: what happens is told late
 	prober   Prober      // nil: nobody probes
 
@@ -60,6 +61,7 @@ type worker struct {
 	wants   *corev1.Pod            // of which the room knows what it wants
 	begun   bool                   // its start slot was given back
 	left    bool                   // the room was left
+	ended   bool                   // the room was told that the pod ends
 	audited bool                   // the next look confirms or clears what the audit found
 	blind   string                 // why the last look failed; empty: it did not
 	blindAt time.Time              // when the first of those failed
@@ -68,9 +70,10 @@ type worker struct {
 	kept    keptState              // what was last handed to keep
 	asks    []ask                  // of users, not yet answered
 	waits   map[wait]report.SpanID // open on the timeline
-	healths map[string]plan.Health // on disk since users have seen it
+	told    plan.Memory            // of the last pass: what users have seen of its health is on disk
 	watched watched                // what the prober was last asked for
 	making  report.Stopwatch       // of pulls, and of calls that change the runtime; any goroutine
+	pulling report.Stopwatch       // of pulls; any goroutine
 }
 
 // mailbox takes what is told to a worker. Telling never blocks.
@@ -85,6 +88,7 @@ type post struct {
 	wish     *Wish
 	hints    []Hint
 	answers  []answer
+	end      *plan.End // asked for by the room
 	outcomes []plan.Outcome
 	sights   []sight
 	found    *found
@@ -126,6 +130,12 @@ func (w *worker) Want(wish Wish) {
 		}
 		p.wish = &wish
 	})
+}
+
+// end tells the worker that its pod has to go for another.
+func (w *worker) end(e plan.End) {
+	e.At = time.Now()
+	w.mail.put(func(p *post) { p.end = &e })
 }
 
 // Hint hands the worker what the runtime told.
@@ -179,6 +189,9 @@ func (w *worker) read(ctx context.Context, p post) {
 	b := w.book
 	if p.wish != nil {
 		b.wished(*p.wish)
+	}
+	if p.end != nil && b.wish.Pod != nil && b.wish.End == nil {
+		b.wished(Wish{Pod: b.wish.Pod, End: p.end})
 	}
 	for _, a := range p.answers {
 		if a.State == plan.Rejected && b.verdict.State != plan.Rejected && b.verdict.State != plan.OK {
@@ -390,16 +403,17 @@ func (w *worker) begin(ctx context.Context, stage string, a plan.Action, do func
 		defer cancel()
 		ctx, end := w.span(ctx, stage, name, cause)
 		out := plan.Outcome{Action: a, Began: w.now()}
-		w.fault("before " + out.Action.Key().String())
+		w.fault("before", a)
 		made := func() {}
 		if _, pull := a.(plan.PullImage); pull { // pods may share one: the call is not made under each one's span
-			made = w.making.Begin()
+			making, pulling := w.making.Begin(), w.pulling.Begin()
+			made = func() { making(); pulling() }
 		}
 		ended := w.sandboxes.begin(a)
 		out.Err = do(ctx, &out)
 		ended(out.Err)
 		made()
-		w.fault("after " + out.Action.Key().String())
+		w.fault("after", a)
 		out.Ended = w.now()
 		w.meters.acted(stage, out.Ended.Sub(out.Began))
 		if out.Err != nil && ctx.Err() != nil && plan.KindOf(out.Err) != plan.Canceled {
@@ -417,7 +431,7 @@ func (w *worker) settle(ctx context.Context, r plan.Outcome) {
 	if _, start := r.Action.(plan.StartContainer); start && r.Err == nil && r.Container != nil && w.polled() {
 		w.lookOnce(ctx, r.Container.ID)
 	}
-	w.meters.ended(r)
+	w.meters.ended(w.book.wish.Pod, r)
 	w.report(r)
 	if s, ok := r.Action.(plan.StartContainer); ok && plan.KindOf(r.Err) == plan.ImageGone {
 		w.stages.Prepare.forgetImage(w.book.wish.Pod, s.Name)

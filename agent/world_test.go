@@ -135,12 +135,22 @@ func (w *world) drawHooks(c *corev1.Container) {
 	}
 }
 
+// drawSize is any amounts, each of which may be missing.
 func (w *world) drawSize() corev1.ResourceRequirements {
 	q := func() corev1.ResourceList {
-		return corev1.ResourceList{
+		if w.oneIn(4) {
+			return nil
+		}
+		list := corev1.ResourceList{
 			corev1.ResourceCPU:    *resource.NewMilliQuantity(int64(100+w.rng.IntN(5)*100), resource.DecimalSI),
 			corev1.ResourceMemory: *resource.NewQuantity(int64(1+w.rng.IntN(5))<<20, resource.BinarySI),
 		}
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			if w.oneIn(5) {
+				delete(list, name)
+			}
+		}
+		return list
 	}
 	return corev1.ResourceRequirements{Requests: q(), Limits: q()}
 }
@@ -153,9 +163,9 @@ func (w *world) within(what string) {
 		if k.State != plan.Running || !sized {
 			continue
 		}
-		for name, q := range has.Limits {
-			if most := w.size[k.Name].Limits[name]; q.Cmp(most) > 0 {
-				w.breaks("I12 %s: %s has %s of %s, the pod's cgroup %s for it", what, k.Name, q.String(), name, most.String())
+		for name, most := range w.size[k.Name].Limits {
+			if q, limited := has.Limits[name]; !limited || q.Cmp(most) > 0 {
+				w.breaks("I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(), name, limited, most.String())
 			}
 		}
 	}
@@ -270,7 +280,7 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 	case plan.MakeDirs:
 		w.dirs = true
 	case plan.EnsureCgroup:
-		w.cgroup, w.size = true, plan.ResourcesOf(w.ground[a.Key()])
+		w.cgroup, w.size = true, a.Resources
 	case plan.ResizeCgroup:
 		w.size = a.Resources
 		w.within("the cgroup's resize")
@@ -399,8 +409,8 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	case a.Kind == plan.Init && w.chance(a, "init")%3 > 0:
 		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.chance(a, "code")%3/2)
 	}
-	if r, sized := plan.ResourcesOf(w.ground[a.Key()])[a.Name]; sized {
-		w.sizes[id] = r
+	if a.Kind == plan.Main || a.Kind == plan.Sidecar {
+		w.sizes[id] = plan.ResourcesOf(w.ground[a.Key()])[a.Name]
 	}
 	w.containers = append([]plan.Container{k}, w.containers...)
 	out.Container = &k

@@ -100,6 +100,10 @@ func (d *dream) relent(p plan.Plan) bool {
 		d.in.Seen.Network, d.after = plan.NetworkSeen{Ready: true}, "the pod network is ready"
 		return true
 	}
+	if slices.ContainsFunc(p.Why, func(r plan.Reason) bool { return r.Code == plan.ReasonDevices }) {
+		d.in.Seen.Devices, d.after = nil, "its devices are there"
+		return true
+	}
 	if c, k, runs := runningInit(d.in.Pod, d.in.Seen); runs {
 		k.State, k.ExitCode, k.FinishedAt = plan.Exited, 0, d.in.Now
 		d.in.Seen = d.in.Seen.WithContainer(k)

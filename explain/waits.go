@@ -22,7 +22,7 @@ func waits(s Subject, steps []step, now time.Time) (out []nodeapi.Wait) {
 	for _, c := range waitingOf(&s.Status) {
 		w := nodeapi.Wait{For: c.State.Waiting.Reason, On: c.Name, Message: c.State.Waiting.Message}
 		switch {
-		case w.For == "" || w.For == "ContainerCreating" || w.For == "PodInitializing":
+		case w.For == "" || w.For == plan.ReasonCreating || w.For == plan.ReasonInitializing:
 			continue
 		case slices.ContainsFunc(out, func(x nodeapi.Wait) bool { return x.On == w.On && x.For == w.For }):
 			continue
@@ -60,6 +60,21 @@ func startOf(container string, steps []step, now time.Time) time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// NextTries is when the containers that are held back are pulled for or started
+// next, by name.
+func NextTries(s Subject, now time.Time) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, w := range Why(s, now).Waiting {
+		if w.On == "" || !w.Until.After(now) || !slices.ContainsFunc(waitingOf(&s.Status), func(c corev1.ContainerStatus) bool { return c.Name == w.On }) {
+			continue
+		}
+		if at, known := out[w.On]; !known || w.Until.Before(at) {
+			out[w.On] = w.Until
+		}
+	}
+	return out
 }
 
 // decisions are the waits that the last pass spoke of.
@@ -168,7 +183,7 @@ func initRunning(s Subject) (nodeapi.Wait, bool) {
 			continue
 		}
 		since := c.State.Running.StartedAt.Time
-		w := nodeapi.Wait{For: "PodInitializing", On: c.Name, Since: since}
+		w := nodeapi.Wait{For: plan.ReasonInitializing, On: c.Name, Since: since}
 		kind := s.kindOf(c.Name)
 		if kind == plan.Init {
 			w.Message = fmt.Sprintf("init container %s %s is running since %s", c.Name, ordinal(s.Pod, c.Name), since.UTC().Format(time.RFC3339))

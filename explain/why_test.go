@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -78,6 +79,12 @@ func (w *world) settle() *world {
 		}
 	}
 	panic("no rest")
+}
+
+// lacking has container a wait for devices.
+func (w *world) lacking(why string) *world {
+	w.in.Seen.Devices = map[string]plan.DevicesSeen{"a": {Waits: why}}
+	return w
 }
 
 func (w *world) after(d time.Duration) *world { w.in.Now = w.in.Now.Add(d); return w }
@@ -232,6 +239,11 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 			"RunSandbox after the pod network is ready\nStartContainer a after RunSandbox",
 			pod().without(),
 		}, {
+			"a device whose plugin is not there", "default/web waits for DevicesNotReady of a: example.com/gpu: no device plugin has registered it",
+			[]string{"DevicesNotReady(a): example.com/gpu: no device plugin has registered it"},
+			"StartContainer a after its devices are there",
+			pod().lacking("example.com/gpu: no device plugin has registered it").settle(),
+		}, {
 			"a node without room", "default/web waits for OutOfcpu: wanted 2, free 1",
 			[]string{"OutOfcpu(): wanted 2, free 1"},
 			strings.ReplaceAll(restOfStart, "\n", " after the node lets it in\n") + " after the node lets it in\nRunSandbox after EnsureCgroup\nStartContainer a after RunSandbox",
@@ -292,6 +304,25 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestScenario24_WhenAContainerThatIsHeldBackIsTriedNext(t *testing.T) {
+	for name, row := range map[string]struct {
+		w    *world
+		want time.Duration // zero: nothing is told
+	}{
+		"one that crashes":                 {pod().settle().exits("a", 3).settle().exits("a", 3).settle().after(3 * time.Second), 7 * time.Second},
+		"one whose image cannot be had":    {pod(image("far")).begin().obeys("pull/a").fails("pull/a", 2, &plan.Error{Kind: plan.Denied, Reason: "ErrImagePull", Err: errors.New("no")}).settleHost().after(3 * time.Second), 17 * time.Second},
+		"one that waits for a ConfigMap":   {pod(configMapEnv).settle(), 0},
+		"one that runs":                    {pod().settle(), 0},
+		"one that is ending has no next":   {pod().settle().ended(20 * time.Second), 0},
+		"nor has one of a pod that failed": {pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(), 0},
+	} {
+		got := NextTries(row.w.subject(), row.w.in.Now)
+		if at, told := got["a"]; told != (row.want > 0) || told && at.Sub(row.w.in.Now) != row.want || len(got) > 1 {
+			t.Errorf("%s: %v at %v, want in %s", name, got, row.w.in.Now, row.want)
+		}
 	}
 }
 

@@ -59,8 +59,23 @@ func (s *Snapshot) Object() *corev1.Pod {
 	return &pod
 }
 
+// looksLike reports whether users see the same pod in another snapshot of it.
+func (s *Snapshot) looksLike(other *Snapshot) bool {
+	return s.Pod == other.Pod && reflect.DeepEqual(s.End, other.End) && reflect.DeepEqual(&s.Status, &other.Status)
+}
+
+// compare orders by namespace and name.
+func (s *Snapshot) compare(other *Snapshot) int {
+	x, y := s.Pod, other.Pod
+	return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.UID, y.UID))
+}
+
 // Board holds the newest snapshot of every pod.
 type Board struct {
+	// Tap hears of every snapshot that is put, and with gone of the last one of a
+	// pod that is removed. It is set before the first and must not block.
+	Tap func(s *Snapshot, gone bool)
+
 	mu    sync.RWMutex
 	pods  map[types.UID]*Snapshot
 	watch map[int]chan struct{}
@@ -75,26 +90,34 @@ func New() *Board {
 // Put replaces a pod's snapshot. It rings only if there is something new in it.
 func (b *Board) Put(s *Snapshot) {
 	was, _ := b.Get(s.Pod.UID)
-	news := was == nil || !sameNews(*was, *s)
+	news := was == nil || !sameNews(was, s)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pods[s.Pod.UID] = s
 	if news {
 		b.ring()
 	}
+	if news && b.Tap != nil {
+		b.Tap(s, false)
+	}
 }
 
 // sameNews reports whether two snapshots differ in nothing but the passes that
-// made them.
-func sameNews(a, b Snapshot) bool {
-	a.At, a.Passes, a.Wake = b.At, b.Passes, b.Wake
-	return reflect.DeepEqual(a, b)
+// made them: At, Passes and Wake. Nothing is copied: it is asked in every pass.
+func sameNews(a, b *Snapshot) bool {
+	return a.Verdict == b.Verdict && a.Pod == b.Pod && maps.Equal(a.Refs, b.Refs) &&
+		reflect.DeepEqual(&a.Status, &b.Status) && reflect.DeepEqual(&a.Seen, &b.Seen) &&
+		reflect.DeepEqual(a.Busy, b.Busy) && reflect.DeepEqual(a.Failed, b.Failed) && reflect.DeepEqual(a.Why, b.Why) &&
+		reflect.DeepEqual(a.End, b.End) && reflect.DeepEqual(&a.Memory, &b.Memory)
 }
 
 // Remove takes a pod that is gone off the board.
 func (b *Board) Remove(uid types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if s, there := b.pods[uid]; there && b.Tap != nil {
+		b.Tap(s, true)
+	}
 	delete(b.pods, uid)
 	b.ring()
 }
@@ -112,9 +135,7 @@ func (b *Board) ring() {
 func (b *Board) All() []*Snapshot {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(b.pods), func(x, y *Snapshot) int {
-		return cmp.Or(cmp.Compare(x.Pod.Namespace, y.Pod.Namespace), cmp.Compare(x.Pod.Name, y.Pod.Name), cmp.Compare(x.Pod.UID, y.Pod.UID))
-	})
+	return slices.SortedFunc(maps.Values(b.pods), (*Snapshot).compare)
 }
 
 // Find returns the pod of that name: of two the one that has it, not one that

@@ -1,6 +1,7 @@
 package board
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,9 +18,9 @@ type News struct {
 	Synced                bool // all that was there at first has been told
 }
 
-// Follow tells every pod of the board, and then what changes, until ctx ends or
-// tell fails with the error that it returns. Several changes of a pod may be
-// told as one.
+// Follow tells every pod of the board, and then what changes of it as users see
+// it, see Object, until ctx ends or tell fails with the error that it returns.
+// Several changes of a pod may be told as one.
 func (b *Board) Follow(ctx context.Context, tell func(News) error) error {
 	changed, stop := b.Changes()
 	defer stop()
@@ -44,25 +45,27 @@ func (b *Board) Follow(ctx context.Context, tell func(News) error) error {
 }
 
 // newer returns what the board has otherwise than told, and brings told up to
-// date.
+// date. It is asked at every ring: what has not changed costs next to nothing.
 func (b *Board) newer(told map[types.UID]*Snapshot) (out []News) {
-	now := map[types.UID]bool{}
-	for _, s := range b.All() {
-		uid := s.Pod.UID
-		now[uid] = true
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for uid, s := range b.pods {
 		was, known := told[uid]
 		told[uid] = s
 		switch {
 		case !known:
 			out = append(out, News{Added: s})
-		case was != s:
+		case was != s && !was.looksLike(s):
 			out = append(out, News{Modified: s})
 		}
 	}
-	for uid, s := range told {
-		if !now[uid] {
-			delete(told, uid)
-			out = append(out, News{Gone: s})
+	slices.SortFunc(out, func(x, y News) int { return cmp.Or(x.Added, x.Modified).compare(cmp.Or(y.Added, y.Modified)) })
+	if len(told) > len(b.pods) {
+		for uid, s := range told {
+			if b.pods[uid] == nil {
+				delete(told, uid)
+				out = append(out, News{Gone: s})
+			}
 		}
 	}
 	return out
@@ -79,18 +82,38 @@ func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) 
 			ks = append(ks, k)
 		}
 	}
-	pod := s.Pod.Namespace + "/" + s.Pod.Name
+	pod := s.Pod.Name
 	switch {
-	case len(ks) == 0:
-		return plan.Container{}, fmt.Errorf("container %q in pod %q has not been started yet", name, pod)
+	case len(ks) == 0 && !previous:
+		return plan.Container{}, fmt.Errorf("container %q in pod %q is waiting to start%s", name, pod, s.waiting(name))
 	case !previous:
 		return ks[0], nil
 	case len(ks) > 1:
 		return ks[1], nil
-	case !ks[0].Live() && ks[0].Attempt > 0:
+	case len(ks) == 1 && !ks[0].Live() && ks[0].Attempt > 0:
 		return ks[0], nil
 	}
 	return plan.Container{}, fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
+}
+
+// waiting says what a container that has never run waits for, in the words that
+// users of kubectl logs know.
+func (s *Snapshot) waiting(name string) string {
+	for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses, s.Status.EphemeralContainerStatuses) {
+		if c.Name != name || c.State.Waiting == nil {
+			continue
+		}
+		switch reason := c.State.Waiting.Reason; reason {
+		case "":
+		case "ErrImagePull":
+			return ": image can't be pulled"
+		case "ImagePullBackOff":
+			return ": trying and failing to pull image"
+		default:
+			return ": " + reason
+		}
+	}
+	return " - no logs yet"
 }
 
 // Lives reports whether an instance of a pod's container is there and has not
@@ -135,19 +158,14 @@ func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
 	return false, false
 }
 
-// Network is the path of the namespace that the pod's network is in; empty for
-// the host's. The error says in the user's words that there is none.
-func (s *Snapshot) Network() (string, error) {
-	pod := s.Pod.Namespace + "/" + s.Pod.Name
+// Network is the ID of the sandbox whose network is the pod's; empty: it has the
+// host's. The error says in the user's words that there is none.
+func (s *Snapshot) Network() (sandbox string, err error) {
 	if len(s.Seen.Sandboxes) == 0 || !s.Seen.Sandboxes[0].Ready {
-		return "", fmt.Errorf("pod %q has no network now: it is %s", pod, s.Status.Phase)
+		return "", fmt.Errorf("pod %q has no network now: it is %s", s.Pod.Namespace+"/"+s.Pod.Name, s.Status.Phase)
 	}
-	path := s.Seen.Sandboxes[0].NetNS
 	if s.Pod.Spec.HostNetwork {
 		return "", nil
 	}
-	if path == "" {
-		return "", fmt.Errorf("the network namespace of pod %q is not known", pod)
-	}
-	return path, nil
+	return s.Seen.Sandboxes[0].ID, nil
 }

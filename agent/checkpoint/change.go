@@ -14,6 +14,7 @@ import (
 type change struct {
 	records map[types.UID][]part // nil: the pod is deleted
 	stories map[types.UID][]part // of pods that have a record
+	notes   []part               // of the node
 }
 
 // made reports whether the file says all this already: then nothing need be
@@ -39,7 +40,8 @@ func (c change) made(tx *bbolt.Tx) bool {
 			return false
 		}
 	}
-	return true
+	b := tx.Bucket(bucketNode)
+	return len(c.notes) == 0 || b != nil && same(b, c.notes)
 }
 
 func (c change) apply(tx *bbolt.Tx) error {
@@ -64,6 +66,15 @@ func (c change) apply(tx *bbolt.Tx) error {
 			if err := put(b, list); err != nil {
 				return err
 			}
+		}
+	}
+	if len(c.notes) > 0 {
+		b, err := tx.CreateBucketIfNotExists(bucketNode)
+		if err != nil {
+			return err
+		}
+		if err := put(b, c.notes); err != nil {
+			return err
 		}
 	}
 	return tx.Bucket(bucketBerth).Delete(keyLeft) // whoever writes has not left

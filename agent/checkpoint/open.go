@@ -25,6 +25,7 @@ var ErrLocked = errors.New("another berth is running with this state directory")
 var (
 	bucketBerth = []byte("berth")
 	bucketPods  = []byte("pods")
+	bucketNode  = []byte("node") // made with the first note
 	keyApp      = []byte("app")
 	keyVersion  = []byte("version")
 	keyLeft     = []byte("left") // when the agent that wrote last has left; absent: it has not

@@ -21,7 +21,7 @@ type Record struct {
 	Pod     *corev1.Pod  // the last wish
 	Verdict plan.Verdict // asked once per UID, also over restarts
 	Memory  plan.Memory
-	Objects plan.Objects // the ConfigMaps and Secrets that the pod names
+	Objects plan.Objects // what a server's pod uses: it starts with that when the server is away
 	BootID  string       // of the boot in which the record was made
 	Story                // nil parts of what is put leave those on disk as they are
 }
@@ -79,13 +79,19 @@ type objectJSON struct {
 	Err       string            `json:"error,omitempty"`
 	ConfigMap *corev1.ConfigMap `json:"configMap,omitempty"`
 	Secret    *corev1.Secret    `json:"secret,omitempty"`
+	Token     string            `json:"token,omitempty"`
+	Env       []corev1.EnvVar   `json:"env,omitempty"`
+	Handler   string            `json:"handler,omitempty"`
 }
 
 func objectList(objects plan.Objects) []objectJSON {
 	list := make([]objectJSON, 0, len(objects))
 	for ref, o := range objects {
+		if o.Late { // nothing is known of it
+			continue
+		}
 		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,
-			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret})
+			Missing: o.Missing, Err: o.Err, ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env, Handler: o.Handler})
 	}
 	slices.SortFunc(list, func(a, b objectJSON) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
@@ -106,7 +112,7 @@ func objectMap(list []objectJSON) plan.Objects {
 	for _, o := range list {
 		objects[plan.Ref{Kind: o.Kind, Name: o.Name}] = plan.Object{
 			Version:   plan.Version{Version: o.Version, Missing: o.Missing, Err: o.Err},
-			ConfigMap: o.ConfigMap, Secret: o.Secret,
+			ConfigMap: o.ConfigMap, Secret: o.Secret, Token: o.Token, Env: o.Env, Handler: o.Handler,
 		}
 	}
 	return objects

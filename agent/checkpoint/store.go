@@ -30,6 +30,7 @@ type Store struct {
 	mu       sync.Mutex
 	file     *file                 // nil: not opened yet (degraded) or closed
 	pending  map[types.UID]*Record // newest not yet committed; nil: to be deleted
+	notes    map[string][]byte     // likewise, of the node
 	waiters  []chan error          // for the commit of all that is pending
 	stories  map[types.UID]func() Story
 	degraded string // why; empty: not
@@ -40,7 +41,7 @@ type Store struct {
 
 func newStore(o Options) *Store {
 	return &Store{opt: o, wake: make(chan struct{}, 1), now: make(chan struct{}, 1), told: make(chan struct{}, 1),
-		pending: map[types.UID]*Record{}, stories: map[types.UID]func() Story{}, written: map[types.UID]Record{}}
+		pending: map[types.UID]*Record{}, notes: map[string][]byte{}, stories: map[types.UID]func() Story{}, written: map[types.UID]Record{}}
 }
 
 // Put keeps a record, replacing that of the same pod. It never waits; what is
@@ -76,9 +77,17 @@ func (s *Store) Tell(uid types.UID, ask func() Story) {
 // store is degraded it fails at once with ErrDegraded; the record is kept in
 // memory all the same.
 func (s *Store) Sync(ctx context.Context, uid types.UID, r Record) error {
-	done := make(chan error, 1)
 	s.mu.Lock()
 	s.pending[uid] = &r
+	s.mu.Unlock()
+	return s.Flush(ctx)
+}
+
+// Flush waits until all that was put and noted before would survive a power cut.
+// While the store is degraded it fails at once with ErrDegraded.
+func (s *Store) Flush(ctx context.Context) error {
+	done := make(chan error, 1)
+	s.mu.Lock()
 	why := s.degraded
 	if why == "" {
 		s.waiters = append(s.waiters, done)
@@ -131,7 +140,7 @@ func (s *Store) Run(ctx context.Context) error {
 	s.sign()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.pending); n > 0 {
+	if n := len(s.pending) + len(s.notes); n > 0 {
 		return fmt.Errorf("%w: %d records are lost with this process: %s", ErrDegraded, n, s.degraded)
 	}
 	return nil
@@ -227,19 +236,19 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 // transaction.
 func (s *Store) commit(told map[types.UID]func() Story) {
 	s.mu.Lock()
-	batch, waiters, f := s.pending, s.waiters, s.file
-	idle := len(batch) == 0 && len(told) == 0 && len(waiters) == 0 && s.degraded == "" && f != nil
-	s.pending, s.waiters = map[types.UID]*Record{}, nil
+	b, waiters, f := batch{s.pending, s.notes, told}, s.waiters, s.file
+	idle := b.empty() && len(waiters) == 0 && s.degraded == "" && f != nil
+	s.pending, s.notes, s.waiters = map[types.UID]*Record{}, map[string][]byte{}, nil
 	s.mu.Unlock()
 	if idle {
 		return
 	}
 
 	err := s.reopen(&f)
-	if err == nil && len(batch)+len(told) > 0 {
-		err = s.write(f.db, batch, told)
+	if err == nil && !b.empty() {
+		err = s.write(f.db, b)
 	}
-	s.settle(batch, told, f, err)
+	s.settle(b, f, err)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
@@ -266,7 +275,7 @@ func (s *Store) reopen(f **file) error {
 
 // settle takes note of how a commit went. What could not be written is pending
 // again unless there is something newer.
-func (s *Store) settle(batch map[types.UID]*Record, told map[types.UID]func() Story, f *file, err error) {
+func (s *Store) settle(b batch, f *file, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.file = f
@@ -274,12 +283,17 @@ func (s *Store) settle(batch map[types.UID]*Record, told map[types.UID]func() St
 	s.degraded = ""
 	if err != nil {
 		s.degraded = err.Error()
-		for uid, r := range batch {
+		for uid, r := range b.records {
 			if _, newer := s.pending[uid]; !newer {
 				s.pending[uid] = r
 			}
 		}
-		for uid, ask := range told {
+		for key, value := range b.notes {
+			if _, newer := s.notes[key]; !newer {
+				s.notes[key] = value
+			}
+		}
+		for uid, ask := range b.told {
 			if r, pending := s.pending[uid]; !pending || r != nil {
 				s.stories[uid] = ask
 			}
@@ -295,9 +309,9 @@ func (s *Store) settle(batch map[types.UID]*Record, told map[types.UID]func() St
 
 // write commits the batch and the stories. A record that cannot be encoded is
 // named in the log and left out: it must not hold up the others.
-func (s *Store) write(db *bbolt.DB, batch map[types.UID]*Record, told map[types.UID]func() Story) error {
-	c := change{records: make(map[types.UID][]part, len(batch)), stories: make(map[types.UID][]part, len(told))}
-	for uid, r := range batch {
+func (s *Store) write(db *bbolt.DB, b batch) error {
+	c := change{records: make(map[types.UID][]part, len(b.records)), stories: make(map[types.UID][]part, len(b.told)), notes: noteParts(b.notes)}
+	for uid, r := range b.records {
 		if r == nil {
 			c.records[uid] = nil
 			continue
@@ -309,8 +323,8 @@ func (s *Store) write(db *bbolt.DB, batch map[types.UID]*Record, told map[types.
 		}
 		c.records[uid] = p
 	}
-	for uid, ask := range told {
-		if r, changes := batch[uid]; !changes || r != nil {
+	for uid, ask := range b.told {
+		if r, changes := b.records[uid]; !changes || r != nil {
 			c.stories[uid] = ask().parts()
 		}
 	}
@@ -325,7 +339,7 @@ func (s *Store) write(db *bbolt.DB, batch map[types.UID]*Record, told map[types.
 		return err
 	}
 	for uid := range c.records {
-		if r := batch[uid]; r != nil {
+		if r := b.records[uid]; r != nil {
 			s.written[uid] = Record{Pod: r.Pod, Objects: r.Objects}
 		} else {
 			delete(s.written, uid)

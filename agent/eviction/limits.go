@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -10,13 +11,15 @@ import (
 
 	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/node/pressure"
 	"berth/podspec"
 )
 
 // Options are what Limits needs of its surroundings. Every field is needed.
 type Options struct {
 	Pods  func() []*board.Snapshot                                               // all there are
-	Over  func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)       // measures; nil: within all its limits
+	Over  func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)       // measures volumes; nil: within all their limits
+	Disk  func() func(context.Context, *board.Snapshot) (pressure.Use, error)    // begins a round of measuring all that pods have on the disk
 	Evict func(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) // asks for the pod's end
 
 	Evicted    func(signal string) // counts
@@ -24,7 +27,8 @@ type Options struct {
 	Log        *slog.Logger
 }
 
-// Limits evicts pods whose volumes take more of the disk than they may.
+// Limits evicts pods of which the volumes, the containers or all together take more
+// of the disk than they may.
 type Limits struct {
 	Options
 	told   map[types.UID]bool   // asked to end, and still there
@@ -58,18 +62,17 @@ func (l *Limits) Run(ctx context.Context) {
 func (l *Limits) round(ctx context.Context) {
 	told, failed := l.told, l.failed
 	l.told, l.failed = map[types.UID]bool{}, map[types.UID]string{}
+	use := l.Disk()
 	for _, s := range l.Pods() {
 		uid := s.Pod.UID
 		if told[uid] {
 			l.told[uid] = true
 			continue
 		}
-		if !podspec.DiskLimited(s.Pod) || !l.evictable(s) {
+		if !evictable(s, l.Standalone) {
 			continue
 		}
-		bounded, cancel := context.WithTimeout(ctx, bound)
-		over, err := l.Over(bounded, s.Pod)
-		cancel()
+		over, err := l.over(ctx, s, use)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -86,9 +89,26 @@ func (l *Limits) round(ctx context.Context) {
 	}
 }
 
+// over measures what a pod has limits of.
+func (l *Limits) over(ctx context.Context, s *board.Snapshot, use func(context.Context, *board.Snapshot) (pressure.Use, error)) (over *plan.Excess, err error) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	if podspec.DiskLimited(s.Pod) {
+		over, err = l.Over(ctx, s.Pod)
+	}
+	if _, limited := podspec.StorageLimit(s.Pod); !limited || over != nil {
+		return over, err
+	}
+	u, failed := use(ctx, s)
+	if x := pressure.OverLimit(s.Pod, u); x != nil { // even if something could not be read
+		return &plan.Excess{Signal: x.Signal, Message: x.Message}, nil
+	}
+	return nil, errors.Join(err, failed)
+}
+
 // evictable reports whether a pod may still be ended for what it takes.
-func (l *Limits) evictable(s *board.Snapshot) bool {
+func evictable(s *board.Snapshot, standalone bool) bool {
 	over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed || !s.Memory.Finished.IsZero()
 	ending := s.End != nil || s.Memory.End != nil
-	return s.Passes > 0 && !over && !ending && !podspec.Critical(s.Pod, l.Standalone)
+	return s.Passes > 0 && !over && !ending && !podspec.Critical(s.Pod, standalone)
 }

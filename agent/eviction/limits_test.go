@@ -17,6 +17,7 @@ import (
 
 	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/node/pressure"
 )
 
 // shown is a pod with a limited volume as the board shows it.
@@ -39,6 +40,8 @@ type scene struct {
 	pods              []*board.Snapshot
 	measured, evicted []string
 	counted           []string
+	walked            []string // all that they have on the disk was measured
+	taken             int64    // what that is
 	err               error
 	log               bytes.Buffer
 }
@@ -53,10 +56,16 @@ func (s *scene) run(t *testing.T, d time.Duration) {
 			Pods: func() []*board.Snapshot { return s.pods },
 			Over: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 				s.measured = append(s.measured, pod.Name)
-				if s.err != nil {
+				if s.err != nil || s.taken > 0 {
 					return nil, s.err
 				}
 				return &plan.Excess{Signal: "emptydirfs.limit", Message: "full"}, nil
+			},
+			Disk: func() func(context.Context, *board.Snapshot) (pressure.Use, error) {
+				return func(_ context.Context, p *board.Snapshot) (pressure.Use, error) {
+					s.walked = append(s.walked, p.Pod.Name)
+					return pressure.Use{Volumes: pressure.Taken{Bytes: s.taken}}, s.err
+				}
 			},
 			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
 				s.evicted = append(s.evicted, string(uid)+": "+why.Message)
@@ -97,5 +106,39 @@ func TestAPodIsMeasuredEveryTenSecondsAndAFailureIsLoggedOnce(t *testing.T) {
 	}
 	if n := strings.Count(s.log.String(), "input/output error"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, s.log.String())
+	}
+}
+
+// limited has a pod's container have a limit of the disk too.
+func limited(s *board.Snapshot) {
+	s.Pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Mi")},
+	}}}
+}
+
+func TestAPodIsEvictedForWhatItHasInAll(t *testing.T) {
+	t.Parallel()
+	s := &scene{taken: 10<<20 + 1, pods: []*board.Snapshot{
+		shown("limited", limited), shown("volume-only", nil),
+		shown("critical", func(s *board.Snapshot) { limited(s); s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
+	}}
+	s.run(t, 15*time.Second)
+	if !slices.Equal(s.walked, []string{"limited"}) || !slices.Equal(s.counted, []string{"ephemeralpodfs.limit"}) ||
+		!slices.Equal(s.evicted, []string{"limited: Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "}) {
+		t.Errorf("walked %q, evicted %q, counted %q", s.walked, s.evicted, s.counted)
+	}
+}
+
+func TestWhatIsSeenIsEnoughIfTheRestCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := &scene{taken: 11 << 20, err: errors.New("input/output error"), pods: []*board.Snapshot{shown("p", limited)}}
+	s.run(t, 15*time.Second)
+	if len(s.evicted) != 1 || s.log.Len() > 0 {
+		t.Errorf("evicted %q: %s", s.evicted, s.log.String())
+	}
+	s = &scene{taken: 10 << 20, err: errors.New("input/output error"), pods: []*board.Snapshot{shown("p", limited)}}
+	s.run(t, 35*time.Second)
+	if n := strings.Count(s.log.String(), "its limit is not kept"); len(s.evicted) != 0 || n != 1 {
+		t.Errorf("evicted %q, logged %d times: %s", s.evicted, n, s.log.String())
 	}
 }

@@ -37,7 +37,7 @@ func (d *decider) containers(sb Sandbox) {
 		if _, seen := d.newest(c.Name); !seen && inOrder {
 			continue // an earlier one's image is on its way
 		}
-		inOrder = d.run(c, sb) == awaitsImage || inOrder
+		inOrder = d.run(c, sb) == awaits || inOrder
 	}
 }
 
@@ -102,8 +102,8 @@ func (d *decider) initialized(sb Sandbox) bool {
 type verdictOnRun int
 
 const (
-	settled     verdictOnRun = iota // nothing to do, or it is being done
-	awaitsImage                     // it would start if a pull under way had ended
+	settled verdictOnRun = iota // nothing to do, or it is being done
+	awaits                      // it would start if a pull under way had ended, or an answer had come
 )
 
 // run keeps one container as it should be.
@@ -174,13 +174,21 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 	img, volumes := d.image(c, attempt), d.volumeImages(c)
 	if !img.ok || !volumes.ok {
 		if img.underWay || volumes.underWay {
-			return awaitsImage
+			return awaits
 		}
 		return settled
 	}
-	if missing := d.missingEnv(c); missing != "" {
+	missing, late := d.missingEnv(c)
+	if missing != "" {
 		d.why(Reason{Code: "CreateContainerConfigError", On: c.Name, Detail: missing})
 		d.why(warning("Failed", c.Name, "Error: "+missing))
+		return settled
+	}
+	if late {
+		return awaits
+	}
+	if waits := d.Seen.Devices[c.Name].Waits; waits != "" {
+		d.why(warning(ReasonDevices, c.Name, waits))
 		return settled
 	}
 	if d.starting() {
@@ -323,6 +331,10 @@ func (d *decider) pull(c spec, attempt uint32) imageAnswer {
 		answer.code, answer.detail = backingOff(c, f)
 	}
 	if _, busy := d.Busy[a.Key()]; busy {
+		if why := d.Seen.Held[c.Image]; why != "" {
+			answer.code, answer.detail = "ImagePullNoSpace", fmt.Sprintf("the pull of image %q waits for room on the disk: %s", c.Image, why)
+			d.why(warning(answer.code, c.Name, answer.detail))
+		}
 		return answer
 	}
 	if failed && f.Kind != Canceled {
@@ -372,7 +384,8 @@ func (d *decider) newest(name string) (Container, bool) {
 }
 
 // collectDead removes what nobody will look at again: per container name the
-// newest instance and so many dead ones before it (one, for logs -p) are kept. An
+// newest instance and so many dead ones before it (one, for logs -p) are kept; on a
+// node that is short of disk the newest only. An
 // older instance that lives is a double and is ended.
 func (d *decider) collectDead() {
 	rank := make(map[string]int, len(d.specs))
@@ -383,6 +396,8 @@ func (d *decider) collectDead() {
 		case n == 0:
 		case k.Live():
 			d.end(k, "Duplicate", d.Now.Add(d.grace()), d.grace())
+		case d.Seen.Short:
+			d.cleanup(RemoveContainer{k.ID, k.Name})
 		case n > max(d.Limits.DeadKept, 1):
 			if old := k.FinishedAt.Add(d.Limits.DeadMinAge); !k.FinishedAt.IsZero() && d.Now.Before(old) {
 				d.wakeAt(old)

@@ -30,6 +30,9 @@ func Decide(in Input) Plan {
 		d.reject()
 	case in.Verdict.State != OK: // not asked yet, or it has to wait: nothing begins, nothing ends
 		d.why(Reason{Code: cmpOr(in.Verdict.Reason, "NotAdmitted"), Detail: in.Verdict.Message})
+		if in.Verdict.Preempts != "" {
+			d.why(Reason{Code: "Preempting", Detail: "Preempts " + in.Verdict.Preempts + " in order to be admitted", Event: corev1.EventTypeNormal})
+		}
 	default:
 		d.bringUp()
 	}
@@ -42,6 +45,7 @@ type decider struct {
 	Input                          // Pod has what is allocated
 	desired *corev1.Pod            // as wished
 	want    Resources              // what is allocated
+	before  Resources              // what was when the call began
 	specs   []spec                 // all containers of the pod, init containers first, in spec order
 	byName  map[string][]Container // instances newest first, the forgotten last exit included
 	images  map[string]imageAnswer // by container name: asked once per call
@@ -54,6 +58,9 @@ type spec struct {
 	*corev1.Container
 	kind ContainerKind
 }
+
+// resizable reports whether its CPU and memory may change in place.
+func (c spec) resizable() bool { return c.kind == Main || c.kind == Sidecar }
 
 func newDecider(in Input) *decider {
 	d := &decider{Input: in, desired: in.Pod, out: Plan{Memory: in.Memory.clone()}}
@@ -180,8 +187,8 @@ func (d *decider) rememberEnd() {
 	}
 	if d.mem.End == nil {
 		d.mem.End = &now
-		if now.Reason == "Evicted" && !d.terminal() {
-			d.why(Reason{Code: now.Reason, Detail: now.Message, Event: corev1.EventTypeWarning})
+		if (now.Reason == "Evicted" || now.Reason == "Preempting") && !d.terminal() {
+			d.why(Reason{Code: now.Reason, Detail: now.Message + now.Detail, Event: corev1.EventTypeWarning})
 		}
 		return
 	}
@@ -221,6 +228,7 @@ func (d *decider) reject() {
 // bringUp makes the pod run: host things, sandbox and images side by side,
 // then containers.
 func (d *decider) bringUp() {
+	d.sizedCgroup()
 	ready := d.configured()
 	d.pullAhead()
 	d.collectDead()

@@ -28,6 +28,14 @@ func TestHostAndSandbox(t *testing.T) {
 		{"an object that could not be read holds the volume up with its error",
 			fresh(withVolume...).with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Err: "server is away"} }).begin().obey().begin().obey(), "-",
 			[]string{"server is away"}},
+		{"an object that is late holds up its volume alone, without a word",
+			fresh(withVolume...).with(func(in *Input) { in.Refs[Ref{ConfigMap, "cm"}] = Version{Late: true} }).begin().obey(), "run sandbox#0",
+			[]string{"waiting ContainerCreating"}},
+		{"services that are late hold up the containers alone, without a word",
+			fresh().with(func(in *Input) { in.Refs[Ref{Services, "linked"}] = Version{Late: true} }).begin().obey().begin().obey(), "-",
+			[]string{"waiting ContainerCreating"}},
+		{"a running pod keeps its content while an object is late",
+			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Late: true}} }), "-", []string{"Ready=True"}},
 		{"a new version of a ConfigMap is projected into the running pod",
 			vol(fresh(withVolume...)).settle().with(func(in *Input) { in.Refs = map[Ref]Version{{ConfigMap, "cm"}: {Version: "2"}} }), "project v@2", []string{"Ready=True"}},
 		{"a running pod keeps the content whose source has gone",
@@ -43,6 +51,8 @@ func TestHostAndSandbox(t *testing.T) {
 			fresh().with(func(in *Input) {
 				in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Message: "4 wanted, 2 free"}
 			}), "-", []string{"pod    Pending", `why    OutOfcpu "4 wanted, 2 free"`}},
+		{"a pod for which others go tells who", fresh().with(func(in *Input) { in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu", Preempts: "a/b"} }), "-",
+			[]string{`why    Preempting "Preempts a/b in order to be admitted" (Normal)`, "pod    Pending"}},
 		{"a pod that must wait keeps what runs of it", up().with(func(in *Input) { in.Verdict = Verdict{State: Wait, Reason: "OutOfcpu"} }), "-", []string{"pod    Running", "Ready=True"}},
 		{"a pod whose work is done needs no place: it is given back though it was not judged yet",
 			up(never).exit("app", 0).with(func(in *Input) { in.Verdict = Verdict{} }), "stop sb-0", []string{"pod    Succeeded"}},
@@ -100,6 +110,16 @@ func TestFailures(t *testing.T) {
 				c.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
 			}))).begin().obey().begin().obey(), "-",
 			[]string{`waiting CreateContainerConfigError "secret \"s\" not found"`, `why    Failed app "Error: secret \"s\" not found" (Warning)`}},
+		{"a container waits for its devices alone, and says so",
+			fresh(mains(con("a"), con("b"))).begin().obey().begin().obey().with(func(in *Input) {
+				in.Seen.Devices = map[string]DevicesSeen{"a": {Waits: "example.com/gpu: no device plugin has registered it"}, "b": {}}
+			}), "start b#0",
+			[]string{`a      waiting DevicesNotReady "example.com/gpu: no device plugin has registered it"`,
+				`why    DevicesNotReady a "example.com/gpu: no device plugin has registered it" (Warning)`}},
+		{"a running container does not mind that its device is away",
+			up().with(func(in *Input) {
+				in.Seen.Devices = map[string]DevicesSeen{"app": {Waits: "example.com/gpu: its device plugin does not answer"}}
+			}), "-", []string{"Ready=True", "!DevicesNotReady"}},
 		{"an optional one may be missing",
 			fresh(mains(con("app", func(c *corev1.Container) {
 				yes := true

@@ -18,6 +18,27 @@ import (
 //
 //	(*) only when the object is gone (End.Forget)
 
+// fails reports whether the pod fails whatever its containers have come to. A
+// pod that is deleted is judged by them.
+func (e *End) fails() bool { return e.Reason != "Deleted" && e.Reason != "Orphaned" }
+
+// disrupts reports whether the node ended the pod for its own sake.
+func (e *End) disrupts() bool {
+	return e.Reason == "Evicted" || e.Reason == "Preempting" || e.Reason == "Terminated"
+}
+
+// disruption is the condition that tells of it.
+func (e *End) disruption() corev1.PodCondition {
+	c := corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message,
+	}
+	if e.Reason == "Preempting" {
+		c.Message = "Pod was preempted by Kubelet to accommodate a critical pod."
+	}
+	return c
+}
+
 // finish is for a pod whose own work is over. It is remembered, so that
 // nothing starts again when the runtime forgets a container.
 func (d *decider) finish() {
@@ -188,6 +209,11 @@ func (d *decider) giveBack() {
 		left = true
 		if !network { // the sandbox's own process is in it
 			d.cleanup(RemoveCgroup{})
+		}
+	}
+	if !forget && d.Seen.Short && !left { // all that is to be known of them is known
+		for _, k := range d.Seen.Containers {
+			d.cleanup(RemoveContainer{k.ID, k.Name})
 		}
 	}
 	if !forget {

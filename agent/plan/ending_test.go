@@ -49,6 +49,12 @@ func TestTermination(t *testing.T) {
 		{"a pod that was over before is not evicted", up(never).exit("app", 0).settle().asked("Evicted", time.Second), "-", []string{"pod    Succeeded", "!why    Evicted", "!DisruptionTarget"}},
 		{"it is not Failed while something of it may run", up().asked("Evicted", time.Second).begin(), "-", []string{"pod    Running", "!DisruptionTarget"}},
 		{"an evicted pod keeps directories and dead containers for its logs", up().asked("Evicted", 0).settle(), "-", []string{"!  done", "app    terminated Error 137"}},
+		{"on a node short of disk it keeps what is known of them only", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Seen.Short = true }).settle(), "-",
+			[]string{"!  done", "app    terminated Error 137", "pod    Failed Evicted"}},
+		{"they go when all else was given back", up().asked("Evicted", 0).settle().with(func(in *Input) { in.Seen.Short = true }), "remove app-0", nil},
+		{"and so do those of a pod that has ended by itself", up(never).exit("app", 0).settle().with(func(in *Input) { in.Seen.Short = true }), "remove app-0", []string{"pod    Succeeded", "app    terminated Completed 0"}},
+		{"a pod that goes for a critical one has its own grace and says so", up().asked("Preempting", 30*time.Second), "stop app-0 30s", []string{`why    Preempting "because" (Warning)`}},
+		{"and has failed for it", up().asked("Preempting", 0).settle(), "-", []string{`pod    Failed Preempting "because"`, "DisruptionTarget=True/TerminationByKubelet"}},
 		{"a node shutdown is a disruption too", up().asked("Terminated", 0).settle(), "-", []string{"pod    Failed Terminated", "DisruptionTarget=True"}},
 		{"deletion is none", up().deleted(0).settle(), "-", []string{"!DisruptionTarget"}},
 		{"an evicted pod that is then deleted leaves nothing and stays Failed", up().asked("Evicted", 0).settle().deleted(0).settle(), "-", []string{"pod    Failed Evicted", "  done"}},
@@ -58,6 +64,38 @@ func TestTermination(t *testing.T) {
 				in.End = &End{Reason: "Orphaned", Grace: 30 * time.Second, At: in.Now, Forget: true}
 			}), "stop app-0 30s", nil},
 	})
+}
+
+// TestScenario16_AnEndThatIsHeldUpSaysSo: the condition names what cannot be taken
+// away and the cause, and goes when it has worked.
+func TestScenario16_AnEndThatIsHeldUpSaysSo(t *testing.T) {
+	t.Parallel()
+	slow := &Error{Kind: Timeout, Err: errors.New("slow")}
+	busy := &Error{Kind: Other, Reason: "FailedUnMount", Err: errors.New("device or resource busy")}
+	told := func(w *walk, want string) {
+		t.Helper()
+		got := ""
+		for _, c := range w.decide().Status.Conditions {
+			if c.Type == TeardownIncomplete {
+				got = string(c.Status) + " " + c.Reason + " " + c.Message
+			}
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	check(t, []row{
+		{"a stop that fails", up().deleted(30*time.Second).fails("stop/app-0", slow), "-", []string{"TeardownIncomplete=True/FailedKillPod", "pod    Running"}},
+		{"while it is tried again", up().deleted(30*time.Second).fails("stop/app-0", slow).after(time.Second).begin(), "-", []string{"TeardownIncomplete=True"}},
+		{"when it has worked", up().deleted(30*time.Second).fails("stop/app-0", slow).after(time.Second).begin().obey(), "stop sb-0, remove app-0", []string{"!TeardownIncomplete"}},
+		{"a runtime that is away is told by the node", up().deleted(30*time.Second).fails("stop/app-0", &Error{Kind: Unavailable, Err: errors.New("away")}), "", []string{"!TeardownIncomplete"}},
+		{"of a pod that is not over it is none", up(mains(con("app"), con("b"))).change("app", func(k *Container) { k.State = Unknown }).begin().fails("stop/app-0", slow), "", []string{"!TeardownIncomplete"}},
+		{"a pod that is Failed shows it too", up(emptyDir("v"), mains(con("app", mounts("v")))).asked("Evicted", 0).begin().obey().fails("unmount/v", busy), "-", []string{"TeardownIncomplete=True/FailedUnMount", "pod    Failed Evicted"}},
+	})
+	two := up(emptyDir("v"), mains(con("app", mounts("v")))).deleted(0).begin().obey()
+	told(two, "")
+	told(two.fails("unmount/v", busy), "True FailedUnMount volume v cannot be unmounted: device or resource busy")
+	told(two.fails("stop/sb-0", slow), "True FailedKillPod the pod sandbox cannot be stopped: slow (and 1 more)")
 }
 
 func TestDeadline(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/podspec"
 )
@@ -74,6 +75,7 @@ func decode(d dice) Input {
 	}
 	decodeSeen(&d, &in)
 	decodeBook(&d, &in)
+	decodeSizes(&d, &in)
 	return in
 }
 
@@ -126,12 +128,64 @@ func decodeBook(d *dice, in *Input) {
 	}
 }
 
+// decodeSizes gives the pod, what is known of it and what the room says of it
+// amounts that need not fit together.
+func decodeSizes(d *dice, in *Input) {
+	one := func() (r corev1.ResourceRequirements) {
+		for _, list := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
+			for _, name := range resizable {
+				if n := d.n(4); n > 0 {
+					if *list == nil {
+						*list = corev1.ResourceList{}
+					}
+					(*list)[name] = *resource.NewQuantity(int64(n), resource.DecimalSI)
+				}
+			}
+		}
+		return r
+	}
+	some := func() (r Resources) {
+		if d.is() {
+			r = Resources{}
+			for range d.n(4) {
+				r[append(names[:], WholePod)[d.n(len(names)+1)]] = one()
+			}
+		}
+		return r
+	}
+	for _, list := range [][]corev1.Container{in.Pod.Spec.InitContainers, in.Pod.Spec.Containers} {
+		for i := range list {
+			list[i].Resources = one()
+		}
+	}
+	if d.is() {
+		in.Pod.Spec.Resources = new(one())
+	}
+	in.Reserved = some()
+	if d.is() {
+		in.Resize = Resize{Reason: corev1.PodReasonInfeasible, Message: "m"}
+	}
+	s := &in.Memory.Sizes
+	s.Allocated, s.Pod, in.Seen.Sized, in.Seen.Unsized = some(), some(), some(), d.is()
+	if d.is() {
+		s.Whole = new(one())
+	}
+	for range d.n(3) {
+		s.Containers = set(s.Containers, names[d.n(len(names))], Actual{Attempt: uint32(d.n(9)), Resources: one(), Unsure: d.is()})
+	}
+	for _, k := range in.Seen.Containers {
+		if d.is() {
+			in.Seen.Resized = set(in.Seen.Resized, k.ID, one())
+		}
+	}
+}
+
 // FuzzDecide asks about worlds that no test has thought of.
 func FuzzDecide(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("a pod that runs and has seen much of the world: 0123456789abcdefghijklmnopqrstuvwxyz"))
 	for i := range 24 {
-		seed := make([]byte, 120)
+		seed := make([]byte, 400)
 		for j := range seed {
 			seed[j] = byte(i*131 + j*j*7 + j*i)
 		}

@@ -98,8 +98,8 @@ func (d *decider) hookOf(k Container) Hook {
 // armed notes what an instance that is about to be started is made with: its
 // resources, and whether it has a hook to run.
 func (d *decider) armed(c spec, attempt uint32) {
-	if r, sized := d.want[c.Name]; sized {
-		d.mem.Sizes.Containers = set(d.mem.Sizes.Containers, c.Name, Actual{Attempt: attempt, Resources: r})
+	if c.resizable() {
+		d.mem.Sizes.Containers = set(d.mem.Sizes.Containers, c.Name, Actual{Attempt: attempt, Resources: d.want[c.Name]})
 	}
 	if hasPostStart(c.Container) {
 		d.mem.Hooks[c.Name] = Hook{Attempt: attempt, PostStart: HookPending}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func postStart(c *corev1.Container) {
@@ -134,6 +135,38 @@ func TestHookEvents(t *testing.T) {
 		}
 		if got != r.want {
 			t.Errorf("%T %d: %q, want %q", r.a, r.kind, got, r.want)
+		}
+	}
+}
+
+func TestSameHealth(t *testing.T) {
+	t.Parallel()
+	at := metav1.NewTime(time.Unix(1000, 0))
+	since := func(kind corev1.PodConditionType, is corev1.ConditionStatus, at metav1.Time) corev1.PodCondition {
+		return corev1.PodCondition{Type: kind, Status: is, LastTransitionTime: at}
+	}
+	hook := func(s HookState) map[string]Hook { return map[string]Hook{"a": {PostStart: s}} }
+	for name, row := range map[string]struct {
+		was, is Memory
+		same    bool
+	}{
+		"the runtime tells it all": {Memory{}, Memory{Conditions: []corev1.PodCondition{since(corev1.PodReady, "True", at)}}, true},
+		"a hook is to run":         {Memory{}, Memory{Hooks: hook(HookPending)}, true},
+		"a hook has ended":         {Memory{Hooks: hook(HookPending)}, Memory{Hooks: hook(HookDone)}, false},
+		"of another instance":      {Memory{Hooks: hook(HookDone)}, Memory{Hooks: map[string]Hook{"a": {Attempt: 1, PostStart: HookDone}}}, false},
+		"a hook had ended":         {Memory{Hooks: hook(HookFailed)}, Memory{Hooks: hook(HookFailed)}, true},
+		"a probe has succeeded":    {Memory{Health: map[string]Health{"id": {}}}, Memory{Health: map[string]Health{"id": {Ready: true}}}, false},
+		"ready by another container's start": {
+			Memory{Hooks: hook(HookDone), Conditions: []corev1.PodCondition{since(corev1.PodReady, "False", at)}},
+			Memory{Hooks: hook(HookDone), Conditions: []corev1.PodCondition{since(corev1.PodReady, "True", at)}}, false,
+		},
+		"initialized": {
+			Memory{Hooks: hook(HookDone), Conditions: []corev1.PodCondition{since(corev1.PodReady, "True", at)}},
+			Memory{Hooks: hook(HookDone), Conditions: []corev1.PodCondition{since(corev1.PodReady, "True", at), since(corev1.PodInitialized, "True", at)}}, true,
+		},
+	} {
+		if got := row.is.SameHealth(row.was); got != row.same {
+			t.Errorf("%s: same %v, want %v", name, got, row.same)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
 )
 
 // configured asks for what is missing on the host and reports whether all that
@@ -22,7 +24,7 @@ func (d *decider) configured() bool {
 	}
 	if !d.Seen.Cgroup {
 		ok = false
-		d.configure(EnsureCgroup{})
+		d.configure(EnsureCgroup{d.want})
 	}
 	used := d.usedVolumes()
 	for i := range d.Pod.Spec.Volumes {
@@ -35,10 +37,10 @@ func (d *decider) configured() bool {
 
 // volume keeps one volume set up with its newest content.
 func (d *decider) volume(v *corev1.Volume) bool {
-	version, missing := volumeVersion(v, d.Pod, d.Refs)
+	version, missing, late := volumeVersion(v, d.Pod, d.Refs)
 	seen, mounted := d.Seen.Volumes[v.Name]
 	switch {
-	case mounted && (missing != "" || seen.Version == version):
+	case mounted && (missing != "" || late || seen.Version == version):
 		return true // a running pod keeps the content whose source has gone
 	case missing != "":
 		d.why(Reason{
@@ -46,7 +48,7 @@ func (d *decider) volume(v *corev1.Volume) bool {
 			Detail: fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", v.Name, missing),
 		})
 		return false
-	case !d.Seen.Dirs:
+	case late, !d.Seen.Dirs:
 		return false
 	case mounted:
 		d.configure(ProjectVolume{v.Name, version})
@@ -74,8 +76,8 @@ func (d *decider) usedVolumes() map[string]bool {
 
 // volumeVersion stands for the content that the volume should have now; empty
 // for a volume whose content is the containers' own. missing says which object
-// there is not; an optional one may be missing.
-func volumeVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string) {
+// there is not; an optional one may be missing. late: one is not known yet.
+func volumeVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (version, missing string, late bool) {
 	c := content{pod: pod, refs: refs}
 	switch {
 	case v.ConfigMap != nil:
@@ -91,14 +93,16 @@ func volumeVersion(v *corev1.Volume, pod *corev1.Pod, refs map[Ref]Version) (ver
 				c.object(Ref{ConfigMap, s.ConfigMap.Name}, s.ConfigMap.Optional)
 			case s.Secret != nil:
 				c.object(Ref{Secret, s.Secret.Name}, s.Secret.Optional)
+			case s.ServiceAccountToken != nil:
+				c.object(Ref{Token, podspec.TokenName(s.ServiceAccountToken)}, nil)
 			case s.DownwardAPI != nil:
 				c.metadata()
 			}
 		}
 	default:
-		return "", ""
+		return "", "", false
 	}
-	return strings.Join(c.parts, " "), strings.Join(c.missing, ", ")
+	return strings.Join(c.parts, " "), strings.Join(c.missing, ", "), c.late
 }
 
 // content collects the parts of a volume's version.
@@ -106,11 +110,14 @@ type content struct {
 	pod            *corev1.Pod
 	refs           map[Ref]Version
 	parts, missing []string
+	late           bool
 }
 
 func (c *content) object(r Ref, optional *bool) {
 	v, known := c.refs[r]
 	switch {
+	case v.Late:
+		c.late = true
 	case v.Err != "":
 		c.missing = append(c.missing, v.Err)
 	case (!known || v.Missing) && (optional == nil || !*optional):
@@ -145,8 +152,8 @@ func (c *content) metadata() {
 }
 
 // missingEnv says which object the container's environment names that is not
-// there; empty: none.
-func (d *decider) missingEnv(c spec) string {
+// there; empty: none. late: one is not known yet.
+func (d *decider) missingEnv(c spec) (missing string, late bool) {
 	env := content{pod: d.Pod, refs: d.Refs}
 	for i := range c.EnvFrom {
 		switch f := &c.EnvFrom[i]; {
@@ -165,5 +172,8 @@ func (d *decider) missingEnv(c spec) string {
 			env.object(Ref{Secret, f.SecretKeyRef.Name}, f.SecretKeyRef.Optional)
 		}
 	}
-	return strings.Join(slices.Compact(env.missing), ", ")
+	for r, v := range d.Refs { // services are part of every container's
+		env.late = env.late || r.Kind == Services && v.Late
+	}
+	return strings.Join(slices.Compact(env.missing), ", "), env.late
 }

@@ -29,6 +29,9 @@ func TestImages(t *testing.T) {
 		}
 		return w
 	}
+	noRoom := func(w *walk) *walk {
+		return w.with(func(in *Input) { in.Seen.Held = map[string]string{"far": "2 are free"} })
+	}
 	sought := func(ago time.Duration) *walk {
 		w := fresh(far(corev1.PullNever)).with(func(in *Input) { in.Sought = t0 }).after(ago)
 		if ago == 0 {
@@ -56,6 +59,10 @@ func TestImages(t *testing.T) {
 			[]string{`app    waiting ImagePullBackOff "Back-off pulling image \"far\": ErrImagePull: no such image"`, `why    BackOff app "Back-off pulling image \"far\"" until+10s (Normal)`, `why    Failed app "Error: ImagePullBackOff" (Warning)`, "wake   at+10s", "pod    Pending"}},
 		{"and then it is tried again", failing(1).after(10 * time.Second), "pull app far", []string{"app    waiting ImagePullBackOff"}},
 		{"and that shows while the pull is under way", failing(1).after(10 * time.Second).begin(), "-", []string{"app    waiting ImagePullBackOff"}},
+		{"a pull that waits for room says so, with the figures", noRoom(fresh(far(corev1.PullIfNotPresent)).begin()), "-",
+			[]string{`app    waiting ImagePullNoSpace "the pull of image \"far\" waits for room on the disk: 2 are free"`, `why    ImagePullNoSpace app "the pull of image \"far\" waits for room on the disk: 2 are free" (Warning)`}},
+		{"also after one that has failed", noRoom(failing(1).after(10 * time.Second).begin()), "-", []string{"app    waiting ImagePullNoSpace"}},
+		{"not if it is another image that waits", fresh(mains(con("app", image("near"), pulls(corev1.PullIfNotPresent)))).begin().with(func(in *Input) { in.Seen.Held = map[string]string{"far": "2 are free"} }), "-", []string{"!ImagePullNoSpace"}},
 		{"the second time it is held back 20 s", failing(2).after(2 * time.Second), "-", []string{"until+30s"}},
 		{"never more than 5 min", failing(9).after(2 * time.Second), "-", []string{"until+25m10s"}}, // 10+20+40+80+160+300×4
 		{"an image name that cannot be read is told and never pulled", fresh(mains(con("app", image("a/B")))).after(time.Hour), "make dirs, make cgroup", []string{

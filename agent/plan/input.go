@@ -39,6 +39,7 @@ const (
 type Verdict struct {
 	State           VerdictState `json:"state"`
 	Reason, Message string       `json:",omitempty"`
+	Preempts        string       `json:"-"` // of Wait: who has to go for the pod, by name
 }
 
 // End says that the pod must stop and why. Once set it never becomes nil again
@@ -46,15 +47,19 @@ type Verdict struct {
 type End struct {
 	Reason  string        // Deleted, Evicted, Preempting, DeadlineExceeded, Terminated (node shutdown), Orphaned
 	Message string        // for the user
+	Detail  string        `json:",omitempty"` // more for the event alone
 	Grace   time.Duration // from At; whoever asks fills it in (podspec.Grace)
 	At      time.Time     // when it was first asked
 	Forget  bool          // the object is gone: leave nothing of the pod behind
 }
 
-// Excess says that a pod takes more of the node than its own limits let it.
+// Excess says that a pod takes more of the node than its own limits let it, or
+// than the node has.
 type Excess struct {
-	Signal  string // of the limit, as the kubelet's metrics name it
-	Message string // for the user
+	Signal  string        // of the limit, as the kubelet's metrics name it
+	Message string        // for the user
+	Detail  string        // more for the event alone; may be empty
+	Grace   time.Duration // zero: 1 s
 }
 
 // Observed is the pod as the runtime and the host show it. It is the worker's
@@ -68,8 +73,12 @@ type Observed struct {
 	Dirs       bool                                   // the pod's directories and log directory exist
 	Cgroup     bool                                   // the pod's cgroup exists
 	Network    NetworkSeen                            // of the node
-	Sized      Resources                              // what the pod's cgroup was last resized to; nil: it was not, in this agent's life
+	Held       map[string]string                      // by image name as in the spec: why its pull, which was asked for, waits for room on the disk
+	Short      bool                                   // the node is short of disk: what has ended is not kept for its logs
+	Sized      Resources                              // what the pod's cgroup was last made for or resized to; nil: it was not, in this agent's life
+	Unsized    bool                                   // that failed since: what the pod's cgroup has is not known
 	Resized    map[string]corev1.ResourceRequirements // by container ID: likewise
+	Devices    map[string]DevicesSeen                 // by container name: those that want devices
 	Hooks      map[OpKey]HookEnd                      // hooks that have ended, by the key of their action. Known to this agent's life only
 
 	RecursiveReadOnly bool // the pod's runtime handler can mount read-only with all that is mounted below
@@ -81,6 +90,12 @@ type NetworkSeen struct {
 	Message string // why it is not ready
 }
 
+// DevicesSeen is what a container has of devices.
+type DevicesSeen struct {
+	Waits string                  // what a start has to wait for; empty: nothing
+	Given []corev1.ResourceStatus // that it holds, and how they are
+}
+
 // Sandbox is one pod sandbox in the runtime.
 type Sandbox struct {
 	ID        string
@@ -88,7 +103,6 @@ type Sandbox struct {
 	Attempt   uint32
 	CreatedAt time.Time
 	IPs       []string // primary first; empty with hostNetwork or while unknown
-	NetNS     string   // path of the network namespace; empty: unknown or host
 	Stopped   bool     // StopSandbox has succeeded: its network is released. Known to this agent's life only
 }
 
@@ -122,6 +136,9 @@ type Container struct {
 	User              *corev1.LinuxContainerUser `json:",omitempty"` // that its first process began with; nil: the runtime does not say
 	RecursiveReadOnly []string                   `json:",omitempty"` // paths in it that are mounted read-only with all that is mounted below
 	StopSignal        corev1.Signal              `json:",omitempty"` // that the runtime will send; empty: unknown
+
+	Kind    ContainerKind                    `json:"-"` // as it says itself; only from a full look
+	Devices map[corev1.ResourceName][]string `json:"-"` // that it was given, as it says itself; only from a full look
 }
 
 // Live reports whether the container may still have processes or be started.

@@ -75,6 +75,10 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 		{"readiness before the first result is failure", probed(Health{Started: true}, all), "-", []string{"!started ready"}},
 		{"without a readiness probe it is success", probed(Health{}), "-", []string{"started ready"}},
 		{"all other probes wait for the startup probe", probed(Health{}, all), "-", []string{"{Startup:true Readiness:false Liveness:false}"}},
+		{"a container that a probe kills again and again backs off like one that crashes",
+			probed(Health{Started: true, Dead: true, Probe: "liveness"}, all).begin().obey().settle().with(func(in *Input) {
+				in.Health = map[string]Health{"app-1": {Started: true, Dead: true, Probe: "liveness"}}
+			}).begin().obey(), "-", []string{"app    waiting CrashLoopBackOff"}},
 		{"a failed startup probe kills the container", probed(Health{Dead: true, Probe: "startup"}, all), "stop app-0 30s", nil},
 		{"without a startup probe it is success", probed(Health{}), "-", []string{"started"}},
 		// Termination
@@ -87,6 +91,16 @@ func TestPodLifecyclePageProbesAndTermination(t *testing.T) {
 		{"when the grace is over all that remain are ended together with a short grace", up(inits(sidecar("s1"), sidecar("s2"))).deleted(30 * time.Second).begin().after(time.Minute), "stop s2-0 2s, stop s1-0 2s", nil},
 		{"an active deadline ends the pod", up(deadline).after(time.Minute), "stop app-0 30s", []string{"DeadlineExceeded"}},
 	})
+}
+
+// TestATerminatedContainerTellsItsTimes is that page's sentence on the state.
+func TestATerminatedContainerTellsItsTimes(t *testing.T) {
+	t.Parallel()
+	w := up(never).after(time.Minute).exit("app", 2)
+	st := w.decide().Status.ContainerStatuses[0].State.Terminated
+	if st == nil || !st.StartedAt.Time.Equal(t0) || !st.FinishedAt.Time.Equal(t0.Add(time.Minute)) || st.Reason != "Error" || st.ExitCode != 2 {
+		t.Errorf("%+v", st)
+	}
 }
 
 // TestInitContainersPage is concepts/workloads/pods/init-containers.
@@ -125,6 +139,8 @@ func TestSidecarContainersPage(t *testing.T) {
 		{"a sidecar remains running during the pod's life", up(mixed).after(time.Hour), "-", []string{"side   running"}},
 		{"the next init container starts when it has started, not ended", started("side", mixed), "start two#0", nil},
 		{"it can be restarted without touching the others", up(mixed).exit("side", 1), "start side#1", []string{"app    running"}},
+		{"a startup probe of it holds the next one up", started("side", inits(con("one"), sidecar("side", func(c *corev1.Container) { c.StartupProbe = &corev1.Probe{} }), con("two"))).with(func(in *Input) { in.Limits.Probing = true }), "-", []string{"two    waiting PodInitializing"}},
+		{"its readiness probe decides the pod's readiness", up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = &corev1.Probe{} }))).with(func(in *Input) { in.Limits.Probing = true }), "-", []string{" Ready=False/ContainersNotReady"}},
 		{"its readiness decides the pod's readiness", up(mixed).exit("side", 1), "", []string{" Ready=False/ContainersNotReady"}},
 		{"it does not keep a job from completing", up(never, mixed).exit("app", 0).settle(), "-", []string{"pod    Succeeded"}},
 		{"its exit code at the pod's end is ignored", up(never, mixed).exit("app", 0).settle(), "-", []string{"pod    Succeeded", "side   terminated Error 137"}},

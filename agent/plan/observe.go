@@ -27,12 +27,11 @@ func (o Observed) After(r Outcome) Observed {
 		return o.afterPull(a, r)
 	case PostStart, PreStop:
 		return o.afterHook(r)
+	case EnsureCgroup:
+		o.Cgroup = o.Cgroup || r.Err == nil
+		return o.afterSizing(a.Resources, r)
 	case ResizeCgroup:
-		o.Sized = Resources{} // unknown
-		if r.Err == nil {
-			o.Sized = a.Resources
-		}
-		return o
+		return o.afterSizing(a.Resources, r)
 	case ResizeContainer:
 		return o.afterResize(a, r)
 	}
@@ -47,8 +46,6 @@ func (o Observed) afterDone(r Outcome) Observed {
 	switch a := r.Action.(type) {
 	case MakeDirs:
 		o.Dirs = true
-	case EnsureCgroup:
-		o.Cgroup = true
 	case MountVolume:
 		o.Volumes = set(o.Volumes, a.Volume, VolumeSeen{a.Version})
 	case ProjectVolume:
@@ -88,6 +85,15 @@ func (o Observed) afterStart(a StartContainer, r Outcome) Observed {
 		o.Images, o.Pulled = maps.Clone(o.Images), maps.Clone(o.Pulled)
 		maps.DeleteFunc(o.Images, func(_ string, i Image) bool { return i.ID == id })
 		maps.DeleteFunc(o.Pulled, func(_ string, p Pulled) bool { return p.ID == id })
+	}
+	return o
+}
+
+// afterSizing keeps what the pod's cgroup was given: what is allocated may have
+// changed since that began. After a failure nobody can say.
+func (o Observed) afterSizing(to Resources, r Outcome) Observed {
+	if o.Unsized = r.Err != nil; !o.Unsized {
+		o.Sized = to
 	}
 	return o
 }
@@ -180,7 +186,6 @@ func (o Observed) WithSandbox(s Sandbox) Observed {
 		if len(s.IPs) == 0 { // an address that is missing from an answer is not lost
 			s.IPs = was.IPs
 		}
-		s.NetNS = cmp.Or(s.NetNS, was.NetNS)
 		o.Sandboxes[i] = s
 	} else {
 		o.Sandboxes = append(o.Sandboxes, s)

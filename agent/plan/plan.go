@@ -84,8 +84,8 @@ type (
 type (
 	// MakeDirs makes the pod's directories and its log directory.
 	MakeDirs struct{}
-	// EnsureCgroup makes the pod's cgroup and sets its limits.
-	EnsureCgroup struct{}
+	// EnsureCgroup makes the pod's cgroup and sets its limits as for these resources.
+	EnsureCgroup struct{ Resources Resources }
 	// ResizeCgroup sets the limits of the pod's cgroup as for these resources.
 	ResizeCgroup struct{ Resources Resources }
 	// MountVolume sets a volume up on the host with content of that version.

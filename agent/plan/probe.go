@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,44 @@ func (h Health) Of(kind ProbeKind) *Probed {
 
 // Same reports whether users see the same of both.
 func (h Health) Same(other Health) bool { return h.Ready == other.Ready && h.Started == other.Started }
+
+// SameHealth reports whether users see the same readiness by both memories, as
+// far as the runtime does not tell it: what probes and postStart hooks have made
+// of the containers, and since when the pod is ready by them.
+func (m Memory) SameHealth(other Memory) bool {
+	if len(m.Health)+len(m.Hooks) == 0 {
+		return true
+	}
+	return maps.EqualFunc(m.Health, other.Health, Health.Same) &&
+		!hooksEnded(m.Hooks, other.Hooks) &&
+		sameCondition(m.Conditions, other.Conditions, corev1.ContainersReady) &&
+		sameCondition(m.Conditions, other.Conditions, corev1.PodReady)
+}
+
+// hooksEnded reports whether a postStart hook has ended since.
+func hooksEnded(now, was map[string]Hook) bool {
+	for name, h := range now {
+		over := h.PostStart == HookDone || h.PostStart == HookFailed
+		if b := was[name]; over && (b.Attempt != h.Attempt || b.PostStart != h.PostStart) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameCondition reports whether a condition is the same since the same moment.
+func sameCondition(a, b []corev1.PodCondition, kind corev1.PodConditionType) bool {
+	of := func(all []corev1.PodCondition) corev1.PodCondition {
+		for _, c := range all {
+			if c.Type == kind {
+				return c
+			}
+		}
+		return corev1.PodCondition{}
+	}
+	now, was := of(a), of(b)
+	return now.Status == was.Status && now.LastTransitionTime.Equal(&was.LastTransitionTime)
+}
 
 // Watches spells out which probes of which containers the plan wants.
 func (p Plan) Watches(seen Observed) (all []Watch) {

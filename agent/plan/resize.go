@@ -21,36 +21,48 @@ import (
 //
 // Everything but the room's question looks at the pod with what is allocated.
 
-// Resources are the CPU and memory of containers, by name.
+// Resources are the CPU and memory of containers, by name, and under WholePod
+// those of the pod itself.
 type Resources map[string]corev1.ResourceRequirements
 
+// WholePod is the name of what the pod itself asks for in spec.resources.
+const WholePod = ""
+
 // ResourcesOf returns what may change in place of a pod: the CPU and memory of
-// its mains and sidecars. Other containers and resources are not in it.
-func ResourcesOf(pod *corev1.Pod) (out Resources) {
-	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {
-			out = taking(out, c)
+// its mains, its sidecars and the pod itself. Other containers and resources are
+// not in it, nor are those that have none of either. It is never nil: to have
+// nothing is known, too.
+func ResourcesOf(pod *corev1.Pod) Resources {
+	out := Resources{}
+	eachResizable(pod, func(name string, r *corev1.ResourceRequirements) {
+		if requests, limits := computing(r.Requests), computing(r.Limits); len(requests)+len(limits) > 0 {
+			out[name] = corev1.ResourceRequirements{Requests: requests, Limits: limits}
 		}
-	}
-	for i := range pod.Spec.Containers {
-		out = taking(out, &pod.Spec.Containers[i])
-	}
+	})
 	return out
 }
 
-// taking is r with what the container has, if it has any.
-func taking(r Resources, c *corev1.Container) Resources {
-	if requests, limits := computing(c.Resources.Requests), computing(c.Resources.Limits); len(requests)+len(limits) > 0 {
-		if r == nil {
-			r = Resources{}
-		}
-		r[c.Name] = corev1.ResourceRequirements{Requests: requests, Limits: limits}
+// eachResizable calls f for all of a pod whose CPU and memory may change in place.
+func eachResizable(pod *corev1.Pod, f func(name string, r *corev1.ResourceRequirements)) {
+	if r := pod.Spec.Resources; r != nil {
+		f(WholePod, r)
 	}
-	return r
+	for i := range pod.Spec.InitContainers {
+		if c := &pod.Spec.InitContainers[i]; podspec.IsSidecar(c) {
+			f(c.Name, &c.Resources)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		f(c.Name, &c.Resources)
+	}
 }
 
+// resizable are the resources that may change in place.
+var resizable = [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+
 func computing(list corev1.ResourceList) (out corev1.ResourceList) {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+	for _, name := range resizable {
 		if q, ok := list[name]; ok {
 			if out == nil {
 				out = corev1.ResourceList{}
@@ -61,48 +73,112 @@ func computing(list corev1.ResourceList) (out corev1.ResourceList) {
 	return out
 }
 
-// Equal compares by amount, however it is written.
-func (r Resources) Equal(other Resources) bool { return maps.EqualFunc(r, other, sameResources) }
+// Equal compares by amount, however it is written. To have no amounts and not to
+// be named is the same.
+func (r Resources) Equal(other Resources) bool {
+	for name, own := range r {
+		if !sameResources(own, other[name]) {
+			return false
+		}
+	}
+	for name, own := range other {
+		if _, compared := r[name]; !compared && !sameResources(own, corev1.ResourceRequirements{}) {
+			return false
+		}
+	}
+	return true
+}
 
 func sameResources(a, b corev1.ResourceRequirements) bool {
 	same := func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 }
 	return maps.EqualFunc(a.Requests, b.Requests, same) && maps.EqualFunc(a.Limits, b.Limits, same)
 }
 
-// WithResources is the pod with other CPU and memory for the containers that r
-// names: the pod itself if that changes nothing, else a copy.
+// WithResources is the pod with exactly the CPU and memory that r has, no more
+// and no less: the pod itself if that changes nothing or r is nil, which knows
+// nothing, else a copy.
 func WithResources(pod *corev1.Pod, r Resources) *corev1.Pod {
-	now := ResourcesOf(pod)
-	if maps.EqualFunc(now, r, sameResources) || !slices.ContainsFunc(slices.Collect(maps.Keys(r)), func(name string) bool {
-		own, ok := now[name]
-		return ok && !sameResources(own, r[name])
-	}) {
+	if r == nil {
+		return pod
+	}
+	lacks := pod.Spec.Resources == nil && len(r[WholePod].Requests)+len(r[WholePod].Limits) > 0
+	same := !lacks
+	eachResizable(pod, func(name string, own *corev1.ResourceRequirements) {
+		now := corev1.ResourceRequirements{Requests: computing(own.Requests), Limits: computing(own.Limits)}
+		same = same && sameResources(now, r[name])
+	})
+	if same {
 		return pod
 	}
 	pod = pod.DeepCopy()
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			own, ok := r[list[i].Name]
-			if _, named := now[list[i].Name]; !ok || !named {
-				continue
-			}
-			maps.Copy(list[i].Resources.Requests, own.Requests)
-			maps.Copy(list[i].Resources.Limits, own.Limits)
-		}
+	if lacks {
+		pod.Spec.Resources = &corev1.ResourceRequirements{}
+	}
+	eachResizable(pod, func(name string, own *corev1.ResourceRequirements) { exactly(own, r[name]) })
+	if own := pod.Spec.Resources; own != nil && len(own.Requests)+len(own.Limits)+len(own.Claims) == 0 {
+		pod.Spec.Resources = nil // set but empty it would count instead of what the containers have
 	}
 	return pod
 }
 
-// most is for each amount the larger of the two.
+// exactly gives one the CPU and memory of r, and leaves it its other resources.
+func exactly(one *corev1.ResourceRequirements, r corev1.ResourceRequirements) {
+	list := func(all, own corev1.ResourceList) corev1.ResourceList {
+		for _, name := range resizable {
+			delete(all, name)
+		}
+		if all == nil && len(own) > 0 {
+			all = corev1.ResourceList{}
+		}
+		maps.Copy(all, own)
+		return all
+	}
+	one.Requests, one.Limits = list(one.Requests, r.Requests), list(one.Limits, r.Limits)
+}
+
+// Forbidden says why a pod that has been let in can never be resized so, whatever
+// the node has; empty: it can. No amount is taken away whole, and the quality of
+// service stays, because the kernel was told of both when the containers were made.
+func Forbidden(was, is *corev1.Pod) string {
+	before, now := ResourcesOf(was), ResourcesOf(is)
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		what := "container " + name
+		if name == WholePod {
+			what = "pod"
+		}
+		for _, part := range []struct {
+			name   string
+			of, in corev1.ResourceList
+		}{{"limits", before[name].Limits, now[name].Limits}, {"requests", before[name].Requests, now[name].Requests}} {
+			for _, amount := range resizable {
+				_, had := part.of[amount]
+				if _, has := part.in[amount]; had && !has {
+					return fmt.Sprintf("%s: resource %s cannot be removed (%s)", what, part.name, amount)
+				}
+			}
+		}
+	}
+	if podspec.QOSClass(was) != podspec.QOSClass(is) {
+		return "Pod QOS Class may not change as a result of resizing"
+	}
+	return ""
+}
+
+// most is what leaves room for both.
 func most(a, b Resources) Resources {
-	out := maps.Clone(a)
-	for name, y := range b {
-		x := out[name]
-		out[name] = corev1.ResourceRequirements{Requests: larger(x.Requests, y.Requests), Limits: larger(x.Limits, y.Limits)}
+	out := Resources{}
+	for _, r := range []Resources{a, b} {
+		for name := range r {
+			out[name] = corev1.ResourceRequirements{
+				Requests: larger(a[name].Requests, b[name].Requests),
+				Limits:   looser(a[name].Limits, b[name].Limits),
+			}
+		}
 	}
 	return out
 }
 
+// larger is for each amount the larger of the two.
 func larger(a, b corev1.ResourceList) corev1.ResourceList {
 	out := maps.Clone(b)
 	for name, q := range a {
@@ -116,15 +192,28 @@ func larger(a, b corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
+// looser is for each limit the larger of the two. What one of them does not limit
+// is not limited: a limit that is added takes, it does not give.
+func looser(a, b corev1.ResourceList) corev1.ResourceList {
+	out := larger(a, b)
+	maps.DeleteFunc(out, func(name corev1.ResourceName, _ resource.Quantity) bool {
+		_, here := a[name]
+		_, there := b[name]
+		return !here || !there
+	})
+	return out
+}
+
 // Resize is what the room says of resources that differ from the allocated.
 type Resize struct{ Reason, Message string } // Deferred or Infeasible; zero: not asked, or granted
 
 // Sizes are what the pod's resources are, as far as it may differ from the spec.
 type Sizes struct {
-	Allocated  Resources         `json:",omitempty"` // what the room holds for the pod
-	Pod        Resources         `json:",omitempty"` // what the pod's cgroup was made for
-	Containers map[string]Actual `json:",omitempty"` // by name: of the newest instance
-	Resizing   int64             `json:",omitempty"` // generation of the resize under way
+	Allocated  Resources                    `json:",omitzero"`  // what the room holds for the pod; nil: nothing is known
+	Pod        Resources                    `json:",omitzero"`  // what the pod's cgroup was made for; nil: likewise
+	Whole      *corev1.ResourceRequirements `json:",omitempty"` // what the pod itself was last given; nil: it asks for nothing
+	Containers map[string]Actual            `json:",omitempty"` // by name: of the newest instance
+	Resizing   int64                        `json:",omitempty"` // generation of the resize under way
 }
 
 // Actual is what one instance was last given.
@@ -140,6 +229,7 @@ func (s Sizes) clone() Sizes { return s } // its maps are replaced, never change
 func (d *decider) allocate() {
 	s := &d.mem.Sizes
 	d.want = ResourcesOf(d.Pod)
+	d.before = d.want
 	if d.Verdict.State != OK {
 		return
 	}
@@ -149,6 +239,10 @@ func (d *decider) allocate() {
 		s.Allocated = d.Reserved
 	case was == nil:
 		s.Allocated = d.want
+	}
+	d.before = s.Allocated
+	if was != nil {
+		d.before = was
 	}
 	if !d.want.Equal(s.Allocated) {
 		d.Pod = WithResources(d.Pod, s.Allocated)
@@ -196,11 +290,11 @@ func (d *decider) resizeMessage(what, problem string) string {
 }
 
 // actual is what an instance was last given; one of which nothing is known was
-// made with what is allocated.
-func (d *decider) actual(k Container, want corev1.ResourceRequirements) Actual {
+// made with what is given as unknown.
+func (d *decider) actual(k Container, unknown Resources) Actual {
 	a, known := d.mem.Sizes.Containers[k.Name]
 	if !known || a.Attempt != k.Attempt {
-		a = Actual{Attempt: k.Attempt, Resources: want}
+		a = Actual{Attempt: k.Attempt, Resources: unknown[k.Name]}
 	}
 	if r, seen := d.Seen.Resized[k.ID]; seen {
 		a.Resources, a.Unsure = r, false
@@ -211,29 +305,37 @@ func (d *decider) actual(k Container, want corev1.ResourceRequirements) Actual {
 	return a
 }
 
+// sizedCgroup keeps what the pod's cgroup is known to have. One of an earlier life
+// has what was allocated then.
+func (d *decider) sizedCgroup() {
+	switch s := &d.mem.Sizes; {
+	case !d.Seen.Cgroup:
+	case d.Seen.Sized != nil:
+		s.Pod = d.Seen.Sized
+	case s.Pod == nil:
+		s.Pod = d.before
+	}
+}
+
 // resize brings the pod's cgroup and its running containers to what is
 // allocated: what grows from the outside in, what shrinks from the inside out.
 func (d *decider) resize() {
 	s, want := &d.mem.Sizes, d.want
-	switch {
-	case !d.Seen.Cgroup:
-		s.Pod = want // it is being made
-	case d.Seen.Sized != nil:
-		s.Pod = d.Seen.Sized
-	case s.Pod == nil:
-		s.Pod = want
-	}
+	s.Whole = d.whole()
 	pending, hold := d.unlike(want)
+	if d.startUnderWay() { // maybe of a container as it was to be before
+		hold = most(s.Pod, hold)
+	}
 	switch {
-	case len(pending) > 0 && !most(s.Pod, hold).Equal(s.Pod): // first the pod's cgroup holds both
+	case len(pending) > 0 && (d.Seen.Unsized || !most(s.Pod, hold).Equal(s.Pod)): // first the pod's cgroup holds both
 		d.configure(ResizeCgroup{hold})
 	case len(pending) > 0:
 		for _, c := range pending {
 			k, _ := d.newest(c.Name)
-			d.resizeContainer(c, k, d.actual(k, want[c.Name]), want[c.Name])
+			d.resizeContainer(c, k, d.actual(k, d.before), want[c.Name])
 		}
 	case d.startUnderWay(): // maybe as it was to be before
-	case !s.Pod.Equal(want):
+	case d.Seen.Unsized || !s.Pod.Equal(want):
 		d.configure(ResizeCgroup{want})
 	case s.Resizing != 0:
 		s.Resizing = 0
@@ -241,23 +343,58 @@ func (d *decider) resize() {
 	}
 }
 
+// whole is what the pod itself was last given: the kernel may not have been asked
+// since for more or less, or may have refused it.
+func (d *decider) whole() *corev1.ResourceRequirements {
+	s := &d.mem.Sizes
+	now, known := s.Pod[WholePod]
+	switch {
+	case d.Pod.Spec.Resources == nil:
+		return nil
+	case !known && len(d.want[WholePod].Requests)+len(d.want[WholePod].Limits) > 0:
+		return &corev1.ResourceRequirements{} // it is new to the cgroup
+	case !known:
+		return s.Whole
+	case s.Whole != nil && sameResources(*s.Whole, now):
+		return s.Whole // memory that stays as it is
+	}
+	return &now
+}
+
+// actualWhole is what the pod itself has, where that is not yet what is allocated.
+func (d *decider) actualWhole(allocated *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	own := d.mem.Sizes.Whole
+	if own == nil || sameResources(*own, d.want[WholePod]) {
+		return allocated
+	}
+	actual := allocated.DeepCopy()
+	exactly(actual, *own)
+	return actual
+}
+
 // unlike returns the running containers that have other resources than wanted,
 // and what holds both.
 func (d *decider) unlike(want Resources) (pending []spec, hold Resources) {
+	holds := func(name string, now corev1.ResourceRequirements) {
+		hold = maps.Clone(hold)
+		maps.Copy(hold, most(Resources{name: hold[name]}, Resources{name: now}))
+	}
 	hold = want
+	if own, has := d.mem.Sizes.Pod[WholePod]; has || d.Pod.Spec.Resources != nil {
+		holds(WholePod, own)
+	}
 	for _, c := range d.specs {
 		k, seen := d.newest(c.Name)
-		r, sized := want[c.Name]
-		if !sized || !seen || k.State != Running {
+		if !c.resizable() || !seen || k.State != Running {
 			continue
 		}
-		now := d.actual(k, r)
-		if !now.Unsure && sameResources(now.Resources, r) {
-			d.sized(c.Name, now)
+		now := d.actual(k, d.before)
+		d.sized(c.Name, now)
+		if !now.Unsure && sameResources(now.Resources, want[c.Name]) {
 			continue
 		}
 		pending = append(pending, c)
-		hold = most(hold, Resources{c.Name: now.Resources})
+		holds(c.Name, now.Resources)
 	}
 	return pending, hold
 }

@@ -26,6 +26,68 @@ func (w *walk) given() *walk {
 	return w
 }
 
+// whole gives the pod itself a memory request and limit of so many MiB.
+func whole(mib int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		var c corev1.Container
+		size(mib)(&c)
+		p.Spec.Resources = &c.Resources
+	}
+}
+
+// TestResizePodResourcesPage is tasks/configure-pod-container/resize-pod-resources,
+// and what concepts/workloads/pods/sidecar-containers says of resizing them.
+func TestResizePodResourcesPage(t *testing.T) {
+	t.Parallel()
+	wants := func(was, is, app int64) *walk {
+		return up(whole(was), mains(con("app", size(16)))).edit(func(pod *corev1.Pod) {
+			pod.Generation = 2
+			whole(is)(pod)
+			mains(con("app", size(app)))(pod)
+		})
+	}
+	carWants := func(mib int64) *walk {
+		return up(inits(sidecar("car", size(64)))).edit(func(pod *corev1.Pod) {
+			pod.Generation = 2
+			inits(sidecar("car", size(mib)))(pod)
+		})
+	}
+	refused := &Error{Err: errors.New("below current usage")}
+	check(t, []row{
+		{"nothing changes before the room has what is desired", wants(64, 128, 16), "-", []string{"!PodResize"}},
+		{"what the pod as a whole has grows in its cgroup alone", wants(64, 128, 16).given(), "resize cgroup", []string{"PodResizeInProgress=True", "app    running since+0s started ready restarts=0"}},
+		{"… then it is over", wants(64, 128, 16).given().begin().obey(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
+		{"it shrinks likewise", wants(64, 32, 16).given(), "resize cgroup", nil},
+		{"with a container that grows the pod comes first", wants(64, 128, 32).given(), "resize cgroup", nil},
+		{"… then the container", wants(64, 128, 32).given().begin().obey(), "resize app-0", nil},
+		{"with one that shrinks the container comes first", wants(64, 32, 8).given(), "resize app-0", nil},
+		{"… then the pod", wants(64, 32, 8).given().begin().obey(), "resize cgroup", nil},
+		{"a limit below what is used is refused and told", wants(64, 32, 16).given().fails("resize/cgroup", refused), "-", []string{"PodResizeInProgress=True/Error"}},
+		{"… and tried again", wants(64, 32, 16).given().fails("resize/cgroup", refused).after(time.Second), "resize cgroup", nil},
+		{"… until it is taken back", wants(64, 32, 16).given().fails("resize/cgroup", refused).edit(whole(64)).given().after(time.Second).begin().obey(), "-", []string{"!PodResizeInProgress"}},
+		{"a sidecar is resized as the others are", carWants(128).given().begin().obey(), "resize car-0", nil},
+		{"… and goes on running", carWants(128).given().begin().obey().begin().obey(), "-", []string{"car    running since+0s started ready restarts=0", "ResizeCompleted"}},
+	})
+	amounts := func(w *walk) string {
+		st := w.decide().Status
+		return st.AllocatedResources.Memory().String() + " " + st.Resources.Limits.Memory().String()
+	}
+	for _, c := range []struct {
+		when string
+		w    *walk
+		want string
+	}{
+		{"before it is given", wants(64, 128, 16), "64Mi 64Mi"},
+		{"while it is made", wants(64, 128, 16).given(), "128Mi 64Mi"},
+		{"when it was refused", wants(64, 32, 16).given().fails("resize/cgroup", refused), "32Mi 64Mi"},
+		{"after it was made", wants(64, 128, 16).given().begin().obey(), "128Mi 128Mi"},
+	} {
+		if got := amounts(c.w); got != c.want {
+			t.Errorf("%s: allocated and actual are %s, want %s", c.when, got, c.want)
+		}
+	}
+}
+
 // TestResizePage is tasks/configure-pod-container/resize-container-resources and
 // the part on resizing of concepts/workloads/pods.
 func TestResizePage(t *testing.T) {
@@ -62,14 +124,95 @@ func TestResizePage(t *testing.T) {
 		{"an agent that died after the change looks no further", wants(128).given().begin().obey().begin().obey().begin().newAgent().with(func(in *Input) { in.Seen.Sized, in.Seen.Resized, in.Reserved = nil, nil, nil }), "-", []string{"!PodResizeInProgress"}},
 		{"one that died in the middle makes the change again", wants(128).given().begin().obey().begin().newAgent().with(func(in *Input) { in.Seen.Sized, in.Seen.Resized, in.Reserved = nil, nil, nil }), "resize app-0", []string{"PodResizeInProgress=True"}},
 		{"what was desired and not given before a restart is still not given", deferred("Deferred").begin().newAgent().with(func(in *Input) { in.Resize = Resize{} }), "-", []string{"!PodResizeInProgress"}},
+		{"an init container that ends cannot be resized", up(inits(con("one", size(64)))).edit(inits(con("one", size(128)))).given(), "-", []string{"!PodResize"}},
 		{"a pod that ends is not resized", wants(128).given().deleted(30 * time.Second), "stop b-0 30s, stop app-0 30s", []string{"!PodResize"}},
 	})
-	st := wants(128).decide().Status.ContainerStatuses[0]
+	edited := func(c corev1.Container) *walk {
+		return up(mains(con("app", size(64)), con("b"))).edit(func(pod *corev1.Pod) {
+			pod.Generation = 2
+			pod.Spec.Containers[1] = c
+		})
+	}
+	infeasible := func(w *walk) *walk {
+		return w.with(func(in *Input) { in.Resize = Resize{Reason: "Infeasible", Message: "full"} })
+	}
+	adds := func() *walk { return edited(con("b", size(128))) }
+	limit := func(c *corev1.Container) { size(32)(c); c.Resources.Requests = nil }
+	removes := func() *walk { return wants(64).edit(mains(con("app"), con("b"))) }
+	check(t, []row{
+		{"what a container had not is added when the room has it, not before", adds(), "-", []string{"!PodResize"}},
+		{"… it is shown to wait", infeasible(adds()), "-", []string{"PodResizePending=True/Infeasible", "why    ResizeInfeasible"}},
+		{"… also after a restart of the agent", infeasible(adds()).begin().newAgent().with(func(in *Input) { in.Reserved = nil }), "-", []string{"PodResizePending=True/Infeasible"}},
+		{"what is added takes effect from the inside out if it is a limit", edited(con("b", limit)).given(), "resize b-0", []string{"PodResizeInProgress=True"}},
+		{"… then the pod's cgroup is limited", edited(con("b", limit)).given().begin().obey(), "resize cgroup", nil},
+		{"a request is added from the outside in", adds().given(), "resize cgroup", []string{"PodResizeInProgress=True"}},
+		{"… then the container, which goes on running", adds().given().begin().obey(), "resize b-0", []string{"b      running since+0s started ready restarts=0"}},
+		{"… then the limits of the pod", adds().given().begin().obey().begin().obey(), "resize cgroup", nil},
+		{"… then it is over", adds().given().begin().obey().begin().obey().begin().obey(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
+		{"a record of a release that did not note containers without amounts", adds().with(func(in *Input) { in.Memory.Sizes.Containers = nil }).given().begin().obey(), "resize b-0", nil},
+		{"what is taken away is kept until somebody grants it", infeasible(removes()), "-", []string{"PodResizePending=True/Infeasible", "app    running since+0s started ready restarts=0"}},
+		{"… and taken away if somebody does", removes().given(), "resize cgroup", nil},
+		{"a pod's own amounts that are taken away are kept", infeasible(up(whole(64)).edit(func(p *corev1.Pod) { p.Spec.Resources = nil })), "-", []string{"PodResizePending=True/Infeasible"}},
+		{"… and those that are added wait", infeasible(up().edit(whole(64))), "-", []string{"PodResizePending=True/Infeasible"}},
+	})
+	for _, w := range []*walk{adds(), infeasible(adds()), edited(con("b", limit))} {
+		if st := w.decide().Status.ContainerStatuses[1]; len(st.AllocatedResources)+len(st.Resources.Requests)+len(st.Resources.Limits) > 0 {
+			t.Errorf("what was not given is shown: %+v", st)
+		}
+	}
+	st := adds().given().decide().Status.ContainerStatuses[1]
+	if len(st.AllocatedResources) != 1 || len(st.Resources.Requests)+len(st.Resources.Limits) > 0 {
+		t.Errorf("while an addition is made: %+v", st)
+	}
+	st = infeasible(removes()).decide().Status.ContainerStatuses[0]
+	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" || r.String() != "64Mi" {
+		t.Errorf("what is taken away unasked: allocated %s, actual %s", a, r)
+	}
+	st = wants(128).decide().Status.ContainerStatuses[0]
 	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "64Mi" || r.String() != "64Mi" {
 		t.Errorf("before it is given: allocated %s, actual %s", a, r)
 	}
 	st = wants(128).given().decide().Status.ContainerStatuses[0]
 	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "128Mi" || r.String() != "64Mi" {
 		t.Errorf("while it is made: allocated %s, actual %s", a, r)
+	}
+}
+
+// TestACgroupThatWasBeingMadeIsResized: it is made for what was allocated when that
+// began, or nobody knows for what.
+func TestACgroupThatWasBeingMadeIsResized(t *testing.T) {
+	t.Parallel()
+	making := func() *walk {
+		return fresh(mains(con("app", size(64)))).begin().edit(mains(con("app", size(128)))).given().begin()
+	}
+	for name, w := range map[string]*walk{
+		"made":                   making().ends("make/cgroup", nil),
+		"made, and nobody heard": making().ends("make/cgroup", &Error{Kind: Timeout, Err: errors.New("late")}).with(func(in *Input) { in.Seen.Cgroup = true }),
+	} {
+		if w.settle(); !w.in.Seen.Sized.Equal(ResourcesOf(w.in.Pod)) || w.in.Seen.Unsized {
+			t.Errorf("%s: at rest the cgroup has %v", name, w.in.Seen.Sized)
+		}
+	}
+}
+
+// TestForbidden is what no room makes good.
+func TestForbidden(t *testing.T) {
+	t.Parallel()
+	pod := func(c corev1.Container) *corev1.Pod { return fresh(mains(c)).in.Pod }
+	request := func(c *corev1.Container) { size(64)(c); c.Resources.Limits = nil }
+	for _, c := range []struct {
+		was, is *corev1.Pod
+		want    string
+	}{
+		{pod(con("app", size(64))), pod(con("app", size(32))), ""},
+		{pod(con("app", request)), pod(con("app", size(64))), ""},
+		{pod(con("app", size(64))), pod(con("app", request)), "container app: resource limits cannot be removed (memory)"},
+		{pod(con("app", size(64))), pod(con("app")), "container app: resource limits cannot be removed (memory)"},
+		{pod(con("app")), pod(con("app", size(64))), "Pod QOS Class may not change as a result of resizing"},
+		{fresh(whole(64)).in.Pod, fresh().in.Pod, "pod: resource limits cannot be removed (memory)"},
+	} {
+		if got := Forbidden(c.was, c.is); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
 	}
 }

@@ -66,7 +66,7 @@ func crashed(n int, opts ...func(*corev1.Pod)) *walk {
 	return w
 }
 
-func TestCrashBackOff(t *testing.T) {
+func TestScenario24_CrashBackOff(t *testing.T) {
 	t.Parallel()
 	fast := func(w *walk) *walk {
 		return w.with(func(in *Input) { in.Limits.CrashMax, in.Limits.CrashBase = 4*time.Second, 4*time.Second })
@@ -174,6 +174,7 @@ func TestLeftovers(t *testing.T) {
 		{"nothing starts beside an older instance that lives",
 			add(up(), twin).change("app", func(k *Container) { k.State, k.ExitCode = Exited, 1 }), "stop app-0 30s", nil},
 		{"one dead instance is kept for its log, older ones go", crashed(1).exit("app", 1).begin().after(10 * time.Second).begin().obey(), "remove app-0", nil},
+		{"on a node short of disk none is kept but the newest", crashed(1).begin().after(10 * time.Second).begin().obey().with(func(in *Input) { in.Seen.Short = true }), "remove app-0", nil},
 		{"an exit that the runtime has forgotten is remembered", crashed(1).exit("app", 7).begin().with(func(in *Input) { in.Seen.Containers = nil }), "-",
 			[]string{"last=(terminated Error 7)", "CrashLoopBackOff", "restarts=1"}},
 		{"a pod that has succeeded is not run again when the runtime has forgotten it",

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ func (d *decider) status() {
 	st.QOSClass = podspec.QOSClass(d.Pod)
 	st.StartTime = &metav1.Time{Time: d.mem.Started}
 	if r := d.Pod.Spec.Resources; r != nil && d.Verdict.State == OK {
-		st.Resources, st.AllocatedResources = r, r.Requests
+		st.Resources, st.AllocatedResources = d.actualWhole(r), r.Requests
 	}
 	d.addresses(st)
 	d.phase(st)
@@ -75,6 +74,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	cs := corev1.ContainerStatus{Name: c.Name, Image: c.Image}
 	ks := d.byName[c.Name]
 	cs.VolumeMounts = d.mountStatuses(c.VolumeMounts, ks)
+	cs.AllocatedResourcesStatus = d.Seen.Devices[c.Name].Given
 	started := false
 	if next := d.mem.Restarts[c.Name].Next; next > 0 {
 		cs.RestartCount = int32(next - 1)
@@ -137,17 +137,15 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 // actualResources is what the instance has: that of its spec but for the CPU and
 // memory that it was made with or resized to.
 func (d *decider) actualResources(c spec, k Container) *corev1.ResourceRequirements {
-	want, sized := d.want[c.Name]
-	if !sized {
+	if !c.resizable() {
 		return &c.Resources
 	}
-	now := d.actual(k, want).Resources
-	if sameResources(now, want) {
+	now := d.actual(k, d.want).Resources
+	if sameResources(now, d.want[c.Name]) {
 		return &c.Resources
 	}
 	r := c.Resources.DeepCopy()
-	maps.Copy(r.Requests, now.Requests)
-	maps.Copy(r.Limits, now.Limits)
+	exactly(r, now)
 	return r
 }
 
@@ -195,9 +193,21 @@ func (d *decider) terminated(k Container) *corev1.ContainerStateTerminated {
 		}
 	}
 	return &corev1.ContainerStateTerminated{
-		ExitCode: k.ExitCode, Reason: reason, Message: k.Message, ContainerID: d.containerID(k),
+		ExitCode: k.ExitCode, Reason: reason, Message: d.shareOfMessages(k.Message), ContainerID: d.containerID(k),
 		StartedAt: metav1.Time{Time: k.StartedAt}, FinishedAt: metav1.Time{Time: k.FinishedAt},
 	}
+}
+
+// podMessages bounds the termination messages of a pod, in bytes, as Kubernetes
+// documents it: its containers share it evenly.
+const podMessages = 12 << 10
+
+func (d *decider) shareOfMessages(text string) string {
+	share := podMessages / max(len(d.specs), 1)
+	if len(text) <= share {
+		return text
+	}
+	return strings.ToValidUTF8(text[:share], "") // which may have cut a character
 }
 
 // betweenRuns is what a container that has exited waits for before it runs
@@ -216,6 +226,13 @@ func (d *decider) betweenRuns(c spec, k Container) *corev1.ContainerStateWaiting
 	return d.heldUp(c)
 }
 
+// Why a container that has never run waits while nothing is wrong.
+const (
+	ReasonCreating     = "ContainerCreating"
+	ReasonInitializing = "PodInitializing"
+	ReasonDevices      = "DevicesNotReady" // of a container that waits for its devices
+)
+
 // waiting is the state of a container that has never run.
 func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 	if k, seen := d.newest(c.Name); seen && k.State == Running && d.hookOf(k).PostStart == HookFailed {
@@ -223,7 +240,7 @@ func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 	}
 	initializing := len(d.Pod.Spec.InitContainers) > 0
 	if c.kind == Main && initializing && !d.initsDone() {
-		return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+		return &corev1.ContainerStateWaiting{Reason: ReasonInitializing}
 	}
 	if w := d.heldUp(c); w != nil {
 		return w
@@ -232,9 +249,9 @@ func (d *decider) waiting(c spec) *corev1.ContainerStateWaiting {
 	case d.terminal() && (c.kind == Main || c.kind == Ephemeral):
 		return &corev1.ContainerStateWaiting{} // nothing is being created any more
 	case initializing:
-		return &corev1.ContainerStateWaiting{Reason: "PodInitializing"}
+		return &corev1.ContainerStateWaiting{Reason: ReasonInitializing}
 	}
-	return &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	return &corev1.ContainerStateWaiting{Reason: ReasonCreating}
 }
 
 // heldUp is what keeps a container from being started; nil: nothing that has
@@ -246,7 +263,7 @@ func (d *decider) heldUp(c spec) *corev1.ContainerStateWaiting {
 		}
 	}
 	for _, r := range d.out.Why {
-		if r.Code == "CreateContainerConfigError" && r.On == c.Name {
+		if (r.Code == "CreateContainerConfigError" || r.Code == ReasonDevices) && r.On == c.Name {
 			return &corev1.ContainerStateWaiting{Reason: r.Code, Message: r.Detail}
 		}
 	}
@@ -323,15 +340,6 @@ func (d *decider) judgePhase() corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// fails reports whether the pod fails whatever its containers have come to. A
-// pod that is deleted is judged by them.
-func (e *End) fails() bool { return e.Reason != "Deleted" && e.Reason != "Orphaned" }
-
-// disrupts reports whether the node ended the pod for its own sake.
-func (e *End) disrupts() bool {
-	return e.Reason == "Evicted" || e.Reason == "Preempting" || e.Reason == "Terminated"
-}
-
 // outcome is the phase of a pod that is over.
 func (d *decider) outcome() corev1.PodPhase {
 	if e := d.mem.End; e != nil && e.fails() {
@@ -346,6 +354,16 @@ func (d *decider) outcome() corev1.PodPhase {
 		}
 	}
 	return corev1.PodSucceeded
+}
+
+// OwnsCondition reports whether a condition is the agent's to write.
+func OwnsCondition(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
+		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting, TeardownIncomplete:
+		return true
+	}
+	return false
 }
 
 // conditions writes the conditions that the agent owns; all others are kept as
@@ -373,10 +391,10 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 		all = append(all, d.renewalCondition(st.Phase))
 	}
 	if e := d.mem.End; e != nil && e.disrupts() && d.terminal() && d.mem.Reason == e.Reason { // else it was over before
-		all = append(all, corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
-			Reason: corev1.PodReasonTerminationByKubelet, Message: e.Message,
-		})
+		all = append(all, e.disruption())
+	}
+	if c, held := d.teardown(); held {
+		all = append(all, c)
 	}
 	for i := range all {
 		c := &all[i]
@@ -387,7 +405,7 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	st.Conditions = slices.Clone(all)
 	for _, c := range d.Pod.Status.Conditions {
 		ours := slices.ContainsFunc(all, func(x corev1.PodCondition) bool { return x.Type == c.Type })
-		if !ours {
+		if !ours && !OwnsCondition(c.Type) { // of those that it owns the agent has just said all
 			st.Conditions = append(st.Conditions, c)
 		}
 	}

@@ -1,8 +1,11 @@
 package plan
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,6 +41,7 @@ func TestStatus(t *testing.T) {
 			}), "", []string{"restarts=7"}},
 		{"foreign conditions are kept", up(set("Unknown", "example.com/mine")), "-", []string{"example.com/mine=Unknown"}},
 		{"our own are not taken from the object", up(set("False", corev1.PodScheduled)), "-", []string{"!PodScheduled=False"}},
+		{"nor those of a resize that is over", up(set("True", corev1.PodResizePending, corev1.PodResizeInProgress)), "-", []string{"!PodResizePending", "!PodResizeInProgress"}},
 		{"a readiness gate without a condition keeps the pod from being Ready", up(gate), "-", []string{"ContainersReady=True", "Ready=False/ReadinessGatesNotReady"}},
 		{"an open gate and a closed one", up(gate, set("True", "example.com/lb"), set("False", "example.com/dns")), "-", []string{"Ready=False/ReadinessGatesNotReady"}},
 		{"all gates open", up(gate, set("True", "example.com/lb", "example.com/dns")), "-", []string{" Ready=True"}},
@@ -113,4 +117,19 @@ func TestProbes(t *testing.T) {
 			with(up(inits(sidecar("side", func(c *corev1.Container) { c.ReadinessProbe = probe }))), Health{}), "-", []string{" Ready=False/ContainersNotReady"}},
 		{"an exited container is not probed", with(up(probed), Health{}).exit("app", 1).begin(), "-", []string{"!probe"}},
 	})
+}
+
+func TestContainersShareTheMessagesOfTheirPod(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]int{1: 4096, 3: 4096, 4: 3072, 12: 1024} {
+		all := []corev1.Container{con("app")}
+		for i := 1; i < n; i++ {
+			all = append(all, con(fmt.Sprintf("c%d", i)))
+		}
+		w := up(never, mains(all...)).exit("app", 1).change("app", func(k *Container) { k.Message = strings.Repeat("é", 2048) })
+		x := w.decide().Status.ContainerStatuses[0].State.Terminated
+		if x == nil || len(x.Message) != want || !utf8.ValidString(x.Message) {
+			t.Errorf("%d containers: %+v", n, x)
+		}
+	}
 }

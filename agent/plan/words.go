@@ -13,6 +13,10 @@ type RefKind string
 const (
 	ConfigMap RefKind = "ConfigMap"
 	Secret    RefKind = "Secret"
+	// Of pods that a server assigns, as package podspec names them.
+	Token        RefKind = "ServiceAccountToken"
+	Services     RefKind = "Services"
+	RuntimeClass RefKind = "RuntimeClass"
 )
 
 // Ref names an object that a pod uses, in the pod's own namespace.
@@ -28,14 +32,18 @@ type Version struct {
 	Version string // changes whenever the content does; empty with Missing or Err
 	Missing bool   // there is no such object
 	Err     string // it could not be read
+	Late    bool   // it has been asked for and will be known in a moment: what needs it waits, without a word
 }
 
-// Object is the object behind a Ref. One of the pointers is set unless
-// Version.Missing or Version.Err says why not. Shared, read-only.
+// Object is the object behind a Ref: the field of its kind is set unless
+// Version.Missing, Version.Err or Version.Late says why not. Shared, read-only.
 type Object struct {
 	Version
 	ConfigMap *corev1.ConfigMap
 	Secret    *corev1.Secret
+	Token     string          // of a service account, for this pod alone
+	Env       []corev1.EnvVar // that the cluster's services make, by name
+	Handler   string          // of a RuntimeClass, as the runtime knows it
 }
 
 // Objects holds the objects that a pod names, taken at one moment.
@@ -61,6 +69,23 @@ type ContainerSetup struct {
 	Files       EnvFiles            // for env
 	Mounts      []Mount             // volumes, /etc/hosts, termination log
 	Allocatable corev1.ResourceList // of the node: what resourceFieldRef falls back to
+	Devices     Devices             // that it was given
+}
+
+// Devices is what device plugins give a container.
+type Devices struct {
+	IDs         map[corev1.ResourceName][]string `json:",omitempty"` // which, by resource
+	Envs        map[string]string                `json:",omitempty"` // the spec's win
+	Mounts      []Mount                          `json:",omitempty"`
+	Nodes       []DeviceNode                     `json:",omitempty"`
+	Annotations map[string]string                `json:",omitempty"` // on the container in the runtime
+	CDI         []string                         `json:",omitempty"` // fully qualified names: vendor.com/gpu=0
+}
+
+// DeviceNode is a device node of the host in a container.
+type DeviceNode struct {
+	HostPath, ContainerPath string
+	Permissions             string // of the cgroup: r, w, m
 }
 
 // EnvFile names a file of an emptyDir that holds variables of containers.

@@ -175,6 +175,19 @@ func TestUIDFollowsContent(t *testing.T) { // S3
 	if a, b := sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}}"), sized("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Mi}}"); a.UID == b.UID {
 		t.Error("another quality of service is another pod")
 	}
+	whole := func(text string) *corev1.Pod {
+		return judgeGood(t, pod("web", "i:1")+"  resources: "+text+"\n", nil).Pods[0]
+	}
+	was = whole("{requests: {memory: 1Gi}, limits: {memory: 2Gi}}")
+	for text, same := range map[string]bool{
+		"{requests: {memory: 1536Mi}, limits: {memory: 3Gi}}":                                      true, // a resize of the pod as a whole
+		"{requests: {memory: 2Gi}, limits: {memory: 2Gi, cpu: 2}}":                                 false,
+		"{requests: {memory: 1Gi, hugepages-2Mi: 2Mi}, limits: {memory: 2Gi, hugepages-2Mi: 2Mi}}": false,
+	} {
+		if p := whole(text); (p.UID == was.UID) != same {
+			t.Errorf("%s: same UID %v", text, !same)
+		}
+	}
 	other := Identity{NodeName: "node2", SuffixNodeName: true}
 	w, err := Judge(Input{Data: []byte(pod("web", "i:1")), Modified: born, Now: born}, other, nil)
 	if err != nil || w.Pods[0].UID == base.UID || w.Pods[0].Name != "web-node2" {
@@ -219,7 +232,7 @@ func TestObjectsHaveTheVersionOfTheirContent(t *testing.T) {
 	if plain != encoded || plain == other || plain == empty || other == empty {
 		t.Errorf("versions: plain %s, encoded %s, other %s, empty %s", plain, encoded, other, empty)
 	}
-	s := Snapshot{Objects: w.Objects}.RefsOf("n")[plan.Ref{Kind: plan.Secret, Name: "s"}].Secret
+	s := w.Objects[ObjectKey{Kind: plan.Secret, NamespacedName: types.NamespacedName{Namespace: "n", Name: "s"}}].Secret
 	if s == nil || string(s.Data["a"]) != "b" || s.StringData != nil || s.Type != corev1.SecretTypeOpaque {
 		t.Errorf("got %v", s)
 	}

@@ -164,7 +164,7 @@ func (f *Folder) complain(s *fileState, errs strictyaml.Errors, now time.Time) {
 	s.doubt = time.Time{}
 	bad := make([]BadFile, len(errs))
 	for i, e := range errs {
-		bad[i] = BadFile{Path: s.path, Line: e.Line, Field: e.Field, Message: e.Message, Since: s.since, Kept: s.good != nil}
+		bad[i] = BadFile{Path: s.path, Line: e.Line, Field: e.Field, Message: e.Message, Since: s.since, Kept: s.good != nil && len(s.good.Pods)+len(s.good.Objects) > 0}
 	}
 	if equal(bad, s.bad) {
 		return

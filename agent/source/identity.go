@@ -83,8 +83,10 @@ func strip(pod *corev1.Pod) (warnings []string) {
 
 // sums returns the hash of the whole pod, and the UID, which is the same for
 // pods that differ in images only, or in amounts of CPU and memory as far as a
-// running pod can be resized: same amounts named, same quality of service. written is the manifest as its author wrote
-// it, so that a newer release of the API types gives the same sums.
+// running pod can be resized: of mains, sidecars and the pod itself, with the
+// same amounts named and the same quality of service. written is the manifest as
+// its author wrote it, so that a newer release of the API types gives the same
+// sums.
 func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 	var tree struct {
 		Metadata struct {
@@ -101,7 +103,7 @@ func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 	}
 	delete(tree.Spec, "nodeName")
 	whole := sum(id.NodeName, pod.Namespace, pod.Name, tree)
-	resizable := false
+	resizable := blankAmounts(tree.Spec)
 	for _, list := range []string{"initContainers", "containers"} {
 		containers, _ := tree.Spec[list].([]any)
 		for _, c := range containers {
@@ -126,7 +128,7 @@ func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 		types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]))
 }
 
-// blankAmounts takes the amounts of CPU and memory out of a container, not that
+// blankAmounts takes the amounts of CPU and memory out of what has resources, not that
 // they are named, and reports whether there were any.
 func blankAmounts(c map[string]any) (some bool) {
 	resources, _ := c["resources"].(map[string]any)

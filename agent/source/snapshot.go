@@ -14,6 +14,9 @@ import (
 // kubernetes.io/config.source.
 const File = "file"
 
+// Server is Snapshot.Source of pods that a server assigns, and likewise.
+const Server = "api"
+
 // Snapshot is everything one source wants now. It is immutable, and so is
 // everything in it; what has not changed since the last Snapshot is the same
 // pointer.
@@ -26,21 +29,19 @@ type Snapshot struct {
 	Warnings []Warning                 // by file
 }
 
-// ObjectKey names a ConfigMap or Secret of a source.
+// ObjectKey names what pods of a source use and do not have in themselves.
 type ObjectKey struct {
 	Kind plan.RefKind
 	types.NamespacedName
 }
 
-// RefsOf returns the objects of the snapshot that lie in a namespace.
-func (s Snapshot) RefsOf(namespace string) plan.Objects {
-	out := plan.Objects{}
-	for key, o := range s.Objects {
-		if key.Namespace == namespace {
-			out[plan.Ref{Kind: key.Kind, Name: key.Name}] = o
-		}
+// KeyOf names the object behind a pod's reference. A token is the pod's own.
+func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
+	key := ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
+	if ref.Kind == plan.Token {
+		key.Name = string(pod.UID) + "/" + ref.Name
 	}
-	return out
+	return key
 }
 
 // BadFile is one complaint about a file. Message has no content of the file.

@@ -1,4 +1,4 @@
-package agent
+package room
 
 import (
 	"context"
@@ -20,15 +20,15 @@ import (
 
 // lobby is a room with everybody's answers.
 type lobby struct {
-	*room
+	*Room
 	mu      sync.Mutex
 	answers map[types.UID][]plan.Verdict
 }
 
-func inRoom(t *testing.T, c RoomConfig, f func(t *testing.T, l *lobby)) {
+func inRoom(t *testing.T, c Config, f func(t *testing.T, l *lobby)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lobby{room: newRoom(c), answers: map[types.UID][]plan.Verdict{}}
+		l := &lobby{Room: New(c), answers: map[types.UID][]plan.Verdict{}}
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() { l.Run(ctx) })
@@ -42,7 +42,7 @@ func inRoom(t *testing.T, c RoomConfig, f func(t *testing.T, l *lobby)) {
 }
 
 func (l *lobby) ask(pod *corev1.Pod, admitted bool) {
-	l.Ask(seat{pod: pod, admitted: admitted, reply: func(v plan.Verdict) {
+	l.Ask(Seat{Pod: pod, Admitted: admitted, Reply: func(v plan.Verdict) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.answers[pod.UID] = append(l.answers[pod.UID], v)
@@ -67,8 +67,29 @@ func needs(name, cpu string) *corev1.Pod {
 	return pod
 }
 
+func roomyNode() admission.Node {
+	return nodeOf("1000", "1000")
+}
+
+func nodeOf(cpu, pods string) admission.Node {
+	return admission.Node{Name: "n", Allocatable: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Ti"),
+		corev1.ResourcePods: resource.MustParse(pods),
+	}}
+}
+
+func podOf(name string, containers ...string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID("uid-"+name)
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	for _, c := range containers {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent})
+	}
+	return pod
+}
+
 func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
-	inRoom(t, RoomConfig{Node: nodeOf("10", "1000"), Slots: 1000}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("10", "1000"), Slots: 1000}, func(t *testing.T, l *lobby) {
 		var wg sync.WaitGroup
 		for i := range 200 {
 			pod := needs(fmt.Sprintf("p%d", i), "300m")
@@ -105,7 +126,7 @@ func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
 }
 
 func TestSlotsGoByPriorityThenAge(t *testing.T) {
-	inRoom(t, RoomConfig{Node: roomyNode(), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: roomyNode(), Slots: 1}, func(t *testing.T, l *lobby) {
 		first := podOf("first", "a")
 		l.ask(first, false)
 		enter := func(name string, priority int32, age time.Duration) *corev1.Pod {
@@ -140,7 +161,7 @@ func TestSlotsGoByPriorityThenAge(t *testing.T) {
 }
 
 func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
-	inRoom(t, RoomConfig{Node: roomyNode(), Slots: 1, Bound: 30 * time.Second}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: roomyNode(), Slots: 1, Bound: 30 * time.Second}, func(t *testing.T, l *lobby) {
 		slow, next := podOf("slow", "a"), podOf("next", "a")
 		l.ask(slow, false)
 		time.Sleep(10 * time.Second)
@@ -157,7 +178,7 @@ func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
 }
 
 func TestAnswersAreGivenOnce(t *testing.T) {
-	inRoom(t, RoomConfig{Node: nodeOf("1000", "101"), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("1000", "101"), Slots: 1}, func(t *testing.T, l *lobby) {
 		var pods []*corev1.Pod
 		for i := range 101 {
 			pods = append(pods, podOf(fmt.Sprintf("p%03d", i), "a"))
@@ -179,7 +200,7 @@ func TestAnswersAreGivenOnce(t *testing.T) {
 }
 
 func TestWhoIsInIsNeverJudgedAgain(t *testing.T) {
-	inRoom(t, RoomConfig{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
 		in, adopted, other, late := needs("in", "1"), needs("adopted", "5"), needs("other", "1"), needs("late", "100m")
 		other.Spec.NodeSelector = map[string]string{"disk": "ssd"}
 		l.ask(in, false)
@@ -212,7 +233,7 @@ func TestWhoIsInIsNeverJudgedAgain(t *testing.T) {
 }
 
 func TestTurnsOfStormsOfStarts(t *testing.T) {
-	inRoom(t, RoomConfig{Node: roomyNode(), Slots: 4}, func(t *testing.T, l *lobby) {
+	inRoom(t, Config{Node: roomyNode(), Slots: 4}, func(t *testing.T, l *lobby) {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		starting, most, done := 0, 0, 0
@@ -221,7 +242,7 @@ func TestTurnsOfStormsOfStarts(t *testing.T) {
 			wg.Go(func() {
 				ok := make(chan struct{})
 				var once sync.Once
-				l.Ask(seat{pod: pod, reply: func(v plan.Verdict) {
+				l.Ask(Seat{Pod: pod, Reply: func(v plan.Verdict) {
 					if v.State == plan.OK {
 						once.Do(func() { close(ok) })
 					}
@@ -256,4 +277,145 @@ func TestVerdictIsFinalAsSoonAsOneRefusalIs(t *testing.T) {
 	if v := verdictOf([]admission.Refusal{wait}); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Message != "m" {
 		t.Errorf("%+v", v)
 	}
+}
+
+// wants asks for other resources for a pod that is known already.
+func (l *lobby) wants(pod *corev1.Pod) {
+	l.Ask(Seat{Pod: pod, Resize: true, Reply: func(v plan.Verdict) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.answers[pod.UID] = append(l.answers[pod.UID], v)
+	}})
+}
+
+func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		is := func(name string, want plan.VerdictState, cpu string) {
+			t.Helper()
+			if v, _ := l.last(needs(name, "1")); v.State != want {
+				t.Errorf("%s: %+v, want %v", name, v, want)
+			}
+			c, err := l.Census(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if used := c.Used.Requests[corev1.ResourceCPU]; used.String() != cpu {
+				t.Errorf("%s of CPU is reserved, want %s", used.String(), cpu)
+			}
+		}
+		l.ask(needs("a", "1"), false)
+		is("a", plan.OK, "1")
+		l.ask(needs("b", "2"), false) // admitted, waits for its turn to start
+		is("b", plan.Wait, "3")
+		l.wants(needs("a", "3")) // not now
+		is("a", plan.Wait, "3")
+		l.wants(needs("a", "5")) // never
+		is("a", plan.Rejected, "3")
+		l.wants(needs("a", "2"))
+		is("a", plan.OK, "4")
+		l.wants(needs("b", "1")) // makes room, and no turn is given out for it
+		is("b", plan.Wait, "3")
+		l.ask(needs("c", "2"), false)
+		is("c", plan.Wait, "3")
+		l.wants(needs("a", "3")) // it fits exactly
+		is("a", plan.OK, "4")
+		l.wants(needs("a", "4"))
+		is("a", plan.Wait, "4")
+		l.Started("uid-a")
+		is("b", plan.OK, "4")
+		l.Release("uid-b") // the one who was deferred and the one who waits both ask: no more is given than there is
+		time.Sleep(time.Second)
+		v, _ := l.last(needs("a", "1"))
+		w, _ := l.last(needs("c", "1"))
+		if v.State != plan.OK || w.State != plan.Wait {
+			t.Errorf("a %+v, c %+v", v, w)
+		}
+		l.Release("uid-a")
+		is("c", plan.OK, "2")
+		l.wants(needs("d", "1")) // nobody knows it
+		is("d", 0, "2")
+	})
+}
+
+// TestDeferredResizesAreGrantedInTheirOrder has four pods wait for the same room,
+// which then comes for one after the other.
+func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), Slots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, cpu string) *corev1.Pod {
+			pod := needs(name, cpu)
+			if c := &pod.Spec.Containers[0]; name == "guaranteed" {
+				c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Mi")
+				c.Resources.Limits = c.Resources.Requests.DeepCopy()
+			}
+			if name == "important" {
+				pod.Spec.Priority = new(int32(1000))
+			}
+			return pod
+		}
+		order := []string{"important", "guaranteed", "early", "late"}
+		for i := range 4 {
+			l.ask(needs(fmt.Sprint("full", i), "1"), true)
+		}
+		for _, name := range order {
+			l.ask(wish(name, "1"), true)
+		}
+		synctest.Wait()
+		for _, name := range []string{"early", "late", "guaranteed", "important"} {
+			l.wants(wish(name, "2"))
+			time.Sleep(time.Second)
+		}
+		l.wants(wish("early", "2")) // asking again does not lose its place
+		for i, next := range order {
+			l.Release(types.UID(fmt.Sprint("uid-full", i)))
+			for j, name := range order {
+				want := plan.Wait
+				if j <= i {
+					want = plan.OK
+				}
+				if v, _ := l.last(needs(name, "1")); v.State != want {
+					t.Errorf("when %s is to be granted, %s has %+v", next, name, v)
+				}
+			}
+		}
+	})
+}
+
+func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		bare := needs("a", "1")
+		bare.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+		more := needs("a", "2")
+		more.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		l.ask(needs("a", "1"), false)
+		for _, c := range []struct {
+			pod  *corev1.Pod
+			want plan.VerdictState
+			cpu  string
+		}{{bare, plan.Rejected, "1"}, {more, plan.OK, "2"}, {needs("a", "2"), plan.Rejected, "2"}} {
+			l.wants(c.pod)
+			census, err := l.Census(t.Context())
+			if v, _ := l.last(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
+				t.Errorf("%+v %v, want %v", v, err, c.want)
+			}
+			if used := census.Used.Requests[corev1.ResourceCPU]; used.String() != c.cpu {
+				t.Errorf("%s of CPU is reserved, want %s", used.String(), c.cpu)
+			}
+		}
+	})
+}
+
+// TestWhoLeavesIsTold: what is allocated outside of the room goes with the seat.
+func TestWhoLeavesIsTold(t *testing.T) {
+	var left []types.UID
+	inRoom(t, Config{Node: nodeOf("4", "1"), Slots: 5, Left: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *lobby) {
+		a, b := podOf("a", "1"), podOf("b", "1")
+		l.ask(a, false)
+		l.ask(b, false) // no place for it
+		l.Release(b.UID)
+		l.Release(a.UID)
+		synctest.Wait()
+		if !slices.Equal(left, []types.UID{b.UID, a.UID}) {
+			t.Errorf("told %v", left)
+		}
+	})
 }

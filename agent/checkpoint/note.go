@@ -1,0 +1,71 @@
+package checkpoint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/bbolt"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// batch is what one commit takes.
+type batch struct {
+	records map[types.UID]*Record // nil: to be deleted
+	notes   map[string][]byte
+	told    map[types.UID]func() Story
+}
+
+func (b batch) empty() bool { return len(b.records)+len(b.notes)+len(b.told) == 0 }
+
+// Note keeps what concerns the node and no single pod, under a key of its own,
+// replacing what is there; nil removes it. It never waits: see Flush. The value
+// must not be changed after.
+func (s *Store) Note(key string, value []byte) {
+	s.mu.Lock()
+	s.notes[key] = value
+	s.mu.Unlock()
+	nudge(s.wake)
+}
+
+// Noted returns what is kept under a key; nil: nothing. Call it before Run.
+func (s *Store) Noted(key string) (value []byte, err error) {
+	s.mu.Lock()
+	f := s.file
+	s.mu.Unlock()
+	if f == nil {
+		return nil, nil
+	}
+	err = guard(func() error {
+		return f.db.View(func(tx *bbolt.Tx) error {
+			b := tx.Bucket(bucketNode)
+			if b == nil {
+				return nil
+			}
+			raw := b.Get([]byte(key))
+			if raw == nil {
+				return nil
+			}
+			text, err := unseal(raw)
+			value = slices.Clone(text)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load %s from store %s: %w", key, s.opt.Path, err)
+	}
+	return value, nil
+}
+
+// noteParts are the notes in written form, in order.
+func noteParts(notes map[string][]byte) (parts []part) {
+	for key, value := range notes {
+		p := part{key: key}
+		if value != nil {
+			p.value = seal(value)
+		}
+		parts = append(parts, p)
+	}
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.key, b.key) })
+	return parts
+}

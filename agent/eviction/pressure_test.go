@@ -1,0 +1,128 @@
+package eviction
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/node/pressure"
+)
+
+// hostile is a node whose memory a test sets, in a bubble.
+type hostile struct {
+	mu      sync.Mutex // of free and fails
+	free    int64      // bytes
+	fails   error
+	looks   []time.Duration // since the start
+	changes []string
+	alarm   chan struct{}
+	log     bytes.Buffer
+	began   time.Time
+}
+
+func (h *hostile) options() PressureOptions {
+	h.alarm, h.began = make(chan struct{}, 1), time.Now()
+	return PressureOptions{
+		Config: pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100}}, Transition: 45 * time.Second},
+		Read: func(context.Context) (pressure.Reading, error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.looks = append(h.looks, time.Since(h.began))
+			r := pressure.Reading{At: time.Now(), Levels: map[pressure.Signal]pressure.Level{}}
+			if h.fails == nil {
+				r.Levels[pressure.MemoryAvailable] = pressure.Level{Available: h.free, Capacity: 1000}
+			}
+			return r, h.fails
+		},
+		Alarm: h.alarm, Looked: func(View) {}, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
+		Changed: func(v View) {
+			h.changes = append(h.changes, fmt.Sprint(time.Since(h.began).Round(time.Second), v.Conditions()))
+		},
+	}
+}
+
+func (h *hostile) set(free int64, fails error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.free, h.fails = free, fails
+}
+
+// lives runs Pressure, and with it what the test does meanwhile.
+func (h *hostile) lives(t *testing.T, meanwhile func(*Pressure)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPressure(h.options())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); p.Run(ctx) }()
+		synctest.Wait()
+		meanwhile(p)
+		cancel()
+		<-done
+	})
+}
+
+func (h *hostile) sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+func TestPressureIsToldOnceAndEndsAfterTheTransitionPeriod(t *testing.T) {
+	t.Parallel()
+	h := &hostile{free: 500}
+	h.lives(t, func(p *Pressure) {
+		if p.Has("MemoryPressure") || p.Now() == nil {
+			t.Error("there is pressure from the start, or no look")
+		}
+		h.sleep(5 * time.Second)
+		h.set(50, nil)
+		h.sleep(31 * time.Second) // looks at 10, 20 and 30 s
+		if !p.Has("MemoryPressure") {
+			t.Error("there is no pressure")
+		}
+		h.set(500, nil)
+		h.sleep(time.Minute) // the last look that found it was at 30 s
+	})
+	if want := []string{"10s [MemoryPressure]", "1m15s []"}; !slices.Equal(h.changes, want) {
+		t.Errorf("%q, want %q", h.changes, want)
+	}
+}
+
+func TestAnAlarmIsLookedIntoAtOnceAndOncePerSecondAtMost(t *testing.T) {
+	t.Parallel()
+	h := &hostile{free: 500}
+	h.lives(t, func(*Pressure) {
+		h.sleep(3 * time.Second)
+		h.set(50, nil)
+		for range 20 {
+			select {
+			case h.alarm <- struct{}{}:
+			default:
+			}
+			h.sleep(100 * time.Millisecond)
+		}
+	})
+	if !slices.Equal(h.looks[:2], []time.Duration{0, 3 * time.Second}) || len(h.looks) > 4 || h.changes[0] != "3s [MemoryPressure]" {
+		t.Errorf("looks at %v, changes %q", h.looks, h.changes)
+	}
+}
+
+func TestWhatCannotBeReadIsLoggedOnceAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	h := &hostile{free: 50}
+	h.lives(t, func(p *Pressure) {
+		h.set(50, errors.New("input/output error"))
+		h.sleep(5 * time.Minute)
+		if !p.Has("MemoryPressure") {
+			t.Error("the pressure is over, by nobody's word")
+		}
+	})
+	if n := strings.Count(h.log.String(), "input/output error"); n != 1 || len(h.changes) != 1 {
+		t.Errorf("logged %d times, changes %q", n, h.changes)
+	}
+}

@@ -1,0 +1,184 @@
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/board"
+	"berth/agent/plan"
+	"berth/node/pressure"
+	"berth/podspec"
+)
+
+// ReliefOptions are what Relief needs of its surroundings. Every field is needed.
+type ReliefOptions struct {
+	Board   *board.Board
+	Ready   func() bool // all pods of the node are known: nothing is freed before
+	Measure func(ctx context.Context, of pressure.Signal, pods []*board.Snapshot) []pressure.Candidate
+	Rungs   []Rung // what is tried before pods, in order
+	Evict   func(ctx context.Context, uid types.UID, why *plan.Excess) (told bool)
+	Evicted func(signal string)          // counts
+	Tell    func(reason, message string) // a warning of the node
+
+	MaxGrace   time.Duration // of pods that go for a soft threshold
+	Standalone bool          // no server: see podspec.Critical
+	Log        *slog.Logger
+}
+
+// Rung is a step of the ladder by which disk is freed before a pod has to go.
+type Rung struct {
+	Name   string
+	Serves func(pressure.Signal) bool // it can free what the signal is about
+	Free   func(ctx context.Context) error
+}
+
+// Relief frees what the node is short of: by the ladder, then by ending one pod.
+type Relief struct {
+	ReliefOptions
+	told   pressure.Signal // the node was told that this is being freed; empty: nothing is
+	nobody bool            // it was logged that nobody can go
+}
+
+// NewRelief returns a Relief that has freed nothing.
+func NewRelief(o ReliefOptions) *Relief { return &Relief{ReliefOptions: o} }
+
+const (
+	cleanup    = 30 * time.Second // that a pod which has to go may take before the next is chosen; as upstream
+	rungBound  = 2 * time.Minute
+	inEvent    = 5  // ranked pods in an event
+	inLog      = 20 // and in the log
+	leastGrace = time.Second
+)
+
+// Free frees the most urgent of what v asks for, and reports whether a pod has
+// gone for it, after which the node is to be looked at again.
+func (r *Relief) Free(ctx context.Context, v View, look func(context.Context) (View, bool)) (again bool) {
+	if !r.Ready() {
+		return false
+	}
+	m := v.Act[0]
+	if m.Signal != r.told {
+		r.told = m.Signal
+		r.Tell("EvictionThresholdMet", "Attempting to reclaim "+string(m.Signal.Resource()))
+	}
+	v, short := r.climb(ctx, v, m.Signal, look)
+	if !short || ctx.Err() != nil {
+		r.told = ""
+		return false
+	}
+	return r.endOne(ctx, v)
+}
+
+// climb tries one rung after the other and measures what each has freed. It
+// reports whether the signal is still low.
+func (r *Relief) climb(ctx context.Context, v View, s pressure.Signal, look func(context.Context) (View, bool)) (View, bool) {
+	for _, rung := range r.Rungs {
+		if !rung.Serves(s) {
+			continue
+		}
+		before := v.Levels[s].Available
+		bounded, cancel := context.WithTimeout(ctx, rungBound)
+		err := rung.Free(bounded)
+		cancel()
+		now, ok := look(ctx)
+		if !ok {
+			return v, false
+		}
+		v = now
+		freed := max(0, v.Levels[s].Available-before)
+		if err != nil || freed > 0 {
+			r.Log.Info("freed what nobody needs", "what", rung.Name, "signal", string(s), "freed", s.Amount(freed), "err", err)
+		}
+		if !v.acts(s) {
+			return v, false
+		}
+	}
+	return v, true
+}
+
+func (v View) acts(s pressure.Signal) bool {
+	for _, m := range v.Act {
+		if m.Signal == s {
+			return true
+		}
+	}
+	return false
+}
+
+// Order measures the pods that may go, and ranks them by who goes first for a
+// signal. It may be asked for at any time, from any goroutine.
+func (r *Relief) Order(ctx context.Context, s pressure.Signal, split pressure.Split) []pressure.Ranked {
+	var pods []*board.Snapshot
+	for _, p := range r.Board.All() {
+		if p.Verdict.State == plan.OK && evictable(p, r.Standalone) {
+			pods = append(pods, p)
+		}
+	}
+	return pressure.Rank(s, split, r.Measure(ctx, s, pods))
+}
+
+// endOne ends the first pod in the order of going, for the most urgent signal, and
+// waits until it has given back what it had.
+func (r *Relief) endOne(ctx context.Context, v View) bool {
+	if len(v.Act) == 0 {
+		return false
+	}
+	m := v.Act[0]
+	ranked := r.Order(ctx, m.Signal, v.Split)
+	for _, first := range ranked {
+		why := r.why(m, first, ranked)
+		if ctx.Err() != nil || !r.Evict(ctx, first.Pod.UID, why) {
+			continue
+		}
+		r.nobody = false
+		r.Evicted(string(m.Signal))
+		r.Log.Warn("a pod is evicted", "pod", first.Pod.Namespace+"/"+first.Pod.Name, "uid", string(first.Pod.UID),
+			"why", m.String(), "grace", why.Grace, "order", pressure.Explain(m.Signal, ranked, inLog))
+		r.gone(ctx, first.Pod.UID)
+		return true
+	}
+	if !r.nobody && ctx.Err() == nil {
+		r.nobody = true
+		r.Log.Error("the node is short of something, and no pod is left that may be ended for it", "why", m.String())
+	}
+	return false
+}
+
+func (r *Relief) why(m pressure.Met, first pressure.Ranked, all []pressure.Ranked) *plan.Excess {
+	grace := leastGrace
+	if !m.Hard {
+		grace = max(grace, min(r.MaxGrace, podspec.Grace(first.Pod)))
+	}
+	return &plan.Excess{
+		Signal: string(m.Signal), Message: pressure.Message(m, first), Grace: grace,
+		Detail: fmt.Sprintf("%s. The order of going: %s", m, pressure.Explain(m.Signal, all, inEvent)),
+	}
+}
+
+// gone waits until a pod has ended and given its volumes back, or for half a
+// minute.
+func (r *Relief) gone(ctx context.Context, uid types.UID) {
+	changed, stop := r.Board.Changes()
+	defer stop()
+	bound := time.NewTimer(cleanup)
+	defer bound.Stop()
+	for {
+		s, there := r.Board.Get(uid)
+		if !there || (s.Status.Phase == corev1.PodFailed || s.Status.Phase == corev1.PodSucceeded) && len(s.Seen.Volumes) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-bound.C:
+			r.Log.Warn("an evicted pod takes long to go", "uid", string(uid))
+			return
+		case <-changed:
+		}
+	}
+}

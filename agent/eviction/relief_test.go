@@ -1,0 +1,174 @@
+package eviction
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/board"
+	"berth/agent/plan"
+	"berth/node/pressure"
+)
+
+// short is a node whose disk a test fills, in a bubble: of 1000 bytes 500 must be
+// free. What is freed by rungs and pods comes back.
+type short struct {
+	free     int64
+	soft     bool
+	rungs    map[string]int64 // what each frees, once
+	broken   string           // a rung that fails
+	pods     map[string]int64 // what each has
+	critical string
+	stuck    bool // pods do not go
+	unready  bool
+
+	did []string
+	log bytes.Buffer
+}
+
+func (s *short) run(t *testing.T, d time.Duration) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := board.New()
+		began := time.Now()
+		say := func(format string, args ...any) {
+			s.did = append(s.did, fmt.Sprintf("%s %s", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...)))
+		}
+		for name := range s.pods {
+			b.Put(shown(name, func(x *board.Snapshot) {
+				x.Verdict.State = plan.OK
+				x.Pod.Spec.TerminationGracePeriodSeconds = new(int64(20))
+				x.Seen.Volumes = map[string]plan.VolumeSeen{"data": {}}
+				if name == s.critical {
+					x.Pod.Spec.Priority = new(int32(2_000_000_000))
+				}
+			}))
+		}
+		b.Put(shown("waiting", nil)) // it has nothing yet
+		rung := func(name string) Rung {
+			return Rung{Name: name, Serves: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable }, Free: func(context.Context) error {
+				say("%s", name)
+				if name == s.broken {
+					return errors.New("broken")
+				}
+				s.free += s.rungs[name]
+				delete(s.rungs, name)
+				return nil
+			}}
+		}
+		r := NewRelief(ReliefOptions{
+			Board: b, Ready: func() bool { return !s.unready }, MaxGrace: 5 * time.Second,
+			Measure: func(_ context.Context, _ pressure.Signal, pods []*board.Snapshot) (out []pressure.Candidate) {
+				for _, x := range pods {
+					out = append(out, pressure.Candidate{Pod: x.Pod, Known: true, Use: pressure.Use{Volumes: pressure.Taken{Bytes: s.pods[x.Pod.Name]}}})
+				}
+				return out
+			},
+			Rungs: []Rung{rung("logs"), rung("dead"), rung("images"), {Name: "other", Serves: func(pressure.Signal) bool { return false }}},
+			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
+				say("evict %s for %s, grace %s", uid, why.Signal, why.Grace)
+				was, _ := b.Get(uid)
+				now := *was
+				now.End = &plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail}
+				b.Put(&now)
+				if !s.stuck {
+					over := now
+					over.Status.Phase, over.Seen.Volumes = corev1.PodFailed, nil
+					time.AfterFunc(2*time.Second, func() { s.free += s.pods[string(uid)]; b.Put(&over) })
+				}
+				return true
+			},
+			Evicted: func(signal string) { say("counts %s", signal) },
+			Tell:    func(reason, message string) { say("tells %s: %s", reason, message) },
+			Log:     slog.New(slog.NewTextHandler(&s.log, nil)),
+		})
+		threshold := pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500}
+		if s.soft {
+			threshold.Grace = 30 * time.Second
+		}
+		p := NewPressure(PressureOptions{
+			Config: pressure.Config{Thresholds: []pressure.Threshold{threshold}, Transition: time.Minute},
+			Read: func(context.Context) (pressure.Reading, error) {
+				return pressure.Reading{At: time.Now(), Levels: map[pressure.Signal]pressure.Level{pressure.NodefsAvailable: {Available: s.free, Capacity: 1000}}}, nil
+			},
+			Looked: func(View) {}, Changed: func(View) {}, Log: slog.New(slog.DiscardHandler), Relieve: r.Free,
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		p.Run(ctx)
+		time.Sleep(time.Minute) // what is under way
+	})
+}
+
+func (s *short) expect(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(s.did, want) {
+		t.Errorf("did\n%s\nwant\n%s", strings.Join(s.did, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+const tells = "0s tells EvictionThresholdMet: Attempting to reclaim ephemeral-storage"
+
+func TestScenario28_TheLadderBeforeAnyPod(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, rungs: map[string]int64{"logs": 50, "dead": 60}, pods: map[string]int64{"p": 300}}
+	s.run(t, time.Minute)
+	s.expect(t, tells, "0s logs", "0s dead") // the rest is not needed
+	if log := s.log.String(); !strings.Contains(log, "freed=50") || !strings.Contains(log, "freed=60") {
+		t.Errorf("what was freed is not told:\n%s", log)
+	}
+}
+
+func TestScenario28_OnePodARoundUntilThereIsRoom(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 100, broken: "dead", pods: map[string]int64{"small": 50, "big": 300, "middle": 200, "system": 900}, critical: "system"}
+	s.run(t, time.Minute)
+	s.expect(
+		t, tells, "0s logs", "0s dead", "0s images", "0s evict big for nodefs.available, grace 1s", "0s counts nodefs.available",
+		"2s logs", "2s dead", "2s images", "2s evict middle for nodefs.available, grace 1s", "2s counts nodefs.available",
+	)
+}
+
+func TestAPodThatDoesNotGoHoldsTheNextOneBackForHalfAMinute(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 100, stuck: true, pods: map[string]int64{"a": 300, "b": 200}}
+	s.run(t, 35*time.Second)
+	s.expect(
+		t, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available",
+		"30s logs", "30s dead", "30s images", "30s evict b for nodefs.available, grace 1s", "30s counts nodefs.available",
+	)
+}
+
+func TestASoftThresholdGivesItsGraceTwice(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, soft: true, pods: map[string]int64{"p": 300}}
+	s.run(t, 50*time.Second)
+	const at = "30s " // when the threshold's own grace is over
+	s.expect(t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict p for nodefs.available, grace 5s", at+"counts nodefs.available")
+}
+
+func TestNothingIsFreedBeforeThePodsAreKnown(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 100, unready: true, pods: map[string]int64{"p": 300}}
+	s.run(t, time.Minute)
+	s.expect(t)
+}
+
+func TestCriticalPodsStayAndThatIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 100, pods: map[string]int64{"system": 300}, critical: "system"}
+	s.run(t, 25*time.Second)
+	if text := strings.Join(s.did, " "); strings.Contains(text, "evict") || strings.Count(s.log.String(), "no pod is left") != 1 {
+		t.Errorf("%s\n%s", text, s.log.String())
+	}
+}
