@@ -1,0 +1,221 @@
+package apiclient
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	certsv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// authority signs what it is asked for, as a server does.
+type authority struct {
+	key   *ecdsa.PrivateKey
+	cert  *x509.Certificate
+	life  time.Duration
+	deny  bool
+	mu    sync.Mutex
+	asked []*certsv1.CertificateSigningRequest
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{key: key, cert: cert, life: time.Hour}
+}
+
+func (a *authority) sign(request []byte) []byte {
+	block, _ := pem.Decode(request)
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		panic(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: csr.Subject, DNSNames: csr.DNSNames, IPAddresses: csr.IPAddresses,
+		NotBefore: time.Now(), NotAfter: time.Now().Add(a.life),
+	}, a.cert, csr.PublicKey, a.key)
+	if err != nil {
+		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// server answers requests for certificates: the certificate is there when it is
+// asked for the second time.
+func (a *authority) server(t *testing.T) *Client {
+	t.Helper()
+	h := http.NewServeMux()
+	answer := func(w http.ResponseWriter, csr *certsv1.CertificateSigningRequest) {
+		csr.TypeMeta = metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(csr)
+	}
+	const path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+	h.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+		csr := &certsv1.CertificateSigningRequest{}
+		codecs, _ := wire()
+		body := make([]byte, r.ContentLength)
+		if _, err := r.Body.Read(body); err != nil && err.Error() != "EOF" {
+			t.Error(err)
+		}
+		if _, _, err := codecs.UniversalDeserializer().Decode(body, nil, csr); err != nil {
+			t.Error(err)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.asked = append(a.asked, csr)
+		answer(w, csr)
+	})
+	h.HandleFunc("GET "+path+"/{name}", func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		csr := a.asked[len(a.asked)-1].DeepCopy()
+		if a.deny {
+			csr.Status.Conditions = append(csr.Status.Conditions, certsv1.CertificateSigningRequestCondition{Type: certsv1.CertificateDenied, Status: "True", Reason: "No", Message: "not you"})
+		} else {
+			csr.Status.Certificate = a.sign(csr.Spec.Request)
+		}
+		answer(w, csr)
+	})
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	c, err := New(Options{Config: &rest.Config{Host: s.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestACertificateIsAskedForKeptAndFoundAgain(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	c := a.server(t)
+	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Ask: NodeClient("n", "m"), Begin: func() (*Client, error) { return c, nil }}
+	cert, warning := OpenCertificate(o)
+	if _, err := cert.Current(); warning != nil || err == nil || cert.Good() {
+		t.Fatalf("%v %v", warning, err)
+	}
+	if err := cert.obtain(t.Context(), o.Begin); err != nil || !cert.Good() {
+		t.Fatal(err)
+	}
+	spec := a.asked[0].Spec
+	if spec.SignerName != certsv1.KubeAPIServerClientKubeletSignerName || len(spec.Usages) != 2 {
+		t.Errorf("asked for %+v", spec)
+	}
+	if st, err := os.Stat(cert.Path()); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", st, err)
+	}
+	again, warning := OpenCertificate(o)
+	if warning != nil || !again.Good() || again.Expires() != cert.Expires() {
+		t.Errorf("%v", warning)
+	}
+	o.Ask = NodeClient("other", "m")
+	if other, warning := OpenCertificate(o); warning == nil || other.Good() || !strings.Contains(warning.Error(), "system:node:n") {
+		t.Errorf("the certificate of another node is used: %v", warning)
+	}
+}
+
+func TestARenewedCertificateIsShownWithoutARestart(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	c := a.server(t)
+	now := time.Now()
+	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Ask: NodeClient("n", "m"), Now: func() time.Time { return now }}
+	o.Begin = func() (*Client, error) { return c, nil }
+	o.Renew = o.Begin
+	cert, _ := OpenCertificate(o)
+	changed := 0
+	cert.onChange(func() { changed++ })
+	if err := cert.obtain(t.Context(), o.Begin); err != nil {
+		t.Fatal(err)
+	}
+	if due, _ := cert.due(); due.Before(now.Add(41*time.Minute)) || due.After(now.Add(55*time.Minute)) {
+		t.Errorf("renewed after %s", due.Sub(now))
+	}
+	first, _ := cert.Current()
+	now = now.Add(2 * time.Hour) // the node was off for long
+	if cert.Good() {
+		t.Fatal("an expired certificate is good")
+	}
+	a.life = 4 * time.Hour
+	if _, who := cert.due(); who == nil || cert.obtain(t.Context(), who) != nil {
+		t.Fatal("there is no way back")
+	}
+	if second, err := cert.Current(); err != nil || second == first || changed != 2 || !cert.Good() {
+		t.Errorf("%v, changed %d times", err, changed)
+	}
+	if files, _ := filepath.Glob(filepath.Join(o.Dir, "kubelet-client-2*.pem")); len(files) != 1 {
+		t.Errorf("kept: %v", files)
+	}
+}
+
+func TestARefusedRequestSaysWhyAndIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	a.deny = true
+	c := a.server(t)
+	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Ask: NodeClient("n", "m"), Begin: func() (*Client, error) { return c, nil }, Remedy: "join again"}
+	cert, _ := OpenCertificate(o)
+	for range 2 {
+		if err := cert.obtain(t.Context(), o.Begin); err == nil || !strings.Contains(err.Error(), "not you") {
+			t.Fatalf("%v", err)
+		}
+	}
+	if a.asked[0].Name == a.asked[1].Name {
+		t.Error("the same request was made again")
+	}
+	if err := cert.obtain(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "join again") {
+		t.Errorf("no way out: %v", err)
+	}
+}
+
+func TestAServerIsFoundByItsAuthoritysHash(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(s.Close)
+	ca := s.Certificate() // it signs itself
+	got, err := Discover(t.Context(), s.URL, HashOf(ca))
+	if err != nil || !strings.Contains(string(got.CAData), "CERTIFICATE") {
+		t.Errorf("%v", err)
+	}
+	for _, row := range [][3]string{
+		{s.URL, "sha256:" + strings.Repeat("ab", 32), "publishes none"},
+		{s.URL, "sha1:ab", "--ca-hash"},
+		{"http://" + s.Listener.Addr().String(), HashOf(ca), "--server"},
+		{"https://127.0.0.1:1", HashOf(ca), "--server: connect"},
+		{strings.Replace(s.URL, "127.0.0.1", "localhost", 1), HashOf(ca), "not localhost"},
+	} {
+		if _, err := Discover(t.Context(), row[0], row[1]); err == nil || !strings.Contains(err.Error(), row[2]) {
+			t.Errorf("%s %s: %v, want %s", row[0], row[1], err, row[2])
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package apiclient
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// sees looks at a server as a node that trusts one authority.
+func sees(t *testing.T, server string, ca *x509.Certificate) Sight {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	config := &rest.Config{Host: server}
+	config.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw})
+	if err := WriteKubeconfig(path, KubeconfigOf(config, &clientcmdapi.AuthInfo{Token: "not-to-be-told"})); err != nil {
+		t.Fatal(err)
+	}
+	id, err := NewIdentity(IdentityOptions{NodeName: "n", Kubeconfig: path, CertDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if leaf, err := id.Leaf(); leaf != nil || err != nil {
+		t.Errorf("a token is a certificate: %v, %v", leaf, err)
+	}
+	return id.Look(t.Context())
+}
+
+func TestLookAtAServer(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			t.Error("it was told a secret")
+		}
+		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+	}))
+	defer server.Close()
+	s := sees(t, server.URL, server.Certificate())
+	if s.Err != nil || s.Trust != nil || s.Server != server.URL || HashOf(s.Authority) != HashOf(server.Certificate()) {
+		t.Errorf("%+v", s)
+	}
+	if !s.Dated || s.Ahead < 59*time.Minute || s.Ahead > time.Hour {
+		t.Errorf("the clocks are %s apart", s.Ahead)
+	}
+	other := newAuthority(t).cert
+	if s := sees(t, server.URL, other); s.Err != nil || s.Trust == nil ||
+		!strings.Contains(s.Trust.Error(), HashOf(other)) || !strings.Contains(s.Trust.Error(), HashOf(server.Certificate())) {
+		t.Errorf("another authority: %+v", s)
+	}
+	server.Close()
+	if s := sees(t, server.URL, other); s.Err == nil || s.Dated {
+		t.Errorf("nobody answers: %+v", s)
+	}
+}
+
+func TestClocksApart(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1000, 0)
+	for _, c := range []struct{ began, ended, theirs, want time.Duration }{
+		{300 * time.Millisecond, 400 * time.Millisecond, 0, 0},
+		{300 * time.Millisecond, 20 * time.Second, 10 * time.Second, 0}, // told at some time between
+		{0, time.Second, 61 * time.Second, -60 * time.Second},
+		{61 * time.Second, 62 * time.Second, 0, 60 * time.Second},
+	} {
+		if got := apart(at.Add(c.began), at.Add(c.ended), at.Add(c.theirs)); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}

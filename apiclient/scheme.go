@@ -1,0 +1,66 @@
+package apiclient
+
+import (
+	"sync"
+
+	authnv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
+	certsv1 "k8s.io/api/certificates/v1"
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+)
+
+// Resource is a kind of objects that the agent reads or writes.
+type Resource struct {
+	Group schema.GroupVersion
+	Name  string // plural, as in paths
+	one   func() runtime.Object
+	list  func() runtime.Object
+}
+
+// The resources that the agent uses.
+var (
+	Pods            = Resource{corev1.SchemeGroupVersion, "pods", func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
+	Nodes           = Resource{corev1.SchemeGroupVersion, "nodes", func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
+	ConfigMaps      = Resource{corev1.SchemeGroupVersion, "configmaps", func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }}
+	Secrets         = Resource{corev1.SchemeGroupVersion, "secrets", func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }}
+	Services        = Resource{corev1.SchemeGroupVersion, "services", func() runtime.Object { return &corev1.Service{} }, func() runtime.Object { return &corev1.ServiceList{} }}
+	ServiceAccounts = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for their tokens
+	Events          = Resource{corev1.SchemeGroupVersion, "events", func() runtime.Object { return &corev1.Event{} }, nil}
+	Leases          = Resource{coordv1.SchemeGroupVersion, "leases", func() runtime.Object { return &coordv1.Lease{} }, nil}
+	RuntimeClasses  = Resource{nodev1.SchemeGroupVersion, "runtimeclasses", func() runtime.Object { return &nodev1.RuntimeClass{} }, func() runtime.Object { return &nodev1.RuntimeClassList{} }}
+	Requests        = Resource{certsv1.SchemeGroupVersion, "certificatesigningrequests", func() runtime.Object { return &certsv1.CertificateSigningRequest{} }, func() runtime.Object { return &certsv1.CertificateSigningRequestList{} }}
+	TokenReviews    = Resource{authnv1.SchemeGroupVersion, "tokenreviews", nil, nil}
+	AccessReviews   = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
+)
+
+// newScheme knows the types in use and no others: each one costs memory.
+func newScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	s.AddKnownTypes(corev1.SchemeGroupVersion,
+		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{},
+		&corev1.Secret{}, &corev1.SecretList{}, &corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
+	s.AddKnownTypes(coordv1.SchemeGroupVersion, &coordv1.Lease{}, &coordv1.LeaseList{})
+	s.AddKnownTypes(nodev1.SchemeGroupVersion, &nodev1.RuntimeClass{}, &nodev1.RuntimeClassList{})
+	s.AddKnownTypes(certsv1.SchemeGroupVersion, &certsv1.CertificateSigningRequest{}, &certsv1.CertificateSigningRequestList{})
+	s.AddKnownTypes(authnv1.SchemeGroupVersion, &authnv1.TokenRequest{}, &authnv1.TokenReview{})
+	s.AddKnownTypes(authzv1.SchemeGroupVersion, &authzv1.SubjectAccessReview{})
+	for _, gv := range []schema.GroupVersion{
+		corev1.SchemeGroupVersion, coordv1.SchemeGroupVersion, nodev1.SchemeGroupVersion,
+		certsv1.SchemeGroupVersion, authnv1.SchemeGroupVersion, authzv1.SchemeGroupVersion,
+	} {
+		metav1.AddToGroupVersion(s, gv)
+	}
+	return s
+}
+
+// wire is how objects are written and read; made when a server is first spoken to.
+var wire = sync.OnceValues(func() (serializer.CodecFactory, runtime.ParameterCodec) {
+	s := newScheme()
+	return serializer.NewCodecFactory(s), runtime.NewParameterCodec(s)
+})
