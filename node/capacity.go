@@ -44,6 +44,19 @@ func Capacity(root string, pods int) (corev1.ResourceList, error) {
 	return out, nil
 }
 
+// SwapTotal is how many bytes of swap the host has; 0 where that cannot be read.
+func SwapTotal() int64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	total, err := meminfo(text, "SwapTotal")
+	if err != nil {
+		return 0
+	}
+	return total
+}
+
 // Allocatable is what of the capacity pods may use: less what is reserved, and
 // less the memory that must stay free.
 func Allocatable(capacity corev1.ResourceList, reserved ...corev1.ResourceList) corev1.ResourceList {

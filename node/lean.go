@@ -3,18 +3,94 @@ package node
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// ShedStartPages gives back the memory of this program's own code and constants
+const (
+	calmEvery  = 5 * time.Second
+	calmBytes  = 1 << 20  // allocated within calmEvery at most: nothing goes on
+	worthBytes = 16 << 20 // allocated since memory was last given back: much of it lies about
+
+	// leanPercent has garbage collected when half as much was allocated as is in
+	// use. So little is in use that this costs next to nothing.
+	leanPercent = 50
+
+	// stackHalvings is how often garbage is collected for the stacks' sake: each time
+	// one that is used to less than a quarter is halved, and a decision about a pod
+	// leaves its goroutine with 32 KiB where it waits in 2.
+	stackHalvings = 3
+)
+
+// KeepLean has this program take little memory, and gives back to the host what
+// only a start or many pods at once have needed: once when the work of the start
+// is over, which ready tells, and each time calm returns after much was allocated. A node that never
+// rests never pays for the latter. GOGC in the environment wins over the former.
+// It ends with ctx.
+func KeepLean(ctx context.Context, ready <-chan struct{}, failed func(error)) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(leanPercent)
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-ready:
+	}
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	c := calm{before: sample[0].Value.Uint64()}
+	tick := time.NewTicker(calmEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		metrics.Read(sample)
+		if !c.returned(sample[0].Value.Uint64()) {
+			continue
+		}
+		for range stackHalvings {
+			runtime.GC()
+		}
+		debug.FreeOSMemory()
+		if err := shedStartPages(); err != nil {
+			failed(err)
+		}
+	}
+}
+
+// calm tells from what was allocated in all when there is nothing to do and much
+// to give back.
+type calm struct {
+	before uint64 // allocated until calmEvery ago
+	given  uint64 // allocated until memory was last given back; zero: it never was
+}
+
+func (c *calm) returned(now uint64) bool {
+	quiet := now-c.before <= calmBytes
+	c.before = now
+	if !quiet || c.given != 0 && now-c.given < worthBytes {
+		return false
+	}
+	c.given = now
+	return true
+}
+
+// shedStartPages gives back the memory of this program's own code and constants
 // that only its start has used. What is needed again comes back from the page
 // cache, one fault each. Writable memory is never touched.
-func ShedStartPages() error {
+func shedStartPages() error {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return err

@@ -94,10 +94,28 @@ func TestOnlyReadOnlyMappingsOfTheProgramAreShed(t *testing.T) {
 }
 
 func TestTheProgramGoesOnAfterShedding(t *testing.T) {
-	if err := ShedStartPages(); err != nil {
+	if err := shedStartPages(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Addresses(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestMemoryIsGivenBackWhenCalmReturns(t *testing.T) {
+	t.Parallel()
+	c := calm{before: 10 << 20}
+	for i, step := range []struct {
+		more uint64 // allocated since the step before, in KiB
+		want bool
+	}{
+		{9000, false}, {2000, false}, {500, true}, // the start's own work is over
+		{500, false}, {900, false}, // little is done
+		{20000, false}, {30000, false}, {1024, true}, // a burst, and calm again
+		{0, false}, {1000, false}, {15000, false}, {384, true}, // little by little it comes to much
+	} {
+		if got := c.returned(c.before + step.more<<10); got != step.want {
+			t.Errorf("step %d: %v", i, got)
+		}
 	}
 }

@@ -1,0 +1,130 @@
+package presence
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Facts are what a node is now.
+type Facts struct {
+	Labels                map[string]string
+	Addresses             []corev1.NodeAddress
+	Capacity, Allocatable corev1.ResourceList
+	System                corev1.NodeSystemInfo
+	Images                []corev1.ContainerImage
+	Handlers              []corev1.NodeRuntimeHandler
+	Features              *corev1.NodeFeatures
+	Port                  int32  // of the node's server; 0: none
+	NotReady              string // why the node is not ready; empty: it is
+	Memory, Disk, PIDs    bool   // they are short
+}
+
+// owned are the labels that the node itself keeps right.
+var owned = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable}
+
+// object is the node as it registers.
+func (p *Presence) object(f Facts) *corev1.Node {
+	n := &corev1.Node{}
+	n.Name = p.opt.Name
+	n.Labels = maps.Clone(f.Labels)
+	n.Annotations = map[string]string{Installation: p.opt.Installation}
+	n.Spec.Taints = slices.Clone(p.opt.Taints)
+	n.Spec.ProviderID = p.opt.ProviderID
+	n.Status = p.status(f, nil)
+	return n
+}
+
+// Installation is the annotation that tells one installation of berth from
+// another of the same node name.
+const Installation = "berth.dev/installation"
+
+// status is what the node says of itself. has is what the server has of it.
+func (p *Presence) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
+	st := corev1.NodeStatus{
+		Capacity: f.Capacity, Allocatable: advertised(f, has), Addresses: f.Addresses, NodeInfo: f.System, Images: f.Images,
+		RuntimeHandlers: f.Handlers, Features: f.Features,
+	}
+	st.DaemonEndpoints.KubeletEndpoint.Port = f.Port
+	st.Conditions = p.conditions(f, has)
+	return st
+}
+
+// advertised is what pods may have: what the node knows of, and all of the extended
+// resources that an administrator has given the Node's capacity.
+func advertised(f Facts, has *corev1.NodeStatus) corev1.ResourceList {
+	out := maps.Clone(f.Allocatable)
+	if has == nil {
+		return out
+	}
+	for name, q := range has.Capacity {
+		domain, _, extended := strings.Cut(string(name), "/")
+		if _, own := f.Capacity[name]; own || !extended || strings.HasSuffix(domain, "kubernetes.io") {
+			continue
+		}
+		out[name] = q
+	}
+	return out
+}
+
+// conditions are the node's own; a condition that is as it was keeps its time.
+func (p *Presence) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCondition {
+	now := metav1.NewTime(p.opt.Now().Truncate(time.Second))
+	choose := func(t corev1.NodeConditionType, is bool, yes, no, yesText, noText string) corev1.NodeCondition {
+		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: no, Message: noText, LastHeartbeatTime: now, LastTransitionTime: now}
+		if is {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yes, yesText
+		}
+		return c
+	}
+	all := []corev1.NodeCondition{
+		choose(corev1.NodeMemoryPressure, f.Memory, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory",
+			"kubelet has insufficient memory available", "kubelet has sufficient memory available"),
+		choose(corev1.NodeDiskPressure, f.Disk, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure",
+			"kubelet has disk pressure", "kubelet has no disk pressure"),
+		choose(corev1.NodePIDPressure, f.PIDs, "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
+			"kubelet has insufficient PID available", "kubelet has sufficient PID available"),
+		choose(corev1.NodeReady, f.NotReady == "", "KubeletReady", "KubeletNotReady", "kubelet is posting ready status", f.NotReady),
+	}
+	if has == nil {
+		return all
+	}
+	for i := range all {
+		for _, was := range has.Conditions {
+			if was.Type == all[i].Type && was.Status == all[i].Status {
+				all[i].LastTransitionTime = was.LastTransitionTime
+			}
+		}
+	}
+	return all
+}
+
+// sameStatus compares two statuses but for the time of their saying.
+func sameStatus(a, b *corev1.NodeStatus) bool {
+	strip := func(s *corev1.NodeStatus) corev1.NodeStatus {
+		out := *s
+		out.Conditions = slices.Clone(s.Conditions)
+		for i := range out.Conditions {
+			out.Conditions[i].LastHeartbeatTime, out.Conditions[i].LastTransitionTime = metav1.Time{}, metav1.Time{}
+		}
+		return out
+	}
+	x, y := strip(a), strip(b)
+	return equality.Semantic.DeepEqual(&x, &y)
+}
+
+// agrees reports whether the server has the conditions that the node has said.
+func agrees(said, has *corev1.NodeStatus) bool {
+	for _, c := range said.Conditions {
+		i := slices.IndexFunc(has.Conditions, func(h corev1.NodeCondition) bool { return h.Type == c.Type })
+		if i < 0 || has.Conditions[i].Status != c.Status || has.Conditions[i].Reason != c.Reason {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,317 @@
+package presence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// world is a presence that runs against a server, with a clock to set and facts
+// to change.
+type world struct {
+	*server
+	p     *Presence
+	ended chan error
+
+	mu     sync.Mutex
+	ahead  time.Duration // the clock is before the real one by it
+	facts  Facts
+	looks  int
+	events []string
+	beats  []error
+}
+
+func run(t *testing.T, s *server, change ...func(*Options)) *world {
+	t.Helper()
+	w := &world{server: s, ended: make(chan error, 1), facts: Facts{Labels: map[string]string{corev1.LabelHostname: "n", "mine": "yes"}}}
+	w.facts.System.MachineID = "this machine"
+	o := Options{
+		Client: s.client(), Heartbeat: s.client(), Name: "n", Installation: "here", Register: true,
+		Taints: []corev1.Taint{{Key: "new", Effect: corev1.TaintEffectNoSchedule}},
+		Every:  5 * time.Millisecond, Lease: time.Second,
+		Facts:   func(context.Context) Facts { w.mu.Lock(); defer w.mu.Unlock(); w.looks++; return w.facts },
+		Now:     func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
+		Renewed: func(_ time.Duration, err error) { w.mu.Lock(); defer w.mu.Unlock(); w.beats = append(w.beats, err) },
+		Event:   func(_, reason, _ string) { w.mu.Lock(); defer w.mu.Unlock(); w.events = append(w.events, reason) },
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	w.p = New(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() { defer close(over); w.ended <- w.p.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-over })
+	return w
+}
+
+// change changes the facts, or the clock.
+func (w *world) change(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+func (w *world) told() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.events)
+}
+
+// until waits for a condition, which something is bound to bring about.
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(30 * time.Second); !f(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("there is no %s", what)
+		}
+	}
+}
+
+func isReady(n *corev1.Node) bool {
+	return n != nil && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// passes waits until the presence has looked at its facts a few times more.
+func (w *world) passes(t *testing.T) {
+	t.Helper()
+	looks := func() int { w.mu.Lock(); defer w.mu.Unlock(); return w.looks }
+	first := looks()
+	until(t, "look at the facts", func() bool { return looks() > first+5 })
+}
+
+// reports puts the clock forward until the status is told without news.
+func (w *world) reports(t *testing.T) {
+	t.Helper()
+	late := time.Now().Add(5 * time.Minute)
+	until(t, "report", func() bool {
+		w.change(func() { w.ahead += 6 * time.Minute })
+		return w.get().Status.Conditions[3].LastHeartbeatTime.After(late)
+	})
+}
+
+func TestANewNodeIsRegistered(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	n := s.get()
+	if n.Labels["mine"] != "yes" || n.Annotations[Installation] != "here" || len(n.Spec.Taints) != 1 {
+		t.Errorf("it is %+v", n)
+	}
+	until(t, "lease", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.lease != nil
+	})
+	until(t, "second status", func() bool { return s.count("PATCH n") > 1 })
+	if w.p.UID() != n.UID {
+		t.Errorf("its UID is %s, not %s", w.p.UID(), n.UID)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if by := s.lease.OwnerReferences; len(by) != 1 || by[0].UID != n.UID {
+		t.Errorf("the lease does not go with the Node: it is owned by %v", by)
+	}
+}
+
+func TestANodeThatWasThereIsAmended(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	old := &corev1.Node{}
+	old.Name, old.Labels, old.Annotations = "n", map[string]string{"theirs": "kept", "mine": "no"}, map[string]string{Installation: "here"}
+	old.Status.Conditions = []corev1.NodeCondition{{Type: "Theirs", Status: corev1.ConditionTrue}}
+	s.set(old)
+	run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	n := s.get()
+	if n.Labels["mine"] != "yes" || n.Labels["theirs"] != "kept" {
+		t.Errorf("its labels are %v", n.Labels)
+	}
+	if len(n.Spec.Taints) != 0 {
+		t.Errorf("the taint that somebody took away is back: %v", n.Spec.Taints)
+	}
+	if len(n.Status.Conditions) != 5 {
+		t.Errorf("the conditions of others do not stay: %v", n.Status.Conditions)
+	}
+}
+
+func TestANodeThatIsTakenAwayComesBack(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	first := s.get().UID
+	until(t, "watch", func() bool { return s.count("WATCH") > 0 }) // this server tells of nothing that was before
+	s.set(nil)
+	until(t, "node again", func() bool { n := s.get(); return isReady(n) && n.UID != first })
+	until(t, "knowledge of it", func() bool { return w.p.UID() == s.get().UID })
+}
+
+// TestStatusIsTold: when it changed, when somebody wrote over it, and now and
+// then; else never.
+func TestStatusIsTold(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	// The first list has arrived then. One that is late tells of the node as it was,
+	// which is told again: rightly, for it may be a store that was brought back.
+	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
+	quiet := func() {
+		t.Helper()
+		w.passes(t)
+		before := s.count("PATCH status")
+		w.passes(t)
+		if n := s.count("PATCH status"); n != before {
+			t.Errorf("with nothing changed it was told %d times", n-before)
+		}
+	}
+	quiet()
+	since := s.get().Status.Conditions[3].LastTransitionTime
+	w.reports(t)
+	if c := s.get().Status.Conditions[3]; !c.LastTransitionTime.Equal(&since) {
+		t.Errorf("a report without news: %+v", c)
+	}
+	w.change(func() { w.facts.Disk = true })
+	until(t, "pressure", func() bool { return s.get().Status.Conditions[1].Status == corev1.ConditionTrue })
+	quiet()
+	lost := s.get()
+	for i := range lost.Status.Conditions {
+		lost.Status.Conditions[i].Status, lost.Status.Conditions[i].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+	}
+	s.set(lost)
+	until(t, "word that it lives", func() bool { return isReady(s.get()) })
+	quiet()
+}
+
+func TestConditionsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	w.passes(t)
+	w.reports(t)
+	w.passes(t)
+	want := []string{"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"}
+	if got := w.told(); !slices.Equal(got, want) {
+		t.Errorf("the events are %v", got)
+	}
+	w.change(func() { w.facts.NotReady = "no network" })
+	until(t, "node that is not ready", func() bool { return !isReady(s.get()) })
+	w.change(func() { w.facts.NotReady = "" })
+	until(t, "node that is ready again", func() bool { return isReady(s.get()) })
+	w.passes(t)
+	if got := w.told(); !slices.Equal(got, append(want, "NodeNotReady", "NodeReady")) {
+		t.Errorf("the events are %v", got)
+	}
+}
+
+// TestTheLeaseHasAWayOfItsOwn: that the server does not answer about the Node
+// does not keep the lease from being renewed.
+func TestTheLeaseHasAWayOfItsOwn(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	w.passes(t)
+	hang := make(chan struct{})
+	defer close(hang)
+	s.mu.Lock()
+	s.hang = hang
+	s.mu.Unlock()
+	before, told := s.count("PATCH n"), s.count("PATCH status")
+	w.change(func() { w.facts.Memory = true })
+	until(t, "status on its way", func() bool { return s.count("PATCH status") > told })
+	until(t, "renewals", func() bool { return s.count("PATCH n") >= before+3 })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, err := range w.beats {
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // which a busy machine may make
+			t.Error(err)
+		}
+	}
+}
+
+func theirs() *corev1.Node {
+	n := &corev1.Node{}
+	n.Name, n.Annotations = "n", map[string]string{Installation: "there"}
+	n.Status.NodeInfo.MachineID = "that machine"
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}}
+	return n
+}
+
+func TestTheNameOfALivingMachineIsNotTaken(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.set(theirs())
+	s.renewed(time.Now())
+	w := run(t, s)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.renewed(time.Now())
+		case err := <-w.ended:
+			for _, want := range []string{"another machine", "that machine", "192.0.2.7", "--hostname-override", "stop berth there"} {
+				if !strings.Contains(fmt.Sprint(err), want) {
+					t.Errorf("%v does not say %q", err, want)
+				}
+			}
+			if by := s.get().Annotations[Installation]; by != "there" || s.count("PATCH status") > 0 {
+				t.Errorf("the Node was changed: it belongs to %q", by)
+			}
+			return
+		}
+	}
+}
+
+func TestTheNameOfADeadMachineIsTaken(t *testing.T) {
+	t.Parallel()
+	for name, ago := range map[string]time.Duration{"long dead": time.Hour, "just died": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.set(theirs())
+			s.renewed(time.Now().Add(-ago))
+			run(t, s)
+			until(t, "ready node", func() bool { n := s.get(); return isReady(n) && n.Annotations[Installation] == "here" })
+		})
+	}
+}
+
+// TestWhoseNode tells machines apart that leave no mark.
+func TestWhoseNode(t *testing.T) {
+	t.Parallel()
+	p := New(Options{Installation: "here", Facts: func(context.Context) Facts {
+		return Facts{System: corev1.NodeSystemInfo{MachineID: "this machine"}}
+	}})
+	node := func(by, machine string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{Installation: by}}}
+		n.Status.NodeInfo.MachineID = machine
+		return n
+	}
+	for _, r := range []struct {
+		by, machine string
+		mine        bool
+	}{{"here", "that machine", true}, {"there", "this machine", false}, {"", "this machine", true}, {"", "that machine", false}, {"", "", true}} {
+		if got := p.mine(t.Context(), node(r.by, r.machine)); got != r.mine {
+			t.Errorf("made by %q on %q: %v", r.by, r.machine, got)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package pressure
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// BenchmarkEviction500 is one decision on a node of 500 pods of which one has to
+// go for memory: what the reading amounts to, who goes first, and what it is told.
+func BenchmarkEviction500(b *testing.B) {
+	random := rand.New(rand.NewPCG(5, 0))
+	pods := make([]Candidate, 0, 500)
+	for i := range cap(pods) {
+		pods = append(pods, candidate(fmt.Sprintf("pod-%03d", i), int32(random.IntN(3)), int64(random.IntN(200)), int64(random.IntN(400)), int64(random.IntN(100))))
+	}
+	config := Config{Thresholds: []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}}, Transition: 5 * time.Minute}
+	reading := look(0, memory(50*mi, 60*mi))
+	b.ReportAllocs()
+	for b.Loop() {
+		_, v := config.Step(State{}, reading)
+		if len(v.Act) == 0 {
+			b.Fatal("nothing is short")
+		}
+		ranked := Rank(v.Act[0].Signal, Split{}, pods)
+		if Message(v.Act[0], ranked[0]) == "" || Explain(v.Act[0].Signal, ranked, 10) == "" {
+			b.Fatal("nothing is said")
+		}
+	}
+}

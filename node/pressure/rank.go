@@ -1,0 +1,191 @@
+package pressure
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+// Candidate is a pod that could go, with what it uses.
+type Candidate struct {
+	Pod   *corev1.Pod // with the resources that it has now
+	Use   Use
+	Known bool // false: what it uses could not be measured
+}
+
+// Use is what a pod uses: bytes, inodes and tasks.
+type Use struct {
+	Memory     int64 // working set
+	Tasks      int64 // processes and threads: what is short when PIDs are
+	Volumes    Taken // its own volumes on the node's disk, and its logs
+	Layers     Taken // what its containers wrote to their own file systems
+	Containers []ContainerUse
+}
+
+// Taken is what is taken of a file system.
+type Taken struct{ Bytes, Inodes int64 }
+
+// ContainerUse is what one container uses.
+type ContainerUse struct {
+	Name   string
+	Memory int64 // working set, bytes
+	Disk   int64 // its own file system and its logs, bytes
+	Layer  int64 // of that, its own file system
+}
+
+// Ranked is a pod in the order of going.
+type Ranked struct {
+	Candidate
+	Used, Requested int64 // of what is short
+	Priority        int32
+	Exceeds         bool // uses more than it requests
+}
+
+// Rank orders pods by who goes first when a signal is low, as upstream: pods of
+// which nothing is known, pods that use more than they request, the lower
+// priority, then who uses most (of memory: beyond its request). For processes
+// requests do not count.
+func Rank(s Signal, split Split, pods []Candidate) []Ranked {
+	order := make([]*Ranked, 0, len(pods)) // they are large: sorting moves pointers
+	for _, c := range pods {
+		r := &Ranked{Candidate: c, Priority: podspec.Priority(c.Pod)}
+		r.Used = c.Use.of(s, split)
+		if q, ok := podspec.Requests(c.Pod)[s.Resource()]; ok {
+			r.Requested = q.Value()
+		}
+		r.Exceeds = s.Resource() != PIDs && r.Used > r.Requested
+		order = append(order, r)
+	}
+	slices.SortFunc(order, func(a, b *Ranked) int { return before(s, a, b) })
+	out := make([]Ranked, len(order))
+	for i, r := range order {
+		out[i] = *r
+	}
+	return out
+}
+
+func before(s Signal, a, b *Ranked) int {
+	first := func(x, y bool) int {
+		switch {
+		case x == y:
+			return 0
+		case x:
+			return -1
+		}
+		return 1
+	}
+	use := func(r *Ranked) int64 {
+		if s.Resource() == corev1.ResourceMemory {
+			return r.Used - r.Requested
+		}
+		return r.Used
+	}
+	return cmp.Or(
+		first(!a.Known, !b.Known),
+		first(a.Exceeds, b.Exceeds),
+		cmp.Compare(a.Priority, b.Priority),
+		cmp.Compare(use(b), use(a)),
+		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID), // the same every time
+	)
+}
+
+// of is what a pod takes of what a signal is about.
+func (u Use) of(s Signal, split Split) int64 {
+	var on Taken
+	add := func(t Taken) { on.Bytes, on.Inodes = on.Bytes+t.Bytes, on.Inodes+t.Inodes }
+	switch s {
+	case MemoryAvailable, AllocatableMemoryAvailable:
+		return u.Memory
+	case PIDAvailable:
+		return u.Tasks
+	case NodefsAvailable, NodefsInodesFree:
+		add(u.Volumes)
+		if !split.Images && !split.Containers {
+			add(u.Layers)
+		}
+	case ImagefsAvailable, ImagefsInodesFree:
+		if !split.Containers {
+			add(u.Layers)
+		}
+		if !split.Images {
+			add(u.Volumes)
+		}
+	case ContainerfsAvailable, ContainerfsInodesFree:
+		add(u.Layers)
+		if !split.Images && !split.Containers {
+			add(u.Volumes)
+		}
+	}
+	if s.Resource() == Inodes {
+		return on.Inodes
+	}
+	return on.Bytes
+}
+
+// Message tells the pod's owner why it had to go, in upstream's words.
+func Message(m Met, r Ranked) string {
+	of := m.Signal.Resource()
+	var b strings.Builder
+	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ",
+		of, m.Signal.Amount(m.value(m.Capacity, false)), m.Signal.Amount(m.Available))
+	for _, c := range r.offending(of) {
+		fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ",
+			c.name, m.Signal.Amount(c.used), c.request, of)
+	}
+	return b.String()
+}
+
+// offender is a container that uses more than it requests.
+type offender struct {
+	name, request string
+	used          int64
+}
+
+func (r Ranked) offending(of corev1.ResourceName) (out []offender) {
+	for _, u := range r.Use.Containers {
+		used := u.Memory
+		switch of {
+		case corev1.ResourceMemory:
+		case corev1.ResourceEphemeralStorage:
+			used = u.Disk
+		default:
+			return nil
+		}
+		for _, list := range [][]corev1.Container{r.Pod.Spec.Containers, r.Pod.Spec.InitContainers} {
+			for i := range list {
+				if list[i].Name != u.Name {
+					continue
+				}
+				if request := list[i].Resources.Requests[of]; used > request.Value() {
+					out = append(out, offender{u.Name, request.String(), used})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Explain lists the order in words, the first at most, with the figures.
+func Explain(s Signal, ranked []Ranked, most int) string {
+	parts := make([]string, 0, min(len(ranked), most)+1)
+	for i, r := range ranked {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("and %d more", len(ranked)-most))
+			break
+		}
+		text := fmt.Sprintf("%d. %s/%s: uses %s", i+1, r.Pod.Namespace, r.Pod.Name, s.Amount(r.Used))
+		if !r.Known {
+			text = fmt.Sprintf("%d. %s/%s: its use is not known", i+1, r.Pod.Namespace, r.Pod.Name)
+		}
+		if s.Requestable() {
+			text += ", requests " + s.Amount(r.Requested)
+		}
+		parts = append(parts, fmt.Sprintf("%s, priority %d", text, r.Priority))
+	}
+	return strings.Join(parts, "; ")
+}

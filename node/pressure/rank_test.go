@@ -1,0 +1,187 @@
+package pressure
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// candidate is a pod that requests and uses memory and disk, in MiB.
+func candidate(name string, priority int32, requests, memory, disk int64) Candidate {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.Spec.Priority = "ns", name, &priority
+	q := *resource.NewQuantity(requests*mi, resource.BinarySI)
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceMemory: q, corev1.ResourceEphemeralStorage: q},
+	}}}
+	return Candidate{Pod: pod, Known: true, Use: Use{
+		Memory: memory * mi, Tasks: memory, Volumes: Taken{Bytes: disk * mi, Inodes: disk}, Layers: Taken{Bytes: mi, Inodes: 1},
+		Containers: []ContainerUse{{Name: "c", Memory: memory * mi, Disk: disk * mi}},
+	}}
+}
+
+func names(all []Ranked) string {
+	var out []string
+	for _, r := range all {
+		out = append(out, r.Pod.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+// TestScenario29_TheOrderOfGoing is upstream's order, one rule a row.
+func TestScenario29_TheOrderOfGoing(t *testing.T) {
+	t.Parallel()
+	unknown := candidate("unknown", 1000, 0, 0, 0)
+	unknown.Known = false
+	for _, row := range []struct {
+		sentence string
+		signal   Signal
+		pods     []Candidate
+		want     string
+	}{
+		{"who exceeds goes before who does not, whatever the priority", MemoryAvailable, []Candidate{candidate("within", -5, 200, 100, 0), candidate("beyond", 100, 10, 20, 0)}, "beyond within"},
+		{"then the lower priority", MemoryAvailable, []Candidate{candidate("high", 10, 10, 500, 0), candidate("low", 1, 10, 11, 0)}, "low high"},
+		{"then the most beyond its request", MemoryAvailable, []Candidate{candidate("more", 0, 400, 500, 0), candidate("most", 0, 10, 200, 0)}, "most more"},
+		{"of which nothing is known goes first", MemoryAvailable, []Candidate{candidate("low", 1, 0, 900, 0), unknown}, "unknown low"},
+		{"of disk the most, not the most beyond its request", NodefsAvailable, []Candidate{candidate("beyond", 0, 10, 0, 200), candidate("most", 0, 400, 0, 500)}, "most beyond"},
+		{"of inodes all exceed", NodefsInodesFree, []Candidate{candidate("few", 0, 900, 0, 1), candidate("many", 0, 900, 0, 5), candidate("low", -1, 900, 0, 1)}, "low many few"},
+		{"of processes requests do not count", PIDAvailable, []Candidate{candidate("few", 0, 0, 1, 0), candidate("many", 0, 999, 9, 0), candidate("low", -1, 999, 1, 0)}, "low many few"},
+		{"equals go by name", MemoryAvailable, []Candidate{candidate("b", 0, 0, 1, 0), candidate("a", 0, 0, 1, 0)}, "a b"},
+	} {
+		if got := names(Rank(row.signal, Split{}, row.pods)); got != row.want {
+			t.Errorf("%s: %s, want %s", row.sentence, got, row.want)
+		}
+	}
+}
+
+func TestWhatCountsOnWhichFileSystem(t *testing.T) {
+	t.Parallel()
+	u := Use{Volumes: Taken{100, 10}, Layers: Taken{1, 2}}
+	for _, row := range []struct {
+		signal Signal
+		split  Split
+		want   int64
+	}{
+		{NodefsAvailable, Split{}, 101}, {NodefsInodesFree, Split{}, 12}, {ImagefsAvailable, Split{}, 101},
+		{NodefsAvailable, Split{Images: true}, 100}, {ImagefsAvailable, Split{Images: true}, 1}, {ImagefsInodesFree, Split{Images: true}, 2},
+		{NodefsAvailable, Split{Images: true, Containers: true}, 100}, {ImagefsAvailable, Split{Images: true, Containers: true}, 0},
+		{ContainerfsAvailable, Split{Images: true, Containers: true}, 1}, {ContainerfsAvailable, Split{}, 101},
+	} {
+		if got := u.of(row.signal, row.split); got != row.want {
+			t.Errorf("%s, %+v: %d, want %d", row.signal, row.split, got, row.want)
+		}
+	}
+}
+
+// TestP7NobodyIsRankedBeforeWhoGoesFirst holds random orders against the rules,
+// pair by pair.
+func TestP7NobodyIsRankedBeforeWhoGoesFirst(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		var pods []Candidate
+		for i := range 1 + r.IntN(30) {
+			c := candidate(fmt.Sprint("p", i), int32(r.IntN(3)), int64(r.IntN(4)*10), int64(r.IntN(50)), int64(r.IntN(50)))
+			c.Known = r.IntN(10) > 0
+			pods = append(pods, c)
+		}
+		for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, PIDAvailable} {
+			ranked := Rank(s, Split{}, pods)
+			if len(ranked) != len(pods) {
+				t.Fatalf("%d of %d are ranked", len(ranked), len(pods))
+			}
+			for i := range ranked {
+				for _, later := range ranked[i+1:] {
+					if better(s, later, ranked[i]) {
+						t.Errorf("seed %d, %s: %s comes after %s", seed, s, later.Pod.Name, ranked[i].Pod.Name)
+					}
+				}
+			}
+			r.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+			if again := Rank(s, Split{}, pods); names(again) != names(ranked) {
+				t.Errorf("seed %d, %s: the order depends on the order of asking", seed, s)
+			}
+		}
+	}
+}
+
+// better says, from the pods alone, whether a must go before b.
+func better(s Signal, a, b Ranked) bool {
+	if a.Known != b.Known {
+		return !a.Known
+	}
+	request := func(r Ranked) int64 {
+		q := r.Pod.Spec.Containers[0].Resources.Requests[s.Resource()]
+		return q.Value()
+	}
+	use := func(r Ranked) int64 {
+		switch s {
+		case MemoryAvailable:
+			return r.Use.Memory
+		case PIDAvailable:
+			return r.Use.Tasks
+		case NodefsInodesFree:
+			return r.Use.Volumes.Inodes + r.Use.Layers.Inodes
+		default:
+			return r.Use.Volumes.Bytes + r.Use.Layers.Bytes
+		}
+	}
+	if s != PIDAvailable {
+		if x, y := use(a) > request(a), use(b) > request(b); x != y {
+			return x
+		}
+	}
+	if p, q := *a.Pod.Spec.Priority, *b.Pod.Spec.Priority; p != q {
+		return p < q
+	}
+	if s == MemoryAvailable {
+		return use(a)-request(a) > use(b)-request(b)
+	}
+	return use(a) > use(b)
+}
+
+func TestTheMessageIsUpstreams(t *testing.T) {
+	t.Parallel()
+	r := Rank(MemoryAvailable, Split{}, []Candidate{candidate("p", 0, 10, 20, 0)})[0]
+	m := Met{Threshold: Threshold{Signal: MemoryAvailable, Quantity: 100 * mi, MinReclaim: 50 * mi}, Level: Level{90 * mi, gi}, Least: 150 * mi}
+	const want = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. " +
+		"Container c was using 20Mi, request is 10Mi, has larger consumption of memory. "
+	if got := Message(m, r); got != want {
+		t.Errorf("%q", got)
+	}
+	r = Rank(NodefsInodesFree, Split{}, []Candidate{candidate("p", 0, 10, 20, 30)})[0]
+	m = Met{Threshold: Threshold{Signal: NodefsInodesFree, Percent: 5}, Level: Level{40, 1000}}
+	if got := Message(m, r); got != "The node was low on resource: inodes. Threshold quantity: 50, available: 40. " {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestTheOrderInWords(t *testing.T) {
+	t.Parallel()
+	pods := []Candidate{candidate("a", 5, 10, 20, 0), candidate("b", 7, 30, 20, 0), candidate("c", 0, 0, 1, 0)}
+	pods[2].Known = false
+	got := Explain(MemoryAvailable, Rank(MemoryAvailable, Split{}, pods), 2)
+	if want := "1. ns/c: its use is not known, requests 0, priority 0; 2. ns/a: uses 20Mi, requests 10Mi, priority 5; and 1 more"; got != want {
+		t.Errorf("%q", got)
+	}
+	if got := Explain(PIDAvailable, Rank(PIDAvailable, Split{}, pods[:1]), 2); got != "1. ns/a: uses 20, priority 5" {
+		t.Errorf("%q", got)
+	}
+}
+
+func BenchmarkRank500(b *testing.B) {
+	var pods []Candidate
+	for i := range 500 {
+		pods = append(pods, candidate(fmt.Sprint("p", i), int32(i%7), int64(i%13), int64(i%31), int64(i%17)))
+	}
+	for b.Loop() {
+		if got := Rank(MemoryAvailable, Split{}, slices.Clone(pods)); len(got) != 500 {
+			b.Fatal(len(got))
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package pressure
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const mi, gi = int64(1) << 20, int64(1) << 30
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// look is a reading so long after the start, of a node with 4 GiB, a disk of 100
+// GiB and 1000 processes, all free but for what edit says.
+func look(after time.Duration, edit func(*Reading)) Reading {
+	r := Reading{At: start.Add(after), Levels: map[Signal]Level{
+		MemoryAvailable: {4 * gi, 4 * gi}, NodefsAvailable: {100 * gi, 100 * gi}, NodefsInodesFree: {1000, 1000}, PIDAvailable: {1000, 1000},
+	}, Second: map[Signal]Second{MemoryAvailable: {Name: "MemAvailable", Available: 4 * gi}}}
+	if edit != nil {
+		edit(&r)
+	}
+	return r
+}
+
+// memory sets what both sources say.
+func memory(available, second int64) func(*Reading) {
+	return func(r *Reading) {
+		r.Levels[MemoryAvailable] = Level{available, 4 * gi}
+		r.Second[MemoryAvailable] = Second{Name: "MemAvailable", Available: second}
+	}
+}
+
+func disk(available int64) func(*Reading) {
+	return func(r *Reading) { r.Levels[NodefsAvailable] = Level{available, 100 * gi} }
+}
+
+// said is a verdict in short: the conditions, then what asks for something.
+func said(v Verdict) string {
+	var parts []string
+	for _, p := range v.Pressures {
+		parts = append(parts, string(p.Condition))
+	}
+	for _, m := range v.Act {
+		parts = append(parts, "act "+m.String())
+	}
+	for _, m := range v.Doubted {
+		parts = append(parts, "doubt "+m.String())
+	}
+	return strings.Join(parts, "; ")
+}
+
+func TestStep(t *testing.T) {
+	t.Parallel()
+	hardMemory := Threshold{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}
+	softMemory := Threshold{Signal: MemoryAvailable, Quantity: 500 * mi, Grace: time.Minute}
+	hardDisk := Threshold{Signal: NodefsAvailable, Hard: true, Percent: 10, MinReclaim: 5 * gi}
+	const by = " (by the working set and by MemAvailable, "
+	for _, row := range []struct {
+		sentence string
+		config   Config
+		looks    []Reading
+		want     []string
+	}{
+		{"enough of all", Config{Thresholds: []Threshold{hardMemory, hardDisk}}, []Reading{look(0, nil)}, []string{""}},
+		{"exactly what there should be is enough", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(100*mi, 100*mi))}, []string{""}},
+		{
+			"hard is acted on at once, and lasts for the transition period", Config{Thresholds: []Threshold{hardMemory}, Transition: 5 * time.Minute},
+			[]Reading{look(0, memory(90*mi, 80*mi)), look(10*time.Second, nil), look(309*time.Second, nil), look(5*time.Minute, nil)},
+			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi" + by + "80Mi)", "MemoryPressure", "", ""},
+		},
+		{
+			"soft is a pressure at once, and acted on after its grace", Config{Thresholds: []Threshold{softMemory}, Transition: time.Minute},
+			[]Reading{look(0, memory(400*mi, 400*mi)), look(59*time.Second, memory(400*mi, 400*mi)), look(time.Minute, memory(400*mi, 400*mi))},
+			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure; act memory.available is 400Mi, less than 500Mi" + by + "400Mi)"},
+		},
+		{
+			"a break begins the grace anew", Config{Thresholds: []Threshold{softMemory}, Transition: time.Hour},
+			[]Reading{look(0, memory(400*mi, 400*mi)), look(50*time.Second, nil), look(55*time.Second, memory(400*mi, 400*mi)), look(114*time.Second, memory(400*mi, 400*mi))},
+			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure", "MemoryPressure"},
+		},
+		{
+			"what was acted on wants its reclaim too", Config{Thresholds: []Threshold{hardDisk}},
+			[]Reading{look(0, disk(11*gi)), look(1, disk(9*gi)), look(2, disk(14*gi)), look(3, disk(15*gi)), look(4, disk(14*gi))},
+			[]string{"", "DiskPressure; act nodefs.available is 9Gi, less than 10Gi", "DiskPressure; act nodefs.available is 14Gi, less than 15Gi", "", ""},
+		},
+		{
+			"memory before disk, hard before soft", Config{Thresholds: []Threshold{hardDisk, softMemory, hardMemory}},
+			[]Reading{look(0, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) }), look(time.Minute, func(r *Reading) { memory(90*mi, 90*mi)(r); disk(gi)(r) })},
+			[]string{
+				"DiskPressure; MemoryPressure; act memory.available is 90Mi, less than 100Mi" + by + "90Mi); act nodefs.available is 1Gi, less than 10Gi",
+				"DiskPressure; MemoryPressure; act memory.available is 90Mi, less than 100Mi" + by + "90Mi); act memory.available is 90Mi, less than 500Mi" + by + "90Mi); act nodefs.available is 1Gi, less than 15Gi",
+			},
+		},
+		{
+			"the page cache is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(90*mi, 900*mi))},
+			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set alone: MemAvailable is 900Mi)"},
+		},
+		{
+			"unless one source is to do", Config{Thresholds: []Threshold{hardMemory}, WorkingSetAlone: true}, []Reading{look(0, memory(90*mi, 900*mi))},
+			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set alone, as configured)"},
+		},
+		{
+			"or tasks wait for memory", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) {
+				memory(90*mi, 900*mi)(r)
+				r.Second[MemoryAvailable] = Second{Name: "MemAvailable", Available: 900 * mi, Stalls: true, Stalled: 12.5}
+			})},
+			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set and by stalls, 12.5% of the last 10 s)"},
+		},
+		{
+			"or the kernel has no other figure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) { memory(90*mi, 0)(r); r.Second = nil })},
+			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set alone: nothing else tells)"},
+		},
+		{
+			"MemAvailable alone is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(900*mi, 9*mi))}, []string{""},
+		},
+		{
+			"processes", Config{Thresholds: []Threshold{{Signal: PIDAvailable, Hard: true, Percent: 5}}},
+			[]Reading{look(0, func(r *Reading) { r.Levels[PIDAvailable] = Level{49, 1000} })},
+			[]string{"PIDPressure; act pid.available is 49, less than 50"},
+		},
+		{
+			"a third file system has the thresholds of nodefs", Config{Thresholds: []Threshold{hardDisk}},
+			[]Reading{look(0, func(r *Reading) {
+				r.Split = Split{Images: true, Containers: true}
+				r.Levels[ContainerfsAvailable] = Level{gi, 20 * gi}
+			})},
+			[]string{"DiskPressure; act containerfs.available is 1Gi, less than 2Gi"},
+		},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			t.Parallel()
+			var s State
+			for i, r := range row.looks {
+				var v Verdict
+				s, v = row.config.Step(s, r)
+				if got := said(v); got != row.want[i] {
+					t.Errorf("look %d: %q, want %q", i, got, row.want[i])
+				}
+			}
+		})
+	}
+}
+
+// random is a node whose levels jump about, and may not be readable.
+type random struct {
+	*rand.Rand
+	at time.Time
+}
+
+func (r *random) config() Config {
+	c := Config{Transition: time.Duration(r.IntN(600)) * time.Second, WorkingSetAlone: r.IntN(4) == 0}
+	for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, ImagefsAvailable, PIDAvailable} {
+		for _, hard := range []bool{true, false} {
+			if r.IntN(3) == 0 {
+				continue
+			}
+			t := Threshold{Signal: s, Hard: hard, Percent: float64(r.IntN(50))}
+			if r.IntN(2) == 0 {
+				t.Quantity = int64(1 + r.IntN(500))
+			}
+			if r.IntN(2) == 0 {
+				t.MinReclaim = int64(r.IntN(100))
+			}
+			if !hard {
+				t.Grace = time.Duration(1+r.IntN(120)) * time.Second
+			}
+			c.Thresholds = append(c.Thresholds, t)
+		}
+	}
+	return c
+}
+
+func (r *random) look() Reading {
+	r.at = r.at.Add(time.Duration(1+r.IntN(60)) * time.Second)
+	out := Reading{At: r.at, Levels: map[Signal]Level{}, Second: map[Signal]Second{}}
+	for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, ImagefsAvailable, PIDAvailable} {
+		if r.IntN(8) > 0 {
+			out.Levels[s] = Level{int64(r.IntN(1000)), 1000}
+		}
+	}
+	if r.IntN(5) > 0 {
+		out.Second[MemoryAvailable] = Second{Name: "MemAvailable", Available: int64(r.IntN(1000)), Stalls: r.IntN(2) == 0, Stalled: float64(r.IntN(30))}
+	}
+	return out
+}
+
+// crossed says, by the definition and not by Step, whether a threshold is met.
+func crossed(c Config, t Threshold, r Reading, reclaim bool) (is, read bool) {
+	level, read := r.Levels[t.Signal]
+	least := t.Quantity
+	if least == 0 {
+		least = int64(float64(level.Capacity) * t.Percent / 100)
+	}
+	if reclaim {
+		least += t.MinReclaim
+	}
+	is = read && level.Available < least
+	if second, known := r.Second[t.Signal]; is && known && t.Signal == MemoryAvailable && !c.WorkingSetAlone {
+		is = second.Available < least || second.Stalls && second.Stalled >= 10
+	}
+	return is, read
+}
+
+// TestInvariants is P1 to P6 over random nodes: what Step says is held against the
+// definitions, look by look.
+func TestInvariants(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(400) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := &random{Rand: rand.New(rand.NewPCG(seed, 7)), at: start}
+			c := r.config()
+			var s State
+			since, acting := map[key]time.Time{}, map[key]bool{}
+			last := map[corev1.NodeConditionType]time.Time{}
+			for i := range 80 {
+				reading := r.look()
+				before := s
+				next, v := c.Step(s, reading)
+				if again, same := c.Step(before, reading); !reflect.DeepEqual(next, again) || !reflect.DeepEqual(v, same) {
+					t.Fatalf("look %d: the same question has two answers", i)
+				}
+				act := map[key]bool{}
+				for _, th := range c.Thresholds {
+					is, read := crossed(c, th, reading, acting[th.key()])
+					if !read { // P6
+						if _, was := since[th.key()]; was {
+							last[th.Signal.Condition()] = reading.At
+						}
+						act[th.key()] = acting[th.key()]
+						continue
+					}
+					if !is {
+						delete(since, th.key())
+						continue
+					}
+					if _, was := since[th.key()]; !was {
+						since[th.key()] = reading.At
+					}
+					last[th.Signal.Condition()] = reading.At
+					act[th.key()] = th.Hard || reading.At.Sub(since[th.key()]) >= th.Grace // P2
+				}
+				for _, m := range v.Act {
+					if !act[m.key()] {
+						t.Errorf("look %d: %s is acted on", i, m)
+					}
+				}
+				for _, th := range c.Thresholds { // P3: nobody who is due is left out
+					_, read := reading.Levels[th.Signal]
+					if act[th.key()] && read && !slices.ContainsFunc(v.Act, func(m Met) bool { return m.key() == th.key() }) {
+						t.Errorf("look %d: %+v is not acted on", i, th)
+					}
+				}
+				for _, of := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} { // P1
+					at, ever := last[of]
+					want := ever && (at.Equal(reading.At) || reading.At.Sub(at) < c.Transition)
+					if v.Has(of) != want {
+						t.Errorf("look %d: %s is %t, last seen %v ago of %s", i, of, v.Has(of), reading.At.Sub(at), c.Transition)
+					}
+				}
+				if !v.Wake.IsZero() && !v.Wake.After(reading.At) { // P5
+					t.Errorf("look %d: wakes in the past", i)
+				}
+				acting, s = act, next
+				if !v.Wake.IsZero() {
+					early := reading
+					early.At = v.Wake.Add(-time.Nanosecond)
+					if _, w := c.Step(next, early); !slices.Equal(v.Conditions(), w.Conditions()) || len(acting) > 0 && !sameActs(c, next, reading, w) {
+						t.Errorf("look %d: time alone changed the answer before it was to", i)
+					}
+				}
+			}
+		})
+	}
+}
+
+// sameActs compares what a later look at the same levels asks for with what the
+// same look asks for now.
+func sameActs(c Config, s State, r Reading, later Verdict) bool {
+	_, now := c.Step(s, r)
+	keys := func(v Verdict) (out []key) {
+		for _, m := range v.Act {
+			out = append(out, m.key())
+		}
+		return out
+	}
+	return slices.Equal(keys(now), keys(later))
+}
+
+func TestStepChangesNothingThatItIsGiven(t *testing.T) {
+	t.Parallel()
+	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}, Transition: time.Minute}
+	s, _ := c.Step(State{}, look(0, disk(gi)))
+	kept, same := c.Step(State{}, look(0, disk(gi)))
+	_, _ = c.Step(s, look(time.Hour, nil))
+	if !reflect.DeepEqual(s, kept) || !same.Has(corev1.NodeDiskPressure) {
+		t.Errorf("%+v has become %+v", kept, s)
+	}
+}
+
+func TestHowASignalStands(t *testing.T) {
+	t.Parallel()
+	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}}
+	r := Reading{Levels: map[Signal]Level{NodefsAvailable: {50 * mi, gi}, PIDAvailable: {7, 9}}}
+	_, v := c.Step(State{}, r)
+	for s, want := range map[Signal]string{
+		NodefsAvailable: "nodefs.available is 50Mi, less than 107374182",
+		PIDAvailable:    "pid.available is 7; no threshold is set",
+		MemoryAvailable: "memory.available is not known",
+	} {
+		if got := c.Tell(s, r, v); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := c.Tell(NodefsAvailable, Reading{Levels: map[Signal]Level{NodefsAvailable: {gi, 10 * mi}}}, Verdict{}); got != "nodefs.available is 1Gi, of at least 1Mi" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,124 @@
+package node
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/node/pressure"
+)
+
+func TestTheSignalsOfThisHost(t *testing.T) {
+	t.Parallel()
+	now, dir := time.Now(), t.TempDir()
+	r, err := ReadSignals(now, Places{
+		Nodefs: dir, Images: dir, Pods: func() PodsMemory { return PodsMemory{WorkingSet: 30, Kept: 10, Limit: 100} },
+	})
+	if err != nil || !r.At.Equal(now) || r.Split != (pressure.Split{}) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, s := range []pressure.Signal{
+		pressure.MemoryAvailable, pressure.PIDAvailable, pressure.NodefsAvailable, pressure.ImagefsAvailable, pressure.ContainerfsAvailable,
+	} {
+		if l, read := r.Levels[s]; !read || l.Available <= 0 || l.Available > l.Capacity {
+			t.Errorf("%s: %+v, read %t", s, l, read)
+		}
+	}
+	if l := r.Levels[pressure.AllocatableMemoryAvailable]; l != (pressure.Level{Available: 70, Capacity: 100}) {
+		t.Errorf("of pods: %+v", l)
+	}
+	if s := r.Second[pressure.AllocatableMemoryAvailable]; s.Available != 90 || s.Name == "" {
+		t.Errorf("of pods: %+v", s)
+	}
+	if s := r.Second[pressure.MemoryAvailable]; s.Available <= 0 || s.Name != "MemAvailable" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhatCannotBeReadIsAbsent(t *testing.T) {
+	t.Parallel()
+	r, err := ReadSignals(time.Now(), Places{Nodefs: "/none/such"})
+	if _, read := r.Levels[pressure.NodefsAvailable]; read || err == nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, read := r.Levels[pressure.MemoryAvailable]; !read {
+		t.Error("one that cannot be read hides the others")
+	}
+}
+
+func TestStallsAndTasksAreWhatTheKernelWrites(t *testing.T) {
+	t.Parallel()
+	const text = "some avg10=1.50 avg60=0.00 avg300=0.00 total=7\nfull avg10=12.25 avg60=0.00 avg300=0.00 total=3\n"
+	if n, ok := stalled(text); n != 12.25 || !ok {
+		t.Errorf("%v, %t", n, ok)
+	}
+	if n, ok := tenSeconds(text, "some"); n != 1.5 || !ok {
+		t.Errorf("some: %v, %t", n, ok)
+	}
+	if n, known := CPUStalled(); known && (n < 0 || n > 100) {
+		t.Errorf("tasks wait for a CPU in %v%% of the time", n)
+	}
+	if _, ok := stalled("some avg10=1.50"); ok {
+		t.Error("what is not there is read")
+	}
+	for text, want := range map[string]int64{"0.00 0.01 0.05 1/70123 4567\n": 70123, "": 0, "a b c d": 0} {
+		if n := tasks(text); n != want {
+			t.Errorf("%q: %d", text, n)
+		}
+	}
+}
+
+// TestAlarms rings by a pipe in place of the kernel's file, and leaves when told.
+func TestAlarms(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	rung, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- follow(ctx, int(r.Fd()), unix.POLLIN, func() { rung <- struct{}{} }) }()
+	for range 2 {
+		if _, err := w.Write(make([]byte, 8)); err != nil {
+			t.Fatal(err)
+		}
+		<-rung
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTheKernelTakesTheTrigger asks this kernel for alarms of its memory.
+func TestTheKernelTakesTheTrigger(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat(memoryStalls); err != nil || os.Geteuid() != 0 {
+		t.Skip("a kernel without pressure stall figures, or not root")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- WatchMemory(ctx, func() {}) }()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, _, err := levelAlarm("/none/such"); err == nil {
+		t.Error("a cgroup that is not there tells of memory")
+	}
+}
+
+func BenchmarkReadSignals(b *testing.B) {
+	dir := b.TempDir()
+	for b.Loop() {
+		if _, err := ReadSignals(time.Now(), Places{Nodefs: dir, Images: dir}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
