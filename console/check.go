@@ -20,7 +20,9 @@ func (c *console) check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check whether this node can run pods",
-		Long: "Check the runtime, the network, cgroups, kernel settings, disks, time and privileges.\n" +
+		Long: "Check the runtime, the network, cgroups, kernel settings, disks, time and privileges;\n" +
+			"on a node that has joined a server also that server, its authority and clock, the\n" +
+			"node's certificates and its name.\n" +
 			"If berth is not running, this command looks itself, by the flags of \"berth run\"; it\n" +
 			"changes nothing. A running berth goes by its own configuration.\n" +
 			"The exit code is 1 if something essential is missing.",

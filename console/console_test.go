@@ -117,7 +117,8 @@ func world() nodeapi.Handlers {
 				return nodeapi.Description{}, err
 			}
 			return nodeapi.Description{Pod: p, Events: eventsOf(namespace, name), Source: "/etc/berth/manifests/" + name + ".yaml",
-				Warnings: []nodeapi.Warning{{Field: "spec.schedulerName", Message: "has no meaning here"}}}, nil
+				Warnings: []nodeapi.Warning{{Field: "spec.schedulerName", Message: "has no meaning here"}},
+				NextTry:  map[string]time.Time{"app": now.Add(95 * time.Second), "log": now.Add(-time.Second)}}, nil
 		},
 		Events: func(_ context.Context, r nodeapi.EventsRequest) (*corev1.EventList, error) {
 			return &corev1.EventList{Items: eventsOf(r.Namespace, r.Pod)}, nil
@@ -146,9 +147,10 @@ func world() nodeapi.Handlers {
 		Top: func(_ context.Context, chosen nodeapi.Chosen, window time.Duration) (nodeapi.Top, error) {
 			return topOf(all, chosen, window), nil
 		},
-		Plan:    func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
-		Check:   func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
-		Version: func(context.Context) (nodeapi.Version, error) { return agentVersion(), nil },
+		Plan:     func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
+		Check:    func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
+		Eviction: func(_ context.Context, signal string) (nodeapi.Eviction, error) { return evictionOf(signal), nil },
+		Version:  func(context.Context) (nodeapi.Version, error) { return agentVersion(), nil },
 	}
 }
 
@@ -175,6 +177,9 @@ func TestOutputs(t *testing.T) {
 		{"ps-all", typing{args: []string{"ps", "-A"}}},
 		{"ps-wide", typing{args: []string{"ps", "-A", "-o", "wide"}}},
 		{"ps-name", typing{args: []string{"ps", "-o", "name"}}},
+		{"ps-named", typing{args: []string{"ps", "web", "pod/crash", "nobody"}}},
+		{"ps-named-yaml", typing{args: []string{"ps", "web", "-o", "yaml"}}},
+		{"ps-named-all", typing{args: []string{"ps", "web", "-A"}}},
 		{"ps-json", typing{args: []string{"ps", "-o", "json", "-l", "app=web"}}},
 		{"ps-yaml", typing{args: []string{"ps", "-o", "yaml", "-l", "app=web"}}},
 		{"ps-none", typing{args: []string{"ps", "-n", "nowhere"}}},
@@ -185,6 +190,7 @@ func TestOutputs(t *testing.T) {
 		{"ps-bad-selector", typing{args: []string{"ps", "-l", "a b"}}},
 		{"describe", typing{args: []string{"describe", "pod/web"}}},
 		{"describe-pending", typing{args: []string{"describe", "kube-system/dns"}}},
+		{"describe-crash", typing{args: []string{"describe", "crash"}}},
 		{"describe-unknown", typing{args: []string{"describe", "nope"}}},
 		{"why", typing{args: []string{"why", "crash"}}},
 		{"why-json", typing{args: []string{"why", "crash", "-o", "json"}}},
@@ -201,6 +207,10 @@ func TestOutputs(t *testing.T) {
 		{"plan-no-file", typing{args: []string{"plan"}}},
 		{"check", typing{args: []string{"check"}}},
 		{"check-colour", typing{args: []string{"check"}, screen: screen{width: 80, colour: true}}},
+		{"evict", typing{args: []string{"evict", "--explain"}}},
+		{"evict-signal", typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, colour: true}}},
+		{"evict-json", typing{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},
+		{"evict-nobody", typing{args: []string{"evict"}}},
 		{"check-json", typing{args: []string{"check", "-o", "json"}}},
 		{"events", typing{args: []string{"events"}}},
 		{"events-all", typing{args: []string{"events", "-A"}}},
@@ -209,12 +219,20 @@ func TestOutputs(t *testing.T) {
 		{"events-watch", typing{args: []string{"events", "-w", "-A"}}},
 		{"events-watch-json", typing{args: []string{"events", "-w", "kube-system/dns", "-o", "json"}}},
 		{"events-warnings", typing{args: []string{"events", "-A", "--types", "warning"}}},
+		{"events-labels", typing{args: []string{"events", "-l", "app=web"}}},
+		{"events-watch-labels", typing{args: []string{"events", "-w", "-A", "-l", "app!=web"}}},
+		{"events-bad-labels", typing{args: []string{"events", "-w", "-l", "a b"}}},
+		{"events-pod-and-labels", typing{args: []string{"events", "web", "-l", "app=web"}}},
 		{"events-bad-type", typing{args: []string{"events", "--types", "Bad"}}},
 		{"logs-default", typing{args: []string{"logs", "web"}}},
 		{"logs-container", typing{args: []string{"logs", "web", "-c", "setup"}}},
 		{"logs-all-prefix", typing{args: []string{"logs", "web", "--all-containers", "--prefix"}}},
 		{"logs-flags", typing{args: []string{"logs", "web", "-c", "app", "-p", "--tail", "5", "--since", "90s", "--timestamps", "--limit-bytes", "7"}}},
 		{"logs-since-time", typing{args: []string{"logs", "web", "-c", "app", "--since-time", "2026-05-04T15:00:00Z"}}},
+		{"logs-labels", typing{args: []string{"logs", "-l", "app=web", "--limit-bytes", "9"}}},
+		{"logs-labels-all", typing{args: []string{"logs", "-l", "tier=front", "--all-containers", "--prefix", "--tail", "3"}}},
+		{"logs-labels-none", typing{args: []string{"logs", "-l", "app=other"}}},
+		{"logs-labels-and-pod", typing{args: []string{"logs", "web", "-l", "app=web"}}},
 		{"logs-unknown-container", typing{args: []string{"logs", "web", "-c", "nope"}}},
 		{"logs-one-has-none", typing{args: []string{"logs", "dns", "-n", "kube-system", "--all-containers"}}},
 		{"top", typing{args: []string{"top"}}},
@@ -351,7 +369,7 @@ func TestCompletion(t *testing.T) {
 		{"nothing after the pod", []string{"why", "web", ""}, ""},
 		{"namespaces", []string{"ps", "-n", ""}, "default kube-system"},
 		{"containers of the pod", []string{"logs", "web", "-c", ""}, "app log proxy setup"},
-		{"ps takes no names", []string{"ps", ""}, ""},
+		{"ps takes names", []string{"ps", ""}, "crash done web"},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			stdout, _, _ := run(t, path, typing{args: append([]string{"__complete"}, tt.typed...)})

@@ -17,9 +17,9 @@ import (
 // debugOptions are the flags of debug.
 type debugOptions struct {
 	attachOptions
-	image, target, pull string
-	env                 []string
-	attach, args        bool
+	image, target, pull, profile string
+	env                          []string
+	attach, args                 bool
 }
 
 func (c *console) debug() *cobra.Command {
@@ -29,8 +29,14 @@ func (c *console) debug() *cobra.Command {
 		Short: "Add an ephemeral container to a running pod",
 		Long: `Add an ephemeral container to a running pod, to look into it with tools that its
 own images do not have. With --target it sees the processes of that container and,
-below /proc/1/root, its files. It may trace processes (SYS_PTRACE), runs once, and
-stays in the pod for as long as that lives; the pod's file is not changed.`,
+below /proc/1/root, its files. It runs once and stays in the pod for as long as that
+lives; the pod's file is not changed. What it may do is said by --profile:
+
+  general     trace processes (SYS_PTRACE)
+  baseline    what any container may
+  restricted  nothing that needs root: no capabilities, the runtime's seccomp profile
+  netadmin    administer the pod's network (NET_ADMIN, NET_RAW)
+  sysadmin    everything: it is privileged`,
 		Example: `  berth debug web --image busybox:1.36 --target app -it
   berth debug web --image busybox:1.36 --attach -- wget -qO- localhost`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -47,6 +53,7 @@ stays in the pod for as long as that lives; the pod's file is not changed.`,
 	f.StringVarP(&o.container, "container", "c", "", "the name of the new container")
 	f.StringVar(&o.target, "target", "", "the container whose processes it sees")
 	f.StringVar(&o.pull, "image-pull-policy", "", "Always, IfNotPresent or Never")
+	f.StringVar(&o.profile, "profile", "general", "what it may do: general, baseline, restricted, netadmin or sysadmin")
 	f.StringSliceVar(&o.env, "env", nil, "environment variables NAME=VALUE")
 	f.BoolVarP(&o.stdin, "stdin", "i", false, "keep its standard input open, and attach")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal")
@@ -57,6 +64,7 @@ stays in the pod for as long as that lives; the pod's file is not changed.`,
 	if err := cmd.RegisterFlagCompletionFunc("target", c.completeContainers); err != nil {
 		panic(err) // registered twice: a mistake in this package
 	}
+	fixed(cmd, "profile", "general", "baseline", "restricted", "netadmin", "sysadmin")
 	fixed(cmd, "image-pull-policy", "Always", "IfNotPresent", "Never")
 	return cmd
 }
@@ -105,7 +113,11 @@ func (o debugOptions) ephemeral(command []string) (corev1.EphemeralContainer, er
 	c := corev1.EphemeralContainer{TargetContainerName: o.target}
 	c.Name, c.Image, c.ImagePullPolicy = o.container, o.image, corev1.PullPolicy(o.pull)
 	c.Stdin, c.TTY = o.stdin, o.tty
-	c.SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}}
+	rights, err := rightsOf(o.profile)
+	if err != nil {
+		return c, err
+	}
+	c.SecurityContext = rights
 	if c.Name == "" {
 		c.Name = "debugger-" + randomName(5)
 	}
@@ -122,6 +134,30 @@ func (o debugOptions) ephemeral(command []string) (corev1.EphemeralContainer, er
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
 	}
 	return c, nil
+}
+
+// rightsOf is the security context of a profile, by the names that kubectl has.
+func rightsOf(profile string) (*corev1.SecurityContext, error) {
+	add := func(names ...corev1.Capability) *corev1.SecurityContext {
+		return &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: names}}
+	}
+	switch profile {
+	case "general":
+		return add("SYS_PTRACE"), nil
+	case "baseline":
+		return nil, nil
+	case "restricted":
+		return &corev1.SecurityContext{
+			RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false),
+			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		}, nil
+	case "netadmin":
+		return add("NET_ADMIN", "NET_RAW"), nil
+	case "sysadmin":
+		return &corev1.SecurityContext{Privileged: new(true)}, nil
+	}
+	return nil, fmt.Errorf("--profile accepts only general, baseline, restricted, netadmin and sysadmin, not %q", profile)
 }
 
 // randomName is made of letters and digits that make no words.

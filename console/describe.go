@@ -35,15 +35,15 @@ func describeText(d nodeapi.Description, now time.Time) (string, error) {
 	var b strings.Builder
 	fields := podFields(d, now)
 	if len(p.Spec.InitContainers) > 0 {
-		fields = append(fields, field{key: "Init Containers", under: containerFields(p.Spec.InitContainers, p.Status.InitContainerStatuses, now)})
+		fields = append(fields, field{key: "Init Containers", under: containerFields(p.Spec.InitContainers, p.Status.InitContainerStatuses, d.NextTry, now)})
 	}
-	fields = append(fields, field{key: "Containers", under: containerFields(p.Spec.Containers, p.Status.ContainerStatuses, now)})
+	fields = append(fields, field{key: "Containers", under: containerFields(p.Spec.Containers, p.Status.ContainerStatuses, d.NextTry, now)})
 	if len(p.Spec.EphemeralContainers) > 0 {
 		debug := make([]corev1.Container, len(p.Spec.EphemeralContainers))
 		for i, e := range p.Spec.EphemeralContainers {
 			debug[i] = corev1.Container(e.EphemeralContainerCommon)
 		}
-		fields = append(fields, field{key: "Ephemeral Containers", under: containerFields(debug, p.Status.EphemeralContainerStatuses, now)})
+		fields = append(fields, field{key: "Ephemeral Containers", under: containerFields(debug, p.Status.EphemeralContainerStatuses, d.NextTry, now)})
 	}
 	writeFields(&b, "", fields)
 	if err := writeConditions(&b, p.Status.Conditions); err != nil {

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func containerFields(specs []corev1.Container, statuses []corev1.ContainerStatus, now time.Time) []field {
+func containerFields(specs []corev1.Container, statuses []corev1.ContainerStatus, next map[string]time.Time, now time.Time) []field {
 	var fields []field
 	for _, c := range specs {
 		f := field{key: c.Name}
@@ -28,7 +28,11 @@ func containerFields(specs []corev1.Container, statuses []corev1.ContainerStatus
 		f.under = append(f.under, wordFields("Command", c.Command)...)
 		f.under = append(f.under, wordFields("Args", c.Args)...)
 		if known {
-			f.under = append(f.under, stateField("State", st.State, now))
+			state := stateField("State", st.State, now)
+			if at := next[c.Name]; st.State.Waiting != nil && at.After(now) {
+				state.under = append(state.under, field{key: "Next Try", value: clockIn(now, at)})
+			}
+			f.under = append(f.under, state)
 			if st.LastTerminationState.Terminated != nil {
 				f.under = append(f.under, stateField("Last State", st.LastTerminationState, now))
 			}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -16,9 +17,9 @@ import (
 
 // eventOptions are the flags of events.
 type eventOptions struct {
-	namespace, format string
-	types             []string
-	all, watch        bool
+	namespace, selector, format string
+	types                       []string
+	all, watch                  bool
 }
 
 func (c *console) events() *cobra.Command {
@@ -51,6 +52,7 @@ func (c *console) events() *cobra.Command {
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the events of all namespaces")
+	f.StringVarP(&o.selector, "selector", "l", "", "show only events of pods that are there with these labels (app=web,tier!=db)")
 	f.BoolVarP(&o.watch, "watch", "w", false, "go on with each event as it is told")
 	f.StringSliceVar(&o.types, "types", nil, "show only events of these types: Normal, Warning")
 	f.StringVarP(&o.format, "output", "o", "", "json or yaml")
@@ -69,14 +71,18 @@ func (o eventOptions) request(cmd *cobra.Command, args []string) (req nodeapi.Ev
 			return req, fmt.Errorf("--types accepts only Normal and Warning, not %q", t)
 		}
 	}
+	if len(args) == 1 && o.selector != "" {
+		return req, errors.New("a pod and -l exclude each other")
+	}
 	if len(args) == 1 {
 		t, err := targetOf(cmd, o.namespace, args[0])
 		return nodeapi.EventsRequest{Namespace: t.namespace, Pod: t.name}, err
 	}
-	if o.all {
-		return req, nil
+	req.Selector = o.selector
+	if !o.all {
+		req.Namespace = o.namespace
 	}
-	return nodeapi.EventsRequest{Namespace: o.namespace}, nil
+	return req, nil
 }
 
 func (o eventOptions) takes(e *corev1.Event) bool {

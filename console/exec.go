@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 
 	"berth/nodeapi"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 )
@@ -92,22 +89,11 @@ func onTerminal(ctx context.Context, own *terminal, target string, streams remot
 
 // stream joins the streams to the runtime's streaming server at target.
 func stream(ctx context.Context, target string, streams remotecommand.StreamOptions) error {
-	u, err := url.Parse(target)
+	runtime, err := nodeapi.RuntimeStreams(target)
 	if err != nil {
-		return fmt.Errorf("the streaming URL of the runtime: %w", err)
+		return err
 	}
-	executor, err := remotecommand.NewSPDYExecutor(&rest.Config{
-		Host: u.Host,
-		// The runtime makes itself a certificate that nobody could check, and
-		// its URL, good for one use, came over the root-only socket.
-		TLSClientConfig: rest.TLSClientConfig{Insecure: u.Scheme == "https"},
-		// The server is on this node: never through a proxy of the environment.
-		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
-	}, http.MethodPost, u)
-	if err != nil {
-		return fmt.Errorf("the streaming server of the runtime: %w", err)
-	}
-	err = executor.StreamWithContext(ctx, streams)
+	err = runtime.StreamWithContext(ctx, streams)
 	if code, ok := errors.AsType[exec.CodeExitError](err); ok {
 		return &ExitError{Code: code.Code, Err: fmt.Errorf("command terminated with exit code %d", code.Code)}
 	}

@@ -20,7 +20,7 @@ import (
 
 // logOptions are the flags of logs.
 type logOptions struct {
-	namespace, container, sinceTime              string
+	namespace, selector, container, sinceTime    string
 	follow, previous, all, timestamps, withNames bool
 	tail, limit                                  int64
 	since                                        time.Duration
@@ -29,14 +29,20 @@ type logOptions struct {
 func (c *console) logs() *cobra.Command {
 	var o logOptions
 	cmd := &cobra.Command{
-		Use:   "logs POD",
+		Use:   "logs (POD | -l LABELS)",
 		Short: "Print the log of a container",
-		Args:  onePod,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := targetOf(cmd, o.namespace, args[0])
-			if err != nil {
-				return err
+		Example: `  berth logs web -f --tail 20
+  berth logs -l app=web --all-containers --prefix`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.selector == "" {
+				return onePod(cmd, args)
 			}
+			if len(args) > 0 {
+				return errors.New("a pod and -l exclude each other")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := o.request(cmd)
 			if err != nil {
 				return err
@@ -46,31 +52,39 @@ func (c *console) logs() *cobra.Command {
 				return err
 			}
 			defer client.Close()
-			pod, err := client.Pod(cmd.Context(), t.namespace, t.name)
+			pods, err := o.pods(cmd, client, args)
 			if err != nil {
 				return err
 			}
-			req.Namespace, req.Pod = t.namespace, t.name
-			names := containersOf(pod)
-			if !o.all {
-				name, err := chooseContainer(pod, o.container, cmd.ErrOrStderr())
-				if err != nil {
-					return err
+			var all []nodeapi.LogRequest
+			for i := range pods {
+				names := containersOf(&pods[i])
+				if !o.all {
+					name, err := chooseContainer(&pods[i], o.container, cmd.ErrOrStderr())
+					if err != nil {
+						return err
+					}
+					names = []string{name}
 				}
-				names = []string{name}
+				for _, name := range names {
+					one := req
+					one.Namespace, one.Pod, one.Container = pods[i].Namespace, pods[i].Name, name
+					all = append(all, one)
+				}
 			}
-			return o.print(cmd.Context(), client, req, names, cmd.OutOrStdout())
+			return o.print(cmd.Context(), client, all, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
 	namespaceFlag(cmd, &o.namespace)
+	f.StringVarP(&o.selector, "selector", "l", "", "print the logs of the pods with these labels (app=web,tier!=db)")
 	f.StringVarP(&o.container, "container", "c", "", "the container")
 	f.BoolVar(&o.all, "all-containers", false, "print the logs of all containers")
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now")
 	f.BoolVarP(&o.previous, "previous", "p", false, "print the log of the instance before this one")
 	f.BoolVar(&o.timestamps, "timestamps", false, "begin each line with the time it was written")
 	f.BoolVar(&o.withNames, "prefix", false, "begin each line with the pod and the container")
-	f.Int64Var(&o.tail, "tail", -1, "print so many lines from the end; -1 for all")
+	f.Int64Var(&o.tail, "tail", -1, "print so many lines from the end; -1 for all (with -l: 10)")
 	f.Int64Var(&o.limit, "limit-bytes", 0, "print at most so many bytes; 0 for no limit")
 	f.DurationVar(&o.since, "since", 0, "print only lines younger than that (5s, 2m, 3h)")
 	f.StringVar(&o.sinceTime, "since-time", "", "print only lines from that time on (RFC3339)")
@@ -100,6 +114,9 @@ func (o logOptions) request(cmd *cobra.Command) (nodeapi.LogRequest, error) {
 		}
 		req.SinceTime = t
 	}
+	if o.selector != "" && !cmd.Flags().Changed("tail") {
+		o.tail = tailOfMany
+	}
 	if o.tail >= 0 {
 		req.Tail = &o.tail
 	}
@@ -109,18 +126,42 @@ func (o logOptions) request(cmd *cobra.Command) (nodeapi.LogRequest, error) {
 	return req, nil
 }
 
-// print writes the logs of the named containers, one after the other, or all
-// at once when they are followed. One that has no log does not hide the rest.
-func (o logOptions) print(ctx context.Context, client *nodeapi.Client, req nodeapi.LogRequest, names []string, out io.Writer) error {
-	if len(names) == 1 && !o.withNames {
-		req.Container = names[0]
-		return client.Logs(ctx, req, out, out)
+// tailOfMany is how many lines are printed of each of many pods, as with kubectl.
+const tailOfMany = 10
+
+// pods are the pod that is named, or those with the labels that are asked for.
+func (o logOptions) pods(cmd *cobra.Command, client *nodeapi.Client, args []string) ([]corev1.Pod, error) {
+	if o.selector != "" {
+		l, err := client.Pods(cmd.Context(), nodeapi.PodsRequest{Namespace: o.namespace, Selector: o.selector})
+		if err != nil {
+			return nil, err
+		}
+		if len(l.Items) == 0 {
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "No resources found in %s namespace.\n", o.namespace)
+		}
+		return l.Items, err
+	}
+	t, err := targetOf(cmd, o.namespace, args[0])
+	if err != nil {
+		return nil, err
+	}
+	pod, err := client.Pod(cmd.Context(), t.namespace, t.name)
+	if err != nil {
+		return nil, err
+	}
+	return []corev1.Pod{*pod}, nil
+}
+
+// print writes the logs that are asked for, one after the other, or all at once
+// when they are followed. One that is not there does not hide the rest.
+func (o logOptions) print(ctx context.Context, client *nodeapi.Client, all []nodeapi.LogRequest, out io.Writer) error {
+	if len(all) == 1 && !o.withNames {
+		return client.Logs(ctx, all[0], out, out)
 	}
 	lines := &lineLock{w: out}
-	errs := make([]error, len(names))
+	errs := make([]error, len(all))
 	one := func(i int) {
-		req := req
-		req.Container = names[i]
+		req := all[i]
 		prefix := ""
 		if o.withNames {
 			prefix = "[pod/" + req.Pod + "/" + req.Container + "] "
@@ -131,13 +172,13 @@ func (o logOptions) print(ctx context.Context, client *nodeapi.Client, req nodea
 		errs[i] = errors.Join(err, stdout.rest(), stderr.rest())
 	}
 	if !o.follow {
-		for i := range names {
+		for i := range all {
 			one(i)
 		}
 		return firstOf(errs)
 	}
 	var wg sync.WaitGroup
-	for i := range names {
+	for i := range all {
 		wg.Go(func() { one(i) })
 	}
 	wg.Wait()

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,21 +14,30 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // psOptions are the flags of ps.
 type psOptions struct {
 	namespace, selector, format string
 	all, watch                  bool
+	names                       []string // of the pods to show; none: all
 }
 
 func (c *console) ps() *cobra.Command {
 	var o psOptions
 	cmd := &cobra.Command{
-		Use:   "ps",
+		Use:   "ps [POD...]",
 		Short: "List the pods of this node",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for i, name := range args { // as of kubectl get: pod/web is web
+				if kind, bare, two := strings.Cut(name, "/"); two && slices.Contains([]string{"pod", "pods", "po"}, kind) {
+					args[i] = bare
+				}
+			}
+			if o.names = args; len(args) > 0 && (o.all || o.selector != "") {
+				return errors.New("a pod cannot be named with --all-namespaces or --selector")
+			}
 			if err := checkFormat(o.format, "wide", "json", "yaml", "name"); err != nil {
 				return err
 			}
@@ -54,8 +64,24 @@ func (c *console) ps() *cobra.Command {
 	f.StringVarP(&o.format, "output", "o", "", "wide, json, yaml or name")
 	f.BoolVarP(&o.watch, "watch", "w", false, "go on with each change")
 	c.complete(cmd)
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	cmd.ValidArgsFunction = c.completePods
 	return cmd
+}
+
+// shows reports whether a pod is among those that were named.
+func (o psOptions) shows(pod *corev1.Pod) bool {
+	return len(o.names) == 0 || slices.Contains(o.names, pod.Name)
+}
+
+// missing is the error for the names that no pod has; nil: all have one.
+func (o psOptions) missing(pods []corev1.Pod) error {
+	var errs []error
+	for _, name := range o.names {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == name }) {
+			errs = append(errs, apierrors.NewNotFound(corev1.Resource("pods"), name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (o psOptions) request() nodeapi.PodsRequest {
@@ -79,8 +105,15 @@ func (p *podPrinter) once(ctx context.Context, client *nodeapi.Client) error {
 	if err != nil {
 		return err
 	}
-	if err := p.list(pods.Items, pods.ResourceVersion); err != nil {
-		return err
+	shown := slices.DeleteFunc(pods.Items, func(x corev1.Pod) bool { return !p.o.shows(&x) })
+	missing := p.o.missing(shown)
+	if missing == nil || len(shown) > 0 {
+		if err := p.list(shown, pods.ResourceVersion); err != nil {
+			return err
+		}
+	}
+	if missing != nil {
+		return missing
 	}
 	return p.node(ctx, client)
 }
@@ -100,7 +133,7 @@ func (p *podPrinter) follow(ctx context.Context, client *nodeapi.Client) error {
 				return err
 			}
 			return p.node(ctx, client)
-		case e.Pod == nil:
+		case e.Pod == nil || !p.o.shows(e.Pod):
 			return nil
 		case !synced:
 			first = append(first, *e.Pod)
@@ -118,6 +151,9 @@ func (p *podPrinter) list(pods []corev1.Pod, version string) error {
 	})
 	switch p.o.format {
 	case "json", "yaml":
+		if len(p.o.names) == 1 && len(pods) == 1 { // the one that was asked for, not a list
+			return encode(p.out, p.o.format, pods[0])
+		}
 		return encode(p.out, p.o.format, listOf(append([]corev1.Pod{}, pods...), version))
 	case "name":
 		return p.each(pods)

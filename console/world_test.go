@@ -156,6 +156,7 @@ func eventsOf(namespace, pod string) []corev1.Event {
 	}
 	for i := range all {
 		all[i].Namespace = all[i].InvolvedObject.Namespace
+		all[i].InvolvedObject.UID = types.UID("uid-" + all[i].InvolvedObject.Name)
 	}
 	return slices.DeleteFunc(all, func(e corev1.Event) bool {
 		return (namespace != "" && e.Namespace != namespace) || (pod != "" && e.InvolvedObject.Name != pod)
@@ -278,4 +279,24 @@ func topOf(all []corev1.Pod, chosen nodeapi.Chosen, window time.Duration) nodeap
 		top.Pods = append(top.Pods, p)
 	}
 	return top
+}
+
+func evictionOf(signal string) nodeapi.Eviction {
+	if signal == "pid.available" {
+		return nodeapi.Eviction{Signals: []nodeapi.EvictionSignal{{
+			Signal: signal, State: "pid.available is 90, less than 100", Short: true, Resource: "pids",
+			Order: []nodeapi.EvictionRank{{Namespace: "default", Name: "forks", Known: true, Used: 4000, UsedText: "4k"}},
+		}}}
+	}
+	return nodeapi.Eviction{
+		Signals: []nodeapi.EvictionSignal{
+			{Signal: "memory.available", State: "memory.available is 1Gi, of at least 100Mi", Resource: "memory", Requests: true, Order: []nodeapi.EvictionRank{
+				{Namespace: "default", Name: "crash", RequestedText: "0"},
+				{Namespace: "default", Name: "web", Known: true, Used: 200 << 20, UsedText: "200Mi", Requested: 100 << 20, RequestedText: "100Mi", Exceeds: true, Priority: -5},
+				{Namespace: "shop", Name: "database", Known: true, Used: 1 << 30, UsedText: "1Gi", Requested: 2 << 30, RequestedText: "2Gi", Priority: 1000},
+			}},
+			{Signal: "nodefs.available", State: "nodefs.available is not known", Resource: "ephemeral-storage", Requests: true},
+		},
+		Staying: []nodeapi.Staying{{Namespace: "kube-system", Name: "dns\x1b[31m", Why: "critical by its priority of 2000000000"}},
+	}
 }

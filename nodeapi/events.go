@@ -8,21 +8,25 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // EventsRequest says which events are asked for.
 type EventsRequest struct {
 	Namespace string // empty: all
 	Pod       string // empty: all
+	Selector  string // labels of pods that are there; empty: all
 }
 
 func (q EventsRequest) values() url.Values {
-	return url.Values{"namespace": {q.Namespace}, "pod": {q.Pod}}
+	return url.Values{"namespace": {q.Namespace}, "pod": {q.Pod}, "labelSelector": {q.Selector}}
 }
 
-// Takes reports whether an event is one of those asked for.
+// Takes reports whether an event is one of those asked for, as far as the event
+// itself tells: it does not know the labels of its pod.
 func (q EventsRequest) Takes(e *corev1.Event) bool {
 	of := &e.InvolvedObject
 	return (q.Namespace == "" || of.Namespace == q.Namespace) && (q.Pod == "" || of.Name == q.Pod)
@@ -35,9 +39,65 @@ type EventNews struct {
 	Missed int           `json:"missed,omitempty"`
 }
 
+// labelled picks the events of pods by the pods' labels. What is known of a pod
+// it keeps, so that the events of its end are taken too.
+type labelled struct {
+	choice
+	all   bool
+	pods  func(context.Context) (*corev1.PodList, error)
+	known map[types.UID]bool
+}
+
+func (s *server) labelled(r *http.Request) (*labelled, error) {
+	c, err := choiceOf(r)
+	if err != nil {
+		return nil, err
+	}
+	l := &labelled{choice: c, all: c.selector.Empty(), pods: s.h.Pods, known: map[types.UID]bool{}}
+	return l, l.look(r.Context())
+}
+
+// look learns which pods there are.
+func (l *labelled) look(ctx context.Context) error {
+	if l.all {
+		return nil
+	}
+	pods, err := l.pods(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		l.known[pods.Items[i].UID] = l.takes(&pods.Items[i])
+	}
+	return nil
+}
+
+func (l *labelled) takesEvent(ctx context.Context, e *corev1.Event) (bool, error) {
+	if l.all {
+		return true, nil
+	}
+	uid := e.InvolvedObject.UID
+	if _, known := l.known[uid]; !known {
+		if err := l.look(ctx); err != nil {
+			return false, err
+		}
+	}
+	return l.known[uid], nil
+}
+
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
+	of, err := s.labelled(r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
 	l, err := s.h.Events(r.Context(), EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")})
+	if err == nil && !of.all { // a list of its own: what the agent returned may be shared
+		some := *l
+		some.Items = slices.DeleteFunc(slices.Clone(l.Items), func(e corev1.Event) bool { return !of.known[e.InvolvedObject.UID] })
+		l = &some
+	}
 	reply(w, l, err)
 }
 
@@ -50,11 +110,21 @@ func (c *Client) Events(ctx context.Context, req EventsRequest) (*corev1.EventLi
 const toldEvent PodEventType = "EVENT" // on the wire only
 
 func (s *server) watchEvents(w http.ResponseWriter, r *http.Request) {
+	of, err := s.labelled(r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
 	ctx, cancel := s.streaming(r)
 	defer cancel()
 	q := r.URL.Query()
 	out := &lineWriter{w: w, enc: json.NewEncoder(w), flush: http.NewResponseController(w)}
-	err := s.h.WatchEvents(ctx, EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")}, func(n EventNews) error {
+	err = s.h.WatchEvents(ctx, EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")}, func(n EventNews) error {
+		if n.Event != nil {
+			if takes, err := of.takesEvent(ctx, n.Event); err != nil || !takes {
+				return err
+			}
+		}
 		body, err := json.Marshal(n)
 		if err != nil {
 			return fmt.Errorf("encode an event: %w", err)

@@ -56,6 +56,9 @@ type Handlers struct {
 	Plan func(ctx context.Context, manifest []byte) (PlanResult, error)
 	// Check looks whether this node can run pods.
 	Check func(ctx context.Context) (CheckReport, error)
+	// Eviction tells who would have to go if the node ran short of what a signal
+	// is about; empty: of what matters now.
+	Eviction func(ctx context.Context, signal string) (Eviction, error)
 	// Metrics are the figures that the health port shows.
 	Metrics http.Handler
 	// Version tells what is running.

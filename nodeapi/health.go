@@ -16,10 +16,17 @@ const checkTime = 5 * time.Second
 
 // Health is what the health port answers from.
 type Health struct {
-	Live    []HealthCheck // /healthz: whether the agent itself works
-	Ready   []HealthCheck // /readyz: whether it can run pods now
-	Metrics http.Handler  // /metrics; nil: none
+	Live    HealthChecks // /healthz: whether the agent itself works
+	Ready   HealthChecks // /readyz: whether it can run pods now
+	Metrics http.Handler // /metrics; nil: none
 }
+
+// HealthChecks are the questions of one endpoint.
+type HealthChecks []HealthCheck
+
+// Handler answers them under the name of their endpoint, as ServeHealth says. A
+// path value "check" asks for one of them.
+func (c HealthChecks) Handler(name string) http.Handler { return checks{name: name, all: c} }
 
 // HealthCheck is one named question; a nil error is the good answer. Check must
 // mind its context and may be called from several goroutines at once.
@@ -35,14 +42,14 @@ type HealthCheck struct {
 // and a check can be asked alone by its name as in /readyz/runtime.
 func ServeHealth(ctx context.Context, ln net.Listener, h Health) error {
 	mux := http.NewServeMux()
-	mux.Handle("GET /healthz", checks{name: "healthz", all: h.Live})
-	mux.Handle("GET /healthz/{check}", checks{name: "healthz", all: h.Live})
-	mux.Handle("GET /readyz", checks{name: "readyz", all: h.Ready})
-	mux.Handle("GET /readyz/{check}", checks{name: "readyz", all: h.Ready})
+	mux.Handle("GET /healthz", h.Live.Handler("healthz"))
+	mux.Handle("GET /healthz/{check}", h.Live.Handler("healthz"))
+	mux.Handle("GET /readyz", h.Ready.Handler("readyz"))
+	mux.Handle("GET /readyz/{check}", h.Ready.Handler("readyz"))
 	if h.Metrics != nil {
 		mux.Handle("GET /metrics", h.Metrics)
 	}
-	return serve(ctx, ln, &http.Server{
+	return ServeUntil(ctx, ln, &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute,

@@ -29,7 +29,7 @@ type server struct {
 func Serve(ctx context.Context, ln net.Listener, h Handlers) error {
 	s := &server{h: h, leave: ctx, owner: ownUID()}
 	defer s.streams.Wait()
-	return serve(ctx, ln, &http.Server{
+	return ServeUntil(ctx, ln, &http.Server{
 		Handler:           s.guard(s.routes()),
 		ConnContext:       withPeer,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -37,9 +37,9 @@ func Serve(ctx context.Context, ln net.Listener, h Handlers) error {
 	})
 }
 
-// serve runs srv on ln until ctx ends and then ends it in order. Requests keep
+// ServeUntil runs srv on ln until ctx ends and then ends it in order. Requests keep
 // a context of their own: a short one may finish after ctx has ended.
-func serve(ctx context.Context, ln net.Listener, srv *http.Server) error {
+func ServeUntil(ctx context.Context, ln net.Listener, srv *http.Server) error {
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(ln) }()
 	select {
@@ -70,6 +70,7 @@ func (s *server) routes() http.Handler {
 		{"GET /v1/version", s.h.Version != nil, s.version},
 		{"GET /v1/node", s.h.Node != nil, s.node},
 		{"GET /v1/check", s.h.Check != nil, s.check},
+		{"GET /v1/eviction", s.h.Eviction != nil, s.eviction},
 		{"POST /v1/plan", s.h.Plan != nil, s.plan},
 		{"GET /v1/events", s.h.Events != nil, s.events},
 		{"GET /v1/pods", s.h.Pods != nil, s.pods},

@@ -81,6 +81,9 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 		Check: func(context.Context) (CheckReport, error) {
 			return CheckReport{Items: []CheckItem{{Name: "cni", Essential: true}}}, nil
 		},
+		Eviction: func(_ context.Context, signal string) (Eviction, error) {
+			return Eviction{Signals: []EvictionSignal{{Signal: signal, Order: []EvictionRank{{Name: "p", Used: 1, UsedText: "1"}}}}}, nil
+		},
 		Plan: func(_ context.Context, m []byte) (PlanResult, error) {
 			return PlanResult{Pods: []PodPlan{{Name: string(m), Change: Create}}}, nil
 		},
@@ -116,6 +119,9 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 		{"check", func() (any, error) { return c.Check(ctx) }, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
 		{"plan", func() (any, error) { return c.Plan(ctx, []byte("a: b")) },
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
+		{"eviction", func() (any, error) { return c.Eviction(ctx, "a&b=c") },
+			`{"signals":[{"signal":"a\u0026b=c","state":"","short":false,"resource":"","requestsCount":false,"order":[{"namespace":"","name":"p","uid":"","known":false,` +
+				`"used":1,"requested":0,"usedText":"1","requestedText":"","exceedsRequest":false,"priority":0}]}]}`},
 		{"why", func() (any, error) { return c.Why(ctx, "default", "web") },
 			`{"namespace":"default","name":"web","uid":"","phase":"","summary":"","waiting":[{"for":"BackOff","message":"","until":"2026-05-04T03:02:01Z"}],"passes":0}`},
 		{"probes", func() (any, error) { return c.Probes(ctx, "a/b", "%2f?") },
