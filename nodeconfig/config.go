@@ -36,7 +36,8 @@ type Config struct {
 	LogFormat string // text or json
 	Verbosity int
 
-	MaxParallelStarts int // pods in the making at once
+	MaxParallelStarts int     // pods in the making at once
+	StartPressure     float64 // percent of time waited for a CPU from which on there are fewer; 100: never
 	Dead              Dead
 	Pods              Pods
 	Images            Images
@@ -49,6 +50,10 @@ type Config struct {
 	Reserved          Reserved
 	Eviction          Eviction
 	Shutdown          Shutdown
+
+	// Kubelet is upstream's document with the flags and defaults in it, for those
+	// who ask what is in force; shared, read-only.
+	Kubelet *kubeletv1beta1.KubeletConfiguration
 }
 
 // Standalone reports whether the node runs without a control server.
@@ -74,6 +79,7 @@ type Images struct {
 	MaximumGCAge      time.Duration // 0: none
 	HighThresholdPerc int           // 100: never collected for space
 	LowThresholdPerc  int
+	GCPeriod          time.Duration // between two looks for images that must go
 
 	Verification kubeletv1beta1.ImagePullCredentialsVerificationPolicy // never empty
 	Exempt       []podspec.ImagePattern                                // from it, with NeverVerifyAllowlistedImages
@@ -90,6 +96,7 @@ type Logs struct {
 	MaxSize         int64 // bytes; negative: no rotation
 	MaxFiles        int   // with the current one
 	MaxWorkers      int   // logs rotated at once
+	MaxPerMinute    int64 // bytes of one minute that rotated files keep; 0: all
 	MonitorInterval time.Duration
 }
 
@@ -103,17 +110,21 @@ type Cgroups struct {
 	CPUCFSPeriod time.Duration
 	SingleOOM    bool // the kernel kills one process, not the whole container (v2)
 	EnforcePods  bool // limit the pods' cgroup to what is allocatable
+
+	LimitedSwap   bool    // Burstable pods have their part of the host's swap (v2)
+	MemoryFactor  float64 // memoryThrottlingFactor (v2); 0: none
+	ReserveMemory bool    // memoryReservationPolicy TieredReservation (v2)
 }
 
 // Network is how pods find and reach others.
 type Network struct {
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
-	ResolvConf    string         // empty: an empty file
-	PodCIDRs      []netip.Prefix // of podCIDR
+	ResolvConf    string // empty: an empty file
 	CNIConfDir    string
 	CNIBinDirs    []string
 	CNIPodCIDRs   []netip.Prefix // not empty: write a default conflist for these ranges
+	CNIFromNode   bool           // likewise, for those that the server gives the node: never standalone
 }
 
 // Listen is where something is served; Port 0: nowhere.
@@ -132,13 +143,14 @@ type Server struct {
 	CipherSuites       []uint16 // empty: Go's default
 	CurvePreferences   []int32  // empty: Go's default
 	ClientCAFile       string
-	Anonymous          bool
 	Webhook            bool
 	WebhookTTL         time.Duration
 	AlwaysAllow        bool // authorization
 	AuthorizedTTL      time.Duration
 	UnauthorizedTTL    time.Duration
 	ServerTLSBootstrap bool
+	StreamIdle         time.Duration // of exec, attach and forwarded ports; 0: no bound
+	HostLogs           bool          // the files below /var/log are shown
 }
 
 // Node is what the node tells a control server of itself.
@@ -153,6 +165,8 @@ type Node struct {
 	RotateCertificates    bool
 	APIQPS                int
 	APIBurst              int
+	EventQPS              int // 0: no limit
+	EventBurst            int
 }
 
 // Reserved is what pods do not get.
@@ -163,6 +177,7 @@ type Eviction struct {
 	Thresholds               []Threshold // hard ones first, then by signal
 	PressureTransitionPeriod time.Duration
 	MaxPodGracePeriod        time.Duration // of soft thresholds
+	WorkingSetAlone          bool          // memory is judged by the working set alone
 	LocalStorageIsolation    bool          // limits of ephemeral storage are enforced
 }
 

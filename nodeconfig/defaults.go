@@ -62,6 +62,8 @@ func setDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	orPtr(&k.CPUCFSQuotaPeriod, metav1.Duration{Duration: 100 * time.Millisecond})
 	orPtr(&k.SingleProcessOOMKill, false)
 	orPtr(&k.NodeStatusMaxImages, 50)
+	orPtr(&k.EventRecordQPS, 50)
+	or(&k.EventBurst, 100)
 	orPtr(&k.KubeAPIQPS, 50)
 	or(&k.KubeAPIBurst, 100)
 	orDuration(&k.EvictionPressureTransitionPeriod, 5*time.Minute)
@@ -97,6 +99,8 @@ func setServerDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	or(&k.Authorization.Mode, kubeletv1beta1.KubeletAuthorizationModeWebhook)
 	orDuration(&k.Authorization.Webhook.CacheAuthorizedTTL, 5*time.Minute)
 	orDuration(&k.Authorization.Webhook.CacheUnauthorizedTTL, 30*time.Second)
+	orDuration(&k.StreamingConnectionIdleTimeout, 4*time.Hour)
+	orPtr(&k.EnableSystemLogHandler, true)
 }
 
 // setPullDefaults: pulls are parallel unless they are asked to be serial.
@@ -126,6 +130,7 @@ func setEvictionDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 
 func setBerthDefaults(b *BerthConfiguration) {
 	or(&b.RootDir, DefaultRootDir)
+	or(&b.CertDir, DefaultCertDir)
 	or(&b.StateDir, DefaultStateDir)
 	or(&b.Socket, DefaultSocket)
 	or(&b.CNIConfDir, DefaultCNIConfDir)
@@ -133,5 +138,7 @@ func setBerthDefaults(b *BerthConfiguration) {
 		b.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 	}
 	orPtr(&b.MaxParallelStarts, 10)
+	orPtr(&b.StartPressurePercent, 90)
 	orPtr(&b.DeadContainersKept, 1)
+	orDuration(&b.ImageGCPeriod, 5*time.Minute)
 }

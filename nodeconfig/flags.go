@@ -43,7 +43,7 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 	fs.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 to 2 changes of state, 4 details, 6 every call")
 	fs.StringVar(&f.StateDir, "state-dir", DefaultStateDir, "directory of berth's own store")
 	fs.StringVar(&f.Socket, "socket", DefaultSocket, "local socket of the node's own commands")
-	fs.StringSliceVar(&f.CNIPodCIDR, "cni-pod-cidr", nil, "write a default CNI configuration for this pod range (two: one per family)")
+	fs.StringSliceVar(&f.CNIPodCIDR, "cni-pod-cidr", nil, "write a default CNI configuration for this pod range (two: one per family; node: what the server gives the node, standalone what podCIDR says)")
 }
 
 // given reports whether a flag was set on the command line. value tells, for

@@ -97,6 +97,8 @@ func Parse(data []byte, f *Flags) (*Config, []string, error) {
 	setDefaults(&l.kubelet)
 	setBerthDefaults(&l.berth)
 	cfg := l.resolve()
+	inForce := l.kubelet // by itself: the loader holds the whole file
+	cfg.Kubelet = &inForce
 	if len(l.errs) > 0 {
 		slices.SortStableFunc(l.errs, func(a, b *Error) int { return cmp.Compare(a.Line, b.Line) })
 		return nil, l.warnings, l.errs

@@ -40,24 +40,29 @@ func TestNothingGivenIsAStandaloneNode(t *testing.T) {
 	want := &Config{
 		NodeName: "n1", CertDir: DefaultCertDir, RootDir: DefaultRootDir, StateDir: DefaultStateDir, Socket: DefaultSocket,
 		PodLogsDir: "/var/log/pods", FileCheckFrequency: 20 * time.Second,
-		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text", MaxParallelStarts: 10, Dead: Dead{Kept: 1},
+		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text", MaxParallelStarts: 10, StartPressure: 90, Dead: Dead{Kept: 1},
 		Pods: Pods{Max: 110, PidsLimit: -1, CrashLoopMax: 5 * time.Minute, OOMScoreAdj: -999},
 		Images: Images{PullQPS: 5, PullBurst: 10, MaxParallel: 5, MinimumGCAge: 2 * time.Minute,
-			HighThresholdPerc: 85, LowThresholdPerc: 80, Verification: "NeverVerifyPreloadedImages"},
+			HighThresholdPerc: 85, LowThresholdPerc: 80, GCPeriod: 5 * time.Minute, Verification: "NeverVerifyPreloadedImages"},
 		Logs:    Logs{MaxSize: 10 << 20, MaxFiles: 5, MaxWorkers: 1, MonitorInterval: 10 * time.Second},
 		Cgroups: Cgroups{CPUCFSQuota: true, CPUCFSPeriod: 100 * time.Millisecond, EnforcePods: true},
 		Network: Network{ResolvConf: "/etc/resolv.conf", CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},
 		Health:  Listen{netip.MustParseAddr("127.0.0.1"), 10248},
 		Server: Server{Listen: Listen{any4, 10250}, Enabled: true, DebuggingHandlers: true, Webhook: true, WebhookTTL: 2 * time.Minute,
-			AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second},
+			AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second, StreamIdle: 4 * time.Hour, HostLogs: true},
 		Node: Node{Register: true, StatusUpdateFrequency: 10 * time.Second, StatusReportFrequency: 5 * time.Minute,
-			StatusMaxImages: 50, LeaseDuration: 40 * time.Second, APIQPS: 50, APIBurst: 100},
+			StatusMaxImages: 50, LeaseDuration: 40 * time.Second, RotateCertificates: true,
+			APIQPS: 50, APIBurst: 100, EventQPS: 50, EventBurst: 100},
 		Reserved: Reserved{System: corev1.ResourceList{}, Kube: corev1.ResourceList{}},
 		Eviction: Eviction{PressureTransitionPeriod: 5 * time.Minute, LocalStorageIsolation: true, Thresholds: []Threshold{
 			{Signal: "imagefs.available", Hard: true, Percent: 15}, {Signal: "imagefs.inodesFree", Hard: true, Percent: 5},
 			{Signal: "memory.available", Hard: true, Quantity: quantity("100Mi")},
 			{Signal: "nodefs.available", Hard: true, Percent: 10}, {Signal: "nodefs.inodesFree", Hard: true, Percent: 5}}},
 	}
+	if k := c.Kubelet; k == nil || k.MaxPods != 110 || k.Port != 10250 {
+		t.Errorf("in force is %+v", k)
+	}
+	c.Kubelet = nil
 	if d := cmp.Diff(want, c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Error(d)
 	}
@@ -134,6 +139,8 @@ func TestBadValuesNameLineAndField(t *testing.T) { // N3
 		{"a threshold that is no number", head + "evictionHard: {memory.available: NaN%}", "must be from 0% to 100%"},
 		{"a soft threshold without grace", head + "evictionSoft: {memory.available: 1Gi}", "node.yaml:3: evictionSoft[memory.available]: needs an evictionSoftGracePeriod"},
 		{"a grace that is none", head + "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: soon}", "node.yaml:4: evictionSoftGracePeriod[memory.available]:"},
+		{"an unknown source", berthHead + "memoryPressureSources: free", `node.yaml:3: memoryPressureSources: "free" must be one of both, workingSet`},
+		{"a reclaim of what is no signal", head + "evictionMinimumReclaim: {disk: 1Gi}", "node.yaml:3: evictionMinimumReclaim[disk]: unknown signal"},
 		{"pulls both serial and parallel", head + "serializeImagePulls: true\nmaxParallelImagePulls: 2", "node.yaml:4: maxParallelImagePulls: 2 clashes with serializeImagePulls: true"},
 		{"no pulls at all", head + "maxParallelImagePulls: 0", "node.yaml:3: maxParallelImagePulls: 0 must be from 1"},
 		{"an unknown verification", head + "imagePullCredentialsVerificationPolicy: Sometimes", `node.yaml:3: imagePullCredentialsVerificationPolicy: "Sometimes" must be one of NeverVerify, NeverVerifyPreloadedImages, `},
@@ -146,6 +153,8 @@ func TestBadValuesNameLineAndField(t *testing.T) { // N3
 		{"a bad address", head + "clusterDNS:\n- dns.local", `node.yaml:3: clusterDNS: "dns.local" is not an IP address`},
 		{"one log file", head + "containerLogMaxFiles: 1", "node.yaml:3: containerLogMaxFiles: 1 must be from 2"},
 		{"no log worker", head + "containerLogMaxWorkers: 0", "node.yaml:3: containerLogMaxWorkers: 0 must be from 1 to 2147483647"},
+		{"a bad log limit", head + "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\ncontainerLogMaxBytesPerMinute: much", `node.yaml:6: containerLogMaxBytesPerMinute: "much" is not a quantity`},
+		{"a log limit that leaves nothing", head + "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\ncontainerLogMaxBytesPerMinute: 1Ki", "node.yaml:6: containerLogMaxBytesPerMinute: 1Ki must be at least 4Ki"},
 		{"a bad log size", head + "containerLogMaxSize: big", `node.yaml:3: containerLogMaxSize: "big" is not a quantity`},
 		{"a negative reserve", head + "systemReserved:\n  memory: -1Gi", "node.yaml:4: systemReserved.memory: -1Gi must not be negative"},
 		{"an unknown reserve", head + "systemReserved:\n  disk: 1Gi", "node.yaml:4: systemReserved.disk: must be one of"},
@@ -202,13 +211,13 @@ func TestBadFlagsNameTheFlag(t *testing.T) {
 }
 
 func TestClassesAreKept(t *testing.T) { // N2
-	_, warnings, err := parse(t, head+"volumePluginDir: /x\nport: 10251\n")
+	_, warnings, err := parse(t, head+"volumePluginDir: /x\nshutdownGracePeriod: 10s\nport: 10251\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"node.yaml:4: port is accepted and does nothing yet: it will be honoured with the node's server on port 10250",
 		"node.yaml:3: volumePluginDir has no meaning here: there are no flexvolume plugins",
+		"node.yaml:4: shutdownGracePeriod is accepted and does nothing yet: it will be honoured with graceful node shutdown",
 	}
 	if d := cmp.Diff(want, warnings); d != "" {
 		t.Error(d)
@@ -217,14 +226,62 @@ func TestClassesAreKept(t *testing.T) { // N2
 	if err != nil || len(warnings) > 0 {
 		t.Errorf("values that ask for what is done anyway: %v, %q", err, warnings)
 	}
-	_, _, err = parse(t, head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nmemorySwap: {swapBehavior: LimitedSwap}\n")
+	_, _, err = parse(t, head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nqosReserved: {memory: 50%}\nauthentication: {anonymous: {enabled: true}}\n")
 	for _, want := range []string{
 		"node.yaml:3: cpuManagerPolicy: is not supported: berth gives no exclusive CPUs",
 		"node.yaml:4: readOnlyPort: is not supported: the port without authentication is not served (accepted: 0)",
-		"node.yaml:5: memorySwap.swapBehavior: is not supported",
+		"node.yaml:5: qosReserved: is not supported",
+		"node.yaml:6: authentication.anonymous.enabled: is not supported: nobody is served who has not shown who they are (accepted: false)",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// TestMemoryAndSwap is one rule a row.
+func TestMemoryAndSwap(t *testing.T) {
+	for _, row := range []struct {
+		sentence, text string
+		factor         float64
+		reserve, swap  bool
+		says           string // warning or error; empty: neither
+	}{
+		{"nothing said is no throttling, no reservation and no swap", "", 0, false, false, ""},
+		{"swap is opt-in", "memorySwap: {swapBehavior: LimitedSwap}", 0, false, true, ""},
+		{"NoSwap may be said", "memorySwap: {swapBehavior: NoSwap}", 0, false, false, ""},
+		{"another behaviour is refused", "memorySwap: {swapBehavior: UnlimitedSwap}", 0, false, false, `node.yaml:3: memorySwap.swapBehavior: "UnlimitedSwap" must be one of`},
+		{"a factor throttles", "memoryThrottlingFactor: 0.9", 0.9, false, false, ""},
+		{"of more than 0", "memoryThrottlingFactor: 0", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 0 must be more than 0 and at most 1"},
+		{"and at most 1", "memoryThrottlingFactor: 1.5", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 1.5 must be"},
+		{"a policy reserves", "memoryReservationPolicy: TieredReservation", 0, true, false, ""},
+		{"None reserves nothing", "memoryReservationPolicy: None", 0, false, false, ""},
+		{"another policy is refused", "memoryReservationPolicy: All", 0, false, false, `node.yaml:3: memoryReservationPolicy: "All" must be one of`},
+		{"the gate turns both off", "featureGates: {MemoryQoS: false}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0, false, false, ""},
+		{"or leaves both on", "featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0.5, true, false, ""},
+		{"by itself it does nothing, and that is said", "featureGates: {MemoryQoS: true}", 0, false, false, "node.yaml:3: featureGates MemoryQoS does nothing by itself"},
+		{"other gates are not known", "featureGates: {Sidecar: true}", 0, false, false, "node.yaml:3: featureGates Sidecar has no meaning here"},
+	} {
+		c, warnings, err := parse(t, head+row.text+"\n")
+		if err != nil {
+			warnings = append(warnings, err.Error())
+		}
+		if said := strings.Join(warnings, "; "); row.says == "" && said != "" || !strings.Contains(said, row.says) {
+			t.Errorf("%s: said %q, want %q", row.sentence, said, row.says)
+		}
+		if c != nil && (c.Cgroups.MemoryFactor != row.factor || c.Cgroups.ReserveMemory != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
+			t.Errorf("%s: %+v", row.sentence, c.Cgroups)
+		}
+	}
+}
+
+func TestTaintsOfANodeThatDoesNotRegisterAreTaken(t *testing.T) {
+	for _, server := range []string{"", "---\n" + berthHead + "kubeconfig: /k\n"} {
+		c, warnings, err := parse(t, head+"registerNode: false\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n"+server)
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("standalone %v: %v, %q", server == "", err, warnings)
+		} else if c.Node.Register || len(c.Node.Taints) != 1 {
+			t.Errorf("got %+v", c.Node)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package nodeconfig
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"os"
@@ -28,6 +27,9 @@ func (l *loader) override() {
 	text("hostname-override", f.HostnameOverride, "nodeName", &l.berth.NodeName)
 	text("root-dir", f.RootDir, "rootDir", &l.berth.RootDir)
 	text("state-dir", f.StateDir, "stateDir", &l.berth.StateDir)
+	text("kubeconfig", f.Kubeconfig, "kubeconfig", &l.berth.Kubeconfig)
+	text("bootstrap-kubeconfig", f.BootstrapKubeconfig, "bootstrapKubeconfig", &l.berth.BootstrapKubeconfig)
+	text("cert-dir", f.CertDir, "certDir", &l.berth.CertDir)
 	text("socket", f.Socket, "socket", &l.berth.Socket)
 	text("container-runtime-endpoint", f.RuntimeEndpoint, "containerRuntimeEndpoint", &l.kubelet.ContainerRuntimeEndpoint)
 	text("pod-manifest-path", f.PodManifestPath, "staticPodPath", &l.kubelet.StaticPodPath)
@@ -75,9 +77,9 @@ func (l *loader) taints(list []string) []corev1.Taint {
 func (l *loader) resolve() *Config {
 	k, b := &l.kubelet, &l.berth
 	c := &Config{
-		Kubeconfig:          l.path("--kubeconfig", l.flags.Kubeconfig),
-		BootstrapKubeconfig: l.path("--bootstrap-kubeconfig", l.flags.BootstrapKubeconfig),
-		CertDir:             l.path("--cert-dir", cmp.Or(l.flags.CertDir, DefaultCertDir)),
+		Kubeconfig:          l.path("kubeconfig", b.Kubeconfig),
+		BootstrapKubeconfig: l.path("bootstrapKubeconfig", b.BootstrapKubeconfig),
+		CertDir:             l.path("certDir", b.CertDir),
 		NodeLabels:          l.labels("nodeLabels", b.NodeLabels),
 		NodeIPs:             l.nodeIPs(),
 		NodeName:            l.nodeName(),
@@ -91,6 +93,7 @@ func (l *loader) resolve() *Config {
 		ImageEndpoint:       l.endpoint("imageServiceEndpoint", k.ImageServiceEndpoint),
 		LogFormat:           l.oneOf("logging.format", k.Logging.Format, "text", "json"),
 		Verbosity:           int(k.Logging.Verbosity),
+		StartPressure:       float64(l.number("startPressurePercent", int64(*b.StartPressurePercent), 0, 100)),
 		MaxParallelStarts:   l.number("maxParallelStarts", int64(*b.MaxParallelStarts), 1, 1000),
 	}
 	c.Dead = Dead{

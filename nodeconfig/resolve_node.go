@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,12 +37,13 @@ func (l *loader) server(c *Config) {
 		CipherSuites:       l.cipherSuites(k.TLSCipherSuites),
 		CurvePreferences:   k.TLSCurvePreferences,
 		ClientCAFile:       l.path("authentication.x509.clientCAFile", k.Authentication.X509.ClientCAFile),
-		Anonymous:          *k.Authentication.Anonymous.Enabled,
 		Webhook:            *k.Authentication.Webhook.Enabled,
 		WebhookTTL:         l.duration("authentication.webhook.cacheTTL", k.Authentication.Webhook.CacheTTL, 0),
 		AuthorizedTTL:      l.duration("authorization.webhook.cacheAuthorizedTTL", k.Authorization.Webhook.CacheAuthorizedTTL, 0),
 		UnauthorizedTTL:    l.duration("authorization.webhook.cacheUnauthorizedTTL", k.Authorization.Webhook.CacheUnauthorizedTTL, 0),
 		ServerTLSBootstrap: k.ServerTLSBootstrap,
+		StreamIdle:         l.duration("streamingConnectionIdleTimeout", k.StreamingConnectionIdleTimeout, time.Second),
+		HostLogs:           *k.EnableSystemLogHandler,
 	}
 	l.oneOf("authorization.mode", string(k.Authorization.Mode),
 		string(kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow), string(kubeletv1beta1.KubeletAuthorizationModeWebhook))
@@ -99,16 +101,21 @@ func (l *loader) node(c *Config) {
 		StatusReportFrequency: l.duration("nodeStatusReportFrequency", k.NodeStatusReportFrequency, time.Second),
 		StatusMaxImages:       l.number("nodeStatusMaxImages", int64(*k.NodeStatusMaxImages), -1, maxInt32),
 		LeaseDuration:         time.Duration(l.number("nodeLeaseDurationSeconds", int64(k.NodeLeaseDurationSeconds), 1, 3600)) * time.Second,
-		RotateCertificates:    k.RotateCertificates,
+		RotateCertificates:    k.RotateCertificates || !l.written("rotateCertificates"),
 		APIQPS:                l.number("kubeAPIQPS", int64(*k.KubeAPIQPS), 0, maxInt32),
 		APIBurst:              l.number("kubeAPIBurst", int64(k.KubeAPIBurst), 0, maxInt32),
+		EventQPS:              l.number("eventRecordQPS", int64(*k.EventRecordQPS), 0, maxInt32),
+		EventBurst:            l.number("eventBurst", int64(k.EventBurst), 0, maxInt32),
 	}
 	for i, t := range k.RegisterWithTaints {
 		l.taint(fmt.Sprintf("registerWithTaints[%d]", i), t)
 	}
-	if c.Standalone() && len(k.RegisterWithTaints) > 0 && !*k.RegisterNode {
-		l.complain("registerWithTaints", "clashes with registerNode: false")
-	}
+}
+
+// written reports whether the file has a field.
+func (l *loader) written(field string) bool {
+	_, is := lookup(l.raw, strings.Split(field, "."))
+	return is
 }
 
 func (l *loader) taint(field string, t corev1.Taint) {

@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -81,6 +82,7 @@ func (l *loader) images(c *Config) {
 		MaximumGCAge:      l.duration("imageMaximumGCAge", k.ImageMaximumGCAge, 0),
 		HighThresholdPerc: l.number("imageGCHighThresholdPercent", int64(*k.ImageGCHighThresholdPercent), 0, 100),
 		LowThresholdPerc:  l.number("imageGCLowThresholdPercent", int64(*k.ImageGCLowThresholdPercent), 0, 100),
+		GCPeriod:          l.duration("imageGCPeriod", l.berth.ImageGCPeriod, time.Second),
 	}
 	c.Images.Verification = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(l.oneOf("imagePullCredentialsVerificationPolicy", string(k.ImagePullCredentialsVerificationPolicy),
 		string(kubeletv1beta1.NeverVerify), string(kubeletv1beta1.NeverVerifyPreloadedImages), string(kubeletv1beta1.NeverVerifyAllowlistedImages), string(kubeletv1beta1.AlwaysVerify)))
@@ -127,6 +129,26 @@ func (l *loader) logs(c *Config) {
 		return
 	}
 	c.Logs.MaxSize = q.Value()
+	c.Logs.MaxPerMinute = l.logLimit()
+}
+
+// leastLogLimit lets a minute have some lines at least.
+const leastLogLimit = 4 << 10
+
+func (l *loader) logLimit() int64 {
+	const field = "containerLogMaxBytesPerMinute"
+	text := l.berth.ContainerLogMaxBytesPerMinute
+	if text == "" {
+		return 0
+	}
+	q, err := resource.ParseQuantity(text)
+	switch {
+	case err != nil:
+		l.complain(field, "%q is not a quantity such as 10Mi", text)
+	case q.Value() < leastLogLimit:
+		l.complain(field, "%s must be at least 4Ki", text)
+	}
+	return q.Value()
 }
 
 func (l *loader) cgroups(c *Config) {
@@ -146,6 +168,7 @@ func (l *loader) cgroups(c *Config) {
 	if d := c.Cgroups.CPUCFSPeriod; d < time.Millisecond || d > time.Second {
 		l.complain("cpuCFSQuotaPeriod", "%s must be from 1ms to 1s", d)
 	}
+	l.memory(&c.Cgroups)
 	for _, v := range k.EnforceNodeAllocatable {
 		switch v {
 		case "pods":
@@ -169,8 +192,8 @@ func (l *loader) network(c *Config) {
 		ClusterDomain: strings.TrimSuffix(k.ClusterDomain, "."),
 		ResolvConf:    l.path("resolvConf", *k.ResolverConfig),
 		CNIConfDir:    l.path("cniConfDir", b.CNIConfDir),
-		CNIPodCIDRs:   l.prefixes("cniPodCIDRs", b.CNIPodCIDRs),
 	}
+	l.podRanges(c)
 	if len(k.ClusterDNS) > 3 {
 		l.complain("clusterDNS", "at most 3 addresses can be used, here are %d", len(k.ClusterDNS))
 	}
@@ -179,14 +202,39 @@ func (l *loader) network(c *Config) {
 			l.complain("clusterDomain", "%q: %s", k.ClusterDomain, m)
 		}
 	}
-	if k.PodCIDR != "" {
-		c.Network.PodCIDRs = l.prefixes("podCIDR", strings.Split(k.PodCIDR, ","))
-	}
 	for _, dir := range b.CNIBinDirs {
 		c.Network.CNIBinDirs = append(c.Network.CNIBinDirs, l.path("cniBinDirs", dir))
 	}
 	if len(b.CNIBinDirs) == 0 {
 		l.complain("cniBinDirs", "must not be empty")
+	}
+}
+
+// podRanges says for which ranges a default network is written: those of
+// cniPodCIDRs, or with the word node those that the node has been given, by its
+// server or, where there is none, by podCIDR.
+func (l *loader) podRanges(c *Config) {
+	given := l.berth.CNIPodCIDRs
+	ofNode := len(given) == 1 && given[0] == "node"
+	var own []netip.Prefix
+	if text := l.kubelet.PodCIDR; text != "" {
+		own = l.prefixes("podCIDR", strings.Split(text, ","))
+		switch {
+		case !c.Standalone():
+			l.warn(Field{Path: "podCIDR"}, "does nothing on a node that has joined a server: the server gives the range")
+		case !ofNode:
+			l.warn(Field{Path: "podCIDR"}, "does nothing without cniPodCIDRs: [node]")
+		}
+	}
+	switch {
+	case !ofNode:
+		c.Network.CNIPodCIDRs = l.prefixes("cniPodCIDRs", given)
+	case !c.Standalone():
+		c.Network.CNIFromNode = true
+	case l.kubelet.PodCIDR == "":
+		l.complain("cniPodCIDRs", "node: this node has joined no server that could give it a range; set podCIDR")
+	default:
+		c.Network.CNIPodCIDRs = own
 	}
 }
 

@@ -70,7 +70,7 @@ func TestTableIsWhole(t *testing.T) {
 
 // TestPromisedFieldsAreTaken holds the fields that were promised to be accepted.
 func TestPromisedFieldsAreTaken(t *testing.T) {
-	for name := range strings.FieldsSeq(`address port healthzPort healthzBindAddress tls* authentication.* authorization.*
+	for name := range strings.FieldsSeq(`address port healthzPort healthzBindAddress tls* authentication.x509.* authentication.webhook.* authorization.*
 		containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot failCgroupV1 failSwapOn oomScoreAdj clusterDNS
 		clusterDomain resolvConf podLogsDir staticPodPath fileCheckFrequency maxPods podCIDR podPidsLimit serializeImagePulls
 		maxParallelImagePulls registryPullQPS imageGC* evictionHard evictionSoft* kubeReserved systemReserved containerLogMaxSize

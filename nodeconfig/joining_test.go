@@ -1,0 +1,41 @@
+package nodeconfig
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAServerIsAddedToWhatIsThere(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"nothing":          "",
+		"one document":     "# mine\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n",
+		"both documents":   "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nnodeName: n\n",
+		"its own clients":  "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {webhook: {enabled: true}}\n",
+		"berth's own only": "kind: BerthConfiguration\napiVersion: berth.dev/v1alpha1\n",
+	} {
+		file := filepath.Join(t.TempDir(), "config.yaml")
+		if text != "" {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 { // the second time nothing changes
+			if open, err := AddServer(file, Joined{"/k", "/b", "/ca.crt"}); err != nil || open != (name != "its own clients") {
+				t.Fatalf("%s: let in: %v, %v", name, open, err)
+			}
+		}
+		got, err := os.ReadFile(file)
+		if err != nil || strings.Count(string(got), "kubeconfig: /k") != 1 || strings.Contains(text, "# mine") && !strings.Contains(string(got), "# mine") {
+			t.Errorf("%s: %v\n%s", name, err, got)
+		}
+		if st, err := os.Stat(file); text != "" && (err != nil || st.Mode().Perm() != 0o600) {
+			t.Errorf("%s: a file that its owner alone could read is %v, %v", name, st.Mode(), err)
+		}
+		if _, err := AddServer(file, Joined{"/other", "/b", "/ca.crt"}); err == nil || !strings.Contains(err.Error(), "already") {
+			t.Errorf("%s: another server takes its place: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package nodeconfig
+
+import (
+	"maps"
+	"slices"
+
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// memoryQoS is the only feature gate that means something here.
+const memoryQoS = "MemoryQoS"
+
+// memory says how much swap pods may have, and what the kernel should leave them of
+// their memory.
+func (l *loader) memory(c *Cgroups) {
+	k := &l.kubelet
+	const swap = "memorySwap.swapBehavior"
+	c.LimitedSwap = l.oneOf(swap, k.MemorySwap.SwapBehavior, "", "NoSwap", "LimitedSwap") == "LimitedSwap"
+	policy := kubeletv1beta1.MemoryReservationPolicy(l.oneOf("memoryReservationPolicy", string(k.MemoryReservationPolicy),
+		"", string(kubeletv1beta1.NoneMemoryReservationPolicy), string(kubeletv1beta1.TieredReservationMemoryReservationPolicy)))
+	factor := 0.0
+	if f := k.MemoryThrottlingFactor; f != nil {
+		if factor = *f; !(factor > 0 && factor <= 1) {
+			l.complain("memoryThrottlingFactor", "%v must be more than 0 and at most 1", factor)
+		}
+	}
+	for _, gate := range slices.Sorted(maps.Keys(k.FeatureGates)) {
+		if gate != memoryQoS {
+			l.warn(Field{Path: "featureGates"}, gate+" has no meaning here: berth has no such feature gate")
+		}
+	}
+	on, said := k.FeatureGates[memoryQoS]
+	if said && !on {
+		return
+	}
+	c.MemoryFactor, c.ReserveMemory = factor, policy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
+	if said && factor == 0 && !c.ReserveMemory {
+		l.warn(Field{Path: "featureGates"}, memoryQoS+" does nothing by itself, as upstream: set memoryThrottlingFactor or memoryReservationPolicy")
+	}
+}
