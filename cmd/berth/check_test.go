@@ -55,6 +55,9 @@ cniBinDirs: [` + dir + `/bin]
 	if it := item(r, "cni configuration"); it.OK {
 		t.Errorf("%+v", it)
 	}
+	if it := item(r, "disk of images"); it.OK || it.Remedy == "" {
+		t.Errorf("%+v", it)
+	}
 	for _, name := range []string{"disk of root-dir", "disk of pod logs", "local store"} {
 		if it := item(r, name); strings.Contains(it.Detail, "no such file") {
 			t.Errorf("%+v", it)

@@ -2,6 +2,8 @@
 
 package main
 
+import "berth/agent/plan"
+
 // fault is told of every action before and after it; only builds for the crash
 // tests have one.
-var fault func(point string)
+var fault func(moment string, a plan.Action)

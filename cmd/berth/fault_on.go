@@ -9,17 +9,22 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"berth/agent/plan"
 )
 
 var passed atomic.Int64
 
 // fault kills this process at the point that BERTH_CRASH names, as kill -9
-// would: "17" is the 17th point passed, "after start/web" the first of that name.
-func fault(point string) {
+// would: "17" is the 17th point passed, "after StartContainer start/web" the
+// first whose name begins so.
+func fault(moment string, a plan.Action) {
 	want := os.Getenv("BERTH_CRASH")
 	n, err := strconv.ParseInt(want, 10, 64)
-	if at := passed.Add(1); err == nil && at == n || err != nil && want != "" && strings.Contains(point, want) {
-		fmt.Fprintln(os.Stderr, "crash at point", passed.Load(), point)
+	at := passed.Add(1)
+	point := fmt.Sprintf("%s %s %s", moment, strings.TrimPrefix(fmt.Sprintf("%T", a), "plan."), a.Key())
+	if err == nil && at == n || err != nil && want != "" && strings.HasPrefix(point, want) {
+		fmt.Fprintln(os.Stderr, "crash at point", at, point)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}

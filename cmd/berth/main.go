@@ -7,6 +7,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	goruntime "runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,6 +24,10 @@ var (
 )
 
 func main() {
+	// What allocates is recorded only on demand: the record takes memory itself.
+	if !strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
+		goruntime.MemProfileRate = 0
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := root().ExecuteContext(ctx); err != nil {
@@ -44,7 +50,7 @@ socket that only root may open.`,
 		SilenceErrors: true,
 	}
 	cmd.PersistentFlags().StringVar(&socket, "socket", "/run/berth/berth.sock", "local socket of the agent on this node")
-	cmd.AddCommand(runCommand())
+	cmd.AddCommand(runCommand(), joinCommand())
 	cmd.AddCommand(consoleCommands(&socket)...)
 	return cmd
 }

@@ -7,16 +7,20 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/agent"
 	"berth/agent/plan"
 	"berth/telemetry"
 )
 
 func TestMetersReachTheirMetrics(t *testing.T) {
 	m := telemetry.NewMetrics("n1", telemetry.Build{})
-	meters := metersOf(m)
+	meters := metersOf(m, func(*corev1.Pod) string { return "kata" })
 	now := time.Now()
 	end := func(a plan.Action, err error) {
-		meters.Ended(plan.Outcome{Action: a, Began: now, Ended: now.Add(time.Second), Err: err, Image: &plan.Image{Size: 5 << 20}})
+		meters.Ended(&corev1.Pod{}, plan.Outcome{Action: a, Began: now, Ended: now.Add(time.Second), Err: err, Image: &plan.Image{Size: 5 << 20}})
 	}
 	canceled := &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
 	missing := &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no ConfigMap c")}
@@ -32,7 +36,15 @@ func TestMetersReachTheirMetrics(t *testing.T) {
 	end(plan.StartContainer{Name: "a", Attempt: 1}, nil)
 	end(plan.StartContainer{Name: "e", Kind: plan.Ephemeral}, canceled)
 	end(plan.StopContainer{ID: "1"}, nil)
-	meters.Started(3*time.Second, 250*time.Millisecond)
+	end(plan.EnsureCgroup{}, nil)
+	end(plan.ResizeCgroup{}, nil)
+	end(plan.RemoveCgroup{}, errors.New("busy"))
+	pod := &corev1.Pod{}
+	pod.CreationTimestamp.Time = now.Add(-time.Hour)
+	inits := corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		StartedAt: metav1.NewTime(now), FinishedAt: metav1.NewTime(now.Add(time.Second)),
+	}}}}}
+	meters.Started(agent.Start{Pod: pod, Status: inits, At: now, Total: 3 * time.Second, Overhead: 250 * time.Millisecond, Pulling: 500 * time.Millisecond})
 	meters.Rejected("OutOfcpu")
 	meters.Audit()
 	meters.Audit()
@@ -51,6 +63,13 @@ func TestMetersReachTheirMetrics(t *testing.T) {
 		`berth_actions_total{result="error",verb="pull"} 1`,
 		`berth_actions_total{result="ok",verb="stop"} 1`,
 		"kubelet_pod_start_duration_seconds_sum 3",
+		"kubelet_pod_start_total_duration_seconds_sum 3",
+		"kubelet_pod_start_sli_duration_seconds_sum 1.5",
+		`kubelet_run_podsandbox_duration_seconds_count{runtime_handler="kata"} 2`,
+		`kubelet_run_podsandbox_errors_total{runtime_handler="kata"} 1`,
+		`kubelet_cgroup_manager_duration_seconds_count{operation_type="create"} 1`,
+		`kubelet_cgroup_manager_duration_seconds_count{operation_type="update"} 1`,
+		`kubelet_cgroup_manager_duration_seconds_count{operation_type="destroy"} 1`,
 		"berth_pod_start_overhead_seconds_sum 0.25",
 		`kubelet_admission_rejections_total{reason="OutOfcpu"} 1`,
 		"berth_audits_total 2",

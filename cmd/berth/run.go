@@ -9,18 +9,21 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
 	"berth/agent"
 	"berth/agent/checkpoint"
+	"berth/agent/eviction"
 	"berth/agent/report"
 	"berth/agent/source"
+	"berth/commands"
+	"berth/devices"
 	"berth/node"
 	"berth/nodeapi"
+	"berth/nodeapi/kubelet"
 	"berth/nodeconfig"
 	"berth/probes"
 	"berth/systemd"
@@ -43,9 +46,6 @@ service. Stopping it ends no pod.`,
 			if err != nil {
 				return err
 			}
-			if err := standaloneOnly(config); err != nil {
-				return err
-			}
 			return run(cmd.Context(), config, warnings)
 		},
 	}
@@ -53,36 +53,33 @@ service. Stopping it ends no pod.`,
 	return cmd
 }
 
-// standaloneOnly refuses what would have the agent join a server, by the flag
-// that asked for it.
-func standaloneOnly(config *nodeconfig.Config) error {
-	if config.Standalone() {
-		return nil
-	}
-	flag := "--kubeconfig"
-	if config.Kubeconfig == "" {
-		flag = "--bootstrap-kubeconfig"
-	}
-	return errors.New(flag + ": joining a server comes with a later release; leave it out to run pods from files")
-}
-
 // storeFile is the local store in the state directory.
 const storeFile = "berth.db"
 
 // berth is the running agent with all that belongs to it.
 type berth struct {
-	config  *nodeconfig.Config
-	log     *slog.Logger
-	metrics *telemetry.Metrics
-	traces  *telemetry.Traces
-	host    *host
-	runtime *runtime
-	store   *checkpoint.Store
-	events  *report.Events
-	folder  *source.Folder // nil: no manifest folder
-	probes  *probes.Probes
-	agent   *agent.Agent
-	loops   systemd.Progress
+	config   *nodeconfig.Config
+	log      *slog.Logger
+	metrics  *telemetry.Metrics
+	traces   *telemetry.Traces
+	host     *host
+	runtime  *runtime
+	store    *checkpoint.Store
+	events   *report.Events
+	folder   *source.Folder // nil: no manifest folder
+	probes   *probes.Probes
+	commands *commands.Runner
+	agent    *agent.Agent
+	devices  *devices.Devices
+	offering *offering
+	pressure *eviction.Pressure
+	relief   *eviction.Relief
+	imagesAt atomic.Pointer[string] // a path on the disk of images; nil: not known yet
+	short    atomic.Bool            // of disk: nothing that has ended is kept
+	alarm    chan struct{}          // memory is short by the kernel's measure; capacity 1
+	joined   *joined                // nil: standalone
+	server   serverSide
+	loops    systemd.Progress
 }
 
 // run assembles the agent and runs it until ctx ends. The pods stay.
@@ -106,7 +103,7 @@ func run(ctx context.Context, config *nodeconfig.Config, warnings []string) erro
 // assemble makes every part, and starts none.
 func (b *berth) assemble(ctx context.Context) (err error) {
 	if b.traces, err = telemetry.NewTraces(ctx, telemetry.TraceOptions{Node: b.config.NodeName, Version: version}); err != nil {
-		return err
+		b.log.Warn("no traces are sent", "err", err) // pods are run all the same
 	}
 	b.metrics = telemetry.NewMetrics(b.config.NodeName, telemetry.Build{Version: version, Commit: commit, Date: date, Kubernetes: kubernetesVersion()})
 	if b.runtime, err = newRuntime(ctx, b); err != nil {
@@ -128,8 +125,21 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		b.log.Warn("part of the local store is lost", "err", err)
 	}
 	b.events = report.NewEvents(report.EventsOptions{Host: b.config.NodeName})
+	b.commands = newCommands(b)
 	b.probes = newProbes(b)
+	if !b.config.Standalone() {
+		if b.joined, err = newJoined(b, records); err != nil {
+			return err
+		}
+		b.server = b.joined.serverSide()
+	}
+	b.devices = newDevices(b, records)
 	b.agent = newAgent(b, records)
+	b.offering = &offering{node: b.offer(), tell: b.agent.SetNode}
+	b.pressure = b.newPressure()
+	if b.joined != nil {
+		b.agent.Board.Tap = b.joined.posts.Put
+	}
 	b.metrics.Asked(b.badFiles, func() bool { bad, _ := b.store.Degraded(); return bad })
 	return nil
 }
@@ -158,6 +168,10 @@ func (b *berth) serve(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("health port: %w", err), local.Close())
 		}
 	}
+	remote, api, err := b.nodeAPI(ctx)
+	if err != nil {
+		return errors.Join(err, local.Close(), closeIf(health))
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	parts := &group{stop: stop}
@@ -172,15 +186,29 @@ func (b *berth) serve(ctx context.Context) error {
 	if health != nil {
 		parts.run("health port", func() error { return nodeapi.ServeHealth(ctx, health, b.health()) })
 	}
+	if remote != nil {
+		parts.run("node API", func() error { return kubelet.Serve(ctx, remote, api) })
+	}
 	parts.run("runtime watch", func() error { return b.runtime.watch(ctx) })
+	parts.run("exits", func() error { return b.runtime.exits.Run(ctx) })
 	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
 	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
-	parts.run("logs", func() error { b.rotator().Run(ctx); return nil })
+	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })
+	parts.run("pressure", func() error { b.pressure.Run(ctx); return nil })
+	parts.run("memory alarm", func() error { b.watchMemory(ctx); return nil })
 	parts.run("limits", func() error { b.limits().Run(ctx); return nil })
 	parts.run("log garbage", func() error { b.logCollector().Run(ctx); return nil })
+	parts.run("device plugins", func() error { return b.runDevices(ctx) })
 	parts.run("service manager", func() error { b.notify(ctx); return nil })
-	parts.run("memory", func() error { b.slim(ctx); return nil })
+	parts.run("memory", func() error {
+		node.KeepLean(ctx, b.agent.Ready(), func(err error) { b.log.Debug("memory", "err", err) })
+		return nil
+	})
+	parts.run("commands", func() error { return b.commands.Run(ctx) })
 	parts.run("probes", func() error { return b.probes.Run(ctx) })
+	if b.joined != nil {
+		b.joined.begin(ctx, parts)
+	}
 	parts.run("agent", func() error { return b.agent.Run(ctx) })
 	err = parts.wait()
 	closeStore()
@@ -189,26 +217,12 @@ func (b *berth) serve(ctx context.Context) error {
 	return err
 }
 
-// slim gives back, once, what only the start needed.
-func (b *berth) slim(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-b.agent.Ready():
+func closeIf(ln net.Listener) error {
+	if ln == nil {
+		return nil
 	}
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(settled):
-	}
-	debug.FreeOSMemory()
-	if err := node.ShedStartPages(); err != nil {
-		b.log.Debug("memory", "err", err)
-	}
+	return ln.Close()
 }
-
-// settled is how long the start's own work may go on.
-const settled = 5 * time.Second
 
 // group runs parts that live and end together: the first that fails stops all.
 type group struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,9 +11,10 @@ import (
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
 	"berth/agent/report"
+	"berth/agent/room"
 	"berth/agent/source"
 	"berth/hooks"
-	"berth/images"
+	"berth/node"
 )
 
 // newAgent joins the adapters to the stages.
@@ -28,14 +28,20 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		})
 		sources = append(sources, b.folder)
 	}
-	run := hooks.New(hooks.Options{Exec: r.client.ExecSync, HostIPs: h.ips, Warn: b.warnOfPod})
+	if b.joined != nil {
+		sources = append(sources, b.joined.source)
+	}
+	run := hooks.New(hooks.Options{
+		Exec: b.commands.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
+		Warn: b.warnOfPod, FellBack: b.metrics.HookFellBack,
+	})
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
-			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly},
+			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.Held, Devices: b.devices.Seen},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
 			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, Sandboxes: r.client, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{
-				Images: r.images, Runtime: r.client, Mounts: h.volumes, Hooks: run,
+				Images: r.images, Runtime: r.client, Mounts: h.volumes, Devices: b.devices, Hooks: run,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},
@@ -46,17 +52,25 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			DeadKept: b.config.Dead.Kept, DeadMinAge: b.config.Dead.MinAge,
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
 		},
-		Room: agent.RoomConfig{
-			Node: admission.Node{
-				Name: b.config.NodeName, Labels: h.labels, Taints: b.config.Node.Taints, Allocatable: h.Allocatable(),
-				UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls,
-			},
-			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(),
+		Room: room.Config{
+			Node:  b.offer(),
+			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
+			Stalled: node.CPUStalled, From: b.config.StartPressure,
 		},
 		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, Events: b.events, Prober: b.probes, Log: b.log,
-		Meters: metersOf(b.metrics),
+		Meters: metersOf(b.metrics, b.host.runtimeHandler),
 		Fault:  fault,
 	})
+}
+
+// offer is what the node has for pods, as it knows by itself.
+func (b *berth) offer() admission.Node {
+	return admission.Node{
+		Name: b.config.NodeName, Labels: b.host.labels, Taints: b.config.Node.Taints,
+		Allocatable:   withDevices(b.host.Allocatable(), b.devices.Offered().Room),
+		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmor(),
+		Standalone: b.config.Standalone(), ForeignExtended: !b.config.Standalone(),
+	}
 }
 
 // knownPods answers with the pods as they were last known.
@@ -72,34 +86,4 @@ func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.
 func (b *berth) warnOfPod(pod *corev1.Pod, reason, message string) {
 	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
 	b.events.Record(report.RefOf(pod), report.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
-}
-
-// collectImages removes images that nobody needs when the disk fills up.
-func (b *berth) collectImages(ctx context.Context) {
-	c := b.config.Images
-	b.runtime.images.RunGC(ctx, images.GCOptions{
-		High: c.HighThresholdPerc, Low: c.LowThresholdPerc, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
-		Keep:  b.runtime.sandboxImage(ctx),
-		InUse: b.imagesInUse,
-		Ended: func(c images.Collected, err error) {
-			if err != nil {
-				b.log.Warn("image garbage", "err", err)
-			}
-		},
-	})
-}
-
-// imagesInUse names what any pod of the node uses, by name, ID and digest.
-func (b *berth) imagesInUse() map[string]bool {
-	use := map[string]bool{}
-	for _, s := range b.agent.Board.All() {
-		for _, k := range s.Seen.Containers {
-			use[k.Image], use[k.ImageID] = true, true
-		}
-		for name, img := range s.Seen.Images {
-			use[name], use[img.ID], use[img.Ref] = true, true, true
-		}
-	}
-	delete(use, "")
-	return use
 }

@@ -56,6 +56,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Probes:      b.probesOf,
 		Plan:        b.planFor,
 		Check:       b.check,
+		Eviction:    b.evictionOrder,
 		Metrics:     b.metrics.Handler(),
 		Version:     func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
 	}
@@ -97,7 +98,9 @@ func (b *berth) node() explain.Node {
 }
 
 func (b *berth) nodeSummary(context.Context) (nodeapi.NodeSummary, error) {
-	return b.node().Summary(), nil
+	s := b.node().Summary()
+	s.Warnings = append(s.Warnings, b.pressureWarnings()...)
+	return s, nil
 }
 
 func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.Description, error) {
@@ -108,6 +111,7 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 	return nodeapi.Description{
 		Pod: s.Object(), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
 		Warnings: b.node().WarningsOf(namespace, name),
+		NextTry:  explain.NextTries(explain.Of(s, b.agent.Limits, b.runtime.progress), time.Now()),
 	}, nil
 }
 
@@ -210,13 +214,13 @@ func (b *berth) versionOf(ctx context.Context) nodeapi.Version {
 // health is what the health port answers from.
 func (b *berth) health() nodeapi.Health {
 	return nodeapi.Health{
-		Live: []nodeapi.HealthCheck{{Name: "loops", Check: func(context.Context) error {
+		Live: nodeapi.HealthChecks{{Name: "loops", Check: func(context.Context) error {
 			if ok, why := b.loops.Healthy(); !ok {
 				return fmt.Errorf("%s", why)
 			}
 			return nil
 		}}},
-		Ready: []nodeapi.HealthCheck{
+		Ready: nodeapi.HealthChecks{
 			{Name: "runtime", Check: func(context.Context) error {
 				if down := b.runtime.down.Load(); down != nil {
 					return fmt.Errorf("%s", *down)

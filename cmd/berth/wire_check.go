@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +25,13 @@ func (b *berth) check(ctx context.Context) (nodeapi.CheckReport, error) {
 	if bad, why := b.store.Degraded(); bad {
 		err = errors.New(why)
 	}
-	adder(&r)("local store", false, err, b.config.StateDir, storeRemedy)
+	add := adder(&r)
+	add("local store", false, err, b.config.StateDir, storeRemedy)
+	b.checkPressure(add)
+	b.checkDevices(add)
+	if j := b.joined; j != nil {
+		(&serverChecks{config: b.config, identity: j.identity, serving: j.serving, now: time.Now()}).check(ctx, add)
+	}
 	return r, nil
 }
 
@@ -48,7 +53,9 @@ func (c checks) report(ctx context.Context) (r nodeapi.CheckReport) {
 		r.Items = append(r.Items, nodeapi.CheckItem{Name: "cni " + item.Name, OK: item.OK, Essential: true, Detail: item.Detail, Remedy: item.Remedy})
 	}
 	c.checkKernel(add)
+	c.checkFeatures(ctx, add)
 	c.checkDisks(add)
+	c.checkImageDisk(ctx, add)
 	add("privileges", true, rootOnly(), "running as root", "run berth as root: it mounts volumes and makes cgroups")
 	return r
 }
@@ -69,6 +76,10 @@ func (c checks) checkRuntime(ctx context.Context, add addItem) {
 	remedy := "start containerd, or name its socket with --container-runtime-endpoint"
 	name, version, err := c.client.Version(ctx)
 	add("runtime", true, err, name+" "+version+" at "+c.config.RuntimeEndpoint, remedy)
+	if at := c.config.ImageEndpoint; at != c.config.RuntimeEndpoint {
+		_, err := c.client.ImageDisk(ctx)
+		add("image service", true, err, at, "start what serves images there, or leave imageServiceEndpoint out")
+	}
 	if err != nil {
 		return
 	}
@@ -95,15 +106,7 @@ func (c checks) checkKernel(add addItem) {
 		refused = errors.New("failCgroupV1: this host has cgroup v1")
 	}
 	add("cgroups", true, refused, version, "set failCgroupV1: false, or boot with cgroup v2")
-	for name, remedy := range map[string]string{
-		"net.ipv4.ip_forward": "sysctl -w net.ipv4.ip_forward=1: without it pods reach nothing outside the node",
-	} {
-		text, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
-		if err == nil && strings.TrimSpace(string(text)) != "1" {
-			err = fmt.Errorf("is %s", strings.TrimSpace(string(text)))
-		}
-		add("sysctl "+name, false, err, "1", remedy)
-	}
+	kernel{v2: c.cgroups.V2(), six: usesSix(c.config)}.check(add)
 	var tx unix.Timex
 	state, err := unix.Adjtimex(&tx)
 	if err == nil && state == unix.TIME_ERROR {
@@ -115,19 +118,45 @@ func (c checks) checkKernel(add addItem) {
 // checkDisks wants a tenth of each file system that berth writes to.
 func (c checks) checkDisks(add addItem) {
 	for _, d := range []struct{ name, dir string }{{"root-dir", c.config.RootDir}, {"state-dir", c.config.StateDir}, {"pod logs", c.config.PodLogsDir}} {
-		dir := standing(d.dir)
-		var st unix.Statfs_t
-		err := unix.Statfs(dir, &st)
-		detail := ""
-		if err == nil {
-			free := 100 * st.Bavail / max(st.Blocks, 1)
-			detail = fmt.Sprintf("%s: %d%% free", d.dir, free)
-			if free < 10 {
-				err = errors.New(detail)
-			}
+		used, detail, err := diskUsed(standing(d.dir), d.dir)
+		if err == nil && used > 90 {
+			err = errors.New(detail)
 		}
 		add("disk of "+d.name, false, err, detail, "make room: below 10% pods are at risk")
 	}
+}
+
+// checkImageDisk wants the runtime's disk for images to be less full than it must
+// be for images to be removed, and a tenth of it in any case.
+func (c checks) checkImageDisk(ctx context.Context, add addItem) {
+	const name = "disk of images"
+	d, err := c.client.ImageDisk(ctx)
+	if err == nil && d.Path == "" {
+		err = errors.New("the runtime does not say where it keeps images")
+	}
+	if err != nil {
+		add(name, false, err, "", "start what serves images")
+		return
+	}
+	used, detail, err := diskUsed(d.Path, d.Path)
+	if high := c.config.Images.HighThresholdPerc; err == nil && used >= min(high, 91) {
+		if high <= 90 {
+			detail += fmt.Sprintf("; from %d%% in use on, images that nobody uses are removed", high)
+		}
+		err = errors.New(detail)
+	}
+	add(name, false, err, detail, "make room, remove images that nobody needs, or move the runtime's root to a larger disk: what does not fit is not pulled")
+}
+
+// diskUsed is how much of the file system of a directory is in use, in percent, and
+// that in words; name is what the directory is called in them.
+func diskUsed(dir, name string) (percent int, words string, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, "", fmt.Errorf("look at the file system of %s: %w", name, err)
+	}
+	free := int(100 * st.Bavail / max(st.Blocks, 1))
+	return 100 - free, fmt.Sprintf("%s: %d%% free", name, free), nil
 }
 
 // standing is the directory, or the one above it that is there: berth makes its

@@ -26,7 +26,7 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 	if err != nil {
 		return r, err
 	}
-	client, err := cri.Dial(ctx, cri.Options{RuntimeEndpoint: config.RuntimeEndpoint})
+	client, err := cri.Dial(ctx, cri.Options{RuntimeEndpoint: config.RuntimeEndpoint, ImageEndpoint: config.ImageEndpoint})
 	if err != nil {
 		return r, err
 	}
@@ -55,6 +55,11 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 	}
 	add("swap", true, inTheWay, "not in the way", "swapoff -a, or set failSwapOn: false")
 	add("local store", false, storePlace(config.StateDir), config.StateDir, storeRemedy)
+	if s, err := servers(config); err != nil {
+		add("server", false, err, "", rejoin)
+	} else if s != nil {
+		s.check(ctx, add)
+	}
 	return r, nil
 }
 

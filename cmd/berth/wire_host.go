@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -21,6 +22,7 @@ import (
 	"berth/cri/criconfig"
 	"berth/node"
 	"berth/nodeconfig"
+	"berth/userids"
 	"berth/volumes"
 )
 
@@ -28,6 +30,7 @@ import (
 type host struct {
 	b           *berth
 	ips         []string
+	addrs       []netip.Addr // the same
 	labels      map[string]string
 	capacity    corev1.ResourceList
 	allocatable corev1.ResourceList
@@ -35,6 +38,8 @@ type host struct {
 	cgroups     *cgroups.Cgroups
 	network     *cni.Network
 	resolv      criconfig.Resolv
+	users       *userids.IDs
+	noUsers     error       // why no pod can have users of its own
 	guessed     atomic.Bool // the cgroup driver: the runtime has not been asked yet
 }
 
@@ -51,11 +56,10 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 	if err := os.MkdirAll(c.RootDir, 0o750); err != nil {
 		return nil, fmt.Errorf("root directory: %w", err)
 	}
-	var err error
-	if h.capacity, err = node.Capacity(c.RootDir, c.Pods.Max); err != nil {
+	err := h.measure()
+	if err != nil {
 		return nil, err
 	}
-	h.allocatable = node.Allocatable(h.capacity, c.Reserved.System, c.Reserved.Kube, evictionReserve(c, h.capacity))
 	if err := h.makeCgroups(ctx); err != nil {
 		return nil, err
 	}
@@ -63,18 +67,36 @@ func newHost(ctx context.Context, b *berth) (*host, error) {
 		return nil, err
 	}
 	h.setOOMScore()
+	if h.users, h.noUsers = userids.New(userids.Options{RootDir: c.RootDir, MaxPods: maxPods(c.Pods)}); h.noUsers != nil {
+		b.log.Warn("no pod can have users of its own", "err", h.noUsers)
+	}
 	return h, h.makeVolumes()
 }
 
+// measure finds what the host has, and what of it pods may use.
+func (h *host) measure() (err error) {
+	c := h.b.config
+	if h.capacity, err = node.Capacity(c.RootDir, maxPods(c.Pods)); err != nil {
+		return err
+	}
+	h.allocatable = node.Allocatable(h.capacity, c.Reserved.System, c.Reserved.Kube, evictionReserve(c, h.capacity))
+	return nil
+}
+
+// maxPods is how many pods this host may run.
+func maxPods(p nodeconfig.Pods) int {
+	if p.PerCore == 0 {
+		return p.Max
+	}
+	return min(p.Max, p.PerCore*goruntime.NumCPU())
+}
+
 func (h *host) addresses() error {
-	for _, ip := range h.b.config.NodeIPs {
-		h.ips = append(h.ips, ip.String())
+	var err error
+	if h.addrs = h.b.config.NodeIPs; len(h.addrs) == 0 {
+		h.addrs, err = node.Addresses()
 	}
-	if len(h.ips) > 0 {
-		return nil
-	}
-	found, err := node.Addresses()
-	for _, ip := range found {
+	for _, ip := range h.addrs {
 		h.ips = append(h.ips, ip.String())
 	}
 	return err
@@ -92,6 +114,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
 		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, Pods: h.forAllPods(),
+		ReserveMemory: c.ReserveMemory, MemoryFactor: c.MemoryFactor,
 	})
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
@@ -102,7 +125,22 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	if swap, err := node.SwapOn(); err == nil && swap && c.FailSwapOn {
 		return errors.New("failSwapOn: this host has swap; swapoff -a, or set failSwapOn: false")
 	}
+	h.warnOfV1(c)
 	return nil
+}
+
+// warnOfV1 tells what the configuration asks for and cgroup v1 cannot give.
+func (h *host) warnOfV1(c nodeconfig.Cgroups) {
+	if h.cgroups.V2() {
+		return
+	}
+	for field, asked := range map[string]bool{
+		"memoryThrottlingFactor": c.MemoryFactor > 0, "memoryReservationPolicy": c.ReserveMemory, "memorySwap.swapBehavior": c.LimitedSwap,
+	} {
+		if asked {
+			h.b.log.Warn("this host has cgroup v1: " + field + " has no effect")
+		}
+	}
 }
 
 // forAllPods is what all pods together may use: the node's capacity, less what
@@ -124,6 +162,20 @@ func (h *host) makeNetwork() (err error) {
 	}
 	h.network, err = cni.New(cni.Options{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs})
 	return err
+}
+
+// writeNetwork makes the default network for the pod ranges that a server has
+// given the node.
+func (h *host) writeNetwork(ranges []string) error {
+	var parsed []netip.Prefix
+	for _, r := range ranges {
+		p, err := netip.ParsePrefix(r)
+		if err != nil {
+			return err
+		}
+		parsed = append(parsed, p)
+	}
+	return cni.WriteDefault(h.b.config.Network.CNIConfDir, parsed)
 }
 
 func (h *host) makeVolumes() (err error) {
@@ -176,15 +228,20 @@ func (h *host) criNode() criconfig.Node {
 	n := criconfig.Node{
 		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
 		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.resolv,
+		UserIDs:     h.userIDs,
 		SeccompRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
 		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), SwapLimits: h.cgroups.SwapLimits(),
 		NoCFS: !c.Cgroups.CPUCFSQuota, CFSPeriod: c.Cgroups.CPUCFSPeriod, SingleOOMKill: c.Cgroups.SingleOOM,
+		MemoryFactor: c.Cgroups.MemoryFactor, ReserveMemory: c.Cgroups.ReserveMemory, PageSize: int64(os.Getpagesize()),
+	}
+	if c.Cgroups.LimitedSwap {
+		n.Swap = node.SwapTotal()
 	}
 	for _, ip := range c.Network.ClusterDNS {
 		n.ClusterDNS = append(n.ClusterDNS, ip.String())
 	}
 	if st := h.b.runtime.status.Load(); st != nil {
-		n.StrictGroups, n.NoImageVolumes = st.StrictGroups, st.NoImageVolumes
+		n.StrictGroups, n.NoImageVolumes, n.NoCDI = st.StrictGroups, st.NoImageVolumes, st.NoCDI
 		n.Features = make(map[string]criconfig.HandlerFeatures, len(st.Handlers))
 		n.Handlers = make(map[string]string, len(st.Handlers))
 		for name, f := range st.Handlers {
@@ -194,7 +251,22 @@ func (h *host) criNode() criconfig.Node {
 			}
 		}
 	}
+	if j := h.b.joined; j != nil {
+		if n.Handlers == nil {
+			n.Handlers = map[string]string{} // a runtime that does not tell its handlers may have them
+		}
+		maps.Copy(n.Handlers, j.source.Handlers())
+	}
 	return n
+}
+
+// userIDs are the host IDs of a pod that has users of its own.
+func (h *host) userIDs(uid string) (criconfig.IDRange, error) {
+	if h.noUsers != nil {
+		return criconfig.IDRange{}, h.noUsers
+	}
+	first, err := h.users.Of(uid)
+	return criconfig.IDRange{First: first, Count: userids.PerPod}, err
 }
 
 // Pods lists the pods that left a directory or a cgroup behind.

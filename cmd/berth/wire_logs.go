@@ -9,18 +9,30 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent"
 	"berth/agent/plan"
 	"berth/cri/crilog"
 	"berth/nodeapi"
 )
 
-// rotator keeps the logs of running containers to their size.
-func (b *berth) rotator() *crilog.Rotator {
+// rotateLogs keeps the logs of running containers to their size until ctx ends.
+func (b *berth) rotateLogs(ctx context.Context) {
 	c := b.config.Logs
-	return &crilog.Rotator{
-		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, Workers: c.MaxWorkers, Interval: c.MonitorInterval, Now: time.Now,
-		Logs: b.runningLogs, Rotated: b.metrics.LogsRotated,
+	changed, stop := b.agent.Board.Changes()
+	defer stop()
+	r := &crilog.Rotator{
+		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, PerMinute: c.MaxPerMinute, Workers: c.MaxWorkers, Quiet: time.Second, Interval: c.MonitorInterval,
+		Now: time.Now, Logs: b.runningLogs, Changed: changed, Rotated: b.metrics.LogsRotated,
+		Dropped: func(l crilog.Loss) { b.metrics.LogBytesDropped(l.Bytes) },
 	}
+	growth, err := crilog.NewGrowth()
+	if err != nil {
+		b.log.Warn("logs are looked at once a second", "err", err)
+	} else {
+		defer growth.Close()
+		r.Growth = growth
+	}
+	r.Run(ctx)
 }
 
 func (b *berth) runningLogs() (logs []crilog.Log) {
@@ -101,6 +113,11 @@ func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr
 	if err != nil {
 		return badRequest("%s", err)
 	}
+	return b.writeLog(ctx, s, k, req, stdout, stderr)
+}
+
+// writeLog writes the log of an instance and, if it is followed, of those after it.
+func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Container, req nodeapi.LogRequest, stdout, stderr io.Writer) error {
 	o := crilog.Options{
 		Path: k.LogPath, Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
 		Stdout: stdout, Stderr: stderr,

@@ -3,24 +3,57 @@ package main
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"berth/agent"
 	"berth/agent/plan"
+	"berth/cri/criconfig"
+	"berth/podspec"
 	"berth/telemetry"
 )
 
-// metersOf has the agent count what /metrics shows.
-func metersOf(m *telemetry.Metrics) agent.Meters {
+// metersOf has the agent count what /metrics shows. Handler names the runtime
+// handler of a pod.
+func metersOf(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Meters {
 	return agent.Meters{
-		Pass:       func(d time.Duration) { m.Pass("sync", d) },
-		Action:     m.Stage,
-		Ended:      func(r plan.Outcome) { countOutcome(m, r) },
-		Started:    m.PodRunning,
+		Pass:   func(d time.Duration) { m.Pass("sync", d) },
+		Action: m.Stage,
+		Ended: func(pod *corev1.Pod, r plan.Outcome) {
+			if _, is := r.Action.(plan.RunSandbox); is && plan.KindOf(r.Err) != plan.Canceled {
+				m.SandboxMade(handler(pod), r.Ended.Sub(r.Began), r.Err)
+			}
+			countOutcome(m, r)
+		},
+		Started:    func(s agent.Start) { countStart(m, s) },
 		Rejected:   m.AdmissionRejected,
 		Audit:      m.Audit,
 		Divergence: m.Diverged,
 		Missed:     m.RuntimeEventsMissed,
 		Swept:      m.Swept,
 	}
+}
+
+// runtimeHandler names the runtime handler of a pod; empty: the default one.
+func (h *host) runtimeHandler(pod *corev1.Pod) string {
+	name, _ := criconfig.RuntimeHandler(h.criNode(), pod)
+	return name
+}
+
+// countStart counts a pod that has come to run. That of a server was created before
+// it was seen here.
+func countStart(m *telemetry.Metrics, s agent.Start) {
+	m.PodRunning(s.Total, s.Overhead)
+	total := s.Total
+	if podspec.Assigned(s.Pod) && !s.Pod.CreationTimestamp.IsZero() {
+		total = max(total, s.At.Sub(s.Pod.CreationTimestamp.Time))
+	}
+	excluded := s.Pulling
+	for _, k := range s.Status.InitContainerStatuses { // a sidecar has not ended
+		if end := k.State.Terminated; end != nil {
+			excluded += end.FinishedAt.Sub(end.StartedAt.Time)
+		}
+	}
+	m.PodBegun(total, excluded)
 }
 
 // countOutcome counts the end of an action. One that was called off is no try.
@@ -38,6 +71,12 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 	switch a := r.Action.(type) {
 	case plan.RunSandbox:
 		m.PodStarted(r.Err)
+	case plan.EnsureCgroup:
+		m.CgroupWork("create", r.Ended.Sub(r.Began))
+	case plan.ResizeCgroup:
+		m.CgroupWork("update", r.Ended.Sub(r.Began))
+	case plan.RemoveCgroup:
+		m.CgroupWork("destroy", r.Ended.Sub(r.Began))
 	case plan.StartContainer:
 		code := ""
 		if r.Err != nil {

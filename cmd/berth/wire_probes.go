@@ -2,25 +2,27 @@ package main
 
 import (
 	"context"
-	"strings"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/commands"
 	"berth/explain"
 	"berth/nodeapi"
 	"berth/probes"
 	"berth/telemetry"
 )
 
+// newCommands makes what runs the commands of probes and hooks.
+func newCommands(b *berth) *commands.Runner {
+	return commands.New(commands.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, "commands"), Log: b.log})
+}
+
 // newProbes makes what runs probes and counts them.
 func newProbes(b *berth) *probes.Probes {
-	release := strings.TrimPrefix(kubernetesVersion(), "v")
-	if parts := strings.SplitN(release, ".", 3); len(parts) == 3 {
-		release = parts[0] + "." + parts[1]
-	}
 	return probes.New(probes.Options{
-		Runtime: b.runtime.client, UserAgent: "kube-probe/" + release, Log: b.log, Late: b.metrics.ProbeBegan,
+		Runtime: b.commands, UserAgent: "kube-probe/" + kubernetesRelease(), Late: b.metrics.ProbeBegan,
 		Meter: func(s probes.Sample, of probes.Target) {
 			result := map[probes.Result]string{probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown"}[s.Result]
 			b.metrics.Probed(telemetry.ProbeOf{

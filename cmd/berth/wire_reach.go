@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"berth/agent"
 	"berth/agent/plan"
 	"berth/cni"
 	"berth/cri"
@@ -31,6 +32,7 @@ func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, e
 	if err != nil {
 		return "", err
 	}
+	b.commands.Granted(k.ID, req.Command)
 	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY})
 }
 
@@ -58,13 +60,27 @@ func (b *berth) dialPod(ctx context.Context, namespace, name string, port uint16
 	if err != nil {
 		return nil, err
 	}
-	sandbox, err := s.Network()
-	if err != nil {
-		return nil, badRequest("%s", err)
-	}
-	conn, err := cni.DialLocal(ctx, sandbox, port)
+	conn, err := b.dialLocal(ctx, s, port)
 	if err != nil {
 		return nil, fmt.Errorf("port %d of pod %s/%s: %w", port, namespace, name, err)
 	}
 	return conn, nil
+}
+
+// dialLocal dials in the network of a pod.
+func (b *berth) dialLocal(ctx context.Context, s *agent.Snapshot, port uint16) (nodeapi.Stream, error) {
+	sandbox, err := s.Network()
+	if err != nil {
+		return nil, badRequest("%s", err)
+	}
+	path := "" // of the host
+	if sandbox != "" {
+		if path, err = b.runtime.client.NetNS(ctx, sandbox); err != nil {
+			return nil, err
+		}
+		if path == "" { // never the host's for another
+			return nil, badRequest("the network namespace of the pod is not known")
+		}
+	}
+	return cni.DialLocal(ctx, path, port)
 }

@@ -15,6 +15,7 @@ import (
 	"berth/agent/plan"
 	"berth/cri"
 	"berth/cri/criconfig"
+	"berth/exits"
 	"berth/images"
 )
 
@@ -23,6 +24,7 @@ type runtime struct {
 	b      *berth
 	client *cri.Client
 	images *images.Images
+	exits  *exits.Exits
 	status atomic.Pointer[cri.Status] // nil: never answered
 	down   atomic.Pointer[string]     // why it does not answer; nil: it does
 	again  chan struct{}              // the network's configuration changed: ask for the status soon
@@ -30,6 +32,7 @@ type runtime struct {
 
 func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 	r := &runtime{b: b, again: make(chan struct{}, 1)}
+	r.exits = exits.New(exits.Options{Process: func(ctx context.Context, id string) (int, error) { return r.client.Process(ctx, id) }, Log: b.log})
 	client, err := cri.Dial(ctx, cri.Options{
 		RuntimeEndpoint: b.config.RuntimeEndpoint,
 		ImageEndpoint:   b.config.ImageEndpoint,
@@ -38,6 +41,7 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		LogLinks:        logLinks,
 		Warn:            func(err error) { b.log.Warn("runtime", "err", err) },
 		WarnPod:         b.warnOfPod,
+		Exits:           r.exits,
 	})
 	if err != nil {
 		return nil, err
@@ -50,6 +54,10 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		Burst:       b.config.Images.PullBurst,
 		Warn:        b.warnOfPod,
 		Checked:     b.metrics.ImageChecked,
+		Space:       b.imageSpace,
+		MakeRoom:    b.makeRoomForPull,
+		HeldChanged: func() { b.agent.NudgeAll() },
+		Standalone:  b.config.Standalone(),
 		Verify: images.Verification{
 			Policy: b.config.Images.Verification, Exempt: b.config.Images.Exempt, Records: filepath.Join(b.config.RootDir, "image_manager"),
 		},
@@ -70,6 +78,7 @@ const (
 func (r *runtime) watch(ctx context.Context) error {
 	loop := r.b.loops.Watch("runtime status", time.Minute)
 	var changed time.Time // of the network's configuration
+	told := ""
 	for ctx.Err() == nil {
 		loop.Beat()
 		wait := statusPeriod
@@ -85,6 +94,7 @@ func (r *runtime) watch(ctx context.Context) error {
 			}
 			r.down.Store(nil)
 			r.status.Store(&st)
+			r.b.offering.strictGroups(st.StrictGroups)
 			if !st.Ready || !st.NetworkReady || time.Since(changed) < reloadBound {
 				wait = statusSoon
 			}
@@ -92,6 +102,10 @@ func (r *runtime) watch(ctx context.Context) error {
 		if now := r.network(); now != before {
 			r.b.log.Info("network", "ready", now.Ready, "message", now.Message)
 			r.b.agent.NudgeAll()
+		}
+		if why := r.notReady(); r.b.joined != nil && why != told {
+			told = why
+			r.b.joined.presence.Nudge()
 		}
 		select {
 		case <-ctx.Done():
@@ -172,6 +186,7 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.Adopted, error)
 			return nil, err
 		}
 		out[uid] = agent.Adopted{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
+		r.b.recallDevices(uid, out[uid])
 	}
 	return out, nil
 }

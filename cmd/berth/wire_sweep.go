@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"path/filepath"
+	"sync"
 
 	"berth/agent"
+	"berth/agent/plan"
 	"berth/cni"
 	"berth/cri"
 )
@@ -21,7 +23,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	if err != nil || !ok {
 		return nil, err // another runtime keeps its things elsewhere
 	}
-	known, pins := s.known()
+	known := s.known()
 	tasks, err := client.Forgotten(ctx, cri.Search{
 		Known: func(id string) bool { return known[id] },
 		Ours:  s.b.host.cgroups.Owns, Logs: s.b.config.PodLogsDir, Processes: deep,
@@ -45,7 +47,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 		}
 	}
 	leaks, err := network.Leaks(ctx, cni.Survey{
-		Known: func(id string) bool { return known[id] }, Pins: func(path string) bool { return pins[filepath.Base(path)] },
+		Known: func(id string) bool { return known[id] }, Pins: s.pins(ctx),
 		Unknown: client.Unknown, Mark: berthMark, NetNS: facts.NetNS, OwnNetNS: facts.OwnNetNS, Deep: deep,
 	})
 	if err != nil {
@@ -76,19 +78,39 @@ func proof(marked, shared bool) agent.Proof {
 }
 
 // known is what the agent itself knows to be there: sandboxes and containers by
-// ID, and the names of the sandboxes' pinned network namespaces.
-func (s *strays) known() (ids, pins map[string]bool) {
-	ids, pins = map[string]bool{}, map[string]bool{}
+// ID.
+func (s *strays) known() map[string]bool {
+	ids := map[string]bool{}
 	for _, snap := range s.b.agent.Board.All() {
 		for _, sb := range snap.Seen.Sandboxes {
 			ids[sb.ID] = true
-			if sb.NetNS != "" {
-				pins[filepath.Base(sb.NetNS)] = true
-			}
 		}
 		for _, k := range snap.Seen.Containers {
 			ids[k.ID] = true
 		}
 	}
-	return ids, pins
+	return ids
+}
+
+// pins tells the pinned network namespaces that are, or may be, of sandboxes that
+// are there. The runtime is asked for those of sandboxes that are new, and only
+// once somebody wants to know.
+func (s *strays) pins(ctx context.Context) func(path string) bool {
+	names := sync.OnceValues(func() (map[string]bool, error) {
+		names := map[string]bool{}
+		for _, snap := range s.b.agent.Board.All() {
+			for _, sb := range snap.Seen.Sandboxes {
+				path, err := s.b.runtime.client.NetNS(ctx, sb.ID)
+				if err != nil && plan.KindOf(err) != plan.NotFound {
+					return nil, err
+				}
+				names[filepath.Base(path)] = true
+			}
+		}
+		return names, nil
+	})
+	return func(path string) bool {
+		of, err := names()
+		return err != nil || of[filepath.Base(path)]
+	}
 }

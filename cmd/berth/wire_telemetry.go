@@ -147,3 +147,12 @@ func kubernetesVersion() string {
 func badRequest(format string, args ...any) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(format, args...))
 }
+
+// kubernetesRelease is that release as major.minor.
+func kubernetesRelease() string {
+	release := strings.TrimPrefix(kubernetesVersion(), "v")
+	if parts := strings.SplitN(release, ".", 3); len(parts) == 3 {
+		release = parts[0] + "." + parts[1]
+	}
+	return release
+}

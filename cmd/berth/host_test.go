@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"testing"
+
+	"berth/nodeconfig"
+)
+
+// loaded is the configuration that a file says.
+func loaded(t *testing.T, text string) *nodeconfig.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := nodeconfig.Load(&nodeconfig.Flags{Config: file, HostnameOverride: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestPodCIDRIsTheRangeOfTheNetworkOfAStandaloneNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := loaded(t, `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+podCIDR: 10.85.7.0/24
+---
+apiVersion: berth.dev/v1alpha1
+kind: BerthConfiguration
+cniConfDir: `+dir+`
+cniPodCIDRs: [node]
+`)
+	h := &host{b: &berth{config: c}}
+	if err := h.makeNetwork(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "10-berth.conflist"))
+	if err != nil || !strings.Contains(string(text), "10.85.7.0/24") {
+		t.Errorf("written is %s, %v", text, err)
+	}
+}
+
+func TestPodsPerCoreLimitsThePodsOfTheNode(t *testing.T) {
+	t.Parallel()
+	cpus := goruntime.NumCPU()
+	for _, row := range []struct{ most, perCore, want int }{{110, 0, 110}, {100_000, 3, 3 * cpus}, {1, 3, 1}, {1<<31 - 1, 1<<31 - 1, 1<<31 - 1}} {
+		c := loaded(t, fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: %d\npodsPerCore: %d\n---\n"+
+			"apiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nrootDir: %s\n", row.most, row.perCore, t.TempDir()))
+		h := &host{b: &berth{config: c}}
+		if err := h.measure(); err != nil {
+			t.Fatal(err)
+		}
+		if got, all := h.allocatable.Pods().Value(), h.capacity.Pods().Value(); got != int64(row.want) || all != got {
+			t.Errorf("maxPods %d, podsPerCore %d: %d pods of %d, want %d", row.most, row.perCore, got, all, row.want)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"berth/apiclient"
+	"berth/nodeconfig"
+)
+
+// joining is what berth join is told.
+type joining struct {
+	server, token, hash           string
+	config, kubeconfig, bootstrap string
+}
+
+func joinCommand() *cobra.Command {
+	var j joining
+	cmd := &cobra.Command{
+		Use:   "join --server URL --token TOKEN --ca-hash HASH",
+		Short: "Make this host a node of a control server",
+		Long: `Make this host a node of a control server: find the server's certificate
+authority by its hash, write a kubeconfig that asks for the node's own certificate
+with the token, and name it in the agent's configuration, with the authority whose
+clients (the server, for kubectl logs and exec) the node lets in.
+
+It changes nothing on the server. The agent does the rest when it is started: it
+asks for a certificate, which takes the place of the token, and registers the
+node. On the server "berth-control token create" prints the whole command; on
+other Kubernetes servers use kubeadm token create --print-join-command and give
+--discovery-token-ca-cert-hash as --ca-hash.`,
+		Example: `  berth join --server https://10.0.0.1:6443 --token abcdef.0123456789abcdef --ca-hash sha256:6b1c…
+  systemctl restart berth`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return j.do(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&j.server, "server", "", "address of the server: https://HOST:PORT")
+	f.StringVar(&j.token, "token", "", "bootstrap token")
+	f.StringVar(&j.hash, "ca-hash", "", "hash of the server's certificate authority: sha256:…")
+	f.StringVar(&j.config, "config", "/etc/berth/config.yaml", "the agent's configuration, which is made or added to")
+	f.StringVar(&j.kubeconfig, "kubeconfig", "/etc/berth/kubeconfig", "file that the agent writes when it has its certificate")
+	f.StringVar(&j.bootstrap, "bootstrap-kubeconfig", "/etc/berth/bootstrap.kubeconfig", "file to write the token into")
+	for _, name := range []string{"server", "token", "ca-hash"} {
+		_ = cmd.MarkFlagRequired(name) // it is defined above
+	}
+	return cmd
+}
+
+func (j *joining) do(ctx context.Context, out io.Writer) error {
+	server, err := apiclient.Discover(ctx, j.server, j.hash)
+	if err != nil {
+		return err
+	}
+	if err := apiclient.WriteKubeconfig(j.bootstrap, apiclient.KubeconfigOf(server, &clientcmdapi.AuthInfo{Token: j.token})); err != nil {
+		return err
+	}
+	authority := filepath.Join(filepath.Dir(j.kubeconfig), "ca.crt")
+	if err := os.WriteFile(authority, server.CAData, 0o644); err != nil {
+		return fmt.Errorf("authority of the server: %w", err)
+	}
+	open, err := nodeconfig.AddServer(j.config, nodeconfig.Joined{Kubeconfig: j.kubeconfig, Bootstrap: j.bootstrap, ClientCA: authority})
+	if err != nil {
+		return err
+	}
+	if !open {
+		if _, err := fmt.Fprintf(out, "%s says who may speak to this node, and that is not the server: for kubectl logs and exec add\nauthentication.x509.clientCAFile: %s\n", j.config, authority); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(out, "%s now names %s as this node's server.\nStart the agent anew: systemctl restart berth\nThen, on the server: kubectl get nodes\n", j.config, j.server)
+	return err
+}

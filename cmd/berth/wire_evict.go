@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"berth/agent/eviction"
+	"berth/node/pressure"
+	"berth/nodeapi"
+	"berth/podspec"
+)
+
+// evictionOrder tells who would go now, and for what.
+func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.Eviction, err error) {
+	b.agent.Steady(ctx, firstLook)
+	v := b.pressure.Now()
+	if v == nil {
+		return out, apierrors.NewServiceUnavailable("the node has not been looked at yet")
+	}
+	signals, err := asked(signal, v)
+	if err != nil {
+		return out, err
+	}
+	for _, s := range signals {
+		x := nodeapi.EvictionSignal{
+			Signal: string(s), State: b.pressure.Config.Tell(s, v.Reading, v.Verdict), Short: v.Has(s.Condition()), Resource: string(s.Resource()),
+			Requests: s.Requestable(), Order: []nodeapi.EvictionRank{},
+		}
+		for _, r := range b.relief.Order(ctx, s, v.Split) {
+			x.Order = append(x.Order, nodeapi.EvictionRank{
+				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Known, Used: r.Used, Requested: r.Requested,
+				UsedText: s.Amount(r.Used), RequestedText: s.Amount(r.Requested), Exceeds: r.Exceeds, Priority: r.Priority,
+			})
+		}
+		out.Signals = append(out.Signals, x)
+	}
+	for _, s := range b.agent.Board.All() {
+		over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
+		if over || !podspec.Critical(s.Pod, b.config.Standalone()) {
+			continue
+		}
+		why := "critical, as every pod from a file on a node that has joined a server"
+		if podspec.Critical(s.Pod, true) {
+			why = fmt.Sprintf("critical by its priority of %d", podspec.Priority(s.Pod))
+		}
+		out.Staying = append(out.Staying, nodeapi.Staying{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Why: why})
+	}
+	return out, ctx.Err()
+}
+
+// asked are the signals that a question is about: the one that is named, or what
+// asks for something now, or else one of each kind.
+func asked(signal string, v *eviction.View) (out []pressure.Signal, err error) {
+	if s := pressure.Signal(signal); signal != "" {
+		if s.Condition() == "" {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("signal: there is no %q", signal))
+		}
+		return []pressure.Signal{s}, nil
+	}
+	for _, m := range v.Act {
+		out = append(out, m.Signal)
+	}
+	if len(out) == 0 {
+		out = []pressure.Signal{pressure.MemoryAvailable, pressure.NodefsAvailable, pressure.PIDAvailable}
+	}
+	return out, nil
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent"
+	"berth/agent/plan"
+	"berth/cgroups"
+	"berth/cri"
+	"berth/node"
+	"berth/nodeapi/kubelet"
+)
+
+// figures measures what the node and its pods use, from the kernel's files. Only
+// what is on disks is asked of the runtime, and only by who wants it.
+func (b *berth) figures(ctx context.Context, disks bool) (kubelet.Figures, error) {
+	b.agent.Steady(ctx, firstLook)
+	all := b.agent.Board.All()
+	ids := map[types.UID][]string{}
+	for _, s := range all {
+		for _, sb := range s.Seen.Sandboxes {
+			if sb.Ready {
+				ids[s.Pod.UID] = append(ids[s.Pod.UID], sb.ID)
+			}
+		}
+		for _, k := range s.Seen.Containers {
+			if k.State == plan.Running {
+				ids[s.Pod.UID] = append(ids[s.Pod.UID], k.ID)
+			}
+		}
+	}
+	use, err := b.host.cgroups.Details(ctx, ids)
+	if err != nil {
+		return kubelet.Figures{}, err
+	}
+	out := kubelet.Figures{Node: b.nodeFigures()}
+	var layers map[string]cri.Layer
+	if disks {
+		out.Node.Images = b.imageDisk(ctx)
+		if layers, err = b.runtime.client.Layers(ctx); err != nil {
+			b.log.Debug("what containers have written is not known", "err", err)
+		}
+	}
+	for _, s := range all {
+		u, there := use[s.Pod.UID]
+		if !there || u.Pod.At.IsZero() {
+			continue // it has no cgroup
+		}
+		p := podFigures(s, u)
+		if disks {
+			b.addDisks(ctx, &p, s, layers, out.Node)
+		}
+		out.Pods = append(out.Pods, p)
+	}
+	return out, nil
+}
+
+func (b *berth) nodeFigures() kubelet.NodeFigures {
+	whole := b.host.cgroups.Whole()
+	n := kubelet.NodeFigures{
+		Name: b.config.NodeName, Started: node.Booted(), CPUs: int(b.host.capacity.Cpu().Value()),
+		Use: useOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
+	}
+	if m, err := node.ReadMemory(); err == nil {
+		n.Memory, n.Swap = m.Total, kubelet.Swap{Used: m.SwapUsed, Free: m.SwapFree}
+		n.Use.Memory, n.Use.WorkingSet, n.Use.RSS, n.Use.Cache, n.Use.Mapped = m.Used, m.WorkingSet, m.Anonymous, m.Cache, m.Mapped
+		n.Use.MemoryLimit = 0
+	}
+	n.Disk = diskOf(b.config.RootDir)
+	n.Processes, n.MaxPID = node.Processes()
+	return n
+}
+
+func podFigures(s *agent.Snapshot, u cgroups.PodDetail) kubelet.PodFigures {
+	p := kubelet.PodFigures{
+		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID), Cgroup: u.Pod.Path, Use: useOf(u.Pod),
+		Containers: []kubelet.ContainerFigures{},
+	}
+	if s.Status.StartTime != nil {
+		p.Started = s.Status.StartTime.Time
+	}
+	if len(s.Seen.Sandboxes) > 0 {
+		if d, there := u.Containers[s.Seen.Sandboxes[0].ID]; there {
+			p.Sandbox, p.SandboxPath = s.Seen.Sandboxes[0].ID, d.Path
+			if d.Process > 0 && !s.Pod.Spec.HostNetwork {
+				p.Interfaces = interfacesOf(node.Interfaces(d.Process))
+			}
+		}
+	}
+	for _, k := range s.Seen.Containers {
+		if d, there := u.Containers[k.ID]; there && k.State == plan.Running {
+			p.Containers = append(p.Containers, kubelet.ContainerFigures{
+				Name: k.Name, ID: k.ID, Image: imageOf(k), Started: k.StartedAt, Cgroup: d.Path, Use: useOf(d),
+			})
+		}
+	}
+	return p
+}
+
+// imageOf names the image as the runtime does.
+func imageOf(k plan.Container) string {
+	if k.ImageName != "" {
+		return k.ImageName
+	}
+	return k.Image
+}
+
+func interfacesOf(all []node.Interface) []kubelet.Interface {
+	out := make([]kubelet.Interface, 0, len(all))
+	for _, i := range all {
+		out = append(out, kubelet.Interface(i))
+	}
+	return out
+}
+
+func useOf(d cgroups.Detail) kubelet.Use {
+	u := kubelet.Use{
+		At: d.At, CPU: d.CPU, User: d.User, System: d.System,
+		Periods: d.Periods, Throttled: d.Throttled, ThrottledTime: d.ThrottledTime,
+		Memory: d.Memory, WorkingSet: d.WorkingSet, RSS: d.RSS, Cache: d.Cache, Mapped: d.Mapped, Peak: d.Peak, Swap: d.Swap,
+		Faults: d.Faults, MajorFaults: d.MajorFaults, OOMKills: d.OOMKills,
+		Processes: uint64(d.Processes), Threads: uint64(d.Threads), CPUShares: d.Shares, MemoryLimit: d.MemoryLimit,
+	}
+	for _, dev := range d.Devices {
+		u.Devices = append(u.Devices, kubelet.Device(dev))
+	}
+	if d.Quota > 0 {
+		u.CPULimit = &kubelet.CPULimit{Quota: d.Quota, Period: d.Period}
+	}
+	if s := d.Stalls; s != nil {
+		u.Pressure = &kubelet.Pressure{CPU: stallOf(s.CPU), Memory: stallOf(s.Memory), IO: stallOf(s.IO)}
+	}
+	return u
+}
+
+func stallOf(s cgroups.Stall) kubelet.Stall {
+	return kubelet.Stall{Some: kubelet.StallTime(s.Some), Full: kubelet.StallTime(s.Full)}
+}
+
+// diskOf is the file system of a path; nil: it cannot be asked.
+func diskOf(path string) *kubelet.Disk {
+	d, err := node.ReadDisk(path)
+	if err != nil {
+		return nil
+	}
+	return &kubelet.Disk{
+		At: time.Now(), Capacity: d.Capacity, Available: d.Available, Used: d.Used,
+		Inodes: d.Inodes, InodesFree: d.InodesFree, InodesUsed: d.Inodes - min(d.InodesFree, d.Inodes),
+	}
+}
+
+// imageDisk is where the runtime keeps images; nil: it does not say.
+func (b *berth) imageDisk(ctx context.Context) *kubelet.Disk {
+	i, err := b.runtime.client.ImageDisk(ctx)
+	if err != nil || i.Path == "" {
+		return nil
+	}
+	d := diskOf(i.Path)
+	if d != nil {
+		d.Used, d.InodesUsed = i.Bytes, i.Inodes
+	}
+	return d
+}
+
+// addDisks tells what of the disks is the pod's: what its containers have written
+// and logged, and its volumes.
+func (b *berth) addDisks(ctx context.Context, p *kubelet.PodFigures, s *agent.Snapshot, layers map[string]cri.Layer, n kubelet.NodeFigures) {
+	if n.Disk == nil {
+		return
+	}
+	part := func(of *kubelet.Disk, bytes, inodes uint64) *kubelet.Disk {
+		d := *of
+		d.Used, d.InodesUsed = bytes, inodes
+		return &d
+	}
+	var used, inodes uint64
+	for i := range p.Containers {
+		k := &p.Containers[i]
+		if l, known := layers[k.ID]; known && n.Images != nil {
+			k.Root = part(n.Images, l.Bytes, l.Inodes)
+			used, inodes = used+l.Bytes, inodes+l.Inodes
+		}
+		bytes, files := logsOf(s, k.Name)
+		k.Logs = part(n.Disk, bytes, files)
+		used, inodes = used+bytes, inodes+files
+	}
+	for _, v := range b.volumeFigures(ctx, s.Pod) {
+		p.Volumes = append(p.Volumes, v)
+		if onDisk(s.Pod, v.Name) {
+			used, inodes = used+v.Used, inodes+v.InodesUsed
+		}
+	}
+	p.Ephemeral = part(n.Disk, used, inodes)
+}
+
+// volumesBound bounds the measuring of one pod's volumes.
+const volumesBound = 10 * time.Second
+
+// volumeFigures measures the volumes of a pod.
+func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []kubelet.VolumeFigures) {
+	ctx, cancel := context.WithTimeout(ctx, volumesBound)
+	defer cancel()
+	all, err := b.host.volumes.Measure(ctx, pod)
+	if err != nil {
+		b.log.Debug("what some volumes hold is not known", "pod", pod.Namespace+"/"+pod.Name, "err", err)
+	}
+	for _, v := range all {
+		if d := diskOf(v.Dir); d != nil {
+			d.Used, d.InodesUsed = v.Bytes, v.Inodes
+			out = append(out, kubelet.VolumeFigures{Name: v.Volume, Disk: *d})
+		}
+	}
+	return out
+}
+
+// onDisk reports whether what a volume holds is on the node's disk, and counts
+// for the pod as upstream has it: other content of the server's is in memory there.
+func onDisk(pod *corev1.Pod, volume string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Name == volume && (v.ConfigMap != nil || v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault)
+	})
+}
+
+// logsOf measures the logs of a container, the rotated ones too.
+func logsOf(s *agent.Snapshot, container string) (bytes, files uint64) {
+	for _, k := range s.Seen.Containers {
+		if k.Name != container || k.LogPath == "" {
+			continue
+		}
+		entries, err := os.ReadDir(filepath.Dir(k.LogPath))
+		if err != nil {
+			return 0, 0
+		}
+		for _, e := range entries {
+			if st, err := e.Info(); err == nil && st.Mode().Type() == fs.FileMode(0) {
+				bytes, files = bytes+uint64(st.Size()), files+1
+			}
+		}
+		return bytes, files
+	}
+	return 0, 0
+}

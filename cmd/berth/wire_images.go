@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/images"
+	"berth/node"
+	"berth/node/pressure"
+)
+
+// collectImages removes images that nobody needs when the disk fills up.
+func (b *berth) collectImages(ctx context.Context) {
+	o := b.imageGarbage(ctx)
+	o.Ended = b.imagesCollected
+	b.runtime.images.RunGC(ctx, o)
+}
+
+// imagesCollected tells what one round has done: what went, and that what may go
+// was not enough.
+func (b *berth) imagesCollected(c images.Collected, err error) {
+	for _, r := range c.Removed {
+		b.metrics.ImageCollected(string(r.Reason))
+		b.log.Info("image removed", "image", r.Names, "id", r.ID, "bytes", r.Size, "why", r.Why)
+	}
+	if err != nil {
+		b.warnOfNode("ImageGCFailed", err.Error())
+	}
+	if c.Short > 0 {
+		b.warnOfNode("FreeDiskSpaceFailed", fmt.Sprintf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.",
+			c.Needed, c.Needed-min(c.Needed, c.Short)))
+	}
+}
+
+// warnOfNode tells a warning in the log and, on a node that has joined a server,
+// as an event of the node.
+func (b *berth) warnOfNode(reason, message string) {
+	b.log.Warn(message, "reason", reason)
+	if b.joined != nil {
+		b.joined.events.OfNode(corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// imageGarbage says which images go.
+func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
+	c := b.config.Images
+	return images.GCOptions{
+		High: c.HighThresholdPerc, Low: c.LowThresholdPerc, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
+		Keep: b.runtime.sandboxImage(ctx), Every: c.GCPeriod, KeepBrought: true, InUse: b.imagesInUse,
+	}
+}
+
+// imageSpace tells how the disk for images stands, for pulls that want to begin.
+func (b *berth) imageSpace() (images.Space, bool) {
+	dir := b.imagesAt.Load()
+	if dir == nil {
+		return images.Space{}, false
+	}
+	disk, err := node.ReadDisk(*dir)
+	if err != nil {
+		b.log.Debug("disk of images", "err", err)
+		return images.Space{}, false
+	}
+	bytes := pressure.Level{Available: int64(disk.Available), Capacity: int64(disk.Capacity)}
+	levels := map[pressure.Signal]pressure.Level{pressure.ImagefsAvailable: bytes}
+	inodes := pressure.Level{Available: int64(disk.InodesFree), Capacity: int64(disk.Inodes)}
+	if disk.Inodes > 0 {
+		levels[pressure.ImagefsInodesFree] = inodes
+	}
+	if node.SameDisk(b.config.RootDir, *dir) {
+		levels[pressure.NodefsAvailable] = bytes
+		if disk.Inodes > 0 {
+			levels[pressure.NodefsInodesFree] = inodes
+		}
+	}
+	keep, low := b.pressure.Config.ForPulls(levels)
+	s := images.Space{Free: disk.Available, Keep: uint64(keep)}
+	if low != nil {
+		s.Short = low.String()
+	}
+	return s, true
+}
+
+// makeRoomForPull removes images that nobody needs until a pull has enough room. Not
+// before all pods are known: what they need is not, either.
+func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
+	if !b.agent.Told() {
+		return
+	}
+	c, err := b.runtime.images.MakeRoom(ctx, b.imageGarbage(ctx), enough)
+	if ctx.Err() == nil {
+		b.imagesCollected(c, err)
+	}
+}
+
+// imagesInUse names what any pod of the node uses, by name, ID and digest.
+func (b *berth) imagesInUse() map[string]bool {
+	use := map[string]bool{}
+	for _, s := range b.agent.Board.All() {
+		for _, k := range s.Seen.Containers {
+			use[k.Image], use[k.ImageID] = true, true
+		}
+		for name, img := range s.Seen.Images {
+			use[name], use[img.ID], use[img.Ref] = true, true, true
+		}
+	}
+	delete(use, "")
+	return use
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"berth/apiclient"
+	"berth/nodeapi/kubelet"
+)
+
+// serverSide is what a control server does for the node's API; nil functions
+// without one.
+type serverSide struct {
+	reviews     kubelet.Reviews
+	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error) // that the server has signed
+}
+
+// serverSide asks the server that the node has joined.
+func (j *joined) serverSide() serverSide {
+	side := serverSide{reviews: kubelet.Reviews{
+		Token: func(ctx context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {
+			r := &authenticationv1.TokenReview{Spec: q}
+			err := j.client.Create(ctx, apiclient.TokenReviews, "", r, r)
+			return r.Status, err
+		},
+		Access: func(ctx context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+			r := &authorizationv1.SubjectAccessReview{Spec: q}
+			err := j.client.Create(ctx, apiclient.AccessReviews, "", r, r)
+			return r.Status, err
+		},
+	}}
+	if j.serving != nil {
+		side.certificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return j.serving.Current() }
+	}
+	return side
+}
+
+// hostLogs is the folder that /logs/ shows.
+const hostLogs = "/var/log"
+
+// nodeAPI opens the port of the node's API; a nil listener: this node has none.
+func (b *berth) nodeAPI(ctx context.Context) (net.Listener, kubelet.Options, error) {
+	c := b.config.Server
+	var o kubelet.Options
+	switch {
+	case !c.Enabled:
+		return nil, o, nil
+	case b.config.Standalone() && c.ClientCAFile == "":
+		return nil, o, nil // nobody could show who they are
+	}
+	o, err := b.nodeAPIOptions()
+	if err != nil {
+		return nil, o, err
+	}
+	at := net.JoinHostPort(c.Address.String(), fmt.Sprint(c.Port))
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
+	if err != nil {
+		return nil, o, fmt.Errorf("node API: %w", err)
+	}
+	b.log.Info("node API", "address", ln.Addr().String())
+	return ln, o, nil
+}
+
+func (b *berth) nodeAPIOptions() (o kubelet.Options, err error) {
+	c := b.config.Server
+	o = kubelet.Options{
+		NodeName: b.config.NodeName, Handlers: b.kubeletHandlers(), Reviews: b.server.reviews, Log: b.log,
+		TokenTTL: c.WebhookTTL, AllowedTTL: c.AuthorizedTTL, DeniedTTL: c.UnauthorizedTTL,
+		MinVersion: c.MinVersion, CipherSuites: c.CipherSuites,
+		Debugging: c.DebuggingHandlers, StreamIdle: c.StreamIdle,
+	}
+	for _, id := range c.CurvePreferences {
+		o.Curves = append(o.Curves, tls.CurveID(id))
+	}
+	switch {
+	case c.AlwaysAllow:
+		o.Rights = kubelet.Everybody
+	case b.config.Standalone():
+		o.Rights = kubelet.Masters
+	}
+	if !c.Webhook {
+		o.Reviews.Token = nil
+	}
+	if c.ClientCAFile != "" {
+		if o.ClientCA, err = kubelet.NewAuthority(c.ClientCAFile); err != nil {
+			return o, fmt.Errorf("authentication.x509.clientCAFile: %w", err)
+		}
+	}
+	o.Certificate, err = b.servingCertificate()
+	return o, err
+}
+
+// servingCertificate is the one that the configuration names, that the server has
+// signed, or that the node signs itself.
+func (b *berth) servingCertificate() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	c := b.config.Server
+	if c.CertFile != "" {
+		pair, err := kubelet.NewPair(c.CertFile, c.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("tlsCertFile: %w", err)
+		}
+		return pair.Certificate, nil
+	}
+	if c.ServerTLSBootstrap && b.server.certificate != nil {
+		return b.server.certificate, nil
+	}
+	pair, err := kubelet.OwnPair(b.config.CertDir, b.config.NodeName, b.host.ips, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return pair.Certificate, nil
+}
+
+func (b *berth) kubeletHandlers() kubelet.Handlers {
+	h := kubelet.Handlers{
+		Pods:      b.pods,
+		Running:   b.runningPods,
+		Logs:      b.kubeletLogs,
+		Exec:      b.kubeletExec,
+		Attach:    b.kubeletAttach,
+		Reachable: b.reachable,
+		Dial:      b.kubeletDial,
+		Figures:   b.figures,
+		Metrics:   b.metrics.NodeHandler(),
+		Probes:    b.metrics.ProbesHandler(),
+		Config:    func() any { return b.config.Kubelet },
+		Health:    b.health().Live.Handler("healthz"),
+	}
+	if b.config.Server.HostLogs {
+		h.HostLogs = hostLogs
+	}
+	return h
+}

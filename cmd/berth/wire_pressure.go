@@ -1,0 +1,206 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/admission"
+	"berth/agent/eviction"
+	"berth/node"
+	"berth/node/pressure"
+	"berth/nodeapi"
+	"berth/nodeconfig"
+)
+
+// offering is what the node offers to new pods. The server's word on labels and
+// the node's on pressures come from two sides.
+type offering struct {
+	mu   sync.Mutex
+	node admission.Node
+	tell func(admission.Node)
+}
+
+func (o *offering) change(f func(*admission.Node)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f(&o.node)
+	o.tell(o.node)
+}
+
+// strictGroups takes in whether the runtime knows supplementalGroupsPolicy, which
+// another version of it may.
+func (o *offering) strictGroups(known bool) {
+	o.mu.Lock()
+	same := o.node.NoStrictGroups == !known
+	o.mu.Unlock()
+	if !same {
+		o.change(func(n *admission.Node) { n.NoStrictGroups = !known })
+	}
+}
+
+// newPressure makes what looks at the node's signals.
+func (b *berth) newPressure() *eviction.Pressure {
+	b.alarm = make(chan struct{}, 1)
+	at := &places{b: b}
+	b.relief = b.newRelief(at)
+	return eviction.NewPressure(eviction.PressureOptions{
+		Config: pressureConfig(b.config), Read: at.read, Alarm: b.alarm, Log: b.log,
+		Looked:  func(v eviction.View) { b.metrics.Pressure(levelsOf(v), conditionsOf(v)) },
+		Relieve: b.relief.Free,
+		Changed: func(v eviction.View) {
+			if !v.Has(corev1.NodeDiskPressure) {
+				b.short.Store(false)
+			}
+			b.offering.change(func(n *admission.Node) { n.Pressure = v.Conditions() })
+			if b.joined != nil {
+				b.joined.presence.Nudge()
+			}
+		},
+	})
+}
+
+// watchMemory has the node looked at as soon as the kernel finds memory short.
+func (b *berth) watchMemory(ctx context.Context) {
+	err := node.WatchMemory(ctx, func() {
+		select {
+		case b.alarm <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		b.log.Info("the kernel tells nothing when memory gets short: it is looked at every 10 s", "err", err)
+	}
+}
+
+// pressureConfig says when the node is short of something.
+func pressureConfig(c *nodeconfig.Config) pressure.Config {
+	out := pressure.Config{Transition: c.Eviction.PressureTransitionPeriod, WorkingSetAlone: c.Eviction.WorkingSetAlone}
+	for _, t := range c.Eviction.Thresholds {
+		p := pressure.Threshold{
+			Signal: pressure.Signal(t.Signal), Hard: t.Hard, Percent: t.Percent, Grace: t.Grace, MinReclaimPercent: t.MinReclaimPercent,
+		}
+		if t.Quantity != nil {
+			p.Quantity = t.Quantity.Value()
+		}
+		if t.MinReclaim != nil {
+			p.MinReclaim = t.MinReclaim.Value()
+		}
+		out.Thresholds = append(out.Thresholds, p)
+	}
+	given := func(t pressure.Threshold) bool { return t.Signal == pressure.AllocatableMemoryAvailable }
+	if !c.Cgroups.EnforcePods || slices.ContainsFunc(out.Thresholds, given) {
+		return out
+	}
+	for _, t := range out.Thresholds { // as upstream: pods that are kept to a limit together must have as much left in it
+		if t.Signal == pressure.MemoryAvailable && t.Hard {
+			t.Signal = pressure.AllocatableMemoryAvailable
+			out.Thresholds = append(out.Thresholds, t)
+			break
+		}
+	}
+	return out
+}
+
+// places are where signals are read. The runtime is asked for its own now and
+// then only.
+type places struct {
+	b      *berth
+	images string
+	layers string
+	asked  time.Time
+}
+
+const placesAge = 5 * time.Minute
+
+func (p *places) read(ctx context.Context) (pressure.Reading, error) {
+	if p.images == "" || time.Since(p.asked) > placesAge {
+		if d, err := p.b.runtime.client.ImageDisk(ctx); err == nil {
+			p.images, p.layers, p.asked = d.Path, d.Containers, time.Now()
+			p.b.imagesAt.Store(&d.Path)
+		}
+	}
+	return node.ReadSignals(time.Now(), node.Places{
+		Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: p.b.host.memoryOfPods,
+	})
+}
+
+// of is where a signal is read; empty: on no disk, or it is not known.
+func (p *places) of(s pressure.Signal) string {
+	switch s {
+	case pressure.NodefsAvailable, pressure.NodefsInodesFree:
+		return p.b.config.RootDir
+	case pressure.ImagefsAvailable, pressure.ImagefsInodesFree:
+		return p.images
+	case pressure.ContainerfsAvailable, pressure.ContainerfsInodesFree:
+		return p.containers()
+	case pressure.MemoryAvailable, pressure.AllocatableMemoryAvailable, pressure.PIDAvailable:
+	}
+	return ""
+}
+
+func (p *places) imagesDir() string { return p.images }
+
+// containers is where what containers write lies.
+func (p *places) containers() string { return cmp.Or(p.layers, p.images) }
+
+func (h *host) memoryOfPods() node.PodsMemory {
+	t := h.cgroups.Together()
+	m := node.PodsMemory{WorkingSet: t.WorkingSet, Kept: t.Kept, Limit: t.Limit, Stalls: t.Stall != nil}
+	if t.Stall != nil {
+		m.Stalled = t.Stall.Full.Avg10
+	}
+	return m
+}
+
+func levelsOf(v eviction.View) map[string]int64 {
+	out := make(map[string]int64, len(v.Levels))
+	for s, l := range v.Levels {
+		out[string(s)] = l.Available
+	}
+	return out
+}
+
+// pressures are the node's conditions of pressure, in upstream's order.
+var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+
+func conditionsOf(v eviction.View) map[string]bool {
+	out := map[string]bool{}
+	for _, c := range pressures {
+		out[string(c)] = v.Has(c)
+	}
+	return out
+}
+
+// pressureWarnings tell what the node is short of.
+func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
+	if v := b.pressure.Now(); v != nil {
+		for _, p := range v.Pressures {
+			out = append(out, nodeapi.Warning{Object: "node", Field: string(p.Condition), Message: p.Why()})
+		}
+	}
+	return out
+}
+
+// checkPressure adds the node's pressures, with the figures that speak for them.
+func (b *berth) checkPressure(add addItem) {
+	v := b.pressure.Now()
+	if v == nil {
+		return
+	}
+	for _, c := range pressures {
+		i := slices.IndexFunc(v.Pressures, func(p pressure.Pressure) bool { return p.Condition == c })
+		if i >= 0 {
+			add(string(c), false, errors.New(v.Pressures[i].Why()), "", pressureRemedy)
+			continue
+		}
+		add(string(c), false, nil, b.pressure.Config.Room(c, v.Reading), "")
+	}
+}
+
+const pressureRemedy = "free some, or give the node more: until then new pods are refused or wait, and pods are evicted"
