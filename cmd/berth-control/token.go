@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+
+	"berth/control/pki"
+	"berth/control/tokens"
+)
+
+func tokenCommand() *cobra.Command {
+	r := &reach{}
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, list and delete the tokens with which nodes join",
+		Long: `Make, list and delete the tokens with which nodes join. They are secrets of type bootstrap.kubernetes.io/token in namespace
+kube-system, as everywhere in Kubernetes, so kubectl sees them too.`,
+	}
+	r.flags(cmd)
+	cmd.AddCommand(tokenCreate(r), tokenList(r), tokenDelete(r))
+	return cmd
+}
+
+// wish is what the user says of a new token.
+type wish struct {
+	server, description string
+	valid               time.Duration
+	reusable            bool
+}
+
+func tokenCreate(r *reach) *cobra.Command {
+	w := wish{}
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token and print the command with which a node joins",
+		Long: `Make a token and print the command to run on the host that shall join. The hash in it pins this server's certificate authority:
+the host speaks to no other server. The token is good for one node, and only until it expires.`,
+		Example: `  berth-control token create
+  berth-control token create --server https://control.example.com:6443 --valid 10m`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, config, err := r.client()
+			if err != nil {
+				return err
+			}
+			return w.create(cmd.Context(), client, config, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&w.server, "server", "", "URL by which the node reaches the server; by default an address of this host")
+	f.DurationVar(&w.valid, "valid", time.Hour, "for how long the token is good; 0 is for ever")
+	f.BoolVar(&w.reusable, "reusable", false, "let any number of nodes join with the token until it expires")
+	f.StringVar(&w.description, "description", "", "what the token is for, for token list")
+	return cmd
+}
+
+func (w *wish) create(ctx context.Context, client kubernetes.Interface, config *restclient.Config, out, warn io.Writer) error {
+	if w.valid < 0 {
+		return errors.New("valid: must not be negative")
+	}
+	if len(config.CAData) == 0 {
+		return errors.New("kubeconfig: holds no certificate-authority-data to pin")
+	}
+	hash, err := pki.Hash(config.CAData)
+	if err != nil {
+		return fmt.Errorf("kubeconfig: certificate-authority-data: %w", err)
+	}
+	server, err := reachable(ctx, w.server, config.Host)
+	if err != nil {
+		return err
+	}
+	token, err := tokens.NewBootstrap()
+	if err != nil {
+		return err
+	}
+	token.Description, token.SingleUse = w.description, !w.reusable
+	if w.valid > 0 {
+		token.Expires = time.Now().Add(w.valid)
+	}
+	if _, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Create(ctx, token.Object(), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("store the token: %w", err)
+	}
+	if host, err := url.Parse(server); err == nil && net.ParseIP(host.Hostname()).IsLoopback() {
+		_, _ = fmt.Fprintf(warn, "berth-control: %s is reached from this host only; for others give --server\n", server)
+	}
+	_, err = fmt.Fprintf(out, "berth join --server %s --token %s --ca-hash %s\n", server, token.Token(), hash)
+	return err
+}
+
+// reachable is the server as a node shall reach it: as given, or the kubeconfig's
+// own server when that is not this host's loopback, or the first address of this
+// host that others can reach, with the kubeconfig's port.
+func reachable(ctx context.Context, given, own string) (string, error) {
+	if given != "" {
+		u, err := url.Parse(given)
+		if err != nil || u.Scheme != "https" || u.Host == "" {
+			return "", fmt.Errorf("server: %q must be https://HOST:PORT", given)
+		}
+		return given, nil
+	}
+	u, err := url.Parse(own)
+	if err != nil {
+		return "", fmt.Errorf("kubeconfig: server: %w", err)
+	}
+	if ip := net.ParseIP(u.Hostname()); ip == nil || !ip.IsLoopback() {
+		return own, nil
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return own, nil //nolint:nilerr // then only loopback is known
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && answers(ctx, net.JoinHostPort(n.IP.String(), u.Port())) {
+			return "https://" + net.JoinHostPort(n.IP.String(), u.Port()), nil
+		}
+	}
+	return own, nil
+}
+
+// answers tells whether somebody listens at the address.
+func answers(ctx context.Context, address string) bool {
+	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
+}
+
+func tokenList(r *reach) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the tokens, without their secrets",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, _, err := r.client()
+			if err != nil {
+				return err
+			}
+			list, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).List(cmd.Context(), metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeBootstrapToken)})
+			if err != nil {
+				return fmt.Errorf("list tokens: %w", err)
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "ID\tEXPIRES\tNODES\tUSED BY\tDESCRIPTION")
+			for _, s := range list.Items {
+				expires, nodes, by := string(s.Data["expiration"]), "any", s.Annotations[tokens.ClaimedBy]
+				if expires == "" {
+					expires = "never"
+				}
+				if s.Annotations[tokens.SingleUse] == "true" {
+					nodes = "one"
+				}
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Data["token-id"], expires, nodes, by, s.Data["description"])
+			}
+			return w.Flush() // and what went wrong before
+		},
+	}
+}
+
+func tokenDelete(r *reach) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete ID",
+		Short: "Delete a token; nodes that have joined stay",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, _, err := r.client()
+			if err != nil {
+				return err
+			}
+			id := args[0]
+			if whole, _, ok := tokens.ParseBootstrap(id); ok {
+				id = whole
+			}
+			if err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Delete(cmd.Context(), tokens.BootstrapNamePrefix+id, metav1.DeleteOptions{}); err != nil {
+				return fmt.Errorf("delete token %s: %w", id, err)
+			}
+			return nil
+		},
+	}
+}

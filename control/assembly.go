@@ -1,0 +1,71 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+
+	"berth/control/kinds"
+	"berth/control/pki"
+	"berth/control/scheme"
+)
+
+// Assembly is what the parts of a server are made from.
+type Assembly struct {
+	Config
+	Scheme    *scheme.Set
+	Table     []*kinds.Kind
+	Authority *pki.Authority
+	// toNodes is how this server shows itself to nodes.
+	toNodes *nodeClient
+	// Keys is the client of the store that all share.
+	Keys *clientv3.Client
+	// Advertised is where others reach this server; not valid: nowhere.
+	Advertised netip.AddrPort
+	Place      kinds.Place
+	// Stores are the main resources, there once the kinds are installed.
+	Stores map[schema.GroupResource]*kinds.Store
+	// Loopback reaches the server itself as system:masters; Client and Informers
+	// work through it. Informers hand out objects without managed fields.
+	Loopback  *restclient.Config
+	Client    kubernetes.Interface
+	Informers informers.SharedInformerFactory
+	// life ends with the server; parts that come and go start watches for it.
+	life context.Context //nolint:containedctx // see above
+
+	access access
+}
+
+// Store returns the store of a resource that is in the table.
+func (a *Assembly) Store(group, resource string) *kinds.Store {
+	s := a.Stores[schema.GroupResource{Group: group, Resource: resource}]
+	if s == nil {
+		panic(fmt.Sprintf("no store of %s.%s", resource, group))
+	}
+	return s
+}
+
+// Resource is something served that no row of the table makes: a subresource
+// ("pods/log"), or a resource that is not stored.
+type Resource struct {
+	Version schema.GroupVersion
+	Name    string
+	Storage rest.Storage
+}
+
+// Part is a piece of the server that works by itself while the server runs: a
+// controller, the scheduler. It ends when ctx is done; when it ends before, it
+// is started again.
+type Part struct {
+	Name string
+	Run  func(ctx context.Context) error
+	// Alone: of several servers on one store, only one runs it.
+	Alone bool
+}

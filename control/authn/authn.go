@@ -1,0 +1,57 @@
+package authn
+
+import (
+	stdx509 "crypto/x509"
+	"time"
+
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	"k8s.io/apiserver/pkg/authentication/request/x509"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+)
+
+// Config is what identities are checked against.
+type Config struct {
+	// ClientCA verifies client certificates; asked at each request, so that a
+	// new CA needs no restart. nil: certificates name nobody.
+	ClientCA x509.VerifyOptionFunc
+	// Made tells whether our authority has signed a certificate, whatever the time is;
+	// Return is how long after its end one still names a returning node. 0: not at all.
+	Made   func(*stdx509.Certificate) error
+	Return time.Duration
+	// Accounts knows service account tokens and what audience each is for;
+	// Bootstrap knows bootstrap tokens, which are for the API server only.
+	Accounts, Bootstrap authenticator.Token
+	// Audiences are those of the API server itself.
+	Audiences authenticator.Audiences
+}
+
+// anonymousPaths are all that is answered without a name.
+var anonymousPaths = []string{"/healthz", "/livez", "/readyz"}
+
+// New answers who sends a request. Tokens are never cached: one that is revoked
+// is refused at once.
+func New(c Config) authenticator.Request {
+	var known []authenticator.Request
+	if c.ClientCA != nil {
+		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, x509.NewDynamic(c.ClientCA, x509.CommonNameUserConversion)))
+	}
+	if c.Return > 0 {
+		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, &returning{c.Made, c.Return, time.Now}))
+	}
+	tokens := tokenunion.NewFailOnError(c.Accounts, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.Bootstrap))
+	known = append(known, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
+	named := group.NewAuthenticatedGroupAdder(union.New(known...))
+	var open []apiserver.AnonymousAuthCondition
+	for _, p := range anonymousPaths {
+		open = append(open, apiserver.AnonymousAuthCondition{Path: p})
+	}
+	// A bad credential is an error even on the open paths: it is never
+	// silently taken for none.
+	return union.NewFailOnError(named, anonymous.NewAuthenticator(open))
+}

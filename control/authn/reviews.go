@@ -1,0 +1,81 @@
+package authn
+
+import (
+	"context"
+	"net/http"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"berth/control/reviews"
+)
+
+// NewTokenReviews answers whose a token is. The request authenticator is asked
+// with a request that has nothing but the token, so that a review and a request
+// can never disagree. Audiences are the API server's own, for a review without.
+func NewTokenReviews(who authenticator.Request, audiences authenticator.Audiences) rest.Storage {
+	return &reviews.Review[*authenticationv1.TokenReview]{
+		Kind: "TokenReview", Empty: func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
+		Answer: func(ctx context.Context, review *authenticationv1.TokenReview) error {
+			if review.Namespace != "" {
+				return apierrors.NewBadRequest("namespace is not allowed on this type")
+			}
+			if review.Spec.Token == "" {
+				return apierrors.NewBadRequest("token is required for TokenReview in authentication")
+			}
+			review.Status = judge(ctx, who, review.Spec, audiences)
+			return nil
+		},
+	}
+}
+
+func judge(ctx context.Context, who authenticator.Request, spec authenticationv1.TokenReviewSpec, own authenticator.Audiences) (s authenticationv1.TokenReviewStatus) {
+	wanted := authenticator.Audiences(spec.Audiences)
+	if len(wanted) == 0 {
+		wanted = own
+	}
+	ctx = authenticator.WithAudiences(context.WithoutCancel(ctx), wanted)
+	req := (&http.Request{Header: http.Header{}}).WithContext(ctx)
+	req.Header.Set("Authorization", "Bearer "+spec.Token)
+	got, ok, err := who.AuthenticateRequest(req)
+	switch {
+	case err != nil:
+		s.Error = err.Error()
+		return s
+	case !ok || got == nil || got.User == nil:
+		return s
+	case len(got.Audiences) > 0 && len(wanted.Intersect(got.Audiences)) == 0:
+		s.Error = "the token is not for these audiences"
+		return s
+	}
+	s.Authenticated, s.User, s.Audiences = true, infoOf(got.User), got.Audiences
+	return s
+}
+
+// NewSelfSubjectReviews answers who the asker is ("kubectl auth whoami").
+func NewSelfSubjectReviews() rest.Storage {
+	return &reviews.Review[*authenticationv1.SelfSubjectReview]{
+		Kind: "SelfSubjectReview", Empty: func() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} },
+		Answer: func(ctx context.Context, review *authenticationv1.SelfSubjectReview) error {
+			u, err := reviews.Asker(ctx)
+			if err == nil {
+				review.Status.UserInfo = infoOf(u)
+			}
+			return err
+		},
+	}
+}
+
+func infoOf(u user.Info) authenticationv1.UserInfo {
+	out := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
+	for k, v := range u.GetExtra() {
+		if out.Extra == nil {
+			out.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		out.Extra[k] = v
+	}
+	return out
+}

@@ -1,0 +1,122 @@
+package authz
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	rbaclisters "k8s.io/client-go/listers/rbac/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Aggregation keeps the rules of cluster roles that are put together from others
+// by labels (admin, edit, view, and users' own). Its one goroutine is Run's
+// caller.
+type Aggregation struct {
+	roles  rbaclisters.ClusterRoleLister
+	client rbacclient.ClusterRoleInterface
+	log    *slog.Logger
+	wake   chan struct{}
+}
+
+// NewAggregation listens to the factory's informer of cluster roles.
+func NewAggregation(f informers.SharedInformerFactory, client rbacclient.ClusterRoleInterface, log *slog.Logger) (*Aggregation, error) {
+	a := &Aggregation{roles: f.Rbac().V1().ClusterRoles().Lister(), client: client, log: log, wake: make(chan struct{}, 1)}
+	_, err := f.Rbac().V1().ClusterRoles().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { a.nudge() },
+		UpdateFunc: func(any, any) { a.nudge() },
+		DeleteFunc: func(any) { a.nudge() },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listen to cluster roles: %w", err)
+	}
+	return a, nil
+}
+
+func (a *Aggregation) nudge() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends: once after each burst of changes, and again a while
+// after an error.
+func (a *Aggregation) Run(ctx context.Context) {
+	for {
+		var again <-chan time.Time
+		if err := a.settle(ctx); err != nil && ctx.Err() == nil {
+			if !apierrors.IsConflict(err) { // the cache is behind: it will catch up
+				a.log.Warn("cluster roles were not aggregated", "error", err)
+			}
+			again = time.After(time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		case <-a.wake:
+		}
+	}
+}
+
+// settle may need more than one round, as edit is part of admin: each write
+// comes back as a change.
+func (a *Aggregation) settle(ctx context.Context) error {
+	all, err := a.roles.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list cluster roles: %w", err)
+	}
+	slices.SortFunc(all, func(x, y *rbacv1.ClusterRole) int { return strings.Compare(x.Name, y.Name) })
+	for _, role := range all {
+		if role.AggregationRule == nil {
+			continue
+		}
+		want, err := union(role, all)
+		if err != nil {
+			a.log.Warn("a cluster role's aggregationRule is not understood", "role", role.Name, "error", err)
+			continue
+		}
+		if equality.Semantic.DeepEqual(want, role.Rules) {
+			continue
+		}
+		role = role.DeepCopy()
+		role.Rules = want
+		if _, err := a.client.Update(ctx, role, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("update cluster role %s: %w", role.Name, err)
+		}
+	}
+	return nil
+}
+
+// union are the rules of all roles that one of the selectors takes, in order of
+// the roles' names and without those that are there already.
+func union(of *rbacv1.ClusterRole, sorted []*rbacv1.ClusterRole) (out []rbacv1.PolicyRule, _ error) {
+	for i := range of.AggregationRule.ClusterRoleSelectors {
+		takes, err := metav1.LabelSelectorAsSelector(&of.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range sorted {
+			if r.Name == of.Name || !takes.Matches(labels.Set(r.Labels)) {
+				continue
+			}
+			for j := range r.Rules {
+				if !slices.ContainsFunc(out, func(have rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(have, r.Rules[j]) }) {
+					out = append(out, r.Rules[j])
+				}
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,183 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
+)
+
+// Reconcile stores the default roles and bindings: what is missing is added,
+// what a user added stays, and an object whose annotation
+// rbac.authorization.kubernetes.io/autoupdate is "false" is left alone.
+func (d *Defaults) Reconcile(ctx context.Context, client kubernetes.Interface) error {
+	seen, err := listExisting(ctx, client)
+	if err != nil {
+		return err
+	}
+	var todo []func() error
+	for i := range d.ClusterRoles {
+		role := &d.ClusterRoles[i]
+		todo = append(todo, seen.role(client, role))
+	}
+	for i := range d.ClusterRoleBindings {
+		binding := &d.ClusterRoleBindings[i]
+		todo = append(todo, seen.binding(client, binding))
+	}
+	for i := range d.Roles {
+		role := &d.Roles[i]
+		todo = append(todo, func() error { return localRole(client, role) })
+	}
+	for i := range d.RoleBindings {
+		binding := &d.RoleBindings[i]
+		todo = append(todo, func() error { return localBinding(client, binding) })
+	}
+	return inTurns(todo)
+}
+
+// inTurns runs the writes a few at a time: one by one they would make up most of
+// a fresh start.
+func inTurns(todo []func() error) error {
+	const lanes = 8
+	ends, next := make(chan error), make(chan func() error)
+	for range lanes {
+		go func() {
+			var errs []error
+			for do := range next {
+				errs = append(errs, retry.OnError(retry.DefaultRetry, again, do))
+			}
+			ends <- errors.Join(errs...)
+		}()
+	}
+	for _, do := range todo {
+		next <- do
+	}
+	close(next)
+	var errs []error
+	for range lanes {
+		errs = append(errs, <-ends)
+	}
+	return errors.Join(errs...)
+}
+
+func again(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+// existing is what is stored at start, read in two lists instead of one by one.
+type existing struct {
+	roles    map[string]*rbacv1.ClusterRole
+	bindings map[string]*rbacv1.ClusterRoleBinding
+}
+
+func listExisting(ctx context.Context, client kubernetes.Interface) (e existing, err error) {
+	e = existing{map[string]*rbacv1.ClusterRole{}, map[string]*rbacv1.ClusterRoleBinding{}}
+	roles, err := client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return e, fmt.Errorf("list cluster roles: %w", err)
+	}
+	for i := range roles.Items {
+		e.roles[roles.Items[i].Name] = &roles.Items[i]
+	}
+	bindings, err := client.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return e, fmt.Errorf("list cluster role bindings: %w", err)
+	}
+	for i := range bindings.Items {
+		e.bindings[bindings.Items[i].Name] = &bindings.Items[i]
+	}
+	return e, nil
+}
+
+func (e existing) role(client kubernetes.Interface, want *rbacv1.ClusterRole) func() error {
+	o := reconciliation.ReconcileRoleOptions{
+		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: want}, Confirm: true,
+		Client: &listedRole{ClusterRoleModifier: reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}, role: e.roles[want.Name]},
+	}
+	return func() error {
+		if _, err := o.Run(); err != nil {
+			return fmt.Errorf("reconcile cluster role %s: %w", want.Name, err)
+		}
+		return nil
+	}
+}
+
+func (e existing) binding(client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) func() error {
+	o := reconciliation.ReconcileRoleBindingOptions{
+		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want}, Confirm: true,
+		Client: &listedBinding{
+			ClusterRoleBindingClientAdapter: reconciliation.ClusterRoleBindingClientAdapter{Client: client.RbacV1().ClusterRoleBindings()},
+			found:                           e.bindings[want.Name],
+		},
+	}
+	return func() error {
+		if _, err := o.Run(); err != nil {
+			return fmt.Errorf("reconcile cluster role binding %s: %w", want.Name, err)
+		}
+		return nil
+	}
+}
+
+func localRole(client kubernetes.Interface, want *rbacv1.Role) error {
+	o := reconciliation.ReconcileRoleOptions{
+		Role: reconciliation.RoleRuleOwner{Role: want}, Confirm: true,
+		Client: reconciliation.RoleModifier{Client: client.RbacV1(), NamespaceClient: client.CoreV1().Namespaces()},
+	}
+	if _, err := o.Run(); err != nil {
+		return fmt.Errorf("reconcile role %s/%s: %w", want.Namespace, want.Name, err)
+	}
+	return nil
+}
+
+func localBinding(client kubernetes.Interface, want *rbacv1.RoleBinding) error {
+	o := reconciliation.ReconcileRoleBindingOptions{
+		RoleBinding: reconciliation.RoleBindingAdapter{RoleBinding: want}, Confirm: true,
+		Client: reconciliation.RoleBindingClientAdapter{Client: client.RbacV1(), NamespaceClient: client.CoreV1().Namespaces()},
+	}
+	if _, err := o.Run(); err != nil {
+		return fmt.Errorf("reconcile role binding %s/%s: %w", want.Namespace, want.Name, err)
+	}
+	return nil
+}
+
+// listedRole answers the first get from the list, and every other one live: then
+// something has changed under way.
+type listedRole struct {
+	reconciliation.ClusterRoleModifier
+
+	asked bool
+	role  *rbacv1.ClusterRole
+}
+
+func (l *listedRole) Get(namespace, name string) (reconciliation.RuleOwner, error) {
+	if l.asked {
+		return l.ClusterRoleModifier.Get(namespace, name)
+	}
+	l.asked = true
+	if l.role == nil {
+		return nil, apierrors.NewNotFound(rbacv1.Resource("clusterroles"), name)
+	}
+	return reconciliation.ClusterRoleRuleOwner{ClusterRole: l.role}, nil
+}
+
+type listedBinding struct {
+	reconciliation.ClusterRoleBindingClientAdapter
+
+	asked bool
+	found *rbacv1.ClusterRoleBinding
+}
+
+func (l *listedBinding) Get(namespace, name string) (reconciliation.RoleBinding, error) {
+	if l.asked {
+		return l.ClusterRoleBindingClientAdapter.Get(namespace, name)
+	}
+	l.asked = true
+	if l.found == nil {
+		return nil, apierrors.NewNotFound(rbacv1.Resource("clusterrolebindings"), name)
+	}
+	return reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: l.found}, nil
+}

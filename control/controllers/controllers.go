@@ -1,0 +1,176 @@
+package controllers
+
+import (
+	"context"
+	"crypto"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"berth/control/pki"
+)
+
+// Config is what the controllers need. Times that are zero are upstream's.
+type Config struct {
+	Client    kubernetes.Interface
+	Metadata  metadata.Interface
+	Informers informers.SharedInformerFactory
+	Start     func() // starts the informers that are not started yet
+	Events    record.EventRecorder
+	Log       *slog.Logger
+
+	// PodRanges are cut into one range of addresses per node: of 2^8 addresses
+	// (IPv4) or 2^64 (IPv6). None: nodes get no range.
+	PodRanges []netip.Prefix
+	// CA signs the certificates of nodes and clients. Nil: none are signed.
+	CA           Authority
+	Certificates time.Duration // that CA signs are good for at most; a year
+	// CABundle is the PEM by which pods know the server. Empty: not published.
+	CABundle []byte
+
+	NodeGrace      time.Duration // silence after which a node is lost; 40 s
+	TerminatedPods int           // ended pods that may stay; 12500
+}
+
+// Authority signs certificates; pki has one.
+type Authority interface {
+	Sign(key crypto.PublicKey, subject pki.Subject) (pem []byte, err error)
+}
+
+// The names of the controllers are upstream's, so that whoever turns one off
+// knows which one of kube-controller-manager takes its place.
+const (
+	NodeLifecycle   = "node-lifecycle-controller"
+	TaintEviction   = "taint-eviction-controller"
+	NodeRanges      = "node-ipam-controller"
+	Namespaces      = "namespace-controller"
+	Garbage         = "garbage-collector-controller"
+	ServiceAccounts = "serviceaccount-controller"
+	RootCA          = "root-ca-certificate-publisher-controller"
+	CSRApproving    = "certificatesigningrequest-approving-controller"
+	CSRSigning      = "certificatesigningrequest-signing-controller"
+	CSRCleaning     = "certificatesigningrequest-cleaner-controller"
+	PodGarbage      = "pod-garbage-collector-controller"
+	Quota           = "resourcequota-controller"
+	Disruption      = "disruption-controller"
+	Endpoints       = "endpoints-controller"
+	EndpointSlices  = "endpointslice-controller"
+	Mirroring       = "endpointslice-mirroring-controller"
+)
+
+const (
+	nodeGrace      = 40 * time.Second
+	terminatedPods = 12500
+	byNode         = "node" // index of the shared pod informer
+)
+
+// kind is one controller: its name and what makes it.
+type kind struct {
+	name string
+	make func(Config) ([]*worker, error)
+}
+
+var all = []kind{
+	{NodeLifecycle, nodeLifecycle},
+	{TaintEviction, taintEviction},
+	{NodeRanges, nodeRanges},
+	{Namespaces, namespaces},
+	{Garbage, garbage},
+	{ServiceAccounts, serviceAccounts},
+	{RootCA, rootCA},
+	{CSRApproving, csrApproving},
+	{CSRSigning, csrSigning},
+	{CSRCleaning, csrCleaning},
+	{PodGarbage, podGarbage},
+	{Quota, quota},
+	{Disruption, disruption},
+	{Endpoints, endpoints},
+	{EndpointSlices, endpointSlices},
+	{Mirroring, mirroring},
+}
+
+// Names are all controllers, in order.
+func Names() []string {
+	out := make([]string, 0, len(all))
+	for _, k := range all {
+		out = append(out, k.name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Run is the controller of that name until the context ends.
+func Run(ctx context.Context, name string, c Config) error {
+	i := slices.IndexFunc(all, func(k kind) bool { return k.name == name })
+	if i < 0 {
+		return fmt.Errorf("there is no controller %q; there are %v", name, Names())
+	}
+	if c.NodeGrace == 0 {
+		c.NodeGrace = nodeGrace
+	}
+	if c.TerminatedPods == 0 {
+		c.TerminatedPods = terminatedPods
+	}
+	c.Log = c.Log.With("controller", name)
+	workers, err := all[i].make(c)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	c.Start()
+	var wg sync.WaitGroup
+	for _, w := range workers {
+		wg.Go(func() { w.run(ctx) })
+	}
+	wg.Wait()
+	<-ctx.Done() // one that has nothing to do has not failed
+	return nil
+}
+
+// indexing orders the controllers that index the pods they share: an informer's
+// indexers may be read or added to by one at a time.
+var indexing sync.Mutex
+
+// indexPods lets podsOn find the pods of a node.
+func (c Config) indexPods() error {
+	indexing.Lock()
+	defer indexing.Unlock()
+	pods := c.Informers.Core().V1().Pods().Informer()
+	if _, done := pods.GetIndexer().GetIndexers()[byNode]; done {
+		return nil
+	}
+	err := pods.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+			return []string{pod.Spec.NodeName}, nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("index pods by node: %w", err)
+	}
+	return nil
+}
+
+// podsOn gives the pods that are bound to a node.
+func (c Config) podsOn(name string) []*corev1.Pod {
+	list, err := c.Informers.Core().V1().Pods().Informer().GetIndexer().ByIndex(byNode, name)
+	if err != nil {
+		return nil // indexPods made the index
+	}
+	out := make([]*corev1.Pod, 0, len(list))
+	for _, obj := range list {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			out = append(out, pod)
+		}
+	}
+	return out
+}

@@ -1,0 +1,80 @@
+package controllers
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// How long a request stays, by what became of it; upstream's.
+const (
+	keepIssued  = time.Hour
+	keepDenied  = time.Hour
+	keepFailed  = time.Hour
+	keepPending = 24 * time.Hour
+)
+
+// csrCleaning removes requests that have been answered, or never will be.
+func csrCleaning(c Config) ([]*worker, error) {
+	requests := c.Informers.Certificates().V1().CertificateSigningRequests()
+	w := c.worker(func(ctx context.Context, name string) (time.Duration, error) {
+		csr, err := requests.Lister().Get(name)
+		if err != nil {
+			return 0, ignoreGone(err)
+		}
+		if left := time.Until(removeAt(csr)); left > 0 {
+			return left, nil
+		}
+		err = c.Client.CertificatesV1().CertificateSigningRequests().Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &csr.UID}})
+		if ignoreGone(err) != nil {
+			return 0, fmt.Errorf("delete certificate request %s: %w", name, err)
+		}
+		return 0, nil
+	})
+	return []*worker{w}, w.watch(requests.Informer(), itself)
+}
+
+func removeAt(csr *certificatesv1.CertificateSigningRequest) time.Time {
+	at := csr.CreationTimestamp.Add(keepPending)
+	for _, c := range csr.Status.Conditions {
+		since := c.LastUpdateTime.Time
+		if since.IsZero() {
+			since = csr.CreationTimestamp.Time
+		}
+		var until time.Time
+		switch {
+		case c.Type == certificatesv1.CertificateApproved && len(csr.Status.Certificate) > 0:
+			until = since.Add(keepIssued)
+			if end, ok := expiry(csr.Status.Certificate); ok && end.Before(until) {
+				until = end
+			}
+		case c.Type == certificatesv1.CertificateDenied:
+			until = since.Add(keepDenied)
+		case c.Type == certificatesv1.CertificateFailed:
+			until = since.Add(keepFailed)
+		default:
+			continue
+		}
+		if until.Before(at) {
+			at = until
+		}
+	}
+	return at
+}
+
+func expiry(text []byte) (time.Time, bool) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return time.Time{}, false
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}, false
+	}
+	return cert.NotAfter, true
+}

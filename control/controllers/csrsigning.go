@@ -1,0 +1,136 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	certlisters "k8s.io/client-go/listers/certificates/v1"
+
+	"berth/control/pki"
+)
+
+const shortestCertificate = 10 * time.Minute
+
+// signer signs approved requests of the signers that it stands for.
+type signer struct {
+	Config
+
+	requests certlisters.CertificateSigningRequestLister
+}
+
+func csrSigning(c Config) ([]*worker, error) {
+	if c.CA == nil {
+		return nil, nil
+	}
+	requests := c.Informers.Certificates().V1().CertificateSigningRequests()
+	s := &signer{Config: c, requests: requests.Lister()}
+	w := c.worker(s.look)
+	return []*worker{w}, w.watch(requests.Informer(), itself)
+}
+
+func (s *signer) look(ctx context.Context, name string) (time.Duration, error) {
+	csr, err := s.requests.Get(name)
+	if err != nil {
+		return 0, ignoreGone(err)
+	}
+	if len(csr.Status.Certificate) > 0 || !decided(csr, certificatesv1.CertificateApproved) ||
+		decided(csr, certificatesv1.CertificateDenied) || decided(csr, certificatesv1.CertificateFailed) {
+		return 0, nil
+	}
+	req, flaw := signable(csr)
+	if req == nil && flaw == "" {
+		return 0, nil // another signer's
+	}
+	out := csr.DeepCopy()
+	if flaw != "" {
+		now := metav1.Now()
+		out.Status.Conditions = append(out.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: flaw,
+			LastUpdateTime: now, LastTransitionTime: now,
+		})
+	} else if out.Status.Certificate, err = s.CA.Sign(req.PublicKey, subjectOf(req, csr, s.longest())); err != nil {
+		return 0, fmt.Errorf("sign certificate request %s: %w", name, err)
+	}
+	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, out, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+		return 0, fmt.Errorf("answer certificate request %s: %w", name, err)
+	}
+	s.Log.Info("certificate request is answered", "request", name, "signer", csr.Spec.SignerName, "refused", flaw)
+	return 0, nil
+}
+
+func decided(csr *certificatesv1.CertificateSigningRequest, as certificatesv1.RequestConditionType) bool {
+	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == as })
+}
+
+// signable is the request if a signer of ours may sign it, or else what is wrong
+// with it; neither: the signer is not ours.
+func signable(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, string) {
+	var flawOf func(*certificatesv1.CertificateSigningRequest, *x509.CertificateRequest) string
+	switch csr.Spec.SignerName {
+	case certificatesv1.KubeAPIServerClientKubeletSignerName:
+		flawOf = nodeClientFlaw
+	case certificatesv1.KubeletServingSignerName:
+		flawOf = nodeServingFlaw
+	case certificatesv1.KubeAPIServerClientSignerName:
+		flawOf = clientFlaw
+	default:
+		return nil, ""
+	}
+	req, err := parseRequest(csr.Spec.Request)
+	if err != nil {
+		return nil, err.Error()
+	}
+	if flaw := flawOf(csr, req); flaw != "" {
+		return nil, flaw
+	}
+	return req, ""
+}
+
+// clientFlaw: any client but one that nothing is forbidden to.
+func clientFlaw(csr *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) string {
+	if slices.Contains(req.Subject.Organization, mastersGroup) {
+		return "organization " + mastersGroup + " is not signed"
+	}
+	if len(req.DNSNames)+len(req.IPAddresses)+len(req.EmailAddresses)+len(req.URIs) > 0 {
+		return "subject alternative names are not signed for clients"
+	}
+	for _, u := range csr.Spec.Usages {
+		if u != certificatesv1.UsageClientAuth && u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment {
+			return fmt.Sprintf("usage %q is not allowed", u)
+		}
+	}
+	if !slices.Contains(csr.Spec.Usages, certificatesv1.UsageClientAuth) {
+		return fmt.Sprintf("usages must contain %q", certificatesv1.UsageClientAuth)
+	}
+	return ""
+}
+
+// longest is the most that is given.
+func (s *signer) longest() time.Duration { return cmp.Or(s.Certificates, pki.IssuedFor) }
+
+// subjectOf is what the certificate says: what was asked for, no more.
+func subjectOf(req *x509.CertificateRequest, csr *certificatesv1.CertificateSigningRequest, longest time.Duration) pki.Subject {
+	out := pki.Subject{
+		Name: req.Subject.CommonName, Groups: req.Subject.Organization, DNS: req.DNSNames, IPs: req.IPAddresses,
+		For: longest,
+	}
+	if asked := csr.Spec.ExpirationSeconds; asked != nil {
+		out.For = min(longest, max(shortestCertificate, time.Duration(*asked)*time.Second))
+	}
+	for _, u := range csr.Spec.Usages {
+		switch u {
+		case certificatesv1.UsageClientAuth:
+			out.Usage = append(out.Usage, x509.ExtKeyUsageClientAuth)
+		case certificatesv1.UsageServerAuth:
+			out.Usage = append(out.Usage, x509.ExtKeyUsageServerAuth)
+		}
+	}
+	return out
+}

@@ -1,0 +1,146 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// maxAddresses is how many an Endpoints object holds; the slices hold all.
+const maxAddresses = 1000
+
+// endpointer keeps the Endpoints of services with a selector.
+type endpointer struct {
+	Config
+	services  corelisters.ServiceLister
+	pods      corelisters.PodLister
+	endpoints corelisters.EndpointsLister
+}
+
+func endpoints(c Config) ([]*worker, error) {
+	core := c.Informers.Core().V1()
+	e := &endpointer{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister()}
+	w := c.worker(e.look)
+	if err := w.watch(core.Services().Informer(), itself); err != nil {
+		return nil, err
+	}
+	if err := w.watch(core.Endpoints().Informer(), itself); err != nil {
+		return nil, err
+	}
+	return []*worker{w}, w.watchServicePods(core.Pods().Informer(), e.services)
+}
+
+func (e *endpointer) look(ctx context.Context, key string) (time.Duration, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil //nolint:nilerr // no service has such a key
+	}
+	client := e.Client.CoreV1().Endpoints(namespace)
+	have, err := e.endpoints.Endpoints(namespace).Get(name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, err
+	}
+	svc, err := e.services.Services(namespace).Get(name)
+	switch {
+	case apierrors.IsNotFound(err):
+		// Those that somebody made by hand stay: their service may be yet to come.
+		if have == nil || have.Labels[ownEndpoints] == "" {
+			return 0, nil
+		}
+		return 0, ignoreGone(client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}))
+	case err != nil:
+		return 0, err
+	case len(svc.Spec.Selector) == 0 || svc.Spec.Type == corev1.ServiceTypeExternalName:
+		return 0, nil // whoever made it says where it is
+	}
+	pods, err := selected(svc, e.pods)
+	if err != nil {
+		return 0, err
+	}
+	want := wantedEndpoints(svc, pods)
+	switch {
+	case have == nil:
+		_, err = client.Create(ctx, want, metav1.CreateOptions{})
+	case equality.Semantic.DeepEqual(have.Subsets, want.Subsets) && equality.Semantic.DeepEqual(have.Labels, want.Labels) &&
+		have.Annotations[corev1.EndpointsOverCapacity] == want.Annotations[corev1.EndpointsOverCapacity]:
+		return 0, nil
+	default:
+		next := have.DeepCopy()
+		next.Subsets, next.Labels = want.Subsets, want.Labels
+		delete(next.Annotations, corev1.EndpointsOverCapacity)
+		if next.Annotations == nil {
+			next.Annotations = map[string]string{}
+		}
+		maps.Copy(next.Annotations, want.Annotations)
+		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
+	}
+	if err != nil && !settled(err) {
+		return 0, fmt.Errorf("endpoints of %s: %w", key, err)
+	}
+	return 0, nil
+}
+
+// ownEndpoints marks those that this controller made, as upstream's does.
+const ownEndpoints = "endpoints.kubernetes.io/managed-by"
+
+// wantedEndpoints lists the pods of a service, of its first family.
+func wantedEndpoints(svc *corev1.Service, pods []*corev1.Pod) *corev1.Endpoints { //nolint:staticcheck // served as long as upstream serves it
+	out := &corev1.Endpoints{ //nolint:staticcheck // as above
+		ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name, Labels: maps.Clone(svc.Labels)},
+	}
+	if out.Labels == nil {
+		out.Labels = map[string]string{}
+	}
+	out.Labels[ownEndpoints] = "endpoint-controller"
+	delete(out.Labels, corev1.IsHeadlessService)
+	if isHeadless(svc) {
+		out.Labels[corev1.IsHeadlessService] = ""
+	}
+	left := maxAddresses
+	for _, same := range group(backends(svc, pods)) {
+		var subset corev1.EndpointSubset //nolint:staticcheck // as above
+		for _, p := range same[0].ports {
+			subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.name, Port: p.port, Protocol: p.protocol, AppProtocol: p.app})
+		}
+		for _, b := range same {
+			ip := addressOf(b.pod, familiesOf(svc)[0])
+			if ip == "" || b.terminating && !b.ready {
+				continue
+			}
+			if left == 0 {
+				out.Annotations = map[string]string{corev1.EndpointsOverCapacity: "truncated"}
+				break
+			}
+			left--
+			address := addressOfPod(b.pod, svc, ip)
+			if b.ready {
+				subset.Addresses = append(subset.Addresses, address)
+			} else {
+				subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
+			}
+		}
+		if len(subset.Addresses)+len(subset.NotReadyAddresses) > 0 {
+			out.Subsets = append(out.Subsets, subset)
+		}
+	}
+	return out
+}
+
+func addressOfPod(pod *corev1.Pod, svc *corev1.Service, ip string) corev1.EndpointAddress {
+	out := corev1.EndpointAddress{IP: ip, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}}
+	if node := pod.Spec.NodeName; node != "" {
+		out.NodeName = &node
+	}
+	if pod.Spec.Hostname != "" && pod.Spec.Subdomain == svc.Name {
+		out.Hostname = pod.Spec.Hostname
+	}
+	return out
+}

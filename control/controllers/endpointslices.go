@@ -1,0 +1,182 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	sliceKeeper = "endpointslice-controller.k8s.io"
+	perSlice    = 100 // endpoints in one slice, as upstream's
+)
+
+// slicer keeps the EndpointSlices of services with a selector.
+type slicer struct {
+	Config
+	services corelisters.ServiceLister
+	pods     corelisters.PodLister
+	slices   discoverylisters.EndpointSliceLister
+}
+
+func endpointSlices(c Config) ([]*worker, error) {
+	core, discovery := c.Informers.Core().V1(), c.Informers.Discovery().V1()
+	s := &slicer{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), slices: discovery.EndpointSlices().Lister()}
+	w := c.worker(s.look)
+	if err := w.watch(core.Services().Informer(), itself); err != nil {
+		return nil, err
+	}
+	err := w.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
+		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == sliceKeeper {
+			return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []*worker{w}, w.watchServicePods(core.Pods().Informer(), s.services)
+}
+
+func (s *slicer) look(ctx context.Context, key string) (time.Duration, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil //nolint:nilerr // no service has such a key
+	}
+	have, err := s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{
+		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: sliceKeeper,
+	}))
+	if err != nil {
+		return 0, err
+	}
+	want := map[string]*discoveryv1.EndpointSlice{}
+	svc, err := s.services.Services(namespace).Get(name)
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return 0, err
+	case svc.DeletionTimestamp == nil && len(svc.Spec.Selector) > 0 && svc.Spec.Type != corev1.ServiceTypeExternalName:
+		pods, err := selected(svc, s.pods)
+		if err != nil {
+			return 0, err
+		}
+		want = wantedSlices(svc, pods)
+	}
+	if err := s.settleSlices(ctx, namespace, have, want); err != nil {
+		return 0, fmt.Errorf("endpoint slices of %s: %w", key, err)
+	}
+	return 0, nil
+}
+
+// settleSlices makes what there is into what is wanted.
+func (c Config) settleSlices(ctx context.Context, namespace string, have []*discoveryv1.EndpointSlice, want map[string]*discoveryv1.EndpointSlice) error {
+	client := c.Client.DiscoveryV1().EndpointSlices(namespace)
+	for _, is := range have {
+		next := want[is.Name]
+		delete(want, is.Name)
+		switch {
+		case next == nil:
+			if err := ignoreGone(client.Delete(ctx, is.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID}})); err != nil {
+				return err
+			}
+		case equality.Semantic.DeepEqual(is.Endpoints, next.Endpoints) && equality.Semantic.DeepEqual(is.Ports, next.Ports) && equality.Semantic.DeepEqual(is.Labels, next.Labels):
+		default:
+			changed := is.DeepCopy()
+			changed.Endpoints, changed.Ports, changed.Labels = next.Endpoints, next.Ports, next.Labels
+			if _, err := client.Update(ctx, changed, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+				return err
+			}
+		}
+	}
+	for _, next := range want {
+		if _, err := client.Create(ctx, next, metav1.CreateOptions{}); err != nil && !settled(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// wantedSlices are the slices of a service by their names. A name says family,
+// ports and number, so the same pods always come to the same slices.
+func wantedSlices(svc *corev1.Service, pods []*corev1.Pod) map[string]*discoveryv1.EndpointSlice {
+	out := map[string]*discoveryv1.EndpointSlice{}
+	all := group(backends(svc, pods))
+	for _, family := range familiesOf(svc) {
+		made := 0
+		for _, same := range all {
+			var endpoints []discoveryv1.Endpoint
+			for _, b := range same {
+				if ip := addressOf(b.pod, family); ip != "" {
+					endpoints = append(endpoints, endpointOf(b, svc, ip))
+				}
+			}
+			for n := 0; len(endpoints) > 0; n++ {
+				take := min(perSlice, len(endpoints))
+				slice := newSlice(svc, family, same[0], n)
+				slice.Endpoints, endpoints = endpoints[:take], endpoints[take:]
+				out[slice.Name] = slice
+				made++
+			}
+		}
+		if made == 0 {
+			slice := newSlice(svc, family, backend{}, 0)
+			out[slice.Name] = slice // one that is empty, as users know it
+		}
+	}
+	return out
+}
+
+func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *discoveryv1.EndpointSlice {
+	h := fnv.New32a()
+	_, _ = fmt.Fprintf(h, "%s %s %s %d", svc.UID, family, b.key(), n) // a hash takes all
+	yes := true
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: svc.Namespace, Name: svc.Name + "-" + strconv.FormatUint(uint64(h.Sum32()), 36), Labels: maps.Clone(svc.Labels),
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID, Controller: &yes, BlockOwnerDeletion: &yes,
+			}},
+		},
+		AddressType: discoveryv1.AddressType(family),
+	}
+	if slice.Labels == nil {
+		slice.Labels = map[string]string{}
+	}
+	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = svc.Name, sliceKeeper
+	delete(slice.Labels, corev1.IsHeadlessService)
+	if isHeadless(svc) {
+		slice.Labels[corev1.IsHeadlessService] = ""
+	}
+	for _, p := range b.ports {
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.name, Port: &p.port, Protocol: &p.protocol, AppProtocol: p.app})
+	}
+	return slice
+}
+
+func endpointOf(b backend, svc *corev1.Service, ip string) discoveryv1.Endpoint {
+	out := discoveryv1.Endpoint{
+		Addresses:  []string{ip},
+		Conditions: discoveryv1.EndpointConditions{Ready: &b.ready, Serving: &b.serving, Terminating: &b.terminating},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: b.pod.Namespace, Name: b.pod.Name, UID: b.pod.UID},
+	}
+	if node := b.pod.Spec.NodeName; node != "" {
+		out.NodeName = &node
+	}
+	if b.pod.Spec.Hostname != "" && b.pod.Spec.Subdomain == svc.Name {
+		out.Hostname = &b.pod.Spec.Hostname
+	}
+	return out
+}

@@ -1,0 +1,301 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+)
+
+// What the collector's keys ask for; the rest of a key is a UID.
+const (
+	askJudge  = "judge "
+	askOrphan = "orphan "
+)
+
+// collector deletes what belongs to owners of which none is left, and does what
+// the deletion of an owner has promised: foreground (dependents first) or orphan
+// (dependents stay, without this owner).
+type collector struct {
+	Config
+
+	graph *graph
+	kinds map[schema.GroupKind]location
+	tell  func(key string)
+}
+
+// location is where the objects of a kind are.
+type location struct {
+	schema.GroupVersionResource
+
+	namespaced bool
+}
+
+func garbage(c Config) ([]*worker, error) {
+	g := &collector{Config: c, kinds: map[schema.GroupKind]location{}}
+	w := c.worker(g.look)
+	w.hands = 8
+	g.tell = w.queue.Add
+	g.graph = newGraph(g.tell)
+	var factory metadatainformer.SharedInformerFactory
+	w.prepare = func(ctx context.Context) error {
+		// Each attempt has its own informers, that a failed one leaves nothing.
+		factory = metadatainformer.NewSharedInformerFactory(c.Metadata, 0)
+		return g.watchAll(ctx, factory, w)
+	}
+	w.also = func(ctx context.Context) {
+		<-ctx.Done()
+		factory.Shutdown()
+	}
+	return []*worker{w}, nil
+}
+
+// watchAll finds all kinds that the server has and follows their metadata.
+func (g *collector) watchAll(ctx context.Context, factory metadatainformer.SharedInformerFactory, w *worker) error {
+	lists, err := g.Client.Discovery().ServerPreferredResources()
+	if err != nil {
+		return fmt.Errorf("discover what there is: %w", err)
+	}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return fmt.Errorf("discover what there is: %w", err)
+		}
+		for _, r := range list.APIResources {
+			if !collectable(r) {
+				continue
+			}
+			res := location{gv.WithResource(r.Name), r.Namespaced}
+			g.kinds[schema.GroupKind{Group: gv.Group, Kind: r.Kind}] = res
+			informer := factory.ForResource(res.GroupVersionResource).Informer()
+			if err := informer.SetTransform(slim); err != nil {
+				return fmt.Errorf("watch %s: %w", r.Name, err)
+			}
+			reg, err := informer.AddEventHandler(g.graph.follow(res))
+			if err != nil {
+				return fmt.Errorf("watch %s: %w", r.Name, err)
+			}
+			w.synced = append(w.synced, reg.HasSynced)
+		}
+	}
+	factory.Start(ctx.Done())
+	return nil
+}
+
+// collectable leaves out what lives shortly and has no owners: there is much of
+// it, and its time ends it.
+func collectable(r metav1.APIResource) bool {
+	if r.Name == "events" {
+		return false
+	}
+	for _, verb := range []string{"list", "watch", "get", "delete"} {
+		if !slices.Contains(r.Verbs, verb) {
+			return false
+		}
+	}
+	return true
+}
+
+// slim keeps what the graph is made from.
+func slim(obj any) (any, error) {
+	m, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return obj, nil
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		OwnerReferences: m.OwnerReferences, Finalizers: m.Finalizers, DeletionTimestamp: m.DeletionTimestamp,
+	}}, nil
+}
+
+func (g *collector) look(ctx context.Context, key string) (time.Duration, error) {
+	if uid, ok := strings.CutPrefix(key, askOrphan); ok {
+		return 0, g.orphan(ctx, types.UID(uid))
+	}
+	return 0, g.judge(ctx, types.UID(strings.TrimPrefix(key, askJudge)))
+}
+
+// at is the client for where an object is.
+func (g *collector) at(o object) metadata.ResourceInterface {
+	if o.of.namespaced {
+		return g.Metadata.Resource(o.of.GroupVersionResource).Namespace(o.namespace)
+	}
+	return g.Metadata.Resource(o.of.GroupVersionResource)
+}
+
+// judge looks whether an object has an owner left.
+func (g *collector) judge(ctx context.Context, uid types.UID) error {
+	o, known := g.graph.get(uid)
+	if !known {
+		return nil
+	}
+	live, err := g.at(o).Get(ctx, o.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && live.UID != uid {
+		g.graph.forget(uid)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", o, err)
+	}
+	if live.DeletionTimestamp != nil {
+		if slices.Contains(live.Finalizers, metav1.FinalizerDeleteDependents) {
+			return g.finishForeground(ctx, o, live)
+		}
+		return nil
+	}
+	if len(live.OwnerReferences) == 0 {
+		return nil
+	}
+	there, gone, waiting, err := g.sort(ctx, o, live.OwnerReferences)
+	switch {
+	case err != nil:
+		return err
+	case len(there) > 0 && len(gone)+len(waiting) > 0:
+		return g.keepOwners(ctx, o, live, there)
+	case len(there) > 0:
+		return nil
+	}
+	policy := metav1.DeletePropagationBackground
+	switch {
+	case slices.Contains(live.Finalizers, metav1.FinalizerOrphanDependents):
+		policy = metav1.DeletePropagationOrphan
+	case slices.Contains(live.Finalizers, metav1.FinalizerDeleteDependents), len(waiting) > 0 && len(g.graph.dependents(uid)) > 0:
+		policy = metav1.DeletePropagationForeground
+	}
+	err = g.at(o).Delete(ctx, o.name, metav1.DeleteOptions{
+		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &live.UID, ResourceVersion: &live.ResourceVersion},
+	})
+	if ignoreGone(err) != nil {
+		return fmt.Errorf("delete %s: %w", o, err)
+	}
+	g.Log.Info("object without owners is deleted", "object", o.String(), "policy", policy)
+	return nil
+}
+
+// sort parts the owners into those that are there, those that are gone, and
+// those that wait for their dependents to go first.
+func (g *collector) sort(ctx context.Context, o object, owners []metav1.OwnerReference) (there, gone, waiting []metav1.OwnerReference, err error) {
+	for _, ref := range owners {
+		if owner, known := g.graph.get(ref.UID); known {
+			if owner.foreground {
+				waiting = append(waiting, ref)
+			} else {
+				there = append(there, ref)
+			}
+			continue
+		}
+		exists, err := g.exists(ctx, o, ref)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if exists {
+			there = append(there, ref)
+		} else {
+			gone = append(gone, ref)
+		}
+	}
+	return there, gone, waiting, nil
+}
+
+// exists asks the server for an owner that the graph does not know. Of an owner
+// of a kind that nobody knows, or that cannot own the object, it is not said
+// that it is gone: nothing is deleted for what may be a mistake.
+func (g *collector) exists(ctx context.Context, o object, ref metav1.OwnerReference) (bool, error) {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return true, nil //nolint:nilerr // see above
+	}
+	of, known := g.kinds[schema.GroupKind{Group: gv.Group, Kind: ref.Kind}]
+	if !known || of.namespaced && !o.of.namespaced {
+		return true, nil
+	}
+	owner, err := g.at(object{of: of, namespace: o.namespace}).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for owner %s %s of %s: %w", ref.Kind, ref.Name, o, err)
+	}
+	return owner.UID == ref.UID, nil
+}
+
+// finishForeground lets an owner go once no dependent holds it, and sees to it
+// that the dependents go.
+func (g *collector) finishForeground(ctx context.Context, o object, live *metav1.PartialObjectMetadata) error {
+	holding := false
+	for _, d := range g.graph.dependents(o.uid) {
+		for _, ref := range d.owners {
+			holding = holding || ref.UID == o.uid && ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
+		}
+		if !d.deleting {
+			g.tell(askJudge + string(d.uid))
+		}
+	}
+	if holding {
+		return nil // the end of each of them tells again
+	}
+	return g.dropFinalizer(ctx, o, live, metav1.FinalizerDeleteDependents)
+}
+
+// orphan takes the owner from its dependents and lets it go.
+func (g *collector) orphan(ctx context.Context, uid types.UID) error {
+	o, known := g.graph.get(uid)
+	if !known {
+		return nil
+	}
+	for _, d := range g.graph.dependents(uid) {
+		live, err := g.at(d).Get(ctx, d.name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && live.UID != d.uid {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look at %s: %w", d, err)
+		}
+		kept := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(r metav1.OwnerReference) bool { return r.UID == uid })
+		if len(kept) == len(live.OwnerReferences) {
+			continue
+		}
+		if err := g.keepOwners(ctx, d, live, kept); err != nil {
+			return err
+		}
+	}
+	live, err := g.at(o).Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil || live.UID != uid {
+		return ignoreGone(err)
+	}
+	return g.dropFinalizer(ctx, o, live, metav1.FinalizerOrphanDependents)
+}
+
+func (g *collector) dropFinalizer(ctx context.Context, o object, live *metav1.PartialObjectMetadata, name string) error {
+	kept := slices.DeleteFunc(slices.Clone(live.Finalizers), func(f string) bool { return f == name })
+	if len(kept) == len(live.Finalizers) {
+		return nil
+	}
+	return g.patch(ctx, o, live, map[string]any{"finalizers": kept})
+}
+
+func (g *collector) keepOwners(ctx context.Context, o object, live *metav1.PartialObjectMetadata, kept []metav1.OwnerReference) error {
+	return g.patch(ctx, o, live, map[string]any{"ownerReferences": kept})
+}
+
+// patch changes metadata of an object that nobody has changed since.
+func (g *collector) patch(ctx context.Context, o object, live *metav1.PartialObjectMetadata, change map[string]any) error {
+	change["uid"], change["resourceVersion"] = live.UID, live.ResourceVersion
+	body, err := json.Marshal(map[string]any{"metadata": change})
+	if err != nil {
+		return fmt.Errorf("change %s: %w", o, err)
+	}
+	if _, err := g.at(o).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{}); ignoreGone(err) != nil {
+		return fmt.Errorf("change %s: %w", o, err)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package controllers
+
+import (
+	"slices"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// graph is who owns whom, as the watches tell it. It asks for the judgement of
+// objects whose owners may have gone.
+type graph struct {
+	ask func(key string)
+
+	mu      sync.Mutex
+	objects map[types.UID]object
+	owned   map[types.UID]map[types.UID]bool // by owner, which need not be known
+}
+
+// object is one object, as last seen.
+type object struct {
+	uid             types.UID
+	of              location
+	namespace, name string
+	owners          []metav1.OwnerReference
+	deleting        bool
+	foreground      bool // deleting, once its dependents are gone
+	orphaning       bool // deleting, once its dependents are free
+}
+
+// String is "resource namespace/name" for logs and errors.
+func (o object) String() string {
+	if o.namespace == "" {
+		return o.of.Resource + " " + o.name
+	}
+	return o.of.Resource + " " + o.namespace + "/" + o.name
+}
+
+func newGraph(ask func(string)) *graph {
+	return &graph{ask: ask, objects: map[types.UID]object{}, owned: map[types.UID]map[types.UID]bool{}}
+}
+
+// follow is what takes one kind's objects in.
+func (g *graph) follow(of location) cache.ResourceEventHandlerFuncs {
+	see := func(obj any) {
+		if m, ok := obj.(*metav1.PartialObjectMetadata); ok {
+			g.see(objectOf(of, m))
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: see,
+		UpdateFunc: func(old, obj any) {
+			was, _ := old.(*metav1.PartialObjectMetadata)
+			if is, ok := obj.(*metav1.PartialObjectMetadata); ok && was != nil && was.UID != is.UID {
+				g.forget(was.UID)
+			}
+			see(obj)
+		},
+		DeleteFunc: func(obj any) {
+			if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = lost.Obj
+			}
+			if m, ok := obj.(*metav1.PartialObjectMetadata); ok {
+				g.forget(m.UID)
+			}
+		},
+	}
+}
+
+func objectOf(of location, m *metav1.PartialObjectMetadata) object {
+	deleting := m.DeletionTimestamp != nil
+	return object{
+		uid: m.UID, of: of, namespace: m.Namespace, name: m.Name, owners: m.OwnerReferences, deleting: deleting,
+		foreground: deleting && slices.Contains(m.Finalizers, metav1.FinalizerDeleteDependents),
+		orphaning:  deleting && slices.Contains(m.Finalizers, metav1.FinalizerOrphanDependents),
+	}
+}
+
+func (g *graph) get(uid types.UID) (object, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o, ok := g.objects[uid]
+	return o, ok
+}
+
+// dependents are the objects that name the owner, in no order.
+func (g *graph) dependents(owner types.UID) []object {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]object, 0, len(g.owned[owner]))
+	for uid := range g.owned[owner] {
+		out = append(out, g.objects[uid])
+	}
+	return out
+}
+
+// see takes in an object as it is now.
+func (g *graph) see(o object) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.objects[o.uid]
+	g.objects[o.uid] = o
+	g.unlink(before)
+	for _, ref := range o.owners {
+		if g.owned[ref.UID] == nil {
+			g.owned[ref.UID] = map[types.UID]bool{}
+		}
+		g.owned[ref.UID][o.uid] = true
+	}
+	g.askFor(o, before)
+}
+
+// askFor asks what the change makes necessary.
+func (g *graph) askFor(o, before object) {
+	if o.orphaning {
+		g.ask(askOrphan + string(o.uid))
+	}
+	if o.foreground {
+		g.ask(askJudge + string(o.uid))
+		for uid := range g.owned[o.uid] {
+			g.ask(askJudge + string(uid))
+		}
+	}
+	for _, ref := range o.owners {
+		if owner, known := g.objects[ref.UID]; !known || owner.foreground {
+			g.ask(askJudge + string(o.uid))
+		}
+	}
+	for _, ref := range before.owners { // an owner may have waited for this one to be freed
+		if g.objects[ref.UID].foreground {
+			g.ask(askJudge + string(ref.UID))
+		}
+	}
+}
+
+// forget drops an object: its dependents may have no owner now, and its owners
+// may have waited for it.
+func (g *graph) forget(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o, known := g.objects[uid]
+	if !known {
+		return
+	}
+	delete(g.objects, uid)
+	g.unlink(o)
+	for dependent := range g.owned[uid] {
+		g.ask(askJudge + string(dependent))
+	}
+	for _, ref := range o.owners {
+		if g.objects[ref.UID].foreground {
+			g.ask(askJudge + string(ref.UID))
+		}
+	}
+}
+
+func (g *graph) unlink(o object) {
+	for _, ref := range o.owners {
+		delete(g.owned[ref.UID], o.uid)
+		if len(g.owned[ref.UID]) == 0 {
+			delete(g.owned, ref.UID)
+		}
+	}
+}

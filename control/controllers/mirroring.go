@@ -1,0 +1,157 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/netip"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	mirrorKeeper = "endpointslicemirroring-controller.k8s.io"
+	// leaderNote is on Endpoints by which a program of old elects its leader.
+	leaderNote = "control-plane.alpha.kubernetes.io/leader"
+)
+
+// mirror shows Endpoints that somebody made by hand, for a service without a
+// selector, as EndpointSlices too.
+type mirror struct {
+	Config
+	services  corelisters.ServiceLister
+	endpoints corelisters.EndpointsLister
+	slices    discoverylisters.EndpointSliceLister
+}
+
+func mirroring(c Config) ([]*worker, error) {
+	core, discovery := c.Informers.Core().V1(), c.Informers.Discovery().V1()
+	m := &mirror{Config: c, services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slices: discovery.EndpointSlices().Lister()}
+	w := c.worker(m.look)
+	if err := w.watch(core.Services().Informer(), itself); err != nil {
+		return nil, err
+	}
+	if err := w.watch(core.Endpoints().Informer(), itself); err != nil {
+		return nil, err
+	}
+	return []*worker{w}, w.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
+		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == mirrorKeeper {
+			return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
+		}
+		return nil
+	})
+}
+
+func (m *mirror) look(ctx context.Context, key string) (time.Duration, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return 0, nil //nolint:nilerr // no service has such a key
+	}
+	have, err := m.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{
+		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: mirrorKeeper,
+	}))
+	if err != nil {
+		return 0, err
+	}
+	want := map[string]*discoveryv1.EndpointSlice{}
+	svc, err := m.services.Services(namespace).Get(name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, err
+	}
+	ep, failed := m.endpoints.Endpoints(namespace).Get(name)
+	if failed != nil && !apierrors.IsNotFound(failed) {
+		return 0, failed
+	}
+	if err == nil && failed == nil && mirrored(svc, ep) {
+		want = mirrorOf(ep)
+	}
+	if err := m.settleSlices(ctx, namespace, have, want); err != nil {
+		return 0, fmt.Errorf("mirror endpoints %s: %w", key, err)
+	}
+	return 0, nil
+}
+
+// mirrored tells Endpoints that nothing else makes slices of.
+func mirrored(svc *corev1.Service, ep *corev1.Endpoints) bool { //nolint:staticcheck // served as long as upstream serves it
+	_, elects := ep.Annotations[leaderNote]
+	own := svc.Namespace == metav1.NamespaceDefault && svc.Name == "kubernetes" // the servers keep its slices
+	return len(svc.Spec.Selector) == 0 && svc.DeletionTimestamp == nil && ep.DeletionTimestamp == nil &&
+		ep.Labels[discoveryv1.LabelSkipMirror] != "true" && !elects && !own
+}
+
+// mirrorOf are the slices of Endpoints by their names: one for each subset and
+// family, or more where there are many addresses.
+func mirrorOf(ep *corev1.Endpoints) map[string]*discoveryv1.EndpointSlice { //nolint:staticcheck // as above
+	out := map[string]*discoveryv1.EndpointSlice{}
+	for i := range ep.Subsets {
+		subset := &ep.Subsets[i]
+		by := map[discoveryv1.AddressType][]discoveryv1.Endpoint{}
+		left := maxAddresses
+		add := func(all []corev1.EndpointAddress, ready bool) { //nolint:staticcheck // as above
+			for i := range all {
+				a, err := netip.ParseAddr(all[i].IP)
+				if err != nil || left == 0 {
+					continue
+				}
+				left--
+				family := discoveryv1.AddressTypeIPv4
+				if a.Is6() {
+					family = discoveryv1.AddressTypeIPv6
+				}
+				by[family] = append(by[family], mirroredAddress(&all[i], ready))
+			}
+		}
+		add(subset.Addresses, true)
+		add(subset.NotReadyAddresses, false)
+		for family, endpoints := range by {
+			for n := 0; len(endpoints) > 0; n++ {
+				take := min(perSlice, len(endpoints))
+				slice := mirrorSlice(ep, family, i, n)
+				slice.Endpoints, endpoints = endpoints[:take], endpoints[take:]
+				out[slice.Name] = slice
+			}
+		}
+	}
+	return out
+}
+
+func mirroredAddress(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint { //nolint:staticcheck // as above
+	out := discoveryv1.Endpoint{Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, TargetRef: a.TargetRef, NodeName: a.NodeName}
+	if a.Hostname != "" {
+		out.Hostname = &a.Hostname
+	}
+	return out
+}
+
+func mirrorSlice(ep *corev1.Endpoints, family discoveryv1.AddressType, subset, n int) *discoveryv1.EndpointSlice { //nolint:staticcheck // as above
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s %s %d %d", ep.UID, family, subset, n)
+	yes := true
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ep.Namespace, Name: ep.Name + "-" + strconv.FormatUint(uint64(h.Sum32()), 36), Labels: maps.Clone(ep.Labels),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Endpoints", Name: ep.Name, UID: ep.UID, Controller: &yes, BlockOwnerDeletion: &yes}},
+		},
+		AddressType: family,
+	}
+	if slice.Labels == nil {
+		slice.Labels = map[string]string{}
+	}
+	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = ep.Name, mirrorKeeper
+	ports := ep.Subsets[subset].Ports
+	for i := range ports {
+		p := &ports[i]
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol, AppProtocol: p.AppProtocol})
+	}
+	return slice
+}

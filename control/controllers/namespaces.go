@@ -1,0 +1,206 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	corelisters "k8s.io/client-go/listers/core/v1"
+)
+
+// remainsRetry is how soon a namespace with something left in it is looked at
+// again, if no pod that ends tells earlier.
+const remainsRetry = 2 * time.Second
+
+// emptier empties namespaces that are being deleted and then lets them go.
+type emptier struct {
+	Config
+
+	namespaces corelisters.NamespaceLister
+}
+
+func namespaces(c Config) ([]*worker, error) {
+	spaces := c.Informers.Core().V1().Namespaces()
+	e := &emptier{Config: c, namespaces: spaces.Lister()}
+	w := c.worker(e.look)
+	w.hands = 4
+	if err := w.watch(spaces.Informer(), func(obj any) []string {
+		if ns, ok := obj.(*corev1.Namespace); ok && ns.DeletionTimestamp != nil {
+			return []string{ns.Name}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	// The last pod's end is what a deletion usually waits for.
+	return []*worker{w}, w.watch(c.Informers.Core().V1().Pods().Informer(), func(obj any) []string {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.DeletionTimestamp != nil {
+			if ns, err := e.namespaces.Get(pod.Namespace); err == nil && ns.DeletionTimestamp != nil {
+				return []string{ns.Name}
+			}
+		}
+		return nil
+	})
+}
+
+func (e *emptier) look(ctx context.Context, name string) (time.Duration, error) {
+	ns, err := e.namespaces.Get(name)
+	if err != nil || ns.DeletionTimestamp == nil || len(ns.Spec.Finalizers) == 0 {
+		return 0, ignoreGone(err)
+	}
+	if !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		return 0, nil // others are not done
+	}
+	left := e.empty(ctx, name)
+	if left.clean() {
+		return 0, e.finalize(ctx, ns)
+	}
+	if err := e.report(ctx, ns, left); err != nil {
+		return 0, err
+	}
+	return remainsRetry, nil
+}
+
+// remains are what could not be deleted yet, and why.
+type remains struct {
+	discovery  error
+	failures   []string       // deletions that went wrong
+	kinds      map[string]int // instances left, by resource
+	finalizers map[string]int // on how many of them
+}
+
+func (r remains) clean() bool { return r.discovery == nil && len(r.failures) == 0 && len(r.kinds) == 0 }
+
+// empty deletes all that is in the namespace, of every kind, and tells what is
+// left then.
+func (e *emptier) empty(ctx context.Context, name string) remains {
+	out := remains{kinds: map[string]int{}, finalizers: map[string]int{}}
+	resources, err := deletable(e.Client.Discovery(), true)
+	out.discovery = err
+	for _, r := range resources {
+		if err := e.emptyOf(ctx, name, r, &out); err != nil && ctx.Err() == nil {
+			out.failures = append(out.failures, fmt.Sprintf("%s: %v", r.GroupResource(), err))
+		}
+	}
+	return out
+}
+
+func (e *emptier) emptyOf(ctx context.Context, name string, of schema.GroupVersionResource, out *remains) error {
+	client := e.Metadata.Resource(of).Namespace(name)
+	list, err := client.List(ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) == 0 {
+		return err //nolint:wrapcheck // the caller names the resource
+	}
+	background := metav1.DeletePropagationBackground
+	if err := client.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}); err != nil {
+		return err //nolint:wrapcheck // the caller names the resource
+	}
+	list, err = client.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the resource
+	}
+	for i := range list.Items {
+		out.kinds[of.GroupResource().String()]++
+		for _, f := range list.Items[i].Finalizers {
+			out.finalizers[f]++
+		}
+	}
+	return nil
+}
+
+// finalize takes this controller's finalizer from the namespace, which ends it
+// if no other is left.
+func (e *emptier) finalize(ctx context.Context, ns *corev1.Namespace) error {
+	out := ns.DeepCopy()
+	out.Spec.Finalizers = slices.DeleteFunc(out.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	if _, err := e.Client.CoreV1().Namespaces().Finalize(ctx, out, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+		return fmt.Errorf("finalize namespace %s: %w", ns.Name, err)
+	}
+	e.Log.Info("namespace is empty and gone", "namespace", ns.Name)
+	return nil
+}
+
+// report writes into the namespace's status what its deletion waits for.
+func (e *emptier) report(ctx context.Context, ns *corev1.Namespace, left remains) error {
+	out := ns.DeepCopy()
+	changed := false
+	set := func(of corev1.NamespaceConditionType, problem bool, badReason, bad, goodReason, good string) {
+		c := corev1.NamespaceCondition{Type: of, Status: corev1.ConditionFalse, Reason: goodReason, Message: good, LastTransitionTime: metav1.Now()}
+		if problem {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, badReason, bad
+		}
+		i := slices.IndexFunc(out.Status.Conditions, func(have corev1.NamespaceCondition) bool { return have.Type == of })
+		if i < 0 {
+			out.Status.Conditions = append(out.Status.Conditions, c)
+			changed = true
+			return
+		}
+		have := out.Status.Conditions[i]
+		if have.Status == c.Status && have.Reason == c.Reason && have.Message == c.Message {
+			return
+		}
+		if have.Status == c.Status {
+			c.LastTransitionTime = have.LastTransitionTime
+		}
+		out.Status.Conditions[i] = c
+		changed = true
+	}
+	set(corev1.NamespaceDeletionDiscoveryFailure, left.discovery != nil, "DiscoveryFailed",
+		fmt.Sprintf("Discovery failed for some groups, %v", left.discovery), "ResourcesDiscovered", "All resources successfully discovered")
+	set(corev1.NamespaceDeletionGVParsingFailure, false, "", "", "ParsedGroupVersions", "All legacy kube types successfully parsed")
+	set(corev1.NamespaceDeletionContentFailure, len(left.failures) > 0, "ContentDeletionFailed",
+		"Failed to delete all resource types, "+fmt.Sprint(len(left.failures))+" remaining: "+strings.Join(left.failures, ", "),
+		"ContentDeleted", "All content successfully deleted, may be waiting on finalization")
+	set(corev1.NamespaceContentRemaining, len(left.kinds) > 0, "SomeResourcesRemain",
+		"Some resources are remaining: "+counted(left.kinds, "%s has %d resource instances"),
+		"ContentRemoved", "All content successfully removed")
+	set(corev1.NamespaceFinalizersRemaining, len(left.finalizers) > 0, "SomeFinalizersRemain",
+		"Some content in the namespace has finalizers remaining: "+counted(left.finalizers, "%s in %d resource instances"),
+		"ContentHasNoFinalizers", "All content-preserving finalizers finished")
+	if !changed {
+		return nil
+	}
+	_, err := e.Client.CoreV1().Namespaces().UpdateStatus(ctx, out, metav1.UpdateOptions{})
+	if ignoreGone(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("report on namespace %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+func counted(counts map[string]int, format string) string {
+	out := make([]string, 0, len(counts))
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		out = append(out, fmt.Sprintf(format, name, counts[name]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// deletable asks the server for the resources that can be listed, watched and
+// deleted, in the version that it prefers; with what it knows comes what went
+// wrong.
+func deletable(client discovery.DiscoveryInterface, namespaced bool) ([]schema.GroupVersionResource, error) {
+	lists, err := client.ServerPreferredResources()
+	var out []schema.GroupVersionResource
+	for _, list := range lists {
+		gv, bad := schema.ParseGroupVersion(list.GroupVersion)
+		if bad != nil {
+			err = errors.Join(err, bad)
+			continue
+		}
+		for _, r := range list.APIResources {
+			if r.Namespaced == namespaced && slices.Contains(r.Verbs, "delete") && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch") {
+				out = append(out, gv.WithResource(r.Name))
+			}
+		}
+	}
+	return out, err
+}

@@ -1,0 +1,274 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+)
+
+const (
+	reasonSilent = "NodeStatusUnknown"
+	reasonNever  = "NodeStatusNeverUpdated"
+)
+
+// nodeWatch marks the nodes that have fallen silent, and gives every node the
+// taints that its conditions ask for.
+type nodeWatch struct {
+	Config
+
+	nodes  corelisters.NodeLister
+	leases coordinationlisters.LeaseLister
+
+	mu    sync.Mutex
+	pulse map[string]pulse
+}
+
+// pulse is the last sign of life: what it was, and when it was seen by this
+// server's clock. The node's own clock is never compared with ours.
+type pulse struct {
+	sign string
+	seen time.Time
+}
+
+func nodeLifecycle(c Config) ([]*worker, error) {
+	nodes, leases := c.Informers.Core().V1().Nodes(), c.Informers.Coordination().V1().Leases()
+	n := &nodeWatch{Config: c, nodes: nodes.Lister(), leases: leases.Lister(), pulse: map[string]pulse{}}
+	if err := c.indexPods(); err != nil {
+		return nil, err
+	}
+	w := c.worker(n.look)
+	if err := w.watch(nodes.Informer(), n.touched); err != nil {
+		return nil, err
+	}
+	w.needs(c.Informers.Core().V1().Pods().Informer())
+	return []*worker{w}, w.watch(leases.Informer(), func(obj any) []string {
+		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == corev1.NamespaceNodeLease {
+			return []string{lease.Name}
+		}
+		return nil
+	})
+}
+
+// touched are the nodes to look at when one has changed: all of them when it was
+// the last one to be lost, for those before it are to keep their pods after all.
+func (n *nodeWatch) touched(obj any) []string {
+	keys := itself(obj)
+	node, ok := obj.(*corev1.Node)
+	if !ok || isReady(node) || n.anyReady() {
+		return keys
+	}
+	nodes, err := n.nodes.List(labels.Everything())
+	if err != nil {
+		return keys
+	}
+	for _, other := range nodes {
+		if len(noExecute(other)) > 0 {
+			keys = append(keys, itself(other)...)
+		}
+	}
+	return keys
+}
+
+func (n *nodeWatch) look(ctx context.Context, name string) (time.Duration, error) {
+	node, err := n.nodes.Get(name)
+	if err != nil {
+		n.mu.Lock()
+		delete(n.pulse, name)
+		n.mu.Unlock()
+		return 0, ignoreGone(err)
+	}
+	left := n.NodeGrace - time.Since(n.beat(node))
+	if left <= 0 {
+		node, err = n.markSilent(ctx, node)
+		if err != nil {
+			return 0, err
+		}
+		left = n.NodeGrace
+	}
+	if err := n.markPods(ctx, node); err != nil {
+		return 0, err
+	}
+	return left, n.taint(ctx, node)
+}
+
+// beat takes in the newest sign of life and says when it was seen.
+func (n *nodeWatch) beat(node *corev1.Node) time.Time {
+	var sign strings.Builder
+	if lease, err := n.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err == nil && lease.Spec.RenewTime != nil {
+		sign.WriteString(lease.Spec.RenewTime.String())
+	}
+	if ready := nodeCondition(node, corev1.NodeReady); ready != nil && !silent(ready) {
+		sign.WriteString(ready.LastHeartbeatTime.String() + string(ready.Status))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	last, known := n.pulse[node.Name]
+	now := sign.String()
+	// That we wrote Unknown over the status is no sign of life.
+	if !known || now != last.sign && !strings.HasPrefix(last.sign, now) {
+		last.seen = time.Now()
+	}
+	n.pulse[node.Name] = pulse{now, last.seen}
+	return last.seen
+}
+
+func silent(c *corev1.NodeCondition) bool {
+	return c.Status == corev1.ConditionUnknown && (c.Reason == reasonSilent || c.Reason == reasonNever)
+}
+
+func nodeCondition(node *corev1.Node, of corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == of {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// markSilent sets the conditions that the node itself would report to Unknown.
+func (n *nodeWatch) markSilent(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
+	out := node.DeepCopy()
+	now := metav1.Now()
+	changed := false
+	for _, of := range []corev1.NodeConditionType{
+		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+	} {
+		have := nodeCondition(out, of)
+		switch {
+		case have == nil:
+			out.Status.Conditions = append(out.Status.Conditions, corev1.NodeCondition{
+				Type: of, Status: corev1.ConditionUnknown, Reason: reasonNever, Message: "Kubelet never posted node status.",
+				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: now,
+			})
+			changed = true
+		case have.Status != corev1.ConditionUnknown:
+			have.Status, have.Reason, have.Message = corev1.ConditionUnknown, reasonSilent, "Kubelet stopped posting node status."
+			have.LastTransitionTime = now
+			changed = true
+		}
+	}
+	if !changed {
+		return node, nil
+	}
+	updated, err := n.Client.CoreV1().Nodes().UpdateStatus(ctx, out, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("mark node %s lost: %w", node.Name, err)
+	}
+	n.Log.Warn("node is lost", "node", node.Name, "silentFor", n.NodeGrace)
+	n.Events.Eventf(node, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", node.Name)
+	return updated, nil
+}
+
+// markPods takes the pods of a node that is not ready out of service.
+func (n *nodeWatch) markPods(ctx context.Context, node *corev1.Node) error {
+	ready := nodeCondition(node, corev1.NodeReady)
+	if ready == nil || ready.Status != corev1.ConditionUnknown {
+		return nil
+	}
+	for _, pod := range n.podsOn(node.Name) {
+		i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		if i < 0 {
+			continue
+		}
+		condition := pod.Status.Conditions[i]
+		condition.Status, condition.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
+		if err := n.patchPodStatus(ctx, pod, map[string]any{"conditions": []corev1.PodCondition{condition}}); err != nil {
+			return err
+		}
+		n.Events.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
+	}
+	return nil
+}
+
+// taint writes the taints that the node's conditions ask for and takes away
+// those that they ask for no more; others are left alone.
+func (n *nodeWatch) taint(ctx context.Context, node *corev1.Node) error {
+	want := wantedTaints(node, n.anyReady())
+	kept := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+		return slices.Contains(ownTaints, t.Key) && !slices.ContainsFunc(want, func(w corev1.Taint) bool { return w.MatchTaint(&t) })
+	})
+	for _, w := range want {
+		if !slices.ContainsFunc(kept, func(t corev1.Taint) bool { return t.MatchTaint(&w) }) {
+			if w.Effect == corev1.TaintEffectNoExecute {
+				w.TimeAdded = &metav1.Time{Time: time.Now()}
+			}
+			kept = append(kept, w)
+		}
+	}
+	if apiequality.Semantic.DeepEqual(kept, node.Spec.Taints) || len(kept)+len(node.Spec.Taints) == 0 {
+		return nil
+	}
+	out := node.DeepCopy()
+	out.Spec.Taints = kept
+	if _, err := n.Client.CoreV1().Nodes().Update(ctx, out, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("taint node %s: %w", node.Name, ignoreGone(err))
+	}
+	return nil
+}
+
+// ownTaints are the keys that this controller gives and takes.
+var ownTaints = []string{
+	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
+	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable,
+}
+
+// wantedTaints: with no node ready anywhere, it is the server that is cut off or
+// that has just come back, and pods that run are not ended for that.
+func wantedTaints(node *corev1.Node, anyReady bool) (out []corev1.Taint) {
+	add := func(key string, effect corev1.TaintEffect) { out = append(out, corev1.Taint{Key: key, Effect: effect}) }
+	if node.Spec.Unschedulable {
+		add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
+	}
+	for _, c := range node.Status.Conditions {
+		switch {
+		case c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
+			key := corev1.TaintNodeNotReady
+			if c.Status == corev1.ConditionUnknown {
+				key = corev1.TaintNodeUnreachable
+			}
+			add(key, corev1.TaintEffectNoSchedule)
+			if anyReady {
+				add(key, corev1.TaintEffectNoExecute)
+			}
+		case c.Status != corev1.ConditionTrue:
+		case c.Type == corev1.NodeMemoryPressure:
+			add(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule)
+		case c.Type == corev1.NodeDiskPressure:
+			add(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule)
+		case c.Type == corev1.NodePIDPressure:
+			add(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule)
+		case c.Type == corev1.NodeNetworkUnavailable:
+			add(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule)
+		}
+	}
+	if nodeCondition(node, corev1.NodeReady) == nil {
+		add(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule)
+	}
+	return out
+}
+
+func (n *nodeWatch) anyReady() bool {
+	nodes, err := n.nodes.List(labels.Everything())
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(nodes, isReady)
+}
+
+func isReady(node *corev1.Node) bool {
+	ready := nodeCondition(node, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}

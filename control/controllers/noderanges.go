@@ -1,0 +1,156 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+)
+
+const (
+	maskIPv4 = 24
+	maskIPv6 = 64
+)
+
+// ranger gives each node its own range of pod addresses.
+type ranger struct {
+	Config
+
+	nodes corelisters.NodeLister
+	mu    sync.Mutex
+	given map[string][]netip.Prefix // written, and perhaps not seen yet
+}
+
+func nodeRanges(c Config) ([]*worker, error) {
+	if len(c.PodRanges) == 0 {
+		return nil, nil
+	}
+	nodes := c.Informers.Core().V1().Nodes()
+	r := &ranger{Config: c, nodes: nodes.Lister(), given: map[string][]netip.Prefix{}}
+	w := c.worker(r.look)
+	return []*worker{w}, w.watch(nodes.Informer(), itself)
+}
+
+func (r *ranger) look(ctx context.Context, name string) (time.Duration, error) {
+	node, err := r.nodes.Get(name)
+	if err != nil {
+		r.mu.Lock()
+		delete(r.given, name)
+		r.mu.Unlock()
+		return 0, ignoreGone(err)
+	}
+	if node.Spec.PodCIDR != "" || node.DeletionTimestamp != nil {
+		return 0, nil
+	}
+	ranges, err := r.choose(name)
+	if err != nil {
+		r.Events.Event(node, corev1.EventTypeWarning, "CIDRNotAvailable", err.Error())
+		return time.Minute, nil // told to the user; a node that goes frees one
+	}
+	texts := make([]string, 0, len(ranges))
+	for _, p := range ranges {
+		texts = append(texts, p.String())
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": node.UID}, "spec": map[string]any{"podCIDR": texts[0], "podCIDRs": texts}})
+	if err != nil {
+		return 0, fmt.Errorf("give node %s its pod range: %w", name, err)
+	}
+	if _, err := r.Client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, body, metav1.PatchOptions{}); err != nil {
+		return 0, fmt.Errorf("give node %s its pod range: %w", name, err)
+	}
+	r.Log.Info("node has its pod range", "node", name, "ranges", texts)
+	return 0, nil
+}
+
+// choose takes the first free range of each family and remembers it.
+func (r *ranger) choose(name string) ([]netip.Prefix, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if have, ok := r.given[name]; ok {
+		return have, nil
+	}
+	taken := map[netip.Prefix]bool{}
+	for _, list := range r.given {
+		for _, p := range list {
+			taken[p] = true
+		}
+	}
+	nodes, err := r.nodes.List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	for _, node := range nodes {
+		for _, text := range append(node.Spec.PodCIDRs, node.Spec.PodCIDR) {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				taken[p] = true
+			}
+		}
+	}
+	out := make([]netip.Prefix, 0, len(r.PodRanges))
+	for _, whole := range r.PodRanges {
+		p, ok := firstFree(whole, taken)
+		if !ok {
+			return nil, fmt.Errorf("no range of pod addresses is left in %s", whole)
+		}
+		out = append(out, p)
+	}
+	r.given[name] = out
+	return out, nil
+}
+
+// firstFree is the first part of the whole that overlaps nothing taken.
+func firstFree(whole netip.Prefix, taken map[netip.Prefix]bool) (netip.Prefix, bool) {
+	bits := maskIPv4
+	if whole.Addr().Is6() {
+		bits = maskIPv6
+	}
+	bits = max(bits, whole.Bits())
+	for p := netip.PrefixFrom(whole.Masked().Addr(), bits); whole.Contains(p.Addr()); {
+		if !overlapsAny(p, taken) {
+			return p, true
+		}
+		next, ok := after(p)
+		if !ok {
+			break
+		}
+		p = next
+	}
+	return netip.Prefix{}, false
+}
+
+func overlapsAny(p netip.Prefix, taken map[netip.Prefix]bool) bool {
+	if taken[p] {
+		return true
+	}
+	for t := range taken {
+		if t.Overlaps(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// after is the next prefix of the same size.
+func after(p netip.Prefix) (netip.Prefix, bool) {
+	bytes := p.Addr().AsSlice()
+	i, step := (p.Bits()-1)/8, byte(1)<<(7-(p.Bits()-1)%8)
+	for ; i >= 0; i, step = i-1, 1 {
+		bytes[i] += step
+		if bytes[i] >= step {
+			break
+		}
+		if i == 0 {
+			return netip.Prefix{}, false
+		}
+	}
+	addr, ok := netip.AddrFromSlice(bytes)
+	return netip.PrefixFrom(addr, p.Bits()), ok
+}

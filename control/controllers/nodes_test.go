@@ -1,0 +1,215 @@
+package controllers
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func taintsOf(n *corev1.Node) (out []string) {
+	for _, t := range n.Spec.Taints {
+		out = append(out, t.Key+":"+string(t.Effect))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestALostNode falls silent, is found out, loses its pods, and comes back.
+func TestALostNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := running(t, Config{}, []string{NodeLifecycle, TaintEviction},
+			newNode("lost", corev1.ConditionTrue), newNode("fine", corev1.ConditionTrue),
+			newPod("patient", "lost", tolerating(300)), newPod("hasty", "lost", tolerating(10)),
+			newPod("daemon", "lost", func(p *corev1.Pod) {
+				p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+			}), newPod("elsewhere", "fine"))
+		beat(t, client, "lost")
+		live := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+				beat(t, client, "fine")
+				synctest.Wait()
+			}
+		}
+		live(38 * time.Second)
+		if got := taintsOf(getNode(t, client, "lost")); got != nil {
+			t.Errorf("before its time is over the node has the taints %v", got)
+		}
+		live(5 * time.Second)
+		n := getNode(t, client, "lost")
+		if ready := nodeCondition(n, corev1.NodeReady); ready.Status != corev1.ConditionUnknown || ready.Message != "Kubelet stopped posting node status." {
+			t.Errorf("Ready is %+v", ready)
+		}
+		want := []string{"node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"}
+		if got := taintsOf(n); !slices.Equal(got, want) {
+			t.Errorf("taints are %v", got)
+		}
+		pod, err := client.CoreV1().Pods("default").Get(t.Context(), "patient", metav1.GetOptions{})
+		if err != nil || podReady(pod) {
+			t.Errorf("a pod of a lost node counts as ready (%v)", err)
+		}
+		live(12 * time.Second)
+		if got := podNames(t, client); slices.Contains(got, "hasty") || !slices.Contains(got, "patient") {
+			t.Errorf("after 10 s there are %v", got)
+		}
+		live(300 * time.Second)
+		if got := podNames(t, client); !slices.Equal(got, []string{"daemon", "elsewhere"}) {
+			t.Errorf("after 300 s there are %v", got)
+		}
+		n = getNode(t, client, "lost")
+		*nodeCondition(n, corev1.NodeReady) = newNode("", corev1.ConditionTrue).Status.Conditions[0]
+		if _, err := client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		beat(t, client, "lost")
+		synctest.Wait()
+		if got := taintsOf(getNode(t, client, "lost")); got != nil {
+			t.Errorf("back again, the node keeps the taints %v", got)
+		}
+	})
+}
+
+func TestWithAllNodesLostNoPodIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := running(t, Config{}, []string{NodeLifecycle, TaintEviction},
+			newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue), newPod("pod", "a", tolerating(10)))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := podNames(t, client); len(got) != 1 {
+			t.Errorf("there are %v", got)
+		}
+		if got := taintsOf(getNode(t, client, "a")); !slices.Equal(got, []string{"node.kubernetes.io/unreachable:NoSchedule"}) {
+			t.Errorf("taints are %v", got)
+		}
+	})
+}
+
+// TestWithTheLastNodeLostNoPodIsEnded: it is found out some time after the others.
+func TestWithTheLastNodeLostNoPodIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := running(t, Config{}, []string{NodeLifecycle, TaintEviction},
+			newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue), newPod("pod", "a", tolerating(10)))
+		time.Sleep(5 * time.Second)
+		beat(t, client, "b")
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := podNames(t, client); len(got) != 1 {
+			t.Errorf("there are %v", got)
+		}
+	})
+}
+
+func TestTaintsByCondition(t *testing.T) {
+	n := newNode("n", corev1.ConditionFalse)
+	n.Spec.Unschedulable = true
+	n.Status.Conditions = append(n.Status.Conditions,
+		corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue},
+		corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue},
+		corev1.NodeCondition{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse},
+		corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
+	n.Spec.Taints = wantedTaints(n, true)
+	want := []string{
+		"node.kubernetes.io/disk-pressure:NoSchedule", "node.kubernetes.io/memory-pressure:NoSchedule",
+		"node.kubernetes.io/network-unavailable:NoSchedule", "node.kubernetes.io/not-ready:NoExecute",
+		"node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule",
+	}
+	if got := taintsOf(n); !slices.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestEndBy(t *testing.T) {
+	added := metav1.NewTime(time.Unix(1000, 0))
+	taint := corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}
+	other := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}
+	for sentence, row := range map[string]struct {
+		pod    *corev1.Pod
+		taints []corev1.Taint
+		at     int64 // 0: at once
+		goes   bool
+	}{
+		"no taint":                     {newPod("p", "n"), nil, 0, false},
+		"not tolerated":                {newPod("p", "n"), []corev1.Taint{taint}, 0, true},
+		"tolerated for a while":        {newPod("p", "n", tolerating(30)), []corev1.Taint{taint}, 1030, true},
+		"the shortest toleration":      {newPod("p", "n", tolerating(30), tolerating(10)), []corev1.Taint{taint}, 1010, true},
+		"one of two not tolerated":     {newPod("p", "n", tolerating(30)), []corev1.Taint{taint, other}, 0, true},
+		"a negative time is no time":   {newPod("p", "n", tolerating(-5)), []corev1.Taint{taint}, 1000, true},
+		"tolerated as long as it must": {newPod("p", "n", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }), []corev1.Taint{taint}, 0, false},
+	} {
+		at, goes := endBy(row.pod, row.taints)
+		if goes != row.goes || goes && !at.IsZero() && at.Unix() != row.at || goes && at.IsZero() && row.at != 0 {
+			t.Errorf("%s: %v %v", sentence, at, goes)
+		}
+	}
+}
+
+func TestFirstFreeRange(t *testing.T) {
+	taken := map[netip.Prefix]bool{}
+	whole := netip.MustParsePrefix("10.42.0.0/22")
+	for _, want := range []string{"10.42.0.0/24", "10.42.1.0/24", "10.42.2.0/24", "10.42.3.0/24"} {
+		p, ok := firstFree(whole, taken)
+		if !ok || p.String() != want {
+			t.Fatalf("got %v, want %s", p, want)
+		}
+		taken[p] = true
+	}
+	if p, ok := firstFree(whole, taken); ok {
+		t.Errorf("a fifth: %v", p)
+	}
+	delete(taken, netip.MustParsePrefix("10.42.2.0/24"))
+	if p, _ := firstFree(whole, taken); p.String() != "10.42.2.0/24" {
+		t.Errorf("a freed range is not given again: %v", p)
+	}
+	taken = map[netip.Prefix]bool{netip.MustParsePrefix("10.42.0.0/23"): true}
+	if p, _ := firstFree(whole, taken); p.String() != "10.42.2.0/24" {
+		t.Errorf("overlaps: %v", p)
+	}
+	if p, ok := firstFree(netip.MustParsePrefix("10.1.2.128/25"), nil); !ok || p.String() != "10.1.2.128/25" {
+		t.Errorf("a small one: %v", p)
+	}
+	if p, ok := firstFree(netip.MustParsePrefix("255.255.255.0/24"), map[netip.Prefix]bool{netip.MustParsePrefix("255.255.255.0/24"): true}); ok {
+		t.Errorf("after the last: %v", p)
+	}
+	if p, ok := firstFree(netip.MustParsePrefix("fd00:1::/56"), map[netip.Prefix]bool{netip.MustParsePrefix("fd00:1::/64"): true}); !ok || p.String() != "fd00:1:0:1::/64" {
+		t.Errorf("IPv6: %v", p)
+	}
+}
+
+func TestEveryNodeHasItsOwnRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := newNode("old", corev1.ConditionTrue)
+		old.Spec.PodCIDR, old.Spec.PodCIDRs = "10.42.0.0/24", []string{"10.42.0.0/24"}
+		client := running(t, Config{PodRanges: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")}}, []string{NodeRanges},
+			old, newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue))
+		time.Sleep(time.Second) // the bubble's: the caches are full then
+		synctest.Wait()
+		got := []string{getNode(t, client, "a").Spec.PodCIDR, getNode(t, client, "b").Spec.PodCIDR}
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"10.42.1.0/24", "10.42.2.0/24"}) || getNode(t, client, "old").Spec.PodCIDR != "10.42.0.0/24" {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+func TestPodsOfGoneNodesAreRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
+		client := running(t, Config{TerminatedPods: 1}, []string{PodGarbage},
+			newNode("here", corev1.ConditionTrue), newPod("orphan", "gone"), newPod("kept", "here"), newPod("waiting", ""),
+			newPod("old", "here", ended), newPod("young", "here", ended, func(p *corev1.Pod) { p.CreationTimestamp = metav1.Now() }))
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := podNames(t, client); !slices.Equal(got, []string{"kept", "orphan", "waiting", "young"}) {
+			t.Errorf("after 30 s there are %v", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := podNames(t, client); !slices.Equal(got, []string{"kept", "waiting", "young"}) {
+			t.Errorf("at last there are %v", got)
+		}
+	})
+}

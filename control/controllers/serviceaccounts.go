@@ -1,0 +1,91 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	defaultAccount = "default"
+	rootCAName     = "kube-root-ca.crt"
+	rootCAKey      = "ca.crt"
+	rootCANote     = "kubernetes.io/description"
+)
+
+// serviceAccounts gives every namespace its default account.
+func serviceAccounts(c Config) ([]*worker, error) {
+	accounts, spaces := c.Informers.Core().V1().ServiceAccounts(), c.Informers.Core().V1().Namespaces()
+	w := c.worker(func(ctx context.Context, name string) (time.Duration, error) {
+		ns, err := spaces.Lister().Get(name)
+		if err != nil || ns.DeletionTimestamp != nil {
+			return 0, ignoreGone(err)
+		}
+		if _, err := accounts.Lister().ServiceAccounts(name).Get(defaultAccount); err == nil {
+			return 0, nil
+		}
+		_, err = c.Client.CoreV1().ServiceAccounts(name).Create(ctx, &corev1.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: defaultAccount},
+		}, metav1.CreateOptions{})
+		if err != nil && !settled(err) {
+			return 0, fmt.Errorf("create service account %s/%s: %w", name, defaultAccount, err)
+		}
+		return 0, nil
+	})
+	if err := w.watch(spaces.Informer(), itself); err != nil {
+		return nil, err
+	}
+	return []*worker{w}, w.watch(accounts.Informer(), namespaceOf)
+}
+
+// settled reports that an object is there already, or that its namespace is
+// going: nothing is left to do.
+func settled(err error) bool {
+	return apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// rootCA keeps the server's CA in every namespace, where pods mount it from.
+func rootCA(c Config) ([]*worker, error) {
+	if len(c.CABundle) == 0 {
+		return nil, nil
+	}
+	maps, spaces := c.Informers.Core().V1().ConfigMaps(), c.Informers.Core().V1().Namespaces()
+	w := c.worker(func(ctx context.Context, name string) (time.Duration, error) {
+		ns, err := spaces.Lister().Get(name)
+		if err != nil || ns.DeletionTimestamp != nil {
+			return 0, ignoreGone(err)
+		}
+		want := map[string]string{rootCAKey: string(c.CABundle)}
+		have, err := maps.Lister().ConfigMaps(name).Get(rootCAName)
+		switch {
+		case apierrors.IsNotFound(err):
+			_, err = c.Client.CoreV1().ConfigMaps(name).Create(ctx, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: rootCAName, Annotations: map[string]string{
+					rootCANote: "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
+				}},
+				Data: want,
+			}, metav1.CreateOptions{})
+		case err == nil && (len(have.Data) != 1 || have.Data[rootCAKey] != want[rootCAKey]):
+			next := have.DeepCopy()
+			next.Data = want
+			_, err = c.Client.CoreV1().ConfigMaps(name).Update(ctx, next, metav1.UpdateOptions{})
+		}
+		if err != nil && !settled(err) {
+			return 0, fmt.Errorf("publish the CA in %s: %w", name, err)
+		}
+		return 0, nil
+	})
+	if err := w.watch(spaces.Informer(), itself); err != nil {
+		return nil, err
+	}
+	return []*worker{w}, w.watch(maps.Informer(), func(obj any) []string {
+		if cm, ok := obj.(*corev1.ConfigMap); ok && cm.Name == rootCAName {
+			return []string{cm.Namespace}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,181 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+)
+
+const (
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// worker looks at one key after the other. A key that is told again while it is
+// looked at is looked at once more.
+type worker struct {
+	// look does what is missing for the key; again > 0: and is told to look again
+	// after that time.
+	look func(ctx context.Context, key string) (again time.Duration, err error)
+	// prepare, if given, comes first, and again until it succeeds.
+	prepare func(ctx context.Context) error
+	// also, if given, runs beside, until ctx ends.
+	also   func(ctx context.Context)
+	hands  int // goroutines; 0: one
+	queue  workqueue.TypedRateLimitingInterface[string]
+	log    *slog.Logger
+	synced []cache.InformerSynced
+	leave  []func() // ends the watches
+}
+
+func (c Config) worker(look func(context.Context, string) (time.Duration, error)) *worker {
+	return &worker{
+		look: look, log: c.Log,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
+	}
+}
+
+// watch tells the worker the keys that a changed object concerns.
+func (w *worker) watch(of cache.SharedIndexInformer, keys func(obj any) []string) error {
+	tell := func(obj any) {
+		if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = lost.Obj
+		}
+		for _, key := range keys(obj) {
+			w.queue.Add(key)
+		}
+	}
+	reg, err := of.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    tell,
+		UpdateFunc: func(_, obj any) { tell(obj) },
+		DeleteFunc: tell,
+	})
+	if err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	w.synced = append(w.synced, reg.HasSynced)
+	w.leave = append(w.leave, func() { _ = of.RemoveEventHandler(reg) }) // an error says that it is stopped
+	return nil
+}
+
+// needs makes the worker wait for what it reads without being told of it.
+func (w *worker) needs(of ...cache.SharedIndexInformer) {
+	for _, i := range of {
+		w.synced = append(w.synced, i.HasSynced)
+	}
+}
+
+// itself is the key of an object by its own name: "namespace/name" or "name".
+func itself(obj any) []string {
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return nil
+	}
+	return []string{key}
+}
+
+// namespaceOf is the key of the namespace that an object is in.
+func namespaceOf(obj any) []string {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil
+	}
+	return []string{m.GetNamespace()}
+}
+
+func (w *worker) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer w.queue.ShutDown()
+	defer func() {
+		for _, leave := range w.leave {
+			leave()
+		}
+	}()
+	if !w.ready(ctx) {
+		return
+	}
+	if w.also != nil {
+		wg.Go(func() { w.also(ctx) })
+	}
+	for range max(1, w.hands) {
+		wg.Go(func() {
+			for w.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+}
+
+// ready prepares and waits until all is known that is looked at.
+func (w *worker) ready(ctx context.Context) bool {
+	for wait := firstRetry; w.prepare != nil; wait = min(2*wait, lastRetry) {
+		err := w.prepare(ctx)
+		if err == nil {
+			break
+		}
+		w.log.Warn("will begin a little later", "error", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+	return cache.WaitForCacheSync(ctx.Done(), w.synced...)
+}
+
+func (w *worker) next(ctx context.Context) bool {
+	key, closed := w.queue.Get()
+	if closed {
+		return false
+	}
+	defer w.queue.Done(key)
+	again, err := w.look(ctx, key)
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err != nil:
+		// Two who write at once is the usual case and no news.
+		if !apierrors.IsConflict(err) {
+			w.log.Warn("will look again", "key", key, "error", err)
+		}
+		w.queue.AddRateLimited(key)
+		return true
+	}
+	w.queue.Forget(key)
+	if again > 0 {
+		w.queue.AddAfter(key, again)
+	}
+	return true
+}
+
+// every runs something at once and then again and again.
+func every(period time.Duration, do func(ctx context.Context)) func(context.Context) {
+	return func(ctx context.Context) {
+		ticker := time.NewTicker(period)
+		defer ticker.Stop()
+		for {
+			do(ctx)
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+	}
+}
+
+// ignoreGone drops an error that says that the object is gone.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package control
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"berth/control/kinds"
+	"berth/control/scheme"
+)
+
+// served are the storages by group version and path.
+type served map[schema.GroupVersion]map[string]rest.Storage
+
+func (s served) add(version schema.GroupVersion, name string, storage rest.Storage) {
+	if s[version] == nil {
+		s[version] = map[string]rest.Storage{}
+	}
+	s[version][name] = storage
+}
+
+// makeStores makes the store of every row with its subresources.
+func (a *Assembly) makeStores() (served, error) {
+	all := served{}
+	a.Stores = map[schema.GroupResource]*kinds.Store{}
+	special := specialStores()
+	for _, kind := range a.Table {
+		if stores, ok := special[kind.GroupResource()]; ok {
+			main, more, err := stores(a, kind)
+			if err != nil {
+				return nil, err
+			}
+			a.Stores[kind.GroupResource()] = main
+			for name, storage := range more {
+				all.add(kind.Version, name, storage)
+			}
+			continue
+		}
+		main, err := kinds.NewStore(kind, a.Place)
+		if err != nil {
+			return nil, err
+		}
+		a.Stores[kind.GroupResource()] = main
+		all.add(kind.Version, kind.Resource, main)
+		if kind.Status {
+			all.add(kind.Version, kind.Resource+"/status", kinds.NewStatus(main, a.Place))
+		}
+		if kind.Scale != nil {
+			all.add(kind.Version, kind.Resource+"/scale", kinds.NewScale(main))
+		}
+	}
+	for _, r := range append(a.extraResources(), a.metricsResources()...) {
+		all.add(r.Version, r.Name, r.Storage)
+	}
+	return all, nil
+}
+
+// install serves the storages.
+func (a *Assembly) install(server *genericapiserver.GenericAPIServer, all served) error {
+	var groups []*genericapiserver.APIGroupInfo
+	for _, version := range scheme.Versions() {
+		storages := all[version]
+		if len(storages) == 0 {
+			continue
+		}
+		info := genericapiserver.NewDefaultAPIGroupInfo(version.Group, a.Scheme.Scheme, a.Scheme.ParameterCodec, a.Scheme.Codecs)
+		info.VersionedResourcesStorageMap[version.Version] = storages
+		if version.Group == "" {
+			if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
+				return fmt.Errorf("serve %s: %w", version, err)
+			}
+			continue
+		}
+		groups = append(groups, &info)
+	}
+	if err := server.InstallAPIGroups(groups...); err != nil {
+		return fmt.Errorf("serve the API groups: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// lock keeps a second server off the data directory: it would take the sockets
+// of the first away before it found the store in use.
+func lock(c *Config) (*os.File, error) {
+	path := c.path("lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fmt.Errorf("another berth-control runs on it")
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("data directory %s: %w", c.DataDir, err)
+	}
+	return f, nil
+}

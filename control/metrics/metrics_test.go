@@ -1,0 +1,307 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+)
+
+// cpu is what a node tells of a processor's use; below 0: it does not tell it.
+func cpu(at time.Time, rate, total int64) *stats.CPUStats {
+	out := &stats.CPUStats{Time: metav1.NewTime(at)}
+	if rate >= 0 {
+		out.UsageNanoCores = new(uint64(rate))
+	}
+	if total >= 0 {
+		out.UsageCoreNanoSeconds = new(uint64(total))
+	}
+	return out
+}
+
+func memory(n uint64) *stats.MemoryStats { return &stats.MemoryStats{WorkingSetBytes: &n} }
+
+func TestUseOf(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	before := now.Add(-2 * time.Second)
+	const core = 1_000_000_000
+	for _, c := range []struct {
+		name     string
+		cpu, was *stats.CPUStats
+		memory   *stats.MemoryStats
+		ok       bool
+		used     uint64
+		over     time.Duration
+	}{
+		{name: "a rate that is told is taken", cpu: cpu(now, 7, 100*core), was: cpu(before, -1, 0), memory: memory(5), ok: true, used: 7, over: window},
+		{name: "no use at all is a figure", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, over: window},
+		{name: "the rate follows from two totals", cpu: cpu(now, -1, 3*core), was: cpu(before, -1, core), memory: memory(5), ok: true, used: core, over: 2 * time.Second},
+		{name: "one total is no rate", cpu: cpu(now, -1, core), memory: memory(5)},
+		{name: "a total that was not told is none", cpu: cpu(now, -1, core), was: cpu(before, 3, -1), memory: memory(5)},
+		{name: "what was restarted in between has no rate", cpu: cpu(now, -1, 1), was: cpu(before, -1, core), memory: memory(5)},
+		{name: "two totals of one moment are no rate", cpu: cpu(now, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
+		{name: "totals in the wrong order are no rate", cpu: cpu(before, -1, core), was: cpu(now, -1, 0), memory: memory(5)},
+		{name: "without memory there is no figure", cpu: cpu(now, 7, 0)},
+		{name: "without a working set there is no figure", cpu: cpu(now, 7, 0), memory: &stats.MemoryStats{}},
+		{name: "without a processor there is no figure", memory: memory(5)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got, ok := useOf(c.cpu, c.was, c.memory)
+			if ok != c.ok || got.cpu != c.used || got.over != c.over {
+				t.Errorf("%+v, %v", got, ok)
+			}
+		})
+	}
+}
+
+// FuzzRates sees that no totals that a node may tell make a rate that is more
+// than the totals allow.
+func FuzzRates(f *testing.F) {
+	f.Add(uint64(0), uint64(1_000_000_000), int64(time.Second))
+	f.Add(uint64(5), uint64(4), int64(time.Second))
+	f.Add(uint64(0), uint64(1)<<63, int64(1))
+	f.Add(uint64(0), uint64(1), int64(-1))
+	f.Fuzz(func(t *testing.T, before, after uint64, over int64) {
+		at := time.Unix(1_000_000_000, 0)
+		then := &stats.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &before}
+		now := &stats.CPUStats{Time: metav1.NewTime(at.Add(time.Duration(over))), UsageCoreNanoSeconds: &after}
+		got, ok := useOf(now, then, memory(1))
+		if want := over > 0 && after >= before; ok != want {
+			t.Fatalf("a figure: %v of %d to %d over %d", ok, before, after, over)
+		}
+		if ok && over >= int64(time.Second) && got.cpu > after-before+1<<12 { // floats round
+			t.Errorf("%d of %d to %d over %d", got.cpu, before, after, over)
+		}
+	})
+}
+
+// cluster is nodes and pods in memory and what the nodes say of themselves.
+type cluster struct {
+	nodes, pods cache.Indexer
+	asked       atomic.Int64
+	mu          sync.Mutex
+	says        map[string]func() (*stats.Summary, error)
+}
+
+func newCluster() *cluster {
+	by := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	return &cluster{
+		nodes: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), pods: cache.NewIndexer(cache.MetaNamespaceKeyFunc, by),
+		says: map[string]func() (*stats.Summary, error){},
+	}
+}
+
+func (c *cluster) options() Options {
+	return Options{Ask: c.ask, Nodes: corelisters.NewNodeLister(c.nodes), Pods: corelisters.NewPodLister(c.pods)}
+}
+
+func (c *cluster) ask(_ context.Context, n *corev1.Node) (*stats.Summary, error) {
+	c.asked.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.says[n.Name]()
+}
+
+// node adds a node that says of each of its pods, by name, what its containers use.
+func (c *cluster) node(t *testing.T, name string, pods map[string][]int64) {
+	t.Helper()
+	now := time.Now()
+	summary := &stats.Summary{Node: stats.NodeStats{NodeName: name, CPU: cpu(now, 9, 9), Memory: memory(90)}}
+	for pod, containers := range pods {
+		p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: name}}
+		p.Namespace, p.Name, p.UID, p.Labels = "default", pod, types.UID("uid of "+pod), map[string]string{"app": pod}
+		if err := c.pods.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		one := stats.PodStats{PodRef: stats.PodReference{Name: pod, Namespace: "default", UID: string(p.UID)}}
+		for i, n := range containers {
+			one.Containers = append(one.Containers, stats.ContainerStats{Name: fmt.Sprintf("c%d", i), CPU: cpu(now, n, n), Memory: memory(uint64(n))})
+		}
+		summary.Pods = append(summary.Pods, one)
+	}
+	n := &corev1.Node{}
+	n.Name, n.Labels = name, map[string]string{"node": name}
+	if err := c.nodes.Add(n); err != nil {
+		t.Fatal(err)
+	}
+	c.says[name] = func() (*stats.Summary, error) { return summary, nil }
+}
+
+func TestPodsAndNodesAreListed(t *testing.T) {
+	t.Parallel()
+	c := newCluster()
+	c.node(t, "b", map[string][]int64{"web": {1, 2}, "idle": nil})
+	c.node(t, "a", map[string][]int64{"db": {4}})
+	c.node(t, "down", map[string][]int64{"lost": {5}})
+	c.says["down"] = func() (*stats.Summary, error) { return nil, errors.New("it is down") }
+	nodes, pods := New(c.options())
+	ctx := request.WithNamespace(t.Context(), "default")
+
+	list := func(o *internalversion.ListOptions) (out []string) {
+		got, err := pods.(*podMetrics).List(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range got.(*metricsv1beta1.PodMetricsList).Items {
+			out = append(out, m.Name)
+		}
+		return out
+	}
+	if got := list(nil); !slices.Equal(got, []string{"db", "web"}) {
+		t.Errorf("pods: %q", got)
+	}
+	byLabel, err := labels.Parse("app=web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := list(&internalversion.ListOptions{LabelSelector: byLabel}); !slices.Equal(got, []string{"web"}) {
+		t.Errorf("pods by label: %q", got)
+	}
+	if got := list(&internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", "a")}); !slices.Equal(got, []string{"db"}) {
+		t.Errorf("pods by node: %q", got)
+	}
+	one, err := pods.(*podMetrics).Get(ctx, "web", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := one.(*metricsv1beta1.PodMetrics)
+	if len(web.Containers) != 2 || web.Containers[1].Name != "c1" || web.Containers[1].Usage.Cpu().String() != "2n" || web.Containers[1].Usage.Memory().Value() != 2 {
+		t.Errorf("%+v", web.Containers)
+	}
+	table, err := pods.(*podMetrics).ConvertToTable(ctx, web, nil)
+	if err != nil || len(table.Rows) != 1 || table.Rows[0].Cells[0] != "web" || table.Rows[0].Cells[1] != "3n" || table.Rows[0].Cells[2] != "3" {
+		t.Errorf("%+v, %v", table, err)
+	}
+
+	got, err := nodes.(*nodeMetrics).List(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range got.(*metricsv1beta1.NodeMetricsList).Items {
+		names = append(names, m.Name)
+	}
+	if !slices.Equal(names, []string{"a", "b"}) {
+		t.Errorf("nodes: %q", names)
+	}
+	if _, err := nodes.(*nodeMetrics).Get(ctx, "down", nil); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "it is down") {
+		t.Errorf("of a node that is down: %v", err)
+	}
+	for name, get := range map[string]func() error{
+		"a node that is not there":  func() error { _, err := nodes.(*nodeMetrics).Get(ctx, "nowhere", nil); return err },
+		"a pod that is not there":   func() error { _, err := pods.(*podMetrics).Get(ctx, "nowhere", nil); return err },
+		"a pod without figures":     func() error { _, err := pods.(*podMetrics).Get(ctx, "idle", nil); return err },
+		"a pod of a node that fell": func() error { _, err := pods.(*podMetrics).Get(ctx, "lost", nil); return err },
+	} {
+		if err := get(); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestANodeIsAskedOnceForMany: those who ask at once share an answer, which is
+// good for a moment and no longer.
+func TestANodeIsAskedOnceForMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		c.node(t, "a", map[string][]int64{"web": {1}})
+		nodes, _ := New(c.options())
+		get := func() {
+			if _, err := nodes.(*nodeMetrics).Get(t.Context(), "a", nil); err != nil {
+				t.Error(err)
+			}
+		}
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(get)
+		}
+		all.Wait()
+		if n := c.asked.Load(); n != 1 {
+			t.Errorf("asked %d times by ten at once", n)
+		}
+		time.Sleep(freshFor - time.Millisecond)
+		get()
+		if n := c.asked.Load(); n != 1 {
+			t.Errorf("asked again while the answer is fresh: %d", n)
+		}
+		time.Sleep(time.Millisecond)
+		get()
+		if n := c.asked.Load(); n != 2 {
+			t.Errorf("asked %d times when the answer is stale", n)
+		}
+	})
+}
+
+// TestANodeWithoutRatesIsAskedTwice: only at first; later the totals of the last
+// time are there.
+func TestANodeWithoutRatesIsAskedTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		c.node(t, "a", nil)
+		begin := time.Now()
+		c.says["a"] = func() (*stats.Summary, error) { // it uses half a core
+			now := time.Now()
+			return &stats.Summary{Node: stats.NodeStats{CPU: cpu(now, -1, int64(now.Sub(begin))/2), Memory: memory(1)}}, nil
+		}
+		nodes, _ := New(c.options())
+		for i, want := range []int64{2, 3} {
+			got, err := nodes.(*nodeMetrics).Get(t.Context(), "a", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if use := got.(*metricsv1beta1.NodeMetrics).Usage.Cpu().MilliValue(); use != 500 {
+				t.Errorf("time %d: %d thousandths of a core", i, use)
+			}
+			if n := c.asked.Load(); n != want {
+				t.Errorf("time %d: asked %d times", i, n)
+			}
+			time.Sleep(2 * freshFor)
+		}
+	})
+}
+
+// TestNodesThatAreGoneAreForgotten: or the server would grow with each.
+func TestNodesThatAreGoneAreForgotten(t *testing.T) {
+	t.Parallel()
+	c := newCluster()
+	c.node(t, "a", nil)
+	c.node(t, "b", nil)
+	nodes, _ := New(c.options())
+	m := nodes.(*nodeMetrics)
+	if _, err := m.List(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	gone, _, _ := c.nodes.GetByKey("b")
+	if err := c.nodes.Delete(gone); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.List(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.from.nodes) != 1 || m.from.nodes["a"] == nil {
+		t.Errorf("%v are remembered", m.from.nodes)
+	}
+}

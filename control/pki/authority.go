@@ -1,0 +1,195 @@
+package pki
+
+import (
+	"cmp"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	authorityFor = 10 * 365 * 24 * time.Hour
+	// IssuedFor is how long certificates are good that nothing else is said of.
+	IssuedFor = 365 * 24 * time.Hour
+	// early lets clocks that are a little behind accept a new certificate.
+	early = 5 * time.Minute
+)
+
+// Authority is a certificate authority on disk.
+type Authority struct {
+	// Life is how long a certificate is good whose Subject does not say it. It is
+	// set before the first is issued; 0 is a year.
+	Life time.Duration
+
+	dir  string
+	now  func() time.Time
+	cert *x509.Certificate
+	pem  []byte
+	key  crypto.Signer
+}
+
+// Open reads the authority in the directory, or makes one; it renews the
+// authority's certificate (with the same key) when a third of its time is left.
+func Open(dir string, now func() time.Time) (*Authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory of certificates: %w", err)
+	}
+	a := &Authority{dir: dir, now: now}
+	key, err := keyFile(a.path("ca.key"))
+	if err != nil {
+		return nil, err
+	}
+	a.key = key
+	text, err := os.ReadFile(a.path("ca.crt"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return a, a.renew(pkix.Name{CommonName: "berth-ca"})
+	case err != nil:
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	if a.cert, err = parse(text); err != nil {
+		return nil, fmt.Errorf("certificate authority %s: %w", a.path("ca.crt"), err)
+	}
+	a.pem = text
+	if !key.PublicKey.Equal(a.cert.PublicKey) {
+		return nil, fmt.Errorf("certificate authority: %s does not belong to %s", a.path("ca.key"), a.path("ca.crt"))
+	}
+	if due(a.cert, now()) {
+		return a, a.renew(a.cert.Subject)
+	}
+	return a, nil
+}
+
+func (a *Authority) path(name string) string { return filepath.Join(a.dir, name) }
+
+// renew makes the authority's certificate.
+func (a *Authority) renew(subject pkix.Name) error {
+	template := &x509.Certificate{
+		Subject: subject, IsCA: true, BasicConstraintsValid: true, DNSNames: []string{subject.CommonName},
+		KeyUsage:  x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
+		NotBefore: a.now().Add(-early), NotAfter: a.now().Add(authorityFor),
+	}
+	text, err := sign(template, template, a.key.Public(), a.key)
+	if err != nil {
+		return fmt.Errorf("certificate authority: %w", err)
+	}
+	if a.cert, err = parse(text); err != nil {
+		return fmt.Errorf("certificate authority: %w", err)
+	}
+	a.pem = text
+	return write(a.path("ca.crt"), text, 0o644)
+}
+
+// PEM is the authority's certificate.
+func (a *Authority) PEM() []byte { return a.pem }
+
+// Hash pins the authority: "sha256:" and the hex digest of its public key, as
+// joining nodes and kubeadm know it. It outlives a renewal.
+func (a *Authority) Hash() string { return hash(a.cert) }
+
+// Hash pins the authority whose certificate is given as PEM.
+func Hash(text []byte) (string, error) {
+	c, err := parse(text)
+	if err != nil {
+		return "", err
+	}
+	return hash(c), nil
+}
+
+func hash(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Pool holds the authority for verification.
+func (a *Authority) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// Subject is whom a certificate is for and what it may be used for.
+type Subject struct {
+	Name   string
+	Groups []string
+	Usage  []x509.ExtKeyUsage
+	DNS    []string
+	IPs    []net.IP
+	For    time.Duration // 0 is the authority's Life; never beyond the authority's own end
+}
+
+// Sign makes a certificate for a public key.
+func (a *Authority) Sign(public crypto.PublicKey, s Subject) (pem []byte, err error) {
+	if s.For == 0 {
+		s.For = cmp.Or(a.Life, IssuedFor)
+	}
+	until := a.now().Add(s.For)
+	if until.After(a.cert.NotAfter) {
+		until = a.cert.NotAfter
+	}
+	return sign(&x509.Certificate{
+		Subject:  pkix.Name{CommonName: s.Name, Organization: s.Groups},
+		DNSNames: s.DNS, IPAddresses: s.IPs,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: s.Usage, BasicConstraintsValid: true,
+		NotBefore: a.now().Add(-before(s.For)), NotAfter: until,
+	}, a.cert, public, a.key)
+}
+
+// before is how much earlier than now a certificate begins: never so much of a short
+// life that it is due when it is issued.
+func before(life time.Duration) time.Duration {
+	if life <= 0 {
+		return early
+	}
+	return min(early, life/10)
+}
+
+// Made tells whether the authority's key has signed the certificate, whatever the
+// time is.
+func (a *Authority) Made(c *x509.Certificate) error { return c.CheckSignatureFrom(a.cert) }
+
+// Issue makes a key and a certificate for it.
+func (a *Authority) Issue(s Subject) (cert, key []byte, err error) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cert, err = a.Sign(k.Public(), s); err != nil {
+		return nil, nil, fmt.Errorf("certificate for %s: %w", s.Name, err)
+	}
+	key, err = encodeKey(k)
+	return cert, key, err
+}
+
+func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) ([]byte, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial.Add(serial, big.NewInt(1))
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
+	if err != nil {
+		return nil, err
+	}
+	return encodeCert(der), nil
+}
+
+// due tells whether a third or less of a certificate's time is left.
+func due(c *x509.Certificate, now time.Time) bool {
+	return now.After(dueAt(c))
+}
+
+func dueAt(c *x509.Certificate) time.Time { return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3) }

@@ -1,0 +1,62 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"errors"
+	"io/fs"
+	"os"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// SigningKey signs tokens.
+type SigningKey = ecdsa.PrivateKey
+
+// Kubeconfig makes a kubeconfig for one user of the server at the URL.
+func (a *Authority) Kubeconfig(server, user string, cert, key []byte) ([]byte, error) {
+	c := clientcmdapi.NewConfig()
+	c.Clusters["berth"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.pem}
+	c.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
+	c.Contexts["berth"] = &clientcmdapi.Context{Cluster: "berth", AuthInfo: user}
+	c.CurrentContext = "berth"
+	return clientcmd.Write(*c)
+}
+
+// AdminKubeconfig writes the administrator's kubeconfig, with mode 0600, unless
+// the one that is there still serves.
+func (a *Authority) AdminKubeconfig(path, server string) error {
+	if a.serves(path, server) {
+		return nil
+	}
+	cert, key, err := a.Issue(AdminSubject())
+	if err != nil {
+		return err
+	}
+	text, err := a.Kubeconfig(server, AdminSubject().Name, cert, key)
+	if err != nil {
+		return err
+	}
+	return write(path, text, 0o600)
+}
+
+// serves tells whether a kubeconfig reaches the server and is not due.
+func (a *Authority) serves(path, server string) bool {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	c, err := clientcmd.Load(text)
+	if err != nil || c.Clusters["berth"] == nil || c.Clusters["berth"].Server != server {
+		return false
+	}
+	if string(c.Clusters["berth"].CertificateAuthorityData) != string(a.pem) {
+		return false
+	}
+	user := c.AuthInfos[AdminSubject().Name]
+	if user == nil {
+		return false
+	}
+	cert, err := parse(user.ClientCertificateData)
+	return err == nil && !due(cert, a.now()) && cert.CheckSignatureFrom(a.cert) == nil
+}

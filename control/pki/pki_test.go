@@ -1,0 +1,152 @@
+package pki
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// clock is a time that tests move.
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time { return c.t }
+
+func open(t *testing.T, dir string, c *clock) *Authority {
+	t.Helper()
+	a, err := Open(dir, c.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestAuthorityIsKeptAndRenewedWithItsKey(t *testing.T) {
+	dir, c := t.TempDir(), &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	first := open(t, dir, c)
+	if again := open(t, dir, c); !bytes.Equal(again.PEM(), first.PEM()) {
+		t.Error("a second start made another authority")
+	}
+	cert, _, err := first.Issue(AdminSubject())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.t = c.t.Add(7 * 365 * 24 * time.Hour)
+	renewed := open(t, dir, c)
+	if bytes.Equal(renewed.PEM(), first.PEM()) {
+		t.Error("after seven of ten years the authority was not renewed")
+	}
+	if renewed.Hash() != first.Hash() {
+		t.Error("the renewed authority has another hash: joined nodes would not know it")
+	}
+	old, err := parse(cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.CheckSignatureFrom(renewed.cert); err != nil {
+		t.Errorf("what the old authority signed: %v", err)
+	}
+}
+
+func TestAuthorityOfAnotherKeyIsRefused(t *testing.T) {
+	dir, c := t.TempDir(), &clock{time.Now()}
+	open(t, dir, c)
+	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, c.now); err == nil {
+		t.Error("an authority without its key was opened")
+	}
+}
+
+func TestCertificateIsIssuedAgainWhenNeeded(t *testing.T) {
+	dir, c := t.TempDir(), &clock{time.Now()}
+	a := open(t, dir, c)
+	issue := func(addresses ...string) *Certificate {
+		var ips []net.IP
+		for _, ip := range addresses {
+			ips = append(ips, net.ParseIP(ip))
+		}
+		cert, err := a.Certificate("server", ServerSubject([]string{"localhost"}, ips))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cert
+	}
+	pem := func(c *Certificate) string { cert, _ := c.CurrentCertKeyContent(); return string(cert) }
+	first := issue("127.0.0.1")
+	if pem(issue("127.0.0.1")) != pem(first) {
+		t.Error("the same subject got another certificate")
+	}
+	second := issue("127.0.0.1", "10.0.0.1")
+	if pem(second) == pem(first) {
+		t.Error("a new address got no new certificate")
+	}
+	c.t = c.t.Add(200 * 24 * time.Hour)
+	if renewed, err := second.Renew(); renewed || err != nil {
+		t.Errorf("after 200 days: %v, %v", renewed, err)
+	}
+	c.t = c.t.Add(60 * 24 * time.Hour)
+	before := pem(second)
+	if renewed, err := second.Renew(); !renewed || err != nil || pem(second) == before {
+		t.Errorf("after 260 days: %v, %v", renewed, err)
+	}
+	c.t = c.t.Add(2 * 365 * 24 * time.Hour)
+	if renewed, err := second.Renew(); !renewed || err != nil {
+		t.Errorf("long after its end: %v, %v", renewed, err)
+	}
+}
+
+func TestAdminKubeconfigIsPrivateAndRenewed(t *testing.T) {
+	dir, c := t.TempDir(), &clock{time.Now()}
+	a := open(t, filepath.Join(dir, "pki"), c)
+	path := filepath.Join(dir, "admin.kubeconfig")
+	write := func(server string) []byte {
+		if err := a.AdminKubeconfig(path, server); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	first := write("https://127.0.0.1:6443")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the kubeconfig: %v, %v", info.Mode(), err)
+	}
+	if !bytes.Equal(write("https://127.0.0.1:6443"), first) {
+		t.Error("a good kubeconfig was written again")
+	}
+	moved := write("https://127.0.0.1:7443")
+	if config, err := clientcmd.Load(moved); err != nil || config.Clusters["berth"].Server != "https://127.0.0.1:7443" {
+		t.Errorf("after a move: %v", err)
+	}
+	c.t = c.t.Add(300 * 24 * time.Hour)
+	if bytes.Equal(write("https://127.0.0.1:7443"), moved) {
+		t.Error("a kubeconfig that is due was kept")
+	}
+	for _, f := range []string{"ca.key"} {
+		if info, err := os.Stat(filepath.Join(dir, "pki", f)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("mode of %s: %v, %v", f, info.Mode(), err)
+		}
+	}
+}
+
+// TestNoCertificateOutlivesTheAuthority keeps chains whole.
+func TestNoCertificateOutlivesTheAuthority(t *testing.T) {
+	a := open(t, t.TempDir(), &clock{time.Now()})
+	s := AdminSubject()
+	s.For = 50 * 365 * 24 * time.Hour
+	text, _, err := a.Issue(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cert, err := parse(text); err != nil || cert.NotAfter.After(a.cert.NotAfter) {
+		t.Errorf("ends at %v, the authority at %v", cert.NotAfter, a.cert.NotAfter)
+	}
+}

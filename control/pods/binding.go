@@ -1,0 +1,172 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/apiserver/pkg/util/dryrun"
+
+	"berth/control/kinds"
+)
+
+var bindings = schema.GroupResource{Resource: "pods/binding"}
+
+// Binding puts a pod on a node: pods/binding. A pod is bound once.
+type Binding struct{ pods *kinds.Store }
+
+var _ rest.NamedCreater = (*Binding)(nil)
+
+// New returns an empty binding.
+func (b *Binding) New() runtime.Object { return &corev1.Binding{} }
+
+// Destroy does nothing: the main resource owns the storage.
+func (b *Binding) Destroy() {}
+
+// Create binds the pod of that name.
+func (b *Binding) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	wish, ok := obj.(*corev1.Binding)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %#v", obj))
+	}
+	if name != wish.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
+	}
+	if errs := judgeBinding(wish); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Binding").GroupKind(), name, errs)
+	}
+	if validate != nil {
+		if err := validate(ctx, wish.DeepCopyObject()); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.assign(ctx, wish, options != nil && dryrun.IsDryRun(options.DryRun)); err != nil {
+		return nil, err
+	}
+	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+func judgeBinding(wish *corev1.Binding) field.ErrorList {
+	var errs field.ErrorList
+	at := field.NewPath("target")
+	if k := wish.Target.Kind; k != "" && k != "Node" {
+		errs = append(errs, field.NotSupported(at.Child("kind"), k, []string{"Node", "<empty>"}))
+	}
+	if wish.Target.Name == "" {
+		errs = append(errs, field.Required(at.Child("name"), ""))
+	}
+	return errs
+}
+
+// assign writes the node into the pod, if it has none yet and may have one.
+func (b *Binding) assign(ctx context.Context, wish *corev1.Binding, dry bool) error {
+	key, err := b.pods.KeyFunc(ctx, wish.Name)
+	if err != nil {
+		return err
+	}
+	var preconditions *storage.Preconditions
+	if wish.UID != "" || wish.ResourceVersion != "" {
+		preconditions = &storage.Preconditions{}
+		if wish.UID != "" {
+			preconditions.UID = &wish.UID
+		}
+		if wish.ResourceVersion != "" {
+			preconditions.ResourceVersion = &wish.ResourceVersion
+		}
+	}
+	var refused error
+	err = b.pods.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
+		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			pod := kinds.As[*corev1.Pod](obj)
+			refused = bind(pod, wish)
+			return pod, refused
+		}), dry, nil)
+	switch {
+	case err == nil:
+		return nil
+	case refused != nil:
+		return apierrors.NewConflict(bindings, wish.Name, refused)
+	}
+	return storeerr.InterpretUpdateError(err, bindings, wish.Name)
+}
+
+// bind changes the pod, or says why it cannot be bound.
+func bind(pod *corev1.Pod, wish *corev1.Binding) error {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name)
+	case pod.Spec.NodeName != "":
+		return fmt.Errorf("pod %s is already assigned to node %q", pod.Name, pod.Spec.NodeName)
+	case len(pod.Spec.SchedulingGates) > 0:
+		return fmt.Errorf("pod %s has non-empty .spec.schedulingGates", pod.Name)
+	}
+	pod.Spec.NodeName = wish.Target.Name
+	pod.Status.NominatedNodeName = ""
+	pod.Annotations = merged(pod.Annotations, wish.Annotations)
+	pod.Labels = merged(pod.Labels, wish.Labels)
+	setCondition(&pod.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
+	return nil
+}
+
+func merged(to, more map[string]string) map[string]string {
+	if to == nil && len(more) > 0 {
+		to = map[string]string{}
+	}
+	maps.Copy(to, more)
+	return to
+}
+
+// setCondition adds a condition or takes the place of the one of its type. The
+// time of a transition is kept when there is none.
+func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
+	for i := range s.Conditions {
+		if was := &s.Conditions[i]; was.Type == c.Type {
+			if was.Status == c.Status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+			c.LastProbeTime = was.LastProbeTime
+			*was = c
+			return
+		}
+	}
+	s.Conditions = append(s.Conditions, c)
+}
+
+// Bindings is the same as a resource of its own, as old schedulers use it.
+type Bindings struct{ binding *Binding }
+
+var (
+	_ rest.Creater              = (*Bindings)(nil)
+	_ rest.Scoper               = (*Bindings)(nil)
+	_ rest.SingularNameProvider = (*Bindings)(nil)
+)
+
+// New returns an empty binding.
+func (b *Bindings) New() runtime.Object { return &corev1.Binding{} }
+
+// Destroy does nothing: the main resource owns the storage.
+func (b *Bindings) Destroy() {}
+
+// NamespaceScoped is true.
+func (b *Bindings) NamespaceScoped() bool { return true }
+
+// GetSingularName is how one of them is called.
+func (b *Bindings) GetSingularName() string { return "binding" }
+
+// Create binds the pod that the binding is named after.
+func (b *Bindings) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	wish, ok := obj.(*corev1.Binding)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %#v", obj))
+	}
+	return b.binding.Create(ctx, wish.Name, obj, validate, options)
+}

@@ -1,0 +1,273 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/apiserver/pkg/util/dryrun"
+	"k8s.io/client-go/util/retry"
+
+	"berth/control/kinds"
+)
+
+const (
+	// maxDisrupted bounds the pods that a budget counts as going.
+	maxDisrupted = 2000
+	// askAgainAfter is when a client may ask again while a budget is unsettled, in seconds.
+	askAgainAfter = 10
+)
+
+// patience bounds how often a budget is tried to be taken that others take too.
+var patience = retry.DefaultRetry
+
+// Eviction deletes a pod if its disruption budget allows: pods/eviction.
+type Eviction struct {
+	pods    *kinds.Store
+	options Options
+}
+
+var (
+	_ rest.NamedCreater             = (*Eviction)(nil)
+	_ rest.GroupVersionKindProvider = (*Eviction)(nil)
+)
+
+// GroupVersionKind is that of the eviction, which belongs to another group.
+func (e *Eviction) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
+	return policyv1.SchemeGroupVersion.WithKind("Eviction")
+}
+
+// New returns an empty eviction.
+func (e *Eviction) New() runtime.Object { return &policyv1.Eviction{} }
+
+// Destroy does nothing: the main resource owns the storage.
+func (e *Eviction) Destroy() {}
+
+// Create evicts the pod of that name, or refuses with 429 when the budget is
+// spent: the client may try again.
+func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	wish, ok := obj.(*policyv1.Eviction)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not an Eviction object: %#v", obj))
+	}
+	if name != wish.Name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	deletion := wish.DeleteOptions
+	if deletion == nil {
+		deletion = &metav1.DeleteOptions{}
+	}
+	deletion = deletion.DeepCopy()
+	if options != nil && dryrun.IsDryRun(options.DryRun) {
+		deletion.DryRun = options.DryRun
+	}
+	found, err := e.pods.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	pod := kinds.As[*corev1.Pod](found)
+	if validate != nil {
+		if err := validate(ctx, wish.DeepCopyObject()); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.evict(ctx, pod, deletion); err != nil {
+		return nil, err
+	}
+	return &metav1.Status{Status: metav1.StatusSuccess}, nil
+}
+
+func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions) error {
+	if countsNot(pod) {
+		return e.remove(ctx, pod, onlyThis(pod, deletion), false)
+	}
+	budget, err := e.budgetOf(ctx, pod)
+	if err != nil {
+		return err
+	}
+	if budget == nil {
+		return e.remove(ctx, pod, deletion, true)
+	}
+	if !ready(pod) && spared(budget) {
+		// What serves nobody takes nothing from a budget; but only as long as it
+		// is the pod that was seen.
+		return e.remove(ctx, pod, onlyThis(pod, deletion), true)
+	}
+	dry := dryrun.IsDryRun(deletion.DryRun)
+	err = retry.RetryOnConflict(patience, func() error {
+		if err := take(budget, pod.Name, dry); err != nil || dry {
+			return err
+		}
+		taken := e.options.TakeBudget(ctx, budget)
+		if !apierrors.IsConflict(taken) {
+			return taken
+		}
+		if budget, err = e.budgetOf(ctx, pod); err != nil {
+			return err
+		}
+		if budget == nil {
+			return nil // it went meanwhile
+		}
+		return taken
+	})
+	if apierrors.IsConflict(err) {
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", askAgainAfter)
+	}
+	if err != nil {
+		return err
+	}
+	return e.remove(ctx, pod, deletion, true)
+}
+
+// countsNot reports whether no budget counts the pod: it serves nobody yet or no
+// more.
+func countsNot(pod *corev1.Pod) bool {
+	return ended(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
+}
+
+// onlyThis deletes the pod only as it was seen.
+func onlyThis(pod *corev1.Pod, deletion *metav1.DeleteOptions) *metav1.DeleteOptions {
+	out := deletion.DeepCopy()
+	if out.Preconditions == nil {
+		out.Preconditions = &metav1.Preconditions{}
+	}
+	if out.Preconditions.UID == nil {
+		out.Preconditions.UID = &pod.UID
+	}
+	return out
+}
+
+func ready(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// spared reports whether a pod that is not ready may go whatever the budget says.
+func spared(b *policyv1.PodDisruptionBudget) bool {
+	if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
+		return true
+	}
+	return b.Status.CurrentHealthy >= b.Status.DesiredHealthy && b.Status.DesiredHealthy > 0
+}
+
+// budgetOf finds the budget that counts a pod; nil: there is none.
+func (e *Eviction) budgetOf(ctx context.Context, pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error) {
+	all, err := e.options.Budgets(ctx, pod.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	var found *policyv1.PodDisruptionBudget
+	for i := range all {
+		selector, err := metav1.LabelSelectorAsSelector(all[i].Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue // a selector that cannot be read chooses nothing
+		}
+		if found != nil {
+			return nil, apierrors.NewInternalError(fmt.Errorf("this pod has more than one PodDisruptionBudget, which the eviction subresource does not support"))
+		}
+		found = all[i].DeepCopy()
+	}
+	return found, nil
+}
+
+// take takes one disruption from a budget, or says why there is none.
+func take(b *policyv1.PodDisruptionBudget, pod string, dry bool) error {
+	refuse := func(after int, why string) error {
+		err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", after)
+		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: why})
+		return err
+	}
+	forbid := func(why string) error {
+		return apierrors.NewForbidden(schema.GroupResource{Group: policyv1.GroupName, Resource: "poddisruptionbudgets"}, b.Name, fmt.Errorf("%s", why))
+	}
+	s := &b.Status
+	switch {
+	case s.ObservedGeneration < b.Generation:
+		return refuse(askAgainAfter, fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name))
+	case s.DisruptionsAllowed < 0:
+		return forbid("pdb disruptions allowed is negative")
+	case len(s.DisruptedPods) > maxDisrupted:
+		return forbid("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
+	case s.DisruptionsAllowed == 0:
+		return refuse(0, fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy, s.CurrentHealthy))
+	}
+	if dry {
+		return nil
+	}
+	s.DisruptionsAllowed--
+	if s.DisruptionsAllowed == 0 {
+		setBudgetCondition(b)
+	}
+	if s.DisruptedPods == nil {
+		s.DisruptedPods = map[string]metav1.Time{}
+	}
+	// Who keeps the budget takes the pod out when it sees it going.
+	s.DisruptedPods[pod] = metav1.Time{Time: time.Now()}
+	return nil
+}
+
+// setBudgetCondition says that the budget is spent.
+func setBudgetCondition(b *policyv1.PodDisruptionBudget) {
+	c := metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.InsufficientPodsReason,
+		ObservedGeneration: b.Status.ObservedGeneration, LastTransitionTime: metav1.Now()}
+	for i := range b.Status.Conditions {
+		if was := &b.Status.Conditions[i]; was.Type == c.Type {
+			if was.Status == c.Status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+			*was = c
+			return
+		}
+	}
+	b.Status.Conditions = append(b.Status.Conditions, c)
+}
+
+// remove says in the pod why it goes, and deletes it.
+func (e *Eviction) remove(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions, say bool) error {
+	if say && !dryrun.IsDryRun(deletion.DryRun) {
+		if err := e.announce(ctx, pod, deletion); err != nil {
+			return err
+		}
+	}
+	_, _, err := e.pods.Delete(ctx, pod.Name, rest.ValidateAllObjectFunc, deletion)
+	return err
+}
+
+func (e *Eviction) announce(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions) error {
+	key, err := e.pods.KeyFunc(ctx, pod.Name)
+	if err != nil {
+		return err
+	}
+	preconditions := &storage.Preconditions{UID: &pod.UID}
+	if p := deletion.Preconditions; p != nil {
+		preconditions.ResourceVersion = p.ResourceVersion
+		// The condition makes a new version, which the deletion must mean.
+		p.ResourceVersion = nil
+	}
+	err = e.pods.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
+		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			now := kinds.As[*corev1.Pod](obj)
+			setCondition(&now.Status, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				ObservedGeneration: now.Generation, LastTransitionTime: metav1.Now(),
+				Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"})
+			return now, nil
+		}), false, nil)
+	if err != nil {
+		return storeerr.InterpretUpdateError(err, e.pods.Kind.GroupResource(), pod.Name)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// Log reads what a container has written: pods/log.
+type Log struct{ *reach }
+
+var (
+	_ rest.GetterWithOptions = (*Log)(nil)
+	_ rest.StorageMetadata   = (*Log)(nil)
+)
+
+// New returns an empty pod.
+func (l *Log) New() runtime.Object { return &corev1.Pod{} }
+
+// Destroy does nothing: nothing is kept.
+func (l *Log) Destroy() {}
+
+// NewGetOptions returns empty options.
+func (l *Log) NewGetOptions() (runtime.Object, bool, string) {
+	return &corev1.PodLogOptions{}, false, ""
+}
+
+// ProducesMIMETypes is text.
+func (l *Log) ProducesMIMETypes(string) []string { return []string{"text/plain"} }
+
+// ProducesObject is a text for the documentation.
+func (l *Log) ProducesObject(string) any { return "" }
+
+// Get answers a stream from the agent of the pod's node. A pod that is on no node
+// has said nothing yet.
+func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object, error) {
+	o, ok := options.(*corev1.PodLogOptions)
+	if !ok {
+		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	if errs := judgeLog(o); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
+	}
+	pod, err := l.pod(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	which, err := container(pod, o.Container)
+	if err != nil {
+		return nil, err
+	}
+	out := &genericrest.LocationStreamer{
+		ContentType:     "text/plain",
+		Flush:           o.Follow,
+		Transport:       l.ToNodes,
+		ResponseChecker: genericrest.NewGenericHttpResponseChecker(l.pods.Kind.GroupResource(), name),
+		RedirectChecker: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if pod.Spec.NodeName == "" {
+		return out, nil
+	}
+	if out.Location, err = l.agent(ctx, pod.Spec.NodeName); err != nil {
+		return nil, err
+	}
+	out.Location.Path = fmt.Sprintf("/containerLogs/%s/%s/%s", pod.Namespace, pod.Name, which)
+	out.Location.RawQuery = logQuery(o).Encode()
+	if o.InsecureSkipTLSVerifyBackend {
+		out.Transport = l.ToNodesUnverified
+	}
+	return out, nil
+}
+
+func logQuery(o *corev1.PodLogOptions) url.Values {
+	q := url.Values{}
+	for name, on := range map[string]bool{"follow": o.Follow, "previous": o.Previous, "timestamps": o.Timestamps} {
+		if on {
+			q.Set(name, "true")
+		}
+	}
+	for name, n := range map[string]*int64{"sinceSeconds": o.SinceSeconds, "tailLines": o.TailLines, "limitBytes": o.LimitBytes} {
+		if n != nil {
+			q.Set(name, strconv.FormatInt(*n, 10))
+		}
+	}
+	if o.SinceTime != nil {
+		q.Set("sinceTime", o.SinceTime.UTC().Format(time.RFC3339))
+	}
+	if o.Stream != nil && *o.Stream != corev1.LogStreamAll {
+		q.Set("stream", *o.Stream)
+	}
+	return q
+}
+
+func judgeLog(o *corev1.PodLogOptions) field.ErrorList {
+	var errs field.ErrorList
+	if n := o.TailLines; n != nil && *n < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("tailLines"), *n, "must be greater than or equal to 0"))
+	}
+	if n := o.LimitBytes; n != nil && *n < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("limitBytes"), *n, "must be greater than 0"))
+	}
+	if o.SinceSeconds != nil && o.SinceTime != nil {
+		errs = append(errs, field.Forbidden(field.NewPath(""), "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+	} else if n := o.SinceSeconds; n != nil && *n < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *n, "must be greater than 0"))
+	}
+	if s := o.Stream; s != nil {
+		words := []string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr}
+		if *s != words[0] && *s != words[1] && *s != words[2] {
+			errs = append(errs, field.NotSupported(field.NewPath("stream"), *s, words))
+		} else if *s != corev1.LogStreamAll && o.TailLines != nil {
+			errs = append(errs, field.Forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now"))
+		}
+	}
+	return errs
+}

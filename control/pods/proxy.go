@@ -1,0 +1,137 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// proxyMethods are what may be asked of pods and nodes.
+var proxyMethods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodHead, http.MethodOptions}
+
+var (
+	_ rest.Connecter = (*Proxy)(nil)
+	_ rest.Connecter = (*NodeProxy)(nil)
+)
+
+// Proxy hands requests on to what a pod serves: pods/[SCHEME:]NAME[:PORT]/proxy.
+type Proxy struct{ *reach }
+
+// New returns an empty pod.
+func (p *Proxy) New() runtime.Object { return &corev1.Pod{} }
+
+// Destroy does nothing: nothing is kept.
+func (p *Proxy) Destroy() {}
+
+// ConnectMethods are those of HTTP.
+func (p *Proxy) ConnectMethods() []string { return append([]string(nil), proxyMethods...) }
+
+// NewConnectOptions returns empty options, that take the rest of the path.
+func (p *Proxy) NewConnectOptions() (runtime.Object, bool, string) {
+	return &corev1.PodProxyOptions{}, true, "path"
+}
+
+// Connect answers what hands the request on.
+func (p *Proxy) Connect(ctx context.Context, id string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+	o, ok := options.(*corev1.PodProxyOptions)
+	if !ok {
+		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
+	if !valid {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid pod request %q", id))
+	}
+	pod, err := p.pod(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	ip := pod.Status.PodIP
+	if len(pod.Status.PodIPs) > 0 {
+		ip = pod.Status.PodIPs[0].IP
+	}
+	if err := mayProxy(ip); err != nil {
+		return nil, err
+	}
+	to := &url.URL{Scheme: scheme, Host: net.JoinHostPort(ip, portOf(pod, port))}
+	if to.Scheme == "" {
+		to.Scheme = "http"
+	}
+	to.Path = utilnet.JoinPreservingTrailingSlash(to.Path, o.Path)
+	return passing(to, p.ToPods, false, respond), nil
+}
+
+// portOf is the port that is meant: the first that the pod names if none is, and
+// a number for a name.
+func portOf(pod *corev1.Pod, port string) string {
+	for i := range pod.Spec.Containers {
+		for _, p := range pod.Spec.Containers[i].Ports {
+			if port == "" || port == p.Name {
+				return strconv.Itoa(int(p.ContainerPort))
+			}
+		}
+	}
+	if port == "" {
+		return "80"
+	}
+	return port
+}
+
+// NodeProxy hands requests on to a node's agent: nodes/NAME[:PORT]/proxy.
+type NodeProxy struct{ Options }
+
+// New returns an empty node.
+func (p *NodeProxy) New() runtime.Object { return &corev1.Node{} }
+
+// Destroy does nothing: nothing is kept.
+func (p *NodeProxy) Destroy() {}
+
+// ConnectMethods are those of HTTP.
+func (p *NodeProxy) ConnectMethods() []string { return append([]string(nil), proxyMethods...) }
+
+// NewConnectOptions returns empty options, that take the rest of the path.
+func (p *NodeProxy) NewConnectOptions() (runtime.Object, bool, string) {
+	return &corev1.NodeProxyOptions{}, true, "path"
+}
+
+// Connect answers what hands the request on. Another port than the agent's is
+// asked without the server's certificate.
+func (p *NodeProxy) Connect(ctx context.Context, id string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+	o, ok := options.(*corev1.NodeProxyOptions)
+	if !ok {
+		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
+	if !valid {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", id))
+	}
+	node, err := p.Node(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	to, err := AgentOf(node)
+	if err != nil {
+		return nil, err
+	}
+	by := p.ToNodes
+	if port != "" && port != to.Port() {
+		if err := mayProxy(to.Hostname()); err != nil {
+			return nil, err
+		}
+		by, to.Host, to.Scheme = p.ToPods, net.JoinHostPort(to.Hostname(), port), scheme
+		if to.Scheme == "" {
+			to.Scheme = "http"
+		}
+	}
+	to.Path = utilnet.JoinPreservingTrailingSlash("/", strings.TrimPrefix(o.Path, "/"))
+	return passing(to, by, false, respond), nil
+}

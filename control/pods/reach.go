@@ -1,0 +1,166 @@
+package pods
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"berth/control/kinds"
+)
+
+// nodePort is where node agents listen that do not say otherwise.
+const nodePort = 10250
+
+// How long the server waits for others.
+const (
+	dialWithin      = 10 * time.Second
+	handshakeWithin = 10 * time.Second
+	idleFor         = 90 * time.Second
+)
+
+// reach is what all connections to pods begin with: the pod and its node.
+type reach struct {
+	Options
+	pods *kinds.Store
+}
+
+func (r *reach) pod(ctx context.Context, name string) (*corev1.Pod, error) {
+	obj, err := r.pods.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return kinds.As[*corev1.Pod](obj), nil
+}
+
+// agent is the address of a node's agent: https and the port that the node says.
+func (r *reach) agent(ctx context.Context, node string) (*url.URL, error) {
+	n, err := r.Node(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	return AgentOf(n)
+}
+
+// addressOrder is which of a node's addresses is tried: within the cluster
+// first, and numbers before names, which the server may not be able to resolve.
+var addressOrder = []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeInternalDNS, corev1.NodeHostName, corev1.NodeExternalIP, corev1.NodeExternalDNS}
+
+// AgentOf is the URL of a node's agent, by the node's status.
+func AgentOf(n *corev1.Node) (*url.URL, error) {
+	port := int(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	if port == 0 {
+		port = nodePort
+	}
+	for _, kind := range addressOrder {
+		for _, a := range n.Status.Addresses {
+			if a.Type == kind && a.Address != "" {
+				return &url.URL{Scheme: "https", Host: net.JoinHostPort(a.Address, strconv.Itoa(port))}, nil
+			}
+		}
+	}
+	return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has no address yet", n.Name))
+}
+
+// container finds the container that is meant: the one that is named, or the
+// only one.
+func container(pod *corev1.Pod, name string) (string, error) {
+	var main, initial, ephemeral []string
+	for i := range pod.Spec.Containers {
+		main = append(main, pod.Spec.Containers[i].Name)
+	}
+	for i := range pod.Spec.InitContainers {
+		initial = append(initial, pod.Spec.InitContainers[i].Name)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		ephemeral = append(ephemeral, pod.Spec.EphemeralContainers[i].Name)
+	}
+	if name != "" {
+		for _, list := range [][]string{main, initial, ephemeral} {
+			if slices.Contains(list, name) {
+				return name, nil
+			}
+		}
+		return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, pod.Name))
+	}
+	switch len(main) {
+	case 0:
+		return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s", pod.Name))
+	case 1:
+		return main[0], nil
+	}
+	why := fmt.Sprintf("a container name must be specified for pod %s, choose one of: [%s]", pod.Name, strings.Join(main, " "))
+	if len(initial) > 0 {
+		why += fmt.Sprintf(" or one of the init containers: [%s]", strings.Join(initial, " "))
+	}
+	if len(ephemeral) > 0 {
+		why += fmt.Sprintf(" or one of the ephemeral containers: [%s]", strings.Join(ephemeral, " "))
+	}
+	return "", apierrors.NewBadRequest(why)
+}
+
+// NodeTransport carries requests to nodes' agents: it shows a client certificate,
+// asked for anew at each connection, and wants theirs to be of the authority. Nil
+// roots trust whoever answers.
+func NodeTransport(roots *x509.CertPool, client func() (*tls.Certificate, error)) *http.Transport {
+	t := plainTransport()
+	t.TLSClientConfig = &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"http/1.1"}, // connections are taken over, which HTTP/2 does not allow
+		RootCAs:    roots,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return client()
+		},
+		InsecureSkipVerify: roots == nil, //nolint:gosec // only for logs, when the client asks for it by name
+	}
+	return t
+}
+
+// PodTransport carries requests to what pods serve. Whom a pod's certificate is
+// made out to nobody can know.
+func PodTransport() *http.Transport {
+	t := plainTransport()
+	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, InsecureSkipVerify: true} //nolint:gosec // as above
+	return t
+}
+
+func plainTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dialWithin, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout: handshakeWithin,
+		IdleConnTimeout:     idleFor,
+		MaxIdleConnsPerHost: 8,
+		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
+	}
+}
+
+// passing hands a request on to a place, a taken-over connection too.
+func passing(to *url.URL, by http.RoundTripper, upgrade bool, respond rest.Responder) *proxy.UpgradeAwareHandler {
+	h := proxy.NewUpgradeAwareHandler(to, by, !upgrade, upgrade, proxy.NewErrorResponder(respond))
+	h.UseLocationHost = true
+	return h
+}
+
+// mayProxy keeps the server from being sent to itself or to what only its own
+// link can reach.
+func mayProxy(ip string) error {
+	a, err := netip.ParseAddr(ip)
+	if err != nil || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() {
+		return apierrors.NewBadRequest("address not allowed")
+	}
+	return nil
+}

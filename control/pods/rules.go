@@ -1,0 +1,192 @@
+package pods
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"berth/control/kinds"
+	"berth/podspec"
+)
+
+// rules are those of pods as a whole. What is filled in and what is refused is in
+// the row.
+type rules struct{ kinds.Strategy }
+
+// PrepareForCreate starts a pod as pending, with its class of quality, and
+// completes the selectors that take values from the pod's own labels.
+func (r rules) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	r.Strategy.PrepareForCreate(ctx, obj)
+	pod := kinds.As[*corev1.Pod](obj)
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: podspec.QOSClass(pod)}
+	if len(pod.Spec.SchedulingGates) > 0 {
+		pod.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+			Message: "Scheduling is blocked due to non-empty scheduling gates"}}
+	}
+	mergeMatchKeys(pod)
+}
+
+// CheckGracefulDelete settles the grace of a delete: what the request says, or
+// the pod; none for a pod on no node or one that has ended.
+func (r rules) CheckGracefulDelete(_ context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+	if options == nil {
+		return false
+	}
+	pod := kinds.As[*corev1.Pod](obj)
+	period := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	switch {
+	case options.GracePeriodSeconds != nil:
+		period = *options.GracePeriodSeconds
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		period = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	if period < 0 {
+		period = 1
+	}
+	if pod.Spec.NodeName == "" || ended(pod) {
+		period = 0 // there is nothing to end
+	}
+	options.GracePeriodSeconds = &period
+	return true
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// mergeMatchKeys writes the label keys that a term takes from the pod itself into
+// the term's selector, so that who places the pod need not know of them.
+func mergeMatchKeys(pod *corev1.Pod) {
+	merge := func(selector *metav1.LabelSelector, keys []string, op metav1.LabelSelectorOperator) {
+		if selector == nil {
+			return
+		}
+		for _, key := range keys {
+			if value, ok := pod.Labels[key]; ok {
+				selector.MatchExpressions = append(selector.MatchExpressions,
+					metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
+			}
+		}
+	}
+	term := func(t *corev1.PodAffinityTerm) {
+		merge(t.LabelSelector, t.MatchLabelKeys, metav1.LabelSelectorOpIn)
+		merge(t.LabelSelector, t.MismatchLabelKeys, metav1.LabelSelectorOpNotIn)
+	}
+	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range required {
+			term(&required[i])
+		}
+		for i := range preferred {
+			term(&preferred[i].PodAffinityTerm)
+		}
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
+		terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	for i := range pod.Spec.TopologySpreadConstraints {
+		c := &pod.Spec.TopologySpreadConstraints[i]
+		merge(c.LabelSelector, c.MatchLabelKeys, metav1.LabelSelectorOpIn)
+	}
+}
+
+// statusRules let nothing but the status change, and of it not the class of
+// quality that the pod was given when it was made.
+type statusRules struct{ kinds.StatusStrategy }
+
+func (r statusRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
+	pod, was := kinds.As[*corev1.Pod](obj), kinds.As[*corev1.Pod](old)
+	if was.Status.QOSClass != "" {
+		pod.Status.QOSClass = was.Status.QOSClass
+	}
+}
+
+// partRules let one part of a pod's spec change.
+type partRules struct {
+	kinds.Strategy
+	part     func(pod, wish *corev1.Pod) // takes the part from the wish
+	validate func(pod, old *corev1.Pod) field.ErrorList
+	owned    []string // the part's fields in the spec
+}
+
+// ephemeralRules are those of the containers that are put into a running pod.
+func ephemeralRules(s kinds.Strategy) partRules {
+	return partRules{Strategy: s, validate: podspec.ValidateEphemeralUpdate, owned: []string{"ephemeralContainers"},
+		part: func(pod, wish *corev1.Pod) { pod.Spec.EphemeralContainers = wish.Spec.EphemeralContainers }}
+}
+
+// resizeRules are those of giving a pod and its containers more or less.
+func resizeRules(s kinds.Strategy) partRules {
+	return partRules{Strategy: s, validate: podspec.ValidateResize, owned: []string{"containers", "initContainers", "resources"},
+		part: func(pod, wish *corev1.Pod) {
+			resources(pod.Spec.Containers, wish.Spec.Containers)
+			resources(pod.Spec.InitContainers, wish.Spec.InitContainers)
+			pod.Spec.Resources = wish.Spec.Resources
+		}}
+}
+
+// resources takes what the containers of the same names ask for.
+func resources(to, from []corev1.Container) {
+	byName := map[string]*corev1.Container{}
+	for i := range from {
+		byName[from[i].Name] = &from[i]
+	}
+	for i := range to {
+		if wish := byName[to[i].Name]; wish != nil {
+			to[i].Resources, to[i].ResizePolicy = wish.Resources, wish.ResizePolicy
+		}
+	}
+}
+
+func (r partRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	pod, was := kinds.As[*corev1.Pod](obj), kinds.As[*corev1.Pod](old)
+	wish := pod.DeepCopy()
+	was.DeepCopyInto(pod)
+	pod.ResourceVersion = wish.ResourceVersion
+	pod.ManagedFields = wish.ManagedFields
+	r.part(pod, wish)
+	if len(podspec.Differences("spec", was.Spec, pod.Spec)) > 0 {
+		pod.Generation = was.Generation + 1
+	}
+}
+
+func (r partRules) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return r.validate(kinds.As[*corev1.Pod](obj), kinds.As[*corev1.Pod](old))
+}
+
+func (r partRules) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+// GetResetFields names what a server-side apply cannot own here.
+func (r partRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	var kept []fieldpath.Path
+	for _, name := range r.owned {
+		kept = append(kept, fieldpath.MakePathOrDie("spec", name))
+	}
+	all := fieldpath.NewSet(fieldpath.MakePathOrDie("status"), fieldpath.MakePathOrDie("metadata"))
+	for _, name := range specFields() {
+		path := fieldpath.MakePathOrDie("spec", name)
+		if !containsPath(kept, path) {
+			all.Insert(path)
+		}
+	}
+	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(r.Kind.Version.String()): all}
+}
+
+func containsPath(list []fieldpath.Path, path fieldpath.Path) bool {
+	for _, p := range list {
+		if p.Equals(path) {
+			return true
+		}
+	}
+	return false
+}

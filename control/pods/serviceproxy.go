@@ -1,0 +1,118 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// ServiceProxy hands requests on to one of a service's ready pods:
+// services/[SCHEME:]NAME[:PORT]/proxy.
+type ServiceProxy struct {
+	// Service and Endpoints read by name in the namespace of the context.
+	Service   func(ctx context.Context, name string) (*corev1.Service, error)
+	Endpoints func(ctx context.Context, name string) (*corev1.Endpoints, error) //nolint:staticcheck // served as long as upstream serves it
+	ToPods    http.RoundTripper
+}
+
+var _ rest.Connecter = (*ServiceProxy)(nil)
+
+// New returns an empty service.
+func (p *ServiceProxy) New() runtime.Object { return &corev1.Service{} }
+
+// Destroy does nothing: nothing is kept.
+func (p *ServiceProxy) Destroy() {}
+
+// ConnectMethods are those of HTTP.
+func (p *ServiceProxy) ConnectMethods() []string { return append([]string(nil), proxyMethods...) }
+
+// NewConnectOptions returns empty options, that take the rest of the path.
+func (p *ServiceProxy) NewConnectOptions() (runtime.Object, bool, string) {
+	return &corev1.ServiceProxyOptions{}, true, "path"
+}
+
+// Connect answers what hands the request on.
+func (p *ServiceProxy) Connect(ctx context.Context, id string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+	o, ok := options.(*corev1.ServiceProxyOptions)
+	if !ok {
+		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
+	if !valid {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
+	}
+	svc, err := p.Service(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	named, err := portNamed(svc, port)
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := p.Endpoints(ctx, name)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	host := one(endpoints, named)
+	if host == "" {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", id))
+	}
+	ip, _, err := net.SplitHostPort(host)
+	if err != nil {
+		return nil, err
+	}
+	if err := mayProxy(ip); err != nil {
+		return nil, err
+	}
+	if scheme == "" {
+		scheme = "http"
+	}
+	to := &url.URL{Scheme: scheme, Host: host, Path: utilnet.JoinPreservingTrailingSlash("", o.Path)}
+	return passing(to, p.ToPods, false, respond), nil
+}
+
+// portNamed is the name of the port that is meant: by its name, by its number, or
+// the only one.
+func portNamed(svc *corev1.Service, port string) (string, error) {
+	if port == "" && len(svc.Spec.Ports) == 1 {
+		return svc.Spec.Ports[0].Name, nil
+	}
+	for _, p := range svc.Spec.Ports {
+		if port == p.Name || port == strconv.Itoa(int(p.Port)) {
+			return p.Name, nil
+		}
+	}
+	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, svc.Name))
+}
+
+// one is the host and port of any ready address; "": there is none.
+func one(endpoints *corev1.Endpoints, port string) string { //nolint:staticcheck // as above
+	var all []string
+	if endpoints == nil {
+		return ""
+	}
+	for _, s := range endpoints.Subsets {
+		for _, p := range s.Ports {
+			if p.Name != port {
+				continue
+			}
+			for _, a := range s.Addresses {
+				all = append(all, net.JoinHostPort(a.IP, strconv.Itoa(int(p.Port))))
+			}
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return all[rand.IntN(len(all))]
+}

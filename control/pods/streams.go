@@ -1,0 +1,192 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	translator "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+)
+
+// streamMethods are how a connection may be asked for: GET by WebSockets, POST
+// by SPDY.
+var streamMethods = []string{http.MethodGet, http.MethodPost}
+
+var (
+	_ rest.Connecter = (*Exec)(nil)
+	_ rest.Connecter = (*Attach)(nil)
+	_ rest.Connecter = (*PortForward)(nil)
+)
+
+// streams are the standard streams of a process that a client wants.
+type streams struct{ in, out, err, tty bool }
+
+func (s streams) query() url.Values {
+	q := url.Values{}
+	for name, wanted := range map[string]bool{"input": s.in, "output": s.out, "error": s.err, "tty": s.tty} {
+		if wanted {
+			q.Set(name, "1")
+		}
+	}
+	return q
+}
+
+// check refuses what no terminal can do.
+func (s streams) check() error {
+	switch {
+	case !s.in && !s.out && !s.err:
+		return apierrors.NewBadRequest("you must specify at least 1 of stdin, stdout, stderr")
+	case s.tty && s.err:
+		return apierrors.NewBadRequest("tty and stderr cannot both be true")
+	}
+	return nil
+}
+
+// stream connects a client with a process in a container, through the agent of
+// the pod's node. Clients that speak WebSockets are translated: agents need to
+// speak SPDY only.
+func (r *reach) stream(ctx context.Context, verb string, pod *corev1.Pod, name string, s streams, query url.Values, respond rest.Responder) (http.Handler, error) {
+	name, err := container(pod, name)
+	if err != nil {
+		return nil, err
+	}
+	to, err := r.onNode(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	to.Path = fmt.Sprintf("/%s/%s/%s/%s", verb, pod.Namespace, pod.Name, name)
+	to.RawQuery = query.Encode()
+	translate := translator.NewStreamTranslatorHandler(to, r.ToNodes, 0, translator.Options{Stdin: s.in, Stdout: s.out, Stderr: s.err, Tty: s.tty})
+	return translator.NewTranslatingHandler(passing(to, r.ToNodes, true, respond), translate, wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
+}
+
+// onNode is the agent of the node that a pod is on.
+func (r *reach) onNode(ctx context.Context, pod *corev1.Pod) (*url.URL, error) {
+	if pod.Spec.NodeName == "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
+	}
+	return r.agent(ctx, pod.Spec.NodeName)
+}
+
+// Exec runs a command in a container: pods/exec.
+type Exec struct{ *reach }
+
+// New returns an empty pod.
+func (e *Exec) New() runtime.Object { return &corev1.Pod{} }
+
+// Destroy does nothing: nothing is kept.
+func (e *Exec) Destroy() {}
+
+// ConnectMethods are GET and POST.
+func (e *Exec) ConnectMethods() []string { return slices.Clone(streamMethods) }
+
+// NewConnectOptions returns empty options.
+func (e *Exec) NewConnectOptions() (runtime.Object, bool, string) {
+	return &corev1.PodExecOptions{}, false, ""
+}
+
+// Connect answers what connects the client.
+func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+	o, ok := options.(*corev1.PodExecOptions)
+	if !ok {
+		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	pod, err := e.pod(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s := streams{o.Stdin, o.Stdout, o.Stderr, o.TTY}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if len(o.Command) == 0 {
+		return nil, apierrors.NewBadRequest("you must specify a command")
+	}
+	query := s.query()
+	query["command"] = o.Command
+	return e.stream(ctx, "exec", pod, o.Container, s, query, respond)
+}
+
+// Attach connects with the process that a container runs: pods/attach.
+type Attach struct{ *reach }
+
+// New returns an empty pod.
+func (a *Attach) New() runtime.Object { return &corev1.Pod{} }
+
+// Destroy does nothing: nothing is kept.
+func (a *Attach) Destroy() {}
+
+// ConnectMethods are GET and POST.
+func (a *Attach) ConnectMethods() []string { return slices.Clone(streamMethods) }
+
+// NewConnectOptions returns empty options.
+func (a *Attach) NewConnectOptions() (runtime.Object, bool, string) {
+	return &corev1.PodAttachOptions{}, false, ""
+}
+
+// Connect answers what connects the client.
+func (a *Attach) Connect(ctx context.Context, name string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+	o, ok := options.(*corev1.PodAttachOptions)
+	if !ok {
+		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	pod, err := a.pod(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s := streams{o.Stdin, o.Stdout, o.Stderr, o.TTY}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	return a.stream(ctx, "attach", pod, o.Container, s, s.query(), respond)
+}
+
+// PortForward carries connections to ports of a pod: pods/portforward.
+type PortForward struct{ *reach }
+
+// New returns an empty pod.
+func (p *PortForward) New() runtime.Object { return &corev1.Pod{} }
+
+// Destroy does nothing: nothing is kept.
+func (p *PortForward) Destroy() {}
+
+// ConnectMethods are GET and POST.
+func (p *PortForward) ConnectMethods() []string { return slices.Clone(streamMethods) }
+
+// NewConnectOptions returns empty options.
+func (p *PortForward) NewConnectOptions() (runtime.Object, bool, string) {
+	return &corev1.PodPortForwardOptions{}, false, ""
+}
+
+// Connect answers what connects the client. What is tunnelled through a WebSocket
+// is SPDY, and goes on as such.
+func (p *PortForward) Connect(ctx context.Context, name string, options runtime.Object, respond rest.Responder) (http.Handler, error) {
+	o, ok := options.(*corev1.PodPortForwardOptions)
+	if !ok {
+		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	pod, err := p.pod(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	to, err := p.onNode(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	to.Path = fmt.Sprintf("/portForward/%s/%s", pod.Namespace, pod.Name)
+	query := url.Values{}
+	for _, port := range o.Ports {
+		query.Add("port", strconv.Itoa(int(port)))
+	}
+	to.RawQuery = query.Encode()
+	on := passing(to, p.ToNodes, true, respond)
+	return translator.NewTranslatingHandler(on, translator.NewTunnelingHandler(on), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+}

@@ -1,0 +1,230 @@
+package quota
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"berth/podspec"
+)
+
+const (
+	requestsPrefix = "requests."
+	limitsPrefix   = "limits."
+	countPrefix    = "count/"
+	classSuffix    = ".storageclass.storage.k8s.io/"
+)
+
+// Counted is the name under which the objects of a resource are counted, and
+// the old short name, if it has one.
+func Counted(of schema.GroupResource) []corev1.ResourceName {
+	out := []corev1.ResourceName{corev1.ResourceName(countPrefix + of.String())}
+	if of.Group == "" {
+		switch of.Resource {
+		case "pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims":
+			out = append(out, corev1.ResourceName(of.Resource))
+		}
+	}
+	return out
+}
+
+// CountedResource is the resource that a quota's name counts; not ok: it counts
+// something else than objects.
+func CountedResource(name corev1.ResourceName) (of schema.GroupResource, ok bool) {
+	if text, ok := strings.CutPrefix(string(name), countPrefix); ok {
+		return schema.ParseGroupResource(text), true
+	}
+	switch name {
+	case corev1.ResourcePods, corev1.ResourceServices, corev1.ResourceReplicationControllers, corev1.ResourceQuotas,
+		corev1.ResourceSecrets, corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims:
+		return schema.GroupResource{Resource: string(name)}, true
+	}
+	return of, false
+}
+
+// OfPod is what a pod uses at a time. One that has ended, or whose time to end
+// is over, uses only its place among the objects.
+func OfPod(pod *corev1.Pod, now time.Time) corev1.ResourceList {
+	one := *resource.NewQuantity(1, resource.DecimalSI)
+	out := corev1.ResourceList{"count/pods": one}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return out
+	}
+	if d := pod.DeletionTimestamp; d != nil && pod.DeletionGracePeriodSeconds != nil && now.After(d.Time) {
+		return out
+	}
+	out[corev1.ResourcePods] = one
+	for name, q := range podspec.Requests(pod) {
+		out[corev1.ResourceName(requestsPrefix+string(name))] = q
+		if native(name) {
+			out[name] = q
+		}
+	}
+	for name, q := range podspec.Limits(pod) {
+		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
+			out[corev1.ResourceName(limitsPrefix+string(name))] = q
+		}
+	}
+	return out
+}
+
+func native(name corev1.ResourceName) bool {
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage ||
+		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+}
+
+// OfService is what a service uses beside its place among the objects.
+func OfService(s *corev1.Service) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	ports := int64(len(s.Spec.Ports))
+	switch s.Spec.Type {
+	case corev1.ServiceTypeNodePort:
+		out[corev1.ResourceServicesNodePorts] = *resource.NewQuantity(ports, resource.DecimalSI)
+	case corev1.ServiceTypeLoadBalancer:
+		out[corev1.ResourceServicesLoadBalancers] = *resource.NewQuantity(1, resource.DecimalSI)
+		if s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts {
+			out[corev1.ResourceServicesNodePorts] = *resource.NewQuantity(ports, resource.DecimalSI)
+		}
+	}
+	return out
+}
+
+// OfClaim is what a claim of storage uses beside its place among the objects.
+func OfClaim(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	size, ok := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	if ok {
+		out[corev1.ResourceRequestsStorage] = size
+	}
+	if class := c.Spec.StorageClassName; class != nil && *class != "" {
+		out[corev1.ResourceName(*class+classSuffix+"persistentvolumeclaims")] = *resource.NewQuantity(1, resource.DecimalSI)
+		if ok {
+			out[corev1.ResourceName(*class+classSuffix+"requests.storage")] = size
+		}
+	}
+	return out
+}
+
+// MustSay are the resources that the quota limits and the pod says nothing of:
+// such a pod is refused, or it would use without being counted.
+func MustSay(q *corev1.ResourceQuota, pod *corev1.Pod) (out []corev1.ResourceName) {
+	used := OfPod(pod, time.Time{})
+	for name := range q.Spec.Hard {
+		plain := strings.TrimPrefix(strings.TrimPrefix(string(name), requestsPrefix), limitsPrefix)
+		if plain != "cpu" && plain != "memory" && plain != "ephemeral-storage" {
+			continue
+		}
+		for i := range pod.Spec.Containers {
+			if _, said := used[name]; !said || !saysOf(pod, &pod.Spec.Containers[i], string(name), corev1.ResourceName(plain)) {
+				out = append(out, name)
+				break
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func saysOf(pod *corev1.Pod, c *corev1.Container, name string, plain corev1.ResourceName) bool {
+	list := func(r corev1.ResourceRequirements) corev1.ResourceList {
+		if strings.HasPrefix(name, limitsPrefix) {
+			return r.Limits
+		}
+		return r.Requests
+	}
+	if r := pod.Spec.Resources; r != nil {
+		if _, ok := list(*r)[plain]; ok {
+			return true
+		}
+	}
+	_, ok := list(c.Resources)[plain]
+	return ok
+}
+
+// Covers reports whether the quota's scopes take the pod in. A quota without
+// scopes takes every object in, one with scopes only pods.
+func Covers(q *corev1.ResourceQuota, pod *corev1.Pod) bool {
+	for _, scope := range q.Spec.Scopes {
+		if !inScope(pod, corev1.ScopedResourceSelectorRequirement{ScopeName: scope, Operator: corev1.ScopeSelectorOpExists}) {
+			return false
+		}
+	}
+	if q.Spec.ScopeSelector != nil {
+		for _, r := range q.Spec.ScopeSelector.MatchExpressions {
+			if !inScope(pod, r) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Scoped reports whether the quota has scopes.
+func Scoped(q *corev1.ResourceQuota) bool {
+	return len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil && len(q.Spec.ScopeSelector.MatchExpressions) > 0
+}
+
+func inScope(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
+	switch r.ScopeName {
+	case corev1.ResourceQuotaScopeTerminating:
+		return pod.Spec.ActiveDeadlineSeconds != nil
+	case corev1.ResourceQuotaScopeNotTerminating:
+		return pod.Spec.ActiveDeadlineSeconds == nil
+	case corev1.ResourceQuotaScopeBestEffort:
+		return podspec.QOSClass(pod) == corev1.PodQOSBestEffort
+	case corev1.ResourceQuotaScopeNotBestEffort:
+		return podspec.QOSClass(pod) != corev1.PodQOSBestEffort
+	case corev1.ResourceQuotaScopePriorityClass:
+		return ofClass(pod, r)
+	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		return crossesNamespaces(pod)
+	}
+	return false
+}
+
+func ofClass(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
+	operator := map[corev1.ScopeSelectorOperator]selection.Operator{
+		corev1.ScopeSelectorOpIn: selection.In, corev1.ScopeSelectorOpNotIn: selection.NotIn,
+		corev1.ScopeSelectorOpExists: selection.Exists, corev1.ScopeSelectorOpDoesNotExist: selection.DoesNotExist,
+	}[r.Operator]
+	need, err := labels.NewRequirement(string(r.ScopeName), operator, r.Values)
+	if err != nil {
+		return false
+	}
+	has := labels.Set{}
+	if pod.Spec.PriorityClassName != "" {
+		has[string(r.ScopeName)] = pod.Spec.PriorityClassName
+	}
+	return need.Matches(has)
+}
+
+func crossesNamespaces(pod *corev1.Pod) bool {
+	a := pod.Spec.Affinity
+	if a == nil {
+		return false
+	}
+	crosses := func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil }
+	weighted := func(w corev1.WeightedPodAffinityTerm) bool { return crosses(w.PodAffinityTerm) }
+	if n := a.PodAffinity; n != nil && (slices.ContainsFunc(n.RequiredDuringSchedulingIgnoredDuringExecution, crosses) ||
+		slices.ContainsFunc(n.PreferredDuringSchedulingIgnoredDuringExecution, weighted)) {
+		return true
+	}
+	n := a.PodAntiAffinity
+	return n != nil && (slices.ContainsFunc(n.RequiredDuringSchedulingIgnoredDuringExecution, crosses) ||
+		slices.ContainsFunc(n.PreferredDuringSchedulingIgnoredDuringExecution, weighted))
+}
+
+// Add adds quantities up in a list.
+func Add(to, more corev1.ResourceList) {
+	for name, q := range more {
+		sum := to[name].DeepCopy()
+		sum.Add(q)
+		to[name] = sum
+	}
+}

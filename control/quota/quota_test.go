@@ -1,0 +1,121 @@
+package quota
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+)
+
+func read[T any](t *testing.T, text string) *T {
+	t.Helper()
+	out := new(T)
+	if err := yaml.UnmarshalStrict([]byte(text), out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func written(list corev1.ResourceList) string {
+	var out []string
+	for name, q := range list {
+		out = append(out, fmt.Sprintf("%s=%s", name, q.String()))
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+func TestWhatAPodUses(t *testing.T) {
+	now := time.Unix(1000, 0)
+	text := `spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 1Gi, example.com/gpu: 2}, limits: {cpu: 2, example.com/gpu: 2}}}, {name: b, image: x, resources: {requests: {cpu: 500m}}}]}`
+	pod := read[corev1.Pod](t, text)
+	const all = "count/pods=1 cpu=1500m limits.cpu=2 memory=1Gi pods=1 requests.cpu=1500m requests.example.com/gpu=2 requests.memory=1Gi"
+	if got := written(OfPod(pod, now)); got != all {
+		t.Errorf("got  %s\nwant %s", got, all)
+	}
+	pod.Status.Phase = corev1.PodSucceeded
+	if got := written(OfPod(pod, now)); got != "count/pods=1" {
+		t.Errorf("an ended one: %s", got)
+	}
+	pod.Status.Phase = corev1.PodRunning
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(-time.Second)}, new(int64)
+	if got := written(OfPod(pod, now)); got != "count/pods=1" {
+		t.Errorf("one that should have ended: %s", got)
+	}
+	pod.DeletionTimestamp.Time = now.Add(time.Minute)
+	if got := written(OfPod(pod, now)); got != all {
+		t.Errorf("one that is ending: %s", got)
+	}
+}
+
+func TestServicesAndClaims(t *testing.T) {
+	for text, want := range map[string]string{
+		"spec: {ports: [{port: 1}]}":                                                           "",
+		"spec: {type: NodePort, ports: [{port: 1}, {port: 2}]}":                                "services.nodeports=2",
+		"spec: {type: LoadBalancer, ports: [{port: 1}]}":                                       "services.loadbalancers=1 services.nodeports=1",
+		"spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 1}]}": "services.loadbalancers=1",
+	} {
+		if got := written(OfService(read[corev1.Service](t, text))); got != want {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+	claim := read[corev1.PersistentVolumeClaim](t, "spec: {storageClassName: fast, resources: {requests: {storage: 5Gi}}}")
+	want := "fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/requests.storage=5Gi requests.storage=5Gi"
+	if got := written(OfClaim(claim)); got != want {
+		t.Errorf("claim: %s", got)
+	}
+}
+
+func TestScopes(t *testing.T) {
+	const quiet, busy = "spec: {containers: [{name: a, image: x}]}", "spec: {priorityClassName: high, activeDeadlineSeconds: 5, containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
+	far := "spec: {containers: [{name: a, image: x}], affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, namespaces: [other]}]}}}"
+	for _, row := range []struct {
+		quota, pod string
+		want       bool
+	}{
+		{"spec: {}", quiet, true},
+		{"spec: {scopes: [BestEffort]}", quiet, true},
+		{"spec: {scopes: [BestEffort]}", busy, false},
+		{"spec: {scopes: [NotBestEffort, Terminating]}", busy, true},
+		{"spec: {scopes: [NotBestEffort, NotTerminating]}", busy, false},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", busy, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: In, values: [high]}]}}", quiet, false},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: NotIn, values: [low]}]}}", busy, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: PriorityClass, operator: DoesNotExist}]}}", quiet, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", far, true},
+		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", quiet, false},
+	} {
+		if got := Covers(read[corev1.ResourceQuota](t, row.quota), read[corev1.Pod](t, row.pod)); got != row.want {
+			t.Errorf("%s on %s: %v", row.quota, row.pod, got)
+		}
+	}
+}
+
+func TestNamesOfCounts(t *testing.T) {
+	if got := Counted(schema.GroupResource{Resource: "pods"}); !slices.Equal(got, []corev1.ResourceName{"count/pods", "pods"}) {
+		t.Error(got)
+	}
+	if got := Counted(schema.GroupResource{Group: "apps", Resource: "deployments"}); !slices.Equal(got, []corev1.ResourceName{"count/deployments.apps"}) {
+		t.Error(got)
+	}
+	if of, ok := CountedResource("count/deployments.apps"); !ok || of.Group != "apps" {
+		t.Error(of, ok)
+	}
+	if _, ok := CountedResource("requests.cpu"); ok {
+		t.Error("requests.cpu counts objects")
+	}
+}
+
+func TestWhatAPodMustSay(t *testing.T) {
+	q := read[corev1.ResourceQuota](t, "spec: {hard: {requests.cpu: 1, limits.memory: 1Gi, pods: 3}}")
+	pod := read[corev1.Pod](t, "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}, {name: b, image: x, resources: {requests: {cpu: 1}, limits: {memory: 1Gi}}}]}")
+	if got := MustSay(q, pod); !slices.Equal(got, []corev1.ResourceName{"limits.memory"}) {
+		t.Error(got)
+	}
+}

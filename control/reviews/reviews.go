@@ -1,0 +1,67 @@
+package reviews
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// Review is the storage of one kind of question. T is a pointer to its type.
+type Review[T runtime.Object] struct {
+	Kind       string // as it stands in a manifest
+	Namespaced bool
+	Empty      func() T
+	// Answer writes the status into the review, which is its own to change.
+	Answer func(ctx context.Context, review T) error
+}
+
+var (
+	_ rest.Creater              = (*Review[runtime.Object])(nil)
+	_ rest.Scoper               = (*Review[runtime.Object])(nil)
+	_ rest.SingularNameProvider = (*Review[runtime.Object])(nil)
+)
+
+// New makes an empty review.
+func (r *Review[T]) New() runtime.Object { return r.Empty() }
+
+// Destroy has nothing to free.
+func (r *Review[T]) Destroy() {}
+
+// NamespaceScoped tells whether the question is asked in a namespace.
+func (r *Review[T]) NamespaceScoped() bool { return r.Namespaced }
+
+// GetSingularName is the kind in lower case.
+func (r *Review[T]) GetSingularName() string { return strings.ToLower(r.Kind) }
+
+// Create answers the review.
+func (r *Review[T]) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+	if validate != nil {
+		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
+			return nil, err
+		}
+	}
+	review, ok := obj.DeepCopyObject().(T)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a %s: %T", r.Kind, obj))
+	}
+	if err := r.Answer(ctx, review); err != nil {
+		return nil, err
+	}
+	return review, nil
+}
+
+// Asker is who asks.
+func Asker(ctx context.Context) (user.Info, error) {
+	u, ok := genericapirequest.UserFrom(ctx)
+	if !ok {
+		return nil, apierrors.NewBadRequest("no user present on request")
+	}
+	return u, nil
+}

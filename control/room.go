@@ -1,0 +1,40 @@
+package control
+
+import (
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// handlers is the library's chain with our own link at its end.
+func (s *Server) handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
+	return boundBodies(genericapiserver.DefaultBuildHandlerChain(unboundProxies(s.whenThereIsRoom(api)), c))
+}
+
+// whenThereIsRoom refuses writes that the store has no room for. Deletes pass:
+// they make room.
+func (s *Server) whenThereIsRoom(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := apirequest.RequestInfoFrom(r.Context())
+		if s.member == nil || !ok || !info.IsResourceRequest {
+			next.ServeHTTP(w, r)
+			return
+		}
+		switch info.Verb {
+		case "create", "update", "patch":
+			if err := s.member.Room(); err != nil {
+				status := &apierrors.StatusError{ErrStatus: metav1.Status{
+					Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error(),
+				}}
+				responsewriters.ErrorNegotiated(status, s.Scheme.Codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, r)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}

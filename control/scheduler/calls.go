@@ -1,0 +1,141 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/control/scheduler/placement"
+)
+
+// The reasons of the scheduler's events.
+const (
+	eventScheduled = "Scheduled"
+	eventFailed    = "FailedScheduling"
+	eventPreempted = "Preempted"
+)
+
+// bind tells the server and then Run's goroutine what came of it.
+func (s *Scheduler) bind(ctx context.Context, pod *corev1.Pod, choice placement.Choice) {
+	err := s.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: choice.Node},
+	}, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		s.Log.Info("pod is bound", "pod", pod.Namespace+"/"+pod.Name, "node", choice.Node, "feasibleNodes", choice.Feasible)
+		s.Events.Eventf(pod, corev1.EventTypeNormal, eventScheduled, "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, choice.Node)
+	case ctx.Err() != nil:
+	default:
+		s.Log.Warn("pod is not bound", "pod", pod.Namespace+"/"+pod.Name, "node", choice.Node, "error", err)
+		s.Events.Eventf(pod, corev1.EventTypeWarning, eventFailed, "binding rejected: %v", err)
+	}
+	s.inbox.post(func() { s.bound(pod.UID, err) })
+}
+
+// report writes why the pod has no node into its status, and as an event.
+func (s *Scheduler) report(ctx context.Context, pod *corev1.Pod, nominated, message string) {
+	s.Events.Event(pod, corev1.EventTypeWarning, eventFailed, message)
+	condition := corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation,
+		Reason: corev1.PodReasonUnschedulable, Message: message,
+	}
+	if err := s.patch(ctx, pod, condition, &nominated); err != nil {
+		s.Log.Warn("status of a pod without a node is not written", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+	}
+}
+
+// gated says in the status that the pod waits for its gates, if the server
+// has not said so itself.
+func (s *Scheduler) gated(pod *corev1.Pod) {
+	condition := corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation,
+		Reason: corev1.PodReasonSchedulingGated, Message: "Scheduling is blocked due to non-empty scheduling gates",
+	}
+	s.call(func(ctx context.Context) {
+		if err := s.patch(ctx, pod, condition, nil); err != nil {
+			s.Log.Warn("status of a gated pod is not written", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+		}
+	})
+}
+
+// makeRoom ends the victims: each is told why in its status first.
+func (s *Scheduler) makeRoom(ctx context.Context, pod *corev1.Pod, p placement.Preemption) {
+	for _, victim := range p.Victims {
+		if victim.DeletionTimestamp != nil {
+			continue
+		}
+		err := s.end(ctx, victim)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			s.Log.Warn("a victim of preemption is not ended", "pod", pod.Namespace+"/"+pod.Name, "victim", victim.Namespace+"/"+victim.Name, "error", err)
+			s.inbox.post(func() { s.queue.rest(pod.UID, time.Now()) })
+			continue
+		}
+		s.Log.Info("pod is preempted", "victim", victim.Namespace+"/"+victim.Name, "by", pod.Namespace+"/"+pod.Name, "node", p.Node)
+		s.Events.Eventf(victim, corev1.EventTypeNormal, eventPreempted, "Preempted by pod %s on node %s", pod.UID, p.Node)
+	}
+}
+
+func (s *Scheduler) end(ctx context.Context, victim *corev1.Pod) error {
+	condition := corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: victim.Generation,
+		Reason: corev1.PodReasonPreemptionByScheduler, Message: s.Name + ": preempting to accommodate a higher priority pod",
+	}
+	if err := s.patch(ctx, victim, condition, nil); err != nil {
+		return err
+	}
+	err := s.Client.CoreV1().Pods(victim.Namespace).Delete(ctx, victim.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &victim.UID},
+	})
+	if err != nil {
+		return fmt.Errorf("delete pod %s/%s: %w", victim.Namespace, victim.Name, err)
+	}
+	return nil
+}
+
+// patch writes one condition and, if given, the nominated node, unless all that
+// is there already.
+func (s *Scheduler) patch(ctx context.Context, pod *corev1.Pod, condition corev1.PodCondition, nominated *string) error {
+	condition.LastTransitionTime = metav1.Now()
+	same := false
+	for _, have := range pod.Status.Conditions {
+		if have.Type != condition.Type {
+			continue
+		}
+		same = have.Reason == condition.Reason && have.Message == condition.Message && have.Status == condition.Status
+		if have.Status == condition.Status {
+			condition.LastTransitionTime = have.LastTransitionTime
+		}
+	}
+	status := map[string]any{}
+	if !same {
+		status["conditions"] = []corev1.PodCondition{condition}
+	}
+	if nominated != nil && *nominated != pod.Status.NominatedNodeName {
+		status["nominatedNodeName"] = *nominated
+		if *nominated == "" {
+			status["nominatedNodeName"] = nil
+		}
+	}
+	if len(status) == 0 {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return fmt.Errorf("write status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	_, err = s.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("write status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package scheme
+
+import (
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+)
+
+// groups are the API groups in the order in which clients see them.
+var groups = []struct {
+	version schema.GroupVersion
+	add     func(*runtime.Scheme) error
+}{
+	{corev1.SchemeGroupVersion, corev1.AddToScheme},
+	{appsv1.SchemeGroupVersion, appsv1.AddToScheme},
+	{eventsv1.SchemeGroupVersion, eventsv1.AddToScheme},
+	{authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme},
+	{authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme},
+	{autoscalingv1.SchemeGroupVersion, autoscalingv1.AddToScheme},
+	{batchv1.SchemeGroupVersion, batchv1.AddToScheme},
+	{certificatesv1.SchemeGroupVersion, certificatesv1.AddToScheme},
+	{coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme},
+	{discoveryv1.SchemeGroupVersion, discoveryv1.AddToScheme},
+	{networkingv1.SchemeGroupVersion, networkingv1.AddToScheme},
+	{nodev1.SchemeGroupVersion, nodev1.AddToScheme},
+	{policyv1.SchemeGroupVersion, policyv1.AddToScheme},
+	{rbacv1.SchemeGroupVersion, rbacv1.AddToScheme},
+	{schedulingv1.SchemeGroupVersion, schedulingv1.AddToScheme},
+	{storagev1.SchemeGroupVersion, storagev1.AddToScheme},
+	{metricsv1beta1.SchemeGroupVersion, metricsv1beta1.AddToScheme},
+}
+
+// Set is a scheme with the codecs made from it.
+type Set struct {
+	*runtime.Scheme
+	Codecs         serializer.CodecFactory
+	ParameterCodec runtime.ParameterCodec
+	// Storage writes an object as protobuf in its published version.
+	Storage runtime.Codec
+	// StorageVersion is the version that Storage writes.
+	StorageVersion runtime.GroupVersioner
+}
+
+// Versions returns the group versions of the API in the order in which clients
+// see them.
+func Versions() []schema.GroupVersion {
+	out := make([]schema.GroupVersion, len(groups))
+	for i, g := range groups {
+		out[i] = g.version
+	}
+	return out
+}
+
+// New makes the scheme of the API. Defaults and field labels are added to it by
+// whoever knows the kinds, before its first use.
+func New() *Set {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	s.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
+		&metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	for _, g := range groups {
+		utilruntime.Must(g.add(s))
+		utilruntime.Must(s.SetVersionPriority(g.version))
+		addInternal(s, g.version)
+	}
+	addEvents(s)
+	addPodOptions(s)
+
+	codecs := serializer.NewCodecFactory(s)
+	versions := schema.GroupVersions(Versions())
+	return &Set{
+		Scheme:         s,
+		Codecs:         codecs,
+		ParameterCodec: runtime.NewParameterCodec(s),
+		Storage:        codecs.CodecForVersions(protobuf.NewSerializer(s, s), codecs.UniversalDeserializer(), versions, runtime.InternalGroupVersioner),
+		StorageVersion: versions,
+	}
+}
+
+// addInternal registers the group's own types under the internal version too.
+func addInternal(s *runtime.Scheme, version schema.GroupVersion) {
+	internal := schema.GroupVersion{Group: version.Group, Version: runtime.APIVersionInternal}
+	for kind, goType := range s.KnownTypes(version) {
+		if strings.HasPrefix(goType.PkgPath(), "k8s.io/apimachinery/") || version.Group == eventsv1.GroupName {
+			continue
+		}
+		object, err := s.New(version.WithKind(kind))
+		if err != nil {
+			panic(fmt.Sprintf("scheme: make a %s: %v", version.WithKind(kind), err))
+		}
+		s.AddKnownTypeWithName(internal.WithKind(kind), object)
+	}
+}
+
+// Names returns the namer of the OpenAPI definitions. It works on a scheme
+// without the internal versions, which would else be seen by clients.
+func Names() *openapi.DefinitionNamer {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	for _, g := range groups {
+		utilruntime.Must(g.add(s))
+	}
+	return openapi.NewDefinitionNamer(s)
+}

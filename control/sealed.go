@@ -1,0 +1,34 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"berth/control/pki"
+)
+
+// sealing reads which resources are encrypted in the store, and makes the file
+// that says so, with a new key, at the first start.
+func sealing(ctx context.Context, c *Config) (map[schema.GroupResource]value.Transformer, error) {
+	path := c.EncryptionConfig
+	if path == "" {
+		path = c.path("pki", "encryption.yaml")
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := pki.WriteSealing(path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	config, err := encryptionconfig.LoadEncryptionConfig(ctx, path, false, "berth-control")
+	if err != nil {
+		return nil, fmt.Errorf("encryption of secrets: %s: %w", path, err)
+	}
+	return config.Transformers, nil
+}

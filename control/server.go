@@ -1,0 +1,265 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+
+	"berth/control/etcd"
+	"berth/control/kinds"
+	"berth/control/pki"
+	"berth/control/scheme"
+)
+
+// Server is a control server that has everything open and listens; Run serves.
+type Server struct {
+	*Assembly
+	lock      *os.File
+	listener  net.Listener
+	member    *etcd.Member // nil with a cluster outside
+	warehouse *warehouse
+	serving   *pki.Certificate
+	generic   *genericapiserver.GenericAPIServer
+	ready     chan struct{}
+}
+
+// New opens the store and the certificates in the data directory, makes what is
+// missing, and listens. What it returns must be Run, or Closed.
+func New(ctx context.Context, c Config) (_ *Server, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	s := &Server{Assembly: &Assembly{Config: c}, ready: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if s.lock, err = lock(&c); err != nil {
+		return nil, err
+	}
+	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	if err := s.openCertificates(); err != nil {
+		return nil, err
+	}
+	if err := s.openStore(ctx); err != nil {
+		return nil, err
+	}
+	if s.Client, err = kubernetes.NewForConfig(s.Loopback); err != nil {
+		return nil, fmt.Errorf("loopback: %w", err)
+	}
+	s.Informers = informers.NewSharedInformerFactoryWithOptions(s.Client, 0, informers.WithTransform(withoutManagedFields))
+	return s, s.build()
+}
+
+// openCertificates opens the authority and issues what the server shows.
+func (s *Server) openCertificates() (err error) {
+	if s.Authority, err = pki.Open(s.path("pki"), time.Now); err != nil {
+		return err
+	}
+	s.Authority.Life = s.OwnCertificates
+	s.Advertised = advertised(&s.Config, s.listener.Addr())
+	names, addresses := reachedBy(&s.Config, s.Advertised.Addr())
+	if s.serving, err = s.Authority.Certificate("server", pki.ServerSubject(names, addresses)); err != nil {
+		return fmt.Errorf("server certificate: %w", err)
+	}
+	if s.toNodes, err = newNodeClient(s.Authority); err != nil {
+		return err
+	}
+	if s.Loopback, err = s.loopback(); err != nil {
+		return err
+	}
+	return s.Authority.AdminKubeconfig(s.AdminKubeconfig(), s.Loopback.Host)
+}
+
+// openStore reaches the store, starting it when it is our own.
+func (s *Server) openStore(ctx context.Context) (err error) {
+	servers := s.Etcd
+	if len(servers.Endpoints) == 0 {
+		s.member, err = etcd.Start(ctx, etcd.Options{Dir: s.path("etcd"), Log: s.Log, Unsafe: s.UnsafeStore, TidyEvery: s.DefragmentEvery})
+		if err != nil {
+			return err
+		}
+		servers = etcd.Servers{Endpoints: s.member.Endpoints()}
+	}
+	client, err := etcd.Connect(ctx, servers)
+	if err != nil {
+		return err
+	}
+	sealed, err := sealing(ctx, &s.Config)
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	s.Scheme, s.Table = scheme.New(), kinds.All()
+	for _, kind := range s.Table {
+		if kind.TTL > 0 {
+			kind.TTL = s.EventTTL
+		}
+		if err := kind.AddFieldLabels(s.Scheme.Scheme); err != nil {
+			return err
+		}
+		if kind.Default != nil {
+			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) { kind.Default(kinds.As[runtime.Object](obj)) })
+		}
+	}
+	s.warehouse = newWarehouse(client, s.Scheme, s.Table, sealed, s.CompactEvery)
+	s.Keys = client.Client
+	s.Place = kinds.Place{Typer: s.Scheme, Options: s.warehouse}
+	return nil
+}
+
+// build makes the server of the library and installs all that is served.
+func (s *Server) build() error {
+	if err := s.openAccess(); err != nil {
+		return err
+	}
+	config, err := s.genericConfig()
+	if err != nil {
+		return err
+	}
+	if s.generic, err = config.Complete(s.Informers).New("berth-control", genericapiserver.NewEmptyDelegate()); err != nil {
+		return fmt.Errorf("make the server: %w", err)
+	}
+	s.generic.ShutdownTimeout = drainWithin
+	all, err := s.makeStores()
+	if err != nil {
+		return err
+	}
+	if err := s.install(s.generic, all); err != nil {
+		return err
+	}
+	serveOpenAPI(s.generic, config)
+	return s.addPolicy()
+}
+
+// drainWithin bounds how long a server that ends waits for its clients.
+const drainWithin = 5 * time.Second
+
+func (s *Server) genericConfig() (*genericapiserver.Config, error) {
+	config := genericapiserver.NewConfig(s.Scheme.Codecs)
+	config.EffectiveVersion = effectiveVersion(s.Version)
+	config.SecureServing = &genericapiserver.SecureServingInfo{Listener: s.listener, Cert: s.serving}
+	ca, err := dynamiccertificates.NewStaticCAContent("berth-ca", s.Authority.PEM())
+	if err != nil {
+		return nil, fmt.Errorf("client authority: %w", err)
+	}
+	config.SecureServing.ClientCA = ca
+	config.LoopbackClientConfig = s.Loopback
+	config.ExternalAddress = s.listener.Addr().String()
+	addOpenAPI(config)
+	config.EnableProfiling = false
+	config.LongRunningFunc = longRunning
+	config.BuildHandlerChainFunc = s.handlers
+	config.RESTOptionsGetter = s.warehouse
+	config.ShutdownWatchTerminationGracePeriod = time.Second
+	config.AddHealthChecks(healthz.NamedCheck("etcd", s.askStore))
+	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.who, s.access.audiences
+	config.Authorization.Authorizer, config.RuleResolver = s.access.may, s.access.rbac
+	config.AdmissionControl, err = s.admission()
+	return config, err
+}
+
+// askStore is the health of the store.
+func (s *Server) askStore(r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	defer cancel()
+	_, err := s.warehouse.client.Client.Get(ctx, keyPrefix+"/health")
+	return err
+}
+
+// Ready is closed when the server answers everything.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Run serves until ctx is done or the store fails, ends everything in order,
+// and returns when all has ended. It returns nil when ctx was the cause.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.Close()
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var own sync.WaitGroup
+	own.Go(func() { s.announce(serving) })
+	own.Go(func() { s.keepCertificates(serving) })
+	if s.member != nil {
+		own.Go(func() {
+			select {
+			case <-serving.Done():
+			case err := <-s.member.Failed():
+				stop(s.member.Explain(err))
+			}
+		})
+	}
+	waitParts := s.runParts(serving)
+	err := s.generic.PrepareRun().RunWithContext(serving)
+	stop(err)
+	waitParts()
+	own.Wait()
+	s.Informers.Shutdown()
+	if ctx.Err() == nil && err == nil {
+		err = context.Cause(serving)
+	}
+	return err
+}
+
+// announce closes ready once the server says so itself.
+func (s *Server) announce(ctx context.Context) {
+	begin := time.Now()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if err := s.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err == nil {
+			close(s.ready)
+			s.Log.Info("ready", "server", s.Loopback.Host, "kubeconfig", s.AdminKubeconfig(), "after", time.Since(begin).Round(time.Millisecond))
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Close gives back what New opened, of a server that does not Run.
+func (s *Server) Close() {
+	if s.Assembly != nil && s.access.drained != nil {
+		close(s.access.drained)
+		s.access.drained = nil
+	}
+	if s.generic != nil {
+		s.generic.Destroy()
+	}
+	if s.warehouse != nil {
+		if err := s.warehouse.close(); err != nil {
+			s.Log.Debug("close the connection to the store", "error", err)
+		}
+		s.warehouse = nil
+	}
+	if s.member != nil {
+		s.member.Close()
+		s.member = nil
+	}
+	if s.listener != nil {
+		_ = s.listener.Close() // a server that ran has closed it already
+	}
+	if s.lock != nil {
+		_ = s.lock.Close() // and by that gives the lock back
+		s.lock = nil
+	}
+}

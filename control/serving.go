@@ -1,0 +1,112 @@
+package control
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	restclient "k8s.io/client-go/rest"
+	basecompatibility "k8s.io/component-base/compatibility"
+)
+
+// reachedBy are the names and addresses that the server's certificate holds:
+// those of this host, the ones that pods use, where it says that it is, and what the
+// user adds.
+func reachedBy(c *Config, advertised netip.Addr) (names []string, addresses []net.IP) {
+	names = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+	if host, err := os.Hostname(); err == nil && !slices.Contains(names, host) {
+		names = append(names, host)
+	}
+	addresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	add := func(ip net.IP) {
+		if !slices.ContainsFunc(addresses, ip.Equal) {
+			addresses = append(addresses, ip)
+		}
+	}
+	if all, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range all {
+			if n, ok := a.(*net.IPNet); ok && !n.IP.IsLinkLocalUnicast() {
+				add(n.IP)
+			}
+		}
+	}
+	if advertised.IsValid() {
+		add(advertised.AsSlice())
+	}
+	add(c.services().First().AsSlice())
+	for _, name := range c.Names {
+		if ip := net.ParseIP(name); ip != nil {
+			add(ip)
+		} else if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, addresses
+}
+
+// loopback is how the server's own parts reach it: as system:masters, with a
+// token that is never written anywhere.
+func (s *Server) loopback() (*restclient.Config, error) {
+	host, port, err := net.SplitHostPort(s.listener.Addr().String())
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return &restclient.Config{
+		Host:            "https://" + net.JoinHostPort(host, port),
+		BearerToken:     uuid.NewString(),
+		TLSClientConfig: restclient.TLSClientConfig{CAData: s.Authority.PEM(), ServerName: "localhost"},
+		ContentConfig:   restclient.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON},
+		QPS:             -1,
+		UserAgent:       "berth-control/" + s.Version,
+	}, nil
+}
+
+// withoutManagedFields drops from objects that parts hold what only writers of
+// fields need.
+func withoutManagedFields(obj any) (any, error) {
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+// longRunning tells requests that live as long as their client wants.
+func longRunning(r *http.Request, info *apirequest.RequestInfo) bool {
+	return filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))(r, info)
+}
+
+// version is the release of Kubernetes whose API is served, with our own.
+type version struct {
+	basecompatibility.EffectiveVersion
+	berth string
+}
+
+// kubernetesPatch completes the version of the libraries.
+const kubernetesPatch = ".2"
+
+func effectiveVersion(berth string) basecompatibility.EffectiveVersion {
+	return version{compatibility.DefaultBuildEffectiveVersion(), berth}
+}
+
+// Info is what /version answers.
+func (v version) Info() *apimachineryversion.Info {
+	info := v.EffectiveVersion.Info()
+	info.GitVersion = "v" + info.Major + "." + info.Minor + kubernetesPatch + "+berth"
+	info.GitCommit, info.BuildDate, info.GitTreeState = v.berth, "", ""
+	return info
+}

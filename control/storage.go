@@ -1,0 +1,140 @@
+package control
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	etcdclient "go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/etcd3"
+	"k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+
+	"berth/control/kinds"
+	"berth/control/scheme"
+)
+
+// keyPrefix is where all objects are in the store, as with kube-apiserver.
+const keyPrefix = "/registry"
+
+// warehouse says for each resource where and how its objects are kept. All of
+// them share one connection to etcd: the library's own factory would make one per
+// resource.
+type warehouse struct {
+	client    *etcdclient.Client
+	compactor interface {
+		etcd3.Compactor
+		Stop()
+	}
+	set    *scheme.Set
+	table  []*kinds.Kind
+	sealed map[schema.GroupResource]value.Transformer
+}
+
+func newWarehouse(client *etcdclient.Client, set *scheme.Set, table []*kinds.Kind, sealed map[schema.GroupResource]value.Transformer, compactEvery time.Duration) *warehouse {
+	// The library asks this of each client that stores are made with, but ours know
+	// no endpoints (see ownWatcher). Without the answer there is no WatchList.
+	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
+	return &warehouse{
+		client: client, set: set, table: table, sealed: sealed,
+		compactor: etcd3.NewCompactor(client.Client, compactEvery, clock.RealClock{}, nil),
+	}
+}
+
+// GetRESTOptions answers for one resource.
+func (w *warehouse) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	config := storagebackend.NewDefaultConfig(keyPrefix, w.set.Storage)
+	config.EncodeVersioner = w.set.StorageVersion
+	config.Transformer = w.sealed[resource]
+	options := generic.RESTOptions{
+		StorageConfig: config.ForResource(resource), Decorator: w.open,
+		EnableGarbageCollection: true, DeleteCollectionWorkers: 1, ResourcePrefix: resource.Resource,
+	}
+	if kind := kinds.Find(w.table, resource.Group, resource.Resource); kind != nil {
+		if kind.Prefix != "" {
+			options.ResourcePrefix = kind.Prefix
+		}
+		if kind.Cached {
+			options.Decorator = w.openCached
+		}
+	}
+	return options, nil
+}
+
+// open makes the plain storage of a resource.
+func (w *warehouse) open(config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	transformer := config.Transformer
+	if transformer == nil {
+		transformer = identity.NewEncryptCheckTransformer()
+	}
+	client, watcher := w.ownWatcher()
+	versioner := storage.APIObjectVersioner{}
+	s, err := etcd3.New(client, w.compactor, config.Codec, newFunc, newListFunc, config.Prefix, prefix, config.GroupResource,
+		transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(config.Codec, versioner), versioner)
+	if err != nil {
+		return nil, nil, errors.Join(err, watcher.Close())
+	}
+	return s, sync.OnceFunc(func() {
+		s.Close()
+		_ = watcher.Close() // its streams end; there is nothing to lose
+	}), nil
+}
+
+// ownWatcher is the shared client with watches on streams of their own. A cache
+// asks on its stream how far it has come, and etcd answers only when every watch
+// of the stream has come that far: on one stream for all, each cache would wait
+// for all others.
+func (w *warehouse) ownWatcher() (*etcdclient.Client, clientv3.Watcher) {
+	own := clientv3.NewCtxClient(w.client.Ctx())
+	own.KV, own.Lease, own.Maintenance = w.client.KV, w.client.Lease, w.client.Maintenance
+	own.Watcher = clientv3.NewWatcher(w.client.Client)
+	client := &etcdclient.Client{Client: own}
+	client.Kubernetes = client
+	return client, own.Watcher
+}
+
+// openCached makes a storage that holds the whole resource in memory too.
+func (w *warehouse) openCached(config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object, attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
+) (storage.Interface, factory.DestroyFunc, error) {
+	plain, destroy, err := w.open(config, prefix, keyFunc, newFunc, newListFunc, attributes, triggers, indexers)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := cacher.NewCacherFromConfig(cacher.Config{
+		Storage: plain, Versioner: storage.APIObjectVersioner{}, GroupResource: config.GroupResource,
+		EventsHistoryWindow: config.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc,
+		NewFunc: newFunc, NewListFunc: newListFunc, GetAttrsFunc: attributes,
+		IndexerFuncs: triggers, Indexers: indexers, Codec: config.Codec,
+	})
+	if err != nil {
+		destroy()
+		return nil, nil, err
+	}
+	delegator := cacher.NewCacheDelegator(c, plain)
+	return delegator, sync.OnceFunc(func() {
+		delegator.Stop()
+		c.Stop()
+		destroy()
+	}), nil
+}
+
+// close ends what the warehouse itself runs; the stores are ended by the
+// server that serves them.
+func (w *warehouse) close() error {
+	w.compactor.Stop()
+	return w.client.Close()
+}

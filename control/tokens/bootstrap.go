@@ -1,0 +1,251 @@
+package tokens
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"fmt"
+	"math/big"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// The form of bootstrap tokens as Kubernetes and kubeadm have it: a secret
+// bootstrap-token-ID of its own type in kube-system; the token is "ID.SECRET".
+const (
+	BootstrapNamespace  = metav1.NamespaceSystem
+	BootstrapNamePrefix = "bootstrap-token-"
+	BootstrapUserPrefix = "system:bootstrap:"
+	BootstrapGroup      = "system:bootstrappers"
+	NodeBootstrapGroup  = "system:bootstrappers:kubeadm:default-node-token"
+
+	dataID          = "token-id"
+	dataSecret      = "token-secret"
+	dataExpiration  = "expiration"
+	dataDescription = "description"
+	dataGroups      = "auth-extra-groups"
+	dataUsageAuth   = "usage-bootstrap-authentication"
+	dataUsageSign   = "usage-bootstrap-signing"
+)
+
+// Annotations of berth's own on a bootstrap token's secret.
+const (
+	// SingleUse "true": the token makes one node's identity and no other.
+	SingleUse = "berth.dev/single-use"
+	// ClaimedBy is the identity that a single-use token was spent on.
+	ClaimedBy = "berth.dev/claimed-by"
+)
+
+var (
+	bootstrapToken = regexp.MustCompile(`\A([a-z0-9]{6})\.([a-z0-9]{16})\z`)
+	bootstrapGroup = regexp.MustCompile(`\Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\z`)
+)
+
+// Bootstrap is one bootstrap token.
+type Bootstrap struct {
+	ID, Secret  string
+	Description string
+	Expires     time.Time // zero: never
+	Groups      []string  // beside system:bootstrappers
+	SingleUse   bool
+}
+
+// NewBootstrap makes a random token: 6 and 16 characters of [a-z0-9].
+func NewBootstrap() (Bootstrap, error) {
+	id, err := random(6)
+	if err != nil {
+		return Bootstrap{}, err
+	}
+	secret, err := random(16)
+	return Bootstrap{ID: id, Secret: secret, Groups: []string{NodeBootstrapGroup}}, err
+}
+
+func random(n int) (string, error) {
+	const letters = "0123456789abcdefghijklmnopqrstuvwxyz"
+	out := make([]byte, n)
+	for i := range out {
+		k, err := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
+		if err != nil {
+			return "", fmt.Errorf("draw a bootstrap token: %w", err)
+		}
+		out[i] = letters[k.Int64()]
+	}
+	return string(out), nil
+}
+
+// ParseBootstrap takes "ID.SECRET" apart; ok is false for anything else.
+func ParseBootstrap(token string) (id, secret string, ok bool) {
+	m := bootstrapToken.FindStringSubmatch(token)
+	if m == nil {
+		return "", "", false
+	}
+	return m[1], m[2], true
+}
+
+// Token is what a node is given.
+func (b Bootstrap) Token() string { return b.ID + "." + b.Secret }
+
+// Object is the secret to store.
+func (b Bootstrap) Object() *corev1.Secret {
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: BootstrapNamespace, Name: BootstrapNamePrefix + b.ID},
+		Type:       corev1.SecretTypeBootstrapToken,
+		Data: map[string][]byte{
+			dataID: []byte(b.ID), dataSecret: []byte(b.Secret), dataUsageAuth: []byte("true"), dataUsageSign: []byte("true"),
+		},
+	}
+	if b.Description != "" {
+		s.Data[dataDescription] = []byte(b.Description)
+	}
+	if !b.Expires.IsZero() {
+		s.Data[dataExpiration] = []byte(b.Expires.UTC().Format(time.RFC3339))
+	}
+	if len(b.Groups) > 0 {
+		s.Data[dataGroups] = []byte(strings.Join(b.Groups, ","))
+	}
+	if b.SingleUse {
+		s.Annotations = map[string]string{SingleUse: "true"}
+	}
+	return s
+}
+
+// Secrets is the part of a client that bootstrap tokens need; the clientset's
+// Secrets(BootstrapNamespace) is one.
+type Secrets interface {
+	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error)
+	List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error)
+	Update(ctx context.Context, s *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// Bootstrappers knows the bearers of bootstrap tokens. It is an
+// authenticator.Token.
+type Bootstrappers struct {
+	Secrets Secrets
+	Now     func() time.Time // nil: time.Now
+}
+
+// AuthenticateToken answers false without an error for whatever has not the form
+// of a bootstrap token, and for one that is unknown, expired or not meant for
+// authentication: from outside they all look alike.
+func (b *Bootstrappers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	id, secret, ok := ParseBootstrap(token)
+	if !ok {
+		return nil, false, nil
+	}
+	s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("look up bootstrap token %s: %w", id, err)
+	}
+	if !b.usable(s, id) || subtle.ConstantTimeCompare(s.Data[dataSecret], []byte(secret)) != 1 {
+		return nil, false, nil
+	}
+	groups, ok := groupsOf(s)
+	if !ok {
+		return nil, false, nil
+	}
+	return &authenticator.Response{User: &user.DefaultInfo{Name: BootstrapUserPrefix + id, Groups: groups}}, true, nil
+}
+
+func (b *Bootstrappers) usable(s *corev1.Secret, id string) bool {
+	return s.DeletionTimestamp == nil && s.Type == corev1.SecretTypeBootstrapToken && string(s.Data[dataID]) == id &&
+		len(s.Data[dataSecret]) > 0 && string(s.Data[dataUsageAuth]) == "true" && !expired(s, nowOf(b.Now))
+}
+
+// expired holds a time that cannot be read for long past.
+func expired(s *corev1.Secret, now time.Time) bool {
+	at, set := s.Data[dataExpiration]
+	if !set || len(at) == 0 {
+		return false
+	}
+	t, err := time.Parse(time.RFC3339, string(at))
+	return err != nil || !now.Before(t)
+}
+
+func groupsOf(s *corev1.Secret) ([]string, bool) {
+	groups := []string{BootstrapGroup}
+	if extra := string(s.Data[dataGroups]); extra != "" {
+		for g := range strings.SplitSeq(extra, ",") {
+			if !bootstrapGroup.MatchString(g) {
+				return nil, false
+			}
+			groups = append(groups, g)
+		}
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups), true
+}
+
+// Claim spends a single-use token on an identity (a node's name and its key).
+// The first claim wins, the same identity may claim again (it lost the answer),
+// any other gets an error. Tokens for many uses are claimed without a trace.
+func (b *Bootstrappers) Claim(ctx context.Context, id, identity string, dryRun bool) error {
+	for {
+		s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("look up bootstrap token %s: %w", id, err)
+		}
+		by := s.Annotations[ClaimedBy]
+		switch {
+		case s.Annotations[SingleUse] != "true" || by == identity:
+			return nil
+		case by != "":
+			return fmt.Errorf("bootstrap token %s may be used once and has been used: make another with berth-control token create", id)
+		case dryRun:
+			return nil
+		}
+		s = s.DeepCopy()
+		s.Annotations[ClaimedBy] = identity
+		_, err = b.Secrets.Update(ctx, s, metav1.UpdateOptions{})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return fmt.Errorf("spend bootstrap token %s: %w", id, err)
+		}
+	}
+}
+
+// Retire lets a spent single-use token live only until the given time: its node
+// has its certificate and needs a moment to fetch it.
+func (b *Bootstrappers) Retire(ctx context.Context, id string, until time.Time) error {
+	for {
+		s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look up bootstrap token %s: %w", id, err)
+		}
+		if s.Annotations[SingleUse] != "true" || expired(s, until) {
+			return nil
+		}
+		s = s.DeepCopy()
+		s.Data[dataExpiration] = []byte(until.UTC().Format(time.RFC3339))
+		_, err = b.Secrets.Update(ctx, s, metav1.UpdateOptions{})
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return fmt.Errorf("retire bootstrap token %s: %w", id, err)
+		}
+	}
+}
+
+func nowOf(now func() time.Time) time.Time {
+	if now != nil {
+		return now()
+	}
+	return time.Now()
+}

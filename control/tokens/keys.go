@@ -1,0 +1,121 @@
+package tokens
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// Ring holds the keys of service account tokens: one that signs, and all whose
+// signatures are still taken (the signing key's public half among them), so that
+// a key can be rotated without a token being lost. It never changes.
+type Ring struct {
+	signer crypto.Signer
+	kid    string
+	method jwt.SigningMethod
+	public []ringKey
+}
+
+type ringKey struct {
+	id     string
+	method jwt.SigningMethod
+	key    crypto.PublicKey
+}
+
+// NewRing makes a ring of a signing key and of further public keys that verify
+// only. Keys are ECDSA P-256 (ES256) or RSA of at least 2048 bits (RS256).
+func NewRing(sign crypto.Signer, verify ...crypto.PublicKey) (*Ring, error) {
+	if sign == nil {
+		return nil, errors.New("a ring of keys needs one that signs")
+	}
+	r := &Ring{signer: sign}
+	for _, k := range append([]crypto.PublicKey{sign.Public()}, verify...) {
+		one, err := newRingKey(k)
+		if err != nil {
+			return nil, fmt.Errorf("service account key: %w", err)
+		}
+		if !slices.ContainsFunc(r.public, func(have ringKey) bool { return have.id == one.id }) {
+			r.public = append(r.public, one)
+		}
+	}
+	r.kid, r.method = r.public[0].id, r.public[0].method
+	return r, nil
+}
+
+func newRingKey(k crypto.PublicKey) (ringKey, error) {
+	var method jwt.SigningMethod
+	switch k := k.(type) {
+	case *ecdsa.PublicKey:
+		if k.Curve != elliptic.P256() {
+			return ringKey{}, fmt.Errorf("curve %s, only P-256 is taken", k.Curve.Params().Name)
+		}
+		method = jwt.SigningMethodES256
+	case *rsa.PublicKey:
+		if k.N.BitLen() < 2048 {
+			return ringKey{}, fmt.Errorf("RSA of %d bits, at least 2048 are taken", k.N.BitLen())
+		}
+		method = jwt.SigningMethodRS256
+	default:
+		return ringKey{}, fmt.Errorf("type %T, only ECDSA P-256 and RSA are taken", k)
+	}
+	der, err := x509.MarshalPKIXPublicKey(k)
+	if err != nil {
+		return ringKey{}, err
+	}
+	sum := sha256.Sum256(der)
+	return ringKey{base64.RawURLEncoding.EncodeToString(sum[:]), method, k}, nil
+}
+
+// find answers a token's "kid". A token without one is nobody's: every token of
+// this server has it.
+func (r *Ring) find(t *jwt.Token) (any, error) {
+	kid, _ := t.Header["kid"].(string)
+	for _, k := range r.public {
+		if k.id == kid && k.method.Alg() == t.Method.Alg() {
+			return k.key, nil
+		}
+	}
+	return nil, errors.New("no such key")
+}
+
+// webKey is one key of a JSON Web Key Set (RFC 7517).
+type webKey struct {
+	Use string `json:"use"`
+	Kty string `json:"kty"`
+	Kid string `json:"kid"`
+	Alg string `json:"alg"`
+	Crv string `json:"crv,omitempty"`
+	X   string `json:"x,omitempty"`
+	Y   string `json:"y,omitempty"`
+	N   string `json:"n,omitempty"`
+	E   string `json:"e,omitempty"`
+}
+
+func (r *Ring) webKeys() (out []webKey, err error) {
+	b64 := base64.RawURLEncoding.EncodeToString
+	for _, k := range r.public {
+		w := webKey{Use: "sig", Kid: k.id, Alg: k.method.Alg()}
+		switch key := k.key.(type) {
+		case *ecdsa.PublicKey:
+			point, err := key.Bytes() // 0x04, 32 bytes of X, 32 bytes of Y
+			if err != nil {
+				return nil, err
+			}
+			w.Kty, w.Crv, w.X, w.Y = "EC", "P-256", b64(point[1:33]), b64(point[33:])
+		case *rsa.PublicKey:
+			w.Kty, w.N, w.E = "RSA", b64(key.N.Bytes()), b64(big.NewInt(int64(key.E)).Bytes())
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}

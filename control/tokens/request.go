@@ -1,0 +1,184 @@
+package tokens
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+const (
+	shortestTTL = 10 * time.Minute
+	defaultTTL  = time.Hour
+)
+
+// Requests is the storage of serviceaccounts/token: each create issues a token
+// and keeps nothing.
+type Requests struct {
+	Signer    *Signer
+	Objects   Objects
+	Audiences []string      // what a request without audiences gets
+	Longest   time.Duration // a longer wish is cut to it; 0: not cut
+}
+
+var (
+	_ rest.NamedCreater             = (*Requests)(nil)
+	_ rest.GroupVersionKindProvider = (*Requests)(nil)
+	_ rest.Scoper                   = (*Requests)(nil)
+)
+
+// New makes an empty request.
+func (r *Requests) New() runtime.Object { return &authenticationv1.TokenRequest{} }
+
+// Destroy has nothing to free.
+func (r *Requests) Destroy() {}
+
+// NamespaceScoped is that of service accounts.
+func (r *Requests) NamespaceScoped() bool { return true }
+
+// GroupVersionKind says that the subresource speaks another group than its owner.
+func (r *Requests) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
+	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
+}
+
+// Create issues a token for the named service account.
+func (r *Requests) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	in, ok := obj.(*authenticationv1.TokenRequest)
+	if !ok {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", obj))
+	}
+	out := in.DeepCopy()
+	namespace := genericapirequest.NamespaceValue(ctx)
+	if err := r.settle(out, namespace, name); err != nil {
+		return nil, err
+	}
+	if validate != nil {
+		if err := validate(ctx, out.DeepCopyObject()); err != nil {
+			return nil, err
+		}
+	}
+	account, err := r.Objects.ServiceAccount(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	if account.DeletionTimestamp != nil {
+		return nil, apierrors.NewForbidden(corev1.Resource("serviceaccounts"), name, fmt.Errorf("the service account is being deleted"))
+	}
+	wish := Wish{Account: account, Audiences: out.Spec.Audiences, TTL: time.Duration(*out.Spec.ExpirationSeconds) * time.Second}
+	if r.Longest > 0 && wish.TTL > r.Longest {
+		wish.TTL = r.Longest
+		seconds := int64(wish.TTL / time.Second)
+		out.Spec.ExpirationSeconds = &seconds
+	}
+	if err := r.bind(ctx, &wish, out.Spec.BoundObjectRef); err != nil {
+		return nil, err
+	}
+	token, expires, id, err := r.Signer.Issue(wish)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	audit.AddAuditAnnotation(ctx, serviceaccount.IssuedCredentialIDAuditAnnotationKey, "JTI="+id)
+	out.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(expires)}
+	return out, nil
+}
+
+// settle fills what the request leaves open and refuses what cannot be.
+func (r *Requests) settle(req *authenticationv1.TokenRequest, namespace, name string) error {
+	if req.Name == "" {
+		req.Name = name
+	}
+	if req.Namespace == "" {
+		req.Namespace = namespace
+	}
+	var bad field.ErrorList
+	meta, spec := field.NewPath("metadata"), field.NewPath("spec")
+	if req.Name != name {
+		bad = append(bad, field.Invalid(meta.Child("name"), req.Name, "must match the service account name if specified"))
+	}
+	if req.Namespace != namespace {
+		bad = append(bad, field.Invalid(meta.Child("namespace"), req.Namespace, "must match the service account namespace if specified"))
+	}
+	if len(req.Spec.Audiences) == 0 {
+		req.Spec.Audiences = r.Audiences
+	}
+	if req.Spec.ExpirationSeconds == nil {
+		seconds := int64(defaultTTL / time.Second)
+		req.Spec.ExpirationSeconds = &seconds
+	}
+	switch seconds := *req.Spec.ExpirationSeconds; {
+	case seconds < int64(shortestTTL/time.Second):
+		bad = append(bad, field.Invalid(spec.Child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes"))
+	case seconds > 1<<32:
+		bad = append(bad, field.Invalid(spec.Child("expirationSeconds"), seconds, "may not specify a duration larger than 2^32 seconds"))
+	}
+	if len(bad) > 0 {
+		return apierrors.NewInvalid(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest").GroupKind(), name, bad)
+	}
+	return nil
+}
+
+// bind looks up the object that the token shall not outlive.
+func (r *Requests) bind(ctx context.Context, w *Wish, ref *authenticationv1.BoundObjectReference) (err error) {
+	if ref == nil {
+		return nil
+	}
+	namespace := w.Account.Namespace
+	var uid types.UID
+	switch schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind) {
+	case corev1.SchemeGroupVersion.WithKind("Pod"):
+		if w.Pod, err = r.Objects.Pod(ctx, namespace, ref.Name); err != nil {
+			return err
+		}
+		uid = w.Pod.UID
+		if account := w.Pod.Spec.ServiceAccountName; account != w.Account.Name {
+			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", w.Account.Name))
+		}
+		if err := r.nameNode(ctx, w); err != nil {
+			return err
+		}
+	case corev1.SchemeGroupVersion.WithKind("Secret"):
+		if w.Secret, err = r.Objects.Secret(ctx, namespace, ref.Name); err != nil {
+			return err
+		}
+		uid = w.Secret.UID
+	case corev1.SchemeGroupVersion.WithKind("Node"):
+		if w.Node, err = r.Objects.Node(ctx, ref.Name); err != nil {
+			return err
+		}
+		uid = w.Node.UID
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token to object of type %s", schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)))
+	}
+	if ref.UID != "" && ref.UID != uid {
+		return apierrors.NewConflict(schema.GroupResource{Resource: ref.Kind}, ref.Name,
+			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+	}
+	return nil
+}
+
+// nameNode adds the node of a bound pod; one without a Node object (it was
+// removed) is named without a UID.
+func (r *Requests) nameNode(ctx context.Context, w *Wish) error {
+	name := w.Pod.Spec.NodeName
+	if name == "" {
+		return nil
+	}
+	node, err := r.Objects.Node(ctx, name)
+	if apierrors.IsNotFound(err) {
+		node, err = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
+	}
+	w.Node = node
+	return err
+}

@@ -1,0 +1,359 @@
+package tokens
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// things are objects in memory.
+type things struct {
+	account *corev1.ServiceAccount
+	pod     *corev1.Pod
+	secret  *corev1.Secret
+	node    *corev1.Node
+}
+
+func found[T any](o *T, what string) (*T, error) {
+	if o == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: what}, what)
+	}
+	return o, nil
+}
+
+func (s *things) ServiceAccount(context.Context, string, string) (*corev1.ServiceAccount, error) {
+	return found(s.account, "serviceaccounts")
+}
+func (s *things) Pod(context.Context, string, string) (*corev1.Pod, error) {
+	return found(s.pod, "pods")
+}
+func (s *things) Secret(context.Context, string, string) (*corev1.Secret, error) {
+	return found(s.secret, "secrets")
+}
+func (s *things) Node(context.Context, string) (*corev1.Node, error) { return found(s.node, "nodes") }
+
+func newThings() *things {
+	named := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-1")}
+	}
+	return &things{
+		&corev1.ServiceAccount{ObjectMeta: named("app")},
+		&corev1.Pod{ObjectMeta: named("pod"), Spec: corev1.PodSpec{ServiceAccountName: "app", NodeName: "node"}},
+		&corev1.Secret{ObjectMeta: named("secret")}, &corev1.Node{ObjectMeta: named("node")},
+	}
+}
+
+const us = "https://us.example"
+
+func rings(t *testing.T) map[string]*Ring {
+	t.Helper()
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]*Ring{}
+	for name, key := range map[string]crypto.Signer{"ES256": ec, "RS256": rs} {
+		if out[name], err = NewRing(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// TestATokenDiesWithWhatItIsBoundTo is K1, for keys of both kinds.
+func TestATokenDiesWithWhatItIsBoundTo(t *testing.T) {
+	t.Parallel()
+	for name, ring := range rings(t) {
+		for _, row := range []struct {
+			what   string
+			change func(*things)
+			want   string // "" means that the token is good
+		}{
+			{"nothing", func(*things) {}, ""},
+			{"no account", func(s *things) { s.account = nil }, "service account app is gone"},
+			{"another account", func(s *things) { s.account.UID = "app-2" }, "service account app is another one now"},
+			{"no pod", func(s *things) { s.pod = nil }, "pod pod is gone"},
+			{"another pod", func(s *things) { s.pod.UID = "pod-2" }, "pod pod is another one now"},
+			{"a pod that ends", func(s *things) { s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, ""},
+			{"a pod that should have ended", func(s *things) { s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-2 * time.Minute)} }, "pod pod has been deleted"},
+			{"no node", func(s *things) { s.node = nil }, ""}, // the pod vouches
+		} {
+			s := newThings()
+			token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Wish{Account: s.account.DeepCopy(), Pod: s.pod.DeepCopy(), Node: s.node.DeepCopy(), Audiences: []string{us}, TTL: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			row.change(s)
+			r, ok, err := (&Verifier{Issuer: us, Audiences: []string{us}, Keys: ring, Objects: s}).AuthenticateToken(t.Context(), token)
+			if ok != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%s, %s: %v, %v", name, row.what, ok, err)
+			}
+			if ok && (r.User.GetName() != "system:serviceaccount:ns:app" || r.User.GetExtra()["authentication.kubernetes.io/pod-uid"][0] != "pod-1") {
+				t.Errorf("%s, %s: %+v", name, row.what, r.User)
+			}
+		}
+	}
+}
+
+// TestTheKeyChoosesTheAlgorithm is K2: a token cannot make a public key a secret
+// one, nor name a key of another kind.
+func TestTheKeyChoosesTheAlgorithm(t *testing.T) {
+	t.Parallel()
+	all, s := rings(t), newThings()
+	ec := all["ES256"]
+	both, err := NewRing(ec.signer, all["RS256"].signer.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &Verifier{Issuer: us, Audiences: []string{us}, Keys: both, Objects: s}
+	good := claims{
+		RegisteredClaims: jwt.RegisteredClaims{
+			Issuer: us, Subject: "system:serviceaccount:ns:app", Audience: []string{us}, ID: "1", ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
+		},
+		Kubernetes: bound{Namespace: "ns", ServiceAccount: named{"app", "app-1"}},
+	}
+	sign := func(method jwt.SigningMethod, kid string, key any, c claims) string {
+		token := jwt.NewWithClaims(method, c)
+		token.Header["kid"] = kid
+		out, err := token.SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	public, err := x509.MarshalPKIXPublicKey(ec.signer.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := func(f func(*claims)) claims { c := good; f(&c); return c }
+	for _, row := range []struct {
+		what, token string
+		want        bool
+	}{
+		{"the signing key", sign(jwt.SigningMethodES256, ec.kid, ec.signer, good), true},
+		{"the older key", sign(jwt.SigningMethodRS256, all["RS256"].kid, all["RS256"].signer, good), true},
+		{"the public key as a secret", sign(jwt.SigningMethodHS256, ec.kid, public, good), false},
+		{"no algorithm", sign(jwt.SigningMethodNone, ec.kid, jwt.UnsafeAllowNoneSignatureType, good), false},
+		{"the name of the other key", sign(jwt.SigningMethodRS256, ec.kid, all["RS256"].signer, good), false},
+		{"no name of a key", sign(jwt.SigningMethodES256, "", ec.signer, good), false},
+		{"another padding", sign(jwt.SigningMethodPS256, all["RS256"].kid, all["RS256"].signer, good), false},
+		{"no expiry", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.ExpiresAt = nil })), false},
+		{"no audience", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.Audience = nil })), false},
+		{"another subject", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.Subject = "system:serviceaccount:ns:root" })), false},
+	} {
+		if _, ok, err := v.AuthenticateToken(t.Context(), row.token); ok != row.want {
+			t.Errorf("%s: %v, %v", row.what, ok, err)
+		} else if err != nil && strings.Contains(err.Error(), row.token[:20]) {
+			t.Errorf("%s: the error shows the token", row.what)
+		}
+	}
+}
+
+func TestTokenRequestsAreBound(t *testing.T) {
+	t.Parallel()
+	ring := rings(t)["ES256"]
+	s := newThings()
+	r := &Requests{Signer: &Signer{Issuer: us, Keys: ring}, Objects: s, Audiences: []string{us}, Longest: 24 * time.Hour}
+	ctx := genericapirequest.WithNamespace(t.Context(), "ns")
+	ask := func(kind, name, uid string, seconds int64) (*authenticationv1.TokenRequest, error) {
+		req := &authenticationv1.TokenRequest{}
+		if seconds != 0 {
+			req.Spec.ExpirationSeconds = &seconds
+		}
+		if kind != "" {
+			req.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: kind, APIVersion: "v1", Name: name, UID: types.UID(uid)}
+		}
+		out, err := r.Create(ctx, "app", req, nil, &metav1.CreateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return out.(*authenticationv1.TokenRequest), nil
+	}
+	for _, row := range []struct {
+		kind, name, uid string
+		seconds         int64
+		want            string
+	}{
+		{"", "", "", 0, ""},
+		{"Pod", "pod", "", 600, ""},
+		{"Pod", "pod", "pod-1", 3600, ""},
+		{"Pod", "pod", "pod-2", 3600, "does not match the UID in record"},
+		{"Secret", "secret", "", 3600, ""},
+		{"Node", "node", "node-1", 3600, ""},
+		{"ConfigMap", "x", "", 3600, "cannot bind token to object of type"},
+		{"", "", "", 599, "may not specify a duration less than 10 minutes"},
+		{"", "", "", 1<<32 + 1, "may not specify a duration larger than 2^32 seconds"},
+		{"", "", "", 1 << 30, ""}, // cut to the longest
+	} {
+		out, err := ask(row.kind, row.name, row.uid, row.seconds)
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%+v: %v", row, err)
+			continue
+		}
+		if err == nil && (out.Status.Token == "" || out.Status.ExpirationTimestamp.After(time.Now().Add(25*time.Hour))) {
+			t.Errorf("%+v: %+v", row, out.Status.ExpirationTimestamp)
+		}
+	}
+	s.pod.Spec.ServiceAccountName = "other"
+	if _, err := ask("Pod", "pod", "", 0); !apierrors.IsBadRequest(err) {
+		t.Errorf("a pod of another account: %v", err)
+	}
+}
+
+// TestDiscoveryLetsOthersVerify takes the published keys and checks a token with
+// nothing else.
+func TestDiscoveryLetsOthersVerify(t *testing.T) {
+	t.Parallel()
+	for name, ring := range rings(t) {
+		d, err := NewDiscovery(us, "", ring)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux := http.NewServeMux()
+		d.Install(mux)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, ConfigurationPath, nil))
+		if want := `"id_token_signing_alg_values_supported":["` + name + `"],"issuer":"` + us + `","jwks_uri":"` + us + `/openid/v1/jwks"`; !strings.Contains(w.Body.String(), want) {
+			t.Errorf("the configuration is %s", w.Body)
+		}
+		w = httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, KeySetPath, nil))
+		var set struct{ Keys []webKey }
+		if err := json.Unmarshal(w.Body.Bytes(), &set); err != nil || len(set.Keys) != 1 || w.Header().Get("Content-Type") != "application/jwk-set+json" {
+			t.Fatalf("the keys are %s, %v", w.Body, err)
+		}
+		token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Wish{Account: newThings().account, Audiences: []string{"bank"}, TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := jwt.Parse(token, func(*jwt.Token) (any, error) { return publicOf(t, set.Keys[0]), nil }, jwt.WithAudience("bank")); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func publicOf(t *testing.T, k webKey) crypto.PublicKey {
+	t.Helper()
+	decoded := func(s string) []byte {
+		raw, err := base64.RawURLEncoding.DecodeString(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	if k.Kty == "RSA" {
+		return &rsa.PublicKey{N: new(big.Int).SetBytes(decoded(k.N)), E: int(new(big.Int).SetBytes(decoded(k.E)).Int64())}
+	}
+	point := slices.Concat([]byte{4}, decoded(k.X), decoded(k.Y)) // uncompressed
+	key, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), point)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func TestBootstrapTokensAreKnown(t *testing.T) {
+	t.Parallel()
+	one, err := NewBootstrap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for _, row := range []struct {
+		what   string
+		change func(*corev1.Secret)
+		want   bool
+	}{
+		{"as made", func(*corev1.Secret) {}, true},
+		{"before its end", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte(now.Add(time.Hour).Format(time.RFC3339)) }, true},
+		{"after its end", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte(now.Add(-time.Hour).Format(time.RFC3339)) }, false},
+		{"with an end that nobody can read", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte("tomorrow") }, false},
+		{"of another type", func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, false},
+		{"not for authentication", func(s *corev1.Secret) { delete(s.Data, dataUsageAuth) }, false},
+		{"with another id inside", func(s *corev1.Secret) { s.Data[dataID] = []byte("aaaaaa") }, false},
+		{"with an empty secret", func(s *corev1.Secret) { s.Data[dataSecret] = nil }, false},
+		{"with a group of its own", func(s *corev1.Secret) { s.Data[dataGroups] = []byte("system:masters") }, false},
+		{"being deleted", func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: now} }, false},
+	} {
+		s := one.Object()
+		row.change(s)
+		s.Finalizers = []string{"x/y"}
+		b := &Bootstrappers{Secrets: fake.NewClientset(s).CoreV1().Secrets(BootstrapNamespace)}
+		r, ok, err := b.AuthenticateToken(t.Context(), one.Token())
+		if ok != row.want || err != nil {
+			t.Errorf("%s: %v, %v", row.what, ok, err)
+		}
+		if ok && (r.User.GetName() != "system:bootstrap:"+one.ID || !slices.Equal(r.User.GetGroups(), []string{BootstrapGroup, NodeBootstrapGroup})) {
+			t.Errorf("%s: %+v", row.what, r.User)
+		}
+	}
+	for _, bad := range []string{"", "abc", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef\n", "../abc.0123456789abcdef"} {
+		if _, _, ok := ParseBootstrap(bad); ok {
+			t.Errorf("%q is taken for a token", bad)
+		}
+	}
+}
+
+func TestASpentTokenIsRetired(t *testing.T) {
+	t.Parallel()
+	one := Bootstrap{ID: "abcdef", Secret: "0123456789abcdef", SingleUse: true}
+	client := fake.NewClientset(one.Object(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: certificatesv1.CertificateSigningRequestSpec{Username: "system:bootstrap:abcdef"},
+		Status: certificatesv1.CertificateSigningRequestStatus{Certificate: []byte("x")},
+	})
+	now := time.Now()
+	b := &Bootstrappers{Secrets: client.CoreV1().Secrets(BootstrapNamespace), Now: func() time.Time { return now }}
+	sweep := func() {
+		t.Helper()
+		if err := (&Sweeper{Tokens: b, Requests: client.CertificatesV1().CertificateSigningRequests(), Log: slog.New(slog.DiscardHandler)}).Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep()
+	if err := b.Claim(t.Context(), one.ID, "a", false); err != nil {
+		t.Fatal(err)
+	}
+	sweep()
+	now = now.Add(fetchTime - time.Minute)
+	if _, ok, _ := b.AuthenticateToken(t.Context(), one.Token()); !ok {
+		t.Error("the node has no time to fetch its certificate")
+	}
+	sweep()
+	now = now.Add(2 * time.Minute)
+	if _, ok, _ := b.AuthenticateToken(t.Context(), one.Token()); ok {
+		t.Error("a spent token lives on")
+	}
+	sweep()
+	if left, err := b.Secrets.List(t.Context(), metav1.ListOptions{}); err != nil || len(left.Items) != 0 {
+		t.Errorf("an expired token is kept: %v, %v", left, err)
+	}
+}

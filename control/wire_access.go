@@ -1,0 +1,124 @@
+package control
+
+import (
+	"crypto/x509"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/authorization/path"
+	authorizerunion "k8s.io/apiserver/pkg/authorization/union"
+
+	"berth/control/admit"
+	"berth/control/authn"
+	"berth/control/authz"
+	"berth/control/tokens"
+)
+
+// health is what may be read by anybody.
+var health = []string{"/healthz", "/livez", "/readyz"}
+
+// access is what decides about requests: who sends them, what he may do, and
+// what of it is let in.
+type access struct {
+	audiences   authenticator.Audiences
+	keys        *tokens.Ring
+	bootstrap   *tokens.Bootstrappers
+	who         authenticator.Request
+	rbac        *authz.RBAC
+	may         authorizer.Authorizer
+	aggregation *authz.Aggregation
+	drained     chan struct{} // closed when no request comes any more
+}
+
+// openAccess makes it all; the informers must not run yet.
+func (a *Assembly) openAccess() (err error) {
+	x := &a.access
+	x.drained = make(chan struct{})
+	x.audiences = authenticator.Audiences{a.Issuer}
+	key, former, err := a.Authority.ServiceAccountKeys()
+	if err != nil {
+		return err
+	}
+	if x.keys, err = tokens.NewRing(key, former...); err != nil {
+		return err
+	}
+	x.bootstrap = &tokens.Bootstrappers{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
+	x.who = authn.New(authn.Config{
+		ClientCA: a.clientCA, Made: a.Authority.Made, Return: a.NodeReturn,
+		Accounts:  &tokens.Verifier{Issuer: a.Issuer, Audiences: x.audiences, Keys: x.keys, Objects: tokens.NewWatched(a.Informers, a.Client)},
+		Bootstrap: x.bootstrap, Audiences: x.audiences,
+	})
+	if err := a.openAuthorizers(); err != nil {
+		return err
+	}
+	x.aggregation, err = authz.NewAggregation(a.Informers, a.Client.RbacV1().ClusterRoles(), a.Log)
+	return err
+}
+
+// clientCA is asked at each request: the authority may have been renewed.
+func (a *Assembly) clientCA() (x509.VerifyOptions, bool) {
+	o := x509request.DefaultVerifyOptions()
+	o.Roots = a.Authority.Pool()
+	return o, true
+}
+
+// openAuthorizers puts them in order: the first that allows ends the question.
+func (a *Assembly) openAuthorizers() error {
+	open, err := path.NewAuthorizer(health)
+	if err != nil {
+		return fmt.Errorf("authorize health checks: %w", err)
+	}
+	graph, err := authz.NewGraph(a.Informers, a.Client)
+	if err != nil {
+		return err
+	}
+	a.access.rbac = authz.NewRBAC(a.Informers)
+	a.access.may, err = authorizerunion.New(
+		authorizerunion.NamedAuthorizer{AuthorizerName: "health", Authorizer: open},
+		authorizerunion.NamedAuthorizer{AuthorizerName: "masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+		authorizerunion.NamedAuthorizer{AuthorizerName: "node", Authorizer: authz.NewNode(graph)},
+		authorizerunion.NamedAuthorizer{AuthorizerName: "rbac", Authorizer: a.access.rbac},
+	)
+	return err
+}
+
+// admission is the chain of what looks at every write, in order.
+func (a *Assembly) admission() (admission.Interface, error) {
+	var counted []schema.GroupResource
+	for _, kind := range a.Table {
+		if !kind.Cluster {
+			counted = append(counted, kind.GroupResource())
+		}
+	}
+	return admit.New(admit.Config{
+		Client: a.Client, Informers: a.Informers, Authorizer: a.access.may, RBAC: a.access.rbac, Bootstrap: a.access.bootstrap,
+		Pod: a.stored().Pod, Counted: counted, Audience: a.Issuer, Drained: a.access.drained, Disabled: a.AdmissionOff,
+	})
+}
+
+// extraResources are what is served and not stored, and the subresources that
+// other packages make.
+func (a *Assembly) extraResources() []Resource {
+	who, may := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
+	return []Resource{
+		{who, "tokenreviews", authn.NewTokenReviews(a.access.who, a.access.audiences)},
+		{who, "selfsubjectreviews", authn.NewSelfSubjectReviews()},
+		{may, "subjectaccessreviews", authz.NewSubjectAccessReviews(a.access.may)},
+		{may, "localsubjectaccessreviews", authz.NewLocalSubjectAccessReviews(a.access.may)},
+		{may, "selfsubjectaccessreviews", authz.NewSelfSubjectAccessReviews(a.access.may)},
+		{may, "selfsubjectrulesreviews", authz.NewSelfSubjectRulesReviews(a.access.rbac)},
+		{corev1.SchemeGroupVersion, "serviceaccounts/token", &tokens.Requests{
+			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Objects: a.stored(), Audiences: a.access.audiences, Longest: a.LongestToken,
+		}},
+	}
+}

@@ -1,0 +1,73 @@
+package control
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/record"
+
+	"berth/control/controllers"
+	"berth/control/scheduler"
+)
+
+// schedulerPart is the name by which the scheduler is turned off.
+const schedulerPart = "scheduler"
+
+// workParts are the scheduler and the controllers, each under the name that it
+// has with kube-controller-manager.
+func (a *Assembly) workParts() []Part {
+	out := []Part{{Name: schedulerPart, Alone: true, Run: a.schedule}}
+	for _, name := range controllers.Names() {
+		out = append(out, Part{Name: name, Alone: true, Run: func(ctx context.Context) error { return a.control(ctx, name) }})
+	}
+	return out
+}
+
+// schedule runs the scheduler.
+func (a *Assembly) schedule(ctx context.Context) error {
+	events, stop := a.events(ctx, scheduler.DefaultName)
+	defer stop()
+	s, err := scheduler.New(scheduler.Config{
+		Client: a.Client, Informers: a.Informers, Events: events, Log: a.Log.With("part", schedulerPart),
+	})
+	if err != nil {
+		return err
+	}
+	a.startInformers()
+	s.Run(ctx)
+	return nil
+}
+
+// control runs one controller.
+func (a *Assembly) control(ctx context.Context, name string) error {
+	objects, err := metadata.NewForConfig(a.Loopback)
+	if err != nil {
+		return fmt.Errorf("client for metadata: %w", err)
+	}
+	source := name
+	if name == controllers.NodeLifecycle {
+		source = "node-controller" // the name that users know from events
+	}
+	events, stop := a.events(ctx, source)
+	defer stop()
+	return controllers.Run(ctx, name, controllers.Config{
+		Client: a.Client, Metadata: objects, Informers: a.Informers, Start: a.startInformers, Events: events, Log: a.Log,
+		PodRanges: a.PodRanges, CA: a.Authority, CABundle: a.Authority.PEM(), NodeGrace: a.NodeGrace,
+		Certificates: a.NodeCertificates,
+	})
+}
+
+// startInformers starts those that parts have come to need; they live as long as
+// the server.
+func (a *Assembly) startInformers() { a.Informers.Start(a.life.Done()) }
+
+// events is what a part records events with; stop ends it.
+func (a *Assembly) events(ctx context.Context, source string) (record.EventRecorder, func()) {
+	b := record.NewBroadcaster(record.WithContext(ctx))
+	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.Client.CoreV1().Events("")})
+	return b.NewRecorder(clientscheme.Scheme, corev1.EventSource{Component: source}), b.Shutdown
+}

@@ -1,0 +1,65 @@
+package control
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"berth/control/kinds"
+	"berth/control/pods"
+)
+
+// podStores makes pods and all their subresources, and what is served of nodes
+// through the same way.
+func podStores(a *Assembly, kind *kinds.Kind) (*kinds.Store, map[string]rest.Storage, error) {
+	options := a.podOptions()
+	main, all, err := pods.New(kind, options)
+	if err != nil {
+		return nil, nil, err
+	}
+	all["nodes/proxy"] = &pods.NodeProxy{Options: options}
+	return main, all, nil
+}
+
+func (a *Assembly) podOptions() pods.Options {
+	return pods.Options{
+		Place:             a.Place,
+		Node:              a.node,
+		Budgets:           a.budgets,
+		TakeBudget:        a.takeBudget,
+		ToNodes:           a.toNodes.verified,
+		ToNodesUnverified: a.toNodes.unverified,
+		ToPods:            pods.PodTransport(),
+	}
+}
+
+func (a *Assembly) node(ctx context.Context, name string) (*corev1.Node, error) {
+	obj, err := a.Store("", "nodes").Get(genericapirequest.WithNamespace(ctx, ""), name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return kinds.As[*corev1.Node](obj), nil
+}
+
+func (a *Assembly) budgets(ctx context.Context, namespace string) ([]policyv1.PodDisruptionBudget, error) {
+	obj, err := a.Store("policy", "poddisruptionbudgets").List(genericapirequest.WithNamespace(ctx, namespace), &internalversion.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return kinds.As[*policyv1.PodDisruptionBudgetList](obj).Items, nil
+}
+
+// takeBudget writes a budget's status, if it is still the one that was read.
+func (a *Assembly) takeBudget(ctx context.Context, budget *policyv1.PodDisruptionBudget) error {
+	status := kinds.NewStatus(a.Store("policy", "poddisruptionbudgets"), a.Place)
+	ctx = genericapirequest.WithNamespace(ctx, budget.Namespace)
+	_, _, err := status.Update(ctx, budget.Name, rest.DefaultUpdatedObjectInfo(runtime.Object(budget)),
+		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	return err
+}

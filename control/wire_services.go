@@ -1,0 +1,137 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"berth/control/kinds"
+	"berth/control/pods"
+	"berth/control/services"
+)
+
+// services are the ranges of which services get addresses and ports.
+func (c *Config) services() services.Ranges {
+	return services.Ranges{Addresses: c.ServiceRanges, Ports: c.NodePorts}
+}
+
+// least is the smallest range of services: the server's own and two more.
+const least = 2
+
+func (c *Config) checkServices() error {
+	if len(c.ServiceRanges) == 0 {
+		return errors.New("service-cluster-ip-range: must be given")
+	}
+	for i, r := range c.ServiceRanges {
+		if !r.IsValid() || r.Addr().BitLen()-r.Bits() < least {
+			return fmt.Errorf("service-cluster-ip-range: %s is too small", r)
+		}
+		if i > 0 && r.Addr().Is4() == c.ServiceRanges[0].Addr().Is4() {
+			return errors.New("service-cluster-ip-range: one range per family of addresses")
+		}
+		for _, p := range c.PodRanges {
+			if p.Overlaps(r) {
+				return fmt.Errorf("service-cluster-ip-range: %s overlaps cluster-cidr %s", r, p)
+			}
+		}
+	}
+	if c.NodePorts.First < 1 || c.NodePorts.Last < c.NodePorts.First {
+		return fmt.Errorf("service-node-port-range: %s is no range of ports", c.NodePorts)
+	}
+	if a := c.AdvertiseAddress; a.IsValid() && (a.IsUnspecified() || a.IsLoopback() || a.Zone() != "") {
+		return fmt.Errorf("advertise-address: others cannot reach %s", a)
+	}
+	return nil
+}
+
+// advertised is where others reach what listens there: not valid when it is
+// loopback only, or this host has no address that others know.
+func advertised(c *Config, listens net.Addr) netip.AddrPort {
+	at, err := netip.ParseAddrPort(listens.String())
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	listening := at.Addr().Unmap().WithZone("")
+	switch {
+	case c.AdvertiseAddress.IsValid():
+		return netip.AddrPortFrom(c.AdvertiseAddress.Unmap(), at.Port())
+	case listening.IsLoopback():
+		return netip.AddrPort{}
+	case !listening.IsUnspecified():
+		return netip.AddrPortFrom(listening, at.Port())
+	}
+	// That of the default route, as kube-apiserver does it.
+	if ip, err := utilnet.ResolveBindAddress(nil); err == nil {
+		if a, ok := netip.AddrFromSlice(ip); ok && !a.IsLoopback() {
+			return netip.AddrPortFrom(a.Unmap(), at.Port())
+		}
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	for _, one := range all {
+		if p, err := netip.ParsePrefix(one.String()); err == nil && p.Addr().IsGlobalUnicast() {
+			return netip.AddrPortFrom(p.Addr(), at.Port())
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// serviceStores makes services with their subresources.
+func serviceStores(a *Assembly, kind *kinds.Kind) (*kinds.Store, map[string]rest.Storage, error) {
+	if a.ServicesRouted {
+		kind.Warn = nil
+	}
+	main, all, err := services.New(kind, services.Options{Place: a.Place, Etcd: a.Keys, Ranges: a.Config.services(), Log: a.Log})
+	if err != nil {
+		return nil, nil, err
+	}
+	all["services/proxy"] = &pods.ServiceProxy{Service: a.service, Endpoints: a.endpoints, ToPods: pods.PodTransport()}
+	return main, all, nil
+}
+
+func (a *Assembly) service(ctx context.Context, name string) (*corev1.Service, error) {
+	obj, err := a.Store("", "services").Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	svc, ok := obj.(*corev1.Service)
+	if !ok {
+		return nil, fmt.Errorf("service %s: the store has a %T", name, obj)
+	}
+	return svc, nil
+}
+
+func (a *Assembly) endpoints(ctx context.Context, name string) (*corev1.Endpoints, error) { //nolint:staticcheck // served as long as upstream serves it
+	obj, err := a.Store("", "endpoints").Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	endpoints, ok := obj.(*corev1.Endpoints) //nolint:staticcheck // as above
+	if !ok {
+		return nil, fmt.Errorf("endpoints %s: the store has a %T", name, obj)
+	}
+	return endpoints, nil
+}
+
+// keepKubernetes keeps the service by which pods find the servers.
+func (a *Assembly) keepKubernetes(ctx context.Context) error {
+	return (&services.Kubernetes{
+		Etcd: a.Keys, Client: a.Client, Ranges: a.Config.services(), Address: a.Advertised, Routed: a.ServicesRouted, Log: a.Log,
+	}).Run(ctx)
+}
+
+// repairServices keeps what services hold and what is claimed the same.
+func (a *Assembly) repairServices(ctx context.Context) error {
+	events, stop := a.events(ctx, "service-repair")
+	defer stop()
+	return (&services.Repairer{Etcd: a.Keys, Client: a.Client, Ranges: a.Config.services(), Events: events, Log: a.Log, Every: a.RepairEvery}).Run(ctx)
+}
