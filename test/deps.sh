@@ -1,6 +1,10 @@
 #!/bin/sh
-# Installs what the tests and the quick start need on a fresh Debian or Ubuntu.
-# Does nothing, and needs no network, where it is all there.
+# Installs what the tests and the quick start need on a fresh Debian 12. Does
+# nothing, and needs no network, where it is all there.
+#
+# The tests' older runtime is the distribution's containerd, and has to be a 1.6:
+# another one is an error here, before hundreds of tests fail for it. With the
+# argument "any", as for make up, it is not.
 set -eu
 missing=""
 need() { [ -e "$1" ] || missing="$missing $2"; }
@@ -16,9 +20,21 @@ if [ "$(uname -m)" = x86_64 ]; then # test/vm boots a machine; what it is made o
 	need /usr/bin/qemu-system-x86_64 qemu-system-x86
 	need /sbin/mkfs.ext4 e2fsprogs
 	need /usr/bin/xz xz-utils
+	need /usr/include/seccomp.h libseccomp-dev # for the runc that test/vm builds
+	need /usr/bin/pkg-config pkg-config
 fi
-[ -n "$missing" ] || exit 0
-[ "$(id -u)" = 0 ] || { echo "missing:$missing; run as root, or install them" >&2; exit 1; }
-apt-get update -qq
-# The system's own containerd service is not wanted: tests start private ones.
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+if [ -n "$missing" ]; then
+	[ "$(id -u)" = 0 ] || { echo "missing:$missing; run as root, or install them" >&2; exit 1; }
+	apt-get update -qq
+	# The system's own containerd service is not wanted: tests start private ones.
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+fi
+[ "${1-}" != any ] || exit 0
+version=$(/usr/bin/containerd --version | cut -d' ' -f3)
+case "${version#v}" in
+1.6.*) ;;
+*)
+	echo "the tests run on containerd 1.6, as Debian 12 has it, and on a 2.x of their own; /usr/bin/containerd is $version" >&2
+	exit 1
+	;;
+esac

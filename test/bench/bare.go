@@ -118,8 +118,9 @@ func (x *bare) burst(ctx context.Context, n, width int, args ...string) (time.Du
 	return time.Since(began), first
 }
 
-// end stops and removes all pods at once and returns how long it took.
-func (x *bare) end(ctx context.Context, grace int64) (time.Duration, error) {
+// end stops and removes all pods at once, with a second of grace, and returns how
+// long it took.
+func (x *bare) end(ctx context.Context) (time.Duration, error) {
 	x.mu.Lock()
 	made := x.made
 	x.made = nil
@@ -127,7 +128,7 @@ func (x *bare) end(ctx context.Context, grace int64) (time.Duration, error) {
 	began := time.Now()
 	errs := make(chan error, len(made))
 	for _, id := range made {
-		go func() { errs <- x.endOne(ctx, id, grace) }()
+		go func() { errs <- x.endOne(ctx, id) }()
 	}
 	var first error
 	for range made {
@@ -139,14 +140,14 @@ func (x *bare) end(ctx context.Context, grace int64) (time.Duration, error) {
 	return took, first
 }
 
-func (x *bare) endOne(ctx context.Context, id string, grace int64) error {
+func (x *bare) endOne(ctx context.Context, id string) error {
 	r := x.b.host.Runtime
 	list, err := r.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
 	if err != nil {
 		return err
 	}
 	for _, c := range list.Containers {
-		if _, err := r.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id, Timeout: grace}); err != nil {
+		if _, err := r.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.Id, Timeout: 1}); err != nil {
 			return err
 		}
 		if _, err := r.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.Id}); err != nil {

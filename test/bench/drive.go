@@ -45,7 +45,11 @@ func (b *bench) newPods(ctx context.Context) (*pods, error) {
 	return p, nil
 }
 
+// close ends the watch; a second call, or one of none, does nothing.
 func (p *pods) close() {
+	if p == nil || p.client == nil {
+		return
+	}
 	p.cancel()
 	go func() { // a last event may be waiting to be taken
 		for range p.events {
@@ -54,6 +58,7 @@ func (p *pods) close() {
 	<-p.done
 	close(p.events)
 	p.client.Close()
+	p.client = nil
 }
 
 // manifest is a pod of one container; args is a program of the test image.

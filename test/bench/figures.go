@@ -27,24 +27,37 @@ func (b *bench) binary(context.Context) error {
 	return nil
 }
 
-// memoryIdle waits until the agent has given back what its start needed.
+// rests is how long an agent that has nothing to do is left alone before its
+// memory is looked at: it gives back what it can some seconds after a start or a
+// burst, and takes some again for what it does then.
+const rests = time.Minute
+
+// memoryIdle is that of an agent without pods.
 func (b *bench) memoryIdle(ctx context.Context) error {
-	last := int64(1 << 40)
-	err := hosts.WaitFor(ctx, "the agent's memory to come to rest", func() (bool, error) {
-		now, err := b.rss()
-		calm := now < 20<<20 || now == last && now < 64<<20
-		last = now
-		return calm, err
-	})
+	if err := pause(ctx, rests); err != nil {
+		return err
+	}
+	now, err := b.rss()
 	if err != nil {
 		return err
 	}
-	b.add("resident memory, idle", mib(last), "-", "", "<= 30 MiB")
+	b.add("resident memory, idle", mib(now), "-", "", "<= 30 MiB")
 	return nil
 }
 
-func (b *bench) rss() (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", b.agent.Pid()))
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (b *bench) rss() (int64, error) { return rssOf(b.agent.Pid()) }
+
+func rssOf(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -71,7 +84,7 @@ func (b *bench) warm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := x.end(ctx, 1); err != nil {
+		if _, err := x.end(ctx); err != nil {
 			return err
 		}
 		mine, err := p.burst(ctx, 1, 1, "sleep", "1h")
@@ -134,17 +147,18 @@ func (b *bench) burst(ctx context.Context) error {
 		return err
 	}
 	var start, startLimit, end, endLimit []time.Duration
+	var ours, limit spent
 	for i := range *rounds {
-		took, err := x.burst(ctx, *burst, 8, "ignore-term", ",", "sleep", "1h")
+		took, err := limit.in(b, func() (time.Duration, error) { return x.burst(ctx, *burst, 8, "ignore-term", ",", "sleep", "1h") })
 		if err != nil {
 			return err
 		}
 		startLimit = append(startLimit, took)
-		if took, err = x.end(ctx, 1); err != nil {
+		if took, err = x.end(ctx); err != nil {
 			return err
 		}
 		endLimit = append(endLimit, took)
-		if took, err = p.burst(ctx, *burst, 1, "ignore-term", ",", "sleep", "1h"); err != nil {
+		if took, err = ours.in(b, func() (time.Duration, error) { return p.burst(ctx, *burst, 1, "ignore-term", ",", "sleep", "1h") }); err != nil {
 			return err
 		}
 		start = append(start, took)
@@ -163,6 +177,10 @@ func (b *bench) burst(ctx context.Context) error {
 		end = append(end, took)
 	}
 	b.add(fmt.Sprintf("%d pods at once, last Running, median of %d", *burst, *rounds), ms(median(start)), ms(median(startLimit)), ratio(median(start), median(startLimit)), "<= 1.10 x")
+	of := "of it: CPU of "
+	b.add(of+"the agent, mean", ms(mean(ours.agent)), "0", "", "")
+	b.add(of+"containerd's own process, mean", ms(mean(ours.daemon)), ms(mean(limit.daemon)), ratio(mean(ours.daemon), mean(limit.daemon)), "")
+	b.add(of+"who asks and watches, mean", ms(mean(ours.asker)), ms(mean(limit.asker)), "", "")
 	b.add(fmt.Sprintf("%d pods deleted at once, grace 1 s, all gone, median", *burst), ms(median(end)), ms(median(endLimit)), ratio(median(end), median(endLimit)), "<= 1.2 x")
 	return nil
 }
@@ -175,6 +193,13 @@ func (b *bench) idle(ctx context.Context) error {
 		return err
 	}
 	agent, daemon, err := b.idleCPU(ctx)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, max(rests-*idle, 0)); err != nil {
+		return err
+	}
+	rest, err := b.rss()
 	if err != nil {
 		return err
 	}
@@ -191,12 +216,46 @@ func (b *bench) idle(ctx context.Context) error {
 	if err := b.agent.WaitReady(ctx); err != nil {
 		return err
 	}
-	of := func(d time.Duration) string { return fmt.Sprintf("%.2f %%", 100*d.Seconds()/idle.Seconds()) }
-	b.add(fmt.Sprintf("resident memory, %d pods", *burst), mib(rss), "-", "", "<= 38 MiB")
-	b.add(fmt.Sprintf("CPU with %d idle pods, agent", *burst), of(agent), "0", "", "<= 0.3 %")
-	b.add(fmt.Sprintf("CPU with %d idle pods, agent and containerd", *burst), of(agent+daemon), of(alone)+" (containerd alone)", "", "<= 1 % (polling: 3 %)")
+	b.add(fmt.Sprintf("resident memory, %d pods", *burst), mib(rest), "-", "", "<= 38 MiB")
+	b.add(fmt.Sprintf("resident memory, %d pods, when the last has come up", *burst), mib(rss), "-", "", "<= 38 MiB")
+	b.add(fmt.Sprintf("CPU with %d idle pods, agent", *burst), percent(agent), "0", "", "<= 0.3 %")
+	// containerd 2.x is told to read the usage of containers once a minute instead
+	// of once a second (test/hosts): by its default it misses this goal by itself.
+	how, goal := ", its stats_collect_period set to 1m", "<= 1 %"
+	if b.host.Version == hosts.Version16 {
+		how, goal = polling, "<= 3 %"
+	}
+	b.add(fmt.Sprintf("CPU with %d idle pods, agent and containerd%s", *burst, how), percent(agent+daemon), percent(alone)+" (containerd alone)", "", goal)
 	return nil
 }
+
+const polling = " 1.6, which is polled"
+
+// polled measures the CPU with many idle pods on a containerd without events.
+func (b *bench) polled(ctx context.Context) error {
+	p, err := b.newPods(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { p.close() }()
+	if _, err := p.burst(ctx, *burst, 1, "ignore-term", ",", "sleep", "1h"); err != nil {
+		return err
+	}
+	p.close()
+	agent, daemon, err := b.idleCPU(ctx)
+	if err != nil {
+		return err
+	}
+	if p, err = b.newPods(ctx); err != nil {
+		return err
+	}
+	b.add(fmt.Sprintf("CPU with %d idle pods, agent and containerd%s", *burst, polling), percent(agent+daemon), percent(agent)+" (agent alone)", "", "<= 3 %")
+	_, err = p.end(ctx, *burst)
+	return err
+}
+
+// percent is processor time as a share of one CPU while pods idled.
+func percent(d time.Duration) string { return fmt.Sprintf("%.2f %%", 100*d.Seconds()/idle.Seconds()) }
 
 // idleCPU lets the machine come to rest and returns what is used after that.
 func (b *bench) idleCPU(ctx context.Context) (agent, daemon time.Duration, err error) {
@@ -205,10 +264,8 @@ func (b *bench) idleCPU(ctx context.Context) (agent, daemon time.Duration, err e
 		wait time.Duration
 		into *[2]time.Duration
 	}{{10 * time.Second, &before}, {*idle, &after}} {
-		select {
-		case <-ctx.Done():
-			return 0, 0, ctx.Err()
-		case <-time.After(step.wait):
+		if err := pause(ctx, step.wait); err != nil {
+			return 0, 0, err
 		}
 		if step.into[0], step.into[1], err = b.cpu(); err != nil {
 			return 0, 0, err
@@ -224,6 +281,40 @@ func (b *bench) cpu() (agent, daemon time.Duration, err error) {
 	}
 	daemon, err = cpuOf(b.host.Pid())
 	return agent, daemon, err
+}
+
+// spent is the processor time of a burst, run by run: of the agent, of
+// containerd and of this program.
+type spent struct{ agent, daemon, asker []time.Duration }
+
+// in runs f and adds what it took of each.
+func (s *spent) in(b *bench, f func() (time.Duration, error)) (time.Duration, error) {
+	agent, daemon, err := b.cpu()
+	if err != nil {
+		return 0, err
+	}
+	asker, err := cpuOf(os.Getpid())
+	if err != nil {
+		return 0, err
+	}
+	took, err := f()
+	if err != nil {
+		return 0, err
+	}
+	agent2, daemon2, err := b.cpu()
+	if err != nil {
+		return 0, err
+	}
+	asker2, err := cpuOf(os.Getpid())
+	s.agent, s.daemon, s.asker = append(s.agent, agent2-agent), append(s.daemon, daemon2-daemon), append(s.asker, asker2-asker)
+	return took, err
+}
+
+func mean(all []time.Duration) (sum time.Duration) {
+	for _, d := range all {
+		sum += d
+	}
+	return sum / time.Duration(len(all))
 }
 
 func cpuOf(pid int) (time.Duration, error) {
@@ -248,7 +339,9 @@ func (b *bench) exits(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	var took []time.Duration
+	stopped, end := b.stopped(ctx)
+	defer end()
+	var took, limit []time.Duration
 	// Each of the pods is killed a few times only, within the first restart.
 	for round := 0; len(took) < kills; round++ {
 		if _, err := p.burst(ctx, others, 1, "sleep", "1h"); err != nil {
@@ -259,6 +352,9 @@ func (b *bench) exits(ctx context.Context) error {
 			pid, err := b.pidOf(ctx, name)
 			if err != nil {
 				return err
+			}
+			for len(stopped) > 0 {
+				<-stopped // of the round before
 			}
 			began := time.Now()
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -275,14 +371,48 @@ func (b *bench) exits(ctx context.Context) error {
 				return err
 			}
 			took = append(took, time.Since(began))
+			select {
+			case at := <-stopped:
+				limit = append(limit, at.Sub(began))
+			case <-time.After(time.Second): // a runtime without events
+			}
 		}
 		if _, err := p.end(ctx, others); err != nil {
 			return err
 		}
 	}
-	b.add("container exit -> status seen, p50", ms(quantile(took, 0.5)), "one event", "", "")
-	b.add("container exit -> status seen, p99", ms(quantile(took, 0.99)), "one event", "", "<= 100 ms")
+	for _, q := range []struct {
+		name, goal string
+		at         float64
+	}{{"p50", "", 0.5}, {"p99", "<= 100 ms", 0.99}} {
+		event, over := "no events", ""
+		if len(limit) > 0 {
+			event, over = ms(quantile(limit, q.at)), ratio(quantile(took, q.at), quantile(limit, q.at))
+		}
+		b.add("container exit -> status seen, "+q.name, ms(quantile(took, q.at)), event, over, q.goal)
+	}
 	return nil
+}
+
+// stopped tells when the runtime's own event of a container's end arrives here,
+// beside the agent's: nobody can know of it earlier.
+func (b *bench) stopped(ctx context.Context) (at <-chan time.Time, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	out, ended := make(chan time.Time, 1000), make(chan struct{})
+	go func() {
+		defer close(ended)
+		stream, err := b.host.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+		for err == nil {
+			var e *runtimeapi.ContainerEventResponse
+			if e, err = stream.Recv(); err == nil && e.ContainerEventType == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+				select {
+				case out <- time.Now():
+				case <-ctx.Done():
+				}
+			}
+		}
+	}()
+	return out, func() { cancel(); <-ended }
 }
 
 // pidOf finds the process of a pod's container.
@@ -340,21 +470,28 @@ func (b *bench) configMap(ctx context.Context) error {
 		if err := p.put("p000", text(value)); err != nil {
 			return err
 		}
-		for deadline := began.Add(time.Minute); ; {
-			now, err := os.ReadFile(files[0])
-			if err == nil && string(now) == value {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("the file has %q, not %q: %v", now, value, err) //nolint:errorlint // nil too
-			}
-			time.Sleep(time.Millisecond)
+		if err := appears(files[0], value, began.Add(time.Minute)); err != nil {
+			return err
 		}
 		took = append(took, time.Since(began))
 	}
 	b.add("ConfigMap changed -> file in the pod, worst", ms(quantile(took, 1)), "-", "", "<= 500 ms")
 	_, err = p.end(ctx, 1)
 	return err
+}
+
+// appears waits until a file has a text.
+func appears(file, want string, deadline time.Time) error {
+	for {
+		now, err := os.ReadFile(file)
+		if err == nil && string(now) == want {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the file has %q, not %q: %v", now, want, err) //nolint:errorlint // nil too
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }

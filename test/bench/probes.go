@@ -7,10 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -132,8 +134,8 @@ func (b *bench) probesHTTP(ctx context.Context) error {
 		return err
 	}
 	runs, missed, late := s.periods(began, took)
-	b.add("500 HTTP probes/s: made per second", fmt.Sprintf("%.1f", float64(runs)/took.Seconds()), "500", "", "500")
-	b.add("500 HTTP probes/s: periods without a probe", fmt.Sprint(missed), "0", "", "0")
+	b.add("500 HTTP probes/s: made per second", fmt.Sprintf("%.1f", float64(runs)/took.Seconds()), "500", "", ">= 499")
+	b.add("500 HTTP probes/s: periods without a probe", fmt.Sprint(missed), "0", "", "<= 0")
 	b.add("500 HTTP probes/s: off its period, p99", ms(quantile(late, 0.99)), "0", "", "")
 	b.add("500 HTTP probes/s: CPU of the agent", fmt.Sprintf("%.1f %%", 100*(after-before).Seconds()/took.Seconds()), "0", "", "reported")
 	for i := range podsOf {
@@ -168,76 +170,92 @@ func (s *site) periods(began time.Time, took time.Duration) (runs, missed int, o
 }
 
 // probesExec compares commands as probes with the same commands made bare in
-// the same containers while the agent is stopped, in turn: as many as the
-// machine can.
+// the same containers, in turn and in short slices, so that whatever else the
+// machine does falls on both. Far more are due than the machine can make, or the
+// figure would be the demand; as many run at once on both sides. The agent
+// stands still while bare ones are made.
 func (b *bench) probesExec(ctx context.Context) error {
-	const containers, width = 30, 16
+	const pods, containers = 4, 30 // 240 probes are due each second
 	p, err := b.newPods(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { p.close() }()
-	var cs strings.Builder
-	for j := range containers {
-		const probe = "{exec: {command: [/bin/testbox, exit]}, periodSeconds: 1, timeoutSeconds: 30}"
-		fmt.Fprintf(&cs, "  - {name: c%d, image: %q, args: [sleep, 1h], readinessProbe: %s, livenessProbe: %s}\n", j, images.TestboxRef, probe, probe)
+	defer p.close()
+	for i := range pods {
+		var cs strings.Builder
+		for j := range containers {
+			const probe = "{exec: {command: [/bin/testbox, exit]}, periodSeconds: 1, timeoutSeconds: 30}"
+			fmt.Fprintf(&cs, "  - {name: c%d, image: %q, args: [sleep, 1h], readinessProbe: %s, livenessProbe: %s}\n", j, images.TestboxRef, probe, probe)
+		}
+		if err := p.put(fmt.Sprintf("exec%d", i), podOf(fmt.Sprintf("exec%d", i), cs.String())); err != nil {
+			return err
+		}
 	}
-	if err := p.put("exec", podOf("exec", cs.String())); err != nil {
+	if err := p.until(ctx, pods, ready); err != nil {
 		return err
 	}
-	if err := p.until(ctx, 1, ready); err != nil {
-		return err
-	}
-	var ours, limit []float64
-	for range *rounds {
-		n, took, err := b.probesMade(ctx, "exec")
+	var ours, limit, ratio []float64
+	for range *rounds * execSlices {
+		made, err := b.probesMade(ctx)
 		if err != nil {
 			return err
 		}
-		ours = append(ours, n/took.Seconds())
-		if err := b.agent.Stop(ctx); err != nil {
-			return err
-		}
-		rate, err := b.execs(ctx, width)
+		bare, err := b.barely(ctx)
 		if err != nil {
 			return err
 		}
-		limit = append(limit, rate)
-		if err := errors.Join(b.agent.Start(ctx), b.agent.WaitReady(ctx)); err != nil {
+		ours, limit, ratio = append(ours, made), append(limit, bare), append(ratio, made/bare)
+	}
+	b.add(fmt.Sprintf("exec probes per second, as many as the machine can, median of %d pairs of slices", len(ratio)),
+		fmt.Sprintf("%.1f", middle(ours)), fmt.Sprintf("%.1f", middle(limit)), fmt.Sprintf("%.2f x", middle(ratio)), ">= 0.95 x")
+	for i := range pods {
+		if err := p.remove(fmt.Sprintf("exec%d", i)); err != nil {
 			return err
 		}
-		if err := rest(ctx, 3*time.Second); err != nil {
-			return err
-		}
 	}
-	slices.Sort(ours)
-	slices.Sort(limit)
-	got, most := ours[len(ours)/2], limit[len(limit)/2]
-	b.add(fmt.Sprintf("exec probes per second, as many as the machine can, median of %d", *rounds), fmt.Sprintf("%.1f", got), fmt.Sprintf("%.1f", most), fmt.Sprintf("%.2f x", got/most), ">= 0.95 x")
-	p.close()
-	if p, err = b.newPods(ctx); err != nil { // the agent that was watched is gone
-		return err
-	}
-	if err := p.remove("exec"); err != nil {
-		return err
-	}
-	return p.until(ctx, 1, gone)
+	return p.until(ctx, pods, gone)
 }
 
-const execStretch = 10 * time.Second
+func middle(of []float64) float64 {
+	of = slices.Sorted(slices.Values(of))
+	return of[len(of)/2]
+}
 
-// probesMade counts the probes of a pod that the agent has made in a while.
-func (b *bench) probesMade(ctx context.Context, pod string) (n float64, took time.Duration, err error) {
-	first, err := b.metric(ctx, "prober_probe_total{", fmt.Sprintf(`pod="%s"`, pod))
+const (
+	execSlices = 4 // of each side per round
+	execSlice  = 3 * time.Second
+	execPause  = 500 * time.Millisecond // for what the other side has begun to end
+)
+
+// probesMade is how many probes by command the agent makes per second.
+func (b *bench) probesMade(ctx context.Context) (float64, error) {
+	if err := rest(ctx, execPause); err != nil {
+		return 0, err
+	}
+	first, err := b.metric(ctx, "prober_probe_total{", `pod="exec`)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	began := time.Now()
-	if err := rest(ctx, execStretch); err != nil {
-		return 0, 0, err
+	if err := rest(ctx, execSlice); err != nil {
+		return 0, err
 	}
-	last, err := b.metric(ctx, "prober_probe_total{", fmt.Sprintf(`pod="%s"`, pod))
-	return last - first, time.Since(began), err
+	took := time.Since(began)
+	last, err := b.metric(ctx, "prober_probe_total{", `pod="exec`)
+	return (last - first) / took.Seconds(), err
+}
+
+// barely is how many commands per second the runtime makes while the agent
+// stands still, as many at once as the agent has under way.
+func (b *bench) barely(ctx context.Context) (rate float64, err error) {
+	if err := syscall.Kill(b.agent.Pid(), syscall.SIGSTOP); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, syscall.Kill(b.agent.Pid(), syscall.SIGCONT)) }()
+	if err := rest(ctx, execPause); err != nil {
+		return 0, err
+	}
+	return b.execs(ctx, 8*runtime.GOMAXPROCS(0)) // as probes.Options has it
 }
 
 // metric sums the agent's series that begin so and have a label.
@@ -287,7 +305,7 @@ func (b *bench) execs(ctx context.Context, width int) (float64, error) {
 	began := time.Now()
 	for range width {
 		wg.Go(func() {
-			for time.Since(began) < execStretch {
+			for time.Since(began) < execSlice {
 				id := list.Containers[int(n.Add(1))%len(list.Containers)].Id
 				_, err := b.host.Runtime.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"/bin/testbox", "exit"}, Timeout: 30})
 				if err != nil {

@@ -11,36 +11,40 @@ import (
 )
 
 // TestKilledAtEveryBoundary kills the agent before and after every action of a
-// pod's way up and of its way down, one after the other.
+// pod's way up and of its way down, one after the other, and by name after those
+// of the kinds walked that came about elsewhere each time: what a pod does at
+// once has no order.
 func TestKilledAtEveryBoundary(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}, tags: []string{"crashpoints"}})
-			ups, downs := 0, 0
+			ups, downs, after := 0, 0, map[string]int{}
 			for point, up, down := 1, true, true; up || down; point++ {
 				if point > 200 {
 					t.Fatal("the points do not come to an end")
 				}
-				name := fmt.Sprintf("walk-%d", point)
-				if up = up && n.killedOnTheWayUp(name, point); up {
+				up, down = n.walk(fmt.Sprintf("walk-%d", point), fmt.Sprint(point), up, down, after)
+				if up {
 					ups++
-				} else if n.pods()[name].Name == "" {
-					n.put(name, n.rich(name)...)
-					n.awaitRunning(20*time.Second, name)
 				}
-				if down = down && n.killedOnTheWayDown(name, point); down {
+				if down {
 					downs++
-				} else if n.pods()[name].Name != "" {
-					n.drop(name)
 				}
-				n.gone(20 * time.Second)
 				if t.Failed() {
 					return
 				}
 			}
-			t.Logf("killed at %d points on the way up, %d on the way down", ups, downs)
+			for _, kind := range walked {
+				if after[kind] == 0 {
+					n.walk("walk-"+strings.ToLower(kind), "after "+kind+" ", true, true, after)
+				}
+				if after[kind] == 0 {
+					t.Errorf("never killed after %s", kind)
+				}
+			}
+			t.Logf("killed at %d points on the way up, %d on the way down; after %v", ups, downs, after)
 			if ups < 20 || downs < 20 {
 				t.Error("there are fewer points than actions: the agent was not built with them?")
 			}
@@ -48,10 +52,39 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 	}
 }
 
-// killedOnTheWayUp reports whether the pod has that many points on its way up.
-func (n *node) killedOnTheWayUp(name string, point int) bool {
+// walk has a pod come and go, and the agent die at a point of its way up, of its
+// way down, or of both. It reports whether there were such points, and counts
+// after what the agent has died.
+func (n *node) walk(name, point string, up, down bool, after map[string]int) (upToo, downToo bool) {
 	n.Helper()
-	n.relaunch(fmt.Sprint("BERTH_CRASH=", point))
+	note := func(died bool) bool {
+		if kind, ok := strings.CutPrefix(n.died(), "after "); died && ok {
+			kind, _, _ = strings.Cut(kind, " ")
+			after[kind]++
+		}
+		return died
+	}
+	if up && !note(n.killedOnTheWayUp(name, point)) {
+		up = false
+	}
+	if n.pods()[name].Name == "" {
+		n.put(name, n.rich(name)...)
+		n.awaitRunning(name)
+	}
+	if down && !note(n.killedOnTheWayDown(name, point)) {
+		down = false
+	}
+	if n.pods()[name].Name != "" {
+		n.drop(name)
+	}
+	n.gone()
+	return up, down
+}
+
+// killedOnTheWayUp reports whether the pod has that point on its way up.
+func (n *node) killedOnTheWayUp(name, point string) bool {
+	n.Helper()
+	n.relaunch("BERTH_CRASH=" + point)
 	n.put(name, n.rich(name)...)
 	died := n.diesOr(name+" runs", func() bool { return n.running(name) })
 	var before map[string]string
@@ -59,8 +92,10 @@ func (n *node) killedOnTheWayUp(name string, point int) bool {
 		before = n.living(name)
 		n.agent.SetEnv()
 		n.launch()
+	} else {
+		n.relaunch() // else it might die on the way down
 	}
-	n.awaitRunning(20*time.Second, name)
+	n.awaitRunning(name)
 	n.stillLiving(before)
 	n.once(name)
 	if n.Failed() {
@@ -69,10 +104,10 @@ func (n *node) killedOnTheWayUp(name string, point int) bool {
 	return died
 }
 
-func (n *node) killedOnTheWayDown(name string, point int) bool {
+func (n *node) killedOnTheWayDown(name, point string) bool {
 	n.Helper()
-	n.relaunch(fmt.Sprint("BERTH_CRASH=", point))
-	n.awaitRunning(10*time.Second, name)
+	n.relaunch("BERTH_CRASH=" + point)
+	n.awaitRunning(name)
 	n.once(name)
 	n.drop(name)
 	died := n.diesOr(name+" is gone", func() bool { p := n.pods(); return p != nil && p[name].Name == "" })
@@ -80,7 +115,7 @@ func (n *node) killedOnTheWayDown(name string, point int) bool {
 		n.agent.SetEnv()
 		n.launch()
 	}
-	n.gone(20 * time.Second)
+	n.gone()
 	for _, c := range []string{"init", "side", "main", "second"} {
 		if ran := n.ran(name, c); ran != 1 {
 			n.Errorf("%s of %s really ran %d times", c, name, ran)
@@ -121,12 +156,13 @@ func (n *node) diesOr(what string, cond func() bool) (died bool) {
 	return died
 }
 
-// died is the point at which the agent died last.
+// died is the point at which the agent died last: "after StopSandbox stop/ID".
 func (n *node) died() string {
 	log := n.agent.Log()
 	if at := strings.LastIndex(log, "crash at point "); at >= 0 {
-		line, _, _ := strings.Cut(log[at:], "\n")
-		return line
+		line, _, _ := strings.Cut(log[at+len("crash at point "):], "\n")
+		_, point, _ := strings.Cut(line, " ")
+		return point
 	}
 	return "no point"
 }

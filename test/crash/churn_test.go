@@ -1,7 +1,6 @@
 package crash
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -9,12 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/nodeapi"
 	"berth/test/hosts"
 	"berth/test/images"
 )
@@ -36,7 +35,8 @@ func setting(t *testing.T, name string, normal, torture int64) int64 {
 }
 
 // TestKilledAtRandomUnderChurn kills the agent at random moments while pods are
-// made, edited and removed beside pods that nobody touches.
+// made, edited and removed beside pods that nobody touches. All are probed, many
+// have hooks, and commands are run in them all the time.
 func TestKilledAtRandomUnderChurn(t *testing.T) {
 	t.Parallel()
 	kills := setting(t, "BERTH_KILLS", 100, 4000)
@@ -45,7 +45,10 @@ func TestKilledAtRandomUnderChurn(t *testing.T) {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
 			t.Logf("seed %d: BERTH_SEED=%d replays it", seed, seed)
-			c := &churn{node: start(t, options{host: hosts.Options{Version: v}}), rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))), wanted: map[string]*corev1.Pod{}}
+			c := &churn{
+				node: start(t, options{host: hosts.Options{Version: v}}), rand: rand.New(rand.NewPCG(uint64(seed), uint64(i))),
+				wanted: map[string]*incarnation{}, edits: map[string]int32{},
+			}
 			share := int(kills) / len(hosts.Versions())
 			c.run(share)
 		})
@@ -56,9 +59,13 @@ func TestKilledAtRandomUnderChurn(t *testing.T) {
 type churn struct {
 	*node
 	rand   *rand.Rand
-	wanted map[string]*corev1.Pod
+	wanted map[string]*incarnation
 	made   int
-	kills  int
+	kills  atomic.Int32
+	under  atomic.Bool // a command that somebody asked for is running in a pod
+
+	mu    sync.Mutex
+	edits map[string]int32 // of the image, by incarnation
 }
 
 const stable = 3 // pods that nobody touches
@@ -68,51 +75,67 @@ func (c *churn) run(kills int) {
 	for i := range names {
 		names[i] = fmt.Sprintf("stable-%d", i)
 		if i == 0 {
-			c.put(names[i], c.rich(names[i])...)
+			c.put(names[i], c.hanging(c.rich(names[i]))...)
 		} else {
-			c.putPod(c.simple(names[i]))
+			c.putPod(c.pod(&incarnation{name: names[i], kind: (i - 1) * 3, image: images.TestboxRef}))
 		}
 	}
-	c.awaitRunning(30*time.Second, names...)
+	c.awaitRunning(names...)
 	c.must("restart the agent", c.agent.Restart(c.Context())) // what it leaves behind is on disk
-	c.awaitRunning(10*time.Second, names...)
+	c.awaitRunning(names...)
 	before, status := c.living(""), c.pods()
-	watch := c.watch(names, status)
-	for c.kills = range kills {
+	watch := c.vigil(c.edited, func(was, is *corev1.Pod) {
+		if slices.Contains(names, is.Name) {
+			c.compare(was, is)
+		}
+	})
+	commands := c.commands(names)
+	for i := range kills {
 		for range 1 + c.rand.IntN(3) {
 			c.step()
+		}
+		if i%5 == 4 {
+			c.until("a command to run", c.under.Load)
 		}
 		// From before the first look at the runtime to long after the dust settled.
 		// The one sleep of this package that is no wait: a random moment.
 		time.Sleep(time.Duration(c.rand.ExpFloat64() * float64(250*time.Millisecond)))
 		c.kill()
+		c.kills.Add(1)
 		c.noDoubles()
 		if c.rand.IntN(4) == 0 {
 			c.step() // nobody sees it
 		}
 		c.must("start the agent", c.agent.Start(c.Context()))
-		if c.rand.IntN(4) == 0 {
-			c.ready()
+		if c.rand.IntN(3) == 0 {
+			lives := watch.seenLives()
+			c.until("the agent to be heard", func() bool { return watch.seenLives() > lives })
 		}
 		if c.Failed() {
-			c.Fatalf("after %d kills", c.kills+1)
+			c.Fatalf("after %d kills", i+1)
 		}
 	}
 	c.ready()
+	commands()
 	c.settle()
-	watch()
 	c.stillLiving(before)
+	c.until("of the commands that hang no more than one to be left", func() bool { return c.processes(hangs) <= 1 })
 	for _, name := range names {
 		c.once(name)
 		if p := c.pods()[name]; p.Status.PodIP != status[name].Status.PodIP {
 			c.Errorf("%s has the address %s, had %s", name, p.Status.PodIP, status[name].Status.PodIP)
 		}
+	}
+	watch.end()
+	for _, name := range slices.Concat(names, slices.Collect(maps.Keys(c.wanted))) {
 		c.drop(name)
 	}
-	for name := range c.wanted {
-		c.drop(name)
+	c.gone()
+	for _, p := range watch.first { // they were ended while they were Ready
+		if of := witnessOf(p); hooked(p) && c.ran(of, "preStop") == 0 {
+			c.Errorf("preStop of %s never ran", of)
+		}
 	}
-	c.gone(40 * time.Second)
 	c.Logf("%d kills, %d pods came and went", kills, c.made)
 }
 
@@ -121,32 +144,39 @@ func (c *churn) step() {
 	names := slices.Sorted(maps.Keys(c.wanted))
 	if len(names) < 3 || len(names) < 6 && c.rand.IntN(2) == 0 {
 		c.made++
-		p := c.simple(fmt.Sprintf("churn-%d", c.made))
-		if c.rand.IntN(3) == 0 { // one that takes its time to leave
-			p = c.simple(p.Name, "ignore-term", ",", "sleep")
-		}
-		c.wanted[p.Name] = p
-		c.putPod(p)
+		p := &incarnation{name: fmt.Sprintf("churn-%d", c.made), kind: c.rand.IntN(kinds), image: images.TestboxRef}
+		c.wanted[p.name] = p
+		c.putPod(c.pod(p))
 		return
 	}
 	name := names[c.rand.IntN(len(names))]
 	p := c.wanted[name]
 	switch c.rand.IntN(3) {
 	case 0: // in place
-		image := &p.Spec.Containers[0].Image
-		if *image == images.TestboxRef {
-			*image = otherImage
+		if p.image == images.TestboxRef {
+			p.image = otherImage
 		} else {
-			*image = images.TestboxRef
+			p.image = images.TestboxRef
 		}
-		c.putPod(p)
+		made := c.pod(p)
+		c.mu.Lock()
+		c.edits[witnessOf(made)]++
+		c.mu.Unlock()
+		c.putPod(made)
 	case 1: // another incarnation
-		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "EDIT", Value: strconv.Itoa(c.rand.IntN(1000))}}
-		c.putPod(p)
+		p.edit++
+		c.putPod(c.pod(p))
 	case 2:
 		delete(c.wanted, name)
 		c.drop(name)
 	}
+}
+
+// edited is how often the image of an incarnation was edited so far.
+func (c *churn) edited(p *corev1.Pod) int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.edits[witnessOf(p)]
 }
 
 // noDoubles looks at the runtime while the agent is dead.
@@ -160,61 +190,39 @@ func (c *churn) noDoubles() {
 	}
 }
 
-// settle waits until all that is wanted runs as it is wanted and nothing else.
+// settling is how long what churned may take to come to rest: back-offs of several
+// pods are over by then.
+const settling = 3 * time.Minute
+
+// settle waits until all that is wanted runs as it is wanted and nothing else, and
+// looks how often it really began.
 func (c *churn) settle() {
 	c.Helper()
-	c.until(60*time.Second, "what is wanted to run and nothing else", func() bool {
+	if !c.within(settling, "what is wanted to run and nothing else", func() bool {
 		pods := c.pods()
 		if len(pods) != len(c.wanted)+stable {
 			return false
 		}
 		for name, want := range c.wanted {
 			p, ok := pods[name]
-			if !ok || !isReady(&p) || p.DeletionTimestamp != nil || p.Spec.Containers[0].Image != want.Spec.Containers[0].Image {
+			if !ok || !isReady(&p) || p.DeletionTimestamp != nil || p.Spec.Containers[0].Image != want.image {
 				return false
 			}
 		}
 		return len(c.sandboxes("")) == len(pods)
-	})
+	}) {
+		c.FailNow()
+	}
 	c.noDoubles()
-}
-
-// watch looks at pods all the time until the function that it returns is
-// called. What the agent says of them must never change.
-func (c *churn) watch(names []string, first map[string]corev1.Pod) (stop func()) {
-	ctx, cancel := context.WithCancel(c.Context())
-	var wg sync.WaitGroup
-	answers := 0
-	wg.Go(func() {
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			list, err := c.client.Pods(ctx, nodeapi.PodsRequest{})
-			if err != nil {
-				continue // dead, just now
-			}
-			for _, p := range list.Items {
-				if was, ok := first[p.Name]; ok && slices.Contains(names, p.Name) {
-					answers++
-					c.compare(&was, &p)
-				}
-			}
-			if c.Failed() {
-				return
-			}
+	for name, p := range c.pods() {
+		of := witnessOf(&p)
+		// What a cut-off start has made may never have run.
+		starts := int(p.Status.ContainerStatuses[0].RestartCount) + 1
+		if ran := c.ranOnce(of, "main"); ran < 1 || ran > starts {
+			c.Errorf("%s really began %d times, and its status says %d", name, ran, starts)
 		}
-	})
-	return func() {
-		cancel()
-		wg.Wait()
-		c.Logf("%d answers about pods that nobody touches", answers)
-		if answers == 0 {
-			c.Error("nobody was ever asked")
+		if hooked(&p) && c.ran(of, "postStart") == 0 {
+			c.Errorf("the postStart hook of %s never ran", name)
 		}
 	}
 }

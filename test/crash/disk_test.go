@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,7 +59,7 @@ func TestScenario20_AFullDiskForTheState(t *testing.T) {
 	state := smallDisk(t, "1m")
 	n := start(t, options{agent: hosts.AgentOptions{StateDir: state}})
 	n.putPod(n.simple("before"))
-	n.awaitRunning(20*time.Second, "before")
+	n.awaitRunning("before")
 	before := n.living("")
 	ballast := fill(t, state)
 	// More than the space that the store has in reserve.
@@ -69,24 +68,24 @@ func TestScenario20_AFullDiskForTheState(t *testing.T) {
 		p.Annotations = map[string]string{"weight": strings.Repeat("x", 200<<10)}
 		n.putPod(p)
 	}
-	n.awaitRunning(20*time.Second, "full-1", "full-2", "full-3", "full-4")
-	n.until(10*time.Second, "the log to say it", func() bool { return strings.Contains(n.agent.Log(), "kept in memory only") })
+	n.awaitRunning("full-1", "full-2", "full-3", "full-4")
+	n.until("the log to say it", func() bool { return strings.Contains(n.agent.Log(), "kept in memory only") })
 	n.drop("full-1") // an end has to be on disk first, and cannot
-	n.until(20*time.Second, "full-1 to go", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
+	n.until("full-1 to go", func() bool { return n.pods()["full-1"].Name == "" && len(n.sandboxes("full-1")) == 0 })
 	n.kill()
 	n.launch()
-	n.awaitRunning(10*time.Second, "before", "full-2", "full-3", "full-4")
+	n.awaitRunning("before", "full-2", "full-3", "full-4")
 	n.once("full-2")
 	n.once("before")
 	n.putPod(n.simple("after"))
-	n.awaitRunning(20*time.Second, "after")
+	n.awaitRunning("after")
 	n.must("make room", os.Remove(ballast))
 	for _, name := range []string{"full-2", "full-3", "full-4"} {
 		n.drop(name) // all four would not fit
 	}
 	n.putPod(n.simple("last"))
-	n.awaitRunning(20*time.Second, "last")
-	n.until(20*time.Second, "the store to be written again", func() bool {
+	n.awaitRunning("last")
+	n.until("the store to be written again", func() bool {
 		log := n.agent.Log()
 		return strings.LastIndex(log, "store is written again") > strings.LastIndex(log, "kept in memory only")
 	})
@@ -101,11 +100,11 @@ func TestScenario20_AFullDiskForThePods(t *testing.T) {
 	root := smallDisk(t, "4m")
 	n := start(t, options{agent: hosts.AgentOptions{RootDir: root}})
 	n.put("before", n.rich("before")...)
-	n.awaitRunning(20*time.Second, "before")
+	n.awaitRunning("before")
 	before := n.living("")
 	ballast := fill(t, root)
 	n.put("poor", n.rich("poor")...)
-	n.until(20*time.Second, "the pod to say what it lacks", func() bool {
+	n.until("the pod to say what it lacks", func() bool {
 		why, err := n.client.Why(t.Context(), "default", "poor")
 		if err != nil {
 			return false
@@ -126,11 +125,11 @@ func TestScenario20_AFullDiskForThePods(t *testing.T) {
 		t.Errorf("the status gives no reason: %+v", p.Status)
 	}
 	n.must("make room", os.Remove(ballast))
-	n.awaitRunning(40*time.Second, "poor")
+	n.awaitRunning("poor")
 	n.once("poor")
 	n.once("before")
 	n.stillLiving(before)
 	n.drop("poor")
 	n.drop("before")
-	n.gone(20 * time.Second)
+	n.gone()
 }

@@ -7,6 +7,10 @@
 // tests adds a line to a file of its own on the host as its first act, the
 // witness. What the runtime and the agent say is compared with that.
 //
+// Every kind of action of package plan has a point at which the agent is killed:
+// see kinds_test.go. What the agent says of pods is watched over all its lives by
+// a vigil, which knows which edits may restart a container.
+//
 // BERTH_TORTURE=1 makes the loops long; BERTH_KILLS sets the number of kills
 // and BERTH_SEED replays a random run.
 package crash

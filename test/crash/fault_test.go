@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -47,8 +47,9 @@ func (n *node) waitingReason(name string) string {
 	return ""
 }
 
-// serve makes a registry that has an image under another name. A runtime that
-// has its layers already will not ask for them.
+// serve makes a registry that has an image under another name, and with a label
+// of that name, so that it is no image that the runtime has already. A runtime
+// that has its layers will not ask for them.
 func serve(t *testing.T, ref string, image func(context.Context, string) (images.Archive, error)) *images.Registry {
 	t.Helper()
 	r, err := images.NewRegistry(images.RegistryOptions{})
@@ -66,6 +67,15 @@ func serve(t *testing.T, ref string, image func(context.Context, string) (images
 	}
 	img, err := images.Load(a.Path)
 	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := *c.Config.DeepCopy()
+	config.Labels = map[string]string{"of": ref}
+	if img, err = mutate.Config(img, config); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.PushImage(t.Context(), ref, img); err != nil {
@@ -92,28 +102,24 @@ func TestScenario16_APodRemovedDuringAPullIsGoneAtOnce(t *testing.T) {
 				p.Spec.Containers[0].Image = pulled
 				p.Spec.Containers[0].Command = []string{"sh", "-c", "echo began >>/witness/slow.main; sleep 1000"}
 				n.putPod(p)
-				n.until(bound, "the pull to be held up", func() bool { return r.Counts("berth/pulled").Waiting > 0 && len(n.sandboxes("slow")) == 1 })
+				n.until("the pull to be held up", func() bool { return r.Counts("berth/pulled").Waiting > 0 && len(n.sandboxes("slow")) == 1 })
 				if killed {
 					n.kill()
 					n.launch()
-					n.until(bound, "the pull to be held up again", func() bool { return r.Counts("berth/pulled").Waiting > 0 })
+					n.until("the pull to be held up again", func() bool { return r.Counts("berth/pulled").Waiting > 0 })
 				}
 				n.drop("slow")
-				began := time.Now()
-				n.gone(bound)
-				if took := time.Since(began); took > 4*time.Second {
-					t.Errorf("it took %s", took)
-				}
+				n.gone() // the pull is held up for far longer than is waited here
 			}
 			release()
 			// Somebody else's start is the proof that nothing is waited for.
 			n.putPod(n.simple("next"))
-			n.awaitRunning(bound, "next")
+			n.awaitRunning("next")
 			if ran := n.ran("slow", "main"); ran != 0 {
 				t.Errorf("it ran %d times", ran)
 			}
 			n.drop("next")
-			n.gone(bound)
+			n.gone()
 		})
 	}
 }
@@ -124,23 +130,23 @@ func TestAPodWithoutARegistryWaitsAndRecovers(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.putPod(n.simple("calm"))
-	n.awaitRunning(30*time.Second, "calm")
+	n.awaitRunning("calm")
 	r := serve(t, pulled, images.Testbox)
 	n.must("no registry", n.host.SetRegistry("registry.example", "server = \"http://127.0.0.1:1\"\n"))
 	p := n.simple("poor")
 	p.Spec.Containers[0].Image = pulled
 	n.putPod(p)
-	n.until(30*time.Second, "the reason", func() bool {
+	n.until("the reason", func() bool {
 		reason := n.waitingReason("poor")
 		return (reason == "ErrImagePull" || reason == "ImagePullBackOff") && n.waitsFor("poor", "registry.example/berth/pulled:1")
 	})
 	n.must("registry", r.HostsToml(n.host.CertsDir(), "registry.example"))
-	n.awaitRunning(40*time.Second, "poor", "calm")
+	n.awaitRunning("poor", "calm")
 	n.once("poor")
 	n.once("calm")
 	n.drop("poor")
 	n.drop("calm")
-	n.gone(bound)
+	n.gone()
 }
 
 // TestAPodWithoutANetworkWaitsAndRecovers: the network's configuration goes away
@@ -152,12 +158,12 @@ func TestAPodWithoutANetworkWaitsAndRecovers(t *testing.T) {
 			t.Parallel()
 			n := start(t, options{host: hosts.Options{Version: v}})
 			n.putPod(n.simple("calm"))
-			n.awaitRunning(30*time.Second, "calm")
+			n.awaitRunning("calm")
 			before := n.living("")
 			n.must("remove the network", n.host.RemoveCNI())
-			n.until(bound, "the agent to know it", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
+			n.until("the agent to know it", func() bool { return strings.Contains(n.agent.Log(), "ready=false") })
 			n.putPod(n.simple("poor"))
-			n.until(bound, "the reason", func() bool {
+			n.until("the reason", func() bool {
 				p := n.pods()["poor"]
 				return p.Status.Phase == corev1.PodPending && n.waitsFor("poor", "NetworkNotReady")
 			})
@@ -166,15 +172,15 @@ func TestAPodWithoutANetworkWaitsAndRecovers(t *testing.T) {
 			}
 			n.kill()
 			n.launch()
-			n.awaitRunning(bound, "calm")
+			n.awaitRunning("calm")
 			n.must("network", n.host.WriteCNI())
-			n.awaitRunning(bound, "poor", "calm")
+			n.awaitRunning("poor", "calm")
 			n.once("poor")
 			n.once("calm")
 			n.stillLiving(before)
 			n.drop("poor")
 			n.drop("calm")
-			n.gone(bound)
+			n.gone()
 		})
 	}
 }
@@ -187,14 +193,14 @@ func TestScenario18_WhatBerthDidNotMakeIsLeftAlone(t *testing.T) {
 	foreign := n.foreign()
 	n.begin(hosts.AgentOptions{})
 	n.putPod(n.simple("ours"))
-	n.awaitRunning(30*time.Second, "ours")
+	n.awaitRunning("ours")
 	keep := filepath.Join(n.agent.RootDir, "pods", "not a pod")
 	n.must("a folder", os.MkdirAll(keep, 0o700))
 	n.kill()
 	n.launch()
-	n.awaitRunning(bound, "ours")
+	n.awaitRunning("ours")
 	n.drop("ours")
-	n.until(bound, "ours to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("ours")) == 0 })
+	n.until("ours to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("ours")) == 0 })
 	n.stillLiving(map[string]string{foreign: "the sandbox of somebody else"})
 	if _, err := os.Stat(keep); err != nil {
 		t.Error(err)

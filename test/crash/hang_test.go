@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
 	"berth/test/hosts"
 )
 
@@ -32,15 +34,15 @@ func TestScenario02_AHangingCallOfOnePodLeavesTheOthersAlone(t *testing.T) {
 			t.Parallel()
 			n, p := behind(t, options{host: hosts.Options{Version: v}})
 			n.putPod(n.simple("calm"))
-			n.awaitRunning(30*time.Second, "calm")
+			n.awaitRunning("calm")
 			before := n.living("")
 			others := func(name string) {
 				t.Helper()
 				n.putPod(n.simple(name))
-				n.awaitRunning(bound, name)
+				n.awaitRunning(name)
 				n.once(name)
 				n.drop(name)
-				n.until(bound, name+" to go", func() bool { return n.pods()[name].Name == "" })
+				n.until(name+" to go", func() bool { return n.pods()[name].Name == "" })
 				if !n.running("calm") {
 					t.Error("a pod that nobody touched is not ready any more")
 				}
@@ -49,18 +51,21 @@ func TestScenario02_AHangingCallOfOnePodLeavesTheOthersAlone(t *testing.T) {
 				name := "up-" + strings.ToLower(verb)
 				p.set(&rule{verb: verb, fault: hang, times: 1}) // no other pod makes such a call just now
 				n.putPod(n.simple(name))
-				n.until(bound, verb+" to hang", func() bool { return p.hit() > 0 })
+				n.until(verb+" to hang", func() bool { return p.hit() > 0 })
 				others(fmt.Sprint("other-", len(n.agent.Log())))
+				if !p.holds() { // the others may have waited for its deadline
+					t.Errorf("%s hung no more when the other pod had come and gone", verb)
+				}
 				p.set()
-				n.awaitRunning(bound, name)
+				n.awaitRunning(name)
 				n.once(name)
 				n.drop(name)
-				n.until(bound, name+" to go", func() bool { return n.pods()[name].Name == "" })
+				n.until(name+" to go", func() bool { return n.pods()[name].Name == "" })
 			}
 			for _, verb := range []string{"StopContainer", "ContainerStatus", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"} {
 				name := "down-" + strings.ToLower(verb)
 				n.putPod(n.simple(name))
-				n.awaitRunning(bound, name)
+				n.awaitRunning(name)
 				var rules []*rule
 				for _, id := range n.ids(name) {
 					rules = append(rules, &rule{verb: verb, about: id, fault: hang})
@@ -68,18 +73,67 @@ func TestScenario02_AHangingCallOfOnePodLeavesTheOthersAlone(t *testing.T) {
 				p.set(rules...)
 				n.drop(name)
 				if verb != "RemoveContainer" { // removing the sandbox may do
-					n.until(bound, verb+" to hang", func() bool { return p.hit() > 0 })
+					n.until(verb+" to hang", func() bool { return p.hit() > 0 })
 				}
 				others(fmt.Sprint("other-", len(n.agent.Log())))
 				p.set()
-				n.until(bound, name+" to go", func() bool { return n.pods()[name].Name == "" })
+				n.until(name+" to go", func() bool { return n.pods()[name].Name == "" })
 			}
 			n.stillLiving(before)
 			n.once("calm")
 			n.drop("calm")
-			n.gone(20 * time.Second)
+			n.gone()
 		})
 	}
+}
+
+// TestScenario16_APodThatCannotEndSaysWhy: its condition names what cannot be taken
+// away and the runtime's own words, others come and go beside it, and it ends
+// when the cause is gone.
+func TestScenario16_APodThatCannotEndSaysWhy(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n, p := behind(t, options{host: hosts.Options{Version: v}})
+			n.putPod(n.simple("stuck"))
+			n.awaitRunning("stuck")
+			var rules []*rule
+			for _, id := range n.ids("stuck") {
+				rules = append(rules, &rule{verb: "StopContainer", about: id, fault: fail}, &rule{verb: "StopPodSandbox", about: id, fault: fail})
+			}
+			p.set(rules...)
+			n.drop("stuck")
+			n.until("the condition", func() bool { return n.heldUp("stuck") != "" })
+			if got := n.heldUp("stuck"); !strings.HasPrefix(got, "KillContainerError: container main cannot be stopped: ") || !strings.HasSuffix(got, "fails, as told") {
+				t.Errorf("the condition is %q", got)
+			}
+			n.says([]string{"describe", "stuck"}, "TeardownIncomplete", "container main cannot be stopped: ", "FailedKillPod", "error killing container main")
+			n.says([]string{"why", "stuck"}, "fails, as told")
+			n.putPod(n.simple("other"))
+			n.awaitRunning("other")
+			n.drop("other")
+			n.until("other to go", func() bool { return n.pods()["other"].Name == "" })
+			n.kill() // the next agent comes to the same
+			n.launch()
+			n.until("the condition of the next agent", func() bool { return n.heldUp("stuck") != "" })
+			p.set()
+			n.gone()
+		})
+	}
+}
+
+// heldUp is what a pod's condition says that keeps it from its end; empty:
+// nothing does.
+func (n *node) heldUp(pod string) string {
+	n.Helper()
+	p := n.pods()[pod]
+	for _, c := range p.Status.Conditions {
+		if c.Type == plan.TeardownIncomplete && c.Status == corev1.ConditionTrue {
+			return c.Reason + ": " + c.Message
+		}
+	}
+	return ""
 }
 
 // TestScenario14_CallsWhoseAnswerIsLostDoubleAndLeakNothing: the runtime carries
@@ -99,22 +153,22 @@ func TestScenario14_CallsWhoseAnswerIsLostDoubleAndLeakNothing(t *testing.T) {
 					}
 					p.set(&rule{verb: verb, about: about, fault: f, times: 2})
 					n.putPod(n.simple(name))
-					n.awaitRunning(30*time.Second, name)
+					n.awaitRunning(name)
 					if p.hit() == 0 {
 						t.Errorf("%s was never called", verb)
 					}
 					n.alone(name)
 					n.drop(name)
-					n.gone(20 * time.Second)
+					n.gone()
 				}
 				for _, verb := range []string{"StopContainer", "RemoveContainer", "StopPodSandbox", "RemovePodSandbox"} {
 					name := fmt.Sprintf("down-%d-%s", f, strings.ToLower(verb))
 					n.putPod(n.simple(name))
-					n.awaitRunning(30*time.Second, name)
+					n.awaitRunning(name)
 					n.ranOnce(name, "main") // Running is said before the process has run far enough to tell
 					p.set(&rule{verb: verb, fault: f, times: 2})
 					n.drop(name)
-					n.gone(30 * time.Second)
+					n.gone()
 					p.set()
 					if ran := n.ran(name, "main"); ran != 1 {
 						t.Errorf("%s ran %d times", name, ran)

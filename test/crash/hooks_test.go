@@ -3,7 +3,6 @@ package crash
 import (
 	"os"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -34,13 +33,13 @@ func TestHooksOverAKill(t *testing.T) {
 				t.Errorf("the second container ran %d times before the hook of the first had ended", ran)
 			}
 			n.goOn("postStart")
-			n.awaitRunning(bound, "hooked")
+			n.awaitRunning("hooked")
 			n.once("hooked")
 
 			n.drop("hooked")
 			n.killedInHook("preStop")
 			n.goOn("preStop")
-			n.gone(bound)
+			n.gone()
 			if ran := n.ran("hooked", "main"); ran != 1 {
 				t.Errorf("the container ran %d times", ran)
 			}
@@ -52,10 +51,10 @@ func TestHooksOverAKill(t *testing.T) {
 // has begun it again.
 func (n *node) killedInHook(hook string) {
 	n.Helper()
-	n.until(20*time.Second, hook+" to begin", func() bool { return n.ran("hooked", hook) == 1 })
+	n.until(hook+" to begin", func() bool { return n.ran("hooked", hook) == 1 })
 	n.kill()
 	n.launch()
-	n.until(20*time.Second, hook+" to be run again", func() bool { return n.ran("hooked", hook) == 2 })
+	n.until(hook+" to be run again", func() bool { return n.ran("hooked", hook) == 2 })
 }
 
 // goOn lets a hook end.

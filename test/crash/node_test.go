@@ -153,8 +153,13 @@ func (n *node) ready()  { n.Helper(); n.must("agent", n.agent.WaitReady(n.Contex
 func (n *node) launch() { n.Helper(); n.must("start the agent", n.agent.Start(n.Context())); n.ready() }
 func (n *node) kill()   { n.Helper(); n.must("kill the agent", n.agent.Kill9()) }
 
-// until waits for a condition within a bound.
-func (n *node) until(bound time.Duration, what string, cond func() bool) {
+// bound is how long anything is waited for: far longer than it takes on an idle
+// machine, because the machine may not be idle, and less than a call to the
+// runtime may take, so that what hangs behind another's call is seen.
+const bound = 80 * time.Second
+
+// until waits for a condition.
+func (n *node) until(what string, cond func() bool) {
 	n.Helper()
 	if !n.within(bound, what, cond) {
 		n.FailNow()
@@ -252,9 +257,9 @@ func (n *node) running(names ...string) bool {
 }
 
 // awaitRunning waits until every pod named is Running and Ready.
-func (n *node) awaitRunning(bound time.Duration, names ...string) {
+func (n *node) awaitRunning(names ...string) {
 	n.Helper()
-	n.until(bound, strings.Join(names, ", ")+" to run", func() bool { return n.running(names...) })
+	n.until(strings.Join(names, ", ")+" to run", func() bool { return n.running(names...) })
 }
 
 func isReady(p *corev1.Pod) bool {
@@ -270,12 +275,12 @@ func statuses(p *corev1.Pod) []corev1.ContainerStatus {
 // sweptBound is how long it may take until nothing is left of pods whose calls
 // were cut off: what the runtime has forgotten is watched for a while before it
 // is removed.
-const sweptBound = 90 * time.Second
+const sweptBound = 3 * time.Minute
 
 // gone waits until nothing of any pod is left: in the agent, in the runtime, on
 // the host. What a call that was cut off may have left in containerd's keeping has
 // longer than the bound; nothing may stay.
-func (n *node) gone(bound time.Duration) {
+func (n *node) gone() {
 	n.Helper()
 	var left []string
 	for _, wait := range []struct {
@@ -397,7 +402,7 @@ func (n *node) stillLiving(before map[string]string) {
 // returns how often it really ran.
 func (n *node) ranOnce(pod, container string) int {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(n.Context(), bound)
 	defer cancel()
 	_ = hosts.WaitFor(ctx, "the witness", func() (bool, error) { return n.ran(pod, container) > 0, nil }) // the count says it
 	return n.ran(pod, container)

@@ -59,7 +59,7 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 			for _, name := range names {
 				n.putPod(n.probedPod(name))
 			}
-			n.awaitRunning(60*time.Second, names...)
+			n.awaitRunning(names...)
 			before, first := n.living(""), n.pods()
 			for i := range 15 {
 				flips := n.watchReady(names)
@@ -74,8 +74,8 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 				n.kill()
 				n.launch()
 				flips = n.watchReady(names)
-				n.awaitRunning(20*time.Second, names...)
-				n.until(20*time.Second, "the agent to have looked", func() bool {
+				n.awaitRunning(names...)
+				n.until("the agent to have looked", func() bool {
 					for _, p := range n.pods() {
 						if len(p.Status.ContainerStatuses) == 0 { // until then it shows what it remembers
 							return false
@@ -97,8 +97,8 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 			for _, name := range names {
 				n.drop(name)
 			}
-			n.gone(60 * time.Second)
-			n.until(20*time.Second, "no command of a probe to be left", func() bool {
+			n.gone()
+			n.until("no command of a probe to be left", func() bool {
 				return n.processes("-alive") == 0
 			})
 		})

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -45,6 +44,7 @@ type proxy struct {
 	rules   []*rule
 	changed chan struct{} // closed when rules change
 	hits    int
+	held    int // calls that hang now
 }
 
 // bytesCodec hands messages on as they are.
@@ -95,6 +95,30 @@ func (p *proxy) hit() int {
 	return p.hits
 }
 
+// holds tells whether a call hangs now.
+func (p *proxy) holds() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held > 0
+}
+
+// hold keeps a call until the rules change; an error: its caller went away first.
+func (p *proxy) hold(ctx context.Context, changed chan struct{}) error {
+	count := func(by int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.held += by
+	}
+	count(1)
+	defer count(-1)
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
 func (p *proxy) look(verb string, request []byte) (r *rule, changed chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,10 +147,8 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	switch {
 	case r == nil:
 	case r.fault == hang:
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+		if err := p.hold(ctx, changed); err != nil {
+			return err
 		}
 	case r.fault == fail:
 		return status.Error(codes.Unknown, "fails, as told")
@@ -169,5 +191,3 @@ func behind(t *testing.T, o options) (*node, *proxy) {
 	n.begin(o.agent)
 	return n, p
 }
-
-const bound = 15 * time.Second

@@ -28,7 +28,7 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 				p.Spec.RestartPolicy = corev1.RestartPolicyNever
 				n.putPod(p)
 			}
-			n.awaitRunning(30*time.Second, append(names, "cut-short")...)
+			n.awaitRunning(append(names, "cut-short")...)
 			n.exited("done", 0)
 			n.exited("failed", 7)
 			n.must("restart the agent", n.agent.Restart(t.Context())) // so that all is on disk
@@ -44,7 +44,7 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 				}
 				n.ready()
 				// Before the runtime answers, the agent shows what it last knew.
-				n.until(30*time.Second, "every container to have begun again", func() bool {
+				n.until("every container to have begun again", func() bool {
 					pods := n.pods()
 					return !slices.ContainsFunc(names, func(name string) bool {
 						p := pods[name]
@@ -52,7 +52,7 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 						return len(ss) == 0 || slices.ContainsFunc(ss, func(s corev1.ContainerStatus) bool { return n.ran(name, s.Name) <= loss })
 					})
 				})
-				n.awaitRunning(30*time.Second, names...)
+				n.awaitRunning(names...)
 				took := time.Since(began).Round(time.Millisecond)
 				t.Logf("all pods run %s after the power came back", took)
 				if took > 15*time.Second {
@@ -71,13 +71,13 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 				}
 				n.exited("done", 0)
 				n.exited("failed", 7)
-				n.until(20*time.Second, "the pod that must not restart to have failed", func() bool {
+				n.until("the pod that must not restart to have failed", func() bool {
 					return n.pods()["cut-short"].Status.Phase == corev1.PodFailed
 				})
 				if ran := n.ran("cut-short", "main"); ran != 1 {
 					t.Errorf("a pod with restartPolicy Never ran %d times", ran)
 				}
-				n.until(20*time.Second, "as many addresses as pods that run", func() bool { return len(n.addresses()) == len(names) })
+				n.until("as many addresses as pods that run", func() bool { return len(n.addresses()) == len(names) })
 				if t.Failed() {
 					t.Fatalf("after loss %d", loss)
 				}
@@ -85,7 +85,7 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 			for _, name := range append(names, "done", "failed", "cut-short") {
 				n.drop(name)
 			}
-			n.gone(30 * time.Second)
+			n.gone()
 		})
 	}
 }

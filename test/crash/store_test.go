@@ -19,7 +19,7 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 	n := start(t, options{})
 	n.put("rich", n.rich("rich")...)
 	n.putPod(n.simple("plain"))
-	n.awaitRunning(30*time.Second, "rich", "plain")
+	n.awaitRunning("rich", "plain")
 	before := n.living("")
 	file := filepath.Join(n.agent.StateDir, "berth.db")
 	for what, spoil := range map[string]func() error{
@@ -51,7 +51,7 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 		said := len(n.agent.Log())
 		n.must(what, spoil())
 		n.launch()
-		n.awaitRunning(10*time.Second, "rich", "plain")
+		n.awaitRunning("rich", "plain")
 		n.once("rich")
 		n.once("plain")
 		n.stillLiving(before)
@@ -62,7 +62,7 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 		}
 		n.kill()
 		n.launch()
-		n.awaitRunning(10*time.Second, "rich", "plain")
+		n.awaitRunning("rich", "plain")
 		n.stillLiving(before)
 		if t.Failed() {
 			t.Fatalf("with a store that is %s", what)
@@ -70,7 +70,7 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 	}
 	n.drop("rich")
 	n.drop("plain")
-	n.gone(20 * time.Second)
+	n.gone()
 }
 
 // TestAStoreThatCannotBeSetAside: something is mounted in its place. The agent
@@ -79,7 +79,7 @@ func TestAStoreThatCannotBeSetAside(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.putPod(n.simple("plain"))
-	n.awaitRunning(30*time.Second, "plain")
+	n.awaitRunning("plain")
 	before := n.living("")
 	file := filepath.Join(n.agent.StateDir, "berth.db")
 	n.must("stop the agent", n.agent.Stop(t.Context()))
@@ -88,20 +88,20 @@ func TestAStoreThatCannotBeSetAside(t *testing.T) {
 	n.must("mount", unix.Mount("tmpfs", file, "tmpfs", 0, "size=64k"))
 	t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
 	n.launch()
-	n.awaitRunning(10*time.Second, "plain")
+	n.awaitRunning("plain")
 	n.stillLiving(before)
 	n.putPod(n.simple("late"))
-	n.awaitRunning(30*time.Second, "late")
+	n.awaitRunning("late")
 	n.says([]string{"ps"}, "in memory only", "cannot be set aside")
 	n.says([]string{"check"}, "local store", "cannot be set aside", "move away what is in the store's place")
 	if log := n.agent.Log(); !strings.Contains(log, "kept in memory only") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
 	n.must("unmount", unix.Unmount(file, 0))
-	n.until(20*time.Second, "the store to be there", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
+	n.until("the store to be there", func() bool { st, err := os.Stat(file); return err == nil && st.Mode().IsRegular() })
 	for _, name := range []string{"plain", "late"} {
 		n.once(name)
 		n.drop(name)
 	}
-	n.gone(20 * time.Second)
+	n.gone()
 }

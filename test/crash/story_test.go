@@ -14,7 +14,7 @@ func TestTheStoryOfAPodOutlivesTheAgent(t *testing.T) {
 	t.Parallel()
 	n := start(t, options{})
 	n.putPod(n.simple("told"))
-	n.awaitRunning(30*time.Second, "told")
+	n.awaitRunning("told")
 	n.quiet()
 	for _, c := range []struct {
 		what, cause string
@@ -27,7 +27,7 @@ func TestTheStoryOfAPodOutlivesTheAgent(t *testing.T) {
 		n.quiet()
 		c.end()
 		n.launch()
-		n.awaitRunning(10*time.Second, "told")
+		n.awaitRunning("told")
 		n.says([]string{"timeline", "told"}, "start main", "RunPodSandbox", "StartContainer", "restart agent", c.cause)
 		events := n.says([]string{"describe", "told"}, "Events:", "Pulled", "Created", "Started")
 		if k := strings.Count(events, "Started container"); k != 1 {
@@ -39,14 +39,14 @@ func TestTheStoryOfAPodOutlivesTheAgent(t *testing.T) {
 	}
 	n.once("told")
 	n.drop("told")
-	n.gone(20 * time.Second)
+	n.gone()
 }
 
 // quiet waits until the store is not written to any more: whatever has happened
 // is in it.
 func (n *node) quiet() {
 	n.Helper()
-	n.until(20*time.Second, "the store to be written", func() bool {
+	n.until("the store to be written", func() bool {
 		st, err := os.Stat(filepath.Join(n.agent.StateDir, "berth.db"))
 		return err == nil && time.Since(st.ModTime()) > 1500*time.Millisecond
 	})

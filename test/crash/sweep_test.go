@@ -3,12 +3,10 @@ package crash
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"berth/test/hosts"
 )
@@ -28,7 +26,7 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 			n.begin(hosts.AgentOptions{Config: map[string]any{"healthzPort": port}})
 			n.putPod(n.simple("lost"))
 			n.putPod(n.simple("kept"))
-			n.awaitRunning(30*time.Second, "lost", "kept")
+			n.awaitRunning("lost", "kept")
 			before := n.living("kept")
 			n.kill()
 			n.drop("lost")
@@ -41,13 +39,13 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 			}
 			n.must("forget", n.host.Forget(t.Context(), ids...))
 			n.launch()
-			n.awaitRunning(bound, "kept")
+			n.awaitRunning("kept")
 			n.drop("kept")
-			n.until(bound, "the pods to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
+			n.until("the pods to go", func() bool { return len(n.pods()) == 0 && len(n.sandboxes("kept")) == 0 })
 			n.stillForeign(before, others, foreign)
-			if text := n.metrics(port); !strings.Contains(text, `berth_leftovers_swept_total{kind="attachment"} 1`) {
-				t.Errorf("what was swept is not counted:\n%s", text)
-			}
+			n.until("what was swept to be counted", func() bool {
+				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="attachment"} 1`)
+			})
 			if log := n.agent.Log(); !strings.Contains(log, "removed what a call that was cut off has left") {
 				t.Error("what was swept is not logged")
 			}
@@ -102,12 +100,11 @@ func livesOn(leftover string) bool {
 // freePort is a port of loopback that nobody listens on at this moment.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := hosts.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // metrics is what the agent's health port tells.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +43,19 @@ func (s *Space) whyHas(pod string, parts ...string) nodeapi.Why {
 	return w
 }
 
+// whySays waits until berth why prints all parts of a pod.
+func (s *Space) whySays(pod string, parts ...string) {
+	s.t.Helper()
+	out := ""
+	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("berth why %s to say %q", pod, parts), func() (bool, error) {
+		out, _ = s.Try("why", "-n", s.ns, pod) // asked again until it can answer
+		return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(out, p) }), nil
+	})
+	if err != nil {
+		s.t.Errorf("%v:\n%s", err, out)
+	}
+}
+
 func TestAPodForAnotherNodeFails(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("here", "nodeSelector: {zone: a, disk: ssd}\ncontainers:\n"+box("c", "", "sleep"))
@@ -51,7 +65,7 @@ func TestAPodForAnotherNodeFails(t *testing.T) {
 		if p.Status.Reason != "NodeAffinity" || !strings.HasPrefix(p.Status.Message, "Pod was rejected: ") {
 			t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
 		}
-		s.contains("why", s.Berth("why", "-n", s.ns, "elsewhere"), "NodeAffinity")
+		s.whySays("elsewhere", "NodeAffinity")
 		s.Event("elsewhere", "NodeAffinity: ")
 		s.Pod("affine", `
 			affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}]}}}
@@ -79,5 +93,51 @@ func TestAPodWithoutRoomWaitsAndStartsWhenThereIs(t *testing.T) {
 		}
 		s.Remove("big")
 		s.Running("more")
+	})
+}
+
+// TestOthersGoForACriticalPod fills a node with pods of three qualities:
+// one of the lesser that is enough goes for the critical pod, and no other.
+func TestOthersGoForACriticalPod(t *testing.T) {
+	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+		all := runtime.NumCPU() * 1000
+		cpu := func(m int) string { return fmt.Sprintf("resources: {requests: {cpu: %dm}}", m) }
+		s.Pod("besteffort", "containers:\n"+box("c", "", "sleep"))
+		s.Pod("guaranteed", "containers:\n"+box("c", fmt.Sprintf("resources: {limits: {cpu: %dm, memory: 64Mi}}", all/2), "sleep"))
+		s.Pod("large", "containers:\n"+box("c", cpu(all/4), "sleep"))
+		s.Pod("small", "terminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(all/8), "sleep"))
+		for _, name := range []string{"besteffort", "guaranteed", "large", "small"} {
+			s.Running(name)
+		}
+		s.Pod("plain", "containers:\n"+box("c", cpu(all/5), "sleep"))
+		s.whyHas("plain", "OutOfcpu")
+		s.Pod("system", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", cpu(all/5), "sleep"))
+		victim := s.Phase("small", corev1.PodFailed)
+		if victim.Status.Reason != "Preempting" || victim.Status.Message != "Preempted in order to admit critical pod" || condition(victim, corev1.DisruptionTarget) != corev1.ConditionTrue {
+			t.Errorf("reason %q, message %q: %s", victim.Status.Reason, victim.Status.Message, brief(victim))
+		}
+		s.Event("small", "Preempting: Preempted in order to admit critical pod "+s.ns+"/system")
+		s.Running("system")
+		s.Event("system", "Preempting: Preempts "+s.ns+"/small in order to be admitted")
+		before := map[string]string{}
+		for _, name := range []string{"besteffort", "guaranteed", "large"} {
+			before[name] = string(s.Running(name).UID)
+		}
+		if p := s.Get("plain"); p.Status.Phase != corev1.PodPending {
+			t.Errorf("a lesser pod has taken the room: %s", brief(p))
+		}
+		// A new agent changes nothing of it.
+		if err := s.Agent.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Running("system")
+		if p := s.Phase("small", corev1.PodFailed); p.UID != victim.UID || p.Status.Reason != "Preempting" {
+			t.Errorf("after a restart: %s", brief(p))
+		}
+		for name, uid := range before {
+			if p := s.Running(name); string(p.UID) != uid || p.Status.ContainerStatuses[0].RestartCount != 0 {
+				t.Errorf("%s is not what it was: %s", name, brief(p))
+			}
+		}
 	})
 }

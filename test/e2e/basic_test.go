@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +40,7 @@ func (s *Space) answer(url string) string {
 func TestAPodRunsAndItsStatusSaysSo(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		began := time.Now().Truncate(time.Second)
-		var order []string
+		order, events := map[string]int{}, 0 // in which event a condition was first True: one may tell of several
 		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
 		defer cancel()
 		s.Pod("web", `
@@ -52,9 +51,10 @@ func TestAPodRunsAndItsStatusSaysSo(t *testing.T) {
 			if p = e.Pod; p == nil {
 				return false
 			}
+			events++
 			for _, c := range p.Status.Conditions {
-				if name := string(c.Type); c.Status == corev1.ConditionTrue && !slices.Contains(order, name) {
-					order = append(order, name)
+				if name := string(c.Type); c.Status == corev1.ConditionTrue && order[name] == 0 {
+					order[name] = events
 				}
 			}
 			return p.Status.Phase == corev1.PodRunning && condition(p, corev1.PodReady) == corev1.ConditionTrue
@@ -82,8 +82,8 @@ func TestAPodRunsAndItsStatusSaysSo(t *testing.T) {
 			t.Errorf("node %q, UID %q", p.Spec.NodeName, p.UID)
 		}
 		before := func(a, b string) {
-			if x, y := slices.Index(order, a), slices.Index(order, b); x < 0 || y < 0 || x > y {
-				t.Errorf("%s is not before %s in %v", a, b, order)
+			if x, y := order[a], order[b]; x == 0 || y == 0 || x > y {
+				t.Errorf("%s is after %s in %v", a, b, order)
 			}
 		}
 		before("PodScheduled", "PodReadyToStartContainers")

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	"berth/nodeapi"
+	"berth/test/hosts"
 )
 
 func TestPsPrintsAKubernetesListAndATable(t *testing.T) {
@@ -100,7 +101,7 @@ func TestPsFollowsPodsFromStartToEnd(t *testing.T) {
 	})
 }
 
-func TestDescribeWhyTimelineAndPlanTellOfAPod(t *testing.T) {
+func TestScenario37_DescribeWhyTimelineAndPlanTellOfAPod(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Put("told", podYAML("told", "labels: {app: told}", `
 			initContainers:
@@ -111,7 +112,7 @@ func TestDescribeWhyTimelineAndPlanTellOfAPod(t *testing.T) {
 		s.contains("describe", s.Berth("describe", "-n", s.ns, "told"),
 			"Name:", "told", "Namespace:", s.ns, "app=told", "Status:", "Running", p.Status.PodIP, "Init Containers:", "first", "Containers:", "main",
 			"berth/testbox:1", "Conditions:", "Ready", "Events:", "Pulled", "Created", "Started")
-		s.contains("why", s.Berth("why", "-n", s.ns, "told"), "told", "Running")
+		s.whySays("told", "told", "Running")
 		s.contains("timeline", s.Berth("timeline", "-n", s.ns, "told"), "run sandbox", "RunPodSandbox", "start first", "start main", "StartContainer")
 		var line nodeapi.Timeline
 		if err := json.Unmarshal([]byte(s.Berth("timeline", "-n", s.ns, "told", "-o", "json")), &line); err != nil {
@@ -170,7 +171,7 @@ func TestCheckAndVersionTellOfTheNode(t *testing.T) {
 		if r.Failed() {
 			t.Errorf("check fails:\n%s", s.Berth("check"))
 		}
-		for _, want := range []string{"runtime", "cni", "cgroup", "ip_forward", "disk"} {
+		for _, want := range []string{"runtime", "cni", "cgroup", "ip_forward", "inotify", "controllers", "disk"} {
 			if !slices.ContainsFunc(r.Items, func(i nodeapi.CheckItem) bool { return strings.Contains(strings.ToLower(i.Name), want) }) {
 				t.Errorf("check does not look at %s:\n%s", want, out)
 			}
@@ -269,22 +270,11 @@ func (s *Space) execTTY() {
 
 func pty(t *testing.T) (master, slave *os.File) {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	master, slave, err := hosts.Terminal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { slave.Close() })
+	t.Cleanup(func() { master.Close(); slave.Close() })
 	return master, slave
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestAPodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
+// TestScenario29_APodThatOverfillsAnEmptyDirIsEvicted is the part of that row that is
+// about emptyDirs: what they hold counts, and the event has the figures.
+func TestScenario29_APodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
 		mount := "volumeMounts: [{name: data, mountPath: /data}]"
 		text := podYAML("full", "", `
@@ -18,8 +21,8 @@ func TestAPodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
 			volumes:
 			- {name: data, emptyDir: {sizeLimit: 5Mi}}
 			containers:
-			`+box("fills", mount, "fill /data/x 20", "sleep")+`
-			`+sh("deaf", "", "trap '' TERM; while :; do sleep 0.1; done"))
+			`+sh("deaf", "", "trap '' TERM; while :; do sleep 0.1; done")+`
+			`+box("fills", mount, "fill /data/x 20", "sleep")) // the last to start: both have run when it is too much
 		s.Put("full", text)
 		s.Pod("fits", "volumes:\n- {name: data, emptyDir: {sizeLimit: 64Mi}}\ncontainers:\n"+box("fills", mount, "fill /data/x 20", "sleep"))
 		p := s.Phase("full", corev1.PodFailed)
@@ -37,9 +40,7 @@ func TestAPodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
 		s.Event("full", "Evicted: "+strings.TrimSpace(message))
 		data := filepath.Join(s.Agent.RootDir, "pods", string(p.UID), "volumes", "kubernetes.io~empty-dir", "data")
 		s.Wait("full", "without its volume", func(*corev1.Pod) bool { _, err := os.Lstat(data); return errors.Is(err, os.ErrNotExist) })
-		if n := s.metric(`kubelet_evictions{eviction_signal="emptydirfs.limit"}`); n != 1 {
-			t.Errorf("%v evictions are counted", n)
-		}
+		s.counted(`kubelet_evictions{eviction_signal="emptydirfs.limit"}`, is(1))
 		s.Running("fits")
 
 		// A new agent leaves it as it is, and another manifest makes another pod.
@@ -55,5 +56,85 @@ func TestAPodThatOverfillsAnEmptyDirIsEvicted(t *testing.T) {
 		if now := s.Running("full"); now.UID == p.UID {
 			t.Error("the pod that was evicted runs again")
 		}
+	})
+}
+
+// TestTheOrderOfGoingIsShownWithoutAnybodyGoing asks for it on a node that has
+// enough of everything.
+func TestTheOrderOfGoingIsShownWithoutAnybodyGoing(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		fills := func(name, more, with string, mib int) {
+			s.Pod(name, more+"volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
+				box("fills", "volumeMounts: [{name: data, mountPath: /data}]"+with, fmt.Sprintf("fill /data/x %d", mib), end, "sleep"))
+			s.Report(name, "fills")
+		}
+		fills("little", "", "", 2)
+		fills("much", "", "", 6)
+		fills("within", "", ", resources: {requests: {ephemeral-storage: 64Mi}}", 8)
+		fills("system", "priorityClassName: system-node-critical\n", "", 9)
+		before := s.metric(`kubelet_evictions{eviction_signal="nodefs.available"}`)
+		e, err := s.Client.Eviction(t.Context(), "nodefs.available")
+		if err != nil || len(e.Signals) != 1 || !e.Signals[0].Requests || e.Signals[0].Short || !strings.HasPrefix(e.Signals[0].State, "nodefs.available is ") {
+			t.Fatalf("%+v, %v", e, err)
+		}
+		var order []string
+		for _, r := range e.Signals[0].Order {
+			if r.Namespace == s.ns {
+				order = append(order, r.Name)
+				if !r.Known || r.Used < 2<<20 || r.Exceeds != (r.Name != "within") || (r.Requested == 64<<20) != (r.Name == "within") {
+					t.Errorf("%+v", r)
+				}
+			}
+		}
+		if got := strings.Join(order, " "); got != "much little within" {
+			t.Errorf("the order is %q", got)
+		}
+		out := s.Berth("evict", "--explain")
+		for _, want := range []string{"memory.available is ", "nodefs.available is ", "pid.available is ", s.ns + "/system: critical by its priority of 2000001000"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q is not in\n%s", want, out)
+			}
+		}
+		if out, err := s.Try("evict", "--explain", "--signal", "nodefs.full"); err == nil || !strings.Contains(out, `there is no "nodefs.full"`) {
+			t.Errorf("%v: %s", err, out)
+		}
+		if now := s.metric(`kubelet_evictions{eviction_signal="nodefs.available"}`); now != before {
+			t.Errorf("%v pods were evicted", now-before)
+		}
+	})
+}
+
+// TestScenario29_LimitsOfWhatContainersWrite has pods exceed the two limits of
+// ephemeral-storage, on their containers' own file systems, in logs and in volumes.
+func TestScenario29_LimitsOfWhatContainersWrite(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		limit := func(mib int) string {
+			return fmt.Sprintf("resources: {limits: {ephemeral-storage: %dMi}}", mib)
+		}
+		count := func(signal string) float64 {
+			return max(0, s.metric(`kubelet_evictions{eviction_signal="`+signal+`"}`))
+		}
+		containers, pods := count("ephemeralcontainerfs.limit"), count("ephemeralpodfs.limit")
+		s.Pod("layer", "containers:\n"+box("writes", limit(5), "fill /x 12", "sleep")+box("other", limit(50), "sleep"))
+		s.Pod("logs", "containers:\n"+sh("talks", limit(3), "yes 'a line that is long enough to fill the log of a container soon' | head -c 6000000; sleep 3600")+box("other", limit(50), "sleep"))
+		s.Pod("whole", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
+			box("writes", limit(12)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 6", "sleep")+box("other", limit(3), "sleep"))
+		s.Pod("fits", "volumes: [{name: data, emptyDir: {}}]\ncontainers:\n"+
+			box("writes", limit(40)+", volumeMounts: [{name: data, mountPath: /data}]", "fill /data/x 12", "fill /x 12", end, "sleep"))
+		s.Report("fits", "writes")
+		for name, message := range map[string]string{
+			"layer": `Container writes exceeded its local ephemeral storage limit "5Mi". `,
+			"logs":  `Container talks exceeded its local ephemeral storage limit "3Mi". `,
+			"whole": "Pod ephemeral local storage usage exceeds the total limit of containers 15Mi. ",
+		} {
+			p := s.Phase(name, corev1.PodFailed)
+			if p.Status.Reason != "Evicted" || p.Status.Message != message || condition(p, corev1.DisruptionTarget) != corev1.ConditionTrue {
+				t.Errorf("%s: reason %q, message %q: %s", name, p.Status.Reason, p.Status.Message, brief(p))
+			}
+			s.Event(name, "Evicted: "+strings.TrimSpace(message))
+		}
+		s.counted(`kubelet_evictions{eviction_signal="ephemeralcontainerfs.limit"}`, is(containers+2))
+		s.counted(`kubelet_evictions{eviction_signal="ephemeralpodfs.limit"}`, is(pods+1))
+		s.Running("fits")
 	})
 }

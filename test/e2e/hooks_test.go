@@ -110,14 +110,38 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 		s.Remove("fails")
 		s.Remove("hangs")
 		await(t, "hangs to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "hang\n") })
-		began := time.Now()
-		s.contains("why", s.Berth("why", "-n", s.ns, "hangs"), "preStop")
+		s.whySays("hangs", "preStop")
 		s.Gone("fails")
-		s.Gone("hangs")
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("a hook that hangs took %s", took)
-		}
+		s.Gone("hangs") // its command would take far longer than is waited here
 		s.contains("log", readFile(t, dir+"/log"), "term-fails", "term-hangs")
+	})
+}
+
+// TestPreStopSleeps: TERM comes when the sleep is over; one of no seconds is none.
+func TestPreStopSleeps(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		life := func(name string, seconds int) string {
+			return sh(name, fmt.Sprintf("volumeMounts: [{name: v, mountPath: /v}], lifecycle: {preStop: {sleep: {seconds: %d}}}", seconds),
+				"trap 'touch /v/"+name+"; exit 0' TERM; touch /v/"+name+"-up; while :; do sleep 0.05; done")
+		}
+		s.Pod("naps", "terminationGracePeriodSeconds: 60\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+life("none", 0)+life("three", 3))
+		s.Running("naps")
+		await(t, "both to listen to TERM", func() bool { return exists(dir+"/none-up") && exists(dir+"/three-up") })
+		asked := time.Now()
+		s.Remove("naps")
+		s.Wait("naps", "without the container that does not sleep", func(p *corev1.Pod) bool { return status(p, "none").State.Terminated != nil })
+		s.Gone("naps")
+		if !exists(dir + "/none") {
+			t.Error("the container whose hook sleeps for no time got no TERM")
+		}
+		f, err := os.Stat(dir + "/three")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after := f.ModTime().Sub(asked); after < 3*time.Second-10*time.Millisecond { // times of files are a tick behind
+			t.Errorf("TERM came %s after the end was asked for", after)
+		}
 	})
 }
 
@@ -148,6 +172,16 @@ func TestHTTPHooksReachThePod(t *testing.T) {
 			t.Errorf("%s", brief(p))
 		}
 		s.contains("requests", readFile(t, dir+"/log"), "url:/started", "response:404")
+
+		// TLS that nobody knows will do; a server that speaks none is asked without.
+		before := s.metric("kubelet_lifecycle_handler_http_fallbacks_total")
+		s.Pod("tls", "terminationGracePeriodSeconds: 1\ninitContainers:\n"+
+			box("srv", "restartPolicy: Always, startupProbe: {tcpSocket: {port: 8443}, periodSeconds: 1, failureThreshold: 600}", "serve 8080 8443")+"containers:\n"+
+			box("sealed", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8443, path: /healthz}}}", "sleep")+
+			box("plain", "lifecycle: {postStart: {httpGet: {scheme: HTTPS, port: 8080, path: /healthz}}}", "sleep"))
+		p = s.Running("tls")
+		s.Event("tls", "LifecycleHTTPFallback: request to HTTPS lifecycle hook "+p.Status.PodIP+":8080 got HTTP response, retry with HTTP succeeded")
+		s.counted("kubelet_lifecycle_handler_http_fallbacks_total", is(max(0, before)+1)) // that of plain
 		s.Remove("web")
 		s.Gone("web")
 		s.contains("requests", readFile(t, dir+"/log"), "url:/stopping")

@@ -15,9 +15,8 @@ import (
 	"berth/test/images"
 )
 
-// cold puts the test program's image into a registry under a name that the node
-// has never seen and returns the repository.
-func (s *Space) cold(r *images.Registry, name string) string {
+// testbox is the test program's image.
+func (s *Space) testbox() v1.Image {
 	s.t.Helper()
 	a, err := archive(images.TestboxRef)
 	if err != nil {
@@ -27,6 +26,14 @@ func (s *Space) cold(r *images.Registry, name string) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	return img
+}
+
+// cold puts the test program's image into a registry under a name that the node
+// has never seen and returns the repository.
+func (s *Space) cold(r *images.Registry, name string) string {
+	s.t.Helper()
+	img := s.testbox()
 	c, err := img.ConfigFile()
 	if err != nil {
 		s.t.Fatal(err)
@@ -93,7 +100,7 @@ func TestAMissingImageBacksOffAndRecovers(t *testing.T) {
 		s.contains("the message", status(p, "c").State.Waiting.Message, "Back-off pulling image \""+image+"\"")
 		s.Event("late", "BackOff: Back-off pulling image")
 		s.Event("late", "Failed: Error: ImagePullBackOff")
-		s.contains("why", s.Berth("why", "-n", s.ns, "late"), "ImagePullBackOff", image)
+		s.whySays("late", "ImagePullBackOff", image)
 		s.cold(s.Open, "late")
 		s.Running("late")
 	})
@@ -253,6 +260,6 @@ func TestScenario05_ColdImagesOfOnePodArePulledInParallel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.contains("why", s.Berth("why", "-n", s.ns, "five"), "PullImage", repos[0])
+		s.whySays("five", "PullImage", repos[0])
 	})
 }

@@ -1,13 +1,15 @@
 package e2e
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestRestartRunsContainersAnewAndSkipsTheBackOff(t *testing.T) {
+func TestScenario24_RestartRunsContainersAnewAndSkipsTheBackOff(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("stays", "containers:\n"+box("a", "", "print up", "sleep")+box("b", "", "sleep"))
 		before := s.Running("stays")
@@ -72,6 +74,56 @@ func TestDebugAddsAContainerThatSeesTheTarget(t *testing.T) {
 			if out, err := s.Try(append([]string{"debug", "-n", s.ns, "plain"}, args...)...); err == nil || !strings.Contains(out, what) {
 				t.Errorf("debug %v: %v %s, want %q", args, err, out, what)
 			}
+		}
+	})
+}
+
+// TestDebugGivesTheRightsOfAProfile looks at capabilities from inside: those of
+// tracing (19), of administering the network (12) and of the system (21).
+func TestDebugGivesTheRightsOfAProfile(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("rights", "containers:\n"+box("app", "", "sleep"))
+		s.Running("rights")
+		for profile, want := range map[string]string{"general": "19", "baseline": "", "netadmin": "12", "sysadmin": "12 19 21"} {
+			out := s.Berth("debug", "-q", "-n", s.ns, "rights", "--image", "busybox:1.36", "-c", profile, "--profile", profile, "--attach", "--",
+				"sh", "-c", "grep CapEff /proc/self/status")
+			var have uint64
+			if _, err := fmt.Sscanf(out, "CapEff:\t%x", &have); err != nil {
+				t.Fatalf("%s: %q: %v", profile, out, err)
+			}
+			var got []string
+			for _, bit := range []int{12, 19, 21} {
+				if have&(1<<bit) != 0 {
+					got = append(got, strconv.Itoa(bit))
+				}
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("%s has %v of them, want %s", profile, got, want)
+			}
+		}
+		// The image's user is root, which this profile refuses.
+		if out, err := s.Try("debug", "-n", s.ns, "rights", "--image", "busybox:1.36", "-c", "restricted", "--profile", "restricted", "--attach", "--", "true"); err == nil || !strings.Contains(out, "CreateContainerConfigError") {
+			t.Errorf("restricted: %v %s", err, out)
+		}
+	})
+}
+
+// TestLogsAndEventsOfPodsWithALabel asks for two of three pods.
+func TestLogsAndEventsOfPodsWithALabel(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		for name, app := range map[string]string{"one": "a", "two": "a", "three": "b"} {
+			s.Put(name, podYAML(name, "labels: {app: "+app+"}", "containers:\n"+box("c", "", "print this-is-"+name, "sleep")))
+		}
+		for _, name := range []string{"one", "two", "three"} {
+			s.Running(name)
+			s.Said(name, "c", "this-is-"+name)
+		}
+		out := s.Berth("logs", "-n", s.ns, "-l", "app=a", "--prefix")
+		s.contains("logs", out, "[pod/one/c] this-is-one", "[pod/two/c] this-is-two")
+		events := s.Berth("events", "-n", s.ns, "-l", "app=a")
+		s.contains("events", events, "pod/one", "pod/two")
+		if strings.Contains(out+events, "three") {
+			t.Errorf("the third is shown:\n%s%s", out, events)
 		}
 	})
 }

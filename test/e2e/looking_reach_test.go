@@ -161,8 +161,8 @@ func (s *Space) attachTTY() {
 
 var forwarding = regexp.MustCompile(`^Forwarding from (\S+) -> (\d+)$`)
 
-// TestPortForwardKeepsConnectionsApart is row 36 of the scenarios.
-func TestPortForwardKeepsConnectionsApart(t *testing.T) {
+// TestScenario36_PortForwardKeepsConnectionsApart is row 36 of the scenarios.
+func TestScenario36_PortForwardKeepsConnectionsApart(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		s.Pod("far", "containers:\n"+box("c", "ports: [{name: echo, containerPort: 7000}]", "tcp 7000"))
 		s.Pod("near", "hostNetwork: true\ncontainers:\n"+box("c", "", "tcp "+hostPort(s)))

@@ -22,8 +22,8 @@ import (
 // Bounds: what a test waits for at most. Far longer than anything takes on an
 // idle machine, because the machine may not be idle.
 const (
-	waitBound = 90 * time.Second
-	goneBound = 60 * time.Second
+	waitBound = 4 * time.Minute
+	goneBound = 4 * time.Minute
 )
 
 // crashBase is the agents' first and longest wait between restarts.
@@ -129,6 +129,10 @@ type nodeOptions struct {
 	Config map[string]any
 	Berth  map[string]any
 	Args   []string
+	Nodefs string // see hosts.AgentOptions
+	Disk   string // see hosts.Options; such a node has only the test program's image
+	// More is configuration that depends on the host; it wins over Config.
+	More func(*hosts.Host) (map[string]any, error)
 }
 
 // startNode makes a host with an agent that answers.
@@ -153,6 +157,9 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 	}
 	var local []string
 	for _, a := range made.images {
+		if o.Disk != "" && a.Ref != images.TestboxRef {
+			continue
+		}
 		if a.Ref != images.PauseRef && !strings.HasPrefix(a.Ref, "docker.io/library/nginx:l") {
 			local = append(local, a.Path)
 		}
@@ -167,7 +174,7 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 			return n, err
 		}
 	}
-	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: local}); err != nil {
+	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: local, Disk: o.Disk}); err != nil {
 		return n, err
 	}
 	if err := errors.Join(n.Open.HostsToml(n.Host.CertsDir(), "docker.io"), n.Private.HostsToml(n.Host.CertsDir(), privateHost)); err != nil {
@@ -181,8 +188,15 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		"allowedUnsafeSysctls":  []string{"net.core.somaxconn"},
 	}
 	maps.Copy(config, o.Config)
+	if o.More != nil {
+		more, err := o.More(n.Host)
+		if err != nil {
+			return n, err
+		}
+		maps.Copy(config, more)
+	}
 	n.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: made.berth, Host: n.Host, Config: config, Berth: o.Berth,
+		Binary: made.berth, Host: n.Host, Config: config, Berth: o.Berth, Nodefs: o.Nodefs,
 		ExtraArgs: append([]string{"--node-labels", "zone=a,disk=ssd"}, o.Args...),
 		Env:       []string{"GORACE=halt_on_error=1 exitcode=66"},
 	})

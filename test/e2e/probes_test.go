@@ -47,7 +47,7 @@ func TestAReadinessProbeOverHTTPMakesReadyAndUnready(t *testing.T) {
 			t.Errorf("the container: %+v", c)
 		}
 		s.Event("web", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 503")
-		s.contains("why", s.Berth("why", "-n", s.ns, "web"), "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
+		s.whySays("web", "readiness probe failing (httpGet http://:web/healthz): HTTP probe failed with statuscode: 503")
 		s.contains("probes", s.Berth("probes", "-n", s.ns, "web"), "readiness", "failing", "bad 1/1", "HTTP probe failed with statuscode: 503")
 		s.health(p, 200)
 		p = s.Wait("web", "ready again", isReady(corev1.ConditionTrue))
@@ -88,15 +88,20 @@ func TestAStartupProbeGatesTheOthersAndKillsWhatNeverStarts(t *testing.T) {
 		s.Pod("slow", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+box("c", mount+
 			"startupProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, periodSeconds: 1, failureThreshold: 600}, "+
 			"livenessProbe: {tcpSocket: {port: 1}, "+everySecond+"}", "sleep"))
-		p := s.Wait("slow", "probed", func(p *corev1.Pod) bool {
-			x, err := s.Client.Probes(t.Context(), s.ns, "slow")
-			return err == nil && len(x.Probes) == 2 && x.Probes[0].Failures > 0 || status(p, "c").RestartCount > 0
-		})
-		if c := status(p, "c"); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
+		s.Phase("slow", corev1.PodRunning)
+		ctx, cancel := withBound(t)
+		defer cancel()
+		if err := hosts.WaitFor(ctx, "the startup probe to fail", func() (bool, error) { // which the pod's status does not show
+			x, err := s.Client.Probes(ctx, s.ns, "slow")
+			return err == nil && len(x.Probes) == 2 && x.Probes[0].Failures > 0, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if c := status(s.Get("slow"), "c"); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
 			t.Errorf("while it starts: %+v", c)
 		}
 		s.contains("probes", s.Berth("probes", "-n", s.ns, "slow"), "waits for the startup probe")
-		s.contains("why", s.Berth("why", "-n", s.ns, "slow"), "startup probe failing (exec /bin/testbox cat /v/up)")
+		s.whySays("slow", "startup probe failing (exec /bin/testbox cat /v/up)")
 		if err := os.WriteFile(dir+"/up", []byte("yes"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -146,6 +151,63 @@ func TestReadinessOverTCPGRPCAndByCommand(t *testing.T) {
 	})
 }
 
+// TestProbesOverTLSAndEveryKindAtStart has what no other test has: a server whose
+// certificate nobody knows, and startup and liveness by gRPC and TCP.
+func TestProbesOverTLSAndEveryKindAtStart(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		dir := t.TempDir()
+		mount := "volumeMounts: [{name: v, mountPath: /v}], "
+		atStart := func(probe string) string {
+			return mount + "startupProbe: {" + probe + ", periodSeconds: 1, failureThreshold: 600}, livenessProbe: {" + probe + ", timeoutSeconds: 20, " + everySecond + "}"
+		}
+		s.Pod("kinds", "volumes: [{name: v, hostPath: {path: "+dir+"}}]\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
+			box("tls", "readinessProbe: {httpGet: {path: /healthz, port: 8443, scheme: HTTPS}, timeoutSeconds: 20, "+everySecond+"}", "serve 8080 8443")+
+			box("rpc", atStart("grpc: {port: 9000, service: berth.test}"), "grpc 9000 /v/rpc")+
+			box("tcp", atStart("tcpSocket: {port: 9001}"), "tcp 9001 /v/tcp"))
+		s.Wait("kinds", "ready over TLS", func(p *corev1.Pod) bool { return status(p, "tls").Ready })
+		err := hosts.WaitFor(t.Context(), "failures of both startup probes", func() (bool, error) {
+			x, err := s.Client.Probes(t.Context(), s.ns, "kinds")
+			failed := 0
+			for _, p := range x.Probes {
+				if p.Kind == "startup" && p.Failures > 1 {
+					failed++
+				}
+			}
+			return failed == 2, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := s.Get("kinds")
+		for _, name := range []string{"rpc", "tcp"} {
+			if c := status(p, name); c.RestartCount != 0 || c.Started == nil || *c.Started || c.Ready {
+				t.Errorf("while %s starts: %+v", name, c)
+			}
+			write(t, dir+"/"+name)
+		}
+		p = s.Wait("kinds", "ready", isReady(corev1.ConditionTrue))
+		s.health(p, 500)
+		s.Wait("kinds", "not ready over TLS", func(p *corev1.Pod) bool { return !status(p, "tls").Ready })
+		s.Event("kinds", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 500")
+		for _, c := range []struct{ name, says string }{
+			{"rpc", `service unhealthy (responded with "NOT_SERVING")`}, {"tcp", "connect: connection refused"},
+		} {
+			if err := os.Remove(dir + "/" + c.name); err != nil {
+				t.Fatal(err)
+			}
+			s.Wait("kinds", "with "+c.name+" restarted and starting", func(p *corev1.Pod) bool {
+				x := status(p, c.name)
+				return x.RestartCount == 1 && x.State.Running != nil && x.Started != nil && !*x.Started
+			})
+			s.Event("kinds", "Killing: Container "+c.name+" failed liveness probe, will be restarted")
+			s.contains("the events", strings.Join(s.Events("kinds"), "\n"), "Liveness probe failed: ", c.says)
+		}
+		if n := status(s.Get("kinds"), "tls").RestartCount; n != 0 {
+			t.Errorf("who is not ready was restarted %d times", n)
+		}
+	})
+}
+
 // hostProcesses counts the machine's processes with exactly these arguments.
 func hostProcesses(t *testing.T, args ...string) (n int) {
 	t.Helper()
@@ -164,17 +226,28 @@ func TestScenario21_ATimedOutCommandLeavesNoProcess(t *testing.T) {
 		// container itself, which nobody may touch.
 		secs := fmt.Sprint(100000 + time.Now().UnixNano()%100000)
 		own := secs + ".5"
-		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}",
-			"(sleep "+own+" &); while :; do sleep 0.1; done"))
+		// Those of the second container leave their session: with its outputs, without
+		// them, and without their parent.
+		daemons := map[string]string{secs + ".1": "setsid sleep %s &", secs + ".2": "setsid sleep %s >/dev/null 2>&1 &", secs + ".3": "(setsid sleep %s &);"}
+		var starts strings.Builder
+		for secs, start := range daemons {
+			fmt.Fprintf(&starts, start+" ", secs)
+		}
+		idle := "(setsid sleep " + own + " &); while :; do sleep 0.1; done"
+		s.Pod("hangs", "containers:\n"+sh("c", "readinessProbe: {exec: {command: [sh, -c, 'sleep "+secs+" & sleep "+secs+"; true']}, timeoutSeconds: 1, periodSeconds: 3, failureThreshold: 1}", idle)+
+			sh("d", "readinessProbe: {exec: {command: [sh, -c, '"+starts.String()+" sleep "+secs+".4']}, timeoutSeconds: 5, periodSeconds: 6, failureThreshold: 1}", idle))
 		s.Event("hangs", `Unhealthy: Readiness probe failed: command timed out: "sh -c sleep `+secs+` & sleep `+secs+`; true" timed out after 1s`)
+		for secs := range daemons {
+			await(t, "a daemon that sleeps for "+secs, func() bool { return hostProcesses(t, "sleep", secs) > 0 })
+		}
 		var made []nodeapi.ProbeRun
-		s.Wait("hangs", "probed three times", func(*corev1.Pod) bool { return true })
-		err := hosts.WaitFor(t.Context(), "three runs", func() (bool, error) {
+		err := hosts.WaitFor(t.Context(), "three runs of both", func() (bool, error) {
 			p, err := s.Client.Probes(t.Context(), s.ns, "hangs")
-			if err == nil && len(p.Probes) == 1 {
-				made = p.Probes[0].Last
+			if err != nil || len(p.Probes) != 2 || len(p.Probes[0].Last) < 3 || len(p.Probes[1].Last) < 3 {
+				return false, err
 			}
-			return len(made) >= 3, err
+			made = append(p.Probes[0].Last, p.Probes[1].Last...)
+			return true, nil
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -183,14 +256,38 @@ func TestScenario21_ATimedOutCommandLeavesNoProcess(t *testing.T) {
 		if n := hostProcesses(t, "sleep", secs); n > 2 {
 			t.Errorf("%d processes of runs that are over are left", n)
 		}
-		for _, r := range made {
-			if r.Seconds > 4 {
-				t.Errorf("a run of a command with a timeout of 1 s took %.1f s", r.Seconds)
+		for secs, start := range daemons { // at most that of a run that is under way
+			if n := hostProcesses(t, "sleep", secs); n > 1 {
+				t.Errorf("%d processes are left of "+start, n, secs)
 			}
 		}
-		if n := hostProcesses(t, "sleep", own); n != 1 {
-			t.Errorf("%d of the container's own background processes are there", n)
+		for _, r := range made {
+			if r.Seconds > waitBound.Seconds() { // it would take a day; how busy the machine is is not the matter
+				t.Errorf("a run of a command that hangs took %.1f s", r.Seconds)
+			}
 		}
+		if n := hostProcesses(t, "sleep", own); n != 2 {
+			t.Errorf("%d of the containers' own background processes are there", n)
+		}
+	})
+}
+
+// TestAReadinessGateThatNobodyOpens: of a pod of a file nobody can set a condition,
+// so its gates stay shut, and what is seen says why. That an open gate makes it
+// ready is for nodes that have a server.
+func TestAReadinessGateThatNobodyOpens(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("gated", "readinessGates: [{conditionType: example.com/open}]\ncontainers:\n"+box("c", "readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}", "serve"))
+		p := s.Wait("gated", "with its containers ready", func(p *corev1.Pod) bool { return condition(p, corev1.ContainersReady) == corev1.ConditionTrue })
+		reason, message, ready := conditionOf(p, corev1.PodReady)
+		if ready || reason != "ReadinessGatesNotReady" || message != `corresponding condition of pod readiness gate "example.com/open" does not exist.` {
+			t.Errorf("Ready %v %s: %s", ready, reason, message)
+		}
+		if !status(p, "c").Ready {
+			t.Error(brief(p))
+		}
+		s.contains("ps", s.Berth("ps", "-n", s.ns, "gated", "-o", "wide"), "0/1")
+		s.contains("describe", s.Berth("describe", "-n", s.ns, "gated"), "example.com/open")
 	})
 }
 
@@ -203,7 +300,7 @@ func TestSidecarsAreProbed(t *testing.T) {
 				"readinessProbe: {httpGet: {path: /healthz, port: 8080}, "+everySecond+"}, livenessProbe: {exec: {command: [/bin/testbox, cat, /v/up]}, "+everySecond+"}", "serve")+
 			"containers:\n"+box("main", "", "sleep"))
 		p := s.Wait("cars", "with its sidecar running", func(p *corev1.Pod) bool { return status(p, "car").State.Running != nil })
-		s.contains("why", s.Berth("why", "-n", s.ns, "cars"), "startup probe")
+		s.whySays("cars", "startup probe")
 		if w := status(s.Get("cars"), "main").State.Waiting; w == nil || condition(p, corev1.PodInitialized) != corev1.ConditionFalse {
 			t.Errorf("the main did not wait for its sidecar: %s", brief(p))
 		}

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -114,6 +116,71 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 		if status(p, "c").ContainerID != id || status(p, "c").RestartCount != 0 {
 			t.Errorf("back: %s", brief(p))
 		}
+	})
+}
+
+// TestResizeOfThePodAndOfASidecar: spec.resources and a restartable init container
+// change in place, both at once too.
+func TestResizeOfThePodAndOfASidecar(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		put := func(pod, car string) {
+			s.Pod("whole", `
+				terminationGracePeriodSeconds: 1
+				resources: {requests: {memory: 16Mi}, limits: {memory: `+pod+`}}
+				initContainers:
+				`+sh("car", "restartPolicy: Always, resources: {limits: {memory: "+car+"}, requests: {memory: 8Mi}}", "sleep 1000")+`
+				containers:
+				`+sh("c", "", "dd if=/dev/zero of=/dev/shm/x bs=1M count=40 2>/dev/null; echo --end--; sleep 1000"))
+		}
+		settled := func(pod, car string) func(*corev1.Pod) bool {
+			return func(p *corev1.Pod) bool {
+				_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
+				whole, own := p.Status.Resources, status(p, "car").Resources
+				return !resizing && whole != nil && own != nil && whole.Limits.Memory().String() == pod && own.Limits.Memory().String() == car
+			}
+		}
+		put("128Mi", "32Mi")
+		s.Report("whole", "c")
+		first := s.Running("whole")
+		limits := func() (pod, car string) {
+			t.Helper()
+			dir := filepath.Join("/sys/fs/cgroup/memory", s.Host.CgroupRoot, "kubepods/burstable/pod"+string(first.UID))
+			data, err := os.ReadFile(dir + "/memory.limit_in_bytes")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.TrimSpace(string(data)), strings.TrimSpace(s.Exec("whole", "car", "sh", "-c", limitFile))
+		}
+		same := func(p *corev1.Pod) {
+			t.Helper()
+			for _, name := range []string{"c", "car"} {
+				if was, is := status(first, name), status(p, name); p.UID != first.UID || is.ContainerID != was.ContainerID || is.RestartCount != 0 {
+					t.Errorf("%s, was %s", brief(p), brief(first))
+				}
+			}
+		}
+		for _, c := range []struct{ pod, car, podBytes, carBytes string }{
+			{"256Mi", "32Mi", "268435456", "33554432"},
+			{"256Mi", "64Mi", "268435456", "67108864"},
+			{"96Mi", "48Mi", "100663296", "50331648"},
+		} {
+			put(c.pod, c.car)
+			same(s.Wait("whole", "resized to "+c.pod+", "+c.car, settled(c.pod, c.car)))
+			if pod, car := limits(); pod != c.podBytes || car != c.carBytes {
+				t.Errorf("limited to %s and %s, want %s and %s", pod, car, c.podBytes, c.carBytes)
+			}
+		}
+		put("24Mi", "16Mi")
+		p := s.Wait("whole", "refused", func(p *corev1.Pod) bool {
+			reason, _, _ := conditionOf(p, corev1.PodResizeInProgress)
+			return reason == corev1.PodReasonError
+		})
+		if _, message, _ := conditionOf(p, corev1.PodResizeInProgress); !strings.Contains(message, "below current usage") || p.Status.Resources.Limits.Memory().String() != "96Mi" {
+			t.Errorf("refused: %q, %v", message, p.Status.Resources)
+		}
+		same(p)
+		put("96Mi", "48Mi")
+		same(s.Wait("whole", "back", settled("96Mi", "48Mi")))
 	})
 }
 

@@ -32,6 +32,7 @@ var lacks = map[hosts.Version]map[string]string{
 		"image volumes":                         "containerd 1.6 does not know image volumes (added in 2.1)",
 		"recursive read-only mounts":            "containerd 1.6 does not know recursive read-only mounts (added in 2.0)",
 		"the user of a container in its status": "containerd 1.6 does not tell the user of a container (added in 2.0)",
+		"supplementalGroupsPolicy Strict":       "containerd 1.6 does not know supplementalGroupsPolicy (added in 2.0)",
 		"stop signals":                          "containerd 1.6 does not know a container's own stop signal: the image's is sent (added in 2.1)",
 	},
 	hosts.Version2: {},
@@ -74,18 +75,24 @@ func alone(t *testing.T, o nodeOptions, body func(t *testing.T, s *Space)) {
 	for _, v := range hosts.Versions() {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			n, err := startNode(v, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := n.stop(); err != nil {
-					t.Error(err)
-				}
-			})
-			body(t, n.space(t))
+			body(t, own(t, v, o))
 		})
 	}
+}
+
+// own is a node of the test's own.
+func own(t *testing.T, v hosts.Version, o nodeOptions) *Space {
+	t.Helper()
+	n, err := startNode(v, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n.space(t)
 }
 
 // space gives a test a namespace on the node, which is empty again at its end.
@@ -530,8 +537,8 @@ func glob(t *testing.T, pattern string) []string {
 	return names
 }
 
-// metric reads one figure of the agent's metrics by its name with labels; -1:
-// there is none.
+// metric reads one figure of the agent's metrics by its name with labels, or the
+// sum of all of a name; -1: there is none.
 func (s *Space) metric(name string) float64 {
 	s.t.Helper()
 	client := http.Client{Timeout: waitBound, Transport: &http.Transport{
@@ -549,17 +556,34 @@ func (s *Space) metric(name string) float64 {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	sum := -1.0
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if strings.HasPrefix(line, name+" ") || strings.HasPrefix(line, name+"{") {
+			n, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
 			if err != nil {
 				s.t.Fatal(err)
 			}
-			return n
+			sum = max(sum, 0) + n
 		}
 	}
-	return -1
+	return sum
 }
+
+// counted waits until a metric has come to a value; it may be counted a moment after
+// what it counts is seen.
+func (s *Space) counted(name string, good func(float64) bool) {
+	s.t.Helper()
+	ctx, cancel := withBound(s.t)
+	defer cancel()
+	last := 0.0
+	err := hosts.WaitFor(ctx, name, func() (bool, error) { last = s.metric(name); return good(last), nil })
+	if err != nil {
+		s.t.Errorf("it is %v: %v", last, err)
+	}
+}
+
+func is(want float64) func(float64) bool      { return func(n float64) bool { return n == want } }
+func atLeast(want float64) func(float64) bool { return func(n float64) bool { return n >= want } }
 
 // withBound is a context with the bound of a wait.
 func withBound(t *testing.T) (context.Context, context.CancelFunc) {

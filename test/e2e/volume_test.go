@@ -86,7 +86,7 @@ func TestHostPathTypes(t *testing.T) {
 		s.Pod("late", "volumes: [{name: v, hostPath: {path: "+dir+"/later, type: Directory}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		e := s.Event("late", "FailedMount: ")
 		s.contains("the event", e, dir+"/later", "v")
-		s.contains("why", s.Berth("why", "-n", s.ns, "late"), dir+"/later")
+		s.whySays("late", dir+"/later")
 		if err := os.Mkdir(dir+"/later", 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -160,8 +160,8 @@ func TestAMissingConfigMapIsNamedAndWaitedFor(t *testing.T) {
 		p := s.Waiting("env", "c", "CreateContainerConfigError")
 		s.contains("the message", status(p, "c").State.Waiting.Message, "configmap", "later", "not found")
 		s.contains("the event", s.Event("volume", "FailedMount: "), "later", "not found")
-		s.contains("why", s.Berth("why", "-n", s.ns, "volume"), "later", "not found")
-		s.contains("why", s.Berth("why", "-n", s.ns, "env"), "later", "not found")
+		s.whySays("volume", "later", "not found")
+		s.whySays("env", "later", "not found")
 		// The map without the key is another matter.
 		s.Put("later", configMap("later", "y: other"))
 		p = s.Wait("env", "missing a key", func(p *corev1.Pod) bool {

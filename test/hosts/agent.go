@@ -24,6 +24,7 @@ type AgentOptions struct {
 	Name        string // of the agent's directory; for a host with several. Default: agent
 	ManifestDir string
 	RootDir     string
+	Nodefs      string // options of a tmpfs that the root directory is, as size=64m; empty: it lies on the host's disk
 	StateDir    string
 	Socket      string
 	NodeName    string         // default: the host's name
@@ -82,7 +83,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 			return nil, err
 		}
 	}
-	if err := a.share(); err != nil {
+	if err := a.share(o.Nodefs); err != nil {
 		return nil, err
 	}
 	if err := a.writeConfig(o); err != nil {
@@ -102,9 +103,13 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 
 // share makes the root directory a mount that propagates: on a machine whose
 // file systems are mounted private, volumes could not otherwise.
-func (a *Agent) share() error {
-	if err := unix.Mount(a.RootDir, a.RootDir, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind %s: %w", a.RootDir, err)
+func (a *Agent) share(nodefs string) error {
+	from, kind, flags := a.RootDir, "", uintptr(unix.MS_BIND)
+	if nodefs != "" {
+		from, kind, flags = "tmpfs", "tmpfs", 0
+	}
+	if err := unix.Mount(from, a.RootDir, kind, flags, nodefs); err != nil {
+		return fmt.Errorf("mount %s: %w", a.RootDir, err)
 	}
 	if err := a.Host.Below(a.RootDir); err != nil {
 		return err
@@ -120,11 +125,15 @@ func (a *Agent) writeConfig(o AgentOptions) error {
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"cgroupRoot": a.Host.CgroupRoot, "cgroupDriver": "cgroupfs", "podLogsDir": a.LogsDir,
 		"healthzPort": 0, "failSwapOn": false, "failCgroupV1": false,
+		"address": a.Host.Gateway.String(), // port 10250 of each host
+		// How full the machine's own disk is must decide no test.
+		"evictionHard": map[string]string{"memory.available": "100Mi"},
 	}
 	maps.Copy(kubelet, o.Config)
 	own := map[string]any{
 		"apiVersion": "berth.dev/v1alpha1", "kind": "BerthConfiguration",
 		"cniConfDir": a.Host.ConfDir, "cniBinDirs": []string{a.Host.BinDir},
+		"startPressurePercent": 100, // nor how busy its CPUs are
 	}
 	maps.Copy(own, o.Berth)
 	first, err := yaml.Marshal(kubelet)

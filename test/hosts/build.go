@@ -80,6 +80,42 @@ func Containerd2(ctx context.Context) (dir string, err error) {
 		return "", err
 	}
 	module := filepath.Join(repo, "test", "hosts", "containerd2")
+	key, err := moduleKey(module, buildTags)
+	if err != nil {
+		return "", err
+	}
+	return Cached("containerd2", key, func(dir string) error {
+		if err := goBuild(ctx, module, "0", "-trimpath", "-tags", buildTags, "-ldflags", "-s -w", "-o", dir+"/",
+			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2"); err != nil {
+			return fmt.Errorf("build containerd: %w", err)
+		}
+		return nil
+	})
+}
+
+// Runc returns a folder with a runc that knows user namespaces, built like
+// Containerd2: Debian 12 has an older one. It is linked to this machine's C
+// library and libseccomp.
+func Runc(ctx context.Context) (dir string, err error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	module := filepath.Join(repo, "test", "hosts", "runc")
+	key, err := moduleKey(module, "seccomp")
+	if err != nil {
+		return "", err
+	}
+	return Cached("runc", key, func(dir string) error {
+		if err := goBuild(ctx, module, "1", "-trimpath", "-tags", "seccomp", "-ldflags", "-s -w", "-o", dir+"/", "github.com/opencontainers/runc"); err != nil {
+			return fmt.Errorf("build runc: %w", err)
+		}
+		return nil
+	})
+}
+
+// moduleKey names a build after the module's versions, Go and the build tags.
+func moduleKey(module, tags string) (string, error) {
 	sum := sha256.New()
 	for _, f := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join(module, f))
@@ -88,14 +124,8 @@ func Containerd2(ctx context.Context) (dir string, err error) {
 		}
 		sum.Write(text)
 	}
-	fmt.Fprint(sum, runtime.Version(), runtime.GOARCH, buildTags)
-	return Cached("containerd2", hex.EncodeToString(sum.Sum(nil))[:16], func(dir string) error {
-		if err := goBuild(ctx, module, "0", "-trimpath", "-tags", buildTags, "-ldflags", "-s -w", "-o", dir+"/",
-			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2"); err != nil {
-			return fmt.Errorf("build containerd: %w", err)
-		}
-		return nil
-	})
+	fmt.Fprint(sum, runtime.Version(), runtime.GOARCH, tags)
+	return hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
 const buildTags = "no_btrfs no_aufs no_devmapper no_zfs"
@@ -143,8 +173,21 @@ var built struct {
 // BuildBerth builds cmd/berth, once per process and kind, and returns the path
 // of the program. Go's own cache makes the second process fast.
 func BuildBerth(ctx context.Context, o BuildOptions) (string, error) {
+	return buildCommand(ctx, "berth", o)
+}
+
+// BuildControl does the same for cmd/berth-control.
+func BuildControl(ctx context.Context, o BuildOptions) (string, error) {
+	return buildCommand(ctx, "berth-control", o)
+}
+
+func buildCommand(ctx context.Context, command string, o BuildOptions) (string, error) {
+	return buildPackage(ctx, command, "./cmd/"+command, o)
+}
+
+func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (string, error) {
 	tags := strings.Join(slices.Sorted(slices.Values(o.Tags)), ",")
-	key := "berth"
+	key := command
 	if o.Race {
 		key += "-race"
 	}
@@ -169,7 +212,7 @@ func BuildBerth(ctx context.Context, o BuildOptions) (string, error) {
 	}
 	tmp := filepath.Join(dir, fmt.Sprintf(".%s-%d", key, os.Getpid()))
 	defer os.Remove(tmp)
-	args := []string{"-trimpath", "-tags", tags, "-o", tmp, "./cmd/berth"}
+	args := []string{"-trimpath", "-tags", tags, "-o", tmp, folder}
 	cgo := "0"
 	if o.Race {
 		args, cgo = append([]string{"-race"}, args...), "1"

@@ -64,7 +64,18 @@ func (r *record) config() string {
 	line("[%s.registry]\nconfig_path = %q", images, r.certsDir())
 	line("[%s.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"", cri)
 	line("[%s.containerd.runtimes.runc.options]\nRoot = %q", cri, filepath.Join(r.run(), "runc"))
+	for _, name := range r.Handlers {
+		line("[%s.containerd.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"", cri, name)
+		line("[%s.containerd.runtimes.%s.options]\nRoot = %q", cri, name, r.handlerDir(name))
+	}
 	return b.String()
+}
+
+func (r *record) handlerDir(name string) string { return filepath.Join(r.run(), "runc-"+name) }
+
+// HandlerDir is where runc, as the handler of that name, keeps its containers.
+func (h *Host) HandlerDir(name string) string {
+	return filepath.Join(h.slot.handlerDir(name), "k8s.io")
 }
 
 // conflist is the host's network: a bridge of its own, addresses of its own

@@ -8,7 +8,8 @@
 // hosts of several processes run side by side.
 //
 // It never touches another runtime, another cgroup or another network of the
-// machine. The only sysctl that it sets is net.ipv4.ip_forward=1.
+// machine. The only sysctl that it sets is net.ipv4.ip_forward=1. Tests of the
+// network that berth itself makes take turns: see ClaimDefaultNetwork.
 //
 // Invariants:
 //

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -28,6 +29,9 @@ type Options struct {
 	// Dir is for what grows: images, containers, logs. Empty: a new directory.
 	// It is empty again after Stop, and gone if it was new.
 	Dir string
+	// Disk is options of a tmpfs, as size=64m, for images and what containers write;
+	// empty: they lie on the machine's disk. See Host.Root.
+	Disk string
 	// Images are archives to import. The pause image is always there.
 	Images []string
 	// CNI puts the network configuration in place; else WriteCNI does it later.
@@ -36,8 +40,13 @@ type Options struct {
 	PodCIDR netip.Prefix
 	// Registries has a hosts.toml for the host name of each registry.
 	Registries map[string]string
+	// Handlers are names under which runc is there once more, for RuntimeClasses; each
+	// keeps its containers below a directory of its own, see HandlerDir.
+	Handlers []string
 	// Detached hosts outlive the process that made them: see Open.
 	Detached bool
+	// For says whose a detached host is, for Open.
+	For string
 }
 
 // Host is a private containerd with its network.
@@ -92,7 +101,8 @@ func Start(ctx context.Context, o Options) (*Host, error) {
 
 func (h *Host) start(ctx context.Context, o Options) (err error) {
 	r := &h.slot.record
-	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached
+	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached, r.For = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached, o.For
+	r.Handlers = o.Handlers
 	r.Sandbox = images.PauseRef
 	if !r.PodCIDR.IsValid() {
 		r.PodCIDR = r.podRange()
@@ -116,6 +126,14 @@ func (h *Host) start(ctx context.Context, o Options) (err error) {
 	}
 	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(), r.addresses(), r.certsDir()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	if o.Disk != "" {
+		if err := unix.Mount("tmpfs", r.root(), "tmpfs", 0, o.Disk); err != nil {
+			return fmt.Errorf("mount %s: %w", r.root(), err)
+		}
+		if err := h.Below(r.root()); err != nil {
 			return err
 		}
 	}
@@ -160,15 +178,15 @@ func (h *Host) fill() (err error) {
 	return nil
 }
 
-// Open returns the detached hosts of this machine.
-func Open() ([]*Host, error) {
+// Open returns the detached hosts of this machine that are somebody's.
+func Open(whose string) ([]*Host, error) {
 	all, err := records()
 	if err != nil {
 		return nil, err
 	}
 	var out []*Host
 	for _, r := range all {
-		if !r.Detached {
+		if !r.Detached || r.For != whose {
 			continue
 		}
 		h := &Host{slot: &slot{record: *r}}
@@ -293,6 +311,9 @@ func (h *Host) ready(ctx context.Context, served *exited) error {
 	}
 	return err
 }
+
+// Root is where containerd has images and what containers write.
+func (h *Host) Root() string { return h.slot.root() }
 
 // Log is the end of what containerd has said.
 func (h *Host) Log() string { return tail(h.log()) }

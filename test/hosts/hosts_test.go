@@ -266,7 +266,8 @@ func TestHelperThatDies(t *testing.T) {
 
 func TestADetachedHostIsLeftAloneUntilItIsOpened(t *testing.T) {
 	t.Parallel()
-	h, err := Start(t.Context(), Options{Detached: true, CNI: true})
+	whose := t.TempDir() // a name that nobody else has
+	h, err := Start(t.Context(), Options{Detached: true, For: whose, CNI: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +278,10 @@ func TestADetachedHostIsLeftAloneUntilItIsOpened(t *testing.T) {
 	if err := h.WriteCNI(); err != nil {
 		t.Errorf("the sweep took it away: %v", err)
 	}
-	all, err := Open()
+	if others, err := Open(whose + "/other"); err != nil || len(others) > 0 {
+		t.Errorf("somebody else opens %d hosts: %v", len(others), err)
+	}
+	all, err := Open(whose)
 	if err != nil {
 		t.Fatal(err)
 	}

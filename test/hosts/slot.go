@@ -24,12 +24,14 @@ type record struct {
 	Number   int
 	Owner    int // process ID, for the reader; the lock decides
 	Detached bool
+	For      string // whose it is, if detached
 	Version  Version
 	Dir      string   // of the host
 	OwnDir   bool     // Dir was made by this package
 	Below    []string // further directories whose mounts are the host's
 	PodCIDR  netip.Prefix
 	CNI      bool
+	Handlers []string
 	Sandbox  string // image of the sandboxes
 }
 

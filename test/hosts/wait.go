@@ -8,11 +8,11 @@ import (
 
 const (
 	pollEvery = 20 * time.Millisecond
-	waitBound = time.Minute // for a ctx that has no deadline
+	waitBound = 4 * time.Minute // for a ctx that has no deadline
 )
 
 // WaitFor asks cond again and again until it says true. It fails with what was
-// waited for when cond fails, when ctx ends, and after a minute if ctx has no
+// waited for when cond fails, when ctx ends, and after four minutes if ctx has no
 // deadline. An error that may pass belongs into cond as (false, nil).
 func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error {
 	if _, bound := ctx.Deadline(); !bound {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -21,13 +21,23 @@ import (
 	"berth/test/images"
 )
 
-// home is where the agent of a running containerd has its files.
-const home = "/var/lib/berth-quickstart"
+// What the quick start's own test has elsewhere, so that it may run beside a quick
+// start of the machine's user and beside other agents.
+var (
+	home     = cmp.Or(os.Getenv("BERTH_UP_HOME"), "/var/lib/berth-quickstart") // files of its programs
+	programs = os.Getenv("BERTH_UP_PROGRAMS")                                  // a folder; empty: bin of the checkout
+	settings = os.Getenv("BERTH_UP_SETTINGS")                                  // more lines of the agent's configuration
+)
 
 func path(name string) string { return filepath.Join(home, name) }
 
+// program is the path of one that make build has made.
+func program(repo, name string) string {
+	return filepath.Join(cmp.Or(programs, filepath.Join(repo, "bin")), name)
+}
+
 // adopt starts the agent on a containerd that somebody else runs.
-func adopt(ctx context.Context, endpoint, binary string, archives []images.Archive) (*node, error) {
+func adopt(ctx context.Context, endpoint, binary string, archives []images.Archive, join []string) (*node, error) {
 	socket, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok {
 		return nil, fmt.Errorf("CONTAINERD=%s: want unix:///path/of/its/socket", endpoint)
@@ -46,28 +56,22 @@ func adopt(ctx context.Context, endpoint, binary string, archives []images.Archi
 			return nil, err
 		}
 	}
-	config := fmt.Sprintf("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: %s\nfailSwapOn: false\nfailCgroupV1: false\n", path("logs"))
+	config := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+podLogsDir: %s
+serverTLSBootstrap: true
+authentication: {x509: {clientCAFile: %s}}
+failSwapOn: false
+failCgroupV1: false
+%s`, path("logs"), path("ca.crt"), settings)
 	if err := os.WriteFile(path("config.yaml"), []byte(config), 0o644); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(path("berth.log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
 	say("starting berth")
-	cmd := exec.Command(binary, "run", "--config", path("config.yaml"), "--root-dir", path("kubelet"), "--state-dir", path("state"),
+	args := append([]string{"run", "--config", path("config.yaml"), "--root-dir", path("kubelet"), "--state-dir", path("state"),
 		"--socket", path("berth.sock"), "--container-runtime-endpoint", endpoint, "--pod-manifest-path", path("manifests"),
-		"--hostname-override", "quickstart")
-	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(path("berth.pid"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
-		return nil, errors.Join(err, cmd.Process.Kill())
-	}
-	if err := cmd.Process.Release(); err != nil { // it outlives us: make down ends it
+		"--cert-dir", path("node"), "--hostname-override", "quickstart"}, join...)
+	if err := detach("berth", binary, args...); err != nil {
 		return nil, err
 	}
 	n := &node{binary, path("berth.sock"), path("manifests")}
@@ -123,30 +127,20 @@ func nameSandboxImage(ctx context.Context, socket, endpoint string) error {
 	return ctr(ctx, socket, "images", "tag", images.PauseRef, config.SandboxImage)
 }
 
-// release ends the pods that adopt's agent runs, then the agent, and removes
-// its files. Images stay: they may be somebody's by now.
-func release(ctx context.Context) error {
-	text, err := os.ReadFile(path("berth.pid"))
-	if errors.Is(err, os.ErrNotExist) {
-		return os.RemoveAll(home)
-	}
+// release ends the pods that adopt's agent runs, then the agent and the control
+// server, and removes their files. Images stay: they may be somebody's by now.
+func release(ctx context.Context, repo string) error {
+	pid, err := running("berth")
 	if err != nil {
 		return err
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path("berth.pid"), err)
+	if pid != 0 {
+		if err := endPods(ctx, repo); err != nil {
+			return err
+		}
 	}
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "berth" {
-		if err := endPods(ctx); err != nil {
-			return err
-		}
-		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
-			return err
-		}
-		if err := hosts.WaitFor(ctx, "berth to leave", func() (bool, error) {
-			return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH), nil
-		}); err != nil {
+	for _, name := range []string{"berth", "berth-control"} {
+		if err := stop(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -156,9 +150,21 @@ func release(ctx context.Context) error {
 	return os.RemoveAll(home)
 }
 
-// endPods takes the manifests away and waits until no pod is left.
-func endPods(ctx context.Context) error {
+// endPods deletes every pod, takes the manifests away and waits until no pod is
+// left on the node.
+func endPods(ctx context.Context, repo string) error {
 	if err := os.RemoveAll(path("manifests")); err != nil {
+		return err
+	}
+	s := newServer(repo)
+	if pid, err := running("berth-control"); err != nil {
+		return err
+	} else if pid == 0 { // it has died: only the server's word ends its pods
+		if s, err = begin(ctx, repo); err != nil {
+			return err
+		}
+	}
+	if _, err := s.run(ctx, "delete", "pods", "--all", "--all-namespaces", "--timeout=60s"); err != nil {
 		return err
 	}
 	client, err := nodeapi.Dial(path("berth.sock"))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,21 +11,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/nodeapi"
 	"berth/test/hosts"
 )
 
-// settle waits until the examples are what they are meant to be and returns the
-// address of the web pod.
-func (n *node) settle(ctx context.Context) (ip string, err error) {
-	client, err := nodeapi.Dial(n.socket)
-	if err != nil {
-		return "", err
-	}
-	defer client.Close()
+// settle waits until the server says that the examples are what they are meant
+// to be, and returns the address of the web pod.
+func (s *server) settle(ctx context.Context) (ip string, err error) {
 	err = hosts.WaitFor(ctx, "the example pods", func() (bool, error) {
-		list, err := client.Pods(ctx, nodeapi.PodsRequest{})
+		out, err := s.run(ctx, "get", "pods", "-o", "json")
 		if err != nil {
+			return false, err
+		}
+		var list corev1.PodList
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
 			return false, err
 		}
 		done := 0
@@ -36,11 +35,12 @@ func (n *node) settle(ctx context.Context) (ip string, err error) {
 				if page, err := get(ctx, "http://"+ip); err == nil && strings.Contains(page, "hello") {
 					done++
 				}
-			case p.Name == "once" && p.Status.Phase == corev1.PodSucceeded, p.Name == "crash" && restarts(p) > 0:
+			case p.Name == "once" && p.Status.Phase == corev1.PodSucceeded, p.Name == "crash" && restarts(p) > 0,
+				p.Name == "clock-quickstart" && ready(p):
 				done++
 			}
 		}
-		return done == 3, nil
+		return done == 4, nil
 	})
 	return ip, err
 }

@@ -65,14 +65,26 @@ func up(ctx context.Context, running string) error {
 	if err != nil {
 		return err
 	}
-	n, err := start(ctx, repo, running, archives)
+	s, err := begin(ctx, repo)
 	if err != nil {
 		return err
 	}
-	if err := n.copyExamples(repo); err != nil {
+	join, err := s.join(ctx, repo)
+	if err != nil {
 		return err
 	}
-	return n.show(ctx)
+	n, err := start(ctx, repo, running, archives, join)
+	if err != nil {
+		return err
+	}
+	if err := n.copy(filepath.Join(repo, "examples", "node")); err != nil {
+		return err
+	}
+	say("applying examples/ with kubectl")
+	if err := s.print(ctx, "apply", "-f", filepath.Join(repo, "examples")); err != nil {
+		return err
+	}
+	return n.show(ctx, s)
 }
 
 // node is the agent that runs, whoever owns its containerd.
@@ -80,22 +92,25 @@ type node struct {
 	binary, socket, manifests string
 }
 
-func start(ctx context.Context, repo, running string, archives []images.Archive) (*node, error) {
-	binary := filepath.Join(repo, "bin", "berth")
+func start(ctx context.Context, repo, running string, archives []images.Archive, join []string) (*node, error) {
+	binary := program(repo, "berth")
 	if running != "" {
-		return adopt(ctx, running, binary, archives)
+		return adopt(ctx, running, binary, archives, join)
 	}
 	say("starting a private containerd (the first time it is built from its Go module)")
 	var paths []string
 	for _, a := range archives {
 		paths = append(paths, a.Path)
 	}
-	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, Images: paths, CNI: true, Detached: true})
+	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, Images: paths, CNI: true, Detached: true, For: home})
 	if err != nil {
 		return nil, err
 	}
 	say("starting berth")
-	a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: h, NodeName: "quickstart", Detached: true})
+	a, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: binary, Host: h, NodeName: "quickstart", ExtraArgs: join, Detached: true,
+		Config: map[string]any{
+			"serverTLSBootstrap": true, "authentication": map[string]any{"x509": map[string]any{"clientCAFile": path("ca.crt")}},
+		}})
 	if err != nil {
 		return nil, errors.Join(err, h.Stop())
 	}
@@ -105,10 +120,10 @@ func start(ctx context.Context, repo, running string, archives []images.Archive)
 	return &node{binary, a.Socket, a.ManifestDir}, nil
 }
 
-// copyExamples gives the agent its pods: one file after the other, by rename,
+// copy gives the node the pods of its own: one file after the other, by rename,
 // so that none is seen half written.
-func (n *node) copyExamples(repo string) error {
-	files, err := filepath.Glob(filepath.Join(repo, "examples", "*.yaml"))
+func (n *node) copy(folder string) error {
+	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil {
 		return err
 	}
@@ -129,15 +144,19 @@ func (n *node) copyExamples(repo string) error {
 }
 
 // show waits for the pods and prints what a user would want to see first.
-func (n *node) show(ctx context.Context) error {
+func (n *node) show(ctx context.Context, s *server) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	ip, err := n.settle(ctx)
+	ip, err := s.settle(ctx)
 	if err != nil {
-		_ = n.berth(ctx, "ps", "-A", "-o", "wide") // what there is helps more than nothing
+		_ = s.print(ctx, "get", "pods", "-A", "-o", "wide") // what there is helps more than nothing
 		return err
 	}
-	fmt.Println()
+	fmt.Println("\n$ kubectl get pods -A -o wide")
+	if err := s.print(ctx, "get", "pods", "-A", "-o", "wide"); err != nil {
+		return err
+	}
+	fmt.Println("\n$ berth ps -A -o wide")
 	if err := n.berth(ctx, "ps", "-A", "-o", "wide"); err != nil {
 		return err
 	}
@@ -146,19 +165,21 @@ func (n *node) show(ctx context.Context) error {
 		return fmt.Errorf("ask the web pod at %s: %w", ip, err)
 	}
 	fmt.Printf("\n$ curl http://%s\n%s\n", ip, page)
-	b := n.binary + " --socket " + n.socket
 	fmt.Printf(`What to try next:
-  alias berth=%q
-  berth ps -w                     # watch the pods
+  export KUBECONFIG=%s; alias kubectl=%q
+  kubectl get nodes -o wide; kubectl describe pod web; kubectl top pods
+  kubectl logs -f web -c writer
+  kubectl exec -it web -c nginx -- sh
+  kubectl edit configmap page     # the page in a pod that mounts it changes within half a second
+  kubectl delete pod crash
+
+  alias berth=%q                  # the node answers for itself, with the server away too
   berth why crash                 # what it waits for, and what comes next
   berth timeline web              # where the time of its start went
-  berth logs web -c writer
-  berth exec -it web -c nginx -- sh
-  berth describe web
   berth check                     # can this node run pods?
-  $EDITOR %s/web.yaml             # a change of the ConfigMap is in the page a second later
+  $EDITOR %s/clock.yaml   # a pod of the node's own, with no server
   make down                       # takes everything away
-`, b, n.manifests)
+`, s.kubeconfig, s.kubectl, n.binary+" --socket "+n.socket, n.manifests)
 	return nil
 }
 
@@ -170,7 +191,11 @@ func (n *node) berth(ctx context.Context, args ...string) error {
 
 // down ends every pod of the quick start and takes away all that was made.
 func down(ctx context.Context) error {
-	open, err := hosts.Open()
+	repo, err := hosts.Repo()
+	if err != nil {
+		return err
+	}
+	open, err := hosts.Open(home)
 	if err != nil {
 		return err
 	}
@@ -179,7 +204,7 @@ func down(ctx context.Context) error {
 			return err
 		}
 	}
-	return release(ctx)
+	return release(ctx, repo)
 }
 
 func say(text string) { fmt.Fprintln(os.Stderr, "==>", text) }

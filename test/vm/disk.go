@@ -41,19 +41,15 @@ func makeHost(ctx context.Context) (host, error) {
 	if runtime.GOARCH != "amd64" {
 		return host{}, fmt.Errorf("the emulated machine is amd64 only, this one is %s", runtime.GOARCH)
 	}
-	containerd, err := hosts.Containerd2(ctx)
+	in, err := gather(ctx)
 	if err != nil {
 		return host{}, err
 	}
-	archives, err := imported(ctx)
+	key, err := hostKey(in)
 	if err != nil {
 		return host{}, err
 	}
-	key, err := hostKey(containerd, archives)
-	if err != nil {
-		return host{}, err
-	}
-	dir, err := hosts.Cached("vm", key, func(dir string) error { return fill(ctx, dir, containerd, archives) })
+	dir, err := hosts.Cached("vm", key, func(dir string) error { return fill(ctx, dir, in) })
 	if err != nil {
 		return host{}, fmt.Errorf("make the machine's disk: %w", err)
 	}
@@ -61,12 +57,29 @@ func makeHost(ctx context.Context) (host, error) {
 	return host{dir}, nil
 }
 
+// parts are what is built here and goes on the disk.
+type parts struct {
+	containerd, runc string // folders
+	archives         []images.Archive
+}
+
+func gather(ctx context.Context) (in parts, err error) {
+	if in.containerd, err = hosts.Containerd2(ctx); err != nil {
+		return in, err
+	}
+	if in.runc, err = hosts.Runc(ctx); err != nil {
+		return in, err
+	}
+	in.archives, err = imported(ctx)
+	return in, err
+}
+
 // hostKey names a disk after all that it is made of. The versions of the
 // packages are not in it: those of the day that made it serve as well.
-func hostKey(containerd string, archives []images.Archive) (string, error) {
+func hostKey(in parts) (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, filepath.Base(containerd))
-	for _, a := range archives {
+	fmt.Fprintln(sum, filepath.Base(in.containerd), filepath.Base(in.runc))
+	for _, a := range in.archives {
 		fmt.Fprintln(sum, filepath.Base(a.Path))
 	}
 	release, err := os.ReadFile("/etc/os-release")
@@ -98,7 +111,7 @@ func forgetOthers(dir string) {
 }
 
 // fill makes the files of a host in dir.
-func fill(ctx context.Context, dir, containerd string, archives []images.Archive) error {
+func fill(ctx context.Context, dir string, in parts) error {
 	root := filepath.Join(dir, "root")
 	defer os.RemoveAll(root)
 	if err := skeleton(root); err != nil {
@@ -112,12 +125,12 @@ func fill(ctx context.Context, dir, containerd string, archives []images.Archive
 	if err := unpack(ctx, root, debs); err != nil {
 		return err
 	}
-	for _, name := range []string{"containerd", "containerd-shim-runc-v2"} {
-		if err := copyFile(filepath.Join(root, "usr/local/bin", name), filepath.Join(containerd, name)); err != nil {
+	for _, program := range []string{in.containerd + "/containerd", in.containerd + "/containerd-shim-runc-v2", in.runc + "/runc"} {
+		if err := copyFile(filepath.Join(root, "usr/local/bin", filepath.Base(program)), program); err != nil {
 			return err
 		}
 	}
-	if err := importImages(ctx, filepath.Join(root, "var/lib/containerd"), containerd, archives); err != nil {
+	if err := importImages(ctx, filepath.Join(root, "var/lib/containerd"), in.containerd, in.archives); err != nil {
 		return fmt.Errorf("import images: %w", err)
 	}
 	if err := settle(ctx, root); err != nil {

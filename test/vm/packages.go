@@ -12,12 +12,13 @@ import (
 )
 
 // packages are what the machine is made of; apt adds what they depend on.
-// containerd is there for its ctr.
-var packages = []string{"systemd", "kmod", "mount", "iproute2", "iptables", "runc", "containernetworking-plugins", "containerd", "busybox-static"}
+// containerd is there for its ctr, apparmor for its parser, runc for the library
+// that the one built here needs too.
+var packages = []string{"systemd", "kmod", "mount", "iproute2", "iptables", "runc", "containernetworking-plugins", "containerd", "busybox-static", "apparmor"}
 
-// kernels are the packages that stand for the newest small kernel: Debian's,
-// Ubuntu's.
-var kernels = []string{"linux-image-cloud-amd64", "linux-image-virtual"}
+// kernels are the packages that stand for the newest small kernel: those of
+// Debian 12 (one from 6.3 on maps the users of a tmpfs), Debian, Ubuntu.
+var kernels = []string{"linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64", "linux-image-virtual"}
 
 // download fetches the packages into dir and returns their files. Where apt's
 // lists are missing or too old for the archive, they are renewed once.

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -11,6 +12,12 @@ type result struct {
 	took string // in seconds, as "2.17s"; empty: it never ended
 	ok   bool
 	said string
+}
+
+// whole reports whether every check that was announced has ended.
+func whole(report string) bool {
+	results, err := read(report)
+	return err == nil && !slices.ContainsFunc(results, func(r result) bool { return r.took == "" })
 }
 
 // mark begins each line of the form -test.v=test2json that is no output.

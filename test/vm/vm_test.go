@@ -16,7 +16,7 @@ import (
 // at the end of the first left it.
 func TestVM(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	h, err := makeHost(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestVM(t *testing.T) {
 // checked boots the machine and makes a subtest of each of its checks.
 func checked(ctx context.Context, t *testing.T, m *machine, word string) {
 	began := time.Now()
-	report, bootErr := m.boot(ctx, word)
+	report, bootErr := m.boot(ctx, word, func(seen string) { t.Logf("the machine died: %s", seen) })
 	t.Logf("the %s boot took %.1fs", word, time.Since(began).Seconds())
 	results, err := read(report)
 	for _, r := range results {

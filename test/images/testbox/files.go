@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -104,6 +105,22 @@ func fill(a []string) error {
 		}
 	}
 	return joinClose(err, f)
+}
+
+// files makes so many empty files in a directory.
+func files(a []string) error {
+	dir, n := arg(a, 0, ""), number(arg(a, 1, "1"))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for i := range n {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprint("f", i)))
+		if err := joinClose(err, f); err != nil {
+			return err
+		}
+	}
+	fmt.Println("made", n, "files")
+	return nil
 }
 
 func stdin([]string) error {

@@ -6,13 +6,15 @@
 //
 // Steps:
 //
-//	serve [PORT]           HTTP on PORT (8080, or $PORT): / host name, /env, /env/NAME, /headers, /file?name=,
+//	serve [PORT [TLS]]     HTTP on PORT (8080, or $PORT): / host name, /env, /env/NAME, /headers, /file?name=,
 //	                       /healthz (and POST /healthz?code=503 to change it), /delay?d=1s, /redirect?to=URL,
-//	                       POST /exit?code=1
+//	                       POST /exit?code=1; the same on TLS with a certificate signed by itself
 //	tcp PORT [FILE]        accept TCP connections and echo; with FILE only while it exists
 //	grpc PORT [FILE]       gRPC's health protocol: SERVING; with FILE only while it exists
 //	udp PORT               echo datagrams
 //	get URL                one HTTP GET: status and body on stdout; exit 1 on an error
+//	server [PATH]          one request to the API server as the pod's service account, where KUBERNETES_SERVICE_HOST says;
+//	                       a PATH of selfsubjectreviews asks who the pod is
 //	dial ADDRESS           one TCP connection
 //	print TEXT…            a line on stdout
 //	warn TEXT…             a line on stderr
@@ -96,7 +98,7 @@ var verbs map[string]func(args []string) error
 
 func init() {
 	verbs = map[string]func(args []string) error{
-		"serve": serve, "tcp": tcp, "grpc": serveGRPC, "udp": udp, "get": get, "dial": dial,
+		"serve": serve, "tcp": tcp, "grpc": serveGRPC, "udp": udp, "get": get, "server": server, "dial": dial,
 		"print":   func(a []string) error { fmt.Println(strings.Join(a, " ")); return nil },
 		"warn":    func(a []string) error { fmt.Fprintln(os.Stderr, strings.Join(a, " ")); return nil },
 		"partial": func(a []string) error { fmt.Print(strings.Join(a, " ")); return nil },
@@ -105,7 +107,7 @@ func init() {
 		"sleep":   sleep, "ignore-term": ignoreTerm, "on-term": onTermStep,
 		"write": write, "append": appendLine, "cat": cat, "follow": follow, "await": await,
 		"remove": func(a []string) error { return os.Remove(arg(a, 0, "")) },
-		"stat":   stat, "ls": ls, "fill": fill, "stdin": stdin,
+		"stat":   stat, "ls": ls, "fill": fill, "files": files, "stdin": stdin,
 		"alloc": alloc, "spin": spin, "fork": fork, "threads": threads, "open": open,
 		"env": env, "id": id, "addrs": addrs, "tty": tty, "namespaces": namespaces,
 		"args":     func([]string) error { fmt.Println(strings.Join(os.Args, "\n")); return nil },

@@ -1,8 +1,14 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -67,17 +73,78 @@ func serve(a []string) error {
 		code, _ := strconv.Atoi(r.FormValue("code"))
 		os.Exit(code)
 	})
+	served := make(chan error, 1)
+	if tlsPort := arg(a, 1, ""); tlsPort != "" {
+		go func() { served <- serveTLS(tlsPort, mux) }()
+	}
 	l, err := net.Listen("tcp", ":"+port)
 	if err != nil {
 		return err
 	}
 	fmt.Println("serving on", l.Addr())
-	return http.Serve(l, mux)
+	go func() { served <- http.Serve(l, mux) }()
+	return <-served
+}
+
+// serveTLS serves with a certificate that it has signed itself, of a name that
+// nobody asks for.
+func serveTLS(port string, h http.Handler) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	c := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), DNSNames: []string{"testbox.invalid"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	l, err := tls.Listen("tcp", ":"+port, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	if err != nil {
+		return err
+	}
+	fmt.Println("serving TLS on", l.Addr())
+	return http.Serve(l, h)
 }
 
 func get(a []string) error {
 	client := http.Client{Timeout: 10 * time.Second}
 	resp, err := client.Get(arg(a, 0, ""))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	fmt.Println(resp.StatusCode)
+	_, err = io.Copy(os.Stdout, resp.Body)
+	return err
+}
+
+// server asks the API server as pods do: where the environment says it is, with
+// the service account's token and authority.
+func server(a []string) error {
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	token, err := os.ReadFile(account + "token")
+	if err != nil {
+		return err
+	}
+	ca, err := os.ReadFile(account + "ca.crt")
+	if err != nil {
+		return err
+	}
+	known := x509.NewCertPool()
+	known.AppendCertsFromPEM(ca)
+	url := "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) + arg(a, 0, "/version")
+	req, err := http.NewRequest(http.MethodGet, url, http.NoBody)
+	if strings.HasSuffix(url, "reviews") {
+		req, err = http.NewRequest(http.MethodPost, url, strings.NewReader(`{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`))
+	}
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+string(token))
+	req.Header.Set("Content-Type", "application/json")
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: known, MinVersion: tls.VersionTLS12}}}
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func settings(t *testing.T, dir string) map[string]string {
 		}
 		rel, err := filepath.Rel(cgroupRoot, path)
 		for _, name := range []string{
-			"cpu.weight", "cpu.max", "memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "hugetlb.2MB.max", "cgroup.subtree_control",
+			"cpu.weight", "cpu.max", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group", "pids.max", "hugetlb.2MB.max", "cgroup.subtree_control",
 		} {
 			out[filepath.Join(rel, name)] = file(rel, name)
 		}

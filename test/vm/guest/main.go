@@ -59,11 +59,13 @@ var checks = map[string][]testing.InternalTest{
 		{Name: "boot", F: boot},
 		{Name: "slices", F: slices},
 		{Name: "slice-limits", F: sliceLimits},
-		{Name: "reload", F: reload},
+		{Name: "memory", F: memoryKept},
 		{Name: "hugepages", F: hugePages},
 		{Name: "oom", F: oomKilled},
+		{Name: "reload", F: reload}, // after oom: it takes memory.oom.group away
 		{Name: "commands", F: commands},
 		{Name: "restart", F: restart},
+		{Name: "swap", F: limitedSwap},
 		{Name: "removal", F: removal},
 	},
 	"second": {
@@ -71,6 +73,11 @@ var checks = map[string][]testing.InternalTest{
 		{Name: "driver", F: changeDriver},
 		{Name: "cgroupfs", F: cgroupfs},
 		{Name: "oom-single", F: oomSingle},
+		{Name: "top", F: top},
+		{Name: "users", F: users},
+		{Name: "apparmor", F: appArmor},
+		{Name: "resize", F: resize},
+		{Name: "evict", F: evict},
 		{Name: "removal", F: removalOfFiles},
 	},
 }

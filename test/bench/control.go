@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"berth/test/hosts"
+)
+
+// controlServer is a berth-control with all its parts and its own store, in a
+// directory of its own.
+type controlServer struct {
+	dir    string
+	cmd    *exec.Cmd
+	client *kubernetes.Clientset
+	took   time.Duration // from the start to the first "ready"
+}
+
+// startControl starts the program and waits until it is ready.
+func startControl(ctx context.Context) (_ *controlServer, err error) {
+	bin, err := hosts.BuildControl(ctx, hosts.BuildOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s := &controlServer{}
+	if s.dir, err = os.MkdirTemp("", "berth-bench-control-"); err != nil {
+		return nil, err
+	}
+	port, err := hosts.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	s.cmd = exec.Command(bin, "serve", "--data-dir", s.dir, "--listen", fmt.Sprintf("127.0.0.1:%d", port))
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	begin := time.Now()
+	if err := s.cmd.Start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.dir))
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	for {
+		if s.ready(ctx) {
+			s.took = time.Since(begin)
+			return s, nil
+		}
+		if err := pause(ctx, 2*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ready makes the client as soon as there is a kubeconfig, and asks /readyz.
+func (s *controlServer) ready(ctx context.Context) bool {
+	if s.client == nil {
+		c, err := clientcmd.BuildConfigFromFlags("", filepath.Join(s.dir, "admin.kubeconfig"))
+		if err != nil {
+			return false
+		}
+		c.QPS = -1
+		c.ContentConfig = restclient.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf}
+		if s.client, err = kubernetes.NewForConfig(c); err != nil {
+			return false
+		}
+	}
+	code := 0
+	s.client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).StatusCode(&code)
+	return code == http.StatusOK
+}
+
+func (s *controlServer) stop() error {
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	return errors.Join(s.cmd.Wait(), os.RemoveAll(s.dir))
+}
+
+func (s *controlServer) rss() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+// controlReady is the time from nothing to ready, keys and certificates included.
+func (b *bench) controlReady(ctx context.Context) error {
+	var all []time.Duration
+	for range *rounds {
+		s, err := startControl(ctx)
+		if err != nil {
+			return err
+		}
+		all = append(all, s.took)
+		if err := s.stop(); err != nil {
+			return err
+		}
+	}
+	b.add("berth-control: first start to ready", ms(median(all)), "-", "", "<= 1500 ms")
+	return nil
+}
+
+// controlMemory is the memory of a server that has nothing to do, and with what a
+// busy one keeps.
+func (b *bench) controlMemory(ctx context.Context) (err error) {
+	s, err := startControl(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if err := pause(ctx, rests); err != nil {
+		return err
+	}
+	got, err := s.rss()
+	if err != nil {
+		return err
+	}
+	b.add("berth-control: resident memory, idle", mib(got), "-", "", "<= 120 MiB")
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	for range watchers {
+		w, err := s.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{AllowWatchBookmarks: true})
+		if err != nil {
+			return err
+		}
+		go func() { // ends with the watch, which ends with the server
+			for range w.ResultChan() {
+			}
+		}()
+	}
+	if err := pause(ctx, rests); err != nil {
+		return err
+	}
+	if got, err = s.rss(); err != nil {
+		return err
+	}
+	b.add("berth-control: resident memory, 1000 pods and 50 watchers", mib(got), "-", "", "<= 160 MiB")
+	return nil
+}
+
+const (
+	watchers     = 50
+	loadNodes    = 10
+	loadPods     = 1000
+	writersAtAll = 20
+)
+
+// load makes nodes and running pods on them.
+func (s *controlServer) load(ctx context.Context) error {
+	for i := range loadNodes {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}
+		n.Status.Capacity = corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("256Gi"), "pods": resource.MustParse("200")}
+		n.Status.Allocatable = n.Status.Capacity
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+		if _, err := s.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return s.each(ctx, loadPods, func(ctx context.Context, i int) error {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Labels: map[string]string{"app": "load", "n": strconv.Itoa(i % 20)}},
+			Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%loadNodes), Containers: []corev1.Container{{
+				Name: "main", Image: "example.com/load:1", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}},
+			}}},
+		}
+		made, err := s.client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		made.Status.Phase, made.Status.PodIP = corev1.PodRunning, fmt.Sprintf("10.42.%d.%d", i/200, i%200)
+		made.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Ready: true, Image: "example.com/load:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
+		_, err = s.client.CoreV1().Pods("default").UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// each does n things, twenty at a time.
+func (s *controlServer) each(ctx context.Context, n int, do func(context.Context, int) error) error {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	errs := make([]error, writersAtAll)
+	for w := range writersAtAll {
+		all.Go(func() {
+			for errs[w] == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				errs[w] = do(ctx, i)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// controlCreates is how many objects are made in a second, twenty at a time, on
+// a store that waits for the disk.
+func (b *bench) controlCreates(ctx context.Context) (err error) {
+	s, err := startControl(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	const n = 5000
+	begin := time.Now()
+	err = s.each(ctx, n, func(ctx context.Context, i int) error {
+		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%d", i)}, Data: map[string]string{"a": "b"}}
+		_, err := s.client.CoreV1().ConfigMaps("default").Create(ctx, c, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.add("berth-control: creates, 20 at a time", fmt.Sprintf("%.0f /s", n/time.Since(begin).Seconds()), "-", "", "as kube-apiserver")
+	return nil
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestAMissedGoalIsMarked(t *testing.T) {
+	t.Parallel()
+	rows := []row{
+		{"warm", "160.0 ms", "148.0 ms", "1.08 x", "<= 1.10 x"},
+		{"burst", "4000.0 ms", "3500.0 ms", "1.14 x", "<= 1.10 x"},
+		{"idle", "30.0 MiB", "-", "", "<= 30 MiB"},
+		{"full", "38.1 MiB", "-", "", "<= 38 MiB"},
+		{"exec", "80.0", "81.0", "0.94 x", ">= 0.95 x"},
+		{"watch", "9.0 ms / 16.0 ms", "-", "", "p99 <= 15 ms"},
+		{"late", "1", "0", "", "<= 0"},
+		{"made", "500.0", "500", "", ">= 499"},
+		{"cpu", "0.31 %", "0", "", "<= 0.3 %"},
+		{"creates", "300 /s", "-", "", "as kube-apiserver"},
+		{"said", "3.0 %", "0", "", "reported"},
+		{"part", "3.0 ms", "-", "", ""},
+	}
+	summary, err := judge(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var missed []string
+	for _, r := range rows {
+		if strings.HasSuffix(r.goal, "MISSED") {
+			missed = append(missed, r.what)
+		}
+	}
+	if got := strings.Join(missed, " "); got != "burst full exec watch late cpu" {
+		t.Errorf("missed: %s", got)
+	}
+	want := "MISSED: 6 of 9 figures that have a goal: burst (4000.0 ms, 1.14 x); full (38.1 MiB); exec (80.0, 0.94 x); watch (9.0 ms / 16.0 ms); late (1); cpu (0.31 %)."
+	if summary != want {
+		t.Errorf("said: %s", summary)
+	}
+	if s, err := judge(rows[:1]); err != nil || s != "All 1 figures that have a goal reach it." {
+		t.Errorf("said: %s %v", s, err)
+	}
+	for _, r := range []row{{"unit", "1.0 s", "-", "", "<= 1500 ms"}, {"no ratio", "1.0 ms", "-", "", "<= 1.10 x"}, {"text", "much", "-", "", "<= 1 %"}} {
+		if _, err := r.missed(); err == nil {
+			t.Errorf("%s: %s was compared with %s", r.what, r.got, r.goal)
+		}
+	}
+}
+
+func TestTimesOfBenchmarksAreRead(t *testing.T) {
+	t.Parallel()
+	took, err := perOp("goos: linux\nBenchmarkDecide20-2   \t   32421\t     37012 ns/op\t   24792 B/op\nBenchmarkDecide20 \t 100\t 812.5 ns/op\nPASS\n")
+	if err != nil || len(took) != 2 || took[0] != 37012 || took[1] != 812 {
+		t.Errorf("%v %v", took, err)
+	}
+	if took, err := perOp("PASS\nok\tberth/agent/plan\n"); err == nil {
+		t.Errorf("read %v where there is nothing", took)
+	}
+	if is, err := (row{"decide", "50.1 µs", "-", "", "<= 50 µs"}).missed(); err != nil || !is {
+		t.Errorf("50.1 µs of 50: missed %v %v", is, err)
+	}
+}

@@ -1,0 +1,69 @@
+package control
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestKubectlAsksWhatItMay runs the auth commands of kubectl as the administrator
+// and as users whom bindings give roles.
+func TestKubectlAsksWhatItMay(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	if got := s.Kubectl(t, "auth", "whoami"); !strings.Contains(got, "system:masters") {
+		t.Errorf("whoami answers %q", got)
+	}
+	s.Kubectl(t, "create", "rolebinding", "ann-edits", "--clusterrole=edit", "--user=ann")
+	s.Kubectl(t, "create", "clusterrolebinding", "bob-views", "--clusterrole=view", "--user=bob")
+	for _, row := range []struct{ want, question string }{
+		{"yes", "delete nodes"},
+		{"yes", "create deployments --as=ann -n shop"},
+		{"yes", "create pods/exec --as=ann -n shop"},
+		{"yes", "get secrets --as=ann -n shop"},
+		{"yes", "list pods --as=ann -n shop"}, // edit contains view
+		{"no", "create rolebindings --as=ann -n shop"},
+		{"no", "get pods --as=ann -n default"},
+		{"yes", "get pods --as=bob -n shop"},
+		{"yes", "get pods/log --as=bob -n shop"},
+		{"no", "get secrets --as=bob -n shop"},
+		{"no", "create pods --as=bob -n shop"},
+		{"no", "get nodes --as=bob"},
+		{"yes", "get /version --as=bob"},
+		{"no", "get /metrics --as=bob"},
+		{"yes", "create selfsubjectaccessreviews --as=nobody"},
+		{"no", "list namespaces --as=nobody"},
+		{"yes", "create certificatesigningrequests --as=system:bootstrap:abcdef --as-group=system:bootstrappers:kubeadm:default-node-token"},
+		{"yes", "impersonate serviceaccounts --as=ann -n shop"},
+	} {
+		sees(t, row.question, func() string {
+			out, _ := s.TryKubectl(t, "", append([]string{"auth", "can-i"}, strings.Fields(strings.ReplaceAll(row.question, "shop", s.Namespace))...)...)
+			return lastLine(out)
+		}, row.want)
+	}
+	if got := s.Kubectl(t, "auth", "can-i", "--list", "--as=bob"); !strings.Contains(got, "selfsubjectaccessreviews.authorization.k8s.io") || !strings.Contains(got, "pods") {
+		t.Errorf("can-i --list answers %q", got)
+	}
+}
+
+func lastLine(out string) string {
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// sees asks until the answer is the wanted one: caches are a moment behind.
+func sees(t *testing.T, what string, ask func() string, want string) {
+	t.Helper()
+	seesWithin(t, 2*time.Minute, what, ask, want)
+}
+
+func seesWithin(t *testing.T, bound time.Duration, what string, ask func() string, want string) {
+	t.Helper()
+	got := ""
+	for end := time.Now().Add(bound); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+		if got = ask(); got == want {
+			return
+		}
+	}
+	t.Errorf("%s: %q, want %q", what, got, want)
+}

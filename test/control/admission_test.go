@@ -1,0 +1,160 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const plainPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: %s}
+spec:
+  containers: [{name: main, image: example/web, resources: {requests: {cpu: 100m}}}]
+`
+
+// TestAPodIsMadeWhole applies a pod that says little and reads what the cluster
+// has added.
+func TestAPodIsMadeWhole(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.Apply(t, fmt.Sprintf(plainPod, "web", s.Namespace))
+	for path, want := range map[string]string{
+		"{.spec.serviceAccountName}":                                       "default",
+		"{.spec.volumes[0].projected.sources[*].serviceAccountToken.path}": "token",
+		"{.spec.containers[0].volumeMounts[0].mountPath}":                  "/var/run/secrets/kubernetes.io/serviceaccount",
+		"{.spec.tolerations[*].key}":                                       "node.kubernetes.io/not-ready node.kubernetes.io/unreachable",
+		"{.spec.tolerations[*].tolerationSeconds}":                         "300 300",
+		"{.spec.priority} {.spec.preemptionPolicy}":                        "0 PreemptLowerPriority",
+	} {
+		if got := s.Kubectl(t, "get", "pod", "web", "-o", "jsonpath="+path); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+	sees(t, "the CA that the token volume names", func() string {
+		out, _ := s.TryKubectl(t, "", "get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}")
+		return fmt.Sprint(strings.Contains(out, "BEGIN CERTIFICATE"))
+	}, "true")
+	if got := s.Kubectl(t, "get", "priorityclasses", "-o", "jsonpath={.items[*].metadata.name} {.items[*].value}"); got != "system-cluster-critical system-node-critical 2000000000 2000001000" {
+		t.Errorf("the priority classes are %q", got)
+	}
+	if out, err := s.TryKubectl(t, fmt.Sprintf(plainPod, "web", "nowhere"), "apply", "-f", "-"); err == nil || !strings.Contains(out, `namespaces "nowhere" not found`) {
+		t.Errorf("a pod in no namespace: %s", out)
+	}
+}
+
+// TestTokensByKubectl makes a token with kubectl and uses it for what service
+// accounts may do: read how to verify them.
+func TestTokensByKubectl(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	token := strings.TrimSpace(s.Kubectl(t, "create", "token", "default", "--duration=20m"))
+	client := s.bearing(t, token)
+	for path, want := range map[string]string{"/.well-known/openid-configuration": s.Issuer, "/openid/v1/jwks": `"alg":"ES256"`} {
+		sees(t, path, func() string {
+			out, err := client.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+			if err != nil {
+				return err.Error()
+			}
+			return fmt.Sprint(strings.Contains(string(out), want))
+		}, "true")
+	}
+	if _, err := client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("an account without a role lists pods: %v", err)
+	}
+	if out, err := s.TryKubectl(t, "", "create", "token", "default", "--duration=5m"); err == nil || !strings.Contains(out, "may not specify a duration less than 10 minutes") {
+		t.Errorf("a token of five minutes: %s", out)
+	}
+}
+
+// TestQuotaHoldsInARace lets twenty pods run for five places.
+func TestQuotaHoldsInARace(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	ctx := t.Context()
+	s.Kubectl(t, "create", "quota", "few", "--hard=pods=5,requests.cpu=1,configmaps=3")
+	used := func(resource string) func() string {
+		return func() string {
+			return s.Kubectl(t, "get", "quota", "few", "-o", "jsonpath={.status.used."+resource+"}")
+		}
+	}
+	sees(t, "a new quota is counted", used("pods"), "0")
+	pod := func(name, cpu string) error {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example/web"}}}}
+		if cpu != "" {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+		}
+		return failed(s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{}))
+	}
+	if err := pod("silent", ""); err == nil || !strings.Contains(err.Error(), "failed quota: few: must specify requests.cpu for: main") {
+		t.Errorf("a pod that does not say: %v", err)
+	}
+	var in, out atomic.Int32
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			err := pod(fmt.Sprintf("p%d", i), "10m")
+			switch {
+			case err == nil:
+				in.Add(1)
+			case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota: few, requested: pods=1, used: pods=5, limited: pods=5"):
+				out.Add(1)
+			default:
+				t.Errorf("pod %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	if in.Load() != 5 || out.Load() != 15 {
+		t.Errorf("%d pods got in and %d were refused", in.Load(), out.Load())
+	}
+	sees(t, "the usage", used("pods"), "5")
+	s.Kubectl(t, "delete", "pods", "--all", "--grace-period=0", "--force")
+	sees(t, "the usage after all are gone", used("pods"), "0")
+	if err := pod("big", "2"); err == nil || !strings.Contains(err.Error(), "exceeded quota: few, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1") {
+		t.Errorf("a pod that asks for too much: %v", err)
+	}
+	s.Kubectl(t, "create", "configmap", "a")
+	if out, err := s.TryKubectl(t, "", "create", "configmap", "b", "--dry-run=server"); err != nil {
+		t.Errorf("a dry run: %s", out)
+	}
+	s.Kubectl(t, "create", "configmap", "c") // with kube-root-ca.crt the third
+	if out, err := s.TryKubectl(t, "", "create", "configmap", "d"); err == nil || !strings.Contains(out, "exceeded quota: few, requested: configmaps=1, used: configmaps=3, limited: configmaps=3") {
+		t.Errorf("a configmap too many: %s", out)
+	}
+}
+
+// TestPodSecurityByLabels sets the standards of a namespace and applies what
+// breaks them.
+func TestPodSecurityByLabels(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.Kubectl(t, "label", "namespace", s.Namespace, "pod-security.kubernetes.io/enforce=baseline", "pod-security.kubernetes.io/warn=restricted")
+	privileged := `
+apiVersion: v1
+kind: Pod
+metadata: {name: root}
+spec:
+  hostNetwork: true
+  containers: [{name: main, image: example/web, securityContext: {privileged: true}}]
+`
+	sees(t, "a privileged pod", func() string {
+		out, _ := s.TryKubectl(t, privileged, "apply", "-f", "-", "--dry-run=server")
+		return fmt.Sprint(strings.Contains(out, `pods "root" is forbidden: violates PodSecurity "baseline:latest": host namespaces (hostNetwork=true)`) &&
+			strings.Contains(out, `privileged (container "main" must not set securityContext.privileged=true)`))
+	}, "true")
+	if out := s.Apply(t, fmt.Sprintf(plainPod, "plain", s.Namespace)); !strings.Contains(out, `would violate PodSecurity "restricted:latest"`) {
+		t.Errorf("a plain pod is applied without a warning: %s", out)
+	}
+	if out, err := s.TryKubectl(t, "", "label", "namespace", s.Namespace, "pod-security.kubernetes.io/enforce=nonsense", "--overwrite"); err == nil {
+		t.Errorf("a level that does not exist: %s", out)
+	}
+}

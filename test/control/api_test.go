@@ -1,0 +1,476 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
+)
+
+// suite is what clients of the Kubernetes API count on, wherever objects are
+// kept. Each case has a namespace of its own.
+var suite = []struct {
+	name string
+	run  func(t *testing.T, s *Server, namespace string)
+}{
+	{"a name can be generated", generateName},
+	{"a write on an old version conflicts", conflict},
+	{"the three patches", patches},
+	{"status and spec do not mix", statusAndSpec},
+	{"scale changes the spec", scale},
+	{"lists come in pages", pages},
+	{"a watch starts with what is there", watchList},
+	{"a watch resumes where it ended", watchResumes},
+	{"selectors find by labels and fields", selectors},
+	{"a collection is deleted by selector", deleteCollection},
+	{"finalizers hold an object", finalizers},
+	{"preconditions guard a delete", preconditions},
+	{"events are seen through both groups", bothEvents},
+	{"metadata alone can be asked for", metadataOnly},
+	{"dry-run stores nothing", dryRun},
+	{"unknown fields are refused", strict},
+	{"a server-side apply owns its fields", serverSideApply},
+	{"what is too big is refused", tooBig},
+}
+
+func runSuite(t *testing.T, s *Server) {
+	for i, c := range suite {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			namespace := "suite-" + string(rune('a'+i))
+			_, err := s.Client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.run(t, s, namespace)
+		})
+	}
+}
+
+// TestAPI runs the suite on the server's own store.
+func TestAPI(t *testing.T) {
+	t.Parallel()
+	runSuite(t, Shared(t))
+}
+
+func settings(name string, data ...string) *corev1.ConfigMap {
+	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{}}
+	for i := 0; i < len(data); i += 2 {
+		c.Data[data[i]] = data[i+1]
+	}
+	return c
+}
+
+func create(t *testing.T, s *Server, namespace string, c *corev1.ConfigMap) *corev1.ConfigMap {
+	t.Helper()
+	out, err := s.Client.CoreV1().ConfigMaps(namespace).Create(t.Context(), c, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func generateName(t *testing.T, s *Server, namespace string) {
+	c := settings("")
+	c.GenerateName = "made-"
+	got := create(t, s, namespace, c)
+	if !strings.HasPrefix(got.Name, "made-") || len(got.Name) != len("made-")+5 || got.UID == "" || got.CreationTimestamp.IsZero() {
+		t.Errorf("made %q, uid %q, at %v", got.Name, got.UID, got.CreationTimestamp)
+	}
+}
+
+func conflict(t *testing.T, s *Server, namespace string) {
+	first := create(t, s, namespace, settings("one", "a", "1"))
+	maps := s.Client.CoreV1().ConfigMaps(namespace)
+	second := first.DeepCopy()
+	second.Data["a"] = "2"
+	if _, err := maps.Update(t.Context(), second, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := maps.Update(t.Context(), first, metav1.UpdateOptions{})
+	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "please apply your changes to the latest version and try again") {
+		t.Errorf("the second write says %v", err)
+	}
+	_, err = maps.Create(t.Context(), settings("one"), metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		t.Errorf("a second object of the name: %v", err)
+	}
+}
+
+func patches(t *testing.T, s *Server, namespace string) {
+	create(t, s, namespace, settings("p", "a", "1"))
+	maps := s.Client.CoreV1().ConfigMaps(namespace)
+	for _, p := range []struct {
+		kind types.PatchType
+		text string
+	}{
+		{types.JSONPatchType, `[{"op":"replace","path":"/data/a","value":"2"},{"op":"add","path":"/data/b","value":"1"}]`},
+		{types.MergePatchType, `{"data":{"b":null,"c":"1"}}`},
+		{types.StrategicMergePatchType, `{"metadata":{"labels":{"x":"y"}},"data":{"d":"1"}}`},
+	} {
+		if _, err := maps.Patch(t.Context(), "p", p.kind, []byte(p.text), metav1.PatchOptions{}); err != nil {
+			t.Fatalf("%s: %v", p.kind, err)
+		}
+	}
+	got, err := maps.Get(t.Context(), "p", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := json.Marshal(got.Data)
+	if string(text) != `{"a":"2","c":"1","d":"1"}` || got.Labels["x"] != "y" {
+		t.Errorf("after all patches: %s, labels %v", text, got.Labels)
+	}
+}
+
+func deployment(name string) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example/web"}}},
+		},
+	}}
+}
+
+func statusAndSpec(t *testing.T, s *Server, namespace string) {
+	all := s.Client.AppsV1().Deployments(namespace)
+	d := deployment("d")
+	d.Status.Replicas = 7
+	d, err := all.Create(t.Context(), d, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Status.Replicas != 0 || d.Generation != 1 {
+		t.Errorf("made with %d replicas in the status, generation %d", d.Status.Replicas, d.Generation)
+	}
+	d.Status.Replicas, d.Spec.MinReadySeconds = 3, 9
+	if d, err = all.UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if d.Status.Replicas != 3 || d.Spec.MinReadySeconds != 0 || d.Generation != 1 {
+		t.Errorf("after a write of the status: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas, d.Spec.MinReadySeconds, d.Generation)
+	}
+	d.Status.Replicas, d.Spec.MinReadySeconds = 5, 9
+	if d, err = all.Update(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if d.Status.Replicas != 3 || d.Spec.MinReadySeconds != 9 || d.Generation != 2 {
+		t.Errorf("after a write of the spec: %d replicas, minReadySeconds %d, generation %d", d.Status.Replicas, d.Spec.MinReadySeconds, d.Generation)
+	}
+}
+
+func scale(t *testing.T, s *Server, namespace string) {
+	all := s.Client.AppsV1().Deployments(namespace)
+	if _, err := all.Create(t.Context(), deployment("d"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Kubectl(t, "-n", namespace, "scale", "deployment", "d", "--replicas=4")
+	got, err := all.GetScale(t.Context(), "d", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Spec.Replicas != 4 || got.Status.Selector != "app=d" {
+		t.Errorf("the scale is %+v", got)
+	}
+	d, err := all.Get(t.Context(), "d", metav1.GetOptions{})
+	if err != nil || *d.Spec.Replicas != 4 || d.Generation != 2 {
+		t.Errorf("the deployment is %+v, %v", d, err)
+	}
+	got.Spec.Replicas = -1
+	if _, err := all.UpdateScale(t.Context(), "d", got, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.replicas") {
+		t.Errorf("a negative scale: %v", err)
+	}
+}
+
+func pages(t *testing.T, s *Server, namespace string) {
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		create(t, s, namespace, settings(name))
+	}
+	maps := s.Client.CoreV1().ConfigMaps(namespace)
+	var names []string
+	options := metav1.ListOptions{Limit: 2, LabelSelector: "!nothing"}
+	for {
+		list, err := maps.List(t.Context(), options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range list.Items {
+			if !strings.HasPrefix(c.Name, "kube-") {
+				names = append(names, c.Name)
+			}
+		}
+		if list.Continue == "" {
+			break
+		}
+		options.Continue = list.Continue
+	}
+	if strings.Join(names, "") != "abcde" {
+		t.Errorf("the pages hold %v", names)
+	}
+}
+
+// next is the next event of a watch that is not a bookmark of progress.
+func next(t *testing.T, w watch.Interface) watch.Event {
+	t.Helper()
+	select {
+	case e, ok := <-w.ResultChan():
+		if !ok {
+			t.Fatal("the watch has ended")
+		}
+		return e
+	case <-time.After(time.Minute):
+		t.Fatal("no event")
+	}
+	return watch.Event{}
+}
+
+func watchList(t *testing.T, s *Server, namespace string) {
+	// A cached and an uncached kind.
+	create(t, s, namespace, settings("here"))
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "here"}}
+	if _, err := s.Client.CoreV1().ResourceQuotas(namespace).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	options := metav1.ListOptions{
+		SendInitialEvents: &yes, AllowWatchBookmarks: true, FieldSelector: "metadata.name=here",
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	}
+	for kind, begin := range map[string]func() (watch.Interface, error){
+		"configmaps": func() (watch.Interface, error) {
+			return s.Client.CoreV1().ConfigMaps(namespace).Watch(t.Context(), options)
+		},
+		"resourcequotas": func() (watch.Interface, error) {
+			return s.Client.CoreV1().ResourceQuotas(namespace).Watch(t.Context(), options)
+		},
+	} {
+		w, err := begin()
+		if err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+		defer w.Stop()
+		if e := next(t, w); e.Type != watch.Added {
+			t.Errorf("%s: the first event is %v", kind, e)
+		}
+		e := next(t, w)
+		m, ok := e.Object.(metav1.Object)
+		if e.Type != watch.Bookmark || !ok || m.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
+			t.Errorf("%s: the second event is %v", kind, e)
+		}
+	}
+}
+
+func watchResumes(t *testing.T, s *Server, namespace string) {
+	first := create(t, s, namespace, settings("one"))
+	create(t, s, namespace, settings("two"))
+	if err := s.Client.CoreV1().ConfigMaps(namespace).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Client.CoreV1().ConfigMaps(namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: first.ResourceVersion, FieldSelector: "metadata.name!=kube-root-ca.crt"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for _, want := range []struct {
+		kind watch.EventType
+		name string
+	}{{watch.Added, "two"}, {watch.Deleted, "one"}} {
+		e := next(t, w)
+		if got := e.Object.(metav1.Object).GetName(); e.Type != want.kind || got != want.name {
+			t.Errorf("got %s %s, want %s %s", e.Type, got, want.kind, want.name)
+		}
+	}
+	err = s.Client.CoreV1().RESTClient().Get().Namespace(namespace).Resource("configmaps").MaxRetries(0).
+		Param("resourceVersion", "1000000000").Param("resourceVersionMatch", "NotOlderThan").Do(t.Context()).Error()
+	if !apierrors.IsTimeout(err) && !apierrors.IsGone(err) {
+		t.Errorf("a version of the future: %v", err)
+	}
+}
+
+func selectors(t *testing.T, s *Server, namespace string) {
+	for _, p := range []struct{ name, node, label string }{{"a", "n1", "x"}, {"b", "n2", "x"}, {"c", "n1", "y"}} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"l": p.label}},
+			Spec:       corev1.PodSpec{NodeName: p.node, Containers: []corev1.Container{{Name: "main", Image: "example/web"}}},
+		}
+		if _, err := s.Client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ fields, labels, want string }{
+		{"spec.nodeName=n1", "", "a c"},
+		{"spec.nodeName=n1", "l=x", "a"},
+		{"", "l in (x, z)", "a b"},
+		{"metadata.name!=a,status.phase=Pending", "", "b c"},
+	} {
+		list, err := s.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: c.fields, LabelSelector: c.labels})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, p := range list.Items {
+			names = append(names, p.Name)
+		}
+		if got := strings.Join(names, " "); got != c.want {
+			t.Errorf("fields %q, labels %q find %q, want %q", c.fields, c.labels, got, c.want)
+		}
+	}
+	_, err := s.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nonsense=1"})
+	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "spec.nonsense") {
+		t.Errorf("a field that cannot be selected: %v", err)
+	}
+}
+
+func deleteCollection(t *testing.T, s *Server, namespace string) {
+	for _, name := range []string{"a", "b", "c"} {
+		c := settings(name)
+		c.Labels = map[string]string{"gone": map[bool]string{true: "yes", false: "no"}[name != "b"]}
+		create(t, s, namespace, c)
+	}
+	maps := s.Client.CoreV1().ConfigMaps(namespace)
+	if err := maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "gone=yes"}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "gone"})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "b" {
+		t.Errorf("left are %v, %v", list, err)
+	}
+}
+
+func finalizers(t *testing.T, s *Server, namespace string) {
+	c := settings("held")
+	c.Finalizers = []string{"example.com/hold"}
+	create(t, s, namespace, c)
+	maps := s.Client.CoreV1().ConfigMaps(namespace)
+	if err := maps.Delete(t.Context(), "held", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := maps.Get(t.Context(), "held", metav1.GetOptions{})
+	if err != nil || got.DeletionTimestamp == nil {
+		t.Fatalf("after delete: %v, %v", got, err)
+	}
+	got.Finalizers = nil
+	if _, err := maps.Update(t.Context(), got, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Get(t.Context(), "held", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("without its finalizer: %v", err)
+	}
+}
+
+func preconditions(t *testing.T, s *Server, namespace string) {
+	c := create(t, s, namespace, settings("one"))
+	maps := s.Client.CoreV1().ConfigMaps(namespace)
+	other := types.UID("other")
+	err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
+	if !apierrors.IsConflict(err) {
+		t.Errorf("delete of another UID: %v", err)
+	}
+	if err := maps.Delete(t.Context(), "one", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func bothEvents(t *testing.T, s *Server, namespace string) {
+	old := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "old"}, Reason: "Started", Message: "it runs", Type: "Normal", Count: 3,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, Source: corev1.EventSource{Component: "berth", Host: "n"},
+	}
+	if _, err := s.Client.CoreV1().Events(namespace).Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := s.Client.EventsV1().Events(namespace).Get(t.Context(), "old", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen.Note != "it runs" || seen.Regarding.Name != "p" || seen.DeprecatedSource.Host != "n" || seen.DeprecatedCount != 3 {
+		t.Errorf("seen through events.k8s.io: %+v", seen)
+	}
+	fresh := &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "new"}, Reason: "Ended", Note: "it is over", Type: "Normal", EventTime: metav1.NowMicro(), Action: "End",
+		Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: "p"}, ReportingController: "example.com/berth", ReportingInstance: "n",
+	}
+	if _, err := s.Client.EventsV1().Events(namespace).Create(t.Context(), fresh, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.Client.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Ended"})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Message != "it is over" || list.Items[0].ReportingController != "example.com/berth" {
+		t.Errorf("seen through v1: %+v, %v", list, err)
+	}
+	regarding, err := s.Client.EventsV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "regarding.name=p"})
+	if err != nil || len(regarding.Items) != 2 {
+		t.Errorf("events of the pod: %+v, %v", regarding, err)
+	}
+}
+
+func metadataOnly(t *testing.T, s *Server, namespace string) {
+	create(t, s, namespace, settings("one", "secret", "data"))
+	client, err := metadata.NewForConfig(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(namespace).Get(t.Context(), "one", metav1.GetOptions{})
+	if err != nil || m.Name != "one" || m.UID == "" {
+		t.Errorf("got %+v, %v", m, err)
+	}
+}
+
+func dryRun(t *testing.T, s *Server, namespace string) {
+	maps := s.Client.CoreV1().ConfigMaps(namespace)
+	if _, err := maps.Create(t.Context(), settings("ghost"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Get(t.Context(), "ghost", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after a dry run: %v", err)
+	}
+}
+
+func strict(t *testing.T, s *Server, namespace string) {
+	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd, namespace: " + namespace + "}\ndatta: {a: b}\n"
+	out, err := s.TryKubectl(t, text, "create", "-f", "-")
+	if err == nil || !strings.Contains(out, `unknown field "datta"`) {
+		t.Errorf("kubectl says %q, %v", out, err)
+	}
+	out, err = s.TryKubectl(t, text, "create", "--validate=warn", "-f", "-")
+	if err != nil || !strings.Contains(out, `Warning: unknown field "datta"`) {
+		t.Errorf("with warnings only, kubectl says %q, %v", out, err)
+	}
+}
+
+func serverSideApply(t *testing.T, s *Server, namespace string) {
+	manifest := func(a string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: owned, namespace: " + namespace + "}\ndata: {a: \"" + a + "\"}\n"
+	}
+	s.Apply(t, manifest("1"), "--server-side", "--field-manager=first")
+	out, err := s.TryKubectl(t, manifest("2"), "apply", "--server-side", "--field-manager=second", "-f", "-")
+	if err == nil || !strings.Contains(out, `conflict with "first": .data.a`) {
+		t.Errorf("the second owner is told %q, %v", out, err)
+	}
+	s.Apply(t, manifest("2"), "--server-side", "--field-manager=second", "--force-conflicts")
+	got, err := s.Client.CoreV1().ConfigMaps(namespace).Get(t.Context(), "owned", metav1.GetOptions{})
+	if err != nil || got.Data["a"] != "2" {
+		t.Errorf("after force: %v, %v", got, err)
+	}
+	if !slices.ContainsFunc(got.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "second" && f.Operation == "Apply" }) {
+		t.Errorf("owners are %v", got.ManagedFields)
+	}
+}
+
+func tooBig(t *testing.T, s *Server, namespace string) {
+	_, err := s.Client.CoreV1().ConfigMaps(namespace).Create(context.WithoutCancel(t.Context()), settings("big", "a", strings.Repeat("x", 4<<20)), metav1.CreateOptions{})
+	if !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("4 MiB: %v", err)
+	}
+}

@@ -1,0 +1,202 @@
+package control
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"berth/control"
+	"berth/control/pki"
+)
+
+// TestTheServersCertificatesAreRenewed: a server whose certificates are good for
+// seconds shows others before they expire, and never one that has expired; so does
+// the administrator's kubeconfig.
+func TestTheServersCertificatesAreRenewed(t *testing.T) {
+	t.Parallel()
+	s := Start(t, func(c *control.Config) { c.OwnCertificates = 30 * time.Second })
+	first := s.shown(t)
+	if life := first.NotAfter.Sub(first.NotBefore); life > 40*time.Second {
+		t.Fatalf("the certificate is good for %s", life)
+	}
+	admin := s.Config.CertData
+	seesWithin(t, 2*time.Minute, "what is shown when the first has expired", func() string {
+		now := s.shown(t)
+		return fmt.Sprint(time.Now().After(first.NotAfter) && now.SerialNumber.Cmp(first.SerialNumber) != 0)
+	}, "true")
+	seesWithin(t, 2*time.Minute, "what the administrator's first certificate is answered in the end", func() string { // made a little later
+		return fmt.Sprint(answers(t, s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = admin, s.Config.KeyData })))
+	}, "401")
+	sees(t, "the administrator's new certificate", func() string {
+		c, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+		if err != nil {
+			return err.Error()
+		}
+		client, err := kubernetes.NewForConfig(c)
+		if err != nil {
+			return err.Error()
+		}
+		_, err = client.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{})
+		return fmt.Sprint(err)
+	}, "<nil>")
+}
+
+// shown is the certificate that the server shows now; one that is not good now
+// fails the test.
+func (s *Server) shown(t *testing.T) *x509.Certificate {
+	t.Helper()
+	u, err := url.Parse(s.Config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := tls.Dial("tcp", u.Host, &tls.Config{RootCAs: s.Authority.Pool(), ServerName: "localhost", MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatalf("the server shows no good certificate: %v", err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0]
+}
+
+// TestANodeThatWasOffForLongComesBack tries, with node x's certificate that has
+// expired, what brings it back and what it must not be good for.
+func TestANodeThatWasOffForLongComesBack(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	ctx := t.Context()
+	for _, node := range []string{"x", "y"} {
+		if _, err := s.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x := s.expired(t, s.Authority, "x", time.Hour)
+	for what, err := range map[string]error{
+		"its own node": failed(x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})),
+		"pods":         failed(x.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=x"})),
+		"its lease":    failed(x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "x", metav1.GetOptions{})),
+		"secrets":      failed(x.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("reads %s: %v, want Forbidden", what, err)
+		}
+	}
+	outcome := func(c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) func() string {
+		name := ask(t, c, node, signer, use)
+		return func() string {
+			r, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			out := fmt.Sprintf("%d bytes", min(len(r.Status.Certificate), 1))
+			for _, c := range r.Status.Conditions {
+				out += " " + string(c.Type) + " " + c.Reason
+			}
+			return out
+		}
+	}
+	const client, serving = certificatesv1.KubeAPIServerClientKubeletSignerName, certificatesv1.KubeletServingSignerName
+	other := outcome(x, "y", client, certificatesv1.UsageClientAuth)
+	servers := outcome(x, "x", serving, certificatesv1.UsageServerAuth)
+	sees(t, "its request", outcome(x, "x", client, certificatesv1.UsageClientAuth), "1 bytes Approved AutoApproved")
+	for what, f := range map[string]func() string{"another node's name": other, "a serving certificate": servers} {
+		if got := f(); got != "0 bytes" { // asked before the one that is answered by now
+			t.Errorf("%s: %s", what, got)
+		}
+	}
+	if err := s.Client.CoreV1().Nodes().Delete(ctx, "x", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "the request of a node that was removed", func() string {
+		return outcome(x, "x", client, certificatesv1.UsageClientAuth)()
+	}, "0 bytes Denied NodeRemoved")
+
+	impostor, err := pki.Open(t.TempDir(), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]kubernetes.Interface{
+		"of another authority":    s.expired(t, impostor, "y", time.Hour),
+		"that expired years ago":  s.expired(t, s.Authority, "y", 2*365*24*time.Hour),
+		"of an administrator":     s.stale(t, s.Authority, pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, For: -time.Hour}),
+		"of a node and a master":  s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes", "system:masters"}, For: -time.Hour}),
+		"for servers only":        s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes"}, For: -time.Hour, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}),
+		"that is not of the node": s.stale(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"}, For: -time.Hour}),
+	} {
+		if code := answers(t, c); code != 401 {
+			t.Errorf("an expired certificate %s: %d, want 401", what, code)
+		}
+	}
+}
+
+// TestNodesThatWereOffMayBeKeptOut: the way back can be closed.
+func TestNodesThatWereOffMayBeKeptOut(t *testing.T) {
+	t.Parallel()
+	s := Start(t, func(c *control.Config) { c.NodeReturn = 0 })
+	if code := answers(t, s.expired(t, s.Authority, "x", time.Minute)); code != 401 {
+		t.Errorf("%d, want 401", code)
+	}
+}
+
+// expired is a client with a node's certificate that expired so long ago.
+func (s *Server) expired(t *testing.T, by *pki.Authority, node string, ago time.Duration) kubernetes.Interface {
+	return s.stale(t, by, pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, For: -ago})
+}
+
+func (s *Server) stale(t *testing.T, by *pki.Authority, subject pki.Subject) kubernetes.Interface {
+	t.Helper()
+	if subject.Usage == nil {
+		subject.Usage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	}
+	cert, key, err := by.Issue(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
+}
+
+// ask makes a request for a node's certificate and returns its name.
+func ask(t *testing.T, c kubernetes.Interface, node, signer string, use certificatesv1.KeyUsage) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+	if use == certificatesv1.UsageServerAuth {
+		template.DNSNames = []string{node}
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, use},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(r.Spec.Username, "berth.dev:returning-node:") {
+		t.Errorf("the asker is %s", r.Spec.Username)
+	}
+	return r.Name
+}

@@ -1,0 +1,142 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"berth/control/kinds"
+)
+
+// TestInformersOfEveryKind runs client-go's shared informers of the full
+// clientset on every kind of the table, and sees a write through one.
+func TestInformersOfEveryKind(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	factory := informers.NewSharedInformerFactory(s.Client, 0)
+	for _, kind := range kinds.All() {
+		if _, err := factory.ForResource(kind.Version.WithResource(kind.Resource)); err != nil {
+			t.Fatalf("%s: %v", kind.Resource, err)
+		}
+	}
+	seen := make(chan struct{})
+	_, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if o := obj.(metav1.Object); o.GetNamespace() == s.Namespace && o.GetName() == "fresh" {
+				close(seen)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	defer cancel()
+	for kind, ok := range factory.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			t.Errorf("the informer of %s does not sync", kind)
+		}
+	}
+	create(t, s, s.Namespace, settings("fresh"))
+	select {
+	case <-seen:
+	case <-ctx.Done():
+		t.Fatal("the informer does not see a new object")
+	}
+}
+
+// TestEveryKindIsServedAndListed walks discovery and lists every resource.
+func TestEveryKindIsServedAndListed(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	_, lists, err := s.Client.Discovery().ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[schema.GroupResource]metav1.APIResource{}
+	for _, list := range lists {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.APIResources {
+			found[schema.GroupResource{Group: version.Group, Resource: r.Name}] = r
+		}
+	}
+	for _, kind := range kinds.All() {
+		r, ok := found[kind.GroupResource()]
+		if !ok {
+			t.Errorf("%s is not served", kind.GroupResource())
+			continue
+		}
+		for _, verb := range []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"} {
+			if !slices.Contains(r.Verbs, verb) && (kind.Resource != "namespaces" || verb != "deletecollection") {
+				t.Errorf("%s lacks the verb %s", kind.Resource, verb)
+			}
+		}
+		if r.Namespaced == kind.Cluster || r.SingularName != kind.Singular || !slices.Equal(r.ShortNames, kind.Short) {
+			t.Errorf("%s is served as %+v", kind.Resource, r)
+		}
+		for sub, want := range map[string]bool{"status": kind.Status, "scale": kind.Scale != nil} {
+			if _, has := found[schema.GroupResource{Group: kind.Version.Group, Resource: kind.Resource + "/" + sub}]; has != want {
+				t.Errorf("%s/%s: served %v, want %v", kind.Resource, sub, has, want)
+			}
+		}
+	}
+}
+
+// TestLeaderElection lets one of two candidates lead, end, and the other follow.
+func TestLeaderElection(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	leaders := make(chan string, 10)
+	first, stopFirst := candidate(t, s.Client, "first", leaders)
+	if got := <-leaders; got != "first" {
+		t.Fatalf("%s leads", got)
+	}
+	second, stopSecond := candidate(t, s.Client, "second", leaders)
+	stopFirst()
+	<-first
+	select {
+	case got := <-leaders:
+		if got != "second" {
+			t.Errorf("%s leads", got)
+		}
+	case <-time.After(time.Minute):
+		t.Error("nobody leads")
+	}
+	stopSecond()
+	<-second
+}
+
+// candidate runs for leader until stop; done is closed when it has ended.
+func candidate(t *testing.T, client kubernetes.Interface, name string, leaders chan<- string) (done chan struct{}, stop func()) {
+	t.Helper()
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "kube-system", "throne", client.CoreV1(), client.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: 20 * time.Second, RenewDeadline: 15 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leaders <- name }, OnStoppedLeading: func() {}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done = make(chan struct{})
+	go func() { defer close(done); elector.Run(ctx) }()
+	return done, stop
+}

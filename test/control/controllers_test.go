@@ -1,0 +1,194 @@
+package control
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// gone waits until kubectl finds an object no more.
+func gone(t testing.TB, s *Server, args ...string) {
+	t.Helper()
+	eventually(t, strings.Join(args, " ")+" is gone", func() (bool, string) {
+		out, err := s.TryKubectl(t, "", append([]string{"get", "-o", "yaml"}, args...)...)
+		return err != nil && strings.Contains(out, "NotFound"), out
+	})
+}
+
+// shows waits until kubectl prints something.
+func shows(t testing.TB, s *Server, want string, args ...string) {
+	t.Helper()
+	eventually(t, strings.Join(args, " ")+" shows "+want, func() (bool, string) {
+		out, err := s.TryKubectl(t, "", args...)
+		return err == nil && strings.TrimSpace(out) == want, out
+	})
+}
+
+func TestNamespacesComeAndGo(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.Kubectl(t, "create", "namespace", "shop")
+	shows(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	shows(t, s, strings.TrimSpace(string(s.Authority.PEM())), "-n", "shop", "get", "cm", "kube-root-ca.crt", "-o", `jsonpath={.data.ca\.crt}`)
+	s.Kubectl(t, "-n", "shop", "delete", "sa", "default")
+	shows(t, s, "default", "-n", "shop", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	s.Apply(t, podYAML("web", "1m", ""), "-n", "shop")
+	s.Kubectl(t, "-n", "shop", "create", "secret", "generic", "s", "--from-literal=a=b")
+	s.Kubectl(t, "-n", "shop", "create", "deployment", "d", "--image=x")
+	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: held, namespace: shop, finalizers: [example.com/hold]}}`)
+	s.Kubectl(t, "delete", "namespace", "shop", "--wait=false")
+	shows(t, s, "Terminating", "get", "ns", "shop", "-o", "jsonpath={.status.phase}")
+	shows(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
+		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceFinalizersRemaining")].message}`)
+	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "pod,secret,deployment,sa", "-o", "name"); err != nil || out != "" {
+		t.Errorf("still there: %s (%v)", out, err)
+	}
+	s.Kubectl(t, "-n", "shop", "patch", "cm", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	gone(t, s, "ns", "shop")
+}
+
+// TestOwnersTakeTheirOwn deletes an owner in each of the three ways.
+func TestOwnersTakeTheirOwn(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	family := func(name string) {
+		s.Kubectl(t, "create", "cm", name)
+		uid := s.Kubectl(t, "get", "cm", name, "-o", "jsonpath={.metadata.uid}")
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: %s-child, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: %s, uid: %s, blockOwnerDeletion: true}]}}`, name, name, uid))
+		child := s.Kubectl(t, "get", "secret", name+"-child", "-o", "jsonpath={.metadata.uid}")
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: %s-grandchild, ownerReferences: [{apiVersion: v1, kind: Secret, name: %s-child, uid: %s}]}}`, name, name, child))
+	}
+	family("a")
+	s.Kubectl(t, "delete", "cm", "a", "--cascade=background")
+	gone(t, s, "secret", "a-child")
+	gone(t, s, "cm", "a-grandchild")
+
+	family("b")
+	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+	s.Kubectl(t, "delete", "cm", "b", "--cascade=foreground", "--wait=false")
+	shows(t, s, "b-child", "get", "secret", "b-child", "-o", "go-template={{if .metadata.deletionTimestamp}}{{.metadata.name}}{{end}}")
+	if out := s.Kubectl(t, "get", "cm", "b", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out, "foregroundDeletion") {
+		t.Errorf("the owner went before its dependents, or waits for something else: %s", out)
+	}
+	s.Kubectl(t, "patch", "secret", "b-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	gone(t, s, "secret", "b-child")
+	gone(t, s, "cm", "b")
+	gone(t, s, "cm", "b-grandchild")
+
+	family("c")
+	s.Kubectl(t, "delete", "cm", "c", "--cascade=orphan")
+	gone(t, s, "cm", "c")
+	if out := s.Kubectl(t, "get", "secret", "c-child", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
+		t.Errorf("the orphan still has the owner %s", out)
+	}
+	s.Kubectl(t, "get", "cm", "c-grandchild")
+
+	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: late, ownerReferences: [{apiVersion: v1, kind: Secret, name: never, uid: no-such-uid}]}}`)
+	gone(t, s, "cm", "late")
+	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: foreign, ownerReferences: [{apiVersion: example.com/v1, kind: Widget, name: w, uid: w}]}}`)
+	uid := s.Kubectl(t, "get", "cm", "c-grandchild", "-o", "jsonpath={.metadata.uid}")
+	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ConfigMap, metadata: {name: shared, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: gone, uid: gone}, {apiVersion: v1, kind: ConfigMap, name: c-grandchild, uid: %s}]}}`, uid))
+	shows(t, s, "c-grandchild", "get", "cm", "shared", "-o", "jsonpath={.metadata.ownerReferences[*].name}")
+	s.Kubectl(t, "get", "cm", "foreign")
+}
+
+func TestCertificatesAreApprovedAndSigned(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+	s.Apply(t, fmt.Sprintf(`{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: jane},
+spec: {signerName: kubernetes.io/kube-apiserver-client, expirationSeconds: 3600, usages: [client auth], request: %s}}`, base64.StdEncoding.EncodeToString(text)))
+	s.Kubectl(t, "certificate", "approve", "jane")
+	var cert *x509.Certificate
+	eventually(t, "the certificate is issued", func() (bool, string) {
+		csr, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "jane", metav1.GetOptions{})
+		if err != nil || len(csr.Status.Certificate) == 0 {
+			return false, fmt.Sprint(csr, err)
+		}
+		block, _ := pem.Decode(csr.Status.Certificate)
+		cert, err = x509.ParseCertificate(block.Bytes)
+		return err == nil, fmt.Sprint(err)
+	})
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: s.Authority.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		t.Error(err)
+	}
+	if cert.Subject.CommonName != "jane" || cert.NotAfter.Sub(cert.NotBefore).Minutes() > 66 {
+		t.Errorf("the certificate is for %s until %s", cert.Subject, cert.NotAfter)
+	}
+}
+
+func TestQuotasAndBudgetsAreCounted(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	addNode(t, s, "n1", "4")
+	s.Apply(t, `{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {pods: "5", requests.cpu: "2", count/configmaps: "9", count/deployments.apps: "3"}}}`)
+	s.Apply(t, `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: b}, spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}}`)
+	s.Apply(t, podYAML("web", "500m", ""))
+	s.Kubectl(t, "create", "cm", "one")
+	shows(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
+	shows(t, s, "2", "get", "quota", "q", "-o", `jsonpath={.status.used.count/configmaps}`) // with kube-root-ca.crt
+	shows(t, s, "0 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} {.status.disruptionsAllowed}")
+	second := strings.ReplaceAll(podYAML("web2", "500m", ""), "app: web2", "app: web")
+	s.Apply(t, second)
+	for _, name := range []string{"web", "web2"} {
+		placed(t, s, name)
+		_, err := s.Client.CoreV1().Pods("default").Patch(t.Context(), name, "application/strategic-merge-patch+json",
+			[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	shows(t, s, "2 1 1", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} {.status.disruptionsAllowed}")
+	s.Kubectl(t, "delete", "pod", "web", "--force", "--grace-period=0")
+	shows(t, s, "1 500m", "get", "quota", "q", "-o", `jsonpath={.status.used.pods} {.status.used.requests\.cpu}`)
+	shows(t, s, "1 1 0", "get", "pdb", "b", "-o", "jsonpath={.status.currentHealthy} {.status.desiredHealthy} {.status.disruptionsAllowed}")
+}
+
+// TestNodesAreTaintedForTheirState cordons a node and lets it fail.
+func TestNodesAreTaintedForTheirState(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	addNode(t, s, "n1", "1")
+	addNode(t, s, "n2", "1")
+	shows(t, s, "10.42.0.0/24 10.42.1.0/24", "get", "nodes", "-o", "jsonpath={.items[*].spec.podCIDR}")
+	s.Kubectl(t, "cordon", "n1")
+	shows(t, s, "node.kubernetes.io/unschedulable", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
+	s.Kubectl(t, "uncordon", "n1")
+	shows(t, s, "", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].key}")
+	s.Apply(t, podYAML("stays", "1m", "  nodeName: n1\n  tolerations: [{operator: Exists}]"))
+	s.Apply(t, podYAML("goes", "1m", "  nodeName: n1\n  tolerations: [{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 0}]"))
+	n, err := s.Client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Status.Conditions[0].Status = corev1.ConditionFalse
+	if _, err := s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, s, "NoSchedule NoExecute", "get", "node", "n1", "-o", "jsonpath={.spec.taints[*].effect}")
+	eventually(t, "the pod is told to end", func() (bool, string) {
+		out, err := s.TryKubectl(t, "", "get", "pod", "goes", "-o", "jsonpath={.metadata.deletionTimestamp}")
+		return err != nil || out != "", out
+	})
+	if out := s.Kubectl(t, "get", "pod", "stays", "-o", "jsonpath={.metadata.deletionTimestamp}"); out != "" {
+		t.Errorf("a pod that tolerates all is told to end")
+	}
+}

@@ -1,0 +1,53 @@
+package control
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestKubectlKnowsTheKinds checks discovery as users see it.
+func TestKubectlKnowsTheKinds(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	resources := s.Kubectl(t, "api-resources", "--no-headers")
+	for _, want := range []string{"pods po v1 true Pod", "nodes no v1 false Node", "deployments deploy apps/v1 true Deployment",
+		"leases coordination.k8s.io/v1 true Lease", "poddisruptionbudgets pdb policy/v1 true PodDisruptionBudget"} {
+		if !strings.Contains(words(resources), want) {
+			t.Errorf("api-resources lacks %q:\n%s", want, resources)
+		}
+	}
+	if all := s.Kubectl(t, "api-resources", "--categories=all", "-o", "name"); !strings.Contains(all, "pods") || strings.Contains(all, "configmaps") {
+		t.Errorf("the category all holds %q", all)
+	}
+	if text := s.Kubectl(t, "explain", "pod.spec.containers.livenessProbe.exec"); !strings.Contains(text, "command") || !strings.Contains(text, "ExecAction") {
+		t.Errorf("explain says %q", text)
+	}
+	if text := s.Kubectl(t, "explain", "deploy.spec.strategy", "--recursive"); !strings.Contains(text, "maxUnavailable") {
+		t.Errorf("explain says %q", text)
+	}
+	if text := s.Kubectl(t, "get", "--raw", "/version"); !strings.Contains(text, "+berth") {
+		t.Errorf("version says %q", text)
+	}
+	if text := s.Kubectl(t, "get", "--raw", "/openapi/v2"); strings.Contains(text, "__internal") || !strings.Contains(text, "io.k8s.api.core.v1.Pod") {
+		t.Error("openapi v2 holds internal versions, or lacks Pod")
+	}
+}
+
+// words puts one space between words and keeps lines.
+func words(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		out.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+	}
+	return out.String()
+}
+
+// TestStoredOnlyIsSaid checks the warning of kinds that nothing acts on.
+func TestStoredOnlyIsSaid(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	out := s.Kubectl(t, "create", "deployment", "d", "--image=example/web")
+	if !strings.Contains(out, "Warning: deployments are stored by this server, but nothing acts on them yet") {
+		t.Errorf("kubectl says %q", out)
+	}
+}

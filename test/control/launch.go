@@ -1,0 +1,170 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"berth/test/hosts"
+)
+
+// Process is the real berth-control as a process of its own, with a store that
+// waits for the disk.
+type Process struct {
+	DataDir string
+	Listen  string // the same address over all starts
+	cmd     *exec.Cmd
+	ended   chan struct{} // closed when cmd has ended; its error is in failed
+	failed  error
+	log     string
+}
+
+// Launch builds and starts berth-control in a directory of its own and waits
+// until it is ready.
+func Launch(t testing.TB, args ...string) *Process {
+	t.Helper()
+	p := &Process{DataDir: t.TempDir()}
+	p.log = filepath.Join(t.TempDir(), "log")
+	p.Listen = freeAddress(t)
+	p.Start(t, args...)
+	t.Cleanup(func() { p.end(t) })
+	return p
+}
+
+// freeAddress is one of loopback that nobody has now.
+func freeAddress(t testing.TB) string {
+	port, err := hosts.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// Start runs the program; the one before must have ended.
+func (p *Process) Start(t testing.TB, args ...string) {
+	t.Helper()
+	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p.cmd = exec.Command(program, append([]string{"serve", "--data-dir", p.DataDir, "--listen", p.Listen}, args...)...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd, ended := p.cmd, make(chan struct{})
+	p.ended = ended
+	go func() { p.failed = cmd.Wait(); close(ended) }()
+}
+
+// Wait waits for the program to end by itself, and answers how it did and all
+// that it has written.
+func (p *Process) Wait(t testing.TB) (string, error) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		t.Fatal("berth-control does not end")
+	}
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text), p.failed
+}
+
+// Kill is kill -9.
+func (p *Process) Kill(t testing.TB) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.ended
+}
+
+// Stop ends the program in order. The test's Cleanup does it too.
+func (p *Process) Stop(t testing.TB) {
+	t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(30 * time.Second):
+		t.Error("berth-control does not end within 30 s")
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+}
+
+// end stops the program; what it has written is shown when the test has failed.
+func (p *Process) end(t testing.TB) {
+	p.Stop(t)
+	if text, err := os.ReadFile(p.log); err == nil && t.Failed() {
+		t.Logf("log of berth-control:\n%s", text)
+	}
+}
+
+// Pid is that of the running program.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Kubeconfig is the administrator's.
+func (p *Process) Kubeconfig() string { return filepath.Join(p.DataDir, "admin.kubeconfig") }
+
+// Config waits for the administrator's kubeconfig and returns what it says.
+func (p *Process) Config(ctx context.Context) (*restclient.Config, error) {
+	for {
+		c, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())
+		if err == nil {
+			c.QPS = -1
+			return c, nil
+		}
+		if err := pause(ctx); err != nil {
+			return nil, fmt.Errorf("kubeconfig of the administrator: %w", err)
+		}
+	}
+}
+
+// WaitReady waits until the server says that it is ready.
+func (p *Process) WaitReady(ctx context.Context) (kubernetes.Interface, error) {
+	c, err := p.Config(ctx)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			return client, nil
+		}
+		if pause(ctx) != nil {
+			return nil, fmt.Errorf("not ready: %w", err)
+		}
+	}
+}
+
+// pause lets a little time pass between two looks.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(10 * time.Millisecond):
+		return nil
+	}
+}

@@ -1,0 +1,309 @@
+package control
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"berth/control/pki"
+)
+
+// agentOf is a node's API as far as the control server passes streams on to it:
+// real TLS and real SPDY, with processes that only repeat what they are told. It
+// lets in who shows the control server's certificate and nobody else.
+type agentOf struct {
+	t   *testing.T
+	url string
+	mu  sync.Mutex
+	saw []string // path and query of each request
+}
+
+func (a *agentOf) seen() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return strings.Join(a.saw, "\n")
+}
+
+// startNode makes a node, named as the namespace, that leads to an agent, with the
+// pod web bound to it. Its certificate is made out by the authority, unless foreign.
+func startNode(t *testing.T, s *Server, foreign bool) *agentOf {
+	t.Helper()
+	a := &agentOf{t: t}
+	mux, pod := http.NewServeMux(), s.Namespace+"/web"
+	mux.HandleFunc("/containerLogs/"+pod+"/main", a.logs)
+	mux.HandleFunc("/exec/"+pod+"/main", a.process)
+	mux.HandleFunc("/attach/"+pod+"/main", a.process)
+	mux.HandleFunc("/portForward/"+pod, a.forward)
+	mux.HandleFunc("/stats/summary", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s of %s", r.URL.Path, r.Method) })
+	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.VerifiedChains) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != "kube-apiserver-kubelet-client" {
+			http.Error(w, "who are you", http.StatusUnauthorized)
+			return
+		}
+		a.mu.Lock()
+		a.saw = append(a.saw, r.URL.Path+"?"+r.URL.RawQuery)
+		a.mu.Unlock()
+		mux.ServeHTTP(w, r)
+	}))
+	web.TLS = &tls.Config{ClientCAs: s.Authority.Pool(), ClientAuth: tls.VerifyClientCertIfGiven}
+	if !foreign {
+		cert, key, err := s.Authority.Issue(pki.ServerSubject([]string{s.Namespace}, []net.IP{net.IPv4(127, 0, 0, 1)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		web.TLS.Certificates = []tls.Certificate{pair}
+	}
+	web.StartTLS()
+	t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
+	a.url = web.URL
+	_, port, _ := net.SplitHostPort(web.Listener.Addr().String())
+	number, _ := strconv.Atoi(port)
+	_, err := s.Client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}, Status: corev1.NodeStatus{
+		Addresses:       []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nobody.invalid"}, {Type: corev1.NodeInternalIP, Address: "127.0.0.1"}},
+		DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(number)}}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Apply(t, strings.Replace(somePod, "image: example/web", "image: example/web, ports: [{containerPort: 80}]", 1))
+	if err := bound(t, s, "web", s.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	s.Kubectl(t, "patch", "pod", "web", "--subresource=status", "-p", `{"status": {"phase": "Running"}}`)
+	return a
+}
+
+// logs writes a line, and with follow one every time that it is let.
+func (a *agentOf) logs(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprintln(w, "first")
+	if r.FormValue("follow") != "true" {
+		return
+	}
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+}
+
+// process repeats its input; the command "fail" ends with code 3.
+func (a *agentOf) process(w http.ResponseWriter, r *http.Request) {
+	streams := a.upgrade(w, r, "v4.channel.k8s.io", func(n map[string]httpstream.Stream) bool {
+		for query, kind := range map[string]string{"input": "stdin", "output": "stdout", "error": "stderr"} {
+			if r.FormValue(query) == "1" && n[kind] == nil {
+				return false
+			}
+		}
+		return n["error"] != nil
+	})
+	if streams == nil {
+		return
+	}
+	fmt.Fprintf(streams["stdout"], "%s\n", strings.Join(r.URL.Query()["command"], " "))
+	if in := streams["stdin"]; in != nil {
+		io.Copy(streams["stdout"], in) //nolint:errcheck // the client sees what is missing
+	}
+	status := metav1.Status{Status: metav1.StatusSuccess}
+	if r.FormValue("command") == "fail" {
+		status = metav1.Status{Status: metav1.StatusFailure, Reason: "NonZeroExitCode", Message: "ended with 3",
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: "ExitCode", Message: "3"}}}}
+	}
+	raw, _ := json.Marshal(status)
+	streams["error"].Write(raw) //nolint:errcheck // as above
+	for _, s := range streams {
+		s.Close()
+	}
+}
+
+// upgrade takes the connection over and waits until enough streams are there.
+func (a *agentOf) upgrade(w http.ResponseWriter, r *http.Request, protocol string, enough func(map[string]httpstream.Stream) bool) map[string]httpstream.Stream {
+	if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return nil
+	}
+	come := make(chan httpstream.Stream, 16)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { come <- s; return nil })
+	if conn == nil {
+		return nil
+	}
+	streams := map[string]httpstream.Stream{}
+	for !enough(streams) {
+		select {
+		case s := <-come:
+			streams[s.Headers().Get("streamType")] = s
+		case <-conn.CloseChan():
+			return nil
+		}
+	}
+	a.t.Cleanup(func() { conn.Close() })
+	return streams
+}
+
+// forward repeats what comes to a port.
+func (a *agentOf) forward(w http.ResponseWriter, r *http.Request) {
+	streams := a.upgrade(w, r, "portforward.k8s.io", func(n map[string]httpstream.Stream) bool { return n["data"] != nil && n["error"] != nil })
+	if streams == nil {
+		return
+	}
+	fmt.Fprintf(streams["data"], "port %s\n", streams["data"].Headers().Get("port"))
+	io.Copy(streams["data"], streams["data"]) //nolint:errcheck // the client sees what is missing
+	streams["error"].Close()
+	streams["data"].Close()
+}
+
+// TestLogsComeFromTheNode as they are asked for.
+func TestLogsComeFromTheNode(t *testing.T) {
+	t.Parallel()
+	s := SharedAlone(t)
+	a := startNode(t, s, false)
+	if got := s.Kubectl(t, "logs", "web", "--tail=5", "--timestamps", "--previous"); got != "first\n" {
+		t.Errorf("got %q", got)
+	}
+	if want := "/containerLogs/" + s.Namespace + "/web/main?previous=true&tailLines=5&timestamps=true"; a.seen() != want {
+		t.Errorf("the node was asked %q, want %q", a.seen(), want)
+	}
+	refused(t, s, "", []string{"container other is not valid for pod web"}, "logs", "web", "-c", "other")
+	refused(t, s, "", []string{"sinceSeconds: Invalid value"}, "get", "--raw", "/api/v1/namespaces/"+s.Namespace+"/pods/web/log?sinceSeconds=0")
+	// A log that is followed comes at once and not at its end.
+	ctx, stop := context.WithCancel(t.Context())
+	stream, err := s.Client.CoreV1().Pods(s.Namespace).GetLogs("web", &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(stream).ReadString('\n'); line != "first\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	stop()
+	stream.Close()
+	if got := s.Kubectl(t, "get", "--raw", "/api/v1/nodes/"+s.Namespace+"/proxy/stats/summary"); got != "/stats/summary of GET" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestCommandsRunThroughTheServer by WebSockets, as kubectl does, and by SPDY, as
+// clients did before.
+func TestCommandsRunThroughTheServer(t *testing.T) {
+	t.Parallel()
+	s := SharedAlone(t)
+	a := startNode(t, s, false)
+	out, err := s.TryKubectl(t, "hello\n", "exec", "-i", "web", "--", "cat", "-")
+	if err != nil || out != "cat -\nhello\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	if !strings.Contains(a.seen(), "/exec/"+s.Namespace+"/web/main?command=cat&command=-&error=1&input=1&output=1") {
+		t.Errorf("the node was asked %q", a.seen())
+	}
+	out, err = s.TryKubectl(t, "", "exec", "web", "--", "fail")
+	var exit *exec.ExitError
+	if err == nil || !strings.Contains(out, "exit code 3") {
+		t.Errorf("got %q, %v, %v", out, err, exit)
+	}
+	request := s.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(s.Namespace).Name("web").SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Command: []string{"fail"}, Stdin: true, Stdout: true}, scheme.ParameterCodec)
+	spdyClient, err := remotecommand.NewSPDYExecutor(s.Config, http.MethodPost, request.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	err = spdyClient.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("x"), Stdout: &got})
+	if code, ok := err.(utilexec.CodeExitError); !ok || code.Code != 3 || got.String() != "fail\nx" { //nolint:errorlint // the library returns the type itself
+		t.Errorf("got %q, %v", got.String(), err)
+	}
+	out, err = s.TryKubectl(t, "", "attach", "web")
+	if err != nil || !strings.Contains(a.seen(), "/attach/"+s.Namespace+"/web/main?error=1&output=1") {
+		t.Errorf("got %q, %v, asked %q", out, err, a.seen())
+	}
+}
+
+// forwarding tells the port that kubectl listens on.
+var forwarding = regexp.MustCompile(`127\.0\.0\.1:(\d+) ->`)
+
+// TestPortsAreForwarded with kubectl.
+func TestPortsAreForwarded(t *testing.T) {
+	t.Parallel()
+	s := SharedAlone(t)
+	startNode(t, s, false)
+	program, err := Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, program, "--kubeconfig", s.Kubeconfig, "port-forward", "pod/web", ":80")
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { stop(); _ = cmd.Wait() }()
+	line, err := bufio.NewReader(pipe).ReadString('\n')
+	port := forwarding.FindStringSubmatch(line)
+	if port == nil {
+		t.Fatalf("kubectl says %q, %v", line, err)
+	}
+	conn, err := net.DialTimeout("tcp", "127.0.0.1:"+port[1], 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintln(conn, "hello")
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(conn); string(got) != "port 80\nhello\n" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestForeignNodesAreNotBelieved: who answers in a node's place and has no
+// certificate of the authority is told nothing, unless the user insists.
+func TestForeignNodesAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	s := SharedAlone(t)
+	a := startNode(t, s, true)
+	refused(t, s, "", []string{"x509"}, "logs", "web")
+	refused(t, s, "", nil, "exec", "web", "--", "true")
+	if a.seen() != "" {
+		t.Errorf("the stranger was asked %q", a.seen())
+	}
+	if got := s.Kubectl(t, "logs", "web", "--insecure-skip-tls-verify-backend"); got != "first\n" {
+		t.Errorf("got %q", got)
+	}
+	// Nor does a node believe who has no certificate.
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(s.Authority.PEM())
+	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, InsecureSkipVerify: true}}}
+	defer stranger.CloseIdleConnections()
+	response, err := stranger.Get(a.url + "/stats/summary")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("got %s", response.Status)
+	}
+}

@@ -1,0 +1,76 @@
+package control
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/control"
+	"berth/test/hosts"
+)
+
+// TestTheKeyOfTokensIsRotated: tokens of the key of before are good until its file
+// goes; new ones are signed by another key; both are published.
+func TestTheKeyOfTokensIsRotated(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(c *control.Config) { c.DataDir = dir }
+	first := Start(t, at)
+	shows(t, first, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+	token := func(s *Server) string { return strings.TrimSpace(s.Kubectl(t, "create", "token", "default")) }
+	published := func(s *Server) int {
+		return strings.Count(s.Kubectl(t, "get", "--raw", "/openid/v1/jwks"), `"kid"`)
+	}
+	before := token(first)
+	first.Stop(t)
+	former := rotated(t, dir)
+	second := Start(t, at)
+	after := token(second)
+	if head(before) == head(after) {
+		t.Error("both tokens name the same key")
+	}
+	for what, one := range map[string]string{"the old key": before, "the new key": after} {
+		sees(t, "a token of "+what, func() string { return fmt.Sprint(answers(t, second.bearing(t, one))) }, fmt.Sprint(http.StatusOK))
+	}
+	if n := published(second); n != 2 {
+		t.Errorf("%d keys are published", n)
+	}
+	second.Stop(t)
+	if err := os.Remove(former); err != nil {
+		t.Fatal(err)
+	}
+	third := Start(t, at)
+	sees(t, "a token of the new key", func() string { return fmt.Sprint(answers(t, third.bearing(t, after))) }, fmt.Sprint(http.StatusOK))
+	if code := answers(t, third.bearing(t, before)); code != http.StatusUnauthorized {
+		t.Errorf("a token of a key that was removed: %d", code)
+	}
+	if n := published(third); n != 1 {
+		t.Errorf("%d keys are published", n)
+	}
+}
+
+// rotated runs the command on a server's data directory and answers the file of the
+// old key, which it names first.
+func rotated(t *testing.T, dir string) string {
+	t.Helper()
+	program, err := hosts.BuildControl(t.Context(), hosts.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), program, "rotate-account-key", "--data-dir", dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	former, rest, _ := strings.Cut(string(out), "\n")
+	if filepath.Dir(former) != filepath.Join(dir, "pki") || !strings.Contains(rest, "Start the server again") {
+		t.Errorf("it says %s", out)
+	}
+	return former
+}
+
+// head is the part of a token that names its key.
+func head(token string) string { return strings.SplitN(token, ".", 2)[0] }

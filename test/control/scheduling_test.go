@@ -1,0 +1,208 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// patience bounds every wait for what should take milliseconds.
+const patience = 40 * time.Second
+
+// eventually waits until the condition holds; it says what it last saw.
+func eventually(t testing.TB, what string, holds func() (bool, string)) {
+	t.Helper()
+	var seen string
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
+		var ok bool
+		if ok, seen = holds(); ok {
+			return
+		}
+	}
+	t.Fatalf("%s: not within %s; last seen:\n%s", what, patience, seen)
+}
+
+// addNode makes a node as an agent would, ready and with room.
+func addNode(t testing.TB, s *Server, name, cpu string) {
+	t.Helper()
+	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
+	s.Apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Node
+metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
+`, name, name, name))
+	now := metav1.Now()
+	eventually(t, "node "+name+" has its status", func() (bool, string) {
+		n, err := s.Client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
+		n.Status.Allocatable = list("pods", "20", "cpu", cpu, "memory", "4Gi")
+		n.Status.Capacity = n.Status.Allocatable
+		_, err = s.Client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+	eventually(t, "node "+name+" is in service", func() (bool, string) {
+		out := s.Kubectl(t, "get", "node", name, "-o", "jsonpath={.spec.taints}")
+		return out == "", out
+	})
+}
+
+func list(pairs ...string) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		out[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return out
+}
+
+func podYAML(name, cpu, more string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, labels: {app: %s}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: example/web, resources: {requests: {cpu: %q}}}]
+%s`, name, name, cpu, more)
+}
+
+// placed waits until the pod has a node.
+func placed(t testing.TB, s *Server, pod string) (node string) {
+	t.Helper()
+	eventually(t, "pod "+pod+" has a node", func() (bool, string) {
+		node = s.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
+		return node != "", s.Kubectl(t, "describe", "pod", pod)
+	})
+	return node
+}
+
+// unplaced waits until the pod's status says so in these words.
+func unplaced(t testing.TB, s *Server, pod, want string) {
+	t.Helper()
+	eventually(t, "pod "+pod+" says why it has no node", func() (bool, string) {
+		out := s.Kubectl(t, "get", "pod", pod, "-o", `jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}`)
+		return out == want, out
+	})
+}
+
+func TestPodsGetNodes(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
+	s.Apply(t, podYAML("early", "100m", ""))
+	unplaced(t, s, "early", "no nodes available to schedule pods")
+	addNode(t, s, "n1", "1")
+	addNode(t, s, "n2", "1")
+	placed(t, s, "early")
+	s.Apply(t, podYAML("a", "600m", ""))
+	s.Apply(t, podYAML("b", "600m", ""))
+	if a, b := placed(t, s, "a"), placed(t, s, "b"); a == b {
+		t.Errorf("both are on %s", a)
+	}
+	eventually(t, "the user is told where", func() (bool, string) {
+		out := s.Kubectl(t, "describe", "pod", "a")
+		return strings.Contains(out, "Successfully assigned default/a to n") && strings.Contains(out, "default-scheduler"), out
+	})
+	s.Apply(t, podYAML("big", "900m", ""))
+	unplaced(t, s, "big", "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.")
+	eventually(t, "the user is told why not", func() (bool, string) {
+		out := s.Kubectl(t, "describe", "pod", "big")
+		return strings.Contains(out, "FailedScheduling") && strings.Contains(out, "0/2 nodes are available: 2 Insufficient cpu."), out
+	})
+	s.Kubectl(t, "taint", "node", "n1", "gpu=yes:NoSchedule")
+	s.Kubectl(t, "delete", "pod", "a", "b", "early")
+	if got := placed(t, s, "big"); got != "n2" {
+		t.Errorf("big is on %s", got)
+	}
+	s.Kubectl(t, "cordon", "n2")
+	s.Apply(t, podYAML("late", "100m", ""))
+	unplaced(t, s, "late", "0/2 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were unschedulable. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
+	s.Kubectl(t, "taint", "node", "n1", "gpu-")
+	if got := placed(t, s, "late"); got != "n1" {
+		t.Errorf("late is on %s", got)
+	}
+	s.Apply(t, podYAML("gated", "1m", "  schedulingGates: [{name: example.com/wait}]"))
+	unplaced(t, s, "gated", "Scheduling is blocked due to non-empty scheduling gates")
+	s.Kubectl(t, "patch", "pod", "gated", "--type=json", "-p", `[{"op": "remove", "path": "/spec/schedulingGates"}]`)
+	placed(t, s, "gated")
+	s.Apply(t, podYAML("other", "1m", "  schedulerName: mine"))
+	s.Apply(t, podYAML("after", "1m", ""))
+	placed(t, s, "after")
+	if got := s.Kubectl(t, "get", "pod", "other", "-o", "jsonpath={.spec.nodeName}"); got != "" {
+		t.Errorf("another scheduler's pod is on %s", got)
+	}
+}
+
+func TestTheImportantPreempt(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	addNode(t, s, "n1", "1")
+	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}`)
+	s.Apply(t, podYAML("low", "800m", ""))
+	placed(t, s, "low")
+	s.Apply(t, `{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: polite}, value: 1000, preemptionPolicy: Never}`)
+	s.Apply(t, podYAML("never", "800m", "  priority: 1000\n  priorityClassName: polite\n  preemptionPolicy: Never"))
+	unplaced(t, s, "never", "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.")
+	s.Kubectl(t, "delete", "pod", "never")
+	s.Apply(t, podYAML("high", "800m", "  priority: 1000\n  priorityClassName: high"))
+	if got := placed(t, s, "high"); got != "n1" {
+		t.Errorf("high is on %s", got)
+	}
+	if out, err := s.TryKubectl(t, "", "get", "pod", "low"); err == nil {
+		t.Errorf("low is still there: %s", out)
+	}
+	if out := s.Kubectl(t, "get", "events", "--field-selector", "reason=Preempted", "-o", "jsonpath={.items[*].message}"); !strings.Contains(out, "Preempted by pod") {
+		t.Errorf("events: %s", out)
+	}
+}
+
+// TestEveryPodIsBound one after the other, and logs what lies between a pod's creation and its binding,
+// as a watcher sees them.
+func TestEveryPodIsBound(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	addNode(t, s, "n1", "100")
+	w, err := s.Client.CoreV1().Pods("default").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	var took []time.Duration
+	for i := range 30 {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "x"}}}}
+		begin := time.Now()
+		if _, err := s.Client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for bound := false; !bound; {
+			var e watch.Event
+			select {
+			case e = <-w.ResultChan():
+			case <-time.After(patience):
+				t.Fatalf("pod %s is not bound within %s", pod.Name, patience)
+			}
+			if p, ok := e.Object.(*corev1.Pod); ok && p.Name == pod.Name && e.Type == watch.Modified && p.Spec.NodeName != "" {
+				bound = true
+			}
+		}
+		took = append(took, time.Since(begin))
+		if i >= 15 { // the node has room for 20
+			if err := s.Client.CoreV1().Pods("default").Delete(t.Context(), fmt.Sprintf("p%d", i-15), metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	slices.Sort(took)
+	t.Logf("create to bound, seen by a watcher: median %s, worst %s", took[len(took)/2], took[len(took)-1])
+}

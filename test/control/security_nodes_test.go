@@ -1,0 +1,190 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// attempt is something that node x tries.
+type attempt struct {
+	what string
+	may  bool
+	try  func() error
+}
+
+// TestWhatANodeMay tries, as node x, what x needs and what belongs to y.
+func TestWhatANodeMay(t *testing.T) {
+	t.Parallel()
+	s := newTown(t)
+	ctx := t.Context()
+	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirroring(t), s.asking(t), s.ofItself(ctx)} {
+		for _, a := range some {
+			err := a.try()
+			if a.may && err != nil {
+				t.Errorf("a node may not %s: %v", a.what, err)
+			}
+			if !a.may && !apierrors.IsForbidden(err) {
+				t.Errorf("a node tries to %s: %v, want Forbidden", a.what, err)
+			}
+		}
+	}
+	// A secret is out of reach again once the pod is gone.
+	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "the secret of a pod that is gone", func() string {
+		_, err := s.x.CoreV1().Secrets("shop").Get(ctx, "of-x", metav1.GetOptions{})
+		return fmt.Sprint(apierrors.IsForbidden(err))
+	}, "true")
+}
+
+// failed keeps the error of a call.
+func failed[T any](_ T, err error) error { return err }
+
+func (s *town) reading(ctx context.Context) []attempt {
+	core, get := s.x.CoreV1(), metav1.GetOptions{}
+	where := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
+	return []attempt{
+		{"read a secret of its pod", true, func() error { return failed(core.Secrets("shop").Get(ctx, "of-x", get)) }},
+		{"read a secret of another node's pod", false, func() error { return failed(core.Secrets("shop").Get(ctx, "of-y", get)) }},
+		{"read a secret that nobody names", false, func() error { return failed(core.Secrets("kube-system").Get(ctx, "none", get)) }},
+		{"list secrets", false, func() error { return failed(core.Secrets("shop").List(ctx, where(""))) }},
+		{"list all secrets", false, func() error { return failed(core.Secrets("").List(ctx, where(""))) }},
+		{"watch a secret of another node's pod", false, func() error { return failed(core.Secrets("shop").Watch(ctx, where("metadata.name=of-y"))) }},
+		{"list its secret by name", true, func() error { return failed(core.Secrets("shop").List(ctx, where("metadata.name=of-x"))) }},
+		{"change its secret", false, func() error {
+			return failed(core.Secrets("shop").Patch(ctx, "of-x", types.MergePatchType, []byte(`{"data":{}}`), metav1.PatchOptions{}))
+		}},
+		{"read its config map", true, func() error { return failed(core.ConfigMaps("shop").Get(ctx, "of-x", get)) }},
+		{"read another's config map", false, func() error { return failed(core.ConfigMaps("shop").Get(ctx, "of-y", get)) }},
+		{"read its pod", true, func() error { return failed(core.Pods("shop").Get(ctx, "on-x", get)) }},
+		{"read another's pod", false, func() error { return failed(core.Pods("shop").Get(ctx, "on-y", get)) }},
+		{"list its pods", true, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName=x"))) }},
+		{"list all pods", false, func() error { return failed(core.Pods("").List(ctx, where(""))) }},
+		{"list another's pods", false, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName=y"))) }},
+		{"list all but another's pods", false, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName!=y"))) }},
+		{"read another node", false, func() error { return failed(core.Nodes().Get(ctx, "y", get)) }},
+		{"watch services", true, func() error { return failed(core.Services("").List(ctx, where(""))) }},
+		{"read roles", false, func() error { return failed(s.x.RbacV1().ClusterRoles().List(ctx, where(""))) }},
+		{"take another lease", false, func() error {
+			return failed(s.x.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", get))
+		}},
+	}
+}
+
+func (s *town) podWriting(ctx context.Context) []attempt {
+	core := s.x.CoreV1()
+	status := func(pod, patch string) error {
+		return failed(core.Pods("shop").Patch(ctx, pod, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"))
+	}
+	return []attempt{
+		{"write its pod's status", true, func() error { return status("on-x", `{"status":{"phase":"Pending"}}`) }},
+		{"write another's pod's status", false, func() error { return status("on-y", `{"status":{"phase":"Failed"}}`) }},
+		{"relabel its pod by the status", false, func() error { return status("on-x", `{"metadata":{"labels":{"a":"b"}}}`) }},
+		{"delete another's pod", false, func() error { return core.Pods("shop").Delete(ctx, "on-y", metav1.DeleteOptions{}) }},
+		{"run something in a pod", false, func() error {
+			return core.RESTClient().Post().AbsPath("/api/v1/namespaces/shop/pods/on-x/exec").Param("command", "id").Do(ctx).Error()
+		}},
+	}
+}
+
+// mirroring makes mirror pods, as dry runs.
+func (s *town) mirroring(t *testing.T) []attempt {
+	ctx := t.Context()
+	self, err := s.x.CoreV1().Nodes().Get(ctx, "x", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mirror := func(change func(*corev1.Pod)) func() error {
+		yes := true
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "file-x", Namespace: "shop", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "1"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "x", UID: self.UID, Controller: &yes}},
+			},
+			Spec: corev1.PodSpec{NodeName: "x", Containers: []corev1.Container{{Name: "main", Image: "example/web"}}},
+		}
+		change(pod)
+		return func() error {
+			return failed(s.x.CoreV1().Pods("shop").Create(ctx, pod, metav1.CreateOptions{DryRun: []string{"All"}}))
+		}
+	}
+	return []attempt{
+		{"make a pod", false, mirror(func(p *corev1.Pod) { p.Annotations = nil })},
+		{"make a mirror pod", true, mirror(func(*corev1.Pod) {})},
+		{"make a mirror pod on another node", false, mirror(func(p *corev1.Pod) { p.Spec.NodeName = "y" })},
+		{"make a mirror pod without an owner", false, mirror(func(p *corev1.Pod) { p.OwnerReferences = nil })},
+		{"make a mirror pod of another life of the node", false, mirror(func(p *corev1.Pod) { p.OwnerReferences[0].UID = "old" })},
+		{"make a mirror pod with another's secret", false, mirror(func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "of-y"}}}}
+		})},
+		{"make a mirror pod with an account", false, mirror(func(p *corev1.Pod) { p.Spec.ServiceAccountName = "app" })},
+	}
+}
+
+// asking is for tokens.
+func (s *town) asking(t *testing.T) []attempt {
+	ctx := t.Context()
+	ask := func(account, pod string, audiences ...string) func() error {
+		spec := authenticationv1.TokenRequestSpec{Audiences: audiences}
+		if pod != "" {
+			got, err := s.Client.CoreV1().Pods("shop").Get(ctx, pod, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod, UID: got.UID}
+		}
+		return func() error {
+			return failed(s.x.CoreV1().ServiceAccounts("shop").CreateToken(ctx, account, &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{}))
+		}
+	}
+	return []attempt{
+		{"get a token for its pod", true, ask("app", "on-x")},
+		{"get a token for another's pod", false, ask("app", "on-y")},
+		{"get a token without a pod", false, ask("app", "")},
+		{"get a token of an account that no pod of its uses", false, ask("other", "on-x")},
+		{"get a token for an audience that the pod does not ask for", false, ask("app", "on-x", "vault")},
+	}
+}
+
+func (s *town) ofItself(ctx context.Context) []attempt {
+	nodes := s.x.CoreV1().Nodes()
+	patch := func(node, patch string, sub ...string) func() error {
+		return func() error {
+			return failed(nodes.Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, sub...))
+		}
+	}
+	lease := func(name string) func() error {
+		return func() error {
+			l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			return failed(s.x.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, l, metav1.CreateOptions{}))
+		}
+	}
+	return []attempt{
+		{"label itself as its zone", true, patch("x", `{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"}}}`)},
+		{"label itself freely", true, patch("x", `{"metadata":{"labels":{"example.com/rack":"7"}}}`)},
+		{"label itself as trusted", false, patch("x", `{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"true"}}}`)},
+		{"label itself with a role", false, patch("x", `{"metadata":{"labels":{"node-role.kubernetes.io/control":""}}}`)},
+		{"label itself by its status", false, patch("x", `{"metadata":{"labels":{"node-restriction.kubernetes.io/trusted":"true"}}}`, "status")},
+		{"taint itself", false, patch("x", `{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`)},
+		{"give itself an owner, to be collected with it", false, patch("x", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]}}`)},
+		{"cordon itself", true, patch("x", `{"spec":{"unschedulable":true}}`)},
+		{"write its status", true, patch("x", `{"status":{"phase":""}}`, "status")},
+		{"change another node", false, patch("y", `{"spec":{"unschedulable":true}}`)},
+		{"write another node's status", false, patch("y", `{"status":{"phase":""}}`, "status")},
+		{"delete itself", false, func() error { return nodes.Delete(ctx, "x", metav1.DeleteOptions{}) }},
+		{"register another node", false, func() error {
+			return failed(nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "z"}}, metav1.CreateOptions{}))
+		}},
+		{"make its lease", true, lease("x")},
+		{"make another's lease", false, lease("y")},
+	}
+}

@@ -1,0 +1,391 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+
+	"berth/control/pki"
+)
+
+// as answers a client with a certificate of the server's own authority.
+func (s *Server) as(t *testing.T, name string, groups ...string) kubernetes.Interface {
+	t.Helper()
+	cert, key, err := s.Authority.Issue(pki.Subject{Name: name, Groups: groups, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
+}
+
+// bearing answers a client with a token.
+func (s *Server) bearing(t *testing.T, token string) kubernetes.Interface {
+	t.Helper()
+	return s.with(t, func(c *restclient.Config) { c.BearerToken = token })
+}
+
+func (s *Server) with(t *testing.T, change func(*restclient.Config)) kubernetes.Interface {
+	t.Helper()
+	c := restclient.AnonymousClientConfig(s.Config)
+	c.QPS = -1
+	change(c)
+	client, err := kubernetes.NewForConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// town is a cluster of two nodes with a pod each.
+type town struct {
+	*Server
+	x, y kubernetes.Interface // as nodes
+}
+
+func newTown(t *testing.T) *town {
+	t.Helper()
+	s := &town{Server: Start(t)}
+	ctx := t.Context()
+	s.Kubectl(t, "create", "namespace", "shop")
+	for _, account := range []string{"app", "other"} {
+		s.Kubectl(t, "create", "serviceaccount", account, "-n", "shop")
+	}
+	for _, node := range []string{"x", "y"} {
+		s.Kubectl(t, "create", "secret", "generic", "of-"+node, "-n", "shop", "--from-literal=k=v")
+		s.Kubectl(t, "create", "configmap", "of-"+node, "-n", "shop", "--from-literal=k=v")
+		client := s.as(t, "system:node:"+node, "system:nodes")
+		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{corev1.LabelHostname: node}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatalf("node %s registers: %v", node, err)
+		}
+		s.Apply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: on-%[1]s, namespace: shop}
+spec:
+  nodeName: "%[1]s"
+  serviceAccountName: app
+  containers:
+  - name: main
+    image: example/web
+    envFrom: [{secretRef: {name: of-%[1]s}}, {configMapRef: {name: of-%[1]s}}]
+`, node))
+	}
+	s.x, s.y = s.as(t, "system:node:x", "system:nodes"), s.as(t, "system:node:y", "system:nodes")
+	return s
+}
+
+func (s *town) podToken(t *testing.T, pod string, ttl int64, audiences ...string) string {
+	t.Helper()
+	r, err := s.Client.CoreV1().ServiceAccounts("shop").CreateToken(t.Context(), "app", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: audiences, ExpirationSeconds: &ttl, BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Status.Token
+}
+
+// TestStrangersAreRefused comes without a name, with a forged one, or with a
+// name that may not do this.
+func TestStrangersAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newTown(t)
+	ask := func(path string) int { return s.raw(t, path) }
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		if code := ask(path); code != http.StatusOK {
+			t.Errorf("anonymous %s: %d", path, code)
+		}
+	}
+	for _, path := range []string{
+		"/", "/api", "/apis", "/version", "/metrics", "/openapi/v2", "/openid/v1/jwks", "/api/v1/secrets", "/api/v1/namespaces/shop/secrets/of-x",
+		"/healthz/../api/v1/secrets", "/healthz/%2e%2e/api/v1/secrets", "/healthz/..%2fapi/v1/secrets", "//api/v1/secrets", "/healthz//../api/v1/secrets",
+		"/livez/etcd", "/healthz/ping", "/healthz/", "/HEALTHZ", "/./api/v1/secrets", "/api/v1/namespaces/shop/../shop/secrets", "/debug/pprof/", "/logs/",
+	} {
+		if code := ask(path); code < 300 {
+			t.Errorf("anonymous %s: %d", path, code)
+		}
+	}
+
+	soon := time.Now().Add(time.Hour)
+	forge := func(usage x509.ExtKeyUsage, until time.Time) (cert, key []byte) {
+		return forged(t, "berth-ca", usage, until)
+	}
+	cert, key := forge(x509.ExtKeyUsageClientAuth, soon)
+	if code := answers(t, s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })); code == http.StatusOK {
+		t.Errorf("a certificate of another authority of the same name is taken: %d", code)
+	}
+	for _, row := range []struct {
+		what    string
+		subject pki.Subject
+	}{
+		{"for servers only", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}},
+		{"that has expired", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, For: -time.Minute}},
+	} {
+		cert, key, err := s.Authority.Issue(row.subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code := answers(t, s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })); code == http.StatusOK {
+			t.Errorf("a certificate %s is taken", row.what)
+		}
+	}
+	// The group makes a node as much as the name does.
+	for _, client := range []kubernetes.Interface{s.as(t, "system:node:x"), s.as(t, "x", "system:nodes")} {
+		if _, err := client.CoreV1().Secrets("shop").Get(t.Context(), "of-x", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("half a node reads a secret: %v", err)
+		}
+	}
+}
+
+// forged makes a certificate of an authority that only looks like ours.
+func forged(t *testing.T, authority string, usage x509.ExtKeyUsage, until time.Time) (certPEM, keyPEM []byte) {
+	t.Helper()
+	impostor, err := pki.Open(t.TempDir(), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certPEM, keyPEM, err = impostor.Issue(pki.Subject{Name: authority, Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{usage}, For: time.Until(until)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certPEM, keyPEM
+}
+
+// TestNobodyGivesMoreThanHeHas tries to climb by roles, bindings, impersonation
+// and certificates.
+func TestNobodyGivesMoreThanHeHas(t *testing.T) {
+	t.Parallel()
+	s := newTown(t)
+	ctx := t.Context()
+	s.Kubectl(t, "create", "rolebinding", "ann-admin", "-n", "shop", "--clusterrole=admin", "--user=ann")
+	ann := s.as(t, "ann")
+	sees(t, "ann's rights", func() string {
+		_, err := ann.RbacV1().Roles("shop").List(ctx, metav1.ListOptions{})
+		return fmt.Sprint(err)
+	}, "<nil>")
+	rule := func(verb, group, resource string) []rbacv1.PolicyRule {
+		return []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{group}, Resources: []string{resource}}}
+	}
+	role := func(name string, rules []rbacv1.PolicyRule) error {
+		_, err := ann.RbacV1().Roles("shop").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{})
+		return err
+	}
+	bind := func(name, kind, to string) error {
+		_, err := ann.RbacV1().RoleBindings("shop").Create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: to},
+			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "carl"}},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	if err := role("readers", rule("get", "", "pods")); err != nil {
+		t.Errorf("ann gives what she has: %v", err)
+	}
+	if err := bind("carl-views", "ClusterRole", "view"); err != nil {
+		t.Errorf("ann binds what she has: %v", err)
+	}
+	impersonated := s.with(t, func(c *restclient.Config) {
+		cert, key, err := s.Authority.Issue(pki.Subject{Name: "ann", Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.CertData, c.KeyData, c.Impersonate = cert, key, restclient.ImpersonationConfig{UserName: "root", Groups: []string{"system:masters"}}
+	})
+	for _, row := range []struct {
+		what string
+		err  error
+	}{
+		{"a role of everything", role("all", rule("*", "*", "*"))},
+		{"a role over quotas", role("quotas", rule("delete", "", "resourcequotas"))},
+		{"a binding to cluster-admin", bind("carl-all", "ClusterRole", "cluster-admin")},
+		{"impersonation of a master", func() error { _, err := impersonated.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); return err }()},
+		{"a cluster role", func() error {
+			_, err := ann.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+			return err
+		}()},
+		{"a certificate for itself", func() error {
+			_, err := ann.CertificatesV1().CertificateSigningRequests().Create(ctx, signingRequest(t, "ann", "system:masters"), metav1.CreateOptions{})
+			return err
+		}()},
+	} {
+		if !apierrors.IsForbidden(row.err) {
+			t.Errorf("%s: %v, want Forbidden", row.what, row.err)
+		}
+	}
+	if err := role("more", rule("delete", "", "nodes")); err == nil || !strings.Contains(err.Error(), `user "ann" (groups=["system:authenticated"]) is attempting to grant RBAC permissions not currently held:`) {
+		t.Errorf("the refusal says %v", err)
+	}
+	master := signingRequest(t, "eve", "system:masters")
+	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().Create(ctx, master, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a certificate of system:masters is asked for: %v", err)
+	}
+}
+
+func signingRequest(t *testing.T, name string, groups ...string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return requestOf(t, key, certificatesv1.KubeAPIServerClientSignerName, name, groups...)
+}
+
+func requestOf(t *testing.T, key *ecdsa.PrivateKey, signer, name string, groups ...string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name, Organization: groups}}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}
+}
+
+// TestRudeClients sends too much, too slowly, and asks for files.
+func TestRudeClients(t *testing.T) {
+	t.Parallel()
+	s := newTown(t)
+	ctx := t.Context()
+	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"k": strings.Repeat("x", 4<<20)}}
+	if _, err := s.Client.CoreV1().ConfigMaps("shop").Create(ctx, big, metav1.CreateOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("a body of 4 MiB: %v", err)
+	}
+	patch := []byte(`{"data":{"k":"` + strings.Repeat("x", 4<<20) + `"}}`)
+	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("a patch of 4 MiB: %v", err)
+	}
+	deep := []byte(`{"data":` + strings.Repeat(`{"a":`, 100_000) + "1" + strings.Repeat("}", 100_000) + "}")
+	if _, err := s.Client.CoreV1().ConfigMaps("shop").Patch(ctx, "of-x", types.MergePatchType, deep, metav1.PatchOptions{}); err == nil {
+		t.Error("a patch 100,000 levels deep is taken")
+	}
+
+	// Two hundred who never end their first line do not keep the others out, and
+	// are let go.
+	host := strings.TrimPrefix(s.Config.Host, "https://")
+	var slow []net.Conn
+	for range 200 {
+		conn, err := tls.Dial("tcp", host, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("GET /api HTTP/1.1\r\nHost: x\r\nX-Slow: ")); err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, conn)
+	}
+	if _, err := s.Client.CoreV1().Pods("shop").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("beside slow clients: %v", err)
+	}
+	last := slow[len(slow)-1]
+	_ = last.SetReadDeadline(time.Now().Add(time.Millisecond))
+	if _, err := last.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the slow clients were gone before the others came: %v", err)
+	}
+	for _, conn := range slow {
+		_ = conn.SetReadDeadline(time.Now().Add(4 * time.Minute))
+		if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("a client that never ends its first line is kept")
+		}
+	}
+	for _, name := range []string{"..", "../of-y", "..%2fof-y", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "of-x/../of-y"} {
+		code := 0
+		_ = s.x.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/secrets/" + name).Do(context.WithoutCancel(ctx)).StatusCode(&code)
+		if code == http.StatusOK {
+			t.Errorf("node x reads secrets/%s", name)
+		}
+	}
+}
+
+// TestBodiesThatDoNotCome: clients that promise a body and send a byte now and then
+// are let go, whether the server knows them or not.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	host := strings.TrimPrefix(s.Config.Host, "https://")
+	pair, err := tls.X509KeyPair(s.Config.CertData, s.Config.KeyData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	var writers sync.WaitGroup
+	defer writers.Wait() // they end when their connections are closed
+	for _, certificates := range [][]tls.Certificate{nil, {pair}} {
+		conn, err := tls.Dial("tcp", host, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, Certificates: certificates})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{")); err != nil {
+			t.Fatal(err)
+		}
+		writers.Go(func() {
+			for {
+				if _, err := conn.Write([]byte(" ")); err != nil {
+					return
+				}
+				<-time.After(time.Second)
+			}
+		})
+		go func() {
+			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Minute))
+			_, err := io.Copy(io.Discard, conn)
+			ended <- err
+		}()
+	}
+	for range 2 {
+		if err := <-ended; errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("a client that never ends its body is kept")
+		}
+	}
+}
+
+// raw asks for a path exactly as it is written, which no client does: they tidy
+// it first.
+func (s *Server) raw(t *testing.T, path string) int {
+	t.Helper()
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config.Host, "https://"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}

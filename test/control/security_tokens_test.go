@@ -1,0 +1,226 @@
+package control
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"berth/control/authz"
+	"berth/control/tokens"
+)
+
+// answers is the code of a request for what every authenticated user may do.
+func answers(t *testing.T, client kubernetes.Interface) int {
+	t.Helper()
+	code := 0
+	err := client.CoreV1().RESTClient().Get().AbsPath("/api").Do(t.Context()).StatusCode(&code).Error()
+	if code == 0 {
+		t.Logf("no answer: %v", err)
+	}
+	return code
+}
+
+// TestTokensThatAreRefused replays, tampers with and outlives service account
+// tokens.
+func TestTokensThatAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newTown(t)
+	ctx := t.Context()
+	good := s.podToken(t, "on-x", 3600)
+	if code := answers(t, s.bearing(t, good)); code != http.StatusOK {
+		t.Fatalf("a good token is answered with %d", code)
+	}
+	who, err := s.bearing(t, good).AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:shop:app" || who.Status.UserInfo.Extra["authentication.kubernetes.io/node-name"][0] != "x" {
+		t.Errorf("a good token is of %+v, %v", who, err)
+	}
+	parts := strings.Split(good, ".")
+	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b64 := base64.RawURLEncoding.EncodeToString
+	master := b64([]byte(strings.ReplaceAll(string(claims), "shop", "kube-system")))
+	none := b64([]byte(`{"alg":"none","typ":"JWT"}`))
+	account, err := s.Client.CoreV1().ServiceAccounts("shop").Get(ctx, "app", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := func(ring *tokens.Ring, issuer string, now time.Time) string {
+		signer := &tokens.Signer{Issuer: issuer, Keys: ring, Now: func() time.Time { return now }}
+		out, _, _, err := signer.Issue(tokens.Wish{Account: account, Audiences: []string{s.Issuer}, TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	ours, _, err := s.Authority.ServiceAccountKeys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := tokens.NewRing(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := tokens.NewRing(stranger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := answers(t, s.bearing(t, signed(own, s.Issuer, time.Now()))); code != http.StatusOK {
+		t.Fatalf("a token of the server's key is answered with %d", code)
+	}
+	bogus := []byte(parts[2])
+	bogus[5] ^= 1
+	for _, row := range []struct{ what, token string }{
+		{"expired", signed(own, s.Issuer, time.Now().Add(-2*time.Hour))},
+		{"not yet valid", signed(own, s.Issuer, time.Now().Add(time.Hour))},
+		{"of another issuer", signed(own, "https://elsewhere.example", time.Now())},
+		{"of a stranger's key", signed(foreign, s.Issuer, time.Now())},
+		{"with changed claims", parts[0] + "." + master + "." + parts[2]},
+		{"with a changed signature", parts[0] + "." + parts[1] + "." + string(bogus)},
+		{"without a signature", parts[0] + "." + parts[1] + "."},
+		{"with algorithm none", none + "." + parts[1] + "."},
+		{"with algorithm none and changed claims", none + "." + master + "."},
+		{"for another audience", s.podToken(t, "on-x", 3600, "vault")},
+		{"cut off", good[:len(good)/2]},
+		{"empty", " "},
+		{"twice", good + good},
+	} {
+		if code := answers(t, s.bearing(t, row.token)); code != http.StatusUnauthorized {
+			t.Errorf("a token %s is answered with %d", row.what, code)
+		}
+	}
+	review := func(audiences ...string) *authenticationv1.TokenReview {
+		r, err := s.Client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: s.podToken(t, "on-x", 3600, "vault"), Audiences: audiences}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := review(); r.Status.Authenticated {
+		t.Errorf("a review without audiences takes another's token: %+v", r.Status)
+	}
+	if r := review("vault", "bank"); !r.Status.Authenticated || len(r.Status.Audiences) != 1 || r.Status.Audiences[0] != "vault" {
+		t.Errorf("a review for the audience refuses the token: %+v", r.Status)
+	}
+
+	// Replayed after the pod is gone, though the token's time is not over.
+	if err := s.Client.CoreV1().Pods("shop").Delete(ctx, "on-x", *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "a token of a pod that is gone", func() string { return fmt.Sprint(answers(t, s.bearing(t, good))) }, "401")
+	// And after the account was made anew under the same name.
+	old := signed(own, s.Issuer, time.Now())
+	if err := s.Client.CoreV1().ServiceAccounts("shop").Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client.CoreV1().ServiceAccounts("shop").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "app"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sees(t, "a token of an account of the same name", func() string { return fmt.Sprint(answers(t, s.bearing(t, old))) }, "401")
+}
+
+// TestABootstrapTokenMakesOneNode joins with one token twice, and with tokens
+// that are over, wrong or not for this.
+func TestABootstrapTokenMakesOneNode(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	ctx := t.Context()
+	store := func(change func(*tokens.Bootstrap)) tokens.Bootstrap {
+		b, err := tokens.NewBootstrap()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Expires, b.Groups = time.Now().Add(time.Hour), []string{authz.NodeBootstrapGroup}
+		if change != nil {
+			change(&b)
+		}
+		if _, err := s.Client.CoreV1().Secrets("kube-system").Create(ctx, b.Object(), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	request := func(token string, key *ecdsa.PrivateKey, node string) error {
+		_, err := s.bearing(t, token).CertificatesV1().CertificateSigningRequests().Create(ctx,
+			requestOf(t, key, certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:"+node, "system:nodes"), metav1.CreateOptions{})
+		return err
+	}
+	one, two := newKey(t), newKey(t)
+	once := store(func(b *tokens.Bootstrap) { b.SingleUse = true })
+	sees(t, "the first node asks", func() string { return fmt.Sprint(request(once.Token(), one, "a")) }, "<nil>")
+	if err := request(once.Token(), one, "a"); err != nil {
+		t.Errorf("the same node asks again, as if the answer was lost: %v", err)
+	}
+	for what, err := range map[string]error{
+		"another node":             request(once.Token(), two, "b"),
+		"another key of that name": request(once.Token(), two, "a"),
+		"another name of that key": request(once.Token(), one, "b"),
+	} {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "has been used") {
+			t.Errorf("a token used twice, by %s: %v", what, err)
+		}
+	}
+	// Ten race with one token: one wins.
+	race := store(func(b *tokens.Bootstrap) { b.SingleUse = true })
+	var won atomic.Int32
+	var all sync.WaitGroup
+	for i := range 10 {
+		all.Go(func() {
+			if err := request(race.Token(), newKey(t), fmt.Sprintf("racer-%d", i)); err == nil {
+				won.Add(1)
+			} else if !apierrors.IsForbidden(err) {
+				t.Errorf("racer %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d of ten joined with a token for one", won.Load())
+	}
+	many := store(nil)
+	for node, key := range map[string]*ecdsa.PrivateKey{"c": one, "d": two} {
+		if err := request(many.Token(), key, node); err != nil {
+			t.Errorf("a token for many nodes, %s: %v", node, err)
+		}
+	}
+	if _, err := s.bearing(t, many.Token()).CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a bootstrap token lists secrets: %v", err)
+	}
+	expired := store(func(b *tokens.Bootstrap) { b.Expires = time.Now().Add(-time.Minute) })
+	groups := store(func(b *tokens.Bootstrap) { b.Groups = []string{"system:masters"} })
+	for what, token := range map[string]string{
+		"expired": expired.Token(), "with a wrong secret": many.ID + ".0123456789abcdef", "unknown": "zzzzzz.0123456789abcdef", "of the masters": groups.Token(),
+	} {
+		if code := answers(t, s.bearing(t, token)); code != http.StatusUnauthorized {
+			t.Errorf("a bootstrap token %s is answered with %d", what, code)
+		}
+	}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}

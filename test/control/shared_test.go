@@ -1,0 +1,148 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"berth/control"
+)
+
+// common is a server that tests use together, each in a namespace of its own: to
+// start one takes longer than most tests do.
+type common struct {
+	start func() (*Server, error)
+	dir   string
+	log   lines
+
+	mu   sync.Mutex
+	last int // number of the last namespace
+}
+
+// Those that are shared: one with all its parts, and one on which nothing works on
+// objects but the tests.
+var (
+	whole   = newCommon()
+	passive = newCommon(alone)
+)
+
+func newCommon(change ...func(*control.Config)) *common {
+	c := &common{}
+	c.start = sync.OnceValues(func() (*Server, error) {
+		var err error
+		if c.dir, err = os.MkdirTemp("", "berth-control-test-"); err != nil {
+			return nil, err
+		}
+		return open(context.Background(), func(config *control.Config) {
+			config.DataDir = c.dir
+			config.Log = slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelInfo}))
+			for _, f := range change {
+				f(config)
+			}
+		})
+	})
+	return c
+}
+
+// Shared is a server with default settings that other tests use too: all that the
+// test writes belongs into its Namespace, or has a name that no other test uses.
+func Shared(t testing.TB) *Server { return whole.in(t) }
+
+// SharedAlone is the same of a server on which only tests work, see alone.
+func SharedAlone(t testing.TB) *Server { return passive.in(t) }
+
+// in is the server as seen from a new namespace.
+func (c *common) in(t testing.TB) *Server {
+	t.Helper()
+	server, err := c.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the shared server, of all tests:\n%s", c.log.last())
+		}
+	})
+	c.mu.Lock()
+	c.last++
+	s := *server
+	s.Namespace = fmt.Sprintf("test-%d", c.last)
+	c.mu.Unlock()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}
+	if _, err := s.Client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := clientcmd.LoadFromFile(server.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig.Contexts[kubeconfig.CurrentContext].Namespace = s.Namespace
+	s.Kubeconfig = filepath.Join(c.dir, s.Namespace+".kubeconfig")
+	if err := clientcmd.WriteToFile(*kubeconfig, s.Kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the account of "+s.Namespace, func() (bool, string) {
+		_, err := s.Client.CoreV1().ServiceAccounts(s.Namespace).Get(t.Context(), "default", metav1.GetOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+	return &s
+}
+
+// end stops the server, if one was started, and removes its directory.
+func (c *common) end() error {
+	if c.dir == "" {
+		return nil
+	}
+	if server, err := c.start(); err == nil {
+		if err := server.stop(); err != nil {
+			return fmt.Errorf("the shared server has ended with an error: %w\n%s", err, c.log.last())
+		}
+	}
+	return os.RemoveAll(c.dir)
+}
+
+// endShared ends what tests have shared and answers how many of them did not end
+// well.
+func endShared() (failed int) {
+	for _, c := range []*common{whole, passive} {
+		if err := c.end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			failed++
+		}
+	}
+	return failed
+}
+
+// lines keeps the last lines that were written.
+type lines struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+const mostKept = 256 << 10
+
+// Write keeps what is written, and half of it when it becomes too much.
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all.Len() > mostKept {
+		l.all.Next(mostKept / 2)
+	}
+	return l.all.Write(p)
+}
+
+func (l *lines) last() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Clone(l.all.String())
+}

@@ -1,0 +1,221 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/control"
+)
+
+// store is a client of the server's own store.
+func (s *Server) store(t *testing.T) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: s.Keys.Endpoints(), Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestTheStoreIsKeptSmall: the past is dropped, what that frees is given back to the
+// file system, and events go by themselves.
+func TestTheStoreIsKeptSmall(t *testing.T) {
+	t.Parallel()
+	s := Start(t, func(c *control.Config) {
+		c.EventTTL, c.CompactEvery, c.DefragmentEvery = 5*time.Second, 2*time.Second, time.Second
+	})
+	ctx := t.Context()
+	events := s.Client.CoreV1().Events("default")
+	first, err := events.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "short"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"}, Reason: "Seen",
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := s.store(t)
+	const most = 90 << 20 // more than what is too little to be given back
+	value := strings.Repeat("x", 1<<20)
+	for i := range most >> 20 {
+		if _, err := store.Put(ctx, fmt.Sprintf("/ballast/%d", i), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(s.DataDir, "etcd", "data", "member", "snap", "db")
+	size := func() int64 {
+		st, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Size()
+	}
+	if n := size(); n < most {
+		t.Fatalf("the store has %d bytes after %d were written", n, most)
+	}
+	if _, err := store.Delete(ctx, "/ballast/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	seesWithin(t, 2*time.Minute, "the file is small again", func() string { return fmt.Sprint(size() < most/2) }, "true")
+	_, err = store.Get(ctx, "/ballast/0", clientv3.WithRev(revisionOf(t, first.ResourceVersion)))
+	if !errors.Is(err, rpctypes.ErrCompacted) {
+		t.Errorf("the past is still there: %v", err)
+	}
+	seesWithin(t, 2*time.Minute, "the event", func() string {
+		_, err := events.Get(ctx, "short", metav1.GetOptions{})
+		return fmt.Sprint(apierrors.IsNotFound(err))
+	}, "true")
+	w, err := events.Watch(ctx, metav1.ListOptions{ResourceVersion: first.ResourceVersion})
+	if err == nil {
+		e := <-w.ResultChan()
+		w.Stop()
+		err = apierrors.FromObject(e.Object)
+	}
+	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		t.Errorf("a watch of what is dropped: %v", err)
+	}
+	if _, err := s.Client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		t.Errorf("what is kept: %v", err)
+	}
+}
+
+func revisionOf(t *testing.T, version string) (n int64) {
+	t.Helper()
+	if _, err := fmt.Sscan(version, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// claimsPrefix is where the server notes which addresses and ports are taken.
+const claimsPrefix = "/registry/berth/claims/"
+
+// TestKillsLeakNoAddress kills the server while services come and go, some of them
+// between the claim of an address and the write of its service. In the end what is
+// claimed is what services have, nothing is given twice, and all can be given.
+func TestKillsLeakNoAddress(t *testing.T) {
+	t.Parallel()
+	const ports, rounds = 16, 8
+	p := Launch(t, "--service-node-port-range", "30000-30015")
+	for round := range rounds {
+		client, err := p.WaitReady(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan int)
+		for w := range 4 {
+			go func() {
+				n := 0
+				for ctx.Err() == nil {
+					name := fmt.Sprintf("s%d-%d", w, n%3)
+					svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
+					if _, err := client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{}); err == nil || apierrors.IsAlreadyExists(err) {
+						_ = client.CoreV1().Services("default").Delete(ctx, name, metav1.DeleteOptions{})
+					}
+					n++
+				}
+				done <- n
+			}()
+		}
+		<-time.After(time.Duration(100+50*round) * time.Millisecond) // each time elsewhere
+		p.Kill(t)
+		cancel()
+		tried := 0
+		for range 4 {
+			tried += <-done
+		}
+		if tried == 0 {
+			t.Errorf("nothing was written in round %d", round)
+		}
+		p.Start(t, "--service-node-port-range", "30000-30015")
+	}
+	if _, err := p.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.Stop(t)
+	s := Start(t, func(c *control.Config) {
+		c.DataDir, c.NodePorts.First, c.NodePorts.Last, c.RepairEvery = p.DataDir, 30000, 30000+ports-1, 2*time.Second
+	})
+	ctx := t.Context()
+	store := s.store(t)
+	// What a kill between claim and write leaves, for certain: with luck no round did.
+	for _, key := range []string{"ports/30007", "addresses/10.43.7.7"} {
+		_, err := store.Txn(ctx).If(clientv3.Compare(clientv3.Version(claimsPrefix+key), "=", 0)).
+			Then(clientv3.OpPut(claimsPrefix+key, "6ba7b810-9dad-11d1-80b4-00c04fd430c8 default/never-written")).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	seesWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.unsettled(t, store) }, "")
+	if err := s.Client.CoreV1().RESTClient().Delete().AbsPath("/api/v1/namespaces/default/services").Do(ctx).Error(); err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]string{}
+	for i := range ports {
+		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("last-", i)}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
+		out, err := s.Client.CoreV1().Services("default").Create(ctx, svc, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatalf("of %d ports %d can be given: %v", ports, i, err)
+		}
+		for _, n := range []string{fmt.Sprint(out.Spec.Ports[0].NodePort), out.Spec.ClusterIP} {
+			if have[n] != "" {
+				t.Errorf("%s is given to %s and %s", n, have[n], out.Name)
+			}
+			have[n] = out.Name
+		}
+	}
+	seesWithin(t, 2*time.Minute, "the claims are what services have", func() string { return s.unsettled(t, store) }, "")
+}
+
+// unsettled says where claims and services differ; empty: nowhere.
+func (s *Server) unsettled(t *testing.T, store *clientv3.Client) string {
+	t.Helper()
+	list, err := s.Client.CoreV1().Services("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	held := map[string]string{}
+	for _, svc := range list.Items {
+		names := []string{"addresses/" + svc.Spec.ClusterIP}
+		for _, p := range svc.Spec.Ports {
+			if p.NodePort != 0 {
+				names = append(names, fmt.Sprint("ports/", p.NodePort))
+			}
+		}
+		for _, n := range names {
+			if other := held[n]; other != "" {
+				t.Errorf("%s and %s both have %s", other, svc.Name, n)
+			}
+			held[n] = string(svc.UID)
+		}
+	}
+	got, err := store.Get(t.Context(), claimsPrefix, clientv3.WithPrefix())
+	if err != nil {
+		return err.Error()
+	}
+	for _, kv := range got.Kvs {
+		n := strings.TrimPrefix(string(kv.Key), claimsPrefix)
+		owner, _, _ := strings.Cut(string(kv.Value), " ")
+		if held[n] != owner {
+			return fmt.Sprintf("%s is claimed by %s", n, kv.Value)
+		}
+		delete(held, n)
+	}
+	if len(held) > 0 {
+		return fmt.Sprintf("nobody has claimed %v", held)
+	}
+	return ""
+}

@@ -1,0 +1,297 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/hosts"
+)
+
+// heavy puts the test program's image with so many MiB more, which no packing
+// makes less, into the open registry and returns its name.
+func (s *Space) heavy(name string, mib int) string {
+	s.t.Helper()
+	img := s.testbox()
+	noise := make([]byte, mib<<20)
+	_, _ = rand.Read(noise)
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	err := w.WriteHeader(&tar.Header{Name: "noise", Mode: 0o644, Size: int64(len(noise))})
+	if err == nil {
+		_, err = w.Write(noise)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		s.t.Fatal(err)
+	}
+	var all v1.Image
+	if all, err = mutate.AppendLayers(img, static.NewLayer(layer.Bytes(), types.OCIUncompressedLayer)); err != nil {
+		s.t.Fatal(err)
+	}
+	ref := s.ns + "/" + name + ":1"
+	if err := s.Open.PushImage(s.t.Context(), "docker.io/"+ref, all); err != nil {
+		s.t.Fatal(err)
+	}
+	return ref
+}
+
+// imageDisk is how much of the node's disk for images is in use, and its size.
+func (s *Space) imageDisk() (used, size int) {
+	s.t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.Host.Root(), &st); err != nil {
+		s.t.Fatal(err)
+	}
+	return int(st.Blocks-st.Bavail) * int(st.Bsize), int(st.Blocks) * int(st.Bsize)
+}
+
+// fillImages takes the disk for images until so many bytes of it are in use; what
+// it took is given back by the function, at the latest at the test's end.
+func (s *Space) fillImages(upTo int) (giveBack func()) {
+	s.t.Helper()
+	used, _ := s.imageDisk()
+	if used > upTo {
+		s.t.Fatalf("%d bytes are in use already, more than %d", used, upTo)
+	}
+	file, err := os.CreateTemp(s.Host.Root(), "ballast-")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, int64(upTo-used)), file.Close()); err != nil {
+		s.t.Fatal(err)
+	}
+	giveBack = func() {
+		if err := os.Remove(file.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
+			s.t.Error(err)
+		}
+	}
+	s.t.Cleanup(giveBack)
+	return giveBack
+}
+
+// withoutRoom waits until a container's pull waits for room on the disk, and holds
+// all that users see of it against words.
+func (s *Space) withoutRoom(name, container, ref string, words ...string) {
+	s.t.Helper()
+	p := s.Waiting(name, container, "ImagePullNoSpace")
+	s.contains("the message", status(p, container).State.Waiting.Message, append(words, "waits for room on the disk", ref)...)
+	s.whySays(name, append(words, "ImagePullNoSpace", "waits for room")...)
+	s.contains("the event", s.Event(name, `ImagePullNoSpace: the pull of image "`+ref+`" waits for room on the disk: `), words...)
+}
+
+// TestAnImageThatDoesNotFitWaitsForRoom: a real disk is full in the middle of
+// pulls, of one while it comes, of the other while it is unpacked. The pods say so,
+// others run on and new ones of images that are there start; no pull is tried in
+// vain again, and when there is room the pods start by themselves.
+func TestAnImageThatDoesNotFitWaitsForRoom(t *testing.T) {
+	alone(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Space) {
+		s.Pod("before", "containers:\n"+box("c", "", "sleep"))
+		id := status(s.Running("before"), "c").ContainerID
+		big := map[string]string{"packed": s.heavy("packed", 48), "unpacked": s.heavy("unpacked", 24)}
+		_, size := s.imageDisk()
+		giveBack := s.fillImages(size - 36<<20)
+
+		for name, ref := range big {
+			s.Pod(name, "containers:\n"+imageBox("c", ref, "", "sleep"))
+			p := s.Wait(name, "without room", func(p *corev1.Pod) bool {
+				w := status(p, "c").State.Waiting
+				return w != nil && w.Reason == "ErrImagePull" && strings.Contains(w.Message, "no space left on device")
+			})
+			s.contains("the message", status(p, "c").State.Waiting.Message, ref)
+			s.Event(name, `Failed: Failed to pull image "`+ref+`"`)
+			s.withoutRoom(name, "c", ref, "it takes more than ", "Mi are free")
+		}
+
+		// What was pulled in vain is not left in the way of others.
+		s.Pod("beside", "containers:\n"+box("c", "", "sleep"))
+		s.Running("beside")
+		s.Exec("before", "c", "/bin/testbox", "print", "alive")
+
+		giveBack()
+		for name := range big {
+			s.Running(name)
+		}
+		for _, name := range []string{"before", "beside"} {
+			if p := s.Running(name); status(p, "c").RestartCount != 0 || name == "before" && status(p, "c").ContainerID != id {
+				t.Errorf("it was touched: %s", brief(p))
+			}
+		}
+	})
+}
+
+// TestScenario28_PullsWaitWhileTheDiskOfImagesIsLow: below a threshold of imagefs no
+// image comes but a critical pod's; as soon as there is room again, without regard to
+// how long the pressure lasts yet, the others come too.
+func TestScenario28_PullsWaitWhileTheDiskOfImagesIsLow(t *testing.T) {
+	o := nodeOptions{CNI: true, Disk: "size=256m", Config: map[string]any{
+		"evictionSoft":                     map[string]string{"imagefs.available": "30%"},
+		"evictionSoftGracePeriod":          map[string]string{"imagefs.available": "24h"},
+		"evictionPressureTransitionPeriod": "24h",
+	}}
+	alone(t, o, func(t *testing.T, s *Space) {
+		s.Pod("web", "containers:\n"+box("c", "", "sleep"))
+		s.Pod("beside", "containers:\n"+box("c", "", "sleep"))
+		s.Running("web")
+		id := status(s.Running("beside"), "c").ContainerID
+		web, critical := s.heavy("web", 16), s.heavy("critical", 8)
+		_, size := s.imageDisk()
+		giveBack := s.fillImages(size / 100 * 80)
+		s.pressed("DiskPressure", true)
+
+		s.Pod("web", "containers:\n"+imageBox("c", web, "", "sleep"))
+		s.withoutRoom("web", "c", web, "imagefs.available is ", "less than ")
+		s.Pod("critical", "priorityClassName: system-node-critical\ncontainers:\n"+imageBox("c", critical, "", "sleep"))
+		s.Running("critical")
+		s.withoutRoom("web", "c", web)
+
+		giveBack()
+		s.Wait("web", "running with its new image", func(p *corev1.Pod) bool {
+			c := status(p, "c")
+			return c.State.Running != nil && strings.Contains(c.Image, "web")
+		})
+		if got := status(s.Running("beside"), "c"); got.ContainerID != id || got.RestartCount != 0 {
+			t.Errorf("the pod beside it was touched: %+v", got)
+		}
+	})
+}
+
+// TestScenario28_RoomIsMadeForAPullOfKnownSize: what this node has pulled before and
+// does not fit now has images removed that nobody uses; only when those are gone it
+// waits, and it never runs into the full disk.
+func TestScenario28_RoomIsMadeForAPullOfKnownSize(t *testing.T) {
+	alone(t, nodeOptions{CNI: true, Disk: "size=256m"}, func(t *testing.T, s *Space) {
+		refs := map[string]string{}
+		for _, name := range []string{"old", "again"} {
+			refs[name] = s.heavy(name, 24)
+			s.Pod(name, "containers:\n"+imageBox("c", refs[name], "", "sleep"))
+			s.Running(name)
+			s.Remove(name)
+			s.Gone(name)
+		}
+		remove := &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: refs["again"]}}
+		if _, err := s.Host.Image.RemoveImage(t.Context(), remove); err != nil {
+			t.Fatal(err)
+		}
+		_, size := s.imageDisk()
+		giveBack := s.fillImages(size - 20<<20)
+
+		s.Pod("again", "containers:\n"+imageBox("c", refs["again"], "", "sleep"))
+		s.Running("again")
+		if here := s.imagesHere(); slices.Contains(here, "old") || !slices.Contains(here, "again") {
+			t.Errorf("there are %v", here)
+		}
+		s.collected(1)
+
+		s.Pod("old", "containers:\n"+imageBox("c", refs["old"], "", "sleep"))
+		s.withoutRoom("old", "c", refs["old"], "it takes ", "Mi are free")
+		giveBack()
+		s.Running("old")
+		for name := range refs {
+			if events := strings.Join(s.Events(name), "\n"); strings.Contains(events, "no space left on device") {
+				t.Errorf("%s ran into the full disk:\n%s", name, events)
+			}
+		}
+	})
+}
+
+// imagesHere are the images of the test that the runtime has, by their names in it.
+func (s *Space) imagesHere() (names []string) {
+	s.t.Helper()
+	list, err := s.Host.Image.ListImages(s.t.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, img := range list.Images {
+		for _, tag := range img.RepoTags {
+			names = append(names, filepath.Base(strings.TrimSuffix(tag, ":1")))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestUnusedImagesMakeRoom: on a real disk that gets too full the images go that
+// nobody uses, the least recently used first and no more than it takes; those in
+// use, the sandbox's and what was not pulled stay, however full the disk is.
+func TestUnusedImagesMakeRoom(t *testing.T) {
+	o := nodeOptions{CNI: true, Disk: "size=256m",
+		Config: map[string]any{"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 75, "imageMinimumGCAge": "1s"},
+		Berth:  map[string]any{"imageGCPeriod": "1s"},
+	}
+	alone(t, o, func(t *testing.T, s *Space) {
+		const mib = 16 // twice that on the disk: more than lies between the thresholds
+		for _, name := range []string{"a", "b", "c", "d"} {
+			s.Pod(name, "containers:\n"+imageBox("c", s.heavy(name, mib), "", "sleep"))
+			s.Running(name)
+			if name != "d" { // which stays in use
+				s.Remove(name)
+				s.Gone(name)
+			}
+		}
+		_, size := s.imageDisk()
+		high := size/100*80 + 2<<20
+		here := []string{"a", "b", "c", "d", "pause:3.10", "testbox"}
+		if got := s.imagesHere(); !slices.Equal(got, here) || s.metric("kubelet_image_garbage_collected_total") > 0 {
+			used, _ := s.imageDisk()
+			t.Fatalf("%v are there before the disk is too full, %d bytes of %d", got, used, size)
+		}
+		for at, goes := range []string{"a", "b", "c"} {
+			s.fillImages(high)
+			err := hosts.WaitFor(t.Context(), "image "+goes+" to go", func() (bool, error) { return !slices.Contains(s.imagesHere(), goes), nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			here = slices.DeleteFunc(here, func(n string) bool { return n == goes })
+			s.collected(at + 1)
+			if used, _ := s.imageDisk(); used > size/100*75 {
+				t.Errorf("%d bytes of %d are in use still", used, size)
+			}
+			if got := s.imagesHere(); !slices.Equal(got, here) {
+				t.Errorf("after %s there are %v, want %v", goes, got, here)
+			}
+			if !strings.Contains(s.Agent.Log(), "image removed") {
+				t.Error("the log does not tell")
+			}
+		}
+		giveBack := s.fillImages(size / 100 * 97)
+		said := func(text string) {
+			t.Helper()
+			if err := hosts.WaitFor(t.Context(), text, func() (bool, error) { return strings.Contains(s.Agent.Log(), text), nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		said("FreeDiskSpaceFailed")
+		said("but only found 0 bytes eligible to free")
+		if got := s.imagesHere(); !slices.Equal(got, here) {
+			t.Errorf("on a full disk there are %v, want %v", got, here)
+		}
+		s.contains("berth check", strings.Join(strings.Fields(s.Berth("check")), " "), "disk of images", "from 80% in use on, images that nobody uses are removed", "what does not fit is not pulled")
+		s.Running("d")
+		giveBack()
+	})
+}
+
+// collected waits until so many images are counted as removed for space.
+func (s *Space) collected(n int) {
+	s.t.Helper()
+	const name = `kubelet_image_garbage_collected_total{reason="space"}`
+	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("%d images to be counted", n), func() (bool, error) { return s.metric(name) == float64(n), nil })
+	if err != nil {
+		s.t.Error(err)
+	}
+}

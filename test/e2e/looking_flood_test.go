@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// floodLines are what flood prints before its last words, in bursts.
+const floodLines = 200_000
+
+const flood = `i=0; while [ $i -lt 40 ]; do seq $((i*5000+1)) $(((i+1)*5000)); i=$((i+1)); sleep 0.3; done; echo last words; exit 3`
+
+// TestScenario30_AFloodIsHeldToItsBoundsAndKeepsItsLastLine has a container print some ten
+// MiB in seconds and crash. Audits come once an hour: only the log's own growth
+// has it rotated. What a minute may have is far less than what is printed.
+func TestScenario30_AFloodIsHeldToItsBoundsAndKeepsItsLastLine(t *testing.T) {
+	o := nodeOptions{
+		Config: map[string]any{"containerLogMaxSize": "256Ki", "containerLogMaxFiles": 12, "containerLogMonitorInterval": "1h"},
+		Berth:  map[string]any{"containerLogMaxBytesPerMinute": "64Ki"},
+	}
+	alone(t, o, func(t *testing.T, s *Space) {
+		s.Pod("floods", "hostNetwork: true\nrestartPolicy: Never\ncontainers:\n"+sh("c", "", flood))
+		s.Wait("floods", "started", func(p *corev1.Pod) bool {
+			c := status(p, "c")
+			return c.State.Running != nil || c.State.Terminated != nil
+		})
+		cmd := s.Agent.Command(t.Context(), "logs", "-f", "-n", s.ns, "floods")
+		var followed bytes.Buffer
+		cmd.Stdout = &followed
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		p := s.Phase("floods", corev1.PodFailed)
+		if err := cmd.Wait(); err != nil { // it ends with the container
+			t.Errorf("logs -f: %v", err)
+		}
+		// A follower that is several files behind is told of a gap in place of lines.
+		if text := followed.String(); !strings.HasSuffix(text, "\nlast words\n") || strings.Count(text, "\n") < floodLines && !strings.Contains(text, "[berth] dropped ") {
+			t.Errorf("logs -f gave %d lines, the last of them %q", strings.Count(text, "\n"), text[max(len(text)-100, 0):])
+		}
+		kept, dropped := floodOf(t, s.Berth("logs", "-n", s.ns, "floods"))
+		if kept+dropped != floodLines || dropped == 0 {
+			t.Errorf("%d lines are kept and %d are told to be dropped", kept, dropped)
+		}
+		if last := s.Berth("logs", "-n", s.ns, "floods", "--tail", "1"); last != "last words\n" {
+			t.Errorf("the last line is %q", last)
+		}
+		printed, left := int64(floodLines*50), int64(0)
+		files, err := filepath.Glob(filepath.Join(s.Agent.LogsDir, s.ns+"_floods_"+string(p.UID), "c", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			st, err := os.Stat(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s: %d bytes", filepath.Base(f), st.Size())
+			left += st.Size()
+		}
+		if left > printed/2 { // no bound of time is asked for: only that somebody looked in between
+			t.Errorf("of %d bytes %d are on the disk", printed, left)
+		}
+		s.counted("berth_container_logs_rotated_total", atLeast(3))
+		s.counted("berth_container_log_dropped_bytes_total", atLeast(float64(40*dropped)))
+	})
+}
+
+// floodOf counts the lines of a flood that are there, which must be in order and
+// end with the last words, and those that are told to be dropped.
+func floodOf(t *testing.T, text string) (kept, dropped int) {
+	t.Helper()
+	last, line := 0, ""
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		if line = lines.Text(); line == "last words" {
+			continue
+		}
+		var n int
+		if _, err := fmt.Sscanf(line, "[berth] dropped %d lines", &n); err == nil {
+			dropped += n
+			continue
+		}
+		n, err := strconv.Atoi(line)
+		if err != nil || n <= last {
+			t.Fatalf("%q after line %d", line, last)
+		}
+		last = n
+		kept++
+	}
+	if line != "last words" {
+		t.Errorf("the log ends with %q", line)
+	}
+	return kept, dropped
+}

@@ -1,0 +1,45 @@
+package pair
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestANodeBootsWithNoServerInReach: the last known pods start again with what they
+// had, and the server finds them as it left them.
+func TestANodeBootsWithNoServerInReach(t *testing.T) {
+	t.Parallel()
+	p := start(t, pairOptions{Cut: true})
+	p.Apply(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {key: one}\n")
+	p.Apply(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {word: swordfish}\n")
+	p.Apply(t, p.pod("boots", "volumeMounts: [{name: v, mountPath: /v}]\nenv: [{name: WORD, valueFrom: {secretKeyRef: {name: key, key: word}}}]",
+		"cat", "/v/key", ",", "env", "WORD", ",", "sleep")+"\n  volumes: [{name: v, configMap: {name: conf}}]\n")
+	p.is("pod", "boots", ready, "True")
+	uid := p.field("pod", "boots", ".metadata.uid")
+	p.wire.cut()
+	if err := p.Agent.Kill9(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Host.PowerLoss(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Host.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Agent.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Agent.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.agentPods("boots")
+	if text := p.log("boots"); strings.Count(text, "swordfish") == 0 || !strings.Contains(text, "one") {
+		t.Errorf("the pod does not have what it had:\n%s", text)
+	}
+	p.wire.join()
+	p.is("pod", "boots", ".status.containerStatuses[0].restartCount", "1")
+	p.is("pod", "boots", ready, "True")
+	if now := p.field("pod", "boots", ".metadata.uid"); now != uid {
+		t.Errorf("pod %s became %s", uid, now)
+	}
+}

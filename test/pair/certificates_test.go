@@ -1,0 +1,135 @@
+package pair
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/control"
+	servers "berth/test/control"
+)
+
+// TestCertificatesOfANode: a node's certificates, which are good for a minute here,
+// are renewed while it works; and a node that was off for longer gets another with
+// the key that it has, though its token is gone.
+func TestCertificatesOfANode(t *testing.T) {
+	t.Parallel()
+	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.NodeCertificates = time.Minute })}
+	p.issueToken()
+	dir := t.TempDir()
+	p.joinHost(dir, pairOptions{})
+	p.nodeIs("Ready", "True")
+	p.Apply(t, p.pod("stays", "", "print", "hello", ",", "sleep"))
+	p.is("pod", "stays", ready, "True")
+	id := p.field("pod", "stays", idOf)
+	p.until("the serving certificate", func() string {
+		if _, err := p.certificate("kubelet-server"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	client, serving, pid := p.kept("kubelet-client"), p.kept("kubelet-server"), p.Agent.Pid()
+	p.works(client, serving)
+	if now := p.Agent.Pid(); now != pid {
+		t.Errorf("process %d became %d", pid, now)
+	}
+	if shown, kept := p.shown(), p.kept("kubelet-server"); !shown.Equal(kept) && shown.NotBefore.Before(kept.NotBefore) {
+		t.Errorf("the node shows a certificate until %s, it has one until %s", shown.NotAfter, kept.NotAfter)
+	}
+
+	if err := p.Agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.Kubectl(t, "delete", "secret", "-n", "kube-system", "bootstrap-token-abcdef")
+	client, serving = p.kept("kubelet-client"), p.kept("kubelet-server")
+	p.until("the certificate to expire", func() string {
+		if left := time.Until(client.NotAfter); left > 0 {
+			return "it is good for " + left.String()
+		}
+		return ""
+	})
+	if err := p.Agent.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Agent.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.works(client, serving)
+	if now, n := p.field("pod", "stays", idOf), p.field("pod", "stays", restarts); now != id || n != "0" {
+		t.Errorf("container %s became %s, %s restarts", id, now, n)
+	}
+}
+
+// works waits until both certificates have expired and the node does its work with
+// others, on both sides.
+func (p *Pair) works(client, serving *x509.Certificate) {
+	p.t.Helper()
+	p.until("other certificates", func() string {
+		now := time.Now()
+		for name, old := range map[string]*x509.Certificate{"kubelet-client": client, "kubelet-server": serving} {
+			c, err := p.certificate(name)
+			if err != nil {
+				return err.Error()
+			}
+			if c.Equal(old) || now.Before(old.NotAfter) || now.After(c.NotAfter) {
+				return fmt.Sprintf("%s from %s to %s is followed by one from %s to %s", name, old.NotBefore, old.NotAfter, c.NotBefore, c.NotAfter)
+			}
+		}
+		return ""
+	})
+	at := time.Now()
+	p.until("the node's lease", func() string {
+		renewed, err := time.Parse(time.RFC3339Nano, p.Kubectl(p.t, "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.renewTime}"))
+		if err != nil || renewed.Before(at) {
+			return fmt.Sprint("renewed at ", renewed, err)
+		}
+		return ""
+	})
+	p.nodeIs("Ready", "True")
+	p.until("logs through the node's certificate", func() string {
+		if out, err := p.TryKubectl(p.t, "", "logs", "stays"); err != nil || !strings.Contains(out, "hello") {
+			return out
+		}
+		return ""
+	})
+}
+
+// kept is the certificate that the node has now.
+func (p *Pair) kept(name string) *x509.Certificate {
+	p.t.Helper()
+	c, err := p.certificate(name)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return c
+}
+
+func (p *Pair) certificate(name string) (*x509.Certificate, error) {
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki", name+"-current.pem"))
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no PEM", name)
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// shown is the certificate that the node's own server shows.
+func (p *Pair) shown() *x509.Certificate {
+	p.t.Helper()
+	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"), &tls.Config{RootCAs: p.Authority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0]
+}

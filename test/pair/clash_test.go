@@ -1,0 +1,79 @@
+package pair
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTwoMachinesOfOneName: the second is refused with the way out, whether it
+// asks by a token or has rights already, and nothing happens to the first.
+func TestTwoMachinesOfOneName(t *testing.T) {
+	t.Parallel()
+	first := start(t, pairOptions{Config: map[string]any{"nodeLeaseDurationSeconds": leaseSeconds}})
+	first.issueToken()
+	first.Apply(t, first.pod("stays", "", "sleep"))
+	first.is("pod", "stays", ready, "True")
+	uid := first.field("node", first.Node, ".metadata.uid")
+	t.Run("by a token", func(t *testing.T) {
+		p := &Pair{t: t, Server: first.Server}
+		p.joinHost(t.TempDir(), pairOptions{Name: first.Node, Binary: elsewhere(t)})
+		said := func(text string) string {
+			for _, want := range []string{"NodeNameInUse", "is alive on another host", "--hostname-override=NAME", "kubectl delete node " + first.Node} {
+				if !strings.Contains(text, want) {
+					return fmt.Sprintf("%q is not in: %s", want, text)
+				}
+			}
+			return ""
+		}
+		p.until("the agent's log", func() string { return said(p.Agent.Log()) })
+		p.until("berth check", func() string {
+			return said(items(t, p.Agent.Command(t.Context(), "check", "-o", "json"))["client certificate"].Detail)
+		})
+		p.until("the request", func() string {
+			return said(p.Kubectl(t, "get", "csr", "-o", `jsonpath={range .items[*].status.conditions[?(@.type=="Denied")]}{.reason}: {.message}{end}`))
+		})
+	})
+	t.Run("by the administrator's rights", func(t *testing.T) {
+		p := &Pair{t: t, Server: first.Server}
+		p.host(pairOptions{Name: first.Node, Binary: elsewhere(t)}, "--kubeconfig", p.Kubeconfig)
+		agent := p.Agent
+		p.Agent = nil // it does not end well
+		ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+		defer cancel()
+		err := agent.Wait(ctx)
+		if text := agent.Log(); err == nil || !strings.Contains(text, "another machine has it and is alive") || !strings.Contains(text, "--hostname-override") {
+			t.Errorf("%v: %s", err, text)
+		}
+	})
+	if now := first.field("node", first.Node, ".metadata.uid"); now != uid {
+		t.Errorf("the Node was %s and is %s", uid, now)
+	}
+	first.nodeIs("Ready", "True")
+	if n, phase := first.field("pod", "stays", restarts), first.field("pod", "stays", ".status.phase"); n != "0" || phase != "Running" {
+		t.Errorf("its pod is %s with %s restarts", phase, n)
+	}
+}
+
+// elsewhere is the agent's program as a machine of another identity has it.
+func elsewhere(t *testing.T) string {
+	t.Helper()
+	made, err := artifacts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	id, script := filepath.Join(dir, "machine-id"), filepath.Join(dir, "berth")
+	text := fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind %s /etc/machine-id && exec %s \"$@\"' berth \"$@\"\n", id, made.berth)
+	if err := os.WriteFile(id, fmt.Appendf(nil, "%032x\n", time.Now().UnixNano()), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}

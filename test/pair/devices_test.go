@@ -1,0 +1,91 @@
+package pair
+
+import (
+	"strings"
+	"testing"
+
+	"berth/test/hosts"
+)
+
+const null = "example.com/null"
+
+// plugin starts a device plugin beside the agent; it ends with the test.
+func (p *Pair) plugin(count int) *hosts.DevicePlugin {
+	p.t.Helper()
+	dp, err := p.Agent.StartDevicePlugin(p.t.Context(), null, count)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(dp.Kill)
+	return dp
+}
+
+// nodeHas waits for the node's figures of the device.
+func (p *Pair) nodeHas(capacity, allocatable string) {
+	p.t.Helper()
+	p.is("node", p.Node, `.status.capacity.example\.com/null`, capacity)
+	p.is("node", p.Node, `.status.allocatable.example\.com/null`, allocatable)
+}
+
+// nulled is a pod that wants a device; the scheduler finds its node.
+func (p *Pair) nulled(name string) string {
+	return strings.Replace(p.forced(name), "  nodeName: "+p.Node+"\n", "", 1)
+}
+
+// forced goes round the scheduler.
+func (p *Pair) forced(name string) string {
+	return p.pod(name, "resources: {limits: {"+null+": 1}}", "sleep")
+}
+
+// TestDevices: the server schedules by what plugins have registered, and the node
+// refuses what goes round the scheduler and finds nothing left.
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	p := start(t, pairOptions{})
+	dp := p.plugin(2)
+	p.nodeHas("2", "2")
+	p.Apply(t, p.nulled("one"))
+	p.Apply(t, p.nulled("two"))
+	p.is("pod", "one", ready, "True")
+	p.is("pod", "two", ready, "True")
+	p.Apply(t, p.nulled("three"))
+	p.until("the scheduler to miss a device", func() string {
+		if why := p.field("pod", "three", `.status.conditions[?(@.type=="PodScheduled")].message`); !strings.Contains(why, "Insufficient "+null) {
+			return why
+		}
+		return ""
+	})
+	p.Apply(t, p.forced("forced"))
+	p.is("pod", "forced", ".status.phase", "Failed")
+	p.is("pod", "forced", ".status.reason", "OutOf"+null)
+	if got := p.field("pod", "forced", ".status.message"); !strings.Contains(got, "Node didn't have enough resource: "+null+", requested: 1, used: 2, capacity: 2") {
+		t.Errorf("refused with %q", got)
+	}
+	if err := dp.Tell("unhealthy null-1"); err != nil {
+		t.Fatal(err)
+	}
+	p.nodeHas("2", "1")
+	dp.Kill()
+	p.nodeHas("2", "0")
+	// The node boots, the plugin comes last: pods wait for it.
+	uid := p.field("pod", "one", ".metadata.uid")
+	if err := p.Host.PowerLoss(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Host.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Agent.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.nodeHas("0", "0")
+	p.is("pod", "one", ".status.containerStatuses[0].state.waiting.reason", "DevicesNotReady")
+	p.plugin(2)
+	p.nodeHas("2", "2")
+	p.is("pod", "one", ready, "True")
+	p.is("pod", "two", ready, "True")
+	if now := p.field("pod", "one", ".metadata.uid"); now != uid {
+		t.Errorf("pod %s became %s", uid, now)
+	}
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+}

@@ -1,0 +1,121 @@
+package pair
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/control/pki"
+	servers "berth/test/control"
+)
+
+const bootstrapToken = `apiVersion: v1
+kind: Secret
+metadata: {name: bootstrap-token-%[1]s, namespace: kube-system}
+type: bootstrap.kubernetes.io/token
+stringData:
+  token-id: %[1]s
+  token-secret: 0123456789abcdef
+  expiration: %[2]s
+  usage-bootstrap-authentication: "true"
+  usage-bootstrap-signing: "true"
+  auth-extra-groups: system:bootstrappers:kubeadm:default-node-token
+`
+
+// TestANodeJoinsByOneLine: berth join, the node's own certificates, its own rights
+// and nobody else's, and the way back.
+func TestANodeJoinsByOneLine(t *testing.T) {
+	t.Parallel()
+	p := &Pair{t: t, Server: servers.Start(t)}
+	p.issueToken()
+	dir := t.TempDir()
+	kubeconfig, bootstrap := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "bootstrap")
+	if out, err := p.join(dir, "sha256:"+strings.Repeat("0", 64)); err == nil || !strings.Contains(out, "hash") {
+		t.Errorf("a server of another authority is trusted: %v %s", err, out)
+	}
+	p.joinHost(dir, pairOptions{})
+	p.nodeIs("Ready", "True")
+	p.Apply(t, p.pod("mine", "", "print", "hello", ",", "sleep"))
+	p.is("pod", "mine", ready, "True")
+	p.until("the token in the pod", func() string {
+		path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "mine", ".metadata.uid"), "volumes/kubernetes.io~projected/*/token")
+		if found, _ := filepath.Glob(path); len(found) != 1 {
+			return path
+		}
+		return ""
+	})
+	p.until("logs through the node's own certificate", func() string {
+		if out, err := p.TryKubectl(t, "", "logs", "mine"); err != nil || !strings.Contains(out, "hello") {
+			return out
+		}
+		return ""
+	})
+	if out, err := servers.RunKubectl(t, kubeconfig, "", "auth", "whoami"); err != nil || !strings.Contains(out, "system:node:"+p.Node) {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := servers.RunKubectl(t, kubeconfig, "", "get", "secrets", "-A"); err == nil {
+		t.Errorf("a node reads all secrets: %s", out)
+	}
+	if err := os.Remove(bootstrap); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	defer cancel()
+	if err := p.Agent.Restart(ctx); err != nil { // by the kubeconfig that it has written
+		t.Fatal(err)
+	}
+	p.Apply(t, p.pod("later", "", "sleep"))
+	p.is("pod", "later", ready, "True")
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+}
+
+// issueToken makes the token by which nodes join in these tests.
+func (p *Pair) issueToken() {
+	p.t.Helper()
+	p.Apply(p.t, fmt.Sprintf(bootstrapToken, "abcdef", time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+}
+
+// join runs `berth join`, which writes kubeconfigs into dir.
+func (p *Pair) join(dir, hash string) (string, error) {
+	p.t.Helper()
+	made, err := artifacts()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(p.t.Context(), made.berth, "join", "--server", p.Server.Config.Host, "--token", "abcdef.0123456789abcdef", "--ca-hash", hash,
+		"--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// joinHost makes a host whose agent joins by the token, with certificates of its
+// own on both sides.
+func (p *Pair) joinHost(dir string, o pairOptions) {
+	p.t.Helper()
+	if out, err := p.join(dir, p.caHash()); err != nil {
+		p.t.Fatalf("%v: %s", err, out)
+	}
+	config := map[string]any{"serverTLSBootstrap": true, "tlsCertFile": "", "tlsPrivateKeyFile": ""}
+	maps.Copy(config, o.Config)
+	o.Config = config
+	p.host(o, "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"))
+}
+
+// caHash is the hash of the server's authority.
+func (p *Pair) caHash() string {
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(p.Kubeconfig), "pki", "ca.crt"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	hash, err := pki.Hash(text)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return hash
+}

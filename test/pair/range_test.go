@@ -1,0 +1,56 @@
+package pair
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/control"
+	"berth/test/hosts"
+)
+
+// TestPodsHaveAddressesOfTheNodesRange: the server gives the node a range, the agent
+// writes the network's configuration from it, and pods get their addresses there.
+func TestPodsHaveAddressesOfTheNodesRange(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	release, err := hosts.ClaimDefaultNetwork(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := netip.MustParsePrefix("10.207.0.0/16")
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	p := start(t, pairOptions{
+		Bare: true, Berth: map[string]any{"cniPodCIDRs": []string{"node"}},
+		Server: []func(*control.Config){func(c *control.Config) { c.PodRanges = []netip.Prefix{cluster} }},
+	})
+	text := p.field("node", p.Node, ".spec.podCIDR")
+	given, err := netip.ParsePrefix(text)
+	if err != nil || given.Bits() != 24 || !cluster.Contains(given.Addr()) {
+		t.Fatalf("the node's range is %q, not of %s", text, cluster)
+	}
+	conflist, err := os.ReadFile(filepath.Join(p.Host.ConfDir, "10-berth.conflist"))
+	if err != nil || !strings.Contains(string(conflist), text) {
+		t.Errorf("the network's configuration does not have %s: %v %s", text, err, conflist)
+	}
+	for _, name := range []string{"one", "two"} {
+		p.Apply(t, p.pod(name, "", "sleep"))
+		p.is("pod", name, ready, "True")
+		if ip := p.field("pod", name, ".status.podIP"); !given.Contains(addr(t, ip)) {
+			t.Errorf("pod %s has %q, not of %s", name, ip, given)
+		}
+	}
+	if one, two := p.field("pod", "one", ".status.podIP"), p.field("pod", "two", ".status.podIP"); one == two {
+		t.Errorf("both pods have %s", one)
+	}
+	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+}

@@ -1,0 +1,243 @@
+package pair
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	servers "berth/test/control"
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+const (
+	pending    = `.status.conditions[?(@.type=="PodResizePending")]`
+	inProgress = `.status.conditions[?(@.type=="PodResizeInProgress")].status`
+)
+
+// TestKubectlResizesPods gives running pods more and less by kubectl and looks at
+// what the kernel has of it.
+func TestKubectlResizesPods(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			p := start(t, pairOptions{Version: v})
+			t.Run("up and down in place", func(t *testing.T) { p.in(t).resizeInPlace() })
+			t.Run("by amounts that it did not have", func(t *testing.T) { p.in(t).resizeAdds() })
+			t.Run("as a whole", func(t *testing.T) { p.in(t).resizeWhole() })
+			t.Run("when there is room", func(t *testing.T) { p.in(t).resizeDeferred() })
+			t.Run("never beyond the node", func(t *testing.T) { p.in(t).resizeInfeasible() })
+		})
+	}
+}
+
+// resize asks for other resources of the pod's container, or of the pod.
+func (p *Pair) resize(name, spec string) {
+	p.t.Helper()
+	p.Kubectl(p.t, "patch", "pod", name, "--subresource=resize", "-p", `{"spec":`+spec+`}`)
+}
+
+func ofContainer(resources string) string {
+	return `{"containers":[{"name":"c","resources":` + resources + `}]}`
+}
+
+// sized waits until the pod's resize is over and its container has the resources,
+// as its status has them: requests then limits, each CPU then memory.
+func (p *Pair) sized(name, want string) {
+	p.t.Helper()
+	p.until(name+" to have "+want, func() string {
+		const at = ".status.containerStatuses[0].resources."
+		var has []string
+		for _, path := range []string{at + "requests.cpu", at + "requests.memory", at + "limits.cpu", at + "limits.memory"} {
+			if q := p.field("pod", name, path); q != "" {
+				has = append(has, q)
+			}
+		}
+		if got := strings.Join(has, " "); got != want {
+			return "it has " + got
+		}
+		if p.field("pod", name, pending) != "" || p.field("pod", name, inProgress) != "" {
+			return "it is being resized: " + p.field("pod", name, ".status.conditions")
+		}
+		return ""
+	})
+}
+
+// kernel has what a pod's cgroup, or below it that of its container, is limited to.
+type kernel struct{ Shares, Quota, Memory string }
+
+// kernelOf reads a pod's cgroup, and where container is its ID the one below.
+func (p *Pair) kernelOf(uid, container string) (k kernel) {
+	p.t.Helper()
+	read := func(controller, file string) string {
+		dir := filepath.Join("/sys/fs/cgroup", controller, p.Host.CgroupRoot, "kubepods/burstable/pod"+uid, container)
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	return kernel{read("cpu", "cpu.shares"), read("cpu", "cpu.cfs_quota_us"), read("memory", "memory.limit_in_bytes")}
+}
+
+// same is a container that goes on while the pod around it is resized.
+type same struct{ uid, id string }
+
+func (p *Pair) runs(name string) same {
+	p.t.Helper()
+	p.is("pod", name, ready, "True")
+	return same{p.field("pod", name, ".metadata.uid"), p.field("pod", name, idOf)}
+}
+
+// still holds the container to be the one that it was, never started again.
+func (p *Pair) still(name string, was same) {
+	p.t.Helper()
+	if now := p.field("pod", name, idOf); now != was.id {
+		p.t.Errorf("%s: container %s was replaced by %s", name, was.id, now)
+	}
+	if n := p.field("pod", name, restarts); n != "0" {
+		p.t.Errorf("%s: %s restarts", name, n)
+	}
+}
+
+// container is the ID as the runtime has it.
+func (s same) container() string { return s.id[strings.LastIndex(s.id, "/")+1:] }
+
+func (p *Pair) resizeInPlace() {
+	t := p.t
+	p.Apply(t, p.pod("size", "resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}", "sleep"))
+	was := p.runs("size")
+	is := func(what, status string, own, pod kernel) {
+		t.Helper()
+		p.sized("size", status)
+		p.still("size", was)
+		if got := p.kernelOf(was.uid, was.container()); got != own {
+			t.Errorf("%s: the container has %+v, want %+v", what, got, own)
+		}
+		if got := p.kernelOf(was.uid, ""); got != pod {
+			t.Errorf("%s: the pod has %+v, want %+v", what, got, pod)
+		}
+	}
+	both := func(what, status string, k kernel) { t.Helper(); is(what, status, k, k) }
+	both("made", "100m 16Mi 200m 64Mi", kernel{"102", "20000", "67108864"})
+	p.resize("size", ofContainer(`{"requests":{"cpu":"250m","memory":"32Mi"},"limits":{"cpu":"500m","memory":"128Mi"}}`))
+	both("up", "250m 32Mi 500m 128Mi", kernel{"256", "50000", "134217728"})
+	p.resize("size", ofContainer(`{"requests":{"cpu":"50m","memory":"16Mi"},"limits":{"cpu":"100m","memory":"32Mi"}}`))
+	both("down", "50m 16Mi 100m 32Mi", kernel{"51", "10000", "33554432"})
+	p.edit("size", "s/memory: 32Mi/memory: 48Mi/")
+	both("edited", "50m 16Mi 100m 48Mi", kernel{"51", "10000", "50331648"})
+	if seen, now := p.field("pod", "size", ".status.observedGeneration"), p.field("pod", "size", ".metadata.generation"); seen != now || now != "4" {
+		t.Errorf("generation %s, observed %s", now, seen)
+	}
+	p.until("the events", func() string {
+		out := p.Kubectl(t, "describe", "pod", "size")
+		for _, want := range []string{"ResizeStarted", "ResizeCompleted"} {
+			if !strings.Contains(out, want) {
+				return out
+			}
+		}
+		return ""
+	})
+	out, err := p.TryKubectl(t, "", "patch", "pod", "size", "--subresource=resize", "--type=json", "-p", `[{"op":"remove","path":"/spec/containers/0/resources/limits/memory"}]`)
+	if err == nil || !strings.Contains(out, "resource limits cannot be removed") {
+		t.Errorf("a limit was taken away: %v %s", err, out)
+	}
+}
+
+// edit changes a pod by kubectl edit with sed for an editor.
+func (p *Pair) edit(name, script string) {
+	p.t.Helper()
+	program, err := servers.Kubectl()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(p.t.Context(), program, "--kubeconfig", p.Kubeconfig, "edit", "pod", name, "--subresource=resize")
+	cmd.Env = append(os.Environ(), "HOME="+p.t.TempDir(), fmt.Sprintf("KUBE_EDITOR=sed -i '%s'", script))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.t.Fatalf("kubectl edit: %v\n%s", err, out)
+	}
+}
+
+func (p *Pair) resizeAdds() {
+	t := p.t
+	p.Apply(t, p.pod("adds", "resources: {requests: {memory: 16Mi}}", "sleep"))
+	was := p.runs("adds")
+	if k := p.kernelOf(was.uid, was.container()); k.Quota != "-1" || len(k.Memory) < len("9223372036854771712") {
+		t.Errorf("without limits there are %+v", k)
+	}
+	p.resize("adds", ofContainer(`{"requests":{"cpu":"20m"},"limits":{"cpu":"300m","memory":"96Mi"}}`))
+	p.sized("adds", "20m 16Mi 300m 96Mi")
+	p.still("adds", was)
+	for _, id := range []string{was.container(), ""} {
+		if got, want := p.kernelOf(was.uid, id), (kernel{"20", "30000", "100663296"}); got != want {
+			t.Errorf("in cgroup %q there are %+v, want %+v", id, got, want)
+		}
+	}
+}
+
+func (p *Pair) resizeWhole() {
+	t := p.t
+	manifest := p.pod("whole", "", "sleep") + "  resources: {requests: {cpu: 20m, memory: 16Mi}, limits: {memory: 64Mi}}\n"
+	p.Apply(t, manifest)
+	was := p.runs("whole")
+	p.resize("whole", `{"resources":{"requests":{"cpu":"40m"},"limits":{"memory":"96Mi","cpu":"300m"}}}`)
+	p.is("pod", "whole", ".status.resources.limits.memory", "96Mi")
+	p.is("pod", "whole", ".status.resources.limits.cpu", "300m")
+	p.is("pod", "whole", inProgress, "")
+	p.still("whole", was)
+	if got, want := p.kernelOf(was.uid, ""), (kernel{"40", "30000", "100663296"}); got != want {
+		t.Errorf("the pod has %+v, want %+v", got, want)
+	}
+}
+
+// share is part of the node's CPU.
+func (p *Pair) share(percent int64) string {
+	p.t.Helper()
+	cpu, err := resource.ParseQuantity(p.field("node", p.Node, ".status.allocatable.cpu"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return resource.NewMilliQuantity(cpu.MilliValue()*percent/100, resource.DecimalSI).String()
+}
+
+func (p *Pair) resizeDeferred() {
+	t := p.t
+	requests := func(cpu string) string { return "resources: {requests: {cpu: " + cpu + ", memory: 8Mi}}" }
+	few, most := p.share(10), p.share(60)
+	p.Apply(t, p.pod("big", requests(most), "sleep"))
+	p.Apply(t, p.pod("small", requests(few), "sleep"))
+	was := p.runs("small")
+	p.runs("big")
+	p.resize("small", ofContainer(`{"requests":{"cpu":"`+most+`"}}`))
+	p.is("pod", "small", pending+".reason", "Deferred")
+	if message := p.field("pod", "small", pending+".message"); !strings.Contains(message, "cpu") {
+		t.Errorf("its message is %q", message)
+	}
+	p.is("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", few)
+	p.Kubectl(t, "delete", "pod", "big", "--timeout=60s")
+	p.sized("small", most+" 8Mi")
+	p.is("pod", "small", ".status.containerStatuses[0].allocatedResources.cpu", most)
+	p.still("small", was)
+	p.Kubectl(t, "delete", "pod", "small", "--timeout=60s")
+}
+
+func (p *Pair) resizeInfeasible() {
+	t := p.t
+	p.Apply(t, p.pod("vast", "resources: {requests: {cpu: 20m, memory: 8Mi}}", "sleep"))
+	was := p.runs("vast")
+	p.resize("vast", ofContainer(`{"requests":{"cpu":"1000"}}`))
+	p.is("pod", "vast", pending+".reason", "Infeasible")
+	p.is("pod", "vast", ".status.containerStatuses[0].allocatedResources.cpu", "20m")
+	p.resize("vast", ofContainer(`{"requests":{"cpu":"30m"}}`))
+	p.sized("vast", "30m 8Mi")
+	p.still("vast", was)
+	if image := p.field("pod", "vast", ".spec.containers[0].image"); image != images.TestboxRef {
+		t.Errorf("its image is %s", image)
+	}
+}

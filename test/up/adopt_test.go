@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/nodeapi"
+	"berth/test/control"
+	"berth/test/hosts"
+)
+
+// TestMain is the command itself when a test has started it as such.
+func TestMain(m *testing.M) {
+	if os.Getenv("BERTH_UP_HOME") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestARunningContainerdIsUsedAndLeftAsItWas is `make up CONTAINERD=unix://…` and
+// `make down`: the examples run in a containerd that somebody else runs, and what
+// that had before it has after.
+func TestARunningContainerdIsUsedAndLeftAsItWas(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			h, err := hosts.Start(t.Context(), hosts.Options{Version: v, CNI: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := h.Stop(); err != nil {
+					t.Error(err)
+				}
+				if left := h.Leftovers(); len(left) > 0 {
+					t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+				}
+			})
+			q := &quickstart{T: t, host: h, home: filepath.Join(t.TempDir(), "home"), bin: t.TempDir()}
+			q.build()
+			t.Cleanup(func() { q.run("down") })
+			foreign := q.foreign()
+			pid, had, before := h.Pid(), q.images(), h.PodLeftovers()
+
+			said := q.run("up", "-containerd", h.Endpoint)
+			for _, word := range []string{"kubectl get pods -A -o wide", "berth ps -A -o wide", "hello from berth", "make down"} {
+				if !strings.Contains(said, word) {
+					t.Errorf("make up does not say %q", word)
+				}
+			}
+			pods := q.pods()
+			for _, name := range []string{"web", "once", "crash", "clock-quickstart"} {
+				if !slices.Contains(pods, name) {
+					t.Errorf("the agent has the pods %v and not %s", pods, name)
+				}
+			}
+			if n := q.running(); n < 3 { // nginx, its writer, the clock
+				t.Errorf("%d containers run in the containerd that was named", n)
+			}
+			if !q.lives(foreign) || h.Pid() != pid {
+				t.Error("what ran there before does not run any more")
+			}
+
+			q.run("down")
+			if !q.lives(foreign) || h.Pid() != pid {
+				t.Error("what ran there before does not run any more")
+			}
+			if n := q.running(); n > 0 {
+				t.Errorf("%d containers still run", n)
+			}
+			if now := q.images(); !contains(now, had) {
+				t.Errorf("it had the images %v and has %v", had, now)
+			}
+			if now := h.PodLeftovers(); !slices.Equal(now, before) {
+				t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(now, "\n"))
+			}
+			if _, err := os.Lstat(q.home); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s is left: %v", q.home, err)
+			}
+			for _, name := range q.processes() {
+				t.Errorf("a process is left: %s", name)
+			}
+		})
+	}
+}
+
+// quickstart is one of a test: its files and programs are elsewhere.
+type quickstart struct {
+	*testing.T
+	host      *hosts.Host
+	home, bin string
+}
+
+// build puts the programs where the command looks for them.
+func (q *quickstart) build() {
+	q.Helper()
+	agent, err := hosts.BuildBerth(q.Context(), hosts.BuildOptions{})
+	if err != nil {
+		q.Fatal(err)
+	}
+	server, err := hosts.BuildControl(q.Context(), hosts.BuildOptions{})
+	if err != nil {
+		q.Fatal(err)
+	}
+	kubectl, err := control.Kubectl()
+	if err != nil {
+		q.Fatal(err)
+	}
+	for name, from := range map[string]string{"berth": agent, "berth-control": server, "kubectl": kubectl} {
+		if err := copyProgram(filepath.Join(q.bin, name), from); err != nil {
+			q.Fatal(err)
+		}
+	}
+}
+
+func copyProgram(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// run is the command up with these arguments.
+func (q *quickstart) run(args ...string) string {
+	q.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		q.Fatal(err)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), "BERTH_UP_HOME="+q.home, "BERTH_UP_PROGRAMS="+q.bin, "BERTH_UP_SETTINGS="+fmt.Sprintf(
+		"cgroupRoot: %s\ncgroupDriver: cgroupfs\naddress: %s\nhealthzPort: 0\n", q.host.CgroupRoot, q.host.Gateway))
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		log, _ := os.ReadFile(filepath.Join(q.home, "berth.log"))
+		q.Fatalf("up %v: %v\n%s\n%s\nberth says:\n%s", args, err, out.Bytes(), complaint.Bytes(), log[max(0, len(log)-6000):])
+	}
+	return out.String()
+}
+
+// foreign makes a sandbox that is not berth's.
+func (q *quickstart) foreign() string {
+	q.Helper()
+	uid := "8e1b8b3e-0000-4000-8000-000000000002"
+	sb, err := q.host.Runtime.RunPodSandbox(q.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "foreign", Namespace: "default", Uid: uid},
+		LogDirectory: q.TempDir(),
+		Labels:       map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid},
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: q.host.CgroupRoot + "/foreign"},
+	}})
+	if err != nil {
+		q.Fatal(err)
+	}
+	return sb.PodSandboxId
+}
+
+func (q *quickstart) lives(sandbox string) bool {
+	st, err := q.host.Runtime.PodSandboxStatus(q.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox})
+	return err == nil && st.Status.State == runtimeapi.PodSandboxState_SANDBOX_READY
+}
+
+// images are the names of all that the runtime has.
+func (q *quickstart) images() (names []string) {
+	q.Helper()
+	list, err := q.host.Image.ListImages(q.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		q.Fatal(err)
+	}
+	for _, i := range list.Images {
+		names = append(names, i.RepoTags...)
+	}
+	return names
+}
+
+func contains(all, part []string) bool {
+	return !slices.ContainsFunc(part, func(s string) bool { return !slices.Contains(all, s) })
+}
+
+// pods are the names of those that the agent has.
+func (q *quickstart) pods() (names []string) {
+	q.Helper()
+	client, err := nodeapi.Dial(filepath.Join(q.home, "berth.sock"))
+	if err != nil {
+		q.Fatal(err)
+	}
+	defer client.Close()
+	list, err := client.Pods(q.Context(), nodeapi.PodsRequest{})
+	if err != nil {
+		q.Fatal(err)
+	}
+	for _, p := range list.Items {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// running counts the containers that run in the runtime.
+func (q *quickstart) running() int {
+	q.Helper()
+	list, err := q.host.Runtime.ListContainers(q.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		q.Fatal(err)
+	}
+	return len(list.Containers)
+}
+
+// processes are those of the quick start's programs.
+func (q *quickstart) processes() (found []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, f := range files {
+		if exe, err := os.Readlink(f); err == nil && strings.HasPrefix(exe, q.bin+"/") {
+			found = append(found, f+" "+exe)
+		}
+	}
+	return found
+}

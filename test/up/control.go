@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"berth/test/hosts"
+)
+
+// server is the control server of the quick start and the stock kubectl that
+// speaks to it.
+type server struct {
+	kubectl, kubeconfig string
+}
+
+func newServer(repo string) *server {
+	return &server{program(repo, "kubectl"), path("control/admin.kubeconfig")}
+}
+
+// begin starts berth-control in home, where make down finds it again.
+func begin(ctx context.Context, repo string) (*server, error) {
+	say("starting berth-control")
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return nil, err
+	}
+	err := detach("berth-control", program(repo, "berth-control"), "serve", "--data-dir", path("control"), "--listen", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := newServer(repo)
+	return s, hosts.WaitFor(ctx, "berth-control to be ready, see "+path("berth-control.log"), func() (bool, error) {
+		if pid, err := running("berth-control"); err != nil || pid == 0 {
+			return false, errors.Join(errors.New("it has ended"), err)
+		}
+		out, err := s.run(ctx, "get", "--raw", "/readyz")
+		return err == nil && strings.TrimSpace(out) == "ok", nil
+	})
+}
+
+// join joins this host by the line that the server prints, and returns the
+// flags by which its agent finds what the joining has written.
+func (s *server) join(ctx context.Context, repo string) ([]string, error) {
+	say("joining the node with a token")
+	url, err := s.run(ctx, "config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}")
+	if err != nil {
+		return nil, err
+	}
+	line, err := output(ctx, program(repo, "berth-control"), "token", "create", "--kubeconfig", s.kubeconfig, "--server", url)
+	if err != nil {
+		return nil, err
+	}
+	words := strings.Fields(line)
+	if len(words) < 2 || words[0] != "berth" || words[1] != "join" {
+		return nil, fmt.Errorf("berth-control token create: no line to join with: %q", line)
+	}
+	files := []string{"--kubeconfig", path("node.kubeconfig"), "--bootstrap-kubeconfig", path("bootstrap.kubeconfig")}
+	args := slices.Concat(words[1:], files, []string{"--config", path("join.yaml")})
+	_, err = output(ctx, program(repo, "berth"), args...)
+	return files, err
+}
+
+// output runs a program and returns its standard output.
+func output(ctx context.Context, program string, args ...string) (string, error) {
+	// Not its arguments: they may hold a token.
+	return captured(exec.CommandContext(ctx, program, args...), filepath.Base(program)+" "+args[0])
+}
+
+// captured runs cmd and returns its standard output; the error names it so.
+func captured(cmd *exec.Cmd, name string) (string, error) {
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, complaint.String())
+	}
+	return out.String(), nil
+}
+
+// print runs kubectl for the reader.
+func (s *server) print(ctx context.Context, args ...string) error {
+	cmd := s.command(ctx, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Run()
+}
+
+// run runs kubectl and returns what it writes.
+func (s *server) run(ctx context.Context, args ...string) (string, error) {
+	return captured(s.command(ctx, args...), "kubectl "+strings.Join(args, " "))
+}
+
+func (s *server) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, s.kubectl, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+path("kubecache"))
+	return cmd
+}
+
+// detach starts a program of ours that outlives this process: its log and its
+// process ID are in home under its name.
+func detach(name, binary string, args ...string) error {
+	log, err := os.Create(path(name + ".log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(binary, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path(name+".pid"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
+		return errors.Join(err, cmd.Process.Kill())
+	}
+	return cmd.Process.Release()
+}
+
+// running is the process ID of a program that detach started; 0: it does not run.
+func running(name string) (pid int, err error) {
+	text, err := os.ReadFile(path(name + ".pid"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if pid, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
+		return 0, fmt.Errorf("%s: %w", path(name+".pid"), err)
+	}
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != name {
+		return 0, nil //nolint:nilerr // gone, and its number is perhaps another's
+	}
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil || strings.Contains(string(state), ") Z ") {
+		return 0, nil //nolint:nilerr // gone meanwhile, or as good as gone
+	}
+	return pid, nil
+}
+
+// stop ends a program that detach started and waits for it.
+func stop(ctx context.Context, name string) error {
+	pid, err := running(name)
+	if err != nil || pid == 0 {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return err
+	}
+	return hosts.WaitFor(ctx, name+" to leave", func() (bool, error) {
+		now, err := running(name)
+		return now != pid, err
+	})
+}
