@@ -15,7 +15,9 @@ need /usr/sbin/iptables iptables
 need /usr/bin/ip iproute2
 need /bin/busybox busybox-static
 need /usr/bin/gcc gcc # for the race detector
-need /usr/bin/systemd-analyze systemd # checks the unit file; nothing of it is started
+need /usr/bin/systemd-analyze systemd # checks the unit files; nothing of it is started
+need /usr/bin/systemd-nspawn systemd-container # test/nspawn boots hosts with systemd in containers
+need /usr/sbin/debootstrap debootstrap         # and makes what they boot from
 if [ "$(uname -m)" = x86_64 ]; then # test/vm boots a machine; what it is made of is only unpacked
 	need /usr/bin/qemu-system-x86_64 qemu-system-x86
 	need /sbin/mkfs.ext4 e2fsprogs

@@ -1,0 +1,166 @@
+package nspawn
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	runDir = "/run/berth-nspawn"
+	slots  = 64
+)
+
+// record is what a slot's file says: all that is needed to take a host away
+// without the process that made it.
+type record struct {
+	Number int
+	Owner  int    // process ID, for the reader; the lock decides
+	Dir    string // of the host: its overlay, its console, containerd's directory
+	Cgroup string // of the host, in the v2 hierarchy
+}
+
+func (r *record) name() string       { return "berth-nspawn-" + strconv.Itoa(r.Number) }
+func (r *record) netns() string      { return filepath.Join("/run/netns", r.name()) }
+func (r *record) root() string       { return filepath.Join(r.Dir, "root") }
+func (r *record) containerd() string { return filepath.Join(r.Dir, "containerd") }
+func (r *record) propagate() string  { return filepath.Join("/run/systemd/nspawn/propagate", r.name()) }
+func (r *record) console() string    { return filepath.Join(r.Dir, "console") }
+
+func slotLock(n int) string { return filepath.Join(runDir, strconv.Itoa(n)+".lock") }
+func slotFile(n int) string { return filepath.Join(runDir, strconv.Itoa(n)+".json") }
+
+// claim takes a free number, after what dead owners left has been taken away.
+func claim() (*record, *os.File, error) {
+	if err := Sweep(); err != nil {
+		return nil, nil, err
+	}
+	if err := os.MkdirAll(runDir, 0o711); err != nil {
+		return nil, nil, err
+	}
+	for n := range slots {
+		lock, err := tryLock(slotLock(n))
+		if err != nil {
+			return nil, nil, err
+		}
+		if lock == nil {
+			continue
+		}
+		if _, err := os.Stat(slotFile(n)); err == nil { // left just now: the next sweep's
+			lock.Close()
+			continue
+		}
+		r := &record{Number: n, Owner: os.Getpid()}
+		v2, err := v2Hierarchy()
+		if err != nil {
+			return nil, nil, errors.Join(err, release(r, lock))
+		}
+		r.Cgroup = filepath.Join(v2, r.name())
+		return r, lock, nil
+	}
+	return nil, nil, fmt.Errorf("all %d slots of %s are taken", slots, runDir)
+}
+
+func (r *record) write() error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(slotFile(r.Number), text, 0o600)
+}
+
+// release gives the number back, after all of the host is gone.
+func release(r *record, lock *os.File) error {
+	err := os.Remove(slotFile(r.Number))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	os.Remove(slotLock(r.Number)) // while it is held, so that no other has it by then
+	os.Remove(runDir)             // stays unless this was the last one
+	return errors.Join(err, lock.Close())
+}
+
+// Sweep takes away the hosts whose owner died without stopping them.
+func Sweep() error {
+	files, _ := filepath.Glob(filepath.Join(runDir, "*.json"))
+	var errs error
+	for _, f := range files {
+		n, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(f), ".json"))
+		if err != nil {
+			continue
+		}
+		lock, err := tryLock(slotLock(n))
+		if lock == nil {
+			errs = errors.Join(errs, err)
+			continue // its owner lives
+		}
+		text, err := os.ReadFile(f)
+		r := &record{}
+		if err == nil {
+			err = json.Unmarshal(text, r)
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			lock.Close()
+			continue // somebody else was faster
+		}
+		if err == nil {
+			err = r.takeAway()
+		}
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("take away what process %d left of host %d: %w", r.Owner, n, err), lock.Close())
+			continue
+		}
+		errs = errors.Join(errs, release(r, lock))
+	}
+	return errs
+}
+
+// tryLock returns nil without an error when another process holds the lock.
+func tryLock(name string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+		if errors.Is(err, os.ErrNotExist) { // the last one just removed the directory
+			if err = os.MkdirAll(runDir, 0o711); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, nil
+			}
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		}
+		// Its last holder may have removed the file between our open and lock.
+		mine, err1 := f.Stat()
+		there, err2 := os.Stat(name)
+		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// v2Hierarchy is where this machine has cgroup v2 mounted.
+func v2Hierarchy() (string, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		mount, kind, ok := strings.Cut(line, " - ")
+		if ok && strings.HasPrefix(kind, "cgroup2 ") {
+			return strings.Fields(mount)[4], nil
+		}
+	}
+	return "", errors.New("this machine has no cgroup v2 hierarchy: a systemd in a container needs one")
+}

@@ -1,0 +1,135 @@
+package nspawn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/test/hosts"
+)
+
+const endBound = time.Minute
+
+// takeAway needs nothing but the record.
+func (r *record) takeAway() error {
+	ctx, cancel := context.WithTimeout(context.Background(), endBound)
+	defer cancel()
+	if err := r.endAll(ctx); err != nil {
+		return err
+	}
+	errs := r.removeNetwork()
+	// What nspawn leaves of a container that was killed.
+	errs = errors.Join(errs, unmountBelow(r.propagate()), os.RemoveAll(r.propagate()))
+	os.Remove(filepath.Dir(r.propagate())) // stays if another has a container
+	os.Remove(filepath.Dir(filepath.Dir(r.propagate())))
+	if r.Dir == "" {
+		return errs
+	}
+	if err := errors.Join(errs, unmountBelow(r.Dir)); err != nil {
+		return err // never delete through a mount
+	}
+	return os.RemoveAll(r.Dir)
+}
+
+// endAll kills every process of the host, with its process 1, and removes its
+// cgroup.
+func (r *record) endAll(ctx context.Context) error {
+	err := os.WriteFile(filepath.Join(r.Cgroup, "cgroup.kill"), []byte("1"), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return hosts.WaitFor(ctx, "the end of "+r.name(), func() (bool, error) {
+		removeCgroups(r.Cgroup)
+		_, err := os.Stat(r.Cgroup)
+		return errors.Is(err, fs.ErrNotExist), nil
+	})
+}
+
+// removeCgroups removes all that is empty of a tree, the innermost first.
+func removeCgroups(top string) {
+	var dirs []string
+	_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil // what has just gone is no matter
+	})
+	slices.Reverse(dirs)
+	for _, dir := range dirs {
+		_ = unix.Rmdir(dir) // busy: the next try
+	}
+}
+
+func (r *record) removeNetwork() error {
+	if _, err := os.Stat(r.netns()); err != nil {
+		return nil
+	}
+	return run(context.Background(), "ip", "netns", "delete", r.name())
+}
+
+// mountsBelow lists what is mounted at or below a directory, the innermost
+// first.
+func mountsBelow(dir string) ([]string, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
+		if at == dir || strings.HasPrefix(at, dir+"/") {
+			out = append(out, at)
+		}
+	}
+	slices.Reverse(out)
+	return out, nil
+}
+
+func unmountBelow(dir string) error {
+	all, err := mountsBelow(dir)
+	for _, at := range all {
+		if e := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); e != nil {
+			err = errors.Join(err, fmt.Errorf("unmount %s: %w", at, e))
+		}
+	}
+	return err
+}
+
+// leftovers names what remains of a host that was taken away.
+func (r *record) leftovers() []string {
+	var out []string
+	for _, f := range []string{r.Cgroup, r.netns(), r.propagate(), r.Dir} {
+		if _, err := os.Lstat(f); err == nil {
+			out = append(out, "file "+f)
+		}
+	}
+	mounts, err := mountsBelow(r.Dir)
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	for _, m := range mounts {
+		out = append(out, "mount "+m)
+	}
+	return out
+}
+
+// run runs a program; what it said is in the error.
+func run(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, lastOf(string(out)))
+	}
+	return nil
+}
