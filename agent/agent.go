@@ -402,6 +402,19 @@ func (a *Agent) NudgeAll() {
 	}
 }
 
+// ImagesCame tells that images are on the node that nobody has pulled: whoever waits
+// for one looks again now.
+func (a *Agent) ImagesCame() {
+	select {
+	case a.calls <- func() {
+		for _, e := range a.workers {
+			e.Seek()
+		}
+	}:
+	case <-a.left:
+	}
+}
+
 // Timeline returns the timeline of a pod that has a worker; nil: it has none.
 // Before adoption it is that of the agent's earlier lives.
 func (a *Agent) Timeline(ctx context.Context, uid types.UID) *report.Timeline {

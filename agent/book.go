@@ -201,6 +201,19 @@ func (b *book) found(images map[string]plan.Image, at time.Time) {
 	b.seen.Images, b.sought = all, at
 }
 
+// absent are the images of the pod that were not here when they were last looked for.
+func (b *book) absent() (out []string) {
+	if b.wish.Pod == nil {
+		return nil
+	}
+	for _, name := range podspec.ImagesOf(b.wish.Pod) {
+		if _, here := b.seen.Images[name]; !here {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // noted takes in what the runtime told without being asked.
 func (b *book) noted(h Hint, now time.Time) {
 	switch {

@@ -47,6 +47,8 @@
 //	memory alarm   of the agent's owner: waits for the kernel to find memory short
 //	Devices        of the agent's owner: hears what device plugins have, and has
 //	               every worker nudged when that changes
+//	offline images of the agent's owner: imports archives of images, and tells every
+//	               worker that images came
 //	a server's     of the agent's owner, on a node that has joined one: the followers
 //	parts          of package assigned (a Source), posts and events, the Node, its
 //	               lease, the certificates; they tell and are told by the calls above

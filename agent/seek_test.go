@@ -49,3 +49,27 @@ func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
 		}
 	})
 }
+
+// TestAnImageThatCameIsUsedAtOnce, by the pods that wait for one, without waiting for
+// the next time that they would look.
+func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		l := live(t, h, roomyNode(), nil, "file")
+		pod := podOf("p", "a")
+		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+		l.want("file", pod)
+		times := func() int {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.asked["p-a"]
+		}
+		time.Sleep(time.Minute)
+		before := times()
+		l.until(6*time.Second, "it has looked", func() bool { return times() > before })
+		h.mu.Lock()
+		h.images["p-a"] = true
+		h.mu.Unlock()
+		l.a.ImagesCame()
+		l.until(4*time.Second, "it runs before it would look again", l.runs(pod))
+	})
+}

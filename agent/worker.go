@@ -55,6 +55,7 @@ type worker struct {
 	book    *book
 	looking bool
 	seeking bool
+	came    bool // images came to the node since it was last asked
 	cancels map[plan.OpKey]context.CancelFunc
 	ops     sync.WaitGroup
 	asked   bool                   // the room was asked
@@ -93,6 +94,7 @@ type post struct {
 	sights   []sight
 	found    *found
 	health   map[string]plan.Health
+	came     bool // images came that nobody pulled
 	recheck  bool // the runtime came back: try again what failed for want of it
 	audit    *sight
 	asks     []ask
@@ -150,6 +152,9 @@ func (w *worker) Hint(h Hint) {
 
 // Nudge asks for a pass soon.
 func (w *worker) Nudge() { w.mail.put(func(*post) {}) }
+
+// Seek tells that images came to the node that nobody has pulled.
+func (w *worker) Seek() { w.mail.put(func(p *post) { p.came = true }) }
 
 // Recheck tells that the runtime came back.
 func (w *worker) Recheck() { w.mail.put(func(p *post) { p.recheck = true }) }
@@ -212,6 +217,11 @@ func (w *worker) read(ctx context.Context, p post) {
 	if p.found != nil {
 		w.seeking = false
 		b.found(p.found.images, p.found.at)
+	}
+	w.came = w.came || p.came
+	if w.came && !w.seeking && b.looked {
+		w.came = false
+		w.seek(ctx, b.absent())
 	}
 	if p.health != nil {
 		w.feels(p.health)

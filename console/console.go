@@ -40,7 +40,7 @@ func commands(c *console) []*cobra.Command {
 	all := []*cobra.Command{
 		c.ps(), c.describe(), c.logs(), c.exec(), c.why(), c.timeline(), c.probes(), c.plan(), c.check(), c.events(), c.version(),
 		c.top(), c.attach(), c.portForward(), c.cp(),
-		c.debug(), c.restart(), c.evict(),
+		c.debug(), c.restart(), c.evict(), c.images(),
 	}
 	for _, cmd := range all {
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true

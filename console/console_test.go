@@ -149,6 +149,7 @@ func world() nodeapi.Handlers {
 		},
 		Plan:     func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
 		Check:    func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
+		Images:   func(context.Context) (nodeapi.Images, error) { return imagesOf(), nil },
 		Eviction: func(_ context.Context, signal string) (nodeapi.Eviction, error) { return evictionOf(signal), nil },
 		Version:  func(context.Context) (nodeapi.Version, error) { return agentVersion(), nil },
 	}
@@ -207,6 +208,9 @@ func TestOutputs(t *testing.T) {
 		{"plan-no-file", typing{args: []string{"plan"}}},
 		{"check", typing{args: []string{"check"}}},
 		{"check-colour", typing{args: []string{"check"}, screen: screen{width: 80, colour: true}}},
+		{"images", typing{args: []string{"images"}}},
+		{"images-colour", typing{args: []string{"images"}, screen: screen{width: 80, colour: true}}},
+		{"images-json", typing{args: []string{"images", "-o", "json"}}},
 		{"evict", typing{args: []string{"evict", "--explain"}}},
 		{"evict-signal", typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, colour: true}}},
 		{"evict-json", typing{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},

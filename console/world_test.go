@@ -300,3 +300,18 @@ func evictionOf(signal string) nodeapi.Eviction {
 		Staying: []nodeapi.Staying{{Namespace: "kube-system", Name: "dns\x1b[31m", Why: "critical by its priority of 2000000000"}},
 	}
 }
+
+func imagesOf() nodeapi.Images {
+	return nodeapi.Images{
+		Images: []nodeapi.Image{
+			{ID: "sha256:0123456789abcdef", Names: []string{"docker.io/library/web:1", "docker.io/library/web:latest", "docker.io/library/web@sha256:ff"}, Size: 1_234_567, Pinned: "/var/lib/berth/images/web.tar"},
+			{ID: "sha256:fedcba9876543210", Names: []string{"reg.example:5000/db@sha256:aa"}, Size: 987, InUse: true},
+			{ID: "sha256:aaaa", Size: 250_000_000_000, Pinned: "by the runtime"},
+		},
+		Archives: []nodeapi.Archive{
+			{Path: "/var/lib/berth/images/web.tar", State: "imported", Images: []string{"docker.io/library/web:1"}},
+			{Path: "/var/lib/berth/images/bad.tar", State: "broken", Why: "read tar: unexpected EOF"},
+			{Path: "/var/lib/berth/images/new.tar", State: "importing"},
+		},
+	}
+}

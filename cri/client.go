@@ -78,6 +78,7 @@ type Client struct {
 	stored     sandboxapi.StoreClient
 	leases     leases.LeasesClient
 	snapshots  snapshots.SnapshotsClient
+	store      store // see store.go
 	sockets    socketDirs
 }
 
@@ -131,6 +132,7 @@ func (c *Client) serve(runtime, images grpc.ClientConnInterface) {
 	c.stored = sandboxapi.NewStoreClient(runtime)
 	c.leases = leases.NewLeasesClient(runtime)
 	c.snapshots = snapshots.NewSnapshotsClient(runtime)
+	c.store = newStore(runtime)
 }
 
 func (c *Client) open(field, endpoint string, unary []grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {

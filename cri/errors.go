@@ -38,6 +38,7 @@ const (
 	verbLayers          verb = "ask what containers have written"
 	verbReclaim         verb = "have what was removed taken from the disk"
 	verbImageDisk       verb = "ask where images lie"
+	verbImport          verb = "import image"
 )
 
 // reason is the word that users see when the verb fails; empty: none.

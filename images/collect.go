@@ -12,7 +12,7 @@ type stored struct {
 	id     string
 	names  []string // tags and digests
 	size   uint64
-	pinned bool      // by the runtime, or kept by name
+	pinned string    // why it stays whether or not it is used; empty: it may go
 	inUse  bool      // by a container or a pod
 	seen   time.Time // when it came onto the node; zero: before anybody looked
 	used   time.Time // when it was last used, or first seen
@@ -56,7 +56,7 @@ const (
 // short is how many bytes are still missing after that. It removes nothing that
 // is in use or pinned.
 func choose(now time.Time, images []stored, p policy, d disk) (remove []removal, short uint64) {
-	free := slices.DeleteFunc(slices.Clone(images), func(s stored) bool { return s.inUse || s.pinned })
+	free := slices.DeleteFunc(slices.Clone(images), func(s stored) bool { return s.inUse || s.pinned != "" })
 	slices.SortFunc(free, func(a, b stored) int {
 		return cmp.Or(a.used.Compare(b.used), a.seen.Compare(b.seen), cmp.Compare(b.size, a.size), cmp.Compare(a.id, b.id))
 	})

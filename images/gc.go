@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,9 @@ type GCOptions struct {
 	// KeepBrought keeps what this node has not pulled itself: nobody might be able to
 	// bring it again.
 	KeepBrought bool
+
+	// Pinned are those that stay for a reason of their own, by ID: why. Nil: none.
+	Pinned func() map[string]string
 
 	InUse func() map[string]bool                    // image IDs, digests or names that pods and containers use
 	Usage func() (used, capacity uint64, err error) // of the images' disk, in bytes; nil: Images.Usage
@@ -190,7 +194,10 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	keep, inUse := names(slices.Values(o.Keep)), map[string]bool{}
+	keep, inUse, pinned := names(slices.Values(o.Keep)), map[string]bool{}, map[string]string{}
+	if o.Pinned != nil {
+		pinned = o.Pinned()
+	}
 	if o.InUse != nil {
 		inUse = names(used(o.InUse()))
 	}
@@ -206,7 +213,7 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	records := make(map[string]record, len(resp.GetImages()))
 	for at := range left {
 		s := &left[at]
-		s.pinned = resp.GetImages()[at].GetPinned() || anyOf(*s, keep) || o.KeepBrought && !i.pullLog.came(s.id)
+		s.pinned = i.pin(*s, resp.GetImages()[at].GetPinned(), pinned, keep, o.KeepBrought)
 		s.inUse = anyOf(*s, inUse)
 		r, known := i.records[s.id]
 		if !known {
@@ -228,6 +235,46 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	}
 	i.records, i.looked = records, true
 	return left, nil
+}
+
+// pin tells why an image stays; empty: it may go when nobody uses it.
+func (i *Images) pin(s stored, byRuntime bool, pinned map[string]string, keep map[string]bool, brought bool) string {
+	switch {
+	case pinned[s.id] != "":
+		return pinned[s.id]
+	case byRuntime:
+		return "by the runtime"
+	case anyOf(s, keep):
+		return "the image of sandboxes"
+	case brought && !i.pullLog.came(s.id):
+		return "not pulled by this node"
+	}
+	return ""
+}
+
+// Listed is an image of the node as users see it.
+type Listed struct {
+	ID     string
+	Names  []string // tags and digests
+	Size   uint64
+	Pinned string // why it stays when nobody uses it; empty: it may go
+	InUse  bool   // by a pod or a container
+}
+
+// List lists the images of the node, those of one repository beside each other.
+func (i *Images) List(ctx context.Context, o GCOptions) ([]Listed, error) {
+	all, err := i.stored(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	out := make([]Listed, 0, len(all))
+	for _, s := range all {
+		out = append(out, Listed{ID: s.id, Names: s.names, Size: s.size, Pinned: s.pinned, InUse: s.inUse})
+	}
+	slices.SortFunc(out, func(a, b Listed) int {
+		return cmp.Or(slices.Compare(a.Names, b.Names), cmp.Compare(a.ID, b.ID))
+	})
+	return out, nil
 }
 
 // anyOf reports whether the set has the image by ID or by any of its names.

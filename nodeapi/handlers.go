@@ -59,6 +59,8 @@ type Handlers struct {
 	// Eviction tells who would have to go if the node ran short of what a signal
 	// is about; empty: of what matters now.
 	Eviction func(ctx context.Context, signal string) (Eviction, error)
+	// Images tells which images are on the node and what its archives have brought.
+	Images func(ctx context.Context) (Images, error)
 	// Metrics are the figures that the health port shows.
 	Metrics http.Handler
 	// Version tells what is running.

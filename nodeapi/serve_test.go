@@ -81,6 +81,9 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 		Check: func(context.Context) (CheckReport, error) {
 			return CheckReport{Items: []CheckItem{{Name: "cni", Essential: true}}}, nil
 		},
+		Images: func(context.Context) (Images, error) {
+			return Images{Images: []Image{{ID: "sha256:1", Names: []string{"a:1"}, Size: 1, Pinned: "why"}}, Archives: []Archive{{Path: "/a.tar", State: "imported"}}}, nil
+		},
 		Eviction: func(_ context.Context, signal string) (Eviction, error) {
 			return Eviction{Signals: []EvictionSignal{{Signal: signal, Order: []EvictionRank{{Name: "p", Used: 1, UsedText: "1"}}}}}, nil
 		},
@@ -119,6 +122,8 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 		{"check", func() (any, error) { return c.Check(ctx) }, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
 		{"plan", func() (any, error) { return c.Plan(ctx, []byte("a: b")) },
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
+		{"images", func() (any, error) { return c.Images(ctx) },
+			`{"images":[{"id":"sha256:1","names":["a:1"],"size":1,"pinned":"why","inUse":false}],"archives":[{"path":"/a.tar","state":"imported"}]}`},
 		{"eviction", func() (any, error) { return c.Eviction(ctx, "a&b=c") },
 			`{"signals":[{"signal":"a\u0026b=c","state":"","short":false,"resource":"","requestsCount":false,"order":[{"namespace":"","name":"p","uid":"","known":false,` +
 				`"used":1,"requested":0,"usedText":"1","requestedText":"","exceedsRequest":false,"priority":0}]}]}`},

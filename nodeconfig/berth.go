@@ -65,6 +65,9 @@ type BerthConfiguration struct {
 	// ImageGCPeriod is how often it is looked whether images must go. Default: 5m,
 	// which upstream's cannot be told to change.
 	ImageGCPeriod metav1.Duration `json:"imageGCPeriod"`
+	// ImagesDir has archives of images (docker save, OCI), which are imported and
+	// kept. Default: images in stateDir.
+	ImagesDir string `json:"imagesDir,omitempty"`
 	// ContainerLogMaxBytesPerMinute is how much of one minute of a container's log
 	// is kept once the log has been rotated: a quantity from 4Ki on. Default: all.
 	ContainerLogMaxBytesPerMinute string `json:"containerLogMaxBytesPerMinute,omitempty"`
@@ -94,6 +97,7 @@ func BerthFields() []BerthField {
 		{"deadContainersKept", "number", "1", "how many ended instances of a container are kept beside its newest (upstream's flag --maximum-dead-containers-per-container)", ""},
 		{"deadContainerMinAge", "duration", "0s", "how long ago such an instance must have ended before it is removed (upstream's flag --minimum-container-ttl-duration)", ""},
 		{"imageGCPeriod", "duration", "5m", "how often it is looked whether images must go, by imageGCHighThresholdPercent and imageMaximumGCAge; 1s at least", ""},
+		{"imagesDir", "path", "`images` in stateDir", "archives of images (`docker save` or OCI, also gzip'd): `.tar`, `.tar.gz` and `.tgz` files are imported, each content once, and their images kept for as long as the file is there", ""},
 		{"containerLogMaxBytesPerMinute", "quantity", "none", "how much of one minute of a container's log is kept in rotated files, from 4Ki on; the current and the newest rotated file are always whole", ""},
 	}
 }

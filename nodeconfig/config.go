@@ -79,6 +79,7 @@ type Images struct {
 	MaximumGCAge      time.Duration // 0: none
 	HighThresholdPerc int           // 100: never collected for space
 	LowThresholdPerc  int
+	Dir               string        // of archives to import
 	GCPeriod          time.Duration // between two looks for images that must go
 
 	Verification kubeletv1beta1.ImagePullCredentialsVerificationPolicy // never empty

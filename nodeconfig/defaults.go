@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -132,6 +133,7 @@ func setBerthDefaults(b *BerthConfiguration) {
 	or(&b.RootDir, DefaultRootDir)
 	or(&b.CertDir, DefaultCertDir)
 	or(&b.StateDir, DefaultStateDir)
+	or(&b.ImagesDir, filepath.Join(b.StateDir, "images"))
 	or(&b.Socket, DefaultSocket)
 	or(&b.CNIConfDir, DefaultCNIConfDir)
 	if b.CNIBinDirs == nil {

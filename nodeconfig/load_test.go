@@ -43,7 +43,7 @@ func TestNothingGivenIsAStandaloneNode(t *testing.T) {
 		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text", MaxParallelStarts: 10, StartPressure: 90, Dead: Dead{Kept: 1},
 		Pods: Pods{Max: 110, PidsLimit: -1, CrashLoopMax: 5 * time.Minute, OOMScoreAdj: -999},
 		Images: Images{PullQPS: 5, PullBurst: 10, MaxParallel: 5, MinimumGCAge: 2 * time.Minute,
-			HighThresholdPerc: 85, LowThresholdPerc: 80, GCPeriod: 5 * time.Minute, Verification: "NeverVerifyPreloadedImages"},
+			Dir: "/var/lib/berth/images", HighThresholdPerc: 85, LowThresholdPerc: 80, GCPeriod: 5 * time.Minute, Verification: "NeverVerifyPreloadedImages"},
 		Logs:    Logs{MaxSize: 10 << 20, MaxFiles: 5, MaxWorkers: 1, MonitorInterval: 10 * time.Second},
 		Cgroups: Cgroups{CPUCFSQuota: true, CPUCFSPeriod: 100 * time.Millisecond, EnforcePods: true},
 		Network: Network{ResolvConf: "/etc/resolv.conf", CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},

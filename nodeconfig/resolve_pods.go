@@ -82,6 +82,7 @@ func (l *loader) images(c *Config) {
 		MaximumGCAge:      l.duration("imageMaximumGCAge", k.ImageMaximumGCAge, 0),
 		HighThresholdPerc: l.number("imageGCHighThresholdPercent", int64(*k.ImageGCHighThresholdPercent), 0, 100),
 		LowThresholdPerc:  l.number("imageGCLowThresholdPercent", int64(*k.ImageGCLowThresholdPercent), 0, 100),
+		Dir:               l.path("imagesDir", l.berth.ImagesDir),
 		GCPeriod:          l.duration("imageGCPeriod", l.berth.ImageGCPeriod, time.Second),
 	}
 	c.Images.Verification = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(l.oneOf("imagePullCredentialsVerificationPolicy", string(k.ImagePullCredentialsVerificationPolicy),

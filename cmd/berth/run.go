@@ -21,6 +21,7 @@ import (
 	"berth/agent/source"
 	"berth/commands"
 	"berth/devices"
+	"berth/images/offline"
 	"berth/node"
 	"berth/nodeapi"
 	"berth/nodeapi/kubelet"
@@ -64,6 +65,7 @@ type berth struct {
 	traces   *telemetry.Traces
 	host     *host
 	runtime  *runtime
+	offline  *offline.Images
 	store    *checkpoint.Store
 	events   *report.Events
 	folder   *source.Folder // nil: no manifest folder
@@ -109,6 +111,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if b.runtime, err = newRuntime(ctx, b); err != nil {
 		return err
 	}
+	b.offline = b.newOffline()
 	if b.host, err = newHost(ctx, b); err != nil {
 		return err
 	}
@@ -193,6 +196,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("exits", func() error { return b.runtime.exits.Run(ctx) })
 	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
 	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
+	parts.run("offline images", func() error { b.offline.Run(ctx); return nil })
 	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })
 	parts.run("pressure", func() error { b.pressure.Run(ctx); return nil })
 	parts.run("memory alarm", func() error { b.watchMemory(ctx); return nil })

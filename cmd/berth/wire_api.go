@@ -57,6 +57,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Plan:        b.planFor,
 		Check:       b.check,
 		Eviction:    b.evictionOrder,
+		Images:      b.listImages,
 		Metrics:     b.metrics.Handler(),
 		Version:     func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
 	}

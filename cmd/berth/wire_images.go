@@ -48,7 +48,7 @@ func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
 		High: c.HighThresholdPerc, Low: c.LowThresholdPerc, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
-		Keep: b.runtime.sandboxImage(ctx), Every: c.GCPeriod, KeepBrought: true, InUse: b.imagesInUse,
+		Keep: b.runtime.sandboxImage(ctx), Every: c.GCPeriod, KeepBrought: true, Pinned: b.offline.Pinned, InUse: b.imagesInUse,
 	}
 }
 

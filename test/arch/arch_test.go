@@ -38,6 +38,7 @@ var may = map[string][]string{
 	"cni":               {"agent/plan", "podspec"},
 	"hooks":             {"agent/plan"},
 	"images":            {"agent/plan", "podspec"},
+	"images/offline":    {"podspec"},
 	"volumes":           {"agent/plan", "podspec", "volumes/content"},
 	"volumes/content":   {"agent/plan", "podspec"},
 	"cgroups":           {"agent/plan", "podspec"},

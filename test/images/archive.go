@@ -59,6 +59,10 @@ func build(config v1.Config, layers ...tree) (v1.Image, error) {
 	return img, nil
 }
 
+// Write writes an image under a name as an OCI layout in a tar file, completely or
+// not at all.
+func Write(file, ref string, img v1.Image) error { return write(file, ref, img) }
+
 // write writes the image as an OCI layout in a tar file, completely or not at
 // all.
 func write(file, ref string, img v1.Image) error {

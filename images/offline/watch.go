@@ -1,0 +1,75 @@
+package offline
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// watched is what the folder's watch tells. That a file is whole is known by
+// CLOSE_WRITE, which portable watchers do not tell.
+const watched = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
+
+// change is one thing that happened to a file of the folder; without a name: to
+// the folder itself, or too much at once.
+type change struct {
+	name string
+	mask uint32
+}
+
+// watch tells changes of a folder until stop is called. It ends by itself when the
+// folder goes, which it tells by a change without a name before.
+func watch(ctx context.Context, dir string, tell chan<- change) (stop func(), err error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("start inotify: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "inotify") // non-blocking, so that Close ends a read
+	if _, err := unix.InotifyAddWatch(fd, dir, watched); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch %s: %w", dir, err), f.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		buf := make([]byte, 16<<10)
+		for {
+			n, err := f.Read(buf)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil || n <= 0 {
+				return
+			}
+			for _, c := range parse(buf[:n]) {
+				select {
+				case tell <- c:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		f.Close()
+		<-ended
+	}, nil
+}
+
+func parse(b []byte) (out []change) {
+	for len(b) >= unix.SizeofInotifyEvent {
+		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:]))
+		if end > len(b) {
+			break
+		}
+		out = append(out, change{strings.TrimRight(string(b[unix.SizeofInotifyEvent:end]), "\x00"), binary.NativeEndian.Uint32(b[4:])})
+		b = b[end:]
+	}
+	return out
+}

@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/nodeapi"
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+// unlike is the test program's image, made different by a label.
+func (s *Space) unlike(label string) v1.Image {
+	s.t.Helper()
+	img := s.testbox()
+	c, err := img.ConfigFile()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config := *c.Config.DeepCopy()
+	config.Labels = map[string]string{"of": label}
+	if img, err = mutate.Config(img, config); err != nil {
+		s.t.Fatal(err)
+	}
+	return img
+}
+
+// drop puts a file into the folder of images, whole.
+func (s *Space) drop(file string, make func(path string) error) string {
+	s.t.Helper()
+	dir := filepath.Join(s.Agent.StateDir, "images")
+	tmp, path := filepath.Join(dir, "."+file), filepath.Join(dir, file)
+	if err := errors.Join(make(tmp), os.Rename(tmp, path)); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// docker writes what docker save does, gzip'd.
+func docker(ref string, img v1.Image) func(path string) error {
+	return func(path string) error {
+		tag, err := name.NewTag(ref)
+		if err != nil {
+			return err
+		}
+		f, err := os.Create(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		z := gzip.NewWriter(f)
+		return errors.Join(tarball.Write(tag, img, z), z.Close())
+	}
+}
+
+// archives waits until `berth images` shows a file in that state.
+func (s *Space) archive(path, state string) (found nodeapi.Archive, all nodeapi.Images) {
+	s.t.Helper()
+	err := hosts.WaitFor(s.t.Context(), path+" to be "+state, func() (bool, error) {
+		out, err := s.Agent.Command(s.t.Context(), "images", "-o", "json").Output()
+		if err != nil {
+			return false, nil //nolint:nilerr // the agent begins anew
+		}
+		all = nodeapi.Images{}
+		if err := json.Unmarshal(out, &all); err != nil {
+			return false, err
+		}
+		for _, a := range all.Archives {
+			if a.Path == path && a.State == state {
+				found = a
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		s.t.Fatalf("%v: %+v\n%s", err, all.Archives, s.Agent.Log())
+	}
+	return found, all
+}
+
+// imports counts how often the agent says that it imported an image.
+func (s *Space) imports(ref string) (n int) {
+	for line := range strings.Lines(s.Agent.Log()) {
+		if strings.Contains(line, "image imported") && strings.Contains(line, ref) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestImagesOfArchivesAreImported: pods that wait for an image that no registry has
+// run as soon as an archive with it is in the folder; what was imported is not again,
+// also by a new agent, unless the image has gone.
+func TestImagesOfArchivesAreImported(t *testing.T) {
+	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+		saved, layout := "docker.io/"+s.ns+"/saved:1", "docker.io/"+s.ns+"/layout:1"
+		s.Pod("never", "containers:\n"+imageBox("c", s.ns+"/saved:1", "imagePullPolicy: Never", "sleep"))
+		s.Pod("lazy", "containers:\n"+imageBox("c", s.ns+"/layout:1", "imagePullPolicy: IfNotPresent", "sleep"))
+		s.Waiting("never", "c", "ErrImageNeverPull")
+		s.Waiting("lazy", "c", "ImagePullBackOff")
+
+		bad := s.drop("bad.tar", func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("none", 500)), 0o644) })
+		a := s.drop("saved.tar.gz", docker(saved, s.unlike(s.ns+"saved")))
+		b := s.drop("layout.tar", func(path string) error { return images.Write(path, layout, s.unlike(s.ns+"layout")) })
+		s.Running("never")
+		s.Running("lazy")
+		s.archive(a, "imported")
+		_, all := s.archive(b, "imported")
+		for ref, file := range map[string]string{saved: a, layout: b} {
+			pinned := false
+			for _, img := range all.Images {
+				pinned = pinned || strings.Contains(strings.Join(img.Names, " "), ref) && img.Pinned == file && img.InUse
+			}
+			if !pinned {
+				t.Errorf("%s is not kept for %s: %+v", ref, file, all.Images)
+			}
+		}
+		if f, _ := s.archive(bad, "broken"); !strings.Contains(f.Why, "read tar") {
+			t.Errorf("the broken one: %+v", f)
+		}
+		s.contains("the log", s.Agent.Log(), "Images of "+bad+" cannot be imported: read tar")
+		text, err := s.Agent.Command(t.Context(), "images").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		s.contains("the list", string(text), "IMAGE ID", "docker.io/"+s.ns+"/saved", a, bad+": broken: read tar")
+
+		// A new agent imports nothing, and its pods go on.
+		ids := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID
+		if err := errors.Join(s.Agent.Kill9(), s.Agent.Start(t.Context()), s.Agent.WaitReady(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		s.archive(a, "imported")
+		s.archive(b, "imported")
+		if n, m := s.imports(saved), s.imports(layout); n != 1 || m != 1 {
+			t.Errorf("imported %d and %d times", n, m)
+		}
+		if now := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID; now != ids {
+			t.Error("the containers are others")
+		}
+
+		// An image that goes comes again.
+		s.Remove("never")
+		s.Gone("never")
+		if _, err := s.Host.Image.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: saved}}); err != nil {
+			t.Fatal(err)
+		}
+		s.Pod("again", "containers:\n"+imageBox("c", s.ns+"/saved:1", "imagePullPolicy: Never", "sleep"))
+		s.Running("again")
+
+		out, err := exec.CommandContext(t.Context(), "ctr", "-a", s.Host.Socket, "-n", "k8s.io", "leases", "ls", "-q").CombinedOutput()
+		if err != nil || strings.Contains(string(out), "berth-import") {
+			t.Errorf("leases are left: %v %s", err, out)
+		}
+	})
+}
