@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,25 @@ type node struct {
 	agent   *hosts.Agent
 	client  *nodeapi.Client
 	witness string // folder on the host; see the package's doc
+
+	mu    sync.Mutex
+	wrong []string
+}
+
+// Errorf and Fatalf keep what is wrong: it is said again after the long logs of a
+// test that has failed, where it is found.
+func (n *node) Errorf(format string, args ...any) {
+	n.Helper()
+	n.mu.Lock()
+	n.wrong = append(n.wrong, fmt.Sprintf(format, args...))
+	n.mu.Unlock()
+	n.T.Errorf(format, args...)
+}
+
+func (n *node) Fatalf(format string, args ...any) {
+	n.Helper()
+	n.Errorf(format, args...)
+	n.FailNow()
 }
 
 // options of a node; the zero value has Debian's containerd and the plain agent.
@@ -122,9 +142,9 @@ func (n *node) stopped() {
 					}
 				}
 			}
-			n.Logf("berth says:\n%s", log[max(0, len(log)-6000):])
 			said := n.host.Log()
 			n.Logf("containerd says:\n%s", said[max(0, len(said)-2000):])
+			n.Logf("berth says:\n%s", log[max(0, len(log)-6000):])
 		}
 		n.client.Close()
 	}
@@ -138,6 +158,9 @@ func (n *node) stopped() {
 		for _, l := range n.logLinks() {
 			os.Remove(l)
 		}
+	}
+	if n.Failed() {
+		n.Logf("what was wrong:\n%s", strings.Join(n.wrong, "\n"))
 	}
 }
 

@@ -137,7 +137,7 @@ type nodeOptions struct {
 
 // startNode makes a host with an agent that answers.
 func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	made, err := artifacts()
 	if err != nil {

@@ -151,11 +151,6 @@ func (s *Space) tell() {
 		s.t.Log(err)
 		return
 	}
-	for _, p := range list.Items {
-		out, _ := s.Agent.Command(ctx, "describe", "-n", s.ns, p.Name).CombinedOutput()
-		why, _ := s.Agent.Command(ctx, "why", "-n", s.ns, p.Name).CombinedOutput()
-		s.t.Logf("%s\n%s", out, why)
-	}
 	var said strings.Builder
 	for line := range strings.Lines(s.Agent.Log()) {
 		if strings.Contains(line, s.ns) {
@@ -163,6 +158,15 @@ func (s *Space) tell() {
 		}
 	}
 	s.t.Logf("the agent says:\n%s", tailOf(said.String(), 6000))
+	// Last, for there it is found: those that are not as they should be.
+	for _, p := range list.Items {
+		if condition(&p, corev1.PodReady) == corev1.ConditionTrue {
+			continue
+		}
+		out, _ := s.Agent.Command(ctx, "describe", "-n", s.ns, p.Name).CombinedOutput()
+		why, _ := s.Agent.Command(ctx, "why", "-n", s.ns, p.Name).CombinedOutput()
+		s.t.Logf("%s\n%s", out, why)
+	}
 }
 
 func tailOf(text string, n int) string {
