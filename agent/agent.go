@@ -38,6 +38,9 @@ type Config struct {
 	Meters  Meters
 	Log     *slog.Logger
 	Fault   func(moment string, a plan.Action) // told "before" and "after" every action, for crash tests; nil: nobody
+	// Pulse is told by the loops of the agent and of the room that they make
+	// progress, every room.PulseEvery at least. nil: nobody asks.
+	Pulse func(loop string)
 }
 
 // Source is where wishes come from.
@@ -114,6 +117,10 @@ func New(c Config) *Agent {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Pulse == nil {
+		c.Pulse = func(string) {}
+	}
+	c.Room.Pulse = func() { c.Pulse("room") }
 	if c.Fault == nil {
 		c.Fault = func(string, plan.Action) {}
 	}
@@ -191,8 +198,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.sweeps.timer.Stop()
 	audit := time.NewTicker(a.Audit)
 	defer audit.Stop()
+	pulse := time.NewTicker(room.PulseEvery)
+	defer pulse.Stop()
 	for {
+		a.Pulse("agent")
 		select {
+		case <-pulse.C:
 		case <-ctx.Done():
 			return nil
 		case f := <-a.calls:

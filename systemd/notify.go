@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // State is one assignment of the notification protocol, sd_notify(3).
@@ -15,6 +17,16 @@ const (
 	Stopping State = "STOPPING=1" // the end has begun
 	Alive    State = "WATCHDOG=1" // the watchdog may wait for another interval
 )
+
+// Reloading says that the configuration is taken anew, which Ready ends. The
+// time in it tells the service manager which of its requests is answered.
+func Reloading() (State, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return "", fmt.Errorf("monotonic clock: %w", err)
+	}
+	return State(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000)), nil
+}
 
 // Status is the line that `systemctl status` shows. Line ends in text become
 // spaces: a line of its own would be another assignment.

@@ -45,6 +45,7 @@ func TestTheUnitKeepsWhatTheAgentReliesOn(t *testing.T) {
 		{"the network is up before", "Unit.After", "network-online.target"},
 		{"the runtime is wanted, not required", "Unit.Wants", "containerd.service"},
 		{"mounts reach the pods", "Service.PrivateMounts", "no"},
+		{"a reload is a signal to the agent", "Service.ExecReload", "-HUP"},
 		{"it starts the agent", "Service.ExecStart", "/usr/bin/berth"},
 		{"it is enabled for a normal boot", "Install.WantedBy", "multi-user.target"},
 	} {
@@ -56,38 +57,82 @@ func TestTheUnitKeepsWhatTheAgentReliesOn(t *testing.T) {
 	}
 }
 
-// systemd itself must find nothing to say about the unit. It exits 0 on keys
-// that it does not know, so silence is asked for too.
-func TestSystemdFindsNothingToSayAboutTheUnit(t *testing.T) {
-	root := t.TempDir()
-	stub := "[Unit]\nDescription=stub\n[Service]\nType=oneshot\nExecStart=/usr/bin/berth\n"
-	target := "[Unit]\nDescription=stub\n"
-	for path, content := range map[string]string{
-		"usr/bin/berth":                                  "#!/bin/sh\n",
-		"usr/lib/systemd/system/" + UnitName:             Unit,
-		"usr/lib/systemd/system/containerd.service":      stub,
-		"usr/lib/systemd/system/network-online.target":   target,
-		"usr/lib/systemd/system/multi-user.target":       target,
-		"usr/lib/systemd/system/basic.target":            target,
-		"usr/lib/systemd/system/sysinit.target":          target,
-		"usr/lib/systemd/system/shutdown.target":         target,
-		"usr/lib/systemd/system/system.slice":            "[Unit]\nDescription=stub\n",
-		"usr/lib/systemd/system/systemd-tmpfiles.target": target,
+// units are both, with the exposure that systemd may find at most, in tenths.
+var units = []struct {
+	name, text string
+	exposed    string
+}{
+	{UnitName, Unit, "70"}, // it mounts, and enters the network of pods
+	{ControlUnitName, ControlUnit, "20"},
+}
+
+// A mount namespace of its own would keep the agent's mounts from the pods. In
+// systemd each of these makes one.
+func TestNothingGivesTheAgentAMountNamespaceOfItsOwn(t *testing.T) {
+	got := settings(t, Unit)
+	for _, key := range []string{
+		"ProtectSystem", "ProtectHome", "ProtectHostname", "ProtectClock", "ProtectControlGroups", "ProtectKernelLogs", "ProtectKernelModules",
+		"ProtectKernelTunables", "ProtectProc", "ProcSubset", "PrivateTmp", "PrivateDevices", "PrivateNetwork", "PrivateUsers", "PrivateIPC",
+		"ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths", "ExecPaths", "NoExecPaths", "TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths",
+		"RootDirectory", "RootImage", "MountFlags", "DynamicUser", "CacheDirectory", "LogsDirectory", "LoadCredential", "MountAPIVFS",
 	} {
+		if value, set := got["Service."+key]; set {
+			t.Errorf("%s=%s gives the agent a mount namespace of its own", key, value)
+		}
+	}
+}
+
+func TestInDirectoryMovesTheProgramAlone(t *testing.T) {
+	got := settings(t, InDirectory(Unit, "/usr/local/bin/"))
+	if want := []string{"/usr/local/bin/berth", "run", "--config", "/etc/berth/config.yaml"}; !slices.Equal(got["Service.ExecStart"], want) {
+		t.Errorf("ExecStart=%q, want %q", got["Service.ExecStart"], want)
+	}
+	if want := []string{"/bin/kill", "-HUP", "$MAINPID"}; !slices.Equal(got["Service.ExecReload"], want) {
+		t.Errorf("ExecReload=%q, want %q", got["Service.ExecReload"], want)
+	}
+}
+
+// systemd itself must find nothing to say about the units. It exits 0 on keys
+// that it does not know, so silence is asked for too.
+func TestSystemdFindsNothingToSayAboutTheUnits(t *testing.T) {
+	root := t.TempDir()
+	const program = "#!/bin/sh\n"
+	stub := "[Unit]\nDescription=stub\n"
+	files := map[string]string{
+		"usr/bin/berth": program, "usr/bin/berth-control": program, "bin/kill": program,
+		"usr/lib/systemd/system/containerd.service": stub + "[Service]\nType=oneshot\nExecStart=/usr/bin/berth\n",
+	}
+	for _, unit := range []string{"network-online.target", "multi-user.target", "basic.target", "sysinit.target", "shutdown.target", "system.slice"} {
+		files["usr/lib/systemd/system/"+unit] = stub
+	}
+	for _, u := range units {
+		files["usr/lib/systemd/system/"+u.name] = u.text
+	}
+	for path, content := range files {
 		full := filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		mode := os.FileMode(0o644)
-		if path == "usr/bin/berth" {
+		if content == program {
 			mode = 0o755
 		}
 		if err := os.WriteFile(full, []byte(content), mode); err != nil {
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--root="+root, UnitName).CombinedOutput()
-	if err != nil || strings.TrimSpace(string(out)) != "" {
-		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	for _, u := range units {
+		t.Run(u.name, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--root="+root, u.name).CombinedOutput()
+			if err != nil || strings.TrimSpace(string(out)) != "" {
+				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+			}
+			// It judges the file alone; the exit code says whether it is over the threshold.
+			out, err = exec.CommandContext(t.Context(), "systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold="+u.exposed,
+				filepath.Join(root, "usr/lib/systemd/system", u.name)).CombinedOutput()
+			if err != nil {
+				t.Errorf("systemd-analyze security: %v\n%s", err, out)
+			}
+		})
 	}
 }

@@ -33,6 +33,7 @@ type Room struct {
 	bound   time.Duration // longest time that a start slot is held
 	alone   bool          // no control server: criticality goes by priority only
 	left    func(types.UID)
+	pulse   func() // nil: nobody
 	asks    chan Seat
 	frees   chan types.UID
 	starts  chan types.UID
@@ -74,13 +75,21 @@ type Config struct {
 	// Nil: nobody knows.
 	Stalled func() (percent float64, known bool)
 	From    float64
+
+	// Pulse is told that the room makes progress, every PulseEvery at least; nil:
+	// nobody.
+	Pulse func()
 }
+
+// PulseEvery is how often a loop shows that it makes progress when it has
+// nothing to do.
+const PulseEvery = 5 * time.Second
 
 // New returns a room that Run has to be called for.
 func New(c Config) *Room {
 	return &Room{
 		node: c.Node, slots: max(1, c.Slots), bound: cmp.Or(c.Bound, 30*time.Second), alone: c.Alone,
-		stalled: c.Stalled, from: c.From, left: c.Left,
+		stalled: c.Stalled, from: c.From, left: c.Left, pulse: c.Pulse,
 		asks: make(chan Seat), frees: make(chan types.UID), starts: make(chan types.UID), ends: make(chan types.UID),
 		nodes: make(chan admission.Node), census: make(chan chan Census), closed: make(chan struct{}),
 	}
@@ -161,8 +170,15 @@ func (r *Room) Run(ctx context.Context) {
 	}
 	tick := time.NewTimer(0)
 	defer tick.Stop()
+	pulse := time.NewTicker(PulseEvery)
+	defer pulse.Stop()
 	for {
+		if r.pulse != nil {
+			r.pulse()
+		}
 		select {
+		case <-pulse.C:
+			continue
 		case <-ctx.Done():
 			return
 		case s := <-r.asks:

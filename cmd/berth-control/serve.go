@@ -11,6 +11,7 @@ import (
 	"berth/control"
 	"berth/control/admit"
 	"berth/node"
+	"berth/systemd"
 )
 
 func serveCommand() *cobra.Command {
@@ -67,7 +68,10 @@ A configuration file says what flags say; a flag wins:
 			lean.Go(func() {
 				node.KeepLean(ctx, server.Ready(), func(err error) { c.Log.Debug("give memory back", "error", err) })
 			})
+			var told sync.WaitGroup
+			told.Go(func() { notify(ctx, server.Ready(), c) })
 			defer lean.Wait()
+			defer told.Wait()
 			defer stop()
 			return server.Run(cmd.Context())
 		},
@@ -76,6 +80,25 @@ A configuration file says what flags say; a flag wins:
 	cmd.Flags().StringVar(&file, "config", "", "configuration file")
 	cmd.Flags().BoolVar(&verbose, "debug", false, "log what is for debugging too")
 	return cmd
+}
+
+// notify tells systemd when the server answers everything, its store included,
+// and when it ends.
+func notify(ctx context.Context, ready <-chan struct{}, c control.Config) {
+	tell := func(states ...systemd.State) {
+		if err := systemd.Notify(states...); err != nil {
+			c.Log.Warn("service manager", "error", err)
+		}
+	}
+	tell(systemd.Status("opens its store"))
+	select {
+	case <-ctx.Done():
+		return
+	case <-ready:
+	}
+	tell(systemd.Ready, systemd.Status("serves the API on "+c.Listen))
+	<-ctx.Done()
+	tell(systemd.Stopping)
 }
 
 func serveFlags(f *pflag.FlagSet, c *control.Config) {

@@ -38,16 +38,13 @@ func runCommand() *cobra.Command {
 		Short: "Run the node agent",
 		Long: `Run the node agent: take pods from a folder of manifest files and keep them
 running through containerd. It stays in the foreground; systemd runs it as a
-service. Stopping it ends no pod.`,
+service. Stopping it ends no pod. SIGHUP (systemctl reload) has it take its
+configuration anew.`,
 		Example: `  berth run --pod-manifest-path /etc/berth/pods
   berth run --config /etc/berth/config.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, warnings, err := nodeconfig.Load(flags)
-			if err != nil {
-				return err
-			}
-			return run(cmd.Context(), config, warnings)
+			return runAndReload(cmd.Context(), flags)
 		},
 	}
 	flags.AddTo(cmd.Flags())
@@ -82,6 +79,8 @@ type berth struct {
 	joined   *joined                // nil: standalone
 	server   serverSide
 	loops    systemd.Progress
+	pulses   sync.Map // *systemd.Loop by name
+	watchdog *systemd.Watchdog
 }
 
 // run assembles the agent and runs it until ctx ends. The pods stay.
@@ -135,6 +134,10 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 			return err
 		}
 		b.server = b.joined.serverSide()
+	}
+	if b.watchdog, err = systemd.FromEnvironment(); err != nil {
+		b.log.Warn("watchdog", "err", err)
+		b.watchdog = &systemd.Watchdog{}
 	}
 	b.devices = newDevices(b, records)
 	b.agent = newAgent(b, records)

@@ -60,6 +60,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, Events: b.events, Prober: b.probes, Log: b.log,
 		Meters: metersOf(b.metrics, b.host.runtimeHandler),
 		Fault:  fault,
+		Pulse:  b.pulse,
 	})
 }
 

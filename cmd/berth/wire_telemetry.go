@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"runtime/debug"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/agent"
+	"berth/agent/room"
 	"berth/systemd"
 )
 
@@ -61,17 +63,12 @@ func snake(verb string) string {
 // notify tells systemd that the agent is ready, what it is doing, and that it
 // makes progress.
 func (b *berth) notify(ctx context.Context) {
-	dog, err := systemd.FromEnvironment()
-	if err != nil {
-		b.log.Warn("watchdog", "err", err)
-	} else {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			dog.Run(ctx, b.loops.Healthy)
-		}()
-		defer func() { <-done }()
-	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.watchdog.Run(ctx, b.loops.Healthy)
+	}()
+	defer func() { <-done }()
 	b.tellSystemd(systemd.Status("waiting for the container runtime"))
 	select {
 	case <-ctx.Done():
@@ -81,7 +78,11 @@ func (b *berth) notify(ctx context.Context) {
 	b.tellSystemd(systemd.Ready, systemd.Status(b.statusLine()))
 	changed, stop := b.agent.Board.Changes()
 	defer stop()
-	defer b.tellSystemd(systemd.Stopping)
+	defer func() {
+		if !errors.Is(context.Cause(ctx), errReload) { // it goes on as the same process
+			b.tellSystemd(systemd.Stopping)
+		}
+	}()
 	for last := ""; ; {
 		select {
 		case <-ctx.Done():
@@ -98,6 +99,19 @@ func (b *berth) notify(ctx context.Context) {
 		case <-time.After(time.Second):
 		}
 	}
+}
+
+// pulse is a main loop's sign of progress. The loop is watched from its first one
+// on, for it may have to wait for the runtime before: it may be quiet for twice
+// as long as the service manager waits for the agent.
+func (b *berth) pulse(name string) {
+	loop, known := b.pulses.Load(name)
+	if !known {
+		loop = b.loops.Watch(name, max(2*b.watchdog.Interval, 4*room.PulseEvery))
+		b.pulses.Store(name, loop)
+	}
+	loop.(*systemd.Loop).Beat()
+	stall(name)
 }
 
 func (b *berth) tellSystemd(states ...systemd.State) {
