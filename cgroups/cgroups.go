@@ -420,6 +420,27 @@ func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	return failed(reasonRemove, errors.Join(c.share(ctx), c.keep(ctx)))
 }
 
+// Leave removes the cgroups that all pods share, when no pod is left: for a host
+// that berth leaves.
+func (c *Cgroups) Leave(ctx context.Context) error {
+	left, err := c.Pods(ctx)
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return failed(reasonRemove, fmt.Errorf("%d pods are left", len(left)))
+	}
+	var errs []error
+	for _, tier := range slices.Backward(tiers()) { // what is inside first
+		for _, g := range c.find(c.layout.tier(tier)) {
+			if err := g.remove(); err != nil && !gone(err) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return failed(reasonRemove, errors.Join(errs...))
+}
+
 // find gives a cgroup in the hierarchies that have it.
 func (c *Cgroups) find(names []string) []group {
 	var out []group

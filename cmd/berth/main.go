@@ -50,7 +50,7 @@ socket that only root may open.`,
 		SilenceErrors: true,
 	}
 	cmd.PersistentFlags().StringVar(&socket, "socket", "/run/berth/berth.sock", "local socket of the agent on this node")
-	cmd.AddCommand(runCommand(), joinCommand())
+	cmd.AddCommand(runCommand(), joinCommand(), installCommand(), uninstallCommand())
 	cmd.AddCommand(consoleCommands(&socket)...)
 	return cmd
 }

@@ -54,6 +54,7 @@ var may = map[string][]string{
 	"telemetry":         {},
 	"userids":           {},
 	"systemd":           {},
+	"systemd/install":   {"systemd"},
 	"console":           {"nodeapi"},
 	"explain":           {"agent", "agent/source", "agent/plan", "agent/report", "nodeapi", "podspec"},
 	"cmd/berth":         {"*"},

@@ -94,9 +94,6 @@ func (h *Host) start(ctx context.Context, o Options) error {
 	if err := errors.Join(h.WriteFile("/etc/hostname", h.Name+"\n"), h.WriteFile("/etc/hosts", "127.0.0.1 localhost "+h.Name+"\n")); err != nil {
 		return err
 	}
-	if err := h.makeNetwork(ctx); err != nil {
-		return err
-	}
 	if err := h.Boot(ctx); err != nil {
 		return err
 	}
@@ -128,6 +125,10 @@ func (h *Host) makeNetwork(ctx context.Context) error {
 func (h *Host) Boot(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, bootBound)
 	defer cancel()
+	// Links, addresses and rules of the boot before are gone, as with a machine.
+	if err := errors.Join(h.removeNetwork(), h.makeNetwork(ctx)); err != nil {
+		return err
+	}
 	console, err := os.OpenFile(h.console(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

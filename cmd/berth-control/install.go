@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"berth/control"
+	"berth/systemd"
+	"berth/systemd/install"
+)
+
+const (
+	configFile = "/etc/berth-control/config.yaml"
+	configDir  = "/etc/berth-control"
+	dataDir    = "/var/lib/berth-control"
+)
+
+// freshConfig is what an installation writes where there is no configuration.
+const freshConfig = `# The configuration of berth-control: berth-control serve --help has all fields.
+# Afterwards: systemctl restart berth-control
+apiVersion: ` + control.FileAPIVersion + `
+kind: ` + control.FileKind + `
+dataDir: ` + dataDir + `
+listen: "[::]:6443"
+# names: [control.example.com]    # further names and addresses for the certificate
+# podRanges: [10.42.0.0/16]
+# serviceRanges: [10.43.0.0/16]
+`
+
+func wanted(from string) install.Wanted {
+	return install.Wanted{
+		Name: "berth-control", From: from, Unit: systemd.ControlUnit, Config: freshConfig, ConfigFile: configFile, Layout: install.Local,
+		Dirs: []install.Dir{{Path: configDir, Mode: 0o755}},
+	}
+}
+
+func installCommand() *cobra.Command {
+	var dryRun, noStart bool
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Install or upgrade berth-control on this host",
+		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, write ` + configFile + `
+if there is none, and start the service now and at every boot. What is as it should be is left alone; called with a newer
+program it upgrades.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			w := wanted(from)
+			w.NoStart = noStart
+			seen, err := install.Look(cmd.Context(), w)
+			if err != nil {
+				return err
+			}
+			return carryOut(cmd.Context(), cmd.OutOrStdout(), install.Plan(w, seen), dryRun, "everything is in place")
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "put the files there, but neither enable nor start the service")
+	return cmd
+}
+
+func carryOut(ctx context.Context, out io.Writer, steps []install.Step, dryRun bool, idle string) error {
+	if len(steps) == 0 {
+		_, err := fmt.Fprintln(out, idle+": nothing to do")
+		return err
+	}
+	if !dryRun {
+		return (&install.Doing{Context: ctx, Out: out}).Do(steps)
+	}
+	return install.List(out, steps)
+}
+
+func uninstallCommand() *cobra.Command {
+	var dryRun, yes, purge bool
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove berth-control from this host",
+		Long: `Remove the service, its configuration and this program. The data directory ` + dataDir + `, with all objects
+and the keys of the cluster, stays unless --purge is given. Nodes and their pods are left alone.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := wanted("")
+			seen, err := install.Look(cmd.Context(), w)
+			if err != nil {
+				return err
+			}
+			l := install.Leaving{Wanted: w, Trees: []string{configDir}}
+			if purge {
+				l.Trees = append(l.Trees, dataDir)
+			}
+			steps := install.Removal(l, seen, install.There)
+			if len(steps) > 0 && !dryRun && !yes {
+				if err := install.Confirm(cmd.InOrStdin(), cmd.OutOrStdout(), steps); err != nil {
+					return err
+				}
+			}
+			if err := carryOut(cmd.Context(), cmd.OutOrStdout(), steps, dryRun, "berth-control is not installed"); err != nil || dryRun || !install.There(dataDir) {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "what stays: "+dataDir+", the objects and keys of the cluster")
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove "+dataDir+" too: all objects and keys are lost")
+	return cmd
+}

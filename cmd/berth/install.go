@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth/nodeconfig"
+	"berth/systemd"
+	"berth/systemd/install"
+)
+
+const (
+	configFile = "/etc/berth/config.yaml"
+	configDir  = "/etc/berth"
+	manifests  = "/etc/berth/pods"
+)
+
+// freshConfig is what an installation writes where there is no configuration.
+const freshConfig = `# The configuration of berth, the node agent. Each field, and what it does here,
+# is in the user guide (docs/configuration.md). Afterwards: systemctl reload berth
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+# The folder of manifest files: Pods, and the ConfigMaps and Secrets that they name.
+staticPodPath: ` + manifests + `
+# maxPods: 110
+# evictionHard: {memory.available: 100Mi, nodefs.available: "10%"}
+---
+apiVersion: ` + nodeconfig.BerthAPIVersion + `
+kind: ` + nodeconfig.BerthKind + `
+# A network of berth's own for the pods, where containerd has none configured.
+# cniPodCIDRs: [10.88.0.0/16]
+# nodeLabels: {example.com/rack: "7"}
+`
+
+// wanted is this program as a service of the host.
+func wanted(from string) install.Wanted {
+	return install.Wanted{
+		Name: "berth", From: from, Unit: systemd.Unit, Config: freshConfig, ConfigFile: configFile, Layout: install.Local,
+		Dirs: []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // Secrets may lie there
+	}
+}
+
+func installCommand() *cobra.Command {
+	var dryRun, noStart bool
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Install or upgrade berth on this host",
+		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, write /etc/berth/config.yaml if there
+is none, make the folder of manifests /etc/berth/pods, and start the service now and at every boot.
+
+What is as it should be is left alone, so that it may be called again at any time. Called with a newer program it upgrades: the
+program is swapped and the agent restarted; pods go on, and no container is restarted.`,
+		Example: `  ./berth install --dry-run
+  ./berth install
+  systemctl status berth`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			from, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			w := wanted(from)
+			w.NoStart = noStart
+			return installIt(cmd.Context(), cmd.OutOrStdout(), w, dryRun)
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "put the files there, but neither enable nor start the service")
+	return cmd
+}
+
+func installIt(ctx context.Context, out io.Writer, w install.Wanted, dryRun bool) error {
+	seen, err := install.Look(ctx, w)
+	if err != nil {
+		return err
+	}
+	steps := install.Plan(w, seen)
+	if len(steps) == 0 {
+		_, err := fmt.Fprintln(out, "everything is in place: nothing to do")
+		return err
+	}
+	if dryRun {
+		return install.List(out, steps)
+	}
+	return (&install.Doing{Context: ctx, Out: out}).Do(steps)
+}
+
+func uninstallCommand() *cobra.Command {
+	var dryRun, yes, keepConfig bool
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "End all pods and remove berth from this host",
+		Long: `End all pods of this host, each with its grace, and remove what berth has put there: the service, its configuration with the
+folder of manifests, its state, the pods' volumes, cgroups and logs, and this program. containerd, its images and network plugins
+stay. What is not removed is named at the end.`,
+		Example: `  berth uninstall --dry-run
+  berth uninstall --yes`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			u := uninstalling{in: cmd.InOrStdin(), out: cmd.OutOrStdout(), dryRun: dryRun, yes: yes, keepConfig: keepConfig}
+			return u.do(cmd.Context())
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&keepConfig, "keep-config", false, "leave "+configDir+" with the manifests as it is")
+	return cmd
+}
+
+// uninstalling is what berth uninstall is told.
+type uninstalling struct {
+	in                      io.Reader
+	out                     io.Writer
+	dryRun, yes, keepConfig bool
+}
+
+func (u uninstalling) do(ctx context.Context) error {
+	w := wanted("")
+	config, err := installedConfig()
+	if err != nil {
+		return fmt.Errorf("what pods this host has is not known: %w; mend the configuration first", err)
+	}
+	var seen install.Seen
+	if seen, err = install.Look(ctx, w); err != nil {
+		return err
+	}
+	steps := install.Removal(u.leaving(w, config), seen, install.There)
+	if len(steps) == 0 {
+		_, err := fmt.Fprintln(u.out, "berth is not installed: nothing to do")
+		return err
+	}
+	if u.dryRun {
+		return install.List(u.out, steps)
+	}
+	if !u.yes {
+		if err := install.Confirm(u.in, u.out, steps); err != nil {
+			return err
+		}
+	}
+	doing := &install.Doing{Context: ctx, Out: u.out}
+	if err := doing.Do(steps); err != nil {
+		return err
+	}
+	return u.report(doing, config)
+}
+
+// installedConfig is the configuration of the service, or berth's defaults where
+// there is none.
+func installedConfig() (*nodeconfig.Config, error) {
+	flags := &nodeconfig.Flags{}
+	if install.There(configFile) {
+		flags.Config = configFile
+	}
+	config, _, err := nodeconfig.Load(flags)
+	return config, err
+}
+
+// leaving is all that an agent with this configuration makes on a host.
+func (u uninstalling) leaving(w install.Wanted, c *nodeconfig.Config) install.Leaving {
+	below := func(names ...string) (out []string) {
+		for _, n := range names {
+			out = append(out, filepath.Join(c.RootDir, n))
+		}
+		return out
+	}
+	l := install.Leaving{
+		Wanted: w,
+		Before: []install.Step{{Kind: install.Own, Says: "end all pods, each with its grace", Run: func(d *install.Doing) error {
+			return endAllPods(d.Context, c, d.Out)
+		}}},
+		Trees: below("pods", "device-plugins", "image_manager"),
+		Empty: []string{c.RootDir, c.PodLogsDir, logLinks},
+	}
+	// A directory that somebody has chosen may have more in it than berth's files.
+	whole := func(dir, usual string, files ...string) {
+		if dir == usual {
+			l.Trees = append(l.Trees, dir)
+			return
+		}
+		for _, f := range files {
+			l.Files = append(l.Files, filepath.Join(dir, f))
+		}
+		l.Empty = append(l.Empty, dir)
+	}
+	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile)
+	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
+	whole(c.CertDir, nodeconfig.DefaultCertDir)
+	if !u.keepConfig {
+		l.Trees = append(l.Trees, configDir)
+	}
+	if !install.There(w.ConfigFile) && !install.There(c.StateDir) && !install.There(c.RootDir) {
+		l.Before = nil // no agent has ever run here
+	}
+	return l
+}
+
+// report names what stays.
+func (u uninstalling) report(d *install.Doing, c *nodeconfig.Config) error {
+	kept := append(d.Kept, "containerd with its images and network plugins")
+	if u.keepConfig {
+		kept = append(kept, configDir)
+	}
+	if p := c.StaticPodPath; p != "" && install.There(p) && (u.keepConfig || !strings.HasPrefix(p, configDir+"/")) {
+		kept = append(kept, p+", the manifests")
+	}
+	_, err := fmt.Fprintf(u.out, "berth is gone. What stays:\n  %s\n", strings.Join(kept, "\n  "))
+	return err
+}

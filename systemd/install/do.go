@@ -1,0 +1,200 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Look sees what the host has of what is wanted.
+func Look(ctx context.Context, w Wanted) (Seen, error) {
+	var seen Seen
+	var err error
+	if w.From != "" { // else it is to go, whichever it is
+		if seen.Program, err = sameFile(w.From, w.program()); err != nil {
+			return seen, err
+		}
+	}
+	text, err := os.ReadFile(w.unitFile())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return seen, err
+	}
+	seen.Unit = err == nil && string(text) == w.unitText()
+	seen.Config = There(w.ConfigFile)
+	for _, d := range w.Dirs {
+		if !There(d.Path) {
+			seen.Missing = append(seen.Missing, d.Path)
+		}
+	}
+	if w.NoStart {
+		return seen, nil
+	}
+	if !There("/run/systemd/system") { // as sd_booted(3)
+		return seen, errors.New("this host does not run systemd: use --no-start, and start the program yourself")
+	}
+	seen.Enabled = systemctl(ctx, "is-enabled", "--quiet", w.service()) == nil
+	seen.Active = systemctl(ctx, "is-active", "--quiet", w.service()) == nil
+	return seen, nil
+}
+
+// There reports whether something bears a name, be it a broken link.
+func There(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// sameFile reports whether two files have the same bytes; one that is not there
+// is another.
+func sameFile(a, b string) (bool, error) {
+	info, err := os.Stat(b)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if mine, err := os.Stat(a); err != nil || os.SameFile(mine, info) || mine.Size() != info.Size() {
+		return err == nil && os.SameFile(mine, info), err
+	}
+	x, err := os.ReadFile(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := os.ReadFile(b)
+	return err == nil && bytes.Equal(x, y), err
+}
+
+// Doing is a list of steps in the making.
+type Doing struct {
+	Context context.Context
+	Out     io.Writer // a line per step
+	// Kept names what a step has left, with the reason.
+	Kept []string
+}
+
+// Do does all steps, in order, and stops at the first that fails.
+func (d *Doing) Do(steps []Step) error {
+	for _, s := range steps {
+		if _, err := fmt.Fprintln(d.Out, s); err != nil {
+			return err
+		}
+		if err := d.one(s); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+func (d *Doing) one(s Step) error {
+	switch s.Kind {
+	case RemoveFile, RemoveTree, RemoveEmpty:
+		if !There(s.Path) {
+			return nil // a step before has taken it along
+		}
+		return d.remove(s)
+	case MakeDir:
+		if err := os.MkdirAll(s.Path, s.Mode); err != nil {
+			return err
+		}
+		return os.Chmod(s.Path, s.Mode) // whatever the umask
+	case CopyProgram:
+		from, err := os.Open(s.From)
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		return swap(s.Path, s.Mode, from)
+	case WriteFile:
+		return swap(s.Path, s.Mode, strings.NewReader(s.Content))
+	case Systemctl:
+		return systemctl(d.Context, s.Args...)
+	default:
+		return s.Run(d)
+	}
+}
+
+func (d *Doing) remove(s Step) error {
+	switch s.Kind {
+	case RemoveFile:
+		return os.Remove(s.Path)
+	case RemoveEmpty:
+		return d.removeEmpty(s.Path)
+	}
+	mounts, err := mountsBelow(s.Path)
+	if err != nil {
+		return err
+	}
+	if len(mounts) > 0 {
+		d.Kept = append(d.Kept, fmt.Sprintf("%s: mounted below it: %s", s.Path, strings.Join(mounts, ", ")))
+		return nil
+	}
+	return os.RemoveAll(s.Path)
+}
+
+func (d *Doing) removeEmpty(path string) error {
+	inside, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	if len(inside) > 0 {
+		d.Kept = append(d.Kept, fmt.Sprintf("%s: in it %s, which is not berth's", path, inside[0].Name()))
+		return nil
+	}
+	return os.Remove(path)
+}
+
+// swap puts a file in place in one step.
+func swap(path string, mode fs.FileMode, content io.Reader) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = io.Copy(f, content)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// systemctl runs it; what it said is in the error.
+func systemctl(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput()
+	if err != nil && len(bytes.TrimSpace(out)) > 0 {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+	}
+	return err
+}
+
+// mountsBelow lists what is mounted at or below a path.
+func mountsBelow(path string) (out []string, err error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
+		if at == real || strings.HasPrefix(at, real+"/") {
+			out = append(out, at)
+		}
+	}
+	return out, nil
+}

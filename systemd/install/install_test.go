@@ -1,0 +1,187 @@
+package install
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func berth(dir string) Wanted {
+	return Wanted{
+		Name: "berth", From: "/root/berth", Unit: "[Service]\nExecStart=/usr/bin/berth run\n", Config: "# all defaults\n",
+		ConfigFile: filepath.Join(dir, "etc/berth/config.yaml"),
+		Dirs:       []Dir{{filepath.Join(dir, "etc/berth"), 0o755}, {filepath.Join(dir, "etc/berth/pods"), 0o700}},
+		Layout:     Layout{Programs: filepath.Join(dir, "bin"), Units: filepath.Join(dir, "units")},
+	}
+}
+
+func sentences(steps []Step) (out []string) {
+	for _, s := range steps {
+		out = append(out, s.String())
+	}
+	return out
+}
+
+func TestPlan(t *testing.T) {
+	all := Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true}
+	for _, tt := range []struct {
+		sentence string
+		seen     func(*Seen)
+		want     []string
+	}{
+		{"a bare host gets everything, and starts it", func(s *Seen) { *s = Seen{Missing: []string{"/h/etc/berth", "/h/etc/berth/pods"}} }, []string{
+			"make the directory /h/etc/berth (0755)", "make the directory /h/etc/berth/pods (0700)", "copy /root/berth to /h/bin/berth",
+			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "systemctl daemon-reload", "systemctl enable berth.service", "systemctl start berth.service",
+		}},
+		{"another program is put in its place and started anew", func(s *Seen) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
+		{"another unit is read before the restart", func(s *Seen) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"one that was stopped is started", func(s *Seen) { s.Active = false }, []string{"systemctl start berth.service"}},
+		{"one that was stopped is not restarted too", func(s *Seen) { s.Active, s.Program = false, false }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
+		{"one that was disabled is enabled", func(s *Seen) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
+	} {
+		t.Run(tt.sentence, func(t *testing.T) {
+			seen := all
+			tt.seen(&seen)
+			if got := sentences(Plan(berth("/h"), seen)); !slices.Equal(got, tt.want) {
+				t.Errorf("steps %q,\nwant %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestI1WhatIsAsItShouldBeIsLeftAlone(t *testing.T) {
+	if got := Plan(berth("/h"), Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true}); len(got) > 0 {
+		t.Errorf("steps %q", sentences(got))
+	}
+	w := installed(t)
+	seen, err := Look(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Plan(w, seen); len(got) > 0 {
+		t.Errorf("a second installation does %q", sentences(got))
+	}
+}
+
+// installed puts all on a host of which only files matter.
+func installed(t *testing.T) Wanted {
+	t.Helper()
+	dir := t.TempDir()
+	w := berth(dir)
+	w.From, w.NoStart = filepath.Join(dir, "new"), true
+	if err := os.WriteFile(w.From, []byte("program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := Look(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := slices.DeleteFunc(Plan(w, seen), func(s Step) bool { return s.Kind == Systemctl })
+	if err := (&Doing{Context: t.Context(), Out: new(bytes.Buffer)}).Do(steps); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestI2AConfigurationThatIsThereIsNeverChanged(t *testing.T) {
+	w := installed(t)
+	if err := os.WriteFile(w.ConfigFile, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := Look(t.Context(), w)
+	if err != nil || len(Plan(w, seen)) > 0 {
+		t.Errorf("steps %q, %v", sentences(Plan(w, seen)), err)
+	}
+}
+
+func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
+	w := installed(t)
+	old, err := os.Open(w.program())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := os.WriteFile(w.From, []byte("newer program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := Look(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Doing{Context: t.Context(), Out: new(bytes.Buffer)}
+	if err := d.Do([]Step{Plan(w, seen)[0]}); err != nil {
+		t.Fatal(err)
+	}
+	was, now := make([]byte, 32), []byte(nil)
+	n, _ := old.Read(was)
+	now, err = os.ReadFile(w.program())
+	if err != nil || string(was[:n]) != "program" || string(now) != "newer program" {
+		t.Errorf("who has it open reads %q, who opens it now %q, %v", was[:n], now, err)
+	}
+	info, err := os.Stat(w.program())
+	if err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	left, _ := filepath.Glob(filepath.Join(w.Layout.Programs, ".*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestRemovalTakesAllThatIsThereAndTheProgramLast(t *testing.T) {
+	there := map[string]bool{"/h/units/berth.service": true, "/h/bin/berth": true, "/h/state": true, "/h/logs": true}
+	l := Leaving{
+		Wanted: berth("/h"), Trees: []string{"/h/state", "/h/gone"}, Empty: []string{"/h/logs"},
+		Before: []Step{{Kind: Own, Says: "end all pods"}},
+	}
+	got := sentences(Removal(l, Seen{Active: true}, func(p string) bool { return there[p] }))
+	want := []string{
+		"systemctl disable --now berth.service", "end all pods", "remove /h/state", "remove /h/logs if it is empty",
+		"remove /h/units/berth.service", "systemctl daemon-reload", "remove /h/bin/berth",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("steps %q,\nwant %q", got, want)
+	}
+}
+
+func TestI4NothingIsRemovedThroughAMount(t *testing.T) {
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "tree")
+	mounted := filepath.Join(tree, "a volume")
+	if err := os.MkdirAll(mounted, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", mounted, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	unmount := func() { _ = unix.Unmount(mounted, unix.MNT_DETACH) }
+	defer unmount()
+	if err := os.WriteFile(filepath.Join(mounted, "data"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := &Doing{Context: t.Context(), Out: new(bytes.Buffer)}
+	steps := []Step{{Kind: RemoveTree, Path: tree}}
+	if err := d.Do(steps); err != nil || len(d.Kept) != 1 || !strings.Contains(d.Kept[0], mounted) || !There(filepath.Join(mounted, "data")) {
+		t.Errorf("kept %q, %v", d.Kept, err)
+	}
+	unmount()
+	if err := d.Do(steps); err != nil || There(tree) {
+		t.Errorf("without the mount: %v, there: %v", err, There(tree))
+	}
+}
+
+func TestAStepThatFailsEndsTheListAndIsNamed(t *testing.T) {
+	var out bytes.Buffer
+	d := &Doing{Context: t.Context(), Out: &out}
+	err := d.Do([]Step{{Kind: RemoveFile, Path: "/nonexistent/file"}, {Kind: CopyProgram, From: "/nonexistent/file", Path: "/to"}, {Kind: Own, Says: "never"}})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "copy /nonexistent/file to /to: ") || strings.Contains(out.String(), "never") {
+		t.Errorf("error %v, said %q", err, out.String())
+	}
+}

@@ -1,0 +1,5 @@
+// Package systemd holds no code: its tests take berth through an operator's
+// year on a host of test/nspawn, with the commands of docs/install.md. Installed,
+// configured, crashed, hung, upgraded, rebooted, without power, and away again:
+// no container is restarted that need not be, and nothing remains.
+package systemd

@@ -1,0 +1,369 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/test/hosts"
+	"berth/test/images"
+	"berth/test/nspawn"
+)
+
+// bound is for each thing that is waited for, on a machine that runs all other
+// tests too.
+const bound = 3 * time.Minute
+
+// operator is somebody with a shell on a host.
+type operator struct {
+	*testing.T
+	host *nspawn.Host
+}
+
+// sh runs a line that has to succeed.
+func (o operator) sh(line string) string {
+	o.Helper()
+	out, err := o.host.Run(o.Context(), "sh", "-c", line)
+	if err != nil {
+		o.Fatalf("%v\n%s%s", err, out, o.journal())
+	}
+	return strings.TrimSpace(out)
+}
+
+// journal is the end of what berth said.
+func (o operator) journal() string {
+	// Not the test's context: that of a test that failed has ended.
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	out, err := o.host.Run(ctx, "sh", "-c", "systemctl status --no-pager -n 0 berth; journalctl -u berth --no-pager -o cat -n 60")
+	return fmt.Sprintf("%s\n(%v)", out, err)
+}
+
+// until waits for a line to succeed.
+func (o operator) until(what, line string) string {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(o.Context(), bound)
+	defer cancel()
+	var out string
+	err := hosts.WaitFor(ctx, what, func() (bool, error) {
+		var err error
+		out, err = o.host.Run(ctx, "sh", "-c", line)
+		return err == nil, nil
+	})
+	if err != nil {
+		o.Fatalf("%v: %s\n%s", err, out, o.journal())
+	}
+	return strings.TrimSpace(out)
+}
+
+// show is a property of berth's service.
+func (o operator) show(property string) string {
+	o.Helper()
+	return o.sh("systemctl show --value -p " + property + " berth")
+}
+
+func (o operator) number(property string) int {
+	o.Helper()
+	n, err := strconv.Atoi(o.show(property))
+	if err != nil {
+		o.Fatal(err)
+	}
+	return n
+}
+
+// tasks are all containers that run, by ID and process.
+func (o operator) tasks() string {
+	o.Helper()
+	return o.sh("ctr -n k8s.io tasks list | sort")
+}
+
+// unharmed checks that no container was restarted.
+func (o operator) unharmed(before string) {
+	o.Helper()
+	if now := o.tasks(); now != before {
+		o.Errorf("containers before:\n%s\nnow:\n%s", before, now)
+	}
+}
+
+// running waits for the pod to run and be ready, as berth tells.
+func (o operator) running() {
+	o.Helper()
+	o.until("the pod to run", "berth ps | grep -E '^(default +)?web +.*Running' && berth ps | grep -q 1/1")
+}
+
+const manifest = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: page}
+data: {index.html: hello}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 2
+  containers:
+  - name: web
+    image: %s
+    imagePullPolicy: Never
+    command: [sh, -c, "trap exit TERM; while true; do sleep 1; done"]
+    readinessProbe: {exec: {command: [cat, /page/index.html]}}
+    volumeMounts: [{name: page, mountPath: /page}, {name: scratch, mountPath: /scratch}]
+  volumes:
+  - {name: page, configMap: {name: page}}
+  - {name: scratch, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+`
+
+// TestAnOperatorsYear is one host and what happens to it, in order: each part
+// finds the host as the one before has left it.
+func TestAnOperatorsYear(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	cache, err := images.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	busybox, err := images.Busybox(ctx, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := hosts.BuildBerth(ctx, hosts.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another program, which can be told to hang.
+	newer, err := hosts.BuildBerth(ctx, hosts.BuildOptions{Tags: []string{"crashpoints"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	control, err := hosts.BuildControl(ctx, hosts.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := nspawn.Start(ctx, nspawn.Options{Images: []string{busybox.Path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Stop(); err != nil {
+			t.Error(err)
+		}
+		if left := h.Leftovers(); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
+	})
+	if err := errors.Join(h.Copy(first, "/root/berth"), h.Copy(newer, "/root/newer/berth"), h.Copy(control, "/root/berth-control"), h.WriteFile("/root/web.yaml", fmt.Sprintf(manifest, busybox.Ref))); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []struct {
+		name string
+		do   func(operator)
+	}{
+		{"install", installs}, {"reload", reloads}, {"a pod from a manifest", runsAPod}, {"kill -9", killed}, {"stop and start", stops},
+		{"upgrade", upgrades}, {"watchdog", hangs}, {"reboot", reboots}, {"power loss", losesPower}, {"uninstall", uninstalls},
+		{"control server", servesTheAPI},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.do(operator{t, h}) }) {
+			return
+		}
+	}
+}
+
+func installs(o operator) {
+	would := o.sh("/root/berth install --dry-run")
+	for _, step := range []string{"copy /root/berth to /usr/local/bin/berth", "write /etc/berth/config.yaml", "write /etc/systemd/system/berth.service", "systemctl start berth.service"} {
+		if !strings.Contains(would, step) {
+			o.Errorf("a dry run says\n%s\nand not %q", would, step)
+		}
+	}
+	o.sh("! test -e /usr/local/bin/berth && ! test -e /etc/berth && ! test -e /etc/systemd/system/berth.service")
+	if did := o.sh("/root/berth install"); did != would {
+		o.Errorf("it did\n%s\nand would have done\n%s", did, would)
+	}
+	// Its start is over when systemctl start returns: READY has been told by then.
+	if state, status := o.show("ActiveState"), o.show("StatusText"); state != "active" || !strings.HasPrefix(status, "0 pods") {
+		o.Errorf("it is %s with status %q\n%s", state, status, o.journal())
+	}
+	o.sh("systemctl is-enabled berth")
+	if again := o.sh("/root/berth install && berth install"); strings.Count(again, "nothing to do") != 2 {
+		o.Errorf("a second installation: %s", again)
+	}
+	// systemd of the host itself has nothing to say about the unit either.
+	if said := o.sh("systemd-analyze verify --man=no /etc/systemd/system/berth.service 2>&1"); said != "" {
+		o.Errorf("systemd-analyze verify: %s", said)
+	}
+}
+
+func reloads(o operator) {
+	pid := o.show("MainPID")
+	o.sh("sed -i 's/^# cniPodCIDRs:/cniPodCIDRs:/' /etc/berth/config.yaml && systemctl reload berth")
+	o.until("the network that the configuration asks for", "test -e /etc/cni/net.d/10-berth.conflist && systemctl is-active berth")
+	o.sh("echo 'noSuchField: 1' >>/etc/berth/config.yaml && systemctl reload berth")
+	o.until("the complaint", "journalctl -u berth -o cat --no-pager | grep 'configuration is bad' | grep noSuchField && systemctl is-active berth")
+	o.sh("sed -i '/noSuchField/d' /etc/berth/config.yaml && systemctl reload berth")
+	o.until("the good one again", "systemctl show --value -p StatusText berth | grep '^0 pods' && systemctl is-active berth")
+	if now := o.show("MainPID"); now != pid || o.number("NRestarts") != 0 {
+		o.Errorf("process %s became %s, with %s restarts", pid, now, o.show("NRestarts"))
+	}
+}
+
+func runsAPod(o operator) {
+	o.sh("cp /root/web.yaml /etc/berth/pods/")
+	o.running()
+	o.until("the status line to tell of it", "systemctl show --value -p StatusText berth | grep '^1 pods: 1 running'")
+	if got := o.sh("berth exec web -- cat /page/index.html"); got != "hello" {
+		o.Errorf("in the pod: %q", got)
+	}
+}
+
+func killed(o operator) {
+	before, pid, restarts := o.tasks(), o.show("MainPID"), o.number("NRestarts")
+	o.sh("kill -9 " + pid)
+	o.until("systemd to restart it", "systemctl is-active berth && test $(systemctl show --value -p MainPID berth) != "+pid)
+	o.running()
+	o.unharmed(before)
+	if now := o.number("NRestarts"); now != restarts+1 {
+		o.Errorf("%d restarts, want %d", now, restarts+1)
+	}
+}
+
+func stops(o operator) {
+	before := o.tasks()
+	o.sh("systemctl stop berth")
+	o.unharmed(before)
+	o.sh("systemctl start berth")
+	o.running()
+	o.unharmed(before)
+}
+
+func upgrades(o operator) {
+	before, pid := o.tasks(), o.show("MainPID")
+	did := o.sh("/root/newer/berth install")
+	if want := "copy /root/newer/berth to /usr/local/bin/berth\nsystemctl restart berth.service"; did != want {
+		o.Errorf("an upgrade did\n%s\nwant\n%s", did, want)
+	}
+	o.sh("cmp /root/newer/berth /usr/local/bin/berth")
+	o.running()
+	o.unharmed(before)
+	if now := o.show("MainPID"); now == pid {
+		o.Error("the old program runs still")
+	}
+}
+
+// hangs has one main loop hang, as a bug would.
+func hangs(o operator) {
+	o.sh("mkdir -p /etc/systemd/system/berth.service.d && printf '[Service]\\nWatchdogSec=5\\n' >/etc/systemd/system/berth.service.d/short.conf && systemctl daemon-reload && systemctl restart berth")
+	o.running()
+	before, pid := o.tasks(), o.show("MainPID")
+	o.sh("echo agent >/run/berth/stall")
+	o.until("the watchdog to restart it", "test $(systemctl show --value -p MainPID berth) != "+pid+" && systemctl is-active berth")
+	o.running()
+	o.unharmed(before)
+	log := o.sh("journalctl -u berth --no-pager -o cat")
+	why, acted := strings.LastIndex(log, "agent made no progress for"), strings.LastIndex(log, "Watchdog timeout")
+	if why < 0 || acted < why {
+		o.Errorf("the log has to say which loop hung before systemd acts:\n%s", log)
+	}
+	if strings.Contains(log, "room made no progress") {
+		o.Errorf("the log blames a loop that did not hang:\n%s", log)
+	}
+	o.sh("rm -r /etc/systemd/system/berth.service.d && systemctl daemon-reload && systemctl restart berth")
+	o.unharmed(before)
+}
+
+func reboots(o operator) {
+	before := o.tasks()
+	if err := o.host.Reboot(o.Context()); err != nil {
+		o.Fatal(err)
+	}
+	cameBack(o, before)
+}
+
+func losesPower(o operator) {
+	before := o.tasks()
+	if err := o.host.PowerLoss(o.Context()); err != nil {
+		o.Fatal(err)
+	}
+	if err := o.host.Boot(o.Context()); err != nil {
+		o.Fatal(err)
+	}
+	cameBack(o, before)
+}
+
+// cameBack checks that the pod runs after a boot, in a container of its own and
+// with one address.
+func cameBack(o operator, before string) {
+	o.Helper()
+	o.until("the pod to come back", "ctr -n k8s.io tasks list -q | grep -q .")
+	o.running()
+	if now := o.tasks(); now == before || strings.Count(now, "RUNNING") != 2 {
+		o.Errorf("containers before the boot:\n%s\nand after it:\n%s", before, now)
+	}
+	o.until("addresses to be those of pods that live", `test $(ls /var/lib/cni/networks/berth | grep -c '^10\.') = 1`)
+}
+
+func uninstalls(o operator) {
+	would := o.sh("berth uninstall --dry-run")
+	if out, err := o.host.RunWith(o.Context(), strings.NewReader("n\n"), "berth", "uninstall"); err == nil || !strings.Contains(out, would) {
+		o.Errorf("a no was taken for a yes: %v\n%s", err, out)
+	}
+	o.sh("systemctl is-active berth && ctr -n k8s.io tasks list -q | grep .")
+	did := o.sh("berth uninstall --yes")
+	for step := range strings.SplitSeq(would, "\n") {
+		if !strings.Contains(did, step) {
+			o.Errorf("%q was announced, and not done:\n%s", step, did)
+		}
+	}
+	if !strings.Contains(did, "containerd with its images") {
+		o.Errorf("what stays is not named:\n%s", did)
+	}
+	for what, line := range map[string]string{
+		"containers": "ctr -n k8s.io containers list -q", "processes of pods": "ctr -n k8s.io tasks list -q",
+		"files": "ls -d /usr/local/bin/berth* /etc/berth* /var/lib/berth* /run/berth* /var/lib/kubelet* /var/log/pods /var/log/containers " +
+			"/etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* /etc/cni/net.d/* /var/lib/cni/networks/* /var/lib/cni/results/* 2>/dev/null; true",
+		"mounts":     "grep -E '/var/lib/kubelet|/run/berth|/run/netns' /proc/self/mountinfo; true",
+		"cgroups":    "find /sys/fs/cgroup -name '*kubepods*'",
+		"units":      "systemctl list-units --all --no-legend --plain 'berth*' 'kubepods*'",
+		"links":      "ls /sys/class/net | grep -vE '^(lo|eth0|wire|bonding_masters)$'; true",
+		"rules":      "iptables-save -t nat | grep -E 'CNI-[0-9a-f]|name:.*berth'; true",
+		"temp files": "ls -d /tmp/berth* /var/tmp/berth* 2>/dev/null; true",
+	} {
+		if left := o.sh(line); left != "" {
+			o.Errorf("%s are left: %s", what, left)
+		}
+	}
+	if again, err := os.Stat(filepath.Join(o.host.Root, "usr/local/bin/berth")); err == nil {
+		o.Errorf("the program is there: %v", again)
+	}
+	o.sh("/root/newer/berth uninstall | grep 'not installed'")
+}
+
+// servesTheAPI is the control server's turn, on the host that the agent has left.
+func servesTheAPI(o operator) {
+	o.sh("/root/berth-control install")
+	if state, status := o.sh("systemctl is-active berth-control"), o.sh("systemctl show --value -p StatusText berth-control"); state != "active" || status != "serves the API on [::]:6443" {
+		o.Errorf("it is %s with status %q", state, status)
+	}
+	// Whoever runs it wants the token's line next.
+	if line := o.sh("berth-control token create"); !strings.Contains(line, "berth join --server") {
+		o.Errorf("a token: %s", line)
+	}
+	o.sh("kill -9 $(systemctl show --value -p MainPID berth-control)")
+	o.until("systemd to restart it", "systemctl is-active berth-control && test $(systemctl show --value -p NRestarts berth-control) = 1")
+	if again := o.sh("/root/berth-control install"); !strings.Contains(again, "nothing to do") {
+		o.Errorf("a second installation: %s", again)
+	}
+	if said := o.sh("berth-control uninstall --yes"); !strings.Contains(said, "what stays: /var/lib/berth-control") {
+		o.Errorf("what stays is not named: %s", said)
+	}
+	o.sh("/root/berth-control install && berth-control uninstall --yes --purge")
+	if left := o.sh("ls -d /usr/local/bin/berth* /etc/berth* /var/lib/berth* /run/berth* /etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* 2>/dev/null; true"); left != "" {
+		o.Errorf("left: %s", left)
+	}
+}
