@@ -37,12 +37,26 @@ func Status(text string) State {
 // Notify tells the service manager in one message. Without one (NOTIFY_SOCKET
 // is not set) it does nothing.
 func Notify(states ...State) error {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" || len(states) == 0 {
+	return Manager{os.Getenv("NOTIFY_SOCKET")}.Notify(states...)
+}
+
+// Manager is the service manager, if there is one.
+type Manager struct{ socket string }
+
+// Claim returns the service manager of this process and takes it out of the
+// environment: a library that would tell it something by itself does not.
+func Claim() (Manager, error) {
+	m := Manager{os.Getenv("NOTIFY_SOCKET")}
+	return m, os.Unsetenv("NOTIFY_SOCKET")
+}
+
+// Notify is Notify of the package.
+func (m Manager) Notify(states ...State) error {
+	if m.socket == "" || len(states) == 0 {
 		return nil
 	}
 	// A leading @ means the abstract namespace, to systemd and to net alike.
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: m.socket, Net: "unixgram"})
 	if err != nil {
 		return fmt.Errorf("notify the service manager: %w", err)
 	}

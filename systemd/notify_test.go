@@ -54,6 +54,23 @@ func TestNotifyReachesAnAbstractSocket(t *testing.T) {
 	}
 }
 
+func TestAClaimedManagerIsToldByItsHolderAlone(t *testing.T) {
+	conn := manager(t, filepath.Join(t.TempDir(), "notify"))
+	m, err := Claim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Notify(Ready); err != nil { // a library, too early
+		t.Fatal(err)
+	}
+	if err := m.Notify(Status("opens its store")); err != nil {
+		t.Fatal(err)
+	}
+	if got := heard(t, conn); got != "STATUS=opens its store" {
+		t.Errorf("the service manager heard %q", got)
+	}
+}
+
 func TestNotifyNamesASocketThatIsGone(t *testing.T) {
 	gone := filepath.Join(t.TempDir(), "gone")
 	t.Setenv("NOTIFY_SOCKET", gone)

@@ -57,6 +57,11 @@ A configuration file says what flags say; a flag wins:
 			}
 			c.Version = version
 			c.Log = newLog(verbose)
+			// The API server's library says READY when it listens, which is before it answers.
+			manager, err := systemd.Claim()
+			if err != nil {
+				return err
+			}
 			server, err := control.New(cmd.Context(), c)
 			if err != nil {
 				return err
@@ -69,7 +74,7 @@ A configuration file says what flags say; a flag wins:
 				node.KeepLean(ctx, server.Ready(), func(err error) { c.Log.Debug("give memory back", "error", err) })
 			})
 			var told sync.WaitGroup
-			told.Go(func() { notify(ctx, server.Ready(), c) })
+			told.Go(func() { notify(ctx, manager, server.Ready(), c) })
 			defer lean.Wait()
 			defer told.Wait()
 			defer stop()
@@ -84,9 +89,9 @@ A configuration file says what flags say; a flag wins:
 
 // notify tells systemd when the server answers everything, its store included,
 // and when it ends.
-func notify(ctx context.Context, ready <-chan struct{}, c control.Config) {
+func notify(ctx context.Context, manager systemd.Manager, ready <-chan struct{}, c control.Config) {
 	tell := func(states ...systemd.State) {
-		if err := systemd.Notify(states...); err != nil {
+		if err := manager.Notify(states...); err != nil {
 			c.Log.Warn("service manager", "error", err)
 		}
 	}
