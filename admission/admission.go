@@ -28,6 +28,8 @@ type Node struct {
 	NoStrictGroups bool
 	// Pressure are the conditions of pressure that the node is under, by name.
 	Pressure []corev1.NodeConditionType
+	// ShuttingDown says that the host goes down.
+	ShuttingDown bool
 	// Standalone says that no server is there: see podspec.Critical.
 	Standalone bool
 }
@@ -54,7 +56,7 @@ func (r Refusal) String() string { return r.Reason + ": " + r.Message }
 func Check(node Node, used Used, pod *corev1.Pod) []Refusal {
 	var out []Refusal
 	for _, rule := range []func(Node, Used, *corev1.Pod) []Refusal{
-		pressure, operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints, appArmor, groupsPolicy,
+		pressure, operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints, appArmor, groupsPolicy, shutdown,
 	} {
 		out = append(out, rule(node, used, pod)...)
 	}

@@ -316,3 +316,13 @@ func TestRefusalReadsAsASentence(t *testing.T) {
 		t.Error("the safe sysctls are not in order")
 	}
 }
+
+func TestANodeThatGoesDownTakesNobody(t *testing.T) {
+	pod := &corev1.Pod{}
+	pod.Spec.Priority = new(int32(2_000_001_000))
+	got := Check(Node{ShuttingDown: true}, Used{}, pod)
+	want := Refusal{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down.", Recoverable: true}
+	if len(got) == 0 || got[len(got)-1] != want {
+		t.Errorf("%+v", got)
+	}
+}

@@ -63,8 +63,13 @@ func (a *Agent) seatRecorded() {
 // wait is asked for anew. So is the rejection of a file's pod that never ran:
 // the file keeps its UID, and the node that refused it may have got other
 // labels, taints or room since. What ran keeps its fate.
-func restored(pod *corev1.Pod, rec checkpoint.Record, seen Adopted) (plan.Memory, plan.Verdict) {
+// A file's pod that a shutdown of the node has ended runs again after the boot: nobody
+// else makes it anew.
+func restored(pod *corev1.Pod, rec checkpoint.Record, seen Adopted, boot string) (plan.Memory, plan.Verdict) {
 	m := rec.Memory
+	if ended := m.End; ended != nil && ended.Reason == terminated && !ended.Forget && podspec.Static(pod) && rec.BootID != boot {
+		return plan.AfterBoot(m), plan.Verdict{}
+	}
 	ran := len(seen.Sandboxes)+len(seen.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
 	switch {
 	case rec.Verdict.State == plan.Wait:

@@ -90,7 +90,7 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 			Verdict: plan.Verdict{State: plan.Wait}, Memory: plan.Memory{Phase: corev1.PodPending},
 		}, Adopted{}, corev1.PodPending, plan.NotAsked},
 	} {
-		m, v := restored(c.pod, c.rec, c.seen)
+		m, v := restored(c.pod, c.rec, c.seen, "boot")
 		if m.Phase != c.phase || v.State != c.state {
 			t.Errorf("%s: %q, verdict %v", c.what, m.Phase, v)
 		}

@@ -32,6 +32,7 @@ type Config struct {
 	Sources []Source
 	Store   *checkpoint.Store
 	Records map[types.UID]checkpoint.Record // of the agent's last life
+	BootID  string                          // of the host's running kernel; empty: not known
 	Events  *report.Events
 	Prober  Prober        // nil: nobody probes, see plan.Limits.Probing
 	Audit   time.Duration // between two audits; zero: 45 s
@@ -311,7 +312,7 @@ func (a *Agent) start(wish Wish) {
 	b := w.book
 	seen, fresh := a.adopted.pick(pod.UID)
 	if rec, ok := a.Records[pod.UID]; ok {
-		b.memory, b.verdict = restored(pod, rec, seen)
+		b.memory, b.verdict = restored(pod, rec, seen, a.BootID)
 		w.resume(rec.Story, a.Store.Last(), a.wait.since)
 		delete(a.Records, pod.UID)
 	}
@@ -340,10 +341,10 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 	return &worker{
 		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,
 		keep: func(w Wish, v plan.Verdict, m plan.Memory) {
-			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod)})
+			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod), BootID: a.BootID})
 		},
 		sync: func(ctx context.Context, w Wish, v plan.Verdict, m plan.Memory) error {
-			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod)})
+			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod), BootID: a.BootID})
 		},
 		publish: a.Board.Put,
 		tell: func(pod *corev1.Pod, r plan.Reason) {

@@ -113,7 +113,7 @@ func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID
 	}
 	l.a = New(Config{
 		Stages: h.stages(), Limits: limits, Prober: prober, Room: room.Config{Node: node, Slots: 10}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
-		Sources: all, Store: store, Records: records, Events: report.NewEvents(report.EventsOptions{}),
+		Sources: all, Store: store, Records: records, BootID: h.boot, Events: report.NewEvents(report.EventsOptions{}),
 		Meters: Meters{Divergence: func() { l.lost.Add(1) }},
 	})
 	ctx, cancel := context.WithCancel(t.Context())

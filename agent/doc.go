@@ -47,6 +47,8 @@
 //	memory alarm   of the agent's owner: waits for the kernel to find memory short
 //	Devices        of the agent's owner: hears what device plugins have, and has
 //	               every worker nudged when that changes
+//	a drain        of the agent's owner: asks the agent to end all pods, by groups,
+//	               when the host goes down
 //	offline images of the agent's owner: imports archives of images, and tells every
 //	               worker that images came
 //	a server's     of the agent's owner, on a node that has joined one: the followers

@@ -14,14 +14,31 @@ import (
 // evicts gives it more: it takes what others need.
 const evictionGrace = time.Second
 
+// terminated is why pods end with their node, in the kubelet's words.
+const (
+	terminated        = "Terminated"
+	terminatedMessage = "Pod was terminated in response to imminent node shutdown."
+)
+
+// Shutdown asks for the end of a pod because the node goes down, and reports whether
+// there was such a pod.
+func (a *Agent) Shutdown(ctx context.Context, uid types.UID, grace time.Duration) (told bool) {
+	return a.endFor(ctx, uid, plan.End{Reason: terminated, Message: terminatedMessage, Grace: grace})
+}
+
 // Evict asks for the end of a pod that takes more than it may, and reports
 // whether there was such a pod.
 func (a *Agent) Evict(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) {
+	return a.endFor(ctx, uid, plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail, Grace: cmp.Or(why.Grace, evictionGrace)})
+}
+
+// endFor asks for the end of a pod for the node's sake.
+func (a *Agent) endFor(ctx context.Context, uid types.UID, end plan.End) (told bool) {
 	reply := make(chan bool, 1)
 	a.call(ctx, func() {
 		e, known := a.workers[uid]
 		if known {
-			a.end(e, plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail, Grace: cmp.Or(why.Grace, evictionGrace)})
+			a.end(e, end)
 		}
 		reply <- known
 	})

@@ -20,6 +20,7 @@ import (
 // fakeHost is a host with its runtime in memory, for many pods and many
 // goroutines, on whatever clock the test has.
 type fakeHost struct {
+	boot   string      // ID of the kernel that runs
 	prober *fakeProber // nil: nobody probes
 	// Set before use. They get "verb pod/object" and which time it is.
 	takes  func(call string, n int) time.Duration

@@ -154,7 +154,7 @@ func (a *Agent) unseen(pod *corev1.Pod) *Snapshot {
 	var m plan.Memory
 	var v plan.Verdict
 	if rec, ok := a.Records[pod.UID]; ok {
-		m, v = restored(pod, rec, Adopted{})
+		m, v = restored(pod, rec, Adopted{}, a.BootID)
 	}
 	return undecided(pod, v, m, Told{Reason: plan.Reason{Code: RuntimeNotReady, Detail: a.wait.text()}, Since: a.wait.since})
 }

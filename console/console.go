@@ -21,6 +21,7 @@ type console struct {
 	now    func() time.Time
 	screen func(io.Writer) screen
 	local  *LocalCheck
+	system func(context.Context) (string, error) // see systemState
 }
 
 // Options are what the commands need of the program.
@@ -33,14 +34,14 @@ type Options struct {
 // Commands returns the operator's commands. Their errors are to be shown with
 // Report.
 func Commands(o Options) []*cobra.Command {
-	return commands(&console{dial: o.Dial, now: time.Now, screen: screenOf, local: o.Check})
+	return commands(&console{dial: o.Dial, now: time.Now, screen: screenOf, local: o.Check, system: systemState})
 }
 
 func commands(c *console) []*cobra.Command {
 	all := []*cobra.Command{
 		c.ps(), c.describe(), c.logs(), c.exec(), c.why(), c.timeline(), c.probes(), c.plan(), c.check(), c.events(), c.version(),
 		c.top(), c.attach(), c.portForward(), c.cp(),
-		c.debug(), c.restart(), c.evict(), c.images(),
+		c.debug(), c.restart(), c.evict(), c.images(), c.drain(),
 	}
 	for _, cmd := range all {
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true

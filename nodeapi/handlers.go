@@ -61,6 +61,8 @@ type Handlers struct {
 	Eviction func(ctx context.Context, signal string) (Eviction, error)
 	// Images tells which images are on the node and what its archives have brought.
 	Images func(ctx context.Context) (Images, error)
+	// Drain ends the pods because the host goes down, and waits until they have.
+	Drain func(ctx context.Context) (Drained, error)
 	// Metrics are the figures that the health port shows.
 	Metrics http.Handler
 	// Version tells what is running.

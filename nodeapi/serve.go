@@ -72,6 +72,7 @@ func (s *server) routes() http.Handler {
 		{"GET /v1/check", s.h.Check != nil, s.check},
 		{"GET /v1/eviction", s.h.Eviction != nil, s.eviction},
 		{"GET /v1/images", s.h.Images != nil, s.images},
+		{"POST /v1/drain", s.h.Drain != nil, s.drain},
 		{"POST /v1/plan", s.h.Plan != nil, s.plan},
 		{"GET /v1/events", s.h.Events != nil, s.events},
 		{"GET /v1/pods", s.h.Pods != nil, s.pods},

@@ -81,6 +81,7 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 		Check: func(context.Context) (CheckReport, error) {
 			return CheckReport{Items: []CheckItem{{Name: "cni", Essential: true}}}, nil
 		},
+		Drain: func(context.Context) (Drained, error) { return Drained{Pods: 2, Late: []string{"a/b"}}, nil },
 		Images: func(context.Context) (Images, error) {
 			return Images{Images: []Image{{ID: "sha256:1", Names: []string{"a:1"}, Size: 1, Pinned: "why"}}, Archives: []Archive{{Path: "/a.tar", State: "imported"}}}, nil
 		},
@@ -122,6 +123,7 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 		{"check", func() (any, error) { return c.Check(ctx) }, `{"items":[{"name":"cni","ok":false,"essential":true}]}`},
 		{"plan", func() (any, error) { return c.Plan(ctx, []byte("a: b")) },
 			`{"pods":[{"namespace":"","name":"a: b","change":"create","stages":null}]}`},
+		{"drain", func() (any, error) { return c.Drain(ctx) }, `{"pods":2,"late":["a/b"],"took":0}`},
 		{"images", func() (any, error) { return c.Images(ctx) },
 			`{"images":[{"id":"sha256:1","names":["a:1"],"size":1,"pinned":"why","inUse":false}],"archives":[{"path":"/a.tar","state":"imported"}]}`},
 		{"eviction", func() (any, error) { return c.Eviction(ctx, "a&b=c") },

@@ -211,13 +211,12 @@ func TestBadFlagsNameTheFlag(t *testing.T) {
 }
 
 func TestClassesAreKept(t *testing.T) { // N2
-	_, warnings, err := parse(t, head+"volumePluginDir: /x\nshutdownGracePeriod: 10s\nport: 10251\n")
+	_, warnings, err := parse(t, head+"volumePluginDir: /x\nport: 10251\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"node.yaml:3: volumePluginDir has no meaning here: there are no flexvolume plugins",
-		"node.yaml:4: shutdownGracePeriod is accepted and does nothing yet: it will be honoured with graceful node shutdown",
 	}
 	if d := cmp.Diff(want, warnings); d != "" {
 		t.Error(d)

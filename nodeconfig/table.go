@@ -37,7 +37,6 @@ func Fields() []Field { return slices.Clone(table) }
 const (
 	noStatics   = "berth gives no exclusive CPUs, memory or NUMA nodes"
 	joined      = "on a node that has joined a server"
-	byShutdown  = "with graceful node shutdown"
 	notProfiled = "the agent has no profiling endpoint"
 )
 
@@ -163,9 +162,9 @@ var table = []Field{
 	{Path: "logging.options.json.infoBufferSize", Class: Inert, Note: "each line is written at once"},
 	{Path: "enableSystemLogHandler", Class: Honoured, Note: "the files below /var/log; links that lead out of it are not followed"},
 	{Path: "enableSystemLogQuery", Class: Inert, Note: "the journal is not served; use journalctl"},
-	{Path: "shutdownGracePeriod", Class: Later, Note: byShutdown},
-	{Path: "shutdownGracePeriodCriticalPods", Class: Later, Note: byShutdown},
-	{Path: "shutdownGracePeriodByPodPriority", Class: Later, Note: byShutdown},
+	{Path: "shutdownGracePeriod", Class: Honoured, Note: "by logind's inhibitor, whose InhibitDelayMaxSec is raised by a drop-in; without logind by berth-drain.service"},
+	{Path: "shutdownGracePeriodCriticalPods", Class: Honoured},
+	{Path: "shutdownGracePeriodByPodPriority", Class: Honoured},
 	{Path: "crashLoopBackOff.maxContainerRestartPeriod", Class: Honoured},
 	{Path: "reservedMemory", Class: Refused, Note: noStatics},
 	{Path: "enableProfilingHandler", Class: Inert, Note: notProfiled},

@@ -15,6 +15,7 @@ need /usr/sbin/iptables iptables
 need /usr/bin/ip iproute2
 need /bin/busybox busybox-static
 need /usr/bin/gcc gcc # for the race detector
+need /usr/bin/dbus-daemon dbus-daemon # a bus of the tests' own, with a stand-in for logind
 need /usr/bin/systemd-analyze systemd # checks the unit files; nothing of it is started
 need /usr/bin/systemd-nspawn systemd-container # test/nspawn boots hosts with systemd in containers
 need /usr/sbin/debootstrap debootstrap         # and makes what they boot from

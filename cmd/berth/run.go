@@ -16,6 +16,7 @@ import (
 
 	"berth/agent"
 	"berth/agent/checkpoint"
+	"berth/agent/drain"
 	"berth/agent/eviction"
 	"berth/agent/report"
 	"berth/agent/source"
@@ -63,6 +64,9 @@ type berth struct {
 	host     *host
 	runtime  *runtime
 	offline  *offline.Images
+	drain    *drain.Drain
+	late     bool            // it began while the host goes down
+	life     context.Context // of serve: what outlives a request ends with it
 	store    *checkpoint.Store
 	events   *report.Events
 	folder   *source.Folder // nil: no manifest folder
@@ -140,9 +144,11 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		b.watchdog = &systemd.Watchdog{}
 	}
 	b.devices = newDevices(b, records)
+	b.late = b.goesDown(ctx)
 	b.agent = newAgent(b, records)
 	b.offering = &offering{node: b.offer(), tell: b.agent.SetNode}
 	b.pressure = b.newPressure()
+	b.drain = b.newDrain()
 	if b.joined != nil {
 		b.agent.Board.Tap = b.joined.posts.Put
 	}
@@ -180,6 +186,7 @@ func (b *berth) serve(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	b.life = ctx
 	parts := &group{stop: stop}
 	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))
 	var store sync.WaitGroup
@@ -199,6 +206,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("exits", func() error { return b.runtime.exits.Run(ctx) })
 	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
 	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
+	parts.run("shutdown", func() error { b.watchShutdown(ctx); return nil })
 	parts.run("offline images", func() error { b.offline.Run(ctx); return nil })
 	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })
 	parts.run("pressure", func() error { b.pressure.Run(ctx); return nil })

@@ -57,7 +57,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
 			Stalled: node.CPUStalled, From: b.config.StartPressure,
 		},
-		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, Events: b.events, Prober: b.probes, Log: b.log,
+		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.System().BootID, Events: b.events, Prober: b.probes, Log: b.log,
 		Meters: metersOf(b.metrics, b.host.runtimeHandler),
 		Fault:  fault,
 		Pulse:  b.pulse,
@@ -70,7 +70,7 @@ func (b *berth) offer() admission.Node {
 		Name: b.config.NodeName, Labels: b.host.labels, Taints: b.config.Node.Taints,
 		Allocatable:   withDevices(b.host.Allocatable(), b.devices.Offered().Room),
 		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmor(),
-		Standalone: b.config.Standalone(), ForeignExtended: !b.config.Standalone(),
+		ShuttingDown: b.late, Standalone: b.config.Standalone(), ForeignExtended: !b.config.Standalone(),
 	}
 }
 

@@ -58,6 +58,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Check:       b.check,
 		Eviction:    b.evictionOrder,
 		Images:      b.listImages,
+		Drain:       b.drainNode,
 		Metrics:     b.metrics.Handler(),
 		Version:     func(ctx context.Context) (nodeapi.Version, error) { return b.versionOf(ctx), nil },
 	}

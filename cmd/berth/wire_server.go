@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -163,6 +164,9 @@ func (j *joined) facts(ctx context.Context) presence.Facts {
 	}
 	f.Images = j.images
 	f.NotReady = b.runtime.notReady()
+	if b.drain.Begun() {
+		f.NotReady = strings.Join(slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }), "; ")
+	}
 	f.Memory, f.Disk, f.PIDs = b.pressure.Has(corev1.NodeMemoryPressure), b.pressure.Has(corev1.NodeDiskPressure), b.pressure.Has(corev1.NodePIDPressure)
 	if st := b.runtime.status.Load(); st != nil {
 		for _, name := range slices.Sorted(maps.Keys(st.Handlers)) {

@@ -30,6 +30,7 @@ var may = map[string][]string{
 	"agent/board":       {"agent/plan", "podspec"},
 	"agent/room":        {"admission", "agent/plan", "podspec"},
 	"agent/eviction":    {"agent/board", "agent/plan", "node/pressure", "podspec"},
+	"agent/drain":       {"agent/board", "node/shutdown"},
 	"agent":             {"agent/board", "agent/room", "agent/plan", "agent/source", "agent/report", "agent/checkpoint", "admission", "podspec"},
 	"cri":               {"agent/plan", "podspec", "cri/criconfig", "cri/crilog"},
 	"cri/criconfig":     {"agent/plan", "podspec"},
@@ -48,6 +49,7 @@ var may = map[string][]string{
 	"probes":            {"agent/plan", "podspec"},
 	"node":              {"agent/plan", "node/pressure", "podspec"},
 	"node/pressure":     {"podspec"},
+	"node/shutdown":     {"podspec"},
 	"nodeconfig":        {"podspec", "strictyaml"},
 	"nodeapi":           {},
 	"nodeapi/kubelet":   {"nodeapi"},
@@ -92,7 +94,7 @@ var may = map[string][]string{
 // pure lists the packages that decide only: no clock, file, lock, log,
 // goroutine or variable of the package, and of the standard library only what
 // is pure itself.
-var pure = []string{"podspec", "admission", "agent/plan", "node/pressure", "cri/criconfig", "control/columns", "control/rules", "control/scheduler/placement", "control/quota"}
+var pure = []string{"podspec", "admission", "agent/plan", "node/pressure", "node/shutdown", "cri/criconfig", "control/columns", "control/rules", "control/scheduler/placement", "control/quota"}
 
 // impure is what no pure package may import.
 var impure = []string{

@@ -14,12 +14,6 @@ import (
 // unread are the fields of nodeconfig.Config that nobody reads yet, each with
 // the row of the table that says so.
 var unread = map[string]string{
-	"Config.Shutdown":                "shutdownGracePeriod",
-	"Shutdown.GracePeriod":           "shutdownGracePeriod",
-	"Shutdown.CriticalGracePeriod":   "shutdownGracePeriodCriticalPods",
-	"Shutdown.ByPriority":            "shutdownGracePeriodByPodPriority",
-	"PriorityGrace.Priority":         "shutdownGracePeriodByPodPriority",
-	"PriorityGrace.Grace":            "shutdownGracePeriodByPodPriority",
 	"Eviction.LocalStorageIsolation": "localStorageCapacityIsolation",
 }
 

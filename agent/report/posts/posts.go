@@ -258,6 +258,21 @@ func (p *Posts) Run(ctx context.Context) error {
 	}
 }
 
+// Idle reports whether the server has been told all that there is to tell.
+func (p *Posts) Idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy > 0 {
+		return false
+	}
+	for _, e := range p.pods {
+		if e.pending() {
+			return false
+		}
+	}
+	return true
+}
+
 func (p *Posts) nudge() {
 	select {
 	case p.wake <- struct{}{}:

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"berth/admission"
+	"berth/agent/drain"
+	"berth/node/shutdown"
+	"berth/nodeapi"
+	"berth/systemd"
+)
+
+// Times beside those of the pods: of what has to be told after the last of them.
+const (
+	toldWithin = 3 * time.Second
+	toldEvery  = 50 * time.Millisecond
+)
+
+// newDrain is what ends the pods when the host goes down.
+func (b *berth) newDrain() *drain.Drain {
+	return drain.New(drain.Options{
+		Groups: b.shutdownGroups(), Board: b.agent.Board, End: b.agent.Shutdown, Began: b.goingDown, Flush: b.flush, Log: b.log,
+	})
+}
+
+func (b *berth) shutdownGroups() []shutdown.Group {
+	c := b.config.Shutdown
+	var by []shutdown.Group
+	for _, p := range c.ByPriority {
+		by = append(by, shutdown.Group{Priority: p.Priority, Grace: p.Grace})
+	}
+	return shutdown.Groups(c.GracePeriod, c.CriticalGracePeriod, by)
+}
+
+// goingDown has the node take no more pods, and say so.
+func (b *berth) goingDown() {
+	b.offering.change(func(n *admission.Node) { n.ShuttingDown = true })
+	if b.joined != nil {
+		b.joined.presence.Nudge()
+	}
+}
+
+// calledOff has the node take pods again.
+func (b *berth) calledOff() {
+	b.drain.CalledOff()
+	b.offering.change(func(n *admission.Node) { n.ShuttingDown = false })
+	if b.joined != nil {
+		b.joined.presence.Nudge()
+	}
+}
+
+// goesDown reports whether the agent begins while the host goes down: then it starts
+// no pod.
+func (b *berth) goesDown(ctx context.Context) bool {
+	return len(b.shutdownGroups()) > 0 && systemd.ShutdownBegun(ctx)
+}
+
+// flush waits until the server knows how the pods ended, or it takes too long: what it
+// is not told now it is told after the boot.
+func (b *berth) flush(ctx context.Context) {
+	if b.joined == nil {
+		return
+	}
+	for end := time.Now().Add(toldWithin); !b.joined.posts.Idle() && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(toldEvery):
+		}
+	}
+}
+
+// watchShutdown has the host's shutdown wait for the pods, where it can.
+func (b *berth) watchShutdown(ctx context.Context) {
+	groups := b.shutdownGroups()
+	if len(groups) == 0 {
+		return
+	}
+	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
+		Need:    shutdown.Total(groups) + time.Duration(len(groups))*drain.Late + toldWithin,
+		DropIns: systemd.LogindDropIns, Log: b.log,
+		Off:   b.calledOff,
+		Drain: func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // it fails only with ctx
+	})
+}
+
+// drainNode answers the drain unit.
+func (b *berth) drainNode(ctx context.Context) (out nodeapi.Drained, err error) {
+	if len(b.shutdownGroups()) == 0 {
+		out.Nothing = "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is set"
+		return out, nil
+	}
+	r, err := b.drain.Run(ctx, b.life)
+	out.Pods, out.Late, out.Took = r.Pods, r.Late, r.Took
+	return out, err
+}

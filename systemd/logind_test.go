@@ -1,0 +1,285 @@
+package systemd
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// standIn is logind, and of systemd what berth asks of it, on a bus of the test's own.
+// It tells of a shutdown and sees who waits; what it does about that is the test's.
+type standIn struct {
+	t         *testing.T
+	conn      *dbus.Conn
+	dropIns   string
+	mu        sync.Mutex
+	delay     time.Duration
+	preparing bool
+	stubborn  bool       // does not read drop-ins
+	locks     []*os.File // our ends: reading ends when the other side lets go
+	whats     []string
+}
+
+const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>system</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/><allow user="*"/></policy></busconfig>`
+
+// startBus starts a real dbus-daemon, and has this process take it for the system's.
+func startBus(t *testing.T, dir string) (stop func()) {
+	t.Helper()
+	socket, config := filepath.Join(dir, "bus"), filepath.Join(dir, "bus.conf")
+	if err := os.WriteFile(config, fmt.Appendf(nil, busConfig, socket), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+socket)
+	cmd := exec.Command("dbus-daemon", "--config-file="+config, "--nofork", "--nopidfile", "--print-address=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(stop)
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it listens
+		t.Fatalf("dbus-daemon: %q %v", line, err)
+	}
+	return stop
+}
+
+func newStandIn(t *testing.T, delay time.Duration) *standIn {
+	t.Helper()
+	conn, err := dbus.ConnectSystemBus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	s := &standIn{t: t, conn: conn, dropIns: t.TempDir(), delay: delay}
+	for _, err := range []error{
+		conn.ExportMethodTable(map[string]any{"Inhibit": s.inhibit}, logindPath, logindManager),
+		conn.ExportMethodTable(map[string]any{"Get": s.get}, logindPath, "org.freedesktop.DBus.Properties"),
+		conn.ExportMethodTable(map[string]any{"KillUnit": s.killUnit}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{logindName, "org.freedesktop.systemd1"} {
+		if _, err := conn.RequestName(name, dbus.NameFlagDoNotQueue); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s *standIn) inhibit(what, who, _, mode string) (dbus.UnixFD, *dbus.Error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.locks, s.whats = append(s.locks, r), append(s.whats, what+" "+who+" "+mode)
+	s.t.Cleanup(func() { r.Close(); w.Close() })
+	fd := dbus.UnixFD(w.Fd())
+	time.AfterFunc(time.Second, func() { w.Close() }) // it has been sent by then
+	return fd, nil
+}
+
+func (s *standIn) get(_, name string) (dbus.Variant, *dbus.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name == "PreparingForShutdown" {
+		return dbus.MakeVariant(s.preparing), nil
+	}
+	return dbus.MakeVariant(uint64(s.delay / time.Microsecond)), nil
+}
+
+func (s *standIn) killUnit(unit, _ string, signal int32) *dbus.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text, err := os.ReadFile(filepath.Join(s.dropIns, dropIn))
+	if err != nil || unit != "systemd-logind.service" || signal != 1 {
+		return dbus.MakeFailedError(fmt.Errorf("%s %d %v", unit, signal, err))
+	}
+	_, value, _ := strings.Cut(string(text), "InhibitDelayMaxSec=")
+	var seconds int
+	if _, err := fmt.Sscan(value, &seconds); err == nil && !s.stubborn {
+		s.delay = time.Duration(seconds) * time.Second
+	}
+	return nil
+}
+
+// prepare tells that a shutdown begins or is called off.
+func (s *standIn) prepare(begins bool) {
+	s.t.Helper()
+	if err := s.conn.Emit(logindPath, logindManager+"."+shutdownSoon, begins); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// lock returns the nth lock once it was taken.
+func (s *standIn) lock(n int) *os.File {
+	s.t.Helper()
+	var f *os.File
+	eventually(s.t, fmt.Sprintf("lock %d is taken", n), func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.locks) >= n {
+			f = s.locks[n-1]
+		}
+		return f != nil
+	})
+	return f
+}
+
+// released waits until whoever holds a lock has let go of it.
+func released(t *testing.T, lock *os.File) {
+	t.Helper()
+	_ = lock.SetReadDeadline(time.Now().Add(time.Minute))
+	if n, err := lock.Read(make([]byte, 1)); n != 0 || err == nil || os.IsTimeout(err) {
+		t.Fatalf("the lock is held: %v", err)
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// watching runs WatchShutdown until the test ends.
+func watching(t *testing.T, dropIns string, need time.Duration, log *slog.Logger, drain func(context.Context)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		WatchShutdown(ctx, ShutdownOptions{Need: need, Drain: drain, Off: func() {}, DropIns: dropIns, Log: log})
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-ended })
+	t.Cleanup(stop)
+	return stop
+}
+
+// notes is a log that can be read.
+type notes struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (n *notes) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+func (n *notes) has(s string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Contains(n.text.String(), s)
+}
+
+func TestAShutdownWaitsForTheDrain(t *testing.T) {
+	startBus(t, t.TempDir())
+	s := newStandIn(t, 5*time.Second)
+	drains, goOn := make(chan struct{}), make(chan struct{})
+	watching(t, s.dropIns, 40*time.Second, slog.New(slog.DiscardHandler), func(context.Context) {
+		drains <- struct{}{}
+		<-goOn
+	})
+	lock := s.lock(1)
+	s.mu.Lock()
+	if s.delay != 40*time.Second || s.whats[0] != "shutdown berth delay" {
+		t.Errorf("logind waits %s for %s", s.delay, s.whats[0])
+	}
+	s.mu.Unlock()
+	for n := 1; n <= 2; n++ {
+		s.prepare(true)
+		<-drains
+		_ = lock.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		if _, err := lock.Read(make([]byte, 1)); !os.IsTimeout(err) {
+			t.Fatalf("the lock was let go of while pods were ending: %v", err)
+		}
+		goOn <- struct{}{}
+		released(t, lock)
+		s.prepare(false) // it was called off: the next is waited with, too
+		lock = s.lock(n + 1)
+	}
+}
+
+func TestAnAgentThatLeavesLetsGo(t *testing.T) {
+	startBus(t, t.TempDir())
+	s := newStandIn(t, time.Hour)
+	stop := watching(t, s.dropIns, time.Second, slog.New(slog.DiscardHandler), func(context.Context) { t.Error("drained") })
+	lock := s.lock(1)
+	stop()
+	released(t, lock)
+	if left, _ := os.ReadDir(s.dropIns); len(left) > 0 {
+		t.Errorf("logind waits long enough, and yet there is %v", left)
+	}
+}
+
+func TestAShutdownThatHasBegunIsNotMissed(t *testing.T) {
+	startBus(t, t.TempDir())
+	s := newStandIn(t, time.Hour)
+	s.preparing = true
+	drained := make(chan struct{})
+	watching(t, s.dropIns, time.Second, slog.New(slog.DiscardHandler), func(context.Context) { close(drained) })
+	<-drained
+	released(t, s.lock(1))
+	if !ShutdownBegun(t.Context()) {
+		t.Error("nobody says that it has begun")
+	}
+}
+
+func TestALogindThatDoesNotWaitLongEnoughIsNamed(t *testing.T) {
+	startBus(t, t.TempDir())
+	s := newStandIn(t, 5*time.Second)
+	s.stubborn = true
+	log := &notes{}
+	watching(t, s.dropIns, 40*time.Second, slog.New(slog.NewTextHandler(log, nil)), func(context.Context) {})
+	s.lock(1)
+	if !log.has("InhibitDelayMaxSec") || !log.has("waits=5s needed=40s") {
+		t.Errorf("the log: %s", log.text.String())
+	}
+}
+
+// TestScenario26_TheBusMayGoAndComeBack: a shutdown after that is waited with.
+func TestScenario26_TheBusMayGoAndComeBack(t *testing.T) {
+	dir := t.TempDir()
+	log := &notes{}
+	drained := make(chan struct{}, 1)
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(dir, "bus"))
+	watching(t, t.TempDir(), time.Second, slog.New(slog.NewTextHandler(log, nil)), func(context.Context) { drained <- struct{}{} })
+	eventually(t, "it is said that there is none", func() bool { return log.has("a shutdown is not heard of") })
+	for range 2 {
+		stop := startBus(t, dir)
+		s := newStandIn(t, time.Hour)
+		lock := s.lock(1)
+		s.prepare(true)
+		<-drained
+		released(t, lock)
+		stop()
+		if err := os.Remove(filepath.Join(dir, "bus")); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+}
