@@ -13,6 +13,8 @@
 // off from taking away, and Release takes it away; whether a container is still
 // somebody's is for the caller to say.
 //
+// How pods reach those of other hosts is for routes and gateway below.
+//
 // It owns one file, 10-berth.conflist, and of that only one with the key
 // "berth" in it. WriteDefault leaves a directory alone where a file that sorts
 // before it counts: somebody installed a network on purpose.

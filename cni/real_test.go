@@ -60,7 +60,7 @@ func TestDefaultNetworkWorks(t *testing.T) {
 			node := netns(t, id+"n")
 			one, two := netns(t, id+"a"), netns(t, id+"b")
 			dir := t.TempDir()
-			d := design{name: id, bridge: "br-" + row.what, dataDir: filepath.Join(dir, "addresses"), cidrs: row.cidrs}
+			d := design{name: id, bridge: "br-" + row.what, dataDir: filepath.Join(dir, "addresses"), cidrs: row.cidrs, masq: true}
 			if err := writeDesign(filepath.Join(dir, "conf"), d); err != nil {
 				t.Fatal(err)
 			}

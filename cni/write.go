@@ -21,18 +21,31 @@ type design struct {
 	bridge  string
 	dataDir string // of host-local; empty: its own default
 	cidrs   []netip.Prefix
+	masq    bool // the bridge plugin masquerades what leaves the node
 }
 
 // WriteDefault writes 10-berth.conflist: a bridge cni0 that is the pods'
-// gateway and masquerades what leaves the node, addresses from the node's own
-// pod ranges (one of IPv4, one of IPv6, or both), and host ports.
+// gateway and with masq masquerades what leaves the node, addresses from the node's own
+// pod ranges (one of IPv4, one of IPv6, or both), and host ports. Without masq
+// somebody else sees to the masquerading.
 //
 // It writes nothing if the file has that content already, and leaves the
 // directory alone, without an error, where a configuration that sorts before
 // the file counts. A file of that name that berth did not write is an error and
 // stays as it is.
-func WriteDefault(confDir string, cidrs []netip.Prefix) error {
-	return writeDesign(confDir, design{name: "berth", bridge: "cni0", cidrs: cidrs})
+func WriteDefault(confDir string, cidrs []netip.Prefix, masq bool) error {
+	return writeDesign(confDir, design{name: "berth", bridge: "cni0", cidrs: cidrs, masq: masq})
+}
+
+// Foreign reports whether the configuration that counts is one that berth has not
+// written: the pods' network is somebody else's.
+func Foreign(confDir string) bool {
+	file, err := first(confDir)
+	if err != nil {
+		return false // there is none
+	}
+	text, err := read(file)
+	return filepath.Base(file) != defaultFile || err == nil && !ours(text)
 }
 
 func writeDesign(confDir string, d design) error {
@@ -173,7 +186,7 @@ func (d design) conflist() ([]byte, error) {
 		Plugins: []any{
 			bridgePlugin{
 				Type: "bridge", Bridge: d.bridge, IsGateway: true, ForceAddress: true,
-				IPMasq: true, HairpinMode: true, IPAM: addresses,
+				IPMasq: d.masq, HairpinMode: true, IPAM: addresses,
 			},
 			portmapPlugin{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}, SNAT: true},
 		},

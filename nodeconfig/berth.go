@@ -45,6 +45,11 @@ type BerthConfiguration struct {
 	// for, at most one per family; or the one word node: those that the server
 	// gives the node, or podCIDR on a standalone one. Default: none is written.
 	CNIPodCIDRs []string `json:"cniPodCIDRs,omitempty"`
+	// PodRouting is how pods reach those of other nodes where the server gives the
+	// nodes their ranges (cniPodCIDRs: [node]): hostGateway, by routes to the nodes
+	// that berth makes, with masquerading only of what leaves all pod ranges; or
+	// none. Default: hostGateway.
+	PodRouting string `json:"podRouting,omitempty"`
 	// MaxParallelStarts is how many pods are started at once. Default: 10.
 	MaxParallelStarts *int32 `json:"maxParallelStarts,omitempty"`
 	// StartPressurePercent is in how much of the last 10 s something must have waited
@@ -91,6 +96,7 @@ func BerthFields() []BerthField {
 		{"cniConfDir", "path", DefaultCNIConfDir, "the network configuration", ""},
 		{"cniBinDirs", "list of paths", "/opt/cni/bin, /usr/lib/cni", "the network plugins", ""},
 		{"cniPodCIDRs", "list of ranges", "none", "write a default network configuration for these ranges, or with `[node]` for those that the server gives the node, on a standalone node `podCIDR`", "--cni-pod-cidr"},
+		{"podRouting", "hostGateway or none", "hostGateway", "with `cniPodCIDRs: [node]` on a node that has joined a server, how pods reach those of other nodes: by routes to the nodes that berth makes, with masquerading only towards the outside, or not by berth's doing; see networking.md", ""},
 		{"maxParallelStarts", "number", "10", "how many pods are started at once", ""},
 		{"startPressurePercent", "number", "90", "in how much of the last 10 s, in percent, something must have waited for a CPU (PSI) that fewer pods are started at once: ever fewer up to 100%, where it is one; 100: never fewer", ""},
 		{"memoryPressureSources", "both or workingSet", "both", "who must find memory short before it is pressure: the working set and the kernel's own estimate (MemAvailable) or its stalls, or the working set alone, as upstream", ""},

@@ -126,6 +126,7 @@ type Network struct {
 	CNIBinDirs    []string
 	CNIPodCIDRs   []netip.Prefix // not empty: write a default conflist for these ranges
 	CNIFromNode   bool           // likewise, for those that the server gives the node: never standalone
+	HostGateway   bool           // with CNIFromNode: berth makes the ways to other nodes' pods
 }
 
 // Listen is where something is served; Port 0: nowhere.

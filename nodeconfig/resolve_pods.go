@@ -1,6 +1,7 @@
 package nodeconfig
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -236,6 +237,12 @@ func (l *loader) podRanges(c *Config) {
 		l.complain("cniPodCIDRs", "node: this node has joined no server that could give it a range; set podCIDR")
 	default:
 		c.Network.CNIPodCIDRs = own
+	}
+	const field, by = "podRouting", "hostGateway"
+	asked := l.oneOf(field, cmp.Or(l.berth.PodRouting, by), by, "none") == by
+	c.Network.HostGateway = asked && c.Network.CNIFromNode
+	if l.berth.PodRouting == by && !c.Network.CNIFromNode {
+		l.complain(field, "%s only goes with cniPodCIDRs: [node] on a node that has joined a server: nobody else says which pod ranges the other nodes have", by)
 	}
 }
 

@@ -133,6 +133,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.events = report.NewEvents(report.EventsOptions{Host: b.config.NodeName})
 	b.commands = newCommands(b)
 	b.probes = newProbes(b)
+	b.forgetRoutes()
 	if !b.config.Standalone() {
 		if b.joined, err = newJoined(b, records); err != nil {
 			return err

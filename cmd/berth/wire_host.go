@@ -40,6 +40,7 @@ type host struct {
 	resolv      criconfig.Resolv
 	users       *userids.IDs
 	noUsers     error       // why no pod can have users of its own
+	ranged      atomic.Bool // the server has given the node its pod ranges
 	guessed     atomic.Bool // the cgroup driver: the runtime has not been asked yet
 }
 
@@ -156,7 +157,7 @@ func (h *host) forAllPods() corev1.ResourceList {
 func (h *host) makeNetwork() (err error) {
 	c := h.b.config.Network
 	if len(c.CNIPodCIDRs) > 0 {
-		if err := cni.WriteDefault(c.CNIConfDir, c.CNIPodCIDRs); err != nil {
+		if err := cni.WriteDefault(c.CNIConfDir, c.CNIPodCIDRs, true); err != nil {
 			return fmt.Errorf("write the default network configuration: %w", err)
 		}
 	}
@@ -165,7 +166,7 @@ func (h *host) makeNetwork() (err error) {
 }
 
 // writeNetwork makes the default network for the pod ranges that a server has
-// given the node.
+// given the node. The first pod finds the way out made already.
 func (h *host) writeNetwork(ranges []string) error {
 	var parsed []netip.Prefix
 	for _, r := range ranges {
@@ -175,7 +176,14 @@ func (h *host) writeNetwork(ranges []string) error {
 		}
 		parsed = append(parsed, p)
 	}
-	return cni.WriteDefault(h.b.config.Network.CNIConfDir, parsed)
+	if g := h.b.joined.gateway; g != nil {
+		_ = g.Own(parsed) // says so itself, and is tried again
+	}
+	if err := cni.WriteDefault(h.b.config.Network.CNIConfDir, parsed, !h.b.config.Network.HostGateway); err != nil {
+		return err
+	}
+	h.ranged.Store(true)
+	return nil
 }
 
 func (h *host) makeVolumes() (err error) {

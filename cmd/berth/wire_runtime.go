@@ -154,6 +154,9 @@ func (r *runtime) network() plan.NetworkSeen {
 		return plan.NetworkSeen{Ready: true}
 	}
 	if ok, why := r.b.host.network.Ready(); !ok {
+		if r.b.config.Network.CNIFromNode && !r.b.host.ranged.Load() {
+			why += ": it is written when the server gives the node its pod range (spec.podCIDRs of the Node)"
+		}
 		return plan.NetworkSeen{Message: why}
 	}
 	return plan.NetworkSeen{Message: st.NetworkMessage}

@@ -18,6 +18,7 @@ import (
 	"berth/agent/report/posts"
 	"berth/agent/source/assigned"
 	"berth/apiclient"
+	"berth/cni/gateway"
 	"berth/node"
 	"berth/node/presence"
 	"berth/podspec"
@@ -33,6 +34,7 @@ type joined struct {
 	posts    *posts.Posts
 	events   *posts.Events
 	presence *presence.Presence
+	gateway  *gateway.Gateway // nil: how pods reach those of other nodes is not berth's matter
 
 	known sync.Once
 	node  chan struct{} // closed when the server has told its Node
@@ -42,6 +44,8 @@ type joined struct {
 	ranges   []string // of pods, as the network configuration has them
 	images   []corev1.ContainerImage
 	imagesAt time.Time
+
+	unavailable bool // the server has that by an earlier life's words
 }
 
 func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, error) {
@@ -89,7 +93,7 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 		Every: c.StatusUpdateFrequency, Report: c.StatusReportFrequency, Lease: c.LeaseDuration,
 		Facts: j.facts, Heard: j.heardNode, Log: b.log, Event: j.events.OfNode, Renewed: b.metrics.LeaseRenewed,
 	})
-	return j, nil
+	return j, j.makeGateway()
 }
 
 // begin starts what belongs to the server.
@@ -103,6 +107,10 @@ func (j *joined) begin(ctx context.Context, parts *group) {
 	parts.run("node", func() error { return j.presence.Run(ctx) })
 	parts.run("posts", func() error { return j.posts.Run(ctx) })
 	parts.run("events", func() error { return j.events.Run(ctx) })
+	if j.gateway != nil {
+		parts.run("nodes", func() error { j.followNodes(ctx); return nil })
+		parts.run("pod routes", func() error { return j.gateway.Run(ctx) })
+	}
 }
 
 // assignedPods are the pods of the agent's last life that a server had assigned.
@@ -122,6 +130,7 @@ func (j *joined) heardNode(n *corev1.Node) {
 		j.labels, j.taints = n.Labels, n.Spec.Taints
 		j.b.offering.change(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
 	}
+	j.unavailable = unavailable(n)
 	if j.b.config.Network.CNIFromNode && !slices.Equal(j.ranges, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
 		if err := j.b.host.writeNetwork(n.Spec.PodCIDRs); err != nil {
 			j.b.log.Error("the pod range that the server gave the node", "ranges", n.Spec.PodCIDRs, "err", err)
@@ -163,7 +172,7 @@ func (j *joined) facts(ctx context.Context) presence.Facts {
 		}
 	}
 	f.Images = j.images
-	f.NotReady = b.runtime.notReady()
+	f.NotReady, f.Network = b.runtime.notReady(), j.podNetwork()
 	if b.drain.Begun() {
 		f.NotReady = strings.Join(slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }), "; ")
 	}

@@ -19,6 +19,11 @@ func (d *Defaults) nodes() {
 	d.bindAs("berth.dev:returning-nodes", "system:node-bootstrapper", group(returningNodes))
 	d.bindAs("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", group(NodeBootstrapGroup))
 	d.bindAs("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", group(nodesGroup))
+	// Nodes route to each other's pods, and so know each other's ranges and
+	// addresses. Take it away by an empty binding that is not kept: the annotation
+	// rbac.authorization.kubernetes.io/autoupdate: "false".
+	d.role("berth.dev:pod-routes", can("list watch", "core", "nodes"))
+	d.bind("berth.dev:pod-routes", group(nodesGroup))
 	// A joining node asks whether its name is taken.
 	d.role("kubeadm:get-nodes", can("get", "core", "nodes"))
 	d.bind("kubeadm:get-nodes", group(NodeBootstrapGroup))

@@ -23,6 +23,14 @@ type Facts struct {
 	Port                  int32  // of the node's server; 0: none
 	NotReady              string // why the node is not ready; empty: it is
 	Memory, Disk, PIDs    bool   // they are short
+	// Network is how pods reach those of other nodes; nil: somebody else says so.
+	Network *Network
+}
+
+// Network is the condition NetworkUnavailable.
+type Network struct {
+	Unavailable     bool
+	Reason, Message string
 }
 
 // owned are the labels that the node itself keeps right.
@@ -90,6 +98,9 @@ func (p *Presence) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCond
 		choose(corev1.NodePIDPressure, f.PIDs, "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
 			"kubelet has insufficient PID available", "kubelet has sufficient PID available"),
 		choose(corev1.NodeReady, f.NotReady == "", "KubeletReady", "KubeletNotReady", "kubelet is posting ready status", f.NotReady),
+	}
+	if n := f.Network; n != nil {
+		all = append(all, choose(corev1.NodeNetworkUnavailable, n.Unavailable, n.Reason, n.Reason, n.Message, n.Message))
 	}
 	if has == nil {
 		return all

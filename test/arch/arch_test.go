@@ -37,6 +37,8 @@ var may = map[string][]string{
 	"cri/crifake":       {"agent/plan", "podspec"},
 	"cri/crilog":        {},
 	"cni":               {"agent/plan", "podspec"},
+	"cni/routes":        {},
+	"cni/gateway":       {"cni/routes"},
 	"hooks":             {"agent/plan"},
 	"images":            {"agent/plan", "podspec"},
 	"images/offline":    {"podspec"},
@@ -94,7 +96,7 @@ var may = map[string][]string{
 // pure lists the packages that decide only: no clock, file, lock, log,
 // goroutine or variable of the package, and of the standard library only what
 // is pure itself.
-var pure = []string{"podspec", "admission", "agent/plan", "node/pressure", "node/shutdown", "cri/criconfig", "control/columns", "control/rules", "control/scheduler/placement", "control/quota"}
+var pure = []string{"podspec", "admission", "agent/plan", "node/pressure", "node/shutdown", "cri/criconfig", "cni/routes", "control/columns", "control/rules", "control/scheduler/placement", "control/quota"}
 
 // impure is what no pure package may import.
 var impure = []string{

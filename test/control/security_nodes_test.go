@@ -71,6 +71,7 @@ func (s *town) reading(ctx context.Context) []attempt {
 		{"list all pods", false, func() error { return failed(core.Pods("").List(ctx, where(""))) }},
 		{"list another's pods", false, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName=y"))) }},
 		{"list all but another's pods", false, func() error { return failed(core.Pods("").List(ctx, where("spec.nodeName!=y"))) }},
+		{"list the nodes, to route to their pods", true, func() error { return failed(core.Nodes().List(ctx, metav1.ListOptions{})) }},
 		{"read another node", false, func() error { return failed(core.Nodes().Get(ctx, "y", get)) }},
 		{"watch services", true, func() error { return failed(core.Services("").List(ctx, where(""))) }},
 		{"read roles", false, func() error { return failed(s.x.RbacV1().ClusterRoles().List(ctx, where(""))) }},

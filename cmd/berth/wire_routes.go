@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	machinery "k8s.io/apimachinery/pkg/runtime"
+
+	"berth/apiclient"
+	"berth/cni"
+	"berth/cni/gateway"
+	"berth/cni/routes"
+	"berth/node/presence"
+)
+
+func (b *berth) routesFile() string { return filepath.Join(b.config.StateDir, gateway.FileName) }
+
+// forgetRoutes takes away what an earlier life of this node, configured otherwise,
+// has made.
+func (b *berth) forgetRoutes() {
+	if b.config.Network.HostGateway {
+		return
+	}
+	if err := gateway.Remove(b.routesFile(), b.log); err != nil {
+		b.log.Error("routes and rules of an earlier configuration are left", "err", err)
+	}
+}
+
+// makeGateway makes what routes to other nodes' pods, and the routes that the last
+// life knew: pods may start before the server is heard.
+func (j *joined) makeGateway() (err error) {
+	c := j.b.config.Network
+	if !c.HostGateway {
+		return nil
+	}
+	var last []routes.Trouble // of Changed, which is told in order
+	j.gateway, err = gateway.New(gateway.Options{
+		File: j.b.routesFile(), Log: j.b.log,
+		On: func() bool { return !cni.Foreign(c.CNIConfDir) },
+		Changed: func(s gateway.State) {
+			for _, t := range s.Troubles {
+				if !slices.Contains(last, t) {
+					j.events.OfNode(corev1.EventTypeWarning, "PodsNotReached", fmt.Sprintf("Pods of node %s are not reached from here: %s", t.Node, t.Text))
+				}
+			}
+			last = s.Troubles
+			j.presence.Nudge()
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("routes to other nodes' pods: %w", err)
+	}
+	_ = j.gateway.Sync() // says so itself, and is tried again
+	return nil
+}
+
+// followNodes tells the gateway of the other nodes.
+func (j *joined) followNodes(ctx context.Context) {
+	j.client.Follow(ctx, apiclient.Followed{
+		Resource: apiclient.Nodes,
+		Trim: func(o machinery.Object) {
+			if n, ok := o.(*corev1.Node); ok { // of each node no more than the way there
+				n.Labels, n.Annotations, n.Status = nil, nil, corev1.NodeStatus{Addresses: n.Status.Addresses}
+			}
+		},
+		All: func(all []machinery.Object) {
+			var nodes []routes.Node
+			for _, o := range all {
+				if n, ok := o.(*corev1.Node); ok && n.Name != j.b.config.NodeName {
+					nodes = append(nodes, otherNode(n))
+				}
+			}
+			j.gateway.Blind("")
+			j.gateway.All(nodes)
+		},
+		Put: func(o machinery.Object) {
+			if n, ok := o.(*corev1.Node); ok && n.Name != j.b.config.NodeName {
+				j.gateway.Put(otherNode(n))
+			}
+		},
+		Drop: func(o machinery.Object) {
+			if n, ok := o.(*corev1.Node); ok {
+				j.gateway.Drop(n.Name)
+			}
+		},
+		Failed: func(err error) {
+			if apierrors.IsForbidden(err) {
+				j.gateway.Blind(fmt.Sprintf("%s: nodes must be allowed to list and watch nodes, see networking.md", err))
+			}
+		},
+	})
+}
+
+// otherNode is a node as the routes know it. What it says that is no address is
+// left out.
+func otherNode(n *corev1.Node) routes.Node {
+	out := routes.Node{Name: n.Name, Since: n.CreationTimestamp.UTC()}
+	for _, text := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out.Ranges = append(out.Ranges, p)
+		}
+	}
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			out.Addresses = append(out.Addresses, ip)
+		}
+	}
+	return out
+}
+
+// Reasons of the condition NetworkUnavailable.
+const (
+	routesMade   = "BerthHasRoutes"
+	routesFailed = "BerthHasNoRoutes"
+	noPodRange   = "BerthHasNoPodRange"
+)
+
+// unavailable reports whether an agent of berth has told the server that the node
+// has no network for pods.
+func unavailable(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue && strings.HasPrefix(c.Reason, "BerthHas")
+	})
+}
+
+// podNetwork is the condition NetworkUnavailable; nil: others say so. Who said that
+// there is no network takes it back.
+func (j *joined) podNetwork() *presence.Network {
+	if j.gateway == nil {
+		if j.unavailable {
+			return &presence.Network{Reason: routesMade, Message: "the pods' network is not berth's matter any more"}
+		}
+		return nil
+	}
+	s := j.gateway.State()
+	n := &presence.Network{Reason: routesMade}
+	switch {
+	case !s.On:
+		n.Message = "the pods' network is not berth's: another configuration counts in " + j.b.config.Network.CNIConfDir
+	case s.Err != "":
+		n.Unavailable, n.Reason, n.Message = true, routesFailed, s.Err
+	case !j.b.host.ranged.Load() && j.gateway.Bare():
+		n.Unavailable, n.Reason, n.Message = true, noPodRange, "the server has not given the node a pod range (spec.podCIDRs)"
+	default:
+		n.Message = fmt.Sprintf("pods of %d of %d other nodes are reached", s.Reached, s.Nodes)
+	}
+	for _, t := range s.Troubles {
+		n.Message += fmt.Sprintf("; node %s: %s", t.Node, t.Text)
+	}
+	if s.Blind != "" {
+		n.Message += "; " + s.Blind
+	}
+	return n
+}

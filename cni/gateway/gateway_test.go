@@ -1,0 +1,330 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"berth/cni/routes"
+)
+
+// lab is a network namespace that nobody else knows: it goes with the test.
+type lab struct {
+	t    *testing.T
+	ns   netns.NsHandle
+	h    *netlink.Handle
+	file string
+	on   bool
+	log  strings.Builder
+	mu   sync.Mutex
+	seen []State
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	made := make(chan netns.NsHandle)
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		ns, err := netns.New()
+		if err != nil {
+			failed <- err
+			return
+		}
+		made <- ns
+	}()
+	l := &lab{t: t, file: filepath.Join(t.TempDir(), FileName), on: true}
+	select {
+	case l.ns = <-made:
+	case err := <-failed:
+		t.Fatal(err)
+	}
+	var err error
+	if l.h, err = netlink.NewHandleAt(l.ns, unix.NETLINK_ROUTE); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.h.Close(); _ = l.ns.Close() })
+	eth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "other"}
+	l.must(l.h.LinkAdd(eth))
+	other, err := l.h.LinkByName("other")
+	l.must(err)
+	l.must(l.h.LinkSetUp(other))
+	for _, text := range []string{"10.9.0.1/24", "fd09::1/64"} {
+		a, err := netlink.ParseAddr(text)
+		l.must(err)
+		a.Flags = unix.IFA_F_NODAD
+		l.must(l.h.AddrAdd(eth, a))
+	}
+	l.must(l.h.LinkSetUp(eth))
+	return l
+}
+
+func (l *lab) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) gateway() *Gateway {
+	l.t.Helper()
+	g, err := New(Options{
+		File: l.file, NetNS: l.ns, On: func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.on },
+		Log:     slog.New(slog.NewTextHandler(&l.log, nil)),
+		Changed: func(s State) { l.mu.Lock(); l.seen = append(l.seen, s); l.mu.Unlock() },
+	})
+	l.must(err)
+	return g
+}
+
+// routes are those of the lab that lead by way of an address.
+func (l *lab) routes() string {
+	l.t.Helper()
+	all, err := list(l.h)
+	l.must(err)
+	var out []string
+	for _, r := range all {
+		if r.Via.IsValid() {
+			out = append(out, fmt.Sprintf("%s>%s/%d", r.Range, r.Via, r.Protocol))
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
+}
+
+// rules are what is masqueraded, with the kernel's numbers of the rules: other
+// numbers, and they were written again.
+func (l *lab) rules() string {
+	l.t.Helper()
+	k := kernel{l.ns}
+	m, broken, err := k.masquerades()
+	l.must(err)
+	text := fmt.Sprint(m)
+	if broken {
+		text += " broken"
+	}
+	c, err := k.conn()
+	l.must(err)
+	for _, f := range families {
+		if rules, err := c.GetRules(&nftables.Table{Name: tableName, Family: f.table}, &nftables.Chain{Name: chainName}); err == nil {
+			for _, r := range rules {
+				text += fmt.Sprint(" #", r.Handle)
+			}
+		}
+	}
+	return text
+}
+
+func (l *lab) foreign(dst, via string) {
+	l.t.Helper()
+	_, n, err := net.ParseCIDR(dst)
+	l.must(err)
+	eth, err := l.h.LinkByName("eth0")
+	l.must(err)
+	l.must(l.h.RouteAdd(&netlink.Route{Dst: n, Gw: net.ParseIP(via), LinkIndex: eth.Attrs().Index, Protocol: unix.RTPROT_STATIC}))
+}
+
+func peer(name, address string, ranges ...string) routes.Node {
+	n := routes.Node{Name: name, Since: time.Unix(1, 0), Addresses: []netip.Addr{netip.MustParseAddr(address), netip.MustParseAddr("fd09::" + address[strings.LastIndex(address, ".")+1:])}}
+	for _, r := range ranges {
+		n.Ranges = append(n.Ranges, netip.MustParsePrefix(r))
+	}
+	return n
+}
+
+var own = []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24"), netip.MustParsePrefix("fd42::/64")}
+
+const none = "{[] []}"
+
+func (l *lab) is(g *Gateway, want string) {
+	l.t.Helper()
+	if err := g.Sync(); err != nil {
+		l.t.Error(err)
+	}
+	if got := l.routes(); got != want {
+		l.t.Errorf("routes are\n%s, want\n%s", got, want)
+	}
+}
+
+func TestNodesComeChangeAndGo(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.foreign("10.42.9.0/24", "10.9.0.99")
+	const theirs = "10.42.9.0/24>10.9.0.99/4"
+	g := l.gateway()
+	l.must(g.Own(own))
+	first := l.rules()
+	if want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}]} #"; !strings.HasPrefix(first, want) {
+		t.Errorf("rules are %s, want %s", first, want)
+	}
+	g.All([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64"), peer("c", "10.9.0.3", "10.42.2.0/24"), peer("none", "10.9.0.4")})
+	l.is(g, "10.42.1.0/24>10.9.0.2/98 10.42.2.0/24>10.9.0.3/98 "+theirs+" fd42:0:0:1::/64>fd09::2/98")
+	if st := g.State(); st.Nodes != 2 || st.Reached != 2 || st.Troubles != nil || !st.On {
+		t.Errorf("state is %+v", st)
+	}
+	if got := l.rules(); !strings.Contains(got, "[{10.42.0.0 10.42.2.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]") {
+		t.Errorf("rules are %s", got)
+	}
+	g.Put(peer("b", "10.9.0.22", "10.42.1.0/24"))
+	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
+	g.Put(peer("d", "10.9.0.5", "10.42.9.0/24")) // the way there is somebody else's
+	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
+	if st := g.State(); st.Nodes != 3 || st.Reached != 2 || len(st.Troubles) != 1 || !strings.Contains(st.Troubles[0].Text, "10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4), and stays") {
+		t.Errorf("state is %+v", st)
+	}
+	if !strings.Contains(l.log.String(), "pods of a node are not reached") {
+		t.Errorf("the log says\n%s", &l.log)
+	}
+	g.Drop("d")
+	g.Drop("c")
+	l.is(g, "10.42.1.0/24>10.9.0.22/98 "+theirs)
+
+	// Off: somebody else's network counts on this node from now on.
+	l.mu.Lock()
+	l.on = false
+	l.mu.Unlock()
+	l.is(g, theirs)
+	if got := l.rules(); got != none {
+		t.Errorf("off, there are rules %s", got)
+	}
+	if _, err := os.Stat(l.file); !os.IsNotExist(err) {
+		t.Errorf("off, the file is there: %v", err)
+	}
+}
+
+// TestALaterLifeChangesNothing: it knows from the file what the first has made.
+func TestALaterLifeChangesNothing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	g := l.gateway()
+	nodes := []routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64")}
+	l.must(g.Own(own))
+	g.All(nodes)
+	const want = "10.42.1.0/24>10.9.0.2/98 fd42:0:0:1::/64>fd09::2/98"
+	l.is(g, want)
+	rules := l.rules()
+	kept, err := os.Stat(l.file)
+	l.must(err)
+	same := func(what string) {
+		t.Helper()
+		now, err := os.Stat(l.file)
+		l.must(err)
+		if got := l.rules(); got != rules || !os.SameFile(kept, now) || l.routes() != want {
+			t.Errorf("%s: %s, it was %s; routes %s", what, got, rules, l.routes())
+		}
+	}
+	later := l.gateway()
+	l.must(later.Sync())
+	same("without its server")
+	l.must(later.Own(own))
+	later.All(nodes)
+	l.must(later.Sync())
+	same("told the same again")
+
+	// After a boot nothing is there but the file.
+	for _, r := range []string{"10.42.1.0/24", "fd42:0:0:1::/64"} {
+		_, n, _ := net.ParseCIDR(r)
+		l.must(l.h.RouteDel(&netlink.Route{Dst: n, Protocol: routes.Protocol}))
+	}
+	l.must(kernel{l.ns}.masquerade(routes.Masquerade{}))
+	l.is(l.gateway(), want)
+	if got := l.rules(); !strings.HasPrefix(got, rules[:strings.Index(rules, " #")]) {
+		t.Errorf("after a boot there are %s", got)
+	}
+}
+
+// TestTheKernelIsHeard: what somebody takes away comes back at once, not at the
+// next audit.
+func TestTheKernelIsHeard(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	g := l.gateway()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if l.routes() == "" {
+			t.Error("its end has taken the routes away")
+		}
+	}()
+	until := func(want string) {
+		t.Helper()
+		for end := time.Now().Add(audit / 2); l.routes() != want; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("routes are %q, want %q\n%s", l.routes(), want, &l.log)
+			}
+		}
+	}
+	l.must(g.Own(own))
+	g.All([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24")})
+	until("10.42.1.0/24>10.9.0.2/98")
+	_, n, _ := net.ParseCIDR("10.42.1.0/24")
+	l.must(l.h.RouteDel(&netlink.Route{Dst: n}))
+	until("10.42.1.0/24>10.9.0.2/98")
+	eth, err := l.h.LinkByName("eth0") // which takes its routes along
+	l.must(err)
+	l.must(l.h.LinkSetDown(eth))
+	until("")
+	l.must(l.h.LinkSetUp(eth))
+	until("10.42.1.0/24>10.9.0.2/98")
+}
+
+func TestRulesThatSomebodyChangedAreMended(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	g := l.gateway()
+	l.must(g.Own(own))
+	want := l.rules()
+	c, err := kernel{l.ns}.conn()
+	l.must(err)
+	c.FlushChain(&nftables.Chain{Name: chainName, Table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyIPv4}})
+	l.must(c.Flush())
+	if got := l.rules(); !strings.Contains(got, "broken") {
+		t.Errorf("a chain without its rule reads as %s", got)
+	}
+	l.must(g.Sync())
+	if got := l.rules(); got[:strings.Index(got, " #")] != want[:strings.Index(want, " #")] {
+		t.Errorf("rules are %s, want %s", got, want)
+	}
+}
+
+// TestRemove takes away only what a gateway of this file has made.
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	g := l.gateway()
+	l.must(g.Own(own))
+	g.All([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24")})
+	l.is(g, "10.42.1.0/24>10.9.0.2/98")
+	l.on = false
+	other := l.gateway()
+	other.opt.File, other.kept = l.file+".other", ""
+	l.must(other.Sync())
+	if l.routes() == "" || l.rules() == none {
+		t.Error("one that never kept the file takes away what another has made")
+	}
+	l.must(os.WriteFile(l.file, nil, 0o600)) // as after a power cut
+	l.is(l.gateway(), "")
+	if got := l.rules(); got != none {
+		t.Errorf("rules are %s", got)
+	}
+}

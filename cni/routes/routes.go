@@ -1,0 +1,278 @@
+package routes
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Protocol is what the kernel and `ip route` show of the routes that are berth's
+// own: no routing daemon that has a name in iproute2's table uses it.
+const Protocol = 98
+
+// Node is another node of the cluster.
+type Node struct {
+	Name      string         `json:"name"`
+	Since     time.Time      `json:"since"`     // of its registration: who came first keeps a range
+	Ranges    []netip.Prefix `json:"ranges"`    // of its pods
+	Addresses []netip.Addr   `json:"addresses"` // its own, the preferred first
+}
+
+// Link is an interface of this host with the networks that it is on.
+type Link struct {
+	Index int
+	Name  string
+	Nets  []netip.Prefix // with the host's own address, not masked
+}
+
+// Route is one of the host's main table, as far as it matters here.
+type Route struct {
+	Range    netip.Prefix
+	Via      netip.Addr // not valid: the range is on the link itself
+	Link     int
+	Protocol int
+}
+
+// Input is all that the answer depends on.
+type Input struct {
+	On     bool           // false: nothing of berth's is wanted
+	Own    []netip.Prefix // pod ranges of this node
+	Nodes  []Node         // the others
+	Links  []Link
+	Routes []Route    // of the main table
+	Has    Masquerade // what the host masquerades now, by berth's rules
+}
+
+// Masquerade is whose traffic leaves with the host's own address: what comes from
+// Own and goes to none of Inside. Empty: nobody's.
+type Masquerade struct{ Own, Inside []Span }
+
+// Span is all addresses from the first to the last.
+type Span struct{ First, Last netip.Addr }
+
+// Equal reports whether both say the same.
+func (m Masquerade) Equal(o Masquerade) bool {
+	return slices.Equal(m.Own, o.Own) && slices.Equal(m.Inside, o.Inside)
+}
+
+// Trouble is why the pods of a node are not reached.
+type Trouble struct{ Node, Text string }
+
+// Plan is what to do, and what nobody can do anything about here.
+type Plan struct {
+	Remove, Add []Route // removed first
+	Masquerade  Masquerade
+	Change      bool // of the masquerading: Masquerade is to replace what there is
+	Reached     int  // nodes to whose pods there is, or will be, a route for each range
+	Troubles    []Trouble
+}
+
+// Decide answers what to do.
+func Decide(in Input) Plan {
+	var p Plan
+	wanted := map[netip.Prefix]Route{}
+	var inside []netip.Prefix
+	if in.On && len(in.Own) > 0 {
+		inside = slices.Clone(in.Own)
+		for _, n := range inOrder(in.Nodes) {
+			p.node(in, n, wanted, &inside)
+		}
+	}
+	p.routes(in, wanted)
+	if in.On && len(in.Own) > 0 {
+		p.Masquerade = Masquerade{Own: Spans(in.Own), Inside: Spans(inside)}
+	}
+	p.Change = !p.Masquerade.Equal(in.Has)
+	return p
+}
+
+// inOrder puts first who came first.
+func inOrder(nodes []Node) []Node {
+	return slices.SortedFunc(slices.Values(nodes), func(a, b Node) int {
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// node finds the way to each range of a node.
+func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]netip.Prefix) {
+	reached := 0
+	trouble := func(format string, args ...any) {
+		p.Troubles = append(p.Troubles, Trouble{n.Name, fmt.Sprintf(format, args...)})
+	}
+	ranges := slices.DeleteFunc(slices.Clone(n.Ranges), func(r netip.Prefix) bool { return !r.IsValid() || !spoken(in.Own, r) })
+	for _, r := range ranges {
+		r = r.Masked()
+		if what := inTheWay(in, r, *inside); what != "" {
+			trouble("its pod range %s overlaps %s", r, what)
+			continue
+		}
+		*inside = append(*inside, r)
+		route, why := way(in, n, r)
+		if why != "" {
+			trouble("%s", why)
+			continue
+		}
+		wanted[r] = route
+		if why := p.foreign(in, route); why != "" {
+			trouble("%s", why)
+			continue
+		}
+		reached++
+	}
+	if reached > 0 && reached == len(ranges) {
+		p.Reached++
+	}
+}
+
+// spoken reports whether this node's pods have addresses of the range's family.
+func spoken(own []netip.Prefix, r netip.Prefix) bool {
+	return slices.ContainsFunc(own, func(o netip.Prefix) bool { return o.Addr().Is4() == r.Addr().Is4() })
+}
+
+// inTheWay is what a route to the range would take the traffic of.
+func inTheWay(in Input, r netip.Prefix, taken []netip.Prefix) string {
+	for _, o := range in.Own {
+		if o.Overlaps(r) {
+			return fmt.Sprintf("that of this node, %s", o)
+		}
+	}
+	for _, l := range in.Links {
+		for _, net := range l.Nets {
+			if net.Overlaps(r) {
+				return fmt.Sprintf("the network %s of %s", net.Masked(), l.Name)
+			}
+		}
+	}
+	for _, t := range taken {
+		if t.Overlaps(r) {
+			return fmt.Sprintf("that of another node, %s", t)
+		}
+	}
+	return ""
+}
+
+// way is the route to a range by the first of the node's addresses that is on a
+// network of this host.
+func way(in Input, n Node, r netip.Prefix) (Route, string) {
+	var first netip.Addr
+	for _, a := range n.Addresses {
+		if a.Is4() != r.Addr().Is4() {
+			continue
+		}
+		if !first.IsValid() {
+			first = a
+		}
+		if link, ok := onLink(in, a); ok {
+			return Route{Range: r, Via: a, Link: link, Protocol: Protocol}, ""
+		}
+	}
+	if !first.IsValid() {
+		return Route{}, fmt.Sprintf("it has no address of the family of its pod range %s", r)
+	}
+	return Route{}, fmt.Sprintf("its address %s is on no network of this host: its pods in %s can only be reached through routers that know the way", first, r)
+}
+
+// onLink is the link on whose network an address is; that of the pods is none.
+func onLink(in Input, a netip.Addr) (int, bool) {
+	best, bits := -1, -1
+	for _, l := range in.Links {
+		for _, net := range l.Nets {
+			ofPods := slices.ContainsFunc(in.Own, net.Overlaps)
+			if ofPods || !net.Contains(a) || net.Addr() == a {
+				continue
+			}
+			if net.Bits() > bits || net.Bits() == bits && l.Index < best {
+				best, bits = l.Index, net.Bits()
+			}
+		}
+	}
+	return best, best >= 0
+}
+
+// foreign is what somebody else's routes do with a range; one that leads the same
+// way is as good as berth's own.
+func (p *Plan) foreign(in Input, want Route) string {
+	for _, r := range sorted(in.Routes) {
+		inside := want.Range.Overlaps(r.Range) && r.Range.Bits() >= want.Range.Bits()
+		if r.Protocol == Protocol || !inside || r.Via == want.Via {
+			continue
+		}
+		return fmt.Sprintf("somebody else's route leads %s, and stays as it is: pods in %s should be reached via %s", describe(in, r), want.Range, want.Via)
+	}
+	return ""
+}
+
+func describe(in Input, r Route) string {
+	text := r.Range.String()
+	if r.Via.IsValid() {
+		text += " via " + r.Via.String()
+	}
+	for _, l := range in.Links {
+		if l.Index == r.Link {
+			text += " to " + l.Name
+		}
+	}
+	return fmt.Sprintf("%s (protocol %d)", text, r.Protocol)
+}
+
+// routes compares what is wanted with what there is.
+func (p *Plan) routes(in Input, wanted map[netip.Prefix]Route) {
+	there := map[netip.Prefix]bool{} // as it should be, or somebody else's
+	for _, r := range sorted(in.Routes) {
+		want, known := wanted[r.Range]
+		switch {
+		case r.Protocol != Protocol:
+			there[r.Range] = true // R1
+		case known && r == want:
+			there[r.Range] = true
+		default:
+			p.Remove = append(p.Remove, r)
+		}
+	}
+	for _, r := range wanted {
+		if !there[r.Range] {
+			p.Add = append(p.Add, r)
+		}
+	}
+	p.Add = sorted(p.Add)
+}
+
+func sorted(in []Route) []Route {
+	return slices.SortedFunc(slices.Values(in), func(a, b Route) int {
+		return cmp.Or(a.Range.Addr().Compare(b.Range.Addr()), cmp.Compare(a.Range.Bits(), b.Range.Bits()),
+			a.Via.Compare(b.Via), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Protocol, b.Protocol))
+	})
+}
+
+// Spans are the addresses of all ranges, in order; what adjoins is one.
+func Spans(ranges []netip.Prefix) []Span {
+	var all []Span
+	for _, r := range ranges {
+		all = append(all, Span{r.Masked().Addr(), last(r)})
+	}
+	slices.SortFunc(all, func(a, b Span) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
+	var out []Span
+	for _, s := range all {
+		if n := len(out); n > 0 && out[n-1].First.Is4() == s.First.Is4() && (s.First.Compare(out[n-1].Last) <= 0 || out[n-1].Last.Next() == s.First) {
+			if s.Last.Compare(out[n-1].Last) > 0 {
+				out[n-1].Last = s.Last
+			}
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// last is a range's last address.
+func last(p netip.Prefix) netip.Addr {
+	bytes := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
+		bytes[bit/8] |= 1 << (7 - bit%8)
+	}
+	a, _ := netip.AddrFromSlice(bytes)
+	return a
+}

@@ -1,0 +1,205 @@
+package routes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func nets(texts ...string) (out []netip.Prefix) {
+	for _, s := range texts {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func node(name string, since int64, ranges string, addresses ...string) Node {
+	n := Node{Name: name, Since: time.Unix(since, 0), Ranges: nets(strings.Fields(ranges)...)}
+	for _, a := range addresses {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+	}
+	return n
+}
+
+// host is a node on 10.0.0.0/24 by eth0 and on 172.16.0.0/16 by eth1, with its own
+// pods' bridge.
+func host() Input {
+	return Input{On: true, Own: nets("10.42.0.0/24", "fd42::/64"), Links: []Link{
+		{Index: 2, Name: "eth0", Nets: nets("10.0.0.1/24", "fd00::1/64")},
+		{Index: 3, Name: "eth1", Nets: nets("172.16.0.1/16")},
+		{Index: 4, Name: "cni0", Nets: nets("10.42.0.1/24", "fd42::1/64")},
+	}}
+}
+
+func route(r, via string, link, protocol int) Route {
+	out := Route{Range: netip.MustParsePrefix(r), Link: link, Protocol: protocol}
+	if via != "" {
+		out.Via = netip.MustParseAddr(via)
+	}
+	return out
+}
+
+func say(p Plan) string {
+	var out []string
+	for _, r := range p.Remove {
+		out = append(out, fmt.Sprintf("-%s via %s dev %d", r.Range, r.Via, r.Link))
+	}
+	for _, r := range p.Add {
+		out = append(out, fmt.Sprintf("+%s via %s dev %d", r.Range, r.Via, r.Link))
+	}
+	return strings.Join(append(out, fmt.Sprint(p.Reached)), ", ")
+}
+
+func TestRoutes(t *testing.T) {
+	b := node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2")
+	b4 := node("b", 1, "10.42.1.0/24", "10.0.0.2")
+	for sentence, row := range map[string]struct {
+		change  func(*Input)
+		want    string
+		trouble string
+	}{
+		"a new node gets a route per family": {func(in *Input) { in.Nodes = []Node{b} },
+			"+10.42.1.0/24 via 10.0.0.2 dev 2, +fd42:0:0:1::/64 via fd00::2 dev 2, 1", ""},
+		"a family that this node's pods do not have gets none": {func(in *Input) { in.Nodes, in.Own = []Node{b}, nets("10.42.0.0/24") },
+			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
+		"the first address that is on a network of the host is the way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1", "172.16.9.9")} },
+			"+10.42.1.0/24 via 172.16.9.9 dev 3, 1", ""},
+		"a route that is there stays": {func(in *Input) {
+			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol)}
+		}, "1", ""},
+		"an address that has changed moves the route": {func(in *Input) {
+			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.9", 2, Protocol)}
+		}, "-10.42.1.0/24 via 10.0.0.9 dev 2, +10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
+		"a node that goes takes its route along": {func(in *Input) {
+			in.Routes = []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
+		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
+		"off, berth's own go and nothing else does": {func(in *Input) {
+			in.On, in.Nodes, in.Routes = false, []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
+		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
+		"somebody else's route that leads the same way will do": {func(in *Input) {
+			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, 4)}
+		}, "1", ""},
+		"somebody else's route that leads elsewhere stays, and is told": {func(in *Input) {
+			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.7", 2, 4)}
+		}, "0", "b: somebody else's route leads 10.42.1.0/24 via 10.0.0.7 to eth0 (protocol 4), and stays as it is: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
+		"so is one to a part of the range": {func(in *Input) {
+			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.128/25", "", 3, 2)}
+		}, "+10.42.1.0/24 via 10.0.0.2 dev 2, 0", "b: somebody else's route leads 10.42.1.128/25 to eth1 (protocol 2), and stays as it is: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
+		"a node behind a router cannot be reached from here": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1")} },
+			"0", "b: its address 192.0.2.1 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
+		"a node that bears this host's address is no way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")} },
+			"0", "b: its address 10.0.0.1 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
+		"nor is one whose address is a pod's": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")} },
+			"0", "b: its address 10.42.0.7 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
+		"a node without an address of the family is told": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "fd00::2")} },
+			"0", "b: it has no address of the family of its pod range 10.42.1.0/24"},
+		"a range that takes the host's network is refused": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.0.0.0/8", "10.0.0.2")} },
+			"0", "b: its pod range 10.0.0.0/8 overlaps that of this node, 10.42.0.0/24"},
+		"so is one inside the host's network": {func(in *Input) { in.Nodes = []Node{node("b", 1, "172.16.3.0/24", "10.0.0.2")} },
+			"0", "b: its pod range 172.16.3.0/24 overlaps the network 172.16.0.0/16 of eth1"},
+		"of two nodes with one range the older has it": {func(in *Input) {
+			in.Nodes = []Node{node("a", 9, "10.42.1.0/24", "10.0.0.9"), node("b", 1, "10.42.1.0/25", "10.0.0.2")}
+		}, "+10.42.1.0/25 via 10.0.0.2 dev 2, 1", "a: its pod range 10.42.1.0/24 overlaps that of another node, 10.42.1.0/25"},
+		"without a range of its own the node wants nothing": {func(in *Input) { in.Own, in.Nodes = nil, []Node{b4} }, "0", ""},
+	} {
+		in := host()
+		row.change(&in)
+		p := Decide(in)
+		var troubles []string
+		for _, tr := range p.Troubles {
+			troubles = append(troubles, tr.Node+": "+tr.Text)
+		}
+		if got := say(p); got != row.want || strings.Join(troubles, "\n") != row.trouble {
+			t.Errorf("%s:\n got %s\nwant %s\n%s", sentence, got, row.want, strings.Join(troubles, "\n"))
+		}
+	}
+}
+
+func TestMasquerading(t *testing.T) {
+	in := host()
+	in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"), node("far", 2, "10.42.3.0/24", "192.0.2.1"), node("bad", 3, "172.16.3.0/24", "10.0.0.3")}
+	p := Decide(in)
+	want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.1.255} {10.42.3.0 10.42.3.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]}"
+	if got := fmt.Sprint(p.Masquerade); got != want || !p.Change {
+		t.Errorf("got %s (change: %t)\nwant %s", got, p.Change, want)
+	}
+	in.Has = p.Masquerade
+	if Decide(in).Change {
+		t.Error("what is there is written again")
+	}
+	in.On = false
+	if p := Decide(in); !p.Change || !p.Masquerade.Equal(Masquerade{}) {
+		t.Error("off, the masquerading stays")
+	}
+}
+
+func TestSpans(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                      "[]",
+		"10.0.0.0/24 10.0.2.0/24":               "[{10.0.0.0 10.0.0.255} {10.0.2.0 10.0.2.255}]",
+		"10.0.1.0/24 10.0.0.0/24":               "[{10.0.0.0 10.0.1.255}]",
+		"10.0.0.0/8 10.1.0.0/16 11.0.0.0/8":     "[{10.0.0.0 11.255.255.255}]",
+		"255.255.255.0/24 ::/64":                "[{255.255.255.0 255.255.255.255} {:: ::ffff:ffff:ffff:ffff}]",
+		"ffff:ffff:ffff:ffff::/64 0.0.0.0/0":    "[{0.0.0.0 255.255.255.255} {ffff:ffff:ffff:ffff:: ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff}]",
+		"10.0.0.0/25 10.0.0.128/25 10.0.1.0/30": "[{10.0.0.0 10.0.1.3}]",
+	} {
+		if got := fmt.Sprint(Spans(nets(strings.Fields(text)...))); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestAnyClusterSettles: whatever nodes there are, in whatever order, one plan makes
+// the host right, and no route of others is touched (R1 to R4).
+func TestAnyClusterSettles(t *testing.T) {
+	for seed := range uint64(3000) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		in := host()
+		for i := range rnd.IntN(12) {
+			n := node(fmt.Sprint("n", i), int64(rnd.IntN(3)), fmt.Sprintf("10.42.%d.0/%d", rnd.IntN(5), 22+rnd.IntN(4)), fmt.Sprintf("10.0.0.%d", 1+rnd.IntN(4)))
+			n.Ranges[0] = n.Ranges[0].Masked()
+			if rnd.IntN(3) == 0 {
+				n.Ranges, n.Addresses = append(n.Ranges, nets(fmt.Sprintf("fd42:0:0:%d::/64", rnd.IntN(4)))...), append(n.Addresses, netip.MustParseAddr("fd00::2"))
+			}
+			in.Nodes = append(in.Nodes, n)
+		}
+		for range rnd.IntN(8) {
+			r := route(fmt.Sprintf("10.42.%d.0/24", rnd.IntN(5)), fmt.Sprintf("10.0.0.%d", 2+rnd.IntN(3)), 2, []int{Protocol, 4}[rnd.IntN(2)])
+			if !slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Range == r.Range && o.Protocol == r.Protocol }) {
+				in.Routes = append(in.Routes, r)
+			}
+		}
+		p := Decide(in)
+		shuffled := in
+		shuffled.Nodes, shuffled.Routes, shuffled.Links = slices.Clone(in.Nodes), slices.Clone(in.Routes), slices.Clone(in.Links)
+		slices.Reverse(shuffled.Nodes)
+		slices.Reverse(shuffled.Routes)
+		slices.Reverse(shuffled.Links)
+		if a, b := fmt.Sprint(p), fmt.Sprint(Decide(shuffled)); a != b {
+			t.Fatalf("seed %d: another order, another plan\n%s\n%s", seed, a, b)
+		}
+		for _, r := range p.Remove {
+			if r.Protocol != Protocol {
+				t.Fatalf("seed %d: removes %v", seed, r)
+			}
+			in.Routes = slices.DeleteFunc(in.Routes, func(o Route) bool { return o == r })
+		}
+		for _, r := range p.Add {
+			if slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Range == r.Range }) {
+				t.Fatalf("seed %d: a second route to %s", seed, r.Range)
+			}
+			if slices.ContainsFunc(in.Own, r.Range.Overlaps) || r.Range.Overlaps(netip.MustParsePrefix("10.0.0.0/24")) {
+				t.Fatalf("seed %d: %s is not another's", seed, r.Range)
+			}
+			in.Routes = append(in.Routes, r)
+		}
+		in.Has = p.Masquerade
+		if again := Decide(in); len(again.Add)+len(again.Remove) > 0 || again.Change {
+			t.Fatalf("seed %d: it goes on: %s", seed, say(again))
+		}
+	}
+}
