@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
 )
 
 func taintsOf(n *corev1.Node) (out []string) {
@@ -191,6 +192,35 @@ func TestEveryNodeHasItsOwnRange(t *testing.T) {
 		slices.Sort(got)
 		if !slices.Equal(got, []string{"10.42.1.0/24", "10.42.2.0/24"}) || getNode(t, client, "old").Spec.PodCIDR != "10.42.0.0/24" {
 			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// TestWithNoRangeLeftTheNodeIsTold, and has one as soon as another gives its back.
+func TestWithNoRangeLeftTheNodeIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := newNode("old", corev1.ConditionTrue)
+		old.Spec.PodCIDR, old.Spec.PodCIDRs = "10.42.0.0/24", []string{"10.42.0.0/24"}
+		told := record.NewFakeRecorder(100)
+		client := running(t, Config{Events: told, PodRanges: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")}}, []string{NodeRanges},
+			old, newNode("late", corev1.ConditionTrue))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		select {
+		case got := <-told.Events:
+			if got != "Warning CIDRNotAvailable no range of pod addresses is left in 10.42.0.0/24" {
+				t.Errorf("the event is %s", got)
+			}
+		default:
+			t.Error("there is no event")
+		}
+		if err := client.CoreV1().Nodes().Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := getNode(t, client, "late").Spec.PodCIDR; got != "10.42.0.0/24" {
+			t.Errorf("after a range is free the node has %q", got)
 		}
 	})
 }

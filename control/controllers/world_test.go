@@ -23,7 +23,9 @@ import (
 func running(t *testing.T, c Config, names []string, objects ...runtime.Object) kubernetes.Interface {
 	t.Helper()
 	client := fake.NewClientset(objects...)
-	c.Client, c.Events, c.Log = client, record.NewFakeRecorder(1000), slog.New(slog.DiscardHandler)
+	if c.Client, c.Log = client, slog.New(slog.DiscardHandler); c.Events == nil {
+		c.Events = record.NewFakeRecorder(1000)
+	}
 	c.Informers = informers.NewSharedInformerFactory(client, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	c.Start = func() { c.Informers.Start(ctx.Done()) }
