@@ -92,7 +92,7 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	a.Args = append([]string{
 		"run", "--config", a.ConfigFile, "--root-dir", a.RootDir, "--state-dir", a.StateDir, "--socket", a.Socket,
 		"--container-runtime-endpoint", o.Host.Endpoint, "--pod-manifest-path", a.ManifestDir,
-		"--hostname-override", or(o.NodeName, o.Host.Name), "--node-ip", o.Host.Gateway.String(),
+		"--hostname-override", or(o.NodeName, o.Host.Name), "--node-ip", o.Host.nodeIPs(),
 		"--cert-dir", filepath.Join(dir, "pki"),
 	}, o.ExtraArgs...)
 	o.Host.mu.Lock()
@@ -104,6 +104,9 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 // share makes the root directory a mount that propagates: on a machine whose
 // file systems are mounted private, volumes could not otherwise.
 func (a *Agent) share(nodefs string) error {
+	if a.Host.slot.LAN > 0 {
+		return nil // the agent does it itself, in the host's own mounts
+	}
 	from, kind, flags := a.RootDir, "", uintptr(unix.MS_BIND)
 	if nodefs != "" {
 		from, kind, flags = "tmpfs", "tmpfs", 0

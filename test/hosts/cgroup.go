@@ -102,7 +102,7 @@ func (r *record) joinScript() (string, error) {
 	for _, h := range append(v1, v2...) {
 		fmt.Fprintf(&b, "echo $$ > %q || exit 125\n", filepath.Join(h, r.name(), "runtime", "cgroup.procs"))
 	}
-	return b.String(), nil
+	return b.String() + r.enter(), nil
 }
 
 // cgroupDirs lists all cgroups of the host, children before parents: its own

@@ -43,6 +43,10 @@ type Options struct {
 	// Handlers are names under which runc is there once more, for RuntimeClasses; each
 	// keeps its containers below a directory of its own, see HandlerDir.
 	Handlers []string
+	// LAN is a network to plug the host into. Such a host's containerd and agents live
+	// in namespaces of its own, of the network and of mounts; it has no bridge before
+	// its network makes one, and neither Detached nor PowerLoss.
+	LAN *LAN
 	// Detached hosts outlive the process that made them: see Open.
 	Detached bool
 	// For says whose a detached host is, for Open.
@@ -103,6 +107,9 @@ func (h *Host) start(ctx context.Context, o Options) (err error) {
 	r := &h.slot.record
 	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached, r.For = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached, o.For
 	r.Handlers = o.Handlers
+	if o.LAN != nil {
+		r.LAN = o.LAN.n + 1
+	}
 	r.Sandbox = images.PauseRef
 	if !r.PodCIDR.IsValid() {
 		r.PodCIDR = r.podRange()
@@ -142,7 +149,14 @@ func (h *Host) start(ctx context.Context, o Options) (err error) {
 			return err
 		}
 	}
-	if err := errors.Join(os.WriteFile(r.configFile(), []byte(r.config()), 0o600), r.makeCgroups(), r.makeBridge()); err != nil {
+	if err := errors.Join(os.WriteFile(r.configFile(), []byte(r.config()), 0o600), r.makeCgroups()); err != nil {
+		return err
+	}
+	connect := func(context.Context) error { return r.makeBridge() }
+	if r.LAN > 0 {
+		connect = h.plugIn
+	}
+	if err := connect(ctx); err != nil {
 		return err
 	}
 	if o.CNI {
@@ -170,6 +184,9 @@ func (h *Host) fill() (err error) {
 	h.Name, h.Version, h.Dir, h.Socket, h.Endpoint = r.name(), r.Version, r.Dir, r.socket(), "unix://"+r.socket()
 	h.ConfDir, h.BinDir, h.CgroupRoot = r.confDir(), cniBinDir, "/"+r.name()
 	h.PodCIDR, h.Bridge, h.Gateway = r.PodCIDR, r.bridge(), r.gateway()
+	if r.LAN > 0 {
+		h.Gateway = r.lan4()
+	}
 	h.conn, err = grpc.NewClient(h.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err

@@ -91,6 +91,7 @@ func (h *Host) ofPods() []string {
 	dirs, _ := r.cgroupDirs()
 	h.mu.Lock()
 	own := make(map[int]bool, len(h.agents)+1)
+	own[h.slot.Holder] = true
 	for _, a := range h.agents {
 		own[a.Pid()] = true
 	}

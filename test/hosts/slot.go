@@ -33,6 +33,8 @@ type record struct {
 	CNI      bool
 	Handlers []string
 	Sandbox  string // image of the sandboxes
+	LAN      int    // number of the network that the host is plugged into, from 1; 0: none
+	Holder   int    // process that has its mounts, if it is of a LAN
 }
 
 // slot is a number that belongs to one host of this machine.

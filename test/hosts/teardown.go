@@ -41,6 +41,11 @@ func (h *Host) takeAway() error {
 	if err := r.killAll(endBound); err != nil {
 		return err
 	}
+	if r.LAN > 0 {
+		if err := removeNetNS(r.netns()); err != nil {
+			return err
+		}
+	}
 	sockets := slices.Concat(r.strayShimSockets(), r.socketsEver(r.idsEver()), linksBelow(containerLogs, r.Dir))
 	errs := errors.Join(r.unmountAll(), r.removeLinks(), r.removeRules(), r.removeCgroups(endBound))
 	for _, f := range append(sockets, r.cniCache()...) {

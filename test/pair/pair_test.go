@@ -87,6 +87,7 @@ type pairOptions struct {
 	Binary   string        // in place of the agent's program
 	Handlers []string      // of the runtime, beside the usual one
 	Version  hosts.Version // of containerd; default: the newer
+	LAN      *hosts.LAN    // to plug the host into
 	Cut      bool          // the way to the server can be cut: see Pair.wire
 }
 
@@ -115,7 +116,7 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if p.Host, err = hosts.Start(ctx, hosts.Options{Version: cmp.Or(o.Version, hosts.Version2), CNI: !o.Bare, Handlers: o.Handlers, Disk: o.Disk, Images: made.local}); err != nil {
+	if p.Host, err = hosts.Start(ctx, hosts.Options{Version: cmp.Or(o.Version, hosts.Version2), CNI: !o.Bare, Handlers: o.Handlers, Disk: o.Disk, LAN: o.LAN, Images: made.local}); err != nil {
 		p.t.Fatal(err)
 	}
 	p.Node = cmp.Or(o.Name, p.Host.Name)

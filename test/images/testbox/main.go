@@ -6,7 +6,7 @@
 //
 // Steps:
 //
-//	serve [PORT [TLS]]     HTTP on PORT (8080, or $PORT): / host name, /env, /env/NAME, /headers, /file?name=,
+//	serve [PORT [TLS]]     HTTP on PORT (8080, or $PORT): / host name, /env, /env/NAME, /headers, /peer, /file?name=,
 //	                       /healthz (and POST /healthz?code=503 to change it), /delay?d=1s, /redirect?to=URL,
 //	                       POST /exit?code=1; the same on TLS with a certificate signed by itself
 //	tcp PORT [FILE]        accept TCP connections and echo; with FILE only while it exists

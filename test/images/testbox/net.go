@@ -46,6 +46,10 @@ func serve(a []string) error {
 		fmt.Fprintln(w, r.Host)
 		_ = r.Header.Write(w)
 	})
+	mux.HandleFunc("GET /peer", func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		fmt.Fprintln(w, host)
+	})
 	mux.HandleFunc("GET /file", func(w http.ResponseWriter, r *http.Request) {
 		data, err := os.ReadFile(r.FormValue("name"))
 		if err != nil {

@@ -1,0 +1,223 @@
+package hosts
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// LAN is a network of hosts: a bridge in a network namespace of its own. Hosts of
+// it have namespaces too, of the network and of mounts, and one plug each; so does
+// the machine itself, by way of which a server and kubectl reach the hosts and they
+// the server. The bridge is their router to the outside, which lies behind it and
+// knows no way back to any pod.
+type LAN struct {
+	n    int
+	lock *os.File
+
+	Machine  netip.Addr // this machine's on the LAN
+	Outside4 netip.Addr // of the outside: see Outside
+	Outside6 netip.Addr
+}
+
+const netnsDir = "/run/netns"
+
+func lanName(n int) string          { return "berth-lan-" + strconv.Itoa(n) }
+func lanLock(n int) string          { return filepath.Join(runDir, "lan-"+strconv.Itoa(n)+".lock") }
+func lanPlug(n int) string          { return "bhlan" + strconv.Itoa(n) } // of the machine
+func lan4(n int, at byte) string    { return fmt.Sprintf("10.212.%d.%d", n, at) }
+func lan6(n int, at byte) string    { return fmt.Sprintf("fd12:%x::%x", n, at) }
+func (r *record) netns() string     { return r.name() }
+func (r *record) plug() string      { return "bhp" + strconv.Itoa(r.Number) } // in the LAN
+func (r *record) lan4() netip.Addr  { return netip.MustParseAddr(lan4(r.LAN-1, byte(r.Number+2))) }
+func (r *record) lan6() netip.Addr  { return netip.MustParseAddr(lan6(r.LAN-1, byte(r.Number+2))) }
+func (r *record) varLibCNI() string { return filepath.Join(r.Dir, "cni", "var") }
+
+const (
+	machineAt = 1
+	routerAt  = 254
+	maxLANs   = 100
+)
+
+// NewLAN makes a network, after what dead owners left has been taken away.
+func NewLAN() (l *LAN, err error) {
+	err = withRunDir(func() error {
+		left, _ := filepath.Glob(filepath.Join(runDir, "lan-*.lock"))
+		for _, file := range left {
+			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "lan-"), ".lock"))
+			if err != nil {
+				continue
+			}
+			if lock, err := tryLock(file); lock != nil && err == nil {
+				if err := errors.Join(removeNetNS(lanName(n)), os.Remove(file), lock.Close()); err != nil {
+					return err
+				}
+			}
+		}
+		for n := range maxLANs {
+			lock, err := tryLock(lanLock(n))
+			if err != nil {
+				return err
+			}
+			if lock == nil {
+				continue
+			}
+			l = &LAN{n: n, lock: lock, Machine: netip.MustParseAddr(lan4(n, machineAt)), Outside4: netip.MustParseAddr("192.0.2.1"), Outside6: netip.MustParseAddr("2001:db8::1")}
+			return nil
+		}
+		return fmt.Errorf("all %d networks are taken", maxLANs)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.make(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func (l *LAN) make() error {
+	ns := lanName(l.n)
+	for _, args := range []string{
+		"netns add " + ns,
+		"-n " + ns + " link set lo up",
+		"-n " + ns + " addr add " + l.Outside4.String() + "/32 dev lo",
+		"-n " + ns + " addr add " + l.Outside6.String() + "/128 dev lo nodad",
+		"-n " + ns + " link add lan type bridge",
+		"-n " + ns + " addr add " + lan4(l.n, routerAt) + "/24 dev lan",
+		"-n " + ns + " addr add " + lan6(l.n, routerAt) + "/64 dev lan nodad",
+		"-n " + ns + " link set lan up",
+		"link add " + lanPlug(l.n) + " type veth peer name machine netns " + ns,
+		"-n " + ns + " link set machine master lan up",
+		"addr add " + lan4(l.n, machineAt) + "/24 dev " + lanPlug(l.n),
+		"link set " + lanPlug(l.n) + " up",
+	} {
+		if _, err := command("ip", strings.Fields(args)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close takes the network away; its hosts must have been stopped.
+func (l *LAN) Close() error {
+	err := errors.Join(removeNetNS(lanName(l.n)), os.Remove(lanLock(l.n)), l.lock.Close())
+	os.Remove(runDir) // stays unless this was the last
+	return err
+}
+
+// removeNetNS takes a network namespace away with all that is in it.
+func removeNetNS(name string) error {
+	if _, err := os.Stat(filepath.Join(netnsDir, name)); err != nil {
+		return nil //nolint:nilerr // there is none
+	}
+	_, err := command("ip", "netns", "del", name)
+	return err
+}
+
+// Outside calls f in the outside: what it listens on is there, also afterwards.
+func (l *LAN) Outside(f func() error) error { return inNetNS(lanName(l.n), f) }
+
+// InNetwork calls f in the host's network, if it is one of a LAN.
+func (h *Host) InNetwork(f func() error) error { return inNetNS(h.slot.netns(), f) }
+
+func inNetNS(name string, f func() error) error {
+	ended := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		fd, err := os.Open(filepath.Join(netnsDir, name))
+		if err != nil {
+			ended <- err
+			return
+		}
+		defer fd.Close()
+		if err := unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET); err != nil {
+			ended <- fmt.Errorf("enter %s: %w", name, err)
+			return
+		}
+		ended <- f()
+	}()
+	return <-ended
+}
+
+// plugIn makes the host's namespaces and its plug in the LAN.
+func (h *Host) plugIn(ctx context.Context) error {
+	r := &h.slot.record
+	n, ns, lan := r.LAN-1, r.netns(), lanName(r.LAN-1)
+	if err := os.MkdirAll(r.varLibCNI(), 0o755); err != nil {
+		return err
+	}
+	for _, args := range []string{
+		"netns add " + ns,
+		"-n " + ns + " link set lo up",
+		"-n " + lan + " link add " + r.plug() + " type veth peer name eth0 netns " + ns,
+		"-n " + lan + " link set " + r.plug() + " master lan up",
+		"-n " + ns + " addr add " + r.lan4().String() + "/24 dev eth0",
+		"-n " + ns + " addr add " + r.lan6().String() + "/64 dev eth0 nodad",
+		"-n " + ns + " link set eth0 up",
+		"-n " + ns + " route add default via " + lan4(n, routerAt),
+		"-n " + ns + " -6 route add default via " + lan6(n, routerAt),
+	} {
+		if _, err := command("ip", strings.Fields(args)...); err != nil {
+			return err
+		}
+	}
+	return h.hold(ctx)
+}
+
+// hold starts the process that has the host's mounts. What the plugins and libcni
+// keep in /var/lib/cni is each host's own.
+func (h *Host) hold(context.Context) error {
+	r := &h.slot.record
+	r.Holder = 0
+	join, err := r.joinScript()
+	if err != nil {
+		return err
+	}
+	const script = `mkdir -p /var/lib/cni && mount --bind "$1" /var/lib/cni && echo held && exec sleep infinity`
+	cmd := exec.Command("/bin/sh", "-c", join+`exec nsenter --net="$1" unshare --mount --propagation private /bin/sh -c "$2" sh "$3"`,
+		"sh", filepath.Join(netnsDir, r.netns()), script, r.varLibCNI())
+	cmd.Stderr, cmd.Dir = os.Stderr, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if _, err = begin(cmd); err != nil {
+		return err
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "held\n" {
+		return fmt.Errorf("the host's mounts could not be made: %q %w", line, err)
+	}
+	r.Holder = cmd.Process.Pid
+	return h.write()
+}
+
+// enter is what joinScript ends with: from here on the shell's arguments are run in
+// the host's namespaces.
+func (r *record) enter() string {
+	if r.LAN == 0 || r.Holder == 0 {
+		return ""
+	}
+	return fmt.Sprintf("set -- nsenter --net=%s --mount=/proc/%d/ns/mnt -- \"$@\"\n", filepath.Join(netnsDir, r.netns()), r.Holder)
+}
+
+// nodeIPs is the agent's --node-ip.
+func (h *Host) nodeIPs() string {
+	r := &h.slot.record
+	if r.LAN == 0 {
+		return h.Gateway.String()
+	}
+	return r.lan4().String() + "," + r.lan6().String()
+}

@@ -1,0 +1,293 @@
+package pair
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"berth/cni/gateway"
+	"berth/cni/routes"
+	"berth/control"
+	servers "berth/test/control"
+	"berth/test/hosts"
+)
+
+// Apart is a server with two nodes that are hosts of their own on one network.
+type Apart struct {
+	*Two
+	lan     *hosts.LAN
+	outside string // port of a server that knows no way to pods, and tells who asks
+}
+
+var podRanges = []netip.Prefix{netip.MustParsePrefix("10.206.0.0/16"), netip.MustParsePrefix("fd42:206::/48")}
+
+func startApart(t *testing.T) *Apart {
+	t.Helper()
+	lan, err := hosts.NewLAN()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := lan.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	server := servers.Start(t, func(c *control.Config) {
+		c.Listen = netip.AddrPortFrom(lan.Machine, 0).String()
+		c.PodRanges = podRanges
+	})
+	w := &Apart{Two: &Two{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t, Server: server}}, lan: lan}
+	w.listen()
+	w.A.issueToken()
+	for _, p := range []*Pair{w.A, w.B} {
+		p.joinHost(t.TempDir(), pairOptions{Bare: true, LAN: lan, Berth: map[string]any{"cniPodCIDRs": []string{"node"}}})
+	}
+	for _, p := range []*Pair{w.A, w.B} {
+		p.nodeIs("Ready", "True")
+	}
+	return w
+}
+
+// listen serves in the outside until the test's end.
+func (w *Apart) listen() {
+	var l net.Listener
+	err := w.lan.Outside(func() (err error) {
+		l, err = net.Listen("tcp", ":0")
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, w.outside, _ = net.SplitHostPort(l.Addr().String())
+	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		fmt.Fprintln(rw, strings.TrimPrefix(host, "::ffff:"))
+	})}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Serve(l) }()
+	w.t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			w.t.Error(err)
+		}
+		<-ended
+	})
+}
+
+// addresses of a pod or a node, by a path, the one of IPv4 first.
+func (w *Apart) addresses(kind, name, path string) (out []netip.Addr) {
+	w.t.Helper()
+	for text := range strings.FieldsSeq(w.Kubectl(w.t, "get", kind, name, "-o", "jsonpath={"+path+"}")) {
+		out = append(out, addr(w.t, text))
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	if len(out) != 2 || !out[0].Is4() || !out[1].Is6() {
+		w.t.Fatalf("%s %s has the addresses %v", kind, name, out)
+	}
+	return out
+}
+
+// sees waits until what a pod asks at an address tells that one has asked.
+func (w *Apart) sees(pod string, at netip.Addr, port, path string, want netip.Addr) {
+	w.t.Helper()
+	url := "http://" + net.JoinHostPort(at.String(), port) + path
+	w.A.until(pod+" at "+url+" to be "+want.String(), func() string {
+		out, err := w.TryKubectl(w.t, "", "exec", pod, "--", "/bin/testbox", "get", url)
+		if err == nil && slices.Contains(strings.Fields(out), want.String()) {
+			return ""
+		}
+		return out
+	})
+}
+
+// ns is the network of a node's host.
+func (w *Apart) ns(p *Pair) netns.NsHandle {
+	w.t.Helper()
+	ns, err := netns.GetFromName(p.Host.Name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = ns.Close() })
+	return ns
+}
+
+// made is what berth has made in the network of a host: its routes, and its rules
+// with the kernel's numbers of them.
+func (w *Apart) made(p *Pair) string {
+	w.t.Helper()
+	h, err := netlink.NewHandleAt(w.ns(p), unix.NETLINK_ROUTE)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer h.Close()
+	var out []string
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		all, err := h.RouteListFiltered(family, &netlink.Route{Protocol: routes.Protocol}, netlink.RT_FILTER_PROTOCOL)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, r := range all {
+			out = append(out, fmt.Sprintf("%s via %s", r.Dst, r.Gw))
+		}
+	}
+	c, err := nftables.New(nftables.WithNetNSFd(int(w.ns(p))))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, t := range tables {
+		if t.Name != "berth" {
+			continue
+		}
+		rules, err := c.GetRules(t, &nftables.Chain{Name: "postrouting"})
+		if err != nil || len(rules) != 1 {
+			w.t.Fatalf("%d rules, %v", len(rules), err)
+		}
+		out = append(out, fmt.Sprintf("rule %d of family %d", rules[0].Handle, t.Family))
+	}
+	return strings.Join(out, "\n")
+}
+
+// TestPodsOfTwoHostsReachEachOther: by the routes that the agents make, with their
+// own addresses; the outside sees the node's. Restarts change nothing, what is gone
+// loses its route, and what is turned off is taken away.
+func TestPodsOfTwoHostsReachEachOther(t *testing.T) {
+	t.Parallel()
+	w := startApart(t)
+	a, b := w.A, w.B
+	for _, p := range []*Pair{a, b} {
+		p.until("the routes of "+p.Node, func() string {
+			got := p.field("node", p.Node, `.status.conditions[?(@.type=="NetworkUnavailable")]`)
+			if strings.Contains(got, `"status":"False"`) && strings.Contains(got, "BerthHasRoutes") && strings.Contains(got, "pods of 1 of 1 other nodes are reached") {
+				return ""
+			}
+			return got
+		})
+	}
+	w.Apply(t, a.pod("a", "", "sleep"))
+	w.Apply(t, b.pod("b", "", "serve", "8080"))
+	a.is("pod", "a", ready, "True")
+	b.is("pod", "b", ready, "True")
+	fromA, toB := w.addresses("pod", "a", ".status.podIPs[*].ip"), w.addresses("pod", "b", ".status.podIPs[*].ip")
+	nodeA := w.addresses("node", a.Node, `.status.addresses[?(@.type=="InternalIP")].address`)
+	reached := func() {
+		t.Helper()
+		for i, outside := range []netip.Addr{w.lan.Outside4, w.lan.Outside6} {
+			w.sees("a", toB[i], "8080", "/peer", fromA[i])
+			w.sees("a", outside, w.outside, "/", nodeA[i])
+		}
+	}
+	reached()
+
+	// A restart, and a crash, of both agents.
+	before := w.made(a)
+	if strings.Count(before, " via ") != 2 || strings.Count(before, "rule ") != 2 {
+		t.Errorf("on %s there is\n%s", a.Node, before)
+	}
+	changes := w.changes(a)
+	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
+	defer cancel()
+	if err := a.Agent.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w.Apply(t, a.pod("later", "", "print", "up", ",", "sleep"))
+	a.is("pod", "later", ready, "True") // it has heard its server
+	if got := append(changes(), w.made(a)); len(got) != 1 || got[0] != before {
+		t.Errorf("a restart has changed %s; there was\n%s", got, before)
+	}
+
+	// B's agent dies: its pods live, and are reached. Then the node goes.
+	if err := b.Agent.Kill9(); err != nil {
+		t.Fatal(err)
+	}
+	reached()
+	w.Kubectl(t, "delete", "node", b.Node)
+	a.until("the way to the node that is gone to go", func() string {
+		if got := w.made(a); strings.Contains(got, " via ") {
+			return got
+		}
+		return ""
+	})
+	if err := b.Agent.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a.until("the way to the node that has come back", func() string {
+		if got := w.made(a); strings.Count(got, " via ") != 2 {
+			return got
+		}
+		return ""
+	})
+	b.nodeIs("Ready", "True")
+	w.off(ctx)
+}
+
+// changes listens to the kernel; what is returned tells which of berth's routes have
+// changed since.
+func (w *Apart) changes(p *Pair) func() []string {
+	w.t.Helper()
+	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
+	if err := netlink.RouteSubscribeAt(w.ns(p), updates, done); err != nil {
+		w.t.Fatal(err)
+	}
+	var seen []string
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for u := range updates {
+			if u.Protocol == routes.Protocol {
+				seen = append(seen, u.String())
+			}
+		}
+	}()
+	return func() []string {
+		close(done)
+		<-ended
+		return seen
+	}
+}
+
+// off turns the routes off on A by its configuration.
+func (w *Apart) off(ctx context.Context) {
+	w.t.Helper()
+	a := w.A
+	kept := filepath.Join(a.Agent.StateDir, gateway.FileName)
+	if _, err := os.Stat(kept); err != nil {
+		w.t.Error(err)
+	}
+	text, err := os.ReadFile(a.Agent.ConfigFile)
+	if err == nil {
+		err = os.WriteFile(a.Agent.ConfigFile, append(text, "podRouting: none\n"...), 0o600)
+	}
+	if err == nil {
+		err = a.Agent.Restart(ctx)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a.until("all that berth has made to go", func() string {
+		if _, err := os.Stat(kept); err == nil {
+			return kept + " is there"
+		}
+		return w.made(a)
+	})
+	a.until("the bridge to masquerade", func() string {
+		if text, _ := os.ReadFile(filepath.Join(a.Host.ConfDir, "10-berth.conflist")); !strings.Contains(string(text), `"ipMasq": true`) {
+			return string(text)
+		}
+		return ""
+	})
+}
