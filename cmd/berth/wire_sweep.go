@@ -45,6 +45,16 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 				Remove: func(context.Context) error { return client.RemoveSocket(path) },
 			})
 		}
+		held, err := client.DesertedLeases(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range held {
+			out = append(out, agent.Stray{
+				Kind: "lease", What: id, Proof: agent.Deserted,
+				Remove: func(ctx context.Context) error { return client.EndLease(ctx, id) },
+			})
+		}
 	}
 	leaks, err := network.Leaks(ctx, cni.Survey{
 		Known: func(id string) bool { return known[id] }, Pins: s.pins(ctx),

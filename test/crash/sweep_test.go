@@ -38,6 +38,7 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 				ids = append(ids, s.Id)
 			}
 			n.must("forget", n.host.Forget(t.Context(), ids...))
+			n.must("leave a lease", n.host.LeaveLease(t.Context(), strings.Repeat("0c", 32)))
 			n.launch()
 			n.awaitRunning("kept")
 			n.drop("kept")
@@ -46,6 +47,9 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 			n.until("what was swept to be counted", func() bool {
 				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="attachment"} 1`)
 			})
+			if !strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="lease"}`) {
+				t.Error("what became of the lease is not counted")
+			}
 			if log := n.agent.Log(); !strings.Contains(log, "removed what a call that was cut off has left") {
 				t.Error("what was swept is not logged")
 			}

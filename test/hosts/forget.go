@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/api/services/leases/v1"
 	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -30,4 +31,12 @@ func (h *Host) Forget(ctx context.Context, ids ...string) error {
 		}
 	}
 	return h.Restart(ctx)
+}
+
+// LeaveLease has containerd hold a lease for a sandbox that it never made, as after
+// its death in between.
+func (h *Host) LeaveLease(ctx context.Context, id string) error {
+	inside := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	_, err := leases.NewLeasesClient(h.conn).Create(inside, &leases.CreateRequest{ID: id})
+	return err
 }
