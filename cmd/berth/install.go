@@ -42,7 +42,8 @@ kind: ` + nodeconfig.BerthKind + `
 func wanted(from string) install.Wanted {
 	return install.Wanted{
 		Name: "berth", From: from, Unit: systemd.Unit, Config: freshConfig, ConfigFile: configFile, Layout: install.Local,
-		Dirs: []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // Secrets may lie there
+		Dirs:   []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // Secrets may lie there
+		Beside: []install.Unit{{Name: systemd.DrainUnitName, Content: systemd.DrainUnit}},
 	}
 }
 
@@ -51,7 +52,7 @@ func installCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install or upgrade berth on this host",
-		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, write /etc/berth/config.yaml if there
+		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the units, write /etc/berth/config.yaml if there
 is none, make the folder of manifests /etc/berth/pods, and start the service now and at every boot.
 
 What is as it should be is left alone, so that it may be called again at any time. Called with a newer program it upgrades: the

@@ -22,11 +22,15 @@ func Look(ctx context.Context, w Wanted) (Seen, error) {
 			return seen, err
 		}
 	}
-	text, err := os.ReadFile(w.unitFile())
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if seen.Unit, err = has(w.unitFile(), w.unitText()); err != nil {
 		return seen, err
 	}
-	seen.Unit = err == nil && string(text) == w.unitText()
+	seen.Beside = make([]SeenUnit, len(w.Beside))
+	for i, u := range w.Beside {
+		if seen.Beside[i].There, err = has(w.fileOf(u.Name), w.textOf(u.Content)); err != nil {
+			return seen, err
+		}
+	}
 	seen.Config = There(w.ConfigFile)
 	for _, d := range w.Dirs {
 		if !There(d.Path) {
@@ -39,9 +43,21 @@ func Look(ctx context.Context, w Wanted) (Seen, error) {
 	if !There("/run/systemd/system") { // as sd_booted(3)
 		return seen, errors.New("this host does not run systemd: use --no-start, and start the program yourself")
 	}
-	seen.Enabled = systemctl(ctx, "is-enabled", "--quiet", w.service()) == nil
-	seen.Active = systemctl(ctx, "is-active", "--quiet", w.service()) == nil
+	is := func(what, unit string) bool { return systemctl(ctx, "is-"+what, "--quiet", unit) == nil }
+	seen.Enabled, seen.Active = is("enabled", w.service()), is("active", w.service())
+	for i, u := range w.Beside {
+		seen.Beside[i].Enabled, seen.Beside[i].Active = is("enabled", u.Name), is("active", u.Name)
+	}
 	return seen, nil
+}
+
+// has reports whether a file is there with that content.
+func has(path, content string) (bool, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && string(text) == content, err
 }
 
 // There reports whether something bears a name, be it a broken link.

@@ -19,6 +19,7 @@ func berth(dir string) Wanted {
 		ConfigFile: filepath.Join(dir, "etc/berth/config.yaml"),
 		Dirs:       []Dir{{filepath.Join(dir, "etc/berth"), 0o755}, {filepath.Join(dir, "etc/berth/pods"), 0o700}},
 		Layout:     Layout{Programs: filepath.Join(dir, "bin"), Units: filepath.Join(dir, "units")},
+		Beside:     []Unit{{Name: "berth-drain.service", Content: "[Service]\nExecStop=/usr/bin/berth drain\n"}},
 	}
 }
 
@@ -31,15 +32,21 @@ func sentences(steps []Step) (out []string) {
 
 func TestPlan(t *testing.T) {
 	all := Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true}
+	inPlace := SeenUnit{There: true, Enabled: true, Active: true}
 	for _, tt := range []struct {
 		sentence string
 		seen     func(*Seen)
 		want     []string
 	}{
-		{"a bare host gets everything, and starts it", func(s *Seen) { *s = Seen{Missing: []string{"/h/etc/berth", "/h/etc/berth/pods"}} }, []string{
+		{"a bare host gets everything, and starts it", func(s *Seen) {
+			*s = Seen{Missing: []string{"/h/etc/berth", "/h/etc/berth/pods"}, Beside: make([]SeenUnit, 1)}
+		}, []string{
 			"make the directory /h/etc/berth (0755)", "make the directory /h/etc/berth/pods (0700)", "copy /root/berth to /h/bin/berth",
-			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "systemctl daemon-reload", "systemctl enable berth.service", "systemctl start berth.service",
+			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "write /h/units/berth-drain.service", "systemctl daemon-reload", "systemctl enable berth.service",
+			"systemctl start berth.service", "systemctl enable --now berth-drain.service",
 		}},
+		{"another unit beside it is read, and rests nothing", func(s *Seen) { s.Beside[0].There = false }, []string{"write /h/units/berth-drain.service", "systemctl daemon-reload"}},
+		{"a unit beside it that was stopped is started", func(s *Seen) { s.Beside[0].Active = false }, []string{"systemctl enable --now berth-drain.service"}},
 		{"another program is put in its place and started anew", func(s *Seen) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
 		{"another unit is read before the restart", func(s *Seen) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
 		{"one that was stopped is started", func(s *Seen) { s.Active = false }, []string{"systemctl start berth.service"}},
@@ -48,6 +55,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			seen := all
+			seen.Beside = []SeenUnit{inPlace}
 			tt.seen(&seen)
 			if got := sentences(Plan(berth("/h"), seen)); !slices.Equal(got, tt.want) {
 				t.Errorf("steps %q,\nwant %q", got, tt.want)
@@ -57,7 +65,7 @@ func TestPlan(t *testing.T) {
 }
 
 func TestI1WhatIsAsItShouldBeIsLeftAlone(t *testing.T) {
-	if got := Plan(berth("/h"), Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true}); len(got) > 0 {
+	if got := Plan(berth("/h"), Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true, Beside: []SeenUnit{{true, true, true}}}); len(got) > 0 {
 		t.Errorf("steps %q", sentences(got))
 	}
 	w := installed(t)
@@ -136,15 +144,15 @@ func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
 }
 
 func TestRemovalTakesAllThatIsThereAndTheProgramLast(t *testing.T) {
-	there := map[string]bool{"/h/units/berth.service": true, "/h/bin/berth": true, "/h/state": true, "/h/logs": true}
+	there := map[string]bool{"/h/units/berth.service": true, "/h/units/berth-drain.service": true, "/h/bin/berth": true, "/h/state": true, "/h/logs": true}
 	l := Leaving{
 		Wanted: berth("/h"), Trees: []string{"/h/state", "/h/gone"}, Empty: []string{"/h/logs"},
 		Before: []Step{{Kind: Own, Says: "end all pods"}},
 	}
-	got := sentences(Removal(l, Seen{Active: true}, func(p string) bool { return there[p] }))
+	got := sentences(Removal(l, Seen{Active: true, Beside: make([]SeenUnit, 1)}, func(p string) bool { return there[p] }))
 	want := []string{
-		"systemctl disable --now berth.service", "end all pods", "remove /h/state", "remove /h/logs if it is empty",
-		"remove /h/units/berth.service", "systemctl daemon-reload", "remove /h/bin/berth",
+		"systemctl disable --now berth-drain.service", "systemctl disable --now berth.service", "end all pods", "remove /h/state", "remove /h/logs if it is empty",
+		"remove /h/units/berth-drain.service", "remove /h/units/berth.service", "systemctl daemon-reload", "remove /h/bin/berth",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("steps %q,\nwant %q", got, want)

@@ -26,7 +26,14 @@ type Wanted struct {
 	ConfigFile string // absolute
 	Dirs       []Dir
 	Layout     Layout
-	NoStart    bool // only put there; neither enabled nor started
+	Beside     []Unit // need only be there, enabled and started
+	NoStart    bool   // only put there; neither enabled nor started
+}
+
+// Unit is a unit beside the program's own.
+type Unit struct {
+	Name    string // with its suffix
+	Content string // for a program in /usr/bin
 }
 
 // Dir is a directory that shall be there.
@@ -37,8 +44,11 @@ type Dir struct {
 
 func (w Wanted) program() string  { return filepath.Join(w.Layout.Programs, w.Name) }
 func (w Wanted) service() string  { return w.Name + ".service" }
-func (w Wanted) unitFile() string { return filepath.Join(w.Layout.Units, w.service()) }
-func (w Wanted) unitText() string { return systemd.InDirectory(w.Unit, w.Layout.Programs) }
+func (w Wanted) unitFile() string { return w.fileOf(w.service()) }
+func (w Wanted) unitText() string { return w.textOf(w.Unit) }
+
+func (w Wanted) fileOf(unit string) string    { return filepath.Join(w.Layout.Units, unit) }
+func (w Wanted) textOf(content string) string { return systemd.InDirectory(content, w.Layout.Programs) }
 
 // Seen is what a host has of it.
 type Seen struct {
@@ -47,6 +57,14 @@ type Seen struct {
 	Missing       []string // directories
 	Enabled       bool
 	Active        bool
+	Beside        []SeenUnit // as Wanted.Beside
+}
+
+// SeenUnit is what a host has of a unit.
+type SeenUnit struct {
+	There   bool // and as it should be
+	Enabled bool
+	Active  bool
 }
 
 // Kind is what a step does.
@@ -116,10 +134,18 @@ func Plan(w Wanted, seen Seen) []Step {
 	if !seen.Config {
 		steps = append(steps, Step{Kind: WriteFile, Path: w.ConfigFile, Content: w.Config, Mode: 0o600})
 	}
+	reload := !seen.Unit
 	if !seen.Unit {
-		steps = append(steps,
-			Step{Kind: WriteFile, Path: w.unitFile(), Content: w.unitText(), Mode: 0o644},
-			Step{Kind: Systemctl, Args: []string{"daemon-reload"}})
+		steps = append(steps, Step{Kind: WriteFile, Path: w.unitFile(), Content: w.unitText(), Mode: 0o644})
+	}
+	for i, u := range w.Beside {
+		if !seen.Beside[i].There {
+			reload = true
+			steps = append(steps, Step{Kind: WriteFile, Path: w.fileOf(u.Name), Content: w.textOf(u.Content), Mode: 0o644})
+		}
+	}
+	if reload {
+		steps = append(steps, Step{Kind: Systemctl, Args: []string{"daemon-reload"}})
 	}
 	if w.NoStart {
 		return steps
@@ -132,6 +158,11 @@ func Plan(w Wanted, seen Seen) []Step {
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"start", w.service()}})
 	case !seen.Program || !seen.Unit:
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"restart", w.service()}})
+	}
+	for i, u := range w.Beside {
+		if is := seen.Beside[i]; !is.Enabled || !is.Active {
+			steps = append(steps, Step{Kind: Systemctl, Args: []string{"enable", "--now", u.Name}})
+		}
 	}
 	return steps
 }
@@ -150,6 +181,11 @@ type Leaving struct {
 // reports whether a path is.
 func Removal(l Leaving, seen Seen, there func(string) bool) []Step {
 	var steps []Step
+	for i, u := range l.Beside {
+		if is := seen.Beside[i]; there(l.fileOf(u.Name)) || is.Active || is.Enabled {
+			steps = append(steps, Step{Kind: Systemctl, Args: []string{"disable", "--now", u.Name}})
+		}
+	}
 	if there(l.unitFile()) || seen.Active || seen.Enabled {
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"disable", "--now", l.service()}})
 	}
@@ -164,9 +200,13 @@ func Removal(l Leaving, seen Seen, there func(string) bool) []Step {
 	remove(RemoveTree, l.Trees...)
 	remove(RemoveFile, l.Files...)
 	remove(RemoveEmpty, l.Empty...)
-	if there(l.unitFile()) {
-		steps = append(steps, Step{Kind: RemoveFile, Path: l.unitFile()},
-			Step{Kind: Systemctl, Args: []string{"daemon-reload"}})
+	before := len(steps)
+	for _, u := range l.Beside {
+		remove(RemoveFile, l.fileOf(u.Name))
+	}
+	remove(RemoveFile, l.unitFile())
+	if len(steps) > before {
+		steps = append(steps, Step{Kind: Systemctl, Args: []string{"daemon-reload"}})
 	}
 	remove(RemoveFile, l.program())
 	return steps

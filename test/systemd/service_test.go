@@ -166,7 +166,8 @@ func TestAnOperatorsYear(t *testing.T) {
 		do   func(operator)
 	}{
 		{"install", installs}, {"reload", reloads}, {"a pod from a manifest", runsAPod}, {"kill -9", killed}, {"stop and start", stops},
-		{"upgrade", upgrades}, {"watchdog", hangs}, {"reboot", reboots}, {"power loss", losesPower}, {"uninstall", uninstalls},
+		{"upgrade", upgrades}, {"watchdog", hangs}, {"reboot", reboots}, {"power loss", losesPower},
+		{"shutdown by logind", goesDown}, {"shutdown without logind", goesDownAlone}, {"uninstall", uninstalls},
 		{"control server", servesTheAPI},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.do(operator{t, h}) }) {
@@ -177,7 +178,8 @@ func TestAnOperatorsYear(t *testing.T) {
 
 func installs(o operator) {
 	would := o.sh("/root/berth install --dry-run")
-	for _, step := range []string{"copy /root/berth to /usr/local/bin/berth", "write /etc/berth/config.yaml", "write /etc/systemd/system/berth.service", "systemctl start berth.service"} {
+	for _, step := range []string{"copy /root/berth to /usr/local/bin/berth", "write /etc/berth/config.yaml", "write /etc/systemd/system/berth.service",
+		"write /etc/systemd/system/berth-drain.service", "systemctl start berth.service", "systemctl enable --now berth-drain.service"} {
 		if !strings.Contains(would, step) {
 			o.Errorf("a dry run says\n%s\nand not %q", would, step)
 		}
@@ -195,7 +197,7 @@ func installs(o operator) {
 		o.Errorf("a second installation: %s", again)
 	}
 	// systemd of the host itself has nothing to say about the unit either.
-	if said := o.sh("systemd-analyze verify --man=no /etc/systemd/system/berth.service 2>&1"); said != "" {
+	if said := o.sh("systemd-analyze verify --man=no /etc/systemd/system/berth.service /etc/systemd/system/berth-drain.service 2>&1"); said != "" {
 		o.Errorf("systemd-analyze verify: %s", said)
 	}
 }
@@ -294,6 +296,39 @@ func losesPower(o operator) {
 		o.Fatal(err)
 	}
 	cameBack(o, before)
+}
+
+// goesDown has logind wait with a reboot until the pods have ended.
+func goesDown(o operator) {
+	o.sh("sed -i 's/^# maxPods: 110/shutdownGracePeriod: 20s/' /etc/berth/config.yaml && systemctl reload berth")
+	o.until("logind to be asked to wait", "systemd-inhibit --list --no-pager | grep -w berth | grep -w delay")
+	endsInOrder(o)
+}
+
+// goesDownAlone is the same with the drain unit only.
+func goesDownAlone(o operator) {
+	o.sh("systemctl mask --now systemd-logind")
+	o.until("berth to notice", "journalctl -b -u berth -o cat --no-pager | grep 'pods end in time only by the drain unit'")
+	before := o.tasks()
+	o.sh("systemctl restart berth berth-drain")
+	o.running()
+	o.unharmed(before)
+	endsInOrder(o)
+	o.sh("systemctl unmask systemd-logind && systemctl start systemd-logind")
+}
+
+// endsInOrder reboots, and checks that the pod ended before and runs again after.
+func endsInOrder(o operator) {
+	o.Helper()
+	reboots(o)
+	log := o.sh("journalctl -b -1 -u berth -o cat --no-pager")
+	ended := log[strings.Index(log, "the node goes down: its pods are ended")+1:]
+	if !strings.Contains(ended, `msg="the node's pods have been ended" pods=1 late=0`) {
+		o.Errorf("before the boot it said\n%s", log)
+	}
+	if got := o.sh("berth ps"); !strings.Contains(got, "Running") {
+		o.Errorf("after the boot there is\n%s", got)
+	}
 }
 
 // cameBack checks that the pod runs after a boot, in a container of its own and
