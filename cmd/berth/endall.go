@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"berth/cni"
+	"berth/cni/gateway"
 	"berth/nodeconfig"
 )
 
@@ -45,7 +46,7 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.host.cgroups.Leave(ctx), cni.RemoveDefault(ctx, c.Network.CNIConfDir))
+	return errors.Join(b.host.cgroups.Leave(ctx), gateway.Remove(b.routesFile(), b.log), cni.RemoveDefault(ctx, c.Network.CNIConfDir))
 }
 
 // untilNoPods waits until neither the runtime nor the host has anything of a pod.
