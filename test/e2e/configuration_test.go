@@ -212,21 +212,15 @@ func (c *configured) config(h *hosts.Host, clientCA string) (_ map[string]any, e
 		"evictionHard": map[string]string{"memory.available": "100Mi"},
 		"resolvConf":   c.resolved, "clusterDNS": []string{"10.96.7.7"}, "clusterDomain": "k8s.example",
 		"podLogsDir": c.logs, "allowedUnsafeSysctls": []string{"kernel.msg*"},
-		"crashLoopBackOff":    map[string]any{"maxContainerRestartPeriod": "3s"},
-		"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "10s",
+		"crashLoopBackOff":       map[string]any{"maxContainerRestartPeriod": "3s"},
 		"memoryThrottlingFactor": 0.9, "memoryReservationPolicy": "TieredReservation", "memorySwap": map[string]any{"swapBehavior": "LimitedSwap"},
 	}, err
 }
 
-// agent looks at the process, and at what it says of fields without a meaning yet.
+// agent looks at the process, and at what it says of fields without a meaning here.
 func (c *configured) agent() {
 	if got := strings.TrimSpace(readFile(c.t, fmt.Sprintf("/proc/%d/oom_score_adj", c.Agent.Pid()))); got != "321" {
 		c.t.Errorf("oomScoreAdj: it is %s", got)
-	}
-	for _, field := range []string{"shutdownGracePeriod", "shutdownGracePeriodCriticalPods"} {
-		if !strings.Contains(c.Agent.Log(), field+" is accepted and does nothing yet") {
-			c.t.Errorf("nothing is said of %s", field)
-		}
 	}
 	v1 := !exists("/sys/fs/cgroup/cgroup.controllers") // on v2 test/vm looks for their effect
 	for _, field := range []string{"memoryThrottlingFactor", "memoryReservationPolicy", "memorySwap.swapBehavior"} {

@@ -95,7 +95,7 @@ func TestANodeThatDoesNotRegister(t *testing.T) {
 }
 
 // TestCertificatesThatAreNotRotated: with rotateCertificates: false a node asks for
-// one certificate and keeps it to its end, and after.
+// one certificate and keeps it to its end.
 func TestCertificatesThatAreNotRotated(t *testing.T) {
 	t.Parallel()
 	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.NodeCertificates = time.Minute })}
@@ -108,16 +108,22 @@ func TestCertificatesThatAreNotRotated(t *testing.T) {
 		return ""
 	})
 	client := p.kept("kubelet-client")
-	p.until("the certificate to expire", func() string {
-		if left := time.Until(client.NotAfter); left > 0 {
-			return "it is good for " + left.String()
-		}
-		return ""
-	})
-	if now := p.kept("kubelet-client"); !now.Equal(client) {
-		t.Errorf("the certificate until %s was followed by one until %s", client.NotAfter, now.NotAfter)
+	until := func(left time.Duration) {
+		t.Helper()
+		p.until("the certificate to be good for "+left.String(), func() string {
+			if now := time.Until(client.NotAfter); now > left {
+				return "it is good for " + now.String()
+			}
+			return ""
+		})
 	}
+	// Before it expires: then a new one is asked for, and the server forgets the request.
+	until(15 * time.Second)
 	if all := strings.Fields(p.Kubectl(t, "get", "csr", "-o", "jsonpath={.items[*].metadata.name}")); len(all) != 1 {
 		t.Errorf("it was asked for certificates %v", all)
+	}
+	until(time.Second) // it would have been rotated 6 s before at the latest
+	if now := p.kept("kubelet-client"); !now.Equal(client) {
+		t.Errorf("the certificate until %s was followed by one until %s", client.NotAfter, now.NotAfter)
 	}
 }
