@@ -91,7 +91,7 @@ func (d *Drain) run(ctx context.Context, over chan struct{}) {
 	defer close(over)
 	var got Report
 	began := time.Now()
-	d.o.Log.Info("the node goes down: its pods are ended", "time", shutdown.Total(d.o.Groups))
+	d.o.Log.Info("the node goes down: its pods are ended", "within", shutdown.Total(d.o.Groups))
 	d.o.Began()
 	var pods []*corev1.Pod
 	for _, s := range d.o.Board.All() {
@@ -125,7 +125,7 @@ func (d *Drain) step(ctx context.Context, s shutdown.Step, got *Report) {
 		}
 	}
 	got.Pods += len(left)
-	d.o.Log.Info("pods of a group are ended", "priority", s.Priority, "time", s.Group.Grace, "pods", len(left))
+	d.o.Log.Info("pods of a group are ended", "priority", s.Priority, "within", s.Group.Grace, "pods", len(left))
 	bound := time.NewTimer(s.Group.Grace + Late)
 	defer bound.Stop()
 	for {

@@ -308,11 +308,11 @@ func goesDown(o operator) {
 // goesDownAlone is the same with the drain unit only.
 func goesDownAlone(o operator) {
 	o.sh("systemctl mask --now systemd-logind")
-	o.until("berth to notice", "journalctl -b -u berth -o cat --no-pager | grep 'pods end in time only by the drain unit'")
 	before := o.tasks()
 	o.sh("systemctl restart berth berth-drain")
 	o.running()
 	o.unharmed(before)
+	o.until("berth to say so", "journalctl -b -u berth -o cat --no-pager | grep 'pods end in time only by the drain unit'")
 	endsInOrder(o)
 	o.sh("systemctl unmask systemd-logind && systemctl start systemd-logind")
 }
@@ -323,7 +323,7 @@ func endsInOrder(o operator) {
 	reboots(o)
 	log := o.sh("journalctl -b -1 -u berth -o cat --no-pager")
 	ended := log[strings.Index(log, "the node goes down: its pods are ended")+1:]
-	if !strings.Contains(ended, `msg="the node's pods have been ended" pods=1 late=0`) {
+	if !strings.Contains(ended, `msg="the node's pods have been ended" pods=1 late=[]`) {
 		o.Errorf("before the boot it said\n%s", log)
 	}
 	if got := o.sh("berth ps"); !strings.Contains(got, "Running") {
