@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"berth/test/hosts"
 )
@@ -138,7 +137,7 @@ func (n *node) relaunch(env ...string) {
 // diesOr waits for the agent's death or for a condition.
 func (n *node) diesOr(what string, cond func() bool) (died bool) {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(n.Context(), bound)
 	defer cancel()
 	exited := n.agent.Exited()
 	err := hosts.WaitFor(ctx, "the agent to die, or "+what, func() (bool, error) {
