@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const endBound = 20 * time.Second
+const endBound = time.Minute
 
 // Stop takes the host away with all that ran on it. It may be called twice.
 func (h *Host) Stop() error {

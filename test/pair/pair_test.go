@@ -114,7 +114,7 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	if p.Host, err = hosts.Start(ctx, hosts.Options{Version: cmp.Or(o.Version, hosts.Version2), CNI: !o.Bare, Handlers: o.Handlers, Disk: o.Disk, LAN: o.LAN, Images: made.local}); err != nil {
 		p.t.Fatal(err)
