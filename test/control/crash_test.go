@@ -149,7 +149,7 @@ func compare(t *testing.T, client kubernetes.Interface, all []map[string]*model,
 // agree waits until the watching client has caught up.
 func agree(t *testing.T, f *follower, all []map[string]*model) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		problem := f.disagreement(all)

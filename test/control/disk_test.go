@@ -137,7 +137,7 @@ func fill(t *testing.T, path string, left int64) {
 // try does something until its result is as wanted, and returns that.
 func try(t *testing.T, do func(context.Context) error, wanted func(error) bool) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		err := do(ctx)

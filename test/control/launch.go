@@ -103,8 +103,8 @@ func (p *Process) Stop(t testing.TB) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.ended:
-	case <-time.After(2 * time.Minute):
-		t.Error("berth-control does not end within 2 min")
+	case <-time.After(30 * time.Second):
+		t.Error("berth-control does not end within 30 s")
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds every wait for what should take milliseconds.
-const patience = 2 * time.Minute
+const patience = 40 * time.Second
 
 // eventually waits until the condition holds; it says what it last saw.
 func eventually(t testing.TB, what string, holds func() (bool, string)) {

@@ -161,7 +161,7 @@ func TestServerComesBack(t *testing.T) {
 func TestTwoServersOnOneDirectory(t *testing.T) {
 	t.Parallel()
 	first := Start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c := first.Assembly.Config
 	c.Listen = "127.0.0.1:0"

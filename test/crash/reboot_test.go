@@ -55,6 +55,9 @@ func TestScenario14_AfterPowerLossPodsComeBackOnce(t *testing.T) {
 				n.awaitRunning(names...)
 				took := time.Since(began).Round(time.Millisecond)
 				t.Logf("all pods run %s after the power came back", took)
+				if took > 15*time.Second {
+					t.Error("that is too long")
+				}
 				for _, name := range names {
 					p := n.pods()[name]
 					for _, s := range statuses(&p) {

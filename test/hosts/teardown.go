@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const endBound = time.Minute
+const endBound = 20 * time.Second
 
 // Stop takes the host away with all that ran on it. It may be called twice.
 func (h *Host) Stop() error {

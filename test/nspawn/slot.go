@@ -57,7 +57,10 @@ func claim() (*record, *os.File, error) {
 			continue
 		}
 		r := &record{Number: n, Owner: os.Getpid()}
-		v2, err := v2Hierarchy()
+		v2, _, err := hierarchies()
+		if err == nil && v2 == "" {
+			err = errors.New("this machine has no cgroup v2 hierarchy: a systemd in a container needs one")
+		}
 		if err != nil {
 			return nil, nil, errors.Join(err, release(r, lock))
 		}
@@ -150,17 +153,33 @@ func tryLock(name string) (*os.File, error) {
 	}
 }
 
-// v2Hierarchy is where this machine has cgroup v2 mounted.
-func v2Hierarchy() (string, error) {
+// hierarchies are where this machine has cgroups mounted, of either version; v2 is
+// empty if it has none.
+func hierarchies() (v2 string, all []string, err error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	for line := range strings.Lines(string(text)) {
 		mount, kind, ok := strings.Cut(line, " - ")
-		if ok && strings.HasPrefix(kind, "cgroup2 ") {
-			return strings.Fields(mount)[4], nil
+		if !ok || !strings.HasPrefix(kind, "cgroup") {
+			continue
+		}
+		at := strings.Fields(mount)[4]
+		all = append(all, at)
+		if v2 == "" && strings.HasPrefix(kind, "cgroup2 ") {
+			v2 = at
 		}
 	}
-	return "", errors.New("this machine has no cgroup v2 hierarchy: a systemd in a container needs one")
+	return v2, all, nil
+}
+
+// cgroups are the host's in all hierarchies: nspawn makes the same again in
+// systemd's own, where that is of version 1.
+func (r *record) cgroups() ([]string, error) {
+	_, all, err := hierarchies()
+	for i := range all {
+		all[i] = filepath.Join(all[i], r.name())
+	}
+	return all, err
 }

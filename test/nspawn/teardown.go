@@ -41,19 +41,24 @@ func (r *record) takeAway() error {
 }
 
 // endAll kills every process of the host, with its process 1, and removes its
-// cgroup.
+// cgroups.
 func (r *record) endAll(ctx context.Context) error {
 	err := os.WriteFile(filepath.Join(r.Cgroup, "cgroup.kill"), []byte("1"), 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
+	cgroups, err := r.cgroups()
 	if err != nil {
 		return err
 	}
 	return hosts.WaitFor(ctx, "the end of "+r.name(), func() (bool, error) {
-		removeCgroups(r.Cgroup)
-		_, err := os.Stat(r.Cgroup)
-		return errors.Is(err, fs.ErrNotExist), nil
+		gone := true
+		for _, dir := range cgroups {
+			removeCgroups(dir)
+			_, err := os.Stat(dir)
+			gone = gone && errors.Is(err, fs.ErrNotExist)
+		}
+		return gone, nil
 	})
 }
 
@@ -110,7 +115,11 @@ func unmountBelow(dir string) error {
 // leftovers names what remains of a host that was taken away.
 func (r *record) leftovers() []string {
 	var out []string
-	for _, f := range []string{r.Cgroup, r.netns(), r.propagate(), r.Dir} {
+	cgroups, err := r.cgroups()
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	for _, f := range append(cgroups, r.netns(), r.propagate(), r.Dir) {
 		if _, err := os.Lstat(f); err == nil {
 			out = append(out, "file "+f)
 		}
