@@ -46,7 +46,6 @@ cniPodCIDRs: [10.85.0.0/16]
 Every field is in one of these classes:
 
 - **honoured**: does what upstream documents; defaults are upstream's unless the note says otherwise.
-- **honoured from a later release**: is read and validated now, and does what upstream documents later. Setting it is a warning.
 - **inert**: has no meaning here. Setting it is a warning.
 - **refused**: stops the start, because ignoring it would change what you get. A value that asks for what berth does
   anyway is accepted.

@@ -200,12 +200,10 @@ func (l *loader) classify() {
 		if !ok {
 			continue
 		}
-		if (f.Class == Later || f.Class == Inert) && isZero(value) {
+		if f.Class == Inert && isZero(value) {
 			continue // tools write out the zeros of all fields
 		}
 		switch f.Class {
-		case Later:
-			l.warn(f, "is accepted and does nothing yet: it will be honoured "+f.Note)
 		case Inert:
 			l.warn(f, "has no meaning here: "+f.Note)
 		case Honoured:

@@ -8,9 +8,6 @@ type Class int
 const (
 	// Honoured fields do what upstream documents.
 	Honoured Class = iota + 1
-	// Later fields are read and validated, and do what upstream documents from
-	// a later release on. Setting one is a warning.
-	Later
 	// Inert fields have no meaning here, and leaving them out changes nothing
 	// that a user gets. Setting one is a warning.
 	Inert
@@ -20,7 +17,7 @@ const (
 )
 
 func (c Class) String() string {
-	return [...]string{"", "honoured", "honoured from a later release", "inert", "refused"}[c]
+	return [...]string{"", "honoured", "inert", "refused"}[c]
 }
 
 // Field is one row of the table.
