@@ -179,7 +179,7 @@ func (n *node) kill()   { n.Helper(); n.must("kill the agent", n.agent.Kill9()) 
 // bound is how long anything is waited for: far longer than it takes on an idle
 // machine, because the machine may not be idle, and less than a call to the
 // runtime may take, so that what hangs behind another's call is seen.
-const bound = 110 * time.Second
+const bound = 80 * time.Second
 
 // until waits for a condition.
 func (n *node) until(what string, cond func() bool) {
