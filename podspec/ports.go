@@ -78,3 +78,9 @@ func (p HostPort) covers(other HostPort) bool {
 	a, err := netip.ParseAddr(other.IP)
 	return err == nil && a.Is6()
 }
+
+// Covers reports whether what is sent to an address of the host is sent to the
+// port.
+func (p HostPort) Covers(a netip.Addr) bool {
+	return p.covers(HostPort{IP: a.String()}) || p.IP == a.String()
+}

@@ -55,6 +55,23 @@ func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
 	return true
 }
 
+// InheritedLimits is what the pod limits a container to that has no limit of its
+// own. No limit and one of nothing are the same.
+func InheritedLimits(pod *corev1.ResourceRequirements, own corev1.ResourceList) (out corev1.ResourceList) {
+	if pod == nil {
+		return nil
+	}
+	for name, q := range pod.Limits {
+		if mine := own[name]; podLevel(name) && !q.IsZero() && mine.IsZero() {
+			if out == nil {
+				out = corev1.ResourceList{}
+			}
+			out[name] = q
+		}
+	}
+	return out
+}
+
 func requestsOf(c *corev1.Container) corev1.ResourceList { return c.Resources.Requests }
 func limitsOf(c *corev1.Container) corev1.ResourceList   { return c.Resources.Limits }
 
@@ -140,6 +157,18 @@ func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 		return corev1.PodQOSGuaranteed
 	}
 	return corev1.PodQOSBurstable
+}
+
+// MaySwap reports whether a container may have swap where the node lets pods have any:
+// one of a Burstable pod that is not critical, unless its request is its limit or it has
+// none.
+func MaySwap(pod *corev1.Pod, c *corev1.Container, standalone bool) bool {
+	limit := c.Resources.Limits[corev1.ResourceMemory]
+	request, named := c.Resources.Requests[corev1.ResourceMemory]
+	if !named {
+		request = limit
+	}
+	return request.Sign() > 0 && request.Cmp(limit) != 0 && QOSClass(pod) == corev1.PodQOSBurstable && !Critical(pod, standalone)
 }
 
 // computing is the CPU and memory in a list, as far as they are more than zero.

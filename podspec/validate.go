@@ -23,6 +23,7 @@ func Validate(pod *corev1.Pod) field.ErrorList {
 	k := &checker{pod: pod, spec: &pod.Spec}
 	k.metadata(&pod.ObjectMeta)
 	k.appArmorAnnotations(field.NewPath("metadata", "annotations"))
+	k.bandwidthAnnotations(field.NewPath("metadata", "annotations"))
 	k.podSpec(field.NewPath("spec"))
 	return k.errs
 }

@@ -20,8 +20,8 @@ func (k *checker) probesAndHooks(at *field.Path, c *corev1.Container) {
 		return
 	}
 	at = at.Child("lifecycle")
-	k.hook(at.Child("postStart"), c.Lifecycle.PostStart)
-	k.hook(at.Child("preStop"), c.Lifecycle.PreStop)
+	k.hook(at.Child("postStart"), c, c.Lifecycle.PostStart)
+	k.hook(at.Child("preStop"), c, c.Lifecycle.PreStop)
 	if s := c.Lifecycle.StopSignal; s != nil {
 		k.stopSignal(at.Child("stopSignal"), *s)
 	}
@@ -36,12 +36,7 @@ func (k *checker) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, ki
 		p.Exec != nil, p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil) {
 		k.action(at, p.Exec, p.HTTPGet, p.TCPSocket)
 		k.grpc(at.Child("grpc"), p.GRPC)
-		if p.HTTPGet != nil {
-			k.portOf(at.Child("httpGet", "port"), c, p.HTTPGet.Port)
-		}
-		if p.TCPSocket != nil {
-			k.portOf(at.Child("tcpSocket", "port"), c, p.TCPSocket.Port)
-		}
+		k.portsOf(at, c, p.HTTPGet, p.TCPSocket)
 	}
 	k.notNegative(at.Child("initialDelaySeconds"), int64(p.InitialDelaySeconds))
 	k.positive(at.Child("timeoutSeconds"), int64(p.TimeoutSeconds))
@@ -60,8 +55,18 @@ func (k *checker) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, ki
 	}
 }
 
+// portsOf judges the port of a probe or a hook.
+func (k *checker) portsOf(at *field.Path, c *corev1.Container, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
+	if get != nil {
+		k.portOf(at.Child("httpGet", "port"), c, get.Port)
+	}
+	if tcp != nil {
+		k.portOf(at.Child("tcpSocket", "port"), c, tcp.Port)
+	}
+}
+
 // portOf has a port that is named be one of the container's: with any other the
-// probe could never be made.
+// probe or hook could never be made.
 func (k *checker) portOf(at *field.Path, c *corev1.Container, p intstr.IntOrString) {
 	if k.stored {
 		return // an API server never asked that
@@ -105,12 +110,13 @@ func (k *checker) grpc(at *field.Path, g *corev1.GRPCAction) {
 	oneOfIfSet(k, at.Child("mode"), g.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)
 }
 
-func (k *checker) hook(at *field.Path, h *corev1.LifecycleHandler) {
+func (k *checker) hook(at *field.Path, c *corev1.Container, h *corev1.LifecycleHandler) {
 	if h == nil || !k.exactlyOne(at, "", "`exec`, `httpGet`, `tcpSocket`, `sleep`",
 		h.Exec != nil, h.HTTPGet != nil, h.TCPSocket != nil, h.Sleep != nil) {
 		return
 	}
 	k.action(at, h.Exec, h.HTTPGet, h.TCPSocket)
+	k.portsOf(at, c, h.HTTPGet, h.TCPSocket)
 	if h.Sleep == nil {
 		return
 	}

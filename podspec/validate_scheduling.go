@@ -85,19 +85,30 @@ func (k *checker) nodeAffinity(at *field.Path, a *corev1.NodeAffinity) {
 		return
 	}
 	if r := a.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
-		terms := at.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-		if len(r.NodeSelectorTerms) == 0 {
-			k.required(terms, "must have at least one node selector term")
-		}
-		for i := range r.NodeSelectorTerms {
-			k.nodeTerm(terms.Index(i), &r.NodeSelectorTerms[i])
-		}
+		k.nodeSelector(at.Child("requiredDuringSchedulingIgnoredDuringExecution"), r)
 	}
 	for i := range a.PreferredDuringSchedulingIgnoredDuringExecution {
 		p := &a.PreferredDuringSchedulingIgnoredDuringExecution[i]
 		path := at.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
 		k.between(path.Child("weight"), int64(p.Weight), 1, 100)
 		k.nodeTerm(path.Child("preference"), &p.Preference)
+	}
+}
+
+// ValidateNodeSelector judges which nodes are selected, wherever that stands.
+func ValidateNodeSelector(at *field.Path, s *corev1.NodeSelector) field.ErrorList {
+	k := &checker{}
+	k.nodeSelector(at, s)
+	return k.errs
+}
+
+func (k *checker) nodeSelector(at *field.Path, s *corev1.NodeSelector) {
+	terms := at.Child("nodeSelectorTerms")
+	if len(s.NodeSelectorTerms) == 0 {
+		k.required(terms, "must have at least one node selector term")
+	}
+	for i := range s.NodeSelectorTerms {
+		k.nodeTerm(terms.Index(i), &s.NodeSelectorTerms[i])
 	}
 }
 

@@ -95,6 +95,8 @@ func tooMany(limit int) error {
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
+var unknownAnchor = regexp.MustCompile(`^unknown anchor '([^']+)'`)
+
 func parseYAML(data []byte, limit int) (nodes []*yaml.Node, err error) {
 	defer func() {
 		if r := recover(); r != nil { // the parser is not ours; it must not end the agent
@@ -113,6 +115,11 @@ func parseYAML(data []byte, limit int) (nodes []*yaml.Node, err error) {
 			if m := yamlLine.FindStringSubmatch(out.Message); m != nil {
 				out.Line, _ = strconv.Atoi(m[1])
 				out.Message = out.Message[len(m[0]):]
+			}
+			if m := unknownAnchor.FindStringSubmatch(out.Message); m != nil && out.Line == 0 { // the parser names no line
+				if before, _, found := bytes.Cut(data, []byte("*"+m[1])); found {
+					out.Line = 1 + bytes.Count(before, []byte("\n"))
+				}
 			}
 			out.Message = "not valid YAML: " + withoutQuotes(out.Message)
 			return nil, out

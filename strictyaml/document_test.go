@@ -62,7 +62,7 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"YAML with a tab", "a: b\n\tc: d\n", "line 2"},
 		{"YAML that is not closed", "a: [b\nc: d\n", "not valid YAML"},
-		{"an unknown anchor", "a: *b\n", "not valid YAML"},
+		{"an unknown anchor", "c: d\na: *b\n", "line 2: not valid YAML"},
 		{"JSON that ends too early", "{\"a\": {\n\"b\": 1", "line 2: not valid JSON: it ends too early"},
 		{"JSON with a mistake", "{\"a\": 1,\n\"b\" 2}", "line 2"},
 	}

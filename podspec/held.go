@@ -1,0 +1,100 @@
+package podspec
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// HeldRequests is what a pod that has a node may take from it while it is resized:
+// for each container, and for the pod itself, the largest of what it should have,
+// what the node keeps for it and what it has. What it should have does not count when
+// the node has said that it never will. A pod that no node has told of yet takes its
+// Requests.
+func HeldRequests(pod *corev1.Pod) corev1.ResourceList {
+	return Requests(held(pod))
+}
+
+// HeldLimits is to Limits what HeldRequests is to Requests.
+func HeldLimits(pod *corev1.Pod) corev1.ResourceList {
+	return Limits(held(pod))
+}
+
+// held is the pod with the resources that are to be counted: itself if its status tells
+// of no other, else a copy.
+func held(pod *corev1.Pod) *corev1.Pod {
+	st, infeasible := &pod.Status, infeasible(pod)
+	out := pod
+	change := func() *corev1.Pod {
+		if out == pod {
+			out = &corev1.Pod{Spec: *pod.Spec.DeepCopy()}
+		}
+		return out
+	}
+	count := func(specs []corev1.Container, of func(*corev1.PodSpec) []corev1.Container, statuses []corev1.ContainerStatus) {
+		for i := range specs {
+			for j := range statuses {
+				if s := &statuses[j]; s.Name == specs[i].Name && s.Resources != nil && differs(specs[i].Resources, s.AllocatedResources, *s.Resources) {
+					own := &of(&change().Spec)[i].Resources
+					*own = counted(*own, s.AllocatedResources, *s.Resources, infeasible)
+				}
+			}
+		}
+	}
+	count(pod.Spec.Containers, func(s *corev1.PodSpec) []corev1.Container { return s.Containers }, st.ContainerStatuses)
+	count(pod.Spec.InitContainers, func(s *corev1.PodSpec) []corev1.Container { return s.InitContainers }, st.InitContainerStatuses)
+	if r := pod.Spec.Resources; r != nil && st.Resources != nil && differs(*r, st.AllocatedResources, *st.Resources) {
+		own := change().Spec.Resources
+		*own = counted(*own, st.AllocatedResources, *st.Resources, infeasible)
+	}
+	return out
+}
+
+// differs reports whether CPU or memory is not what it should be.
+func differs(spec corev1.ResourceRequirements, allocated corev1.ResourceList, actual corev1.ResourceRequirements) bool {
+	for _, name := range resizable {
+		want, limit := spec.Requests[name], spec.Limits[name]
+		kept, now, bound := allocated[name], actual.Requests[name], actual.Limits[name]
+		if want.Cmp(kept) != 0 || want.Cmp(now) != 0 || limit.Cmp(bound) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// resizable are the resources that change in place.
+var resizable = [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}
+
+// counted is the largest of all that a container, or the pod itself, may have.
+func counted(spec corev1.ResourceRequirements, allocated corev1.ResourceList, actual corev1.ResourceRequirements, infeasible bool) corev1.ResourceRequirements {
+	desired := func(list corev1.ResourceList) corev1.ResourceList {
+		out := maps.Clone(list)
+		if out == nil {
+			out = corev1.ResourceList{}
+		}
+		for _, name := range resizable {
+			if infeasible {
+				delete(out, name)
+			}
+		}
+		return out
+	}
+	out := corev1.ResourceRequirements{Requests: desired(spec.Requests), Limits: desired(spec.Limits)}
+	for _, list := range []corev1.ResourceList{allocated, actual.Requests} {
+		raise(out.Requests, computing(list))
+	}
+	raise(out.Limits, computing(actual.Limits))
+	return out
+}
+
+// infeasible reports whether the node has said of the pod as it is desired now that it
+// can never have that.
+func infeasible(pod *corev1.Pod) bool {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodResizePending && c.Status == corev1.ConditionTrue {
+			of := c.ObservedGeneration
+			return c.Reason == corev1.PodReasonInfeasible && (of == 0 || of >= pod.Generation)
+		}
+	}
+	return false
+}
