@@ -30,6 +30,8 @@ type Node struct {
 	Pressure []corev1.NodeConditionType
 	// ShuttingDown says that the host goes down.
 	ShuttingDown bool
+	// Swap says that pods may have their part of the host's swap.
+	Swap bool
 	// Standalone says that no server is there: see podspec.Critical.
 	Standalone bool
 }

@@ -31,6 +31,20 @@ func (u *Used) Remove(pod *corev1.Pod) {
 	u.remove(pod)
 }
 
+// AddPlaced takes what a pod that another node's agent has let in may hold, by its
+// status too: see podspec.HeldRequests.
+func (u *Used) AddPlaced(pod *corev1.Pod) {
+	*u = u.own()
+	u.take(pod, podspec.HeldRequests(pod))
+}
+
+// RemovePlaced gives back what AddPlaced took for this pod, which must not have
+// changed in between.
+func (u *Used) RemovePlaced(pod *corev1.Pod) {
+	*u = u.own()
+	u.give(pod, podspec.HeldRequests(pod))
+}
+
 // own is a copy that add and remove may change in place.
 func (u *Used) own() Used {
 	c := Used{Pods: u.Pods, Requests: u.Requests.DeepCopy(), Ports: maps.Clone(u.Ports)}
@@ -43,9 +57,12 @@ func (u *Used) own() Used {
 	return c
 }
 
-func (u *Used) add(pod *corev1.Pod) {
+func (u *Used) add(pod *corev1.Pod)    { u.take(pod, podspec.Requests(pod)) }
+func (u *Used) remove(pod *corev1.Pod) { u.give(pod, podspec.Requests(pod)) }
+
+func (u *Used) take(pod *corev1.Pod, requests corev1.ResourceList) {
 	u.Pods++
-	for name, q := range podspec.Requests(pod) {
+	for name, q := range requests {
 		u.Requests[name] = sum(u.Requests[name], q)
 	}
 	for _, p := range podspec.HostPorts(pod) {
@@ -53,9 +70,9 @@ func (u *Used) add(pod *corev1.Pod) {
 	}
 }
 
-func (u *Used) remove(pod *corev1.Pod) {
+func (u *Used) give(pod *corev1.Pod, requests corev1.ResourceList) {
 	u.Pods = max(0, u.Pods-1)
-	for name, q := range podspec.Requests(pod) {
+	for name, q := range requests {
 		left, ok := u.Requests[name]
 		if !ok {
 			continue

@@ -1,0 +1,39 @@
+package admission
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
+)
+
+// SwapForbids says why a pod that is here cannot have other resources in place for what
+// its containers may have on the swap; empty: it can. How much that is follows from the
+// memory that a container requests and is set when it is made: only a restart changes it.
+func SwapForbids(node Node, was, is *corev1.Pod) string {
+	if !node.Swap {
+		return ""
+	}
+	for _, lists := range [][2][]corev1.Container{{was.Spec.Containers, is.Spec.Containers}, {was.Spec.InitContainers, is.Spec.InitContainers}} {
+		for i := range lists[0] {
+			if i >= len(lists[1]) {
+				break
+			}
+			before, now := &lists[0][i], &lists[1][i]
+			had, has := before.Resources.Requests[corev1.ResourceMemory], now.Resources.Requests[corev1.ResourceMemory]
+			if had.Cmp(has) != 0 && !restartsForMemory(before) &&
+				(podspec.MaySwap(was, before, node.Standalone) || podspec.MaySwap(is, now, node.Standalone)) {
+				return "In-place resize of containers with swap is not supported"
+			}
+		}
+	}
+	return ""
+}
+
+func restartsForMemory(c *corev1.Container) bool {
+	for _, p := range c.ResizePolicy {
+		if p.ResourceName == corev1.ResourceMemory {
+			return p.RestartPolicy == corev1.RestartContainer
+		}
+	}
+	return false
+}
