@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/api/services/content/v1"
 	"github.com/containerd/containerd/api/services/leases/v1"
 	sandboxapi "github.com/containerd/containerd/api/services/sandbox/v1"
 	"github.com/containerd/containerd/api/services/snapshots/v1"
@@ -53,6 +54,10 @@ type Options struct {
 	WarnPod func(pod *corev1.Pod, reason, message string)
 	// Exits knows how containers ended where the runtime does not. Nil: nobody does.
 	Exits Exits
+	// Attached tells of a sandbox that is to have networks which the runtime does not
+	// make whether it has them all, and if not whether they may be under way. Nil:
+	// no sandbox is.
+	Attached func(uid, sandbox string) (done, making bool)
 	// Conn is used for both services instead of dialling an endpoint: a runtime
 	// in the same process.
 	Conn grpc.ClientConnInterface
@@ -71,13 +76,15 @@ type Client struct {
 	netns     netnsPaths
 	facts     runtimeFacts
 	exits     Exits
+	attached  func(uid, sandbox string) (done, making bool)
 
-	// containerd's own services: see task.go and forgotten.go.
+	// containerd's own services: see task.go, forgotten.go and downloads.go.
 	tasks      tasks.TasksClient
 	containers containers.ContainersClient
 	stored     sandboxapi.StoreClient
 	leases     leases.LeasesClient
 	snapshots  snapshots.SnapshotsClient
+	content    content.ContentClient
 	store      store // see store.go
 	sockets    socketDirs
 }
@@ -93,6 +100,7 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		warn:      o.Warn,
 		warnPod:   o.WarnPod,
 		exits:     o.Exits,
+		attached:  o.Attached,
 	}
 	if c.exits == nil {
 		c.exits = noExits{}
@@ -132,6 +140,7 @@ func (c *Client) serve(runtime, images grpc.ClientConnInterface) {
 	c.stored = sandboxapi.NewStoreClient(runtime)
 	c.leases = leases.NewLeasesClient(runtime)
 	c.snapshots = snapshots.NewSnapshotsClient(runtime)
+	c.content = content.NewContentClient(images)
 	c.store = newStore(runtime)
 }
 

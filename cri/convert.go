@@ -22,6 +22,24 @@ func listedSandbox(l *runtimeapi.PodSandbox) plan.Sandbox {
 	}
 }
 
+// judged is a sandbox that is seen with what the runtime does not know of it.
+// Without all networks that it is to have it is as good as not ready; while they
+// are made it has no address yet, so that no container starts in it.
+func (c *Client) judged(s plan.Sandbox, labels, annotations map[string]string) plan.Sandbox {
+	own, ok := criconfig.ParseSandbox(labels, annotations)
+	if !ok || !own.Networks || c.attached == nil {
+		return s
+	}
+	switch done, making := c.attached(string(own.UID), s.ID); {
+	case done:
+	case making:
+		s.IPs = nil
+	default:
+		s.Ready = false
+	}
+	return s
+}
+
 // listedContainer is what a list tells of a container.
 func listedContainer(l *runtimeapi.Container) plan.Container {
 	own, _ := criconfig.ParseContainer(l.Labels, l.Annotations)

@@ -136,6 +136,7 @@ func (c *Client) event(ctx context.Context, resp *runtimeapi.ContainerEventRespo
 		}
 		e.UID = own.UID
 		seen, _ := seenSandbox(status)
+		seen = c.judged(seen, status.Labels, status.Annotations)
 		e.Sandbox = &seen
 	}
 	for _, s := range resp.GetContainersStatuses() {

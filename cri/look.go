@@ -108,7 +108,7 @@ func (c *Client) Pods(ctx context.Context) (map[types.UID]PodMeta, error) {
 		if s, ok := criconfig.ParseSandbox(l.Labels, l.Annotations); ok && len(m.Sandboxes) == 0 {
 			m.Source, m.HostNetwork = s.Source, s.HostNetwork
 		}
-		m.Sandboxes = append(m.Sandboxes, listedSandbox(l))
+		m.Sandboxes = append(m.Sandboxes, c.judged(listedSandbox(l), l.Labels, l.Annotations))
 		there[l.Id] = true
 	}
 	c.netns.retain(there)
@@ -211,6 +211,11 @@ func (c *Client) allContainers(ctx context.Context, filter *runtimeapi.Container
 	return resp.GetContainers(), err
 }
 
+// Sandbox returns one sandbox in full.
+func (c *Client) Sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
+	return c.sandbox(ctx, id)
+}
+
 // sandbox returns one sandbox in full.
 func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
 	resp, err := c.sandboxStatus(ctx, id, false)
@@ -221,7 +226,7 @@ func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
 	if !ok {
 		return plan.Sandbox{}, notOurs(verbSandboxStatus, id)
 	}
-	return seen, nil
+	return c.judged(seen, resp.GetStatus().GetLabels(), resp.GetStatus().GetAnnotations()), nil
 }
 
 func (c *Client) sandboxStatus(ctx context.Context, id string, verbose bool) (resp *runtimeapi.PodSandboxStatusResponse, err error) {

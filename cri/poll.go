@@ -76,7 +76,7 @@ func (c *Client) polls(ctx context.Context, seed maphash.Seed) (map[types.UID]po
 		uid := types.UID(s.Labels[labelPodUID])
 		p := out[uid]
 		p.print += maphash.Comparable(seed, object{s.Id, int32(s.State)})
-		p.Sandboxes = append(p.Sandboxes, listedSandbox(s))
+		p.Sandboxes = append(p.Sandboxes, c.judged(listedSandbox(s), s.Labels, s.Annotations))
 		out[uid] = p
 	}
 	for _, l := range containers {

@@ -31,7 +31,7 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 		return plan.Sandbox{}, err
 	}
 	_, warnings := criconfig.DNS(node, pod)
-	c.tell(pod, warnings)
+	c.tell(pod, append(warnings, criconfig.Bandwidth(node, pod)...))
 	on := pod.Namespace + "/" + pod.Name
 	var id string
 	err = c.call(ctx, verbRunSandbox, on, c.deadlines.RunSandbox, func(ctx context.Context) (err error) {
@@ -93,7 +93,7 @@ func (c *Client) leftSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMet
 	if err != nil || left == nil {
 		return plan.Sandbox{}
 	}
-	return listedSandbox(left)
+	return c.judged(listedSandbox(left), left.Labels, left.Annotations)
 }
 
 // findSandbox returns the sandbox of the pod with that attempt, nil if the

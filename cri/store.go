@@ -167,16 +167,17 @@ type blobWriter struct {
 	size     int64
 }
 
-func (w *blobWriter) ask(req *content.WriteContentRequest) (*content.WriteContentResponse, error) {
+func (w *blobWriter) ask(req *content.WriteContentRequest) error {
 	req.Ref, req.Total, req.Expected = w.ref, w.size, string(w.expected)
 	if err := w.stream.Send(req); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+		return err
 	}
-	return w.stream.Recv() // has the reason where Send found the stream ended
+	_, err := w.stream.Recv() // has the reason where Send found the stream ended
+	return err
 }
 
 func (w *blobWriter) write(r io.Reader) error {
-	if _, err := w.ask(&content.WriteContentRequest{Action: content.WriteAction_STAT}); err != nil {
+	if err := w.ask(&content.WriteContentRequest{Action: content.WriteAction_STAT}); err != nil {
 		return err
 	}
 	offset := int64(0)
@@ -184,7 +185,7 @@ func (w *blobWriter) write(r io.Reader) error {
 	for {
 		n, err := io.ReadFull(r, buf)
 		if n > 0 {
-			if _, err := w.ask(&content.WriteContentRequest{Action: content.WriteAction_WRITE, Offset: offset, Data: buf[:n]}); err != nil {
+			if err := w.ask(&content.WriteContentRequest{Action: content.WriteAction_WRITE, Offset: offset, Data: buf[:n]}); err != nil {
 				return err
 			}
 			offset += int64(n)
@@ -196,8 +197,7 @@ func (w *blobWriter) write(r io.Reader) error {
 			return &readError{err}
 		}
 	}
-	_, err := w.ask(&content.WriteContentRequest{Action: content.WriteAction_COMMIT, Offset: offset})
-	return err
+	return w.ask(&content.WriteContentRequest{Action: content.WriteAction_COMMIT, Offset: offset})
 }
 
 // Refer has a blob keep others: labels are those of containerd's garbage collector.

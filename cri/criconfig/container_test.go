@@ -295,6 +295,35 @@ func TestResources(t *testing.T) {
 	}
 }
 
+// TestAContainerWithoutALimitHasThePods: what the pod as a whole may have holds for each
+// container that says nothing itself.
+func TestAContainerWithoutALimitHasThePods(t *testing.T) {
+	for _, row := range []struct {
+		sentence              string
+		requests, limits, pod corev1.ResourceList
+		shares, quota, memory int64
+	}{
+		{"all of it", nil, nil, resources("cpu", "500m", "memory", "1Gi"), 512, 50000, 1 << 30},
+		{"what it requests is its share still", resources("cpu", "250m"), nil, resources("cpu", "500m"), 256, 50000, 0},
+		{"amount by amount", nil, resources("memory", "1Mi"), resources("cpu", "500m", "memory", "1Gi"), 512, 50000, 1 << 20},
+		{"a limit of nothing is none", nil, resources("memory", "0"), resources("memory", "1Gi"), 2, 0, 1 << 30},
+		{"its own wins", nil, resources("cpu", "100m"), resources("cpu", "500m"), 102, 10000, 0},
+		{"a pod without limits gives none", nil, nil, nil, 2, 0, 0},
+	} {
+		t.Run(row.sentence, func(t *testing.T) {
+			node := testNode()
+			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+				p.Spec.Resources = &corev1.ResourceRequirements{Limits: row.pod}
+				c.Resources = corev1.ResourceRequirements{Requests: row.requests, Limits: row.limits}
+			})
+			got := appOf(t, node, pod, testContainerSetup()).Linux.Resources
+			if got.CpuShares != row.shares || got.CpuQuota != row.quota || got.MemoryLimitInBytes != row.memory {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
 func TestHugePagesThatTheHostLacksAreNamed(t *testing.T) {
 	pod := simple(func(_ *corev1.Pod, c *corev1.Container) { c.Resources.Limits = resources("hugepages-16Mi", "16Mi") })
 	_, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())

@@ -46,6 +46,7 @@ const (
 	ownPrefix             = "berth.dev/"
 	annotationAttempt     = "berth.dev/attempt"
 	annotationHostNetwork = "berth.dev/host-network"
+	annotationNetworks    = "berth.dev/networks"
 	annotationPodMeta     = "berth.dev/pod"
 	annotationKind        = "berth.dev/kind"
 	annotationPosition    = "berth.dev/position"
@@ -62,6 +63,7 @@ type SandboxLabels struct {
 	Attempt         uint32
 	Source          string // where the pod came from: file, api; empty: not said
 	HostNetwork     bool
+	Networks        bool   // it is to have more than the runtime gives it
 	GraceSeconds    *int64 // spec.terminationGracePeriodSeconds
 }
 
@@ -94,6 +96,7 @@ func ParseSandbox(labels, annotations map[string]string) (SandboxLabels, bool) {
 		Attempt:      number(annotations[annotationAttempt]),
 		Source:       annotations[annotationSource],
 		HostNetwork:  annotations[annotationHostNetwork] == "true",
+		Networks:     annotations[annotationNetworks] == "true",
 		GraceSeconds: seconds(annotations, annotationGrace),
 	}
 	return s, ours(labels) && s.UID != "" && s.Namespace != "" && s.Name != ""
@@ -168,6 +171,9 @@ func sandboxAnnotations(pod *corev1.Pod, attempt uint32) map[string]string {
 	out[annotationAttempt] = strconv.FormatUint(uint64(attempt), 10)
 	out[annotationHostNetwork] = strconv.FormatBool(pod.Spec.HostNetwork)
 	out[annotationPodMeta] = encoded(metaOf(pod))
+	if podspec.Networks(pod) != "" {
+		out[annotationNetworks] = "true"
+	}
 	putGrace(out, pod)
 	return out
 }

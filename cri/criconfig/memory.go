@@ -31,10 +31,8 @@ func setMemoryQoS(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimea
 	if qos == corev1.PodQOSGuaranteed {
 		return // what it may have and what it has asked for are the same
 	}
-	limit := c.Resources.Limits.Memory().Value()
-	if limit == 0 && pod.Spec.Resources != nil {
-		limit = pod.Spec.Resources.Limits.Memory().Value()
-	}
+	most := limitsOf(pod, c)
+	limit := most.Memory().Value()
 	if limit == 0 {
 		limit = node.Allocatable.Memory().Value()
 	}
@@ -76,16 +74,11 @@ func setSwap(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimeapi.Li
 }
 
 // limitedSwap is the container's part of the swap that pods may have: that which it
-// requests of the node's memory. Only Burstable pods have any, and of them no critical
-// ones and no container whose request is its limit, or that has none.
+// requests of the node's memory.
 func limitedSwap(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
-	request, limit := askedMemory(c), c.Resources.Limits.Memory().Value()
 	whole := node.Capacity.Memory().Value()
-	switch {
-	case node.Swap <= 0, whole <= 0, request == 0, request == limit:
-		return 0
-	case podspec.QOSClass(pod) != corev1.PodQOSBurstable, podspec.Critical(pod, node.Alone):
+	if node.Swap <= 0 || whole <= 0 || !podspec.MaySwap(pod, c, node.Alone) {
 		return 0
 	}
-	return int64(float64(request) / float64(whole) * float64(node.Swap))
+	return int64(float64(askedMemory(c)) / float64(whole) * float64(node.Swap))
 }

@@ -29,6 +29,7 @@ type Node struct {
 
 	NoImageVolumes string // why the runtime cannot mount images as volumes; empty: it can
 	NoCDI          string // why the runtime cannot give devices by CDI; empty: it can
+	NoBandwidth    string // why the network does not limit pods' bandwidth; empty: it does
 	// StrictGroups says that the runtime knows supplementalGroupsPolicy.
 	StrictGroups bool
 	// UserIDs gives the host IDs that are allotted to the pod with this UID, the

@@ -31,16 +31,32 @@ func Resources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Lin
 
 // containerResources gives the limits of one container.
 func containerResources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.LinuxContainerResources, error) {
-	out := limits(node, c.Resources.Requests, c.Resources.Limits)
+	most := limitsOf(pod, c)
+	out := limits(node, c.Resources.Requests, most)
 	out.OomScoreAdj = OOMScore(node, pod, c)
 	setSwap(node, pod, c, out)
 	setMemoryQoS(node, pod, c, out)
 	if node.CgroupV2 && !node.SingleOOMKill {
 		unified(out)["memory.oom.group"] = "1"
 	}
-	pages, err := hugepages(node, c.Resources.Limits)
+	pages, err := hugepages(node, most)
 	out.HugepageLimits = pages
 	return out, err
+}
+
+// limitsOf is what the container may have: what it says itself, else what the pod as a
+// whole may have.
+func limitsOf(pod *corev1.Pod, c *corev1.Container) corev1.ResourceList {
+	inherited := podspec.InheritedLimits(pod.Spec.Resources, c.Resources.Limits)
+	if len(inherited) == 0 {
+		return c.Resources.Limits
+	}
+	all := maps.Clone(c.Resources.Limits)
+	if all == nil {
+		return inherited
+	}
+	maps.Copy(all, inherited)
+	return all
 }
 
 // limits translates CPU and memory. A request that is absent is the limit; one of
