@@ -30,8 +30,10 @@ type Network struct {
 
 // state is an answer of Ready.
 type state struct {
-	ok  bool
-	why string
+	ok         bool
+	why        string
+	name       string // of the network
+	unshapedBy string // the file whose network does not limit bandwidth; empty: it does, or there is none
 }
 
 // Report says what was looked at and what to do where something is wrong.
@@ -67,10 +69,38 @@ func (n *Network) Ready() (ok bool, why string) {
 	return s.ok, s.why
 }
 
+// Name is that of the network; empty: there is none.
+func (n *Network) Name() string {
+	if n.running.Load() == 0 {
+		n.look()
+	}
+	return n.state.Load().name
+}
+
+// NoBandwidth says why the network does not limit the bandwidth of pods that ask
+// for it; empty: it does.
+func (n *Network) NoBandwidth() string {
+	if n.running.Load() == 0 {
+		n.look()
+	}
+	return unshaped(n.state.Load().unshapedBy)
+}
+
+func unshaped(file string) string {
+	if file == "" {
+		return ""
+	}
+	return "no plugin in " + file + " has the capability " + bandwidth
+}
+
+// bandwidth is the capability of plugins that limit it, and the name of the
+// plugin that everybody has for that.
+const bandwidth = "bandwidth"
+
 // look renews the answer of Ready and reports whether it is another.
 func (n *Network) look() bool {
-	now := state{ok: true}
 	conf, err := load(n.opts.ConfDir)
+	now := state{ok: true, name: conf.name}
 	for _, plugin := range conf.plugins {
 		if err == nil {
 			_, _, err = locate(plugin, n.opts.BinDirs)
@@ -78,6 +108,8 @@ func (n *Network) look() bool {
 	}
 	if err != nil {
 		now = state{why: err.Error()}
+	} else if !conf.shapes {
+		now.unshapedBy = conf.file
 	}
 	before := n.state.Swap(&now)
 	return before == nil || *before != now
@@ -88,10 +120,7 @@ func (n *Network) look() bool {
 func (n *Network) Check(ctx context.Context) Report {
 	conf, err := load(n.opts.ConfDir)
 	if err != nil {
-		return Report{Items: []Item{{
-			Name: "configuration", Detail: err.Error(),
-			Remedy: "set cniPodCIDRs to have one written, or install a network add-on that writes one to " + n.opts.ConfDir,
-		}}}
+		return Report{Items: []Item{{Name: "configuration", Detail: err.Error(), Remedy: n.remedy()}}}
 	}
 	detail := fmt.Sprintf("network %s of %s", conf.name, conf.file)
 	r := Report{Items: []Item{{Name: "configuration", OK: true, Detail: detail}}}
@@ -101,7 +130,23 @@ func (n *Network) Check(ctx context.Context) Report {
 	if !slices.Contains(conf.plugins, loopback) {
 		r.Items = append(r.Items, n.checkPlugin(ctx, network{}, loopback)) // of whatever version
 	}
+	shapes := "pods' annotations " + bandwidthKeys + " have effect"
+	if !conf.shapes {
+		shapes = "pods' annotations " + bandwidthKeys + " have no effect: " + unshaped(conf.file)
+	}
+	r.Items = append(r.Items, Item{Name: bandwidth, OK: true, Detail: shapes})
 	return r
+}
+
+const bandwidthKeys = "kubernetes.io/ingress-bandwidth and egress-bandwidth"
+
+// remedy says what helps against a configuration that cannot be used. A file of
+// somebody else is never written over.
+func (n *Network) remedy() string {
+	if file, err := first(n.opts.ConfDir); err == nil {
+		return "mend " + file + ", or remove it"
+	}
+	return "set cniPodCIDRs to have one written, or install a network add-on that writes one to " + n.opts.ConfDir
 }
 
 // loopback is what runtimes call for every sandbox beside the plugins that are

@@ -119,6 +119,17 @@ func TestCheckWithoutConfiguration(t *testing.T) {
 	if len(items) != 1 || items[0].OK || items[0].Detail != "no network configuration in /nowhere/x" || !strings.Contains(items[0].Remedy, "cniPodCIDRs") {
 		t.Errorf("%+v", items)
 	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "10-theirs.conflist") // nothing writes over it
+	if err := os.WriteFile(file, []byte(`{"name": `), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if n, err = New(Options{ConfDir: dir, BinDirs: []string{"/nowhere"}}); err != nil {
+		t.Fatal(err)
+	}
+	if items := n.Check(t.Context()).Items; len(items) != 1 || items[0].OK || items[0].Remedy != "mend "+file+", or remove it" {
+		t.Errorf("of a file with a mistake: %+v", items)
+	}
 }
 
 func TestRun(t *testing.T) {

@@ -23,6 +23,7 @@ type network struct {
 	name    string
 	version string   // of the CNI specification
 	plugins []string // the programs it needs, IPAM included, each once, in order
+	shapes  bool     // one takes the limits of a pod's bandwidth
 }
 
 // load reads the configuration that counts. Its errors are for the user: they
@@ -239,6 +240,7 @@ func understood(file string, list *libcni.NetworkConfigList) (network, error) {
 		return network{}, errors.New("plugins: is missing")
 	}
 	for _, p := range list.Plugins {
+		n.shapes = n.shapes || p.Network.Capabilities[bandwidth]
 		for i, kind := range []string{p.Network.Type, p.Network.IPAM.Type} {
 			if i == 1 && kind == "" {
 				continue

@@ -22,6 +22,7 @@ type design struct {
 	dataDir string // of host-local; empty: its own default
 	cidrs   []netip.Prefix
 	masq    bool // the bridge plugin masquerades what leaves the node
+	shapes  bool // with the plugin that limits bandwidth
 }
 
 // WriteDefault writes 10-berth.conflist: a bridge cni0 that is the pods'
@@ -33,8 +34,12 @@ type design struct {
 // directory alone, without an error, where a configuration that sorts before
 // the file counts. A file of that name that berth did not write is an error and
 // stays as it is.
-func WriteDefault(confDir string, cidrs []netip.Prefix, masq bool) error {
-	return writeDesign(confDir, design{name: "berth", bridge: "cni0", cidrs: cidrs, masq: masq})
+//
+// Where the plugin that limits pods' bandwidth is installed it is part of the
+// network: it does nothing for a pod that does not ask.
+func WriteDefault(confDir string, binDirs []string, cidrs []netip.Prefix, masq bool) error {
+	_, _, err := locate(bandwidth, binDirs)
+	return writeDesign(confDir, design{name: "berth", bridge: "cni0", cidrs: cidrs, masq: masq, shapes: err == nil})
 }
 
 // Foreign reports whether the configuration that counts is one that berth has not
@@ -163,6 +168,10 @@ type (
 	route struct {
 		Dst string `json:"dst"`
 	}
+	bandwidthPlugin struct {
+		Type         string          `json:"type"`
+		Capabilities map[string]bool `json:"capabilities"`
+	}
 	portmapPlugin struct {
 		Type         string          `json:"type"`
 		Capabilities map[string]bool `json:"capabilities"`
@@ -180,16 +189,20 @@ func (d design) conflist() ([]byte, error) {
 		addresses.Ranges = append(addresses.Ranges, []subnet{{p}})
 		addresses.Routes = append(addresses.Routes, route{everywhere})
 	}
+	plugins := []any{
+		bridgePlugin{
+			Type: "bridge", Bridge: d.bridge, IsGateway: true, ForceAddress: true,
+			IPMasq: d.masq, HairpinMode: true, IPAM: addresses,
+		},
+		portmapPlugin{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}, SNAT: true},
+	}
+	if d.shapes {
+		plugins = append(plugins, bandwidthPlugin{Type: bandwidth, Capabilities: map[string]bool{bandwidth: true}})
+	}
 	text, err := json.MarshalIndent(conflist{
 		CNIVersion: "1.0.0", Name: d.name,
-		Berth: "written by berth, which replaces it; to keep your own, remove this key or use a file that sorts first",
-		Plugins: []any{
-			bridgePlugin{
-				Type: "bridge", Bridge: d.bridge, IsGateway: true, ForceAddress: true,
-				IPMasq: d.masq, HairpinMode: true, IPAM: addresses,
-			},
-			portmapPlugin{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}, SNAT: true},
-		},
+		Berth:   "written by berth, which replaces it; to keep your own, remove this key or use a file that sorts first",
+		Plugins: plugins,
 	}, "", "  ")
 	return append(text, '\n'), err
 }

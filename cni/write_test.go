@@ -28,21 +28,21 @@ func TestWriteDefault(t *testing.T) {
 		}
 		return st
 	}
-	if err := WriteDefault(dir, prefixes("10.1.0.0/24"), true); err != nil {
+	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.1.0.0/24"), true); err != nil {
 		t.Fatal(err)
 	}
 	before := stat()
 	if n, err := load(dir); err != nil || n.name != "berth" || n.version != "1.0.0" || before.Mode() != 0o644 {
 		t.Errorf("%+v, %v, %v", n, err, before.Mode())
 	}
-	if err := WriteDefault(dir, prefixes("10.1.0.0/24"), true); err != nil || !os.SameFile(before, stat()) {
+	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.1.0.0/24"), true); err != nil || !os.SameFile(before, stat()) {
 		t.Errorf("identical content was written: %v", err)
 	}
-	if err := WriteDefault(dir, prefixes("10.2.0.0/24", "fd00:2::/64"), true); err != nil || os.SameFile(before, stat()) { // N1
+	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.2.0.0/24", "fd00:2::/64"), true); err != nil || os.SameFile(before, stat()) { // N1
 		t.Errorf("new content was not put in place by rename: %v", err)
 	}
 	text, _ := os.ReadFile(file)
-	for _, want := range []string{`"10.2.0.0/24"`, `"fd00:2::/64"`, `"0.0.0.0/0"`, `"::/0"`, `"cni0"`} {
+	for _, want := range []string{`"10.2.0.0/24"`, `"fd00:2::/64"`, `"0.0.0.0/0"`, `"::/0"`, `"cni0"`, `"bandwidth"`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
@@ -63,7 +63,7 @@ func TestN2ForeignFilesStay(t *testing.T) {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
 			dir := confDir(t, row.file, row.text)
-			err := WriteDefault(dir, prefixes("10.1.0.0/24"), true)
+			err := WriteDefault(dir, []string{realPlugins}, prefixes("10.1.0.0/24"), true)
 			if (err == nil) != (row.bad == "") || err != nil && !strings.Contains(err.Error(), row.bad) {
 				t.Errorf("got %v", err)
 			}
@@ -74,7 +74,7 @@ func TestN2ForeignFilesStay(t *testing.T) {
 		})
 	}
 	dir := confDir(t, "99-other.conflist", good)
-	if err := WriteDefault(dir, prefixes("10.1.0.0/24"), true); err != nil {
+	if err := WriteDefault(dir, []string{realPlugins}, prefixes("10.1.0.0/24"), true); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := load(dir); err != nil || n.name != "berth" {
@@ -98,7 +98,7 @@ func TestBadRanges(t *testing.T) {
 		{"two of a family", prefixes("10.0.0.0/24", "10.1.0.0/24"), "cniPodCIDRs: at most one range of IPv4 and one of IPv6"},
 	} {
 		dir := t.TempDir()
-		if err := WriteDefault(dir, row.cidrs, true); err == nil || err.Error() != row.want {
+		if err := WriteDefault(dir, nil, row.cidrs, true); err == nil || err.Error() != row.want {
 			t.Errorf("%s: %v", row.what, err)
 		}
 		if entries, _ := os.ReadDir(dir); len(entries) > 0 {

@@ -176,7 +176,7 @@ func (k kernel) listen() (heard <-chan struct{}, stop func()) {
 	}()
 	return out, func() {
 		close(done)
-		for range out { //nolint:revive // until it has ended
+		for range out { // until it has ended
 		}
 	}
 }

@@ -210,10 +210,8 @@ func describe(in Input, r Route) string {
 	if r.Via.IsValid() {
 		text += " via " + r.Via.String()
 	}
-	for _, l := range in.Links {
-		if l.Index == r.Link {
-			text += " to " + l.Name
-		}
+	if at := slices.IndexFunc(in.Links, func(l Link) bool { return l.Index == r.Link }); at >= 0 {
+		text += " to " + in.Links[at].Name
 	}
 	return fmt.Sprintf("%s (protocol %d)", text, r.Protocol)
 }

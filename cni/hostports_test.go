@@ -1,0 +1,105 @@
+package cni
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	kernelns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestFlowsOfHostPorts: in a network namespace that stands for the node, flows of
+// all sorts are put into the kernel's table. Those to the pod's host ports that
+// lead elsewhere are forgotten, and no other.
+func TestFlowsOfHostPorts(t *testing.T) {
+	t.Parallel()
+	name := fmt.Sprintf("berth%dflows", os.Getpid())
+	netns(t, name)
+	ns, err := kernelns.GetFromName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	run(t, "ip", "-n", name, "addr", "add", "10.1.0.1/24", "dev", "lo")
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	const dns, dhcp, udp, tcp = 53, 67, unix.IPPROTO_UDP, unix.IPPROTO_TCP
+	rows := []struct {
+		what   string
+		dst    string
+		port   uint16
+		proto  uint8
+		leads  string
+		coming bool // forgotten when the pod at 10.9.0.5 has come
+		going  bool // forgotten when it is gone
+	}{
+		{"to a pod that is gone", "10.1.0.1", dns, udp, "10.9.0.4", true, true},
+		{"to the host itself", "10.1.0.1", dns, udp, "10.1.0.1", true, true},
+		{"to the pod", "10.1.0.1", dns, udp, "10.9.0.5", false, true},
+		{"by loopback to the pod", "127.0.0.1", dns, udp, "10.9.0.5", false, true},
+		{"to another's port", "10.1.0.1", 54, udp, "10.9.0.6", false, false},
+		{"through the host to the world", "8.8.8.8", dns, udp, "8.8.8.8", false, false},
+		{"to a service's address", "10.96.0.10", dns, udp, "10.9.0.7", false, false},
+		{"to a port of one other address", "10.1.0.1", dhcp, udp, "10.9.0.4", false, false},
+		{"to that address", "127.0.0.1", dhcp, udp, "10.9.0.4", true, true},
+	}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{
+		{ContainerPort: 5353, HostPort: dns, Protocol: corev1.ProtocolUDP},
+		{ContainerPort: 5354, HostPort: 54, Protocol: corev1.ProtocolTCP},
+		{ContainerPort: 6767, HostPort: dhcp, Protocol: corev1.ProtocolUDP, HostIP: "127.0.0.1"},
+	}}}}}
+	for _, step := range []struct {
+		addresses []string
+		forgets   func(coming, going bool) bool
+	}{
+		{[]string{"10.9.0.5"}, func(coming, _ bool) bool { return coming }},
+		{nil, func(_, going bool) bool { return going }},
+	} {
+		for i, row := range rows {
+			sport := uint16(40000 + i)
+			client := net.ParseIP("10.1.0.77").To4()
+			err := h.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{
+				FamilyType: unix.AF_INET, TimeOut: 600,
+				Forward: netlink.IPTuple{SrcIP: client, DstIP: net.ParseIP(row.dst).To4(), SrcPort: sport, DstPort: row.port, Protocol: row.proto},
+				Reverse: netlink.IPTuple{SrcIP: net.ParseIP(row.leads).To4(), DstIP: client, SrcPort: row.port, DstPort: sport, Protocol: row.proto},
+			})
+			if err != nil && !os.IsExist(err) {
+				t.Fatalf("%s: %v", row.what, err)
+			}
+		}
+		want := 0
+		for _, row := range rows {
+			if step.forgets(row.coming, row.going) {
+				want++
+			}
+		}
+		got, err := forgetFlows(h, udpPorts(pod), step.addresses)
+		if err != nil || got != want {
+			t.Errorf("with %v: %d flows forgotten, %v; want %d", step.addresses, got, err, want)
+		}
+		there := map[uint16]bool{}
+		left, err := h.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range left {
+			there[f.Forward.SrcPort] = true
+		}
+		for i, row := range rows {
+			if forgotten := !there[uint16(40000+i)]; forgotten != step.forgets(row.coming, row.going) {
+				t.Errorf("with %v, a flow %s: forgotten %v", step.addresses, row.what, forgotten)
+			}
+		}
+	}
+	pod.Spec.HostNetwork = true
+	if ports := udpPorts(pod); len(ports) > 0 {
+		t.Errorf("a pod on the host's network has nothing led to it, but %v", ports)
+	}
+}

@@ -1,0 +1,277 @@
+package networks
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+func podWith(networks string) *corev1.Pod {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "ns", "p", "u-1"
+	p.Annotations = map[string]string{podspec.NetworksAnnotation: networks}
+	return p
+}
+
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		text string
+		want []Request
+		err  string
+	}{
+		{"", nil, ""},
+		{"  ", nil, ""},
+		{"a", []Request{{Name: "a", Interface: "net1"}}, ""},
+		{"a, infra/b@data0", []Request{{Name: "a", Interface: "net1"}, {Name: "b", Namespace: "infra", Interface: "data0"}}, ""},
+		{"a,a", []Request{{Name: "a", Interface: "net1"}, {Name: "a", Interface: "net2"}}, ""},
+		{
+			`[{"name": "a", "interface": "x", "ips": ["10.1.0.7/24", "fd00::7"], "mac": "02:00:00:00:00:07"}]`,
+			[]Request{{Name: "a", Interface: "x", IPs: []string{"10.1.0.7/24", "fd00::7"}, MAC: "02:00:00:00:00:07"}}, "",
+		},
+		{"[]", []Request{}, ""},
+		{`[{"name": "a", "default-route": ["10.0.0.1"]}]`, nil, `unknown field "default-route"`},
+		{`[{"name": "a"}] x`, nil, "after the list"},
+		{`[{"name": "a"}`, nil, "EOF"},
+		{`[{}]`, nil, `"" is no name of a network`},
+		{"../a", nil, ""},
+		{"a/../b", nil, `"../b" is no name of a network`},
+		{"a@", nil, "no interface after @"},
+		{"a@eth0", nil, "the interface eth0 is taken already"},
+		{"a@net2,b", nil, "the interface net2 is taken already"},
+		{"a@x/y", nil, `"x/y" is no name of an interface`},
+		{"a@" + strings.Repeat("x", 16), nil, "is no name of an interface"},
+		{`[{"name": "a", "ips": ["here"]}]`, nil, `"here" is no address`},
+		{`[{"name": "a", "mac": "02"}]`, nil, `"02" is no hardware address`},
+		{strings.Repeat("a,", most) + "a", nil, "asks for 33 networks"},
+	} {
+		got, err := requests(podWith(row.text))
+		switch {
+		case row.text == "../a": // a namespace is not looked at
+			if err != nil {
+				t.Errorf("%q: %v", row.text, err)
+			}
+		case row.err != "" && (err == nil || !strings.Contains(err.Error(), row.err)):
+			t.Errorf("%q: %v, want %s", row.text, err, row.err)
+		case row.err == "" && (err != nil || !reflect.DeepEqual(got, row.want)):
+			t.Errorf("%q: %+v, %v", row.text, got, err)
+		}
+	}
+	onHost := podWith("a")
+	onHost.Spec.HostNetwork = true
+	if _, err := requests(onHost); err == nil {
+		t.Error("a pod on the host's network was attached")
+	}
+}
+
+func FuzzRequests(f *testing.F) {
+	f.Add(`[{"name": "a", "ips": ["10.1.0.7/24"]}]`)
+	f.Add("a, infra/b@data0")
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := requests(podWith(text))
+		if err != nil {
+			return
+		}
+		seen := map[string]bool{}
+		for _, r := range list {
+			if r.Name == "" || r.Interface == "" || strings.ContainsAny(r.Name+r.Interface, "/ \x00") || seen[r.Interface] {
+				t.Errorf("%q: %+v", text, list)
+			}
+			seen[r.Interface] = true
+		}
+	})
+}
+
+// rig is a node with a plugin that writes down what it is told, and fails as long
+// as a file named after the verb is there.
+type rig struct {
+	*testing.T
+	dir  string
+	nets *Networks
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{T: t, dir: t.TempDir()}
+	r.write("bin/note", fmt.Sprintf(`#!/bin/sh
+cat >/dev/null
+case $CNI_COMMAND in VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'; exit;; esac
+echo "$CNI_COMMAND $CNI_IFNAME" >> %[1]s/told
+ls %[1]s/state/*.json >> %[1]s/told 2>/dev/null
+if [ -e %[1]s/$CNI_COMMAND ]; then echo '{"cniVersion":"1.0.0","code":11,"msg":"as told"}'; exit 1; fi
+[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}'
+`, r.dir), 0o755)
+	r.write("conf/20-b.conflist", `{"cniVersion":"1.0.0","name":"b","plugins":[{"type":"note"}]}`, 0o644)
+	r.write("conf/10-a.conflist", `{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"note","capabilities":{"ips":true}}]}`, 0o644)
+	r.begin()
+	return r
+}
+
+func (r *rig) write(name, text string, mode os.FileMode) {
+	r.Helper()
+	file := filepath.Join(r.dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		r.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), mode); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// begin is the start of an agent.
+func (r *rig) begin() {
+	r.Helper()
+	var err error
+	r.nets, err = New(Options{Dir: filepath.Join(r.dir, "state"), ConfDir: filepath.Join(r.dir, "conf"), BinDirs: []string{filepath.Join(r.dir, "bin")}})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// attach attaches sandbox s to what the annotation says.
+func (r *rig) attach(networks string) error {
+	r.Helper()
+	wanted, err := r.nets.Wanted(podWith(networks))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return r.nets.Attach(r.Context(), "s", "/nowhere", podWith(networks), wanted)
+}
+
+// told is what the plugin was told, with the files there were meanwhile, and is
+// forgotten then.
+func (r *rig) told() string {
+	text, _ := os.ReadFile(filepath.Join(r.dir, "told"))
+	os.Remove(filepath.Join(r.dir, "told"))
+	return strings.ReplaceAll(strings.ReplaceAll(string(text), r.dir+"/state/", ""), "\n", " ")
+}
+
+func TestS1AFileSaysHowToDELBeforeADD(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if err := r.attach("a,b@data"); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.told(); got != "ADD net1 s.json ADD data s.json " {
+		t.Errorf("told %q", got)
+	}
+	r.begin()
+	r.write("conf/10-a.conflist", "", 0o644) // what was made is taken away as it was made
+	r.write("DEL", "", 0o644)
+	if err := r.nets.Detach(t.Context(), "s"); err == nil || plan.KindOf(err) != plan.Network || !strings.Contains(err.Error(), `network "a" at net1`) {
+		t.Errorf("%v", err)
+	}
+	if got := r.told(); got != "DEL data s.json DEL net1 s.json " {
+		t.Errorf("told %q", got)
+	}
+	r.begin()
+	if left := r.nets.Left(func(string) bool { return false }); !reflect.DeepEqual(left, []string{"s"}) {
+		t.Errorf("left %v", left)
+	}
+	os.Remove(filepath.Join(r.dir, "DEL"))
+	for range 2 {
+		if err := r.nets.Detach(t.Context(), "s"); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := r.told(); got != "DEL data s.json DEL net1 s.json " {
+		t.Errorf("told %q", got)
+	}
+	if left, _ := filepath.Glob(filepath.Join(r.dir, "state", "*.json")); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+func TestS2OnlyWhatIsDoneIsAttached(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	state := func(wantDone, wantMaking bool) {
+		t.Helper()
+		if done, making := r.nets.Attached("u-1", "s"); done != wantDone || making != wantMaking {
+			t.Errorf("done %v, making %v", done, making)
+		}
+	}
+	state(false, false)
+	end := r.nets.Begin("u-1")
+	state(false, true)
+	r.write("ADD", "", 0o644)
+	if err := r.attach("a"); err == nil || plan.KindOf(err) != plan.Network || !strings.Contains(err.Error(), `attach network "a" as net1: plugin type="note" failed (add): as told`) {
+		t.Errorf("%v", err)
+	}
+	state(false, true)
+	end()
+	state(false, false)
+	if status := r.nets.Status("u-1"); status != "" {
+		t.Errorf("status %s", status)
+	}
+	r.begin()
+	state(false, false)
+	os.Remove(filepath.Join(r.dir, "ADD"))
+	r.told()
+	if err := r.attach("a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.told(); got != "DEL net1 s.json ADD net1 s.json " {
+		t.Errorf("told %q", got)
+	}
+	state(true, false)
+	if err := r.nets.SetDefault("s", "own", []string{"10.0.0.2"}); err != nil {
+		t.Fatal(err)
+	}
+	r.begin()
+	state(true, false)
+	const want = `[{"name":"own","interface":"eth0","ips":["10.0.0.2"],"default":true,"dns":{}},{"name":"ns/a","interface":"net1","ips":["10.1.0.5"],"dns":{}}]`
+	if status := r.nets.Status("u-1"); status != want {
+		t.Errorf("status %s", status)
+	}
+	told := 0
+	tell := func(p Pod, annotation string) error {
+		if told++; p != (Pod{"ns", "p", "u-1"}) || annotation != want || told == 1 {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}
+	if !r.nets.Tell(tell) || r.nets.Tell(tell) || r.nets.Tell(tell) || told != 2 {
+		t.Errorf("told %d times", told)
+	}
+}
+
+func TestS3WhatCannotBeReadIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.write("state/bad.json", "{", 0o600)
+	r.write("state/other.json", `{"version":1,"sandbox":"s"}`, 0o600)
+	n, err := New(r.nets.opts)
+	if err == nil || !strings.Contains(err.Error(), "bad.json") || !strings.Contains(err.Error(), "other.json") || n == nil {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestWhatIsNotThereIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for annotation, want := range map[string]string{
+		"c":                                 `network "c" is in no *.conflist of ` + r.dir + "/conf",
+		`[{"name":"b","ips":["10.1.0.9"]}]`: `network "b": no plugin of it has the capability ips`,
+		"a@eth0":                            "annotation k8s.v1.cni.cncf.io/networks: ",
+	} {
+		if _, err := r.nets.Wanted(podWith(annotation)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", annotation, err)
+		}
+	}
+	r.write("conf/30-bad.conflist", "{", 0o644)
+	if _, err := r.nets.Wanted(podWith("c")); err == nil || !strings.Contains(err.Error(), "30-bad.conflist") {
+		t.Errorf("%v", err)
+	}
+	if w, err := r.nets.Wanted(podWith("")); err != nil || len(w) > 0 {
+		t.Errorf("%v, %v", w, err)
+	}
+}
