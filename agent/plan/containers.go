@@ -117,7 +117,7 @@ func (d *decider) run(c spec, sb Sandbox) verdictOnRun {
 	case k.State == Running && d.postStart(k):
 		// its hook is part of its start
 	case k.State == Created: // left by an agent that died in between
-		d.cleanup(RemoveContainer{k.ID, k.Name})
+		d.cleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 	case k.State == Unknown:
 		d.end(k, "ContainerStatusUnknown", d.Now.Add(d.grace()), d.grace())
 	case k.State == Running:
@@ -397,13 +397,13 @@ func (d *decider) collectDead() {
 		case k.Live():
 			d.end(k, "Duplicate", d.Now.Add(d.grace()), d.grace())
 		case d.Seen.Short:
-			d.cleanup(RemoveContainer{k.ID, k.Name})
+			d.cleanup(RemoveContainer{k.ID, k.Name, true})
 		case n > max(d.Limits.DeadKept, 1):
 			if old := k.FinishedAt.Add(d.Limits.DeadMinAge); !k.FinishedAt.IsZero() && d.Now.Before(old) {
 				d.wakeAt(old)
 				continue
 			}
-			d.cleanup(RemoveContainer{k.ID, k.Name})
+			d.cleanup(RemoveContainer{k.ID, k.Name, true})
 		}
 	}
 }

@@ -315,7 +315,7 @@ func (d *decider) retire(s Sandbox, current bool) (empty bool) {
 		empty = false
 		d.cleanup(StopSandbox{s.ID})
 	case !holds:
-		d.cleanup(RemoveSandbox{s.ID})
+		d.cleanup(RemoveSandbox{s.ID, true})
 	}
 	return empty
 }

@@ -9,7 +9,9 @@
 // images, volumes, cgroups, probes) share: what was observed, what an action
 // needs, how an error is classified. Adapters import it for those words only.
 //
-// Invariants, each checked by a test of the same name:
+// Invariants. Each of I1 to I8 has a test of its name here; FuzzDecide holds I1 to I4
+// and I6 against any input; the model world of package agent (TestSim) holds all twelve
+// against what really happened on a host that fails and forgets:
 //
 //	I1 Decide never changes its Input.
 //	I2 The actions of one Plan are safe in any order and all at once. What must

@@ -123,7 +123,7 @@ func (d *decider) end(k Container, why string, by time.Time, grace time.Duration
 		return // nobody can say yet what there is to end
 	}
 	if k.State == Created {
-		d.cleanup(RemoveContainer{k.ID, k.Name})
+		d.cleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 		return
 	}
 	if d.preStop(k, why, by, grace) {
@@ -213,7 +213,7 @@ func (d *decider) giveBack() {
 	}
 	if !forget && d.Seen.Short && !left { // all that is to be known of them is known
 		for _, k := range d.Seen.Containers {
-			d.cleanup(RemoveContainer{k.ID, k.Name})
+			d.cleanup(RemoveContainer{k.ID, k.Name, true})
 		}
 	}
 	if !forget {
@@ -221,12 +221,12 @@ func (d *decider) giveBack() {
 	}
 	for _, k := range d.Seen.Containers {
 		left = true
-		d.cleanup(RemoveContainer{k.ID, k.Name})
+		d.cleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 	}
 	for _, s := range d.Seen.Sandboxes {
 		left = true
 		if s.Stopped && !s.Ready && len(d.Seen.Containers) == 0 {
-			d.cleanup(RemoveSandbox{s.ID})
+			d.cleanup(RemoveSandbox{ID: s.ID})
 		}
 	}
 	if d.Seen.Dirs {

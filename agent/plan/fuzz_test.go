@@ -171,11 +171,11 @@ func decodeSizes(d *dice, in *Input) {
 		s.Whole = new(one())
 	}
 	for range d.n(3) {
-		s.Containers = set(s.Containers, names[d.n(len(names))], Actual{Attempt: uint32(d.n(9)), Resources: one(), Unsure: d.is()})
+		s.Containers = set(s.Containers, names[d.n(len(names))], Actual{Attempt: uint32(d.n(9)), Given: Given{one(), one().Limits}, Unsure: d.is()})
 	}
 	for _, k := range in.Seen.Containers {
 		if d.is() {
-			in.Seen.Resized = set(in.Seen.Resized, k.ID, one())
+			in.Seen.Resized = set(in.Seen.Resized, k.ID, Given{one(), one().Limits})
 		}
 	}
 }

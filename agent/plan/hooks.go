@@ -99,7 +99,7 @@ func (d *decider) hookOf(k Container) Hook {
 // resources, and whether it has a hook to run.
 func (d *decider) armed(c spec, attempt uint32) {
 	if c.resizable() {
-		d.mem.Sizes.Containers = set(d.mem.Sizes.Containers, c.Name, Actual{Attempt: attempt, Resources: d.want[c.Name]})
+		d.mem.Sizes.Containers = set(d.mem.Sizes.Containers, c.Name, Actual{Attempt: attempt, Given: d.want.For(c.Name)})
 	}
 	if hasPostStart(c.Container) {
 		d.mem.Hooks[c.Name] = Hook{Attempt: attempt, PostStart: HookPending}

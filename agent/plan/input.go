@@ -65,21 +65,21 @@ type Excess struct {
 // Observed is the pod as the runtime and the host show it. It is the worker's
 // own cache: see After for how the outcome of an action advances it.
 type Observed struct {
-	Sandboxes  []Sandbox                              // newest first (by Attempt, then CreatedAt)
-	Containers []Container                            // newest first; several instances per name
-	Volumes    map[string]VolumeSeen                  // by volume name: those that are set up on the host, wanted or not
-	Images     map[string]Image                       // by image name as in the spec; absent: not on this node
-	Pulled     map[string]Pulled                      // by container name: the last pull made for it
-	Dirs       bool                                   // the pod's directories and log directory exist
-	Cgroup     bool                                   // the pod's cgroup exists
-	Network    NetworkSeen                            // of the node
-	Held       map[string]string                      // by image name as in the spec: why its pull, which was asked for, waits for room on the disk
-	Short      bool                                   // the node is short of disk: what has ended is not kept for its logs
-	Sized      Resources                              // what the pod's cgroup was last made for or resized to; nil: it was not, in this agent's life
-	Unsized    bool                                   // that failed since: what the pod's cgroup has is not known
-	Resized    map[string]corev1.ResourceRequirements // by container ID: likewise
-	Devices    map[string]DevicesSeen                 // by container name: those that want devices
-	Hooks      map[OpKey]HookEnd                      // hooks that have ended, by the key of their action. Known to this agent's life only
+	Sandboxes  []Sandbox              // newest first (by Attempt, then CreatedAt)
+	Containers []Container            // newest first; several instances per name
+	Volumes    map[string]VolumeSeen  // by volume name: those that are set up on the host, wanted or not
+	Images     map[string]Image       // by image name as in the spec; absent: not on this node
+	Pulled     map[string]Pulled      // by container name: the last pull made for it
+	Dirs       bool                   // the pod's directories and log directory exist
+	Cgroup     bool                   // the pod's cgroup exists
+	Network    NetworkSeen            // of the node
+	Held       map[string]string      // by image name as in the spec: why its pull, which was asked for, waits for room on the disk
+	Short      bool                   // the node is short of disk: what has ended is not kept for its logs
+	Sized      Resources              // what the pod's cgroup was last made for or resized to; nil: it was not, in this agent's life
+	Unsized    bool                   // that failed since: what the pod's cgroup has is not known
+	Resized    map[string]Given       // by container ID: likewise
+	Devices    map[string]DevicesSeen // by container name: those that want devices
+	Hooks      map[OpKey]HookEnd      // hooks that have ended, by the key of their action. Known to this agent's life only
 
 	RecursiveReadOnly bool // the pod's runtime handler can mount read-only with all that is mounted below
 }

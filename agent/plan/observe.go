@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // After returns what is seen once an action has ended. The receiver is not
@@ -100,8 +98,8 @@ func (o Observed) afterSizing(to Resources, r Outcome) Observed {
 
 // afterResize keeps what a container was given; after a failure nobody can say.
 func (o Observed) afterResize(a ResizeContainer, r Outcome) Observed {
-	o.Resized = set(o.Resized, a.ID, a.Resources)
-	maps.DeleteFunc(o.Resized, func(id string, _ corev1.ResourceRequirements) bool {
+	o.Resized = set(o.Resized, a.ID, a.Given)
+	maps.DeleteFunc(o.Resized, func(id string, _ Given) bool {
 		gone := !slices.ContainsFunc(o.Containers, func(k Container) bool { return k.ID == id })
 		return gone || id == a.ID && r.Err != nil
 	})

@@ -106,11 +106,17 @@ type (
 	// PreStop runs the preStop hook of a container that is to be ended.
 	PreStop struct{ ID, Name string }
 	// RemoveContainer removes an exited or never started container.
-	RemoveContainer struct{ ID, Name string }
+	RemoveContainer struct {
+		ID, Name string
+		Garbage  bool // it is one too many of a pod that goes on or is kept; else the pod ends, or it never ran
+	}
 	// StopSandbox ends the sandbox and takes its network away.
 	StopSandbox struct{ ID string }
 	// RemoveSandbox removes a stopped sandbox and its remaining containers.
-	RemoveSandbox struct{ ID string }
+	RemoveSandbox struct {
+		ID      string
+		Garbage bool // likewise: another has taken its place
+	}
 	// UnmountVolume takes a volume off the host.
 	UnmountVolume struct{ Volume string }
 	// RemoveCgroup removes the pod's cgroup.
@@ -134,8 +140,8 @@ type (
 	PostStart struct{ ID, Name string }
 	// ResizeContainer changes the CPU and memory of a running container.
 	ResizeContainer struct {
-		ID, Name  string
-		Resources corev1.ResourceRequirements
+		ID, Name string
+		Given
 	}
 	// StartContainer creates and starts a container.
 	StartContainer struct {

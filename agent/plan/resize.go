@@ -207,24 +207,6 @@ func looser(a, b corev1.ResourceList) corev1.ResourceList {
 // Resize is what the room says of resources that differ from the allocated.
 type Resize struct{ Reason, Message string } // Deferred or Infeasible; zero: not asked, or granted
 
-// Sizes are what the pod's resources are, as far as it may differ from the spec.
-type Sizes struct {
-	Allocated  Resources                    `json:",omitzero"`  // what the room holds for the pod; nil: nothing is known
-	Pod        Resources                    `json:",omitzero"`  // what the pod's cgroup was made for; nil: likewise
-	Whole      *corev1.ResourceRequirements `json:",omitempty"` // what the pod itself was last given; nil: it asks for nothing
-	Containers map[string]Actual            `json:",omitempty"` // by name: of the newest instance
-	Resizing   int64                        `json:",omitempty"` // generation of the resize under way
-}
-
-// Actual is what one instance was last given.
-type Actual struct {
-	Attempt   uint32
-	Resources corev1.ResourceRequirements
-	Unsure    bool `json:",omitempty"` // a change was begun, and may or may not have been carried out
-}
-
-func (s Sizes) clone() Sizes { return s } // its maps are replaced, never changed
-
 // allocate makes what the room holds the truth for the rest of the call.
 func (d *decider) allocate() {
 	s := &d.mem.Sizes
@@ -260,6 +242,19 @@ func (d *decider) allocate() {
 // pending reports whether more or less is desired than is allocated.
 func (d *decider) pending() bool { return d.Pod != d.desired && d.mem.End == nil && !d.terminal() }
 
+// unanswered reports whether the room has not yet said what it has for the pod.
+func (d *decider) unanswered() bool { return d.pending() && d.Input.Resize.Reason == "" }
+
+// observes returns the generation of the spec that the status tells of. As long as
+// the room has not answered for new resources nothing is told of them, and whoever
+// waits for the generation must not take what was allocated before for the answer.
+func (d *decider) observes() int64 {
+	if d.unanswered() && len(d.mem.Conditions) > 0 {
+		return d.mem.Conditions[0].ObservedGeneration // of the last pass
+	}
+	return d.Pod.Generation
+}
+
 // resizeMessage is an event's text as upstream writes it: the resources as JSON.
 func (d *decider) resizeMessage(what, problem string) string {
 	type one struct {
@@ -289,34 +284,6 @@ func (d *decider) resizeMessage(what, problem string) string {
 	return fmt.Sprintf("%s: %s", what, text)
 }
 
-// actual is what an instance was last given; one of which nothing is known was
-// made with what is given as unknown.
-func (d *decider) actual(k Container, unknown Resources) Actual {
-	a, known := d.mem.Sizes.Containers[k.Name]
-	if !known || a.Attempt != k.Attempt {
-		a = Actual{Attempt: k.Attempt, Resources: unknown[k.Name]}
-	}
-	if r, seen := d.Seen.Resized[k.ID]; seen {
-		a.Resources, a.Unsure = r, false
-	}
-	if _, busy := d.Busy[ResizeContainer{ID: k.ID}.Key()]; busy {
-		a.Unsure = true
-	}
-	return a
-}
-
-// sizedCgroup keeps what the pod's cgroup is known to have. One of an earlier life
-// has what was allocated then.
-func (d *decider) sizedCgroup() {
-	switch s := &d.mem.Sizes; {
-	case !d.Seen.Cgroup:
-	case d.Seen.Sized != nil:
-		s.Pod = d.Seen.Sized
-	case s.Pod == nil:
-		s.Pod = d.before
-	}
-}
-
 // resize brings the pod's cgroup and its running containers to what is
 // allocated: what grows from the outside in, what shrinks from the inside out.
 func (d *decider) resize() {
@@ -332,7 +299,7 @@ func (d *decider) resize() {
 	case len(pending) > 0:
 		for _, c := range pending {
 			k, _ := d.newest(c.Name)
-			d.resizeContainer(c, k, d.actual(k, d.before), want[c.Name])
+			d.resizeContainer(c, k, d.actual(k, d.before), want.For(c.Name))
 		}
 	case d.startUnderWay(): // maybe as it was to be before
 	case d.Seen.Unsized || !s.Pod.Equal(want):
@@ -341,35 +308,6 @@ func (d *decider) resize() {
 		s.Resizing = 0
 		d.why(normal("ResizeCompleted", "", d.resizeMessage("Pod resize completed", "")))
 	}
-}
-
-// whole is what the pod itself was last given: the kernel may not have been asked
-// since for more or less, or may have refused it.
-func (d *decider) whole() *corev1.ResourceRequirements {
-	s := &d.mem.Sizes
-	now, known := s.Pod[WholePod]
-	switch {
-	case d.Pod.Spec.Resources == nil:
-		return nil
-	case !known && len(d.want[WholePod].Requests)+len(d.want[WholePod].Limits) > 0:
-		return &corev1.ResourceRequirements{} // it is new to the cgroup
-	case !known:
-		return s.Whole
-	case s.Whole != nil && sameResources(*s.Whole, now):
-		return s.Whole // memory that stays as it is
-	}
-	return &now
-}
-
-// actualWhole is what the pod itself has, where that is not yet what is allocated.
-func (d *decider) actualWhole(allocated *corev1.ResourceRequirements) *corev1.ResourceRequirements {
-	own := d.mem.Sizes.Whole
-	if own == nil || sameResources(*own, d.want[WholePod]) {
-		return allocated
-	}
-	actual := allocated.DeepCopy()
-	exactly(actual, *own)
-	return actual
 }
 
 // unlike returns the running containers that have other resources than wanted,
@@ -390,7 +328,7 @@ func (d *decider) unlike(want Resources) (pending []spec, hold Resources) {
 		}
 		now := d.actual(k, d.before)
 		d.sized(c.Name, now)
-		if !now.Unsure && sameResources(now.Resources, want[c.Name]) {
+		if !now.Unsure && now.Same(want.For(c.Name)) {
 			continue
 		}
 		pending = append(pending, c)
@@ -409,10 +347,10 @@ func (d *decider) startUnderWay() bool {
 }
 
 // resizeContainer changes a running container, or ends it if its policy asks
-// for a restart.
-func (d *decider) resizeContainer(c spec, k Container, now Actual, want corev1.ResourceRequirements) {
+// for a restart. The policy is about what is the container's own.
+func (d *decider) resizeContainer(c spec, k Container, now Actual, want Given) {
 	for _, p := range c.ResizePolicy {
-		a, b := now.Resources, want
+		a, b := now.Resources, want.Resources
 		differs := changed(a.Requests, b.Requests, p.ResourceName) || changed(a.Limits, b.Limits, p.ResourceName)
 		if differs && p.RestartPolicy == corev1.RestartContainer {
 			r := d.mem.Restarts[k.Name]
@@ -424,16 +362,7 @@ func (d *decider) resizeContainer(c spec, k Container, now Actual, want corev1.R
 	}
 	now.Unsure = true
 	d.sized(c.Name, now)
-	d.build(ResizeContainer{ID: k.ID, Name: k.Name, Resources: want})
-}
-
-// sized keeps what is known of a container's size, if it is news.
-func (d *decider) sized(name string, now Actual) {
-	s := &d.mem.Sizes
-	was, known := s.Containers[name]
-	if !known || was.Attempt != now.Attempt || was.Unsure != now.Unsure || !sameResources(was.Resources, now.Resources) {
-		s.Containers = set(s.Containers, name, now)
-	}
+	d.build(ResizeContainer{ID: k.ID, Name: k.Name, Given: want})
 }
 
 func changed(a, b corev1.ResourceList, name corev1.ResourceName) bool {
@@ -446,11 +375,18 @@ func (d *decider) resizeConditions() (out []corev1.PodCondition) {
 	if d.terminal() || d.mem.End != nil {
 		return nil
 	}
-	if r := d.Input.Resize; r.Reason != "" && d.pending() {
+	switch r := d.Input.Resize; {
+	case d.unanswered(): // what was said last holds, before a restart of the agent too
+		for _, c := range d.mem.Conditions {
+			if c.Type == corev1.PodResizePending {
+				out = append(out, c)
+			}
+		}
+	case d.pending():
 		out = append(out, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: r.Reason, Message: r.Message})
 	}
 	if d.mem.Sizes.Resizing != 0 {
-		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue}
+		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: d.mem.Sizes.Resizing}
 		for _, f := range d.Failed {
 			switch f.Action.(type) {
 			case ResizeContainer, ResizeCgroup:

@@ -53,6 +53,9 @@ func TestResizePodResourcesPage(t *testing.T) {
 		})
 	}
 	refused := &Error{Err: errors.New("below current usage")}
+	restarts := func(c *corev1.Container) {
+		c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+	}
 	check(t, []row{
 		{"nothing changes before the room has what is desired", wants(64, 128, 16), "-", []string{"!PodResize"}},
 		{"what the pod as a whole has grows in its cgroup alone", wants(64, 128, 16).given(), "resize cgroup", []string{"PodResizeInProgress=True", "app    running since+0s started ready restarts=0"}},
@@ -67,6 +70,24 @@ func TestResizePodResourcesPage(t *testing.T) {
 		{"… until it is taken back", wants(64, 32, 16).given().fails("resize/cgroup", refused).edit(whole(64)).given().after(time.Second).begin().obey(), "-", []string{"!PodResizeInProgress"}},
 		{"a sidecar is resized as the others are", carWants(128).given().begin().obey(), "resize car-0", nil},
 		{"… and goes on running", carWants(128).given().begin().obey().begin().obey(), "-", []string{"car    running since+0s started ready restarts=0", "ResizeCompleted"}},
+	})
+	inherits := func(was, is int64) *walk {
+		return up(whole(was), mains(con("app"), con("b", size(8)))).edit(func(pod *corev1.Pod) {
+			pod.Generation = 2
+			whole(is)(pod)
+		})
+	}
+	check(t, []row{
+		{"a container without a limit of its own has the pod's, from the outside in", inherits(64, 128).given(), "resize cgroup", nil},
+		{"… then the container, which goes on running; one with its own stays", inherits(64, 128).given().begin().obey(), "resize app-0", []string{"app    running since+0s started ready restarts=0"}},
+		{"… then it is over", inherits(64, 128).given().begin().obey().begin().obey(), "-", []string{"!PodResizeInProgress", "why    ResizeCompleted"}},
+		{"a smaller one from the inside out", inherits(64, 32).given(), "resize app-0", nil},
+		{"… then the pod's cgroup", inherits(64, 32).given().begin().obey(), "resize cgroup", nil},
+		{"a container of a release that did not give it the pod's limit gets it", inherits(64, 64).with(func(in *Input) {
+			s := &in.Memory.Sizes
+			s.Containers = set(s.Containers, "app", Actual{})
+		}), "resize app-0", nil},
+		{"the container's policy is not asked about the pod's limit", up(whole(64), mains(con("app", restarts), con("b"))).edit(whole(128)).given().begin().obey(), "resize app-0, resize b-0", []string{"!Killing"}},
 	})
 	amounts := func(w *walk) string {
 		st := w.decide().Status
@@ -100,6 +121,14 @@ func TestResizePage(t *testing.T) {
 			mains(con("app", size(mib, p...)), con("b"))(pod)
 		})
 	}
+	sized := func(mib, milli int64, p ...corev1.ContainerResizePolicy) corev1.Container {
+		c := con("app", size(mib, p...))
+		c.Resources.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(milli, resource.DecimalSI)
+		return c
+	}
+	both := func(p ...corev1.ContainerResizePolicy) *walk {
+		return up(mains(sized(64, 100, p...), con("b"))).edit(mains(sized(128, 200, p...), con("b"))).given().begin().obey()
+	}
 	deferred := func(reason string) *walk {
 		return wants(128).with(func(in *Input) { in.Resize = Resize{Reason: reason, Message: "full"} })
 	}
@@ -117,13 +146,17 @@ func TestResizePage(t *testing.T) {
 		{"… whatever the pod's restart policy", wants(32, restart).edit(never).given().begin().obey(), "resize cgroup, start app#1", nil},
 		{"… the new instance is made with what is allocated", wants(32, restart).given().begin().obey().begin().obey(), "-", []string{"!PodResizeInProgress", "ResizeCompleted"}},
 		{"one for another resource does not", wants(32, other).given(), "resize app-0", nil},
+		{"CPU and memory changed together restart it if memory's policy says so", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart), "stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
+		{"… and CPU alone does not", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart).edit(func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Resources = sized(64, 200, restart).Resources
+		}).given(), "resize app-0", []string{"app    running since+0s started ready restarts=0"}},
 		{"a change that fails is told and tried again", wants(32).given().fails("resize/app-0", refused), "-", []string{"PodResizeInProgress=True/Error", "app    running"}},
 		{"… after a while", wants(32).given().fails("resize/app-0", refused).after(time.Second), "resize app-0", nil},
 		{"taking it back ends it", wants(32).given().fails("resize/app-0", refused).edit(mains(con("app", size(64)), con("b"))).given().after(time.Second).begin().obey(), "-", []string{"!PodResizeInProgress"}},
 		{"a container that is not running starts with the new size", wants(128).exit("app", 1).given(), "resize cgroup, start app#1", nil},
 		{"an agent that died after the change looks no further", wants(128).given().begin().obey().begin().obey().begin().newAgent().with(func(in *Input) { in.Seen.Sized, in.Seen.Resized, in.Reserved = nil, nil, nil }), "-", []string{"!PodResizeInProgress"}},
 		{"one that died in the middle makes the change again", wants(128).given().begin().obey().begin().newAgent().with(func(in *Input) { in.Seen.Sized, in.Seen.Resized, in.Reserved = nil, nil, nil }), "resize app-0", []string{"PodResizeInProgress=True"}},
-		{"what was desired and not given before a restart is still not given", deferred("Deferred").begin().newAgent().with(func(in *Input) { in.Resize = Resize{} }), "-", []string{"!PodResizeInProgress"}},
+		{"what was desired and not given before a restart is still not given, and shown to wait", deferred("Deferred").begin().newAgent().with(func(in *Input) { in.Resize = Resize{} }), "-", []string{"!PodResizeInProgress", "PodResizePending=True/Deferred"}},
 		{"an init container that ends cannot be resized", up(inits(con("one", size(64)))).edit(inits(con("one", size(128)))).given(), "-", []string{"!PodResize"}},
 		{"a pod that ends is not resized", wants(128).given().deleted(30 * time.Second), "stop b-0 30s, stop app-0 30s", []string{"!PodResize"}},
 	})
@@ -176,6 +209,85 @@ func TestResizePage(t *testing.T) {
 	if a, r := st.AllocatedResources.Memory(), st.Resources.Limits.Memory(); a.String() != "128Mi" || r.String() != "64Mi" {
 		t.Errorf("while it is made: allocated %s, actual %s", a, r)
 	}
+}
+
+// TestAGenerationIsObservedWithItsAnswer: who waits for the generation of a resize finds
+// what became of it.
+func TestAGenerationIsObservedWithItsAnswer(t *testing.T) {
+	t.Parallel()
+	second := func() *walk {
+		w := up(mains(con("app", size(64)))).edit(func(pod *corev1.Pod) { pod.Generation = 1 })
+		w.begin()
+		return w.edit(func(pod *corev1.Pod) {
+			pod.Generation = 2
+			mains(con("app", size(128)))(pod)
+		})
+	}
+	full := func(in *Input) { in.Resize = Resize{Reason: "Deferred", Message: "full"} }
+	for name, c := range map[string]struct {
+		walk *walk
+		want int64
+	}{
+		"the room has not answered": {second(), 1},
+		"it has the room":           {second().given(), 2},
+		"it has not":                {second().with(full), 2},
+		"nothing else is held back": {second().edit(mains(con("app", size(64)))), 2},
+		"the pod is deleted":        {second().deleted(30 * time.Second), 2},
+		"before any status":         {fresh(mains(con("app", size(64)))).edit(func(pod *corev1.Pod) { pod.Generation = 2 }), 2},
+	} {
+		st := c.walk.decide().Status
+		if st.ObservedGeneration != c.want {
+			t.Errorf("%s: generation %d is observed, want %d", name, st.ObservedGeneration, c.want)
+		}
+		for _, cond := range st.Conditions {
+			if cond.ObservedGeneration != c.want {
+				t.Errorf("%s: condition %s observes generation %d, want %d", name, cond.Type, cond.ObservedGeneration, c.want)
+			}
+		}
+	}
+}
+
+// TestAResizeInProgressTellsOfTheGenerationThatBeganIt: what is desired after that waits
+// for an answer of its own.
+func TestAResizeInProgressTellsOfTheGenerationThatBeganIt(t *testing.T) {
+	t.Parallel()
+	w := up(mains(con("app", size(64)))).edit(func(pod *corev1.Pod) { pod.Generation = 1 })
+	to := func(generation, mib int64) {
+		w.edit(func(pod *corev1.Pod) {
+			pod.Generation = generation
+			mains(con("app", size(mib)))(pod)
+		})
+	}
+	observed := func(when string, generation, progress, pending int64) {
+		t.Helper()
+		for _, c := range w.decide().Status.Conditions {
+			want := generation
+			switch c.Type {
+			case corev1.PodResizeInProgress:
+				want, progress = progress, 0
+			case corev1.PodResizePending:
+				want, pending = pending, 0
+			}
+			if c.ObservedGeneration != want {
+				t.Errorf("%s: %s observes generation %d, want %d", when, c.Type, c.ObservedGeneration, want)
+			}
+		}
+		if progress+pending != 0 {
+			t.Errorf("%s: a condition is missing", when)
+		}
+	}
+	w.begin()
+	to(2, 128)
+	w.given()
+	observed("begun", 2, 2, 0)
+	w.begin()
+	to(3, 1<<20)
+	w.with(func(in *Input) { in.Resize = Resize{Reason: "Infeasible", Message: "full"} })
+	observed("another that can never be", 3, 2, 3)
+	w.begin()
+	to(4, 256)
+	w.given()
+	observed("another that can", 4, 4, 0)
 }
 
 // TestACgroupThatWasBeingMadeIsResized: it is made for what was allocated when that

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -16,7 +17,7 @@ import (
 // decisions above have left.
 func (d *decider) status() {
 	st := &d.out.Status
-	st.ObservedGeneration = d.Pod.Generation
+	st.ObservedGeneration = d.observes()
 	st.QOSClass = podspec.QOSClass(d.Pod)
 	st.StartTime = &metav1.Time{Time: d.mem.Started}
 	if r := d.Pod.Spec.Resources; r != nil && d.Verdict.State == OK {
@@ -398,7 +399,7 @@ func (d *decider) conditions(st *corev1.PodStatus) {
 	}
 	for i := range all {
 		c := &all[i]
-		c.ObservedGeneration = d.Pod.Generation
+		c.ObservedGeneration = cmp.Or(c.ObservedGeneration, st.ObservedGeneration) // a resize under way tells of the one that began it
 		c.LastTransitionTime = metav1.Time{Time: d.since(*c)}
 	}
 	d.mem.Conditions = all
