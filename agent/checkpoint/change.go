@@ -77,7 +77,7 @@ func (c change) apply(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return tx.Bucket(bucketBerth).Delete(keyLeft) // whoever writes has not left
+	return tx.Bucket(bucketBerth).Delete(keyLeft) // whoever writes has not left, should signOn have failed
 }
 
 func put(b *bbolt.Bucket, list []part) (err error) {
@@ -103,22 +103,37 @@ type LastLife struct {
 // Last tells of the agent that had the store open before this one.
 func (s *Store) Last() LastLife { return s.last }
 
-// sign says in the file that the agent has left by itself.
-func (s *Store) sign() {
+// signOn takes back what the life before has signed: an agent that is killed
+// before it had anything to write has not left by itself.
+func (s *Store) signOn() {
+	if s.last.Left {
+		s.sign(func(b *bbolt.Bucket) error { return b.Delete(keyLeft) })
+	}
+}
+
+// signOff says in the file that the agent has left by itself.
+func (s *Store) signOff() {
+	s.sign(func(b *bbolt.Bucket) error {
+		at, err := time.Now().MarshalText()
+		if err != nil {
+			return err
+		}
+		return b.Put(keyLeft, at)
+	})
+}
+
+func (s *Store) sign(how func(*bbolt.Bucket) error) {
 	s.mu.Lock()
 	f, bad := s.file, s.degraded != ""
 	s.mu.Unlock()
 	if f == nil || bad {
 		return
 	}
-	at, err := time.Now().MarshalText()
-	if err == nil {
-		err = guard(func() error {
-			return f.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketBerth).Put(keyLeft, at) })
-		})
-	}
-	if err != nil { // it will look killed: no more than that
-		s.opt.Log.Debug("The local store was not signed off", "reason", err)
+	err := guard(func() error {
+		return f.db.Update(func(tx *bbolt.Tx) error { return how(tx.Bucket(bucketBerth)) })
+	})
+	if err != nil { // its end will look like another: no more than that
+		s.opt.Log.Debug("The local store was not signed", "reason", err)
 	}
 }
 

@@ -117,6 +117,7 @@ func (s *Store) Degraded() (bool, string) {
 // writer and is called once.
 func (s *Store) Run(ctx context.Context) error {
 	var story <-chan time.Time // nil: none is to be written
+	s.signOn()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -137,7 +138,7 @@ func (s *Store) Run(ctx context.Context) error {
 		s.recover(ctx)
 	}
 	s.commit(s.takeStories())
-	s.sign()
+	s.signOff()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.pending) + len(s.notes); n > 0 {

@@ -188,8 +188,11 @@ func TestManySyncsShareCommits(t *testing.T) {
 // commits returns the number of commits so far.
 func commits(t *testing.T, s *Store) int {
 	t.Helper()
+	s.mu.Lock()
+	f := s.file
+	s.mu.Unlock()
 	n := 0
-	err := s.file.db.View(func(tx *bbolt.Tx) error { n = tx.ID(); return nil })
+	err := f.db.View(func(tx *bbolt.Tx) error { n = tx.ID(); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

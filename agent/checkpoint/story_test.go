@@ -118,6 +118,18 @@ func TestTheLastLife(t *testing.T) {
 	if last := s.Last(); last.Left || last.Until.IsZero() || time.Since(last.Until) > time.Minute {
 		t.Errorf("after a kill: %+v", last)
 	}
+	if err := run(t, s)(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, o)
+	run(t, s)
+	if err := s.Flush(t.Context()); err != nil { // it runs, and has written nothing
+		t.Fatal(err)
+	}
+	kill(t, s)
+	if last := open(t, o).Last(); last.Left {
+		t.Errorf("after a clean end and a kill of a life that wrote nothing: %+v", last)
+	}
 }
 
 // kill closes a store as the kernel does when the agent is killed.

@@ -1,0 +1,38 @@
+package checkpoint
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"berth/agent/plan"
+)
+
+func TestAttemptsAreReadFromTheLogs(t *testing.T) {
+	dir := t.TempDir()
+	if got := AttemptsLogged(filepath.Join(dir, "none"), time.Now()); got != nil {
+		t.Errorf("without a directory: %v", got)
+	}
+	for _, f := range []string{
+		"main/0.log", "main/2.log", "main/10.log.20261123-000000.gz", "main/notes.log", "main/11.txt", "main/-3.log", "main/99999999999.log",
+		"side/0.log", "empty/x", "file",
+	} {
+		at := filepath.Join(dir, f)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]plan.Restart{"main": {Next: 11}, "side": {Next: 1}}
+	if d := cmp.Diff(want, AttemptsLogged(dir, time.Now().Add(time.Minute))); d != "" {
+		t.Error(d)
+	}
+	if got := AttemptsLogged(dir, time.Now().Add(-time.Minute)); got != nil {
+		t.Errorf("before there was any: %v", got)
+	}
+}
