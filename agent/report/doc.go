@@ -9,7 +9,8 @@
 // Invariants, each held by a test:
 //
 //	R1 What is kept per pod is bounded in number and in bytes, whatever is told.
-//	R2 The same reason told twice is one event with a higher count.
+//	R2 The same reason told twice is one event with a higher count, whatever IDs
+//	   the runtime has drawn for it.
 //	R3 Telling never blocks, however slow a subscriber is; a subscriber that
 //	   falls behind is told that it has missed something.
 //	R4 A pod that is gone is forgotten after the retention, and the number of

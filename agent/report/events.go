@@ -95,6 +95,7 @@ type podEvents struct {
 // entry is an event as it is kept: the text once, no Kubernetes object.
 type entry struct {
 	typ, reason, message, path string
+	like                       uint64 // see likeness
 	count                      int32
 	first, last                time.Time
 	id                         uint64 // of the first telling: its name
@@ -117,7 +118,8 @@ func NewEvents(o EventsOptions) *Events {
 }
 
 // Record tells an event about a pod. The same type, reason, container and
-// message as one that is kept raises that one's count. It never blocks.
+// message as one that is kept raises that one's count, and so does a message that
+// differs in IDs of the runtime only; the newest is kept. It never blocks.
 func (e *Events) Record(ref Ref, ev Event) {
 	if ev.At.IsZero() {
 		ev.At = e.opt.Now()
@@ -149,12 +151,12 @@ func (e *Events) Record(ref Ref, ev Event) {
 // add puts ev among the events of the pod and returns its entry, which is now
 // the last of the list.
 func (p *podEvents) add(ev Event, seq uint64) *entry {
-	path := ev.fieldPath()
+	path, like := ev.fieldPath(), likeness(ev.Message)
 	i := slices.IndexFunc(p.list, func(x *entry) bool {
-		return x.reason == ev.Reason && x.typ == ev.Type && x.path == path && x.message == ev.Message
+		return x.reason == ev.Reason && x.typ == ev.Type && x.path == path && x.like == like
 	})
 	if i < 0 {
-		x := &entry{typ: ev.Type, reason: ev.Reason, message: ev.Message, path: path,
+		x := &entry{typ: ev.Type, reason: ev.Reason, message: ev.Message, path: path, like: like,
 			count: 1, first: ev.At, last: ev.At, id: seq, version: seq}
 		p.list = append(p.list, x)
 		p.bytes += x.size()
@@ -163,12 +165,39 @@ func (p *podEvents) add(ev Event, seq uint64) *entry {
 	x := p.list[i]
 	x.count++
 	x.version = seq
+	p.bytes += len(ev.Message) - len(x.message)
+	x.message = ev.Message
 	if ev.At.After(x.last) {
 		x.last = ev.At
 	}
 	p.list = append(slices.Delete(p.list, i, i+1), x)
 	return x
 }
+
+// shortestID is the length from which on a row of hexadecimal digits is an ID that
+// the runtime has drawn.
+const shortestID = 32
+
+// likeness is a hash of a message without such IDs: a command that cannot be
+// started has another one each time, and would else be another event each time.
+func likeness(message string) uint64 {
+	h := fnv.New64a()
+	for rest := message; rest != ""; {
+		n := 0
+		for n < len(rest) && isHex(rest[n]) {
+			n++
+		}
+		part := rest[:max(n, 1)]
+		rest = rest[len(part):]
+		if n >= shortestID {
+			part = "…"
+		}
+		_, _ = h.Write([]byte(part)) // a hash never fails
+	}
+	return h.Sum64()
+}
+
+func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
 
 // bound drops what was told longest ago. The newest always stays.
 func (p *podEvents) bound(count, bytes int) {

@@ -65,6 +65,38 @@ func TestSameReasonIsCounted(t *testing.T) { // R2
 	}
 }
 
+// TestIDsOfTheRuntimeMakeNoOtherEvent has a command fail to start again and again,
+// each time under another ID, over a restart of the agent too.
+func TestIDsOfTheRuntimeMakeNoOtherEvent(t *testing.T) { // R2
+	fails := func(id int, program string) Event {
+		return Event{Type: corev1.EventTypeWarning, Reason: "Unhealthy", Container: "a",
+			Message: fmt.Sprintf("failed to start exec %q: exec: %q: executable file not found", fmt.Sprintf("%064x", id), program)}
+	}
+	e := NewEvents(EventsOptions{Now: newClock().Now})
+	for i := range 200 {
+		e.Record(web, fails(i, "nothing"))
+	}
+	e.Record(web, fails(7, "none"))
+	saved, err := e.Save("u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e = NewEvents(EventsOptions{Now: newClock().Now})
+	if err := e.Restore(web, saved); err != nil {
+		t.Fatal(err)
+	}
+	e.Record(web, fails(201, "nothing"))
+	list := e.List("u1")
+	if len(list) != 2 || list[0].Message != fails(7, "none").Message || list[1].Count != 201 || list[1].Message != fails(201, "nothing").Message {
+		t.Errorf("%d events: %+v", len(list), list)
+	}
+	e.Record(web, Event{Reason: "Killing", Message: "deadbeef"})
+	e.Record(web, Event{Reason: "Killing", Message: "deadbeee"})
+	if n := len(e.List("u1")); n != 4 {
+		t.Errorf("%d events: words that are no IDs tell events apart", n)
+	}
+}
+
 func TestNameStaysAndVersionGrows(t *testing.T) {
 	e := NewEvents(EventsOptions{Now: newClock().Now})
 	e.Record(web, Event{Reason: "A"})

@@ -66,8 +66,9 @@ func (e *Events) Restore(ref Ref, saved []byte) error {
 	var old []*entry
 	for _, x := range in.Events {
 		e.seq = max(e.seq, x.ID, x.Order)
+		message := clip(x.Message, MaxMessage)
 		old = append(old, &entry{
-			typ: cmp.Or(x.Type, "Normal"), reason: clip(x.Reason, 128), message: clip(x.Message, MaxMessage), path: x.Path,
+			typ: cmp.Or(x.Type, "Normal"), reason: clip(x.Reason, 128), message: message, path: x.Path, like: likeness(message),
 			count: max(x.Count, 1), first: x.First, last: x.Last, id: x.ID, version: x.Order,
 		})
 	}

@@ -14,6 +14,9 @@ import (
 const (
 	DefaultSpans      = 40
 	DefaultSpansBytes = 7 << 10
+	defaultStart      = 10
+	spansOfContainer  = 6 // of one more container's start: what is made, its calls, its pull
+	spanBytes         = 180
 	maxSpanText       = 256
 )
 
@@ -41,6 +44,7 @@ type TimelineOptions struct {
 	Now   func() time.Time // default time.Now
 	Spans int              // spans kept, at least 4
 	Bytes int              // bytes kept
+	Start int              // of the spans kept, those that tell how the pod was started; default a quarter
 
 	Changed func() // told after every change, on the goroutine that made it; nil: nobody
 }
@@ -57,6 +61,15 @@ type Timeline struct {
 	bytes   int
 }
 
+// OfContainers are the options of a pod with n containers: its whole start is kept,
+// however many they are.
+func OfContainers(n int, changed func()) TimelineOptions {
+	more := max(n-1, 0) * spansOfContainer
+	return TimelineOptions{
+		Spans: DefaultSpans + more, Bytes: DefaultSpansBytes + more*spanBytes, Start: defaultStart + more, Changed: changed,
+	}
+}
+
 // NewTimeline returns an empty timeline.
 func NewTimeline(o TimelineOptions) *Timeline {
 	if o.Now == nil {
@@ -64,6 +77,7 @@ func NewTimeline(o TimelineOptions) *Timeline {
 	}
 	o.Spans = max(cmp.Or(o.Spans, DefaultSpans), 4)
 	o.Bytes = cmp.Or(o.Bytes, DefaultSpansBytes)
+	o.Start = cmp.Or(o.Start, o.Spans/4)
 	if o.Changed == nil {
 		o.Changed = func() {}
 	}
@@ -119,14 +133,27 @@ func (t *Timeline) End(id SpanID, err error) {
 	}
 }
 
-// bound drops from the middle: the first quarter tells how the pod was started,
-// the rest is the newest.
+// bound drops from the middle: the first spans tell how the pod was started, the
+// last are the newest. A stage goes with the calls that it made.
 func (t *Timeline) bound() {
-	keep := t.opt.Spans / 4
+	keep := t.opt.Start
 	for len(t.spans) > keep+1 && (len(t.spans) > t.opt.Spans || t.bytes > t.opt.Bytes) {
-		t.bytes -= t.spans[keep].size()
-		t.spans = slices.Delete(t.spans, keep, keep+1)
-		t.dropped++
+		at := keep
+		for at < len(t.spans)-1 && t.spans[at].Parent != 0 && t.spans[at].Parent <= t.spans[keep-1].ID {
+			at++ // its stage is kept
+		}
+		if at == len(t.spans)-1 {
+			at = keep
+		}
+		gone := t.spans[at].ID
+		t.spans = slices.DeleteFunc(t.spans, func(s Span) bool {
+			if s.ID != gone && s.Parent != gone {
+				return false
+			}
+			t.bytes -= s.size()
+			t.dropped++
+			return true
+		})
 	}
 }
 
@@ -170,7 +197,7 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.opt.Now == nil {
-		t.opt = TimelineOptions{Now: time.Now, Spans: DefaultSpans, Bytes: DefaultSpansBytes, Changed: func() {}}
+		t.opt = TimelineOptions{Now: time.Now, Spans: DefaultSpans, Bytes: DefaultSpansBytes, Start: defaultStart, Changed: func() {}}
 	}
 	t.spans, t.dropped, t.bytes, t.last = in.Spans, in.Dropped, 0, 0
 	for i := range t.spans {

@@ -53,6 +53,46 @@ func TestFullTimelineKeepsBothEnds(t *testing.T) { // R5
 	}
 }
 
+func TestTheWholeStartOfManyContainersIsKept(t *testing.T) {
+	const containers = 20
+	o := OfContainers(containers, func() {})
+	o.Now = newClock().Now
+	tl := NewTimeline(o)
+	var begun []SpanID
+	for i := range containers {
+		stage := tl.Begin(Span{Name: fmt.Sprintf("start c%d", i), Stage: "build-run", Cause: "c, first start"})
+		begun = append(begun, stage)
+		for _, call := range []string{"CreateContainer", "StartContainer"} {
+			tl.End(tl.Begin(Span{Name: call, Parent: stage}), nil)
+		}
+		tl.End(stage, nil)
+	}
+	for range 1000 {
+		look := tl.Begin(Span{Name: "look", Stage: "prepare"})
+		tl.End(tl.Begin(Span{Name: "ListContainers", Parent: look}), nil)
+		tl.End(look, nil)
+	}
+	kept := map[SpanID]int{}
+	spans, dropped := tl.Spans()
+	for i, s := range spans {
+		kept[s.ID]++
+		if s.Parent == 0 {
+			continue
+		}
+		if kept[s.Parent]++; kept[s.Parent] == 1 {
+			t.Errorf("span %d of %d, %s, is there without its stage", i, len(spans), s.Name)
+		}
+	}
+	for i, id := range begun {
+		if kept[id] != 3 {
+			t.Errorf("of the start of container %d: %d spans of 3", i, kept[id])
+		}
+	}
+	if len(spans) > o.Spans || len(spans)+dropped != 3*containers+2000 || spans[len(spans)-1].Name != "ListContainers" {
+		t.Errorf("%d spans, %d dropped, the last is %q", len(spans), dropped, spans[len(spans)-1].Name)
+	}
+}
+
 func TestTimelineOutlivesTheProcess(t *testing.T) {
 	c := newClock()
 	tl := NewTimeline(TimelineOptions{Now: c.Now})

@@ -102,7 +102,7 @@ func TestPodGetsItsIdentity(t *testing.T) {
   uid: mine
   resourceVersion: "5"
   creationTimestamp: 2001-01-01T00:00:00Z
-  annotations: {a: b, kubernetes.io/config.source: api, kubernetes.io/config.hash: x}
+  annotations: {a: b, kubernetes.io/config.source: api, kubernetes.io/config.hash: x, berth.dev/config.content: y}
 `, 1) + "  nodeName: other\nstatus: {phase: Running}\n"
 	w := judgeGood(t, in, nil)
 	p := w.Pods[0]
@@ -118,8 +118,8 @@ func TestPodGetsItsIdentity(t *testing.T) {
 			t.Errorf("%s: %q, want %q", v.name, v.got, v.want)
 		}
 	}
-	if len(p.UID) != 36 || p.UID == "mine" || len(p.Annotations[AnnotationHash]) != 32 {
-		t.Errorf("UID %s, hash %s", p.UID, p.Annotations[AnnotationHash])
+	if len(p.UID) != 36 || p.UID == "mine" || p.Annotations[AnnotationHash] != string(p.UID) || len(p.Annotations[AnnotationContent]) != 32 {
+		t.Errorf("UID %s, annotations %v", p.UID, p.Annotations)
 	}
 	if len(w.Warnings) != 2 || w.Warnings[0].Pod.Name != "web" {
 		t.Errorf("warnings %v", w.Warnings)
@@ -130,8 +130,8 @@ func TestPodGetsItsIdentity(t *testing.T) {
 // would end every file pod at an upgrade.
 func TestUIDsAreForEver(t *testing.T) { // S3
 	p := judgeGood(t, pod("web", "i:1")+"  priority: 5\n", nil).Pods[0]
-	if p.UID != "e1be23b5-b970-8c31-8bba-da364e3b67e3" || p.Annotations[AnnotationHash] != "4032f08e8d611d4d783fb732b764572d" {
-		t.Errorf("UID %s and hash %s have changed", p.UID, p.Annotations[AnnotationHash])
+	if p.UID != "e1be23b5-b970-8c31-8bba-da364e3b67e3" || p.Annotations[AnnotationContent] != "4032f08e8d611d4d783fb732b764572d" {
+		t.Errorf("UID %s and hash %s have changed", p.UID, p.Annotations[AnnotationContent])
 	}
 }
 
@@ -153,8 +153,8 @@ func TestUIDFollowsContent(t *testing.T) { // S3
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := judgeGood(t, tt.in, nil).Pods[0]
-			if (p.UID == base.UID) != tt.sameUID || (p.Annotations[AnnotationHash] == base.Annotations[AnnotationHash]) != tt.whole {
-				t.Errorf("UID %s and %s, hash %s and %s", base.UID, p.UID, base.Annotations[AnnotationHash], p.Annotations[AnnotationHash])
+			if (p.UID == base.UID) != tt.sameUID || (p.Annotations[AnnotationContent] == base.Annotations[AnnotationContent]) != tt.whole {
+				t.Errorf("UID %s and %s, hash %s and %s", base.UID, p.UID, base.Annotations[AnnotationContent], p.Annotations[AnnotationContent])
 			}
 		})
 	}
@@ -310,6 +310,11 @@ func TestRestartMakesNoPodYounger(t *testing.T) { // S4
 	if got := again(pod("a", "i:2")); !got.CreationTimestamp.Equal(&was.CreationTimestamp) || got.Generation != 4 ||
 		got.Annotations[AnnotationSeen] == was.Annotations[AnnotationSeen] {
 		t.Errorf("a new image: born %s generation %d seen %s", got.CreationTimestamp, got.Generation, got.Annotations[AnnotationSeen])
+	}
+	delete(was.Annotations, AnnotationContent) // as earlier releases had it
+	was.Annotations[AnnotationHash] = again(pod("a", "i:1")).Annotations[AnnotationContent]
+	if got := again(pod("a", "i:1")); got.Generation != 3 || Edited(was, got) || !Edited(was, again(pod("a", "i:2"))) {
+		t.Errorf("of an earlier release: generation %d, edited %v", got.Generation, Edited(was, got))
 	}
 	if got := again(pod("b", "i:1")); got.Generation != 1 || !got.CreationTimestamp.Time.Equal(born.Add(time.Hour)) {
 		t.Errorf("another pod: born %s generation %d", got.CreationTimestamp, got.Generation)

@@ -21,12 +21,13 @@
 //	   wanted before.
 //	S2 A file that is being written is not read before it is closed (or its
 //	   writer has been silent for half a second).
-//	S3 The same content gives the same UID on every start; a change of image
-//	   keeps it, every other change makes a new one.
+//	S3 The same content gives the same UID on every start; a change of image or
+//	   of an amount keeps it, every other change makes a new one.
 //	S4 A Snapshot is immutable, and what has not changed keeps its pointers.
 //	S5 No error, warning or log line has the content of a Secret.
 //	S6 What cannot be a manifest (hidden, backup and temporary files, other
 //	   suffixes, directories, devices) is not read.
+//	S7 A file takes nothing from another that has it.
 //
 // Goroutines: Folder.Run, which owns all state, and one reader of the inotify
 // descriptor that Run starts and waits for.

@@ -51,6 +51,7 @@ type Folder struct {
 	files   map[string]*fileState // by path
 	dirBad  *BadFile              // why the folder cannot be read
 	absent  bool                  // there is no folder
+	owners  map[any]string        // which file has an object that is wanted, see share
 	clashes map[string]time.Time  // since when two files want the same object, by what is told
 	changed bool                  // since the last Snapshot
 	scanned bool                  // once in full
@@ -137,11 +138,11 @@ func (f *Folder) publish(next time.Time, emit func(Snapshot)) {
 			return
 		}
 		f.ready, f.changed = true, true
-		f.opt.Known = nil // what comes from now on is new
 	}
 	if f.changed {
 		f.changed = false
 		emit(f.snapshot())
+		f.opt.Known = nil // what comes from now on is new
 	}
 }
 

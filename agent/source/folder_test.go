@@ -291,24 +291,63 @@ func TestEmptiedFileWantsNothing(t *testing.T) {
 	w.shows("a=i:1")
 }
 
-func TestFirstFileHasTheName(t *testing.T) {
+func TestTheFileThatHasAnObjectKeepsIt(t *testing.T) { // S7
 	t.Parallel()
-	const object = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: %s}\n"
+	const object = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: %s}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: c}\nstringData: {from: %s}\n"
+	key := types.NamespacedName{Namespace: "default", Name: "c"}
+	from := func(s Snapshot) string {
+		return s.Objects[ObjectKey{plan.ConfigMap, key}].ConfigMap.Data["from"] + string(s.Objects[ObjectKey{plan.Secret, key}].Secret.Data["from"])
+	}
 	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})
 	w.shows("")
-	w.write("b.yaml", pod("web", "i:b")+fmt.Sprintf(object, "b"))
-	w.shows("web=i:b")
-	w.write("a.yaml", pod("web", "i:a")+"---\n"+pod("x", "i:a")+fmt.Sprintf(object, "a"))
-	s := w.shows("web=i:a x=i:a bad:b.yaml bad:b.yaml")
-	if b := s.Bad[0]; b.Line != 4 || !strings.Contains(b.Message, "Pod default/web is in "+w.path("a.yaml")+" already") {
+	w.write("m.yaml", pod("web", "i:m")+fmt.Sprintf(object, "m", "m"))
+	was := w.shows("web=i:m")
+	w.write("a.yaml", pod("web", "i:a")+"---\n"+pod("x", "i:a")+fmt.Sprintf(object, "a", "a"))
+	s := w.shows("web=i:m x=i:a bad:a.yaml bad:a.yaml bad:a.yaml")
+	if b := s.Bad[0]; b.Line != 4 || !strings.Contains(b.Message, "Pod default/web is in "+w.path("m.yaml")+" already") {
 		t.Errorf("got %s", b)
 	}
-	key := ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: "default", Name: "c"}}
-	if got := s.Objects[key].ConfigMap.Data["from"]; got != "a" {
-		t.Errorf("the ConfigMap is of file %s", got)
+	if s.Pods[0] != was.Pods[0] || from(s) != "mm" {
+		t.Errorf("what was there was disturbed: objects of %s", from(s))
 	}
-	must(t, os.Remove(w.path("a.yaml")))
-	w.shows("web=i:b")
+	w.write("m.yaml", pod("web", "i:m2")+fmt.Sprintf(object, "m", "m")) // an edit is its own to make
+	w.shows("web=i:m2 x=i:a bad:a.yaml bad:a.yaml bad:a.yaml")
+	must(t, os.Remove(w.path("m.yaml")))
+	if s := w.shows("web=i:a x=i:a"); from(s) != "aa" {
+		t.Errorf("objects of %s", from(s))
+	}
+	w.write("m.yaml", pod("web", "i:m")+fmt.Sprintf(object, "m", "m"))
+	w.shows("web=i:a x=i:a bad:m.yaml bad:m.yaml bad:m.yaml")
+}
+
+// At the start it is the file that an earlier life knew, and else the first by name.
+func TestTheFileThatAnEarlierLifeKnewHasAnObject(t *testing.T) { // S7
+	t.Parallel()
+	object := func(from string) string {
+		return "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: " + from + "}\n"
+	}
+	files := map[string]string{
+		"a.yaml": strings.Replace(pod("web", "i:a"), "  name: web\n", "  name: web\n  labels: {a: b}\n", 1) + object("a"),
+		"m.yaml": pod("web", "i:m") + object("m"),
+		"z.yaml": pod("web", "i:z") + object("z"), // the same UID as of m
+	}
+	for was, want := range map[string]string{"": "a", "a.yaml": "a", "m.yaml": "m", "z.yaml": "z"} {
+		dir := t.TempDir()
+		for name, text := range files {
+			must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		}
+		known := map[types.UID]*corev1.Pod{}
+		if was != "" {
+			pod := judgeGood(t, files[was], nil).Pods[0]
+			known[pod.UID] = pod
+		}
+		w := watch(t, FolderOptions{Path: dir, Every: time.Hour, Known: func(uid types.UID) *corev1.Pod { return known[uid] }})
+		s := w.until("all are read", func(s Snapshot) bool { return s.Ready })
+		got := s.Objects[ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: "default", Name: "c"}}].ConfigMap.Data["from"]
+		if len(s.Pods) != 1 || s.Pods[0].Spec.Containers[0].Image != "i:"+want || got != want {
+			t.Errorf("known %q: %s, ConfigMap of %s; want %s", was, show(s), got, want)
+		}
+	}
 }
 
 func TestProjectedVolumesAreFollowed(t *testing.T) {

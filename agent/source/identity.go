@@ -21,10 +21,13 @@ import (
 const (
 	AnnotationSource = "kubernetes.io/config.source" // File
 	AnnotationSeen   = "kubernetes.io/config.seen"   // when this content was first seen, RFC 3339
-	AnnotationHash   = "kubernetes.io/config.hash"   // of the whole manifest of the pod
+	AnnotationHash   = "kubernetes.io/config.hash"   // the UID: the directory of the pod's logs has it in its name
 )
 
-var serverAnnotations = []string{AnnotationSource, AnnotationSeen, AnnotationHash,
+// AnnotationContent is berth's own: the hash of the whole manifest of the pod.
+const AnnotationContent = "berth.dev/config.content"
+
+var serverAnnotations = []string{AnnotationSource, AnnotationSeen, AnnotationHash, AnnotationContent,
 	corev1.MirrorPodAnnotationKey, "kubectl.kubernetes.io/last-applied-configuration"}
 
 // Identity is what makes a manifest this node's pod.
@@ -57,7 +60,8 @@ func (id Identity) apply(pod *corev1.Pod, written []byte, modified, now time.Tim
 	}
 	pod.Annotations[AnnotationSource] = File
 	pod.Annotations[AnnotationSeen] = now.UTC().Format(time.RFC3339Nano)
-	pod.Annotations[AnnotationHash] = hash
+	pod.Annotations[AnnotationHash] = string(uid)
+	pod.Annotations[AnnotationContent] = hash
 	everything := corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
 	if !slices.Contains(pod.Spec.Tolerations, everything) {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, everything)
@@ -159,7 +163,7 @@ func carry(before, next *corev1.Pod) *corev1.Pod {
 	if before.UID != next.UID || before.Name != next.Name {
 		return next
 	}
-	if before.Annotations[AnnotationHash] == next.Annotations[AnnotationHash] {
+	if content(before) == content(next) {
 		return before
 	}
 	next.CreationTimestamp = before.CreationTimestamp
@@ -174,11 +178,20 @@ func reborn(was, next *corev1.Pod) {
 		return
 	}
 	next.CreationTimestamp, next.Generation = was.CreationTimestamp, was.Generation
-	if was.Annotations[AnnotationHash] != next.Annotations[AnnotationHash] {
+	if content(was) != content(next) {
 		next.Generation++
 	} else if seen := was.Annotations[AnnotationSeen]; seen != "" {
 		next.Annotations[AnnotationSeen] = seen
 	}
+}
+
+// content is the hash of the whole manifest of a pod. Pods of stores that earlier
+// releases wrote have it where the UID is now.
+func content(pod *corev1.Pod) string {
+	if hash, own := pod.Annotations[AnnotationContent]; own {
+		return hash
+	}
+	return pod.Annotations[AnnotationHash]
 }
 
 // contentVersion is the version of a ConfigMap or Secret: a hash of what a pod
@@ -196,8 +209,17 @@ func Same(a, b *corev1.Pod) bool {
 	if a.ResourceVersion != "" || b.ResourceVersion != "" {
 		return a.ResourceVersion == b.ResourceVersion
 	}
-	return a.Annotations[AnnotationHash] != "" && a.Annotations[AnnotationHash] == b.Annotations[AnnotationHash] &&
+	return content(a) != "" && content(a) == content(b) &&
 		maps.EqualFunc(imageByName(a), imageByName(b), func(x, y string) bool { return x == y })
+}
+
+// Edited reports whether a file wants something else of a pod than before.
+func Edited(was, now *corev1.Pod) bool {
+	if was == nil || now == nil || now.Annotations[AnnotationSource] != File {
+		return false
+	}
+	before, after := content(was), content(now)
+	return before != "" && after != "" && before != after
 }
 
 // imageByName maps the containers of a pod to their images: what may change in

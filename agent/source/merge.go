@@ -13,29 +13,27 @@ import (
 	"berth/agent/plan"
 )
 
-// snapshot merges the good versions of all files. Of two files that want the
-// same object the first by name has it and the other is told to be bad.
+// snapshot merges the good versions of all files. Of files that want the same
+// object one has it (see owner), and the others are told to be bad.
 func (f *Folder) snapshot() Snapshot {
 	out := Snapshot{Source: File, Ready: f.ready, Objects: map[ObjectKey]plan.Object{}}
 	if f.dirBad != nil {
 		out.Bad = append(out.Bad, *f.dirBad)
 	}
 	before := f.clashes
-	f.clashes = map[string]time.Time{}
-	pods := map[types.NamespacedName]string{}
-	objects := map[ObjectKey]string{}
+	f.clashes, f.owners = map[string]time.Time{}, f.share()
 	for _, path := range slices.Sorted(maps.Keys(f.files)) {
 		s := f.files[path]
 		out.Bad = append(out.Bad, s.bad...)
 		if s.good == nil {
 			continue
 		}
-		clash := func(kind string, key types.NamespacedName, line int, first string) {
-			b := BadFile{Path: path, Line: line, Field: "metadata.name", Message: fmt.Sprintf("%s %s is in %s already", kind, key, first)}
+		clash := func(kind string, key types.NamespacedName, line int, owner string) {
+			b := BadFile{Path: path, Line: line, Field: "metadata.name", Message: fmt.Sprintf("%s %s is in %s already", kind, key, owner)}
 			since, known := before[b.String()]
 			if !known {
 				since = f.opt.Now()
-				f.opt.Log.Error("Two manifest files want the same object; the first by name has it", "file", path, "reason", b.Message)
+				f.opt.Log.Error("A manifest file wants an object that another one has", "file", path, "reason", b.Message)
 			}
 			f.clashes[b.String()] = since
 			b.Since = since
@@ -43,19 +41,17 @@ func (f *Folder) snapshot() Snapshot {
 		}
 		for _, pod := range s.good.Pods {
 			key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-			if first, taken := pods[key]; taken {
-				clash("Pod", key, s.good.lines[key], first)
+			if owner := f.owners[key]; owner != path {
+				clash("Pod", key, s.good.lines[key], owner)
 				continue
 			}
-			pods[key] = path
 			out.Pods = append(out.Pods, pod)
 		}
 		for key, o := range s.good.Objects {
-			if first, taken := objects[key]; taken {
-				clash(string(key.Kind), key.NamespacedName, s.good.lines[key], first)
+			if owner := f.owners[key]; owner != path {
+				clash(string(key.Kind), key.NamespacedName, s.good.lines[key], owner)
 				continue
 			}
-			objects[key] = path
 			out.Objects[key] = o
 		}
 		out.Warnings = append(out.Warnings, s.good.Warnings...)
@@ -67,4 +63,60 @@ func (f *Folder) snapshot() Snapshot {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Message, b.Message))
 	})
 	return out
+}
+
+// share says which file has each object that is wanted: a pod by its name, others
+// by their keys.
+func (f *Folder) share() map[any]string {
+	want := map[any][]string{}
+	for _, path := range slices.Sorted(maps.Keys(f.files)) {
+		s := f.files[path]
+		if s.good == nil {
+			continue
+		}
+		for _, pod := range s.good.Pods {
+			key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+			want[key] = append(want[key], path)
+		}
+		for key := range s.good.Objects {
+			want[key] = append(want[key], path)
+		}
+	}
+	out := make(map[any]string, len(want))
+	for key, paths := range want {
+		out[key] = f.owner(key, paths)
+	}
+	return out
+}
+
+// owner returns which of the files that want an object has it: the one that had it
+// before, or else the first by name. At the start that is the one from which an
+// earlier life of the agent had its pod, or of other objects its pods.
+func (f *Folder) owner(key any, paths []string) string {
+	switch had := f.owners[key]; {
+	case len(paths) == 1:
+		return paths[0]
+	case slices.Contains(paths, had):
+		return had
+	}
+	return slices.MaxFunc(paths, func(x, y string) int { return f.known(key, x) - f.known(key, y) })
+}
+
+// known tells how well an earlier life knew what a file wants: 2, a pod as it is; 1,
+// a pod that was edited since; 0, nothing.
+func (f *Folder) known(key any, path string) (most int) {
+	name, isPod := key.(types.NamespacedName)
+	for _, pod := range f.files[path].good.Pods {
+		if f.opt.Known == nil || isPod && name != (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}) {
+			continue
+		}
+		switch was := f.opt.Known(pod.UID); {
+		case was == nil || was.Name != pod.Name:
+		case Edited(was, pod):
+			most = max(most, 1)
+		default:
+			most = 2
+		}
+	}
+	return most
 }

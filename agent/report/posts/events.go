@@ -1,7 +1,6 @@
 package posts
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"hash/fnv"
@@ -32,9 +31,6 @@ type EventsOptions struct {
 	// Busy reports that the node and its server have something better to do: events
 	// wait for a while then. May be nil.
 	Busy func() bool
-	// Hash is the hash of a pod that comes from a file, by its UID, under which
-	// users find its events; empty: it is none. May be nil.
-	Hash func(types.UID) types.UID
 }
 
 // Events sends events to the server. One that is told again while it waits is
@@ -210,9 +206,6 @@ func (e *Events) send(ctx context.Context, ev *corev1.Event) error {
 	out := ev.DeepCopy()
 	out.TypeMeta = metav1.TypeMeta{}
 	out.ObjectMeta = metav1.ObjectMeta{Namespace: ev.Namespace, Name: ev.Name}
-	if e.opt.Hash != nil {
-		out.InvolvedObject.UID = cmp.Or(e.opt.Hash(ev.InvolvedObject.UID), ev.InvolvedObject.UID)
-	}
 	create := func() error { return e.opt.Client.Create(ctx, apiclient.Events, out.Namespace, out, nil) }
 	patch := func() error {
 		text, err := json.Marshal(map[string]any{"count": out.Count, "lastTimestamp": out.LastTimestamp, "message": out.Message})

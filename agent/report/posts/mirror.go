@@ -16,7 +16,7 @@ import (
 
 // mirror is the object that shows a file's pod to the users of the server.
 //
-//	none ──the file's pod is here──► made ──hash differs, or users delete it──► deleted ──► none
+//	none ──the file's pod is here──► made ──content differs, or users delete it──► deleted ──► none
 type mirror struct {
 	object *corev1.Pod // as the server has it; nil: it has none, as far as is known
 	busy   bool
@@ -103,7 +103,8 @@ func (p *Posts) show(e *post, object *corev1.Pod) {
 
 // shows reports whether a mirror is that of the pod as it is now.
 func shows(object, pod *corev1.Pod) bool {
-	return object.Annotations[corev1.MirrorPodAnnotationKey] == pod.Annotations[source.AnnotationHash]
+	return object.Annotations[corev1.MirrorPodAnnotationKey] == string(pod.UID) &&
+		object.Annotations[source.AnnotationContent] == pod.Annotations[source.AnnotationContent]
 }
 
 func (p *Posts) deleteMirror(name types.NamespacedName, m *mirror, run func(func(context.Context) func())) {
@@ -157,7 +158,7 @@ func mirrorOf(pod *corev1.Pod, node string, owner types.UID) *corev1.Pod {
 		Name: pod.Name, Namespace: pod.Namespace, Labels: maps.Clone(pod.Labels), Annotations: maps.Clone(pod.Annotations),
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: owner, Controller: new(true)}},
 	}
-	out.Annotations[corev1.MirrorPodAnnotationKey] = pod.Annotations[source.AnnotationHash]
+	out.Annotations[corev1.MirrorPodAnnotationKey] = string(pod.UID) // under which users find its events, too
 	return out
 }
 
@@ -179,15 +180,4 @@ func (p *Posts) settleMirror(name types.NamespacedName, m *mirror, what string, 
 		m.due = p.opt.Now().Add(min(retryFirst<<min(m.tries, 10), retryLast))
 		m.tries++
 	}
-}
-
-// Hash is the hash of a pod that comes from a file; empty: it is none. Users find
-// the events of such a pod under it.
-func (p *Posts) Hash(uid types.UID) types.UID {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if e := p.pods[uid]; e != nil && e.mirrorOf != nil {
-		return types.UID(e.mirrorOf.Annotations[source.AnnotationHash])
-	}
-	return ""
 }

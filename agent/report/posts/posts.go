@@ -116,7 +116,7 @@ func (p *Posts) Put(s *board.Snapshot, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.pods[s.Pod.UID]
-	if e == nil {
+	if e == nil || e.static && e.over && !gone { // a file's pod that was made anew has the UID that it had
 		e = &post{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.Static(s.Pod)}
 		if e.static {
 			e.uid = "" // see show

@@ -14,6 +14,7 @@ import (
 
 	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/source"
 )
 
 func condition(t corev1.PodConditionType, status corev1.ConditionStatus, reason string) corev1.PodCondition {
@@ -282,5 +283,43 @@ func TestEventsLetStatusesGoFirst(t *testing.T) {
 	e.back(ev)
 	if e.lets() {
 		t.Error("an event that could not be sent waits again")
+	}
+}
+
+// TestAMirrorTellsOfItsPod has shippers of logs find the pod's directory by it, and
+// a mirror of another content or of another pod made anew.
+func TestAMirrorTellsOfItsPod(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{
+		source.AnnotationSource: source.File, source.AnnotationHash: "u", source.AnnotationContent: "c1",
+	}}}
+	mirror := mirrorOf(pod, "node", "owner")
+	if a := mirror.Annotations; a[source.AnnotationHash] != "u" || a[corev1.MirrorPodAnnotationKey] != "u" || !shows(mirror, pod) {
+		t.Errorf("annotations %v", a)
+	}
+	edited, another, earlier := pod.DeepCopy(), pod.DeepCopy(), mirror.DeepCopy()
+	edited.Annotations[source.AnnotationContent] = "c2"
+	another.UID = "v"
+	earlier.Annotations = map[string]string{source.AnnotationHash: "c1", corev1.MirrorPodAnnotationKey: "c1"} // of an earlier release
+	if shows(mirror, edited) || shows(mirror, another) || shows(earlier, pod) {
+		t.Error("a mirror is kept that shows something else")
+	}
+}
+
+// A file's pod that is made anew has the UID that it had: its mirror goes on.
+func TestAPodThatIsMadeAnewIsTold(t *testing.T) {
+	t.Parallel()
+	p := New(Options{NodeName: "node"})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{source.AnnotationSource: source.File}}}
+	put := func(gone bool) { p.Put(&board.Snapshot{Pod: pod, Passes: 1}, gone) }
+	name := types.NamespacedName{Namespace: "n", Name: "p"}
+	put(false)
+	put(true)
+	if p.static(name) != nil {
+		t.Error("it is gone, and still shown")
+	}
+	put(false)
+	if p.static(name) == nil {
+		t.Error("it is here again, and not shown")
 	}
 }
