@@ -1,8 +1,12 @@
 package room
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"berth/admission"
 	"berth/agent/plan"
@@ -21,9 +25,9 @@ func (f *floor) resize(s Seat) {
 		return
 	}
 	turn := slices.IndexFunc(f.queue, func(q Seat) bool { return q.Pod.UID == uid })
-	if why := plan.Forbidden(was, s.Pod); turn < 0 && why != "" {
+	if no := forbidden(f.node, was, s.Pod); turn < 0 && no != nil {
 		delete(f.waiting, uid) // what it wanted before it wants no more
-		s.tell(plan.Verdict{State: plan.Rejected, Message: why})
+		s.tell(*no)
 		return
 	}
 	used := f.used
@@ -48,9 +52,28 @@ func (f *floor) resize(s Seat) {
 		s.tell(plan.Verdict{State: plan.OK})
 		return
 	}
-	v := verdictOf(refusals)
+	v := unresized(refusals)
 	s.tell(v)
 	if v.State == plan.Wait {
 		f.waiting[uid] = s
 	}
+}
+
+// forbidden is the answer to a resize that no room would help; nil: room would.
+func forbidden(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
+	why := cmp.Or(plan.Forbidden(was, pod), admission.SwapForbids(node, was, pod))
+	if why == "" {
+		return nil
+	}
+	return &plan.Verdict{State: plan.Rejected, Message: why}
+}
+
+// unresized is the answer to a resize that there is no room for, now or ever.
+func unresized(refusals []admission.Refusal) plan.Verdict {
+	v := verdictOf(refusals)
+	if i := slices.IndexFunc(refusals, func(r admission.Refusal) bool { return !r.Recoverable }); i >= 0 {
+		r := refusals[i] // no matter what others use
+		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource, r.Requested, r.Capacity)
+	}
+	return v
 }

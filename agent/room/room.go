@@ -111,6 +111,25 @@ func (c Census) Refusal(pod *corev1.Pod) string {
 	return refusals[0].String()
 }
 
+// Without is a census as if a pod were gone that has been let in.
+func (c Census) Without(pod *corev1.Pod) Census {
+	c.Used.Remove(pod)
+	return c
+}
+
+// Resize says what a pod that has been let in would be answered if it wanted other
+// resources; was is the pod with what it holds.
+func (c Census) Resize(was, pod *corev1.Pod) plan.Verdict {
+	if no := forbidden(c.Node, was, pod); no != nil {
+		return *no
+	}
+	rest := c.Without(was)
+	if refusals := admission.Resources(rest.Node, rest.Used, pod); len(refusals) > 0 {
+		return unresized(refusals)
+	}
+	return plan.Verdict{State: plan.OK}
+}
+
 // Ask asks for a pod. Answers come by Seat.Reply: one at least, more while the
 // pod waits.
 func (r *Room) Ask(s Seat) { r.asks <- s }

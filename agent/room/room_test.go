@@ -311,6 +311,9 @@ func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
 		is("a", plan.Wait, "3")
 		l.wants(needs("a", "5")) // never
 		is("a", plan.Rejected, "3")
+		if v, _ := l.last(needs("a", "1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
+			t.Errorf("what never can be had: %s", v.Message)
+		}
 		l.wants(needs("a", "2"))
 		is("a", plan.OK, "4")
 		l.wants(needs("b", "1")) // makes room, and no turn is given out for it
@@ -375,6 +378,65 @@ func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
 				if v, _ := l.last(needs(name, "1")); v.State != want {
 					t.Errorf("when %s is to be granted, %s has %+v", next, name, v)
 				}
+			}
+		}
+	})
+}
+
+// TestADeferredResizeOfHigherPriorityBlocksNoOther: what is free goes to the first in
+// order whom it is enough for.
+func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), Slots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, cpu string) *corev1.Pod {
+			pod := needs(name, cpu)
+			if name == "important" {
+				pod.Spec.Priority = new(int32(1000))
+			}
+			return pod
+		}
+		for name, cpu := range map[string]string{"full": "2", "fuller": "4", "important": "1", "small": "1"} {
+			l.ask(wish(name, cpu), true)
+		}
+		synctest.Wait()
+		is := func(when string, important, small plan.VerdictState) {
+			t.Helper()
+			for name, want := range map[string]plan.VerdictState{"important": important, "small": small} {
+				if v, _ := l.last(needs(name, "1")); v.State != want {
+					t.Errorf("%s: %s has %+v", when, name, v)
+				}
+			}
+		}
+		l.wants(wish("important", "4"))
+		l.wants(wish("small", "2"))
+		is("the node is full", plan.Wait, plan.Wait)
+		l.Release("uid-full")
+		is("two CPUs are free", plan.Wait, plan.OK)
+		l.Release("uid-fuller")
+		is("five are", plan.OK, plan.OK)
+	})
+}
+
+// TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible without a restart.
+func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
+	node := nodeOf("8", "10")
+	node.Swap = true
+	node.Allocatable[corev1.ResourceMemory] = resource.MustParse("1Gi")
+	inRoom(t, Config{Node: node, Slots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, memory string) *corev1.Pod {
+			pod := needs(name, "1")
+			c := &pod.Spec.Containers[0]
+			c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(memory)
+			if name == "restarts" {
+				c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			}
+			return pod
+		}
+		for name, want := range map[string]plan.VerdictState{"stays": plan.Rejected, "restarts": plan.OK} {
+			l.ask(wish(name, "1Mi"), true)
+			synctest.Wait()
+			l.wants(wish(name, "2Mi"))
+			if v, _ := l.last(needs(name, "1")); v.State != want || (want == plan.OK) != (v.Message == "") {
+				t.Errorf("%s: %+v, want %v", name, v, want)
 			}
 		}
 	})
