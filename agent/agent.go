@@ -313,8 +313,15 @@ func (a *Agent) start(wish Wish) {
 	seen, fresh := a.adopted.pick(pod.UID)
 	if rec, ok := a.Records[pod.UID]; ok {
 		b.memory, b.verdict = restored(pod, rec, seen, a.BootID)
+		if wish.End == nil && editedSince(rec, pod, b.memory, b.verdict) {
+			end := anew(pod)
+			end.At = time.Now()
+			wish.End = &end
+		}
 		w.resume(rec.Story, a.Store.Last(), a.wait.since)
 		delete(a.Records, pod.UID)
+	} else if a.Store.Last().Until.IsZero() { // of an earlier life nothing is known: the pod may have had one
+		b.memory.Restarts = checkpoint.AttemptsLogged(a.Stages.BuildRun.LogDir(pod), a.wait.since)
 	}
 	b.seen = b.seen.Looked(seen.Sandboxes, seen.Containers)
 	b.doubt = !fresh || wish.End != nil // an orphan is ended by what there is, not by what is remembered
@@ -337,8 +344,8 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 	log := a.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
 	var line *report.Timeline
 	changed := func() { a.Store.Tell(uid, func() checkpoint.Story { return a.story(uid, line) }) }
-	line = report.NewTimeline(report.TimelineOptions{Changed: changed})
-	return &worker{
+	line = report.NewTimeline(report.OfContainers(len(pod.Spec.InitContainers)+len(pod.Spec.Containers), changed))
+	w := &worker{
 		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,
 		keep: func(w Wish, v plan.Verdict, m plan.Memory) {
 			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod), BootID: a.BootID})
@@ -359,6 +366,8 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 		sandboxes: a.sweeps.calls,
 		book:      newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
+	w.again = func(ctx context.Context) { a.call(ctx, func() { a.again(w) }) }
+	return w
 }
 
 // done lets go of a pod of which nothing is left, and of its name.

@@ -418,7 +418,7 @@ func TestStoreTellsWhatChanged(t *testing.T) {
 	file := func(name, image, hash string) *corev1.Pod {
 		pod := podOf(name, "a")
 		pod.Spec.Containers[0].Image = image
-		pod.Annotations = map[string]string{"kubernetes.io/config.hash": hash}
+		pod.Annotations = map[string]string{"berth.dev/config.content": hash}
 		return pod
 	}
 	s := newStore()

@@ -117,6 +117,10 @@ func (b *book) retry(names []string) {
 // field what is wrong with it.
 func (a *Agent) AddEphemeral(ctx context.Context, uid types.UID, c corev1.EphemeralContainer) error {
 	return a.askWorker(ctx, uid, func(e *entry, reply chan<- error) {
+		if s, known := a.Board.Get(uid); known && (isTerminal(s.Status.Phase) || !s.Memory.Finished.IsZero()) {
+			reply <- fmt.Errorf("pod %s is over: what its containers had to do is done", e.pod.Name)
+			return
+		}
 		pod := e.pod.DeepCopy()
 		pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, c)
 		podspec.SetDefaults(pod)

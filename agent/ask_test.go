@@ -50,6 +50,29 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 	})
 }
 
+// TestNothingIsAddedToAPodThatIsOver: nobody would ever run it.
+func TestNothingIsAddedToAPodThatIsOver(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		h.exits = func(string) (time.Duration, int32, bool) { return time.Second, 0, true }
+		pod := podOf("p", "a")
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		l := live(t, h, roomyNode(), nil, "file")
+		l.want("file", pod)
+		l.until(time.Minute, "it is over", func() bool {
+			s, ok := l.a.Board.Get(pod.UID)
+			return ok && s.Status.Phase == corev1.PodSucceeded
+		})
+		e := corev1.EphemeralContainer{}
+		e.Name, e.Image = "debug", "x"
+		if err := l.a.AddEphemeral(t.Context(), pod.UID, e); err == nil || !strings.Contains(err.Error(), "pod p is over") {
+			t.Errorf("answered %v", err)
+		}
+		if got := l.a.store.added[pod.UID]; len(got) != 0 {
+			t.Errorf("kept %v", got)
+		}
+	})
+}
+
 func TestAddedContainersStayOverANewSnapshotAndARestart(t *testing.T) {
 	t.Parallel()
 	pod := podOf("p", "a")

@@ -10,6 +10,18 @@ import (
 	"berth/podspec"
 )
 
+// HostPorts is told when a pod's network has come, and with no addresses when it is
+// gone: what was on its way to the pod's ports of the host goes another way now.
+type HostPorts interface {
+	Moved(pod *corev1.Pod, ips []string)
+}
+
+func moved(h HostPorts, pod *corev1.Pod, ips []string) {
+	if h != nil {
+		h.Moved(pod, ips)
+	}
+}
+
 // BuildRun is stage 5: it makes what is missing.
 type BuildRun struct {
 	Images interface {
@@ -28,6 +40,7 @@ type BuildRun struct {
 		Give(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error)
 	}
 	Hooks        Hooks
+	HostPorts    HostPorts
 	CgroupParent func(*corev1.Pod) string
 	LogDir       func(*corev1.Pod) string
 	Allocatable  func() corev1.ResourceList
@@ -48,6 +61,7 @@ func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction
 		})
 		if err == nil {
 			out.Sandbox = &sb
+			moved(b.HostPorts, on.pod, sb.IPs)
 		}
 		return err
 	case plan.ResizeContainer:

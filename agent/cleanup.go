@@ -24,8 +24,9 @@ type Cleanup struct {
 		Unmount(ctx context.Context, pod *corev1.Pod, name string) error
 		RemoveDirs(ctx context.Context, pod *corev1.Pod) error
 	}
-	Hooks   Hooks
-	Cgroups interface {
+	Hooks     Hooks
+	HostPorts HostPorts
+	Cgroups   interface {
 		Remove(ctx context.Context, pod *corev1.Pod) error
 	}
 }
@@ -43,7 +44,11 @@ func (c *Cleanup) do(ctx context.Context, on ground, action plan.CleanupAction, 
 	case plan.RemoveContainer:
 		return c.Containers.RemoveContainer(ctx, a.ID)
 	case plan.StopSandbox:
-		return c.Sandboxes.StopSandbox(ctx, a.ID)
+		err := c.Sandboxes.StopSandbox(ctx, a.ID)
+		if err == nil {
+			moved(c.HostPorts, on.pod, nil)
+		}
+		return err
 	case plan.RemoveSandbox:
 		return c.Sandboxes.RemoveSandbox(ctx, a.ID)
 	case plan.UnmountVolume:

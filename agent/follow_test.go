@@ -131,8 +131,8 @@ func other(v reflect.Value) bool {
 			v.Set(reflect.ValueOf(time.Unix(1, 0)))
 			return true
 		}
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() && other(v.Field(i)) {
+		for _, f := range v.Fields() {
+			if f.CanSet() && other(f) {
 				return true
 			}
 		}

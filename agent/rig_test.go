@@ -32,6 +32,7 @@ type rig struct {
 	lost     atomic.Int64 // divergences
 	overhead atomic.Int64 // of the last pod that was metered as running
 	pulling  atomic.Int64 // likewise
+	again    atomic.Int64 // times that the pod was to be made anew
 	polled   atomic.Bool
 	sync     func(context.Context) error
 	ctx      context.Context
@@ -100,6 +101,7 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 			r.told = append(r.told, why)
 		},
 		timeline: report.NewTimeline(report.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
+		again: func(context.Context) { r.again.Add(1) },
 		meters: Meters{Started: func(s Start) {
 			r.running.Add(1)
 			r.overhead.Store(int64(s.Overhead))

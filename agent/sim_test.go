@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 2000, "seeds of the model world to run")
+	seeds   = flag.Int("seeds", usualSeeds, "seeds of the model world to run")
 	oneSeed = flag.Int("seed", -1, "run this seed only, and print its story")
 )
 
@@ -281,10 +281,15 @@ func (s *sim) editImage() {
 func (s *sim) editSize() {
 	pod := s.pod.DeepCopy()
 	c := &pod.Spec.Containers[s.rng.IntN(len(pod.Spec.Containers))]
-	c.Resources = s.drawSize()
+	if s.oneIn(3) {
+		pod.Spec.Resources = new(s.drawSize())
+		s.tell("size of the pod is now %v", *pod.Spec.Resources)
+	} else {
+		c.Resources = s.drawSize()
+		s.tell("size of %s is now %v", c.Name, c.Resources)
+	}
 	pod.Generation++
 	s.pod = pod
-	s.tell("size of %s is now %v", c.Name, c.Resources)
 	s.book.wished(Wish{Pod: pod})
 }
 
@@ -593,8 +598,8 @@ func (s *sim) checkSizes() {
 	}
 	for _, k := range s.containers {
 		has, resizable := s.sizes[k.ID]
-		if resizable && k.State == plan.Running && !(plan.Resources{"": want[k.Name]}).Equal(plan.Resources{"": has}) {
-			s.breaks("I5 at rest, but %s has %v, want %v", k.Name, has, want[k.Name])
+		if should := want.For(k.Name); resizable && k.State == plan.Running && !has.Same(should) {
+			s.breaks("I5 at rest, but %s has %v, want %v", k.Name, has, should)
 		}
 	}
 }

@@ -31,16 +31,22 @@ func snapshotOf(b *book, p plan.Plan, at time.Time) *Snapshot {
 		At: at, Pod: b.wish.Pod, End: p.Memory.End, Verdict: b.verdict, Status: p.Status, Seen: b.seen,
 		Refs: b.refs, Why: b.told, Memory: p.Memory, Passes: b.passes, Wake: p.Wake,
 	}
+	s.Busy, s.Failed = working(b)
+	return s
+}
+
+// working is what is under way for a pod, and what has failed of it.
+func working(b *book) (busy []Work, failed map[plan.OpKey]plan.Failure) {
 	for key, a := range b.busy {
-		s.Busy = append(s.Busy, Work{Action: a, Since: b.since[key]})
+		busy = append(busy, Work{Action: a, Since: b.since[key]})
 	}
-	slices.SortFunc(s.Busy, func(x, y Work) int {
+	slices.SortFunc(busy, func(x, y Work) int {
 		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.Action.Key().String(), y.Action.Key().String()))
 	})
 	if len(b.failed) > 0 {
-		s.Failed = maps.Clone(b.failed)
+		failed = maps.Clone(b.failed)
 	}
-	return s
+	return busy, failed
 }
 
 func isTerminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

@@ -21,7 +21,7 @@ type Strays interface {
 
 // Stray is one thing that is left.
 type Stray struct {
-	Kind   string // for users: shim, socket, lease, attachment, address, rules, chain, netns
+	Kind   string // for users: shim, socket, lease, attachment, address, network, rules, chain, netns
 	What   string // its ID or path
 	Proof  Proof
 	Remove func(context.Context) error

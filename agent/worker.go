@@ -45,8 +45,9 @@ type worker struct {
 	meters   Meters
 	now      func() time.Time
 	fault    func(moment string, a plan.Action)
-	polled   func() bool // the runtime has no events: what happens is told late
-	prober   Prober      // nil: nobody probes
+	polled   func() bool           // the runtime has no events: what happens is told late
+	prober   Prober                // nil: nobody probes
+	again    func(context.Context) // the pod is over, and its file wants something else since: it is to be made anew
 
 	sandboxes *sandboxCalls
 
@@ -193,7 +194,7 @@ func (w *worker) Run(ctx context.Context) (done bool) {
 func (w *worker) read(ctx context.Context, p post) {
 	b := w.book
 	if p.wish != nil {
-		b.wished(*p.wish)
+		w.wished(ctx, *p.wish)
 	}
 	if p.end != nil && b.wish.Pod != nil && b.wish.End == nil {
 		b.wished(Wish{Pod: b.wish.Pod, End: p.end})
@@ -203,6 +204,9 @@ func (w *worker) read(ctx context.Context, p post) {
 			w.meters.rejected(a.Reason)
 		}
 		b.answered(a)
+		if b.rejectedEarlier(a) {
+			w.again(ctx)
+		}
 	}
 	for _, r := range p.outcomes {
 		w.settle(ctx, r)
@@ -339,6 +343,7 @@ func (w *worker) publishBlind() {
 	s := undecided(b.wish.Pod, b.verdict, b.memory, why)
 	if w.shown != nil && w.shown.Passes > 0 {
 		was := *w.shown
+		was.Busy, was.Failed = working(b)
 		s = &was
 		s.Why = append(slices.DeleteFunc(slices.Clone(s.Why), func(t Told) bool { return t.Code == LookFailed }), why)
 	}

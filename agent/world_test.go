@@ -31,13 +31,13 @@ type world struct {
 	dirs       bool
 	cgroup     bool
 	attempts   map[plan.OpKey]uint64
-	obedient   bool                                   // no faults any more
-	hooks      map[plan.OpKey]hooked                  // by the hook's action: what really happened
-	renewer    string                                 // ID of the container whose exit asked for a new round last
-	renewed    time.Time                              // when
-	sizes      map[string]corev1.ResourceRequirements // by container ID: what it really has
-	size       plan.Resources                         // what the pod's cgroup really has
-	ground     map[plan.OpKey]*corev1.Pod             // what an action was begun with
+	obedient   bool                       // no faults any more
+	hooks      map[plan.OpKey]hooked      // by the hook's action: what really happened
+	renewer    string                     // ID of the container whose exit asked for a new round last
+	renewed    time.Time                  // when
+	sizes      map[string]plan.Given      // by container ID: what it really has
+	size       plan.Resources             // what the pod's cgroup really has
+	ground     map[plan.OpKey]*corev1.Pod // what an action was begun with
 	pod        *corev1.Pod
 	broken     []string // violated invariants
 }
@@ -48,7 +48,7 @@ type hooked struct{ begun, ended int }
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		sizes: map[string]corev1.ResourceRequirements{}, ground: map[plan.OpKey]*corev1.Pod{}, hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
+		sizes: map[string]plan.Given{}, ground: map[plan.OpKey]*corev1.Pod{}, hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
 	}
 	w.pod = w.drawPod()
 	return w
@@ -164,8 +164,14 @@ func (w *world) within(what string) {
 			continue
 		}
 		for name, most := range w.size[k.Name].Limits {
-			if q, limited := has.Limits[name]; !limited || q.Cmp(most) > 0 {
+			if q, limited := has.Resources.Limits[name]; !limited || q.Cmp(most) > 0 {
 				w.breaks("I12 %s: %s has %s of %s (limited: %v), the pod's cgroup %s for it", what, k.Name, q.String(), name, limited, most.String())
+			}
+		}
+		for name, most := range w.size[plan.WholePod].Limits {
+			_, own := has.Resources.Limits[name]
+			if q, limited := has.Inherited[name]; !own && (!limited || q.Cmp(most) > 0) {
+				w.breaks("I12 %s: %s has %s of %s from its pod (limited: %v), whose cgroup has %s", what, k.Name, q.String(), name, limited, most.String())
 			}
 		}
 	}
@@ -285,7 +291,7 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 		w.size = a.Resources
 		w.within("the cgroup's resize")
 	case plan.ResizeContainer:
-		w.sizes[a.ID] = a.Resources
+		w.sizes[a.ID] = a.Given
 		w.within("a resize")
 	case plan.MountVolume:
 		if !w.dirs {
@@ -410,7 +416,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 		k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(w.chance(a, "code")%3/2)
 	}
 	if a.Kind == plan.Main || a.Kind == plan.Sidecar {
-		w.sizes[id] = plan.ResourcesOf(w.ground[a.Key()])[a.Name]
+		w.sizes[id] = plan.ResourcesOf(w.ground[a.Key()]).For(a.Name)
 	}
 	w.containers = append([]plan.Container{k}, w.containers...)
 	out.Container = &k

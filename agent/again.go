@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/checkpoint"
+	"berth/agent/plan"
+	"berth/agent/source"
+)
+
+// What a pod has come to is for good (I8), and an edit of images or amounts keeps
+// the UID of a file's pod. So one that is over is made anew by an edit: it ends,
+// and when nothing is left of it what its file wants now begins with an empty
+// memory, as a pod that is wanted again while it ends does.
+
+// Over reports whether what has become of a pod is for good.
+func Over(m plan.Memory, v plan.Verdict) bool {
+	return m.End != nil || isTerminal(m.Phase) || !m.Finished.IsZero() || v.State == plan.Rejected
+}
+
+// editedSince reports whether a pod that was over in an earlier life has been edited
+// while no agent was there.
+func editedSince(rec checkpoint.Record, pod *corev1.Pod, m plan.Memory, v plan.Verdict) bool {
+	return source.Edited(rec.Pod, pod) && Over(m, v)
+}
+
+// wished takes a newer wish.
+func (w *worker) wished(ctx context.Context, wish Wish) {
+	b := w.book
+	anew := wish.End == nil && !b.forgotten() && source.Edited(b.wish.Pod, wish.Pod) && Over(b.memory, b.verdict)
+	b.wished(wish)
+	if anew {
+		w.again(ctx)
+	}
+}
+
+// forgotten reports whether the pod ends for good already.
+func (b *book) forgotten() bool { return b.wish.End != nil && b.wish.End.Forget }
+
+// rejectedEarlier reports whether an answer has rejected the pod as it was before an
+// edit.
+func (b *book) rejectedEarlier(a answer) bool {
+	return a.State == plan.Rejected && b.verdict.State == plan.Rejected && !b.forgotten() && source.Edited(a.pod, b.wish.Pod)
+}
+
+// again ends a pod so that it begins anew.
+func (a *Agent) again(w *worker) {
+	for uid, e := range a.workers {
+		if e.worker == w && !e.ending && a.store.wanted[uid] != nil {
+			a.Log.Info("a pod that is over has been edited: it is made anew", "pod", e.String(), "uid", string(uid))
+			a.end(e, anew(e.pod))
+		}
+	}
+}
+
+// anew is the end that makes room for the same pod.
+func anew(pod *corev1.Pod) plan.End {
+	return plan.End{Reason: "Deleted", Grace: graceOf(pod), Forget: true}
+}

@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/agent/plan"
+)
+
+// fromFile makes the pod a file's, in its first version.
+func fromFile(pod *corev1.Pod) *corev1.Pod {
+	static(pod).Annotations["berth.dev/config.content"] = "0"
+	return pod
+}
+
+// edit is a file's pod as its next version has it.
+func edit(pod *corev1.Pod, change func(*corev1.Container)) *corev1.Pod {
+	p := pod.DeepCopy()
+	p.Generation++
+	p.Annotations["berth.dev/config.content"] = fmt.Sprint(p.Generation)
+	change(&p.Spec.Containers[0])
+	return p
+}
+
+// A pod that is over is made anew by an edit that keeps its UID, whether the agent
+// is there when it is edited or not.
+func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
+	image := func(c *corev1.Container) { c.Image = "another" }
+	amount := func(c *corev1.Container) {
+		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+	}
+	once := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		return pod
+	}
+	for _, c := range []struct {
+		what   string
+		pod    *corev1.Pod
+		change func(*corev1.Container)
+		before func(l *life, pod *corev1.Pod) // what it comes to its end by
+		phase  corev1.PodPhase
+		reason string
+	}{
+		{"it was rejected", needs("p", "2000"), amount, nil, corev1.PodFailed, "OutOfcpu"},
+		{"it failed", once(podOf("p", "a")), image, func(l *life, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.runs(pod))
+			l.h.kill(pod.UID, "a", 3, false)
+		}, corev1.PodFailed, ""},
+		{"it succeeded", once(needs("p", "1")), amount, func(l *life, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.runs(pod))
+			l.h.kill(pod.UID, "a", 0, false)
+		}, corev1.PodSucceeded, ""},
+		{"it was past its deadline", func() *corev1.Pod {
+			pod := podOf("p", "a")
+			pod.Spec.ActiveDeadlineSeconds = new(int64(5))
+			return pod
+		}(), image, nil, corev1.PodFailed, "DeadlineExceeded"},
+		{"it was evicted", podOf("p", "a"), image, func(l *life, pod *corev1.Pod) {
+			l.until(time.Second, "runs", l.runs(pod))
+			l.a.Evict(l.t.Context(), pod.UID, &plan.Excess{Message: "for the test"})
+		}, corev1.PodFailed, "Evicted"},
+	} {
+		for _, away := range []bool{false, true} {
+			t.Run(c.what, func(t *testing.T) {
+				inLife(t, func(t *testing.T, h *fakeHost) {
+					pod := fromFile(c.pod.DeepCopy())
+					l := live(t, h, roomyNode(), nil, "file")
+					l.want("file", pod)
+					if c.before != nil {
+						c.before(l, pod)
+					}
+					l.until(time.Minute, "over", func() bool {
+						s, ok := l.a.Board.Get(pod.UID)
+						return ok && s.Status.Phase == c.phase && s.Status.Reason == c.reason
+					})
+					next := edit(pod, c.change)
+					if away {
+						l.leaving()
+						l = live(t, h, roomyNode(), l.records, "file")
+					}
+					l.want("file", next)
+					l.until(time.Minute, "runs as it is wanted now", func() bool {
+						s, ok := l.a.Board.Get(pod.UID)
+						return l.runs(pod)() && ok && s.Pod == next && s.End == nil && s.Status.Reason == ""
+					})
+					if s, _ := l.a.Board.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
+						t.Errorf("it is as if it had run before: %+v", s.Status.ContainerStatuses[0])
+					}
+				})
+			})
+		}
+	}
+}
+
+// An edit that comes while the room judges what was there before is not lost with
+// that judgement.
+func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.room.SetNode(nodeOf("4", "10"))
+		pod := fromFile(needs("p", "100"))
+		w := r.start(pod)
+		next := edit(pod, func(c *corev1.Container) { c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1") })
+		w.Want(Wish{Pod: next})
+		r.until(time.Second, "runs, or is to be made anew", func() bool { return r.isRunning(next)() || r.again.Load() > 0 })
+	})
+	for _, c := range []struct {
+		what string
+		was  *corev1.Pod
+		v    plan.Verdict
+		want bool
+	}{
+		{"what was there before is rejected", fromFile(needs("p", "100")), plan.Verdict{State: plan.Rejected}, true},
+		{"what is there is rejected", nil, plan.Verdict{State: plan.Rejected}, false},
+		{"what was there before waits", fromFile(needs("p", "100")), plan.Verdict{State: plan.Wait}, false},
+	} {
+		b := newBook()
+		b.wished(Wish{Pod: edit(fromFile(needs("p", "1")), func(*corev1.Container) {})})
+		a := answer{c.was, c.v}
+		if a.pod == nil {
+			a.pod = b.wish.Pod
+		}
+		b.answered(a)
+		if b.rejectedEarlier(a) != c.want {
+			t.Errorf("%s: %v", c.what, !c.want)
+		}
+	}
+}
+
+// What a server's pod has come to stays, whatever becomes of its object; and so
+// does a file's pod that has not been edited.
+func TestOnlyAnEditOfAFileMakesAPodAnew(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		filed, served := fromFile(podOf("filed", "a")), podOf("served", "a")
+		for _, pod := range []*corev1.Pod{filed, served} {
+			pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		}
+		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
+		l := live(t, h, roomyNode(), nil, "file")
+		l.want("file", filed, served)
+		l.until(time.Second, "both run", l.runs(filed, served))
+		h.kill(filed.UID, "a", 3, false)
+		h.kill(served.UID, "a", 3, false)
+		failed := func(pod *corev1.Pod) bool {
+			s, ok := l.a.Board.Get(pod.UID)
+			return ok && s.Status.Phase == corev1.PodFailed && s.End == nil
+		}
+		l.until(time.Minute, "both have failed", func() bool { return failed(filed) && failed(served) })
+		l.want("file", filed.DeepCopy(), edit(served, func(c *corev1.Container) { c.Image = "another" }))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !failed(filed) || !failed(served) || h.happened("start") != 2 {
+			t.Errorf("one was started again: %v", h.calls)
+		}
+	})
+}
