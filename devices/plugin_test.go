@@ -37,7 +37,7 @@ type rig struct {
 // tempDir is a folder with a short path, as sockets need it.
 func tempDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "dp")
+	dir, err := os.MkdirTemp("", "dp") //nolint:usetesting // shorter than t.TempDir, which has the test's name
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,10 @@ type Options struct {
 	HeldChanged func()
 	Standalone  bool // no server: see podspec.Critical
 
+	// Coming says how far the runtime is with what it downloads now, for people; empty:
+	// it does not tell. Nil: it never does.
+	Coming func() string
+
 	// Warn is told what does not stop a pull: a pull secret that is missing or
 	// that cannot be read. The reason is that of an event; nil: told nobody.
 	Warn func(pod *corev1.Pod, reason, message string)
@@ -64,6 +68,7 @@ type Images struct {
 	heldChanged func()
 	making      chan struct{} // room is being made; capacity 1
 	standalone  bool
+	coming      func() string
 
 	mu      sync.Mutex
 	known   map[string]plan.Image // by image name as in the spec: present when last asked
@@ -89,6 +94,9 @@ func New(o Options) *Images {
 	if o.Checked == nil {
 		o.Checked = func(string) {}
 	}
+	if o.Coming == nil {
+		o.Coming = func() string { return "" }
+	}
 	if o.HeldChanged == nil {
 		o.HeldChanged = func() {}
 	}
@@ -104,7 +112,7 @@ func New(o Options) *Images {
 		pulls:   newFlights[plan.Image, pull](),
 		known:   map[string]plan.Image{},
 		records: map[string]record{},
-		room:    o.MakeRoom, heldChanged: o.HeldChanged, making: make(chan struct{}, 1), standalone: o.Standalone,
+		room:    o.MakeRoom, heldChanged: o.HeldChanged, making: make(chan struct{}, 1), standalone: o.Standalone, coming: o.Coming,
 	}
 	i.gate.space = o.Space
 	return i

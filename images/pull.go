@@ -27,8 +27,8 @@ type pull struct {
 	pods   []string // namespace/name of who waits, one entry per asker
 }
 
-// Progress is one pull that is under way, as `berth why` shows it. A runtime
-// tells nothing of a pull before its end, so there is no count of bytes.
+// Progress is one pull that is under way, as `berth why` shows it. There is no count
+// of its bytes: a runtime tells, if anything, how far it is with all of them.
 type Progress struct {
 	Image  string    // full name
 	Since  time.Time // when it was first asked for
@@ -251,7 +251,11 @@ func (i *Images) Standing(image string) string {
 	case p.Began.IsZero():
 		return fmt.Sprintf("%s, %d pulls before it", image, p.Before)
 	default:
-		return fmt.Sprintf("%s, for %d pods", image, len(p.Pods))
+		text := fmt.Sprintf("%s, for %d pods", image, len(p.Pods))
+		if coming := i.coming(); coming != "" {
+			text += "; " + coming
+		}
+		return text
 	}
 }
 

@@ -76,6 +76,13 @@ func site(t *testing.T) *httptest.Server {
 	mux.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/200", http.StatusFound) })
 	mux.HandleFunc("/bad", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/code/500", http.StatusFound) })
 	mux.HandleFunc("/round", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/round", http.StatusFound) })
+	mux.HandleFunc("/to", func(w http.ResponseWriter, r *http.Request) {
+		to, err := url.QueryUnescape(r.URL.RawQuery)
+		if err != nil {
+			t.Error(err)
+		}
+		http.Redirect(w, r, to, http.StatusFound)
+	})
 	mux.HandleFunc("/there", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://elsewhere.example/", http.StatusMovedPermanently)
 	})
@@ -120,6 +127,8 @@ func TestHTTP(t *testing.T) {
 		{"and judged by where it leads", corev1.HTTPGetAction{Path: "/bad"}, Failure, "statuscode: 500"},
 		{"ten times at most", corev1.HTTPGetAction{Path: "/round"}, Failure, "stopped after 10 redirects"},
 		{"one to another host is not", corev1.HTTPGetAction{Path: "/there"}, Warning, "Probe terminated redirects, Response body: <a href"},
+		{"one from HTTP to HTTPS of the same host is followed, to another port too", corev1.HTTPGetAction{Path: "/to?" + url.QueryEscape(tls.URL+"/code/204")}, Success, ""},
+		{"… and judged by where it leads", corev1.HTTPGetAction{Path: "/to?" + url.QueryEscape(tls.URL+"/code/500")}, Failure, "statuscode: 500"},
 		{"HTTPS is not verified", corev1.HTTPGetAction{Path: "/code/200", Scheme: corev1.URISchemeHTTPS, Port: intstr.FromInt32(tlsPort)}, Success, "code 200"},
 		{"HTTP to a port that speaks TLS fails", corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromInt32(tlsPort)}, Failure, "400"},
 		{"a port by its name", corev1.HTTPGetAction{Path: "/code/200", Port: intstr.FromString("web")}, Success, "code 200"},

@@ -25,14 +25,13 @@ import (
 
 // fakeRuntime keeps what it is given. What an import brings counts when it names it.
 type fakeRuntime struct {
-	mu      sync.Mutex
-	images  map[string]digest.Digest
-	imports map[string]int // blobs by name of the blob
-	began   int
-	open    int
-	most    int // imports at once
-	refuse  error
-	hold    chan struct{} // imports wait for it, if set
+	mu     sync.Mutex
+	images map[string]digest.Digest
+	began  int
+	open   int
+	most   int // imports at once
+	refuse error
+	hold   chan struct{} // imports wait for it, if set
 }
 
 func (r *fakeRuntime) HasImage(_ context.Context, name string) (bool, error) {

@@ -67,7 +67,7 @@ func saveRecords(path string, files map[string]entry) error {
 	if err != nil {
 		return fmt.Errorf("write records of imported images: %w", err)
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }() // unless it got its name
 	_, err = tmp.Write(text)
 	if err == nil {
 		err = tmp.Sync()

@@ -57,7 +57,7 @@ func watch(ctx context.Context, dir string, tell chan<- change) (stop func(), er
 	}()
 	return func() {
 		cancel()
-		f.Close()
+		_ = f.Close() // it is only read
 		<-ended
 	}, nil
 }
