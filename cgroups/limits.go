@@ -98,8 +98,15 @@ func limitsOfAll(list corev1.ResourceList, r rules) *specs.LinuxResources {
 	if memory := list.Memory().Value(); memory > 0 {
 		out.Memory = &specs.LinuxMemory{Limit: &memory}
 	}
+	if pids, limited := list[PIDs]; limited {
+		n := pids.Value()
+		out.Pids = &specs.LinuxPids{Limit: &n}
+	}
 	return out
 }
+
+// PIDs is how many processes and threads there may be, in a list of resources.
+const PIDs corev1.ResourceName = "pid"
 
 // hugePages limits every size that can be: a pod may use none that it has not
 // asked for.

@@ -2,6 +2,7 @@ package cgroups
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -182,6 +183,23 @@ func TestTierShares(t *testing.T) {
 	for _, step := range steps {
 		if step.do(); r.shares() != step.want {
 			t.Errorf("%s: %d", step.what, r.shares())
+		}
+	}
+}
+
+func TestProcessesOfAllPodsAreLimitedWhereSomeAreReserved(t *testing.T) {
+	t.Parallel()
+	if r := limitsOfAll(list("cpu", "4", "memory", "1Gi"), rules{}); r.Pids != nil {
+		t.Errorf("nobody said so: %d", *r.Pids.Limit)
+	}
+	r := limitsOfAll(list("cpu", "4", "pid", "31k"), rules{})
+	for _, v2 := range []bool{false, true} {
+		set := settingsV1(r)
+		if v2 {
+			set = settingsV2(r)
+		}
+		if !slices.ContainsFunc(set, func(s setting) bool { return s.file == "pids.max" && s.value == "31000" && !s.unlimited }) {
+			t.Errorf("v2 %t: %v", v2, set)
 		}
 	}
 }

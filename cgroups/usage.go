@@ -24,6 +24,7 @@ type Usage struct {
 	WorkingSet uint64        // bytes: Memory without file pages that nobody used lately
 	ReadBytes  uint64        // from block devices, since the cgroup was made
 	WriteBytes uint64
+	NoIO       bool // the kernel does not count what is read and written
 	Processes  int
 	Tasks      int       // processes and their threads: what a limit of PIDs counts
 	Pressure   *Pressure // nil: this kernel or hierarchy has no pressure figures
@@ -116,7 +117,7 @@ func (c *Cgroups) containerDir(pod, id string) (string, bool) {
 
 // read reads one cgroup from the hierarchies that have it.
 func (c *Cgroups) read(dir string) Usage {
-	u := Usage{At: time.Now()}
+	u := Usage{At: time.Now(), NoIO: true}
 	for _, h := range c.hierarchies {
 		at := filepath.Join(h.mount, dir)
 		if !exists(at) {
@@ -153,7 +154,8 @@ func (u *Usage) unified(dir string, whole bool) {
 	}
 	u.CPU = time.Duration(keyed(dir, "cpu.stat", "usage_usec")) * time.Microsecond
 	u.memory(number(dir, "memory.current"), keyed(dir, "memory.stat", "inactive_file"))
-	text, _ := os.ReadFile(filepath.Join(dir, "io.stat"))
+	text, err := os.ReadFile(filepath.Join(dir, "io.stat"))
+	u.NoIO = err != nil
 	for word := range strings.FieldsSeq(string(text)) { // 8:0 rbytes=1 wbytes=2 …
 		key, value, _ := strings.Cut(word, "=")
 		n, err := strconv.ParseUint(value, 10, 64)
@@ -178,10 +180,8 @@ func (u *Usage) v1(h hierarchy, dir string) {
 	if !h.has("blkio") {
 		return
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "blkio.throttle.io_service_bytes_recursive"))
-	if errors.Is(err, os.ErrNotExist) {
-		text, _ = os.ReadFile(filepath.Join(dir, "blkio.throttle.io_service_bytes"))
-	}
+	text, err := throttled(dir)
+	u.NoIO = err != nil || countsNothing(h.mount)
 	for line := range strings.Lines(string(text)) { // 8:0 Read 4096
 		words := strings.Fields(line)
 		if len(words) != 3 {
@@ -196,6 +196,23 @@ func (u *Usage) v1(h hierarchy, dir string) {
 			u.WriteBytes += n
 		}
 	}
+}
+
+// throttled is what v1 counted of a cgroup's I/O.
+func throttled(dir string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "blkio.throttle.io_service_bytes_recursive"))
+	if errors.Is(err, os.ErrNotExist) {
+		text, err = os.ReadFile(filepath.Join(dir, "blkio.throttle.io_service_bytes"))
+	}
+	return text, err //nolint:wrapcheck // only whether there is one matters
+}
+
+// countsNothing reports whether the kernel keeps no count at all: that of the whole
+// host, which has read what it runs, then names no device. Newer kernels count on v1
+// only for devices that have a limit.
+func countsNothing(root string) bool {
+	text, err := throttled(root)
+	return err == nil && !bytes.Contains(text, []byte(":"))
 }
 
 func (u *Usage) memory(used, inactive uint64) {

@@ -70,7 +70,7 @@ func TestUsageOnV2(t *testing.T) {
 	if p := u.Pod.Pressure; p == nil || *p != (Pressure{CPU: 12.5, Memory: 0.25, IO: 3}) {
 		t.Errorf("pressure %+v", p)
 	}
-	if k := u.Containers["abc"]; len(u.Containers) != 1 || k.CPU != 400*time.Microsecond || k.Processes != 2 || k.Pressure != nil {
+	if k := u.Containers["abc"]; len(u.Containers) != 1 || k.CPU != 400*time.Microsecond || !k.NoIO || u.Pod.NoIO || k.Processes != 2 || k.Pressure != nil {
 		t.Errorf("containers %+v", u.Containers)
 	}
 }
@@ -96,6 +96,16 @@ func TestUsageOnV1(t *testing.T) {
 	p := u.Pod
 	if p.CPU != 2500*time.Millisecond || p.Memory != 1000 || p.WorkingSet != 0 || p.ReadBytes != 4096 || p.WriteBytes != 512 || p.Processes != 1 {
 		t.Errorf("pod %+v", p)
+	}
+	if p.NoIO || !u.Containers["abc"].NoIO {
+		t.Errorf("whether I/O is counted: pod %+v, container %+v", p, u.Containers["abc"])
+	}
+	// A kernel that counts nothing for anybody tells nothing of the pod.
+	for text, counts := range map[string]bool{"Total 0\n": false, "8:0 Read 4096\n8:0 Total 4096\nTotal 4096\n": true} {
+		fill(t, mount, map[string]string{"blkio/blkio.throttle.io_service_bytes_recursive": text})
+		if got := usageOf(t, m, driverCgroupfs, "abc").Pod; got.NoIO == counts {
+			t.Errorf("of the whole host %q: pod %+v", text, got)
+		}
 	}
 	if p.Pressure == nil || p.Pressure.CPU != 1 || u.Containers["abc"].CPU != 7 {
 		t.Errorf("pressure %+v, containers %+v", p.Pressure, u.Containers)

@@ -7,12 +7,15 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // Addresses returns the node's addresses, at most one per family, IPv4 first:
-// those of the interface with the default route, else the first global ones.
-// A host with none but loopback gets that: pods on it still have a host address.
+// those of the interface with the default route, else the first global ones that
+// are not of a bridge for pods alone. A host with none but loopback gets that: pods
+// on it still have a host address.
 func Addresses() ([]netip.Addr, error) {
 	routes, _ := os.ReadFile("/proc/net/route") // absent without IPv4
 	if name := defaultInterface(routes); name != "" {
@@ -28,7 +31,7 @@ func Addresses() ([]netip.Addr, error) {
 	}
 	var all []netip.Addr
 	for i := range ifcs {
-		if ifcs[i].Flags&net.FlagUp != 0 {
+		if ifcs[i].Flags&net.FlagUp != 0 && !inward(sysNet, ifcs[i].Name) {
 			all = append(all, addressesOf(&ifcs[i])...)
 		}
 	}
@@ -36,6 +39,61 @@ func Addresses() ([]netip.Addr, error) {
 		return found, nil
 	}
 	return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+}
+
+const sysNet = "/sys/class/net"
+
+// inward reports whether an interface is a bridge that nothing but pods and virtual
+// machines is plugged into: its address is theirs to reach the host by, and the
+// network of the first pod makes one. Sys is where the kernel lists interfaces.
+func inward(sys, name string) bool {
+	if _, err := os.Stat(filepath.Join(sys, name, "bridge")); err != nil {
+		return false
+	}
+	ports, err := os.ReadDir(filepath.Join(sys, name, "brif"))
+	if err != nil {
+		return false
+	}
+	for _, p := range ports {
+		// Cards have a device, links made of them (VLANs, bonds) a type; ends of pods neither.
+		if _, err := os.Stat(filepath.Join(sys, p.Name(), "device")); err == nil {
+			return false
+		}
+		if about, err := os.ReadFile(filepath.Join(sys, p.Name(), "uevent")); err == nil && bytes.Contains(about, []byte("DEVTYPE=")) {
+			return false
+		}
+	}
+	return true
+}
+
+// Moved returns the node's addresses if they are others than those that it had:
+// one of these is not on the host any more, or it had none but loopback. Nil: they
+// hold, or the host has no others.
+func Moved(had []netip.Addr) []netip.Addr {
+	now, err := Addresses()
+	if err != nil {
+		return nil
+	}
+	ifcs, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	var here []netip.Addr
+	for i := range ifcs {
+		here = append(here, addressesOf(&ifcs[i])...)
+	}
+	return moved(had, here, now)
+}
+
+// moved is Moved for the addresses that are on the host, and what it would take as
+// the node's.
+func moved(had, here, now []netip.Addr) []netip.Addr {
+	holds := func(a netip.Addr) bool { return slices.Contains(here, a) }
+	gone := slices.ContainsFunc(had, func(a netip.Addr) bool { return !holds(a) })
+	if !gone || len(now) == 0 || now[0].IsLoopback() || slices.Equal(had, now) {
+		return nil
+	}
+	return now
 }
 
 // defaultInterface finds the interface of the IPv4 default route in the text of

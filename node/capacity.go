@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,6 +77,24 @@ func Allocatable(capacity corev1.ResourceList, reserved ...corev1.ResourceList) 
 		}
 	}
 	return out
+}
+
+// Overreserved says which resource more is reserved of than the host has.
+func Overreserved(capacity corev1.ResourceList, reserved ...corev1.ResourceList) error {
+	all := corev1.ResourceList{}
+	for _, r := range reserved {
+		for name, q := range r {
+			sum := all[name]
+			sum.Add(q)
+			all[name] = sum
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if has, asked := capacity[name], all[name]; asked.Cmp(has) > 0 {
+			return fmt.Errorf("%s of %s are reserved (systemReserved, kubeReserved), and the host has %s", asked.String(), name, has.String())
+		}
+	}
+	return nil
 }
 
 // SwapOn reports whether the host uses any swap.

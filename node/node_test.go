@@ -1,8 +1,12 @@
 package node
 
 import (
+	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +23,57 @@ func TestTheInterfaceOfTheDefaultRouteIsFound(t *testing.T) {
 	} {
 		if got := defaultInterface([]byte(tt.routes)); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+func TestAnAddressThatIsGoneMovesTheNode(t *testing.T) {
+	t.Parallel()
+	list := func(text string) (out []netip.Addr) {
+		for a := range strings.FieldsSeq(text) {
+			out = append(out, netip.MustParseAddr(a))
+		}
+		return out
+	}
+	for name, tt := range map[string]struct{ had, here, now, want string }{
+		"nothing changed":                    {"192.0.2.1", "192.0.2.1 10.88.0.1", "192.0.2.1", ""},
+		"another one is preferred now":       {"192.0.2.1", "192.0.2.1 192.0.2.2", "192.0.2.2", ""},
+		"a family came":                      {"192.0.2.1", "192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::1", ""},
+		"it is gone and another one is here": {"192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.2"},
+		"one of two is gone":                 {"192.0.2.1 2001:db8::1", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2", "192.0.2.1 2001:db8::2"},
+		"one of two is gone for good":        {"192.0.2.1 2001:db8::1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
+		"it is gone and none is here":        {"192.0.2.1", "", "127.0.0.1", ""},
+		"there was none":                     {"127.0.0.1", "", "127.0.0.1", ""},
+		"there was none and one has come":    {"127.0.0.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
+	} {
+		if got := moved(list(tt.had), list(tt.here), list(tt.now)); !slices.Equal(got, list(tt.want)) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestABridgeForPodsIsNotTheNodes: it appears with the first pod, and a host with no
+// other network would take its address for its own.
+func TestABridgeForPodsIsNotTheNodes(t *testing.T) {
+	t.Parallel()
+	sys := t.TempDir()
+	for _, file := range []string{
+		"eth0/device/vendor", "veth1/uevent", "br0/bridge/id", "br0/brif/eth0/state", "br0/brif/veth1/state",
+		"cni0/bridge/id", "cni0/brif/veth1/state", "empty/bridge/id", "empty/brif/.keep",
+		"bond0/uevent=DEVTYPE=bond", "br1/bridge/id", "br1/brif/bond0/state",
+	} {
+		name, text, _ := strings.Cut(file, "=")
+		path := filepath.Join(sys, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(sys, "empty/brif/.keep")); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"eth0": false, "veth1": false, "br0": false, "br1": false, "cni0": true, "empty": true, "none": false} {
+		if got := inward(sys, name); got != want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
@@ -116,6 +171,24 @@ func TestMemoryIsGivenBackWhenCalmReturns(t *testing.T) {
 	} {
 		if got := c.returned(c.before + step.more<<10); got != step.want {
 			t.Errorf("step %d: %v", i, got)
+		}
+	}
+}
+
+func TestMoreThanThereIsCannotBeReserved(t *testing.T) {
+	t.Parallel()
+	list := func(name corev1.ResourceName, q string) corev1.ResourceList {
+		return corev1.ResourceList{name: resource.MustParse(q)}
+	}
+	has := corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "pid": resource.MustParse("1000")}
+	for _, ok := range [][]corev1.ResourceList{{}, {list("cpu", "1"), list("cpu", "1")}, {list("memory", "1Gi"), list("pid", "1k")}} {
+		if err := Overreserved(has, ok...); err != nil {
+			t.Errorf("%v: %v", ok, err)
+		}
+	}
+	for _, bad := range [][]corev1.ResourceList{{list("cpu", "1"), list("cpu", "1001m")}, {list("memory", "2Gi")}, {list("pid", "1001")}, {list("hugepages-2Mi", "2Mi")}} {
+		if err := Overreserved(has, bad...); err == nil || !strings.Contains(err.Error(), "reserved") {
+			t.Errorf("%v: %v", bad, err)
 		}
 	}
 }

@@ -26,6 +26,7 @@ type PodPlan struct {
 	Name      string      `json:"name"`
 	Change    Change      `json:"change"`
 	Verdict   string      `json:"verdict,omitempty"` // what stage admit would say if not yes, with its numbers
+	Resize    string      `json:"resize,omitempty"`  // why the pod would keep the CPU and memory that it has: Deferred or Infeasible, and the numbers
 	Stages    []StagePlan `json:"stages"`
 	Reasons   []Reason    `json:"reasons,omitempty"`
 }
@@ -36,13 +37,14 @@ type Change string
 const (
 	Create  Change = "create"  // no such pod is here
 	Update  Change = "update"  // the pod is edited in place
+	Resize  Change = "resize"  // likewise, in its CPU and memory alone
 	Replace Change = "replace" // the pod ends and a new one takes its place
 	Keep    Change = "keep"    // nothing changes
 )
 
 // StagePlan holds the actions of one stage.
 type StagePlan struct {
-	Stage   string          `json:"stage"` // admit, configure, cleanup, build-run
+	Stage   string          `json:"stage"` // ending (of the pod that is replaced), configure, cleanup, build-run
 	Actions []PlannedAction `json:"actions"`
 }
 

@@ -15,7 +15,7 @@ type Timeline struct {
 	UID       types.UID `json:"uid"`
 	Now       time.Time `json:"now"`               // of the agent, the end of what is still under way
 	Spans     []Span    `json:"spans"`             // by start
-	Dropped   int       `json:"dropped,omitempty"` // older spans that were not kept
+	Dropped   int       `json:"dropped,omitempty"` // spans between the start and the newest that were not kept
 }
 
 // SpanKind tells the three layers of a timeline apart.

@@ -49,6 +49,7 @@ type Resources struct {
 	WorkingSetBytes     uint64   `json:"workingSetBytes"`
 	ReadBytesPerSecond  float64  `json:"readBytesPerSecond"`
 	WriteBytesPerSecond float64  `json:"writeBytesPerSecond"`
+	NoIO                bool     `json:"ioUnknown,omitempty"` // the kernel does not count what is read and written
 	Processes           int      `json:"processes"`
 	Pressure            *Stalled `json:"pressure,omitempty"` // absent: the kernel does not tell
 }

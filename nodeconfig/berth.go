@@ -85,7 +85,7 @@ type BerthField struct{ Name, Type, Default, Meaning, Flag string }
 func BerthFields() []BerthField {
 	return []BerthField{
 		{"nodeName", "string", "the host's name", "the node's name", "--hostname-override"},
-		{"nodeIPs", "list of addresses", "found by the agent", "the node's addresses, at most one per family", "--node-ip"},
+		{"nodeIPs", "list of addresses", "found by the agent", "the node's addresses, at most one per family; where the agent finds them it begins anew, as on a reload, when the host has lost one of them and has others", "--node-ip"},
 		{"nodeLabels", "map", "none", "the node's labels", "--node-labels"},
 		{"rootDir", "path", DefaultRootDir, "the pods' volumes", "--root-dir"},
 		{"kubeconfig", "path", "none", "how to reach the control server; none: pods come from files alone", "--kubeconfig"},

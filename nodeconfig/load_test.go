@@ -204,7 +204,7 @@ func TestBadFlagsNameTheFlag(t *testing.T) {
 		"--register-with-taints=a_/b:NoSchedule": "--register-with-taints: key",
 	} {
 		_, _, err := parse(t, "", arg)
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "imageServiceEndpoint") {
 			t.Errorf("%s: %v, want %s", arg, err, want)
 		}
 	}
@@ -224,6 +224,10 @@ func TestClassesAreKept(t *testing.T) { // N2
 	_, warnings, err = parse(t, head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: {idsPerPod: 65536}\nstaticPodURL: null\n")
 	if err != nil || len(warnings) > 0 {
 		t.Errorf("values that ask for what is done anyway: %v, %q", err, warnings)
+	}
+	c, warnings, err := parse(t, head+"clusterDNS: [10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4]\n")
+	if err != nil || len(c.Network.ClusterDNS) != 3 || len(warnings) != 1 || !strings.Contains(warnings[0], "node.yaml:3: clusterDNS has 4 addresses") {
+		t.Errorf("more name servers than a resolver asks: %v, %q", err, warnings)
 	}
 	_, _, err = parse(t, head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nqosReserved: {memory: 50%}\nauthentication: {anonymous: {enabled: true}}\n")
 	for _, want := range []string{

@@ -90,7 +90,7 @@ func (l *loader) resolve() *Config {
 		StaticPodPath:       l.path("staticPodPath", k.StaticPodPath),
 		FileCheckFrequency:  l.duration("fileCheckFrequency", k.FileCheckFrequency, 100*time.Millisecond),
 		RuntimeEndpoint:     l.endpoint("containerRuntimeEndpoint", k.ContainerRuntimeEndpoint),
-		ImageEndpoint:       l.endpoint("imageServiceEndpoint", k.ImageServiceEndpoint),
+		ImageEndpoint:       l.imageEndpoint(k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint),
 		LogFormat:           l.oneOf("logging.format", k.Logging.Format, "text", "json"),
 		Verbosity:           int(k.Logging.Verbosity),
 		StartPressure:       float64(l.number("startPressurePercent", int64(*b.StartPressurePercent), 0, 100)),
@@ -221,6 +221,17 @@ func (l *loader) endpoint(field, s string) string {
 		return s
 	}
 	return "unix://" + filepath.Clean(path)
+}
+
+// imageEndpoint says nothing of one that is the runtime's: what is wrong with that
+// has been said.
+func (l *loader) imageEndpoint(runtime, image string) string {
+	said := len(l.errs)
+	out := l.endpoint("imageServiceEndpoint", image)
+	if image == runtime {
+		l.errs = l.errs[:said]
+	}
+	return out
 }
 
 func (l *loader) number(field string, n, least, most int64) int {

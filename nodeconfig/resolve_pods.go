@@ -196,8 +196,9 @@ func (l *loader) network(c *Config) {
 		CNIConfDir:    l.path("cniConfDir", b.CNIConfDir),
 	}
 	l.podRanges(c)
-	if len(k.ClusterDNS) > 3 {
-		l.complain("clusterDNS", "at most 3 addresses can be used, here are %d", len(k.ClusterDNS))
+	if most := 3; len(c.Network.ClusterDNS) > most {
+		l.warn(Field{Path: "clusterDNS"}, fmt.Sprintf("has %d addresses and a resolver asks %d: the rest are left out", len(k.ClusterDNS), most))
+		c.Network.ClusterDNS = c.Network.ClusterDNS[:most]
 	}
 	if c.Network.ClusterDomain != "" {
 		for _, m := range validation.IsDNS1123Subdomain(c.Network.ClusterDomain) {

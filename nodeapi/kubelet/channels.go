@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,17 +29,22 @@ const (
 	channelClose  = 255 // of v5: the byte after names the channel that has ended
 )
 
-// channelProtocols are spoken here.
-var channelProtocols = []string{"v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"}
+// channelProtocols are spoken here. Those without a version are the oldest: a command's
+// end is told by words, and only if it failed.
+var channelProtocols = []string{"v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"}
 
-// channelProtocol is the client's first choice of them; empty: none.
-func channelProtocol(r *http.Request) string {
+// channelProtocol is the client's first choice of them. A client that names none
+// speaks the oldest one, which had no name once.
+func channelProtocol(r *http.Request) (protocol string, ok bool) {
 	asked := websocket.Subprotocols(r)
+	if len(asked) == 0 {
+		return "", true
+	}
 	i := slices.IndexFunc(asked, func(p string) bool { return slices.Contains(channelProtocols, p) })
 	if i < 0 {
-		return ""
+		return "", false
 	}
-	return asked[i]
+	return asked[i], true
 }
 
 const (
@@ -50,6 +56,9 @@ const (
 func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string) (*websocket.Conn, error) {
 	up := websocket.Upgrader{
 		Subprotocols: protocols, HandshakeTimeout: headerBound, ReadBufferSize: 4 << 10, WriteBufferSize: 4 << 10,
+		// Who asks is known by certificate or token, never by what a browser sends by itself;
+		// API servers hand on the Origin that their clients sent them.
+		CheckOrigin: func(*http.Request) bool { return true },
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
 			http.Error(w, reason.Error(), status)
 		},
@@ -59,7 +68,8 @@ func upgradeWebSocket(w http.ResponseWriter, r *http.Request, protocols []string
 
 // channels joins the channels of a WebSocket to the streams at target.
 func (s *server) channels(ctx context.Context, w http.ResponseWriter, r *http.Request, req StreamRequest, target string) {
-	conn, err := upgradeWebSocket(w, r, []string{channelProtocol(r)})
+	protocol, _ := channelProtocol(r)
+	conn, err := upgradeWebSocket(w, r, []string{protocol})
 	if err != nil {
 		return
 	}
@@ -98,11 +108,23 @@ func (s *server) channels(ctx context.Context, w http.ResponseWriter, r *http.Re
 	_, err = c.output(first).Write(nil)
 	if err == nil {
 		err = joinRuntime(ctx, target, out)
-		if status, err2 := json.Marshal(statusOf(err)); err2 == nil {
-			_, _ = c.output(channelStatus).Write(status)
-		}
+		c.tell(statusOf(err))
 	}
 	c.end(reading)
+}
+
+// tell sends how a command has ended, as the client's protocol has it.
+func (c *socket) tell(s metav1.Status) {
+	text := []byte(s.Message)
+	if !c.words {
+		var err error
+		if text, err = json.Marshal(s); err != nil {
+			return
+		}
+	}
+	if len(text) > 0 {
+		_, _ = c.output(channelStatus).Write(text)
+	}
 }
 
 // statusOf tells how a command has ended, in the form that clients decode.
@@ -139,6 +161,7 @@ type socket struct {
 	conn   *websocket.Conn
 	base64 bool
 	close  bool // channels can end by themselves (v5)
+	words  bool // a command's end is told by words, and only if it failed (before v4)
 	leave  func()
 	moved  func()
 
@@ -147,9 +170,10 @@ type socket struct {
 }
 
 func newSocket(conn *websocket.Conn, leave func()) *socket {
+	protocol := conn.Subprotocol()
 	return &socket{
 		conn: conn, leave: leave, moved: func() {}, in: map[byte]*io.PipeWriter{},
-		base64: conn.Subprotocol() == "v4.base64.channel.k8s.io", close: conn.Subprotocol() == "v5.channel.k8s.io",
+		base64: strings.Contains(protocol, "base64."), close: strings.HasPrefix(protocol, "v5."), words: !strings.HasPrefix(protocol, "v"),
 	}
 }
 

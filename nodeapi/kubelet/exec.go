@@ -65,7 +65,7 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 // stream joins the client's streams to those that prepare makes.
 func (s *server) stream(w http.ResponseWriter, r *http.Request, req StreamRequest, prepare func(context.Context, StreamRequest) (string, error)) {
 	ws := websocket.IsWebSocketUpgrade(r)
-	if ws && channelProtocol(r) == "" {
+	if _, spoken := channelProtocol(r); ws && !spoken {
 		complain(w, apierrors.NewBadRequest("none of the WebSocket protocols asked for is spoken here: "+strings.Join(channelProtocols, ", ")))
 		return
 	}

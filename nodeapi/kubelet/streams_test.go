@@ -232,7 +232,9 @@ func tryWS(t *testing.T, w *world, path string, protocols ...string) (*websocket
 	t.Helper()
 	tr := w.master(t).Transport.(bearer).next.(*http.Transport)
 	d := websocket.Dialer{TLSClientConfig: tr.TLSClientConfig, Subprotocols: protocols}
-	ws, resp, err := d.DialContext(t.Context(), strings.Replace(w.url, "https", "wss", 1)+path, nil)
+	// As API servers hand it on from their clients, whose origin it is.
+	origin := http.Header{"Origin": {"http://elsewhere.example"}}
+	ws, resp, err := d.DialContext(t.Context(), strings.Replace(w.url, "https", "wss", 1)+path, origin)
 	code := 0
 	if resp != nil {
 		code = resp.StatusCode
