@@ -5,22 +5,32 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/plan"
+	"berth/agent/source"
 	"berth/nodeapi"
 )
 
 // Change is what a manifest's pod would do to the one of its name that is here;
-// was is nil if there is none. A pod's UID comes from its manifest, so another
-// UID is another pod; what may change beneath one UID is the images.
-func Change(was, pod *corev1.Pod) nodeapi.Change {
+// was is nil if there is none, and over says that what has become of it is for good.
+// A pod's UID comes from its manifest, so another UID is another pod; what may
+// change beneath one UID is the images, and the CPU and memory of what runs.
+func Change(was, pod *corev1.Pod, over bool) nodeapi.Change {
 	switch {
 	case was == nil:
 		return nodeapi.Create
-	case was.UID != pod.UID:
+	case was.UID != pod.UID, over && source.Edited(was, pod):
 		return nodeapi.Replace
 	case !slices.Equal(images(was), images(pod)):
 		return nodeapi.Update
+	case resized(was, pod):
+		return nodeapi.Resize
 	}
 	return nodeapi.Keep
+}
+
+// resized reports whether another form of a pod has other CPU or memory.
+func resized(was, pod *corev1.Pod) bool {
+	return !plan.ResourcesOf(was).Equal(plan.ResourcesOf(pod))
 }
 
 // volumeImages are the images that the pod's volumes name, in order.

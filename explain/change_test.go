@@ -1,11 +1,17 @@
 package explain
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent"
+	"berth/agent/plan"
+	"berth/agent/source"
 	"berth/nodeapi"
 )
 
@@ -13,24 +19,125 @@ func TestWhatAManifestChanges(t *testing.T) {
 	pod := func(uid types.UID, initImage, image string) *corev1.Pod {
 		p := &corev1.Pod{}
 		p.UID = uid
+		p.Annotations = map[string]string{source.AnnotationSource: source.File, source.AnnotationContent: initImage + image}
 		p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: initImage}}
 		p.Spec.Containers = []corev1.Container{{Name: "c", Image: image}}
 		return p
 	}
+	sized := func(memory string) *corev1.Pod {
+		p := pod("1", "i", "c")
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+		return p
+	}
 	for what, c := range map[string]struct {
 		was, pod *corev1.Pod
+		over     bool
 		want     nodeapi.Change
 	}{
-		"a name that is free makes a pod":         {nil, pod("1", "i", "c"), nodeapi.Create},
-		"another UID takes the place":             {pod("1", "i", "c"), pod("2", "i", "c"), nodeapi.Replace},
-		"also with another image":                 {pod("1", "i", "c"), pod("2", "i", "d"), nodeapi.Replace},
-		"the same stays":                          {pod("1", "i", "c"), pod("1", "i", "c"), nodeapi.Keep},
-		"another image is changed in place":       {pod("1", "i", "c"), pod("1", "i", "d"), nodeapi.Update},
-		"that of an init container too":           {pod("1", "i", "c"), pod("1", "j", "c"), nodeapi.Update},
-		"two that swap their images are a change": {pod("1", "i", "c"), pod("1", "c", "i"), nodeapi.Update},
+		"a name that is free makes a pod":                  {nil, pod("1", "i", "c"), false, nodeapi.Create},
+		"another UID takes the place":                      {pod("1", "i", "c"), pod("2", "i", "c"), false, nodeapi.Replace},
+		"also with another image":                          {pod("1", "i", "c"), pod("2", "i", "d"), false, nodeapi.Replace},
+		"the same stays":                                   {pod("1", "i", "c"), pod("1", "i", "c"), false, nodeapi.Keep},
+		"also when it is over":                             {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Keep},
+		"another image is changed in place":                {pod("1", "i", "c"), pod("1", "i", "d"), false, nodeapi.Update},
+		"but of one that is over":                          {pod("1", "i", "c"), pod("1", "i", "d"), true, nodeapi.Replace},
+		"that of an init container too":                    {pod("1", "i", "c"), pod("1", "j", "c"), false, nodeapi.Update},
+		"two that swap their images are a change":          {pod("1", "i", "c"), pod("1", "c", "i"), false, nodeapi.Update},
+		"another amount is a resize":                       {sized("40Mi"), sized("44Mi"), false, nodeapi.Resize},
+		"the same amount in other words is none":           {sized("1Gi"), sized("1024Mi"), false, nodeapi.Keep},
+		"an image and an amount are both changed in place": {sized("40Mi"), func() *corev1.Pod { p := sized("44Mi"); p.Spec.Containers[0].Image = "d"; return p }(), false, nodeapi.Update},
 	} {
-		if got := Change(c.was, c.pod); got != c.want {
+		if got := Change(c.was, c.pod, c.over); got != c.want {
 			t.Errorf("%s: %v", what, got)
 		}
+	}
+}
+
+// TestAPlanOfAnEditTellsAllOfIt: what a resize comes to by the room's answer, and what
+// ends of a pod before another takes its place.
+func TestAPlanOfAnEditTellsAllOfIt(t *testing.T) {
+	memory := func(amount string, policy corev1.ResourceResizeRestartPolicy) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Annotations = map[string]string{source.AnnotationSource: source.File, source.AnnotationContent: amount}
+			c := &p.Spec.Containers[0]
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
+			c.Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}
+			c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: policy}}
+		}
+	}
+	for _, row := range []struct {
+		name   string
+		policy corev1.ResourceResizeRestartPolicy
+		change func(*corev1.Pod)
+		answer plan.Verdict
+		want   []string
+	}{
+		{
+			"it restarts the container", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer), plan.Verdict{State: plan.OK},
+			[]string{"resize  ", "StopContainer a", "StartContainer a"},
+		},
+		{"it does not", corev1.NotRequired, memory("44Mi", corev1.NotRequired), plan.Verdict{State: plan.OK}, []string{"resize  ", "ResizeContainer a"}},
+		{
+			"there is no room now", corev1.RestartContainer, memory("44Mi", corev1.RestartContainer), plan.Verdict{State: plan.Wait, Message: "full"},
+			[]string{"resize  Deferred: full"},
+		},
+		{
+			"there never is", corev1.RestartContainer, memory("900Gi", corev1.RestartContainer), plan.Verdict{State: plan.Rejected, Message: "too much"},
+			[]string{"resize  Infeasible: too much"},
+		},
+		{
+			"another pod takes the place", corev1.NotRequired, func(p *corev1.Pod) { p.UID = "u2" }, plan.Verdict{State: plan.OK},
+			[]string{"replace 40Mi is gone ", "ending", "StopContainer a", "StopSandbox", "RemoveSandbox", "RunSandbox", "StartContainer a"},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := pod(memory("40Mi", row.policy)).settle()
+			x := w.subject()
+			snap := &agent.Snapshot{Pod: x.Pod, Verdict: plan.Verdict{State: plan.OK}, Status: x.Status, Seen: x.Seen, Memory: x.Memory, Passes: 1}
+			next := x.Pod.DeepCopy()
+			next.Generation++
+			row.change(next)
+			here := Here{
+				Limits:  limits,
+				Find:    func(string, string) (*agent.Snapshot, bool) { return snap, true },
+				Objects: func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects { return nil },
+				Present: func(*corev1.Pod, string, plan.Objects) (plan.Image, bool) { return plan.Image{ID: "sha:img"}, true },
+				Refusal: func(_, gone *corev1.Pod) string {
+					return gone.Spec.Containers[0].Resources.Limits.Memory().String() + " is gone"
+				},
+				Resize: func(_, _ *corev1.Pod) plan.Verdict { return row.answer },
+			}
+			p := Manifest(&source.Wishes{Pods: []*corev1.Pod{next}}, here, t0).Pods[0]
+			got := []string{fmt.Sprintf("%s %s %s", p.Change, p.Verdict, p.Resize)}
+			last := 0
+			for _, s := range p.Stages {
+				if s.Stage == "ending" {
+					got = append(got, s.Stage)
+				}
+				for _, a := range s.Actions {
+					if s.Stage == "ending" {
+						last = max(last, a.Pass)
+					} else if a.Pass <= last {
+						t.Errorf("%s in pass %d, before the end in pass %d", a.Action, a.Pass, last)
+					}
+					got = append(got, strings.TrimSpace(a.Action+" "+a.On))
+				}
+			}
+			rest := got
+			for _, want := range row.want {
+				for len(rest) > 0 && rest[0] != want {
+					rest = rest[1:]
+				}
+				if len(rest) == 0 {
+					t.Fatalf("got %q, without %q in its place", got, want)
+				}
+			}
+			if len(row.want) == 1 && len(got) != 1 {
+				t.Errorf("nothing is to be done: %q", got)
+			}
+			if len(p.Reasons) > 0 {
+				t.Errorf("waits for %+v", p.Reasons)
+			}
+		})
 	}
 }

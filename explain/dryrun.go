@@ -32,7 +32,7 @@ const (
 // where it ends: what must change from outside.
 func imagine(s Subject, now time.Time) (out []step, stopped []plan.Reason) {
 	d := dream{in: plan.Input{
-		Now: now, Pod: s.Pod, Verdict: s.Verdict, End: s.End, Seen: s.Seen, Refs: s.Refs,
+		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, End: s.End, Seen: s.Seen, Refs: s.Refs,
 		Busy: map[plan.OpKey]plan.Action{}, Failed: maps.Clone(s.Failed), Memory: s.Memory, Limits: s.Limits,
 	}}
 	d.in.Limits.Probing = false // in a dream all probes succeed
@@ -171,7 +171,20 @@ func obeyed(seen plan.Observed, action plan.Action, now time.Time) plan.Outcome 
 // Plan says what would be done for a pod, stage by stage, and what it then
 // waits for. refused is the answer of stage admit if it is not yes.
 func Plan(s Subject, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
+	return planAfter(nil, s, change, refused, now)
+}
+
+// planAfter is Plan for a pod that has to wait for the end of another one.
+func planAfter(ending []step, s Subject, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
 	p := nodeapi.PodPlan{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Change: change, Verdict: refused}
+	last := 0
+	if len(ending) > 0 {
+		p.Stages = append(p.Stages, nodeapi.StagePlan{Stage: "ending"})
+		for _, st := range ending {
+			p.Stages[0].Actions = append(p.Stages[0].Actions, planned(st, 0))
+			last = max(last, st.pass)
+		}
+	}
 	stages := map[string]int{}
 	for _, name := range []string{"configure", "cleanup", "build-run"} {
 		stages[name] = len(p.Stages)
@@ -183,14 +196,22 @@ func Plan(s Subject, change nodeapi.Change, refused string, now time.Time) nodea
 	s.Seen.Network = plan.NetworkSeen{Ready: true}
 	steps, stopped := imagine(s, now)
 	for _, st := range steps {
-		name, on, detail := Describe(st.action)
 		i := stages[StageOf(st.action)]
-		p.Stages[i].Actions = append(p.Stages[i].Actions, nodeapi.PlannedAction{Action: name, On: on, Detail: detail, Pass: st.pass})
+		p.Stages[i].Actions = append(p.Stages[i].Actions, planned(st, last))
+	}
+	if s.Resize.Reason != "" {
+		p.Resize = s.Resize.Reason + ": " + s.Resize.Message
 	}
 	for i, r := range stopped {
-		if !told(stopped, i) {
+		if !told(stopped, i) && !strings.HasPrefix(r.Code, "Resize") { // how a resize goes is no reason to wait
 			p.Reasons = append(p.Reasons, reason(r, s.Failed))
 		}
 	}
 	return p
+}
+
+// planned is a step that comes so many passes later than was imagined.
+func planned(st step, later int) nodeapi.PlannedAction {
+	name, on, detail := Describe(st.action)
+	return nodeapi.PlannedAction{Action: name, On: on, Detail: detail, Pass: st.pass + later}
 }

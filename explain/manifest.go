@@ -9,6 +9,7 @@ import (
 	"berth/agent/plan"
 	"berth/agent/source"
 	"berth/nodeapi"
+	"berth/podspec"
 )
 
 // Here is what a manifest meets on this node.
@@ -17,7 +18,8 @@ type Here struct {
 	Find    func(namespace, name string) (*agent.Snapshot, bool)                                // the pod of that name
 	Objects func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects           // that a pod names
 	Present func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool) // for the pod to use
-	Refusal func(pod *corev1.Pod) string                                                        // what stage admit would say to a new pod; empty: yes
+	Refusal func(pod, gone *corev1.Pod) string                                                  // what stage admit would say to a new pod when another is gone, which may be nil; empty: yes
+	Resize  func(was, pod *corev1.Pod) plan.Verdict                                             // what it would say to a pod that is in and wants other resources
 }
 
 // Manifest says what a judged manifest would mean for this node, without doing it.
@@ -34,11 +36,33 @@ func Manifest(wishes *source.Wishes, here Here, now time.Time) (out nodeapi.Plan
 func (h Here) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now time.Time) nodeapi.PodPlan {
 	objects := h.Objects(pod, more)
 	s := Subject{Pod: pod, Limits: h.Limits, Refs: agent.Versions(objects)}
-	var was *corev1.Pod
-	if snap, found := h.Find(pod.Namespace, pod.Name); found {
-		was = snap.Pod
-		if was.UID == pod.UID {
-			s.Seen, s.Status, s.Memory = snap.Seen, snap.Status, snap.Memory
+	snap, found := h.Find(pod.Namespace, pod.Name)
+	if !found {
+		snap = &agent.Snapshot{}
+	}
+	ended := agent.Over(snap.Memory, snap.Verdict) || over(snap.Status.Phase)
+	holds := snap.Verdict.State == plan.OK && !ended // has room
+	var ending []step
+	refused := ""
+	change := Change(snap.Pod, pod, ended)
+	switch change {
+	case nodeapi.Create:
+		refused = h.Refusal(pod, nil)
+	case nodeapi.Replace:
+		var gone *corev1.Pod
+		if holds {
+			gone = has(snap)
+		}
+		refused = h.Refusal(pod, gone)
+		ending = h.ending(snap, now)
+	case nodeapi.Keep, nodeapi.Update, nodeapi.Resize:
+		s.Seen, s.Status, s.Memory = snap.Seen, snap.Status, snap.Memory
+		switch {
+		case !resized(snap.Pod, pod):
+		case holds:
+			s.Reserved, s.Resize = h.resize(has(snap), pod)
+		default:
+			refused = h.Refusal(pod, nil)
 		}
 	}
 	s.Seen.Images = map[string]plan.Image{} // of the manifest, which may name others
@@ -47,10 +71,31 @@ func (h Here) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now t
 			s.Seen.Images[name] = img
 		}
 	}
-	change := Change(was, pod)
-	refused := ""
-	if change != nodeapi.Keep && change != nodeapi.Update {
-		refused = h.Refusal(pod)
+	return planAfter(ending, s, change, refused, now)
+}
+
+// has is a pod that is here with the resources that the room holds for it.
+func has(s *agent.Snapshot) *corev1.Pod {
+	return plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)
+}
+
+// resize asks for a pod's new resources: what the room would hold, and why not what
+// is wished.
+func (h Here) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) {
+	switch v := h.Resize(was, pod); v.State {
+	case plan.OK:
+		return plan.ResourcesOf(pod), plan.Resize{}
+	case plan.Wait:
+		return plan.ResourcesOf(was), plan.Resize{Reason: corev1.PodReasonDeferred, Message: v.Message}
+	default:
+		return plan.ResourcesOf(was), plan.Resize{Reason: corev1.PodReasonInfeasible, Message: v.Message}
 	}
-	return Plan(s, change, refused, now)
+}
+
+// ending is what the end of a pod that is here takes.
+func (h Here) ending(snap *agent.Snapshot, now time.Time) []step {
+	s := Of(snap, h.Limits, func(plan.Action) string { return "" })
+	s.End = &plan.End{Reason: "Deleted", Grace: podspec.Grace(snap.Pod), At: now, Forget: true}
+	steps, _ := imagine(s, now)
+	return steps
 }

@@ -16,6 +16,7 @@ type Node struct {
 	Sources []*source.Snapshot // the newest of each source
 	Waiting string             // why the runtime has not told what it has; empty: it has
 	Since   time.Time          // of Waiting
+	Runtime string             // what is wrong with the runtime since; empty: nothing
 	Store   string             // why records of pods are in memory only; empty: they are not
 }
 
@@ -36,10 +37,23 @@ func (n Node) Summary() nodeapi.NodeSummary {
 		message := fmt.Sprintf("%s (since %s); no pod is started before it has told what it has", n.Waiting, n.Since.UTC().Format(time.RFC3339))
 		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: message})
 	}
+	if n.Waiting == "" && n.Runtime != "" {
+		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: n.Runtime + "; pods are told of as they were before"})
+	}
 	if n.Store != "" {
 		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "records of pods are in memory only: " + n.Store})
 	}
 	return out
+}
+
+// Away puts before what a pod waits for that the runtime is away: all else is as it
+// was before.
+func (n Node) Away(w *nodeapi.Why) {
+	if n.Waiting != "" || n.Runtime == "" || over(w.Phase) {
+		return
+	}
+	w.Waiting = append([]nodeapi.Wait{{For: "RuntimeNotReady", Message: n.Runtime}}, w.Waiting...)
+	w.Summary = fmt.Sprintf("%s/%s is told of as it was before: %s", w.Namespace, w.Name, n.Runtime)
 }
 
 // WarningsOf lists what the sources warn of in one pod.

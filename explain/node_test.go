@@ -52,6 +52,32 @@ func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
 	}
 }
 
+func TestARuntimeThatIsAwayIsToldFirst(t *testing.T) {
+	t.Parallel()
+	n := Node{Runtime: "container runtime is down: connection refused"}
+	if w := n.Summary().Warnings; len(w) != 1 || w[0].Object != "container runtime" {
+		t.Errorf("the node warns %+v", w)
+	}
+	why := func(phase corev1.PodPhase) *nodeapi.Why {
+		return &nodeapi.Why{Namespace: "default", Name: "web", Phase: phase, Summary: "well", Waiting: []nodeapi.Wait{{For: "X"}}}
+	}
+	w := why(corev1.PodRunning)
+	n.Away(w)
+	if len(w.Waiting) != 2 || w.Waiting[0].For != "RuntimeNotReady" || w.Summary != "default/web is told of as it was before: "+n.Runtime {
+		t.Errorf("%+v", w)
+	}
+	for what, none := range map[string]func(w *nodeapi.Why){
+		"of a pod that is over":                                  func(w *nodeapi.Why) { w.Phase = corev1.PodSucceeded; n.Away(w) },
+		"of a runtime that is well":                              func(w *nodeapi.Why) { Node{}.Away(w) },
+		"of one that has told nothing yet, which is said anyway": func(w *nodeapi.Why) { Node{Waiting: "w", Runtime: "r"}.Away(w) },
+	} {
+		w := why(corev1.PodRunning)
+		if none(w); len(w.Waiting) != 1 || w.Summary != "well" {
+			t.Errorf("%s: %+v", what, w)
+		}
+	}
+}
+
 func TestAManifestMeetsWhatIsHere(t *testing.T) {
 	t.Parallel()
 	pod := func(uid, image string) *corev1.Pod {
@@ -69,7 +95,7 @@ func TestAManifestMeetsWhatIsHere(t *testing.T) {
 		Present: func(_ *corev1.Pod, image string, _ plan.Objects) (plan.Image, bool) {
 			return plan.Image{ID: image}, image == "old"
 		},
-		Refusal: func(*corev1.Pod) string { asked++; return "OutOfcpu" },
+		Refusal: func(_, _ *corev1.Pod) string { asked++; return "OutOfcpu" },
 	}
 	for _, row := range []struct {
 		pod     *corev1.Pod
@@ -78,7 +104,7 @@ func TestAManifestMeetsWhatIsHere(t *testing.T) {
 	}{
 		{pod("1", "old"), nodeapi.Keep, 0},
 		{pod("1", "new"), nodeapi.Update, 0},
-		{pod("2", "old"), Change(pod("1", "old"), pod("2", "old")), 1},
+		{pod("2", "old"), nodeapi.Replace, 1},
 	} {
 		asked = 0
 		out := Manifest(&source.Wishes{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}}, here, time.Unix(0, 0))

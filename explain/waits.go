@@ -108,12 +108,30 @@ func decisions(s Subject) (out []nodeapi.Wait) {
 			if w.Message == "" {
 				w.Message = "the node has not said yet whether the pod may run"
 			}
+		case resizeDeferred, resizeInfeasible:
+			w.Message = resizeProblem(s.Status)
 		case "BackOff", "InspectFailed":
 			w = backOff(s, w)
 		}
 		out = append(out, w)
 	}
 	return out
+}
+
+// The events of a resize have the pod's whole resources as JSON, which is for programs.
+const (
+	resizeDeferred   = "ResizeDeferred"
+	resizeInfeasible = "ResizeInfeasible"
+)
+
+// resizeProblem is why other resources than the pod has are not had.
+func resizeProblem(st corev1.PodStatus) string {
+	for _, c := range st.Conditions {
+		if c.Type == corev1.PodResizePending {
+			return c.Message
+		}
+	}
+	return ""
 }
 
 // backOff says what a container shows in its status while it is held back: the

@@ -14,20 +14,22 @@ import (
 
 // Subject is a pod after its last pass.
 type Subject struct {
-	Pod     *corev1.Pod
-	Status  corev1.PodStatus
-	End     *plan.End
-	Verdict plan.Verdict
-	Seen    plan.Observed
-	Why     []Told
-	Busy    []Busy
-	Failed  map[plan.OpKey]plan.Failure
-	Refs    map[plan.Ref]plan.Version
-	Memory  plan.Memory // of the last pass
-	Passes  int64
-	At      time.Time // of the last pass
-	Wake    time.Time
-	Limits  plan.Limits
+	Pod      *corev1.Pod
+	Status   corev1.PodStatus
+	End      *plan.End
+	Verdict  plan.Verdict
+	Seen     plan.Observed
+	Why      []Told
+	Busy     []Busy
+	Failed   map[plan.OpKey]plan.Failure
+	Refs     map[plan.Ref]plan.Version
+	Memory   plan.Memory    // of the last pass
+	Reserved plan.Resources // that the room would hold; nil: as Memory has it
+	Resize   plan.Resize    // why it would not
+	Passes   int64
+	At       time.Time // of the last pass
+	Wake     time.Time
+	Limits   plan.Limits
 }
 
 // Told is a decision and when it was first made.
@@ -115,6 +117,9 @@ func summary(s Subject, w nodeapi.Why, now time.Time) string {
 		return joined(name+" has failed", s.Status.Reason, s.Status.Message, failures(s))
 	case len(w.Waiting) > 0:
 		x := w.Waiting[0]
+		if x.For == resizeDeferred || x.For == resizeInfeasible {
+			return fmt.Sprintf("%s goes on with the resources that it has: other ones are %s", name, strings.TrimPrefix(x.For, "Resize"))
+		}
 		text := fmt.Sprintf("%s waits for %s", name, x.For)
 		if x.On != "" {
 			text += " of " + x.On

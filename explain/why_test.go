@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/agent/plan"
@@ -202,6 +203,10 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 				return w.after(5 * time.Second)
 			}(),
 		}, {
+			"a resize that cannot be", "default/web goes on with the resources that it has: other ones are Infeasible",
+			[]string{"ResizeInfeasible(): Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"},
+			"", pod().settle().resized("9", "Infeasible", "Node didn't have enough capacity: cpu, requested: 9000, capacity: 2000"),
+		}, {
 			"a pull that is held back says what the registry said", "default/web waits for ImagePullBackOff of a: Back-off pulling image \"far\": ErrImagePull: registry says: no such tag (next try in 17s)",
 			[]string{`ImagePullBackOff(a): Back-off pulling image "far": ErrImagePull: registry says: no such tag @20s tries 2`},
 			"PullImage a @20s after the back-off\nStartContainer a @20s after PullImage a",
@@ -327,6 +332,24 @@ func TestScenario24_WhenAContainerThatIsHeldBackIsTriedNext(t *testing.T) {
 }
 
 // settleHost obeys until the sandbox runs, without pulls and starts.
+// resized is another wish for CPU, which the room has answered.
+func (w *world) resized(cpu, reason, message string) *world {
+	w.in.Pod = w.in.Pod.DeepCopy()
+	w.in.Pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	w.in.Resize = plan.Resize{Reason: reason, Message: message}
+	return w
+}
+
+// TestWhyHasNoJSON: an event of a resize has the pod's resources in it.
+func TestWhyHasNoJSON(t *testing.T) {
+	for _, reason := range []string{"Deferred", "Infeasible"} {
+		w := Why(pod().settle().resized("9", reason, "full").subject(), t0)
+		if text := fmt.Sprintf("%+v", w); strings.Contains(text, "{\"") || strings.Count(text, "full") != 1 {
+			t.Errorf("%s: %s", reason, text)
+		}
+	}
+}
+
 func (w *world) settleHost() *world {
 	for range 5 {
 		p := plan.Decide(w.in)
