@@ -175,6 +175,14 @@ func TestOutputs(t *testing.T) {
 		in   typing
 	}{
 		{"ps", typing{args: []string{"ps"}}},
+		{"ps-no-headers", typing{args: []string{"ps", "--no-headers"}}},
+		{"ps-no-headers-watch", typing{args: []string{"ps", "-w", "--no-headers", "-l", "app=web"}}},
+		{"ps-show-labels", typing{args: []string{"ps", "--show-labels"}}},
+		{"ps-no-headers-of-none", typing{args: []string{"ps", "--no-headers", "-n", "nowhere"}}},
+		{"events-no-headers", typing{args: []string{"events", "--no-headers"}}},
+		{"events-for", typing{args: []string{"events", "--for", "pod/web"}}},
+		{"events-for-and-pod", typing{args: []string{"events", "web", "--for", "web"}}},
+		{"restart-no-such-container", typing{args: []string{"restart", "web/nope"}}},
 		{"ps-all", typing{args: []string{"ps", "-A"}}},
 		{"ps-wide", typing{args: []string{"ps", "-A", "-o", "wide"}}},
 		{"ps-name", typing{args: []string{"ps", "-o", "name"}}},
@@ -374,6 +382,11 @@ func TestCompletion(t *testing.T) {
 		{"namespaces", []string{"ps", "-n", ""}, "default kube-system"},
 		{"containers of the pod", []string{"logs", "web", "-c", ""}, "app log proxy setup"},
 		{"ps takes names", []string{"ps", ""}, "crash done web"},
+		{"containers of the pod to restart", []string{"restart", "web/"}, "web/app web/log web/proxy web/setup"},
+		{"… of another namespace", []string{"restart", "kube-system/dns/"}, "kube-system/dns/dns kube-system/dns/wait"},
+		{"no name that is taken for a new container", []string{"debug", "web", "-c", ""}, ""},
+		{"a container to look into", []string{"debug", "web", "--target", "a"}, "app"},
+		{"a pod whose events are shown", []string{"events", "--for", "w"}, "web"},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			stdout, _, _ := run(t, path, typing{args: append([]string{"__complete"}, tt.typed...)})

@@ -215,6 +215,9 @@ func (r *remote) isDirectory() (bool, error) {
 // tarError adds what tar has said.
 func tarError(err error, said *bytes.Buffer) error {
 	if text := clean(strings.TrimSpace(said.String())); text != "" {
+		if errors.Is(err, nodeapi.ErrUnread) { // it has ended, having said why
+			return errors.New(text)
+		}
 		err = fmt.Errorf("%s: %w", text, err)
 	}
 	if strings.Contains(err.Error(), "executable file not found") {

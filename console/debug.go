@@ -60,7 +60,8 @@ lives; the pod's file is not changed. What it may do is said by --profile:
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print only what it prints")
 	f.BoolVar(&o.attach, "attach", false, "wait for it to run and join it; as with -i")
 	f.BoolVar(&o.args, "arguments-only", false, "what comes after -- are arguments of the image's own command")
-	c.complete(cmd)
+	c.complete(cmd, "container") // the name of a container that is there is taken
+	fixed(cmd, "container")
 	if err := cmd.RegisterFlagCompletionFunc("target", c.completeContainers); err != nil {
 		panic(err) // registered twice: a mistake in this package
 	}
@@ -181,6 +182,9 @@ func begun(ctx context.Context, client *nodeapi.Client, t target, name string) (
 		}
 		if e.Type == nodeapi.Deleted {
 			return fmt.Errorf("pod %s is gone", t.name)
+		}
+		if phase := e.Pod.Status.Phase; phase == corev1.PodSucceeded || phase == corev1.PodFailed {
+			return fmt.Errorf("pod %s is over", t.name)
 		}
 		st := ephemeralStatus(e.Pod, name)
 		if w := st.State.Waiting; w != nil && !slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, w.Reason) {

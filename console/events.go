@@ -17,9 +17,9 @@ import (
 
 // eventOptions are the flags of events.
 type eventOptions struct {
-	namespace, selector, format string
-	types                       []string
-	all, watch                  bool
+	namespace, selector, format, of string
+	types                           []string
+	all, watch, bare                bool
 }
 
 func (c *console) events() *cobra.Command {
@@ -38,7 +38,7 @@ func (c *console) events() *cobra.Command {
 				return err
 			}
 			defer client.Close()
-			p := &eventPrinter{o: o, now: c.now, table: table{w: cmd.OutOrStdout()}, out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr()}
+			p := &eventPrinter{o: o, now: c.now, table: table{w: cmd.OutOrStdout(), bare: o.bare}, out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr()}
 			if o.watch {
 				return client.WatchEvents(cmd.Context(), req, p.one)
 			}
@@ -54,11 +54,16 @@ func (c *console) events() *cobra.Command {
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the events of all namespaces")
 	f.StringVarP(&o.selector, "selector", "l", "", "show only events of pods that are there with these labels (app=web,tier!=db)")
 	f.BoolVarP(&o.watch, "watch", "w", false, "go on with each event as it is told")
+	f.StringVar(&o.of, "for", "", "show only the events of this pod, as POD or pod/POD")
+	f.BoolVar(&o.bare, "no-headers", false, "leave the names of the columns out")
 	f.StringSliceVar(&o.types, "types", nil, "show only events of these types: Normal, Warning")
 	f.StringVarP(&o.format, "output", "o", "", "json or yaml")
 	c.complete(cmd)
 	fixed(cmd, "types", corev1.EventTypeNormal, corev1.EventTypeWarning)
 	fixed(cmd, "output", "json", "yaml")
+	if err := cmd.RegisterFlagCompletionFunc("for", c.completePods); err != nil {
+		panic(err) // registered twice: a mistake in this package
+	}
 	return cmd
 }
 
@@ -70,6 +75,12 @@ func (o eventOptions) request(cmd *cobra.Command, args []string) (req nodeapi.Ev
 		if !strings.EqualFold(t, corev1.EventTypeNormal) && !strings.EqualFold(t, corev1.EventTypeWarning) {
 			return req, fmt.Errorf("--types accepts only Normal and Warning, not %q", t)
 		}
+	}
+	if o.of != "" && len(args) == 1 {
+		return req, errors.New("a pod and --for exclude each other")
+	}
+	if o.of != "" {
+		args = []string{o.of}
 	}
 	if len(args) == 1 && o.selector != "" {
 		return req, errors.New("a pod and -l exclude each other")

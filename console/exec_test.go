@@ -266,7 +266,11 @@ func TestV3TheTerminalIsGivenBackWhenExecIsCalledOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	srv := streamer(t, 4, func(p process) int {
 		cancel()
-		_, _ = io.Copy(io.Discard, bufio.NewReader(p.stdin)) // until the connection ends
+		// Until the connection ends. It does not while a size is there that nobody reads.
+		var sizes sync.WaitGroup
+		sizes.Go(func() { _, _ = io.Copy(io.Discard, p.resize) })
+		_, _ = io.Copy(io.Discard, bufio.NewReader(p.stdin))
+		sizes.Wait()
 		return 0
 	})
 	var asked nodeapi.ExecRequest

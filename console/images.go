@@ -86,8 +86,8 @@ func writeImages(w io.Writer, s screen, list nodeapi.Images) error {
 func tagsOf(names []string) (out [][2]string) {
 	repository := none
 	for _, n := range names {
-		if at := strings.Index(n, "@"); at >= 0 {
-			repository = n[:at]
+		if before, _, pinned := strings.Cut(n, "@"); pinned {
+			repository = before
 		} else if at := strings.LastIndex(n, ":"); at > strings.LastIndex(n, "/") {
 			out = append(out, [2]string{n[:at], n[at+1:]})
 		}

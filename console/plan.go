@@ -71,6 +71,9 @@ func planText(p nodeapi.PlanResult, now time.Time) string {
 		if pod.Verdict != "" {
 			fmt.Fprintf(&b, "  it would not run: %s\n", clean(pod.Verdict))
 		}
+		if pod.Resize != "" {
+			fmt.Fprintf(&b, "  it would keep the CPU and memory that it has: %s\n", clean(pod.Resize))
+		}
 		for _, s := range pod.Stages {
 			if len(s.Actions) == 0 {
 				continue
@@ -97,6 +100,8 @@ func changeWords(c nodeapi.Change) string {
 		return "would be created"
 	case nodeapi.Update:
 		return "would be changed in place"
+	case nodeapi.Resize:
+		return "would be resized in place"
 	case nodeapi.Replace:
 		return "would end, and a new one take its place"
 	case nodeapi.Keep:

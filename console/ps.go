@@ -15,12 +15,13 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // psOptions are the flags of ps.
 type psOptions struct {
 	namespace, selector, format string
-	all, watch                  bool
+	all, watch, bare, labels    bool
 	names                       []string // of the pods to show; none: all
 }
 
@@ -47,7 +48,7 @@ func (c *console) ps() *cobra.Command {
 			}
 			defer client.Close()
 			p := &podPrinter{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), now: c.now, o: o}
-			p.table.w = p.out
+			p.table.w, p.table.bare = p.out, o.bare
 			if o.watch {
 				p.table.least("STATUS", len("ContainerCreating"))
 			}
@@ -63,6 +64,8 @@ func (c *console) ps() *cobra.Command {
 	f.StringVarP(&o.selector, "selector", "l", "", "show only pods with these labels (app=web,tier!=db)")
 	f.StringVarP(&o.format, "output", "o", "", "wide, json, yaml or name")
 	f.BoolVarP(&o.watch, "watch", "w", false, "go on with each change")
+	f.BoolVar(&o.bare, "no-headers", false, "leave the names of the columns out")
+	f.BoolVar(&o.labels, "show-labels", false, "show the labels in a last column")
 	c.complete(cmd)
 	cmd.ValidArgsFunction = c.completePods
 	return cmd
@@ -207,6 +210,9 @@ func (p *podPrinter) header() []string {
 	if p.o.format == "wide" {
 		h = append(h, "IP", "NODE", "NOMINATED NODE", "READINESS GATES")
 	}
+	if p.o.labels {
+		h = append(h, "LABELS")
+	}
 	return h
 }
 
@@ -230,6 +236,9 @@ func (p *podPrinter) row(pod *corev1.Pod) []string {
 	}
 	if p.o.format == "wide" {
 		row = append(row, orNone(pod.Status.PodIP), orNone(pod.Spec.NodeName), orNone(pod.Status.NominatedNodeName), gates(pod))
+	}
+	if p.o.labels {
+		row = append(row, orNone(labels.Set(pod.Labels).String()))
 	}
 	return row
 }

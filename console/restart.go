@@ -9,6 +9,7 @@ import (
 	"berth/nodeapi"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 func (c *console) restart() *cobra.Command {
@@ -53,6 +54,7 @@ taken on is carried out also if berth itself is restarted meanwhile.`,
 	namespaceFlag(cmd, &namespace)
 	cmd.Flags().StringSliceVarP(&containers, "container", "c", nil, "the container; may be given more than once")
 	c.complete(cmd)
+	cmd.ValidArgsFunction = c.completeRestart
 	return cmd
 }
 
@@ -71,7 +73,34 @@ func restartTarget(cmd *cobra.Command, client *nodeapi.Client, namespace, arg st
 		if err == nil && slices.Contains(containersOf(pod), parts[1]) {
 			return target{namespace, parts[0]}, parts[1:], nil
 		}
+		if err == nil { // unless it is a pod of another namespace it is a container that is not there
+			if _, err := client.Pod(cmd.Context(), parts[0], parts[1]); apierrors.IsNotFound(err) {
+				return target{}, nil, fmt.Errorf("pod %s has no container %s", clean(parts[0]), clean(parts[1]))
+			}
+		}
 	}
 	t, err := targetOf(cmd, namespace, arg)
 	return t, nil, err
+}
+
+// completeRestart completes a pod, and behind it its containers.
+func (c *console) completeRestart(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	names, directive := c.completePods(cmd, args, typed)
+	if len(args) > 0 || !strings.Contains(typed, "/") {
+		return names, directive
+	}
+	pods, err := c.podsToComplete(cmd)
+	if err != nil {
+		return names, directive
+	}
+	for i := range pods {
+		p := &pods[i]
+		for _, container := range containersOf(p) {
+			if p.Namespace == cmd.Flag("namespace").Value.String() {
+				names = append(names, p.Name+"/"+container)
+			}
+			names = append(names, p.Namespace+"/"+p.Name+"/"+container)
+		}
+	}
+	return matching(names, typed), directive
 }

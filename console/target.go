@@ -137,11 +137,12 @@ func matching(names []string, typed string) []string {
 	return slices.Compact(names)
 }
 
-// complete sets up the completion of a command about one pod.
-func (c *console) complete(cmd *cobra.Command) {
+// complete sets up the completion of a command about one pod, but for the flags that
+// are named.
+func (c *console) complete(cmd *cobra.Command, but ...string) {
 	cmd.ValidArgsFunction = c.completePods
 	for flag, f := range map[string]cobra.CompletionFunc{"namespace": c.completeNamespaces, "container": c.completeContainers} {
-		if cmd.Flags().Lookup(flag) == nil {
+		if cmd.Flags().Lookup(flag) == nil || slices.Contains(but, flag) {
 			continue
 		}
 		if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {

@@ -70,6 +70,7 @@ type table struct {
 	indent string
 	widths []int
 	floor  map[string]int // by header: room for what may come later
+	bare   bool           // the first row, which is the header, is left out
 }
 
 // least keeps room for so many characters in the column with that header.
@@ -91,6 +92,9 @@ func (t *table) print(rows ...[]string) error {
 			}
 			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]), t.floor[row[i]])
 		}
+	}
+	if t.bare && len(rows) > 0 {
+		t.bare, rows = false, rows[1:]
 	}
 	var b strings.Builder
 	for _, row := range rows {

@@ -75,8 +75,29 @@ func byStart(spans []nodeapi.Span) []nodeapi.Span {
 	})
 }
 
-// frame is the stretch of time that the bars show.
+// frame is a stretch of time, as the bars show it.
 type frame struct{ from, to time.Time }
+
+// minPause is the shortest time without anything that parts two acts.
+const minPause = 2 * time.Second
+
+// acts parts what was done where a pause is longer than all that was before it since
+// the last one: each act has a scale of its own, or a pod's start could not be seen
+// beside what was done to it a day later.
+func acts(tree []nested, now time.Time) (out []frame, of []int) {
+	for _, s := range tree {
+		end := endOf(s.Span, now)
+		last := len(out) - 1
+		if last < 0 || s.depth == 0 && s.Start.Sub(out[last].to) >= max(minPause, out[last].to.Sub(out[last].from)) {
+			out, last = append(out, frame{s.Start, end}), last+1
+		}
+		if end.After(out[last].to) {
+			out[last].to = end
+		}
+		of = append(of, last)
+	}
+	return out, of
+}
 
 func frameOf(l nodeapi.Timeline, now time.Time) frame {
 	f := frame{from: l.Spans[0].Start, to: l.Spans[0].Start}
@@ -132,9 +153,11 @@ func timelineText(l nodeapi.Timeline, s screen, now time.Time) string {
 	fmt.Fprintf(&b, "pod %s/%s, %s from %s to %s\n", clean(l.Namespace), clean(l.Name),
 		short(f.to.Sub(f.from)), f.from.In(now.Location()).Format("2006-01-02 15:04:05.000"), f.to.In(now.Location()).Format("15:04:05.000"))
 	if l.Dropped > 0 {
-		fmt.Fprintf(&b, "(%d older spans were not kept)\n", l.Dropped)
+		fmt.Fprintf(&b, "(%d spans between the start and the newest were not kept)\n", l.Dropped)
 	}
-	rows := rowsOf(nest(l.Spans), f, now)
+	tree := nest(l.Spans)
+	rows := rowsOf(tree, f, now)
+	frames, act := acts(tree, now)
 	names, starts, lengths := len("WHAT"), len("START"), len("LENGTH")
 	for _, r := range rows {
 		names = max(names, utf8.RuneCountInString(r.name))
@@ -145,8 +168,11 @@ func timelineText(l nodeapi.Timeline, s screen, now time.Time) string {
 	free := s.width - names - starts - lengths - 8
 	width := min(max(free*3/5, minBar), maxBar)
 	fmt.Fprintf(&b, "\n%s  %s  %s  %s  CAUSE\n", pad("WHAT", names), lead("START", starts), lead("LENGTH", lengths), strings.Repeat(" ", width+2))
-	for _, r := range rows {
-		bar := f.bar(r.span.Start, endOf(r.span.Span, now), width, r.mark)
+	for i, r := range rows {
+		if i > 0 && act[i] != act[i-1] {
+			fmt.Fprintf(&b, "%s later\n", short(frames[act[i]].from.Sub(frames[act[i-1]].to)))
+		}
+		bar := frames[act[i]].bar(r.span.Start, endOf(r.span.Span, now), width, r.mark)
 		line := fmt.Sprintf("%s  %s  %s  |%s|  %s", pad(cut(r.name, names), names), lead(r.start, starts), lead(r.length, lengths),
 			s.paint(r.colour, bar), s.paint(r.colour, r.cause))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")

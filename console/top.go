@@ -28,8 +28,9 @@ func (c *console) top() *cobra.Command {
 		Short: "Show what pods and containers use: CPU, memory, I/O, processes",
 		Long: `Show what pods use, measured over a moment: CPU, the working set of their memory,
 bytes read from and written to disks, processes, and the share of the last ten
-seconds in which something of them waited for CPU, memory or I/O (PSI; "-" where
-the kernel does not tell). The figures are read from cgroup files when they are
+seconds in which something of them waited for CPU, memory or I/O (PSI). "-" is what
+the kernel does not tell: on cgroup v1 newer ones count I/O only for devices that have
+a limit. What is written there by way of the page cache is never counted. The figures are read from cgroup files when they are
 asked for; the runtime is not asked.`,
 		Example: `  berth top
   berth top -A --sort-by cpu
@@ -154,6 +155,7 @@ func (o topOptions) print(w io.Writer, pods []nodeapi.PodTop) error {
 		total.ReadBytesPerSecond += r.ReadBytesPerSecond
 		total.WriteBytesPerSecond += r.WriteBytesPerSecond
 		total.Processes += r.Processes
+		total.NoIO = total.NoIO || r.NoIO
 	}
 	for _, p := range pods {
 		if !o.containers {
@@ -194,9 +196,13 @@ func cells(r nodeapi.Resources) []string {
 	if p := r.Pressure; p != nil {
 		psi = fmt.Sprintf("%.0f/%.0f/%.0f", p.CPU, p.Memory, p.IO)
 	}
+	read, write := perSecond(r.ReadBytesPerSecond), perSecond(r.WriteBytesPerSecond)
+	if r.NoIO {
+		read, write = "-", "-"
+	}
 	return []string{
 		fmt.Sprintf("%dm", (r.CPUNanoCores+999_999)/1_000_000), fmt.Sprintf("%dMi", (r.WorkingSetBytes+1<<20-1)>>20),
-		perSecond(r.ReadBytesPerSecond), perSecond(r.WriteBytesPerSecond), fmt.Sprint(r.Processes), psi,
+		read, write, fmt.Sprint(r.Processes), psi,
 	}
 }
 

@@ -25,7 +25,7 @@ func (c *console) why() *cobra.Command {
 
 func whyText(y nodeapi.Why, now time.Time) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "pod %s/%s is %s: %s\n", clean(y.Namespace), clean(y.Name), clean(string(y.Phase)), clean(y.Summary))
+	fmt.Fprintf(&b, "%s (%s)\n", clean(y.Summary), clean(string(y.Phase)))
 	if len(y.Waiting) > 0 {
 		b.WriteString("\nIt waits for\n")
 		for _, w := range y.Waiting {

@@ -188,7 +188,7 @@ func fakeLogs(_ context.Context, q nodeapi.LogRequest, stdout, stderr io.Writer)
 
 func whyOf(namespace, name string) nodeapi.Why {
 	return nodeapi.Why{Namespace: namespace, Name: name, UID: "uid-1", Phase: corev1.PodRunning,
-		Summary: "container app crashed 5 times and waits before its next start",
+		Summary: namespace + "/" + name + ": container app crashed 5 times and waits before its next start",
 		Waiting: []nodeapi.Wait{
 			{For: "CrashLoopBackOff", On: "app", Message: "exit code 1 after 1.2s", Since: now.Add(-65 * time.Second), Until: now.Add(95 * time.Second), Tries: 5,
 				Figures: []nodeapi.Figure{{Name: "delay", Value: "2m40s"}, {Name: "delay after the next crash", Value: "5m0s"}}},
@@ -266,7 +266,7 @@ func topOf(all []corev1.Pod, chosen nodeapi.Chosen, window time.Duration) nodeap
 		n := uint64(i + 1)
 		use := nodeapi.Resources{
 			CPUNanoCores: n * 1_500_000, CPUNanoSeconds: n, MemoryBytes: n << 22, WorkingSetBytes: n << 21,
-			ReadBytesPerSecond: 10, WriteBytesPerSecond: float64(n * 3000), Processes: i + 2,
+			ReadBytesPerSecond: 10, WriteBytesPerSecond: float64(n * 3000), Processes: i + 2, NoIO: i == 2,
 		}
 		if i%2 == 0 {
 			use.Pressure = &nodeapi.Stalled{CPU: 12.5, IO: 1}
