@@ -1,14 +1,13 @@
 package telemetry
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"strconv"
 	"strings"
 
+	send "github.com/coreos/go-systemd/v22/journal"
 	"golang.org/x/term"
 )
 
@@ -34,8 +33,9 @@ func Level(verbosity int) slog.Level {
 }
 
 // NewLog returns the agent's logger. On a terminal lines begin with the time.
-// Elsewhere, where the journal adds that, they begin with the priority in the
-// form that journald takes, <3> to <7>. JSON has all attributes always.
+// Under systemd the journal adds that, and gets the pod, the container and the
+// like as fields too: journalctl BERTH_POD=default/web. JSON has all attributes
+// always.
 func NewLog(o LogOptions) (*slog.Logger, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
@@ -53,7 +53,7 @@ func NewLog(o LogOptions) (*slog.Logger, error) {
 	case ok && term.IsTerminal(int(f.Fd())):
 		return slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level, ReplaceAttr: forEyes})), nil
 	case ok && toJournal(f):
-		return slog.New(newJournal(o.Out, level)), nil
+		return slog.New(newJournal(o.Out, level, send.Send)), nil
 	}
 	return slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level, ReplaceAttr: levelNames})), nil
 }
@@ -82,77 +82,4 @@ func toJournal(f *os.File) bool {
 	}
 	st, err := f.Stat()
 	return err == nil && sameFile(st, dev, ino)
-}
-
-// journal puts the priority in front of each line.
-type journal struct {
-	byLevel map[slog.Level]slog.Handler
-	level   slog.Level
-}
-
-// priorities of syslog(3) for the levels in use.
-var priorities = map[slog.Level]int{
-	slog.LevelError: 3, slog.LevelWarn: 4, slog.LevelInfo: 6, slog.LevelDebug: 7, LevelTrace: 7,
-}
-
-func newJournal(out io.Writer, level slog.Level) slog.Handler {
-	j := journal{byLevel: map[slog.Level]slog.Handler{}, level: level}
-	for l, p := range priorities {
-		j.byLevel[l] = slog.NewTextHandler(prefixed{out, "<" + strconv.Itoa(p) + ">"},
-			&slog.HandlerOptions{Level: level, ReplaceAttr: forJournal})
-	}
-	return j
-}
-
-// forJournal leaves out what the journal keeps itself.
-func forJournal(groups []string, a slog.Attr) slog.Attr {
-	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
-		return slog.Attr{}
-	}
-	return a
-}
-
-func (j journal) Enabled(_ context.Context, l slog.Level) bool { return l >= j.level }
-
-func (j journal) Handle(ctx context.Context, r slog.Record) error {
-	return j.byLevel[bucket(r.Level)].Handle(ctx, r)
-}
-
-func bucket(l slog.Level) slog.Level {
-	switch {
-	case l >= slog.LevelError:
-		return slog.LevelError
-	case l >= slog.LevelWarn:
-		return slog.LevelWarn
-	case l >= slog.LevelInfo:
-		return slog.LevelInfo
-	}
-	return slog.LevelDebug
-}
-
-func (j journal) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return j.each(func(h slog.Handler) slog.Handler { return h.WithAttrs(attrs) })
-}
-
-func (j journal) WithGroup(name string) slog.Handler {
-	return j.each(func(h slog.Handler) slog.Handler { return h.WithGroup(name) })
-}
-
-func (j journal) each(f func(slog.Handler) slog.Handler) slog.Handler {
-	out := journal{byLevel: make(map[slog.Level]slog.Handler, len(j.byLevel)), level: j.level}
-	for l, h := range j.byLevel {
-		out.byLevel[l] = f(h)
-	}
-	return out
-}
-
-// prefixed writes each line with a prefix in one call, so that lines stay whole.
-type prefixed struct {
-	out    io.Writer
-	prefix string
-}
-
-func (p prefixed) Write(b []byte) (int, error) {
-	n, err := p.out.Write(append([]byte(p.prefix), b...))
-	return max(n-len(p.prefix), 0), err
 }

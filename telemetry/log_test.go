@@ -59,27 +59,6 @@ func journalFile(t *testing.T) *os.File {
 	return f
 }
 
-func TestJournalGetsPriorities(t *testing.T) {
-	f := journalFile(t)
-	log, err := NewLog(LogOptions{Out: f, Verbosity: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	log = log.With("node", "n1").WithGroup("g")
-	log.Debug("not told")
-	log.Info("hello", "a", 1)
-	log.Warn("careful\nnow")
-	log.Error("bad")
-	got, err := os.ReadFile(f.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := "<6>msg=hello node=n1 g.a=1\n<4>msg=\"careful\\nnow\" node=n1\n<3>msg=bad node=n1\n"
-	if string(got) != want {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-}
-
 func TestOtherFilesAreNotTheJournal(t *testing.T) {
 	journalFile(t)
 	var out bytes.Buffer

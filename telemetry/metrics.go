@@ -205,7 +205,7 @@ func (m *Metrics) own() {
 		Name: "berth_node_pressure", Help: "1 while the node is under a pressure, by its condition."}, []string{"condition"}))
 	m.signals = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "berth_eviction_signal_available", Help: "What is left of what pods are evicted for, by signal: bytes, inodes or processes."}, []string{"signal"}))
-	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, socket, lease, attachment, address, rules, chain or netns.", "kind")
+	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, socket, lease, attachment, address, network, rules, chain or netns.", "kind")
 	m.devices = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "berth_devices", Help: "Devices of device plugins, by resource and state: listed, healthy or given."}, []string{"resource_name", "state"}))
 	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Logs of containers moved aside because of their size.")

@@ -1,0 +1,128 @@
+package telemetry
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	send "github.com/coreos/go-systemd/v22/journal"
+)
+
+// journalFields are the attributes that become fields of the journal, by which it
+// can be asked: the story of one pod, all failures of one kind.
+var journalFields = map[string]string{
+	"pod": "BERTH_POD", "uid": "BERTH_POD_UID", "on": "BERTH_ON", "container": "BERTH_CONTAINER",
+	"reason": "BERTH_REASON", "op": "BERTH_ACTION",
+}
+
+// priorities of syslog(3) for the levels in use.
+var priorities = map[slog.Level]send.Priority{
+	slog.LevelError: send.PriErr, slog.LevelWarn: send.PriWarning, slog.LevelInfo: send.PriInfo, slog.LevelDebug: send.PriDebug,
+}
+
+// journal writes a record as one entry of the journal: its text is the message,
+// and what journalFields names is beside it.
+type journal struct {
+	to     *entries
+	text   slog.Handler // writes to to
+	fields map[string]string
+	groups bool // attributes are within a group, and no fields
+	level  slog.Level
+}
+
+// entries makes an entry of the journal of what a slog.TextHandler writes.
+type entries struct {
+	send func(message string, p send.Priority, fields map[string]string) error
+	out  io.Writer // the stream of the journal, for what cannot be sent
+
+	mu       sync.Mutex // for a record: what follows belongs to the one that is written
+	priority send.Priority
+	fields   map[string]string
+}
+
+func newJournal(out io.Writer, level slog.Level, send func(string, send.Priority, map[string]string) error) slog.Handler {
+	to := &entries{send: send, out: out}
+	return journal{
+		to: to, text: slog.NewTextHandler(to, &slog.HandlerOptions{Level: level, ReplaceAttr: forJournal}), level: level,
+		fields: map[string]string{"SYSLOG_IDENTIFIER": filepath.Base(os.Args[0])},
+	}
+}
+
+// forJournal leaves out what the journal keeps itself.
+func forJournal(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
+		return slog.Attr{}
+	}
+	return a
+}
+
+func (j journal) Enabled(_ context.Context, l slog.Level) bool { return l >= j.level }
+
+func (j journal) Handle(ctx context.Context, r slog.Record) error {
+	fields := j.fields
+	if !j.groups {
+		r.Attrs(func(a slog.Attr) bool {
+			fields = withField(fields, a)
+			return true
+		})
+	}
+	j.to.mu.Lock()
+	defer j.to.mu.Unlock()
+	j.to.priority, j.to.fields = priorities[bucket(r.Level)], fields
+	return j.text.Handle(ctx, r)
+}
+
+func bucket(l slog.Level) slog.Level {
+	switch {
+	case l >= slog.LevelError:
+		return slog.LevelError
+	case l >= slog.LevelWarn:
+		return slog.LevelWarn
+	case l >= slog.LevelInfo:
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}
+
+func (j journal) WithAttrs(attrs []slog.Attr) slog.Handler {
+	j.text = j.text.WithAttrs(attrs)
+	if !j.groups {
+		for _, a := range attrs {
+			j.fields = withField(j.fields, a)
+		}
+	}
+	return j
+}
+
+func (j journal) WithGroup(name string) slog.Handler {
+	j.text, j.groups = j.text.WithGroup(name), true
+	return j
+}
+
+// withField returns fields with a's, if it has one; fields stay as they are.
+func withField(fields map[string]string, a slog.Attr) map[string]string {
+	name, ok := journalFields[a.Key]
+	if !ok {
+		return fields
+	}
+	fields = maps.Clone(fields)
+	fields[name] = a.Value.Resolve().String()
+	return fields
+}
+
+// Write sends one record. A journald that is away gets it through the stream,
+// which systemd keeps for it, with its priority in front.
+func (e *entries) Write(line []byte) (int, error) {
+	if e.send(strings.TrimSuffix(string(line), "\n"), e.priority, e.fields) == nil {
+		return len(line), nil
+	}
+	prefix := "<" + strconv.Itoa(int(e.priority)) + ">"
+	n, err := e.out.Write(append([]byte(prefix), line...))
+	return max(n-len(prefix), 0), err
+}
