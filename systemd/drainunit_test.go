@@ -38,7 +38,7 @@ func TestTheDrainUnitStopsFirstAndOnlyByItself(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(full, []byte(content), 0o755); err != nil { //nolint:gosec // programs
+		if err := os.WriteFile(full, []byte(content), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

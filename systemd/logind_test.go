@@ -114,7 +114,7 @@ func (s *standIn) killUnit(unit, _ string, signal int32) *dbus.Error {
 	defer s.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(s.dropIns, dropIn))
 	if err != nil || unit != "systemd-logind.service" || signal != 1 {
-		return dbus.MakeFailedError(fmt.Errorf("%s %d %v", unit, signal, err))
+		return dbus.MakeFailedError(fmt.Errorf("%s %d: %w", unit, signal, err))
 	}
 	_, value, _ := strings.Cut(string(text), "InhibitDelayMaxSec=")
 	var seconds int

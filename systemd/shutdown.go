@@ -74,7 +74,7 @@ func (o ShutdownOptions) once(ctx context.Context) error {
 	}
 	release := func() {
 		if lock != nil {
-			lock.Close()
+			_ = lock.Close() // logind sees its end, whatever this says
 			lock = nil
 		}
 	}
@@ -110,7 +110,7 @@ func (o ShutdownOptions) lock(ctx context.Context, l *Logind) (*os.File, error) 
 	}
 	lock, err := l.Inhibit(ctx, "berth", "pods have to end")
 	if err == nil {
-		o.Log.Info("logind waits with a shutdown until pods have ended", "at most", max(allowed, 0))
+		o.Log.Info("logind waits with a shutdown until pods have ended", "atMost", max(allowed, 0))
 	}
 	return lock, err
 }

@@ -142,16 +142,21 @@ func (d *Doing) remove(s Step) error {
 		return os.Remove(s.Path)
 	case RemoveEmpty:
 		return d.removeEmpty(s.Path)
+	default:
+		return d.removeTree(s.Path)
 	}
-	mounts, err := mountsBelow(s.Path)
+}
+
+func (d *Doing) removeTree(path string) error {
+	mounts, err := mountsBelow(path)
 	if err != nil {
 		return err
 	}
 	if len(mounts) > 0 {
-		d.Kept = append(d.Kept, fmt.Sprintf("%s: mounted below it: %s", s.Path, strings.Join(mounts, ", ")))
+		d.Kept = append(d.Kept, fmt.Sprintf("%s: mounted below it: %s", path, strings.Join(mounts, ", ")))
 		return nil
 	}
-	return os.RemoveAll(s.Path)
+	return os.RemoveAll(path)
 }
 
 func (d *Doing) removeEmpty(path string) error {
@@ -202,13 +207,13 @@ func mountsBelow(path string) (out []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	real, err := filepath.EvalSymlinks(path)
+	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(text)) {
 		at := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(strings.Fields(line)[4])
-		if at == real || strings.HasPrefix(at, real+"/") {
+		if at == target || strings.HasPrefix(at, target+"/") {
 			out = append(out, at)
 		}
 	}

@@ -127,9 +127,9 @@ func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
 	if err := d.Do([]Step{Plan(w, seen)[0]}); err != nil {
 		t.Fatal(err)
 	}
-	was, now := make([]byte, 32), []byte(nil)
+	was := make([]byte, 32)
 	n, _ := old.Read(was)
-	now, err = os.ReadFile(w.program())
+	now, err := os.ReadFile(w.program())
 	if err != nil || string(was[:n]) != "program" || string(now) != "newer program" {
 		t.Errorf("who has it open reads %q, who opens it now %q, %v", was[:n], now, err)
 	}

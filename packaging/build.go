@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// beside are, by program, the files of the checkout that its package has under the same name, without their folders.
+var beside = map[string][]string{
+	"berth":         {"systemd/berth.service", "systemd/berth-drain.service", "docs/install.md", "docs/guide.md", "docs/configuration.md", "docs/networking.md"},
+	"berth-control": {"systemd/berth-control.service", "docs/control.md"},
+}
+
+// build is one making of packages, in the root of the checkout.
+type build struct {
+	describe, ldflags, out string
+	committed              time.Time
+	version                string // as Debian has it
+	work                   string // a folder of its own
+}
+
+func (b *build) all(ctx context.Context, programs, archs []string) (err error) {
+	if b.version, err = debianVersion(b.describe, b.committed); err != nil {
+		return err
+	}
+	if b.out, err = filepath.Abs(b.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.out, 0o755); err != nil {
+		return err
+	}
+	if b.work, err = os.MkdirTemp("", "berth-packaging-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.work)) }()
+	// A module of its own is built in its own folder.
+	if err := b.run(ctx, "packaging/nfpm", nil, "go", "build", "-trimpath", "-o", b.tool(), "."); err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if err := b.common(ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", p, err)
+		}
+		for _, arch := range archs {
+			if err := b.one(ctx, p, arch); err != nil {
+				return fmt.Errorf("%s for %s: %w", p, arch, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *build) tool() string                { return filepath.Join(b.work, "nfpm") }
+func (b *build) stage(program string) string { return filepath.Join(b.work, "stage", program) }
+
+// common gathers what is the same for all architectures.
+func (b *build) common(ctx context.Context, program string) error {
+	stage := b.stage(program)
+	if err := os.MkdirAll(stage, 0o755); err != nil {
+		return err
+	}
+	own, err := filepath.Glob(filepath.Join("packaging", program, "*"))
+	if err != nil {
+		return err
+	}
+	for _, from := range append(own, beside[program]...) {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(stage, filepath.Base(from)), text, 0o644); err != nil {
+			return err
+		}
+	}
+	if err := b.run(ctx, ".", nil, "go", "run", "-trimpath", "-tags", "packaging", "-ldflags", b.ldflags, "./cmd/"+program, "packaging-files", stage); err != nil {
+		return err
+	}
+	copyright, err := copyright(ctx, program)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(stage, "copyright"), copyright, 0o644); err != nil {
+		return err
+	}
+	return writeChangelog(filepath.Join(stage, "changelog.gz"), program, b.version, b.describe, b.committed)
+}
+
+// one makes a package.
+func (b *build) one(ctx context.Context, program, arch string) error {
+	stage := b.stage(program)
+	for _, p := range []struct {
+		dir  string
+		env  []string
+		args []string
+	}{
+		{".", []string{"GOOS=linux", "GOARCH=" + arch}, []string{"go", "build", "-trimpath", "-ldflags", b.ldflags, "-o", filepath.Join(stage, program), "./cmd/" + program}},
+		{stage, []string{"ARCH=" + arch, "VERSION=" + b.version}, []string{b.tool(), "nfpm.yaml", "package.deb"}},
+	} {
+		if err := b.run(ctx, p.dir, p.env, p.args...); err != nil {
+			return err
+		}
+	}
+	name := fmt.Sprintf("%s_%s_%s.deb", program, b.version, arch)
+	text, err := os.ReadFile(filepath.Join(stage, "package.deb"))
+	if err != nil {
+		return err
+	}
+	// Whoever finds one finds a whole one.
+	tmp := filepath.Join(b.out, "."+name)
+	if err := os.WriteFile(tmp, text, 0o644); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, filepath.Join(b.out, name)); err != nil {
+		return err
+	}
+	_, err = fmt.Println(filepath.Join(b.out, name))
+	return err
+}
+
+// run runs a program, all of which write with the time of the commit.
+func (b *build) run(ctx context.Context, dir string, env []string, args ...string) error {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "TZ=UTC", "SOURCE_DATE_EPOCH="+strconv.FormatInt(b.committed.Unix(), 10))
+	cmd.Env = append(cmd.Env, env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%q: %w\n%s", args, err, out)
+	}
+	return nil
+}
