@@ -86,3 +86,33 @@ func TestCheckTakesTheFlagsOfRunAndTheProgramsSocket(t *testing.T) {
 		t.Errorf("%s\n%s", out.String(), errs.String())
 	}
 }
+
+func TestCheckSaysWhichNameServersPodsCannotReach(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	c := checks{config: loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: "+file+"\n")}
+	for _, row := range []struct {
+		text string
+		ok   bool
+	}{
+		{"nameserver 127.0.0.53\noptions edns0\n", false}, // systemd-resolved's stub
+		{"nameserver ::1\nnameserver 127.0.0.1\n", false},
+		{"nameserver 127.0.0.1\nnameserver 192.0.2.1\n", true},
+		{"search example.org\n", false},
+		{"", false}, // no such file
+	} {
+		if err := os.WriteFile(file, []byte(row.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if row.text == "" {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var r nodeapi.CheckReport
+		c.checkNames(adder(&r))
+		if len(r.Items) != 1 || r.Items[0].OK != row.ok || r.Items[0].Essential || !row.ok && r.Items[0].Remedy == "" || !strings.Contains(r.Items[0].Detail, file) {
+			t.Errorf("%q: %+v", row.text, r.Items)
+		}
+	}
+}

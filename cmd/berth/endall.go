@@ -23,7 +23,7 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }() // empty but for a socket
 	c := *installed
 	c.Kubeconfig, c.BootstrapKubeconfig = "", ""
 	c.StaticPodPath, c.Socket = work, filepath.Join(work, "berth.sock")

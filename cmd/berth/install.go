@@ -56,7 +56,9 @@ func installCommand() *cobra.Command {
 is none, make the folder of manifests /etc/berth/pods, and start the service now and at every boot.
 
 What is as it should be is left alone, so that it may be called again at any time. Called with a newer program it upgrades: the
-program is swapped and the agent restarted; pods go on, and no container is restarted.`,
+program is swapped and the agent restarted; pods go on, and no container is restarted.
+
+Where a package has installed berth it does nothing: apt upgrades it there.`,
 		Example: `  ./berth install --dry-run
   ./berth install
   systemctl status berth`,
@@ -67,6 +69,9 @@ program is swapped and the agent restarted; pods go on, and no container is rest
 				return err
 			}
 			w := wanted(from)
+			if err := install.ByPackage(w.Name); err != nil {
+				return err
+			}
 			w.NoStart = noStart
 			return installIt(cmd.Context(), cmd.OutOrStdout(), w, dryRun)
 		},
@@ -99,7 +104,7 @@ func uninstallCommand() *cobra.Command {
 		Short: "End all pods and remove berth from this host",
 		Long: `End all pods of this host, each with its grace, and remove what berth has put there: the service, its configuration with the
 folder of manifests, its state, the pods' volumes, cgroups and logs, and this program. containerd, its images and network plugins
-stay. What is not removed is named at the end.`,
+stay. What is not removed is named at the end. Where a package has installed berth it does nothing: apt purge does the same there.`,
 		Example: `  berth uninstall --dry-run
   berth uninstall --yes`,
 		Args: cobra.NoArgs,
@@ -123,7 +128,10 @@ type uninstalling struct {
 
 func (u uninstalling) do(ctx context.Context) error {
 	w := wanted("")
-	config, err := installedConfig()
+	if err := install.ByPackage(w.Name); err != nil {
+		return err
+	}
+	config, err := configIn(configFile)
 	if err != nil {
 		return fmt.Errorf("what pods this host has is not known: %w; mend the configuration first", err)
 	}
@@ -151,12 +159,12 @@ func (u uninstalling) do(ctx context.Context) error {
 	return u.report(doing, config)
 }
 
-// installedConfig is the configuration of the service, or berth's defaults where
-// there is none.
-func installedConfig() (*nodeconfig.Config, error) {
+// configIn is the configuration of a service, or berth's defaults where there is
+// none.
+func configIn(file string) (*nodeconfig.Config, error) {
 	flags := &nodeconfig.Flags{}
-	if install.There(configFile) {
-		flags.Config = configFile
+	if install.There(file) {
+		flags.Config = file
 	}
 	config, _, err := nodeconfig.Load(flags)
 	return config, err
@@ -188,6 +196,10 @@ func (u uninstalling) leaving(w install.Wanted, c *nodeconfig.Config) install.Le
 			l.Files = append(l.Files, filepath.Join(dir, f))
 		}
 		l.Empty = append(l.Empty, dir)
+	}
+	if c.StateDir != nodeconfig.DefaultStateDir {
+		at := filepath.Join(c.StateDir, networksDir)
+		l.Empty = append(l.Empty, filepath.Join(at, "results"), at)
 	}
 	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile)
 	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))

@@ -50,7 +50,12 @@ socket that only root may open.`,
 		SilenceErrors: true,
 	}
 	cmd.PersistentFlags().StringVar(&socket, "socket", "/run/berth/berth.sock", "local socket of the agent on this node")
-	cmd.AddCommand(runCommand(), joinCommand(), installCommand(), uninstallCommand())
+	cmd.AddCommand(runCommand(), joinCommand(), installCommand(), uninstallCommand(), purgeCommand())
+	cmd.AddCommand(packagingCommands()...)
 	cmd.AddCommand(consoleCommands(&socket)...)
+	cmd.InitDefaultCompletionCmd()
+	if shells, _, err := cmd.Find([]string{"completion"}); err == nil {
+		shells.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // else any other shell would be answered with help, and success
+	}
 	return cmd
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"io"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +14,22 @@ import (
 
 	"berth/agent"
 	"berth/agent/plan"
+	"berth/cri/crilog"
 	"berth/telemetry"
 )
+
+// TestNoOtherShellIsCompleted: help would read as success, and end up in a shell's file.
+func TestNoOtherShellIsCompleted(t *testing.T) {
+	for shell, known := range map[string]bool{"bash": true, "fish": true, "": true, "tcsh": false} {
+		cmd := root()
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs(slices.DeleteFunc([]string{"completion", shell}, func(s string) bool { return s == "" }))
+		if err := cmd.Execute(); (err == nil) != known {
+			t.Errorf("completion %s: %v", shell, err)
+		}
+	}
+}
 
 func TestMetersReachTheirMetrics(t *testing.T) {
 	m := telemetry.NewMetrics("n1", telemetry.Build{})
@@ -36,6 +52,12 @@ func TestMetersReachTheirMetrics(t *testing.T) {
 	end(plan.StartContainer{Name: "a", Attempt: 1}, nil)
 	end(plan.StartContainer{Name: "e", Kind: plan.Ephemeral}, canceled)
 	end(plan.StopContainer{ID: "1"}, nil)
+	end(plan.RemoveContainer{ID: "1", Garbage: true}, nil)
+	end(plan.RemoveContainer{ID: "1", Garbage: true}, errors.New("busy"))
+	end(plan.RemoveContainer{ID: "2"}, nil) // its pod ends
+	end(plan.RemoveSandbox{ID: "3", Garbage: true}, nil)
+	end(plan.RemoveSandbox{ID: "4"}, nil)
+	(&berth{metrics: m}).logsCollected(crilog.Garbage{Links: 3, Logs: 2}, nil)
 	end(plan.EnsureCgroup{}, nil)
 	end(plan.ResizeCgroup{}, nil)
 	end(plan.RemoveCgroup{}, errors.New("busy"))
@@ -58,6 +80,10 @@ func TestMetersReachTheirMetrics(t *testing.T) {
 		`kubelet_started_containers_total{container_type="init_container"} 2`,
 		`kubelet_started_containers_errors_total{code="CreateContainerConfigError",container_type="container"} 2`,
 		"berth_container_restarts_total 1",
+		`berth_garbage_collected_total{kind="container"} 1`,
+		`berth_garbage_collected_total{kind="sandbox"} 1`,
+		`berth_garbage_collected_total{kind="log_link"} 3`,
+		`berth_garbage_collected_total{kind="container_logs"} 2`,
 		`kubelet_image_pull_duration_seconds_count{image_size_in_bytes="0-10MB"} 1`,
 		`berth_actions_total{result="canceled",verb="pull"} 1`,
 		`berth_actions_total{result="error",verb="pull"} 1`,

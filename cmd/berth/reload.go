@@ -15,11 +15,12 @@ import (
 )
 
 // errReload is why an agent ends that is to begin anew in the same process.
-var errReload = errors.New("the configuration is taken anew")
+var errReload = errors.New("berth begins anew")
 
 // runAndReload runs the agent. A hangup signal has it take its configuration
-// anew: what changes with it is not for parts to know, so the whole agent leaves
-// and comes back, as in a restart that no pod notices. A bad configuration is
+// anew, and other addresses of the host have it begin anew too (errMoved): what
+// changes with it is not for parts to know, so the whole agent leaves and comes
+// back, as in a restart that no pod notices. A bad configuration is
 // told, and the agent goes on with the one that it has.
 func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	config, warnings, err := nodeconfig.Load(flags)
@@ -47,6 +48,9 @@ func runAndReload(ctx context.Context, flags *nodeconfig.Flags) error {
 	}()
 	err = run(running, config, warnings)
 	reload := errors.Is(context.Cause(running), errReload)
+	if errors.Is(err, errReload) {
+		reload, err = true, nil
+	}
 	leave(nil)
 	<-done
 	if err != nil || !reload || ctx.Err() != nil {
@@ -85,7 +89,7 @@ func newConfiguration(now *nodeconfig.Config, flags *nodeconfig.Flags) bool {
 func again() error {
 	program, err := exec.LookPath(os.Args[0])
 	if err == nil {
-		err = syscall.Exec(program, os.Args, os.Environ())
+		err = syscall.Exec(program, os.Args, os.Environ()) //nolint:gosec // its own command line
 	}
 	return fmt.Errorf("begin anew: %w", err)
 }

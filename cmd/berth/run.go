@@ -185,8 +185,8 @@ func (b *berth) serve(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, local.Close(), closeIf(health))
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	b.life = ctx
 	parts := &group{stop: stop}
 	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))
@@ -205,6 +205,7 @@ func (b *berth) serve(ctx context.Context) error {
 	}
 	parts.run("runtime watch", func() error { return b.runtime.watch(ctx) })
 	parts.run("exits", func() error { return b.runtime.exits.Run(ctx) })
+	parts.run("addresses", func() error { return b.watchAddresses(ctx) })
 	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
 	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
 	parts.run("shutdown", func() error { b.watchShutdown(ctx); return nil })
@@ -224,6 +225,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("probes", func() error { return b.probes.Run(ctx) })
 	if b.joined != nil {
 		b.joined.begin(ctx, parts)
+		parts.run("network status", func() error { b.joined.tellNetworks(ctx); return nil })
 	}
 	parts.run("agent", func() error { return b.agent.Run(ctx) })
 	err = parts.wait()
@@ -242,7 +244,7 @@ func closeIf(ln net.Listener) error {
 
 // group runs parts that live and end together: the first that fails stops all.
 type group struct {
-	stop context.CancelFunc
+	stop context.CancelCauseFunc
 	wg   sync.WaitGroup
 	mu   sync.Mutex
 	err  error
@@ -259,7 +261,7 @@ func (g *group) run(name string, f func() error) {
 			g.err = fmt.Errorf("%s: %w", name, err)
 		}
 		g.mu.Unlock()
-		g.stop()
+		g.stop(err)
 	})
 }
 

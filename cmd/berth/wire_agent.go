@@ -39,9 +39,9 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Stages: &agent.Stages{
 			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.Held, Devices: b.devices.Seen},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
-			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, Sandboxes: r.client, Host: h.volumes, Cgroups: h.cgroups},
+			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, HostPorts: h, Sandboxes: attached{r.client, h}, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{
-				Images: r.images, Runtime: r.client, Mounts: h.volumes, Devices: b.devices, Hooks: run,
+				Images: r.images, Runtime: attached{r.client, h}, Mounts: h.volumes, Devices: b.devices, Hooks: run, HostPorts: h,
 				CgroupParent: h.cgroups.Parent, LogDir: h.volumes.LogDir, Allocatable: h.Allocatable, HostIPs: h.ips,
 			},
 		},
@@ -70,6 +70,7 @@ func (b *berth) offer() admission.Node {
 		Name: b.config.NodeName, Labels: b.host.labels, Taints: b.config.Node.Taints,
 		Allocatable:   withDevices(b.host.Allocatable(), b.devices.Offered().Room),
 		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmor(),
+		Swap:         b.config.Cgroups.LimitedSwap && b.host.cgroups.V2() && b.host.cgroups.SwapLimits(),
 		ShuttingDown: b.late, Standalone: b.config.Standalone(), ForeignExtended: !b.config.Standalone(),
 	}
 }

@@ -81,7 +81,7 @@ func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 	b.agent.Steady(ctx, firstLook)
 	list := &corev1.PodList{}
 	for _, s := range b.agent.Board.All() {
-		list.Items = append(list.Items, *s.Object())
+		list.Items = append(list.Items, *b.host.withNetworks(s.Object()))
 	}
 	return list, nil
 }
@@ -95,6 +95,7 @@ func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error
 func (b *berth) node() explain.Node {
 	n := explain.Node{Name: b.config.NodeName, Sources: b.agent.Snapshots()}
 	n.Waiting, n.Since = b.agent.Waiting()
+	n.Runtime = b.runtime.unwell()
 	_, n.Store = b.store.Degraded()
 	return n
 }
@@ -111,7 +112,7 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 		return nodeapi.Description{}, err
 	}
 	return nodeapi.Description{
-		Pod: s.Object(), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
+		Pod: b.host.withNetworks(s.Object()), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
 		Warnings: b.node().WarningsOf(namespace, name),
 		NextTry:  explain.NextTries(explain.Of(s, b.agent.Limits, b.runtime.progress), time.Now()),
 	}, nil
@@ -131,7 +132,8 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.Why, e
 			w.Others = append(w.Others, explain.Why(explain.Of(other, b.agent.Limits, b.runtime.progress), time.Now()).Waiting...)
 		}
 	}
-	if node.Waiting != "" {
+	node.Away(&w)
+	if node.Waiting != "" || node.Runtime != "" {
 		w.Next = nil // what is there is not known
 	}
 	return w, nil
@@ -187,12 +189,22 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 			img, ok, err := b.runtime.images.Present(ctx, pod, image, objects)
 			return img, ok && err == nil
 		},
-		Refusal: func(pod *corev1.Pod) string {
+		Refusal: func(pod, gone *corev1.Pod) string {
 			census, err := b.agent.Census(ctx)
 			if err != nil {
 				return ""
 			}
+			if gone != nil {
+				census = census.Without(gone)
+			}
 			return census.Refusal(pod)
+		},
+		Resize: func(was, pod *corev1.Pod) plan.Verdict {
+			census, err := b.agent.Census(ctx)
+			if err != nil {
+				return plan.Verdict{State: plan.OK}
+			}
+			return census.Resize(was, pod)
 		},
 	}
 	return explain.Manifest(wishes, here, now), nil

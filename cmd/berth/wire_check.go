@@ -52,6 +52,7 @@ func (c checks) report(ctx context.Context) (r nodeapi.CheckReport) {
 	for _, item := range c.network.Check(ctx).Items {
 		r.Items = append(r.Items, nodeapi.CheckItem{Name: "cni " + item.Name, OK: item.OK, Essential: true, Detail: item.Detail, Remedy: item.Remedy})
 	}
+	c.checkNames(add)
 	c.checkKernel(add)
 	c.checkFeatures(ctx, add)
 	c.checkDisks(add)

@@ -19,6 +19,7 @@ import (
 	"berth/agent/plan"
 	"berth/cgroups"
 	"berth/cni"
+	"berth/cni/networks"
 	"berth/cri/criconfig"
 	"berth/node"
 	"berth/nodeconfig"
@@ -37,7 +38,9 @@ type host struct {
 	volumes     *volumes.Volumes
 	cgroups     *cgroups.Cgroups
 	network     *cni.Network
-	resolv      criconfig.Resolv
+	networks    *networks.Networks // beside the runtime's
+	resolv      node.HostFile
+	unresolved  atomic.Bool // it was told that there are no name servers of the host
 	users       *userids.IDs
 	noUsers     error       // why no pod can have users of its own
 	ranged      atomic.Bool // the server has given the node its pod ranges
@@ -80,8 +83,21 @@ func (h *host) measure() (err error) {
 	if h.capacity, err = node.Capacity(c.RootDir, maxPods(c.Pods)); err != nil {
 		return err
 	}
+	if err := node.Overreserved(withPIDs(h.capacity), c.Reserved.System, c.Reserved.Kube); err != nil {
+		return err
+	}
 	h.allocatable = node.Allocatable(h.capacity, c.Reserved.System, c.Reserved.Kube, evictionReserve(c, h.capacity))
 	return nil
+}
+
+// withPIDs is a capacity with how many processes the host may run: of them some can
+// be reserved, and none are shown on a Node.
+func withPIDs(capacity corev1.ResourceList) corev1.ResourceList {
+	out := maps.Clone(capacity)
+	if _, most := node.Processes(); most > 0 {
+		out[cgroups.PIDs] = *resource.NewQuantity(most, resource.DecimalSI)
+	}
+	return out
 }
 
 // maxPods is how many pods this host may run.
@@ -151,15 +167,23 @@ func (h *host) forAllPods() corev1.ResourceList {
 	if !h.b.config.Cgroups.EnforcePods {
 		return h.capacity
 	}
-	return node.Allocatable(h.capacity, h.b.config.Reserved.System, h.b.config.Reserved.Kube)
+	r := h.b.config.Reserved
+	all := node.Allocatable(withPIDs(h.capacity), r.System, r.Kube)
+	if s, k := r.System[cgroups.PIDs], r.Kube[cgroups.PIDs]; s.IsZero() && k.IsZero() {
+		delete(all, cgroups.PIDs) // the kernel has its own limit
+	}
+	return all
 }
 
 func (h *host) makeNetwork() (err error) {
 	c := h.b.config.Network
 	if len(c.CNIPodCIDRs) > 0 {
-		if err := cni.WriteDefault(c.CNIConfDir, c.CNIPodCIDRs, true); err != nil {
+		if err := cni.WriteDefault(c.CNIConfDir, c.CNIBinDirs, c.CNIPodCIDRs, true); err != nil {
 			return fmt.Errorf("write the default network configuration: %w", err)
 		}
+	}
+	if h.networks, err = networks.New(h.b.networksOptions()); err != nil {
+		h.b.log.Error("part of what pods' networks are attached to is not known", "err", err)
 	}
 	h.network, err = cni.New(cni.Options{ConfDir: c.CNIConfDir, BinDirs: c.CNIBinDirs})
 	return err
@@ -179,11 +203,23 @@ func (h *host) writeNetwork(ranges []string) error {
 	if g := h.b.joined.gateway; g != nil {
 		_ = g.Own(parsed) // says so itself, and is tried again
 	}
-	if err := cni.WriteDefault(h.b.config.Network.CNIConfDir, parsed, !h.b.config.Network.HostGateway); err != nil {
+	c := h.b.config.Network
+	if err := cni.WriteDefault(c.CNIConfDir, c.CNIBinDirs, parsed, !c.HostGateway); err != nil {
 		return err
 	}
 	h.ranged.Store(true)
 	return nil
+}
+
+// Moved has what is sent to a pod's host ports go where the pod is now.
+func (h *host) Moved(pod *corev1.Pod, ips []string) {
+	n, err := cni.ForgetFlows(pod, ips)
+	on := pod.Namespace + "/" + pod.Name
+	if err != nil {
+		h.b.log.Warn("flows to the pod's host ports may still lead elsewhere", "pod", on, "err", err)
+	} else if n > 0 {
+		h.b.log.Info("flows to the pod's host ports that led elsewhere were forgotten", "pod", on, "flows", n)
+	}
 }
 
 func (h *host) makeVolumes() (err error) {
@@ -191,11 +227,8 @@ func (h *host) makeVolumes() (err error) {
 	if err := volumes.EnsureShared(c.RootDir); err != nil {
 		h.b.log.Warn("mounts made in pods will not be seen by others", "root", c.RootDir, "err", err)
 	}
-	if text, err := os.ReadFile(c.Network.ResolvConf); err == nil {
-		h.resolv = criconfig.ParseResolv(string(text))
-	} else if c.Network.ResolvConf != "" {
-		h.b.log.Warn("pods get no name servers of the host", "err", err)
-	}
+	h.resolv.Path = c.Network.ResolvConf
+	_ = h.hostResolv() // tells at once if there is none
 	h.volumes, err = volumes.New(volumes.Options{
 		RootDir: c.RootDir, PodLogsDir: c.PodLogsDir, NodeName: c.NodeName, HostIPs: h.ips, Allocatable: h.Allocatable,
 		Hostname:          func(pod *corev1.Pod) (string, string) { return criconfig.Hostname(h.criNode(), pod) },
@@ -203,6 +236,19 @@ func (h *host) makeVolumes() (err error) {
 		RecursiveReadOnly: h.recursiveReadOnly,
 	})
 	return err
+}
+
+// hostResolv is how the host resolves names now: it may have been told so only
+// after berth began.
+func (h *host) hostResolv() criconfig.Resolv {
+	if h.resolv.Path == "" {
+		return criconfig.Resolv{}
+	}
+	text, err := h.resolv.Text()
+	if told := h.unresolved.Swap(err != nil); err != nil && !told {
+		h.b.log.Warn("pods get no name servers of the host", "err", err)
+	}
+	return criconfig.ParseResolv(string(text))
 }
 
 // recursiveReadOnly reports whether the pod's runtime handler can do it.
@@ -235,8 +281,9 @@ func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
 		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
-		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.resolv,
+		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.hostResolv(),
 		UserIDs:     h.userIDs,
+		NoBandwidth: h.network.NoBandwidth(),
 		SeccompRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
 		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), SwapLimits: h.cgroups.SwapLimits(),
 		NoCFS: !c.Cgroups.CPUCFSQuota, CFSPeriod: c.Cgroups.CPUCFSPeriod, SingleOOMKill: c.Cgroups.SingleOOM,

@@ -84,11 +84,11 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 		}
 		m.ContainerStarted(containerType(a.Kind), code, a.Attempt > 0)
 	case plan.RemoveContainer:
-		if r.Err == nil {
+		if r.Err == nil && a.Garbage {
 			m.Collected("container", 1)
 		}
 	case plan.RemoveSandbox:
-		if r.Err == nil {
+		if r.Err == nil && a.Garbage {
 			m.Collected("sandbox", 1)
 		}
 	case plan.PullImage:

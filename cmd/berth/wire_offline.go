@@ -32,8 +32,9 @@ func (b *berth) newOffline() *offline.Images {
 			switch plan.KindOf(err) {
 			case plan.Unavailable, plan.Timeout, plan.Canceled, plan.NoSpace:
 				return true
+			default:
+				return false
 			}
-			return false
 		},
 	})
 }

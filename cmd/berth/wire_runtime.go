@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,7 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		Warn:            func(err error) { b.log.Warn("runtime", "err", err) },
 		WarnPod:         b.warnOfPod,
 		Exits:           r.exits,
+		Attached:        func(uid, sandbox string) (done, making bool) { return b.host.networks.Attached(uid, sandbox) },
 	})
 	if err != nil {
 		return nil, err
@@ -58,6 +60,7 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		MakeRoom:    b.makeRoomForPull,
 		HeldChanged: func() { b.agent.NudgeAll() },
 		Standalone:  b.config.Standalone(),
+		Coming:      r.coming,
 		Verify: images.Verification{
 			Policy: b.config.Images.Verification, Exempt: b.config.Images.Exempt, Records: filepath.Join(b.config.RootDir, "image_manager"),
 		},
@@ -190,6 +193,11 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.Adopted, error)
 		}
 		out[uid] = agent.Adopted{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
 		r.b.recallDevices(uid, out[uid])
+		for _, s := range full.Sandboxes {
+			if s.Ready && len(s.IPs) > 0 { // whoever made it may have died before it had told
+				r.b.host.Moved(out[uid].Pod, s.IPs)
+			}
+		}
 	}
 	return out, nil
 }
@@ -213,6 +221,21 @@ func (r *runtime) progress(a plan.Action) string {
 		return r.images.Standing(p.Image)
 	}
 	return ""
+}
+
+// comingBound is how long who asks why waits for what is nice to know.
+const comingBound = 500 * time.Millisecond
+
+// coming says how far the runtime is with what it downloads.
+func (r *runtime) coming() string {
+	ctx, cancel := context.WithTimeout(r.b.life, comingBound)
+	defer cancel()
+	d, err := r.client.Downloads(ctx)
+	if err != nil || d.Parts == 0 {
+		return ""
+	}
+	mib := func(n int64) float64 { return float64(n) / (1 << 20) }
+	return fmt.Sprintf("of what the runtime downloads now %.1f of %.1f MiB are here", mib(d.Here), mib(d.Whole))
 }
 
 // Watch follows the runtime's events, or polls one that has none.

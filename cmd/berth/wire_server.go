@@ -81,7 +81,7 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 	})
 	_, told := b.events.Subscribe(eventsWaiting)
 	j.events = posts.NewEvents(posts.EventsOptions{
-		Client: j.client, NodeName: b.config.NodeName, Told: told, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log, Hash: j.posts.Hash,
+		Client: j.client, NodeName: b.config.NodeName, Told: told, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
 		Busy: j.posts.ComingUp,
 	})
 	j.source = assigned.New(assigned.Options{
@@ -189,8 +189,8 @@ func (j *joined) facts(ctx context.Context) presence.Facts {
 	return f
 }
 
-// notReady says why the node can take no pods; empty: it can.
-func (r *runtime) notReady() string {
+// unwell says what is wrong with the container runtime; empty: nothing.
+func (r *runtime) unwell() string {
 	st := r.status.Load()
 	switch down := r.down.Load(); {
 	case down != nil:
@@ -199,6 +199,14 @@ func (r *runtime) notReady() string {
 		return "container runtime status check may not have completed yet"
 	case !st.Ready:
 		return "container runtime is not ready: " + cmp.Or(st.Reason, "it does not say why")
+	}
+	return ""
+}
+
+// notReady says why the node can take no pods; empty: it can.
+func (r *runtime) notReady() string {
+	if why := r.unwell(); why != "" {
+		return why
 	}
 	if n := r.network(); !n.Ready {
 		return "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:" + n.Message

@@ -56,6 +56,14 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 			})
 		}
 	}
+	attached, err := s.attached(ctx, known)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, attached...)
+	if deep {
+		s.b.checkNetworks(ctx)
+	}
 	leaks, err := network.Leaks(ctx, cni.Survey{
 		Known: func(id string) bool { return known[id] }, Pins: s.pins(ctx),
 		Unknown: client.Unknown, Mark: berthMark, NetNS: facts.NetNS, OwnNetNS: facts.OwnNetNS, Deep: deep,
@@ -71,6 +79,20 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 		})
 	}
 	return out, nil
+}
+
+// attached are networks that berth itself has attached to sandboxes which nobody
+// knows any more.
+func (s *strays) attached(ctx context.Context, known map[string]bool) (out []agent.Stray, err error) {
+	nets := s.b.host.networks
+	ids, err := s.b.runtime.client.Unknown(ctx, nets.Left(func(id string) bool { return known[id] }))
+	for _, id := range ids {
+		out = append(out, agent.Stray{
+			Kind: "network", What: id, Proof: agent.Marked,
+			Remove: func(ctx context.Context) error { return nets.Detach(ctx, id) },
+		})
+	}
+	return out, err
 }
 
 // berthMark begins the names of the annotations that berth gives to its pods.

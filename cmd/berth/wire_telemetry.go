@@ -110,7 +110,7 @@ func (b *berth) pulse(name string) {
 		loop = b.loops.Watch(name, max(2*b.watchdog.Interval, 4*room.PulseEvery))
 		b.pulses.Store(name, loop)
 	}
-	loop.(*systemd.Loop).Beat()
+	loop.(*systemd.Loop).Beat() //nolint:errcheck // pulses has nothing else
 	stall(name)
 }
 

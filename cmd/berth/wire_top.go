@@ -57,7 +57,7 @@ func resourcesOf(was, now cgroups.Usage) nodeapi.Resources {
 	cpu, read, write := cgroups.Between(was, now)
 	r := nodeapi.Resources{
 		CPUNanoCores: uint64(cpu * 1e9), CPUNanoSeconds: uint64(now.CPU), MemoryBytes: now.Memory, WorkingSetBytes: now.WorkingSet,
-		ReadBytesPerSecond: read, WriteBytesPerSecond: write, Processes: now.Processes,
+		ReadBytesPerSecond: read, WriteBytesPerSecond: write, NoIO: now.NoIO, Processes: now.Processes,
 	}
 	if p := now.Pressure; p != nil {
 		r.Pressure = &nodeapi.Stalled{CPU: p.CPU, Memory: p.Memory, IO: p.IO}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/apiclient"
+	"berth/cni/networks"
+	"berth/cri"
+)
+
+// networksDir is where the agent keeps, in its state directory, what it has attached pods to.
+const networksDir = "networks"
+
+func (b *berth) networksOptions() networks.Options {
+	c := b.config.Network
+	return networks.Options{
+		Dir: filepath.Join(b.config.StateDir, networksDir), ConfDir: filepath.Join(c.CNIConfDir, "networks.d"), BinDirs: c.CNIBinDirs,
+	}
+}
+
+// attached is the runtime with the networks that pods have beside its own: a
+// sandbox is made when all are there, and stopped when they are taken away.
+type attached struct {
+	*cri.Client
+	host *host
+}
+
+func (a attached) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error) {
+	nets := a.host.networks
+	wanted, err := nets.Wanted(pod)
+	if err != nil {
+		return plan.Sandbox{}, err
+	}
+	if len(wanted) == 0 {
+		return a.Client.RunSandbox(ctx, pod, s)
+	}
+	defer nets.Begin(pod.UID)()
+	made, err := a.Client.RunSandbox(ctx, pod, s)
+	if err != nil {
+		return made, err
+	}
+	netns, err := a.NetNS(ctx, made.ID)
+	if err == nil {
+		err = nets.Attach(ctx, made.ID, netns, pod, wanted)
+	}
+	if err != nil {
+		return plan.Sandbox{}, err
+	}
+	// Its address was not told before.
+	if made, err = a.Sandbox(ctx, made.ID); err != nil {
+		return plan.Sandbox{}, err
+	}
+	return made, nets.SetDefault(made.ID, a.host.network.Name(), made.IPs)
+}
+
+func (a attached) StopSandbox(ctx context.Context, id string) error {
+	if err := a.host.networks.Detach(ctx, id); err != nil {
+		return err
+	}
+	return a.Client.StopSandbox(ctx, id)
+}
+
+// withNetworks is a pod with the annotation that tells of its networks.
+func (h *host) withNetworks(pod *corev1.Pod) *corev1.Pod {
+	status := h.networks.Status(pod.UID)
+	if status == "" {
+		return pod
+	}
+	told := *pod
+	told.Annotations = maps.Clone(pod.Annotations)
+	if told.Annotations == nil {
+		told.Annotations = map[string]string{}
+	}
+	told.Annotations[networks.StatusAnnotation] = status
+	return &told
+}
+
+// checkNetworks has plugins look at what they have made.
+func (b *berth) checkNetworks(ctx context.Context) {
+	for _, t := range b.host.networks.Check(ctx) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.Pod.Namespace, Name: t.Pod.Name, UID: t.Pod.UID}}
+		b.warnOfPod(pod, "NetworkNotAsMade", t.Text)
+	}
+}
+
+const (
+	networksRetry = 30 * time.Second
+	networksBound = 10 * time.Second
+)
+
+// tellNetworks writes the annotation to the pods' objects until ctx ends.
+func (j *joined) tellNetworks(ctx context.Context) {
+	retry := time.NewTimer(networksRetry)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-j.b.host.networks.Changed():
+		case <-retry.C:
+		}
+		failed := j.b.host.networks.Tell(func(p networks.Pod, annotation string) error { return j.tellNetwork(ctx, p, annotation) })
+		if failed {
+			retry.Reset(networksRetry)
+		}
+	}
+}
+
+func (j *joined) tellNetwork(ctx context.Context, p networks.Pod, annotation string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": p.UID, "annotations": map[string]string{networks.StatusAnnotation: annotation},
+	}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, networksBound)
+	defer cancel()
+	err = j.client.Patch(ctx, apiclient.Pods, p.Namespace, p.Name, types.StrategicMergePatchType, patch, nil, "status")
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it has gone, or is a file's pod
+		return nil
+	}
+	if err != nil {
+		j.b.log.Debug("tell a pod's networks", "pod", p.Namespace+"/"+p.Name, "err", err)
+	}
+	return err
+}
