@@ -22,15 +22,20 @@ func addOpenAPI(config *genericapiserver.Config) {
 }
 
 // serveOpenAPI serves /openapi/v2 and /openapi/v3. They are made when somebody
-// asks for the first time: they take 15 MiB and a tenth of a second.
+// asks for the first time: they take 15 MiB and a tenth of a second. All servers
+// of a process and version serve the same kinds, and share what the first has made.
 func serveOpenAPI(server *genericapiserver.GenericAPIServer, config *genericapiserver.Config) {
-	documents := sync.OnceValue(func() http.Handler {
+	made, _ := documents.LoadOrStore(config.OpenAPIConfig.Info.Version, sync.OnceValue(func() http.Handler {
 		m := mux.NewPathRecorderMux("openapi")
 		routes.OpenAPI{Config: config.OpenAPIConfig}.InstallV2(server.Handler.GoRestfulContainer, m)
 		routes.OpenAPI{V3Config: config.OpenAPIV3Config}.InstallV3(server.Handler.GoRestfulContainer, m)
 		return m
-	})
+	}))
 	server.Handler.NonGoRestfulMux.HandlePrefix("/openapi/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		documents().ServeHTTP(w, r)
+		made.(func() http.Handler)().ServeHTTP(w, r) //nolint:errcheck // documents has nothing else
 	}))
 }
+
+// documents are functions that make the handler of /openapi/, by version of the
+// server.
+var documents sync.Map

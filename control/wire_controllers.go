@@ -49,8 +49,11 @@ func (a *Assembly) control(ctx context.Context, name string) error {
 		return fmt.Errorf("client for metadata: %w", err)
 	}
 	source := name
-	if name == controllers.NodeLifecycle {
-		source = "node-controller" // the name that users know from events
+	switch name { // the names that users know from events
+	case controllers.NodeLifecycle:
+		source = "node-controller"
+	case controllers.ReplicationControllers:
+		source = "replication-controller"
 	}
 	events, stop := a.events(ctx, source)
 	defer stop()

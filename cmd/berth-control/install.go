@@ -45,7 +45,7 @@ func installCommand() *cobra.Command {
 		Short: "Install or upgrade berth-control on this host",
 		Long: `Install this program as a systemd service: copy it to /usr/local/bin, write the unit, write ` + configFile + `
 if there is none, and start the service now and at every boot. What is as it should be is left alone; called with a newer
-program it upgrades.`,
+program it upgrades. Where a package has installed it, it does nothing: apt upgrades it there.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			from, err := os.Executable()
@@ -53,6 +53,9 @@ program it upgrades.`,
 				return err
 			}
 			w := wanted(from)
+			if err := install.ByPackage(w.Name); err != nil {
+				return err
+			}
 			w.NoStart = noStart
 			seen, err := install.Look(cmd.Context(), w)
 			if err != nil {
@@ -87,6 +90,9 @@ and the keys of the cluster, stays unless --purge is given. Nodes and their pods
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := wanted("")
+			if err := install.ByPackage(w.Name); err != nil {
+				return err
+			}
 			seen, err := install.Look(cmd.Context(), w)
 			if err != nil {
 				return err

@@ -32,6 +32,7 @@ Kubernetes work unchanged, keeps objects in an etcd of its own or in a cluster t
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
 	root.AddCommand(serveCommand(), installCommand(), uninstallCommand(), tokenCommand(), kubeconfigCommand(), rotateCommand())
+	root.AddCommand(packagingCommands()...)
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-control:", err)
 		os.Exit(1)

@@ -42,7 +42,7 @@ func Names() []string {
 	return []string{
 		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "PodSecurity", "Priority",
 		"DefaultTolerationSeconds", "RuntimeClass", "CertificateApproval", "CertificateSigning",
-		"CertificateSubjectRestriction", "RoleEscalation", "BootstrapTokenUse", "ResourceQuota",
+		"CertificateSubjectRestriction", "RoleEscalation", "BootstrapTokenUse", "DeviceClaims", "ResourceQuota",
 	}
 }
 
@@ -53,7 +53,7 @@ func New(c Config) (admission.Interface, error) {
 		"NodeRestriction": newNodeRestriction, "PodSecurity": newPodSecurity, "Priority": newPriority,
 		"DefaultTolerationSeconds": newTolerations, "RuntimeClass": newRuntimeClasses,
 		"CertificateApproval": newApproval, "CertificateSigning": newSigning, "CertificateSubjectRestriction": newSubjects,
-		"RoleEscalation": newEscalation, "BootstrapTokenUse": newBootstrapUse, "ResourceQuota": newQuota,
+		"RoleEscalation": newEscalation, "BootstrapTokenUse": newBootstrapUse, "DeviceClaims": newDeviceClaims, "ResourceQuota": newQuota,
 	}
 	if c.Pod == nil {
 		c.Pod = tokens.Live{Client: c.Client}.Pod

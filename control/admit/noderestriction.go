@@ -10,9 +10,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -22,7 +24,7 @@ import (
 )
 
 // nodeRestriction lets a node write only what is its own: its Node, its lease,
-// its CSINode, the status of its pods, mirror pods of its files, and tokens for
+// its CSINode, the slices of its devices, the status of its pods, mirror pods of its files, and tokens for
 // pods that run on it. It sees only requests of nodes.
 type nodeRestriction struct {
 	*admission.Handler
@@ -57,6 +59,8 @@ func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, 
 		err = ownName(node, a, "node lease")
 	case schema.GroupResource{Group: storagev1.GroupName, Resource: "csinodes"}:
 		err = ownName(node, a, "CSINode")
+	case schema.GroupResource{Group: resourcev1.GroupName, Resource: "resourceslices"}:
+		err = n.slice(node, a)
 	case schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}:
 		err = n.request(a)
 	}
@@ -98,6 +102,11 @@ func (n *nodeRestriction) pods(ctx context.Context, node string, a admission.Att
 		}
 		if !equality.Semantic.DeepEqual(old.Labels, pod.Labels) {
 			return fmt.Errorf("node %q cannot update labels through pod status", node)
+		}
+		// They let the node read the claims that they name.
+		if !equality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) ||
+			!equality.Semantic.DeepEqual(old.Status.ExtendedResourceClaimStatus, pod.Status.ExtendedResourceClaimStatus) {
+			return fmt.Errorf("node %q cannot update resource claim statuses", node)
 		}
 		return nil
 	case sub == "eviction" && a.GetOperation() == admission.Create:
@@ -253,6 +262,26 @@ func (n *nodeRestriction) claims(node string, a admission.Attributes) error {
 	}
 	if !equality.Semantic.DeepEqual(old, now) {
 		return fmt.Errorf("node %q is not allowed to update fields other than status.capacity, status.conditions and status.allocatedResources", node)
+	}
+	return nil
+}
+
+// slice lets a node offer its own devices. That a changed slice was its own is known
+// by its name (the authorizer) and stays so: the node of a slice does not change.
+func (n *nodeRestriction) slice(node string, a admission.Attributes) error {
+	var verb string
+	var s runtime.Object
+	switch a.GetOperation() {
+	case admission.Create:
+		verb, s = "create", a.GetObject()
+	case admission.Delete:
+		verb, s = "delete", a.GetOldObject()
+	default:
+		return nil
+	}
+	slice, ok := s.(*resourcev1.ResourceSlice)
+	if !ok || slice.Spec.NodeName == nil || *slice.Spec.NodeName != node {
+		return fmt.Errorf("can only %s ResourceSlice with the same NodeName as the requesting node", verb)
 	}
 	return nil
 }

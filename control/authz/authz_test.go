@@ -203,6 +203,11 @@ func TestAggregationFollowsLabels(t *testing.T) {
 		{"admin", "update core resourcequotas q", false},
 		{"admin", "list core nodes", false},
 		{"view", "get metrics pods p", true},
+		{"view", "list resource resourceclaims", true},
+		{"view", "create resource resourceclaims", false},
+		{"edit", "create resource resourceclaimtemplates", true},
+		{"admin", "update resource resourceclaims/status c", false},
+		{"admin", "create resource resourceslices", false},
 	} {
 		if got := may(row.role, row.ask); got != row.want {
 			t.Errorf("%s may %s: %v", row.role, row.ask, got)
@@ -282,6 +287,9 @@ func TestRefsOfAPod(t *testing.T) {
 	} {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: v})
 	}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: new("gpu")}, {Name: "b", ResourceClaimTemplateName: new("template")}}
+	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "b", ResourceClaimName: new("made")}, {Name: "c"}}
+	pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"}
 	f := informers.NewSharedInformerFactory(nil, 0)
 	g, err := NewGraph(f, nil)
 	if err != nil {
@@ -300,6 +308,7 @@ func TestRefsOfAPod(t *testing.T) {
 		"secrets":                "pull init-key init-from main-key main-from debug-key debug-from vol proj csi iscsi flex azure ceph rbd cinder scaleio storageos",
 		"configmaps":             "init-key init-from main-key main-from debug-key debug-from vol proj",
 		"persistentvolumeclaims": "claim p-v4", "serviceaccounts": "app", "pods": "p",
+		"resourceclaims": "gpu made extended",
 	}
 	for resource, list := range refs {
 		for name := range strings.FieldsSeq(list) {

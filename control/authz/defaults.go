@@ -59,7 +59,7 @@ func groupsOf(s string) (out []string) {
 		switch g {
 		case "core":
 			g = ""
-		case "authentication", "authorization", "certificates", "coordination", "discovery", "events", "networking", "node", "rbac.authorization", "scheduling", "storage", "metrics":
+		case "authentication", "authorization", "certificates", "coordination", "discovery", "events", "networking", "node", "rbac.authorization", "resource", "scheduling", "storage", "metrics":
 			g += ".k8s.io"
 		}
 		out = append(out, g)

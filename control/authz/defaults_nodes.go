@@ -59,5 +59,7 @@ func nodeRules() []rbacv1.PolicyRule {
 		can("read", "storage", "csidrivers"),
 		can("create delete get patch update", "storage", "csinodes"),
 		can("read", "node", "runtimeclasses"),
+		can("get", "resource", "resourceclaims"),
+		can("read write", "resource", "resourceslices"),
 	}
 }

@@ -27,6 +27,7 @@ func (d *Defaults) users() {
 		can("write", "batch", "cronjobs jobs"),
 		can("write", "policy", "poddisruptionbudgets"),
 		can("write", "networking", "ingresses networkpolicies"),
+		can("write", "resource", "resourceclaims resourceclaimtemplates"),
 		can("read write", "coordination", "leases"),
 	)
 	d.part("system:aggregate-to-view", "view",
@@ -39,6 +40,7 @@ func (d *Defaults) users() {
 		can("read", "batch", "cronjobs cronjobs/status jobs jobs/status"),
 		can("read", "policy", "poddisruptionbudgets poddisruptionbudgets/status"),
 		can("read", "networking", "ingresses ingresses/status networkpolicies"),
+		can("read", "resource", "resourceclaims resourceclaims/status resourceclaimtemplates"),
 	)
 	d.part("system:aggregated-metrics-reader", "admin edit view", can("read", "metrics", "nodes pods"))
 }

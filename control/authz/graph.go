@@ -81,6 +81,16 @@ func (g *Graph) claimsOf(secret Ref) (out []Ref) {
 	return out
 }
 
+// owns says whether a slice of devices is the node's. It asks the store: no index
+// is kept for what nodes seldom ask.
+func (g *Graph) owns(ctx context.Context, node, slice string) bool {
+	if g.client == nil {
+		return false
+	}
+	s, err := g.client.ResourceV1().ResourceSlices().Get(ctx, slice, metav1.GetOptions{})
+	return err == nil && s.Spec.NodeName != nil && *s.Spec.NodeName == node // Z1
+}
+
 func (g *Graph) referred(ctx context.Context, node string, r Ref, or []Ref) bool {
 	wanted := map[string]bool{}
 	for _, one := range append(or, r) {

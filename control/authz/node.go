@@ -86,6 +86,10 @@ func (n *Node) judge(ctx context.Context, node string, a authorizer.Attributes) 
 		return own(node, a, "node lease")
 	case metav1.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}:
 		return own(node, a, "CSINode")
+	case metav1.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
+		return n.readOne(ctx, node, a)
+	case metav1.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:
+		return n.slices(ctx, node, a)
 	}
 	return ""
 }
@@ -118,10 +122,7 @@ func (n *Node) pods(ctx context.Context, node string, a authorizer.Attributes) s
 	case "get":
 		return n.related(ctx, node, a)
 	case "list", "watch":
-		wanted, err := a.GetFieldSelector()
-		if err == nil && slices.ContainsFunc(wanted, func(r fields.Requirement) bool {
-			return r.Field == "spec.nodeName" && r.Value == node && (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals)
-		}) {
+		if selectsNode(node, a) {
 			return ""
 		}
 		if a.GetName() != "" {
@@ -130,6 +131,28 @@ func (n *Node) pods(ctx context.Context, node string, a authorizer.Attributes) s
 		return "can only list/watch pods with spec.nodeName field selector"
 	}
 	return ""
+}
+
+// slices of devices are known by the node that they name. A create has no name in
+// its path: NodeRestriction sees the object.
+func (n *Node) slices(ctx context.Context, node string, a authorizer.Attributes) string {
+	switch {
+	case a.GetVerb() == "create", selectsNode(node, a):
+		return ""
+	case a.GetName() == "":
+		return "can only list/watch/deletecollection resourceslices with spec.nodeName field selector"
+	case !n.graph.owns(ctx, node, a.GetName()):
+		return fmt.Sprintf("no relationship found between node '%s' and this object", node)
+	}
+	return ""
+}
+
+// selectsNode tells whether a request is about the objects of the node alone.
+func selectsNode(node string, a authorizer.Attributes) bool {
+	wanted, err := a.GetFieldSelector()
+	return err == nil && slices.ContainsFunc(wanted, func(r fields.Requirement) bool {
+		return r.Field == "spec.nodeName" && r.Value == node && (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals)
+	})
 }
 
 // own lets a node touch the object of its own name. A create has no name in its

@@ -3,8 +3,8 @@ package authz
 import corev1 "k8s.io/api/core/v1"
 
 // VisitRefs shows what a pod refers to in its own namespace: secrets,
-// configmaps, persistentvolumeclaims and its service account. Names may be
-// empty and may come twice.
+// configmaps, persistentvolumeclaims, resourceclaims (also those that were made
+// for it) and its service account. Names may be empty and may come twice.
 func VisitRefs(pod *corev1.Pod, each func(resource, name string)) {
 	each("serviceaccounts", pod.Spec.ServiceAccountName)
 	for _, r := range pod.Spec.ImagePullSecrets {
@@ -19,12 +19,30 @@ func VisitRefs(pod *corev1.Pod, each func(resource, name string)) {
 	for i := range pod.Spec.EphemeralContainers {
 		visitEnv(pod.Spec.EphemeralContainers[i].EnvFrom, pod.Spec.EphemeralContainers[i].Env, each)
 	}
+	visitClaims(pod, each)
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
 		if v.Ephemeral != nil {
 			each("persistentvolumeclaims", pod.Name+"-"+v.Name)
 		}
 		visitVolume(&v.VolumeSource, each)
+	}
+}
+
+func visitClaims(pod *corev1.Pod, each func(resource, name string)) {
+	some := func(name *string) {
+		if name != nil {
+			each("resourceclaims", *name)
+		}
+	}
+	for i := range pod.Spec.ResourceClaims {
+		some(pod.Spec.ResourceClaims[i].ResourceClaimName)
+	}
+	for i := range pod.Status.ResourceClaimStatuses {
+		some(pod.Status.ResourceClaimStatuses[i].ResourceClaimName)
+	}
+	if e := pod.Status.ExtendedResourceClaimStatus; e != nil {
+		each("resourceclaims", e.ResourceClaimName)
 	}
 }
 

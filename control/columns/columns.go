@@ -73,7 +73,7 @@ func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.T
 }
 
 // table is how each kind is shown.
-var table = join(coreKinds, storageKinds, workloadKinds, accessKinds, otherKinds)
+var table = join(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds, otherKinds)
 
 func join(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
 	out := map[schema.GroupKind]Columns{}

@@ -25,6 +25,9 @@ var otherKinds = map[schema.GroupKind]Columns{
 		return []any{p.Name, selector(&p.Spec.PodSelector), since(p.CreationTimestamp, now)}
 	}, nameHead, text("Pod-Selector", "The pods that it is about."), ageHead),
 	{Group: "storage.k8s.io", Kind: "StorageClass"}: storageClasses,
+	{Group: "storage.k8s.io", Kind: "VolumeAttributesClass"}: of(func(c *storagev1.VolumeAttributesClass, now time.Time) []any {
+		return []any{c.Name, c.DriverName, since(c.CreationTimestamp, now)}
+	}, nameHead, text("DriverName", "Who changes the volumes."), ageHead),
 	{Group: "storage.k8s.io", Kind: "CSINode"}: of(func(n *storagev1.CSINode, now time.Time) []any {
 		return []any{n.Name, int64(len(n.Spec.Drivers)), since(n.CreationTimestamp, now)}
 	}, nameHead, number("Drivers", "How many drivers the node has."), ageHead),

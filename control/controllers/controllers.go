@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"fmt"
@@ -66,12 +67,17 @@ const (
 	Endpoints       = "endpoints-controller"
 	EndpointSlices  = "endpointslice-controller"
 	Mirroring       = "endpointslice-mirroring-controller"
+	ReplicaSets     = "replicaset-controller"
+	// ReplicationControllers keeps the kind of that name.
+	ReplicationControllers = "replicationcontroller-controller"
 )
 
 const (
 	nodeGrace      = 40 * time.Second
 	terminatedPods = 12500
-	byNode         = "node" // index of the shared pod informer
+	// Indexes of the shared pod informer.
+	byNode       = "node"
+	byController = "controller" // a UID, or uncontrolled
 )
 
 // kind is one controller: its name and what makes it.
@@ -97,6 +103,8 @@ var all = []kind{
 	{Endpoints, endpoints},
 	{EndpointSlices, endpointSlices},
 	{Mirroring, mirroring},
+	{ReplicaSets, replicaSets},
+	{ReplicationControllers, replicationControllers},
 }
 
 // Names are all controllers, in order.
@@ -140,7 +148,7 @@ func Run(ctx context.Context, name string, c Config) error {
 // indexers may be read or added to by one at a time.
 var indexing sync.Mutex
 
-// indexPods lets podsOn find the pods of a node.
+// indexPods lets podsOn find the pods of a node, and indexed those of a controller.
 func (c Config) indexPods() error {
 	indexing.Lock()
 	defer indexing.Unlock()
@@ -153,16 +161,28 @@ func (c Config) indexPods() error {
 			return []string{pod.Spec.NodeName}, nil
 		}
 		return nil, nil
+	}, byController: func(obj any) ([]string, error) {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			return nil, nil
+		}
+		return []string{cmp.Or(string(controllerOf(pod)), uncontrolled(pod.Namespace))}, nil
 	}})
 	if err != nil {
-		return fmt.Errorf("index pods by node: %w", err)
+		return fmt.Errorf("index pods: %w", err)
 	}
 	return nil
 }
 
+// uncontrolled is where byController has the pods of a namespace that nothing controls.
+func uncontrolled(namespace string) string { return "none in " + namespace }
+
 // podsOn gives the pods that are bound to a node.
-func (c Config) podsOn(name string) []*corev1.Pod {
-	list, err := c.Informers.Core().V1().Pods().Informer().GetIndexer().ByIndex(byNode, name)
+func (c Config) podsOn(name string) []*corev1.Pod { return c.indexed(byNode, name) }
+
+// indexed gives the pods that an index has under a key.
+func (c Config) indexed(index, key string) []*corev1.Pod {
+	list, err := c.Informers.Core().V1().Pods().Informer().GetIndexer().ByIndex(index, key)
 	if err != nil {
 		return nil // indexPods made the index
 	}

@@ -8,5 +8,6 @@
 // implementation of it, does no harm.
 //
 // Goroutines: Run starts the workers of every controller that is on, and
-// returns when all have ended. Nothing else starts one.
+// returns when all have ended. Nothing else starts one, but for the calls of a
+// batch, which are made at once and waited for.
 package controllers

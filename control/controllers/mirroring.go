@@ -97,7 +97,7 @@ func mirrorOf(ep *corev1.Endpoints) map[string]*discoveryv1.EndpointSlice { //no
 		subset := &ep.Subsets[i]
 		by := map[discoveryv1.AddressType][]discoveryv1.Endpoint{}
 		left := maxAddresses
-		add := func(all []corev1.EndpointAddress, ready bool) { //nolint:staticcheck // as above
+		add := func(all []corev1.EndpointAddress, ready bool) {
 			for i := range all {
 				a, err := netip.ParseAddr(all[i].IP)
 				if err != nil || left == 0 {
@@ -125,7 +125,7 @@ func mirrorOf(ep *corev1.Endpoints) map[string]*discoveryv1.EndpointSlice { //no
 	return out
 }
 
-func mirroredAddress(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint { //nolint:staticcheck // as above
+func mirroredAddress(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint {
 	out := discoveryv1.Endpoint{Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, TargetRef: a.TargetRef, NodeName: a.NodeName}
 	if a.Hostname != "" {
 		out.Hostname = &a.Hostname
@@ -135,7 +135,7 @@ func mirroredAddress(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint
 
 func mirrorSlice(ep *corev1.Endpoints, family discoveryv1.AddressType, subset, n int) *discoveryv1.EndpointSlice { //nolint:staticcheck // as above
 	h := fnv.New32a()
-	fmt.Fprintf(h, "%s %s %d %d", ep.UID, family, subset, n)
+	_, _ = fmt.Fprintf(h, "%s %s %d %d", ep.UID, family, subset, n)
 	yes := true
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{

@@ -160,7 +160,7 @@ func (w *worker) watchServicePods(pods cache.SharedIndexInformer, services corel
 			tell(pod)
 		}
 	}
-	reg, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return w.handle(pods, cache.ResourceEventHandlerFuncs{
 		AddFunc: one, DeleteFunc: one,
 		UpdateFunc: func(before, obj any) {
 			old, ok := before.(*corev1.Pod)
@@ -174,12 +174,6 @@ func (w *worker) watchServicePods(pods cache.SharedIndexInformer, services corel
 			tell(pod)
 		},
 	})
-	if err != nil {
-		return fmt.Errorf("watch pods: %w", err)
-	}
-	w.synced = append(w.synced, reg.HasSynced)
-	w.leave = append(w.leave, func() { _ = pods.RemoveEventHandler(reg) }) // an error says that it is stopped
-	return nil
 }
 
 // sameBehind tells changes of a pod that no service sees.

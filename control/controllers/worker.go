@@ -52,11 +52,16 @@ func (w *worker) watch(of cache.SharedIndexInformer, keys func(obj any) []string
 			w.queue.Add(key)
 		}
 	}
-	reg, err := of.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	return w.handle(of, cache.ResourceEventHandlerFuncs{
 		AddFunc:    tell,
 		UpdateFunc: func(_, obj any) { tell(obj) },
 		DeleteFunc: tell,
 	})
+}
+
+// handle is watch for those who see for themselves what a change concerns.
+func (w *worker) handle(of cache.SharedIndexInformer, funcs cache.ResourceEventHandlerFuncs) error {
+	reg, err := of.AddEventHandler(funcs)
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
 	}

@@ -22,7 +22,10 @@ import (
 // It is for a synctest bubble: time is the bubble's.
 func running(t *testing.T, c Config, names []string, objects ...runtime.Object) kubernetes.Interface {
 	t.Helper()
-	client := fake.NewClientset(objects...)
+	client, given := c.Client.(*fake.Clientset)
+	if !given {
+		client = fake.NewClientset(objects...)
+	}
 	if c.Client, c.Log = client, slog.New(slog.DiscardHandler); c.Events == nil {
 		c.Events = record.NewFakeRecorder(1000)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -30,9 +29,10 @@ const (
 	floor = 64 << 20
 )
 
-// smallSegments makes etcd's log of small files, before the first start: by
-// default an empty store has 128 MB of them.
-var smallSegments = sync.OnceFunc(func() { wal.SegmentSizeBytes = segment })
+// etcd's log is made of small files: by default an empty store has 128 MB of them.
+// It is a variable of the library that every member in this process reads, so it is
+// set before any can be there.
+func init() { wal.SegmentSizeBytes = segment }
 
 // keep looks after the space of the store. Compaction itself is asked for by
 // the library.

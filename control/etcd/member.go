@@ -63,7 +63,6 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	m := &Member{log: o.Log, sockets: o.Dir, quiet: &atomic.Bool{}, dir: o.Dir, floor: cmp.Or(o.Floor, floor), tidy: cmp.Or(o.TidyEvery, tidyEvery),
 		words: &lastWords{failed: make(chan error, 1)}}
 	m.scarce.Store(-1)
-	smallSegments()
 	m.quiet.Store(true)
 	if len(filepath.Join(o.Dir, "client.sock")) > longestSocket {
 		if m.sockets, err = os.MkdirTemp("", "berth-etcd-"); err != nil {

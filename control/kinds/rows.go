@@ -16,7 +16,7 @@ import (
 // All returns the table: a fresh copy of every row, in the order of the groups.
 // The caller may fill in or change rows before stores are made from them.
 func All() []*Kind {
-	all := slices.Concat(core(), workloads(), access(), scheduling(), disruption(), network(), storageKinds(), events())
+	all := slices.Concat(core(), workloads(), access(), scheduling(), disruption(), network(), storageKinds(), devices(), events())
 	for _, k := range all {
 		k.complete()
 	}

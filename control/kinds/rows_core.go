@@ -106,7 +106,7 @@ func besides() []*Kind {
 		{
 			Version: v1, Resource: "replicationcontrollers", Singular: "replicationcontroller", Short: []string{"rc"}, All: true,
 			New: func() runtime.Object { return &corev1.ReplicationController{} }, NewList: func() runtime.Object { return &corev1.ReplicationControllerList{} },
-			Status: true, Generation: true, Orphan: true, Scale: replicationControllerScale, Unacted: storedOnly("replication controllers"),
+			Status: true, Generation: true, Orphan: true, Scale: replicationControllerScale,
 			FieldNames: []string{"status.replicas"}, Fields: selectable(replicationControllerFields), Prefix: "controllers",
 		},
 	}

@@ -63,6 +63,11 @@ func storageKinds() []*Kind {
 			Unacted: storedOnly("storage classes"),
 		},
 		{
+			Version: v1, Resource: "volumeattributesclasses", Singular: "volumeattributesclass", Short: []string{"vac"}, Cluster: true,
+			New: func() runtime.Object { return &storagev1.VolumeAttributesClass{} }, NewList: func() runtime.Object { return &storagev1.VolumeAttributesClassList{} },
+			Unacted: storedOnly("volume attributes classes"),
+		},
+		{
 			Version: v1, Resource: "csinodes", Singular: "csinode", Cluster: true,
 			New: func() runtime.Object { return &storagev1.CSINode{} }, NewList: func() runtime.Object { return &storagev1.CSINodeList{} },
 		},

@@ -22,7 +22,7 @@ func workloads() []*Kind {
 		{
 			Version: apps, Resource: "replicasets", Singular: "replicaset", Short: []string{"rs"}, All: true,
 			New: func() runtime.Object { return &appsv1.ReplicaSet{} }, NewList: func() runtime.Object { return &appsv1.ReplicaSetList{} },
-			Status: true, Generation: true, Scale: replicaSetScale, Unacted: storedOnly("replica sets"), FieldNames: []string{"status.replicas"},
+			Status: true, Generation: true, Scale: replicaSetScale, FieldNames: []string{"status.replicas"},
 			Fields: selectable(func(r *appsv1.ReplicaSet) fields.Set {
 				return fields.Set{"status.replicas": strconv.Itoa(int(r.Status.Replicas))}
 			}),

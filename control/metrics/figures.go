@@ -45,7 +45,7 @@ func (u use) list() corev1.ResourceList {
 type figures struct {
 	taken time.Time
 	node  *use
-	pods  map[types.UID]map[string]use // containers by name
+	pods  map[types.NamespacedName]map[string]use // containers by name; pods of files have another UID here
 }
 
 // gatherer asks nodes and keeps what they said for a moment.
@@ -129,7 +129,7 @@ func rated(s *stats.Summary) bool {
 // read takes the figures from what a node said, rates from its totals before
 // where it told none.
 func read(now, before *stats.Summary) *figures {
-	out := &figures{pods: map[types.UID]map[string]use{}}
+	out := &figures{pods: map[types.NamespacedName]map[string]use{}}
 	totals := map[string]*stats.CPUStats{}
 	var nodeBefore *stats.CPUStats
 	if before != nil {
@@ -151,7 +151,7 @@ func read(now, before *stats.Summary) *figures {
 			}
 		}
 		if len(containers) > 0 {
-			out.pods[types.UID(p.PodRef.UID)] = containers
+			out.pods[types.NamespacedName{Namespace: p.PodRef.Namespace, Name: p.PodRef.Name}] = containers
 		}
 	}
 	return out

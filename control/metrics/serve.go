@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -202,20 +203,24 @@ func (m *podMetrics) ofPods(ctx context.Context, pods []*corev1.Pod) ([]metricsv
 	out := []metricsv1beta1.PodMetrics{}
 	for _, p := range pods {
 		f := found[p.Spec.NodeName]
-		if f == nil || f.pods[p.UID] == nil {
+		if f == nil || f.pods[nameOf(p)] == nil {
 			continue
 		}
 		one := metricsv1beta1.PodMetrics{ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, CreationTimestamp: metav1.NewTime(time.Now()),
 		}}
-		for _, name := range slices.Sorted(maps.Keys(f.pods[p.UID])) {
-			u := f.pods[p.UID][name]
+		for _, name := range slices.Sorted(maps.Keys(f.pods[nameOf(p)])) {
+			u := f.pods[nameOf(p)][name]
 			one.Timestamp, one.Window = metav1.NewTime(u.at), metav1.Duration{Duration: u.over}
 			one.Containers = append(one.Containers, metricsv1beta1.ContainerMetrics{Name: name, Usage: u.list()})
 		}
 		out = append(out, one)
 	}
 	return out, err
+}
+
+func nameOf(p *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
 // ConvertToTable prints what "kubectl get" shows.

@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -59,13 +60,13 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 	if err != nil {
 		return nil, err
 	}
-	out := &genericrest.LocationStreamer{
+	out := &logStream{&genericrest.LocationStreamer{
 		ContentType:     "text/plain",
 		Flush:           o.Follow,
 		Transport:       l.ToNodes,
 		ResponseChecker: genericrest.NewGenericHttpResponseChecker(l.pods.Kind.GroupResource(), name),
 		RedirectChecker: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	}}
 	if pod.Spec.NodeName == "" {
 		return out, nil
 	}
@@ -78,6 +79,36 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 		out.Transport = l.ToNodesUnverified
 	}
 	return out, nil
+}
+
+// logStream is the agent's answer.
+type logStream struct{ *genericrest.LocationStreamer }
+
+// InputStream is the answer's body.
+func (s *logStream) InputStream(ctx context.Context, version, accept string) (io.ReadCloser, bool, string, error) {
+	body, flush, kind, err := s.LocationStreamer.InputStream(ctx, version, accept)
+	if body != nil {
+		body = &parted{ReadCloser: body}
+	}
+	return body, flush, kind, err
+}
+
+// parted never tells of the end together with the last bytes: those who copy to a
+// WebSocket would drop them.
+type parted struct {
+	io.ReadCloser
+	end error
+}
+
+func (p *parted) Read(b []byte) (n int, err error) {
+	if p.end != nil {
+		return 0, p.end
+	}
+	n, err = p.ReadCloser.Read(b)
+	if n > 0 && err != nil {
+		p.end, err = err, nil
+	}
+	return n, err
 }
 
 func logQuery(o *corev1.PodLogOptions) url.Values {

@@ -49,7 +49,8 @@ func CountedResource(name corev1.ResourceName) (of schema.GroupResource, ok bool
 }
 
 // OfPod is what a pod uses at a time. One that has ended, or whose time to end
-// is over, uses only its place among the objects.
+// is over, uses only its place among the objects. While it is resized it uses what it
+// should have and what it has, whichever is more.
 func OfPod(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	one := *resource.NewQuantity(1, resource.DecimalSI)
 	out := corev1.ResourceList{"count/pods": one}
@@ -60,13 +61,13 @@ func OfPod(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 		return out
 	}
 	out[corev1.ResourcePods] = one
-	for name, q := range podspec.Requests(pod) {
+	for name, q := range podspec.HeldRequests(pod) {
 		out[corev1.ResourceName(requestsPrefix+string(name))] = q
 		if native(name) {
 			out[name] = q
 		}
 	}
-	for name, q := range podspec.Limits(pod) {
+	for name, q := range podspec.HeldLimits(pod) {
 		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
 			out[corev1.ResourceName(limitsPrefix+string(name))] = q
 		}

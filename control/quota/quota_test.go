@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
@@ -39,6 +40,12 @@ func TestWhatAPodUses(t *testing.T) {
 	if got := written(OfPod(pod, now)); got != all {
 		t.Errorf("got  %s\nwant %s", got, all)
 	}
+	has := corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Mi")}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", AllocatedResources: has, Resources: &corev1.ResourceRequirements{Requests: has, Limits: has}}}
+	if got, want := written(OfPod(pod, now)), "count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
+		t.Errorf("one that shrinks: got  %s\nwant %s", got, want)
+	}
+	pod.Status.ContainerStatuses = nil
 	pod.Status.Phase = corev1.PodSucceeded
 	if got := written(OfPod(pod, now)); got != "count/pods=1" {
 		t.Errorf("an ended one: %s", got)

@@ -4,7 +4,9 @@
 // judged by podspec, which the node agent shares.
 //
 // It is pure and owns nothing: a rule sees the object, and for a change the one
-// before, and nothing else. What needs to know of other objects (quota, names in
+// before, and nothing else. Expressions that choose devices are compiled by
+// upstream's library, which keeps its compiler once made; what it answers depends
+// on the expression alone. What needs to know of other objects (quota, names in
 // use, who asks) is admission's.
 //
 // Invariants:

@@ -87,7 +87,8 @@ func hold(t testing.TB, kind schema.GroupKind, obj, old runtime.Object) {
 // words are likelier to reach a rule than letters by chance.
 var words = []string{"", "a", "web", "a/b", "x_", "RollingUpdate", "Always", "Never", "OnFailure", "None", "TCP", "80", "10.0.0.1", "::1",
 	"10.0.0.0/8", "storage", "cpu", "100%", "0%", "*/5 * * * *", "@hourly", "Europe/Berlin", "ClusterIP", "LoadBalancer", "ExternalName",
-	"IPv4", "Indexed", "FailJob", "In", "Exists", "kubernetes.io/tls", "system-node-critical", "User", "ServiceAccount", "Container", "Pod"}
+	"IPv4", "Indexed", "FailJob", "In", "Exists", "kubernetes.io/tls", "system-node-critical", "User", "ServiceAccount", "Container", "Pod",
+	"d.example.com/x", "device.driver == 'a'", "All", "NoSchedule", "1.2.3"}
 
 // values fills in what cannot be anything.
 func values() []any {

@@ -33,7 +33,7 @@ func Of(kind schema.GroupKind) (Rules, bool) {
 }
 
 // table is the rules of all kinds.
-var table = join(coreRules, storageRules, appsRules, batchRules, rbacRules, otherRules)
+var table = join(coreRules, storageRules, deviceRules, appsRules, batchRules, rbacRules, otherRules)
 
 func join(groups ...map[schema.GroupKind]Rules) map[schema.GroupKind]Rules {
 	out := map[schema.GroupKind]Rules{}
@@ -57,6 +57,7 @@ type kind[T object] struct {
 	prepare func(T)
 	carry   func(obj, old T)
 	judge   func(k *checker, obj T)      // for new and for changed objects
+	fresh   func(k *checker, obj T)      // for new ones, besides
 	change  func(k *checker, obj, old T) // for changed ones, besides
 	status  func(k *checker, obj, old T)
 }
@@ -105,6 +106,9 @@ func (d kind[T]) rules() Rules {
 			k := &checker{}
 			if t, ok := obj.(T); ok {
 				judge(k, t)
+				if d.fresh != nil {
+					d.fresh(k, t)
+				}
 			}
 			return k.errs
 		},

@@ -20,6 +20,11 @@ func storage(kind string) schema.GroupKind {
 	return schema.GroupKind{Group: "storage.k8s.io", Kind: kind}
 }
 
+const (
+	maxParameters     = 512
+	maxParametersSize = 256 << 10 // bytes, of keys and values together
+)
+
 var accessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod}
 
 var storageRules = map[schema.GroupKind]Rules{
@@ -47,6 +52,8 @@ var storageRules = map[schema.GroupKind]Rules{
 	storage("CSIStorageCapacity"): kind[*storagev1.CSIStorageCapacity]{judge: func(k *checker, c *storagev1.CSIStorageCapacity) {
 		k.name(field.NewPath("storageClassName"), c.StorageClassName, validation.IsDNS1123Subdomain)
 	}}.rules(),
+	storage("VolumeAttributesClass"): kind[*storagev1.VolumeAttributesClass]{cluster: true, judge: (*checker).attributesClass,
+		change: (*checker).attributesClassChange}.rules(),
 	storage("VolumeAttachment"): kind[*storagev1.VolumeAttachment]{cluster: true, judge: (*checker).attachment,
 		change: func(k *checker, a, old *storagev1.VolumeAttachment) { k.immutable(spec, a.Spec, old.Spec) }}.rules(),
 }
@@ -247,6 +254,34 @@ func (k *checker) storageClassChange(c, old *storagev1.StorageClass) {
 		}
 	}
 	k.immutable(field.NewPath("volumeBindingMode"), c.VolumeBindingMode, old.VolumeBindingMode)
+}
+
+func (k *checker) attributesClass(c *storagev1.VolumeAttributesClass) {
+	k.name(field.NewPath("driverName"), strings.ToLower(c.DriverName), validation.IsQualifiedName)
+	at, size := field.NewPath("parameters"), 0
+	for name, value := range c.Parameters {
+		if name == "" {
+			k.invalid(at, name, "field can not be empty.")
+		}
+		size += len(name) + len(value)
+	}
+	switch {
+	case len(c.Parameters) == 0:
+		k.required(at, "must contain at least one key/value pair")
+	case len(c.Parameters) > maxParameters:
+		k.add(field.TooLong(at, "", maxParameters))
+	case size > maxParametersSize:
+		k.add(field.TooLong(at, "", maxParametersSize))
+	}
+}
+
+func (k *checker) attributesClassChange(c, old *storagev1.VolumeAttributesClass) {
+	if c.DriverName != old.DriverName {
+		k.forbidden(field.NewPath("driverName"), "updates to driverName are forbidden.")
+	}
+	if !equality.Semantic.DeepEqual(c.Parameters, old.Parameters) {
+		k.forbidden(field.NewPath("parameters"), "updates to parameters are forbidden.")
+	}
 }
 
 func defaultDriver(d *storagev1.CSIDriver) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"berth/control/scheduler/placement"
+	"berth/podspec"
 )
 
 // podRules are what a pod that goes may help with.
@@ -85,7 +86,8 @@ func (s *Scheduler) podSeen(was, is *corev1.Pod) {
 // alike reports whether two states of a bound pod are one to all rules.
 func alike(a, b *corev1.Pod) bool {
 	return (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) &&
-		sameLabels(a.Labels, b.Labels) && apiequality.Semantic.DeepEqual(a.Spec, b.Spec)
+		sameLabels(a.Labels, b.Labels) && apiequality.Semantic.DeepEqual(a.Spec, b.Spec) &&
+		apiequality.Semantic.DeepEqual(podspec.HeldRequests(a), podspec.HeldRequests(b))
 }
 
 func (s *Scheduler) podGone(pod *corev1.Pod) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -282,6 +283,44 @@ func TestNominatedRoomIsKept(t *testing.T) {
 	c.Remove("first")
 	if got := c.Choose(withPriority(t, "second", 9, cpu1, "")); got.Node != "n1" {
 		t.Errorf("the room is still kept: %s", got.Message())
+	}
+}
+
+// TestAResizeCountsWhileItIsNotOver: the node has room for what no resize takes.
+func TestAResizeCountsWhileItIsNotOver(t *testing.T) {
+	sized := func(name, desired, has string, pending string) *corev1.Pod {
+		pod := on(podOf(t, name, "spec: {containers: [{name: c, image: x, resources: {requests: {cpu: "+desired+"}}}]}"), "n1")
+		list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(has)}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: list, Resources: &corev1.ResourceRequirements{Requests: list}}}
+		if pending != "" {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: pending}}
+		}
+		return pod
+	}
+	newcomer := withPriority(t, "newcomer", 10, cpu1, "")
+	for _, row := range []struct {
+		sentence string
+		placed   *corev1.Pod
+		fits     bool
+	}{
+		{"what can never be had takes no room", sized("p", "100", "500m", corev1.PodReasonInfeasible), true},
+		{"what is waited for does", sized("p", "1500m", "500m", corev1.PodReasonDeferred), false},
+		{"what is to be given back is still held", sized("p", "500m", "1500m", ""), false},
+		{"what was given back is not", sized("p", "500m", "500m", ""), true},
+	} {
+		c := world(t, nodeAny)
+		c.Add(row.placed)
+		choice := c.Choose(newcomer)
+		if got := choice.Node == "n1"; got != row.fits {
+			t.Errorf("%s: %q %s", row.sentence, choice.Node, choice.Message())
+		}
+		if p := c.Preempt(newcomer, choice, nil); !row.fits && len(p.Victims) != 1 {
+			t.Errorf("%s: its end would make room, but %s", row.sentence, p.Message)
+		}
+		c.Remove(row.placed.UID)
+		if used := c.nodes["n1"].used; used.Pods != 0 || len(used.Requests) != 0 {
+			t.Errorf("%s: gone, but %+v is used", row.sentence, used)
+		}
 	}
 }
 

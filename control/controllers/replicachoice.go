@@ -1,0 +1,114 @@
+package controllers
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// dispensable puts those first that will be missed least. beside counts, per node,
+// the pods that do the same work.
+func dispensable(pods []*corev1.Pod, beside map[string]int, now time.Time) []*corev1.Pod {
+	out := slices.Clone(pods)
+	slices.SortFunc(out, func(a, b *corev1.Pod) int {
+		return cmp.Or(
+			falseFirst(a.Spec.NodeName != "", b.Spec.NodeName != ""),
+			cmp.Compare(phaseRank(a), phaseRank(b)),
+			falseFirst(readySince(a) != nil, readySince(b) != nil),
+			cmp.Compare(deletionCost(a), deletionCost(b)),
+			cmp.Compare(beside[b.Spec.NodeName], beside[a.Spec.NodeName]),
+			cmp.Compare(ageRank(readySince(a), now), ageRank(readySince(b), now)),
+			slices.Compare(mostRestarts(b), mostRestarts(a)),
+			cmp.Compare(ageRank(&a.CreationTimestamp, now), ageRank(&b.CreationTimestamp, now)),
+			cmp.Compare(a.UID, b.UID),
+		)
+	})
+	return out
+}
+
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+func phaseRank(pod *corev1.Pod) int {
+	switch pod.Status.Phase {
+	case corev1.PodPending:
+		return 0
+	case corev1.PodUnknown:
+		return 1
+	}
+	return 2
+}
+
+// deletionCost is what the pod's annotation says; what is no number counts as none.
+func deletionCost(pod *corev1.Pod) int64 {
+	n, err := strconv.ParseInt(pod.Annotations[corev1.PodDeletionCost], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// ageRank puts ages into classes, each twice as wide as the one before: among pods of
+// about the same age it is not always the youngest that goes.
+func ageRank(since *metav1.Time, now time.Time) int {
+	if since == nil || since.IsZero() {
+		return -2
+	}
+	age := now.Sub(since.Time)
+	if age <= 0 {
+		return -1
+	}
+	return int(math.Log2(float64(age)))
+}
+
+// mostRestarts are the most restarts of one container, and of one sidecar.
+func mostRestarts(pod *corev1.Pod) []int32 {
+	most := func(all []corev1.ContainerStatus) (n int32) {
+		for i := range all {
+			n = max(n, all[i].RestartCount)
+		}
+		return n
+	}
+	return []int32{most(pod.Status.ContainerStatuses), most(pod.Status.InitContainerStatuses)}
+}
+
+// besides counts the pods per node that do the set's work: its own and, if something
+// controls it (a Deployment), those of its siblings.
+func (r *replicator) besides(set *appsv1.ReplicaSet, own []*corev1.Pod) map[string]int {
+	out := map[string]int{}
+	for _, pod := range own {
+		out[pod.Spec.NodeName]++
+	}
+	up := metav1.GetControllerOfNoCopy(set)
+	if up == nil {
+		return out
+	}
+	sets, err := r.list(set.Namespace)
+	if err != nil {
+		return out // a lister over memory has no errors
+	}
+	for _, other := range sets {
+		if ref := metav1.GetControllerOfNoCopy(other); other.UID == set.UID || ref == nil || ref.UID != up.UID {
+			continue
+		}
+		for _, pod := range r.indexed(byController, string(other.UID)) {
+			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+				out[pod.Spec.NodeName]++
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,127 @@
+package controllers
+
+import (
+	"context"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+)
+
+// replicaKind is a kind of sets of alike pods, in the shape of a ReplicaSet. What
+// get and list return belongs to the informer and is not changed.
+type replicaKind struct {
+	schema.GroupVersionKind
+
+	informer cache.SharedIndexInformer
+	get      func(namespace, name string) (*appsv1.ReplicaSet, error)
+	list     func(namespace string) ([]*appsv1.ReplicaSet, error)
+	live     func(ctx context.Context, namespace, name string) (metav1.Object, error) // asks the server
+	same     func(a, b *appsv1.ReplicaSet) bool                                       // status
+	write    func(ctx context.Context, set *appsv1.ReplicaSet) error                  // status
+}
+
+func replicaSetKind(c Config) replicaKind {
+	sets := c.Informers.Apps().V1().ReplicaSets()
+	return replicaKind{
+		GroupVersionKind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"),
+		informer:         sets.Informer(),
+		get: func(namespace, name string) (*appsv1.ReplicaSet, error) {
+			return sets.Lister().ReplicaSets(namespace).Get(name) //nolint:wrapcheck // judged by ignoreGone
+		},
+		list: func(namespace string) ([]*appsv1.ReplicaSet, error) {
+			return sets.Lister().ReplicaSets(namespace).List(labels.Everything()) //nolint:wrapcheck // has none
+		},
+		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
+			return c.Client.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{}) //nolint:wrapcheck // the caller's
+		},
+		same: func(a, b *appsv1.ReplicaSet) bool { return apiequality.Semantic.DeepEqual(a.Status, b.Status) },
+		write: func(ctx context.Context, set *appsv1.ReplicaSet) error {
+			_, err := c.Client.AppsV1().ReplicaSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
+			return err //nolint:wrapcheck // the caller's
+		},
+	}
+}
+
+func replicationControllerKind(c Config) replicaKind {
+	sets := c.Informers.Core().V1().ReplicationControllers()
+	return replicaKind{
+		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ReplicationController"),
+		informer:         sets.Informer(),
+		get: func(namespace, name string) (*appsv1.ReplicaSet, error) {
+			rc, err := sets.Lister().ReplicationControllers(namespace).Get(name)
+			if err != nil {
+				return nil, err //nolint:wrapcheck // judged by ignoreGone
+			}
+			return asReplicaSet(rc), nil
+		},
+		list: func(namespace string) ([]*appsv1.ReplicaSet, error) {
+			all, err := sets.Lister().ReplicationControllers(namespace).List(labels.Everything())
+			out := make([]*appsv1.ReplicaSet, 0, len(all))
+			for _, rc := range all {
+				out = append(out, asReplicaSet(rc))
+			}
+			return out, err //nolint:wrapcheck // has none
+		},
+		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
+			return c.Client.CoreV1().ReplicationControllers(namespace).Get(ctx, name, metav1.GetOptions{}) //nolint:wrapcheck // the caller's
+		},
+		same: func(a, b *appsv1.ReplicaSet) bool {
+			return apiequality.Semantic.DeepEqual(asReplicationController(a).Status, asReplicationController(b).Status)
+		},
+		write: func(ctx context.Context, set *appsv1.ReplicaSet) error {
+			rc := asReplicationController(set)
+			_, err := c.Client.CoreV1().ReplicationControllers(set.Namespace).UpdateStatus(ctx, rc, metav1.UpdateOptions{})
+			return err //nolint:wrapcheck // the caller's
+		},
+	}
+}
+
+// asReplicaSet shares all with rc.
+func asReplicaSet(rc *corev1.ReplicationController) *appsv1.ReplicaSet {
+	out := &appsv1.ReplicaSet{
+		ObjectMeta: rc.ObjectMeta,
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds,
+			Selector: &metav1.LabelSelector{MatchLabels: rc.Spec.Selector},
+		},
+		Status: appsv1.ReplicaSetStatus{
+			Replicas: rc.Status.Replicas, FullyLabeledReplicas: rc.Status.FullyLabeledReplicas, ReadyReplicas: rc.Status.ReadyReplicas,
+			AvailableReplicas: rc.Status.AvailableReplicas, ObservedGeneration: rc.Status.ObservedGeneration,
+		},
+	}
+	if rc.Spec.Template != nil {
+		out.Spec.Template = *rc.Spec.Template
+	}
+	for _, c := range rc.Status.Conditions {
+		out.Status.Conditions = append(out.Status.Conditions, appsv1.ReplicaSetCondition{
+			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+		})
+	}
+	return out
+}
+
+// asReplicationController is asReplicaSet's way back.
+func asReplicationController(set *appsv1.ReplicaSet) *corev1.ReplicationController {
+	out := &corev1.ReplicationController{
+		ObjectMeta: set.ObjectMeta,
+		Spec: corev1.ReplicationControllerSpec{
+			Replicas: set.Spec.Replicas, MinReadySeconds: set.Spec.MinReadySeconds,
+			Selector: set.Spec.Selector.MatchLabels, Template: &set.Spec.Template,
+		},
+		Status: corev1.ReplicationControllerStatus{
+			Replicas: set.Status.Replicas, FullyLabeledReplicas: set.Status.FullyLabeledReplicas, ReadyReplicas: set.Status.ReadyReplicas,
+			AvailableReplicas: set.Status.AvailableReplicas, ObservedGeneration: set.Status.ObservedGeneration,
+		},
+	}
+	for _, c := range set.Status.Conditions {
+		out.Status.Conditions = append(out.Status.Conditions, corev1.ReplicationControllerCondition{
+			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message,
+		})
+	}
+	return out
+}
