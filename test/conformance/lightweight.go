@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"berth/test/hosts"
+)
+
+// lightweight is berth-control with a token for a node.
+func lightweight(ctx context.Context, p *programs, dir string) (*plane, error) {
+	port, err := hosts.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(dir, "data")
+	pl := &plane{kubectl: p.kubectl, kubeconfig: filepath.Join(data, "admin.kubeconfig"), server: fmt.Sprintf("https://127.0.0.1:%d", port), dir: dir}
+	if err := pl.start(ctx, "berth-control", p.control, "serve", "--data-dir", data, "--listen", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+		return pl, err
+	}
+	if err := pl.ready(ctx, "berth-control to be ready", "ok", "get", "--raw", "/readyz"); err != nil {
+		return pl, err
+	}
+	line, err := exec.CommandContext(ctx, p.control, "token", "create", "--kubeconfig", pl.kubeconfig, "--server", pl.server).Output()
+	if err != nil {
+		return pl, fmt.Errorf("berth-control token create: %w", err)
+	}
+	words := strings.Fields(string(line))
+	if len(words) < 3 || words[1] != "join" {
+		return pl, fmt.Errorf("berth-control token create: no line to join with: %d words", len(words)) // not the token itself
+	}
+	pl.join = words[2:]
+	return pl, nil
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+const nodeName = "conformance"
+
+// standIns is a registry with a stand-in of each image that the tests name and that
+// there is one for.
+func standIns(ctx context.Context, p *programs, dir string) (*images.Registry, error) {
+	list, err := p.suite(ctx, dir, func(cmd *exec.Cmd) ([]byte, error) { return cmd.Output() }, "--list-images")
+	if err != nil {
+		return nil, fmt.Errorf("list the tests' images: %w", err)
+	}
+	r, err := images.NewRegistry(images.RegistryOptions{})
+	if err != nil {
+		return nil, err
+	}
+	all, err := images.StandIns(ctx, p.upstream, strings.Fields(string(list)))
+	for ref, img := range all {
+		err = errors.Join(err, r.PushImage(ctx, ref, img))
+	}
+	if err != nil {
+		err = errors.Join(err, r.Close())
+	}
+	return r, err
+}
+
+// hostsToml sends a containerd to r for what it would ask the images' own registry.
+func hostsToml(r *images.Registry, dir string) (map[string]string, error) {
+	const host = "registry.k8s.io"
+	if err := r.HostsToml(dir, host); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, host, "hosts.toml"))
+	return map[string]string{host: string(text)}, err
+}
+
+// node is an agent on a private containerd.
+type node struct {
+	host  *hosts.Host
+	agent *hosts.Agent
+	log   string
+}
+
+// join makes a node of the plane as an operator does: berth join, then the agent.
+func join(ctx context.Context, p *programs, pl *plane, registry *images.Registry, dir string) (*node, error) {
+	config := filepath.Join(dir, "node")
+	toml, err := hostsToml(registry, filepath.Join(config, "certs"))
+	if err != nil {
+		return nil, err
+	}
+	files := []string{"--kubeconfig", filepath.Join(config, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(config, "bootstrap.kubeconfig")}
+	args := slices.Concat([]string{"join"}, pl.join, files, []string{"--config", filepath.Join(config, "join.yaml")})
+	if out, err := exec.CommandContext(ctx, p.berth, args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("berth join: %w: %s", err, out)
+	}
+	// The tests of RuntimeClasses ask for this handler by its name.
+	h, err := hosts.Start(ctx, hosts.Options{Version: hosts.Version2, CNI: true, Handlers: []string{"test-handler"}, Registries: toml})
+	if err != nil {
+		return nil, err
+	}
+	n := &node{host: h, log: filepath.Join(dir, "berth.log")}
+	n.agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{Binary: p.berth, Host: h, NodeName: nodeName, ExtraArgs: files, Config: map[string]any{
+		"serverTLSBootstrap": true, "authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(config, "ca.crt")}},
+	}})
+	if err == nil {
+		err = n.settle(ctx, pl)
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.stop())
+	}
+	return n, nil
+}
+
+// settle waits for the node to be Ready and to have its certificates.
+func (n *node) settle(ctx context.Context, pl *plane) error {
+	const ready = `jsonpath={.status.conditions[?(@.type=="Ready")].status}`
+	if err := pl.ready(ctx, "the node to be Ready", "True", "get", "node", nodeName, "-o", ready); err != nil {
+		return err
+	}
+	return hosts.WaitFor(ctx, "the node's serving certificate", func() (bool, error) {
+		if pl.approve {
+			waiting, err := pl.ask(ctx, "", "get", "csr", "-o", "name", "--field-selector", "spec.signerName=kubernetes.io/kubelet-serving")
+			if err != nil || waiting == "" {
+				return false, err
+			}
+			if _, err := pl.ask(ctx, "", append([]string{"certificate", "approve"}, strings.Fields(waiting)...)...); err != nil {
+				return false, err
+			}
+		}
+		_, err := pl.ask(ctx, "", "get", "--raw", "/api/v1/nodes/"+nodeName+"/proxy/healthz")
+		return err == nil, nil
+	})
+}
+
+// stop ends the agent and its host, and keeps the agent's log.
+func (n *node) stop() (err error) {
+	if n.agent != nil {
+		err = os.WriteFile(n.log, []byte(n.agent.Log()), 0o644)
+	}
+	return errors.Join(err, n.host.Stop())
+}
