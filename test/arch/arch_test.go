@@ -39,6 +39,7 @@ var may = map[string][]string{
 	"cni":               {"agent/plan", "podspec"},
 	"cni/routes":        {},
 	"cni/gateway":       {"cni/routes"},
+	"cni/networks":      {"agent/plan", "podspec"},
 	"hooks":             {"agent/plan"},
 	"images":            {"agent/plan", "podspec"},
 	"images/offline":    {"podspec"},
@@ -63,6 +64,9 @@ var may = map[string][]string{
 	"explain":           {"agent", "agent/source", "agent/plan", "agent/report", "nodeapi", "podspec"},
 	"cmd/berth":         {"*"},
 	"cmd/berth-control": {"*"},
+	"packaging":         {},
+	"packaging/files":   {},
+	"packaging/nfpm":    {},
 
 	"apiclient":             {},
 	"agent/source/assigned": {"agent/plan", "agent/source", "apiclient", "podspec"},

@@ -115,8 +115,11 @@ func running(e nodeapi.PodEvent) bool {
 
 func gone(e nodeapi.PodEvent) bool { return e.Type == nodeapi.Deleted }
 
+// grace is what the pods of a burst are given to end, in seconds.
+const grace = 1
+
 // burst starts n pods at once and returns how long the last took to run.
-func (p *pods) burst(ctx context.Context, n, grace int, args ...string) (time.Duration, error) {
+func (p *pods) burst(ctx context.Context, n int, args ...string) (time.Duration, error) {
 	began := time.Now()
 	for i := range n {
 		if err := p.put(fmt.Sprintf("p%03d", i), manifest(fmt.Sprintf("p%03d", i), grace, args...)); err != nil {

@@ -87,7 +87,7 @@ func (b *bench) warm(ctx context.Context) error {
 		if _, err := x.end(ctx); err != nil {
 			return err
 		}
-		mine, err := p.burst(ctx, 1, 1, "sleep", "1h")
+		mine, err := p.burst(ctx, 1, "sleep", "1h")
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (b *bench) burst(ctx context.Context) error {
 			return err
 		}
 		endLimit = append(endLimit, took)
-		if took, err = ours.in(b, func() (time.Duration, error) { return p.burst(ctx, *burst, 1, "ignore-term", ",", "sleep", "1h") }); err != nil {
+		if took, err = ours.in(b, func() (time.Duration, error) { return p.burst(ctx, *burst, "ignore-term", ",", "sleep", "1h") }); err != nil {
 			return err
 		}
 		start = append(start, took)
@@ -238,7 +238,7 @@ func (b *bench) polled(ctx context.Context) error {
 		return err
 	}
 	defer func() { p.close() }()
-	if _, err := p.burst(ctx, *burst, 1, "ignore-term", ",", "sleep", "1h"); err != nil {
+	if _, err := p.burst(ctx, *burst, "ignore-term", ",", "sleep", "1h"); err != nil {
 		return err
 	}
 	p.close()
@@ -344,7 +344,7 @@ func (b *bench) exits(ctx context.Context) error {
 	var took, limit []time.Duration
 	// Each of the pods is killed a few times only, within the first restart.
 	for round := 0; len(took) < kills; round++ {
-		if _, err := p.burst(ctx, others, 1, "sleep", "1h"); err != nil {
+		if _, err := p.burst(ctx, others, "sleep", "1h"); err != nil {
 			return err
 		}
 		for i := range others {

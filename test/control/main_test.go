@@ -3,9 +3,12 @@ package control
 import (
 	"os"
 	"testing"
+
+	"berth/test/hosts"
 )
 
 func TestMain(m *testing.M) {
+	hosts.SideBySide(3)
 	code := m.Run()
 	if failed := endShared(); code == 0 {
 		code = failed

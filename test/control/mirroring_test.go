@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"berth/control"
+	"berth/control/controllers"
 )
 
 const handMade = `apiVersion: v1
@@ -69,7 +72,10 @@ spec: {%[4]s, selector: {matchLabels: {app: %[2]s}}}
 // has a scale, and changes with it.
 func TestBudgetsInPercent(t *testing.T) {
 	t.Parallel()
-	s := Start(t)
+	// The sets' own pods would count too.
+	s := Start(t, func(c *control.Config) {
+		c.Off = append(c.Off, controllers.ReplicaSets, controllers.ReplicationControllers)
+	})
 	shows(t, s, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	rows := []struct{ kind, version, name, more, budget, want, scaled string }{
 		{"ReplicaSet", "apps/v1", "rs", "", "minAvailable: 50%", "2 4", "4 8"},

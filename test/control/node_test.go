@@ -20,15 +20,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorilla/websocket"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	utilexec "k8s.io/client-go/util/exec"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"berth/control/pki"
+	"berth/test/hosts"
 )
 
 // agentOf is a node's API as far as the control server passes streams on to it:
@@ -174,6 +177,32 @@ func (a *agentOf) forward(w http.ResponseWriter, r *http.Request) {
 	streams["data"].Close()
 }
 
+// logByWebSocket is the log of the pod web, as clients of other languages read it.
+func logByWebSocket(t *testing.T, s *Server) (log string) {
+	t.Helper()
+	trust, err := restclient.TLSConfigFor(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust.NextProtos = nil // no WebSockets by HTTP/2
+	dialer := websocket.Dialer{TLSClientConfig: trust, Subprotocols: []string{"binary.k8s.io"}}
+	ws, resp, err := dialer.DialContext(t.Context(), strings.Replace(s.Config.Host, "https", "wss", 1)+"/api/v1/namespaces/"+s.Namespace+"/pods/web/log", nil)
+	if resp != nil {
+		defer resp.Body.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.Close()
+	for {
+		_, message, err := ws.ReadMessage()
+		if err != nil {
+			return log
+		}
+		log += string(message)
+	}
+}
+
 // TestLogsComeFromTheNode as they are asked for.
 func TestLogsComeFromTheNode(t *testing.T) {
 	t.Parallel()
@@ -198,6 +227,9 @@ func TestLogsComeFromTheNode(t *testing.T) {
 	}
 	stop()
 	stream.Close()
+	if got := logByWebSocket(t, s); got != "first\n" {
+		t.Errorf("by a WebSocket: %q", got)
+	}
 	if got := s.Kubectl(t, "get", "--raw", "/api/v1/nodes/"+s.Namespace+"/proxy/stats/summary"); got != "/stats/summary of GET" {
 		t.Errorf("got %q", got)
 	}
@@ -246,7 +278,7 @@ func TestPortsAreForwarded(t *testing.T) {
 	t.Parallel()
 	s := SharedAlone(t)
 	startNode(t, s, false)
-	program, err := Kubectl()
+	program, err := hosts.Kubectl()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,16 +1,21 @@
 package control
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"berth/test/hosts"
 )
 
 // patience bounds every wait for what should take milliseconds.
@@ -20,15 +25,15 @@ const patience = 40 * time.Second
 func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	t.Helper()
 	var seen string
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
-		var ok bool
-		if ok, seen = holds(); ok {
-			return
-		}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+	err := hosts.WaitFor(ctx, what, func() (ok bool, _ error) {
+		ok, seen = holds()
+		return ok, nil
+	})
+	if err != nil {
+		t.Fatalf("%v; last seen:\n%s", err, seen)
 	}
-	t.Fatalf("%s: not within %s; last seen:\n%s", what, patience, seen)
 }
 
 // addNode makes a node as an agent would, ready and with room.
@@ -40,6 +45,7 @@ apiVersion: v1
 kind: Node
 metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
 `, name, name, name))
+	beat(t, s, name)
 	now := metav1.Now()
 	eventually(t, "node "+name+" has its status", func() (bool, string) {
 		n, err := s.Client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -56,6 +62,36 @@ metadata: {name: %s, labels: {kubernetes.io/hostname: %s, zone: z-%s}}
 		out := s.Kubectl(t, "get", "node", name, "-o", "jsonpath={.spec.taints}")
 		return out == "", out
 	})
+}
+
+// beat renews the lease of a node until the test ends, as an agent does: however long
+// the test takes, the node is not lost.
+func beat(t testing.TB, s *Server, name string) {
+	t.Helper()
+	leases := s.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	renew := func(ctx context.Context) error {
+		now := metav1.NowMicro()
+		text := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": %q}, "spec": {"holderIdentity": %q, "leaseDurationSeconds": 40, "renewTime": %q}}`, name, name, now.Format(metav1.RFC3339Micro))
+		_, err := leases.Patch(ctx, name, types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: "test", Force: new(true)})
+		return err
+	}
+	if err := renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		for every := time.NewTicker(10 * time.Second); ; {
+			select {
+			case <-ctx.Done():
+				every.Stop()
+				return
+			case <-every.C:
+				_ = renew(ctx) // the next one will do
+			}
+		}
+	})
+	t.Cleanup(func() { cancel(); beating.Wait() })
 }
 
 func list(pairs ...string) corev1.ResourceList {

@@ -25,7 +25,7 @@ func TestWhatANodeMay(t *testing.T) {
 	t.Parallel()
 	s := newTown(t)
 	ctx := t.Context()
-	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirroring(t), s.asking(t), s.ofItself(ctx)} {
+	for _, some := range [][]attempt{s.reading(ctx), s.podWriting(ctx), s.mirroring(t), s.asking(t), s.ofItself(ctx), s.devices(t)} {
 		for _, a := range some {
 			err := a.try()
 			if a.may && err != nil {

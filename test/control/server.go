@@ -2,14 +2,11 @@ package control
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -139,7 +136,7 @@ func (s *Server) TryKubectl(t testing.TB, input string, args ...string) (string,
 // standard error together.
 func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string, error) {
 	t.Helper()
-	program, err := Kubectl()
+	program, err := hosts.Kubectl()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,27 +146,6 @@ func RunKubectl(t testing.TB, kubeconfig, input string, args ...string) (string,
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-// Kubectl is the path of the stock kubectl, built once per version of it.
-func Kubectl() (string, error) {
-	repo, err := hosts.Repo()
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.New()
-	for _, f := range []string{"go.mod", "test/kubectl/main.go"} {
-		text, err := os.ReadFile(filepath.Join(repo, f))
-		if err != nil {
-			return "", err
-		}
-		sum.Write(text)
-	}
-	fmt.Fprint(sum, runtime.Version(), runtime.GOARCH)
-	dir, err := hosts.Cached("kubectl", hex.EncodeToString(sum.Sum(nil))[:16], func(dir string) error {
-		return hosts.BuildProgram(context.Background(), filepath.Join(dir, "kubectl"), filepath.Join(repo, "test", "kubectl"))
-	})
-	return filepath.Join(dir, "kubectl"), err
 }
 
 // output writes the server's log to the test's.

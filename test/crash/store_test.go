@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // TestATornOrAlienStoreIsSetAside: the pods go on, and the log says what became
@@ -70,6 +71,39 @@ func TestATornOrAlienStoreIsSetAside(t *testing.T) {
 	}
 	n.drop("rich")
 	n.drop("plain")
+	n.gone()
+}
+
+// TestRestartsGoOnWhenTheStoreAndTheRuntimeHaveLostThem: what is left of a pod is
+// its logs, and they say how often it began.
+func TestRestartsGoOnWhenTheStoreAndTheRuntimeHaveLostThem(t *testing.T) {
+	t.Parallel()
+	n := start(t, options{})
+	n.putPod(n.simple("counted"))
+	n.awaitRunning("counted")
+	restarted := func(times int32) func() bool {
+		return func() bool {
+			p := n.pods()["counted"]
+			return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil && p.Status.ContainerStatuses[0].RestartCount == times
+		}
+	}
+	n.says([]string{"restart", "counted"})
+	n.until("a restart", restarted(1))
+	n.must("stop the agent", n.agent.Stop(t.Context()))
+	n.must("lose the store", os.Remove(filepath.Join(n.agent.StateDir, "berth.db")))
+	for _, s := range n.sandboxes("counted") {
+		_, err := n.host.Runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.Id})
+		n.must("stop the sandbox", err)
+		_, err = n.host.Runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.Id})
+		n.must("remove the sandbox", err)
+	}
+	n.launch()
+	n.until("the count to go on", restarted(2))
+	n.drop("counted")
+	n.gone()
+	n.putPod(n.simple("counted")) // another pod of that name begins anew, though logs of the first may be left
+	n.until("a pod of the same name", restarted(0))
+	n.drop("counted")
 	n.gone()
 }
 

@@ -139,5 +139,8 @@ func TestOthersGoForACriticalPod(t *testing.T) {
 				t.Errorf("%s is not what it was: %s", name, brief(p))
 			}
 		}
+		// An edit that keeps its UID brings it back.
+		s.Pod("small", "terminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(1), "sleep"))
+		s.Running("small")
 	})
 }

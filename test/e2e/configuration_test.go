@@ -208,7 +208,7 @@ func (c *configured) config(h *hosts.Host, clientCA string) (_ map[string]any, e
 		"cgroupRoot":           h.CgroupRoot, "podPidsLimit": 48, "failSwapOn": !swap, "oomScoreAdj": 321,
 		"serializeImagePulls": true, "maxParallelImagePulls": 1, "registryPullQPS": 1, "registryBurst": 1,
 		"imageMinimumGCAge": "1s", "imageMaximumGCAge": "15s",
-		"kubeReserved": map[string]string{"cpu": "100m", "memory": "128Mi"}, "systemReserved": map[string]string{"cpu": "150m", "memory": "256Mi"},
+		"kubeReserved": map[string]string{"cpu": "100m", "memory": "128Mi", "pid": "700"}, "systemReserved": map[string]string{"cpu": "150m", "memory": "256Mi", "pid": "300"},
 		"evictionHard": map[string]string{"memory.available": "100Mi"},
 		"resolvConf":   c.resolved, "clusterDNS": []string{"10.96.7.7"}, "clusterDomain": "k8s.example",
 		"podLogsDir": c.logs, "allowedUnsafeSysctls": []string{"kernel.msg*"},
@@ -280,6 +280,15 @@ func (c *configured) reserves() {
 	c.hasLines(c.Report("all", "c"), strconv.Itoa(goruntime.NumCPU()*1000-250), strconv.FormatUint(whole.Total-(128+256+100)<<20, 10))
 	p := c.Running("all")
 	c.cgroupIs(p, "", "pids", "pids.max", "48") // below cgroupRoot
+	_, most := node.Processes()
+	for _, file := range []string{"/sys/fs/cgroup/pids" + c.Host.CgroupRoot + "/kubepods/pids.max", "/sys/fs/cgroup" + c.Host.CgroupRoot + "/kubepods/pids.max"} {
+		if !exists(file) { // the other version of cgroups has it
+			continue
+		}
+		if got := strings.TrimSpace(readFile(c.t, file)); got != strconv.FormatInt(most-1000, 10) {
+			c.t.Errorf("%s is %s, and of %d processes 1000 are reserved", file, got, most)
+		}
+	}
 	if logs := glob(c.t, filepath.Join(c.logs, c.ns+"_all_"+string(p.UID), "c", "0.log")); len(logs) != 1 {
 		c.t.Errorf("the log is not in podLogsDir: %v", logs)
 	}
@@ -290,6 +299,12 @@ func (c *configured) network() {
 	c.Pod("host-names", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
 	c.hasLines(c.Report("names", "c"), "nameserver 10.96.7.7", "search "+c.ns+".svc.k8s.example svc.k8s.example k8s.example node.example")
 	c.hasLines(c.Report("host-names", "c"), "nameserver 192.0.2.53", "search node.example", "options rotate")
+	// The host is told of other name servers while berth runs, as by DHCP.
+	if err := os.WriteFile(c.resolved, []byte("nameserver 192.0.2.54\n"), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+	c.Pod("new-names", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
+	c.hasLines(c.Report("new-names", "c"), "nameserver 192.0.2.54")
 }
 
 // bounds looks at what pods may not do, or only so often.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"berth/nodeapi"
 	"berth/test/hosts"
 )
@@ -85,6 +87,35 @@ func TestABadEditLeavesTheLastGoodVersionRunning(t *testing.T) {
 		if out, err := s.Try("why", "-n", s.ns, "never"); err == nil || !strings.Contains(out, "spec.containers") {
 			t.Errorf("why of a pod whose file is bad: %v %s", err, out)
 		}
+	})
+}
+
+// TestANewFileTakesNoPodFromAnother adds one that comes first by name, and has the
+// agent begin anew.
+func TestANewFileTakesNoPodFromAnother(t *testing.T) {
+	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+		text := podYAML("taken", "", "containers:\n"+box("c", "", "sleep"))
+		s.Put("m", text)
+		was := s.Running("taken")
+		s.Put("a", strings.Replace(text, "name: c", "name: d", 1))
+		same := func(when string) {
+			t.Helper()
+			if f := s.badFile("a"); f.Message != "Pod "+s.ns+"/taken is in "+s.path("m")+" already" {
+				t.Errorf("%s: %+v", when, f)
+			}
+			s.notBad("m")
+			if p := s.Running("taken"); p.UID != was.UID || status(p, "c").ContainerID != status(was, "c").ContainerID || p.DeletionTimestamp != nil {
+				t.Errorf("%s: %s", when, brief(p))
+			}
+		}
+		same("beside it")
+		if err := s.Agent.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		same("in the next life")
+		s.Remove("m")
+		s.notBad("a")
+		s.Wait("taken", "of the other file", func(p *corev1.Pod) bool { return p.Spec.Containers[0].Name == "d" && status(p, "d").Ready })
 	})
 }
 

@@ -107,6 +107,14 @@ func TestPreStopRunsBeforeTheStopSignal(t *testing.T) {
 			sh("c", mount+", lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hang >> /v/log; sleep 1000']}}}", life("hangs")))
 		s.Running("fails")
 		s.Running("hangs")
+		// Of one that goes on to live it can be read.
+		s.Pod("sick", "terminationGracePeriodSeconds: 30\nvolumes: [{name: v, hostPath: {path: "+dir+"}}]\ncontainers:\n"+
+			sh("c", mount+", livenessProbe: {exec: {command: ['false']}, "+everySecond+"}, lifecycle: {preStop: {exec: {command: [sh, -c, 'echo hush; exit 1']}}}", life("sick")))
+		s.Event("sick", "FailedPreStopHook: PreStopHook failed")
+		s.Event("sick", "Killing: Container c failed liveness probe, will be restarted")
+		if all := strings.Join(s.Events("sick"), "\n"); strings.Contains(all, "hush") {
+			t.Errorf("an event tells what the hook printed: %s", all)
+		}
 		s.Remove("fails")
 		s.Remove("hangs")
 		await(t, "hangs to be in its hook", func() bool { return strings.Contains(readFile(t, dir+"/log"), "hang\n") })

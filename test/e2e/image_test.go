@@ -4,11 +4,15 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/test/hosts"
@@ -27,6 +31,25 @@ func (s *Space) testbox() v1.Image {
 		s.t.Fatal(err)
 	}
 	return img
+}
+
+// large puts an image of size random bytes beside the test program into a registry
+// and returns its repository.
+func (s *Space) large(r *images.Registry, name string, size int64) string {
+	s.t.Helper()
+	layer, err := random.Layer(size, types.DockerLayer)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	own, err := mutate.AppendLayers(s.testbox(), layer)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	repo := s.ns + "/" + name
+	if err := r.PushImage(s.t.Context(), "docker.io/"+repo+":1", own); err != nil {
+		s.t.Fatal(err)
+	}
+	return repo
 }
 
 // cold puts the test program's image into a registry under a name that the node
@@ -261,5 +284,33 @@ func TestScenario05_ColdImagesOfOnePodArePulledInParallel(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.whySays("five", "PullImage", repos[0])
+	})
+}
+
+// TestAPullSaysHowFarItIs: of a large image of which half has come.
+func TestAPullSaysHowFarItIs(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		const size = 8 << 20
+		repo := s.large(s.Open, "large", size)
+		release := s.Open.StallHalf(repo)
+		defer release()
+		s.Pod("large", "containers:\n"+imageBox("c", repo+":1", "", "sleep"))
+		said := regexp.MustCompile(regexp.QuoteMeta(repo) + `:1, for 1 pods; of what the runtime downloads now ([0-9.]+) of ([0-9.]+) MiB are here`)
+		var out string
+		err := hosts.WaitFor(t.Context(), "half of the image to be here", func() (bool, error) {
+			out, _ = s.Try("why", "-n", s.ns, "large")
+			m := said.FindStringSubmatch(out)
+			if m == nil {
+				return false, nil
+			}
+			here, _ := strconv.ParseFloat(m[1], 64)
+			whole, _ := strconv.ParseFloat(m[2], 64)
+			return here >= 3.5 && whole >= 8 && here < whole, nil // other tests' pulls are in it too
+		})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		release()
+		s.Running("large")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -324,10 +325,74 @@ func TestCpCopiesBothWaysAndFollowsNoLinkOut(t *testing.T) {
 			"No such file":              {"-c", "c", "holds:/no/such", back},
 			"must have the program tar": {"-c", "bare", "holds:/etc", back},
 			"no such file":              {"-c", "c", filepath.Join(dir, "nothing"), "holds:/tmp/x"},
+			"tar: can't open 'big'":     {"-c", "c", sparse(t, filepath.Join(dir, "big"), 64<<20), "holds:/proc/"}, // most of it nobody reads
 		} {
 			if out, err := s.Try(append([]string{"cp", "-n", s.ns}, args...)...); err == nil || !strings.Contains(out, what) {
 				t.Errorf("cp %v: %v %s, want %q", args, err, out, what)
 			}
+		}
+	})
+}
+
+// sparse makes a file of so many zeroes.
+func sparse(t *testing.T, path string, size int64) string {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestInputThatNobodyReadsHoldsNobodyUp has a command end, and a user lose
+// patience, while more input is on its way than anybody takes.
+func TestInputThatNobodyReadsHoldsNobodyUp(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		s.Pod("full", "containers:\n"+sh("c", "", "sleep 1000"))
+		s.Running("full")
+		run := func(command ...string) (*exec.Cmd, *strings.Builder) {
+			t.Helper()
+			cmd := s.Agent.Command(t.Context(), append([]string{"exec", "-i", "-n", s.ns, "full", "--"}, command...)...)
+			zeroes, err := os.Open("/dev/zero")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { zeroes.Close() })
+			said := &strings.Builder{}
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = zeroes, said, said
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			return cmd, said
+		}
+		ends := func(cmd *exec.Cmd) error {
+			t.Helper()
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			select {
+			case err := <-ended:
+				return err
+			case <-time.After(waitBound):
+				_ = cmd.Process.Kill()
+				t.Fatalf("%v did not end: %v", cmd.Args, <-ended)
+				return nil
+			}
+		}
+		cmd, said := run("sh", "-c", "echo enough; exit 7")
+		err := ends(cmd)
+		if code := cmd.ProcessState.ExitCode(); err == nil || !strings.Contains(said.String(), "enough") ||
+			code != 7 && !strings.Contains(said.String(), "reads no more of its input") {
+			t.Errorf("the command ends with %v: %s", err, said)
+		}
+		cmd, said = run("sh", "-c", "echo begun > /tmp/begun; exec sleep 1000")
+		await(t, "the command to begin", func() bool {
+			out, err := s.Try("exec", "-n", s.ns, "full", "--", "cat", "/tmp/begun")
+			return err == nil && strings.Contains(out, "begun")
+		})
+		if err := cmd.Process.Signal(unix.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if err := ends(cmd); err == nil {
+			t.Errorf("interrupted, it ends well: %s", said)
 		}
 	})
 }

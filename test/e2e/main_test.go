@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -30,11 +29,7 @@ const (
 const crashBase = 2 * time.Second
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	// Tests wait far more than they compute.
-	if f := flag.Lookup("test.parallel"); f != nil && f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "10")
-	}
+	hosts.SideBySide(10)
 	code := m.Run()
 	for _, n := range shared.all() {
 		if err := n.stop(); err != nil {
@@ -129,8 +124,9 @@ type nodeOptions struct {
 	Config map[string]any
 	Berth  map[string]any
 	Args   []string
-	Nodefs string // see hosts.AgentOptions
-	Disk   string // see hosts.Options; such a node has only the test program's image
+	Nodefs string     // see hosts.AgentOptions
+	LAN    *hosts.LAN // to plug the host into; its agent finds the node's addresses
+	Disk   string     // see hosts.Options; such a node has only the test program's image
 	// More is configuration that depends on the host; it wins over Config.
 	More func(*hosts.Host) (map[string]any, error)
 }
@@ -174,7 +170,7 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 			return n, err
 		}
 	}
-	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: local, Disk: o.Disk}); err != nil {
+	if n.Host, err = hosts.Start(ctx, hosts.Options{Version: v, CNI: o.CNI, Images: local, Disk: o.Disk, LAN: o.LAN}); err != nil {
 		return n, err
 	}
 	if err := errors.Join(n.Open.HostsToml(n.Host.CertsDir(), "docker.io"), n.Private.HostsToml(n.Host.CertsDir(), privateHost)); err != nil {
@@ -196,9 +192,9 @@ func startNode(v hosts.Version, o nodeOptions) (n *Node, err error) {
 		maps.Copy(config, more)
 	}
 	n.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
-		Binary: made.berth, Host: n.Host, Config: config, Berth: o.Berth, Nodefs: o.Nodefs,
+		Binary: made.berth, Host: n.Host, Config: config, Berth: o.Berth, Nodefs: o.Nodefs, FindIPs: o.LAN != nil,
 		ExtraArgs: append([]string{"--node-labels", "zone=a,disk=ssd"}, o.Args...),
-		Env:       []string{"GORACE=halt_on_error=1 exitcode=66"},
+		Env:       []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 	})
 	if err != nil {
 		return n, err

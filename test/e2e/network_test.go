@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/nodeapi"
 	"berth/test/hosts"
 )
 
@@ -43,5 +46,45 @@ func TestTheFlagMakesTheNetwork(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAHostsOtherAddressIsTheNodes: a host gets another address while pods run on
+// it. Their status tells it, and nothing restarts.
+func TestAHostsOtherAddressIsTheNodes(t *testing.T) {
+	t.Parallel()
+	lan, err := hosts.NewLAN()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := lan.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := own(t, hosts.Version2, nodeOptions{LAN: lan})
+	s.Pod("p", "hostNetwork: true\ncontainers:\n"+box("c", "", "sleep"))
+	before := s.Running("p")
+	if before.Status.HostIP != s.Host.Gateway.String() || before.Status.PodIP != before.Status.HostIP {
+		t.Fatalf("the host's address is %s: %s", s.Host.Gateway, brief(before))
+	}
+	other, err := s.Host.Readdress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var after *corev1.Pod
+	err = hosts.WaitFor(t.Context(), "the pod to be at "+other.String(), func() (bool, error) {
+		list, err := s.Client.Pods(t.Context(), nodeapi.PodsRequest{Namespace: s.ns})
+		if err != nil || len(list.Items) != 1 {
+			return false, nil //nolint:nilerr // the agent is not there while it begins anew
+		}
+		after = &list.Items[0]
+		return after.Status.HostIP == other.String() && after.Status.PodIP == other.String(), nil
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, brief(after), tailOf(s.Agent.Log(), 3000))
+	}
+	if was, is := status(before, "c"), status(after, "c"); is.ContainerID != was.ContainerID || is.RestartCount != 0 || !is.Ready {
+		t.Errorf("the container was %s: %s", was.ContainerID, brief(after))
 	}
 }

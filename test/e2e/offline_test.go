@@ -38,11 +38,11 @@ func (s *Space) unlike(label string) v1.Image {
 }
 
 // drop puts a file into the folder of images, whole.
-func (s *Space) drop(file string, make func(path string) error) string {
+func (s *Space) drop(file string, write func(path string) error) string {
 	s.t.Helper()
 	dir := filepath.Join(s.Agent.StateDir, "images")
 	tmp, path := filepath.Join(dir, "."+file), filepath.Join(dir, file)
-	if err := errors.Join(make(tmp), os.Rename(tmp, path)); err != nil {
+	if err := errors.Join(write(tmp), os.Rename(tmp, path)); err != nil {
 		s.t.Fatal(err)
 	}
 	return path

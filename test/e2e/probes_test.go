@@ -356,6 +356,33 @@ func TestARedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	})
 }
 
+// TestACommandThatIsNotThereIsOneEvent: that it cannot be run counts for nothing,
+// and is told in one event, though the runtime has another ID for each try.
+func TestACommandThatIsNotThereIsOneEvent(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		probe := "{exec: {command: [/no/such]}, " + everySecond + "}"
+		s.Pod("lacks", "containers:\n"+box("c", "readinessProbe: "+probe+", livenessProbe: "+probe, "sleep"))
+		s.Phase("lacks", corev1.PodRunning)
+		err := hosts.WaitFor(t.Context(), "three tries of both", func() (bool, error) {
+			x, err := s.Client.Probes(t.Context(), s.ns, "lacks")
+			return err == nil && len(x.Probes) == 2 && len(x.Probes[0].Last) > 2 && len(x.Probes[1].Last) > 2, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := 0
+		for _, e := range s.Events("lacks") {
+			if strings.HasPrefix(e, "Unhealthy: ") {
+				told++
+				s.contains("the event", e, "probe errored and resulted in unknown state", "/no/such", "no such file or directory")
+			}
+		}
+		if c := status(s.Get("lacks"), "c"); told != 2 || c.RestartCount != 0 || c.Ready {
+			t.Errorf("%d events: %+v", told, c)
+		}
+	})
+}
+
 func TestBadProbesAreRefusedByTheirField(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		for name, c := range map[string]struct{ probe, says string }{

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +82,44 @@ func TestResizeInPlace(t *testing.T) {
 		// Another quality of service is another pod.
 		s.Pod("size", "terminationGracePeriodSeconds: 1\ncontainers:\n"+sh("c", "", "sleep 1000"))
 		s.Wait("size", "replaced", func(p *corev1.Pod) bool { return p.UID != first.UID && p.Status.Phase == corev1.PodRunning })
+	})
+}
+
+// TestADeferredResizeIsMadeWhenThereIsRoom: what the node has, but another pod
+// holds, is given when that goes, over a restart of the agent too.
+func TestADeferredResizeIsMadeWhenThereIsRoom(t *testing.T) {
+	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
+		put := func(name string, milli int) {
+			s.Pod(name, "hostNetwork: true\nterminationGracePeriodSeconds: 1\ncontainers:\n"+
+				sh("c", fmt.Sprintf("resources: {requests: {cpu: %dm}}", milli), "sleep 1000"))
+		}
+		put("big", 1000*runtime.NumCPU()-400)
+		s.Running("big")
+		put("small", 100)
+		first := s.Running("small")
+		deferred := func(p *corev1.Pod) bool {
+			reason, message, is := conditionOf(p, corev1.PodResizePending)
+			c := status(p, "c")
+			return is && reason == corev1.PodReasonDeferred && strings.Contains(message, "cpu") && c.AllocatedResources.Cpu().String() == "100m"
+		}
+		put("small", 600)
+		s.Wait("small", "deferred", deferred)
+		s.Event("small", "ResizeDeferred: Pod resize Deferred: ")
+		if err := s.Agent.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Wait("small", "deferred still", deferred)
+		s.Remove("big")
+		p := s.Wait("small", "resized", func(p *corev1.Pod) bool {
+			_, _, pending := conditionOf(p, corev1.PodResizePending)
+			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
+			return !pending && !resizing && status(p, "c").Resources.Requests.Cpu().String() == "600m"
+		})
+		if was, is := status(first, "c"), status(p, "c"); p.UID != first.UID || is.ContainerID != was.ContainerID || is.RestartCount != 0 ||
+			is.AllocatedResources.Cpu().String() != "600m" {
+			t.Errorf("resized: %s, allocated %v, was %s", brief(p), is.AllocatedResources, brief(first))
+		}
+		s.Event("small", "ResizeCompleted: Pod resize completed: ")
 	})
 }
 
@@ -184,18 +225,55 @@ func TestResizeOfThePodAndOfASidecar(t *testing.T) {
 	})
 }
 
+// cpuFiles print the CPU that a container really has: its quota, and its weight.
+const cpuFiles = "cd /sys/fs/cgroup/cpu 2>/dev/null && cat cpu.cfs_quota_us cpu.shares || cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu.weight"
+
 // TestPodLevelResources: what the pod as a whole is limited to holds for
-// containers that are not limited themselves.
+// containers that are not limited themselves, and follows when it changes.
 func TestPodLevelResources(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
-		s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
+		s.Pod("eats", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 50m}, limits: {cpu: 500m, memory: 32Mi}}\ncontainers:\n"+
 			sh("eats", "", "exec dd if=/dev/zero of=/dev/shm/x bs=1M count=60")+sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000"))
-		p := s.Wait("whole", "out of memory", func(p *corev1.Pod) bool { return status(p, "eats").State.Terminated != nil })
+		p := s.Wait("eats", "out of memory", func(p *corev1.Pod) bool { return status(p, "eats").State.Terminated != nil })
 		if x := status(p, "eats").State.Terminated; x.ExitCode != 137 {
 			t.Errorf("over the pod's limit: %+v", x)
 		}
 		if r := p.Status.Resources; p.Status.QOSClass != corev1.PodQOSBurstable || r == nil || r.Requests.Memory().String() != "32Mi" || r.Requests.Cpu().String() != "50m" {
 			t.Errorf("QoS %s, resources %+v", p.Status.QOSClass, r)
 		}
+		put := func(cpu, memory string) {
+			s.Pod("whole", "restartPolicy: Never\nterminationGracePeriodSeconds: 1\nresources: {requests: {cpu: 300m, memory: 32Mi}, limits: {cpu: "+cpu+", memory: "+memory+"}}\ncontainers:\n"+
+				sh("stays", "resources: {requests: {cpu: 10m}}", "sleep 1000")+
+				sh("asks-nothing", "", "sleep 1000")+sh("limited", "resources: {limits: {cpu: 200m, memory: 16Mi}, requests: {cpu: 200m, memory: 0}}", "sleep 1000"))
+		}
+		put("500m", "32Mi")
+		s.Running("whole")
+		reads := func(what, name, memory, cpu string) {
+			t.Helper()
+			got := strings.Fields(s.Exec("whole", name, "sh", "-c", limitFile+"; "+cpuFiles))
+			if want := strings.Fields(memory + " " + cpu); !slices.Equal(got, want) {
+				t.Errorf("%s: %s has %v of memory and CPU in its cgroup, want %v", what, name, got, want)
+			}
+		}
+		reads("a container that requests CPU has the pod's limits", "stays", "33554432", "50000 10")
+		reads("one that does not has its share by them, too", "asks-nothing", "33554432", "50000 512")
+		reads("one with limits has its own", "limited", "16777216", "20000 204")
+		put("300m", "48Mi")
+		p = s.Wait("whole", "resized", func(p *corev1.Pod) bool {
+			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
+			return !resizing && p.Status.Resources != nil && p.Status.Resources.Limits.Memory().String() == "48Mi"
+		})
+		reads("resized", "stays", "50331648", "30000 10")
+		reads("resized", "asks-nothing", "50331648", "30000 307")
+		reads("resized", "limited", "16777216", "20000 204")
+		if k := status(p, "stays"); k.RestartCount != 0 || k.State.Running == nil {
+			t.Errorf("resized: %s", brief(p))
+		}
+		put("500m", "32Mi")
+		s.Wait("whole", "as before", func(p *corev1.Pod) bool {
+			_, _, resizing := conditionOf(p, corev1.PodResizeInProgress)
+			return !resizing && p.Status.Resources != nil && p.Status.Resources.Limits.Memory().String() == "32Mi"
+		})
+		reads("as before", "asks-nothing", "33554432", "50000 512")
 	})
 }

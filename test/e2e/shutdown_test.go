@@ -124,7 +124,7 @@ func TestScenario26_PodsEndByGroupsBeforeTheHostGoesDown(t *testing.T) {
 	groups := []map[string]any{{"priority": 0, "shutdownGracePeriodSeconds": 60}, {"priority": 1000, "shutdownGracePeriodSeconds": 20}}
 	alone(t, nodeOptions{CNI: true, Config: map[string]any{"shutdownGracePeriodByPodPriority": groups}}, func(t *testing.T, s *Space) {
 		l, address := withLogind(t)
-		s.Agent.SetEnv("GORACE=halt_on_error=1 exitcode=66", "DBUS_SYSTEM_BUS_ADDRESS="+address)
+		s.Agent.SetEnv("GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0", "DBUS_SYSTEM_BUS_ADDRESS="+address)
 		if err := s.Agent.Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}

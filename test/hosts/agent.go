@@ -30,6 +30,7 @@ type AgentOptions struct {
 	NodeName    string         // default: the host's name
 	Config      map[string]any // fields of KubeletConfiguration that win over the defaults here
 	Berth       map[string]any // fields of the second document, berth's own
+	FindIPs     bool           // it is not told the node's addresses
 	ExtraArgs   []string
 	Env         []string // added to the process' environment
 	Detached    bool     // it lives on when this process ends
@@ -92,9 +93,9 @@ func StartAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	a.Args = append([]string{
 		"run", "--config", a.ConfigFile, "--root-dir", a.RootDir, "--state-dir", a.StateDir, "--socket", a.Socket,
 		"--container-runtime-endpoint", o.Host.Endpoint, "--pod-manifest-path", a.ManifestDir,
-		"--hostname-override", or(o.NodeName, o.Host.Name), "--node-ip", o.Host.nodeIPs(),
-		"--cert-dir", filepath.Join(dir, "pki"),
-	}, o.ExtraArgs...)
+		"--hostname-override", or(o.NodeName, o.Host.Name), "--cert-dir", filepath.Join(dir, "pki"),
+	}, o.Host.nodeIPs(o.FindIPs)...)
+	a.Args = append(a.Args, o.ExtraArgs...)
 	o.Host.mu.Lock()
 	o.Host.agents = append(o.Host.agents, a)
 	o.Host.mu.Unlock()

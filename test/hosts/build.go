@@ -80,7 +80,7 @@ func Containerd2(ctx context.Context) (dir string, err error) {
 		return "", err
 	}
 	module := filepath.Join(repo, "test", "hosts", "containerd2")
-	key, err := moduleKey(module, buildTags)
+	key, err := ModuleKey(module, buildTags)
 	if err != nil {
 		return "", err
 	}
@@ -102,7 +102,7 @@ func Runc(ctx context.Context) (dir string, err error) {
 		return "", err
 	}
 	module := filepath.Join(repo, "test", "hosts", "runc")
-	key, err := moduleKey(module, "seccomp")
+	key, err := ModuleKey(module, "seccomp")
 	if err != nil {
 		return "", err
 	}
@@ -114,8 +114,8 @@ func Runc(ctx context.Context) (dir string, err error) {
 	})
 }
 
-// moduleKey names a build after the module's versions, Go and the build tags.
-func moduleKey(module, tags string) (string, error) {
+// ModuleKey names a build after the module's versions, Go and the build tags.
+func ModuleKey(module, tags string) (string, error) {
 	sum := sha256.New()
 	for _, f := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join(module, f))
@@ -144,6 +144,27 @@ func goBuild(ctx context.Context, dir, cgo string, args ...string) error {
 // program.
 func BuildProgram(ctx context.Context, program, folder string) error {
 	return goBuild(ctx, folder, "0", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+}
+
+// Kubectl is the path of the stock kubectl, built once per version of it.
+func Kubectl() (string, error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, f := range []string{"go.mod", "test/kubectl/main.go"} {
+		text, err := os.ReadFile(filepath.Join(repo, f))
+		if err != nil {
+			return "", err
+		}
+		sum.Write(text)
+	}
+	fmt.Fprint(sum, runtime.Version(), runtime.GOARCH)
+	dir, err := Cached("kubectl", hex.EncodeToString(sum.Sum(nil))[:16], func(dir string) error {
+		return BuildProgram(context.Background(), filepath.Join(dir, "kubectl"), filepath.Join(repo, "test", "kubectl"))
+	})
+	return filepath.Join(dir, "kubectl"), err
 }
 
 // BuildOptions say which berth is wanted.
@@ -212,13 +233,14 @@ func buildPackage(ctx context.Context, command, folder string, o BuildOptions) (
 	}
 	tmp := filepath.Join(dir, fmt.Sprintf(".%s-%d", key, os.Getpid()))
 	defer os.Remove(tmp)
-	args := []string{"-trimpath", "-tags", tags, "-o", tmp, folder}
-	cgo := "0"
+	// Either kind is built with the flags with which something else is: the race
+	// detector's with those of go test -race, the other with those of make build. What
+	// both need is then compiled once.
+	args, cgo := []string{"-trimpath"}, "0"
 	if o.Race {
-		args, cgo = append([]string{"-race"}, args...), "1"
-	} else {
-		args = append([]string{"-ldflags", "-s -w"}, args...)
+		args, cgo = []string{"-race"}, "1"
 	}
+	args = append(args, "-ldflags", "-s -w", "-tags", tags, "-o", tmp, folder)
 	if err := goBuild(ctx, repo, cgo, args...); err != nil {
 		return "", err
 	}

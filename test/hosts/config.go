@@ -2,7 +2,9 @@ package hosts
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +21,7 @@ const (
 // Versions are all kinds that the project is tested with.
 func Versions() []Version { return []Version{Version16, Version2} }
 
-const cniBinDir = "/usr/lib/cni"
+const cniBinDir = "/usr/lib/cni" // Debian's
 
 func (r *record) configFile() string { return filepath.Join(r.run(), "config.toml") }
 func (r *record) certsDir() string   { return filepath.Join(r.Dir, "certs.d") }
@@ -49,16 +51,18 @@ func (r *record) config() string {
 		// default it reads them all once a second, 4 % of a core for 50 pods.
 		line("stats_collect_period = \"1m\"")
 	}
-	bin := fmt.Sprintf("bin_dir = %q", cniBinDir)
+	bin := fmt.Sprintf("bin_dir = %q", r.plugins())
 	if r.Version == Version16 {
 		line("sandbox_image = %q", r.Sandbox)
 	} else {
-		bin = fmt.Sprintf("bin_dirs = [%q]\nuse_internal_loopback = true", cniBinDir)
+		bin = fmt.Sprintf("bin_dirs = [%q]\nuse_internal_loopback = true", r.plugins())
 		line("[%s.pinned_images]\nsandbox = %q", images, r.Sandbox)
 		// Its default holds for all images together: three pulls that stand still
 		// would keep all others from being made.
 		line("[plugins.\"io.containerd.transfer.v1.local\"]\nmax_concurrent_downloads = 32")
-		line("[plugins.\"io.containerd.shim.v1.manager\"]\nsocket_dir = %q", r.shimSockets())
+		if !r.Upgraded { // the shims of before listen where 1.6 has them all
+			line("[plugins.\"io.containerd.shim.v1.manager\"]\nsocket_dir = %q", r.shimSockets())
+		}
 	}
 	line("[%s.cni]\n%s\nconf_dir = %q", cri, bin, r.confDir())
 	line("[%s.registry]\nconfig_path = %q", images, r.certsDir())
@@ -113,6 +117,40 @@ func (h *Host) WriteCNI() error {
 		return err
 	}
 	return os.Rename(tmp, h.conflistFile())
+}
+
+// makePlugins gives the host the machine's CNI plugins, by links, so that a test
+// can put one of its own in a plugin's place.
+func (r *record) makePlugins() error {
+	all, err := os.ReadDir(cniBinDir)
+	if err != nil {
+		return err
+	}
+	for _, p := range all {
+		if err := os.Symlink(filepath.Join(cniBinDir, p.Name()), filepath.Join(r.plugins(), p.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// HoldCNI has the plugins of pods of one name hang, at ADD and at DEL, until the
+// result is called.
+func (h *Host) HoldCNI(pod string) (release func() error, err error) {
+	hold := filepath.Join(h.plugins(), "hold-"+pod)
+	script := fmt.Sprintf(`#!/bin/sh
+case ";$CNI_ARGS;" in *";K8S_POD_NAME=%s;"*)
+	i=0
+	while [ -e '%s' ] && [ $i -lt 6000 ]; do sleep 0.05; i=$((i+1)); done
+esac
+exec %s/portmap
+`, pod, hold, cniBinDir)
+	for file, text := range map[string]string{hold: "", filepath.Join(h.plugins(), "portmap.new"): script} {
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return func() error { return os.Remove(hold) }, os.Rename(filepath.Join(h.plugins(), "portmap.new"), filepath.Join(h.plugins(), "portmap"))
 }
 
 // RemoveCNI takes the host's network configuration away: no new sandbox gets a

@@ -103,53 +103,12 @@ func Start(ctx context.Context, o Options) (*Host, error) {
 	return h, nil
 }
 
-func (h *Host) start(ctx context.Context, o Options) (err error) {
+func (h *Host) start(ctx context.Context, o Options) error {
 	r := &h.slot.record
-	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached, r.For = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached, o.For
-	r.Handlers = o.Handlers
-	if o.LAN != nil {
-		r.LAN = o.LAN.n + 1
-	}
-	r.Sandbox = images.PauseRef
-	if !r.PodCIDR.IsValid() {
-		r.PodCIDR = r.podRange()
-	}
-	if r.Dir == "" {
-		r.OwnDir = true
-		if r.Dir, err = os.MkdirTemp("", r.name()+"-"); err != nil {
-			return err
-		}
-	}
-	if err := h.write(); err != nil {
+	if err := h.own(o); err != nil {
 		return err
 	}
-	if r.Detached && h.lock != nil { // from now on the record alone holds the slot
-		os.Remove(slotLock(r.Number))
-		h.lock.Close()
-		h.lock = nil
-	}
-	if err := h.fill(); err != nil {
-		return err
-	}
-	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(), r.addresses(), r.certsDir()} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return err
-		}
-	}
-	if o.Disk != "" {
-		if err := unix.Mount("tmpfs", r.root(), "tmpfs", 0, o.Disk); err != nil {
-			return fmt.Errorf("mount %s: %w", r.root(), err)
-		}
-		if err := h.Below(r.root()); err != nil {
-			return err
-		}
-	}
-	for host, toml := range o.Registries {
-		if err := h.SetRegistry(host, toml); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(os.WriteFile(r.configFile(), []byte(r.config()), 0o600), r.makeCgroups()); err != nil {
+	if err := h.layOut(o); err != nil {
 		return err
 	}
 	connect := func(context.Context) error { return r.makeBridge() }
@@ -178,11 +137,64 @@ func (h *Host) start(ctx context.Context, o Options) (err error) {
 	return h.Import(ctx, append([]string{pause.Path}, o.Images...)...)
 }
 
+// own notes in the record what is to be taken away again, before any of it is there.
+func (h *Host) own(o Options) (err error) {
+	r := &h.slot.record
+	r.Version, r.Dir, r.PodCIDR, r.CNI, r.Detached, r.For = o.Version, o.Dir, o.PodCIDR, o.CNI, o.Detached, o.For
+	r.Handlers = o.Handlers
+	if o.LAN != nil {
+		r.LAN = o.LAN.n + 1
+	}
+	r.Sandbox = images.PauseRef
+	if !r.PodCIDR.IsValid() {
+		r.PodCIDR = r.podRange()
+	}
+	if r.Dir == "" {
+		r.OwnDir = true
+		if r.Dir, err = os.MkdirTemp("", r.name()+"-"); err != nil {
+			return err
+		}
+	}
+	if err := h.write(); err != nil {
+		return err
+	}
+	if r.Detached && h.lock != nil { // from now on the record alone holds the slot
+		os.Remove(slotLock(r.Number))
+		h.lock.Close()
+		h.lock = nil
+	}
+	return h.fill()
+}
+
+// layOut makes the host's directories and puts into them what containerd reads.
+func (h *Host) layOut(o Options) error {
+	r := &h.slot.record
+	for _, dir := range []string{r.root(), r.state(), r.shimSockets(), filepath.Join(r.run(), "tmp"), r.confDir(), r.plugins(), r.addresses(), r.certsDir()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return err
+		}
+	}
+	if o.Disk != "" {
+		if err := unix.Mount("tmpfs", r.root(), "tmpfs", 0, o.Disk); err != nil {
+			return fmt.Errorf("mount %s: %w", r.root(), err)
+		}
+		if err := h.Below(r.root()); err != nil {
+			return err
+		}
+	}
+	for host, toml := range o.Registries {
+		if err := h.SetRegistry(host, toml); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.WriteFile(r.configFile(), []byte(r.config()), 0o600), r.makePlugins(), r.makeCgroups())
+}
+
 // fill sets what follows from the record.
 func (h *Host) fill() (err error) {
 	r := &h.slot.record
 	h.Name, h.Version, h.Dir, h.Socket, h.Endpoint = r.name(), r.Version, r.Dir, r.socket(), "unix://"+r.socket()
-	h.ConfDir, h.BinDir, h.CgroupRoot = r.confDir(), cniBinDir, "/"+r.name()
+	h.ConfDir, h.BinDir, h.CgroupRoot = r.confDir(), r.plugins(), "/"+r.name()
 	h.PodCIDR, h.Bridge, h.Gateway = r.PodCIDR, r.bridge(), r.gateway()
 	if r.LAN > 0 {
 		h.Gateway = r.lan4()
@@ -285,6 +297,22 @@ func (h *Host) Restart(ctx context.Context) error {
 	h.served = served
 	h.mu.Unlock()
 	return h.ready(ctx, served)
+}
+
+// Upgrade kills containerd and starts that of another version on the same
+// directories, as a package's upgrade does; shims and containers go on.
+func (h *Host) Upgrade(ctx context.Context, to Version) error {
+	if err := h.Kill(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.slot.Version, h.slot.Upgraded, h.Version = to, true, to
+	err := errors.Join(h.write(), os.WriteFile(h.configFile(), []byte(h.config()), 0o600))
+	h.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return h.Restart(ctx)
 }
 
 // begin starts a process; its waiter ends with it.

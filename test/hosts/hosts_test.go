@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -297,6 +298,25 @@ func TestADetachedHostIsLeftAloneUntilItIsOpened(t *testing.T) {
 	}
 	if left := all[at].Leftovers(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+	other := &slot{record: record{Number: h.Number, Detached: true, For: whose, Dir: t.TempDir()}}
+	if err := withRunDir(func() error {
+		if _, err := readRecord(h.Number); err == nil {
+			return nil // its number is somebody else's by now as it is
+		}
+		return errors.Join(os.MkdirAll(other.run(), 0o711), other.write())
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Stop(); err != nil {
+		t.Errorf("stopped again: %v", err)
+	}
+	if r, err := readRecord(h.Number); err != nil {
+		t.Errorf("stopped again, it took away what bears its number now: %v", err)
+	} else if r.Dir == other.Dir {
+		if err := other.release(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

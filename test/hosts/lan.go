@@ -48,6 +48,8 @@ const (
 	machineAt = 1
 	routerAt  = 254
 	maxLANs   = 100
+
+	readdressed = 110 // how far a host's other address is from its first
 )
 
 // NewLAN makes a network, after what dead owners left has been taken away.
@@ -213,11 +215,32 @@ func (r *record) enter() string {
 	return fmt.Sprintf("set -- nsenter --net=%s --mount=/proc/%d/ns/mnt -- \"$@\"\n", filepath.Join(netnsDir, r.netns()), r.Holder)
 }
 
-// nodeIPs is the agent's --node-ip.
-func (h *Host) nodeIPs() string {
+// nodeIPs is the agent's --node-ip, unless it is to find them.
+func (h *Host) nodeIPs(find bool) []string {
 	r := &h.slot.record
-	if r.LAN == 0 {
-		return h.Gateway.String()
+	switch {
+	case find:
+		return nil
+	case r.LAN == 0:
+		return []string{"--node-ip", h.Gateway.String()}
 	}
-	return r.lan4().String() + "," + r.lan6().String()
+	return []string{"--node-ip", r.lan4().String() + "," + r.lan6().String()}
+}
+
+// Readdress gives a host of a LAN another IPv4 address, as a DHCP server does, and
+// returns it.
+func (h *Host) Readdress() (netip.Addr, error) {
+	r := &h.slot.record
+	n, ns := r.LAN-1, r.netns()
+	to := lan4(n, byte(r.Number+2+readdressed))
+	for _, args := range []string{
+		"-n " + ns + " addr del " + r.lan4().String() + "/24 dev eth0",
+		"-n " + ns + " addr add " + to + "/24 dev eth0",
+		"-n " + ns + " route replace default via " + lan4(n, routerAt),
+	} {
+		if _, err := command("ip", strings.Fields(args)...); err != nil {
+			return netip.Addr{}, err
+		}
+	}
+	return netip.ParseAddr(to)
 }

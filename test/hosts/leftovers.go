@@ -16,9 +16,10 @@ import (
 // that number later may be another host's.
 func (h *Host) Leftovers() []string {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.remains != nil {
-		return *h.remains
+	remains := h.remains
+	h.mu.Unlock()
+	if remains != nil {
+		return *remains
 	}
 	return h.leftovers()
 }

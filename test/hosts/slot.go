@@ -26,6 +26,7 @@ type record struct {
 	Detached bool
 	For      string // whose it is, if detached
 	Version  Version
+	Upgraded bool     // from another version
 	Dir      string   // of the host
 	OwnDir   bool     // Dir was made by this package
 	Below    []string // further directories whose mounts are the host's
@@ -52,6 +53,7 @@ func (r *record) shimSockets() string  { return filepath.Join(r.run(), "s") }
 func (r *record) state() string        { return filepath.Join(r.run(), "state") }
 func (r *record) root() string         { return filepath.Join(r.Dir, "root") }
 func (r *record) addresses() string    { return filepath.Join(r.Dir, "cni", "addresses") }
+func (r *record) plugins() string      { return filepath.Join(r.Dir, "cni", "bin") }
 func (r *record) confDir() string      { return filepath.Join(r.Dir, "cni", "net.d") }
 func (r *record) gateway() netip.Addr  { return r.PodCIDR.Masked().Addr().Next() }
 func (r *record) log() string          { return filepath.Join(r.Dir, "containerd.log") }

@@ -35,6 +35,9 @@ func (h *Host) Stop() error {
 // processes and removes what they made.
 func (h *Host) takeAway() error {
 	r := &h.slot.record
+	if h.gone() {
+		return nil
+	}
 	if r.Dir == "" { // it never got further than its number
 		return h.release()
 	}
@@ -60,11 +63,32 @@ func (h *Host) takeAway() error {
 	if errs != nil {
 		return errs
 	}
+	h.look()
+	return h.release()
+}
+
+// gone reports whether the host was taken away already, by this Stop or by
+// another process that opened it: what bears its number now is not it.
+func (h *Host) gone() bool {
+	r := &h.slot.record
+	now, err := readRecord(r.Number)
+	if err == nil && now.Owner == r.Owner && (now.Dir == r.Dir || now.Dir == "") {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.remains == nil { // whoever took it away has looked
+		h.remains = new([]string)
+	}
+	return true
+}
+
+// look notes what is left of the host while its number is still its own.
+func (h *Host) look() {
 	remains := h.leftovers()
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.remains = &remains
-	h.mu.Unlock()
-	return h.release()
 }
 
 // removeDir removes what the host made in its directory, and the directory if

@@ -7,9 +7,17 @@ import (
 )
 
 const (
-	pollEvery = 20 * time.Millisecond
-	waitBound = 4 * time.Minute // for a ctx that has no deadline
+	pollEvery  = 20 * time.Millisecond
+	pollAtMost = 500 * time.Millisecond
+	waitBound  = 4 * time.Minute // for a ctx that has no deadline
 )
+
+// pause is how long to wait after a look that took so long: a look that costs much
+// is not repeated at once, or those who wait would take the CPUs from those who
+// are waited for.
+func pause(took time.Duration) time.Duration {
+	return min(max(pollEvery, 4*took), pollAtMost)
+}
 
 // WaitFor asks cond again and again until it says true. It fails with what was
 // waited for when cond fails, when ctx ends, and after four minutes if ctx has no
@@ -21,9 +29,8 @@ func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error 
 		defer cancel()
 	}
 	began := time.Now()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
 	for {
+		looked := time.Now()
 		ok, err := cond()
 		if err != nil {
 			return fmt.Errorf("wait for %s: %w", what, err)
@@ -34,7 +41,7 @@ func WaitFor(ctx context.Context, what string, cond func() (bool, error)) error 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: still not after %s: %w", what, time.Since(began).Round(time.Millisecond), context.Cause(ctx))
-		case <-tick.C:
+		case <-time.After(pause(time.Since(looked))):
 		}
 	}
 }

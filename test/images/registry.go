@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -40,6 +41,8 @@ type Registry struct {
 	mu      sync.Mutex
 	counts  map[string]Counts
 	stalled map[string]chan struct{} // by repository: closed when released
+	halved  map[string]bool          // repositories of which half a blob comes before it is held up
+	lies    map[string]bool          // repositories whose blobs are not what their digests say
 	fail    failing
 }
 
@@ -65,6 +68,7 @@ func NewRegistry(o RegistryOptions) (*Registry, error) {
 		inner:   registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 		counts:  map[string]Counts{},
 		stalled: map[string]chan struct{}{},
+		halved:  map[string]bool{},
 	}
 	r.server = &http.Server{Handler: http.HandlerFunc(r.serve)}
 	r.served.Go(func() { _ = r.server.Serve(l) })
@@ -166,11 +170,86 @@ func (r *Registry) Stall(repository string) (release func()) {
 	}
 }
 
+// StallHalf is Stall, but blobs of less than a MiB come, and of others the first half.
+func (r *Registry) StallHalf(repository string) (release func()) {
+	r.mu.Lock()
+	r.halved[repository] = true
+	r.mu.Unlock()
+	return r.Stall(repository)
+}
+
+func (r *Registry) half(repository string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.halved[repository]
+}
+
+// halfway is an answer that is held up when half of it has been sent.
+type halfway struct {
+	http.ResponseWriter
+	hold func()
+	left int64 // to be sent before that; negative: it is not held up any more
+}
+
+func (h *halfway) WriteHeader(status int) {
+	h.left = -1
+	if n, err := strconv.ParseInt(h.Header().Get("Content-Length"), 10, 64); err == nil && n >= 1<<20 {
+		h.left = n / 2
+	}
+	h.ResponseWriter.WriteHeader(status)
+}
+
+func (h *halfway) Write(b []byte) (int, error) {
+	if h.left < 0 || int64(len(b)) <= h.left {
+		h.left -= min(int64(len(b)), max(h.left, 0))
+		return h.ResponseWriter.Write(b)
+	}
+	sent, err := h.ResponseWriter.Write(b[:h.left])
+	if err == nil {
+		err = http.NewResponseController(h.ResponseWriter).Flush()
+	}
+	if err != nil {
+		return sent, err
+	}
+	h.left = -1
+	h.hold()
+	rest, err := h.ResponseWriter.Write(b[sent:])
+	return sent + rest, err
+}
+
 // Fail answers the next n requests with an HTTP status (503, 429, 404, …).
 func (r *Registry) Fail(n, status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fail = failing{n, status}
+}
+
+// Lie has the blobs of a repository come with other bytes than their digests say,
+// or no longer.
+func (r *Registry) Lie(repository string, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lies == nil {
+		r.lies = map[string]bool{}
+	}
+	r.lies[repository] = on
+}
+
+func (r *Registry) lying(repository string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lies[repository]
+}
+
+// liar turns every byte that is written through it round.
+type liar struct{ http.ResponseWriter }
+
+func (l liar) Write(b []byte) (int, error) {
+	other := make([]byte, len(b))
+	for i := range b {
+		other[i] = ^b[i]
+	}
+	return l.ResponseWriter.Write(other)
 }
 
 // HostsToml tells a containerd whose registry config_path is dir (certs.d) to
@@ -209,8 +288,12 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="test registry"`)
 		refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 		return
+	case gate != nil && get && kind == "blobs" && r.half(repo):
+		w = &halfway{ResponseWriter: w, hold: func() { r.hold(req.Context(), repo, gate) }}
 	case gate != nil && get && kind == "blobs":
 		r.hold(req.Context(), repo, gate)
+	case get && kind == "blobs" && r.lying(repo):
+		w = liar{w}
 	}
 	if req.Context().Err() == nil {
 		r.inner.ServeHTTP(w, req)

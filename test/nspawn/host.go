@@ -200,7 +200,7 @@ func (h *Host) comeUp(ctx context.Context) error {
 // systemd; 0: none yet.
 func initOf(nspawn int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", nspawn, nspawn))
-	for _, child := range strings.Fields(string(text)) {
+	for child := range strings.FieldsSeq(string(text)) {
 		pid, _ := strconv.Atoi(child)
 		status, _ := os.ReadFile(filepath.Join("/proc", child, "status"))
 		cmdline, _ := os.ReadFile(filepath.Join("/proc", child, "cmdline"))

@@ -79,7 +79,7 @@ func removeCgroups(top string) {
 
 func (r *record) removeNetwork() error {
 	if _, err := os.Stat(r.netns()); err != nil {
-		return nil
+		return nil //nolint:nilerr // there is none
 	}
 	return run(context.Background(), "ip", "netns", "delete", r.name())
 }

@@ -67,6 +67,7 @@ func TestAPodOfTheServer(t *testing.T) {
 		}
 	})
 	t.Run("is Ready when its readiness gates are open", func(t *testing.T) { p.in(t).gate() })
+	t.Run("of a set is replaced", func(t *testing.T) { p.in(t).replaced() })
 	t.Run("that ends has its exit code told", func(t *testing.T) {
 		p := p.in(t)
 		p.Apply(t, strings.Replace(p.pod("once", "", "exit", "7"), "spec:", "spec:\n  restartPolicy: Never", 1))
@@ -200,6 +201,13 @@ func TestAPodOfAFileIsShown(t *testing.T) {
 	}
 	name := "local-" + p.Node
 	p.is("pod", name, ready, "True")
+	// A shipper of logs finds their directory, which has the UID in its name, by these.
+	of := func(annotation string) string {
+		return p.field("pod", name, ".metadata.annotations.kubernetes\\.io/config\\."+annotation)
+	}
+	if hash, mirror := of("hash"), of("mirror"); hash != mirror || len(hash) != len("00000000-0000-0000-0000-000000000000") {
+		t.Errorf("hash %s, mirror %s", hash, mirror)
+	}
 	uid, id := p.field("pod", name, ".metadata.uid"), p.field("pod", name, ".status.containerStatuses[0].containerID")
 	p.Kubectl(t, "delete", "pod", name, "--wait=false")
 	p.until("another mirror", func() string {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net"
@@ -17,6 +16,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/util/jsonpath"
 
 	"berth/control"
 	"berth/control/pki"
@@ -31,7 +35,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	hosts.SideBySide(3)
 	os.Exit(m.Run())
 }
 
@@ -48,13 +52,15 @@ var artifacts = sync.OnceValues(func() (a struct {
 	if err != nil {
 		return a, err
 	}
-	all, err := images.All(ctx, dir)
-	for _, x := range all {
-		if x.Ref != images.PauseRef {
-			a.local = append(a.local, x.Path)
+	// No more than the tests need: each host brings each of them in anew.
+	for _, image := range []func(context.Context, string) (images.Archive, error){images.Testbox, images.Busybox, images.Nginx} {
+		x, err := image(ctx, dir)
+		if err != nil {
+			return a, err
 		}
+		a.local = append(a.local, x.Path)
 	}
-	return a, err
+	return a, nil
 })
 
 // Pair is a control server with a node that has joined it.
@@ -129,7 +135,7 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	maps.Copy(config, o.Config)
 	p.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
 		Binary: cmp.Or(o.Binary, made.berth), Host: p.Host, NodeName: p.Node, Config: config, Berth: o.Berth, Nodefs: o.Nodefs,
-		ExtraArgs: append(join, o.Args...), Env: []string{"GORACE=halt_on_error=1 exitcode=66"},
+		ExtraArgs: append(join, o.Args...), Env: []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
 	})
 	if err != nil {
 		p.t.Fatal(err)
@@ -195,13 +201,31 @@ func (p *Pair) until(what string, f func() string) {
 	}
 }
 
-// field is a field of a named object in namespace default.
+// field is a field of a named node, or of a named pod in namespace default, as
+// kubectl get --ignore-not-found -o jsonpath prints it. It is asked again and
+// again: a process of kubectl each time would keep the CPUs from what is waited for.
 func (p *Pair) field(kind, name, path string) string {
-	out, err := p.TryKubectl(p.t, "", "get", kind, name, "--ignore-not-found", "-o", "jsonpath={"+path+"}")
-	if err != nil {
-		return "error: " + out
+	get := p.Client.CoreV1().RESTClient().Get().Resource(kind + "s").Name(name)
+	if kind != "node" {
+		get = get.Namespace(metav1.NamespaceDefault)
 	}
-	return out
+	text, err := get.SetHeader("Accept", "application/json").DoRaw(p.t.Context())
+	if apierrors.IsNotFound(err) {
+		return ""
+	}
+	object := map[string]any{}
+	query := jsonpath.New(path).AllowMissingKeys(true)
+	var out strings.Builder
+	if err == nil {
+		err = errors.Join(utiljson.Unmarshal(text, &object), query.Parse("{"+path+"}"))
+	}
+	if err == nil {
+		err = query.Execute(&out, object)
+	}
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	return out.String()
 }
 
 // is waits until a field has a value.

@@ -21,14 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	servers "berth/test/control"
 	"berth/test/hosts"
 )
 
 // kubectl is stock kubectl as a process of its own, that ends with the test.
 func (p *Pair) kubectl(args ...string) *exec.Cmd {
 	p.t.Helper()
-	program, err := servers.Kubectl()
+	program, err := hosts.Kubectl()
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	servers "berth/test/control"
 	"berth/test/hosts"
 	"berth/test/images"
 )
@@ -153,7 +152,7 @@ func (p *Pair) resizeInPlace() {
 // edit changes a pod by kubectl edit with sed for an editor.
 func (p *Pair) edit(name, script string) {
 	p.t.Helper()
-	program, err := servers.Kubectl()
+	program, err := hosts.Kubectl()
 	if err != nil {
 		p.t.Fatal(err)
 	}

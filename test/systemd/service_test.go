@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -146,7 +147,29 @@ func TestAnOperatorsYear(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := nspawn.Start(ctx, nspawn.Options{Images: []string{busybox.Path}})
+	h := start(ctx, t, busybox.Path)
+	if err := errors.Join(h.Copy(first, "/root/berth"), h.Copy(newer, "/root/newer/berth"), h.Copy(control, "/root/berth-control"), h.WriteFile("/root/web.yaml", fmt.Sprintf(manifest, busybox.Ref))); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []struct {
+		name string
+		do   func(operator)
+	}{
+		{"install", installs}, {"reload", reloads}, {"a pod from a manifest", runsAPod}, {"another address", moves}, {"kill -9", killed}, {"stop and start", stops},
+		{"upgrade", upgrades}, {"watchdog", hangs}, {"reboot", reboots}, {"power loss", losesPower},
+		{"shutdown by logind", goesDown}, {"shutdown without logind", goesDownAlone}, {"uninstall", uninstalls},
+		{"control server", servesTheAPI},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.do(operator{t, h}) }) {
+			return
+		}
+	}
+}
+
+// start boots a host that the test's end takes away.
+func start(ctx context.Context, t *testing.T, archives ...string) *nspawn.Host {
+	t.Helper()
+	h, err := nspawn.Start(ctx, nspawn.Options{Images: archives})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,22 +181,7 @@ func TestAnOperatorsYear(t *testing.T) {
 			t.Errorf("left behind: %q", left)
 		}
 	})
-	if err := errors.Join(h.Copy(first, "/root/berth"), h.Copy(newer, "/root/newer/berth"), h.Copy(control, "/root/berth-control"), h.WriteFile("/root/web.yaml", fmt.Sprintf(manifest, busybox.Ref))); err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range []struct {
-		name string
-		do   func(operator)
-	}{
-		{"install", installs}, {"reload", reloads}, {"a pod from a manifest", runsAPod}, {"kill -9", killed}, {"stop and start", stops},
-		{"upgrade", upgrades}, {"watchdog", hangs}, {"reboot", reboots}, {"power loss", losesPower},
-		{"shutdown by logind", goesDown}, {"shutdown without logind", goesDownAlone}, {"uninstall", uninstalls},
-		{"control server", servesTheAPI},
-	} {
-		if !t.Run(part.name, func(t *testing.T) { part.do(operator{t, h}) }) {
-			return
-		}
-	}
+	return h
 }
 
 func installs(o operator) {
@@ -222,6 +230,31 @@ func runsAPod(o operator) {
 	if got := o.sh("berth exec web -- cat /page/index.html"); got != "hello" {
 		o.Errorf("in the pod: %q", got)
 	}
+	o.until("the journal to tell the pod's story", "journalctl BERTH_POD=default/web BERTH_REASON=Started BERTH_ON=web -o cat --no-pager | grep 'Started'")
+	if got := o.sh("journalctl BERTH_POD=default/web -o json --no-pager --output-fields=BERTH_POD,_SYSTEMD_UNIT,SYSLOG_IDENTIFIER | head -n 1"); !strings.Contains(got, `"SYSLOG_IDENTIFIER":"berth"`) ||
+		!strings.Contains(got, `"_SYSTEMD_UNIT":"berth.service"`) {
+		o.Errorf("the entry: %s", got)
+	}
+}
+
+// moves gives the host another address and the old one back: to systemd the agent stays
+// the same service all the time.
+func moves(o operator) {
+	before, pid, restarts := o.tasks(), o.show("MainPID"), o.number("NRestarts")
+	old := o.sh("ip -4 -o addr show dev eth0 | awk '{print $4}' | head -n 1")
+	other := netip.MustParsePrefix(old)
+	other = netip.PrefixFrom(other.Addr().Next(), other.Bits())
+	for _, to := range []struct{ from, to string }{{old, other.String()}, {other.String(), old}} {
+		o.sh(fmt.Sprintf("ip addr del %s dev eth0 && ip addr add %s dev eth0", to.from, to.to))
+		host, _, _ := strings.Cut(to.to, "/")
+		o.until("the pod to tell the address "+host, "berth ps web -o yaml | grep -w 'hostIP: "+host+"'")
+		o.until("berth to be in service", "systemctl show --value -p StatusText berth | grep '^1 pods: 1 running'")
+		if state, now, count := o.show("ActiveState"), o.show("MainPID"), o.number("NRestarts"); state != "active" || now != pid || count != restarts {
+			o.Fatalf("it is %s as process %s (%s before), started again %d times (%d before)\n%s", state, now, pid, count, restarts, o.journal())
+		}
+	}
+	o.running()
+	o.unharmed(before)
 }
 
 func killed(o operator) {
@@ -358,9 +391,20 @@ func uninstalls(o operator) {
 	if !strings.Contains(did, "containerd with its images") {
 		o.Errorf("what stays is not named:\n%s", did)
 	}
+	nothingLeft(o)
+	if again, err := os.Stat(filepath.Join(o.host.Root, "usr/local/bin/berth")); err == nil {
+		o.Errorf("the program is there: %v", again)
+	}
+	o.sh("/root/newer/berth uninstall | grep 'not installed'")
+}
+
+// nothingLeft checks that the host has nothing of berth and its pods.
+func nothingLeft(o operator) {
+	o.Helper()
 	for what, line := range map[string]string{
 		"containers": "ctr -n k8s.io containers list -q", "processes of pods": "ctr -n k8s.io tasks list -q",
-		"files": "ls -d /usr/local/bin/berth* /etc/berth* /var/lib/berth* /run/berth* /var/lib/kubelet* /var/log/pods /var/log/containers " +
+		"files": "ls -d /usr/local/bin/berth* /usr/bin/berth* /usr/lib/systemd/system/berth* /var/lib/systemd/deb-systemd-helper-*/berth* /var/lib/systemd/deb-systemd-helper-*/*/berth* " +
+			"/usr/share/*/berth* /usr/share/man/man1/berth* /var/lib/dpkg/info/berth* /etc/berth* /var/lib/berth* /run/berth* /var/lib/kubelet* /var/log/pods /var/log/containers " +
 			"/etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* /etc/cni/net.d/* /var/lib/cni/networks/* /var/lib/cni/results/* 2>/dev/null; true",
 		"mounts":     "grep -E '/var/lib/kubelet|/run/berth|/run/netns' /proc/self/mountinfo; true",
 		"cgroups":    "find /sys/fs/cgroup -name '*kubepods*'",
@@ -373,10 +417,6 @@ func uninstalls(o operator) {
 			o.Errorf("%s are left: %s", what, left)
 		}
 	}
-	if again, err := os.Stat(filepath.Join(o.host.Root, "usr/local/bin/berth")); err == nil {
-		o.Errorf("the program is there: %v", again)
-	}
-	o.sh("/root/newer/berth uninstall | grep 'not installed'")
 }
 
 // servesTheAPI is the control server's turn, on the host that the agent has left.

@@ -15,7 +15,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/nodeapi"
-	"berth/test/control"
 	"berth/test/hosts"
 )
 
@@ -114,7 +113,7 @@ func (q *quickstart) build() {
 	if err != nil {
 		q.Fatal(err)
 	}
-	kubectl, err := control.Kubectl()
+	kubectl, err := hosts.Kubectl()
 	if err != nil {
 		q.Fatal(err)
 	}

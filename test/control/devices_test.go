@@ -1,0 +1,524 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	restclient "k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+// life is what a client does to objects of one kind, from the first to the last.
+type life struct {
+	kind, resource string // with its group and version behind a "/"
+	words          string // of the warning that the kind is stored only
+	namespaced     bool
+	spec           string // the rest of the manifest, YAML
+	want           string // what the object says then: fields parted by dots, = and the value
+	patch          string // a merge patch of more than metadata; "" where all stays
+	patched        string // what the object says then
+	status         string // a merge patch of the status; "" without one
+	reported       string // what the object says then
+	bad            string // instead of spec
+	refused        string // the path of a field of it
+}
+
+var deviceLives = []life{
+	{
+		kind: "DeviceClass/resource.k8s.io/v1", resource: "deviceclasses", words: "device classes",
+		spec: `spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com"'}}]}`, want: "metadata.generation=1",
+		patch: `{"spec":{"extendedResourceName":"example.com/gpu"}}`, patched: "metadata.generation=2",
+		bad: `spec: {selectors: [{cel: {expression: 'device.driver =='}}]}`, refused: "spec.selectors[0].cel.expression",
+	},
+	{
+		kind: "ResourceClaim/resource.k8s.io/v1", resource: "resourceclaims", words: "resource claims", namespaced: true,
+		spec: `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}`,
+		want: "spec.devices.requests.0.exactly.allocationMode=ExactCount",
+		status: `{"status":{"allocation":{"devices":{"results":[{"request":"gpu","driver":"gpu.example.com","pool":"n1","device":"gpu-0"}]}},
+			"reservedFor":[{"resource":"pods","name":"p","uid":"u"}],"devices":[{"driver":"gpu.example.com","pool":"n1","device":"gpu-0","data":{"a":"b"}}]}}`,
+		reported: "status.devices.0.data.a=b",
+		bad:      `spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu, count: -1}}]}}`, refused: "spec.devices.requests[0].exactly.count",
+	},
+	{
+		kind: "ResourceClaimTemplate/resource.k8s.io/v1", resource: "resourceclaimtemplates", words: "resource claim templates", namespaced: true,
+		spec: `spec: {metadata: {labels: {a: b}}, spec: {devices: {requests: [{name: gpu, firstAvailable: [{name: big, deviceClassName: gpu}]}]}}}`,
+		want: "spec.spec.devices.requests.0.firstAvailable.0.count=1",
+		bad:  `spec: {metadata: {name: own}, spec: {devices: {requests: []}}}`, refused: "spec.metadata.name",
+	},
+	{
+		kind: "ResourceSlice/resource.k8s.io/v1", resource: "resourceslices", words: "resource slices",
+		spec: `spec: {driver: gpu.example.com, nodeName: n1, pool: {name: n1, generation: 1, resourceSliceCount: 1}, devices: [{name: gpu-0, attributes: {model: {string: A}}, capacity: {memory: {value: 80Gi}}}]}`,
+		want: "metadata.generation=1", patch: `{"spec":{"pool":{"generation":2}}}`, patched: "metadata.generation=2",
+		bad: `spec: {driver: gpu.example.com, pool: {name: n1, generation: 1, resourceSliceCount: 1}}`, refused: "spec",
+	},
+	{
+		kind: "DeviceTaintRule/resource.k8s.io/v1", resource: "devicetaintrules", words: "device taint rules",
+		spec: `spec: {deviceSelector: {driver: gpu.example.com}, taint: {key: example.com/broken, effect: None}}`, want: "metadata.generation=1",
+		patch: `{"spec":{"taint":{"effect":"NoSchedule"}}}`, patched: "spec.taint.effect=NoSchedule",
+		status:   `{"status":{"conditions":[{"type":"EvictionInProgress","status":"False","reason":"None","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`,
+		reported: "status.conditions.0.status=False",
+		bad:      `spec: {taint: {key: a, effect: PreferNoSchedule}}`, refused: "spec.taint.effect",
+	},
+	{
+		kind: "VolumeAttributesClass/storage.k8s.io/v1", resource: "volumeattributesclasses", words: "volume attributes classes",
+		spec: `{driverName: disk.example.com, parameters: {iops: "3000"}}`, want: "parameters.iops=3000",
+		bad: `{driverName: disk.example.com}`, refused: "parameters",
+	},
+}
+
+// living is one life in one place.
+type living struct {
+	life
+	t         *testing.T
+	namespace string
+	all, here dynamic.ResourceInterface
+	warnings  *warnings
+}
+
+type warnings struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = append(w.said, text)
+}
+
+func TestLivesOfDeviceKinds(t *testing.T) {
+	t.Parallel()
+	for _, l := range deviceLives {
+		t.Run(l.resource, func(t *testing.T) {
+			t.Parallel()
+			s := Shared(t)
+			said := &warnings{}
+			config := restclient.CopyConfig(s.Config)
+			config.WarningHandler = said
+			client, err := dynamic.NewForConfig(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, version, _ := strings.Cut(l.kind, "/")
+			gv, _ := schema.ParseGroupVersion(version)
+			all := client.Resource(gv.WithResource(l.resource))
+			p := &living{l, t, s.Namespace, all, all, said}
+			if l.namespaced {
+				p.here = all.Namespace(s.Namespace)
+			}
+			p.live()
+		})
+	}
+}
+
+func (p *living) manifest(name, rest string) *unstructured.Unstructured {
+	p.t.Helper()
+	kind, version, _ := strings.Cut(p.kind, "/")
+	o := map[string]any{}
+	if err := yaml.Unmarshal([]byte(rest), &o); err != nil {
+		p.t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: o}
+	u.SetAPIVersion(version)
+	u.SetKind(kind)
+	u.SetName(p.namespace + "-" + name)
+	u.SetLabels(map[string]string{"test": p.namespace, "name": name})
+	return u
+}
+
+// says checks a field: dots part its names and numbers, = parts it from its value.
+func (p *living) says(u *unstructured.Unstructured, want string) {
+	p.t.Helper()
+	path, value, _ := strings.Cut(want, "=")
+	var at any = u.Object
+	for name := range strings.SplitSeq(path, ".") {
+		switch v := at.(type) {
+		case map[string]any:
+			at = v[name]
+		case []any:
+			var i int
+			if _, err := fmt.Sscan(name, &i); err != nil || i >= len(v) {
+				p.t.Fatalf("there is no %s in %v", path, u.Object)
+			}
+			at = v[i]
+		}
+	}
+	if fmt.Sprint(at) != value {
+		text, _ := json.Marshal(u.Object)
+		p.t.Fatalf("%s is %v, want %s, in\n%s", path, at, value, text)
+	}
+}
+
+func (p *living) must(u *unstructured.Unstructured, err error) *unstructured.Unstructured {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return u
+}
+
+func (p *living) names(from dynamic.ResourceInterface, selector string) string {
+	p.t.Helper()
+	list, err := from.List(p.t.Context(), metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var names []string
+	for _, o := range list.Items {
+		names = append(names, strings.TrimPrefix(o.GetName(), p.namespace+"-"))
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+func (p *living) live() {
+	t, ctx, mine := p.t, p.t.Context(), "test="+p.namespace
+	list, err := p.all.List(ctx, metav1.ListOptions{LabelSelector: mine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := p.all.Watch(ctx, metav1.ListOptions{LabelSelector: mine + ",name=one", ResourceVersion: list.GetResourceVersion()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+
+	one := p.must(p.here.Create(ctx, p.manifest("one", p.spec), metav1.CreateOptions{}))
+	p.says(one, p.want)
+	if want := p.words + " are stored by this server, but nothing acts on them yet"; !slices.Contains(p.warnings.said, want) {
+		t.Errorf("the server warns %q, want %q", p.warnings.said, want)
+	}
+	p.must(p.here.Create(ctx, p.manifest("two", p.spec), metav1.CreateOptions{}))
+	p.must(p.here.Create(ctx, p.manifest("three", p.spec), metav1.CreateOptions{}))
+	if e := next(t, events); e.Type != watch.Added || e.Object.(metav1.Object).GetUID() != one.GetUID() {
+		t.Errorf("the first event is %v", e)
+	}
+	for from, where := range map[dynamic.ResourceInterface]string{p.here: "here", p.all: "everywhere"} {
+		if got := p.names(from, mine+",name in (one,two)"); got != "one two" {
+			t.Errorf("%s are %s", where, got)
+		}
+	}
+	p.refuses()
+	p.change(one.GetName())
+	if e := next(t, events); e.Type != watch.Modified {
+		t.Errorf("after a change comes %v", e)
+	}
+	if p.status != "" {
+		p.report(one.GetName())
+	}
+	if err := p.here.Delete(ctx, one.GetName(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		e := next(t, events)
+		if e.Type == watch.Deleted {
+			break
+		}
+		if e.Type != watch.Modified {
+			t.Fatalf("before the end comes %v", e)
+		}
+	}
+	if _, err := p.here.Get(ctx, one.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("what was deleted: %v", err)
+	}
+	if err := p.here.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: mine + ",name=two"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.names(p.here, mine); got != "three" {
+		t.Errorf("left is %q", got)
+	}
+	if err := p.here.Delete(ctx, p.namespace+"-three", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refuses tries what is wrong, which is told by the field's path.
+func (p *living) refuses() {
+	_, err := p.here.Create(p.t.Context(), p.manifest("bad", p.bad), metav1.CreateOptions{})
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsInvalid(err) {
+		p.t.Fatalf("what is wrong is answered by %v", err)
+	}
+	if !slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == p.refused }) {
+		p.t.Errorf("%s is not blamed: %v", p.refused, err)
+	}
+}
+
+// change writes by each of the ways.
+func (p *living) change(name string) {
+	t, ctx := p.t, p.t.Context()
+	one := p.must(p.here.Get(ctx, name, metav1.GetOptions{}))
+	one.SetAnnotations(map[string]string{"by": "update"})
+	p.says(p.must(p.here.Update(ctx, one, metav1.UpdateOptions{})), "metadata.annotations.by=update")
+	for kind, by := range map[types.PatchType]string{types.MergePatchType: "merge", types.StrategicMergePatchType: "strategic"} {
+		p.says(p.must(p.here.Patch(ctx, name, kind, []byte(`{"metadata":{"annotations":{"by":"`+by+`"}}}`), metav1.PatchOptions{})), "metadata.annotations.by="+by)
+	}
+	applied := p.manifest("one", p.spec)
+	applied.SetAnnotations(map[string]string{"by": "apply"})
+	got := p.must(p.here.Apply(ctx, name, applied, metav1.ApplyOptions{FieldManager: "tester", Force: true}))
+	p.says(got, "metadata.annotations.by=apply")
+	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "tester" && f.Operation == "Apply" }) {
+		t.Errorf("the owners of the fields are %v", got.GetManagedFields())
+	}
+	if p.patch != "" {
+		p.says(p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.patch), metav1.PatchOptions{})), p.patched)
+		p.says(p.must(p.here.Get(ctx, name, metav1.GetOptions{})), p.patched)
+	}
+}
+
+// report writes the status, which the object itself does not take.
+func (p *living) report(name string) {
+	t, ctx := p.t, p.t.Context()
+	var status map[string]any
+	if err := json.Unmarshal([]byte(p.status), &status); err != nil {
+		t.Fatal(err)
+	}
+	got := p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}))
+	if text, _ := json.Marshal(got.Object["status"]); string(text) != "null" && string(text) != "{}" {
+		t.Fatalf("the status is written through the object: %s", text)
+	}
+	p.says(p.must(p.here.Patch(ctx, name, types.MergePatchType, []byte(p.status), metav1.PatchOptions{}, "status")), p.reported)
+	got = p.must(p.here.Get(ctx, name, metav1.GetOptions{}, "status"))
+	p.says(got, p.reported)
+	got.SetLabels(map[string]string{"not": "here"})
+	got = p.must(p.here.UpdateStatus(ctx, got, metav1.UpdateOptions{}))
+	p.says(got, p.reported)
+	p.says(got, "metadata.labels.name=one")
+	delete(got.Object, "status")
+	got = p.must(p.here.Update(ctx, got, metav1.UpdateOptions{}))
+	p.says(got, p.reported)
+	applied := &unstructured.Unstructured{Object: map[string]any{"apiVersion": got.GetAPIVersion(), "kind": got.GetKind(), "status": got.Object["status"]}}
+	applied.SetName(name)
+	got = p.must(p.here.ApplyStatus(ctx, name, applied, metav1.ApplyOptions{FieldManager: "driver", Force: true}))
+	if !slices.ContainsFunc(got.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "driver" && f.Subresource == "status" }) {
+		t.Errorf("the owners of the status are %v", got.GetManagedFields())
+	}
+}
+
+// TestDiscoveryListsDevices reads what clients learn of the kinds.
+func TestDiscoveryListsDevices(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	var got []string
+	for _, version := range []string{"resource.k8s.io/v1", "storage.k8s.io/v1"} {
+		list, err := s.Client.Discovery().ServerResourcesForGroupVersion(version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.APIResources {
+			got = append(got, fmt.Sprintf("%s %s %s %v %v %d", version, r.Name, r.Kind, r.Namespaced, r.ShortNames, len(r.Verbs)))
+		}
+	}
+	for _, want := range []string{
+		"resource.k8s.io/v1 deviceclasses DeviceClass false [] 8", "resource.k8s.io/v1 resourceclaims ResourceClaim true [] 8", "resource.k8s.io/v1 resourceclaims/status ResourceClaim true [] 3",
+		"resource.k8s.io/v1 resourceclaimtemplates ResourceClaimTemplate true [] 8", "resource.k8s.io/v1 resourceslices ResourceSlice false [] 8",
+		"resource.k8s.io/v1 devicetaintrules DeviceTaintRule false [] 8", "resource.k8s.io/v1 devicetaintrules/status DeviceTaintRule false [] 3",
+		"storage.k8s.io/v1 volumeattributesclasses VolumeAttributesClass false [vac] 8",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("discovery lacks %q:\n%s", want, strings.Join(got, "\n"))
+		}
+	}
+	if text := s.Kubectl(t, "explain", "resourceclaim.spec.devices.requests.exactly"); !strings.Contains(text, "allocationMode") || !strings.Contains(text, "ExactDeviceRequest") {
+		t.Errorf("explain says %q", text)
+	}
+}
+
+const plainClaim = `
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: %s, namespace: %s%s}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}
+`
+
+// TestClaimsAreObjectsLikeOthers counts, holds, collects and clears them away.
+func TestClaimsAreObjectsLikeOthers(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	claim := func(name, more string) string { return fmt.Sprintf(plainClaim, name, s.Namespace, more) }
+	s.Kubectl(t, "create", "quota", "few", "--hard=count/resourceclaims.resource.k8s.io=2")
+	sees(t, "a new quota is counted", func() string {
+		return s.Kubectl(t, "get", "quota", "few", "-o", `jsonpath={.status.used.count/resourceclaims\.resource\.k8s\.io}`)
+	}, "0")
+	s.Apply(t, claim("held", `, finalizers: [resource.kubernetes.io/delete-protection]`))
+	s.Kubectl(t, "create", "configmap", "owner")
+	uid := s.Kubectl(t, "get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}")
+	s.Apply(t, claim("owned", `, ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: owner, uid: `+uid+`}]`))
+	if out, err := s.TryKubectl(t, claim("third", ""), "create", "-f", "-"); err == nil || !strings.Contains(out, "exceeded quota: few, requested: count/resourceclaims.resource.k8s.io=1") {
+		t.Errorf("a claim too many: %s", out)
+	}
+	s.Kubectl(t, "delete", "configmap", "owner")
+	sees(t, "the claim of an owner that is gone", func() string { return s.Kubectl(t, "get", "resourceclaims", "-o", "name") }, "resourceclaim.resource.k8s.io/held\n")
+	s.Kubectl(t, "delete", "resourceclaim", "held", "--wait=false")
+	if out := words(s.Kubectl(t, "get", "resourceclaims", "--no-headers")); !strings.HasPrefix(out, "held deleted ") {
+		t.Errorf("a claim with a finalizer is shown as %q", out)
+	}
+	s.Kubectl(t, "patch", "resourceclaim", "held", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	sees(t, "the claim without its finalizer", func() string { return s.Kubectl(t, "get", "resourceclaims", "-o", "name") }, "")
+
+	s.Kubectl(t, "delete", "quota", "few")
+	s.Apply(t, claim("last", ""))
+	s.Apply(t, fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: last, namespace: %s}, spec: {spec: {devices: {requests: []}}}}", s.Namespace))
+	s.Kubectl(t, "delete", "namespace", s.Namespace, "--wait=false")
+	sees(t, "the namespace", func() string {
+		out, _ := s.TryKubectl(t, "", "get", "namespace", s.Namespace, "-o", "name", "--ignore-not-found")
+		return out
+	}, "")
+	for _, resource := range []string{"resourceclaims", "resourceclaimtemplates"} {
+		if out := s.Kubectl(t, "get", resource, "-A", "-o", "jsonpath={.items[*].metadata.namespace}"); slices.Contains(strings.Fields(out), s.Namespace) {
+			t.Errorf("%s of a namespace that is gone are left", resource)
+		}
+	}
+}
+
+// TestAdminAccessToDevices needs a label of the namespace.
+func TestAdminAccessToDevices(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	claim := strings.ReplaceAll(fmt.Sprintf(plainClaim, "watcher", s.Namespace, ""), "deviceClassName: gpu", "deviceClassName: gpu, adminAccess: true")
+	out, err := s.TryKubectl(t, claim, "create", "-f", "-")
+	if err == nil || !strings.Contains(out, "spec.devices.requests[0].exactly.adminAccess: Forbidden: admin access to devices requires the `resource.kubernetes.io/admin-access: true` label") {
+		t.Errorf("without the label: %s", out)
+	}
+	s.Kubectl(t, "label", "namespace", s.Namespace, "resource.kubernetes.io/admin-access=true")
+	s.Apply(t, claim)
+}
+
+// TestPartsOfAClaimsStatus are written by those who may write each.
+func TestPartsOfAClaimsStatus(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	ctx := t.Context()
+	s.Apply(t, fmt.Sprintf(plainClaim, "c", s.Namespace, ""))
+	role := func(name, rules string) {
+		s.Apply(t, fmt.Sprintf(`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: %[1]s}, rules: [{apiGroups: [resource.k8s.io], resources: [resourceclaims/status], verbs: [patch]}%[2]s]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: %[1]s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: %[1]s}, subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]}`, name, rules))
+	}
+	role("scheduler", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/binding], verbs: [patch]}`)
+	role("driver", `, {apiGroups: [resource.k8s.io], resources: [resourceclaims/driver], resourceNames: [gpu.example.com], verbs: ["arbitrary-node:patch"]}`)
+	write := func(who, status string) func() string {
+		client := s.as(t, who)
+		return func() string {
+			_, err := client.ResourceV1().ResourceClaims(s.Namespace).Patch(ctx, "c", types.MergePatchType, []byte(`{"status":`+status+`}`), metav1.PatchOptions{}, "status")
+			switch {
+			case err == nil:
+				return "written"
+			case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "resourceclaims/binding"):
+				return "not the scheduler"
+			case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "resourceclaims/driver"):
+				return "not the driver"
+			}
+			return err.Error()
+		}
+	}
+	result := func(driver string) string {
+		return `{"request":"gpu","driver":"` + driver + `","pool":"n1","device":"a"}`
+	}
+	allocation := `{"allocation":{"devices":{"results":[` + result("gpu.example.com") + `,` + result("nic.example.com") + `]}}}`
+	report := func(driver, more string) string {
+		return `{"devices":[{"driver":"` + driver + `","pool":"n1","device":"a"` + more + `}]}`
+	}
+	sees(t, "a driver allocates", write("driver", allocation), "not the scheduler")
+	sees(t, "the scheduler allocates", write("scheduler", allocation), "written")
+	sees(t, "the scheduler speaks for a driver", write("scheduler", report("gpu.example.com", "")), "not the driver")
+	sees(t, "a driver speaks for another", write("driver", report("nic.example.com", "")), "not the driver")
+	sees(t, "a driver speaks for itself", write("driver", report("gpu.example.com", `,"data":{"a":1}`)), "written")
+	sees(t, "an allocation is taken back", write("scheduler", `{"allocation":null}`), "written")
+	if got, err := s.Client.ResourceV1().ResourceClaims(s.Namespace).Get(ctx, "c", metav1.GetOptions{}); err != nil || len(got.Status.Devices) > 0 {
+		t.Errorf("what drivers said of devices that are given back is kept: %v, %v", got.Status.Devices, err)
+	}
+}
+
+// TestTaintsAreTimed reads when the server says that a taint was added.
+func TestTaintsAreTimed(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	rules := s.Client.ResourceV1().DeviceTaintRules()
+	name := s.Namespace + "-timed"
+	s.Apply(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceTaintRule, metadata: {name: `+name+`}, spec: {taint: {key: a, effect: None, timeAdded: "2026-01-01T00:00:00Z"}}}`)
+	defer s.Kubectl(t, "delete", "devicetaintrule", name)
+	patch := func(text string) *metav1.Time {
+		r, err := rules.Patch(t.Context(), name, types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Spec.Taint.TimeAdded
+	}
+	if got := patch(`{"spec":{"taint":{"value":"b"}}}`); got.UTC().Year() != 2026 || got.UTC().YearDay() != 1 {
+		t.Errorf("another value gives the time %v", got)
+	}
+	if got := patch(`{"spec":{"taint":{"effect":"NoExecute"}}}`); got == nil || got.UTC().Year() == 2026 && got.UTC().YearDay() == 1 {
+		t.Errorf("another effect keeps the time %v", got)
+	}
+	if got := patch(`{"spec":{"taint":{"timeAdded":null}}}`); got == nil {
+		t.Error("a taint without a time is kept so")
+	}
+}
+
+// devices is what node x does with slices of devices and with claims.
+func (s *town) devices(t *testing.T) []attempt {
+	ctx := t.Context()
+	manifest := func(node string) string {
+		return fmt.Sprintf("{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: of-%[1]s}, spec: {driver: gpu.example.com, nodeName: \"%[1]s\", pool: {name: \"%[1]s\", generation: 1, resourceSliceCount: 1}}}", node)
+	}
+	s.Apply(t, manifest("y"))
+	for _, name := range []string{"named", "made", "other"} {
+		s.Apply(t, fmt.Sprintf(plainClaim, name, "shop", ""))
+	}
+	s.Apply(t, `{apiVersion: v1, kind: Pod, metadata: {name: claims, namespace: shop}, spec: {nodeName: x, containers: [{name: main, image: example/web}],
+resourceClaims: [{name: a, resourceClaimName: named}, {name: b, resourceClaimTemplateName: t}]}}`)
+	s.Kubectl(t, "patch", "pod", "claims", "-n", "shop", "--subresource=status", "--type=merge", "-p", `{"status":{"resourceClaimStatuses":[{"name":"b","resourceClaimName":"made"}]}}`)
+	slices, claims, get := s.x.ResourceV1().ResourceSlices(), s.x.ResourceV1().ResourceClaims("shop"), metav1.GetOptions{}
+	create := func(node string) func() error {
+		return func() error {
+			return s.x.ResourceV1().RESTClient().Post().Resource("resourceslices").SetHeader("Content-Type", "application/yaml").Body([]byte(manifest(node))).Do(ctx).Error()
+		}
+	}
+	patch := func(name string) func() error {
+		return func() error {
+			return failed(slices.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"pool":{"generation":2}}}`), metav1.PatchOptions{}))
+		}
+	}
+	where := func(selector string) metav1.ListOptions { return metav1.ListOptions{FieldSelector: selector} }
+	return []attempt{
+		{"offer its devices", true, create("x")},
+		{"offer devices of another node", false, create("z")},
+		{"read its slice", true, func() error { return failed(slices.Get(ctx, "of-x", get)) }},
+		{"read another's slice", false, func() error { return failed(slices.Get(ctx, "of-y", get)) }},
+		{"list its slices", true, func() error { return failed(slices.List(ctx, where("spec.nodeName=x"))) }},
+		{"list all slices", false, func() error { return failed(slices.List(ctx, where(""))) }},
+		{"list another's slices", false, func() error { return failed(slices.List(ctx, where("spec.nodeName=y"))) }},
+		{"change its slice", true, patch("of-x")},
+		{"change another's slice", false, patch("of-y")},
+		{"delete another's slice", false, func() error { return slices.Delete(ctx, "of-y", metav1.DeleteOptions{}) }},
+		{"delete all slices of a driver", false, func() error {
+			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, where("spec.driver=gpu.example.com"))
+		}},
+		{"delete its slices", true, func() error {
+			return slices.DeleteCollection(ctx, metav1.DeleteOptions{}, where("spec.nodeName=x"))
+		}},
+		{"read a claim that its pod names", true, func() error { return failed(claims.Get(ctx, "named", get)) }},
+		{"read a claim that was made for its pod", true, func() error { return failed(claims.Get(ctx, "made", get)) }},
+		{"read another claim", false, func() error { return failed(claims.Get(ctx, "other", get)) }},
+		{"list claims", false, func() error { return failed(claims.List(ctx, metav1.ListOptions{})) }},
+		{"delete a claim", false, func() error { return claims.Delete(ctx, "named", metav1.DeleteOptions{}) }},
+		{"name a claim by its pod's status, to read it", false, func() error {
+			return failed(s.x.CoreV1().Pods("shop").Patch(ctx, "claims", types.StrategicMergePatchType,
+				[]byte(`{"status":{"resourceClaimStatuses":[{"name":"a","resourceClaimName":"other"}]}}`), metav1.PatchOptions{}, "status"))
+		}},
+		{"list the classes of devices", false, func() error { return failed(s.x.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})) }},
+	}
+}

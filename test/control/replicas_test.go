@@ -1,0 +1,159 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const alike = `apiVersion: %s
+kind: %s
+metadata: {name: %[3]s}
+spec:
+  replicas: 2
+  selector: %[4]s
+  template:
+    metadata: {labels: {app: %[3]s}}
+    spec: {containers: [{name: c, image: example/c}]}
+`
+
+// TestSetsOfPods follows the pods of a set by kubectl, for both kinds of sets.
+func TestSetsOfPods(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct{ version, kind, name, selector, source string }{
+		{"v1", "ReplicationController", "rcs", "{app: rcs}", "replication-controller"},
+		{"apps/v1", "ReplicaSet", "rss", "{matchLabels: {app: rss}}", "replicaset-controller"},
+	} {
+		t.Run(row.kind, func(t *testing.T) {
+			t.Parallel()
+			s := Shared(t)
+			shows(t, s, "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
+			f := family{t, s, strings.ToLower(row.kind) + "/" + row.name, row.name}
+			text := fmt.Sprintf(alike, row.version, row.kind, row.name, row.selector)
+			if out := s.Apply(t, text); strings.Contains(out, "Warning") {
+				t.Errorf("kubectl says %q", out)
+			}
+			f.counts("2 2  ")
+			f.replaces()
+			f.letsGo()
+			f.cannot()
+			shows(t, s, row.source+" "+row.source, "get", "events", "--field-selector", "involvedObject.kind="+row.kind+",reason=SuccessfulDelete", "-o", "jsonpath={.items[0].source.component} {.items[0].reportingComponent}")
+			if out := s.Kubectl(t, "describe", f.set); !strings.Contains(out, "Created pod: "+row.name+"-") || !strings.Contains(out, "Deleted pod: "+row.name+"-") {
+				t.Errorf("kubectl describe says\n%s", out)
+			}
+			f.goes(text)
+		})
+	}
+}
+
+// family is a set and its pods.
+type family struct {
+	t         *testing.T
+	s         *Server
+	set, name string
+}
+
+// counts waits for the status: replicas, those with all labels, ready and available.
+func (f family) counts(want string) {
+	f.t.Helper()
+	shows(f.t, f.s, strings.TrimSpace(want), "get", f.set, "-o",
+		"jsonpath={.status.replicas} {.status.fullyLabeledReplicas} {.status.readyReplicas} {.status.availableReplicas}")
+}
+
+func (f family) pods() []string {
+	f.t.Helper()
+	return strings.Fields(f.s.Kubectl(f.t, "get", "pods", "-l", "app="+f.name, "-o", "name"))
+}
+
+// have waits until there are n pods, and none of them is deleted.
+func (f family) have(n int) (pods []string) {
+	f.t.Helper()
+	eventually(f.t, fmt.Sprintf("%s has %d pods", f.set, n), func() (bool, string) {
+		pods = f.pods()
+		return len(pods) == n, strings.Join(pods, " ")
+	})
+	return pods
+}
+
+// replaces: a pod that is deleted is made anew; one that is ready stays when there are
+// too many.
+func (f family) replaces() {
+	t, s := f.t, f.s
+	first := f.have(2)
+	s.Kubectl(t, "delete", first[0])
+	eventually(t, "there is another", func() (bool, string) {
+		now := strings.Join(f.pods(), " ")
+		return !strings.Contains(now, first[0]) && len(strings.Fields(now)) == 2, now
+	})
+	_, err := s.Client.CoreV1().Pods(s.Namespace).Patch(t.Context(), strings.TrimPrefix(first[1], "pod/"), "application/strategic-merge-patch+json",
+		[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`), metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.counts("2 2 1 1")
+	s.Kubectl(t, "scale", f.set, "--replicas=5")
+	f.counts("5 5 1 1")
+	s.Kubectl(t, "scale", f.set, "--replicas=1")
+	f.counts("1 1 1 1")
+	if left := f.have(1); left[0] != first[1] {
+		t.Errorf("the ready pod went and %s stays", left[0])
+	}
+}
+
+// letsGo: a pod whose labels are changed has no owner and is replaced; with its labels
+// again it is taken back.
+func (f family) letsGo() {
+	t, s := f.t, f.s
+	pod := f.have(1)[0]
+	s.Kubectl(t, "label", "--overwrite", pod, "app=free")
+	shows(t, s, "", "get", pod, "-o", "jsonpath={.metadata.ownerReferences}")
+	f.counts("1 1")
+	s.Kubectl(t, "label", "--overwrite", pod, "app="+f.name)
+	shows(t, s, f.name+" true true", "get", pod, "-o", "jsonpath={.metadata.ownerReferences[0].name} {.metadata.ownerReferences[0].controller} {.metadata.ownerReferences[0].blockOwnerDeletion}")
+	f.counts("1 1 1 1")
+	f.have(1)
+}
+
+// cannot: what a quota forbids is said in a condition and an event, and done when it
+// may be.
+func (f family) cannot() {
+	t, s := f.t, f.s
+	quota := f.name + "-few"
+	s.Kubectl(t, "create", "quota", quota, "--hard=pods=2")
+	shows(t, s, "1", "get", "quota", quota, "-o", "jsonpath={.status.used.pods}")
+	s.Kubectl(t, "scale", f.set, "--replicas=4")
+	shows(t, s, "FailedCreate True", "get", f.set, "-o", `jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].reason} {.status.conditions[?(@.type=="ReplicaFailure")].status}`)
+	shows(t, s, "FailedCreate", "get", "events", "--field-selector", "involvedObject.name="+f.name+",reason=FailedCreate", "-o", "jsonpath={.items[0].reason}")
+	f.have(2)
+	s.Kubectl(t, "delete", "quota", quota)
+	f.counts("4 4 1 1")
+	shows(t, s, "", "get", f.set, "-o", "jsonpath={.status.conditions}")
+}
+
+// goes: the pods stay or go with the set as one asks; a new set takes the old ones.
+func (f family) goes(text string) {
+	t, s := f.t, f.s
+	old := f.have(4)
+	s.Kubectl(t, "delete", f.set, "--cascade=orphan")
+	gone(t, s, f.set)
+	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
+		t.Errorf("the orphans are %v, not %v", now, old)
+	}
+	shows(t, s, "", "get", old[0], "-o", "jsonpath={.metadata.ownerReferences}")
+	s.Apply(t, strings.Replace(text, "replicas: 2", "replicas: 4", 1))
+	f.counts("4 4 1 1")
+	if now := f.have(4); strings.Join(now, " ") != strings.Join(old, " ") {
+		t.Errorf("the new set has %v, not %v", now, old)
+	}
+	s.Kubectl(t, "delete", f.set, "--cascade=foreground")
+	gone(t, s, f.set)
+	if left := f.pods(); len(left) > 0 {
+		t.Errorf("the set went before %v", left)
+	}
+	s.Apply(t, text)
+	f.counts("2 2")
+	s.Kubectl(t, "delete", f.set) // in the background
+	f.have(0)
+}

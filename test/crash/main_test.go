@@ -1,0 +1,13 @@
+package crash
+
+import (
+	"os"
+	"testing"
+
+	"berth/test/hosts"
+)
+
+func TestMain(m *testing.M) {
+	hosts.SideBySide(4)
+	os.Exit(m.Run())
+}

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/test/hosts"
+)
+
+// TestAClientOfUDPIsLedToThePodThatHasThePort: a client that goes on sending from
+// one port of its own is answered by the pod that has the host port now. No flow
+// leads to a pod that is gone, and none that began while there was none is kept.
+func TestAClientOfUDPIsLedToThePodThatHasThePort(t *testing.T) {
+	both(t, func(t *testing.T, s *Space) {
+		port := 21003 + s.Host.Number*20
+		pod := func(name string) string {
+			s.Pod(name, fmt.Sprintf("containers:\n"+box("c", "ports: [{containerPort: 5353, hostPort: %d, protocol: UDP}]", "udp 5353"), port))
+			return s.Running(name).Status.PodIP
+		}
+		at := &net.UDPAddr{IP: s.Host.Gateway.AsSlice(), Port: port}
+		// Without a peer: a socket that has one is told that nobody listens.
+		client, err := net.ListenUDP("udp", &net.UDPAddr{IP: s.Host.Gateway.AsSlice()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		answered := func() (bool, error) {
+			if _, err := client.WriteToUDP([]byte(s.ns), at); err != nil {
+				return false, err
+			}
+			if err := client.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+				return false, err
+			}
+			_, _, err := client.ReadFromUDP(make([]byte, 1500))
+			return err == nil, nil
+		}
+		first := pod("first")
+		if err := hosts.WaitFor(t.Context(), "an answer of the first pod", answered); err != nil {
+			t.Fatal(err)
+		}
+		if to := leads(t, port); len(to) != 1 || to[0] != first {
+			t.Errorf("flows lead to %v, the pod is at %s", to, first)
+		}
+		s.Remove("first")
+		s.Gone("first")
+		if to := leads(t, port); len(to) > 0 {
+			t.Errorf("the pod is gone, and flows lead to %v", to)
+		}
+		told := false
+		for line := range strings.Lines(s.Agent.Log()) {
+			told = told || strings.Contains(line, "were forgotten") && strings.Contains(line, s.ns+"/first")
+		}
+		if !told {
+			t.Error("the log does not tell of the flows that were forgotten")
+		}
+		if _, err := answered(); err != nil { // begins a flow that leads to the host itself
+			t.Fatal(err)
+		}
+		second := pod("second")
+		if err := hosts.WaitFor(t.Context(), "an answer of the second pod", answered); err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range leads(t, port) {
+			if to != second {
+				t.Errorf("a flow leads to %s, the pod is at %s", to, second)
+			}
+		}
+	})
+}
+
+// leads are the addresses to which the flows of UDP to a port of the host lead.
+func leads(t *testing.T, port int) (to []string) {
+	t.Helper()
+	all, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if f.Forward.Protocol == unix.IPPROTO_UDP && int(f.Forward.DstPort) == port {
+			to = append(to, f.Reverse.SrcIP.String())
+		}
+	}
+	return to
+}

@@ -1,0 +1,95 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// StandIns are images that the conformance tests of Kubernetes name, made of local
+// files: by name, those of refs that there is one for. Programs is a folder with the
+// tests' own programs, agnhost and nonewprivs.
+func StandIns(ctx context.Context, programs string, refs []string) (map[string]v1.Image, error) {
+	all := map[string]v1.Image{}
+	for _, ref := range refs {
+		name, _, _ := strings.Cut(path.Base(ref), ":")
+		if !strings.HasPrefix(ref, "registry.k8s.io/") {
+			continue
+		}
+		img, err := standIn(ctx, name, ref, programs)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", ref, err)
+		case img != nil:
+			all[ref] = img
+		}
+	}
+	return all, nil
+}
+
+// standIn is nil if there is none for the name.
+func standIn(ctx context.Context, name, ref, programs string) (v1.Image, error) {
+	base := tree{}
+	err := base.bash(ctx)
+	base.text("/etc/os-release", "NAME=\"Alpine Linux\"\n") // a test looks which it is
+	// A user with a group of the image's own.
+	base.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\nuser-defined-in-image:x:1000:1000::/:/bin/sh\n")
+	base.text("/etc/group", "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n")
+	config := v1.Config{Env: []string{searchPath}, WorkingDir: "/"}
+	switch name {
+	case "busybox":
+		config.Cmd = []string{"sh"}
+	case "agnhost", "kitten":
+		err = errors.Join(err, base.copyFile("/agnhost", filepath.Join(programs, "agnhost")), base.curl(ctx))
+		base.symlink("/agnhost-2", "agnhost")
+		base.dir("/uploads", 0o755)
+		base.text("/data.json", `{"image": "kitten.jpg"}`)
+		config.Entrypoint, config.Cmd = []string{"/agnhost"}, []string{"pause"}
+	case "nonewprivs":
+		data, err2 := os.ReadFile(filepath.Join(programs, "nonewprivs"))
+		err = errors.Join(err, err2)
+		base.file("/usr/local/bin/nnp", fs.ModeSetuid|fs.ModeSetgid|0o755, data)
+		config.Cmd = []string{"nnp"}
+	case "nginx":
+		return made(ctx, nginx(ref))
+	case "pause":
+		return made(ctx, pause())
+	default:
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return build(config, base)
+}
+
+// made makes a recipe's image.
+func made(ctx context.Context, r recipe) (v1.Image, error) {
+	work, err := os.MkdirTemp("", "berth-image-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	return r.make(ctx, work)
+}
+
+// curl adds Debian's, which tests of hooks call.
+func (t tree) curl(ctx context.Context) error {
+	work, err := os.MkdirTemp("", "berth-image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	root, err := unpackDebian(ctx, work, "curl", "libcurl4")
+	if err != nil {
+		return err
+	}
+	return t.program("/usr/bin/curl", root, "/")
+}
