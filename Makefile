@@ -35,7 +35,8 @@ deps: ## what the tests need on a fresh Debian 12
 test: deps ## everything, unit to end-to-end, under the race detector
 	go vet -race ./...
 	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent -seeds $(SEEDS)
-	go test -race -vet=off -timeout 40m ./...
+	mkdir -p .cache
+	go run ./test/verdict -all .cache/test.log go test -race -vet=off -timeout 40m ./...
 
 lint: $(GOLANGCI) ## gofmt, vet, golangci-lint
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }

@@ -34,8 +34,13 @@ type node struct {
 	wrong []string
 }
 
-// Errorf and Fatalf keep what is wrong: it is said again after the long logs of a
-// test that has failed, where it is found.
+// Error, Errorf and Fatalf keep what is wrong: it is said again after the long logs of
+// a test that has failed, where it is found.
+func (n *node) Error(args ...any) {
+	n.Helper()
+	n.Errorf("%s", fmt.Sprintln(args...))
+}
+
 func (n *node) Errorf(format string, args ...any) {
 	n.Helper()
 	n.mu.Lock()

@@ -27,51 +27,86 @@ func TestScenario30_AFloodIsHeldToItsBoundsAndKeepsItsLastLine(t *testing.T) {
 		Berth:  map[string]any{"containerLogMaxBytesPerMinute": "64Ki"},
 	}
 	alone(t, o, func(t *testing.T, s *Space) {
-		s.Pod("floods", "hostNetwork: true\nrestartPolicy: Never\ncontainers:\n"+sh("c", "", flood))
-		s.Wait("floods", "started", func(p *corev1.Pod) bool {
-			c := status(p, "c")
-			return c.State.Running != nil || c.State.Terminated != nil
-		})
-		cmd := s.Agent.Command(t.Context(), "logs", "-f", "-n", s.ns, "floods")
-		var followed bytes.Buffer
-		cmd.Stdout = &followed
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		p := s.Phase("floods", corev1.PodFailed)
-		if err := cmd.Wait(); err != nil { // it ends with the container
-			t.Errorf("logs -f: %v", err)
-		}
-		// A follower that is several files behind is told of a gap in place of lines.
-		if text := followed.String(); !strings.HasSuffix(text, "\nlast words\n") || strings.Count(text, "\n") < floodLines && !strings.Contains(text, "[berth] dropped ") {
-			t.Errorf("logs -f gave %d lines, the last of them %q", strings.Count(text, "\n"), text[max(len(text)-100, 0):])
-		}
-		kept, dropped := floodOf(t, s.Berth("logs", "-n", s.ns, "floods"))
-		if kept+dropped != floodLines || dropped == 0 {
-			t.Errorf("%d lines are kept and %d are told to be dropped", kept, dropped)
-		}
-		if last := s.Berth("logs", "-n", s.ns, "floods", "--tail", "1"); last != "last words\n" {
-			t.Errorf("the last line is %q", last)
-		}
-		printed, left := int64(floodLines*50), int64(0)
-		files, err := filepath.Glob(filepath.Join(s.Agent.LogsDir, s.ns+"_floods_"+string(p.UID), "c", "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			st, err := os.Stat(f)
-			if err != nil {
-				t.Fatal(err)
+		for i := range 4 {
+			name := fmt.Sprint("floods-", i)
+			followed := s.flood(name)
+			if !s.cutShort(name) {
+				s.flooded(name, followed)
+				return
 			}
-			t.Logf("%s: %d bytes", filepath.Base(f), st.Size())
-			left += st.Size()
+			t.Logf("the runtime has not written the last words of %s", name)
 		}
-		if left > printed/2 { // no bound of time is asked for: only that somebody looked in between
-			t.Errorf("of %d bytes %d are on the disk", printed, left)
-		}
-		s.counted("berth_container_logs_rotated_total", atLeast(3))
-		s.counted("berth_container_log_dropped_bytes_total", atLeast(float64(40*dropped)))
+		t.Error("the runtime has not written the last words of one container")
 	})
+}
+
+// flood has a pod print and crash, and returns what a follower got.
+func (s *Space) flood(name string) string {
+	s.t.Helper()
+	s.Pod(name, "hostNetwork: true\nrestartPolicy: Never\ncontainers:\n"+sh("c", "", flood))
+	s.Wait(name, "started", func(p *corev1.Pod) bool {
+		c := status(p, "c")
+		return c.State.Running != nil || c.State.Terminated != nil
+	})
+	cmd := s.Agent.Command(s.t.Context(), "logs", "-f", "-n", s.ns, name)
+	var followed bytes.Buffer
+	cmd.Stdout = &followed
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.Phase(name, corev1.PodFailed)
+	if err := cmd.Wait(); err != nil { // it ends with the container
+		s.t.Errorf("logs -f: %v", err)
+	}
+	return followed.String()
+}
+
+// cutShort reports whether the runtime itself has not written all that a container
+// printed: its shim gives containerd 2 s after the exit to read what is still in the
+// pipe, which is not enough where a busy machine does not let it run.
+func (s *Space) cutShort(name string) bool {
+	s.t.Helper()
+	files := glob(s.t, filepath.Join(s.logFolder(name), "0.log*")) // the one that is written, then by age
+	text := readFile(s.t, files[0])
+	if text == "" {
+		text = readFile(s.t, files[len(files)-1])
+	}
+	return !strings.HasSuffix(text, " F last words\n")
+}
+
+// logFolder is where the runtime writes the log of a pod's container c.
+func (s *Space) logFolder(name string) string {
+	s.t.Helper()
+	return filepath.Join(s.Agent.LogsDir, s.ns+"_"+name+"_"+string(s.Phase(name, corev1.PodFailed).UID), "c")
+}
+
+func (s *Space) flooded(name, followed string) {
+	s.t.Helper()
+	// A follower that is several files behind is told of a gap in place of lines.
+	if !strings.HasSuffix(followed, "\nlast words\n") || strings.Count(followed, "\n") < floodLines && !strings.Contains(followed, "[berth] dropped ") {
+		s.t.Errorf("logs -f gave %d lines, the last of them %q", strings.Count(followed, "\n"), followed[max(len(followed)-100, 0):])
+	}
+	kept, dropped := floodOf(s.t, s.Berth("logs", "-n", s.ns, name))
+	if kept+dropped != floodLines || dropped == 0 {
+		s.t.Errorf("%d lines are kept and %d are told to be dropped", kept, dropped)
+	}
+	if last := s.Berth("logs", "-n", s.ns, name, "--tail", "1"); last != "last words\n" {
+		s.t.Errorf("the last line is %q", last)
+	}
+	printed, left := int64(floodLines*50), int64(0)
+	for _, f := range glob(s.t, filepath.Join(s.logFolder(name), "*")) {
+		st, err := os.Stat(f)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Logf("%s: %d bytes", filepath.Base(f), st.Size())
+		left += st.Size()
+	}
+	if left > printed/2 { // no bound of time is asked for: only that somebody looked in between
+		s.t.Errorf("of %d bytes %d are on the disk", printed, left)
+	}
+	s.counted("berth_container_logs_rotated_total", atLeast(3))
+	s.counted("berth_container_log_dropped_bytes_total", atLeast(float64(40*dropped)))
 }
 
 // floodOf counts the lines of a flood that are there, which must be in order and

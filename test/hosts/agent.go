@@ -131,7 +131,7 @@ func (a *Agent) writeConfig(o AgentOptions) error {
 		"healthzPort": 0, "failSwapOn": false, "failCgroupV1": false,
 		"address": a.Host.Gateway.String(), // port 10250 of each host
 		// How full the machine's own disk is must decide no test.
-		"evictionHard": map[string]string{"memory.available": "100Mi"},
+		"evictionHard": map[string]string{"memory.available": "100Mi"}, "imageGCHighThresholdPercent": 100,
 	}
 	maps.Copy(kubelet, o.Config)
 	own := map[string]any{

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const endBound = 20 * time.Second
+// endBound is far longer than a kill and an unmount take on an idle machine.
+const endBound = 2 * time.Minute
 
 // Stop takes the host away with all that ran on it. It may be called twice.
 func (h *Host) Stop() error {

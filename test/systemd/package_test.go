@@ -265,7 +265,7 @@ func page(t *testing.T, path string) string {
 // takesOver installs the package on a host that has berth by its own installer, with a pod and a changed configuration.
 func takesOver(o operator) {
 	o.sh("/root/berth install")
-	o.sh("sed -i 's/^# cniPodCIDRs:/cniPodCIDRs:/' /etc/berth/config.yaml && systemctl reload berth && cp /root/web.yaml /etc/berth/pods/")
+	o.sh("sed -i 's/^# cniPodCIDRs:/cniPodCIDRs:/; " + anyDisk + "' /etc/berth/config.yaml && systemctl reload berth && cp /root/web.yaml /etc/berth/pods/")
 	o.running()
 	before, config := o.tasks(), o.sh("cat /etc/berth/config.yaml")
 	o.sh("dpkg -i --force-confold /root/berth.deb")

@@ -63,6 +63,9 @@ serverTLSBootstrap: true
 authentication: {x509: {clientCAFile: %s}}
 failSwapOn: false
 failCgroupV1: false
+# A guest removes no images of its host's, and shows its pods on a full disk too.
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 100Mi}
 %s`, path("logs"), path("ca.crt"), settings)
 	if err := os.WriteFile(path("config.yaml"), []byte(config), 0o644); err != nil {
 		return nil, err
