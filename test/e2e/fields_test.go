@@ -68,7 +68,14 @@ func TestPartsOfProcAreKeptFromContainers(t *testing.T) {
 		s.contains("a write to a sysctl", log, "Read-only file system")
 
 		s.Pod("bare", "containers:\n"+box("c", "securityContext: {procMount: Unmasked}", "sleep"))
-		s.contains("ps", s.Berth("ps", "-n", s.ns), "procMount", "hostUsers")
+		out := ""
+		err := hosts.WaitFor(t.Context(), "the file to be read", func() (bool, error) {
+			out = s.Berth("ps", "-n", s.ns)
+			return strings.Contains(out, "procMount"), nil
+		})
+		if s.contains("ps", out, "procMount", "hostUsers"); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
