@@ -59,24 +59,41 @@ func SwapTotal() int64 {
 	return total
 }
 
-// Allocatable is what of the capacity pods may use: less what is reserved, and
-// less the memory that must stay free.
+// Allocatable is what of the capacity pods may ask for: less what is reserved,
+// less what must stay free, and of memory less the huge pages, which the kernel
+// has set aside and which pods ask for by their size.
 func Allocatable(capacity corev1.ResourceList, reserved ...corev1.ResourceList) corev1.ResourceList {
-	out := capacity.DeepCopy()
-	for _, r := range reserved {
-		for name, q := range r {
-			left, has := out[name]
-			if !has {
-				continue
-			}
-			left.Sub(q)
-			if left.Sign() < 0 {
-				left = resource.Quantity{Format: left.Format}
-			}
-			out[name] = left
+	out := Unreserved(capacity, reserved...)
+	for name, q := range capacity {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			less(out, corev1.ResourceMemory, q)
 		}
 	}
 	return out
+}
+
+// Unreserved is the capacity less what is reserved of it.
+func Unreserved(capacity corev1.ResourceList, reserved ...corev1.ResourceList) corev1.ResourceList {
+	out := capacity.DeepCopy()
+	for _, r := range reserved {
+		for name, q := range r {
+			less(out, name, q)
+		}
+	}
+	return out
+}
+
+// less takes from what there is of a resource, at most all.
+func less(of corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
+	left, has := of[name]
+	if !has {
+		return
+	}
+	left.Sub(q)
+	if left.Sign() < 0 {
+		left = resource.Quantity{Format: left.Format}
+	}
+	of[name] = left
 }
 
 // Overreserved says which resource more is reserved of than the host has.

@@ -119,6 +119,25 @@ func TestReservedIsTakenOffAndNeverBelowZero(t *testing.T) {
 	}
 }
 
+func TestHugePagesAreTakenOffMemoryAndNothingElse(t *testing.T) {
+	for _, row := range []struct{ memory, twoMi, oneGi, want string }{
+		{"16Gi", "8Gi", "2Gi", "4Gi"}, // beside what is reserved
+		{"16Gi", "0", "0", "14Gi"},
+		{"16Gi", "15Gi", "0", "0"},
+	} {
+		capacity := corev1.ResourceList{
+			"cpu": resource.MustParse("2"), "memory": resource.MustParse(row.memory),
+			"hugepages-2Mi": resource.MustParse(row.twoMi), "hugepages-1Gi": resource.MustParse(row.oneGi),
+		}
+		reserved := corev1.ResourceList{"memory": resource.MustParse("2Gi")}
+		got, whole := Allocatable(capacity, reserved), Unreserved(capacity, reserved)
+		memory, small, unreserved := got["memory"], got["hugepages-2Mi"], whole["memory"]
+		if memory.Cmp(resource.MustParse(row.want)) != 0 || small.Cmp(resource.MustParse(row.twoMi)) != 0 || unreserved.Cmp(resource.MustParse("14Gi")) != 0 {
+			t.Errorf("%+v: memory %s, pages of 2Mi %s, unreserved %s", row, memory.String(), small.String(), unreserved.String())
+		}
+	}
+}
+
 func TestHugepagesAreCountedBySize(t *testing.T) {
 	dir := t.TempDir()
 	for name, n := range map[string]string{"hugepages-2048kB": "3\n", "hugepages-1048576kB": "0\n", "rubbish": "1"} {

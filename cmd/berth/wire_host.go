@@ -162,13 +162,13 @@ func (h *host) warnOfV1(c nodeconfig.Cgroups) {
 
 // forAllPods is what all pods together may use: the node's capacity, less what
 // is reserved where that is enforced. What must stay free of memory is theirs
-// until eviction takes it.
+// until eviction takes it. Huge pages are not taken off: the kernel counts them apart.
 func (h *host) forAllPods() corev1.ResourceList {
 	if !h.b.config.Cgroups.EnforcePods {
 		return h.capacity
 	}
 	r := h.b.config.Reserved
-	all := node.Allocatable(withPIDs(h.capacity), r.System, r.Kube)
+	all := node.Unreserved(withPIDs(h.capacity), r.System, r.Kube)
 	if s, k := r.System[cgroups.PIDs], r.Kube[cgroups.PIDs]; s.IsZero() && k.IsZero() {
 		delete(all, cgroups.PIDs) // the kernel has its own limit
 	}
