@@ -53,8 +53,10 @@ func (a *Agent) adopt(ctx context.Context) error {
 func (a *Agent) seatRecorded() {
 	for _, rec := range a.Records {
 		if rec.Pod != nil && rec.Verdict.State == plan.OK && !isTerminal(rec.Memory.Phase) {
-			a.room.Ask(room.Seat{Pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), Admitted: true, Reply: func(plan.Verdict) {}})
-			a.room.Ends(rec.Pod.UID) // as far as is known: its source may have let go of it meanwhile
+			a.room.Ask(room.Seat{
+				Pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
+				Ending: true, // as far as is known: its source may have let go of it meanwhile
+			})
 		}
 	}
 }

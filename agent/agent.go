@@ -328,10 +328,9 @@ func (a *Agent) start(wish Wish) {
 	if !isTerminal(b.memory.Phase) && (b.verdict.State == plan.OK || wish.End == nil && w.adopted()) {
 		w.asked = true
 		has := plan.WithResources(pod, b.memory.Sizes.Allocated)
-		a.room.Ask(room.Seat{Pod: has, Admitted: true, Reply: w.answered(has), End: w.end})
-		if wish.End != nil || b.memory.End != nil {
-			a.room.Ends(pod.UID)
-		}
+		a.room.Ask(room.Seat{
+			Pod: has, Admitted: true, Ending: wish.End != nil || b.memory.End != nil, Reply: w.answered(has), End: w.end,
+		})
 	}
 	ending := wish.End != nil || b.memory.End != nil && b.memory.End.Forget
 	a.workers[pod.UID] = &entry{worker: w, pod: pod, ending: ending}

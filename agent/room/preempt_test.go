@@ -175,6 +175,37 @@ func TestOnlyForResourcesAndOnlyForCriticalPods(t *testing.T) {
 	})
 }
 
+// TestWhoWasSeatedBeforeHeCouldBeToldGoesToo: so it is after every restart of the
+// agent, which seats the pods that it remembers before their workers ask for them.
+func TestWhoWasSeatedBeforeHeCouldBeToldGoesToo(t *testing.T) {
+	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 10, Alone: true}, func(t *testing.T, c *crowd) {
+		stays, goes, ends := needs("stays", "1500m"), needs("goes", "1"), needs("ends", "1500m")
+		for _, pod := range []*corev1.Pod{stays, goes, ends} {
+			c.Ask(Seat{Pod: pod, Admitted: true, Ending: true, Reply: func(plan.Verdict) {}})
+		}
+		early := c.enter(critical(needs("early", "500m")), false)
+		if v, _ := c.last(early); v.State != plan.Wait || v.Preempts != "" {
+			t.Errorf("nobody is known to stay: %+v", v)
+		}
+		c.enter(stays, true)
+		c.enter(goes, true)
+		// One that ends anyway is never said to stay in between: nobody goes instead.
+		c.Ask(Seat{Pod: ends, Admitted: true, Ending: true, Reply: func(plan.Verdict) {}, End: func(plan.End) { t.Error("it ends already") }})
+		c.told(t, stays, 0)
+		c.told(t, goes, 0)
+		c.Release(ends.UID)
+		c.is(t, early, plan.OK, "")
+		late := c.enter(critical(needs("late", "1500m")), false)
+		c.told(t, stays, 0)
+		c.told(t, goes, 1)
+		if v, _ := c.last(late); v.State != plan.Wait || v.Preempts != "default/goes" {
+			t.Errorf("%+v", v)
+		}
+		c.Release(goes.UID)
+		c.is(t, late, plan.OK, "")
+	})
+}
+
 // TestAPodThatWaitsForItsTurnMayHaveToGo: it does not start any more.
 func TestAPodThatWaitsForItsTurnMayHaveToGo(t *testing.T) {
 	inCrowd(t, Config{Node: nodeOf("4", "10"), Slots: 1, Alone: true}, func(t *testing.T, c *crowd) {

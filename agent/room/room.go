@@ -47,6 +47,7 @@ type Room struct {
 type Seat struct {
 	Pod      *corev1.Pod
 	Admitted bool // let in before: no check
+	Ending   bool // of an Admitted one: it is on its way out, see Ends
 	Resize   bool // known already: wants other resources
 	Reply    func(plan.Verdict)
 	End      func(plan.End) // tells the pod, once it is in, that it has to go for another; nil: it cannot be told
@@ -139,7 +140,7 @@ func (r *Room) Release(uid types.UID) { r.frees <- uid }
 
 // Ends says that the pod is on its way out, or that nobody may want it any more:
 // it holds its room until Release, but nobody is rejected for want of that room.
-// Asking for it again as admitted takes that back.
+// Asking for it again as admitted and not Ending takes that back.
 func (r *Room) Ends(uid types.UID) { r.ends <- uid }
 
 // Started gives the pod's start slot back.
@@ -237,9 +238,14 @@ func (f *floor) enter(s Seat) {
 	if s.Admitted {
 		if _, in := f.admitted[uid]; !in {
 			f.admit(s)
+		} else if s.End != nil { // seated before anybody spoke for it
+			f.tell[uid] = s.End
 		}
 		s.tell(plan.Verdict{State: plan.OK})
-		if f.ending[uid] { // it stays: who counts on its room is to hear of it
+		switch {
+		case s.Ending:
+			f.ending[uid] = true
+		case f.ending[uid]: // it stays: who counts on its room is to hear of it
 			delete(f.ending, uid)
 			f.again()
 		}

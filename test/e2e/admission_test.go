@@ -139,6 +139,17 @@ func TestOthersGoForACriticalPod(t *testing.T) {
 				t.Errorf("%s is not what it was: %s", name, brief(p))
 			}
 		}
+		// Those that were let in by the agent before make room too.
+		s.Pod("second", "priorityClassName: system-node-critical\ncontainers:\n"+box("c", cpu(all/4), "sleep"))
+		if p := s.Phase("large", corev1.PodFailed); p.Status.Reason != "Preempting" || string(p.UID) != before["large"] {
+			t.Errorf("after a restart: %s", brief(p))
+		}
+		s.Running("second")
+		for _, name := range []string{"besteffort", "guaranteed"} {
+			if p := s.Running(name); string(p.UID) != before[name] {
+				t.Errorf("%s is not what it was: %s", name, brief(p))
+			}
+		}
 		// An edit that keeps its UID brings it back.
 		s.Pod("small", "terminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(1), "sleep"))
 		s.Running("small")
