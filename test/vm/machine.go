@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	bootBound  = 480 * time.Second // of one boot with all its checks
+	bootBound  = 600 * time.Second // of one boot with all its checks
 	comesUp    = 75 * time.Second  // the checks have begun by then, or never will
 	program    = "qemu-system-x86_64"
 	install    = "test/deps.sh installs it"

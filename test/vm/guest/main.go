@@ -77,6 +77,8 @@ var checks = map[string][]testing.InternalTest{
 		{Name: "users", F: users},
 		{Name: "apparmor", F: appArmor},
 		{Name: "resize", F: resize},
+		{Name: "clock", F: clock},
+		{Name: "watches", F: watches},
 		{Name: "evict", F: evict},
 		{Name: "removal", F: removalOfFiles},
 	},

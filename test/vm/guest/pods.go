@@ -23,9 +23,9 @@ const (
 	every     = 250 * time.Millisecond
 )
 
-// last is when all checks end, 300 seconds after the kernel began: what was not
+// last is when all checks end, 420 seconds after the kernel began: what was not
 // seen by then fails at once, so that the machine ends by itself.
-var last = time.Now().Add(300*time.Second - uptime())
+var last = time.Now().Add(420*time.Second - uptime())
 
 func uptime() time.Duration {
 	var seconds float64
