@@ -7,9 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
@@ -24,7 +26,24 @@ import (
 // A delete only marks it; what is in it is removed by whoever owns the
 // finalizer "kubernetes" of its spec, which then takes that away through the
 // finalize subresource.
-type Namespaces struct{ *Store }
+//
+// It hands on what it serves by name: of what the store can do beside, a delete of
+// all namespaces at once would remove them and leave behind what is in them.
+type Namespaces struct{ store *Store }
+
+var (
+	_ rest.Lister               = (*Namespaces)(nil)
+	_ rest.Watcher              = (*Namespaces)(nil)
+	_ rest.CreaterUpdater       = (*Namespaces)(nil)
+	_ rest.Patcher              = (*Namespaces)(nil)
+	_ rest.GracefulDeleter      = (*Namespaces)(nil)
+	_ rest.Scoper               = (*Namespaces)(nil)
+	_ rest.SingularNameProvider = (*Namespaces)(nil)
+	_ rest.ShortNamesProvider   = (*Namespaces)(nil)
+	_ rest.CategoriesProvider   = (*Namespaces)(nil)
+	_ rest.ResetFieldsStrategy  = (*Namespaces)(nil)
+	_ rest.StorageWithReadiness = (*Namespaces)(nil)
+)
 
 // NewNamespaces makes the store with status and finalize.
 func NewNamespaces(kind *Kind, place Place) (*Store, map[string]rest.Storage, error) {
@@ -97,6 +116,68 @@ func (r finalizeRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set 
 	}
 }
 
+// New returns an empty namespace.
+func (n *Namespaces) New() runtime.Object { return n.store.New() }
+
+// NewList returns an empty list.
+func (n *Namespaces) NewList() runtime.Object { return n.store.NewList() }
+
+// Destroy gives the storage back.
+func (n *Namespaces) Destroy() { n.store.Destroy() }
+
+// ReadinessCheck tells whether the storage is ready.
+func (n *Namespaces) ReadinessCheck() error { return n.store.ReadinessCheck() }
+
+// StorageVersion is the version that is stored.
+func (n *Namespaces) StorageVersion() runtime.GroupVersioner { return n.store.StorageVersion() }
+
+// NamespaceScoped is false.
+func (n *Namespaces) NamespaceScoped() bool { return n.store.NamespaceScoped() }
+
+// GetSingularName is how one of them is called.
+func (n *Namespaces) GetSingularName() string { return n.store.GetSingularName() }
+
+// ShortNames are those that kubectl users type.
+func (n *Namespaces) ShortNames() []string { return n.store.ShortNames() }
+
+// Categories are the groups of resources that the kind is in.
+func (n *Namespaces) Categories() []string { return n.store.Categories() }
+
+// GetResetFields names what a server-side apply cannot own here.
+func (n *Namespaces) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return n.store.GetResetFields()
+}
+
+// ConvertToTable prints namespaces.
+func (n *Namespaces) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return n.store.ConvertToTable(ctx, obj, options)
+}
+
+// Get reads one.
+func (n *Namespaces) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return n.store.Get(ctx, name, options)
+}
+
+// List reads those that the options choose.
+func (n *Namespaces) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	return n.store.List(ctx, options)
+}
+
+// Watch follows those that the options choose.
+func (n *Namespaces) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
+	return n.store.Watch(ctx, options)
+}
+
+// Create makes one.
+func (n *Namespaces) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	return n.store.Create(ctx, obj, validate, options)
+}
+
+// Update changes one.
+func (n *Namespaces) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return n.store.Update(ctx, name, info, create, update, force, options)
+}
+
 // Delete marks a namespace as going, and removes it when it is empty.
 func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	obj, err := n.Get(ctx, name, &metav1.GetOptions{})
@@ -113,11 +194,11 @@ func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.Vali
 	if options.Preconditions.UID == nil {
 		options.Preconditions.UID = &namespace.UID
 	} else if *options.Preconditions.UID != namespace.UID {
-		return nil, false, apierrors.NewConflict(n.Kind.GroupResource(), name,
+		return nil, false, apierrors.NewConflict(n.store.Kind.GroupResource(), name,
 			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *options.Preconditions.UID, namespace.UID))
 	}
 	if version := options.Preconditions.ResourceVersion; version != nil && *version != namespace.ResourceVersion {
-		return nil, false, apierrors.NewConflict(n.Kind.GroupResource(), name,
+		return nil, false, apierrors.NewConflict(n.store.Kind.GroupResource(), name,
 			fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *version, namespace.ResourceVersion))
 	}
 	if namespace.DeletionTimestamp.IsZero() || namespace.Status.Phase != corev1.NamespaceTerminating {
@@ -127,16 +208,16 @@ func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.Vali
 	if len(namespace.Spec.Finalizers) != 0 {
 		return namespace, false, nil
 	}
-	return n.Store.Delete(ctx, name, validate, options)
+	return n.store.Delete(ctx, name, validate, options)
 }
 
 // mark gives a namespace its time of deletion.
 func (n *Namespaces) mark(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
-	key, err := n.KeyFunc(ctx, name)
+	key, err := n.store.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	out := n.NewFunc()
+	out := n.store.NewFunc()
 	change := storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
 		if err := validate(ctx, existing); err != nil {
 			return nil, err
@@ -151,9 +232,9 @@ func (n *Namespaces) mark(ctx context.Context, name string, validate rest.Valida
 		return namespace, nil
 	})
 	preconditions := &storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
-	err = n.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions, change, dryrun.IsDryRun(options.DryRun), nil)
+	err = n.store.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions, change, dryrun.IsDryRun(options.DryRun), nil)
 	if err != nil {
-		err = storeerr.InterpretUpdateError(err, n.Kind.GroupResource(), name)
+		err = storeerr.InterpretUpdateError(err, n.store.Kind.GroupResource(), name)
 		if _, ok := err.(*apierrors.StatusError); !ok { //nolint:errorlint // the library returns the type itself
 			err = apierrors.NewInternalError(err)
 		}
