@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 )
 
@@ -139,6 +140,9 @@ func TestEndBy(t *testing.T) {
 		"the shortest toleration":      {newPod("p", "n", tolerating(30), tolerating(10)), []corev1.Taint{taint}, 1010, true},
 		"one of two not tolerated":     {newPod("p", "n", tolerating(30)), []corev1.Taint{taint, other}, 0, true},
 		"a negative time is no time":   {newPod("p", "n", tolerating(-5)), []corev1.Taint{taint}, 1000, true},
+		"the time before the pod came": {newPod("p", "n", tolerating(30), bound(1020)), []corev1.Taint{taint}, 1050, true},
+		"the time before it was made":  {newPod("p", "n", tolerating(30), made(1010)), []corev1.Taint{taint}, 1040, true},
+		"a pod that came before":       {newPod("p", "n", tolerating(30), made(900), bound(990)), []corev1.Taint{taint}, 1030, true},
 		"tolerated as long as it must": {newPod("p", "n", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }), []corev1.Taint{taint}, 0, false},
 	} {
 		at, goes := endBy(row.pod, row.taints)
@@ -146,6 +150,74 @@ func TestEndBy(t *testing.T) {
 			t.Errorf("%s: %v %v", sentence, at, goes)
 		}
 	}
+}
+
+func made(at int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Unix(at, 0) }
+}
+
+func bound(at int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(at, 0)})
+	}
+}
+
+// TestATaintWithoutATimeCountsFromWhenItIsSeen: kubectl taint writes none.
+func TestATaintWithoutATimeCountsFromWhenItIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newNode("a", corev1.ConditionTrue)
+		node.Spec.Taints = []corev1.Taint{{Key: "mine", Effect: corev1.TaintEffectNoExecute}}
+		client := running(t, Config{}, []string{TaintEviction}, node, newPod("loose", "a"),
+			newPod("patient", "a", func(p *corev1.Pod) {
+				seconds := int64(30)
+				p.Spec.Tolerations = []corev1.Toleration{{Key: "mine", Operator: "Exists", TolerationSeconds: &seconds}}
+			}))
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if got := podNames(t, client); !slices.Equal(got, []string{"patient"}) {
+			t.Errorf("before the time is over there are %v", got)
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if got := podNames(t, client); len(got) != 0 {
+			t.Errorf("after it there are %v", got)
+		}
+	})
+}
+
+// TestATaintThatWentIsForgotten: the same one later counts from then.
+func TestATaintThatWentIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &evictor{seen: map[types.UID]map[corev1.Taint]time.Time{}}
+		node := newNode("a", corev1.ConditionTrue)
+		node.UID = "1"
+		taint := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoExecute}
+		since := func(taints ...corev1.Taint) time.Time {
+			node.Spec.Taints = taints
+			out := e.dated(node)
+			if len(out) == 0 {
+				return time.Time{}
+			}
+			return out[0].TimeAdded.Time
+		}
+		first := since(taint)
+		time.Sleep(time.Second)
+		if got := since(taint); !got.Equal(first) || node.Spec.Taints[0].TimeAdded != nil {
+			t.Errorf("seen at %v, then %v", first, got)
+		}
+		since()
+		if len(e.seen) != 0 {
+			t.Errorf("kept: %v", e.seen)
+		}
+		if got := since(taint); !got.After(first) {
+			t.Errorf("the second counts from %v", got)
+		}
+		e.forget(node)
+		if len(e.seen) != 0 {
+			t.Errorf("kept of a node that is gone: %v", e.seen)
+		}
+	})
 }
 
 func TestFirstFreeRange(t *testing.T) {

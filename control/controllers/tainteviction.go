@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,11 +23,16 @@ type evictor struct {
 
 	pods  corelisters.PodLister
 	nodes corelisters.NodeLister
+
+	mu sync.Mutex
+	// seen is when the taints were first seen here that do not say since when they
+	// are there; kubectl writes such.
+	seen map[types.UID]map[corev1.Taint]time.Time
 }
 
 func taintEviction(c Config) ([]*worker, error) {
 	pods, nodes := c.Informers.Core().V1().Pods(), c.Informers.Core().V1().Nodes()
-	e := &evictor{Config: c, pods: pods.Lister(), nodes: nodes.Lister()}
+	e := &evictor{Config: c, pods: pods.Lister(), nodes: nodes.Lister(), seen: map[types.UID]map[corev1.Taint]time.Time{}}
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
@@ -41,9 +47,13 @@ func taintEviction(c Config) ([]*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := w.handle(nodes.Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: e.forget}); err != nil {
+		return nil, err
+	}
 	return []*worker{w}, w.watch(nodes.Informer(), func(obj any) (keys []string) {
 		node, ok := obj.(*corev1.Node)
 		if !ok || len(noExecute(node)) == 0 {
+			e.forget(obj)
 			return nil // a pod that waits for its time looks at the taints itself then
 		}
 		for _, pod := range c.podsOn(node.Name) {
@@ -51,6 +61,45 @@ func taintEviction(c Config) ([]*worker, error) {
 		}
 		return keys
 	})
+}
+
+// dated are the node's NoExecute taints, each with the time since when it is there.
+func (e *evictor) dated(node *corev1.Node) []corev1.Taint {
+	taints := noExecute(node)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	was, is := e.seen[node.UID], map[corev1.Taint]time.Time{}
+	for i := range taints {
+		t := &taints[i]
+		if t.TimeAdded != nil {
+			continue
+		}
+		key := corev1.Taint{Key: t.Key, Effect: t.Effect}
+		first, known := was[key]
+		if !known {
+			first = time.Now()
+		}
+		is[key] = first
+		t.TimeAdded = &metav1.Time{Time: first}
+	}
+	if len(is) == 0 {
+		delete(e.seen, node.UID)
+	} else {
+		e.seen[node.UID] = is
+	}
+	return taints
+}
+
+// forget drops what is known of a node that is gone or has no such taint.
+func (e *evictor) forget(obj any) {
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = lost.Obj
+	}
+	if node, ok := obj.(*corev1.Node); ok {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.seen, node.UID)
+	}
 }
 
 func noExecute(node *corev1.Node) (out []corev1.Taint) {
@@ -75,7 +124,7 @@ func (e *evictor) look(ctx context.Context, key string) (time.Duration, error) {
 	if err != nil {
 		return 0, ignoreGone(err)
 	}
-	at, goes := endBy(pod, noExecute(node))
+	at, goes := endBy(pod, e.dated(node))
 	if !goes {
 		return 0, nil
 	}
@@ -85,11 +134,13 @@ func (e *evictor) look(ctx context.Context, key string) (time.Duration, error) {
 	return 0, e.evict(ctx, pod)
 }
 
-// endBy is when the pod's toleration of the taints is over.
+// endBy is when the pod's toleration of the taints is over, each of which says
+// since when it is there. What went by before the pod came is not counted.
 func endBy(pod *corev1.Pod, taints []corev1.Taint) (at time.Time, goes bool) {
+	came := cameAt(pod)
 	for _, t := range taints {
-		since := time.Time{}
-		if t.TimeAdded != nil {
+		since := came
+		if t.TimeAdded != nil && t.TimeAdded.After(since) {
 			since = t.TimeAdded.Time
 		}
 		least, ever := time.Duration(-1), false
@@ -114,6 +165,17 @@ func endBy(pod *corev1.Pod, taints []corev1.Taint) (at time.Time, goes bool) {
 		}
 	}
 	return at, goes
+}
+
+// cameAt is when the pod came to its node.
+func cameAt(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time // for one that was made on it
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
 }
 
 func (e *evictor) evict(ctx context.Context, pod *corev1.Pod) error {
