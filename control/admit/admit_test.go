@@ -282,4 +282,13 @@ func TestQuotaNames(t *testing.T) {
 	if err == nil || err.Error() != "must specify limits.cpu for: c" {
 		t.Errorf("a pod without a limit: %v", err)
 	}
+	early := podWith(amounts("memory", "1Gi"), nil)
+	early.Spec.InitContainers = []corev1.Container{{Name: "first"}}
+	err = podUse{}.Constraints([]corev1.ResourceName{"memory"}, early)
+	if err == nil || err.Error() != "must specify memory for: first" {
+		t.Errorf("an init container without a request: %v", err)
+	}
+	if err := (podUse{}).Constraints([]corev1.ResourceName{"ephemeral-storage", "limits.ephemeral-storage"}, early); err != nil {
+		t.Errorf("a pod that says nothing of its disk: %v", err)
+	}
 }

@@ -147,23 +147,12 @@ func (podUse) Constraints(required []corev1.ResourceName, item runtime.Object) e
 	if !ok {
 		return fmt.Errorf("not a Pod: %T", item)
 	}
-	hard := corev1.ResourceList{}
-	for _, name := range required {
-		hard[name] = resource.Quantity{}
-	}
-	missing := map[corev1.ResourceName][]string{}
-	for i := range pod.Spec.Containers {
-		one := &corev1.Pod{Spec: corev1.PodSpec{Resources: pod.Spec.Resources, Containers: pod.Spec.Containers[i : i+1]}}
-		for _, name := range quota.MustSay(&corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: hard}}, one) {
-			missing[name] = append(missing[name], pod.Spec.Containers[i].Name)
-		}
-	}
+	missing := quota.MustSay(required, pod)
 	if len(missing) == 0 {
 		return nil
 	}
 	var said []string
 	for name, containers := range missing {
-		slices.Sort(containers)
 		said = append(said, fmt.Sprintf("%s for: %s", name, strings.Join(containers, ",")))
 	}
 	slices.Sort(said)

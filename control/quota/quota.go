@@ -112,23 +112,25 @@ func OfClaim(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	return out
 }
 
-// MustSay are the resources that the quota limits and the pod says nothing of:
-// such a pod is refused, or it would use without being counted.
-func MustSay(q *corev1.ResourceQuota, pod *corev1.Pod) (out []corev1.ResourceName) {
-	used := OfPod(pod, time.Time{})
-	for name := range q.Spec.Hard {
+// MustSay are the resources of those names that a container of the pod says nothing
+// of, each with the names of such containers: the pod is refused, or it would use
+// without being counted. Only processor and memory must be said, as upstream.
+func MustSay(names []corev1.ResourceName, pod *corev1.Pod) map[corev1.ResourceName][]string {
+	out := map[corev1.ResourceName][]string{}
+	for _, name := range names {
 		plain := strings.TrimPrefix(strings.TrimPrefix(string(name), requestsPrefix), limitsPrefix)
-		if plain != "cpu" && plain != "memory" && plain != "ephemeral-storage" {
+		if plain != "cpu" && plain != "memory" {
 			continue
 		}
-		for i := range pod.Spec.Containers {
-			if _, said := used[name]; !said || !saysOf(pod, &pod.Spec.Containers[i], string(name), corev1.ResourceName(plain)) {
-				out = append(out, name)
-				break
+		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range list {
+				if !saysOf(pod, &list[i], string(name), corev1.ResourceName(plain)) {
+					out[name] = append(out[name], list[i].Name)
+				}
 			}
 		}
+		slices.Sort(out[name])
 	}
-	slices.Sort(out)
 	return out
 }
 

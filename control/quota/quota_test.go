@@ -120,9 +120,16 @@ func TestNamesOfCounts(t *testing.T) {
 }
 
 func TestWhatAPodMustSay(t *testing.T) {
-	q := read[corev1.ResourceQuota](t, "spec: {hard: {requests.cpu: 1, limits.memory: 1Gi, pods: 3}}")
-	pod := read[corev1.Pod](t, "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}, {name: b, image: x, resources: {requests: {cpu: 1}, limits: {memory: 1Gi}}}]}")
-	if got := MustSay(q, pod); !slices.Equal(got, []corev1.ResourceName{"limits.memory"}) {
-		t.Error(got)
+	names := []corev1.ResourceName{"requests.cpu", "limits.memory", "requests.ephemeral-storage", "pods"}
+	for sentence, row := range map[string]struct{ spec, want string }{
+		"a container": {"{containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 1}, limits: {memory: 1Gi}}}]}",
+			"map[limits.memory:[a]]"},
+		"an init container and a sidecar": {"{initContainers: [{name: s, restartPolicy: Always}, {name: i, resources: {limits: {memory: 1}}}], containers: [{name: a, resources: {requests: {cpu: 1}, limits: {memory: 1}}}]}",
+			"map[limits.memory:[s] requests.cpu:[i s]]"},
+		"the pod says it for all": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], containers: [{name: a}]}", "map[]"},
+	} {
+		if got := fmt.Sprint(MustSay(names, read[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
+			t.Errorf("%s: %s, want %s", sentence, got, row.want)
+		}
 	}
 }
