@@ -17,7 +17,8 @@ func (s *Server) handlers(api http.Handler, c *genericapiserver.Config) http.Han
 }
 
 // whenThereIsRoom refuses writes that the store has no room for. Deletes pass:
-// they make room.
+// they make room. So does what a delete needs to come to its end, what stores
+// nothing, and a node's sign of life: without it its pods would be ended.
 func (s *Server) whenThereIsRoom(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
@@ -25,8 +26,9 @@ func (s *Server) whenThereIsRoom(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		switch info.Verb {
-		case "create", "update", "patch":
+		switch {
+		case info.Verb != "create" && info.Verb != "update" && info.Verb != "patch", needsNoRoom(info):
+		default:
 			if err := s.member.Room(); err != nil {
 				status := &apierrors.StatusError{ErrStatus: metav1.Status{
 					Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error(),
@@ -37,4 +39,26 @@ func (s *Server) whenThereIsRoom(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// needsNoRoom tells of a write whether it passes whatever room there is: it stores
+// nothing, little that takes the place of what was there, or what a delete waits for.
+func needsNoRoom(info *apirequest.RequestInfo) bool {
+	of := info.Resource
+	if info.Subresource != "" {
+		of += "/" + info.Subresource
+	}
+	switch info.APIGroup {
+	case "authentication.k8s.io", "authorization.k8s.io":
+		return true
+	case "coordination.k8s.io":
+		return of == "leases" && info.Verb != "create"
+	case "":
+		switch of {
+		case "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy", "serviceaccounts/token",
+			"pods/eviction", "pods/status", "nodes/status", "namespaces/finalize":
+			return true
+		}
+	}
+	return false
 }

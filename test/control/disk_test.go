@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,8 +11,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"berth/control"
 )
@@ -39,12 +45,14 @@ func disk(t *testing.T) string {
 }
 
 // TestAlmostFullDisk leaves the store little room: writes are refused in words,
-// reads and deletes go on, and with room all goes on.
+// reads and deletes go on to their end, and with room all goes on.
 func TestAlmostFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := disk(t)
 	s := Start(t, func(c *control.Config) { c.DataDir = dir })
 	create(t, s, "default", settings("before", "a", "b"))
+	node := s.as(t, "system:node:full", "system:nodes")
+	boundPod(t, s, node, "full", "ends")
 	ballast := filepath.Join(dir, "ballast")
 	fill(t, ballast, 30<<20)
 	maps := s.Client.CoreV1().ConfigMaps("default")
@@ -62,10 +70,63 @@ func TestAlmostFullDisk(t *testing.T) {
 	if err := maps.Delete(t.Context(), "before", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("deleting on a full disk: %v", err)
 	}
+	whatGoesOn(t, s, node, "full", "ends")
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	_ = try(t, write, func(err error) bool { return err == nil })
+}
+
+// boundPod makes a node, as itself, and a pod on it.
+func boundPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
+	t.Helper()
+	ctx := t.Context()
+	if _, err := as.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if _, err := as.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Apply(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, "containers": [{"name": "main", "image": "example/web"}]}}`, pod, node))
+}
+
+// whatGoesOn without room: a node's signs of life, questions about rights, and the
+// graceful end of a pod with what its node says of it.
+func whatGoesOn(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
+	t.Helper()
+	ctx := t.Context()
+	patch := func(body string) []byte { return []byte(body) }
+	if _, err := as.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, node, types.MergePatchType,
+		patch(`{"spec": {"leaseDurationSeconds": 40}}`), metav1.PatchOptions{}); err != nil {
+		t.Errorf("the node's lease: %v", err)
+	}
+	if _, err := as.CoreV1().Nodes().PatchStatus(ctx, node, patch(`{"status": {"phase": "Running"}}`)); err != nil {
+		t.Errorf("the node's status: %v", err)
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "somebody",
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}}}
+	if _, err := as.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a question about rights: %v", err)
+	}
+	pods := s.Client.CoreV1().Pods("default")
+	if err := pods.Delete(ctx, pod, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := pods.Get(ctx, pod, metav1.GetOptions{}); err != nil || p.DeletionTimestamp == nil {
+		t.Errorf("the pod does not end with grace: %v", err)
+	}
+	if _, err := as.CoreV1().Pods("default").Patch(ctx, pod, types.StrategicMergePatchType,
+		patch(`{"status": {"phase": "Succeeded"}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Errorf("the pod's last status: %v", err)
+	}
+	none := int64(0)
+	if err := as.CoreV1().Pods("default").Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: &none}); err != nil {
+		t.Errorf("the pod's end: %v", err)
+	}
+	if _, err := pods.Get(ctx, pod, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the pod is still there: %v", err)
+	}
 }
 
 // TestFullDisk takes all room away at once while objects are written. The server
