@@ -71,17 +71,36 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 	if options != nil && dryrun.IsDryRun(options.DryRun) {
 		deletion.DryRun = options.DryRun
 	}
-	found, err := e.pods.Get(ctx, name, &metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	pod := kinds.As[*corev1.Pod](found)
 	if validate != nil {
 		if err := validate(ctx, wish.DeepCopyObject()); err != nil {
 			return nil, err
 		}
 	}
-	if err := e.evict(ctx, pod, deletion); err != nil {
+	only := deletion.Preconditions
+	if only == nil {
+		only = &metav1.Preconditions{}
+	}
+	// Who names the version wants to hear that the pod has changed; for others it is
+	// judged again as it is now.
+	again := func(err error) bool { return only.ResourceVersion == nil && apierrors.IsConflict(err) }
+	var other error // it is not the pod that is meant: that stays so
+	err := retry.OnError(patience, again, func() error {
+		found, err := e.pods.Get(ctx, name, &metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pod := kinds.As[*corev1.Pod](found)
+		if only.UID != nil && *only.UID != pod.UID {
+			other = apierrors.NewConflict(e.pods.Kind.GroupResource(), name,
+				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s)", *only.UID, pod.UID))
+			return nil
+		}
+		return e.evict(ctx, pod, deletion.DeepCopy())
+	})
+	if other != nil {
+		return nil, other
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
@@ -135,7 +154,8 @@ func countsNot(pod *corev1.Pod) bool {
 	return ended(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// onlyThis deletes the pod only as it was seen.
+// onlyThis deletes the pod only as it was seen: one that has become ready since
+// counts. One that has ended stays so.
 func onlyThis(pod *corev1.Pod, deletion *metav1.DeleteOptions) *metav1.DeleteOptions {
 	out := deletion.DeepCopy()
 	if out.Preconditions == nil {
@@ -143,6 +163,9 @@ func onlyThis(pod *corev1.Pod, deletion *metav1.DeleteOptions) *metav1.DeleteOpt
 	}
 	if out.Preconditions.UID == nil {
 		out.Preconditions.UID = &pod.UID
+	}
+	if out.Preconditions.ResourceVersion == nil && !ended(pod) {
+		out.Preconditions.ResourceVersion = &pod.ResourceVersion
 	}
 	return out
 }
@@ -255,10 +278,9 @@ func (e *Eviction) announce(ctx context.Context, pod *corev1.Pod, deletion *meta
 	preconditions := &storage.Preconditions{UID: &pod.UID}
 	if p := deletion.Preconditions; p != nil {
 		preconditions.ResourceVersion = p.ResourceVersion
-		// The condition makes a new version, which the deletion must mean.
-		p.ResourceVersion = nil
 	}
-	err = e.pods.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
+	said := &corev1.Pod{}
+	err = e.pods.Storage.GuaranteedUpdate(ctx, key, said, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			now := kinds.As[*corev1.Pod](obj)
 			setCondition(&now.Status, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
@@ -268,6 +290,10 @@ func (e *Eviction) announce(ctx context.Context, pod *corev1.Pod, deletion *meta
 		}), false, nil)
 	if err != nil {
 		return storeerr.InterpretUpdateError(err, e.pods.Kind.GroupResource(), pod.Name)
+	}
+	if preconditions.ResourceVersion != nil {
+		// The condition makes a new version, which the deletion must mean.
+		deletion.Preconditions.ResourceVersion = &said.ResourceVersion
 	}
 	return nil
 }

@@ -1,0 +1,138 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"berth/control/kinds"
+)
+
+// only is a storage of one pod. meanwhile, if given, comes before the next write, as
+// somebody else's.
+type only struct {
+	storage.Interface
+
+	pod       *corev1.Pod // nil: gone
+	version   int
+	meanwhile func()
+}
+
+func (o *only) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
+
+func (o *only) change(how func(*corev1.Pod)) {
+	o.version++
+	o.pod = o.pod.DeepCopy()
+	how(o.pod)
+	o.pod.ResourceVersion = fmt.Sprint(o.version)
+}
+
+func (o *only) Get(_ context.Context, key string, _ storage.GetOptions, out runtime.Object) error {
+	if o.pod == nil {
+		return storage.NewKeyNotFoundError(key, 0)
+	}
+	o.pod.DeepCopyInto(kinds.As[*corev1.Pod](out))
+	return nil
+}
+
+func (o *only) other() {
+	if f := o.meanwhile; f != nil {
+		o.meanwhile = nil
+		f()
+	}
+}
+
+func (o *only) GuaranteedUpdate(_ context.Context, key string, out runtime.Object, _ bool, p *storage.Preconditions, try storage.UpdateFunc, _ runtime.Object) error {
+	o.other()
+	if o.pod == nil {
+		return storage.NewKeyNotFoundError(key, 0)
+	}
+	if err := p.Check(key, o.pod); err != nil {
+		return err
+	}
+	next, _, err := try(o.pod.DeepCopy(), storage.ResponseMeta{})
+	if err != nil {
+		return err
+	}
+	o.change(func(pod *corev1.Pod) { kinds.As[*corev1.Pod](next).DeepCopyInto(pod) })
+	o.pod.DeepCopyInto(kinds.As[*corev1.Pod](out))
+	return nil
+}
+
+func (o *only) Delete(_ context.Context, key string, out runtime.Object, p *storage.Preconditions, _ storage.ValidateObjectFunc, _ runtime.Object, _ storage.DeleteOptions) error {
+	o.other()
+	if o.pod == nil {
+		return storage.NewKeyNotFoundError(key, 0)
+	}
+	if err := p.Check(key, o.pod); err != nil {
+		return err
+	}
+	o.pod.DeepCopyInto(kinds.As[*corev1.Pod](out))
+	o.pod = nil
+	return nil
+}
+
+// TestAPodThatBecomesReadyIsJudgedAgain: between the look at it and its deletion it
+// begins to count for a budget that is spent.
+func TestAPodThatBecomesReadyIsJudgedAgain(t *testing.T) {
+	t.Parallel()
+	budget := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+		Status: policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1}}
+	becomesReady := func(p *corev1.Pod) {
+		p.Status.Phase = corev1.PodRunning
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	gone := func(err error) bool { return err == nil }
+	for sentence, row := range map[string]struct {
+		phase     corev1.PodPhase
+		meanwhile func(*corev1.Pod)
+		named     *metav1.Preconditions
+		want      func(error) bool
+	}{
+		"pending, and nothing happens":            {corev1.PodPending, nil, nil, gone},
+		"pending, and becomes ready":              {corev1.PodPending, becomesReady, nil, apierrors.IsTooManyRequests},
+		"not ready, and nothing happens":          {corev1.PodRunning, nil, nil, gone},
+		"not ready, and becomes ready":            {corev1.PodRunning, becomesReady, nil, apierrors.IsTooManyRequests},
+		"not ready, and is written otherwise":     {corev1.PodRunning, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
+		"ended, and is written":                   {corev1.PodSucceeded, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
+		"pending, written, and the version named": {corev1.PodPending, func(*corev1.Pod) {}, &metav1.Preconditions{ResourceVersion: text("1")}, apierrors.IsConflict},
+		"another pod is meant":                    {corev1.PodPending, nil, &metav1.Preconditions{UID: text(types.UID("other"))}, apierrors.IsConflict},
+	} {
+		o := &only{version: 1, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: "1"}, Status: corev1.PodStatus{Phase: row.phase}}}
+		if row.meanwhile != nil {
+			o.meanwhile = func() { o.change(row.meanwhile) }
+		}
+		e := eviction(o, budget)
+		wish := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}, DeleteOptions: &metav1.DeleteOptions{Preconditions: row.named}}
+		_, err := e.Create(genericapirequest.WithNamespace(t.Context(), "default"), "p", wish, nil, nil)
+		if !row.want(err) || (err == nil) != (o.pod == nil) {
+			t.Errorf("%s: %v; the pod is there: %v", sentence, err, o.pod != nil)
+		}
+	}
+}
+
+func text[S ~string](s S) *S { return &s }
+
+func eviction(o *only, budgets ...policyv1.PodDisruptionBudget) *Eviction {
+	kind := &kinds.Kind{New: func() runtime.Object { return &corev1.Pod{} }}
+	kind.Version, kind.Resource = corev1.SchemeGroupVersion, "pods"
+	store := &registry.Store{
+		NewFunc: kind.New, DefaultQualifiedResource: kind.GroupResource(), DeleteStrategy: rules{kinds.NewStrategy(kind, scheme.Scheme)},
+		KeyFunc: func(_ context.Context, name string) (string, error) { return name, nil },
+		Storage: registry.DryRunnableStorage{Storage: o},
+	}
+	return &Eviction{pods: &kinds.Store{Store: store, Kind: kind}, options: Options{
+		Budgets: func(context.Context, string) ([]policyv1.PodDisruptionBudget, error) { return budgets, nil },
+	}}
+}
