@@ -33,6 +33,7 @@ func (a *Assembly) podOptions() pods.Options {
 		Node:              a.node,
 		Budgets:           a.budgets,
 		TakeBudget:        a.takeBudget,
+		Authorizer:        a.access.may,
 		ToNodes:           a.toNodes.verified,
 		ToNodesUnverified: a.toNodes.unverified,
 		ToPods:            pods.PodTransport(),

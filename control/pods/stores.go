@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"berth/control/kinds"
@@ -23,6 +24,8 @@ type Options struct {
 	// status of one if nobody else did since (else a conflict is the error).
 	Budgets    func(ctx context.Context, namespace string) ([]policyv1.PodDisruptionBudget, error)
 	TakeBudget func(ctx context.Context, budget *policyv1.PodDisruptionBudget) error
+	// Authorizer decides who may do what.
+	Authorizer authorizer.Authorizer
 	// ToNodes carries requests to port 10250 of nodes as one whom they serve;
 	// ToNodesUnverified does for those who do not care whether the node is who it
 	// says, ToPods carries requests to the ports of pods.
@@ -32,8 +35,8 @@ type Options struct {
 // New makes pods with all that is served of them and of the nodes that they are
 // reached through, by path.
 func New(kind *kinds.Kind, o Options) (*kinds.Store, map[string]rest.Storage, error) {
-	if o.Node == nil || o.Budgets == nil || o.TakeBudget == nil || o.ToNodes == nil {
-		return nil, nil, errors.New("pods: nodes, budgets and the way to nodes must be given")
+	if o.Node == nil || o.Budgets == nil || o.TakeBudget == nil || o.ToNodes == nil || o.Authorizer == nil {
+		return nil, nil, errors.New("pods: nodes, budgets, the authorizer and the way to nodes must be given")
 	}
 	strategy := kinds.NewStrategy(kind, o.Place.Typer)
 	main, err := kinds.NewStoreWith(kind, o.Place, rules{strategy})

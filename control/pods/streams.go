@@ -1,7 +1,9 @@
 package pods
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,6 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/registry/rest"
 	translator "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
@@ -48,6 +53,31 @@ func (s streams) check() error {
 		return apierrors.NewBadRequest("tty and stderr cannot both be true")
 	}
 	return nil
+}
+
+// mayEnter refuses who may only read: a WebSocket begins as a GET, and what runs in
+// a container or listens in its network is not to be read but entered.
+func (r *reach) mayEnter(ctx context.Context) error {
+	asked, err := filters.GetAuthorizerAttributes(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if asked.GetVerb() == "create" {
+		return nil // as which the request was let in
+	}
+	enter := authorizer.AttributesRecord{
+		User: asked.GetUser(), Verb: "create", Namespace: asked.GetNamespace(), APIGroup: asked.GetAPIGroup(), APIVersion: asked.GetAPIVersion(),
+		Resource: asked.GetResource(), Subresource: asked.GetSubresource(), Name: asked.GetName(), ResourceRequest: true, Path: asked.GetPath(),
+	}
+	decision, reason, err := r.Authorizer.Authorize(ctx, enter)
+	if decision == authorizer.DecisionAllow {
+		return nil
+	}
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	of := schema.GroupResource{Group: enter.APIGroup, Resource: enter.Resource + "/" + enter.Subresource}
+	return apierrors.NewForbidden(of, enter.Name, errors.New(cmp.Or(reason, "the verb create is needed for WebSockets too")))
 }
 
 // stream connects a client with a process in a container, through the agent of
@@ -99,6 +129,9 @@ func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object,
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
 	}
+	if err := e.mayEnter(ctx); err != nil {
+		return nil, err
+	}
 	pod, err := e.pod(ctx, name)
 	if err != nil {
 		return nil, err
@@ -138,6 +171,9 @@ func (a *Attach) Connect(ctx context.Context, name string, options runtime.Objec
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
 	}
+	if err := a.mayEnter(ctx); err != nil {
+		return nil, err
+	}
 	pod, err := a.pod(ctx, name)
 	if err != nil {
 		return nil, err
@@ -172,6 +208,9 @@ func (p *PortForward) Connect(ctx context.Context, name string, options runtime.
 	o, ok := options.(*corev1.PodPortForwardOptions)
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
+	}
+	if err := p.mayEnter(ctx); err != nil {
+		return nil, err
 	}
 	pod, err := p.pod(ctx, name)
 	if err != nil {

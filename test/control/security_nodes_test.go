@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -187,5 +188,29 @@ func (s *town) ofItself(ctx context.Context) []attempt {
 		}},
 		{"make its lease", true, lease("x")},
 		{"make another's lease", false, lease("y")},
+	}
+}
+
+// TestWhoMayOnlyReadDoesNotEnter: a WebSocket begins as a GET, and the right to get
+// pods/exec lets nobody into a container.
+func TestWhoMayOnlyReadDoesNotEnter(t *testing.T) {
+	t.Parallel()
+	s := newTown(t)
+	ways := []string{"exec", "attach", "portforward"}
+	for name, verbs := range map[string]string{"reader": "get", "operator": "get,create"} {
+		s.Kubectl(t, "create", "role", name, "-n", "shop", "--verb="+verbs, "--resource=pods/exec,pods/attach,pods/portforward")
+		s.Kubectl(t, "create", "rolebinding", name, "-n", "shop", "--role="+name, "--user="+name)
+	}
+	tries := func(user, way string) error {
+		get := s.as(t, user).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/shop/pods/on-x/" + way)
+		return get.Param("command", "id").Param("stdout", "true").Param("ports", "80").Do(t.Context()).Error()
+	}
+	for _, way := range ways {
+		// The node has no address: who gets in hears of that.
+		sees(t, "one who may create pods/"+way, func() string { return fmt.Sprint(apierrors.IsServiceUnavailable(tries("operator", way))) }, "true")
+		sees(t, "one who may only get pods/"+way, func() string {
+			err := tries("reader", way)
+			return fmt.Sprint(apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot get"))
+		}, "true")
 	}
 }
