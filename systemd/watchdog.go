@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ type Watchdog struct {
 	Interval time.Duration               // how long the service manager waits for a sign of life
 	Notify   func(states ...State) error // nil: Notify of this package
 	Log      *slog.Logger                // nil: slog.Default
+	Well     string                      // the status line after a hang is over; "": running
 }
 
 // FromEnvironment returns the watchdog that the service manager asks this
@@ -70,9 +72,9 @@ func (w *Watchdog) feed(healthy func() (bool, string), said string) string {
 		w.tell(Alive)
 	case ok:
 		w.log().Info("the watchdog is fed again", "was", said)
-		w.tell(Alive, Status("running"))
+		w.tell(Alive, Status(cmp.Or(w.Well, "running")))
 	case why != said:
-		w.log().Error("the watchdog is not fed: the service manager will restart the agent",
+		w.log().Error("the watchdog is not fed: the service manager will restart the service",
 			"why", why, "interval", w.Interval)
 		w.tell(Status("hung: " + why))
 	}

@@ -74,7 +74,7 @@ A configuration file says what flags say; a flag wins:
 				node.KeepLean(ctx, server.Ready(), func(err error) { c.Log.Debug("give memory back", "error", err) })
 			})
 			var told sync.WaitGroup
-			told.Go(func() { notify(ctx, manager, server.Ready(), c) })
+			told.Go(func() { notify(ctx, manager, server, c) })
 			defer lean.Wait()
 			defer told.Wait()
 			defer stop()
@@ -88,8 +88,8 @@ A configuration file says what flags say; a flag wins:
 }
 
 // notify tells systemd when the server answers everything, its store included,
-// and when it ends.
-func notify(ctx context.Context, manager systemd.Manager, ready <-chan struct{}, c control.Config) {
+// as long as it answers, and when it ends.
+func notify(ctx context.Context, manager systemd.Manager, server *control.Server, c control.Config) {
 	tell := func(states ...systemd.State) {
 		if err := manager.Notify(states...); err != nil {
 			c.Log.Warn("service manager", "error", err)
@@ -99,9 +99,10 @@ func notify(ctx context.Context, manager systemd.Manager, ready <-chan struct{},
 	select {
 	case <-ctx.Done():
 		return
-	case <-ready:
+	case <-server.Ready():
 	}
 	tell(systemd.Ready, systemd.Status("serves the API on "+c.Listen))
+	watch(ctx, manager, server.Answers, c.Log)
 	<-ctx.Done()
 	tell(systemd.Stopping)
 }

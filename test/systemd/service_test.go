@@ -434,6 +434,12 @@ func servesTheAPI(o operator) {
 	}
 	o.sh("kill -9 $(systemctl show --value -p MainPID berth-control)")
 	o.until("systemd to restart it", "systemctl is-active berth-control && test $(systemctl show --value -p NRestarts berth-control) = 1")
+	o.sh("mkdir -p /run/systemd/system/berth-control.service.d && printf '[Service]\\nWatchdogSec=5\\n' >/run/systemd/system/berth-control.service.d/short.conf && " +
+		"systemctl daemon-reload && systemctl restart berth-control")
+	pid := o.sh("systemctl show --value -p MainPID berth-control")
+	o.sh("kill -STOP " + pid)
+	o.until("the watchdog to restart it", "test $(systemctl show --value -p MainPID berth-control) != "+pid+" && systemctl is-active berth-control")
+	o.sh("rm -r /run/systemd/system/berth-control.service.d && systemctl daemon-reload && systemctl restart berth-control")
 	if again := o.sh("/root/berth-control install"); !strings.Contains(again, "nothing to do") {
 		o.Errorf("a second installation: %s", again)
 	}
