@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var namedTest = regexp.MustCompile(`^([a-z0-9/]+) (Test\w+)$`)
+var namedTest = regexp.MustCompile(`^([a-z0-9/-]+) (Test\w+)$`)
 
 // TestTheSentencesHaveTheirTests holds docs/sentences.md to the tree: every test
 // that it names is there, in the package that it says.
