@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,13 +43,17 @@ type Relief struct {
 	ReliefOptions
 	told   pressure.Signal // the node was told that this is being freed; empty: nothing is
 	nobody bool            // it was logged that nobody can go
+
+	// The pod that went last for a soft threshold, and until when no other does.
+	going types.UID
+	until time.Time
 }
 
 // NewRelief returns a Relief that has freed nothing.
 func NewRelief(o ReliefOptions) *Relief { return &Relief{ReliefOptions: o} }
 
 const (
-	cleanup    = 30 * time.Second // that a pod which has to go may take before the next is chosen; as upstream
+	cleanup    = 30 * time.Second // that a pod which has to go may take beyond its grace before the next is chosen; as upstream
 	rungBound  = 2 * time.Minute
 	inEvent    = 5  // ranked pods in an event
 	inLog      = 20 // and in the log
@@ -71,7 +76,7 @@ func (r *Relief) Free(ctx context.Context, v View, look func(context.Context) (V
 		r.told = ""
 		return false
 	}
-	return r.endOne(ctx, v)
+	return r.endOne(ctx, v, look)
 }
 
 // climb tries one rung after the other and measures what each has freed. It
@@ -124,11 +129,14 @@ func (r *Relief) Order(ctx context.Context, s pressure.Signal, split pressure.Sp
 
 // endOne ends the first pod in the order of going, for the most urgent signal, and
 // waits until it has given back what it had.
-func (r *Relief) endOne(ctx context.Context, v View) bool {
+func (r *Relief) endOne(ctx context.Context, v View, look func(context.Context) (View, bool)) bool {
 	if len(v.Act) == 0 {
 		return false
 	}
 	m := v.Act[0]
+	if !m.Hard && time.Now().Before(r.until) && r.there(r.going) { // a hard threshold came between
+		return false
+	}
 	ranked := r.Order(ctx, m.Signal, v.Split)
 	for _, first := range ranked {
 		why := r.why(m, first, ranked)
@@ -139,7 +147,14 @@ func (r *Relief) endOne(ctx context.Context, v View) bool {
 		r.Evicted(string(m.Signal))
 		r.Log.Warn("a pod is evicted", "pod", first.Pod.Namespace+"/"+first.Pod.Name, "uid", string(first.Pod.UID),
 			"why", m.String(), "grace", why.Grace, "order", pressure.Explain(m.Signal, ranked, inLog))
-		r.gone(ctx, first.Pod.UID)
+		until := time.Now().Add(why.Grace + cleanup)
+		if !m.Hard {
+			r.going, r.until = first.Pod.UID, until
+		}
+		r.gone(ctx, first.Pod.UID, until, func() bool {
+			now, ok := look(ctx)
+			return ok && !m.Hard && now.harder(v)
+		})
 		return true
 	}
 	if !r.nobody && ctx.Err() == nil {
@@ -160,24 +175,42 @@ func (r *Relief) why(m pressure.Met, first pressure.Ranked, all []pressure.Ranke
 	}
 }
 
-// gone waits until a pod has ended and given its volumes back, or for half a
-// minute.
-func (r *Relief) gone(ctx context.Context, uid types.UID) {
+// harder reports whether a hard threshold has come to ask for something since.
+func (v View) harder(was View) bool {
+	for _, m := range v.Act {
+		if m.Hard && !slices.ContainsFunc(was.Act, func(x pressure.Met) bool { return x.Hard && x.Signal == m.Signal }) {
+			return true
+		}
+	}
+	return false
+}
+
+// there reports whether a pod has not ended yet, or not given its volumes back.
+func (r *Relief) there(uid types.UID) bool {
+	s, known := r.Board.Get(uid)
+	over := known && (s.Status.Phase == corev1.PodFailed || s.Status.Phase == corev1.PodSucceeded)
+	return known && (!over || len(s.Seen.Volumes) > 0)
+}
+
+// gone waits until a pod is there no more, or that time has come. Every 10 s it asks
+// whether something cannot wait for that.
+func (r *Relief) gone(ctx context.Context, uid types.UID, until time.Time, urgent func() bool) {
 	changed, stop := r.Board.Changes()
 	defer stop()
-	bound := time.NewTimer(cleanup)
+	bound, tick := time.NewTimer(time.Until(until)), time.NewTicker(every)
 	defer bound.Stop()
-	for {
-		s, there := r.Board.Get(uid)
-		if !there || (s.Status.Phase == corev1.PodFailed || s.Status.Phase == corev1.PodSucceeded) && len(s.Seen.Volumes) == 0 {
-			return
-		}
+	defer tick.Stop()
+	for r.there(uid) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-bound.C:
 			r.Log.Warn("an evicted pod takes long to go", "uid", string(uid))
 			return
+		case <-tick.C:
+			if urgent() {
+				return
+			}
 		case <-changed:
 		}
 	}

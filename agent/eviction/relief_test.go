@@ -2,12 +2,14 @@ package eviction
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +31,10 @@ type short struct {
 	broken   string           // a rung that fails
 	pods     map[string]int64 // what each has
 	critical string
-	stuck    bool // pods do not go
+	stuck    bool          // pods do not go
+	slow     bool          // they take all of their grace
+	grace    time.Duration // most of a soft threshold; 0: 5 s
+	hardToo  time.Duration // after that long less than a hard threshold is free; 0: never
 	unready  bool
 
 	did []string
@@ -40,6 +45,8 @@ func (s *short) run(t *testing.T, d time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := board.New()
+		var free atomic.Int64
+		free.Store(s.free)
 		began := time.Now()
 		say := func(format string, args ...any) {
 			s.did = append(s.did, fmt.Sprintf("%s %s", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...)))
@@ -47,7 +54,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		for name := range s.pods {
 			b.Put(shown(name, func(x *board.Snapshot) {
 				x.Verdict.State = plan.OK
-				x.Pod.Spec.TerminationGracePeriodSeconds = new(int64(20))
+				x.Pod.Spec.TerminationGracePeriodSeconds = new(int64(600))
 				x.Seen.Volumes = map[string]plan.VolumeSeen{"data": {}}
 				if name == s.critical {
 					x.Pod.Spec.Priority = new(int32(2_000_000_000))
@@ -61,13 +68,13 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				if name == s.broken {
 					return errors.New("broken")
 				}
-				s.free += s.rungs[name]
+				free.Add(s.rungs[name])
 				delete(s.rungs, name)
 				return nil
 			}}
 		}
 		r := NewRelief(ReliefOptions{
-			Board: b, Ready: func() bool { return !s.unready }, MaxGrace: 5 * time.Second,
+			Board: b, Ready: func() bool { return !s.unready }, MaxGrace: cmp.Or(s.grace, 5*time.Second),
 			Measure: func(_ context.Context, _ pressure.Signal, pods []*board.Snapshot) (out []pressure.Candidate) {
 				for _, x := range pods {
 					out = append(out, pressure.Candidate{Pod: x.Pod, Known: true, Use: pressure.Use{Volumes: pressure.Taken{Bytes: s.pods[x.Pod.Name]}}})
@@ -84,7 +91,11 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				if !s.stuck {
 					over := now
 					over.Status.Phase, over.Seen.Volumes = corev1.PodFailed, nil
-					time.AfterFunc(2*time.Second, func() { s.free += s.pods[string(uid)]; b.Put(&over) })
+					takes := 2 * time.Second
+					if s.slow {
+						takes += why.Grace
+					}
+					time.AfterFunc(takes, func() { free.Add(s.pods[string(uid)]); b.Put(&over) })
 				}
 				return true
 			},
@@ -92,14 +103,18 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			Tell:    func(reason, message string) { say("tells %s: %s", reason, message) },
 			Log:     slog.New(slog.NewTextHandler(&s.log, nil)),
 		})
-		threshold := pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500}
+		thresholds := []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500}}
 		if s.soft {
-			threshold.Grace = 30 * time.Second
+			thresholds[0].Grace = 30 * time.Second
+			thresholds = append(thresholds, pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 50})
+		}
+		if s.hardToo > 0 {
+			time.AfterFunc(s.hardToo, func() { free.Store(10) })
 		}
 		p := NewPressure(PressureOptions{
-			Config: pressure.Config{Thresholds: []pressure.Threshold{threshold}, Transition: time.Minute},
+			Config: pressure.Config{Thresholds: thresholds, Transition: time.Minute},
 			Read: func(context.Context) (pressure.Reading, error) {
-				return pressure.Reading{At: time.Now(), Levels: map[pressure.Signal]pressure.Level{pressure.NodefsAvailable: {Available: s.free, Capacity: 1000}}}, nil
+				return pressure.Reading{At: time.Now(), Levels: map[pressure.Signal]pressure.Level{pressure.NodefsAvailable: {Available: free.Load(), Capacity: 1000}}}, nil
 			},
 			Looked: func(View) {}, Changed: func(View) {}, Log: slog.New(slog.DiscardHandler), Relieve: r.Free,
 		})
@@ -145,7 +160,7 @@ func TestAPodThatDoesNotGoHoldsTheNextOneBackForHalfAMinute(t *testing.T) {
 	s.run(t, 35*time.Second)
 	s.expect(
 		t, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available",
-		"30s logs", "30s dead", "30s images", "30s evict b for nodefs.available, grace 1s", "30s counts nodefs.available",
+		"31s logs", "31s dead", "31s images", "31s evict b for nodefs.available, grace 1s", "31s counts nodefs.available",
 	)
 }
 
@@ -155,6 +170,37 @@ func TestASoftThresholdGivesItsGraceTwice(t *testing.T) {
 	s.run(t, 50*time.Second)
 	const at = "30s " // when the threshold's own grace is over
 	s.expect(t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict p for nodefs.available, grace 5s", at+"counts nodefs.available")
+}
+
+func TestWhileAPodIsWithinItsGraceNoOtherGoes(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, soft: true, slow: true, grace: 5 * time.Minute, pods: map[string]int64{"big": 300, "next": 200}}
+	s.run(t, 10*time.Minute)
+	const at = "30s "
+	s.expect(t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available")
+}
+
+func TestAPodThatOverstaysItsGraceHoldsTheNextOneBackForHalfAMinuteMore(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, soft: true, stuck: true, grace: 5 * time.Minute, pods: map[string]int64{"big": 300, "next": 200}}
+	s.run(t, 6*time.Minute+10*time.Second)
+	const at, then = "30s ", "6m0s "
+	s.expect(
+		t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available",
+		then+"logs", then+"dead", then+"images", then+"evict next for nodefs.available, grace 5m0s", then+"counts nodefs.available",
+	)
+}
+
+func TestAHardThresholdDoesNotWaitForTheGraceOfASoftOne(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, soft: true, slow: true, grace: 5 * time.Minute, hardToo: 65 * time.Second, pods: map[string]int64{"big": 300, "next": 200, "spared": 100}}
+	s.run(t, 73*time.Second+500*time.Millisecond) // by then only the soft one is met again
+	const at, then = "30s ", "1m10s "
+	s.expect(
+		t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available",
+		then+"logs", then+"dead", then+"images", then+"evict next for nodefs.available, grace 1s", then+"counts nodefs.available",
+		"1m13s logs", "1m13s dead", "1m13s images", // and nobody: the first is still within its grace
+	)
 }
 
 func TestNothingIsFreedBeforeThePodsAreKnown(t *testing.T) {
