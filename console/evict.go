@@ -22,8 +22,8 @@ or processes, with the figures that the order goes by, measured now. Nobody is
 evicted: berth does that by itself when a threshold is met, one pod at a time.
 
 First go pods of which nothing is known, then those that use more than they
-request, then the lower priority, then those that use most (of memory: beyond
-their request). Critical pods never go.`,
+request, then the lower priority, then those that use most beyond their request
+(processes and inodes cannot be requested). Critical pods never go.`,
 		Example: `  berth evict --explain
   berth evict --explain --signal nodefs.available -o json`,
 		Args: cobra.NoArgs,

@@ -48,20 +48,20 @@ type Ranked struct {
 
 // Rank orders pods by who goes first when a signal is low, as upstream: pods of
 // which nothing is known, pods that use more than they request, the lower
-// priority, then who uses most (of memory: beyond its request). For processes
-// requests do not count.
+// priority, then who uses most beyond its request. Processes and inodes nobody can
+// request: of them the most counts.
 func Rank(s Signal, split Split, pods []Candidate) []Ranked {
 	order := make([]*Ranked, 0, len(pods)) // they are large: sorting moves pointers
 	for _, c := range pods {
 		r := &Ranked{Candidate: c, Priority: podspec.Priority(c.Pod)}
 		r.Used = c.Use.of(s, split)
-		if q, ok := podspec.Requests(c.Pod)[s.Resource()]; ok {
+		if q, ok := podspec.Requests(c.Pod)[s.Resource()]; ok && s.Requestable() {
 			r.Requested = q.Value()
 		}
 		r.Exceeds = s.Resource() != PIDs && r.Used > r.Requested
 		order = append(order, r)
 	}
-	slices.SortFunc(order, func(a, b *Ranked) int { return before(s, a, b) })
+	slices.SortFunc(order, before)
 	out := make([]Ranked, len(order))
 	for i, r := range order {
 		out[i] = *r
@@ -69,7 +69,7 @@ func Rank(s Signal, split Split, pods []Candidate) []Ranked {
 	return out
 }
 
-func before(s Signal, a, b *Ranked) int {
+func before(a, b *Ranked) int {
 	first := func(x, y bool) int {
 		switch {
 		case x == y:
@@ -79,17 +79,11 @@ func before(s Signal, a, b *Ranked) int {
 		}
 		return 1
 	}
-	use := func(r *Ranked) int64 {
-		if s.Resource() == corev1.ResourceMemory {
-			return r.Used - r.Requested
-		}
-		return r.Used
-	}
 	return cmp.Or(
 		first(!a.Known, !b.Known),
 		first(a.Exceeds, b.Exceeds),
 		cmp.Compare(a.Priority, b.Priority),
-		cmp.Compare(use(b), use(a)),
+		cmp.Compare(b.Used-b.Requested, a.Used-a.Requested),
 		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID), // the same every time
 	)
 }

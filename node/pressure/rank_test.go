@@ -48,7 +48,8 @@ func TestScenario29_TheOrderOfGoing(t *testing.T) {
 		{"then the lower priority", MemoryAvailable, []Candidate{candidate("high", 10, 10, 500, 0), candidate("low", 1, 10, 11, 0)}, "low high"},
 		{"then the most beyond its request", MemoryAvailable, []Candidate{candidate("more", 0, 400, 500, 0), candidate("most", 0, 10, 200, 0)}, "most more"},
 		{"of which nothing is known goes first", MemoryAvailable, []Candidate{candidate("low", 1, 0, 900, 0), unknown}, "unknown low"},
-		{"of disk the most, not the most beyond its request", NodefsAvailable, []Candidate{candidate("beyond", 0, 10, 0, 200), candidate("most", 0, 400, 0, 500)}, "most beyond"},
+		{"of disk too the most beyond its request, not the most", NodefsAvailable, []Candidate{candidate("most", 0, 400, 0, 500), candidate("beyond", 0, 10, 0, 200)}, "beyond most"},
+		{"and who is the least within it", ImagefsAvailable, []Candidate{candidate("far", 0, 900, 0, 200), candidate("near", 0, 100, 0, 90)}, "near far"},
 		{"of inodes all exceed", NodefsInodesFree, []Candidate{candidate("few", 0, 900, 0, 1), candidate("many", 0, 900, 0, 5), candidate("low", -1, 900, 0, 1)}, "low many few"},
 		{"of processes requests do not count", PIDAvailable, []Candidate{candidate("few", 0, 0, 1, 0), candidate("many", 0, 999, 9, 0), candidate("low", -1, 999, 1, 0)}, "low many few"},
 		{"equals go by name", MemoryAvailable, []Candidate{candidate("b", 0, 0, 1, 0), candidate("a", 0, 0, 1, 0)}, "a b"},
@@ -139,7 +140,7 @@ func better(s Signal, a, b Ranked) bool {
 	if p, q := *a.Pod.Spec.Priority, *b.Pod.Spec.Priority; p != q {
 		return p < q
 	}
-	if s == MemoryAvailable {
+	if s == MemoryAvailable || s == NodefsAvailable {
 		return use(a)-request(a) > use(b)-request(b)
 	}
 	return use(a) > use(b)
