@@ -41,8 +41,9 @@ type Rung struct {
 // Relief frees what the node is short of: by the ladder, then by ending one pod.
 type Relief struct {
 	ReliefOptions
-	told   pressure.Signal // the node was told that this is being freed; empty: nothing is
-	nobody bool            // it was logged that nobody can go
+	told   map[pressure.Signal]bool // the node was told that this is being freed
+	nobody map[pressure.Signal]bool // it was logged that nobody can go for it
+	last   time.Time                // when something was freed last, or tried
 
 	// The pod that went last for a soft threshold, and until when no other does.
 	going types.UID
@@ -50,7 +51,9 @@ type Relief struct {
 }
 
 // NewRelief returns a Relief that has freed nothing.
-func NewRelief(o ReliefOptions) *Relief { return &Relief{ReliefOptions: o} }
+func NewRelief(o ReliefOptions) *Relief {
+	return &Relief{ReliefOptions: o, told: map[pressure.Signal]bool{}, nobody: map[pressure.Signal]bool{}}
+}
 
 const (
 	cleanup    = 30 * time.Second // that a pod which has to go may take beyond its grace before the next is chosen; as upstream
@@ -58,29 +61,49 @@ const (
 	inEvent    = 5  // ranked pods in an event
 	inLog      = 20 // and in the log
 	leastGrace = time.Second
+	calm       = time.Minute // without a need, after which a new one is told anew
 )
 
-// Free frees the most urgent of what v asks for, and reports whether a pod has
-// gone for it, after which the node is to be looked at again.
+// Free frees what v asks for, the most urgent first, and reports whether a pod has
+// gone, after which the node is to be looked at again. What nothing can be done for
+// keeps nothing else from being freed.
 func (r *Relief) Free(ctx context.Context, v View, look func(context.Context) (View, bool)) (again bool) {
 	if !r.Ready() {
 		return false
 	}
-	m := v.Act[0]
-	if m.Signal != r.told {
-		r.told = m.Signal
-		r.Tell("EvictionThresholdMet", "Attempting to reclaim "+string(m.Signal.Resource()))
+	if time.Since(r.last) > calm {
+		clear(r.told)
+		clear(r.nobody)
 	}
-	v, short := r.climb(ctx, v, m.Signal, look)
-	if !short || ctx.Err() != nil {
-		r.told = ""
-		return false
+	defer func() { r.last = time.Now() }()
+	tried := map[pressure.Signal]bool{}
+	for ctx.Err() == nil {
+		next := slices.IndexFunc(v.Act, func(m pressure.Met) bool { return !tried[m.Signal] })
+		if next < 0 {
+			return false
+		}
+		s := v.Act[next].Signal
+		tried[s] = true
+		if !r.told[s] {
+			r.told[s] = true
+			r.Tell("EvictionThresholdMet", "Attempting to reclaim "+string(s.Resource()))
+		}
+		var known bool
+		if v, known = r.climb(ctx, v, s, look); !known {
+			return false
+		}
+		if m, short := v.met(s); !short {
+			delete(r.told, s)
+		} else if r.endOne(ctx, v, m, look) {
+			return true
+		}
 	}
-	return r.endOne(ctx, v, look)
+	return false
 }
 
-// climb tries one rung after the other and measures what each has freed. It
-// reports whether the signal is still low.
+// climb tries one rung after the other and measures what each has freed, until the
+// signal is low no more. It returns the last look, and whether it is known how the
+// node stands.
 func (r *Relief) climb(ctx context.Context, v View, s pressure.Signal, look func(context.Context) (View, bool)) (View, bool) {
 	for _, rung := range r.Rungs {
 		if !rung.Serves(s) {
@@ -99,20 +122,21 @@ func (r *Relief) climb(ctx context.Context, v View, s pressure.Signal, look func
 		if err != nil || freed > 0 {
 			r.Log.Info("freed what nobody needs", "what", rung.Name, "signal", string(s), "freed", s.Amount(freed), "err", err)
 		}
-		if !v.acts(s) {
-			return v, false
+		if _, short := v.met(s); !short {
+			break
 		}
 	}
 	return v, true
 }
 
-func (v View) acts(s pressure.Signal) bool {
+// met is what asks for more of a signal now, hard before soft.
+func (v View) met(s pressure.Signal) (m pressure.Met, short bool) {
 	for _, m := range v.Act {
 		if m.Signal == s {
-			return true
+			return m, true
 		}
 	}
-	return false
+	return m, false
 }
 
 // Order measures the pods that may go, and ranks them by who goes first for a
@@ -127,13 +151,9 @@ func (r *Relief) Order(ctx context.Context, s pressure.Signal, split pressure.Sp
 	return pressure.Rank(s, split, r.Measure(ctx, s, pods))
 }
 
-// endOne ends the first pod in the order of going, for the most urgent signal, and
-// waits until it has given back what it had.
-func (r *Relief) endOne(ctx context.Context, v View, look func(context.Context) (View, bool)) bool {
-	if len(v.Act) == 0 {
-		return false
-	}
-	m := v.Act[0]
+// endOne ends the first pod in the order of going for m, and waits until it has
+// given back what it had. It reports whether there was one.
+func (r *Relief) endOne(ctx context.Context, v View, m pressure.Met, look func(context.Context) (View, bool)) bool {
 	if !m.Hard && time.Now().Before(r.until) && r.there(r.going) { // a hard threshold came between
 		return false
 	}
@@ -143,7 +163,7 @@ func (r *Relief) endOne(ctx context.Context, v View, look func(context.Context) 
 		if ctx.Err() != nil || !r.Evict(ctx, first.Pod.UID, why) {
 			continue
 		}
-		r.nobody = false
+		delete(r.nobody, m.Signal)
 		r.Evicted(string(m.Signal))
 		r.Log.Warn("a pod is evicted", "pod", first.Pod.Namespace+"/"+first.Pod.Name, "uid", string(first.Pod.UID),
 			"why", m.String(), "grace", why.Grace, "order", pressure.Explain(m.Signal, ranked, inLog))
@@ -157,8 +177,8 @@ func (r *Relief) endOne(ctx context.Context, v View, look func(context.Context) 
 		})
 		return true
 	}
-	if !r.nobody && ctx.Err() == nil {
-		r.nobody = true
+	if !r.nobody[m.Signal] && ctx.Err() == nil {
+		r.nobody[m.Signal] = true
 		r.Log.Error("the node is short of something, and no pod is left that may be ended for it", "why", m.String())
 	}
 	return false

@@ -36,6 +36,8 @@ type short struct {
 	grace    time.Duration // most of a soft threshold; 0: 5 s
 	hardToo  time.Duration // after that long less than a hard threshold is free; 0: never
 	unready  bool
+	memory   bool            // memory is short too, whatever is done
+	only     pressure.Signal // pods go for this alone; empty: for all
 
 	did []string
 	log bytes.Buffer
@@ -83,6 +85,9 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			},
 			Rungs: []Rung{rung("logs"), rung("dead"), rung("images"), {Name: "other", Serves: func(pressure.Signal) bool { return false }}},
 			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
+				if s.only != "" && why.Signal != string(s.only) {
+					return false
+				}
 				say("evict %s for %s, grace %s", uid, why.Signal, why.Grace)
 				was, _ := b.Get(uid)
 				now := *was
@@ -108,13 +113,19 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			thresholds[0].Grace = 30 * time.Second
 			thresholds = append(thresholds, pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 50})
 		}
+		levels := func() map[pressure.Signal]pressure.Level {
+			return map[pressure.Signal]pressure.Level{pressure.NodefsAvailable: {Available: free.Load(), Capacity: 1000}, pressure.MemoryAvailable: {Available: 10, Capacity: 1000}}
+		}
+		if s.memory {
+			thresholds = append(thresholds, pressure.Threshold{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100})
+		}
 		if s.hardToo > 0 {
 			time.AfterFunc(s.hardToo, func() { free.Store(10) })
 		}
 		p := NewPressure(PressureOptions{
 			Config: pressure.Config{Thresholds: thresholds, Transition: time.Minute},
 			Read: func(context.Context) (pressure.Reading, error) {
-				return pressure.Reading{At: time.Now(), Levels: map[pressure.Signal]pressure.Level{pressure.NodefsAvailable: {Available: free.Load(), Capacity: 1000}}}, nil
+				return pressure.Reading{At: time.Now(), Levels: levels()}, nil
 			},
 			Looked: func(View) {}, Changed: func(View) {}, Log: slog.New(slog.DiscardHandler), Relieve: r.Free,
 		})
@@ -200,6 +211,38 @@ func TestAHardThresholdDoesNotWaitForTheGraceOfASoftOne(t *testing.T) {
 		t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available",
 		then+"logs", then+"dead", then+"images", then+"evict next for nodefs.available, grace 1s", then+"counts nodefs.available",
 		"1m13s logs", "1m13s dead", "1m13s images", // and nobody: the first is still within its grace
+	)
+}
+
+const tellsMemory = "0s tells EvictionThresholdMet: Attempting to reclaim memory"
+
+func TestMemoryThatNobodyCanGiveBackKeepsNoDiskFromBeingFreed(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, memory: true, rungs: map[string]int64{"images": 110}, pods: map[string]int64{"system": 300}, critical: "system"}
+	s.run(t, 25*time.Second)
+	s.expect(t, tellsMemory, tells, "0s logs", "0s dead", "0s images")
+	if log := s.log.String(); strings.Count(log, "no pod is left") != 1 || !strings.Contains(log, "memory.available is") {
+		t.Errorf("%s", log)
+	}
+}
+
+func TestOnePodARoundHoweverMuchIsShort(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 100, memory: true, pods: map[string]int64{"a": 300, "b": 200}}
+	s.run(t, time.Second)
+	s.expect(t, tellsMemory, "0s evict a for memory.available, grace 1s", "0s counts memory.available")
+	s = &short{free: 100, memory: true, only: pressure.NodefsAvailable, pods: map[string]int64{"a": 300, "b": 200}}
+	s.run(t, time.Second)
+	s.expect(t, tellsMemory, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available")
+}
+
+func TestANeedThatComesAgainIsToldAgain(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, hardToo: 305 * time.Second, pods: map[string]int64{"a": 300}}
+	s.run(t, 5*time.Minute+25*time.Second)
+	s.expect(
+		t, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available",
+		"5m10s"+tells[2:], "5m10s logs", "5m10s dead", "5m10s images", "5m20s logs", "5m20s dead", "5m20s images",
 	)
 }
 
