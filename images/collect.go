@@ -22,7 +22,7 @@ type stored struct {
 type policy struct {
 	high, low      int           // percent of the disk in use: from high on images go until low is reached; 100: never
 	minAge, maxAge time.Duration // no younger one is removed for space; one unused for longer goes anyhow (0: never)
-	everything     bool          // all that is not needed, for a node in need of space
+	everything     bool          // all that is not needed, for a node in need of space: those below minAge last
 }
 
 // disk is the file system of the images, in bytes.
@@ -57,8 +57,14 @@ const (
 // is in use or pinned.
 func choose(now time.Time, images []stored, p policy, d disk) (remove []removal, short uint64) {
 	free := slices.DeleteFunc(slices.Clone(images), func(s stored) bool { return s.inUse || s.pinned != "" })
+	young := func(s stored) int {
+		if p.everything && now.Sub(s.seen) < p.minAge {
+			return 1
+		}
+		return 0
+	}
 	slices.SortFunc(free, func(a, b stored) int {
-		return cmp.Or(a.used.Compare(b.used), a.seen.Compare(b.seen), cmp.Compare(b.size, a.size), cmp.Compare(a.id, b.id))
+		return cmp.Or(young(a)-young(b), a.used.Compare(b.used), a.seen.Compare(b.seen), cmp.Compare(b.size, a.size), cmp.Compare(a.id, b.id))
 	})
 	need := p.need(d)
 	for _, s := range free {

@@ -26,6 +26,8 @@ func old(id string, minutes int, change ...func(*stored)) stored {
 }
 
 func inUse(s *stored)  { s.inUse = true }
+func fresh(s *stored)  { s.seen = noon.Add(-time.Minute) }
+func never() bool      { return false }
 func pinned(s *stored) { s.pinned = "for a reason" }
 
 func TestChooseWhatToRemove(t *testing.T) {
@@ -53,6 +55,7 @@ func TestChooseWhatToRemove(t *testing.T) {
 		{"the maximum age spares what is in use", []stored{old("a", 61, inUse), old("b", 61, pinned)}, aged, 10, nil, 0},
 		{"what goes for its age counts for the space", []stored{old("a", 61), old("b", 59)}, aged, 90, []string{"a"}, 0},
 		{"when the node needs space all goes that may", []stored{old("a", 0), old("b", 5, inUse), old("c", 5, pinned), old("d", 7)}, policy{high: 100, low: 100, everything: true}, 0, []string{"d", "a"}, 0},
+		{"and the young ones last", []stored{old("a", 1), old("b", 5), old("c", 9, fresh)}, policy{high: 100, low: 100, minAge: 2 * time.Minute, everything: true}, 0, []string{"b", "c", "a"}, 0},
 		{"an unknown size of the disk removes nothing", []stored{old("a", 9)}, threshold, 0, nil, 0},
 	} {
 		d := disk{c.used, 100}
@@ -196,10 +199,10 @@ func TestAgesCountFromTheLastUse(t *testing.T) {
 			t.Errorf("%+v %v: want b and not the fresh c", c, err)
 		}
 		f.add(&runtimeapi.Image{Id: "brought", RepoTags: []string{"reg.io/brought:1"}, Size: 100})
-		if c, err := i.Reclaim(t.Context(), GCOptions{KeepBrought: true}); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/c:1" {
+		if c, err := i.MakeRoom(t.Context(), GCOptions{KeepBrought: true}, never); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/c:1" {
 			t.Errorf("%+v %v: want c, which was pulled", c, err)
 		}
-		if c, err := i.Reclaim(t.Context(), GCOptions{}); err != nil || len(c.Removed) != 1 {
+		if c, err := i.MakeRoom(t.Context(), GCOptions{}, never); err != nil || len(c.Removed) != 1 {
 			t.Errorf("%+v %v: want what was brought too, if that is not to be kept", c, err)
 		}
 	})

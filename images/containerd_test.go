@@ -309,7 +309,7 @@ func collected(t *testing.T, _ *containerd) {
 	if err != nil || used == 0 || used > capacity {
 		t.Errorf("usage %d of %d, %v", used, capacity, err)
 	}
-	done, err := i.Reclaim(t.Context(), GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }})
+	done, err := i.MakeRoom(t.Context(), GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }}, never)
 	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != images[0].ID {
 		t.Errorf("%+v %v: want %s removed", done, err, images[0].ID)
 	}

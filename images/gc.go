@@ -137,12 +137,6 @@ func (i *Images) Collect(ctx context.Context, o GCOptions) (Collected, error) {
 	return i.collect(ctx, o, p, disk{used, capacity}, enough)
 }
 
-// Reclaim removes every image that nobody needs, for a node that is short of
-// space. Of o only Keep, KeepBrought and InUse count.
-func (i *Images) Reclaim(ctx context.Context, o GCOptions) (Collected, error) {
-	return i.collect(ctx, o, policy{high: 100, low: 100, everything: true}, disk{}, func() bool { return false })
-}
-
 func (i *Images) collect(ctx context.Context, o GCOptions, p policy, d disk, enough func() bool) (Collected, error) {
 	images, err := i.stored(ctx, o)
 	if err != nil {

@@ -191,8 +191,10 @@ func (i *Images) Held(image string) string {
 	return ""
 }
 
-// MakeRoom removes images that nobody needs, the least recently used first, until
-// there is enough room. Of o only Keep, KeepBrought and InUse count.
+// MakeRoom removes images that nobody needs, for a node that is short of space: the
+// least recently used first, those below MinAge last, for a pod may be about to come
+// for them, until there is enough room. Of o only MinAge, Keep, KeepBrought, Pinned
+// and InUse count.
 func (i *Images) MakeRoom(ctx context.Context, o GCOptions, enough func() bool) (Collected, error) {
-	return i.collect(ctx, o, policy{high: 100, low: 100, everything: true}, disk{}, enough)
+	return i.collect(ctx, o, policy{high: 100, low: 100, minAge: o.MinAge, everything: true}, disk{}, enough)
 }

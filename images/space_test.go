@@ -113,7 +113,7 @@ func TestAPullOfKnownSizeWaitsUntilItFits(t *testing.T) {
 		if err := <-pulling(t.Context(), i, podNamed("first", 0), "reg.io/big:1", nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := i.Reclaim(t.Context(), GCOptions{}); err != nil {
+		if _, err := i.MakeRoom(t.Context(), GCOptions{}, never); err != nil {
 			t.Fatal(err)
 		}
 		d.set(Space{Free: 57 * mib, Keep: 10 * mib}) // and something else has come

@@ -35,7 +35,9 @@ type ReliefOptions struct {
 type Rung struct {
 	Name   string
 	Serves func(pressure.Signal) bool // it can free what the signal is about
-	Free   func(ctx context.Context) error
+	// Free frees it, and may end as soon as there is enough: it asks when it could go on
+	// or stop.
+	Free func(ctx context.Context, enough func() bool) error
 }
 
 // Relief frees what the node is short of: by the ladder, then by ending one pod.
@@ -111,7 +113,11 @@ func (r *Relief) climb(ctx context.Context, v View, s pressure.Signal, look func
 		}
 		before := v.Levels[s].Available
 		bounded, cancel := context.WithTimeout(ctx, rungBound)
-		err := rung.Free(bounded)
+		err := rung.Free(bounded, func() bool {
+			now, ok := look(bounded)
+			_, short := now.met(s)
+			return !ok || !short
+		})
 		cancel()
 		now, ok := look(ctx)
 		if !ok {

@@ -28,6 +28,8 @@ type short struct {
 	free     int64
 	soft     bool
 	rungs    map[string]int64 // what each frees, once
+	images   []int64          // each one's size: the last rung removes no more than it must
+	reclaim  int64            // how much more must come free
 	broken   string           // a rung that fails
 	pods     map[string]int64 // what each has
 	critical string
@@ -65,8 +67,13 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		}
 		b.Put(shown("waiting", nil)) // it has nothing yet
 		rung := func(name string) Rung {
-			return Rung{Name: name, Serves: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable }, Free: func(context.Context) error {
+			return Rung{Name: name, Serves: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable }, Free: func(_ context.Context, enough func() bool) error {
 				say("%s", name)
+				for name == "images" && len(s.images) > 0 && !enough() {
+					say("image of %d", s.images[0])
+					free.Add(s.images[0])
+					s.images = s.images[1:]
+				}
 				if name == s.broken {
 					return errors.New("broken")
 				}
@@ -108,7 +115,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			Tell:    func(reason, message string) { say("tells %s: %s", reason, message) },
 			Log:     slog.New(slog.NewTextHandler(&s.log, nil)),
 		})
-		thresholds := []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500}}
+		thresholds := []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500, MinReclaim: s.reclaim}}
 		if s.soft {
 			thresholds[0].Grace = 30 * time.Second
 			thresholds = append(thresholds, pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 50})
@@ -151,6 +158,16 @@ func TestScenario28_TheLadderBeforeAnyPod(t *testing.T) {
 	s.run(t, time.Minute)
 	s.expect(t, tells, "0s logs", "0s dead") // the rest is not needed
 	if log := s.log.String(); !strings.Contains(log, "freed=50") || !strings.Contains(log, "freed=60") {
+		t.Errorf("what was freed is not told:\n%s", log)
+	}
+}
+
+func TestScenario28_NoMoreImagesGoThanMust(t *testing.T) {
+	t.Parallel()
+	s := &short{free: 400, reclaim: 50, images: []int64{90, 30, 40, 100}, pods: map[string]int64{"p": 300}}
+	s.run(t, time.Minute)
+	s.expect(t, tells, "0s logs", "0s dead", "0s images", "0s image of 90", "0s image of 30", "0s image of 40") // 550 and not just 500
+	if log := s.log.String(); !strings.Contains(log, "freed=160") {
 		t.Errorf("what was freed is not told:\n%s", log)
 	}
 }

@@ -57,7 +57,7 @@ func (b *berth) newRelief(at *places) *eviction.Relief {
 }
 
 // dropRotated deletes the rotated logs of all containers.
-func (b *berth) dropRotated(context.Context) error {
+func (b *berth) dropRotated(context.Context, func() bool) error {
 	var errs []error
 	for _, s := range b.agent.Board.All() {
 		for _, k := range s.Seen.Containers {
@@ -73,7 +73,7 @@ const deadBound = 15 * time.Second // for the workers to remove what has ended
 
 // dropDead has the workers remove what has ended, as long as disk is short, and
 // then the logs that are nobody's.
-func (b *berth) dropDead(ctx context.Context) error {
+func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
 	changed, stop := b.agent.Board.Changes()
 	defer stop()
 	b.short.Store(true)
@@ -107,8 +107,10 @@ func deadLeft(all []*board.Snapshot) bool {
 	return false
 }
 
-func (b *berth) dropImages(ctx context.Context) error {
-	_, err := b.runtime.images.Reclaim(ctx, b.imageGarbage(ctx))
+// dropImages removes images that nobody needs until there is enough room.
+func (b *berth) dropImages(ctx context.Context, enough func() bool) error {
+	c, err := b.runtime.images.MakeRoom(ctx, b.imageGarbage(ctx), enough)
+	b.imagesCollected(c, nil)
 	return err
 }
 

@@ -286,6 +286,39 @@ func TestUnusedImagesMakeRoom(t *testing.T) {
 	})
 }
 
+// TestScenario28_TheLadderTakesNoMoreImagesThanItMust: under pressure the images that
+// nobody uses go one by one, the least recently used first, until there is as much
+// room as the threshold and its minimum reclaim ask for.
+func TestScenario28_TheLadderTakesNoMoreImagesThanItMust(t *testing.T) {
+	const mib = 16 // twice that on the disk
+	o := nodeOptions{CNI: true, Disk: "size=256m", Config: map[string]any{
+		"evictionHard":                     map[string]string{"imagefs.available": "64Mi"},
+		"evictionMinimumReclaim":           map[string]string{"imagefs.available": "40Mi"},
+		"evictionPressureTransitionPeriod": "5s",
+	}}
+	alone(t, o, func(t *testing.T, s *Space) {
+		for _, name := range []string{"a", "b", "c", "d"} {
+			s.Pod(name, "containers:\n"+imageBox("c", s.heavy(name, mib), "", "sleep"))
+			s.Running(name)
+			if name != "d" { // which stays in use
+				s.Remove(name)
+				s.Gone(name)
+			}
+		}
+		_, size := s.imageDisk()
+		s.fillImages(size - 62<<20)
+		s.collected(2) // one would be enough for the threshold alone
+		s.pressed("DiskPressure", false)
+		if got, want := s.imagesHere(), []string{"c", "d", "pause:3.10", "testbox"}; !slices.Equal(got, want) {
+			t.Errorf("there are %v, want %v", got, want)
+		}
+		s.collected(2)
+		if p := s.Running("d"); status(p, "c").RestartCount != 0 {
+			t.Errorf("it was touched: %s", brief(p))
+		}
+	})
+}
+
 // collected waits until so many images are counted as removed for space.
 func (s *Space) collected(n int) {
 	s.t.Helper()
