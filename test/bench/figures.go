@@ -121,10 +121,10 @@ func (b *bench) overhead(ctx context.Context, client *nodeapi.Client, name strin
 		if first.IsZero() {
 			first = s.Start
 		}
-		switch s.Name {
-		case "RunPodSandbox", "CreateContainer", "StartContainer":
+		if mutating(s.Name) {
 			calls += s.End.Sub(s.Start)
-		case "start":
+		}
+		if s.Name == "start" {
 			last = s.End
 		}
 	}

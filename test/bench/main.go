@@ -70,7 +70,7 @@ func run(ctx context.Context) (err error) {
 		{"control-creates", b.controlCreates}, {"control-watch", b.controlWatch},
 	}
 	if err := b.onHost(ctx, versions[*version], []figure{
-		{"binary", b.binary}, {"memory-idle", b.memoryIdle}, {"warm", b.warm}, {"burst", b.burst},
+		{"binary", b.binary}, {"memory-idle", b.memoryIdle}, {"warm", b.warm}, {"storm", b.storm}, {"burst", b.burst},
 		{"exit", b.exits}, {"configmap", b.configMap},
 		{"pair-warm", b.withPair(b.pairWarm)}, {"pair-burst", b.withPair(b.pairBurst)},
 		{"pair-configmap", b.withPair(b.pairConfigMap)}, {"pair-memory", b.withPair(b.pairMemory)},
@@ -143,7 +143,9 @@ func (b *bench) onHost(ctx context.Context, v hosts.Version, figures []figure) (
 	if err != nil {
 		return err
 	}
-	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: bin, Host: host, Config: map[string]any{"healthzPort": health, "maxPods": 200}, Berth: asUsersHaveIt})
+	agent, err := hosts.StartAgent(ctx, hosts.AgentOptions{Binary: bin, Host: host, Config: map[string]any{
+		"healthzPort": health, "maxPods": 200, "crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"},
+	}, Berth: asUsersHaveIt})
 	if err != nil {
 		return err
 	}
