@@ -103,11 +103,8 @@ func (s Strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) fie
 }
 
 // WarningsOnUpdate repeats what a new object would be told.
-func (s Strategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {
-	if s.Kind.Warn != nil {
-		return s.Kind.Warn(obj)
-	}
-	return nil
+func (s Strategy) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
+	return s.WarningsOnCreate(ctx, obj)
 }
 
 // DefaultGarbageCollectionPolicy tells what becomes of dependents when a delete

@@ -50,4 +50,8 @@ func TestStoredOnlyIsSaid(t *testing.T) {
 	if !strings.Contains(out, "Warning: deployments are stored by this server, but nothing acts on them yet") {
 		t.Errorf("kubectl says %q", out)
 	}
+	out = s.Kubectl(t, "scale", "deployment", "d", "--replicas=2") + s.Kubectl(t, "label", "deployment", "d", "a=b")
+	if !strings.Contains(out, "Warning: deployments are stored by this server, but nothing acts on them yet") {
+		t.Errorf("of a change kubectl says %q", out)
+	}
 }
