@@ -34,6 +34,7 @@ func world(t *testing.T, objects ...runtime.Object) Config {
 	indexes := map[string]cache.Indexer{
 		"*v1.LimitRange": f.Core().V1().LimitRanges().Informer().GetIndexer(), "*v1.ServiceAccount": f.Core().V1().ServiceAccounts().Informer().GetIndexer(),
 		"*v1.PriorityClass": f.Scheduling().V1().PriorityClasses().Informer().GetIndexer(), "*v1.RuntimeClass": f.Node().V1().RuntimeClasses().Informer().GetIndexer(),
+		"*v1.Node": f.Core().V1().Nodes().Informer().GetIndexer(),
 	}
 	for _, o := range objects {
 		if err := indexes[fmt.Sprintf("%T", o)].Add(o); err != nil {
@@ -256,6 +257,57 @@ func TestEveryPluginIsMade(t *testing.T) {
 	c.Disabled = []string{"PodSecurity", "Nonsense"}
 	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "no such admission plugin: [Nonsense]") {
 		t.Errorf("an unknown plugin: %v", err)
+	}
+}
+
+// TestAPodIsLabelledWithItsNodesPlace when it is made on the node or bound to it.
+func TestAPodIsLabelledWithItsNodesPlace(t *testing.T) {
+	t.Parallel()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{
+		corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r", corev1.LabelHostname: "n"}}}
+	p := plugin(t, newTopologyLabels, world(t, node))
+	want := map[string]string{"a": "b", corev1.LabelTopologyZone: "z", corev1.LabelTopologyRegion: "r"}
+	for name, want := range map[string]map[string]string{"n": want, "": {"a": "b"}, "unknown": {"a": "b"}} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{NodeName: name}}
+		if got, err := create(t, p, pod); err != nil || !equality.Semantic.DeepEqual(got.Labels, want) {
+			t.Errorf("made on %q: %v, %v", name, got.Labels, err)
+		}
+	}
+	for _, at := range []struct{ resource, sub string }{{"pods", "binding"}, {"bindings", ""}} {
+		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"a": "b"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
+		a := admission.NewAttributesRecord(b, nil, corev1.SchemeGroupVersion.WithKind("Binding"), "ns", "p", corev1.SchemeGroupVersion.WithResource(at.resource), at.sub,
+			admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "ann"})
+		if err := p.(admission.MutationInterface).Admit(t.Context(), a, nil); err != nil || !equality.Semantic.DeepEqual(b.Labels, want) {
+			t.Errorf("bound by %v: %v, %v", at, b.Labels, err)
+		}
+	}
+}
+
+// TestANewNodeTakesNoPods before it is ready, whoever makes it.
+func TestANewNodeTakesNoPods(t *testing.T) {
+	t.Parallel()
+	mine := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoSchedule}
+	unready := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+	for _, has := range [][]corev1.Taint{{mine}, {mine, unready}} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Taints: has}}
+		a := admission.NewAttributesRecord(node, nil, corev1.SchemeGroupVersion.WithKind("Node"), "", "n", corev1.SchemeGroupVersion.WithResource("nodes"), "",
+			admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes"}})
+		c := world(t)
+		for _, p := range []admission.Interface{plugin(t, newNewNodes, c), plugin(t, newNodeRestriction, c)} {
+			if m, ok := p.(admission.MutationInterface); ok {
+				if err := m.Admit(t.Context(), a, nil); err != nil {
+					t.Error(err)
+				}
+			}
+			if v, ok := p.(admission.ValidationInterface); ok {
+				if err := v.Validate(t.Context(), a, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if !equality.Semantic.DeepEqual(node.Spec.Taints, []corev1.Taint{mine, unready}) {
+			t.Errorf("made with %v: %v", has, node.Spec.Taints)
+		}
 	}
 }
 

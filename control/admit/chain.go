@@ -40,8 +40,8 @@ type Config struct {
 // before the first validating one, and the ones that write come last.
 func Names() []string {
 	return []string{
-		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "PodSecurity", "Priority",
-		"DefaultTolerationSeconds", "RuntimeClass", "CertificateApproval", "CertificateSigning",
+		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "PodTopologyLabels",
+		"PodSecurity", "Priority", "DefaultTolerationSeconds", "RuntimeClass", "CertificateApproval", "CertificateSigning",
 		"CertificateSubjectRestriction", "RoleEscalation", "BootstrapTokenUse", "DeviceClaims", "ResourceQuota",
 	}
 }
@@ -50,7 +50,7 @@ func Names() []string {
 func New(c Config) (admission.Interface, error) {
 	makers := map[string]func(Config) (admission.Interface, error){
 		"NamespaceLifecycle": newLifecycle, "LimitRanger": newLimits, "ServiceAccount": newServiceAccounts,
-		"NodeRestriction": newNodeRestriction, "PodSecurity": newPodSecurity, "Priority": newPriority,
+		"TaintNodesByCondition": newNewNodes, "PodTopologyLabels": newTopologyLabels, "NodeRestriction": newNodeRestriction, "PodSecurity": newPodSecurity, "Priority": newPriority,
 		"DefaultTolerationSeconds": newTolerations, "RuntimeClass": newRuntimeClasses,
 		"CertificateApproval": newApproval, "CertificateSigning": newSigning, "CertificateSubjectRestriction": newSubjects,
 		"RoleEscalation": newEscalation, "BootstrapTokenUse": newBootstrapUse, "DeviceClaims": newDeviceClaims, "ResourceQuota": newQuota,

@@ -29,12 +29,13 @@ type slicer struct {
 	Config
 	services corelisters.ServiceLister
 	pods     corelisters.PodLister
+	nodes    corelisters.NodeLister
 	slices   discoverylisters.EndpointSliceLister
 }
 
 func endpointSlices(c Config) ([]*worker, error) {
 	core, discovery := c.Informers.Core().V1(), c.Informers.Discovery().V1()
-	s := &slicer{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), slices: discovery.EndpointSlices().Lister()}
+	s := &slicer{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: discovery.EndpointSlices().Lister()}
 	w := c.worker(s.look)
 	if err := w.watch(core.Services().Informer(), itself); err != nil {
 		return nil, err
@@ -48,7 +49,45 @@ func endpointSlices(c Config) ([]*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := w.handle(core.Nodes().Informer(), s.movedNodes(w)); err != nil {
+		return nil, err
+	}
 	return []*worker{w}, w.watchServicePods(core.Pods().Informer(), s.services)
+}
+
+// movedNodes tells the worker all services when a node has another zone than before:
+// that is rare.
+func (s *slicer) movedNodes(w *worker) cache.ResourceEventHandlerFuncs {
+	look := func(before, now string) {
+		all, err := s.services.List(labels.Everything())
+		if before == now || err != nil {
+			return
+		}
+		for _, svc := range all {
+			w.queue.Add(svc.Namespace + "/" + svc.Name)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { look("", zoneOf(obj)) },
+		UpdateFunc: func(before, obj any) { look(zoneOf(before), zoneOf(obj)) },
+	}
+}
+
+// zoneOf is where a node says that it is; "": it does not.
+func zoneOf(obj any) string {
+	if node, ok := obj.(*corev1.Node); ok {
+		return node.Labels[corev1.LabelTopologyZone]
+	}
+	return ""
+}
+
+// zone is where the node of that name is.
+func (s *slicer) zone(node string) string {
+	n, err := s.nodes.Get(node)
+	if err != nil {
+		return "" // told when it comes
+	}
+	return zoneOf(n)
 }
 
 func (s *slicer) look(ctx context.Context, key string) (time.Duration, error) {
@@ -73,7 +112,7 @@ func (s *slicer) look(ctx context.Context, key string) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		want = wantedSlices(svc, pods)
+		want = wantedSlices(svc, pods, s.zone)
 	}
 	if err := s.settleSlices(ctx, namespace, have, want); err != nil {
 		return 0, fmt.Errorf("endpoint slices of %s: %w", key, err)
@@ -111,7 +150,7 @@ func (c Config) settleSlices(ctx context.Context, namespace string, have []*disc
 
 // wantedSlices are the slices of a service by their names. A name says family,
 // ports and number, so the same pods always come to the same slices.
-func wantedSlices(svc *corev1.Service, pods []*corev1.Pod) map[string]*discoveryv1.EndpointSlice {
+func wantedSlices(svc *corev1.Service, pods []*corev1.Pod, zone func(node string) string) map[string]*discoveryv1.EndpointSlice {
 	out := map[string]*discoveryv1.EndpointSlice{}
 	all := group(backends(svc, pods))
 	for _, family := range familiesOf(svc) {
@@ -120,7 +159,7 @@ func wantedSlices(svc *corev1.Service, pods []*corev1.Pod) map[string]*discovery
 			var endpoints []discoveryv1.Endpoint
 			for _, b := range same {
 				if ip := addressOf(b.pod, family); ip != "" {
-					endpoints = append(endpoints, endpointOf(b, svc, ip))
+					endpoints = append(endpoints, endpointOf(b, svc, ip, zone))
 				}
 			}
 			for n := 0; len(endpoints) > 0; n++ {
@@ -166,7 +205,7 @@ func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *di
 	return slice
 }
 
-func endpointOf(b backend, svc *corev1.Service, ip string) discoveryv1.Endpoint {
+func endpointOf(b backend, svc *corev1.Service, ip string, zone func(node string) string) discoveryv1.Endpoint {
 	out := discoveryv1.Endpoint{
 		Addresses:  []string{ip},
 		Conditions: discoveryv1.EndpointConditions{Ready: &b.ready, Serving: &b.serving, Terminating: &b.terminating},
@@ -174,6 +213,9 @@ func endpointOf(b backend, svc *corev1.Service, ip string) discoveryv1.Endpoint 
 	}
 	if node := b.pod.Spec.NodeName; node != "" {
 		out.NodeName = &node
+		if z := zone(node); z != "" {
+			out.Zone = &z
+		}
 	}
 	if b.pod.Spec.Hostname != "" && b.pod.Spec.Subdomain == svc.Name {
 		out.Hostname = &b.pod.Spec.Hostname

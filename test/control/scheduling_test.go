@@ -242,3 +242,41 @@ func TestEveryPodIsBound(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("create to bound, seen by a watcher: median %s, worst %s", took[len(took)/2], took[len(took)-1])
 }
+
+// TestANewNodeTakesNoPodsBeforeItIsReady, as a node of any make registers itself; and
+// its pods say in which zone they are.
+func TestANewNodeTakesNoPodsBeforeItIsReady(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	shows(t, s, "default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}")
+	ctx, node := t.Context(), s.as(t, "system:node:n1", "system:nodes")
+	n, err := node.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: "a", corev1.LabelTopologyRegion: "north"}},
+		Status: corev1.NodeStatus{
+			Allocatable: list("pods", "20", "cpu", "4", "memory", "4Gi"), Capacity: list("pods", "20", "cpu", "4", "memory", "4Gi"),
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady"}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != corev1.TaintNodeNotReady || n.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
+		t.Errorf("the node is made with the taints %v", n.Spec.Taints)
+	}
+	beat(t, s, "n1")
+	s.Apply(t, podYAML("web", "100m", ""))
+	unplaced(t, s, "web", "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
+	eventually(t, "the node says that it is ready", func() (bool, string) {
+		now, err := node.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		now.Status.Conditions[0].Status, now.Status.Conditions[0].Reason = corev1.ConditionTrue, "KubeletReady"
+		_, err = node.CoreV1().Nodes().UpdateStatus(ctx, now, metav1.UpdateOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+	placed(t, s, "web")
+	if got := s.Kubectl(t, "get", "pod", "web", "-o", `jsonpath={.metadata.labels}`); got != `{"app":"web","topology.kubernetes.io/region":"north","topology.kubernetes.io/zone":"a"}` {
+		t.Errorf("the pod's labels are %s", got)
+	}
+}
