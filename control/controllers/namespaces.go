@@ -78,14 +78,25 @@ type remains struct {
 	finalizers map[string]int // on how many of them
 }
 
-func (r remains) clean() bool { return r.discovery == nil && len(r.failures) == 0 && len(r.kinds) == 0 }
+// empty: nothing is left of what was looked at.
+func (r remains) empty() bool { return len(r.failures) == 0 && len(r.kinds) == 0 }
+
+func (r remains) clean() bool { return r.discovery == nil && r.empty() }
 
 // empty deletes all that is in the namespace, of every kind, and tells what is
-// left then.
+// left then. Pods go first, and the rest when none is left: until its end a pod
+// needs its settings, its account and the rules that shield it.
 func (e *emptier) empty(ctx context.Context, name string) remains {
 	out := remains{kinds: map[string]int{}, finalizers: map[string]int{}}
 	resources, err := deletable(e.Client.Discovery(), true)
 	out.discovery = err
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	if err := e.emptyOf(ctx, name, pods, &out); err != nil {
+		out.failures = append(out.failures, fmt.Sprintf("%s: %v", pods.GroupResource(), err))
+	}
+	if !out.empty() {
+		return out
+	}
 	for _, r := range resources {
 		if err := e.emptyOf(ctx, name, r, &out); err != nil && ctx.Err() == nil {
 			out.failures = append(out.failures, fmt.Sprintf("%s: %v", r.GroupResource(), err))

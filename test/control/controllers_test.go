@@ -46,8 +46,15 @@ func TestNamespacesComeAndGo(t *testing.T) {
 	s.Kubectl(t, "-n", "shop", "create", "secret", "generic", "s", "--from-literal=a=b")
 	s.Kubectl(t, "-n", "shop", "create", "deployment", "d", "--image=x")
 	s.Apply(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: held, namespace: shop, finalizers: [example.com/hold]}}`)
+	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "-p", `{"metadata":{"finalizers":["example.com/ends"]}}`)
 	s.Kubectl(t, "delete", "namespace", "shop", "--wait=false")
 	shows(t, s, "Terminating", "get", "ns", "shop", "-o", "jsonpath={.status.phase}")
+	shows(t, s, "Some resources are remaining: pods has 1 resource instances",
+		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceContentRemaining")].message}`)
+	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "cm/kube-root-ca.crt", "secret/s", "sa/default", "-o", "name"); err != nil {
+		t.Errorf("gone before the pods: %s (%v)", out, err)
+	}
+	s.Kubectl(t, "-n", "shop", "patch", "pod", "web", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	shows(t, s, "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
 		"get", "ns", "shop", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceFinalizersRemaining")].message}`)
 	if out, err := s.TryKubectl(t, "", "-n", "shop", "get", "pod,secret,deployment,sa", "-o", "name"); err != nil || out != "" {
