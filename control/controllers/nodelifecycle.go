@@ -13,6 +13,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
@@ -32,6 +33,10 @@ type nodeWatch struct {
 
 	mu    sync.Mutex
 	pulse map[string]pulse
+
+	// The last node that got a taint that ends its pods, and when; look's own.
+	given   time.Time
+	givenTo types.UID
 }
 
 // pulse is the last sign of life: what it was, and when it was seen by this
@@ -99,7 +104,11 @@ func (n *nodeWatch) look(ctx context.Context, name string) (time.Duration, error
 	if err := n.markPods(ctx, node); err != nil {
 		return 0, err
 	}
-	return left, n.taint(ctx, node)
+	again, err := n.taint(ctx, node)
+	if again > 0 {
+		left = min(left, again)
+	}
+	return left, err
 }
 
 // beat takes in the newest sign of life and says when it was seen.
@@ -194,9 +203,11 @@ func (n *nodeWatch) markPods(ctx context.Context, node *corev1.Node) error {
 }
 
 // taint writes the taints that the node's conditions ask for and takes away
-// those that they ask for no more; others are left alone.
-func (n *nodeWatch) taint(ctx context.Context, node *corev1.Node) error {
-	want := wantedTaints(node, n.anyReady())
+// those that they ask for no more; others are left alone. Again is when to look anew
+// at a node whose pods shall not be ended yet.
+func (n *nodeWatch) taint(ctx context.Context, node *corev1.Node) (again time.Duration, err error) {
+	end, again := n.mayEnd(node)
+	want := wantedTaints(node, end)
 	kept := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
 		return slices.Contains(ownTaints, t.Key) && !slices.ContainsFunc(want, func(w corev1.Taint) bool { return w.MatchTaint(&t) })
 	})
@@ -209,14 +220,17 @@ func (n *nodeWatch) taint(ctx context.Context, node *corev1.Node) error {
 		}
 	}
 	if apiequality.Semantic.DeepEqual(kept, node.Spec.Taints) || len(kept)+len(node.Spec.Taints) == 0 {
-		return nil
+		return again, nil
 	}
 	out := node.DeepCopy()
 	out.Spec.Taints = kept
 	if _, err := n.Client.CoreV1().Nodes().Update(ctx, out, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("taint node %s: %w", node.Name, ignoreGone(err))
+		return 0, fmt.Errorf("taint node %s: %w", node.Name, ignoreGone(err))
 	}
-	return nil
+	if end && !ending(node) {
+		n.given, n.givenTo = time.Now(), node.UID
+	}
+	return again, nil
 }
 
 // ownTaints are the keys that this controller gives and takes.
@@ -225,9 +239,9 @@ var ownTaints = []string{
 	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable,
 }
 
-// wantedTaints: with no node ready anywhere, it is the server that is cut off or
-// that has just come back, and pods that run are not ended for that.
-func wantedTaints(node *corev1.Node, anyReady bool) (out []corev1.Taint) {
+// wantedTaints are those that the conditions ask for; end tells whether the pods of a
+// node that is not ready may be ended.
+func wantedTaints(node *corev1.Node, end bool) (out []corev1.Taint) {
 	add := func(key string, effect corev1.TaintEffect) { out = append(out, corev1.Taint{Key: key, Effect: effect}) }
 	if node.Spec.Unschedulable {
 		add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
@@ -240,7 +254,7 @@ func wantedTaints(node *corev1.Node, anyReady bool) (out []corev1.Taint) {
 				key = corev1.TaintNodeUnreachable
 			}
 			add(key, corev1.TaintEffectNoSchedule)
-			if anyReady {
+			if end {
 				add(key, corev1.TaintEffectNoExecute)
 			}
 		case c.Status != corev1.ConditionTrue:
@@ -258,6 +272,76 @@ func wantedTaints(node *corev1.Node, anyReady bool) (out []corev1.Taint) {
 		add(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule)
 	}
 	return out
+}
+
+// The brake on ending pods: upstream's numbers, with all nodes as one zone.
+const (
+	// endEvery is the time between two nodes whose pods are ended, endSlowly that
+	// when most nodes are lost.
+	endEvery, endSlowly = 10 * time.Second, 100 * time.Second
+	// From mostLost nodes on that are mostPercent of all, most are lost.
+	mostLost, mostPercent = 3, 55
+	// few nodes lose no pods at all while most of them are lost.
+	few = 50
+	// askAgain is how soon a node that is held back is looked at again.
+	askAgain = 5 * time.Second
+)
+
+// mayEnd says whether the pods of a node that is not ready may be ended, and if not
+// yet, when to ask again. With no node ready anywhere, it is the server that is cut
+// off or that has just come back, and pods that run are not ended for that. With
+// most of them lost it is likely a network, and the nodes that are left could not
+// take so many pods.
+func (n *nodeWatch) mayEnd(node *corev1.Node) (may bool, again time.Duration) {
+	if ready := nodeCondition(node, corev1.NodeReady); ready == nil || ready.Status == corev1.ConditionTrue {
+		return false, 0
+	}
+	ready, lost := n.count()
+	switch {
+	case ready == 0:
+		return false, 0 // the first one that is ready again tells
+	case ending(node):
+		return true, 0
+	}
+	every := endEvery
+	if lost >= mostLost && 100*lost >= mostPercent*(ready+lost) {
+		if ready+lost <= few {
+			return false, askAgain
+		}
+		every = endSlowly
+	}
+	// The node that got it may be seen once more as it was before.
+	if wait := time.Until(n.given.Add(every)); wait > 0 && n.givenTo != node.UID {
+		return false, min(wait, askAgain)
+	}
+	return true, 0
+}
+
+// ending: the node has a taint already that ends its pods because it is not ready.
+func ending(node *corev1.Node) bool {
+	return slices.ContainsFunc(noExecute(node), func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+	})
+}
+
+// count tells how many nodes are ready and how many are not, or have been silent for
+// so long that they are about to be found out.
+func (n *nodeWatch) count() (ready, lost int) {
+	nodes, err := n.nodes.List(labels.Everything())
+	if err != nil {
+		return 0, 0
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, node := range nodes {
+		p, known := n.pulse[node.Name]
+		if isReady(node) && (!known || time.Since(p.seen) < n.NodeGrace) {
+			ready++
+		} else {
+			lost++
+		}
+	}
+	return ready, lost
 }
 
 func (n *nodeWatch) anyReady() bool {

@@ -3,12 +3,14 @@ package controllers
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 )
@@ -101,6 +103,53 @@ func TestWithTheLastNodeLostNoPodIsEnded(t *testing.T) {
 		synctest.Wait()
 		if got := podNames(t, client); len(got) != 1 {
 			t.Errorf("there are %v", got)
+		}
+	})
+}
+
+// TestLostNodesLoseTheirPodsOneByOne, and none of them while most are lost.
+func TestLostNodesLoseTheirPodsOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var objects []runtime.Object
+		var names []string
+		for i := range 10 {
+			names = append(names, "n"+strconv.Itoa(i))
+			objects = append(objects, newNode(names[i], corev1.ConditionTrue), newPod("p"+strconv.Itoa(i), names[i]))
+		}
+		client := running(t, Config{}, []string{NodeLifecycle, TaintEviction}, objects...)
+		live := func(from int, d time.Duration) int {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+				for _, name := range names[from:] {
+					beat(t, client, name)
+				}
+				synctest.Wait()
+			}
+			return len(podNames(t, client))
+		}
+		if left := live(3, 45*time.Second); left != 9 {
+			t.Errorf("5 s after three nodes were lost there are %d pods of 10", left)
+		}
+		if left := live(3, 10*time.Second); left != 8 {
+			t.Errorf("10 s later there are %d", left)
+		}
+		if left := live(3, 10*time.Second); left != 7 {
+			t.Errorf("10 s later there are %d", left)
+		}
+		if left := live(6, 10*time.Minute); left != 7 {
+			t.Errorf("with six nodes lost there are %d", left)
+		}
+		if got := taintsOf(getNode(t, client, "n5")); !slices.Equal(got, []string{"node.kubernetes.io/unreachable:NoSchedule"}) {
+			t.Errorf("one of them has the taints %v", got)
+		}
+		// With one back it is five of ten: fewer than most.
+		n := getNode(t, client, "n0")
+		*nodeCondition(n, corev1.NodeReady) = newNode("", corev1.ConditionTrue).Status.Conditions[0]
+		if _, err := client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, "n0")
+		if left := live(6, time.Minute); left != 4 {
+			t.Errorf("with one of them back there are %d", left)
 		}
 	})
 }
