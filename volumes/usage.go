@@ -46,6 +46,8 @@ func (v *Volumes) Over(ctx context.Context, pod *corev1.Pod) (*plan.Excess, erro
 
 const (
 	maxPending = 8 << 20 // bytes of names of directories that a walk has still to read
+	maxInside  = 1 << 20 // of a walk inside another, which begins where there are more
+	maxWalks   = 16      // inside one another
 	maxPath    = 2 << 10 // bytes of a path that is opened in one call; the kernel takes 4 KiB
 	readAtOnce = 512     // names of a directory that are read at once
 	blockSize  = 512     // bytes of what the kernel counts as a block
@@ -63,9 +65,12 @@ func (v *Volumes) Taken(ctx context.Context, pod *corev1.Pod) (bytes, inodes int
 }
 
 // usage is one walk of a tree that its owner may change meanwhile. It has two
-// directories open at most, and remembers only those that it has still to read.
+// directories open at most, and remembers only those that it has still to read. Where
+// those are too many it walks what is below each before it reads on: see inside.
 type usage struct {
 	root    int
+	depth   int   // walks around it
+	room    int   // bytes that todo may take
 	most    int64 // bytes; the walk ends when it has found more
 	used    int64 // bytes
 	inodes  float64
@@ -92,18 +97,45 @@ func walkBelow(ctx context.Context, dir string, most int64) (usage, error) {
 		return usage{}, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
 	defer unix.Close(root)
-	u := usage{root: root, most: most, todo: []string{"."}}
+	u := usage{root: root, room: maxPending, most: most, todo: []string{"."}}
 	if _, err := u.count(root, ".", true); err != nil {
 		return u, &os.PathError{Op: "statx", Path: dir, Err: err}
 	}
-	for len(u.todo) > 0 && u.used <= most {
+	err = u.walk(ctx)
+	return u, err
+}
+
+// walk reads what is still to be read.
+func (u *usage) walk(ctx context.Context) error {
+	for len(u.todo) > 0 && u.used <= u.most {
 		next := u.todo[len(u.todo)-1]
 		u.todo, u.pending = u.todo[:len(u.todo)-1], u.pending-len(next)
 		if err := u.read(ctx, next); err != nil {
-			return u, err
+			return err
 		}
 	}
-	return u, nil
+	return nil
+}
+
+// inside walks all below an entry of an open directory. Names count from there on, and
+// none is remembered when it is over.
+func (u *usage) inside(ctx context.Context, dir int, name string) error {
+	if u.depth == maxWalks {
+		return fmt.Errorf("%s: too many directories beside it and above", name)
+	}
+	v := usage{root: dir, depth: u.depth + 1, room: min(u.room, maxInside), most: u.most - u.used, todo: []string{"."}}
+	fd, err := v.open(name)
+	switch {
+	case vanished(err), errors.Is(err, unix.EXDEV):
+		return nil
+	case err != nil:
+		return &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	v.root = fd
+	err = v.walk(ctx)
+	u.used, u.inodes = u.used+v.used, u.inodes+v.inodes
+	return err
 }
 
 // read counts the entries of one directory, named from the root.
@@ -127,7 +159,13 @@ func (u *usage) read(ctx context.Context, rel string) error {
 			if err != nil {
 				return &os.PathError{Op: "statx", Path: filepath.Join(rel, name), Err: err}
 			}
-			if below {
+			switch {
+			case !below || u.used > u.most:
+			case u.pending > u.room:
+				if err := u.inside(ctx, fd, name); err != nil {
+					return err
+				}
+			default:
 				u.later(filepath.Join(rel, name))
 			}
 		}
@@ -136,8 +174,6 @@ func (u *usage) read(ctx context.Context, rel string) error {
 			return nil
 		case err != nil:
 			return err
-		case u.pending > maxPending:
-			return fmt.Errorf("%s: too many directories below it", rel)
 		}
 	}
 }

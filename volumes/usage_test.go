@@ -3,6 +3,7 @@ package volumes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -134,6 +135,49 @@ func TestUsageReachesTheDeepestDirectory(t *testing.T) {
 		t.Errorf("%d: what lies deepest was not found", n)
 	}
 	must(t, removeTree(t.Context(), top)) // the test's own clean-up may not reach it
+}
+
+// TestUsageOfMoreDirectoriesThanCanBeRemembered is the same as with room for all.
+func TestUsageOfMoreDirectoriesThanCanBeRemembered(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range 12 {
+		for j := range 12 {
+			at := fmt.Sprintf("%s/%d/%d/x/y", dir, i, j)
+			must(t, os.MkdirAll(at, 0o700))
+			must(t, os.WriteFile(at+"/f", make([]byte, 8<<10), 0o600))
+		}
+	}
+	root, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(root)
+	walked := func(room int, most int64) (usage, error) {
+		u := usage{root: root, room: room, most: most, todo: []string{"."}}
+		err := u.walk(t.Context())
+		return u, err
+	}
+	all, err := walked(maxPending, 1<<40)
+	if want := float64(12 + 12*12*4); err != nil || all.inodes != want {
+		t.Fatalf("%v inodes of %v: %v", all.inodes, want, err)
+	}
+	for _, room := range []int{0, 8, 40, 200} {
+		if u, err := walked(room, 1<<40); err != nil || u.used != all.used || u.inodes != all.inodes {
+			t.Errorf("room for %d: %d bytes and %v inodes, want %d and %v: %v", room, u.used, u.inodes, all.used, all.inodes, err)
+		}
+		if u, err := walked(room, 64<<10); err != nil || u.used <= 64<<10 || u.used > all.used/2 {
+			t.Errorf("room for %d: it went on to %d of %d: %v", room, u.used, all.used, err)
+		}
+	}
+	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxWalks+10), 0o700))
+	if u, err := walked(8, 1<<40); err != nil || u.inodes != all.inodes+maxWalks+10 {
+		t.Errorf("%v inodes: %v", u.inodes, err)
+	}
+	for i := range maxWalks + 10 { // and beside each another one
+		must(t, os.Mkdir(dir+strings.Repeat("/d", i)+"/e", 0o700))
+	}
+	if _, err := walked(-1, 1<<40); err == nil {
+		t.Error("walks inside one another have no end")
+	}
 }
 
 func TestUsageStopsAtTheLimitAndWhenCalledOff(t *testing.T) {
