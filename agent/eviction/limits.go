@@ -31,62 +31,95 @@ type Options struct {
 // of the disk than they may.
 type Limits struct {
 	Options
-	told   map[types.UID]bool   // asked to end, and still there
-	failed map[types.UID]string // why a pod could not be measured, as it was logged
+	past map[types.UID]past // of Run alone
+}
+
+// past is what is known of a pod from before.
+type past struct {
+	told   bool   // asked to end, and still there
+	failed string // why it could not be measured, as it was logged
+	began  time.Time
+	took   time.Duration // to measure it
 }
 
 // NewLimits returns Limits that has not begun.
-func NewLimits(o Options) *Limits {
-	return &Limits{Options: o, told: map[types.UID]bool{}, failed: map[types.UID]string{}}
-}
+func NewLimits(o Options) *Limits { return &Limits{Options: o} }
 
 const (
-	every = 10 * time.Second // as the kubelet
-	bound = time.Minute      // of measuring one pod
+	every  = 10 * time.Second // as the kubelet
+	bound  = time.Minute      // of measuring one pod
+	part   = 20               // measuring takes one in so many of the time
+	seldom = 10 * time.Minute // but is not further apart than that
+	quick  = every / part     // of measuring one pod: it keeps no other waiting
 )
 
-// Run measures every 10 s, one pod after the other, until ctx ends.
+// Run measures every 10 s, one pod after the other, until ctx ends. What takes long
+// is done less often.
 func (l *Limits) Run(ctx context.Context) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	timer := time.NewTimer(every)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-			l.round(ctx)
+		case <-timer.C:
+			began := time.Now()
+			timer.Reset(time.Until(began.Add(apartFor(l.round(ctx)))))
 		}
 	}
 }
 
-func (l *Limits) round(ctx context.Context) {
-	told, failed := l.told, l.failed
-	l.told, l.failed = map[types.UID]bool{}, map[types.UID]string{}
-	use := l.Disk()
-	for _, s := range l.Pods() {
-		uid := s.Pod.UID
-		if told[uid] {
-			l.told[uid] = true
-			continue
-		}
-		if !evictable(s, l.Standalone) {
-			continue
-		}
-		over, err := l.over(ctx, s, use)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			l.failed[uid] = err.Error()
-			if failed[uid] != err.Error() {
-				l.Log.Warn("what a pod has on the disk is not known: its limit is not kept",
-					"pod", s.Pod.Namespace+"/"+s.Pod.Name, "uid", string(uid), "err", err)
-			}
-		case over != nil && l.Evict(ctx, uid, over):
-			l.told[uid] = true
-			l.Evicted(over.Signal)
+// apartFor is how far apart the beginnings of what takes so long must be.
+func apartFor(took time.Duration) time.Duration {
+	return min(max(part*took, every), seldom)
+}
+
+// round measures those whose turn it is. It returns how long the quick ones have taken;
+// the others, all together, have a share of the time for themselves.
+func (l *Limits) round(ctx context.Context) (took time.Duration) {
+	was, slow := l.past, time.Duration(0)
+	for _, p := range was {
+		if p.took > quick {
+			slow++
 		}
 	}
+	l.past = map[types.UID]past{}
+	use := l.Disk()
+	for _, s := range l.Pods() {
+		p := was[s.Pod.UID]
+		rests := p.took > quick && time.Since(p.began) < apartFor(slow*p.took)
+		if !p.told && !rests && evictable(s, l.Standalone) {
+			p = l.measure(ctx, s, use, p)
+			if p.took <= quick {
+				took += p.took
+			}
+		}
+		if ctx.Err() != nil {
+			return 0
+		}
+		l.past[s.Pod.UID] = p
+	}
+	return took
+}
+
+// measure measures a pod, and asks for its end if it is over a limit.
+func (l *Limits) measure(ctx context.Context, s *board.Snapshot, use func(context.Context, *board.Snapshot) (pressure.Use, error), was past) past {
+	p := past{began: time.Now()}
+	over, err := l.over(ctx, s, use)
+	p.took = time.Since(p.began)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.failed = err.Error()
+		if p.failed != was.failed {
+			l.Log.Warn("what a pod has on the disk is not known: its limit is not kept",
+				"pod", s.Pod.Namespace+"/"+s.Pod.Name, "uid", string(s.Pod.UID), "err", err)
+		}
+	case over != nil && l.Evict(ctx, s.Pod.UID, over):
+		p.told = true
+		l.Evicted(over.Signal)
+	}
+	return p
 }
 
 // over measures what a pod has limits of.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -40,8 +42,10 @@ type scene struct {
 	pods              []*board.Snapshot
 	measured, evicted []string
 	counted           []string
-	walked            []string // all that they have on the disk was measured
-	taken             int64    // what that is
+	walked            []string                 // all that they have on the disk was measured
+	taken             int64                    // what that is
+	takes             map[string]time.Duration // to measure a pod
+	at                []string                 // when each was begun with
 	err               error
 	log               bytes.Buffer
 }
@@ -52,10 +56,13 @@ func (s *scene) run(t *testing.T, d time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
+		began := time.Now()
 		NewLimits(Options{
 			Pods: func() []*board.Snapshot { return s.pods },
 			Over: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 				s.measured = append(s.measured, pod.Name)
+				s.at = append(s.at, fmt.Sprint(pod.Name, " ", time.Since(began)))
+				time.Sleep(s.takes[pod.Name])
 				if s.err != nil || s.taken > 0 {
 					return nil, s.err
 				}
@@ -106,6 +113,48 @@ func TestAPodIsMeasuredEveryTenSecondsAndAFailureIsLoggedOnce(t *testing.T) {
 	}
 	if n := strings.Count(s.log.String(), "input/output error"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, s.log.String())
+	}
+}
+
+func TestWhatTakesLongToMeasureIsMeasuredLessOften(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		sentence string
+		takes    map[string]time.Duration
+		over     time.Duration
+		want     map[string]string // when each is begun with
+	}{
+		{
+			"a pod that takes long keeps no other waiting", map[string]time.Duration{"huge": 3 * time.Second, "tiny": time.Millisecond}, 135 * time.Second,
+			map[string]string{"huge": "10 70 130", "tiny": "13 20 30 40 50 60 73 80 90 100 110 120 133"},
+		},
+		{
+			"two of them share the time", map[string]time.Duration{"huge": 3 * time.Second, "vast": 3 * time.Second}, 255 * time.Second,
+			map[string]string{"huge": "10 130 250", "vast": "13 133 253"},
+		},
+		{
+			"many that are quick are a burden together", map[string]time.Duration{"a": 400 * time.Millisecond, "b": 400 * time.Millisecond, "c": 400 * time.Millisecond}, 60 * time.Second,
+			map[string]string{"a": "10 34 58"},
+		},
+		{"none is left out for longer than ten minutes", map[string]time.Duration{"huge": 50 * time.Second}, 1300 * time.Second, map[string]string{"huge": "10 610 1210"}},
+	} {
+		s := &scene{takes: row.takes, taken: 1}
+		for _, name := range slices.Sorted(maps.Keys(row.takes)) {
+			s.pods = append(s.pods, shown(name, nil))
+		}
+		s.run(t, row.over)
+		for name, want := range row.want {
+			var got []string
+			for _, at := range s.at {
+				if of, when, _ := strings.Cut(at, " "); of == name {
+					d, _ := time.ParseDuration(when)
+					got = append(got, fmt.Sprint(int(d.Seconds())))
+				}
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("%s: %s at %v, want %s", row.sentence, name, got, want)
+			}
+		}
 	}
 }
 
