@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -88,12 +89,16 @@ func (d *adopted) has(uid types.UID) bool {
 	return ok
 }
 
-// rank orders what runs here before what is new.
-func (d *adopted) rank(uid types.UID) int {
-	if d.has(uid) {
-		return 0
+// first orders those that have been here before those that are new, and either as
+// they are to start.
+func (a *Agent) first(x, y *corev1.Pod) int {
+	is := func(pod *corev1.Pod) int {
+		if _, known := a.Records[pod.UID]; known || a.adopted.has(pod.UID) {
+			return 0
+		}
+		return 1
 	}
-	return 1
+	return cmp.Or(is(x)-is(y), a.room.Order(x, y))
 }
 
 // pick takes what was seen of a pod, and reports whether it may be believed as

@@ -1,11 +1,16 @@
 package agent
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
@@ -95,4 +100,82 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 			t.Errorf("%s: %q, verdict %v", c.what, m.Phase, v)
 		}
 	}
+}
+
+// TestAfterALossOfPowerPodsStartInTheirOrder: those that were let in before are not
+// judged again, on a node that is too small by now, but they wait for their turn as
+// new ones do; also if the agent dies when some have not come to theirs.
+func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		var pods []*corev1.Pod
+		for i := range 30 {
+			pod := static(podOf(fmt.Sprintf("p%02d", i), "a"))
+			pod.CreationTimestamp.Time = time.Unix(int64(i*7%30*60), 0)
+			if i%10 == 7 {
+				pod.Spec.Priority = new(int32(2_000_000_000))
+			} else if i%10 == 4 {
+				pod.Spec.Priority = new(int32(1000))
+			}
+			pods = append(pods, pod)
+		}
+		h.boot = "first"
+		l := live(t, h, roomyNode(), nil, "file")
+		l.want("file", pods...)
+		l.until(time.Minute, "all run", l.runs(pods...))
+		l.leaving()
+
+		order := slices.Clone(pods)
+		slices.SortFunc(order, l.a.room.Order)
+		if order[0] != pods[17] && order[0] != pods[7] && order[0] != pods[27] || order[3].Name[2] != '4' || order[6].Name != "p00" {
+			t.Fatalf("they are to start as %v", order)
+		}
+		h.losePower()
+		h.boot, h.slots = "second", 2
+		h.setTakes(func(call string, _ int) time.Duration {
+			if hasPrefix(call, "runSandbox", "stopSandbox") {
+				return time.Second
+			}
+			return time.Millisecond
+		})
+		h.mu.Lock()
+		h.calls, h.most = nil, map[string]int{}
+		h.mu.Unlock()
+		small := roomyNode()
+		small.Allocatable[corev1.ResourcePods] = resource.MustParse("1")
+		l = live(t, h, small, l.records, "file")
+		l.want("file", pods...)
+		l.until(time.Minute, "some run", func() bool { return h.happened("start ") >= 9 })
+		if s, _ := l.a.Board.Get(order[29].UID); s.Verdict.Reason != "StartQueued" || s.Status.Phase != corev1.PodRunning {
+			t.Errorf("the last: %+v, %s", s.Verdict, s.Status.Phase)
+		}
+		if n := h.atOnce("stopSandbox"); n != 2 { // clearing away what ran before is part of a start
+			t.Errorf("%d sandboxes were stopped at once", n)
+		}
+		l.leaving()
+		for _, pod := range pods {
+			if rec := l.records[pod.UID]; rec.Verdict.State != plan.OK {
+				t.Errorf("of %s is kept: %+v", pod.Name, rec.Verdict)
+			}
+		}
+
+		l = live(t, h, small, l.records, "file") // of the same boot
+		l.want("file", pods...)
+		l.until(time.Minute, "all run", l.runs(pods...))
+		h.mu.Lock()
+		var began []string
+		for _, c := range h.calls {
+			if uid, ok := strings.CutPrefix(c.Call, "runSandbox "); ok && !slices.Contains(began, uid) {
+				began = append(began, uid)
+			}
+		}
+		h.mu.Unlock()
+		for i, pod := range order {
+			if at := slices.Index(began, string(pod.UID)); at < i-1 || at > i+1 { // two at once
+				t.Errorf("%s was to start as number %d and started as %d", pod.Name, i, at)
+			}
+		}
+		if n := h.atOnce("runSandbox"); n != 2 {
+			t.Errorf("%d sandboxes were made at once", n)
+		}
+	})
 }

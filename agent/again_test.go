@@ -120,7 +120,7 @@ func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
 	} {
 		b := newBook()
 		b.wished(Wish{Pod: edit(fromFile(needs("p", "1")), func(*corev1.Container) {})})
-		a := answer{c.was, c.v}
+		a := answer{pod: c.was, Verdict: c.v}
 		if a.pod == nil {
 			a.pod = b.wish.Pod
 		}

@@ -241,7 +241,7 @@ func (a *Agent) take(ctx context.Context, snap *source.Snapshot) {
 		a.gone(uid)
 	}
 	// Those that run here take their place before anybody new asks for one.
-	slices.SortStableFunc(c.run, func(x, y *corev1.Pod) int { return a.adopted.rank(x.UID) - a.adopted.rank(y.UID) })
+	slices.SortStableFunc(c.run, a.first)
 	for _, pod := range c.run {
 		a.wanted(pod)
 	}
@@ -327,10 +327,11 @@ func (a *Agent) start(wish Wish) {
 	b.doubt = !fresh || wish.End != nil // an orphan is ended by what there is, not by what is remembered
 	if !isTerminal(b.memory.Phase) && (b.verdict.State == plan.OK || wish.End == nil && w.adopted()) {
 		w.asked = true
-		has := plan.WithResources(pod, b.memory.Sizes.Allocated)
-		a.room.Ask(room.Seat{
-			Pod: has, Admitted: true, Ending: wish.End != nil || b.memory.End != nil, Reply: w.answered(has), End: w.end,
-		})
+		has, ending := plan.WithResources(pod, b.memory.Sizes.Allocated), wish.End != nil || b.memory.End != nil
+		if b.queued = !ending && !b.runs(); b.queued { // as after a boot
+			b.verdict = plan.Verdict{}
+		}
+		a.room.Ask(room.Seat{Pod: has, Admitted: true, Ending: ending, Turn: b.queued, Reply: w.answered(has, false), End: w.end})
 	}
 	ending := wish.End != nil || b.memory.End != nil && b.memory.End.Forget
 	a.workers[pod.UID] = &entry{worker: w, pod: pod, ending: ending}

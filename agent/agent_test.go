@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"path/filepath"
@@ -112,7 +113,7 @@ func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID
 		prober, limits.Probing = h.prober, true
 	}
 	l.a = New(Config{
-		Stages: h.stages(), Limits: limits, Prober: prober, Room: room.Config{Node: node, Slots: 10}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Stages: h.stages(), Limits: limits, Prober: prober, Room: room.Config{Node: node, Slots: cmp.Or(h.slots, 10)}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
 		Sources: all, Store: store, Records: records, BootID: h.boot, Events: report.NewEvents(report.EventsOptions{}),
 		Meters: Meters{Divergence: func() { l.lost.Add(1) }},
 	})

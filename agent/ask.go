@@ -81,7 +81,7 @@ func (w *worker) restart(ctx context.Context, a ask) {
 	case err != nil:
 		a.reply <- err
 	case !a.kept:
-		wish, verdict := b.wish, b.verdict
+		wish, verdict := b.wish, b.lasting()
 		w.ops.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, syncBound)
 			defer cancel()

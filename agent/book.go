@@ -15,6 +15,7 @@ import (
 type book struct {
 	wish     Wish
 	verdict  plan.Verdict
+	queued   bool           // it was let in by an earlier life, and waits for its turn to start
 	reserved plan.Resources // what the room holds for the pod; nil: as memory has it
 	resize   plan.Resize    // why it does not hold what is wished
 	seen     plan.Observed
@@ -55,6 +56,15 @@ func (b *book) mayDecide() bool { return b.wish.Pod != nil && b.looked && !b.dou
 // over reports whether the pod is to end or has ended: it needs no room.
 func (b *book) over() bool {
 	return b.wish.End != nil || b.memory.End != nil || isTerminal(b.memory.Phase)
+}
+
+// lasting is the verdict that is kept: who was let in once is never judged again,
+// though its turn to start may not have come.
+func (b *book) lasting() plan.Verdict {
+	if b.queued {
+		return plan.Verdict{State: plan.OK}
+	}
+	return b.verdict
 }
 
 // input is the question to plan.Decide.
@@ -142,6 +152,12 @@ func (b *book) forgetOldFailures() {
 
 func (b *book) lives(id string) bool {
 	return slices.ContainsFunc(b.seen.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
+}
+
+// runs reports whether anything of the pod runs, as far as was seen.
+func (b *book) runs() bool {
+	return slices.ContainsFunc(b.seen.Sandboxes, func(s plan.Sandbox) bool { return s.Ready }) ||
+		slices.ContainsFunc(b.seen.Containers, func(k plan.Container) bool { return k.State == plan.Running })
 }
 
 func (b *book) exists(id string) bool {
@@ -369,16 +385,16 @@ func (b *book) recalled(told []Told, now time.Time) {
 	b.earlier, b.forgetting = told, now.Add(while)
 }
 
-// building reports whether something is being made for the pod. A pull or a hook
-// is not: pods that wait for a big image or a hook that hangs must not keep
-// others from starting.
+// building reports whether something is being made for the pod, or cleared away of
+// what ran before it, as after a boot. A pull or a hook is not: pods that wait for a
+// big image or a hook that hangs must not keep others from starting.
 func (b *book) building() bool {
 	for _, a := range b.busy {
 		switch a.(type) {
 		case plan.PullImage, plan.PostStart:
 			continue
 		}
-		if _, giving := a.(plan.CleanupAction); !giving {
+		if _, giving := a.(plan.CleanupAction); !giving || !b.over() && !b.runs() {
 			return true
 		}
 	}

@@ -59,7 +59,7 @@ func (w *worker) keepHealth(ctx context.Context, p plan.Plan) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepBound)
 	defer cancel()
-	if err := w.sync(ctx, w.book.wish, w.book.verdict, p.Memory); err != nil {
+	if err := w.sync(ctx, w.book.wish, w.book.lasting(), p.Memory); err != nil {
 		w.log.Debug("health not on disk", "err", err)
 	}
 }

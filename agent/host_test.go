@@ -21,6 +21,7 @@ import (
 // goroutines, on whatever clock the test has.
 type fakeHost struct {
 	boot   string      // ID of the kernel that runs
+	slots  int         // pods that start at once; zero: 10
 	prober *fakeProber // nil: nobody probes
 	// Set before use. They get "verb pod/object" and which time it is.
 	takes  func(call string, n int) time.Duration
@@ -181,6 +182,23 @@ func (h *fakeHost) running(uid types.UID) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// losePower ends all that runs, and tells nobody.
+func (h *fakeHost) losePower() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.pods {
+		for i := range p.sandboxes {
+			p.sandboxes[i].Ready = false
+		}
+		for i := range p.containers {
+			if k := &p.containers[i]; k.State == plan.Running {
+				k.State, k.ExitCode, k.FinishedAt = plan.Exited, 255, time.Now()
+			}
+		}
+		p.cgroup = false
+	}
 }
 
 // kill ends a container as its own crash would. It tells unless it is silent.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +39,7 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 	if !w.asked && !b.over() && b.verdict.State != plan.Rejected { // 2 admit
 		w.asked = true
 		w.wants = b.wish.Pod
-		w.stages.Admit.ask(w.room, b, w.adopted(), w.answered(b.pod()), w.end)
+		w.stages.Admit.ask(w.room, b, w.adopted(), w.answered(b.pod(), false), w.end)
 	}
 	if w.asked {
 		w.askAgain()
@@ -105,12 +106,7 @@ type ground struct {
 // adopted reports whether something of the pod already runs here: proof that
 // it was admitted.
 func (w *worker) adopted() bool {
-	for _, s := range w.book.seen.Sandboxes {
-		if s.Ready {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.book.seen.Sandboxes, func(s plan.Sandbox) bool { return s.Ready })
 }
 
 // settled gives the start slot back when the pod has no more starts to make
@@ -148,14 +144,14 @@ type keptState struct {
 // for it.
 func (w *worker) remember(p plan.Plan) {
 	now := keptState{wish: w.book.wish, memory: p.Memory, refs: w.book.refs}
-	if v := w.book.verdict.State; v == plan.OK || v == plan.Rejected {
+	if v := w.book.lasting().State; v == plan.OK || v == plan.Rejected {
 		now.verdict = v
 	}
 	if now.wish == w.kept.wish && now.verdict == w.kept.verdict && maps.Equal(now.refs, w.kept.refs) && reflect.DeepEqual(now.memory, w.kept.memory) {
 		return
 	}
 	w.kept = now
-	w.keep(w.book.wish, w.book.verdict, p.Memory)
+	w.keep(w.book.wish, w.book.lasting(), p.Memory)
 }
 
 // onDisk is one synced writing. For an end all destructive actions wait for it,
@@ -196,7 +192,7 @@ func (w *worker) beforeDestroying(p plan.Plan) func(context.Context) {
 
 // toDisk is the writing of a memory, begun by the first who waits for it.
 func (w *worker) toDisk(m plan.Memory) *onDisk {
-	wish, verdict := w.book.wish, w.book.verdict
+	wish, verdict := w.book.wish, w.book.lasting()
 	return &onDisk{over: make(chan struct{}), write: func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, syncBound)
 		defer cancel()

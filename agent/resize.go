@@ -11,18 +11,24 @@ import (
 type answer struct {
 	pod *corev1.Pod
 	plan.Verdict
+	resize bool // asked for a pod that was let in before
 }
 
 // answered takes the room's answers.
-func (w *worker) answered(pod *corev1.Pod) func(plan.Verdict) {
-	return func(v plan.Verdict) { w.mail.put(func(p *post) { p.answers = append(p.answers, answer{pod, v}) }) }
+func (w *worker) answered(pod *corev1.Pod, resize bool) func(plan.Verdict) {
+	return func(v plan.Verdict) {
+		w.mail.put(func(p *post) { p.answers = append(p.answers, answer{pod, v, resize}) })
+	}
 }
 
 // answered takes in an answer. For a pod that is in, it is about other resources.
 func (b *book) answered(a answer) {
-	switch in := b.verdict.State == plan.OK; {
+	switch in := b.verdict.State == plan.OK || b.queued && a.resize; {
 	case a.State == plan.OK:
-		b.verdict, b.reserved, b.resize = a.Verdict, plan.ResourcesOf(a.pod), plan.Resize{}
+		if !b.queued || a.resize { // else what it wants instead may be deferred
+			b.resize = plan.Resize{}
+		}
+		b.verdict, b.reserved, b.queued = a.Verdict, plan.ResourcesOf(a.pod), false
 	case !in:
 		b.verdict = a.Verdict
 	case a.State == plan.Wait:
@@ -48,6 +54,6 @@ func (w *worker) askAgain() {
 	w.wants = pod
 	if was != nil && !plan.ResourcesOf(was).Equal(plan.ResourcesOf(pod)) || !plan.ResourcesOf(pod).Equal(plan.ResourcesOf(b.pod())) {
 		b.resize = plan.Resize{}
-		w.room.Ask(room.Seat{Pod: pod, Resize: true, Reply: w.answered(pod)})
+		w.room.Ask(room.Seat{Pod: pod, Resize: true, Reply: w.answered(pod, true)})
 	}
 }

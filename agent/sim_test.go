@@ -300,7 +300,7 @@ func (s *sim) answer(fits bool) {
 		v = plan.Verdict{State: plan.OK}
 	}
 	s.tell("the room says %v", v)
-	s.book.answered(answer{s.pod, v})
+	s.book.answered(answer{pod: s.pod, Verdict: v, resize: true})
 }
 
 func (s *sim) hint() {

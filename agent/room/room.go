@@ -22,6 +22,7 @@ import (
 // are reserved in one step, so that many pods asking at once never overcommit.
 //
 //	asked ──fits──► admitted, waits for its turn ──► OK ──started──► OK, slot given back
+//	  ├──let in before──► OK, or if nothing of it runs: admitted, waits for its turn
 //	  ├──full, and it is critical──► others are told to end for it──► Wait
 //	  ├──full, but pods are ending or it is a file's──► Wait (asked again when something is released)
 //	  └──full, and a server has assigned it; or it never fits──► Rejected
@@ -48,6 +49,7 @@ type Seat struct {
 	Pod      *corev1.Pod
 	Admitted bool // let in before: no check
 	Ending   bool // of an Admitted one: it is on its way out, see Ends
+	Turn     bool // of an Admitted one: nothing of it runs, it waits for its turn to start
 	Resize   bool // known already: wants other resources
 	Reply    func(plan.Verdict)
 	End      func(plan.End) // tells the pod, once it is in, that it has to go for another; nil: it cannot be told
@@ -241,7 +243,11 @@ func (f *floor) enter(s Seat) {
 		} else if s.End != nil { // seated before anybody spoke for it
 			f.tell[uid] = s.End
 		}
-		s.tell(plan.Verdict{State: plan.OK})
+		if s.Turn {
+			f.queue = append(f.queue, s)
+		} else {
+			s.tell(plan.Verdict{State: plan.OK})
+		}
 		switch {
 		case s.Ending:
 			f.ending[uid] = true
@@ -378,21 +384,30 @@ func queued(before, slots int, fewer bool) plan.Verdict {
 }
 
 func (f *floor) sort(seats []Seat) {
+	slices.SortStableFunc(seats, func(a, b Seat) int {
+		return cmp.Or(f.weight(a.Pod, b.Pod), deferral(a, b), age(a.Pod, b.Pod))
+	})
+}
+
+// Order compares two pods by whose turn comes first: critical pods, then priority,
+// then age.
+func (r *Room) Order(a, b *corev1.Pod) int { return cmp.Or(r.weight(a, b), age(a, b)) }
+
+func (r *Room) weight(a, b *corev1.Pod) int {
 	critical := func(p *corev1.Pod) int {
-		if podspec.Critical(p, f.alone) {
+		if podspec.Critical(p, r.alone) {
 			return 0
 		}
 		return 1
 	}
-	slices.SortStableFunc(seats, func(a, b Seat) int {
-		return cmp.Or(
-			cmp.Compare(critical(a.Pod), critical(b.Pod)),
-			cmp.Compare(podspec.Priority(b.Pod), podspec.Priority(a.Pod)),
-			deferral(a, b),
-			a.Pod.CreationTimestamp.Compare(b.Pod.CreationTimestamp.Time),
-			cmp.Compare(a.Pod.Namespace+"/"+a.Pod.Name, b.Pod.Namespace+"/"+b.Pod.Name),
-		)
-	})
+	return cmp.Or(cmp.Compare(critical(a), critical(b)), cmp.Compare(podspec.Priority(b), podspec.Priority(a)))
+}
+
+func age(a, b *corev1.Pod) int {
+	return cmp.Or(
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name),
+	)
 }
 
 // deferral puts resizes that are deferred in upstream's order: by quality of

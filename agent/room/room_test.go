@@ -160,6 +160,39 @@ func TestSlotsGoByPriorityThenAge(t *testing.T) {
 	})
 }
 
+// TestWhoWasLetInBeforeWaitsForItsTurnToo: it has its place at once, whatever the node
+// has room for, and starts as a new one does.
+func TestWhoWasLetInBeforeWaitsForItsTurnToo(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		turn := func(pod *corev1.Pod) *corev1.Pod {
+			l.Ask(Seat{Pod: pod, Admitted: true, Turn: true, Reply: func(v plan.Verdict) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.answers[pod.UID] = append(l.answers[pod.UID], v)
+			}})
+			return pod
+		}
+		first, last, system := turn(needs("first", "1")), turn(needs("last", "1")), turn(critical(needs("system", "1")))
+		fresh := needs("fresh", "1")
+		l.ask(fresh, false)
+		runs := podOf("runs", "a")
+		l.ask(runs, true) // it waits for nothing
+		for pod, want := range map[*corev1.Pod]string{first: "", runs: "", last: "StartQueued", system: "StartQueued", fresh: "OutOfcpu"} {
+			if v, _ := l.last(pod); v.Reason != want || (v.State == plan.OK) != (want == "") {
+				t.Errorf("%s: %+v", pod.Name, v)
+			}
+		}
+		l.Started(first.UID)
+		if v, _ := l.last(system); v.State != plan.OK {
+			t.Errorf("%+v", v)
+		}
+		l.Release(system.UID)
+		if v, _ := l.last(last); v.State != plan.OK {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
 func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
 	inRoom(t, Config{Node: roomyNode(), Slots: 1, Bound: 30 * time.Second}, func(t *testing.T, l *lobby) {
 		slow, next := podOf("slow", "a"), podOf("next", "a")
