@@ -29,11 +29,21 @@ func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Devi
 	}
 	return devices.New(devices.Options{
 		Dir: filepath.Join(b.config.RootDir, "device-plugins"), BootID: node.System().BootID, Joined: !b.config.Standalone(),
-		Kept: kept, Known: func(uid types.UID) bool { _, known := records[uid]; return known },
+		Kept: kept, Known: mayHold(records),
 		Note: func(state []byte) { b.store.Note(devicesNote, state) }, Flush: b.store.Flush,
 		Changed: b.devicesChanged, Registered: b.metrics.DevicePluginRegistered, Allocated: b.metrics.DevicesAllocated,
 		Log: b.log,
 	})
+}
+
+// mayHold tells which pods may still hold what an earlier life has given them: not
+// those that are over. That life may have died before it took their devices back, and
+// in this one they get no place on the node that they could give up.
+func mayHold(records map[types.UID]checkpoint.Record) func(types.UID) bool {
+	return func(uid types.UID) bool {
+		rec, known := records[uid]
+		return known && rec.Memory.Phase != corev1.PodSucceeded && rec.Memory.Phase != corev1.PodFailed
+	}
 }
 
 // devicesChanged tells everybody whom the node's devices concern.

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/checkpoint"
+	"berth/agent/plan"
+	"berth/devices"
+)
+
+// TestAPodThatIsOverHoldsNoDevices: its end was kept, and the agent died before it had
+// kept that the devices are free.
+func TestAPodThatIsOverHoldsNoDevices(t *testing.T) {
+	t.Parallel()
+	of := func(p corev1.PodPhase) checkpoint.Record { return checkpoint.Record{Memory: plan.Memory{Phase: p}} }
+	records := map[types.UID]checkpoint.Record{
+		"runs": of(corev1.PodRunning), "begins": of(corev1.PodPending), "new": of(""),
+		"done": of(corev1.PodSucceeded), "failed": of(corev1.PodFailed),
+	}
+	kept := `{"version":1,"held":[`
+	for _, uid := range []string{"runs", "begins", "new", "done", "failed"} {
+		kept += `{"pod":"` + uid + `","container":"c","resource":"example.com/x","ids":["` + uid + `"]},`
+	}
+	d := devices.New(devices.Options{Kept: []byte(kept + `{"pod":"unknown","container":"c","resource":"example.com/x","ids":["u"]}]}`), Known: mayHold(records)})
+	if f := d.Figures(); len(f) != 1 || f[0].Given != 3 {
+		t.Errorf("%+v, want 3 given", f)
+	}
+}
