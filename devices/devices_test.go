@@ -231,7 +231,7 @@ func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
 	f.stop()
 	r.has(null, 2, 0)
 	waits(q, "example.com/null: its device plugin does not answer")
-	waits(p, "example.com/null: its device plugin does not answer")
+	waits(p, "") // what it has was made ready
 	if got := r.Seen(p)["c0"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnknown {
 		t.Errorf("without its plugin a device is %s", got)
 	}
@@ -283,6 +283,58 @@ func TestAContainerThatStartsAgainGetsTheSame(t *testing.T) { // D2
 	}
 }
 
+// TestAContainerStartsAgainWithoutItsPlugin is D2 while the plugin is away, in this
+// life and in the next, until the host boots.
+func TestAContainerStartsAgainWithoutItsPlugin(t *testing.T) {
+	t.Parallel()
+	dir := tempDir(t)
+	r := newRig(t, dir, nil)
+	stop := r.run()
+	f := newFake(t, dir, null, "a", "b", "c", "d").joins(r)
+	f.answer = func(ids []string) (*pluginapi.ContainerAllocateResponse, error) {
+		return &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"IDS": strings.Join(ids, ",")}}, nil
+	}
+	p, hears, fresh := podOf("p", null, 2), podOf("hears", null, 1), podOf("fresh", null, 1)
+	r.mustGive(p, 0)
+	f.options.PreStartRequired = true
+	f.stop()
+	r.has(null, 4, 0)
+	f.serve() // as another version of the plugin does
+	r.has(null, 4, 4)
+	r.mustGive(hears, 0)
+	f.stop()
+	r.has(null, 4, 0)
+	more := podOf("p", null, 3)
+	check := func(r *rig, why string) {
+		t.Helper()
+		got, err := r.give(p, 0)
+		if err != nil || !slices.Equal(got.IDs[null], []string{"a", "b"}) || got.Envs["IDS"] != "a,b" {
+			t.Errorf("given %+v, %v", got, err)
+		}
+		if s := r.Seen(p)["c0"]; s.Waits != "" || len(s.Given) != 1 {
+			t.Errorf("seen: %+v", s)
+		}
+		for _, pod := range []*corev1.Pod{hears, fresh, more} {
+			_, err := r.give(pod, 0)
+			if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != why || r.Seen(pod)["c0"].Waits != why {
+				t.Errorf("%s, which wants %v: %v", pod.Name, pod.Spec.Containers[0].Resources.Limits, err)
+			}
+		}
+	}
+	check(r, "example.com/null: its device plugin does not answer")
+	stop()
+	const none = "example.com/null: no device plugin has registered it"
+	next := newRig(t, dir, func(o *Options) { o.Kept = r.state() })
+	stop = next.run()
+	check(next, none)
+	stop()
+	boot := newRig(t, dir, func(o *Options) { o.Kept, o.BootID = next.state(), "boot-2" })
+	boot.run()
+	if _, err := boot.give(p, 0); err == nil || err.Error() != none {
+		t.Errorf("after a boot: %v", err)
+	}
+}
+
 // TestTheNextLifeKnowsWhoHoldsWhat is D1, D3 and D5 over restarts.
 func TestTheNextLifeKnowsWhoHoldsWhat(t *testing.T) {
 	t.Parallel()
@@ -307,8 +359,8 @@ func TestTheNextLifeKnowsWhoHoldsWhat(t *testing.T) {
 		if c, listed := r.Offered().Capacity[null]; !listed || c.Value() != 0 {
 			t.Errorf("before its plugin is back the node has %v", r.Offered().Capacity)
 		}
-		if why := r.Seen(p)["c0"].Waits; why == "" {
-			t.Error("its pod does not wait for the plugin")
+		if why := r.Seen(p)["c0"].Waits; (why == "") != (boot == "boot-1") { // what was set up ends with the boot
+			t.Errorf("in %s its pod waits for the plugin: %q", boot, why)
 		}
 		return r
 	}

@@ -17,7 +17,7 @@
 //	D1 A device is never held by two pods, nor by two containers of one pod that
 //	   may run at once, whatever plugins say and however often the agent restarts.
 //	D2 A container that starts again gets the devices it had, for as long as they
-//	   are healthy.
+//	   are healthy; also while its plugin is away, unless that wants to hear of it.
 //	D3 Who holds what is on disk before a container is given it.
 //	D4 A hanging plugin holds up nobody who does not want its resource.
 //	D5 A resource that was registered once is listed with no capacity until its

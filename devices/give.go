@@ -84,15 +84,19 @@ func (d *Devices) give(ctx context.Context, k slot, n int, init bool) (holding, 
 	d.mu.Lock()
 	why := d.lacks(k, n)
 	r := d.resources[k.resource]
-	p, c, had := r.plugin, d.held.choices(k, r.healthyOnes()), d.held[k]
+	p, live, c, had := r.plugin, r.live, d.held.choices(k, r.healthyOnes()), d.held[k]
 	d.mu.Unlock()
-	if why != "" {
+	switch {
+	case why != "":
 		return holding{}, &plan.Error{Kind: plan.Other, Reason: plan.ReasonDevices, Err: errors.New(why)}
+	case !live: // and it has what it wants
+		return had, nil
 	}
 	options := p.options()
-	h := holding{IDs: d.choose(ctx, p, options, c, n), Init: init, Boot: d.opt.BootID}
+	h := holding{IDs: d.choose(ctx, p, options, c, n), Init: init, Boot: d.opt.BootID, Alone: !options.GetPreStartRequired()}
 	if had.Answer != nil && had.Boot == h.Boot && slices.Equal(had.IDs, h.IDs) {
 		h.Answer = had.Answer
+		d.keep(k, h)
 	} else if err := d.allocate(ctx, p, k, &h); err != nil {
 		return holding{}, err
 	}
@@ -151,12 +155,7 @@ func (d *Devices) allocate(ctx context.Context, p *plugin, k slot, h *holding) e
 		return &plan.Error{Kind: plan.Other, Reason: reasonAllocate, Err: fmt.Errorf("Allocate failed due to %w, which is unexpected", err)}
 	}
 	h.Answer = answerOf(resp.ContainerResponses[0])
-	d.mu.Lock()
-	if _, holds := d.held[k]; holds { // the pod has not gone meanwhile
-		d.held[k] = *h
-		d.note()
-	}
-	d.mu.Unlock()
+	d.keep(k, *h)
 	// A full disk must not keep pods from starting: the container carries its
 	// devices' names, from which they are learnt again.
 	ctx, cancel = context.WithTimeout(ctx, flushBound)
@@ -166,6 +165,17 @@ func (d *Devices) allocate(ctx context.Context, p *plugin, k slot, h *holding) e
 	}
 	d.opt.Log.Info("devices are given", "pod", string(k.pod), "container", k.container, "resource", string(k.resource), "devices", h.IDs)
 	return nil
+}
+
+// keep notes what has become of a holding, unless the pod has gone meanwhile.
+func (d *Devices) keep(k slot, h holding) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was, holds := d.held[k]
+	if holds && (was.Answer != h.Answer || was.Alone != h.Alone) {
+		d.held[k] = h
+		d.note()
+	}
 }
 
 func preStart(ctx context.Context, p *plugin, ids []string) error {

@@ -30,6 +30,7 @@ type keptHolding struct {
 	Init      bool                `json:"init,omitempty"`
 	Answer    *plan.Devices       `json:"answer,omitempty"`
 	Boot      string              `json:"boot,omitempty"`
+	Alone     bool                `json:"alone,omitempty"`
 }
 
 // note hands the ledger to the store. The caller holds mu: what is noted later
@@ -43,7 +44,7 @@ func (d *Devices) note() {
 	}
 	slices.Sort(k.Resources)
 	for s, h := range d.held {
-		k.Held = append(k.Held, keptHolding{Pod: s.pod, Container: s.container, Resource: s.resource, IDs: h.IDs, Init: h.Init, Answer: h.Answer, Boot: h.Boot})
+		k.Held = append(k.Held, keptHolding{Pod: s.pod, Container: s.container, Resource: s.resource, IDs: h.IDs, Init: h.Init, Answer: h.Answer, Boot: h.Boot, Alone: h.Alone})
 	}
 	slices.SortFunc(k.Held, func(a, b keptHolding) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Container, b.Container), cmp.Compare(a.Resource, b.Resource))
@@ -76,7 +77,7 @@ func (d *Devices) restore(text []byte) error {
 			continue
 		}
 		d.sortOf(h.Resource)
-		d.held[slot{h.Pod, h.Container, h.Resource}] = holding{IDs: h.IDs, Init: h.Init, Answer: h.Answer, Boot: h.Boot}
+		d.held[slot{h.Pod, h.Container, h.Resource}] = holding{IDs: h.IDs, Init: h.Init, Answer: h.Answer, Boot: h.Boot, Alone: h.Alone}
 	}
 	return nil
 }

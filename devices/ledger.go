@@ -26,6 +26,13 @@ type holding struct {
 	Init   bool          // of an init container that ends before others start
 	Answer *plan.Devices // of Allocate; nil: it has to be asked
 	Boot   string        // of the host, in which it was asked
+	Alone  bool          // its plugin does not want to hear of each start
+}
+
+// suffices reports whether a container that wants n can start with that although the
+// plugin is away: all was made ready in this boot.
+func (h holding) suffices(n int, boot string) bool {
+	return h.Alone && h.Answer != nil && h.Boot == boot && len(h.IDs) == n
 }
 
 // free drops all that a pod holds, and reports whether that was anything.

@@ -78,10 +78,13 @@ func (d *Devices) seen(pod *corev1.Pod, container string, ws []want) (s plan.Dev
 	return s
 }
 
-// lacks says why a container cannot have n devices now; empty: it can.
+// lacks says why a container cannot have n devices now; empty: it can. The caller
+// holds mu.
 func (d *Devices) lacks(k slot, n int) string {
 	r := d.resources[k.resource]
 	switch {
+	case (r == nil || !r.live) && d.held[k].suffices(n, d.opt.BootID):
+		return ""
 	case r == nil || !r.live && r.plugin == nil:
 		return fmt.Sprintf("%s: no device plugin has registered it", k.resource)
 	case !r.live:

@@ -1,9 +1,10 @@
 // Command deviceplugin is a device plugin for tests: each of its devices is the
 // host's /dev/null under another name.
 //
-//	deviceplugin DIR RESOURCE COUNT
+//	deviceplugin DIR RESOURCE COUNT [quiet]
 //
-// DIR is the directory of the sockets. It registers whenever kubelet.sock is made
+// DIR is the directory of the sockets. A quiet one does not want to hear of each start
+// of a container. It registers whenever kubelet.sock is made
 // there, as plugins in the field do, and says so on its output. Lines on its
 // input change its devices: "unhealthy null-0", "healthy null-0"; "refuse TEXT"
 // has all calls of Allocate fail with it, "refuse" no longer. It ends with its
@@ -45,6 +46,7 @@ const (
 type plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	resource string
+	quiet    bool
 
 	mu        sync.Mutex
 	count     int
@@ -54,14 +56,15 @@ type plugin struct {
 }
 
 func run(args []string) error {
-	if len(args) != 3 {
-		return errors.New("want DIR RESOURCE COUNT")
+	quiet := len(args) == 4 && args[3] == "quiet"
+	if len(args) != 3 && !quiet {
+		return errors.New("want DIR RESOURCE COUNT [quiet]")
 	}
 	count, err := strconv.Atoi(args[2])
 	if err != nil {
 		return err
 	}
-	p := &plugin{resource: args[1], count: count, changed: make(chan struct{})}
+	p := &plugin{resource: args[1], quiet: quiet, count: count, changed: make(chan struct{})}
 	if err := os.MkdirAll(args[0], 0o750); err != nil {
 		return err
 	}
@@ -172,7 +175,7 @@ func (p *plugin) register() error {
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return &pluginapi.DevicePluginOptions{PreStartRequired: true}, nil
+	return &pluginapi.DevicePluginOptions{PreStartRequired: !p.quiet}, nil
 }
 
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, to grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {

@@ -18,9 +18,9 @@ const null = "example.com/null"
 func nulls(n int) string { return fmt.Sprintf("resources: {limits: {%s: %d}}", null, n) }
 
 // plugin starts a device plugin beside the agent; it ends with the test.
-func (s *Space) plugin(count int) *hosts.DevicePlugin {
+func (s *Space) plugin(count int, more ...string) *hosts.DevicePlugin {
 	s.t.Helper()
-	p, err := s.Agent.StartDevicePlugin(s.t.Context(), null, count)
+	p, err := s.Agent.StartDevicePlugin(s.t.Context(), null, count, more...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -174,6 +174,43 @@ func TestDevicesOverRestartsOfTheAgent(t *testing.T) {
 		s.Running("new")
 		if got := s.given("new"); got != had["stays"] {
 			t.Errorf("%s has come free, and the new pod has %s", had["stays"], got)
+		}
+	})
+}
+
+// TestAContainerStartsAgainWithoutItsDevicePlugin has the container end while the plugin
+// is away, in the agent's life that gave it its device and in the next.
+func TestAContainerStartsAgainWithoutItsDevicePlugin(t *testing.T) {
+	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+		p := s.plugin(2, "quiet")
+		s.devices("healthy", 2)
+		s.Pod("crashes", "restartPolicy: Always\ncontainers:\n"+box("c", nulls(1), "stat /dev/null-0", end, "await /tmp/x", "exit 1"))
+		was := s.Running("crashes")
+		p.Kill()
+		s.devices("healthy", 0)
+		s.Pod("new", "containers:\n"+box("c", nulls(1), "sleep"))
+		for life := range 2 {
+			if life > 0 {
+				if err := s.Agent.Restart(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.Exec("crashes", "c", "/bin/testbox", "write", "/tmp/x", "y")
+			now := s.Wait("crashes", "started again", func(p *corev1.Pod) bool {
+				c := status(p, "c")
+				return c.RestartCount > int32(life) && c.State.Running != nil
+			})
+			if got := s.given("crashes"); got != "null-0" || now.UID != was.UID {
+				t.Errorf("given %q: %s", got, brief(now))
+			}
+		}
+		if p := s.Get("new"); p.Status.Phase != corev1.PodPending {
+			t.Errorf("a new pod was given what nobody makes ready: %s", brief(p))
+		}
+		s.plugin(2, "quiet")
+		s.Running("new")
+		if got := s.given("new"); got != "null-1" {
+			t.Errorf("given %q", got)
 		}
 	})
 }

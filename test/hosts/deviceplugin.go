@@ -23,9 +23,9 @@ func BuildDevicePlugin(ctx context.Context) (string, error) {
 }
 
 // StartDevicePlugin starts a plugin of so many devices, null-0, null-1, …, beside
-// an agent that may run or not. It does not wait. It ends with this process at
+// an agent that may run or not; more is for the program. It does not wait. It ends with this process at
 // the latest.
-func (a *Agent) StartDevicePlugin(ctx context.Context, resource string, count int) (*DevicePlugin, error) {
+func (a *Agent) StartDevicePlugin(ctx context.Context, resource string, count int, more ...string) (*DevicePlugin, error) {
 	program, err := BuildDevicePlugin(ctx)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (a *Agent) StartDevicePlugin(ctx context.Context, resource string, count in
 		return nil, err
 	}
 	defer log.Close()
-	p.cmd = exec.Command(program, filepath.Join(a.RootDir, "device-plugins"), resource, strconv.Itoa(count))
+	p.cmd = exec.Command(program, append([]string{filepath.Join(a.RootDir, "device-plugins"), resource, strconv.Itoa(count)}, more...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if p.input, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
