@@ -106,8 +106,8 @@ func TestAPodThatBecomesReadyIsJudgedAgain(t *testing.T) {
 		"not ready, and becomes ready":            {corev1.PodRunning, becomesReady, nil, apierrors.IsTooManyRequests},
 		"not ready, and is written otherwise":     {corev1.PodRunning, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
 		"ended, and is written":                   {corev1.PodSucceeded, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }, nil, gone},
-		"pending, written, and the version named": {corev1.PodPending, func(*corev1.Pod) {}, &metav1.Preconditions{ResourceVersion: text("1")}, apierrors.IsConflict},
-		"another pod is meant":                    {corev1.PodPending, nil, &metav1.Preconditions{UID: text(types.UID("other"))}, apierrors.IsConflict},
+		"pending, written, and the version named": {corev1.PodPending, func(*corev1.Pod) {}, &metav1.Preconditions{ResourceVersion: new("1")}, apierrors.IsConflict},
+		"another pod is meant":                    {corev1.PodPending, nil, &metav1.Preconditions{UID: new(types.UID("other"))}, apierrors.IsConflict},
 	} {
 		o := &only{version: 1, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: "1"}, Status: corev1.PodStatus{Phase: row.phase}}}
 		if row.meanwhile != nil {
@@ -121,8 +121,6 @@ func TestAPodThatBecomesReadyIsJudgedAgain(t *testing.T) {
 		}
 	}
 }
-
-func text[S ~string](s S) *S { return &s }
 
 func eviction(o *only, budgets ...policyv1.PodDisruptionBudget) *Eviction {
 	kind := &kinds.Kind{New: func() runtime.Object { return &corev1.Pod{} }}

@@ -61,8 +61,8 @@ func (p *pods) close() {
 	p.client = nil
 }
 
-// manifest is a pod of one container; args is a program of the test image.
-func manifest(name string, grace int, args ...string) string {
+// manifest is a pod of one container that has grace to end; args is a program of the test image.
+func manifest(name string, args ...string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {
 		quoted[i] = fmt.Sprintf("%q", a)
@@ -122,7 +122,7 @@ const grace = 1
 func (p *pods) burst(ctx context.Context, n int, args ...string) (time.Duration, error) {
 	began := time.Now()
 	for i := range n {
-		if err := p.put(fmt.Sprintf("p%03d", i), manifest(fmt.Sprintf("p%03d", i), grace, args...)); err != nil {
+		if err := p.put(fmt.Sprintf("p%03d", i), manifest(fmt.Sprintf("p%03d", i), args...)); err != nil {
 			return 0, err
 		}
 	}

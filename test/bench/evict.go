@@ -48,7 +48,7 @@ func (b *bench) eviction(ctx context.Context) (err error) {
 	for i := range *rounds {
 		name := fmt.Sprintf("hog-%d", i)
 		// What requests memory is let in while the pressure of the one before lasts.
-		text := strings.Replace(manifest(name, 1, "on-term", "0s", ",", "alloc", "200", ",", "sleep", "1h"), "]}\n", "], resources: {requests: {memory: 8Mi}}}\n", 1)
+		text := strings.Replace(manifest(name, "on-term", "0s", ",", "alloc", "200", ",", "sleep", "1h"), "]}\n", "], resources: {requests: {memory: 8Mi}}}\n", 1)
 		if err := p.put(name, text); err != nil {
 			return err
 		}

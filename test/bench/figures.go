@@ -447,7 +447,7 @@ func (b *bench) configMap(ctx context.Context) error {
 	}
 	defer p.close()
 	text := func(value string) string {
-		pod := strings.Replace(manifest("p000", 1, "sleep", "1h"), "]}\n", "], volumeMounts: [{name: v, mountPath: /v}]}\n", 1)
+		pod := strings.Replace(manifest("p000", "sleep", "1h"), "]}\n", "], volumeMounts: [{name: v, mountPath: /v}]}\n", 1)
 		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\ndata: {key: " + value + "}\n---\n" + pod + "  volumes: [{name: v, configMap: {name: cm}}]\n"
 	}
 	if err := p.put("p000", text("v0")); err != nil {

@@ -77,7 +77,7 @@ func (b *bench) parts(ctx context.Context, p *pods) (parts []time.Duration, err 
 	}
 	for i := range 6 * *rounds {
 		began := time.Now()
-		if err := p.put(name, manifest(name, grace, "sleep", "1h")); err != nil {
+		if err := p.put(name, manifest(name, "sleep", "1h")); err != nil {
 			return nil, err
 		}
 		if err := p.until(ctx, 1, its(running)); err != nil {
