@@ -44,6 +44,8 @@
 //	               the agent to end those that are over
 //	Pressure       of the agent's owner: looks what the node is short of, frees what
 //	               nobody needs, and asks the agent to end one pod at a time
+//	Disk.Measure   up to four; count what pods have on the disk for an order of going;
+//	               who asks waits for them, a minute at most
 //	memory alarm   of the agent's owner: waits for the kernel to find memory short
 //	Devices        of the agent's owner: hears what device plugins have, and has
 //	               every worker nudged when that changes

@@ -23,7 +23,8 @@ evicted: berth does that by itself when a threshold is met, one pod at a time.
 
 First go pods of which nothing is known, then those that use more than they
 request, then the lower priority, then those that use most beyond their request
-(processes and inodes cannot be requested). Critical pods never go.`,
+(processes and inodes cannot be requested). Critical pods never go. What has so
+many files that they could not all be counted in time says "at least".`,
 		Example: `  berth evict --explain
   berth evict --explain --signal nodefs.available -o json`,
 		Args: cobra.NoArgs,

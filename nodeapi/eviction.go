@@ -31,7 +31,8 @@ type EvictionRank struct {
 	Namespace     string    `json:"namespace"`
 	Name          string    `json:"name"`
 	UID           types.UID `json:"uid"`
-	Known         bool      `json:"known"` // false: its use could not be measured
+	Known         bool      `json:"known"`             // false: its use could not be measured
+	Partial       bool      `json:"partial,omitempty"` // it may have more: not all could be counted in time
 	Used          int64     `json:"used"`
 	Requested     int64     `json:"requested"`
 	UsedText      string    `json:"usedText"`

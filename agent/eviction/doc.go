@@ -6,6 +6,6 @@
 // nothing itself, and decides nothing about a pod that has no limit on a node that
 // has enough. Of disk it tries first what costs nobody anything: the ladder.
 //
-// Goroutines: none of its own. Limits.Run and Pressure.Run are two of the agent's
-// owner, who waits for them.
+// Goroutines: Limits.Run and Pressure.Run are two of the agent's owner, who waits for
+// them. Disk.Measure has up to four, and waits for them.
 package eviction

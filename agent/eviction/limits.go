@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,7 @@ import (
 type Options struct {
 	Pods  func() []*board.Snapshot                                               // all there are
 	Over  func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)       // measures volumes; nil: within all their limits
-	Disk  func() func(context.Context, *board.Snapshot) (pressure.Use, error)    // begins a round of measuring all that pods have on the disk
+	Disk  func(context.Context) Round                                            // begins a round of measuring all that pods have on the disk
 	Evict func(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) // asks for the pod's end
 
 	Evicted    func(signal string) // counts
@@ -32,6 +33,7 @@ type Options struct {
 type Limits struct {
 	Options
 	past map[types.UID]past // of Run alone
+	last atomic.Pointer[map[types.UID]pressure.Use]
 }
 
 // past is what is known of a pod from before.
@@ -40,6 +42,7 @@ type past struct {
 	failed string // why it could not be measured, as it was logged
 	began  time.Time
 	took   time.Duration // to measure it
+	use    *pressure.Use // all that it had on the disk when that was last counted; nil: never
 }
 
 // NewLimits returns Limits that has not begun.
@@ -69,6 +72,15 @@ func (l *Limits) Run(ctx context.Context) {
 	}
 }
 
+// Last is what a pod that has limits had on the disk when all of it was last counted.
+// It may be asked for at any time, from any goroutine.
+func (l *Limits) Last(uid types.UID) (u pressure.Use, known bool) {
+	if all := l.last.Load(); all != nil {
+		u, known = (*all)[uid]
+	}
+	return u, known
+}
+
 // apartFor is how far apart the beginnings of what takes so long must be.
 func apartFor(took time.Duration) time.Duration {
 	return min(max(part*took, every), seldom)
@@ -84,7 +96,7 @@ func (l *Limits) round(ctx context.Context) (took time.Duration) {
 		}
 	}
 	l.past = map[types.UID]past{}
-	use := l.Disk()
+	use, last := l.Disk(ctx), map[types.UID]pressure.Use{}
 	for _, s := range l.Pods() {
 		p := was[s.Pod.UID]
 		rests := p.took > quick && time.Since(p.began) < apartFor(slow*p.took)
@@ -98,14 +110,24 @@ func (l *Limits) round(ctx context.Context) (took time.Duration) {
 			return 0
 		}
 		l.past[s.Pod.UID] = p
+		if p.use != nil {
+			last[s.Pod.UID] = *p.use
+		}
 	}
+	l.last.Store(&last)
 	return took
 }
 
 // measure measures a pod, and asks for its end if it is over a limit.
-func (l *Limits) measure(ctx context.Context, s *board.Snapshot, use func(context.Context, *board.Snapshot) (pressure.Use, error), was past) past {
-	p := past{began: time.Now()}
-	over, err := l.over(ctx, s, use)
+func (l *Limits) measure(ctx context.Context, s *board.Snapshot, use Round, was past) past {
+	p := past{began: time.Now(), use: was.use}
+	over, err := l.over(ctx, s, func(ctx context.Context, s *board.Snapshot) (pressure.Use, error) {
+		u, err := use(ctx, s)
+		if err == nil {
+			p.use = &u
+		}
+		return u, err
+	})
 	p.took = time.Since(p.began)
 	switch {
 	case ctx.Err() != nil:
@@ -123,7 +145,7 @@ func (l *Limits) measure(ctx context.Context, s *board.Snapshot, use func(contex
 }
 
 // over measures what a pod has limits of.
-func (l *Limits) over(ctx context.Context, s *board.Snapshot, use func(context.Context, *board.Snapshot) (pressure.Use, error)) (over *plan.Excess, err error) {
+func (l *Limits) over(ctx context.Context, s *board.Snapshot, use Round) (over *plan.Excess, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	if podspec.DiskLimited(s.Pod) {

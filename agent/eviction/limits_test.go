@@ -51,13 +51,13 @@ type scene struct {
 }
 
 // runs the scene for a time in a bubble.
-func (s *scene) run(t *testing.T, d time.Duration) {
+func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
 		began := time.Now()
-		NewLimits(Options{
+		l = NewLimits(Options{
 			Pods: func() []*board.Snapshot { return s.pods },
 			Over: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 				s.measured = append(s.measured, pod.Name)
@@ -68,7 +68,7 @@ func (s *scene) run(t *testing.T, d time.Duration) {
 				}
 				return &plan.Excess{Signal: "emptydirfs.limit", Message: "full"}, nil
 			},
-			Disk: func() func(context.Context, *board.Snapshot) (pressure.Use, error) {
+			Disk: func(context.Context) Round {
 				return func(_ context.Context, p *board.Snapshot) (pressure.Use, error) {
 					s.walked = append(s.walked, p.Pod.Name)
 					return pressure.Use{Volumes: pressure.Taken{Bytes: s.taken}}, s.err
@@ -81,8 +81,10 @@ func (s *scene) run(t *testing.T, d time.Duration) {
 			Evicted: func(signal string) { s.counted = append(s.counted, signal) },
 			// Standalone stays false: joined to a server.
 			Log: slog.New(slog.NewTextHandler(&s.log, nil)),
-		}).Run(ctx)
+		})
+		l.Run(ctx)
 	})
+	return l
 }
 
 func TestWhoIsMeasuredAndEvicted(t *testing.T) {

@@ -77,6 +77,7 @@ type berth struct {
 	offering *offering
 	pressure *eviction.Pressure
 	relief   *eviction.Relief
+	limits   *eviction.Limits
 	imagesAt atomic.Pointer[string] // a path on the disk of images; nil: not known yet
 	short    atomic.Bool            // of disk: nothing that has ended is kept
 	alarm    chan struct{}          // memory is short by the kernel's measure; capacity 1
@@ -148,6 +149,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.late = b.goesDown(ctx)
 	b.agent = newAgent(b, records)
 	b.offering = &offering{node: b.offer(), tell: b.agent.SetNode}
+	b.limits = b.newLimits()
 	b.pressure = b.newPressure()
 	b.drain = b.newDrain()
 	if b.joined != nil {
@@ -213,7 +215,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("logs", func() error { b.rotateLogs(ctx); return nil })
 	parts.run("pressure", func() error { b.pressure.Run(ctx); return nil })
 	parts.run("memory alarm", func() error { b.watchMemory(ctx); return nil })
-	parts.run("limits", func() error { b.limits().Run(ctx); return nil })
+	parts.run("limits", func() error { b.limits.Run(ctx); return nil })
 	parts.run("log garbage", func() error { b.logCollector().Run(ctx); return nil })
 	parts.run("device plugins", func() error { return b.runDevices(ctx) })
 	parts.run("service manager", func() error { b.notify(ctx); return nil })

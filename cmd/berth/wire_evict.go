@@ -32,7 +32,7 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 		for _, r := range b.relief.Order(ctx, s, v.Split) {
 			x.Order = append(x.Order, nodeapi.EvictionRank{
 				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Known, Used: r.Used, Requested: r.Requested,
-				UsedText: s.Amount(r.Used), RequestedText: s.Amount(r.Requested), Exceeds: r.Exceeds, Priority: r.Priority,
+				Partial: r.Use.Partial, UsedText: r.Uses(s), RequestedText: s.Amount(r.Requested), Exceeds: r.Exceeds, Priority: r.Priority,
 			})
 		}
 		out.Signals = append(out.Signals, x)

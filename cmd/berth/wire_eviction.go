@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +20,8 @@ import (
 	"berth/node/pressure"
 )
 
-// limits evicts pods that take more of the disk than their limits let them.
-func (b *berth) limits() *eviction.Limits {
+// newLimits makes what evicts pods that take more of the disk than their limits let them.
+func (b *berth) newLimits() *eviction.Limits {
 	return eviction.NewLimits(eviction.Options{
 		Pods: b.agent.Board.All, Over: b.host.volumes.Over, Disk: b.diskOfPods, Evict: b.agent.Evict,
 		Evicted: b.metrics.Evicted, Standalone: b.config.Standalone(), Log: b.log,
@@ -114,47 +116,23 @@ func (b *berth) dropImages(ctx context.Context, enough func() bool) error {
 	return err
 }
 
-const measureBound = time.Minute // of all pods' disk; what is not counted by then counts as nothing
-
 // measurePods measures what pods use of what a signal is about.
 func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*board.Snapshot) []pressure.Candidate {
+	if of.Condition() == corev1.NodeDiskPressure {
+		d := eviction.Disk{Begin: b.diskOfPods, Last: b.limits.Last, Log: b.log}
+		return d.Measure(ctx, pods)
+	}
 	out := make([]pressure.Candidate, 0, len(pods))
-	use := b.use(of)
 	for _, s := range pods {
 		c := pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)}
 		var err error
-		if c.Use, err = use(ctx, s); err != nil {
+		if c.Use, err = b.useOfMemory(ctx, s); err != nil {
 			b.log.Warn("what a pod uses is not known", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)
 		}
 		c.Known = err == nil
 		out = append(out, c)
 	}
 	return out
-}
-
-// use measures one pod after the other.
-func (b *berth) use(of pressure.Signal) func(context.Context, *board.Snapshot) (pressure.Use, error) {
-	if of.Condition() != corev1.NodeDiskPressure {
-		return b.useOfMemory
-	}
-	var layers map[string]cri.Layer
-	until := time.Now().Add(measureBound)
-	return func(ctx context.Context, s *board.Snapshot) (pressure.Use, error) {
-		ctx, cancel := context.WithDeadline(ctx, until)
-		defer cancel()
-		if layers == nil {
-			var err error
-			if layers, err = b.runtime.client.Layers(ctx); err != nil {
-				b.log.Warn("what containers have written is not known", "err", err)
-				layers = map[string]cri.Layer{}
-			}
-		}
-		u, err := b.useOfDisk(ctx, s, layers)
-		if err != nil {
-			b.log.Warn("not all of what a pod has on the disk is known", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)
-		}
-		return u, nil
-	}
 }
 
 func (b *berth) useOfMemory(ctx context.Context, s *board.Snapshot) (u pressure.Use, err error) {
@@ -180,23 +158,23 @@ func (b *berth) useOfMemory(ctx context.Context, s *board.Snapshot) (u pressure.
 
 // diskOfPods measures what pods have on the disk. What their containers have written
 // is asked of the runtime once, when the first of them is measured.
-func (b *berth) diskOfPods() func(context.Context, *board.Snapshot) (pressure.Use, error) {
-	var layers map[string]cri.Layer
-	var unknown error
-	return func(ctx context.Context, s *board.Snapshot) (pressure.Use, error) {
-		if layers == nil && unknown == nil {
-			layers, unknown = b.runtime.client.Layers(ctx)
+func (b *berth) diskOfPods(ctx context.Context) eviction.Round {
+	layers := sync.OnceValues(func() (map[string]cri.Layer, error) {
+		all, err := b.runtime.client.Layers(ctx)
+		if err != nil {
+			err = fmt.Errorf("what containers have written: %w", err)
 		}
-		u, err := b.useOfDisk(ctx, s, layers)
-		return u, errors.Join(unknown, err)
-	}
+		return all, err
+	})
+	return func(ctx context.Context, s *board.Snapshot) (pressure.Use, error) { return b.useOfDisk(ctx, s, layers) }
 }
 
-func (b *berth) useOfDisk(ctx context.Context, s *board.Snapshot, layers map[string]cri.Layer) (u pressure.Use, err error) {
+func (b *berth) useOfDisk(ctx context.Context, s *board.Snapshot, layers func() (map[string]cri.Layer, error)) (u pressure.Use, err error) {
 	u.Volumes.Bytes, u.Volumes.Inodes, err = b.host.volumes.Taken(ctx, s.Pod)
+	written, unknown := layers()
 	logs := map[string]bool{}
 	for _, k := range s.Seen.Containers {
-		l := layers[k.ID]
+		l := written[k.ID]
 		u.Layers.Bytes, u.Layers.Inodes = u.Layers.Bytes+int64(l.Bytes), u.Layers.Inodes+int64(l.Inodes)
 		c := pressure.ContainerUse{Name: k.Name, Disk: int64(l.Bytes), Layer: int64(l.Bytes)}
 		if dir := filepath.Dir(k.LogPath); k.LogPath != "" && !logs[dir] { // of all instances in one folder
@@ -207,5 +185,5 @@ func (b *berth) useOfDisk(ctx context.Context, s *board.Snapshot, layers map[str
 		}
 		u.Containers = append(u.Containers, c)
 	}
-	return u, err
+	return u, errors.Join(err, unknown)
 }

@@ -25,6 +25,18 @@ type Use struct {
 	Volumes    Taken // its own volumes on the node's disk, and its logs
 	Layers     Taken // what its containers wrote to their own file systems
 	Containers []ContainerUse
+
+	// Partial says that not all that the pod has on the disk could be counted: it may
+	// have more.
+	Partial bool
+}
+
+// AtLeast is a use that was not counted whole, with what an earlier count found where
+// that is more.
+func (u Use) AtLeast(was Use) Use {
+	most := func(a, b Taken) Taken { return Taken{max(a.Bytes, b.Bytes), max(a.Inodes, b.Inodes)} }
+	u.Volumes, u.Layers = most(u.Volumes, was.Volumes), most(u.Layers, was.Layers)
+	return u
 }
 
 // Taken is what is taken of a file system.
@@ -164,6 +176,14 @@ func (r Ranked) offending(of corev1.ResourceName) (out []offender) {
 	return out
 }
 
+// Uses writes what a pod uses of what a signal is about.
+func (r Ranked) Uses(s Signal) string {
+	if r.Use.Partial {
+		return "at least " + s.Amount(r.Used)
+	}
+	return s.Amount(r.Used)
+}
+
 // Explain lists the order in words, the first at most, with the figures.
 func Explain(s Signal, ranked []Ranked, most int) string {
 	parts := make([]string, 0, min(len(ranked), most)+1)
@@ -172,7 +192,7 @@ func Explain(s Signal, ranked []Ranked, most int) string {
 			parts = append(parts, fmt.Sprintf("and %d more", len(ranked)-most))
 			break
 		}
-		text := fmt.Sprintf("%d. %s/%s: uses %s", i+1, r.Pod.Namespace, r.Pod.Name, s.Amount(r.Used))
+		text := fmt.Sprintf("%d. %s/%s: uses %s", i+1, r.Pod.Namespace, r.Pod.Name, r.Uses(s))
 		if !r.Known {
 			text = fmt.Sprintf("%d. %s/%s: its use is not known", i+1, r.Pod.Namespace, r.Pod.Name)
 		}

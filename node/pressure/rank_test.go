@@ -175,6 +175,19 @@ func TestTheOrderInWords(t *testing.T) {
 	}
 }
 
+func TestWhatWasNotCountedWholeIsSaidToBeMore(t *testing.T) {
+	t.Parallel()
+	c := candidate("a", 5, 30, 20, 10)
+	c.Use = c.Use.AtLeast(Use{Volumes: Taken{Bytes: 40 * mi, Inodes: 3}})
+	if c.Use.Volumes != (Taken{40 * mi, 10}) || c.Use.Layers != (Taken{mi, 1}) {
+		t.Errorf("%+v", c.Use)
+	}
+	c.Use.Partial = true
+	if got := Explain(NodefsAvailable, Rank(NodefsAvailable, Split{}, []Candidate{c}), 2); got != "1. ns/a: uses at least 41Mi, requests 30Mi, priority 5" {
+		t.Errorf("%q", got)
+	}
+}
+
 func BenchmarkRank500(b *testing.B) {
 	var pods []Candidate
 	for i := range 500 {

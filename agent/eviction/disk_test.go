@@ -1,0 +1,88 @@
+package eviction
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/board"
+	"berth/node/pressure"
+)
+
+// TestManyPodsAreMeasuredInAMinute has pods with so many files that none is counted in
+// time: the others are, each has what was counted of it, and those whose turn does not
+// come have what they had last.
+func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var pods []*board.Snapshot
+		add := func(kind string, n int) {
+			for i := range n {
+				pods = append(pods, shown(fmt.Sprint(kind, i), nil))
+			}
+		}
+		add("quick", 10)
+		add("endless", 16) // four at once take a minute
+		add("late", 3)
+		var now, most atomic.Int64
+		var log bytes.Buffer
+		d := Disk{
+			Begin: func(context.Context) Round {
+				return func(ctx context.Context, s *board.Snapshot) (u pressure.Use, err error) {
+					n := now.Add(1)
+					defer now.Add(-1)
+					for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+					}
+					u.Volumes = pressure.Taken{Bytes: 5, Inodes: 1}
+					if strings.HasPrefix(s.Pod.Name, "quick") {
+						return u, nil
+					}
+					<-ctx.Done()
+					return u, ctx.Err()
+				}
+			},
+			Last: func(uid types.UID) (pressure.Use, bool) {
+				return pressure.Use{Volumes: pressure.Taken{Bytes: 70}, Layers: pressure.Taken{Bytes: 7}}, uid == "late2" || uid == "quick0"
+			},
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		began := time.Now()
+		all := d.Measure(t.Context(), pods)
+		if took := time.Since(began); took != time.Minute || most.Load() != atOnce {
+			t.Errorf("it took %s, %d at once", took, most.Load())
+		}
+		for i, c := range all {
+			name := pods[i].Pod.Name
+			want := pressure.Use{Volumes: pressure.Taken{Bytes: 5, Inodes: 1}, Partial: !strings.HasPrefix(name, "quick")}
+			if name == "late2" {
+				want.Volumes.Bytes, want.Layers.Bytes = 70, 7
+			}
+			if c.Pod.Name != name || !c.Known || c.Use.Volumes != want.Volumes || c.Use.Layers != want.Layers || c.Use.Partial != want.Partial {
+				t.Errorf("%s: %+v, want %+v", name, c.Use, want)
+			}
+		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "pods=19 of=29") {
+			t.Errorf("%s", text)
+		}
+	})
+}
+
+func TestWhatLimitsFoundLastIsKept(t *testing.T) {
+	t.Parallel()
+	s := &scene{taken: 3 << 20, pods: []*board.Snapshot{shown("p", limited), shown("unlimited", nil)}}
+	l := s.run(t, 15*time.Second)
+	if u, known := l.Last("p"); !known || u.Volumes.Bytes != 3<<20 {
+		t.Errorf("%+v, %v", u, known)
+	}
+	if u, known := l.Last("unlimited"); known {
+		t.Errorf("%+v", u)
+	}
+}
