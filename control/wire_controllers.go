@@ -12,6 +12,7 @@ import (
 
 	"berth/control/controllers"
 	"berth/control/scheduler"
+	"berth/control/tokens"
 )
 
 // schedulerPart is the name by which the scheduler is turned off.
@@ -61,6 +62,9 @@ func (a *Assembly) control(ctx context.Context, name string) error {
 		Client: a.Client, Metadata: objects, Informers: a.Informers, Start: a.startInformers, Events: events, Log: a.Log,
 		PodRanges: a.PodRanges, CA: a.Authority, CABundle: a.Authority.PEM(), NodeGrace: a.NodeGrace,
 		Certificates: a.NodeCertificates,
+		Tokens: &tokens.InSecrets{
+			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Audiences: a.access.audiences, Longest: a.LongestToken,
+		},
 	})
 }
 

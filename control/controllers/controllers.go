@@ -38,6 +38,8 @@ type Config struct {
 	Certificates time.Duration // that CA signs are good for at most; a year
 	// CABundle is the PEM by which pods know the server. Empty: not published.
 	CABundle []byte
+	// Tokens signs those of secrets. Nil: such secrets stay as they are.
+	Tokens Signer
 
 	NodeGrace      time.Duration // silence after which a node is lost; 40 s
 	TerminatedPods int           // ended pods that may stay; 12500
@@ -57,6 +59,7 @@ const (
 	Namespaces      = "namespace-controller"
 	Garbage         = "garbage-collector-controller"
 	ServiceAccounts = "serviceaccount-controller"
+	AccountTokens   = "serviceaccount-token-controller"
 	RootCA          = "root-ca-certificate-publisher-controller"
 	CSRApproving    = "certificatesigningrequest-approving-controller"
 	CSRSigning      = "certificatesigningrequest-signing-controller"
@@ -93,6 +96,7 @@ var all = []kind{
 	{Namespaces, namespaces},
 	{Garbage, garbage},
 	{ServiceAccounts, serviceAccounts},
+	{AccountTokens, accountTokens},
 	{RootCA, rootCA},
 	{CSRApproving, csrApproving},
 	{CSRSigning, csrSigning},

@@ -4,7 +4,7 @@
 //
 // It owns the claims' form, the TokenRequest subresource, OIDC discovery and the
 // single use of bootstrap tokens. It never decides what the bearer may do
-// (control/authz does) and never keeps a token: only what it is bound to is
+// (control/authz does) and never keeps a token itself: only what it is bound to is
 // looked up, at every use, so a token dies with its pod, secret, node or account.
 //
 // Invariants:

@@ -229,6 +229,41 @@ func TestTokenRequestsAreBound(t *testing.T) {
 	}
 }
 
+// TestATokenInASecretIsRenewedInTime, and as soon as it is no good any more.
+func TestATokenInASecretIsRenewedInTime(t *testing.T) {
+	t.Parallel()
+	ring, s, now := rings(t)["ES256"], newThings(), time.Unix(1e9, 0)
+	in := &InSecrets{Signer: &Signer{Issuer: us, Keys: ring, Now: func() time.Time { return now }}, Audiences: []string{us}, Longest: 10 * time.Hour}
+	token, err := in.Sign(s.account, s.secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier := &Verifier{Issuer: us, Audiences: []string{us}, Keys: ring, Objects: s, Now: in.Signer.Now}
+	if _, ok, err := verifier.AuthenticateToken(t.Context(), token); !ok {
+		t.Errorf("it is not taken: %v", err)
+	}
+	if got := in.RenewAt(token, s.account, s.secret); !got.Equal(now.Add(8 * time.Hour)) {
+		t.Errorf("renewed at %v", got)
+	}
+	other := s.secret.DeepCopy()
+	other.UID = "secret-2"
+	again := s.account.DeepCopy()
+	again.UID = "app-2"
+	strange := &InSecrets{Signer: &Signer{Issuer: us, Keys: rings(t)["ES256"], Now: in.Signer.Now}}
+	for what, got := range map[string]time.Time{
+		"no token": in.RenewAt("", s.account, s.secret), "of another secret": in.RenewAt(token, s.account, other),
+		"of another account": in.RenewAt(token, again, s.secret), "of a key that is gone": strange.RenewAt(token, s.account, s.secret),
+	} {
+		if !got.IsZero() {
+			t.Errorf("%s: renewed at %v", what, got)
+		}
+	}
+	now = now.Add(11 * time.Hour)
+	if got := in.RenewAt(token, s.account, s.secret); !got.IsZero() {
+		t.Errorf("once it is over: renewed at %v", got)
+	}
+}
+
 // TestDiscoveryLetsOthersVerify takes the published keys and checks a token with
 // nothing else.
 func TestDiscoveryLetsOthersVerify(t *testing.T) {

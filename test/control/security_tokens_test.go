@@ -139,6 +139,35 @@ func TestTokensThatAreRefused(t *testing.T) {
 	sees(t, "a token of an account of the same name", func() string { return fmt.Sprint(answers(t, s.bearing(t, old))) }, "401")
 }
 
+// TestASecretHoldsATokenOfItsAccount, as long as both are there.
+func TestASecretHoldsATokenOfItsAccount(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.Apply(t, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: robot}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: for-robot, annotations: {kubernetes.io/service-account.name: robot}}, type: kubernetes.io/service-account-token}`)
+	var held map[string][]byte
+	eventually(t, "the secret holds a token", func() (bool, string) {
+		secret, err := s.Client.CoreV1().Secrets(s.Namespace).Get(t.Context(), "for-robot", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		held = secret.Data
+		return len(held["token"]) > 0, fmt.Sprint(secret.Annotations)
+	})
+	if string(held["namespace"]) != s.Namespace || string(held["ca.crt"]) != string(s.Authority.PEM()) {
+		t.Errorf("beside it there is %q and a CA of %d bytes", held["namespace"], len(held["ca.crt"]))
+	}
+	client := s.bearing(t, string(held["token"]))
+	who, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:"+s.Namespace+":robot" {
+		t.Fatalf("who has the token is %+v, %v", who, err)
+	}
+	s.Kubectl(t, "delete", "serviceaccount", "robot")
+	gone(t, s, "secret", "for-robot", "-n", s.Namespace)
+	sees(t, "a token of an account that is gone", func() string { return fmt.Sprint(answers(t, client)) }, "401")
+}
+
 // TestABootstrapTokenMakesOneNode joins with one token twice, and with tokens
 // that are over, wrong or not for this.
 func TestABootstrapTokenMakesOneNode(t *testing.T) {
