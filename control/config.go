@@ -70,6 +70,9 @@ type Config struct {
 	// LongestToken is the most that a service account token is good for, whatever is
 	// asked; 0 is no limit.
 	LongestToken time.Duration
+	// ExtendTokens makes the tokens that pods get by themselves good for a year, for
+	// clients that read theirs once; nodes renew them hourly all the same.
+	ExtendTokens bool
 	// AdmissionOff names admission plugins that shall not run; see admit.Names.
 	AdmissionOff []string
 	// Version of this program, for logs and /version.
@@ -88,6 +91,7 @@ func Default() Config {
 		NodePorts:       services.Ports{First: 30000, Last: 32767},
 		OwnCertificates: pki.IssuedFor, NodeCertificates: pki.IssuedFor, NodeReturn: pki.IssuedFor,
 		EventTTL: time.Hour, CompactEvery: 5 * time.Minute, DefragmentEvery: 10 * time.Minute, RepairEvery: 3 * time.Minute,
+		ExtendTokens: true,
 	}
 }
 

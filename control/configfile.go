@@ -56,10 +56,11 @@ type File struct {
 		KeyFile  string   `json:"keyFile,omitempty"`
 	} `json:"etcd,omitzero"`
 
-	ServiceAccountIssuer             string          `json:"serviceAccountIssuer,omitempty"`
-	ServiceAccountMaxTokenExpiration metav1.Duration `json:"serviceAccountMaxTokenExpiration,omitzero"`
-	DisableAdmissionPlugins          []string        `json:"disableAdmissionPlugins,omitempty"`
-	EncryptionProviderConfig         string          `json:"encryptionProviderConfig,omitempty"`
+	ServiceAccountIssuer                string          `json:"serviceAccountIssuer,omitempty"`
+	ServiceAccountMaxTokenExpiration    metav1.Duration `json:"serviceAccountMaxTokenExpiration,omitzero"`
+	ServiceAccountExtendTokenExpiration *bool           `json:"serviceAccountExtendTokenExpiration,omitempty"`
+	DisableAdmissionPlugins             []string        `json:"disableAdmissionPlugins,omitempty"`
+	EncryptionProviderConfig            string          `json:"encryptionProviderConfig,omitempty"`
 }
 
 // ReadFile reads a configuration file; what is wrong with it is named by line
@@ -129,6 +130,9 @@ func (f *File) Into(c *Config, given func(flag string) bool) {
 	}
 	if f.ServicesRouted != nil && !given("services-routed") {
 		c.ServicesRouted = *f.ServicesRouted
+	}
+	if f.ServiceAccountExtendTokenExpiration != nil && !given("service-account-extend-token-expiration") {
+		c.ExtendTokens = *f.ServiceAccountExtendTokenExpiration
 	}
 	if f.AdvertiseAddress.IsValid() && !given("advertise-address") {
 		c.AdvertiseAddress = f.AdvertiseAddress

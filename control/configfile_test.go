@@ -20,14 +20,14 @@ func file(t *testing.T, text string) string {
 }
 
 func TestFlagsWinOverTheFile(t *testing.T) {
-	f, err := ReadFile(file(t, head+"listen: 10.0.0.1:6443\ndataDir: /data\nnames: [a, b]\npodRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n"))
+	f, err := ReadFile(file(t, head+"listen: 10.0.0.1:6443\ndataDir: /data\nnames: [a, b]\npodRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\nserviceAccountExtendTokenExpiration: false\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := Default()
 	c.DataDir = "/flag"
 	f.Into(&c, func(flag string) bool { return flag == "data-dir" })
-	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:6443" || len(c.Names) != 2 || len(c.PodRanges) != 1 || c.PodRanges[0].String() != "10.1.0.0/16" || c.Etcd.Endpoints[0] != "https://e:2379" || c.Etcd.CAFile != "/ca" || c.NodeGrace != time.Minute {
+	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:6443" || len(c.Names) != 2 || len(c.PodRanges) != 1 || c.PodRanges[0].String() != "10.1.0.0/16" || c.Etcd.Endpoints[0] != "https://e:2379" || c.Etcd.CAFile != "/ca" || c.NodeGrace != time.Minute || c.ExtendTokens {
 		t.Errorf("the config is %+v", c)
 	}
 }

@@ -119,6 +119,7 @@ func (a *Assembly) extraResources() []Resource {
 		{may, "selfsubjectrulesreviews", authz.NewSelfSubjectRulesReviews(a.access.rbac)},
 		{corev1.SchemeGroupVersion, "serviceaccounts/token", &tokens.Requests{
 			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Objects: a.stored(), Audiences: a.access.audiences, Longest: a.LongestToken,
+			Extend: a.ExtendTokens,
 		}},
 	}
 }

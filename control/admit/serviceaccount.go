@@ -16,12 +16,13 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"berth/control/authz"
+	"berth/control/tokens"
 )
 
 const (
 	tokenVolume  = "kube-api-access"                               // the prefix of its name
 	tokenPath    = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // where it is mounted, not what it is
-	tokenSeconds = int64(3607)                                     // as upstream: an hour, and told apart from a user's hour
+	tokenSeconds = int64(tokens.InjectedTTL / time.Second)
 	rootCA       = "kube-root-ca.crt"
 	accountWait  = time.Second // a new namespace's account is made a moment after it
 )

@@ -19,6 +19,8 @@ type bound struct {
 	Pod            *named `json:"pod,omitempty"`
 	Secret         *named `json:"secret,omitempty"`
 	ServiceAccount named  `json:"serviceaccount"`
+	// WarnAfter is when it should have been renewed, of a token that is good longer.
+	WarnAfter *jwt.NumericDate `json:"warnafter,omitempty"`
 }
 
 // named is an object and which one of that name it was.

@@ -15,6 +15,7 @@ type Wish struct {
 	Account   *corev1.ServiceAccount
 	Audiences []string
 	TTL       time.Duration
+	WarnAfter time.Duration // after which its use is a sign of a client that does not renew; 0: none
 
 	// At most one of Pod and Secret is set; Node may stand alone or beside Pod.
 	Pod    *corev1.Pod
@@ -42,6 +43,9 @@ func (s *Signer) Issue(w Wish) (token string, expires time.Time, id string, err 
 			IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(expires),
 		},
 		Kubernetes: bound{Namespace: w.Account.Namespace, ServiceAccount: named{w.Account.Name, w.Account.UID}},
+	}
+	if w.WarnAfter > 0 {
+		c.Kubernetes.WarnAfter = jwt.NewNumericDate(now.Add(w.WarnAfter))
 	}
 	if w.Pod != nil {
 		c.Kubernetes.Pod = &named{w.Pod.Name, w.Pod.UID}

@@ -3,6 +3,7 @@ package tokens
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -22,7 +23,13 @@ import (
 const (
 	shortestTTL = 10 * time.Minute
 	defaultTTL  = time.Hour
+	// extendedTTL is how long a token really is good that was asked for InjectedTTL.
+	extendedTTL = 365 * 24 * time.Hour
 )
+
+// InjectedTTL is what the volumes with tokens ask for that the server gives to pods
+// by itself: an hour, and told apart from a user's hour.
+const InjectedTTL = 3607 * time.Second
 
 // Requests is the storage of serviceaccounts/token: each create issues a token
 // and keeps nothing.
@@ -31,6 +38,9 @@ type Requests struct {
 	Objects   Objects
 	Audiences []string      // what a request without audiences gets
 	Longest   time.Duration // a longer wish is cut to it; 0: not cut
+	// Extend makes injected tokens good for a year: clients that read theirs once go
+	// on. Nodes renew them after most of an hour all the same, and they end with their pod.
+	Extend bool
 }
 
 var (
@@ -85,13 +95,26 @@ func (r *Requests) Create(ctx context.Context, name string, obj runtime.Object, 
 	if err := r.bind(ctx, &wish, out.Spec.BoundObjectRef); err != nil {
 		return nil, err
 	}
+	told := wish.TTL
+	if r.extends(&wish) {
+		wish.TTL, wish.WarnAfter = extendedTTL, wish.TTL
+		if r.Longest > 0 {
+			wish.TTL = min(wish.TTL, r.Longest)
+		}
+	}
 	token, expires, id, err := r.Signer.Issue(wish)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
 	audit.AddAuditAnnotation(ctx, serviceaccount.IssuedCredentialIDAuditAnnotationKey, "JTI="+id)
-	out.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(expires)}
+	out.Status = authenticationv1.TokenRequestStatus{Token: token, ExpirationTimestamp: metav1.NewTime(expires.Add(told - wish.TTL))}
 	return out, nil
+}
+
+// extends tells the wish for an injected token: of a pod, for the API server alone.
+func (r *Requests) extends(w *Wish) bool {
+	foreign := func(audience string) bool { return !slices.Contains(r.Audiences, audience) }
+	return r.Extend && w.Pod != nil && w.TTL == InjectedTTL && !slices.ContainsFunc(w.Audiences, foreign)
 }
 
 // settle fills what the request leaves open and refuses what cannot be.

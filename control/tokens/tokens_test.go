@@ -229,6 +229,53 @@ func TestTokenRequestsAreBound(t *testing.T) {
 	}
 }
 
+// TestAnInjectedTokenIsGoodForLonger than its node is told, and no other is.
+func TestAnInjectedTokenIsGoodForLonger(t *testing.T) {
+	t.Parallel()
+	ring, start := rings(t)["ES256"], time.Unix(1e9, 0)
+	const injected, day, year = 3607 * time.Second, 24 * time.Hour, 365 * 24 * time.Hour
+	for sentence, row := range map[string]struct {
+		off       bool
+		longest   time.Duration
+		pod       bool
+		audiences []string
+		asked     time.Duration
+		good      time.Duration
+	}{
+		"injected":                    {false, 0, true, nil, injected, year},
+		"injected, with a limit":      {false, day, true, nil, injected, day},
+		"injected, the limit is less": {false, time.Hour, true, nil, injected, time.Hour},
+		"turned off":                  {true, 0, true, nil, injected, injected},
+		"a user's hour":               {false, 0, true, nil, time.Hour, time.Hour},
+		"of no pod":                   {false, 0, false, nil, injected, injected},
+		"for others":                  {false, 0, true, []string{us, "vault"}, injected, injected},
+	} {
+		now, s := start, newThings()
+		clock := func() time.Time { return now }
+		r := &Requests{Signer: &Signer{Issuer: us, Keys: ring, Now: clock}, Objects: s, Audiences: []string{us}, Longest: row.longest, Extend: !row.off}
+		seconds := int64(row.asked / time.Second)
+		wish := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, Audiences: row.audiences}}
+		if row.pod {
+			wish.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "pod"}
+		}
+		obj, err := r.Create(genericapirequest.WithNamespace(t.Context(), "ns"), "app", wish, nil, &metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := obj.(*authenticationv1.TokenRequest)
+		if told := out.Status.ExpirationTimestamp.Sub(start); told != min(row.asked, row.good) || *out.Spec.ExpirationSeconds != int64(told/time.Second) {
+			t.Errorf("%s: told that it is good for %v, %d s", sentence, told, *out.Spec.ExpirationSeconds)
+		}
+		verifier := &Verifier{Issuer: us, Audiences: []string{us}, Keys: ring, Objects: s, Now: clock}
+		for _, at := range []time.Duration{row.good - time.Second, row.good + time.Second} {
+			now = start.Add(at)
+			if _, ok, err := verifier.AuthenticateToken(t.Context(), out.Status.Token); ok != (at < row.good) {
+				t.Errorf("%s: after %v: %v, %v", sentence, at, ok, err)
+			}
+		}
+	}
+}
+
 // TestATokenInASecretIsRenewedInTime, and as soon as it is no good any more.
 func TestATokenInASecretIsRenewedInTime(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
@@ -61,6 +62,10 @@ func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authen
 	who, err := v.vouch(ctx, &c)
 	if err != nil {
 		return nil, false, err
+	}
+	if after := c.Kubernetes.WarnAfter; after != nil && v.now().After(after.Time) {
+		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token",
+			fmt.Sprintf("subject: %s, seconds after warning threshold: %.0f", c.Subject, v.now().Sub(after.Time).Seconds()))
 	}
 	return &authenticator.Response{User: who.UserInfo(), Audiences: audiences}, true, nil
 }
