@@ -97,6 +97,7 @@ func readDisks(r *pressure.Reading, p Places) error {
 	}
 	r.Split.Images = p.Images != "" && !SameDisk(p.Nodefs, p.Images)
 	r.Split.Containers = p.Containers != "" && !SameDisk(p.Images, p.Containers)
+	r.Split.Together = r.Split.Containers && SameDisk(p.Nodefs, p.Containers)
 	return errors.Join(errs...)
 }
 

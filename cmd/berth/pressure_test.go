@@ -1,15 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/cri"
+	"berth/cri/crifake"
+	"berth/node"
+	"berth/node/pressure"
 	"berth/nodeconfig"
 )
 
@@ -36,6 +43,70 @@ func TestThePressuresOfAConfiguration(t *testing.T) {
 		p := pressureConfig(c)
 		if got := fmt.Sprint(p.Thresholds, p.Transition, p.WorkingSetAlone); got != row.want {
 			t.Errorf("%s\ngot  %s\nwant %s", row.config, got, row.want)
+		}
+	}
+}
+
+// TestWhereTheRuntimeKeepsWhatContainersWrite: it may be where images are (as
+// containerd has it), where volumes are (as CRI-O can), or on neither. Both signals of
+// containerfs are read there, judged by what nodefs must have where nothing else is
+// set, and pods go by what they have on that file system.
+func TestWhereTheRuntimeKeepsWhatContainersWrite(t *testing.T) {
+	t.Parallel()
+	disk := func(size int64) string {
+		dir := t.TempDir()
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprint("size=", size)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
+		return dir
+	}
+	volumes, images, third := disk(1<<20), disk(2<<20), disk(4<<20)
+	pod := pressure.Candidate{Pod: &corev1.Pod{}, Known: true, Use: pressure.Use{Volumes: pressure.Taken{Bytes: 100, Inodes: 10}, Layers: pressure.Taken{Bytes: 1, Inodes: 2}}}
+	for _, row := range []struct {
+		sentence, containers string
+		split                pressure.Split
+		size                 int64 // of containerfs
+		met                  string
+		nodefs, containerfs  int64 // what a pod has there
+	}{
+		{"it does not say", "", pressure.Split{Images: true}, 2 << 20, "[nodefs.available]", 100, 1},
+		{"with the images", images, pressure.Split{Images: true}, 2 << 20, "[nodefs.available]", 100, 1},
+		{"with the volumes", volumes, pressure.Split{Images: true, Containers: true, Together: true}, 1 << 20, "[containerfs.available nodefs.available]", 101, 101},
+		{"on neither", third, pressure.Split{Images: true, Containers: true}, 4 << 20, "[containerfs.available nodefs.available]", 100, 1},
+	} {
+		fake := crifake.New(crifake.Options{ImageDisk: images, ContainerDisk: row.containers})
+		client, err := cri.Dial(t.Context(), cri.Options{Conn: fake.Conn()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := &places{b: &berth{config: &nodeconfig.Config{RootDir: volumes}, runtime: &runtime{client: client}}}
+		at.ask(t.Context())
+		r, err := node.ReadSignals(time.Now(), at.all(nil))
+		fake.Close()
+		if err != nil || r.Split != row.split {
+			t.Errorf("%s: %+v, want %+v: %v", row.sentence, r.Split, row.split, err)
+		}
+		if l, inodes := r.Levels[pressure.ContainerfsAvailable], r.Levels[pressure.ContainerfsInodesFree]; l.Capacity != row.size || inodes.Capacity == 0 {
+			t.Errorf("%s: %+v, %+v", row.sentence, l, inodes)
+		}
+		config := pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 1 << 30}}}
+		_, v := config.Step(pressure.State{}, r)
+		var met []pressure.Signal
+		for _, m := range v.Act {
+			met = append(met, m.Signal)
+		}
+		if got := fmt.Sprint(met); got != row.met {
+			t.Errorf("%s: %s, want %s", row.sentence, got, row.met)
+		}
+		has := func(s pressure.Signal) int64 { return pressure.Rank(s, r.Split, []pressure.Candidate{pod})[0].Used }
+		if n, c := has(pressure.NodefsAvailable), has(pressure.ContainerfsAvailable); n != row.nodefs || c != row.containerfs {
+			t.Errorf("%s: a pod has %d on nodefs and %d on containerfs", row.sentence, n, c)
+		}
+		for _, s := range []pressure.Signal{pressure.ContainerfsAvailable, pressure.ContainerfsInodesFree} {
+			if dir := at.of(s); !node.SameDisk(dir, cmp.Or(row.containers, images)) {
+				t.Errorf("%s: %s is read at %s", row.sentence, s, dir)
+			}
 		}
 	}
 }

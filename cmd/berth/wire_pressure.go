@@ -119,15 +119,23 @@ type places struct {
 const placesAge = 5 * time.Minute
 
 func (p *places) read(ctx context.Context) (pressure.Reading, error) {
-	if p.images == "" || time.Since(p.asked) > placesAge {
-		if d, err := p.b.runtime.client.ImageDisk(ctx); err == nil {
-			p.images, p.layers, p.asked = d.Path, d.Containers, time.Now()
-			p.b.imagesAt.Store(&d.Path)
-		}
+	p.ask(ctx)
+	return node.ReadSignals(time.Now(), p.all(p.b.host.memoryOfPods))
+}
+
+// ask asks the runtime for its places, if that was long ago.
+func (p *places) ask(ctx context.Context) {
+	if p.images != "" && time.Since(p.asked) <= placesAge {
+		return
 	}
-	return node.ReadSignals(time.Now(), node.Places{
-		Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: p.b.host.memoryOfPods,
-	})
+	if d, err := p.b.runtime.client.ImageDisk(ctx); err == nil {
+		p.images, p.layers, p.asked = d.Path, d.Containers, time.Now()
+		p.b.imagesAt.Store(&d.Path)
+	}
+}
+
+func (p *places) all(pods func() node.PodsMemory) node.Places {
+	return node.Places{Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: pods}
 }
 
 // of is where a signal is read; empty: on no disk, or it is not known.

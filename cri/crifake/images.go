@@ -156,10 +156,19 @@ func (r *Runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (
 	for _, image := range r.images {
 		used += image.Size
 	}
-	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
-		Timestamp:  time.Now().UnixNano(),
-		FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs"},
-		UsedBytes:  &runtimeapi.UInt64Value{Value: used},
-		InodesUsed: &runtimeapi.UInt64Value{Value: uint64(len(r.images))},
-	}}}, nil
+	at := func(dir string) *runtimeapi.FilesystemUsage {
+		return &runtimeapi.FilesystemUsage{
+			Timestamp:  time.Now().UnixNano(),
+			FsId:       &runtimeapi.FilesystemIdentifier{Mountpoint: dir},
+			UsedBytes:  &runtimeapi.UInt64Value{Value: used},
+			InodesUsed: &runtimeapi.UInt64Value{Value: uint64(len(r.images))},
+		}
+	}
+	resp := &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{
+		at(cmp.Or(r.opts.ImageDisk, "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs")),
+	}}
+	if r.opts.ContainerDisk != "" {
+		resp.ContainerFilesystems = []*runtimeapi.FilesystemUsage{at(r.opts.ContainerDisk)}
+	}
+	return resp, nil
 }

@@ -29,6 +29,9 @@ type Options struct {
 	Steps func(*runtimeapi.ContainerConfig) []string
 	// CgroupDriver is what RuntimeConfig tells.
 	CgroupDriver runtimeapi.CgroupDriver
+	// ImageDisk and ContainerDisk are where it says that images, and what containers
+	// write, lie. Empty: where containerd keeps images; of containers it says nothing.
+	ImageDisk, ContainerDisk string
 }
 
 // Runtime is a container runtime in memory. It is safe for concurrent use.

@@ -104,6 +104,7 @@ func before(a, b *Ranked) int {
 func (u Use) of(s Signal, split Split) int64 {
 	var on Taken
 	add := func(t Taken) { on.Bytes, on.Inodes = on.Bytes+t.Bytes, on.Inodes+t.Inodes }
+	together := !split.Images && !split.Containers || split.Together // one file system for volumes and layers
 	switch s {
 	case MemoryAvailable, AllocatableMemoryAvailable:
 		return u.Memory
@@ -111,7 +112,7 @@ func (u Use) of(s Signal, split Split) int64 {
 		return u.Tasks
 	case NodefsAvailable, NodefsInodesFree:
 		add(u.Volumes)
-		if !split.Images && !split.Containers {
+		if together {
 			add(u.Layers)
 		}
 	case ImagefsAvailable, ImagefsInodesFree:
@@ -123,7 +124,7 @@ func (u Use) of(s Signal, split Split) int64 {
 		}
 	case ContainerfsAvailable, ContainerfsInodesFree:
 		add(u.Layers)
-		if !split.Images && !split.Containers {
+		if together {
 			add(u.Volumes)
 		}
 	}

@@ -72,6 +72,8 @@ func TestWhatCountsOnWhichFileSystem(t *testing.T) {
 		{NodefsAvailable, Split{Images: true}, 100}, {ImagefsAvailable, Split{Images: true}, 1}, {ImagefsInodesFree, Split{Images: true}, 2},
 		{NodefsAvailable, Split{Images: true, Containers: true}, 100}, {ImagefsAvailable, Split{Images: true, Containers: true}, 0},
 		{ContainerfsAvailable, Split{Images: true, Containers: true}, 1}, {ContainerfsAvailable, Split{}, 101},
+		{NodefsAvailable, Split{Images: true, Containers: true, Together: true}, 101}, {NodefsInodesFree, Split{Images: true, Containers: true, Together: true}, 12},
+		{ContainerfsAvailable, Split{Images: true, Containers: true, Together: true}, 101}, {ImagefsAvailable, Split{Images: true, Containers: true, Together: true}, 0},
 	} {
 		if got := u.of(row.signal, row.split); got != row.want {
 			t.Errorf("%s, %+v: %d, want %d", row.signal, row.split, got, row.want)

@@ -80,6 +80,7 @@ type Reading struct {
 type Split struct {
 	Images     bool // images are not on nodefs
 	Containers bool // what containers write is not where images are
+	Together   bool // with Containers: it is where volumes and logs are
 }
 
 // Second is the other source for a signal of memory: an estimate of what could be

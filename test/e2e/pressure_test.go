@@ -174,6 +174,9 @@ func TestScenario28_EachSignalEndsThePodThatTakesMost(t *testing.T) {
 		{"nodefs.inodesFree", "DiskPressure", "50%", nodeOptions{Nodefs: "size=64m,nr_inodes=8000"}, volume, "files /data 100", "files /data 5000"},
 		{"imagefs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, layer, "fill /x 2", "fill /x 140"},
 		{"imagefs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, layer, "files /many 100", "files /many 9000"},
+		// containerd keeps what containers write where it keeps images.
+		{"containerfs.available", "DiskPressure", "50%", nodeOptions{Disk: "size=256m"}, layer, "fill /x 2", "fill /x 140"},
+		{"containerfs.inodesFree", "DiskPressure", "50%", nodeOptions{Disk: "size=256m,nr_inodes=16000"}, layer, "files /many 100", "files /many 9000"},
 		// The machine's own number differs; other tests take some thousands at most.
 		{"pid.available", "PIDPressure", strconv.FormatInt(most-10000, 10), nodeOptions{}, layer, "threads 10", "threads 12000"},
 	} {
