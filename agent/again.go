@@ -32,7 +32,7 @@ func (w *worker) wished(ctx context.Context, wish Wish) {
 	anew := wish.End == nil && !b.forgotten() && source.Edited(b.wish.Pod, wish.Pod) && Over(b.memory, b.verdict)
 	b.wished(wish)
 	if anew {
-		w.again(ctx)
+		w.again(ctx, true)
 	}
 }
 
@@ -45,11 +45,15 @@ func (b *book) rejectedEarlier(a answer) bool {
 	return a.State == plan.Rejected && b.verdict.State == plan.Rejected && !b.forgotten() && source.Edited(a.pod, b.wish.Pod)
 }
 
-// again ends a pod so that it begins anew.
-func (a *Agent) again(w *worker) {
+// again ends a pod so that it begins anew: it was edited, or had to go for what the
+// node lacked and may be back.
+func (a *Agent) again(w *worker, edited bool) {
 	for uid, e := range a.workers {
-		if e.worker == w && !e.ending && a.store.wanted[uid] != nil {
-			a.Log.Info("a pod that is over has been edited: it is made anew", "pod", e.String(), "uid", string(uid))
+		if e.worker == w && !e.ending && a.store.wanted[uid] != nil && (edited || !a.short.Load()) {
+			a.Log.Info("a pod that is over is made anew", "pod", e.String(), "uid", string(uid), "edited", edited)
+			if s, shown := a.Board.Get(uid); shown && !edited {
+				a.returned[uid] = a.Limits.Returned(s.Memory)
+			}
 			a.end(e, anew(e.pod))
 		}
 	}

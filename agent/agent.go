@@ -88,6 +88,7 @@ type Agent struct {
 	snaps sync.Map      // newest *source.Snapshot by source
 	fresh chan struct{} // readable: snaps has a newer one; capacity 1
 	polls atomic.Bool   // the runtime has no events
+	short atomic.Bool   // the node is under pressure
 	wait  waiting
 
 	// ---
@@ -101,6 +102,7 @@ type Agent struct {
 
 	followed bool                        // the stream of the runtime's events has begun once
 	taken    map[string]*source.Snapshot // by source: the last acted on
+	returned map[types.UID]int           // of pods that are being made anew, see plan.Memory
 }
 
 // entry is one worker in the agent's hands.
@@ -127,7 +129,7 @@ func New(c Config) *Agent {
 	}
 	a := &Agent{
 		Config: c, Board: board.New(), room: room.New(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
-		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{},
+		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{}, returned: map[types.UID]int{},
 		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
 		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
 	}
@@ -151,7 +153,12 @@ func (a *Agent) Snapshots() (all []*source.Snapshot) {
 }
 
 // SetNode changes what the node offers to pods that are not let in yet.
-func (a *Agent) SetNode(n admission.Node) { a.room.SetNode(n) }
+func (a *Agent) SetNode(n admission.Node) {
+	a.room.SetNode(n)
+	if now := len(n.Pressure) > 0; a.short.Swap(now) && !now {
+		a.NudgeAll() // for those that return
+	}
+}
 
 // Census counts what the room holds.
 func (a *Agent) Census(ctx context.Context) (room.Census, error) { return a.room.Census(ctx) }
@@ -246,9 +253,7 @@ func (a *Agent) take(ctx context.Context, snap *source.Snapshot) {
 		a.wanted(pod)
 	}
 	if changed {
-		for _, e := range a.workers {
-			e.Nudge()
-		}
+		a.each((*worker).Nudge)
 	}
 	if first && a.store.allReady(len(a.Sources)) {
 		a.endOrphans(ctx)
@@ -310,6 +315,8 @@ func (a *Agent) start(wish Wish) {
 	pod := wish.Pod
 	w := a.newWorker(pod)
 	b := w.book
+	b.memory.Returned = a.returned[pod.UID]
+	delete(a.returned, pod.UID)
 	seen, fresh := a.adopted.pick(pod.UID)
 	if rec, ok := a.Records[pod.UID]; ok {
 		b.memory, b.verdict = restored(pod, rec, seen, a.BootID)
@@ -366,7 +373,7 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 		sandboxes: a.sweeps.calls,
 		book:      newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
-	w.again = func(ctx context.Context) { a.call(ctx, func() { a.again(w) }) }
+	w.again = func(ctx context.Context, edited bool) { a.call(ctx, func() { a.again(w, edited) }) }
 	return w
 }
 
@@ -377,7 +384,9 @@ func (a *Agent) done(w *worker) {
 	delete(a.store.added, pod.UID)
 	a.room.Release(pod.UID)
 	a.Store.Delete(pod.UID)
-	a.Events.Forget(pod.UID)
+	if _, returns := a.returned[pod.UID]; !returns { // else what befell it is to be read on
+		a.Events.Forget(pod.UID)
+	}
 	if a.Prober != nil {
 		a.Prober.Forget(pod.UID)
 	}
@@ -397,9 +406,7 @@ func (a *Agent) hint(ctx context.Context, uid types.UID, h Hint) {
 		}
 		a.followed = true
 		a.polls.Store(h.Listed != nil)
-		for _, e := range a.workers {
-			e.Recheck()
-		}
+		a.each((*worker).Recheck)
 		a.audit(ctx)
 		a.suspect()
 		return
@@ -412,27 +419,15 @@ func (a *Agent) hint(ctx context.Context, uid types.UID, h Hint) {
 }
 
 // NudgeAll asks every worker for a pass: something of the node has changed.
-func (a *Agent) NudgeAll() {
-	select {
-	case a.calls <- func() {
-		for _, e := range a.workers {
-			e.Nudge()
-		}
-	}:
-	case <-a.left:
-	}
-}
+func (a *Agent) NudgeAll() { a.call(context.Background(), func() { a.each((*worker).Nudge) }) }
 
 // ImagesCame tells that images are on the node that nobody has pulled: whoever waits
 // for one looks again now.
-func (a *Agent) ImagesCame() {
-	select {
-	case a.calls <- func() {
-		for _, e := range a.workers {
-			e.Seek()
-		}
-	}:
-	case <-a.left:
+func (a *Agent) ImagesCame() { a.call(context.Background(), func() { a.each((*worker).Seek) }) }
+
+func (a *Agent) each(tell func(*worker)) {
+	for _, e := range a.workers {
+		tell(e.worker)
 	}
 }
 

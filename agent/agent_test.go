@@ -108,12 +108,13 @@ func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID
 		all = append(all, fakeSource{l, s})
 	}
 	limits := simLimits
+	limits.ReturnBase, limits.ReturnMax = time.Minute, 10*time.Minute
 	var prober Prober
 	if h.prober != nil {
 		prober, limits.Probing = h.prober, true
 	}
 	l.a = New(Config{
-		Stages: h.stages(), Limits: limits, Prober: prober, Room: room.Config{Node: node, Slots: cmp.Or(h.slots, 10)}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Stages: h.stages(), Limits: limits, Prober: prober, Room: room.Config{Node: node, Slots: cmp.Or(h.slots, 10), Alone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
 		Sources: all, Store: store, Records: records, BootID: h.boot, Events: report.NewEvents(report.EventsOptions{}),
 		Meters: Meters{Divergence: func() { l.lost.Add(1) }},
 	})

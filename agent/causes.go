@@ -153,7 +153,7 @@ func (b *book) waitsNow(asked bool, now time.Time) (out []wait) {
 		case t.Code == "NetworkNotReady":
 			out = append(out, wait{"build-run", "wait/network", t.Detail})
 		case t.Until.After(now):
-			w := wait{"build-run", "back-off/" + t.On, t.Detail}
+			w := wait{"build-run", "back-off/" + cmp.Or(t.On, "pod"), t.Detail}
 			for key, f := range b.failed {
 				if key.String() == t.On && f.Action != nil { // the action itself is held back
 					name, _ := b.spanOf(f.Action)

@@ -76,5 +76,6 @@
 //	A8 Hints hold no decision up: they are looked into beside, and one look
 //	   serves all that came before it.
 //	A9 An edit of a file brings a pod back that is over, also one that keeps the
-//	   UID: it ends for good and begins anew, with nothing remembered.
+//	   UID: it ends for good and begins anew, with nothing remembered. So does,
+//	   by itself, one that had to go for what a node without a server lacks.
 package agent

@@ -29,7 +29,7 @@ func (a *Agent) Shutdown(ctx context.Context, uid types.UID, grace time.Duration
 // Evict asks for the end of a pod that takes more than it may, and reports
 // whether there was such a pod.
 func (a *Agent) Evict(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) {
-	return a.endFor(ctx, uid, plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail, Grace: cmp.Or(why.Grace, evictionGrace)})
+	return a.endFor(ctx, uid, plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail, Grace: cmp.Or(why.Grace, evictionGrace), Node: why.Node})
 }
 
 // endFor asks for the end of a pod for the node's sake.

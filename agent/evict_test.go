@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +107,89 @@ func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
 		l.until(time.Minute, "both run", func() bool { return l.runs(system)() && l.runs(big)() })
 		time.Sleep(time.Minute)
 		check(l)
+		l.leaving()
+	})
+}
+
+// TestAFilesPodThatHadToGoReturns: nobody else makes another. It waits longer each time,
+// and for the node to be short of nothing; what it did itself is for good.
+func TestAFilesPodThatHadToGoReturns(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		node := roomyNode()
+		pod, guilty, once, served := static(podOf("p", "a")), static(podOf("guilty", "a")), static(podOf("once", "a")), podOf("served", "a")
+		once.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+		all := []*corev1.Pod{pod, guilty, once, served}
+		l := live(t, h, node, nil, "file")
+		l.want("file", all...)
+		l.until(time.Minute, "all run", l.runs(all...))
+		for _, p := range all[1:] {
+			l.a.Evict(t.Context(), p.UID, &plan.Excess{Message: "full", Node: p != guilty})
+		}
+		failed := func(p *corev1.Pod) func() bool {
+			return func() bool {
+				s, ok := l.a.Board.Get(p.UID)
+				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted"
+			}
+		}
+		for _, wait := range []time.Duration{1, 2, 4, 8, 10, 10} {
+			at := time.Now()
+			l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+			l.until(10*time.Second, "it has failed", failed(pod))
+			l.until(time.Hour, "it runs again", l.runs(pod))
+			if took := time.Since(at).Round(time.Minute); took != wait*time.Minute {
+				t.Errorf("it ran again after %s, want %d min", took, wait)
+			}
+		}
+		if !slices.ContainsFunc(l.a.Events.List(pod.UID), func(e corev1.Event) bool { return e.Reason == "Evicted" }) {
+			t.Errorf("what befell it is forgotten: %+v", l.a.Events.List(pod.UID))
+		}
+		time.Sleep(11 * time.Minute) // it has run for long: the next wait is short again
+		node.Pressure = []corev1.NodeConditionType{corev1.NodeDiskPressure}
+		l.a.SetNode(node)
+		l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+		l.until(10*time.Second, "it has failed", failed(pod))
+		time.Sleep(20 * time.Minute)
+		if !failed(pod)() {
+			t.Error("it runs while the node is short")
+		}
+		l.leaving()
+		l = live(t, h, node, l.records, "file") // of the next life too
+		l.a.SetNode(node)
+		l.want("file", all...)
+		l.until(10*time.Second, "it is still failed", failed(pod))
+		node.Pressure = nil
+		l.a.SetNode(node)
+		l.until(10*time.Second, "it runs again", l.runs(pod))
+		for _, p := range all[1:] {
+			if !failed(p)() {
+				t.Errorf("%s came back", p.Name)
+			}
+		}
+		l.leaving()
+	})
+}
+
+// TestAFilesPodThatWasPreemptedWaitsForRoom when it returns.
+func TestAFilesPodThatWasPreemptedWaitsForRoom(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		h.alone = true
+		l := live(t, h, nodeOf("4", "10"), nil, "file")
+		small, big, system := static(needs("small", "1")), static(needs("big", "3")), static(needs("system", "1"))
+		system.Spec.Priority = new(int32(2_000_000_000))
+		l.want("file", small, big)
+		l.until(time.Minute, "both run", l.runs(small, big))
+		l.want("file", small, big, system)
+		l.until(time.Minute, "the critical one runs", l.runs(system))
+		if s, _ := l.a.Board.Get(small.UID); s.Status.Reason != "Preempting" {
+			t.Fatalf("%+v", s.Status)
+		}
+		l.until(2*time.Minute, "it waits for room", func() bool {
+			s, ok := l.a.Board.Get(small.UID)
+			return ok && s.Status.Phase == corev1.PodPending && s.Verdict.Reason == "OutOfcpu"
+		})
+		time.Sleep(10 * time.Minute)
+		l.want("file", small, big)
+		l.until(time.Minute, "both run", l.runs(small, big))
 		l.leaving()
 	})
 }

@@ -21,6 +21,7 @@ import (
 // goroutines, on whatever clock the test has.
 type fakeHost struct {
 	boot   string      // ID of the kernel that runs
+	alone  bool        // the node has no server
 	slots  int         // pods that start at once; zero: 10
 	prober *fakeProber // nil: nobody probes
 	// Set before use. They get "verb pod/object" and which time it is.

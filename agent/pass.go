@@ -90,6 +90,9 @@ func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
 	w.watch(p)
 	w.settled(p)
 	w.keepHealth(ctx, p)
+	if p.Again {
+		w.again(ctx, false)
+	}
 	w.show(snapshotOf(b, p, began))
 	w.meters.passed(w.now().Sub(began))
 	return p.Wake, p.Done

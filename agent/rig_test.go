@@ -101,7 +101,7 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 			r.told = append(r.told, why)
 		},
 		timeline: report.NewTimeline(report.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
-		again: func(context.Context) { r.again.Add(1) },
+		again: func(context.Context, bool) { r.again.Add(1) },
 		meters: Meters{Started: func(s Start) {
 			r.running.Add(1)
 			r.overhead.Store(int64(s.Overhead))

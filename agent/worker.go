@@ -45,9 +45,9 @@ type worker struct {
 	meters   Meters
 	now      func() time.Time
 	fault    func(moment string, a plan.Action)
-	polled   func() bool           // the runtime has no events: what happens is told late
-	prober   Prober                // nil: nobody probes
-	again    func(context.Context) // the pod is over, and its file wants something else since: it is to be made anew
+	polled   func() bool                            // the runtime has no events: what happens is told late
+	prober   Prober                                 // nil: nobody probes
+	again    func(ctx context.Context, edited bool) // the pod is over and to be made anew: its file wants something else since, or it returns
 
 	sandboxes *sandboxCalls
 
@@ -205,7 +205,7 @@ func (w *worker) read(ctx context.Context, p post) {
 		}
 		b.answered(a)
 		if b.rejectedEarlier(a) {
-			w.again(ctx)
+			w.again(ctx, true)
 		}
 	}
 	for _, r := range p.outcomes {

@@ -85,7 +85,7 @@ func decisions(s Subject) (out []nodeapi.Wait) {
 	}
 	for i, r := range s.Why {
 		f, failed := failureOf(r.Reason, s.Failed)
-		if told(all, i) || over(s.Status.Phase) && !failed {
+		if told(all, i) || over(s.Status.Phase) && !failed && r.Code != plan.ReasonReturns {
 			continue
 		}
 		w := nodeapi.Wait{For: r.Code, On: r.On, Message: r.Detail, Since: r.Since, Until: r.Until}

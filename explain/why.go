@@ -114,7 +114,7 @@ func summary(s Subject, w nodeapi.Why, now time.Time) string {
 	case s.Status.Phase == corev1.PodSucceeded:
 		return name + " has done its work: all containers ended well"
 	case s.Status.Phase == corev1.PodFailed:
-		return joined(name+" has failed", s.Status.Reason, s.Status.Message, failures(s))
+		return joined(name+" has failed", s.Status.Reason, s.Status.Message, failures(s), comesBack(w, now))
 	case len(w.Waiting) > 0:
 		x := w.Waiting[0]
 		if x.For == resizeDeferred || x.For == resizeInfeasible {
@@ -140,6 +140,18 @@ func summary(s Subject, w nodeapi.Why, now time.Time) string {
 		return joined(fmt.Sprintf("%s: container %s is waiting", name, c.Name), c.State.Waiting.Reason, c.State.Waiting.Message)
 	}
 	return name + " waits for nothing: it is as it should be"
+}
+
+// comesBack says when a pod that is over is made anew; empty: it is not.
+func comesBack(w nodeapi.Why, now time.Time) string {
+	for _, x := range w.Waiting {
+		if x.For == plan.ReasonReturns && x.Until.After(now) {
+			return fmt.Sprintf("%s (in %s)", x.Message, rounded(x.Until.Sub(now)))
+		} else if x.For == plan.ReasonReturns {
+			return x.Message
+		}
+	}
+	return ""
 }
 
 func work(w nodeapi.Work) string {

@@ -21,6 +21,7 @@ var (
 	limits = plan.Limits{
 		CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
 		PullBase: 10 * time.Second, PullMax: 5 * time.Minute, RetryBase: time.Second, RetryMax: 30 * time.Second,
+		ReturnBase: time.Minute, ReturnMax: 10 * time.Minute,
 		MinStop: 2 * time.Second, RuntimeName: "containerd", Probing: true,
 	}
 )
@@ -279,6 +280,11 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 			"a pod that ran too long", "default/web has failed: DeadlineExceeded: too long", nil, "",
 			pod(policy(corev1.RestartPolicyNever)).settle().failed("DeadlineExceeded", "too long"),
 		}, {
+			"a pod that had to go and comes back",
+			"default/web has failed: Evicted: no room: it is made anew 1m0s after it had to go, once the node is short of nothing (in 1m0s)",
+			[]string{"Returns(): it is made anew 1m0s after it had to go, once the node is short of nothing @1m0s"}, "",
+			pod(returning).settle().failed("Evicted", "no room"),
+		}, {
 			"a pod that runs", "default/web waits for nothing: it is as it should be", nil, "", pod().settle(),
 		}, {
 			"a pod that has done its work", "default/web has done its work: all containers ended well", nil, "",
@@ -381,8 +387,13 @@ func (w *world) ended(grace time.Duration) *world {
 }
 
 func (w *world) failed(reason, message string) *world {
-	w.in.End = &plan.End{Reason: reason, Message: message, At: w.in.Now}
+	w.in.End = &plan.End{Reason: reason, Message: message, At: w.in.Now, Node: reason == "Evicted"}
 	return w.settle()
+}
+
+// returning makes it a file's.
+func returning(p *corev1.Pod) {
+	p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 }
 
 func TestAPlanSaysWhereItEnds(t *testing.T) {

@@ -196,7 +196,7 @@ func (r *Relief) why(m pressure.Met, first pressure.Ranked, all []pressure.Ranke
 		grace = max(grace, min(r.MaxGrace, podspec.Grace(first.Pod)))
 	}
 	return &plan.Excess{
-		Signal: string(m.Signal), Message: pressure.Message(m, first), Grace: grace,
+		Signal: string(m.Signal), Message: pressure.Message(m, first), Grace: grace, Node: true,
 		Detail: fmt.Sprintf("%s. The order of going: %s", m, pressure.Explain(m.Signal, all, inEvent)),
 	}
 }

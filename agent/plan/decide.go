@@ -21,7 +21,9 @@ func Decide(in Input) Plan {
 	d.hooksEnded()
 	switch {
 	case d.mem.End != nil:
-		d.takeDown(d.mem.End.At.Add(d.mem.End.Grace), d.mem.End.Grace, d.mem.End.Reason)
+		if live := d.takeDown(d.mem.End.At.Add(d.mem.End.Grace), d.mem.End.Grace, d.mem.End.Reason); !live {
+			d.comeBack()
+		}
 	case d.terminal(): // it ended by itself, was rejected or evicted; the object is still wanted
 		d.takeDown(in.Now.Add(d.grace()), d.grace(), string(d.mem.Phase))
 	case d.finished(): // its work is done: that needs no place on the node

@@ -51,6 +51,7 @@ type End struct {
 	Grace   time.Duration // from At; whoever asks fills it in (podspec.Grace)
 	At      time.Time     // when it was first asked
 	Forget  bool          // the object is gone: leave nothing of the pod behind
+	Node    bool          `json:",omitempty"` // it goes for what the node lacks, not for what it did
 }
 
 // Excess says that a pod takes more of the node than its own limits let it, or
@@ -60,6 +61,7 @@ type Excess struct {
 	Message string        // for the user
 	Detail  string        // more for the event alone; may be empty
 	Grace   time.Duration // zero: 1 s
+	Node    bool          // it is the node that is short
 }
 
 // Observed is the pod as the runtime and the host show it. It is the worker's
@@ -193,6 +195,7 @@ type Memory struct {
 	Hooks      map[string]Hook       `json:",omitempty"` // by container name: of instances that have hooks to run
 	Renewal    Renewal               `json:",omitzero"`  // of all containers in place
 	Sizes      Sizes                 `json:",omitzero"`  // CPU and memory, as far as they may differ from the spec
+	Returned   int                   `json:",omitempty"` // how often in a row it was made anew after it had to go
 }
 
 // Restart is the crash back-off of one container name.
@@ -212,6 +215,7 @@ type Limits struct {
 	CrashBase, CrashMax, CrashReset time.Duration // 10 s, 300 s, 600 s
 	PullBase, PullMax               time.Duration // 10 s, 300 s
 	RetryBase, RetryMax             time.Duration // for everything else that fails
+	ReturnBase, ReturnMax           time.Duration // 60 s, 600 s: of a file's pod that had to go, before it is made anew; zero: never
 	DeadKept                        int           // ended instances of a container kept beside its newest; 0 is 1
 	DeadMinAge                      time.Duration // since such an instance ended, before it is removed
 	MinStop                         time.Duration // smallest grace handed to the runtime: 2 s (0 when grace is 0)

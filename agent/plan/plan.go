@@ -18,6 +18,7 @@ type Plan struct {
 	Memory    Memory
 	Wake      time.Time // when time alone may change the answer; zero: never
 	Done      bool      // nothing of the pod is left; the worker may leave
+	Again     bool      // it is over, and is to be made anew as soon as the node is short of nothing
 	Why       []Reason  // one per decision, for the log, `berth why` and the tests
 }
 

@@ -42,7 +42,7 @@ func (f *floor) preempt(s *Seat) {
 		f.ending[v.UID] = true
 		f.queue = slices.DeleteFunc(f.queue, func(q Seat) bool { return q.Pod.UID == v.UID })
 		f.tell[v.UID](plan.End{
-			Reason: Preempted, Message: preemptedMessage, Detail: " " + s.Pod.Namespace + "/" + s.Pod.Name, Grace: podspec.Grace(v),
+			Reason: Preempted, Message: preemptedMessage, Detail: " " + s.Pod.Namespace + "/" + s.Pod.Name, Grace: podspec.Grace(v), Node: true,
 		})
 	}
 	if s.preempts != "" { // more than at first

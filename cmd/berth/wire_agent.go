@@ -35,6 +35,10 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Exec: b.commands.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
 		Warn: b.warnOfPod, FellBack: b.metrics.HookFellBack,
 	})
+	var returns time.Duration
+	if b.config.Standalone() { // no controller has another made of a pod that had to go
+		returns = time.Minute
+	}
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
 			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.Held, Devices: b.devices.Seen},
@@ -51,6 +55,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStop: 2 * time.Second,
 			DeadKept: b.config.Dead.Kept, DeadMinAge: b.config.Dead.MinAge,
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
+			ReturnBase: returns, ReturnMax: 10 * time.Minute,
 		},
 		Room: room.Config{
 			Node:  b.offer(),

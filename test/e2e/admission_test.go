@@ -105,7 +105,7 @@ func TestOthersGoForACriticalPod(t *testing.T) {
 		s.Pod("besteffort", "containers:\n"+box("c", "", "sleep"))
 		s.Pod("guaranteed", "containers:\n"+box("c", fmt.Sprintf("resources: {limits: {cpu: %dm, memory: 64Mi}}", all/2), "sleep"))
 		s.Pod("large", "containers:\n"+box("c", cpu(all/4), "sleep"))
-		s.Pod("small", "terminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(all/8), "sleep"))
+		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(all/8), "sleep"))
 		for _, name := range []string{"besteffort", "guaranteed", "large", "small"} {
 			s.Running(name)
 		}
@@ -151,7 +151,13 @@ func TestOthersGoForACriticalPod(t *testing.T) {
 			}
 		}
 		// An edit that keeps its UID brings it back.
-		s.Pod("small", "terminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(1), "sleep"))
+		s.Pod("small", "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 7\ncontainers:\n"+box("c", cpu(1), "sleep"))
 		s.Running("small")
+		// Nobody else makes what had to go: it comes back by itself, and waits for room.
+		s.whyHas("large", "OutOfcpu")
+		s.Remove("second")
+		if p := s.Running("large"); string(p.UID) != before["large"] || p.Status.Reason != "" {
+			t.Errorf("what came back: %s", brief(p))
+		}
 	})
 }
