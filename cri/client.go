@@ -218,7 +218,7 @@ func (c *Client) call(ctx context.Context, v verb, on string, deadline time.Dura
 	inner := ctx
 	if v.makes() {
 		var cancel context.CancelFunc
-		inner, cancel = gently(inner, c.deadlines.Settle)
+		inner, cancel = gently(inner, c.deadlines.Finish)
 		defer cancel()
 	}
 	if deadline > 0 {

@@ -49,7 +49,8 @@ func (c *Client) dropTask(ctx context.Context, id string) error {
 
 // gently returns a context that outlives the cancellation of ctx for a while: a
 // runtime that is left alone half-way through making something leaves more
-// behind than one that may end what it has begun. A context that is cancelled
+// behind than one that may end what it has begun, such as a shim of containerd's
+// that nobody knows. A context that is cancelled
 // already stays so.
 func gently(ctx context.Context, while time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {

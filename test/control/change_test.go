@@ -1,0 +1,107 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/test/hosts"
+)
+
+// TestKubectlChangesAnObject by each of its verbs for that, and watches it do so.
+func TestKubectlChangesAnObject(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	s.Kubectl(t, "create", "namespace", "changes")
+	in := func(args ...string) string {
+		t.Helper()
+		return strings.TrimSpace(s.Kubectl(t, append([]string{"-n", "changes"}, args...)...))
+	}
+	const object = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: changes}\ndata: {applied: 'yes'}\n"
+	s.Apply(t, object)
+	seen := s.watches(t, "-n", "changes", "get", "configmap", "c", "-o", `custom-columns=:.metadata.labels.by,:.metadata.annotations.by,:.data`, "--no-headers", "-w")
+	in("label", "configmap", "c", "by=label")
+	in("annotate", "configmap", "c", "by=annotate")
+	in("patch", "configmap", "c", "-p", `{"data":{"strategic":"1"}}`)
+	in("patch", "configmap", "c", "--type=merge", "-p", `{"data":{"merge":"2"}}`)
+	in("patch", "configmap", "c", "--type=json", "-p", `[{"op":"add","path":"/data/json","value":"3"}]`)
+	s.edit(t, "changes", "configmap/c", "s/strategic:.*/edited: \"4\"/")
+	s.Apply(t, strings.Replace(object, "applied: 'yes'", "applied: again", 1), "--server-side", "--force-conflicts")
+	const want = `map[applied:again edited:4 json:3 merge:2]`
+	if got := in("get", "configmap", "c", "-o", `jsonpath={.metadata.labels.by} {.metadata.annotations.by} {.data}`); got != `label annotate {"applied":"again","edited":"4","json":"3","merge":"2"}` {
+		t.Errorf("after all of it: %s", got)
+	}
+	seen("<none> <none> map[applied:yes]", "label <none> map[applied:yes]", "label annotate map[applied:yes]", "map[applied:yes strategic:1]", "map[applied:yes edited:4 json:3 merge:2]", want)
+	in("annotate", "configmap", "c", "by-")
+	if got := in("get", "configmap", "c", "-o", "jsonpath={.metadata.annotations.by}"); got != "" {
+		t.Errorf("the annotation that was taken away is %q", got)
+	}
+}
+
+// edit changes an object by kubectl edit with sed for an editor.
+func (s *Server) edit(t *testing.T, namespace, object, script string) {
+	t.Helper()
+	program, err := hosts.Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	editor := filepath.Join(t.TempDir(), "editor")
+	if err := os.WriteFile(editor, []byte("#!/bin/sh\nexec sed -i '"+script+"' \"$1\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "--kubeconfig", s.Kubeconfig, "-n", namespace, "edit", object)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "KUBE_EDITOR="+editor)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl edit: %v\n%s", err, out)
+	}
+}
+
+// watches starts kubectl with -w and returns what waits until it has written each
+// of some texts, in their order, and ends it.
+func (s *Server) watches(t *testing.T, args ...string) (seen func(texts ...string)) {
+	t.Helper()
+	program, err := hosts.Kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	cmd := exec.CommandContext(ctx, program, append([]string{"--kubeconfig", s.Kubeconfig}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was ended
+	})
+	if !lines.Scan() { // it watches from here on
+		t.Fatal("kubectl -w wrote nothing")
+	}
+	first := lines.Text()
+	return func(texts ...string) {
+		t.Helper()
+		line, all := first, []string{first}
+		for len(texts) > 0 {
+			if strings.Contains(strings.Join(strings.Fields(line), " "), texts[0]) {
+				texts = texts[1:]
+				continue
+			}
+			if !lines.Scan() {
+				t.Fatalf("%q was not seen in\n%s", texts, strings.Join(all, "\n"))
+			}
+			line = lines.Text()
+			all = append(all, line)
+		}
+	}
+}
