@@ -18,7 +18,7 @@ type Deadlines struct {
 	Stream          time.Duration // 30 s: to prepare an exec, attach or port-forward
 	Update          time.Duration // 30 s: resources and log files
 	Reserved        time.Duration // 10 s: how long a name may stay taken by a call that was cut off
-	Finish          time.Duration // 10 s: for a call that makes something to end by itself when nobody wants that any more
+	Finish          time.Duration // 20 s: for a call that makes something to end by itself when nobody wants that any more
 	Settle          time.Duration // 2 s: to see what a cut-off call has left
 }
 
@@ -40,7 +40,7 @@ func (d Deadlines) withDefaults() Deadlines {
 		{&d.Stream, 30 * time.Second},
 		{&d.Update, 30 * time.Second},
 		{&d.Reserved, 10 * time.Second},
-		{&d.Finish, 10 * time.Second},
+		{&d.Finish, 20 * time.Second},
 		{&d.Settle, 2 * time.Second},
 	} {
 		if *f.field == 0 {

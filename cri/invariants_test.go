@@ -105,7 +105,7 @@ func TestR1ObjectsOfOthersAreNeverShownOrTouched(t *testing.T) {
 // it is making, or shims stay that nobody knows.
 func TestWhatIsBegunMayEnd(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", When: crifake.Midway, Times: 1, Delay: 9 * time.Second})
+		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", When: crifake.Midway, Times: 1, Delay: 19 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if s, err := c.RunSandbox(ctx, smallPod(), plan.SandboxSetup{}); !s.Ready { // no time is left to look at it
@@ -116,7 +116,7 @@ func TestWhatIsBegunMayEnd(t *testing.T) {
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := c.StartContainer(ctx, smallPod(), "a", setupIn(plan.Sandbox{ID: fake.Sandboxes()[0].ID}))
-		if took := time.Since(began); plan.KindOf(err) != plan.Timeout || took < 11*time.Second || took > 14*time.Second {
+		if took := time.Since(began); plan.KindOf(err) != plan.Timeout || took < 21*time.Second || took > 24*time.Second {
 			t.Errorf("one that never ends: %v after %s", err, took)
 		}
 	})
@@ -129,8 +129,8 @@ func TestR2WhatWasCutOffIsThereOnce(t *testing.T) {
 	}{
 		{"the answer is lost", crifake.Fault{When: crifake.After, Times: 1, Hang: true}},
 		{"it is rolled back", crifake.Fault{When: crifake.Midway, Times: 1, Hang: true}},
-		{"it goes on for a while after the caller left", crifake.Fault{When: crifake.Midway, Times: 1, Delay: 15 * time.Second, Deaf: true}},
-		{"it goes on and then fails", crifake.Fault{When: crifake.Midway, Times: 1, Delay: 15 * time.Second, Deaf: true, Err: errors.New("no")}},
+		{"it goes on for a while after the caller left", crifake.Fault{When: crifake.Midway, Times: 1, Delay: 25 * time.Second, Deaf: true}},
+		{"it goes on and then fails", crifake.Fault{When: crifake.Midway, Times: 1, Delay: 25 * time.Second, Deaf: true, Err: errors.New("no")}},
 		{"nothing was begun", crifake.Fault{When: crifake.Before, Times: 1, Hang: true}},
 	} {
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {

@@ -131,7 +131,7 @@ func (s *Space) noneOf(p *corev1.Pod) {
 // TestManyPodsThatCrash all at once, and again and again: one more pod starts beside
 // them and is left alone, and they end when they are to. With BERTH_TORTURE they are 110.
 func TestManyPodsThatCrash(t *testing.T) {
-	most := 20
+	most := 12
 	if os.Getenv("BERTH_TORTURE") != "" {
 		most = 110
 	}
