@@ -82,6 +82,23 @@ func TestNothingGivesTheAgentAMountNamespaceOfItsOwn(t *testing.T) {
 	}
 }
 
+// What the agent asks the kernel, and what it may not: a call that is named after a
+// list of denied ones is taken out of it.
+func TestTheAgentMayAskForTheClockAndNotSetIt(t *testing.T) {
+	var lines []string
+	for line := range strings.Lines(Unit) {
+		if filter, ok := strings.CutPrefix(strings.TrimSpace(line), "SystemCallFilter="); ok {
+			lines = append(lines, filter)
+		}
+	}
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "~@clock ") || lines[1] != "adjtimex" {
+		t.Errorf("the filters are %q: want a list of denied calls with @clock first, then adjtimex alone", lines)
+	}
+	if !slices.Contains(settings(t, Unit)["Service.CapabilityBoundingSet"], "~CAP_SYS_TIME") {
+		t.Error("it could set the clock")
+	}
+}
+
 func TestInDirectoryMovesTheProgramAlone(t *testing.T) {
 	got := settings(t, InDirectory(Unit, "/usr/local/bin/"))
 	if want := []string{"/usr/local/bin/berth", "run", "--config", "/etc/berth/config.yaml"}; !slices.Equal(got["Service.ExecStart"], want) {

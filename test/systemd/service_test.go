@@ -233,6 +233,10 @@ func runsAPod(o operator) {
 	if got := o.sh("berth exec web -- cat /page/index.html"); got != "hello" {
 		o.Errorf("in the pod: %q", got)
 	}
+	// It looks from inside the service: what the unit denies it is no fault of the host.
+	if report := o.sh("berth check; true"); !strings.Contains(report, "  time ") || strings.Contains(report, "not permitted") {
+		o.Errorf("by its own words it cannot look:\n%s", report)
+	}
 	o.until("the journal to tell the pod's story", "journalctl BERTH_POD=default/web BERTH_REASON=Started BERTH_ON=web -o cat --no-pager | grep 'Started'")
 	if got := o.sh("journalctl BERTH_POD=default/web -o json --no-pager --output-fields=BERTH_POD,_SYSTEMD_UNIT,SYSLOG_IDENTIFIER | head -n 1"); !strings.Contains(got, `"SYSLOG_IDENTIFIER":"berth"`) ||
 		!strings.Contains(got, `"_SYSTEMD_UNIT":"berth.service"`) {
