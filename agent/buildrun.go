@@ -82,15 +82,12 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	setup := plan.ContainerSetup{
 		Kind: a.Kind, Attempt: a.Attempt, CgroupPar: b.CgroupParent(on.pod), LogDir: b.LogDir(on.pod),
 		HostIPs: b.HostIPs, Objects: on.objects, Allocatable: b.Allocatable(),
-		Image: plan.Image{ID: a.ImageID},
+		Image: a.Image,
 	}
 	for _, s := range on.seen.Sandboxes {
 		if s.ID == a.SandboxID {
 			setup.Sandbox = s
 		}
-	}
-	if img, ok := on.seen.Images[c.Image]; ok && img.ID == a.ImageID {
-		setup.Image = img
 	}
 	if b.Devices != nil {
 		var err error

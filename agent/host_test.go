@@ -34,7 +34,8 @@ type fakeHost struct {
 	mu      sync.Mutex
 	pods    map[types.UID]*fakePod
 	images  map[string]bool
-	asked   map[string]int // for images
+	asked   map[string]int      // for images
+	setup   plan.ContainerSetup // of the container that was made last
 	calls   []fakeCall
 	count   map[string]int
 	now     map[string]int // calls under way, by verb
@@ -350,6 +351,7 @@ func (h *fakeHost) StartContainer(ctx context.Context, pod *corev1.Pod, name str
 			}
 		}
 		h.n++
+		h.setup = s
 		k = plan.Container{
 			ID: fmt.Sprintf("k%d", h.n), Name: name, SandboxID: s.Sandbox.ID, State: plan.Running, Attempt: s.Attempt,
 			Image: s.Image.ID, SpecHash: podspec.SpecHash(podspec.ContainerOf(pod, name)), CreatedAt: time.Now(), StartedAt: time.Now(),

@@ -194,13 +194,13 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 	if d.starting() {
 		return settled
 	}
-	a := StartContainer{Name: c.Name, Kind: c.kind, SandboxID: sb.ID, ImageID: img.id, Attempt: attempt}
+	a := StartContainer{Name: c.Name, Kind: c.kind, SandboxID: sb.ID, Image: img.image, Attempt: attempt}
 	if !d.free(a) {
 		return settled
 	}
 	d.out.BuildRun = append(d.out.BuildRun, a)
 	d.armed(c, attempt)
-	if p, ok := d.Seen.Pulled[c.Name]; !ok || p.Attempt != attempt || p.Image != c.Image {
+	if p, ok := d.Seen.Pulled[c.Name]; !ok || p.Attempt != attempt || p.Name != c.Image {
 		d.why(Reason{
 			Code: "Pulled", On: c.Name, Event: corev1.EventTypeNormal,
 			Detail: fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.Image),
@@ -235,7 +235,7 @@ func (d *decider) beingStarted(name string) bool {
 
 // imageAnswer is what is known of a container's image in this call.
 type imageAnswer struct {
-	id           string
+	image        Image
 	ok           bool
 	underWay     bool   // being pulled
 	code, detail string // waiting reason when it failed
@@ -280,19 +280,19 @@ func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
 	switch c.ImagePullPolicy {
 	case corev1.PullNever:
 		if present {
-			return imageAnswer{id: have.ID, ok: true}
+			return imageAnswer{image: have, ok: true}
 		}
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
 		d.why(warning("ErrImageNeverPull", c.Name, msg))
 		d.seek(c.Image)
 		return d.noImage(c, "ErrImageNeverPull", msg)
 	case corev1.PullAlways:
-		if pulled.ID != "" && pulled.Image == c.Image && pulled.Attempt == attempt {
-			return imageAnswer{id: pulled.ID, ok: true}
+		if pulled.Image.ID != "" && pulled.Name == c.Image && pulled.Attempt == attempt {
+			return imageAnswer{image: pulled.Image, ok: true}
 		}
 	default:
 		if present {
-			return imageAnswer{id: have.ID, ok: true}
+			return imageAnswer{image: have, ok: true}
 		}
 	}
 	return d.pull(c, attempt)

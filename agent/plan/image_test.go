@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,4 +86,35 @@ func TestImages(t *testing.T) {
 		{"an image that has vanished is pulled again",
 			failing(0).ends2("pull/app").fails("start/app", &Error{Kind: ImageGone, Err: errors.New("gone")}).after(time.Second), "pull app far", nil},
 	})
+}
+
+// TestAStartHasTheImageThatItsOwnPullBrought whole, with who runs by it, though the
+// name has moved on since: what another container's pull brought is another image.
+func TestAStartHasTheImageThatItsOwnPullBrought(t *testing.T) {
+	t.Parallel()
+	w := fresh(mains(con("a", image("far"), pulls(corev1.PullAlways)), con("b", image("far"), pulls(corev1.PullAlways)))).begin()
+	first, second := Image{ID: "sha:1", UID: new(int64(7))}, Image{ID: "sha:2", User: "web"}
+	for _, p := range []struct {
+		container string
+		brought   Image
+	}{{"a", first}, {"b", second}} {
+		a := w.in.Busy[OpKey{"pull", p.container}]
+		delete(w.in.Busy, a.Key())
+		w.in.Seen = w.in.Seen.After(Outcome{Action: a, Image: &p.brought})
+	}
+	w.obey()
+	started := func() (out []Image) {
+		for range 10 {
+			for _, a := range w.begin().last.BuildRun {
+				if s, ok := a.(StartContainer); ok {
+					out = append(out, s.Image)
+				}
+			}
+			w.obey()
+		}
+		return out
+	}
+	if got := started(); !slices.Equal(got, []Image{first, second}) {
+		t.Errorf("started from %+v, want %+v", got, []Image{first, second})
+	}
 }

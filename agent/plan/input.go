@@ -163,8 +163,8 @@ type Image struct {
 // Pulled says that a pull made for one container has succeeded.
 type Pulled struct {
 	Attempt uint32 // attempt of the container it was made for
-	Image   string // image name as in the spec
-	ID      string
+	Name    string // of the image, as in the spec
+	Image   Image
 }
 
 // Health is what the probes of one container instance add up to.

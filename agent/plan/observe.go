@@ -79,10 +79,10 @@ func (o Observed) afterStart(a StartContainer, r Outcome) Observed {
 		o = o.WithContainer(*r.Container)
 	}
 	if r.Err != nil && KindOf(r.Err) == ImageGone {
-		id := a.ImageID
+		id := a.Image.ID
 		o.Images, o.Pulled = maps.Clone(o.Images), maps.Clone(o.Pulled)
 		maps.DeleteFunc(o.Images, func(_ string, i Image) bool { return i.ID == id })
-		maps.DeleteFunc(o.Pulled, func(_ string, p Pulled) bool { return p.ID == id })
+		maps.DeleteFunc(o.Pulled, func(_ string, p Pulled) bool { return p.Image.ID == id })
 	}
 	return o
 }
@@ -128,7 +128,7 @@ func (o Observed) afterPull(a PullImage, r Outcome) Observed {
 		return o
 	}
 	o.Images = set(o.Images, a.Image, *r.Image)
-	o.Pulled = set(o.Pulled, a.Container, Pulled{Attempt: a.Attempt, Image: a.Image, ID: r.Image.ID})
+	o.Pulled = set(o.Pulled, a.Container, Pulled{Attempt: a.Attempt, Name: a.Image, Image: *r.Image})
 	return o
 }
 

@@ -149,7 +149,7 @@ type (
 		Name      string
 		Kind      ContainerKind
 		SandboxID string
-		ImageID   string
+		Image     Image // whole: who runs by it is known, though another has taken its name since
 		Attempt   uint32
 	}
 )
