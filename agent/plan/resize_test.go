@@ -129,6 +129,14 @@ func TestResizePage(t *testing.T) {
 	both := func(p ...corev1.ContainerResizePolicy) *walk {
 		return up(mains(sized(64, 100, p...), con("b"))).edit(mains(sized(128, 200, p...), con("b"))).given().begin().obey()
 	}
+	// again is a container that runs anew for the n-th resize of its memory.
+	again := func(n int) *walk {
+		w := up(mains(con("app", size(64, restart)), con("b")))
+		for i := range n {
+			w.edit(mains(con("app", size(int64(32-i), restart)), con("b"))).given().settle().after(time.Minute)
+		}
+		return w
+	}
 	deferred := func(reason string) *walk {
 		return wants(128).with(func(in *Input) { in.Resize = Resize{Reason: reason, Message: "full"} })
 	}
@@ -145,6 +153,10 @@ func TestResizePage(t *testing.T) {
 		{"a policy RestartContainer for the resource restarts the container", wants(32, restart).given(), "stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
 		{"… whatever the pod's restart policy", wants(32, restart).edit(never).given().begin().obey(), "resize cgroup, start app#1", nil},
 		{"… the new instance is made with what is allocated", wants(32, restart).given().begin().obey().begin().obey(), "-", []string{"!PodResizeInProgress", "ResizeCompleted"}},
+		{"… that is no crash: the second is not held back", again(1).edit(mains(con("app", size(16, restart)), con("b"))).given().begin().obey(), "resize cgroup, start app#2", []string{"!CrashLoopBackOff"}},
+		{"… nor the third", again(2).edit(mains(con("app", size(16, restart)), con("b"))).given().begin().obey(), "resize cgroup, start app#3", []string{"!CrashLoopBackOff"}},
+		{"… and a crash after them is the first", again(3).exit("app", 1), "start app#4", nil},
+		{"… one that was in a crash loop is in it still", again(1).crash("app").crash("app").edit(mains(con("app", size(16, restart)), con("b"))).given().settle().exit("app", 1), "-", []string{"back-off 20s "}},
 		{"one for another resource does not", wants(32, other).given(), "resize app-0", nil},
 		{"CPU and memory changed together restart it if memory's policy says so", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart), "stop app-0 30s", []string{"Killing app \"Container app resize requires restart\""}},
 		{"… and CPU alone does not", both(corev1.ContainerResizePolicy{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, restart).edit(func(pod *corev1.Pod) {

@@ -83,7 +83,8 @@ func byRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled
 
 // backoff counts one exit once and returns when the next start is allowed. The
 // first restart is at once, then base, doubling. A container that ran long
-// enough, or was given another image, starts afresh.
+// enough, or was given another image, starts afresh. One that was stopped only to
+// be replaced has not crashed: its exit counts for nothing.
 func (d *decider) backoff(c spec, k Container) time.Time {
 	r := d.mem.Restarts[k.Name]
 	hash := podspec.SpecHash(c.Container)
@@ -97,11 +98,17 @@ func (d *decider) backoff(c spec, k Container) time.Time {
 	if r.Hash != hash || k.FinishedAt.Sub(k.StartedAt) >= d.Limits.CrashReset && !k.StartedAt.IsZero() {
 		r.Count = 0
 	}
+	r.SeenID, r.Hash = k.ID, hash
+	if r.Replaces == k.ID {
+		r.Until = d.Now
+		d.mem.Restarts[k.Name] = r
+		return r.Until
+	}
 	from := k.FinishedAt
 	if from.IsZero() || from.After(d.Now) { // the runtime does not know, or the clock was stepped
 		from = d.Now
 	}
-	r.Count, r.SeenID, r.Hash = r.Count+1, k.ID, hash
+	r.Count++
 	r.Until = from.Add(d.Limits.crashWait(r))
 	d.mem.Restarts[k.Name] = r
 	return r.Until
