@@ -17,6 +17,8 @@ type Runtime interface {
 	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
 	// Process is the first process of a container, by its number on the host.
 	Process(ctx context.Context, id string) (pid int, err error)
+	// Version asks the runtime for what it always knows: whether it answers.
+	Version(ctx context.Context) (name, version string, err error)
 }
 
 // Options is what New needs.
@@ -62,7 +64,8 @@ func New(o Options) *Runner {
 
 // ExecSync runs a command in a container and waits for it; see Runtime. Zero is
 // no timeout. A command that failed with the runtime, not with its time, is
-// plan.Unavailable.
+// plan.Unavailable; one that the runtime could not end (it hangs in the kernel, or
+// its container does) has had its time.
 func (r *Runner) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
 	began := time.Now()
 	n := &note{Container: id, Command: cmd, Began: sinceBoot(began)}
@@ -76,15 +79,28 @@ func (r *Runner) ExecSync(ctx context.Context, id string, cmd []string, timeout 
 	w.late = kind == plan.Timeout && timeout > 0 && took >= timeout
 	close(w.over)
 	watching.Wait()
-	late := kind == plan.Timeout && ctx.Err() == nil && timeout > 0 && took >= timeout && took < timeout+runtimeSlack
-	cut := err != nil && !late && (ctx.Err() != nil || kind == plan.Timeout || kind == plan.Unavailable || kind == plan.Canceled)
+	late := w.late && ctx.Err() == nil
+	ended := late && took < timeout+runtimeSlack
+	cut := err != nil && !ended && (ctx.Err() != nil || kind == plan.Timeout || kind == plan.Unavailable || kind == plan.Canceled)
 	r.ends(n, cut)
-	if cut && kind == plan.Timeout && ctx.Err() == nil {
+	if cut && kind == plan.Timeout && ctx.Err() == nil && !(late && r.answers(ctx)) {
 		err = &plan.Error{Kind: plan.Unavailable, Err: fmt.Errorf("the runtime broke off: %w", err)}
 	}
 	return stdout, stderr, exitCode, err
 }
 
-// runtimeSlack is how much later than the command's own timeout the runtime
-// may answer. Beyond that it is the runtime that is not well.
-const runtimeSlack = 5 * time.Second
+// answers reports whether the runtime is well: then it is the command that is not.
+func (r *Runner) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerBound)
+	defer cancel()
+	_, _, err := r.opt.Runtime.Version(ctx)
+	return err == nil
+}
+
+const (
+	// runtimeSlack is how much later than the command's own timeout the runtime
+	// may answer. Beyond that it could not end the command.
+	runtimeSlack = 5 * time.Second
+	// answerBound is how long a runtime that is well takes to say so at most.
+	answerBound = 2 * time.Second
+)

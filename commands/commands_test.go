@@ -18,6 +18,7 @@ type runtime struct {
 	err   error
 	asked int
 	lost  error // of Process
+	deaf  bool  // it answers nothing else either
 }
 
 func (r *runtime) ExecSync(ctx context.Context, _ string, _ []string, _ time.Duration) ([]byte, []byte, int32, error) {
@@ -32,6 +33,14 @@ func (r *runtime) ExecSync(ctx context.Context, _ string, _ []string, _ time.Dur
 func (r *runtime) Process(context.Context, string) (int, error) {
 	r.asked++
 	return 0, r.lost
+}
+
+func (r *runtime) Version(ctx context.Context) (name, version string, err error) {
+	if !r.deaf {
+		return "a", "1", nil
+	}
+	<-ctx.Done()
+	return "", "", &plan.Error{Kind: plan.Timeout, Err: ctx.Err()}
 }
 
 func files(t *testing.T, dir string) int {
@@ -58,7 +67,8 @@ func TestHowACommandEnds(t *testing.T) {
 		{name: "by itself, with no limit", rt: runtime{takes: time.Hour}, kind: plan.Other},
 		{name: "at its limit", rt: runtime{takes: 2 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Timeout},
 		{name: "before its limit, with the runtime", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
-		{name: "long after its limit", rt: runtime{takes: 20 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
+		{name: "not at all, in the hands of a runtime that is well", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Timeout, notes: 1},
+		{name: "long after its limit, with the runtime", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout), deaf: true}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
 		{name: "with the runtime, with no limit", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, kind: plan.Unavailable, notes: 1},
 		{name: "called off", rt: runtime{takes: time.Hour}, gone: time.Minute, kind: plan.Canceled, notes: 1},
 		{name: "with its container", rt: runtime{err: failed(plan.NotFound)}, kind: plan.NotFound},
