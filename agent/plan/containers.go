@@ -12,7 +12,8 @@ import (
 
 // The containers of a pod, and what each waits for:
 //
-//	ephemeral ── as soon as there is a sandbox
+//	ephemeral ── as soon as there is a sandbox; a volume that it alone mounts
+//	             holds up nothing else
 //	init 1 ─succeeded─► init 2 ─► … ─► mains, in spec order
 //	sidecar ──started──► next init; restarted for as long as the pod lives
 //
@@ -191,7 +192,8 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 		d.why(warning(ReasonDevices, c.Name, waits))
 		return settled
 	}
-	if d.starting() {
+	unmounted := slices.ContainsFunc(c.volumes(), func(name string) bool { return slices.Contains(d.lacks, name) })
+	if unmounted || d.starting() {
 		return settled
 	}
 	a := StartContainer{Name: c.Name, Kind: c.kind, SandboxID: sb.ID, Image: img.image, Attempt: attempt}

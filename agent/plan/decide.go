@@ -51,6 +51,7 @@ type decider struct {
 	specs   []spec                 // all containers of the pod, init containers first, in spec order
 	byName  map[string][]Container // instances newest first, the forgotten last exit included
 	images  map[string]imageAnswer // by container name: asked once per call
+	lacks   []string               // volumes of ephemeral containers alone that are not there yet
 	mem     *Memory                // out.Memory
 	out     Plan
 }

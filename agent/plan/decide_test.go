@@ -144,6 +144,16 @@ func TestOrder(t *testing.T) {
 		return w
 	}
 	slow := mains(con("app"), con("b", image("far")), con("c"))
+	mounting := ephemeral(con("debug", mounts("v")))
+	// withDebug is a pod that runs when an ephemeral container is added to it that
+	// mounts a volume of its own, whose ConfigMap has that version; empty: there is none.
+	withDebug := func(version string) *walk {
+		w := up(mains(con("app", func(c *corev1.Container) { c.LivenessProbe = &corev1.Probe{} })), configMapVolume("v", "cm")).edit(mounting)
+		if version != "" {
+			w.in.Refs[Ref{ConfigMap, "cm"}] = Version{Version: version}
+		}
+		return w
+	}
 	check(t, []row{
 		{"the first init container starts alone", to(2, chain), "start one#0", []string{"Initialized=False/ContainersNotInitialized", "app    waiting PodInitializing"}},
 		{"the second waits while the first runs", running(to(3, chain), "one"), "-", []string{"pod    Pending", "one    running"}},
@@ -171,6 +181,12 @@ func TestOrder(t *testing.T) {
 		{"an ephemeral container starts beside the init chain", to(2, chain, ephemeral(con("debug"))), "start debug#0", nil},
 		{"and does not hold it up", to(3, chain, ephemeral(con("debug"))), "start one#0", []string{"debug  running"}},
 		{"an ephemeral container never runs twice", up(ephemeral(con("debug"))).exit("debug", 1), "-", []string{"debug  terminated Error 1", "pod    Running", "Ready=True"}},
+		{"one whose volume cannot be set up holds up nothing else: what crashes runs again", withDebug("").exit("app", 1), "start app#1", []string{"why    FailedMount v", "debug  waiting ContainerCreating"}},
+		{"… and what runs is probed", withDebug("").with(func(in *Input) { in.Limits.Probing = true }), "-", []string{"probe  app-0 {Startup:false Readiness:false Liveness:true}"}},
+		{"… and what has never run runs", to(2, chain, mounting, configMapVolume("v", "cm")), "start one#0", nil},
+		{"it starts itself when the volume is there, not before", withDebug("1"), "mount v@1", nil},
+		{"… then at once", withDebug("1").begin().obey(), "start debug#0", nil},
+		{"a volume that another container mounts too holds the pod up", to(3, mains(con("app", mounts("v"))), mounting, configMapVolume("v", "cm")), "-", []string{"app    waiting ContainerCreating"}},
 		{"a sidecar that exits 0 runs again", up(inits(sidecar("side"))).exit("side", 0), "start side#1", []string{"pod    Running", "Initialized=True"}},
 		{"an init container that has succeeded does not run again", up(chain).after(time.Hour), "-", []string{"one    terminated Completed 0 ready"}},
 	})

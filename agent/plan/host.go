@@ -14,8 +14,8 @@ import (
 )
 
 // configured asks for what is missing on the host and reports whether all that
-// a container needs is there. The sandbox waits for directories and cgroup
-// only; volumes are set up beside it.
+// the pod's own containers need is there. The sandbox waits for directories and
+// cgroup only; volumes are set up beside it.
 func (d *decider) configured() bool {
 	ok := true
 	if !d.Seen.Dirs {
@@ -28,9 +28,16 @@ func (d *decider) configured() bool {
 	}
 	used := d.usedVolumes()
 	for i := range d.Pod.Spec.Volumes {
-		if v := &d.Pod.Spec.Volumes[i]; used[v.Name] && v.Image == nil {
-			ok = d.volume(v) && ok
+		v := &d.Pod.Spec.Volumes[i]
+		by, mounted := used[v.Name]
+		if !mounted || v.Image != nil || d.volume(v) {
+			continue
 		}
+		if by == Ephemeral {
+			d.lacks = append(d.lacks, v.Name)
+			continue
+		}
+		ok = false
 	}
 	return ok
 }
@@ -59,19 +66,30 @@ func (d *decider) volume(v *corev1.Volume) bool {
 	}
 }
 
-// usedVolumes names the volumes that a container of the pod mounts. One that
-// nobody mounts is not set up and holds nothing up.
-func (d *decider) usedVolumes() map[string]bool {
-	used := make(map[string]bool, len(d.Pod.Spec.Volumes))
-	for _, c := range d.specs {
-		for _, m := range c.VolumeMounts {
-			used[m.Name] = true
-		}
-		for _, m := range c.VolumeDevices {
-			used[m.Name] = true
+// usedVolumes names the volumes that containers of the pod mount, and by what
+// kind. One that nobody mounts is not set up and holds nothing up; one that
+// ephemeral containers alone mount holds up only those.
+func (d *decider) usedVolumes() map[string]ContainerKind {
+	used := make(map[string]ContainerKind, len(d.Pod.Spec.Volumes))
+	for _, c := range d.specs { // those of the pod itself come first
+		for _, name := range c.volumes() {
+			if _, known := used[name]; !known {
+				used[name] = c.kind
+			}
 		}
 	}
 	return used
+}
+
+// volumes names what the container mounts.
+func (c spec) volumes() (names []string) {
+	for _, m := range c.VolumeMounts {
+		names = append(names, m.Name)
+	}
+	for _, m := range c.VolumeDevices {
+		names = append(names, m.Name)
+	}
+	return names
 }
 
 // volumeVersion stands for the content that the volume should have now; empty
