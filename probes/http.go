@@ -28,10 +28,8 @@ func (o *Probes) httpRunner(x *probe, c *corev1.Container, a *corev1.HTTPGetActi
 		return never(err)
 	}
 	g := &get{header: o.header(a.HTTPHeaders), url: target(string(a.Scheme), at, a.Path)}
-	g.client = http.Client{Transport: o.dial.http, CheckRedirect: stayHere, Timeout: x.timeout}
-	if a.Protocol != nil && *a.Protocol == corev1.HTTPProtocolHTTP2 {
-		g.client.Transport = o.dial.h2c
-	}
+	h2c := a.Protocol != nil && *a.Protocol == corev1.HTTPProtocolHTTP2
+	g.client = http.Client{Transport: o.dial.transport(h2c), CheckRedirect: stayHere, Timeout: x.timeout}
 	return g.run
 }
 

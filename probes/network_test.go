@@ -169,6 +169,56 @@ func TestHTTP2WithoutTLS(t *testing.T) {
 	}
 }
 
+// TestHTTP2OverTLS is one that speaks nothing else, as some that are made for gRPC do.
+func TestHTTP2OverTLS(t *testing.T) {
+	s := site(t)
+	s.EnableHTTP2 = true
+	h2 := s.Config.Handler
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			w.WriteHeader(http.StatusHTTPVersionNotSupported)
+			return
+		}
+		h2.ServeHTTP(w, r)
+	})
+	made, closed := make(chan struct{}, 10), make(chan struct{}, 10)
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			made <- struct{}{}
+		case http.StateClosed:
+			closed <- struct{}{}
+		}
+	}
+	s.StartTLS()
+	get := corev1.HTTPGetAction{Path: "/seen", Scheme: corev1.URISchemeHTTPS, Port: intstr.FromInt32(portIn(t, s.URL))}
+	o := New(Options{})
+	x := &probe{in: &instance{watch: plan.Watch{ID: "c-0", Name: "c"}}, spec: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &get}}, host: "127.0.0.1", timeout: 5 * time.Second}
+	do := o.runner(x, &corev1.Container{Name: "c"})
+	for range 3 {
+		if got := do(t.Context()); got.result != Success || !strings.Contains(got.output, "proto=HTTP/2.0") {
+			t.Errorf("%s: %q", got.result, got.output)
+		}
+		for _, c := range []chan struct{}{made, closed} { // one connection each, and none is kept
+			select {
+			case <-c:
+			case <-time.After(5 * time.Second):
+				t.Fatal("a connection was kept")
+			}
+		}
+	}
+	get.Path = "/slow"
+	x.timeout = 200 * time.Millisecond
+	if got := o.runner(x, &corev1.Container{Name: "c"})(t.Context()); got.result != Failure || !got.late {
+		t.Errorf("one that does not answer: %+v", got)
+	}
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection of one that did not answer was kept")
+	}
+}
+
 func TestTCP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

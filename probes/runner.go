@@ -62,25 +62,27 @@ func portOf(c *corev1.Container, p intstr.IntOrString) (string, error) {
 // dialers make the connections of probes.
 type dialers struct {
 	plain      net.Dialer
-	http, h2c  *http.Transport
 	insecurely *tls.Config
 }
 
-// newDialers has each connection used once: a kept one says nothing about
-// whether another can be made.
 func newDialers() dialers {
-	d := dialers{plain: net.Dialer{KeepAlive: -1, Control: linger}, insecurely: insecurely()}
-	transport := func() *http.Transport {
-		return &http.Transport{
-			DialContext: d.plain.DialContext, TLSClientConfig: d.insecurely.Clone(),
-			DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
-			MaxResponseHeaderBytes: 64 << 10,
-		}
+	return dialers{plain: net.Dialer{KeepAlive: -1, Control: linger}, insecurely: insecurely()}
+}
+
+// transport makes the connections of one HTTP probe, each used once: a kept one says
+// nothing about whether another can be made. Probes that shared a transport would
+// share a connection of HTTP/2 too, which by TLS is spoken with whoever likes to.
+func (d *dialers) transport(h2c bool) *http.Transport {
+	t := &http.Transport{
+		DialContext: d.plain.DialContext, TLSClientConfig: d.insecurely.Clone(), ForceAttemptHTTP2: true,
+		DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
+		MaxResponseHeaderBytes: 64 << 10,
 	}
-	d.http, d.h2c = transport(), transport()
-	d.h2c.Protocols = new(http.Protocols)
-	d.h2c.Protocols.SetUnencryptedHTTP2(true)
-	return d
+	if h2c {
+		t.Protocols = new(http.Protocols)
+		t.Protocols.SetUnencryptedHTTP2(true)
+	}
+	return t
 }
 
 // insecurely is TLS as probes want it: a certificate that nobody vouches for is
