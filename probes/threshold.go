@@ -54,7 +54,7 @@ type course struct {
 	rule
 	plan.Probed
 	due    time.Time     // of the next run
-	counts time.Time     // a failure that was known before counts for nothing
+	counts time.Time     // a failure that was known before counts for nothing, nor does a success in a row
 	pause  time.Duration // after the last early run
 	passed *bool         // what the thresholds say; nil: nothing yet
 }
@@ -70,7 +70,8 @@ func begin(kind plan.ProbeKind, r rule, started time.Time, delay time.Duration, 
 }
 
 // resume is a course that another process has begun. It runs soon, whatever the
-// time, and keeps its phase: a failure counts when it would have been due.
+// time, and keeps its phase: a failure counts when it would have been due, and so
+// does a success that others of its row went before.
 func resume(p plan.Probed, r rule, passed *bool, now time.Time) course {
 	c := course{rule: r, Probed: p, passed: passed}
 	if c.Phase.IsZero() || c.Phase.After(now.Add(r.period)) { // the clock was set back
@@ -99,8 +100,7 @@ func (c *course) slot(t time.Time) time.Time {
 func (c *course) took(r Result, output string, began, ended time.Time) (counted bool) {
 	switch r {
 	case Success, Warning:
-		c.succeeded(began, ended)
-		return true
+		return c.succeeded(began, ended)
 	case Failure:
 		return c.failed(output, began, ended)
 	default: // again soon, as if it had not been made
@@ -109,8 +109,14 @@ func (c *course) took(r Result, output string, began, ended time.Time) (counted 
 	}
 }
 
-func (c *course) succeeded(began, ended time.Time) {
+// succeeded counts a success, unless it came too soon after the one before it in a
+// row that is not complete: as the first run after a restart may.
+func (c *course) succeeded(began, ended time.Time) (counted bool) {
 	c.pause = 0
+	if c.Once && c.OK && c.Run < c.success && ended.Before(c.counts) {
+		c.due = c.counts
+		return false
+	}
 	if !c.Once {
 		c.Once = true
 		c.Phase = ended.Add(c.period)
@@ -121,6 +127,7 @@ func (c *course) succeeded(began, ended time.Time) {
 	c.count(true, c.success, "")
 	c.counts = c.slot(began)
 	c.due = later(c.counts, ended)
+	return true
 }
 
 // failed counts what was known to fail when a failure was due to count. A run

@@ -14,9 +14,9 @@ import (
 var day = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // play runs a course for a while and writes it down: each run by its time in
-// seconds, "+" for a success, "-" for a failure, small letters f for a failure
-// that did not count, u for one that could not be made; in brackets what the
-// thresholds have come to say.
+// seconds, "+" for a success, "-" for a failure, small letters f and s for a failure
+// and a success that did not count, u for one that could not be made; in brackets
+// what the thresholds have come to say.
 func play(c course, until time.Duration, takes time.Duration, result func(at time.Duration) Result) string {
 	var out []string
 	for now := c.due; !now.After(day.Add(until)); now = c.due {
@@ -25,8 +25,8 @@ func play(c course, until time.Duration, takes time.Duration, result func(at tim
 		r := result(at)
 		counted := c.took(r, "x", now, now.Add(takes))
 		mark := map[Result]string{Success: "+", Warning: "+", Failure: "-", Unknown: "u"}[r]
-		if r == Failure && !counted {
-			mark = "f"
+		if !counted {
+			mark = map[Result]string{Success: "s", Warning: "s", Failure: "f", Unknown: "u"}[r]
 		}
 		text := fmt.Sprintf("%g%s", at.Seconds(), mark)
 		if c.passed != nil && (was == nil || *was != *c.passed) {
@@ -138,6 +138,25 @@ func TestACourseGoesOnAfterARestart(t *testing.T) {
 	got = play(resume(c.Probed, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
 	if want := "15.25+ 22.5+"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	// Three successes in a row are two periods apart, restart or not.
+	three := ruleOf(&corev1.Probe{PeriodSeconds: 10, SuccessThreshold: 3}, 0.25)
+	for _, s := range []struct {
+		until float64 // the first process runs
+		want  string
+	}{
+		{0, "3.25s 10+ 20+[true] 30+"},
+		{10, "13.25s 20+[true] 30+"},
+		{20, "23.25+ 30+"},
+	} {
+		c := begin(plan.ReadinessProbe, three, day, 0, day)
+		for !c.due.After(at(s.until)) {
+			c.took(Success, "", c.due, c.due)
+		}
+		got := play(resume(c.Probed, three, c.passed, at(s.until+3)), 30*time.Second, 0, between(0, 99, Success, Failure))
+		if got != s.want {
+			t.Errorf("restarted after %g s: got  %s\nwant %s", s.until+3, got, s.want)
+		}
 	}
 	// The clock was set back by a day: it does not wait for yesterday's tomorrow.
 	if c := resume(c.Probed, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
