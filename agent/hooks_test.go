@@ -53,6 +53,28 @@ func TestAHookIsOnDiskBeforeItRuns(t *testing.T) {
 	})
 }
 
+// TestAReplacementIsOnDiskBeforeTheStop: an agent that dies in between would take the
+// end of a container that ends well for the pod's success.
+func TestAReplacementIsOnDiskBeforeTheStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		pod := podOf("p", "a")
+		w := r.start(pod)
+		r.until(time.Second, "runs", r.isRunning(pod))
+		var stops []int // how many there were at each sync
+		r.sync = func(context.Context) error {
+			stops = append(stops, r.h.happened("stop uid-p/"))
+			return nil
+		}
+		edited := pod.DeepCopy()
+		edited.Spec.Containers[0].Image = "other"
+		w.Want(Wish{Pod: edited})
+		r.until(time.Minute, "runs again", func() bool { return r.h.happened("start uid-p/a") == 2 && r.isRunning(pod)() })
+		if r.h.happened("stop uid-p/") != 1 || len(stops) == 0 || stops[0] != 0 {
+			t.Errorf("%d stops, synced after %v", r.h.happened("stop uid-p/"), stops)
+		}
+	})
+}
+
 func TestAHookThatHangsHoldsUpItsPodAlone(t *testing.T) {
 	inBubbleOf(t, 1, func(t *testing.T, r *rig) {
 		r.h.takes = takes(map[string]time.Duration{"hook": 1000 * time.Hour})

@@ -209,10 +209,10 @@ func (w *worker) toDisk(m plan.Memory) *onDisk {
 
 // beforeHooks returns what an action waits for that runs a hook, or starts a
 // container that has one: that it is on disk that the hook is to run. Without
-// it a restart could leave a container half started, or half told to stop. The
-// first kill for a new round of all containers waits likewise, or a restart
-// could kill those of the new round too, and a resize, which may have been
-// carried out or not.
+// it a restart could leave a container half started, or half told to stop. What
+// is stopped only to be replaced waits likewise, or a restart could take its end
+// for the container's own, or kill those of a new round too, and a resize, which
+// may have been carried out or not.
 func (w *worker) beforeHooks(p plan.Plan) func(plan.Action) func(context.Context) {
 	disk := w.toDisk(p.Memory)
 	return func(a plan.Action) func(context.Context) {
@@ -220,7 +220,7 @@ func (w *worker) beforeHooks(p plan.Plan) func(plan.Action) func(context.Context
 		case plan.PreStop, plan.ResizeContainer:
 			return disk.wait
 		case plan.StopContainer:
-			if a.Why == plan.WhyRenewed {
+			if a.Replaces() {
 				return disk.wait
 			}
 		case plan.StartContainer:

@@ -393,14 +393,14 @@ func (s *sim) turn() {
 }
 
 // hooking reports whether the plan runs a hook, starts a container that has one,
-// or kills for a new round.
+// or stops one to replace it.
 func hooking(p plan.Plan) bool {
 	for _, a := range p.Actions() {
 		switch a := a.(type) {
 		case plan.PreStop, plan.ResizeContainer:
 			return true
 		case plan.StopContainer:
-			if a.Why == plan.WhyRenewed {
+			if a.Replaces() {
 				return true
 			}
 		case plan.StartContainer:
@@ -590,6 +590,23 @@ func (s *sim) checkRenewed() {
 	}
 }
 
+// checkReplaced holds that what was stopped to be replaced was, unless the pod had
+// to end.
+func (s *sim) checkReplaced() {
+	for name, id := range s.replaced {
+		newest := s.book.memory.Exits[name]
+		for _, k := range s.containers {
+			if k.Name == name {
+				newest = k
+				break
+			}
+		}
+		if newest.ID == id {
+			s.breaks("I5 at rest, but %s was stopped to be replaced and is not", name)
+		}
+	}
+}
+
 // checkSizes holds that a resize comes to its end.
 func (s *sim) checkSizes() {
 	want := plan.ResourcesOf(s.pod)
@@ -608,6 +625,9 @@ func (s *sim) checkSizes() {
 func (s *sim) checkRest() {
 	if s.done {
 		return
+	}
+	if s.book.memory.End == nil && s.phase != corev1.PodFailed {
+		s.checkReplaced()
 	}
 	if isTerminal(s.phase) || s.book.memory.End != nil {
 		if len(s.volumes) > 0 || s.cgroup {

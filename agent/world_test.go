@@ -35,6 +35,7 @@ type world struct {
 	hooks      map[plan.OpKey]hooked      // by the hook's action: what really happened
 	renewer    string                     // ID of the container whose exit asked for a new round last
 	renewed    time.Time                  // when
+	replaced   map[string]string          // by container name: ID of the one that was stopped last to be replaced
 	sizes      map[string]plan.Given      // by container ID: what it really has
 	size       plan.Resources             // what the pod's cgroup really has
 	ground     map[plan.OpKey]*corev1.Pod // what an action was begun with
@@ -48,7 +49,7 @@ type hooked struct{ begun, ended int }
 func newWorld(seed uint64) *world {
 	w := &world{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		sizes: map[string]plan.Given{}, ground: map[plan.OpKey]*corev1.Pod{}, hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
+		replaced: map[string]string{}, sizes: map[string]plan.Given{}, ground: map[plan.OpKey]*corev1.Pod{}, hooks: map[plan.OpKey]hooked{}, volumes: map[string]plan.VolumeSeen{}, images: map[string]plan.Image{}, attempts: map[plan.OpKey]uint64{},
 	}
 	w.pod = w.drawPod()
 	return w
@@ -322,7 +323,10 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 		for i := range w.containers {
 			if k := &w.containers[i]; k.ID == a.ID {
 				if k.Live() {
-					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, 137
+					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.chance(a, "term")%2)) // some end well when told to
+					if a.Replaces() && a.Why != plan.WhyRenewed { // of a new round I11 tells
+						w.replaced[k.Name] = k.ID
+					}
 				}
 				now := *k
 				out.Container = &now

@@ -156,7 +156,7 @@ func (d *decider) look(c spec, k Container) {
 		r := d.mem.Restarts[k.Name]
 		r.Replaces = k.ID
 		d.mem.Restarts[k.Name] = r
-		d.end(k, "Changed", d.Now.Add(d.grace()), d.grace())
+		d.end(k, whyChanged, d.Now.Add(d.grace()), d.grace())
 	case c.kind != Ephemeral && d.mem.Restarts[k.Name].Asked == k.ID:
 		d.end(k, "RestartAsked", d.Now.Add(d.grace()), d.grace())
 	case d.Limits.Probing && h.Dead:

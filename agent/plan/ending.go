@@ -146,15 +146,27 @@ func (d *decider) end(k Container, why string, by time.Time, grace time.Duration
 	}
 }
 
+// Causes of a StopContainer after which another instance runs, whatever the policy:
+// the memory alone says so, and has to be on disk first.
+const (
+	whyChanged = "Changed" // the spec of the container
+	whyResized = "Resized" // by a restart, as its policy asks
+)
+
+// Replaces reports whether the container is stopped only to be replaced.
+func (a StopContainer) Replaces() bool {
+	return a.Why == WhyRenewed || a.Why == whyChanged || a.Why == whyResized
+}
+
 // killing is what users are told when a container begins to end.
 func (d *decider) killing(k Container, why string) Reason {
 	detail := "Stopping container " + k.Name
 	switch why {
 	case "FailedPostStartHook":
 		detail = why
-	case "Resized":
+	case whyResized:
 		detail = fmt.Sprintf("Container %s resize requires restart", k.Name)
-	case "Changed":
+	case whyChanged:
 		detail = fmt.Sprintf("Container %s definition changed, will be restarted", k.Name)
 	case "RestartAsked":
 		detail = fmt.Sprintf("Container %s is restarted because a user asked for it", k.Name)

@@ -356,7 +356,7 @@ func (d *decider) resizeContainer(c spec, k Container, now Actual, want Given) {
 			r := d.mem.Restarts[k.Name]
 			r.Replaces = k.ID
 			d.mem.Restarts[k.Name] = r
-			d.end(k, "Resized", d.Now.Add(d.grace()), d.grace())
+			d.end(k, whyResized, d.Now.Add(d.grace()), d.grace())
 			return
 		}
 	}
