@@ -43,14 +43,20 @@ type Events struct {
 	mu      sync.Mutex
 	waiting map[string]*corev1.Event // by namespace and name
 	order   []queued
+	last    time.Time // when one was taken to be sent
 	about   map[types.UID]*bucket
 }
 
 const (
 	mostWaiting = 1000
-	// How long an event lets what is better go first, and how often it looks.
-	polite    = 4 * time.Second
-	politeFor = 50 * time.Millisecond
+	// How long an event lets what is better go first, and how often it looks. From
+	// then on they are told all the same, but slowly: those of fifty pods that start
+	// would cost as much as the statuses that somebody waits for. Many that wait do
+	// not wait any more.
+	polite     = 4 * time.Second
+	politeFor  = 50 * time.Millisecond
+	politePace = 100 * time.Millisecond
+	politeMost = mostWaiting / 2
 	// What one object may have told of it: what is more is spam.
 	aboutBurst = 25
 	aboutEvery = 5 * time.Minute
@@ -168,9 +174,10 @@ func (e *Events) mayTell(uid types.UID) bool {
 // lets reports whether the event whose turn it is lets something else go first.
 func (e *Events) lets() bool {
 	e.mu.Lock()
-	first := len(e.order) > 0 && e.opt.Busy != nil && e.opt.Now().Before(e.order[0].since.Add(polite))
+	now, n := e.opt.Now(), len(e.order)
+	waits := n > 0 && n <= politeMost && e.opt.Busy != nil && (now.Before(e.order[0].since.Add(polite)) || now.Before(e.last.Add(politePace)))
 	e.mu.Unlock()
-	return first && e.opt.Busy()
+	return waits && e.opt.Busy()
 }
 
 func (e *Events) next() *corev1.Event {
@@ -180,7 +187,7 @@ func (e *Events) next() *corev1.Event {
 		return nil
 	}
 	key := e.order[0].key
-	e.order = e.order[1:]
+	e.order, e.last = e.order[1:], e.opt.Now()
 	ev := e.waiting[key]
 	delete(e.waiting, key)
 	return ev

@@ -81,7 +81,7 @@ const (
 	// A pod that is on its way up soon says something better: what it says until
 	// then is told only when it takes long, and one pod after the other.
 	passingAfter = time.Second
-	passingEvery = 100 * time.Millisecond
+	passingEvery = 250 * time.Millisecond
 )
 
 // New returns posts that Run has to be called for.

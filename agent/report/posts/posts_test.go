@@ -3,6 +3,7 @@ package posts
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -279,10 +280,23 @@ func TestEventsLetStatusesGoFirst(t *testing.T) {
 		t.Error("an event waits for ever")
 	}
 	ev := e.next()
-	now = now.Add(time.Hour)
 	e.back(ev)
-	if e.lets() {
-		t.Error("an event that could not be sent waits again")
+	if !e.lets() {
+		t.Error("events go one right after the other")
+	}
+	if now = now.Add(politePace); e.lets() {
+		t.Error("an event that could not be sent waits as long again")
+	}
+	e.next()
+	for i := range politeMost {
+		n := strconv.Itoa(i)
+		e.take(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: n}, InvolvedObject: corev1.ObjectReference{UID: types.UID(n)}})
+	}
+	if !e.lets() {
+		t.Error("they go before what is better")
+	}
+	if e.OfNode(corev1.EventTypeNormal, "Started", ""); e.lets() {
+		t.Error("too many wait")
 	}
 }
 
