@@ -47,6 +47,8 @@
 //	Disk.Measure   up to four; count what pods have on the disk for an order of going;
 //	               who asks waits for them, a minute at most
 //	memory alarm   of the agent's owner: waits for the kernel to find memory short
+//	network check  of the agent's owner, and a few of its own: has plugins look at
+//	               what they have made, after the start and from time to time
 //	Devices        of the agent's owner: hears what device plugins have, and has
 //	               every worker nudged when that changes
 //	a drain        of the agent's owner: asks the agent to end all pods, by groups,

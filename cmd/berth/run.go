@@ -209,6 +209,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("exits", func() error { return b.runtime.exits.Run(ctx) })
 	parts.run("addresses", func() error { return b.watchAddresses(ctx) })
 	parts.run("network watch", func() error { return b.host.network.Run(ctx, b.runtime.networkChanged) })
+	parts.run("network check", func() error { b.checkNetworks(ctx); return nil })
 	parts.run("image garbage", func() error { b.collectImages(ctx); return nil })
 	parts.run("shutdown", func() error { b.watchShutdown(ctx); return nil })
 	parts.run("offline images", func() error { b.offline.Run(ctx); return nil })

@@ -85,15 +85,30 @@ func (h *host) withNetworks(pod *corev1.Pod) *corev1.Pod {
 	return &told
 }
 
-// checkNetworks has plugins look at what they have made.
+// checkNetworks has plugins look at what they have made, when the agent knows what
+// runs and then from time to time, until ctx ends.
 func (b *berth) checkNetworks(ctx context.Context) {
-	for _, t := range b.host.networks.Check(ctx) {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.Pod.Namespace, Name: t.Pod.Name, UID: t.Pod.UID}}
-		b.warnOfPod(pod, "NetworkNotAsMade", t.Text)
+	again := time.NewTicker(networksChecked)
+	defer again.Stop()
+	select {
+	case <-ctx.Done():
+	case <-b.agent.Ready():
+	}
+	for ctx.Err() == nil {
+		for _, t := range b.host.networks.Check(ctx) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.Pod.Namespace, Name: t.Pod.Name, UID: t.Pod.UID}}
+			b.warnOfPod(pod, "NetworkNotAsMade", t.Text)
+		}
+		select {
+		case <-ctx.Done():
+		case <-again.C:
+		}
 	}
 }
 
 const (
+	networksChecked = 10 * time.Minute
+
 	networksRetry = 30 * time.Second
 	networksBound = 10 * time.Second
 )

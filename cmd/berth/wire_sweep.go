@@ -61,9 +61,6 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 		return nil, err
 	}
 	out = append(out, attached...)
-	if deep {
-		s.b.checkNetworks(ctx)
-	}
 	leaks, err := network.Leaks(ctx, cni.Survey{
 		Known: func(id string) bool { return known[id] }, Pins: s.pins(ctx),
 		Unknown: client.Unknown, Mark: berthMark, NetNS: facts.NetNS, OwnNetNS: facts.OwnNetNS, Deep: deep,

@@ -7,8 +7,9 @@
 // files of whoever runs the node; a copy of each that was used is in the sandbox's
 // file, for taking the attachment away again.
 //
-// It has no goroutine of its own. Everything may be called at the same time, but
-// for one sandbox one thing after the other.
+// It has no goroutine of its own but a few in Check, which waits for them.
+// Everything may be called at the same time, but for one sandbox one thing after
+// the other, Check apart.
 //
 // Invariants:
 //

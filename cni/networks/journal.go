@@ -20,8 +20,9 @@ type entry struct {
 	Attachments []attachment `json:"attachments"`
 	Status      []Status     `json:"status,omitempty"`
 
-	told  bool   // the server has the status
-	wrong string // what CHECK last said
+	told    bool   // the server has the status
+	leaving bool   // it is being taken away, and some of it may be gone
+	wrong   string // what CHECK last said
 }
 
 // attachment is one, with all that is needed to take it away.

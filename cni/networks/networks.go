@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,10 @@ import (
 
 // bound is for the plugins to make, look at or take away one attachment.
 const bound = time.Minute
+
+// checkers is how many sandboxes are looked at at once: a plugin that hangs holds
+// up few others.
+const checkers = 4
 
 // Options says where things are.
 type Options struct {
@@ -63,6 +68,9 @@ func New(o Options) (*Networks, error) { return with(o, nil) }
 func with(o Options, exec invoke.Exec) (*Networks, error) {
 	entries, err := load(o.Dir)
 	n := &Networks{opts: o, entries: entries, making: map[types.UID]int{}, changed: make(chan struct{}, 1)}
+	if exec == nil { // libcni would make it at its first use, of which there may be two at once
+		exec = &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}, PluginDecoder: version.PluginDecoder{}}
+	}
 	n.cni = libcni.NewCNIConfigWithCacheDir(o.BinDirs, n.opts.Dir, exec)
 	if len(entries) > 0 {
 		n.changed <- struct{}{}
@@ -231,6 +239,9 @@ func (n *Networks) runtimeConf(e *entry, a attachment) *libcni.RuntimeConf {
 func (n *Networks) Detach(ctx context.Context, sandbox string) error {
 	n.mu.Lock()
 	e := n.entries[sandbox]
+	if e != nil {
+		e.leaving = true
+	}
 	n.mu.Unlock()
 	if e == nil {
 		return nil
@@ -283,28 +294,57 @@ type Trouble struct {
 }
 
 // Check asks the plugins whether the attachments are as they were made, and tells
-// what is wrong and was not told before. Networks before CNI 0.4.0 cannot say.
+// what is wrong and was not told before. It returns soon after the end of ctx, and
+// tells nothing of what that has cut off. Networks before CNI 0.4.0 cannot say.
 func (n *Networks) Check(ctx context.Context) (out []Trouble) {
-	for _, e := range n.all(func(e *entry) bool { return e.Done && isNamespace(e.NetNS) }) {
-		var wrong []string
-		for _, a := range e.Attachments {
-			if err := n.checkOne(ctx, e, a); err != nil {
-				wrong = append(wrong, fmt.Sprintf("network %q at %s: %v", a.Request.Name, a.Request.Interface, err))
+	entries := n.all(func(e *entry) bool { return e.Done && !e.leaving })
+	found := make([]string, len(entries))
+	next := make(chan int)
+	var work sync.WaitGroup
+	for range min(checkers, len(entries)) {
+		work.Go(func() {
+			for i := range next {
+				found[i] = n.news(ctx, entries[i])
 			}
-		}
-		text := strings.Join(wrong, "; ")
-		n.mu.Lock()
-		now := n.entries[e.Sandbox]
-		news := now == e && e.wrong != text
-		if news {
-			e.wrong = text
-		}
-		n.mu.Unlock()
-		if news && text != "" {
-			out = append(out, Trouble{e.Pod, text})
+		})
+	}
+	for i := range entries {
+		next <- i
+	}
+	close(next)
+	work.Wait()
+	for i, text := range found {
+		if text != "" {
+			out = append(out, Trouble{entries[i].Pod, text})
 		}
 	}
 	return out
+}
+
+// news is what CHECK says of a sandbox and did not say before; empty: nothing. A
+// sandbox that is being taken down is not as it was made, and that is none.
+func (n *Networks) news(ctx context.Context, e *entry) string {
+	if !isNamespace(e.NetNS) {
+		return ""
+	}
+	var wrong []string
+	for _, a := range e.Attachments {
+		err := n.checkOne(ctx, e, a)
+		if ctx.Err() != nil {
+			return ""
+		}
+		if err != nil {
+			wrong = append(wrong, fmt.Sprintf("network %q at %s: %v", a.Request.Name, a.Request.Interface, err))
+		}
+	}
+	text := strings.Join(wrong, "; ")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.entries[e.Sandbox] != e || e.leaving || e.wrong == text || !isNamespace(e.NetNS) {
+		return ""
+	}
+	e.wrong = text
+	return text
 }
 
 func (n *Networks) checkOne(ctx context.Context, e *entry, a attachment) error {
@@ -315,9 +355,13 @@ func (n *Networks) checkOne(ctx context.Context, e *entry, a attachment) error {
 	if able, err := version.GreaterThanOrEqualTo(list.CNIVersion, "0.4.0"); err != nil || !able || list.DisableCheck {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, bound)
+	of, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	return n.cni.CheckNetworkList(ctx, list, n.runtimeConf(e, a))
+	err = n.cni.CheckNetworkList(of, list, n.runtimeConf(e, a))
+	if err != nil && of.Err() != nil {
+		return fmt.Errorf("no plugin has said within %v that it is as it was made", bound)
+	}
+	return err
 }
 
 // all lists entries in order of their sandboxes.

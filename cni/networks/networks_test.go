@@ -1,12 +1,14 @@
 package networks
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -91,7 +93,8 @@ func FuzzRequests(f *testing.F) {
 }
 
 // rig is a node with a plugin that writes down what it is told, and fails as long
-// as a file named after the verb is there.
+// as a file named after the verb is there. A CHECK of sandbox s hangs as long as
+// there is a file hangs-s, and fails with a file wrong-s.
 type rig struct {
 	*testing.T
 	dir  string
@@ -106,7 +109,11 @@ cat >/dev/null
 case $CNI_COMMAND in VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}'; exit;; esac
 echo "$CNI_COMMAND $CNI_IFNAME" >> %[1]s/told
 ls %[1]s/state/*.json >> %[1]s/told 2>/dev/null
-if [ -e %[1]s/$CNI_COMMAND ]; then echo '{"cniVersion":"1.0.0","code":11,"msg":"as told"}'; exit 1; fi
+if [ $CNI_COMMAND = CHECK ]; then
+	echo "$CNI_CONTAINERID" >> %[1]s/asked
+	[ ! -e %[1]s/hangs-$CNI_CONTAINERID ] || exec sleep 100
+fi
+if [ -e %[1]s/$CNI_COMMAND ] || [ -e %[1]s/wrong-$CNI_CONTAINERID ]; then echo '{"cniVersion":"1.0.0","code":11,"msg":"as told"}'; exit 1; fi
 [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.5/24"}]}'
 `, r.dir), 0o755)
 	r.write("conf/20-b.conflist", `{"cniVersion":"1.0.0","name":"b","plugins":[{"type":"note"}]}`, 0o644)
@@ -144,6 +151,20 @@ func (r *rig) attach(networks string) error {
 		r.Fatal(err)
 	}
 	return r.nets.Attach(r.Context(), "s", "/nowhere", podWith(networks), wanted)
+}
+
+// attached attaches a sandbox that is there, of a pod that has its name.
+func (r *rig) attached(sandbox, networks string) {
+	r.Helper()
+	pod := podWith(networks)
+	pod.Name = sandbox
+	wanted, err := r.nets.Wanted(pod)
+	if err == nil {
+		err = r.nets.Attach(r.Context(), sandbox, "/proc/self/ns/net", pod, wanted)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
 }
 
 // told is what the plugin was told, with the files there were meanwhile, and is
@@ -241,6 +262,79 @@ func TestS2OnlyWhatIsDoneIsAttached(t *testing.T) {
 	}
 	if !r.nets.Tell(tell) || r.nets.Tell(tell) || r.nets.Tell(tell) || told != 2 {
 		t.Errorf("told %d times", told)
+	}
+}
+
+// TestAPluginThatHangsInCHECKHoldsUpNoOtherPod and makes nobody accused: when the
+// look is called off, only what was seen is told.
+func TestAPluginThatHangsInCHECKHoldsUpNoOtherPod(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i := range 7 {
+		r.attached(fmt.Sprint("s", i), "a")
+	}
+	r.begin()
+	r.write("hangs-s0", "", 0o644)
+	r.write("hangs-s1", "", 0o644)
+	r.write("wrong-s4", "", 0o644)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	told := make(chan []Trouble, 1)
+	go func() { told <- r.nets.Check(ctx) }()
+	for end := time.Now().Add(bound / 2); ; time.Sleep(10 * time.Millisecond) {
+		text, _ := os.ReadFile(filepath.Join(r.dir, "asked"))
+		if asked := strings.Fields(string(text)); len(asked) == 7 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("asked were %q", text)
+		}
+	}
+	select {
+	case wrong := <-told:
+		t.Fatalf("it did not wait: %+v", wrong)
+	default:
+	}
+	cancel()
+	for _, w := range <-told {
+		if w.Pod.Name != "s4" {
+			t.Errorf("accused %+v", w)
+		}
+	}
+	for _, name := range []string{"hangs-s0", "hangs-s1"} {
+		if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, w := range r.nets.Check(t.Context()) {
+		if w.Pod.Name != "s4" { // it may have been cut off
+			t.Errorf("accused %+v", w)
+		}
+	}
+}
+
+// TestWhatIsBeingTakenAwayIsNotAccused of not being as it was made.
+func TestWhatIsBeingTakenAwayIsNotAccused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.attached("s", "a,b")
+	r.write("DEL", "", 0o644)
+	if err := r.nets.Detach(t.Context(), "s"); err == nil {
+		t.Fatal("detached")
+	}
+	r.write("wrong-s", "", 0o644)
+	if wrong := r.nets.Check(t.Context()); len(wrong) > 0 {
+		t.Errorf("accused %+v", wrong)
+	}
+	for _, name := range []string{"DEL", "wrong-s"} {
+		if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	r.attached("s", "a,b") // which takes away what is left first
+	r.write("wrong-s", "", 0o644)
+	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 || !strings.Contains(wrong[0].Text, `network "a" at net1: `) || !strings.Contains(wrong[0].Text, `network "b" at net2: `) {
+		t.Errorf("told %+v", wrong)
 	}
 }
 

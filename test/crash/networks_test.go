@@ -21,10 +21,21 @@ ADD) : >DIR/adding; while [ -e DIR/hold ]; do sleep 0.05; done; echo '{"cniVersi
 esac
 `
 
+// hanging is a plugin that hangs in CHECK as long as a file is there.
+const hanging = `#!/bin/sh
+cat >/dev/null
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
+ADD) echo '{"cniVersion":"1.0.0"}' ;;
+CHECK) echo >>DIR/checking; while [ -e DIR/hang ]; do sleep 0.05; done ;;
+esac
+`
+
 // TestScenario14_NetworksOfPodsComeWholeAndLeakNothing: the agent is killed while it
 // attaches a pod to a network that it asks for, after it has done so and before a
-// container runs; containerd forgets such a pod; the power goes. A pod runs with all of its
-// networks or not at all, and no address is lost.
+// container runs; containerd forgets such a pod while the plugins of two others hang in
+// CHECK; the power goes. A pod runs with all of its networks or not at all, and no address
+// is lost.
 func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -84,15 +95,29 @@ func TestScenario14_NetworksOfPodsComeWholeAndLeakNothing(t *testing.T) {
 				t.Errorf("%d sandboxes; addresses %v, before %v", len(n.sandboxes("late")), held(), before)
 			}
 
-			// Forgotten by containerd.
+			// Forgotten by containerd. What plugins do meanwhile holds nothing up.
+			n.putPod(asks("other"))
+			n.awaitRunning("other")
 			n.kill()
 			n.drop("torn")
 			n.must("forget", n.host.Forget(t.Context(), n.ids("torn")[1:]...))
+			hang := filepath.Join(dir, "hang")
+			n.must("hang", os.WriteFile(hang, nil, 0o600))
+			checked := func() int { text, _ := os.ReadFile(filepath.Join(dir, "checking")); return len(text) }
+			first := checked()
 			n.launch()
 			n.awaitRunning("late")
-			if !n.within(sweptBound, "what was forgotten to be collected", func() bool { return len(held()) == 1 }) {
+			n.until("two CHECKs that hang", func() bool { return checked() >= first+2 })
+			if !n.within(sweptBound, "what was forgotten to be collected", func() bool { return len(held()) == 2 }) {
 				n.Fatalf("in use: %v", held())
 			}
+			n.must("let go", os.Remove(hang))
+			n.until("what CHECK finds to be told", func() bool { // the last plugin's ADD has told of nothing
+				out, err := n.agent.Command(t.Context(), "describe", "late").CombinedOutput()
+				return err == nil && strings.Contains(string(out), "NetworkNotAsMade")
+			})
+			n.drop("other")
+			n.until("one address in use", func() bool { return len(held()) == 1 })
 			n.until("it to be counted", func() bool {
 				return strings.Contains(n.metrics(port), `berth_leftovers_swept_total{kind="network"} 1`)
 			})
@@ -119,6 +144,7 @@ func (n *node) side(dir string) {
 	n.Helper()
 	text, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": "side", "plugins": []any{
+			map[string]any{"type": "hanging"},
 			map[string]any{"type": "bridge", "bridge": n.host.Bridge, "ipam": map[string]any{
 				"type": "host-local", "dataDir": filepath.Join(dir, "addresses"),
 				"ranges": []any{[]any{map[string]any{"subnet": "10.253.7.0/24"}}},
@@ -131,5 +157,7 @@ func (n *node) side(dir string) {
 	n.must("network", os.MkdirAll(conf, 0o755))
 	n.must("network", os.MkdirAll(bin, 0o755))
 	n.must("network", os.WriteFile(filepath.Join(conf, "side.conflist"), text, 0o644))
-	n.must("plugin", os.WriteFile(filepath.Join(bin, "holding"), []byte(strings.ReplaceAll(holding, "DIR", dir)), 0o755))
+	for name, text := range map[string]string{"hanging": hanging, "holding": holding} {
+		n.must("plugin", os.WriteFile(filepath.Join(bin, name), []byte(strings.ReplaceAll(text, "DIR", dir)), 0o755))
+	}
 }
