@@ -36,7 +36,7 @@ type State struct {
 	Reached  int // of them
 	Troubles []routes.Trouble
 	Blind    string // why the other nodes are not known; empty: they are, or were last
-	Err      string // why the host could not be changed; empty: it is as it should be
+	Err      string // why the host could not be changed; empty: it is as it should be, Troubles apart
 }
 
 // Gateway keeps the routes and the masquerading of a host.
@@ -284,12 +284,18 @@ func (g *Gateway) sync(on bool) (State, error) {
 	if p.Change || broken {
 		errs = append(errs, g.kernel.masquerade(p.Masquerade))
 	}
+	change := func(r routes.Route, err error) {
+		if !refused(err) || !p.Refused(r, err.Error()) {
+			errs = append(errs, err)
+		}
+	}
 	for _, r := range p.Remove {
-		errs = append(errs, g.kernel.remove(r))
+		change(r, g.kernel.remove(r))
 	}
 	for _, r := range p.Add {
-		errs = append(errs, g.kernel.add(r))
+		change(r, g.kernel.add(r))
 	}
+	st.Reached, st.Troubles = p.Reached, p.Troubles // less what was refused
 	if err := errors.Join(errs...); err != nil {
 		return st, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 	}

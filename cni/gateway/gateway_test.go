@@ -207,6 +207,51 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 	}
 }
 
+// TestARouteThatTheKernelRefuses is its node's trouble: the others are reached, and
+// nothing is wrong with this host.
+func TestARouteThatTheKernelRefuses(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	// For IPv4 one that a rule of the host's makes unreachable, for IPv6 one of an interface that is down.
+	_, host, err := net.ParseCIDR("10.9.0.66/32")
+	l.must(err)
+	l.must(l.h.RouteAdd(&netlink.Route{Dst: host, Type: unix.RTN_UNREACHABLE, Scope: unix.RT_SCOPE_LINK, Protocol: unix.RTPROT_STATIC}))
+	down := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "down"}, PeerName: "end"}
+	l.must(l.h.LinkAdd(down))
+	own6, err := netlink.ParseAddr("fd09::66/128")
+	l.must(err)
+	own6.Flags = unix.IFA_F_NODAD
+	l.must(l.h.AddrAdd(down, own6))
+	g := l.gateway()
+	l.must(g.Own(own))
+	g.All([]routes.Node{
+		peer("a", "10.9.0.66", "10.42.1.0/24", "fd42:0:0:1::/64"), peer("b", "10.9.0.2", "10.42.2.0/24"),
+		peer("c", "10.9.0.255", "10.42.3.0/24"), peer("d", "10.9.0.1", "10.42.4.0/24"),
+	})
+	l.is(g, "10.42.2.0/24>10.9.0.2/98")
+	st := g.State()
+	if st.Err != "" || st.Nodes != 4 || st.Reached != 1 {
+		t.Errorf("state is %+v", st)
+	}
+	var of []string
+	for _, tr := range st.Troubles {
+		of = append(of, tr.Node)
+	}
+	slices.Sort(of)
+	if text := fmt.Sprint(st.Troubles); strings.Join(of, "") != "aacd" || !strings.Contains(text, "add route 10.42.1.0/24 via 10.9.0.66: ") {
+		t.Errorf("troubles are %s", text)
+	}
+	// One that is refused where it was taken before loses the route to the old address.
+	g.Put(peer("b", "10.9.0.66", "10.42.2.0/24"))
+	l.is(g, "")
+	g.Put(peer("b", "10.9.0.3", "10.42.2.0/24"))
+	g.Put(peer("a", "10.9.0.4", "10.42.1.0/24", "fd42:0:0:1::/64"))
+	l.is(g, "10.42.1.0/24>10.9.0.4/98 10.42.2.0/24>10.9.0.3/98 fd42:0:0:1::/64>fd09::4/98")
+	if st := g.State(); st.Reached != 2 {
+		t.Errorf("state is %+v", st)
+	}
+}
+
 // TestALaterLifeChangesNothing: it knows from the file what the first has made.
 func TestALaterLifeChangesNothing(t *testing.T) {
 	t.Parallel()

@@ -141,6 +141,19 @@ func (k kernel) remove(r routes.Route) error {
 	return nil
 }
 
+// refused reports whether an error of add or remove is about that one route: the
+// kernel was reached and does not take what it says. Others hold for any route.
+func refused(err error) bool {
+	for _, of := range [...]error{
+		unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENETDOWN, unix.ENODEV, unix.EADDRNOTAVAIL, unix.EEXIST, unix.ENOENT,
+	} {
+		if errors.Is(err, of) {
+			return true
+		}
+	}
+	return false
+}
+
 func message(r routes.Route) *netlink.Route {
 	m := &netlink.Route{
 		LinkIndex: r.Link, Protocol: netlink.RouteProtocol(r.Protocol), Table: unix.RT_TABLE_MAIN,

@@ -68,11 +68,29 @@ type Plan struct {
 	Change      bool // of the masquerading: Masquerade is to replace what there is
 	Reached     int  // nodes to whose pods there is, or will be, a route for each range
 	Troubles    []Trouble
+
+	whose map[netip.Prefix]string // ranges that are wanted routes to
+	whole map[string]bool         // the nodes that Reached counts
+}
+
+// Refused notes that the kernel has not done as planned with a route, and reports
+// whether that is the trouble of one node, whose pods are not reached then.
+func (p *Plan) Refused(r Route, why string) bool {
+	n, ok := p.whose[r.Range]
+	if !ok {
+		return false
+	}
+	p.Troubles = append(p.Troubles, Trouble{n, why})
+	if p.whole[n] {
+		delete(p.whole, n)
+		p.Reached--
+	}
+	return true
 }
 
 // Decide answers what to do.
 func Decide(in Input) Plan {
-	var p Plan
+	p := Plan{whose: map[netip.Prefix]string{}, whole: map[string]bool{}}
 	wanted := map[netip.Prefix]Route{}
 	var inside []netip.Prefix
 	if in.On && len(in.Own) > 0 {
@@ -115,7 +133,7 @@ func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]n
 			trouble("%s", why)
 			continue
 		}
-		wanted[r] = route
+		wanted[r], p.whose[r] = route, n.Name
 		if why := p.foreign(in, route); why != "" {
 			trouble("%s", why)
 			continue
@@ -124,6 +142,7 @@ func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]n
 	}
 	if reached > 0 && reached == len(ranges) {
 		p.Reached++
+		p.whole[n.Name] = true
 	}
 }
 
@@ -172,16 +191,39 @@ func way(in Input, n Node, r netip.Prefix) (Route, string) {
 	if !first.IsValid() {
 		return Route{}, fmt.Sprintf("it has no address of the family of its pod range %s", r)
 	}
+	if why := nobodys(in, first); why != "" {
+		return Route{}, fmt.Sprintf("its address %s is %s: its pods in %s are not reached by it", first, why, r)
+	}
 	return Route{}, fmt.Sprintf("its address %s is on no network of this host: its pods in %s can only be reached through routers that know the way", first, r)
 }
 
-// onLink is the link on whose network an address is; that of the pods is none.
+// nobodys says why no other host can have an address, though it is on a network of
+// this one; empty: it can.
+func nobodys(in Input, a netip.Addr) string {
+	for _, l := range in.Links {
+		for _, net := range l.Nets {
+			switch {
+			case net.Addr() == a:
+				return "this host's own, at " + l.Name
+			case a.Is4() && net.Bits() < 31 && net.Contains(a) && last(net) == a:
+				return fmt.Sprintf("the broadcast address of %s at %s", net.Masked(), l.Name)
+			}
+		}
+	}
+	return ""
+}
+
+// onLink is the link on whose network an address of another host is; that of the
+// pods is none.
 func onLink(in Input, a netip.Addr) (int, bool) {
 	best, bits := -1, -1
+	if nobodys(in, a) != "" {
+		return best, false
+	}
 	for _, l := range in.Links {
 		for _, net := range l.Nets {
 			ofPods := slices.ContainsFunc(in.Own, net.Overlaps)
-			if ofPods || !net.Contains(a) || net.Addr() == a {
+			if ofPods || !net.Contains(a) {
 				continue
 			}
 			if net.Bits() > bits || net.Bits() == bits && l.Index < best {

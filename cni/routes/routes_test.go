@@ -92,7 +92,21 @@ func TestRoutes(t *testing.T) {
 		"a node behind a router cannot be reached from here": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1")} },
 			"0", "b: its address 192.0.2.1 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
 		"a node that bears this host's address is no way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")} },
-			"0", "b: its address 10.0.0.1 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
+			"0", "b: its address 10.0.0.1 is this host's own, at eth0: its pods in 10.42.1.0/24 are not reached by it"},
+		"nor is one that bears another of its addresses": {func(in *Input) {
+			in.Links[0].Nets = append(in.Links[0].Nets, nets("10.0.0.9/32", "fd00::9/64")...)
+			in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.9", "fd00::9"), node("c", 1, "10.42.2.0/24", "10.0.0.3")}
+		}, "+10.42.2.0/24 via 10.0.0.3 dev 2, 1", "b: its address 10.0.0.9 is this host's own, at eth0: its pods in 10.42.1.0/24 are not reached by it\n" +
+			"b: its address fd00::9 is this host's own, at eth0: its pods in fd42:0:0:1::/64 are not reached by it"},
+		"nor one on another network of this host": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "172.16.0.1")} },
+			"0", "b: its address 172.16.0.1 is this host's own, at eth1: its pods in 10.42.1.0/24 are not reached by it"},
+		"nor a network's broadcast address": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255")} },
+			"0", "b: its address 10.0.0.255 is the broadcast address of 10.0.0.0/24 at eth0: its pods in 10.42.1.0/24 are not reached by it"},
+		"it may have a better one": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255", "10.0.0.2")} },
+			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
+		"a network of two addresses has no broadcast address": {func(in *Input) {
+			in.Links[0].Nets, in.Nodes = nets("10.0.0.0/31"), []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")}
+		}, "+10.42.1.0/24 via 10.0.0.1 dev 2, 1", ""},
 		"nor is one whose address is a pod's": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")} },
 			"0", "b: its address 10.42.0.7 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
 		"a node without an address of the family is told": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "fd00::2")} },
@@ -116,6 +130,32 @@ func TestRoutes(t *testing.T) {
 		if got := say(p); got != row.want || strings.Join(troubles, "\n") != row.trouble {
 			t.Errorf("%s:\n got %s\nwant %s\n%s", sentence, got, row.want, strings.Join(troubles, "\n"))
 		}
+	}
+}
+
+// TestWhatTheKernelRefusesIsItsNodesTrouble and no other's; a route that is nobody's
+// any more is the host's matter.
+func TestWhatTheKernelRefusesIsItsNodesTrouble(t *testing.T) {
+	in := host()
+	in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"), node("c", 1, "10.42.2.0/24", "10.0.0.3"), node("far", 1, "10.42.3.0/24", "192.0.2.1")}
+	in.Routes = []Route{route("10.42.9.0/24", "10.0.0.9", 2, Protocol)}
+	p := Decide(in)
+	if p.Reached != 2 || len(p.Add) != 3 || len(p.Troubles) != 1 {
+		t.Fatalf("%+v", p)
+	}
+	for _, r := range p.Add {
+		if r.Range.Overlaps(netip.MustParsePrefix("10.42.2.0/24")) {
+			continue
+		}
+		if !p.Refused(r, "refused") {
+			t.Errorf("%v is nobody's", r)
+		}
+	}
+	if p.Refused(p.Remove[0], "refused") {
+		t.Errorf("%v is somebody's", p.Remove[0])
+	}
+	if got, want := fmt.Sprint(p.Reached, p.Troubles[1:]), "1 [{b refused} {b refused}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
