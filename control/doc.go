@@ -7,6 +7,7 @@
 //	assembly.go  what the parts are made from
 //	storage.go   where a kind's objects go, sealed or not, cached or not
 //	install.go   from rows and subresources to served groups
+//	backup.go    what a server needs to begin anew, in one file and back
 //	wire_*.go    one area each: the only places that know the other packages
 //
 // Goroutines: those of the library, ended by Run; one per Part (runParts), one

@@ -7,6 +7,9 @@ import (
 	"syscall"
 )
 
+// errInUse is that a server runs on a data directory.
+var errInUse = errors.New("another berth-control runs on it")
+
 // lock keeps a second server off the data directory: it would take the sockets
 // of the first away before it found the store in use.
 func lock(c *Config) (*os.File, error) {
@@ -17,7 +20,7 @@ func lock(c *Config) (*os.File, error) {
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = fmt.Errorf("another berth-control runs on it")
+		err = errInUse
 	}
 	if err != nil {
 		_ = f.Close()

@@ -53,6 +53,9 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 	if s.lock, err = lock(&c); err != nil {
 		return nil, err
 	}
+	if err := c.unfinished(); err != nil {
+		return nil, err
+	}
 	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}

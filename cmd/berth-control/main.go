@@ -31,7 +31,7 @@ func main() {
 Kubernetes work unchanged, keeps objects in an etcd of its own or in a cluster that you name, schedules pods and looks after nodes.`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
-	root.AddCommand(serveCommand(), installCommand(), uninstallCommand(), tokenCommand(), kubeconfigCommand(), rotateCommand())
+	root.AddCommand(serveCommand(), installCommand(), uninstallCommand(), tokenCommand(), kubeconfigCommand(), rotateCommand(), backupCommand(), restoreCommand())
 	root.AddCommand(packagingCommands()...)
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "berth-control:", err)

@@ -3,7 +3,9 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -46,6 +48,9 @@ type Member struct {
 	done    sync.WaitGroup
 }
 
+// dataName is, in the member's directory, that of its data.
+const dataName = "data"
+
 // longestSocket is what a socket's path may have (sun_path, less the NUL).
 const longestSocket = 100
 
@@ -69,6 +74,13 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 			return nil, fmt.Errorf("store: directory of sockets: %w", err)
 		}
 		m.own = true
+		link := filepath.Join(o.Dir, linkName)
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		if err := os.Symlink(m.sockets, link); err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
 	}
 	if m.etcd, err = m.open(m.config(o)); err != nil {
 		m.removeSockets()
@@ -122,14 +134,13 @@ func (m *Member) open(c *embed.Config) (*embed.Etcd, error) {
 
 func (m *Member) config(o Options) *embed.Config {
 	c := embed.NewConfig()
-	c.Name = "berth"
-	c.Dir = filepath.Join(o.Dir, "data")
+	c.Name = memberName
+	c.Dir = filepath.Join(o.Dir, dataName)
 	client := url.URL{Scheme: "unix", Path: filepath.Join(m.sockets, "client.sock")}
 	// Nobody speaks to a cluster of one as a peer, but etcd wants to listen. It
 	// takes the path of that socket from the host of the URL, and without one it
 	// would open an abstract socket, which any user of the machine can reach.
 	peer := url.URL{Scheme: "unix", Host: filepath.Join(m.sockets, "peer.sock")}
-	nobody := url.URL{Scheme: "unix", Host: "peer:0"}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{nobody}
 	c.InitialCluster = c.Name + "=" + nobody.String()
@@ -174,7 +185,7 @@ func (m *Member) removeSockets() {
 	if !m.own {
 		return
 	}
-	if err := os.RemoveAll(m.sockets); err != nil {
+	if err := errors.Join(os.RemoveAll(m.sockets), os.Remove(filepath.Join(m.dir, linkName))); err != nil {
 		m.log.Warn("sockets of the store stay behind", "dir", m.sockets, "error", err)
 	}
 }

@@ -1,0 +1,340 @@
+package control
+
+import (
+	"archive/zip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"berth/control"
+	"berth/control/etcd"
+)
+
+// backedUp has the program write a backup of a directory, and answers its path.
+func backedUp(t *testing.T, dataDir string, args ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "backup.zip")
+	out, err := program(t, append([]string{"backup", path, "--data-dir", dataDir}, args...)...)
+	if err != nil {
+		t.Fatalf("backup: %v\n%s", err, out)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 || !strings.Contains(out, path) {
+		t.Errorf("the backup: %v, %v\n%s", info, err, out)
+	}
+	return path
+}
+
+// counting writes a ConfigMap for each number until it is stopped, which answers how
+// many were acknowledged; acknowledged tells it meanwhile.
+func counting(t *testing.T, client kubernetes.Interface) (acknowledged *atomic.Int64, stop func() int64) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	acknowledged = &atomic.Int64{}
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", n)}, Data: map[string]string{"value": fmt.Sprint(n)}}
+			if _, err := client.CoreV1().ConfigMaps("default").Create(ctx, c, metav1.CreateOptions{}); err != nil {
+				if ctx.Err() == nil {
+					t.Error(err)
+				}
+				return
+			}
+			acknowledged.Add(1)
+		}
+	})
+	stop = sync.OnceValue(func() int64 { cancel(); writer.Wait(); return acknowledged.Load() })
+	t.Cleanup(func() { stop() })
+	return acknowledged, stop
+}
+
+// TestABackupIsRestored backs a server up under writes, loses it, and brings it back at
+// the same address: what was acknowledged before the backup is there, secrets and
+// certificates with it, without a gap, and a client that watched all the time sees it.
+func TestABackupIsRestored(t *testing.T) {
+	t.Parallel()
+	p := Launch(t)
+	ctx := t.Context()
+	client, err := p.WaitReady(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "word"}, Data: map[string][]byte{"a": []byte("sesame")}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	acknowledged, stop := counting(t, client)
+	for acknowledged.Load() < 20 {
+		if err := pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := acknowledged.Load()
+	path := backedUp(t, p.DataDir)
+	during := acknowledged.Load()
+	for acknowledged.Load() < during+20 { // what is lost
+		if err := pause(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := stop()
+	watching := follow(t, client)
+	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() >= int(all)) }, "true")
+	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out, "another berth-control runs on it") {
+		t.Errorf("a restore over a running server: %v\n%s", err, out)
+	}
+	p.Stop(t)
+	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out, "move the directory away") {
+		t.Errorf("a restore over a store: %v\n%s", err, out)
+	}
+	if err := os.Rename(p.DataDir, p.DataDir+".lost"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(p.DataDir + ".lost") })
+	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err != nil || !strings.Contains(out, p.DataDir+" is as it was at ") {
+		t.Fatalf("restore: %v\n%s", err, out)
+	}
+	p.Start(t)
+	if _, err := p.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// The client of before: the authority is the same.
+	got, err := client.CoreV1().Secrets("default").Get(ctx, "word", metav1.GetOptions{})
+	if err != nil || string(got.Data["a"]) != "sesame" {
+		t.Errorf("the secret: %v, %v", got, err)
+	}
+	list, err := client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{}
+	for _, c := range list.Items {
+		have[c.Name] = true
+	}
+	n := int64(0)
+	for have[fmt.Sprintf("n%d", n)] {
+		n++
+	}
+	if n < before || n > during+1 || n >= all {
+		t.Errorf("%d are there without a gap; %d were acknowledged before the backup, %d when it was made, %d in the end", n, before, during, all)
+	}
+	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() == len(list.Items)) }, "true")
+	t.Logf("%d of %d are there; the watching client listed %d times", n, all, watching.listed)
+}
+
+// size is how many ConfigMaps the follower sees.
+func (f *follower) size() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.values)
+}
+
+// TestABackupOfAServerThatIsOff has the configuration with it, and the file of keys that
+// lies elsewhere.
+func TestABackupOfAServerThatIsOff(t *testing.T) {
+	t.Parallel()
+	dir, etc := t.TempDir(), t.TempDir()
+	seal, file := filepath.Join(etc, "seal.yaml"), filepath.Join(etc, "config.yaml")
+	first := Start(t, func(c *control.Config) { c.DataDir = dir })
+	first.Kubectl(t, "create", "secret", "generic", "kept", "--from-literal=a=b")
+	first.Stop(t)
+	if err := os.Rename(filepath.Join(dir, "pki", "encryption.yaml"), seal); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndataDir: %s\nencryptionProviderConfig: %s\n", control.FileAPIVersion, control.FileKind, dir, seal)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "backup.zip")
+	if err := os.WriteFile(path, []byte("an older one"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := program(t, "backup", path, "--config", file); err != nil {
+		t.Fatalf("backup: %v\n%s", err, out)
+	}
+	if err := os.WriteFile(file, []byte(text+"listen: 127.0.0.1:0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(seal); err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(t.TempDir(), "new")
+	out, err := program(t, "restore", path, "--config", file, "--data-dir", dir)
+	if err != nil || !strings.Contains(out, file+" is not as it was then: "+dir+"/config.yaml has that") || !strings.Contains(out, seal+" is not there: "+dir+"/encryption.yaml") {
+		t.Fatalf("restore: %v\n%s", err, out)
+	}
+	second := Start(t, func(c *control.Config) { c.DataDir, c.EncryptionConfig = dir, filepath.Join(dir, "encryption.yaml") })
+	if got := second.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
+		t.Errorf("the secret holds %q", got)
+	}
+}
+
+// TestWhatIsNoBackup is refused by name, and leaves the directory as it was; so does
+// what cannot be backed up.
+func TestWhatIsNoBackup(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	good := backedUp(t, s.DataDir)
+	text, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := append([]byte(nil), text...)
+	flipped[len(flipped)/2] ^= 1
+	at := t.TempDir()
+	for name, c := range map[string]struct {
+		write func(path string) error
+		says  string
+	}{
+		"alien":     {func(p string) error { return os.WriteFile(p, []byte("hello"), 0o600) }, "is no backup of berth-control"},
+		"alien.zip": {func(p string) error { return archive(p, map[string]string{"a": "b"}) }, "is no backup of berth-control"},
+		"cut.zip":   {func(p string) error { return os.WriteFile(p, text[:len(text)/2], 0o600) }, "was cut off"},
+		"bit.zip":   {func(p string) error { return os.WriteFile(p, flipped, 0o600) }, "is damaged"},
+		"newer.zip": {func(p string) error {
+			return rewritten(good, p, map[string]string{"backup.json": `{"kind":"berth-control backup","format":2,"version":"v9"}`})
+		}, "newer berth-control (v9)"},
+		"keyless":    {func(p string) error { return rewritten(good, p, map[string]string{"pki/ca.key": ""}) }, "pki/ca.key is not in it"},
+		"climbing":   {func(p string) error { return rewritten(good, p, map[string]string{"pki/../../x": "y"}) }, "it has \"pki/../../x\""},
+		"storeless":  {func(p string) error { return rewritten(good, p, map[string]string{"store.snapshot": "x"}) }, "is damaged"},
+		"nothere":    {func(string) error { return nil }, "no such file"},
+		"empty file": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "is no backup of berth-control"},
+	} {
+		path, dir := filepath.Join(at, name), filepath.Join(at, name+".dir")
+		if err := c.write(path); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := program(t, "restore", path, "--data-dir", dir); err == nil || !strings.Contains(out, c.says) {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+		for _, left := range []string{"etcd", "pki", "restoring"} {
+			if _, err := os.Stat(filepath.Join(dir, left)); err == nil {
+				t.Errorf("%s leaves %s", name, left)
+			}
+		}
+	}
+	if out, err := program(t, "backup", filepath.Join(at, "x"), "--data-dir", t.TempDir()); err == nil || !strings.Contains(out, "holds no store") {
+		t.Errorf("a backup of nothing: %v\n%s", err, out)
+	}
+	c := control.Default()
+	c.Etcd = etcd.Servers{Endpoints: []string{"http://10.0.0.1:2379"}}
+	if err := control.Backup(t.Context(), c, "", filepath.Join(at, "x")); err == nil || !strings.Contains(err.Error(), "etcdctl snapshot save") {
+		t.Errorf("of a cluster outside: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(at, ".x-*")); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	// A restore that a power cut has ended.
+	broken := t.TempDir()
+	if err := os.Mkdir(filepath.Join(broken, "restoring"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c = control.Default()
+	c.DataDir, c.Listen = broken, "127.0.0.1:0"
+	if _, err := control.New(t.Context(), c); err == nil || !strings.Contains(err.Error(), "restore again") {
+		t.Errorf("a server on half of a restore: %v", err)
+	}
+}
+
+// archive writes a zip file of texts.
+func archive(path string, files map[string]string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z := zip.NewWriter(f)
+	for name, text := range files {
+		w, err := z.Create(name)
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			return err
+		}
+	}
+	return z.Close()
+}
+
+// rewritten copies a backup with some files changed or, empty, left out; those that it
+// has not come behind.
+func rewritten(from, to string, change map[string]string) error {
+	r, err := zip.OpenReader(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	f, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z := zip.NewWriter(f)
+	put := func(name, text string) error {
+		w, err := z.Create(name)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(w, text)
+		return err
+	}
+	for _, file := range r.File {
+		text, changed := change[file.Name]
+		delete(change, file.Name)
+		switch {
+		case changed && text == "":
+		case changed:
+			err = put(file.Name, text)
+		default:
+			err = z.Copy(file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for name, text := range change {
+		if err := put(name, text); err != nil {
+			return err
+		}
+	}
+	return z.Close()
+}
+
+// TestABackupSaysWhatItIs to who looks into it.
+func TestABackupSaysWhatItIs(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	z, err := zip.OpenReader(backedUp(t, s.DataDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	f, err := z.Open("backup.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var note struct {
+		Kind   string
+		Format int
+		Made   time.Time
+	}
+	if err := json.NewDecoder(f).Decode(&note); err != nil || note.Kind != "berth-control backup" || note.Format != 1 || time.Since(note.Made) > time.Hour {
+		t.Errorf("%+v, %v", note, err)
+	}
+	for _, f := range z.File {
+		if strings.HasPrefix(f.Name, "pki/.") || strings.Contains(f.Name, "lock") {
+			t.Errorf("it has %s", f.Name)
+		}
+	}
+}
