@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -195,6 +196,35 @@ func TestARefusedRequestSaysWhyAndIsMadeAnew(t *testing.T) {
 	}
 	if err := cert.obtain(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "join again") {
 		t.Errorf("no way out: %v", err)
+	}
+}
+
+// TestATokenThatIsNotTaken is known before anything is written; what else a server
+// says of it is left for later.
+func TestATokenThatIsNotTaken(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Authorization") {
+		case "Bearer good":
+		case "Bearer known":
+			w.WriteHeader(http.StatusForbidden)
+		default:
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(s.Close)
+	found, err := Discover(t.Context(), s.URL, HashOf(s.Certificate()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]error{"good": nil, "known": nil, "old": ErrToken} {
+		if err := TryToken(t.Context(), found, token); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", token, err, want)
+		}
+	}
+	s.Close()
+	if err := TryToken(t.Context(), found, "old"); err != nil {
+		t.Errorf("a server that is away: %v", err)
 	}
 }
 

@@ -68,6 +68,36 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 	return c, nil
 }
 
+// ErrToken is that a server does not know a token any more, or never has.
+var ErrToken = errors.New("the server does not take the token: it has expired, was used by a node, or is not of this server")
+
+// TryToken asks a server that Discover has found whether it knows a token. Only its
+// no is an error: whatever else is wrong may be better later.
+func TryToken(ctx context.Context, found *rest.Config, token string) error {
+	config := rest.CopyConfig(found)
+	config.BearerToken = token
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, requestBound)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(found.Host, "/")+"/api", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil //nolint:nilerr // nobody has said no
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized {
+		return ErrToken
+	}
+	return nil
+}
+
 func pinned(all []*x509.Certificate, hash string) *x509.Certificate {
 	for _, c := range all {
 		if c.IsCA && HashOf(c) == hash {

@@ -30,6 +30,7 @@ authority by its hash, write a kubeconfig that asks for the node's own certifica
 with the token, and name it in the agent's configuration, with the authority whose
 clients (the server, for kubectl logs and exec) the node lets in.
 
+Where the server does not take the token, that is said and nothing is written.
 It changes nothing on the server. The agent does the rest when it is started: it
 asks for a certificate, which takes the place of the token, and registers the
 node. On the server "berth-control token create" prints the whole command; on
@@ -57,6 +58,9 @@ func (j *joining) do(ctx context.Context, out io.Writer) error {
 	server, err := apiclient.Discover(ctx, j.server, j.hash)
 	if err != nil {
 		return err
+	}
+	if err := apiclient.TryToken(ctx, server, j.token); err != nil {
+		return fmt.Errorf("--token: %w: berth-control token create, on the server, prints the line with another", err)
 	}
 	if err := apiclient.WriteKubeconfig(j.bootstrap, apiclient.KubeconfigOf(server, &clientcmdapi.AuthInfo{Token: j.token})); err != nil {
 		return err
