@@ -26,6 +26,7 @@ func moved(h HostPorts, pod *corev1.Pod, ips []string) {
 type BuildRun struct {
 	Images interface {
 		Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error)
+		Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, error) // what it stands for now
 	}
 	Runtime interface {
 		RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error)
@@ -89,6 +90,12 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 			setup.Sandbox = s
 		}
 	}
+	if a.Resolve && c.ImagePullPolicy != corev1.PullAlways {
+		var err error
+		if setup.Image, err = b.Images.Resolve(ctx, on.pod, c.Image, on.objects); err != nil {
+			return err
+		}
+	}
 	if b.Devices != nil {
 		var err error
 		if setup.Devices, err = b.Devices.Give(ctx, on.pod, c, a.Kind); err != nil {
@@ -100,9 +107,17 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 		return err
 	}
 	for i := range mounts {
-		if name := mounts[i].Image; name != "" { // the runtime is to mount just the image that was pulled
-			mounts[i].Image = on.seen.Images[name].ID
+		name := mounts[i].Image
+		if name == "" {
+			continue
 		}
+		img, seen := on.seen.Images[name] // the runtime is to mount just the image that was pulled
+		if !seen || a.Resolve {
+			if img, err = b.Images.Resolve(ctx, on.pod, name, on.objects); err != nil {
+				return err
+			}
+		}
+		mounts[i].Image = img.ID
 	}
 	setup.Mounts, setup.Files = mounts, b.Mounts.EnvFiles(on.pod, c)
 	k, err := b.Runtime.StartContainer(ctx, on.pod, a.Name, setup)

@@ -35,6 +35,7 @@ type fakeHost struct {
 	pods    map[types.UID]*fakePod
 	images  map[string]bool
 	asked   map[string]int      // for images
+	moved   map[string]string   // images whose names stand for others than at first: which
 	setup   plan.ContainerSetup // of the container that was made last
 	calls   []fakeCall
 	count   map[string]int
@@ -63,7 +64,7 @@ type fakeCall struct {
 func newFakeHost() *fakeHost {
 	return &fakeHost{
 		takes: func(string, int) time.Duration { return time.Millisecond },
-		pods:  map[types.UID]*fakePod{}, images: map[string]bool{}, asked: map[string]int{}, count: map[string]int{},
+		pods:  map[types.UID]*fakePod{}, images: map[string]bool{}, asked: map[string]int{}, moved: map[string]string{}, count: map[string]int{},
 		now: map[string]int{}, most: map[string]int{}, network: plan.NetworkSeen{Ready: true},
 	}
 }
@@ -276,10 +277,22 @@ func (h *fakeHost) Present(_ context.Context, _ *corev1.Pod, image string, _ pla
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked[image]++
-	return plan.Image{ID: "sha:" + image}, h.images[image], nil
+	return h.image(image), h.images[image], nil
 }
 
-func (h *fakeHost) Forget(string) {}
+// image is what a name stands for now. The lock is held.
+func (h *fakeHost) image(name string) plan.Image {
+	return plan.Image{ID: "sha:" + name + h.moved[name], At: time.Now()}
+}
+
+func (h *fakeHost) Resolve(_ context.Context, _ *corev1.Pod, image string, _ plan.Objects) (plan.Image, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.count["resolve "+image]++; !h.images[image] {
+		return plan.Image{}, &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError", Err: errors.New("no such image")}
+	}
+	return h.image(image), nil
+}
 
 // --- configure
 
@@ -320,8 +333,9 @@ func (c fakeCgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 // --- build-run
 
 func (h *fakeHost) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, _ plan.Objects) (plan.Image, error) {
-	err := h.act(ctx, "pull", name(pod)+"/"+a.Container, func() error { h.images[a.Image] = true; return nil })
-	return plan.Image{ID: "sha:" + a.Image}, err
+	var img plan.Image
+	err := h.act(ctx, "pull", name(pod)+"/"+a.Container, func() error { h.images[a.Image], img = true, h.image(a.Image); return nil })
+	return img, err
 }
 
 func (h *fakeHost) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (sb plan.Sandbox, err error) {

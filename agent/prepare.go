@@ -29,7 +29,6 @@ type Prepare struct {
 	}
 	Images interface {
 		Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error)
-		Forget(image string)
 	}
 	Network func() plan.NetworkSeen
 	// RecursiveReadOnly reports whether the pod's runtime handler can mount
@@ -145,11 +144,4 @@ func (p *Prepare) devices(pod *corev1.Pod) map[string]plan.DevicesSeen {
 		return nil
 	}
 	return p.Devices(pod)
-}
-
-// forgetImage drops the image of a container from what is believed present.
-func (p *Prepare) forgetImage(pod *corev1.Pod, container string) {
-	if c := podspec.ContainerOf(pod, container); c != nil {
-		p.Images.Forget(c.Image)
-	}
 }

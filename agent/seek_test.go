@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
 )
 
 // TestAnImageBroughtByHandIsNoticed within seconds, by the pod that waits for it,
@@ -71,5 +74,49 @@ func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
 		h.mu.Unlock()
 		l.a.ImagesCame()
 		l.until(4*time.Second, "it runs before it would look again", l.runs(pod))
+	})
+}
+
+// TestATagThatMovedIsFollowed by the next start under its name, of a pod that runs and
+// of a new one; nobody is restarted for it.
+func TestATagThatMovedIsFollowed(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		h.images["p-a"], h.images["p-b"] = true, true
+		l := live(t, h, roomyNode(), nil, "file")
+		pod := podOf("p", "a", "b")
+		pod.Spec.Containers[1].ImagePullPolicy = corev1.PullNever
+		l.want("file", pod)
+		l.until(time.Second, "runs", l.runs(pod))
+		runs := func(name, image string, attempt uint32) func() bool {
+			return func() bool {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				return slices.ContainsFunc(h.of(pod.UID).containers, func(k plan.Container) bool {
+					return k.Name == name && k.State == plan.Running && k.Attempt == attempt && k.Image == image
+				})
+			}
+		}
+		h.mu.Lock()
+		h.moved["p-a"], h.moved["p-b"] = "@2", "@2"
+		h.mu.Unlock()
+		l.a.ImagesCame()
+		time.Sleep(time.Minute)
+		if n := h.happened("start"); n != 2 {
+			t.Errorf("%d starts, want none for a tag that moved", n-2)
+		}
+		for _, c := range []string{"a", "b"} {
+			h.kill(pod.UID, c, 1, false)
+			l.until(time.Minute, "a restart takes the new image", runs(c, "sha:p-"+c+"@2", 1))
+		}
+		l.want("file")
+		l.until(time.Minute, "gone", l.gone(pod.UID))
+		h.mu.Lock()
+		h.moved["p-a"] = "@3"
+		h.mu.Unlock()
+		l.want("file", pod)
+		l.until(time.Minute, "and so does a new pod", runs("a", "sha:p-a@3", 0))
+		if n := h.happened("pull"); n != 0 {
+			t.Errorf("%d pulls of what is here", n)
+		}
 	})
 }

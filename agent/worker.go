@@ -448,9 +448,6 @@ func (w *worker) settle(ctx context.Context, r plan.Outcome) {
 	}
 	w.meters.ended(w.book.wish.Pod, r)
 	w.report(r)
-	if s, ok := r.Action.(plan.StartContainer); ok && plan.KindOf(r.Err) == plan.ImageGone {
-		w.stages.Prepare.forgetImage(w.book.wish.Pod, s.Name)
-	}
 }
 
 // report tells users how an action has ended. The log has one line of each

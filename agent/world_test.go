@@ -310,8 +310,12 @@ func (w *world) do(a plan.Action, out *plan.Outcome) {
 	case plan.PreStop:
 		w.hook(a, a.ID, out)
 	case plan.PullImage:
-		w.images[a.Image] = plan.Image{ID: "sha:" + a.Image}
-		out.Image = &plan.Image{ID: "sha:" + a.Image}
+		if _, here := w.images[a.Image]; !here || a.Policy == corev1.PullAlways {
+			w.images[a.Image] = plan.Image{ID: "sha:" + a.Image + "@" + id}
+		}
+		img := w.images[a.Image]
+		img.At = w.now
+		out.Image = &img
 	default:
 		w.undo(a, out)
 	}
@@ -405,6 +409,9 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 		w.initsBehind(a)
 	}
 	w.noneHalfStarted(a)
+	if w.imageOf(a, out); out.Err != nil {
+		return
+	}
 	k := plan.Container{
 		ID: id, Name: a.Name, SandboxID: a.SandboxID, State: plan.Running, Attempt: a.Attempt, Image: spec.Image,
 		SpecHash: podspec.SpecHash(spec), CreatedAt: w.now, StartedAt: w.now,
@@ -424,6 +431,20 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	}
 	w.containers = append([]plan.Container{k}, w.containers...)
 	out.Container = &k
+}
+
+// imageOf checks that a container of an image that is not pulled for each start is
+// made of what its name stands for: the name moves, and the image goes.
+func (w *world) imageOf(a plan.StartContainer, out *plan.Outcome) {
+	c := podspec.ContainerOf(w.ground[a.Key()], a.Name)
+	now, here := w.images[c.Image]
+	switch {
+	case c.ImagePullPolicy == corev1.PullAlways:
+	case a.Resolve && !here:
+		out.Err = &plan.Error{Kind: plan.ImageGone, Err: errors.New("no such image")}
+	case !a.Resolve && a.Attempt > 0 && a.Image.ID != now.ID:
+		w.breaks("%s#%d is made of %s, and %s is %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
+	}
 }
 
 // noneHalfStarted checks I9 against the truth: no container starts while an
@@ -490,6 +511,12 @@ func (w *world) hurt() {
 	}
 	if len(w.sandboxes) > 0 && w.oneIn(6) {
 		w.sandboxes[0].Ready = false
+	}
+	switch name := fmt.Sprintf("img%d", w.rng.IntN(5)); w.rng.IntN(4) {
+	case 0: // somebody imports another image of that name
+		w.images[name] = plan.Image{ID: fmt.Sprintf("sha:%s@%d", name, w.rng.IntN(100))}
+	case 1:
+		delete(w.images, name)
 	}
 	if w.oneIn(40) && len(w.containers) > 0 { // somebody removes a dead container by hand
 		i := w.rng.IntN(len(w.containers))

@@ -203,7 +203,6 @@ func pulledAndFound(t *testing.T, c *containerd) {
 		if got.ID != config.String() || got.Ref != host+"/found/testbox@"+digest.String() || got.Size == 0 {
 			t.Errorf("%s is %+v, want ID %s and digest %s", name, got, config, digest)
 		}
-		i.Forget(name)
 		if again, here, err := i.Present(t.Context(), podNamed("p", 0), name, nil); !here || err != nil || again.ID != got.ID || again.Ref != got.Ref {
 			t.Errorf("%s after the pull: %+v %v %v", name, again, here, err)
 		}

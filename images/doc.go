@@ -2,8 +2,8 @@
 // again when they are no longer wanted.
 //
 // It owns the pulls that are under way, their queue, the pull rate, the matching
-// of pull secrets to registries, what is known of images that are present, and
-// the records by which unused images are removed. It drives the runtime's image
+// of pull secrets to registries, and the records by which unused images are
+// removed. It remembers of no name which image it stands for: tags move. It drives the runtime's image
 // service over CRI. It also owns what is written down of pulls, in the kubelet's
 // files, by which an image that was pulled with one pod's credentials is not
 // given to a pod without them.

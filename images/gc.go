@@ -78,8 +78,10 @@ type Removed struct {
 // record is what the agent knows of one image beside what the runtime tells.
 type record struct{ seen, used time.Time }
 
-// use notes that an image is used now; the lock is held.
+// use notes that an image is used now.
 func (i *Images) use(img plan.Image) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	r, ok := i.records[img.ID]
 	if !ok {
 		r.seen = i.now()
@@ -167,8 +169,9 @@ func (i *Images) remove(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	_, err := i.service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: id}})
-	// Also after an error: it may have been removed.
-	i.forgetID(id)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.records, id) // also after an error: it may have been removed
 	return err
 }
 

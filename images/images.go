@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -71,10 +72,8 @@ type Images struct {
 	coming      func() string
 
 	mu      sync.Mutex
-	known   map[string]plan.Image // by image name as in the spec: present when last asked
-	changes uint64                // raised by Forget: answers on their way are older
-	records map[string]record     // by image ID: see gc.go
-	looked  bool                  // records has been filled once
+	records map[string]record // by image ID: see gc.go
+	looked  bool              // records has been filled once
 }
 
 // presence is the runtime's answer about one image.
@@ -110,7 +109,6 @@ func New(o Options) *Images {
 		gate:    newGate(slots, o.QPS, o.Burst, o.Now),
 		asks:    newFlights[presence, struct{}](),
 		pulls:   newFlights[plan.Image, pull](),
-		known:   map[string]plan.Image{},
 		records: map[string]record{},
 		room:    o.MakeRoom, heldChanged: o.HeldChanged, making: make(chan struct{}, 1), standalone: o.Standalone, coming: o.Coming,
 	}
@@ -127,10 +125,9 @@ func (i *Images) Close() {
 }
 
 // Present tells whether an image is on the node and the pod may use it. Secrets
-// are the pull secrets that the pod names. That it is there is asked of
-// the runtime once and remembered until Forget; that it is not is asked every
-// time. Errors are *plan.Error with reason InvalidImageName or
-// ImageInspectError.
+// are the pull secrets that the pod names. The runtime is asked every time, once
+// for all who ask at once: nobody tells when a name comes to stand for another
+// image. Errors are *plan.Error with reason InvalidImageName or ImageInspectError.
 func (i *Images) Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error) {
 	n, err := podspec.ParseImageName(image)
 	if err != nil {
@@ -145,16 +142,6 @@ func (i *Images) Present(ctx context.Context, pod *corev1.Pod, image string, sec
 
 // here is Present whatever pod asks.
 func (i *Images) here(ctx context.Context, image string, n podspec.ImageName) (plan.Image, bool, error) {
-	i.mu.Lock()
-	img, ok := i.known[image]
-	changes := i.changes
-	if ok {
-		i.use(img)
-	}
-	i.mu.Unlock()
-	if ok {
-		return img, true, nil
-	}
 	p, _, err := i.asks.do(ctx, image, asker[struct{}]{}, func(ctx context.Context, _ *struct{}) (presence, error) {
 		return i.inspect(ctx, tagged(image, n), n)
 	})
@@ -162,40 +149,19 @@ func (i *Images) here(ctx context.Context, image string, n podspec.ImageName) (p
 		return plan.Image{}, false, inspectError(image, err)
 	}
 	if p.here {
-		i.remember(image, p.image, changes)
+		i.use(p.image)
 	}
 	return p.image, p.here, nil
 }
 
-// Forget drops what is known of an image: the next Present asks the runtime.
-func (i *Images) Forget(image string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	delete(i.known, image)
-	i.changes++
-}
-
-// forgetID drops every name of an image that was removed; the lock is not held.
-func (i *Images) forgetID(id string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for name, img := range i.known {
-		if img.ID == id {
-			delete(i.known, name)
-		}
+// Resolve is Present for a container that is about to start: an image that is not
+// here is an error of kind ImageGone.
+func (i *Images) Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, error) {
+	img, here, err := i.Present(ctx, pod, image, secrets)
+	if err == nil && !here {
+		err = &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError", Err: fmt.Errorf("image %q is not on the node any more", image)}
 	}
-	delete(i.records, id)
-	i.changes++
-}
-
-// remember keeps an answer that was asked for when changes was that.
-func (i *Images) remember(image string, img plan.Image, changes uint64) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.changes == changes {
-		i.known[image] = img
-	}
-	i.use(img)
+	return img, err
 }
 
 // inspect asks the runtime about ref. The image's Ref is the digest that it has
@@ -203,6 +169,7 @@ func (i *Images) remember(image string, img plan.Image, changes uint64) {
 func (i *Images) inspect(ctx context.Context, ref string, n podspec.ImageName) (presence, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
+	began := i.now()
 	resp, err := i.service.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 	if err != nil {
 		return presence{}, err
@@ -214,7 +181,7 @@ func (i *Images) inspect(ctx context.Context, ref string, n podspec.ImageName) (
 	if img.GetId() == "" {
 		return presence{}, errors.New("the runtime shows the image without an ID")
 	}
-	p := presence{here: true, image: plan.Image{ID: img.GetId(), Ref: repoDigest(img, n), Size: img.GetSize()}}
+	p := presence{here: true, image: plan.Image{ID: img.GetId(), Ref: repoDigest(img, n), Size: img.GetSize(), At: began}}
 	if uid := img.GetUid(); uid != nil {
 		p.image.UID = &uid.Value
 	} else {

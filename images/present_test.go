@@ -12,23 +12,40 @@ import (
 	"berth/agent/plan"
 )
 
-func TestPresenceIsAskedOnceUntilForgotten(t *testing.T) {
+func TestWhatANameStandsForIsAskedEveryTime(t *testing.T) {
 	t.Parallel()
 	f := newFake()
-	f.add(&runtimeapi.Image{Id: "i", RepoTags: []string{"reg.io/a:1"}})
 	i := newImages(t, Options{Service: f})
-	for range 3 {
-		if img, here, err := i.Present(t.Context(), podNamed("p", 0), "reg.io/a:1", nil); !here || err != nil || img.ID != "i" {
-			t.Fatalf("%+v %v %v", img, here, err)
+	present := func(want string) {
+		t.Helper()
+		if img, here, err := i.Present(t.Context(), podNamed("p", 0), "reg.io/a:1", nil); !here || err != nil || img.ID != want {
+			t.Errorf("%+v %v %v, want %s", img, here, err, want)
+		}
+		if img, err := i.Resolve(t.Context(), podNamed("p", 0), "reg.io/a:1", nil); err != nil || img.ID != want {
+			t.Errorf("%+v %v, want %s", img, err, want)
 		}
 	}
-	if f.inspects != 1 {
-		t.Errorf("asked %d times, want once", f.inspects)
+	for _, id := range []string{"i", "j"} { // the tag moves
+		f.add(&runtimeapi.Image{Id: id, RepoTags: []string{"reg.io/a:1"}})
+		present(id)
 	}
-	i.Forget("reg.io/a:1")
-	if _, here, _ := i.Present(t.Context(), podNamed("p", 0), "reg.io/a:1", nil); !here || f.inspects != 2 {
-		t.Errorf("after Forget asked %d times, want twice", f.inspects)
+	if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("reg.io/a:1"), nil); err != nil {
+		t.Fatal(err)
 	}
+	present("id-of-reg.io/a:1")
+	f.add(&runtimeapi.Image{Id: "k", RepoTags: []string{"reg.io/a:1"}})
+	present("k")
+}
+
+func TestAnImageThatIsGoneCannotBeResolved(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	i := newImages(t, Options{Service: f})
+	_, err := i.Resolve(t.Context(), podNamed("p", 0), "reg.io/a:1", nil)
+	wantKind(t, err, plan.ImageGone, "CreateContainerError")
+	f.lookErr = status.Error(codes.Unavailable, "connection refused")
+	_, err = i.Resolve(t.Context(), podNamed("p", 0), "reg.io/a:1", nil)
+	wantKind(t, err, plan.Unavailable, "ImageInspectError")
 }
 
 func TestAbsenceIsAskedEveryTime(t *testing.T) {
@@ -42,20 +59,9 @@ func TestAbsenceIsAskedEveryTime(t *testing.T) {
 	}
 }
 
-func TestAPulledImageIsPresentWithoutAsking(t *testing.T) {
-	t.Parallel()
-	f := newFake()
-	i := newImages(t, Options{Service: f})
-	if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("reg.io/a"), nil); err != nil {
-		t.Fatal(err)
-	}
-	asked := f.inspects
-	if img, here, err := i.Present(t.Context(), podNamed("p", 0), "reg.io/a", nil); !here || err != nil || img.ID != "id-of-reg.io/a:latest" || f.inspects != asked {
-		t.Errorf("%+v %v %v, asked %d times", img, here, err, f.inspects-asked)
-	}
-}
-
-func TestAnAnswerOlderThanForgetIsNotKept(t *testing.T) {
+// TestWhoAskAtOnceAskTheRuntimeOnce, or the pods of a burst would wait for each
+// other's answers.
+func TestWhoAskAtOnceAskTheRuntimeOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -64,19 +70,14 @@ func TestAnAnswerOlderThanForgetIsNotKept(t *testing.T) {
 		i := New(Options{Service: f})
 		defer i.Close()
 		var wg sync.WaitGroup
-		for range 10 {
+		for range 50 {
 			wg.Go(func() { _, _, _ = i.Present(t.Context(), podNamed("p", 0), "reg.io/a:1", nil) })
 		}
 		synctest.Wait()
-		i.Forget("reg.io/a:1")
 		close(f.look)
 		wg.Wait()
 		if f.inspects != 1 {
-			t.Errorf("ten askers asked the runtime %d times, want once", f.inspects)
-		}
-		_, _, _ = i.Present(t.Context(), podNamed("p", 0), "reg.io/a:1", nil)
-		if f.inspects != 2 {
-			t.Error("an answer from before Forget was kept")
+			t.Errorf("fifty askers asked the runtime %d times, want once", f.inspects)
 		}
 	})
 }

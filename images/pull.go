@@ -77,9 +77,6 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 	case err != nil:
 		return plan.Image{}, withSkipped(err, skipped)
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.known[a.Image] = img
 	i.use(img)
 	return img, nil
 }

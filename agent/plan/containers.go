@@ -196,7 +196,10 @@ func (d *decider) start(c spec, sb Sandbox, attempt uint32) verdictOnRun {
 	if unmounted || d.starting() {
 		return settled
 	}
-	a := StartContainer{Name: c.Name, Kind: c.kind, SandboxID: sb.ID, Image: img.image, Attempt: attempt}
+	a := StartContainer{
+		Name: c.Name, Kind: c.kind, SandboxID: sb.ID, Image: img.image, Attempt: attempt,
+		Resolve: attempt > 0 || d.Now.Sub(img.image.At) > seekEvery,
+	}
 	if !d.free(a) {
 		return settled
 	}
@@ -300,8 +303,8 @@ func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
 	return d.pull(c, attempt)
 }
 
-// seekEvery is how long an image that is never pulled may be there unnoticed:
-// nobody tells when it is brought by hand.
+// seekEvery is how long an image that is brought by hand may be there unnoticed,
+// for the first time or in place of another: nobody tells.
 const seekEvery = 5 * time.Second
 
 // seek has the node asked for an image again after a while.

@@ -118,3 +118,39 @@ func TestAStartHasTheImageThatItsOwnPullBrought(t *testing.T) {
 		t.Errorf("started from %+v, want %+v", got, []Image{first, second})
 	}
 }
+
+// TestAnImageIsLookedUpAgainBeforeAStart unless that was done a moment ago: its name
+// may stand for another one since.
+func TestAnImageIsLookedUpAgainBeforeAStart(t *testing.T) {
+	t.Parallel()
+	ready := func(opts ...func(*corev1.Pod)) *walk { return fresh(opts...).begin().obey().begin().obey() }
+	far := mains(con("app", image("far")))
+	for _, r := range []struct {
+		sentence string
+		given    *walk
+		want     bool
+	}{
+		{"a first start takes what was seen when the pod came", ready(), false},
+		{"or what was pulled for it", ready(far).after(seekEvery), false},
+		{"but not what was seen before it had to wait", ready().after(seekEvery + 1), true},
+		{"nor what was pulled then", ready(far).after(seekEvery + 1), true},
+		{"a restart never takes what was seen before", up().exit("app", 1), true},
+	} {
+		t.Run(r.sentence, func(t *testing.T) {
+			t.Parallel()
+			for range 10 {
+				r.given.decide()
+				for _, a := range r.given.last.BuildRun {
+					if s, ok := a.(StartContainer); ok {
+						if s.Resolve != r.want {
+							t.Errorf("resolved: %v, want %v", s.Resolve, r.want)
+						}
+						return
+					}
+				}
+				r.given.begin().obey()
+			}
+			t.Error("it was never started")
+		})
+	}
+}

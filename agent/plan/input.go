@@ -153,11 +153,12 @@ type VolumeSeen struct {
 
 // Image is an image that is present on the node.
 type Image struct {
-	ID   string // the runtime's image ID (sha256:…), what a container is created from
-	Ref  string // repo digest for the status' imageID; ID where there is none
-	Size uint64 // bytes on disk
-	UID  *int64 // user the image declares, if numeric
-	User string // user name the image declares, if not numeric
+	ID   string    // the runtime's image ID (sha256:…), what a container is created from
+	Ref  string    // repo digest for the status' imageID; ID where there is none
+	Size uint64    // bytes on disk
+	UID  *int64    // user the image declares, if numeric
+	User string    // user name the image declares, if not numeric
+	At   time.Time // when the runtime was asked: its name may stand for another since
 }
 
 // Pulled says that a pull made for one container has succeeded.

@@ -151,6 +151,7 @@ type (
 		SandboxID string
 		Image     Image // whole: who runs by it is known, though another has taken its name since
 		Attempt   uint32
+		Resolve   bool // its image, unless it was pulled for it, and those of its volumes are looked up again: tags move
 	}
 )
 

@@ -34,7 +34,7 @@ func fresh(opts ...func(*corev1.Pod)) *walk {
 	}
 	w := &walk{in: Input{
 		Now: t0, Pod: pod, Verdict: Verdict{State: OK},
-		Seen:   Observed{Network: NetworkSeen{Ready: true}, Images: map[string]Image{"img": {ID: "sha:img"}}},
+		Seen:   Observed{Network: NetworkSeen{Ready: true}, Images: map[string]Image{"img": {ID: "sha:img", At: t0}}},
 		Health: map[string]Health{}, Busy: map[OpKey]Action{}, Failed: map[OpKey]Failure{}, Refs: map[Ref]Version{},
 		Limits: Limits{
 			CrashBase: 10 * time.Second, CrashMax: 5 * time.Minute, CrashReset: 10 * time.Minute,
@@ -181,7 +181,7 @@ func (w *walk) do(a Action, out *Outcome) {
 	case RunSandbox:
 		out.Sandbox = &Sandbox{ID: fmt.Sprint("sb-", a.Attempt), Ready: true, Attempt: a.Attempt, CreatedAt: now, IPs: []string{fmt.Sprint("10.0.0.", a.Attempt+1)}}
 	case PullImage:
-		out.Image = &Image{ID: "sha:" + a.Image}
+		out.Image = &Image{ID: "sha:" + a.Image, At: now}
 	case StartContainer:
 		c := w.spec(a.Name)
 		k := Container{

@@ -21,7 +21,6 @@ func (b *berth) newOffline() *offline.Images {
 		Imported: func(file string, list []offline.Image) {
 			for _, img := range list {
 				b.log.Info("image imported", "file", file, "image", img.Name, "id", img.ID)
-				b.runtime.images.Forget(img.Name)
 			}
 			b.agent.ImagesCame()
 		},

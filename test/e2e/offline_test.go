@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/nodeapi"
@@ -164,6 +166,50 @@ func TestImagesOfArchivesAreImported(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "ctr", "-a", s.Host.Socket, "-n", "k8s.io", "leases", "ls", "-q").CombinedOutput()
 		if err != nil || strings.Contains(string(out), "berth-import") {
 			t.Errorf("leases are left: %v %s", err, out)
+		}
+	})
+}
+
+// TestATagThatMovedIsFollowedByTheNextStart: an archive brings another image of a name
+// that pods run. They run on; a restart, and a pod that comes again, take the new one.
+func TestATagThatMovedIsFollowedByTheNextStart(t *testing.T) {
+	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
+		ref := "docker.io/" + s.ns + "/app:1"
+		for _, label := range []string{"1", "2"} {
+			img := s.unlike(s.ns + label)
+			config, err := img.ConfigName()
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs := func(name string, restarts int32) {
+				t.Helper()
+				s.Wait(name, "restarted "+fmt.Sprint(restarts)+" times, and made of "+config.String(), func(p *corev1.Pod) bool {
+					c := status(p, "c")
+					return c.State.Running != nil && c.RestartCount == restarts && strings.Contains(c.ImageID, config.String())
+				})
+			}
+			lazy := "containers:\n" + imageBox("c", s.ns+"/app:1", "imagePullPolicy: IfNotPresent", "sleep")
+			never := "containers:\n" + imageBox("c", s.ns+"/app:1", "imagePullPolicy: Never", "sleep")
+			path := s.drop(label+".tar", func(path string) error { return images.Write(path, ref, img) })
+			s.archive(path, "imported")
+			if label == "1" {
+				s.Pod("lazy", lazy)
+				s.Pod("never", never)
+				runs("lazy", 0)
+				runs("never", 0)
+				continue
+			}
+			if c := status(s.Get("lazy"), "c"); c.RestartCount != 0 || c.State.Running == nil {
+				t.Errorf("it was restarted for a tag that moved: %+v", c)
+			}
+			s.Berth("restart", "-n", s.ns, "lazy")
+			runs("lazy", 1)
+			s.Berth("restart", "-n", s.ns, "never")
+			runs("never", 1)
+			s.Remove("lazy")
+			s.Gone("lazy")
+			s.Pod("lazy", lazy)
+			runs("lazy", 0)
 		}
 	})
 }
