@@ -328,7 +328,7 @@ func (w *world) undo(a plan.Action, out *plan.Outcome) {
 			if k := &w.containers[i]; k.ID == a.ID {
 				if k.Live() {
 					k.State, k.FinishedAt, k.ExitCode = plan.Exited, w.now, int32(137*(w.chance(a, "term")%2)) // some end well when told to
-					if a.Replaces() && a.Why != plan.WhyRenewed { // of a new round I11 tells
+					if a.Replaces() && a.Why != plan.WhyRenewed {                                              // of a new round I11 tells
 						w.replaced[k.Name] = k.ID
 					}
 				}
