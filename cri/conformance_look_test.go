@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -197,6 +199,15 @@ func testUpdate(t *testing.T, h *host) {
 		t.Error(err)
 	}
 	h.ready(t, c)
+	for _, row := range []struct {
+		memory  string
+		refused bool
+	}{{"64Mi", false}, {"64Mi", false}, {"4Ki", true}, {"96Mi", false}} {
+		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(row.memory)}
+		if err := h.client.ResizeContainer(t.Context(), pod, "a", c.ID); row.refused != (err != nil && strings.Contains(err.Error(), "below current usage")) {
+			t.Errorf("memory limit of %s: %v", row.memory, err)
+		}
+	}
 	if err := os.Rename(c.LogPath, c.LogPath+".1"); err != nil {
 		t.Fatal(err)
 	}

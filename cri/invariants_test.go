@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
@@ -55,6 +56,48 @@ func begin(t *testing.T, c *cri.Client, pod *corev1.Pod) (plan.Sandbox, plan.Con
 
 func setupIn(s plan.Sandbox) plan.ContainerSetup {
 	return plan.ContainerSetup{Sandbox: s, Image: plan.Image{ID: "x:1"}}
+}
+
+// TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed: a container that is near its limit
+// can be given more CPU, or more memory.
+func TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		bubble(t, crifake.Options{Old: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+			pod := smallPod()
+			limits := func(memory, cpu string) {
+				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourceCPU: resource.MustParse(cpu)}
+			}
+			limits("64Mi", "1")
+			_, a := begin(t, c, pod)
+			for _, row := range []struct {
+				memory, cpu string
+				used        uint64
+				refused     bool
+			}{
+				{"64Mi", "2", 64 << 20, false},
+				{"48Mi", "2", 64 << 20, true},
+				{"48Mi", "2", 32 << 20, false},
+				{"48Mi", "1", 48 << 20, false},
+				{"56Mi", "1", 60 << 20, false}, // it has grown since
+				{"52Mi", "1", 52 << 20, true},
+			} {
+				limits(row.memory, row.cpu)
+				fake.Uses(a.ID, row.used)
+				if err := c.ResizeContainer(t.Context(), pod, "a", a.ID); (err != nil) != row.refused {
+					t.Errorf("old %v: %s with %d bytes in use: %v", old, row.memory, row.used, err)
+				}
+			}
+			pod.Spec.Containers[0].Resources.Limits = nil // and back: the limit is new
+			if err := c.UpdateResources(t.Context(), a.ID, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: -1}); err != nil {
+				t.Fatal(err)
+			}
+			limits("64Mi", "1")
+			fake.Uses(a.ID, 64<<20)
+			if err := c.ResizeContainer(t.Context(), pod, "a", a.ID); err == nil {
+				t.Errorf("old %v: a container without a limit was given one below what it uses", old)
+			}
+		})
+	}
 }
 
 func TestR1ObjectsOfOthersAreNeverShownOrTouched(t *testing.T) {

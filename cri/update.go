@@ -2,8 +2,10 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -13,8 +15,8 @@ import (
 )
 
 // ResizeContainer gives a running container the CPU and memory that the pod's
-// spec has for it now. A memory limit below what is in use is refused: the kernel
-// would kill for it.
+// spec has for it now. A memory limit that becomes lower than what is in use is
+// refused: the kernel would kill for it.
 func (c *Client) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, id string) error {
 	spec := podspec.ContainerOf(pod, name)
 	if spec == nil {
@@ -24,16 +26,50 @@ func (c *Client) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, id 
 	if err != nil {
 		return err
 	}
-	if r.MemoryLimitInBytes > 0 {
-		used, err := c.memoryInUse(ctx, id)
-		if err != nil {
-			return err
-		}
-		if used >= uint64(r.MemoryLimitInBytes) {
-			return fmt.Errorf("container %s: attempting to set memory limit (%d) below current usage (%d)", name, r.MemoryLimitInBytes, used)
-		}
+	if err := c.fits(ctx, name, id, r.MemoryLimitInBytes); err != nil {
+		return err
 	}
 	return c.UpdateResources(ctx, id, r)
+}
+
+// fits refuses a memory limit, in bytes, that is lower than the container's own and
+// not above what it uses. One that stays or is raised takes nothing from it.
+func (c *Client) fits(ctx context.Context, name, id string, limit int64) error {
+	if limit <= 0 {
+		return nil
+	}
+	now, err := c.memoryLimit(ctx, id)
+	if err != nil || now > 0 && limit >= now {
+		return err
+	}
+	used, err := c.memoryInUse(ctx, id)
+	if err == nil && used >= uint64(limit) {
+		return fmt.Errorf("container %s: attempting to set memory limit (%d) below current usage (%d)", name, limit, used)
+	}
+	return err
+}
+
+// memoryLimit is what a container may use now, in bytes; 0: there is no limit, or
+// the runtime does not tell. containerd 1.6 tells it only with the specification.
+func (c *Client) memoryLimit(ctx context.Context, id string) (int64, error) {
+	var resp *runtimeapi.ContainerStatusResponse
+	err := c.call(ctx, verbContainerStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+		resp, err = c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+		return err
+	})
+	if told := resp.GetStatus().GetResources().GetLinux(); err != nil || told != nil {
+		return told.GetMemoryLimitInBytes(), err
+	}
+	var info struct {
+		Spec specs.Spec `json:"runtimeSpec"`
+	}
+	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil {
+		return 0, nil
+	}
+	if l := info.Spec.Linux; l != nil && l.Resources != nil && l.Resources.Memory != nil && l.Resources.Memory.Limit != nil {
+		return *l.Resources.Memory.Limit, nil
+	}
+	return 0, nil
 }
 
 // memoryInUse is what of a container's memory cannot be dropped, in bytes.

@@ -26,6 +26,7 @@ type container struct {
 	reason, message            string
 	process                    *process // of a started one
 	starting, removing         bool
+	memory                     uint64 // see Uses
 }
 
 // CreateContainer makes a container.
@@ -36,7 +37,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, q *runtimeapi.CreateConta
 	}
 	c := &container{
 		name:   fmt.Sprintf("%s_%s_%s_%s_%d", m.Name, pod.Name, pod.Namespace, pod.Uid, m.Attempt),
-		config: proto.CloneOf(q.Config),
+		config: proto.CloneOf(q.Config), memory: 1 << 20,
 	}
 	if err := r.beginContainer(c, q.PodSandboxId); err != nil {
 		return nil, err
@@ -244,7 +245,31 @@ func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStat
 	if c == nil {
 		return nil, notFound("an error occurred when try to find container %q", q.ContainerId)
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: r.statusOf(c)}, nil
+	resp := &runtimeapi.ContainerStatusResponse{Status: r.statusOf(c)}
+	if q.Verbose {
+		limit := c.config.GetLinux().GetResources().GetMemoryLimitInBytes()
+		resp.Info = map[string]string{"info": fmt.Sprintf(`{"runtimeSpec":{"linux":{"resources":{"memory":{"limit":%d}}}}}`, limit)}
+	}
+	return resp, nil
+}
+
+// Uses has a container use so much memory that cannot be dropped, in bytes.
+func (r *Runtime) Uses(id string, memory uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.containers[id].memory = memory
+}
+
+// ContainerStats tells of a container's memory alone.
+func (r *Runtime) ContainerStats(_ context.Context, q *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.containers[q.ContainerId]
+	if c == nil {
+		return nil, notFound("an error occurred when try to find container %q", q.ContainerId)
+	}
+	memory := &runtimeapi.MemoryUsage{WorkingSetBytes: &runtimeapi.UInt64Value{Value: c.memory}}
+	return &runtimeapi.ContainerStatsResponse{Stats: &runtimeapi.ContainerStats{Memory: memory}}, nil
 }
 
 func (r *Runtime) statusOf(c *container) *runtimeapi.ContainerStatus {
@@ -252,11 +277,11 @@ func (r *Runtime) statusOf(c *container) *runtimeapi.ContainerStatus {
 		Id: c.id, Metadata: c.config.GetMetadata(), State: c.state, CreatedAt: c.created.UnixNano(),
 		Image: c.config.GetImage(), ImageRef: c.image.GetId(), ImageId: c.image.GetId(),
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(),
-		Resources: &runtimeapi.ContainerResources{Linux: c.config.GetLinux().GetResources()},
-		LogPath:   c.logPath(), Message: c.message,
+		LogPath: c.logPath(), Message: c.message,
 	}
 	if !r.opts.Old {
 		s.User = c.user()
+		s.Resources = &runtimeapi.ContainerResources{Linux: c.config.GetLinux().GetResources()}
 	}
 	if digests := c.image.GetRepoDigests(); len(digests) > 0 {
 		s.ImageRef = digests[0]
