@@ -117,3 +117,7 @@ const (
 	DefaultCertDir         = "/var/lib/kubelet/pki"
 	DefaultRuntimeEndpoint = "unix:///run/containerd/containerd.sock"
 )
+
+// ResolvedServers is where systemd-resolved tells of the servers that it asks
+// itself, beside /etc/resolv.conf, which names its own stub.
+const ResolvedServers = "/run/systemd/resolve/resolv.conf"

@@ -122,6 +122,7 @@ type Network struct {
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
 	ResolvConf    string // empty: an empty file
+	ResolvInstead string // counts while ResolvConf names servers on the host's loopback alone; empty: none does
 	CNIConfDir    string
 	CNIBinDirs    []string
 	CNIPodCIDRs   []netip.Prefix // not empty: write a default conflist for these ranges

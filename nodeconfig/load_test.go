@@ -46,7 +46,7 @@ func TestNothingGivenIsAStandaloneNode(t *testing.T) {
 			Dir: "/var/lib/berth/images", HighThresholdPerc: 85, LowThresholdPerc: 80, GCPeriod: 5 * time.Minute, Verification: "NeverVerifyPreloadedImages"},
 		Logs:    Logs{MaxSize: 10 << 20, MaxFiles: 5, MaxWorkers: 1, MonitorInterval: 10 * time.Second},
 		Cgroups: Cgroups{CPUCFSQuota: true, CPUCFSPeriod: 100 * time.Millisecond, EnforcePods: true},
-		Network: Network{ResolvConf: "/etc/resolv.conf", CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},
+		Network: Network{ResolvConf: "/etc/resolv.conf", ResolvInstead: ResolvedServers, CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},
 		Health:  Listen{netip.MustParseAddr("127.0.0.1"), 10248},
 		Server: Server{Listen: Listen{any4, 10250}, Enabled: true, DebuggingHandlers: true, Webhook: true, WebhookTTL: 2 * time.Minute,
 			AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second, StreamIdle: 4 * time.Hour, HostLogs: true},

@@ -195,6 +195,9 @@ func (l *loader) network(c *Config) {
 		ResolvConf:    l.path("resolvConf", *k.ResolverConfig),
 		CNIConfDir:    l.path("cniConfDir", b.CNIConfDir),
 	}
+	if !l.written("resolvConf") {
+		c.Network.ResolvInstead = ResolvedServers
+	}
 	l.podRanges(c)
 	if most := 3; len(c.Network.ClusterDNS) > most {
 		l.warn(Field{Path: "clusterDNS"}, fmt.Sprintf("has %d addresses and a resolver asks %d: the rest are left out", len(k.ClusterDNS), most))

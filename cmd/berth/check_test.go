@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,6 +114,63 @@ func TestCheckSaysWhichNameServersPodsCannotReach(t *testing.T) {
 		c.checkNames(adder(&r))
 		if len(r.Items) != 1 || r.Items[0].OK != row.ok || r.Items[0].Essential || !row.ok && r.Items[0].Remedy == "" || !strings.Contains(r.Items[0].Detail, file) {
 			t.Errorf("%q: %+v", row.text, r.Items)
+		}
+	}
+}
+
+// TestPodsHaveTheServersBehindTheStub of systemd-resolved, as long as there are some
+// that they reach, whenever that is so; it is told once, and berth check says it.
+func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
+	t.Parallel()
+	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"); c.Network.ResolvInstead != nodeconfig.ResolvedServers {
+		t.Errorf("nothing is set, and %q counts instead", c.Network.ResolvInstead)
+	}
+	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: /etc/resolv.conf\n"); c.Network.ResolvInstead != "" {
+		t.Errorf("it is set, and %q counts instead", c.Network.ResolvInstead)
+	}
+	dir := t.TempDir()
+	network := nodeconfig.Network{ResolvConf: filepath.Join(dir, "stub"), ResolvInstead: filepath.Join(dir, "real")}
+	var told strings.Builder
+	h := &host{b: &berth{log: slog.New(slog.NewTextHandler(&told, nil))}}
+	h.names.use(network)
+	const stub, real = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
+	for i, row := range []struct {
+		stub, real string // empty: there is no such file
+		servers    string
+		checked    string // part of what berth check says
+		logged     int    // lines by now
+	}{
+		{"", "", "", "no such file", 1},
+		{stub, "", "127.0.0.53", "reaches the host's loopback", 1}, // systemd-resolved begins
+		{stub, "nameserver 127.0.0.1\n", "127.0.0.53", "reaches the host's loopback", 1},
+		{stub, "# none yet\n", "127.0.0.53", "reaches the host's loopback", 1},
+		{stub, real, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 of " + network.ResolvInstead + ": " + network.ResolvConf + " names the host's loopback alone", 2},
+		{stub, real, "192.0.2.1 2001:db8::1", "names the host's loopback alone", 2},
+		{"nameserver 192.0.2.9\n", real, "192.0.2.9", "192.0.2.9 of " + network.ResolvConf, 2},
+		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", real, "127.0.0.1 192.0.2.9", "of " + network.ResolvConf, 2},
+		{"options edns0\n", real, "", "names none", 2}, // whoever wants that has it
+	} {
+		for path, text := range map[string]string{network.ResolvConf: row.stub, network.ResolvInstead: row.real} {
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+			if text == "" {
+				continue
+			}
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := strings.Join(h.hostResolv().Nameservers, " "); got != row.servers {
+			t.Errorf("row %d: pods have %q, not %q", i, got, row.servers)
+		}
+		var r nodeapi.CheckReport
+		checks{config: &nodeconfig.Config{Network: network}}.checkNames(adder(&r))
+		if len(r.Items) != 1 || !strings.Contains(r.Items[0].Detail, row.checked) {
+			t.Errorf("row %d: berth check says %+v, not %q", i, r.Items, row.checked)
+		}
+		if n := strings.Count(told.String(), "\n"); n != row.logged {
+			t.Errorf("row %d: %d lines, not %d:\n%s", i, n, row.logged, &told)
 		}
 	}
 }

@@ -39,8 +39,7 @@ type host struct {
 	cgroups     *cgroups.Cgroups
 	network     *cni.Network
 	networks    *networks.Networks // beside the runtime's
-	resolv      node.HostFile
-	unresolved  atomic.Bool // it was told that there are no name servers of the host
+	names       names
 	users       *userids.IDs
 	noUsers     error       // why no pod can have users of its own
 	ranged      atomic.Bool // the server has given the node its pod ranges
@@ -227,7 +226,7 @@ func (h *host) makeVolumes() (err error) {
 	if err := volumes.EnsureShared(c.RootDir); err != nil {
 		h.b.log.Warn("mounts made in pods will not be seen by others", "root", c.RootDir, "err", err)
 	}
-	h.resolv.Path = c.Network.ResolvConf
+	h.names.use(c.Network)
 	_ = h.hostResolv() // tells at once if there is none
 	h.volumes, err = volumes.New(volumes.Options{
 		RootDir: c.RootDir, PodLogsDir: c.PodLogsDir, NodeName: c.NodeName, HostIPs: h.ips, Allocatable: h.Allocatable,
@@ -241,14 +240,16 @@ func (h *host) makeVolumes() (err error) {
 // hostResolv is how the host resolves names now: it may have been told so only
 // after berth began.
 func (h *host) hostResolv() criconfig.Resolv {
-	if h.resolv.Path == "" {
-		return criconfig.Resolv{}
+	r, file, err := h.names.now()
+	switch last := h.names.told.Swap(&file); {
+	case err != nil:
+		if last == nil || *last != "" {
+			h.b.log.Warn("pods get no name servers of the host", "err", err)
+		}
+	case file == h.names.instead.Path && file != "" && (last == nil || *last != file):
+		h.b.log.Info("pods get other name servers than the host's programs, which ask one on its loopback", "servers", r.Nameservers, "file", file)
 	}
-	text, err := h.resolv.Text()
-	if told := h.unresolved.Swap(err != nil); err != nil && !told {
-		h.b.log.Warn("pods get no name servers of the host", "err", err)
-	}
-	return criconfig.ParseResolv(string(text))
+	return r
 }
 
 // recursiveReadOnly reports whether the pod's runtime handler can do it.

@@ -1,10 +1,23 @@
 package criconfig
 
-import "strings"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
 
 // Resolv is what a resolv.conf says.
 type Resolv struct {
 	Nameservers, Searches, Options []string
+}
+
+// Reachable reports whether a pod with a network of its own may reach a server: one
+// at least is not on the host's own loopback.
+func (r Resolv) Reachable() bool {
+	return slices.ContainsFunc(r.Nameservers, func(s string) bool {
+		a, err := netip.ParseAddr(s)
+		return err == nil && !a.IsLoopback()
+	})
 }
 
 // ParseResolv reads the text of a resolv.conf as the C library does: the last

@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"berth/cri/criconfig"
+	"berth/nodeconfig"
 )
 
 // lines returns the log as a set of lines.
@@ -310,7 +313,11 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 
 		s.Pod("default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", look...))
 		log = s.Report("default", "c")
-		for line := range strings.Lines(readFile(t, "/etc/resolv.conf")) {
+		resolv := readFile(t, "/etc/resolv.conf")
+		if !criconfig.ParseResolv(resolv).Reachable() && exists(nodeconfig.ResolvedServers) {
+			resolv = readFile(t, nodeconfig.ResolvedServers)
+		}
+		for line := range strings.Lines(resolv) {
 			if f := strings.Fields(line); len(f) == 2 && f[0] == "nameserver" {
 				s.contains("the host's resolv.conf", log, f[1])
 			}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"sync/atomic"
+
+	"berth/cri/criconfig"
+	"berth/node"
+	"berth/nodeconfig"
+)
+
+// names are the name servers that pods have of the host.
+type names struct {
+	file, instead node.HostFile          // the second counts while the first names none that pods reach
+	told          atomic.Pointer[string] // which counted last; empty: none could be read
+}
+
+func (n *names) use(c nodeconfig.Network) {
+	n.file.Path, n.instead.Path = c.ResolvConf, c.ResolvInstead
+}
+
+// now is what counts now, and the file that it is of; empty: pods are to have none, or
+// there is none.
+func (n *names) now() (r criconfig.Resolv, file string, err error) {
+	if n.file.Path == "" {
+		return r, "", nil
+	}
+	text, err := n.file.Text()
+	if err != nil {
+		return r, "", err
+	}
+	r = criconfig.ParseResolv(string(text))
+	if n.instead.Path == "" || len(r.Nameservers) == 0 || r.Reachable() {
+		return r, n.file.Path, nil
+	}
+	if text, err := n.instead.Text(); err == nil {
+		if other := criconfig.ParseResolv(string(text)); other.Reachable() {
+			return other, n.instead.Path, nil
+		}
+	}
+	return r, n.file.Path, nil
+}
