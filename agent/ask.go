@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,10 +20,12 @@ var ErrNotHere = errors.New("no such pod on this node")
 // askBound is how long a user waits for an answer at most.
 const askBound = 30 * time.Second
 
-// ask is a user's wish for containers of a pod to run anew. It is kept on disk
-// before it is carried out, so that an agent that dies meanwhile goes on with it.
+// ask is a user's wish for containers of a pod to run anew, or for one more. It is
+// kept on disk before it is carried out, so that an agent that dies meanwhile goes
+// on with it, and before it is answered.
 type ask struct {
 	names []string
+	of    func(plan.Input, []string) (plan.Memory, error)
 	kept  bool // it is on disk
 	reply chan<- error
 }
@@ -34,7 +35,7 @@ type ask struct {
 // and begun.
 func (a *Agent) Restart(ctx context.Context, uid types.UID, names []string) error {
 	return a.askWorker(ctx, uid, func(e *entry, reply chan<- error) {
-		e.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: names, reply: reply}) })
+		e.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: names, of: plan.AskRestart, reply: reply}) })
 	})
 }
 
@@ -68,15 +69,15 @@ func (w *worker) answer(ctx context.Context) {
 	asks := w.asks
 	w.asks = nil
 	for _, a := range asks {
-		w.restart(ctx, a)
+		w.takeOn(ctx, a)
 	}
 }
 
-// restart puts a restart that is asked for first onto the disk, then into the
-// memory that the next decision is made with.
-func (w *worker) restart(ctx context.Context, a ask) {
+// takeOn puts what is asked for first onto the disk, then into the memory that the
+// next decision is made with. The pod with one container more is the wish already.
+func (w *worker) takeOn(ctx context.Context, a ask) {
 	b := w.book
-	memory, err := plan.AskRestart(b.input(w.now(), w.limits), a.names)
+	memory, err := a.of(b.input(w.now(), w.limits), a.names)
 	switch {
 	case err != nil:
 		a.reply <- err
@@ -86,35 +87,21 @@ func (w *worker) restart(ctx context.Context, a ask) {
 			ctx, cancel := context.WithTimeout(ctx, syncBound)
 			defer cancel()
 			if err := w.sync(ctx, wish, verdict, memory); err != nil { // it is carried out all the same
-				w.log.Debug("restart not on disk", "err", err)
+				w.log.Debug("what a user asks for is not on disk", "err", err)
 			}
 			a.kept = true
 			w.mail.put(func(p *post) { p.asks = append(p.asks, a) })
 		})
 	default:
 		b.memory = memory
-		b.retry(a.names)
+		maps.DeleteFunc(b.failed, func(_ plan.OpKey, f plan.Failure) bool { return f.HoldsBack(a.names) })
 		a.reply <- nil
 	}
 }
 
-// retry drops the failures that keep the named containers, or all, from being
-// started.
-func (b *book) retry(names []string) {
-	maps.DeleteFunc(b.failed, func(_ plan.OpKey, f plan.Failure) bool {
-		switch a := f.Action.(type) {
-		case plan.PullImage:
-			return len(names) == 0 || slices.Contains(names, a.Container)
-		case plan.StartContainer:
-			return len(names) == 0 || slices.Contains(names, a.Name)
-		}
-		return false
-	})
-}
-
-// AddEphemeral puts an ephemeral container into a running pod. It stays for as
-// long as the pod does, also over a restart of the agent. The error says by
-// field what is wrong with it.
+// AddEphemeral puts an ephemeral container into a running pod, and returns when it
+// is on disk. It stays for as long as the pod does, also over a restart of the
+// agent. The error says by field what is wrong with it.
 func (a *Agent) AddEphemeral(ctx context.Context, uid types.UID, c corev1.EphemeralContainer) error {
 	return a.askWorker(ctx, uid, func(e *entry, reply chan<- error) {
 		if s, known := a.Board.Get(uid); known && (isTerminal(s.Status.Phase) || !s.Memory.Finished.IsZero()) {
@@ -136,6 +123,8 @@ func (a *Agent) AddEphemeral(ctx context.Context, uid types.UID, c corev1.Epheme
 		}
 		e.pod = pod
 		e.Want(Wish{Pod: pod})
-		reply <- nil
+		e.mail.put(func(p *post) {
+			p.asks = append(p.asks, ask{names: []string{added.Name}, of: plan.AskMore, reply: reply})
+		})
 	})
 }

@@ -26,7 +26,7 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 			return nil
 		}
 		reply := make(chan error, 1)
-		w.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: []string{"b"}, reply: reply}) })
+		w.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: []string{"b"}, of: plan.AskRestart, reply: reply}) })
 		if err := <-reply; err != nil || synced.IsZero() {
 			t.Errorf("answered %v, on disk at %v", err, synced)
 		}
@@ -43,7 +43,7 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 		if at := r.h.when("stop"); len(at) != 1 || at[0].Before(synced) {
 			t.Errorf("stopped at %v, on disk at %v", at, synced)
 		}
-		w.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: []string{"c"}, reply: reply}) })
+		w.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: []string{"c"}, of: plan.AskRestart, reply: reply}) })
 		if err := <-reply; err == nil || !strings.Contains(err.Error(), "no container c") {
 			t.Errorf("answered %v", err)
 		}
@@ -70,6 +70,26 @@ func TestNothingIsAddedToAPodThatIsOver(t *testing.T) {
 		if got := l.a.store.added[pod.UID]; len(got) != 0 {
 			t.Errorf("kept %v", got)
 		}
+	})
+}
+
+// TestWhatIsAddedIsOnDiskBeforeThatIsSaid: an agent that is killed right after has it.
+func TestWhatIsAddedIsOnDiskBeforeThatIsSaid(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		pod := podOf("p", "a")
+		l := live(t, h, roomyNode(), nil, "file")
+		l.want("file", pod)
+		l.until(time.Minute, "it runs", l.runs(pod))
+		e := corev1.EphemeralContainer{}
+		e.Name, e.Image = "debug", "x"
+		if err := l.a.AddEphemeral(t.Context(), pod.UID, e); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := l.a.Store.Load()
+		if err != nil || len(kept[pod.UID].Pod.Spec.EphemeralContainers) != 1 {
+			t.Errorf("on disk is %+v, %v", kept[pod.UID].Pod, err)
+		}
+		l.until(time.Minute, "it runs too", func() bool { return len(h.running(pod.UID)) == 2 })
 	})
 }
 

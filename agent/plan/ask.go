@@ -45,6 +45,22 @@ func AskRestart(in Input, names []string) (Memory, error) {
 	return d.out.Memory, nil
 }
 
+// AskMore returns the memory with which one more container runs: as it is, for that
+// is in the pod.
+func AskMore(in Input, _ []string) (Memory, error) { return in.Memory, nil }
+
+// HoldsBack reports whether the failure keeps one of the named containers, or of all
+// without names, from being started.
+func (f Failure) HoldsBack(names []string) bool {
+	switch a := f.Action.(type) {
+	case PullImage:
+		return len(names) == 0 || slices.Contains(names, a.Container)
+	case StartContainer:
+		return len(names) == 0 || slices.Contains(names, a.Name)
+	}
+	return false
+}
+
 // askable says why a container cannot run anew; nil: it can.
 func (d *decider) askable(name string) error {
 	for _, c := range d.specs {
