@@ -178,7 +178,7 @@ type sight struct {
 	volumes    map[string]plan.VolumeSeen
 	dirs       bool
 	cgroup     bool
-	images     map[string]plan.Image
+	images     plan.ImagesSeen
 	runtime    bool // sandboxes and containers were read
 	host       bool // volumes, dirs, cgroup and images were read
 	err        error
@@ -210,24 +210,8 @@ func (b *book) saw(s sight) {
 }
 
 // found takes in which images the node was seen to have at that time.
-func (b *book) found(images map[string]plan.Image, at time.Time) {
-	all := make(map[string]plan.Image, len(b.seen.Images)+len(images))
-	maps.Copy(all, b.seen.Images)
-	maps.Copy(all, images)
-	b.seen.Images, b.sought = all, at
-}
-
-// absent are the images of the pod that were not here when they were last looked for.
-func (b *book) absent() (out []string) {
-	if b.wish.Pod == nil {
-		return nil
-	}
-	for _, name := range podspec.ImagesOf(b.wish.Pod) {
-		if _, here := b.seen.Images[name]; !here {
-			out = append(out, name)
-		}
-	}
-	return out
+func (b *book) found(images plan.ImagesSeen, at time.Time) {
+	b.seen, b.sought = b.seen.WithImages(images), at
 }
 
 // noted takes in what the runtime told without being asked.

@@ -35,6 +35,7 @@ type fakeHost struct {
 	pods    map[types.UID]*fakePod
 	images  map[string]bool
 	asked   map[string]int      // for images
+	unclear string              // why it cannot be told which images are here; empty: it can
 	moved   map[string]string   // images whose names stand for others than at first: which
 	setup   plan.ContainerSetup // of the container that was made last
 	calls   []fakeCall
@@ -273,11 +274,15 @@ func (h *fakeHost) Look(ctx context.Context, pod *corev1.Pod) (dirs bool, vols m
 	return dirs, vols, err
 }
 
-func (h *fakeHost) Present(_ context.Context, _ *corev1.Pod, image string, _ plan.Objects) (plan.Image, bool, error) {
+func (h *fakeHost) LookFor(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImagesSeen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked[image]++
-	return h.image(image), h.images[image], nil
+	seen := plan.ImagesSeen{}
+	for _, image := range names {
+		h.asked[image]++
+		seen[image] = plan.ImageSeen{Image: h.image(image), Here: h.images[image], Unclear: h.unclear}
+	}
+	return seen
 }
 
 // image is what a name stands for now. The lock is held.

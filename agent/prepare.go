@@ -28,7 +28,7 @@ type Prepare struct {
 		Exists(ctx context.Context, pod *corev1.Pod) (bool, error)
 	}
 	Images interface {
-		Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error)
+		LookFor(ctx context.Context, pod *corev1.Pod, names []string, secrets plan.Objects) plan.ImagesSeen
 	}
 	Network func() plan.NetworkSeen
 	// RecursiveReadOnly reports whether the pod's runtime handler can mount
@@ -53,7 +53,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, 
 	}
 	if host {
 		wg.Go(func() { errs[1] = p.lookAtHost(ctx, pod, &s) })
-		wg.Go(func() { s.images = p.lookAtImages(ctx, pod, objs, podspec.ImagesOf(pod)) })
+		wg.Go(func() { s.images = p.Images.LookFor(ctx, pod, podspec.ImagesOf(pod), objs) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -71,18 +71,6 @@ func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *sight) (er
 	}
 	s.cgroup, err = p.Cgroups.Exists(ctx, pod)
 	return err
-}
-
-// lookAtImages tells which of the images are here for the pod to use. One that
-// cannot be asked for counts as absent: pulling it will say why.
-func (p *Prepare) lookAtImages(ctx context.Context, pod *corev1.Pod, objs plan.Objects, images []string) map[string]plan.Image {
-	found := map[string]plan.Image{}
-	for _, name := range images {
-		if img, here, err := p.Images.Present(ctx, pod, name, objs); err == nil && here {
-			found[name] = img
-		}
-	}
-	return found
 }
 
 // atHand takes in what takes no time to look at.

@@ -120,3 +120,29 @@ func TestATagThatMovedIsFollowed(t *testing.T) {
 		}
 	})
 }
+
+// TestAnImageThatCannotBeLookedAtIsNotCalledAbsent where it is never pulled; it is
+// used once it can be.
+func TestAnImageThatCannotBeLookedAtIsNotCalledAbsent(t *testing.T) {
+	inLife(t, func(t *testing.T, h *fakeHost) {
+		h.images["p-a"], h.unclear = true, "connection refused"
+		l := live(t, h, roomyNode(), nil, "file")
+		pod := podOf("p", "a")
+		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
+		l.want("file", pod)
+		why := func() string {
+			if s, ok := l.a.Board.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 && s.Status.ContainerStatuses[0].State.Waiting != nil {
+				return s.Status.ContainerStatuses[0].State.Waiting.Reason
+			}
+			return ""
+		}
+		l.until(time.Second, "it says so", func() bool { return why() == "ImageInspectError" })
+		h.mu.Lock()
+		h.unclear = ""
+		h.mu.Unlock()
+		l.until(6*time.Second, "it runs", l.runs(pod))
+		if told := l.events(pod.UID); told["ErrImageNeverPull"] != 0 {
+			t.Errorf("told %v", told)
+		}
+	})
+}

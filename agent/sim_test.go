@@ -166,7 +166,9 @@ func (s *sim) see() {
 	l := s.look(s.book.settle, !s.book.looked || s.book.doubtOfHost)
 	l.heard = s.book.heard
 	if !s.book.looked {
-		l.images = maps.Clone(s.images)
+		for name, img := range s.images {
+			l.images[name] = plan.ImageSeen{Image: img, Here: true}
+		}
 	}
 	s.book.saw(l)
 }

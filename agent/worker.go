@@ -104,7 +104,7 @@ type post struct {
 // found is what an asking for images has found.
 type found struct {
 	at     time.Time
-	images map[string]plan.Image
+	images plan.ImagesSeen
 }
 
 func (m *mailbox) put(f func(*post)) {
@@ -225,7 +225,7 @@ func (w *worker) read(ctx context.Context, p post) {
 	w.came = w.came || p.came
 	if w.came && !w.seeking && b.looked {
 		w.came = false
-		w.seek(ctx, b.absent())
+		w.seek(ctx, b.seen.Absent(b.wish.Pod))
 	}
 	if p.health != nil {
 		w.feels(p.health)
@@ -302,7 +302,7 @@ func (w *worker) seek(ctx context.Context, images []string) {
 	pod := w.book.wish.Pod
 	objs := w.objects.Of(pod)
 	w.ops.Go(func() {
-		f := &found{at: w.now(), images: w.stages.Prepare.lookAtImages(ctx, pod, objs, images)}
+		f := &found{at: w.now(), images: w.stages.Prepare.Images.LookFor(ctx, pod, images, objs)}
 		w.mail.put(func(p *post) { p.found = f })
 	})
 }

@@ -232,7 +232,7 @@ func (w *world) look(at uint64, host bool) sight {
 		sandboxes: slices.Clone(w.sandboxes), containers: slices.Clone(w.containers),
 	}
 	if host {
-		s.dirs, s.cgroup, s.volumes, s.images = w.dirs, w.cgroup, maps.Clone(w.volumes), map[string]plan.Image{}
+		s.dirs, s.cgroup, s.volumes, s.images = w.dirs, w.cgroup, maps.Clone(w.volumes), plan.ImagesSeen{}
 	}
 	return s
 }
@@ -429,6 +429,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	if a.Kind == plan.Main || a.Kind == plan.Sidecar {
 		w.sizes[id] = plan.ResourcesOf(w.ground[a.Key()]).For(a.Name)
 	}
+	delete(w.replaced, a.Name)
 	w.containers = append([]plan.Container{k}, w.containers...)
 	out.Container = &k
 }

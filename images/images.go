@@ -140,6 +140,20 @@ func (i *Images) Present(ctx context.Context, pod *corev1.Pod, image string, sec
 	return img, true, nil
 }
 
+// LookFor is Present for several images.
+func (i *Images) LookFor(ctx context.Context, pod *corev1.Pod, images []string, secrets plan.Objects) plan.ImagesSeen {
+	seen := make(plan.ImagesSeen, len(images))
+	for _, name := range images {
+		img, here, err := i.Present(ctx, pod, name, secrets)
+		s := plan.ImageSeen{Image: img, Here: here}
+		if err != nil {
+			s.Unclear = err.Error()
+		}
+		seen[name] = s
+	}
+	return seen
+}
+
 // here is Present whatever pod asks.
 func (i *Images) here(ctx context.Context, image string, n podspec.ImageName) (plan.Image, bool, error) {
 	p, _, err := i.asks.do(ctx, image, asker[struct{}]{}, func(ctx context.Context, _ *struct{}) (presence, error) {

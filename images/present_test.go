@@ -1,6 +1,7 @@
 package images
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -80,6 +81,22 @@ func TestWhoAskAtOnceAskTheRuntimeOnce(t *testing.T) {
 			t.Errorf("fifty askers asked the runtime %d times, want once", f.inspects)
 		}
 	})
+}
+
+func TestALookTellsOfEachImage(t *testing.T) {
+	t.Parallel()
+	f := newFake()
+	f.add(&runtimeapi.Image{Id: "i", RepoTags: []string{"reg.io/a:1"}})
+	i := newImages(t, Options{Service: f})
+	names := []string{"reg.io/a:1", "reg.io/b:1", "Not/A_Name"}
+	seen := i.LookFor(t.Context(), podNamed("p", 0), names, nil)
+	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Here || a.ID != "i" || a.Unclear != "" || b.Here || b.Unclear != "" || c.Here || c.Unclear == "" || len(seen) != 3 {
+		t.Errorf("%+v", seen)
+	}
+	f.lookErr = status.Error(codes.Unavailable, "connection refused")
+	if a := i.LookFor(t.Context(), podNamed("p", 0), names[:1], nil)[names[0]]; a.Here || !strings.Contains(a.Unclear, "connection refused") {
+		t.Errorf("%+v", a)
+	}
 }
 
 func TestUserAndDigestOfAnImage(t *testing.T) {

@@ -287,9 +287,13 @@ func (d *decider) askImage(c spec, attempt uint32) imageAnswer {
 		if present {
 			return imageAnswer{image: have, ok: true}
 		}
+		d.seek(c.Image)
+		if why := d.Seen.Unclear[c.Image]; why != "" {
+			d.why(warning("InspectFailed", c.Name, why))
+			return d.noImage(c, "ImageInspectError", why)
+		}
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)
 		d.why(warning("ErrImageNeverPull", c.Name, msg))
-		d.seek(c.Image)
 		return d.noImage(c, "ErrImageNeverPull", msg)
 	case corev1.PullAlways:
 		if pulled.Image.ID != "" && pulled.Name == c.Image && pulled.Attempt == attempt {

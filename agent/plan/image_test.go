@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -33,6 +34,11 @@ func TestImages(t *testing.T) {
 	noRoom := func(w *walk) *walk {
 		return w.with(func(in *Input) { in.Seen.Held = map[string]string{"far": "2 are free"} })
 	}
+	unclear := func(w *walk) *walk {
+		return w.with(func(in *Input) {
+			in.Seen = in.Seen.WithImages(ImagesSeen{"far": {Unclear: "no answer"}, "img": {Unclear: "no answer"}})
+		})
+	}
 	sought := func(ago time.Duration) *walk {
 		w := fresh(far(corev1.PullNever)).with(func(in *Input) { in.Sought = t0 }).after(ago)
 		if ago == 0 {
@@ -50,6 +56,10 @@ func TestImages(t *testing.T) {
 		{"Never uses what is there", fresh(mains(con("app", pulls(corev1.PullNever)))).begin().obey().begin().obey(), "start app#0", []string{`why    Pulled app "Container image \"img\" already present on machine and can be accessed by the pod" (Normal)`}},
 		{"Never says that it is not there", fresh(far(corev1.PullNever)), "make dirs, make cgroup",
 			[]string{`app    waiting ErrImageNeverPull "Container image \"far\" is not present with pull policy of Never"`, "why    ErrImageNeverPull app", `why    Failed app "Error: ErrImageNeverPull" (Warning)`}},
+		{"nor that it is not there when that cannot be told", unclear(fresh(far(corev1.PullNever))), "make dirs, make cgroup",
+			[]string{`app    waiting ImageInspectError "no answer"`, `why    InspectFailed app "no answer" (Warning)`, `why    Failed app "Error: ImageInspectError" (Warning)`, "!ErrImageNeverPull", "seek   far"}},
+		{"one that is believed here is tried", unclear(fresh(mains(con("app", pulls(corev1.PullNever))))).begin().obey().begin().obey(), "start app#0", nil},
+		{"what may be pulled is: that says why", unclear(fresh(far(corev1.PullIfNotPresent))), "make dirs, make cgroup, pull app far", []string{"!InspectFailed"}},
 		{"and has it looked for again, as nobody tells when it is brought", sought(0), "", []string{"seek   far"}},
 		{"after a few seconds, not at once", sought(4 * time.Second), "", []string{"!seek", "wake   at+5s"}},
 		{"again and again", sought(5 * time.Second), "", []string{"seek   far"}},
@@ -152,5 +162,21 @@ func TestAnImageIsLookedUpAgainBeforeAStart(t *testing.T) {
 			}
 			t.Error("it was never started")
 		})
+	}
+}
+
+func TestALookForImages(t *testing.T) {
+	t.Parallel()
+	a, b := Image{ID: "a"}, Image{ID: "b"}
+	o := Observed{Images: map[string]Image{"stays": a, "moves": a, "goes": a, "hides": a}, Unclear: map[string]string{"goes": "x", "other": "y"}}
+	now := o.WithImages(ImagesSeen{"moves": {Image: b, Here: true}, "goes": {}, "hides": {Unclear: "z"}, "comes": {Image: b, Here: true}})
+	if want := (map[string]Image{"stays": a, "moves": b, "hides": a, "comes": b}); !maps.Equal(now.Images, want) {
+		t.Errorf("%+v, want %+v", now.Images, want)
+	}
+	if want := (map[string]string{"other": "y", "hides": "z"}); !maps.Equal(now.Unclear, want) {
+		t.Errorf("%+v, want %+v", now.Unclear, want)
+	}
+	if len(o.Images) != 4 || o.Images["moves"] != a || len(o.Unclear) != 2 {
+		t.Errorf("what was seen before was changed: %+v", o)
 	}
 }

@@ -71,6 +71,7 @@ type Observed struct {
 	Containers []Container            // newest first; several instances per name
 	Volumes    map[string]VolumeSeen  // by volume name: those that are set up on the host, wanted or not
 	Images     map[string]Image       // by image name as in the spec; absent: not on this node
+	Unclear    map[string]string      // by image name as in the spec: why it cannot be told whether it is here
 	Pulled     map[string]Pulled      // by container name: the last pull made for it
 	Dirs       bool                   // the pod's directories and log directory exist
 	Cgroup     bool                   // the pod's cgroup exists
@@ -159,6 +160,16 @@ type Image struct {
 	UID  *int64    // user the image declares, if numeric
 	User string    // user name the image declares, if not numeric
 	At   time.Time // when the runtime was asked: its name may stand for another since
+}
+
+// ImagesSeen is what a look for images has found, by name as in the spec.
+type ImagesSeen map[string]ImageSeen
+
+// ImageSeen is what a look for one image has found.
+type ImageSeen struct {
+	Image
+	Here    bool
+	Unclear string // why it cannot be told
 }
 
 // Pulled says that a pull made for one container has succeeded.

@@ -6,6 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/podspec"
 )
 
 // After returns what is seen once an action has ended. The receiver is not
@@ -130,6 +134,37 @@ func (o Observed) afterPull(a PullImage, r Outcome) Observed {
 	o.Images = set(o.Images, a.Image, *r.Image)
 	o.Pulled = set(o.Pulled, a.Container, Pulled{Attempt: a.Attempt, Name: a.Image, Image: *r.Image})
 	return o
+}
+
+// WithImages returns what is seen after a look for some images.
+func (o Observed) WithImages(seen ImagesSeen) Observed {
+	was, unclear := o.Images, o.Unclear
+	o.Images, o.Unclear = make(map[string]Image, len(was)+len(seen)), map[string]string{}
+	maps.Copy(o.Images, was)
+	maps.Copy(o.Unclear, unclear)
+	for name, s := range seen {
+		delete(o.Unclear, name)
+		switch {
+		case s.Unclear != "": // as far as is known it is where it was
+			o.Unclear[name] = s.Unclear
+		case s.Here:
+			o.Images[name] = s.Image
+		default:
+			delete(o.Images, name)
+		}
+	}
+	return o
+}
+
+// Absent lists the images of the pod that were not here when they were last looked for.
+func (o Observed) Absent(pod *corev1.Pod) []string {
+	if pod == nil {
+		return nil
+	}
+	return slices.DeleteFunc(podspec.ImagesOf(pod), func(name string) bool {
+		_, here := o.Images[name]
+		return here
+	})
 }
 
 // Doubtful reports whether the end of an action leaves open what the runtime or
