@@ -86,8 +86,8 @@ func TestWhatIsAddedIsOnDiskBeforeThatIsSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept, err := l.a.Store.Load()
-		if err != nil || len(kept[pod.UID].Pod.Spec.EphemeralContainers) != 1 {
-			t.Errorf("on disk is %+v, %v", kept[pod.UID].Pod, err)
+		if rec := kept[pod.UID].Pod; err != nil || rec == nil || len(rec.Spec.EphemeralContainers) != 1 {
+			t.Errorf("on disk is %+v, %v", rec, err)
 		}
 		l.until(time.Minute, "it runs too", func() bool { return len(h.running(pod.UID)) == 2 })
 	})
