@@ -3,6 +3,7 @@ package crash
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,7 +18,7 @@ import (
 )
 
 // probedPod is a pod whose containers are probed each second in every way. One
-// command hangs, so that some command is always under way.
+// command goes on for longer than the test, so that some is always under way.
 func (n *node) probedPod(name string) *corev1.Pod {
 	n.Helper()
 	p := n.simple(name, "serve", "8080")
@@ -41,14 +42,22 @@ func (n *node) probedPod(name string) *corev1.Pod {
 	more.LivenessProbe.TimeoutSeconds = 20
 	more.LivenessProbe.FailureThreshold = 5
 	more.StartupProbe.TimeoutSeconds, more.StartupProbe.FailureThreshold = 20, 60
-	p.Spec.Containers = append(p.Spec.Containers, more)
+	hangs := *c.DeepCopy()
+	hangs.Name, hangs.Args = "hangs", []string{"sleep"}
+	hangs.StartupProbe, hangs.ReadinessProbe = nil, nil
+	hangs.LivenessProbe = each(run("sleep", "1h", ",", "print", name+goesOn))
+	hangs.LivenessProbe.TimeoutSeconds = 3600
+	p.Spec.Containers = append(p.Spec.Containers, more, hangs)
 	podspec.SetDefaults(p)
 	return p
 }
 
+// goesOn ends the command line of the command that goes on.
+const goesOn = "-goes-on"
+
 // TestScenario10_KillsWithProbesInFlightFlipNothing: kill -9 of the agent at any
 // moment, and a stop for longer than every timeout, while probes of every kind
-// are under way.
+// are under way. The commands that are it then do not pile up.
 func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 	t.Parallel()
 	for _, v := range hosts.Versions() {
@@ -71,6 +80,8 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 					n.must("let it go on", syscall.Kill(pid, syscall.SIGCONT))
 				}
 				flips.end(n)
+				n.until("a command of each pod to be under way", func() bool { return n.processes(goesOn) == len(names) })
+				cutOff := n.pids(goesOn)
 				n.kill()
 				n.launch()
 				flips = n.watchReady(names)
@@ -84,6 +95,9 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 					return true
 				})
 				flips.end(n)
+				n.until("the commands to be gone that nobody waits for", func() bool {
+					return !slices.ContainsFunc(n.pids(goesOn), func(pid string) bool { return slices.Contains(cutOff, pid) })
+				})
 				now := n.pods()
 				for _, name := range names {
 					was, is := first[name], now[name]
@@ -98,9 +112,6 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 				n.drop(name)
 			}
 			n.gone()
-			n.until("no command of a probe to be left", func() bool {
-				return n.processes("-alive") == 0
-			})
 		})
 	}
 }

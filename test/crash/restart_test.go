@@ -141,9 +141,12 @@ func (n *node) endsWithout(when string, without func()) {
 	n.until("the containers to end", func() bool { return n.processes("go-"+when) == 0 })
 }
 
-// processes counts the machine's processes with an argument that ends so and
-// that lie below the host's cgroup.
-func (n *node) processes(suffix string) (count int) {
+// processes counts what pids lists.
+func (n *node) processes(suffix string) int { return len(n.pids(suffix)) }
+
+// pids are the machine's processes with an argument that ends so and that lie below
+// the host's cgroup, by number.
+func (n *node) pids(suffix string) (all []string) {
 	dirs, _ := os.ReadDir("/proc")
 	for _, d := range dirs {
 		cmd, err := os.ReadFile("/proc/" + d.Name() + "/cmdline")
@@ -152,10 +155,10 @@ func (n *node) processes(suffix string) (count int) {
 		}
 		group, _ := os.ReadFile("/proc/" + d.Name() + "/cgroup")
 		if strings.Contains(string(group), n.host.CgroupRoot+"/") {
-			count++
+			all = append(all, d.Name())
 		}
 	}
-	return count
+	return all
 }
 
 func (n *node) exited(name string, code int32) {
