@@ -53,8 +53,8 @@ type BerthConfiguration struct {
 	// MaxParallelStarts is how many pods are started at once. Default: 10.
 	MaxParallelStarts *int32 `json:"maxParallelStarts,omitempty"`
 	// StartPressurePercent is in how much of the last 10 s something must have waited
-	// for a CPU (PSI) that fewer pods are started at once, at 100% one. 100: never
-	// fewer. Default: 90.
+	// for a CPU (PSI) that fewer pods are started at once, at 100% one more than the
+	// host has CPUs. 100: never fewer. Default: 90.
 	StartPressurePercent *int32 `json:"startPressurePercent,omitempty"`
 	// MemoryPressureSources says who must find memory short before it counts as
 	// pressure: both, the working set and the kernel's own estimate or its stalls;
@@ -98,7 +98,7 @@ func BerthFields() []BerthField {
 		{"cniPodCIDRs", "list of ranges", "none", "write a default network configuration for these ranges, or with `[node]` for those that the server gives the node, on a standalone node `podCIDR`", "--cni-pod-cidr"},
 		{"podRouting", "hostGateway or none", "hostGateway", "with `cniPodCIDRs: [node]` on a node that has joined a server, how pods reach those of other nodes: by routes to the nodes that berth makes, with masquerading only towards the outside, or not by berth's doing; see networking.md", ""},
 		{"maxParallelStarts", "number", "10", "how many pods are started at once", ""},
-		{"startPressurePercent", "number", "90", "in how much of the last 10 s, in percent, something must have waited for a CPU (PSI) that fewer pods are started at once: ever fewer up to 100%, where it is one; 100: never fewer", ""},
+		{"startPressurePercent", "number", "90", "in how much of the last 10 s, in percent, something must have waited for a CPU (PSI) that fewer pods are started at once: ever fewer up to 100%, where there are one more than the host has CPUs; 100: never fewer", ""},
 		{"memoryPressureSources", "both or workingSet", "both", "who must find memory short before it is pressure: the working set and the kernel's own estimate (MemAvailable) or its stalls, or the working set alone, as upstream", ""},
 		{"deadContainersKept", "number", "1", "how many ended instances of a container are kept beside its newest (upstream's flag --maximum-dead-containers-per-container)", ""},
 		{"deadContainerMinAge", "duration", "0s", "how long ago such an instance must have ended before it is removed (upstream's flag --minimum-container-ttl-duration)", ""},

@@ -30,6 +30,7 @@ type Room struct {
 	node    admission.Node
 	slots   int     // pods that may be starting at once
 	from    float64 // see Config
+	least   int     // see Config
 	stalled func() (percent float64, known bool)
 	bound   time.Duration // longest time that a start slot is held
 	alone   bool          // no control server: criticality goes by priority only
@@ -74,10 +75,11 @@ type Config struct {
 	Left  func(types.UID) // told of every pod that has given back what it held; must not wait; nil: nobody
 
 	// Stalled is the part of the time, in percent, in which tasks wait for a CPU (PSI,
-	// some avg10). While it is more than From fewer pods start at once: see Pressed.
-	// Nil: nobody knows.
+	// some avg10). While it is more than From fewer pods start at once, but Least all
+	// the same: see Pressed. Nil: nobody knows.
 	Stalled func() (percent float64, known bool)
 	From    float64
+	Least   int // default 1
 
 	// Pulse is told that the room makes progress, every PulseEvery at least; nil:
 	// nobody.
@@ -92,7 +94,7 @@ const PulseEvery = 5 * time.Second
 func New(c Config) *Room {
 	return &Room{
 		node: c.Node, slots: max(1, c.Slots), bound: cmp.Or(c.Bound, 30*time.Second), alone: c.Alone,
-		stalled: c.Stalled, from: c.From, left: c.Left, pulse: c.Pulse,
+		stalled: c.Stalled, from: c.From, least: c.Least, left: c.Left, pulse: c.Pulse,
 		asks: make(chan Seat), frees: make(chan types.UID), starts: make(chan types.UID), ends: make(chan types.UID),
 		nodes: make(chan admission.Node), census: make(chan chan Census), closed: make(chan struct{}),
 	}

@@ -6,13 +6,13 @@ import (
 )
 
 // Pressed says how many of most pods may be starting at once while tasks wait for a
-// CPU in so many percent of the time: all up to from, then ever fewer, at 100 one.
-func Pressed(most int, stalled, from float64) int {
+// CPU in so many percent of the time: all up to from, then ever fewer, at 100 least.
+func Pressed(most, least int, stalled, from float64) int {
 	if stalled <= from || from >= 100 {
 		return most
 	}
 	left := (100 - min(stalled, 100)) / (100 - from)
-	return min(most, max(1, int(math.Ceil(float64(most)*left))))
+	return min(most, max(1, least, int(math.Ceil(float64(most)*left))))
 }
 
 // lookAgain is how often it is looked whether the CPUs are still under pressure, while
@@ -28,7 +28,7 @@ func (f *floor) free() int {
 	}
 	slots := f.slots
 	if now, known := f.stalled(); known {
-		slots = Pressed(f.slots, now, f.from)
+		slots = Pressed(f.slots, f.least, now, f.from)
 	}
 	f.fewer = slots < f.slots
 	return slots - len(f.starting)

@@ -10,25 +10,28 @@ import (
 	"berth/agent/plan"
 )
 
-func TestPressedIsNeverLessThanOneAndNeverMoreUnderMorePressure(t *testing.T) {
+func TestPressedIsNeverLessThanLeastAndNeverMoreUnderMorePressure(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		what          string
-		most          int
+		most, least   int
 		stalled, from float64
 		want          int
 	}{
-		{"a calm node starts as many as it may", 10, 0, 80, 10},
-		{"up to the bound", 10, 80, 80, 10},
-		{"beyond it fewer", 10, 90, 80, 5},
-		{"rounded up", 10, 91, 80, 5},
-		{"one when something waits all the time", 10, 100, 80, 1},
-		{"one, whatever the kernel says", 10, 130, 80, 1},
-		{"one is never made less", 1, 99, 80, 1},
-		{"a bound of 100 is none", 10, 100, 100, 10},
-		{"a bound of 0 counts all pressure", 10, 50, 0, 5},
+		{"a calm node starts as many as it may", 10, 1, 0, 80, 10},
+		{"up to the bound", 10, 1, 80, 80, 10},
+		{"beyond it fewer", 10, 1, 90, 80, 5},
+		{"rounded up", 10, 1, 91, 80, 5},
+		{"one when something waits all the time", 10, 1, 100, 80, 1},
+		{"one, whatever the kernel says", 10, 1, 130, 80, 1},
+		{"one is never made less", 1, 1, 99, 80, 1},
+		{"a bound of 100 is none", 10, 1, 100, 100, 10},
+		{"as many as the CPUs can take, when something waits all the time", 10, 3, 100, 80, 3},
+		{"nor more than there may be", 2, 3, 100, 80, 2},
+		{"what nobody set is one", 10, 0, 100, 80, 1},
+		{"a bound of 0 counts all pressure", 10, 1, 50, 0, 5},
 	} {
-		if got := Pressed(row.most, row.stalled, row.from); got != row.want {
+		if got := Pressed(row.most, row.least, row.stalled, row.from); got != row.want {
 			t.Errorf("%s: %d, want %d", row.what, got, row.want)
 		}
 	}
@@ -36,9 +39,9 @@ func TestPressedIsNeverLessThanOneAndNeverMoreUnderMorePressure(t *testing.T) {
 		for from := 0.0; from <= 100; from += 5 {
 			last := most
 			for stalled := 0.0; stalled <= 110; stalled++ {
-				n := Pressed(most, stalled, from)
-				if n < 1 || n > last {
-					t.Fatalf("Pressed(%d, %v, %v) is %d after %d", most, stalled, from, n, last)
+				n := Pressed(most, 2, stalled, from)
+				if n < min(2, most) || n > last {
+					t.Fatalf("Pressed(%d, 2, %v, %v) is %d after %d", most, stalled, from, n, last)
 				}
 				last = n
 			}

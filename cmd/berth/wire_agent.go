@@ -1,6 +1,7 @@
 package main
 
 import (
+	goruntime "runtime"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,7 +61,9 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 		Room: room.Config{
 			Node:  b.offer(),
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
-			Stalled: node.CPUStalled, From: b.config.StartPressure,
+			// A start keeps about one CPU busy: as many as there are, and one that waits for
+			// the disk meanwhile, take no longer than they would one by one.
+			Stalled: node.CPUStalled, From: b.config.StartPressure, Least: goruntime.NumCPU() + 1,
 		},
 		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.System().BootID, Events: b.events, Prober: b.probes, Log: b.log,
 		Meters: metersOf(b.metrics, b.host.runtimeHandler),
