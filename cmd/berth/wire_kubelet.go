@@ -70,7 +70,7 @@ func (b *berth) kubeletLogs(ctx context.Context, req kubelet.LogRequest, stdout,
 	if err != nil {
 		return badRequest("%s", err)
 	}
-	return b.writeLog(ctx, s, k, req.LogRequest, stdout, stderr)
+	return b.writeLog(ctx, s, k, req.LogRequest, false, stdout, stderr) // ends with the instance, as the kubelet's
 }
 
 // kubeletRunning finds the instance of a container that runs.

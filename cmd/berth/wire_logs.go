@@ -113,11 +113,11 @@ func (b *berth) logs(ctx context.Context, req nodeapi.LogRequest, stdout, stderr
 	if err != nil {
 		return badRequest("%s", err)
 	}
-	return b.writeLog(ctx, s, k, req, stdout, stderr)
+	return b.writeLog(ctx, s, k, req, !req.Previous, stdout, stderr)
 }
 
-// writeLog writes the log of an instance and, if it is followed, of those after it.
-func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Container, req nodeapi.LogRequest, stdout, stderr io.Writer) error {
+// writeLog writes the log of an instance and, if it is followed, also of those after it.
+func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Container, req nodeapi.LogRequest, also bool, stdout, stderr io.Writer) error {
 	o := crilog.Options{
 		Path: k.LogPath, Follow: req.Follow, Tail: req.Tail, Since: req.SinceTime, Timestamps: req.Timestamps,
 		Stdout: stdout, Stderr: stderr,
@@ -136,7 +136,7 @@ func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Containe
 	defer watches.Wait()
 	defer cancel()
 	o.Done = b.ended(ctx, &watches, s.Pod.UID, k.ID)
-	if !req.Previous {
+	if also {
 		o.Next = func(ctx context.Context) (string, <-chan struct{}, bool) {
 			next, more := b.agent.Board.NextRun(ctx, s.Pod.UID, k)
 			if !more {

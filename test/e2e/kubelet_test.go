@@ -273,7 +273,7 @@ func (a *asked) logs() {
 	for query, want := range map[string]string{
 		"/talks/c?stream=Stdout&tailLines=2": `^got .*\ngot .*\n$`, "/talks/c?stream=Stderr&tailLines=1": `^err .*\n$`,
 		"/talks/c?limitBytes=4": `^begi$`, "/talks/c?timestamps=true&tailLines=1": `^\d{4}-\d\d-\d\dT.*Z (got|err) `,
-		"/again/c?previous=true": `^run once\n$`, "/talks/c?sinceTime=2999-01-01T00:00:00Z": `^$`,
+		"/again/c?previous=true": `^run once\n$`, "/again/c?follow=true": `^run once\n$`, "/talks/c?sinceTime=2999-01-01T00:00:00Z": `^$`,
 	} {
 		if code, body := a.get(path + query); code != 200 || !regexp.MustCompile(want).MatchString(body) {
 			a.t.Errorf("%s: %d %q", query, code, body)
