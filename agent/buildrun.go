@@ -92,7 +92,7 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	}
 	if a.Resolve && c.ImagePullPolicy != corev1.PullAlways {
 		var err error
-		if setup.Image, err = b.Images.Resolve(ctx, on.pod, c.Image, on.objects); err != nil {
+		if setup.Image, err = b.resolve(ctx, on, c.Image, out); err != nil {
 			return err
 		}
 	}
@@ -106,14 +106,16 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	if err != nil {
 		return err
 	}
+	names := []string{c.Image}
 	for i := range mounts {
 		name := mounts[i].Image
 		if name == "" {
 			continue
 		}
+		names = append(names, name)
 		img, seen := on.seen.Images[name] // the runtime is to mount just the image that was pulled
 		if !seen || a.Resolve {
-			if img, err = b.Images.Resolve(ctx, on.pod, name, on.objects); err != nil {
+			if img, err = b.resolve(ctx, on, name, out); err != nil {
 				return err
 			}
 		}
@@ -124,5 +126,16 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	if k.ID != "" {
 		out.Container = &k
 	}
+	if plan.KindOf(err) == plan.ImageGone { // it does not say which
+		out.Gone = names
+	}
 	return err
+}
+
+func (b *BuildRun) resolve(ctx context.Context, on ground, name string, out *plan.Outcome) (plan.Image, error) {
+	img, err := b.Images.Resolve(ctx, on.pod, name, on.objects)
+	if plan.KindOf(err) == plan.ImageGone {
+		out.Gone = []string{name}
+	}
+	return img, err
 }

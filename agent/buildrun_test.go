@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,5 +23,46 @@ func TestAContainerIsMadeOfTheImageThatItsStartNames(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, h.setup.Image); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestAStartTellsWhichImagesAreGone: its own, or those of its volumes; all that it
+// names where the runtime does not say which.
+func TestAStartTellsWhichImagesAreGone(t *testing.T) {
+	t.Parallel()
+	for _, r := range []struct {
+		sentence string
+		here     []string // and not where it was seen
+		resolve  bool
+		fails    error
+		gone     []string
+		mounted  string
+	}{
+		{"nothing is gone", []string{"p-a", "vol"}, true, nil, nil, "sha:vol"},
+		{"the volume's is", []string{"p-a"}, true, nil, []string{"vol"}, ""},
+		{"its own is", []string{"vol"}, true, nil, []string{"p-a"}, ""},
+		{"what was seen a moment ago is taken as it was", nil, false, nil, nil, "seen"},
+		{"and the runtime does not have it", nil, false, &plan.Error{Kind: plan.ImageGone, Err: errors.New("gone")}, []string{"p-a", "vol"}, ""},
+		{"which is another thing than that it fails", nil, false, errors.New("no"), nil, ""},
+	} {
+		t.Run(r.sentence, func(t *testing.T) {
+			t.Parallel()
+			h, pod := newFakeHost(), podOf("p", "a")
+			h.mounts = []plan.Mount{{HostPath: "/x"}, {Image: "vol"}}
+			h.fails = func(call string, _ int) error { return r.fails }
+			for _, name := range r.here {
+				h.images[name] = true
+			}
+			on := ground{pod: pod, seen: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "seen"}, "vol": {ID: "seen"}}}}
+			var out plan.Outcome
+			stages := h.stages()
+			err := stages.BuildRun.do(t.Context(), on, plan.StartContainer{Name: "a", Image: plan.Image{ID: "seen"}, Resolve: r.resolve}, &out)
+			if !slices.Equal(out.Gone, r.gone) || (err == nil) != (r.mounted != "") {
+				t.Errorf("gone: %q, want %q; %v", out.Gone, r.gone, err)
+			}
+			if err == nil && (h.setup.Mounts[1].Image != r.mounted || h.setup.Mounts[0].Image != "") {
+				t.Errorf("mounted: %+v", h.setup.Mounts)
+			}
+		})
 	}
 }

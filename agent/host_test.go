@@ -35,6 +35,7 @@ type fakeHost struct {
 	pods    map[types.UID]*fakePod
 	images  map[string]bool
 	asked   map[string]int      // for images
+	mounts  []plan.Mount        // of every container
 	unclear string              // why it cannot be told which images are here; empty: it can
 	moved   map[string]string   // images whose names stand for others than at first: which
 	setup   plan.ContainerSetup // of the container that was made last
@@ -398,7 +399,7 @@ func (h *fakeHost) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, _
 }
 
 func (h *fakeHost) ContainerMounts(context.Context, *corev1.Pod, *corev1.Container, uint32, plan.Objects, plan.Sandbox) ([]plan.Mount, error) {
-	return nil, nil
+	return slices.Clone(h.mounts), nil
 }
 
 // Run runs a hook, told as "hook pod/container".

@@ -442,7 +442,7 @@ func (w *world) imageOf(a plan.StartContainer, out *plan.Outcome) {
 	switch {
 	case c.ImagePullPolicy == corev1.PullAlways:
 	case a.Resolve && !here:
-		out.Err = &plan.Error{Kind: plan.ImageGone, Err: errors.New("no such image")}
+		out.Err, out.Gone = &plan.Error{Kind: plan.ImageGone, Err: errors.New("no such image")}, []string{c.Image}
 	case !a.Resolve && a.Attempt > 0 && a.Image.ID != now.ID:
 		w.breaks("%s#%d is made of %s, and %s is %s", a.Name, a.Attempt, a.Image.ID, c.Image, now.ID)
 	}

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -20,6 +21,7 @@ func TestImageVolumes(t *testing.T) {
 		return fresh(mains(con("app", mounts("data"))), volume("data", reference, policy))
 	}
 	none := &Error{Kind: NotFound, Reason: "ErrImagePull", Err: errors.New("no such image")}
+	gone := &Error{Kind: ImageGone, Err: errors.New("gone")}
 	check(t, []row{
 		{"its image is pulled beside all else, and nothing is mounted on the host", with("far", corev1.PullIfNotPresent), "make dirs, make cgroup, pull volume/data far", nil},
 		{"a container waits for it", with("far", corev1.PullIfNotPresent).begin().ends2("make/dirs").ends2("make/cgroup").begin().ends2("run/sandbox"), "-",
@@ -30,6 +32,8 @@ func TestImageVolumes(t *testing.T) {
 		{"Never says that it is missing", with("far", corev1.PullNever).begin().obey().begin().obey(), "-", []string{"app    waiting ErrImageNeverPull"}},
 		{"a pull that fails shows at the container", with("far", corev1.PullIfNotPresent).begin().ends2("make/dirs").ends2("make/cgroup").fails("pull/volume/data", none), "",
 			[]string{"app    waiting ErrImagePull"}},
+		{"one that has vanished is pulled again, with all that the container needs", with("far", corev1.PullIfNotPresent).begin().obey().begin().obey().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
+		{"also where it is pulled always", with("far", corev1.PullAlways).begin().obey().begin().obey().fails("start/app", gone).after(time.Second), "pull app img, pull volume/data far", nil},
 		{"one that nobody mounts is not pulled", fresh(volume("data", "far", corev1.PullIfNotPresent)), "make dirs, make cgroup", nil},
 	})
 }

@@ -19,7 +19,7 @@ import (
 func (o Observed) After(r Outcome) Observed {
 	switch a := r.Action.(type) {
 	case StartContainer:
-		return o.afterStart(a, r)
+		return o.afterStart(r)
 	case StopContainer:
 		if r.Container != nil {
 			return o.WithContainer(*r.Container)
@@ -78,15 +78,14 @@ func (o Observed) afterDone(r Outcome) Observed {
 	return o
 }
 
-func (o Observed) afterStart(a StartContainer, r Outcome) Observed {
+func (o Observed) afterStart(r Outcome) Observed {
 	if r.Container != nil {
 		o = o.WithContainer(*r.Container)
 	}
-	if r.Err != nil && KindOf(r.Err) == ImageGone {
-		id := a.Image.ID
+	if len(r.Gone) > 0 {
 		o.Images, o.Pulled = maps.Clone(o.Images), maps.Clone(o.Pulled)
-		maps.DeleteFunc(o.Images, func(_ string, i Image) bool { return i.ID == id })
-		maps.DeleteFunc(o.Pulled, func(_ string, p Pulled) bool { return p.Image.ID == id })
+		maps.DeleteFunc(o.Images, func(name string, _ Image) bool { return slices.Contains(r.Gone, name) })
+		maps.DeleteFunc(o.Pulled, func(_ string, p Pulled) bool { return slices.Contains(r.Gone, p.Name) })
 	}
 	return o
 }

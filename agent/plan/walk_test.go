@@ -160,6 +160,13 @@ func (w *walk) ends(key string, err error) *walk {
 		case err == nil:
 			delete(w.in.Failed, k)
 			w.do(a, &out)
+		case KindOf(err) == ImageGone: // of any that the container names
+			c := w.spec(a.(StartContainer).Name)
+			out.Gone = []string{c.Image}
+			for _, v := range newDecider(w.in).imageVolumes(spec{Container: c}) {
+				out.Gone = append(out.Gone, v.Image)
+			}
+			fallthrough
 		case KindOf(err) != Canceled:
 			w.in.Failed[k] = FailureOf(out, w.in.Failed[k].Count)
 		}

@@ -172,6 +172,7 @@ type Outcome struct {
 	Sandbox   *Sandbox   // after RunSandbox
 	Container *Container // after StartContainer (also a failed one, if it was created) and StopContainer
 	Image     *Image     // after PullImage
+	Gone      []string   // names of images, any of which is not here: after a StartContainer that has failed for it
 }
 
 func reasonOf(err error) string {

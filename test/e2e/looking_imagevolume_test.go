@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"berth/test/images"
 )
 
@@ -26,5 +29,16 @@ func TestImageVolumesAreMountedWhereTheRuntimeCan(t *testing.T) {
 		s.Event("reads", `Pulling: Pulling image "`+images.StressRef)
 		s.Pod("lacks", "volumes: [{name: v, image: {reference: 'berth/none:1', pullPolicy: Never}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "sleep"))
 		s.Waiting("lacks", "c", "ErrImageNeverPull")
+
+		// One whose image has gone is pulled again for the next start.
+		repo := s.cold(s.Open, "volume")
+		s.Pod("lost", "volumes: [{name: v, image: {reference: '"+repo+":1'}}]\ncontainers:\n"+box("c", "volumeMounts: [{name: v, mountPath: /v}]", "ls /v", end, "sleep"))
+		s.Running("lost")
+		if _, err := s.Host.Image.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: "docker.io/" + repo + ":1"}}); err != nil {
+			t.Fatal(err)
+		}
+		s.Berth("restart", "-n", s.ns, "lost")
+		s.Wait("lost", "restarted", func(p *corev1.Pod) bool { c := status(p, "c"); return c.RestartCount == 1 && c.State.Running != nil })
+		s.contains("its log", s.Report("lost", "c"), "bin")
 	})
 }
