@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"berth/cri"
@@ -14,8 +13,8 @@ const (
 	driverSystemd  = "systemd"
 )
 
-// errOtherDriver ends the agent, to begin anew with the runtime's driver.
-var errOtherDriver = errors.New("the runtime has another cgroup driver than was taken while it did not answer: berth has to be started again")
+// errOtherDriver has the agent begin anew, with the runtime's driver.
+var errOtherDriver = fmt.Errorf("the runtime has another cgroup driver than was taken while it did not answer: %w", errReload)
 
 // cgroupDriver is the runtime's as far as it tells, else cgroupfs: that is every
 // runtime's default.
@@ -67,8 +66,8 @@ func configuredDriver(text json.RawMessage) string {
 
 // sameDriver asks for the driver that was guessed because the runtime did not
 // answer at the start, and lets no pod be touched before. All that knows of
-// cgroups was made for one driver, so another one needs a new process; pods go
-// on meanwhile.
+// cgroups was made for one driver, so with another one the agent begins anew; pods
+// go on meanwhile.
 func (r *runtime) sameDriver(ctx context.Context) error {
 	if !r.b.host.guessed.Load() {
 		return nil

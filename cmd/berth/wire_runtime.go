@@ -93,6 +93,7 @@ func (r *runtime) watch(ctx context.Context) error {
 			wait = statusSoon
 		} else {
 			if err := r.sameDriver(ctx); errors.Is(err, errOtherDriver) {
+				r.b.log.Info("berth begins anew", "err", err)
 				return err
 			}
 			r.down.Store(nil)
