@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,6 +27,12 @@ func Reloading() (State, error) {
 		return "", fmt.Errorf("monotonic clock: %w", err)
 	}
 	return State(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000)), nil
+}
+
+// Extend puts the service manager's timeout for what is under way, a start, a reload or
+// an end, off until d from now.
+func Extend(d time.Duration) State {
+	return State(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds()))
 }
 
 // Status is the line that `systemctl status` shows. Line ends in text become

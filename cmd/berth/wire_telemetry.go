@@ -60,6 +60,11 @@ func snake(verb string) string {
 	return s.String()
 }
 
+const (
+	waitsForRuntime = "waiting for the container runtime"
+	startBound      = 2 * time.Minute // of a start that waits for it
+)
+
 // notify tells systemd that the agent is ready, what it is doing, and that it
 // makes progress.
 func (b *berth) notify(ctx context.Context) {
@@ -69,7 +74,16 @@ func (b *berth) notify(ctx context.Context) {
 		b.watchdog.Run(ctx, b.loops.Healthy)
 	}()
 	defer func() { <-done }()
-	b.tellSystemd(systemd.Status("waiting for the container runtime"))
+	defer func() {
+		if !errors.Is(context.Cause(ctx), errReload) { // it goes on as the same process
+			b.tellSystemd(systemd.Stopping)
+		}
+	}()
+	b.tellSystemd(systemd.Status(waitsForRuntime))
+	if !systemd.AwaitStart(ctx, b.agent.Ready(), startBound, b.loops.Healthy, b.tellSystemd) && ctx.Err() == nil {
+		b.log.Warn("the start is called over without the container runtime, which is waited for on", "after", startBound)
+		b.tellSystemd(systemd.Ready)
+	}
 	select {
 	case <-ctx.Done():
 		return
@@ -78,11 +92,6 @@ func (b *berth) notify(ctx context.Context) {
 	b.tellSystemd(systemd.Ready, systemd.Status(b.statusLine()))
 	changed, stop := b.agent.Board.Changes()
 	defer stop()
-	defer func() {
-		if !errors.Is(context.Cause(ctx), errReload) { // it goes on as the same process
-			b.tellSystemd(systemd.Stopping)
-		}
-	}()
 	for last := ""; ; {
 		select {
 		case <-ctx.Done():

@@ -158,7 +158,7 @@ func TestAnOperatorsYear(t *testing.T) {
 		name string
 		do   func(operator)
 	}{
-		{"install", installs}, {"reload", reloads}, {"a pod from a manifest", runsAPod}, {"another address", moves}, {"kill -9", killed}, {"stop and start", stops},
+		{"install", installs}, {"reload", reloads}, {"a pod from a manifest", runsAPod}, {"another address", moves}, {"kill -9", killed}, {"stop and start", stops}, {"without a runtime", waits},
 		{"upgrade", upgrades}, {"watchdog", hangs}, {"reboot", reboots}, {"power loss", losesPower},
 		{"shutdown by logind", goesDown}, {"shutdown without logind", goesDownAlone}, {"uninstall", uninstalls},
 		{"control server", servesTheAPI},
@@ -280,6 +280,33 @@ func stops(o operator) {
 	o.sh("systemctl stop berth")
 	o.unharmed(before)
 	o.sh("systemctl start berth")
+	o.running()
+	o.unharmed(before)
+}
+
+// waits starts the agent while the runtime is away, for longer than systemd would wait
+// for a service that says nothing.
+func waits(o operator) {
+	before, restarts := o.tasks(), o.number("NRestarts")
+	// berth wants the runtime's unit, so that must not be able to start; and to change that back must
+	// not take a daemon-reload, at which systemd forgets that the timeout was put off.
+	o.sh(`cd /run/systemd/system && mkdir -p berth.service.d containerd.service.d && touch /run/away &&
+		printf '[Service]\nTimeoutStartSec=5\n' >berth.service.d/short.conf && printf '[Unit]\nConditionPathExists=!/run/away\n' >containerd.service.d/away.conf &&
+		systemctl daemon-reload && systemctl stop berth containerd && systemctl start --no-block berth`)
+	o.until("berth to wait for the runtime", "systemctl show --value -p StatusText berth | grep '^waiting for the container runtime'")
+	pid := o.show("MainPID")
+	// Three times as long, by the clock that systemd itself goes by.
+	o.until("the timeout to have passed", `began=$(systemctl show --value -p ExecMainStartTimestampMonotonic berth)
+		test $(awk '{printf "%.0f", $1 * 1000000}' /proc/uptime) -gt $((began + 15000000))`)
+	if state, now, count := o.show("ActiveState"), o.show("MainPID"), o.number("NRestarts"); state != "activating" || now != pid || count != restarts {
+		o.Errorf("it is %s as process %s (%s before), started again %d times (%d before)\n%s", state, now, pid, count, restarts, o.journal())
+	}
+	o.sh("rm /run/away && systemctl start containerd")
+	o.until("berth to be in service", "systemctl is-active berth && systemctl show --value -p StatusText berth | grep '^1 pods: 1 running'")
+	if now, count := o.show("MainPID"), o.number("NRestarts"); now != pid || count != restarts {
+		o.Errorf("process %s became %s, started again %d times (%d before)\n%s", pid, now, count, restarts, o.journal())
+	}
+	o.sh("cd /run/systemd/system && rm -r berth.service.d containerd.service.d && systemctl daemon-reload")
 	o.running()
 	o.unharmed(before)
 }
