@@ -23,6 +23,7 @@ type Options struct {
 	Meter     func(Sample, Target)
 	Late      func(late time.Duration, missed int64) // how late a run began, and how many before it fell out
 	Gone      func(*corev1.Pod)                      // nothing is left of a pod that had probes
+	Pulse     func()                                 // told that Run makes progress, every few seconds at least
 }
 
 // Target says whose probe it is.
@@ -129,11 +130,15 @@ const (
 	commandsQuick = 2 * time.Second
 	mostCommands  = 512
 	mostDials     = 2048
+	shows         = 5 * time.Second // how often Run shows progress when it has nothing to do
 )
 
 // New returns Probes that run nothing yet.
 func New(o Options) *Probes {
 	o.UserAgent = cmp.Or(o.UserAgent, "kube-probe/1.37")
+	if o.Pulse == nil {
+		o.Pulse = func() {}
+	}
 	o.Commands = cmp.Or(o.Commands, 8*runtime.GOMAXPROCS(0))
 	all := &Probes{
 		opt: o, dial: newDialers(), left: make(chan struct{}), ready: make(chan struct{}, 1),
@@ -186,10 +191,14 @@ func (o *Probes) Run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	idle := time.NewTicker(shows)
+	defer idle.Stop()
 	for {
+		o.opt.Pulse()
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-idle.C:
 		case <-o.ready:
 		case <-timer.C:
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -509,6 +510,20 @@ func TestReports(t *testing.T) {
 		if g.Container != "c" || g.Passed == nil || !*g.Passed || len(g.Last) != keptSamples || g.Last[0].Took != 7*time.Millisecond ||
 			!g.Due.After(time.Now()) || g.Due.After(time.Now().Add(time.Second)) || !g.Last[0].At.After(g.Last[1].At) {
 			t.Errorf("%+v", g)
+		}
+	})
+}
+
+// Who watches the loop must be able to tell a hang from a node without probes.
+func TestTheLoopShowsThatItMakesProgress(t *testing.T) {
+	var shown atomic.Int64
+	inBubble(t, Options{Pulse: func() { shown.Add(1) }}, func(t *testing.T, _ *rig) {
+		for range 5 {
+			before := shown.Load()
+			time.Sleep(shows + time.Second)
+			if shown.Load() == before {
+				t.Errorf("it showed nothing for %v", shows+time.Second)
+			}
 		}
 	})
 }

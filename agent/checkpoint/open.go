@@ -40,6 +40,9 @@ type Options struct {
 	Retry   time.Duration // between tries while the disk is full; default 5 s
 
 	StoryDelay time.Duration // how long Tell waits for company; default 1 s
+
+	// Pulse is told that Run makes progress, every few seconds at least; nil: nobody asks.
+	Pulse func()
 }
 
 // SetAside tells of a store that could not be used and was renamed.
@@ -70,6 +73,9 @@ func Open(o Options) (*Store, *SetAside, error) {
 	}
 	if o.StoryDelay == 0 {
 		o.StoryDelay = time.Second
+	}
+	if o.Pulse == nil {
+		o.Pulse = func() {}
 	}
 	s := newStore(o)
 	st, statErr := os.Lstat(o.Path)

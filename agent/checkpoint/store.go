@@ -117,10 +117,14 @@ func (s *Store) Degraded() (bool, string) {
 // writer and is called once.
 func (s *Store) Run(ctx context.Context) error {
 	var story <-chan time.Time // nil: none is to be written
+	idle := time.NewTicker(shows)
+	defer idle.Stop()
 	s.signOn()
 	for ctx.Err() == nil {
+		s.opt.Pulse()
 		select {
 		case <-ctx.Done():
+		case <-idle.C:
 		case <-s.now: // somebody waits: the records alone
 			s.commit(nil)
 		case <-s.wake:
@@ -146,6 +150,9 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// shows is how often Run shows progress when it has nothing to do.
+const shows = 5 * time.Second
 
 // gather waits a little for company, or until somebody waits for the commit.
 // False: the agent leaves; the last commit is made elsewhere.
@@ -174,6 +181,7 @@ func (s *Store) recover(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+			s.opt.Pulse()
 			s.commit(s.takeStories())
 		}
 	}

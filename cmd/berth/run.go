@@ -120,7 +120,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	var aside *checkpoint.SetAside
-	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log})
+	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log, Pulse: func() { b.pulse(storeLoop) }})
 	if err != nil {
 		return fmt.Errorf("open the local store: %w", err)
 	}

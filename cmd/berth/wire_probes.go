@@ -29,7 +29,8 @@ func newProbes(b *berth) *probes.Probes {
 				Kind: string(of.Kind), Container: of.Container, Pod: of.Pod.Name, Namespace: of.Pod.Namespace, UID: string(of.Pod.UID),
 			}, result, s.Took)
 		},
-		Gone: func(pod *corev1.Pod) { b.metrics.ProbesGone(pod.Namespace, pod.Name, string(pod.UID)) },
+		Pulse: func() { b.pulse("probes") },
+		Gone:  func(pod *corev1.Pod) { b.metrics.ProbesGone(pod.Namespace, pod.Name, string(pod.UID)) },
 	})
 }
 

@@ -84,6 +84,7 @@ func (r *runtime) watch(ctx context.Context) error {
 	told := ""
 	for ctx.Err() == nil {
 		loop.Beat()
+		stall("runtime status")
 		wait := statusPeriod
 		before := r.network()
 		st, err := r.client.Status(ctx)

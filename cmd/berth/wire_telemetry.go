@@ -110,13 +110,19 @@ func (b *berth) notify(ctx context.Context) {
 	}
 }
 
+const storeLoop = "local store"
+
 // pulse is a main loop's sign of progress. The loop is watched from its first one
 // on, for it may have to wait for the runtime before: it may be quiet for twice
 // as long as the service manager waits for the agent.
 func (b *berth) pulse(name string) {
 	loop, known := b.pulses.Load(name)
 	if !known {
-		loop = b.loops.Watch(name, max(2*b.watchdog.Interval, 4*room.PulseEvery))
+		patience := time.Duration(2)
+		if name == storeLoop { // it waits for the disk, which may take long without a hang
+			patience = 10
+		}
+		loop = b.loops.Watch(name, max(patience*b.watchdog.Interval, 4*room.PulseEvery))
 		b.pulses.Store(name, loop)
 	}
 	loop.(*systemd.Loop).Beat() //nolint:errcheck // pulses has nothing else

@@ -325,22 +325,25 @@ func upgrades(o operator) {
 	}
 }
 
-// hangs has one main loop hang, as a bug would.
+// hangs has each main loop hang in turn, as a bug would.
 func hangs(o operator) {
 	o.sh("mkdir -p /etc/systemd/system/berth.service.d && printf '[Service]\\nWatchdogSec=5\\n' >/etc/systemd/system/berth.service.d/short.conf && systemctl daemon-reload && systemctl restart berth")
 	o.running()
-	before, pid := o.tasks(), o.show("MainPID")
-	o.sh("echo agent >/run/berth/stall")
-	o.until("the watchdog to restart it", "test $(systemctl show --value -p MainPID berth) != "+pid+" && systemctl is-active berth")
-	o.running()
-	o.unharmed(before)
-	log := o.sh("journalctl -u berth --no-pager -o cat")
-	why, acted := strings.LastIndex(log, "agent made no progress for"), strings.LastIndex(log, "Watchdog timeout")
-	if why < 0 || acted < why {
-		o.Errorf("the log has to say which loop hung before systemd acts:\n%s", log)
-	}
-	if strings.Contains(log, "room made no progress") {
-		o.Errorf("the log blames a loop that did not hang:\n%s", log)
+	before := o.tasks()
+	for _, loop := range []string{"agent", "room", "probes", "local store", "runtime status"} {
+		pid := o.show("MainPID")
+		o.sh("echo '" + loop + "' >/run/berth/stall")
+		o.until("the watchdog to restart it for "+loop, "test $(systemctl show --value -p MainPID berth) != "+pid+" && systemctl is-active berth")
+		o.running()
+		o.unharmed(before)
+		log := o.sh("journalctl -u berth --no-pager -o cat")
+		why, acted := strings.LastIndex(log, loop+" made no progress for"), strings.LastIndex(log, "Watchdog timeout")
+		if why < 0 || acted < why {
+			o.Errorf("the log has to say that %s hung before systemd acts:\n%s", loop, log)
+		}
+		if blamed := o.sh("journalctl --no-pager -o cat _PID=" + pid + " | grep 'made no progress' | grep -v '" + loop + " made no progress'; true"); blamed != "" {
+			o.Errorf("the log blames a loop that did not hang beside %s:\n%s", loop, blamed)
+		}
 	}
 	o.sh("rm -r /etc/systemd/system/berth.service.d && systemctl daemon-reload && systemctl restart berth")
 	o.unharmed(before)

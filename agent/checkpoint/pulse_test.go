@@ -1,0 +1,45 @@
+package checkpoint
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Who watches the store must be able to tell a hang from a store with nothing to do,
+// and from one that cannot write.
+func TestRunShowsThatItMakesProgress(t *testing.T) {
+	for what, path := range map[string]string{
+		"with nothing to do": filepath.Join(t.TempDir(), "berth.db"), "in memory only": "/proc/none/berth.db",
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var shown atomic.Int64
+				s, _, err := Open(Options{Path: path, Pulse: func() { shown.Add(1) }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				var run sync.WaitGroup
+				run.Go(func() { _ = s.Run(ctx) })
+				time.Sleep(shows)
+				for range 5 {
+					before := shown.Load()
+					time.Sleep(shows + time.Second)
+					if shown.Load() == before {
+						t.Errorf("it showed nothing for %v", shows+time.Second)
+					}
+				}
+				stop()
+				run.Wait()
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
