@@ -94,7 +94,13 @@ func installIt(ctx context.Context, out io.Writer, w install.Wanted, dryRun bool
 	if dryRun {
 		return install.List(out, steps)
 	}
-	return (&install.Doing{Context: ctx, Out: out}).Do(steps)
+	if err := (&install.Doing{Context: ctx, Out: out}).Do(steps); err != nil || w.NoStart {
+		return err
+	}
+	if does := install.Status(ctx, w); does == waitsForRuntime { // its start may be over without
+		_, err = fmt.Fprintf(out, "%s runs, and is %s: berth check says more\n", w.Name, does)
+	}
+	return err
 }
 
 func uninstallCommand() *cobra.Command {

@@ -45,11 +45,33 @@ func Look(ctx context.Context, w Wanted) (Seen, error) {
 	}
 	is := func(what, unit string) bool { return systemctl(ctx, "is-"+what, "--quiet", unit) == nil }
 	seen.Enabled, seen.Active = is("enabled", w.service()), is("active", w.service())
+	unread := func(unit string) bool { return property(ctx, unit, "NeedDaemonReload") == "yes" }
+	seen.Other, seen.Unread = w.runsAnother("/proc/"+property(ctx, w.service(), "MainPID")), unread(w.service())
 	for i, u := range w.Beside {
-		seen.Beside[i].Enabled, seen.Beside[i].Active = is("enabled", u.Name), is("active", u.Name)
+		seen.Beside[i].Enabled, seen.Beside[i].Active, seen.Beside[i].Unread = is("enabled", u.Name), is("active", u.Name), unread(u.Name)
 	}
 	return seen, nil
 }
+
+// runsAnother reports whether the process, a directory of /proc, has another program
+// than the one that is there: that was swapped, and whoever did it did not restart the
+// service. Of a process that is not there, or not to be looked into, that is not known.
+func (w Wanted) runsAnother(process string) bool {
+	same, err := sameFile(process+"/exe", w.program())
+	return err == nil && !same
+}
+
+// property is one of a unit's; empty: systemd does not tell.
+func property(ctx context.Context, unit, name string) string {
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--value", "--property="+name, unit).Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Status is what the service says that it does; empty: nothing.
+func Status(ctx context.Context, w Wanted) string { return property(ctx, w.service(), "StatusText") }
 
 // has reports whether a file is there with that content.
 func has(path, content string) (bool, error) {

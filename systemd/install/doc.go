@@ -11,7 +11,8 @@
 // Invariants, each checked by a test of the same name:
 //
 //	I1 What is as it should be is left alone: a second installation has nothing
-//	   to do.
+//	   to do. What runs counts too: a program or a unit that was swapped without
+//	   a restart is not as it should be.
 //	I2 A configuration that is there is never changed.
 //	I3 A program and a unit are swapped in one step: whoever looks finds the old
 //	   one or the new one, and a program that runs goes on with its own.

@@ -3,8 +3,10 @@ package install
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,8 +51,11 @@ func TestPlan(t *testing.T) {
 		{"a unit beside it that was stopped is started", func(s *Seen) { s.Beside[0].Active = false }, []string{"systemctl enable --now berth-drain.service"}},
 		{"another program is put in its place and started anew", func(s *Seen) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
 		{"another unit is read before the restart", func(s *Seen) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"a unit beside it that systemd has not read is read", func(s *Seen) { s.Beside[0].Unread = true }, []string{"systemctl daemon-reload"}},
+		{"a program that lies there and does not run is started anew", func(s *Seen) { s.Other = true }, []string{"systemctl restart berth.service"}},
+		{"a unit that systemd has not read is read before the restart", func(s *Seen) { s.Unread = true }, []string{"systemctl daemon-reload", "systemctl restart berth.service"}},
 		{"one that was stopped is started", func(s *Seen) { s.Active = false }, []string{"systemctl start berth.service"}},
-		{"one that was stopped is not restarted too", func(s *Seen) { s.Active, s.Program = false, false }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
+		{"one that was stopped is not restarted too", func(s *Seen) { s.Active, s.Program, s.Other = false, false, true }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
 		{"one that was disabled is enabled", func(s *Seen) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
@@ -65,7 +70,7 @@ func TestPlan(t *testing.T) {
 }
 
 func TestI1WhatIsAsItShouldBeIsLeftAlone(t *testing.T) {
-	if got := Plan(berth("/h"), Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true, Beside: []SeenUnit{{true, true, true}}}); len(got) > 0 {
+	if got := Plan(berth("/h"), Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true, Beside: []SeenUnit{{There: true, Enabled: true, Active: true}}}); len(got) > 0 {
 		t.Errorf("steps %q", sentences(got))
 	}
 	w := installed(t)
@@ -140,6 +145,48 @@ func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(w.Layout.Programs, ".*"))
 	if len(left) > 0 {
 		t.Errorf("left behind: %q", left)
+	}
+}
+
+// Somebody may have swapped the program and not restarted the service; another file with
+// the same bytes in it is the same program.
+func TestAProgramThatRunsIsComparedWithTheOneThatIsThere(t *testing.T) {
+	w := Wanted{Name: "berth", Layout: Layout{Programs: t.TempDir()}}
+	swapIn := func(from string) {
+		t.Helper()
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = swap(w.program(), 0o755, bytes.NewReader(text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	swapIn("/bin/sleep")
+	cmd := exec.Command(w.program(), "infinity")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	process := fmt.Sprintf("/proc/%d", cmd.Process.Pid)
+	for _, step := range []struct {
+		what string
+		do   func()
+		want bool
+	}{
+		{"as it was started", func() {}, false},
+		{"the same once more", func() { swapIn("/bin/sleep") }, false},
+		{"another", func() { swapIn("/bin/true") }, true},
+		{"the one that runs, again", func() { swapIn("/bin/sleep") }, false},
+		{"of a process that has ended", func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			swapIn("/bin/true")
+		}, false},
+	} {
+		step.do()
+		if got := w.runsAnother(process); got != step.want {
+			t.Errorf("%s: another runs: %v", step.what, got)
+		}
 	}
 }
 

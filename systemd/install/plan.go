@@ -57,6 +57,8 @@ type Seen struct {
 	Missing       []string // directories
 	Enabled       bool
 	Active        bool
+	Other         bool       // what runs is another program than the one that is there
+	Unread        bool       // systemd has not read the unit as it is there
 	Beside        []SeenUnit // as Wanted.Beside
 }
 
@@ -65,6 +67,7 @@ type SeenUnit struct {
 	There   bool // and as it should be
 	Enabled bool
 	Active  bool
+	Unread  bool // as Seen.Unread
 }
 
 // Kind is what a step does.
@@ -120,7 +123,8 @@ func join(args []string) (out string) {
 }
 
 // Plan says what is to be done so that the host has what is wanted. It is empty
-// if nothing is. A program that runs is restarted if it or its unit changes.
+// if nothing is. A program that runs is restarted if it or its unit changes, or has
+// changed since it was started.
 func Plan(w Wanted, seen Seen) []Step {
 	var steps []Step
 	for _, d := range w.Dirs {
@@ -134,11 +138,12 @@ func Plan(w Wanted, seen Seen) []Step {
 	if !seen.Config {
 		steps = append(steps, Step{Kind: WriteFile, Path: w.ConfigFile, Content: w.Config, Mode: 0o600})
 	}
-	reload := !seen.Unit
+	reload := !seen.Unit || seen.Unread
 	if !seen.Unit {
 		steps = append(steps, Step{Kind: WriteFile, Path: w.unitFile(), Content: w.unitText(), Mode: 0o644})
 	}
 	for i, u := range w.Beside {
+		reload = reload || seen.Beside[i].Unread
 		if !seen.Beside[i].There {
 			reload = true
 			steps = append(steps, Step{Kind: WriteFile, Path: w.fileOf(u.Name), Content: w.textOf(u.Content), Mode: 0o644})
@@ -156,7 +161,7 @@ func Plan(w Wanted, seen Seen) []Step {
 	switch {
 	case !seen.Active:
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"start", w.service()}})
-	case !seen.Program || !seen.Unit:
+	case !seen.Program || !seen.Unit || seen.Other || seen.Unread:
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"restart", w.service()}})
 	}
 	for i, u := range w.Beside {

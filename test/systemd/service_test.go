@@ -323,6 +323,22 @@ func upgrades(o operator) {
 	if now := o.show("MainPID"); now == pid {
 		o.Error("the old program runs still")
 	}
+	for _, half := range []struct{ what, line, want string }{ // done by somebody who did not go on
+		{"a program was swapped", "install /root/berth /usr/local/bin/.next && mv /usr/local/bin/.next /usr/local/bin/berth", "systemctl restart berth.service"},
+		{"it was swapped again", "install /root/newer/berth /usr/local/bin/.next && mv /usr/local/bin/.next /usr/local/bin/berth", "systemctl restart berth.service"},
+		{"a unit was changed", "touch /etc/systemd/system/berth.service", "systemctl daemon-reload\nsystemctl restart berth.service"},
+	} {
+		pid := o.show("MainPID")
+		o.sh(half.line)
+		if did := o.sh("berth install"); did != half.want {
+			o.Errorf("where %s, an installation did\n%s\nwant\n%s", half.what, did, half.want)
+		}
+		if now := o.show("MainPID"); now == pid || o.sh("cmp /proc/"+now+"/exe /usr/local/bin/berth; berth install") != "everything is in place: nothing to do" {
+			o.Errorf("where %s, process %s became %s", half.what, pid, now)
+		}
+		o.running()
+		o.unharmed(before)
+	}
 }
 
 // hangs has each main loop hang in turn, as a bug would.
