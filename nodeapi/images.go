@@ -25,7 +25,7 @@ type Archive struct {
 	Path   string   `json:"path"`
 	State  string   `json:"state"` // waiting, importing, imported, broken
 	Images []string `json:"images,omitempty"`
-	Why    string   `json:"why,omitempty"` // it is broken, or waits for the runtime
+	Why    string   `json:"why,omitempty"` // it is broken, or waits after a failure
 }
 
 func (s *server) images(w http.ResponseWriter, r *http.Request) {

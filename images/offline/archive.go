@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -61,6 +63,16 @@ func (e *brokenError) Error() string { return e.err.Error() }
 func (e *brokenError) Unwrap() error { return e.err }
 
 func broken(format string, args ...any) error { return &brokenError{fmt.Errorf(format, args...)} }
+
+// faulty reports whether an error is the fault of the file, which no other turn mends.
+// What the system says about reading it is none: the disk or its server may come
+// back, files that others have open are closed.
+func faulty(err error) bool {
+	var wrong *brokenError
+	var number syscall.Errno
+	var path *fs.PathError
+	return errors.As(err, &wrong) && !errors.As(err, &number) && !errors.As(err, &path)
+}
 
 // unpacked returns the tar in r, which may be gzip'd.
 func unpacked(r io.Reader) (io.Reader, error) {

@@ -16,6 +16,7 @@
 //     however its file is called and whether or not the agent has begun anew.
 //  3. A file is read when who writes it has closed it, or it has not changed for a
 //     while. What cannot be read is told with the file's name, once for each content
-//     of it, and leaves nothing in the runtime.
+//     of it, and leaves nothing in the runtime. It is read again when it changes; one
+//     that is not to blame, after a while that doubles.
 //  4. An image gets its name only when all of it is there and unpacked.
 package offline

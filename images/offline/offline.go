@@ -40,6 +40,7 @@ const (
 	defaultParallel = 2
 	defaultEvery    = 30 * time.Second
 	later           = 5 * time.Second // until the runtime is asked again that could not take a file
+	laterMost       = 10 * time.Minute
 	quiet           = 2 * time.Second // a file nobody tells of is whole when it is that old
 )
 
@@ -53,7 +54,7 @@ type Options struct {
 	Log      *slog.Logger
 
 	Imported func(file string, images []Image) // they are there now and were not
-	Failed   func(file string, err error)      // it cannot be imported; told once
+	Failed   func(file string, err error)      // it cannot be imported, or not now; told once
 	Later    func(err error) bool              // it is the runtime's matter and passes: try again
 }
 
@@ -73,7 +74,7 @@ type File struct {
 	Path   string
 	State  State
 	Images []Image // that it has, once that is known
-	Why    string  // it is broken, or waits for the runtime
+	Why    string  // it is broken, or waits after a failure
 }
 
 // Image is an image that a file has.

@@ -3,11 +3,13 @@ package offline
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +34,7 @@ type fakeRuntime struct {
 	open   int
 	most   int // imports at once
 	refuse error
+	spoil  error         // of each blob
 	hold   chan struct{} // imports wait for it, if set
 }
 
@@ -78,8 +82,11 @@ type fakeImport struct {
 
 func (i *fakeImport) Blob(ctx context.Context, _ string, from io.Reader, want digest.Digest, size int64) error {
 	i.r.mu.Lock()
-	hold := i.r.hold
+	hold, spoil := i.r.hold, i.r.spoil
 	i.r.mu.Unlock()
+	if spoil != nil {
+		return spoil
+	}
 	if hold != nil {
 		select {
 		case <-hold:
@@ -465,6 +472,53 @@ func TestARuntimeThatIsAwayIsAskedAgainAndDamageToTheRecordsCostsOnlyTime(t *tes
 	}
 	w.start()
 	w.until("it is known", func() bool { return w.state("a.tar") == Done })
+}
+
+// TestWhatIsNotTheFilesFaultPasses: such a file is read again though nobody has touched
+// it, and what was wrong is told once.
+func TestWhatIsNotTheFilesFaultPasses(t *testing.T) {
+	t.Parallel()
+	disk := &fs.PathError{Op: "read", Path: "a.tar", Err: syscall.EIO}
+	for what, row := range map[string]struct{ refuse, spoil error }{
+		"no file may be opened":     {refuse: &fs.PathError{Op: "open", Path: "a.tar", Err: syscall.EMFILE}},
+		"the disk fails in the tar": {spoil: broken("read tar: %w", disk)},
+		"its server is away":        {spoil: broken("read blobs/sha256/x: %w", syscall.ESTALE)},
+		"the runtime's own matter":  {spoil: errors.New("as it says")},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.rt.mu.Lock()
+			w.rt.refuse, w.rt.spoil = row.refuse, row.spoil
+			w.rt.mu.Unlock()
+			w.put("a.tar", oci("docker.io/library/a:1", runtime.GOARCH, "a").tar())
+			why := cmp.Or(row.refuse, row.spoil).Error()
+			if got, want := w.next(w.failed), "a.tar: "+why+"; it is tried again"; got != want {
+				t.Errorf("told %q, want %q", got, want)
+			}
+			w.until("it waits", func() bool {
+				for _, f := range w.images.Files() {
+					return f.State == Waiting && f.Why == why
+				}
+				return false
+			})
+			w.rt.mu.Lock()
+			w.rt.refuse, w.rt.spoil = nil, nil
+			w.rt.mu.Unlock()
+			w.next(w.told)
+			if w.until("it is known", func() bool { return w.state("a.tar") == Done }); len(w.failed) > 0 {
+				t.Errorf("told again: %s", <-w.failed)
+			}
+		})
+	}
+	for fails, want := range []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second} {
+		if got := wait(fails); got != want {
+			t.Errorf("after %d failures it waits %v, not %v", fails, got, want)
+		}
+	}
+	if wait(7) != laterMost || wait(1000) != laterMost {
+		t.Errorf("it waits %v and %v", wait(7), wait(1000))
+	}
 }
 
 func TestAnAgentThatLeavesWhileItReadsLeavesNothingOpen(t *testing.T) {

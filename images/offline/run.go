@@ -21,7 +21,7 @@ import (
 //
 //	        ┌──────────── written to ───────────┐
 //	open ──closed──► due ──► busy ──► settled ──┘   settled: imported or broken
-//	                  ▲        └─ the runtime is away ─► due, at the next look
+//	                  ▲        └─ what is not the file's fault ─► due, after a while
 type file struct {
 	stamp stamp
 	open  bool // somebody writes
@@ -31,6 +31,7 @@ type file struct {
 	said  string    // of a failure that was told
 	tried stamp     // of its last turn
 	until time.Time // no other turn before, unless the file changes
+	fails int       // turns in a row that failed for what is neither the file's fault nor the runtime's
 }
 
 // folder is Run's own.
@@ -227,6 +228,9 @@ func (f *folder) consider(ctx context.Context, name string, s stamp) {
 		x.stamp = stamp{} // to be older when it is seen again
 		return
 	}
+	if !x.tried.same(s) {
+		x.fails = 0
+	}
 	x.busy, x.tried = true, s
 	if x.state != Done {
 		x.state = Waiting
@@ -280,14 +284,21 @@ func (f *folder) settle(o outcome) {
 			x.until = time.Now().Add(later)
 			return
 		}
-		x.state = Broken
+		told := o.err
+		if faulty(o.err) {
+			x.state = Broken
+		} else {
+			x.until = time.Now().Add(wait(x.fails))
+			x.fails++
+			told = fmt.Errorf("%w; it is tried again", o.err)
+		}
 		if x.said != x.why {
 			x.said = x.why
-			f.o.Failed(path, o.err)
+			f.o.Failed(path, told)
 		}
 		return
 	}
-	x.state, x.why, x.said, x.until = Done, "", "", time.Now().Add(f.o.Every)
+	x.state, x.why, x.said, x.until, x.fails = Done, "", "", time.Now().Add(f.o.Every), 0
 	if old, ok := f.records[o.name]; !ok || !old.Stamp.same(o.entry.Stamp) || !slices.Equal(old.Images, o.entry.Images) {
 		f.records[o.name] = o.entry
 		f.save()
@@ -297,6 +308,9 @@ func (f *folder) settle(o outcome) {
 		f.o.Imported(path, o.entry.Images)
 	}
 }
+
+// wait is how long a file waits that has failed so often before.
+func wait(fails int) time.Duration { return min(later<<min(fails, 10), laterMost) }
 
 func (f *folder) save() {
 	if err := saveRecords(f.o.Records, f.records); err != nil {
