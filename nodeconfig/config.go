@@ -121,7 +121,7 @@ type Cgroups struct {
 type Network struct {
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
-	ResolvConf    string // empty: an empty file
+	ResolvConf    string // empty: pods without another DNS ask their own loopback alone
 	ResolvInstead string // counts while ResolvConf names servers on the host's loopback alone; empty: none does
 	CNIConfDir    string
 	CNIBinDirs    []string

@@ -105,7 +105,7 @@ var table = []Field{
 	{Path: "maxPods", Class: Honoured},
 	{Path: "podCIDR", Class: Honoured, Note: "the range of a standalone node with `cniPodCIDRs: [node]`, or one of each family with a comma between; setting it does nothing otherwise, and is a warning"},
 	{Path: "podPidsLimit", Class: Honoured},
-	{Path: "resolvConf", Class: Honoured, Note: "pods have what it says when they start; unless it is set, `/run/systemd/resolve/resolv.conf` counts while `/etc/resolv.conf` names servers on the host's loopback alone and that one others"},
+	{Path: "resolvConf", Class: Honoured, Note: "pods have what it says when they start, and with `\"\"` their own loopback alone; unless it is set, `/run/systemd/resolve/resolv.conf` counts while `/etc/resolv.conf` names servers on the host's loopback alone and that one others"},
 	{Path: "runOnce", Class: Refused, Note: "the agent runs until it is stopped", Neutral: []string{"false"}},
 	{Path: "cpuCFSQuota", Class: Honoured},
 	{Path: "cpuCFSQuotaPeriod", Class: Honoured},

@@ -10,7 +10,7 @@ import (
 func (c checks) checkNames(add addItem) {
 	var n names
 	if n.use(c.config.Network); n.file.Path == "" {
-		return // pods are to have none
+		return // pods are to have none but their own loopback
 	}
 	r, file, err := n.now()
 	servers := strings.Join(r.Nameservers, ", ")

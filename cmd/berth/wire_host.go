@@ -282,7 +282,7 @@ func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
 		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
-		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.hostResolv(),
+		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.hostResolv(), HostIPs: h.ips,
 		UserIDs:     h.userIDs,
 		NoBandwidth: h.network.NoBandwidth(),
 		SeccompRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,

@@ -22,7 +22,7 @@ const (
 // cluster DNS: the pod then resolves as the host does.
 func DNS(node Node, pod *corev1.Pod) (Resolv, []Warning) {
 	var warnings []Warning
-	r := clone(node.HostResolv)
+	r := hostResolv(node)
 	switch policy := pod.Spec.DNSPolicy; {
 	case policy == corev1.DNSNone:
 		r = Resolv{}
@@ -43,6 +43,28 @@ func DNS(node Node, pod *corev1.Pod) (Resolv, []Warning) {
 	r.Nameservers = unique(r.Nameservers)
 	r.Searches = unique(r.Searches)
 	return fitted(r, warnings)
+}
+
+// hostResolv is what pods have of the host. Where it says nothing (resolvConf is empty)
+// they ask their own loopback alone, as with a kubelet: nothing at all would be the
+// runtime's to fill in, and containerd 1.6 does so with the host's /etc/resolv.conf.
+func hostResolv(node Node) Resolv {
+	r := clone(node.HostResolv)
+	if len(r.Nameservers)+len(r.Searches)+len(r.Options) > 0 {
+		return r
+	}
+	r.Searches = []string{"."}
+	for _, ip := range node.HostIPs {
+		if strings.Contains(ip, ":") {
+			r.Nameservers = append(r.Nameservers, "::1")
+		} else {
+			r.Nameservers = append(r.Nameservers, "127.0.0.1")
+		}
+	}
+	if len(r.Nameservers) == 0 {
+		r.Nameservers = []string{"127.0.0.1"}
+	}
+	return r
 }
 
 // wantsCluster reports whether the pod asks for the cluster's DNS. An absent

@@ -19,7 +19,8 @@ type Node struct {
 	Alone         bool     // there is no cluster: a pod that does not ask for its DNS misses nothing
 	ClusterDNS    []string // addresses of the cluster's DNS service; empty: there is none
 	ClusterDomain string   // cluster.local; empty: no cluster search domains
-	HostResolv    Resolv   // of the host's resolv.conf
+	HostResolv    Resolv   // of the host's resolv.conf; zero: it has none
+	HostIPs       []string // tell which loopback stands for a host's resolv.conf that there is none of
 
 	SeccompRoot    string // absolute directory of localhost seccomp profiles: <root-dir>/seccomp
 	SeccompDefault bool   // a container without a profile gets RuntimeDefault instead of Unconfined

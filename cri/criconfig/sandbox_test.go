@@ -83,33 +83,43 @@ func TestDNS(t *testing.T) {
 		bare     bool // the node has no cluster DNS
 		want     Resolv
 		warns    string
+		silent   []string // the host names no servers, and has these addresses
 	}{
-		{"ClusterFirst asks the cluster", simple(policy(corev1.DNSClusterFirst)), false, cluster, ""},
-		{"no policy is ClusterFirst", simple(), false, cluster, ""},
-		{"ClusterFirst on the host network asks the host", simple(policy(corev1.DNSClusterFirst), hostNetwork), false, host, ""},
-		{"ClusterFirstWithHostNet asks the cluster on the host network", simple(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, ""},
-		{"Default asks the host", simple(policy(corev1.DNSDefault)), false, host, ""},
-		{"without cluster DNS ClusterFirst falls back to the host", simple(policy(corev1.DNSClusterFirst)), true, host, "MissingClusterDNS"},
-		{"without cluster DNS Default warns of nothing", simple(policy(corev1.DNSDefault)), true, host, ""},
+		{"ClusterFirst asks the cluster", simple(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
+		{"no policy is ClusterFirst", simple(), false, cluster, "", nil},
+		{"ClusterFirst on the host network asks the host", simple(policy(corev1.DNSClusterFirst), hostNetwork), false, host, "", nil},
+		{"ClusterFirstWithHostNet asks the cluster on the host network", simple(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, "", nil},
+		{"Default asks the host", simple(policy(corev1.DNSDefault)), false, host, "", nil},
+		{"without cluster DNS ClusterFirst falls back to the host", simple(policy(corev1.DNSClusterFirst)), true, host, "MissingClusterDNS", nil},
+		{"without cluster DNS Default warns of nothing", simple(policy(corev1.DNSDefault)), true, host, "", nil},
 		{"None is the pod's own word", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
-			Resolv{Nameservers: []string{"1.1.1.1"}}, ""},
+			Resolv{Nameservers: []string{"1.1.1.1"}}, "", nil},
 		{"the pod's options go over the policy's", simple(config(corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
 			{Name: "ndots", Value: new("2")}, {Name: "rotate"}, {Name: ""}}})), false,
-			Resolv{Nameservers: cluster.Nameservers, Searches: cluster.Searches, Options: []string{"ndots:2", "rotate"}}, ""},
+			Resolv{Nameservers: cluster.Nameservers, Searches: cluster.Searches, Options: []string{"ndots:2", "rotate"}}, "", nil},
 		{"what is said twice is there once", simple(policy(corev1.DNSDefault), config(corev1.PodDNSConfig{
-			Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}})), false, host, ""},
+			Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}})), false, host, "", nil},
 		{"only three name servers fit", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
-			Resolv{Nameservers: []string{"1", "2", "3"}}, "only the first 3"},
+			Resolv{Nameservers: []string{"1", "2", "3"}}, "only the first 3", nil},
 		{"only 32 search domains fit", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
-			Resolv{Searches: many[:32]}, "only the first 32"},
+			Resolv{Searches: many[:32]}, "only the first 32", nil},
 		{"search domains fit into 2048 characters", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
 			Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023), "c"}})), false,
-			Resolv{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters"},
+			Resolv{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters", nil},
+		{"a host without any leaves pods their own loopback", simple(policy(corev1.DNSDefault)), false, Resolv{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
+		{"of its own families", simple(policy(corev1.DNSDefault)), false, Resolv{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1", "192.0.2.1"}},
+		{"also where ClusterFirst falls back, and before the pod's own", simple(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
+			Resolv{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS", []string{}},
+		{"None has its own word alone", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, Resolv{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
+		{"and the cluster's has no search domains of it", simple(), false, Resolv{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3], Options: cluster.Options}, "", []string{}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
 			if row.bare {
 				node.ClusterDNS = nil
+			}
+			if row.silent != nil {
+				node.HostResolv, node.HostIPs = Resolv{}, row.silent
 			}
 			got, warnings := DNS(node, row.pod)
 			if diff := cmp.Diff(row.want, got); diff != "" {

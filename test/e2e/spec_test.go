@@ -288,6 +288,20 @@ func TestSysctls(t *testing.T) {
 	})
 }
 
+// TestPodsHaveNoNameServersOfTheHostWhereResolvConfIsEmpty, and none that the runtime
+// would take from it.
+func TestPodsHaveNoNameServersOfTheHostWhereResolvConfIsEmpty(t *testing.T) {
+	alone(t, nodeOptions{CNI: true, Config: map[string]any{"resolvConf": ""}}, func(t *testing.T, s *Space) {
+		s.Pod("alone", "dnsPolicy: Default\ncontainers:\n"+box("c", "", "resolv", end, "sleep"))
+		s.Running("alone")
+		log := s.Report("alone", "c")
+		s.hasLines(log, "nameserver 127.0.0.1", "search .")
+		if n := strings.Count(log, "nameserver"); n != 1 {
+			t.Errorf("%d name servers:\n%s", n, log)
+		}
+	})
+}
+
 func TestHostNamesHostsAndResolvConf(t *testing.T) {
 	both(t, func(t *testing.T, s *Space) {
 		look := []string{"hostname", "cat /etc/hosts", "resolv", end, "sleep"}
