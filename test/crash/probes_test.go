@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -114,6 +115,63 @@ func TestScenario10_KillsWithProbesInFlightFlipNothing(t *testing.T) {
 			n.gone()
 		})
 	}
+}
+
+// TestACommandThatTheRuntimeCannotEndHasFailed: one that hangs with its shim does not
+// keep its pod Ready for ever. A runtime that hangs altogether says nothing of a pod.
+func TestACommandThatTheRuntimeCannotEndHasFailed(t *testing.T) {
+	t.Parallel()
+	for _, v := range hosts.Versions() {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			n := start(t, options{host: hosts.Options{Version: v}})
+			p := n.simple("stuck")
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+				ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/testbox", "print", "fine"}}},
+				PeriodSeconds: 1, TimeoutSeconds: 1, FailureThreshold: 2,
+			}
+			n.putPod(p)
+			n.awaitRunning("stuck")
+			ready := func(want corev1.ConditionStatus) func() bool {
+				return func() bool { p := n.pods()["stuck"]; return readyOf(&p).Status == want }
+			}
+			n.until("the pod to be Ready", ready(corev1.ConditionTrue))
+			shims := n.shims(n.sandboxes("stuck")[0].Id)
+			if len(shims) != 1 {
+				t.Fatalf("the shims are %v", shims)
+			}
+			flips := n.watchReady([]string{"stuck"})
+			goOn := n.halt(n.host.Pid())
+			n.until("a probe that could not be made", func() bool {
+				probes, err := n.client.Probes(n.Context(), "default", "stuck")
+				return err == nil && len(probes.Probes) == 1 && slices.ContainsFunc(probes.Probes[0].Last, func(r nodeapi.ProbeRun) bool {
+					return r.Result == "unknown" && strings.Contains(r.Output, "the runtime broke off")
+				})
+			})
+			goOn()
+			n.until("the next to succeed", func() bool {
+				probes, err := n.client.Probes(n.Context(), "default", "stuck")
+				return err == nil && len(probes.Probes) == 1 && len(probes.Probes[0].Last) > 0 && probes.Probes[0].Last[0].Result == "success"
+			})
+			flips.end(n)
+			goOn = n.halt(shims[0])
+			n.until("the pod not to be Ready", ready(corev1.ConditionFalse))
+			goOn()
+			n.until("the pod to be Ready again", ready(corev1.ConditionTrue))
+			n.once("stuck")
+			n.drop("stuck")
+			n.gone()
+		})
+	}
+}
+
+// halt stops a process until goOn is called, or the test ends.
+func (n *node) halt(pid int) (goOn func()) {
+	n.Helper()
+	n.must("stop a process", syscall.Kill(pid, syscall.SIGSTOP))
+	goOn = sync.OnceFunc(func() { n.must("let it go on", syscall.Kill(pid, syscall.SIGCONT)) })
+	n.Cleanup(goOn)
+	return goOn
 }
 
 // flips watches pods that are ready for not being ready.
