@@ -91,7 +91,14 @@ func (w *world) drawPod() *corev1.Pod {
 		s.Containers = append(s.Containers, c)
 	}
 	if w.oneIn(6) {
-		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(w.drawContainer("debug", nil))}
+		var own []corev1.Volume
+		if w.oneIn(2) { // it waits for ever, and nothing with it
+			own = []corev1.Volume{{Name: "own", VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "nowhere"}},
+			}}}
+			s.Volumes = append(s.Volumes, own...)
+		}
+		e := corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon(w.drawContainer("debug", own))}
 		s.EphemeralContainers = append(s.EphemeralContainers, e)
 	}
 	return pod
