@@ -29,6 +29,32 @@ func openBeneath(root int, path string) (int, error) {
 	return -1, unix.EAGAIN
 }
 
+// withoutLinks is path with the links of what there is of it resolved, relative to
+// root, which may be a link itself; one that leads out is EXDEV. It is a name and no
+// more, to be opened beneath root.
+func withoutLinks(root, path string) (string, error) {
+	base, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return "", err
+	}
+	there, missing := path, ""
+	for {
+		to, err := filepath.EvalSymlinks(filepath.Join(root, there))
+		switch {
+		case errors.Is(err, unix.ENOENT) && there != ".":
+			there, missing = filepath.Dir(there), filepath.Join(filepath.Base(there), missing)
+			continue
+		case err != nil:
+			return "", err
+		}
+		inside, err := filepath.Rel(base, to)
+		if err != nil || !filepath.IsLocal(inside) {
+			return "", unix.EXDEV
+		}
+		return filepath.Join(inside, missing), nil
+	}
+}
+
 // makeBeneath makes the directories of path that are missing below root, with
 // the mode that root has, and opens the last one. It follows no link that it
 // has not found to stay inside root.

@@ -72,6 +72,11 @@ func openSubPath(s subMount) (int, error) {
 	}
 	defer unix.Close(root)
 	fd, err := openBeneath(root, s.sub)
+	if s.follow && errors.Is(err, unix.EXDEV) { // by an absolute link, which may lead back inside
+		if s.sub, err = withoutLinks(s.root, s.sub); err == nil {
+			fd, err = openBeneath(root, s.sub)
+		}
+	}
 	if errors.Is(err, unix.ENOENT) && !s.fixed {
 		return makeBeneath(root, s.sub)
 	}

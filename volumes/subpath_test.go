@@ -248,6 +248,47 @@ func TestSubPathExpr(t *testing.T) {
 	}
 }
 
+// An absolute link in a hostPath is the host's own: what it leads to counts, if that is
+// inside. (A pod's volume has none that a pod could mean: its path there is another.)
+func TestSubPathThroughAbsoluteLinkInHostPath(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		link  string // below the root, what it leads to
+		sub   string
+		wants string // below the root; or else the error
+		err   string
+	}{
+		"one that leads inside is followed":              {"ROOT/real", "current", "real", ""},
+		"also half-way, and what is missing is made":     {"ROOT/real", "current/in/made", "real/in/made", ""},
+		"also where the volume is named by a link":       {"REAL/real", "current/in", "real/in", ""},
+		"one that leads out is refused":                  {"OUT", "current", "", "leads out"},
+		"and makes nothing there":                        {"OUT", "current/made", "", "leads out"},
+		"one to nothing is not followed when making":     {"ROOT/none", "current/made", "", "leads out"},
+		"nor one whose target begins as the volume does": {"REALer", "current", "", "leads out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, host, out := newVolumes(t), t.TempDir(), t.TempDir()
+			must(t, os.MkdirAll(host+"/vol/real/in", 0o755))
+			must(t, os.Mkdir(host+"/voler", 0o755))
+			must(t, os.Symlink("vol", host+"/link"))
+			must(t, os.Symlink(strings.NewReplacer("ROOT", host+"/link", "REAL", host+"/vol", "OUT", out).Replace(tc.link), host+"/vol/current"))
+			pod, c := withMounts(newPod(hostPathVol("host", host+"/link", "")), sub("host", tc.sub))
+			mustMount(t, v, pod, "host", "", nil)
+			m, err := only(t, v, pod, c)
+			switch {
+			case tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)):
+				t.Errorf("error %v, want %q", err, tc.err)
+			case tc.err == "" && (err != nil || !sameFile(t, m.HostPath, host+"/vol/"+tc.wants)):
+				t.Errorf("%+v, %v", m, err)
+			}
+			if entries, _ := os.ReadDir(out); len(entries) > 0 {
+				t.Error("V1: something was made outside")
+			}
+		})
+	}
+}
+
 // A hostPath may itself be a link, and what is missing in it is made.
 func TestSubPathOfHostPath(t *testing.T) {
 	t.Parallel()
