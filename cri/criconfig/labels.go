@@ -53,7 +53,6 @@ const (
 	annotationImage       = "berth.dev/image"
 	annotationStopSignal  = "berth.dev/stop-signal"
 	annotationDevices     = "berth.dev/devices"
-	kubernetesPrefix      = "io.kubernetes."
 )
 
 // SandboxLabels is what a sandbox says of itself.
@@ -143,9 +142,16 @@ func podLabels(pod *corev1.Pod) map[string]string {
 	}
 }
 
-// reserved reports whether a label or annotation key is not the pod's to set.
+// reserved reports whether a label or annotation key is not the pod's to set. Others
+// below io.kubernetes. are the pod's words to its runtime, such as io.kubernetes.cri-o.*.
 func reserved(key string) bool {
-	return strings.HasPrefix(key, ownPrefix) || strings.HasPrefix(key, kubernetesPrefix)
+	switch key {
+	case labelPodName, labelPodNamespace, labelPodUID, labelContainerName,
+		annotationRestarts, annotationHash, annotationMessagePath, annotationMessagePolicy,
+		annotationPreStop, annotationPorts, annotationGrace, annotationDeletionGrace:
+		return true
+	}
+	return strings.HasPrefix(key, ownPrefix)
 }
 
 // passed copies what the pod may say on its sandbox, or device plugins on a

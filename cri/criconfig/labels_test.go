@@ -2,6 +2,8 @@ package criconfig
 
 import (
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,12 +95,69 @@ func TestOnlyOursIsOurs(t *testing.T) { // C4
 	}
 }
 
+// kubernetesKeys are all that berth writes under the kubelet's names.
+var kubernetesKeys = []string{
+	"io.kubernetes.pod.name", "io.kubernetes.pod.namespace", "io.kubernetes.pod.uid", "io.kubernetes.container.name",
+	"io.kubernetes.container.restartCount", "io.kubernetes.container.hash", "io.kubernetes.container.terminationMessagePath",
+	"io.kubernetes.container.terminationMessagePolicy", "io.kubernetes.container.preStopHandler", "io.kubernetes.container.ports",
+	"io.kubernetes.pod.terminationGracePeriod", "io.kubernetes.pod.deletionGracePeriod",
+}
+
+// TestAllThatIsWrittenUnderTheKubeletsNamesIsReserved, or C5 would hold for the keys of
+// the day that it was written.
+func TestAllThatIsWrittenUnderTheKubeletsNamesIsReserved(t *testing.T) {
+	pod := fullPod(t)
+	sandbox := sandboxOf(t, pod)
+	said := []map[string]string{sandbox.Labels, sandbox.Annotations}
+	for _, c := range all(pod) {
+		setup := testContainerSetup()
+		setup.Kind = c.kind
+		made, err := Container(testNode(), pod, c.Container, setup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said = append(said, made.Labels, made.Annotations)
+	}
+	for _, m := range said {
+		for k := range m {
+			if strings.HasPrefix(k, "io.kubernetes.") && !slices.Contains(kubernetesKeys, k) {
+				t.Errorf("%s is written, and not on the list", k)
+			}
+		}
+	}
+}
+
+// TestAPodsWordsToItsRuntimeReachIt, whatever their prefix, and come back.
+func TestAPodsWordsToItsRuntimeReachIt(t *testing.T) {
+	own := map[string]string{"io.kubernetes.cri-o.TTY": "true", "io.kubernetes.cri.untrusted-workload": "x", "cpu-load-balancing.crio.io": "disable"}
+	config := sandboxOf(t, simple(func(p *corev1.Pod, _ *corev1.Container) { p.Annotations = maps.Clone(own) }))
+	back := PodFromSandbox(config.Labels, config.Annotations)
+	for k, v := range own {
+		if config.Annotations[k] != v {
+			t.Errorf("%s: the sandbox has %q", k, config.Annotations[k])
+		}
+		if back.Annotations[k] != v {
+			t.Errorf("%s: %q comes back", k, back.Annotations[k])
+		}
+	}
+}
+
 func TestNothingOfThePodForgesOurs(t *testing.T) { // C5
 	pod := simple(func(p *corev1.Pod, _ *corev1.Container) {
 		p.Labels = map[string]string{labelPodUID: "other", OwnerLabel: "v9"}
 		p.Annotations = map[string]string{annotationAttempt: "99", annotationGrace: "99", annotationHostNetwork: "true", annotationPodMeta: "{}"}
+		for _, k := range kubernetesKeys {
+			p.Labels[k], p.Annotations[k] = "forged", "forged"
+		}
 	})
 	config := sandboxOf(t, pod)
+	for _, said := range []map[string]string{config.Labels, config.Annotations} {
+		for k, v := range said {
+			if v == "forged" {
+				t.Errorf("%s is forged", k)
+			}
+		}
+	}
 	got, ok := ParseSandbox(config.Labels, config.Annotations)
 	if want := (SandboxLabels{UID: "u-1", Namespace: "shop", Name: "web", Attempt: 2}); !ok || !cmp.Equal(want, got) {
 		t.Errorf("ok %t, got %+v", ok, got)
