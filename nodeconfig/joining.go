@@ -59,9 +59,8 @@ func replace(file, text, made string) error {
 	return nil
 }
 
-// newFile is the configuration of a node that has none: what serves a node that
-// has joined a server.
-const newFile = "apiVersion: " + KubeletAPIVersion + "\nkind: " + KubeletKind + "\nserverTLSBootstrap: true\n"
+// newFile is the configuration of a node that has none.
+const newFile = "apiVersion: " + KubeletAPIVersion + "\nkind: " + KubeletKind + "\n"
 
 func addServer(text string, s Joined) string {
 	if strings.TrimSpace(text) == "" {
@@ -69,6 +68,10 @@ func addServer(text string, s Joined) string {
 	}
 	if !hasField(text, "authentication") {
 		text = addLines(text, KubeletAPIVersion, KubeletKind, "authentication:\n  x509:\n    clientCAFile: "+s.ClientCA+"\n")
+	}
+	// Without a certificate of the server's, it does not come in either.
+	if !hasField(text, "serverTLSBootstrap") && !hasField(text, "tlsCertFile") {
+		text = addLines(text, KubeletAPIVersion, KubeletKind, "serverTLSBootstrap: true\n")
 	}
 	if hasField(text, "kubeconfig") || hasField(text, "bootstrapKubeconfig") {
 		return text // the caller says whether it is the same

@@ -14,6 +14,8 @@ func TestAServerIsAddedToWhatIsThere(t *testing.T) {
 		"one document":     "# mine\napiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n",
 		"both documents":   "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\nnodeName: n\n",
 		"its own clients":  "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {webhook: {enabled: true}}\n",
+		"its certificate":  "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntlsCertFile: /c\ntlsPrivateKeyFile: /k\n",
+		"none wanted":      "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nserverTLSBootstrap: false\n",
 		"berth's own only": "kind: BerthConfiguration\napiVersion: berth.dev/v1alpha1\n",
 	} {
 		file := filepath.Join(t.TempDir(), "config.yaml")
@@ -30,6 +32,10 @@ func TestAServerIsAddedToWhatIsThere(t *testing.T) {
 		got, err := os.ReadFile(file)
 		if err != nil || strings.Count(string(got), "kubeconfig: /k") != 1 || strings.Contains(text, "# mine") && !strings.Contains(string(got), "# mine") {
 			t.Errorf("%s: %v\n%s", name, err, got)
+		}
+		asks := name != "its certificate" && name != "none wanted"
+		if strings.Contains(string(got), "serverTLSBootstrap: true\n") != asks {
+			t.Errorf("%s: that it asks for a certificate, by which the server comes in, has to be %v\n%s", name, asks, got)
 		}
 		if st, err := os.Stat(file); text != "" && (err != nil || st.Mode().Perm() != 0o600) {
 			t.Errorf("%s: a file that its owner alone could read is %v, %v", name, st.Mode(), err)

@@ -28,7 +28,8 @@ func joinCommand() *cobra.Command {
 		Long: `Make this host a node of a control server: find the server's certificate
 authority by its hash, write a kubeconfig that asks for the node's own certificate
 with the token, and name it in the agent's configuration, with the authority whose
-clients (the server, for kubectl logs and exec) the node lets in.
+clients (the server, for kubectl logs and exec) the node lets in, and that it asks
+for the certificate which it shows them. What is said there of these stays.
 
 Where the server does not take the token, that is said and nothing is written.
 It changes nothing on the server. The agent does the rest when it is started: it
