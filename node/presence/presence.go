@@ -273,7 +273,9 @@ func (p *Presence) tellChange(now *corev1.NodeStatus) {
 			reason := map[string]string{"KubeletHasSufficientMemory": "NodeHasSufficientMemory", "KubeletHasInsufficientMemory": "NodeHasInsufficientMemory",
 				"KubeletHasNoDiskPressure": "NodeHasNoDiskPressure", "KubeletHasDiskPressure": "NodeHasDiskPressure",
 				"KubeletHasSufficientPID": "NodeHasSufficientPID", "KubeletHasInsufficientPID": "NodeHasInsufficientPID"}[c.Reason]
-			p.opt.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", p.opt.Name, reason))
+			if reason != "" { // of other conditions there is no event
+				p.opt.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", p.opt.Name, reason))
+			}
 		}
 	}
 }

@@ -211,7 +211,7 @@ func TestConditionsAreToldOnce(t *testing.T) {
 	if got := w.told(); !slices.Equal(got, want) {
 		t.Errorf("the events are %v", got)
 	}
-	w.change(func() { w.facts.NotReady = "no network" })
+	w.change(func() { w.facts.NotReady, w.facts.Network = "no network", &Network{Reason: "BerthHasRoutes"} }) // the latter is no event
 	until(t, "node that is not ready", func() bool { return !isReady(s.get()) })
 	w.change(func() { w.facts.NotReady = "" })
 	until(t, "node that is ready again", func() bool { return isReady(s.get()) })
