@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,30 +29,62 @@ const (
 	stamp     = "2026-01-02 03:04"
 )
 
-// packages makes packages for this machine, as make deb does, and returns their paths by program.
-func packages(ctx context.Context, t *testing.T, describe, programs, umask string) map[string]string {
-	t.Helper()
+// debs are packages of one commit and of a later one, by program.
+type debs struct{ first, newer map[string]string }
+
+// thePackages are made once for all tests, below work.
+var thePackages = sync.OnceValues(func() (m debs, err error) {
+	const all = "berth,berth-control"
+	m.first, err = packages(context.Background(), work, describe, all, "022")
+	if err != nil {
+		return m, err
+	}
+	m.newer, err = packages(context.Background(), work, describe+"-3-gabc1234", all, "022")
+	return m, err
+})
+
+// work is a directory that lives as long as this process.
+var work string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if work, err = os.MkdirTemp("", "berth-packages-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	return m.Run()
+}
+
+// packages makes packages for this machine, as make deb does, in a new directory below
+// another, and returns their paths by program.
+func packages(ctx context.Context, below, describe, programs, umask string) (map[string]string, error) {
 	repo, err := hosts.Repo()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	out := t.TempDir()
+	out, err := os.MkdirTemp(below, "packages-")
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.CommandContext(ctx, "sh", "-c", `umask "$0" && arch=$(dpkg --print-architecture) && exec go run -trimpath ./packaging -describe "$1" -time "$2" -ldflags "-s -w -X main.version=$1" -arch "$arch" -programs "$3" -out "$4"`,
 		umask, describe, committed, programs, out)
 	cmd.Dir = repo
 	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, said)
+		return nil, fmt.Errorf("%w\n%s", err, said)
 	}
 	made := map[string]string{}
 	for program := range strings.SplitSeq(programs, ",") {
 		found, _ := filepath.Glob(filepath.Join(out, program+"_*.deb"))
 		if len(found) != 1 {
-			t.Fatalf("packages of %s: %q", program, found)
+			return nil, fmt.Errorf("packages of %s: %q", program, found)
 		}
 		made[program] = found[0]
 	}
-	return made
+	return made, nil
 }
 
 // TestTheDebianPackages is a host on which berth was installed by itself, and
@@ -76,10 +109,16 @@ func TestTheDebianPackages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := packages(ctx, t, describe, "berth,berth-control", "022")
-	newer := packages(ctx, t, "v0.9.0-3-gabc1234", "berth", "022")
+	both, err := thePackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, newer := both.first, both.newer
 	t.Run("made again they are the same", func(t *testing.T) {
-		again := packages(ctx, t, describe, "berth,berth-control", "077")
+		again, err := packages(ctx, t.TempDir(), describe, "berth,berth-control", "077")
+		if err != nil {
+			t.Fatal(err)
+		}
 		for program, path := range made {
 			same(t, path, again[program])
 		}
