@@ -40,7 +40,7 @@ const (
 // table is never written to.
 var table = []Field{
 	{Path: "enableServer", Class: Honoured, Note: "without a control server the port is opened only where authentication.x509.clientCAFile says who may ask"},
-	{Path: "staticPodPath", Class: Honoured, Note: "a folder or a file; ConfigMaps and Secrets may lie beside the pods"},
+	{Path: "staticPodPath", Class: Honoured, Note: "a folder or a file; in a folder, files whose names end in `.yaml`, `.yml`, `.json` or `.manifest` are read, and the log tells of others; ConfigMaps and Secrets may lie beside the pods"},
 	{Path: "podLogsDir", Class: Honoured},
 	{Path: "syncFrequency", Class: Inert, Note: "a pod is looked at when something changes"},
 	{Path: "fileCheckFrequency", Class: Honoured, Note: "changes are seen at once by inotify; this is the rescan beside it"},

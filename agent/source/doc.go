@@ -26,7 +26,7 @@
 //	S4 A Snapshot is immutable, and what has not changed keeps its pointers.
 //	S5 No error, warning or log line has the content of a Secret.
 //	S6 What cannot be a manifest (hidden, backup and temporary files, other
-//	   suffixes, directories, devices) is not read.
+//	   suffixes, directories, devices) is not read; the log tells of other suffixes.
 //	S7 A file takes nothing from another that has it.
 //
 // Goroutines: Folder.Run, which owns all state, and one reader of the inotify

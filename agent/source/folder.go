@@ -54,6 +54,7 @@ type Folder struct {
 	owners  map[any]string        // which file has an object that is wanted, see share
 	clashes map[string]time.Time  // since when two files want the same object, by what is told
 	changed bool                  // since the last Snapshot
+	passed  map[string]bool       // names in the folder that no manifest has: told once
 	scanned bool                  // once in full
 	ready   bool
 }
@@ -267,11 +268,17 @@ func (f *Folder) list() ([]string, error) {
 		return nil, err
 	}
 	var paths []string
+	passed := map[string]bool{}
 	for _, e := range entries {
-		if candidate(e.Name()) && !e.IsDir() {
-			paths = append(paths, filepath.Join(f.opt.Path, e.Name()))
+		switch name := e.Name(); {
+		case e.IsDir() || aside(name):
+		case candidate(name):
+			paths = append(paths, filepath.Join(f.opt.Path, name))
+		default:
+			passed[name] = true
 		}
 	}
+	f.pass(passed)
 	return paths, nil
 }
 

@@ -423,6 +423,75 @@ func TestRubbishIsNotRead(t *testing.T) { // S6
 	}
 }
 
+// TestFilesAreToldOfThatAreNotReadBecauseOfTheirNames once, and not of what says by its
+// name that it is none.
+func TestFilesAreToldOfThatAreNotReadBecauseOfTheirNames(t *testing.T) {
+	t.Parallel()
+	var log logged
+	w := watch(t, FolderOptions{Path: t.TempDir(), Every: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for _, name := range []string{".hidden", "a.yaml~", "#a.yaml#", "a.swp", "a.yaml.bak", "~a.yaml", "a.yaml.dpkg-old", "a.conf.dpkg-dist"} {
+		w.write(name, pod("none", "i:1"))
+	}
+	must(t, os.Mkdir(w.path("folder"), 0o700))
+	w.write("a.manifest", pod("a", "i:1"))
+	w.shows("a=i:1")
+	const told = "not read because of their names"
+	for i, name := range []string{"web", "web.conf", "web"} {
+		if i == 2 { // one that goes and comes is told of again
+			must(t, os.Remove(w.path(name)))
+			w.rescanned()
+		}
+		w.write(name, pod("none", "i:1"))
+		log.until(t, i+1, told)
+	}
+	w.rescanned()
+	text := log.String()
+	if n := strings.Count(text, told); n != 3 || !strings.Contains(text, "names=web.conf\n") || strings.Count(text, "names=web\n") != 2 {
+		t.Errorf("told %d times:\n%s", n, text)
+	}
+	w.shows("a=i:1")
+}
+
+// rescanned waits until the whole folder was looked at again.
+func (w *watched) rescanned() {
+	w.t.Helper()
+	elsewhere := filepath.Join(w.t.TempDir(), "x") // of which no event tells
+	must(w.t, os.WriteFile(elsewhere, []byte(pod("z", "i:1")), 0o600), os.Symlink(elsewhere, w.path("z.yaml")))
+	w.until("it is there", func(s Snapshot) bool { return strings.Contains(show(s), "z=i:1") })
+	must(w.t, os.WriteFile(elsewhere, []byte(pod("z", "i:2")), 0o600))
+	w.until("it was looked at again", func(s Snapshot) bool { return strings.Contains(show(s), "z=i:2") })
+	must(w.t, os.Remove(w.path("z.yaml")))
+	w.until("it has gone", func(s Snapshot) bool { return !strings.Contains(show(s), "z=") })
+}
+
+// logged is a log that is read while it is written.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// until waits until the log has these words so often.
+func (l *logged) until(t *testing.T, n int, words string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); strings.Count(l.String(), words) < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not %d times in the log: %q\n%s", n, words, l.String())
+		}
+	}
+}
+
 func TestFilesThatCannotBeManifests(t *testing.T) { // S6
 	t.Parallel()
 	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})

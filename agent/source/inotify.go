@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -142,16 +141,3 @@ func (w *inotify) resolve(e rawEvent) (fileEvent, bool) {
 }
 
 func (w *inotify) close() error { return w.file.Close() }
-
-// candidate reports whether a file of that name is read at all.
-func candidate(name string) bool {
-	switch {
-	case strings.HasPrefix(name, "."), strings.HasPrefix(name, "#"), strings.HasPrefix(name, "~"), strings.HasSuffix(name, "~"):
-		return false
-	}
-	switch filepath.Ext(name) {
-	case ".yaml", ".yml", ".json":
-		return true
-	}
-	return false
-}
