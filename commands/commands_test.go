@@ -186,11 +186,33 @@ func TestWhatMayBeAUsersIsLeftAlone(t *testing.T) {
 	}
 	r.mu.Lock()
 	r.under[&note{Container: "c", Began: at}] = struct{}{}
-	kept := len(r.outdated(at + time.Hour))
+	beside := r.outdated(at + time.Hour)
 	clear(r.under)
-	gone := len(r.outdated(at + time.Hour))
+	after := r.outdated(at + time.Hour)
 	r.mu.Unlock()
-	if kept != 0 || gone != 2 {
-		t.Errorf("%d grants were forgotten beside a command of their time, %d after it", kept, gone)
+	if len(beside) != 1 || beside[0].Container != "other" || len(after) != 1 || after[0].Container != "c" {
+		t.Errorf("beside a command of their time in the container c these grants were forgotten: %v, after it %v", beside, after)
 	}
+}
+
+// TestGrantsGoWithoutAnotherOne: a user's last command leaves no note for ever, also
+// while a command hangs in another container.
+func TestGrantsGoWithoutAnotherOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := New(Options{Dir: dir, Runtime: &runtime{}})
+	r.Granted("c", []string{"his"})
+	r.Granted("c", []string{"hers"})
+	hung := &note{Container: "other"}
+	r.begins(hung)
+	for _, g := range r.granted {
+		g.Began -= 2 * grantFor
+	}
+	if _, _, _, err := r.ExecSync(t.Context(), "c", []string{"probe"}, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if left := files(t, dir); left != 1 || len(r.granted) != 0 {
+		t.Errorf("%d notes are left, and %v", left, r.granted)
+	}
+	r.ends(hung, false)
 }

@@ -51,7 +51,9 @@ func (r *Runner) ends(n *note, cut bool) {
 	if cut {
 		r.cut = append(r.cut, &cutOff{note: *n, since: time.Now(), at: sinceBoot(time.Now()), until: forEver})
 	}
+	old := r.outdated(sinceBoot(time.Now()))
 	r.mu.Unlock()
+	r.forget(old)
 	if !cut {
 		r.notes.remove(*n)
 		return

@@ -24,23 +24,40 @@ func (r *Runner) Granted(container string, command []string) {
 	old := r.outdated(n.Began)
 	r.granted = append(r.granted, n)
 	r.mu.Unlock()
+	r.forget(old)
+}
+
+func (r *Runner) forget(old []*note) {
 	for _, o := range old {
 		r.notes.remove(*o)
 	}
 }
 
-// outdated takes away and returns the grants that no command under way or cut off
-// may be mistaken for any more. r.mu is held.
+// outdated takes away and returns the grants that no command of the same container,
+// under way or cut off, may be mistaken for any more. A command that hangs keeps
+// those of its own container, and no others. r.mu is held.
 func (r *Runner) outdated(now time.Duration) (old []*note) {
-	first := now // when the oldest such command was asked for
+	if len(r.granted) == 0 {
+		return nil
+	}
+	first := map[string]time.Duration{} // when the oldest such command was asked for, by container
+	asked := func(n *note) {
+		if at, there := first[n.Container]; !there || n.Began < at {
+			first[n.Container] = n.Began
+		}
+	}
 	for n := range r.under {
-		first = min(first, n.Began)
+		asked(n)
 	}
 	for _, c := range r.cut {
-		first = min(first, c.Began)
+		asked(&c.note)
 	}
 	r.granted = slices.DeleteFunc(r.granted, func(g *note) bool {
-		over := g.Began+grantFor < first-2*tick
+		at, there := first[g.Container]
+		if !there {
+			at = now
+		}
+		over := g.Began+grantFor < min(at, now)-2*tick
 		if over {
 			old = append(old, g)
 		}
