@@ -99,8 +99,17 @@ func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID
 	if seen.State == plan.Exited {
 		seen.ExitCode, seen.Reason = s.ExitCode, s.Reason
 		seen.Message = exitMessage(ctx, s, own)
+		seen.CutOff = startCutOff(s)
 	}
 	return seen, true
+}
+
+// startCutOff reports whether a container has ended because the call that started it
+// was broken off, by the death of who made it or at its deadline: containerd takes
+// that for an end with code 128, as it does an image without such a command.
+func startCutOff(s *runtimeapi.ContainerStatus) bool {
+	return s.Reason == "StartError" && s.StartedAt <= 0 &&
+		(strings.Contains(s.Message, context.Canceled.Error()) || strings.Contains(s.Message, context.DeadlineExceeded.Error()))
 }
 
 // recursiveReadOnly lists the paths that are mounted read-only with all below.

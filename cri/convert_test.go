@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/agent/plan"
 	"berth/cri/criconfig"
@@ -47,5 +48,29 @@ func TestASandboxWithoutItsNetworks(t *testing.T) {
 		if got := c.judged(seen, more.Labels, row.annotations); !reflect.DeepEqual(got, row.want) {
 			t.Errorf("one that %s: %+v", row.what, got)
 		}
+	}
+}
+
+// TestAStartThatWasCutOff is told from one that cannot be made: containerd gives both
+// the same reason and the same code.
+func TestAStartThatWasCutOff(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		message string
+		started int64
+		want    bool
+	}{
+		{"failed to create containerd task: failed to create shim task: context canceled: unknown", 0, true},
+		{"failed to start containerd task: context deadline exceeded: unknown", 0, true},
+		{`failed to create shim task: OCI runtime create failed: exec: "nowhere": executable file not found in $PATH: unknown`, 0, false},
+		{"context canceled", 5, false}, // it ran
+	} {
+		s := &runtimeapi.ContainerStatus{Reason: "StartError", ExitCode: 128, StartedAt: row.started, Message: row.message}
+		if got := startCutOff(s); got != row.want {
+			t.Errorf("%q, started at %d: %v", row.message, row.started, got)
+		}
+	}
+	if startCutOff(&runtimeapi.ContainerStatus{Reason: "Error", Message: "context canceled"}) {
+		t.Error("what a container says of itself was taken for it")
 	}
 }

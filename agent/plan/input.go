@@ -134,6 +134,7 @@ type Container struct {
 	ExitCode            int32
 	Reason              string // of the exit as the runtime says: Completed, Error, OOMKilled, …
 	Message             string // termination message, at most 4096 bytes
+	CutOff              bool   `json:",omitempty"` // it has exited without a start: the runtime gave that up because nobody waited for it any more
 	LogPath             string // absolute path of its CRI log file
 
 	User              *corev1.LinuxContainerUser `json:",omitempty"` // that its first process began with; nil: the runtime does not say

@@ -29,6 +29,9 @@ func (d *decider) restartable(c spec, k Container) bool {
 	if d.past(k) {
 		return true // a new round: all containers run again
 	}
+	if k.CutOff {
+		return true // it never ran, and no policy speaks of that
+	}
 	if action, ruled := byRule(c, k.ExitCode); ruled {
 		return action == corev1.ContainerRestartRuleActionRestart || renews(c, k.ExitCode)
 	}

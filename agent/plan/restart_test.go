@@ -23,6 +23,8 @@ func TestRestartPolicy(t *testing.T) {
 		{"OnFailure restarts after failure", up(onFailure).exit("app", 1), "start app#1", []string{"pod    Running"}},
 		{"OnFailure does not restart after success; the pod succeeds", up(onFailure).exit("app", 0), "stop sb-0", []string{"pod    Succeeded", "Ready=False/PodCompleted", "Initialized=True/PodCompleted"}},
 		{"Never does not restart after failure; the pod fails", up(never).exit("app", 3), "stop sb-0", []string{"pod    Failed", "app    terminated Error 3", "Ready=False/PodFailed"}},
+		{"Never does not keep a container from its first run whose start was cut off", up(never).exit("app", 128).with(func(in *Input) { in.Seen.Containers[0].CutOff = true }),
+			"start app#1", []string{"pod    Running"}},
 		{"Never with another container running: the pod runs on", up(never, two).exit("app", 1), "-", []string{"pod    Running", "Ready=False/ContainersNotReady"}},
 		{"one failure among successes fails the pod", up(never, two).exit("app", 1).exit("b", 0), "", []string{"pod    Failed"}},
 		{"OnFailure with one done and one failed: the failed one runs again", up(onFailure, two).exit("app", 0).exit("b", 1), "start b#1", []string{"pod    Running"}},
