@@ -62,12 +62,17 @@ e2e: deps ## the end-to-end tests alone
 	go test -race -count=1 -timeout 30m ./test/e2e ./test/crash
 
 # A part that ends within a given time: make torture PIECE=Churn KILLS=500 BOUND=30m, or PIECES=./test/e2e PIECE=FullNode.
+# The hour and the power cuts alone, with their reports: make torture PIECE='AnHour|PowerCuts' REPORT=docs/reports
 PIECE  ?= .
 PIECES ?= ./test/crash ./test/e2e
 KILLS  ?=
+HOUR   ?=
+CUTS   ?=
+REPORT ?=
 BOUND  ?= 6h
-torture: deps ## what is too long for make test; PIECE= a test's name, PIECES= packages, KILLS=n, BOUND= at most so long
-	BERTH_TORTURE=1 $(if $(KILLS),BERTH_KILLS=$(KILLS)) go test -v -count=1 -timeout $(BOUND) -run '$(PIECE)' $(PIECES)
+torture: deps ## what is too long for make test; PIECE= a test's name, PIECES= packages, KILLS=n, HOUR=10m, CUTS=n, REPORT= a folder, BOUND= at most so long
+	BERTH_TORTURE=1 $(if $(KILLS),BERTH_KILLS=$(KILLS)) $(if $(HOUR),BERTH_HOUR=$(HOUR)) $(if $(CUTS),BERTH_CUTS=$(CUTS)) $(if $(REPORT),BERTH_REPORT=$(REPORT)) \
+		go test -v -count=1 -timeout $(BOUND) -run '$(PIECE)' $(PIECES)
 
 SERVER ?= both
 FOCUS ?=

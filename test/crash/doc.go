@@ -11,6 +11,13 @@
 // see kinds_test.go. What the agent says of pods is watched over all its lives by
 // a vigil, which knows which edits may restart a container.
 //
-// BERTH_TORTURE=1 makes the loops long; BERTH_KILLS sets the number of kills
-// and BERTH_SEED replays a random run.
+// TestAnHourOfChurn lets the agent live while all else goes wrong around it, and
+// looks at rest points whether anything grows: memory, goroutines, descriptors, and
+// what pods have on the host. TestPowerCuts takes the light away in the middle.
+//
+// BERTH_TORTURE=1 makes the loops long; BERTH_KILLS sets the number of kills,
+// BERTH_HOUR how long the hour is, BERTH_CUTS and BERTH_PODS how often the power
+// goes and below how many pods, and BERTH_SEED replays a random run. BERTH_REPORT is
+// a folder, from the top of the checkout, into which the hour and the power cuts
+// write their report; BERTH_CRASH_LOGS one for logs and profiles.
 package crash

@@ -10,10 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -56,7 +59,9 @@ func (bytesCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = bytes.Clo
 
 func newProxy(t *testing.T, endpoint string) *proxy {
 	t.Helper()
+	soon := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, MaxDelay: 500 * time.Millisecond} // or it would hold up a runtime that is back
 	backend, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: soon, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +149,9 @@ func (p *proxy) handle(_ any, in grpc.ServerStream) error {
 	}
 	r, changed := p.look(method[strings.LastIndex(method, "/")+1:], request)
 	ctx := in.Context()
+	if told, ok := metadata.FromIncomingContext(ctx); ok { // for containerd's own services
+		ctx = metadata.NewOutgoingContext(ctx, metadata.MD{"containerd-namespace": told.Get("containerd-namespace")})
+	}
 	switch {
 	case r == nil:
 	case r.fault == hang:

@@ -61,7 +61,7 @@ func (h *Host) PodLeftovers() []string {
 		out = append(out, err.Error())
 	}
 	for _, d := range dirs {
-		if name := filepath.Base(d); strings.HasPrefix(name, "pod") || strings.Contains(name, "-pod") || len(name) == 64 {
+		if podCgroup(d) {
 			out = append(out, "cgroup "+d)
 		}
 	}

@@ -1,0 +1,177 @@
+package crash
+
+import (
+	"encoding/xml"
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// point is one of a line; a value below 0 is a gap.
+type point struct {
+	at    time.Duration
+	value float64
+}
+
+// line is one of a panel.
+type line struct {
+	name   string
+	points []point
+	dots   bool // single points, not joined
+}
+
+// panel is one plot over time. Ticks are moments at which something struck.
+type panel struct {
+	title string
+	lines []line
+	ticks []time.Duration
+}
+
+const (
+	plotWidth, panelHeight         = 1000, 190
+	marginLeft, marginRight        = 60, 20
+	marginTop, marginBottom        = 34, 26
+	innerWidth, innerHeight        = plotWidth - marginLeft - marginRight, panelHeight - marginTop - marginBottom
+	tickColour, gridColour         = "#d9a3a3", "#dddddd"
+	background, foreground, family = "#ffffff", "#333333", "sans-serif"
+)
+
+var colours = []string{"#1f6fb4", "#c8641e", "#2f8f4e", "#7a4fa3"}
+
+// draw makes an SVG of panels, one below the other, with one axis of time.
+func draw(length time.Duration, panels []panel) string {
+	var b strings.Builder
+	height := panelHeight * len(panels)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="%s" font-size="12" fill="%s">`+"\n",
+		plotWidth, height, plotWidth, height, family, foreground)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="%s"/>`+"\n", plotWidth, height, background)
+	for i, p := range panels {
+		fmt.Fprintf(&b, `<g transform="translate(0 %d)">`+"\n", i*panelHeight)
+		p.draw(&b, length)
+		b.WriteString("</g>\n")
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+func (p *panel) draw(b *strings.Builder, length time.Duration) {
+	top := 1.0
+	for _, l := range p.lines {
+		for _, at := range l.points {
+			top = max(top, at.value)
+		}
+	}
+	step := niceStep(top / 4)
+	top = math.Ceil(top/step) * step
+	x := func(at time.Duration) float64 {
+		return marginLeft + innerWidth*float64(at)/float64(max(length, time.Second))
+	}
+	y := func(v float64) float64 { return marginTop + innerHeight*(1-v/top) }
+
+	fmt.Fprintf(b, `<text x="%d" y="18" font-weight="bold">%s</text>`+"\n", marginLeft, html.EscapeString(p.title))
+	for v := 0.0; v <= top+step/2; v += step {
+		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="%s"/>`, marginLeft, plotWidth-marginRight, y(v), y(v), gridColour)
+		fmt.Fprintf(b, `<text x="%d" y="%.1f" text-anchor="end">%g</text>`+"\n", marginLeft-6, y(v)+4, v)
+	}
+	for _, at := range p.ticks {
+		fmt.Fprintf(b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="%s"/>`+"\n", x(at), x(at), marginTop, marginTop+innerHeight, tickColour)
+	}
+	unit, name := time.Minute, "min"
+	if length < 5*time.Minute {
+		unit, name = time.Second, "s"
+	}
+	every := niceStep(float64(length/unit) / 8)
+	for v := 0.0; v <= float64(length)/float64(unit); v += every {
+		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%g %s</text>`+"\n", x(time.Duration(v*float64(unit))), panelHeight-8, v, name)
+	}
+	legend := marginLeft + 8*len(p.title) + 20
+	for i, l := range p.lines {
+		colour := colours[i%len(colours)]
+		fmt.Fprintf(b, `<rect x="%d" y="9" width="12" height="10" fill="%s"/><text x="%d" y="18">%s</text>`+"\n", legend, colour, legend+17, html.EscapeString(l.name))
+		legend += 8*len(l.name) + 40
+		l.draw(b, colour, x, y)
+	}
+}
+
+func (l *line) draw(b *strings.Builder, colour string, x func(time.Duration) float64, y func(float64) float64) {
+	if l.dots {
+		for _, p := range l.points {
+			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", x(p.at), y(p.value), colour)
+		}
+		return
+	}
+	for rest := l.points; len(rest) > 0; {
+		if rest[0].value < 0 {
+			rest = rest[1:]
+			continue
+		}
+		end := slices.IndexFunc(rest, func(p point) bool { return p.value < 0 })
+		if end < 0 {
+			end = len(rest)
+		}
+		fmt.Fprintf(b, `<polyline fill="none" stroke="%s" stroke-width="1.5" points="`, colour)
+		for _, p := range rest[:end] {
+			fmt.Fprintf(b, "%.1f,%.1f ", x(p.at), y(p.value))
+		}
+		b.WriteString(`"/>` + "\n")
+		rest = rest[end:]
+	}
+}
+
+// niceStep is the least of 1, 2, 5, 10, 20 and so on that is no less.
+func niceStep(least float64) float64 {
+	for step := 1.0; ; step *= 10 {
+		for _, m := range []float64{1, 2, 5} {
+			if m*step >= least {
+				return m * step
+			}
+		}
+	}
+}
+
+// TestThePlotIsWhole: what is drawn is well-formed, nothing lies outside, and a gap
+// is one.
+func TestThePlotIsWhole(t *testing.T) {
+	t.Parallel()
+	text := draw(time.Hour, []panel{
+		{title: "a < b & c", lines: []line{
+			{name: "joined", points: []point{{0, 0}, {time.Minute, 40}, {2 * time.Minute, -1}, {3 * time.Minute, 130}, {time.Hour, 7}}},
+			{name: "single", dots: true, points: []point{{time.Hour, 130}}},
+		}, ticks: []time.Duration{time.Minute}},
+		{title: "empty"},
+	})
+	count, d := map[string]int{}, xml.NewDecoder(strings.NewReader(text))
+	for {
+		token, err := d.Token()
+		if err == io.EOF { //nolint:errorlint // it is never wrapped
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		e, ok := token.(xml.StartElement)
+		if !ok {
+			continue
+		}
+		count[e.Name.Local]++
+		for _, a := range e.Attr {
+			if a.Name.Local != "points" {
+				continue
+			}
+			for pair := range strings.FieldsSeq(a.Value) {
+				var x, y float64
+				if _, err := fmt.Sscanf(pair, "%g,%g", &x, &y); err != nil || x < marginLeft || x > plotWidth-marginRight || y < marginTop || y > marginTop+innerHeight {
+					t.Errorf("a point at %s: %v", pair, err)
+				}
+			}
+		}
+	}
+	if count["polyline"] != 2 || count["circle"] != 1 || count["g"] != 2 || !strings.Contains(text, "a &lt; b &amp; c") {
+		t.Errorf("%v in\n%s", count, text)
+	}
+}
