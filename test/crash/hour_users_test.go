@@ -60,7 +60,7 @@ func (h *hour) visit(ctx context.Context, random *rand.Rand, pod string) (what s
 		_, err = h.client.Describe(ctx, "default", pod)
 		return "describe", err
 	case 5:
-		_, err = h.client.Top(ctx, nodeapi.TopRequest{})
+		_, err = h.client.Top(ctx, nodeapi.TopRequest{Window: 100 * time.Millisecond})
 		return "top", err
 	case 6:
 		return "watch events", h.client.WatchEvents(ctx, nodeapi.EventsRequest{}, func(nodeapi.EventNews) error { return nil })
