@@ -219,6 +219,7 @@ func TestUnhonoured(t *testing.T) {
 		{"the volumes of this node are honoured", "volumes: [{name: a}, {name: b, hostPath: {path: /}}, {name: c, configMap: {name: c}}, {name: d, secret: {secretName: s}}, {name: e, downwardAPI: {}}, {name: f, projected: {sources: [{configMap: {name: c}}]}}]", nil, nil},
 		{"what a server would have done first is named", "{schedulingGates: [{name: a}], evictionResponders: [{name: a.io/b}], automountServiceAccountToken: true}",
 			[]string{"spec.schedulingGates: nobody opens gates", "spec.evictionResponders: nobody asks them", "spec.automountServiceAccountToken: the pod gets no"}, nil},
+		{"a gate that nobody opens is named", "readinessGates: [{conditionType: a.io/b}]", []string{"spec.readinessGates: the pod is never ready"}, nil},
 		{"no token is not missed", "{automountServiceAccountToken: false}", nil, nil},
 		{"what a scheduler would only prefer is not named", "{schedulerName: default-scheduler, tolerations: [{operator: Exists}], affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: a}}]}}}", nil, nil},
 		{"what a scheduler would have to heed is named", "{schedulerName: x, topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}], affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}, podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}}",

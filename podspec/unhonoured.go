@@ -72,6 +72,7 @@ var notYet = []unhonoured{
 	{warn, podTerms, alone},
 	{warn, inPod("topologySpreadConstraints", func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 }), alone},
 	{warn, inPod("schedulingGates", func(s *corev1.PodSpec) bool { return len(s.SchedulingGates) > 0 }), "nobody opens gates on a node without a server: the pod runs at once"},
+	{warn, inPod("readinessGates", func(s *corev1.PodSpec) bool { return len(s.ReadinessGates) > 0 }), "nobody sets the conditions that they name on a node without a server: the pod is never ready"},
 	{warn, inPod("schedulingGroup", func(s *corev1.PodSpec) bool { return s.SchedulingGroup != nil }), alone},
 	{warn, inPod("evictionResponders", func(s *corev1.PodSpec) bool { return len(s.EvictionResponders) > 0 }), "nobody asks them on a node without a server: evictions do not wait"},
 	{warn, inPod("ephemeralContainers", func(s *corev1.PodSpec) bool { return len(s.EphemeralContainers) > 0 }), "they are started like others, but a server takes none in a new pod"},
