@@ -63,9 +63,7 @@ func (c *Client) memoryLimit(ctx context.Context, id string) (int64, error) {
 	var info struct {
 		Spec specs.Spec `json:"runtimeSpec"`
 	}
-	if json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) != nil {
-		return 0, nil
-	}
+	_ = json.Unmarshal([]byte(resp.GetInfo()["info"]), &info) // else it does not tell
 	if l := info.Spec.Linux; l != nil && l.Resources != nil && l.Resources.Memory != nil && l.Resources.Memory.Limit != nil {
 		return *l.Resources.Memory.Limit, nil
 	}
