@@ -157,6 +157,12 @@ func TestResizeByRestartAndBelowUsage(t *testing.T) {
 		if status(p, "c").ContainerID != id || status(p, "c").RestartCount != 0 {
 			t.Errorf("back: %s", brief(p))
 		}
+		s.Wait("again", "restarted for the second time", func(p *corev1.Pod) bool {
+			return status(p, "c").RestartCount == 2 && status(p, "c").State.Running != nil
+		})
+		if out := s.Berth("events", "-n", s.ns); strings.Contains(out, "Back-off restarting") {
+			t.Errorf("a restart for a resize was held back as if it were a crash:\n%s", out)
+		}
 	})
 }
 
