@@ -56,13 +56,13 @@ func (b *berth) goesDown(ctx context.Context) bool {
 	return len(b.shutdownGroups()) > 0 && systemd.ShutdownBegun(ctx)
 }
 
-// flush waits until the server knows how the pods ended, or it takes too long: what it
-// is not told now it is told after the boot.
+// flush waits until the server knows how the pods ended and that the node goes down, or
+// it takes too long: what it is not told now it is told after the boot.
 func (b *berth) flush(ctx context.Context) {
 	if b.joined == nil {
 		return
 	}
-	for end := time.Now().Add(toldWithin); !b.joined.posts.Idle() && time.Now().Before(end); {
+	for end := time.Now().Add(toldWithin); !(b.joined.posts.Idle() && b.joined.presence.Told()) && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,11 +51,13 @@ type Presence struct {
 	calls chan func()
 	nudge chan struct{} // capacity 1
 
+	asked, told atomic.Int64 // calls of Nudge; of them those whose facts the server has
+
 	// Of Run alone.
 	has        *corev1.Node // as the server has it; nil: not heard
 	said       *corev1.NodeStatus
 	saidAt     time.Time
-	told       map[corev1.NodeConditionType]corev1.ConditionStatus // by events
+	events     map[corev1.NodeConditionType]corev1.ConditionStatus // as they were last told by them
 	registered bool
 	mu         sync.Mutex
 	uid        types.UID // of the Node; empty: not known, or there is none
@@ -87,7 +90,7 @@ func New(o Options) *Presence {
 			*d.at = d.is
 		}
 	}
-	return &Presence{opt: o, calls: make(chan func(), 16), nudge: make(chan struct{}, 1), told: map[corev1.NodeConditionType]corev1.ConditionStatus{}}
+	return &Presence{opt: o, calls: make(chan func(), 16), nudge: make(chan struct{}, 1), events: map[corev1.NodeConditionType]corev1.ConditionStatus{}}
 }
 
 // UID is that of the Node object; empty: it is not known yet, or there is none.
@@ -99,11 +102,15 @@ func (p *Presence) UID() types.UID {
 
 // Nudge has the facts looked at now: something of them has changed.
 func (p *Presence) Nudge() {
+	p.asked.Add(1)
 	select {
 	case p.nudge <- struct{}{}:
 	default:
 	}
 }
+
+// Told reports whether the server knows what the facts were at the last Nudge.
+func (p *Presence) Told() bool { return p.told.Load() >= p.asked.Load() }
 
 // Run keeps the node known until ctx ends. It ends before that only when another
 // machine has the node's name: the error says which, and the way out.
@@ -128,6 +135,7 @@ func (p *Presence) Run(ctx context.Context) error {
 		case <-p.nudge:
 		case <-timer.C:
 		}
+		asked := p.asked.Load()
 		err := p.say(ctx)
 		if p.registered && !following { // what is heard from here on knows of it
 			following = true
@@ -139,6 +147,7 @@ func (p *Presence) Run(ctx context.Context) error {
 			if failing {
 				p.opt.Log.Info("the server takes the node's status again")
 			}
+			p.told.Store(asked)
 			retry, failing = p.retryFirst(), false
 			timer.Reset(p.opt.Every)
 		default:
@@ -259,11 +268,11 @@ func (p *Presence) say(ctx context.Context) error {
 // tellChange makes events of conditions that have changed.
 func (p *Presence) tellChange(now *corev1.NodeStatus) {
 	for _, c := range now.Conditions {
-		was := cmp.Or(p.told[c.Type], corev1.ConditionUnknown)
+		was := cmp.Or(p.events[c.Type], corev1.ConditionUnknown)
 		if was == c.Status {
 			continue
 		}
-		p.told[c.Type] = c.Status
+		p.events[c.Type] = c.Status
 		switch {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
 			p.opt.Event(corev1.EventTypeNormal, "NodeReady", fmt.Sprintf("Node %s status is now: NodeReady", p.opt.Name))

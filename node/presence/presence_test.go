@@ -199,6 +199,34 @@ func TestStatusIsTold(t *testing.T) {
 	quiet()
 }
 
+// TestWhoHasNudgedKnowsWhenItIsTold and not before the server has answered.
+func TestWhoHasNudgedKnowsWhenItIsTold(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := run(t, s, func(o *Options) { o.Every = time.Hour })
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	if !w.p.Told() {
+		t.Error("nobody has nudged, and something is to be told")
+	}
+	hang, told := make(chan struct{}), s.count("PATCH status")
+	s.mu.Lock()
+	s.hang = hang
+	s.mu.Unlock()
+	w.change(func() { w.facts.NotReady = "it goes down" })
+	w.p.Nudge()
+	until(t, "status on its way", func() bool { return s.count("PATCH status") > told })
+	if w.p.Told() {
+		t.Error("it is told, and the server has not answered")
+	}
+	s.mu.Lock()
+	s.hang = nil
+	s.mu.Unlock()
+	close(hang)
+	if until(t, "answer", w.p.Told); isReady(s.get()) {
+		t.Error("it is told, and the server does not have it")
+	}
+}
+
 func TestConditionsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

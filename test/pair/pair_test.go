@@ -86,6 +86,7 @@ type pairOptions struct {
 	Config   map[string]any
 	Berth    map[string]any
 	Args     []string
+	Env      []string      // of the agent's process, beside the usual
 	Nodefs   string        // see hosts.AgentOptions
 	Disk     string        // see hosts.Options
 	Name     string        // of the node; default: the host's
@@ -135,7 +136,7 @@ func (p *Pair) host(o pairOptions, join ...string) {
 	maps.Copy(config, o.Config)
 	p.Agent, err = hosts.StartAgent(ctx, hosts.AgentOptions{
 		Binary: cmp.Or(o.Binary, made.berth), Host: p.Host, NodeName: p.Node, Config: config, Berth: o.Berth, Nodefs: o.Nodefs,
-		ExtraArgs: append(join, o.Args...), Env: []string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"},
+		ExtraArgs: append(join, o.Args...), Env: append([]string{"GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0"}, o.Env...),
 	})
 	if err != nil {
 		p.t.Fatal(err)

@@ -1,0 +1,162 @@
+package pair
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/test/hosts"
+	"berth/test/images"
+)
+
+// bootID has an agent's program see another boot ID than this machine's: that of the
+// file boot_id beside the script. What pods mount is shared as before.
+const bootID = `#!/bin/sh
+exec unshare --mount --propagation unchanged /bin/sh -c '
+mount --make-rprivate /proc && mount --bind DIR/boot_id /proc/sys/kernel/random/boot_id && exec PROGRAM "$@"' sh "$@"
+`
+
+// goesDown is a pair whose host can be shut down and booted.
+type goesDown struct {
+	*Pair
+	logind   *hosts.Logind
+	boot     string                      // file of the boot's ID
+	released func(context.Context) error // by the agent's last lock
+}
+
+func startDown(t *testing.T) *goesDown {
+	t.Helper()
+	dir := t.TempDir()
+	l, err := hosts.StartLogind(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	made, err := artifacts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &goesDown{logind: l, boot: filepath.Join(dir, "boot_id")}
+	program := filepath.Join(dir, "berth")
+	script := strings.NewReplacer("DIR", dir, "PROGRAM", made.berth).Replace(bootID)
+	if err := errors.Join(os.WriteFile(program, []byte(script), 0o755), os.WriteFile(d.boot, []byte("boot-1\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	d.Pair = start(t, pairOptions{
+		Cut: true, Binary: program, Env: []string{l.Env},
+		Config: map[string]any{"shutdownGracePeriod": "30s", "shutdownGracePeriodCriticalPods": "5s"},
+	})
+	d.lock()
+	return d
+}
+
+func (d *goesDown) lock() {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), waitBound)
+	defer cancel()
+	var err error
+	if d.released, err = d.logind.Lock(ctx); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// shutDown returns when logind may go on.
+func (d *goesDown) shutDown() {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), waitBound)
+	defer cancel()
+	if err := errors.Join(d.logind.ShutDown(), d.released(ctx)); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// boots is the end of a shutdown and the boot after it.
+func (d *goesDown) boots(id string) {
+	d.t.Helper()
+	d.logind.Booted()
+	if err := errors.Join(d.Agent.Kill9(), d.Host.PowerLoss(), os.WriteFile(d.boot, []byte(id+"\n"), 0o644)); err != nil {
+		d.t.Fatal(err)
+	}
+	ctx := d.t.Context()
+	if err := errors.Join(d.Host.Restart(ctx), d.Agent.Start(ctx), d.Agent.WaitReady(ctx)); err != nil {
+		d.t.Fatal(err)
+	}
+	d.lock()
+}
+
+// ended says how the server has a pod's end.
+func (d *goesDown) ended(pod string) string {
+	return strings.Join([]string{
+		d.field("pod", pod, ".status.phase"), d.field("pod", pod, ".status.reason"), d.field("pod", pod, ".status.message"),
+		d.field("pod", pod, `.status.conditions[?(@.type=="DisruptionTarget")].reason`),
+		d.field("pod", pod, ".status.containerStatuses[0].state.terminated.reason"), d.field("pod", pod, ".status.containerStatuses[0].restartCount"),
+	}, "/")
+}
+
+const endedWithNode = "Failed/Terminated/Pod was terminated in response to imminent node shutdown./TerminationByKubelet/Error/0"
+
+// TestScenario26_TheServerHearsHowPodsEndedWithTheirNode: before the host goes down, when
+// it is in reach, and that the node goes down too; else after the boot. A pod of a file
+// runs again after each boot.
+func TestScenario26_TheServerHearsHowPodsEndedWithTheirNode(t *testing.T) {
+	t.Parallel()
+	d := startDown(t)
+	filed := "filed-" + d.Node
+	manifest := "apiVersion: v1\nkind: Pod\nmetadata: {name: filed}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers: [{name: c, image: \"" + images.TestboxRef + "\", args: [sleep]}]\n"
+	if err := os.WriteFile(filepath.Join(d.Agent.ManifestDir, "filed.yaml"), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.Apply(t, d.pod("first", "", "sleep"))
+	d.is("pod", "first", ready, "True")
+	d.is("pod", filed, ready, "True")
+	d.is("node", d.Node, ".status.nodeInfo.bootID", "boot-1")
+	d.shutDown()
+	for _, name := range []string{"first", filed} {
+		if got := d.ended(name); got != endedWithNode {
+			t.Errorf("when the host goes down the server has of %s\n%s", name, got)
+		}
+	}
+	if got := d.field("node", d.Node, ready) + d.field("node", d.Node, `.status.conditions[?(@.type=="Ready")].message`); !strings.HasPrefix(got, "False") || !strings.Contains(got, "node is shutting down") {
+		t.Errorf("when the host goes down the node is ready: %s", got)
+	}
+
+	d.boots("boot-2")
+	d.nodeIs("Ready", "True")
+	d.is("node", d.Node, ".status.nodeInfo.bootID", "boot-2")
+	d.is("pod", filed, ".status.containerStatuses[0].restartCount", "1")
+	d.is("pod", filed, ready, "True")
+	d.Apply(t, d.pod("second", "", "sleep"))
+	d.is("pod", "second", ready, "True")
+	if got := d.ended("first"); got != endedWithNode {
+		t.Errorf("after the boot the server has of the first\n%s", got)
+	}
+
+	d.wire.cut()
+	d.shutDown()
+	if got := d.field("pod", "second", ".status.phase"); got != "Running" {
+		t.Errorf("the server, which is away, has the second as %s", got)
+	}
+	d.boots("boot-3")
+	d.agentPods(filed)
+	d.wire.join()
+	d.until("how the second ended", func() string {
+		if got := d.ended("second"); got != endedWithNode {
+			return got
+		}
+		return ""
+	})
+	d.nodeIs("Ready", "True")
+	d.is("node", d.Node, ".status.nodeInfo.bootID", "boot-3")
+	d.is("pod", filed, ".status.containerStatuses[0].restartCount", "2")
+	d.is("pod", filed, ready, "True")
+	if got := d.ended("first"); got != endedWithNode {
+		t.Errorf("after both boots the server has of the first\n%s", got)
+	}
+}
