@@ -54,7 +54,7 @@ func Backup(ctx context.Context, c Config, configFile, path string) (err error) 
 		return fmt.Errorf("the objects are in the etcd cluster of %v: save that with its own tools (etcdctl snapshot save), and copy %s", c.Etcd.Endpoints, c.path("pki"))
 	}
 	if _, err := os.Stat(c.path("etcd")); err != nil {
-		return fmt.Errorf("%s holds no store; is --data-dir right? %w", c.DataDir, err)
+		return fmt.Errorf("%s holds no store: is --data-dir right? With --etcd-servers save the etcd cluster with its own tools, and copy pki/: %w", c.DataDir, err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {

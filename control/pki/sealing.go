@@ -8,8 +8,8 @@ import (
 
 // sealing is what the file of keys says; the key that is first seals, the others
 // only open, so that a key is replaced by putting a new one before it.
-const sealing = `# How secrets are encrypted in the store. Without this file they cannot be read: keep a copy of it apart from copies of
-# the store. To replace the key, put a new one above the old, restart, write every secret again, and take the old one away.
+const sealing = `# How secrets are encrypted in the store. Without this file they cannot be read: berth-control backup has it with the
+# store; keep a copy of it apart from any other copies of that. To replace the key, put a new one above the old, restart, write every secret again, and take the old one away.
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:

@@ -206,6 +206,7 @@ func (r *reader) follow(b block) {
 		return wrong == nil, nil
 	})
 	if err == nil && strings.Contains(b.commands, "./berth_") { // the machine's own disk is not the host's
+		r.until("berth to be up, which apt does not wait for long", "systemctl is-active berth")
 		r.sh("grep -q ^evictionHard /etc/berth/config.yaml || { sed -i '" + anyDisk + "' /etc/berth/config.yaml && systemctl reload berth; }")
 	}
 	if err != nil {
