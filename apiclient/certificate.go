@@ -222,6 +222,15 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
+// CertificateFiles are the patterns of all files that a node's certificates are kept in,
+// with their keys and what a crash may leave.
+func CertificateFiles() (out []string) {
+	for _, name := range []string{clientName, serverName} {
+		out = append(out, name+"-*.pem", name+"-*.pem.new", name+"-*.pem.tmp", name+".key.tmp", name+".key.tmp.new")
+	}
+	return out
+}
+
 func (c *Certificate) keyPath() string { return filepath.Join(c.opt.Dir, c.opt.Name+".key.tmp") }
 
 // pendingKey is the key of a request that may be under way, also over a restart:

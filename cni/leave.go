@@ -1,13 +1,13 @@
 package cni
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -15,10 +15,20 @@ const (
 	defaultBridge = "cni0"
 )
 
-// RemoveDefault takes away what WriteDefault has brought about: the file, the
-// bridge that the plugins made of it, and their book of its addresses. It does
-// nothing where the file is not berth's. No pod may be left.
-func RemoveDefault(ctx context.Context, confDir string) error {
+// RemoveDefault takes away what WriteDefault has brought about: the bridge that the
+// plugins made, their book of its addresses, and last the file, by which the rest is
+// known: what fails is found by the next call. It does nothing where the file is not
+// berth's. No pod may be left.
+func RemoveDefault(confDir string) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("netlink: %w", err)
+	}
+	defer h.Close()
+	return removeDefault(h, confDir, addresses)
+}
+
+func removeDefault(h *netlink.Handle, confDir, books string) error {
 	file := filepath.Join(confDir, defaultFile)
 	text, err := read(file)
 	if errors.Is(err, os.ErrNotExist) || err == nil && !ours(text) {
@@ -27,17 +37,22 @@ func RemoveDefault(ctx context.Context, confDir string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, bare(err))
 	}
-	if err := os.Remove(file); err != nil {
+	if err := removeBridge(h); err != nil {
+		return fmt.Errorf("delete the bridge %s: %w", defaultBridge, err)
+	}
+	if err := os.RemoveAll(filepath.Join(books, defaultName)); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(filepath.Join(addresses, defaultName)); err != nil {
-		return err
-	}
-	if _, err := os.Stat(filepath.Join("/sys/class/net", defaultBridge)); errors.Is(err, fs.ErrNotExist) {
+	return os.Remove(file)
+}
+
+func removeBridge(h *netlink.Handle) error {
+	link, err := h.LinkByName(defaultBridge)
+	if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
 		return nil
 	}
-	if out, err := exec.CommandContext(ctx, "ip", "link", "delete", defaultBridge).CombinedOutput(); err != nil {
-		return fmt.Errorf("delete the bridge %s: %w: %s", defaultBridge, err, out)
+	if err != nil {
+		return err
 	}
-	return nil
+	return h.LinkDel(link)
 }

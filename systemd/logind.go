@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -113,6 +114,41 @@ func (l *Logind) Next(ctx context.Context) (begins bool, err error) {
 // dropIn is berth's own; the last that is read wins.
 const dropIn = "99-berth.conf"
 
+// DelayFile is what AllowDelay makes in a folder.
+func DelayFile(dir string) string { return filepath.Join(dir, dropIn) }
+
+// reread has logind read its configuration again, as it does when it is told so.
+func (l *Logind) reread(ctx context.Context) error {
+	err := l.conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
+		CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service", "all", int32(1)).Err
+	if err != nil {
+		return fmt.Errorf("have logind read its configuration: %w", err)
+	}
+	return nil
+}
+
+// ForgetDelay takes away what AllowDelay has made in the folder, the folder too if
+// nothing else is in it, and has logind, if there is one, read its configuration. It
+// reports whether there was anything.
+func ForgetDelay(ctx context.Context, dir string) (was bool, err error) {
+	err = os.Remove(DelayFile(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return true, err
+	}
+	_ = os.Remove(dir) // it has files of others, else
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	l, err := DialLogind(ctx)
+	if err != nil {
+		return true, nil //nolint:nilerr // nobody has read it
+	}
+	defer l.Close()
+	return true, l.reread(ctx)
+}
+
 // AllowDelay has logind wait that long for those who ask it to: by a file in the
 // folder of drop-ins, which logind is made to read. It returns how long logind waits
 // now.
@@ -123,14 +159,11 @@ func (l *Logind) AllowDelay(ctx context.Context, dir string, d time.Duration) (t
 	}
 	seconds := int64((d + time.Second - 1) / time.Second)
 	text := fmt.Sprintf("# Made by berth for shutdownGracePeriod: pods need as long to end.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, dropIn), []byte(text), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(DelayFile(dir), []byte(text), 0o644)); err != nil {
 		return now, fmt.Errorf("raise InhibitDelayMaxSec: %w", err)
 	}
-	// A logind that is told so reads its configuration again.
-	err = l.conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
-		CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service", "all", int32(1)).Err
-	if err != nil {
-		return now, fmt.Errorf("have logind read its configuration: %w", err)
+	if err := l.reread(ctx); err != nil {
+		return now, err
 	}
 	for wait := 20 * time.Millisecond; ; wait *= 2 { // it reads after the signal, some time
 		if now, err = l.DelayMax(ctx); err != nil || now >= d || wait > time.Second {

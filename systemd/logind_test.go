@@ -3,7 +3,9 @@ package systemd
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -24,6 +26,7 @@ type standIn struct {
 	dropIns   string
 	mu        sync.Mutex
 	delay     time.Duration
+	without   time.Duration // the delay without a drop-in
 	preparing bool
 	stubborn  bool       // does not read drop-ins
 	locks     []*os.File // our ends: reading ends when the other side lets go
@@ -68,7 +71,7 @@ func newStandIn(t *testing.T, delay time.Duration) *standIn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	s := &standIn{t: t, conn: conn, dropIns: t.TempDir(), delay: delay}
+	s := &standIn{t: t, conn: conn, dropIns: filepath.Join(t.TempDir(), "logind.conf.d"), delay: delay, without: delay}
 	for _, err := range []error{
 		conn.ExportMethodTable(map[string]any{"Inhibit": s.inhibit}, logindPath, logindManager),
 		conn.ExportMethodTable(map[string]any{"Get": s.get}, logindPath, "org.freedesktop.DBus.Properties"),
@@ -113,6 +116,9 @@ func (s *standIn) killUnit(unit, _ string, signal int32) *dbus.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text, err := os.ReadFile(filepath.Join(s.dropIns, dropIn))
+	if errors.Is(err, fs.ErrNotExist) {
+		s.delay, err = s.without, nil
+	}
 	if err != nil || unit != "systemd-logind.service" || signal != 1 {
 		return dbus.MakeFailedError(fmt.Errorf("%s %d: %w", unit, signal, err))
 	}
@@ -281,5 +287,55 @@ func TestScenario26_TheBusMayGoAndComeBack(t *testing.T) {
 		if err := os.Remove(filepath.Join(dir, "bus")); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// What was asked of logind is taken back with the file, and the folder goes with its
+// last file. Where no logind is nobody has to be told.
+func TestTheDelayIsTakenBack(t *testing.T) {
+	dir := t.TempDir()
+	stop := startBus(t, dir)
+	s := newStandIn(t, 5*time.Second)
+	l, err := DialLogind(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ask := func(want time.Duration) {
+		t.Helper()
+		if d, err := l.DelayMax(t.Context()); err != nil || d != want {
+			t.Errorf("logind waits %v (%v), want %v", d, err, want)
+		}
+	}
+	forget := func(want bool) {
+		t.Helper()
+		if was, err := ForgetDelay(t.Context(), s.dropIns); err != nil || was != want {
+			t.Errorf("there was something: %v (%v), want %v", was, err, want)
+		}
+	}
+	forget(false)
+	raise := func() {
+		t.Helper()
+		if _, err := l.AllowDelay(t.Context(), s.dropIns, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raise()
+	ask(time.Minute)
+	forget(true)
+	ask(5 * time.Second)
+	if _, err := os.Stat(s.dropIns); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is left: %v", err)
+	}
+	raise()
+	theirs := filepath.Join(s.dropIns, "theirs.conf")
+	if err := os.WriteFile(theirs, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	forget(true)
+	forget(false)
+	if _, err := os.Stat(theirs); err != nil {
+		t.Errorf("theirs: %v", err)
 	}
 }

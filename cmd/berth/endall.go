@@ -28,6 +28,7 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	c.Kubeconfig, c.BootstrapKubeconfig = "", ""
 	c.StaticPodPath, c.Socket = work, filepath.Join(work, "berth.sock")
 	c.Health.Port, c.Server.Enabled = 0, false
+	c.Shutdown = nodeconfig.Shutdown{} // logind is not asked to wait for it
 	// What ends is told in out; here only what goes wrong.
 	b := &berth{config: &c, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.assemble(ctx); err != nil {
@@ -46,7 +47,7 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.host.cgroups.Leave(ctx), gateway.Remove(b.routesFile(), b.log), cni.RemoveDefault(ctx, c.Network.CNIConfDir))
+	return errors.Join(b.host.cgroups.Leave(ctx), gateway.Remove(b.routesFile(), b.log), cni.RemoveDefault(c.Network.CNIConfDir))
 }
 
 // untilNoPods waits until neither the runtime nor the host has anything of a pod.

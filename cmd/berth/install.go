@@ -1,15 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"berth/apiclient"
+	"berth/cni/gateway"
+	"berth/node"
+	"berth/nodeapi/kubelet"
 	"berth/nodeconfig"
 	"berth/systemd"
 	"berth/systemd/install"
@@ -192,24 +198,13 @@ func (u uninstalling) leaving(w install.Wanted, c *nodeconfig.Config) install.Le
 		Trees: below("pods", "device-plugins", "image_manager"),
 		Empty: []string{c.RootDir, c.PodLogsDir, logLinks},
 	}
-	// A directory that somebody has chosen may have more in it than berth's files.
-	whole := func(dir, usual string, files ...string) {
-		if dir == usual {
-			l.Trees = append(l.Trees, dir)
-			return
-		}
-		for _, f := range files {
-			l.Files = append(l.Files, filepath.Join(dir, f))
-		}
-		l.Empty = append(l.Empty, dir)
+	folders(&l, c)
+	if file := systemd.DelayFile(systemd.LogindDropIns); install.There(file) {
+		l.Then = append(l.Then, install.Step{Kind: install.Own, Says: "remove " + file + ", and have logind read its configuration", Run: func(d *install.Doing) error {
+			_, err := systemd.ForgetDelay(d.Context, systemd.LogindDropIns)
+			return err
+		}})
 	}
-	if c.StateDir != nodeconfig.DefaultStateDir {
-		at := filepath.Join(c.StateDir, networksDir)
-		l.Empty = append(l.Empty, filepath.Join(at, "results"), at)
-	}
-	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile)
-	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
-	whole(c.CertDir, nodeconfig.DefaultCertDir)
 	if !u.keepConfig {
 		l.Trees = append(l.Trees, configDir)
 	}
@@ -217,6 +212,56 @@ func (u uninstalling) leaving(w install.Wanted, c *nodeconfig.Config) install.Le
 		l.Before = nil // no agent has ever run here
 	}
 	return l
+}
+
+// folders adds the directories that are berth's, and its files in those that may have more
+// in them: in each that somebody has chosen.
+func folders(l *install.Leaving, c *nodeconfig.Config) {
+	some := func(dir string, files ...string) {
+		l.Files = append(l.Files, inside(dir, files...)...)
+		l.Empty = append(l.Empty, dir)
+	}
+	// The usual one is berth's, and was in use before another was chosen.
+	whole := func(dir, usual string, files ...string) {
+		l.Trees = append(l.Trees, usual)
+		if dir != usual {
+			some(dir, files...)
+		}
+	}
+	if dir := c.StateDir; dir != nodeconfig.DefaultStateDir {
+		l.Trees = append(l.Trees, filepath.Join(dir, commandsDir))
+		// In images lie what users have brought, in networks what could not be taken from a pod.
+		at := filepath.Join(dir, networksDir)
+		l.Empty = append(l.Empty, filepath.Join(at, "results"), at, filepath.Join(dir, "images"))
+	}
+	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile, storeFile+".*", node.InstallationFile, importRecords, ".images-*", gateway.FileName, gateway.FileName+".new")
+	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
+	keys := append(apiclient.CertificateFiles(), kubelet.OwnFiles()...)
+	switch { // the usual one is the kubelet's too, if there is one
+	case c.CertDir == nodeconfig.DefaultCertDir:
+		l.Trees = append(l.Trees, c.CertDir)
+	case c.RootDir == nodeconfig.DefaultRootDir:
+		some(nodeconfig.DefaultCertDir, keys...)
+		fallthrough
+	default:
+		some(c.CertDir, keys...)
+	}
+	// What lies in another one goes before it.
+	slices.SortStableFunc(l.Empty, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+}
+
+// inside is what a directory has by these names or patterns.
+func inside(dir string, patterns ...string) (out []string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil // it is not there, or its removal says what is wrong
+	}
+	for _, e := range entries {
+		if slices.ContainsFunc(patterns, func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
+			out = append(out, filepath.Join(dir, e.Name()))
+		}
+	}
+	return out
 }
 
 // report names what stays.

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -21,12 +24,34 @@ func TestUninstallTakesOnlyItsOwnFilesFromDirectoriesThatSomebodyChose(t *testin
 	if slices.Contains(l.Trees, "/var/lib/kubelet") {
 		t.Error("what others keep in /var/lib/kubelet goes")
 	}
-	chosen := &nodeconfig.Config{RootDir: "/data", StateDir: "/srv", Socket: "/run/b.sock", CertDir: "/etc/ssl"}
+	dir := t.TempDir()
+	state, socket, certs := filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "certs")
+	own := []string{
+		state + "/berth.db", state + "/berth.db.damaged-20260102T030405Z", state + "/installation", state + "/images.json", state + "/pod-routes.json", socket + "/b.sock",
+		certs + "/kubelet-client-2026-01-02-03-04-05.pem", certs + "/kubelet-client-current.pem", certs + "/kubelet-client.key.tmp",
+		certs + "/kubelet-server-2026-01-02-03-04-05.pem", certs + "/kubelet-server-current.pem", certs + "/kubelet.crt", certs + "/kubelet.key",
+	}
+	for _, file := range append([]string{state + "/theirs.db", certs + "/theirs.pem", certs + "/kubelet-client.pem.txt"}, own...) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chosen := &nodeconfig.Config{RootDir: "/data", StateDir: state, Socket: socket + "/b.sock", CertDir: certs}
 	l = uninstalling{keepConfig: true}.leaving(wanted(""), chosen)
-	if want := []string{"/data/pods", "/data/device-plugins", "/data/image_manager"}; !slices.Equal(l.Trees, want) {
+	usuals := []string{"/var/lib/berth", "/run/berth"} // in use before
+	if want := append([]string{"/data/pods", "/data/device-plugins", "/data/image_manager", state + "/commands"}, usuals...); !slices.Equal(l.Trees, want) {
 		t.Errorf("%q go with all in them, want %q", l.Trees, want)
 	}
-	if want := []string{"/srv/berth.db", "/run/b.sock"}; !slices.Equal(l.Files, want) {
-		t.Errorf("%q go, want %q", l.Files, want)
+	slices.Sort(l.Files)
+	if slices.Sort(own); !slices.Equal(l.Files, own) {
+		t.Errorf("%q go, want %q", l.Files, own)
+	}
+	for _, dir := range []string{state, state + "/images", state + "/networks", socket, certs} {
+		if !slices.Contains(l.Empty, dir) {
+			t.Errorf("%s stays, even empty: %q go", dir, l.Empty)
+		}
+	}
+	if slices.Index(l.Empty, state+"/networks/results") > slices.Index(l.Empty, state+"/networks") || slices.Index(l.Empty, state+"/networks") > slices.Index(l.Empty, state) {
+		t.Errorf("a directory goes before what lies in it: %q", l.Empty)
 	}
 }

@@ -14,9 +14,12 @@ import (
 	"berth/telemetry"
 )
 
+// commandsDir is where it keeps, in the state directory, what is under way.
+const commandsDir = "commands"
+
 // newCommands makes what runs the commands of probes and hooks.
 func newCommands(b *berth) *commands.Runner {
-	return commands.New(commands.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, "commands"), Log: b.log})
+	return commands.New(commands.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, commandsDir), Log: b.log})
 }
 
 // newProbes makes what runs probes and counts them.

@@ -75,6 +75,11 @@ func (b *berth) flush(ctx context.Context) {
 func (b *berth) watchShutdown(ctx context.Context) {
 	groups := b.shutdownGroups()
 	if len(groups) == 0 {
+		if was, err := systemd.ForgetDelay(ctx, systemd.LogindDropIns); err != nil {
+			b.log.Warn("what logind was asked for by an earlier configuration is left", "file", systemd.DelayFile(systemd.LogindDropIns), "err", err)
+		} else if was {
+			b.log.Info("logind waits no longer with a shutdown than without berth")
+		}
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{

@@ -123,13 +123,19 @@ func (p *Pair) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 const (
 	ownLife  = 365 * 24 * time.Hour // of a certificate that the node signs itself
 	ownRenew = 30 * 24 * time.Hour  // before its end
+
+	ownCert = "kubelet.crt"
+	ownKey  = "kubelet.key"
 )
+
+// OwnFiles are the names of all files that OwnPair makes, and of what a crash may leave.
+func OwnFiles() []string { return []string{ownCert, ownKey, ownCert + ".new", ownKey + ".new"} }
 
 // OwnPair is a certificate that the node has signed itself, for its name and its
 // addresses, in kubelet.crt and kubelet.key below dir as the kubelet has it. It is
 // made where there is none that is good for them and for a while.
 func OwnPair(dir, name string, addresses []string, now time.Time) (*Pair, error) {
-	certFile, keyFile := filepath.Join(dir, "kubelet.crt"), filepath.Join(dir, "kubelet.key")
+	certFile, keyFile := filepath.Join(dir, ownCert), filepath.Join(dir, ownKey)
 	if p, err := NewPair(certFile, keyFile); err == nil && p.serves(name, addresses, now) {
 		return p, nil
 	}

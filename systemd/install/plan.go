@@ -178,8 +178,9 @@ type Leaving struct {
 	Trees []string // directories with all in them
 	Files []string
 	Empty []string // directories that go if nothing is left in them
-	// Before is done when the service has ended and all its files are there.
-	Before []Step
+	// Before is done when the service has ended and all its files are there, Then right
+	// after it.
+	Before, Then []Step
 }
 
 // Removal says what is to be done so that nothing of it is on the host. there
@@ -194,7 +195,7 @@ func Removal(l Leaving, seen Seen, there func(string) bool) []Step {
 	if there(l.unitFile()) || seen.Active || seen.Enabled {
 		steps = append(steps, Step{Kind: Systemctl, Args: []string{"disable", "--now", l.service()}})
 	}
-	steps = append(steps, l.Before...)
+	steps = append(append(steps, l.Before...), l.Then...)
 	remove := func(kind Kind, paths ...string) {
 		for _, p := range paths {
 			if there(p) {

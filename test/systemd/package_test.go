@@ -131,7 +131,7 @@ func TestTheDebianPackages(t *testing.T) {
 	h := start(ctx, t, busybox.Path)
 	if err := errors.Join(h.Copy(own, "/root/berth"), h.Copy(kubectl, "/usr/local/bin/kubectl"), h.Copy(made["berth"], "/root/berth.deb"), h.Copy(newer["berth"], "/root/newer.deb"),
 		h.Copy(made["berth-control"], "/root/berth-control.deb"), h.WriteFile("/root/web.yaml", fmt.Sprintf(manifest, busybox.Ref)),
-		h.WriteFile("/root/joined.yaml", fmt.Sprintf(joined, busybox.Ref))); err != nil {
+		h.WriteFile("/root/joined.yaml", fmt.Sprintf(joined, busybox.Ref)), h.WriteFile("/root/other.yaml", fmt.Sprintf(other, strings.TrimSuffix(h.Address, ".2")+".3"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []struct {
@@ -139,7 +139,7 @@ func TestTheDebianPackages(t *testing.T) {
 		do   func(operator)
 	}{
 		{"over an installation of berth itself", takesOver}, {"berth itself leaves it alone", keepsOff}, {"upgrade", isUpgraded}, {"remove", isRemoved},
-		{"install again", isBack}, {"join", joins}, {"purge", isPurged},
+		{"install again", isBack}, {"join", joins}, {"purge", isPurged}, {"purge a node with routes", isPurgedWithRoutes},
 		{"purge without a runtime", isPurgedAlone},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.do(operator{t, h}) }) {
@@ -158,6 +158,15 @@ spec:
     image: %s
     imagePullPolicy: Never
     command: [sh, -c, "trap exit TERM; while true; do sleep 1; done"]
+`
+
+// other is a node that only the server knows, on this host's network.
+const other = `apiVersion: v1
+kind: Node
+metadata: {name: other}
+spec: {podCIDR: 10.42.200.0/24, podCIDRs: [10.42.200.0/24]}
+status:
+  addresses: [{type: InternalIP, address: %s}]
 `
 
 func same(t *testing.T, a, b string) {
@@ -440,6 +449,32 @@ func isPurged(o operator) {
 	nothingLeft(o)
 	if known := o.sh("dpkg-query -l 'berth*' 2>/dev/null | grep '^.[^n]'; true"); strings.Contains(known, "\nii") || strings.Contains(known, "\nrc") {
 		o.Errorf("dpkg knows them still:\n%s", known)
+	}
+}
+
+// isPurgedWithRoutes is a node with all that berth makes outside of its own folders, and with folders of
+// the operator's choice, in one of which a file of theirs lies.
+func isPurgedWithRoutes(o operator) {
+	const kubectl = "kubectl --kubeconfig /var/lib/berth-control/admin.kubeconfig "
+	o.sh("dpkg -i /root/berth.deb /root/berth-control.deb && mkdir -p /srv/state && echo mine >/srv/state/mine")
+	o.sh(`sed -i 's/^# cniPodCIDRs: .*/cniPodCIDRs: [node]\nstateDir: \/srv\/state\ncertDir: \/srv\/certs/; s/^# maxPods: 110/shutdownGracePeriod: 20s/; ` + anyDisk + `' /etc/berth/config.yaml`)
+	o.sh(o.sh("berth-control token create"))
+	o.sh("cp /root/web.yaml /etc/berth/pods/ && systemctl restart berth")
+	o.until("the node to be ready", kubectl+"get nodes --no-headers | grep -E '^"+o.host.Name+" +Ready '")
+	o.sh(kubectl + "create -f /root/other.yaml && " + kubectl + `patch node other --subresource=status --type=merge -p "$(` + kubectl + "create --dry-run=client -o json -f /root/other.yaml)\"")
+	o.until("the route to the other node's pods", "ip route show proto 98 | grep -w 10.42.200.0/24")
+	o.until("the pod to run", "berth ps | grep -E 'web-"+o.host.Name+" .*1/1 .*Running'")
+	o.until("logind to be asked to wait", "test -e /etc/systemd/logind.conf.d/99-berth.conf && systemd-inhibit --list --no-pager | grep -w berth")
+	o.sh("ls /sys/class/net/cni0 /srv/state/berth.db /srv/state/installation /srv/state/pod-routes.json /srv/certs/kubelet-client-current.pem")
+	if n := o.masquerading(); n == 0 {
+		o.Error("nothing masquerades: to look for what is left would prove nothing")
+	}
+	if said := o.sh("dpkg -P berth berth-control"); !strings.Contains(said, "/srv/state: in it mine, which is not berth's") {
+		o.Errorf("what stays is not said:\n%s", said)
+	}
+	nothingLeft(o)
+	if left := o.sh("find /srv -mindepth 1 | sort"); left != "/srv/state\n/srv/state/mine" {
+		o.Errorf("left in the folders of one's own choice:\n%s", left)
 	}
 }
 

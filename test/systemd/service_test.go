@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
+
 	"berth/test/hosts"
 	"berth/test/images"
 	"berth/test/nspawn"
@@ -458,11 +460,12 @@ func nothingLeft(o operator) {
 		"containers": "ctr -n k8s.io containers list -q", "processes of pods": "ctr -n k8s.io tasks list -q",
 		"files": "ls -d /usr/local/bin/berth* /usr/bin/berth* /usr/lib/systemd/system/berth* /var/lib/systemd/deb-systemd-helper-*/berth* /var/lib/systemd/deb-systemd-helper-*/*/berth* " +
 			"/usr/share/*/berth* /usr/share/man/man1/berth* /var/lib/dpkg/info/berth* /etc/berth* /var/lib/berth* /run/berth* /var/lib/kubelet* /var/log/pods /var/log/containers " +
-			"/etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* /etc/cni/net.d/* /var/lib/cni/networks/* /var/lib/cni/results/* 2>/dev/null; true",
+			"/etc/systemd/system/berth* /etc/systemd/system/*.wants/berth* /etc/systemd/logind.conf.d /etc/cni/net.d/* /var/lib/cni/networks/* /var/lib/cni/results/* 2>/dev/null; true",
 		"mounts":     "grep -E '/var/lib/kubelet|/run/berth|/run/netns' /proc/self/mountinfo; true",
 		"cgroups":    "find /sys/fs/cgroup -name '*kubepods*'",
 		"units":      "systemctl list-units --all --no-legend --plain 'berth*' 'kubepods*'",
 		"links":      "ls /sys/class/net | grep -vE '^(lo|eth0|wire|bonding_masters)$'; true",
+		"routes":     "ip route show table all proto 98; ip -6 route show table all proto 98",
 		"rules":      "iptables-save -t nat | grep -E 'CNI-[0-9a-f]|name:.*berth'; true",
 		"temp files": "ls -d /tmp/berth* /var/tmp/berth* 2>/dev/null; true",
 	} {
@@ -470,6 +473,35 @@ func nothingLeft(o operator) {
 			o.Errorf("%s are left: %s", what, left)
 		}
 	}
+	if left := o.masquerading(); left > 0 {
+		o.Errorf("%d tables of nftables are left", left)
+	}
+	// As without a configuration of its own.
+	o.until("logind to wait as it did before", "systemctl is-active systemd-logind && busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager InhibitDelayMaxUSec | grep -x 't 5000000'")
+}
+
+// masquerading is how many tables of nftables the host has that are berth's.
+func (o operator) masquerading() (n int) {
+	o.Helper()
+	ns, err := os.Open(filepath.Join("/run/netns", o.host.Name))
+	if err != nil {
+		o.Fatal(err)
+	}
+	defer ns.Close()
+	c, err := nftables.New(nftables.WithNetNSFd(int(ns.Fd())))
+	if err != nil {
+		o.Fatal(err)
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		o.Fatal(err)
+	}
+	for _, t := range tables {
+		if t.Name == "berth" {
+			n++
+		}
+	}
+	return n
 }
 
 // servesTheAPI is the control server's turn, on the host that the agent has left.
