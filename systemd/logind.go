@@ -143,7 +143,7 @@ func ForgetDelay(ctx context.Context, dir string) (was bool, err error) {
 	defer cancel()
 	l, err := DialLogind(ctx)
 	if err != nil {
-		return true, nil //nolint:nilerr // nobody has read it
+		return true, nil // nobody has read it
 	}
 	defer l.Close()
 	return true, l.reread(ctx)

@@ -118,11 +118,11 @@ const storeLoop = "local store"
 func (b *berth) pulse(name string) {
 	loop, known := b.pulses.Load(name)
 	if !known {
-		patience := time.Duration(2)
+		quiet := 2 * b.watchdog.Interval
 		if name == storeLoop { // it waits for the disk, which may take long without a hang
-			patience = 10
+			quiet *= 5
 		}
-		loop = b.loops.Watch(name, max(patience*b.watchdog.Interval, 4*room.PulseEvery))
+		loop = b.loops.Watch(name, max(quiet, 4*room.PulseEvery))
 		b.pulses.Store(name, loop)
 	}
 	loop.(*systemd.Loop).Beat() //nolint:errcheck // pulses has nothing else
