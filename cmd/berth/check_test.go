@@ -133,7 +133,7 @@ func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
 	var told strings.Builder
 	h := &host{b: &berth{log: slog.New(slog.NewTextHandler(&told, nil))}}
 	h.names.use(network)
-	const stub, real = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
+	const stub, resolved = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch example.org\n", "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"
 	for i, row := range []struct {
 		stub, real string // empty: there is no such file
 		servers    string
@@ -144,11 +144,11 @@ func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
 		{stub, "", "127.0.0.53", "reaches the host's loopback", 1}, // systemd-resolved begins
 		{stub, "nameserver 127.0.0.1\n", "127.0.0.53", "reaches the host's loopback", 1},
 		{stub, "# none yet\n", "127.0.0.53", "reaches the host's loopback", 1},
-		{stub, real, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 of " + network.ResolvInstead + ": " + network.ResolvConf + " names the host's loopback alone", 2},
-		{stub, real, "192.0.2.1 2001:db8::1", "names the host's loopback alone", 2},
-		{"nameserver 192.0.2.9\n", real, "192.0.2.9", "192.0.2.9 of " + network.ResolvConf, 2},
-		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", real, "127.0.0.1 192.0.2.9", "of " + network.ResolvConf, 2},
-		{"options edns0\n", real, "", "names none", 2}, // whoever wants that has it
+		{stub, resolved, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 of " + network.ResolvInstead + ": " + network.ResolvConf + " names the host's loopback alone", 2},
+		{stub, resolved, "192.0.2.1 2001:db8::1", "names the host's loopback alone", 2},
+		{"nameserver 192.0.2.9\n", resolved, "192.0.2.9", "192.0.2.9 of " + network.ResolvConf, 2},
+		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", resolved, "127.0.0.1 192.0.2.9", "of " + network.ResolvConf, 2},
+		{"options edns0\n", resolved, "", "names none", 2}, // whoever wants that has it
 	} {
 		for path, text := range map[string]string{network.ResolvConf: row.stub, network.ResolvInstead: row.real} {
 			if err := os.RemoveAll(path); err != nil {
