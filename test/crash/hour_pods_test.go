@@ -70,7 +70,7 @@ func (w *wish) amiss(p *corev1.Pod) string {
 	if len(p.Status.ContainerStatuses) > 0 {
 		main = p.Status.ContainerStatuses[0]
 	}
-	good := true
+	var good bool
 	switch w.fate {
 	case works:
 		good = p.Status.Phase == corev1.PodSucceeded
