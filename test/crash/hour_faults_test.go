@@ -125,27 +125,37 @@ func (h *hour) struckPod() (w *wish, p corev1.Pod) {
 		return nil, p
 	}
 	w = h.wants[names[h.rand.IntN(len(names))]]
-	p = pods[w.name]
 	h.excuse(w)
+	return w, pods[w.name]
+}
+
+// wasStruck has a pod tell of one restart more.
+func (w *wish) wasStruck(p *corev1.Pod) {
 	w.restarts = p.Status.ContainerStatuses[0].RestartCount + 1
-	return w, p
 }
 
 func (h *hour) killShim() func() bool {
-	w, _ := h.struckPod()
+	w, p := h.struckPod()
 	if w == nil {
 		return nil
 	}
+	killed := false
 	for _, s := range h.sandboxes(w.name) {
 		if s.State != runtimeapi.PodSandboxState_SANDBOX_READY {
 			continue
 		}
 		for _, pid := range h.shims(s.Id) {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			err := unix.Kill(pid, unix.SIGKILL)
+			if err != nil && !errors.Is(err, unix.ESRCH) {
 				h.Fatalf("kill a shim: %v", err)
 			}
+			killed = killed || err == nil
 		}
 	}
+	if !killed {
+		return nil
+	}
+	w.wasStruck(&p)
 	return always
 }
 
@@ -157,16 +167,24 @@ func (h *hour) killContainer() func() bool {
 	}
 	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
 	st, err := h.host.Runtime.ContainerStatus(h.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
-	h.must("look at a container", err)
+	if err != nil {
+		return nil // an edit of its image has replaced it
+	}
 	_, rest, _ := strings.Cut(st.Info["info"], `"pid":`)
 	digits, _, _ := strings.Cut(rest, ",")
 	pid, err := strconv.Atoi(strings.TrimSpace(digits))
 	h.must("a container's process", err)
-	if pid <= 1 {
-		h.Fatalf("container %s has the process %d", id, pid)
+	if pid <= 1 || !h.runs(pid) || unix.Kill(pid, unix.SIGKILL) != nil {
+		return nil // likewise
 	}
-	h.must("kill a container", unix.Kill(pid, unix.SIGKILL))
+	w.wasStruck(&p)
 	return always
+}
+
+// runs reports whether a process is one of the host's.
+func (h *hour) runs(pid int) bool {
+	groups, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return strings.Contains(string(groups), h.host.CgroupRoot+"/")
 }
 
 // holdNetwork has the plugins of a new pod hang.
