@@ -328,8 +328,9 @@ func (h *hour) sampling() (stop func()) {
 // flat judges the memory of each life: from the first rest point that churn came
 // before to the last. Counts were waited for to be what they were.
 //
-// heapSlack is what the bounded memories that the agent has of pods that are gone
-// (what timelines, events and back-offs keep) may still grow by after the first leg.
+// heapSlack is what the agent's memories of pods that are gone may still grow by: the
+// events of 200 of them are kept for an hour, some 4 KiB each, and the first leg may
+// have had a quarter of as many.
 func (h *hour) flat() {
 	h.Helper()
 	for life := range h.life + 1 {
