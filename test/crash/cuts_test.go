@@ -51,8 +51,8 @@ type darkness struct {
 // outage is one loss of power.
 type outage struct {
 	into       time.Duration // since pods began to be replaced
-	half       int           // sandboxes that were there when it happened
-	begun      int           // of the wanted, before
+	half       int           // sandboxes that were there when it happened, also those that are not ready
+	begun      int           // of the new pods, before
 	agentFirst bool
 	back       time.Duration // until all was as it is to be
 	addresses  int
@@ -107,18 +107,22 @@ func (d *darkness) cut(pods int) {
 		d.drop(d.wanted[at])
 		d.wanted = slices.Delete(d.wanted, at, at+1)
 	}
-	d.make(pods - len(d.wanted))
-	// A random moment, from before the agent has heard of it to when it is over; there
-	// is nothing to wait for.
-	time.Sleep(time.Duration(d.rand.Float64() * float64(pods) * 0.15 * float64(time.Second)))
+	fresh := len(d.wanted)
+	d.make(pods - fresh)
+	// A random moment: somewhere between two of the new pods' beginnings, on however
+	// busy a machine, from before the agent has heard of them to when all have begun.
+	d.passes(d.wanted[fresh:], d.rand.IntN(pods-fresh+2)-1)
+	time.Sleep(time.Duration(d.rand.Float64() * float64(300*time.Millisecond)))
 	c := outage{into: time.Since(began), half: len(d.sandboxes("")), agentFirst: d.rand.IntN(2) == 0}
 	d.must("power loss", d.host.PowerLoss())
 	dark := map[string]int{} // how often a container had begun when the light went out
-	for _, name := range d.wanted {
+	for i, name := range d.wanted {
 		for _, container := range []string{"init", "side", "main", "second"} {
 			dark[name+"."+container] = d.ran(name, container)
 		}
-		c.begun += min(dark[name+".main"], 1)
+		if i >= fresh {
+			c.begun += min(dark[name+".main"], 1)
+		}
 	}
 	light := time.Now()
 	if c.agentFirst {
@@ -138,8 +142,25 @@ func (d *darkness) cut(pods int) {
 	}
 	c.back, c.addresses = time.Since(light), len(d.addresses())
 	d.rounds = append(d.rounds, c)
-	d.Logf("cut %d: %s into it, %d sandboxes were there, %d of the wanted had begun before; the agent first %v; all was right after %s",
+	d.Logf("cut %d: %s into it, %d sandboxes were there, %d of the new pods had begun; the agent first %v; all was right after %s",
 		len(d.rounds), c.into.Round(time.Millisecond), c.half, c.begun, c.agentFirst, c.back.Round(time.Millisecond))
+}
+
+// passes waits until so many of the pods have begun; below 0: for nothing.
+func (d *darkness) passes(names []string, many int) {
+	d.Helper()
+	if many < 0 {
+		return
+	}
+	if !d.within(settling, fmt.Sprintf("%d of the new pods to begin", many), func() bool {
+		begun := 0
+		for _, name := range names {
+			begun += min(d.ran(name, "main"), 1)
+		}
+		return begun >= many
+	}) {
+		d.FailNow()
+	}
 }
 
 // amiss says what is not as it is to be; empty: nothing. That a container began more
@@ -202,8 +223,8 @@ func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*dark
 	p("`BERTH_CUTS=%d BERTH_PODS=%d BERTH_SEED=%d BERTH_REPORT=docs/reports go test -v -count=1 -timeout 3h -run TestPowerCuts ./test/crash` wrote this.", cuts, pods, seed)
 	p("%s\n", machine())
 	p("On each host %d pods are wanted, every tenth with an init container, a sidecar and volumes. A third of them is replaced by new ones, the power", pods)
-	p("is cut at a random moment meanwhile, and the runtime and the agent come back in either order. The versions of containerd share the cuts, side by side.\n")
-	p("| containerd | cuts | of them the agent came first | into the replacing, median and latest | wanted pods that had begun before the cut, median | all right again after, median and worst | addresses in use, of %d pods that live | result |", pods)
+	p("is cut somewhere between the beginnings of the new ones, and the runtime and the agent come back in either order. The versions of containerd share the cuts.\n")
+	p("| containerd | cuts | of them the agent came first | into the replacing, median and latest | new pods that had begun by then, fewest, median and most | all right again after, median and worst | addresses in use, of %d pods that live | result |", pods)
 	p("|---|---|---|---|---|---|---|---|")
 	for _, d := range all {
 		if len(d.rounds) == 0 {
@@ -219,8 +240,8 @@ func reportCuts(t *testing.T, seed int64, pods int, began time.Time, all []*dark
 		}
 		slices.Sort(begun)
 		slices.Sort(addresses)
-		p("| %s | %d | %d | %.1f s, %.1f s | %d | %.1f s, %.1f s | %d to %d | %s |", d.version, len(d.rounds), first,
-			into[len(into)/2].Seconds(), into[len(into)-1].Seconds(), begun[len(begun)/2], back[len(back)/2].Seconds(), back[len(back)-1].Seconds(),
+		p("| %s | %d | %d | %.1f s, %.1f s | %d, %d, %d | %.1f s, %.1f s | %d to %d | %s |", d.version, len(d.rounds), first,
+			into[len(into)/2].Seconds(), into[len(into)-1].Seconds(), begun[0], begun[len(begun)/2], begun[len(begun)-1], back[len(back)/2].Seconds(), back[len(back)-1].Seconds(),
 			addresses[0], addresses[len(addresses)-1], verdict(d.passed))
 	}
 	p("\nRight means: every wanted pod is Ready, each of its containers has begun exactly once since the power is back, no container lives twice, there is")
