@@ -2,6 +2,7 @@ package crash
 
 import (
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"html"
 	"io"
@@ -148,7 +149,7 @@ func TestThePlotIsWhole(t *testing.T) {
 	count, d := map[string]int{}, xml.NewDecoder(strings.NewReader(text))
 	for {
 		token, err := d.Token()
-		if err == io.EOF { //nolint:errorlint // it is never wrapped
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
