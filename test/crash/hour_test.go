@@ -205,6 +205,9 @@ func (h *hour) settled(what string) {
 			continue
 		}
 		starts := int(p.Status.ContainerStatuses[0].RestartCount) + 1
+		if w.fate == crashes {
+			starts++ // it may be beginning again just now
+		}
 		switch {
 		case !w.begins():
 			if h.ran(w.witness(), "main") > 0 {
