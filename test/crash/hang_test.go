@@ -72,7 +72,11 @@ func TestScenario02_AHangingCallOfOnePodLeavesTheOthersAlone(t *testing.T) {
 				}
 				p.set(rules...)
 				n.drop(name)
-				if verb != "RemoveContainer" { // removing the sandbox may do
+				switch verb {
+				case "RemoveContainer": // removing the sandbox may do
+				case "ContainerStatus": // an event may have told how it ended before anybody asks
+					n.until(verb+" to hang, or to be of no use", func() bool { return p.hit() > 0 || n.pods()[name].Name == "" })
+				default:
 					n.until(verb+" to hang", func() bool { return p.hit() > 0 })
 				}
 				others(fmt.Sprint("other-", len(n.agent.Log())))
