@@ -164,7 +164,7 @@ func (c *chronicle) restsTo(p func(format string, args ...any)) {
 		}
 		p("%s", row)
 	}
-	p("")
+	p("\n-1: not to be told, because containerd holds something for a day for a call of its own that its death cut off.\n")
 }
 
 // blowsTo writes the table of faults.

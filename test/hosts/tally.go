@@ -53,7 +53,8 @@ func podCgroup(dir string) bool {
 
 // Keeps counts what containerd holds for pods and images, after it has collected its
 // garbage: leases and snapshots. Leases that end by themselves are not among it:
-// containerd takes one for each call of its own and leaves it for a day if it dies.
+// containerd takes one for each call of its own and leaves it, with a snapshot that it
+// was making, for a day if it dies. While there is such a one layers is -1: unknown.
 func (h *Host) Keeps(ctx context.Context) (held, layers int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -83,6 +84,8 @@ func (h *Host) Keeps(ctx context.Context) (held, layers int, err error) {
 	for _, l := range all.GetLeases() {
 		if l.GetLabels()["containerd.io/gc.expire"] == "" {
 			held++
+		} else {
+			layers = -1
 		}
 	}
 	return held, layers, nil
