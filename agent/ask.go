@@ -17,8 +17,12 @@ import (
 // ErrNotHere says that the pod has no worker: it is not here, or not any more.
 var ErrNotHere = errors.New("no such pod on this node")
 
-// askBound is how long a user waits for an answer at most.
-const askBound = 30 * time.Second
+// askBound is how long a user waits for an answer at most, askSyncBound how much of
+// that for the disk: it is his word that would be lost.
+const (
+	askBound     = 30 * time.Second
+	askSyncBound = 20 * time.Second
+)
 
 // ask is a user's wish for containers of a pod to run anew, or for one more. It is
 // kept on disk before it is carried out, so that an agent that dies meanwhile goes
@@ -84,7 +88,7 @@ func (w *worker) takeOn(ctx context.Context, a ask) {
 	case !a.kept:
 		wish, verdict := b.wish, b.lasting()
 		w.ops.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, syncBound)
+			ctx, cancel := context.WithTimeout(ctx, askSyncBound)
 			defer cancel()
 			if err := w.sync(ctx, wish, verdict, memory); err != nil { // it is carried out all the same
 				w.log.Debug("what a user asks for is not on disk", "err", err)
