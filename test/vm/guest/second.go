@@ -45,10 +45,13 @@ func changeDriver(t *testing.T) {
 	put(t, second)
 	output(t, "systemctl", "start", "containerd")
 	wait(t, "berth to begin anew", func() (bool, string) {
-		n := properties(t, "berth.service", "NRestarts")["NRestarts"]
-		return n == "1", n
+		said := output(t, "journalctl", "-b", "-u", "berth", "-o", "cat", "--no-pager")
+		return strings.Contains(said, "berth begins anew") && strings.Contains(said, "another cgroup driver"), said
 	})
 	active(t)
+	if n := properties(t, "berth.service", "NRestarts")["NRestarts"]; n != "0" {
+		t.Errorf("systemd started it again %s times, and it begins anew as the same service", n)
+	}
 	contains(t, "berth check", checked(t), "cgroup driver cgroupfs")
 }
 
