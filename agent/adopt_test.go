@@ -111,9 +111,10 @@ func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
 		for i := range 30 {
 			pod := static(podOf(fmt.Sprintf("p%02d", i), "a"))
 			pod.CreationTimestamp.Time = time.Unix(int64(i*7%30*60), 0)
-			if i%10 == 7 {
+			switch i % 10 {
+			case 7:
 				pod.Spec.Priority = new(int32(2_000_000_000))
-			} else if i%10 == 4 {
+			case 4:
 				pod.Spec.Priority = new(int32(1000))
 			}
 			pods = append(pods, pod)

@@ -131,12 +131,12 @@ func TestAFilesPodThatHadToGoReturns(t *testing.T) {
 				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted"
 			}
 		}
-		for _, wait := range []time.Duration{1, 2, 4, 8, 10, 10} {
+		for _, wait := range []int{1, 2, 4, 8, 10, 10} {
 			at := time.Now()
 			l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
 			l.until(10*time.Second, "it has failed", failed(pod))
 			l.until(time.Hour, "it runs again", l.runs(pod))
-			if took := time.Since(at).Round(time.Minute); took != wait*time.Minute {
+			if took := time.Since(at).Round(time.Minute); took != time.Duration(wait)*time.Minute {
 				t.Errorf("it ran again after %s, want %d min", took, wait)
 			}
 		}

@@ -89,7 +89,7 @@ func apartFor(took time.Duration) time.Duration {
 // round measures those whose turn it is. It returns how long the quick ones have taken;
 // the others, all together, have a share of the time for themselves.
 func (l *Limits) round(ctx context.Context) (took time.Duration) {
-	was, slow := l.past, time.Duration(0)
+	was, slow := l.past, 0
 	for _, p := range was {
 		if p.took > quick {
 			slow++
@@ -99,7 +99,7 @@ func (l *Limits) round(ctx context.Context) (took time.Duration) {
 	use, last := l.Disk(ctx), map[types.UID]pressure.Use{}
 	for _, s := range l.Pods() {
 		p := was[s.Pod.UID]
-		rests := p.took > quick && time.Since(p.began) < apartFor(slow*p.took)
+		rests := p.took > quick && time.Since(p.began) < apartFor(time.Duration(slow)*p.took)
 		if !p.told && !rests && evictable(s, l.Standalone) {
 			p = l.measure(ctx, s, use, p)
 			if p.took <= quick {
