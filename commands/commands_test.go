@@ -127,6 +127,11 @@ func TestWhatWasCutOffIsClearedUpOnce(t *testing.T) {
 		if files(t, dir) != 1 {
 			t.Errorf("%d notes: those that tell of nothing stay", files(t, dir))
 		}
+		rt.lost, rt.asked = failed(plan.Other), 0
+		live(next, 2500*time.Millisecond)
+		if rt.asked < 3 || files(t, dir) != 1 {
+			t.Errorf("a runtime that is not itself yet was asked %d times, %d notes: what it says does not mean that the container is gone", rt.asked, files(t, dir))
+		}
 		rt.lost = failed(plan.NotFound)
 		live(next, time.Second)
 		if files(t, dir) != 0 || len(next.cut) != 0 {

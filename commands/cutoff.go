@@ -120,10 +120,11 @@ func (r *Runner) clearOne(ctx context.Context, c *cutOff) (done bool, again time
 	if c.pid == 0 {
 		pid, err := r.opt.Runtime.Process(ctx, c.Container)
 		switch kind := plan.KindOf(err); {
-		case ctx.Err() != nil || kind == plan.Unavailable || kind == plan.Timeout || kind == plan.Canceled:
-			return false, askPause
-		case err != nil: // the container is gone, and all that ran in it
+		case err == nil:
+		case kind == plan.NotFound || kind == plan.Unsupported: // it is gone, with all that ran in it, or has no process
 			return true, 0
+		default: // the runtime is away, or not itself yet
+			return false, askPause
 		}
 		c.pid, c.since = pid, time.Now()
 	}

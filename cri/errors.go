@@ -88,6 +88,8 @@ var texts = [...]struct {
 	// ENOSPC and EDQUOT. The kernel says ENOSPC also for a cgroup that cannot be made.
 	{"", "no space left on device", "cgroup", plan.NoSpace},
 	{"", "disk quota exceeded", "", plan.NoSpace},
+	// containerd 1.6 while it begins; 2.x has the code Unavailable for it.
+	{"", "server is not initialized yet", "", plan.Unavailable},
 	// An image that is gone shares the code NotFound with a sandbox that is gone.
 	{verbCreateContainer, "failed to resolve image", "", plan.ImageGone},
 	{verbCreateContainer, "failed to get image from containerd", "", plan.ImageGone},

@@ -386,6 +386,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 		{"runc cannot start it", start, codes.Unknown, "OCI runtime create failed", plan.Other, "RunContainerError"},
 		{"the runtime lacks the call", look, codes.Unimplemented, "unknown method", plan.Unsupported, ""},
 		{"the runtime begins", create, codes.Unavailable, "server is not initialized yet: unavailable", plan.Unavailable, "CreateContainerError"},
+		{"the runtime begins, 1.6", create, codes.Unknown, "server is not initialized yet", plan.Unavailable, "CreateContainerError"},
 		{"nobody listens", sandbox, codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial unix /x: connect: connection refused"`, plan.Unavailable, "FailedCreatePodSandBox"},
 		{"the connection broke during a change", start, codes.Unavailable, "error reading from server: EOF", plan.Timeout, "RunContainerError"},
 		{"the connection broke during a look", look, codes.Unavailable, "error reading from server: EOF", plan.Unavailable, ""},
