@@ -128,15 +128,7 @@ func TestDevicesOverRestartsOfTheAgent(t *testing.T) {
 			ids[name] = status(s.Running(name), "c").ContainerID
 			had[name] = s.given(name)
 		}
-		if err := s.Agent.Kill9(); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Agent.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Agent.WaitReady(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		s.Killed()
 		s.devices("healthy", 2)
 		s.devices("given", 2)
 		for name, id := range ids {
@@ -228,15 +220,7 @@ func TestDevicesAreGivenOnceHoweverOftenTheAgentDies(t *testing.T) {
 		for round := range rounds {
 			s.Remove(pod(round)) // the next takes over what it had
 			s.Pod(pod(round+devices+1), "containers:\n"+box("c", nulls(1), "sleep"))
-			if err := s.Agent.Kill9(); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Agent.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Agent.WaitReady(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			s.Killed()
 		}
 		for i := range rounds {
 			s.Gone(pod(i))

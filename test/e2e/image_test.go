@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -182,12 +181,7 @@ func TestAPrivateImageIsOnlyForPodsWithCredentials(t *testing.T) {
 		// A new agent knows it, too.
 		s.Remove("strangers")
 		s.Gone("bare")
-		if err := s.Agent.Kill9(); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(s.Agent.Start(t.Context()), s.Agent.WaitReady(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		s.Killed()
 		s.Put("later", pod("later", "", "IfNotPresent"))
 		s.Wait("later", "refused", refusedPull)
 		s.Put("later", pullSecret("new", privatePassword)+"---\n"+pod("later2", "imagePullSecrets: [{name: new}]", "Never"))

@@ -135,24 +135,12 @@ func TestAskedChangesSurviveTheAgent(t *testing.T) {
 		s.Pod("keeps", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
 		s.Running("keeps")
 		s.Berth("debug", "-n", s.ns, "keeps", "--image", "busybox:1.36", "-c", "look", "--", "sleep", "1000")
-		killed := func() {
-			t.Helper()
-			if err := s.Agent.Kill9(); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Agent.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Agent.WaitReady(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		killed()
+		s.Killed()
 		s.Wait("keeps", "looked into", func(p *corev1.Pod) bool {
 			return len(p.Status.EphemeralContainerStatuses) == 1 && p.Status.EphemeralContainerStatuses[0].State.Running != nil
 		})
 		s.Berth("restart", "-n", s.ns, "keeps/slow") // takes the grace
-		killed()
+		s.Killed()
 		p := s.Wait("keeps", "restarted in slow", func(p *corev1.Pod) bool {
 			return status(p, "slow").RestartCount == 1 && status(p, "slow").Ready && status(p, "b").Ready
 		})

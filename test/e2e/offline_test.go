@@ -142,9 +142,7 @@ func TestImagesOfArchivesAreImported(t *testing.T) {
 
 		// A new agent imports nothing, and its pods go on.
 		ids := status(s.Running("never"), "c").ContainerID + status(s.Running("lazy"), "c").ContainerID
-		if err := errors.Join(s.Agent.Kill9(), s.Agent.Start(t.Context()), s.Agent.WaitReady(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		s.Killed()
 		s.archive(a, "imported")
 		s.archive(b, "imported")
 		if n, m := s.imports(saved), s.imports(layout); n != 1 || m != 1 {

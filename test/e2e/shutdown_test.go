@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -89,9 +88,7 @@ func TestScenario26_PodsEndByGroupsBeforeTheHostGoesDown(t *testing.T) {
 		released()
 		s.Pod("late", "containers:\n"+box("c", "", "sleep"))
 		s.whySays("late", "NodeShutdown", "Pod was rejected as the node is shutting down.")
-		if err := errors.Join(s.Agent.Kill9(), s.Agent.Start(t.Context()), s.Agent.WaitReady(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		s.Killed()
 		lock(t, l)()
 		if p := s.Wait("late", "known", func(p *corev1.Pod) bool { return p.Status.Phase != "" }); status(p, "c").ContainerID != "" {
 			t.Errorf("late was started: %+v", status(p, "c"))

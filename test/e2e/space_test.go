@@ -202,6 +202,15 @@ func (s *Space) path(file string) string {
 	return path
 }
 
+// Killed has the agent killed and begin again.
+func (s *Space) Killed() {
+	s.t.Helper()
+	ctx := s.t.Context()
+	if err := errors.Join(s.Agent.Kill9(), s.Agent.Start(ctx), s.Agent.WaitReady(ctx)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // Remove takes a manifest file away.
 func (s *Space) Remove(file string) {
 	s.t.Helper()

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"berth/test/hosts"
-	"berth/test/images"
 )
 
 // TestTheOperatorsGuide follows docs/operate.md on a host on which nothing was done, in
@@ -33,14 +32,7 @@ func TestTheOperatorsGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, err := images.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	busybox, err := images.Busybox(ctx, cache)
-	if err != nil {
-		t.Fatal(err)
-	}
+	busybox := busyboxOf(ctx, t)
 	kubectl, err := hosts.Kubectl()
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,6 @@ import (
 
 	"berth/systemd"
 	"berth/test/hosts"
-	"berth/test/images"
 )
 
 // A commit as git would tell of it.
@@ -93,14 +92,7 @@ func TestTheDebianPackages(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	cache, err := images.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	busybox, err := images.Busybox(ctx, cache)
-	if err != nil {
-		t.Fatal(err)
-	}
+	busybox := busyboxOf(ctx, t)
 	own, err := hosts.BuildBerth(ctx, hosts.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)

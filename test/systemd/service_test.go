@@ -131,14 +131,7 @@ func TestAnOperatorsYear(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	cache, err := images.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	busybox, err := images.Busybox(ctx, cache)
-	if err != nil {
-		t.Fatal(err)
-	}
+	busybox := busyboxOf(ctx, t)
 	first, err := hosts.BuildBerth(ctx, hosts.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +162,20 @@ func TestAnOperatorsYear(t *testing.T) {
 			return
 		}
 	}
+}
+
+// busyboxOf is the image of the pods.
+func busyboxOf(ctx context.Context, t *testing.T) images.Archive {
+	t.Helper()
+	cache, err := images.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := images.Busybox(ctx, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
 }
 
 // start boots a host that the test's end takes away.
