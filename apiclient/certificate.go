@@ -73,7 +73,9 @@ func OpenCertificate(o CertificateOptions) (c *Certificate, warning error) {
 }
 
 // Path is the file that always has the newest certificate and its key.
-func (c *Certificate) Path() string { return filepath.Join(c.opt.Dir, c.opt.Name+"-current.pem") }
+func (c *Certificate) Path() string { return filepath.Join(c.opt.Dir, currentName(c.opt.Name)) }
+
+func currentName(name string) string { return name + "-current.pem" }
 
 // Good reports whether there is a certificate that has not expired.
 func (c *Certificate) Good() bool {
@@ -223,8 +225,17 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // CertificateFiles are the patterns of all files that a node's certificates are kept in,
-// with their keys and what a crash may leave.
-func CertificateFiles() (out []string) {
+// with their keys and what a crash may leave, and of those that were put aside.
+func CertificateFiles() []string {
+	out := certificateFiles()
+	for _, pattern := range certificateFiles() {
+		out = append(out, pattern+asideSuffix)
+	}
+	return out
+}
+
+// certificateFiles are those of the server that the node is of now.
+func certificateFiles() (out []string) {
 	for _, name := range []string{clientName, serverName} {
 		out = append(out, name+"-*.pem", name+"-*.pem.new", name+"-*.pem.tmp", name+".key.tmp", name+".key.tmp.new")
 	}

@@ -79,7 +79,7 @@ func (id *Identity) config() (config *rest.Config, own bool, err error) {
 }
 
 // path is where the certificate and its key are, as the kubelet has them.
-func (id *Identity) path() string { return filepath.Join(id.opt.CertDir, clientName+"-current.pem") }
+func (id *Identity) path() string { return filepath.Join(id.opt.CertDir, currentName(clientName)) }
 
 const (
 	clientName = "kubelet-client"

@@ -16,23 +16,24 @@ type Joined struct {
 }
 
 // AddServer writes into a configuration file how the node knows its server; what
-// is in it stays, comments too. A file that is not there is made. It answers
-// whether the node lets the server in: a configuration that says something else
-// of authentication is left as it is. The error leaves the file as it was.
-func AddServer(file string, s Joined) (open bool, err error) {
+// is in it stays, comments too. A file that is not there is made. It answers what
+// the file says then: a configuration that says something else of authentication
+// is left as it is, and names no authority of clients. The error leaves the file
+// as it was.
+func AddServer(file string, s Joined) (*Config, error) {
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("read configuration: %w", err)
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	made := addServer(string(text), s)
 	c, _, err := Parse([]byte(made), &Flags{Config: file})
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	if c.Kubeconfig != s.Kubeconfig || c.BootstrapKubeconfig != s.Bootstrap {
-		return false, fmt.Errorf("%s: BerthConfiguration names another kubeconfig or bootstrapKubeconfig already: make them %s and %s, or take them out", file, s.Kubeconfig, s.Bootstrap)
+		return nil, fmt.Errorf("%s: BerthConfiguration names another kubeconfig or bootstrapKubeconfig already: make them %s and %s, or take them out", file, s.Kubeconfig, s.Bootstrap)
 	}
-	return c.Server.ClientCAFile != "", replace(file, string(text), made)
+	return c, replace(file, string(text), made)
 }
 
 // replace writes a file anew, whole or not at all.

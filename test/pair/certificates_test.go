@@ -84,18 +84,23 @@ func (p *Pair) works(client, serving *x509.Certificate) {
 		}
 		return ""
 	})
-	at := time.Now()
-	p.until("the node's lease", func() string {
-		renewed, err := time.Parse(time.RFC3339Nano, p.Kubectl(p.t, "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.renewTime}"))
-		if err != nil || renewed.Before(at) {
-			return fmt.Sprint("renewed at ", renewed, err)
-		}
-		return ""
-	})
+	p.renewed(time.Now())
 	p.nodeIs("Ready", "True")
 	p.until("logs through the node's certificate", func() string {
 		if out, err := p.TryKubectl(p.t, "", "logs", "stays"); err != nil || !strings.Contains(out, "hello") {
 			return out
+		}
+		return ""
+	})
+}
+
+// renewed waits until the node has renewed its lease after a time.
+func (p *Pair) renewed(at time.Time) {
+	p.t.Helper()
+	p.until("the node's lease", func() string {
+		renewed, err := time.Parse(time.RFC3339Nano, p.Kubectl(p.t, "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.renewTime}"))
+		if err != nil || renewed.Before(at) {
+			return fmt.Sprint("renewed at ", renewed, err)
 		}
 		return ""
 	})

@@ -75,6 +75,73 @@ func TestANodeJoinsByOneLine(t *testing.T) {
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
 }
 
+// TestANodeJoinsAgain: where its server has another address, it has that and all
+// else that it had; where it is another server, it is a node of that one.
+func TestANodeJoinsAgain(t *testing.T) {
+	t.Parallel()
+	p := &Pair{t: t, Server: servers.Start(t)}
+	p.issueToken()
+	dir := t.TempDir()
+	first := newWire(t, hostOf(t, p.Server.Config.Host))
+	p.joinHost(dir, pairOptions{Config: map[string]any{
+		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": filepath.Join(dir, "ca.crt")}}, // which the line writes
+	}}, "--server", "https://"+first.at)
+	p.nodeIs("Ready", "True")
+	p.Apply(t, p.pod("stays", "", "print", "hello", ",", "sleep"))
+	p.is("pod", "stays", ready, "True")
+	p.until("the node's own kubeconfig", func() string {
+		if _, err := os.Stat(filepath.Join(dir, "kubeconfig")); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	had := p.kept("kubelet-client")
+
+	first.cut() // for good
+	if out := p.joinAgain(dir); strings.Contains(out, "put aside") {
+		t.Errorf("what is of the same authority is put aside: %s", out)
+	}
+	p.renewed(time.Now())
+	p.is("pod", "stays", ready, "True")
+	if now := p.kept("kubelet-client"); !now.Equal(had) {
+		t.Errorf("the certificate from %s became one from %s", had.NotBefore, now.NotBefore)
+	}
+
+	other := &Pair{t: t, Server: servers.Start(t), Host: p.Host, Agent: p.Agent, Node: p.Node}
+	other.issueToken()
+	if out := other.joinAgain(dir); !strings.Contains(out, filepath.Join(dir, "kubeconfig.old")) {
+		t.Errorf("what was of another authority: %s", out)
+	}
+	other.nodeIs("Ready", "True")
+	other.Apply(t, other.pod("theirs", "", "print", "hello", ",", "sleep"))
+	other.is("pod", "theirs", ready, "True")
+	other.until("logs through the node's certificate", func() string {
+		if out, err := other.TryKubectl(t, "", "logs", "theirs"); err != nil || !strings.Contains(out, "hello") {
+			return out
+		}
+		return ""
+	})
+	p.until("the first server's pod to end", func() string {
+		return strings.Join(p.podsLeft("stays"), " ")
+	})
+	other.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+}
+
+// joinAgain has the node join by another line, and starts its agent anew.
+func (p *Pair) joinAgain(dir string) string {
+	p.t.Helper()
+	out, err := p.join(dir, p.caHash(), "--cert-dir", filepath.Join(filepath.Dir(p.Agent.ConfigFile), "pki"))
+	if err != nil {
+		p.t.Fatalf("%v: %s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(p.t.Context(), waitBound)
+	defer cancel()
+	if err := p.Agent.Restart(ctx); err != nil {
+		p.t.Fatal(err)
+	}
+	return out
+}
+
 // issueToken makes the token by which nodes join in these tests.
 func (p *Pair) issueToken() {
 	p.t.Helper()
@@ -82,23 +149,25 @@ func (p *Pair) issueToken() {
 }
 
 // join runs `berth join`, which writes kubeconfigs into dir.
-func (p *Pair) join(dir, hash string) (string, error) {
+func (p *Pair) join(dir, hash string, more ...string) (string, error) {
 	p.t.Helper()
 	made, err := artifacts()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(p.t.Context(), made.berth, "join", "--server", p.Server.Config.Host, "--token", "abcdef.0123456789abcdef", "--ca-hash", hash,
-		"--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"))
+	cmd := exec.CommandContext(p.t.Context(), made.berth, append([]string{
+		"join", "--server", p.Server.Config.Host, "--token", "abcdef.0123456789abcdef", "--ca-hash", hash,
+		"--config", filepath.Join(dir, "config.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--bootstrap-kubeconfig", filepath.Join(dir, "bootstrap"),
+	}, more...)...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
 // joinHost makes a host whose agent joins by the token, with certificates of its
-// own on both sides.
-func (p *Pair) joinHost(dir string, o pairOptions) {
+// own on both sides. more are flags of the line with which it joins.
+func (p *Pair) joinHost(dir string, o pairOptions, more ...string) {
 	p.t.Helper()
-	if out, err := p.join(dir, p.caHash()); err != nil {
+	if out, err := p.join(dir, p.caHash(), more...); err != nil {
 		p.t.Fatalf("%v: %s", err, out)
 	}
 	config := map[string]any{"serverTLSBootstrap": true, "tlsCertFile": "", "tlsPrivateKeyFile": ""}

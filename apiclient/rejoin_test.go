@@ -1,0 +1,128 @@
+package apiclient
+
+import (
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// foundAt is a server of the authority as Discover finds it.
+func (a *authority) foundAt(address string) *rest.Config {
+	c := &rest.Config{Host: address}
+	c.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+	return c
+}
+
+// joinedNode is what a node of the authority has after its first start.
+func (a *authority) joinedNode(t *testing.T) (kubeconfig string, cert *Certificate) {
+	t.Helper()
+	dir := t.TempDir()
+	c := a.server(t)
+	begin := func() (*Client, error) { return c, nil }
+	cert, warning := OpenCertificate(CertificateOptions{Dir: filepath.Join(dir, "pki"), Name: clientName, Ask: NodeClient("n", "m"), Begin: begin})
+	if warning != nil {
+		t.Fatal(warning)
+	}
+	if err := cert.obtain(t.Context(), begin); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig = filepath.Join(dir, "kubeconfig")
+	user := &clientcmdapi.AuthInfo{ClientCertificate: cert.Path(), ClientKey: cert.Path()}
+	if err := WriteKubeconfig(kubeconfig, KubeconfigOf(a.foundAt("https://first:6443"), user)); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig, cert
+}
+
+func TestAServerOfTheSameAuthorityGetsItsAddress(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	kubeconfig, cert := a.joinedNode(t)
+	for range 2 { // the second time nothing changes
+		aside, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir)
+		if err != nil || len(aside) > 0 {
+			t.Fatalf("%v is put aside, %v", aside, err)
+		}
+		c, err := LoadConfig(kubeconfig)
+		if err != nil || c.Host != "https://second:6443" || c.CertFile != cert.Path() {
+			t.Errorf("%+v, %v", c, err)
+		}
+	}
+	if again, warning := OpenCertificate(cert.opt); warning != nil || !again.Good() {
+		t.Errorf("its certificate: %v", warning)
+	}
+}
+
+func TestWhatIsOfAnotherAuthorityIsPutAside(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"with a kubeconfig": false, "without": true} {
+		a, other := newAuthority(t), newAuthority(t)
+		kubeconfig, cert := a.joinedNode(t)
+		if lost {
+			if err := os.Remove(kubeconfig); err != nil {
+				t.Fatal(err)
+			}
+			if aside, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, cert.opt.Dir); err != nil || len(aside) > 0 {
+				t.Errorf("%s: the certificate of the same authority: %v is put aside, %v", name, aside, err)
+			}
+		}
+		serving := filepath.Join(cert.opt.Dir, currentName(serverName))
+		if err := os.WriteFile(serving, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		aside, err := Rejoin(other.foundAt("https://first:6443"), kubeconfig, cert.opt.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{kubeconfig, cert.Path(), serving} {
+			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: %s is still there: %v", name, path, err)
+			}
+			if was := path + ".old"; !slices.Contains(aside, was) && (path != kubeconfig || !lost) {
+				t.Errorf("%s: %s is not among %v", name, was, aside)
+			}
+		}
+		if again, warning := OpenCertificate(cert.opt); warning != nil || again.Good() {
+			t.Errorf("%s: the certificate of another authority is good: %v", name, warning)
+		}
+		entries, err := os.ReadDir(cert.opt.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries { // an uninstall finds them
+			if !slices.ContainsFunc(CertificateFiles(), func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
+				t.Errorf("%s: %s is nobody's", name, e.Name())
+			}
+		}
+	}
+}
+
+// TestAKubeconfigOfAnAdministratorsIsReaddressed: who speaks by it stays, and a name
+// that was for the old address goes.
+func TestAKubeconfigOfAnAdministratorsIsReaddressed(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	was := a.foundAt("https://first:6443")
+	was.ServerName = "first"
+	if err := WriteKubeconfig(kubeconfig, KubeconfigOf(was, &clientcmdapi.AuthInfo{Token: "secret"})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := LoadConfig(kubeconfig)
+	if err != nil || c.Host != "https://second:6443" || c.BearerToken != "secret" || c.ServerName != "" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if all := certificates(c.CAData); len(all) != 1 || !all[0].Equal(a.cert) {
+		t.Errorf("it has %d authorities", len(all))
+	}
+}
