@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
 )
 
 // What the collector's keys ask for; the rest of a key is a UID.
@@ -48,7 +49,7 @@ func garbage(c Config) ([]*worker, error) {
 	g.graph = newGraph(g.tell)
 	var factory metadatainformer.SharedInformerFactory
 	w.prepare = func(ctx context.Context) error {
-		// Each attempt has its own informers, that a failed one leaves nothing.
+		// Each attempt has its own informers of metadata, that a failed one leaves nothing.
 		factory = metadatainformer.NewSharedInformerFactory(c.Metadata, 0)
 		return g.watchAll(ctx, factory, w)
 	}
@@ -59,7 +60,7 @@ func garbage(c Config) ([]*worker, error) {
 	return []*worker{w}, nil
 }
 
-// watchAll finds all kinds that the server has and follows their metadata.
+// watchAll finds all kinds that the server has and follows their objects.
 func (g *collector) watchAll(ctx context.Context, factory metadatainformer.SharedInformerFactory, w *worker) error {
 	lists, err := g.Client.Discovery().ServerPreferredResources()
 	if err != nil {
@@ -76,19 +77,62 @@ func (g *collector) watchAll(ctx context.Context, factory metadatainformer.Share
 			}
 			res := location{gv.WithResource(r.Name), r.Namespaced}
 			g.kinds[schema.GroupKind{Group: gv.Group, Kind: r.Kind}] = res
-			informer := factory.ForResource(res.GroupVersionResource).Informer()
-			if err := informer.SetTransform(slim); err != nil {
-				return fmt.Errorf("watch %s: %w", r.Name, err)
-			}
-			reg, err := informer.AddEventHandler(g.graph.follow(res))
+			informer, err := g.informer(factory, res.GroupVersionResource)
 			if err != nil {
 				return fmt.Errorf("watch %s: %w", r.Name, err)
 			}
-			w.synced = append(w.synced, reg.HasSynced)
+			if err := w.handle(informer, g.graph.follow(res)); err != nil {
+				return fmt.Errorf("%s: %w", r.Name, err)
+			}
 		}
 	}
 	factory.Start(ctx.Done())
+	g.Start()
 	return nil
+}
+
+// watchedWhole are the kinds that other parts watch with all that is in them. The
+// graph is told by the same watch: a second one, of the metadata alone, would
+// take more than it spares.
+var watchedWhole = map[schema.GroupResource]bool{
+	{Resource: "configmaps"}:             true,
+	{Resource: "endpoints"}:              true,
+	{Resource: "limitranges"}:            true,
+	{Resource: "namespaces"}:             true,
+	{Resource: "nodes"}:                  true,
+	{Resource: "persistentvolumeclaims"}: true,
+	{Resource: "persistentvolumes"}:      true,
+	{Resource: "pods"}:                   true,
+	{Resource: "replicationcontrollers"}: true,
+	{Resource: "resourcequotas"}:         true,
+	{Resource: "secrets"}:                true,
+	{Resource: "serviceaccounts"}:        true,
+	{Resource: "services"}:               true,
+
+	{Group: "apps", Resource: "replicasets"}:                               true,
+	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: true,
+	{Group: "coordination.k8s.io", Resource: "leases"}:                     true,
+	{Group: "discovery.k8s.io", Resource: "endpointslices"}:                true,
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}:                     true,
+	{Group: "policy", Resource: "poddisruptionbudgets"}:                    true,
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}:  true,
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:         true,
+	{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}:         true,
+	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                true,
+	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:              true,
+}
+
+// informer is the watch of a kind: the one that others have, or one of metadata.
+func (g *collector) informer(factory metadatainformer.SharedInformerFactory, of schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+	if watchedWhole[of.GroupResource()] {
+		shared, err := g.Informers.ForResource(of)
+		if err != nil {
+			return nil, err
+		}
+		return shared.Informer(), nil
+	}
+	informer := factory.ForResource(of).Informer()
+	return informer, informer.SetTransform(slim)
 }
 
 // collectable leaves out what lives shortly and has no owners: there is much of

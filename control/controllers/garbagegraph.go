@@ -42,19 +42,19 @@ func newGraph(ask func(string)) *graph {
 	return &graph{ask: ask, objects: map[types.UID]object{}, owned: map[types.UID]map[types.UID]bool{}}
 }
 
-// follow is what takes one kind's objects in.
+// follow is what takes one kind's objects in, whole or their metadata alone.
 func (g *graph) follow(of location) cache.ResourceEventHandlerFuncs {
 	see := func(obj any) {
-		if m, ok := obj.(*metav1.PartialObjectMetadata); ok {
+		if m, ok := obj.(metav1.Object); ok {
 			g.see(objectOf(of, m))
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: see,
 		UpdateFunc: func(old, obj any) {
-			was, _ := old.(*metav1.PartialObjectMetadata)
-			if is, ok := obj.(*metav1.PartialObjectMetadata); ok && was != nil && was.UID != is.UID {
-				g.forget(was.UID)
+			was, _ := old.(metav1.Object)
+			if is, ok := obj.(metav1.Object); ok && was != nil && was.GetUID() != is.GetUID() {
+				g.forget(was.GetUID())
 			}
 			see(obj)
 		},
@@ -62,19 +62,19 @@ func (g *graph) follow(of location) cache.ResourceEventHandlerFuncs {
 			if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = lost.Obj
 			}
-			if m, ok := obj.(*metav1.PartialObjectMetadata); ok {
-				g.forget(m.UID)
+			if m, ok := obj.(metav1.Object); ok {
+				g.forget(m.GetUID())
 			}
 		},
 	}
 }
 
-func objectOf(of location, m *metav1.PartialObjectMetadata) object {
-	deleting := m.DeletionTimestamp != nil
+func objectOf(of location, m metav1.Object) object {
+	deleting := m.GetDeletionTimestamp() != nil
 	return object{
-		uid: m.UID, of: of, namespace: m.Namespace, name: m.Name, owners: m.OwnerReferences, deleting: deleting,
-		foreground: deleting && slices.Contains(m.Finalizers, metav1.FinalizerDeleteDependents),
-		orphaning:  deleting && slices.Contains(m.Finalizers, metav1.FinalizerOrphanDependents),
+		uid: m.GetUID(), of: of, namespace: m.GetNamespace(), name: m.GetName(), owners: m.GetOwnerReferences(), deleting: deleting,
+		foreground: deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents),
+		orphaning:  deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents),
 	}
 }
 
