@@ -21,6 +21,10 @@ const (
 	calmBytes  = 1 << 20  // allocated within calmEvery at most: nothing goes on
 	worthBytes = 16 << 20 // allocated since memory was last given back: much of it lies about
 
+	// Who keeps much is at rest with more going on, and pays more for each look at all
+	// that it keeps: a server whose nodes all tell that they live is never still.
+	calmPart = 16 // or this part of what is kept
+
 	// leanPercent has garbage collected when half as much was allocated as is in
 	// use. So little is in use that this costs next to nothing.
 	leanPercent = 50
@@ -45,7 +49,7 @@ func KeepLean(ctx context.Context, ready <-chan struct{}, failed func(error)) {
 		return
 	case <-ready:
 	}
-	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
 	c := calm{before: sample[0].Value.Uint64()}
 	tick := time.NewTicker(calmEvery)
@@ -57,7 +61,7 @@ func KeepLean(ctx context.Context, ready <-chan struct{}, failed func(error)) {
 		case <-tick.C:
 		}
 		metrics.Read(sample)
-		if !c.returned(sample[0].Value.Uint64()) {
+		if !c.returned(sample[0].Value.Uint64(), sample[1].Value.Uint64()) {
 			continue
 		}
 		for range stackHalvings {
@@ -77,10 +81,11 @@ type calm struct {
 	given  uint64 // allocated until memory was last given back; zero: it never was
 }
 
-func (c *calm) returned(now uint64) bool {
-	quiet := now-c.before <= calmBytes
+// returned takes what was allocated until now and what of it is kept, in bytes.
+func (c *calm) returned(now, kept uint64) bool {
+	quiet := now-c.before <= max(calmBytes, kept/calmPart)
 	c.before = now
-	if !quiet || c.given != 0 && now-c.given < worthBytes {
+	if !quiet || c.given != 0 && now-c.given < max(worthBytes, kept) {
 		return false
 	}
 	c.given = now

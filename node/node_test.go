@@ -188,7 +188,25 @@ func TestMemoryIsGivenBackWhenCalmReturns(t *testing.T) {
 		{20000, false}, {30000, false}, {1024, true}, // a burst, and calm again
 		{0, false}, {1000, false}, {15000, false}, {384, true}, // little by little it comes to much
 	} {
-		if got := c.returned(c.before + step.more<<10); got != step.want {
+		if got := c.returned(c.before+step.more<<10, 8<<20); got != step.want {
+			t.Errorf("step %d: %v", i, got)
+		}
+	}
+}
+
+func TestWhoKeepsMuchIsCalmWithMoreGoingOn(t *testing.T) {
+	t.Parallel()
+	const kept = 64 << 20
+	c := calm{before: 100 << 20}
+	for i, step := range []struct {
+		more uint64 // allocated since the step before, in KiB
+		want bool
+	}{
+		{5000, false}, {4096, true}, // a sixteenth of what is kept goes on
+		{4096, false}, {50000, false}, {4096, false}, // less was allocated than is kept
+		{4096, false}, {4096, true},
+	} {
+		if got := c.returned(c.before+step.more<<10, kept); got != step.want {
 			t.Errorf("step %d: %v", i, got)
 		}
 	}
