@@ -15,10 +15,12 @@ import (
 	"syscall"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -139,6 +141,10 @@ func (b *bench) controlMemory(ctx context.Context) (err error) {
 	if err := s.load(ctx); err != nil {
 		return err
 	}
+	alive, end := context.WithCancel(ctx)
+	beats := make(chan error, 1)
+	go func() { beats <- s.beat(alive) }()
+	defer func() { end(); err = errors.Join(err, <-beats) }()
 	for range watchers {
 		w, err := s.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{AllowWatchBookmarks: true})
 		if err != nil {
@@ -193,6 +199,30 @@ func (s *controlServer) load(ctx context.Context) error {
 		_, err = s.client.CoreV1().Pods("default").UpdateStatus(ctx, made, metav1.UpdateOptions{})
 		return err
 	})
+}
+
+// beat makes the leases of load's nodes and renews each every ten seconds, as its
+// agent would, until ctx ends. Without that all nodes would be lost in the midst of what is measured.
+func (s *controlServer) beat(ctx context.Context) error {
+	leases := s.client.CoordinationV1().Leases("kube-node-lease")
+	lasts := int32(40)
+	for i := 0; ctx.Err() == nil; i++ {
+		name, now := fmt.Sprintf("node-%d", i%loadNodes), metav1.NowMicro()
+		var err error
+		if i < loadNodes {
+			_, err = leases.Create(ctx, &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &lasts, RenewTime: &now},
+			}, metav1.CreateOptions{})
+		} else {
+			_, err = leases.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, now.UTC().Format(metav1.RFC3339Micro)), metav1.PatchOptions{})
+			_ = pause(ctx, time.Second)
+		}
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("lease of %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // each does n things, twenty at a time.
