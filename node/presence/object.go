@@ -36,8 +36,10 @@ type Network struct {
 // owned are the labels that the node itself keeps right.
 var owned = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable}
 
-// object is the node as it registers.
-func (p *Presence) object(f Facts) *corev1.Node {
+// object is the node as it registers. last is as the server had it before it was
+// taken away, nil: it had none. What others have said there of the node holds on:
+// who has cordoned it and deletes its Node does not want pods on it.
+func (p *Presence) object(f Facts, last *corev1.Node) *corev1.Node {
 	n := &corev1.Node{}
 	n.Name = p.opt.Name
 	n.Labels = maps.Clone(f.Labels)
@@ -45,7 +47,41 @@ func (p *Presence) object(f Facts) *corev1.Node {
 	n.Spec.Taints = slices.Clone(p.opt.Taints)
 	n.Spec.ProviderID = p.opt.ProviderID
 	n.Status = p.status(f, nil)
+	if last == nil {
+		return n
+	}
+	n.Labels = map[string]string{}
+	for key, value := range last.Labels {
+		if sayable(key) {
+			n.Labels[key] = value
+		}
+	}
+	maps.Copy(n.Labels, f.Labels)
+	n.Spec.Unschedulable = last.Spec.Unschedulable
+	// Taints that tell of conditions are the server's, which sets them anew.
+	n.Spec.Taints = slices.DeleteFunc(slices.Clone(last.Spec.Taints), func(t corev1.Taint) bool {
+		return strings.HasPrefix(t.Key, corev1.LabelNamespaceSuffixNode+"/")
+	})
 	return n
+}
+
+// sayable reports whether a node may set a label of its own Node when it makes it:
+// of Kubernetes' own domains it may only what it knows best.
+func sayable(label string) bool {
+	domain, _, prefixed := strings.Cut(label, "/")
+	under := func(of string) bool { return domain == of || strings.HasSuffix(domain, "."+of) }
+	switch {
+	case !prefixed, !under("kubernetes.io") && !under("k8s.io"):
+		return true
+	case under(corev1.LabelNamespaceNodeRestriction):
+		return false
+	case under(corev1.LabelNamespaceSuffixNode), under(corev1.LabelNamespaceSuffixKubelet):
+		return true
+	}
+	return slices.Contains([]string{
+		corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
+		corev1.LabelInstanceType, corev1.LabelInstanceTypeStable,
+	}, label)
 }
 
 // Installation is the annotation that tells one installation of berth from

@@ -55,6 +55,7 @@ type Presence struct {
 
 	// Of Run alone.
 	has        *corev1.Node // as the server has it; nil: not heard
+	gone       *corev1.Node // as the server had it before it was taken away; nil: it was not
 	said       *corev1.NodeStatus
 	saidAt     time.Time
 	events     map[corev1.NodeConditionType]corev1.ConditionStatus // as they were last told by them
@@ -201,6 +202,9 @@ func (p *Presence) heard(n *corev1.Node) {
 	if n != nil && p.has != nil && older(n, p.has) {
 		return // what was on its way while the node's own words were written
 	}
+	if n == nil && p.has != nil {
+		p.gone = p.has
+	}
 	p.has = n
 	p.mu.Lock()
 	p.uid = ""
@@ -289,14 +293,17 @@ func (p *Presence) tellChange(now *corev1.NodeStatus) {
 	}
 }
 
-// register makes the Node, or brings the one that is there up to what the node
-// itself keeps right: labels, the installation. Taints are for a new one only:
-// who took one away meant it.
+// register makes the Node, as it was if it was taken away, or brings the one that
+// is there up to what the node itself keeps right: labels, the installation. Taints
+// are for a new one only: who took one away meant it.
 func (p *Presence) register(ctx context.Context, f Facts) error {
 	if p.opt.Register {
-		n := p.object(f)
+		last := cmp.Or(p.has, p.gone)
 		out := &corev1.Node{}
-		err := p.opt.Client.Create(ctx, apiclient.Nodes, "", n, out)
+		err := p.opt.Client.Create(ctx, apiclient.Nodes, "", p.object(f, last), out)
+		if last != nil && apierrors.IsForbidden(err) { // it does not let the node say all of that
+			err = p.opt.Client.Create(ctx, apiclient.Nodes, "", p.object(f, nil), out)
+		}
 		switch {
 		case err == nil:
 			p.opt.Log.Info("the node is registered", "node", p.opt.Name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type world struct {
 	looks  int
 	events []string
 	beats  []error
+	heard  corev1.Node // as the server had it at last
 }
 
 func run(t *testing.T, s *server, change ...func(*Options)) *world {
@@ -40,6 +42,7 @@ func run(t *testing.T, s *server, change ...func(*Options)) *world {
 		Facts:   func(context.Context) Facts { w.mu.Lock(); defer w.mu.Unlock(); w.looks++; return w.facts },
 		Now:     func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
 		Renewed: func(_ time.Duration, err error) { w.mu.Lock(); defer w.mu.Unlock(); w.beats = append(w.beats, err) },
+		Heard:   func(n *corev1.Node) { w.mu.Lock(); defer w.mu.Unlock(); w.heard = *n },
 		Event:   func(_, reason, _ string) { w.mu.Lock(); defer w.mu.Unlock(); w.events = append(w.events, reason) },
 	}
 	for _, f := range change {
@@ -160,6 +163,71 @@ func TestANodeThatIsTakenAwayComesBack(t *testing.T) {
 	s.set(nil)
 	until(t, "node again", func() bool { n := s.get(); return isReady(n) && n.UID != first })
 	until(t, "knowledge of it", func() bool { return w.p.UID() == s.get().UID })
+}
+
+// TestANodeThatComesBackIsAsItWas: what others have said of it holds, as far as the
+// node may say it.
+func TestANodeThatComesBackIsAsItWas(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	w := run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
+	n := s.get()
+	n.Spec.Unschedulable = true
+	n.Spec.Taints = []corev1.Taint{ // that of its registration is taken away
+		{Key: "theirs", Effect: corev1.TaintEffectNoExecute}, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+	}
+	n.Spec.PodCIDRs = []string{"10.7.0.0/24"}
+	n.Labels["mine"], n.Labels["theirs"] = "no", "kept"
+	for _, label := range []string{
+		"disk.example.com/kind", "node.kubernetes.io/kept", corev1.LabelTopologyZone,
+		"node-role.kubernetes.io/worker", "node-restriction.kubernetes.io/theirs", "x.node-restriction.kubernetes.io/theirs", "x.k8s.io/y",
+	} {
+		n.Labels[label] = "x"
+	}
+	s.set(n)
+	until(t, "knowledge of it", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.heard.Spec.Unschedulable })
+	first := s.get().UID
+	s.set(nil)
+	until(t, "node again", func() bool { n := s.get(); return isReady(n) && n.UID != first })
+	got := s.get()
+	if !got.Spec.Unschedulable {
+		t.Error("it is not cordoned any more")
+	}
+	if len(got.Spec.Taints) != 1 || got.Spec.Taints[0].Key != "theirs" {
+		t.Errorf("its taints are %v", got.Spec.Taints)
+	}
+	if len(got.Spec.PodCIDRs) > 0 {
+		t.Errorf("it says its pod ranges: %v", got.Spec.PodCIDRs)
+	}
+	want := map[string]string{
+		corev1.LabelHostname: "n", "mine": "yes", "theirs": "kept", "disk.example.com/kind": "x", "node.kubernetes.io/kept": "x", corev1.LabelTopologyZone: "x",
+	}
+	if !maps.Equal(got.Labels, want) {
+		t.Errorf("its labels are %v", got.Labels)
+	}
+}
+
+// TestANodeThatMayNotComeBackAsItWas comes back all the same.
+func TestANodeThatMayNotComeBackAsItWas(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.mu.Lock()
+	s.strict = "theirs"
+	s.mu.Unlock()
+	w := run(t, s)
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
+	n := s.get()
+	n.Labels["theirs"] = "set"
+	s.set(n)
+	until(t, "knowledge of it", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.heard.Labels["theirs"] != "" })
+	s.set(nil)
+	until(t, "node again", func() bool { got := s.get(); return isReady(got) && got.UID != n.UID })
+	if got := s.get().Labels; got["theirs"] != "" || got["mine"] != "yes" {
+		t.Errorf("its labels are %v", got)
+	}
 }
 
 // TestStatusIsTold: when it changed, when somebody wrote over it, and now and

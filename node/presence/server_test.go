@@ -37,6 +37,7 @@ type server struct {
 	asked   map[string]int // by verb and what it was about: "PATCH status"
 	changed chan struct{}  // closed at the next change
 	hang    chan struct{}  // while not nil, answers about the Node wait for it
+	strict  string         // a label that no Node may be made with
 }
 
 func newServer(t *testing.T) *server {
@@ -130,7 +131,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, body []byte, do 
 	defer s.mu.Unlock()
 	out, flaw := do(r, body)
 	if flaw != "" {
-		refuse(w, map[metav1.StatusReason]int{metav1.StatusReasonNotFound: 404, metav1.StatusReasonAlreadyExists: 409}[flaw], flaw)
+		refuse(w, map[metav1.StatusReason]int{metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409}[flaw], flaw)
 		return
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
@@ -172,7 +173,11 @@ func (s *server) nodes(r *http.Request, body []byte) (any, metav1.StatusReason) 
 	case r.Method == http.MethodPost && s.node != nil:
 		return nil, metav1.StatusReasonAlreadyExists
 	case r.Method == http.MethodPost:
-		s.put(decoded[*corev1.Node](s.t, body))
+		n := decoded[*corev1.Node](s.t, body)
+		if _, has := n.Labels[s.strict]; has {
+			return nil, metav1.StatusReasonForbidden
+		}
+		s.put(n)
 	case s.node == nil:
 		return nil, metav1.StatusReasonNotFound
 	case r.Method == http.MethodPatch:
