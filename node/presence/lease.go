@@ -18,6 +18,7 @@ import (
 
 const (
 	leaseParts = 4                     // how often a lease is renewed while it holds
+	dropAfter  = 2                     // after how many failures in a row another connection is made
 	leaseSoon  = 50 * time.Millisecond // after which a lease is tried again that waits for its Node
 )
 
@@ -29,7 +30,7 @@ var errNoNode = errors.New("the node is not registered yet")
 // node's identity has the lease.
 func (p *Presence) renew(ctx context.Context) {
 	every := p.opt.Lease / leaseParts
-	failed := false
+	failed := 0 // times in a row
 	for wait := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
@@ -50,13 +51,31 @@ func (p *Presence) renew(ctx context.Context) {
 		switch {
 		case err == nil:
 			wait = every
-			if failed {
+			if failed > 0 {
 				p.opt.Log.Info("the lease is renewed again")
 			}
-		case !failed:
+			failed = 0
+			continue
+		case failed == 0:
 			p.opt.Log.Warn("the lease cannot be renewed; it is tried again", "err", err)
 		}
-		failed = err != nil
+		failed++
+		p.reconnect(failed, err)
+	}
+}
+
+// reconnect drops connections on which nobody answers, after so many failures in a
+// row: what a broken way has swallowed shows in no other way for most of a minute,
+// and by then the lease is over. What the node reads is begun anew but once: more
+// would only add to the load of a server that is slow.
+func (p *Presence) reconnect(failed int, err error) {
+	var answer apierrors.APIStatus
+	if failed%dropAfter != 0 || errors.As(err, &answer) {
+		return
+	}
+	p.opt.Heartbeat.Close()
+	if failed == dropAfter {
+		p.opt.Client.Close()
 	}
 }
 

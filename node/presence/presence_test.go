@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -12,7 +13,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"berth/apiclient"
 )
 
 // world is a presence that runs against a server, with a clock to set and facts
@@ -339,6 +343,61 @@ func TestTheLeaseHasAWayOfItsOwn(t *testing.T) {
 	for _, err := range w.beats {
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) { // which a busy machine may make
 			t.Error(err)
+		}
+	}
+}
+
+// TestAConnectionThatIsSwallowedIsGivenUp: the way to the server breaks without a
+// word, and another connection would get through.
+func TestAConnectionThatIsSwallowedIsGivenUp(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	way := newWay(t, s)
+	w := run(t, s, func(o *Options) { o.Client, o.Heartbeat = way.client(), way.client() })
+	until(t, "ready node", func() bool { return isReady(s.get()) })
+	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
+	renewed := func() (n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, err := range w.beats {
+			if err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	until(t, "renewal", func() bool { return renewed() > 0 })
+	way.swallow()
+	before := renewed()
+	w.change(func() { w.facts.Memory = true })
+	until(t, "renewal over another connection", func() bool { return renewed() > before+1 })
+	until(t, "status over another connection", func() bool { return s.get().Status.Conditions[0].Status == corev1.ConditionTrue })
+}
+
+// TestAServerThatAnswersKeepsItsConnections, whatever it answers.
+func TestAServerThatAnswersKeepsItsConnections(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	way := newWay(t, s)
+	p := New(Options{Client: way.client(), Heartbeat: way.client(), Name: "n"})
+	refused := apierrors.NewServiceUnavailable("not now")
+	answered := func() {
+		t.Helper()
+		for _, c := range []*apiclient.Client{p.opt.Client, p.opt.Heartbeat} {
+			until(t, "answer", func() bool { return apierrors.IsNotFound(c.Get(t.Context(), apiclient.Nodes, "", "n", &corev1.Node{})) })
+		}
+	}
+	for _, r := range []struct {
+		failed int
+		err    error
+		left   int
+	}{{1, io.EOF, 2}, {2, refused, 2}, {3, io.EOF, 2}, {4, io.EOF, 1}, {6, refused, 2}, {2, io.EOF, 0}} {
+		answered()
+		was := way.made()
+		p.reconnect(r.failed, r.err)
+		answered()
+		if anew := way.made() - was; anew != 2-r.left {
+			t.Errorf("after %d failures, the last %v: %d connections are made anew", r.failed, r.err, anew)
 		}
 	}
 }
