@@ -13,7 +13,7 @@
 //
 // TestAnHourOfChurn lets the agent live while all else goes wrong around it, and
 // looks at rest points whether anything grows: memory, goroutines, descriptors, and
-// what pods have on the host; make torture has it. TestPowerCuts takes the light away in the middle.
+// what pods have on the host. TestPowerCuts takes the light away in the middle.
 //
 // BERTH_TORTURE=1 makes the loops long; BERTH_KILLS sets the number of kills,
 // BERTH_HOUR how long the hour is, BERTH_CUTS and BERTH_PODS how often the power
