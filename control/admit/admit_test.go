@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -342,5 +343,50 @@ func TestQuotaNames(t *testing.T) {
 	}
 	if err := (podUse{}).Constraints([]corev1.ResourceName{"ephemeral-storage", "limits.ephemeral-storage"}, early); err != nil {
 		t.Errorf("a pod that says nothing of its disk: %v", err)
+	}
+}
+
+// TestRightsGrowByNobodysHand looks at cluster roles whose rules stay as they are: by a
+// label they become part of another role, and of a role that is put together the
+// rules may be cut off from it.
+func TestRightsGrowByNobodysHand(t *testing.T) {
+	t.Parallel()
+	p := plugin(t, newEscalation, world(t)).(admission.ValidationInterface)
+	all := []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}
+	role := func(rules []rbacv1.PolicyRule, change ...func(*rbacv1.ClusterRole)) *rbacv1.ClusterRole {
+		r := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r", ResourceVersion: "1"}, Rules: rules}
+		for _, f := range change {
+			f(r)
+		}
+		return r
+	}
+	labelled := func(r *rbacv1.ClusterRole) {
+		r.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}
+	}
+	gathers := func(r *rbacv1.ClusterRole) {
+		r.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{}}}
+	}
+	collected := func(r *rbacv1.ClusterRole) {
+		r.Finalizers, r.OwnerReferences = []string{"a/b"}, []metav1.OwnerReference{{Name: "o"}}
+		r.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+	}
+	for _, row := range []struct {
+		what     string
+		old, now *rbacv1.ClusterRole
+		want     bool
+	}{
+		{"what deletes leave", role(all), role(all, collected), true},
+		{"a label on a role of nothing", role(nil), role(nil, labelled), true},
+		{"a label on a role of everything", role(all), role(all, labelled), false},
+		{"fewer rules, of which none is held", role(append(all, all...)), role(all), false},
+		{"a sum of roles", role(nil), role(nil, gathers), false},
+		{"no sum any more", role(nil, gathers), role(nil), false},
+		{"a sum that keeps its name", role(nil, gathers), role(nil, gathers, collected), true},
+	} {
+		a := admission.NewAttributesRecord(row.now, row.old, rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), "", "r", rbacv1.SchemeGroupVersion.WithResource("clusterroles"), "",
+			admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"})
+		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.want {
+			t.Errorf("%s: %v", row.what, err)
+		}
 	}
 }

@@ -40,10 +40,11 @@ func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ adm
 		}
 		return e.role(ctx, a, o.Name, o.Rules)
 	case *rbacv1.ClusterRole:
-		if old, ok := a.GetOldObject().(*rbacv1.ClusterRole); ok && equality.Semantic.DeepEqual(old.Rules, o.Rules) && equality.Semantic.DeepEqual(old.AggregationRule, o.AggregationRule) {
+		old, _ := a.GetOldObject().(*rbacv1.ClusterRole)
+		if old != nil && grantsNoMore(old, o) {
 			return nil
 		}
-		return e.clusterRole(ctx, a, o)
+		return e.clusterRole(ctx, a, o, aggregates(o) || old != nil && aggregates(old))
 	case *rbacv1.RoleBinding:
 		if old, ok := a.GetOldObject().(*rbacv1.RoleBinding); ok && equality.Semantic.DeepEqual(old.RoleRef, o.RoleRef) && equality.Semantic.DeepEqual(old.Subjects, o.Subjects) {
 			return nil
@@ -68,10 +69,22 @@ func (e *escalation) role(ctx context.Context, a admission.Attributes, name stri
 	return nil
 }
 
+// grantsNoMore tells whether the two differ at most in what deletes leave: by a label
+// a cluster role becomes part of another one, with the same rules.
+func grantsNoMore(old, changed *rbacv1.ClusterRole) bool {
+	same := changed.DeepCopy()
+	same.Finalizers, same.OwnerReferences, same.ManagedFields = old.Finalizers, old.OwnerReferences, old.ManagedFields
+	return equality.Semantic.DeepEqual(old, same)
+}
+
+func aggregates(r *rbacv1.ClusterRole) bool {
+	return r.AggregationRule != nil && len(r.AggregationRule.ClusterRoleSelectors) > 0
+}
+
 // clusterRole with an aggregation can grow to anything, so only who holds
-// everything may make one.
-func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, o *rbacv1.ClusterRole) error {
-	if o.AggregationRule == nil {
+// everything may make one, or change it.
+func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, o *rbacv1.ClusterRole, aggregated bool) error {
+	if !aggregated {
 		return e.role(ctx, a, o.Name, o.Rules)
 	}
 	all := []rbacv1.PolicyRule{

@@ -240,9 +240,42 @@ func TestNobodyGivesMoreThanHeHas(t *testing.T) {
 	if err := role("more", rule("delete", "", "nodes")); err == nil || !strings.Contains(err.Error(), `user "ann" (groups=["system:authenticated"]) is attempting to grant RBAC permissions not currently held:`) {
 		t.Errorf("the refusal says %v", err)
 	}
+	nobodyLabels(t, s)
 	master := signingRequest(t, "eve", "system:masters")
 	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().Create(ctx, master, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a certificate of system:masters is asked for: %v", err)
+	}
+}
+
+// nobodyLabels a cluster role into one that he holds, or takes over one that is put
+// together, for only having the right to write cluster roles.
+func nobodyLabels(t *testing.T, s *town) {
+	t.Helper()
+	ctx := t.Context()
+	s.Kubectl(t, "create", "clusterrole", "roles", "--verb=get,update,patch", "--resource=clusterroles")
+	s.Kubectl(t, "create", "clusterrolebinding", "rita-roles", "--clusterrole=roles", "--user=rita")
+	s.Kubectl(t, "create", "rolebinding", "rita-edit", "-n", "shop", "--clusterrole=edit", "--user=rita")
+	s.Apply(t, `{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "gathers"},
+		"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"not": "there"}}]}}`)
+	rita := s.as(t, "rita")
+	sees(t, "rita's rights", func() string {
+		_, err := rita.RbacV1().ClusterRoles().Get(ctx, "gathers", metav1.GetOptions{})
+		return fmt.Sprint(err)
+	}, "<nil>")
+	for _, row := range []struct {
+		what, role, patch string
+		refused           bool
+	}{
+		{"a label on her own role", "roles", `{"metadata": {"labels": {"a": "b"}}}`, false},
+		{"cluster-admin's finalizers", "cluster-admin", `{"metadata": {"finalizers": []}}`, false},
+		{"cluster-admin as a part of edit", "cluster-admin", `{"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}}}`, true},
+		{"another sum of roles", "gathers", `{"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}]}}`, true},
+		{"no sum of roles any more", "gathers", `{"aggregationRule": null}`, true},
+	} {
+		_, err := rita.RbacV1().ClusterRoles().Patch(ctx, row.role, types.MergePatchType, []byte(row.patch), metav1.PatchOptions{})
+		if row.refused != apierrors.IsForbidden(err) || !row.refused && err != nil {
+			t.Errorf("%s: %v", row.what, err)
+		}
 	}
 }
 
