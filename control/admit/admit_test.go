@@ -35,7 +35,8 @@ func world(t *testing.T, objects ...runtime.Object) Config {
 	indexes := map[string]cache.Indexer{
 		"*v1.LimitRange": f.Core().V1().LimitRanges().Informer().GetIndexer(), "*v1.ServiceAccount": f.Core().V1().ServiceAccounts().Informer().GetIndexer(),
 		"*v1.PriorityClass": f.Scheduling().V1().PriorityClasses().Informer().GetIndexer(), "*v1.RuntimeClass": f.Node().V1().RuntimeClasses().Informer().GetIndexer(),
-		"*v1.Node": f.Core().V1().Nodes().Informer().GetIndexer(),
+		"*v1.Node": f.Core().V1().Nodes().Informer().GetIndexer(), "*v1.ClusterRole": f.Rbac().V1().ClusterRoles().Informer().GetIndexer(),
+		"*v1.ClusterRoleBinding": f.Rbac().V1().ClusterRoleBindings().Informer().GetIndexer(),
 	}
 	for _, o := range objects {
 		if err := indexes[fmt.Sprintf("%T", o)].Add(o); err != nil {
@@ -387,6 +388,39 @@ func TestRightsGrowByNobodysHand(t *testing.T) {
 			admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"})
 		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.want {
 			t.Errorf("%s: %v", row.what, err)
+		}
+	}
+}
+
+// TestARoleAndItsBindingAtOnce binds roles of which no watch has told yet, or not that
+// they are other ones by now.
+func TestARoleAndItsBindingAtOnce(t *testing.T) {
+	t.Parallel()
+	held := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}
+	more := []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}}}
+	named := func(name string, rules []rbacv1.PolicyRule) *rbacv1.ClusterRole {
+		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+	}
+	anns := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "anns"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "held"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "ann"}}}
+	// What watches have told, and what is stored by now.
+	c := world(t, named("held", held), anns, named("less", more), named("grown", held))
+	c.Client = fake.NewClientset(named("less", held), named("grown", more), named("new", held),
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "local"}, Rules: held})
+	p := plugin(t, newEscalation, c).(admission.ValidationInterface)
+	for _, row := range []struct{ kind, name, want string }{
+		{"ClusterRole", "new", ""},
+		{"Role", "local", ""},
+		{"ClusterRole", "less", ""},
+		{"ClusterRole", "grown", "not currently held"},
+		{"ClusterRole", "none", `clusterroles.rbac.authorization.k8s.io "none" not found`},
+		{"Role", "new", `roles.rbac.authorization.k8s.io "new" not found`},
+	} {
+		b := &rbacv1.RoleBinding{RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: row.kind, Name: row.name}}
+		a := admission.NewAttributesRecord(b, nil, rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), "ns", "b", rbacv1.SchemeGroupVersion.WithResource("rolebindings"), "",
+			admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "ann"})
+		err := p.Validate(t.Context(), a, nil)
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("a binding to %s %s: %v, want %q", row.kind, row.name, err, row.want)
 		}
 	}
 }

@@ -7,10 +7,11 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 
 	"berth/control/authz"
 )
@@ -20,12 +21,13 @@ import (
 type escalation struct {
 	*admission.Handler
 
-	rbac *authz.RBAC
-	may  authorizer.Authorizer
+	rbac   *authz.RBAC
+	client rbacclient.RbacV1Interface
+	may    authorizer.Authorizer
 }
 
 func newEscalation(c Config) (admission.Interface, error) {
-	return &escalation{admission.NewHandler(admission.Create, admission.Update), c.RBAC, c.Authorizer}, nil
+	return &escalation{admission.NewHandler(admission.Create, admission.Update), c.RBAC, c.Client.RbacV1(), c.Authorizer}, nil
 }
 
 // Validate looks at roles and bindings whose rights change.
@@ -108,18 +110,32 @@ func (e *escalation) binding(ctx context.Context, a admission.Attributes, ref rb
 	if e.allowed(ctx, a, "bind", resource, ref.Name) {
 		return nil
 	}
-	rules, err := e.rbac.RulesOf(ref, a.GetNamespace())
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
+	// Whoever may not bind any role may not bind one that is yet to come.
+	rules, err := e.rules(ctx, ref, a.GetNamespace())
 	if err != nil {
-		// Whoever may not bind any role may not bind one that is yet to come.
-		return apierrors.NewNotFound(rbacv1.Resource(resource), ref.Name)
+		return err
 	}
 	if err := e.rbac.Holds(a.GetUserInfo(), a.GetNamespace(), rules); err != nil {
 		return admission.NewForbidden(a, err)
 	}
 	return nil
+}
+
+// rules of a role as it is stored now: what watches tell is late for a role that came,
+// or changed, just before its binding.
+func (e *escalation) rules(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+	if ref.Kind == "Role" {
+		role, err := e.client.Roles(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return role.Rules, nil
+	}
+	role, err := e.client.ClusterRoles().Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return role.Rules, nil
 }
 
 func (e *escalation) allowed(ctx context.Context, a admission.Attributes, verb, resource, name string) bool {

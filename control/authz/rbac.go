@@ -89,7 +89,7 @@ func (r *RBAC) visit(u user.Info, namespace string, each func(fmt.Stringer, *rba
 				continue
 			}
 			g.subject = subjects[i]
-			rules, err := r.RulesOf(g.ref, g.namespace)
+			rules, err := r.rulesOf(g.ref, g.namespace)
 			if err != nil {
 				errs = append(errs, err)
 				return true
@@ -127,8 +127,8 @@ func (r *RBAC) visit(u user.Info, namespace string, each func(fmt.Stringer, *rba
 	return errs
 }
 
-// RulesOf answers the rules of a role that a binding in the namespace names.
-func (r *RBAC) RulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
+// rulesOf answers the rules of a role that a binding in the namespace names.
+func (r *RBAC) rulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	switch ref.Kind {
 	case "Role":
 		role, err := r.roles.Roles(namespace).Get(ref.Name)

@@ -209,6 +209,15 @@ func TestNobodyGivesMoreThanHeHas(t *testing.T) {
 	if err := bind("carl-views", "ClusterRole", "view"); err != nil {
 		t.Errorf("ann binds what she has: %v", err)
 	}
+	for i := range 10 { // no watch has told of the role when its binding comes
+		name := fmt.Sprint("at-once-", i)
+		if err := role(name, rule("get", "", "pods")); err != nil {
+			t.Error(err)
+		}
+		if err := bind(name, "Role", name); err != nil {
+			t.Errorf("a binding right after its role: %v", err)
+		}
+	}
 	impersonated := s.with(t, func(c *restclient.Config) {
 		cert, key, err := s.Authority.Issue(pki.Subject{Name: "ann", Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		if err != nil {
