@@ -7,16 +7,14 @@ import (
 	"io/fs"
 	"os"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
-	"k8s.io/apiserver/pkg/storage/value"
 
 	"berth/control/pki"
 )
 
-// sealing reads which resources are encrypted in the store, and makes the file
-// that says so, with a new key, at the first start.
-func sealing(ctx context.Context, c *Config) (map[schema.GroupResource]value.Transformer, error) {
+// sealing reads which resources are encrypted in the store, by name, by group or all,
+// and makes the file that says so, with a new key, at the first start.
+func sealing(ctx context.Context, c *Config) (encryptionconfig.StaticTransformers, error) {
 	path := c.EncryptionConfig
 	if path == "" {
 		path = c.path("pki", "encryption.yaml")

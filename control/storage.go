@@ -10,14 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/apiserver/pkg/storage/feature"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
@@ -39,10 +38,10 @@ type warehouse struct {
 	}
 	set    *scheme.Set
 	table  []*kinds.Kind
-	sealed map[schema.GroupResource]value.Transformer
+	sealed encryptionconfig.StaticTransformers
 }
 
-func newWarehouse(client *etcdclient.Client, set *scheme.Set, table []*kinds.Kind, sealed map[schema.GroupResource]value.Transformer, compactEvery time.Duration) *warehouse {
+func newWarehouse(client *etcdclient.Client, set *scheme.Set, table []*kinds.Kind, sealed encryptionconfig.StaticTransformers, compactEvery time.Duration) *warehouse {
 	// The library asks this of each client that stores are made with, but ours know
 	// no endpoints (see ownWatcher). Without the answer there is no WatchList.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
@@ -56,7 +55,7 @@ func newWarehouse(client *etcdclient.Client, set *scheme.Set, table []*kinds.Kin
 func (w *warehouse) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	config := storagebackend.NewDefaultConfig(keyPrefix, w.set.Storage)
 	config.EncodeVersioner = w.set.StorageVersion
-	config.Transformer = w.sealed[resource]
+	config.Transformer = w.sealed.TransformerForResource(resource)
 	options := generic.RESTOptions{
 		StorageConfig: config.ForResource(resource), Decorator: w.open,
 		EnableGarbageCollection: true, DeleteCollectionWorkers: 1, ResourcePrefix: resource.Resource,
@@ -76,14 +75,10 @@ func (w *warehouse) GetRESTOptions(resource schema.GroupResource, _ runtime.Obje
 func (w *warehouse) open(config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
-	transformer := config.Transformer
-	if transformer == nil {
-		transformer = identity.NewEncryptCheckTransformer()
-	}
 	client, watcher := w.ownWatcher()
 	versioner := storage.APIObjectVersioner{}
 	s, err := etcd3.New(client, w.compactor, config.Codec, newFunc, newListFunc, config.Prefix, prefix, config.GroupResource,
-		transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(config.Codec, versioner), versioner)
+		config.Transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(config.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, errors.Join(err, watcher.Close())
 	}

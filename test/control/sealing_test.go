@@ -1,0 +1,116 @@
+package control
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/control"
+)
+
+// sealingKey is a key by its name, as an EncryptionConfiguration has it.
+func sealingKey(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return fmt.Sprintf("{name: %s, secret: %s}", name, base64.StdEncoding.EncodeToString(sum[:]))
+}
+
+// held is what the store holds under a key of the server.
+func (s *Server) held(t *testing.T, key string) string {
+	t.Helper()
+	got, err := s.Keys.Get(t.Context(), key)
+	if err != nil || len(got.Kvs) != 1 {
+		t.Fatalf("%s: %v, %v", key, got, err)
+	}
+	return string(got.Kvs[0].Value)
+}
+
+// TestWhatIsSealedCanBeAGroupOrAll writes configurations that name no resource.
+func TestWhatIsSealedCanBeAGroupOrAll(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		resources string
+		sealed    map[string]bool // by key
+	}{
+		{"*.*", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true, "/registry/roles/default/r": true}},
+		{"*.", map[string]bool{"/registry/secrets/default/hidden": true, "/registry/configmaps/default/plain": true, "/registry/roles/default/r": false}},
+		{"*.rbac.authorization.k8s.io", map[string]bool{"/registry/secrets/default/hidden": false, "/registry/roles/default/r": true}},
+	} {
+		t.Run(row.resources, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "encryption.yaml")
+			text := fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [%q]\n  providers: [{secretbox: {keys: [%s]}}]\n",
+				row.resources, sealingKey("one"))
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := Start(t, func(c *control.Config) { c.EncryptionConfig = path })
+			s.Kubectl(t, "create", "secret", "generic", "hidden", "--from-literal=word=sesame-open")
+			s.Kubectl(t, "create", "configmap", "plain", "--from-literal=word=sesame-open")
+			s.Kubectl(t, "create", "role", "r", "--verb=get", "--resource=pods", "--resource-name=sesame-open")
+			for key, sealed := range row.sealed {
+				if value := s.held(t, key); strings.Contains(value, "sesame-open") == sealed || strings.HasPrefix(value, "k8s:enc:secretbox:v1:one:") != sealed {
+					t.Errorf("%s is stored as %.40q", key, value)
+				}
+			}
+			if got := s.Kubectl(t, "get", "secret", "hidden", "-o", "jsonpath={.data.word}"); got != "c2VzYW1lLW9wZW4=" {
+				t.Errorf("the secret holds %q", got)
+			}
+		})
+	}
+}
+
+// TestAKeyIsReplaced goes the way that the file of keys describes: by another key, and
+// then by one of another kind.
+func TestAKeyIsReplaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "pki", "encryption.yaml")
+	change := func(old, now string) {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(string(text), old) != 1 {
+			t.Fatalf("%q is not in it once:\n%s", old, text)
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(string(text), old, now, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(c *control.Config) { c.DataDir = dir }
+	first := Start(t, at)
+	first.Kubectl(t, "create", "secret", "generic", "kept", "--from-literal=a=b")
+	first.Stop(t)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, own, _ := strings.Cut(string(text), "      - name: first\n")
+	own, _, _ = strings.Cut(own, "\n")
+	former := "      - name: first\n" + own + "\n"
+	for _, step := range []struct{ old, now, prefix string }{
+		{"      keys:\n", "      keys:\n      - " + sealingKey("second") + "\n", "k8s:enc:secretbox:v1:second:"},
+		{former, "", "k8s:enc:secretbox:v1:second:"},
+		{"  providers:\n", "  providers:\n  - aescbc: {keys: [" + sealingKey("third") + "]}\n", "k8s:enc:aescbc:v1:third:"},
+		{"  - secretbox:\n      keys:\n      - " + sealingKey("second") + "\n", "", "k8s:enc:aescbc:v1:third:"},
+	} {
+		change(step.old, step.now)
+		s := Start(t, at)
+		if got := s.Kubectl(t, "get", "secret", "kept", "-o", "jsonpath={.data.a}"); got != "Yg==" {
+			t.Errorf("the secret holds %q", got)
+		}
+		// Writing anew what is there is enough.
+		if out, err := s.TryKubectl(t, s.Kubectl(t, "get", "secrets", "-A", "-o", "json"), "replace", "-f", "-"); err != nil {
+			t.Fatalf("write every secret again: %v\n%s", err, out)
+		}
+		if value := s.held(t, "/registry/secrets/default/kept"); !strings.HasPrefix(value, step.prefix) {
+			t.Errorf("it is stored as %.40q, want %s", value, step.prefix)
+		}
+		s.Stop(t)
+	}
+}
