@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -421,6 +422,50 @@ func TestARoleAndItsBindingAtOnce(t *testing.T) {
 		err := p.Validate(t.Context(), a, nil)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("a binding to %s %s: %v, want %q", row.kind, row.name, err, row.want)
+		}
+	}
+}
+
+// TestAPodThatComesIntoAScope by a deadline is held against the quotas of that scope, and
+// does not use more of those that it has been under before.
+func TestAPodThatComesIntoAScope(t *testing.T) {
+	t.Parallel()
+	full := func(name string, scopes ...corev1.ResourceQuotaScope) corev1.ResourceQuota {
+		return corev1.ResourceQuota{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.ResourceQuotaSpec{Scopes: scopes},
+			Status: corev1.ResourceQuotaStatus{Hard: amounts("pods", "2"), Used: amounts("pods", "2")},
+		}
+	}
+	ends, runs, every := full("ends", corev1.ResourceQuotaScopeTerminating), full("runs", corev1.ResourceQuotaScopeNotTerminating), full("every")
+	pod := func(deadline int64) *corev1.Pod {
+		p := podWith(nil, nil)
+		p.Name, p.Namespace, p.ResourceVersion = "p", "ns", "1"
+		if deadline > 0 {
+			p.Spec.ActiveDeadlineSeconds = &deadline
+		}
+		return p
+	}
+	for _, row := range []struct {
+		what     string
+		old, now *corev1.Pod
+		quotas   []corev1.ResourceQuota
+		want     string
+	}{
+		{"a deadline", pod(0), pod(9), []corev1.ResourceQuota{runs, ends}, "exceeded quota: ends"},
+		{"a deadline, under quotas that hold for it already", pod(0), pod(9), []corev1.ResourceQuota{runs, every}, ""},
+		{"an earlier deadline", pod(9), pod(8), []corev1.ResourceQuota{ends, every}, ""},
+		{"another change", pod(0), pod(0), []corev1.ResourceQuota{runs, every}, ""},
+		{"a new pod", nil, pod(9), []corev1.ResourceQuota{ends}, "exceeded quota: ends"},
+	} {
+		operation, old := admission.Update, runtime.Object(row.old)
+		if row.old == nil {
+			operation, old = admission.Create, nil
+		}
+		a := admission.NewAttributesRecord(row.now, old, corev1.SchemeGroupVersion.WithKind("Pod"), "ns", "p", corev1.SchemeGroupVersion.WithResource("pods"), "",
+			operation, nil, false, &user.DefaultInfo{Name: "ann"})
+		_, err := resourcequota.CheckRequest(row.quotas, a, podUse{}, nil)
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v, want %q", row.what, err, row.want)
 		}
 	}
 }

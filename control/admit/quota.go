@@ -162,9 +162,18 @@ func (podUse) Constraints(required []corev1.ResourceName, item runtime.Object) e
 // GroupResource is pods.
 func (podUse) GroupResource() schema.GroupResource { return schema.GroupResource{Resource: "pods"} }
 
-// Handles new and resized pods; no other update changes what is used.
+// Handles new and resized pods, and those that get a deadline: by that a pod comes under
+// quotas of another scope. No other update changes what is used.
 func (podUse) Handles(a admission.Attributes) bool {
-	return a.GetSubresource() == "" && a.GetOperation() == admission.Create || a.GetSubresource() == "resize" && a.GetOperation() == admission.Update
+	switch a.GetSubresource() {
+	case "":
+		pod, _ := a.GetObject().(*corev1.Pod)
+		old, _ := a.GetOldObject().(*corev1.Pod)
+		return a.GetOperation() == admission.Create || pod != nil && old != nil && quota.Terminating(pod) != quota.Terminating(old)
+	case "resize":
+		return a.GetOperation() == admission.Update
+	}
+	return false
 }
 
 // Matches says whether the quota is about this pod.

@@ -176,9 +176,9 @@ func Scoped(q *corev1.ResourceQuota) bool {
 func inScope(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	switch r.ScopeName {
 	case corev1.ResourceQuotaScopeTerminating:
-		return pod.Spec.ActiveDeadlineSeconds != nil
+		return Terminating(pod)
 	case corev1.ResourceQuotaScopeNotTerminating:
-		return pod.Spec.ActiveDeadlineSeconds == nil
+		return !Terminating(pod)
 	case corev1.ResourceQuotaScopeBestEffort:
 		return podspec.QOSClass(pod) == corev1.PodQOSBestEffort
 	case corev1.ResourceQuotaScopeNotBestEffort:
@@ -190,6 +190,10 @@ func inScope(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	}
 	return false
 }
+
+// Terminating reports whether the pod ends by itself, as the scopes mean it. It is the
+// only part of a scope that can change while a pod is there.
+func Terminating(pod *corev1.Pod) bool { return pod.Spec.ActiveDeadlineSeconds != nil }
 
 func ofClass(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	operator := map[corev1.ScopeSelectorOperator]selection.Operator{

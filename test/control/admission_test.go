@@ -158,3 +158,29 @@ spec:
 		t.Errorf("a level that does not exist: %s", out)
 	}
 }
+
+// TestQuotaOfAScopeHolds for pods that come into it while they are there.
+func TestQuotaOfAScopeHolds(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	for name, scope := range map[string]string{"runs": "NotTerminating", "ends": "Terminating"} {
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ResourceQuota, metadata: {name: %s}, spec: {scopes: [%s], hard: {pods: %d}}}`, name, scope, map[string]int{"runs": 2, "ends": 1}[name]))
+		sees(t, "a new quota is counted", func() string { return s.Kubectl(t, "get", "quota", name, "-o", "jsonpath={.status.used.pods}") }, "0")
+	}
+	for _, name := range []string{"a", "b"} {
+		s.Apply(t, fmt.Sprintf(plainPod, name, s.Namespace))
+	}
+	deadline := func(pod string, seconds int) (string, error) {
+		return s.TryKubectl(t, "", "patch", "pod", pod, "-p", fmt.Sprintf(`{"spec": {"activeDeadlineSeconds": %d}}`, seconds))
+	}
+	if out, err := deadline("a", 3600); err != nil {
+		t.Errorf("there is a place for it: %s", out)
+	}
+	if out, err := deadline("b", 3600); err == nil || !strings.Contains(out, "exceeded quota: ends, requested: pods=1, used: pods=1, limited: pods=1") {
+		t.Errorf("there is no place for it: %s", out)
+	}
+	if out, err := deadline("a", 1800); err != nil {
+		t.Errorf("an earlier deadline takes no further place: %s", out)
+	}
+	shows(t, s, "1 1", "get", "quota", "runs", "ends", "-o", "jsonpath={.items[*].status.used.pods}")
+}
