@@ -469,3 +469,62 @@ func TestAPodThatComesIntoAScope(t *testing.T) {
 		}
 	}
 }
+
+// TestALimitRangeHoldsAtOnce, before any watch has told of it, also where there was none
+// a moment ago.
+func TestALimitRangeHoldsAtOnce(t *testing.T) {
+	t.Parallel()
+	c := world(t)
+	p := plugin(t, newLimits, c)
+	limited := func() string {
+		t.Helper()
+		pod, err := create(t, p, podWith(nil, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pod.Spec.Containers[0].Resources.Limits.Cpu().String()
+	}
+	if got := limited(); got != "0" {
+		t.Errorf("without a range the limit is %s", got)
+	}
+	r := &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"},
+		Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Default: amounts("cpu", "1")}}},
+	}
+	a := admission.NewAttributesRecord(r, nil, corev1.SchemeGroupVersion.WithKind("LimitRange"), "ns", "r", corev1.SchemeGroupVersion.WithResource("limitranges"), "",
+		admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "ann"})
+	if err := p.(admission.ValidationInterface).Validate(t.Context(), a, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Client.CoreV1().LimitRanges("ns").Create(t.Context(), r, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := limited(); got != "1" {
+			t.Errorf("right after it the limit is %s", got)
+		}
+	}
+}
+
+// TestWhatEndsIsNotLimited: a claim that came before a range is changed while it ends.
+func TestWhatEndsIsNotLimited(t *testing.T) {
+	t.Parallel()
+	p := plugin(t, newLimits, world(t, &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"},
+		Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage", "5Gi")}}},
+	}))
+	claim := func(deleted *metav1.Time) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", DeletionTimestamp: deleted},
+			Spec:       corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: amounts("storage", "10Gi")}},
+		}
+	}
+	now := metav1.Now()
+	for deleted, want := range map[*metav1.Time]string{nil: `persistentvolumeclaims "c" is forbidden: maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 10Gi`, &now: "<nil>"} {
+		a := admission.NewAttributesRecord(claim(deleted), claim(deleted), corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), "ns", "c",
+			corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "", admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"})
+		if got := fmt.Sprint(p.(admission.ValidationInterface).Validate(t.Context(), a, nil)); got != want {
+			t.Errorf("ending: %t: %s, want %s", deleted != nil, got, want)
+		}
+	}
+}

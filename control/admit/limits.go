@@ -6,11 +6,16 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/cache"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	podresources "k8s.io/component-helpers/resource"
 )
@@ -23,15 +28,49 @@ type limits struct {
 	*admission.Handler
 
 	ranges corelisters.LimitRangeLister
+	client kubernetes.Interface
+	none   *cache.LRUExpireCache // namespaces that were seen to have no range
 }
 
+const (
+	// noneFor is how long a namespace without ranges is not looked at again before a
+	// watch tells of one; noneOf is of how many this is remembered.
+	noneFor = 30 * time.Second
+	noneOf  = 4096
+)
+
 func newLimits(c Config) (admission.Interface, error) {
-	return &limits{admission.NewHandler(admission.Create, admission.Update), c.Informers.Core().V1().LimitRanges().Lister()}, nil
+	return &limits{
+		admission.NewHandler(admission.Create, admission.Update), c.Informers.Core().V1().LimitRanges().Lister(), c.Client, cache.NewLRUExpireCache(noneOf),
+	}, nil
+}
+
+// in are the ranges of the namespace. Of one that was made just before what it shall
+// limit no watch has told yet.
+func (l *limits) in(ctx context.Context, namespace string) ([]*corev1.LimitRange, error) {
+	all, err := l.ranges.LimitRanges(namespace).List(labels.Everything())
+	if err != nil || len(all) > 0 {
+		return all, err
+	}
+	if _, known := l.none.Get(namespace); known {
+		return nil, nil
+	}
+	live, err := l.client.CoreV1().LimitRanges(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if len(live.Items) == 0 {
+		l.none.Add(namespace, nil, noneFor)
+	}
+	for i := range live.Items {
+		all = append(all, &live.Items[i])
+	}
+	return all, nil
 }
 
 // items are the limits of one type in the namespace, of all its ranges.
-func (l *limits) items(namespace string, kind corev1.LimitType) (out []corev1.LimitRangeItem, _ error) {
-	all, err := l.ranges.LimitRanges(namespace).List(labels.Everything())
+func (l *limits) items(ctx context.Context, namespace string, kind corev1.LimitType) (out []corev1.LimitRangeItem, _ error) {
+	all, err := l.in(ctx, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -47,12 +86,12 @@ func (l *limits) items(namespace string, kind corev1.LimitType) (out []corev1.Li
 }
 
 // Admit gives containers the requests and limits that they lack.
-func (l *limits) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (l *limits) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := podOf(a)
 	if !ok || a.GetOperation() != admission.Create {
 		return nil
 	}
-	items, err := l.items(a.GetNamespace(), corev1.LimitTypeContainer)
+	items, err := l.items(ctx, a.GetNamespace(), corev1.LimitTypeContainer)
 	if err != nil || len(items) == 0 {
 		return err
 	}
@@ -124,15 +163,21 @@ func over(below, above corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// Validate judges new pods, resized pods and claims.
-func (l *limits) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// Validate judges new pods, resized pods and claims. What is being deleted may end,
+// whatever its size.
+func (l *limits) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if old, err := meta.Accessor(a.GetOldObject()); err == nil && old.GetDeletionTimestamp() != nil {
+		return nil
+	}
 	var errs []error
 	switch o := a.GetObject().(type) {
+	case *corev1.LimitRange:
+		l.none.Remove(a.GetNamespace())
 	case *corev1.Pod:
 		if !is(a, "", "pods") || a.GetOperation() == admission.Update && a.GetSubresource() != "resize" || a.GetOperation() == admission.Create && a.GetSubresource() != "" {
 			return nil
 		}
-		found, err := l.pod(a.GetNamespace(), o)
+		found, err := l.pod(ctx, a.GetNamespace(), o)
 		if err != nil {
 			return err
 		}
@@ -141,7 +186,7 @@ func (l *limits) Validate(_ context.Context, a admission.Attributes, _ admission
 		if a.GetSubresource() != "" {
 			return nil
 		}
-		items, err := l.items(a.GetNamespace(), corev1.LimitTypePersistentVolumeClaim)
+		items, err := l.items(ctx, a.GetNamespace(), corev1.LimitTypePersistentVolumeClaim)
 		if err != nil {
 			return err
 		}
@@ -155,8 +200,8 @@ func (l *limits) Validate(_ context.Context, a admission.Attributes, _ admission
 	return nil
 }
 
-func (l *limits) pod(namespace string, pod *corev1.Pod) (errs []error, _ error) {
-	items, err := l.items(namespace, corev1.LimitTypeContainer)
+func (l *limits) pod(ctx context.Context, namespace string, pod *corev1.Pod) (errs []error, _ error) {
+	items, err := l.items(ctx, namespace, corev1.LimitTypeContainer)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +212,7 @@ func (l *limits) pod(namespace string, pod *corev1.Pod) (errs []error, _ error) 
 			}
 		}
 	}
-	if items, err = l.items(namespace, corev1.LimitTypePod); err != nil || len(items) == 0 {
+	if items, err = l.items(ctx, namespace, corev1.LimitTypePod); err != nil || len(items) == 0 {
 		return errs, err
 	}
 	options := podresources.PodResourcesOptions{}

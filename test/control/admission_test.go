@@ -184,3 +184,75 @@ func TestQuotaOfAScopeHolds(t *testing.T) {
 	}
 	shows(t, s, "1 1", "get", "quota", "runs", "ends", "-o", "jsonpath={.items[*].status.used.pods}")
 }
+
+// TestLimitRangesFillAndHold new pods and claims, from the moment that a range is made;
+// a claim that was there before is let go.
+func TestLimitRangesFillAndHold(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	ctx := t.Context()
+	claim := func(name, size string) error {
+		c := &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/held"}},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
+			},
+		}
+		return failed(s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Create(ctx, c, metav1.CreateOptions{}))
+	}
+	pod := func(name string, limits corev1.ResourceList) (*corev1.Pod, error) {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "main", Image: "example/web", Resources: corev1.ResourceRequirements{Limits: limits},
+		}}}}
+		return s.Client.CoreV1().Pods(s.Namespace).Create(ctx, p, metav1.CreateOptions{})
+	}
+	if err := claim("early", "10Gi"); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 5 { // no watch has told of the range when the pod comes
+		name := fmt.Sprint("r", round)
+		amount := func(s string) corev1.ResourceList {
+			return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s)}
+		}
+		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+			{Type: corev1.LimitTypeContainer, DefaultRequest: amount("100m"), Default: amount("300m"), Max: amount("2")},
+			{Type: corev1.LimitTypePersistentVolumeClaim, Min: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				Max: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+		}}}
+		if _, err := s.Client.CoreV1().LimitRanges(s.Namespace).Create(ctx, r, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p, err := pod(name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := p.Spec.Containers[0].Resources
+		if has.Requests.Cpu().String() != "100m" || has.Limits.Cpu().String() != "300m" ||
+			p.Annotations["kubernetes.io/limit-ranger"] != "LimitRanger plugin set: cpu request for container main; cpu limit for container main" {
+			t.Errorf("right after the range a pod has %v, %v", has, p.Annotations)
+		}
+		if round < 4 {
+			s.Kubectl(t, "delete", "limitrange", name)
+		}
+	}
+	for _, row := range []struct {
+		err  error
+		want string
+	}{
+		{failed(pod("big", corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")})), "maximum cpu usage per Container is 2, but limit is 3"},
+		{claim("big", "6Gi"), "maximum storage usage per PersistentVolumeClaim is 5Gi, but request is 6Gi"},
+		{claim("small", "500Mi"), "minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"},
+		{claim("right", "2Gi"), "<nil>"},
+	} {
+		if got := fmt.Sprint(row.err); !strings.Contains(got, row.want) {
+			t.Errorf("got  %s\nwant %s", got, row.want)
+		}
+	}
+	// What was made before the range and is bigger ends as well.
+	s.Kubectl(t, "delete", "pvc", "early", "right", "--wait=false")
+	for _, name := range []string{"early", "right"} {
+		s.Kubectl(t, "patch", "pvc", name, "-p", `{"metadata": {"finalizers": null}}`)
+	}
+	shows(t, s, "", "get", "pvc", "-o", "name")
+}
