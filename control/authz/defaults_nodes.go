@@ -17,8 +17,10 @@ func (d *Defaults) nodes() {
 	d.role("system:node-bootstrapper", can("create get list watch", "certificates", "certificatesigningrequests"))
 	d.bindAs("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", group(NodeBootstrapGroup))
 	d.bindAs("berth.dev:returning-nodes", "system:node-bootstrapper", group(returningNodes))
+	// Whose requests are approved without anybody's doing. To take that away, see
+	// berth.dev:pod-routes below.
 	d.bindAs("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", group(NodeBootstrapGroup))
-	d.bindAs("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", group(nodesGroup))
+	d.bindAs("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", group(nodesGroup), group(returningNodes))
 	// Nodes route to each other's pods, and so know each other's ranges and
 	// addresses. Take it away by an empty binding that is not kept: the annotation
 	// rbac.authorization.kubernetes.io/autoupdate: "false".

@@ -10,14 +10,19 @@ import (
 	"encoding/pem"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"berth/control/pki"
 )
@@ -84,9 +89,25 @@ const (
 	client  = certificatesv1.KubeAPIServerClientKubeletSignerName
 	serving = certificatesv1.KubeletServingSignerName
 	token   = "system:bootstrap:abcdef"
-	joining = bootstrapGroup + ",system:authenticated"
-	asNode  = nodesGroup + ",system:authenticated"
+	// Who has a right is in a group of its name, see reviewing.
+	joining = "may create nodeclient,system:authenticated"
+	asNode  = nodesGroup + ",may create selfnodeclient,system:authenticated"
+	wasOff  = returningNodes + ",may create selfnodeclient,system:authenticated"
 )
+
+// reviewing is a client of objects in memory that reviews rights to have requests
+// approved.
+func reviewing(objects ...runtime.Object) *fake.Clientset {
+	client := fake.NewClientset(objects...)
+	client.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		review := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
+		of := review.Spec.ResourceAttributes
+		review.Status.Allowed = of.Group == "certificates.k8s.io" && of.Resource == "certificatesigningrequests" && of.Name == "" && of.Namespace == "" &&
+			slices.Contains(review.Spec.Groups, "may "+of.Verb+" "+of.Subresource)
+		return true, review, nil
+	})
+	return client
+}
 
 func TestRequestsOfNodes(t *testing.T) {
 	at := net.ParseIP("10.0.0.1")
@@ -99,6 +120,13 @@ func TestRequestsOfNodes(t *testing.T) {
 		{"a node anew", asking{user: "system:node:here", groups: asNode, signer: client, name: "system:node:here", org: nodesGroup}, "Approved"},
 		{"a node for another", asking{user: "system:node:here", groups: asNode, signer: client, name: "system:node:other", org: nodesGroup}, ""},
 		{"a node's name without its group", asking{user: "system:node:here", groups: "system:authenticated", signer: client, name: "system:node:here", org: nodesGroup}, ""},
+		{"who may not join", asking{user: token, groups: "system:bootstrappers,system:authenticated", signer: client, name: "system:node:new", org: nodesGroup}, ""},
+		{"a node that may not go on", asking{user: "system:node:here", groups: nodesGroup, signer: client, name: "system:node:here", org: nodesGroup}, ""},
+		{"whoever may, by whatever name", asking{user: "jane", groups: joining, signer: client, name: "system:node:new", org: nodesGroup}, "Approved"},
+		{"a node that was off", asking{user: returningPrefix + "here", groups: wasOff, signer: client, name: "system:node:here", org: nodesGroup}, "Approved"},
+		{"a node that was off and may not come back", asking{user: returningPrefix + "here", groups: returningNodes, signer: client, name: "system:node:here", org: nodesGroup}, ""},
+		{"a node that was off, for another", asking{user: returningPrefix + "here", groups: wasOff, signer: client, name: "system:node:lost", org: nodesGroup}, ""},
+		{"a node that was off and removed", asking{user: returningPrefix + "new", groups: wasOff, signer: client, name: "system:node:new", org: nodesGroup}, "Denied: join it anew"},
 		{"somebody", asking{user: "jane", groups: "system:authenticated", signer: client, name: "system:node:new", org: nodesGroup}, ""},
 		{"a node that wants to be master", asking{user: token, groups: joining, signer: client, name: "system:node:new", org: nodesGroup + "," + mastersGroup}, ""},
 		{"a user by a bootstrap token", asking{user: token, groups: joining, signer: client, name: "admin", org: nodesGroup}, ""},
@@ -127,7 +155,7 @@ func TestRequestsOfNodes(t *testing.T) {
 			here.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: "here"}}
 			csr, ca := row.ask.csr(t), newAuthority(t)
 			synctest.Test(t, func(t *testing.T) {
-				api := running(t, Config{CA: ca}, []string{CSRApproving, CSRSigning}, here, lost, csr)
+				api := running(t, Config{CA: ca, Client: reviewing(here, lost, csr)}, []string{CSRApproving, CSRSigning})
 				time.Sleep(time.Second) // the bubble's: the caches are full then
 				synctest.Wait()
 				got, err := api.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,10 +20,9 @@ import (
 )
 
 const (
-	nodePrefix     = "system:node:"
-	nodesGroup     = "system:nodes"
-	bootstrapGroup = "system:bootstrappers"
-	mastersGroup   = "system:masters"
+	nodePrefix   = "system:node:"
+	nodesGroup   = "system:nodes"
+	mastersGroup = "system:masters"
 	// A node whose certificate has expired while it was off; see authn.
 	returningPrefix = "berth.dev:returning-node:"
 	returningNodes  = "berth.dev:returning-nodes"
@@ -31,6 +31,10 @@ const (
 	// the host's /etc/machine-id, by which two hosts of one name are told apart.
 	MachineID = "berth.dev/machine-id"
 )
+
+// reviewAgain is when an asker whose rights did not do is looked at again: they may be
+// given later.
+const reviewAgain = 5 * time.Second
 
 // approver approves the requests that nodes make for themselves.
 type approver struct {
@@ -67,12 +71,12 @@ func (a *approver) look(ctx context.Context, name string) (time.Duration, error)
 	var again time.Duration
 	switch csr.Spec.SignerName {
 	case certificatesv1.KubeAPIServerClientKubeletSignerName:
-		v = a.judgeClient(csr)
+		v, again, err = a.judgeClient(ctx, csr)
 	case certificatesv1.KubeletServingSignerName:
 		v, again = a.judgeServing(csr)
 	}
-	if v.as == "" {
-		return again, nil
+	if err != nil || v.as == "" {
+		return again, err
 	}
 	out := csr.DeepCopy()
 	now := metav1.Now()
@@ -87,30 +91,54 @@ func (a *approver) look(ctx context.Context, name string) (time.Duration, error)
 }
 
 // judgeClient: a node may ask anew for itself, also with a certificate that has
-// expired while it was off, as long as its Node is there, and whoever holds a bootstrap
-// token for a new node, unless a node of that name is alive on another host.
-func (a *approver) judgeClient(csr *certificatesv1.CertificateSigningRequest) verdict {
+// expired while it was off, as long as its Node is there, and whoever joins for a new
+// node, unless a node of that name is alive on another host. Who may is for the
+// cluster's policy to say: whoever may create the certificatesigningrequests'
+// subresource selfnodeclient, and nodeclient.
+func (a *approver) judgeClient(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (verdict, time.Duration, error) {
 	req, err := parseRequest(csr.Spec.Request)
 	if err != nil || nodeClientFlaw(csr, req) != "" {
-		return verdict{}
+		return verdict{}, 0, nil //nolint:nilerr // it is not ours to judge
 	}
 	node := strings.TrimPrefix(req.Subject.CommonName, nodePrefix)
-	switch {
-	case csr.Spec.Username == returningPrefix+node && slices.Contains(csr.Spec.Groups, returningNodes):
+	returning := csr.Spec.Username == returningPrefix+node && slices.Contains(csr.Spec.Groups, returningNodes)
+	running := csr.Spec.Username == req.Subject.CommonName && slices.Contains(csr.Spec.Groups, nodesGroup)
+	if returning {
 		if _, err := a.nodes.Get(node); apierrors.IsNotFound(err) {
-			return verdict{certificatesv1.CertificateDenied, "NodeRemoved", fmt.Sprintf("node %q is not of this cluster any more: join it anew, with a token of berth-control token create", node)}
+			return verdict{certificatesv1.CertificateDenied, "NodeRemoved", fmt.Sprintf("node %q is not of this cluster any more: join it anew, with a token of berth-control token create", node)}, 0, nil
 		} else if err != nil {
-			return verdict{}
+			return verdict{}, 0, err
 		}
-	case csr.Spec.Username == req.Subject.CommonName && slices.Contains(csr.Spec.Groups, nodesGroup):
-		return verdict{certificatesv1.CertificateApproved, "AutoApproved", "Auto approving self kubelet client certificate after SubjectAccessReview."}
-	case !slices.Contains(csr.Spec.Groups, bootstrapGroup):
-		return verdict{}
 	}
-	if clash := a.clash(node, csr.Annotations[MachineID]); clash != "" {
-		return verdict{certificatesv1.CertificateDenied, "NodeNameInUse", clash}
+	right, what := "nodeclient", "kubelet client certificate"
+	if returning || running {
+		right, what = "selfnodeclient", "self kubelet client certificate"
 	}
-	return verdict{certificatesv1.CertificateApproved, "AutoApproved", "Auto approving kubelet client certificate after SubjectAccessReview."}
+	if ok, err := a.may(ctx, csr, right); err != nil || !ok {
+		return verdict{}, reviewAgain, err
+	}
+	if clash := a.clash(node, csr.Annotations[MachineID]); clash != "" && !running {
+		return verdict{certificatesv1.CertificateDenied, "NodeNameInUse", clash}, 0, nil
+	}
+	return verdict{certificatesv1.CertificateApproved, "AutoApproved", "Auto approving " + what + " after SubjectAccessReview."}, 0, nil
+}
+
+// may asks whether who made the request has the right to have such approved.
+func (a *approver) may(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, subresource string) (bool, error) {
+	extra := map[string]authorizationv1.ExtraValue{}
+	for k, v := range csr.Spec.Extra {
+		extra[k] = authorizationv1.ExtraValue(v)
+	}
+	review, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: csr.Spec.Username, UID: csr.Spec.UID, Groups: csr.Spec.Groups, Extra: extra,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: "create", Group: certificatesv1.GroupName, Version: "*", Resource: "certificatesigningrequests", Subresource: subresource,
+		},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("review the rights of %s: %w", csr.Spec.Username, err)
+	}
+	return review.Status.Allowed, nil
 }
 
 // clash says that a living node of this name is another host; empty: none is.

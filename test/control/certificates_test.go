@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"berth/control"
+	"berth/control/authz"
 	"berth/control/pki"
 )
 
@@ -141,6 +143,70 @@ func TestANodeThatWasOffForLongComesBack(t *testing.T) {
 		if code := answers(t, c); code != 401 {
 			t.Errorf("an expired certificate %s: %d, want 401", what, code)
 		}
+	}
+}
+
+// TestWhoseRequestsAreApprovedIsPolicy: with the binding emptied nobody's doing is not
+// enough any more, and with its subjects again it is, for what was asked before too.
+func TestWhoseRequestsAreApprovedIsPolicy(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	ctx := t.Context()
+	const signer = certificatesv1.KubeAPIServerClientKubeletSignerName
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	joining := s.as(t, "joining", authz.NodeBootstrapGroup)
+	node := s.as(t, "system:node:x", "system:nodes")
+	asks := func(c kubernetes.Interface, name string) func() string {
+		t.Helper()
+		var r *certificatesv1.CertificateSigningRequest
+		sees(t, "the right to ask", func() string {
+			var err error
+			r, err = c.CertificatesV1().CertificateSigningRequests().Create(ctx, requestOf(t, key, signer, name, "system:nodes"), metav1.CreateOptions{})
+			return fmt.Sprint(err)
+		}, "<nil>")
+		return func() string {
+			return s.Kubectl(t, "get", "csr", r.Name, "-o", "jsonpath={.status.conditions[*].type}")
+		}
+	}
+	const join, rotate = "kubeadm:node-autoapprove-bootstrap", "kubeadm:node-autoapprove-certificate-rotation"
+	patch := func(binding, subjects string) {
+		t.Helper()
+		s.Kubectl(t, "patch", "clusterrolebinding", binding, "--type=merge", "-p", `{"subjects": `+subjects+`}`)
+	}
+	may := func(right, user string, groups ...string) func() string {
+		return func() string {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: "create", Group: certificatesv1.GroupName, Resource: "certificatesigningrequests", Subresource: right,
+			}}}
+			review, err := s.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			return fmt.Sprint(review.Status.Allowed)
+		}
+	}
+	sees(t, "a new node", asks(joining, "system:node:new"), "Approved")
+	sees(t, "a node that goes on", asks(node, "system:node:x"), "Approved")
+
+	patch(join, "null")
+	sees(t, "the right is gone", may("nodeclient", "joining", authz.NodeBootstrapGroup), "false")
+	waits := asks(joining, "system:node:new")
+	sees(t, "a node that goes on", asks(node, "system:node:x"), "Approved")
+	if got := waits(); got != "" { // asked before the one that is answered by now
+		t.Errorf("a new node without the right: %s", got)
+	}
+	patch(join, `[{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "`+authz.NodeBootstrapGroup+`"}]`)
+	sees(t, "the new node that waits", waits, "Approved")
+
+	patch(rotate, "null")
+	sees(t, "the right is gone", may("selfnodeclient", "system:node:x", "system:nodes"), "false")
+	waits = asks(node, "system:node:x")
+	sees(t, "a new node", asks(joining, "system:node:new"), "Approved")
+	if got := waits(); got != "" {
+		t.Errorf("a node that goes on without the right: %s", got)
 	}
 }
 
