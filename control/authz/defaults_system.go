@@ -25,7 +25,7 @@ func (d *Defaults) system() {
 		can("create", "authorization", "selfsubjectaccessreviews selfsubjectrulesreviews"),
 		can("create", "authentication", "selfsubjectreviews"))
 	d.bind("system:basic-user", group("system:authenticated"))
-	d.role("system:monitoring", fetch("/metrics /metrics/slis "+health+" /healthz/* /livez/* /readyz/*"))
+	d.role("system:monitoring", fetch("/metrics /metrics/slis "+health+" /healthz/* /livez/* /readyz/*"), can("get", "core", "nodes/metrics"))
 	d.bind("system:monitoring", group("system:monitoring"))
 	d.role("system:service-account-issuer-discovery", fetch("/.well-known/openid-configuration /.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/"))
 	d.bind("system:service-account-issuer-discovery", group("system:serviceaccounts"))
@@ -77,7 +77,8 @@ func (d *Defaults) scheduler() {
 		can("read", "storage", "csidrivers csinodes csistoragecapacities storageclasses volumeattachments"),
 		can("read", "resource", "deviceclasses devicetaintrules resourceclaims resourceslices"),
 		can("create delete patch update", "resource", "resourceclaims"),
-		can("patch update", "resource", "resourceclaims/binding resourceclaims/status"),
+		can("patch update", "resource", "resourceclaims/binding"), can("read patch update", "resource", "resourceclaims/status"),
+		can("update", "core", "pods/finalizers"),
 		can("read", "coordination", "leases"),
 		can("create", "coordination", "leases"), can("get update", "coordination", "leases", "kube-scheduler"),
 		can("create", "authentication", "tokenreviews"),
