@@ -53,6 +53,9 @@ func TestAlmostFullDisk(t *testing.T) {
 	create(t, s, "default", settings("before", "a", "b"))
 	node := s.as(t, "system:node:full", "system:nodes")
 	boundPod(t, s, node, "full", "ends")
+	for _, owner := range []string{"foreground", "orphan"} {
+		withDependent(t, s, owner)
+	}
 	ballast := filepath.Join(dir, "ballast")
 	fill(t, ballast, 30<<20)
 	maps := s.Client.CoreV1().ConfigMaps("default")
@@ -71,10 +74,39 @@ func TestAlmostFullDisk(t *testing.T) {
 		t.Errorf("deleting on a full disk: %v", err)
 	}
 	whatGoesOn(t, s, node, "full", "ends")
+	gone := func(name string) {
+		t.Helper()
+		_ = try(t, func(ctx context.Context) error { return failed(maps.Get(ctx, name, metav1.GetOptions{})) }, apierrors.IsNotFound)
+	}
+	for owner, policy := range map[string]metav1.DeletionPropagation{"foreground": metav1.DeletePropagationForeground, "orphan": metav1.DeletePropagationOrphan} {
+		if err := maps.Delete(t.Context(), owner, metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+			t.Errorf("deleting with %s on a full disk: %v", policy, err)
+		}
+		gone(owner)
+	}
+	gone("of-foreground")
+	if got, err := maps.Get(t.Context(), "of-orphan", metav1.GetOptions{}); err != nil || len(got.OwnerReferences) > 0 {
+		t.Errorf("an orphan: %v, %v", got.OwnerReferences, err)
+	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	_ = try(t, write, func(err error) bool { return err == nil })
+}
+
+// withDependent makes an owner and a dependent of it that it waits for.
+func withDependent(t *testing.T, s *Server, owner string) {
+	t.Helper()
+	maps := s.Client.CoreV1().ConfigMaps("default")
+	o, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: owner}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	ref := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner, UID: o.UID, BlockOwnerDeletion: &yes}
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "of-" + owner, OwnerReferences: []metav1.OwnerReference{ref}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // boundPod makes a node, as itself, and a pod on it.
