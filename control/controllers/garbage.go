@@ -273,13 +273,12 @@ func (g *collector) exists(ctx context.Context, o object, ref metav1.OwnerRefere
 }
 
 // finishForeground lets an owner go once no dependent holds it, and sees to it
-// that the dependents go.
+// that the dependents go. One whose own end waits for that of the owner holds
+// nothing: of owners in a circle the last that is asked to go goes first.
 func (g *collector) finishForeground(ctx context.Context, o object, live *metav1.PartialObjectMetadata) error {
 	holding := false
 	for _, d := range g.graph.dependents(o.uid) {
-		for _, ref := range d.owners {
-			holding = holding || ref.UID == o.uid && ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
-		}
+		holding = holding || d.holds(o.uid) && !g.graph.waits(d.uid, o.uid)
 		if !d.deleting {
 			g.tell(askJudge + string(d.uid))
 		}

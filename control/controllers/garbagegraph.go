@@ -38,6 +38,14 @@ func (o object) String() string {
 	return o.of.Resource + " " + o.namespace + "/" + o.name
 }
 
+// holds reports whether an owner that goes after its dependents has to wait for
+// the object.
+func (o object) holds(owner types.UID) bool {
+	return slices.ContainsFunc(o.owners, func(ref metav1.OwnerReference) bool {
+		return ref.UID == owner && ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
+	})
+}
+
 func newGraph(ask func(string)) *graph {
 	return &graph{ask: ask, objects: map[types.UID]object{}, owned: map[types.UID]map[types.UID]bool{}}
 }
@@ -94,6 +102,31 @@ func (g *graph) dependents(owner types.UID) []object {
 		out = append(out, g.objects[uid])
 	}
 	return out
+}
+
+// waits reports whether an object's end waits for that of another, over however
+// many that hold each other. Of itself it is true.
+func (g *graph) waits(uid, other types.UID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	seen, next := map[types.UID]bool{}, []types.UID{uid}
+	for len(next) > 0 {
+		at := next[len(next)-1]
+		next = next[:len(next)-1]
+		switch {
+		case at == other:
+			return true
+		case seen[at] || !g.objects[at].foreground:
+			continue
+		}
+		seen[at] = true
+		for dependent := range g.owned[at] {
+			if g.objects[dependent].holds(at) {
+				next = append(next, dependent)
+			}
+		}
+	}
+	return false
 }
 
 // see takes in an object as it is now.

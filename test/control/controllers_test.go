@@ -109,6 +109,49 @@ func TestOwnersTakeTheirOwn(t *testing.T) {
 	s.Kubectl(t, "get", "cm", "foreign")
 }
 
+// TestOwnersInACircleGo: those that would wait for each other, whichever of them
+// are asked to go.
+func TestOwnersInACircleGo(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	circle := func(names ...string) {
+		for _, name := range names {
+			s.Kubectl(t, "create", "cm", name)
+		}
+		for i, name := range names {
+			owner := names[(i+1)%len(names)]
+			uid := s.Kubectl(t, "get", "cm", owner, "-o", "jsonpath={.metadata.uid}")
+			s.Kubectl(t, "patch", "cm", name, "--type=merge", "-p", fmt.Sprintf(
+				`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"blockOwnerDeletion":true}]}}`, owner, uid))
+		}
+	}
+	for _, r := range []struct{ names, asked []string }{
+		{[]string{"two-a", "two-b"}, []string{"two-a"}},
+		{[]string{"both-a", "both-b"}, []string{"both-a", "both-b"}},
+		{[]string{"three-a", "three-b", "three-c"}, []string{"three-b"}},
+		{[]string{"itself"}, []string{"itself"}},
+	} {
+		circle(r.names...)
+		s.Kubectl(t, append([]string{"delete", "cm", "--cascade=foreground", "--wait=false"}, r.asked...)...)
+		for _, name := range r.names {
+			gone(t, s, "cm", name)
+		}
+	}
+
+	// What is not in the circle is waited for.
+	circle("held-a", "held-b")
+	uid := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.uid}")
+	s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: held-child, finalizers: [example.com/hold], ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: held-a, uid: %s, blockOwnerDeletion: true}]}}`, uid))
+	s.Kubectl(t, "delete", "cm", "held-a", "--cascade=foreground", "--wait=false")
+	gone(t, s, "cm", "held-b")
+	if out := s.Kubectl(t, "get", "cm", "held-a", "-o", "jsonpath={.metadata.finalizers}"); !strings.Contains(out, "foregroundDeletion") {
+		t.Errorf("the owner went before its dependent, or waits for something else: %s", out)
+	}
+	s.Kubectl(t, "patch", "secret", "held-child", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	gone(t, s, "secret", "held-child")
+	gone(t, s, "cm", "held-a")
+}
+
 func TestCertificatesAreApprovedAndSigned(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)

@@ -1,0 +1,42 @@
+package controllers
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestWhoWaitsForWhom: only what goes after its dependents waits, and only for
+// those that hold it.
+func TestWhoWaitsForWhom(t *testing.T) {
+	t.Parallel()
+	g := newGraph(func(string) {})
+	own := func(uid types.UID, foreground, holds bool, owners ...types.UID) {
+		o := object{uid: uid, deleting: foreground, foreground: foreground}
+		for _, owner := range owners {
+			o.owners = append(o.owners, metav1.OwnerReference{UID: owner, BlockOwnerDeletion: &holds})
+		}
+		g.see(o)
+	}
+	own("a", true, true, "c", "d")
+	own("b", true, true, "a")
+	own("c", true, true, "b")
+	own("d", true, true)
+	own("free", true, false, "a")
+	own("stays", false, true, "a")
+	own("under", true, true, "stays", "free")
+	own("itself", true, true, "itself")
+	for _, r := range []struct {
+		uid, other types.UID
+		want       bool
+	}{
+		{"a", "b", true}, {"b", "a", true}, {"c", "a", true}, {"a", "c", true}, {"d", "c", true},
+		{"b", "d", false}, {"a", "free", false}, {"a", "stays", true}, {"stays", "under", false}, {"a", "under", false}, {"free", "under", true},
+		{"itself", "itself", true}, {"unknown", "a", false},
+	} {
+		if got := g.waits(r.uid, r.other); got != r.want {
+			t.Errorf("%s waits for %s: %v", r.uid, r.other, got)
+		}
+	}
+}
