@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// freshFor is how long figures are told again without asking the node.
+	// freshFor is how long figures, or why there are none, are told again without
+	// asking the node.
 	freshFor = 5 * time.Second
 	// askWithin bounds how long a node may take.
 	askWithin = 5 * time.Second
@@ -56,12 +57,15 @@ type gatherer struct {
 	nodes map[string]*keeping
 }
 
-// keeping is one node's figures; its lock makes those who ask at once wait for
-// one answer.
+// keeping is one node's figures. Its turn makes those who ask at once wait for one
+// answer; the rest is of who has it.
 type keeping struct {
-	mu   sync.Mutex
+	turn chan struct{} // capacity 1
 	last *figures
 	raw  *stats.Summary
+
+	failed   error // of the last time that the node was asked; nil: it has answered
+	failedAt time.Time
 }
 
 // of gives a node's figures, not older than freshFor.
@@ -69,35 +73,57 @@ func (g *gatherer) of(ctx context.Context, node *corev1.Node) (*figures, error) 
 	g.mu.Lock()
 	k, known := g.nodes[node.Name]
 	if !known {
-		k = &keeping{}
+		k = &keeping{turn: make(chan struct{}, 1)}
 		g.nodes[node.Name] = k
 	}
 	g.mu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.last != nil && time.Since(k.last.taken) < freshFor {
-		return k.last, nil
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("ask node %s for its figures: %w", node.Name, ctx.Err())
 	}
+	switch {
+	case k.last != nil && time.Since(k.last.taken) < freshFor:
+		return k.last, nil
+	case k.failed != nil && time.Since(k.failedAt) < freshFor:
+		return nil, k.failed
+	}
+	err := k.look(ctx, g.ask, node)
+	if err != nil {
+		err = fmt.Errorf("ask node %s for its figures: %w", node.Name, err)
+	}
+	if ctx.Err() != nil { // who asked has gone, which says nothing of the node
+		return nil, err
+	}
+	if k.failed, k.failedAt = err, time.Now(); err != nil {
+		return nil, err
+	}
+	return k.last, nil
+}
+
+// look asks the node.
+func (k *keeping) look(ctx context.Context, ask Ask, node *corev1.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	now, err := g.ask(ctx, node)
+	now, err := ask(ctx, node)
 	if err != nil {
-		return nil, fmt.Errorf("ask node %s for its figures: %w", node.Name, err)
+		return err
 	}
 	if k.raw == nil && !rated(now) {
 		k.raw = now
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("ask node %s for its figures: %w", node.Name, ctx.Err())
+			return ctx.Err()
 		case <-time.After(rateOver):
 		}
-		if now, err = g.ask(ctx, node); err != nil {
-			return nil, fmt.Errorf("ask node %s for its figures: %w", node.Name, err)
+		if now, err = ask(ctx, node); err != nil {
+			return err
 		}
 	}
 	k.last, k.raw = read(now, k.raw), now
 	k.last.taken = time.Now()
-	return k.last, nil
+	return nil
 }
 
 // forget drops nodes that are no more.

@@ -254,6 +254,78 @@ func TestANodeIsAskedOnceForMany(t *testing.T) {
 	})
 }
 
+// TestANodeThatIsOffIsWaitedForOnce: by all who ask, for as long as an answer would
+// be fresh, and by nobody for longer than he likes.
+func TestANodeThatIsOffIsWaitedForOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		c.node(t, "off", nil)
+		c.node(t, "on", nil)
+		o := c.options()
+		asked := map[string]int{}
+		o.Ask = func(ctx context.Context, n *corev1.Node) (*stats.Summary, error) {
+			c.mu.Lock()
+			asked[n.Name]++
+			c.mu.Unlock()
+			if n.Name == "off" {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return c.ask(ctx, n)
+		}
+		nodes, _ := New(o)
+		m := nodes.(*nodeMetrics)
+		list := func(ctx context.Context) {
+			got, err := m.List(ctx, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if items := got.(*metricsv1beta1.NodeMetricsList).Items; ctx.Err() == nil && (len(items) != 1 || items[0].Name != "on") {
+				t.Errorf("%v", items)
+			}
+		}
+		took := func(want time.Duration, times int, f func()) {
+			t.Helper()
+			begin := time.Now()
+			f()
+			if got := time.Since(begin); got != want || asked["off"] != times {
+				t.Errorf("it took %s and not %s; the node was asked %d times and not %d", got, want, asked["off"], times)
+			}
+		}
+		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		took(time.Second, 1, func() { list(hasty) })
+		took(askWithin, 2, func() { // nothing is remembered of who went away
+			var all sync.WaitGroup
+			for range 10 {
+				all.Go(func() { list(t.Context()) })
+			}
+			all.Wait()
+		})
+		time.Sleep(freshFor - time.Millisecond)
+		took(0, 2, func() { list(t.Context()) })
+		if _, err := m.Get(t.Context(), "off", nil); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "deadline") {
+			t.Errorf("why there are none: %v", err)
+		}
+		time.Sleep(time.Millisecond)
+		took(askWithin, 3, func() {
+			var all sync.WaitGroup
+			all.Go(func() { list(t.Context()) })
+			synctest.Wait()
+			second, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			begin := time.Now()
+			list(second) // while the other waits
+			if waited := time.Since(begin); waited != time.Second {
+				t.Errorf("who waits for another's answer waits for %s", waited)
+			}
+			all.Wait()
+		})
+	})
+}
+
 // TestANodeWithoutRatesIsAskedTwice: only at first; later the totals of the last
 // time are there.
 func TestANodeWithoutRatesIsAskedTwice(t *testing.T) {
