@@ -21,6 +21,7 @@ import (
 	"berth/control/admit"
 	"berth/control/authn"
 	"berth/control/authz"
+	"berth/control/pki"
 	"berth/control/tokens"
 )
 
@@ -54,7 +55,7 @@ func (a *Assembly) openAccess() (err error) {
 	}
 	x.bootstrap = &tokens.Bootstrappers{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
 	x.who = authn.New(authn.Config{
-		ClientCA: a.clientCA, Made: a.Authority.Made, Return: a.NodeReturn,
+		ClientCA: a.clientCA, ToNodes: pki.NodeClient, Made: a.Authority.Made, Return: a.NodeReturn,
 		Accounts:  &tokens.Verifier{Issuer: a.Issuer, Audiences: x.audiences, Keys: x.keys, Objects: tokens.NewWatched(a.Informers, a.Client)},
 		Bootstrap: x.bootstrap, Audiences: x.audiences,
 	})

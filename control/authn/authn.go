@@ -2,6 +2,7 @@ package authn
 
 import (
 	stdx509 "crypto/x509"
+	"fmt"
 	"time"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
@@ -20,6 +21,9 @@ type Config struct {
 	// ClientCA verifies client certificates; asked at each request, so that a
 	// new CA needs no restart. nil: certificates name nobody.
 	ClientCA x509.VerifyOptionFunc
+	// ToNodes is the name in the certificate that servers show to nodes. Here it names
+	// nobody: only a node that has given a server's address for its own has one sent here.
+	ToNodes string
 	// Made tells whether our authority has signed a certificate, whatever the time is;
 	// Return is how long after its end one still names a returning node. 0: not at all.
 	Made   func(*stdx509.Certificate) error
@@ -31,6 +35,14 @@ type Config struct {
 	Audiences authenticator.Audiences
 }
 
+// named is whom a certificate of the authority names.
+func (c Config) named(chain []*stdx509.Certificate) (*authenticator.Response, bool, error) {
+	if name := chain[0].Subject.CommonName; name != "" && name == c.ToNodes {
+		return nil, false, fmt.Errorf("the certificate of %s is for nodes: a node has this server's address in its status", name)
+	}
+	return x509.CommonNameUserConversion(chain)
+}
+
 // anonymousPaths are all that is answered without a name.
 var anonymousPaths = []string{"/healthz", "/livez", "/readyz"}
 
@@ -39,7 +51,7 @@ var anonymousPaths = []string{"/healthz", "/livez", "/readyz"}
 func New(c Config) authenticator.Request {
 	var known []authenticator.Request
 	if c.ClientCA != nil {
-		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, x509.NewDynamic(c.ClientCA, x509.CommonNameUserConversion)))
+		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, x509.NewDynamic(c.ClientCA, x509.UserConversionFunc(c.named))))
 	}
 	if c.Return > 0 {
 		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, &returning{c.Made, c.Return, time.Now}))

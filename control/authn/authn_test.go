@@ -99,6 +99,7 @@ func newWho(ca signer) authenticator.Request {
 			o.Roots = pool
 			return o, true
 		},
+		ToNodes:   "to-nodes",
 		Accounts:  known{"account": whose("system:serviceaccount:a:b", own), "elsewhere": whose("system:serviceaccount:a:c", "vault")},
 		Bootstrap: known{"bootstrap": whose("system:bootstrap:x")},
 		Audiences: authenticator.Audiences{own},
@@ -115,6 +116,7 @@ func TestWhoIsAsking(t *testing.T) {
 	late.NotBefore, late.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 	expired, _ := ca.sign(t, late)
 	server, _ := ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "server"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	toNodes, _ := ca.sign(t, client("to-nodes", "system:masters")) // as releases before had it
 	for _, c := range []struct {
 		name, path, token string
 		cert              *x509.Certificate
@@ -126,6 +128,8 @@ func TestWhoIsAsking(t *testing.T) {
 		{name: "a certificate of another authority is refused", cert: stranger, refused: true},
 		{name: "an expired certificate is refused", cert: expired, refused: true},
 		{name: "a server's certificate is nobody's", cert: server, refused: true},
+		{name: "what a server shows to nodes is nobody's", cert: toNodes, refused: true},
+		{name: "what a server shows to nodes is nobody's on an open path", path: "/readyz", cert: toNodes, refused: true},
 		{name: "a service account's token", token: "account", want: "system:serviceaccount:a:b", groups: []string{"them", user.AllAuthenticated}},
 		{name: "a bootstrap token", token: "bootstrap", want: "system:bootstrap:x", groups: []string{"them", user.AllAuthenticated}},
 		{name: "a token that nobody knows is refused", token: "unknown", refused: true},

@@ -35,6 +35,7 @@ func (d *Defaults) system() {
 	d.role("system:kubelet-api-admin",
 		can("read proxy", "core", "nodes"),
 		can("*", "core", "nodes/configz nodes/healthz nodes/log nodes/metrics nodes/pods nodes/proxy nodes/stats"))
+	d.bind("system:kubelet-api-admin", userNamed("kube-apiserver-kubelet-client")) // the server, which nodes ask about
 	d.role("system:kube-dns", can("list watch", "core", "endpoints services"))
 	d.role("system:persistent-volume-provisioner",
 		can("read create delete", "core", "persistentvolumes"),

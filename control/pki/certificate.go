@@ -139,7 +139,12 @@ func AdminSubject() Subject {
 	return Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }
 
-// NodeClientSubject is the server as nodes see it.
+// NodeClient is the user as whom the server asks nodes.
+const NodeClient = "kube-apiserver-kubelet-client"
+
+// NodeClientSubject is the server as nodes see it. It is of no group: a node says by
+// its status where it is asked, and may name a place that takes the server's word for
+// more than a node's own.
 func NodeClientSubject() Subject {
-	return Subject{Name: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	return Subject{Name: NodeClient, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }

@@ -101,6 +101,27 @@ func TestCertificateIsIssuedAgainWhenNeeded(t *testing.T) {
 	}
 }
 
+// TestTheServerIsNoMasterToNodes, also when the release before has issued what it
+// shows them.
+func TestTheServerIsNoMasterToNodes(t *testing.T) {
+	dir, c := t.TempDir(), &clock{time.Now()}
+	a := open(t, dir, c)
+	former := NodeClientSubject()
+	former.Groups = []string{"system:masters"}
+	for _, subject := range []Subject{former, NodeClientSubject()} {
+		if _, err := a.Certificate("node-client", subject); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "node-client.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x, err := parse(text); err != nil || x.Subject.CommonName != NodeClient || len(x.Subject.Organization) != 0 {
+		t.Errorf("nodes are shown %v, %v", x.Subject, err)
+	}
+}
+
 func TestAdminKubeconfigIsPrivateAndRenewed(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	a := open(t, filepath.Join(dir, "pki"), c)

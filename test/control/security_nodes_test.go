@@ -2,16 +2,25 @@ package control
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"berth/control"
+	"berth/control/pki"
 )
 
 // attempt is something that node x tries.
@@ -213,4 +222,95 @@ func TestWhoMayOnlyReadDoesNotEnter(t *testing.T) {
 			return fmt.Sprint(apierrors.IsForbidden(err) && !strings.Contains(err.Error(), "cannot get"))
 		}, "true")
 	}
+}
+
+// TestTheServersWordIsGoodForNodesOnly: a node that writes the server's address into its
+// status, and one who may ask that node's agent, learn nothing by the server's word.
+func TestTheServersWordIsGoodForNodesOnly(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(c *control.Config) { c.DataDir = dir }
+	s := Start(t, at)
+	s.asBefore(t, dir)
+	s.Stop(t)
+	s = Start(t, at)
+	if cert := certificateIn(t, filepath.Join(dir, "pki", "node-client.crt")); len(cert.Subject.Organization) > 0 {
+		t.Errorf("the server is %s to nodes", cert.Subject)
+	}
+	ctx, x := t.Context(), s.as(t, "system:node:x", "system:nodes")
+	if _, err := x.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	may := func(verb, resource, sub string) func() string {
+		return func() string {
+			r, err := x.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: pki.NodeClient, Groups: []string{"system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Subresource: sub, Name: "x"},
+			}}, metav1.CreateOptions{})
+			if err != nil {
+				return err.Error()
+			}
+			return fmt.Sprint(r.Status.Allowed)
+		}
+	}
+	for _, sub := range []string{"proxy", "stats", "log", "metrics", "pods", "configz", "healthz"} {
+		sees(t, "a node that asks whether the server may create nodes/"+sub, may("create", "nodes", sub), "true")
+	}
+	sees(t, "a node that asks whether the server may get secrets", may("get", "secrets", ""), "false")
+
+	u, err := url.Parse(s.Config.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":%q}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%s}}}}`, u.Hostname(), u.Port())
+	if _, err := x.CoreV1().Nodes().Patch(ctx, "x", types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	s.Kubectl(t, "create", "clusterrole", "asks-nodes", "--verb=get,create", "--resource=nodes/proxy")
+	s.Kubectl(t, "create", "clusterrolebinding", "asks-nodes", "--clusterrole=asks-nodes", "--user=probe")
+	probe := s.as(t, "probe")
+	for _, path := range []string{"api/v1/secrets", "api/v1/nodes", "api/v1/nodes/x/proxy/healthz", "api", "version", "metrics"} {
+		sees(t, "one who asks node x, which is the server, for "+path, func() string {
+			code := 0
+			text, _ := probe.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/x/proxy/" + path).Do(ctx).StatusCode(&code).Raw()
+			if strings.Contains(string(text), "items") {
+				t.Errorf("%s: %.200s", path, text)
+			}
+			return fmt.Sprint(code)
+		}, "401")
+	}
+}
+
+// asBefore makes of a data directory what the release had left that was a master to
+// nodes.
+func (s *Server) asBefore(t *testing.T, dir string) {
+	t.Helper()
+	s.Kubectl(t, "delete", "clusterrolebinding", "system:kubelet-api-admin")
+	cert, key, err := s.Authority.Issue(pki.Subject{Name: pki.NodeClient, Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"node-client.crt": cert, "node-client.key": key} {
+		if err := os.WriteFile(filepath.Join(dir, "pki", name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// certificateIn reads the certificate of a file.
+func certificateIn(t *testing.T, path string) *x509.Certificate {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("%s holds no PEM", path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
 }
