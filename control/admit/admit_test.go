@@ -314,6 +314,43 @@ func TestANewNodeTakesNoPods(t *testing.T) {
 	}
 }
 
+// TestANodeDoesNotChooseItsPodsAddresses, which all other nodes route to it.
+func TestANodeDoesNotChooseItsPodsAddresses(t *testing.T) {
+	t.Parallel()
+	with := func(ranges ...string) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDRs: ranges}}
+		if len(ranges) > 0 {
+			n.Spec.PodCIDR = ranges[0]
+		}
+		return n
+	}
+	const one, other = "10.42.1.0/24", "10.42.2.0/24"
+	p := plugin(t, newNodeRestriction, world(t)).(admission.ValidationInterface)
+	for _, row := range []struct {
+		sentence string
+		old, now *corev1.Node
+		may      bool
+	}{
+		{"it registers", nil, with(), true},
+		{"it registers with a range", nil, with(one), false},
+		{"it changes something else", with(one), with(one), true},
+		{"it takes a range", with(), with(one), false},
+		{"it takes another's", with(one), with(other), false},
+		{"it takes a second", with(one), with(one, "fd00::/64"), false},
+		{"it gives its own back", with(one), with(), false},
+	} {
+		verb, o, old := admission.Update, runtime.Object(&metav1.UpdateOptions{}), runtime.Object(row.old)
+		if row.old == nil {
+			verb, o, old = admission.Create, &metav1.CreateOptions{}, nil
+		}
+		a := admission.NewAttributesRecord(row.now, old, corev1.SchemeGroupVersion.WithKind("Node"), "", "n", corev1.SchemeGroupVersion.WithResource("nodes"), "",
+			verb, o, false, &user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes"}})
+		if err := p.Validate(t.Context(), a, nil); (err == nil) != row.may {
+			t.Errorf("%s: %v", row.sentence, err)
+		}
+	}
+}
+
 // TestQuotaNames holds what pods, services and claims are limited by against the
 // names that users write.
 func TestQuotaNames(t *testing.T) {

@@ -202,6 +202,10 @@ func (n *nodeRestriction) nodes(node string, a admission.Attributes) error {
 	if !equality.Semantic.DeepEqual(old.Spec.Taints, now.Spec.Taints) {
 		return fmt.Errorf("node %q is not allowed to modify taints", node)
 	}
+	// All nodes route to it: a node that chose it would have the pods of another.
+	if old.Spec.PodCIDR != now.Spec.PodCIDR || !equality.Semantic.DeepEqual(old.Spec.PodCIDRs, now.Spec.PodCIDRs) {
+		return fmt.Errorf("node %q is not allowed to choose its range of pod addresses", node)
+	}
 	if !equality.Semantic.DeepEqual(old.OwnerReferences, now.OwnerReferences) {
 		return fmt.Errorf("node %q is not allowed to modify ownerReferences", node)
 	}

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"berth/control"
 	"berth/control/pki"
@@ -197,6 +198,44 @@ func (s *town) ofItself(ctx context.Context) []attempt {
 		}},
 		{"make its lease", true, lease("x")},
 		{"make another's lease", false, lease("y")},
+	}
+}
+
+// TestANodeDoesNotChooseItsPodsAddresses, to which all others would route: neither when
+// it registers nor while no range was given to it yet, nor does it give one back.
+func TestANodeDoesNotChooseItsPodsAddresses(t *testing.T) {
+	t.Parallel()
+	s := SharedAlone(t) // nobody gives a range
+	ctx, name := t.Context(), s.Namespace+"-ranged"
+	nodes := s.as(t, "system:node:"+name, "system:nodes").CoreV1().Nodes()
+	register := func(ranges ...string) error {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: ranges}}
+		if len(ranges) > 0 {
+			n.Spec.PodCIDR = ranges[0]
+		}
+		return failed(nodes.Create(ctx, n, metav1.CreateOptions{}))
+	}
+	write := func(by typedcorev1.NodeInterface, spec string) error {
+		return failed(by.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{}))
+	}
+	const some = `{"podCIDR":"10.42.9.0/24","podCIDRs":["10.42.9.0/24"]}`
+	for _, row := range []struct {
+		what string
+		may  bool
+		err  error
+	}{
+		{"registers with a range", false, register("10.42.9.0/24")},
+		{"registers with one of each family", false, register("10.42.9.0/24", "fd00::/64")},
+		{"registers", true, register()},
+		{"chooses a range", false, write(nodes, some)},
+		{"chooses a first range alone", false, write(nodes, `{"podCIDR":"10.42.9.0/24"}`)},
+		{"writes something else", true, write(nodes, `{"unschedulable":true}`)},
+		{"is given a range by who may", true, write(s.Client.CoreV1().Nodes(), some)},
+		{"writes something else beside its range", true, write(nodes, `{"unschedulable":false}`)},
+	} {
+		if row.may && row.err != nil || !row.may && !apierrors.IsForbidden(row.err) {
+			t.Errorf("a node that %s: %v", row.what, row.err)
+		}
 	}
 }
 
