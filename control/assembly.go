@@ -23,6 +23,8 @@ type Assembly struct {
 	Scheme    *scheme.Set
 	Table     []*kinds.Kind
 	Authority *pki.Authority
+	// NodeAuthority signs what nodes show of themselves; see pki.
+	NodeAuthority *pki.Authority
 	// toNodes is how this server shows itself to nodes.
 	toNodes *nodeClient
 	// Keys is the client of the store that all share.

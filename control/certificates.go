@@ -18,7 +18,7 @@ type nodeClient struct {
 	verified, unverified *http.Transport
 }
 
-func newNodeClient(authority *pki.Authority) (*nodeClient, error) {
+func newNodeClient(authority, ofNodes *pki.Authority) (*nodeClient, error) {
 	shown, err := authority.Certificate("node-client", pki.NodeClientSubject())
 	if err != nil {
 		return nil, fmt.Errorf("certificate for nodes: %w", err)
@@ -27,7 +27,8 @@ func newNodeClient(authority *pki.Authority) (*nodeClient, error) {
 		pair, err := tls.X509KeyPair(shown.CurrentCertKeyContent())
 		return &pair, err
 	}
-	return &nodeClient{shown, pods.NodeTransport(authority.Pool(), show), pods.NodeTransport(nil, show)}, nil
+	// Releases before had the authority itself sign for nodes.
+	return &nodeClient{shown, pods.NodeTransport(authority.Pool(ofNodes), show), pods.NodeTransport(nil, show)}, nil
 }
 
 const (

@@ -83,7 +83,10 @@ func (s *Server) openCertificates() (err error) {
 	if s.serving, err = s.Authority.Certificate("server", pki.ServerSubject(names, addresses)); err != nil {
 		return fmt.Errorf("server certificate: %w", err)
 	}
-	if s.toNodes, err = newNodeClient(s.Authority); err != nil {
+	if s.NodeAuthority, err = s.Authority.ForNodes(); err != nil {
+		return err
+	}
+	if s.toNodes, err = newNodeClient(s.Authority, s.NodeAuthority); err != nil {
 		return err
 	}
 	if s.Loopback, err = s.loopback(); err != nil {

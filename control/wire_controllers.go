@@ -60,7 +60,7 @@ func (a *Assembly) control(ctx context.Context, name string) error {
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
 		Client: a.Client, Metadata: objects, Informers: a.Informers, Start: a.startInformers, Events: events, Log: a.Log,
-		PodRanges: a.PodRanges, CA: a.Authority, CABundle: a.Authority.PEM(), NodeGrace: a.NodeGrace,
+		PodRanges: a.PodRanges, CA: a.Authority, NodesCA: a.NodeAuthority, CABundle: a.Authority.PEM(), NodeGrace: a.NodeGrace,
 		Certificates: a.NodeCertificates,
 		Tokens: &tokens.InSecrets{
 			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Audiences: a.access.audiences, Longest: a.LongestToken,

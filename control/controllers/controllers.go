@@ -33,9 +33,10 @@ type Config struct {
 	// PodRanges are cut into one range of addresses per node: of 2^8 addresses
 	// (IPv4) or 2^64 (IPv6). None: nodes get no range.
 	PodRanges []netip.Prefix
-	// CA signs the certificates of nodes and clients. Nil: none are signed.
-	CA           Authority
-	Certificates time.Duration // that CA signs are good for at most; a year
+	// CA signs the certificates of clients, and NodesCA those that nodes show, which must
+	// not be good for taking a node for the server. Nil: none are signed.
+	CA, NodesCA  Authority
+	Certificates time.Duration // that these sign are good for at most; a year
 	// CABundle is the PEM by which pods know the server. Empty: not published.
 	CABundle []byte
 	// Tokens signs those of secrets. Nil: such secrets stay as they are.

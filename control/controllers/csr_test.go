@@ -154,8 +154,12 @@ func TestRequestsOfNodes(t *testing.T) {
 			here.Status.NodeInfo.MachineID, lost.Status.NodeInfo.MachineID = "m1", "m1"
 			here.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: "here"}}
 			csr, ca := row.ask.csr(t), newAuthority(t)
+			nodes, err := ca.ForNodes()
+			if err != nil {
+				t.Fatal(err)
+			}
 			synctest.Test(t, func(t *testing.T) {
-				api := running(t, Config{CA: ca, Client: reviewing(here, lost, csr)}, []string{CSRApproving, CSRSigning})
+				api := running(t, Config{CA: ca, NodesCA: nodes, Client: reviewing(here, lost, csr)}, []string{CSRApproving, CSRSigning})
 				time.Sleep(time.Second) // the bubble's: the caches are full then
 				synctest.Wait()
 				got, err := api.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{})
@@ -176,8 +180,32 @@ func TestRequestsOfNodes(t *testing.T) {
 				if (len(got.Status.Certificate) > 0) != (verdict == "Approved") {
 					t.Errorf("%s: the certificate has %d bytes", verdict, len(got.Status.Certificate))
 				}
+				if verdict == "Approved" {
+					signedBy(t, got, ca, nodes)
+				}
 			})
 		})
+	}
+}
+
+// signedBy checks that who trusts the server's authority trusts clients, and nobody by
+// what a node has got to show.
+func signedBy(t *testing.T, csr *certificatesv1.CertificateSigningRequest, ca, nodes *pki.Authority) {
+	t.Helper()
+	block, _ := pem.Decode(csr.Status.Certificate)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, other := ca, nodes
+	if csr.Spec.SignerName == serving {
+		of, other = nodes, ca
+	}
+	if err := of.Made(cert); err != nil {
+		t.Errorf("%s: %v", csr.Spec.SignerName, err)
+	}
+	if err := other.Made(cert); err == nil {
+		t.Errorf("%s: the other authority has signed", csr.Spec.SignerName)
 	}
 }
 

@@ -156,7 +156,9 @@ func (a *approver) clash(name, machineID string) string {
 		name, node.Status.NodeInfo.MachineID, machineID, name)
 }
 
-// judgeServing: a node gets a certificate for the addresses that it has.
+// judgeServing: a node gets a certificate for the addresses that it has by its own word:
+// also for the server's, which are those of a node on the same host. It makes nobody
+// the server; see Config.NodesCA.
 func (a *approver) judgeServing(csr *certificatesv1.CertificateSigningRequest) (verdict, time.Duration) {
 	req, err := parseRequest(csr.Spec.Request)
 	if err != nil || nodeServingFlaw(csr, req) != "" || csr.Spec.Username != req.Subject.CommonName {

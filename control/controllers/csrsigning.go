@@ -26,7 +26,7 @@ type signer struct {
 }
 
 func csrSigning(c Config) ([]*worker, error) {
-	if c.CA == nil {
+	if c.CA == nil || c.NodesCA == nil {
 		return nil, nil
 	}
 	requests := c.Informers.Certificates().V1().CertificateSigningRequests()
@@ -55,7 +55,7 @@ func (s *signer) look(ctx context.Context, name string) (time.Duration, error) {
 			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: flaw,
 			LastUpdateTime: now, LastTransitionTime: now,
 		})
-	} else if out.Status.Certificate, err = s.CA.Sign(req.PublicKey, subjectOf(req, csr, s.longest())); err != nil {
+	} else if out.Status.Certificate, err = s.authority(csr.Spec.SignerName).Sign(req.PublicKey, subjectOf(req, csr, s.longest())); err != nil {
 		return 0, fmt.Errorf("sign certificate request %s: %w", name, err)
 	}
 	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, out, metav1.UpdateOptions{}); ignoreGone(err) != nil {
@@ -63,6 +63,14 @@ func (s *signer) look(ctx context.Context, name string) (time.Duration, error) {
 	}
 	s.Log.Info("certificate request is answered", "request", name, "signer", csr.Spec.SignerName, "refused", flaw)
 	return 0, nil
+}
+
+// authority is the one that signs for a signer.
+func (s *signer) authority(name string) Authority {
+	if name == certificatesv1.KubeletServingSignerName {
+		return s.NodesCA
+	}
+	return s.CA
 }
 
 func decided(csr *certificatesv1.CertificateSigningRequest, as certificatesv1.RequestConditionType) bool {

@@ -34,11 +34,11 @@ type Authority struct {
 	// set before the first is issued; 0 is a year.
 	Life time.Duration
 
-	dir  string
-	now  func() time.Time
-	cert *x509.Certificate
-	pem  []byte
-	key  crypto.Signer
+	dir, name string // of the files, without .crt and .key
+	now       func() time.Time
+	cert      *x509.Certificate
+	pem       []byte
+	key       *ecdsa.PrivateKey
 }
 
 // Open reads the authority in the directory, or makes one; it renews the
@@ -47,7 +47,7 @@ func Open(dir string, now func() time.Time) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of certificates: %w", err)
 	}
-	a := &Authority{dir: dir, now: now}
+	a := &Authority{dir: dir, name: "ca", now: now}
 	key, err := keyFile(a.path("ca.key"))
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (a *Authority) renew(subject pkix.Name) error {
 		return fmt.Errorf("certificate authority: %w", err)
 	}
 	a.pem = text
-	return write(a.path("ca.crt"), text, 0o644)
+	return write(a.path(a.name+".crt"), text, 0o644)
 }
 
 // PEM is the authority's certificate.
@@ -114,10 +114,12 @@ func hash(c *x509.Certificate) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Pool holds the authority for verification.
-func (a *Authority) Pool() *x509.CertPool {
+// Pool holds the authority for verification, and others.
+func (a *Authority) Pool(others ...*Authority) *x509.CertPool {
 	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
+	for _, one := range append(others, a) {
+		pool.AddCert(one.cert)
+	}
 	return pool
 }
 

@@ -3,6 +3,7 @@
 // when a third of its time is left.
 //
 //	ca.crt ca.key            the authority, 10 years; its key stays when it is renewed
+//	nodes-ca.crt             the authority of what nodes show; its key follows from ca.key
 //	server.crt server.key    what clients see, 1 year, issued again for new addresses
 //	node-client.crt .key     how the server shows itself to nodes (port 10250)
 //	service-account.key      signs the tokens of service accounts

@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"crypto/x509"
 	"net"
 	"os"
 	"path/filepath"
@@ -98,6 +99,68 @@ func TestCertificateIsIssuedAgainWhenNeeded(t *testing.T) {
 	c.t = c.t.Add(2 * 365 * 24 * time.Hour)
 	if renewed, err := second.Renew(); !renewed || err != nil {
 		t.Errorf("long after its end: %v, %v", renewed, err)
+	}
+}
+
+// TestTheAuthorityOfNodes is another than that of the server, and the same wherever
+// that is the same.
+func TestTheAuthorityOfNodes(t *testing.T) {
+	dir, c := t.TempDir(), &clock{time.Now()}
+	a := open(t, dir, c)
+	of := func(a *Authority) *Authority {
+		n, err := a.ForNodes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	text, _, err := of(a).Issue(Subject{Name: "system:node:x", DNS: []string{"localhost"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes := func(pool *x509.CertPool) bool {
+		_, err := shown.Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost", CurrentTime: c.t})
+		return err == nil
+	}
+	if takes(a.Pool()) {
+		t.Error("who trusts the server's authority takes a node for the server")
+	}
+	if !takes(a.Pool(of(a))) {
+		t.Error("the server does not know a node that it has signed for")
+	}
+	first := of(a)
+	if again := of(open(t, dir, c)); !bytes.Equal(first.PEM(), again.PEM()) {
+		t.Error("a second start wrote another certificate")
+	}
+	copied := t.TempDir()
+	for _, f := range []string{"ca.crt", "ca.key"} {
+		text, err := os.ReadFile(filepath.Join(dir, f))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(copied, f), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if other := of(open(t, copied, c)); !takes(other.Pool()) || other.Hash() != first.Hash() {
+		t.Error("a server with the same keys does not know the node")
+	}
+	if other := of(open(t, t.TempDir(), c)); takes(other.Pool()) || other.Hash() == first.Hash() {
+		t.Error("a server with other keys knows the node")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "nodes-ca.crt"), a.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if mended := of(a); !takes(mended.Pool()) {
+		t.Error("another authority's file was taken for that of nodes")
+	}
+	c.t = c.t.Add(7 * 365 * 24 * time.Hour)
+	if renewed := of(a); bytes.Equal(renewed.PEM(), first.PEM()) || renewed.Hash() != first.Hash() {
+		t.Error("after seven of ten years it was not renewed, or has another key")
 	}
 }
 

@@ -2,9 +2,18 @@ package control
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -13,6 +22,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -352,4 +362,87 @@ func certificateIn(t *testing.T, path string) *x509.Certificate {
 		t.Fatal(err)
 	}
 	return cert
+}
+
+// TestANodeIsNotTakenForTheServer: a node that gives the server's names and addresses for
+// its own, or has one of them for its name, gets a certificate for them, as a node on the
+// server's host must; by that nobody takes it for the server, and the server takes it for
+// the node.
+func TestANodeIsNotTakenForTheServer(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	trust := x509.NewCertPool() // what kubeconfigs and pods have
+	if !trust.AppendCertsFromPEM(s.Config.CAData) {
+		t.Fatal("the administrator trusts nobody")
+	}
+	names := []string{"localhost", "kubernetes.default.svc", "127.0.0.1", "10.43.0.1"}
+	for _, node := range []string{"x", "kubernetes.default.svc"} {
+		pair := s.servingAs(t, node, names)
+		agent := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "as ", node) }))
+		agent.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: s.Authority.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+		agent.Config.ErrorLog = log.New(io.Discard, "", 0)
+		agent.StartTLS()
+		t.Cleanup(agent.Close)
+		for _, name := range names {
+			conn, err := tls.Dial("tcp", agent.Listener.Addr().String(), &tls.Config{RootCAs: trust, ServerName: name})
+			if err == nil {
+				conn.Close()
+			}
+			if unknown := (x509.UnknownAuthorityError{}); !errors.As(err, &unknown) {
+				t.Errorf("who looks for the server at %s and finds node %s: %v", name, node, err)
+			}
+		}
+		_, port, _ := net.SplitHostPort(agent.Listener.Addr().String())
+		s.Kubectl(t, "patch", "node", node, "--subresource=status", "-p", `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":`+port+`}}}}`)
+		if got := s.Kubectl(t, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/"); got != "as "+node {
+			t.Errorf("the server hears of node %s: %q", node, got)
+		}
+	}
+}
+
+// servingAs registers a node that gives the names and addresses for its own, and
+// answers the certificate for them that the node gets.
+func (s *Server) servingAs(t *testing.T, node string, names []string) tls.Certificate {
+	t.Helper()
+	ctx, client := t.Context(), s.as(t, "system:node:"+node, "system:nodes")
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: name})
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalDNS, Address: name})
+		}
+	}
+	if _, err := client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	key := newKey(t)
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := client.CertificatesV1().CertificateSigningRequests().Create(ctx, &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: certificatesv1.KubeletServingSignerName,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pair tls.Certificate
+	eventually(t, "the certificate of node "+node, func() (bool, string) {
+		r, err := client.CertificatesV1().CertificateSigningRequests().Get(ctx, asked.Name, metav1.GetOptions{})
+		if err != nil || len(r.Status.Certificate) == 0 {
+			return false, fmt.Sprint(r.Status.Conditions, err)
+		}
+		block, _ := pem.Decode(r.Status.Certificate)
+		pair = tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
+		return true, ""
+	})
+	return pair
 }

@@ -131,7 +131,7 @@ func (p *Pair) certificate(name string) (*x509.Certificate, error) {
 // shown is the certificate that the node's own server shows.
 func (p *Pair) shown() *x509.Certificate {
 	p.t.Helper()
-	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"), &tls.Config{RootCAs: p.Authority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})
+	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"), &tls.Config{RootCAs: p.NodeAuthority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		p.t.Fatal(err)
 	}
