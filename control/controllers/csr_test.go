@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"log/slog"
 	"net"
 	"net/url"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -255,6 +257,27 @@ func TestCertificatesAreAsAskedFor(t *testing.T) {
 		if off := time.Until(cert.NotAfter) - row.life; off > time.Minute || off < -time.Minute || cert.IsCA || cert.Subject.CommonName != "jane" {
 			t.Errorf("%s: until %s, CA %v, for %s", sentence, cert.NotAfter, cert.IsCA, cert.Subject)
 		}
+	}
+}
+
+// TestWhatHasGoneMeanwhileIsNoError: a node and a request that are removed while they
+// are looked at.
+func TestWhatHasGoneMeanwhileIsNoError(t *testing.T) {
+	api := reviewing() // it has neither any more
+	f := informers.NewSharedInformerFactory(api, 0)
+	c := Config{Client: api, Informers: f, Log: slog.New(slog.DiscardHandler)}
+	requests, nodes := f.Certificates().V1().CertificateSigningRequests(), f.Core().V1().Nodes()
+	csr := asking{user: token, groups: joining, signer: client, name: "system:node:new", org: nodesGroup}.csr(t)
+	if err := requests.Informer().GetIndexer().Add(csr); err != nil {
+		t.Fatal(err)
+	}
+	a := &approver{Config: c, requests: requests.Lister(), nodes: nodes.Lister()}
+	if again, err := a.look(t.Context(), csr.Name); again != 0 || err != nil {
+		t.Errorf("a request: %v, %v", again, err)
+	}
+	n := &nodeWatch{Config: c, nodes: nodes.Lister(), leases: f.Coordination().V1().Leases().Lister()}
+	if again, err := n.taint(t.Context(), newNode("gone", corev1.ConditionFalse)); again != 0 || err != nil {
+		t.Errorf("a node: %v, %v", again, err)
 	}
 }
 

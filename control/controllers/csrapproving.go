@@ -83,8 +83,10 @@ func (a *approver) look(ctx context.Context, name string) (time.Duration, error)
 	out.Status.Conditions = append(out.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: v.as, Status: corev1.ConditionTrue, Reason: v.reason, Message: v.text, LastUpdateTime: now, LastTransitionTime: now,
 	})
-	if _, err := a.Client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, name, out, metav1.UpdateOptions{}); err != nil {
-		return 0, fmt.Errorf("judge certificate request %s: %w", name, ignoreGone(err))
+	if _, err := a.Client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, name, out, metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("judge certificate request %s: %w", name, err)
 	}
 	a.Log.Info("certificate request is judged", "request", name, "by", csr.Spec.Username, "verdict", v.as, "why", v.text)
 	return 0, nil

@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -224,8 +225,10 @@ func (n *nodeWatch) taint(ctx context.Context, node *corev1.Node) (again time.Du
 	}
 	out := node.DeepCopy()
 	out.Spec.Taints = kept
-	if _, err := n.Client.CoreV1().Nodes().Update(ctx, out, metav1.UpdateOptions{}); err != nil {
-		return 0, fmt.Errorf("taint node %s: %w", node.Name, ignoreGone(err))
+	if _, err := n.Client.CoreV1().Nodes().Update(ctx, out, metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("taint node %s: %w", node.Name, err)
 	}
 	if end && !ending(node) {
 		n.given, n.givenTo = time.Now(), node.UID
