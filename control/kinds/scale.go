@@ -10,8 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"berth/control/columns"
 )
@@ -112,6 +114,14 @@ func (o *scaledObject) UpdatedObject(ctx context.Context, obj runtime.Object) (r
 	if old.UID == "" {
 		return nil, apierrors.NewNotFound(o.store.main.Kind.GroupResource(), o.name)
 	}
+	next := obj.DeepCopyObject()
+	owners, err := o.owners(next)
+	if err != nil {
+		return nil, err
+	}
+	if old.ManagedFields, err = owners.ToSubresource(); err != nil {
+		return nil, fmt.Errorf("owners of the scale of %s %s: %w", o.store.main.Kind.Singular, o.name, err)
+	}
 	changed, err := o.info.UpdatedObject(ctx, old.DeepCopy())
 	if err != nil {
 		return nil, err
@@ -131,7 +141,28 @@ func (o *scaledObject) UpdatedObject(ctx context.Context, obj runtime.Object) (r
 	if err := o.update(ctx, scale, old); err != nil {
 		return nil, err
 	}
-	next := obj.DeepCopyObject()
 	o.store.main.Kind.Scale.Write(next, scale.Spec.Replicas)
+	entries, err := owners.ToParent(scale.ManagedFields)
+	if err != nil {
+		return nil, fmt.Errorf("owners of %s %s: %w", o.store.main.Kind.Singular, o.name, err)
+	}
+	m, err := meta.Accessor(next)
+	if err != nil {
+		return nil, err
+	}
+	m.SetManagedFields(entries)
 	return next, nil
+}
+
+// owners say who set the number of replicas: of the object in its spec, and of the
+// scale in that of its own. Who sets it by the one owns it in the other too.
+func (o *scaledObject) owners(obj runtime.Object) (*managedfields.ScaleHandler, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	version := o.store.main.Kind.Version
+	return managedfields.NewScaleHandler(m.GetManagedFields(), version, managedfields.ResourcePathMappings{
+		version.String(): fieldpath.MakePathOrDie("spec", "replicas"),
+	}), nil
 }

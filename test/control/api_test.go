@@ -29,6 +29,7 @@ var suite = []struct {
 	{"the three patches", patches},
 	{"status and spec do not mix", statusAndSpec},
 	{"scale changes the spec", scale},
+	{"who scales owns the replicas", scaleOwns},
 	{"lists come in pages", pages},
 	{"a watch starts with what is there", watchList},
 	{"a watch resumes where it ended", watchResumes},
@@ -191,6 +192,51 @@ func scale(t *testing.T, s *Server, namespace string) {
 	got.Spec.Replicas = -1
 	if _, err := all.UpdateScale(t.Context(), "d", got, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.replicas") {
 		t.Errorf("a negative scale: %v", err)
+	}
+}
+
+// scaleOwns has one manager apply a number of replicas and another scale: the first is
+// told of it when it applies again, and can give the number up without changing it.
+func scaleOwns(t *testing.T, s *Server, namespace string) {
+	for _, r := range []struct{ kind, version, selector string }{
+		{"Deployment", "apps/v1", "{matchLabels: {app: owned}}"},
+		{"ReplicationController", "v1", "{app: owned}"},
+	} {
+		manifest := func(replicas string) string {
+			return "apiVersion: " + r.version + "\nkind: " + r.kind + "\nmetadata: {name: owned, namespace: " + namespace + "}\n" +
+				"spec: {" + replicas + "selector: " + r.selector + ", template: {metadata: {labels: {app: owned}}, spec: {containers: [{name: main, image: example/web}]}}}\n"
+		}
+		replicas := func() string {
+			return s.Kubectl(t, "-n", namespace, "get", r.kind, "owned", "-o", "jsonpath={.spec.replicas}")
+		}
+		s.Apply(t, manifest("replicas: 2, "), "--server-side", "--field-manager=first")
+		s.Kubectl(t, "-n", namespace, "scale", r.kind, "owned", "--replicas=3")
+		out, err := s.TryKubectl(t, manifest("replicas: 2, "), "apply", "--server-side", "--field-manager=first", "-f", "-")
+		if err == nil || !strings.Contains(out, `conflict with "kubectl" with subresource "scale"`) || !strings.Contains(out, ".spec.replicas") {
+			t.Errorf("%s: who applied before is told %q, %v", r.kind, out, err)
+		}
+		s.Apply(t, manifest(""), "--server-side", "--field-manager=first")
+		if got := replicas(); got != "3" {
+			t.Errorf("%s: with the number given up there are %s replicas", r.kind, got)
+		}
+		text := []byte(`{"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "owned"}, "spec": {"replicas": 1}}`)
+		at := []string{"apis", r.version, "namespaces", namespace, strings.ToLower(r.kind) + "s", "owned", "scale"}
+		if r.version == "v1" {
+			at[0] = "api"
+		}
+		scaling := func(force string) error {
+			return s.Client.CoreV1().RESTClient().Patch(types.ApplyPatchType).AbsPath(at...).
+				Param("fieldManager", "scaler").Param("force", force).Body(text).Do(t.Context()).Error()
+		}
+		if err := scaling("false"); !apierrors.IsConflict(err) {
+			t.Errorf("%s: a scale that another owns is applied: %v", r.kind, err)
+		}
+		if err := scaling("true"); err != nil {
+			t.Errorf("%s: by force: %v", r.kind, err)
+		}
+		if got := replicas(); got != "1" {
+			t.Errorf("%s: after force there are %s replicas", r.kind, got)
+		}
 	}
 }
 
