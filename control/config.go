@@ -48,6 +48,9 @@ type Config struct {
 	// resumed; DefragmentEvery how often what that has freed is looked at, to be given
 	// back to the file system once it is much.
 	CompactEvery, DefragmentEvery time.Duration
+	// StoreLimit is how many bytes the server's own store may hold for writes to be
+	// taken; 0 is what is good for etcd.
+	StoreLimit int64
 	// RepairEvery is how often claims of addresses and ports are compared with
 	// services. It must be longer than any request lives, so shorter is for tests only.
 	RepairEvery time.Duration

@@ -95,11 +95,18 @@ func (s *Server) openCertificates() (err error) {
 	return s.Authority.AdminKubeconfig(s.AdminKubeconfig(), s.Loopback.Host)
 }
 
+// soonest is the part of the time between two compactions, one in so many, that the
+// past of a store is kept for at least, however fast it fills.
+const soonest = 10
+
 // openStore reaches the store, starting it when it is our own.
 func (s *Server) openStore(ctx context.Context) (err error) {
 	servers := s.Etcd
 	if len(servers.Endpoints) == 0 {
-		s.member, err = etcd.Start(ctx, etcd.Options{Dir: s.path("etcd"), Log: s.Log, Unsafe: s.UnsafeStore, TidyEvery: s.DefragmentEvery})
+		s.member, err = etcd.Start(ctx, etcd.Options{
+			Dir: s.path("etcd"), Log: s.Log, Unsafe: s.UnsafeStore, TidyEvery: s.DefragmentEvery,
+			Limit: s.StoreLimit, ThinEvery: s.CompactEvery / soonest,
+		})
 		if err != nil {
 			return err
 		}

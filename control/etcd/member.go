@@ -30,6 +30,12 @@ type Options struct {
 	Floor int64
 	// TidyEvery is how often the size of the file is looked at; 0 is the default.
 	TidyEvery time.Duration
+	// Limit is how many bytes the store may hold, with its past, for writes to be
+	// taken; 0 is the default.
+	Limit int64
+	// ThinEvery is how often it is asked whether the past takes too much of that; 0 is
+	// the default.
+	ThinEvery time.Duration
 }
 
 // Member is a running etcd of one member inside this process.
@@ -43,7 +49,10 @@ type Member struct {
 	dir     string
 	floor   int64
 	tidy    time.Duration
+	limit   int64
+	thin    time.Duration
 	scarce  atomic.Int64 // free bytes when there are too few of them, else -1
+	full    atomic.Int64 // bytes that the store holds when they are too many, else -1
 	stop    context.CancelFunc
 	done    sync.WaitGroup
 }
@@ -66,8 +75,9 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	m := &Member{log: o.Log, sockets: o.Dir, quiet: &atomic.Bool{}, dir: o.Dir, floor: cmp.Or(o.Floor, floor), tidy: cmp.Or(o.TidyEvery, tidyEvery),
-		words: &lastWords{failed: make(chan error, 1)}}
+		limit: cmp.Or(o.Limit, limit), thin: cmp.Or(o.ThinEvery, thinEvery), words: &lastWords{failed: make(chan error, 1)}}
 	m.scarce.Store(-1)
+	m.full.Store(-1)
 	m.quiet.Store(true)
 	if len(filepath.Join(o.Dir, "client.sock")) > longestSocket {
 		if m.sockets, err = os.MkdirTemp("", "berth-etcd-"); err != nil {
@@ -94,6 +104,9 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 		err = ctx.Err()
 	case <-time.After(startWithin):
 		err = fmt.Errorf("not ready within %s", startWithin)
+	}
+	if err == nil {
+		err = m.disarm(ctx)
 	}
 	if err != nil {
 		m.etcd.Close()
@@ -144,8 +157,13 @@ func (m *Member) config(o Options) *embed.Config {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{nobody}
 	c.InitialCluster = c.Name + "=" + nobody.String()
-	c.QuotaBackendBytes = 8 << 30
-	c.SnapshotCount = 10000
+	// etcd's own bound raises an alarm that refuses every write from then on, also
+	// those by which the store would become smaller. Room and the past are looked after
+	// in keep.
+	c.QuotaBackendBytes = -1
+	// The log keeps as many writes, of a MiB and more, and nobody has to catch up from
+	// those in memory.
+	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 1
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
 	c.EnableGRPCGateway = false
 	c.Metrics = "basic"

@@ -8,10 +8,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -25,7 +29,12 @@ func quietly(dir string) Options {
 // session opens a store, does something with a client of it, and ends it.
 func session(t *testing.T, dir string, do func(context.Context, *Member, *clientv3.Client)) {
 	t.Helper()
-	m, err := Start(t.Context(), quietly(dir))
+	sessionWith(t, quietly(dir), do)
+}
+
+func sessionWith(t *testing.T, o Options, do func(context.Context, *Member, *clientv3.Client)) {
+	t.Helper()
+	m, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +87,7 @@ func TestRoomForWrites(t *testing.T) {
 	t.Parallel()
 	m := &Member{dir: t.TempDir(), log: slog.New(slog.DiscardHandler), floor: 1}
 	m.scarce.Store(-1)
+	m.full.Store(-1)
 	m.look()
 	if err := m.Room(); err != nil {
 		t.Errorf("a byte is needed: %v", err)
@@ -92,6 +102,110 @@ func TestRoomForWrites(t *testing.T) {
 	if err := m.Room(); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
+}
+
+// small are options for a store that is full soon, and forgets soon.
+func small(t *testing.T) Options {
+	o := quietly(t.TempDir())
+	o.Limit, o.ThinEvery = 32<<20, 50*time.Millisecond
+	return o
+}
+
+// until does something until it is as wanted.
+func until(t *testing.T, what string, do func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !do(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// TestOneObjectDoesNotFillTheStore however often it is written between two
+// compactions: its past goes before its time.
+func TestOneObjectDoesNotFillTheStore(t *testing.T) {
+	t.Parallel()
+	sessionWith(t, small(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
+		text := strings.Repeat("x", 1<<20)
+		put := func() int64 {
+			put, err := c.Put(ctx, "a", text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return put.Header.Revision
+		}
+		first := put()
+		for range 31 {
+			put()
+		}
+		until(t, "the first write is never forgotten", func() bool {
+			_, err := c.Get(ctx, "a", clientv3.WithRev(first))
+			return errors.Is(err, rpctypes.ErrCompacted)
+		})
+		until(t, "the past keeps its space", func() bool {
+			if _, err := c.Put(ctx, "b", "1"); err != nil { // what a commit frees the next one counts as free
+				t.Fatal(err)
+			}
+			m.etcd.Server.Backend().ForceCommit()
+			return m.etcd.Server.Backend().SizeInUse() < m.limit/2
+		})
+		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != text {
+			t.Errorf("what is there now is lost: %v", err)
+		}
+	})
+}
+
+// TestAFullStoreTakesWhatMakesItSmaller and says that it is full; when objects are
+// deleted it has room again by itself. The member goes on to take what it is given.
+func TestAFullStoreTakesWhatMakesItSmaller(t *testing.T) {
+	t.Parallel()
+	sessionWith(t, small(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
+		text := strings.Repeat("x", 1<<20)
+		n := 0
+		until(t, "there is always room", func() bool {
+			n++
+			if _, err := c.Put(ctx, "many/"+strconv.Itoa(n), text); err != nil {
+				t.Fatal(err)
+			}
+			return m.Room() != nil
+		})
+		if err := m.Room(); !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "is full") || !strings.Contains(err.Error(), "deletes go on") {
+			t.Errorf("it says %v", err)
+		}
+		if got, err := c.Get(ctx, "many/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || got.Count != int64(n) {
+			t.Errorf("of %d there are %v, %v", n, got, err)
+		}
+		if _, err := c.Delete(ctx, "many/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "there is no room when all is deleted", func() bool {
+			if _, err := c.Put(ctx, "sign of life", "1"); err != nil {
+				t.Fatal(err)
+			}
+			return m.Room() == nil
+		})
+	})
+}
+
+// TestAStoreThatWasClosedForWritesIsOpened when it starts: etcd itself never does it.
+func TestAStoreThatWasClosedForWritesIsOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	session(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
+		server := m.etcd.Server
+		_, err := server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: pb.AlarmType_NOSPACE})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Put(ctx, "a", "1"); !errors.Is(err, rpctypes.ErrNoSpace) {
+			t.Fatalf("the alarm closes nothing: %v", err)
+		}
+	})
+	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+		if _, err := c.Put(ctx, "a", "1"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestUnusedSpaceIsGivenBack when it is worth the pause.

@@ -109,6 +109,46 @@ func withDependent(t *testing.T, s *Server, owner string) {
 	}
 }
 
+// TestFullStore fills the store itself: writes are refused in words, what makes it
+// smaller and what nodes say goes on, and with objects deleted all goes on by itself.
+// Before that, one object that is written again and again does not fill it.
+func TestFullStore(t *testing.T) {
+	t.Parallel()
+	const limit = 32 << 20
+	s := Start(t, func(c *control.Config) { c.StoreLimit, c.CompactEvery = limit, 10*time.Second })
+	node := s.as(t, "system:node:full", "system:nodes")
+	boundPod(t, s, node, "full", "ends")
+	maps := s.Client.CoreV1().ConfigMaps("default")
+	text := strings.Repeat("x", 1<<20-1<<10)
+	create(t, s, "default", settings("again", "a", text))
+	for i := range 2 * limit >> 20 {
+		again := settings("again", "a", strconv.Itoa(i)+text[:len(text)-8])
+		_ = try(t, func(ctx context.Context) error {
+			_, err := maps.Update(ctx, again, metav1.UpdateOptions{})
+			return err
+		}, func(err error) bool { return err == nil })
+	}
+	n := 0
+	err := try(t, func(ctx context.Context) error {
+		n++
+		_, err := maps.Create(ctx, settings("many-"+strconv.Itoa(n), "a", text), metav1.CreateOptions{})
+		return err
+	}, func(err error) bool { return err != nil })
+	if text := err.Error(); !strings.Contains(text, "is full") || !strings.Contains(text, "writes are refused") {
+		t.Errorf("a write is told %v", err)
+	}
+	whatGoesOn(t, s, node, "full", "ends")
+	for i := range n - 1 {
+		if err := maps.Delete(t.Context(), "many-"+strconv.Itoa(i+1), metav1.DeleteOptions{}); err != nil {
+			t.Errorf("deleting from a full store: %v", err)
+		}
+	}
+	_ = try(t, func(ctx context.Context) error {
+		_, err := maps.Create(ctx, settings("after", "a", text), metav1.CreateOptions{})
+		return err
+	}, func(err error) bool { return err == nil })
+}
+
 // boundPod makes a node, as itself, and a pod on it.
 func boundPod(t *testing.T, s *Server, as kubernetes.Interface, node, pod string) {
 	t.Helper()
