@@ -99,13 +99,20 @@ func (s *Server) openCertificates() (err error) {
 // past of a store is kept for at least, however fast it fills.
 const soonest = 10
 
+// bookmarkEvery is how often a watch hears how far the store has come: several times
+// in its life, and in the time between two compactions so often.
+const (
+	bookmarkEvery = time.Minute
+	often         = 5
+)
+
 // openStore reaches the store, starting it when it is our own.
 func (s *Server) openStore(ctx context.Context) (err error) {
 	servers := s.Etcd
 	if len(servers.Endpoints) == 0 {
 		s.member, err = etcd.Start(ctx, etcd.Options{
 			Dir: s.path("etcd"), Log: s.Log, Unsafe: s.UnsafeStore, TidyEvery: s.DefragmentEvery,
-			Limit: s.StoreLimit, ThinEvery: s.CompactEvery / soonest,
+			Limit: s.StoreLimit, ThinEvery: s.CompactEvery / soonest, ProgressEvery: min(s.CompactEvery/often, bookmarkEvery),
 		})
 		if err != nil {
 			return err

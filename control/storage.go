@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	etcdclient "go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/storage"
@@ -82,10 +84,21 @@ func (w *warehouse) open(config *storagebackend.ConfigForResource, prefix string
 	if err != nil {
 		return nil, nil, errors.Join(err, watcher.Close())
 	}
-	return s, sync.OnceFunc(func() {
+	return bookmarking{s}, sync.OnceFunc(func() {
 		s.Close()
 		_ = watcher.Close() // its streams end; there is nothing to lose
 	}), nil
+}
+
+// bookmarking gives bookmarks, as the store tells how far it has come, to watches that
+// ask for them: the library does it from its cache only. A watch of what never changes
+// could not resume once the store forgets its past.
+type bookmarking struct{ storage.Interface }
+
+// Watch begins a watch.
+func (b bookmarking) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+	o.ProgressNotify = o.ProgressNotify || o.Predicate.AllowWatchBookmarks
+	return b.Interface.Watch(ctx, key, o)
 }
 
 // ownWatcher is the shared client with watches on streams of their own. A cache

@@ -36,6 +36,9 @@ type Options struct {
 	// ThinEvery is how often it is asked whether the past takes too much of that; 0 is
 	// the default.
 	ThinEvery time.Duration
+	// ProgressEvery is how often a watch that asks for it is told how far the store has
+	// come; 0 is etcd's default. It is one for all members of this process.
+	ProgressEvery time.Duration
 }
 
 // Member is a running etcd of one member inside this process.
@@ -165,6 +168,7 @@ func (m *Member) config(o Options) *embed.Config {
 	// those in memory.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 1
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
+	c.WatchProgressNotifyInterval = o.ProgressEvery
 	c.EnableGRPCGateway = false
 	c.Metrics = "basic"
 	c.UnsafeNoFsync = o.Unsafe

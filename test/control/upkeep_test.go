@@ -16,6 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
 
 	"berth/control"
 )
@@ -88,6 +91,61 @@ func TestTheStoreIsKeptSmall(t *testing.T) {
 	}
 	if _, err := s.Client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{}); err != nil {
 		t.Errorf("what is kept: %v", err)
+	}
+}
+
+// TestWatchesOfWhatIsQuietHearHowFarTheStoreIs, of kinds that are not kept in memory. One
+// that does not ask hears nothing but changes.
+func TestWatchesOfWhatIsQuietHearHowFarTheStoreIs(t *testing.T) {
+	t.Parallel()
+	s := Start(t, alone, func(c *control.Config) { c.CompactEvery = time.Second })
+	ctx := t.Context()
+	client, err := metadata.NewForConfig(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []schema.GroupVersionResource{
+		{Version: "v1", Resource: "persistentvolumes"},
+		{Group: "apps", Version: "v1", Resource: "deployments"},
+		{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
+	} {
+		t.Run(kind.Resource, func(t *testing.T) {
+			t.Parallel()
+			all := client.Resource(kind)
+			list, err := all.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer asked.Stop()
+			silent, err := all.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Stop()
+			other := revisionOf(t, create(t, s, "default", settings("beside-"+kind.Resource)).ResourceVersion)
+			late := time.After(3 * time.Minute) // another server of this process may have set a minute
+			for told := int64(0); told < other; {
+				select {
+				case e := <-asked.ResultChan():
+					m, ok := e.Object.(*metav1.PartialObjectMetadata)
+					if e.Type != watch.Bookmark || !ok {
+						t.Fatalf("of what is quiet there is %v", e)
+					}
+					told = revisionOf(t, m.ResourceVersion)
+				case <-late:
+					t.Fatalf("it is told of %d, and the store has come to %d", told, other)
+				}
+			}
+			select {
+			case e := <-silent.ResultChan():
+				t.Errorf("a watch that has not asked hears %v", e)
+			default:
+			}
+		})
 	}
 }
 
