@@ -1,20 +1,32 @@
 package kinds
 
 import (
+	"maps"
 	"reflect"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// fieldOf returns the named field of an object's struct, such as its Spec, or
-// nil when there is none.
-func fieldOf(obj runtime.Object, name string) any {
-	f := reflect.ValueOf(obj).Elem().FieldByName(name)
-	if !f.IsValid() {
-		return nil
+// grown tells of a changed object whether the change counts as a generation.
+func (k *Kind) grown(obj, old runtime.Object) bool {
+	now, before := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
+	for i := range now.NumField() {
+		switch now.Type().Field(i).Name {
+		case "TypeMeta", "ObjectMeta", "Status":
+			continue
+		}
+		if !apiequality.Semantic.DeepEqual(now.Field(i).Interface(), before.Field(i).Interface()) {
+			return true
+		}
 	}
-	return f.Interface()
+	if k.Counted == nil {
+		return false
+	}
+	m, err := meta.Accessor(obj)
+	was, too := meta.Accessor(old)
+	return err == nil && too == nil && !maps.Equal(k.Counted(m), k.Counted(was))
 }
 
 func clearField(obj runtime.Object, name string) {

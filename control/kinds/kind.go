@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,8 +34,10 @@ type Kind struct {
 	Status bool
 	// StatusAtBirth lets a client that makes the object give it a status (nodes).
 	StatusAtBirth bool
-	// Generation counts the changes of the spec in metadata.generation.
+	// Generation counts the changes of all but metadata and status in
+	// metadata.generation; of metadata it counts what Counted answers, too.
 	Generation bool
+	Counted    func(m metav1.Object) map[string]string
 	// Scale makes a scale subresource.
 	Scale *Scale
 

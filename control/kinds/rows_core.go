@@ -67,7 +67,7 @@ func besides() []*Kind {
 	v1 := corev1.SchemeGroupVersion
 	return []*Kind{
 		{
-			Version: v1, Resource: "services", Singular: "service", Short: []string{"svc"}, All: true,
+			Version: v1, Resource: "services", Singular: "service", Short: []string{"svc"}, All: true, UpsertByPut: true,
 			New: func() runtime.Object { return &corev1.Service{} }, NewList: func() runtime.Object { return &corev1.ServiceList{} },
 			Status: true, Cached: true, Prefix: "services/specs", FieldNames: []string{"spec.clusterIP", "spec.type"},
 			Fields: selectable(func(s *corev1.Service) fields.Set {
@@ -76,7 +76,7 @@ func besides() []*Kind {
 			Warn: warnService,
 		},
 		{
-			Version: v1, Resource: "endpoints", Singular: "endpoints", Short: []string{"ep"}, Prefix: "services/endpoints",
+			Version: v1, Resource: "endpoints", Singular: "endpoints", Short: []string{"ep"}, Prefix: "services/endpoints", UpsertByPut: true,
 			New: func() runtime.Object { return &corev1.Endpoints{} }, NewList: func() runtime.Object { return &corev1.EndpointsList{} }, //nolint:staticcheck // served as long as upstream serves it
 		},
 		{
@@ -84,7 +84,7 @@ func besides() []*Kind {
 			New: func() runtime.Object { return &corev1.PodTemplate{} }, NewList: func() runtime.Object { return &corev1.PodTemplateList{} },
 		},
 		{
-			Version: v1, Resource: "limitranges", Singular: "limitrange", Short: []string{"limits"},
+			Version: v1, Resource: "limitranges", Singular: "limitrange", Short: []string{"limits"}, UpsertByPut: true,
 			New: func() runtime.Object { return &corev1.LimitRange{} }, NewList: func() runtime.Object { return &corev1.LimitRangeList{} },
 		},
 		{

@@ -12,13 +12,14 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
 func scheduling() []*Kind {
 	return []*Kind{
 		{
-			Version: coordinationv1.SchemeGroupVersion, Resource: "leases", Singular: "lease", Cached: true, UpsertByPut: true,
+			Version: coordinationv1.SchemeGroupVersion, Resource: "leases", Singular: "lease", Cached: true, UpsertByPut: true, VersionedPut: true,
 			New: func() runtime.Object { return &coordinationv1.Lease{} }, NewList: func() runtime.Object { return &coordinationv1.LeaseList{} },
 		},
 		{
@@ -26,7 +27,7 @@ func scheduling() []*Kind {
 			New: func() runtime.Object { return &schedulingv1.PriorityClass{} }, NewList: func() runtime.Object { return &schedulingv1.PriorityClassList{} },
 		},
 		{
-			Version: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass", Cluster: true,
+			Version: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass", Cluster: true, UpsertByPut: true, VersionedPut: true,
 			New: func() runtime.Object { return &nodev1.RuntimeClass{} }, NewList: func() runtime.Object { return &nodev1.RuntimeClassList{} },
 		},
 	}
@@ -43,7 +44,7 @@ func disruption() []*Kind {
 func network() []*Kind {
 	return []*Kind{
 		{
-			Version: discoveryv1.SchemeGroupVersion, Resource: "endpointslices", Singular: "endpointslice", Generation: true,
+			Version: discoveryv1.SchemeGroupVersion, Resource: "endpointslices", Singular: "endpointslice", Generation: true, Counted: metav1.Object.GetLabels,
 			New: func() runtime.Object { return &discoveryv1.EndpointSlice{} }, NewList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 		},
 		{
@@ -68,21 +69,21 @@ func storageKinds() []*Kind {
 			Unacted: storedOnly("volume attributes classes"),
 		},
 		{
-			Version: v1, Resource: "csinodes", Singular: "csinode", Cluster: true,
+			Version: v1, Resource: "csinodes", Singular: "csinode", Cluster: true, VersionedPut: true,
 			New: func() runtime.Object { return &storagev1.CSINode{} }, NewList: func() runtime.Object { return &storagev1.CSINodeList{} },
 		},
 		{
-			Version: v1, Resource: "csidrivers", Singular: "csidriver", Cluster: true,
+			Version: v1, Resource: "csidrivers", Singular: "csidriver", Cluster: true, VersionedPut: true,
 			New: func() runtime.Object { return &storagev1.CSIDriver{} }, NewList: func() runtime.Object { return &storagev1.CSIDriverList{} },
 			Unacted: storedOnly("CSI drivers"),
 		},
 		{
-			Version: v1, Resource: "volumeattachments", Singular: "volumeattachment", Cluster: true, Status: true,
+			Version: v1, Resource: "volumeattachments", Singular: "volumeattachment", Cluster: true, Status: true, VersionedPut: true,
 			New: func() runtime.Object { return &storagev1.VolumeAttachment{} }, NewList: func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
 			Unacted: storedOnly("volume attachments"),
 		},
 		{
-			Version: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity",
+			Version: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity", VersionedPut: true,
 			New: func() runtime.Object { return &storagev1.CSIStorageCapacity{} }, NewList: func() runtime.Object { return &storagev1.CSIStorageCapacityList{} },
 			Unacted: storedOnly("CSI storage capacities"),
 		},

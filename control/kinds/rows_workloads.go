@@ -17,7 +17,7 @@ func workloads() []*Kind {
 		{
 			Version: apps, Resource: "deployments", Singular: "deployment", Short: []string{"deploy"}, All: true,
 			New: func() runtime.Object { return &appsv1.Deployment{} }, NewList: func() runtime.Object { return &appsv1.DeploymentList{} },
-			Status: true, Generation: true, Scale: deploymentScale, Unacted: storedOnly("deployments"),
+			Status: true, Generation: true, Counted: metav1.Object.GetAnnotations, Scale: deploymentScale, Unacted: storedOnly("deployments"),
 		},
 		{
 			Version: apps, Resource: "replicasets", Singular: "replicaset", Short: []string{"rs"}, All: true,

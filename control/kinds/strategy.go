@@ -3,7 +3,6 @@ package kinds
 import (
 	"context"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -85,7 +84,7 @@ func (s Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object)
 	if s.Kind.PrepareUpdate != nil {
 		s.Kind.PrepareUpdate(ctx, obj, old)
 	}
-	if s.Kind.Generation && !apiequality.Semantic.DeepEqual(fieldOf(obj, "Spec"), fieldOf(old, "Spec")) {
+	if s.Kind.Generation && s.Kind.grown(obj, old) {
 		setGeneration(obj, generation(old)+1)
 	}
 }

@@ -28,6 +28,8 @@ var suite = []struct {
 	{"a write on an old version conflicts", conflict},
 	{"the three patches", patches},
 	{"status and spec do not mix", statusAndSpec},
+	{"what a PUT may do", puts},
+	{"generations count what matters", generations},
 	{"scale changes the spec", scale},
 	{"who scales owns the replicas", scaleOwns},
 	{"lists come in pages", pages},
@@ -192,6 +194,85 @@ func scale(t *testing.T, s *Server, namespace string) {
 	got.Spec.Replicas = -1
 	if _, err := all.UpdateScale(t.Context(), "d", got, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.replicas") {
 		t.Errorf("a negative scale: %v", err)
+	}
+}
+
+// puts tries objects without a resourceVersion: one that is not there, which a PUT
+// makes for some kinds, and one that is, which it replaces for some, whatever others
+// have written meanwhile.
+func puts(t *testing.T, s *Server, namespace string) {
+	for _, r := range []struct {
+		group, resource, kind, rest string
+		cluster, makes, replaces    bool
+	}{
+		{"", "services", "Service", `"spec": {"ports": [{"port": 80}]}`, false, true, true},
+		{"", "endpoints", "Endpoints", `"subsets": []`, false, true, true},
+		{"", "limitranges", "LimitRange", `"spec": {"limits": []}`, false, true, true},
+		{"", "configmaps", "ConfigMap", `"data": {}`, false, false, true},
+		{"rbac.authorization.k8s.io", "roles", "Role", `"rules": []`, false, true, true},
+		{"coordination.k8s.io", "leases", "Lease", `"spec": {}`, false, true, false},
+		{"policy", "poddisruptionbudgets", "PodDisruptionBudget", `"spec": {}`, false, false, false},
+		{"node.k8s.io", "runtimeclasses", "RuntimeClass", `"handler": "runc"`, true, true, false},
+		{"storage.k8s.io", "csidrivers", "CSIDriver", `"spec": {}`, true, false, false},
+		{"storage.k8s.io", "csinodes", "CSINode", `"spec": {"drivers": []}`, true, false, false},
+		{"storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity", `"storageClassName": "fast"`, false, false, false},
+		{"storage.k8s.io", "volumeattachments", "VolumeAttachment", `"spec": {"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}}`, true, false, false},
+		{"storage.k8s.io", "storageclasses", "StorageClass", `"provisioner": "a.example"`, true, false, true},
+	} {
+		at, version := "/apis/"+r.group+"/v1/", r.group+"/v1"
+		if r.group == "" {
+			at, version = "/api/v1/", "v1"
+		}
+		if !r.cluster {
+			at += "namespaces/" + namespace + "/"
+		}
+		at += r.resource
+		name := "put-" + namespace
+		body := []byte(`{"apiVersion": "` + version + `", "kind": "` + r.kind + `", "metadata": {"name": "` + name + `"}, ` + r.rest + `}`)
+		rest := s.Client.CoreV1().RESTClient()
+		put := func() error { return rest.Put().AbsPath(at, name).Body(body).Do(t.Context()).Error() }
+		if err := put(); r.makes && err != nil || !r.makes && !apierrors.IsNotFound(err) {
+			t.Errorf("%s: a PUT of what is not there: %v, want it made: %v", r.resource, err, r.makes)
+		}
+		if !r.makes {
+			if err := rest.Post().AbsPath(at).Body(body).Do(t.Context()).Error(); err != nil {
+				t.Errorf("%s: %v", r.resource, err)
+			}
+		}
+		err := put()
+		if told := apierrors.IsInvalid(err) && strings.Contains(err.Error(), "metadata.resourceVersion"); r.replaces && err != nil || !r.replaces && !told {
+			t.Errorf("%s: a PUT of what is there: %v, want it replaced: %v", r.resource, err, r.replaces)
+		}
+	}
+}
+
+// generations makes changes that count as a new generation, and such that do not.
+func generations(t *testing.T, s *Server, namespace string) {
+	s.Apply(t, strings.ReplaceAll(`
+{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "g", "namespace": "NS"}, "spec": {"selector": {"matchLabels": {"app": "g"}},
+  "template": {"metadata": {"labels": {"app": "g"}}, "spec": {"containers": [{"name": "main", "image": "example/web"}]}}}}
+---
+{"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "g", "namespace": "NS"},
+  "template": {"metadata": {"labels": {"app": "g"}}, "spec": {"containers": [{"name": "main", "image": "example/web"}]}}}
+---
+{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "g", "namespace": "NS"}, "addressType": "IPv4", "endpoints": []}
+`, "NS", namespace))
+	const labels, annotations = `{"metadata": {"labels": {"a": "b"}}}`, `{"metadata": {"annotations": {"a": "b"}}}`
+	for _, c := range []struct{ kind, patch, want string }{
+		{"deployment", labels, "1"},
+		{"deployment", annotations, "2"},
+		{"deployment", `{"spec": {"minReadySeconds": 1}}`, "3"},
+		{"podtemplate", labels, "1"},
+		{"podtemplate", annotations, "1"},
+		{"podtemplate", `{"template": {"metadata": {"labels": {"app": "h"}}}}`, "2"},
+		{"endpointslice", annotations, "1"},
+		{"endpointslice", labels, "2"},
+		{"endpointslice", `{"endpoints": [{"addresses": ["192.0.2.1"]}]}`, "3"},
+	} {
+		s.Kubectl(t, "-n", namespace, "patch", c.kind, "g", "--type=merge", "-p", c.patch)
+		if got := s.Kubectl(t, "-n", namespace, "get", c.kind, "g", "-o", "jsonpath={.metadata.generation}"); got != c.want {
+			t.Errorf("%s: after %s it is generation %s, want %s", c.kind, c.patch, got, c.want)
+		}
 	}
 }
 
