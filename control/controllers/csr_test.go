@@ -50,7 +50,7 @@ func newAuthority(t testing.TB) *pki.Authority {
 // asking is a request by a user for a certificate.
 type asking struct {
 	user, groups, signer, name, org string
-	dns                             []string
+	dns, emails                     []string
 	ips                             []net.IP
 	uris                            []*url.URL
 	usages                          []certificatesv1.KeyUsage
@@ -59,7 +59,7 @@ type asking struct {
 
 func (a asking) csr(t testing.TB) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
-	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: a.name}, DNSNames: a.dns, IPAddresses: a.ips, URIs: a.uris}
+	template := &x509.CertificateRequest{Subject: pkix.Name{CommonName: a.name}, DNSNames: a.dns, EmailAddresses: a.emails, IPAddresses: a.ips, URIs: a.uris}
 	if a.org != "" {
 		template.Subject.Organization = strings.Split(a.org, ",")
 	}
@@ -221,9 +221,11 @@ func TestCertificatesAreAsAskedFor(t *testing.T) {
 		life    time.Duration // 0: none
 		flaw    string
 	}{
-		"as long as asked for":     {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane", org: "dev"}, seconds: &day, life: 24 * time.Hour},
-		"at least ten minutes":     {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane"}, seconds: new(int32), life: 10 * time.Minute},
-		"no masters":               {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane", org: mastersGroup}, flaw: "system:masters is not signed"},
+		"as long as asked for": {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane", org: "dev"}, seconds: &day, life: 24 * time.Hour},
+		"at least ten minutes": {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane"}, seconds: new(int32), life: 10 * time.Minute},
+		"no masters":           {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane", org: mastersGroup}, flaw: "system:masters is not signed"},
+		"without other names": {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane", dns: []string{"kubernetes.default.svc"}, emails: []string{"jane@example.com"},
+			ips: []net.IP{net.IPv4(10, 0, 0, 1)}, uris: []*url.URL{{Scheme: "spiffe", Host: "jane"}}}, life: 365 * 24 * time.Hour},
 		"no servers":               {ask: asking{signer: certificatesv1.KubeAPIServerClientSignerName, name: "jane", usages: []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth}}, flaw: `usage "server auth" is not allowed`},
 		"of other signers nothing": {ask: asking{signer: "example.com/mine", name: "jane"}},
 	} {
@@ -256,6 +258,9 @@ func TestCertificatesAreAsAskedFor(t *testing.T) {
 		}
 		if off := time.Until(cert.NotAfter) - row.life; off > time.Minute || off < -time.Minute || cert.IsCA || cert.Subject.CommonName != "jane" {
 			t.Errorf("%s: until %s, CA %v, for %s", sentence, cert.NotAfter, cert.IsCA, cert.Subject)
+		}
+		if n := len(cert.DNSNames) + len(cert.EmailAddresses) + len(cert.IPAddresses) + len(cert.URIs); n > 0 {
+			t.Errorf("%s: a client has %d names beside its subject", sentence, n)
 		}
 	}
 }

@@ -101,13 +101,11 @@ func signable(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateR
 	return req, ""
 }
 
-// clientFlaw: any client but one that nothing is forbidden to.
+// clientFlaw: any client but one that nothing is forbidden to. Alternative names are no
+// flaw: tools ask for a user's e-mail address by habit; see subjectOf.
 func clientFlaw(csr *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) string {
 	if slices.Contains(req.Subject.Organization, mastersGroup) {
 		return "organization " + mastersGroup + " is not signed"
-	}
-	if len(req.DNSNames)+len(req.IPAddresses)+len(req.EmailAddresses)+len(req.URIs) > 0 {
-		return "subject alternative names are not signed for clients"
 	}
 	for _, u := range csr.Spec.Usages {
 		if u != certificatesv1.UsageClientAuth && u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment {
@@ -123,11 +121,13 @@ func clientFlaw(csr *certificatesv1.CertificateSigningRequest, req *x509.Certifi
 // longest is the most that is given.
 func (s *signer) longest() time.Duration { return cmp.Or(s.Certificates, pki.IssuedFor) }
 
-// subjectOf is what the certificate says: what was asked for, no more.
+// subjectOf is what the certificate says: what was asked for, no more. Alternative names
+// are for what a node shows: a client is known by its subject alone.
 func subjectOf(req *x509.CertificateRequest, csr *certificatesv1.CertificateSigningRequest, longest time.Duration) pki.Subject {
 	out := pki.Subject{
-		Name: req.Subject.CommonName, Groups: req.Subject.Organization, DNS: req.DNSNames, IPs: req.IPAddresses,
-		For: longest,
+		Name: req.Subject.CommonName, Groups: req.Subject.Organization, For: longest}
+	if csr.Spec.SignerName == certificatesv1.KubeletServingSignerName {
+		out.DNS, out.IPs = req.DNSNames, req.IPAddresses
 	}
 	if asked := csr.Spec.ExpirationSeconds; asked != nil {
 		out.For = min(longest, max(shortestCertificate, time.Duration(*asked)*time.Second))

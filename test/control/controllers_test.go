@@ -159,7 +159,9 @@ func TestCertificatesAreApprovedAndSigned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}, EmailAddresses: []string{"jane@example.com"}, DNSNames: []string{"localhost"},
+	}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +184,9 @@ spec: {signerName: kubernetes.io/kube-apiserver-client, expirationSeconds: 3600,
 	}
 	if cert.Subject.CommonName != "jane" || cert.NotAfter.Sub(cert.NotBefore).Minutes() > 66 {
 		t.Errorf("the certificate is for %s until %s", cert.Subject, cert.NotAfter)
+	}
+	if len(cert.EmailAddresses)+len(cert.DNSNames) > 0 {
+		t.Errorf("beside its subject the certificate names %v %v", cert.EmailAddresses, cert.DNSNames)
 	}
 }
 
