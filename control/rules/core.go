@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -33,7 +34,7 @@ var coreRules = map[schema.GroupKind]Rules{
 		judge:  func(k *checker, s *corev1.Secret) { k.besides(podspec.ValidateSecret(s)) },
 		change: (*checker).secretChange}.rules(),
 	core("ServiceAccount"): kind[*corev1.ServiceAccount]{}.rules(),
-	core("Event"):          kind[*corev1.Event]{judge: (*checker).event, change: (*checker).eventChange}.rules(),
+	core("Event"):          kind[*corev1.Event]{named: path.ValidatePathSegmentName, judge: (*checker).event}.rules(),
 	core("Service"): kind[*corev1.Service]{named: validation.NameIsDNS1035Label,
 		fill: defaultService, carry: carryService, judge: (*checker).service, change: (*checker).serviceChange}.rules(),
 	core("Endpoints"): kind[*corev1.Endpoints]{fill: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
@@ -114,66 +115,6 @@ func (k *checker) secretChange(s, old *corev1.Secret) {
 	k.immutable(field.NewPath("type"), s.Type, old.Type)
 	if k.frozen(s.Immutable, old.Immutable) {
 		k.kept("data", s.Data, old.Data)
-	}
-}
-
-// maxEventNote is how long what an event says may be, in bytes.
-const maxEventNote = 1024
-
-// event judges an event of either group: those of events.k8s.io are known by
-// their time.
-func (k *checker) event(e *corev1.Event) {
-	// What has no namespace is told of in the default one, nodes among it.
-	if on := e.InvolvedObject.Namespace; on == "" && e.Namespace != "default" && e.Namespace != "kube-system" || on != "" && on != e.Namespace {
-		k.invalid(field.NewPath("involvedObject", "namespace"), on, "does not match event.namespace")
-	}
-	if e.EventTime.IsZero() {
-		return
-	}
-	at := field.NewPath("reportingController")
-	k.name(at, e.ReportingController, utilvalidation.IsQualifiedName)
-	for _, f := range []struct {
-		name, value string
-		most        int
-		required    bool
-	}{
-		{"reportingInstance", e.ReportingInstance, 128, true}, {"action", e.Action, 128, true},
-		{"reason", e.Reason, 128, true}, {"message", e.Message, maxEventNote, false},
-	} {
-		path := field.NewPath(f.name)
-		if f.required && f.value == "" {
-			k.required(path, "")
-		}
-		if len(f.value) > f.most {
-			k.invalid(path, "", "can have at most %d characters", f.most)
-		}
-	}
-	if e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning {
-		k.invalid(field.NewPath("type"), e.Type, "has invalid value: %s", e.Type)
-	}
-	if s := e.Series; s != nil {
-		if s.Count < 2 {
-			k.invalid(field.NewPath("series.count"), s.Count, "should be at least 2")
-		}
-		if s.LastObservedTime.IsZero() {
-			k.required(field.NewPath("series.lastObservedTime"), "")
-		}
-	}
-}
-
-func (k *checker) eventChange(e, old *corev1.Event) {
-	if old.EventTime.IsZero() {
-		return // counted up in the old way
-	}
-	k.immutable(field.NewPath("involvedObject"), e.InvolvedObject, old.InvolvedObject)
-	for _, f := range []struct{ name, now, was string }{
-		{"reason", e.Reason, old.Reason}, {"message", e.Message, old.Message}, {"type", e.Type, old.Type}, {"action", e.Action, old.Action},
-		{"reportingController", e.ReportingController, old.ReportingController}, {"reportingInstance", e.ReportingInstance, old.ReportingInstance},
-	} {
-		k.immutable(field.NewPath(f.name), f.now, f.was)
-	}
-	if !e.EventTime.Equal(&old.EventTime) {
-		k.invalid(field.NewPath("eventTime"), e.EventTime, "field is immutable")
 	}
 }
 

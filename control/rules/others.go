@@ -37,7 +37,8 @@ const (
 var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 var otherRules = map[schema.GroupKind]Rules{
-	{Group: "events.k8s.io", Kind: "Event"}: kind[*corev1.Event]{judge: (*checker).event, change: (*checker).eventChange}.rules(),
+	{Group: "events.k8s.io", Kind: "Event"}: kind[*corev1.Event]{judge: (*checker).event,
+		fresh: (*checker).eventFresh, change: (*checker).eventChange}.rules(),
 	{Group: "coordination.k8s.io", Kind: "Lease"}: kind[*coordinationv1.Lease]{judge: func(k *checker, l *coordinationv1.Lease) {
 		positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
 		notNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)
