@@ -110,7 +110,7 @@ func (s *Scheduler) nodeSeen(was, is *corev1.Node) {
 		rules = append(rules, placement.RuleResources)
 	}
 	if !sameLabels(was.Labels, is.Labels) {
-		rules = append(rules, placement.RuleAffinity, placement.RuleSpread, placement.RulePodAffinity)
+		rules = append(rules, placement.RuleAffinity, placement.RuleVolumes, placement.RuleSpread, placement.RulePodAffinity)
 	}
 	if !apiequality.Semantic.DeepEqual(was.Spec.Taints, is.Spec.Taints) {
 		rules = append(rules, placement.RuleTaints, placement.RuleSpread)

@@ -1,0 +1,70 @@
+package scheduler
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/control/scheduler/placement"
+)
+
+// TestAChangeOfANodeWakesThosePodsThatItMayHelp: each by the rules that had refused
+// it, and no others.
+func TestAChangeOfANodeWakesThosePodsThatItMayHelp(t *testing.T) {
+	t.Parallel()
+	all := []placement.Rule{
+		placement.RuleUnschedulable, placement.RuleName, placement.RuleTaints, placement.RuleAffinity, placement.RuleVolumes,
+		placement.RulePorts, placement.RuleResources, placement.RuleSpread, placement.RulePodAffinity,
+	}
+	for what, r := range map[string]struct {
+		change func(*corev1.Node)
+		wakes  []placement.Rule
+	}{
+		"a label": {
+			func(n *corev1.Node) { n.Labels = map[string]string{"disk": "fast"} },
+			[]placement.Rule{placement.RuleAffinity, placement.RuleVolumes, placement.RuleSpread, placement.RulePodAffinity}, // volumes are on nodes by label
+		},
+		"a taint": {
+			func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}} },
+			[]placement.Rule{placement.RuleTaints, placement.RuleSpread},
+		},
+		"cordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, []placement.Rule{placement.RuleUnschedulable}},
+		"more of it": {
+			func(n *corev1.Node) {
+				n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("9")}
+			},
+			[]placement.Rule{placement.RuleResources},
+		},
+		"an image":  {func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{}} }, nil},
+		"its lease": {func(n *corev1.Node) { n.ResourceVersion = "2" }, nil},
+	} {
+		s := &Scheduler{cluster: placement.NewCluster(), queue: newQueue()}
+		was := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		s.nodeSeen(nil, was)
+		byRule := map[placement.Rule]types.UID{}
+		for _, rule := range all {
+			p := pod(string(rule), 0)
+			s.queue.set(p, time.Now())
+			s.queue.wait(s.queue.next(time.Now()), []placement.Rule{rule}, time.Now())
+			byRule[rule] = p.UID
+		}
+		is := was.DeepCopy()
+		r.change(is)
+		s.nodeSeen(was, is)
+		var woken []placement.Rule
+		for _, rule := range slices.Sorted(maps.Keys(byRule)) {
+			if s.queue.entries[byRule[rule]].state != waiting {
+				woken = append(woken, rule)
+			}
+		}
+		if slices.Sort(r.wakes); !slices.Equal(woken, r.wakes) {
+			t.Errorf("%s wakes those that %v had refused, want %v", what, woken, r.wakes)
+		}
+	}
+}
