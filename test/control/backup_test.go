@@ -89,7 +89,7 @@ func TestABackupIsRestored(t *testing.T) {
 		}
 	}
 	all := stop()
-	watching := follow(t, client)
+	watching := follow(t, of(anyKind(t, p), written[0]))
 	seesWithin(t, time.Minute, "the follower", func() string { return fmt.Sprint(watching.size() >= int(all)) }, "true")
 	if out, err := program(t, "restore", path, "--data-dir", p.DataDir); err == nil || !strings.Contains(out, "another berth-control runs on it") {
 		t.Errorf("a restore over a running server: %v\n%s", err, out)
@@ -133,7 +133,7 @@ func TestABackupIsRestored(t *testing.T) {
 	t.Logf("%d of %d are there; the watching client listed %d times", n, all, watching.listed)
 }
 
-// size is how many ConfigMaps the follower sees.
+// size is how many objects the follower sees.
 func (f *follower) size() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,18 +7,18 @@ import (
 	"sync"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/dynamic"
 )
 
-// follower keeps a copy of the ConfigMaps of namespace default by one watch,
-// which it takes up where it ended, at once and as often as needed. It lists
-// again only when the server says that the place is too far back.
+// follower keeps a copy of the objects of a kind in a namespace by one watch, which
+// it takes up where it ended, at once and as often as needed. It lists again only
+// when the server says that the place is too far back.
 type follower struct {
-	client  kubernetes.Interface
+	objects dynamic.ResourceInterface
 	mu      sync.Mutex
 	values  map[string]string
 	resumed int // watches taken up without a list
@@ -26,8 +26,8 @@ type follower struct {
 }
 
 // follow starts a follower, which the test's Cleanup ends.
-func follow(t *testing.T, client kubernetes.Interface) *follower {
-	f := &follower{client: client}
+func follow(t *testing.T, objects dynamic.ResourceInterface) *follower {
+	f := &follower{objects: objects}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var done sync.WaitGroup
 	done.Go(func() { f.run(ctx) })
@@ -49,7 +49,7 @@ func (f *follower) run(ctx context.Context) {
 
 // list takes everything anew and answers from where to watch.
 func (f *follower) list(ctx context.Context) string {
-	list, err := f.client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
+	list, err := f.objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return ""
 	}
@@ -57,15 +57,15 @@ func (f *follower) list(ctx context.Context) string {
 	defer f.mu.Unlock()
 	f.listed++
 	f.values = map[string]string{}
-	for _, c := range list.Items {
-		f.values[c.Name] = c.Data["value"]
+	for i := range list.Items {
+		f.values[list.Items[i].GetName()] = valueOf(&list.Items[i])
 	}
-	return list.ResourceVersion
+	return list.GetResourceVersion()
 }
 
 // watch follows until the watch ends and answers from where to go on.
 func (f *follower) watch(ctx context.Context, version string) string {
-	w, err := f.client.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+	w, err := f.objects.Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return ""
@@ -77,40 +77,39 @@ func (f *follower) watch(ctx context.Context, version string) string {
 	f.resumed++
 	f.mu.Unlock()
 	for e := range w.ResultChan() {
-		switch o := e.Object.(type) {
-		case *metav1.Status:
-			if o.Code == http.StatusGone {
+		if e.Type == watch.Error {
+			if status, ok := apierrors.FromObject(e.Object).(apierrors.APIStatus); ok && status.Status().Code == http.StatusGone { //nolint:errorlint // it is made just here
 				return ""
 			}
 			return version
-		case *corev1.ConfigMap:
-			version = o.ResourceVersion
+		}
+		if o, ok := e.Object.(*unstructured.Unstructured); ok {
+			version = o.GetResourceVersion()
 			f.take(e.Type, o)
 		}
 	}
 	return version
 }
 
-func (f *follower) take(kind watch.EventType, c *corev1.ConfigMap) {
+func (f *follower) take(kind watch.EventType, o metav1.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch kind {
 	case watch.Added, watch.Modified:
-		f.values[c.Name] = c.Data["value"]
+		f.values[o.GetName()] = valueOf(o)
 	case watch.Deleted:
-		delete(f.values, c.Name)
+		delete(f.values, o.GetName())
 	}
 }
 
-// disagreement names an object that the follower sees otherwise than it is.
-func (f *follower) disagreement(all []map[string]*model) string {
+// disagreement names an object of a writer that the follower sees otherwise than it
+// is.
+func (f *follower) disagreement(mine map[string]*model) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, mine := range all {
-		for name, m := range mine {
-			if f.values[name] != m.value {
-				return fmt.Sprintf("%s is %q, stored is %q", name, f.values[name], m.value)
-			}
+	for name, m := range mine {
+		if f.values[name] != m.value {
+			return fmt.Sprintf("%s is %q, stored is %q", name, f.values[name], m.value)
 		}
 	}
 	return ""
