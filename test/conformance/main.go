@@ -26,7 +26,7 @@ func main() {
 	runtime.LockOSThread() // what is started ends with the thread that started it, at the latest
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	server := flag.String("server", "both", "control (berth-control), stock (Kubernetes' own programs) or both")
+	server := flag.String("server", "both", "control (berth-control), stock (Kubernetes' own programs), both, or mixed (berth-control with Kubernetes' own scheduler and controllers)")
 	focus := flag.String("focus", "", "run only the tests whose names match this regular expression")
 	logs := flag.String("logs", "", "folder for reports and logs; empty: a new one")
 	flag.Parse()
@@ -37,7 +37,11 @@ func main() {
 }
 
 // planes are the control planes that a node can join, by the flag's name.
-var planes = map[string]func(ctx context.Context, p *programs, dir string) (*plane, error){"control": lightweight, "stock": stock}
+var planes = map[string]func(ctx context.Context, p *programs, dir string) (*plane, error){
+	"control": func(ctx context.Context, p *programs, dir string) (*plane, error) { return lightweight(ctx, p, dir) },
+	"mixed":   mixed,
+	"stock":   stock,
+}
 
 func run(ctx context.Context, server, focus, logs string) (err error) {
 	if os.Geteuid() != 0 {
@@ -46,7 +50,7 @@ func run(ctx context.Context, server, focus, logs string) (err error) {
 	names := []string{"control", "stock"}
 	if server != "both" {
 		if planes[server] == nil {
-			return fmt.Errorf("-server %q: it must be control, stock or both", server)
+			return fmt.Errorf("-server %q: it must be control, stock, both or mixed", server)
 		}
 		names = []string{server}
 	}

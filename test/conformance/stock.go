@@ -61,7 +61,8 @@ func stock(ctx context.Context, p *programs, dir string) (*plane, error) {
 	}
 	if err := pl.start(ctx, "kube-controller-manager", p.of("kube-controller-manager"), "--kubeconfig", pl.kubeconfig, "--secure-port", fmt.Sprint(ports[3]),
 		"--cluster-signing-cert-file", key("ca.crt"), "--cluster-signing-key-file", key("ca.key"), "--root-ca-file", key("ca.crt"),
-		"--service-account-private-key-file", key("sa.key"), "--use-service-account-credentials", "--controllers", "*,bootstrapsigner,tokencleaner", "--leader-elect=false"); err != nil {
+		"--service-account-private-key-file", key("sa.key"), "--use-service-account-credentials", "--controllers", "*,bootstrapsigner,tokencleaner", "--leader-elect=false",
+		"--flex-volume-plugin-dir", filepath.Join(dir, "flexvolumes")); err != nil {
 		return pl, err
 	}
 	if err := pl.start(ctx, "kube-scheduler", p.of("kube-scheduler"), "--kubeconfig", pl.kubeconfig, "--secure-port", fmt.Sprint(ports[4]), "--leader-elect=false"); err != nil {
