@@ -77,7 +77,7 @@ torture: deps ## what is too long for make test; PIECE= a test's name, PIECES= p
 SERVER ?= both
 FOCUS ?=
 
-conformance: deps ## Kubernetes' own conformance tests of nodes and storage; SERVER=control|stock|both, FOCUS= a regular expression
+conformance: deps ## Kubernetes' own conformance tests of nodes and storage; SERVER=control|stock|both|mixed, FOCUS= a regular expression
 	go run -trimpath ./test/conformance -server '$(SERVER)' -focus '$(FOCUS)'
 
 bin/kubectl: go.mod test/kubectl/main.go # the stock kubectl, from its Go module

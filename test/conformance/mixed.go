@@ -9,23 +9,25 @@ import (
 	"berth/test/hosts"
 )
 
-// without are the controllers of kinds that berth-control does not have.
-const without = "-horizontal-pod-autoscaler-controller,-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
+// without are the controllers of kinds that berth-control does not have, and those that stay its own.
+const without = "-certificatesigningrequest-approving-controller,-certificatesigningrequest-signing-controller," +
+	"-horizontal-pod-autoscaler-controller,-podcertificaterequest-cleaner-controller,-service-cidr-controller," +
 	"-storage-version-migrator-controller,-validatingadmissionpolicy-status-controller"
 
 // mixed is berth-control with Kubernetes' own scheduler and controller manager in
-// place of its parts of the same names.
+// place of its parts of the same names, but for those that approve and sign: Kubernetes'
+// own do not approve what nodes show, and that is signed by a key that only berth-control has.
 func mixed(ctx context.Context, p *programs, dir string) (*plane, error) {
-	off := []string{"--off", "scheduler"}
+	off := []string{"--off", "scheduler", "--off", "clusterrole-aggregation-controller"}
 	for _, name := range controllers.Names() {
-		off = append(off, "--off", name)
+		if name != controllers.CSRApproving && name != controllers.CSRSigning {
+			off = append(off, "--off", name)
+		}
 	}
-	off = append(off, "--off", "clusterrole-aggregation-controller")
 	pl, err := lightweight(ctx, p, dir, off...)
 	if err != nil {
 		return pl, err
 	}
-	pl.approve = true
 	var ports [2]int // of the controllers and the scheduler
 	for i := range ports {
 		if ports[i], err = hosts.FreePort(); err != nil {
@@ -34,8 +36,7 @@ func mixed(ctx context.Context, p *programs, dir string) (*plane, error) {
 	}
 	key := func(name string) string { return filepath.Join(dir, "data", "pki", name) }
 	if err := pl.start(ctx, "kube-controller-manager", p.of("kube-controller-manager"), "--kubeconfig", pl.kubeconfig, "--secure-port", fmt.Sprint(ports[0]),
-		"--cluster-signing-cert-file", key("ca.crt"), "--cluster-signing-key-file", key("ca.key"), "--root-ca-file", key("ca.crt"),
-		"--service-account-private-key-file", key("service-account.key"), "--allocate-node-cidrs", "--cluster-cidr", "10.42.0.0/16", "--leader-elect=false",
+		"--root-ca-file", key("ca.crt"), "--service-account-private-key-file", key("service-account.key"), "--allocate-node-cidrs", "--cluster-cidr", "10.42.0.0/16", "--leader-elect=false",
 		"--flex-volume-plugin-dir", filepath.Join(dir, "flexvolumes"), "--controllers", "*,"+without); err != nil {
 		return pl, err
 	}
