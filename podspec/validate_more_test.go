@@ -49,8 +49,36 @@ func TestValidateVolumes(t *testing.T) {
 			[]string{v + ".projected.sources[0].podCertificate.keyType: Unsupported", v + ".projected.sources[0].podCertificate: at least one"}},
 		{"a claim is named", vol("persistentVolumeClaim: {claimName: ''}"), []string{v + ".persistentVolumeClaim.claimName: Required"}},
 		{"an image is named", vol("image: {}"), []string{v + ".image.reference: Required"}},
+		{"a claim that is made with the pod is whole", vol("ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: _}}, spec: {}}}"),
+			[]string{v + ".ephemeral.volumeClaimTemplate.metadata.labels: valid label", v + ".ephemeral.volumeClaimTemplate.spec.accessModes: Required",
+				v + ".ephemeral.volumeClaimTemplate.spec.resources[storage]: Required"}},
+		{"a claim that is made with the pod is wanted", vol("ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}"), nil},
+		{"a target is named", vol("iscsi: {}"), []string{v + ".iscsi.targetPortal: Required", v + ".iscsi.iqn: Required"}},
+		{"a target's name is of a kind, and its unit a byte", vol("iscsi: {targetPortal: a, iqn: 'iqn.26-01.example:a', lun: 256, initiatorName: eui.1, chapAuthSession: true}"),
+			[]string{v + ".iscsi.iqn: begins with", v + ".iscsi.lun: between", v + ".iscsi.initiatorName: begins with", v + ".iscsi.secretRef: Required"}},
+		{"a target is taken", vol("iscsi: {targetPortal: a, iqn: 'iqn.2026-01.example.com:disk/1', initiatorName: eui.02004567A425678D}"), nil},
+		{"an image of a cluster is named with its monitors", vol("rbd: {}"), []string{v + ".rbd.monitors: Required", v + ".rbd.image: Required"}},
+		{"a share is named with its secret", vol("azureFile: {}"), []string{v + ".azureFile.secretName: Required", v + ".azureFile.shareName: Required"}},
+		{"a plug-in is named, and its options are its own", vol("flexVolume: {options: {a.kubernetes.io/b: c, d: e}}"),
+			[]string{v + ".flexVolume.driver: Required", v + ".flexVolume.options[a.kubernetes.io/b]: reserved"}},
+		{"a fibre has one end", vol("fc: {targetWWNs: [a], wwids: [b]}"), []string{v + ".fc.targetWWNs: ", v + ".fc.lun: Required"}},
+		{"a disk elsewhere has a part that can be", vol("awsElasticBlockStore: {partition: 256}"),
+			[]string{v + ".awsElasticBlockStore.volumeID: Required", v + ".awsElasticBlockStore.partition: between"}},
 		{"an export has a server and an absolute path", vol("nfs: {server: '', path: x}"), []string{v + ".nfs.server: Required", v + ".nfs.path: absolute"}},
 	})
+}
+
+// TestAClaimOfThePodHasANameThatCanBe: it is the pod's and the volume's.
+func TestAClaimOfThePodHasANameThatCanBe(t *testing.T) {
+	t.Parallel()
+	pod := kept(t, "spec: {containers: [{name: c, image: a}], volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]}")
+	if errs := ValidateCreate(pod); len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	pod.Name = strings.Repeat("p", 253)
+	if errs := ValidateCreate(pod); len(errs) != 1 || errs[0].Field != "spec.volumes[0].name" {
+		t.Errorf("got %v", errs)
+	}
 }
 
 func TestValidateProbesAndHooks(t *testing.T) {

@@ -29,6 +29,9 @@ func (k *checker) volumes(at *field.Path) {
 		case 0:
 			k.required(path, "must specify a volume type")
 		case 1:
+			if v.Ephemeral != nil {
+				k.ephemeral(path, v)
+			}
 			k.volumeSource(path.Child(kinds[0]), &v.VolumeSource)
 		default:
 			k.forbidden(path.Child(kinds[1]), "may not specify more than 1 volume type")
@@ -36,8 +39,7 @@ func (k *checker) volumes(at *field.Path) {
 	}
 }
 
-// volumeSource judges the one source of a volume. Kinds that are refused
-// anyway are judged only where they are still in use.
+// volumeSource judges the one source of a volume.
 func (k *checker) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 	switch {
 	case v.HostPath != nil:
@@ -64,10 +66,6 @@ func (k *checker) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 		k.reference(at.Child("claimName"), v.PersistentVolumeClaim.ClaimName)
 	case v.CSI != nil:
 		k.name(at.Child("driver"), strings.ToLower(v.CSI.Driver), validation.IsDNS1123Subdomain)
-	case v.Ephemeral != nil:
-		if v.Ephemeral.VolumeClaimTemplate == nil {
-			k.required(at.Child("volumeClaimTemplate"), "")
-		}
 	case v.NFS != nil:
 		if v.NFS.Server == "" {
 			k.required(at.Child("server"), "")
@@ -82,6 +80,8 @@ func (k *checker) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 			k.required(at.Child("reference"), "")
 		}
 		oneOf(k, at.Child("pullPolicy"), v.Image.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
+	default:
+		k.attached(at, v)
 	}
 }
 

@@ -203,6 +203,16 @@ func TestPriorityIsResolved(t *testing.T) {
 	if _, err := create(t, p, pod("high", &nine)); err == nil || !strings.Contains(err.Error(), "the integer value of priority (9) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name") {
 		t.Errorf("a number of one's own: %v", err)
 	}
+	silent, was := pod("high", nil), pod("high", &nine)
+	was.Spec.PreemptionPolicy = &never
+	m, ok := p.(admission.MutationInterface)
+	if !ok {
+		t.Fatal("it changes nothing")
+	}
+	if err := m.Admit(t.Context(), admission.NewAttributesRecord(silent, was, corev1.SchemeGroupVersion.WithKind("Pod"), "ns", "p", corev1.SchemeGroupVersion.WithResource("pods"), "",
+		admission.Update, &metav1.UpdateOptions{}, false, &user.DefaultInfo{Name: "ann"}), nil); err != nil || silent.Spec.Priority != &nine || silent.Spec.PreemptionPolicy != &never {
+		t.Errorf("an update that leaves them out: %+v, %v", silent.Spec, err)
+	}
 	if _, err := create(t, p, pod("none", nil)); err == nil || !strings.Contains(err.Error(), "no PriorityClass with name none was found") {
 		t.Errorf("a class that is not there: %v", err)
 	}

@@ -1,6 +1,7 @@
 package admit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -32,9 +33,10 @@ func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
-		// An update that leaves the number out keeps it.
-		if old, ok := a.GetOldObject().(*corev1.Pod); ok && pod.Spec.Priority == nil {
-			pod.Spec.Priority = old.Spec.Priority
+		// An update that leaves them out keeps them.
+		if old, ok := a.GetOldObject().(*corev1.Pod); ok {
+			pod.Spec.Priority = cmp.Or(pod.Spec.Priority, old.Spec.Priority)
+			pod.Spec.PreemptionPolicy = cmp.Or(pod.Spec.PreemptionPolicy, old.Spec.PreemptionPolicy)
 		}
 		return nil
 	}

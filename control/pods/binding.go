@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -63,6 +64,10 @@ func judgeBinding(wish *corev1.Binding) field.ErrorList {
 	}
 	if wish.Target.Name == "" {
 		errs = append(errs, field.Required(at.Child("name"), ""))
+	} else {
+		for _, complaint := range validation.NameIsDNSSubdomain(wish.Target.Name, false) {
+			errs = append(errs, field.Invalid(at.Child("name"), wish.Target.Name, complaint))
+		}
 	}
 	return errs
 }

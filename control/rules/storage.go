@@ -25,8 +25,6 @@ const (
 	maxParametersSize = 256 << 10 // bytes, of keys and values together
 )
 
-var accessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOncePod}
-
 var storageRules = map[schema.GroupKind]Rules{
 	core("PersistentVolume"): kind[*corev1.PersistentVolume]{cluster: true, fill: defaultVolume,
 		prepare: func(v *corev1.PersistentVolume) {
@@ -83,24 +81,8 @@ func defaultClaim(c *corev1.PersistentVolumeClaim) {
 	rounded(c.Spec.Resources.Requests)
 }
 
-// modes judges how a volume may be mounted.
-func (k *checker) modes(list []corev1.PersistentVolumeAccessMode) {
-	at := spec.Child("accessModes")
-	if len(list) == 0 {
-		k.required(at, "at least 1 access mode is required")
-	}
-	for _, m := range list {
-		if !slices.Contains(accessModes, m) {
-			k.add(field.NotSupported(at, m, accessModes))
-		}
-	}
-	if len(list) > 1 && slices.Contains(list, corev1.ReadWriteOncePod) {
-		k.forbidden(at, "may not use ReadWriteOncePod with other access modes")
-	}
-}
-
 func (k *checker) volume(v *corev1.PersistentVolume) {
-	k.modes(v.Spec.AccessModes)
+	k.addAll(podspec.ValidateAccessModes(v.Spec.AccessModes, spec.Child("accessModes")))
 	at := spec.Child("capacity")
 	if len(v.Spec.Capacity) == 0 {
 		k.required(at, "")
@@ -175,39 +157,7 @@ func (k *checker) volumeChange(v, old *corev1.PersistentVolume) {
 }
 
 func (k *checker) claim(c *corev1.PersistentVolumeClaim) {
-	k.modes(c.Spec.AccessModes)
-	if c.Spec.Selector != nil {
-		k.selector(spec.Child("selector"), c.Spec.Selector)
-	}
-	at := spec.Child("resources")
-	size, asked := c.Spec.Resources.Requests[corev1.ResourceStorage]
-	if !asked {
-		k.required(at.Key(string(corev1.ResourceStorage)), "")
-	} else if size.Sign() <= 0 {
-		k.invalid(at.Key(string(corev1.ResourceStorage)), size.String(), "must be greater than zero")
-	}
-	if limit, limited := c.Spec.Resources.Limits[corev1.ResourceStorage]; limited && asked && size.Cmp(limit) > 0 {
-		k.invalid(at.Child("requests"), size.String(), "must be less than or equal to storage limit of %s", limit.String())
-	}
-	if n := c.Spec.StorageClassName; n != nil && *n != "" {
-		k.each(spec.Child("storageClassName"), *n, validation.IsDNS1123Subdomain(*n))
-	}
-	oneOfIfSet(k, spec.Child("volumeMode"), c.Spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
-	if d := c.Spec.DataSource; d != nil {
-		k.dataSource(spec.Child("dataSource"), d.Kind, d.Name)
-	}
-	if d := c.Spec.DataSourceRef; d != nil {
-		k.dataSource(spec.Child("dataSourceRef"), d.Kind, d.Name)
-	}
-}
-
-func (k *checker) dataSource(at *field.Path, kind, name string) {
-	if name == "" {
-		k.required(at.Child("name"), "")
-	}
-	if kind == "" {
-		k.required(at.Child("kind"), "")
-	}
+	k.addAll(podspec.ValidateClaimSpec(&c.Spec, spec))
 }
 
 func (k *checker) claimChange(c, old *corev1.PersistentVolumeClaim) {

@@ -194,6 +194,9 @@ func TestPodsAreBoundOnce(t *testing.T) {
 		t.Errorf("a gated pod was bound: %v", err)
 	}
 	s.Kubectl(t, "patch", "pod", "web", "--type=json", "-p", `[{"op": "remove", "path": "/spec/schedulingGates"}]`)
+	if err := bound(t, s, "web", "BAD_NODE"); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "target.name") {
+		t.Errorf("bound to what no node can be called: %v", err)
+	}
 	if err := bound(t, s, "web", "n1"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,207 @@
+package podspec
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// maxUnit is the highest number of a partition or of a unit behind a target.
+const maxUnit = 255
+
+// attached judges a source that others attach to the node: what it cannot be without.
+func (k *checker) attached(at *field.Path, v *corev1.VolumeSource) {
+	switch {
+	case v.ISCSI != nil:
+		k.iscsi(at, v.ISCSI)
+	case v.RBD != nil:
+		k.some(at.Child("monitors"), len(v.RBD.CephMonitors))
+		k.filled(at, "image", v.RBD.RBDImage)
+	case v.CephFS != nil:
+		k.some(at.Child("monitors"), len(v.CephFS.Monitors))
+	case v.FC != nil:
+		k.fibreChannel(at, v.FC)
+	case v.FlexVolume != nil:
+		k.flexVolume(at, v.FlexVolume)
+	case v.AzureFile != nil:
+		k.filled(at, "secretName", v.AzureFile.SecretName, "shareName", v.AzureFile.ShareName)
+	case v.AzureDisk != nil:
+		k.filled(at, "diskName", v.AzureDisk.DiskName, "diskURI", v.AzureDisk.DataDiskURI)
+	case v.GCEPersistentDisk != nil:
+		k.filled(at, "pdName", v.GCEPersistentDisk.PDName)
+		k.between(at.Child("partition"), int64(v.GCEPersistentDisk.Partition), 0, maxUnit)
+	case v.AWSElasticBlockStore != nil:
+		k.filled(at, "volumeID", v.AWSElasticBlockStore.VolumeID)
+		k.between(at.Child("partition"), int64(v.AWSElasticBlockStore.Partition), 0, maxUnit)
+	case v.Cinder != nil:
+		k.filled(at, "volumeID", v.Cinder.VolumeID)
+		k.keyOf(at, v.Cinder.SecretRef)
+	case v.StorageOS != nil:
+		k.name(at.Child("volumeName"), v.StorageOS.VolumeName, utilvalidation.IsDNS1123Label)
+		k.keyOf(at, v.StorageOS.SecretRef)
+	case v.Glusterfs != nil:
+		k.filled(at, "endpoints", v.Glusterfs.EndpointsName, "path", v.Glusterfs.Path)
+	case v.Quobyte != nil:
+		k.filled(at, "registry", v.Quobyte.Registry, "volume", v.Quobyte.Volume)
+	case v.ScaleIO != nil:
+		k.filled(at, "gateway", v.ScaleIO.Gateway, "system", v.ScaleIO.System, "volumeName", v.ScaleIO.VolumeName)
+	case v.VsphereVolume != nil:
+		k.filled(at, "volumePath", v.VsphereVolume.VolumePath)
+	case v.PortworxVolume != nil:
+		k.filled(at, "volumeID", v.PortworxVolume.VolumeID)
+	case v.PhotonPersistentDisk != nil:
+		k.filled(at, "pdID", v.PhotonPersistentDisk.PdID)
+	case v.Flocker != nil:
+		if (v.Flocker.DatasetName == "") == (v.Flocker.DatasetUUID == "") {
+			k.required(at, "one of datasetName and datasetUUID")
+		}
+	case v.GitRepo != nil:
+		k.filled(at, "repository", v.GitRepo.Repository)
+	}
+}
+
+// filled wants words, given as name and value in turn.
+func (k *checker) filled(at *field.Path, words ...string) {
+	for pair := range slices.Chunk(words, 2) {
+		if pair[1] == "" {
+			k.required(at.Child(pair[0]), "")
+		}
+	}
+}
+
+func (k *checker) some(at *field.Path, n int) {
+	if n == 0 {
+		k.required(at, "")
+	}
+}
+
+func (k *checker) keyOf(at *field.Path, secret *corev1.LocalObjectReference) {
+	if secret != nil {
+		k.filled(at.Child("secretRef"), "name", secret.Name)
+	}
+}
+
+func (k *checker) iscsi(at *field.Path, v *corev1.ISCSIVolumeSource) {
+	k.filled(at, "targetPortal", v.TargetPortal, "iqn", v.IQN)
+	if v.IQN != "" && !iscsiName(v.IQN) {
+		k.invalid(at.Child("iqn"), v.IQN, "must be a name that begins with iqn, eui or naa")
+	}
+	if n := v.InitiatorName; n != nil && !iscsiName(*n) {
+		k.invalid(at.Child("initiatorName"), *n, "must be a name that begins with iqn, eui or naa")
+	}
+	k.between(at.Child("lun"), int64(v.Lun), 0, maxUnit)
+	if (v.DiscoveryCHAPAuth || v.SessionCHAPAuth) && v.SecretRef == nil {
+		k.required(at.Child("secretRef"), "")
+	}
+}
+
+// iscsiName tells whether a name is one of the three kinds: iqn.YEAR-MONTH.DOMAIN:REST,
+// or so many digits after eui. or naa.
+func iscsiName(name string) bool {
+	kind, rest, _ := strings.Cut(name, ".")
+	strange := func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}
+	switch kind {
+	case "eui":
+		return len(rest) == 16 && !strings.ContainsFunc(rest, strange)
+	case "naa":
+		return len(rest) == 32 && !strings.ContainsFunc(rest, strange)
+	case "iqn":
+		date, domain, _ := strings.Cut(rest, ".")
+		domain, own, _ := strings.Cut(domain, ":")
+		year, month, _ := strings.Cut(date, "-")
+		notDigit := func(r rune) bool { return r < '0' || r > '9' }
+		return len(year) == 4 && len(month) == 2 && !strings.ContainsFunc(year+month, notDigit) &&
+			domain != "" && !strings.ContainsFunc(domain, func(r rune) bool { return strange(r) && r != '-' && r != '.' }) &&
+			own != "" && !strings.ContainsAny(own, ",;*&$| \t\n\r\f\v")
+	}
+	return false
+}
+
+func (k *checker) fibreChannel(at *field.Path, v *corev1.FCVolumeSource) {
+	k.exactlyOne(at.Child("targetWWNs"), v.TargetWWNs, "`targetWWNs`, `wwids`", len(v.TargetWWNs) > 0, len(v.WWIDs) > 0)
+	switch {
+	case len(v.TargetWWNs) == 0:
+	case v.Lun == nil:
+		k.required(at.Child("lun"), "")
+	default:
+		k.between(at.Child("lun"), int64(*v.Lun), 0, maxUnit)
+	}
+}
+
+func (k *checker) flexVolume(at *field.Path, v *corev1.FlexVolumeSource) {
+	k.filled(at, "driver", v.Driver)
+	for key := range v.Options {
+		domain, _, _ := strings.Cut(strings.ToLower(key), "/")
+		if domain = "." + domain; strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io") {
+			k.invalid(at.Child("options").Key(key), key, "kubernetes.io and k8s.io namespaces are reserved")
+		}
+	}
+}
+
+// ephemeral judges the template of a claim that is made for a volume of the pod, and
+// the name that the claim will have.
+func (k *checker) ephemeral(at *field.Path, v *corev1.Volume) {
+	t, template := v.Ephemeral.VolumeClaimTemplate, at.Child("ephemeral", "volumeClaimTemplate")
+	if t == nil {
+		k.required(template, "")
+		return
+	}
+	k.errs = append(k.errs, metavalidation.ValidateLabels(t.Labels, template.Child("metadata", "labels"))...)
+	k.errs = append(k.errs, validation.ValidateAnnotations(t.Annotations, template.Child("metadata", "annotations"))...)
+	k.errs = append(k.errs, ValidateClaimSpec(&t.Spec, template.Child("spec"))...)
+	if !k.template && k.pod.Name != "" && v.Name != "" {
+		k.each(at.Child("name"), v.Name, utilvalidation.IsDNS1123Subdomain(k.pod.Name+"-"+v.Name))
+	}
+}
+
+// ValidateClaimSpec gives everything that is wrong with what a claim wants, which
+// stands at a path.
+func ValidateClaimSpec(c *corev1.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
+	k := &checker{errs: ValidateAccessModes(c.AccessModes, at.Child("accessModes"))}
+	if c.Selector != nil {
+		k.errs = append(k.errs, metavalidation.ValidateLabelSelector(c.Selector, metavalidation.LabelSelectorValidationOptions{}, at.Child("selector"))...)
+	}
+	resources := at.Child("resources")
+	size, asked := c.Resources.Requests[corev1.ResourceStorage]
+	if !asked {
+		k.required(resources.Key(string(corev1.ResourceStorage)), "")
+	} else if size.Sign() <= 0 {
+		k.invalid(resources.Key(string(corev1.ResourceStorage)), size.String(), "must be greater than zero")
+	}
+	if limit, limited := c.Resources.Limits[corev1.ResourceStorage]; limited && asked && size.Cmp(limit) > 0 {
+		k.invalid(resources.Child("requests"), size.String(), "must be less than or equal to storage limit of %s", limit.String())
+	}
+	if n := c.StorageClassName; n != nil && *n != "" {
+		k.each(at.Child("storageClassName"), *n, utilvalidation.IsDNS1123Subdomain(*n))
+	}
+	oneOfIfSet(k, at.Child("volumeMode"), c.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
+	if d := c.DataSource; d != nil {
+		k.filled(at.Child("dataSource"), "name", d.Name, "kind", d.Kind)
+	}
+	if d := c.DataSourceRef; d != nil {
+		k.filled(at.Child("dataSourceRef"), "name", d.Name, "kind", d.Kind)
+	}
+	return k.errs
+}
+
+// ValidateAccessModes gives everything that is wrong with how a volume may be mounted.
+func ValidateAccessModes(list []corev1.PersistentVolumeAccessMode, at *field.Path) field.ErrorList {
+	k := &checker{}
+	if len(list) == 0 {
+		k.required(at, "at least 1 access mode is required")
+	}
+	for _, m := range list {
+		oneOf(k, at, m, corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod)
+	}
+	if len(list) > 1 && slices.Contains(list, corev1.ReadWriteOncePod) {
+		k.forbidden(at, "may not use ReadWriteOncePod with other access modes")
+	}
+	return k.errs
+}
