@@ -71,6 +71,7 @@ func storageKinds() []*Kind {
 		{
 			Version: v1, Resource: "csinodes", Singular: "csinode", Cluster: true, VersionedPut: true,
 			New: func() runtime.Object { return &storagev1.CSINode{} }, NewList: func() runtime.Object { return &storagev1.CSINodeList{} },
+			Unacted: storedOnly("CSI nodes"),
 		},
 		{
 			Version: v1, Resource: "csidrivers", Singular: "csidriver", Cluster: true, VersionedPut: true,
