@@ -73,6 +73,28 @@ func TestANodeJoinsByOneLine(t *testing.T) {
 	p.Apply(t, p.pod("later", "", "sleep"))
 	p.is("pod", "later", ready, "True")
 	p.Kubectl(t, "delete", "pods", "--all", "--timeout=60s")
+	p.deleted()
+}
+
+// deleted deletes the node's Node, which comes back cordoned, by the node's own right.
+func (p *Pair) deleted() {
+	p.t.Helper()
+	p.Kubectl(p.t, "cordon", p.Node)
+	p.Kubectl(p.t, "label", "node", p.Node, "disk=fast", "node-role.kubernetes.io/worker=")
+	p.Kubectl(p.t, "taint", "node", p.Node, "theirs:NoExecute")
+	first := p.field("node", p.Node, ".metadata.uid")
+	p.Kubectl(p.t, "delete", "node", p.Node)
+	p.until("the node to come back", func() string {
+		if now := p.field("node", p.Node, ".metadata.uid"); now == "" || now == first {
+			return "it is " + now
+		}
+		return ""
+	})
+	p.nodeIs("Ready", "True")
+	got := p.field("node", p.Node, ".spec.unschedulable") + " " + p.field("node", p.Node, ".metadata.labels.disk")
+	if taints := p.field("node", p.Node, ".spec.taints[*].key"); got != "true fast" || !strings.Contains(taints, "theirs") {
+		p.t.Errorf("it has come back as %q with the taints %s", got, taints)
+	}
 }
 
 // TestANodeJoinsAgain: where its server has another address, it has that and all
