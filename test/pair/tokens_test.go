@@ -36,14 +36,6 @@ func TestTokensInPodsAreRenewed(t *testing.T) {
 		}
 		return string(text)
 	}
-	user := func(token string) string {
-		r, err := p.Client.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.Status.User.Username
-	}
-	const account = "system:serviceaccount:default:default"
 	seen := map[string]bool{}
 	last := ""
 	for range 3 {
@@ -56,7 +48,7 @@ func TestTokensInPodsAreRenewed(t *testing.T) {
 			return ""
 		})
 		seen[last] = true
-		if got := user(last); got != account {
+		if got := p.account(last); got != defaultAccount {
 			t.Errorf("a token that has just come is of %q", got)
 		}
 		begins, ends := validity(t, last)
@@ -68,11 +60,23 @@ func TestTokensInPodsAreRenewed(t *testing.T) {
 		if old == last {
 			continue
 		}
-		p.until("an old token to be refused", func() string { return user(old) })
+		p.until("an old token to be refused", func() string { return p.account(old) })
 	}
 	if n := p.field("pod", "holds", restarts); n != "0" {
 		t.Errorf("%s restarts", n)
 	}
+}
+
+const defaultAccount = "system:serviceaccount:default:default"
+
+// account is whose token the server takes it for; empty: it does not take it.
+func (p *Pair) account(token string) string {
+	p.t.Helper()
+	r, err := p.Client.AuthenticationV1().TokenReviews().Create(p.t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return r.Status.User.Username
 }
 
 // validity is when a token begins to be good and when it ends.
