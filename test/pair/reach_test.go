@@ -47,6 +47,7 @@ spec:
   terminationGracePeriodSeconds: 1
   containers:
   - {name: c, image: 'busybox:1.36', stdin: true, command: [sh, -c, 'echo begins; while read x; do echo "got $x"; done; sleep 1000']}
+  - {name: tty, image: 'busybox:1.36', stdin: true, tty: true, command: [sh, -c, %q]}
   - {name: web, image: 'nginx:1.14.2'}
 ---
 apiVersion: v1
@@ -62,10 +63,11 @@ spec:
 func TestKubectlReachesIntoPods(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{})
-	p.Apply(t, fmt.Sprintf(talking, p.Node, p.Node))
-	p.is("pod", "talks", `.status.conditions[?(@.type=="Ready")].status`, "True")
+	p.Apply(t, fmt.Sprintf(talking, p.Node, sizes+"sleep 1000", p.Node))
+	p.waits()
 	p.commands()
 	p.terminal()
+	p.attachesOnTerminal()
 	p.copies()
 	p.attaches()
 	p.follows()
@@ -74,6 +76,35 @@ func TestKubectlReachesIntoPods(t *testing.T) {
 	p.proxies()
 	p.scrapes()
 	p.tops()
+	p.tells()
+}
+
+// waits has kubectl wait for what comes, and for what does not.
+func (p *Pair) waits() {
+	t := p.t
+	if out := p.Kubectl(t, "wait", "--for=condition=Ready", "pod/talks", "--timeout="+waitBound.String()); out != "pod/talks condition met\n" {
+		t.Errorf("kubectl wait: %q", out)
+	}
+	if out, err := p.TryKubectl(t, "", "wait", "--for=delete", "pod/talks", "--timeout=1s"); err == nil || !strings.Contains(out, "timed out waiting for the condition on pods/talks") {
+		t.Errorf("kubectl wait for what does not come: %q, %v", out, err)
+	}
+}
+
+// tells sees what has happened to the pods, and of one only what is its own.
+func (p *Pair) tells() {
+	for _, r := range []struct{ args, want, not string }{
+		{"events --for pod/talks", `(?m)^\S+ +Normal +Started +Pod/talks +.+`, "Pod/again"},
+		{"events --for pod/again --types=Warning", `(?m)^\S+.* +Warning +BackOff +Pod/again +.+`, "Normal"},
+		{"events -A", `(?m)^default +.+ Pod/talks +.+`, "No events found"},
+	} {
+		p.until("kubectl "+r.args, func() string {
+			out, _ := p.TryKubectl(p.t, "", strings.Fields(r.args)...)
+			if !regexp.MustCompile(r.want).MatchString(out) || strings.Contains(out, r.not) {
+				return out
+			}
+			return ""
+		})
+	}
 }
 
 // commands tries exec and logs, and what they say when it is not possible.
@@ -110,38 +141,65 @@ func (p *Pair) commands() {
 
 // terminal tries exec -it on a terminal whose size changes.
 func (p *Pair) terminal() {
-	t := p.t
+	cmd, master, seen := p.onTerminal("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", sizes+"exit 5")
+	p.types(master, seen)
+	for seen("") { // until kubectl has gone
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
+		p.t.Errorf("exec -it: %v", err)
+	}
+}
+
+// attachesOnTerminal tries attach -it the same way.
+func (p *Pair) attachesOnTerminal() {
+	cmd, master, seen := p.onTerminal("attach", "-it", "talks", "-c", "tty")
+	p.types(master, seen)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// sizes is a program that wants its terminal to have two sizes, and a line between.
+const sizes = `until stty size | grep '33 77'; do sleep 0.1; done; read x; echo "read $x"; until stty size | grep '44 88'; do sleep 0.1; done; `
+
+// types does what the program of sizes wants.
+func (p *Pair) types(master *os.File, seen func(string) bool) {
+	see := func(want string) {
+		if !seen(want) {
+			p.t.Errorf("the terminal does not show %q", want)
+		}
+	}
+	see("33 77")
+	_, _ = master.WriteString("typed\n")
+	see("read typed")
+	_ = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 44, Col: 88})
+	see("44 88")
+}
+
+// onTerminal runs kubectl on a terminal of 33 lines; seen reads what it shows up to
+// a line with a text.
+func (p *Pair) onTerminal(args ...string) (cmd *exec.Cmd, master *os.File, seen func(want string) bool) {
+	p.t.Helper()
 	master, slave, err := hosts.Terminal()
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	defer master.Close()
+	p.t.Cleanup(func() { master.Close() })
+	defer slave.Close()
 	_ = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 77})
-	cmd := p.kubectl("exec", "-it", "talks", "-c", "c", "--", "sh", "-c", "until stty size | grep '33 77'; do sleep 0.1; done; read x; echo \"read $x\"; until stty size | grep '44 88'; do sleep 0.1; done; exit 5")
+	cmd = p.kubectl(args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	slave.Close()
 	shown := bufio.NewScanner(master)
-	seen := func(want string) {
+	return cmd, master, func(want string) bool {
 		for shown.Scan() {
 			if strings.Contains(shown.Text(), want) {
-				return
+				return true
 			}
 		}
-		t.Errorf("the terminal does not show %q", want)
-	}
-	seen("33 77")
-	_, _ = master.WriteString("typed\n")
-	seen("read typed")
-	_ = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 44, Col: 88})
-	seen("44 88")
-	for shown.Scan() { // until kubectl has gone
-	}
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
-		t.Errorf("exec -it: %v", err)
+		return false
 	}
 }
 
