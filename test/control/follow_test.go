@@ -78,7 +78,7 @@ func (f *follower) watch(ctx context.Context, version string) string {
 	f.mu.Unlock()
 	for e := range w.ResultChan() {
 		if e.Type == watch.Error {
-			if status, ok := apierrors.FromObject(e.Object).(apierrors.APIStatus); ok && status.Status().Code == http.StatusGone { //nolint:errorlint // it is made just here
+			if status, ok := apierrors.FromObject(e.Object).(apierrors.APIStatus); ok && status.Status().Code == http.StatusGone {
 				return ""
 			}
 			return version
