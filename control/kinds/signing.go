@@ -2,8 +2,10 @@ package kinds
 
 import (
 	"context"
+	"fmt"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -53,44 +55,43 @@ func (r signingRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Obj
 
 type signedRules struct{ StatusStrategy }
 
-// PrepareForUpdate keeps verdicts, which only approval gives.
+// PrepareForUpdate keeps verdicts as they were given.
 func (r signedRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
 	next, last := As[*certificatesv1.CertificateSigningRequest](obj), As[*certificatesv1.CertificateSigningRequest](old)
-	if next.Status.Certificate == nil {
-		next.Status.Certificate = last.Status.Certificate
+	for _, kind := range verdicts {
+		if now, was := conditionOf(next, kind), conditionOf(last, kind); now != nil && was != nil {
+			*now = *was
+		}
 	}
-	next.Status.Conditions = append(verdicts(last.Status.Conditions, true), verdicts(next.Status.Conditions, false)...)
+	timed(next, last)
+}
+
+// ValidateUpdate leaves verdicts to approval.
+func (r signedRules) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := r.StatusStrategy.ValidateUpdate(ctx, obj, old)
+	next, last := As[*certificatesv1.CertificateSigningRequest](obj), As[*certificatesv1.CertificateSigningRequest](old)
+	for _, kind := range verdicts {
+		if conditionOf(next, kind) != nil && conditionOf(last, kind) == nil {
+			errs = append(errs, field.Forbidden(field.NewPath("status", "conditions"), fmt.Sprintf("updates may not add a condition of type %q", kind)))
+		}
+	}
+	return errs
 }
 
 type approvalRules struct{ Strategy }
 
-// PrepareForUpdate lets only verdicts change.
+// PrepareForUpdate lets only conditions change, besides metadata.
 func (approvalRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	next := As[*certificatesv1.CertificateSigningRequest](obj)
-	given := next.Status.Conditions
-	As[*certificatesv1.CertificateSigningRequest](old).DeepCopyInto(next)
-	next.Status.Conditions = append(verdicts(given, true), verdicts(next.Status.Conditions, false)...)
+	next, last := As[*certificatesv1.CertificateSigningRequest](obj), As[*certificatesv1.CertificateSigningRequest](old)
+	next.Spec = last.Spec
+	next.Status.Certificate = last.Status.Certificate
+	timed(next, last)
 }
 
-// ValidateUpdate wants one verdict, and none taken back.
-func (approvalRules) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	path := field.NewPath("status", "conditions")
-	next, last := As[*certificatesv1.CertificateSigningRequest](obj), As[*certificatesv1.CertificateSigningRequest](old)
-	now := map[certificatesv1.RequestConditionType]bool{}
-	for _, c := range next.Status.Conditions {
-		now[c.Type] = true
-	}
-	var errs field.ErrorList
-	if now[certificatesv1.CertificateApproved] && now[certificatesv1.CertificateDenied] {
-		errs = append(errs, field.Invalid(path, "", "Approved and Denied conditions are mutually exclusive"))
-	}
-	for _, c := range verdicts(last.Status.Conditions, true) {
-		if !now[c.Type] {
-			errs = append(errs, field.Forbidden(path, "updates may not remove a condition of type "+string(c.Type)))
-		}
-	}
-	return errs
+// ValidateUpdate judges the conditions.
+func (r approvalRules) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return r.Kind.ValidateStatus(obj, old)
 }
 
 // GetResetFields names what a server-side apply cannot own here.
@@ -101,14 +102,33 @@ func (r approvalRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set 
 	}
 }
 
-// verdicts are the conditions that say yes or no, or all others.
-func verdicts(all []certificatesv1.CertificateSigningRequestCondition, want bool) []certificatesv1.CertificateSigningRequestCondition {
-	var out []certificatesv1.CertificateSigningRequestCondition
-	for _, c := range all {
-		is := c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
-		if is == want {
-			out = append(out, c)
+// verdicts are the conditions that say yes or no.
+var verdicts = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied}
+
+// conditionOf is the request's condition of a type, to be read or changed, or nil.
+func conditionOf(r *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) *certificatesv1.CertificateSigningRequestCondition {
+	for i := range r.Status.Conditions {
+		if c := &r.Status.Conditions[i]; c.Type == kind {
+			return c
 		}
 	}
-	return out
+	return nil
+}
+
+// timed gives conditions the times that they lack.
+func timed(next, last *certificatesv1.CertificateSigningRequest) {
+	now := metav1.Now()
+	for i := range next.Status.Conditions {
+		c := &next.Status.Conditions[i]
+		if c.LastUpdateTime.IsZero() {
+			c.LastUpdateTime = now
+		}
+		if !c.LastTransitionTime.IsZero() {
+			continue
+		}
+		c.LastTransitionTime = now
+		if was := conditionOf(last, c.Type); was != nil && was.Status == c.Status && !was.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = was.LastTransitionTime
+		}
+	}
 }

@@ -299,6 +299,8 @@ var keyUsages = []certificatesv1.KeyUsage{
 	certificatesv1.UsageOCSPSigning, certificatesv1.UsageMicrosoftSGC, certificatesv1.UsageNetscapeSGC,
 }
 
+var anyStatus = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
+
 func (k *checker) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
 	if was := old.Status.Certificate; len(was) > 0 && !equality.Semantic.DeepEqual(r.Status.Certificate, was) {
 		k.forbidden(status.Child("certificate"), "updates may not set certificate content if existing certificate content is not empty")
@@ -307,6 +309,27 @@ func (k *checker) requestStatus(r, old *certificatesv1.CertificateSigningRequest
 		return slices.ContainsFunc(list, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
 	}
 	at := status.Child("conditions")
+	seen := map[certificatesv1.RequestConditionType]bool{}
+	for i, c := range r.Status.Conditions {
+		switch {
+		case c.Type == "":
+			k.required(at.Index(i).Child("type"), "")
+		case seen[c.Type]:
+			k.add(field.Duplicate(at.Index(i).Child("type"), c.Type))
+		}
+		seen[c.Type] = true
+		states := anyStatus
+		switch c.Type {
+		case certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
+			states = anyStatus[:1]
+		}
+		switch {
+		case c.Status == "":
+			k.required(at.Index(i).Child("status"), "")
+		case !slices.Contains(states, c.Status):
+			k.add(field.NotSupported(at.Index(i).Child("status"), c.Status, states))
+		}
+	}
 	if has(r.Status.Conditions, certificatesv1.CertificateApproved) && has(r.Status.Conditions, certificatesv1.CertificateDenied) {
 		k.invalid(at, certificatesv1.CertificateDenied, "Approved and Denied conditions are mutually exclusive")
 	}

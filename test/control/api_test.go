@@ -2,13 +2,20 @@ package control
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +37,7 @@ var suite = []struct {
 	{"status and spec do not mix", statusAndSpec},
 	{"what a PUT may do", puts},
 	{"generations count what matters", generations},
+	{"conditions of a certificate request", requestConditions},
 	{"scale changes the spec", scale},
 	{"who scales owns the replicas", scaleOwns},
 	{"lists come in pages", pages},
@@ -272,6 +280,60 @@ func generations(t *testing.T, s *Server, namespace string) {
 		s.Kubectl(t, "-n", namespace, "patch", c.kind, "g", "--type=merge", "-p", c.patch)
 		if got := s.Kubectl(t, "-n", namespace, "get", c.kind, "g", "-o", "jsonpath={.metadata.generation}"); got != c.want {
 			t.Errorf("%s: after %s it is generation %s, want %s", c.kind, c.patch, got, c.want)
+		}
+	}
+}
+
+// requestConditions are of any type by approval, and by status of any but a verdict.
+// Times that a client leaves out are filled in.
+func requestConditions(t *testing.T, s *Server, namespace string) {
+	name := namespace + "-request" // requests are in no namespace
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "somebody"}}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := s.Client.CertificatesV1().CertificateSigningRequests()
+	if _, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: certificatesv1.CertificateSigningRequestSpec{
+		Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: "example.com/nobody", Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ subresource, conditions, refused string }{
+		{"approval", `{"type": "Looked", "status": "False"}`, ""},
+		{"status", `{"type": "Looked", "status": "True"}`, ""},
+		{"status", `{"type": "Looked", "status": "True"}, {"type": "Approved", "status": "True"}`, `may not add a condition of type "Approved"`},
+		{"approval", `{"type": "Looked", "status": "Perhaps"}`, `status.conditions[0].status: Unsupported value: "Perhaps"`},
+		{"approval", `{"type": "Approved", "status": "False"}`, `status.conditions[0].status: Unsupported value: "False": supported values: "True"`},
+		{"approval", `{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True"}`, "mutually exclusive"},
+		{"approval", `{"type": "Looked", "status": "True"}, {"type": "Looked", "status": "True"}`, "status.conditions[1].type: Duplicate value"},
+		{"approval", `{"type": "Approved", "status": "True", "reason": "Known"}`, ""},
+		{"approval", ``, `may not remove a condition of type "Approved"`},
+		{"status", `{"type": "Looked", "status": "True"}`, `may not remove a condition of type "Approved"`},
+		{"status", `{"type": "Approved", "status": "True", "reason": "Other"}, {"type": "Failed", "status": "True"}`, ""},
+	} {
+		patch := []byte(`{"metadata": {"annotations": {"by": "` + c.subresource + `"}}, "status": {"conditions": [` + c.conditions + `]}}`)
+		got, err := requests.Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, c.subresource)
+		if c.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%s %s: %v, want %q", c.subresource, c.conditions, err, c.refused)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s %s: %v", c.subresource, c.conditions, err)
+			continue
+		}
+		for _, is := range got.Status.Conditions {
+			if is.LastUpdateTime.IsZero() || is.LastTransitionTime.IsZero() || is.Type == certificatesv1.CertificateApproved && is.Reason != "Known" {
+				t.Errorf("%s %s: %+v", c.subresource, c.conditions, is)
+			}
+		}
+		if got.Annotations["by"] != c.subresource || len(got.Status.Conditions) != strings.Count(c.conditions, "type") {
+			t.Errorf("%s %s: %v %+v", c.subresource, c.conditions, got.Annotations, got.Status)
 		}
 	}
 }
