@@ -61,6 +61,9 @@ func Why(s Subject, now time.Time) nodeapi.Why {
 		if b.Detail != "" {
 			detail = b.Detail
 		}
+		if f, before := s.Failed[b.Action.Key()]; before {
+			detail = strings.TrimPrefix(detail+"; ", "; ") + "tried before, and failed: " + f.Message
+		}
 		w.Busy = append(w.Busy, nodeapi.Work{Action: name, On: on, Detail: detail, Since: b.Since})
 	}
 	w.Next = next(s, steps, now)

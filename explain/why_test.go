@@ -347,6 +347,19 @@ func (w *world) resized(cpu, reason, message string) *world {
 }
 
 // TestWhyHasNoJSON: an event of a resize has the pod's resources in it.
+func TestWhatIsTriedAgainSaysWhatWentWrong(t *testing.T) {
+	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
+	w := pod().settleHost().begin()
+	if got := Why(w.subject(), w.in.Now); len(got.Busy) != 1 || strings.Contains(got.Busy[0].Detail, "tried before") {
+		t.Errorf("at first: %+v", got.Busy)
+	}
+	w.fails("start/a", 1, luckless).after(time.Minute).begin()
+	got := Why(w.subject(), w.in.Now)
+	if len(got.Busy) != 1 || !strings.HasSuffix(got.Busy[0].Detail, "tried before, and failed: no luck") || !strings.Contains(got.Summary, "no luck") {
+		t.Errorf("%q, %+v", got.Summary, got.Busy)
+	}
+}
+
 func TestWhyHasNoJSON(t *testing.T) {
 	for _, reason := range []string{"Deferred", "Infeasible"} {
 		w := Why(pod().settle().resized("9", reason, "full").subject(), t0)
