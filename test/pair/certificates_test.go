@@ -98,9 +98,12 @@ func (p *Pair) works(client, serving *x509.Certificate) {
 func (p *Pair) renewed(at time.Time) {
 	p.t.Helper()
 	p.until("the node's lease", func() string {
-		renewed, err := time.Parse(time.RFC3339Nano, p.Kubectl(p.t, "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.renewTime}"))
-		if err != nil || renewed.Before(at) {
-			return fmt.Sprint("renewed at ", renewed, err)
+		text, err := p.TryKubectl(p.t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.renewTime}")
+		if err != nil {
+			return text // a new Node has none for a moment
+		}
+		if renewed, err := time.Parse(time.RFC3339Nano, text); err != nil || renewed.Before(at) {
+			return fmt.Sprint("renewed at ", text, err)
 		}
 		return ""
 	})
