@@ -100,7 +100,7 @@ func (p *Pair) renewed(at time.Time) {
 	p.until("the node's lease", func() string {
 		text, err := p.TryKubectl(p.t, "", "get", "lease", "-n", "kube-node-lease", p.Node, "-o", "jsonpath={.spec.renewTime}")
 		if err != nil {
-			return text // a new Node has none for a moment
+			return "none: " + text // a new Node has none for a moment
 		}
 		if renewed, err := time.Parse(time.RFC3339Nano, text); err != nil || renewed.Before(at) {
 			return fmt.Sprint("renewed at ", text, err)
