@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"context"
 	"maps"
 	"net/http"
 	"sync"
@@ -64,7 +65,7 @@ type documents struct {
 
 func (d *documents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == openAPIIndex {
-		if index := d.listed(); index != nil {
+		if index := d.listed(r.Context()); index != nil {
 			maps.Copy(w.Header(), index.header)
 			http.ServeContent(w, r, openAPIIndex, index.since, bytes.NewReader(index.body.Bytes()))
 			return
@@ -91,7 +92,7 @@ func (d *documents) made() http.Handler {
 
 // listed is the index, or nil when it cannot be made: whoever asks is told why by
 // the handler itself.
-func (d *documents) listed() *recorded {
+func (d *documents) listed(ctx context.Context) *recorded {
 	d.mu.Lock()
 	index := d.index
 	d.mu.Unlock()
@@ -99,7 +100,7 @@ func (d *documents) listed() *recorded {
 		return index
 	}
 	index = &recorded{header: http.Header{}, since: time.Now()}
-	r, err := http.NewRequest(http.MethodGet, openAPIIndex, http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, openAPIIndex, http.NoBody)
 	if err != nil {
 		return nil
 	}

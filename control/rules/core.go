@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -34,7 +33,7 @@ var coreRules = map[schema.GroupKind]Rules{
 		judge:  func(k *checker, s *corev1.Secret) { k.besides(podspec.ValidateSecret(s)) },
 		change: (*checker).secretChange}.rules(),
 	core("ServiceAccount"): kind[*corev1.ServiceAccount]{}.rules(),
-	core("Event"):          kind[*corev1.Event]{named: path.ValidatePathSegmentName, judge: (*checker).event}.rules(),
+	core("Event"):          kind[*corev1.Event]{named: pathSegment, judge: (*checker).event}.rules(),
 	core("Service"): kind[*corev1.Service]{named: validation.NameIsDNS1035Label,
 		fill: defaultService, carry: carryService, judge: (*checker).service, change: (*checker).serviceChange}.rules(),
 	core("Endpoints"): kind[*corev1.Endpoints]{fill: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
