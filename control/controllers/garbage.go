@@ -49,7 +49,7 @@ func garbage(c Config) ([]*worker, error) {
 	g.graph = newGraph(g.tell)
 	var factory metadatainformer.SharedInformerFactory
 	w.prepare = func(ctx context.Context) error {
-		// Each attempt has its own informers of metadata, that a failed one leaves nothing.
+		// An attempt fails while it asks what kinds there are, before it watches one.
 		factory = metadatainformer.NewSharedInformerFactory(c.Metadata, 0)
 		return g.watchAll(ctx, factory, w)
 	}

@@ -73,7 +73,7 @@ func warnService(obj runtime.Object) []string {
 	return []string{"the service's endpoints are kept, but nothing on the nodes routes " + what + " yet"}
 }
 
-// storedOnly is the warning of a kind that nothing acts on yet.
+// storedOnly is the warning of a kind that no part of the server acts on; something else may.
 func storedOnly(what string) string {
-	return what + " are stored by this server, but nothing acts on them yet"
+	return what + " are stored by this server, which does not act on them"
 }

@@ -50,7 +50,7 @@ func TestWhatNobodyActsOnSaysSo(t *testing.T) {
 		switch {
 		case acted && k.Unacted != "":
 			t.Errorf("%s warns %q, and is acted on by %s", k.Resource, k.Unacted, who)
-		case !acted && !strings.HasSuffix(k.Unacted, " are stored by this server, but nothing acts on them yet"):
+		case !acted && !strings.HasSuffix(k.Unacted, " are stored by this server, which does not act on them"):
 			t.Errorf("nobody acts on %s, and it warns %q", k.Resource, k.Unacted)
 		case !acted:
 			s := NewStrategy(k, nil)

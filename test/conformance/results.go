@@ -150,16 +150,23 @@ func (r results) passed() bool {
 // print writes how many tests of each group passed, and those that did not with the
 // first lines of why.
 func (r results) print(w io.Writer, server string) {
-	for _, group := range []string{"[sig-node]", "[sig-storage]"} {
+	groups, byGroup := []string(nil), map[string]results{}
+	for _, x := range r {
+		group, _, _ := strings.Cut(x.Name, " ")
+		if byGroup[group] == nil {
+			groups = append(groups, group)
+		}
+		byGroup[group] = append(byGroup[group], x)
+	}
+	for _, group := range groups {
 		passed, seconds := 0, 0.0
-		of := slices.DeleteFunc(slices.Clone(r), func(x result) bool { return !strings.HasPrefix(x.Name, group) })
-		for _, x := range of {
+		for _, x := range byGroup[group] {
 			seconds += x.Seconds
 			if x.Status == "passed" {
 				passed++
 			}
 		}
-		fmt.Fprintf(w, "%-8s %-14s %3d of %3d passed, %5.0f s\n", server, group, passed, len(of), seconds)
+		fmt.Fprintf(w, "%-8s %-22s %3d of %3d passed, %5.0f s\n", server, group, passed, len(byGroup[group]), seconds)
 	}
 	for _, x := range r {
 		if x.Status != "passed" {

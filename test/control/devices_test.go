@@ -197,7 +197,7 @@ func (p *living) live() {
 
 	one := p.must(p.here.Create(ctx, p.manifest("one", p.spec), metav1.CreateOptions{}))
 	p.says(one, p.want)
-	if want := p.words + " are stored by this server, but nothing acts on them yet"; !slices.Contains(p.warnings.said, want) {
+	if want := p.words + " are stored by this server, which does not act on them"; !slices.Contains(p.warnings.said, want) {
 		t.Errorf("the server warns %q, want %q", p.warnings.said, want)
 	}
 	p.must(p.here.Create(ctx, p.manifest("two", p.spec), metav1.CreateOptions{}))

@@ -42,16 +42,16 @@ func words(text string) string {
 	return out.String()
 }
 
-// TestStoredOnlyIsSaid checks the warning of kinds that nothing acts on.
+// TestStoredOnlyIsSaid checks the warning of kinds that the server does not act on.
 func TestStoredOnlyIsSaid(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	out := s.Kubectl(t, "create", "deployment", "d", "--image=example/web")
-	if !strings.Contains(out, "Warning: deployments are stored by this server, but nothing acts on them yet") {
+	if !strings.Contains(out, "Warning: deployments are stored by this server, which does not act on them") {
 		t.Errorf("kubectl says %q", out)
 	}
 	out = s.Kubectl(t, "scale", "deployment", "d", "--replicas=2") + s.Kubectl(t, "label", "deployment", "d", "a=b")
-	if !strings.Contains(out, "Warning: deployments are stored by this server, but nothing acts on them yet") {
+	if !strings.Contains(out, "Warning: deployments are stored by this server, which does not act on them") {
 		t.Errorf("of a change kubectl says %q", out)
 	}
 }
