@@ -106,10 +106,14 @@ func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID
 
 // startCutOff reports whether a container has ended because the call that started it
 // was broken off, by the death of who made it or at its deadline: containerd takes
-// that for an end with code 128, as it does an image without such a command.
+// that for an end with code 128, as it does an image without such a command. It says
+// so itself, unless the call was broken off as a shim was started: then that was killed.
 func startCutOff(s *runtimeapi.ContainerStatus) bool {
-	return s.Reason == "StartError" && s.StartedAt <= 0 &&
-		(strings.Contains(s.Message, context.Canceled.Error()) || strings.Contains(s.Message, context.DeadlineExceeded.Error()))
+	if s.Reason != "StartError" || s.StartedAt > 0 {
+		return false
+	}
+	return strings.Contains(s.Message, context.Canceled.Error()) || strings.Contains(s.Message, context.DeadlineExceeded.Error()) ||
+		strings.Contains(s.Message, "failed to start shim: ") && strings.Contains(s.Message, ": signal: killed")
 }
 
 // recursiveReadOnly lists the paths that are mounted read-only with all below.

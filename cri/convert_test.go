@@ -61,6 +61,8 @@ func TestAStartThatWasCutOff(t *testing.T) {
 		want    bool
 	}{
 		{"failed to create containerd task: failed to create shim task: context canceled: unknown", 0, true},
+		{"failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown", 0, true},
+		{"failed to create shim task: OCI runtime create failed: runc create failed: signal: killed: unknown", 0, false}, // too little memory, it may be
 		{"failed to start containerd task: context deadline exceeded: unknown", 0, true},
 		{`failed to create shim task: OCI runtime create failed: exec: "nowhere": executable file not found in $PATH: unknown`, 0, false},
 		{"context canceled", 5, false}, // it ran

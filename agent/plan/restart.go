@@ -18,7 +18,7 @@ func (d *decider) mayRestart(c spec, k Container) bool {
 func (d *decider) restartable(c spec, k Container) bool {
 	switch c.kind {
 	case Ephemeral:
-		return false
+		return k.CutOff // it runs once, and has not yet
 	case Sidecar:
 		return true
 	case Main, Init:

@@ -25,6 +25,8 @@ func TestRestartPolicy(t *testing.T) {
 		{"Never does not restart after failure; the pod fails", up(never).exit("app", 3), "stop sb-0", []string{"pod    Failed", "app    terminated Error 3", "Ready=False/PodFailed"}},
 		{"Never does not keep a container from its first run whose start was cut off", up(never).exit("app", 128).with(func(in *Input) { in.Seen.Containers[0].CutOff = true }),
 			"start app#1", []string{"pod    Running"}},
+		{"nor is an ephemeral container's only run one that was cut off before it began",
+			up(ephemeral(con("debug"))).exit("debug", 128).change("debug", func(k *Container) { k.CutOff = true }), "start debug#1", []string{"pod    Running", "Ready=True"}},
 		{"Never with another container running: the pod runs on", up(never, two).exit("app", 1), "-", []string{"pod    Running", "Ready=False/ContainersNotReady"}},
 		{"one failure among successes fails the pod", up(never, two).exit("app", 1).exit("b", 0), "", []string{"pod    Failed"}},
 		{"OnFailure with one done and one failed: the failed one runs again", up(onFailure, two).exit("app", 0).exit("b", 1), "start b#1", []string{"pod    Running"}},

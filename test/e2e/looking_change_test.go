@@ -2,11 +2,16 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/hosts"
 )
 
 func TestScenario24_RestartRunsContainersAnewAndSkipsTheBackOff(t *testing.T) {
@@ -128,17 +133,43 @@ func TestLogsAndEventsOfPodsWithALabel(t *testing.T) {
 	})
 }
 
+// created reports whether the runtime has a container of that name.
+func (s *Space) created(name string) (bool, error) {
+	list, err := s.Host.Runtime.ListContainers(s.t.Context(), &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{LabelSelector: map[string]string{"io.kubernetes.container.name": name}},
+	})
+	return len(list.GetContainers()) > 0, err
+}
+
 // TestAskedChangesSurviveTheAgent kills the agent right after it has taken a
-// restart and a debug container on.
+// restart and debug containers on: in the midst of their starts, some of which the
+// kill cuts off.
 func TestAskedChangesSurviveTheAgent(t *testing.T) {
 	alone(t, nodeOptions{}, func(t *testing.T, s *Space) {
 		s.Pod("keeps", "hostNetwork: true\nterminationGracePeriodSeconds: 3\ncontainers:\n"+box("slow", "", "ignore-term", "sleep")+box("b", "", "sleep"))
 		s.Running("keeps")
-		s.Berth("debug", "-n", s.ns, "keeps", "--image", "busybox:1.36", "-c", "look", "--", "sleep", "1000")
-		s.Killed()
-		s.Wait("keeps", "looked into", func(p *corev1.Pod) bool {
-			return len(p.Status.EphemeralContainerStatuses) == 1 && p.Status.EphemeralContainerStatuses[0].State.Running != nil
-		})
+		const looks = 6
+		for i := range looks {
+			look := fmt.Sprint("look-", i)
+			cmd := s.Agent.Command(t.Context(), "debug", "-n", s.ns, "keeps", "--image", "busybox:1.36", "-c", look, "--", "sleep", "1000")
+			if i == 0 {
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("debug: %v: %s", err, out)
+				}
+			} else { // it is about to be started: kept, whether or not that has been said
+				var asked sync.WaitGroup
+				asked.Go(func() { _ = cmd.Run() })
+				if err := hosts.WaitFor(t.Context(), look+" to be created", func() (bool, error) { return s.created(look) }); err != nil {
+					t.Fatal(err)
+				}
+				defer asked.Wait()
+			}
+			s.Killed()
+			s.Wait("keeps", "looked into by "+look, func(p *corev1.Pod) bool {
+				all := p.Status.EphemeralContainerStatuses
+				return len(all) == i+1 && all[i].Name == look && all[i].State.Running != nil
+			})
+		}
 		s.Berth("restart", "-n", s.ns, "keeps/slow") // takes the grace
 		s.Killed()
 		p := s.Wait("keeps", "restarted in slow", func(p *corev1.Pod) bool {
@@ -148,8 +179,8 @@ func TestAskedChangesSurviveTheAgent(t *testing.T) {
 			t.Error("b was restarted too")
 		}
 		e := p.Status.EphemeralContainerStatuses
-		if len(e) != 1 || e[0].Name != "look" || e[0].State.Running == nil {
-			t.Errorf("the ephemeral container is %v", e)
+		if len(e) != looks || slices.ContainsFunc(e, func(c corev1.ContainerStatus) bool { return c.State.Running == nil }) {
+			t.Errorf("the ephemeral containers are %v", e)
 		}
 	})
 }
