@@ -133,6 +133,11 @@ func TestSocketsAreLearntFromBundles(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("5", 64)
 	var c Client
+	var kept [][]string
+	c.RememberSockets([]string{"/zero/s"}, func(dirs []string) { kept = append(kept, dirs) })
+	if got := c.sockets.all(); !slices.Equal(got, []string{defaultSockets, "/zero/s"}) {
+		t.Errorf("of the life before: %v", got)
+	}
 	for _, row := range []struct{ file, text, dir string }{
 		{"address", "unix:///one/s/" + name + "\n", "/one/s"},
 		{"bootstrap.json", `{"version":3,"address":"unix:///two/s/` + name + `","protocol":"ttrpc"}`, "/two/s"},
@@ -154,6 +159,9 @@ func TestSocketsAreLearntFromBundles(t *testing.T) {
 		if got := c.sockets.all(); !slices.Equal(got, want) {
 			t.Errorf("%s: %v", row.text, got)
 		}
+	}
+	if want := [][]string{{"/zero/s", "/one/s"}, {"/zero/s", "/one/s", "/two/s"}}; !slices.EqualFunc(kept, want, slices.Equal) {
+		t.Errorf("kept for the next life: %v", kept)
 	}
 	got := socketsOf(Forgotten{ID: idA}, "/run/x/c.sock", []string{"/a", "/b"})
 	if len(got) != 2 || filepath.Dir(got[0]) != "/a" || filepath.Dir(got[1]) != "/b" || !isID(filepath.Base(got[0])) || filepath.Base(got[0]) != filepath.Base(got[1]) {

@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -23,6 +24,7 @@ import (
 type socketDirs struct {
 	mu   sync.Mutex
 	dirs []string
+	note func(dirs []string) // keeps them for the next life; nil: nobody does
 }
 
 // learn notes where the shim of a bundle listens.
@@ -32,6 +34,36 @@ func (s *socketDirs) learn(address string) {
 	path, ok := strings.CutPrefix(address, "unix://")
 	if dir := filepath.Dir(path); ok && filepath.IsAbs(path) && isID(filepath.Base(path)) && !slices.Contains(s.dirs, dir) {
 		s.dirs = append(s.dirs, dir)
+		if s.note != nil {
+			s.note(slices.Clone(s.dirs))
+		}
+	}
+}
+
+// any reports whether a bundle has ever named one.
+func (s *socketDirs) any() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.dirs) > 0
+}
+
+// RememberSockets takes the directories that an earlier life has learnt, and has
+// note keep all whenever there is one more. A bundle goes with its pod: what a shim
+// leaves may be all that there is to find. Call it before the first call.
+func (c *Client) RememberSockets(dirs []string, note func(dirs []string)) {
+	c.sockets.mu.Lock()
+	defer c.sockets.mu.Unlock()
+	c.sockets.dirs, c.sockets.note = dirs, note
+}
+
+// learnSocket notes where the shim of a sandbox that is about to go listens, unless
+// that is known: no bundle says so afterwards.
+func (c *Client) learnSocket(ctx context.Context, sandbox string) {
+	if c.sockets.any() {
+		return
+	}
+	if f, ok, err := c.Facts(ctx); err == nil && ok {
+		c.sockets.learn(addressOf(filepath.Join(f.Tasks, sandbox)))
 	}
 }
 

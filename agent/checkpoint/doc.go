@@ -17,8 +17,8 @@
 //	pods/<uid>/       one nested bucket per pod, one key per part:
 //	                  pod, verdict, memory, objects, boot
 //	                  timeline, events, told: the pod's story
-//	node/             notes of the node itself, one key each: devices. Absent
-//	                  before the first
+//	node/             notes of the node itself, one key each: devices,
+//	                  shim-sockets. Absent before the first
 //
 // A part is a CRC-32C (4 bytes, big endian) of the rest and then JSON (of the
 // story: the bytes as given, each with a version of its own). testdata holds

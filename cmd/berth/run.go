@@ -146,6 +146,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		b.watchdog = &systemd.Watchdog{}
 	}
 	b.devices = newDevices(b, records)
+	b.rememberSockets()
 	b.late = b.goesDown(ctx)
 	b.agent = newAgent(b, records)
 	b.offering = &offering{node: b.offer(), tell: b.agent.SetNode}

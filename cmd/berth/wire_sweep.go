@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"path/filepath"
 	"sync"
 
@@ -90,6 +91,26 @@ func (s *strays) attached(ctx context.Context, known map[string]bool) (out []age
 		})
 	}
 	return out, err
+}
+
+// socketsNote is the store's key of where shims listen: directories.
+const socketsNote = "shim-sockets"
+
+// rememberSockets has the runtime's client know from life to life where shims listen.
+func (b *berth) rememberSockets() {
+	var dirs []string
+	kept, err := b.store.Noted(socketsNote)
+	if err == nil && kept != nil {
+		err = json.Unmarshal(kept, &dirs)
+	}
+	if err != nil {
+		b.log.Warn("where shims listen is not known from the store: it is learnt from the runtime", "err", err)
+	}
+	b.runtime.client.RememberSockets(dirs, func(dirs []string) {
+		if text, err := json.Marshal(dirs); err == nil { // strings always are
+			b.store.Note(socketsNote, text)
+		}
+	})
 }
 
 // berthMark begins the names of the annotations that berth gives to its pods.

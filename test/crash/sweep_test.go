@@ -1,9 +1,14 @@
 package crash
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +60,25 @@ func TestWhatContainerdForgotIsSwept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestASocketIsSweptByAnAgentThatHasSeenNoShim: the last pod went in an earlier
+// life, and its shim has left its socket, in a directory that no list names.
+func TestASocketIsSweptByAnAgentThatHasSeenNoShim(t *testing.T) {
+	t.Parallel()
+	n := start(t, options{host: hosts.Options{Version: hosts.Version2}})
+	n.putPod(n.simple("early"))
+	n.awaitRunning("early")
+	n.drop("early")
+	n.gone()
+	n.kill()
+	socket := filepath.Join(filepath.Dir(n.host.Socket), "s", strings.Repeat("0d", 32))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	n.must("listen as a shim", err)
+	l.SetUnlinkOnClose(false)
+	n.must("end as a shim that is killed", l.Close())
+	n.launch()
+	n.until("the socket to go", func() bool { _, err := os.Lstat(socket); return errors.Is(err, fs.ErrNotExist) })
 }
 
 // stillForeign waits until nothing is left but what another agent's sandbox had,

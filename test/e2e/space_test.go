@@ -346,7 +346,7 @@ func brief(p *corev1.Pod) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s\n", p.Status.Phase, p.Status.Reason, p.Status.Message)
-	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
 		for _, c := range list {
 			fmt.Fprintf(&b, "  %s: %d restarts, %v, last %v\n", c.Name, c.RestartCount, c.State.String(), c.LastTerminationState.String())
 		}
