@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -19,10 +20,19 @@ func plugin(t *testing.T, dir, name, versions string) {
 	}
 	script := fmt.Sprintf("#!/bin/sh\necho >> %s/ran-%s\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [%s]}'\n", dir, name, versions)
 	next := filepath.Join(dir, ".next-"+name)
-	if err := os.WriteFile(next, []byte(script), 0o755); err != nil {
+	program(t, next, script)
+	if err := os.Rename(next, filepath.Join(dir, name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(next, filepath.Join(dir, name)); err != nil {
+}
+
+// program writes a script. Nobody forks meanwhile: a child that is begun just then
+// has it open for writing as another runs it, which fails.
+func program(t *testing.T, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -67,9 +77,7 @@ func TestCheck(t *testing.T) {
 	conf, bin := confDir(t, "a.conflist", `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "old"}, {"type": "new"}, {"type": "broken"}, {"type": "absent"}]}`), t.TempDir()
 	plugin(t, bin, "old", `"0.4.0"`)
 	plugin(t, bin, "new", `"0.4.0", "1.0.0"`)
-	if err := os.WriteFile(filepath.Join(bin, "broken"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	program(t, filepath.Join(bin, "broken"), "#!/bin/sh\nexit 1\n")
 	n, err := New(Options{ConfDir: conf, BinDirs: []string{bin}})
 	if err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ func (s *Server) edit(t *testing.T, namespace, object, script string) {
 		t.Fatal(err)
 	}
 	editor := filepath.Join(t.TempDir(), "editor")
-	if err := os.WriteFile(editor, []byte("#!/bin/sh\nexec sed -i '"+script+"' \"$1\"\n"), 0o755); err != nil {
+	if err := hosts.WriteProgram(editor, "#!/bin/sh\nexec sed -i '"+script+"' \"$1\"\n"); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), program, "--kubeconfig", s.Kubeconfig, "-n", namespace, "edit", object)

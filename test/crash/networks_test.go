@@ -158,6 +158,6 @@ func (n *node) side(dir string) {
 	n.must("network", os.MkdirAll(bin, 0o755))
 	n.must("network", os.WriteFile(filepath.Join(conf, "side.conflist"), text, 0o644))
 	for name, text := range map[string]string{"hanging": hanging, "holding": holding} {
-		n.must("plugin", os.WriteFile(filepath.Join(bin, name), []byte(strings.ReplaceAll(text, "DIR", dir)), 0o755))
+		n.must("plugin", hosts.WriteProgram(filepath.Join(bin, name), strings.ReplaceAll(text, "DIR", dir)))
 	}
 }

@@ -492,7 +492,7 @@ func TestAHostThatIsNotWanted(t *testing.T) {
 		swaps, wrapped := filepath.Join(dir, "swaps"), filepath.Join(dir, "berth")
 		err = errors.Join(
 			os.WriteFile(swaps, []byte("Filename\tType\tSize\tUsed\tPriority\n/dev/sdz9 partition 1048572 0 -2\n"), 0o644),
-			os.WriteFile(wrapped, []byte("#!/bin/sh\nexec unshare -m sh -c 'mount --bind "+swaps+" /proc/swaps && exec \"$@\"' sh "+made.berth+" \"$@\"\n"), 0o755))
+			hosts.WriteProgram(wrapped, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind "+swaps+" /proc/swaps && exec \"$@\"' sh "+made.berth+" \"$@\"\n"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -90,8 +90,10 @@ func TestANodeOfAnotherName(t *testing.T) {
 // left alone, who is to start says what it lacks, and starts when there is room.
 func TestNoProcessIsLeftForPods(t *testing.T) {
 	alone(t, nodeOptions{CNI: true}, func(t *testing.T, s *Space) {
-		s.Pod("before", "containers:\n"+box("c", "", "sleep"))
+		// A program of one thread: one that wants another later does not live without.
+		s.Pod("before", "containers:\n"+sh("c", "", "echo up; exec sleep 1000"))
 		before := s.Running("before")
+		s.Said("before", "c", "up") // runc has become it
 		set := func(most string) {
 			t.Helper()
 			for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} { // of either version of cgroups

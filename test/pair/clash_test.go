@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/hosts"
 )
 
 // TestTwoMachinesOfOneName: the second is refused with the way out, whether it
@@ -72,7 +74,7 @@ func elsewhere(t *testing.T) string {
 	if err := os.WriteFile(id, fmt.Appendf(nil, "%032x\n", time.Now().UnixNano()), 0o444); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+	if err := hosts.WriteProgram(script, text); err != nil {
 		t.Fatal(err)
 	}
 	return script

@@ -46,7 +46,7 @@ func startDown(t *testing.T) *goesDown {
 	d := &goesDown{logind: l, boot: filepath.Join(dir, "boot_id")}
 	program := filepath.Join(dir, "berth")
 	script := strings.NewReplacer("DIR", dir, "PROGRAM", made.berth).Replace(bootID)
-	if err := errors.Join(os.WriteFile(program, []byte(script), 0o755), os.WriteFile(d.boot, []byte("boot-1\n"), 0o644)); err != nil {
+	if err := errors.Join(hosts.WriteProgram(program, script), os.WriteFile(d.boot, []byte("boot-1\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	d.Pair = start(t, pairOptions{
