@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -66,6 +67,7 @@ func TestAPodOfTheServer(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 	})
+	t.Run("is watched, and killed after the grace that kubectl gives", func(t *testing.T) { p.in(t).watched() })
 	t.Run("is Ready when its readiness gates are open", func(t *testing.T) { p.in(t).gate() })
 	t.Run("of a set is replaced", func(t *testing.T) { p.in(t).replaced() })
 	t.Run("that ends has its exit code told", func(t *testing.T) {
@@ -88,6 +90,39 @@ func TestAPodOfTheServer(t *testing.T) {
 			return ""
 		})
 	})
+}
+
+// watched follows a pod by kubectl get -w while it comes, runs, and does not heed
+// that it is told to end: its own grace is longer than the test.
+func (p *Pair) watched() {
+	t := p.t
+	p.Apply(t, strings.Replace(p.pod("stubborn", "", "ignore-term", ",", "sleep"), "GracePeriodSeconds: 1", "GracePeriodSeconds: 3600", 1))
+	cmd := p.kubectl("get", "pod", "stubborn", "-w", "-o", "wide", "--no-headers")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	lines := bufio.NewScanner(out)
+	shown := func(want ...string) {
+		t.Helper()
+		for lines.Scan() {
+			if got := strings.Fields(lines.Text()); len(got) > 6 && slices.Equal(got[:3], []string{"stubborn", want[0], want[1]}) && got[6] == p.Node {
+				return
+			}
+		}
+		t.Fatalf("get -w never showed %v", want)
+	}
+	shown("1/1", "Running")
+	began := time.Now()
+	p.Kubectl(t, "delete", "pod", "stubborn", "--grace-period=2", "--timeout=60s")
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("gone after %s: it was to have 2s", took)
+	}
+	shown("1/1", "Terminating")
 }
 
 func (p *Pair) configMap() {
