@@ -69,6 +69,7 @@ func TestAPodOfTheServer(t *testing.T) {
 	})
 	t.Run("is watched, and killed after the grace that kubectl gives", func(t *testing.T) { p.in(t).watched() })
 	t.Run("is Ready when its readiness gates are open", func(t *testing.T) { p.in(t).gate() })
+	t.Run("gets nothing by paths that lead out", func(t *testing.T) { p.in(t).paths() })
 	t.Run("of a set is replaced", func(t *testing.T) { p.in(t).replaced() })
 	t.Run("that ends has its exit code told", func(t *testing.T) {
 		p := p.in(t)
