@@ -194,11 +194,61 @@ func TestEndBy(t *testing.T) {
 		"a pod that came before":       {newPod("p", "n", tolerating(30), made(900), bound(990)), []corev1.Taint{taint}, 1030, true},
 		"tolerated as long as it must": {newPod("p", "n", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }), []corev1.Taint{taint}, 0, false},
 	} {
-		at, goes := endBy(row.pod, row.taints)
+		at, goes := endBy(row.pod, row.taints, time.Time{})
 		if goes != row.goes || goes && !at.IsZero() && at.Unix() != row.at || goes && at.IsZero() && row.at != 0 {
 			t.Errorf("%s: %v %v", sentence, at, goes)
 		}
 	}
+}
+
+// TestTolerationRunsOnlyWhileTheServerIsThere: of a node that was lost before the
+// server went off, the pods go after their time from the server's return, and those
+// that do not tolerate its taint at once.
+func TestTolerationRunsOnlyWhileTheServerIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := metav1.NewTime(time.Now().Add(-12 * time.Minute))
+		node := newNode("a", corev1.ConditionUnknown)
+		node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &old}}
+		before := made(old.Add(-time.Hour).Unix())
+		client := running(t, Config{}, []string{TaintEviction}, node,
+			newPod("loose", "a", before), newPod("patient", "a", before, tolerating(300)))
+		time.Sleep(299 * time.Second)
+		synctest.Wait()
+		if got := podNames(t, client); !slices.Equal(got, []string{"patient"}) {
+			t.Errorf("299 s after the start there are %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := podNames(t, client); len(got) != 0 {
+			t.Errorf("301 s after the start there are %v", got)
+		}
+	})
+}
+
+// TestANodeThatComesBackWithTheServerKeepsItsPods: its taint is older than they tolerate.
+func TestANodeThatComesBackWithTheServerKeepsItsPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := metav1.NewTime(time.Now().Add(-12 * time.Minute))
+		node := newNode("a", corev1.ConditionUnknown)
+		node.Status.Conditions[0].Reason = reasonSilent
+		node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &old}}
+		client := running(t, Config{}, []string{NodeLifecycle, TaintEviction}, node, newNode("fine", corev1.ConditionTrue),
+			newPod("pod", "a", made(old.Add(-time.Hour).Unix()), tolerating(300)))
+		time.Sleep(5 * time.Second) // the longest back-off of its agent
+		n := getNode(t, client, "a")
+		*nodeCondition(n, corev1.NodeReady) = newNode("", corev1.ConditionTrue).Status.Conditions[0]
+		if _, err := client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Second) {
+			beat(t, client, "a")
+			beat(t, client, "fine")
+		}
+		synctest.Wait()
+		if got := podNames(t, client); len(got) != 1 {
+			t.Errorf("there are %v", got)
+		}
+	})
 }
 
 func made(at int64) func(*corev1.Pod) {

@@ -23,6 +23,8 @@ type evictor struct {
 
 	pods  corelisters.PodLister
 	nodes corelisters.NodeLister
+	// begun is when this evictor first looked, with all known that is there.
+	begun func() time.Time
 
 	mu sync.Mutex
 	// seen is when the taints were first seen here that do not say since when they
@@ -32,7 +34,10 @@ type evictor struct {
 
 func taintEviction(c Config) ([]*worker, error) {
 	pods, nodes := c.Informers.Core().V1().Pods(), c.Informers.Core().V1().Nodes()
-	e := &evictor{Config: c, pods: pods.Lister(), nodes: nodes.Lister(), seen: map[types.UID]map[corev1.Taint]time.Time{}}
+	e := &evictor{
+		Config: c, pods: pods.Lister(), nodes: nodes.Lister(), begun: sync.OnceValue(time.Now),
+		seen: map[types.UID]map[corev1.Taint]time.Time{},
+	}
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
@@ -124,7 +129,7 @@ func (e *evictor) look(ctx context.Context, key string) (time.Duration, error) {
 	if err != nil {
 		return 0, ignoreGone(err)
 	}
-	at, goes := endBy(pod, e.dated(node))
+	at, goes := endBy(pod, e.dated(node), e.begun())
 	if !goes {
 		return 0, nil
 	}
@@ -135,11 +140,16 @@ func (e *evictor) look(ctx context.Context, key string) (time.Duration, error) {
 }
 
 // endBy is when the pod's toleration of the taints is over, each of which says
-// since when it is there. What went by before the pod came is not counted.
-func endBy(pod *corev1.Pod, taints []corev1.Taint) (at time.Time, goes bool) {
-	came := cameAt(pod)
+// since when it is there. What went by before the pod came is not counted, nor what
+// went by before the evictor began: while no server was there, a node that was well
+// again could not say so, and it needs the time to.
+func endBy(pod *corev1.Pod, taints []corev1.Taint, begun time.Time) (at time.Time, goes bool) {
+	counted := cameAt(pod)
+	if begun.After(counted) {
+		counted = begun
+	}
 	for _, t := range taints {
-		since := came
+		since := counted
 		if t.TimeAdded != nil && t.TimeAdded.After(since) {
 			since = t.TimeAdded.Time
 		}
