@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
 )
 
 // actedOn says of each kind without a warning who acts on it, or why nobody would.
@@ -37,6 +38,22 @@ var actedOn = map[schema.GroupResource]string{
 	{Group: "node.k8s.io", Resource: "runtimeclasses"}:                     "admission and the nodes",
 	{Group: "policy", Resource: "poddisruptionbudgets"}:                    "evictions",
 	{Group: "discovery.k8s.io", Resource: "endpointslices"}:                "what routes services",
+}
+
+// TestWhoseDependentsStay when a delete says nothing of them: those of upstream's
+// oldest kinds.
+func TestWhoseDependentsStay(t *testing.T) {
+	t.Parallel()
+	var stay []string
+	for _, k := range All() {
+		if NewStrategy(k, nil).DefaultGarbageCollectionPolicy(t.Context()) == rest.OrphanDependents {
+			stay = append(stay, k.Resource)
+		}
+	}
+	slices.Sort(stay)
+	if want := []string{"jobs", "replicationcontrollers"}; !slices.Equal(stay, want) {
+		t.Errorf("those of %v, want %v", stay, want)
+	}
 }
 
 // TestWhatNobodyActsOnSaysSo at each write: of every kind that is not known to have

@@ -42,7 +42,7 @@ func workloads() []*Kind {
 			New: func() runtime.Object { return &appsv1.ControllerRevision{} }, NewList: func() runtime.Object { return &appsv1.ControllerRevisionList{} },
 		},
 		{
-			Version: batch, Resource: "jobs", Singular: "job", All: true, Orphan: false,
+			Version: batch, Resource: "jobs", Singular: "job", All: true, Orphan: true,
 			New: func() runtime.Object { return &batchv1.Job{} }, NewList: func() runtime.Object { return &batchv1.JobList{} },
 			Status: true, Generation: true, Unacted: storedOnly("jobs"), FieldNames: []string{"status.successful"},
 			Fields: selectable(func(j *batchv1.Job) fields.Set {

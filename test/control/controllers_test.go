@@ -109,6 +109,27 @@ func TestOwnersTakeTheirOwn(t *testing.T) {
 	s.Kubectl(t, "get", "cm", "foreign")
 }
 
+// TestAJobTakesItsPodsIfItIsToldTo, as kubectl does; a delete without a word leaves them.
+func TestAJobTakesItsPodsIfItIsToldTo(t *testing.T) {
+	t.Parallel()
+	s := Shared(t)
+	family := func(name string) {
+		s.Apply(t, `{apiVersion: batch/v1, kind: Job, metadata: {name: `+name+`}, spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
+		uid := s.Kubectl(t, "get", "job", name, "-o", "jsonpath={.metadata.uid}")
+		s.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: %s-pod, ownerReferences: [{apiVersion: batch/v1, kind: Job, name: %s, uid: %s, blockOwnerDeletion: true, controller: true}]}, spec: {schedulerName: none, containers: [{name: c, image: i}]}}`, name, name, uid))
+	}
+	family("told")
+	s.Kubectl(t, "delete", "job", "told")
+	gone(t, s, "pod", "told-pod")
+
+	family("untold")
+	s.Kubectl(t, "delete", "--raw", "/apis/batch/v1/namespaces/"+s.Namespace+"/jobs/untold")
+	gone(t, s, "job", "untold")
+	if out := s.Kubectl(t, "get", "pod", "untold-pod", "-o", "jsonpath={.metadata.ownerReferences}"); out != "" {
+		t.Errorf("the pod still has the owner %s", out)
+	}
+}
+
 // TestOwnersInACircleGo: those that would wait for each other, whichever of them
 // are asked to go.
 func TestOwnersInACircleGo(t *testing.T) {
