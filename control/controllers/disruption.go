@@ -79,10 +79,11 @@ func (b *budgeter) look(ctx context.Context, key string) (time.Duration, error) 
 	return again, b.write(ctx, pdb, out)
 }
 
-// statusOf counts: pdb is not changed.
-func statusOf(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, desired int32, now time.Time) (*policyv1.PodDisruptionBudget, time.Duration) {
-	out := pdb.DeepCopy()
-	disrupted, again := map[string]metav1.Time{}, time.Duration(0)
+// statusOf counts: pdb is not changed. Again is when the first of the evictions under
+// way counts no more; 0: none is.
+func statusOf(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, desired int32, now time.Time) (out *policyv1.PodDisruptionBudget, again time.Duration) {
+	out = pdb.DeepCopy()
+	disrupted := map[string]metav1.Time{}
 	var healthy int32
 	for _, pod := range pods {
 		if pod.DeletionTimestamp != nil {
@@ -91,7 +92,9 @@ func statusOf(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, d
 		if since, ok := pdb.Status.DisruptedPods[pod.Name]; ok {
 			if left := since.Add(disruptionTime).Sub(now); left > 0 {
 				disrupted[pod.Name] = since
-				again = max(again, left)
+				if again == 0 || left < again {
+					again = left
+				}
 				continue
 			}
 		}
