@@ -226,10 +226,11 @@ func (g *collector) judge(ctx context.Context, uid types.UID) error {
 }
 
 // sort parts the owners into those that are there, those that are gone, and
-// those that wait for their dependents to go first.
+// those that wait for their dependents to go first. One in another namespace owns
+// nothing here: whether there is such an owner in the object's own, the server says.
 func (g *collector) sort(ctx context.Context, o object, owners []metav1.OwnerReference) (there, gone, waiting []metav1.OwnerReference, err error) {
 	for _, ref := range owners {
-		if owner, known := g.graph.get(ref.UID); known {
+		if owner, known := g.graph.get(ref.UID); known && owner.mayOwn(o) {
 			if owner.foreground {
 				waiting = append(waiting, ref)
 			} else {

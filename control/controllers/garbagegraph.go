@@ -46,6 +46,11 @@ func (o object) holds(owner types.UID) bool {
 	})
 }
 
+// mayOwn reports whether the object is where an owner of the other can be.
+func (o object) mayOwn(other object) bool {
+	return !o.of.namespaced || o.namespace == other.namespace
+}
+
 func newGraph(ask func(string)) *graph {
 	return &graph{ask: ask, objects: map[types.UID]object{}, owned: map[types.UID]map[types.UID]bool{}}
 }
@@ -157,7 +162,7 @@ func (g *graph) askFor(o, before object) {
 		}
 	}
 	for _, ref := range o.owners {
-		if owner, known := g.objects[ref.UID]; !known || owner.foreground {
+		if owner, known := g.objects[ref.UID]; !known || owner.foreground || !owner.mayOwn(o) {
 			g.ask(askJudge + string(o.uid))
 		}
 	}
