@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,7 +59,8 @@ type Presence struct {
 	said       *corev1.NodeStatus
 	saidAt     time.Time
 	events     map[corev1.NodeConditionType]corev1.ConditionStatus // as they were last told by them
-	registered bool
+	registered bool                                                // the server has the Node
+	amended    bool                                                // with what the node itself keeps right of it
 	mu         sync.Mutex
 	uid        types.UID // of the Node; empty: not known, or there is none
 }
@@ -136,7 +137,6 @@ func (p *Presence) Run(ctx context.Context) error {
 		case <-p.nudge:
 		case <-timer.C:
 		}
-		asked := p.asked.Load()
 		err := p.say(ctx)
 		if p.registered && !following { // what is heard from here on knows of it
 			following = true
@@ -146,14 +146,13 @@ func (p *Presence) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 		case err == nil:
 			if failing {
-				p.opt.Log.Info("the server takes the node's status again")
+				p.opt.Log.Info("the server takes again what the node says of itself")
 			}
-			p.told.Store(asked)
 			retry, failing = p.retryFirst(), false
 			timer.Reset(p.opt.Every)
 		default:
 			if !failing {
-				p.opt.Log.Warn("the server does not take the node's status; it is told again", "err", err)
+				p.opt.Log.Warn("the server does not take all that the node says of itself; it is told again", "err", err)
 			}
 			failing = true
 			timer.Reset(retry)
@@ -234,16 +233,31 @@ func older(a, b *corev1.Node) bool {
 	return err == nil && order < 0
 }
 
-// say registers the node if it is not, and tells its status if that is due.
+// say registers the node if it is not, and tells its status if that is due. That
+// the server does not let it change its Node keeps nothing else back.
 func (p *Presence) say(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestBound)
 	defer cancel()
+	asked := p.asked.Load()
 	f := p.opt.Facts(ctx)
-	if !p.registered {
-		if err := p.register(ctx, f); err != nil {
-			return err
+	var refused error
+	switch {
+	case !p.registered:
+		if refused = p.register(ctx, f); !p.registered {
+			return refused
 		}
+	case !p.amended:
+		refused = p.amend(ctx, p.has, f)
 	}
+	if err := p.report(ctx, f); err != nil {
+		return errors.Join(refused, err)
+	}
+	p.told.Store(asked)
+	return refused
+}
+
+// report tells the node's status if that is due.
+func (p *Presence) report(ctx context.Context, f Facts) error {
 	var has *corev1.NodeStatus
 	if p.has != nil {
 		has = &p.has.Status
@@ -293,41 +307,72 @@ func (p *Presence) tellChange(now *corev1.NodeStatus) {
 	}
 }
 
-// register makes the Node, as it was if it was taken away, or brings the one that
-// is there up to what the node itself keeps right: labels, the installation. Taints
-// are for a new one only: who took one away meant it.
+// register makes the Node, as it was if it was taken away, or takes the one that is
+// there. Taints are for a new one only: who took one away meant it.
+//
+// A server may refuse to make what it has before it says that it has it: one whose
+// store is full, one that asks others first. So whatever it answers, the Node is
+// looked for: pods wait until it is heard.
 func (p *Presence) register(ctx context.Context, f Facts) error {
+	var refused error
 	if p.opt.Register {
-		last := cmp.Or(p.has, p.gone)
 		out := &corev1.Node{}
-		err := p.opt.Client.Create(ctx, apiclient.Nodes, "", p.object(f, last), out)
-		if last != nil && apierrors.IsForbidden(err) { // it does not let the node say all of that
-			err = p.opt.Client.Create(ctx, apiclient.Nodes, "", p.object(f, nil), out)
-		}
-		switch {
-		case err == nil:
+		refused = p.create(ctx, f, out)
+		if refused == nil {
 			p.opt.Log.Info("the node is registered", "node", p.opt.Name)
-			p.registered = true
+			p.registered, p.amended = true, true
 			p.heard(out)
 			return nil
-		case !apierrors.IsAlreadyExists(err):
-			return fmt.Errorf("register node %s: %w", p.opt.Name, err)
 		}
 	}
 	has := &corev1.Node{}
 	if err := p.opt.Client.Get(ctx, apiclient.Nodes, "", p.opt.Name, has); err != nil {
+		if refused != nil && !apierrors.IsAlreadyExists(refused) {
+			err = refused
+		}
 		return fmt.Errorf("register node %s: %w", p.opt.Name, err)
 	}
-	if err := p.amend(ctx, has, f); err != nil {
-		return err
+	p.registered, p.amended = true, false
+	return p.amend(ctx, has, f)
+}
+
+// create makes the Node, as it was if the server lets the node say all of that.
+func (p *Presence) create(ctx context.Context, f Facts, out *corev1.Node) error {
+	last := cmp.Or(p.has, p.gone)
+	err := p.opt.Client.Create(ctx, apiclient.Nodes, "", p.object(f, last), out)
+	if last != nil && apierrors.IsForbidden(err) {
+		err = p.opt.Client.Create(ctx, apiclient.Nodes, "", p.object(f, nil), out)
 	}
-	p.registered = true
+	return err
+}
+
+// amend brings a Node that was there up to what the node itself keeps right: its
+// labels, the installation, the provider's ID. A Node that may not be changed is
+// heard as it is.
+func (p *Presence) amend(ctx context.Context, has *corev1.Node, f Facts) error {
+	if patch := p.amendment(has, f); len(patch) > 0 {
+		text, err := json.Marshal(patch)
+		if err != nil {
+			return err
+		}
+		out := &corev1.Node{}
+		err = p.opt.Client.Patch(ctx, apiclient.Nodes, "", p.opt.Name, types.StrategicMergePatchType, text, out)
+		if err != nil {
+			p.registered = !apierrors.IsNotFound(err)
+			if p.registered {
+				p.heard(has)
+			}
+			return fmt.Errorf("register node %s: change it by %s: %w", p.opt.Name, text, err)
+		}
+		has = out
+	}
+	p.amended = true
 	p.heard(has)
 	return nil
 }
 
-// amend brings a Node that was there up to date.
-func (p *Presence) amend(ctx context.Context, has *corev1.Node, f Facts) error {
+// amendment is what is to be changed of a Node; empty: nothing.
+func (p *Presence) amendment(has *corev1.Node, f Facts) map[string]any {
 	labels := map[string]string{}
 	for key, value := range f.Labels {
 		if was, there := has.Labels[key]; was != value && (!there || slices.Contains(owned, key) || p.opt.Register) {
@@ -348,17 +393,7 @@ func (p *Presence) amend(ctx context.Context, has *corev1.Node, f Facts) error {
 	if has.Spec.ProviderID == "" && p.opt.ProviderID != "" {
 		patch["spec"] = map[string]any{"providerID": p.opt.ProviderID}
 	}
-	if len(patch) == 0 {
-		return nil
-	}
-	text, err := json.Marshal(patch)
-	if err != nil {
-		return err
-	}
-	if err := p.opt.Client.Patch(ctx, apiclient.Nodes, "", p.opt.Name, types.StrategicMergePatchType, text, has); err != nil {
-		return fmt.Errorf("register node %s: labels %v: %w", p.opt.Name, slices.Sorted(maps.Keys(labels)), err)
-	}
-	return nil
+	return patch
 }
 
 // patchOf replaces what the node says of itself; conditions of others stay.

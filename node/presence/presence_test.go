@@ -157,6 +157,55 @@ func TestANodeThatWasThereIsAmended(t *testing.T) {
 	}
 }
 
+// TestANodeThatWasThereIsHeardWhateverIsRefused: a server that takes neither the Node
+// nor a change of it has it all the same. Its status is told, and what was refused is
+// done when it is allowed.
+func TestANodeThatWasThereIsHeardWhateverIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, flaw := range map[string]metav1.StatusReason{"no room": noRoom, "not allowed": metav1.StatusReasonForbidden} {
+		for what, refuses := range map[string]map[string]metav1.StatusReason{
+			"its creation":                   {"POST nodes": flaw},
+			"changes of it":                  {"PATCH n": flaw},
+			"its creation and changes of it": {"POST nodes": flaw, "PATCH n": flaw},
+		} {
+			t.Run(name+": "+what, func(t *testing.T) {
+				t.Parallel()
+				s := newServer(t)
+				old := &corev1.Node{}
+				old.Name, old.UID, old.Labels = "n", "u", map[string]string{"theirs": "kept", "mine": "no"}
+				s.set(old)
+				s.mu.Lock()
+				s.refuses = refuses
+				s.mu.Unlock()
+				w := run(t, s)
+				until(t, "Node", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.heard.UID == "u" })
+				until(t, "ready node", func() bool { return isReady(s.get()) })
+				until(t, "watch", func() bool { return s.count("WATCH") > 0 })
+				w.p.Nudge()
+				until(t, "end of telling", w.p.Told)
+				s.mu.Lock()
+				s.refuses = nil
+				s.mu.Unlock()
+				until(t, "amended Node", func() bool { n := s.get(); return n.Labels["mine"] == "yes" && n.Annotations[Installation] == "here" })
+				if n := s.get(); n.Labels["theirs"] != "kept" || n.UID != "u" {
+					t.Errorf("it is %+v", n)
+				}
+			})
+		}
+	}
+}
+
+// TestANodeThatIsRefusedAndNotThere is told as refused, not as missing.
+func TestANodeThatIsRefusedAndNotThere(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.refuses = map[string]metav1.StatusReason{"POST nodes": noRoom}
+	p := New(Options{Client: s.client(), Name: "n", Register: true, Facts: func(context.Context) Facts { return Facts{} }})
+	if err := p.say(t.Context()); apierrors.ReasonForError(err) != noRoom || p.registered {
+		t.Errorf("registered: %v, %v", p.registered, err)
+	}
+}
+
 func TestANodeThatIsTakenAwayComesBack(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

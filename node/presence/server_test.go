@@ -34,11 +34,14 @@ type server struct {
 	version int
 	node    *corev1.Node
 	lease   *coordv1.Lease
-	asked   map[string]int // by verb and what it was about: "PATCH status"
-	changed chan struct{}  // closed at the next change
-	hang    chan struct{}  // while not nil, answers about the Node wait for it
-	strict  string         // a label that no Node may be made with
+	asked   map[string]int                 // by verb and what it was about: "PATCH status"
+	changed chan struct{}                  // closed at the next change
+	hang    chan struct{}                  // while not nil, answers about the Node wait for it
+	strict  string                         // a label that no Node may be made with
+	refuses map[string]metav1.StatusReason // by what is asked, as in asked, before anything is looked at
 }
+
+const noRoom metav1.StatusReason = "InsufficientStorage" // of a server whose store is full
 
 func newServer(t *testing.T) *server {
 	s := &server{t: t, asked: map[string]int{}, changed: make(chan struct{})}
@@ -129,9 +132,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func(r *http.Request, body []byte) (any, metav1.StatusReason)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out, flaw := do(r, body)
+	flaw := s.refuses[r.Method+" "+path.Base(r.URL.Path)]
+	var out any
+	if flaw == "" {
+		out, flaw = do(r, body)
+	}
 	if flaw != "" {
-		refuse(w, map[metav1.StatusReason]int{metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409}[flaw], flaw)
+		refuse(w, map[metav1.StatusReason]int{
+			metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409, noRoom: 507,
+		}[flaw], flaw)
 		return
 	}
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)

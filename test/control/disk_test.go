@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,8 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
 
+	"berth/apiclient"
 	"berth/control"
+	"berth/node/presence"
 )
 
 // disk mounts a small file system for a test.
@@ -176,6 +181,7 @@ func whatGoesOn(t *testing.T, s *Server, as kubernetes.Interface, node, pod stri
 	if _, err := as.CoreV1().Nodes().PatchStatus(ctx, node, patch(`{"status": {"phase": "Running"}}`)); err != nil {
 		t.Errorf("the node's status: %v", err)
 	}
+	nodeBeginsAnew(t, s, node)
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "somebody",
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods"}}}
 	if _, err := as.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{}); err != nil {
@@ -198,6 +204,47 @@ func whatGoesOn(t *testing.T, s *Server, as kubernetes.Interface, node, pod stri
 	}
 	if _, err := pods.Get(ctx, pod, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the pod is still there: %v", err)
+	}
+}
+
+// nodeBeginsAnew as its agent does: it hears its Node, which it may not write, and
+// says that it is ready.
+func nodeBeginsAnew(t *testing.T, s *Server, name string) {
+	t.Helper()
+	config := restclient.AnonymousClientConfig(s.Config)
+	s.certified(t, "system:node:"+name, "system:nodes")(config)
+	client, err := apiclient.New(apiclient.Options{Config: config, UserAgent: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	heard, once := make(chan struct{}), sync.Once{}
+	p := presence.New(presence.Options{
+		Client: client, Heartbeat: client, Name: name, Installation: "here", Register: true,
+		Facts: func(context.Context) presence.Facts { return presence.Facts{Labels: map[string]string{"new": "label"}} },
+		Heard: func(*corev1.Node) { once.Do(func() { close(heard) }) },
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	select {
+	case <-heard:
+	case <-ctx.Done():
+		t.Errorf("the agent of node %s does not hear of it", name)
+	}
+	_ = try(t, func(ctx context.Context) error {
+		n, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err == nil && !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		}) {
+			err = fmt.Errorf("node %s is not ready: %v", name, n.Status.Conditions)
+		}
+		return err
+	}, func(err error) bool { return err == nil })
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -37,11 +37,17 @@ import (
 // as answers a client with a certificate of the server's own authority.
 func (s *Server) as(t *testing.T, name string, groups ...string) kubernetes.Interface {
 	t.Helper()
+	return s.with(t, s.certified(t, name, groups...))
+}
+
+// certified gives a configuration somebody's certificate.
+func (s *Server) certified(t *testing.T, name string, groups ...string) func(*restclient.Config) {
+	t.Helper()
 	cert, key, err := s.Authority.Issue(pki.Subject{Name: name, Groups: groups, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.with(t, func(c *restclient.Config) { c.CertData, c.KeyData = cert, key })
+	return func(c *restclient.Config) { c.CertData, c.KeyData = cert, key }
 }
 
 // bearing answers a client with a token.
