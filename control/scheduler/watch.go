@@ -73,13 +73,27 @@ func (s *Scheduler) podSeen(was, is *corev1.Pod) {
 		s.podGone(is)
 	default:
 		if e, known := s.queue.entries[is.UID]; !known || e.state != assumed {
-			if node := is.Status.NominatedNodeName; node != "" {
-				s.cluster.Nominate(is.UID, is, node)
-			}
+			s.nominationSeen(was, is, now)
 		}
 		if s.queue.set(is, now) {
 			s.gated(is)
 		}
+	}
+}
+
+// nominationSeen takes in a nomination, or that it is withdrawn: the room that was
+// kept is others' then. Where there was none and is none, one of our own may be on
+// its way to the server, and is kept.
+func (s *Scheduler) nominationSeen(was, is *corev1.Pod, now time.Time) {
+	had, has := "", is.Status.NominatedNodeName
+	if was != nil {
+		had = was.Status.NominatedNodeName
+	}
+	if had != "" || has != "" {
+		s.cluster.Nominate(is.UID, is, has)
+	}
+	if had != "" && had != has {
+		s.queue.tell(now, podRules...)
 	}
 }
 

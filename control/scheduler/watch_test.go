@@ -68,3 +68,39 @@ func TestAChangeOfANodeWakesThosePodsThatItMayHelp(t *testing.T) {
 		}
 	}
 }
+
+// TestAWithdrawnNominationGivesItsRoomBack, also to those that wait for it.
+func TestAWithdrawnNominationGivesItsRoomBack(t *testing.T) {
+	t.Parallel()
+	s := &Scheduler{Config: Config{Name: DefaultName}, cluster: placement.NewCluster(), queue: newQueue()}
+	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourcePods: resource.MustParse("9")}
+	s.nodeSeen(nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: one}})
+	wanting := func(name, nominated string) *corev1.Pod {
+		p := pod(name, 0)
+		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: one[corev1.ResourceCPU]}}}}
+		p.Status.NominatedNodeName = nominated
+		return p
+	}
+	keeps := func(when string, want bool) {
+		t.Helper()
+		if got := s.cluster.Choose(wanting("other", "")).Node == ""; got != want {
+			t.Errorf("%s the room is kept: %v", when, got)
+		}
+	}
+	s.podSeen(nil, wanting("p", ""))
+	s.cluster.Nominate("p", wanting("p", ""), "n")
+	s.podSeen(wanting("p", ""), wanting("p", ""))
+	keeps("after an update from before the nomination", true)
+	s.podSeen(wanting("p", ""), wanting("p", "n"))
+	keeps("nominated", true)
+
+	s.queue.set(wanting("waits", ""), time.Now())
+	for e := s.queue.next(time.Now()); e != nil; e = s.queue.next(time.Now()) {
+		s.queue.wait(e, []placement.Rule{placement.RuleResources}, time.Now())
+	}
+	s.podSeen(wanting("p", "n"), wanting("p", ""))
+	keeps("after the nomination was withdrawn", false)
+	if s.queue.entries["waits"].state == waiting {
+		t.Error("nobody tells those that wait for room")
+	}
+}
