@@ -58,7 +58,7 @@ func (s *Scheduler) gated(pod *corev1.Pod) {
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation,
 		Reason: corev1.PodReasonSchedulingGated, Message: "Scheduling is blocked due to non-empty scheduling gates",
 	}
-	s.call(func(ctx context.Context) {
+	s.say(s.queue.entries[pod.UID], func(ctx context.Context) {
 		if err := s.patch(ctx, pod, condition, nil); err != nil {
 			s.Log.Warn("status of a gated pod is not written", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}

@@ -5,7 +5,8 @@
 // to that goroutine through its inbox. A pod counts as placed from the moment of
 // the choice, before the server has answered, so that the next choice needs no
 // wait. Calls to the server (bind, status, the end of victims) have a goroutine
-// each, which Run waits for.
+// each, which Run waits for. Those that write of one pod come one at a time, and
+// why it has no node is not written any more once it has had another turn.
 //
 //	             no node              told, or 5 min
 //	active ──► choose ──► waiting ────────────────┐

@@ -3,6 +3,8 @@ package scheduler
 import (
 	"container/heap"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +42,12 @@ type entry struct {
 	until    time.Time        // resting, waiting: active, rested then
 	refused  []placement.Rule // waiting: what refused it
 	index    int              // in the heap
+
+	// turn counts the attempts, and that the pod is forgotten: a call to the server
+	// that has waited for its place sees by it whether what it has to say is still so.
+	turn atomic.Int64
+	// calling is held by a call that writes of the pod: one at a time.
+	calling sync.Mutex
 }
 
 // queue is the pods without a node. It has no clock: callers say what time it is.
@@ -98,6 +106,7 @@ func sameLabels(a, b map[string]string) bool {
 func (q *queue) drop(uid types.UID) {
 	if e, ok := q.entries[uid]; ok {
 		q.leaveTurn(e)
+		e.turn.Add(1)
 		delete(q.entries, uid)
 	}
 }
@@ -114,6 +123,7 @@ func (q *queue) next(now time.Time) *entry {
 	}
 	e.state = assumed
 	e.attempts++
+	e.turn.Add(1)
 	e.tried = now
 	return e
 }

@@ -130,7 +130,11 @@ func (s *Scheduler) turn() bool {
 	placed := e.pod.DeepCopy()
 	placed.Spec.NodeName = choice.Node
 	s.cluster.Add(placed)
-	s.call(func(ctx context.Context) { s.bind(ctx, placed, choice) })
+	s.call(func(ctx context.Context) {
+		e.calling.Lock() // what an earlier attempt is just writing comes first
+		defer e.calling.Unlock()
+		s.bind(ctx, placed, choice)
+	})
 	return true
 }
 
@@ -153,7 +157,20 @@ func (s *Scheduler) noNode(e *entry, choice placement.Choice, volumes []*corev1.
 	}
 	s.cluster.Nominate(pod.UID, pod, nominated)
 	s.queue.wait(e, choice.Rules(), time.Now())
-	s.call(func(ctx context.Context) { s.report(ctx, pod, nominated, message) })
+	s.say(e, func(ctx context.Context) { s.report(ctx, pod, nominated, message) })
+}
+
+// say calls the server to write why the pod has no node, unless by then it has had
+// another turn or is forgotten: it may be bound.
+func (s *Scheduler) say(e *entry, do func(context.Context)) {
+	turn := e.turn.Load()
+	s.call(func(ctx context.Context) {
+		e.calling.Lock()
+		defer e.calling.Unlock()
+		if e.turn.Load() == turn {
+			do(ctx)
+		}
+	})
 }
 
 // call runs a call to the server on its own goroutine, which Run waits for.
