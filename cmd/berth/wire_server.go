@@ -38,6 +38,7 @@ type joined struct {
 
 	known sync.Once
 	node  chan struct{} // closed when the server has told its Node
+	alone chan struct{} // closed when the node's name is settled
 	// Of presence alone.
 	labels   map[string]string
 	taints   []corev1.Taint
@@ -53,7 +54,7 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 		return nil, err
 	}
 	c := b.config.Node
-	j := &joined{b: b, node: make(chan struct{})}
+	j := &joined{b: b, node: make(chan struct{}), alone: make(chan struct{})}
 	var err error
 	j.identity, err = apiclient.NewIdentity(apiclient.IdentityOptions{
 		NodeName: b.config.NodeName, MachineID: node.System().MachineID, Kubeconfig: b.config.Kubeconfig, Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
@@ -85,13 +86,13 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 		Busy: j.posts.ComingUp,
 	})
 	j.source = assigned.New(assigned.Options{
-		Client: j.client, NodeName: b.config.NodeName, Known: assignedPods(records), Log: b.log, Heard: j.posts.Heard, Node: j.node,
+		Client: j.client, NodeName: b.config.NodeName, Known: assignedPods(records), Log: b.log, Heard: j.posts.Heard, Node: j.node, Alone: j.alone,
 	})
 	j.presence = presence.New(presence.Options{
 		Client: j.client, Heartbeat: heartbeat, Name: b.config.NodeName, Installation: installation,
 		Register: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
 		Every: c.StatusUpdateFrequency, Report: c.StatusReportFrequency, Lease: c.LeaseDuration,
-		Facts: j.facts, Heard: j.heardNode, Log: b.log, Event: j.events.OfNode, Renewed: b.metrics.LeaseRenewed,
+		Facts: j.facts, Alone: func() { close(j.alone) }, Heard: j.heardNode, Log: b.log, Event: j.events.OfNode, Renewed: b.metrics.LeaseRenewed,
 	})
 	return j, j.makeGateway()
 }

@@ -37,6 +37,9 @@ type Options struct {
 	Log          *slog.Logger
 	Now          func() time.Time // default time.Now
 
+	// Alone is called once, when no other machine is alive under the node's name, as
+	// far as anybody can tell. May be nil.
+	Alone func()
 	// Heard is told the Node as the server has it. May be nil.
 	Heard func(*corev1.Node)
 	// Renewed is told how each renewal of the lease went. May be nil.
@@ -74,6 +77,9 @@ func New(o Options) *Presence {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Alone == nil {
+		o.Alone = func() {}
 	}
 	if o.Heard == nil {
 		o.Heard = func(*corev1.Node) {}
@@ -124,6 +130,7 @@ func (p *Presence) Run(ctx context.Context) error {
 	if err := p.settleName(ctx); err != nil {
 		return err
 	}
+	p.opt.Alone()
 	wg.Go(func() { p.renew(ctx) })
 	retry, failing, following := p.retryFirst(), false, false
 	timer := time.NewTimer(0)

@@ -32,6 +32,7 @@ type world struct {
 	looks  int
 	events []string
 	beats  []error
+	alone  bool
 	heard  corev1.Node // as the server had it at last
 }
 
@@ -46,6 +47,7 @@ func run(t *testing.T, s *server, change ...func(*Options)) *world {
 		Facts:   func(context.Context) Facts { w.mu.Lock(); defer w.mu.Unlock(); w.looks++; return w.facts },
 		Now:     func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
 		Renewed: func(_ time.Duration, err error) { w.mu.Lock(); defer w.mu.Unlock(); w.beats = append(w.beats, err) },
+		Alone:   func() { w.mu.Lock(); defer w.mu.Unlock(); w.alone = true },
 		Heard:   func(n *corev1.Node) { w.mu.Lock(); defer w.mu.Unlock(); w.heard = *n },
 		Event:   func(_, reason, _ string) { w.mu.Lock(); defer w.mu.Unlock(); w.events = append(w.events, reason) },
 	}
@@ -480,6 +482,11 @@ func TestTheNameOfALivingMachineIsNotTaken(t *testing.T) {
 			if by := s.get().Annotations[Installation]; by != "there" || s.count("PATCH status") > 0 {
 				t.Errorf("the Node was changed: it belongs to %q", by)
 			}
+			w.change(func() {
+				if w.alone {
+					t.Error("the node is said to be alone under its name")
+				}
+			})
 			return
 		}
 	}
@@ -493,8 +500,13 @@ func TestTheNameOfADeadMachineIsTaken(t *testing.T) {
 			s := newServer(t)
 			s.set(theirs())
 			s.renewed(time.Now().Add(-ago))
-			run(t, s)
+			w := run(t, s)
 			until(t, "ready node", func() bool { n := s.get(); return isReady(n) && n.Annotations[Installation] == "here" })
+			w.change(func() {
+				if !w.alone {
+					t.Error("nobody is told that the node is alone under its name")
+				}
+			})
 		})
 	}
 }

@@ -1,15 +1,23 @@
 package assigned
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"path"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"berth/agent/plan"
@@ -30,7 +38,7 @@ func away(t *testing.T, o Options) (*Source, *[]source.Snapshot) {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() { cancel(); s.wg.Wait() })
 	var told []source.Snapshot
-	s.ctx, s.open, s.tell = ctx, true, func(snap source.Snapshot) { told = append(told, snap) }
+	s.ctx, s.open, s.alone, s.tell = ctx, true, true, func(snap source.Snapshot) { told = append(told, snap) }
 	return s, &told
 }
 
@@ -78,6 +86,133 @@ func TestThePodsOfTheLastLifeAreToldUntilTheServerTellsItsOwn(t *testing.T) {
 	if len(last.Objects) != 1 { // the services of b
 		t.Errorf("what nobody uses is still followed: %v", last.Objects)
 	}
+}
+
+// wants tells whether a snapshot is ready or not and has these pods, in order.
+func wants(snap source.Snapshot, ready bool, pods ...types.UID) bool {
+	return snap.Ready == ready && slices.EqualFunc(snap.Pods, pods, func(p *corev1.Pod, uid types.UID) bool { return p.UID == uid })
+}
+
+// TestThePodsOfTheLastLifeAreToldWhenTheNodeIsNot: D1. Those that the server has not
+// any more are not, and those that it has deleted since are told no longer.
+func TestThePodsOfTheLastLifeAreToldWhenTheNodeIsNot(t *testing.T) {
+	t.Parallel()
+	known := func() (out []Known) {
+		for _, uid := range []types.UID{"a", "b", "gone"} {
+			out = append(out, Known{normal(podOf(uid, "")), plan.Objects{}})
+		}
+		return out
+	}
+	has := []runtime.Object{podOf("a", ""), podOf("b", ""), podOf("new", "")}
+	for name, first := range map[string]func(s *Source){
+		"it tells them at once": func(s *Source) { s.synced(has); s.step(); s.waited = true; s.recall() },
+		"it tells them late":    func(s *Source) { s.waited = true; s.recall(); s.step(); s.synced(has) },
+		"it tells them again":   func(s *Source) { s.synced(has); s.synced(has); s.waited = true; s.recall() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, told := away(t, Options{Known: known()})
+			s.open, s.services.read = false, true
+			last := func() source.Snapshot { s.step(); return (*told)[len(*told)-1] }
+			first(s)
+			if got := last(); !wants(got, false, "a", "b") {
+				t.Errorf("the node is not told: %+v", got)
+			}
+			s.drop(podOf("b", ""))
+			s.put(podOf("newer", ""))
+			if got := last(); !wants(got, false, "a") {
+				t.Errorf("one is deleted: %+v", got)
+			}
+			s.open, s.dirty = true, true
+			if got := last(); !wants(got, true, "a", "new", "newer") {
+				t.Errorf("the node is told: %+v", got)
+			}
+		})
+	}
+}
+
+// TestAServerThatAnswersKeepsPodsBack until it tells the node, for a while: D1. For
+// as long as another may be alive under the node's name it does.
+func TestAServerThatAnswersKeepsPodsBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		node, alone := make(chan struct{}), make(chan struct{})
+		s := New(Options{
+			Client: answering(t, podOf("a", ""), podOf("new", "")), NodeName: "n", Node: node, Alone: alone,
+			Known: []Known{{normal(podOf("a", "")), plan.Objects{}}},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var told []source.Snapshot
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx, func(snap source.Snapshot) { told = append(told, snap) }) }()
+		time.Sleep(2 * patience)
+		synctest.Wait()
+		if len(told) > 0 {
+			t.Errorf("another may be alive under the name, and %d are told", len(told))
+		}
+		close(alone)
+		synctest.Wait()
+		if len(told) == 0 || !wants(told[len(told)-1], false, "a") {
+			t.Errorf("the name is settled: %d are told", len(told))
+		}
+		close(node)
+		synctest.Wait()
+		if len(told) == 0 || !wants(told[len(told)-1], true, "a", "new") {
+			t.Errorf("the node is told: %d are told", len(told))
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// server tells everybody who watches the pods that it has, and no changes.
+type server []*corev1.Pod
+
+func answering(t *testing.T, pods ...*corev1.Pod) *apiclient.Client {
+	t.Helper()
+	c, err := apiclient.New(apiclient.Options{Config: &rest.Config{
+		Host: "http://192.0.2.1", WrapTransport: func(http.RoundTripper) http.RoundTripper { return server(pods) },
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
+	of := map[string]runtime.Object{"pods": &corev1.Pod{}, "services": &corev1.Service{}, "runtimeclasses": &nodev1.RuntimeClass{}}[path.Base(r.URL.Path)]
+	if of == nil {
+		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody, Request: r}, nil
+	}
+	told := &bytes.Buffer{}
+	say := func(kind string, o runtime.Object) {
+		gvks, _, err := scheme.Scheme.ObjectKinds(o)
+		o = o.DeepCopyObject()
+		o.GetObjectKind().SetGroupVersionKind(gvks[0])
+		o.(metav1.Object).SetResourceVersion("1")
+		if err == nil {
+			err = json.NewEncoder(told).Encode(map[string]any{"type": kind, "object": o})
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	if _, pods := of.(*corev1.Pod); pods {
+		for _, pod := range s {
+			say("ADDED", pod)
+		}
+	}
+	of.(metav1.Object).SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	say("BOOKMARK", of)
+	silent, end := io.Pipe()
+	context.AfterFunc(r.Context(), func() { end.Close() })
+	body := struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(told, silent), silent}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}}, Body: body, Request: r}, nil
 }
 
 // TestAPodIsToldBeforeWhatItUsesIsKnown, as late at first and then as not told:

@@ -12,7 +12,9 @@
 //
 //	D1 A Snapshot is Ready only when the server itself has told all pods. Before
 //	   that it has those of the agent's last life, so that a node that boots with
-//	   no server in reach starts them, and nobody else's are ended.
+//	   no server in reach starts them, and nobody else's are ended. So it is, too,
+//	   when the server tells all pods and for a while not what the node is to it:
+//	   of its pods those of the last life are told, and none that is new.
 //	D2 A pod is told when what its sandbox and its images need has been asked for
 //	   and answered, or has not been for a second. The rest may come while the
 //	   sandbox is made: until it is answered, or has not been for a second, it is

@@ -31,6 +31,10 @@ type Options struct {
 	// Node is closed when it is known what the node is to the server: before that
 	// no pod is told that the agent did not know. Nil: it is.
 	Node <-chan struct{}
+	// Alone is closed when no other machine is alive under the node's name, as far as
+	// anybody can tell: before that a server that answers keeps back the pods of the
+	// last life, too, which may be another's by now. Nil: none is.
+	Alone <-chan struct{}
 
 	// Heard is told every pod of this node as the server has it, with its status,
 	// mirror pods too; gone: there is none of that UID any more. May be nil.
@@ -59,6 +63,8 @@ type Source struct {
 	wg       sync.WaitGroup
 	ready    bool // the server has told all pods
 	open     bool // see Options.Node
+	alone    bool // see Options.Alone
+	waited   bool // for as long as there is patience
 	recalled bool // those of the last life are told
 	pods     map[types.UID]*held
 	used     map[source.ObjectKey]*used
@@ -71,9 +77,10 @@ type Source struct {
 
 // held is a pod that is wanted.
 type held struct {
-	pod  *corev1.Pod
-	told bool // it was in a Snapshot
-	uses []source.ObjectKey
+	pod   *corev1.Pod
+	known bool // of the last life
+	told  bool // it was in a Snapshot
+	uses  []source.ObjectKey
 }
 
 // New returns a source that has asked nothing yet.
@@ -108,8 +115,8 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 	s.followClasses()
 	away := time.NewTimer(patience)
 	defer away.Stop()
-	node := s.opt.Node
-	s.open = node == nil
+	node, alone := s.opt.Node, s.opt.Alone
+	s.open, s.alone = node == nil, alone == nil
 	wake := time.NewTimer(time.Hour)
 	defer wake.Stop()
 	for {
@@ -127,8 +134,12 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 				}
 			}
 		case <-node:
-			node, s.open = nil, true
+			node, s.open, s.dirty = nil, true, true
+		case <-alone:
+			alone, s.alone = nil, true
+			s.recall()
 		case <-away.C:
+			s.waited = true
 			s.recall()
 		case <-wake.C:
 		}
@@ -165,16 +176,22 @@ func (s *Source) step() (next time.Time) {
 			}
 		}
 	}
-	if s.dirty && (s.ready && s.open || !s.ready && s.recalled) {
+	if s.dirty && (s.full() || s.recalled) {
 		s.dirty = false
 		s.tell(s.snapshot())
 	}
 	return next
 }
 
+// full reports whether all that the server wants may be told.
+func (s *Source) full() bool { return s.ready && s.open }
+
 func (s *Source) snapshot() source.Snapshot {
-	out := source.Snapshot{Source: source.Server, Ready: s.ready, Objects: make(map[source.ObjectKey]plan.Object, len(s.used))}
+	out := source.Snapshot{Source: source.Server, Ready: s.full(), Objects: make(map[source.ObjectKey]plan.Object, len(s.used))}
 	for _, h := range s.pods {
+		if !s.open && !h.known {
+			continue
+		}
 		h.told = h.told || !slices.ContainsFunc(h.uses, func(key source.ObjectKey) bool { return !s.used[key].heard && first(h.pod, key) })
 		if h.told {
 			out.Pods = append(out.Pods, h.pod)
@@ -246,15 +263,18 @@ func (s *Source) follow(ctx context.Context, f apiclient.Followed) {
 	s.wg.Go(func() { s.opt.Client.Follow(ctx, f) })
 }
 
-// recall takes up the pods of the agent's last life, until the server tells its own.
+// recall takes up the pods of the agent's last life, until all is told that the
+// server wants. One that answers and yet does not tell the node is waited for, for
+// a while.
 func (s *Source) recall() {
-	if s.ready || s.recalled {
+	if s.recalled || s.full() || s.ready && !(s.waited && s.alone) {
 		return
 	}
 	s.recalled, s.dirty = true, true
 	for _, k := range s.opt.Known {
 		s.hold(k.Pod, k.Objects)
-		s.pods[k.Pod.UID].told = true
+		h := s.pods[k.Pod.UID]
+		h.known, h.told = true, true
 	}
 	s.opt.Known = nil
 }
@@ -270,7 +290,11 @@ func (s *Source) synced(list []runtime.Object) {
 	for _, o := range list {
 		if pod, ok := o.(*corev1.Pod); ok {
 			now[pod.UID] = true
-			s.heard(pod, known[pod.UID])
+			objects, was := known[pod.UID]
+			s.heard(pod, objects)
+			if h := s.pods[pod.UID]; h != nil && was {
+				h.known = true
+			}
 		}
 	}
 	for _, h := range slices.Collect(maps.Values(s.pods)) {
