@@ -77,7 +77,7 @@ func (s *Scheduler) makeRoom(ctx context.Context, pod *corev1.Pod, p placement.P
 		}
 		if err != nil {
 			s.Log.Warn("a victim of preemption is not ended", "pod", pod.Namespace+"/"+pod.Name, "victim", victim.Namespace+"/"+victim.Name, "error", err)
-			s.inbox.post(func() { s.queue.rest(pod.UID, time.Now()) })
+			s.inbox.post(func() { s.queue.again(pod.UID, time.Now()) })
 			continue
 		}
 		s.Log.Info("pod is preempted", "victim", victim.Namespace+"/"+victim.Name, "by", pod.Namespace+"/"+pod.Name, "node", p.Node)

@@ -140,6 +140,13 @@ func (q *queue) rest(uid types.UID, now time.Time) {
 	}
 }
 
+// again wakes a pod that waits; one that has had another turn since needs nothing.
+func (q *queue) again(uid types.UID, now time.Time) {
+	if e, ok := q.entries[uid]; ok && e.state == waiting {
+		q.wake(e, now)
+	}
+}
+
 // tell wakes the pods that one of the rules refused; no rules wake all.
 func (q *queue) tell(now time.Time, rules ...placement.Rule) {
 	for _, e := range q.entries {

@@ -110,6 +110,20 @@ func TestAnAssumedPodIsNotQueuedByItsOwnUpdates(t *testing.T) {
 	}
 }
 
+func TestAFailedPreemptionWakesOnlyWhoStillWaits(t *testing.T) {
+	q := newQueue()
+	q.set(pod("a", 0), start)
+	e := q.next(start)
+	if q.again("a", start); e.state != assumed {
+		t.Error("a pod on its way to a node has another turn")
+	}
+	q.wait(e, nil, start)
+	if q.again("a", start); e.state == waiting {
+		t.Error("one that waits is not woken")
+	}
+	q.again("never there", start)
+}
+
 func TestAChangedPodIsLookedAtSoon(t *testing.T) {
 	q := newQueue()
 	q.set(pod("a", 0), start)

@@ -147,7 +147,7 @@ func (s *Scheduler) noNode(e *entry, choice placement.Choice, volumes []*corev1.
 		switch {
 		case p.Node != "":
 			nominated = p.Node
-			s.call(func(ctx context.Context) { s.makeRoom(ctx, pod, p) })
+			s.say(e, func(ctx context.Context) { s.makeRoom(ctx, pod, p) })
 		case !p.RoomIsComing:
 			nominated = ""
 		}
@@ -160,8 +160,8 @@ func (s *Scheduler) noNode(e *entry, choice placement.Choice, volumes []*corev1.
 	s.say(e, func(ctx context.Context) { s.report(ctx, pod, nominated, message) })
 }
 
-// say calls the server to write why the pod has no node, unless by then it has had
-// another turn or is forgotten: it may be bound.
+// say calls the server about a pod that has no node, to write why or to end who is
+// in its way, unless by then it has had another turn or is forgotten: it may be bound.
 func (s *Scheduler) say(e *entry, do func(context.Context)) {
 	turn := e.turn.Load()
 	s.call(func(ctx context.Context) {
