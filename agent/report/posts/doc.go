@@ -24,6 +24,9 @@
 //	   said once, in the log.
 //	P7 What a pod says on its way up, before anything of it has started, is told
 //	   only when that takes long; that it runs is told at once.
+//	P8 An object is there for as long as the source shows it: that it is not, or is
+//	   another, is tried again until then as what else is refused. One that the
+//	   source has never shown is believed to be gone, until it shows it.
 //
 // Goroutines: Run, which begins requests and waits for them all, a few at once.
 package posts

@@ -64,7 +64,7 @@ type post struct {
 	over    bool                             // nothing of the pod is left
 	deleted bool                             // and its object waits for that
 	rewrite bool                             // what the server has was not what it was told
-	lost    bool                             // there is no such object any more
+	lost    bool                             // there is no such object any more, or was none when it was asked for
 	passing bool                             // want says only that the pod is on its way up
 
 	busy  bool
@@ -211,6 +211,7 @@ func (p *Posts) Heard(pod *corev1.Pod, gone bool) {
 		}
 		return
 	}
+	e.lost = false // whatever was answered when something was told
 	e.hears(pod, p.opt.Now())
 	p.nudge()
 }
@@ -372,7 +373,9 @@ func (p *Posts) beginPost(uid types.UID, e *post, run func(func(context.Context)
 	})
 }
 
-// settle takes in the server's answer.
+// settle takes in the server's answer. That an object is not there is no more than a
+// failure while the source shows it: what is on the way to the server answers so, too,
+// and so do webhooks. When it is gone the source says so.
 func (p *Posts) settle(uid types.UID, e *post, what string, err error, done func()) {
 	e.busy = false
 	log := p.opt.Log.With("pod", e.namespace+"/"+e.name, "uid", string(uid))
@@ -382,7 +385,7 @@ func (p *Posts) settle(uid types.UID, e *post, what string, err error, done func
 		done()
 	case e.static && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // the mirror is gone: that will be heard
 		e.due = p.opt.Now().Add(settle)
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it, or one of that UID, is gone
+	case e.has == nil && (apierrors.IsNotFound(err) || apierrors.IsConflict(err)): // it, or one of that UID, is gone
 		e.lost = true
 		if e.over {
 			delete(p.pods, uid)
