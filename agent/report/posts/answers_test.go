@@ -23,6 +23,7 @@ type server struct {
 	mu sync.Mutex
 	answer
 	asked []string // methods, in order
+	next  func()   // is called before the next answer; nil: nothing is
 }
 
 type answer struct {
@@ -43,6 +44,10 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, r.Method)
+	if next := s.next; next != nil {
+		s.next = nil
+		next()
+	}
 	out := &http.Response{StatusCode: s.code, Header: http.Header{"Content-Type": {"text/plain"}}, Body: http.NoBody, Request: r}
 	if s.bare {
 		return out, nil
@@ -52,7 +57,7 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 		body = metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(s.code),
 			Reason: map[int]metav1.StatusReason{
-				http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonConflict, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
+				http.StatusBadRequest: metav1.StatusReasonBadRequest, http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonConflict, http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
 			}[s.code],
 		}
 	}
@@ -186,4 +191,30 @@ func TestAnObjectThatWasNeverShown(t *testing.T) {
 			t.Error("one that is over is remembered")
 		}
 	})
+}
+
+// TestWhatComesWhileAnotherIsRefusedIsTold: P1, P6. What is refused itself is not told
+// again.
+func TestWhatComesWhileAnotherIsRefusedIsTold(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{http.StatusUnprocessableEntity, http.StatusBadRequest} {
+		s := &server{answer: answer{code: code}}
+		posting(t, s, func(p *Posts) {
+			snap := snapshot("u", running())
+			p.Heard(snap.Pod, false)
+			s.next = func() {
+				p.Put(snapshot("u", corev1.PodStatus{Phase: corev1.PodSucceeded}), false)
+				s.next = func() { s.answer = taken }
+			}
+			p.Put(snap, false)
+			if n := len(s.after(retryFirst)); n != 2 || !p.Idle() {
+				t.Errorf("%d: the last status is told %d times", code, n-1)
+			}
+			s.answers(answer{code: code})
+			p.Put(snap, false)
+			if n := len(s.after(time.Hour)); n != 1 {
+				t.Errorf("%d: what is refused is told %d times", code, n)
+			}
+		})
+	}
 }

@@ -344,15 +344,15 @@ func (e *post) pending() bool {
 // beginPost begins the next request about a pod: its status, or its deletion.
 func (p *Posts) beginPost(uid types.UID, e *post, run func(func(context.Context) func())) {
 	e.busy = true
-	namespace, name, object := e.namespace, e.name, e.uid
+	namespace, name, object, want := e.namespace, e.name, e.uid, e.want
 	if e.told || e.want == nil {
 		run(func(ctx context.Context) func() {
 			err := p.opt.Client.Delete(ctx, apiclient.Pods, namespace, name, apiclient.Now(object))
-			return func() { p.settle(uid, e, "delete pod", err, func() { delete(p.pods, uid) }) }
+			return func() { p.settle(uid, e, "delete pod", want, err, func() { delete(p.pods, uid) }) }
 		})
 		return
 	}
-	want, since := e.want, e.since
+	since := e.since
 	patch, err := patchOf(object, want, e.had)
 	for _, c := range want.Conditions {
 		if plan.OwnsCondition(c.Type) {
@@ -365,7 +365,7 @@ func (p *Posts) beginPost(uid types.UID, e *post, run func(func(context.Context)
 			err = p.opt.Client.Patch(ctx, apiclient.Pods, namespace, name, types.StrategicMergePatchType, patch, nil, "status")
 		}
 		return func() {
-			p.settle(uid, e, "status of pod", err, func() {
+			p.settle(uid, e, "status of pod", want, err, func() {
 				e.told = e.want == want
 				p.opt.Posted(p.opt.Now().Sub(since))
 			})
@@ -375,8 +375,9 @@ func (p *Posts) beginPost(uid types.UID, e *post, run func(func(context.Context)
 
 // settle takes in the server's answer. That an object is not there is no more than a
 // failure while the source shows it: what is on the way to the server answers so, too,
-// and so do webhooks. When it is gone the source says so.
-func (p *Posts) settle(uid types.UID, e *post, what string, err error, done func()) {
+// and so do webhooks. When it is gone the source says so. want is what was to be told
+// when it was asked: what has come since is neither taken nor refused.
+func (p *Posts) settle(uid types.UID, e *post, what string, want *corev1.PodStatus, err error, done func()) {
 	e.busy = false
 	log := p.opt.Log.With("pod", e.namespace+"/"+e.name, "uid", string(uid))
 	switch {
@@ -393,8 +394,9 @@ func (p *Posts) settle(uid types.UID, e *post, what string, err error, done func
 		log.Debug("the server has no such pod any more", "err", err)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		log.Error("the server does not take the "+what, "err", err)
-		e.told = true // until it changes
-		e.due = p.opt.Now().Add(retryLast)
+		if e.want == want { // until it changes
+			e.told, e.due = true, p.opt.Now().Add(retryLast)
+		}
 	default:
 		if e.tries == 0 {
 			log.Debug(what+" is tried again", "err", err)
