@@ -220,5 +220,6 @@ func (n *node) foreign() string {
 		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.host.CgroupRoot + "/foreign"},
 	}})
 	n.must("run a sandbox", err)
+	n.must("run a sandbox", n.host.Settle(n.Context()))
 	return sb.PodSandboxId
 }

@@ -85,6 +85,14 @@ func (h *Host) PodLeftovers() []string {
 	return slices.Compact(out)
 }
 
+// Settle waits until what was started in pods has become what it is to be: a call
+// that starts something may be answered before runc's last step.
+func (h *Host) Settle(ctx context.Context) error {
+	return WaitFor(ctx, "runc to be done", func() (bool, error) {
+		return !slices.ContainsFunc(h.ofPods(), func(l string) bool { return strings.HasPrefix(l, "process ") && strings.HasSuffix(l, "runc init") }), nil
+	})
+}
+
 // ofPods names what only pods bring about.
 func (h *Host) ofPods() []string {
 	r := &h.slot.record

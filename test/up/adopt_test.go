@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -124,7 +125,10 @@ func (q *quickstart) build() {
 	}
 }
 
+// copyProgram has nobody fork meanwhile: see hosts.WriteProgram.
 func copyProgram(to, from string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -167,6 +171,9 @@ func (q *quickstart) foreign() string {
 		Labels:       map[string]string{"io.kubernetes.pod.name": "foreign", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid},
 		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: q.host.CgroupRoot + "/foreign"},
 	}})
+	if err == nil {
+		err = q.host.Settle(q.Context())
+	}
 	if err != nil {
 		q.Fatal(err)
 	}
