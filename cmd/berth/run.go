@@ -147,6 +147,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	}
 	b.devices = newDevices(b, records)
 	b.rememberSockets()
+	b.makeImageFolder()
 	b.late = b.goesDown(ctx)
 	b.agent = newAgent(b, records)
 	b.offering = &offering{node: b.offer(), tell: b.agent.SetNode}

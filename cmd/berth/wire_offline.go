@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"berth/agent/plan"
@@ -36,6 +37,14 @@ func (b *berth) newOffline() *offline.Images {
 			}
 		},
 	})
+}
+
+// makeImageFolder has the folder of archives there when the agent answers: who waits
+// for that may put one into it at once.
+func (b *berth) makeImageFolder() {
+	if err := os.MkdirAll(b.config.Images.Dir, 0o755); err != nil {
+		b.log.Debug("folder of images", "err", err) // it is tried again, and said then
+	}
 }
 
 // importer is the runtime as archives need it.
