@@ -159,10 +159,10 @@ func TestAskedChangesSurviveTheAgent(t *testing.T) {
 			} else { // it is about to be started: kept, whether or not that has been said
 				var asked sync.WaitGroup
 				asked.Go(func() { _ = cmd.Run() })
+				t.Cleanup(asked.Wait) // t's context has ended by then, and the command with it
 				if err := hosts.WaitFor(t.Context(), look+" to be created", func() (bool, error) { return s.created(look) }); err != nil {
 					t.Fatal(err)
 				}
-				defer asked.Wait()
 			}
 			s.Killed()
 			s.Wait("keeps", "looked into by "+look, func(p *corev1.Pod) bool {

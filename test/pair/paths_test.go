@@ -59,7 +59,7 @@ func (p *Pair) logPaths() {
 		t.Fatal(err)
 	}
 	config.InsecureSkipVerify = true // the node's certificate is not what is tried
-	for _, path := range []string{"../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "%2fetc%2fpasswd", "pods/../../../etc/passwd"} {
+	for _, path := range []string{"", "../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "/etc/passwd", "%2fetc%2fpasswd", "pods/../../../etc/passwd"} {
 		conn, err := (&tls.Dialer{Config: config}).DialContext(t.Context(), "tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"))
 		if err != nil {
 			t.Fatal(err)
@@ -70,6 +70,12 @@ func (p *Pair) logPaths() {
 		var code int
 		if _, scanned := fmt.Sscanf(string(answer), "HTTP/1.1 %d", &code); err != nil || scanned != nil {
 			t.Fatalf("/logs/%s: %v %v %.200s", path, err, scanned, answer)
+		}
+		if path == "" {
+			if code != http.StatusOK { // or nothing of the below would be refused for its path
+				t.Fatalf("the folder of logs: %.300s", answer)
+			}
+			continue
 		}
 		if code < 300 || code == http.StatusUnauthorized || code == http.StatusForbidden || strings.Contains(string(answer), "root:") {
 			t.Errorf("/logs/%s: %.300s", path, answer)
