@@ -1,8 +1,8 @@
 package agent
 
 import (
+	"berth/agent/allocator"
 	"berth/agent/plan"
-	"berth/agent/room"
 )
 
 // Admit is stage 2: it asks the room whether the pod may run here. The answer
@@ -10,8 +10,8 @@ import (
 type Admit struct{}
 
 // ask begins the question; every answer comes by reply, which never blocks.
-func (Admit) ask(r *room.Room, b *book, running bool, reply func(plan.Verdict), end func(plan.End)) {
-	r.Ask(room.Seat{
+func (Admit) ask(r *allocator.Room, b *book, running bool, reply func(plan.Verdict), end func(plan.End)) {
+	r.Ask(allocator.Seat{
 		Pod: b.pod(),
 		// A pod that runs here, or was let in before a restart, is not judged
 		// again: a fuller or relabelled node never kills what runs.

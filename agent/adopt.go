@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
-	"berth/agent/room"
 	"berth/podspec"
 )
 
@@ -54,7 +54,7 @@ func (a *Agent) adopt(ctx context.Context) error {
 func (a *Agent) seatRecorded() {
 	for _, rec := range a.Records {
 		if rec.Pod != nil && rec.Verdict.State == plan.OK && !isTerminal(rec.Memory.Phase) {
-			a.room.Ask(room.Seat{
+			a.room.Ask(allocator.Seat{
 				Pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
 				Ending: true, // as far as is known: its source may have let go of it meanwhile
 			})

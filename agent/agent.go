@@ -13,19 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/admission"
-	"berth/agent/board"
+	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
-	"berth/agent/report"
-	"berth/agent/room"
 	"berth/agent/source"
+	"berth/agent/status"
+	"berth/agent/status/events"
 )
 
 // Config is what an Agent is made of.
 type Config struct {
 	Stages  *Stages
 	Limits  plan.Limits
-	Room    room.Config
+	Room    allocator.Config
 	Runtime Runtime
 	Host    Leftovers
 	Strays  Strays // nil: the runtime is believed to forget nothing
@@ -33,7 +33,7 @@ type Config struct {
 	Store   *checkpoint.Store
 	Records map[types.UID]checkpoint.Record // of the agent's last life
 	BootID  string                          // of the host's running kernel; empty: not known
-	Events  *report.Events
+	Events  *events.Events
 	Prober  Prober        // nil: nobody probes, see plan.Limits.Probing
 	Audit   time.Duration // between two audits; zero: 45 s
 	Meters  Meters
@@ -81,7 +81,7 @@ type Agent struct {
 	Config
 	Board *Board
 
-	room  *room.Room
+	room  *allocator.Room
 	calls chan func()
 	ready chan struct{} // closed when adopted
 	left  chan struct{} // closed when Run returns
@@ -128,7 +128,7 @@ func New(c Config) *Agent {
 		c.Fault = func(string, plan.Action) {}
 	}
 	a := &Agent{
-		Config: c, Board: board.New(), room: room.New(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
+		Config: c, Board: status.New(), room: allocator.New(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
 		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{}, returned: map[types.UID]int{},
 		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
 		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
@@ -161,7 +161,7 @@ func (a *Agent) SetNode(n admission.Node) {
 }
 
 // Census counts what the room holds.
-func (a *Agent) Census(ctx context.Context) (room.Census, error) { return a.room.Census(ctx) }
+func (a *Agent) Census(ctx context.Context) (allocator.Census, error) { return a.room.Census(ctx) }
 
 // Run is the agent's loop. It returns when ctx ends and every goroutine that
 // it started has ended; the pods stay as they are.
@@ -206,7 +206,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.sweeps.timer.Stop()
 	audit := time.NewTicker(a.Audit)
 	defer audit.Stop()
-	pulse := time.NewTicker(room.PulseEvery)
+	pulse := time.NewTicker(allocator.PulseEvery)
 	defer pulse.Stop()
 	for {
 		a.Pulse("agent")
@@ -338,7 +338,7 @@ func (a *Agent) start(wish Wish) {
 		if b.queued = !ending && !b.runs(); b.queued { // as after a boot
 			b.verdict = plan.Verdict{}
 		}
-		a.room.Ask(room.Seat{Pod: has, Admitted: true, Ending: ending, Turn: b.queued, Reply: w.answered(has, false), End: w.end})
+		a.room.Ask(allocator.Seat{Pod: has, Admitted: true, Ending: ending, Turn: b.queued, Reply: w.answered(has, false), End: w.end})
 	}
 	ending := wish.End != nil || b.memory.End != nil && b.memory.End.Forget
 	a.workers[pod.UID] = &entry{worker: w, pod: pod, ending: ending}
@@ -347,11 +347,11 @@ func (a *Agent) start(wish Wish) {
 }
 
 func (a *Agent) newWorker(pod *corev1.Pod) *worker {
-	uid, ref := pod.UID, report.RefOf(pod)
+	uid, ref := pod.UID, events.RefOf(pod)
 	log := a.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
-	var line *report.Timeline
+	var line *events.Timeline
 	changed := func() { a.Store.Tell(uid, func() checkpoint.Story { return a.story(uid, line) }) }
-	line = report.NewTimeline(report.OfContainers(len(pod.Spec.InitContainers)+len(pod.Spec.Containers), changed))
+	line = events.NewTimeline(events.OfContainers(len(pod.Spec.InitContainers)+len(pod.Spec.Containers), changed))
 	w := &worker{
 		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,
 		keep: func(w Wish, v plan.Verdict, m plan.Memory) {
@@ -363,7 +363,7 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 		publish: a.Board.Put,
 		tell: func(pod *corev1.Pod, r plan.Reason) {
 			if r.Event != "" {
-				a.Events.Record(ref, report.EventOf(pod, r))
+				a.Events.Record(ref, events.EventOf(pod, r))
 			}
 			changed()
 		},
@@ -433,11 +433,11 @@ func (a *Agent) each(tell func(*worker)) {
 
 // Timeline returns the timeline of a pod that has a worker; nil: it has none.
 // Before adoption it is that of the agent's earlier lives.
-func (a *Agent) Timeline(ctx context.Context, uid types.UID) *report.Timeline {
+func (a *Agent) Timeline(ctx context.Context, uid types.UID) *events.Timeline {
 	if line := a.earlier(uid); line != nil {
 		return line
 	}
-	reply := make(chan *report.Timeline, 1)
+	reply := make(chan *events.Timeline, 1)
 	a.call(ctx, func() {
 		if e, known := a.workers[uid]; known {
 			reply <- e.timeline

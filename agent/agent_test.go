@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/admission"
-	"berth/agent/board"
+	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
-	"berth/agent/report"
-	"berth/agent/room"
 	"berth/agent/source"
+	"berth/agent/status"
+	"berth/agent/status/events"
 )
 
 // life is one life of an agent on a fake host.
@@ -114,8 +114,8 @@ func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID
 		prober, limits.Probing = h.prober, true
 	}
 	l.a = New(Config{
-		Stages: h.stages(), Limits: limits, Prober: prober, Room: room.Config{Node: node, Slots: cmp.Or(h.slots, 10), Alone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
-		Sources: all, Store: store, Records: records, BootID: h.boot, Events: report.NewEvents(report.EventsOptions{}),
+		Stages: h.stages(), Limits: limits, Prober: prober, Room: allocator.Config{Node: node, Slots: cmp.Or(h.slots, 10), Alone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewEvents(events.EventsOptions{}),
 		Meters: Meters{Divergence: func() { l.lost.Add(1) }},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -500,7 +500,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 }
 
 func TestBoardFindsTheWishedIncarnationAndRings(t *testing.T) {
-	b := board.New()
+	b := status.New()
 	changed, stop := b.Changes()
 	rang := func() bool {
 		select {

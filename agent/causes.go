@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
-	"berth/agent/report"
+	"berth/agent/status/events"
 )
 
 // spanOf names an action as users know what it is about, and says why it is
@@ -173,10 +173,10 @@ func (w *worker) timeWaits(now time.Time) {
 	for _, x := range w.book.waitsNow(w.asked, now) {
 		id, known := open[x]
 		if !known {
-			id = w.timeline.Begin(report.Span{Name: x.name, Stage: x.stage, Cause: x.cause, Start: now})
+			id = w.timeline.Begin(events.Span{Name: x.name, Stage: x.stage, Cause: x.cause, Start: now})
 		}
 		if w.waits == nil {
-			w.waits = map[wait]report.SpanID{}
+			w.waits = map[wait]events.SpanID{}
 		}
 		w.waits[x] = id
 		delete(open, x)

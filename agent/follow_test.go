@@ -13,13 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 )
 
 func TestFollowersOfTheBoardHearWhatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := board.New()
+		b := status.New()
 		pods := map[string]*corev1.Pod{"one": podOf("one", "a"), "two": podOf("two", "a"), "x": podOf("x", "a")}
 		at := func(name string, passes int64, ip string) *Snapshot {
 			s := &Snapshot{Pod: pods[name], Passes: passes}
@@ -85,7 +85,7 @@ func TestWhatIsNewRings(t *testing.T) {
 	t.Parallel()
 	silent := map[string]bool{"At": true, "Passes": true, "Wake": true}
 	for field := range reflect.TypeFor[Snapshot]().Fields() {
-		b := board.New()
+		b := status.New()
 		pod := podOf("one", "a")
 		b.Put(&Snapshot{Pod: pod})
 		changed, stop := b.Changes()

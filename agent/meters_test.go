@@ -13,12 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/agent/plan"
-	"berth/agent/report"
+	"berth/agent/status/events"
 )
 
 func TestStopwatchCountsWhatOverlapsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s report.Stopwatch
+		var s events.Stopwatch
 		time.Sleep(time.Second)
 		one := s.Begin()
 		time.Sleep(2 * time.Second)

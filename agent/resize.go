@@ -3,8 +3,8 @@ package agent
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/allocator"
 	"berth/agent/plan"
-	"berth/agent/room"
 )
 
 // answer is what the room says of a pod as it was when it was asked for.
@@ -54,6 +54,6 @@ func (w *worker) askAgain() {
 	w.wants = pod
 	if was != nil && !plan.ResourcesOf(was).Equal(plan.ResourcesOf(pod)) || !plan.ResourcesOf(pod).Equal(plan.ResourcesOf(b.pod())) {
 		b.resize = plan.Resize{}
-		w.room.Ask(room.Seat{Pod: pod, Resize: true, Reply: w.answered(pod, true)})
+		w.room.Ask(allocator.Seat{Pod: pod, Resize: true, Reply: w.answered(pod, true)})
 	}
 }

@@ -14,18 +14,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
+	"berth/agent/allocator"
 	"berth/agent/plan"
-	"berth/agent/report"
-	"berth/agent/room"
 	"berth/agent/source"
+	"berth/agent/status"
+	"berth/agent/status/events"
 )
 
 // rig is workers on a fake host, in a bubble.
 type rig struct {
 	t        *testing.T
 	h        *fakeHost
-	room     *room.Room
+	room     *allocator.Room
 	board    *Board
 	objects  *objects
 	running  atomic.Int64 // times that a pod was metered as running
@@ -56,8 +56,8 @@ func inBubbleOf(t *testing.T, slots int, f func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r := &rig{
-			t: t, h: newFakeHost(), ctx: ctx, board: board.New(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
-			room:    room.New(room.Config{Node: roomyNode(), Slots: slots}),
+			t: t, h: newFakeHost(), ctx: ctx, board: status.New(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
+			room:    allocator.New(allocator.Config{Node: roomyNode(), Slots: slots}),
 			objects: newStore().objects,
 		}
 		r.h.events = func(uid types.UID, h Hint) {
@@ -100,7 +100,7 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 			defer r.mu.Unlock()
 			r.told = append(r.told, why)
 		},
-		timeline: report.NewTimeline(report.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
+		timeline: events.NewTimeline(events.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
 		again: func(context.Context, bool) { r.again.Add(1) },
 		meters: Meters{Started: func(s Start) {
 			r.running.Add(1)

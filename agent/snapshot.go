@@ -8,22 +8,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 )
 
 // The board's own words, as the rest of the package says them.
 type (
 	// Board holds the newest snapshot of every pod.
-	Board = board.Board
+	Board = status.Board
 	// Snapshot is one pod as its last pass left it.
-	Snapshot = board.Snapshot
+	Snapshot = status.Snapshot
 	// Work is an action under way.
-	Work = board.Work
+	Work = status.Work
 	// Told is a reason that users were told, and since when it holds.
-	Told = board.Told
+	Told = status.Told
 	// News is one change of the board.
-	News = board.News
+	News = status.News
 )
 
 func snapshotOf(b *book, p plan.Plan, at time.Time) *Snapshot {

@@ -3,23 +3,23 @@ package agent
 import (
 	"context"
 
-	"berth/agent/report"
+	"berth/agent/status/events"
 )
 
 // spanKey is the context key of the span that a runtime call belongs to.
 type spanKey struct{}
 
 type openSpan struct {
-	timeline *report.Timeline
-	id       report.SpanID
+	timeline *events.Timeline
+	id       events.SpanID
 	stage    string
-	making   *report.Stopwatch // runs while the runtime changes something for the pod
+	making   *events.Stopwatch // runs while the runtime changes something for the pod
 }
 
 // span begins a span on the pod's timeline and hands it down with ctx, so that
 // the runtime calls made under it become its children.
 func (w *worker) span(ctx context.Context, stage, name, cause string) (context.Context, func(error)) {
-	id := w.timeline.Begin(report.Span{Name: name, Stage: stage, Cause: cause})
+	id := w.timeline.Begin(events.Span{Name: name, Stage: stage, Cause: cause})
 	ctx = context.WithValue(ctx, spanKey{}, openSpan{w.timeline, id, stage, &w.making})
 	return ctx, func(err error) { w.timeline.End(id, err) }
 }
@@ -31,7 +31,7 @@ func CallSpan(ctx context.Context, name string) (end func(error)) {
 	if !ok {
 		return func(error) {}
 	}
-	id := parent.timeline.Begin(report.Span{Name: name, Stage: parent.stage, Parent: parent.id})
+	id := parent.timeline.Begin(events.Span{Name: name, Stage: parent.stage, Parent: parent.id})
 	if !changes(name) {
 		return func(err error) { parent.timeline.End(id, err) }
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/checkpoint"
-	"berth/agent/report"
+	"berth/agent/status/events"
 )
 
 // toldJSON is the written form of what a pod waits for, version 1.
@@ -19,7 +19,7 @@ type toldJSON struct {
 
 // story is what of a pod users may want to read after a restart of the agent.
 // The store asks for it, on its own goroutine.
-func (a *Agent) story(uid types.UID, t *report.Timeline) checkpoint.Story {
+func (a *Agent) story(uid types.UID, t *events.Timeline) checkpoint.Story {
 	var s checkpoint.Story
 	var err error
 	if s.Timeline, err = json.Marshal(t); err != nil {
@@ -42,7 +42,7 @@ func (a *Agent) recall() {
 		if rec.Pod == nil || rec.Events == nil {
 			continue
 		}
-		if err := a.Events.Restore(report.RefOf(rec.Pod), rec.Events); err != nil {
+		if err := a.Events.Restore(events.RefOf(rec.Pod), rec.Events); err != nil {
 			a.Log.Warn("the events of an earlier life are lost", "uid", string(uid), "err", err)
 		}
 	}
@@ -64,7 +64,7 @@ func (w *worker) resume(s checkpoint.Story, last checkpoint.LastLife, began time
 	default:
 		w.book.recalled(in.Told, w.now())
 	}
-	w.timeline.Resume(report.Restart{Left: last.Until, Began: began, Cause: restartCause(last, began)})
+	w.timeline.Resume(events.Restart{Left: last.Until, Began: began, Cause: restartCause(last, began)})
 }
 
 // restartCause says how the agent's earlier life has ended.

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
-	"berth/agent/report"
 	"berth/agent/source"
+	"berth/agent/status/events"
 )
 
 // Why a pod waits that no pass was made for: nothing is guessed of what comes next.
@@ -47,13 +47,13 @@ func (a *Agent) Waiting() (cause string, since time.Time) {
 
 // earlier returns, before adoption, the timeline that earlier lives have left of
 // a pod; nil: the pods are adopted.
-func (a *Agent) earlier(uid types.UID) *report.Timeline {
+func (a *Agent) earlier(uid types.UID) *events.Timeline {
 	a.wait.mu.Lock()
 	defer a.wait.mu.Unlock()
 	if a.wait.over {
 		return nil
 	}
-	line := report.NewTimeline(report.TimelineOptions{})
+	line := events.NewTimeline(events.TimelineOptions{})
 	if rec, ok := a.Records[uid]; ok && rec.Timeline != nil {
 		if err := json.Unmarshal(rec.Timeline, line); err != nil {
 			a.Log.Debug("timeline of an earlier life", "err", err)

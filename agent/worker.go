@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"berth/agent/allocator"
 	"berth/agent/plan"
-	"berth/agent/report"
-	"berth/agent/room"
+	"berth/agent/status/events"
 )
 
 // Hint is what the runtime told of a pod without being asked. It is a hint:
@@ -34,13 +34,13 @@ type Hint struct {
 type worker struct {
 	stages   *Stages
 	limits   plan.Limits
-	room     *room.Room
+	room     *allocator.Room
 	objects  *objects
 	keep     func(Wish, plan.Verdict, plan.Memory)                        // saved soon
 	sync     func(context.Context, Wish, plan.Verdict, plan.Memory) error // saved before it returns
 	publish  func(*Snapshot)
 	tell     func(*corev1.Pod, plan.Reason)
-	timeline *report.Timeline
+	timeline *events.Timeline
 	log      *slog.Logger
 	meters   Meters
 	now      func() time.Time
@@ -71,11 +71,11 @@ type worker struct {
 	onDisk  *onDisk                // of the pod's end
 	kept    keptState              // what was last handed to keep
 	asks    []ask                  // of users, not yet answered
-	waits   map[wait]report.SpanID // open on the timeline
+	waits   map[wait]events.SpanID // open on the timeline
 	told    plan.Memory            // of the last pass: what users have seen of its health is on disk
 	watched watched                // what the prober was last asked for
-	making  report.Stopwatch       // of pulls, and of calls that change the runtime; any goroutine
-	pulling report.Stopwatch       // of pulls; any goroutine
+	making  events.Stopwatch       // of pulls, and of calls that change the runtime; any goroutine
+	pulling events.Stopwatch       // of pulls; any goroutine
 }
 
 // mailbox takes what is told to a worker. Telling never blocks.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
-	"berth/control/kinds"
 	"berth/control/pki"
+	"berth/control/registry"
 	"berth/control/scheme"
 )
 
@@ -21,7 +21,7 @@ import (
 type Assembly struct {
 	Config
 	Scheme    *scheme.Set
-	Table     []*kinds.Kind
+	Table     []*registry.Kind
 	Authority *pki.Authority
 	// NodeAuthority signs what nodes show of themselves; see pki.
 	NodeAuthority *pki.Authority
@@ -31,9 +31,9 @@ type Assembly struct {
 	Keys *clientv3.Client
 	// Advertised is where others reach this server; not valid: nowhere.
 	Advertised netip.AddrPort
-	Place      kinds.Place
+	Place      registry.Place
 	// Stores are the main resources, there once the kinds are installed.
-	Stores map[schema.GroupResource]*kinds.Store
+	Stores map[schema.GroupResource]*registry.Store
 	// Loopback reaches the server itself as system:masters; Client and Informers
 	// work through it. Informers hand out objects without managed fields.
 	Loopback  *restclient.Config
@@ -46,7 +46,7 @@ type Assembly struct {
 }
 
 // Store returns the store of a resource that is in the table.
-func (a *Assembly) Store(group, resource string) *kinds.Store {
+func (a *Assembly) Store(group, resource string) *registry.Store {
 	s := a.Stores[schema.GroupResource{Group: group, Resource: resource}]
 	if s == nil {
 		panic(fmt.Sprintf("no store of %s.%s", resource, group))

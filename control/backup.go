@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/control/etcd"
+	"berth/control/storage"
 )
 
 // A backup is a zip archive of these, the first of them first.
@@ -124,18 +124,18 @@ func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) e
 func (c *Config) snapshot(ctx context.Context, to io.Writer) error {
 	held, err := lock(c)
 	if errors.Is(err, errInUse) {
-		return etcd.Snapshot(ctx, c.path("etcd"), to)
+		return storage.Snapshot(ctx, c.path("etcd"), to)
 	}
 	if err != nil {
 		return err
 	}
 	defer held.Close()
-	m, err := etcd.Start(ctx, etcd.Options{Dir: c.path("etcd"), Log: c.Log})
+	m, err := storage.Start(ctx, storage.Options{Dir: c.path("etcd"), Log: c.Log})
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	return etcd.Snapshot(ctx, c.path("etcd"), to)
+	return storage.Snapshot(ctx, c.path("etcd"), to)
 }
 
 // restoring is, in the data directory, what a restore has not finished.
@@ -267,7 +267,7 @@ func (c *Config) unpack(a *zip.Reader) error {
 			return fmt.Errorf("is damaged: %s is not in it", needed)
 		}
 	}
-	if err := etcd.Restore(c.path(restoring, storeName), c.path(restoring, "etcd")); err != nil {
+	if err := storage.Restore(c.path(restoring, storeName), c.path(restoring, "etcd")); err != nil {
 		return fmt.Errorf("is damaged: %w", err)
 	}
 	return os.Remove(c.path(restoring, storeName))

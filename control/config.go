@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"berth/control/etcd"
 	"berth/control/pki"
-	"berth/control/services"
+	"berth/control/serviceips"
+	"berth/control/storage"
 )
 
 // Config is all that can be said of a server. Zero values take the defaults of
@@ -25,7 +25,7 @@ type Config struct {
 	Names []string
 	// Etcd is an etcd cluster to keep objects in; with no endpoints the server
 	// runs its own.
-	Etcd etcd.Servers
+	Etcd storage.Servers
 	// EncryptionConfig is a file of kind EncryptionConfiguration in place of the
 	// one that the server makes.
 	EncryptionConfig string
@@ -58,7 +58,7 @@ type Config struct {
 	// of which the first is the usual one. They must not meet PodRanges.
 	ServiceRanges []netip.Prefix
 	// NodePorts are the ports of nodes that services can have.
-	NodePorts services.Ports
+	NodePorts serviceips.Ports
 	// ServicesRouted says that something routes services' addresses on the nodes.
 	ServicesRouted bool
 	// AdvertiseAddress is where pods and other servers reach this one. Not valid: the
@@ -91,7 +91,7 @@ func Default() Config {
 		DataDir: "/var/lib/berth-control", Listen: "[::]:6443", Issuer: "https://kubernetes.default.svc.cluster.local", Version: "devel", Log: slog.Default(),
 		PodRanges: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")}, NodeGrace: 40 * time.Second,
 		ServiceRanges:   []netip.Prefix{netip.MustParsePrefix("10.43.0.0/16")},
-		NodePorts:       services.Ports{First: 30000, Last: 32767},
+		NodePorts:       serviceips.Ports{First: 30000, Last: 32767},
 		OwnCertificates: pki.IssuedFor, NodeCertificates: pki.IssuedFor, NodeReturn: pki.IssuedFor,
 		EventTTL: time.Hour, CompactEvery: 5 * time.Minute, DefragmentEvery: 10 * time.Minute, RepairEvery: 3 * time.Minute,
 		ExtendTokens: true,

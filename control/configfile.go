@@ -8,8 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"berth/control/services"
-	"berth/strictyaml"
+	"berth/control/serviceips"
+	"berth/internal/strictyaml"
 )
 
 // What a configuration file says it is.
@@ -44,10 +44,10 @@ type File struct {
 	NodeReturnPeriod       *metav1.Duration `json:"nodeReturnPeriod,omitempty"`
 
 	// ServiceRanges as in 10.43.0.0/16, one or one per family.
-	ServiceRanges    []netip.Prefix `json:"serviceRanges,omitempty"`
-	NodePorts        services.Ports `json:"nodePorts,omitzero"` // "30000-32767"
-	ServicesRouted   *bool          `json:"servicesRouted,omitempty"`
-	AdvertiseAddress netip.Addr     `json:"advertiseAddress,omitzero"`
+	ServiceRanges    []netip.Prefix   `json:"serviceRanges,omitempty"`
+	NodePorts        serviceips.Ports `json:"nodePorts,omitzero"` // "30000-32767"
+	ServicesRouted   *bool            `json:"servicesRouted,omitempty"`
+	AdvertiseAddress netip.Addr       `json:"advertiseAddress,omitzero"`
 
 	Etcd struct {
 		Servers  []string `json:"servers,omitempty"`
@@ -125,7 +125,7 @@ func (f *File) Into(c *Config, given func(flag string) bool) {
 	if f.ServiceRanges != nil && !given("service-cluster-ip-range") {
 		c.ServiceRanges = f.ServiceRanges
 	}
-	if f.NodePorts != (services.Ports{}) && !given("service-node-port-range") {
+	if f.NodePorts != (serviceips.Ports{}) && !given("service-node-port-range") {
 		c.NodePorts = f.NodePorts
 	}
 	if f.ServicesRouted != nil && !given("services-routed") {

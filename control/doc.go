@@ -1,5 +1,5 @@
-// Package control is the control server: it joins the store (control/etcd), the
-// certificates (control/pki), the table of kinds (control/kinds) and the parts
+// Package control is the control server: it joins the store (control/storage), the
+// certificates (control/pki), the table of kinds (control/registry) and the parts
 // that act on them to one server that speaks the Kubernetes API.
 //
 //	config.go    what the user can say

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 	"berth/control/scheme"
 )
 
@@ -24,7 +24,7 @@ func (s served) add(version schema.GroupVersion, name string, storage rest.Stora
 // makeStores makes the store of every row with its subresources.
 func (a *Assembly) makeStores() (served, error) {
 	all := served{}
-	a.Stores = map[schema.GroupResource]*kinds.Store{}
+	a.Stores = map[schema.GroupResource]*registry.Store{}
 	special := specialStores()
 	for _, kind := range a.Table {
 		if stores, ok := special[kind.GroupResource()]; ok {
@@ -38,17 +38,17 @@ func (a *Assembly) makeStores() (served, error) {
 			}
 			continue
 		}
-		main, err := kinds.NewStore(kind, a.Place)
+		main, err := registry.NewStore(kind, a.Place)
 		if err != nil {
 			return nil, err
 		}
 		a.Stores[kind.GroupResource()] = main
 		all.add(kind.Version, kind.Resource, main)
 		if kind.Status {
-			all.add(kind.Version, kind.Resource+"/status", kinds.NewStatus(main, a.Place))
+			all.add(kind.Version, kind.Resource+"/status", registry.NewStatus(main, a.Place))
 		}
 		if kind.Scale != nil {
-			all.add(kind.Version, kind.Resource+"/scale", kinds.NewScale(main))
+			all.add(kind.Version, kind.Resource+"/scale", registry.NewScale(main))
 		}
 	}
 	for _, r := range append(a.extraResources(), a.metricsResources()...) {

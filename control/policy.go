@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"berth/control/admit"
+	"berth/control/admission"
 	"berth/control/authz"
 	"berth/control/tokens"
 )
@@ -21,7 +21,7 @@ func (s *Server) addPolicy() error {
 	}
 	discovery.Install(s.generic.Handler.NonGoRestfulMux)
 	s.untilStored("rbac/bootstrap-roles", func(ctx context.Context) error { return authz.DefaultPolicy().Reconcile(ctx, s.Client) })
-	s.untilStored("scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error { return admit.EnsurePriorityClasses(ctx, s.Client) })
+	s.untilStored("scheduling/bootstrap-system-priority-classes", func(ctx context.Context) error { return admission.EnsurePriorityClasses(ctx, s.Client) })
 	return nil
 }
 

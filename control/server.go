@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
-	"berth/control/etcd"
-	"berth/control/kinds"
 	"berth/control/pki"
+	"berth/control/registry"
 	"berth/control/scheme"
+	"berth/control/storage"
 )
 
 // Server is a control server that has everything open and listens; Run serves.
@@ -28,7 +28,7 @@ type Server struct {
 	*Assembly
 	lock      *os.File
 	listener  net.Listener
-	member    *etcd.Member // nil with a cluster outside
+	member    *storage.Member // nil with a cluster outside
 	warehouse *warehouse
 	serving   *pki.Certificate
 	generic   *genericapiserver.GenericAPIServer
@@ -110,16 +110,16 @@ const (
 func (s *Server) openStore(ctx context.Context) (err error) {
 	servers := s.Etcd
 	if len(servers.Endpoints) == 0 {
-		s.member, err = etcd.Start(ctx, etcd.Options{
+		s.member, err = storage.Start(ctx, storage.Options{
 			Dir: s.path("etcd"), Log: s.Log, Unsafe: s.UnsafeStore, TidyEvery: s.DefragmentEvery,
 			Limit: s.StoreLimit, ThinEvery: s.CompactEvery / soonest, ProgressEvery: min(s.CompactEvery/often, bookmarkEvery),
 		})
 		if err != nil {
 			return err
 		}
-		servers = etcd.Servers{Endpoints: s.member.Endpoints()}
+		servers = storage.Servers{Endpoints: s.member.Endpoints()}
 	}
-	client, err := etcd.Connect(ctx, servers)
+	client, err := storage.Connect(ctx, servers)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
-	s.Scheme, s.Table = scheme.New(), kinds.All()
+	s.Scheme, s.Table = scheme.New(), registry.All()
 	for _, kind := range s.Table {
 		if kind.TTL > 0 {
 			kind.TTL = s.EventTTL
@@ -136,12 +136,12 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 			return err
 		}
 		if kind.Default != nil {
-			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) { kind.Default(kinds.As[runtime.Object](obj)) })
+			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) { kind.Default(registry.As[runtime.Object](obj)) })
 		}
 	}
 	s.warehouse = newWarehouse(client, s.Scheme, s.Table, sealed, s.CompactEvery)
 	s.Keys = client.Client
-	s.Place = kinds.Place{Typer: s.Scheme, Options: s.warehouse}
+	s.Place = registry.Place{Typer: s.Scheme, Options: s.warehouse}
 	return nil
 }
 

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 	"berth/control/scheme"
 )
 
@@ -39,11 +39,11 @@ type warehouse struct {
 		Stop()
 	}
 	set    *scheme.Set
-	table  []*kinds.Kind
+	table  []*registry.Kind
 	sealed encryptionconfig.StaticTransformers
 }
 
-func newWarehouse(client *etcdclient.Client, set *scheme.Set, table []*kinds.Kind, sealed encryptionconfig.StaticTransformers, compactEvery time.Duration) *warehouse {
+func newWarehouse(client *etcdclient.Client, set *scheme.Set, table []*registry.Kind, sealed encryptionconfig.StaticTransformers, compactEvery time.Duration) *warehouse {
 	// The library asks this of each client that stores are made with, but ours know
 	// no endpoints (see ownWatcher). Without the answer there is no WatchList.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
@@ -62,7 +62,7 @@ func (w *warehouse) GetRESTOptions(resource schema.GroupResource, _ runtime.Obje
 		StorageConfig: config.ForResource(resource), Decorator: w.open,
 		EnableGarbageCollection: true, DeleteCollectionWorkers: 1, ResourcePrefix: resource.Resource,
 	}
-	if kind := kinds.Find(w.table, resource.Group, resource.Resource); kind != nil {
+	if kind := registry.Find(w.table, resource.Group, resource.Resource); kind != nil {
 		if kind.Prefix != "" {
 			options.ResourcePrefix = kind.Prefix
 		}

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/admission"
+	genericadmission "k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -18,7 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/path"
 	authorizerunion "k8s.io/apiserver/pkg/authorization/union"
 
-	"berth/control/admit"
+	"berth/control/admission"
 	"berth/control/authn"
 	"berth/control/authz"
 	"berth/control/pki"
@@ -94,14 +94,14 @@ func (a *Assembly) openAuthorizers() error {
 }
 
 // admission is the chain of what looks at every write, in order.
-func (a *Assembly) admission() (admission.Interface, error) {
+func (a *Assembly) admission() (genericadmission.Interface, error) {
 	var counted []schema.GroupResource
 	for _, kind := range a.Table {
 		if !kind.Cluster {
 			counted = append(counted, kind.GroupResource())
 		}
 	}
-	return admit.New(admit.Config{
+	return admission.New(admission.Config{
 		Client: a.Client, Informers: a.Informers, Authorizer: a.access.may, RBAC: a.access.rbac, Bootstrap: a.access.bootstrap,
 		Pod: a.stored().Pod, Counted: counted, Audience: a.Issuer, Drained: a.access.drained, Disabled: a.AdmissionOff,
 	})

@@ -11,13 +11,13 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"berth/control/kinds"
 	"berth/control/pods"
+	"berth/control/registry"
 )
 
 // podStores makes pods and all their subresources, and what is served of nodes
 // through the same way.
-func podStores(a *Assembly, kind *kinds.Kind) (*kinds.Store, map[string]rest.Storage, error) {
+func podStores(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
 	options := a.podOptions()
 	main, all, err := pods.New(kind, options)
 	if err != nil {
@@ -45,7 +45,7 @@ func (a *Assembly) node(ctx context.Context, name string) (*corev1.Node, error) 
 	if err != nil {
 		return nil, err
 	}
-	return kinds.As[*corev1.Node](obj), nil
+	return registry.As[*corev1.Node](obj), nil
 }
 
 func (a *Assembly) budgets(ctx context.Context, namespace string) ([]policyv1.PodDisruptionBudget, error) {
@@ -53,12 +53,12 @@ func (a *Assembly) budgets(ctx context.Context, namespace string) ([]policyv1.Po
 	if err != nil {
 		return nil, err
 	}
-	return kinds.As[*policyv1.PodDisruptionBudgetList](obj).Items, nil
+	return registry.As[*policyv1.PodDisruptionBudgetList](obj).Items, nil
 }
 
 // takeBudget writes a budget's status, if it is still the one that was read.
 func (a *Assembly) takeBudget(ctx context.Context, budget *policyv1.PodDisruptionBudget) error {
-	status := kinds.NewStatus(a.Store("policy", "poddisruptionbudgets"), a.Place)
+	status := registry.NewStatus(a.Store("policy", "poddisruptionbudgets"), a.Place)
 	ctx = genericapirequest.WithNamespace(ctx, budget.Namespace)
 	_, _, err := status.Update(ctx, budget.Name, rest.DefaultUpdatedObjectInfo(runtime.Object(budget)),
 		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})

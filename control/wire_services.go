@@ -12,14 +12,14 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"berth/control/kinds"
 	"berth/control/pods"
-	"berth/control/services"
+	"berth/control/registry"
+	"berth/control/serviceips"
 )
 
 // services are the ranges of which services get addresses and ports.
-func (c *Config) services() services.Ranges {
-	return services.Ranges{Addresses: c.ServiceRanges, Ports: c.NodePorts}
+func (c *Config) services() serviceips.Ranges {
+	return serviceips.Ranges{Addresses: c.ServiceRanges, Ports: c.NodePorts}
 }
 
 // least is the smallest range of services: the server's own and two more.
@@ -86,11 +86,11 @@ func advertised(c *Config, listens net.Addr) netip.AddrPort {
 }
 
 // serviceStores makes services with their subresources.
-func serviceStores(a *Assembly, kind *kinds.Kind) (*kinds.Store, map[string]rest.Storage, error) {
+func serviceStores(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
 	if a.ServicesRouted {
 		kind.Warn = nil
 	}
-	main, all, err := services.New(kind, services.Options{Place: a.Place, Etcd: a.Keys, Ranges: a.Config.services(), Log: a.Log})
+	main, all, err := serviceips.New(kind, serviceips.Options{Place: a.Place, Etcd: a.Keys, Ranges: a.Config.services(), Log: a.Log})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -124,7 +124,7 @@ func (a *Assembly) endpoints(ctx context.Context, name string) (*corev1.Endpoint
 
 // keepKubernetes keeps the service by which pods find the servers.
 func (a *Assembly) keepKubernetes(ctx context.Context) error {
-	return (&services.Kubernetes{
+	return (&serviceips.Kubernetes{
 		Etcd: a.Keys, Client: a.Client, Ranges: a.Config.services(), Address: a.Advertised, Routed: a.ServicesRouted, Log: a.Log,
 	}).Run(ctx)
 }
@@ -133,5 +133,5 @@ func (a *Assembly) keepKubernetes(ctx context.Context) error {
 func (a *Assembly) repairServices(ctx context.Context) error {
 	events, stop := a.events(ctx, "service-repair")
 	defer stop()
-	return (&services.Repairer{Etcd: a.Keys, Client: a.Client, Ranges: a.Config.services(), Events: events, Log: a.Log, Every: a.RepairEvery}).Run(ctx)
+	return (&serviceips.Repairer{Etcd: a.Keys, Client: a.Client, Ranges: a.Config.services(), Events: events, Log: a.Log, Every: a.RepairEvery}).Run(ctx)
 }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 	"berth/control/tokens"
 )
 
@@ -26,7 +26,7 @@ func get[T runtime.Object](ctx context.Context, s stored, resource, namespace, n
 		var none T
 		return none, err
 	}
-	return kinds.As[T](obj), nil
+	return registry.As[T](obj), nil
 }
 
 // ServiceAccount answers the account as it is stored now.

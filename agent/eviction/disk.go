@@ -11,14 +11,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/node/pressure"
 )
 
 // Round is one round of measuring what pods have on the disk. It may be asked for
 // several pods at once. With an error the use is what was counted until then.
-type Round func(context.Context, *board.Snapshot) (pressure.Use, error)
+type Round func(context.Context, *status.Snapshot) (pressure.Use, error)
 
 // Disk measures what many pods have on the disk, for a ranking. Every field is needed.
 type Disk struct {
@@ -36,7 +36,7 @@ const (
 // Measure measures several pods at once. A pod of which not all could be counted in
 // time, or for another reason, has the larger of what was counted now and what it had
 // last, and is marked.
-func (d *Disk) Measure(ctx context.Context, pods []*board.Snapshot) []pressure.Candidate {
+func (d *Disk) Measure(ctx context.Context, pods []*status.Snapshot) []pressure.Candidate {
 	within, cancel := context.WithTimeout(ctx, allBound)
 	defer cancel()
 	round := d.Begin(within)
@@ -58,7 +58,7 @@ func (d *Disk) Measure(ctx context.Context, pods []*board.Snapshot) []pressure.C
 	return out
 }
 
-func (d *Disk) one(ctx context.Context, round Round, s *board.Snapshot) (pressure.Candidate, error) {
+func (d *Disk) one(ctx context.Context, round Round, s *status.Snapshot) (pressure.Candidate, error) {
 	ctx, cancel := context.WithTimeout(ctx, oneBound)
 	defer cancel()
 	u, err := round(ctx, s)

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
+	"berth/agent/status"
 	"berth/node/pressure"
 )
 
@@ -23,7 +23,7 @@ import (
 func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var pods []*board.Snapshot
+		var pods []*status.Snapshot
 		add := func(kind string, n int) {
 			for i := range n {
 				pods = append(pods, shown(fmt.Sprint(kind, i), nil))
@@ -36,7 +36,7 @@ func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
 		var log bytes.Buffer
 		d := Disk{
 			Begin: func(context.Context) Round {
-				return func(ctx context.Context, s *board.Snapshot) (u pressure.Use, err error) {
+				return func(ctx context.Context, s *status.Snapshot) (u pressure.Use, err error) {
 					n := now.Add(1)
 					defer now.Add(-1)
 					for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
@@ -77,7 +77,7 @@ func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
 
 func TestWhatLimitsFoundLastIsKept(t *testing.T) {
 	t.Parallel()
-	s := &scene{taken: 3 << 20, pods: []*board.Snapshot{shown("p", limited), shown("unlimited", nil)}}
+	s := &scene{taken: 3 << 20, pods: []*status.Snapshot{shown("p", limited), shown("unlimited", nil)}}
 	l := s.run(t, 15*time.Second)
 	if u, known := l.Last("p"); !known || u.Volumes.Bytes != 3<<20 {
 		t.Errorf("%+v, %v", u, known)

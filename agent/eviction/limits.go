@@ -10,15 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/node/pressure"
 	"berth/podspec"
 )
 
 // Options are what Limits needs of its surroundings. Every field is needed.
 type Options struct {
-	Pods  func() []*board.Snapshot                                               // all there are
+	Pods  func() []*status.Snapshot                                              // all there are
 	Over  func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)       // measures volumes; nil: within all their limits
 	Disk  func(context.Context) Round                                            // begins a round of measuring all that pods have on the disk
 	Evict func(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) // asks for the pod's end
@@ -119,9 +119,9 @@ func (l *Limits) round(ctx context.Context) (took time.Duration) {
 }
 
 // measure measures a pod, and asks for its end if it is over a limit.
-func (l *Limits) measure(ctx context.Context, s *board.Snapshot, use Round, was past) past {
+func (l *Limits) measure(ctx context.Context, s *status.Snapshot, use Round, was past) past {
 	p := past{began: time.Now(), use: was.use}
-	over, err := l.over(ctx, s, func(ctx context.Context, s *board.Snapshot) (pressure.Use, error) {
+	over, err := l.over(ctx, s, func(ctx context.Context, s *status.Snapshot) (pressure.Use, error) {
 		u, err := use(ctx, s)
 		if err == nil {
 			p.use = &u
@@ -145,7 +145,7 @@ func (l *Limits) measure(ctx context.Context, s *board.Snapshot, use Round, was 
 }
 
 // over measures what a pod has limits of.
-func (l *Limits) over(ctx context.Context, s *board.Snapshot, use Round) (over *plan.Excess, err error) {
+func (l *Limits) over(ctx context.Context, s *status.Snapshot, use Round) (over *plan.Excess, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	if podspec.DiskLimited(s.Pod) {
@@ -162,7 +162,7 @@ func (l *Limits) over(ctx context.Context, s *board.Snapshot, use Round) (over *
 }
 
 // evictable reports whether a pod may still be ended for what it takes.
-func evictable(s *board.Snapshot, standalone bool) bool {
+func evictable(s *status.Snapshot, standalone bool) bool {
 	over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed || !s.Memory.Finished.IsZero()
 	ending := s.End != nil || s.Memory.End != nil
 	return s.Passes > 0 && !over && !ending && !podspec.Critical(s.Pod, standalone)

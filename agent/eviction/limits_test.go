@@ -17,19 +17,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/node/pressure"
 )
 
 // shown is a pod with a limited volume as the board shows it.
-func shown(uid string, edit func(*board.Snapshot)) *board.Snapshot {
+func shown(uid string, edit func(*status.Snapshot)) *status.Snapshot {
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace, pod.UID = uid, "default", types.UID(uid)
 	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("5Mi"))},
 	}}}
-	s := &board.Snapshot{Pod: pod, Passes: 1}
+	s := &status.Snapshot{Pod: pod, Passes: 1}
 	s.Status.Phase = corev1.PodRunning
 	if edit != nil {
 		edit(s)
@@ -39,7 +39,7 @@ func shown(uid string, edit func(*board.Snapshot)) *board.Snapshot {
 
 // scene is Limits over pods that all are over their limit.
 type scene struct {
-	pods              []*board.Snapshot
+	pods              []*status.Snapshot
 	measured, evicted []string
 	counted           []string
 	walked            []string                 // all that they have on the disk was measured
@@ -58,7 +58,7 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
 		defer cancel()
 		began := time.Now()
 		l = NewLimits(Options{
-			Pods: func() []*board.Snapshot { return s.pods },
+			Pods: func() []*status.Snapshot { return s.pods },
 			Over: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 				s.measured = append(s.measured, pod.Name)
 				s.at = append(s.at, fmt.Sprint(pod.Name, " ", time.Since(began)))
@@ -69,7 +69,7 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
 				return &plan.Excess{Signal: "emptydirfs.limit", Message: "full"}, nil
 			},
 			Disk: func(context.Context) Round {
-				return func(_ context.Context, p *board.Snapshot) (pressure.Use, error) {
+				return func(_ context.Context, p *status.Snapshot) (pressure.Use, error) {
 					s.walked = append(s.walked, p.Pod.Name)
 					return pressure.Use{Volumes: pressure.Taken{Bytes: s.taken}}, s.err
 				}
@@ -89,16 +89,16 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
 
 func TestWhoIsMeasuredAndEvicted(t *testing.T) {
 	t.Parallel()
-	s := &scene{pods: []*board.Snapshot{
+	s := &scene{pods: []*status.Snapshot{
 		shown("over", nil),
-		shown("no-limit", func(s *board.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = nil }),
-		shown("in-memory", func(s *board.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory }),
-		shown("failed", func(s *board.Snapshot) { s.Status.Phase = corev1.PodFailed }),
-		shown("done", func(s *board.Snapshot) { s.Memory.Finished = time.Unix(1, 0) }),
-		shown("ending", func(s *board.Snapshot) { s.End = &plan.End{Reason: "Deleted"} }),
-		shown("evicted-before", func(s *board.Snapshot) { s.Memory.End = &plan.End{Reason: "Evicted"} }),
-		shown("not-looked-at", func(s *board.Snapshot) { s.Passes = 0 }),
-		shown("critical", func(s *board.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
+		shown("no-limit", func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.SizeLimit = nil }),
+		shown("in-memory", func(s *status.Snapshot) { s.Pod.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory }),
+		shown("failed", func(s *status.Snapshot) { s.Status.Phase = corev1.PodFailed }),
+		shown("done", func(s *status.Snapshot) { s.Memory.Finished = time.Unix(1, 0) }),
+		shown("ending", func(s *status.Snapshot) { s.End = &plan.End{Reason: "Deleted"} }),
+		shown("evicted-before", func(s *status.Snapshot) { s.Memory.End = &plan.End{Reason: "Evicted"} }),
+		shown("not-looked-at", func(s *status.Snapshot) { s.Passes = 0 }),
+		shown("critical", func(s *status.Snapshot) { s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
 	}}
 	s.run(t, 45*time.Second)
 	if !slices.Equal(s.measured, []string{"over"}) || !slices.Equal(s.evicted, []string{"over: full"}) || !slices.Equal(s.counted, []string{"emptydirfs.limit"}) {
@@ -108,7 +108,7 @@ func TestWhoIsMeasuredAndEvicted(t *testing.T) {
 
 func TestAPodIsMeasuredEveryTenSecondsAndAFailureIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	s := &scene{pods: []*board.Snapshot{shown("p", nil)}, err: errors.New("input/output error")}
+	s := &scene{pods: []*status.Snapshot{shown("p", nil)}, err: errors.New("input/output error")}
 	s.run(t, 61*time.Second)
 	if len(s.measured) != 6 || len(s.evicted) != 0 {
 		t.Errorf("measured %d times, evicted %q", len(s.measured), s.evicted)
@@ -161,7 +161,7 @@ func TestWhatTakesLongToMeasureIsMeasuredLessOften(t *testing.T) {
 }
 
 // limited has a pod's container have a limit of the disk too.
-func limited(s *board.Snapshot) {
+func limited(s *status.Snapshot) {
 	s.Pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Mi")},
 	}}}
@@ -169,9 +169,9 @@ func limited(s *board.Snapshot) {
 
 func TestAPodIsEvictedForWhatItHasInAll(t *testing.T) {
 	t.Parallel()
-	s := &scene{taken: 10<<20 + 1, pods: []*board.Snapshot{
+	s := &scene{taken: 10<<20 + 1, pods: []*status.Snapshot{
 		shown("limited", limited), shown("volume-only", nil),
-		shown("critical", func(s *board.Snapshot) { limited(s); s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
+		shown("critical", func(s *status.Snapshot) { limited(s); s.Pod.Spec.Priority = new(int32(2_000_000_000)) }),
 	}}
 	s.run(t, 15*time.Second)
 	if !slices.Equal(s.walked, []string{"limited"}) || !slices.Equal(s.counted, []string{"ephemeralpodfs.limit"}) ||
@@ -182,12 +182,12 @@ func TestAPodIsEvictedForWhatItHasInAll(t *testing.T) {
 
 func TestWhatIsSeenIsEnoughIfTheRestCannotBeRead(t *testing.T) {
 	t.Parallel()
-	s := &scene{taken: 11 << 20, err: errors.New("input/output error"), pods: []*board.Snapshot{shown("p", limited)}}
+	s := &scene{taken: 11 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{shown("p", limited)}}
 	s.run(t, 15*time.Second)
 	if len(s.evicted) != 1 || s.log.Len() > 0 {
 		t.Errorf("evicted %q: %s", s.evicted, s.log.String())
 	}
-	s = &scene{taken: 10 << 20, err: errors.New("input/output error"), pods: []*board.Snapshot{shown("p", limited)}}
+	s = &scene{taken: 10 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{shown("p", limited)}}
 	s.run(t, 35*time.Second)
 	if n := strings.Count(s.log.String(), "its limit is not kept"); len(s.evicted) != 0 || n != 1 {
 		t.Errorf("evicted %q, logged %d times: %s", s.evicted, n, s.log.String())

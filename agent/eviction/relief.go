@@ -10,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/node/pressure"
 	"berth/podspec"
 )
 
 // ReliefOptions are what Relief needs of its surroundings. Every field is needed.
 type ReliefOptions struct {
-	Board   *board.Board
+	Board   *status.Board
 	Ready   func() bool // all pods of the node are known: nothing is freed before
-	Measure func(ctx context.Context, of pressure.Signal, pods []*board.Snapshot) []pressure.Candidate
+	Measure func(ctx context.Context, of pressure.Signal, pods []*status.Snapshot) []pressure.Candidate
 	Rungs   []Rung // what is tried before pods, in order
 	Evict   func(ctx context.Context, uid types.UID, why *plan.Excess) (told bool)
 	Evicted func(signal string)          // counts
@@ -148,7 +148,7 @@ func (v View) met(s pressure.Signal) (m pressure.Met, short bool) {
 // Order measures the pods that may go, and ranks them by who goes first for a
 // signal. It may be asked for at any time, from any goroutine.
 func (r *Relief) Order(ctx context.Context, s pressure.Signal, split pressure.Split) []pressure.Ranked {
-	var pods []*board.Snapshot
+	var pods []*status.Snapshot
 	for _, p := range r.Board.All() {
 		if p.Verdict.State == plan.OK && evictable(p, r.Standalone) {
 			pods = append(pods, p)

@@ -17,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/node/pressure"
 )
 
@@ -48,7 +48,7 @@ type short struct {
 func (s *short) run(t *testing.T, d time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := board.New()
+		b := status.New()
 		var free atomic.Int64
 		free.Store(s.free)
 		began := time.Now()
@@ -56,7 +56,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			s.did = append(s.did, fmt.Sprintf("%s %s", time.Since(began).Round(time.Second), fmt.Sprintf(format, args...)))
 		}
 		for name := range s.pods {
-			b.Put(shown(name, func(x *board.Snapshot) {
+			b.Put(shown(name, func(x *status.Snapshot) {
 				x.Verdict.State = plan.OK
 				x.Pod.Spec.TerminationGracePeriodSeconds = new(int64(600))
 				x.Seen.Volumes = map[string]plan.VolumeSeen{"data": {}}
@@ -84,7 +84,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		}
 		r := NewRelief(ReliefOptions{
 			Board: b, Ready: func() bool { return !s.unready }, MaxGrace: cmp.Or(s.grace, 5*time.Second),
-			Measure: func(_ context.Context, _ pressure.Signal, pods []*board.Snapshot) (out []pressure.Candidate) {
+			Measure: func(_ context.Context, _ pressure.Signal, pods []*status.Snapshot) (out []pressure.Candidate) {
 				for _, x := range pods {
 					out = append(out, pressure.Candidate{Pod: x.Pod, Known: true, Use: pressure.Use{Volumes: pressure.Taken{Bytes: s.pods[x.Pod.Name]}}})
 				}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
-	"berth/strictyaml"
+	"berth/internal/strictyaml"
 )
 
 // Bounds of one file.

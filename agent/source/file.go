@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/strictyaml"
+	"berth/internal/strictyaml"
 )
 
 // fileState is what is known of one file.

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"berth/agent/plan"
+	"berth/internal/strictyaml"
 	"berth/podspec"
-	"berth/strictyaml"
 )
 
 // Wishes is what one good file wants, ready to be run. Immutable.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"berth/control"
-	"berth/control/admit"
+	"berth/control/admission"
 	"berth/node"
 	"berth/systemd"
 )
@@ -119,7 +119,7 @@ func serveFlags(f *pflag.FlagSet, c *control.Config) {
 	f.StringVar(&c.Issuer, "service-account-issuer", c.Issuer, "URL that service account tokens name as their maker")
 	f.DurationVar(&c.LongestToken, "service-account-max-token-expiration", 0, "the most that a service account token is good for, whatever is asked; nodes renew those of pods at 80% of it; 0 is no limit")
 	f.BoolVar(&c.ExtendTokens, "service-account-extend-token-expiration", c.ExtendTokens, "make the tokens that pods get by themselves good for a year, or the most there is, for programs that read theirs once; nodes renew them hourly all the same, and they end with the pod")
-	f.StringSliceVar(&c.AdmissionOff, "disable-admission-plugins", nil, "admission plugins that shall not run: "+strings.Join(admit.Names(), ", "))
+	f.StringSliceVar(&c.AdmissionOff, "disable-admission-plugins", nil, "admission plugins that shall not run: "+strings.Join(admission.Names(), ", "))
 	f.Var(&ranges{&c.PodRanges}, "cluster-cidr", "range of pod addresses, of which each node gets a part (/24, IPv6 /64); one per family, empty for none")
 	f.DurationVar(&c.NodeGrace, "node-monitor-grace-period", c.NodeGrace, "silence after which a node is held for lost; nodes report each quarter of their lease, every 10s")
 	f.DurationVar(&c.EventTTL, "event-ttl", c.EventTTL, "how long events are kept")

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/nodeconfig"
 	"berth/nodeapi"
-	"berth/nodeconfig"
 )
 
 // TestCheckFromHereChangesNothing has neither an agent nor a runtime, and

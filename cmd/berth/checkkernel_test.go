@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"berth/internal/nodeconfig"
 	"berth/nodeapi"
-	"berth/nodeconfig"
 )
 
 // fakeKernel has every setting as it should be, but for those that are given;

@@ -8,7 +8,7 @@ import (
 
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
-	"berth/devices"
+	"berth/node/devices"
 )
 
 // TestAPodThatIsOverHoldsNoDevices: its end was kept, and the agent died before it had

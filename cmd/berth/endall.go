@@ -12,7 +12,7 @@ import (
 
 	"berth/cni"
 	"berth/cni/gateway"
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
 )
 
 // endAllPods runs an agent that wants no pod until nothing of any is left: it

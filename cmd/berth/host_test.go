@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
 )
 
 // loaded is the configuration that a file says.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
 )
 
 // A directory that the configuration names may be anybody's: /run, /etc/ssl.

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"berth/apiclient"
-	"berth/nodeconfig"
+	"berth/internal/apiclient"
+	"berth/internal/nodeconfig"
 )
 
 // joining is what berth join is told.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/console"
+	"berth/cli"
 )
 
 // Set by the linker, see the Makefile.
@@ -31,7 +31,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := root().ExecuteContext(ctx); err != nil {
-		os.Exit(console.Report(os.Stderr, err))
+		os.Exit(cli.Report(os.Stderr, err))
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"berth/agent"
 	"berth/agent/plan"
 	"berth/cri/crilog"
-	"berth/telemetry"
+	"berth/internal/telemetry"
 )
 
 // TestNoOtherShellIsCompleted: help would read as success, and end up in a shell's file.

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/agent/board"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/cri"
 	"berth/cri/crifake"
+	"berth/internal/nodeconfig"
 	"berth/node"
 	"berth/node/pressure"
-	"berth/nodeconfig"
 )
 
 func TestThePressuresOfAConfiguration(t *testing.T) {
@@ -123,9 +123,9 @@ func TestWhatIsLeftOfTheDead(t *testing.T) {
 		{corev1.PodRunning, []plan.Container{dead}, false}, {corev1.PodRunning, []plan.Container{dead, dead}, true},
 		{corev1.PodFailed, []plan.Container{dead}, true}, {corev1.PodSucceeded, nil, false},
 	} {
-		s := &board.Snapshot{Pod: &corev1.Pod{}}
+		s := &status.Snapshot{Pod: &corev1.Pod{}}
 		s.Status.Phase, s.Seen.Containers = row.phase, row.seen
-		if got := deadLeft([]*board.Snapshot{s}); got != row.want {
+		if got := deadLeft([]*status.Snapshot{s}); got != row.want {
 			t.Errorf("%s, %d containers: %t", row.phase, len(row.seen), got)
 		}
 	}

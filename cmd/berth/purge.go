@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
 	"berth/systemd/install"
 )
 

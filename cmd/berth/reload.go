@@ -9,9 +9,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
+	"berth/internal/telemetry"
 	"berth/systemd"
-	"berth/telemetry"
 )
 
 // errReload is why an agent ends that is to begin anew in the same process.

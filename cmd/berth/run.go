@@ -16,20 +16,20 @@ import (
 
 	"berth/agent"
 	"berth/agent/checkpoint"
-	"berth/agent/drain"
 	"berth/agent/eviction"
-	"berth/agent/report"
+	"berth/agent/shutdown"
 	"berth/agent/source"
-	"berth/commands"
-	"berth/devices"
+	"berth/agent/status/events"
 	"berth/images/offline"
+	"berth/internal/nodeconfig"
+	"berth/internal/telemetry"
 	"berth/node"
+	"berth/node/devices"
 	"berth/nodeapi"
-	"berth/nodeapi/kubelet"
-	"berth/nodeconfig"
+	"berth/nodeapi/server"
 	"berth/probes"
+	"berth/probes/exectracker"
 	"berth/systemd"
-	"berth/telemetry"
 )
 
 func runCommand() *cobra.Command {
@@ -64,14 +64,14 @@ type berth struct {
 	host     *host
 	runtime  *runtime
 	offline  *offline.Images
-	drain    *drain.Drain
+	drain    *shutdown.Drain
 	late     bool            // it began while the host goes down
 	life     context.Context // of serve: what outlives a request ends with it
 	store    *checkpoint.Store
-	events   *report.Events
+	events   *events.Events
 	folder   *source.Folder // nil: no manifest folder
 	probes   *probes.Probes
-	commands *commands.Runner
+	commands *exectracker.Runner
 	agent    *agent.Agent
 	devices  *devices.Devices
 	offering *offering
@@ -131,7 +131,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if err != nil {
 		b.log.Warn("part of the local store is lost", "err", err)
 	}
-	b.events = report.NewEvents(report.EventsOptions{Host: b.config.NodeName})
+	b.events = events.NewEvents(events.EventsOptions{Host: b.config.NodeName})
 	b.commands = newCommands(b)
 	b.probes = newProbes(b)
 	b.forgetRoutes()
@@ -205,7 +205,7 @@ func (b *berth) serve(ctx context.Context) error {
 		parts.run("health port", func() error { return nodeapi.ServeHealth(ctx, health, b.health()) })
 	}
 	if remote != nil {
-		parts.run("node API", func() error { return kubelet.Serve(ctx, remote, api) })
+		parts.run("node API", func() error { return server.Serve(ctx, remote, api) })
 	}
 	parts.run("runtime watch", func() error { return b.runtime.watch(ctx) })
 	parts.run("exits", func() error { return b.runtime.exits.Run(ctx) })

@@ -9,13 +9,13 @@ import (
 
 	"berth/admission"
 	"berth/agent"
+	"berth/agent/allocator"
 	"berth/agent/checkpoint"
 	"berth/agent/plan"
-	"berth/agent/report"
-	"berth/agent/room"
 	"berth/agent/source"
-	"berth/hooks"
+	"berth/agent/status/events"
 	"berth/node"
+	"berth/probes/lifecycle"
 )
 
 // newAgent joins the adapters to the stages.
@@ -32,7 +32,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	if b.joined != nil {
 		sources = append(sources, b.joined.source)
 	}
-	run := hooks.New(hooks.Options{
+	run := lifecycle.New(lifecycle.Options{
 		Exec: b.commands.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
 		Warn: b.warnOfPod, FellBack: b.metrics.HookFellBack,
 	})
@@ -58,7 +58,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
 			ReturnBase: returns, ReturnMax: 10 * time.Minute,
 		},
-		Room: room.Config{
+		Room: allocator.Config{
 			Node:  b.offer(),
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
 			// A start keeps about one CPU busy: as many as there are, and one that waits for
@@ -95,5 +95,5 @@ func knownPods(records map[types.UID]checkpoint.Record) func(types.UID) *corev1.
 // warnOfPod tells a warning of an adapter as an event of the pod.
 func (b *berth) warnOfPod(pod *corev1.Pod, reason, message string) {
 	b.log.Warn(message, "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
-	b.events.Record(report.RefOf(pod), report.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
+	b.events.Record(events.RefOf(pod), events.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message})
 }

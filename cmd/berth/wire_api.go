@@ -17,18 +17,18 @@ import (
 	"berth/agent"
 	"berth/agent/plan"
 	"berth/agent/source"
-	"berth/console"
-	"berth/explain"
+	"berth/cli"
+	"berth/cli/explain"
+	"berth/internal/nodeconfig"
+	"berth/internal/strictyaml"
 	"berth/nodeapi"
-	"berth/nodeconfig"
-	"berth/strictyaml"
 )
 
 func consoleCommands(socket *string) []*cobra.Command {
 	flags := &nodeconfig.Flags{}
-	return console.Commands(console.Options{
+	return cli.Commands(cli.Options{
 		Dial: func() (*nodeapi.Client, error) { return nodeapi.Dial(*socket) },
-		Check: &console.LocalCheck{
+		Check: &cli.LocalCheck{
 			Flags: localFlags(flags),
 			Run:   func(ctx context.Context) (nodeapi.CheckReport, error) { return checkHere(ctx, flags) },
 		},

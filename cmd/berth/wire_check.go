@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/cgroups"
 	"berth/cni"
 	"berth/cri"
+	"berth/internal/nodeconfig"
+	"berth/node/cgroups"
 	"berth/nodeapi"
-	"berth/nodeconfig"
 )
 
 // check looks whether this node can run pods, and says what to do where not.

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"berth/cgroups"
 	"berth/cni"
 	"berth/cri"
+	"berth/internal/nodeconfig"
 	"berth/node"
+	"berth/node/cgroups"
 	"berth/nodeapi"
-	"berth/nodeconfig"
 )
 
 // checkHere makes the checks without an agent: with the configuration that

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
 )
 
 // kernel is what of the kernel's settings is looked at; it only reads.

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"berth/cri"
+	"berth/internal/userids"
 	"berth/node"
-	"berth/userids"
 )
 
 // checkFeatures looks at what some pods ask for and a node can do without.

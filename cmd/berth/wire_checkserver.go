@@ -13,10 +13,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"berth/apiclient"
+	"berth/internal/apiclient"
+	"berth/internal/nodeconfig"
 	"berth/node"
-	"berth/node/presence"
-	"berth/nodeconfig"
+	"berth/node/registration"
 )
 
 // serverChecks look at the server that the node has joined. None is essential but
@@ -132,7 +132,7 @@ func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 // is said where it is to be looked for.
 func (s *serverChecks) name(ctx context.Context, add addItem) {
 	mark, _ := os.ReadFile(filepath.Join(s.config.StateDir, node.InstallationFile)) // none: it was never started
-	alive, err := presence.Clash(ctx, s.identity.Client, s.config.NodeName, strings.TrimSpace(string(mark)), node.System().MachineID)
+	alive, err := registration.Clash(ctx, s.identity.Client, s.config.NodeName, strings.TrimSpace(string(mark)), node.System().MachineID)
 	remedy := "give this one another name with --hostname-override, or, if it takes the other's place, stop berth there first"
 	switch {
 	case alive != nil:

@@ -13,8 +13,8 @@ import (
 	"berth/admission"
 	"berth/agent"
 	"berth/agent/checkpoint"
-	"berth/devices"
 	"berth/node"
+	"berth/node/devices"
 )
 
 // devicesNote is the store's key of who holds which device.

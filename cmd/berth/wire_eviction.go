@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/agent/board"
 	"berth/agent/eviction"
 	"berth/agent/plan"
+	"berth/agent/status"
 	"berth/cri"
 	"berth/cri/crilog"
 	"berth/node"
@@ -95,7 +95,7 @@ func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
 }
 
 // deadLeft reports whether any container is there that is kept only to be read.
-func deadLeft(all []*board.Snapshot) bool {
+func deadLeft(all []*status.Snapshot) bool {
 	for _, s := range all {
 		over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
 		newest := map[string]bool{}
@@ -117,7 +117,7 @@ func (b *berth) dropImages(ctx context.Context, enough func() bool) error {
 }
 
 // measurePods measures what pods use of what a signal is about.
-func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*board.Snapshot) []pressure.Candidate {
+func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*status.Snapshot) []pressure.Candidate {
 	if of.Condition() == corev1.NodeDiskPressure {
 		d := eviction.Disk{Begin: b.diskOfPods, Last: b.limits.Last, Log: b.log}
 		return d.Measure(ctx, pods)
@@ -135,7 +135,7 @@ func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*boa
 	return out
 }
 
-func (b *berth) useOfMemory(ctx context.Context, s *board.Snapshot) (u pressure.Use, err error) {
+func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure.Use, err error) {
 	ids := map[types.UID][]string{s.Pod.UID: nil}
 	for _, k := range s.Seen.Containers {
 		if k.State == plan.Running {
@@ -166,10 +166,12 @@ func (b *berth) diskOfPods(ctx context.Context) eviction.Round {
 		}
 		return all, err
 	})
-	return func(ctx context.Context, s *board.Snapshot) (pressure.Use, error) { return b.useOfDisk(ctx, s, layers) }
+	return func(ctx context.Context, s *status.Snapshot) (pressure.Use, error) {
+		return b.useOfDisk(ctx, s, layers)
+	}
 }
 
-func (b *berth) useOfDisk(ctx context.Context, s *board.Snapshot, layers func() (map[string]cri.Layer, error)) (u pressure.Use, err error) {
+func (b *berth) useOfDisk(ctx context.Context, s *status.Snapshot, layers func() (map[string]cri.Layer, error)) (u pressure.Use, err error) {
 	u.Volumes.Bytes, u.Volumes.Inodes, err = b.host.volumes.Taken(ctx, s.Pod)
 	written, unknown := layers()
 	logs := map[string]bool{}

@@ -13,15 +13,15 @@ import (
 
 	"berth/agent"
 	"berth/agent/plan"
-	"berth/cgroups"
 	"berth/cri"
 	"berth/node"
-	"berth/nodeapi/kubelet"
+	"berth/node/cgroups"
+	"berth/nodeapi/server"
 )
 
 // figures measures what the node and its pods use, from the kernel's files. Only
 // what is on disks is asked of the runtime, and only by who wants it.
-func (b *berth) figures(ctx context.Context, disks bool) (kubelet.Figures, error) {
+func (b *berth) figures(ctx context.Context, disks bool) (server.Figures, error) {
 	b.agent.Steady(ctx, firstLook)
 	all := b.agent.Board.All()
 	ids := map[types.UID][]string{}
@@ -39,9 +39,9 @@ func (b *berth) figures(ctx context.Context, disks bool) (kubelet.Figures, error
 	}
 	use, err := b.host.cgroups.Details(ctx, ids)
 	if err != nil {
-		return kubelet.Figures{}, err
+		return server.Figures{}, err
 	}
-	out := kubelet.Figures{Node: b.nodeFigures()}
+	out := server.Figures{Node: b.nodeFigures()}
 	var layers map[string]cri.Layer
 	if disks {
 		out.Node.Images = b.imageDisk(ctx)
@@ -63,14 +63,14 @@ func (b *berth) figures(ctx context.Context, disks bool) (kubelet.Figures, error
 	return out, nil
 }
 
-func (b *berth) nodeFigures() kubelet.NodeFigures {
+func (b *berth) nodeFigures() server.NodeFigures {
 	whole := b.host.cgroups.Whole()
-	n := kubelet.NodeFigures{
+	n := server.NodeFigures{
 		Name: b.config.NodeName, Started: node.Booted(), CPUs: int(b.host.capacity.Cpu().Value()),
 		Use: useOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
 	}
 	if m, err := node.ReadMemory(); err == nil {
-		n.Memory, n.Swap = m.Total, kubelet.Swap{Used: m.SwapUsed, Free: m.SwapFree}
+		n.Memory, n.Swap = m.Total, server.Swap{Used: m.SwapUsed, Free: m.SwapFree}
 		n.Use.Memory, n.Use.WorkingSet, n.Use.RSS, n.Use.Cache, n.Use.Mapped = m.Used, m.WorkingSet, m.Anonymous, m.Cache, m.Mapped
 		n.Use.MemoryLimit = 0
 	}
@@ -79,10 +79,10 @@ func (b *berth) nodeFigures() kubelet.NodeFigures {
 	return n
 }
 
-func podFigures(s *agent.Snapshot, u cgroups.PodDetail) kubelet.PodFigures {
-	p := kubelet.PodFigures{
+func podFigures(s *agent.Snapshot, u cgroups.PodDetail) server.PodFigures {
+	p := server.PodFigures{
 		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID), Cgroup: u.Pod.Path, Use: useOf(u.Pod),
-		Containers: []kubelet.ContainerFigures{},
+		Containers: []server.ContainerFigures{},
 	}
 	if s.Status.StartTime != nil {
 		p.Started = s.Status.StartTime.Time
@@ -97,7 +97,7 @@ func podFigures(s *agent.Snapshot, u cgroups.PodDetail) kubelet.PodFigures {
 	}
 	for _, k := range s.Seen.Containers {
 		if d, there := u.Containers[k.ID]; there && k.State == plan.Running {
-			p.Containers = append(p.Containers, kubelet.ContainerFigures{
+			p.Containers = append(p.Containers, server.ContainerFigures{
 				Name: k.Name, ID: k.ID, Image: imageOf(k), Started: k.StartedAt, Cgroup: d.Path, Use: useOf(d),
 			})
 		}
@@ -113,16 +113,16 @@ func imageOf(k plan.Container) string {
 	return k.Image
 }
 
-func interfacesOf(all []node.Interface) []kubelet.Interface {
-	out := make([]kubelet.Interface, 0, len(all))
+func interfacesOf(all []node.Interface) []server.Interface {
+	out := make([]server.Interface, 0, len(all))
 	for _, i := range all {
-		out = append(out, kubelet.Interface(i))
+		out = append(out, server.Interface(i))
 	}
 	return out
 }
 
-func useOf(d cgroups.Detail) kubelet.Use {
-	u := kubelet.Use{
+func useOf(d cgroups.Detail) server.Use {
+	u := server.Use{
 		At: d.At, CPU: d.CPU, User: d.User, System: d.System,
 		Periods: d.Periods, Throttled: d.Throttled, ThrottledTime: d.ThrottledTime,
 		Memory: d.Memory, WorkingSet: d.WorkingSet, RSS: d.RSS, Cache: d.Cache, Mapped: d.Mapped, Peak: d.Peak, Swap: d.Swap,
@@ -130,35 +130,35 @@ func useOf(d cgroups.Detail) kubelet.Use {
 		Processes: uint64(d.Processes), Threads: uint64(d.Threads), CPUShares: d.Shares, MemoryLimit: d.MemoryLimit,
 	}
 	for _, dev := range d.Devices {
-		u.Devices = append(u.Devices, kubelet.Device(dev))
+		u.Devices = append(u.Devices, server.Device(dev))
 	}
 	if d.Quota > 0 {
-		u.CPULimit = &kubelet.CPULimit{Quota: d.Quota, Period: d.Period}
+		u.CPULimit = &server.CPULimit{Quota: d.Quota, Period: d.Period}
 	}
 	if s := d.Stalls; s != nil {
-		u.Pressure = &kubelet.Pressure{CPU: stallOf(s.CPU), Memory: stallOf(s.Memory), IO: stallOf(s.IO)}
+		u.Pressure = &server.Pressure{CPU: stallOf(s.CPU), Memory: stallOf(s.Memory), IO: stallOf(s.IO)}
 	}
 	return u
 }
 
-func stallOf(s cgroups.Stall) kubelet.Stall {
-	return kubelet.Stall{Some: kubelet.StallTime(s.Some), Full: kubelet.StallTime(s.Full)}
+func stallOf(s cgroups.Stall) server.Stall {
+	return server.Stall{Some: server.StallTime(s.Some), Full: server.StallTime(s.Full)}
 }
 
 // diskOf is the file system of a path; nil: it cannot be asked.
-func diskOf(path string) *kubelet.Disk {
+func diskOf(path string) *server.Disk {
 	d, err := node.ReadDisk(path)
 	if err != nil {
 		return nil
 	}
-	return &kubelet.Disk{
+	return &server.Disk{
 		At: time.Now(), Capacity: d.Capacity, Available: d.Available, Used: d.Used,
 		Inodes: d.Inodes, InodesFree: d.InodesFree, InodesUsed: d.Inodes - min(d.InodesFree, d.Inodes),
 	}
 }
 
 // imageDisk is where the runtime keeps images; nil: it does not say.
-func (b *berth) imageDisk(ctx context.Context) *kubelet.Disk {
+func (b *berth) imageDisk(ctx context.Context) *server.Disk {
 	i, err := b.runtime.client.ImageDisk(ctx)
 	if err != nil || i.Path == "" {
 		return nil
@@ -172,11 +172,11 @@ func (b *berth) imageDisk(ctx context.Context) *kubelet.Disk {
 
 // addDisks tells what of the disks is the pod's: what its containers have written
 // and logged, and its volumes.
-func (b *berth) addDisks(ctx context.Context, p *kubelet.PodFigures, s *agent.Snapshot, layers map[string]cri.Layer, n kubelet.NodeFigures) {
+func (b *berth) addDisks(ctx context.Context, p *server.PodFigures, s *agent.Snapshot, layers map[string]cri.Layer, n server.NodeFigures) {
 	if n.Disk == nil {
 		return
 	}
-	part := func(of *kubelet.Disk, bytes, inodes uint64) *kubelet.Disk {
+	part := func(of *server.Disk, bytes, inodes uint64) *server.Disk {
 		d := *of
 		d.Used, d.InodesUsed = bytes, inodes
 		return &d
@@ -205,7 +205,7 @@ func (b *berth) addDisks(ctx context.Context, p *kubelet.PodFigures, s *agent.Sn
 const volumesBound = 10 * time.Second
 
 // volumeFigures measures the volumes of a pod.
-func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []kubelet.VolumeFigures) {
+func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []server.VolumeFigures) {
 	ctx, cancel := context.WithTimeout(ctx, volumesBound)
 	defer cancel()
 	all, err := b.host.volumes.Measure(ctx, pod)
@@ -215,7 +215,7 @@ func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []kubel
 	for _, v := range all {
 		if d := diskOf(v.Dir); d != nil {
 			d.Used, d.InodesUsed = v.Bytes, v.Inodes
-			out = append(out, kubelet.VolumeFigures{Name: v.Volume, Disk: *d})
+			out = append(out, server.VolumeFigures{Name: v.Volume, Disk: *d})
 		}
 	}
 	return out

@@ -17,13 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
-	"berth/cgroups"
 	"berth/cni"
 	"berth/cni/networks"
 	"berth/cri/criconfig"
+	"berth/internal/nodeconfig"
+	"berth/internal/userids"
 	"berth/node"
-	"berth/nodeconfig"
-	"berth/userids"
+	"berth/node/cgroups"
 	"berth/volumes"
 )
 

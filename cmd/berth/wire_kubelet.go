@@ -15,7 +15,7 @@ import (
 	"berth/agent/plan"
 	"berth/cri"
 	"berth/nodeapi"
-	"berth/nodeapi/kubelet"
+	"berth/nodeapi/server"
 	"berth/podspec"
 )
 
@@ -27,7 +27,7 @@ func notFound(format string, args ...any) error {
 }
 
 // kubeletPod finds the pod that a question is about.
-func (b *berth) kubeletPod(ctx context.Context, ref kubelet.PodRef) (*agent.Snapshot, error) {
+func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*agent.Snapshot, error) {
 	if ref.UID == "" {
 		return b.find(ctx, ref.Namespace, ref.Name)
 	}
@@ -58,8 +58,8 @@ func (b *berth) runningPods(ctx context.Context) (*corev1.PodList, error) {
 	return list, nil
 }
 
-func (b *berth) kubeletLogs(ctx context.Context, req kubelet.LogRequest, stdout, stderr io.Writer) error {
-	s, err := b.kubeletPod(ctx, kubelet.PodRef{Namespace: req.Namespace, Name: req.Pod, UID: req.UID})
+func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, stderr io.Writer) error {
+	s, err := b.kubeletPod(ctx, server.PodRef{Namespace: req.Namespace, Name: req.Pod, UID: req.UID})
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (b *berth) kubeletLogs(ctx context.Context, req kubelet.LogRequest, stdout,
 }
 
 // kubeletRunning finds the instance of a container that runs.
-func (b *berth) kubeletRunning(ctx context.Context, req kubelet.StreamRequest) (*agent.Snapshot, plan.Container, error) {
+func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*agent.Snapshot, plan.Container, error) {
 	s, err := b.kubeletPod(ctx, req.PodRef)
 	if err != nil {
 		return nil, plan.Container{}, err
@@ -89,11 +89,11 @@ func (b *berth) kubeletRunning(ctx context.Context, req kubelet.StreamRequest) (
 	return s, k, nil
 }
 
-func streamsOf(req kubelet.StreamRequest) cri.Streams {
+func streamsOf(req server.StreamRequest) cri.Streams {
 	return cri.Streams{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, TTY: req.TTY}
 }
 
-func (b *berth) kubeletExec(ctx context.Context, req kubelet.StreamRequest) (string, error) {
+func (b *berth) kubeletExec(ctx context.Context, req server.StreamRequest) (string, error) {
 	_, k, err := b.kubeletRunning(ctx, req)
 	if err != nil {
 		return "", err
@@ -102,7 +102,7 @@ func (b *berth) kubeletExec(ctx context.Context, req kubelet.StreamRequest) (str
 	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, streamsOf(req))
 }
 
-func (b *berth) kubeletAttach(ctx context.Context, req kubelet.StreamRequest) (string, error) {
+func (b *berth) kubeletAttach(ctx context.Context, req server.StreamRequest) (string, error) {
 	s, k, err := b.kubeletRunning(ctx, req)
 	if err != nil {
 		return "", err
@@ -114,7 +114,7 @@ func (b *berth) kubeletAttach(ctx context.Context, req kubelet.StreamRequest) (s
 }
 
 // reachable tells whether the pod has a network that could be reached.
-func (b *berth) reachable(ctx context.Context, ref kubelet.PodRef) error {
+func (b *berth) reachable(ctx context.Context, ref server.PodRef) error {
 	s, err := b.kubeletPod(ctx, ref)
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (b *berth) reachable(ctx context.Context, ref kubelet.PodRef) error {
 	return nil
 }
 
-func (b *berth) kubeletDial(ctx context.Context, ref kubelet.PodRef, port uint16) (nodeapi.Stream, error) {
+func (b *berth) kubeletDial(ctx context.Context, ref server.PodRef, port uint16) (nodeapi.Stream, error) {
 	s, err := b.kubeletPod(ctx, ref)
 	if err != nil {
 		return nil, err

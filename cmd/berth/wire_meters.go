@@ -8,8 +8,8 @@ import (
 	"berth/agent"
 	"berth/agent/plan"
 	"berth/cri/criconfig"
+	"berth/internal/telemetry"
 	"berth/podspec"
-	"berth/telemetry"
 )
 
 // metersOf has the agent count what /metrics shows. Handler names the runtime

@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 
 	"berth/cri/criconfig"
+	"berth/internal/nodeconfig"
 	"berth/node"
-	"berth/nodeconfig"
 )
 
 // names are the name servers that pods have of the host.

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"berth/agent/plan"
-	"berth/apiclient"
 	"berth/cni/networks"
 	"berth/cri"
+	"berth/internal/apiclient"
 )
 
 // networksDir is where the agent keeps, in its state directory, what it has attached pods to.

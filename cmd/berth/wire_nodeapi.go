@@ -10,20 +10,20 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
-	"berth/apiclient"
-	"berth/nodeapi/kubelet"
+	"berth/internal/apiclient"
+	"berth/nodeapi/server"
 )
 
 // serverSide is what a control server does for the node's API; nil functions
 // without one.
 type serverSide struct {
-	reviews     kubelet.Reviews
+	reviews     server.Reviews
 	certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error) // that the server has signed
 }
 
 // serverSide asks the server that the node has joined.
 func (j *joined) serverSide() serverSide {
-	side := serverSide{reviews: kubelet.Reviews{
+	side := serverSide{reviews: server.Reviews{
 		Token: func(ctx context.Context, q authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error) {
 			r := &authenticationv1.TokenReview{Spec: q}
 			err := j.client.Create(ctx, apiclient.TokenReviews, "", r, r)
@@ -45,9 +45,9 @@ func (j *joined) serverSide() serverSide {
 const hostLogs = "/var/log"
 
 // nodeAPI opens the port of the node's API; a nil listener: this node has none.
-func (b *berth) nodeAPI(ctx context.Context) (net.Listener, kubelet.Options, error) {
+func (b *berth) nodeAPI(ctx context.Context) (net.Listener, server.Options, error) {
 	c := b.config.Server
-	var o kubelet.Options
+	var o server.Options
 	switch {
 	case !c.Enabled:
 		return nil, o, nil
@@ -67,9 +67,9 @@ func (b *berth) nodeAPI(ctx context.Context) (net.Listener, kubelet.Options, err
 	return ln, o, nil
 }
 
-func (b *berth) nodeAPIOptions() (o kubelet.Options, err error) {
+func (b *berth) nodeAPIOptions() (o server.Options, err error) {
 	c := b.config.Server
-	o = kubelet.Options{
+	o = server.Options{
 		NodeName: b.config.NodeName, Handlers: b.kubeletHandlers(), Reviews: b.server.reviews, Log: b.log,
 		TokenTTL: c.WebhookTTL, AllowedTTL: c.AuthorizedTTL, DeniedTTL: c.UnauthorizedTTL,
 		MinVersion: c.MinVersion, CipherSuites: c.CipherSuites,
@@ -80,15 +80,15 @@ func (b *berth) nodeAPIOptions() (o kubelet.Options, err error) {
 	}
 	switch {
 	case c.AlwaysAllow:
-		o.Rights = kubelet.Everybody
+		o.Rights = server.Everybody
 	case b.config.Standalone():
-		o.Rights = kubelet.Masters
+		o.Rights = server.Masters
 	}
 	if !c.Webhook {
 		o.Reviews.Token = nil
 	}
 	if c.ClientCAFile != "" {
-		if o.ClientCA, err = kubelet.NewAuthority(c.ClientCAFile); err != nil {
+		if o.ClientCA, err = server.NewAuthority(c.ClientCAFile); err != nil {
 			return o, fmt.Errorf("authentication.x509.clientCAFile: %w", err)
 		}
 	}
@@ -101,7 +101,7 @@ func (b *berth) nodeAPIOptions() (o kubelet.Options, err error) {
 func (b *berth) servingCertificate() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	c := b.config.Server
 	if c.CertFile != "" {
-		pair, err := kubelet.NewPair(c.CertFile, c.KeyFile)
+		pair, err := server.NewPair(c.CertFile, c.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("tlsCertFile: %w", err)
 		}
@@ -110,15 +110,15 @@ func (b *berth) servingCertificate() (func(*tls.ClientHelloInfo) (*tls.Certifica
 	if c.ServerTLSBootstrap && b.server.certificate != nil {
 		return b.server.certificate, nil
 	}
-	pair, err := kubelet.OwnPair(b.config.CertDir, b.config.NodeName, b.host.ips, time.Now())
+	pair, err := server.OwnPair(b.config.CertDir, b.config.NodeName, b.host.ips, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	return pair.Certificate, nil
 }
 
-func (b *berth) kubeletHandlers() kubelet.Handlers {
-	h := kubelet.Handlers{
+func (b *berth) kubeletHandlers() server.Handlers {
+	h := server.Handlers{
 		Pods:      b.pods,
 		Running:   b.runningPods,
 		Logs:      b.kubeletLogs,

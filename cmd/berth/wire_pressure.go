@@ -12,10 +12,10 @@ import (
 
 	"berth/admission"
 	"berth/agent/eviction"
+	"berth/internal/nodeconfig"
 	"berth/node"
 	"berth/node/pressure"
 	"berth/nodeapi"
-	"berth/nodeconfig"
 )
 
 // offering is what the node offers to new pods. The server's word on labels and

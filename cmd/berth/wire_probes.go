@@ -7,19 +7,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"berth/commands"
-	"berth/explain"
+	"berth/cli/explain"
+	"berth/internal/telemetry"
 	"berth/nodeapi"
 	"berth/probes"
-	"berth/telemetry"
+	"berth/probes/exectracker"
 )
 
 // commandsDir is where it keeps, in the state directory, what is under way.
 const commandsDir = "commands"
 
 // newCommands makes what runs the commands of probes and hooks.
-func newCommands(b *berth) *commands.Runner {
-	return commands.New(commands.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, commandsDir), Log: b.log})
+func newCommands(b *berth) *exectracker.Runner {
+	return exectracker.New(exectracker.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, commandsDir), Log: b.log})
 }
 
 // newProbes makes what runs probes and counts them.

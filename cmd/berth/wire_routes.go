@@ -12,11 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	machinery "k8s.io/apimachinery/pkg/runtime"
 
-	"berth/apiclient"
 	"berth/cni"
 	"berth/cni/gateway"
 	"berth/cni/routes"
-	"berth/node/presence"
+	"berth/internal/apiclient"
+	"berth/node/registration"
 )
 
 func (b *berth) routesFile() string { return filepath.Join(b.config.StateDir, gateway.FileName) }
@@ -131,15 +131,15 @@ func unavailable(n *corev1.Node) bool {
 
 // podNetwork is the condition NetworkUnavailable; nil: others say so. Who said that
 // there is no network takes it back.
-func (j *joined) podNetwork() *presence.Network {
+func (j *joined) podNetwork() *registration.Network {
 	if j.gateway == nil {
 		if j.unavailable {
-			return &presence.Network{Reason: routesMade, Message: "the pods' network is not berth's matter any more"}
+			return &registration.Network{Reason: routesMade, Message: "the pods' network is not berth's matter any more"}
 		}
 		return nil
 	}
 	s := j.gateway.State()
-	n := &presence.Network{Reason: routesMade}
+	n := &registration.Network{Reason: routesMade}
 	switch {
 	case !s.On:
 		n.Message = "the pods' network is not berth's: another configuration counts in " + j.b.config.Network.CNIConfDir

@@ -16,8 +16,8 @@ import (
 	"berth/agent/plan"
 	"berth/cri"
 	"berth/cri/criconfig"
-	"berth/exits"
 	"berth/images"
+	"berth/internal/exits"
 )
 
 // runtime is the container runtime as the agent's stages want it.

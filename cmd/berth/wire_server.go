@@ -15,12 +15,12 @@ import (
 
 	"berth/admission"
 	"berth/agent/checkpoint"
-	"berth/agent/report/posts"
-	"berth/agent/source/assigned"
-	"berth/apiclient"
+	sourceapi "berth/agent/source/apiserver"
+	statusapi "berth/agent/status/apiserver"
 	"berth/cni/gateway"
+	"berth/internal/apiclient"
 	"berth/node"
-	"berth/node/presence"
+	"berth/node/registration"
 	"berth/podspec"
 )
 
@@ -30,10 +30,10 @@ type joined struct {
 	client   *apiclient.Client
 	identity *apiclient.Identity
 	serving  *apiclient.Certificate // of the node's own server, issued by the server; nil: none is asked for
-	source   *assigned.Source
-	posts    *posts.Posts
-	events   *posts.Events
-	presence *presence.Presence
+	source   *sourceapi.Source
+	posts    *statusapi.Posts
+	events   *statusapi.Events
+	presence *registration.Presence
 	gateway  *gateway.Gateway // nil: how pods reach those of other nodes is not berth's matter
 
 	known sync.Once
@@ -75,20 +75,20 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 	if err != nil {
 		return nil, err
 	}
-	j.posts = posts.New(posts.Options{
+	j.posts = statusapi.New(statusapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
 		NodeUID: func() types.UID { return j.presence.UID() }, Settled: func() bool { return b.agent.Told() },
 		Posted: b.metrics.StatusSynced,
 	})
 	_, told := b.events.Subscribe(eventsWaiting)
-	j.events = posts.NewEvents(posts.EventsOptions{
+	j.events = statusapi.NewEvents(statusapi.EventsOptions{
 		Client: j.client, NodeName: b.config.NodeName, Told: told, QPS: c.EventQPS, Burst: c.EventBurst, Log: b.log,
 		Busy: j.posts.ComingUp,
 	})
-	j.source = assigned.New(assigned.Options{
+	j.source = sourceapi.New(sourceapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Known: assignedPods(records), Log: b.log, Heard: j.posts.Heard, Node: j.node, Alone: j.alone,
 	})
-	j.presence = presence.New(presence.Options{
+	j.presence = registration.New(registration.Options{
 		Client: j.client, Heartbeat: heartbeat, Name: b.config.NodeName, Installation: installation,
 		Register: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
 		Every: c.StatusUpdateFrequency, Report: c.StatusReportFrequency, Lease: c.LeaseDuration,
@@ -115,10 +115,10 @@ func (j *joined) begin(ctx context.Context, parts *group) {
 }
 
 // assignedPods are the pods of the agent's last life that a server had assigned.
-func assignedPods(records map[types.UID]checkpoint.Record) (out []assigned.Known) {
+func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.Known) {
 	for _, r := range records {
 		if r.Pod != nil && podspec.Assigned(r.Pod) {
-			out = append(out, assigned.Known{Pod: r.Pod, Objects: r.Objects})
+			out = append(out, sourceapi.Known{Pod: r.Pod, Objects: r.Objects})
 		}
 	}
 	return out
@@ -148,10 +148,10 @@ const eventsWaiting = 1000
 const imagesAge = time.Minute // of what the server is told of images
 
 // facts are what the node is now.
-func (j *joined) facts(ctx context.Context) presence.Facts {
+func (j *joined) facts(ctx context.Context) registration.Facts {
 	b := j.b
 	offered := b.devices.Offered()
-	f := presence.Facts{
+	f := registration.Facts{
 		Labels: b.host.labels, System: node.System(),
 		Capacity: withDevices(b.host.capacity, offered.Capacity), Allocatable: withDevices(b.host.Allocatable(), offered.Allocatable),
 		Addresses: []corev1.NodeAddress{},

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"berth/admission"
-	"berth/agent/drain"
-	"berth/node/shutdown"
+	"berth/agent/shutdown"
+	nodeshutdown "berth/node/shutdown"
 	"berth/nodeapi"
 	"berth/systemd"
 )
@@ -18,19 +18,19 @@ const (
 )
 
 // newDrain is what ends the pods when the host goes down.
-func (b *berth) newDrain() *drain.Drain {
-	return drain.New(drain.Options{
+func (b *berth) newDrain() *shutdown.Drain {
+	return shutdown.New(shutdown.Options{
 		Groups: b.shutdownGroups(), Board: b.agent.Board, End: b.agent.Shutdown, Began: b.goingDown, Flush: b.flush, Log: b.log,
 	})
 }
 
-func (b *berth) shutdownGroups() []shutdown.Group {
+func (b *berth) shutdownGroups() []nodeshutdown.Group {
 	c := b.config.Shutdown
-	var by []shutdown.Group
+	var by []nodeshutdown.Group
 	for _, p := range c.ByPriority {
-		by = append(by, shutdown.Group{Priority: p.Priority, Grace: p.Grace})
+		by = append(by, nodeshutdown.Group{Priority: p.Priority, Grace: p.Grace})
 	}
-	return shutdown.Groups(c.GracePeriod, c.CriticalGracePeriod, by)
+	return nodeshutdown.Groups(c.GracePeriod, c.CriticalGracePeriod, by)
 }
 
 // goingDown has the node take no more pods, and say so.
@@ -83,7 +83,7 @@ func (b *berth) watchShutdown(ctx context.Context) {
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
-		Need:    shutdown.Total(groups) + time.Duration(len(groups))*drain.Late + toldWithin,
+		Need:    nodeshutdown.Total(groups) + time.Duration(len(groups))*shutdown.Late + toldWithin,
 		DropIns: systemd.LogindDropIns, Log: b.log,
 		Off:   b.calledOff,
 		Drain: func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // it fails only with ctx

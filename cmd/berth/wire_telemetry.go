@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/agent"
-	"berth/agent/room"
+	"berth/agent/allocator"
 	"berth/systemd"
 )
 
@@ -122,7 +122,7 @@ func (b *berth) pulse(name string) {
 		if name == storeLoop { // it waits for the disk, which may take long without a hang
 			quiet *= 5
 		}
-		loop = b.loops.Watch(name, max(quiet, 4*room.PulseEvery))
+		loop = b.loops.Watch(name, max(quiet, 4*allocator.PulseEvery))
 		b.pulses.Store(name, loop)
 	}
 	loop.(*systemd.Loop).Beat() //nolint:errcheck // pulses has nothing else

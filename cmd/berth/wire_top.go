@@ -8,7 +8,7 @@ import (
 
 	"berth/agent"
 	"berth/agent/plan"
-	"berth/cgroups"
+	"berth/node/cgroups"
 	"berth/nodeapi"
 )
 

@@ -17,13 +17,13 @@ import (
 	storeerr "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 )
 
 var bindings = schema.GroupResource{Resource: "pods/binding"}
 
 // Binding puts a pod on a node: pods/binding. A pod is bound once.
-type Binding struct{ pods *kinds.Store }
+type Binding struct{ pods *registry.Store }
 
 var _ rest.NamedCreater = (*Binding)(nil)
 
@@ -91,7 +91,7 @@ func (b *Binding) assign(ctx context.Context, wish *corev1.Binding, dry bool) er
 	var refused error
 	err = b.pods.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-			pod := kinds.As[*corev1.Pod](obj)
+			pod := registry.As[*corev1.Pod](obj)
 			refused = bind(pod, wish)
 			return pod, refused
 		}), dry, nil)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 	"k8s.io/client-go/util/retry"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 )
 
 const (
@@ -33,7 +33,7 @@ var patience = retry.DefaultRetry
 
 // Eviction deletes a pod if its disruption budget allows: pods/eviction.
 type Eviction struct {
-	pods    *kinds.Store
+	pods    *registry.Store
 	options Options
 }
 
@@ -89,7 +89,7 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 		if err != nil {
 			return err
 		}
-		pod := kinds.As[*corev1.Pod](found)
+		pod := registry.As[*corev1.Pod](found)
 		if only.UID != nil && *only.UID != pod.UID {
 			other = apierrors.NewConflict(e.pods.Kind.GroupResource(), name,
 				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s)", *only.UID, pod.UID))
@@ -282,7 +282,7 @@ func (e *Eviction) announce(ctx context.Context, pod *corev1.Pod, deletion *meta
 	said := &corev1.Pod{}
 	err = e.pods.Storage.GuaranteedUpdate(ctx, key, said, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-			now := kinds.As[*corev1.Pod](obj)
+			now := registry.As[*corev1.Pod](obj)
 			setCondition(&now.Status, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 				ObservedGeneration: now.Generation, LastTransitionTime: metav1.Now(),
 				Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"})

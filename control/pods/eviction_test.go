@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/registry/generic/registry"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 )
 
 // only is a storage of one pod. meanwhile, if given, comes before the next write, as
@@ -42,7 +42,7 @@ func (o *only) Get(_ context.Context, key string, _ storage.GetOptions, out runt
 	if o.pod == nil {
 		return storage.NewKeyNotFoundError(key, 0)
 	}
-	o.pod.DeepCopyInto(kinds.As[*corev1.Pod](out))
+	o.pod.DeepCopyInto(registry.As[*corev1.Pod](out))
 	return nil
 }
 
@@ -65,8 +65,8 @@ func (o *only) GuaranteedUpdate(_ context.Context, key string, out runtime.Objec
 	if err != nil {
 		return err
 	}
-	o.change(func(pod *corev1.Pod) { kinds.As[*corev1.Pod](next).DeepCopyInto(pod) })
-	o.pod.DeepCopyInto(kinds.As[*corev1.Pod](out))
+	o.change(func(pod *corev1.Pod) { registry.As[*corev1.Pod](next).DeepCopyInto(pod) })
+	o.pod.DeepCopyInto(registry.As[*corev1.Pod](out))
 	return nil
 }
 
@@ -78,7 +78,7 @@ func (o *only) Delete(_ context.Context, key string, out runtime.Object, p *stor
 	if err := p.Check(key, o.pod); err != nil {
 		return err
 	}
-	o.pod.DeepCopyInto(kinds.As[*corev1.Pod](out))
+	o.pod.DeepCopyInto(registry.As[*corev1.Pod](out))
 	o.pod = nil
 	return nil
 }
@@ -123,14 +123,14 @@ func TestAPodThatBecomesReadyIsJudgedAgain(t *testing.T) {
 }
 
 func eviction(o *only, budgets ...policyv1.PodDisruptionBudget) *Eviction {
-	kind := &kinds.Kind{New: func() runtime.Object { return &corev1.Pod{} }}
+	kind := &registry.Kind{New: func() runtime.Object { return &corev1.Pod{} }}
 	kind.Version, kind.Resource = corev1.SchemeGroupVersion, "pods"
-	store := &registry.Store{
-		NewFunc: kind.New, DefaultQualifiedResource: kind.GroupResource(), DeleteStrategy: rules{kinds.NewStrategy(kind, scheme.Scheme)},
+	store := &genericregistry.Store{
+		NewFunc: kind.New, DefaultQualifiedResource: kind.GroupResource(), DeleteStrategy: rules{registry.NewStrategy(kind, scheme.Scheme)},
 		KeyFunc: func(_ context.Context, name string) (string, error) { return name, nil },
-		Storage: registry.DryRunnableStorage{Storage: o},
+		Storage: genericregistry.DryRunnableStorage{Storage: o},
 	}
-	return &Eviction{pods: &kinds.Store{Store: store, Kind: kind}, options: Options{
+	return &Eviction{pods: &registry.Store{Store: store, Kind: kind}, options: Options{
 		Budgets: func(context.Context, string) ([]policyv1.PodDisruptionBudget, error) { return budgets, nil },
 	}}
 }

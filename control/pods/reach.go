@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 )
 
 // nodePort is where node agents listen that do not say otherwise.
@@ -36,7 +36,7 @@ const (
 // reach is what all connections to pods begin with: the pod and its node.
 type reach struct {
 	Options
-	pods *kinds.Store
+	pods *registry.Store
 }
 
 func (r *reach) pod(ctx context.Context, name string) (*corev1.Pod, error) {
@@ -44,7 +44,7 @@ func (r *reach) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kinds.As[*corev1.Pod](obj), nil
+	return registry.As[*corev1.Pod](obj), nil
 }
 
 // agent is the address of a node's agent: https and the port that the node says.

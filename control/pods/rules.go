@@ -9,19 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 	"berth/podspec"
 )
 
 // rules are those of pods as a whole. What is filled in and what is refused is in
 // the row.
-type rules struct{ kinds.Strategy }
+type rules struct{ registry.Strategy }
 
 // PrepareForCreate starts a pod as pending, with its class of quality, and
 // completes the selectors that take values from the pod's own labels.
 func (r rules) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	r.Strategy.PrepareForCreate(ctx, obj)
-	pod := kinds.As[*corev1.Pod](obj)
+	pod := registry.As[*corev1.Pod](obj)
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: podspec.QOSClass(pod)}
 	if len(pod.Spec.SchedulingGates) > 0 {
 		pod.Status.Conditions = []corev1.PodCondition{{
@@ -37,7 +37,7 @@ func (r rules) CheckGracefulDelete(_ context.Context, obj runtime.Object, option
 	if options == nil {
 		return false
 	}
-	pod := kinds.As[*corev1.Pod](obj)
+	pod := registry.As[*corev1.Pod](obj)
 	period := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	switch {
 	case options.GracePeriodSeconds != nil:
@@ -99,11 +99,11 @@ func mergeMatchKeys(pod *corev1.Pod) {
 
 // statusRules let nothing but the status change, and of it not the class of
 // quality that the pod was given when it was made.
-type statusRules struct{ kinds.StatusStrategy }
+type statusRules struct{ registry.StatusStrategy }
 
 func (r statusRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
-	pod, was := kinds.As[*corev1.Pod](obj), kinds.As[*corev1.Pod](old)
+	pod, was := registry.As[*corev1.Pod](obj), registry.As[*corev1.Pod](old)
 	if was.Status.QOSClass != "" {
 		pod.Status.QOSClass = was.Status.QOSClass
 	}
@@ -111,20 +111,20 @@ func (r statusRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Obje
 
 // partRules let one part of a pod's spec change.
 type partRules struct {
-	kinds.Strategy
+	registry.Strategy
 	part     func(pod, wish *corev1.Pod) // takes the part from the wish
 	validate func(pod, old *corev1.Pod) field.ErrorList
 	owned    []string // the part's fields in the spec
 }
 
 // ephemeralRules are those of the containers that are put into a running pod.
-func ephemeralRules(s kinds.Strategy) partRules {
+func ephemeralRules(s registry.Strategy) partRules {
 	return partRules{Strategy: s, validate: podspec.ValidateEphemeralUpdate, owned: []string{"ephemeralContainers"},
 		part: func(pod, wish *corev1.Pod) { pod.Spec.EphemeralContainers = wish.Spec.EphemeralContainers }}
 }
 
 // resizeRules are those of giving a pod and its containers more or less.
-func resizeRules(s kinds.Strategy) partRules {
+func resizeRules(s registry.Strategy) partRules {
 	return partRules{Strategy: s, validate: podspec.ValidateResize, owned: []string{"containers", "initContainers", "resources"},
 		part: func(pod, wish *corev1.Pod) {
 			resources(pod.Spec.Containers, wish.Spec.Containers)
@@ -147,7 +147,7 @@ func resources(to, from []corev1.Container) {
 }
 
 func (r partRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	pod, was := kinds.As[*corev1.Pod](obj), kinds.As[*corev1.Pod](old)
+	pod, was := registry.As[*corev1.Pod](obj), registry.As[*corev1.Pod](old)
 	wish := pod.DeepCopy()
 	was.DeepCopyInto(pod)
 	pod.ResourceVersion = wish.ResourceVersion
@@ -159,7 +159,7 @@ func (r partRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) 
 }
 
 func (r partRules) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return r.validate(kinds.As[*corev1.Pod](obj), kinds.As[*corev1.Pod](old))
+	return r.validate(registry.As[*corev1.Pod](obj), registry.As[*corev1.Pod](old))
 }
 
 func (r partRules) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {

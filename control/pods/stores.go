@@ -12,12 +12,12 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 )
 
 // Options is what pods need of the server beside their own store.
 type Options struct {
-	Place kinds.Place
+	Place registry.Place
 	// Node finds a node by name.
 	Node func(ctx context.Context, name string) (*corev1.Node, error)
 	// Budgets lists the disruption budgets of a namespace; TakeBudget changes the
@@ -34,12 +34,12 @@ type Options struct {
 
 // New makes pods with all that is served of them and of the nodes that they are
 // reached through, by path.
-func New(kind *kinds.Kind, o Options) (*kinds.Store, map[string]rest.Storage, error) {
+func New(kind *registry.Kind, o Options) (*registry.Store, map[string]rest.Storage, error) {
 	if o.Node == nil || o.Budgets == nil || o.TakeBudget == nil || o.ToNodes == nil || o.Authorizer == nil {
 		return nil, nil, errors.New("pods: nodes, budgets, the authorizer and the way to nodes must be given")
 	}
-	strategy := kinds.NewStrategy(kind, o.Place.Typer)
-	main, err := kinds.NewStoreWith(kind, o.Place, rules{strategy})
+	strategy := registry.NewStrategy(kind, o.Place.Typer)
+	main, err := registry.NewStoreWith(kind, o.Place, rules{strategy})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -47,9 +47,9 @@ func New(kind *kinds.Kind, o Options) (*kinds.Store, map[string]rest.Storage, er
 	reach := &reach{Options: o, pods: main}
 	return main, map[string]rest.Storage{
 		"pods":                     main,
-		"pods/status":              kinds.NewStatusWith(main, statusRules{kinds.StatusStrategy{Strategy: strategy}}),
-		"pods/ephemeralcontainers": kinds.NewStatusWith(main, ephemeralRules(strategy)),
-		"pods/resize":              kinds.NewStatusWith(main, resizeRules(strategy)),
+		"pods/status":              registry.NewStatusWith(main, statusRules{registry.StatusStrategy{Strategy: strategy}}),
+		"pods/ephemeralcontainers": registry.NewStatusWith(main, ephemeralRules(strategy)),
+		"pods/resize":              registry.NewStatusWith(main, resizeRules(strategy)),
 		"pods/binding":             binding,
 		"bindings":                 &Bindings{binding},
 		"pods/eviction":            &Eviction{pods: main, options: o},

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
 )
 
 // unread are the fields of nodeconfig.Config that nobody reads yet, each with
@@ -22,7 +22,7 @@ var unread = map[string]string{
 func TestEverySettingIsRead(t *testing.T) {
 	all := sources(t)
 	known := known{}
-	known["berth/nodeconfig"] = checked(all, "nodeconfig", known, nil)
+	known["berth/nodeconfig"] = checked(all, "internal/nodeconfig", known, nil)
 	fields := map[*types.Var]string{}
 	settings(known["berth/nodeconfig"].Scope().Lookup("Config").Type(), fields)
 	if len(fields) < 80 {

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"berth/control"
-	"berth/control/etcd"
+	"berth/control/storage"
 )
 
 // backedUp has the program write a backup of a directory, and answers its path.
@@ -227,7 +227,7 @@ func TestWhatIsNoBackup(t *testing.T) {
 		t.Errorf("a backup of nothing: %v\n%s", err, out)
 	}
 	c := control.Default()
-	c.Etcd = etcd.Servers{Endpoints: []string{"http://10.0.0.1:2379"}}
+	c.Etcd = storage.Servers{Endpoints: []string{"http://10.0.0.1:2379"}}
 	if err := control.Backup(t.Context(), c, "", filepath.Join(at, "x")); err == nil || !strings.Contains(err.Error(), "etcdctl snapshot save") {
 		t.Errorf("of a cluster outside: %v", err)
 	}

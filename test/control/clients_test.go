@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"berth/control/kinds"
+	"berth/control/registry"
 )
 
 // TestInformersOfEveryKind runs client-go's shared informers of the full
@@ -23,7 +23,7 @@ func TestInformersOfEveryKind(t *testing.T) {
 	t.Parallel()
 	s := Shared(t)
 	factory := informers.NewSharedInformerFactory(s.Client, 0)
-	for _, kind := range kinds.All() {
+	for _, kind := range registry.All() {
 		if _, err := factory.ForResource(kind.Version.WithResource(kind.Resource)); err != nil {
 			t.Fatalf("%s: %v", kind.Resource, err)
 		}
@@ -75,7 +75,7 @@ func TestEveryKindIsServedAndListed(t *testing.T) {
 			found[schema.GroupResource{Group: version.Group, Resource: r.Name}] = r
 		}
 	}
-	for _, kind := range kinds.All() {
+	for _, kind := range registry.All() {
 		r, ok := found[kind.GroupResource()]
 		if !ok {
 			t.Errorf("%s is not served", kind.GroupResource())

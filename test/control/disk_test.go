@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
-	"berth/apiclient"
 	"berth/control"
-	"berth/node/presence"
+	"berth/internal/apiclient"
+	"berth/node/registration"
 )
 
 // disk mounts a small file system for a test.
@@ -221,9 +221,11 @@ func nodeBeginsAnew(t *testing.T, s *Server, name string) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	heard, once := make(chan struct{}), sync.Once{}
-	p := presence.New(presence.Options{
+	p := registration.New(registration.Options{
 		Client: client, Heartbeat: client, Name: name, Installation: "here", Register: true,
-		Facts: func(context.Context) presence.Facts { return presence.Facts{Labels: map[string]string{"new": "label"}} },
+		Facts: func(context.Context) registration.Facts {
+			return registration.Facts{Labels: map[string]string{"new": "label"}}
+		},
 		Heard: func(*corev1.Node) { once.Do(func() { close(heard) }) },
 	})
 	ended := make(chan error, 1)

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"berth/control"
-	"berth/control/etcd"
+	"berth/control/storage"
 )
 
 const lonely = `apiVersion: v1
@@ -114,7 +114,7 @@ func TestTwoServersGiveNothingTwice(t *testing.T) {
 	endpoints := cluster(t)
 	// 16 node ports for 16 services: all are given, none twice.
 	with := func(c *control.Config) {
-		c.Etcd, c.NodePorts.Last = etcd.Servers{Endpoints: endpoints}, c.NodePorts.First+15
+		c.Etcd, c.NodePorts.Last = storage.Servers{Endpoints: endpoints}, c.NodePorts.First+15
 	}
 	one := Start(t, with)
 	two := Start(t, with, func(c *control.Config) { c.EncryptionConfig = filepath.Join(one.DataDir, "pki", "encryption.yaml") })

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/cri/criconfig"
-	"berth/nodeconfig"
+	"berth/internal/nodeconfig"
 )
 
 // lines returns the log as a set of lines.

@@ -1,0 +1,79 @@
+package allocator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/admission"
+	"berth/agent/plan"
+)
+
+// resize judges what a pod wants now instead. One that is not in yet is judged
+// by it when its turn comes.
+func (f *floor) resize(s Seat) {
+	uid := s.Pod.UID
+	was, in := f.admitted[uid]
+	if !in {
+		if before, waits := f.waiting[uid]; waits {
+			s.Resize, s.told, s.preempts = false, before.told, before.preempts
+			f.enter(s)
+		}
+		return
+	}
+	turn := slices.IndexFunc(f.queue, func(q Seat) bool { return q.Pod.UID == uid })
+	if no := forbidden(f.node, was, s.Pod); turn < 0 && no != nil {
+		delete(f.waiting, uid) // what it wanted before it wants no more
+		s.tell(*no)
+		return
+	}
+	used := f.used
+	used.Remove(was)
+	if s.since = f.waiting[uid].since; s.since.IsZero() {
+		s.since = time.Now()
+	}
+	delete(f.waiting, uid)
+	refusals := admission.Resources(f.node, used, s.Pod)
+	if len(refusals) == 0 && f.claimed(s.Pod) && !f.ending[uid] {
+		kept := f.later(s.Pod)
+		kept.Remove(was)
+		refusals = admission.Resources(f.node, kept, s.Pod)
+	}
+	if len(refusals) == 0 {
+		used.Add(s.Pod)
+		f.used, f.admitted[uid] = used, s.Pod
+		if turn >= 0 { // its turn to start has not come: the answer then is for this pod
+			f.queue[turn].Pod, f.queue[turn].Reply = s.Pod, s.Reply
+			return
+		}
+		s.tell(plan.Verdict{State: plan.OK})
+		return
+	}
+	v := unresized(refusals)
+	s.tell(v)
+	if v.State == plan.Wait {
+		f.waiting[uid] = s
+	}
+}
+
+// forbidden is the answer to a resize that no room would help; nil: room would.
+func forbidden(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
+	why := cmp.Or(plan.Forbidden(was, pod), admission.SwapForbids(node, was, pod))
+	if why == "" {
+		return nil
+	}
+	return &plan.Verdict{State: plan.Rejected, Message: why}
+}
+
+// unresized is the answer to a resize that there is no room for, now or ever.
+func unresized(refusals []admission.Refusal) plan.Verdict {
+	v := verdictOf(refusals)
+	if i := slices.IndexFunc(refusals, func(r admission.Refusal) bool { return !r.Recoverable }); i >= 0 {
+		r := refusals[i] // no matter what others use
+		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource, r.Requested, r.Capacity)
+	}
+	return v
+}

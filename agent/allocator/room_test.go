@@ -1,0 +1,516 @@
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/admission"
+	"berth/agent/plan"
+)
+
+// lobby is a room with everybody's answers.
+type lobby struct {
+	*Room
+	mu      sync.Mutex
+	answers map[types.UID][]plan.Verdict
+}
+
+func inRoom(t *testing.T, c Config, f func(t *testing.T, l *lobby)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &lobby{Room: New(c), answers: map[types.UID][]plan.Verdict{}}
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { l.Run(ctx) })
+		f(t, l)
+		cancel()
+		wg.Wait()
+		if _, err := l.Census(t.Context()); err == nil {
+			t.Error("a census after the end")
+		}
+	})
+}
+
+func (l *lobby) ask(pod *corev1.Pod, admitted bool) {
+	l.Ask(Seat{Pod: pod, Admitted: admitted, Reply: func(v plan.Verdict) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.answers[pod.UID] = append(l.answers[pod.UID], v)
+	}})
+}
+
+// last is the newest answer to a pod, and how many there were.
+func (l *lobby) last(pod *corev1.Pod) (plan.Verdict, int) {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.answers[pod.UID]
+	if len(all) == 0 {
+		return plan.Verdict{}, 0
+	}
+	return all[len(all)-1], len(all)
+}
+
+func needs(name, cpu string) *corev1.Pod {
+	pod := podOf(name, "a")
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	return pod
+}
+
+func roomyNode() admission.Node {
+	return nodeOf("1000", "1000")
+}
+
+func nodeOf(cpu, pods string) admission.Node {
+	return admission.Node{Name: "n", Allocatable: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Ti"),
+		corev1.ResourcePods: resource.MustParse(pods),
+	}}
+}
+
+func podOf(name string, containers ...string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID("uid-"+name)
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	for _, c := range containers {
+		pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: c, Image: name + "-" + c, ImagePullPolicy: corev1.PullIfNotPresent})
+	}
+	return pod
+}
+
+func TestManyAskingAtOnceNeverOvercommit(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("10", "1000"), Slots: 1000}, func(t *testing.T, l *lobby) {
+		var wg sync.WaitGroup
+		for i := range 200 {
+			pod := needs(fmt.Sprintf("p%d", i), "300m")
+			wg.Go(func() { l.ask(pod, false) })
+		}
+		wg.Wait()
+		ok := func() (ok []types.UID) {
+			synctest.Wait()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for uid, vs := range l.answers {
+				if vs[len(vs)-1].State == plan.OK {
+					ok = append(ok, uid)
+				}
+			}
+			return ok
+		}
+		in := ok()
+		if len(in) != 33 {
+			t.Fatalf("%d of 33 are in", len(in))
+		}
+		for _, uid := range in { // the room of each goes to one who waits
+			wg.Go(func() { l.Release(uid) })
+		}
+		wg.Wait()
+		if n := len(ok()); n != 66 {
+			t.Errorf("%d are in after 33 left", n)
+		}
+		c, _ := l.Census(t.Context())
+		if got := c.Used.Requests[corev1.ResourceCPU]; got.Cmp(resource.MustParse("9900m")) != 0 || c.Admitted != 33 || c.Waiting != 134 {
+			t.Errorf("%s used, %+v", got.String(), c)
+		}
+	})
+}
+
+func TestSlotsGoByPriorityThenAge(t *testing.T) {
+	inRoom(t, Config{Node: roomyNode(), Slots: 1}, func(t *testing.T, l *lobby) {
+		first := podOf("first", "a")
+		l.ask(first, false)
+		enter := func(name string, priority int32, age time.Duration) *corev1.Pod {
+			pod := podOf(name, "a")
+			pod.Spec.Priority = &priority
+			pod.CreationTimestamp.Time = time.Now().Add(-age)
+			l.ask(pod, false)
+			return pod
+		}
+		young := enter("young", 0, time.Minute)
+		old := enter("old", 0, time.Hour)
+		high := enter("high", 1000, 0)
+		critical := enter("critical", 2000000000, 0)
+		turn := []*corev1.Pod{first, critical, high, old, young}
+		for i, pod := range turn {
+			v, _ := l.last(pod)
+			if v.State != plan.OK {
+				t.Fatalf("it is not the turn of %s: %+v", pod.Name, v)
+			}
+			for _, next := range turn[i+1:] {
+				if v, _ := l.last(next); v.State != plan.Wait || v.Reason != "StartQueued" || v.Message == "" {
+					t.Errorf("%s: %+v", next.Name, v)
+				}
+			}
+			if i%2 == 0 {
+				l.Started(pod.UID)
+			} else {
+				l.Release(pod.UID)
+			}
+		}
+	})
+}
+
+// TestWhoWasLetInBeforeWaitsForItsTurnToo: it has its place at once, whatever the node
+// has room for, and starts as a new one does.
+func TestWhoWasLetInBeforeWaitsForItsTurnToo(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		turn := func(pod *corev1.Pod) *corev1.Pod {
+			l.Ask(Seat{Pod: pod, Admitted: true, Turn: true, Reply: func(v plan.Verdict) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.answers[pod.UID] = append(l.answers[pod.UID], v)
+			}})
+			return pod
+		}
+		first, last, system := turn(needs("first", "1")), turn(needs("last", "1")), turn(critical(needs("system", "1")))
+		fresh := needs("fresh", "1")
+		l.ask(fresh, false)
+		runs := podOf("runs", "a")
+		l.ask(runs, true) // it waits for nothing
+		for pod, want := range map[*corev1.Pod]string{first: "", runs: "", last: "StartQueued", system: "StartQueued", fresh: "OutOfcpu"} {
+			if v, _ := l.last(pod); v.Reason != want || (v.State == plan.OK) != (want == "") {
+				t.Errorf("%s: %+v", pod.Name, v)
+			}
+		}
+		l.Started(first.UID)
+		if v, _ := l.last(system); v.State != plan.OK {
+			t.Errorf("%+v", v)
+		}
+		l.Release(system.UID)
+		if v, _ := l.last(last); v.State != plan.OK {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestSlotIsGivenBackWhenAStartTakesTooLong(t *testing.T) {
+	inRoom(t, Config{Node: roomyNode(), Slots: 1, Bound: 30 * time.Second}, func(t *testing.T, l *lobby) {
+		slow, next := podOf("slow", "a"), podOf("next", "a")
+		l.ask(slow, false)
+		time.Sleep(10 * time.Second)
+		l.ask(next, false)
+		time.Sleep(19 * time.Second)
+		if v, _ := l.last(next); v.State != plan.Wait {
+			t.Fatalf("%+v", v)
+		}
+		time.Sleep(time.Second)
+		if v, _ := l.last(next); v.State != plan.OK {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestAnswersAreGivenOnce(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("1000", "101"), Slots: 1}, func(t *testing.T, l *lobby) {
+		var pods []*corev1.Pod
+		for i := range 101 {
+			pods = append(pods, podOf(fmt.Sprintf("p%03d", i), "a"))
+			l.ask(pods[i], false)
+		}
+		full := podOf("z", "a")
+		l.ask(full, false)
+		for _, pod := range pods[:100] {
+			l.Started(pod.UID)
+			l.Started(pod.UID)
+		}
+		if v, n := l.last(pods[100]); v.State != plan.OK || n > 9 {
+			t.Errorf("%d answers to the last of 101, %+v", n, v)
+		}
+		if v, n := l.last(full); v.Reason != "OutOfpods" || n != 1 {
+			t.Errorf("%d answers to a pod for which there is no room: %+v", n, v)
+		}
+	})
+}
+
+func TestWhoIsInIsNeverJudgedAgain(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("1", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		in, adopted, other, late := needs("in", "1"), needs("adopted", "5"), needs("other", "1"), needs("late", "100m")
+		other.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+		l.ask(in, false)
+		l.ask(adopted, true) // more than the node has
+		l.ask(other, false)
+		if v, _ := l.last(adopted); v.State != plan.OK {
+			t.Errorf("adopted: %+v", v)
+		}
+		if v, _ := l.last(other); v.State != plan.Rejected || !strings.Contains(v.Reason, "Node") {
+			t.Fatalf("other: %+v", v)
+		}
+		shrunk := nodeOf("500m", "2")
+		shrunk.Labels = map[string]string{"disk": "ssd"}
+		l.SetNode(shrunk)
+		l.ask(late, false)
+		for pod, want := range map[*corev1.Pod]plan.VerdictState{in: plan.OK, adopted: plan.OK, other: plan.Rejected} {
+			if v, n := l.last(pod); v.State != want || n != 1 {
+				t.Errorf("%s: %+v after %d answers", pod.Name, v, n)
+			}
+		}
+		if v, _ := l.last(late); v.State == plan.OK {
+			t.Errorf("late: %+v", v)
+		}
+		l.SetNode(nodeOf("100", "10")) // a node that grows asks again
+		l.Started(in.UID)
+		if v, _ := l.last(late); v.State != plan.OK {
+			t.Errorf("late: %+v", v)
+		}
+	})
+}
+
+func TestTurnsOfStormsOfStarts(t *testing.T) {
+	inRoom(t, Config{Node: roomyNode(), Slots: 4}, func(t *testing.T, l *lobby) {
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		starting, most, done := 0, 0, 0
+		for i := range 100 {
+			pod := podOf(fmt.Sprint("p", i), "a")
+			wg.Go(func() {
+				ok := make(chan struct{})
+				var once sync.Once
+				l.Ask(Seat{Pod: pod, Reply: func(v plan.Verdict) {
+					if v.State == plan.OK {
+						once.Do(func() { close(ok) })
+					}
+				}})
+				<-ok
+				mu.Lock()
+				starting++
+				most = max(most, starting)
+				mu.Unlock()
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				mu.Lock()
+				starting--
+				done++
+				mu.Unlock()
+				l.Started(pod.UID)
+			})
+		}
+		wg.Wait()
+		if most != 4 || done != 100 {
+			t.Errorf("%d at once, %d done", most, done)
+		}
+	})
+}
+
+func TestVerdictIsFinalAsSoonAsOneRefusalIs(t *testing.T) {
+	wait, never := admission.Refusal{Reason: "OutOfcpu", Message: "m", Recoverable: true}, admission.Refusal{Reason: "NodeAffinity", Message: "n"}
+	for _, refusals := range [][]admission.Refusal{{wait, never}, {never, wait}} {
+		if v := verdictOf(slices.Clone(refusals)); v.State != plan.Rejected || v.Reason != "NodeAffinity" {
+			t.Errorf("%+v", v)
+		}
+	}
+	if v := verdictOf([]admission.Refusal{wait}); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Message != "m" {
+		t.Errorf("%+v", v)
+	}
+}
+
+// wants asks for other resources for a pod that is known already.
+func (l *lobby) wants(pod *corev1.Pod) {
+	l.Ask(Seat{Pod: pod, Resize: true, Reply: func(v plan.Verdict) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.answers[pod.UID] = append(l.answers[pod.UID], v)
+	}})
+}
+
+func TestTheRoomReservesWhatAResizeNeeds(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		is := func(name string, want plan.VerdictState, cpu string) {
+			t.Helper()
+			if v, _ := l.last(needs(name, "1")); v.State != want {
+				t.Errorf("%s: %+v, want %v", name, v, want)
+			}
+			c, err := l.Census(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if used := c.Used.Requests[corev1.ResourceCPU]; used.String() != cpu {
+				t.Errorf("%s of CPU is reserved, want %s", used.String(), cpu)
+			}
+		}
+		l.ask(needs("a", "1"), false)
+		is("a", plan.OK, "1")
+		l.ask(needs("b", "2"), false) // admitted, waits for its turn to start
+		is("b", plan.Wait, "3")
+		l.wants(needs("a", "3")) // not now
+		is("a", plan.Wait, "3")
+		l.wants(needs("a", "5")) // never
+		is("a", plan.Rejected, "3")
+		if v, _ := l.last(needs("a", "1")); v.Message != "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000" {
+			t.Errorf("what never can be had: %s", v.Message)
+		}
+		l.wants(needs("a", "2"))
+		is("a", plan.OK, "4")
+		l.wants(needs("b", "1")) // makes room, and no turn is given out for it
+		is("b", plan.Wait, "3")
+		l.ask(needs("c", "2"), false)
+		is("c", plan.Wait, "3")
+		l.wants(needs("a", "3")) // it fits exactly
+		is("a", plan.OK, "4")
+		l.wants(needs("a", "4"))
+		is("a", plan.Wait, "4")
+		l.Started("uid-a")
+		is("b", plan.OK, "4")
+		l.Release("uid-b") // the one who was deferred and the one who waits both ask: no more is given than there is
+		time.Sleep(time.Second)
+		v, _ := l.last(needs("a", "1"))
+		w, _ := l.last(needs("c", "1"))
+		if v.State != plan.OK || w.State != plan.Wait {
+			t.Errorf("a %+v, c %+v", v, w)
+		}
+		l.Release("uid-a")
+		is("c", plan.OK, "2")
+		l.wants(needs("d", "1")) // nobody knows it
+		is("d", 0, "2")
+	})
+}
+
+// TestDeferredResizesAreGrantedInTheirOrder has four pods wait for the same room,
+// which then comes for one after the other.
+func TestDeferredResizesAreGrantedInTheirOrder(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), Slots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, cpu string) *corev1.Pod {
+			pod := needs(name, cpu)
+			if c := &pod.Spec.Containers[0]; name == "guaranteed" {
+				c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1Mi")
+				c.Resources.Limits = c.Resources.Requests.DeepCopy()
+			}
+			if name == "important" {
+				pod.Spec.Priority = new(int32(1000))
+			}
+			return pod
+		}
+		order := []string{"important", "guaranteed", "early", "late"}
+		for i := range 4 {
+			l.ask(needs(fmt.Sprint("full", i), "1"), true)
+		}
+		for _, name := range order {
+			l.ask(wish(name, "1"), true)
+		}
+		synctest.Wait()
+		for _, name := range []string{"early", "late", "guaranteed", "important"} {
+			l.wants(wish(name, "2"))
+			time.Sleep(time.Second)
+		}
+		l.wants(wish("early", "2")) // asking again does not lose its place
+		for i, next := range order {
+			l.Release(types.UID(fmt.Sprint("uid-full", i)))
+			for j, name := range order {
+				want := plan.Wait
+				if j <= i {
+					want = plan.OK
+				}
+				if v, _ := l.last(needs(name, "1")); v.State != want {
+					t.Errorf("when %s is to be granted, %s has %+v", next, name, v)
+				}
+			}
+		}
+	})
+}
+
+// TestADeferredResizeOfHigherPriorityBlocksNoOther: what is free goes to the first in
+// order whom it is enough for.
+func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("8", "10"), Slots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, cpu string) *corev1.Pod {
+			pod := needs(name, cpu)
+			if name == "important" {
+				pod.Spec.Priority = new(int32(1000))
+			}
+			return pod
+		}
+		for name, cpu := range map[string]string{"full": "2", "fuller": "4", "important": "1", "small": "1"} {
+			l.ask(wish(name, cpu), true)
+		}
+		synctest.Wait()
+		is := func(when string, important, small plan.VerdictState) {
+			t.Helper()
+			for name, want := range map[string]plan.VerdictState{"important": important, "small": small} {
+				if v, _ := l.last(needs(name, "1")); v.State != want {
+					t.Errorf("%s: %s has %+v", when, name, v)
+				}
+			}
+		}
+		l.wants(wish("important", "4"))
+		l.wants(wish("small", "2"))
+		is("the node is full", plan.Wait, plan.Wait)
+		l.Release("uid-full")
+		is("two CPUs are free", plan.Wait, plan.OK)
+		l.Release("uid-fuller")
+		is("five are", plan.OK, plan.OK)
+	})
+}
+
+// TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible without a restart.
+func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
+	node := nodeOf("8", "10")
+	node.Swap = true
+	node.Allocatable[corev1.ResourceMemory] = resource.MustParse("1Gi")
+	inRoom(t, Config{Node: node, Slots: 9}, func(t *testing.T, l *lobby) {
+		wish := func(name, memory string) *corev1.Pod {
+			pod := needs(name, "1")
+			c := &pod.Spec.Containers[0]
+			c.Resources.Requests[corev1.ResourceMemory] = resource.MustParse(memory)
+			if name == "restarts" {
+				c.ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			}
+			return pod
+		}
+		for name, want := range map[string]plan.VerdictState{"stays": plan.Rejected, "restarts": plan.OK} {
+			l.ask(wish(name, "1Mi"), true)
+			synctest.Wait()
+			l.wants(wish(name, "2Mi"))
+			if v, _ := l.last(needs(name, "1")); v.State != want || (want == plan.OK) != (v.Message == "") {
+				t.Errorf("%s: %+v, want %v", name, v, want)
+			}
+		}
+	})
+}
+
+func TestTheRoomNeverTakesAnAmountAway(t *testing.T) {
+	inRoom(t, Config{Node: nodeOf("4", "10"), Slots: 1}, func(t *testing.T, l *lobby) {
+		bare := needs("a", "1")
+		bare.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+		more := needs("a", "2")
+		more.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		l.ask(needs("a", "1"), false)
+		for _, c := range []struct {
+			pod  *corev1.Pod
+			want plan.VerdictState
+			cpu  string
+		}{{bare, plan.Rejected, "1"}, {more, plan.OK, "2"}, {needs("a", "2"), plan.Rejected, "2"}} {
+			l.wants(c.pod)
+			census, err := l.Census(t.Context())
+			if v, _ := l.last(c.pod); err != nil || v.State != c.want || v.State == plan.Rejected && v.Message == "" {
+				t.Errorf("%+v %v, want %v", v, err, c.want)
+			}
+			if used := census.Used.Requests[corev1.ResourceCPU]; used.String() != c.cpu {
+				t.Errorf("%s of CPU is reserved, want %s", used.String(), c.cpu)
+			}
+		}
+	})
+}
+
+// TestWhoLeavesIsTold: what is allocated outside of the room goes with the seat.
+func TestWhoLeavesIsTold(t *testing.T) {
+	var left []types.UID
+	inRoom(t, Config{Node: nodeOf("4", "1"), Slots: 5, Left: func(uid types.UID) { left = append(left, uid) }}, func(t *testing.T, l *lobby) {
+		a, b := podOf("a", "1"), podOf("b", "1")
+		l.ask(a, false)
+		l.ask(b, false) // no place for it
+		l.Release(b.UID)
+		l.Release(a.UID)
+		synctest.Wait()
+		if !slices.Equal(left, []types.UID{b.UID, a.UID}) {
+			t.Errorf("told %v", left)
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package allocator
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"berth/agent/plan"
+)
+
+func TestPressedIsNeverLessThanLeastAndNeverMoreUnderMorePressure(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		what          string
+		most, least   int
+		stalled, from float64
+		want          int
+	}{
+		{"a calm node starts as many as it may", 10, 1, 0, 80, 10},
+		{"up to the bound", 10, 1, 80, 80, 10},
+		{"beyond it fewer", 10, 1, 90, 80, 5},
+		{"rounded up", 10, 1, 91, 80, 5},
+		{"one when something waits all the time", 10, 1, 100, 80, 1},
+		{"one, whatever the kernel says", 10, 1, 130, 80, 1},
+		{"one is never made less", 1, 1, 99, 80, 1},
+		{"a bound of 100 is none", 10, 1, 100, 100, 10},
+		{"as many as the CPUs can take, when something waits all the time", 10, 3, 100, 80, 3},
+		{"nor more than there may be", 2, 3, 100, 80, 2},
+		{"what nobody set is one", 10, 0, 100, 80, 1},
+		{"a bound of 0 counts all pressure", 10, 1, 50, 0, 5},
+	} {
+		if got := Pressed(row.most, row.least, row.stalled, row.from); got != row.want {
+			t.Errorf("%s: %d, want %d", row.what, got, row.want)
+		}
+	}
+	for most := 1; most <= 20; most++ {
+		for from := 0.0; from <= 100; from += 5 {
+			last := most
+			for stalled := 0.0; stalled <= 110; stalled++ {
+				n := Pressed(most, 2, stalled, from)
+				if n < min(2, most) || n > last {
+					t.Fatalf("Pressed(%d, 2, %v, %v) is %d after %d", most, stalled, from, n, last)
+				}
+				last = n
+			}
+		}
+	}
+}
+
+// TestScenario07_FewerPodsStartWhileTheCPUsAreUnderPressure: at first one slot of
+// four; the others are handed out as the pressure falls, without anybody leaving.
+func TestScenario07_FewerPodsStartWhileTheCPUsAreUnderPressure(t *testing.T) {
+	var stalled atomic.Int64
+	stalled.Store(100)
+	c := Config{Node: roomyNode(), Slots: 4, Bound: time.Hour, Stalled: func() (float64, bool) { return float64(stalled.Load()), true }, From: 80}
+	inRoom(t, c, func(t *testing.T, l *lobby) {
+		begun := func() (n int) {
+			for i := range 6 {
+				if v, _ := l.last(podOf(fmt.Sprint("p", i), "a")); v.State == plan.OK {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range 6 {
+			l.ask(podOf(fmt.Sprint("p", i), "a"), false)
+		}
+		if n := begun(); n != 1 {
+			t.Errorf("%d begin under full pressure, want 1", n)
+		}
+		if v, _ := l.last(podOf("p5", "a")); v.Reason != "StartQueued" || !strings.Contains(v.Message, "at most 4 pods start at once, fewer while the CPUs are under pressure") {
+			t.Errorf("the last is told %+v", v)
+		}
+		for _, step := range []struct {
+			stalled int64
+			want    int
+		}{{96, 1}, {90, 2}, {81, 4}, {100, 4}} {
+			stalled.Store(step.stalled)
+			time.Sleep(2 * lookAgain)
+			if n := begun(); n != step.want {
+				t.Errorf("at %d%% %d have begun, want %d", step.stalled, n, step.want)
+			}
+		}
+		for i := range 4 { // under full pressure one after the other
+			l.Started(podOf(fmt.Sprint("p", i), "a").UID)
+			if n, want := begun(), []int{4, 4, 4, 5}[i]; n != want {
+				t.Errorf("%d have begun after %d are done, want %d", n, i+1, want)
+			}
+		}
+		stalled.Store(0)
+		time.Sleep(2 * lookAgain)
+		if v, _ := l.last(podOf("p5", "a")); v.State != plan.OK {
+			t.Errorf("the last is told %+v on a calm node", v)
+		}
+	})
+}

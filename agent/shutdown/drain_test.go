@@ -1,0 +1,117 @@
+package shutdown
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/status"
+	nodeshutdown "berth/node/shutdown"
+)
+
+// world is a board whose pods end so long after they are told to, or never.
+type world struct {
+	mu    sync.Mutex
+	board *status.Board
+	takes map[types.UID]time.Duration // never: not here
+	told  []string
+	at    []time.Duration
+	began time.Time
+	over  sync.WaitGroup
+}
+
+func (w *world) put(name string, priority int32, phase corev1.PodPhase) {
+	p := &corev1.Pod{}
+	p.Namespace, p.Name, p.UID = "default", name, types.UID(name)
+	p.Spec.Priority = &priority
+	w.board.Put(&status.Snapshot{Pod: p, Status: corev1.PodStatus{Phase: phase}, Passes: 1, At: time.Now()})
+}
+
+func (w *world) end(_ context.Context, uid types.UID, grace time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told, w.at = append(w.told, string(uid)+"="+grace.String()), append(w.at, time.Since(w.began))
+	takes, ends := w.takes[uid]
+	if !ends {
+		return true
+	}
+	w.over.Go(func() {
+		time.Sleep(takes)
+		w.put(string(uid), 0, corev1.PodFailed)
+	})
+	return true
+}
+
+func TestGroupsEndOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{board: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second, "dns": time.Second, "db": 0}}
+		w.put("web", 0, corev1.PodRunning)
+		w.put("done", 0, corev1.PodSucceeded)
+		w.put("dns", 2_000_000_000, corev1.PodRunning)
+		w.put("db", 100, corev1.PodRunning)
+		w.put("deaf", 100, corev1.PodPending)
+		var order []string
+		d := New(Options{
+			Groups: nodeshutdown.Groups(0, 0, []nodeshutdown.Group{{Priority: 0, Grace: 20 * time.Second}, {Priority: 100, Grace: 7 * time.Second}, {Priority: 2_000_000_000, Grace: 5 * time.Second}}),
+			Board:  w.board, End: w.end, Log: slog.New(slog.DiscardHandler),
+			Began: func() { order = append(order, "began") }, Flush: func(context.Context) { order = append(order, "flushed") },
+		})
+		if d.Begun() {
+			t.Error("it has begun by itself")
+		}
+		second := make(chan Report, 1)
+		first, err := d.Run(t.Context(), t.Context())
+		go func() {
+			r, _ := d.Run(t.Context(), t.Context())
+			second <- r
+		}()
+		if got := <-second; err != nil || got.Pods != 4 || first.Pods != 4 {
+			t.Errorf("%v: %+v, and who asks again %+v", err, first, got)
+		}
+		if want := []string{"web=20s", "db=7s", "deaf=7s", "dns=5s"}; !slices.Equal(w.told, want) {
+			t.Errorf("told %v, want %v", w.told, want)
+		}
+		// The second group begins when the first has ended, not at the end of its time.
+		if want := []time.Duration{0, 3 * time.Second, 3 * time.Second, 11 * time.Second}; !slices.Equal(w.at, want) {
+			t.Errorf("at %v, want %v", w.at, want)
+		}
+		if !slices.Equal(first.Late, []string{"default/deaf"}) || first.Took != 12*time.Second || !d.Begun() {
+			t.Errorf("%+v", first)
+		}
+		if !slices.Equal(order, []string{"began", "flushed"}) {
+			t.Errorf("%v", order)
+		}
+		d.CalledOff()
+		if d.Begun() {
+			t.Error("it was called off")
+		}
+		if again, err := d.Run(t.Context(), t.Context()); err != nil || again.Pods != 1 || len(order) != 4 { // the deaf one
+			t.Errorf("%v: the next drain: %+v", err, again)
+		}
+		w.over.Wait()
+	})
+}
+
+func TestWhoWaitsForADrainMayLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{board: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second}}
+		w.put("web", 0, corev1.PodRunning)
+		d := New(Options{Groups: nodeshutdown.Groups(time.Minute, 0, nil), Board: w.board, End: w.end, Log: slog.New(slog.DiscardHandler), Began: func() {}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := d.Run(ctx, t.Context()); err == nil {
+			t.Error("it did not leave")
+		}
+		if r, err := d.Run(t.Context(), t.Context()); err != nil || len(r.Late) > 0 || r.Took != 3*time.Second {
+			t.Errorf("the drain did not go on: %+v %v", r, err)
+		}
+		w.over.Wait()
+	})
+}

@@ -1,0 +1,94 @@
+package apiserver
+
+import (
+	"maps"
+
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"berth/agent/plan"
+	"berth/agent/source"
+	"berth/internal/apiclient"
+)
+
+// Handlers are the runtime's handlers by the names of RuntimeClasses, as the server
+// has them, or as the pods of the last life knew them. It is not to be changed. Any
+// goroutine may ask.
+func (s *Source) Handlers() map[string]string { return *s.handlers.Load() }
+
+// publishClasses lets others see what is known of classes.
+func (s *Source) publishClasses() {
+	now := maps.Clone(s.classes)
+	s.handlers.Store(&now)
+}
+
+// knownClasses are those that the pods of the last life use: a node that starts with
+// no server in reach needs them.
+func knownClasses(known []Known) map[string]string {
+	out := map[string]string{}
+	for _, k := range known {
+		for key, o := range k.Objects {
+			if key.Kind == plan.RuntimeClass && o.Handler != "" {
+				out[key.Name] = o.Handler
+			}
+		}
+	}
+	return out
+}
+
+// followClasses follows the RuntimeClasses.
+func (s *Source) followClasses() {
+	all := func(f func()) {
+		s.do(func() {
+			f()
+			s.publishClasses()
+			for key, u := range s.used {
+				if key.Kind == plan.RuntimeClass {
+					s.class(key, u)
+				}
+			}
+		})
+	}
+	handler := func(o runtime.Object) (name, handler string) {
+		c, _ := o.(*nodev1.RuntimeClass)
+		return c.Name, c.Handler
+	}
+	s.follow(s.ctx, apiclient.Followed{
+		Resource: apiclient.RuntimeClasses,
+		All: func(list []runtime.Object) {
+			all(func() {
+				s.classes = make(map[string]string, len(list))
+				for _, o := range list {
+					name, to := handler(o)
+					s.classes[name] = to
+				}
+			})
+		},
+		Put: func(o runtime.Object) {
+			all(func() {
+				name, to := handler(o)
+				s.classes[name] = to
+			})
+		},
+		Drop: func(o runtime.Object) {
+			all(func() {
+				name, _ := handler(o)
+				delete(s.classes, name)
+			})
+		},
+		Failed: func(err error) { s.do(func() { s.failed(plan.RuntimeClass, err) }) },
+	})
+}
+
+// class says which handler a RuntimeClass means.
+func (s *Source) class(key source.ObjectKey, u *used) {
+	if s.classes == nil {
+		return
+	}
+	to, known := s.classes[key.Name]
+	if !known {
+		s.set(u, plan.Object{Version: plan.Version{Missing: true}})
+		return
+	}
+	s.set(u, plan.Object{Handler: to, Version: plan.Version{Version: to}})
+}

@@ -1,0 +1,162 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"berth/agent/plan"
+	"berth/agent/source"
+	"berth/internal/apiclient"
+)
+
+// used is something that pods use.
+type used struct {
+	by     int // pods
+	since  time.Time
+	heard  bool // it is known what there is of it, or that nobody tells
+	object plan.Object
+	failed string // why it was not told when it was last asked for
+	stop   context.CancelFunc
+	token  token // of a token
+}
+
+// use changes what a pod uses. known is what its objects were in the agent's last
+// life.
+func (s *Source) use(h *held, keys []source.ObjectKey, known plan.Objects) {
+	before := h.uses
+	h.uses = keys
+	for _, key := range keys {
+		u := s.used[key]
+		if u == nil {
+			u = &used{since: s.opt.Now()}
+			s.used[key] = u
+			name := key.Name
+			if key.Kind == plan.Token {
+				_, name, _ = strings.Cut(key.Name, "/")
+			}
+			if o, ok := known[plan.Ref{Kind: key.Kind, Name: name}]; ok && !o.Missing && !o.Late && o.Err == "" {
+				u.heard, u.object = true, o
+			}
+			s.begin(key, u, h.pod)
+			s.dirty = true
+		}
+		u.by++
+	}
+	for _, key := range before {
+		if u := s.used[key]; u != nil {
+			if u.by--; u.by == 0 {
+				u.stop()
+				delete(s.used, key)
+				s.dirty = true
+			}
+		}
+	}
+}
+
+// begin has an object followed, or made.
+func (s *Source) begin(key source.ObjectKey, u *used, pod *corev1.Pod) {
+	ctx, stop := context.WithCancel(s.ctx)
+	u.stop = stop
+	switch key.Kind {
+	case plan.ConfigMap:
+		s.followOne(ctx, key, u, apiclient.ConfigMaps)
+	case plan.Secret:
+		s.followOne(ctx, key, u, apiclient.Secrets)
+	case plan.Token:
+		s.beginToken(ctx, key, u, pod)
+	case plan.Services:
+		s.environment(key, u)
+	case plan.RuntimeClass:
+		s.class(key, u)
+	}
+}
+
+// followOne follows the object of that name and no other.
+func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *used, r apiclient.Resource) {
+	set := func(o plan.Object) {
+		s.do(func() {
+			if ctx.Err() == nil {
+				s.set(u, o)
+			}
+		})
+	}
+	missing := plan.Object{Version: plan.Version{Missing: true}}
+	s.follow(ctx, apiclient.Followed{
+		Resource: r, Namespace: key.Namespace, Select: apiclient.One(key.Name),
+		Trim: trim,
+		All: func(list []runtime.Object) {
+			if len(list) == 0 {
+				set(missing)
+				return
+			}
+			set(objectOf(list[0]))
+		},
+		Put:  func(o runtime.Object) { set(objectOf(o)) },
+		Drop: func(runtime.Object) { set(missing) },
+		Failed: func(err error) {
+			s.do(func() { u.failed = reason(err) })
+		},
+	})
+}
+
+// set takes in what there is of an object now.
+func (s *Source) set(u *used, o plan.Object) {
+	u.failed = ""
+	if u.heard && u.object.Version == o.Version {
+		return
+	}
+	u.heard, u.object, s.dirty = true, o, true
+}
+
+// trim takes out of a ConfigMap or Secret what no pod can see.
+func trim(o runtime.Object) {
+	strip := func(m *metav1.ObjectMeta) {
+		*m = metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	}
+	switch o := o.(type) {
+	case *corev1.ConfigMap:
+		strip(&o.ObjectMeta)
+	case *corev1.Secret:
+		strip(&o.ObjectMeta)
+	}
+}
+
+func objectOf(o runtime.Object) plan.Object {
+	switch o := o.(type) {
+	case *corev1.ConfigMap:
+		return plan.Object{ConfigMap: o, Version: plan.Version{Version: string(o.UID) + "/" + o.ResourceVersion}}
+	case *corev1.Secret:
+		return plan.Object{Secret: o, Version: plan.Version{Version: string(o.UID) + "/" + o.ResourceVersion}}
+	}
+	return plan.Object{Version: plan.Version{Missing: true}}
+}
+
+// complaint says what keeps something from being known, in the words of users.
+func (u *used) complaint(key source.ObjectKey) string {
+	why := cmp.Or(u.failed, "the server has not answered")
+	switch key.Kind {
+	case plan.ConfigMap, plan.Secret:
+		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
+	case plan.Token:
+		return "failed to fetch token: " + why
+	default:
+		return fmt.Sprintf("%s %s: %s", key.Kind, key.Name, why)
+	}
+}
+
+// reason is the server's answer alone where it has given one.
+func reason(err error) string {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return status.Status().Message
+	}
+	return err.Error()
+}

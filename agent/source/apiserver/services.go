@@ -1,0 +1,177 @@
+package apiserver
+
+import (
+	"cmp"
+	"hash/fnv"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/agent/source"
+	"berth/internal/apiclient"
+	"berth/podspec"
+)
+
+// services are those of the cluster.
+type services struct {
+	all  map[types.NamespacedName]*corev1.Service
+	read bool
+}
+
+// followServices follows the services: where they are is part of pods'
+// environment.
+func (s *Source) followServices() {
+	name := func(o runtime.Object) (types.NamespacedName, *corev1.Service) {
+		svc, _ := o.(*corev1.Service)
+		return types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, svc
+	}
+	s.follow(s.ctx, apiclient.Followed{
+		Resource: apiclient.Services, Trim: trimService,
+		All: func(list []runtime.Object) {
+			s.do(func() {
+				s.services.all, s.services.read = make(map[types.NamespacedName]*corev1.Service, len(list)), true
+				for _, o := range list {
+					key, svc := name(o)
+					s.services.all[key] = svc
+				}
+				s.environments()
+			})
+		},
+		Put: func(o runtime.Object) {
+			s.do(func() {
+				key, svc := name(o)
+				s.services.all[key] = svc
+				s.environments()
+			})
+		},
+		Drop: func(o runtime.Object) {
+			s.do(func() {
+				key, _ := name(o)
+				delete(s.services.all, key)
+				s.environments()
+			})
+		},
+		Failed: func(err error) { s.do(func() { s.failed(plan.Services, err) }) },
+	})
+}
+
+// trimService leaves of a service what makes an environment.
+func trimService(o runtime.Object) {
+	if svc, ok := o.(*corev1.Service); ok {
+		at := svc.Annotations[reachedAt]
+		svc.ObjectMeta = metav1.ObjectMeta{Name: svc.Name, Namespace: svc.Namespace, UID: svc.UID, ResourceVersion: svc.ResourceVersion}
+		if at != "" {
+			svc.Annotations = map[string]string{reachedAt: at}
+		}
+		svc.Spec = corev1.ServiceSpec{ClusterIP: svc.Spec.ClusterIP, Ports: svc.Spec.Ports}
+		svc.Status = corev1.ServiceStatus{}
+	}
+}
+
+// failed notes why all of a kind are not told.
+func (s *Source) failed(kind plan.RefKind, err error) {
+	for key, u := range s.used {
+		if key.Kind == kind && !u.heard {
+			u.failed = reason(err)
+		}
+	}
+}
+
+// environments brings those of all namespaces in use up to date.
+func (s *Source) environments() {
+	for key, u := range s.used {
+		if key.Kind == plan.Services {
+			s.environment(key, u)
+		}
+	}
+}
+
+// environment makes what services give to the pods of a namespace.
+func (s *Source) environment(key source.ObjectKey, u *used) {
+	if !s.services.read {
+		return
+	}
+	var chosen []*corev1.Service
+	for _, name := range slices.SortedFunc(maps.Keys(s.services.all), func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	}) {
+		own := name.Namespace == key.Namespace && key.Name == podspec.LinkedServices
+		if own && name.Name != masterService || name.Name == masterService && name.Namespace == metav1.NamespaceDefault {
+			chosen = append(chosen, s.services.all[name])
+		}
+	}
+	env := environmentOf(chosen)
+	h := fnv.New64a()
+	for _, v := range env {
+		_, _ = h.Write([]byte(v.Name + "=" + v.Value + "\x00")) // a hash never fails
+	}
+	s.set(u, plan.Object{Env: env, Version: plan.Version{Version: strconv.FormatUint(h.Sum64(), 16)}})
+}
+
+// masterService is the server itself, as pods know it.
+const masterService = "kubernetes"
+
+// reachedAt on the server's own service says that nothing routes its address, and
+// where the servers are reached instead: ADDRESS:PORT, separated by commas. Only a
+// berth-control writes it; with any other server the service's own address counts.
+const reachedAt = "berth.dev/reached-at"
+
+// place is the address that pods are given of a service, and of each of its ports
+// the number there.
+func place(svc *corev1.Service) (ip string, port func(corev1.ServicePort) string) {
+	port = func(p corev1.ServicePort) string { return strconv.Itoa(int(p.Port)) }
+	if svc.Name == masterService && svc.Namespace == metav1.NamespaceDefault {
+		first, _, _ := strings.Cut(svc.Annotations[reachedAt], ",")
+		if at, err := netip.ParseAddrPort(first); err == nil {
+			return at.Addr().String(), func(corev1.ServicePort) string { return strconv.Itoa(int(at.Port())) }
+		}
+	}
+	return svc.Spec.ClusterIP, port
+}
+
+// environmentOf is what services make of an environment: where each is, in the
+// form that users know, and in that of Docker's links.
+func environmentOf(all []*corev1.Service) (env []corev1.EnvVar) {
+	add := func(name, value string) { env = append(env, corev1.EnvVar{Name: name, Value: value}) }
+	for _, svc := range all {
+		ip, number := place(svc)
+		if ip == "" || ip == corev1.ClusterIPNone || len(svc.Spec.Ports) == 0 {
+			continue
+		}
+		prefix := variable(svc.Name)
+		first := svc.Spec.Ports[0]
+		add(prefix+"_SERVICE_HOST", ip)
+		add(prefix+"_SERVICE_PORT", number(first))
+		for _, p := range svc.Spec.Ports {
+			if p.Name != "" {
+				add(prefix+"_SERVICE_PORT_"+variable(p.Name), number(p))
+			}
+		}
+		url := func(p corev1.ServicePort) string {
+			return strings.ToLower(string(protocol(p))) + "://" + net.JoinHostPort(ip, number(p))
+		}
+		add(prefix+"_PORT", url(first))
+		for _, p := range svc.Spec.Ports {
+			port := prefix + "_PORT_" + strconv.Itoa(int(p.Port)) + "_" + strings.ToUpper(string(protocol(p)))
+			add(port, url(p))
+			add(port+"_PROTO", strings.ToLower(string(protocol(p))))
+			add(port+"_PORT", number(p))
+			add(port+"_ADDR", ip)
+		}
+	}
+	return env
+}
+
+func protocol(p corev1.ServicePort) corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
+
+// variable is a name as part of the name of a variable.
+func variable(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }

@@ -1,0 +1,99 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	authnv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/agent/plan"
+	"berth/agent/source"
+	"berth/internal/apiclient"
+)
+
+// token is a token of a service account, and when it is due to be renewed.
+type token struct {
+	asking  bool
+	due     time.Time // zero: never
+	tries   int
+	ask     func() // begins a request; nil: it is none
+	expires time.Time
+}
+
+const (
+	tokenBound = 10 * time.Second // of one request
+	tokenMost  = 24 * time.Hour   // a token is renewed after that, however long it is good for
+	tokenFirst = 100 * time.Millisecond
+	tokenLast  = 30 * time.Second
+)
+
+// beginToken asks for a token that is good for as long as the pod is there.
+func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *used, pod *corev1.Pod) {
+	_, what, _ := strings.Cut(key.Name, "/")
+	secondsText, audience, _ := strings.Cut(what, "/")
+	seconds, _ := strconv.ParseInt(secondsText, 10, 64) // podspec.TokenName wrote it
+	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
+	req := authnv1.TokenRequest{Spec: authnv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authnv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if audience != "" {
+		req.Spec.Audiences = []string{audience}
+	}
+	u.token.ask = func() {
+		u.token.asking = true
+		s.wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, tokenBound)
+			defer cancel()
+			began := s.opt.Now()
+			out := authnv1.TokenRequest{}
+			err := s.opt.Client.Create(ctx, apiclient.ServiceAccounts, pod.Namespace, &req, &out, account, "token")
+			s.do(func() { s.answered(u, out, err, began) })
+		})
+	}
+	u.token.due = s.opt.Now()
+}
+
+// answered takes in the server's answer to a request.
+func (s *Source) answered(u *used, out authnv1.TokenRequest, err error, began time.Time) {
+	t := &u.token
+	t.asking = false
+	now := s.opt.Now()
+	if err != nil || out.Status.Token == "" {
+		u.failed = "the server gave an empty token"
+		if err != nil {
+			u.failed = reason(err)
+		}
+		t.due = now.Add(min(tokenFirst<<min(t.tries, 10), tokenLast))
+		t.tries++
+		return
+	}
+	t.tries = 0
+	t.expires = out.Status.ExpirationTimestamp.Time
+	// By the time that it is good for, not by the server's clock.
+	life := time.Hour
+	if e := out.Spec.ExpirationSeconds; e != nil {
+		life = time.Duration(*e) * time.Second
+	}
+	jitter := time.Duration(rand.Int64N(int64(10 * time.Second)))
+	t.due = began.Add(min(life*8/10, tokenMost) - min(jitter, life/20))
+	s.set(u, plan.Object{Token: out.Status.Token, Version: plan.Version{Version: "token of " + began.UTC().Format(time.RFC3339Nano)}})
+}
+
+// renew asks for a token that is due, and returns when it will be.
+func (s *Source) renew(u *used, now time.Time) (next time.Time) {
+	t := &u.token
+	switch {
+	case t.ask == nil || t.asking:
+		return time.Time{}
+	case now.Before(t.due):
+		return t.due
+	}
+	t.ask()
+	return time.Time{}
+}

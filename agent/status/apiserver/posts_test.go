@@ -1,0 +1,339 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"berth/agent/plan"
+	"berth/agent/source"
+	"berth/agent/status"
+)
+
+func condition(t corev1.PodConditionType, status corev1.ConditionStatus, reason string) corev1.PodCondition {
+	return corev1.PodCondition{Type: t, Status: status, Reason: reason}
+}
+
+// TestAPatchMakesTheStatusWhateverItWas applies patches as a server does. P2, P3.
+func TestAPatchMakesTheStatusWhateverItWas(t *testing.T) {
+	t.Parallel()
+	was := corev1.Pod{Status: corev1.PodStatus{
+		Phase: corev1.PodPending, Reason: "Old", Message: "old", PodIP: "10.0.0.1", PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
+		Conditions: []corev1.PodCondition{
+			condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady"), condition(corev1.PodResizePending, corev1.ConditionTrue, "Deferred"),
+			condition("example.com/gate", corev1.ConditionTrue, "Theirs"),
+		},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "gone"}, {Name: "c"}},
+		NominatedNodeName: "theirs",
+	}}
+	want := corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "10.0.0.9", PodIPs: []corev1.PodIP{{IP: "10.0.0.9"}},
+		Conditions:        []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, ""), condition("example.com/gate", corev1.ConditionFalse, "Older")},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true}},
+	}
+	patch, err := patchOf("u", &want, map[corev1.PodConditionType]bool{corev1.PodReady: true, corev1.PodResizePending: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := json.Marshal(was)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := strategicpatch.StrategicMergePatch(before, patch, corev1.Pod{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now corev1.Pod
+	if err := json.Unmarshal(text, &now); err != nil {
+		t.Fatal(err)
+	}
+	st := now.Status
+	if now.UID != "u" {
+		t.Errorf("the patch names UID %q", now.UID)
+	}
+	if st.Phase != corev1.PodRunning || st.Reason != "" || st.Message != "" || len(st.PodIPs) != 1 || st.PodIPs[0].IP != "10.0.0.9" {
+		t.Errorf("%+v", st)
+	}
+	if len(st.ContainerStatuses) != 1 || !st.ContainerStatuses[0].Ready || st.NominatedNodeName != "theirs" {
+		t.Errorf("%+v", st)
+	}
+	byType := map[corev1.PodConditionType]corev1.PodCondition{}
+	for _, c := range st.Conditions {
+		byType[c.Type] = c
+	}
+	if c := byType[corev1.PodReady]; c.Status != corev1.ConditionTrue || c.Reason != "" {
+		t.Errorf("ready: %+v", c)
+	}
+	if c := byType["example.com/gate"]; c.Status != corev1.ConditionTrue || c.Reason != "Theirs" || len(byType) != 2 {
+		t.Errorf("conditions: %+v", st.Conditions)
+	}
+}
+
+func snapshot(uid types.UID, st corev1.PodStatus) *status.Snapshot {
+	pod := &corev1.Pod{}
+	pod.UID, pod.Namespace, pod.Name = uid, "default", "p"
+	return &status.Snapshot{Pod: pod, Status: st, Passes: 1}
+}
+
+// TestWhatOthersWroteOverIsWrittenAgain: P5, and what this node wrote itself is not.
+func TestWhatOthersWroteOverIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := New(Options{Now: func() time.Time { return now }})
+	st := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, "")}}
+	p.Put(snapshot("u", st), false)
+	e := p.pods["u"]
+	if !e.pending() {
+		t.Fatal("nothing is to be told")
+	}
+	e.told = true
+	heard := &corev1.Pod{Status: *st.DeepCopy()}
+	heard.UID, heard.Namespace, heard.Name = "u", "default", "p"
+	heard.Status.Conditions = append(heard.Status.Conditions, condition("example.com/x", corev1.ConditionTrue, "Theirs"))
+	p.Heard(heard, false)
+	if e.pending() {
+		t.Error("what others say of their own is written over")
+	}
+	heard = heard.DeepCopy()
+	heard.Status.Conditions[0].Status = corev1.ConditionFalse
+	p.Heard(heard, false)
+	if !e.pending() || !e.due.After(now) {
+		t.Errorf("a node that was thought lost does not say that its pod is ready: %+v", e)
+	}
+	heard = heard.DeepCopy()
+	heard.Status.Conditions[0].Status = corev1.ConditionTrue
+	p.Heard(heard, false)
+	if e.pending() {
+		t.Error("it is said again although it is so")
+	}
+}
+
+// TestAConditionThatWasSentIsTakenBack although the server was last heard without
+// it: what is heard may be older than what was sent.
+func TestAConditionThatWasSentIsTakenBack(t *testing.T) {
+	t.Parallel()
+	p := New(Options{})
+	p.Put(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{condition(corev1.PodResizeInProgress, corev1.ConditionTrue, "")}}), false)
+	e := p.pods["u"]
+	older := snapshot("u", corev1.PodStatus{}).Pod
+	p.beginPost("u", e, func(func(context.Context) func()) {}) // its answer is on the way
+	p.Heard(older, false)
+	if patch, err := patchOf("u", &corev1.PodStatus{}, e.had); err != nil || !strings.Contains(string(patch), `{"$patch":"delete","type":"PodResizeInProgress"}`) {
+		t.Errorf("%s, %v", patch, err)
+	}
+}
+
+// TestAnObjectIsDeletedWhenAllIsToldAndNothingIsLeft: P4.
+func TestAnObjectIsDeletedWhenAllIsToldAndNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	p := New(Options{})
+	s := snapshot("u", corev1.PodStatus{Phase: corev1.PodFailed})
+	p.Put(s, true) // the source no longer wants it: its object is gone
+	if len(p.pods) != 0 {
+		t.Error("a pod whose object is gone is remembered")
+	}
+	at := s.Pod.CreationTimestamp
+	s.Pod.DeletionTimestamp = &at
+	p.Put(s, true)
+	e := p.pods["u"]
+	if e == nil || !e.pending() || e.told {
+		t.Fatalf("%+v", e)
+	}
+	e.told = true
+	if !e.pending() {
+		t.Error("the object stays")
+	}
+	p.Heard(s.Pod, true)
+	if len(p.pods) != 0 {
+		t.Error("an object that is gone is remembered")
+	}
+}
+
+func TestABucketFillsWithTime(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	b := &bucket{left: 2, most: 2, every: time.Second, at: now}
+	for range 2 {
+		if !b.has(now) {
+			t.Error("it does not give what it has")
+		}
+	}
+	if b.has(now) || b.has(now.Add(900*time.Millisecond)) || !b.has(now.Add(1100*time.Millisecond)) {
+		t.Error("it gives what it does not have, or not what it has")
+	}
+	b = &bucket{left: 1, most: 1, every: time.Second, at: now}
+	if b.take(now) != 0 || b.take(now) != time.Second || b.take(now) != 2*time.Second {
+		t.Error("who comes later waits for longer")
+	}
+}
+
+// creating is a status of a pod of which nothing has started.
+func creating(more ...corev1.PodCondition) corev1.PodStatus {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: plan.ReasonCreating}}
+	return corev1.PodStatus{Phase: corev1.PodPending, Conditions: more, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: waiting}}}
+}
+
+func TestWhatIsOnlyComingUp(t *testing.T) {
+	t.Parallel()
+	waits := func(reason, message string) corev1.PodStatus {
+		st := creating()
+		st.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{Reason: reason, Message: message}
+		return st
+	}
+	change := func(f func(*corev1.PodStatus)) corev1.PodStatus {
+		st := creating()
+		f(&st)
+		return st
+	}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	for _, c := range []struct {
+		name string
+		st   corev1.PodStatus
+		want bool
+	}{
+		{"nothing is known yet", corev1.PodStatus{Phase: corev1.PodPending}, true},
+		{"a container is being created", creating(), true},
+		{"it waits for init containers", waits(plan.ReasonInitializing, ""), true},
+		{"an image cannot be pulled", waits("ErrImagePull", "no such image"), false},
+		{"a container cannot be created", waits(plan.ReasonCreating, "no such volume"), false},
+		{"the pod is held up", change(func(st *corev1.PodStatus) { st.Reason = "Held" }), false},
+		{"it runs", change(func(st *corev1.PodStatus) { st.Phase, st.ContainerStatuses[0].State = corev1.PodRunning, running }), false},
+		{"it has failed", change(func(st *corev1.PodStatus) { st.Phase = corev1.PodFailed }), false},
+		{"an init container runs", change(func(st *corev1.PodStatus) {
+			st.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: running}}
+		}), false},
+		{"a container was there before", change(func(st *corev1.PodStatus) { st.ContainerStatuses[0].RestartCount = 1 }), false},
+		{"a container has ended", change(func(st *corev1.PodStatus) {
+			st.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{}
+		}), false},
+		{"somebody looks in", change(func(st *corev1.PodStatus) { st.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "e"}} }), false},
+	} {
+		if got := comingUp(&c.st); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// TestAPodOnItsWayUpIsToldWhenThatTakesLong: P7.
+func TestAPodOnItsWayUpIsToldWhenThatTakesLong(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	now := begin
+	p := New(Options{Now: func() time.Time { return now }})
+	p.Put(snapshot("u", creating()), false)
+	e := p.pods["u"]
+	if !p.ComingUp() || !e.due.Equal(begin.Add(passingAfter)) {
+		t.Fatalf("told in %v", e.due.Sub(now))
+	}
+	now = now.Add(passingAfter / 2)
+	p.Put(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionTrue, ""))), false)
+	if !e.due.Equal(begin.Add(passingAfter)) {
+		t.Errorf("what changes on the way up is put off again: %v", e.due.Sub(begin))
+	}
+	e.told = true
+	now = now.Add(passingAfter)
+	p.Put(snapshot("u", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, ""))), false)
+	if !e.due.Equal(now.Add(passingAfter)) {
+		t.Errorf("the next is told in %v", e.due.Sub(now))
+	}
+	p.Put(snapshot("u", corev1.PodStatus{Phase: corev1.PodRunning}), false)
+	if !e.due.IsZero() || p.ComingUp() {
+		t.Errorf("that it runs waits for %v", e.due.Sub(now))
+	}
+
+	p.Put(snapshot("v", creating()), false)
+	ending := snapshot("v", creating(condition(corev1.PodReadyToStartContainers, corev1.ConditionFalse, "")))
+	at := metav1.NewTime(now)
+	ending.Pod.DeletionTimestamp = &at
+	p.Put(ending, false)
+	if e := p.pods["v"]; !e.due.IsZero() || p.ComingUp() {
+		t.Errorf("a pod that ends is on its way up: %+v", e)
+	}
+}
+
+// TestEventsLetStatusesGoFirst for a while, and no longer.
+func TestEventsLetStatusesGoFirst(t *testing.T) {
+	t.Parallel()
+	now, busy := time.Now(), true
+	e := NewEvents(EventsOptions{NodeName: "n", Now: func() time.Time { return now }, Busy: func() bool { return busy }})
+	if e.lets() {
+		t.Error("no event lets something go first")
+	}
+	e.OfNode(corev1.EventTypeNormal, "Starting", "")
+	if !e.lets() {
+		t.Error("an event goes first")
+	}
+	busy = false
+	if e.lets() {
+		t.Error("an event waits for nothing")
+	}
+	busy, now = true, now.Add(polite)
+	if e.lets() {
+		t.Error("an event waits for ever")
+	}
+	ev := e.next()
+	e.back(ev)
+	if !e.lets() {
+		t.Error("events go one right after the other")
+	}
+	if now = now.Add(politePace); e.lets() {
+		t.Error("an event that could not be sent waits as long again")
+	}
+	e.next()
+	for i := range politeMost {
+		n := strconv.Itoa(i)
+		e.take(&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: n}, InvolvedObject: corev1.ObjectReference{UID: types.UID(n)}})
+	}
+	if !e.lets() {
+		t.Error("they go before what is better")
+	}
+	if e.OfNode(corev1.EventTypeNormal, "Started", ""); e.lets() {
+		t.Error("too many wait")
+	}
+}
+
+// TestAMirrorTellsOfItsPod has shippers of logs find the pod's directory by it, and
+// a mirror of another content or of another pod made anew.
+func TestAMirrorTellsOfItsPod(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{
+		source.AnnotationSource: source.File, source.AnnotationHash: "u", source.AnnotationContent: "c1",
+	}}}
+	mirror := mirrorOf(pod, "node", "owner")
+	if a := mirror.Annotations; a[source.AnnotationHash] != "u" || a[corev1.MirrorPodAnnotationKey] != "u" || !shows(mirror, pod) {
+		t.Errorf("annotations %v", a)
+	}
+	edited, another, earlier := pod.DeepCopy(), pod.DeepCopy(), mirror.DeepCopy()
+	edited.Annotations[source.AnnotationContent] = "c2"
+	another.UID = "v"
+	earlier.Annotations = map[string]string{source.AnnotationHash: "c1", corev1.MirrorPodAnnotationKey: "c1"} // of an earlier release
+	if shows(mirror, edited) || shows(mirror, another) || shows(earlier, pod) {
+		t.Error("a mirror is kept that shows something else")
+	}
+}
+
+// A file's pod that is made anew has the UID that it had: its mirror goes on.
+func TestAPodThatIsMadeAnewIsTold(t *testing.T) {
+	t.Parallel()
+	p := New(Options{NodeName: "node"})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Annotations: map[string]string{source.AnnotationSource: source.File}}}
+	put := func(gone bool) { p.Put(&status.Snapshot{Pod: pod, Passes: 1}, gone) }
+	name := types.NamespacedName{Namespace: "n", Name: "p"}
+	put(false)
+	put(true)
+	if p.static(name) != nil {
+		t.Error("it is gone, and still shown")
+	}
+	put(false)
+	if p.static(name) == nil {
+		t.Error("it is here again, and not shown")
+	}
+}

@@ -1,0 +1,81 @@
+package events
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// eventsJSON is the written form of a pod's events, version 1.
+type eventsJSON struct {
+	Version int         `json:"version"`
+	Events  []eventJSON `json:"events"` // the one told last at the end
+}
+
+type eventJSON struct {
+	Type    string    `json:"type"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message,omitempty"`
+	Path    string    `json:"path,omitempty"` // field path of the container
+	Count   int32     `json:"count"`
+	First   time.Time `json:"first"`
+	Last    time.Time `json:"last"`
+	ID      uint64    `json:"id"`    // of the first telling
+	Order   uint64    `json:"order"` // of the last telling, among those of all pods
+}
+
+// Save writes the events of a pod in the form that Restore reads; nil: there are
+// none.
+func (e *Events) Save(uid types.UID) ([]byte, error) {
+	out := eventsJSON{Version: 1}
+	e.mu.Lock()
+	if p := e.pods[uid]; p != nil {
+		for _, x := range p.list {
+			out.Events = append(out.Events, eventJSON{Type: x.typ, Reason: x.reason, Message: x.message, Path: x.path,
+				Count: x.count, First: wall(x.first), Last: wall(x.last), ID: x.id, Order: x.version})
+		}
+	}
+	e.mu.Unlock()
+	if len(out.Events) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(out)
+}
+
+// Restore takes the events of a pod that an earlier life has saved, with their
+// names and counts, before those of this life. Subscribers are not told.
+func (e *Events) Restore(ref Ref, saved []byte) error {
+	var in eventsJSON
+	if err := json.Unmarshal(saved, &in); err != nil {
+		return fmt.Errorf("read events: %w", err)
+	}
+	if in.Version != 1 {
+		return fmt.Errorf("read events: version %d is not known", in.Version)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.pods[ref.UID]
+	if p == nil {
+		p = &podEvents{ref: ref}
+		e.pods[ref.UID] = p
+	}
+	var old []*entry
+	for _, x := range in.Events {
+		e.seq = max(e.seq, x.ID, x.Order)
+		message := clip(x.Message, MaxMessage)
+		old = append(old, &entry{
+			typ: cmp.Or(x.Type, "Normal"), reason: clip(x.Reason, 128), message: message, path: x.Path, like: likeness(message),
+			count: max(x.Count, 1), first: x.First, last: x.Last, id: x.ID, version: x.Order,
+		})
+	}
+	p.list = slices.Concat(old, p.list)
+	for _, x := range old {
+		p.bytes += x.size()
+	}
+	p.bound(e.opt.PerPod, e.opt.PerPodBytes)
+	return nil
+}

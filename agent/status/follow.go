@@ -1,0 +1,171 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/podspec"
+)
+
+// News is what one step of following the board brings. One of its fields is set.
+type News struct {
+	Added, Modified, Gone *Snapshot
+	Synced                bool // all that was there at first has been told
+}
+
+// Follow tells every pod of the board, and then what changes of it as users see
+// it, see Object, until ctx ends or tell fails with the error that it returns.
+// Several changes of a pod may be told as one.
+func (b *Board) Follow(ctx context.Context, tell func(News) error) error {
+	changed, stop := b.Changes()
+	defer stop()
+	told := map[types.UID]*Snapshot{}
+	for first := true; ; first = false {
+		for _, n := range b.newer(told) {
+			if err := tell(n); err != nil {
+				return err
+			}
+		}
+		if first {
+			if err := tell(News{Synced: true}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// newer returns what the board has otherwise than told, and brings told up to
+// date. It is asked at every ring: what has not changed costs next to nothing.
+func (b *Board) newer(told map[types.UID]*Snapshot) (out []News) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for uid, s := range b.pods {
+		was, known := told[uid]
+		told[uid] = s
+		switch {
+		case !known:
+			out = append(out, News{Added: s})
+		case was != s && !was.looksLike(s):
+			out = append(out, News{Modified: s})
+		}
+	}
+	slices.SortFunc(out, func(x, y News) int { return cmp.Or(x.Added, x.Modified).compare(cmp.Or(y.Added, y.Modified)) })
+	if len(told) > len(b.pods) {
+		for uid, s := range told {
+			if b.pods[uid] == nil {
+				delete(told, uid)
+				out = append(out, News{Gone: s})
+			}
+		}
+	}
+	return out
+}
+
+// Instance returns an instance of a container: the newest or, with previous,
+// the one that ended before it. A container that has ended and was started
+// again before is its own previous one where the runtime keeps no older. The
+// error says in the user's words that there is none.
+func (s *Snapshot) Instance(name string, previous bool) (plan.Container, error) {
+	var ks []plan.Container
+	for _, k := range s.Seen.Containers {
+		if k.Name == name {
+			ks = append(ks, k)
+		}
+	}
+	pod := s.Pod.Name
+	switch {
+	case len(ks) == 0 && !previous:
+		return plan.Container{}, fmt.Errorf("container %q in pod %q is waiting to start%s", name, pod, s.waiting(name))
+	case !previous:
+		return ks[0], nil
+	case len(ks) > 1:
+		return ks[1], nil
+	case len(ks) == 1 && !ks[0].Live() && ks[0].Attempt > 0:
+		return ks[0], nil
+	}
+	return plan.Container{}, fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
+}
+
+// waiting says what a container that has never run waits for, in the words that
+// users of kubectl logs know.
+func (s *Snapshot) waiting(name string) string {
+	for _, c := range slices.Concat(s.Status.InitContainerStatuses, s.Status.ContainerStatuses, s.Status.EphemeralContainerStatuses) {
+		if c.Name != name || c.State.Waiting == nil {
+			continue
+		}
+		switch reason := c.State.Waiting.Reason; reason {
+		case "":
+		case "ErrImagePull":
+			return ": image can't be pulled"
+		case "ImagePullBackOff":
+			return ": trying and failing to pull image"
+		default:
+			return ": " + reason
+		}
+	}
+	return " - no logs yet"
+}
+
+// Lives reports whether an instance of a pod's container is there and has not
+// ended.
+func (b *Board) Lives(uid types.UID, id string) bool {
+	s, known := b.Get(uid)
+	return known && slices.ContainsFunc(s.Seen.Containers, func(k plan.Container) bool { return k.ID == id && k.Live() })
+}
+
+// NextRun waits for the run of a container that came after the given one, which
+// has ended. It is not there if the container will not run again, or ctx ends.
+func (b *Board) NextRun(ctx context.Context, uid types.UID, after plan.Container) (plan.Container, bool) {
+	changed, stop := b.Changes()
+	defer stop()
+	for {
+		s, known := b.Get(uid)
+		if !known {
+			return plan.Container{}, false
+		}
+		for _, k := range slices.Backward(s.Seen.Containers) { // the oldest first: none is passed over
+			if k.Name == after.Name && k.ID != after.ID && k.Attempt > after.Attempt && k.State != plan.Created {
+				return k, true
+			}
+		}
+		if !plan.Returns(plan.Input{Pod: s.Pod, Verdict: s.Verdict, Seen: s.Seen, Memory: s.Memory}, after.Name) {
+			return plan.Container{}, false
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return plan.Container{}, false
+		}
+	}
+}
+
+// Terminal tells whether a container of the pod is made with a standard input
+// and with a terminal.
+func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
+	if c := podspec.ContainerOf(s.Pod, name); c != nil {
+		return c.Stdin, c.TTY
+	}
+	return false, false
+}
+
+// Network is the ID of the sandbox whose network is the pod's; empty: it has the
+// host's. The error says in the user's words that there is none.
+func (s *Snapshot) Network() (sandbox string, err error) {
+	if len(s.Seen.Sandboxes) == 0 || !s.Seen.Sandboxes[0].Ready {
+		return "", fmt.Errorf("pod %q has no network now: it is %s", s.Pod.Namespace+"/"+s.Pod.Name, s.Status.Phase)
+	}
+	if s.Pod.Spec.HostNetwork {
+		return "", nil
+	}
+	return s.Seen.Sandboxes[0].ID, nil
+}

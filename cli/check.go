@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"berth/nodeapi"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+)
+
+func (c *console) check() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check whether this node can run pods",
+		Long: "Check the runtime, the network, cgroups, kernel settings, disks, time and privileges;\n" +
+			"on a node that has joined a server also that server, its authority and clock, the\n" +
+			"node's certificates and its name.\n" +
+			"If berth is not running, this command looks itself, by the flags of \"berth run\"; it\n" +
+			"changes nothing. A running berth goes by its own configuration.\n" +
+			"The exit code is 1 if something essential is missing.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format, "json", "yaml"); err != nil {
+				return err
+			}
+			r, here, err := c.checked(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if here {
+				note := cmd.OutOrStdout()
+				if format != "" {
+					note = cmd.ErrOrStderr()
+				}
+				if _, err := fmt.Fprintln(note, "berth is not running; checked from here"); err != nil {
+					return err
+				}
+			}
+			if format != "" {
+				err = encode(cmd.OutOrStdout(), format, r)
+			} else {
+				err = writeCheck(cmd.OutOrStdout(), c.screen(cmd.OutOrStdout()), r)
+			}
+			if err == nil && r.Failed() {
+				err = &ExitError{Code: 1}
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	if c.local != nil && c.local.Flags != nil {
+		cmd.Flags().AddFlagSet(c.local.Flags)
+	}
+	return cmd
+}
+
+// LocalCheck looks at the node where no agent does.
+type LocalCheck struct {
+	Flags *pflag.FlagSet // what it goes by
+	Run   func(ctx context.Context) (nodeapi.CheckReport, error)
+}
+
+// checked asks the agent or, if none is running, looks from here.
+func (c *console) checked(ctx context.Context) (r nodeapi.CheckReport, here bool, err error) {
+	client, err := c.dial()
+	if err != nil {
+		return r, false, err
+	}
+	defer client.Close()
+	r, err = client.Check(ctx)
+	if c.local != nil && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)) {
+		r, err = c.local.Run(ctx)
+		return r, true, err
+	}
+	return r, false, err
+}
+
+func writeCheck(w io.Writer, s screen, r nodeapi.CheckReport) error {
+	width, failed, advice := 0, 0, 0
+	for _, it := range r.Items {
+		width = max(width, len(clean(it.Name)))
+	}
+	var b strings.Builder
+	for _, it := range r.Items {
+		word, colour := "ok  ", good
+		switch {
+		case !it.OK && it.Essential:
+			word, colour = "FAIL", bad
+			failed++
+		case !it.OK:
+			word, colour = "warn", mild
+			advice++
+		}
+		line := fmt.Sprintf("%s  %-*s  %s", s.paint(colour, word), width, clean(it.Name), clean(it.Detail))
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		if !it.OK && it.Remedy != "" {
+			fmt.Fprintf(&b, "      %-*s  remedy: %s\n", width, "", clean(it.Remedy))
+		}
+	}
+	switch {
+	case failed > 0:
+		fmt.Fprintf(&b, "\n%s: %d of %d checks failed that are essential\n", s.paint(bad, "pods cannot run here"), failed, len(r.Items))
+	case advice > 0:
+		fmt.Fprintf(&b, "\npods can run here; %d of %d could be better\n", advice, len(r.Items))
+	default:
+		fmt.Fprintf(&b, "\npods can run here\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"berth/nodeapi"
+)
+
+func TestCheckLooksFromHereIfTheAgentIsNotRunning(t *testing.T) {
+	t.Parallel()
+	broken := nodeapi.CheckReport{Items: []nodeapi.CheckItem{{Name: "runtime", Essential: true, Detail: "connection refused", Remedy: "start it"}}}
+	for _, c := range []struct {
+		what           string
+		args           []string
+		report         nodeapi.CheckReport
+		fails          error
+		stdout, stderr string // how they begin
+		code           int
+	}{
+		{"the first line says so", nil, checkReport(), nil, "berth is not running; checked from here\n", "", 1},
+		{"what is missing is told", nil, broken, nil, "berth is not running; checked from here\nFAIL  runtime  connection refused\n", "", 1},
+		{"programs read the report alone", []string{"-o", "json"}, broken, nil, "{", "berth is not running; checked from here\n", 1},
+		{"the flags are its own", []string{"--config", "x"}, nodeapi.CheckReport{}, nil, "berth is not running; checked from here\n\npods can run here\n", "", 0},
+		{"a configuration that is wrong is told", nil, nodeapi.CheckReport{}, errors.New("maxPods: is negative"), "", "error: maxPods: is negative\n", 1},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
+			flags.String("config", "", "")
+			root := commands(&console{
+				dial: func() (*nodeapi.Client, error) { return nodeapi.Dial(filepath.Join(t.TempDir(), "none.sock")) },
+				now:  time.Now, screen: screenOf,
+				local: &LocalCheck{Flags: flags, Run: func(context.Context) (nodeapi.CheckReport, error) { return c.report, c.fails }},
+			})
+			var stdout, stderr strings.Builder
+			code := -1
+			for _, cmd := range root {
+				if cmd.Name() == "check" {
+					cmd.SetArgs(append([]string{}, c.args...))
+					cmd.SetOut(&stdout)
+					cmd.SetErr(&stderr)
+					code = Report(&stderr, cmd.ExecuteContext(t.Context()))
+				}
+			}
+			if code != c.code || !strings.HasPrefix(stdout.String(), c.stdout) || !strings.HasPrefix(stderr.String(), c.stderr) || (c.stdout == "") != (stdout.String() == "") {
+				t.Errorf("exit code %d\n%s\n%s", code, stdout.String(), stderr.String())
+			}
+		})
+	}
+}

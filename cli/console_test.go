@@ -1,0 +1,461 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/nodeapi"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+
+// now is the fixed clock of all tests.
+var now = time.Date(2026, 5, 4, 15, 4, 5, 0, time.UTC)
+
+// socket serves h on a real socket until the test ends and returns its path.
+func socket(t *testing.T, h nodeapi.Handlers) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := nodeapi.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, ln, h)
+	return path
+}
+
+func serve(t *testing.T, ln net.Listener, h nodeapi.Handlers) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- nodeapi.Serve(ctx, ln, h) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+}
+
+// typing is one use of the program.
+type typing struct {
+	args   []string
+	stdin  io.Reader
+	screen screen
+}
+
+func rootOn(path string, s screen) *cobra.Command {
+	root := &cobra.Command{Use: "berth", Version: "v0.1.0", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(commands(&console{
+		dial:   func() (*nodeapi.Client, error) { return nodeapi.Dial(path) },
+		now:    func() time.Time { return now },
+		screen: func(io.Writer) screen { return s },
+	})...)
+	return root
+}
+
+// run types a command and returns what came out and the exit code.
+func run(t *testing.T, path string, in typing) (stdout, stderr string, code int) {
+	t.Helper()
+	if in.screen.width == 0 {
+		in.screen.width = plainWidth
+	}
+	root := rootOn(path, in.screen)
+	var out, notes bytes.Buffer
+	root.SetArgs(in.args)
+	root.SetIn(in.stdin)
+	root.SetOut(&out)
+	root.SetErr(&notes)
+	code = Report(&notes, root.ExecuteContext(t.Context()))
+	return out.String(), notes.String(), code
+}
+
+// golden compares got with testdata/name, or writes it with -rewrite.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s is not as it was (-rewrite if that is meant):\n%s", path, diff)
+	}
+}
+
+// world is an agent with something of everything.
+func world() nodeapi.Handlers {
+	all := pods()
+	return nodeapi.Handlers{
+		Pods: func(context.Context) (*corev1.PodList, error) { return &corev1.PodList{Items: all}, nil },
+		WatchPods: func(_ context.Context, send func(nodeapi.PodEvent) error) error {
+			return watchSteps(all, send)
+		},
+		Node: func(context.Context) (nodeapi.NodeSummary, error) { return node(), nil },
+		Describe: func(_ context.Context, namespace, name string) (nodeapi.Description, error) {
+			p, err := find(all, namespace, name)
+			if err != nil {
+				return nodeapi.Description{}, err
+			}
+			return nodeapi.Description{Pod: p, Events: eventsOf(namespace, name), Source: "/etc/berth/manifests/" + name + ".yaml",
+				Warnings: []nodeapi.Warning{{Field: "spec.schedulerName", Message: "has no meaning here"}},
+				NextTry:  map[string]time.Time{"app": now.Add(95 * time.Second), "log": now.Add(-time.Second)}}, nil
+		},
+		Events: func(_ context.Context, r nodeapi.EventsRequest) (*corev1.EventList, error) {
+			return &corev1.EventList{Items: eventsOf(r.Namespace, r.Pod)}, nil
+		},
+		WatchEvents: func(_ context.Context, r nodeapi.EventsRequest, send func(nodeapi.EventNews) error) error {
+			for _, e := range eventsOf(r.Namespace, r.Pod) {
+				if err := send(nodeapi.EventNews{Event: &e}); err != nil {
+					return err
+				}
+			}
+			return send(nodeapi.EventNews{Missed: 3})
+		},
+		Logs: fakeLogs,
+		Why: func(_ context.Context, namespace, name string) (nodeapi.Why, error) {
+			_, err := find(all, namespace, name)
+			return whyOf(namespace, name), err
+		},
+		Timeline: func(_ context.Context, namespace, name string) (nodeapi.Timeline, error) {
+			_, err := find(all, namespace, name)
+			return timelineOf(namespace, name), err
+		},
+		Probes: func(_ context.Context, namespace, name string) (nodeapi.Probes, error) {
+			_, err := find(all, namespace, name)
+			return probesOf(namespace, name), err
+		},
+		Top: func(_ context.Context, chosen nodeapi.Chosen, window time.Duration) (nodeapi.Top, error) {
+			return topOf(all, chosen, window), nil
+		},
+		Plan:     func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
+		Check:    func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
+		Images:   func(context.Context) (nodeapi.Images, error) { return imagesOf(), nil },
+		Eviction: func(_ context.Context, signal string) (nodeapi.Eviction, error) { return evictionOf(signal), nil },
+		Version:  func(context.Context) (nodeapi.Version, error) { return agentVersion(), nil },
+	}
+}
+
+func find(all []corev1.Pod, namespace, name string) (*corev1.Pod, error) {
+	for i := range all {
+		if all[i].Namespace == namespace && all[i].Name == name {
+			return &all[i], nil
+		}
+	}
+	return nil, nodeapi.NotFound(name)
+}
+
+func TestOutputs(t *testing.T) {
+	path := socket(t, world())
+	manifest := filepath.Join(t.TempDir(), "web.yaml")
+	if err := os.WriteFile(manifest, []byte("pods"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		in   typing
+	}{
+		{"ps", typing{args: []string{"ps"}}},
+		{"ps-no-headers", typing{args: []string{"ps", "--no-headers"}}},
+		{"ps-no-headers-watch", typing{args: []string{"ps", "-w", "--no-headers", "-l", "app=web"}}},
+		{"ps-show-labels", typing{args: []string{"ps", "--show-labels"}}},
+		{"ps-no-headers-of-none", typing{args: []string{"ps", "--no-headers", "-n", "nowhere"}}},
+		{"events-no-headers", typing{args: []string{"events", "--no-headers"}}},
+		{"events-for", typing{args: []string{"events", "--for", "pod/web"}}},
+		{"events-for-and-pod", typing{args: []string{"events", "web", "--for", "web"}}},
+		{"restart-no-such-container", typing{args: []string{"restart", "web/nope"}}},
+		{"ps-all", typing{args: []string{"ps", "-A"}}},
+		{"ps-wide", typing{args: []string{"ps", "-A", "-o", "wide"}}},
+		{"ps-name", typing{args: []string{"ps", "-o", "name"}}},
+		{"ps-named", typing{args: []string{"ps", "web", "pod/crash", "nobody"}}},
+		{"ps-named-yaml", typing{args: []string{"ps", "web", "-o", "yaml"}}},
+		{"ps-named-all", typing{args: []string{"ps", "web", "-A"}}},
+		{"ps-json", typing{args: []string{"ps", "-o", "json", "-l", "app=web"}}},
+		{"ps-yaml", typing{args: []string{"ps", "-o", "yaml", "-l", "app=web"}}},
+		{"ps-none", typing{args: []string{"ps", "-n", "nowhere"}}},
+		{"ps-none-json", typing{args: []string{"ps", "-n", "nowhere", "-o", "json"}}},
+		{"ps-watch", typing{args: []string{"ps", "-w", "-l", "app=web"}}},
+		{"ps-watch-name", typing{args: []string{"ps", "-w", "-l", "app=web", "-o", "name"}}},
+		{"ps-bad-format", typing{args: []string{"ps", "-o", "xml"}}},
+		{"ps-bad-selector", typing{args: []string{"ps", "-l", "a b"}}},
+		{"describe", typing{args: []string{"describe", "pod/web"}}},
+		{"describe-pending", typing{args: []string{"describe", "kube-system/dns"}}},
+		{"describe-crash", typing{args: []string{"describe", "crash"}}},
+		{"describe-unknown", typing{args: []string{"describe", "nope"}}},
+		{"why", typing{args: []string{"why", "crash"}}},
+		{"why-json", typing{args: []string{"why", "crash", "-o", "json"}}},
+		{"why-unknown", typing{args: []string{"why", "nope", "-n", "kube-system"}}},
+		{"timeline", typing{args: []string{"timeline", "web"}}},
+		{"timeline-narrow", typing{args: []string{"timeline", "web"}, screen: screen{width: 60}}},
+		{"timeline-colour", typing{args: []string{"timeline", "web"}, screen: screen{width: 100, colour: true}}},
+		{"timeline-json", typing{args: []string{"timeline", "web", "-o", "json"}}},
+		{"probes", typing{args: []string{"probes", "web"}}},
+		{"probes-none", typing{args: []string{"probes", "done"}}},
+		{"probes-json", typing{args: []string{"probes", "web", "-o", "json"}}},
+		{"plan", typing{args: []string{"plan", "-f", manifest}}},
+		{"plan-stdin", typing{args: []string{"plan", "-f", "-"}, stdin: strings.NewReader("none")}},
+		{"plan-no-file", typing{args: []string{"plan"}}},
+		{"check", typing{args: []string{"check"}}},
+		{"check-colour", typing{args: []string{"check"}, screen: screen{width: 80, colour: true}}},
+		{"images", typing{args: []string{"images"}}},
+		{"images-colour", typing{args: []string{"images"}, screen: screen{width: 80, colour: true}}},
+		{"images-json", typing{args: []string{"images", "-o", "json"}}},
+		{"evict", typing{args: []string{"evict", "--explain"}}},
+		{"evict-signal", typing{args: []string{"evict", "--explain", "--signal", "pid.available"}, screen: screen{width: 80, colour: true}}},
+		{"evict-json", typing{args: []string{"evict", "--explain", "--signal", "pid.available", "-o", "json"}}},
+		{"evict-nobody", typing{args: []string{"evict"}}},
+		{"check-json", typing{args: []string{"check", "-o", "json"}}},
+		{"events", typing{args: []string{"events"}}},
+		{"events-all", typing{args: []string{"events", "-A"}}},
+		{"events-pod", typing{args: []string{"events", "kube-system/dns"}}},
+		{"events-yaml", typing{args: []string{"events", "kube-system/dns", "-o", "yaml"}}},
+		{"events-watch", typing{args: []string{"events", "-w", "-A"}}},
+		{"events-watch-json", typing{args: []string{"events", "-w", "kube-system/dns", "-o", "json"}}},
+		{"events-warnings", typing{args: []string{"events", "-A", "--types", "warning"}}},
+		{"events-labels", typing{args: []string{"events", "-l", "app=web"}}},
+		{"events-watch-labels", typing{args: []string{"events", "-w", "-A", "-l", "app!=web"}}},
+		{"events-bad-labels", typing{args: []string{"events", "-w", "-l", "a b"}}},
+		{"events-pod-and-labels", typing{args: []string{"events", "web", "-l", "app=web"}}},
+		{"events-bad-type", typing{args: []string{"events", "--types", "Bad"}}},
+		{"logs-default", typing{args: []string{"logs", "web"}}},
+		{"logs-container", typing{args: []string{"logs", "web", "-c", "setup"}}},
+		{"logs-all-prefix", typing{args: []string{"logs", "web", "--all-containers", "--prefix"}}},
+		{"logs-flags", typing{args: []string{"logs", "web", "-c", "app", "-p", "--tail", "5", "--since", "90s", "--timestamps", "--limit-bytes", "7"}}},
+		{"logs-since-time", typing{args: []string{"logs", "web", "-c", "app", "--since-time", "2026-05-04T15:00:00Z"}}},
+		{"logs-labels", typing{args: []string{"logs", "-l", "app=web", "--limit-bytes", "9"}}},
+		{"logs-labels-all", typing{args: []string{"logs", "-l", "tier=front", "--all-containers", "--prefix", "--tail", "3"}}},
+		{"logs-labels-none", typing{args: []string{"logs", "-l", "app=other"}}},
+		{"logs-labels-and-pod", typing{args: []string{"logs", "web", "-l", "app=web"}}},
+		{"logs-unknown-container", typing{args: []string{"logs", "web", "-c", "nope"}}},
+		{"logs-one-has-none", typing{args: []string{"logs", "dns", "-n", "kube-system", "--all-containers"}}},
+		{"top", typing{args: []string{"top"}}},
+		{"top-all-containers", typing{args: []string{"top", "-A", "--containers", "--sort-by", "memory", "--sum"}}},
+		{"top-pod", typing{args: []string{"top", "web", "--no-headers"}}},
+		{"top-json", typing{args: []string{"top", "-o", "json", "-l", "app=web"}}},
+		{"top-none", typing{args: []string{"top", "-n", "nowhere"}}},
+		{"top-unknown", typing{args: []string{"top", "nope"}}},
+		{"top-bad-sort", typing{args: []string{"top", "--sort-by", "name"}}},
+		{"port-forward-bad-port", typing{args: []string{"port-forward", "web", "80:http-none"}}},
+		{"port-forward-not-running", typing{args: []string{"port-forward", "done", "80"}}},
+		{"port-forward-no-port", typing{args: []string{"port-forward", "web"}}},
+		{"cp-two-local", typing{args: []string{"cp", "./a", "/b"}}},
+		{"cp-two-remote", typing{args: []string{"cp", "web:/a", "web:/b"}}},
+		{"exec-no-command", typing{args: []string{"exec", "web"}}},
+		{"exec-no-dash", typing{args: []string{"exec", "web", "ls"}}},
+		{"two-namespaces", typing{args: []string{"why", "a/b", "-n", "c"}}},
+		{"no-pod", typing{args: []string{"why"}}},
+		{"bad-pod", typing{args: []string{"why", "a/b/c"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, code := run(t, path, tt.in)
+			shown := make([]string, len(tt.in.args))
+			for i, a := range tt.in.args {
+				shown[i] = strings.ReplaceAll(a, manifest, "web.yaml")
+			}
+			got := fmt.Sprintf("$ berth %s\n%s", strings.Join(shown, " "), stdout)
+			if stderr != "" {
+				got += "--- stderr\n" + stderr
+			}
+			golden(t, tt.name+".golden", got+fmt.Sprintf("--- exit %d\n", code))
+		})
+	}
+}
+
+func TestFlagsOfLogsThatContradictAreRefused(t *testing.T) {
+	path := socket(t, world())
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--since", "5s", "--since-time", "2026-05-04T15:00:00Z"}, "at most one of --since and --since-time may be used"},
+		{[]string{"--since", "-5s"}, "--since must be greater than 0"},
+		{[]string{"--since-time", "noon"}, `--since-time: "noon" is no time like 2006-01-02T15:04:05Z`},
+		{[]string{"--tail", "-2"}, "--tail must be greater than or equal to -1"},
+		{[]string{"--limit-bytes", "0"}, "--limit-bytes must be greater than 0"},
+		{[]string{"--all-containers", "-c", "app"}, "--all-containers and -c exclude each other"},
+	} {
+		_, stderr, code := run(t, path, typing{args: append([]string{"logs", "web"}, tt.args...)})
+		if stderr != "error: "+tt.want+"\n" || code != 1 {
+			t.Errorf("%q gives %d %q, want %q", tt.args, code, stderr, tt.want)
+		}
+	}
+}
+
+func TestFollowedLogsOfSeveralContainersKeepTheirLinesWhole(t *testing.T) {
+	h := world()
+	path := socket(t, h)
+	stdout, stderr, code := run(t, path, typing{args: []string{"logs", "web", "-f", "--all-containers", "--prefix"}})
+	if code != 0 || stderr != "" {
+		t.Fatalf("exit %d, %s", code, stderr)
+	}
+	lines := map[string]int{}
+	for line := range strings.Lines(stdout) {
+		lines[line]++
+	}
+	for _, c := range []string{"setup", "proxy", "app", "log"} {
+		for _, text := range []string{"out of " + c, "err of " + c, "unfinished " + c} {
+			if want := "[pod/web/" + c + "] " + text + "\n"; lines[want] != 1 {
+				t.Errorf("%q came %d times", want, lines[want])
+			}
+		}
+	}
+	if len(lines) != 12 {
+		t.Errorf("%d different lines, want 12:\n%s", len(lines), stdout)
+	}
+}
+
+func TestCommandsSayThatTheAgentIsNotRunning(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none.sock")
+	for _, args := range [][]string{{"ps"}, {"ps", "-w"}, {"describe", "a"}, {"logs", "a"}, {"exec", "a", "--", "b"},
+		{"why", "a"}, {"timeline", "a"}, {"probes", "a"}, {"check"}, {"events"}, {"version"}} {
+		_, stderr, code := run(t, path, typing{args: args})
+		want := "error: berth is not running? dial unix " + path + ": connect: no such file or directory\n"
+		if stderr != want || code != 1 {
+			t.Errorf("%q gives %d %q", args, code, stderr)
+		}
+	}
+}
+
+func TestVersionTellsBothSides(t *testing.T) {
+	path := socket(t, world())
+	stdout, _, code := run(t, path, typing{args: []string{"version"}})
+	client, agent, _ := strings.Cut(stdout, "\n")
+	if !strings.HasPrefix(client, "Client: berth v0.1.0") || code != 0 {
+		t.Errorf("exit %d, the client says %q", code, client)
+	}
+	if want := "Agent:  berth v0.2.0 (0123456789ab), Kubernetes v0.37.2, go1.26.8, linux/amd64\nRuntime: containerd 1.6.20, CRI v1\n"; agent != want {
+		t.Errorf("the agent says %q, want %q", agent, want)
+	}
+	stdout, _, _ = run(t, path, typing{args: []string{"version", "-o", "json"}})
+	for _, want := range []string{`"client": {`, `"agent": {`, `"runtime": "containerd 1.6.20"`} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%s is missing in\n%s", want, stdout)
+		}
+	}
+	stdout, _, code = run(t, path+"x", typing{args: []string{"version"}})
+	if !strings.HasPrefix(stdout, "Client: berth v0.1.0") || strings.Contains(stdout, "Agent") || code != 1 {
+		t.Errorf("without an agent: exit %d, %q", code, stdout)
+	}
+}
+
+func TestClientNamesTheReleaseOfKubernetesAsTheAgentDoes(t *testing.T) {
+	for module, want := range map[string]string{"v0.37.2": "v1.37.2", "v0.38.0-alpha.1": "v1.38.0-alpha.1", "(devel)": "(devel)"} {
+		if got := kubernetesRelease(module); got != want {
+			t.Errorf("%s is of %s, want %s", module, got, want)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	path := socket(t, world())
+	for _, tt := range []struct {
+		sentence string
+		typed    []string
+		want     string
+	}{
+		{"pods of the default namespace", []string{"why", ""}, "crash done web"},
+		{"those that begin so", []string{"describe", "c"}, "crash"},
+		{"those of another namespace", []string{"logs", "-n", "kube-system", ""}, "dns"},
+		{"with the kind in front", []string{"exec", "pod/w"}, "pod/web"},
+		{"with the namespace in front", []string{"timeline", "kube-system/"}, "kube-system/dns"},
+		{"nothing after the pod", []string{"why", "web", ""}, ""},
+		{"namespaces", []string{"ps", "-n", ""}, "default kube-system"},
+		{"containers of the pod", []string{"logs", "web", "-c", ""}, "app log proxy setup"},
+		{"ps takes names", []string{"ps", ""}, "crash done web"},
+		{"containers of the pod to restart", []string{"restart", "web/"}, "web/app web/log web/proxy web/setup"},
+		{"… of another namespace", []string{"restart", "kube-system/dns/"}, "kube-system/dns/dns kube-system/dns/wait"},
+		{"no name that is taken for a new container", []string{"debug", "web", "-c", ""}, ""},
+		{"a container to look into", []string{"debug", "web", "--target", "a"}, "app"},
+		{"a pod whose events are shown", []string{"events", "--for", "w"}, "web"},
+	} {
+		t.Run(tt.sentence, func(t *testing.T) {
+			stdout, _, _ := run(t, path, typing{args: append([]string{"__complete"}, tt.typed...)})
+			names, _, _ := strings.Cut(stdout, ":4\n") // no file names
+			if got := strings.Join(strings.Fields(names), " "); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+	if stdout, _, _ := run(t, path+"x", typing{args: []string{"__complete", "why", ""}}); stdout != ":4\n" {
+		t.Errorf("without an agent: %q", stdout)
+	}
+}
+
+func TestV1WhatComesFromPodsCannotMoveTheCursor(t *testing.T) {
+	h := world()
+	evil := "\x1b[2J\x07\u009b31mred\nnext\xff"
+	h.Why = func(context.Context, string, string) (nodeapi.Why, error) {
+		return nodeapi.Why{Summary: evil, Name: evil, Passes: 1, Waiting: []nodeapi.Wait{{For: evil, On: evil, Message: evil, Figures: []nodeapi.Figure{{Name: evil, Value: evil}}}},
+			Busy: []nodeapi.Work{{Action: evil, Detail: evil}}, Next: []nodeapi.Step{{Action: evil, After: evil}}, Reasons: []nodeapi.Reason{{Code: evil, Detail: evil}}}, nil
+	}
+	h.Timeline = func(context.Context, string, string) (nodeapi.Timeline, error) {
+		return nodeapi.Timeline{Name: evil, Spans: []nodeapi.Span{{ID: 1, Name: evil, On: evil, Cause: evil, Error: evil, Start: now}}}, nil
+	}
+	h.Probes = func(context.Context, string, string) (nodeapi.Probes, error) {
+		return nodeapi.Probes{Name: evil, Probes: []nodeapi.Probe{{Container: evil, Kind: evil, Action: evil, Waiting: evil, Last: []nodeapi.ProbeRun{{Result: evil, Output: evil, At: now}}}}}, nil
+	}
+	h.Plan = func(context.Context, []byte) (nodeapi.PlanResult, error) {
+		return nodeapi.PlanResult{Warnings: []nodeapi.Warning{{Object: evil, Field: evil, Message: evil}}, Pods: []nodeapi.PodPlan{{Name: evil, Change: nodeapi.Change(evil), Verdict: evil,
+			Stages: []nodeapi.StagePlan{{Stage: evil, Actions: []nodeapi.PlannedAction{{Action: evil, On: evil, Detail: evil}}}}, Reasons: []nodeapi.Reason{{Code: evil}}}}}, nil
+	}
+	h.Check = func(context.Context) (nodeapi.CheckReport, error) {
+		return nodeapi.CheckReport{Items: []nodeapi.CheckItem{{Name: evil, Detail: evil, Remedy: evil}}}, nil
+	}
+	h.Version = func(context.Context) (nodeapi.Version, error) {
+		return nodeapi.Version{Version: evil, Runtime: evil, CRI: evil}, nil
+	}
+	h.Node = func(context.Context) (nodeapi.NodeSummary, error) {
+		return nodeapi.NodeSummary{BadFiles: []nodeapi.BadFile{{Path: evil, Message: evil}}}, nil
+	}
+	p := pods()[0]
+	p.Name, p.Status.Reason, p.Status.Message, p.Spec.NodeName = evil, evil, evil, evil
+	p.Annotations = map[string]string{evil: evil}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodConditionType(evil), Message: evil}}
+	p.Spec.Containers[0].Image, p.Spec.Containers[0].Name, p.Spec.Containers[0].Command = evil, evil, []string{evil}
+	h.Pods = func(context.Context) (*corev1.PodList, error) { return &corev1.PodList{Items: []corev1.Pod{p}}, nil }
+	h.Describe = func(context.Context, string, string) (nodeapi.Description, error) {
+		return nodeapi.Description{Pod: &p, Source: evil, Events: []corev1.Event{{Message: evil, Reason: evil}}}, nil
+	}
+	h.Events = func(context.Context, nodeapi.EventsRequest) (*corev1.EventList, error) {
+		return nil, fmt.Errorf("%s", evil)
+	}
+	path := socket(t, h)
+	for _, args := range [][]string{{"ps", "-o", "wide"}, {"ps", "-o", "name"}, {"describe", "x"}, {"why", "x"}, {"timeline", "x"}, {"probes", "x"}, {"plan", "-f", "/dev/null"}, {"check"}, {"version"}, {"events"}} {
+		stdout, stderr, _ := run(t, path, typing{args: args})
+		if out := stdout + stderr; strings.ContainsAny(out, "\x1b\x07\u009b") || strings.Contains(out, "\nnext") || !strings.Contains(out, "next") {
+			t.Errorf("%q prints %q", args, out)
+		}
+	}
+}
+
+func TestV2OutputsForProgramsAreAlone(t *testing.T) {
+	path := socket(t, world())
+	stdout, stderr, code := run(t, path, typing{args: []string{"ps", "-A", "-o", "json"}})
+	if !strings.HasPrefix(stdout, "{") || stderr != "" || code != 0 {
+		t.Errorf("exit %d, stderr %q", code, stderr)
+	}
+	stdout, stderr, _ = run(t, path, typing{args: []string{"ps"}})
+	if strings.Contains(stdout, "Bad file") || !strings.Contains(stderr, "Bad file") {
+		t.Errorf("notes belong on stderr: %q", stdout)
+	}
+}

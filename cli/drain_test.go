@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth/nodeapi"
+)
+
+// TestPodsAreEndedOnlyWhileTheSystemStops: a unit that is stopped for any other reason,
+// as by an upgrade, ends none.
+func TestPodsAreEndedOnlyWhileTheSystemStops(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := nodeapi.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	answer := nodeapi.Drained{Pods: 3, Took: 2 * time.Second}
+	serve(t, ln, nodeapi.Handlers{Drain: func(context.Context) (nodeapi.Drained, error) {
+		asked++
+		return answer, nil
+	}})
+	drain := func(state string) string {
+		t.Helper()
+		root := &cobra.Command{Use: "berth"}
+		root.AddCommand(commands(&console{
+			dial:   func() (*nodeapi.Client, error) { return nodeapi.Dial(path) },
+			screen: screenOf, now: time.Now, system: func(context.Context) (string, error) { return state, nil },
+		})...)
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetArgs([]string{"drain-for-shutdown"})
+		if err := root.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	for _, state := range []string{"running", "degraded", "starting", "maintenance"} {
+		if got := drain(state); got != "the system is "+state+", not stopping: no pod is ended\n" || asked > 0 {
+			t.Errorf("%q, asked %d times", got, asked)
+		}
+	}
+	if got := drain("stopping"); got != "3 pods ended in 2s\n" || asked != 1 {
+		t.Errorf("%q, asked %d times", got, asked)
+	}
+	answer.Late = []string{"default/deaf"}
+	if got := drain("stopping"); got != "3 pods were told to end in 2s, not in time: default/deaf\n" {
+		t.Errorf("%q", got)
+	}
+	answer = nodeapi.Drained{Nothing: "it is not configured"}
+	if got := drain("stopping"); got != "no pod is ended: it is not configured\n" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"berth/nodeapi"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *console) plan() *cobra.Command {
+	var file, format string
+	cmd := &cobra.Command{
+		Use:   "plan -f FILE",
+		Short: "Show what would be done for a manifest, without doing it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format, "json", "yaml"); err != nil {
+				return err
+			}
+			manifest, err := readManifest(file, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			client, err := c.dial()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			p, err := client.Plan(cmd.Context(), manifest)
+			if err != nil {
+				return err
+			}
+			if format != "" {
+				return encode(cmd.OutOrStdout(), format, p)
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), planText(p, c.now()))
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest, YAML or JSON; - for standard input")
+	cmd.Flags().StringVarP(&format, "output", "o", "", "json or yaml")
+	return cmd
+}
+
+// readManifest reads no more than what is needed to see that it is too much:
+// the agent answers that with the limit.
+func readManifest(file string, stdin io.Reader) ([]byte, error) {
+	switch file {
+	case "":
+		return nil, errors.New("a manifest must be given with -f FILE")
+	case "-":
+		return io.ReadAll(stdin)
+	default:
+		return os.ReadFile(file)
+	}
+}
+
+func planText(p nodeapi.PlanResult, now time.Time) string {
+	var b strings.Builder
+	for i, pod := range p.Pods {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "pod %s/%s: %s\n", clean(pod.Namespace), clean(pod.Name), changeWords(pod.Change))
+		if pod.Verdict != "" {
+			fmt.Fprintf(&b, "  it would not run: %s\n", clean(pod.Verdict))
+		}
+		if pod.Resize != "" {
+			fmt.Fprintf(&b, "  it would keep the CPU and memory that it has: %s\n", clean(pod.Resize))
+		}
+		for _, s := range pod.Stages {
+			if len(s.Actions) == 0 {
+				continue
+			}
+			fmt.Fprintf(&b, "  %s\n", clean(s.Stage))
+			for _, a := range s.Actions {
+				fmt.Fprintf(&b, "    %s\n", clean(plannedAction(a)))
+			}
+		}
+		for _, r := range pod.Reasons {
+			fmt.Fprintf(&b, "  then waits for: %s\n", clean(reasonText(r, now)))
+		}
+	}
+	if len(p.Pods) == 0 {
+		b.WriteString("The manifest holds no pod.\n")
+	}
+	writeWarnings(&b, p.Warnings)
+	return b.String()
+}
+
+func changeWords(c nodeapi.Change) string {
+	switch c {
+	case nodeapi.Create:
+		return "would be created"
+	case nodeapi.Update:
+		return "would be changed in place"
+	case nodeapi.Resize:
+		return "would be resized in place"
+	case nodeapi.Replace:
+		return "would end, and a new one take its place"
+	case nodeapi.Keep:
+		return "would stay as it is"
+	default:
+		return clean(string(c))
+	}
+}
+
+func plannedAction(a nodeapi.PlannedAction) string {
+	text := a.Action
+	if a.On != "" {
+		text += " " + a.On
+	}
+	if a.Detail != "" {
+		text += ": " + a.Detail
+	}
+	if a.Pass > 1 {
+		text += fmt.Sprintf(" (pass %d)", a.Pass)
+	}
+	return text
+}
+
+// reasonText is one decision: "BackOff app: crashed 3 times (until 15:04:38, in 20s)".
+func reasonText(r nodeapi.Reason, now time.Time) string {
+	text := r.Code
+	if r.On != "" {
+		text += " " + r.On
+	}
+	if r.Detail != "" {
+		text += ": " + r.Detail
+	}
+	if !r.Until.IsZero() {
+		text += fmt.Sprintf(" (until %s)", clockIn(now, r.Until))
+	}
+	return text
+}

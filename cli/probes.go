@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"berth/nodeapi"
+
+	"github.com/spf13/cobra"
+)
+
+func (c *console) probes() *cobra.Command {
+	return podView[nodeapi.Probes]{
+		use:   "probes POD",
+		short: "Show the probes of a pod with their last results and when they run next",
+		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Probes, error) {
+			return client.Probes(ctx, t.namespace, t.name)
+		},
+		text: func(_ target, _ screen, p nodeapi.Probes) (string, error) { return probesText(p, c.now()) },
+	}.command(c)
+}
+
+func probesText(p nodeapi.Probes, now time.Time) (string, error) {
+	var b strings.Builder
+	if len(p.Probes) == 0 {
+		fmt.Fprintf(&b, "pod %s/%s has no probes\n", clean(p.Namespace), clean(p.Name))
+		return b.String(), nil
+	}
+	if !p.Now.IsZero() {
+		now = p.Now.In(now.Location())
+	}
+	rows := [][]string{{"CONTAINER", "PROBE", "STATE", "IN A ROW", "NEXT", "PERIOD", "TIMEOUT", "ACTION"}}
+	runs := [][]string{{"CONTAINER", "PROBE", "AT", "RESULT", "TOOK", "OUTPUT"}}
+	for _, x := range p.Probes {
+		state := string(x.State)
+		if x.Waiting != "" {
+			state = "waits for " + x.Waiting
+		}
+		rows = append(rows, []string{
+			clean(x.Container), clean(x.Kind), clean(state), inARow(x), nextRun(x, now),
+			fmt.Sprintf("%ds", x.PeriodSeconds), fmt.Sprintf("%ds", x.TimeoutSeconds), clean(x.Action),
+		})
+		for _, r := range x.Last {
+			result := r.Result
+			if r.Result == "failure" && !r.Counted {
+				result += " (too early to count)"
+			}
+			runs = append(runs, []string{
+				clean(x.Container), clean(x.Kind), r.At.In(now.Location()).Format("15:04:05.000"), clean(result),
+				short(time.Duration(r.Seconds * float64(time.Second))), orNone(shortened(clean(strings.TrimSpace(r.Output)), maxOutput)),
+			})
+		}
+	}
+	t := table{w: &b}
+	if err := t.print(rows...); err != nil {
+		return "", err
+	}
+	if len(runs) > 1 {
+		b.WriteString("\nLast results\n")
+		t := table{w: &b, indent: "  "}
+		if err := t.print(runs...); err != nil {
+			return "", err
+		}
+	}
+	return b.String(), nil
+}
+
+// maxOutput is how much of an output is shown; -o json has more.
+const maxOutput = 120
+
+func shortened(text string, most int) string {
+	if r := []rune(text); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return text
+}
+
+// inARow counts like results against their threshold: ok 1/1, bad 2/3.
+func inARow(x nodeapi.Probe) string {
+	switch {
+	case x.Failures > 0:
+		return fmt.Sprintf("bad %d/%d", x.Failures, x.FailureThreshold)
+	case x.Successes > 0:
+		return fmt.Sprintf("ok %d/%d", x.Successes, x.SuccessThreshold)
+	}
+	return "-"
+}
+
+func nextRun(x nodeapi.Probe, now time.Time) string {
+	switch {
+	case x.Running:
+		return "now"
+	case x.Due.IsZero():
+		return "-"
+	default:
+		return "in " + short(max(x.Due.Sub(now), 0))
+	}
+}

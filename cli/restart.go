@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"berth/nodeapi"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+func (c *console) restart() *cobra.Command {
+	var namespace string
+	var containers []string
+	cmd := &cobra.Command{
+		Use:   "restart POD[/CONTAINER] [-c CONTAINER...]",
+		Short: "Run containers of a pod anew, without waiting for a back-off",
+		Long: `Stop containers of a pod with its grace and start them again in place, or start at
+once what waits for its next try. Without a container these are all of the pod's
+app containers and sidecars. The pod keeps its identity and address. What has been
+taken on is carried out also if berth itself is restarted meanwhile.`,
+		Example: `  berth restart web
+  berth restart web/app
+  berth restart kube-system/dns -c dns -c sidecar`,
+		Args: onePod,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := c.dial()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			t, names, err := restartTarget(cmd, client, namespace, args[0])
+			if err != nil {
+				return err
+			}
+			if len(names) > 0 && len(containers) > 0 {
+				return errors.New("POD/CONTAINER and -c exclude each other")
+			}
+			names = append(names, containers...)
+			if err := client.Restart(cmd.Context(), nodeapi.RestartRequest{Namespace: t.namespace, Pod: t.name, Containers: names}); err != nil {
+				return err
+			}
+			what := "pod/" + t.name
+			if len(names) > 0 {
+				what += " (" + strings.Join(names, ", ") + ")"
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), clean(what)+" restarted")
+			return err
+		},
+	}
+	namespaceFlag(cmd, &namespace)
+	cmd.Flags().StringSliceVarP(&containers, "container", "c", nil, "the container; may be given more than once")
+	c.complete(cmd)
+	cmd.ValidArgsFunction = c.completeRestart
+	return cmd
+}
+
+// restartTarget reads POD, pod/POD, NAMESPACE/POD, POD/CONTAINER and the last two
+// with a container behind. Which of two names is meant is asked of the agent: a
+// pod of the namespace with such a container comes first.
+func restartTarget(cmd *cobra.Command, client *nodeapi.Client, namespace, arg string) (target, []string, error) {
+	parts := strings.Split(arg, "/")
+	kind := slices.Contains([]string{"pod", "pods", "po"}, parts[0])
+	switch {
+	case len(parts) == 3:
+		t, err := targetOf(cmd, namespace, parts[0]+"/"+parts[1])
+		return t, parts[2:], err
+	case len(parts) == 2 && !kind:
+		pod, err := client.Pod(cmd.Context(), namespace, parts[0])
+		if err == nil && slices.Contains(containersOf(pod), parts[1]) {
+			return target{namespace, parts[0]}, parts[1:], nil
+		}
+		if err == nil { // unless it is a pod of another namespace it is a container that is not there
+			if _, err := client.Pod(cmd.Context(), parts[0], parts[1]); apierrors.IsNotFound(err) {
+				return target{}, nil, fmt.Errorf("pod %s has no container %s", clean(parts[0]), clean(parts[1]))
+			}
+		}
+	}
+	t, err := targetOf(cmd, namespace, arg)
+	return t, nil, err
+}
+
+// completeRestart completes a pod, and behind it its containers.
+func (c *console) completeRestart(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	names, directive := c.completePods(cmd, args, typed)
+	if len(args) > 0 || !strings.Contains(typed, "/") {
+		return names, directive
+	}
+	pods, err := c.podsToComplete(cmd)
+	if err != nil {
+		return names, directive
+	}
+	for i := range pods {
+		p := &pods[i]
+		for _, container := range containersOf(p) {
+			if p.Namespace == cmd.Flag("namespace").Value.String() {
+				names = append(names, p.Name+"/"+container)
+			}
+			names = append(names, p.Namespace+"/"+p.Name+"/"+container)
+		}
+	}
+	return matching(names, typed), directive
+}

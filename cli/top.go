@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"berth/nodeapi"
+
+	"github.com/spf13/cobra"
+)
+
+// topOptions are the flags of top.
+type topOptions struct {
+	namespace, selector, format, sortBy string
+	all, containers, headerless, sum    bool
+	window                              time.Duration
+}
+
+func (c *console) top() *cobra.Command {
+	var o topOptions
+	cmd := &cobra.Command{
+		Use:   "top [POD]",
+		Short: "Show what pods and containers use: CPU, memory, I/O, processes",
+		Long: `Show what pods use, measured over a moment: CPU, the working set of their memory,
+bytes read from and written to disks, processes, and the share of the last ten
+seconds in which something of them waited for CPU, memory or I/O (PSI). "-" is what
+the kernel does not tell: on cgroup v1 newer ones count I/O only for devices that have
+a limit. What is written there by way of the page cache is never counted. The figures are read from cgroup files when they are
+asked for; the runtime is not asked.`,
+		Example: `  berth top
+  berth top -A --sort-by cpu
+  berth top web --containers`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd, c, args)
+		},
+	}
+	f := cmd.Flags()
+	namespaceFlag(cmd, &o.namespace)
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show the pods of all namespaces")
+	f.StringVarP(&o.selector, "selector", "l", "", "show only pods with these labels (app=web,tier!=db)")
+	f.StringVarP(&o.format, "output", "o", "", "json or yaml")
+	f.BoolVar(&o.containers, "containers", false, "show each container of the pods")
+	f.StringVar(&o.sortBy, "sort-by", "", "the greatest first: cpu, memory, io or processes")
+	f.BoolVar(&o.headerless, "no-headers", false, "leave the header out")
+	f.BoolVar(&o.sum, "sum", false, "add a line with the sum")
+	f.DurationVar(&o.window, "window", 500*time.Millisecond, "measure rates over this time")
+	c.complete(cmd)
+	fixed(cmd, "sort-by", "cpu", "memory", "io", "processes")
+	fixed(cmd, "output", "json", "yaml")
+	return cmd
+}
+
+func (o topOptions) run(cmd *cobra.Command, c *console, args []string) error {
+	if err := checkFormat(o.format, "json", "yaml"); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{"", "cpu", "memory", "io", "processes"}, o.sortBy) {
+		return errors.New("--sort-by accepts only cpu, memory, io or processes")
+	}
+	if len(args) == 1 && (o.selector != "" || o.all) {
+		return errors.New("a pod and -l or -A exclude each other")
+	}
+	req := nodeapi.TopRequest{PodsRequest: nodeapi.PodsRequest{Namespace: o.namespace, Selector: o.selector}, Window: o.window}
+	if o.all {
+		req.Namespace = ""
+	}
+	client, err := c.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	top, err := o.ask(cmd.Context(), client, cmd, req, args)
+	if err != nil {
+		return err
+	}
+	o.sort(top.Pods)
+	if o.format != "" {
+		return encode(cmd.OutOrStdout(), o.format, top)
+	}
+	if len(top.Pods) == 0 {
+		where := " in " + o.namespace + " namespace"
+		if o.all {
+			where = ""
+		}
+		_, err := fmt.Fprintf(cmd.ErrOrStderr(), "No pods found%s.\n", where)
+		return err
+	}
+	return o.print(cmd.OutOrStdout(), top.Pods)
+}
+
+// ask asks for all pods, or for one, which must be there.
+func (o topOptions) ask(ctx context.Context, client *nodeapi.Client, cmd *cobra.Command, req nodeapi.TopRequest, args []string) (nodeapi.Top, error) {
+	if len(args) == 0 {
+		return client.Top(ctx, req)
+	}
+	t, err := targetOf(cmd, o.namespace, args[0])
+	if err != nil {
+		return nodeapi.Top{}, err
+	}
+	if _, err := client.Pod(ctx, t.namespace, t.name); err != nil {
+		return nodeapi.Top{}, err
+	}
+	req.Namespace = t.namespace
+	top, err := client.Top(ctx, req)
+	top.Pods = slices.DeleteFunc(top.Pods, func(p nodeapi.PodTop) bool { return p.Name != t.name })
+	return top, err
+}
+
+// sort puts the greatest first where that is asked for, containers too.
+func (o topOptions) sort(pods []nodeapi.PodTop) {
+	key := func(r nodeapi.Resources) float64 {
+		switch o.sortBy {
+		case "cpu":
+			return float64(r.CPUNanoCores)
+		case "memory":
+			return float64(r.WorkingSetBytes)
+		case "io":
+			return r.ReadBytesPerSecond + r.WriteBytesPerSecond
+		case "processes":
+			return float64(r.Processes)
+		}
+		return 0
+	}
+	slices.SortStableFunc(pods, func(a, b nodeapi.PodTop) int {
+		return cmp.Or(cmp.Compare(key(b.Resources), key(a.Resources)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, p := range pods {
+		slices.SortStableFunc(p.Containers, func(a, b nodeapi.ContainerTop) int {
+			return cmp.Or(cmp.Compare(key(b.Resources), key(a.Resources)), cmp.Compare(a.Name, b.Name))
+		})
+	}
+}
+
+func (o topOptions) print(w io.Writer, pods []nodeapi.PodTop) error {
+	header := []string{"CPU(cores)", "MEMORY(bytes)", "READ(/s)", "WRITE(/s)", "PROCS", "PSI(cpu/mem/io %)"}
+	var rows [][]string
+	var total nodeapi.Resources
+	add := func(p nodeapi.PodTop, container string, r nodeapi.Resources) {
+		var head []string
+		if o.all {
+			head = append(head, p.Namespace)
+		}
+		if head = append(head, p.Name); o.containers {
+			head = append(head, container)
+		}
+		rows = append(rows, append(head, cells(r)...))
+		total.CPUNanoCores += r.CPUNanoCores
+		total.WorkingSetBytes += r.WorkingSetBytes
+		total.ReadBytesPerSecond += r.ReadBytesPerSecond
+		total.WriteBytesPerSecond += r.WriteBytesPerSecond
+		total.Processes += r.Processes
+		total.NoIO = total.NoIO || r.NoIO
+	}
+	for _, p := range pods {
+		if !o.containers {
+			add(p, "", p.Resources)
+			continue
+		}
+		for _, k := range p.Containers {
+			add(p, k.Name, k.Resources)
+		}
+	}
+	if o.sum {
+		blank := make([]string, len(o.columns()))
+		rows = append(rows, slices.Concat(blank, cells(total)))
+	}
+	if !o.headerless {
+		rows = append([][]string{append(o.columns(), header...)}, rows...)
+	}
+	t := table{w: w}
+	return t.print(rows...)
+}
+
+// columns are the headers of what names a row.
+func (o topOptions) columns() []string {
+	switch {
+	case o.all && o.containers:
+		return []string{"NAMESPACE", "POD", "NAME"}
+	case o.all:
+		return []string{"NAMESPACE", "NAME"}
+	case o.containers:
+		return []string{"POD", "NAME"}
+	}
+	return []string{"NAME"}
+}
+
+// cells are figures as kubectl top writes them: 12m, 34Mi.
+func cells(r nodeapi.Resources) []string {
+	psi := "-"
+	if p := r.Pressure; p != nil {
+		psi = fmt.Sprintf("%.0f/%.0f/%.0f", p.CPU, p.Memory, p.IO)
+	}
+	read, write := perSecond(r.ReadBytesPerSecond), perSecond(r.WriteBytesPerSecond)
+	if r.NoIO {
+		read, write = "-", "-"
+	}
+	return []string{
+		fmt.Sprintf("%dm", (r.CPUNanoCores+999_999)/1_000_000), fmt.Sprintf("%dMi", (r.WorkingSetBytes+1<<20-1)>>20),
+		read, write, fmt.Sprint(r.Processes), psi,
+	}
+}
+
+// perSecond writes bytes per second in the unit that suits.
+func perSecond(n float64) string {
+	switch {
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1fMi", n/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.0fKi", n/(1<<10))
+	}
+	return fmt.Sprintf("%.0f", n)
+}

@@ -1,0 +1,136 @@
+package admission
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"berth/control/tokens"
+)
+
+// signerVerb lets a subresource of signing requests be written only by who has a
+// verb on the request's signer.
+type signerVerb struct {
+	*admission.Handler
+
+	may               authorizer.Authorizer
+	subresource, verb string
+	says              string
+	changed           func(old, now *certificatesv1.CertificateSigningRequest) bool
+}
+
+func newApproval(c Config) (admission.Interface, error) {
+	return &signerVerb{admission.NewHandler(admission.Update), c.Authorizer, "approval", "approve", "user not permitted to approve requests with signerName %q",
+		func(_, _ *certificatesv1.CertificateSigningRequest) bool { return true }}, nil
+}
+
+func newSigning(c Config) (admission.Interface, error) {
+	return &signerVerb{admission.NewHandler(admission.Update), c.Authorizer, "status", "sign", "user not permitted to sign requests with signerName %q",
+		func(old, now *certificatesv1.CertificateSigningRequest) bool {
+			return !equality.Semantic.DeepEqual(old.Status.Certificate, now.Status.Certificate) || !equality.Semantic.DeepEqual(old.Status.Conditions, now.Status.Conditions)
+		}}, nil
+}
+
+// Validate asks for the verb on the signer, or on all signers of its domain.
+func (s *signerVerb) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if !is(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != s.subresource {
+		return nil
+	}
+	old, ok := a.GetOldObject().(*certificatesv1.CertificateSigningRequest)
+	now, also := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	if !ok || !also || !s.changed(old, now) {
+		return nil
+	}
+	signer := old.Spec.SignerName
+	domain, _, _ := strings.Cut(signer, "/")
+	for _, name := range []string{signer, domain + "/*"} {
+		d, _, err := s.may.Authorize(ctx, authorizer.AttributesRecord{
+			User: a.GetUserInfo(), Verb: s.verb, APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers", Name: name, ResourceRequest: true,
+		})
+		if err == nil && d == authorizer.DecisionAllow {
+			return nil
+		}
+	}
+	return admission.NewForbidden(a, fmt.Errorf(s.says, signer))
+}
+
+// subjects lets nobody become the cluster's master by certificate.
+type subjects struct{ *admission.Handler }
+
+func newSubjects(Config) (admission.Interface, error) {
+	return subjects{admission.NewHandler(admission.Create)}, nil
+}
+
+// Validate refuses the group system:masters.
+func (subjects) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	r, ok := signingRequest(a)
+	if !ok || r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
+		return nil
+	}
+	parsed, err := parseRequest(r.Spec.Request)
+	if err != nil {
+		return admission.NewForbidden(a, fmt.Errorf("failed to parse CSR: %w", err))
+	}
+	if slices.Contains(parsed.Subject.Organization, "system:masters") {
+		return admission.NewForbidden(a, fmt.Errorf("use of %s signer with system:masters group is not allowed", r.Spec.SignerName))
+	}
+	return nil
+}
+
+func signingRequest(a admission.Attributes) (*certificatesv1.CertificateSigningRequest, bool) {
+	if !is(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != "" {
+		return nil, false
+	}
+	r, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
+	return r, ok
+}
+
+func parseRequest(text []byte) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
+	}
+	return x509.ParseCertificateRequest(block.Bytes)
+}
+
+// bootstrapUse spends single-use bootstrap tokens on the first identity that is
+// asked for with one: a node's name and its key. It comes late in the chain, so
+// that a request that is refused anyway spends nothing.
+type bootstrapUse struct {
+	*admission.Handler
+
+	tokens *tokens.Bootstrappers
+}
+
+func newBootstrapUse(c Config) (admission.Interface, error) {
+	return &bootstrapUse{admission.NewHandler(admission.Create), c.Bootstrap}, nil
+}
+
+// Validate claims the token of the asker, if he came with one.
+func (b *bootstrapUse) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	id, ok := strings.CutPrefix(a.GetUserInfo().GetName(), tokens.BootstrapUserPrefix)
+	r, about := signingRequest(a)
+	if !ok || !about {
+		return nil
+	}
+	parsed, err := parseRequest(r.Spec.Request)
+	if err != nil {
+		return admission.NewForbidden(a, fmt.Errorf("failed to parse CSR: %w", err))
+	}
+	sum := sha256.Sum256(parsed.RawSubjectPublicKeyInfo)
+	if err := b.tokens.Claim(ctx, id, parsed.Subject.CommonName+" "+hex.EncodeToString(sum[:]), a.IsDryRun()); err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	return nil
+}

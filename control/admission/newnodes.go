@@ -1,0 +1,30 @@
+package admission
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// newNodes holds pods off a node from the moment when it is made until who looks
+// after nodes has seen that it is ready, and takes the taint away.
+type newNodes struct{ *admission.Handler }
+
+func newNewNodes(Config) (admission.Interface, error) {
+	return newNodes{admission.NewHandler(admission.Create)}, nil
+}
+
+// Admit adds the taint if it is missing.
+func (newNodes) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	node, ok := a.GetObject().(*corev1.Node)
+	if !ok || !is(a, "", "nodes") || a.GetSubresource() != "" {
+		return nil
+	}
+	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+	if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+		node.Spec.Taints = append(node.Spec.Taints, taint)
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes"
+
+	"berth/control/authz"
+)
+
+// nodeRestriction lets a node write only what is its own: its Node, its lease,
+// its CSINode, the slices of its devices, the status of its pods, mirror pods of its files, and tokens for
+// pods that run on it. It sees only requests of nodes.
+type nodeRestriction struct {
+	*admission.Handler
+
+	client kubernetes.Interface
+	pod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error) // as it is stored now
+	may    authorizer.Authorizer
+	own    string // the API server's audience
+}
+
+func newNodeRestriction(c Config) (admission.Interface, error) {
+	return &nodeRestriction{admission.NewHandler(admission.Create, admission.Update, admission.Delete), c.Client, c.Pod, c.Authorizer, c.Audience}, nil
+}
+
+// Validate judges a node's write by its object.
+func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	node, ok := authz.NodeName(a.GetUserInfo())
+	if !ok {
+		return nil
+	}
+	var err error
+	switch a.GetResource().GroupResource() {
+	case schema.GroupResource{Resource: "pods"}:
+		err = n.pods(ctx, node, a)
+	case schema.GroupResource{Resource: "nodes"}:
+		err = n.nodes(node, a)
+	case schema.GroupResource{Resource: "persistentvolumeclaims"}:
+		err = n.claims(node, a)
+	case schema.GroupResource{Resource: "serviceaccounts"}:
+		err = n.token(ctx, node, a)
+	case schema.GroupResource{Group: coordinationv1.GroupName, Resource: "leases"}:
+		err = ownName(node, a, "node lease")
+	case schema.GroupResource{Group: storagev1.GroupName, Resource: "csinodes"}:
+		err = ownName(node, a, "CSINode")
+	case schema.GroupResource{Group: resourcev1.GroupName, Resource: "resourceslices"}:
+		err = n.slice(node, a)
+	case schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}:
+		err = n.request(a)
+	}
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	return nil
+}
+
+func ownName(node string, a admission.Attributes, what string) error {
+	name := a.GetName()
+	if o, ok := a.GetObject().(metav1.Object); ok && name == "" {
+		name = o.GetName()
+	}
+	if name != node {
+		return fmt.Errorf("can only access %s with the same name as the requesting node", what)
+	}
+	return nil
+}
+
+func (n *nodeRestriction) pods(ctx context.Context, node string, a admission.Attributes) error {
+	switch sub := a.GetSubresource(); {
+	case sub == "" && a.GetOperation() == admission.Create:
+		pod, ok := a.GetObject().(*corev1.Pod)
+		if !ok {
+			return fmt.Errorf("unexpected type %T", a.GetObject())
+		}
+		return n.mirror(ctx, node, pod)
+	case sub == "" && a.GetOperation() == admission.Delete:
+		if pod, ok := a.GetOldObject().(*corev1.Pod); !ok || pod.Spec.NodeName != node {
+			return fmt.Errorf("node %q can only delete pods with spec.nodeName set to itself", node)
+		}
+		return nil
+	case sub == "status" && a.GetOperation() == admission.Update:
+		old, ok := a.GetOldObject().(*corev1.Pod)
+		pod, also := a.GetObject().(*corev1.Pod)
+		if !ok || !also || old.Spec.NodeName != node {
+			return fmt.Errorf("node %q can only update pod status for pods with spec.nodeName set to itself", node)
+		}
+		if !equality.Semantic.DeepEqual(old.Labels, pod.Labels) {
+			return fmt.Errorf("node %q cannot update labels through pod status", node)
+		}
+		// They let the node read the claims that they name.
+		if !equality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) ||
+			!equality.Semantic.DeepEqual(old.Status.ExtendedResourceClaimStatus, pod.Status.ExtendedResourceClaimStatus) {
+			return fmt.Errorf("node %q cannot update resource claim statuses", node)
+		}
+		return nil
+	case sub == "eviction" && a.GetOperation() == admission.Create:
+		return n.eviction(ctx, node, a)
+	default:
+		return fmt.Errorf("unexpected operation %q on pods/%s by node %q", a.GetOperation(), sub, node)
+	}
+}
+
+// eviction reads the pod in the store: a stale cache could name its last node.
+func (n *nodeRestriction) eviction(ctx context.Context, node string, a admission.Attributes) error {
+	e, ok := a.GetObject().(*policyv1.Eviction)
+	if !ok {
+		return fmt.Errorf("unexpected type %T", a.GetObject())
+	}
+	name := a.GetName()
+	if name == "" {
+		name = e.Name
+	}
+	pod, err := n.pod(ctx, a.GetNamespace(), name)
+	if err != nil {
+		return err
+	}
+	if pod.Spec.NodeName != node {
+		return fmt.Errorf("node %s can only evict pods with spec.nodeName set to itself", node)
+	}
+	return nil
+}
+
+// mirror takes the reflection of a file's pod: bound to the node, owned by it,
+// and without anything that the server would have to give out for it.
+func (n *nodeRestriction) mirror(ctx context.Context, node string, pod *corev1.Pod) error {
+	if !isMirror(pod) {
+		return fmt.Errorf("pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, node)
+	}
+	if pod.Spec.NodeName != node {
+		return fmt.Errorf("node %q can only create pods with spec.nodeName set to itself", node)
+	}
+	if len(pod.OwnerReferences) != 1 {
+		return fmt.Errorf("node %q can only create pods with a single owner reference set to itself", node)
+	}
+	owner := pod.OwnerReferences[0]
+	switch {
+	case owner.APIVersion != "v1" || owner.Kind != "Node" || owner.Name != node:
+		return fmt.Errorf("node %q can only create pods with an owner reference set to itself", node)
+	case owner.Controller == nil || !*owner.Controller:
+		return fmt.Errorf("node %q can only create pods with a controller owner reference set to itself", node)
+	case owner.BlockOwnerDeletion != nil && *owner.BlockOwnerDeletion:
+		return fmt.Errorf("node %q must not set blockOwnerDeletion on an owner reference", node)
+	}
+	self, err := n.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("error looking up node %s to verify uid: %w", node, err)
+	}
+	if owner.UID != self.UID {
+		return fmt.Errorf("node %s UID mismatch: expected %s got %s", owner.Name, owner.UID, self.UID)
+	}
+	if pod.Spec.ServiceAccountName != "" {
+		return fmt.Errorf("node %q can not create pods that reference a service account", node)
+	}
+	if what := takes(pod); what != "" {
+		return fmt.Errorf("node %q can not create pods that reference %s", node, what)
+	}
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return fmt.Errorf("node %q can not create pods that reference resourceclaims", node)
+	}
+	return nil
+}
+
+func (n *nodeRestriction) nodes(node string, a admission.Attributes) error {
+	name := a.GetName()
+	now, ok := a.GetObject().(*corev1.Node)
+	if ok && name == "" {
+		name = now.Name
+	}
+	if name != node {
+		return fmt.Errorf("node %q is not allowed to modify node %q", node, name)
+	}
+	if !ok || a.GetOperation() == admission.Delete {
+		return nil
+	}
+	old, _ := a.GetOldObject().(*corev1.Node)
+	if a.GetOperation() == admission.Create || old == nil {
+		old = &corev1.Node{Spec: corev1.NodeSpec{Taints: now.Spec.Taints}}
+	}
+	if bad := reserved(old.Labels, now.Labels); len(bad) > 0 {
+		verb := "modify labels"
+		if a.GetOperation() == admission.Create {
+			verb = "set the following labels"
+		}
+		return fmt.Errorf("node %q is not allowed to %s: %s", node, verb, strings.Join(bad, ", "))
+	}
+	if !equality.Semantic.DeepEqual(old.Spec.Taints, now.Spec.Taints) {
+		return fmt.Errorf("node %q is not allowed to modify taints", node)
+	}
+	// All nodes route to it: a node that chose it would have the pods of another.
+	if old.Spec.PodCIDR != now.Spec.PodCIDR || !equality.Semantic.DeepEqual(old.Spec.PodCIDRs, now.Spec.PodCIDRs) {
+		return fmt.Errorf("node %q is not allowed to choose its range of pod addresses", node)
+	}
+	if !equality.Semantic.DeepEqual(old.OwnerReferences, now.OwnerReferences) {
+		return fmt.Errorf("node %q is not allowed to modify ownerReferences", node)
+	}
+	return nil
+}
+
+// nodeLabels are the labels of Kubernetes' own domains that a node knows best.
+var nodeLabels = []string{
+	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable,
+	corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+}
+
+// reserved answers the changed labels that are not a node's to change: those of
+// node-restriction.kubernetes.io, and of kubernetes.io and k8s.io what is not
+// known as a node's.
+func reserved(old, now map[string]string) (bad []string) {
+	check := func(key string) {
+		domain, _, prefixed := strings.Cut(key, "/")
+		if !prefixed {
+			return
+		}
+		under := func(of string) bool { return domain == of || strings.HasSuffix(domain, "."+of) }
+		switch {
+		case under("node-restriction.kubernetes.io"):
+		case under("kubelet.kubernetes.io"), under("node.kubernetes.io"), slices.Contains(nodeLabels, key):
+			return
+		case !under("kubernetes.io") && !under("k8s.io"):
+			return
+		}
+		bad = append(bad, key)
+	}
+	for key, value := range now {
+		if have, ok := old[key]; !ok || have != value {
+			check(key)
+		}
+	}
+	for key := range old {
+		if _, ok := now[key]; !ok {
+			check(key)
+		}
+	}
+	slices.Sort(bad)
+	return bad
+}
+
+// claims lets a node tell how far the growth of a volume has come.
+func (n *nodeRestriction) claims(node string, a admission.Attributes) error {
+	old, ok := a.GetOldObject().(*corev1.PersistentVolumeClaim)
+	now, also := a.GetObject().(*corev1.PersistentVolumeClaim)
+	if a.GetSubresource() != "status" || a.GetOperation() != admission.Update || !ok || !also {
+		return fmt.Errorf("node %q may only update the status of persistent volume claims", node)
+	}
+	old, now = old.DeepCopy(), now.DeepCopy()
+	for _, c := range []*corev1.PersistentVolumeClaim{old, now} {
+		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil, nil, nil, nil
+		c.ManagedFields, c.ResourceVersion = nil, ""
+	}
+	if !equality.Semantic.DeepEqual(old, now) {
+		return fmt.Errorf("node %q is not allowed to update fields other than status.capacity, status.conditions and status.allocatedResources", node)
+	}
+	return nil
+}
+
+// slice lets a node offer its own devices. That a changed slice was its own is known
+// by its name (the authorizer) and stays so: the node of a slice does not change.
+func (n *nodeRestriction) slice(node string, a admission.Attributes) error {
+	var verb string
+	var s runtime.Object
+	switch a.GetOperation() {
+	case admission.Create:
+		verb, s = "create", a.GetObject()
+	case admission.Delete:
+		verb, s = "delete", a.GetOldObject()
+	default:
+		return nil
+	}
+	slice, ok := s.(*resourcev1.ResourceSlice)
+	if !ok || slice.Spec.NodeName == nil || *slice.Spec.NodeName != node {
+		return fmt.Errorf("can only %s ResourceSlice with the same NodeName as the requesting node", verb)
+	}
+	return nil
+}
+
+// request takes a signing request of a node for itself only.
+func (n *nodeRestriction) request(a admission.Attributes) error {
+	r, ok := signingRequest(a)
+	if !ok || r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName && r.Spec.SignerName != certificatesv1.KubeletServingSignerName {
+		return nil
+	}
+	parsed, err := parseRequest(r.Spec.Request)
+	if err != nil {
+		return fmt.Errorf("unable to parse csr: %w", err)
+	}
+	if parsed.Subject.CommonName != a.GetUserInfo().GetName() {
+		return fmt.Errorf("can only create a node CSR with CN=%s", a.GetUserInfo().GetName())
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package printers
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+func rbac(kind string) schema.GroupKind {
+	return schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: kind}
+}
+
+var (
+	roleHeads    = []metav1.TableColumnDefinition{nameHead, text("Created At", "When the object was created.")}
+	bindingHeads = []metav1.TableColumnDefinition{nameHead, text("Role", "What is allowed."), ageHead,
+		wide(text("Users", "The users who may.")), wide(text("Groups", "The groups who may.")), wide(text("ServiceAccounts", "The accounts that may."))}
+)
+
+var accessKinds = map[schema.GroupKind]Columns{
+	rbac("Role"): of(func(r *rbacv1.Role, _ time.Time) []any {
+		return []any{r.Name, r.CreationTimestamp.UTC().Format(time.RFC3339)}
+	}, roleHeads...),
+	rbac("ClusterRole"): of(func(r *rbacv1.ClusterRole, _ time.Time) []any {
+		return []any{r.Name, r.CreationTimestamp.UTC().Format(time.RFC3339)}
+	}, roleHeads...),
+	rbac("RoleBinding"): of(func(b *rbacv1.RoleBinding, now time.Time) []any {
+		return bindingRow(&b.ObjectMeta, b.RoleRef, b.Subjects, now)
+	}, bindingHeads...),
+	rbac("ClusterRoleBinding"): of(func(b *rbacv1.ClusterRoleBinding, now time.Time) []any {
+		return bindingRow(&b.ObjectMeta, b.RoleRef, b.Subjects, now)
+	}, bindingHeads...),
+	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: of(requestRow, nameHead, ageHead,
+		text("SignerName", "Who is asked to sign."), text("Requestor", "Who asks."),
+		text("RequestedDuration", "How long the certificate should hold."), text("Condition", "How far the request is.")),
+}
+
+func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, who []rbacv1.Subject, now time.Time) []any {
+	var users, groups, accounts []string
+	for _, s := range who {
+		switch s.Kind {
+		case rbacv1.UserKind:
+			users = append(users, s.Name)
+		case rbacv1.GroupKind:
+			groups = append(groups, s.Name)
+		case rbacv1.ServiceAccountKind:
+			accounts = append(accounts, s.Namespace+"/"+s.Name)
+		}
+	}
+	return []any{m.Name, role.Kind + "/" + role.Name, since(m.CreationTimestamp, now),
+		strings.Join(users, ", "), strings.Join(groups, ", "), strings.Join(accounts, ", ")}
+}
+
+func requestRow(r *certificatesv1.CertificateSigningRequest, now time.Time) []any {
+	asked := none
+	if s := r.Spec.ExpirationSeconds; s != nil {
+		asked = duration.HumanDuration(time.Duration(*s) * time.Second)
+	}
+	return []any{r.Name, since(r.CreationTimestamp, now), r.Spec.SignerName, r.Spec.Username, asked, requestStatus(r)}
+}
+
+func requestStatus(r *certificatesv1.CertificateSigningRequest) string {
+	is := func(kind certificatesv1.RequestConditionType) bool {
+		return slices.ContainsFunc(r.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
+	}
+	word := "Pending"
+	switch {
+	case is(certificatesv1.CertificateDenied):
+		word = "Denied"
+	case is(certificatesv1.CertificateApproved):
+		word = "Approved"
+	}
+	if is(certificatesv1.CertificateFailed) {
+		word += ",Failed"
+	}
+	if len(r.Status.Certificate) > 0 {
+		word += ",Issued"
+	}
+	return word
+}

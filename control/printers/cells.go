@@ -1,0 +1,103 @@
+package printers
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+const (
+	none    = "<none>"
+	unset   = "<unset>"
+	unknown = "<unknown>"
+	// most is how many addresses or ports one cell holds.
+	most = 3
+)
+
+// since is how long ago something was, in a word.
+func since(t metav1.Time, now time.Time) string {
+	if t.IsZero() {
+		return unknown
+	}
+	return duration.HumanDuration(now.Sub(t.Time))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return none
+	}
+	return s
+}
+
+// value is what a pointer shows, or a word where there is none.
+func value[T any](p *T, without string) any {
+	if p == nil {
+		return without
+	}
+	return fmt.Sprint(*p)
+}
+
+func number32(p *int32) int64 {
+	if p == nil {
+		return 0
+	}
+	return int64(*p)
+}
+
+// flag is a switch that may be absent.
+func flag(p *bool) string {
+	switch {
+	case p == nil:
+		return unset
+	case *p:
+		return "True"
+	}
+	return "False"
+}
+
+// some joins a list that may be long.
+func some(list []string, without string) string {
+	if len(list) == 0 {
+		return without
+	}
+	if len(list) <= most {
+		return strings.Join(list, ",")
+	}
+	return fmt.Sprintf("%s + %d more...", strings.Join(list[:most], ","), len(list)-most)
+}
+
+// pairs writes labels as a selector.
+func pairs(m map[string]string) string {
+	out := make([]string, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, k+"="+m[k])
+	}
+	return orNone(strings.Join(out, ","))
+}
+
+// selector writes a selector as the flag -l takes it.
+func selector(s *metav1.LabelSelector) string {
+	parsed, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return "<invalid>"
+	}
+	return orNoneOfAll(parsed)
+}
+
+func orNoneOfAll(s labels.Selector) string { return orNone(s.String()) }
+
+// containers gives the names and the images of a template's containers.
+func containers(spec *corev1.PodSpec) (names, images string) {
+	n, i := make([]string, 0, len(spec.Containers)), make([]string, 0, len(spec.Containers))
+	for k := range spec.Containers {
+		n, i = append(n, spec.Containers[k].Name), append(i, spec.Containers[k].Image)
+	}
+	return strings.Join(n, ","), strings.Join(i, ",")
+}

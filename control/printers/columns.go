@@ -1,0 +1,129 @@
+package printers
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Columns is how the objects of one kind are shown.
+type Columns struct {
+	heads []metav1.TableColumnDefinition
+	row   func(obj runtime.Object, now time.Time) ([]any, error)
+	done  func(obj runtime.Object) []metav1.TableRowCondition
+}
+
+// Of gives the columns of a kind. A kind without columns of its own is shown by
+// its name and age.
+func Of(kind schema.GroupKind) Columns {
+	if c, ok := table[kind]; ok {
+		return c
+	}
+	return plain
+}
+
+// Known reports whether the kind has columns of its own.
+func Known(kind schema.GroupKind) bool {
+	_, ok := table[kind]
+	return ok
+}
+
+// Table shows one object, or each object of a list. Without heads only the rows
+// are made, as for the events of a watch after the first.
+func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.Table, error) {
+	if c.row == nil {
+		c = plain
+	}
+	out := &metav1.Table{}
+	if heads {
+		out.ColumnDefinitions = c.heads
+	}
+	add := func(obj runtime.Object) error {
+		cells, err := c.row(obj, now)
+		if err != nil {
+			return err
+		}
+		row := metav1.TableRow{Cells: cells, Object: runtime.RawExtension{Object: obj}}
+		if c.done != nil {
+			row.Conditions = c.done(obj)
+		}
+		out.Rows = append(out.Rows, row)
+		return nil
+	}
+	if meta.IsListType(obj) {
+		if err := meta.EachListItem(obj, add); err != nil {
+			return nil, err
+		}
+	} else if err := add(obj); err != nil {
+		return nil, err
+	}
+	if list, err := meta.ListAccessor(obj); err == nil {
+		out.ResourceVersion = list.GetResourceVersion()
+		out.Continue = list.GetContinue()
+		out.RemainingItemCount = list.GetRemainingItemCount()
+	} else if one, err := meta.CommonAccessor(obj); err == nil {
+		out.ResourceVersion = one.GetResourceVersion()
+	}
+	return out, nil
+}
+
+// table is how each kind is shown.
+var table = join(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds, otherKinds)
+
+func join(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
+	out := map[schema.GroupKind]Columns{}
+	for _, g := range groups {
+		maps.Copy(out, g)
+	}
+	return out
+}
+
+// plain shows an object of any kind.
+var plain = Columns{
+	heads: []metav1.TableColumnDefinition{nameHead, ageHead},
+	row: func(obj runtime.Object, now time.Time) ([]any, error) {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return nil, err
+		}
+		return []any{m.GetName(), since(m.GetCreationTimestamp(), now)}, nil
+	},
+}
+
+// of makes the columns of one type.
+func of[T runtime.Object](row func(obj T, now time.Time) []any, heads ...metav1.TableColumnDefinition) Columns {
+	return Columns{
+		heads: heads,
+		row: func(obj runtime.Object, now time.Time) ([]any, error) {
+			t, ok := obj.(T)
+			if !ok {
+				return nil, fmt.Errorf("show a %T: the columns are those of %T", obj, t)
+			}
+			return row(t, now), nil
+		},
+	}
+}
+
+var (
+	nameHead = metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "The name, unique within its namespace."}
+	ageHead  = text("Age", "How long ago the object was created.")
+)
+
+func text(name, why string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: why}
+}
+
+func number(name, why string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "integer", Description: why}
+}
+
+// wide makes a column one that only "-o wide" shows.
+func wide(head metav1.TableColumnDefinition) metav1.TableColumnDefinition {
+	head.Priority = 1
+	return head
+}

@@ -1,0 +1,180 @@
+package printers
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
+
+var coreKinds = map[schema.GroupKind]Columns{
+	core("Pod"): podColumns,
+	core("PodTemplate"): of(podTemplateRow, nameHead, text("Containers", "The names of the containers."),
+		text("Images", "The images of the containers."), text("Pod Labels", "The labels of the pods.")),
+	core("Node"): of(nodeRow, nameHead, text("Status", "Whether the node is ready, and takes pods."), text("Roles", "The roles of the node."),
+		ageHead, text("Version", "The version of the node agent."),
+		wide(text("Internal-IP", "The address within the cluster.")), wide(text("External-IP", "The address for the outside.")),
+		wide(text("OS-Image", "The operating system.")), wide(text("Kernel-Version", "The kernel.")),
+		wide(text("Container-Runtime", "The container runtime and its version."))),
+	core("Namespace"): of(func(n *corev1.Namespace, now time.Time) []any {
+		return []any{n.Name, string(n.Status.Phase), since(n.CreationTimestamp, now)}
+	}, nameHead, text("Status", "Whether the namespace is being deleted."), ageHead),
+	core("ConfigMap"): of(func(c *corev1.ConfigMap, now time.Time) []any {
+		return []any{c.Name, int64(len(c.Data) + len(c.BinaryData)), since(c.CreationTimestamp, now)}
+	}, nameHead, number("Data", "How many keys there are."), ageHead),
+	core("Secret"): of(func(s *corev1.Secret, now time.Time) []any {
+		return []any{s.Name, string(s.Type), int64(len(s.Data)), since(s.CreationTimestamp, now)}
+	}, nameHead, text("Type", "What the keys mean."), number("Data", "How many keys there are."), ageHead),
+	core("ServiceAccount"): of(func(s *corev1.ServiceAccount, now time.Time) []any {
+		return []any{s.Name, int64(len(s.Secrets)), since(s.CreationTimestamp, now)}
+	}, nameHead, number("Secrets", "How many Secrets the account lists."), ageHead),
+	core("Service"): of(serviceRow, nameHead, text("Type", "How the service is reached."), text("Cluster-IP", "The address within the cluster."),
+		text("External-IP", "The addresses for the outside."), text("Port(s)", "The ports, with those of the nodes."), ageHead,
+		wide(text("Selector", "The pods that are served by."))),
+	core("Endpoints"): of(func(e *corev1.Endpoints, now time.Time) []any { //nolint:staticcheck // served as long as upstream serves it
+		return []any{e.Name, endpoints(e), since(e.CreationTimestamp, now)}
+	}, nameHead, text("Endpoints", "The addresses that serve."), ageHead),
+	core("LimitRange"): of(func(l *corev1.LimitRange, _ time.Time) []any {
+		return []any{l.Name, l.CreationTimestamp.UTC().Format(time.RFC3339)}
+	}, nameHead, text("Created At", "When the object was created.")),
+	core("ResourceQuota"): of(quotaRow, nameHead, text("Request", "What is used and what may be, of requests."),
+		text("Limit", "What is used and what may be, of limits."), ageHead),
+	core("ReplicationController"): of(func(r *corev1.ReplicationController, now time.Time) []any {
+		names, images := "", ""
+		if r.Spec.Template != nil {
+			names, images = containers(&r.Spec.Template.Spec)
+		}
+		return []any{r.Name, number32(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
+			since(r.CreationTimestamp, now), names, images, pairs(r.Spec.Selector)}
+	}, replicaHeads...),
+	core("Event"): eventColumns,
+}
+
+func podTemplateRow(p *corev1.PodTemplate, _ time.Time) []any {
+	names, images := containers(&p.Template.Spec)
+	return []any{p.Name, names, images, pairs(p.Template.Labels)}
+}
+
+func nodeRow(n *corev1.Node, now time.Time) []any {
+	status := "Unknown"
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			status = "NotReady"
+			if c.Status == corev1.ConditionTrue {
+				status = "Ready"
+			}
+		}
+	}
+	if n.Spec.Unschedulable {
+		status += ",SchedulingDisabled"
+	}
+	about := n.Status.NodeInfo
+	return []any{n.Name, status, roles(n), since(n.CreationTimestamp, now), about.KubeletVersion,
+		address(n, corev1.NodeInternalIP), address(n, corev1.NodeExternalIP),
+		orUnknown(about.OSImage), orUnknown(about.KernelVersion), orUnknown(about.ContainerRuntimeVersion)}
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return unknown
+	}
+	return s
+}
+
+func address(n *corev1.Node, kind corev1.NodeAddressType) string {
+	for _, a := range n.Status.Addresses {
+		if a.Type == kind {
+			return a.Address
+		}
+	}
+	return none
+}
+
+// roles reads them from either of the labels that name them.
+func roles(n *corev1.Node) string {
+	found := map[string]bool{}
+	for key, value := range n.Labels {
+		if role, ok := strings.CutPrefix(key, "node-role.kubernetes.io/"); ok && role != "" {
+			found[role] = true
+		} else if key == "kubernetes.io/role" && value != "" {
+			found[value] = true
+		}
+	}
+	return orNone(strings.Join(slices.Sorted(maps.Keys(found)), ","))
+}
+
+func serviceRow(s *corev1.Service, now time.Time) []any {
+	cluster := s.Spec.ClusterIP
+	if len(s.Spec.ClusterIPs) > 0 {
+		cluster = s.Spec.ClusterIPs[0]
+	}
+	ports := make([]string, 0, len(s.Spec.Ports))
+	for _, p := range s.Spec.Ports {
+		word := strconv.Itoa(int(p.Port))
+		if p.NodePort > 0 {
+			word += ":" + strconv.Itoa(int(p.NodePort))
+		}
+		ports = append(ports, word+"/"+string(p.Protocol))
+	}
+	return []any{s.Name, string(s.Spec.Type), orNone(cluster), outside(s), orNone(strings.Join(ports, ",")),
+		since(s.CreationTimestamp, now), pairs(s.Spec.Selector)}
+}
+
+// outside is where a service is reached from without.
+func outside(s *corev1.Service) string {
+	switch s.Spec.Type {
+	case corev1.ServiceTypeExternalName:
+		return s.Spec.ExternalName
+	case corev1.ServiceTypeLoadBalancer:
+		var all []string
+		for _, in := range s.Status.LoadBalancer.Ingress {
+			if in.IP != "" {
+				all = append(all, in.IP)
+			} else if in.Hostname != "" {
+				all = append(all, in.Hostname)
+			}
+		}
+		if all = append(all, s.Spec.ExternalIPs...); len(all) > 0 {
+			return strings.Join(all, ",")
+		}
+		return "<pending>"
+	}
+	return orNone(strings.Join(s.Spec.ExternalIPs, ","))
+}
+
+func endpoints(e *corev1.Endpoints) string { //nolint:staticcheck // served as long as upstream serves it
+	var all []string
+	for _, s := range e.Subsets {
+		for _, a := range s.Addresses {
+			if len(s.Ports) == 0 {
+				all = append(all, a.IP)
+			}
+			for _, p := range s.Ports {
+				all = append(all, net.JoinHostPort(a.IP, strconv.Itoa(int(p.Port))))
+			}
+		}
+	}
+	return some(all, none)
+}
+
+func quotaRow(q *corev1.ResourceQuota, now time.Time) []any {
+	var requests, limits []string
+	for _, name := range slices.Sorted(maps.Keys(q.Status.Hard)) {
+		used, hard := q.Status.Used[name], q.Status.Hard[name]
+		word := fmt.Sprintf("%s: %s/%s", name, used.String(), hard.String())
+		if strings.Contains(string(name), "limits") {
+			limits = append(limits, word)
+		} else {
+			requests = append(requests, word)
+		}
+	}
+	return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), since(q.CreationTimestamp, now)}
+}

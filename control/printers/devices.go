@@ -1,0 +1,35 @@
+package printers
+
+import (
+	"strings"
+	"time"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// deviceKinds are those of dynamic resource allocation that show more than their
+// name and age.
+var deviceKinds = map[schema.GroupKind]Columns{
+	{Group: resourcev1.GroupName, Kind: "ResourceClaim"}: of(func(c *resourcev1.ResourceClaim, now time.Time) []any {
+		return []any{c.Name, claimState(c), since(c.CreationTimestamp, now)}
+	}, nameHead, text("State", "Whether devices are allocated, and for somebody."), ageHead),
+	{Group: resourcev1.GroupName, Kind: "ResourceSlice"}: of(func(s *resourcev1.ResourceSlice, now time.Time) []any {
+		return []any{s.Name, value(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name, since(s.CreationTimestamp, now)}
+	}, nameHead, text("Node", "The node that has the devices."), text("Driver", "Who manages them."), text("Pool", "What they are part of."), ageHead),
+}
+
+func claimState(c *resourcev1.ResourceClaim) string {
+	var words []string
+	add := func(word string, is bool) {
+		if is {
+			words = append(words, word)
+		}
+	}
+	gone, has := c.DeletionTimestamp != nil, c.Status.Allocation != nil
+	add("deleted", gone)
+	add("pending", !has && !gone)
+	add("allocated", has)
+	add("reserved", has && len(c.Status.ReservedFor) > 0)
+	return strings.Join(words, ",")
+}

@@ -1,0 +1,203 @@
+package printers
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"berth/podspec"
+)
+
+// nodeLost is the reason of a pod whose node is out of reach.
+const nodeLost = "NodeLost"
+
+var podColumns = func() Columns {
+	c := of(podRow, nameHead,
+		text("Ready", "How many of the containers are ready, of those that should be."),
+		text("Status", "What the pod is doing, in a word."),
+		text("Restarts", "How often containers were restarted, and when last."),
+		ageHead,
+		wide(text("IP", "The pod's address.")),
+		wide(text("Node", "The node that the pod is bound to.")),
+		wide(text("Nominated Node", "The node where room is being made for the pod.")),
+		wide(text("Readiness Gates", "How many of the conditions that the pod waits for are true.")))
+	c.done = podDone
+	return c
+}()
+
+func podRow(p *corev1.Pod, now time.Time) []any {
+	s := summarize(p)
+	restarts := strconv.Itoa(s.restarts)
+	if s.restarts != 0 && !s.last.IsZero() {
+		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, duration.HumanDuration(now.Sub(s.last.Time)))
+	}
+	ip := p.Status.PodIP
+	if len(p.Status.PodIPs) > 0 {
+		ip = p.Status.PodIPs[0].IP
+	}
+	return []any{p.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.word, restarts, since(p.CreationTimestamp, now),
+		orNone(ip), orNone(p.Spec.NodeName), orNone(p.Status.NominatedNodeName), gates(p)}
+}
+
+// podDone marks rows of pods that have run to their end.
+func podDone(obj runtime.Object) []metav1.TableRowCondition {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	row := metav1.TableRowCondition{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(p.Status.Phase)}
+	switch p.Status.Phase {
+	case corev1.PodSucceeded:
+		row.Message = "The pod has completed successfully."
+	case corev1.PodFailed:
+		row.Message = "The pod failed."
+	default:
+		return nil
+	}
+	return []metav1.TableRowCondition{row}
+}
+
+func gates(p *corev1.Pod) string {
+	if len(p.Spec.ReadinessGates) == 0 {
+		return none
+	}
+	open := 0
+	for _, g := range p.Spec.ReadinessGates {
+		if holds(p, g.ConditionType) {
+			open++
+		}
+	}
+	return fmt.Sprintf("%d/%d", open, len(p.Spec.ReadinessGates))
+}
+
+func holds(p *corev1.Pod, condition corev1.PodConditionType) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == condition {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// summary is a pod in a line.
+type summary struct {
+	word         string
+	ready, total int
+	restarts     int
+	last         metav1.Time // when a container ended last before its restart
+}
+
+// count takes one container's restarts in.
+func (s *summary) count(c *corev1.ContainerStatus) {
+	s.restarts += int(c.RestartCount)
+	if t := c.LastTerminationState.Terminated; t != nil && s.last.Before(&t.FinishedAt) {
+		s.last = t.FinishedAt
+	}
+}
+
+// summarize reads a pod's status as users read it: what stands in the way comes
+// before what goes well, and init containers before those that wait for them.
+func summarize(p *corev1.Pod) summary {
+	s := summary{word: string(p.Status.Phase), total: len(p.Spec.Containers)}
+	if p.Status.Reason != "" {
+		s.word = p.Status.Reason
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonSchedulingGated {
+			s.word = corev1.PodReasonSchedulingGated
+		}
+	}
+	initializing, sidecars := s.initContainers(p)
+	if !initializing || holds(p, corev1.PodInitialized) {
+		// Restarts of init containers that are done no longer matter.
+		s.restarts, s.last = sidecars.restarts, sidecars.last
+		s.mainContainers(p)
+	}
+	terminal := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	switch {
+	case p.DeletionTimestamp == nil:
+	case p.Status.Reason == nodeLost:
+		s.word = "Unknown"
+	case !terminal:
+		s.word = "Terminating"
+	}
+	return s
+}
+
+// initContainers looks at the init containers in their order up to the first
+// that is not done; sidecars are counted apart.
+func (s *summary) initContainers(p *corev1.Pod) (initializing bool, sidecars summary) {
+	isSidecar := map[string]bool{}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if podspec.IsSidecar(c) {
+			isSidecar[c.Name] = true
+			s.total++
+		}
+	}
+	for i := range p.Status.InitContainerStatuses {
+		c := &p.Status.InitContainerStatuses[i]
+		s.count(c)
+		if isSidecar[c.Name] {
+			sidecars.count(c)
+		}
+		ended, waiting := c.State.Terminated, c.State.Waiting
+		switch {
+		case ended != nil && ended.ExitCode == 0:
+			continue
+		case isSidecar[c.Name] && c.Started != nil && *c.Started:
+			if c.Ready {
+				s.ready++
+			}
+			continue
+		case ended != nil:
+			s.word = "Init:" + ending(ended)
+		case waiting != nil && waiting.Reason != "" && waiting.Reason != "PodInitializing":
+			s.word = "Init:" + waiting.Reason
+		default:
+			s.word = fmt.Sprintf("Init:%d/%d", i, len(p.Spec.InitContainers))
+		}
+		return true, sidecars
+	}
+	return false, sidecars
+}
+
+// mainContainers lets the first container that has something to say be heard.
+func (s *summary) mainContainers(p *corev1.Pod) {
+	running := false
+	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
+		c := &p.Status.ContainerStatuses[i]
+		s.count(c)
+		switch {
+		case c.State.Waiting != nil && c.State.Waiting.Reason != "":
+			s.word = c.State.Waiting.Reason
+		case c.State.Terminated != nil:
+			s.word = ending(c.State.Terminated)
+		case c.Ready && c.State.Running != nil:
+			running = true
+			s.ready++
+		}
+	}
+	if s.word == "Completed" && running {
+		s.word = "NotReady"
+		if holds(p, corev1.PodReady) {
+			s.word = "Running"
+		}
+	}
+}
+
+// ending says in a word how a container ended.
+func ending(t *corev1.ContainerStateTerminated) string {
+	switch {
+	case t.Reason != "":
+		return t.Reason
+	case t.Signal != 0:
+		return fmt.Sprintf("Signal:%d", t.Signal)
+	}
+	return fmt.Sprintf("ExitCode:%d", t.ExitCode)
+}

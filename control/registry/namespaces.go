@@ -1,0 +1,258 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	"k8s.io/apiserver/pkg/util/dryrun"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Namespaces is the store of namespaces. A namespace goes in two steps:
+//
+//	Active ──delete──► Terminating ──finalize (the finalizer has emptied it)──► gone
+//
+// A delete only marks it; what is in it is removed by whoever owns the
+// finalizer "kubernetes" of its spec, which then takes that away through the
+// finalize subresource.
+//
+// It hands on what it serves by name: of what the store can do beside, a delete of
+// all namespaces at once would remove them and leave behind what is in them.
+type Namespaces struct{ store *Store }
+
+var (
+	_ rest.Lister               = (*Namespaces)(nil)
+	_ rest.Watcher              = (*Namespaces)(nil)
+	_ rest.CreaterUpdater       = (*Namespaces)(nil)
+	_ rest.Patcher              = (*Namespaces)(nil)
+	_ rest.GracefulDeleter      = (*Namespaces)(nil)
+	_ rest.Scoper               = (*Namespaces)(nil)
+	_ rest.SingularNameProvider = (*Namespaces)(nil)
+	_ rest.ShortNamesProvider   = (*Namespaces)(nil)
+	_ rest.CategoriesProvider   = (*Namespaces)(nil)
+	_ rest.ResetFieldsStrategy  = (*Namespaces)(nil)
+	_ rest.StorageWithReadiness = (*Namespaces)(nil)
+)
+
+// NewNamespaces makes the store with status and finalize.
+func NewNamespaces(kind *Kind, place Place) (*Store, map[string]rest.Storage, error) {
+	main, err := NewStoreWith(kind, place, namespaceRules{NewStrategy(kind, place.Typer)})
+	if err != nil {
+		return nil, nil, err
+	}
+	main.ShouldDeleteDuringUpdate = func(ctx context.Context, key string, obj, existing runtime.Object) bool {
+		n := As[*corev1.Namespace](obj)
+		return len(n.Spec.Finalizers) == 0 && len(n.Finalizers) == 0 && n.DeletionTimestamp != nil
+	}
+	return main, map[string]rest.Storage{
+		"namespaces":          &Namespaces{main},
+		"namespaces/status":   NewStatus(main, place),
+		"namespaces/finalize": NewStatusWith(main, finalizeRules{NewStrategy(kind, place.Typer)}),
+	}, nil
+}
+
+type namespaceRules struct{ Strategy }
+
+// PrepareForCreate gives the namespace its finalizer and its phase.
+func (r namespaceRules) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	r.Strategy.PrepareForCreate(ctx, obj)
+	n := As[*corev1.Namespace](obj)
+	n.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
+	if !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		n.Spec.Finalizers = append(n.Spec.Finalizers, corev1.FinalizerKubernetes)
+	}
+	labelWithName(n)
+}
+
+// PrepareForUpdate keeps the finalizers, which only finalize changes.
+func (r namespaceRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	r.Strategy.PrepareForUpdate(ctx, obj, old)
+	n := As[*corev1.Namespace](obj)
+	n.Spec.Finalizers = As[*corev1.Namespace](old).Spec.Finalizers
+	labelWithName(n)
+}
+
+// labelWithName lets selectors of namespaces name one.
+func labelWithName(n *corev1.Namespace) {
+	if n.Name == "" {
+		return
+	}
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	n.Labels[corev1.LabelMetadataName] = n.Name
+}
+
+type finalizeRules struct{ Strategy }
+
+// PrepareForUpdate lets nothing but the finalizers of the spec change.
+func (finalizeRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	n := As[*corev1.Namespace](obj)
+	finalizers := n.Spec.Finalizers
+	As[*corev1.Namespace](old).DeepCopyInto(n)
+	n.Spec.Finalizers = finalizers
+}
+
+// ValidateUpdate has no rule of its own.
+func (finalizeRules) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {
+	return nil
+}
+
+// GetResetFields names what a server-side apply cannot own here.
+func (r finalizeRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return map[fieldpath.APIVersion]*fieldpath.Set{
+		fieldpath.APIVersion(r.Kind.Version.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
+	}
+}
+
+// New returns an empty namespace.
+func (n *Namespaces) New() runtime.Object { return n.store.New() }
+
+// NewList returns an empty list.
+func (n *Namespaces) NewList() runtime.Object { return n.store.NewList() }
+
+// Destroy gives the storage back.
+func (n *Namespaces) Destroy() { n.store.Destroy() }
+
+// ReadinessCheck tells whether the storage is ready.
+func (n *Namespaces) ReadinessCheck() error { return n.store.ReadinessCheck() }
+
+// StorageVersion is the version that is stored.
+func (n *Namespaces) StorageVersion() runtime.GroupVersioner { return n.store.StorageVersion() }
+
+// NamespaceScoped is false.
+func (n *Namespaces) NamespaceScoped() bool { return n.store.NamespaceScoped() }
+
+// GetSingularName is how one of them is called.
+func (n *Namespaces) GetSingularName() string { return n.store.GetSingularName() }
+
+// ShortNames are those that kubectl users type.
+func (n *Namespaces) ShortNames() []string { return n.store.ShortNames() }
+
+// Categories are the groups of resources that the kind is in.
+func (n *Namespaces) Categories() []string { return n.store.Categories() }
+
+// GetResetFields names what a server-side apply cannot own here.
+func (n *Namespaces) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return n.store.GetResetFields()
+}
+
+// ConvertToTable prints namespaces.
+func (n *Namespaces) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return n.store.ConvertToTable(ctx, obj, options)
+}
+
+// Get reads one.
+func (n *Namespaces) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return n.store.Get(ctx, name, options)
+}
+
+// List reads those that the options choose.
+func (n *Namespaces) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	return n.store.List(ctx, options)
+}
+
+// Watch follows those that the options choose.
+func (n *Namespaces) Watch(ctx context.Context, options *internalversion.ListOptions) (watch.Interface, error) {
+	return n.store.Watch(ctx, options)
+}
+
+// Create makes one.
+func (n *Namespaces) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+	return n.store.Create(ctx, obj, validate, options)
+}
+
+// Update changes one.
+func (n *Namespaces) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return n.store.Update(ctx, name, info, create, update, force, options)
+}
+
+// Delete marks a namespace as going, and removes it when it is empty.
+func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	obj, err := n.Get(ctx, name, &metav1.GetOptions{})
+	if err != nil {
+		return nil, false, err
+	}
+	namespace := As[*corev1.Namespace](obj)
+	if options == nil {
+		options = metav1.NewDeleteOptions(0)
+	}
+	if options.Preconditions == nil {
+		options.Preconditions = &metav1.Preconditions{}
+	}
+	if options.Preconditions.UID == nil {
+		options.Preconditions.UID = &namespace.UID
+	} else if *options.Preconditions.UID != namespace.UID {
+		return nil, false, apierrors.NewConflict(n.store.Kind.GroupResource(), name,
+			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *options.Preconditions.UID, namespace.UID))
+	}
+	if version := options.Preconditions.ResourceVersion; version != nil && *version != namespace.ResourceVersion {
+		return nil, false, apierrors.NewConflict(n.store.Kind.GroupResource(), name,
+			fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *version, namespace.ResourceVersion))
+	}
+	if namespace.DeletionTimestamp.IsZero() || namespace.Status.Phase != corev1.NamespaceTerminating {
+		out, err := n.mark(ctx, name, validate, options)
+		return out, false, err
+	}
+	if len(namespace.Spec.Finalizers) != 0 {
+		return namespace, false, nil
+	}
+	return n.store.Delete(ctx, name, validate, options)
+}
+
+// mark gives a namespace its time of deletion.
+func (n *Namespaces) mark(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
+	key, err := n.store.KeyFunc(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	out := n.store.NewFunc()
+	change := storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
+		if err := validate(ctx, existing); err != nil {
+			return nil, err
+		}
+		namespace := As[*corev1.Namespace](existing)
+		if namespace.DeletionTimestamp.IsZero() {
+			now := metav1.Now()
+			namespace.DeletionTimestamp = &now
+		}
+		namespace.Status.Phase = corev1.NamespaceTerminating
+		namespace.Finalizers = withPolicy(namespace.Finalizers, options)
+		return namespace, nil
+	})
+	preconditions := &storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
+	err = n.store.Storage.GuaranteedUpdate(ctx, key, out, false, preconditions, change, dryrun.IsDryRun(options.DryRun), nil)
+	if err != nil {
+		err = storeerr.InterpretUpdateError(err, n.store.Kind.GroupResource(), name)
+		if _, ok := err.(*apierrors.StatusError); !ok { //nolint:errorlint // the library returns the type itself
+			err = apierrors.NewInternalError(err)
+		}
+		return nil, err
+	}
+	return out, nil
+}
+
+// withPolicy adds or takes away the finalizer that a delete asks for.
+func withPolicy(finalizers []string, options *metav1.DeleteOptions) []string {
+	orphan := options.OrphanDependents != nil && *options.OrphanDependents || //nolint:staticcheck // old clients still send it
+		options.PropagationPolicy != nil && *options.PropagationPolicy == metav1.DeletePropagationOrphan
+	has := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
+	switch {
+	case orphan && !has:
+		return append(slices.Clone(finalizers), metav1.FinalizerOrphanDependents)
+	case !orphan && has && options.PropagationPolicy != nil:
+		return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == metav1.FinalizerOrphanDependents })
+	}
+	return finalizers
+}

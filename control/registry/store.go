@@ -1,0 +1,175 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Place is where the stores of a server are made.
+type Place struct {
+	Typer   runtime.ObjectTyper
+	Options generic.RESTOptionsGetter
+}
+
+// Store is the main resource of a kind.
+type Store struct {
+	*genericregistry.Store
+	Kind *Kind
+}
+
+// NewStore makes the store of a row: get, list, watch, create, update, patch,
+// delete and deletecollection, with what the row says.
+func NewStore(kind *Kind, place Place) (*Store, error) {
+	return NewStoreWith(kind, place, NewStrategy(kind, place.Typer))
+}
+
+// Rules is what a store asks about every write.
+type Rules interface {
+	rest.RESTCreateStrategy
+	rest.RESTUpdateStrategy
+	rest.ResetFieldsStrategy
+}
+
+// NewStoreWith makes the store of a row with other rules than the row's own.
+func NewStoreWith(kind *Kind, place Place, rules Rules) (*Store, error) {
+	store := &genericregistry.Store{
+		NewFunc:                   kind.New,
+		NewListFunc:               kind.NewList,
+		DefaultQualifiedResource:  kind.GroupResource(),
+		SingularQualifiedResource: schema.GroupResource{Group: kind.Version.Group, Resource: kind.Singular},
+		CreateStrategy:            rules,
+		UpdateStrategy:            rules,
+		DeleteStrategy:            rules,
+		ResetFieldsStrategy:       rules,
+		TableConvertor:            Printer{kind.Columns},
+	}
+	if kind.TTL > 0 {
+		store.TTLFunc = func(_ runtime.Object, _ uint64, _ bool) (uint64, error) { return uint64(kind.TTL.Seconds()), nil }
+	}
+	options := &generic.StoreOptions{RESTOptions: place.Options, AttrFunc: kind.attributes}
+	if name := kind.IndexField; name != "" {
+		value := func(obj runtime.Object) string { return kind.Fields(obj)[name] }
+		options.TriggerFunc = storage.IndexerFuncs{name: value}
+		options.Indexers = &cache.Indexers{storage.FieldIndex(name): func(obj any) ([]string, error) {
+			return []string{value(As[runtime.Object](obj))}, nil
+		}}
+	}
+	if err := store.CompleteWithOptions(options); err != nil {
+		return nil, fmt.Errorf("store of %s: %w", kind.GroupResource(), err)
+	}
+	return &Store{Store: store, Kind: kind}, nil
+}
+
+// attributes are what label and field selectors see of an object.
+func (k *Kind) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, nil, err
+	}
+	set := fields.Set{}
+	if k.Fields != nil {
+		set = k.Fields(obj)
+	}
+	set["metadata.name"] = m.GetName()
+	if !k.Cluster {
+		set["metadata.namespace"] = m.GetNamespace()
+	}
+	return m.GetLabels(), set, nil
+}
+
+// AddFieldLabels lets selectors name the kind's fields.
+func (k *Kind) AddFieldLabels(s *runtime.Scheme) error {
+	return s.AddFieldLabelConversionFunc(k.Version.WithKind(k.Name()), k.fieldLabel)
+}
+
+func (k *Kind) fieldLabel(label, value string) (string, string, error) {
+	known := label == "metadata.name" || label == "metadata.namespace" && !k.Cluster
+	for _, name := range k.FieldNames {
+		known = known || label == name
+	}
+	if !known {
+		return "", "", fmt.Errorf("field label not supported: %s", label)
+	}
+	return label, value, nil
+}
+
+// ShortNames are those that kubectl users type.
+func (s *Store) ShortNames() []string { return s.Kind.Short }
+
+// Categories are the groups of resources that the kind is in.
+func (s *Store) Categories() []string {
+	if s.Kind.All {
+		return []string{"all"}
+	}
+	return nil
+}
+
+// Status is the status subresource of a store.
+type Status struct {
+	store *genericregistry.Store
+}
+
+// NewStatus makes the status subresource with the row's rules.
+func NewStatus(main *Store, place Place) *Status {
+	return NewStatusWith(main, StatusStrategy{NewStrategy(main.Kind, place.Typer)})
+}
+
+// UpdateRules is what a subresource asks about a write.
+type UpdateRules interface {
+	rest.RESTUpdateStrategy
+	rest.ResetFieldsStrategy
+}
+
+// NewStatusWith makes a subresource that writes the whole object by other rules
+// than the main resource.
+func NewStatusWith(main *Store, rules UpdateRules) *Status {
+	store := *main.Store
+	store.UpdateStrategy = rules
+	store.ResetFieldsStrategy = rules
+	return &Status{store: &store}
+}
+
+var (
+	_ rest.Patcher             = (*Status)(nil)
+	_ rest.ResetFieldsStrategy = (*Status)(nil)
+	_ rest.TableConvertor      = (*Status)(nil)
+)
+
+// New returns an empty object.
+func (s *Status) New() runtime.Object { return s.store.New() }
+
+// Destroy does nothing: the main resource owns the storage.
+func (s *Status) Destroy() {}
+
+// Get reads the whole object.
+func (s *Status) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+	return s.store.Get(ctx, name, options)
+}
+
+// Update writes the status; it never makes an object.
+func (s *Status) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	return s.store.Update(ctx, name, info, create, update, false, options)
+}
+
+// GetResetFields names what a server-side apply cannot own here.
+func (s *Status) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return s.store.GetResetFields()
+}
+
+// ConvertToTable prints the object.
+func (s *Status) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return s.store.ConvertToTable(ctx, obj, options)
+}

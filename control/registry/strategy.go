@@ -1,0 +1,174 @@
+package registry
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Strategy is what the library asks about writes to a kind's main resource. It
+// answers from the row. Packages with a kind of their own embed it.
+type Strategy struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+	Kind *Kind
+}
+
+var (
+	_ rest.RESTCreateStrategy              = Strategy{}
+	_ rest.RESTUpdateStrategy              = Strategy{}
+	_ rest.GarbageCollectionDeleteStrategy = Strategy{}
+	_ rest.ResetFieldsStrategy             = Strategy{}
+)
+
+// NewStrategy returns the strategy of a row.
+func NewStrategy(kind *Kind, typer runtime.ObjectTyper) Strategy {
+	return Strategy{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator, Kind: kind}
+}
+
+// NamespaceScoped tells whether objects live in a namespace.
+func (s Strategy) NamespaceScoped() bool { return !s.Kind.Cluster }
+
+// PrepareForCreate drops what only the server may say.
+func (s Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	if s.Kind.Status && !s.Kind.StatusAtBirth {
+		clearField(obj, "Status")
+	}
+	if s.Kind.Generation {
+		setGeneration(obj, 1)
+	}
+	if s.Kind.Prepare != nil {
+		s.Kind.Prepare(ctx, obj)
+	}
+}
+
+// Validate asks the row.
+func (s Strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
+	if s.Kind.Validate == nil {
+		return nil
+	}
+	return s.Kind.Validate(obj)
+}
+
+// WarningsOnCreate says what is stored and not acted on.
+func (s Strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
+	var out []string
+	if s.Kind.Unacted != "" {
+		out = append(out, s.Kind.Unacted)
+	}
+	if s.Kind.Warn != nil {
+		out = append(out, s.Kind.Warn(obj)...)
+	}
+	return out
+}
+
+// Canonicalize does nothing: objects are stored as they are.
+func (s Strategy) Canonicalize(runtime.Object) {}
+
+// AllowCreateOnUpdate tells whether a PUT may make the object.
+func (s Strategy) AllowCreateOnUpdate(context.Context) bool { return s.Kind.UpsertByPut }
+
+// AllowUnconditionalUpdate tells whether a PUT may come without a resourceVersion.
+func (s Strategy) AllowUnconditionalUpdate(context.Context) bool { return !s.Kind.VersionedPut }
+
+// PrepareForUpdate keeps the status and counts generations.
+func (s Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	if s.Kind.Status {
+		copyField(obj, old, "Status")
+	}
+	if s.Kind.PrepareUpdate != nil {
+		s.Kind.PrepareUpdate(ctx, obj, old)
+	}
+	if s.Kind.Generation && s.Kind.grown(obj, old) {
+		setGeneration(obj, generation(old)+1)
+	}
+}
+
+// ValidateUpdate asks the row; a row without rules for updates has those for
+// new objects.
+func (s Strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	switch {
+	case s.Kind.ValidateUpdate != nil:
+		return s.Kind.ValidateUpdate(obj, old)
+	case s.Kind.Validate != nil:
+		return s.Kind.Validate(obj)
+	}
+	return nil
+}
+
+// WarningsOnUpdate repeats what a new object would be told.
+func (s Strategy) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
+	return s.WarningsOnCreate(ctx, obj)
+}
+
+// DefaultGarbageCollectionPolicy tells what becomes of dependents when a delete
+// does not say.
+func (s Strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
+	if s.Kind.Orphan {
+		return rest.OrphanDependents
+	}
+	return rest.DeleteDependents
+}
+
+// GetResetFields names what a server-side apply cannot own here.
+func (s Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	if !s.Kind.Status {
+		return nil
+	}
+	return map[fieldpath.APIVersion]*fieldpath.Set{
+		fieldpath.APIVersion(s.Kind.Version.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
+	}
+}
+
+// StatusStrategy is what the library asks about writes to status.
+type StatusStrategy struct{ Strategy }
+
+// PrepareForUpdate takes all but the status, labels and annotations from the
+// stored object.
+func (s StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	keepAllBut(obj, old, "Status")
+	next, err := meta.Accessor(obj)
+	if err != nil {
+		return
+	}
+	last, err := meta.Accessor(old)
+	if err != nil {
+		return
+	}
+	next.SetDeletionTimestamp(nil)
+	next.SetOwnerReferences(last.GetOwnerReferences())
+	next.SetFinalizers(last.GetFinalizers())
+	if s.Kind.PrepareStatus != nil {
+		s.Kind.PrepareStatus(ctx, obj, old)
+	}
+}
+
+// ValidateUpdate asks the row about the new status.
+func (s StatusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	if s.Kind.ValidateStatus == nil {
+		return nil
+	}
+	return s.Kind.ValidateStatus(obj, old)
+}
+
+// WarningsOnUpdate has nothing to say of a status.
+func (s StatusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+// GetResetFields names what a server-side apply to status cannot own.
+func (s StatusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return map[fieldpath.APIVersion]*fieldpath.Set{
+		fieldpath.APIVersion(s.Kind.Version.String()): fieldpath.NewSet(
+			fieldpath.MakePathOrDie("spec"),
+			fieldpath.MakePathOrDie("metadata", "deletionTimestamp"),
+			fieldpath.MakePathOrDie("metadata", "ownerReferences"),
+			fieldpath.MakePathOrDie("metadata", "finalizers"),
+		),
+	}
+}

@@ -1,0 +1,293 @@
+package serviceips
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	kubernetesName = "kubernetes"
+	// serversPrefix is where the servers of one store say that they live, as with
+	// kube-apiserver.
+	serversPrefix = "/registry/masterleases/"
+	// ReachedAt on default/kubernetes says that nothing routes its cluster IP, and
+	// where the servers are reached instead: ADDRESS:PORT, separated by commas.
+	ReachedAt = "berth.dev/reached-at"
+
+	livesFor    = 15 * time.Second
+	tellsEvery  = 10 * time.Second
+	looksAgain  = 50 * time.Millisecond
+	leaveWithin = 2 * time.Second
+)
+
+// Kubernetes keeps the service default/kubernetes with its endpoints: all servers
+// that live. Every server runs one.
+type Kubernetes struct {
+	Etcd   *clientv3.Client
+	Client kubernetes.Interface
+	Ranges Ranges
+	// Address is where this server is reached; not valid: nowhere but on its host.
+	Address netip.AddrPort
+	// Routed says that something routes cluster IPs on the nodes.
+	Routed bool
+	Log    *slog.Logger
+}
+
+// Run keeps it until ctx is done, and then takes this server out of the list for
+// the others to see.
+func (k *Kubernetes) Run(ctx context.Context) error {
+	if !k.Address.IsValid() {
+		k.Log.Warn("pods do not find this server: it listens on loopback only, or this host has no other address; see --advertise-address")
+	}
+	defer k.leave(ctx)
+	for {
+		next := tellsEvery
+		switch err := k.Once(ctx); {
+		case err == nil || ctx.Err() != nil:
+		case apierrors.IsNotFound(err): // the namespace is made by another part, at first beside this one
+			next = looksAgain
+		default:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(next):
+		}
+	}
+}
+
+// Once says that this server lives and writes what has changed.
+func (k *Kubernetes) Once(ctx context.Context) error {
+	if err := k.tell(ctx); err != nil {
+		return err
+	}
+	servers, err := k.servers(ctx)
+	if err != nil {
+		return err
+	}
+	if err := k.service(ctx, servers); err != nil {
+		return fmt.Errorf("service default/kubernetes: %w", err)
+	}
+	if err := k.endpoints(ctx, servers); err != nil {
+		return fmt.Errorf("endpoints default/kubernetes: %w", err)
+	}
+	if err := k.slice(ctx, servers); err != nil {
+		return fmt.Errorf("endpoint slice default/kubernetes: %w", err)
+	}
+	return nil
+}
+
+func (k *Kubernetes) key() string { return serversPrefix + k.Address.Addr().String() }
+
+// tell writes down where this server is, for as long as it says so again.
+func (k *Kubernetes) tell(ctx context.Context) error {
+	if !k.Address.IsValid() {
+		return nil
+	}
+	lease, err := k.Etcd.Grant(ctx, int64(livesFor.Seconds()))
+	if err != nil {
+		return fmt.Errorf("say that this server lives: %w", err)
+	}
+	_, err = k.Etcd.Put(ctx, k.key(), strconv.Itoa(int(k.Address.Port())), clientv3.WithLease(lease.ID))
+	if err != nil {
+		return fmt.Errorf("say that this server lives: %w", err)
+	}
+	return nil
+}
+
+func (k *Kubernetes) leave(ctx context.Context) {
+	if !k.Address.IsValid() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	defer cancel()
+	if _, err := k.Etcd.Delete(ctx, k.key()); err != nil {
+		k.Log.Debug("leave the list of servers", "error", err)
+	}
+}
+
+// servers are all that live, in order.
+func (k *Kubernetes) servers(ctx context.Context) ([]netip.AddrPort, error) {
+	got, err := k.Etcd.Get(ctx, serversPrefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, fmt.Errorf("list the servers: %w", err)
+	}
+	var out []netip.AddrPort
+	for _, kv := range got.Kvs {
+		a, err := netip.ParseAddrPort(netJoin(strings.TrimPrefix(string(kv.Key), serversPrefix), string(kv.Value)))
+		if err == nil {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out, nil
+}
+
+func netJoin(host, port string) string {
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return host + ":" + port
+}
+
+// service makes the service, or sets it right.
+func (k *Kubernetes) service(ctx context.Context, servers []netip.AddrPort) error {
+	services := k.Client.CoreV1().Services(metav1.NamespaceDefault)
+	want := k.wanted(servers)
+	have, err := services.Get(ctx, kubernetesName, metav1.GetOptions{})
+	if err == nil && have.Spec.ClusterIP != want.Spec.ClusterIP {
+		// The range was changed, and an address never changes.
+		if err := services.Delete(ctx, kubernetesName, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		err = apierrors.NewNotFound(corev1.Resource("services"), kubernetesName)
+	}
+	if apierrors.IsNotFound(err) {
+		_, err = services.Create(ctx, want, metav1.CreateOptions{})
+		return quicker(err)
+	}
+	if err != nil {
+		return err
+	}
+	next := have.DeepCopy()
+	delete(next.Annotations, ReachedAt)
+	merge(&next.Annotations, want.Annotations)
+	merge(&next.Labels, want.Labels)
+	next.Spec.Ports, next.Spec.Type, next.Spec.Selector = want.Spec.Ports, want.Spec.Type, nil
+	if equality.Semantic.DeepEqual(have, next) {
+		return nil
+	}
+	_, err = services.Update(ctx, next, metav1.UpdateOptions{})
+	return quicker(err)
+}
+
+func merge(to *map[string]string, from map[string]string) {
+	if *to == nil {
+		*to = map[string]string{}
+	}
+	maps.Copy(*to, from)
+}
+
+// wanted is the service as it should be.
+func (k *Kubernetes) wanted(servers []netip.AddrPort) *corev1.Service {
+	port := int32(443)
+	target := int32(6443)
+	if k.Address.IsValid() {
+		target = int32(k.Address.Port())
+	} else if len(servers) > 0 {
+		target = int32(servers[0].Port())
+	}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: kubernetesName,
+			Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"},
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone, ClusterIP: k.Ranges.First().String(),
+			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(target)}},
+		},
+	}
+	if !k.Routed && len(servers) > 0 {
+		texts := make([]string, len(servers))
+		for i, s := range servers {
+			texts[i] = s.String()
+		}
+		svc.Annotations = map[string]string{ReachedAt: strings.Join(texts, ",")}
+	}
+	return svc
+}
+
+func (k *Kubernetes) endpoints(ctx context.Context, servers []netip.AddrPort) error {
+	endpoints := k.Client.CoreV1().Endpoints(metav1.NamespaceDefault)
+	byPort := map[int32][]corev1.EndpointAddress{}
+	for _, s := range servers {
+		byPort[int32(s.Port())] = append(byPort[int32(s.Port())], corev1.EndpointAddress{IP: s.Addr().String()})
+	}
+	var subsets []corev1.EndpointSubset //nolint:staticcheck // as above
+	for _, port := range slices.Sorted(maps.Keys(byPort)) {
+		subsets = append(subsets, corev1.EndpointSubset{ //nolint:staticcheck // as above
+			Addresses: byPort[port], Ports: []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}},
+		})
+	}
+	have, err := endpoints.Get(ctx, kubernetesName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = endpoints.Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // as above
+			ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}, Subsets: subsets,
+		}, metav1.CreateOptions{})
+		return quicker(err)
+	}
+	if err != nil || equality.Semantic.DeepEqual(have.Subsets, subsets) {
+		return err
+	}
+	next := have.DeepCopy()
+	next.Subsets = subsets
+	_, err = endpoints.Update(ctx, next, metav1.UpdateOptions{})
+	return quicker(err)
+}
+
+func (k *Kubernetes) slice(ctx context.Context, servers []netip.AddrPort) error {
+	slices := k.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
+	want := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesName, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	if len(servers) > 0 {
+		name, protocol, port, ready := "https", corev1.ProtocolTCP, int32(servers[0].Port()), true
+		want.Ports = []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &port}}
+		if servers[0].Addr().Is6() {
+			want.AddressType = discoveryv1.AddressTypeIPv6
+		}
+		for _, s := range servers {
+			// One slice has one family and one port; servers are set up alike.
+			if s.Addr().Is6() == servers[0].Addr().Is6() && s.Port() == servers[0].Port() {
+				want.Endpoints = append(want.Endpoints, discoveryv1.Endpoint{
+					Addresses: []string{s.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+				})
+			}
+		}
+	}
+	have, err := slices.Get(ctx, kubernetesName, metav1.GetOptions{})
+	if err == nil && have.AddressType != want.AddressType {
+		if err := slices.Delete(ctx, kubernetesName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		err = apierrors.NewNotFound(discoveryv1.Resource("endpointslices"), kubernetesName)
+	}
+	if apierrors.IsNotFound(err) {
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+		return quicker(err)
+	}
+	if err != nil || equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
+		return err
+	}
+	next := have.DeepCopy()
+	next.Endpoints, next.Ports = want.Endpoints, want.Ports
+	_, err = slices.Update(ctx, next, metav1.UpdateOptions{})
+	return quicker(err)
+}
+
+// quicker drops errors that say that another server wrote meanwhile; the next
+// look sees what.
+func quicker(err error) error {
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,133 @@
+package serviceips
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// needsAddress tells whether a service is to have addresses of its own.
+func needsAddress(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeClusterIP || needsPorts(s)
+}
+
+func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
+
+// needsPorts tells whether a service may have ports of the nodes.
+func needsPorts(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+// givesPorts tells whether ports are chosen where the service names none.
+func givesPorts(s *corev1.Service) bool {
+	a := s.Spec.AllocateLoadBalancerNodePorts
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer && (a == nil || *a)
+}
+
+// needsHealthPort tells whether a balancer outside asks each node for its pods.
+func needsHealthPort(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// holds are the names that a service holds by what it says.
+func holds(s *corev1.Service) []name {
+	var out []name
+	add := func(n name) {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	if needsAddress(s) && !headless(s) {
+		for _, text := range s.Spec.ClusterIPs {
+			if a, err := netip.ParseAddr(text); err == nil {
+				add(addressName(a))
+			}
+		}
+	}
+	if needsPorts(s) {
+		for _, p := range s.Spec.Ports {
+			if p.NodePort != 0 {
+				add(portName(p.NodePort))
+			}
+		}
+		if s.Spec.HealthCheckNodePort != 0 {
+			add(portName(s.Spec.HealthCheckNodePort))
+		}
+	}
+	return out
+}
+
+func family(a netip.Addr) corev1.IPFamily {
+	if a.Is4() {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
+}
+
+// familiesOfAddresses names the families of the addresses that a service asks for.
+func familiesOfAddresses(sp *corev1.ServiceSpec, at *field.Path) *field.Error {
+	for i, text := range sp.ClusterIPs {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil //nolint:nilerr // headless, or for the rules to complain of
+		}
+		switch {
+		case i >= len(sp.IPFamilies):
+			sp.IPFamilies = append(sp.IPFamilies, family(a))
+		case sp.IPFamilies[i] != family(a):
+			return field.Invalid(at.Index(i), text, "expected an "+string(sp.IPFamilies[i])+" value as indicated by `ipFamilies["+string(rune('0'+i))+"]`")
+		}
+	}
+	return nil
+}
+
+// setFamilies fills in which families of addresses the service has, of those that
+// the cluster has, in its order.
+func setFamilies(s *corev1.Service, cluster []corev1.IPFamily) *field.Error {
+	sp := &s.Spec
+	if !needsAddress(s) {
+		sp.IPFamilies, sp.IPFamilyPolicy = nil, nil
+		return nil
+	}
+	free := headless(s) && len(sp.Selector) == 0 // its endpoints are of any family, whatever the cluster has
+	if sp.IPFamilyPolicy == nil {
+		policy := corev1.IPFamilyPolicySingleStack
+		if len(sp.ClusterIPs) > 1 || len(sp.IPFamilies) > 1 || free && len(sp.IPFamilies) == 0 {
+			policy = corev1.IPFamilyPolicyRequireDualStack
+		}
+		sp.IPFamilyPolicy = &policy
+	}
+	policy := *sp.IPFamilyPolicy
+	at := field.NewPath("spec")
+	if err := familiesOfAddresses(sp, at.Child("clusterIPs")); err != nil {
+		return err
+	}
+	if len(sp.IPFamilies) == 0 {
+		sp.IPFamilies = []corev1.IPFamily{cluster[0]}
+	}
+	if policy == corev1.IPFamilyPolicySingleStack {
+		if len(sp.IPFamilies) > 1 {
+			return field.Invalid(at.Child("ipFamilyPolicy"), policy, "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified")
+		}
+	} else if len(sp.IPFamilies) == 1 {
+		for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
+			if f != sp.IPFamilies[0] && (free || slices.Contains(cluster, f)) {
+				sp.IPFamilies = append(sp.IPFamilies, f)
+			}
+		}
+	}
+	if free {
+		return nil
+	}
+	if policy == corev1.IPFamilyPolicyRequireDualStack && len(cluster) < 2 {
+		return field.Invalid(at.Child("ipFamilyPolicy"), policy, "this cluster is not configured for dual-stack services")
+	}
+	for i, f := range sp.IPFamilies {
+		if !slices.Contains(cluster, f) {
+			return field.Invalid(at.Child("ipFamilies").Index(i), f, "not configured on this cluster")
+		}
+	}
+	return nil
+}

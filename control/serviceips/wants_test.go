@@ -1,0 +1,213 @@
+package serviceips
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// service is one of a type that another function changes.
+func service(kind corev1.ServiceType, change ...func(*corev1.ServiceSpec)) *corev1.Service {
+	s := &corev1.Service{}
+	s.Spec.Type = kind
+	for _, f := range change {
+		f(&s.Spec)
+	}
+	return s
+}
+
+func addresses(all ...string) func(*corev1.ServiceSpec) {
+	return func(s *corev1.ServiceSpec) { s.ClusterIPs, s.ClusterIP = all, all[0] }
+}
+
+func families(all ...corev1.IPFamily) func(*corev1.ServiceSpec) {
+	return func(s *corev1.ServiceSpec) { s.IPFamilies = all }
+}
+
+func policy(p corev1.IPFamilyPolicy) func(*corev1.ServiceSpec) {
+	return func(s *corev1.ServiceSpec) { s.IPFamilyPolicy = &p }
+}
+
+func nodePorts(all ...int32) func(*corev1.ServiceSpec) {
+	return func(s *corev1.ServiceSpec) {
+		for _, n := range all {
+			s.Ports = append(s.Ports, corev1.ServicePort{NodePort: n})
+		}
+	}
+}
+
+func TestWhatServicesHold(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		of   *corev1.Service
+		want []name
+	}{
+		{"an address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7")), []name{"addresses/10.43.0.7"}},
+		{"one of each family, in one way of writing", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7", "FD00:0:0::7")), []name{"addresses/10.43.0.7", "addresses/fd00::7"}},
+		{"headless holds none", service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), nil},
+		{"what is no address holds none", service(corev1.ServiceTypeClusterIP, addresses("10.43.0")), nil},
+		{"the ports of a cluster's own service are nobody's", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7"), nodePorts(30001)), []name{"addresses/10.43.0.7"}},
+		{"a port once, whatever its protocols", service(corev1.ServiceTypeNodePort, addresses("10.43.0.7"), nodePorts(30001, 0, 30001, 30002)), []name{"addresses/10.43.0.7", "ports/30001", "ports/30002"}},
+		{"the port of health", service(corev1.ServiceTypeLoadBalancer, addresses("10.43.0.7"), func(s *corev1.ServiceSpec) { s.HealthCheckNodePort = 30009 }), []name{"addresses/10.43.0.7", "ports/30009"}},
+		{"elsewhere", service(corev1.ServiceTypeExternalName, addresses("10.43.0.7"), nodePorts(30001)), nil},
+	} {
+		if got := holds(c.of); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestFamiliesOfServices(t *testing.T) {
+	t.Parallel()
+	const four, six = corev1.IPv4Protocol, corev1.IPv6Protocol
+	const single, prefer, require = corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack
+	selecting := func(s *corev1.ServiceSpec) { s.Selector = map[string]string{"a": "b"} }
+	dual := []corev1.IPFamily{four, six}
+	for _, c := range []struct {
+		name    string
+		of      *corev1.Service
+		cluster []corev1.IPFamily
+		want    []corev1.IPFamily
+		policy  corev1.IPFamilyPolicy
+		refused string
+	}{
+		{name: "the cluster's first when nothing is said", of: service(corev1.ServiceTypeClusterIP), cluster: []corev1.IPFamily{six, four}, want: []corev1.IPFamily{six}, policy: single},
+		{name: "that of the address that is asked for", of: service(corev1.ServiceTypeClusterIP, addresses("fd00::7")), cluster: dual, want: []corev1.IPFamily{six}, policy: single},
+		{name: "both as far as there are both", of: service(corev1.ServiceTypeClusterIP, policy(prefer)), cluster: dual, want: dual, policy: prefer},
+		{name: "one where there is one", of: service(corev1.ServiceTypeClusterIP, policy(prefer)), cluster: dual[:1], want: dual[:1], policy: prefer},
+		{name: "the order that is asked for", of: service(corev1.ServiceTypeNodePort, policy(require), families(six)), cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
+		{name: "two families say that both are needed", of: service(corev1.ServiceTypeClusterIP, families(six, four)), cluster: dual, want: []corev1.IPFamily{six, four}, policy: require},
+		{name: "both are needed and are not there", of: service(corev1.ServiceTypeClusterIP, policy(require)), cluster: dual[:1], refused: "not configured for dual-stack"},
+		{name: "one is needed and is not there", of: service(corev1.ServiceTypeClusterIP, families(six)), cluster: dual[:1], refused: "not configured on this cluster"},
+		{name: "one only and two named", of: service(corev1.ServiceTypeClusterIP, policy(single), families(four, six)), cluster: dual, refused: "must be 'RequireDualStack' or 'PreferDualStack'"},
+		{name: "an address of another family than is named", of: service(corev1.ServiceTypeClusterIP, families(four), addresses("fd00::7")), cluster: dual, refused: "expected an IPv4 value as indicated by `ipFamilies[0]`"},
+		{name: "headless without a selector has any, whatever the cluster has", of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), cluster: dual[:1], want: dual, policy: require},
+		{name: "headless with a selector has what its pods have", of: service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone), selecting), cluster: dual[:1], want: dual[:1], policy: single},
+		{name: "elsewhere there are none", of: service(corev1.ServiceTypeExternalName, policy(require), families(six)), cluster: dual},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			err := setFamilies(c.of, c.cluster)
+			if c.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), c.refused) {
+					t.Errorf("not refused: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(c.of.Spec.IPFamilies, c.want) {
+				t.Errorf("families %q, want %q", c.of.Spec.IPFamilies, c.want)
+			}
+			if p := c.of.Spec.IPFamilyPolicy; (p == nil) != (c.policy == "") || p != nil && *p != c.policy {
+				t.Errorf("policy %v, want %q", p, c.policy)
+			}
+		})
+	}
+}
+
+// FuzzFamilies sees that families are settled once: what was settled stays, and
+// names each family of the cluster at most once.
+func FuzzFamilies(f *testing.F) {
+	f.Add("", "", "", byte(0), true)
+	f.Add("fd00::7", "10.0.0.1", "IPv6", byte(2), true)
+	f.Add("None", "", "", byte(1), false)
+	f.Add("10.0.0.1", "10.0.0.2", "IPv4", byte(3), true)
+	f.Fuzz(func(t *testing.T, first, second, named string, p byte, selects bool) {
+		s := service(corev1.ServiceTypeClusterIP)
+		for _, a := range []string{first, second} {
+			if a != "" {
+				s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, a)
+			}
+		}
+		if len(s.Spec.ClusterIPs) > 0 {
+			s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+		}
+		if named == string(corev1.IPv4Protocol) || named == string(corev1.IPv6Protocol) {
+			s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPFamily(named)}
+		}
+		all := []corev1.IPFamilyPolicy{corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack}
+		if int(p) < len(all) {
+			s.Spec.IPFamilyPolicy = &all[p]
+		}
+		if selects {
+			s.Spec.Selector = map[string]string{"a": "b"}
+		}
+		cluster := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+		if setFamilies(s, cluster) != nil {
+			return
+		}
+		settled := s.DeepCopy()
+		if err := setFamilies(s, cluster); err != nil || !slices.Equal(s.Spec.IPFamilies, settled.Spec.IPFamilies) || *s.Spec.IPFamilyPolicy != *settled.Spec.IPFamilyPolicy {
+			t.Errorf("%v becomes %v, %v", settled.Spec, s.Spec, err)
+		}
+	})
+}
+
+func FuzzPorts(f *testing.F) {
+	for _, s := range []string{"30000-32767", "1-1", "0-5", "5-4", "1-65536", "-", "1", "+1-2", "1-2-3", " 1-2", "1_0-20"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var p, again Ports
+		if p.UnmarshalText([]byte(text)) != nil {
+			if p != (Ports{}) {
+				t.Errorf("%q is refused and leaves %s", text, p)
+			}
+			return
+		}
+		if p.First < 1 || p.Last < p.First || p.Last > 65535 {
+			t.Fatalf("%q is %s", text, p)
+		}
+		if err := again.UnmarshalText([]byte(p.String())); err != nil || again != p {
+			t.Errorf("%q is %s and then %s, %v", text, p, again, err)
+		}
+	})
+}
+
+// TestAddressesOfARange: none outside, neither the network's own nor the one for
+// all hosts of it.
+func TestAddressesOfARange(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		in          string
+		first, last string
+		n           int64
+	}{
+		{"10.43.0.0/16", "10.43.0.1", "10.43.255.254", 65534},
+		{"10.43.0.0/30", "10.43.0.1", "10.43.0.2", 2},
+		{"10.43.0.9/29", "10.43.0.9", "10.43.0.14", 6},
+		{"10.0.0.0/8", "10.0.0.1", "10.15.255.254", 1<<20 - 2},
+		{"fd00::/112", "fd00::1", "fd00::ffff", 65535},
+		{"fd00::/64", "fd00::1", "fd00::f:ffff", 1<<20 - 1},
+	} {
+		p := netip.MustParsePrefix(c.in)
+		n := usable(p)
+		first, last := at(p, 1), at(p, n)
+		if n != c.n || first.String() != c.first || last.String() != c.last || !p.Contains(last) {
+			t.Errorf("%s: %d addresses from %s to %s", c.in, n, first, last)
+		}
+	}
+	r := Ranges{Addresses: []netip.Prefix{netip.MustParsePrefix("10.43.0.5/16"), netip.MustParsePrefix("fd00::/112")}}
+	if r.First().String() != "10.43.0.1" || !slices.Equal(r.families(), []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}) {
+		t.Errorf("%s, %q", r.First(), r.families())
+	}
+	if p, ok := r.of(corev1.IPv6Protocol); !ok || p.String() != "fd00::/112" {
+		t.Errorf("of IPv6: %s, %v", p, ok)
+	}
+}
+
+// TestTheBandForNames: addresses that users name are below those that are chosen.
+func TestTheBandForNames(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int64]int64{2: 1, 15: 1, 16: 16, 254: 16, 2768: 173, 65533: 256, 1 << 20: 256} {
+		if got := band(size); got != want {
+			t.Errorf("of %d: %d, want %d", size, got, want)
+		}
+	}
+}

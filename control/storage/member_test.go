@@ -1,0 +1,336 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// quietly are options for a directory.
+func quietly(dir string) Options {
+	return Options{Dir: dir, Log: slog.New(slog.DiscardHandler), Unsafe: true, Floor: 1}
+}
+
+// session opens a store, does something with a client of it, and ends it.
+func session(t *testing.T, dir string, do func(context.Context, *Member, *clientv3.Client)) {
+	t.Helper()
+	sessionWith(t, quietly(dir), do)
+}
+
+func sessionWith(t *testing.T, o Options, do func(context.Context, *Member, *clientv3.Client)) {
+	t.Helper()
+	m, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	c, err := Connect(t.Context(), Servers{Endpoints: m.Endpoints()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	do(t.Context(), m, c.Client)
+}
+
+// TestAStoreKeepsWhatItHas over an end, and gives its sockets to its own user only.
+func TestAStoreKeepsWhatItHas(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "etcd")
+	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+		if _, err := c.Put(ctx, "a", "1"); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory: %v, %v", info, err)
+		}
+	})
+	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "1" {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
+}
+
+// TestALongPathHasItsSocketsElsewhere, and they are gone at the end: a socket's
+// path can be no longer than about a hundred bytes.
+func TestALongPathHasItsSocketsElsewhere(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), strings.Repeat("x", longestSocket))
+	var sockets string
+	session(t, dir, func(_ context.Context, m *Member, _ *clientv3.Client) {
+		sockets = m.sockets
+		if info, err := os.Stat(sockets); err != nil || info.Mode().Perm() != 0o700 || strings.HasPrefix(sockets, dir) {
+			t.Errorf("the sockets are in %s: %v, %v", sockets, info, err)
+		}
+	})
+	if _, err := os.Stat(sockets); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the sockets stay in %s: %v", sockets, err)
+	}
+}
+
+func TestRoomForWrites(t *testing.T) {
+	t.Parallel()
+	m := &Member{dir: t.TempDir(), log: slog.New(slog.DiscardHandler), floor: 1}
+	m.scarce.Store(-1)
+	m.full.Store(-1)
+	m.look()
+	if err := m.Room(); err != nil {
+		t.Errorf("a byte is needed: %v", err)
+	}
+	m.floor = 1 << 62
+	m.look()
+	if err := m.Room(); err == nil || !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "deletes go on") {
+		t.Errorf("more is needed than any file system has: %v", err)
+	}
+	m.floor = 1
+	m.look()
+	if err := m.Room(); err != nil {
+		t.Errorf("there is room again: %v", err)
+	}
+}
+
+// small are options for a store that is full soon, and forgets soon.
+func small(t *testing.T) Options {
+	o := quietly(t.TempDir())
+	o.Limit, o.ThinEvery = 32<<20, 50*time.Millisecond
+	return o
+}
+
+// until does something until it is as wanted.
+func until(t *testing.T, what string, do func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !do(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// TestOneObjectDoesNotFillTheStore however often it is written between two
+// compactions: its past goes before its time.
+func TestOneObjectDoesNotFillTheStore(t *testing.T) {
+	t.Parallel()
+	sessionWith(t, small(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
+		text := strings.Repeat("x", 1<<20)
+		put := func() int64 {
+			put, err := c.Put(ctx, "a", text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return put.Header.Revision
+		}
+		first := put()
+		for range 31 {
+			put()
+		}
+		until(t, "the first write is never forgotten", func() bool {
+			_, err := c.Get(ctx, "a", clientv3.WithRev(first))
+			return errors.Is(err, rpctypes.ErrCompacted)
+		})
+		until(t, "the past keeps its space", func() bool {
+			if _, err := c.Put(ctx, "b", "1"); err != nil { // what a commit frees the next one counts as free
+				t.Fatal(err)
+			}
+			m.etcd.Server.Backend().ForceCommit()
+			return m.etcd.Server.Backend().SizeInUse() < m.limit/2
+		})
+		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != text {
+			t.Errorf("what is there now is lost: %v", err)
+		}
+	})
+}
+
+// TestAFullStoreTakesWhatMakesItSmaller and says that it is full; when objects are
+// deleted it has room again by itself. The member goes on to take what it is given.
+func TestAFullStoreTakesWhatMakesItSmaller(t *testing.T) {
+	t.Parallel()
+	sessionWith(t, small(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
+		text := strings.Repeat("x", 1<<20)
+		n := 0
+		until(t, "there is always room", func() bool {
+			n++
+			if _, err := c.Put(ctx, "many/"+strconv.Itoa(n), text); err != nil {
+				t.Fatal(err)
+			}
+			return m.Room() != nil
+		})
+		if err := m.Room(); !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "is full") || !strings.Contains(err.Error(), "deletes go on") {
+			t.Errorf("it says %v", err)
+		}
+		if got, err := c.Get(ctx, "many/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || got.Count != int64(n) {
+			t.Errorf("of %d there are %v, %v", n, got, err)
+		}
+		if _, err := c.Delete(ctx, "many/", clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "there is no room when all is deleted", func() bool {
+			if _, err := c.Put(ctx, "sign of life", "1"); err != nil {
+				t.Fatal(err)
+			}
+			return m.Room() == nil
+		})
+	})
+}
+
+// TestAStoreThatWasClosedForWritesIsOpened when it starts: etcd itself never does it.
+func TestAStoreThatWasClosedForWritesIsOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	session(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
+		server := m.etcd.Server
+		_, err := server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: pb.AlarmType_NOSPACE})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Put(ctx, "a", "1"); !errors.Is(err, rpctypes.ErrNoSpace) {
+			t.Fatalf("the alarm closes nothing: %v", err)
+		}
+	})
+	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+		if _, err := c.Put(ctx, "a", "1"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestUnusedSpaceIsGivenBack when it is worth the pause.
+func TestUnusedSpaceIsGivenBack(t *testing.T) {
+	t.Parallel()
+	session(t, t.TempDir(), func(ctx context.Context, m *Member, c *clientv3.Client) {
+		text := strings.Repeat("x", 1<<20)
+		var last int64
+		for range 24 {
+			put, err := c.Put(ctx, "a", text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = put.Header.Revision
+		}
+		before := m.etcd.Server.Backend().Size()
+		m.Tidy(1 << 20)
+		if now := m.etcd.Server.Backend().Size(); now < before {
+			t.Errorf("with all of it in use the file shrinks from %d to %d", before, now)
+		}
+		if _, err := c.Compact(ctx, last, clientv3.WithCompactPhysical()); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // what a commit frees the next one counts as free
+			if _, err := c.Put(ctx, "b", "1"); err != nil {
+				t.Fatal(err)
+			}
+			m.etcd.Server.Backend().ForceCommit()
+		}
+		before = m.etcd.Server.Backend().Size()
+		m.Tidy(1 << 40)
+		if now := m.etcd.Server.Backend().Size(); now != before {
+			t.Errorf("too little is not worth the pause: %d after %d", now, before)
+		}
+		m.Tidy(1 << 20)
+		if now := m.etcd.Server.Backend().Size(); now > before/2 {
+			t.Errorf("%d after %d", now, before)
+		}
+		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != text {
+			t.Errorf("what was kept is lost: %v", err)
+		}
+	})
+}
+
+func TestWhatIsWrongIsSaid(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		says string
+	}{
+		{fmt.Errorf("write: %w", syscall.ENOSPC), "no space is left"},
+		{fmt.Errorf("write: %w", syscall.EDQUOT), "no space is left"},
+		{errors.New("etcd says: no space left on device"), "no space is left"}, // in words only
+		{fmt.Errorf("open: %w", os.ErrPermission), "may not be read or written by this user"},
+		{errors.New("walpb: crc mismatch"), "nothing was changed in it"},
+	} {
+		if got := explain("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.says) || !strings.Contains(got.Error(), "/dir") {
+			t.Errorf("%v: %v", c.err, got)
+		}
+	}
+	m := &Member{dir: "/dir"}
+	if got := m.Explain(syscall.ENOSPC); !strings.Contains(got.Error(), "make room") {
+		t.Error(got)
+	}
+	if got := m.Explain(errors.New("raft: broken")); strings.Contains(got.Error(), "make room") || !strings.Contains(got.Error(), "raft: broken") {
+		t.Error(got)
+	}
+}
+
+// TestLastWords: what etcd would end the process for ends its goroutine and is told
+// with its cause, once.
+func TestLastWords(t *testing.T) {
+	t.Parallel()
+	w := &lastWords{failed: make(chan error, 1)}
+	if w.last() != nil {
+		t.Error("words before any was said")
+	}
+	w.note(zapcore.Entry{Message: "failed to save"}, []zapcore.Field{zap.Int("n", 1), zap.Error(errors.New("disk is gone"))})
+	for range 2 {
+		returned, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.OnWrite(nil, nil)
+			close(returned)
+		}()
+		<-ended
+		select {
+		case <-returned:
+			t.Error("it goes on")
+		default:
+		}
+	}
+	if err := <-w.failed; err == nil || err.Error() != "failed to save: disk is gone" {
+		t.Errorf("the last words are %v", err)
+	}
+	select {
+	case err := <-w.failed:
+		t.Errorf("told twice: %v", err)
+	default:
+	}
+}
+
+// TestADamagedStoreIsNotOpened and is left as it is.
+func TestADamagedStoreIsNotOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+		if _, err := c.Put(ctx, "a", "1"); err != nil {
+			t.Error(err)
+		}
+	})
+	db := filepath.Join(dir, "data", "member", "snap", "db")
+	junk := []byte(strings.Repeat("junk", 1<<12))
+	if err := os.WriteFile(db, junk, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Start(t.Context(), quietly(dir))
+	if err == nil {
+		m.Close()
+		t.Fatal("it is opened")
+	}
+	if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "nothing was changed in it") {
+		t.Errorf("it says %v", err)
+	}
+	if text, err := os.ReadFile(db); err != nil || string(text) != string(junk) {
+		t.Errorf("the file was changed, %v", err)
+	}
+}

@@ -1,0 +1,124 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// TestASnapshotIsOfOneMoment writes two keys in one step, again and again, meanwhile, and
+// takes one of a store whose sockets are elsewhere too. What was heard of a store
+// before it was brought back is of the past then.
+func TestASnapshotIsOfOneMoment(t *testing.T) {
+	t.Parallel()
+	for name, dir := range map[string]string{"sockets here": "etcd", "sockets elsewhere": strings.Repeat("x", longestSocket)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := t.TempDir()
+			file, restored := filepath.Join(at, "snapshot"), filepath.Join(at, "restored")
+			var last int64
+			session(t, filepath.Join(at, dir), func(ctx context.Context, m *Member, c *clientv3.Client) {
+				var text bytes.Buffer
+				last = writing(ctx, t, c, func() error { return Snapshot(ctx, m.dir, &text) })
+				if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if err := Restore(file, restored); err != nil {
+				t.Fatal(err)
+			}
+			session(t, restored, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+				one, err := c.Get(ctx, "one")
+				if err != nil || len(one.Kvs) != 1 {
+					t.Fatalf("%v, %v", one, err)
+				}
+				two, err := c.Get(ctx, "two")
+				if err != nil || len(two.Kvs) != 1 || string(two.Kvs[0].Value) != string(one.Kvs[0].Value) {
+					t.Errorf("one is %s, two %v, %v", one.Kvs[0].Value, two, err)
+				}
+				if one.Header.Revision <= last {
+					t.Errorf("it counts on from %d, and had come to %d", one.Header.Revision, last)
+				}
+				event := <-c.Watch(ctx, "one", clientv3.WithRev(last))
+				if err := event.Err(); !errors.Is(err, rpctypes.ErrCompacted) {
+					t.Errorf("a watch from %d: %v, %v", last, event, err)
+				}
+				if _, err := c.Put(ctx, "one", "more"); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// writing does something while two keys are written, and answers the last revision.
+func writing(ctx context.Context, t *testing.T, c *clientv3.Client, do func() error) (revision int64) {
+	t.Helper()
+	begun, stop := make(chan struct{}), make(chan struct{})
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for n := 0; ; n++ {
+			value := fmt.Sprint(n)
+			done, err := c.Txn(ctx).Then(clientv3.OpPut("one", value), clientv3.OpPut("two", value)).Commit()
+			if err != nil {
+				t.Error(err)
+			} else {
+				revision = done.Header.Revision
+			}
+			if n == 0 {
+				close(begun)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	<-begun
+	err := do()
+	close(stop)
+	writer.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revision
+}
+
+// TestABadSnapshotIsRefused whatever is wrong with it.
+func TestABadSnapshotIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "etcd")
+	var good bytes.Buffer
+	session(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
+		if _, err := c.Put(ctx, "a", "1"); err != nil {
+			t.Error(err)
+		}
+		if err := Snapshot(ctx, m.dir, &good); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := Snapshot(t.Context(), dir, &bytes.Buffer{}); err == nil {
+		t.Error("a snapshot of a store that nobody serves")
+	}
+	flipped := bytes.Clone(good.Bytes())
+	flipped[len(flipped)/2] ^= 1
+	for name, text := range map[string][]byte{"empty": nil, "short": []byte("x"), "cut off": good.Bytes()[:good.Len()/2], "one bit": flipped} {
+		file := filepath.Join(t.TempDir(), "snapshot")
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Restore(file, filepath.Join(t.TempDir(), "restored")); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}

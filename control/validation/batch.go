@@ -1,0 +1,380 @@
+package validation
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/podspec"
+)
+
+func batch(kind string) schema.GroupKind { return schema.GroupKind{Group: "batch", Kind: kind} }
+
+const (
+	controllerUID = "batch.kubernetes.io/controller-uid"
+	jobName       = "batch.kubernetes.io/job-name"
+	// A CronJob's jobs get eleven more characters, and a pod's name is a label.
+	maxCronJobName     = 63 - 11
+	maxIndexed         = 100_000
+	maxFailureRules    = 20
+	maxFailureCodes    = 255
+	maxFailurePatterns = 20
+)
+
+var batchRules = map[schema.GroupKind]Rules{
+	batch("Job"): kind[*batchv1.Job]{fill: defaultJob, prepare: ownPods, judge: (*checker).job, change: (*checker).jobChange,
+		status: func(k *checker, j, _ *batchv1.Job) {
+			k.counts(map[string]int32{"active": j.Status.Active, "succeeded": j.Status.Succeeded, "failed": j.Status.Failed})
+		}}.rules(),
+	batch("CronJob"): kind[*batchv1.CronJob]{fill: defaultCronJob, judge: (*checker).cronJob}.rules(),
+}
+
+func defaultJob(j *batchv1.Job) {
+	s := &j.Spec
+	if s.Completions == nil && s.Parallelism == nil {
+		set(&s.Completions, 1)
+	}
+	set(&s.Parallelism, 1)
+	if s.BackoffLimitPerIndex != nil {
+		set(&s.BackoffLimit, math.MaxInt32)
+	}
+	set(&s.BackoffLimit, 6)
+	if len(j.Labels) == 0 && len(s.Template.Labels) > 0 {
+		j.Labels = map[string]string{}
+		maps.Copy(j.Labels, s.Template.Labels)
+	}
+	set(&s.CompletionMode, batchv1.NonIndexedCompletion)
+	set(&s.Suspend, false)
+	set(&s.ManualSelector, false)
+	replace := batchv1.TerminatingOrFailed
+	if s.PodFailurePolicy != nil {
+		replace = batchv1.Failed
+	}
+	set(&s.PodReplacementPolicy, replace)
+	defaultFailures(s)
+	podspec.SetTemplateDefaults(&s.Template)
+}
+
+func defaultFailures(s *batchv1.JobSpec) {
+	if s.PodFailurePolicy == nil {
+		return
+	}
+	for i := range s.PodFailurePolicy.Rules {
+		for j := range s.PodFailurePolicy.Rules[i].OnPodConditions {
+			fill(&s.PodFailurePolicy.Rules[i].OnPodConditions[j].Status, corev1.ConditionTrue)
+		}
+	}
+}
+
+// ownPods gives a new job a selector that finds its own pods and no others,
+// unless its author has chosen one.
+func ownPods(j *batchv1.Job) {
+	if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
+		return
+	}
+	if j.Spec.Template.Labels == nil {
+		j.Spec.Template.Labels = map[string]string{}
+	}
+	for key, value := range map[string]string{
+		controllerUID: string(j.UID), jobName: j.Name, "controller-uid": string(j.UID), "job-name": j.Name,
+	} {
+		if _, taken := j.Spec.Template.Labels[key]; !taken {
+			j.Spec.Template.Labels[key] = value
+		}
+	}
+	set(&j.Spec.Selector, metav1.LabelSelector{})
+	if j.Spec.Selector.MatchLabels == nil {
+		j.Spec.Selector.MatchLabels = map[string]string{}
+	}
+	if _, taken := j.Spec.Selector.MatchLabels[controllerUID]; !taken {
+		j.Spec.Selector.MatchLabels[controllerUID] = string(j.UID)
+	}
+}
+
+func (k *checker) job(j *batchv1.Job) {
+	k.jobSpec(spec, &j.Spec)
+	at := spec.Child("selector")
+	if j.Spec.Selector == nil {
+		k.required(at, "")
+		return
+	}
+	k.selector(at, j.Spec.Selector)
+	if parsed, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && !parsed.Matches(labels.Set(j.Spec.Template.Labels)) {
+		k.invalid(spec.Child("template", "metadata", "labels"), j.Spec.Template.Labels, "`selector` does not match template `labels`")
+	}
+	manual := j.Spec.ManualSelector != nil && *j.Spec.ManualSelector
+	if !manual && j.Spec.Selector.MatchLabels[controllerUID] != string(j.UID) {
+		k.invalid(at, j.Spec.Selector, "`selector` not auto-generated")
+	}
+}
+
+func (k *checker) jobSpec(at *field.Path, s *batchv1.JobSpec) {
+	notNegative(k, at.Child("parallelism"), s.Parallelism)
+	notNegative(k, at.Child("completions"), s.Completions)
+	positive(k, at.Child("activeDeadlineSeconds"), s.ActiveDeadlineSeconds)
+	notNegative(k, at.Child("backoffLimit"), s.BackoffLimit)
+	notNegative(k, at.Child("ttlSecondsAfterFinished"), s.TTLSecondsAfterFinished)
+	notNegative(k, at.Child("backoffLimitPerIndex"), s.BackoffLimitPerIndex)
+	notNegative(k, at.Child("maxFailedIndexes"), s.MaxFailedIndexes)
+	k.indexed(at, s)
+	k.failures(at.Child("podFailurePolicy"), s)
+	oneOfIfSet(k, at.Child("podReplacementPolicy"), s.PodReplacementPolicy, batchv1.Failed, batchv1.TerminatingOrFailed)
+	if s.PodFailurePolicy != nil && s.PodReplacementPolicy != nil && *s.PodReplacementPolicy == batchv1.TerminatingOrFailed {
+		k.add(field.NotSupported(at.Child("podReplacementPolicy"), *s.PodReplacementPolicy, []batchv1.PodReplacementPolicy{batchv1.Failed}))
+	}
+	k.addAll(podspec.ValidateTemplate(&s.Template, at.Child("template")))
+	policy, words := s.Template.Spec.RestartPolicy, []corev1.RestartPolicy{corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}
+	if policy == "" || policy == corev1.RestartPolicyAlways {
+		k.add(field.Required(at.Child("template", "spec", "restartPolicy"), fmt.Sprintf("valid values: %q, %q", words[0], words[1])))
+	} else if !slices.Contains(words, policy) {
+		k.add(field.NotSupported(at.Child("template", "spec", "restartPolicy"), policy, words))
+	} else if s.PodFailurePolicy != nil && policy != corev1.RestartPolicyNever {
+		k.invalid(at.Child("template", "spec", "restartPolicy"), policy, "only %q is supported when podFailurePolicy is specified", corev1.RestartPolicyNever)
+	}
+}
+
+// indexed judges how the pods of a job are told apart.
+func (k *checker) indexed(at *field.Path, s *batchv1.JobSpec) {
+	mode := batchv1.NonIndexedCompletion
+	if s.CompletionMode != nil {
+		mode = *s.CompletionMode
+	}
+	oneOf(k, at.Child("completionMode"), mode, batchv1.NonIndexedCompletion, batchv1.IndexedCompletion)
+	if mode != batchv1.IndexedCompletion {
+		if s.BackoffLimitPerIndex != nil {
+			k.invalid(at.Child("backoffLimitPerIndex"), *s.BackoffLimitPerIndex, "requires indexed completion mode")
+		}
+		if s.SuccessPolicy != nil {
+			k.invalid(at.Child("successPolicy"), *s.SuccessPolicy, "requires indexed completion mode")
+		}
+		return
+	}
+	if s.Completions == nil {
+		k.required(at.Child("completions"), fmt.Sprintf("when completion mode is %s", batchv1.IndexedCompletion))
+	}
+	if s.Parallelism != nil && *s.Parallelism > maxIndexed {
+		k.invalid(at.Child("parallelism"), *s.Parallelism, "must be less than or equal to %d when completion mode is %s", maxIndexed, batchv1.IndexedCompletion)
+	}
+	if s.MaxFailedIndexes != nil && s.BackoffLimitPerIndex == nil {
+		k.required(at.Child("backoffLimitPerIndex"), "when maxFailedIndexes is specified")
+	}
+	if s.SuccessPolicy != nil {
+		rules := at.Child("successPolicy", "rules")
+		if len(s.SuccessPolicy.Rules) == 0 {
+			k.required(rules, "at least one rules must be specified when the successPolicy is specified")
+		}
+		for i, r := range s.SuccessPolicy.Rules {
+			if r.SucceededCount == nil && r.SucceededIndexes == nil {
+				k.required(rules.Index(i), "at least one of succeededCount or succeededIndexes must be specified")
+			}
+			positive(k, rules.Index(i).Child("succeededCount"), r.SucceededCount)
+		}
+	}
+}
+
+// failures judges what is made of pods that fail.
+func (k *checker) failures(at *field.Path, s *batchv1.JobSpec) {
+	if s.PodFailurePolicy == nil {
+		return
+	}
+	rules := at.Child("rules")
+	if n := len(s.PodFailurePolicy.Rules); n > maxFailureRules {
+		k.add(field.TooMany(rules, n, maxFailureRules))
+	}
+	known := map[string]bool{}
+	for _, list := range [][]corev1.Container{s.Template.Spec.InitContainers, s.Template.Spec.Containers} {
+		for i := range list {
+			known[list[i].Name] = true
+		}
+	}
+	for i := range s.PodFailurePolicy.Rules {
+		r, path := &s.PodFailurePolicy.Rules[i], rules.Index(i)
+		oneOf(k, path.Child("action"), r.Action, batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionFailIndex,
+			batchv1.PodFailurePolicyActionIgnore, batchv1.PodFailurePolicyActionCount)
+		if r.Action == batchv1.PodFailurePolicyActionFailIndex && s.BackoffLimitPerIndex == nil {
+			k.invalid(path.Child("action"), r.Action, "requires the backoffLimitPerIndex to be set")
+		}
+		if n := len(r.OnPodConditions); n > maxFailurePatterns {
+			k.add(field.TooMany(path.Child("onPodConditions"), n, maxFailurePatterns))
+		}
+		switch {
+		case r.OnExitCodes != nil && len(r.OnPodConditions) > 0:
+			k.invalid(path, field.OmitValueType{}, "specifying both OnExitCodes and OnPodConditions is not supported")
+		case r.OnExitCodes == nil && len(r.OnPodConditions) == 0:
+			k.invalid(path, field.OmitValueType{}, "specifying one of OnExitCodes and OnPodConditions is required")
+		}
+		if r.OnExitCodes != nil {
+			k.exitCodes(path.Child("onExitCodes"), r.OnExitCodes, known)
+		}
+	}
+}
+
+func (k *checker) exitCodes(at *field.Path, r *batchv1.PodFailurePolicyOnExitCodesRequirement, known map[string]bool) {
+	oneOf(k, at.Child("operator"), r.Operator, batchv1.PodFailurePolicyOnExitCodesOpIn, batchv1.PodFailurePolicyOnExitCodesOpNotIn)
+	if r.ContainerName != nil && !known[*r.ContainerName] {
+		k.invalid(at.Child("containerName"), *r.ContainerName, "must be one of the container or initContainer names in the pod template")
+	}
+	values := at.Child("values")
+	if n := len(r.Values); n == 0 {
+		k.invalid(values, r.Values, "at least one value is required")
+	} else if n > maxFailureCodes {
+		k.add(field.TooMany(values, n, maxFailureCodes))
+	}
+	for i, v := range r.Values {
+		if r.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && v == 0 {
+			k.invalid(values.Index(i), v, "must not be 0 for the In operator")
+		}
+		if slices.Contains(r.Values[:i], v) {
+			k.add(field.Duplicate(values.Index(i), v))
+		}
+	}
+}
+
+func (k *checker) jobChange(j, old *batchv1.Job) {
+	now, was := &j.Spec, &old.Spec
+	elastic := was.CompletionMode != nil && *was.CompletionMode == batchv1.IndexedCompletion &&
+		now.Completions != nil && now.Parallelism != nil && *now.Completions == *now.Parallelism
+	if !elastic {
+		k.immutable(spec.Child("completions"), now.Completions, was.Completions)
+	}
+	k.immutable(spec.Child("selector"), now.Selector, was.Selector)
+	k.immutable(spec.Child("completionMode"), now.CompletionMode, was.CompletionMode)
+	k.immutable(spec.Child("podFailurePolicy"), now.PodFailurePolicy, was.PodFailurePolicy)
+	k.immutable(spec.Child("backoffLimitPerIndex"), now.BackoffLimitPerIndex, was.BackoffLimitPerIndex)
+	k.immutable(spec.Child("managedBy"), now.ManagedBy, was.ManagedBy)
+	k.immutable(spec.Child("successPolicy"), now.SuccessPolicy, was.SuccessPolicy)
+	template := now.Template.DeepCopy()
+	if was.Suspend != nil && *was.Suspend && old.Status.StartTime == nil {
+		// Who queues jobs may say where a job that has not begun will run.
+		template.Labels, template.Annotations = was.Template.Labels, was.Template.Annotations
+		template.Spec.NodeSelector, template.Spec.Affinity = was.Template.Spec.NodeSelector, was.Template.Spec.Affinity
+		template.Spec.Tolerations, template.Spec.SchedulingGates = was.Template.Spec.Tolerations, was.Template.Spec.SchedulingGates
+	}
+	if !equality.Semantic.DeepEqual(*template, was.Template) {
+		changed := podspec.Differences("", was.Template, *template)
+		k.invalid(spec.Child("template"), strings.Join(changed, ", "), "field is immutable")
+	}
+}
+
+func defaultCronJob(c *batchv1.CronJob) {
+	fill(&c.Spec.ConcurrencyPolicy, batchv1.AllowConcurrent)
+	set(&c.Spec.Suspend, false)
+	set(&c.Spec.SuccessfulJobsHistoryLimit, 3)
+	set(&c.Spec.FailedJobsHistoryLimit, 1)
+	defaultFailures(&c.Spec.JobTemplate.Spec)
+	podspec.SetTemplateDefaults(&c.Spec.JobTemplate.Spec.Template)
+}
+
+func (k *checker) cronJob(c *batchv1.CronJob) {
+	s := &c.Spec
+	if len(c.Name) > maxCronJobName {
+		k.invalid(metadata.Child("name"), c.Name, "must be no more than %d characters", maxCronJobName)
+	}
+	at := spec.Child("schedule")
+	if s.Schedule == "" {
+		k.required(at, "")
+	} else if why := scheduleProblem(s.Schedule); why != "" {
+		k.invalid(at, s.Schedule, "%s", why)
+	}
+	if strings.Contains(s.Schedule, "TZ") {
+		k.invalid(at, s.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
+	}
+	if z := s.TimeZone; z != nil && (*z == "" || strings.EqualFold(*z, "Local") || !zoneName.MatchString(*z)) {
+		k.invalid(spec.Child("timeZone"), *z, "unknown time zone %s", *z)
+	}
+	notNegative(k, spec.Child("startingDeadlineSeconds"), s.StartingDeadlineSeconds)
+	oneOf(k, spec.Child("concurrencyPolicy"), s.ConcurrencyPolicy, batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent)
+	notNegative(k, spec.Child("successfulJobsHistoryLimit"), s.SuccessfulJobsHistoryLimit)
+	notNegative(k, spec.Child("failedJobsHistoryLimit"), s.FailedJobsHistoryLimit)
+	job := spec.Child("jobTemplate", "spec")
+	k.jobSpec(job, &s.JobTemplate.Spec)
+	if m := s.JobTemplate.Spec.ManualSelector; m != nil && *m {
+		k.add(field.NotSupported(job.Child("manualSelector"), *m, []string{"nil", "false"}))
+	}
+	if sel := s.JobTemplate.Spec.Selector; sel != nil {
+		k.invalid(job.Child("selector"), sel, "`selector` will be auto-generated")
+	}
+}
+
+// zoneName is how time zones are named; whether one exists, only who runs the
+// schedule can look up.
+var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$`)
+
+// cronFields are the five fields of a schedule: their least and greatest values.
+var cronFields = []struct {
+	name      string
+	low, high int
+	words     []string
+}{
+	{"minute", 0, 59, nil}, {"hour", 0, 23, nil}, {"day of the month", 1, 31, nil},
+	{"month", 1, 12, []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}},
+	{"day of the week", 0, 6, []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
+}
+
+// scheduleProblem says what is wrong with a schedule in cron's notation; empty:
+// nothing.
+func scheduleProblem(schedule string) string {
+	if strings.HasPrefix(schedule, "@") {
+		name := strings.ToLower(schedule)
+		if slices.Contains([]string{"@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"}, name) {
+			return ""
+		}
+		if strings.HasPrefix(name, "@every ") {
+			return ""
+		}
+		return "unrecognized descriptor: " + schedule
+	}
+	parts := strings.Fields(schedule)
+	if strings.Contains(schedule, "TZ") && len(parts) > 0 {
+		parts = parts[1:] // refused for another reason
+	}
+	if len(parts) != len(cronFields) {
+		return fmt.Sprintf("expected exactly %d fields, found %d: %v", len(cronFields), len(parts), parts)
+	}
+	for i, f := range cronFields {
+		for item := range strings.SplitSeq(parts[i], ",") {
+			if !cronItem(item, f.low, f.high, f.words) {
+				return fmt.Sprintf("failed to parse %s %q: must be of %d to %d", f.name, item, f.low, f.high)
+			}
+		}
+	}
+	return ""
+}
+
+// cronItem judges one item: *, a value or a range, each with a step if wanted.
+func cronItem(item string, low, high int, words []string) bool {
+	span, step, stepped := strings.Cut(item, "/")
+	if n, err := strconv.Atoi(step); stepped && (err != nil || n <= 0) {
+		return false
+	}
+	if span == "*" || span == "?" {
+		return true
+	}
+	first, last, ranged := strings.Cut(span, "-")
+	a, ok := cronValue(first, low, high, words)
+	if !ok || !ranged {
+		return ok
+	}
+	b, ok := cronValue(last, low, high, words)
+	return ok && a <= b
+}
+
+func cronValue(s string, low, high int, words []string) (int, bool) {
+	if i := slices.Index(words, strings.ToLower(s)); i >= 0 {
+		return low + i, true
+	}
+	n, err := strconv.Atoi(s)
+	return n, err == nil && n >= low && n <= high
+}

@@ -1,0 +1,361 @@
+package validation
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/podspec"
+)
+
+func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
+
+var coreRules = map[schema.GroupKind]Rules{
+	core("Namespace"): kind[*corev1.Namespace]{cluster: true, named: validation.ValidateNamespaceName,
+		fill: labelNamespace, judge: (*checker).namespace,
+		status: (*checker).namespaceStatus}.rules(),
+	core("ConfigMap"): kind[*corev1.ConfigMap]{
+		judge: func(k *checker, c *corev1.ConfigMap) { k.besides(podspec.ValidateConfigMap(c)) },
+		change: func(k *checker, c, old *corev1.ConfigMap) {
+			if k.frozen(c.Immutable, old.Immutable) {
+				k.kept("data", c.Data, old.Data)
+				k.kept("binaryData", c.BinaryData, old.BinaryData)
+			}
+		}}.rules(),
+	core("Secret"): kind[*corev1.Secret]{fill: podspec.SetSecretDefaults,
+		judge:  func(k *checker, s *corev1.Secret) { k.besides(podspec.ValidateSecret(s)) },
+		change: (*checker).secretChange}.rules(),
+	core("ServiceAccount"): kind[*corev1.ServiceAccount]{}.rules(),
+	core("Event"):          kind[*corev1.Event]{named: pathSegment, judge: (*checker).event}.rules(),
+	core("Service"): kind[*corev1.Service]{named: validation.NameIsDNS1035Label,
+		fill: defaultService, carry: carryService, judge: (*checker).service, change: (*checker).serviceChange}.rules(),
+	core("Endpoints"): kind[*corev1.Endpoints]{fill: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
+		for i := range e.Subsets {
+			for j := range e.Subsets[i].Ports {
+				fill(&e.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
+			}
+		}
+	}, judge: (*checker).endpoints}.rules(),
+	core("Node"): kind[*corev1.Node]{cluster: true, fill: func(n *corev1.Node) {
+		if n.Status.Allocatable == nil && n.Status.Capacity != nil {
+			n.Status.Allocatable = n.Status.Capacity.DeepCopy()
+		}
+	}, judge: (*checker).node, change: (*checker).nodeChange, status: func(k *checker, n, _ *corev1.Node) { k.nodeAmounts(n) }}.rules(),
+	core("LimitRange"):    kind[*corev1.LimitRange]{fill: defaultLimits, judge: (*checker).limitRange}.rules(),
+	core("ResourceQuota"): kind[*corev1.ResourceQuota]{judge: (*checker).quota, change: (*checker).quotaChange, status: (*checker).quotaStatus}.rules(),
+	core("PodTemplate"): kind[*corev1.PodTemplate]{
+		fill: func(t *corev1.PodTemplate) { podspec.SetTemplateDefaults(&t.Template) },
+		judge: func(k *checker, t *corev1.PodTemplate) {
+			k.addAll(podspec.ValidateTemplate(&t.Template, field.NewPath("template")))
+		}}.rules(),
+	core("ReplicationController"): kind[*corev1.ReplicationController]{fill: defaultController, judge: (*checker).controller}.rules(),
+}
+
+// besides takes what others found but what the metadata was already blamed for.
+func (k *checker) besides(errs field.ErrorList) {
+	for _, err := range errs {
+		if !strings.HasPrefix(err.Field, "metadata.") || strings.HasPrefix(err.Field, "metadata.annotations[") {
+			k.add(err)
+		}
+	}
+}
+
+func labelNamespace(n *corev1.Namespace) {
+	// Selectors find a namespace by this label, so nobody can give it another.
+	if n.Name == "" {
+		return
+	}
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	n.Labels[corev1.LabelMetadataName] = n.Name
+}
+
+func (k *checker) namespace(n *corev1.Namespace) {
+	for i, f := range n.Spec.Finalizers {
+		k.each(spec.Child("finalizers").Index(i), f, utilvalidation.IsQualifiedName(string(f)))
+	}
+}
+
+func (k *checker) namespaceStatus(n, _ *corev1.Namespace) {
+	at := status.Child("phase")
+	if n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceActive {
+		k.invalid(at, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")
+	} else if !n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceTerminating {
+		k.invalid(at, n.Status.Phase, "may only be 'Terminating' if `deletionTimestamp` is not empty")
+	}
+}
+
+// frozen reports whether an object was made immutable, which it must stay.
+func (k *checker) frozen(now, was *bool) bool {
+	if was == nil || !*was {
+		return false
+	}
+	if now == nil || !*now {
+		k.forbidden(field.NewPath("immutable"), "field is immutable when `immutable` is set")
+	}
+	return true
+}
+
+func (k *checker) kept(name string, now, was any) {
+	if !equality.Semantic.DeepEqual(now, was) {
+		k.forbidden(field.NewPath(name), "field is immutable when `immutable` is set")
+	}
+}
+
+func (k *checker) secretChange(s, old *corev1.Secret) {
+	k.immutable(field.NewPath("type"), s.Type, old.Type)
+	if k.frozen(s.Immutable, old.Immutable) {
+		k.kept("data", s.Data, old.Data)
+	}
+}
+
+func (k *checker) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
+	for i := range e.Subsets {
+		s, at := &e.Subsets[i], field.NewPath("subsets").Index(i)
+		if len(s.Addresses)+len(s.NotReadyAddresses) == 0 {
+			k.required(at, "must specify `addresses` or `notReadyAddresses`")
+		}
+		for name, list := range map[string][]corev1.EndpointAddress{"addresses": s.Addresses, "notReadyAddresses": s.NotReadyAddresses} {
+			for j, a := range list {
+				path := at.Child(name).Index(j)
+				k.reachable(path.Child("ip"), a.IP)
+				if a.Hostname != "" {
+					k.each(path.Child("hostname"), a.Hostname, utilvalidation.IsDNS1123Label(a.Hostname))
+				}
+				if a.NodeName != nil {
+					k.each(path.Child("nodeName"), *a.NodeName, utilvalidation.IsDNS1123Subdomain(*a.NodeName))
+				}
+			}
+		}
+		for j, p := range s.Ports {
+			path := at.Child("ports").Index(j)
+			if p.Name == "" {
+				if len(s.Ports) > 1 {
+					k.required(path.Child("name"), "")
+				}
+			} else {
+				k.each(path.Child("name"), p.Name, utilvalidation.IsDNS1123Label(p.Name))
+			}
+			k.port(path.Child("port"), p.Port)
+			oneOf(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+		}
+	}
+}
+
+func (k *checker) node(n *corev1.Node) {
+	type mark struct {
+		key    string
+		effect corev1.TaintEffect
+	}
+	seen := map[mark]bool{}
+	for i, t := range n.Spec.Taints {
+		at := spec.Child("taints").Index(i)
+		k.each(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
+		k.each(at.Child("value"), t.Value, utilvalidation.IsValidLabelValue(t.Value))
+		oneOf(k, at.Child("effect"), t.Effect, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
+		if m := (mark{t.Key, t.Effect}); seen[m] {
+			err := field.Duplicate(at, t)
+			err.Detail = "taints must be unique by key and effect pair"
+			k.add(err)
+		} else {
+			seen[m] = true
+		}
+	}
+	k.nodeAmounts(n)
+	ranges := spec.Child("podCIDRs")
+	for i, c := range n.Spec.PodCIDRs {
+		k.network(ranges.Index(i), c)
+	}
+	if len(n.Spec.PodCIDRs) > 0 && n.Spec.PodCIDR != "" && n.Spec.PodCIDRs[0] != n.Spec.PodCIDR {
+		k.invalid(ranges.Index(0), n.Spec.PodCIDRs[0], "must match `podCIDR`")
+	}
+}
+
+func (k *checker) nodeAmounts(n *corev1.Node) {
+	k.quantities(status.Child("capacity"), n.Status.Capacity)
+	k.quantities(status.Child("allocatable"), n.Status.Allocatable)
+	seen := map[corev1.NodeAddress]bool{}
+	for i, a := range n.Status.Addresses {
+		if seen[a] {
+			k.add(field.Duplicate(status.Child("addresses").Index(i), a))
+		}
+		seen[a] = true
+	}
+}
+
+func (k *checker) nodeChange(n, old *corev1.Node) {
+	if was := old.Spec.PodCIDRs; len(was) > 0 && !slices.Equal(was, n.Spec.PodCIDRs) {
+		k.forbidden(spec.Child("podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
+	}
+	if was := old.Spec.ProviderID; was != "" && was != n.Spec.ProviderID {
+		k.forbidden(spec.Child("providerID"), `node updates may not change providerID except from "" to valid`)
+	}
+}
+
+func defaultLimits(l *corev1.LimitRange) {
+	for i := range l.Spec.Limits {
+		item := &l.Spec.Limits[i]
+		for _, list := range []corev1.ResourceList{item.Max, item.Min, item.Default, item.DefaultRequest, item.MaxLimitRequestRatio} {
+			rounded(list)
+		}
+		if item.Type != corev1.LimitTypeContainer {
+			continue
+		}
+		if item.Default == nil {
+			item.Default = corev1.ResourceList{}
+		}
+		if item.DefaultRequest == nil {
+			item.DefaultRequest = corev1.ResourceList{}
+		}
+		absent(item.Default, item.Max)
+		absent(item.DefaultRequest, item.Default)
+		absent(item.DefaultRequest, item.Min)
+	}
+}
+
+// absent adds what is not in a list.
+func absent(to, from corev1.ResourceList) {
+	for name, q := range from {
+		if _, ok := to[name]; !ok {
+			to[name] = q.DeepCopy()
+		}
+	}
+}
+
+func (k *checker) limitRange(l *corev1.LimitRange) {
+	seen := map[corev1.LimitType]bool{}
+	for i := range l.Spec.Limits {
+		item, at := &l.Spec.Limits[i], spec.Child("limits").Index(i)
+		k.name(at.Child("type"), string(item.Type), utilvalidation.IsQualifiedName)
+		if seen[item.Type] {
+			k.add(field.Duplicate(at.Child("type"), item.Type))
+		}
+		seen[item.Type] = true
+		for name, list := range map[string]corev1.ResourceList{"max": item.Max, "min": item.Min, "default": item.Default,
+			"defaultRequest": item.DefaultRequest, "maxLimitRequestRatio": item.MaxLimitRequestRatio} {
+			k.quantities(at.Child(name), list)
+		}
+		if item.Type == corev1.LimitTypePod {
+			if len(item.Default) > 0 {
+				k.forbidden(at.Child("default"), "may not be specified when `type` is 'Pod'")
+			}
+			if len(item.DefaultRequest) > 0 {
+				k.forbidden(at.Child("defaultRequest"), "may not be specified when `type` is 'Pod'")
+			}
+		}
+		if item.Type == corev1.LimitTypePersistentVolumeClaim {
+			_, low := item.Min[corev1.ResourceStorage]
+			if _, high := item.Max[corev1.ResourceStorage]; !low && !high {
+				k.required(at.Child("limits"), "either minimum or maximum storage value is required, but neither was provided")
+			}
+		}
+		k.order(at, item)
+	}
+}
+
+// order: min ≤ default request ≤ default ≤ max, as far as they are set.
+func (k *checker) order(at *field.Path, item *corev1.LimitRangeItem) {
+	ladder := []struct {
+		name, word string
+		list       corev1.ResourceList
+	}{{"min", "min", item.Min}, {"defaultRequest", "default request", item.DefaultRequest}, {"default", "default", item.Default}, {"max", "max", item.Max}}
+	for i, low := range ladder {
+		for _, high := range ladder[i+1:] {
+			for _, name := range slices.Sorted(maps.Keys(low.list)) {
+				a := low.list[name]
+				if b, ok := high.list[name]; ok && a.Cmp(b) > 0 {
+					k.invalid(at.Child(low.name).Key(string(name)), a.String(), "%s value %s is greater than %s value %s", low.word, a.String(), high.word, b.String())
+				}
+			}
+		}
+	}
+}
+
+func (k *checker) quota(q *corev1.ResourceQuota) {
+	k.quantities(spec.Child("hard"), q.Spec.Hard)
+	seen := map[corev1.ResourceQuotaScope]bool{}
+	known := []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort,
+		corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
+		corev1.ResourceQuotaScopeVolumeAttributesClass}
+	for _, s := range q.Spec.Scopes {
+		if !slices.Contains(known, s) {
+			k.invalid(spec.Child("scopes"), q.Spec.Scopes, "unsupported scope")
+		}
+		seen[s] = true
+	}
+	if seen[corev1.ResourceQuotaScopeBestEffort] && seen[corev1.ResourceQuotaScopeNotBestEffort] ||
+		seen[corev1.ResourceQuotaScopeTerminating] && seen[corev1.ResourceQuotaScopeNotTerminating] {
+		k.invalid(spec.Child("scopes"), q.Spec.Scopes, "conflicting scopes")
+	}
+	if q.Spec.ScopeSelector == nil {
+		return
+	}
+	for i, m := range q.Spec.ScopeSelector.MatchExpressions {
+		at := spec.Child("scopeSelector", "matchExpressions").Index(i)
+		oneOf(k, at.Child("scopeName"), m.ScopeName, known...)
+		oneOf(k, at.Child("operator"), m.Operator, corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn, corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist)
+		listed := m.Operator == corev1.ScopeSelectorOpIn || m.Operator == corev1.ScopeSelectorOpNotIn
+		if listed && len(m.Values) == 0 {
+			k.required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
+		} else if !listed && len(m.Values) > 0 {
+			k.invalid(at.Child("values"), m.Values, "must be no value when `operator` is 'Exists' or 'DoesNotExist' for scope selector")
+		}
+	}
+}
+
+func (k *checker) quotaChange(q, old *corev1.ResourceQuota) {
+	if !slices.Equal(slices.Sorted(slices.Values(q.Spec.Scopes)), slices.Sorted(slices.Values(old.Spec.Scopes))) {
+		k.invalid(spec.Child("scopes"), q.Spec.Scopes, "field is immutable")
+	}
+}
+
+func (k *checker) quotaStatus(q, _ *corev1.ResourceQuota) {
+	k.quantities(status.Child("hard"), q.Status.Hard)
+	k.quantities(status.Child("used"), q.Status.Used)
+}
+
+func defaultController(r *corev1.ReplicationController) {
+	set(&r.Spec.Replicas, 1)
+	t := r.Spec.Template
+	if t == nil {
+		return
+	}
+	podspec.SetTemplateDefaults(t)
+	if len(r.Spec.Selector) == 0 {
+		r.Spec.Selector = maps.Clone(t.Labels)
+	}
+	if len(r.Labels) == 0 {
+		r.Labels = maps.Clone(t.Labels)
+	}
+}
+
+func (k *checker) controller(r *corev1.ReplicationController) {
+	notNegative(k, spec.Child("replicas"), r.Spec.Replicas)
+	notNegative(k, spec.Child("minReadySeconds"), &r.Spec.MinReadySeconds)
+	if len(r.Spec.Selector) == 0 {
+		k.required(spec.Child("selector"), "")
+	}
+	t, at := r.Spec.Template, spec.Child("template")
+	if t == nil {
+		k.required(at, "")
+		return
+	}
+	for key, value := range r.Spec.Selector {
+		if t.Labels[key] != value {
+			k.invalid(at.Child("metadata", "labels"), t.Labels, "`selector` does not match template `labels`")
+			break
+		}
+	}
+	k.addAll(podspec.ValidateTemplate(t, at))
+	if p := t.Spec.RestartPolicy; p != corev1.RestartPolicyAlways {
+		k.add(field.NotSupported(at.Child("spec", "restartPolicy"), p, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+	}
+}

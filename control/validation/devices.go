@@ -1,0 +1,282 @@
+package validation
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/podspec"
+)
+
+func devices(kind string) schema.GroupKind {
+	return schema.GroupKind{Group: resourcev1.GroupName, Kind: kind}
+}
+
+var taintEffects = []resourcev1.DeviceTaintEffect{resourcev1.DeviceTaintEffectNoExecute, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNone}
+
+// deviceRules are those of dynamic resource allocation. What a claim asks for is
+// fixed when it is made, so that it is judged once; of what can change, that which
+// did not is not judged again where Kubernetes may tighten the rule (CEL, sizes).
+var deviceRules = map[schema.GroupKind]Rules{
+	devices("DeviceClass"): kind[*resourcev1.DeviceClass]{cluster: true,
+		fresh:  func(k *checker, c *resourcev1.DeviceClass) { k.deviceClass(c, &resourcev1.DeviceClass{}) },
+		change: (*checker).deviceClass}.rules(),
+	devices("ResourceClaim"): kind[*resourcev1.ResourceClaim]{
+		fill:   defaultDeviceClaim,
+		fresh:  func(k *checker, c *resourcev1.ResourceClaim) { k.deviceClaim(spec.Child("devices"), &c.Spec.Devices) },
+		change: func(k *checker, c, old *resourcev1.ResourceClaim) { k.immutable(spec, c.Spec, old.Spec) },
+		status: (*checker).claimStatus}.rules(),
+	devices("ResourceClaimTemplate"): kind[*resourcev1.ResourceClaimTemplate]{
+		fill: func(t *resourcev1.ResourceClaimTemplate) { defaultRequests(&t.Spec.Spec.Devices) },
+		fresh: func(k *checker, t *resourcev1.ResourceClaimTemplate) {
+			k.templateMetadata(spec.Child("metadata"), &t.Spec.ObjectMeta)
+			k.deviceClaim(spec.Child("spec", "devices"), &t.Spec.Spec.Devices)
+		},
+		change: func(k *checker, t, old *resourcev1.ResourceClaimTemplate) { k.immutable(spec, t.Spec, old.Spec) }}.rules(),
+	devices("ResourceSlice"): kind[*resourcev1.ResourceSlice]{cluster: true,
+		fresh: func(k *checker, s *resourcev1.ResourceSlice) { k.resourceSlice(s, &resourcev1.ResourceSlice{}) },
+		change: func(k *checker, s, old *resourcev1.ResourceSlice) {
+			k.immutable(spec.Child("pool", "name"), s.Spec.Pool.Name, old.Spec.Pool.Name)
+			k.immutable(spec.Child("driver"), s.Spec.Driver, old.Spec.Driver)
+			k.immutable(spec.Child("nodeName"), s.Spec.NodeName, old.Spec.NodeName)
+			k.resourceSlice(s, old)
+		}}.rules(),
+	devices("DeviceTaintRule"): kind[*resourcev1.DeviceTaintRule]{cluster: true,
+		fresh:  func(k *checker, r *resourcev1.DeviceTaintRule) { k.taintRule(r, &resourcev1.DeviceTaintRule{}) },
+		change: (*checker).taintRule,
+		status: func(k *checker, r, _ *resourcev1.DeviceTaintRule) {
+			k.conditions(status.Child("conditions"), r.Status.Conditions, resourcev1.DeviceTaintRuleStatusMaxConditions)
+		}}.rules(),
+}
+
+func (k *checker) deviceClass(c, old *resourcev1.DeviceClass) {
+	known := equality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors)
+	k.deviceSelectors(spec.Child("selectors"), c.Spec.Selectors, known)
+	known = equality.Semantic.DeepEqual(c.Spec.Config, old.Spec.Config)
+	if at := spec.Child("config"); k.atMost(at, len(c.Spec.Config), resourcev1.DeviceConfigMaxSize) {
+		for i := range c.Spec.Config {
+			k.deviceConfig(at.Index(i), &c.Spec.Config[i].DeviceConfiguration, known)
+		}
+	}
+	if n := c.Spec.ExtendedResourceName; n != nil && !podspec.IsExtended(corev1.ResourceName(*n)) {
+		k.invalid(spec.Child("extendedResourceName"), *n, "must be a valid extended resource name")
+	}
+}
+
+// taintRule judges what taints devices, and which.
+func (k *checker) taintRule(r, old *resourcev1.DeviceTaintRule) {
+	if s := r.Spec.DeviceSelector; s != nil {
+		at := spec.Child("deviceSelector")
+		if s.Driver != nil {
+			k.driver(at.Child("driver"), *s.Driver)
+		}
+		if s.Pool != nil {
+			k.pool(at.Child("pool"), *s.Pool)
+		}
+		if s.Device != nil {
+			k.label(at.Child("device"), *s.Device)
+		}
+	}
+	k.deviceTaint(spec.Child("taint"), &r.Spec.Taint, old.Spec.Taint.Effect)
+}
+
+// deviceTaint judges a taint; was is its effect before, which may be one that only
+// a later version knows.
+func (k *checker) deviceTaint(at *field.Path, t *resourcev1.DeviceTaint, was resourcev1.DeviceTaintEffect) {
+	k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
+	k.each(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+	if t.Effect == "" || t.Effect != was {
+		oneOf(k, at.Child("effect"), t.Effect, taintEffects...)
+	}
+}
+
+func (k *checker) deviceTolerations(at *field.Path, list []resourcev1.DeviceToleration) {
+	if !k.atMost(at, len(list), resourcev1.DeviceTolerationsMaxLength) {
+		return
+	}
+	for i, t := range list {
+		at := at.Index(i)
+		if t.Key != "" {
+			k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
+		} else if t.Operator == resourcev1.DeviceTolerationOpEqual {
+			k.invalid(at.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
+		}
+		oneOf(k, at.Child("operator"), t.Operator, resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists)
+		switch t.Operator {
+		case resourcev1.DeviceTolerationOpExists:
+			if t.Value != "" {
+				k.invalid(at.Child("value"), t.Value, "must be empty for operator `Exists`")
+			}
+		case resourcev1.DeviceTolerationOpEqual:
+			k.each(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+		}
+		if t.Effect != "" {
+			oneOf(k, at.Child("effect"), t.Effect, taintEffects...)
+		}
+	}
+}
+
+// deviceConfig judges parameters for a driver; known: they are kept already.
+func (k *checker) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration, known bool) {
+	at = at.Child("opaque")
+	if c.Opaque == nil {
+		k.required(at, "")
+		return
+	}
+	k.driver(at.Child("driver"), c.Opaque.Driver)
+	longest := resourcev1.OpaqueParametersMaxLength
+	if known {
+		longest = -1
+	}
+	k.jsonObject(at.Child("parameters"), c.Opaque.Parameters, longest)
+}
+
+// jsonObject judges an object that only a driver understands; a length below 0 is
+// without bound.
+func (k *checker) jsonObject(at *field.Path, raw runtime.RawExtension, longest int) {
+	if len(raw.Raw) == 0 {
+		k.required(at, "")
+		return
+	}
+	if longest >= 0 && len(raw.Raw) > longest {
+		k.add(field.TooLong(at, "", longest))
+		return
+	}
+	var v any
+	err := json.Unmarshal(raw.Raw, &v)
+	_, isObject := v.(map[string]any)
+	switch {
+	case err != nil:
+		k.invalid(at, "<value omitted>", "error parsing data as JSON: %v", err)
+	case v == nil:
+		k.required(at, "")
+	case !isObject:
+		k.invalid(at, "<value omitted>", "must be a valid JSON object")
+	}
+}
+
+// templateMetadata judges what is copied into what a template makes.
+func (k *checker) templateMetadata(at *field.Path, m *metav1.ObjectMeta) {
+	k.addAll(metavalidation.ValidateLabels(m.Labels, at.Child("labels")))
+	k.addAll(apivalidation.ValidateAnnotations(m.Annotations, at.Child("annotations")))
+	rest := m.DeepCopy()
+	rest.Labels, rest.Annotations = nil, nil
+	for _, name := range podspec.Differences("", metav1.ObjectMeta{}, *rest) {
+		k.forbidden(at.Child(strings.TrimPrefix(name, ".")), "cannot be set for an object that is made from a template")
+	}
+}
+
+func (k *checker) conditions(at *field.Path, list []metav1.Condition, most int) {
+	k.addAll(metavalidation.ValidateConditions(list, at))
+	k.atMost(at, len(list), most)
+}
+
+// atMost tells whether a list is short enough to be looked at one by one.
+func (k *checker) atMost(at *field.Path, n, most int) bool {
+	if n > most {
+		k.add(field.TooMany(at, n, most))
+	}
+	return n <= most
+}
+
+// distinct adds an error for each key that came before.
+func distinct[T any, K comparable](k *checker, at *field.Path, list []T, key func(T) K) {
+	seen := map[K]bool{}
+	for i, item := range list {
+		if one := key(item); seen[one] {
+			k.add(field.Duplicate(at.Index(i), one))
+		} else {
+			seen[one] = true
+		}
+	}
+}
+
+func itself[T any](v T) T { return v }
+
+// label judges a required name that is a DNS label.
+func (k *checker) label(at *field.Path, name string) {
+	k.each(at, name, validation.IsDNS1123Label(name))
+}
+
+// driver judges a driver's name, which is that of a CSI driver in form.
+func (k *checker) driver(at *field.Path, name string) {
+	if len(name) > resourcev1.DriverNameMaxLength {
+		k.add(field.TooLong(at, "", resourcev1.DriverNameMaxLength))
+	}
+	if name == "" {
+		k.required(at, "")
+		return
+	}
+	k.each(at, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))
+}
+
+// pool judges a pool's name: DNS subdomains parted by slashes.
+func (k *checker) pool(at *field.Path, name string) {
+	if name == "" {
+		k.required(at, "")
+		return
+	}
+	if len(name) > resourcev1.PoolNameMaxLength {
+		k.add(field.TooLong(at, "", resourcev1.PoolNameMaxLength))
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		k.each(at, part, validation.IsDNS1123Subdomain(part))
+	}
+}
+
+// qualified judges the name of an attribute or of a capacity: an identifier, with
+// or without the domain of whoever defines it.
+func (k *checker) qualified(at *field.Path, name string) {
+	domain, id, has := strings.Cut(name, "/")
+	switch {
+	case strings.Contains(id, "/"):
+		k.invalid(at, name, "must not contain more than one slash")
+		return
+	case !has:
+		id = name
+	case domain == "":
+		k.invalid(at, "", "the domain must not be empty")
+	default:
+		k.driver(at, domain)
+	}
+	if has && id == "" {
+		k.invalid(at, "", "the name must not be empty")
+		return
+	}
+	if len(id) > resourcev1.DeviceMaxIDLength {
+		k.add(field.TooLong(at, "", resourcev1.DeviceMaxIDLength))
+	}
+	k.each(at, id, content.IsCIdentifier(id))
+}
+
+// fullyQualified judges a name that says whose it is.
+func (k *checker) fullyQualified(at *field.Path, name resourcev1.FullyQualifiedName) {
+	k.qualified(at, string(name))
+	if !strings.Contains(string(name), "/") {
+		k.invalid(at, name, "a fully qualified name must be a domain and a name separated by a slash")
+	}
+}
+
+// shareID judges what tells the users of a device apart.
+func (k *checker) shareID(at *field.Path, id string) {
+	hex := func(r rune) bool { return strings.ContainsRune("0123456789abcdef", r) }
+	parts := strings.Split(id, "-")
+	lengths := []int{8, 4, 4, 4, 12}
+	if !slices.EqualFunc(parts, lengths, func(p string, n int) bool {
+		return len(p) == n && strings.IndexFunc(p, func(r rune) bool { return !hex(r) }) < 0
+	}) {
+		k.invalid(at, id, "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters")
+	}
+}

@@ -1,0 +1,120 @@
+package validation
+
+import (
+	"math/big"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const maxCapacityOptions = 10
+
+// capacity judges how much a device has, and in which parts it is given away.
+func (k *checker) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared bool) {
+	p, at := c.RequestPolicy, at.Child("requestPolicy")
+	switch {
+	case p == nil:
+	case !shared:
+		k.forbidden(at, "allowMultipleAllocations must be true")
+	case len(p.ValidValues) > 0 && p.ValidRange != nil:
+		k.forbidden(at, `exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time`)
+	case len(p.ValidValues) > 0:
+		if p.Default == nil {
+			k.required(at.Child("default"), "required when validValues is defined")
+			return
+		}
+		k.capacityOptions(at.Child("validValues"), p.ValidValues, *p.Default, c.Value)
+	case p.ValidRange != nil:
+		if p.Default == nil {
+			k.required(at.Child("default"), "required when validRange is defined")
+			return
+		}
+		k.capacityRange(at.Child("validRange"), p.ValidRange, *p.Default, c.Value)
+	}
+}
+
+func (k *checker) capacityOptions(at *field.Path, list []resource.Quantity, usual, all resource.Quantity) {
+	if !k.atMost(at, len(list), maxCapacityOptions) {
+		return
+	}
+	found := false
+	for i, q := range list {
+		if i > 0 && list[i-1].Cmp(q) > 0 {
+			k.invalid(at.Index(i), q.String(), "values must be sorted in ascending order")
+		}
+		if q.Cmp(all) > 0 {
+			k.invalid(at.Index(i), q.String(), "option is larger than capacity value: %s", all.String())
+		}
+		if i > 0 && list[i-1].Cmp(q) == 0 {
+			k.add(field.Duplicate(at.Index(i), q.String()))
+		}
+		found = found || q.Cmp(usual) == 0
+	}
+	if !found {
+		k.invalid(at, usual.String(), "default value is not valid according to the requestPolicy")
+	}
+}
+
+func (k *checker) capacityRange(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
+	if r.Min == nil {
+		k.required(at.Child("min"), "required when validRange is defined")
+		return
+	}
+	k.atLeast(at.Child("min"), r.Min, 0, "must be greater than or equal to 0")
+	if r.Min.Cmp(all) > 0 {
+		k.invalid(at.Child("min"), r.Min.String(), "min is larger than capacity value: %s", all.String())
+	}
+	if usual.Cmp(*r.Min) < 0 {
+		k.invalid(at.Child("default"), usual.String(), "default is less than min: %s", r.Min.String())
+	}
+	if r.Max != nil {
+		if r.Min.Cmp(*r.Max) > 0 {
+			k.invalid(at.Child("max"), r.Min.String(), "min is larger than max: %s", r.Max.String())
+		}
+		if r.Max.Cmp(all) > 0 {
+			k.invalid(at.Child("max"), r.Max.String(), "max is larger than capacity value: %s", all.String())
+		}
+		if usual.Cmp(*r.Max) > 0 {
+			k.invalid(at.Child("default"), usual.String(), "default is more than max: %s", r.Max.String())
+		}
+	}
+	if r.Step != nil {
+		k.capacityStep(at.Child("step"), r, usual, all)
+	}
+}
+
+// capacityStep judges whether the range is made of whole steps.
+func (k *checker) capacityStep(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
+	if r.Step.Sign() <= 0 {
+		k.invalid(at, r.Step.String(), "must be greater than zero")
+		return
+	}
+	next := r.Min.DeepCopy()
+	if next.Add(*r.Step); next.Cmp(all) > 0 {
+		k.invalid(at, r.Step.String(), "one step %s is larger than capacity value: %s", next.String(), all.String())
+	}
+	ends := []resource.Quantity{usual}
+	if r.Max != nil {
+		ends = append(ends, *r.Max)
+	}
+	for _, q := range ends {
+		if !wholeSteps(q, *r.Min, *r.Step) {
+			k.invalid(at, q.String(), "value is not a multiple of a given step (%s) from (%s)", r.Step.String(), r.Min.String())
+		}
+	}
+}
+
+// wholeSteps tells whether so many steps lead from one amount to another. It
+// counts in billionths, the smallest part of an amount, without bound.
+func wholeSteps(to, from, step resource.Quantity) bool {
+	way := new(big.Int).Sub(billionths(to), billionths(from))
+	return way.Rem(way, billionths(step)).Sign() == 0
+}
+
+func billionths(q resource.Quantity) *big.Int {
+	c := q.DeepCopy()
+	d := c.AsDec()
+	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(9-int64(d.Scale())), nil)
+	return power.Mul(power, d.UnscaledBig())
+}

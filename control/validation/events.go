@@ -1,0 +1,110 @@
+package validation
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	maxEventNote = 1024 // bytes of what an event says
+	maxEventWord = 128  // bytes of each of its other words
+)
+
+// event judges an event of either group, and is all that is asked of one of the core
+// group: those that count up in the old way have no eventTime.
+func (k *checker) event(e *corev1.Event) {
+	on := e.InvolvedObject.Namespace
+	// What has no namespace is told of in the default one, nodes among it.
+	agrees := on == "" && e.Namespace == metav1.NamespaceDefault
+	if e.EventTime.IsZero() {
+		agrees = agrees || on == e.Namespace
+	} else {
+		agrees = agrees || on != "" || e.Namespace == metav1.NamespaceSystem
+	}
+	if !agrees {
+		k.invalid(field.NewPath("involvedObject", "namespace"), on, "does not match event.namespace")
+	}
+	if e.EventTime.IsZero() {
+		return
+	}
+	k.name(field.NewPath("reportingController"), e.ReportingController, validation.IsQualifiedName)
+	for _, f := range []struct {
+		name, value string
+		most        int
+		required    bool
+	}{
+		{"reportingInstance", e.ReportingInstance, maxEventWord, true}, {"action", e.Action, maxEventWord, true},
+		{"reason", e.Reason, maxEventWord, true}, {"message", e.Message, maxEventNote, false},
+	} {
+		at := field.NewPath(f.name)
+		if f.required && f.value == "" {
+			k.required(at, "")
+		}
+		if len(f.value) > f.most {
+			k.invalid(at, "", "can have at most %d characters", f.most)
+		}
+	}
+}
+
+// eventFresh is what is asked besides of a new event of events.k8s.io: that it has
+// nothing of the old way to count.
+func (k *checker) eventFresh(e *corev1.Event) {
+	if e.EventTime.IsZero() {
+		k.required(field.NewPath("eventTime"), "")
+	}
+	if e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning {
+		k.invalid(field.NewPath("type"), e.Type, "has invalid value: %s", e.Type)
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"firstTimestamp", !e.FirstTimestamp.IsZero()}, {"lastTimestamp", !e.LastTimestamp.IsZero()},
+		{"count", e.Count != 0}, {"source", e.Source != corev1.EventSource{}},
+	} {
+		if f.set {
+			k.invalid(field.NewPath(f.name), "", "needs to be unset")
+		}
+	}
+	k.series(e)
+}
+
+func (k *checker) series(e *corev1.Event) {
+	if e.Series == nil {
+		return
+	}
+	if e.Series.Count < 2 {
+		k.invalid(field.NewPath("series.count"), e.Series.Count, "should be at least 2")
+	}
+	if e.Series.LastObservedTime.IsZero() {
+		k.required(field.NewPath("series.lastObservedTime"), "")
+	}
+}
+
+// eventChange lets nothing of an event of events.k8s.io change but its series.
+func (k *checker) eventChange(e, old *corev1.Event) {
+	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
+		k.series(e)
+	}
+	for _, f := range []struct {
+		name     string
+		now, was any
+	}{
+		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"related", e.Related, old.Related},
+		{"reason", e.Reason, old.Reason}, {"message", e.Message, old.Message}, {"type", e.Type, old.Type}, {"action", e.Action, old.Action},
+		{"source", e.Source, old.Source}, {"count", e.Count, old.Count},
+		{"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp}, {"lastTimestamp", e.LastTimestamp, old.LastTimestamp},
+		{"reportingController", e.ReportingController, old.ReportingController}, {"reportingInstance", e.ReportingInstance, old.ReportingInstance},
+	} {
+		k.immutable(field.NewPath(f.name), f.now, f.was)
+	}
+	// Clients write it in microseconds, whatever they count in.
+	if !e.EventTime.Truncate(time.Microsecond).Equal(old.EventTime.Truncate(time.Microsecond)) {
+		k.invalid(field.NewPath("eventTime"), e.EventTime, "field is immutable")
+	}
+}

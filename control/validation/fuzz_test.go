@@ -1,0 +1,144 @@
+package validation
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/randfill"
+)
+
+// kinds are all that have rules, in an order.
+func kinds() []schema.GroupKind {
+	return slices.SortedFunc(maps.Keys(table), func(a, b schema.GroupKind) int {
+		return cmpStrings(a.String(), b.String())
+	})
+}
+
+func cmpStrings(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// empty makes an object of the type that the server keeps.
+func empty(t testing.TB, kind schema.GroupKind) runtime.Object {
+	if kind.Group == "events.k8s.io" {
+		return &corev1.Event{}
+	}
+	for _, gv := range scheme.Scheme.VersionsForGroupKind(kind) {
+		if gv.Version == "v1" {
+			obj, err := scheme.Scheme.New(gv.WithKind(kind.Kind))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return obj
+		}
+	}
+	t.Fatalf("nobody knows %s", kind)
+	return nil
+}
+
+func encoded(t testing.TB, obj any) string {
+	raw, err := json.Marshal(obj)
+	if err != nil {
+		t.Skip(err) // what cannot be written is never kept
+	}
+	return string(raw)
+}
+
+// hold checks R1 to R3 for two objects of a kind.
+func hold(t testing.TB, kind schema.GroupKind, obj, old runtime.Object) {
+	r := table[kind]
+	for _, o := range []runtime.Object{obj, old} {
+		r.Default(o)
+		once := encoded(t, o)
+		r.Default(o)
+		if diff := cmp.Diff(once, encoded(t, o)); diff != "" {
+			t.Fatalf("%s: defaults set twice differ:\n%s", kind, diff)
+		}
+	}
+	r.Prepare(old)
+	r.PrepareUpdate(obj, old)
+	before := encoded(t, []any{obj, old})
+	r.Validate(obj)
+	r.ValidateUpdate(obj, old)
+	r.ValidateStatus(obj, old)
+	if diff := cmp.Diff(before, encoded(t, []any{obj, old})); diff != "" {
+		t.Fatalf("%s: judging changed the object:\n%s", kind, diff)
+	}
+}
+
+// words are likelier to reach a rule than letters by chance.
+var words = []string{"", "a", "web", "a/b", "x_", "RollingUpdate", "Always", "Never", "OnFailure", "None", "TCP", "80", "10.0.0.1", "::1",
+	"10.0.0.0/8", "storage", "cpu", "100%", "0%", "*/5 * * * *", "@hourly", "Europe/Berlin", "ClusterIP", "LoadBalancer", "ExternalName",
+	"IPv4", "Indexed", "FailJob", "In", "Exists", "kubernetes.io/tls", "system-node-critical", "User", "ServiceAccount", "Container", "Pod",
+	"d.example.com/x", "device.driver == 'a'", "All", "NoSchedule", "1.2.3"}
+
+// values fills in what cannot be anything.
+func values() []any {
+	return []any{
+		func(s *string, c randfill.Continue) { *s = words[c.Intn(len(words))] },
+		func(r *runtime.RawExtension, c randfill.Continue) { *r = runtime.RawExtension{Raw: []byte(`{"a":1}`)} },
+		func(q *resource.Quantity, c randfill.Continue) {
+			*q = *resource.NewMilliQuantity(c.Int63n(4000)-500, resource.DecimalSI)
+		},
+		func(v *intstr.IntOrString, c randfill.Continue) {
+			*v = intstr.FromInt32(c.Int31n(3) - 1)
+			if c.Bool() {
+				*v = intstr.FromString(words[c.Intn(len(words))])
+			}
+		},
+		func(m *metav1.Time, c randfill.Continue) { *m = metav1.Unix(c.Int63n(1<<31), 0) },
+		func(m *metav1.MicroTime, c randfill.Continue) {
+			*m = metav1.NewMicroTime(time.Unix(c.Int63n(1<<31), 0))
+		},
+		func(f *metav1.FieldsV1, _ randfill.Continue) {},
+	}
+}
+
+func TestNoRulePanics(t *testing.T) {
+	t.Parallel()
+	for _, kind := range kinds() {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			for seed := range int64(16) {
+				random := randfill.NewWithSeed(seed).NilChance(float64(seed%4)/4).NumElements(0, 2).MaxDepth(12).Funcs(values()...)
+				obj, old := empty(t, kind), empty(t, kind)
+				random.Fill(obj)
+				random.Fill(old)
+				hold(t, kind, obj, old)
+				hold(t, kind, empty(t, kind), obj)
+			}
+		})
+	}
+}
+
+func FuzzRules(f *testing.F) {
+	for i := range kinds() {
+		f.Add(uint8(i), []byte(fmt.Sprintf(`{"metadata":{"name":"a%d","namespace":"b"},"spec":{"selector":{}}}`, i)), []byte(`{}`))
+	}
+	f.Fuzz(func(t *testing.T, which uint8, one, two []byte) {
+		all := kinds()
+		kind := all[int(which)%len(all)]
+		obj, old := empty(t, kind), empty(t, kind)
+		if json.Unmarshal(one, obj) == nil && json.Unmarshal(two, old) == nil {
+			hold(t, kind, obj, old)
+		}
+	})
+}

@@ -1,0 +1,341 @@
+package validation
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"slices"
+	"strings"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"berth/podspec"
+)
+
+const (
+	maxUserPriority     = 1_000_000_000
+	systemPriorityNames = "system-"
+	minCertificateTime  = 600 // seconds
+	maxEndpoints        = 1000
+	maxAddresses        = 100
+	maxSlicePorts       = 20_000
+)
+
+// systemPriorities are the classes that the server makes itself.
+var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+var otherRules = map[schema.GroupKind]Rules{
+	{Group: "events.k8s.io", Kind: "Event"}: kind[*corev1.Event]{judge: (*checker).event,
+		fresh: (*checker).eventFresh, change: (*checker).eventChange}.rules(),
+	{Group: "coordination.k8s.io", Kind: "Lease"}: kind[*coordinationv1.Lease]{judge: func(k *checker, l *coordinationv1.Lease) {
+		positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
+		notNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)
+	}}.rules(),
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: kind[*schedulingv1.PriorityClass]{cluster: true,
+		fill:  func(p *schedulingv1.PriorityClass) { set(&p.PreemptionPolicy, corev1.PreemptLowerPriority) },
+		judge: (*checker).priorityClass,
+		change: func(k *checker, p, old *schedulingv1.PriorityClass) {
+			if p.Value != old.Value {
+				k.forbidden(field.NewPath("value"), "may not be changed in an update.")
+			}
+			k.immutable(field.NewPath("preemptionPolicy"), p.PreemptionPolicy, old.PreemptionPolicy)
+		}}.rules(),
+	{Group: "node.k8s.io", Kind: "RuntimeClass"}: kind[*nodev1.RuntimeClass]{cluster: true, judge: (*checker).runtimeClass,
+		change: func(k *checker, r, old *nodev1.RuntimeClass) {
+			k.immutable(field.NewPath("handler"), r.Handler, old.Handler)
+		}}.rules(),
+	{Group: "policy", Kind: "PodDisruptionBudget"}: kind[*policyv1.PodDisruptionBudget]{judge: (*checker).budget, status: (*checker).budgetStatus}.rules(),
+	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: kind[*discoveryv1.EndpointSlice]{fill: defaultSlice, judge: (*checker).slice,
+		change: func(k *checker, s, old *discoveryv1.EndpointSlice) {
+			k.immutable(field.NewPath("addressType"), s.AddressType, old.AddressType)
+		}}.rules(),
+	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: kind[*networkingv1.NetworkPolicy]{fill: defaultPolicy, judge: (*checker).networkPolicy}.rules(),
+	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: kind[*certificatesv1.CertificateSigningRequest]{cluster: true,
+		named: pathSegment, judge: (*checker).request,
+		carry:  func(r, old *certificatesv1.CertificateSigningRequest) { r.Spec = old.Spec },
+		status: (*checker).requestStatus}.rules(),
+	{Group: "autoscaling", Kind: "Scale"}: kind[*autoscalingv1.Scale]{judge: func(k *checker, s *autoscalingv1.Scale) {
+		notNegative(k, spec.Child("replicas"), &s.Spec.Replicas)
+	}}.rules(),
+}
+
+func (k *checker) priorityClass(p *schedulingv1.PriorityClass) {
+	at := metadata.Child("name")
+	if strings.HasPrefix(p.Name, systemPriorityNames) {
+		if value, known := systemPriorities[p.Name]; !known {
+			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. error: "+p.Name+" is not a known system priority class")
+		} else if value != p.Value || p.GlobalDefault {
+			k.forbidden(at, "priority class names with 'system-' prefix are reserved for system use only. error: value and globalDefault of "+p.Name+" are fixed")
+		}
+	} else if p.Value > maxUserPriority {
+		k.forbidden(field.NewPath("value"), "maximum allowed value of a user defined priority is 1000000000")
+	}
+	oneOfIfSet(k, field.NewPath("preemptionPolicy"), p.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
+}
+
+func (k *checker) runtimeClass(r *nodev1.RuntimeClass) {
+	k.each(field.NewPath("handler"), r.Handler, validation.IsDNS1123Label(r.Handler))
+	if r.Overhead != nil {
+		k.quantities(field.NewPath("overhead", "podFixed"), r.Overhead.PodFixed)
+	}
+	if r.Scheduling != nil {
+		at := field.NewPath("scheduling")
+		k.addAll(metavalidation.ValidateLabels(r.Scheduling.NodeSelector, at.Child("nodeSelector")))
+		k.addAll(podspec.ValidateTolerations(r.Scheduling.Tolerations, at.Child("tolerations")))
+	}
+}
+
+func (k *checker) budget(p *policyv1.PodDisruptionBudget) {
+	if p.Spec.MinAvailable != nil && p.Spec.MaxUnavailable != nil {
+		k.invalid(spec, field.OmitValueType{}, "minAvailable and maxUnavailable cannot be both set")
+	}
+	k.share(spec.Child("minAvailable"), p.Spec.MinAvailable)
+	k.notMoreThanAll(spec.Child("minAvailable"), p.Spec.MinAvailable)
+	k.share(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
+	k.notMoreThanAll(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
+	if p.Spec.Selector != nil {
+		k.selector(spec.Child("selector"), p.Spec.Selector)
+	}
+	oneOfIfSet(k, spec.Child("unhealthyPodEvictionPolicy"), p.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget, policyv1.AlwaysAllow)
+}
+
+func (k *checker) budgetStatus(p, _ *policyv1.PodDisruptionBudget) {
+	k.counts(map[string]int32{"disruptionsAllowed": p.Status.DisruptionsAllowed, "currentHealthy": p.Status.CurrentHealthy,
+		"desiredHealthy": p.Status.DesiredHealthy, "expectedPods": p.Status.ExpectedPods})
+}
+
+func defaultSlice(s *discoveryv1.EndpointSlice) {
+	for i := range s.Ports {
+		set(&s.Ports[i].Name, "")
+		set(&s.Ports[i].Protocol, corev1.ProtocolTCP)
+	}
+}
+
+func (k *checker) slice(s *discoveryv1.EndpointSlice) {
+	oneOf(k, field.NewPath("addressType"), s.AddressType, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
+	all := field.NewPath("endpoints")
+	if n := len(s.Endpoints); n > maxEndpoints {
+		k.add(field.TooMany(all, n, maxEndpoints))
+	}
+	for i := range s.Endpoints {
+		e, at := &s.Endpoints[i], all.Index(i)
+		addresses := at.Child("addresses")
+		if n := len(e.Addresses); n == 0 {
+			k.required(addresses, "must contain at least 1 address")
+		} else if n > maxAddresses {
+			k.add(field.TooMany(addresses, n, maxAddresses))
+		}
+		for j, a := range e.Addresses {
+			if s.AddressType == discoveryv1.AddressTypeFQDN {
+				k.addAll(validation.IsFullyQualifiedDomainName(addresses.Index(j), a))
+				continue
+			}
+			k.reachable(addresses.Index(j), a)
+			if strings.Contains(a, ":") != (s.AddressType == discoveryv1.AddressTypeIPv6) {
+				k.invalid(addresses.Index(j), a, "must be an %s address", s.AddressType)
+			}
+		}
+		if e.NodeName != nil {
+			k.each(at.Child("nodeName"), *e.NodeName, validation.IsDNS1123Subdomain(*e.NodeName))
+		}
+		if e.Hostname != nil {
+			k.each(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))
+		}
+	}
+	k.slicePorts(field.NewPath("ports"), s.Ports)
+}
+
+func (k *checker) slicePorts(all *field.Path, ports []discoveryv1.EndpointPort) {
+	if n := len(ports); n > maxSlicePorts {
+		k.add(field.TooMany(all, n, maxSlicePorts))
+	}
+	names := map[string]bool{}
+	for i, p := range ports {
+		at, name := all.Index(i), ""
+		if p.Name != nil {
+			name = *p.Name
+		}
+		if name != "" {
+			k.each(at.Child("name"), name, validation.IsDNS1123Label(name))
+		}
+		if names[name] {
+			k.add(field.Duplicate(at.Child("name"), name))
+		}
+		names[name] = true
+		if p.Port != nil {
+			k.port(at.Child("port"), *p.Port)
+		}
+		if p.Protocol == nil {
+			k.required(at.Child("protocol"), "")
+		}
+		oneOfIfSet(k, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+	}
+}
+
+func defaultPolicy(p *networkingv1.NetworkPolicy) {
+	if len(p.Spec.PolicyTypes) == 0 {
+		p.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+		if len(p.Spec.Egress) > 0 {
+			p.Spec.PolicyTypes = append(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
+		}
+	}
+	ports := func(list []networkingv1.NetworkPolicyPort) {
+		for i := range list {
+			set(&list[i].Protocol, corev1.ProtocolTCP)
+		}
+	}
+	for i := range p.Spec.Ingress {
+		ports(p.Spec.Ingress[i].Ports)
+	}
+	for i := range p.Spec.Egress {
+		ports(p.Spec.Egress[i].Ports)
+	}
+}
+
+func (k *checker) networkPolicy(p *networkingv1.NetworkPolicy) {
+	k.selector(spec.Child("podSelector"), &p.Spec.PodSelector)
+	for i := range p.Spec.Ingress {
+		at := spec.Child("ingress").Index(i)
+		k.policyPorts(at.Child("ports"), p.Spec.Ingress[i].Ports)
+		k.peers(at.Child("from"), p.Spec.Ingress[i].From)
+	}
+	for i := range p.Spec.Egress {
+		at := spec.Child("egress").Index(i)
+		k.policyPorts(at.Child("ports"), p.Spec.Egress[i].Ports)
+		k.peers(at.Child("to"), p.Spec.Egress[i].To)
+	}
+	for i, t := range p.Spec.PolicyTypes {
+		oneOf(k, spec.Child("policyTypes").Index(i), t, networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress)
+	}
+}
+
+func (k *checker) policyPorts(at *field.Path, ports []networkingv1.NetworkPolicyPort) {
+	for i, p := range ports {
+		path := at.Index(i)
+		oneOfIfSet(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+		if p.Port != nil {
+			k.portNameOrNumber(path.Child("port"), *p.Port)
+		}
+		if p.EndPort != nil && (p.Port == nil || *p.EndPort < p.Port.IntVal) {
+			k.invalid(path.Child("endPort"), *p.EndPort, "must be greater than or equal to `port`")
+		}
+	}
+}
+
+func (k *checker) peers(at *field.Path, peers []networkingv1.NetworkPolicyPeer) {
+	for i, p := range peers {
+		path := at.Index(i)
+		switch {
+		case p.PodSelector == nil && p.NamespaceSelector == nil && p.IPBlock == nil:
+			k.required(path, "must specify a peer")
+		case p.IPBlock != nil && (p.PodSelector != nil || p.NamespaceSelector != nil):
+			k.forbidden(path, "may not specify both ipBlock and another peer")
+		case p.IPBlock != nil:
+			k.network(path.Child("ipBlock", "cidr"), p.IPBlock.CIDR)
+			for j, e := range p.IPBlock.Except {
+				k.network(path.Child("ipBlock", "except").Index(j), e)
+			}
+		}
+		k.selector(path.Child("podSelector"), p.PodSelector)
+		k.selector(path.Child("namespaceSelector"), p.NamespaceSelector)
+	}
+}
+
+// request judges a wish for a certificate. Whether it is granted is the signer's.
+func (k *checker) request(r *certificatesv1.CertificateSigningRequest) {
+	block, _ := pem.Decode(r.Spec.Request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		k.invalid(spec.Child("request"), r.Spec.Request, "PEM block type must be CERTIFICATE REQUEST")
+	} else if _, err := x509.ParseCertificateRequest(block.Bytes); err != nil {
+		k.invalid(spec.Child("request"), r.Spec.Request, "%s", err)
+	}
+	domain, rest, found := strings.Cut(r.Spec.SignerName, "/")
+	switch at := spec.Child("signerName"); {
+	case r.Spec.SignerName == "":
+		k.required(at, "")
+	case !found || rest == "":
+		k.invalid(at, r.Spec.SignerName, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
+	default:
+		k.each(at, r.Spec.SignerName, validation.IsDNS1123Subdomain(domain))
+		if !strings.Contains(domain, ".") {
+			k.invalid(at, r.Spec.SignerName, "should be a domain with at least two segments separated by dots")
+		}
+	}
+	usages := spec.Child("usages")
+	if len(r.Spec.Usages) == 0 {
+		k.required(usages, "usages is required for all v1 CSRs")
+	}
+	for i, u := range r.Spec.Usages {
+		if !slices.Contains(keyUsages, u) {
+			k.add(field.NotSupported(usages.Index(i), u, keyUsages))
+		}
+		if slices.Contains(r.Spec.Usages[:i], u) {
+			k.add(field.Duplicate(usages.Index(i), u))
+		}
+	}
+	if s := r.Spec.ExpirationSeconds; s != nil && *s < minCertificateTime {
+		k.invalid(spec.Child("expirationSeconds"), *s, "may not specify a duration less than 600 seconds (10 minutes)")
+	}
+}
+
+var keyUsages = []certificatesv1.KeyUsage{
+	certificatesv1.UsageSigning, certificatesv1.UsageDigitalSignature, certificatesv1.UsageContentCommitment, certificatesv1.UsageKeyEncipherment,
+	certificatesv1.UsageKeyAgreement, certificatesv1.UsageDataEncipherment, certificatesv1.UsageCertSign, certificatesv1.UsageCRLSign,
+	certificatesv1.UsageEncipherOnly, certificatesv1.UsageDecipherOnly, certificatesv1.UsageAny, certificatesv1.UsageServerAuth,
+	certificatesv1.UsageClientAuth, certificatesv1.UsageCodeSigning, certificatesv1.UsageEmailProtection, certificatesv1.UsageSMIME,
+	certificatesv1.UsageIPsecEndSystem, certificatesv1.UsageIPsecTunnel, certificatesv1.UsageIPsecUser, certificatesv1.UsageTimestamping,
+	certificatesv1.UsageOCSPSigning, certificatesv1.UsageMicrosoftSGC, certificatesv1.UsageNetscapeSGC,
+}
+
+var anyStatus = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
+
+func (k *checker) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
+	if was := old.Status.Certificate; len(was) > 0 && !equality.Semantic.DeepEqual(r.Status.Certificate, was) {
+		k.forbidden(status.Child("certificate"), "updates may not set certificate content if existing certificate content is not empty")
+	}
+	has := func(list []certificatesv1.CertificateSigningRequestCondition, kind certificatesv1.RequestConditionType) bool {
+		return slices.ContainsFunc(list, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
+	}
+	at := status.Child("conditions")
+	seen := map[certificatesv1.RequestConditionType]bool{}
+	for i, c := range r.Status.Conditions {
+		switch {
+		case c.Type == "":
+			k.required(at.Index(i).Child("type"), "")
+		case seen[c.Type]:
+			k.add(field.Duplicate(at.Index(i).Child("type"), c.Type))
+		}
+		seen[c.Type] = true
+		states := anyStatus
+		switch c.Type {
+		case certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
+			states = anyStatus[:1]
+		}
+		switch {
+		case c.Status == "":
+			k.required(at.Index(i).Child("status"), "")
+		case !slices.Contains(states, c.Status):
+			k.add(field.NotSupported(at.Index(i).Child("status"), c.Status, states))
+		}
+	}
+	if has(r.Status.Conditions, certificatesv1.CertificateApproved) && has(r.Status.Conditions, certificatesv1.CertificateDenied) {
+		k.invalid(at, certificatesv1.CertificateDenied, "Approved and Denied conditions are mutually exclusive")
+	}
+	for _, c := range []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed} {
+		if has(old.Status.Conditions, c) && !has(r.Status.Conditions, c) {
+			k.forbidden(at, "updates may not remove a condition of type \""+string(c)+"\"")
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package validation
+
+import (
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func rbac(kind string) schema.GroupKind { return schema.GroupKind{Group: rbacv1.GroupName, Kind: kind} }
+
+var rbacRules = map[schema.GroupKind]Rules{
+	rbac("Role"): kind[*rbacv1.Role]{named: pathSegment,
+		judge: func(k *checker, r *rbacv1.Role) { k.policies(field.NewPath("rules"), r.Rules, true) }}.rules(),
+	rbac("ClusterRole"): kind[*rbacv1.ClusterRole]{cluster: true, named: pathSegment, judge: (*checker).clusterRole}.rules(),
+	rbac("RoleBinding"): kind[*rbacv1.RoleBinding]{named: pathSegment,
+		fill: func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		judge: func(k *checker, b *rbacv1.RoleBinding) {
+			k.roleRef(b.RoleRef, "Role", "ClusterRole")
+			k.subjects(b.Subjects)
+		},
+		change: func(k *checker, b, old *rbacv1.RoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
+	rbac("ClusterRoleBinding"): kind[*rbacv1.ClusterRoleBinding]{cluster: true, named: pathSegment,
+		fill: func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		judge: func(k *checker, b *rbacv1.ClusterRoleBinding) {
+			k.roleRef(b.RoleRef, "ClusterRole")
+			k.subjects(b.Subjects)
+		},
+		change: func(k *checker, b, old *rbacv1.ClusterRoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
+}
+
+// pathSegment judges names that need only fit into a path, which are not names of
+// the DNS.
+func pathSegment(name string, prefix bool) []string {
+	if prefix {
+		return content.IsPathSegmentPrefix(name)
+	}
+	return content.IsPathSegmentName(name)
+}
+
+func defaultBinding(role *rbacv1.RoleRef, who []rbacv1.Subject) {
+	fill(&role.APIGroup, rbacv1.GroupName)
+	for i := range who {
+		if who[i].Kind == rbacv1.UserKind || who[i].Kind == rbacv1.GroupKind {
+			fill(&who[i].APIGroup, rbacv1.GroupName)
+		}
+	}
+}
+
+func (k *checker) clusterRole(r *rbacv1.ClusterRole) {
+	k.policies(field.NewPath("rules"), r.Rules, false)
+	if r.AggregationRule == nil {
+		return
+	}
+	at := field.NewPath("aggregationRule", "clusterRoleSelectors")
+	if len(r.AggregationRule.ClusterRoleSelectors) == 0 {
+		k.required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil")
+	}
+	for i := range r.AggregationRule.ClusterRoleSelectors {
+		k.selector(at.Index(i), &r.AggregationRule.ClusterRoleSelectors[i])
+	}
+}
+
+// policies judges what a role allows.
+func (k *checker) policies(at *field.Path, rules []rbacv1.PolicyRule, namespaced bool) {
+	for i, r := range rules {
+		path := at.Index(i)
+		if len(r.Verbs) == 0 {
+			k.required(path.Child("verbs"), "verbs must contain at least one value")
+		}
+		if len(r.NonResourceURLs) > 0 {
+			if namespaced {
+				k.invalid(path.Child("nonResourceURLs"), r.NonResourceURLs, "namespaced rules cannot apply to non-resource URLs")
+			}
+			if len(r.APIGroups)+len(r.Resources)+len(r.ResourceNames) > 0 {
+				k.invalid(path.Child("nonResourceURLs"), r.NonResourceURLs, "rules cannot apply to both regular resources and non-resource URLs")
+			}
+			continue
+		}
+		if len(r.APIGroups) == 0 {
+			k.required(path.Child("apiGroups"), "resource rules must supply at least one api group")
+		}
+		if len(r.Resources) == 0 {
+			k.required(path.Child("resources"), "resource rules must supply at least one resource")
+		}
+	}
+}
+
+func (k *checker) roleRef(r rbacv1.RoleRef, kinds ...string) {
+	at := field.NewPath("roleRef")
+	if r.APIGroup != rbacv1.GroupName {
+		k.add(field.NotSupported(at.Child("apiGroup"), r.APIGroup, []string{rbacv1.GroupName}))
+	}
+	oneOfWords(k, at.Child("kind"), r.Kind, kinds)
+	k.name(at.Child("name"), r.Name, content.IsPathSegmentName)
+}
+
+// oneOfWords tells what was given even when nothing was.
+func oneOfWords(k *checker, at *field.Path, value string, words []string) {
+	if !slices.Contains(words, value) {
+		k.add(field.NotSupported(at, value, words))
+	}
+}
+
+func (k *checker) roleRefChange(now, was rbacv1.RoleRef) {
+	if !equality.Semantic.DeepEqual(now, was) {
+		k.invalid(field.NewPath("roleRef"), now, "cannot change roleRef")
+	}
+}
+
+// subjects judges who is allowed.
+func (k *checker) subjects(who []rbacv1.Subject) {
+	for i, s := range who {
+		at := field.NewPath("subjects").Index(i)
+		if s.Name == "" {
+			k.required(at.Child("name"), "")
+		}
+		switch s.Kind {
+		case rbacv1.ServiceAccountKind:
+			if s.Name != "" {
+				k.each(at.Child("name"), s.Name, validation.ValidateServiceAccountName(s.Name, false))
+			}
+			if s.APIGroup != "" {
+				k.add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))
+			}
+			if s.Namespace == "" {
+				k.required(at.Child("namespace"), "")
+			}
+		case rbacv1.UserKind, rbacv1.GroupKind:
+			if s.APIGroup != rbacv1.GroupName {
+				k.add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{rbacv1.GroupName}))
+			}
+		default:
+			k.add(field.NotSupported(at.Child("kind"), s.Kind, []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
+		}
+	}
+}

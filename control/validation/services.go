@@ -1,0 +1,259 @@
+package validation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	affinitySeconds    = 10800 // how long a client stays with a pod, by default
+	maxAffinitySeconds = 86400
+)
+
+func defaultService(s *corev1.Service) {
+	fill(&s.Spec.SessionAffinity, corev1.ServiceAffinityNone)
+	fill(&s.Spec.Type, corev1.ServiceTypeClusterIP)
+	switch s.Spec.SessionAffinity {
+	case corev1.ServiceAffinityNone:
+		s.Spec.SessionAffinityConfig = nil
+	case corev1.ServiceAffinityClientIP:
+		set(&s.Spec.SessionAffinityConfig, corev1.SessionAffinityConfig{})
+		set(&s.Spec.SessionAffinityConfig.ClientIP, corev1.ClientIPConfig{})
+		set(&s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds, affinitySeconds)
+	}
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		fill(&p.Protocol, corev1.ProtocolTCP)
+		if p.TargetPort == intstr.FromInt32(0) || p.TargetPort == intstr.FromString("") {
+			p.TargetPort = intstr.FromInt32(p.Port)
+		}
+	}
+	if outward(s) {
+		fill(&s.Spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+	}
+	if s.Spec.Type != corev1.ServiceTypeExternalName {
+		set(&s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
+	}
+	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		set(&s.Spec.AllocateLoadBalancerNodePorts, true)
+	}
+	// The one address and the first of the list are always the same.
+	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0 {
+		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+	} else if s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0 {
+		s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+	}
+}
+
+// outward reports whether a service takes what comes from without.
+func outward(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer ||
+		s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
+}
+
+// carryService keeps the address and the ports that a service was given, where
+// the change does not name them, and drops what its new type has no use for.
+func carryService(s, old *corev1.Service) {
+	if inward(s) && inward(old) && s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, slices.Clone(old.Spec.ClusterIPs)
+	}
+	if inward(s) && inward(old) && s.Spec.IPFamilyPolicy == nil && len(s.Spec.IPFamilies) == 0 {
+		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = old.Spec.IPFamilyPolicy, slices.Clone(old.Spec.IPFamilies)
+	}
+	if single := s.Spec.IPFamilyPolicy; single != nil && *single == corev1.IPFamilyPolicySingleStack && old.Spec.IPFamilyPolicy != nil && *old.Spec.IPFamilyPolicy != *single {
+		s.Spec.ClusterIPs = s.Spec.ClusterIPs[:min(1, len(s.Spec.ClusterIPs))]
+		s.Spec.IPFamilies = s.Spec.IPFamilies[:min(1, len(s.Spec.IPFamilies))]
+	}
+	if balanced(s) && balanced(old) && s.Spec.HealthCheckNodePort == 0 && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
+	}
+	if onNodes(s) && onNodes(old) {
+		carryNodePorts(s, old)
+	}
+	dropUnused(s, old)
+}
+
+func carryNodePorts(s, old *corev1.Service) {
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		for _, was := range old.Spec.Ports {
+			if p.NodePort == 0 && was.Port == p.Port && was.Protocol == p.Protocol {
+				p.NodePort = was.NodePort
+			}
+		}
+	}
+}
+
+// dropUnused takes away what the service had by its former type, as long as the
+// change leaves it as it was: a user who only changes the type means that.
+func dropUnused(s, old *corev1.Service) {
+	if inward(old) && !inward(s) && s.Spec.ClusterIP == old.Spec.ClusterIP && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
+		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = "", nil, nil, nil
+		s.Spec.InternalTrafficPolicy = nil
+	}
+	if onNodes(old) && !onNodes(s) && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
+		for i := range s.Spec.Ports {
+			s.Spec.Ports[i].NodePort = 0
+		}
+	}
+	asked := func(s *corev1.Service) bool {
+		return balanced(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	}
+	if asked(old) && !asked(s) && s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
+		s.Spec.HealthCheckNodePort = 0
+	}
+	if balanced(old) && !balanced(s) {
+		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
+	}
+	if outward(old) && !outward(s) && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
+		s.Spec.ExternalTrafficPolicy = ""
+	}
+}
+
+// inward, onNodes and balanced tell what a service of its type has: an address of
+// its own, ports of the nodes, a balancer outside.
+func inward(s *corev1.Service) bool   { return s.Spec.Type != corev1.ServiceTypeExternalName }
+func balanced(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
+func onNodes(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || balanced(s)
+}
+
+func (k *checker) service(s *corev1.Service) {
+	oneOf(k, spec.Child("type"), s.Spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName)
+	oneOf(k, spec.Child("sessionAffinity"), s.Spec.SessionAffinity, corev1.ServiceAffinityClientIP, corev1.ServiceAffinityNone)
+	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		if n := *c.ClientIP.TimeoutSeconds; n <= 0 || n > maxAffinitySeconds {
+			k.invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), n, "must be greater than 0 and less than %d", maxAffinitySeconds)
+		}
+	}
+	if len(s.Spec.Selector) > 0 {
+		k.addAll(metavalidation.ValidateLabels(s.Spec.Selector, spec.Child("selector")))
+	}
+	k.serviceAddresses(s)
+	headless := s.Spec.ClusterIP == corev1.ClusterIPNone
+	if len(s.Spec.Ports) == 0 && !headless && s.Spec.Type != corev1.ServiceTypeExternalName {
+		k.required(spec.Child("ports"), "")
+	}
+	k.servicePorts(s)
+	oneOfIfSet(k, spec.Child("internalTrafficPolicy"), s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)
+	if p := s.Spec.ExternalTrafficPolicy; p != "" {
+		oneOf(k, spec.Child("externalTrafficPolicy"), p, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
+		if !outward(s) {
+			k.invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
+		}
+	}
+	oneOfIfSet(k, spec.Child("ipFamilyPolicy"), s.Spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack)
+	for i, f := range s.Spec.IPFamilies {
+		oneOf(k, spec.Child("ipFamilies").Index(i), f, corev1.IPv4Protocol, corev1.IPv6Protocol)
+		if slices.Contains(s.Spec.IPFamilies[:i], f) {
+			k.add(field.Duplicate(spec.Child("ipFamilies").Index(i), f))
+		}
+	}
+	if s.Spec.LoadBalancerClass != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		k.forbidden(spec.Child("loadBalancerClass"), "may only be used when `type` is 'LoadBalancer'")
+	}
+	if s.Spec.AllocateLoadBalancerNodePorts != nil && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		k.forbidden(spec.Child("allocateLoadBalancerNodePorts"), "may only be used when `type` is 'LoadBalancer'")
+	}
+}
+
+// serviceAddresses judges where a service is reached.
+func (k *checker) serviceAddresses(s *corev1.Service) {
+	at := spec.Child("clusterIPs")
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		if s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) > 0 {
+			k.forbidden(at, "may not be set for ExternalName services")
+		}
+		if s.Spec.ExternalName == "" {
+			k.required(spec.Child("externalName"), "")
+		} else {
+			k.each(spec.Child("externalName"), s.Spec.ExternalName, validation.IsDNS1123Subdomain(strings.TrimSuffix(s.Spec.ExternalName, ".")))
+		}
+	}
+	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
+		k.invalid(at, s.Spec.ClusterIPs, "first value must match `clusterIP`")
+	}
+	for i, ip := range s.Spec.ClusterIPs {
+		switch {
+		case ip == corev1.ClusterIPNone && i > 0:
+			k.invalid(at.Index(i), ip, "'None' must be the first and only value")
+		case ip == corev1.ClusterIPNone:
+			if s.Spec.Type == corev1.ServiceTypeLoadBalancer || s.Spec.Type == corev1.ServiceTypeNodePort {
+				k.invalid(at.Index(i), ip, "may not be set to 'None' for %s services", s.Spec.Type)
+			}
+		case ip != "" || i > 0:
+			k.address(at.Index(i), ip)
+		}
+	}
+	for i, ip := range s.Spec.ExternalIPs {
+		k.reachable(spec.Child("externalIPs").Index(i), ip)
+	}
+	if len(s.Spec.LoadBalancerSourceRanges) > 0 && s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		k.forbidden(spec.Child("loadBalancerSourceRanges"), "may only be used when `type` is 'LoadBalancer'")
+	}
+	for i, r := range s.Spec.LoadBalancerSourceRanges {
+		k.network(spec.Child("loadBalancerSourceRanges").Index(i), strings.TrimSpace(r))
+	}
+}
+
+func (k *checker) servicePorts(s *corev1.Service) {
+	type key struct {
+		protocol corev1.Protocol
+		port     int32
+	}
+	names, ports, onNodes := map[string]bool{}, map[key]bool{}, map[key]bool{}
+	for i, p := range s.Spec.Ports {
+		at := spec.Child("ports").Index(i)
+		if p.Name == "" {
+			if len(s.Spec.Ports) > 1 {
+				k.required(at.Child("name"), "")
+			}
+		} else {
+			k.each(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))
+			if names[p.Name] {
+				k.add(field.Duplicate(at.Child("name"), p.Name))
+			}
+			names[p.Name] = true
+		}
+		k.port(at.Child("port"), p.Port)
+		oneOf(k, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
+		k.portNameOrNumber(at.Child("targetPort"), p.TargetPort)
+		if p.AppProtocol != nil {
+			k.each(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))
+		}
+		if ports[key{p.Protocol, p.Port}] {
+			k.add(field.Duplicate(at, fmt.Sprintf("%s/%d", p.Protocol, p.Port)))
+		}
+		ports[key{p.Protocol, p.Port}] = true
+		if p.NodePort == 0 {
+			continue
+		}
+		if s.Spec.Type == corev1.ServiceTypeClusterIP || s.Spec.Type == corev1.ServiceTypeExternalName {
+			k.forbidden(at.Child("nodePort"), "may not be used when `type` is '"+string(s.Spec.Type)+"'")
+		}
+		k.port(at.Child("nodePort"), p.NodePort)
+		if onNodes[key{p.Protocol, p.NodePort}] {
+			k.add(field.Duplicate(at.Child("nodePort"), p.NodePort))
+		}
+		onNodes[key{p.Protocol, p.NodePort}] = true
+	}
+}
+
+func (k *checker) serviceChange(s, old *corev1.Service) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName {
+		return
+	}
+	if was := old.Spec.ClusterIP; was != "" && was != s.Spec.ClusterIP {
+		k.invalid(spec.Child("clusterIPs").Index(0), s.Spec.ClusterIPs, "may not change once set")
+	}
+	if was := old.Spec.LoadBalancerClass; s.Spec.Type == old.Spec.Type && was != nil {
+		k.immutable(spec.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, was)
+	}
+}

@@ -1,0 +1,252 @@
+package registration
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"berth/internal/apiclient"
+)
+
+// server is as much of a server as one node needs: it keeps a Node and a lease,
+// and counts what is asked of it.
+type server struct {
+	t    *testing.T
+	http *httptest.Server
+
+	mu      sync.Mutex
+	version int
+	node    *corev1.Node
+	lease   *coordv1.Lease
+	asked   map[string]int                 // by verb and what it was about: "PATCH status"
+	changed chan struct{}                  // closed at the next change
+	hang    chan struct{}                  // while not nil, answers about the Node wait for it
+	strict  string                         // a label that no Node may be made with
+	refuses map[string]metav1.StatusReason // by what is asked, as in asked, before anything is looked at
+}
+
+const noRoom metav1.StatusReason = "InsufficientStorage" // of a server whose store is full
+
+func newServer(t *testing.T) *server {
+	s := &server{t: t, asked: map[string]int{}, changed: make(chan struct{})}
+	s.http = httptest.NewServer(s)
+	t.Cleanup(func() { s.http.CloseClientConnections(); s.http.Close() })
+	return s
+}
+
+func (s *server) client() *apiclient.Client {
+	c, err := apiclient.New(apiclient.Options{Config: &rest.Config{Host: s.http.URL}, UserAgent: "test"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(c.Close)
+	return c
+}
+
+// set changes the Node as another would; nil takes it away.
+func (s *server) set(n *corev1.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put(n)
+}
+
+func (s *server) put(n *corev1.Node) {
+	s.version++
+	if n != nil {
+		n = n.DeepCopy()
+		n.ResourceVersion = fmt.Sprint(s.version)
+		if n.UID == "" {
+			n.UID = types.UID(fmt.Sprint("uid-", s.version))
+		}
+	}
+	s.node = n
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// get is the Node now; nil: there is none.
+func (s *server) get() *corev1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node.DeepCopy()
+}
+
+func (s *server) count(what string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[what]
+}
+
+// renewed has another machine renew the lease.
+func (s *server) renewed(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lease = &coordv1.Lease{Spec: coordv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: at}}}
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	watching := r.URL.Query().Get("watch") != ""
+	s.mu.Lock()
+	s.asked[r.Method+" "+path.Base(r.URL.Path)]++
+	hang := s.hang
+	s.mu.Unlock()
+	switch {
+	case strings.Contains(r.URL.Path, "/leases"):
+		s.answer(w, r, body, s.leases)
+	case watching && r.URL.Query().Get("sendInitialEvents") != "":
+		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
+	case watching:
+		s.watch(w, r)
+	default:
+		if hang != nil {
+			select {
+			case <-hang:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		s.answer(w, r, body, s.nodes)
+	}
+}
+
+func (s *server) answer(w http.ResponseWriter, r *http.Request, body []byte, do func(r *http.Request, body []byte) (any, metav1.StatusReason)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	flaw := s.refuses[r.Method+" "+path.Base(r.URL.Path)]
+	var out any
+	if flaw == "" {
+		out, flaw = do(r, body)
+	}
+	if flaw != "" {
+		refuse(w, map[metav1.StatusReason]int{
+			metav1.StatusReasonNotFound: 404, metav1.StatusReasonForbidden: 403, metav1.StatusReasonAlreadyExists: 409, noRoom: 507,
+		}[flaw], flaw)
+		return
+	}
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	_ = json.NewEncoder(w).Encode(out)
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: int32(code),
+	})
+}
+
+func (s *server) leases(r *http.Request, body []byte) (any, metav1.StatusReason) {
+	switch {
+	case r.Method == http.MethodPost:
+		s.lease = decoded[*coordv1.Lease](s.t, body)
+	case s.lease == nil:
+		return nil, metav1.StatusReasonNotFound
+	case r.Method == http.MethodPatch:
+		if err := json.Unmarshal(body, s.lease); err != nil {
+			s.t.Error(err)
+		}
+	}
+	s.lease.APIVersion, s.lease.Kind = "coordination.k8s.io/v1", "Lease"
+	return s.lease, ""
+}
+
+func (s *server) nodes(r *http.Request, body []byte) (any, metav1.StatusReason) {
+	if r.Method == http.MethodGet && path.Base(r.URL.Path) == "nodes" {
+		list := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)}}
+		if s.node != nil {
+			list.Items = append(list.Items, *s.node)
+		}
+		return list, ""
+	}
+	switch {
+	case r.Method == http.MethodPost && s.node != nil:
+		return nil, metav1.StatusReasonAlreadyExists
+	case r.Method == http.MethodPost:
+		n := decoded[*corev1.Node](s.t, body)
+		if _, has := n.Labels[s.strict]; has {
+			return nil, metav1.StatusReasonForbidden
+		}
+		s.put(n)
+	case s.node == nil:
+		return nil, metav1.StatusReasonNotFound
+	case r.Method == http.MethodPatch:
+		was, err := json.Marshal(s.node)
+		if err != nil {
+			s.t.Error(err)
+		}
+		text, err := strategicpatch.StrategicMergePatch(was, body, corev1.Node{})
+		next := &corev1.Node{}
+		if err == nil {
+			err = json.Unmarshal(text, next)
+		}
+		if err != nil {
+			s.t.Error(err)
+		}
+		s.put(next)
+	}
+	out := s.node.DeepCopy()
+	out.APIVersion, out.Kind = "v1", "Node"
+	return out, ""
+}
+
+// watch tells every change of the Node until nobody listens.
+func (s *server) watch(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	w.WriteHeader(http.StatusOK)
+	var has *corev1.Node
+	for first := true; ; first = false {
+		s.mu.Lock()
+		now, changed := s.node.DeepCopy(), s.changed
+		if first {
+			s.asked["WATCH"]++ // from here on it tells of every change
+		}
+		s.mu.Unlock()
+		event, about := "MODIFIED", now
+		switch {
+		case now == nil && has != nil:
+			event, about = "DELETED", has
+		case now != nil && has == nil:
+			event = "ADDED"
+		}
+		if about != nil {
+			about.APIVersion, about.Kind = "v1", "Node"
+			_ = json.NewEncoder(w).Encode(map[string]any{"type": event, "object": about})
+			w.(http.Flusher).Flush()
+		}
+		has = now
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func decoded[T runtime.Object](t *testing.T, body []byte) (out T) {
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		t.Error(err)
+		return out
+	}
+	return obj.(T)
+}

@@ -1,0 +1,134 @@
+package registration
+
+import (
+	"encoding/pem"
+	"net"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"berth/internal/apiclient"
+)
+
+// way is a way to a server that speaks HTTP/2, on which what is connected can be
+// swallowed: nothing comes through any more, and nothing says so.
+type way struct {
+	t    *testing.T
+	http *httptest.Server
+	l    net.Listener
+	wg   sync.WaitGroup
+
+	mu    sync.Mutex
+	conns []*piped
+}
+
+// piped is a connection with the way on from there.
+type piped struct {
+	down, up  net.Conn
+	swallowed chan struct{} // closed when it is
+}
+
+func newWay(t *testing.T, s *server) *way {
+	t.Helper()
+	w := &way{t: t, http: httptest.NewUnstartedServer(s)}
+	w.http.EnableHTTP2 = true
+	w.http.StartTLS()
+	var err error
+	if w.l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	w.wg.Go(w.serve)
+	t.Cleanup(w.close)
+	return w
+}
+
+func (w *way) serve() {
+	for {
+		down, err := w.l.Accept()
+		if err != nil {
+			return
+		}
+		up, err := net.Dial("tcp", w.http.Listener.Addr().String())
+		if err != nil {
+			down.Close()
+			continue
+		}
+		p := &piped{down, up, make(chan struct{})}
+		w.mu.Lock()
+		w.conns = append(w.conns, p)
+		w.mu.Unlock()
+		w.wg.Go(func() { p.pass(down, up) })
+		w.wg.Go(func() { p.pass(up, down) })
+	}
+}
+
+// pass tells one side what the other says.
+func (p *piped) pass(from, to net.Conn) {
+	buffer := make([]byte, 4096)
+	for {
+		n, err := from.Read(buffer)
+		select {
+		case <-p.swallowed:
+			if err != nil {
+				return // and the other side hears nothing of it
+			}
+			continue
+		default:
+		}
+		if err == nil {
+			_, err = to.Write(buffer[:n])
+		}
+		if err != nil {
+			p.down.Close()
+			p.up.Close()
+			return
+		}
+	}
+}
+
+// swallow has nothing more come through what is connected now.
+func (w *way) swallow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.conns {
+		select {
+		case <-p.swallowed:
+		default:
+			close(p.swallowed)
+		}
+	}
+}
+
+// made is how many connections there have been.
+func (w *way) made() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.conns)
+}
+
+func (w *way) client() *apiclient.Client {
+	w.t.Helper()
+	config := &rest.Config{Host: "https://" + w.l.Addr().String()}
+	config.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.http.Certificate().Raw})
+	c, err := apiclient.New(apiclient.Options{Config: config, UserAgent: "test"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(c.Close)
+	return c
+}
+
+func (w *way) close() {
+	w.l.Close()
+	w.mu.Lock()
+	for _, p := range w.conns {
+		p.down.Close()
+		p.up.Close()
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+	w.http.CloseClientConnections()
+	w.http.Close()
+}

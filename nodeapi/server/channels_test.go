@@ -1,0 +1,124 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/streaming/pkg/httpstream"
+	upgrader "k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+// speaking is a runtime whose command writes "said" and ends with a code.
+func speaking(t *testing.T, code int) (target string) {
+	t.Helper()
+	status := `{"status":"Success"}`
+	if code != 0 {
+		status = fmt.Sprintf(`{"status":"Failure","reason":"NonZeroExitCode","message":"x","details":{"causes":[{"reason":"ExitCode","message":"%d"}]}}`, code)
+	}
+	var all sync.WaitGroup
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
+			return
+		}
+		come := make(chan httpstream.Stream, 4)
+		conn := upgrader.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { come <- s; return nil })
+		if conn == nil {
+			return
+		}
+		all.Go(func() {
+			defer conn.Close()
+			streams := map[string]httpstream.Stream{}
+			for len(streams) < 2 {
+				select {
+				case s := <-come:
+					streams[s.Headers().Get("streamType")] = s
+				case <-conn.CloseChan():
+					return
+				}
+			}
+			_, _ = streams["stdout"].Write([]byte("said"))
+			_ = streams["stdout"].Close()
+			_, _ = streams["error"].Write([]byte(status))
+			_ = streams["error"].Close()
+			<-conn.CloseChan()
+		})
+	}))
+	t.Cleanup(func() { s.Close(); all.Wait() })
+	return s.URL + "/exec/token"
+}
+
+// heard is what a client gets until the WebSocket ends, by channel.
+func heard(t *testing.T, ws *websocket.Conn, encoded bool) map[byte]string {
+	t.Helper()
+	all := map[byte]string{}
+	for {
+		_, message, err := ws.ReadMessage()
+		if err != nil {
+			if !websocket.IsCloseError(err, websocket.CloseNormalClosure) {
+				t.Error(err)
+			}
+			return all
+		}
+		channel, data := message[0], message[1:]
+		if encoded {
+			channel -= '0'
+			if data, err = base64.StdEncoding.DecodeString(string(data)); err != nil {
+				t.Error(err)
+			}
+		}
+		all[channel] += string(data)
+	}
+}
+
+// TestEveryVersionOfTheChannels is spoken, back to the first, which had no name: the
+// libraries of other languages ask for old ones.
+func TestEveryVersionOfTheChannels(t *testing.T) {
+	t.Parallel()
+	const words = "command terminated with exit code 3"
+	for _, protocol := range []string{"", "channel.k8s.io", "base64.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "v5.channel.k8s.io"} {
+		for _, code := range []int{0, 3} {
+			t.Run(fmt.Sprintf("%q ends with %d", protocol, code), func(t *testing.T) {
+				t.Parallel()
+				target := speaking(t, code)
+				w := serve(t, func(o *Options) {
+					o.Handlers = Handlers{Exec: func(context.Context, StreamRequest) (string, error) { return target, nil }}
+				})
+				var asked []string
+				if protocol != "" {
+					asked = []string{"v9.channel.k8s.io", protocol} // the first that is known counts
+				}
+				ws := dialWS(t, w, "/exec/ns/p/c?command=x&output=1", asked...)
+				if ws.Subprotocol() != protocol {
+					t.Errorf("%q is spoken", ws.Subprotocol())
+				}
+				got := heard(t, ws, strings.Contains(protocol, "base64"))
+				if got[channelOut] != "said" {
+					t.Errorf("stdout: %q", got[channelOut])
+				}
+				if err := judge(protocol, code, got[channelStatus], words); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// judge tells what is wrong with how a command's end was told.
+func judge(protocol string, code int, status, words string) error {
+	switch versioned := strings.HasPrefix(protocol, "v"); {
+	case versioned && code == 0 && strings.Contains(status, `"status":"Success"`),
+		versioned && code != 0 && strings.Contains(status, `"reason":"NonZeroExitCode"`) && strings.Contains(status, words),
+		!versioned && code == 0 && status == "",
+		!versioned && code != 0 && status == words:
+		return nil
+	}
+	return errors.New("its end is told as " + status)
+}

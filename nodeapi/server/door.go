@@ -1,0 +1,178 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+)
+
+// Reviews are the two questions that a control server answers. A nil function is
+// one that nobody can be asked: then tokens are not taken, or nothing is allowed.
+type Reviews struct {
+	Token  func(context.Context, authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error)
+	Access func(context.Context, authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error)
+}
+
+// door lets those in who are known and may do what they ask for.
+type door struct {
+	node    string
+	clients *Authority
+	reviews Reviews
+	rights  Rights
+	tokens  *answers[[sha256.Size]byte, authenticationv1.TokenReviewStatus]
+	access  *answers[string, authorizationv1.SubjectAccessReviewStatus]
+	log     *slog.Logger
+
+	tokenTTL, allowedTTL, deniedTTL time.Duration
+}
+
+func newDoor(o Options) *door {
+	asking := make(chan struct{}, maxReviews)
+	return &door{
+		node: o.NodeName, clients: o.ClientCA, reviews: o.Reviews, rights: o.Rights, log: o.Log,
+		tokens:   newAnswers[[sha256.Size]byte, authenticationv1.TokenReviewStatus](asking),
+		access:   newAnswers[string, authorizationv1.SubjectAccessReviewStatus](asking),
+		tokenTTL: o.TokenTTL, allowedTTL: o.AllowedTTL, deniedTTL: o.DeniedTTL,
+	}
+}
+
+// guard calls next for those who may.
+func (d *door) guard(need right, next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u, err := d.who(r)
+		switch {
+		case errors.Is(err, errUnknown):
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		case err != nil:
+			d.log.Warn("node API: whose token is it?", "err", err)
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		what := fmt.Sprintf("user=%s, verb=%s, resource=nodes, subresource(s)=%v", u.name, need.verb(r.Method), need.subresources)
+		ok, err := d.may(r.Context(), u, need, r.Method)
+		switch {
+		case ok:
+			r.Header.Del("Authorization") // nobody further on needs it
+			next(w, r)
+		case err != nil:
+			d.log.Warn("node API: what may a user do?", "user", u.name, "err", err)
+			http.Error(w, "Authorization error ("+what+")", http.StatusInternalServerError)
+		default:
+			http.Error(w, "Forbidden ("+what+")", http.StatusForbidden)
+		}
+	})
+}
+
+// errUnknown says that the caller has not shown who they are.
+var errUnknown = errors.New("unknown caller")
+
+// who tells whose request it is: by certificate, else by token.
+func (d *door) who(r *http.Request) (user, error) {
+	if d.clients != nil && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		u, err := d.byCertificate(r.TLS.PeerCertificates)
+		if err == nil {
+			return u, nil
+		}
+		d.log.Debug("node API: a client's certificate is not good", "from", r.RemoteAddr, "err", err)
+	}
+	kind, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if token = strings.TrimSpace(token); token == "" || !strings.EqualFold(kind, "Bearer") || d.reviews.Token == nil {
+		return user{}, errUnknown
+	}
+	return d.byToken(r.Context(), token)
+}
+
+func (d *door) byCertificate(chain []*x509.Certificate) (user, error) {
+	roots, err := d.clients.pool()
+	if err != nil {
+		return user{}, err
+	}
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	_, err = chain[0].Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return user{}, err
+	}
+	name := chain[0].Subject.CommonName
+	if name == "" {
+		return user{}, errors.New("it names nobody")
+	}
+	return user{name: name, groups: append(slices.Clone(chain[0].Subject.Organization), "system:authenticated")}, nil
+}
+
+func (d *door) byToken(ctx context.Context, token string) (user, error) {
+	st, err := d.tokens.get(ctx, sha256.Sum256([]byte(token)), func(ctx context.Context) (authenticationv1.TokenReviewStatus, time.Duration, error) {
+		st, err := d.reviews.Token(ctx, authenticationv1.TokenReviewSpec{Token: token})
+		if err != nil {
+			return st, 0, fmt.Errorf("token review: %w", err)
+		}
+		return st, d.tokenTTL, nil
+	})
+	if err != nil {
+		return user{}, err
+	}
+	if !st.Authenticated || st.User.Username == "" {
+		return user{}, errUnknown
+	}
+	u := user{name: st.User.Username, uid: st.User.UID, groups: st.User.Groups}
+	if len(st.User.Extra) > 0 {
+		u.extra = make(map[string]authorizationv1.ExtraValue, len(st.User.Extra))
+		for k, v := range st.User.Extra {
+			u.extra[k] = authorizationv1.ExtraValue(v)
+		}
+	}
+	return u, nil
+}
+
+// may tells whether the user has one of the rights that are asked for.
+func (d *door) may(ctx context.Context, u user, need right, method string) (bool, error) {
+	switch d.rights {
+	case Everybody:
+		return true, nil
+	case Masters:
+		return u.in(masters), nil
+	case Asked:
+	}
+	if d.reviews.Access == nil {
+		return false, errors.New("there is no server to ask")
+	}
+	for _, q := range need.questions(d.node, method, u) {
+		st, err := d.access.get(ctx, q.ResourceAttributes.Verb+"\x00"+q.ResourceAttributes.Subresource+"\x00"+u.key(),
+			func(ctx context.Context) (authorizationv1.SubjectAccessReviewStatus, time.Duration, error) {
+				st, err := d.reviews.Access(ctx, q)
+				if err != nil {
+					return st, 0, fmt.Errorf("subject access review: %w", err)
+				}
+				ttl := d.deniedTTL
+				if st.Allowed {
+					ttl = d.allowedTTL
+				}
+				return st, ttl, nil
+			})
+		if err != nil {
+			return false, err
+		}
+		if st.Allowed && !st.Denied {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

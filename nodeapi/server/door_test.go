@@ -1,0 +1,295 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"berth/nodeapi"
+)
+
+// everything is an agent that answers every question.
+func everything(t *testing.T) Handlers {
+	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+	logs := t.TempDir()
+	if err := os.WriteFile(filepath.Join(logs, "syslog"), []byte("line"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	none := func(context.Context) (*corev1.PodList, error) { return &corev1.PodList{}, nil }
+	refuse := errors.New("reached")
+	return Handlers{
+		Pods: none, Running: none, Metrics: ok, Probes: ok, Health: ok, HostLogs: logs,
+		Logs: func(_ context.Context, _ LogRequest, out, _ io.Writer) error {
+			_, err := io.WriteString(out, "said")
+			return err
+		},
+		Exec:      func(context.Context, StreamRequest) (string, error) { return "", refuse },
+		Attach:    func(context.Context, StreamRequest) (string, error) { return "", refuse },
+		Reachable: func(context.Context, PodRef) error { return refuse },
+		Dial:      func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, refuse },
+		Figures:   func(context.Context, bool) (Figures, error) { return Figures{}, nil },
+		Config:    func() any { return map[string]int{"maxPods": 110} },
+	}
+}
+
+// paths are all endpoints, each with what it takes: the verb and the subresources
+// any of which will do. In is the answer for who may.
+var paths = []struct {
+	method, path string
+	needs        []string
+	in           int
+}{
+	{"GET", "/healthz", []string{"get healthz", "get proxy"}, 200},
+	{"GET", "/healthz/loops", []string{"get healthz", "get proxy"}, 200},
+	{"GET", "/pods", []string{"get pods", "get proxy"}, 200},
+	{"GET", "/runningpods/", []string{"get pods", "get proxy"}, 200},
+	{"GET", "/runningpods", []string{"get pods", "get proxy"}, 200},
+	{"GET", "/configz", []string{"get configz", "get proxy"}, 200},
+	{"GET", "/metrics", []string{"get metrics"}, 200},
+	{"GET", "/metrics/probes", []string{"get metrics"}, 200},
+	{"GET", "/metrics/resource", []string{"get metrics"}, 200},
+	{"GET", "/metrics/cadvisor", []string{"get metrics"}, 200},
+	{"GET", "/stats/summary", []string{"get stats"}, 200},
+	{"GET", "/logs/", []string{"get log"}, 200},
+	{"GET", "/logs/syslog", []string{"get log"}, 200},
+	{"GET", "/containerLogs/ns/p/c", []string{"get proxy"}, 200},
+	{"POST", "/exec/ns/p/c?command=x&output=1", []string{"create proxy"}, 400},
+	{"GET", "/exec/ns/p/c?command=x&output=1", []string{"create proxy"}, 400}, // a WebSocket begins so
+	{"POST", "/exec/ns/p/uid/c?command=x&output=1", []string{"create proxy"}, 400},
+	{"GET", "/attach/ns/p/c?output=1", []string{"create proxy"}, 400},
+	{"POST", "/attach/ns/p/uid/c?output=1", []string{"create proxy"}, 400},
+	{"POST", "/run/ns/p/c?cmd=x", []string{"create proxy"}, 500},
+	{"GET", "/run/ns/p/uid/c?cmd=x", []string{"create proxy"}, 500},
+	{"POST", "/portForward/ns/p", []string{"create proxy"}, 400},
+	{"GET", "/portForward/ns/p/uid", []string{"create proxy"}, 400},
+	{"GET", "/nothing", []string{"get proxy"}, 404},
+	{"POST", "/pods", []string{"create proxy"}, 404},
+	{"DELETE", "/pods", []string{"delete proxy"}, 404},
+	{"PUT", "/", []string{"update proxy"}, 404},
+}
+
+// K2: every route, every right. Each user has one right, and gets in exactly
+// where that is one that the route takes.
+func TestEveryRouteNamesWhatItTakes(t *testing.T) {
+	t.Parallel()
+	var all []string
+	for _, verb := range []string{"get", "create", "update", "patch", "delete", "list", "*"} {
+		for _, sub := range []string{"healthz", "pods", "configz", "metrics", "stats", "log", "proxy", "spec", "status", ""} {
+			all = append(all, verb+" "+sub)
+		}
+	}
+	users, rights := map[string]authenticationv1.UserInfo{}, map[string][]string{}
+	for i, r := range all {
+		name := fmt.Sprintf("user%d", i)
+		users["token-"+name] = authenticationv1.UserInfo{Username: name, Groups: []string{"system:authenticated"}}
+		rights[name] = []string{r}
+	}
+	w := serve(t, func(o *Options) { o.Handlers, o.Rights, o.Reviews = everything(t), Asked, reviews(users, rights) })
+	for i, r := range all {
+		c := w.caller(t, nil, fmt.Sprintf("token-user%d", i))
+		for _, p := range paths {
+			want := http.StatusForbidden
+			for _, need := range p.needs {
+				if need == r {
+					want = p.in
+				}
+			}
+			if code, body := ask(t, c, p.method, w.url+p.path); code != want {
+				t.Errorf("%s %s with %q: %d %s, want %d", p.method, p.path, r, code, body, want)
+			}
+		}
+	}
+}
+
+// K1: whoever has not shown who they are gets 401, wherever they knock.
+func TestNobodyGetsInUnknown(t *testing.T) {
+	t.Parallel()
+	other := newAuthority(t)
+	w := serve(t, func(o *Options) {
+		o.Handlers, o.Rights = everything(t), Everybody
+		o.Reviews = reviews(map[string]authenticationv1.UserInfo{"good": {Username: "u"}, "nameless": {}}, nil)
+	})
+	bad := map[string]*http.Client{
+		"without anything":           w.caller(t, nil, ""),
+		"with a token of nobody":     w.caller(t, nil, "bad"),
+		"with a token of no name":    w.caller(t, nil, "nameless"),
+		"certificate of another CA":  w.caller(t, other.sign("admin", []string{masters}, nil), ""),
+		"certificate that is over":   w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), ""),
+		"certificate that is to be":  w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), ""),
+		"certificate of a server":    w.caller(t, w.clients.sign("admin", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), ""),
+		"certificate without a name": w.caller(t, w.clients.sign("", []string{masters}, nil), ""),
+	}
+	for who, c := range bad {
+		for _, p := range paths {
+			if code, body := ask(t, c, p.method, w.url+p.path); code != http.StatusUnauthorized || strings.TrimSpace(body) != "Unauthorized" {
+				t.Errorf("%s %s %s: %d %s", who, p.method, p.path, code, body)
+			}
+		}
+	}
+	for who, c := range map[string]*http.Client{
+		"token": w.caller(t, nil, "good"), "certificate": w.caller(t, w.clients.sign("anyone", nil, nil), ""),
+		"token beside a bad certificate": w.caller(t, other.sign("admin", nil, nil), "good"),
+	} {
+		if code, body := ask(t, c, "GET", w.url+"/pods"); code != 200 {
+			t.Errorf("%s: %d %s", who, code, body)
+		}
+	}
+}
+
+func TestWithoutAServerOnlyMastersGetIn(t *testing.T) {
+	t.Parallel()
+	w := serve(t, func(o *Options) { o.Handlers = everything(t) })
+	if code, _ := ask(t, w.master(t), "GET", w.url+"/pods"); code != 200 {
+		t.Errorf("a master gets %d", code)
+	}
+	code, body := ask(t, w.caller(t, w.clients.sign("jane", []string{"dev"}, nil), ""), "GET", w.url+"/pods")
+	if code != 403 || !strings.Contains(body, "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[pods proxy])") {
+		t.Errorf("another gets %d %s", code, body)
+	}
+	if code, _ := ask(t, w.caller(t, nil, "any"), "GET", w.url+"/pods"); code != 401 {
+		t.Errorf("a token that nobody can judge gets %d", code)
+	}
+}
+
+func TestDebuggingCanBeClosed(t *testing.T) {
+	t.Parallel()
+	w := serve(t, func(o *Options) { o.Handlers, o.Debugging = everything(t), false })
+	c := w.master(t)
+	for path, want := range map[string]int{
+		"/pods": 200, "/healthz": 200, "/metrics": 200, "/stats/summary": 200,
+		"/containerLogs/ns/p/c": 405, "/exec/ns/p/c": 405, "/logs/": 405, "/runningpods/": 405, "/configz": 405, "/portForward/ns/p": 405,
+	} {
+		if code, body := ask(t, c, "GET", w.url+path); code != want {
+			t.Errorf("%s: %d %s, want %d", path, code, body, want)
+		}
+	}
+}
+
+func TestTLSIsAsAskedFor(t *testing.T) {
+	t.Parallel()
+	w := serve(t, func(o *Options) { o.Handlers, o.MinVersion = everything(t), tls.VersionTLS13 })
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}}
+	conn, err := d.DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "https://"))
+	if err == nil {
+		_ = conn.Close()
+		t.Error("TLS 1.2 was accepted")
+	}
+}
+
+// TestCipherSuitesAreThoseNamed: even where HTTP/2 may not be spoken with them.
+func TestCipherSuitesAreThoseNamed(t *testing.T) {
+	t.Parallel()
+	const named = tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+	for protocol, suites := range map[string][]uint16{
+		"HTTP/1.1": {named},
+		"HTTP/2.0": {named, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
+	} {
+		w := serve(t, func(o *Options) { o.Handlers, o.CipherSuites = everything(t), suites })
+		resp, err := w.caller(t, nil, "").Get(w.url + "/healthz")
+		if err != nil {
+			t.Errorf("%s: %v", protocol, err)
+			continue
+		}
+		_ = resp.Body.Close()
+		if resp.Proto != protocol {
+			t.Errorf("it speaks %s, want %s", resp.Proto, protocol)
+		}
+		other := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
+			CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}}}
+		if conn, err := other.DialContext(t.Context(), "tcp", strings.TrimPrefix(w.url, "https://")); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s: another cipher suite was accepted", protocol)
+		}
+	}
+}
+
+func TestAnswersAreKeptAsLongAsTheyAreGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		fail := errors.New("away")
+		var down atomic.Bool
+		d := newDoor(Options{NodeName: "node1", AllowedTTL: time.Minute, DeniedTTL: time.Second, TokenTTL: time.Minute, Reviews: Reviews{
+			Access: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (st authorizationv1.SubjectAccessReviewStatus, err error) {
+				asked.Add(1)
+				time.Sleep(10 * time.Millisecond)
+				if down.Load() {
+					return st, fail
+				}
+				st.Allowed = q.User == "good"
+				return st, nil
+			},
+		}})
+		may := func(name string) bool {
+			ok, err := d.may(t.Context(), user{name: name}, toMetrics, "GET")
+			if err != nil && !errors.Is(err, fail) {
+				t.Error(err)
+			}
+			return ok
+		}
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if !may("good") {
+					t.Error("refused")
+				}
+			})
+		}
+		wg.Wait()
+		if n := asked.Load(); n != 1 {
+			t.Errorf("20 at once asked %d times", n)
+		}
+		for range 2 {
+			if may("bad") {
+				t.Error("allowed")
+			}
+		}
+		if n := asked.Load(); n != 2 {
+			t.Errorf("asked %d times", n)
+		}
+		time.Sleep(2 * time.Second)
+		if may("bad"); asked.Load() != 3 {
+			t.Errorf("a refusal was kept too long, or not asked once: %d", asked.Load())
+		}
+		down.Store(true)
+		if !may("good") { // still good
+			t.Error("a good answer was forgotten")
+		}
+		time.Sleep(time.Minute)
+		if may("good") {
+			t.Error("allowed though nobody could be asked")
+		}
+		down.Store(false)
+		if !may("good") {
+			t.Error("the error was kept")
+		}
+	})
+}
+
+func TestAnswersHaveABound(t *testing.T) {
+	t.Parallel()
+	a := newAnswers[int, int](make(chan struct{}, 1))
+	for i := range 3 * maxAnswers {
+		if v, err := a.get(t.Context(), i, func(context.Context) (int, time.Duration, error) { return i, time.Hour, nil }); v != i || err != nil {
+			t.Fatal(v, err)
+		}
+	}
+	if len(a.kept) > maxAnswers {
+		t.Errorf("%d answers are kept", len(a.kept))
+	}
+}

@@ -1,0 +1,102 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+)
+
+// measured are figures of a node with one pod; each reading finds that a second
+// of CPU more was used.
+func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (Figures, error) {
+	return func(_ context.Context, disks bool) (Figures, error) {
+		use := Use{At: *at, CPU: *cpu, WorkingSet: 10 << 20, RSS: 5 << 20, Memory: 12 << 20, Processes: 2}
+		*at, *cpu = at.Add(2*time.Second), *cpu+time.Second
+		k := ContainerFigures{Name: `odd"name\`, ID: "c1", Image: "docker.io/library/nginx:1", Started: time.Unix(1000, 5e8), Cgroup: "/kubepods/pod1/c1", Use: use}
+		k.Use.CPULimit, k.Use.MemoryLimit = &CPULimit{Quota: 50 * time.Millisecond, Period: 100 * time.Millisecond}, 32<<20
+		k.Use.Devices = []Device{{Name: "/dev/sda", ReadBytes: 7, WriteBytes: 8, ReadOps: 1, WriteOps: 2}}
+		p := PodFigures{
+			Namespace: "ns", Name: "p", UID: "u", Started: time.Unix(900, 0), Cgroup: "/kubepods/pod1", Use: use, Sandbox: "s1", SandboxPath: "/kubepods/pod1/s1",
+			Interfaces: []Interface{{Name: "eth0", RxBytes: 3, TxBytes: 4}}, Containers: []ContainerFigures{k},
+		}
+		n := NodeFigures{Name: "node1", Started: time.Unix(1, 0), CPUs: 2, Memory: 1 << 30, Use: use, Interfaces: []Interface{{Name: "eth0", RxBytes: 30}}}
+		if disks {
+			p.Ephemeral = &Disk{At: use.At, Used: 9}
+			p.Volumes = []VolumeFigures{{Name: "data", Disk: Disk{At: use.At, Used: 4}}}
+		}
+		return Figures{Node: n, Pods: []PodFigures{p}}, nil
+	}
+}
+
+func TestFiguresAreAsDashboardsAskForThem(t *testing.T) {
+	t.Parallel()
+	at, cpu := time.Unix(5000, 0), time.Hour
+	w := serve(t, func(o *Options) { o.Handlers.Figures = measured(&at, &cpu) })
+	_, page := ask(t, w.master(t), "GET", w.url+"/metrics/cadvisor")
+	for _, line := range []string{
+		`container_cpu_usage_seconds_total{container="odd\"name\\",cpu="total",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 3600 5000000`,
+		`container_cpu_usage_seconds_total{container="",cpu="total",id="/",image="",name="",namespace="",pod=""} 3600 5000000`,
+		`container_cpu_usage_seconds_total{container="",cpu="total",id="/kubepods/pod1",image="",name="",namespace="ns",pod="p"} 3600 5000000`,
+		`container_memory_working_set_bytes{container="odd\"name\\",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 10485760 5000000`,
+		`container_network_receive_bytes_total{container="",id="/kubepods/pod1/s1",image="",interface="eth0",name="s1",namespace="ns",pod="p"} 3 5000000`,
+		`container_network_receive_bytes_total{container="",id="/",image="",interface="eth0",name="",namespace="",pod=""} 30 5000000`,
+		`container_fs_writes_bytes_total{container="odd\"name\\",device="/dev/sda",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 8 5000000`,
+		`container_spec_cpu_quota{container="odd\"name\\",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 50000 5000000`,
+		`machine_cpu_cores 2`,
+	} {
+		if !strings.Contains(page, line+"\n") {
+			t.Errorf("there is no %s\n%s", line, page)
+		}
+	}
+	_, resource := ask(t, w.master(t), "GET", w.url+"/metrics/resource")
+	for _, line := range []string{
+		`container_cpu_usage_seconds_total{container="odd\"name\\",namespace="ns",pod="p"} 3601 5002000`,
+		`container_start_time_seconds{container="odd\"name\\",namespace="ns",pod="p"} 1000.5 5002000`,
+		`pod_memory_working_set_bytes{namespace="ns",pod="p"} 10485760 5002000`, `node_cpu_usage_seconds_total 3601 5002000`, `scrape_error 0`,
+	} {
+		if !strings.Contains(resource, line+"\n") {
+			t.Errorf("there is no %s\n%s", line, resource)
+		}
+	}
+	for _, text := range []string{page, resource} {
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		if _, err := parser.TextToMetricFamilies(strings.NewReader(text)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTheSummaryMeasuresFromOneQuestionToTheNext(t *testing.T) {
+	t.Parallel()
+	at, cpu := time.Now().Add(-time.Hour), time.Hour // rates are those of the figures, whatever the clock says
+	w := serve(t, func(o *Options) { o.Handlers.Figures = measured(&at, &cpu) })
+	var s stats.Summary
+	for range 2 {
+		code, body := ask(t, w.master(t), "GET", w.url+"/stats/summary")
+		if err := json.Unmarshal([]byte(body), &s); code != 200 || err != nil {
+			t.Fatal(code, err)
+		}
+		p := s.Pods[0]
+		for name, rate := range map[string]*uint64{"node": s.Node.CPU.UsageNanoCores, "pod": p.CPU.UsageNanoCores, "container": p.Containers[0].CPU.UsageNanoCores} {
+			if rate == nil || *rate != 5e8 {
+				t.Errorf("%s: %v", name, rate)
+			}
+		}
+		if *s.Node.Memory.AvailableBytes != 1<<30-10<<20 || *p.Containers[0].Memory.AvailableBytes != 22<<20 || *p.Network.RxBytes != 3 ||
+			p.EphemeralStorage == nil || *p.EphemeralStorage.UsedBytes != 9 ||
+			len(p.VolumeStats) != 1 || p.VolumeStats[0].Name != "data" || *p.VolumeStats[0].UsedBytes != 4 {
+			t.Errorf("%s", body)
+		}
+	}
+	_, body := ask(t, w.master(t), "GET", w.url+"/stats/summary?only_cpu_and_memory=true")
+	s = stats.Summary{}
+	if err := json.Unmarshal([]byte(body), &s); err != nil || s.Pods[0].Network != nil || s.Pods[0].EphemeralStorage != nil || s.Pods[0].VolumeStats != nil || s.Pods[0].CPU == nil {
+		t.Errorf("%v %s", err, body)
+	}
+}

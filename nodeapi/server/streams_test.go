@@ -1,0 +1,392 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
+	upgrader "k8s.io/streaming/pkg/httpstream/spdy"
+
+	"berth/nodeapi"
+)
+
+// forwarded is a pod whose ports are those of this machine.
+func forwarded(t *testing.T, idle time.Duration) (*world, *sync.Map) {
+	t.Helper()
+	gone := &sync.Map{} // pods that have gone
+	return serve(t, func(o *Options) {
+		o.StreamIdle = idle
+		o.Handlers = Handlers{
+			Reachable: func(_ context.Context, p PodRef) error {
+				if _, is := gone.Load(p.Name); is {
+					return errors.New("the pod has gone")
+				}
+				return nil
+			},
+			Dial: func(ctx context.Context, _ PodRef, port uint16) (nodeapi.Stream, error) {
+				conn, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+				if err != nil {
+					return nil, err
+				}
+				return conn.(*net.TCPConn), nil
+			},
+		}
+	}), gone
+}
+
+// echo answers, when its caller has said all, with that in capitals. It returns
+// its port.
+func echo(t *testing.T) int {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				said, _ := io.ReadAll(conn)
+				_, _ = conn.Write(bytes.ToUpper(said))
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); all.Wait() })
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// closedPort is one on which nobody listens.
+func closedPort(t *testing.T) int {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// say says something through a local port, all of it, and returns the answer.
+func say(t *testing.T, port uint16, text string) (string, error) {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.WriteString(conn, text); err != nil {
+		return "", err
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	return string(answer), err
+}
+
+// forward runs client-go's forwarder, by SPDY or by SPDY in a WebSocket.
+func forward(t *testing.T, c *rest.Config, target string, tunnel bool, ports ...string) (fw *portforward.PortForwarder, ended chan error) {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ready := make(chan struct{}), make(chan struct{})
+	if tunnel {
+		dialer, err2 := portforward.NewSPDYOverWebsocketDialer(u, c)
+		if err2 != nil {
+			t.Fatal(err2)
+		}
+		fw, err = portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, ports, stop, ready, io.Discard, io.Discard)
+	} else {
+		rt, up, err2 := spdy.RoundTripperFor(c)
+		if err2 != nil {
+			t.Fatal(err2)
+		}
+		dialer := spdy.NewDialer(up, &http.Client{Transport: rt}, http.MethodPost, u)
+		fw, err = portforward.NewOnAddresses(dialer, []string{"127.0.0.1"}, ports, stop, ready, io.Discard, io.Discard)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended = make(chan error, 1)
+	done := make(chan struct{})
+	go func() { defer close(done); ended <- fw.ForwardPorts() }()
+	t.Cleanup(func() { close(stop); <-done })
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	return fw, ended
+}
+
+// K4
+func TestOneForwardedConnectionThatFailsTakesNoOtherWithIt(t *testing.T) {
+	t.Parallel()
+	for name, tunnel := range map[string]bool{"SPDY": false, "SPDY in a WebSocket": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, gone := forwarded(t, 0)
+			good, bad := echo(t), closedPort(t)
+			fw, ended := forward(t, w.config(t), w.url+"/portForward/ns/p", tunnel, fmt.Sprintf("0:%d", good), fmt.Sprintf("0:%d", bad))
+			ports, err := fw.GetPorts()
+			if err != nil {
+				t.Fatal(err)
+			}
+			held, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer held.Close()
+			if _, err := io.WriteString(held, "held "); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 5 {
+				if answer, _ := say(t, ports[1].Local, "x"); answer != "" {
+					t.Errorf("a closed port says %q", answer)
+				}
+				text := fmt.Sprintf("hello %d ", i) + strings.Repeat("z", 100<<10)
+				if answer, err := say(t, ports[0].Local, text); answer != strings.ToUpper(text) || err != nil {
+					t.Errorf("after a failure: %d bytes, %v", len(answer), err)
+				}
+			}
+			_ = held.SetDeadline(time.Now().Add(30 * time.Second))
+			_, _ = io.WriteString(held, "on")
+			_ = held.(*net.TCPConn).CloseWrite()
+			if answer, err := io.ReadAll(held); string(answer) != "HELD ON" || err != nil {
+				t.Errorf("the connection from before says %q, %v", answer, err)
+			}
+			select {
+			case err := <-ended:
+				t.Errorf("forwarding ended: %v", err)
+				ended <- err
+			default:
+			}
+			gone.Store("p", true)
+			_, _ = say(t, ports[1].Local, "x")
+			if err := <-ended; err == nil {
+				t.Error("the pod has gone and forwarding ended well")
+			}
+		})
+	}
+}
+
+func TestPortsAreForwardedOverChannels(t *testing.T) {
+	t.Parallel()
+	w, _ := forwarded(t, 0)
+	good, bad := echo(t), closedPort(t)
+	ws := dialWS(t, w, fmt.Sprintf("/portForward/ns/p?ports=%d&ports=%d", good, bad), "v4.channel.k8s.io")
+	if err := ws.WriteMessage(websocket.BinaryMessage, []byte("\x00hello")); err != nil {
+		t.Fatal(err)
+	}
+	heads := map[byte]uint16{}
+	for len(heads) < 4 {
+		_, m, err := ws.ReadMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m) == 3 {
+			heads[m[0]] = binary.LittleEndian.Uint16(m[1:])
+		} else if m[0] != 3 || !strings.Contains(string(m), "connection refused") {
+			t.Errorf("got %q", m)
+		}
+	}
+	if heads[0] != uint16(good) || heads[1] != uint16(good) || heads[2] != uint16(bad) || heads[3] != uint16(bad) {
+		t.Errorf("channels are for %v", heads)
+	}
+}
+
+func dialWS(t *testing.T, w *world, path string, protocols ...string) *websocket.Conn {
+	t.Helper()
+	ws, code, err := tryWS(t, w, path, protocols...)
+	if err != nil {
+		t.Fatal(code, err)
+	}
+	return ws
+}
+
+func tryWS(t *testing.T, w *world, path string, protocols ...string) (*websocket.Conn, int, error) {
+	t.Helper()
+	tr := w.master(t).Transport.(bearer).next.(*http.Transport)
+	d := websocket.Dialer{TLSClientConfig: tr.TLSClientConfig, Subprotocols: protocols}
+	// As API servers hand it on from their clients, whose origin it is.
+	origin := http.Header{"Origin": {"http://elsewhere.example"}}
+	ws, resp, err := d.DialContext(t.Context(), strings.Replace(w.url, "https", "wss", 1)+path, origin)
+	code := 0
+	if resp != nil {
+		code = resp.StatusCode
+		_ = resp.Body.Close()
+	}
+	if err == nil {
+		t.Cleanup(func() { _ = ws.Close() })
+		_ = ws.SetReadDeadline(time.Now().Add(30 * time.Second))
+	}
+	return ws, code, err
+}
+
+// silent is a runtime that takes streams and then says nothing. Closed tells that
+// its client has left.
+func silent(t *testing.T) (target string, closed chan struct{}) {
+	t.Helper()
+	closed = make(chan struct{}, 8)
+	var all sync.WaitGroup
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
+			return
+		}
+		conn := upgrader.NewResponseUpgrader().UpgradeResponse(w, r, httpstream.NoOpNewStreamHandler)
+		if conn == nil {
+			return
+		}
+		all.Go(func() {
+			<-conn.CloseChan()
+			_ = conn.Close()
+			closed <- struct{}{}
+		})
+	}))
+	t.Cleanup(func() { s.Close(); all.Wait() })
+	return s.URL + "/exec/token", closed
+}
+
+// upgrade sends a request for SPDY by hand and returns the connection.
+func upgrade(t *testing.T, w *world, path string) net.Conn {
+	t.Helper()
+	conn := upgradeTLS(t, w)
+	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n", path)
+	return conn
+}
+
+// upgradeTLS is a connection of the master's for HTTP/1.1.
+func upgradeTLS(t *testing.T, w *world) net.Conn {
+	t.Helper()
+	tr := w.master(t).Transport.(bearer).next.(*http.Transport)
+	config := tr.TLSClientConfig.Clone()
+	config.NextProtos = []string{"http/1.1"}
+	conn, err := newTLS(t, strings.TrimPrefix(w.url, "https://"), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	return conn
+}
+
+// K5
+func TestAStreamOnWhichNothingMovesEnds(t *testing.T) {
+	t.Parallel()
+	target, closed := silent(t)
+	const idle = 300 * time.Millisecond
+	w := serve(t, func(o *Options) {
+		o.StreamIdle = idle
+		o.Handlers = Handlers{
+			Exec:      func(context.Context, StreamRequest) (string, error) { return target, nil },
+			Dial:      func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, errors.New("no") },
+			Reachable: func(context.Context, PodRef) error { return nil },
+		}
+	})
+	for _, path := range []string{"/exec/ns/p/c?command=x&output=1", "/portForward/ns/p"} {
+		began := time.Now()
+		all, err := io.ReadAll(upgrade(t, w, path))
+		if passed := time.Since(began); passed < idle || passed > 20*time.Second || !strings.Contains(string(all), "101 Switching") {
+			t.Errorf("%s ended after %s (%v): %q", path, passed, err, all)
+		}
+	}
+	<-closed // the runtime's side too
+	ws := dialWS(t, w, "/exec/ns/p/c?command=x&output=1", "v4.channel.k8s.io")
+	for {
+		if _, _, err := ws.ReadMessage(); err != nil {
+			if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+				t.Error("the WebSocket did not end")
+			}
+			break
+		}
+	}
+	<-closed
+}
+
+// K5
+func TestStreamsEndWithTheServer(t *testing.T) {
+	t.Parallel()
+	target, closed := silent(t)
+	w := serve(t, func(o *Options) {
+		o.Handlers = Handlers{
+			Exec: func(context.Context, StreamRequest) (string, error) { return target, nil },
+			Logs: func(ctx context.Context, _ LogRequest, out, _ io.Writer) error {
+				_, _ = io.WriteString(out, "a line\n")
+				<-ctx.Done()
+				return ctx.Err()
+			},
+		}
+	})
+	conn := upgrade(t, w, "/exec/ns/p/c?command=x&output=1")
+	head := make([]byte, 12)
+	if _, err := io.ReadFull(conn, head); err != nil || string(head) != "HTTP/1.1 101" {
+		t.Fatal(string(head), err)
+	}
+	ws := dialWS(t, w, "/exec/ns/p/c?command=x&output=1", "v5.channel.k8s.io")
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/containerLogs/ns/p/c?follow=true", nil)
+	resp, err := w.master(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	w.leave()
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Errorf("exec: %v", err)
+	}
+	for {
+		if _, _, err := ws.ReadMessage(); err != nil {
+			break
+		}
+	}
+	if text, _ := io.ReadAll(resp.Body); string(text) != "a line\n" {
+		t.Errorf("the log says %q", text)
+	}
+	<-closed
+	<-closed
+}
+
+func TestWhatIsNoStreamIsRefusedInWords(t *testing.T) {
+	t.Parallel()
+	w := serve(t, func(o *Options) { o.Handlers = everything(t) })
+	for path, want := range map[string]string{
+		"/exec/ns/p/c?command=x":                     "you must specify at least 1 of stdin, stdout, stderr",
+		"/exec/ns/p/c?output=1":                      "command: there must be one",
+		"/exec/ns/p/c?command=x&output=maybe":        "output: ",
+		"/exec/ns/p/c?command=x&output=1":            "Upgrade request required",
+		"/exec/ns/p/c?command=x&error=true&tty=true": "you must specify at least 1 of stdin, stdout, stderr",
+		"/attach/ns/p/c":                             "you must specify at least 1 of stdin, stdout, stderr",
+		"/run/ns/p/c":                                "cmd: there must be a command",
+		"/portForward/ns/p":                          "Upgrade request required",
+	} {
+		if code, body := ask(t, w.master(t), "POST", w.url+path); code != 400 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %q, want %q", path, code, body, want)
+		}
+	}
+	if _, code, err := tryWS(t, w, "/exec/ns/p/c?command=x&output=1", "v9.channel.k8s.io"); err == nil || code != 400 {
+		t.Errorf("an unknown protocol: %d, %v", code, err)
+	}
+}

@@ -1,0 +1,223 @@
+package exectracker
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"berth/agent/plan"
+)
+
+// runtime answers commands after a while; nothing runs anywhere.
+type runtime struct {
+	takes time.Duration
+	err   error
+	asked int
+	lost  error // of Process
+	deaf  bool  // it answers nothing else either
+}
+
+func (r *runtime) ExecSync(ctx context.Context, _ string, _ []string, _ time.Duration) ([]byte, []byte, int32, error) {
+	select {
+	case <-ctx.Done():
+		return nil, nil, 0, &plan.Error{Kind: plan.Canceled, Err: ctx.Err()}
+	case <-time.After(r.takes):
+		return []byte("out"), []byte("err"), 3, r.err
+	}
+}
+
+func (r *runtime) Process(context.Context, string) (int, error) {
+	r.asked++
+	return 0, r.lost
+}
+
+func (r *runtime) Version(ctx context.Context) (name, version string, err error) {
+	if !r.deaf {
+		return "a", "1", nil
+	}
+	<-ctx.Done()
+	return "", "", &plan.Error{Kind: plan.Timeout, Err: ctx.Err()}
+}
+
+func files(t *testing.T, dir string) int {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+func failed(k plan.Kind) error { return &plan.Error{Kind: k, Err: errors.New("so it is")} }
+
+func TestHowACommandEnds(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		rt    runtime
+		limit time.Duration
+		gone  time.Duration // when nobody wants it any more
+		kind  plan.Kind     // of the error; Other: none
+		notes int           // that are left
+	}{
+		{name: "by itself", limit: 2 * time.Second, kind: plan.Other},
+		{name: "by itself, with no limit", rt: runtime{takes: time.Hour}, kind: plan.Other},
+		{name: "at its limit", rt: runtime{takes: 2 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Timeout},
+		{name: "before its limit, with the runtime", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
+		{name: "not at all, in the hands of a runtime that is well", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout)}, limit: 2 * time.Second, kind: plan.Timeout, notes: 1},
+		{name: "long after its limit, with the runtime", rt: runtime{takes: 12 * time.Second, err: failed(plan.Timeout), deaf: true}, limit: 2 * time.Second, kind: plan.Unavailable, notes: 1},
+		{name: "with the runtime, with no limit", rt: runtime{takes: time.Second, err: failed(plan.Timeout)}, kind: plan.Unavailable, notes: 1},
+		{name: "called off", rt: runtime{takes: time.Hour}, gone: time.Minute, kind: plan.Canceled, notes: 1},
+		{name: "with its container", rt: runtime{err: failed(plan.NotFound)}, kind: plan.NotFound},
+		{name: "never begun", rt: runtime{err: failed(plan.Invalid)}, kind: plan.Invalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := filepath.Join(t.TempDir(), "commands")
+				c.rt.lost = failed(plan.NotFound)
+				r := New(Options{Runtime: &c.rt, Dir: dir})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.gone > 0 {
+					time.AfterFunc(c.gone, cancel)
+				}
+				out, _, code, err := r.ExecSync(ctx, "c", []string{"a"}, c.limit)
+				if c.kind == plan.Other && (err != nil || string(out) != "out" || code != 3) || c.kind != plan.Other && plan.KindOf(err) != c.kind {
+					t.Errorf("%q %d %v", out, code, err)
+				}
+				if n := files(t, dir); n != c.notes {
+					t.Errorf("%d notes are left, want %d", n, c.notes)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatWasCutOffIsClearedUpOnce: the note stays while the runtime is away, over
+// as many lives as that takes.
+func TestWhatWasCutOffIsClearedUpOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "commands")
+		rt := &runtime{takes: time.Second / 2, err: failed(plan.Unavailable), lost: failed(plan.Unavailable)}
+		r := New(Options{Runtime: rt, Dir: dir})
+		if _, _, _, err := r.ExecSync(t.Context(), "c", []string{"a"}, 0); err == nil {
+			t.Fatal("no error")
+		}
+		live := func(r *Runner, d time.Duration) {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			if err := r.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		live(r, 3500*time.Millisecond)
+		if rt.asked < 4 || rt.asked > 5 || files(t, dir) != 1 {
+			t.Errorf("a runtime that is away was asked %d times, %d notes", rt.asked, files(t, dir))
+		}
+		if err := os.WriteFile(filepath.Join(dir, "half.json"), []byte(`{"contai`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "old.json"), []byte(`{"container":"c","boot":"another"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		next := New(Options{Runtime: rt, Dir: dir})
+		if files(t, dir) != 1 {
+			t.Errorf("%d notes: those that tell of nothing stay", files(t, dir))
+		}
+		rt.lost, rt.asked = failed(plan.Other), 0
+		live(next, 2500*time.Millisecond)
+		if rt.asked < 3 || files(t, dir) != 1 {
+			t.Errorf("a runtime that is not itself yet was asked %d times, %d notes: what it says does not mean that the container is gone", rt.asked, files(t, dir))
+		}
+		rt.lost = failed(plan.NotFound)
+		live(next, time.Second)
+		if files(t, dir) != 0 || len(next.cut) != 0 {
+			t.Error("what has gone with its container is still looked for")
+		}
+	})
+}
+
+// TestACommandOfThisLifeIsNotTakenForAnother is M3.
+func TestACommandOfThisLifeIsNotTakenForAnother(t *testing.T) {
+	t.Parallel()
+	r := New(Options{Runtime: &runtime{}, Dir: t.TempDir()})
+	old := &note{Container: "c", Began: 100}
+	r.begins(old)
+	beside := &note{Container: "c", Began: 200}
+	r.begins(beside)
+	other := &note{Container: "other", Began: 300}
+	r.begins(other)
+	r.ends(old, true)
+	if until, crowded := r.bounds(r.cut[0]); until != forEver || !crowded {
+		t.Errorf("with another beside it: %d %v", until, crowded)
+	}
+	r.ends(beside, false)
+	next := &note{Container: "c", Began: sinceBoot(time.Now()) + time.Second}
+	r.begins(next)
+	if until, crowded := r.bounds(r.cut[0]); until != next.Began || crowded {
+		t.Errorf("with a later one: %d %v, want %d", until, crowded, next.Began)
+	}
+}
+
+func TestWhatMayBeAUsersIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := New(Options{Dir: dir})
+	r.Granted("c", []string{"his", "words"})
+	r.Granted("other", nil)
+	all := New(Options{Dir: dir}).grantsIn("c") // of the next life
+	if len(all) != 1 || len(New(Options{Dir: dir}).cut) != 0 {
+		t.Fatalf("the next life knows %+v", all)
+	}
+	self := os.Getpid() // runs other words than any of these
+	at := all[0].Began
+	for _, row := range []struct {
+		started time.Duration
+		words   []string
+		may     bool
+	}{
+		{at + time.Second, []string{"the", "agent's"}, true},
+		{at + time.Minute, []string{"the", "agent's"}, true},
+		{at - time.Second, []string{"the", "agent's"}, false},
+		{at + 2*time.Minute, []string{"the", "agent's"}, false},
+		{at + time.Second, os.Args, false}, // the agent's own words, which are not his
+	} {
+		if got := all.may(process{pid: self, started: row.started}, row.words); got != row.may {
+			t.Errorf("begun %s after the grant, %q: %v", row.started-at, row.words, got)
+		}
+	}
+	r.mu.Lock()
+	r.under[&note{Container: "c", Began: at}] = struct{}{}
+	beside := r.outdated(at + time.Hour)
+	clear(r.under)
+	after := r.outdated(at + time.Hour)
+	r.mu.Unlock()
+	if len(beside) != 1 || beside[0].Container != "other" || len(after) != 1 || after[0].Container != "c" {
+		t.Errorf("beside a command of their time in the container c these grants were forgotten: %v, after it %v", beside, after)
+	}
+}
+
+// TestGrantsGoWithoutAnotherOne: a user's last command leaves no note for ever, also
+// while a command hangs in another container.
+func TestGrantsGoWithoutAnotherOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := New(Options{Dir: dir, Runtime: &runtime{}})
+	r.Granted("c", []string{"his"})
+	r.Granted("c", []string{"hers"})
+	hung := &note{Container: "other"}
+	r.begins(hung)
+	for _, g := range r.granted {
+		g.Began -= 2 * grantFor
+	}
+	if _, _, _, err := r.ExecSync(t.Context(), "c", []string{"probe"}, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if left := files(t, dir); left != 1 || len(r.granted) != 0 {
+		t.Errorf("%d notes are left, and %v", left, r.granted)
+	}
+	r.ends(hung, false)
+}

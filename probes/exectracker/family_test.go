@@ -1,0 +1,104 @@
+package exectracker
+
+import (
+	"bufio"
+	"io"
+	"os"
+	osexec "os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// daemons are four that leave their command's session: two that are its children,
+// of which one has none of its outputs, one whose parent has gone at once, and
+// the child of the first. A fifth child stays in it.
+const daemons = `setsid sh -c 'echo $$; sleep 1000 & echo $!; wait' &
+setsid sh -c 'exec 3>&1 >/dev/null; echo $$ >&3; exec sleep 1000 2>&1 3>&-' &
+(setsid sh -c 'echo $$; exec sleep 1000' &)
+sleep 1000 &
+echo $!; read x`
+
+// TestADaemonIsItsCommandsOwn has a command start daemons and be killed: what it
+// has started ends, and the daemon of somebody else in the same cgroup does not.
+func TestADaemonIsItsCommandsOwn(t *testing.T) {
+	t.Parallel()
+	other := osexec.CommandContext(t.Context(), "sleep", "1000")
+	other.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := osexec.CommandContext(t.Context(), "sh", "-c", daemons)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stdout = w
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	n := &note{Began: sinceBoot(time.Now())}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = other.Process.Kill(), other.Wait() }()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	var pids []int
+	lines := bufio.NewReader(r)
+	for range 5 {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, _ := strconv.Atoi(strings.TrimSpace(line))
+		pids = append(pids, pid)
+	}
+	init, leader := os.Getpid(), cmd.Process.Pid
+	if !n.learn(init, []int{leader}) || n.learn(init, []int{leader}) {
+		t.Error("what is new is not told once")
+	}
+	if len(n.Families) != 1 || len(n.Families[0].Outputs) != 1 || len(n.Families[0].Members) < 3 {
+		t.Errorf("it was seen as %+v", n.Families)
+	}
+	if killed := n.endFamilies(init); killed != 0 {
+		t.Errorf("%d processes of a command that lives were killed", killed)
+	}
+	late := &note{Began: n.Began} // of one who comes when the command is gone
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // its exit code says nothing here
+	if !late.learn(init, []int{leader}) || len(late.Families) != 1 || len(late.Families[0].Outputs) == 0 {
+		t.Errorf("what is left of it tells %+v", late.Families)
+	}
+	if killed := n.endFamilies(init); killed < 5 { // that in the session too: it holds the outputs
+		t.Errorf("%d processes were killed", killed)
+	}
+	if _, err := io.Copy(io.Discard, lines); err != nil { // to the end: nobody holds its outputs any more
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var left []process
+		for _, pid := range pids {
+			if p, lives := readProcess(pid); lives && p.started >= n.Began-2*tick {
+				left = append(left, p)
+			}
+		}
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left of %v: %+v", pids, left)
+		}
+	}
+	if _, lives := readProcess(other.Process.Pid); !lives {
+		t.Error("a process that is none of its was killed")
+	}
+	// Nor is one that has got a number of its.
+	n.Families[0].Members = append(n.Families[0].Members, member{other.Process.Pid, 1})
+	if n.endFamilies(init) != 0 {
+		t.Error("a process that is another was killed")
+	}
+}

@@ -1,0 +1,74 @@
+package exectracker
+
+import (
+	"io"
+	"os"
+	osexec "os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestWhatACommandHasLeftIsFound has a session lose its first process, as a
+// command does that is killed. Nothing is killed here: other tests' processes
+// are in the same cgroup.
+func TestWhatACommandHasLeftIsFound(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := osexec.CommandContext(t.Context(), "sh", "-c", "sleep 1000 & echo $$ $!; read x")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stdout = w
+	hold, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	buf := make([]byte, 64)
+	n, err := r.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(string(buf[:n]))
+	leader, _ := strconv.Atoi(words[0])
+	left, _ := strconv.Atoi(words[1])
+	self, ok := readProcess(os.Getpid())
+	if !ok || self.parent != os.Getppid() {
+		t.Errorf("of this process: %+v", self)
+	}
+	children := childrenOf(os.Getpid())
+	if !slices.ContainsFunc(children, func(p process) bool { return p.pid == leader && p.session == leader }) {
+		t.Errorf("the command is not among the children: %+v", children)
+	}
+	if slices.Contains(straysOf(os.Getpid(), sinceBoot(began)), leader) {
+		t.Error("a session whose first process lives counts as left behind")
+	}
+	hold.Close()
+	_ = cmd.Wait() // its exit code says nothing here
+	if !slices.Contains(straysOf(os.Getpid(), sinceBoot(began)), leader) {
+		t.Error("what is left is not found")
+	}
+	if slices.Contains(straysOf(os.Getpid(), sinceBoot(time.Now().Add(time.Minute))), leader) {
+		t.Error("what began before the command counts as its own")
+	}
+	if p, lives := readProcess(left); !lives || p.session != leader || !kill(p) {
+		t.Errorf("it could not be ended: %+v", p)
+	}
+	if _, err := r.Read(buf); err != io.EOF { // which nobody holds open any more
+		t.Error(err)
+	}
+	gone := process{pid: left, session: leader, started: 1}
+	if kill(gone) {
+		t.Error("a process that is another was killed")
+	}
+}

@@ -1,0 +1,232 @@
+package lifecycle
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"berth/agent/plan"
+)
+
+const (
+	maxBody   = 10 << 10 // of an answer that is read; the rest is let go
+	maxOutput = 512      // of a command's output that is told
+	maxHops   = 10       // redirects that are followed
+)
+
+// Options are what a Runner is made of.
+type Options struct {
+	// Exec runs a command in a running container, with no time limit but ctx.
+	Exec    func(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
+	HostIPs []string // of the node: where pods on its network listen
+	// UserAgent of HTTP hooks; default kube-lifecycle/1.37.
+	UserAgent string
+	// Warn is told, as an event of the pod, what is odd without being an error.
+	Warn func(pod *corev1.Pod, reason, message string)
+	// FellBack counts HTTPS hooks that succeeded without TLS.
+	FellBack func()
+}
+
+// Runner runs hooks. It is safe for concurrent use.
+type Runner struct {
+	Options
+	client *http.Client
+}
+
+// New returns a Runner.
+func New(o Options) *Runner {
+	o.UserAgent = cmp.Or(o.UserAgent, "kube-lifecycle/1.37")
+	return &Runner{Options: o, client: &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
+			// Nobody could give the node the authority of a pod's certificate.
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the API says of the scheme HTTPS
+		},
+		CheckRedirect: sameHost,
+	}}
+}
+
+// sameHost follows redirects on the same host only: a pod must not make the
+// node speak to others.
+func sameHost(req *http.Request, via []*http.Request) error {
+	switch {
+	case req.URL.Hostname() != via[0].URL.Hostname():
+		return http.ErrUseLastResponse
+	case len(via) >= maxHops:
+		return fmt.Errorf("stopped after %d redirects", maxHops)
+	}
+	return nil
+}
+
+// Run runs one hook of a running container and waits for its end. Errors are
+// *plan.Error where the runtime told the kind.
+func (r *Runner) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h *corev1.LifecycleHandler, id string, podIPs []string) error {
+	switch {
+	case h.Exec != nil:
+		return r.exec(ctx, id, h.Exec.Command)
+	case h.HTTPGet != nil:
+		if pod.Spec.HostNetwork {
+			podIPs = r.HostIPs
+		}
+		return r.get(ctx, pod, c, h.HTTPGet, podIPs)
+	case h.Sleep != nil:
+		return sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+	case h.TCPSocket != nil:
+		return invalid("tcpSocket is not supported as a hook")
+	}
+	return invalid("the hook does nothing")
+}
+
+func invalid(text string) error {
+	return &plan.Error{Kind: plan.Invalid, Err: errors.New(text)}
+}
+
+func (r *Runner) exec(ctx context.Context, id string, cmd []string) error {
+	stdout, stderr, code, err := r.Exec(ctx, id, cmd, 0)
+	switch {
+	case err != nil:
+		return fmt.Errorf("run %q: %w", cmd, err)
+	case code != 0:
+		return fmt.Errorf("run %q: exit code %d: %s", cmd, code, said(stdout, stderr))
+	}
+	return nil
+}
+
+// said is the beginning of what a command has printed.
+func said(outputs ...[]byte) string {
+	all := bytes.TrimSpace(bytes.Join(outputs, nil))
+	if len(all) > maxOutput {
+		all = all[:maxOutput]
+	}
+	return strings.ToValidUTF8(string(all), "?")
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return &plan.Error{Kind: plan.Canceled, Err: ctx.Err()}
+	}
+}
+
+// get asks once; a server that speaks no TLS is asked again without.
+func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string) error {
+	req, err := request(ctx, c, g, podIPs, r.UserAgent)
+	if err != nil {
+		return &plan.Error{Kind: plan.Invalid, Err: err}
+	}
+	err = r.ask(req)
+	if err != nil && req.URL.Scheme == "https" && speaksPlainly(err) {
+		plain := req.Clone(ctx)
+		plain.URL.Scheme = "http"
+		plain.Header.Del("Authorization") // was meant to go sealed
+		if plainErr := r.ask(plain); plainErr == nil {
+			r.Warn(pod, "LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
+			r.FellBack()
+			err = nil
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return &plan.Error{Kind: plan.Canceled, Err: ctx.Err()}
+	case err != nil:
+		return fmt.Errorf("httpGet: %w", err)
+	}
+	return nil
+}
+
+// speaksPlainly reports whether a server answered TLS with plain HTTP.
+func speaksPlainly(err error) bool {
+	var record tls.RecordHeaderError
+	return errors.As(err, &record) || strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+func (r *Runner) ask(req *http.Request) error {
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, maxBody) // an answer that breaks off was one
+	return resp.Body.Close()
+}
+
+func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string, agent string) (*http.Request, error) {
+	host := g.Host
+	if host == "" && len(podIPs) > 0 {
+		host = podIPs[0]
+	}
+	if host == "" {
+		return nil, errors.New("the pod has no address")
+	}
+	port, err := portOf(c, g.Port)
+	if err != nil {
+		return nil, err
+	}
+	at, err := url.Parse(g.Path)
+	if err != nil { // a path that is no URL is asked for as it is
+		at = &url.URL{Path: g.Path}
+	}
+	at.Scheme, at.Host = strings.ToLower(string(g.Scheme)), net.JoinHostPort(host, strconv.Itoa(port))
+	if at.Scheme == "" {
+		at.Scheme = "http"
+	}
+	if !strings.HasPrefix(at.Path, "/") {
+		at.Path = "/" + at.Path
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", agent)
+	req.Header.Set("Accept", "*/*")
+	set := map[string]bool{}
+	for _, h := range g.HTTPHeaders {
+		name := http.CanonicalHeaderKey(h.Name)
+		switch {
+		case name == "Host":
+			req.Host = h.Value
+		case set[name]:
+			req.Header.Add(name, h.Value)
+		default:
+			req.Header.Set(name, h.Value)
+		}
+		set[name] = true
+	}
+	if req.Header.Get("Accept") == "" { // as with probes: an empty one is none at all
+		req.Header.Del("Accept")
+	}
+	return req, nil
+}
+
+// portOf finds a port by number or by its name in the container.
+func portOf(c *corev1.Container, p intstr.IntOrString) (int, error) {
+	if p.Type == intstr.Int {
+		return p.IntValue(), nil
+	}
+	for _, x := range c.Ports {
+		if x.Name == p.StrVal {
+			return int(x.ContainerPort), nil
+		}
+	}
+	n, err := strconv.Atoi(p.StrVal)
+	if err != nil {
+		return 0, fmt.Errorf("container %q has no port named %q", c.Name, p.StrVal)
+	}
+	return n, nil
+}
