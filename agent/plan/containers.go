@@ -117,7 +117,7 @@ func (d *decider) run(c spec, sb Sandbox) verdictOnRun {
 		// an event was faster than the call's own answer
 	case k.State == Running && d.postStart(k):
 		// its hook is part of its start
-	case k.State == Created: // left by an agent that died in between
+	case d.neverStarted(k): // left by an interrupted call
 		d.cleanup(RemoveContainer{ID: k.ID, Name: k.Name})
 	case k.State == Unknown:
 		d.end(k, "ContainerStatusUnknown", d.Now.Add(d.grace()), d.grace())
@@ -139,6 +139,45 @@ func (d *decider) run(c spec, sb Sandbox) verdictOnRun {
 		d.start(c, sb, max(k.Attempt+1, d.mem.Restarts[c.Name].Next))
 	}
 	return settled
+}
+
+// neverStarted reports whether the call that created or started an instance was interrupted before the
+// runtime had confirmed the start. Such an instance is removed and its attempt is made again, which is
+// not a restart.
+//
+// A runtime that dies during CreateContainer has no record of the creation afterwards and reports the
+// state Unknown without a creation time. One that dies during StartContainer reports Unknown without a
+// start time although the process may have run, so the attempt is repeated only where the restart policy
+// allows a second run.
+func (d *decider) neverStarted(k Container) bool {
+	switch k.State {
+	case Created:
+		return true
+	case Exited:
+		return k.CutOff
+	case Unknown:
+		sb, ok := d.current()
+		if !ok || k.SandboxID != sb.ID || !k.StartedAt.IsZero() || d.mem.Restarts[k.Name].Next > k.Attempt {
+			return false
+		}
+		return k.CreatedAt.IsZero() || d.restartsAfterLoss(k)
+	case Running:
+	}
+	return false
+}
+
+// lostExitCode is the exit code of a container whose end the runtime has lost, as containerd and the
+// kubelet report it.
+const lostExitCode = 255
+
+// restartsAfterLoss reports whether a container runs again after an exit that the runtime has lost.
+func (d *decider) restartsAfterLoss(k Container) bool {
+	i := slices.IndexFunc(d.specs, func(c spec) bool { return c.Name == k.Name })
+	if i < 0 || d.specs[i].kind == Ephemeral {
+		return false
+	}
+	k.State, k.ExitCode = Exited, lostExitCode
+	return d.mayRestart(d.specs[i], k)
 }
 
 // lost reports whether a container was lost with its sandbox, unseen by the

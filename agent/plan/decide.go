@@ -123,12 +123,11 @@ func (d *decider) remember() {
 	}
 	for name, ks := range d.byName {
 		k := ks[0]
-		if was, known := m.Exits[name]; k.State == Exited && (!known || was.Attempt <= k.Attempt) {
-			m.Exits[name] = k
-		}
 		next := k.Attempt + 1
-		if k.State == Created { // it never ran: its attempt is made again
+		if d.neverStarted(k) { // its attempt is made again
 			next = k.Attempt
+		} else if was, known := m.Exits[name]; k.State == Exited && (!known || was.Attempt <= k.Attempt) {
+			m.Exits[name] = k
 		}
 		if r := m.Restarts[name]; r.Next < next {
 			r.Next = next
@@ -136,6 +135,10 @@ func (d *decider) remember() {
 		}
 	}
 	for name, k := range m.Exits {
+		if k.CutOff { // recorded by an earlier release
+			delete(m.Exits, name)
+			continue
+		}
 		ks := d.byName[name]
 		gone := !slices.ContainsFunc(ks, func(x Container) bool { return x.ID == k.ID })
 		if gone && (len(ks) == 0 || ks[0].Attempt < k.Attempt) {
@@ -162,7 +165,8 @@ func (d *decider) recall() {
 	for _, list := range [...][]corev1.ContainerStatus{was.InitContainerStatuses, was.ContainerStatuses, was.EphemeralContainerStatuses} {
 		for i := range list {
 			c := &list[i]
-			if c.ContainerID == "" && c.RestartCount == 0 { // it never ran
+			ran := c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+			if c.RestartCount == 0 && (c.ContainerID == "" || !ran) {
 				continue
 			}
 			if r := m.Restarts[c.Name]; int64(r.Next) <= int64(c.RestartCount) {

@@ -24,9 +24,9 @@ func TestRestartPolicy(t *testing.T) {
 		{"OnFailure does not restart after success; the pod succeeds", up(onFailure).exit("app", 0), "stop sb-0", []string{"pod    Succeeded", "Ready=False/PodCompleted", "Initialized=True/PodCompleted"}},
 		{"Never does not restart after failure; the pod fails", up(never).exit("app", 3), "stop sb-0", []string{"pod    Failed", "app    terminated Error 3", "Ready=False/PodFailed"}},
 		{"Never does not keep a container from its first run whose start was cut off", up(never).exit("app", 128).with(func(in *Input) { in.Seen.Containers[0].CutOff = true }),
-			"start app#1", []string{"pod    Running"}},
+			"remove app-0", []string{"pod    Running", "app    waiting ContainerCreating restarts=0"}},
 		{"nor is an ephemeral container's only run one that was cut off before it began",
-			up(ephemeral(con("debug"))).exit("debug", 128).change("debug", func(k *Container) { k.CutOff = true }), "start debug#1", []string{"pod    Running", "Ready=True"}},
+			up(ephemeral(con("debug"))).exit("debug", 128).change("debug", func(k *Container) { k.CutOff = true }), "remove debug-0", []string{"pod    Running", "debug  waiting ContainerCreating restarts=0", "Ready=True"}},
 		{"Never with another container running: the pod runs on", up(never, two).exit("app", 1), "-", []string{"pod    Running", "Ready=False/ContainersNotReady"}},
 		{"one failure among successes fails the pod", up(never, two).exit("app", 1).exit("b", 0), "", []string{"pod    Failed"}},
 		{"OnFailure with one done and one failed: the failed one runs again", up(onFailure, two).exit("app", 0).exit("b", 1), "start b#1", []string{"pod    Running"}},
@@ -46,6 +46,29 @@ func TestRestartPolicy(t *testing.T) {
 			up(never, inits(sidecar("side"))).exit("side", 9).exit("app", 0), "stop sb-0", []string{"pod    Succeeded"}},
 		{"when the mains are done the sidecars are ended and not restarted",
 			up(never, inits(sidecar("side"))).exit("app", 0), "stop side-0 30s", []string{"pod    Running"}},
+	})
+}
+
+// TestInterruptedStartIsNotARestart holds what follows when the runtime dies while it creates or starts a
+// container: the instance is removed and the same attempt is made again.
+func TestInterruptedStartIsNotARestart(t *testing.T) {
+	t.Parallel()
+	interrupted := func(change func(*Container), opts ...func(*corev1.Pod)) *walk {
+		return started("app", opts...).change("app", change)
+	}
+	creating := func(k *Container) { k.State, k.CreatedAt, k.StartedAt = Unknown, time.Time{}, time.Time{} }
+	starting := func(k *Container) { k.State, k.StartedAt = Unknown, time.Time{} }
+	cancelled := func(k *Container) { k.State, k.StartedAt, k.ExitCode, k.CutOff = Exited, time.Time{}, 128, true }
+	none := []string{"app    waiting ContainerCreating restarts=0"}
+	check(t, []row{
+		{"the runtime died during CreateContainer", interrupted(creating), "remove app-0", none},
+		{"the same attempt is made again", interrupted(creating).begin().obey(), "start app#0", none},
+		{"also where the policy is Never, since it cannot have run", interrupted(creating, never).begin().obey(), "start app#0", none},
+		{"the runtime died during StartContainer", interrupted(starting).begin().obey(), "start app#0", none},
+		{"where the policy is Never it may have run and is stopped", interrupted(starting, never), "stop app-0 30s", nil},
+		{"the runtime gave up the start", interrupted(cancelled).begin().obey(), "start app#0", none},
+		{"one that was seen running has run", up().change("app", creating), "stop app-0 30s", nil},
+		{"one that has a start time has run", interrupted(func(k *Container) { k.State, k.StartedAt = Unknown, k.CreatedAt }), "stop app-0 30s", nil},
 	})
 }
 

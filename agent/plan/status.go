@@ -100,7 +100,8 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil && k.StopSignal != "" {
 		cs.StopSignal = &k.StopSignal
 	}
-	if k.State != Created { // it has not run yet
+	again := d.neverStarted(k)
+	if !again {
 		cs.RestartCount = max(cs.RestartCount, int32(k.Attempt))
 	}
 	for _, older := range ks[1:] {
@@ -109,8 +110,10 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 			break
 		}
 	}
-	switch k.State {
-	case Running:
+	switch {
+	case again:
+		cs.State.Waiting = d.waiting(c)
+	case k.State == Running:
 		if d.beingStarted(c.Name) || d.unstarted(k) {
 			cs.State.Waiting = d.waiting(c)
 			break
@@ -118,7 +121,7 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		cs.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.Time{Time: k.StartedAt}}
 		started = d.started(c, k)
 		cs.Ready = d.ready(c, k)
-	case Exited:
+	case k.State == Exited:
 		cs.Ready = c.kind == Init && k.ExitCode == 0
 		if wait := d.betweenRuns(c, k); wait != nil {
 			cs.State.Waiting = wait
@@ -126,8 +129,6 @@ func (d *decider) containerStatus(c spec) corev1.ContainerStatus {
 		} else {
 			cs.State.Terminated = d.terminated(k)
 		}
-	case Created:
-		cs.State.Waiting = d.waiting(c)
 	default:
 		cs.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerStatusUnknown", Message: "the runtime cannot say what became of the container"}
 	}
