@@ -7,6 +7,8 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.dat
 ARCHS   ?= amd64,arm64
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(CURDIR)/.cache/tools/golangci-lint-$(GOLANGCI_VERSION)
+VALE_VERSION := v3.21.0
+VALE    := $(CURDIR)/.cache/tools/vale-$(VALE_VERSION)
 SEEDS   ?= 2000
 FUZZTIME ?= 20s
 CONTAINERD ?=
@@ -38,8 +40,11 @@ test: deps ## everything, unit to end-to-end, under the race detector
 	mkdir -p .cache
 	go run ./test/verdict -all .cache/test.log go test -race -vet=off -timeout 40m ./...
 
-lint: $(GOLANGCI) ## gofmt, vet, golangci-lint
+lint: $(GOLANGCI) $(VALE) ## gofmt, vet, golangci-lint, and the language of prose, strings and commit subjects
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go run ./test/lint commits .
+	go run ./test/lint strings .
+	$(VALE) --output line --no-wrap $$(git ls-files '*.md' '*.go' | grep -v zz_generated)
 	go vet ./...
 	$(GOLANGCI) run --concurrency 1 ./...
 
@@ -47,6 +52,11 @@ $(GOLANGCI): # built once, which takes some minutes
 	mkdir -p $@.new
 	GOBIN=$@.new CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv $@.new/golangci-lint $@ && rmdir $@.new
+
+$(VALE): # built once from its Go module, which takes some minutes
+	mkdir -p $@.new
+	GOBIN=$@.new CGO_ENABLED=1 go install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
+	mv $@.new/vale $@ && rmdir $@.new
 
 bench: deps build ## the figures of the project, the bare CRI calls beside them
 	go run ./test/bench
