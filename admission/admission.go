@@ -14,30 +14,30 @@ type Node struct {
 	Taints      []corev1.Taint
 	Allocatable corev1.ResourceList // with pods; what is not listed is not there
 
-	// ForeignExtended lets pods in that request an extended resource which the
+	// AllowUnlistedExtended lets pods in that request an extended resource which the
 	// node does not list: on a node whose pods a scheduler places, such a
 	// resource is accounted for elsewhere. Without it the pod waits for the
 	// device.
-	ForeignExtended bool
+	AllowUnlistedExtended bool
 	// UnsafeSysctls are the namespaced sysctls beyond the safe ones that pods
 	// may set: names, or prefixes that end in '*'.
 	UnsafeSysctls []string
 	// NoAppArmor says that the host enforces no AppArmor profiles.
 	NoAppArmor bool
-	// NoStrictGroups says that the runtime does not know supplementalGroupsPolicy.
-	NoStrictGroups bool
-	// Pressure are the conditions of pressure that the node is under, by name.
-	Pressure []corev1.NodeConditionType
+	// NoSupplementalGroupsPolicy says that the runtime does not know supplementalGroupsPolicy.
+	NoSupplementalGroupsPolicy bool
+	// PressureConditions are the conditions of pressure that the node is under, by name.
+	PressureConditions []corev1.NodeConditionType
 	// ShuttingDown says that the host goes down.
 	ShuttingDown bool
-	// Swap says that pods may have their part of the host's swap.
-	Swap bool
+	// LimitedSwap says that pods may have their part of the host's swap.
+	LimitedSwap bool
 	// Standalone says that no server is there: see podspec.Critical.
 	Standalone bool
 }
 
-// Refusal is one reason why a pod does not fit.
-type Refusal struct {
+// Rejection is one reason why a pod does not fit.
+type Rejection struct {
 	Reason  string // CamelCase, as in the status of a rejected pod: OutOfcpu, NodeAffinity, …
 	Message string // one sentence for the user
 	// Recoverable: what is in the way may go by itself (another pod ends, a
@@ -50,14 +50,14 @@ type Refusal struct {
 	Requested, Used, Capacity int64
 }
 
-func (r Refusal) String() string { return r.Reason + ": " + r.Message }
+func (r Rejection) String() string { return r.Reason + ": " + r.Message }
 
 // Check gives every reason why the pod does not fit the node beside what is
 // used already, the weightiest first; none: it fits. The pod has its defaults
 // and is not itself part of used.
-func Check(node Node, used Used, pod *corev1.Pod) []Refusal {
-	var out []Refusal
-	for _, rule := range []func(Node, Used, *corev1.Pod) []Refusal{
+func Check(node Node, used Used, pod *corev1.Pod) []Rejection {
+	var out []Rejection
+	for _, rule := range []func(Node, Used, *corev1.Pod) []Rejection{
 		pressure, operatingSystem, sysctls, resources, affinity, nodeName, hostPorts, taints, appArmor, groupsPolicy, shutdown,
 	} {
 		out = append(out, rule(node, used, pod)...)
@@ -66,8 +66,8 @@ func Check(node Node, used Used, pod *corev1.Pod) []Refusal {
 }
 
 // predicate is a refusal in the words of the kubelet's scheduler predicates.
-func predicate(name, why string, recoverable bool) []Refusal {
-	return []Refusal{{
+func predicate(name, why string, recoverable bool) []Rejection {
+	return []Rejection{{
 		Reason: name, Message: fmt.Sprintf("Predicate %s failed: %s", name, why), Recoverable: recoverable,
 	}}
 }

@@ -56,7 +56,7 @@ type row struct {
 	pod      *corev1.Pod
 	used     []*corev1.Pod
 	node     func(*Node)
-	want     []Refusal
+	want     []Rejection
 }
 
 func check(t *testing.T, rows []row) {
@@ -79,8 +79,8 @@ func check(t *testing.T, rows []row) {
 }
 
 func TestResources(t *testing.T) {
-	out := func(name string, recoverable bool, requested, used, capacity int64, message string) []Refusal {
-		return []Refusal{{Reason: "OutOf" + name, Message: message, Recoverable: recoverable,
+	out := func(name string, recoverable bool, requested, used, capacity int64, message string) []Rejection {
+		return []Rejection{{Reason: "OutOf" + name, Message: message, Recoverable: recoverable,
 			Resource: corev1.ResourceName(name), Requested: requested, Used: used, Capacity: capacity}}
 	}
 	small := asking(t, "cpu: 600m, memory: 512Mi")
@@ -104,9 +104,9 @@ func TestResources(t *testing.T) {
 		{sentence: "a device whose plugin has not registered is waited for", pod: asking(t, "example.com/fpga: 1"),
 			want: out("example.com/fpga", true, 1, 0, 0, "Node didn't have enough resource: example.com/fpga, requested: 1, used: 0, capacity: 0")},
 		{sentence: "a resource that a scheduler accounts for elsewhere is none of the node's", pod: asking(t, "example.com/fpga: 1"),
-			node: func(n *Node) { n.ForeignExtended = true }},
+			node: func(n *Node) { n.AllowUnlistedExtended = true }},
 		{sentence: "a device that the node lists is the node's even then", pod: asking(t, "example.com/gpu: 3"),
-			node: func(n *Node) { n.ForeignExtended = true },
+			node: func(n *Node) { n.AllowUnlistedExtended = true },
 			want: out("example.com/gpu", true, 3, 0, 2, "Node didn't have enough resource: example.com/gpu, requested: 3, used: 0, capacity: 2")},
 		{sentence: "a request of nothing needs nothing", pod: asking(t, "example.com/fpga: 0")},
 		{sentence: "the pods are counted", pod: podOf(t, "{}"), used: []*corev1.Pod{podOf(t, "{}"), podOf(t, "{}"), podOf(t, "{}")},
@@ -115,7 +115,7 @@ func TestResources(t *testing.T) {
 			pod:  podOf(t, "{overhead: {cpu: 100m}, initContainers: [{name: s, image: x, restartPolicy: Always, resources: {requests: {cpu: 300m}}}, {name: i, image: x, resources: {requests: {cpu: 1100m}}}], containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"),
 			want: out("cpu", true, 1500, 600, 2000, "Node didn't have enough resource: cpu, requested: 1500, used: 600, capacity: 2000")},
 		{sentence: "a request beyond 64 bits does not wrap around", pod: asking(t, "cpu: 9000000000000000000, memory: 9e18"),
-			want: []Refusal{
+			want: []Rejection{
 				{Reason: "OutOfcpu", Resource: "cpu", Requested: 9223372036854775807, Capacity: 2000,
 					Message: "Node didn't have enough resource: cpu, requested: 9223372036854775807, used: 0, capacity: 2000"},
 				{Reason: "OutOfmemory", Resource: "memory", Requested: 9000000000000000000, Capacity: 1 << 30,
@@ -126,7 +126,7 @@ func TestResources(t *testing.T) {
 	})
 }
 
-func TestReasonsComeInOrderOfWeight(t *testing.T) {
+func TestCheckReasonOrder(t *testing.T) {
 	pod := podOf(t, `
 nodeName: other
 nodeSelector: {zone: b}
@@ -152,7 +152,7 @@ containers: [{name: a, image: x, ports: [{containerPort: 1, hostPort: 80}], reso
 }
 
 func TestNodeSelectorAndAffinity(t *testing.T) {
-	refused := []Refusal{{Reason: "NodeAffinity", Message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}}
+	refused := []Rejection{{Reason: "NodeAffinity", Message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}}
 	terms := func(s string) *corev1.Pod {
 		return podOf(t, "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: ["+s+"]}}}")
 	}
@@ -197,12 +197,12 @@ func TestNodeName(t *testing.T) {
 	check(t, []row{
 		{sentence: "this node", pod: podOf(t, "nodeName: n1")},
 		{sentence: "another node", pod: podOf(t, "nodeName: n2"),
-			want: []Refusal{{Reason: "NodeName", Message: "Predicate NodeName failed: node(s) didn't match the requested node name"}}},
+			want: []Rejection{{Reason: "NodeName", Message: "Predicate NodeName failed: node(s) didn't match the requested node name"}}},
 	})
 }
 
 func TestHostPorts(t *testing.T) {
-	refused := []Refusal{{Reason: "NodePorts", Recoverable: true, Message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 80/TCP"}}
+	refused := []Rejection{{Reason: "NodePorts", Recoverable: true, Message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 80/TCP"}}
 	port := func(s string) *corev1.Pod {
 		return podOf(t, "containers: [{name: a, image: x, ports: [{containerPort: 1, "+s+"}]}]")
 	}
@@ -233,15 +233,15 @@ func TestOperatingSystem(t *testing.T) {
 	check(t, []row{
 		{sentence: "a Linux pod", pod: right},
 		{sentence: "a Windows pod", pod: podOf(t, "os: {name: windows}"),
-			want: []Refusal{{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}}},
+			want: []Rejection{{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}}},
 		{sentence: "a Windows node", pod: podOf(t, "os: {name: windows}"), node: func(n *Node) { n.OS = "windows" }},
 		{sentence: "a pod that is labelled for Windows", pod: labelled,
-			want: []Refusal{{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}}},
+			want: []Rejection{{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}}},
 	})
 }
 
 func TestTaints(t *testing.T) {
-	refused := []Refusal{{Reason: "TaintToleration", Message: "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"}}
+	refused := []Rejection{{Reason: "TaintToleration", Message: "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"}}
 	tainted := func(ts ...corev1.Taint) func(*Node) { return func(n *Node) { n.Taints = ts } }
 	taint := corev1.Taint{Key: "k", Value: "5", Effect: corev1.TaintEffectNoExecute}
 	tolerating := func(s string) *corev1.Pod { return podOf(t, "tolerations: [{"+s+"}]") }
@@ -267,7 +267,7 @@ func TestTaints(t *testing.T) {
 }
 
 func TestSysctls(t *testing.T) {
-	refused := func(message string) []Refusal { return []Refusal{{Reason: "SysctlForbidden", Message: message}} }
+	refused := func(message string) []Rejection { return []Rejection{{Reason: "SysctlForbidden", Message: message}} }
 	setting := func(name, more string) *corev1.Pod {
 		return podOf(t, "{"+more+"securityContext: {sysctls: [{name: "+name+", value: '1'}]}}")
 	}
@@ -287,7 +287,7 @@ func TestSysctls(t *testing.T) {
 	})
 }
 
-func TestUsedCopiesStayAsTheyAre(t *testing.T) {
+func TestUsedCopiesAreIndependent(t *testing.T) {
 	pod := podOf(t, "containers: [{name: a, image: x, ports: [{containerPort: 1, hostPort: 80}], resources: {requests: {cpu: 1}}}]")
 	var used Used
 	used.Add(pod)
@@ -307,7 +307,7 @@ func TestUsedCopiesStayAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestRefusalReadsAsASentence(t *testing.T) {
+func TestRejectionString(t *testing.T) {
 	got := Check(testNode(), Used{}, podOf(t, "nodeName: n2"))[0].String()
 	if !strings.HasPrefix(got, "NodeName: Predicate NodeName failed") {
 		t.Error(got)
@@ -317,11 +317,11 @@ func TestRefusalReadsAsASentence(t *testing.T) {
 	}
 }
 
-func TestANodeThatGoesDownTakesNobody(t *testing.T) {
+func TestShuttingDownNodeRejectsPods(t *testing.T) {
 	pod := &corev1.Pod{}
 	pod.Spec.Priority = new(int32(2_000_001_000))
 	got := Check(Node{ShuttingDown: true}, Used{}, pod)
-	want := Refusal{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down.", Recoverable: true}
+	want := Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down.", Recoverable: true}
 	if len(got) == 0 || got[len(got)-1] != want {
 		t.Errorf("%+v", got)
 	}

@@ -9,7 +9,7 @@ import (
 
 // affinity refuses a pod whose node selector or required node affinity the
 // node's labels do not meet.
-func affinity(node Node, _ Used, pod *corev1.Pod) []Refusal {
+func affinity(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if MatchesSelectors(node, pod) {
 		return nil
 	}
@@ -41,22 +41,22 @@ func MatchesTerm(node Node, term corev1.NodeSelectorTerm) bool {
 	}
 	for _, e := range term.MatchExpressions {
 		value, ok := node.Labels[e.Key]
-		if !meets(value, ok, e) {
+		if !matchesRequirement(value, ok, e) {
 			return false
 		}
 	}
 	for _, e := range term.MatchFields {
 		byName := e.Operator == corev1.NodeSelectorOpIn || e.Operator == corev1.NodeSelectorOpNotIn
-		if e.Key != "metadata.name" || !byName || !meets(node.Name, true, e) {
+		if e.Key != "metadata.name" || !byName || !matchesRequirement(node.Name, true, e) {
 			return false
 		}
 	}
 	return true
 }
 
-// meets reports whether a label's value, if there is one, meets the expression.
+// matchesRequirement reports whether a label's value, if there is one, meets the expression.
 // An expression that makes no sense is met by nothing.
-func meets(value string, present bool, e corev1.NodeSelectorRequirement) bool {
+func matchesRequirement(value string, present bool, e corev1.NodeSelectorRequirement) bool {
 	switch e.Operator {
 	case corev1.NodeSelectorOpIn:
 		return present && slices.Contains(e.Values, value)

@@ -5,11 +5,11 @@ import corev1 "k8s.io/api/core/v1"
 // appArmor refuses a pod that counts on a profile where the host enforces none:
 // it would run unconfined. Whether a profile is loaded is the runtime's to say,
 // when the container is made: profiles come and go.
-func appArmor(node Node, _ Used, pod *corev1.Pod) []Refusal {
+func appArmor(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if !node.NoAppArmor || !wantsAppArmor(pod) {
 		return nil
 	}
-	return []Refusal{{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
+	return []Rejection{{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
 }
 
 func wantsAppArmor(pod *corev1.Pod) bool {

@@ -4,7 +4,7 @@ import "testing"
 
 func TestAppArmor(t *testing.T) {
 	without := func(n *Node) { n.NoAppArmor = true }
-	refused := []Refusal{{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
+	refused := []Rejection{{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
 	const local, standard, none = "{type: Localhost, localhostProfile: p}", "{type: RuntimeDefault}", "{type: Unconfined}"
 	pod := func(profile string) string { return "{securityContext: {appArmorProfile: " + profile + "}}" }
 	in := func(kind, profile string) string {

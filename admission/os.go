@@ -4,19 +4,19 @@ import corev1 "k8s.io/api/core/v1"
 
 // operatingSystem refuses a pod that says in its OS field or its labels that
 // it is for another operating system.
-func operatingSystem(node Node, _ Used, pod *corev1.Pod) []Refusal {
+func operatingSystem(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	system := node.OS
 	if system == "" {
 		system = string(corev1.Linux)
 	}
 	if label, ok := pod.Labels[corev1.LabelOSStable]; ok && label != system {
-		return []Refusal{{
+		return []Rejection{{
 			Reason:  "PodOSSelectorNodeLabelDoesNotMatch",
 			Message: "Failed to admit pod as the `" + corev1.LabelOSStable + "` label doesn't match node label",
 		}}
 	}
 	if pod.Spec.OS != nil && string(pod.Spec.OS.Name) != system {
-		return []Refusal{{
+		return []Rejection{{
 			Reason:  "PodOSNotSupported",
 			Message: "Failed to admit pod as the OS field doesn't match node OS",
 		}}

@@ -10,10 +10,10 @@ import (
 
 // HostPorts refuses a pod that wants a port of the host which one of the pods
 // in used has.
-func HostPorts(used Used, pod *corev1.Pod) []Refusal { return hostPorts(Node{}, used, pod) }
+func HostPorts(used Used, pod *corev1.Pod) []Rejection { return hostPorts(Node{}, used, pod) }
 
 // hostPorts refuses a pod that wants a port of the host which another pod has.
-func hostPorts(_ Node, used Used, pod *corev1.Pod) []Refusal {
+func hostPorts(_ Node, used Used, pod *corev1.Pod) []Rejection {
 	for _, want := range podspec.HostPorts(pod) {
 		if _, same := used.Ports[want]; same || taken(used, want) {
 			return predicate("NodePorts", fmt.Sprintf("node(s) didn't have free ports for the requested pod ports: %d/%s", want.Port, want.Protocol), true)

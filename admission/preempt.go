@@ -9,28 +9,28 @@ import (
 	"berth/podspec"
 )
 
-// Preempt chooses who has to go so that a critical pod fits the node: of the pods
+// PodsToPreempt chooses who has to go so that a critical pod fits the node: of the pods
 // that are in, which are part of used, the smallest set by upstream's distance,
 // BestEffort before Burstable before Guaranteed. None can be spared, and of critical
 // ones only such are among them as have a lower priority. None at all if the pod is
 // not critical, fits as it is, or would not fit if all were gone who may go for it.
-func Preempt(node Node, used Used, pod *corev1.Pod, in []*corev1.Pod) []*corev1.Pod {
+func PodsToPreempt(node Node, used Used, pod *corev1.Pod, in []*corev1.Pod) []*corev1.Pod {
 	refusals := Check(node, used, pod)
-	other := func(r Refusal) bool { return r.Resource == "" }
-	if len(refusals) == 0 || slices.ContainsFunc(refusals, other) || !podspec.Critical(pod, node.Standalone) {
+	other := func(r Rejection) bool { return r.Resource == "" }
+	if len(refusals) == 0 || slices.ContainsFunc(refusals, other) || !podspec.IsCritical(pod, node.Standalone) {
 		return nil
 	}
-	c := choice{node: node, pod: pod, used: used.own(), asks: make(map[*corev1.Pod]corev1.ResourceList, len(in))}
+	c := preemption{node: node, pod: pod, used: used.clone(), requests: make(map[*corev1.Pod]corev1.ResourceList, len(in))}
 	var tiers [3][]*corev1.Pod
 	for _, p := range in {
-		if mayGo(node, pod, p) {
-			tier := tierOf(p)
+		if preemptable(node, pod, p) {
+			tier := qosRank(p)
 			tiers[tier] = append(tiers[tier], p)
 			c.used.remove(p)
-			c.asks[p] = podspec.Requests(p)
+			c.requests[p] = podspec.Requests(p)
 		}
 	}
-	if len(c.short()) > 0 {
+	if len(c.shortages()) > 0 {
 		return nil
 	}
 	// Each tier gives what the tiers before it, all gone, leave short.
@@ -39,50 +39,50 @@ func Preempt(node Node, used Used, pod *corev1.Pod, in []*corev1.Pod) []*corev1.
 		for _, p := range tiers[tier] {
 			c.used.add(p)
 		}
-		out = append(out, c.fromTier(tiers[tier])...)
+		out = append(out, c.pickFrom(tiers[tier])...)
 	}
-	return c.spare(out)
+	return c.reprieve(out)
 }
 
-// mayGo reports whether a pod may have to go for a critical one: it is not critical
+// preemptable reports whether a pod may have to go for a critical one: it is not critical
 // itself, or both have a priority and its is the lower one, as upstream. A static pod
 // that has none is critical and goes for nobody.
-func mayGo(node Node, critical, pod *corev1.Pod) bool {
-	if !podspec.Critical(pod, node.Standalone) {
+func preemptable(node Node, critical, pod *corev1.Pod) bool {
+	if !podspec.IsCritical(pod, node.Standalone) {
 		return true
 	}
-	return podspec.Ranked(pod) && podspec.Ranked(critical) && podspec.Priority(pod) < podspec.Priority(critical)
+	return podspec.HasPriority(pod) && podspec.HasPriority(critical) && podspec.Priority(pod) < podspec.Priority(critical)
 }
 
-// tierOf is 0 for pods that go first.
-func tierOf(pod *corev1.Pod) int {
+// qosRank is 0 for pods that go first.
+func qosRank(pod *corev1.Pod) int {
 	return slices.Index([]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}, podspec.QOSClass(pod))
 }
 
-// choice is one choosing of who goes. used is what remains beside those who are
+// preemption is one choosing of who goes. used is what remains beside those who are
 // counted as gone.
-type choice struct {
-	node Node
-	pod  *corev1.Pod
-	used Used
-	asks map[*corev1.Pod]corev1.ResourceList // effective requests, of those who may go
+type preemption struct {
+	node     Node
+	pod      *corev1.Pod
+	used     Used
+	requests map[*corev1.Pod]corev1.ResourceList // effective requests, of those who may go
 }
 
-func (c *choice) short() []Refusal { return resources(c.node, c.used, c.pod) }
+func (c *preemption) shortages() []Rejection { return resources(c.node, c.used, c.pod) }
 
-// fromTier counts as gone, of pods that are part of used, one after the other that
+// pickFrom counts as gone, of pods that are part of used, one after the other that
 // comes closest to what is short then, until nothing is.
-func (c *choice) fromTier(pods []*corev1.Pod) (out []*corev1.Pod) {
+func (c *preemption) pickFrom(pods []*corev1.Pod) (out []*corev1.Pod) {
 	left := slices.Clone(pods)
 	for {
-		short := c.short()
+		short := c.shortages()
 		if len(short) == 0 || len(left) == 0 {
 			return out
 		}
 		best, least := 0, c.distance(short, left[0])
 		for i := 1; i < len(left); i++ {
 			far := c.distance(short, left[i])
-			if cmp.Or(cmp.Compare(far, least), c.cheaper(short, left[i], left[best])) < 0 {
+			if cmp.Or(cmp.Compare(far, least), c.compare(short, left[i], left[best])) < 0 {
 				best, least = i, far
 			}
 		}
@@ -92,13 +92,13 @@ func (c *choice) fromTier(pods []*corev1.Pod) (out []*corev1.Pod) {
 	}
 }
 
-// spare lets those stay that are not needed beside the others, the dearest first.
-func (c *choice) spare(chosen []*corev1.Pod) []*corev1.Pod {
-	slices.SortFunc(chosen, func(a, b *corev1.Pod) int { return cmp.Or(cmp.Compare(tierOf(b), tierOf(a)), c.cheaper(nil, b, a)) })
+// reprieve lets those stay that are not needed beside the others, the dearest first.
+func (c *preemption) reprieve(chosen []*corev1.Pod) []*corev1.Pod {
+	slices.SortFunc(chosen, func(a, b *corev1.Pod) int { return cmp.Or(cmp.Compare(qosRank(b), qosRank(a)), c.compare(nil, b, a)) })
 	out := chosen[:0]
 	for _, p := range chosen {
 		c.used.add(p)
-		if len(c.short()) > 0 {
+		if len(c.shortages()) > 0 {
 			c.used.remove(p)
 			out = append(out, p)
 		}
@@ -109,11 +109,11 @@ func (c *choice) spare(chosen []*corev1.Pod) []*corev1.Pod {
 
 // distance adds up, squared, the parts of what is short that the pod's going would
 // not give.
-func (c *choice) distance(short []Refusal, pod *corev1.Pod) (sum float64) {
+func (c *preemption) distance(short []Rejection, pod *corev1.Pod) (sum float64) {
 	for _, r := range short {
 		gives := int64(1) // a pod
 		if r.Resource != corev1.ResourcePods {
-			gives = number(r.Resource, c.asks[pod][r.Resource])
+			gives = int64Value(r.Resource, c.requests[pod][r.Resource])
 		}
 		needs := float64(r.Requested) + float64(r.Used) - float64(r.Capacity)
 		if part := 1 - float64(gives)/needs; needs > 0 && part > 0 {
@@ -123,16 +123,16 @@ func (c *choice) distance(short []Refusal, pod *corev1.Pod) (sum float64) {
 	return sum
 }
 
-// cheaper puts first who has the lower priority, then who requests less: of what is
+// compare puts first who has the lower priority, then who requests less: of what is
 // short, then of memory and CPU; then by name, so that the answer is the same every
 // time.
-func (c *choice) cheaper(short []Refusal, a, b *corev1.Pod) int {
+func (c *preemption) compare(short []Rejection, a, b *corev1.Pod) int {
 	if by := cmp.Compare(podspec.Priority(a), podspec.Priority(b)); by != 0 {
 		return by
 	}
 	less := func(name corev1.ResourceName) int {
-		q := c.asks[a][name]
-		return q.Cmp(c.asks[b][name])
+		q := c.requests[a][name]
+		return q.Cmp(c.requests[b][name])
 	}
 	for _, r := range short {
 		if by := less(r.Resource); by != 0 {

@@ -37,9 +37,9 @@ func asks(name string, milli, mib int64, priority int32) *corev1.Pod {
 
 const systemPriority = 2_000_000_000
 
-// TestWhoGoesForACriticalPod is one rule a row, on a node of 4 CPUs, 1 GiB and 6
+// TestPodsToPreempt is one rule a row, on a node of 4 CPUs, 1 GiB and 6
 // pods.
-func TestWhoGoesForACriticalPod(t *testing.T) {
+func TestPodsToPreempt(t *testing.T) {
 	t.Parallel()
 	critical := asks("critical", 1000, 100, systemPriority)
 	higher := asks("higher", 1000, 100, systemPriority+1000)
@@ -82,7 +82,7 @@ func TestWhoGoesForACriticalPod(t *testing.T) {
 			used.Add(p)
 		}
 		var got []string
-		for _, p := range Preempt(node, used, row.pod, row.in) {
+		for _, p := range PodsToPreempt(node, used, row.pod, row.in) {
 			got = append(got, p.Name)
 		}
 		slices.Sort(got)
@@ -92,8 +92,8 @@ func TestWhoGoesForACriticalPod(t *testing.T) {
 	}
 }
 
-// TestPreemptionIsMinimalAndSparesCriticalPods is A4 over random nodes and pods.
-func TestPreemptionIsMinimalAndSparesCriticalPods(t *testing.T) {
+// TestPreemptionInvariants is A4 over random nodes and pods.
+func TestPreemptionInvariants(t *testing.T) {
 	t.Parallel()
 	chosen := 0
 	const top = systemPriority + 1000
@@ -112,19 +112,19 @@ func TestPreemptionIsMinimalAndSparesCriticalPods(t *testing.T) {
 		}
 		pod := anyPod(r, 99)
 		pod.Spec.Priority = new([]int32{systemPriority, top}[seed%2])
-		usedBefore, inBefore := used.own(), fmt.Sprint(in)
-		victims := Preempt(node, used, pod, in)
+		usedBefore, inBefore := used.clone(), fmt.Sprint(in)
+		victims := PodsToPreempt(node, used, pod, in)
 		if len(victims) > 0 {
 			chosen++
 		}
 		if problem := misjudged(node, used, pod, in, victims); problem != "" {
 			t.Errorf("seed %d: %s", seed, problem)
 		}
-		if cmp.Diff(usedBefore, used.own()) != "" || inBefore != fmt.Sprint(in) {
+		if cmp.Diff(usedBefore, used.clone()) != "" || inBefore != fmt.Sprint(in) {
 			t.Errorf("seed %d: an argument has changed", seed)
 		}
 		r.Shuffle(len(in), func(i, j int) { in[i], in[j] = in[j], in[i] })
-		if again := Preempt(node, used, pod, in); !sameNames(again, victims) {
+		if again := PodsToPreempt(node, used, pod, in); !sameNames(again, victims) {
 			t.Errorf("seed %d: the choice depends on the order of asking", seed)
 		}
 	}
@@ -179,7 +179,7 @@ func misjudged(node Node, used Used, pod *corev1.Pod, in, victims []*corev1.Pod)
 		}
 	}
 	refusals := Check(node, used, pod)
-	byResources := !slices.ContainsFunc(refusals, func(r Refusal) bool { return r.Resource == "" })
+	byResources := !slices.ContainsFunc(refusals, func(r Rejection) bool { return r.Resource == "" })
 	wanted := len(refusals) > 0 && byResources && fitsWithout(mayGo)
 	switch {
 	case wanted != (len(victims) > 0):
@@ -207,11 +207,11 @@ func misjudged(node Node, used Used, pod *corev1.Pod, in, victims []*corev1.Pod)
 // spared reports whether a pod never goes for the critical one: it is critical too,
 // and no priority that it has is lower.
 func spared(node Node, critical, pod *corev1.Pod) bool {
-	return podspec.Critical(pod, node.Standalone) && (pod.Spec.Priority == nil || *pod.Spec.Priority >= *critical.Spec.Priority)
+	return podspec.IsCritical(pod, node.Standalone) && (pod.Spec.Priority == nil || *pod.Spec.Priority >= *critical.Spec.Priority)
 }
 
-// TestWhoGoesOnAJoinedNode is one rule a row, where static pods are critical.
-func TestWhoGoesOnAJoinedNode(t *testing.T) {
+// TestPodsToPreemptOnJoinedNode is one rule a row, where static pods are critical.
+func TestPodsToPreemptOnJoinedNode(t *testing.T) {
 	t.Parallel()
 	node := Node{Allocatable: corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("6")}}
 	static := func(pod *corev1.Pod, ranked bool) *corev1.Pod {
@@ -237,13 +237,13 @@ func TestWhoGoesOnAJoinedNode(t *testing.T) {
 	} {
 		var used Used
 		used.Add(row.in)
-		if got := Preempt(node, used, row.pod, []*corev1.Pod{row.in}); (len(got) > 0) != row.goes {
+		if got := PodsToPreempt(node, used, row.pod, []*corev1.Pod{row.in}); (len(got) > 0) != row.goes {
 			t.Errorf("%s: %d go", row.sentence, len(got))
 		}
 	}
 }
 
-func BenchmarkPreempt500(b *testing.B) {
+func BenchmarkPodsToPreempt500(b *testing.B) {
 	node := Node{Standalone: true, Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("100"), "memory": resource.MustParse("1Ti"), "pods": resource.MustParse("1000"),
 	}}
@@ -256,7 +256,7 @@ func BenchmarkPreempt500(b *testing.B) {
 	}
 	pod := asks("critical", 1900, 100, systemPriority)
 	for b.Loop() {
-		if got := len(Preempt(node, used, pod, in)); got != 10 {
+		if got := len(PodsToPreempt(node, used, pod, in)); got != 10 {
 			b.Fatal(got)
 		}
 	}

@@ -11,15 +11,15 @@ import (
 // pressure refuses new pods while the node is short of something. Of memory alone
 // it refuses only pods that request nothing and do not tolerate the taint: those
 // would be the first to go. Critical pods keep the node going and are let in.
-func pressure(node Node, _ Used, pod *corev1.Pod) []Refusal {
-	if len(node.Pressure) == 0 || podspec.Critical(pod, node.Standalone) {
+func pressure(node Node, _ Used, pod *corev1.Pod) []Rejection {
+	if len(node.PressureConditions) == 0 || podspec.IsCritical(pod, node.Standalone) {
 		return nil
 	}
-	if len(node.Pressure) == 1 && node.Pressure[0] == corev1.NodeMemoryPressure {
+	if len(node.PressureConditions) == 1 && node.PressureConditions[0] == corev1.NodeMemoryPressure {
 		taint := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
 		if podspec.QOSClass(pod) != corev1.PodQOSBestEffort || Tolerated(taint, pod.Spec.Tolerations) {
 			return nil
 		}
 	}
-	return []Refusal{{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", node.Pressure), Recoverable: true}}
+	return []Rejection{{Reason: "Evicted", Message: fmt.Sprintf("The node had condition: %v. ", node.PressureConditions), Recoverable: true}}
 }

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPressureRefusesNewPods has every pressure against every sort of pod.
-func TestPressureRefusesNewPods(t *testing.T) {
+// TestPressureRejectsNewPods has every pressure against every sort of pod.
+func TestPressureRejectsNewPods(t *testing.T) {
 	t.Parallel()
 	const memory, disk, pids = corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure
 	pods := map[string]*corev1.Pod{
@@ -43,7 +43,7 @@ func TestPressureRefusesNewPods(t *testing.T) {
 		{[]corev1.NodeConditionType{disk}, true, in("critical")},
 	} {
 		node := testNode()
-		node.Pressure, node.Standalone = row.under, row.standalone
+		node.PressureConditions, node.Standalone = row.under, row.standalone
 		for name, pod := range pods {
 			got := Check(node, Used{}, pod)
 			if (len(got) == 0) != row.let[name] {

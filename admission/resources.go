@@ -14,12 +14,12 @@ import (
 
 // Resources refuses a pod that is here already the resources that it would
 // rather have, if the node has too little beside what others use.
-func Resources(node Node, used Used, pod *corev1.Pod) []Refusal { return resources(node, used, pod) }
+func Resources(node Node, used Used, pod *corev1.Pod) []Rejection { return resources(node, used, pod) }
 
 // resources refuses a pod for which the node has too little left: pods first,
 // then CPU, memory and ephemeral storage, then all others by name.
-func resources(node Node, used Used, pod *corev1.Pod) []Refusal {
-	var out []Refusal
+func resources(node Node, used Used, pod *corev1.Pod) []Rejection {
+	var out []Rejection
 	if r, short := shortage(node, corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI),
 		*resource.NewQuantity(int64(used.Pods), resource.DecimalSI)); short {
 		out = append(out, r)
@@ -30,7 +30,7 @@ func resources(node Node, used Used, pod *corev1.Pod) []Refusal {
 		if request.Sign() <= 0 {
 			continue
 		}
-		if _, listed := node.Allocatable[name]; !listed && node.ForeignExtended && podspec.IsExtended(name) {
+		if _, listed := node.Allocatable[name]; !listed && node.AllowUnlistedExtended && podspec.IsExtended(name) {
 			continue
 		}
 		if r, short := shortage(node, name, request, used.Requests[name]); short {
@@ -59,15 +59,15 @@ func inOrder(list corev1.ResourceList) []corev1.ResourceName {
 
 // shortage compares exactly: quantities may be larger than the numbers that the
 // refusal can hold.
-func shortage(node Node, name corev1.ResourceName, request, used resource.Quantity) (Refusal, bool) {
+func shortage(node Node, name corev1.ResourceName, request, used resource.Quantity) (Rejection, bool) {
 	capacity := node.Allocatable[name]
 	if all := sum(used, request); all.Cmp(capacity) <= 0 {
-		return Refusal{}, false
+		return Rejection{}, false
 	}
-	r := Refusal{
+	r := Rejection{
 		Reason:    "OutOf" + string(name),
 		Resource:  name,
-		Requested: number(name, request), Used: number(name, used), Capacity: number(name, capacity),
+		Requested: int64Value(name, request), Used: int64Value(name, used), Capacity: int64Value(name, capacity),
 		// More than the whole node has is never free, but for a device whose
 		// plugin has not registered yet.
 		Recoverable: request.Cmp(capacity) <= 0 || podspec.IsExtended(name),
@@ -77,9 +77,9 @@ func shortage(node Node, name corev1.ResourceName, request, used resource.Quanti
 	return r, true
 }
 
-// number is a quantity in the unit of messages; what is too large is the
+// int64Value is a quantity in the unit of messages; what is too large is the
 // largest number.
-func number(name corev1.ResourceName, q resource.Quantity) int64 {
+func int64Value(name corev1.ResourceName, q resource.Quantity) int64 {
 	scale := int64(1)
 	if name == corev1.ResourceCPU {
 		scale = 1000

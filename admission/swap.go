@@ -6,11 +6,11 @@ import (
 	"berth/podspec"
 )
 
-// SwapForbids says why a pod that is here cannot have other resources in place for what
+// SwapPreventsResize says why a pod that is here cannot have other resources in place for what
 // its containers may have on the swap; empty: it can. How much that is follows from the
 // memory that a container requests and is set when it is made: only a restart changes it.
-func SwapForbids(node Node, was, is *corev1.Pod) string {
-	if !node.Swap {
+func SwapPreventsResize(node Node, was, is *corev1.Pod) string {
+	if !node.LimitedSwap {
 		return ""
 	}
 	for _, lists := range [][2][]corev1.Container{{was.Spec.Containers, is.Spec.Containers}, {was.Spec.InitContainers, is.Spec.InitContainers}} {
@@ -21,7 +21,7 @@ func SwapForbids(node Node, was, is *corev1.Pod) string {
 			before, now := &lists[0][i], &lists[1][i]
 			had, has := before.Resources.Requests[corev1.ResourceMemory], now.Resources.Requests[corev1.ResourceMemory]
 			if had.Cmp(has) != 0 && !restartsForMemory(before) &&
-				(podspec.MaySwap(was, before, node.Standalone) || podspec.MaySwap(is, now, node.Standalone)) {
+				(podspec.SwapAllowed(was, before, node.Standalone) || podspec.SwapAllowed(is, now, node.Standalone)) {
 				return "In-place resize of containers with swap is not supported"
 			}
 		}

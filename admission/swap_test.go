@@ -2,8 +2,8 @@ package admission
 
 import "testing"
 
-// TestSwapForbids: who may have swap keeps the memory that it requests until it restarts.
-func TestSwapForbids(t *testing.T) {
+// TestSwapPreventsResize: who may have swap keeps the memory that it requests until it restarts.
+func TestSwapPreventsResize(t *testing.T) {
 	const restart = ", resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]"
 	pod := func(resources, more string) string {
 		return "{containers: [{name: a, image: x, resources: {" + resources + "}" + more + "}]}"
@@ -23,8 +23,8 @@ func TestSwapForbids(t *testing.T) {
 		{"a Guaranteed one has none", pod("requests: {memory: 1Gi, cpu: 1}, limits: {memory: 1Gi, cpu: 1}", ""), pod("requests: {memory: 2Gi, cpu: 1}, limits: {memory: 2Gi, cpu: 1}", ""), false, false},
 	} {
 		node := testNode()
-		node.Swap = !row.noSwap
-		if why := SwapForbids(node, podOf(t, row.was), podOf(t, row.is)); (why != "") != row.forbidden {
+		node.LimitedSwap = !row.noSwap
+		if why := SwapPreventsResize(node, podOf(t, row.was), podOf(t, row.is)); (why != "") != row.forbidden {
 			t.Errorf("%s: %q", row.sentence, why)
 		}
 	}

@@ -29,13 +29,13 @@ var safeSysctls = []string{
 
 // sysctls refuses a pod that sets a kernel parameter which is neither safe nor
 // allowed on this node, or which would be the host's own.
-func sysctls(node Node, _ Used, pod *corev1.Pod) []Refusal {
+func sysctls(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if pod.Spec.SecurityContext == nil {
 		return nil
 	}
 	for _, s := range pod.Spec.SecurityContext.Sysctls {
 		if why := forbidden(node, pod, podspec.SysctlName(s.Name)); why != "" {
-			return []Refusal{{Reason: "SysctlForbidden", Message: why}}
+			return []Rejection{{Reason: "SysctlForbidden", Message: why}}
 		}
 	}
 	return nil

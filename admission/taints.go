@@ -11,8 +11,8 @@ import (
 
 // taints refuses a pod that does not tolerate one of the node's NoExecute
 // taints. Static pods belong to the node: they tolerate all.
-func taints(node Node, _ Used, pod *corev1.Pod) []Refusal {
-	if podspec.Static(pod) {
+func taints(node Node, _ Used, pod *corev1.Pod) []Rejection {
+	if podspec.IsStatic(pod) {
 		return nil
 	}
 	for _, t := range node.Taints {

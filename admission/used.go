@@ -20,33 +20,33 @@ type Used struct {
 
 // Add takes what the pod needs.
 func (u *Used) Add(pod *corev1.Pod) {
-	*u = u.own()
+	*u = u.clone()
 	u.add(pod)
 }
 
 // Remove gives back what Add took for this pod, whose spec must not have
 // changed in between.
 func (u *Used) Remove(pod *corev1.Pod) {
-	*u = u.own()
+	*u = u.clone()
 	u.remove(pod)
 }
 
-// AddPlaced takes what a pod that another node's agent has let in may hold, by its
+// AddBound takes what a pod that another node's agent has let in may hold, by its
 // status too: see podspec.HeldRequests.
-func (u *Used) AddPlaced(pod *corev1.Pod) {
-	*u = u.own()
-	u.take(pod, podspec.HeldRequests(pod))
+func (u *Used) AddBound(pod *corev1.Pod) {
+	*u = u.clone()
+	u.addRequests(pod, podspec.RequestsWithStatus(pod))
 }
 
-// RemovePlaced gives back what AddPlaced took for this pod, which must not have
+// RemoveBound gives back what AddPlaced took for this pod, which must not have
 // changed in between.
-func (u *Used) RemovePlaced(pod *corev1.Pod) {
-	*u = u.own()
-	u.give(pod, podspec.HeldRequests(pod))
+func (u *Used) RemoveBound(pod *corev1.Pod) {
+	*u = u.clone()
+	u.removeRequests(pod, podspec.RequestsWithStatus(pod))
 }
 
-// own is a copy that add and remove may change in place.
-func (u *Used) own() Used {
+// clone is a copy that add and remove may change in place.
+func (u *Used) clone() Used {
 	c := Used{Pods: u.Pods, Requests: u.Requests.DeepCopy(), Ports: maps.Clone(u.Ports)}
 	if c.Requests == nil {
 		c.Requests = corev1.ResourceList{}
@@ -57,10 +57,10 @@ func (u *Used) own() Used {
 	return c
 }
 
-func (u *Used) add(pod *corev1.Pod)    { u.take(pod, podspec.Requests(pod)) }
-func (u *Used) remove(pod *corev1.Pod) { u.give(pod, podspec.Requests(pod)) }
+func (u *Used) add(pod *corev1.Pod)    { u.addRequests(pod, podspec.Requests(pod)) }
+func (u *Used) remove(pod *corev1.Pod) { u.removeRequests(pod, podspec.Requests(pod)) }
 
-func (u *Used) take(pod *corev1.Pod, requests corev1.ResourceList) {
+func (u *Used) addRequests(pod *corev1.Pod, requests corev1.ResourceList) {
 	u.Pods++
 	for name, q := range requests {
 		u.Requests[name] = sum(u.Requests[name], q)
@@ -70,7 +70,7 @@ func (u *Used) take(pod *corev1.Pod, requests corev1.ResourceList) {
 	}
 }
 
-func (u *Used) give(pod *corev1.Pod, requests corev1.ResourceList) {
+func (u *Used) removeRequests(pod *corev1.Pod, requests corev1.ResourceList) {
 	u.Pods = max(0, u.Pods-1)
 	for name, q := range requests {
 		left, ok := u.Requests[name]

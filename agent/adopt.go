@@ -70,14 +70,14 @@ func (a *Agent) seatRecorded() {
 // else makes it anew.
 func restored(pod *corev1.Pod, rec checkpoint.Record, seen Adopted, boot string) (plan.Memory, plan.Verdict) {
 	m := rec.Memory
-	if ended := m.End; ended != nil && ended.Reason == terminated && !ended.Forget && podspec.Static(pod) && rec.BootID != boot {
+	if ended := m.End; ended != nil && ended.Reason == terminated && !ended.Forget && podspec.IsStatic(pod) && rec.BootID != boot {
 		return plan.AfterBoot(m), plan.Verdict{}
 	}
 	ran := len(seen.Sandboxes)+len(seen.Containers)+len(m.Exits)+len(m.Restarts)+len(m.IPs) > 0
 	switch {
 	case rec.Verdict.State == plan.Wait:
 		return m, plan.Verdict{}
-	case rec.Verdict.State == plan.Rejected && podspec.Static(pod) && !ran && m.End == nil:
+	case rec.Verdict.State == plan.Rejected && podspec.IsStatic(pod) && !ran && m.End == nil:
 		return plan.Memory{Started: m.Started}, plan.Verdict{}
 	}
 	return m, rec.Verdict

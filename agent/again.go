@@ -23,13 +23,13 @@ func Over(m plan.Memory, v plan.Verdict) bool {
 // editedSince reports whether a pod that was over in an earlier life has been edited
 // while no agent was there.
 func editedSince(rec checkpoint.Record, pod *corev1.Pod, m plan.Memory, v plan.Verdict) bool {
-	return source.Edited(rec.Pod, pod) && Over(m, v)
+	return source.ManifestChanged(rec.Pod, pod) && Over(m, v)
 }
 
 // wished takes a newer wish.
 func (w *worker) wished(ctx context.Context, wish Wish) {
 	b := w.book
-	anew := wish.End == nil && !b.forgotten() && source.Edited(b.wish.Pod, wish.Pod) && Over(b.memory, b.verdict)
+	anew := wish.End == nil && !b.forgotten() && source.ManifestChanged(b.wish.Pod, wish.Pod) && Over(b.memory, b.verdict)
 	b.wished(wish)
 	if anew {
 		w.again(ctx, true)
@@ -42,7 +42,7 @@ func (b *book) forgotten() bool { return b.wish.End != nil && b.wish.End.Forget 
 // rejectedEarlier reports whether an answer has rejected the pod as it was before an
 // edit.
 func (b *book) rejectedEarlier(a answer) bool {
-	return a.State == plan.Rejected && b.verdict.State == plan.Rejected && !b.forgotten() && source.Edited(a.pod, b.wish.Pod)
+	return a.State == plan.Rejected && b.verdict.State == plan.Rejected && !b.forgotten() && source.ManifestChanged(a.pod, b.wish.Pod)
 }
 
 // again ends a pod so that it begins anew: it was edited, or had to go for what the

@@ -155,7 +155,7 @@ func (a *Agent) Snapshots() (all []*source.Snapshot) {
 // SetNode changes what the node offers to pods that are not let in yet.
 func (a *Agent) SetNode(n admission.Node) {
 	a.room.SetNode(n)
-	if now := len(n.Pressure) > 0; a.short.Swap(now) && !now {
+	if now := len(n.PressureConditions) > 0; a.short.Swap(now) && !now {
 		a.NudgeAll() // for those that return
 	}
 }
@@ -325,10 +325,10 @@ func (a *Agent) start(wish Wish) {
 			end.At = time.Now()
 			wish.End = &end
 		}
-		w.resume(rec.Story, a.Store.Last(), a.wait.since)
+		w.resume(rec.History, a.Store.PreviousRun(), a.wait.since)
 		delete(a.Records, pod.UID)
-	} else if a.Store.Last().Until.IsZero() { // of an earlier life nothing is known: the pod may have had one
-		b.memory.Restarts = checkpoint.AttemptsLogged(a.Stages.BuildRun.LogDir(pod), a.wait.since)
+	} else if a.Store.PreviousRun().EndedAt.IsZero() { // of an earlier life nothing is known: the pod may have had one
+		b.memory.Restarts = checkpoint.AttemptsFromLogs(a.Stages.BuildRun.LogDir(pod), a.wait.since)
 	}
 	b.seen = b.seen.Looked(seen.Sandboxes, seen.Containers)
 	b.doubt = !fresh || wish.End != nil // an orphan is ended by what there is, not by what is remembered
@@ -350,7 +350,7 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 	uid, ref := pod.UID, events.RefOf(pod)
 	log := a.Log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(uid))
 	var line *events.Timeline
-	changed := func() { a.Store.Tell(uid, func() checkpoint.Story { return a.story(uid, line) }) }
+	changed := func() { a.Store.PutHistory(uid, func() checkpoint.History { return a.story(uid, line) }) }
 	line = events.NewTimeline(events.OfContainers(len(pod.Spec.InitContainers)+len(pod.Spec.Containers), changed))
 	w := &worker{
 		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,

@@ -98,7 +98,7 @@ func live(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID]
 
 func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID]checkpoint.Record, sources ...string) *life {
 	t.Helper()
-	store, _, err := checkpoint.Open(checkpoint.Options{Path: filepath.Join(t.TempDir(), "store.db"), Reserve: -1})
+	store, _, err := checkpoint.Open(checkpoint.Options{Path: filepath.Join(t.TempDir(), "store.db"), PreallocateBytes: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func (b *book) wished(w Wish) {
 	if w.End == nil {
 		w.End = b.wish.End
 	}
-	if b.wish.Pod != nil && w.Pod != nil && !slices.Equal(podspec.ImagesOf(b.wish.Pod), podspec.ImagesOf(w.Pod)) {
+	if b.wish.Pod != nil && w.Pod != nil && !slices.Equal(podspec.Images(b.wish.Pod), podspec.Images(w.Pod)) {
 		b.doubtOfHost = true // whether the new images are here is not known
 		b.settle++           // nor by a look that is under way
 	}

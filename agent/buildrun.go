@@ -76,7 +76,7 @@ func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction
 }
 
 func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, out *plan.Outcome) error {
-	c := podspec.ContainerOf(on.pod, a.Name)
+	c := podspec.FindContainer(on.pod, a.Name)
 	if c == nil {
 		return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: fmt.Errorf("the pod has no container %q", a.Name)}
 	}

@@ -144,7 +144,7 @@ func TestAFilesPodThatHadToGoReturns(t *testing.T) {
 			t.Errorf("what befell it is forgotten: %+v", l.a.Events.List(pod.UID))
 		}
 		time.Sleep(11 * time.Minute) // it has run for long: the next wait is short again
-		node.Pressure = []corev1.NodeConditionType{corev1.NodeDiskPressure}
+		node.PressureConditions = []corev1.NodeConditionType{corev1.NodeDiskPressure}
 		l.a.SetNode(node)
 		l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
 		l.until(10*time.Second, "it has failed", failed(pod))
@@ -157,7 +157,7 @@ func TestAFilesPodThatHadToGoReturns(t *testing.T) {
 		l.a.SetNode(node)
 		l.want("file", all...)
 		l.until(10*time.Second, "it is still failed", failed(pod))
-		node.Pressure = nil
+		node.PressureConditions = nil
 		l.a.SetNode(node)
 		l.until(10*time.Second, "it runs again", l.runs(pod))
 		for _, p := range all[1:] {

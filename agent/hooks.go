@@ -19,7 +19,7 @@ type Hooks interface {
 
 // runHook runs one hook of a container.
 func runHook(ctx context.Context, hooks Hooks, on ground, name, id string, of func(*corev1.Lifecycle) *corev1.LifecycleHandler) error {
-	c := podspec.ContainerOf(on.pod, name)
+	c := podspec.FindContainer(on.pod, name)
 	if c == nil || c.Lifecycle == nil || of(c.Lifecycle) == nil {
 		return &plan.Error{Kind: plan.Invalid, Err: fmt.Errorf("container %q has no such hook", name)}
 	}

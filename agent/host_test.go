@@ -374,7 +374,7 @@ func (h *fakeHost) StartContainer(ctx context.Context, pod *corev1.Pod, name str
 		h.setup = s
 		k = plan.Container{
 			ID: fmt.Sprintf("k%d", h.n), Name: name, SandboxID: s.Sandbox.ID, State: plan.Running, Attempt: s.Attempt,
-			Image: s.Image.ID, SpecHash: podspec.SpecHash(podspec.ContainerOf(pod, name)), CreatedAt: time.Now(), StartedAt: time.Now(),
+			Image: s.Image.ID, SpecHash: podspec.ContainerHash(podspec.FindContainer(pod, name)), CreatedAt: time.Now(), StartedAt: time.Now(),
 		}
 		p.containers = append([]plan.Container{k}, p.containers...)
 		h.tell(pod.UID)
@@ -394,7 +394,7 @@ func (h *fakeHost) StartContainer(ctx context.Context, pod *corev1.Pod, name str
 func (h *fakeHost) EnvFiles(*corev1.Pod, *corev1.Container) plan.EnvFiles { return nil }
 
 func (h *fakeHost) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, _ string) error {
-	c := podspec.ContainerOf(pod, name)
+	c := podspec.FindContainer(pod, name)
 	return h.act(ctx, "resize", string(pod.UID)+"/"+name+" "+c.Resources.Limits.Memory().String(), func() error { return nil })
 }
 

@@ -81,4 +81,4 @@ func bare(uid types.UID) *corev1.Pod {
 	return pod
 }
 
-func graceOf(pod *corev1.Pod) time.Duration { return podspec.Grace(pod) }
+func graceOf(pod *corev1.Pod) time.Duration { return podspec.GracePeriod(pod) }

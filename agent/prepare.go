@@ -53,7 +53,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, 
 	}
 	if host {
 		wg.Go(func() { errs[1] = p.lookAtHost(ctx, pod, &s) })
-		wg.Go(func() { s.images = p.Images.LookFor(ctx, pod, podspec.ImagesOf(pod), objs) })
+		wg.Go(func() { s.images = p.Images.LookFor(ctx, pod, podspec.Images(pod), objs) })
 	}
 	wg.Wait()
 	for _, err := range errs {

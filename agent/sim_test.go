@@ -446,7 +446,7 @@ func (s *sim) settle(bound int) bool {
 func (s *sim) endInit() bool {
 	for i := range s.containers {
 		k := &s.containers[i]
-		c := podspec.ContainerOf(s.pod, k.Name)
+		c := podspec.FindContainer(s.pod, k.Name)
 		if k.State == plan.Running && containerKind(s.pod, k.Name) == plan.Init && c.RestartPolicy == nil {
 			k.State, k.FinishedAt, k.ExitCode = plan.Exited, s.now, 0
 			return true
@@ -528,7 +528,7 @@ func (s *sim) check(p plan.Plan) {
 // checkStop holds I10: what is told to stop with time to spare has had its
 // preStop hook.
 func (s *sim) checkStop(a plan.StopContainer) {
-	c := podspec.ContainerOf(s.pod, a.Name)
+	c := podspec.FindContainer(s.pod, a.Name)
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= simLimits.MinStop {
 		return
 	}
@@ -647,7 +647,7 @@ func (s *sim) checkRest() {
 		return // it may rightly wait for ever
 	}
 	for _, k := range s.containers {
-		c := podspec.ContainerOf(s.pod, k.Name)
+		c := podspec.FindContainer(s.pod, k.Name)
 		if k.State != plan.Running || c.Lifecycle == nil {
 			continue
 		}

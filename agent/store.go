@@ -46,7 +46,7 @@ func (o *objects) replace(snap *source.Snapshot) bool {
 func (o *objects) Of(pod *corev1.Pod) plan.Objects {
 	out := plan.Objects{}
 	all := o.now.Load()
-	for _, r := range podspec.Refs(pod) {
+	for _, r := range podspec.References(pod) {
 		ref := plan.Ref{Kind: plan.RefKind(r.Kind), Name: r.Name}
 		out[ref] = plan.Object{Version: plan.Version{Missing: true}}
 		if all == nil {
@@ -62,7 +62,7 @@ func (o *objects) Of(pod *corev1.Pod) plan.Objects {
 // kept is what of a pod's objects has to survive a reboot with no server in reach.
 // Those of files are in the files.
 func (o *objects) kept(pod *corev1.Pod) plan.Objects {
-	if !podspec.Assigned(pod) {
+	if !podspec.FromAPIServer(pod) {
 		return nil
 	}
 	return o.Of(pod)
@@ -162,7 +162,7 @@ func (s *store) take(snap *source.Snapshot) change {
 		now[pod.UID] = true
 		was, known := s.wanted[pod.UID]
 		s.wanted[pod.UID], s.from[pod.UID] = pod, snap.Source
-		if !known || !source.Same(was, pod) {
+		if !known || !source.SameRevision(was, pod) {
 			c.run = append(c.run, pod)
 		}
 	}
@@ -182,7 +182,7 @@ func (s *store) take(snap *source.Snapshot) change {
 func (s *store) dressed(pod *corev1.Pod) *corev1.Pod {
 	out := pod
 	for _, c := range s.added[pod.UID] {
-		if podspec.ContainerOf(pod, c.Name) != nil {
+		if podspec.FindContainer(pod, c.Name) != nil {
 			continue
 		}
 		if out == pod {

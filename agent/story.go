@@ -19,8 +19,8 @@ type toldJSON struct {
 
 // story is what of a pod users may want to read after a restart of the agent.
 // The store asks for it, on its own goroutine.
-func (a *Agent) story(uid types.UID, t *events.Timeline) checkpoint.Story {
-	var s checkpoint.Story
+func (a *Agent) story(uid types.UID, t *events.Timeline) checkpoint.History {
+	var s checkpoint.History
 	var err error
 	if s.Timeline, err = json.Marshal(t); err != nil {
 		a.Log.Debug("write timeline", "uid", string(uid), "err", err)
@@ -29,7 +29,7 @@ func (a *Agent) story(uid types.UID, t *events.Timeline) checkpoint.Story {
 		a.Log.Debug("write events", "uid", string(uid), "err", err)
 	}
 	if snap, ok := a.Board.Get(uid); ok && snap.Passes > 0 {
-		if s.Told, err = json.Marshal(toldJSON{1, snap.Why}); err != nil {
+		if s.Reported, err = json.Marshal(toldJSON{1, snap.Why}); err != nil {
 			a.Log.Debug("write what the pod waits for", "uid", string(uid), "err", err)
 		}
 	}
@@ -50,7 +50,7 @@ func (a *Agent) recall() {
 
 // resume goes on with the story of an earlier life. What was told then is not
 // told again, and keeps its time.
-func (w *worker) resume(s checkpoint.Story, last checkpoint.LastLife, began time.Time) {
+func (w *worker) resume(s checkpoint.History, last checkpoint.PreviousRun, began time.Time) {
 	if s.Timeline != nil {
 		if err := json.Unmarshal(s.Timeline, w.timeline); err != nil {
 			w.log.Warn("the timeline of an earlier life is lost", "err", err)
@@ -58,22 +58,22 @@ func (w *worker) resume(s checkpoint.Story, last checkpoint.LastLife, began time
 	}
 	var in toldJSON
 	switch {
-	case s.Told == nil:
-	case json.Unmarshal(s.Told, &in) != nil || in.Version != 1:
+	case s.Reported == nil:
+	case json.Unmarshal(s.Reported, &in) != nil || in.Version != 1:
 		w.log.Warn("what the pod waited for in an earlier life is not known")
 	default:
 		w.book.recalled(in.Told, w.now())
 	}
-	w.timeline.Resume(events.Restart{Left: last.Until, Began: began, Cause: restartCause(last, began)})
+	w.timeline.Resume(events.Restart{Left: last.EndedAt, Began: began, Cause: restartCause(last, began)})
 }
 
 // restartCause says how the agent's earlier life has ended.
-func restartCause(last checkpoint.LastLife, began time.Time) string {
-	away := max(0, began.Sub(last.Until)).Round(time.Millisecond)
+func restartCause(last checkpoint.PreviousRun, began time.Time) string {
+	away := max(0, began.Sub(last.EndedAt)).Round(time.Millisecond)
 	switch {
-	case last.Until.IsZero():
+	case last.EndedAt.IsZero():
 		return "the agent began; what it did before is not known"
-	case last.Left:
+	case last.CleanExit:
 		return fmt.Sprintf("the agent was stopped and began again %s later", away)
 	}
 	return fmt.Sprintf("the agent was killed or crashed and began again; its last words are %s older", away)

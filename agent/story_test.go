@@ -46,7 +46,7 @@ func TestTheStoryOfAPodGoesOnAfterARestart(t *testing.T) {
 		time.Sleep(time.Hour)
 		l.leaving()
 		began := l.records[pod.UID]
-		if began.Timeline == nil || began.Events == nil || l.records[stuck.UID].Told == nil {
+		if began.Timeline == nil || began.Events == nil || l.records[stuck.UID].Reported == nil {
 			t.Fatalf("the story is not in the store: %+v", l.records)
 		}
 
@@ -107,7 +107,7 @@ func TestAStoryThatCannotBeReadCostsItselfOnly(t *testing.T) {
 		l.until(time.Second, "run", l.runs(pod))
 		l.leaving()
 		rec := l.records[pod.UID]
-		rec.Story = checkpoint.Story{Timeline: []byte("{"), Events: []byte(`{"version":7}`), Told: []byte(`{"version":7}`)}
+		rec.History = checkpoint.History{Timeline: []byte("{"), Events: []byte(`{"version":7}`), Reported: []byte(`{"version":7}`)}
 		l = live(t, h, roomyNode(), map[types.UID]checkpoint.Record{pod.UID: rec}, "file")
 		l.want("file", pod)
 		l.until(time.Second, "run", l.runs(pod))
@@ -122,11 +122,11 @@ func TestAStoryThatCannotBeReadCostsItselfOnly(t *testing.T) {
 
 func TestHowTheEarlierLifeEndedIsSaid(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for want, last := range map[string]checkpoint.LastLife{
+	for want, last := range map[string]checkpoint.PreviousRun{
 		"the agent began; what it did before is not known":                               {},
-		"the agent was stopped and began again 5s later":                                 {Until: at.Add(-5 * time.Second), Left: true},
-		"the agent was killed or crashed and began again; its last words are 1m0s older": {Until: at.Add(-time.Minute)},
-		"the agent was stopped and began again 0s later":                                 {Until: at.Add(time.Hour), Left: true},
+		"the agent was stopped and began again 5s later":                                 {EndedAt: at.Add(-5 * time.Second), CleanExit: true},
+		"the agent was killed or crashed and began again; its last words are 1m0s older": {EndedAt: at.Add(-time.Minute)},
+		"the agent was stopped and began again 0s later":                                 {EndedAt: at.Add(time.Hour), CleanExit: true},
 	} {
 		if got := restartCause(last, at); got != want {
 			t.Errorf("%+v: %q, want %q", last, got, want)

@@ -39,10 +39,10 @@ func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
 		time.Sleep(time.Minute)
 		one, two, passing := podOf("one", "a"), podOf("two", "a"), podOf("passing", "a")
 		l.want("file", one, passing)
-		l.tell["file"](source.Snapshot{Source: "file", Ready: true, Pods: []*corev1.Pod{one, two}, Bad: []source.BadFile{{Path: "bad.yaml"}}})
+		l.tell["file"](source.Snapshot{Source: "file", Ready: true, Pods: []*corev1.Pod{one, two}, FileErrors: []source.FileError{{Path: "bad.yaml"}}})
 		time.Sleep(time.Minute)
 		l.quiet("with the runtime away")
-		if snaps := l.a.Snapshots(); len(snaps) != 1 || len(snaps[0].Bad) != 1 {
+		if snaps := l.a.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
 			t.Errorf("snapshots: %+v", snaps)
 		}
 		if n := len(l.a.Board.All()); n != 2 {

@@ -187,7 +187,7 @@ func (w *world) within(what string) {
 
 // exits notes that a container has ended by itself.
 func (w *world) exits(k plan.Container) {
-	if c := podspec.ContainerOf(w.pod, k.Name); k.ExitCode == 1 && len(c.RestartPolicyRules) > 0 {
+	if c := podspec.FindContainer(w.pod, k.Name); k.ExitCode == 1 && len(c.RestartPolicyRules) > 0 {
 		w.renewer, w.renewed = k.ID, k.FinishedAt
 	}
 }
@@ -398,7 +398,7 @@ func (w *world) runSandbox(a plan.RunSandbox, id string, out *plan.Outcome) {
 }
 
 func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outcome) {
-	spec := podspec.ContainerOf(w.pod, a.Name)
+	spec := podspec.FindContainer(w.pod, a.Name)
 	for _, k := range w.containers {
 		if k.Name == a.Name && k.Live() {
 			w.breaks("I4 second live %s", a.Name)
@@ -421,7 +421,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 	}
 	k := plan.Container{
 		ID: id, Name: a.Name, SandboxID: a.SandboxID, State: plan.Running, Attempt: a.Attempt, Image: spec.Image,
-		SpecHash: podspec.SpecHash(spec), CreatedAt: w.now, StartedAt: w.now,
+		SpecHash: podspec.ContainerHash(spec), CreatedAt: w.now, StartedAt: w.now,
 	}
 	switch {
 	case w.obedient && a.Kind == plan.Init:
@@ -444,7 +444,7 @@ func (w *world) startContainer(a plan.StartContainer, id string, out *plan.Outco
 // imageOf checks that a container of an image that is not pulled for each start is
 // made of what its name stands for: the name moves, and the image goes.
 func (w *world) imageOf(a plan.StartContainer, out *plan.Outcome) {
-	c := podspec.ContainerOf(w.ground[a.Key()], a.Name)
+	c := podspec.FindContainer(w.ground[a.Key()], a.Name)
 	now, here := w.images[c.Image]
 	switch {
 	case c.ImagePullPolicy == corev1.PullAlways:
@@ -460,7 +460,7 @@ func (w *world) imageOf(a plan.StartContainer, out *plan.Outcome) {
 // failed: its container is on its way out.)
 func (w *world) noneHalfStarted(a plan.StartContainer) {
 	for _, k := range w.containers {
-		c := podspec.ContainerOf(w.pod, k.Name)
+		c := podspec.FindContainer(w.pod, k.Name)
 		if k.State != plan.Running || k.SandboxID != a.SandboxID || c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 			continue
 		}

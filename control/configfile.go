@@ -70,7 +70,7 @@ func ReadFile(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	documents, err := strictyaml.Parse(text, strictyaml.Bounds{Documents: 1})
+	documents, err := strictyaml.Parse(text, strictyaml.Limits{Documents: 1})
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}

@@ -11,11 +11,11 @@ import (
 
 // Exits sees how containers end, beside the runtime. No method may block.
 type Exits interface {
-	// Hold says that a container runs.
-	Hold(id string)
-	// Ended is the exit code of a container and when it ended, zero if nobody saw
+	// Watch says that a container runs.
+	Watch(id string)
+	// ExitStatus is the exit code of a container and when it ended, zero if nobody saw
 	// that; not ok: it is not known.
-	Ended(id string) (code int32, at time.Time, ok bool)
+	ExitStatus(id string) (code int32, at time.Time, ok bool)
 	// Retain says which containers there were at a time.
 	Retain(there map[string]bool, asOf time.Time)
 }
@@ -23,9 +23,9 @@ type Exits interface {
 // noExits knows nothing.
 type noExits struct{}
 
-func (noExits) Hold(string)                           {}
-func (noExits) Ended(string) (int32, time.Time, bool) { return 0, time.Time{}, false }
-func (noExits) Retain(map[string]bool, time.Time)     {}
+func (noExits) Watch(string)                               {}
+func (noExits) ExitStatus(string) (int32, time.Time, bool) { return 0, time.Time{}, false }
+func (noExits) Retain(map[string]bool, time.Time)          {}
 
 // What containerd says of a container that ended while it was away.
 const (
@@ -38,9 +38,9 @@ const (
 func (c *Client) seen(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID string) (plan.Container, bool) {
 	switch {
 	case s.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING:
-		c.exits.Hold(s.GetId())
+		c.exits.Watch(s.GetId())
 	case s.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && s.GetExitCode() == unknownCode && s.GetReason() == unknownReason:
-		code, at, known := c.exits.Ended(s.GetId())
+		code, at, known := c.exits.ExitStatus(s.GetId())
 		if !known {
 			break
 		}

@@ -69,7 +69,7 @@ type making struct {
 }
 
 func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (*runtimeapi.CreateContainerRequest, error) {
-	spec := podspec.ContainerOf(pod, name)
+	spec := podspec.FindContainer(pod, name)
 	if spec == nil {
 		return nil, &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError",
 			Err: fmt.Errorf("pod %s/%s has no container %q", pod.Namespace, pod.Name, name)}
@@ -171,7 +171,7 @@ func (c *Client) start(ctx context.Context, as plan.Container) (plan.Container, 
 		}
 		return as, err
 	}
-	c.exits.Hold(as.ID)
+	c.exits.Watch(as.ID)
 	as.State = plan.Running
 	as.StartedAt = time.Now()
 	return as, nil

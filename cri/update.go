@@ -18,7 +18,7 @@ import (
 // spec has for it now. A memory limit that becomes lower than what is in use is
 // refused: the kernel would kill for it.
 func (c *Client) ResizeContainer(ctx context.Context, pod *corev1.Pod, name, id string) error {
-	spec := podspec.ContainerOf(pod, name)
+	spec := podspec.FindContainer(pod, name)
 	if spec == nil {
 		return &plan.Error{Kind: plan.Invalid, Err: fmt.Errorf("the pod has no container %q", name)}
 	}

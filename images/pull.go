@@ -85,7 +85,7 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 // shown while it waits.
 func (i *Images) asker(pod *corev1.Pod, n podspec.ImageName, ref string) asker[pull] {
 	who := pod.Namespace + "/" + pod.Name
-	w := wants{ref: ref, priority: podspec.Priority(pod), critical: podspec.Critical(pod, i.standalone)}
+	w := wants{ref: ref, priority: podspec.Priority(pod), critical: podspec.IsCritical(pod, i.standalone)}
 	return asker[pull]{
 		joins: func(p *pull) {
 			if p.ticket == nil {

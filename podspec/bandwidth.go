@@ -18,9 +18,9 @@ const (
 	mostBandwidth  = 1e15 // 1P
 )
 
-// Bandwidths gives the limits that the pod asks for, by annotation; those that
+// BandwidthLimits gives the limits that the pod asks for, by annotation; those that
 // are no quantities are left out.
-func Bandwidths(pod *corev1.Pod) map[string]resource.Quantity {
+func BandwidthLimits(pod *corev1.Pod) map[string]resource.Quantity {
 	var out map[string]resource.Quantity
 	for _, key := range []string{IngressBandwidth, EgressBandwidth} {
 		value, asked := pod.Annotations[key]
@@ -39,8 +39,8 @@ func Bandwidths(pod *corev1.Pod) map[string]resource.Quantity {
 
 // bandwidthAnnotations judges the limits of the pod's network. An API server
 // stores whatever they say: it is the runtime that refuses such a pod.
-func (k *checker) bandwidthAnnotations(at *field.Path) {
-	limits := Bandwidths(k.pod)
+func (k *validator) bandwidthAnnotations(at *field.Path) {
+	limits := BandwidthLimits(k.pod)
 	for _, key := range []string{IngressBandwidth, EgressBandwidth} {
 		value, asked := k.pod.Annotations[key]
 		if !asked {

@@ -14,53 +14,53 @@ func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// place is where in a pod a container stands.
-type place int
+// containerKind is where in a pod a container stands.
+type containerKind int
 
 const (
-	main place = iota
+	main containerKind = iota
 	initial
 	sidecar
 	ephemeral
 )
 
-// position is one container's place and path.
-type position struct {
-	place place
-	path  *field.Path
+// containerPosition is one container's place and path.
+type containerPosition struct {
+	kind containerKind
+	path *field.Path
 }
 
 // containersOf walks the containers of every kind: init, main, ephemeral.
 // Ephemeral containers come as containers: their fields are the same but for
 // the target.
-func containersOf(spec *corev1.PodSpec) iter.Seq2[*corev1.Container, position] {
-	return func(yield func(*corev1.Container, position) bool) {
+func containersOf(spec *corev1.PodSpec) iter.Seq2[*corev1.Container, containerPosition] {
+	return func(yield func(*corev1.Container, containerPosition) bool) {
 		root := field.NewPath("spec")
 		for i := range spec.InitContainers {
-			c, at := &spec.InitContainers[i], position{initial, root.Child("initContainers").Index(i)}
+			c, at := &spec.InitContainers[i], containerPosition{initial, root.Child("initContainers").Index(i)}
 			if IsSidecar(c) {
-				at.place = sidecar
+				at.kind = sidecar
 			}
 			if !yield(c, at) {
 				return
 			}
 		}
 		for i := range spec.Containers {
-			if !yield(&spec.Containers[i], position{main, root.Child("containers").Index(i)}) {
+			if !yield(&spec.Containers[i], containerPosition{main, root.Child("containers").Index(i)}) {
 				return
 			}
 		}
 		for i := range spec.EphemeralContainers {
 			c := (*corev1.Container)(&spec.EphemeralContainers[i].EphemeralContainerCommon)
-			if !yield(c, position{ephemeral, root.Child("ephemeralContainers").Index(i)}) {
+			if !yield(c, containerPosition{ephemeral, root.Child("ephemeralContainers").Index(i)}) {
 				return
 			}
 		}
 	}
 }
 
-// ContainerOf finds a container of any kind by name; nil: there is none.
-func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
+// FindContainer finds a container of any kind by name; nil: there is none.
+func FindContainer(pod *corev1.Pod, name string) *corev1.Container {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {
 			return c
@@ -80,8 +80,8 @@ func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// ImagesOf returns the distinct images that the pod's containers and volumes name.
-func ImagesOf(pod *corev1.Pod) []string {
+// Images returns the distinct images that the pod's containers and volumes name.
+func Images(pod *corev1.Pod) []string {
 	var names []string
 	add := func(image string) {
 		if image != "" && !slices.Contains(names, image) {

@@ -57,7 +57,7 @@ func defaultPodResources(pod *corev1.Pod) {
 	if requests == nil {
 		requests = corev1.ResourceList{}
 	}
-	sumLimits := effective(&pod.Spec, limitsOf)
+	sumLimits := aggregate(&pod.Spec, limitsOf)
 	fill(limits, sumLimits, func(n corev1.ResourceName) bool {
 		_, requested := requests[n]
 		return isHugePages(n) && !requested
@@ -66,7 +66,7 @@ func defaultPodResources(pod *corev1.Pod) {
 		fill(limits, sumLimits, func(n corev1.ResourceName) bool { return overcommittable(n) && Limited(pod, n) })
 	}
 	if len(limits) > 0 {
-		fill(requests, effective(&pod.Spec, requestsOf), overcommittable)
+		fill(requests, aggregate(&pod.Spec, requestsOf), overcommittable)
 		fill(requests, limits, podLevel)
 		r.Limits = limits
 	}

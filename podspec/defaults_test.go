@@ -100,7 +100,7 @@ func TestPullPolicy(t *testing.T) {
 	}
 }
 
-func TestSystemClassesShowTheirPriority(t *testing.T) {
+func TestSystemPriorityClasses(t *testing.T) {
 	for spec, want := range map[string]string{
 		"priorityClassName: system-node-critical":                   "2000001000",
 		"priorityClassName: system-cluster-critical":                "2000000000",
@@ -116,7 +116,7 @@ func TestSystemClassesShowTheirPriority(t *testing.T) {
 	}
 }
 
-func TestAppArmorAnnotationsBecomeFields(t *testing.T) {
+func TestAppArmorAnnotationsSetFields(t *testing.T) {
 	const prefix = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
 	pod := &corev1.Pod{}
 	pod.Annotations = map[string]string{

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Facts is what the downward API tells a pod beyond its own object. Addresses
+// RuntimeInfo is what the downward API tells a pod beyond its own object. Addresses
 // come primary first; they are empty while unknown.
-type Facts struct {
+type RuntimeInfo struct {
 	NodeName string
 	HostIPs  []string
 	PodIPs   []string // of a host network pod: the host's
@@ -23,7 +23,7 @@ type Facts struct {
 // .labels, .annotations, .labels['KEY'], .annotations['KEY'], spec.nodeName,
 // spec.serviceAccountName, status.hostIP, .hostIPs, .podIP, .podIPs. A label or
 // annotation that the pod does not have is empty, as an unknown address is.
-func FieldRef(pod *corev1.Pod, fieldPath string, facts Facts) (string, error) {
+func FieldRef(pod *corev1.Pod, fieldPath string, facts RuntimeInfo) (string, error) {
 	if path, key, ok := mapKey(fieldPath); ok {
 		switch path {
 		case "metadata.labels":

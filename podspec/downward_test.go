@@ -37,7 +37,7 @@ func downwardPod() *corev1.Pod {
 }
 
 func TestFieldRef(t *testing.T) {
-	facts := Facts{NodeName: "n1", HostIPs: []string{"10.0.0.1", "fd00::1"}, PodIPs: []string{"10.1.0.5", "fd01::5"}}
+	facts := RuntimeInfo{NodeName: "n1", HostIPs: []string{"10.0.0.1", "fd00::1"}, PodIPs: []string{"10.1.0.5", "fd01::5"}}
 	for _, row := range []struct{ sentence, path, want, err string }{
 		{"the name", "metadata.name", "web", ""},
 		{"the namespace", "metadata.namespace", "shop", ""},
@@ -65,8 +65,8 @@ func TestFieldRef(t *testing.T) {
 	}
 }
 
-func TestFieldRefBeforeAddressesAreKnown(t *testing.T) {
-	got, err := FieldRef(downwardPod(), "status.podIP", Facts{})
+func TestFieldRefWithoutAddresses(t *testing.T) {
+	got, err := FieldRef(downwardPod(), "status.podIP", RuntimeInfo{})
 	expectRef(t, got, err, "", "")
 }
 
@@ -106,7 +106,7 @@ func TestResourceRef(t *testing.T) {
 	}
 }
 
-func TestResourceRefFallsBackToThePodsOwnLimitBeforeTheNodes(t *testing.T) {
+func TestResourceRefPrefersPodLimitOverAllocatable(t *testing.T) {
 	pod := downwardPod()
 	pod.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
 	got, err := ResourceRef(pod, &pod.Spec.Containers[1], &corev1.ResourceFieldSelector{Resource: "limits.memory"},

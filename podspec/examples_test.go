@@ -7,9 +7,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestPodsOfTheDocumentationAreTaken: what people paste from the Kubernetes
+// TestDocumentationExamplesAreValid: what people paste from the Kubernetes
 // documentation is valid and honoured in full.
-func TestPodsOfTheDocumentationAreTaken(t *testing.T) {
+func TestDocumentationExamplesAreValid(t *testing.T) {
 	for sentence, spec := range map[string]string{
 		"a web server":                     `containers: [{name: nginx, image: "nginx:1.14.2", ports: [{containerPort: 80}]}]`,
 		"a memory limit":                   `containers: [{name: memory-demo-ctr, image: polinux/stress, resources: {requests: {memory: 100Mi}, limits: {memory: 200Mi}}, command: [stress], args: ["--vm", "1", "--vm-bytes", "150M", "--vm-hang", "1"]}]`,
@@ -27,7 +27,7 @@ func TestPodsOfTheDocumentationAreTaken(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			pod := podOf(t, spec)
 			expectErrors(t, Validate(pod), nil)
-			warnings, refused := Unhonoured(pod)
+			warnings, refused := UnsupportedFields(pod)
 			expectErrors(t, refused, nil)
 			if len(warnings) > 0 {
 				t.Errorf("warnings: %q", warnings)

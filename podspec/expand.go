@@ -42,9 +42,9 @@ func Expand(s string, lookup func(string) (string, bool)) string {
 	}
 }
 
-// SpecHash is a stable hash over what must not change in a running container:
+// ContainerHash is a stable hash over what must not change in a running container:
 // its name and image. 16 hexadecimal digits.
-func SpecHash(c *corev1.Container) string {
+func ContainerHash(c *corev1.Container) string {
 	h := fnv.New64a()
 	h.Write([]byte(c.Name))
 	h.Write([]byte{0}) // neither part can hold it: "a","bc" is not "ab","c"

@@ -134,16 +134,16 @@ func fates(t *testing.T) map[string]string {
 	return out
 }
 
-// TestEveryFieldIsHonouredWarnedOfOrRefused fails when k8s.io/api gets a field
+// TestEveryFieldIsClassified fails when k8s.io/api gets a field
 // that nobody has thought about, and when the table says otherwise than
 // Unhonoured does.
-func TestEveryFieldIsHonouredWarnedOfOrRefused(t *testing.T) {
+func TestEveryFieldIsClassified(t *testing.T) {
 	t.Parallel()
 	table, used, read := fates(t), map[string]bool{}, selectors(t)
 	for _, l := range podLeaves(t) {
 		pod := &corev1.Pod{}
 		l.set(&pod.Spec)
-		warnings, refused := Unhonoured(pod)
+		warnings, refused := UnsupportedFields(pod)
 		key := row(table, l.path)
 		if key == "" { // containers of all kinds are alike
 			key = row(table, strings.Replace(l.path, "initContainers[]", "containers[]", 1))

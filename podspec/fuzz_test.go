@@ -26,7 +26,7 @@ func FuzzValidate(f *testing.F) {
 		SetDefaults(&pod)
 		once := encode(t, &pod)
 		errs := Validate(&pod)
-		Unhonoured(&pod)
+		UnsupportedFields(&pod)
 		ask(&pod)
 		if diff := cmp.Diff(once, encode(t, &pod)); diff != "" {
 			t.Fatalf("a question changed the pod:\n%s", diff)
@@ -91,17 +91,17 @@ func ask(pod *corev1.Pod) {
 	Limits(pod)
 	Limited(pod, corev1.ResourceMemory)
 	Priority(pod)
-	Grace(pod)
-	Critical(pod, true)
-	Critical(pod, false)
+	GracePeriod(pod)
+	IsCritical(pod, true)
+	IsCritical(pod, false)
 	for _, a := range HostPorts(pod) {
 		for _, b := range HostPorts(pod) {
 			a.Conflicts(b)
 		}
 	}
-	Refs(pod)
+	References(pod)
 	for c := range containersOf(&pod.Spec) {
-		SpecHash(c)
+		ContainerHash(c)
 	}
 }
 

@@ -6,23 +6,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// HeldRequests is what a pod that has a node may take from it while it is resized:
+// RequestsWithStatus is what a pod that has a node may take from it while it is resized:
 // for each container, and for the pod itself, the largest of what it should have,
 // what the node keeps for it and what it has. What it should have does not count when
 // the node has said that it never will. A pod that no node has told of yet takes its
 // Requests.
-func HeldRequests(pod *corev1.Pod) corev1.ResourceList {
-	return Requests(held(pod))
+func RequestsWithStatus(pod *corev1.Pod) corev1.ResourceList {
+	return Requests(withStatusResources(pod))
 }
 
-// HeldLimits is to Limits what HeldRequests is to Requests.
-func HeldLimits(pod *corev1.Pod) corev1.ResourceList {
-	return Limits(held(pod))
+// LimitsWithStatus is to Limits what HeldRequests is to Requests.
+func LimitsWithStatus(pod *corev1.Pod) corev1.ResourceList {
+	return Limits(withStatusResources(pod))
 }
 
-// held is the pod with the resources that are to be counted: itself if its status tells
+// withStatusResources is the pod with the resources that are to be counted: itself if its status tells
 // of no other, else a copy.
-func held(pod *corev1.Pod) *corev1.Pod {
+func withStatusResources(pod *corev1.Pod) *corev1.Pod {
 	st, infeasible := &pod.Status, infeasible(pod)
 	out := pod
 	change := func() *corev1.Pod {
@@ -81,9 +81,9 @@ func counted(spec corev1.ResourceRequirements, allocated corev1.ResourceList, ac
 	}
 	out := corev1.ResourceRequirements{Requests: desired(spec.Requests), Limits: desired(spec.Limits)}
 	for _, list := range []corev1.ResourceList{allocated, actual.Requests} {
-		raise(out.Requests, computing(list))
+		maxInto(out.Requests, cpuAndMemory(list))
 	}
-	raise(out.Limits, computing(actual.Limits))
+	maxInto(out.Limits, cpuAndMemory(actual.Limits))
 	return out
 }
 

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// TestHeld is what a pod that is being resized counts for: one row, one state.
-func TestHeld(t *testing.T) {
+// TestRequestsAndLimitsWithStatus is what a pod that is being resized counts for: one row, one state.
+func TestRequestsAndLimitsWithStatus(t *testing.T) {
 	cpu := func(text string) corev1.ResourceList {
 		if text == "" {
 			return nil
@@ -51,7 +51,7 @@ func TestHeld(t *testing.T) {
 				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: row.pending, ObservedGeneration: 5 - row.behind}}
 			}
 			before := pod.DeepCopy()
-			requests, limits := HeldRequests(pod), HeldLimits(pod)
+			requests, limits := RequestsWithStatus(pod), LimitsWithStatus(pod)
 			if got := requests.Cpu().String(); got != row.requests {
 				t.Errorf("requests %s, want %s", got, row.requests)
 			}

@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PortOf resolves a port that is given by number, or by the name that the
+// ResolvePort resolves a port that is given by number, or by the name that the
 // container gives it.
-func PortOf(c *corev1.Container, p intstr.IntOrString) (number int, ok bool) {
+func ResolvePort(c *corev1.Container, p intstr.IntOrString) (number int, ok bool) {
 	if p.Type == intstr.Int {
 		return p.IntValue(), p.IntValue() > 0
 	}
@@ -34,7 +34,7 @@ type HostPort struct {
 func HostPorts(pod *corev1.Pod) []HostPort {
 	var out []HostPort
 	for c, at := range containersOf(&pod.Spec) {
-		if at.place != main && at.place != sidecar {
+		if at.kind != main && at.kind != sidecar {
 			continue
 		}
 		for _, p := range c.Ports {

@@ -23,8 +23,8 @@ const (
 
 // Names of a Ref of KindServices.
 const (
-	LinkedServices = "linked" // the services of the pod's namespace, and the server itself
-	ServerOnly     = "server" // enableServiceLinks: false
+	LinkedServices        = "linked" // the services of the pod's namespace, and the server itself
+	KubernetesServiceOnly = "server" // enableServiceLinks: false
 )
 
 // TokenName names the token that a projection asks for among those of its pod.
@@ -36,15 +36,17 @@ func TokenName(p *corev1.ServiceAccountTokenProjection) string {
 	return strconv.FormatInt(seconds, 10) + "/" + p.Audience
 }
 
-// Assigned reports whether a server has assigned the pod to its node.
-func Assigned(pod *corev1.Pod) bool { return pod.Annotations[sourceAnnotation] == sourceControlServer }
+// FromAPIServer reports whether a server has assigned the pod to its node.
+func FromAPIServer(pod *corev1.Pod) bool {
+	return pod.Annotations[sourceAnnotation] == sourceControlServer
+}
 
-// Refs gives every ConfigMap and Secret that the pod names in environment
+// References gives every ConfigMap and Secret that the pod names in environment
 // variables, volumes and imagePullSecrets, each once, in the order in which it
 // is first named. One that is needed in one place is needed. An image pull
 // secret is optional: without it the pull is tried without credentials. A pod
 // that a server has assigned names its services and its RuntimeClass too.
-func Refs(pod *corev1.Pod) []ObjectRef {
+func References(pod *corev1.Pod) []ObjectRef {
 	var refs refList
 	for i := range pod.Spec.Volumes {
 		refs.volume(&pod.Spec.Volumes[i].VolumeSource)
@@ -55,7 +57,7 @@ func Refs(pod *corev1.Pod) []ObjectRef {
 	for _, s := range pod.Spec.ImagePullSecrets {
 		refs.add("Secret", s.Name, true)
 	}
-	if Assigned(pod) {
+	if FromAPIServer(pod) {
 		refs.server(&pod.Spec)
 	}
 	return refs
@@ -64,7 +66,7 @@ func Refs(pod *corev1.Pod) []ObjectRef {
 func (l *refList) server(s *corev1.PodSpec) {
 	services := LinkedServices
 	if s.EnableServiceLinks != nil && !*s.EnableServiceLinks {
-		services = ServerOnly
+		services = KubernetesServiceOnly
 	}
 	l.add(KindServices, services, false)
 	if s.RuntimeClassName != nil {

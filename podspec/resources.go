@@ -13,9 +13,9 @@ import (
 //
 // While an init container runs, the sidecars before it run too.
 func Requests(pod *corev1.Pod) corev1.ResourceList {
-	list := effective(&pod.Spec, requestsOf)
+	list := aggregate(&pod.Spec, requestsOf)
 	if r := pod.Spec.Resources; r != nil {
-		overlay(list, r.Requests)
+		overridePodLevel(list, r.Requests)
 	}
 	add(list, pod.Spec.Overhead)
 	return list
@@ -25,9 +25,9 @@ func Requests(pod *corev1.Pod) corev1.ResourceList {
 // what is limited; a resource that no container limits is not in the list. A
 // resource that only some containers limit is: see Limited.
 func Limits(pod *corev1.Pod) corev1.ResourceList {
-	list := effective(&pod.Spec, limitsOf)
+	list := aggregate(&pod.Spec, limitsOf)
 	if r := pod.Spec.Resources; r != nil {
-		overlay(list, r.Limits)
+		overridePodLevel(list, r.Limits)
 	}
 	for name, q := range pod.Spec.Overhead {
 		if sum, limited := list[name]; limited && !sum.IsZero() {
@@ -75,24 +75,24 @@ func InheritedLimits(pod *corev1.ResourceRequirements, own corev1.ResourceList) 
 func requestsOf(c *corev1.Container) corev1.ResourceList { return c.Resources.Requests }
 func limitsOf(c *corev1.Container) corev1.ResourceList   { return c.Resources.Limits }
 
-// effective is the peak over the pod's life of what its containers need.
-func effective(spec *corev1.PodSpec, of func(*corev1.Container) corev1.ResourceList) corev1.ResourceList {
+// aggregate is the peak over the pod's life of what its containers need.
+func aggregate(spec *corev1.PodSpec, of func(*corev1.Container) corev1.ResourceList) corev1.ResourceList {
 	peak, sidecars := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
 		if IsSidecar(c) {
 			add(sidecars, of(c))
-			raise(peak, sidecars)
+			maxInto(peak, sidecars)
 			continue
 		}
 		now := sidecars.DeepCopy()
 		add(now, of(c))
-		raise(peak, now)
+		maxInto(peak, now)
 	}
 	for i := range spec.Containers {
 		add(sidecars, of(&spec.Containers[i]))
 	}
-	raise(peak, sidecars)
+	maxInto(peak, sidecars)
 	return peak
 }
 
@@ -110,8 +110,8 @@ func add(to, more corev1.ResourceList) {
 	}
 }
 
-// raise makes every quantity at least as large as the other list's.
-func raise(to, other corev1.ResourceList) {
+// maxInto makes every quantity at least as large as the other list's.
+func maxInto(to, other corev1.ResourceList) {
 	for name, q := range other {
 		if have, ok := to[name]; !ok || have.Cmp(q) < 0 {
 			to[name] = q.DeepCopy()
@@ -119,8 +119,8 @@ func raise(to, other corev1.ResourceList) {
 	}
 }
 
-// overlay replaces what the pod sets for itself.
-func overlay(to, own corev1.ResourceList) {
+// overridePodLevel replaces what the pod sets for itself.
+func overridePodLevel(to, own corev1.ResourceList) {
 	for name, q := range own {
 		if podLevel(name) {
 			to[name] = q.DeepCopy()
@@ -136,8 +136,8 @@ func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	allLimited := true
 	count := func(r *corev1.ResourceRequirements) {
-		add(requests, computing(r.Requests))
-		own := computing(r.Limits)
+		add(requests, cpuAndMemory(r.Requests))
+		own := cpuAndMemory(r.Limits)
 		add(limits, own)
 		allLimited = allLimited && len(own) == 2
 	}
@@ -159,20 +159,20 @@ func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// MaySwap reports whether a container may have swap where the node lets pods have any:
+// SwapAllowed reports whether a container may have swap where the node lets pods have any:
 // one of a Burstable pod that is not critical, unless its request is its limit or it has
 // none.
-func MaySwap(pod *corev1.Pod, c *corev1.Container, standalone bool) bool {
+func SwapAllowed(pod *corev1.Pod, c *corev1.Container, standalone bool) bool {
 	limit := c.Resources.Limits[corev1.ResourceMemory]
 	request, named := c.Resources.Requests[corev1.ResourceMemory]
 	if !named {
 		request = limit
 	}
-	return request.Sign() > 0 && request.Cmp(limit) != 0 && QOSClass(pod) == corev1.PodQOSBurstable && !Critical(pod, standalone)
+	return request.Sign() > 0 && request.Cmp(limit) != 0 && QOSClass(pod) == corev1.PodQOSBurstable && !IsCritical(pod, standalone)
 }
 
-// computing is the CPU and memory in a list, as far as they are more than zero.
-func computing(list corev1.ResourceList) corev1.ResourceList {
+// cpuAndMemory is the CPU and memory in a list, as far as they are more than zero.
+func cpuAndMemory(list corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList // made when needed: this is asked in every pass
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		if q, ok := list[name]; ok && q.Sign() > 0 {

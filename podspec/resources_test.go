@@ -64,7 +64,7 @@ func TestRequestsAndLimits(t *testing.T) {
 }
 
 // Quantities beyond 64 bits share their digits when they are copied as values.
-func TestRequestsDoesNotChangeLargeQuantitiesOfThePod(t *testing.T) {
+func TestRequestsDoesNotMutateLargeQuantities(t *testing.T) {
 	huge := resource.MustParse("9000000000000000000")
 	huge.Add(huge)
 	c := corev1.Container{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": huge}}}

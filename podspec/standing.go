@@ -26,9 +26,9 @@ func Priority(pod *corev1.Pod) int32 {
 	return priority
 }
 
-// Ranked reports whether the pod has a priority of its own: it does not only count
+// HasPriority reports whether the pod has a priority of its own: it does not only count
 // as 0 for want of any.
-func Ranked(pod *corev1.Pod) bool {
+func HasPriority(pod *corev1.Pod) bool {
 	_, system := systemPriority(pod.Spec.PriorityClassName)
 	return pod.Spec.Priority != nil || system
 }
@@ -45,29 +45,29 @@ func systemPriority(class string) (priority int32, ok bool) {
 	return 0, false
 }
 
-// Static reports whether the pod came from elsewhere than a control server.
-func Static(pod *corev1.Pod) bool {
+// IsStatic reports whether the pod came from elsewhere than a control server.
+func IsStatic(pod *corev1.Pod) bool {
 	source, ok := pod.Annotations[sourceAnnotation]
 	return ok && source != sourceControlServer
 }
 
-// Mirror reports whether the pod only shows a static pod to a control server.
-func Mirror(pod *corev1.Pod) bool {
+// IsMirror reports whether the pod only shows a static pod to a control server.
+func IsMirror(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
 }
 
-// Critical reports whether a pod is never evicted and may preempt others: one
+// IsCritical reports whether a pod is never evicted and may preempt others: one
 // with the priority of the system classes and, on a node that has joined a
 // server, every static or mirror pod. On a standalone node all pods are static,
 // and if all were critical none could ever make room.
-func Critical(pod *corev1.Pod, standalone bool) bool {
-	return Priority(pod) >= criticalPriority || !standalone && (Static(pod) || Mirror(pod))
+func IsCritical(pod *corev1.Pod, standalone bool) bool {
+	return Priority(pod) >= criticalPriority || !standalone && (IsStatic(pod) || IsMirror(pod))
 }
 
-// Grace is how long the pod may take to end: what its deletion says, else its
+// GracePeriod is how long the pod may take to end: what its deletion says, else its
 // spec, else 30 s. Zero means at once; negative counts as 1 s.
-func Grace(pod *corev1.Pod) time.Duration {
+func GracePeriod(pod *corev1.Pod) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
 		seconds = *s

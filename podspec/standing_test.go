@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestCritical(t *testing.T) {
+func TestIsCritical(t *testing.T) {
 	static := map[string]string{"kubernetes.io/config.source": "file"}
 	for _, row := range []struct {
 		sentence    string
@@ -35,10 +35,10 @@ func TestCritical(t *testing.T) {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := podOf(t, row.spec)
 			pod.Annotations = row.annotations
-			if got := Critical(pod, false); got != row.joined {
+			if got := IsCritical(pod, false); got != row.joined {
 				t.Errorf("joined: %v", got)
 			}
-			if got := Critical(pod, true); got != row.standalone {
+			if got := IsCritical(pod, true); got != row.standalone {
 				t.Errorf("standalone: %v", got)
 			}
 			if got := Priority(pod); got != row.priority {
@@ -48,7 +48,7 @@ func TestCritical(t *testing.T) {
 	}
 }
 
-func TestGrace(t *testing.T) {
+func TestGracePeriod(t *testing.T) {
 	n := func(v int64) *int64 { return &v }
 	for _, row := range []struct {
 		sentence       string
@@ -65,14 +65,14 @@ func TestGrace(t *testing.T) {
 		t.Run(row.sentence, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: corev1.PodSpec{TerminationGracePeriodSeconds: row.spec}}
 			pod.DeletionGracePeriodSeconds = row.deletion
-			if got := Grace(pod); got != row.want {
+			if got := GracePeriod(pod); got != row.want {
 				t.Errorf("got %s, want %s", got, row.want)
 			}
 		})
 	}
 }
 
-func TestRefs(t *testing.T) {
+func TestReferences(t *testing.T) {
 	pod := podOf(t, `
 imagePullSecrets: [{name: pull}, {name: vol-secret}, {}]
 volumes:
@@ -100,10 +100,10 @@ ephemeralContainers:
 		{"ConfigMap", "key-map", true}, {"Secret", "key-secret", false},
 		{"Secret", "debug", true}, {"Secret", "pull", true},
 	}
-	if diff := cmp.Diff(want, Refs(pod)); diff != "" {
+	if diff := cmp.Diff(want, References(pod)); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
-	if refs := Refs(&corev1.Pod{}); len(refs) != 0 {
+	if refs := References(&corev1.Pod{}); len(refs) != 0 {
 		t.Errorf("a pod that names nothing has %v", refs)
 	}
 }
@@ -173,19 +173,19 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-func TestSpecHash(t *testing.T) {
+func TestContainerHash(t *testing.T) {
 	c := &corev1.Container{Name: "a", Image: "x:1"}
 	// Written on objects of running containers: another value would restart them all.
-	if got, want := SpecHash(c), "fe9786fcf0d523e1"; got != want {
+	if got, want := ContainerHash(c), "fe9786fcf0d523e1"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	same := c.DeepCopy()
 	same.Args, same.Env = []string{"x"}, []corev1.EnvVar{{Name: "a"}}
-	if SpecHash(same) != SpecHash(c) {
+	if ContainerHash(same) != ContainerHash(c) {
 		t.Error("arguments count")
 	}
 	for _, other := range []corev1.Container{{Name: "a", Image: "x:2"}, {Name: "b", Image: "x:1"}, {Name: "ax", Image: ":1"}} {
-		if SpecHash(&other) == SpecHash(c) {
+		if ContainerHash(&other) == ContainerHash(c) {
 			t.Errorf("%v has the same hash", other)
 		}
 	}
@@ -209,7 +209,7 @@ func TestSysctlNames(t *testing.T) {
 	}
 }
 
-func TestUnhonoured(t *testing.T) {
+func TestUnsupportedFields(t *testing.T) {
 	for _, row := range []struct {
 		sentence, spec string
 		warned         []string
@@ -249,7 +249,7 @@ func TestUnhonoured(t *testing.T) {
 			[]string{"spec.os.name: Windows", "spec.securityContext.windowsOptions: Windows", "spec.containers[0].securityContext.windowsOptions: Windows"}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			warned, refused := Unhonoured(podOf(t, row.spec))
+			warned, refused := UnsupportedFields(podOf(t, row.spec))
 			expectErrors(t, refused, row.refused)
 			for _, w := range row.warned {
 				path, words, _ := strings.Cut(w, ": ")

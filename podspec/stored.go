@@ -13,7 +13,7 @@ import (
 // runs the pod can judge: names that may come to mean something, fields that
 // another agent may honour.
 func ValidateStored(pod *corev1.Pod) field.ErrorList {
-	k := &checker{pod: pod, spec: &pod.Spec, stored: true}
+	k := &validator{pod: pod, spec: &pod.Spec, stored: true}
 	k.metadata(&pod.ObjectMeta)
 	k.appArmorAnnotations(field.NewPath("metadata", "annotations"))
 	k.podSpec(field.NewPath("spec"))
@@ -36,7 +36,7 @@ func ValidateTemplate(t *corev1.PodTemplateSpec, at *field.Path) field.ErrorList
 	errs := metavalidation.ValidateLabels(t.Labels, at.Child("labels"))
 	errs = append(errs, validation.ValidateAnnotations(t.Annotations, at.Child("annotations"))...)
 	pod := &corev1.Pod{ObjectMeta: t.ObjectMeta, Spec: t.Spec}
-	k := &checker{pod: pod, spec: &pod.Spec, stored: true, template: true}
+	k := &validator{pod: pod, spec: &pod.Spec, stored: true, template: true}
 	k.appArmorAnnotations(field.NewPath("metadata", "annotations"))
 	k.podSpec(field.NewPath("spec"))
 	if len(t.Spec.EphemeralContainers) > 0 {
@@ -51,7 +51,7 @@ func ValidateTemplate(t *corev1.PodTemplateSpec, at *field.Path) field.ErrorList
 
 // reference judges the name of an object that the pod needs. On a node it must
 // be one that can exist; an API server only wants that there is one.
-func (k *checker) reference(at *field.Path, name string) {
+func (k *validator) reference(at *field.Path, name string) {
 	if k.stored && name != "" {
 		return
 	}
@@ -60,7 +60,7 @@ func (k *checker) reference(at *field.Path, name string) {
 
 // ValidateTolerations judges tolerations that stand at a path.
 func ValidateTolerations(list []corev1.Toleration, at *field.Path) field.ErrorList {
-	k := &checker{stored: true}
+	k := &validator{stored: true}
 	for i := range list {
 		k.toleration(at.Index(i), &list[i])
 	}

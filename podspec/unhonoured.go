@@ -8,18 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Unhonoured names the fields of a pod that berth does not honour yet: in
+// UnsupportedFields names the fields of a pod that berth does not honour yet: in
 // warnings, each "path: why", what the pod can run without; in refused what it
 // must not, since it would be less safe, or would be given something else, than
 // its author was promised.
-func Unhonoured(pod *corev1.Pod) (warnings []string, refused field.ErrorList) {
-	for _, row := range notYet {
+func UnsupportedFields(pod *corev1.Pod) (warnings []string, refused field.ErrorList) {
+	for _, row := range unsupported {
 		row.find(pod, func(at *field.Path, detail string) {
 			why := row.why
 			if detail != "" {
 				why = fmt.Sprintf(row.why, detail)
 			}
-			if row.refuse {
+			if row.reject {
 				refused = append(refused, field.Forbidden(at, why))
 			} else {
 				warnings = append(warnings, at.String()+": "+why)
@@ -29,9 +29,9 @@ func Unhonoured(pod *corev1.Pod) (warnings []string, refused field.ErrorList) {
 	return warnings, refused
 }
 
-// unhonoured is one row of the table.
-type unhonoured struct {
-	refuse bool
+// unsupportedField is one row of the table.
+type unsupportedField struct {
+	reject bool
 	find   finder
 	why    string // with %s for the detail that find gives, if it gives one
 }
@@ -41,12 +41,12 @@ type finder func(pod *corev1.Pod, found func(at *field.Path, detail string))
 
 const (
 	warn   = false
-	refuse = true
+	reject = true
 )
 
-// notYet is all that berth does not honour yet. A row goes when its matter is
+// unsupported is all that berth does not honour yet. A row goes when its matter is
 // done.
-var notYet = []unhonoured{
+var unsupported = []unsupportedField{
 	// Hooks.
 	{warn, inHooks("tcpSocket", func(h *corev1.LifecycleHandler) bool { return h.TCPSocket != nil }), noTCPHook},
 	{warn, inHooks("httpGet.protocol", func(h *corev1.LifecycleHandler) bool {
@@ -54,26 +54,26 @@ var notYet = []unhonoured{
 	}), "hooks speak HTTP/1.1"},
 
 	// Volumes.
-	{refuse, foreignVolumes, "volumes of type %s are not supported yet"},
-	{refuse, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet"},
-	{refuse, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles are not supported yet"},
-	{refuse, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet"},
-	{refuse, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet"},
-	{refuse, bindOptions, "bind mount options are not supported yet"},
+	{reject, unsupportedVolumes, "volumes of type %s are not supported yet"},
+	{reject, projections("serviceAccountToken", hasToken), "service account tokens are not supported yet"},
+	{reject, projections("clusterTrustBundle", hasTrustBundle), "cluster trust bundles are not supported yet"},
+	{reject, projections("podCertificate", hasPodCertificate), "pod certificates are not supported yet"},
+	{reject, inContainers("volumeDevices", hasDevices), "raw block volumes are not supported yet"},
+	{reject, bindOptions, "bind mount options are not supported yet"},
 
 	// Resources.
-	{refuse, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
-	{refuse, inPod("resources.claims", func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 }), "dynamic resources are not supported yet"},
-	{refuse, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
+	{reject, inPod("resourceClaims", func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }), "dynamic resources are not supported yet"},
+	{reject, inPod("resources.claims", func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Claims) > 0 }), "dynamic resources are not supported yet"},
+	{reject, inContainers("resources.claims", hasClaims), "dynamic resources are not supported yet"},
 
 	// What a server would have done.
 	{warn, unknownPriority, "there is no PriorityClass %s without a server: the priority is 0"},
-	{warn, otherScheduler, alone},
-	{warn, podTerms, alone},
-	{warn, inPod("topologySpreadConstraints", func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 }), alone},
+	{warn, otherScheduler, schedulingIgnored},
+	{warn, podTerms, schedulingIgnored},
+	{warn, inPod("topologySpreadConstraints", func(s *corev1.PodSpec) bool { return len(s.TopologySpreadConstraints) > 0 }), schedulingIgnored},
 	{warn, inPod("schedulingGates", func(s *corev1.PodSpec) bool { return len(s.SchedulingGates) > 0 }), "nobody opens gates on a node without a server: the pod runs at once"},
 	{warn, inPod("readinessGates", func(s *corev1.PodSpec) bool { return len(s.ReadinessGates) > 0 }), "nobody sets the conditions that they name on a node without a server: the pod is never ready"},
-	{warn, inPod("schedulingGroup", func(s *corev1.PodSpec) bool { return s.SchedulingGroup != nil }), alone},
+	{warn, inPod("schedulingGroup", func(s *corev1.PodSpec) bool { return s.SchedulingGroup != nil }), schedulingIgnored},
 	{warn, inPod("evictionResponders", func(s *corev1.PodSpec) bool { return len(s.EvictionResponders) > 0 }), "nobody asks them on a node without a server: evictions do not wait"},
 	{warn, inPod("ephemeralContainers", func(s *corev1.PodSpec) bool { return len(s.EphemeralContainers) > 0 }), "they are started like others, but a server takes none in a new pod"},
 
@@ -81,17 +81,17 @@ var notYet = []unhonoured{
 	{warn, inPod("serviceAccountName", func(s *corev1.PodSpec) bool { return s.ServiceAccountName != "" }), "the pod gets no service account token yet"},
 	{warn, inPod("automountServiceAccountToken", func(s *corev1.PodSpec) bool { return isTrue(s.AutomountServiceAccountToken) }), "the pod gets no service account token yet"},
 	{warn, inPod("securityContext.seLinuxChangePolicy", hasSELinuxChange), "the policy is not applied yet: the runtime relabels volumes"},
-	{refuse, inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }), "Windows pods are not supported"},
-	{refuse, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported"},
-	{refuse, inContainers("securityContext.windowsOptions", ownWindowsOptions), "Windows options are not supported"},
+	{reject, inPod("os.name", func(s *corev1.PodSpec) bool { return s.OS != nil && s.OS.Name == corev1.Windows }), "Windows pods are not supported"},
+	{reject, inPod("securityContext.windowsOptions", hasWindowsOptions), "Windows options are not supported"},
+	{reject, inContainers("securityContext.windowsOptions", ownWindowsOptions), "Windows options are not supported"},
 }
 
-const alone = "means nothing on a node without a server: the pod runs here, whatever runs elsewhere"
+const schedulingIgnored = "means nothing on a node without a server: the pod runs here, whatever runs elsewhere"
 
 const noTCPHook = "the API has no such hook any more: it always fails"
 
-// ownVolumes are the kinds of volumes that berth makes.
-var ownVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected", "image"}
+// supportedVolumes are the kinds of volumes that berth makes.
+var supportedVolumes = []string{"hostPath", "emptyDir", "configMap", "secret", "downwardAPI", "projected", "image"}
 
 func hasDevices(c *corev1.Container) bool { return len(c.VolumeDevices) > 0 }
 func hasClaims(c *corev1.Container) bool  { return len(c.Resources.Claims) > 0 }
@@ -171,9 +171,9 @@ func eachVolume(look func(*corev1.Volume, *field.Path, func(*field.Path, string)
 	}
 }
 
-var foreignVolumes = eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
+var unsupportedVolumes = eachVolume(func(v *corev1.Volume, at *field.Path, found func(*field.Path, string)) {
 	for _, kind := range volumeKinds(&v.VolumeSource) {
-		if !slices.Contains(ownVolumes, kind) {
+		if !slices.Contains(supportedVolumes, kind) {
 			found(at.Child(kind), kind)
 		}
 	}

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-const mayChange = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`," +
+const immutableFieldsMessage = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`," +
 	"`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations)," +
 	"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 
 // ValidateUpdate gives everything that forbids changing a pod into another one:
 // what is wrong with the new pod, and what must not change in a pod that exists.
 func ValidateUpdate(pod, old *corev1.Pod) field.ErrorList {
-	k := &checker{pod: pod, spec: &pod.Spec, stored: true}
+	k := &validator{pod: pod, spec: &pod.Spec, stored: true}
 	k.errs = ValidateStored(pod)
 	k.changedMetadata(pod, old)
 	spec := field.NewPath("spec")
@@ -43,16 +43,16 @@ func ValidateUpdate(pod, old *corev1.Pod) field.ErrorList {
 		rest.TerminationGracePeriodSeconds = was
 	}
 	if len(old.Spec.SchedulingGates) > 0 {
-		k.narrowed(spec, rest, &old.Spec)
+		k.tightenedScheduling(spec, rest, &old.Spec)
 	}
 	if changed := Differences("spec", old.Spec, *rest); len(changed) > 0 {
-		k.forbidden(spec, mayChange+"\nchanged: "+strings.Join(changed, ", "))
+		k.forbidden(spec, immutableFieldsMessage+"\nchanged: "+strings.Join(changed, ", "))
 	}
 	return k.errs
 }
 
 // changedMetadata judges what must stay of a pod's metadata.
-func (k *checker) changedMetadata(pod, old *corev1.Pod) {
+func (k *validator) changedMetadata(pod, old *corev1.Pod) {
 	at := field.NewPath("metadata")
 	k.errs = append(k.errs, validation.ValidateObjectMetaUpdate(&pod.ObjectMeta, &old.ObjectMeta, at)...)
 	is, now := pod.Annotations[corev1.MirrorPodAnnotationKey]
@@ -69,7 +69,7 @@ func (k *checker) changedMetadata(pod, old *corev1.Pod) {
 }
 
 // sameContainers judges that none came or went; only then may the rest be compared.
-func (k *checker) sameContainers(at *field.Path, now, before []corev1.Container) bool {
+func (k *validator) sameContainers(at *field.Path, now, before []corev1.Container) bool {
 	if len(now) != len(before) {
 		k.forbidden(at, "pod updates may not add or remove containers")
 		return false
@@ -78,7 +78,7 @@ func (k *checker) sameContainers(at *field.Path, now, before []corev1.Container)
 }
 
 // changedDeadline lets a deadline come and come nearer.
-func (k *checker) changedDeadline(at *field.Path, now, before *int64) {
+func (k *validator) changedDeadline(at *field.Path, now, before *int64) {
 	switch {
 	case now == nil && before != nil:
 		k.invalid(at, now, "must not update from a positive integer to nil value")
@@ -91,7 +91,7 @@ func (k *checker) changedDeadline(at *field.Path, now, before *int64) {
 }
 
 // changedGates lets gates go.
-func (k *checker) changedGates(at *field.Path, now, before []corev1.PodSchedulingGate) {
+func (k *validator) changedGates(at *field.Path, now, before []corev1.PodSchedulingGate) {
 	known := map[string]bool{}
 	for _, g := range before {
 		known[g.Name] = true
@@ -105,7 +105,7 @@ func (k *checker) changedGates(at *field.Path, now, before []corev1.PodSchedulin
 
 // changedTolerations lets tolerations come; of one that was there, only how long
 // it holds may change.
-func (k *checker) changedTolerations(at *field.Path, now, before []corev1.Toleration) {
+func (k *validator) changedTolerations(at *field.Path, now, before []corev1.Toleration) {
 	for _, was := range before {
 		found := false
 		was.TolerationSeconds = nil
@@ -120,9 +120,9 @@ func (k *checker) changedTolerations(at *field.Path, now, before []corev1.Tolera
 	}
 }
 
-// narrowed lets a pod that is still gated ask for fewer nodes than before. What
+// tightenedScheduling lets a pod that is still gated ask for fewer nodes than before. What
 // was judged here is made equal, so that the rest can be compared.
-func (k *checker) narrowed(at *field.Path, spec *corev1.PodSpec, old *corev1.PodSpec) {
+func (k *validator) tightenedScheduling(at *field.Path, spec *corev1.PodSpec, old *corev1.PodSpec) {
 	for key, was := range old.NodeSelector {
 		if is, ok := spec.NodeSelector[key]; !ok || is != was {
 			k.invalid(at.Child("nodeSelector"), spec.NodeSelector, "no mutations allowed to existing entries: %s", key)
@@ -137,7 +137,7 @@ func (k *checker) narrowed(at *field.Path, spec *corev1.PodSpec, old *corev1.Pod
 		is = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	}
 	if was != nil {
-		k.narrowedTerms(at.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"), is, was)
+		k.tightenedTerms(at.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"), is, was)
 	}
 	// Preferences of a gated pod are free.
 	switch {
@@ -150,9 +150,9 @@ func (k *checker) narrowed(at *field.Path, spec *corev1.PodSpec, old *corev1.Pod
 	}
 }
 
-// narrowedTerms: terms are alternatives, so none may come; within a term all
+// tightenedTerms: terms are alternatives, so none may come; within a term all
 // must hold, so only more may be asked.
-func (k *checker) narrowedTerms(at *field.Path, is, was *corev1.NodeSelector) {
+func (k *validator) tightenedTerms(at *field.Path, is, was *corev1.NodeSelector) {
 	if is == nil || len(is.NodeSelectorTerms) != len(was.NodeSelectorTerms) {
 		k.invalid(at, is, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
 		return

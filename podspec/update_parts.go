@@ -16,7 +16,7 @@ import (
 // ValidateStatusUpdate gives everything that forbids a new status of a pod. The
 // specs are taken to be the same.
 func ValidateStatusUpdate(pod, old *corev1.Pod) field.ErrorList {
-	k := &checker{pod: pod, spec: &pod.Spec, stored: true}
+	k := &validator{pod: pod, spec: &pod.Spec, stored: true}
 	k.changedMetadata(pod, old)
 	at := field.NewPath("status")
 	if pod.Spec.NodeName != old.Spec.NodeName {
@@ -48,7 +48,7 @@ func ValidateStatusUpdate(pod, old *corev1.Pod) field.ErrorList {
 }
 
 // addresses judges a pod's addresses: at most one of each family.
-func (k *checker) addresses(at *field.Path, list []corev1.PodIP) {
+func (k *validator) addresses(at *field.Path, list []corev1.PodIP) {
 	families := map[bool]bool{}
 	for i, a := range list {
 		parsed, err := netip.ParseAddr(a.IP)
@@ -64,7 +64,7 @@ func (k *checker) addresses(at *field.Path, list []corev1.PodIP) {
 }
 
 // mayStartAgain: a container that has ended by the rules of its pod stays so.
-func (k *checker) mayStartAgain(c *corev1.ContainerStatus) bool {
+func (k *validator) mayStartAgain(c *corev1.ContainerStatus) bool {
 	for spec := range containersOf(k.spec) {
 		if spec.Name == c.Name && (spec.RestartPolicy != nil || len(spec.RestartPolicyRules) > 0) {
 			return true
@@ -79,7 +79,7 @@ func (k *checker) mayStartAgain(c *corev1.ContainerStatus) bool {
 	return false
 }
 
-func (k *checker) transitions(at *field.Path, now, before []corev1.ContainerStatus, mayStart func(*corev1.ContainerStatus) bool) {
+func (k *validator) transitions(at *field.Path, now, before []corev1.ContainerStatus, mayStart func(*corev1.ContainerStatus) bool) {
 	for i := range before {
 		was := &before[i]
 		if was.State.Terminated == nil || mayStart(was) {
@@ -96,11 +96,11 @@ func (k *checker) transitions(at *field.Path, now, before []corev1.ContainerStat
 // ValidateEphemeralUpdate gives everything that forbids putting ephemeral
 // containers into a pod: those that are there stay as they are.
 func ValidateEphemeralUpdate(pod, old *corev1.Pod) field.ErrorList {
-	k := &checker{pod: pod, spec: &pod.Spec, stored: true}
+	k := &validator{pod: pod, spec: &pod.Spec, stored: true}
 	k.errs = ValidateStored(pod)
 	k.changedMetadata(pod, old)
 	at := field.NewPath("spec", "ephemeralContainers")
-	if Mirror(pod) {
+	if IsMirror(pod) {
 		k.forbidden(field.NewPath(""), "static pods do not support ephemeral containers")
 	}
 	now := map[string]*corev1.EphemeralContainer{}
@@ -122,11 +122,11 @@ func ValidateEphemeralUpdate(pod, old *corev1.Pod) field.ErrorList {
 // containers more or less: only CPU and memory of the pod, of main containers and
 // of sidecars change, none is taken away whole, and the class of quality stays.
 func ValidateResize(pod, old *corev1.Pod) field.ErrorList {
-	k := &checker{pod: pod, spec: &pod.Spec, stored: true}
+	k := &validator{pod: pod, spec: &pod.Spec, stored: true}
 	k.errs = ValidateStored(pod)
 	k.changedMetadata(pod, old)
 	spec := field.NewPath("spec")
-	if Mirror(old) {
+	if IsMirror(old) {
 		k.forbidden(field.NewPath(""), "static pods cannot be resized")
 		return k.errs
 	}
@@ -170,7 +170,7 @@ func qosOf(pod *corev1.Pod) corev1.PodQOSClass {
 
 // resizedWhole judges the change of what the pod asks for as a whole, and makes
 // equal what was judged.
-func (k *checker) resizedWhole(at *field.Path, now, before *corev1.PodSpec) {
+func (k *validator) resizedWhole(at *field.Path, now, before *corev1.PodSpec) {
 	if now.Resources == nil && before.Resources == nil {
 		return
 	}
@@ -188,7 +188,7 @@ func (k *checker) resizedWhole(at *field.Path, now, before *corev1.PodSpec) {
 }
 
 // resized judges one container's change and makes equal what was judged.
-func (k *checker) resized(at *field.Path, now, before *corev1.ResourceRequirements) {
+func (k *validator) resized(at *field.Path, now, before *corev1.ResourceRequirements) {
 	for _, part := range []struct {
 		name        string
 		now, before *corev1.ResourceList

@@ -22,7 +22,7 @@ func kept(t *testing.T, manifest string) *corev1.Pod {
 	return pod
 }
 
-func TestUpdates(t *testing.T) {
+func TestValidateUpdate(t *testing.T) {
 	t.Parallel()
 	const plain = "spec: {containers: [{name: c, image: a}]}"
 	for _, c := range []struct {
@@ -124,7 +124,7 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-func TestChangesAreNamed(t *testing.T) {
+func TestDifferences(t *testing.T) {
 	t.Parallel()
 	old, pod := kept(t, "spec: {containers: [{name: c, image: a}], nodeSelector: {a: b}}"),
 		kept(t, "spec: {hostNetwork: true, containers: [{name: c, image: a, command: [x], resources: {limits: {cpu: 1}}}], nodeSelector: {c: d}}")
@@ -135,7 +135,7 @@ func TestChangesAreNamed(t *testing.T) {
 	}
 }
 
-func TestServersKeepWhatNodesRefuse(t *testing.T) {
+func TestValidateStoredAcceptsNodeRejections(t *testing.T) {
 	t.Parallel()
 	pod := kept(t, `spec: {containers: [{name: c, image: a, readinessProbe: {tcpSocket: {port: later}}}], volumes: [{name: v, configMap: {name: Not_A_Name}}]}`)
 	if errs := Validate(pod); len(errs) != 2 {
@@ -151,8 +151,8 @@ func TestServersKeepWhatNodesRefuse(t *testing.T) {
 	}
 }
 
-// TestTemplatesStayOpen: what a pod gets when it is made is not in its template.
-func TestTemplatesStayOpen(t *testing.T) {
+// TestTemplateDefaults: what a pod gets when it is made is not in its template.
+func TestTemplateDefaults(t *testing.T) {
 	t.Parallel()
 	template := &corev1.PodTemplateSpec{}
 	if err := yaml.UnmarshalStrict([]byte("spec: {hostNetwork: true, containers: [{name: c, image: a, ports: [{containerPort: 80}], resources: {limits: {cpu: 1}}}]}"), template); err != nil {

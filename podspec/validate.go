@@ -20,7 +20,7 @@ const maxObjectSize = 1 << 20
 // still not be honoured: see Unhonoured. What an API server takes is a little
 // more: see ValidateStored.
 func Validate(pod *corev1.Pod) field.ErrorList {
-	k := &checker{pod: pod, spec: &pod.Spec}
+	k := &validator{pod: pod, spec: &pod.Spec}
 	k.metadata(&pod.ObjectMeta)
 	k.appArmorAnnotations(field.NewPath("metadata", "annotations"))
 	k.bandwidthAnnotations(field.NewPath("metadata", "annotations"))
@@ -30,7 +30,7 @@ func Validate(pod *corev1.Pod) field.ErrorList {
 
 // ValidateConfigMap gives everything that is wrong with a ConfigMap.
 func ValidateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
-	k := &checker{}
+	k := &validator{}
 	k.metadata(&cm.ObjectMeta)
 	size := 0
 	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
@@ -54,7 +54,7 @@ func ValidateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 // ValidateSecret gives everything that is wrong with a defaulted Secret. No
 // value of it is in the errors.
 func ValidateSecret(s *corev1.Secret) field.ErrorList {
-	k := &checker{}
+	k := &validator{}
 	k.metadata(&s.ObjectMeta)
 	data := field.NewPath("data")
 	size := 0
@@ -71,12 +71,12 @@ func ValidateSecret(s *corev1.Secret) field.ErrorList {
 
 // metadata judges what all objects share. A namespace is required: files get
 // theirs before.
-func (k *checker) metadata(m *metav1.ObjectMeta) {
+func (k *validator) metadata(m *metav1.ObjectMeta) {
 	k.errs = append(k.errs, validation.ValidateObjectMeta(m, true, validation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
 }
 
-// checker collects what is wrong.
-type checker struct {
+// validator collects what is wrong.
+type validator struct {
 	pod  *corev1.Pod
 	spec *corev1.PodSpec
 	errs field.ErrorList
@@ -87,26 +87,26 @@ type checker struct {
 	template bool
 }
 
-func (k *checker) add(err *field.Error) { k.errs = append(k.errs, err) }
+func (k *validator) add(err *field.Error) { k.errs = append(k.errs, err) }
 
-func (k *checker) invalid(at *field.Path, value any, format string, args ...any) {
+func (k *validator) invalid(at *field.Path, value any, format string, args ...any) {
 	k.add(field.Invalid(at, value, fmt.Sprintf(format, args...)))
 }
 
-func (k *checker) required(at *field.Path, why string)  { k.add(field.Required(at, why)) }
-func (k *checker) forbidden(at *field.Path, why string) { k.add(field.Forbidden(at, why)) }
-func (k *checker) duplicate(at *field.Path, value any)  { k.add(field.Duplicate(at, value)) }
-func (k *checker) notFound(at *field.Path, value any)   { k.add(field.NotFound(at, value)) }
+func (k *validator) required(at *field.Path, why string)  { k.add(field.Required(at, why)) }
+func (k *validator) forbidden(at *field.Path, why string) { k.add(field.Forbidden(at, why)) }
+func (k *validator) duplicate(at *field.Path, value any)  { k.add(field.Duplicate(at, value)) }
+func (k *validator) notFound(at *field.Path, value any)   { k.add(field.NotFound(at, value)) }
 
 // each adds one error per complaint.
-func (k *checker) each(at *field.Path, value any, complaints []string) {
+func (k *validator) each(at *field.Path, value any, complaints []string) {
 	for _, c := range complaints {
 		k.invalid(at, value, "%s", c)
 	}
 }
 
 // name judges a required name by its grammar.
-func (k *checker) name(at *field.Path, value string, grammar func(string) []string) {
+func (k *validator) name(at *field.Path, value string, grammar func(string) []string) {
 	if value == "" {
 		k.required(at, "")
 		return
@@ -115,26 +115,26 @@ func (k *checker) name(at *field.Path, value string, grammar func(string) []stri
 }
 
 // between judges a number.
-func (k *checker) between(at *field.Path, value, low, high int64) {
+func (k *validator) between(at *field.Path, value, low, high int64) {
 	if value < low || value > high {
 		k.invalid(at, value, "must be between %d and %d, inclusive", low, high)
 	}
 }
 
-func (k *checker) notNegative(at *field.Path, value int64) {
+func (k *validator) notNegative(at *field.Path, value int64) {
 	if value < 0 {
 		k.invalid(at, value, "must be greater than or equal to 0")
 	}
 }
 
-func (k *checker) positive(at *field.Path, value int64) {
+func (k *validator) positive(at *field.Path, value int64) {
 	if value <= 0 {
 		k.invalid(at, value, "must be greater than 0")
 	}
 }
 
 // oneOf judges a word that is required.
-func oneOf[T ~string](k *checker, at *field.Path, value T, words ...T) {
+func oneOf[T ~string](k *validator, at *field.Path, value T, words ...T) {
 	if value == "" {
 		k.required(at, "")
 	} else if !slices.Contains(words, value) {
@@ -143,14 +143,14 @@ func oneOf[T ~string](k *checker, at *field.Path, value T, words ...T) {
 }
 
 // oneOfIfSet judges a word that may be absent.
-func oneOfIfSet[T ~string](k *checker, at *field.Path, value *T, words ...T) {
+func oneOfIfSet[T ~string](k *validator, at *field.Path, value *T, words ...T) {
 	if value != nil && !slices.Contains(words, *value) {
 		k.add(field.NotSupported(at, *value, words))
 	}
 }
 
 // exactlyOne judges a set of alternatives by how many of them are there.
-func (k *checker) exactlyOne(at *field.Path, value any, what string, present ...bool) bool {
+func (k *validator) exactlyOne(at *field.Path, value any, what string, present ...bool) bool {
 	n := 0
 	for _, p := range present {
 		if p {

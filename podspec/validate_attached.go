@@ -14,59 +14,59 @@ import (
 // maxUnit is the highest number of a partition or of a unit behind a target.
 const maxUnit = 255
 
-// attached judges a source that others attach to the node: what it cannot be without.
-func (k *checker) attached(at *field.Path, v *corev1.VolumeSource) {
+// remoteVolume judges a source that others attach to the node: what it cannot be without.
+func (k *validator) remoteVolume(at *field.Path, v *corev1.VolumeSource) {
 	switch {
 	case v.ISCSI != nil:
 		k.iscsi(at, v.ISCSI)
 	case v.RBD != nil:
-		k.some(at.Child("monitors"), len(v.RBD.CephMonitors))
-		k.filled(at, "image", v.RBD.RBDImage)
+		k.requireAny(at.Child("monitors"), len(v.RBD.CephMonitors))
+		k.requireAll(at, "image", v.RBD.RBDImage)
 	case v.CephFS != nil:
-		k.some(at.Child("monitors"), len(v.CephFS.Monitors))
+		k.requireAny(at.Child("monitors"), len(v.CephFS.Monitors))
 	case v.FC != nil:
 		k.fibreChannel(at, v.FC)
 	case v.FlexVolume != nil:
 		k.flexVolume(at, v.FlexVolume)
 	case v.AzureFile != nil:
-		k.filled(at, "secretName", v.AzureFile.SecretName, "shareName", v.AzureFile.ShareName)
+		k.requireAll(at, "secretName", v.AzureFile.SecretName, "shareName", v.AzureFile.ShareName)
 	case v.AzureDisk != nil:
-		k.filled(at, "diskName", v.AzureDisk.DiskName, "diskURI", v.AzureDisk.DataDiskURI)
+		k.requireAll(at, "diskName", v.AzureDisk.DiskName, "diskURI", v.AzureDisk.DataDiskURI)
 	case v.GCEPersistentDisk != nil:
-		k.filled(at, "pdName", v.GCEPersistentDisk.PDName)
+		k.requireAll(at, "pdName", v.GCEPersistentDisk.PDName)
 		k.between(at.Child("partition"), int64(v.GCEPersistentDisk.Partition), 0, maxUnit)
 	case v.AWSElasticBlockStore != nil:
-		k.filled(at, "volumeID", v.AWSElasticBlockStore.VolumeID)
+		k.requireAll(at, "volumeID", v.AWSElasticBlockStore.VolumeID)
 		k.between(at.Child("partition"), int64(v.AWSElasticBlockStore.Partition), 0, maxUnit)
 	case v.Cinder != nil:
-		k.filled(at, "volumeID", v.Cinder.VolumeID)
+		k.requireAll(at, "volumeID", v.Cinder.VolumeID)
 		k.keyOf(at, v.Cinder.SecretRef)
 	case v.StorageOS != nil:
 		k.name(at.Child("volumeName"), v.StorageOS.VolumeName, utilvalidation.IsDNS1123Label)
 		k.keyOf(at, v.StorageOS.SecretRef)
 	case v.Glusterfs != nil:
-		k.filled(at, "endpoints", v.Glusterfs.EndpointsName, "path", v.Glusterfs.Path)
+		k.requireAll(at, "endpoints", v.Glusterfs.EndpointsName, "path", v.Glusterfs.Path)
 	case v.Quobyte != nil:
-		k.filled(at, "registry", v.Quobyte.Registry, "volume", v.Quobyte.Volume)
+		k.requireAll(at, "registry", v.Quobyte.Registry, "volume", v.Quobyte.Volume)
 	case v.ScaleIO != nil:
-		k.filled(at, "gateway", v.ScaleIO.Gateway, "system", v.ScaleIO.System, "volumeName", v.ScaleIO.VolumeName)
+		k.requireAll(at, "gateway", v.ScaleIO.Gateway, "system", v.ScaleIO.System, "volumeName", v.ScaleIO.VolumeName)
 	case v.VsphereVolume != nil:
-		k.filled(at, "volumePath", v.VsphereVolume.VolumePath)
+		k.requireAll(at, "volumePath", v.VsphereVolume.VolumePath)
 	case v.PortworxVolume != nil:
-		k.filled(at, "volumeID", v.PortworxVolume.VolumeID)
+		k.requireAll(at, "volumeID", v.PortworxVolume.VolumeID)
 	case v.PhotonPersistentDisk != nil:
-		k.filled(at, "pdID", v.PhotonPersistentDisk.PdID)
+		k.requireAll(at, "pdID", v.PhotonPersistentDisk.PdID)
 	case v.Flocker != nil:
 		if (v.Flocker.DatasetName == "") == (v.Flocker.DatasetUUID == "") {
 			k.required(at, "one of datasetName and datasetUUID")
 		}
 	case v.GitRepo != nil:
-		k.filled(at, "repository", v.GitRepo.Repository)
+		k.requireAll(at, "repository", v.GitRepo.Repository)
 	}
 }
 
-// filled wants words, given as name and value in turn.
-func (k *checker) filled(at *field.Path, words ...string) {
+// requireAll wants words, given as name and value in turn.
+func (k *validator) requireAll(at *field.Path, words ...string) {
 	for pair := range slices.Chunk(words, 2) {
 		if pair[1] == "" {
 			k.required(at.Child(pair[0]), "")
@@ -74,20 +74,20 @@ func (k *checker) filled(at *field.Path, words ...string) {
 	}
 }
 
-func (k *checker) some(at *field.Path, n int) {
+func (k *validator) requireAny(at *field.Path, n int) {
 	if n == 0 {
 		k.required(at, "")
 	}
 }
 
-func (k *checker) keyOf(at *field.Path, secret *corev1.LocalObjectReference) {
+func (k *validator) keyOf(at *field.Path, secret *corev1.LocalObjectReference) {
 	if secret != nil {
-		k.filled(at.Child("secretRef"), "name", secret.Name)
+		k.requireAll(at.Child("secretRef"), "name", secret.Name)
 	}
 }
 
-func (k *checker) iscsi(at *field.Path, v *corev1.ISCSIVolumeSource) {
-	k.filled(at, "targetPortal", v.TargetPortal, "iqn", v.IQN)
+func (k *validator) iscsi(at *field.Path, v *corev1.ISCSIVolumeSource) {
+	k.requireAll(at, "targetPortal", v.TargetPortal, "iqn", v.IQN)
 	if v.IQN != "" && !iscsiName(v.IQN) {
 		k.invalid(at.Child("iqn"), v.IQN, "must be a name that begins with iqn, eui or naa")
 	}
@@ -124,7 +124,7 @@ func iscsiName(name string) bool {
 	return false
 }
 
-func (k *checker) fibreChannel(at *field.Path, v *corev1.FCVolumeSource) {
+func (k *validator) fibreChannel(at *field.Path, v *corev1.FCVolumeSource) {
 	k.exactlyOne(at.Child("targetWWNs"), v.TargetWWNs, "`targetWWNs`, `wwids`", len(v.TargetWWNs) > 0, len(v.WWIDs) > 0)
 	switch {
 	case len(v.TargetWWNs) == 0:
@@ -135,8 +135,8 @@ func (k *checker) fibreChannel(at *field.Path, v *corev1.FCVolumeSource) {
 	}
 }
 
-func (k *checker) flexVolume(at *field.Path, v *corev1.FlexVolumeSource) {
-	k.filled(at, "driver", v.Driver)
+func (k *validator) flexVolume(at *field.Path, v *corev1.FlexVolumeSource) {
+	k.requireAll(at, "driver", v.Driver)
 	for key := range v.Options {
 		domain, _, _ := strings.Cut(strings.ToLower(key), "/")
 		if domain = "." + domain; strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io") {
@@ -147,7 +147,7 @@ func (k *checker) flexVolume(at *field.Path, v *corev1.FlexVolumeSource) {
 
 // ephemeral judges the template of a claim that is made for a volume of the pod, and
 // the name that the claim will have.
-func (k *checker) ephemeral(at *field.Path, v *corev1.Volume) {
+func (k *validator) ephemeral(at *field.Path, v *corev1.Volume) {
 	t, template := v.Ephemeral.VolumeClaimTemplate, at.Child("ephemeral", "volumeClaimTemplate")
 	if t == nil {
 		k.required(template, "")
@@ -164,7 +164,7 @@ func (k *checker) ephemeral(at *field.Path, v *corev1.Volume) {
 // ValidateClaimSpec gives everything that is wrong with what a claim wants, which
 // stands at a path.
 func ValidateClaimSpec(c *corev1.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
-	k := &checker{errs: ValidateAccessModes(c.AccessModes, at.Child("accessModes"))}
+	k := &validator{errs: ValidateAccessModes(c.AccessModes, at.Child("accessModes"))}
 	if c.Selector != nil {
 		k.errs = append(k.errs, metavalidation.ValidateLabelSelector(c.Selector, metavalidation.LabelSelectorValidationOptions{}, at.Child("selector"))...)
 	}
@@ -183,17 +183,17 @@ func ValidateClaimSpec(c *corev1.PersistentVolumeClaimSpec, at *field.Path) fiel
 	}
 	oneOfIfSet(k, at.Child("volumeMode"), c.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
 	if d := c.DataSource; d != nil {
-		k.filled(at.Child("dataSource"), "name", d.Name, "kind", d.Kind)
+		k.requireAll(at.Child("dataSource"), "name", d.Name, "kind", d.Kind)
 	}
 	if d := c.DataSourceRef; d != nil {
-		k.filled(at.Child("dataSourceRef"), "name", d.Name, "kind", d.Kind)
+		k.requireAll(at.Child("dataSourceRef"), "name", d.Name, "kind", d.Kind)
 	}
 	return k.errs
 }
 
 // ValidateAccessModes gives everything that is wrong with how a volume may be mounted.
 func ValidateAccessModes(list []corev1.PersistentVolumeAccessMode, at *field.Path) field.ErrorList {
-	k := &checker{}
+	k := &validator{}
 	if len(list) == 0 {
 		k.required(at, "at least 1 access mode is required")
 	}

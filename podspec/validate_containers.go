@@ -15,7 +15,7 @@ const (
 )
 
 // containers judges the containers of every kind; a name is used once among all.
-func (k *checker) containers(at *field.Path) {
+func (k *validator) containers(at *field.Path) {
 	if len(k.spec.Containers) == 0 {
 		k.required(at.Child("containers"), "")
 	}
@@ -28,7 +28,7 @@ func (k *checker) containers(at *field.Path) {
 		}
 		names[c.Name] = true
 		k.container(path, c)
-		switch where.place {
+		switch where.kind {
 		case main:
 			k.probesAndHooks(path, c)
 		case initial:
@@ -48,9 +48,9 @@ func (k *checker) containers(at *field.Path) {
 }
 
 // hasContainer reports whether there is a main or init container of that name.
-func (k *checker) hasContainer(name string) bool {
+func (k *validator) hasContainer(name string) bool {
 	for c, where := range containersOf(k.spec) {
-		if c.Name == name && where.place != ephemeral {
+		if c.Name == name && where.kind != ephemeral {
 			return true
 		}
 	}
@@ -58,7 +58,7 @@ func (k *checker) hasContainer(name string) bool {
 }
 
 // container judges what containers of every kind share.
-func (k *checker) container(at *field.Path, c *corev1.Container) {
+func (k *validator) container(at *field.Path, c *corev1.Container) {
 	switch {
 	case c.Image == "":
 		k.required(at.Child("image"), "")
@@ -79,7 +79,7 @@ func (k *checker) container(at *field.Path, c *corev1.Container) {
 
 // initContainer judges one that runs to its end before the next: it has no
 // health to watch and nothing to say before it stops.
-func (k *checker) initContainer(at *field.Path, c *corev1.Container) {
+func (k *validator) initContainer(at *field.Path, c *corev1.Container) {
 	const why = "may not be set for init containers without restartPolicy=Always"
 	for _, f := range []struct {
 		name string
@@ -96,7 +96,7 @@ func (k *checker) initContainer(at *field.Path, c *corev1.Container) {
 
 // ephemeralContainer judges one that is put into a running pod: it cannot have
 // what the pod was admitted and given room by.
-func (k *checker) ephemeralContainer(at *field.Path, c *corev1.Container) {
+func (k *validator) ephemeralContainer(at *field.Path, c *corev1.Container) {
 	for _, f := range []struct {
 		name string
 		set  bool
@@ -123,7 +123,7 @@ func (k *checker) ephemeralContainer(at *field.Path, c *corev1.Container) {
 }
 
 // restartPolicy judges a container's own policy and rules.
-func (k *checker) restartPolicy(at *field.Path, c *corev1.Container) {
+func (k *validator) restartPolicy(at *field.Path, c *corev1.Container) {
 	oneOfIfSet(k, at.Child("restartPolicy"), c.RestartPolicy, corev1.ContainerRestartPolicyAlways,
 		corev1.ContainerRestartPolicyOnFailure, corev1.ContainerRestartPolicyNever)
 	rules := at.Child("restartPolicyRules")

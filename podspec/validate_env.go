@@ -14,7 +14,7 @@ import (
 const maxEnvFileKey = 128
 
 // env judges a container's env and envFrom.
-func (k *checker) env(at *field.Path, c *corev1.Container) {
+func (k *validator) env(at *field.Path, c *corev1.Container) {
 	for i, e := range c.Env {
 		path := at.Child("env").Index(i)
 		k.name(path.Child("name"), e.Name, validation.IsRelaxedEnvVarName)
@@ -39,7 +39,7 @@ func (k *checker) env(at *field.Path, c *corev1.Container) {
 	}
 }
 
-func (k *checker) envSource(at *field.Path, e *corev1.EnvVar) {
+func (k *validator) envSource(at *field.Path, e *corev1.EnvVar) {
 	from := e.ValueFrom
 	if e.Value != "" {
 		k.invalid(at, "", "may not be specified when `value` is not empty")
@@ -63,12 +63,12 @@ func (k *checker) envSource(at *field.Path, e *corev1.EnvVar) {
 	}
 }
 
-func (k *checker) keyRef(at *field.Path, name, key string) {
+func (k *validator) keyRef(at *field.Path, name, key string) {
 	k.name(at.Child("name"), name, validation.IsDNS1123Subdomain)
 	k.name(at.Child("key"), key, validation.IsConfigMapKey)
 }
 
-func (k *checker) fileKeyRef(at *field.Path, ref *corev1.FileKeySelector) {
+func (k *validator) fileKeyRef(at *field.Path, ref *corev1.FileKeySelector) {
 	k.name(at.Child("key"), ref.Key, validation.IsRelaxedEnvVarName)
 	if len(ref.Key) > maxEnvFileKey {
 		k.add(field.TooLong(at.Child("key"), ref.Key, maxEnvFileKey))
@@ -94,7 +94,7 @@ var (
 	fileFields = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
 )
 
-func (k *checker) fieldRef(at *field.Path, ref *corev1.ObjectFieldSelector, fields []string) {
+func (k *validator) fieldRef(at *field.Path, ref *corev1.ObjectFieldSelector, fields []string) {
 	if ref.APIVersion == "" {
 		k.required(at.Child("apiVersion"), "")
 	} else if ref.APIVersion != "v1" {
@@ -123,7 +123,7 @@ func (k *checker) fieldRef(at *field.Path, ref *corev1.ObjectFieldSelector, fiel
 
 // resourceFieldRef judges a reference to a container's resource. Files need
 // the container's name: they belong to none.
-func (k *checker) resourceFieldRef(at *field.Path, ref *corev1.ResourceFieldSelector, inFile bool) {
+func (k *validator) resourceFieldRef(at *field.Path, ref *corev1.ResourceFieldSelector, inFile bool) {
 	switch {
 	case ref.ContainerName == "" && inFile:
 		k.required(at.Child("containerName"), "")
@@ -147,7 +147,7 @@ func (k *checker) resourceFieldRef(at *field.Path, ref *corev1.ResourceFieldSele
 }
 
 // divisor judges the unit in which a resource is told; absent means 1.
-func (k *checker) divisor(at *field.Path, name corev1.ResourceName, q resource.Quantity) {
+func (k *validator) divisor(at *field.Path, name corev1.ResourceName, q resource.Quantity) {
 	units := []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
 	if name == corev1.ResourceCPU {
 		units = []string{"1m", "1"}

@@ -68,8 +68,8 @@ func TestValidateVolumes(t *testing.T) {
 	})
 }
 
-// TestAClaimOfThePodHasANameThatCanBe: it is the pod's and the volume's.
-func TestAClaimOfThePodHasANameThatCanBe(t *testing.T) {
+// TestEphemeralClaimName: it is the pod's and the volume's.
+func TestEphemeralClaimName(t *testing.T) {
 	t.Parallel()
 	pod := kept(t, "spec: {containers: [{name: c, image: a}], volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]}")
 	if errs := ValidateCreate(pod); len(errs) > 0 {
@@ -115,7 +115,7 @@ func TestValidateProbesAndHooks(t *testing.T) {
 	})
 }
 
-func TestEverySignalOfTheAPIIsKnown(t *testing.T) {
+func TestStopSignals(t *testing.T) {
 	for _, s := range []corev1.Signal{corev1.SIGABRT, corev1.SIGTERM, corev1.SIGXFSZ, corev1.SIGRTMIN, corev1.SIGRTMINPLUS1,
 		corev1.SIGRTMINPLUS15, corev1.SIGRTMAXMINUS14, corev1.SIGRTMAXMINUS1, corev1.SIGRTMAX, corev1.SIGCLD, corev1.SIGPOLL} {
 		if !isSignal(string(s)) {

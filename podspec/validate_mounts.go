@@ -10,7 +10,7 @@ import (
 )
 
 // volumeMounts judges the mounts of one container.
-func (k *checker) volumeMounts(at *field.Path, c *corev1.Container) {
+func (k *validator) volumeMounts(at *field.Path, c *corev1.Container) {
 	targets := map[string]bool{}
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -39,7 +39,7 @@ func (k *checker) volumeMounts(at *field.Path, c *corev1.Container) {
 	}
 }
 
-func (k *checker) volumeMount(at *field.Path, m *corev1.VolumeMount, c *corev1.Container) {
+func (k *validator) volumeMount(at *field.Path, m *corev1.VolumeMount, c *corev1.Container) {
 	if m.SubPath != "" {
 		k.withinVolume(at.Child("subPath"), m.SubPath)
 	}
@@ -62,7 +62,7 @@ func (k *checker) volumeMount(at *field.Path, m *corev1.VolumeMount, c *corev1.C
 	}
 }
 
-func (k *checker) propagation(at *field.Path, m *corev1.VolumeMount, c *corev1.Container) {
+func (k *validator) propagation(at *field.Path, m *corev1.VolumeMount, c *corev1.Container) {
 	if m.MountPropagation == nil {
 		return
 	}
@@ -75,7 +75,7 @@ func (k *checker) propagation(at *field.Path, m *corev1.VolumeMount, c *corev1.C
 	}
 }
 
-func (k *checker) recursiveReadOnly(at *field.Path, m *corev1.VolumeMount) {
+func (k *validator) recursiveReadOnly(at *field.Path, m *corev1.VolumeMount) {
 	if m.RecursiveReadOnly == nil {
 		return
 	}
@@ -95,7 +95,7 @@ func (k *checker) recursiveReadOnly(at *field.Path, m *corev1.VolumeMount) {
 }
 
 // volumeDevices judges the raw block devices of one container.
-func (k *checker) volumeDevices(at *field.Path, c *corev1.Container) {
+func (k *validator) volumeDevices(at *field.Path, c *corev1.Container) {
 	paths := map[string]bool{}
 	for i, d := range c.VolumeDevices {
 		where := at.Child("volumeDevices").Index(i)
@@ -112,7 +112,7 @@ func (k *checker) volumeDevices(at *field.Path, c *corev1.Container) {
 			k.required(where.Child("devicePath"), "")
 		case paths[d.DevicePath]:
 			k.invalid(where.Child("devicePath"), d.DevicePath, "must be unique")
-		case leadsUp(d.DevicePath):
+		case hasBacksteps(d.DevicePath):
 			k.invalid(where.Child("devicePath"), d.DevicePath, "must not contain '..'")
 		}
 		paths[d.DevicePath] = true
@@ -120,27 +120,27 @@ func (k *checker) volumeDevices(at *field.Path, c *corev1.Container) {
 }
 
 // withinVolume judges a path that must stay below a volume's root.
-func (k *checker) withinVolume(at *field.Path, p string) {
+func (k *validator) withinVolume(at *field.Path, p string) {
 	if path.IsAbs(p) {
 		k.invalid(at, p, "must be a relative path")
 	}
-	if leadsUp(p) {
+	if hasBacksteps(p) {
 		k.invalid(at, p, "must not contain '..'")
 	}
 }
 
 // relativePath judges the required path of a file below a volume's root. Names
 // that begin with two dots belong to whoever writes the volume.
-func (k *checker) relativePath(at *field.Path, p string) {
+func (k *validator) relativePath(at *field.Path, p string) {
 	if p == "" {
 		k.required(at, "")
 		return
 	}
 	k.withinVolume(at, p)
-	if strings.HasPrefix(p, "..") && !leadsUp(p) {
+	if strings.HasPrefix(p, "..") && !hasBacksteps(p) {
 		k.invalid(at, p, "must not start with '..'")
 	}
 }
 
-// leadsUp reports whether an element of the path is "..".
-func leadsUp(p string) bool { return slices.Contains(strings.Split(p, "/"), "..") }
+// hasBacksteps reports whether an element of the path is "..".
+func hasBacksteps(p string) bool { return slices.Contains(strings.Split(p, "/"), "..") }

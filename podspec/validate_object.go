@@ -11,7 +11,7 @@ import (
 )
 
 // secretType judges the keys that the type of a Secret asks for.
-func (k *checker) secretType(s *corev1.Secret, data *field.Path) {
+func (k *validator) secretType(s *corev1.Secret, data *field.Path) {
 	need := func(keys ...string) {
 		for _, key := range keys {
 			if _, ok := s.Data[key]; !ok {
@@ -51,7 +51,7 @@ func (k *checker) secretType(s *corev1.Secret, data *field.Path) {
 }
 
 // appArmorAnnotations judges profiles that are asked for in the old way.
-func (k *checker) appArmorAnnotations(at *field.Path) {
+func (k *validator) appArmorAnnotations(at *field.Path) {
 	for _, key := range slices.Sorted(maps.Keys(k.pod.Annotations)) {
 		value := k.pod.Annotations[key]
 		name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix)

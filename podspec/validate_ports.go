@@ -8,7 +8,7 @@ import (
 )
 
 // ports judges the ports of one container.
-func (k *checker) ports(at *field.Path, ports []corev1.ContainerPort) {
+func (k *validator) ports(at *field.Path, ports []corev1.ContainerPort) {
 	names := map[string]bool{}
 	for i, p := range ports {
 		path := at.Index(i)
@@ -40,11 +40,11 @@ func (k *checker) ports(at *field.Path, ports []corev1.ContainerPort) {
 
 // hostPortConflicts judges host ports among the main containers, which run
 // together, and within each init container.
-func (k *checker) hostPortConflicts() {
+func (k *validator) hostPortConflicts() {
 	together := map[HostPort]bool{}
 	for c, where := range containersOf(k.spec) {
 		seen := together
-		if where.place != main {
+		if where.kind != main {
 			seen = map[HostPort]bool{}
 		}
 		for i, p := range c.Ports {
@@ -60,7 +60,7 @@ func (k *checker) hostPortConflicts() {
 }
 
 // portNameOrNumber judges a port that may be given by the name of one.
-func (k *checker) portNameOrNumber(at *field.Path, p intstr.IntOrString) {
+func (k *validator) portNameOrNumber(at *field.Path, p intstr.IntOrString) {
 	if p.Type == intstr.String {
 		k.each(at, p.StrVal, validation.IsValidPortName(p.StrVal))
 		return

@@ -12,7 +12,7 @@ import (
 
 // probesAndHooks judges how a container's health is watched and what is done
 // when it starts and stops.
-func (k *checker) probesAndHooks(at *field.Path, c *corev1.Container) {
+func (k *validator) probesAndHooks(at *field.Path, c *corev1.Container) {
 	k.probe(at.Child("livenessProbe"), c, c.LivenessProbe, true)
 	k.probe(at.Child("readinessProbe"), c, c.ReadinessProbe, false)
 	k.probe(at.Child("startupProbe"), c, c.StartupProbe, true)
@@ -28,7 +28,7 @@ func (k *checker) probesAndHooks(at *field.Path, c *corev1.Container) {
 }
 
 // probe judges a probe; kills: its failure ends the container.
-func (k *checker) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, kills bool) {
+func (k *validator) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, kills bool) {
 	if p == nil {
 		return
 	}
@@ -56,7 +56,7 @@ func (k *checker) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, ki
 }
 
 // portsOf judges the port of a probe or a hook.
-func (k *checker) portsOf(at *field.Path, c *corev1.Container, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
+func (k *validator) portsOf(at *field.Path, c *corev1.Container, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
 	if get != nil {
 		k.portOf(at.Child("httpGet", "port"), c, get.Port)
 	}
@@ -67,17 +67,17 @@ func (k *checker) portsOf(at *field.Path, c *corev1.Container, get *corev1.HTTPG
 
 // portOf has a port that is named be one of the container's: with any other the
 // probe or hook could never be made.
-func (k *checker) portOf(at *field.Path, c *corev1.Container, p intstr.IntOrString) {
+func (k *validator) portOf(at *field.Path, c *corev1.Container, p intstr.IntOrString) {
 	if k.stored {
 		return // an API server never asked that
 	}
-	if _, ok := PortOf(c, p); !ok && p.Type == intstr.String && len(validation.IsValidPortName(p.StrVal)) == 0 {
+	if _, ok := ResolvePort(c, p); !ok && p.Type == intstr.String && len(validation.IsValidPortName(p.StrVal)) == 0 {
 		k.invalid(at, p.StrVal, "must be the name of a port of the container")
 	}
 }
 
 // action judges what probes and hooks have in common.
-func (k *checker) action(at *field.Path, exec *corev1.ExecAction, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
+func (k *validator) action(at *field.Path, exec *corev1.ExecAction, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
 	if exec != nil && len(exec.Command) == 0 {
 		k.required(at.Child("exec", "command"), "")
 	}
@@ -102,7 +102,7 @@ func (k *checker) action(at *field.Path, exec *corev1.ExecAction, get *corev1.HT
 	}
 }
 
-func (k *checker) grpc(at *field.Path, g *corev1.GRPCAction) {
+func (k *validator) grpc(at *field.Path, g *corev1.GRPCAction) {
 	if g == nil {
 		return
 	}
@@ -110,7 +110,7 @@ func (k *checker) grpc(at *field.Path, g *corev1.GRPCAction) {
 	oneOfIfSet(k, at.Child("mode"), g.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)
 }
 
-func (k *checker) hook(at *field.Path, c *corev1.Container, h *corev1.LifecycleHandler) {
+func (k *validator) hook(at *field.Path, c *corev1.Container, h *corev1.LifecycleHandler) {
 	if h == nil || !k.exactlyOne(at, "", "`exec`, `httpGet`, `tcpSocket`, `sleep`",
 		h.Exec != nil, h.HTTPGet != nil, h.TCPSocket != nil, h.Sleep != nil) {
 		return
@@ -130,7 +130,7 @@ func (k *checker) hook(at *field.Path, c *corev1.Container, h *corev1.LifecycleH
 	}
 }
 
-func (k *checker) stopSignal(at *field.Path, s corev1.Signal) {
+func (k *validator) stopSignal(at *field.Path, s corev1.Signal) {
 	if k.spec.OS == nil {
 		k.forbidden(at, "may not be set for containers with empty `spec.os.name`")
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // containerResources judges what one container asks for.
-func (k *checker) containerResources(at *field.Path, c *corev1.Container) {
+func (k *validator) containerResources(at *field.Path, c *corev1.Container) {
 	r := at.Child("resources")
 	k.quantities(r, &c.Resources, k.containerResourceName)
 	claims := map[corev1.ResourceClaim]bool{}
@@ -46,7 +46,7 @@ func (k *checker) containerResources(at *field.Path, c *corev1.Container) {
 }
 
 // containerResourceName judges what a container may ask for.
-func (k *checker) containerResourceName(at *field.Path, name corev1.ResourceName) {
+func (k *validator) containerResourceName(at *field.Path, name corev1.ResourceName) {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 		return
@@ -65,7 +65,7 @@ func (k *checker) containerResourceName(at *field.Path, name corev1.ResourceName
 	}
 }
 
-func (k *checker) podResourceName(at *field.Path, name corev1.ResourceName) {
+func (k *validator) podResourceName(at *field.Path, name corev1.ResourceName) {
 	if !podLevel(name) {
 		k.add(field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, "hugepages-<size>"}))
 		return
@@ -74,7 +74,7 @@ func (k *checker) podResourceName(at *field.Path, name corev1.ResourceName) {
 }
 
 // quantities judges limits and requests, each and against one another.
-func (k *checker) quantities(at *field.Path, r *corev1.ResourceRequirements, judgeName func(*field.Path, corev1.ResourceName)) {
+func (k *validator) quantities(at *field.Path, r *corev1.ResourceRequirements, judgeName func(*field.Path, corev1.ResourceName)) {
 	limits, requests := at.Child("limits"), at.Child("requests")
 	huge, computing := false, false
 	judge := func(at *field.Path, list corev1.ResourceList) {
@@ -107,7 +107,7 @@ func (k *checker) quantities(at *field.Path, r *corev1.ResourceRequirements, jud
 }
 
 // quantity judges one amount by itself.
-func (k *checker) quantity(at *field.Path, name corev1.ResourceName, q resource.Quantity) {
+func (k *validator) quantity(at *field.Path, name corev1.ResourceName, q resource.Quantity) {
 	if q.Sign() < 0 {
 		k.invalid(at, q.String(), "must be greater than or equal to 0")
 		return
@@ -139,7 +139,7 @@ func thousandths(q resource.Quantity) *big.Int {
 }
 
 // podResources judges what the pod as a whole asks for, and its overhead.
-func (k *checker) podResources(at *field.Path) {
+func (k *validator) podResources(at *field.Path) {
 	k.overhead(at.Child("overhead"))
 	r := k.spec.Resources
 	if r == nil {
@@ -150,7 +150,7 @@ func (k *checker) podResources(at *field.Path) {
 	if len(r.Claims) > 0 {
 		k.forbidden(at.Child("claims"), "claims may not be set for pod-level resources")
 	}
-	sum := effective(k.spec, requestsOf)
+	sum := aggregate(k.spec, requestsOf)
 	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
 		if all, q := sum[name], r.Requests[name]; all.Cmp(q) > 0 {
 			k.invalid(at.Child("requests").Key(string(name)), q.String(),
@@ -168,7 +168,7 @@ func (k *checker) podResources(at *field.Path) {
 	}
 }
 
-func (k *checker) overhead(at *field.Path) {
+func (k *validator) overhead(at *field.Path) {
 	for _, name := range slices.Sorted(maps.Keys(k.spec.Overhead)) {
 		k.containerResourceName(at.Key(string(name)), name)
 		k.quantity(at.Key(string(name)), name, k.spec.Overhead[name])

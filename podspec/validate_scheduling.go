@@ -13,7 +13,7 @@ import (
 )
 
 // scheduling judges what says where the pod may run.
-func (k *checker) scheduling(at *field.Path) {
+func (k *validator) scheduling(at *field.Path) {
 	s := k.spec
 	k.errs = append(k.errs, metavalidation.ValidateLabels(s.NodeSelector, at.Child("nodeSelector"))...)
 	for i := range s.Tolerations {
@@ -45,7 +45,7 @@ func (k *checker) scheduling(at *field.Path) {
 	}
 }
 
-func (k *checker) toleration(at *field.Path, t *corev1.Toleration) {
+func (k *validator) toleration(at *field.Path, t *corev1.Toleration) {
 	if t.Key != "" {
 		k.each(at.Child("key"), t.Key, validation.IsQualifiedName(t.Key))
 	} else if t.Operator != corev1.TolerationOpExists {
@@ -74,13 +74,13 @@ func (k *checker) toleration(at *field.Path, t *corev1.Toleration) {
 	}
 }
 
-func (k *checker) integer(at *field.Path, value string) {
+func (k *validator) integer(at *field.Path, value string) {
 	if _, err := strconv.ParseInt(value, 10, 64); err != nil {
 		k.invalid(at, value, "must be an integer")
 	}
 }
 
-func (k *checker) nodeAffinity(at *field.Path, a *corev1.NodeAffinity) {
+func (k *validator) nodeAffinity(at *field.Path, a *corev1.NodeAffinity) {
 	if a == nil {
 		return
 	}
@@ -97,12 +97,12 @@ func (k *checker) nodeAffinity(at *field.Path, a *corev1.NodeAffinity) {
 
 // ValidateNodeSelector judges which nodes are selected, wherever that stands.
 func ValidateNodeSelector(at *field.Path, s *corev1.NodeSelector) field.ErrorList {
-	k := &checker{}
+	k := &validator{}
 	k.nodeSelector(at, s)
 	return k.errs
 }
 
-func (k *checker) nodeSelector(at *field.Path, s *corev1.NodeSelector) {
+func (k *validator) nodeSelector(at *field.Path, s *corev1.NodeSelector) {
 	terms := at.Child("nodeSelectorTerms")
 	if len(s.NodeSelectorTerms) == 0 {
 		k.required(terms, "must have at least one node selector term")
@@ -112,7 +112,7 @@ func (k *checker) nodeSelector(at *field.Path, s *corev1.NodeSelector) {
 	}
 }
 
-func (k *checker) nodeTerm(at *field.Path, t *corev1.NodeSelectorTerm) {
+func (k *validator) nodeTerm(at *field.Path, t *corev1.NodeSelectorTerm) {
 	for i := range t.MatchExpressions {
 		e, path := &t.MatchExpressions[i], at.Child("matchExpressions").Index(i)
 		k.requirement(path, e)
@@ -124,7 +124,7 @@ func (k *checker) nodeTerm(at *field.Path, t *corev1.NodeSelectorTerm) {
 }
 
 // requirement judges an expression over a node's labels.
-func (k *checker) requirement(at *field.Path, e *corev1.NodeSelectorRequirement) {
+func (k *validator) requirement(at *field.Path, e *corev1.NodeSelectorRequirement) {
 	values := at.Child("values")
 	switch e.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
@@ -147,7 +147,7 @@ func (k *checker) requirement(at *field.Path, e *corev1.NodeSelectorRequirement)
 }
 
 // fieldRequirement judges an expression over a node's fields: its name is the only one.
-func (k *checker) fieldRequirement(at *field.Path, e *corev1.NodeSelectorRequirement) {
+func (k *validator) fieldRequirement(at *field.Path, e *corev1.NodeSelectorRequirement) {
 	if e.Operator != corev1.NodeSelectorOpIn && e.Operator != corev1.NodeSelectorOpNotIn {
 		k.invalid(at.Child("operator"), e.Operator, "not a valid selector operator")
 	} else if len(e.Values) != 1 {
@@ -162,7 +162,7 @@ func (k *checker) fieldRequirement(at *field.Path, e *corev1.NodeSelectorRequire
 	}
 }
 
-func (k *checker) podTerms(at *field.Path, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+func (k *validator) podTerms(at *field.Path, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
 	for i := range required {
 		k.podTerm(at.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), &required[i])
 	}
@@ -173,7 +173,7 @@ func (k *checker) podTerms(at *field.Path, required []corev1.PodAffinityTerm, pr
 	}
 }
 
-func (k *checker) podTerm(at *field.Path, t *corev1.PodAffinityTerm) {
+func (k *validator) podTerm(at *field.Path, t *corev1.PodAffinityTerm) {
 	k.selector(at.Child("labelSelector"), t.LabelSelector)
 	k.selector(at.Child("namespaceSelector"), t.NamespaceSelector)
 	for i, n := range t.Namespaces {
@@ -193,12 +193,12 @@ func (k *checker) podTerm(at *field.Path, t *corev1.PodAffinityTerm) {
 	}
 }
 
-func (k *checker) selector(at *field.Path, s *metav1.LabelSelector) {
+func (k *validator) selector(at *field.Path, s *metav1.LabelSelector) {
 	k.errs = append(k.errs, metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, at)...)
 }
 
 // matchKeys judges label keys whose values come from the pod itself.
-func (k *checker) matchKeys(at *field.Path, keys []string, selector *metav1.LabelSelector) {
+func (k *validator) matchKeys(at *field.Path, keys []string, selector *metav1.LabelSelector) {
 	if len(keys) > 0 && selector == nil {
 		k.forbidden(at, "must not be specified when labelSelector is not set")
 	}
@@ -207,7 +207,7 @@ func (k *checker) matchKeys(at *field.Path, keys []string, selector *metav1.Labe
 	}
 }
 
-func (k *checker) spreads(at *field.Path) {
+func (k *validator) spreads(at *field.Path) {
 	type pair struct {
 		key  string
 		when corev1.UnsatisfiableConstraintAction

@@ -16,7 +16,7 @@ const (
 )
 
 // podSecurity judges the security context that all containers share.
-func (k *checker) podSecurity(at *field.Path) {
+func (k *validator) podSecurity(at *field.Path) {
 	sc := k.spec.SecurityContext
 	if sc == nil {
 		return
@@ -39,7 +39,7 @@ func (k *checker) podSecurity(at *field.Path) {
 }
 
 // containerSecurity judges a container's own security context.
-func (k *checker) containerSecurity(at *field.Path, c *corev1.Container) {
+func (k *validator) containerSecurity(at *field.Path, c *corev1.Container) {
 	sc := c.SecurityContext
 	if sc == nil {
 		return
@@ -71,19 +71,19 @@ func (k *checker) containerSecurity(at *field.Path, c *corev1.Container) {
 	}
 }
 
-func (k *checker) userID(at *field.Path, id *int64) {
+func (k *validator) userID(at *field.Path, id *int64) {
 	if id != nil {
 		k.each(at, *id, validation.IsValidUserID(*id))
 	}
 }
 
-func (k *checker) groupID(at *field.Path, id *int64) {
+func (k *validator) groupID(at *field.Path, id *int64) {
 	if id != nil {
 		k.each(at, *id, validation.IsValidGroupID(*id))
 	}
 }
 
-func (k *checker) capabilities(at *field.Path, caps *corev1.Capabilities) {
+func (k *validator) capabilities(at *field.Path, caps *corev1.Capabilities) {
 	if caps == nil {
 		return
 	}
@@ -95,7 +95,7 @@ func (k *checker) capabilities(at *field.Path, caps *corev1.Capabilities) {
 	}
 }
 
-func (k *checker) seccomp(at *field.Path, p *corev1.SeccompProfile) {
+func (k *validator) seccomp(at *field.Path, p *corev1.SeccompProfile) {
 	if p == nil {
 		return
 	}
@@ -103,14 +103,14 @@ func (k *checker) seccomp(at *field.Path, p *corev1.SeccompProfile) {
 		corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
 	file := at.Child("localhostProfile")
 	name, named := k.localProfile(file, p.Type == corev1.SeccompProfileTypeLocalhost, p.LocalhostProfile, "seccomp")
-	if named && (path.IsAbs(name) || leadsUp(name)) {
+	if named && (path.IsAbs(name) || hasBacksteps(name)) {
 		k.invalid(file, name, "must be a relative path that descends and does not contain '..'")
 	}
 }
 
 // localProfile returns the name of a profile that lies on the node, if there is
 // one to judge.
-func (k *checker) localProfile(at *field.Path, local bool, name *string, of string) (string, bool) {
+func (k *validator) localProfile(at *field.Path, local bool, name *string, of string) (string, bool) {
 	switch {
 	case !local && name != nil:
 		k.invalid(at, *name, "can only be set when `type` is Localhost")
@@ -122,7 +122,7 @@ func (k *checker) localProfile(at *field.Path, local bool, name *string, of stri
 	return "", false
 }
 
-func (k *checker) appArmor(at *field.Path, p *corev1.AppArmorProfile) {
+func (k *validator) appArmor(at *field.Path, p *corev1.AppArmorProfile) {
 	if p == nil {
 		return
 	}
@@ -142,7 +142,7 @@ func (k *checker) appArmor(at *field.Path, p *corev1.AppArmorProfile) {
 // sysctls judges the pod's kernel parameters. Whether a node allows them is
 // asked at admission; those of a namespace that is the host's never are the
 // pod's to set.
-func (k *checker) sysctls(at *field.Path, list []corev1.Sysctl) {
+func (k *validator) sysctls(at *field.Path, list []corev1.Sysctl) {
 	names := map[string]bool{}
 	for i, s := range list {
 		where := at.Index(i).Child("name")

@@ -19,11 +19,11 @@ const (
 	maxHostname     = 64 // Linux' limit of a host's name
 )
 
-func (k *checker) podSpec(at *field.Path) {
+func (k *validator) podSpec(at *field.Path) {
 	k.volumes(at.Child("volumes"))
 	k.resourceClaims(at.Child("resourceClaims"))
 	k.containers(at)
-	k.lifeOfPod(at)
+	k.podLifecycle(at)
 	k.dns(at)
 	k.hostnames(at)
 	k.namespaces(at)
@@ -33,8 +33,8 @@ func (k *checker) podSpec(at *field.Path) {
 	k.operatingSystem(at)
 }
 
-// lifeOfPod judges what says how the pod lives and ends, and whose it is.
-func (k *checker) lifeOfPod(at *field.Path) {
+// podLifecycle judges what says how the pod lives and ends, and whose it is.
+func (k *validator) podLifecycle(at *field.Path) {
 	s := k.spec
 	oneOf(k, at.Child("restartPolicy"), s.RestartPolicy,
 		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
@@ -68,7 +68,7 @@ func (k *checker) lifeOfPod(at *field.Path) {
 	}
 }
 
-func (k *checker) dns(at *field.Path) {
+func (k *validator) dns(at *field.Path) {
 	policy, config := k.spec.DNSPolicy, k.spec.DNSConfig
 	oneOf(k, at.Child("dnsPolicy"), policy,
 		corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)
@@ -113,13 +113,13 @@ func (k *checker) dns(at *field.Path) {
 
 // address judges an IP address. A zone names an interface of one host and has
 // no meaning in a pod.
-func (k *checker) address(at *field.Path, value string) {
+func (k *validator) address(at *field.Path, value string) {
 	if a, err := netip.ParseAddr(value); err != nil || a.Zone() != "" {
 		k.invalid(at, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
 	}
 }
 
-func (k *checker) hostnames(at *field.Path) {
+func (k *validator) hostnames(at *field.Path) {
 	s := k.spec
 	if s.Hostname != "" {
 		k.each(at.Child("hostname"), s.Hostname, validation.IsDNS1123Label(s.Hostname))
@@ -150,7 +150,7 @@ func (k *checker) hostnames(at *field.Path) {
 }
 
 // namespaces judges which namespaces of the host the pod shares.
-func (k *checker) namespaces(at *field.Path) {
+func (k *validator) namespaces(at *field.Path) {
 	s := k.spec
 	if isTrue(s.ShareProcessNamespace) && s.HostPID {
 		k.invalid(at.Child("shareProcessNamespace"), true, "shareProcessNamespace and hostPID cannot both be enabled")
@@ -168,7 +168,7 @@ func (k *checker) namespaces(at *field.Path) {
 	}
 }
 
-func (k *checker) operatingSystem(at *field.Path) {
+func (k *validator) operatingSystem(at *field.Path) {
 	if k.spec.OS == nil {
 		return
 	}
@@ -187,7 +187,7 @@ func (k *checker) operatingSystem(at *field.Path) {
 	}
 }
 
-func (k *checker) resourceClaims(at *field.Path) {
+func (k *validator) resourceClaims(at *field.Path) {
 	seen := map[string]bool{}
 	for i, c := range k.spec.ResourceClaims {
 		path := at.Index(i)
@@ -208,7 +208,7 @@ func (k *checker) resourceClaims(at *field.Path) {
 }
 
 // volume finds a volume of the pod by name.
-func (k *checker) volume(name string) *corev1.Volume {
+func (k *validator) volume(name string) *corev1.Volume {
 	i := slices.IndexFunc(k.spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	if i < 0 {
 		return nil

@@ -16,7 +16,7 @@ const (
 )
 
 // volumes judges the pod's volumes.
-func (k *checker) volumes(at *field.Path) {
+func (k *validator) volumes(at *field.Path) {
 	names := map[string]bool{}
 	for i := range k.spec.Volumes {
 		v, path := &k.spec.Volumes[i], at.Index(i)
@@ -40,7 +40,7 @@ func (k *checker) volumes(at *field.Path) {
 }
 
 // volumeSource judges the one source of a volume.
-func (k *checker) volumeSource(at *field.Path, v *corev1.VolumeSource) {
+func (k *validator) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 	switch {
 	case v.HostPath != nil:
 		k.hostPath(at, v.HostPath)
@@ -81,14 +81,14 @@ func (k *checker) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 		}
 		oneOf(k, at.Child("pullPolicy"), v.Image.PullPolicy, corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever)
 	default:
-		k.attached(at, v)
+		k.remoteVolume(at, v)
 	}
 }
 
-func (k *checker) hostPath(at *field.Path, v *corev1.HostPathVolumeSource) {
+func (k *validator) hostPath(at *field.Path, v *corev1.HostPathVolumeSource) {
 	if v.Path == "" {
 		k.required(at.Child("path"), "")
-	} else if leadsUp(v.Path) {
+	} else if hasBacksteps(v.Path) {
 		k.invalid(at.Child("path"), v.Path, "must not contain '..'")
 	}
 	oneOfIfSet(k, at.Child("type"), v.Type, corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate,
@@ -96,7 +96,7 @@ func (k *checker) hostPath(at *field.Path, v *corev1.HostPathVolumeSource) {
 		corev1.HostPathSocket, corev1.HostPathCharDev, corev1.HostPathBlockDev)
 }
 
-func (k *checker) emptyDir(at *field.Path, v *corev1.EmptyDirVolumeSource) {
+func (k *validator) emptyDir(at *field.Path, v *corev1.EmptyDirVolumeSource) {
 	if q := v.SizeLimit; q != nil && q.Sign() < 0 {
 		k.invalid(at.Child("sizeLimit"), q.String(), "must be a valid resource quantity that is not negative")
 	}
@@ -116,20 +116,20 @@ func (k *checker) emptyDir(at *field.Path, v *corev1.EmptyDirVolumeSource) {
 }
 
 // mode judges the permissions of a file.
-func (k *checker) mode(at *field.Path, mode *int32) {
+func (k *validator) mode(at *field.Path, mode *int32) {
 	if mode != nil && (*mode < 0 || *mode > maxFileMode) {
 		k.invalid(at, *mode, "must be a number between 0 and 0777 (octal), both inclusive")
 	}
 }
 
 // owner judges the user who owns a file.
-func (k *checker) owner(at *field.Path, uid *int64) {
+func (k *validator) owner(at *field.Path, uid *int64) {
 	if uid != nil {
 		k.each(at, *uid, validation.IsValidUserID(*uid))
 	}
 }
 
-func (k *checker) items(at *field.Path, items []corev1.KeyToPath) {
+func (k *validator) items(at *field.Path, items []corev1.KeyToPath) {
 	for i, item := range items {
 		path := at.Index(i)
 		if item.Key == "" {
@@ -141,7 +141,7 @@ func (k *checker) items(at *field.Path, items []corev1.KeyToPath) {
 	}
 }
 
-func (k *checker) downwardFiles(at *field.Path, items []corev1.DownwardAPIVolumeFile) {
+func (k *validator) downwardFiles(at *field.Path, items []corev1.DownwardAPIVolumeFile) {
 	for i, item := range items {
 		path := at.Index(i)
 		k.relativePath(path.Child("path"), item.Path)
@@ -160,7 +160,7 @@ func (k *checker) downwardFiles(at *field.Path, items []corev1.DownwardAPIVolume
 
 // projected judges a volume of several sources. Two of them cannot write the
 // same file.
-func (k *checker) projected(at *field.Path, v *corev1.ProjectedVolumeSource) {
+func (k *validator) projected(at *field.Path, v *corev1.ProjectedVolumeSource) {
 	k.mode(at.Child("defaultMode"), v.DefaultMode)
 	k.owner(at.Child("defaultUser"), v.DefaultUser)
 	paths := map[string]bool{}
@@ -181,7 +181,7 @@ func (k *checker) projected(at *field.Path, v *corev1.ProjectedVolumeSource) {
 	}
 }
 
-func (k *checker) projection(at *field.Path, s *corev1.VolumeProjection, file func(*field.Path, string)) {
+func (k *validator) projection(at *field.Path, s *corev1.VolumeProjection, file func(*field.Path, string)) {
 	keyed := func(at *field.Path, name string, items []corev1.KeyToPath) {
 		k.reference(at.Child("name"), name)
 		k.items(at.Child("items"), items)
@@ -218,7 +218,7 @@ func (k *checker) projection(at *field.Path, s *corev1.VolumeProjection, file fu
 	}
 }
 
-func (k *checker) podCertificate(at *field.Path, p *corev1.PodCertificateProjection, file func(*field.Path, string)) {
+func (k *validator) podCertificate(at *field.Path, p *corev1.PodCertificateProjection, file func(*field.Path, string)) {
 	if p.SignerName == "" {
 		k.required(at.Child("signerName"), "")
 	}

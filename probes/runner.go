@@ -52,7 +52,7 @@ func (p *probe) address(host, port string) (string, error) {
 
 // portOf resolves a port by number or by the name that the container gives it.
 func portOf(c *corev1.Container, p intstr.IntOrString) (string, error) {
-	n, ok := podspec.PortOf(c, p)
+	n, ok := podspec.ResolvePort(c, p)
 	if !ok {
 		return "", fmt.Errorf("container %s has no port %s", c.Name, p.String())
 	}

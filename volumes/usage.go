@@ -23,7 +23,7 @@ import (
 func (v *Volumes) Over(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
-		limit := podspec.DiskLimit(vol)
+		limit := podspec.EmptyDirSizeLimit(vol)
 		if limit == nil {
 			continue
 		}

@@ -23,7 +23,7 @@ const (
 func (f *floor) preempt(s *Seat) {
 	node := f.node
 	node.Standalone = f.alone
-	if !podspec.Critical(s.Pod, f.alone) {
+	if !podspec.IsCritical(s.Pod, f.alone) {
 		return
 	}
 	var in []*corev1.Pod
@@ -32,7 +32,7 @@ func (f *floor) preempt(s *Seat) {
 			in = append(in, pod)
 		}
 	}
-	victims := admission.Preempt(node, f.later(s.Pod), s.Pod, in)
+	victims := admission.PodsToPreempt(node, f.later(s.Pod), s.Pod, in)
 	if len(victims) == 0 {
 		return
 	}
@@ -42,7 +42,7 @@ func (f *floor) preempt(s *Seat) {
 		f.ending[v.UID] = true
 		f.queue = slices.DeleteFunc(f.queue, func(q Seat) bool { return q.Pod.UID == v.UID })
 		f.tell[v.UID](plan.End{
-			Reason: Preempted, Message: preemptedMessage, Detail: " " + s.Pod.Namespace + "/" + s.Pod.Name, Grace: podspec.Grace(v), Node: true,
+			Reason: Preempted, Message: preemptedMessage, Detail: " " + s.Pod.Namespace + "/" + s.Pod.Name, Grace: podspec.GracePeriod(v), Node: true,
 		})
 	}
 	if s.preempts != "" { // more than at first
@@ -53,7 +53,7 @@ func (f *floor) preempt(s *Seat) {
 
 // refusals are why a pod does not fit now, or would take what is kept for one that
 // comes before it.
-func (f *floor) refusals(pod *corev1.Pod) []admission.Refusal {
+func (f *floor) refusals(pod *corev1.Pod) []admission.Rejection {
 	if now := admission.Check(f.node, f.used, pod); len(now) > 0 {
 		return now
 	}

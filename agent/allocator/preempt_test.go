@@ -55,7 +55,7 @@ func (c *crowd) told(t *testing.T, pod *corev1.Pod, times int) {
 		t.Errorf("%s was told to go %d times, want %d: %+v", pod.Name, len(all), times, all)
 	}
 	for _, e := range all {
-		if e.Reason != "Preempting" || e.Message != "Preempted in order to admit critical pod" || e.Forget || e.Grace != podspec.Grace(pod) {
+		if e.Reason != "Preempting" || e.Message != "Preempted in order to admit critical pod" || e.Forget || e.Grace != podspec.GracePeriod(pod) {
 			t.Errorf("%s was told %+v", pod.Name, e)
 		}
 	}

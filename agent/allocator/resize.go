@@ -61,7 +61,7 @@ func (f *floor) resize(s Seat) {
 
 // forbidden is the answer to a resize that no room would help; nil: room would.
 func forbidden(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
-	why := cmp.Or(plan.Forbidden(was, pod), admission.SwapForbids(node, was, pod))
+	why := cmp.Or(plan.Forbidden(was, pod), admission.SwapPreventsResize(node, was, pod))
 	if why == "" {
 		return nil
 	}
@@ -69,9 +69,9 @@ func forbidden(node admission.Node, was, pod *corev1.Pod) *plan.Verdict {
 }
 
 // unresized is the answer to a resize that there is no room for, now or ever.
-func unresized(refusals []admission.Refusal) plan.Verdict {
+func unresized(refusals []admission.Rejection) plan.Verdict {
 	v := verdictOf(refusals)
-	if i := slices.IndexFunc(refusals, func(r admission.Refusal) bool { return !r.Recoverable }); i >= 0 {
+	if i := slices.IndexFunc(refusals, func(r admission.Rejection) bool { return !r.Recoverable }); i >= 0 {
 		r := refusals[i] // no matter what others use
 		v.Message = fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", r.Resource, r.Requested, r.Capacity)
 	}

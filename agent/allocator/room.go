@@ -269,7 +269,7 @@ func (f *floor) enter(s Seat) {
 	f.preempt(&s)
 	v := verdictOf(refusals)
 	v.Preempts = s.preempts
-	if v.State == plan.Wait && podspec.Assigned(s.Pod) {
+	if v.State == plan.Wait && podspec.FromAPIServer(s.Pod) {
 		v = f.orReplaced(v, s.Pod)
 	}
 	s.tell(v)
@@ -310,7 +310,7 @@ func (f *floor) orReplaced(v plan.Verdict, pod *corev1.Pod) plan.Verdict {
 
 // verdictOf is Rejected as soon as one refusal is for good: waiting for room
 // would be in vain.
-func verdictOf(refusals []admission.Refusal) plan.Verdict {
+func verdictOf(refusals []admission.Rejection) plan.Verdict {
 	for _, x := range refusals {
 		if !x.Recoverable {
 			return plan.Verdict{State: plan.Rejected, Reason: x.Reason, Message: x.Message}
@@ -397,7 +397,7 @@ func (r *Room) Order(a, b *corev1.Pod) int { return cmp.Or(r.weight(a, b), age(a
 
 func (r *Room) weight(a, b *corev1.Pod) int {
 	critical := func(p *corev1.Pod) int {
-		if podspec.Critical(p, r.alone) {
+		if podspec.IsCritical(p, r.alone) {
 			return 0
 		}
 		return 1

@@ -301,13 +301,13 @@ func TestTurnsOfStormsOfStarts(t *testing.T) {
 }
 
 func TestVerdictIsFinalAsSoonAsOneRefusalIs(t *testing.T) {
-	wait, never := admission.Refusal{Reason: "OutOfcpu", Message: "m", Recoverable: true}, admission.Refusal{Reason: "NodeAffinity", Message: "n"}
-	for _, refusals := range [][]admission.Refusal{{wait, never}, {never, wait}} {
+	wait, never := admission.Rejection{Reason: "OutOfcpu", Message: "m", Recoverable: true}, admission.Rejection{Reason: "NodeAffinity", Message: "n"}
+	for _, refusals := range [][]admission.Rejection{{wait, never}, {never, wait}} {
 		if v := verdictOf(slices.Clone(refusals)); v.State != plan.Rejected || v.Reason != "NodeAffinity" {
 			t.Errorf("%+v", v)
 		}
 	}
-	if v := verdictOf([]admission.Refusal{wait}); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Message != "m" {
+	if v := verdictOf([]admission.Rejection{wait}); v.State != plan.Wait || v.Reason != "OutOfcpu" || v.Message != "m" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -452,7 +452,7 @@ func TestADeferredResizeOfHigherPriorityBlocksNoOther(t *testing.T) {
 // TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible without a restart.
 func TestAResizeOfMemoryThatMayBeOnSwapIsInfeasible(t *testing.T) {
 	node := nodeOf("8", "10")
-	node.Swap = true
+	node.LimitedSwap = true
 	node.Allocatable[corev1.ResourceMemory] = resource.MustParse("1Gi")
 	inRoom(t, Config{Node: node, Slots: 9}, func(t *testing.T, l *lobby) {
 		wish := func(name, memory string) *corev1.Pod {

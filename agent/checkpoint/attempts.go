@@ -10,12 +10,12 @@ import (
 	"berth/agent/plan"
 )
 
-// AttemptsLogged reads from a pod's log directory how often its containers had
+// AttemptsFromLogs reads from a pod's log directory how often its containers had
 // begun before the agent, by name: each instance has a log of its own,
 // <container>/<attempt>.log. It is for a pod of which both the store and the
 // runtime have lost what was, so that its count goes on and no log gets two
 // instances' lines. Later logs are of a pod that this agent has ended since.
-func AttemptsLogged(dir string, before time.Time) map[string]plan.Restart {
+func AttemptsFromLogs(dir string, before time.Time) map[string]plan.Restart {
 	var out map[string]plan.Restart
 	containers, _ := os.ReadDir(dir) // a pod that never ran has none
 	for _, c := range containers {

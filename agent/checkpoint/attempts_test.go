@@ -11,9 +11,9 @@ import (
 	"berth/agent/plan"
 )
 
-func TestAttemptsAreReadFromTheLogs(t *testing.T) {
+func TestAttemptsFromLogs(t *testing.T) {
 	dir := t.TempDir()
-	if got := AttemptsLogged(filepath.Join(dir, "none"), time.Now()); got != nil {
+	if got := AttemptsFromLogs(filepath.Join(dir, "none"), time.Now()); got != nil {
 		t.Errorf("without a directory: %v", got)
 	}
 	for _, f := range []string{
@@ -29,10 +29,10 @@ func TestAttemptsAreReadFromTheLogs(t *testing.T) {
 		}
 	}
 	want := map[string]plan.Restart{"main": {Next: 11}, "side": {Next: 1}}
-	if d := cmp.Diff(want, AttemptsLogged(dir, time.Now().Add(time.Minute))); d != "" {
+	if d := cmp.Diff(want, AttemptsFromLogs(dir, time.Now().Add(time.Minute))); d != "" {
 		t.Error(d)
 	}
-	if got := AttemptsLogged(dir, time.Now().Add(-time.Minute)); got != nil {
+	if got := AttemptsFromLogs(dir, time.Now().Add(-time.Minute)); got != nil {
 		t.Errorf("before there was any: %v", got)
 	}
 }

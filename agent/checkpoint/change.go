@@ -12,14 +12,14 @@ import (
 
 // change is what one commit writes.
 type change struct {
-	records map[types.UID][]part // nil: the pod is deleted
-	stories map[types.UID][]part // of pods that have a record
-	notes   []part               // of the node
+	records    map[types.UID][]part // nil: the pod is deleted
+	histories  map[types.UID][]part // of pods that have a record
+	nodeValues []part               // of the node
 }
 
-// made reports whether the file says all this already: then nothing need be
+// isApplied reports whether the file says all this already: then nothing need be
 // synced, as every commit is.
-func (c change) made(tx *bbolt.Tx) bool {
+func (c change) isApplied(tx *bbolt.Tx) bool {
 	pods := tx.Bucket(bucketPods)
 	same := func(b *bbolt.Bucket, list []part) bool {
 		for _, p := range list {
@@ -35,13 +35,13 @@ func (c change) made(tx *bbolt.Tx) bool {
 			return false
 		}
 	}
-	for uid, list := range c.stories {
+	for uid, list := range c.histories {
 		if b := pods.Bucket([]byte(uid)); b != nil && !same(b, list) {
 			return false
 		}
 	}
 	b := tx.Bucket(bucketNode)
-	return len(c.notes) == 0 || b != nil && same(b, c.notes)
+	return len(c.nodeValues) == 0 || b != nil && same(b, c.nodeValues)
 }
 
 func (c change) apply(tx *bbolt.Tx) error {
@@ -61,23 +61,23 @@ func (c change) apply(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	for uid, list := range c.stories {
+	for uid, list := range c.histories {
 		if b := pods.Bucket([]byte(uid)); b != nil {
 			if err := put(b, list); err != nil {
 				return err
 			}
 		}
 	}
-	if len(c.notes) > 0 {
+	if len(c.nodeValues) > 0 {
 		b, err := tx.CreateBucketIfNotExists(bucketNode)
 		if err != nil {
 			return err
 		}
-		if err := put(b, c.notes); err != nil {
+		if err := put(b, c.nodeValues); err != nil {
 			return err
 		}
 	}
-	return tx.Bucket(bucketBerth).Delete(keyLeft) // whoever writes has not left, should signOn have failed
+	return tx.Bucket(bucketBerth).Delete(keyCleanExit) // whoever writes has not left, should signOn have failed
 }
 
 func put(b *bbolt.Bucket, list []part) (err error) {
@@ -94,42 +94,42 @@ func put(b *bbolt.Bucket, list []part) (err error) {
 	return nil
 }
 
-// LastLife is what the store knows of the agent that had it open before.
-type LastLife struct {
-	Until time.Time // when it left, or else wrote last; zero: there was none
-	Left  bool      // it has left by itself: it was not killed, and did not crash
+// PreviousRun is what the store knows of the agent that had it open before.
+type PreviousRun struct {
+	EndedAt   time.Time // when it left, or else wrote last; zero: there was none
+	CleanExit bool      // it has left by itself: it was not killed, and did not crash
 }
 
-// Last tells of the agent that had the store open before this one.
-func (s *Store) Last() LastLife { return s.last }
+// PreviousRun tells of the agent that had the store open before this one.
+func (s *Store) PreviousRun() PreviousRun { return s.previous }
 
-// signOn takes back what the life before has signed: an agent that is killed
+// markDirty takes back what the life before has signed: an agent that is killed
 // before it had anything to write has not left by itself.
-func (s *Store) signOn() {
-	if s.last.Left {
-		s.sign(func(b *bbolt.Bucket) error { return b.Delete(keyLeft) })
+func (s *Store) markDirty() {
+	if s.previous.CleanExit {
+		s.updateMeta(func(b *bbolt.Bucket) error { return b.Delete(keyCleanExit) })
 	}
 }
 
-// signOff says in the file that the agent has left by itself.
-func (s *Store) signOff() {
-	s.sign(func(b *bbolt.Bucket) error {
+// markClean says in the file that the agent has left by itself.
+func (s *Store) markClean() {
+	s.updateMeta(func(b *bbolt.Bucket) error {
 		at, err := time.Now().MarshalText()
 		if err != nil {
 			return err
 		}
-		return b.Put(keyLeft, at)
+		return b.Put(keyCleanExit, at)
 	})
 }
 
-func (s *Store) sign(how func(*bbolt.Bucket) error) {
+func (s *Store) updateMeta(how func(*bbolt.Bucket) error) {
 	s.mu.Lock()
-	f, bad := s.file, s.degraded != ""
+	f, bad := s.file, s.degradedReason != ""
 	s.mu.Unlock()
 	if f == nil || bad {
 		return
 	}
-	err := guard(func() error {
+	err := recoverFault(func() error {
 		return f.db.Update(func(tx *bbolt.Tx) error { return how(tx.Bucket(bucketBerth)) })
 	})
 	if err != nil { // its end will look like another: no more than that
@@ -137,13 +137,13 @@ func (s *Store) sign(how func(*bbolt.Bucket) error) {
 	}
 }
 
-// readLast reads what the life before has left in an open file, whose time of
+// readPreviousRun reads what the life before has left in an open file, whose time of
 // writing was taken before it was opened.
-func readLast(db *bbolt.DB, wrote time.Time) (last LastLife) {
-	last.Until = wrote
-	err := guard(func() error {
+func readPreviousRun(db *bbolt.DB, wrote time.Time) (last PreviousRun) {
+	last.EndedAt = wrote
+	err := recoverFault(func() error {
 		return db.View(func(tx *bbolt.Tx) error {
-			text := tx.Bucket(bucketBerth).Get(keyLeft)
+			text := tx.Bucket(bucketBerth).Get(keyCleanExit)
 			if text == nil {
 				return nil
 			}
@@ -151,12 +151,12 @@ func readLast(db *bbolt.DB, wrote time.Time) (last LastLife) {
 			if err := at.UnmarshalText(text); err != nil {
 				return fmt.Errorf("read when the last agent left: %w", err)
 			}
-			last = LastLife{Until: at, Left: true}
+			last = PreviousRun{EndedAt: at, CleanExit: true}
 			return nil
 		})
 	})
 	if err != nil {
-		return LastLife{Until: wrote}
+		return PreviousRun{EndedAt: wrote}
 	}
 	return last
 }

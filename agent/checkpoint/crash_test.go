@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // child writes ever newer records of a few pods, and says what is synced.
 func child(path string) error {
-	s, aside, err := Open(Options{Path: path, Delay: time.Millisecond})
+	s, aside, err := Open(Options{Path: path, CommitDelay: time.Millisecond})
 	if err != nil || aside != nil {
 		return fmt.Errorf("open: %w, set aside: %v", err, aside)
 	}
@@ -57,7 +57,7 @@ func child(path string) error {
 	}
 }
 
-func TestKilledInTheMiddleOfWrites(t *testing.T) { // C2
+func TestStoreSurvivesKillDuringWrites(t *testing.T) { // C2
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "berth.db")
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -128,7 +128,7 @@ func killChild(t *testing.T, path string, writes int, synced map[types.UID]int) 
 func filled(t *testing.T) []byte {
 	t.Helper()
 	o := options(t)
-	o.Reserve = -1
+	o.PreallocateBytes = -1
 	s := open(t, o)
 	stop := run(t, s)
 	for i := range 60 {
@@ -158,7 +158,7 @@ func reopen(t *testing.T, dir, what string, content []byte) (whole bool) {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, aside, err := Open(Options{Path: path, Reserve: -1})
+	s, aside, err := Open(Options{Path: path, PreallocateBytes: -1})
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
@@ -183,7 +183,7 @@ func reopen(t *testing.T, dir, what string, content []byte) (whole bool) {
 	return aside == nil && len(got) == 61
 }
 
-func TestTornAtEveryPage(t *testing.T) { // C3
+func TestOpenTruncatedFile(t *testing.T) { // C3
 	t.Parallel()
 	content := filled(t)
 	dir := t.TempDir()
@@ -196,7 +196,7 @@ func TestTornAtEveryPage(t *testing.T) { // C3
 	}
 }
 
-func TestRubbishInEveryPage(t *testing.T) { // C3
+func TestOpenCorruptedPages(t *testing.T) { // C3
 	t.Parallel()
 	content := filled(t)
 	dir := t.TempDir()

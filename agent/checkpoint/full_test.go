@@ -57,11 +57,11 @@ func big(name string) Record {
 	return r
 }
 
-func TestFullDiskLosesNothing(t *testing.T) { // C5
+func TestFullDiskKeepsRecordsInMemory(t *testing.T) { // C5
 	t.Parallel()
 	o := options(t)
 	dir := smallDisk(t, "2m")
-	o.Path, o.Reserve = filepath.Join(dir, "berth.db"), 512<<10
+	o.Path, o.PreallocateBytes = filepath.Join(dir, "berth.db"), 512<<10
 	s := open(t, o)
 	stop := run(t, s)
 	if err := s.Sync(t.Context(), "first", record("first")); err != nil {
@@ -118,7 +118,7 @@ func TestFullDiskLosesNothing(t *testing.T) { // C5
 	}
 }
 
-func TestBornOnAFullDisk(t *testing.T) { // C5
+func TestOpenOnFullDisk(t *testing.T) { // C5
 	t.Parallel()
 	o := options(t)
 	dir := smallDisk(t, "1m")
@@ -152,7 +152,7 @@ func TestBornOnAFullDisk(t *testing.T) { // C5
 	}
 }
 
-func TestLeavingWithAFullDiskSaysWhatIsLost(t *testing.T) {
+func TestRunReportsLostRecordsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	dir := smallDisk(t, "1m")
@@ -169,7 +169,7 @@ func TestLeavingWithAFullDiskSaysWhatIsLost(t *testing.T) {
 	}
 }
 
-func TestReadOnlyDiskIsNoReasonNotToStart(t *testing.T) {
+func TestOpenOnReadOnlyDisk(t *testing.T) {
 	t.Parallel()
 	o := options(t)
 	dir := smallDisk(t, "1m")

@@ -11,32 +11,32 @@ import (
 
 // batch is what one commit takes.
 type batch struct {
-	records map[types.UID]*Record // nil: to be deleted
-	notes   map[string][]byte
-	told    map[types.UID]func() Story
+	records    map[types.UID]*Record // nil: to be deleted
+	nodeValues map[string][]byte
+	histories  map[types.UID]func() History
 }
 
-func (b batch) empty() bool { return len(b.records)+len(b.notes)+len(b.told) == 0 }
+func (b batch) empty() bool { return len(b.records)+len(b.nodeValues)+len(b.histories) == 0 }
 
-// Note keeps what concerns the node and no single pod, under a key of its own,
+// PutNodeValue keeps what concerns the node and no single pod, under a key of its own,
 // replacing what is there; nil removes it. It never waits: see Flush. The value
 // must not be changed after.
-func (s *Store) Note(key string, value []byte) {
+func (s *Store) PutNodeValue(key string, value []byte) {
 	s.mu.Lock()
-	s.notes[key] = value
+	s.nodeValues[key] = value
 	s.mu.Unlock()
-	nudge(s.wake)
+	notify(s.changed)
 }
 
-// Noted returns what is kept under a key; nil: nothing. Call it before Run.
-func (s *Store) Noted(key string) (value []byte, err error) {
+// NodeValue returns what is kept under a key; nil: nothing. Call it before Run.
+func (s *Store) NodeValue(key string) (value []byte, err error) {
 	s.mu.Lock()
 	f := s.file
 	s.mu.Unlock()
 	if f == nil {
 		return nil, nil
 	}
-	err = guard(func() error {
+	err = recoverFault(func() error {
 		return f.db.View(func(tx *bbolt.Tx) error {
 			b := tx.Bucket(bucketNode)
 			if b == nil {
@@ -46,7 +46,7 @@ func (s *Store) Noted(key string) (value []byte, err error) {
 			if raw == nil {
 				return nil
 			}
-			text, err := unseal(raw)
+			text, err := verifyChecksum(raw)
 			value = slices.Clone(text)
 			return err
 		})
@@ -57,12 +57,12 @@ func (s *Store) Noted(key string) (value []byte, err error) {
 	return value, nil
 }
 
-// noteParts are the notes in written form, in order.
-func noteParts(notes map[string][]byte) (parts []part) {
+// nodeParts are the notes in written form, in order.
+func nodeParts(notes map[string][]byte) (parts []part) {
 	for key, value := range notes {
 		p := part{key: key}
 		if value != nil {
-			p.value = seal(value)
+			p.value = addChecksum(value)
 		}
 		parts = append(parts, p)
 	}

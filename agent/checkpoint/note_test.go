@@ -9,35 +9,35 @@ import (
 
 func noted(t *testing.T, s *Store, key string) string {
 	t.Helper()
-	b, err := s.Noted(key)
+	b, err := s.NodeValue(key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(b)
 }
 
-func TestNotesOfTheNode(t *testing.T) {
+func TestNodeValues(t *testing.T) {
 	o := options(t)
 	s := open(t, o)
 	if got := noted(t, s, "devices"); got != "" {
 		t.Errorf("a fresh store has %q", got)
 	}
 	stop := run(t, s)
-	s.Note("devices", []byte("one"))
-	s.Note("other", []byte("x"))
+	s.PutNodeValue("devices", []byte("one"))
+	s.PutNodeValue("other", []byte("x"))
 	if err := s.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	before := commits(t, s)
-	s.Note("devices", []byte("one"))
+	s.PutNodeValue("devices", []byte("one"))
 	if err := s.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := commits(t, s) - before; n != 0 {
 		t.Errorf("%d commits of what is there already", n)
 	}
-	s.Note("devices", []byte("two"))
-	s.Note("other", nil)
+	s.PutNodeValue("devices", []byte("two"))
+	s.PutNodeValue("other", nil)
 	if err := stop(); err != nil { // the last commit is made then
 		t.Fatal(err)
 	}
@@ -47,14 +47,14 @@ func TestNotesOfTheNode(t *testing.T) {
 	}
 }
 
-func TestNotesOutliveAFullDisk(t *testing.T) { // C5
+func TestNodeValuesSurviveFullDisk(t *testing.T) { // C5
 	o := options(t)
 	dir := smallDisk(t, "8m")
-	o.Path, o.Reserve = filepath.Join(dir, "berth.db"), -1
+	o.Path, o.PreallocateBytes = filepath.Join(dir, "berth.db"), -1
 	s := open(t, o)
 	stop := run(t, s)
 	ballast := fill(t, dir)
-	s.Note("devices", make([]byte, 3<<20)) // far more than the file has room for
+	s.PutNodeValue("devices", make([]byte, 3<<20)) // far more than the file has room for
 	if err := s.Flush(t.Context()); !errors.Is(err, ErrDegraded) {
 		t.Errorf("flushed onto a full disk: %v", err)
 	}

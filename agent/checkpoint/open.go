@@ -23,59 +23,59 @@ const Version = 1
 var ErrLocked = errors.New("another berth is running with this state directory")
 
 var (
-	bucketBerth = []byte("berth")
-	bucketPods  = []byte("pods")
-	bucketNode  = []byte("node") // made with the first note
-	keyApp      = []byte("app")
-	keyVersion  = []byte("version")
-	keyLeft     = []byte("left") // when the agent that wrote last has left; absent: it has not
+	bucketBerth  = []byte("berth")
+	bucketPods   = []byte("pods")
+	bucketNode   = []byte("node") // made with the first note
+	keyApp       = []byte("app")
+	keyVersion   = []byte("version")
+	keyCleanExit = []byte("left") // when the agent that wrote last has left; absent: it has not
 )
 
 // Options is what Open needs. Path and Log must be given.
 type Options struct {
-	Path    string        // of the file; its directory is made if absent, and locked
-	Log     *slog.Logger  // state changes only, never content
-	Reserve int64         // bytes allocated in advance; default 4 MiB, negative: none
-	Delay   time.Duration // how long Put waits for company; default 200 ms
-	Retry   time.Duration // between tries while the disk is full; default 5 s
+	Path             string        // of the file; its directory is made if absent, and locked
+	Log              *slog.Logger  // state changes only, never content
+	PreallocateBytes int64         // bytes allocated in advance; default 4 MiB, negative: none
+	CommitDelay      time.Duration // how long Put waits for company; default 200 ms
+	RetryInterval    time.Duration // between tries while the disk is full; default 5 s
 
-	StoryDelay time.Duration // how long Tell waits for company; default 1 s
+	HistoryDelay time.Duration // how long Tell waits for company; default 1 s
 
-	// Pulse is told that Run makes progress, every few seconds at least; nil: nobody asks.
-	Pulse func()
+	// Heartbeat is told that Run makes progress, every few seconds at least; nil: nobody asks.
+	Heartbeat func()
 }
 
-// SetAside tells of a store that could not be used and was renamed.
-type SetAside struct {
+// Quarantined tells of a store that could not be used and was renamed.
+type Quarantined struct {
 	Path   string // where it is now
 	Reason string // one sentence for the user
 }
 
-func (s SetAside) String() string { return s.Reason + "; kept as " + s.Path }
+func (s Quarantined) String() string { return s.Reason + "; kept as " + s.Path }
 
 // Open opens or makes the store. What is at Path and is damaged, alien, of a
 // newer version, unreadable or no file at all is set aside and a fresh store
 // begun; the second result then says so. Where that cannot be done, and on a
 // full or read-only disk, the store begins in memory: see Degraded. The only
 // error is ErrLocked.
-func Open(o Options) (*Store, *SetAside, error) {
+func Open(o Options) (*Store, *Quarantined, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Reserve == 0 {
-		o.Reserve = 4 << 20
+	if o.PreallocateBytes == 0 {
+		o.PreallocateBytes = 4 << 20
 	}
-	if o.Delay == 0 {
-		o.Delay = 200 * time.Millisecond
+	if o.CommitDelay == 0 {
+		o.CommitDelay = 200 * time.Millisecond
 	}
-	if o.Retry == 0 {
-		o.Retry = 5 * time.Second
+	if o.RetryInterval == 0 {
+		o.RetryInterval = 5 * time.Second
 	}
-	if o.StoryDelay == 0 {
-		o.StoryDelay = time.Second
+	if o.HistoryDelay == 0 {
+		o.HistoryDelay = time.Second
 	}
-	if o.Pulse == nil {
-		o.Pulse = func() {}
+	if o.Heartbeat == nil {
+		o.Heartbeat = func() {}
 	}
 	s := newStore(o)
 	st, statErr := os.Lstat(o.Path)
@@ -84,12 +84,12 @@ func Open(o Options) (*Store, *SetAside, error) {
 	case err == nil:
 		s.file = f
 		if statErr == nil && aside == nil {
-			s.last = readLast(f.db, st.ModTime())
+			s.previous = readPreviousRun(f.db, st.ModTime())
 		}
 	case errors.Is(err, ErrLocked):
 		return nil, nil, fmt.Errorf("open store %s: %w", o.Path, err)
 	default: // no reason to leave the pods alone; tried again
-		s.degraded = err.Error()
+		s.degradedReason = err.Error()
 		o.Log.Warn("The local store is kept in memory only", "path", o.Path, "reason", err)
 	}
 	return s, aside, nil
@@ -106,8 +106,8 @@ func (f *file) close() error {
 	return errors.Join(err, f.dir.Close())
 }
 
-// transient reports whether the cause may go away without a hand.
-func transient(err error) bool {
+// isTransient reports whether the cause may go away without a hand.
+func isTransient(err error) bool {
 	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE} {
 		if errors.Is(err, e) {
 			return true
@@ -116,7 +116,7 @@ func transient(err error) bool {
 	return false
 }
 
-func openFile(o Options) (*file, *SetAside, error) {
+func openFile(o Options) (*file, *Quarantined, error) {
 	dir := filepath.Dir(o.Path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, err
@@ -134,14 +134,14 @@ func openFile(o Options) (*file, *SetAside, error) {
 
 // openLocked takes the lock first: a file that another agent is writing to must
 // not be judged, let alone be renamed.
-func openLocked(o Options, dir *os.File) (*file, *SetAside, error) {
+func openLocked(o Options, dir *os.File) (*file, *Quarantined, error) {
 	if err := lock(dir); err != nil {
 		return nil, nil, err
 	}
-	var aside *SetAside
+	var aside *Quarantined
 	db, err := openDB(o.Path)
 	if unusable, ok := unusableOf(err); ok {
-		if aside, err = setAside(o.Path, unusable, time.Now()); err != nil {
+		if aside, err = quarantine(o.Path, unusable, time.Now()); err != nil {
 			return nil, nil, err
 		}
 		if err := dir.Sync(); err != nil {
@@ -152,19 +152,19 @@ func openLocked(o Options, dir *os.File) (*file, *SetAside, error) {
 	if err != nil {
 		return nil, aside, err
 	}
-	if err := reserve(o.Path, o.Reserve); err != nil {
+	if err := reserve(o.Path, o.PreallocateBytes); err != nil {
 		// Only an advance: writing goes on as long as there is space.
 		o.Log.Debug("No space reserved for the local store", "path", o.Path, "reason", err)
 	}
 	return &file{dir: dir, db: db}, aside, nil
 }
 
-// patience is how long a lock is waited for. An agent that was killed a moment
+// lockTimeout is how long a lock is waited for. An agent that was killed a moment
 // ago may have left a child between fork and exec, which still holds it.
-const patience = time.Second
+const lockTimeout = time.Second
 
 func lock(dir *os.File) error {
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(lockTimeout); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
@@ -190,18 +190,18 @@ func unusableOf(err error) (*unusableError, bool) {
 	if unusable, ok := errors.AsType[*unusableError](err); ok {
 		return unusable, true
 	}
-	if isPathError(err) && !transient(err) {
+	if isPathError(err) && !isTransient(err) {
 		return &unusableError{"unreadable", fmt.Sprintf("the store cannot be opened: %s", err)}, true
 	}
 	return nil, false
 }
 
-func damaged(format string, args ...any) *unusableError {
+func damagedError(format string, args ...any) *unusableError {
 	return &unusableError{"damaged", "the store is damaged: " + fmt.Sprintf(format, args...)}
 }
 
-// setAside renames the file to a name that is free and tells what and when.
-func setAside(path string, why *unusableError, now time.Time) (*SetAside, error) {
+// quarantine renames the file to a name that is free and tells what and when.
+func quarantine(path string, why *unusableError, now time.Time) (*Quarantined, error) {
 	base := fmt.Sprintf("%s.%s-%s", path, why.kind, now.UTC().Format("20060102T150405Z"))
 	for i := range 1000 {
 		to := base
@@ -214,7 +214,7 @@ func setAside(path string, why *unusableError, now time.Time) (*SetAside, error)
 		if err := os.Rename(path, to); err != nil {
 			return nil, fmt.Errorf("%w, and it cannot be set aside: %w", why, err)
 		}
-		return &SetAside{Path: to, Reason: why.reason}, nil
+		return &Quarantined{Path: to, Reason: why.reason}, nil
 	}
 	return nil, fmt.Errorf("set %s aside: too many are there already", path)
 }
@@ -228,7 +228,7 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	case err != nil:
 		return nil, err
 	case !st.Mode().IsRegular():
-		return nil, &unusableError{"alien", fmt.Sprintf("the store was not written by berth: %s is %s", path, nameOfType(st.Mode()))}
+		return nil, &unusableError{"alien", fmt.Sprintf("the store was not written by berth: %s is %s", path, describeFileType(st.Mode()))}
 	case st.Size() == 0: // made by an agent that died at once, or on a full disk
 	default:
 		if err := verify(path); err != nil {
@@ -236,9 +236,9 @@ func openDB(path string) (db *bbolt.DB, err error) {
 		}
 	}
 	fresh := st == nil || st.Size() == 0
-	err = guard(func() error {
+	err = recoverFault(func() error {
 		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
-			Timeout: patience, FreelistType: bbolt.FreelistMapType, NoStatistics: true,
+			Timeout: lockTimeout, FreelistType: bbolt.FreelistMapType, NoStatistics: true,
 			NoFreelistSync: true}) // what is free follows from what is not: one thing less to be torn
 		return err
 	})
@@ -247,8 +247,8 @@ func openDB(path string) (db *bbolt.DB, err error) {
 		return nil, ErrLocked
 	case err != nil && fresh:
 		return nil, errors.Join(err, os.Remove(path)) // half made by us, just now
-	case err != nil && !transient(err) && !isPathError(err):
-		return nil, damaged("%s", err)
+	case err != nil && !isTransient(err) && !isPathError(err):
+		return nil, damagedError("%s", err)
 	case err != nil:
 		return nil, err
 	}
@@ -256,10 +256,10 @@ func openDB(path string) (db *bbolt.DB, err error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	if !fresh {
-		err = guard(func() error { fresh, err = check(db); return err })
+		err = recoverFault(func() error { fresh, err = checkContent(db); return err })
 	}
 	if fresh && err == nil {
-		err = db.Update(begin)
+		err = db.Update(initialize)
 	}
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -268,8 +268,8 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	return db, nil
 }
 
-// nameOfType says what lies where a file should.
-func nameOfType(m fs.FileMode) string {
+// describeFileType says what lies where a file should.
+func describeFileType(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
 		return "a directory"
@@ -290,8 +290,8 @@ func isPathError(err error) bool {
 	return ok
 }
 
-// begin writes what makes an empty database ours.
-func begin(tx *bbolt.Tx) error {
+// initialize writes what makes an empty database ours.
+func initialize(tx *bbolt.Tx) error {
 	b, err := tx.CreateBucketIfNotExists(bucketBerth)
 	if err != nil {
 		return err
@@ -302,8 +302,8 @@ func begin(tx *bbolt.Tx) error {
 	return errors.Join(b.Put(keyApp, []byte("berth")), b.Put(keyVersion, []byte(strconv.Itoa(Version))))
 }
 
-// check tells whose store it is. empty: whoever made it died before it was ours.
-func check(db *bbolt.DB) (empty bool, err error) {
+// checkContent tells whose store it is. empty: whoever made it died before it was ours.
+func checkContent(db *bbolt.DB) (empty bool, err error) {
 	err = db.View(func(tx *bbolt.Tx) error {
 		if k, _ := tx.Cursor().First(); k == nil {
 			empty = true
@@ -323,20 +323,20 @@ func checkOwner(tx *bbolt.Tx) error {
 	v, err := strconv.Atoi(string(b.Get(keyVersion)))
 	switch {
 	case err != nil || v < 1 || tx.Bucket(bucketPods) == nil:
-		return damaged("it does not say its version")
+		return damagedError("it does not say its version")
 	case v > Version:
 		return &unusableError{"newer", fmt.Sprintf("the store has version %d and this berth knows versions up to %d", v, Version)}
 	}
 	return nil
 }
 
-// guard runs f so that a memory fault or panic on a damaged file becomes an
+// recoverFault runs f so that a memory fault or panic on a damaged file becomes an
 // error. The file is mapped: what somebody cuts off it is a fault when it is read.
-func guard(f func() error) (err error) {
+func recoverFault(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
-			err = damaged("%v", r)
+			err = damagedError("%v", r)
 		}
 	}()
 	return f()

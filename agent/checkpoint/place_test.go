@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestWhatIsNoFileIsSetAside(t *testing.T) { // C3
+func TestOpenQuarantinesNonRegularFile(t *testing.T) { // C3
 	for _, tt := range []struct {
 		name, want string
 		make       func(path string) error
@@ -65,9 +65,9 @@ func TestWhatIsNoFileIsSetAside(t *testing.T) { // C3
 	}
 }
 
-// TestAPlaceThatCannotBeUsed: the agent goes on in memory, says so, and has a
+// TestOpenWithUnusablePath: the agent goes on in memory, says so, and has a
 // store as soon as there can be one.
-func TestAPlaceThatCannotBeUsed(t *testing.T) {
+func TestOpenWithUnusablePath(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		bad  func(path string) error
@@ -115,8 +115,8 @@ func TestAPlaceThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestAStoreThatMayNotBeRead: modes do not count for root, so the error is made.
-func TestAStoreThatMayNotBeRead(t *testing.T) {
+// TestUnusableReasonForUnreadableFile: modes do not count for root, so the error is made.
+func TestUnusableReasonForUnreadableFile(t *testing.T) {
 	err := &os.PathError{Op: "open", Path: "berth.db", Err: unix.EACCES}
 	if why, ok := unusableOf(err); !ok || why.kind != "unreadable" || !strings.Contains(why.reason, "permission denied") {
 		t.Errorf("got %+v", why)

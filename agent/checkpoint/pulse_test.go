@@ -12,26 +12,26 @@ import (
 
 // Who watches the store must be able to tell a hang from a store with nothing to do,
 // and from one that cannot write.
-func TestRunShowsThatItMakesProgress(t *testing.T) {
+func TestRunSendsHeartbeats(t *testing.T) {
 	for what, path := range map[string]string{
 		"with nothing to do": filepath.Join(t.TempDir(), "berth.db"), "in memory only": "/proc/none/berth.db",
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var shown atomic.Int64
-				s, _, err := Open(Options{Path: path, Pulse: func() { shown.Add(1) }})
+				s, _, err := Open(Options{Path: path, Heartbeat: func() { shown.Add(1) }})
 				if err != nil {
 					t.Fatal(err)
 				}
 				ctx, stop := context.WithCancel(t.Context())
 				var run sync.WaitGroup
 				run.Go(func() { _ = s.Run(ctx) })
-				time.Sleep(shows)
+				time.Sleep(heartbeatInterval)
 				for range 5 {
 					before := shown.Load()
-					time.Sleep(shows + time.Second)
+					time.Sleep(heartbeatInterval + time.Second)
 					if shown.Load() == before {
-						t.Errorf("it showed nothing for %v", shows+time.Second)
+						t.Errorf("it showed nothing for %v", heartbeatInterval+time.Second)
 					}
 				}
 				stop()

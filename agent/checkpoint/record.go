@@ -23,15 +23,15 @@ type Record struct {
 	Memory  plan.Memory
 	Objects plan.Objects // what a server's pod uses: it starts with that when the server is away
 	BootID  string       // of the boot in which the record was made
-	Story                // nil parts of what is put leave those on disk as they are
+	History              // nil parts of what is put leave those on disk as they are
 }
 
-// Story is what users are told of a pod, each part as its owner writes it. The
+// History is what users are told of a pod, each part as its owner writes it. The
 // pod runs as well without it, so it is written lazily: see Store.Tell.
-type Story struct {
+type History struct {
 	Timeline []byte // report.Timeline; nil: none
 	Events   []byte // report.Events of the pod; nil: none
-	Told     []byte // what the pod waited for and since when; nil: none
+	Reported []byte // what the pod waited for and since when; nil: none
 }
 
 // The parts of a record, each a key of the pod's bucket. They change at
@@ -44,7 +44,7 @@ const (
 	partBoot     = "boot"
 	partTimeline = "timeline"
 	partEvents   = "events"
-	partTold     = "told"
+	partReported = "told"
 )
 
 // part is one encoded part of a record.
@@ -55,15 +55,15 @@ type part struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal puts the checksum in front of b.
-func seal(b []byte) []byte {
+// addChecksum puts the checksum in front of b.
+func addChecksum(b []byte) []byte {
 	out := make([]byte, 4, 4+len(b))
 	binary.BigEndian.PutUint32(out, crc32.Checksum(b, castagnoli))
 	return append(out, b...)
 }
 
-// unseal checks and takes off the checksum. The result is a part of b.
-func unseal(b []byte) ([]byte, error) {
+// verifyChecksum checks and takes off the checksum. The result is a part of b.
+func verifyChecksum(b []byte) ([]byte, error) {
 	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
 		return nil, errors.New("checksum does not match")
 	}
@@ -149,16 +149,16 @@ func encode(r, before Record) ([]part, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", p.key, err)
 		}
-		parts = append(parts, part{p.key, seal(b)})
+		parts = append(parts, part{p.key, addChecksum(b)})
 	}
-	return append(parts, r.Story.parts()...), nil
+	return append(parts, r.History.parts()...), nil
 }
 
 // parts returns the encoded parts that there are.
-func (s Story) parts() (parts []part) {
-	for _, p := range []part{{partTimeline, s.Timeline}, {partEvents, s.Events}, {partTold, s.Told}} {
+func (s History) parts() (parts []part) {
+	for _, p := range []part{{partTimeline, s.Timeline}, {partEvents, s.Events}, {partReported, s.Reported}} {
 		if len(p.value) > 0 {
-			parts = append(parts, part{p.key, seal(p.value)})
+			parts = append(parts, part{p.key, addChecksum(p.value)})
 		}
 	}
 	return parts
@@ -185,13 +185,13 @@ func decode(get func(key string) []byte) (Record, error) {
 		return Record{}, errors.New("pod: absent")
 	}
 	r.Objects = objectMap(objects)
-	r.Story = Story{Timeline: decodeText(get(partTimeline)), Events: decodeText(get(partEvents)), Told: decodeText(get(partTold))}
+	r.History = History{Timeline: decodeText(get(partTimeline)), Events: decodeText(get(partEvents)), Reported: decodeText(get(partReported))}
 	return r, nil
 }
 
 // decodeText returns a copy of a part of the story; nil: absent or damaged.
 func decodeText(raw []byte) []byte {
-	if b, err := unseal(raw); err == nil {
+	if b, err := verifyChecksum(raw); err == nil {
 		return slices.Clone(b)
 	}
 	return nil
@@ -201,7 +201,7 @@ func decodePart(raw []byte, into any) error {
 	if raw == nil {
 		return nil
 	}
-	b, err := unseal(raw)
+	b, err := verifyChecksum(raw)
 	if err != nil {
 		return err
 	}

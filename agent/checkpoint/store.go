@@ -21,27 +21,27 @@ var ErrDegraded = errors.New("the local store is in memory only")
 //	Tell ───────────────► stories ───┘ ▲           │ disk full, read-only
 //	                                   └── kept ◄──┘ Degraded; tried again
 type Store struct {
-	opt  Options
-	wake chan struct{} // something is pending
-	now  chan struct{} // somebody waits for it
-	told chan struct{} // a story is to be written some time
-	last LastLife
+	opt            Options
+	changed        chan struct{} // something is pending
+	flushRequested chan struct{} // somebody waits for it
+	historyChanged chan struct{} // a story is to be written some time
+	previous       PreviousRun
 
-	mu       sync.Mutex
-	file     *file                 // nil: not opened yet (degraded) or closed
-	pending  map[types.UID]*Record // newest not yet committed; nil: to be deleted
-	notes    map[string][]byte     // likewise, of the node
-	waiters  []chan error          // for the commit of all that is pending
-	stories  map[types.UID]func() Story
-	degraded string // why; empty: not
+	mu             sync.Mutex
+	file           *file                 // nil: not opened yet (degraded) or closed
+	pending        map[types.UID]*Record // newest not yet committed; nil: to be deleted
+	nodeValues     map[string][]byte     // likewise, of the node
+	waiters        []chan error          // for the commit of all that is pending
+	histories      map[types.UID]func() History
+	degradedReason string // why; empty: not
 
 	// Of the owner, Run, alone.
-	written map[types.UID]Record // the pod and objects of each pod's last commit
+	lastWritten map[types.UID]Record // the pod and objects of each pod's last commit
 }
 
 func newStore(o Options) *Store {
-	return &Store{opt: o, wake: make(chan struct{}, 1), now: make(chan struct{}, 1), told: make(chan struct{}, 1),
-		pending: map[types.UID]*Record{}, notes: map[string][]byte{}, stories: map[types.UID]func() Story{}, written: map[types.UID]Record{}}
+	return &Store{opt: o, changed: make(chan struct{}, 1), flushRequested: make(chan struct{}, 1), historyChanged: make(chan struct{}, 1),
+		pending: map[types.UID]*Record{}, nodeValues: map[string][]byte{}, histories: map[types.UID]func() History{}, lastWritten: map[types.UID]Record{}}
 }
 
 // Put keeps a record, replacing that of the same pod. It never waits; what is
@@ -50,27 +50,27 @@ func (s *Store) Put(uid types.UID, r Record) {
 	s.mu.Lock()
 	s.pending[uid] = &r
 	s.mu.Unlock()
-	nudge(s.wake)
+	notify(s.changed)
 }
 
 // Delete forgets a pod. It never waits.
 func (s *Store) Delete(uid types.UID) {
 	s.mu.Lock()
 	s.pending[uid] = nil
-	delete(s.stories, uid)
+	delete(s.histories, uid)
 	s.mu.Unlock()
-	nudge(s.wake)
+	notify(s.changed)
 }
 
-// Tell says that the story of a pod has changed. It never waits; the story is
+// PutHistory says that the story of a pod has changed. It never waits; the story is
 // asked for, by Run, when it is written: with those of all other pods some time
 // later, at most once per Options.StoryDelay, and at the end. That of a pod
 // without a record is not kept.
-func (s *Store) Tell(uid types.UID, ask func() Story) {
+func (s *Store) PutHistory(uid types.UID, ask func() History) {
 	s.mu.Lock()
-	s.stories[uid] = ask
+	s.histories[uid] = ask
 	s.mu.Unlock()
-	nudge(s.told)
+	notify(s.historyChanged)
 }
 
 // Sync is Put and waits until the record would survive a power cut. While the
@@ -88,16 +88,16 @@ func (s *Store) Sync(ctx context.Context, uid types.UID, r Record) error {
 func (s *Store) Flush(ctx context.Context) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
-	why := s.degraded
+	why := s.degradedReason
 	if why == "" {
 		s.waiters = append(s.waiters, done)
 	}
 	s.mu.Unlock()
 	if why != "" {
-		nudge(s.wake)
+		notify(s.changed)
 		return fmt.Errorf("%w: %s", ErrDegraded, why)
 	}
-	nudge(s.now)
+	notify(s.flushRequested)
 	select {
 	case err := <-done:
 		return err
@@ -110,59 +110,59 @@ func (s *Store) Flush(ctx context.Context) error {
 func (s *Store) Degraded() (bool, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.degraded != "", s.degraded
+	return s.degradedReason != "", s.degradedReason
 }
 
 // Run writes what is put until ctx ends, and once more then. It is the only
 // writer and is called once.
 func (s *Store) Run(ctx context.Context) error {
 	var story <-chan time.Time // nil: none is to be written
-	idle := time.NewTicker(shows)
+	idle := time.NewTicker(heartbeatInterval)
 	defer idle.Stop()
-	s.signOn()
+	s.markDirty()
 	for ctx.Err() == nil {
-		s.opt.Pulse()
+		s.opt.Heartbeat()
 		select {
 		case <-ctx.Done():
 		case <-idle.C:
-		case <-s.now: // somebody waits: the records alone
+		case <-s.flushRequested: // somebody waits: the records alone
 			s.commit(nil)
-		case <-s.wake:
-			if s.gather(ctx) {
+		case <-s.changed:
+			if s.waitForBatch(ctx) {
 				s.commit(nil)
 			}
-		case <-s.told:
+		case <-s.historyChanged:
 			if story == nil {
-				story = time.After(s.opt.StoryDelay)
+				story = time.After(s.opt.HistoryDelay)
 			}
 		case <-story:
 			story = nil
-			s.commit(s.takeStories())
+			s.commit(s.takeHistories())
 		}
 		s.recover(ctx)
 	}
-	s.commit(s.takeStories())
-	s.signOff()
+	s.commit(s.takeHistories())
+	s.markClean()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.pending) + len(s.notes); n > 0 {
-		return fmt.Errorf("%w: %d records are lost with this process: %s", ErrDegraded, n, s.degraded)
+	if n := len(s.pending) + len(s.nodeValues); n > 0 {
+		return fmt.Errorf("%w: %d records are lost with this process: %s", ErrDegraded, n, s.degradedReason)
 	}
 	return nil
 }
 
-// shows is how often Run shows progress when it has nothing to do.
-const shows = 5 * time.Second
+// heartbeatInterval is how often Run shows progress when it has nothing to do.
+const heartbeatInterval = 5 * time.Second
 
-// gather waits a little for company, or until somebody waits for the commit.
+// waitForBatch waits a little for company, or until somebody waits for the commit.
 // False: the agent leaves; the last commit is made elsewhere.
-func (s *Store) gather(ctx context.Context) bool {
-	t := time.NewTimer(s.opt.Delay)
+func (s *Store) waitForBatch(ctx context.Context) bool {
+	t := time.NewTimer(s.opt.CommitDelay)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return true
-	case <-s.now:
+	case <-s.flushRequested:
 		return true
 	case <-ctx.Done():
 		return false
@@ -171,7 +171,7 @@ func (s *Store) gather(ctx context.Context) bool {
 
 // recover tries again and again while the store is degraded.
 func (s *Store) recover(ctx context.Context) {
-	t := time.NewTicker(s.opt.Retry)
+	t := time.NewTicker(s.opt.RetryInterval)
 	defer t.Stop()
 	for {
 		if bad, _ := s.Degraded(); !bad {
@@ -181,18 +181,18 @@ func (s *Store) recover(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			s.opt.Pulse()
-			s.commit(s.takeStories())
+			s.opt.Heartbeat()
+			s.commit(s.takeHistories())
 		}
 	}
 }
 
-// takeStories takes those that are to be written.
-func (s *Store) takeStories() map[types.UID]func() Story {
+// takeHistories takes those that are to be written.
+func (s *Store) takeHistories() map[types.UID]func() History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	told := s.stories
-	s.stories = map[types.UID]func() Story{}
+	told := s.histories
+	s.histories = map[types.UID]func() History{}
 	return told
 }
 
@@ -218,7 +218,7 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 	if f == nil {
 		return records, nil
 	}
-	err := guard(func() error {
+	err := recoverFault(func() error {
 		return f.db.View(func(tx *bbolt.Tx) error {
 			pods := tx.Bucket(bucketPods)
 			return pods.ForEachBucket(func(k []byte) error {
@@ -243,11 +243,11 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 
 // commit writes all that is pending, and the stories told, in one synced
 // transaction.
-func (s *Store) commit(told map[types.UID]func() Story) {
+func (s *Store) commit(told map[types.UID]func() History) {
 	s.mu.Lock()
-	b, waiters, f := batch{s.pending, s.notes, told}, s.waiters, s.file
-	idle := b.empty() && len(waiters) == 0 && s.degraded == "" && f != nil
-	s.pending, s.notes, s.waiters = map[types.UID]*Record{}, map[string][]byte{}, nil
+	b, waiters, f := batch{s.pending, s.nodeValues, told}, s.waiters, s.file
+	idle := b.empty() && len(waiters) == 0 && s.degradedReason == "" && f != nil
+	s.pending, s.nodeValues, s.waiters = map[types.UID]*Record{}, map[string][]byte{}, nil
 	s.mu.Unlock()
 	if idle {
 		return
@@ -257,7 +257,7 @@ func (s *Store) commit(told map[types.UID]func() Story) {
 	if err == nil && !b.empty() {
 		err = s.write(f.db, b)
 	}
-	s.settle(b, f, err)
+	s.finishCommit(b, f, err)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
@@ -282,29 +282,29 @@ func (s *Store) reopen(f **file) error {
 	return nil
 }
 
-// settle takes note of how a commit went. What could not be written is pending
+// finishCommit takes note of how a commit went. What could not be written is pending
 // again unless there is something newer.
-func (s *Store) settle(b batch, f *file, err error) {
+func (s *Store) finishCommit(b batch, f *file, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.file = f
-	before := s.degraded
-	s.degraded = ""
+	before := s.degradedReason
+	s.degradedReason = ""
 	if err != nil {
-		s.degraded = err.Error()
+		s.degradedReason = err.Error()
 		for uid, r := range b.records {
 			if _, newer := s.pending[uid]; !newer {
 				s.pending[uid] = r
 			}
 		}
-		for key, value := range b.notes {
-			if _, newer := s.notes[key]; !newer {
-				s.notes[key] = value
+		for key, value := range b.nodeValues {
+			if _, newer := s.nodeValues[key]; !newer {
+				s.nodeValues[key] = value
 			}
 		}
-		for uid, ask := range b.told {
+		for uid, ask := range b.histories {
 			if r, pending := s.pending[uid]; !pending || r != nil {
-				s.stories[uid] = ask
+				s.histories[uid] = ask
 			}
 		}
 	}
@@ -319,27 +319,27 @@ func (s *Store) settle(b batch, f *file, err error) {
 // write commits the batch and the stories. A record that cannot be encoded is
 // named in the log and left out: it must not hold up the others.
 func (s *Store) write(db *bbolt.DB, b batch) error {
-	c := change{records: make(map[types.UID][]part, len(b.records)), stories: make(map[types.UID][]part, len(b.told)), notes: noteParts(b.notes)}
+	c := change{records: make(map[types.UID][]part, len(b.records)), histories: make(map[types.UID][]part, len(b.histories)), nodeValues: nodeParts(b.nodeValues)}
 	for uid, r := range b.records {
 		if r == nil {
 			c.records[uid] = nil
 			continue
 		}
-		p, err := encode(*r, s.written[uid])
+		p, err := encode(*r, s.lastWritten[uid])
 		if err != nil || uid == "" {
 			s.opt.Log.Error("A record cannot be stored", "uid", uid, "reason", err)
 			continue
 		}
 		c.records[uid] = p
 	}
-	for uid, ask := range b.told {
+	for uid, ask := range b.histories {
 		if r, changes := b.records[uid]; !changes || r != nil {
-			c.stories[uid] = ask().parts()
+			c.histories[uid] = ask().parts()
 		}
 	}
 	same := false
-	err := guard(func() (err error) {
-		if err = db.View(func(tx *bbolt.Tx) error { same = c.made(tx); return nil }); err != nil || same {
+	err := recoverFault(func() (err error) {
+		if err = db.View(func(tx *bbolt.Tx) error { same = c.isApplied(tx); return nil }); err != nil || same {
 			return err
 		}
 		return db.Update(c.apply)
@@ -349,15 +349,15 @@ func (s *Store) write(db *bbolt.DB, b batch) error {
 	}
 	for uid := range c.records {
 		if r := b.records[uid]; r != nil {
-			s.written[uid] = Record{Pod: r.Pod, Objects: r.Objects}
+			s.lastWritten[uid] = Record{Pod: r.Pod, Objects: r.Objects}
 		} else {
-			delete(s.written, uid)
+			delete(s.lastWritten, uid)
 		}
 	}
 	return nil
 }
 
-func nudge(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

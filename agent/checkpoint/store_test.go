@@ -44,13 +44,13 @@ func record(name string) Record {
 				Secret: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: map[string][]byte{"k": []byte("hunter2")}}},
 			{Kind: plan.ConfigMap, Name: "c"}: {Version: plan.Version{Missing: true}},
 		},
-		BootID: "boot1",
-		Story:  Story{Timeline: []byte(`{"version":1,"spans":[]}`)},
+		BootID:  "boot1",
+		History: History{Timeline: []byte(`{"version":1,"spans":[]}`)},
 	}
 }
 
 func options(t *testing.T) Options {
-	return Options{Path: filepath.Join(t.TempDir(), "state", "berth.db"), Delay: time.Millisecond, Retry: 5 * time.Millisecond,
+	return Options{Path: filepath.Join(t.TempDir(), "state", "berth.db"), CommitDelay: time.Millisecond, RetryInterval: 5 * time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
 }
 
@@ -106,7 +106,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func TestRecordsComeBack(t *testing.T) {
+func TestRecordsSurviveReopen(t *testing.T) {
 	o := options(t)
 	s := open(t, o)
 	stop := run(t, s)
@@ -132,7 +132,7 @@ func TestRecordsComeBack(t *testing.T) {
 	}
 }
 
-func TestPartsAreDroppedWhenTheyEmpty(t *testing.T) {
+func TestSyncDeletesEmptyParts(t *testing.T) {
 	o := options(t)
 	s := open(t, o)
 	stop := run(t, s)
@@ -146,13 +146,13 @@ func TestPartsAreDroppedWhenTheyEmpty(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	less.Story = record("a").Story // told apart, so left as it is
+	less.History = record("a").History // told apart, so left as it is
 	if d := cmp.Diff(map[types.UID]Record{"a": less}, load(t, open(t, o))); d != "" {
 		t.Error(d)
 	}
 }
 
-func TestSyncedIsReadableWhileTheStoreIsOpen(t *testing.T) { // C2
+func TestSyncedRecordIsReadable(t *testing.T) { // C2
 	s := open(t, options(t))
 	run(t, s)
 	for i := range 20 {
@@ -166,7 +166,7 @@ func TestSyncedIsReadableWhileTheStoreIsOpen(t *testing.T) { // C2
 	}
 }
 
-func TestManySyncsShareCommits(t *testing.T) {
+func TestSyncsShareCommit(t *testing.T) {
 	s := open(t, options(t))
 	var all sync.WaitGroup
 	for i := range 100 {
@@ -199,7 +199,7 @@ func commits(t *testing.T, s *Store) int {
 	return n
 }
 
-func TestTheSameAgainIsNotWritten(t *testing.T) {
+func TestUnchangedRecordIsNotCommitted(t *testing.T) {
 	s := open(t, options(t))
 	run(t, s)
 	r := record("a")
@@ -231,7 +231,7 @@ func TestPutNeverWaits(t *testing.T) { // C1
 	}
 }
 
-func TestTwoAgentsCannotShareAStore(t *testing.T) { // C6
+func TestOpenFailsWhenLocked(t *testing.T) { // C6
 	o := options(t)
 	open(t, o)
 	if _, aside, err := Open(o); !errors.Is(err, ErrLocked) || aside != nil {
@@ -242,7 +242,7 @@ func TestTwoAgentsCannotShareAStore(t *testing.T) { // C6
 	}
 }
 
-func TestStoresThatAreNotOursAreSetAside(t *testing.T) { // C3
+func TestOpenQuarantinesForeignStore(t *testing.T) { // C3
 	bolt := func(fill func(*bbolt.Tx) error) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) {
 			db, err := bbolt.Open(path, 0o600, nil)
@@ -272,13 +272,13 @@ func TestStoresThatAreNotOursAreSetAside(t *testing.T) { // C3
 			return err
 		})},
 		{"a newer version", "newer", "has version 2 and this berth knows versions up to 1", bolt(func(tx *bbolt.Tx) error {
-			return errors.Join(begin(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("2")))
+			return errors.Join(initialize(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("2")))
 		})},
 		{"a version that is no number", "damaged", "does not say its version", bolt(func(tx *bbolt.Tx) error {
-			return errors.Join(begin(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("x")))
+			return errors.Join(initialize(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("x")))
 		})},
 		{"no pods", "damaged", "does not say its version", bolt(func(tx *bbolt.Tx) error {
-			return errors.Join(begin(tx), tx.DeleteBucket(bucketPods))
+			return errors.Join(initialize(tx), tx.DeleteBucket(bucketPods))
 		})},
 	}
 	for _, tt := range tests {
@@ -314,7 +314,7 @@ func TestStoresThatAreNotOursAreSetAside(t *testing.T) { // C3
 	}
 }
 
-func TestHalfMadeStoresAreFinished(t *testing.T) {
+func TestOpenInitializesEmptyStore(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		make func(path string) error
@@ -342,7 +342,7 @@ func TestHalfMadeStoresAreFinished(t *testing.T) {
 	}
 }
 
-func TestDamagedRecordCostsItselfOnly(t *testing.T) { // C4
+func TestLoadDropsDamagedRecord(t *testing.T) { // C4
 	o := options(t)
 	s := open(t, o)
 	stop := run(t, s)
@@ -362,7 +362,7 @@ func TestDamagedRecordCostsItselfOnly(t *testing.T) { // C4
 			pods.Bucket([]byte("a")).Put([]byte(partMemory), []byte("xxxxrubbish")),
 			pods.Bucket([]byte("b")).Delete([]byte(partPod)),
 			pods.Bucket([]byte("c")).Put([]byte(partTimeline), []byte("x")),
-			pods.Bucket([]byte("d")).Put([]byte(partObjects), seal([]byte(`[{"secret": "hunter2"}]`))),
+			pods.Bucket([]byte("d")).Put([]byte(partObjects), addChecksum([]byte(`[{"secret": "hunter2"}]`))),
 		)
 	})
 	if err := errors.Join(err, db.Close()); err != nil {
@@ -405,16 +405,16 @@ func copyGolden(t *testing.T, o Options, file string) {
 	}
 }
 
-func TestTheFirstReleasesStoreIsRead(t *testing.T) {
+func TestLoadReadsEarlierFormats(t *testing.T) {
 	told := record("b")
-	told.Events, told.Told = []byte(`{"version":1,"events":[]}`), []byte(`{"version":1,"told":[]}`)
+	told.Events, told.Reported = []byte(`{"version":1,"events":[]}`), []byte(`{"version":1,"told":[]}`)
 	for file, want := range map[string]map[types.UID]Record{
 		"v1.db":       {"a": record("a"), "b": record("b")},
 		"v1-story.db": {"a": record("a"), "b": told}, // events and waits came after the first form
 	} {
 		if *rewrite && file != "v1.db" { // that one is as it was written then
 			o := options(t)
-			o.Path, o.Reserve = filepath.Join(t.TempDir(), file), -1
+			o.Path, o.PreallocateBytes = filepath.Join(t.TempDir(), file), -1
 			s := open(t, o)
 			stop := run(t, s)
 			for uid, r := range want {
@@ -434,13 +434,13 @@ func TestTheFirstReleasesStoreIsRead(t *testing.T) {
 		if d := cmp.Diff(want, load(t, s)); d != "" {
 			t.Errorf("%s: %s", file, d)
 		}
-		if left := s.Last().Left; left != (file == "v1-story.db") {
+		if left := s.PreviousRun().CleanExit; left != (file == "v1-story.db") {
 			t.Errorf("%s: the agent before has left by itself: %v", file, left)
 		}
 	}
 }
 
-func TestRecordThatCannotBeEncodedHoldsNobodyUp(t *testing.T) {
+func TestUnencodableRecordDoesNotBlockOthers(t *testing.T) {
 	s := open(t, options(t))
 	run(t, s)
 	s.Put("bad", Record{})

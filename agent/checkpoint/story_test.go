@@ -10,13 +10,13 @@ import (
 )
 
 // telling is a story with one part.
-func telling(text string) func() Story {
-	return func() Story { return Story{Events: []byte(text)} }
+func telling(text string) func() History {
+	return func() History { return History{Events: []byte(text)} }
 }
 
-func TestStoriesAreWrittenSomeTimeLater(t *testing.T) { // C8
+func TestHistoriesAreCommittedInBatches(t *testing.T) { // C8
 	o := options(t)
-	o.StoryDelay = 50 * time.Millisecond
+	o.HistoryDelay = 50 * time.Millisecond
 	s := open(t, o)
 	stop := run(t, s)
 	for _, uid := range []types.UID{"a", "b"} {
@@ -26,9 +26,9 @@ func TestStoriesAreWrittenSomeTimeLater(t *testing.T) { // C8
 	}
 	before := commits(t, s)
 	for range 1000 {
-		s.Tell("a", telling("of a"))
-		s.Tell("b", telling("of b"))
-		s.Tell("nobody", telling("of nobody"))
+		s.PutHistory("a", telling("of a"))
+		s.PutHistory("b", telling("of b"))
+		s.PutHistory("nobody", telling("of nobody"))
 	}
 	eventually(t, "the stories on disk", func() bool { return string(load(t, s)["b"].Events) == "of b" })
 	if n := commits(t, s) - before; n != 1 {
@@ -42,8 +42,8 @@ func TestStoriesAreWrittenSomeTimeLater(t *testing.T) { // C8
 	if d := cmp.Diff(want, load(t, s)); d != "" {
 		t.Error(d)
 	}
-	s.Tell("a", telling("more of a"))
-	s.Tell("b", telling("more of b"))
+	s.PutHistory("a", telling("more of a"))
+	s.PutHistory("b", telling("more of b"))
 	s.Delete("b")
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -54,15 +54,15 @@ func TestStoriesAreWrittenSomeTimeLater(t *testing.T) { // C8
 	}
 }
 
-func TestSyncWaitsForNoStory(t *testing.T) { // C8
+func TestSyncDoesNotWaitForHistory(t *testing.T) { // C8
 	o := options(t)
-	o.StoryDelay = time.Hour
+	o.HistoryDelay = time.Hour
 	s := open(t, o)
 	run(t, s)
 	asked := make(chan struct{}, 1)
-	s.Tell("a", func() Story {
+	s.PutHistory("a", func() History {
 		asked <- struct{}{}
-		return Story{}
+		return History{}
 	})
 	for range 20 {
 		if err := s.Sync(t.Context(), "a", record("a")); err != nil {
@@ -74,10 +74,10 @@ func TestSyncWaitsForNoStory(t *testing.T) { // C8
 	}
 }
 
-func TestStoriesOutliveAFullDisk(t *testing.T) { // C5
+func TestHistoriesSurviveFullDisk(t *testing.T) { // C5
 	dir := smallDisk(t, "1m")
 	o := options(t)
-	o.Path, o.Reserve, o.StoryDelay = dir+"/berth.db", -1, time.Millisecond
+	o.Path, o.PreallocateBytes, o.HistoryDelay = dir+"/berth.db", -1, time.Millisecond
 	s := open(t, o)
 	stop := run(t, s)
 	if err := s.Sync(t.Context(), "a", record("a")); err != nil {
@@ -85,28 +85,28 @@ func TestStoriesOutliveAFullDisk(t *testing.T) { // C5
 	}
 	ballast := fill(t, dir)
 	s.Put("b", big("b"))
-	s.Tell("a", func() Story { return Story{Events: make([]byte, 64<<10), Told: []byte("told")} })
+	s.PutHistory("a", func() History { return History{Events: make([]byte, 64<<10), Reported: []byte("told")} })
 	eventually(t, "the store to say that it is full", func() bool { bad, _ := s.Degraded(); return bad })
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the story on disk", func() bool { return string(load(t, s)["a"].Told) == "told" })
+	eventually(t, "the story on disk", func() bool { return string(load(t, s)["a"].Reported) == "told" })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestTheLastLife(t *testing.T) {
+func TestPreviousRun(t *testing.T) {
 	o := options(t)
 	s := open(t, o)
-	if last := s.Last(); last != (LastLife{}) {
+	if last := s.PreviousRun(); last != (PreviousRun{}) {
 		t.Errorf("before the first life there was %+v", last)
 	}
 	if err := run(t, s)(); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, o)
-	if last := s.Last(); !last.Left || time.Since(last.Until) > time.Minute {
+	if last := s.PreviousRun(); !last.CleanExit || time.Since(last.EndedAt) > time.Minute {
 		t.Errorf("after a clean end: %+v", last)
 	}
 	run(t, s)
@@ -115,7 +115,7 @@ func TestTheLastLife(t *testing.T) {
 	}
 	kill(t, s)
 	s = open(t, o)
-	if last := s.Last(); last.Left || last.Until.IsZero() || time.Since(last.Until) > time.Minute {
+	if last := s.PreviousRun(); last.CleanExit || last.EndedAt.IsZero() || time.Since(last.EndedAt) > time.Minute {
 		t.Errorf("after a kill: %+v", last)
 	}
 	if err := run(t, s)(); err != nil {
@@ -127,7 +127,7 @@ func TestTheLastLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	kill(t, s)
-	if last := open(t, o).Last(); last.Left {
+	if last := open(t, o).PreviousRun(); last.CleanExit {
 		t.Errorf("after a clean end and a kill of a life that wrote nothing: %+v", last)
 	}
 }

@@ -44,9 +44,9 @@ func verify(path string) error {
 	case m == nil && !magic:
 		return &unusableError{"alien", "the store was not written by berth"}
 	case m == nil:
-		return damaged("neither of its headers is whole")
+		return damagedError("neither of its headers is whole")
 	case m.high > uint64(st.Size())/m.pageSize:
-		return damaged("the file ends at %d bytes and should have %d pages of %d", st.Size(), m.high, m.pageSize)
+		return damagedError("the file ends at %d bytes and should have %d pages of %d", st.Size(), m.high, m.pageSize)
 	}
 	v := verifier{file: f, meta: *m, seen: map[uint64]bool{0: true, 1: true}}
 	if err := v.page(m.root, bounds{}, 0, 0); err != nil {
@@ -68,18 +68,18 @@ type verifier struct {
 func (v *verifier) read(id uint64) ([]byte, error) {
 	head := make([]byte, pageHeader)
 	if id < 2 || id >= v.meta.high {
-		return nil, damaged("it refers to page %d of %d", id, v.meta.high)
+		return nil, damagedError("it refers to page %d of %d", id, v.meta.high)
 	}
 	if _, err := v.file.ReadAt(head, int64(id*v.meta.pageSize)); err != nil {
 		return nil, err
 	}
 	more := uint64(binary.LittleEndian.Uint32(head[12:]))
 	if got := binary.LittleEndian.Uint64(head); got != id || id+more >= v.meta.high {
-		return nil, damaged("page %d says that it is page %d with %d more", id, got, more)
+		return nil, damagedError("page %d says that it is page %d with %d more", id, got, more)
 	}
 	for i := id; i <= id+more; i++ {
 		if v.seen[i] {
-			return nil, damaged("page %d is used twice", i)
+			return nil, damagedError("page %d is used twice", i)
 		}
 		v.seen[i] = true
 	}
@@ -99,7 +99,7 @@ func (b bounds) admit(key []byte) bool {
 // page verifies a page of a bucket and everything below it.
 func (v *verifier) page(id uint64, in bounds, level, buckets int) error {
 	if level > 64 {
-		return damaged("page %d is too deep", id)
+		return damagedError("page %d is too deep", id)
 	}
 	b, err := v.read(id)
 	if err != nil {
@@ -111,21 +111,21 @@ func (v *verifier) page(id uint64, in bounds, level, buckets int) error {
 	case pageLeaf:
 		return v.leaf(b, id, in, buckets)
 	default:
-		return damaged("page %d has flags %#x", id, flags)
+		return damagedError("page %d has flags %#x", id, flags)
 	}
 }
 
 func (v *verifier) branch(b []byte, id uint64, in bounds, level, buckets int) error {
 	count := int(binary.LittleEndian.Uint16(b[10:]))
 	if count == 0 || pageHeader+count*pageElement > len(b) {
-		return damaged("page %d has %d branches", id, count)
+		return damagedError("page %d has %d branches", id, count)
 	}
 	keys := make([][]byte, count, count+1)
 	for i := range keys {
 		at := pageHeader + i*pageElement
 		key, err := span(b, at, binary.LittleEndian.Uint32(b[at:]), binary.LittleEndian.Uint32(b[at+4:]))
 		if err != nil || !in.admit(key) || i > 0 && bytes.Compare(keys[i-1], key) >= 0 {
-			return damaged("page %d has a bad key", id)
+			return damagedError("page %d has a bad key", id)
 		}
 		keys[i] = key
 	}
@@ -143,7 +143,7 @@ func (v *verifier) branch(b []byte, id uint64, in bounds, level, buckets int) er
 func (v *verifier) leaf(b []byte, id uint64, in bounds, buckets int) error {
 	count := int(binary.LittleEndian.Uint16(b[10:]))
 	if pageHeader+count*pageElement > len(b) {
-		return damaged("page %d has %d elements", id, count)
+		return damagedError("page %d has %d elements", id, count)
 	}
 	var last []byte
 	for i := range count {
@@ -152,12 +152,12 @@ func (v *verifier) leaf(b []byte, id uint64, in bounds, buckets int) error {
 		pos, ksize, vsize := binary.LittleEndian.Uint32(e[4:]), binary.LittleEndian.Uint32(e[8:]), binary.LittleEndian.Uint32(e[12:])
 		key, err := span(b, at, pos, ksize)
 		if err != nil || len(key) == 0 || !in.admit(key) || i > 0 && bytes.Compare(last, key) >= 0 {
-			return damaged("page %d has a bad key", id)
+			return damagedError("page %d has a bad key", id)
 		}
 		last = key
 		value, err := span(b, at+int(ksize), pos, vsize)
 		if err != nil {
-			return damaged("page %d has a bad value", id)
+			return damagedError("page %d has a bad value", id)
 		}
 		switch flags := binary.LittleEndian.Uint32(e); flags {
 		case 0:
@@ -166,7 +166,7 @@ func (v *verifier) leaf(b []byte, id uint64, in bounds, buckets int) error {
 				return err
 			}
 		default:
-			return damaged("page %d has an element with flags %#x", id, flags)
+			return damagedError("page %d has an element with flags %#x", id, flags)
 		}
 	}
 	return nil
@@ -176,16 +176,16 @@ func (v *verifier) leaf(b []byte, id uint64, in bounds, buckets int) error {
 func (v *verifier) bucket(value []byte, id uint64, buckets int) error {
 	switch {
 	case buckets > maxBuckets:
-		return damaged("page %d has buckets nested too deep", id)
+		return damagedError("page %d has buckets nested too deep", id)
 	case len(value) < bucketHeader:
-		return damaged("page %d has a bucket without content", id)
+		return damagedError("page %d has a bucket without content", id)
 	}
 	if root := binary.LittleEndian.Uint64(value); root != 0 {
 		return v.page(root, bounds{}, 0, buckets)
 	}
 	inline := value[bucketHeader:]
 	if len(inline) < pageHeader || binary.LittleEndian.Uint64(inline) != 0 || binary.LittleEndian.Uint16(inline[8:]) != pageLeaf || binary.LittleEndian.Uint32(inline[12:]) != 0 {
-		return damaged("page %d has a bad inline bucket", id)
+		return damagedError("page %d has a bad inline bucket", id)
 	}
 	return v.leaf(inline, id, bounds{}, buckets)
 }
@@ -202,12 +202,12 @@ func (v *verifier) freeList(id uint64) error {
 		count, at = binary.LittleEndian.Uint64(b[at:]), at+8
 	}
 	if binary.LittleEndian.Uint16(b[8:]) != pageFree || count > (uint64(len(b))-at)/8 {
-		return damaged("page %d is no list of free pages", id)
+		return damagedError("page %d is no list of free pages", id)
 	}
 	for i := range count {
 		free := binary.LittleEndian.Uint64(b[at+8*i:])
 		if free < 2 || free >= v.meta.high || v.seen[free] {
-			return damaged("page %d is free and in use", free)
+			return damagedError("page %d is free and in use", free)
 		}
 		v.seen[free] = true
 	}

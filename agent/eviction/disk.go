@@ -16,15 +16,15 @@ import (
 	"berth/node/pressure"
 )
 
-// Round is one round of measuring what pods have on the disk. It may be asked for
+// MeasureFunc is one round of measuring what pods have on the disk. It may be asked for
 // several pods at once. With an error the use is what was counted until then.
-type Round func(context.Context, *status.Snapshot) (pressure.Use, error)
+type MeasureFunc func(context.Context, *status.Snapshot) (pressure.Use, error)
 
-// Disk measures what many pods have on the disk, for a ranking. Every field is needed.
-type Disk struct {
-	Begin func(context.Context) Round
-	Last  func(types.UID) (pressure.Use, bool) // what a pod had when all of it was counted last
-	Log   *slog.Logger
+// DiskMeter measures what many pods have on the disk, for a ranking. Every field is needed.
+type DiskMeter struct {
+	NewMeasurement func(context.Context) MeasureFunc
+	LastUsage      func(types.UID) (pressure.Use, bool) // what a pod had when all of it was counted last
+	Log            *slog.Logger
 }
 
 const (
@@ -36,10 +36,10 @@ const (
 // Measure measures several pods at once. A pod of which not all could be counted in
 // time, or for another reason, has the larger of what was counted now and what it had
 // last, and is marked.
-func (d *Disk) Measure(ctx context.Context, pods []*status.Snapshot) []pressure.Candidate {
+func (d *DiskMeter) Measure(ctx context.Context, pods []*status.Snapshot) []pressure.Candidate {
 	within, cancel := context.WithTimeout(ctx, allBound)
 	defer cancel()
-	round := d.Begin(within)
+	round := d.NewMeasurement(within)
 	out, failed := make([]pressure.Candidate, len(pods)), make([]error, len(pods))
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -58,13 +58,13 @@ func (d *Disk) Measure(ctx context.Context, pods []*status.Snapshot) []pressure.
 	return out
 }
 
-func (d *Disk) one(ctx context.Context, round Round, s *status.Snapshot) (pressure.Candidate, error) {
+func (d *DiskMeter) one(ctx context.Context, round MeasureFunc, s *status.Snapshot) (pressure.Candidate, error) {
 	ctx, cancel := context.WithTimeout(ctx, oneBound)
 	defer cancel()
 	u, err := round(ctx, s)
 	if err != nil {
 		err = fmt.Errorf("measure pod %s/%s: %w", s.Pod.Namespace, s.Pod.Name, err)
-		if was, there := d.Last(s.Pod.UID); there {
+		if was, there := d.LastUsage(s.Pod.UID); there {
 			u = u.AtLeast(was)
 		}
 		u.Partial = true

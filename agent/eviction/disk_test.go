@@ -17,10 +17,10 @@ import (
 	"berth/node/pressure"
 )
 
-// TestManyPodsAreMeasuredInAMinute has pods with so many files that none is counted in
+// TestDiskMeterMeasuresWithinOneMinute has pods with so many files that none is counted in
 // time: the others are, each has what was counted of it, and those whose turn does not
 // come have what they had last.
-func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
+func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var pods []*status.Snapshot
@@ -34,8 +34,8 @@ func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
 		add("late", 3)
 		var now, most atomic.Int64
 		var log bytes.Buffer
-		d := Disk{
-			Begin: func(context.Context) Round {
+		d := DiskMeter{
+			NewMeasurement: func(context.Context) MeasureFunc {
 				return func(ctx context.Context, s *status.Snapshot) (u pressure.Use, err error) {
 					n := now.Add(1)
 					defer now.Add(-1)
@@ -49,7 +49,7 @@ func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
 					return u, ctx.Err()
 				}
 			},
-			Last: func(uid types.UID) (pressure.Use, bool) {
+			LastUsage: func(uid types.UID) (pressure.Use, bool) {
 				return pressure.Use{Volumes: pressure.Taken{Bytes: 70}, Layers: pressure.Taken{Bytes: 7}}, uid == "late2" || uid == "quick0"
 			},
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
@@ -75,14 +75,14 @@ func TestManyPodsAreMeasuredInAMinute(t *testing.T) {
 	})
 }
 
-func TestWhatLimitsFoundLastIsKept(t *testing.T) {
+func TestLastUsage(t *testing.T) {
 	t.Parallel()
 	s := &scene{taken: 3 << 20, pods: []*status.Snapshot{shown("p", limited), shown("unlimited", nil)}}
 	l := s.run(t, 15*time.Second)
-	if u, known := l.Last("p"); !known || u.Volumes.Bytes != 3<<20 {
+	if u, known := l.LastUsage("p"); !known || u.Volumes.Bytes != 3<<20 {
 		t.Errorf("%+v, %v", u, known)
 	}
-	if u, known := l.Last("unlimited"); known {
+	if u, known := l.LastUsage("unlimited"); known {
 		t.Errorf("%+v", u)
 	}
 }

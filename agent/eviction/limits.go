@@ -16,28 +16,28 @@ import (
 	"berth/podspec"
 )
 
-// Options are what Limits needs of its surroundings. Every field is needed.
-type Options struct {
-	Pods  func() []*status.Snapshot                                              // all there are
-	Over  func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)       // measures volumes; nil: within all their limits
-	Disk  func(context.Context) Round                                            // begins a round of measuring all that pods have on the disk
-	Evict func(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) // asks for the pod's end
+// LocalStorageOptions are what Limits needs of its surroundings. Every field is needed.
+type LocalStorageOptions struct {
+	Pods               func() []*status.Snapshot                                              // all there are
+	ExceedsVolumeLimit func(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error)       // measures volumes; nil: within all their limits
+	NewMeasurement     func(context.Context) MeasureFunc                                      // begins a round of measuring all that pods have on the disk
+	Evict              func(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) // asks for the pod's end
 
-	Evicted    func(signal string) // counts
+	OnEvicted  func(signal string) // counts
 	Standalone bool                // no server: see podspec.Critical
 	Log        *slog.Logger
 }
 
-// Limits evicts pods of which the volumes, the containers or all together take more
+// LocalStorageEnforcer evicts pods of which the volumes, the containers or all together take more
 // of the disk than they may.
-type Limits struct {
-	Options
-	past map[types.UID]past // of Run alone
-	last atomic.Pointer[map[types.UID]pressure.Use]
+type LocalStorageEnforcer struct {
+	LocalStorageOptions
+	measurements map[types.UID]measurement // of Run alone
+	last         atomic.Pointer[map[types.UID]pressure.Use]
 }
 
-// past is what is known of a pod from before.
-type past struct {
+// measurement is what is known of a pod from before.
+type measurement struct {
 	told   bool   // asked to end, and still there
 	failed string // why it could not be measured, as it was logged
 	began  time.Time
@@ -45,8 +45,10 @@ type past struct {
 	use    *pressure.Use // all that it had on the disk when that was last counted; nil: never
 }
 
-// NewLimits returns Limits that has not begun.
-func NewLimits(o Options) *Limits { return &Limits{Options: o} }
+// NewLocalStorageEnforcer returns Limits that has not begun.
+func NewLocalStorageEnforcer(o LocalStorageOptions) *LocalStorageEnforcer {
+	return &LocalStorageEnforcer{LocalStorageOptions: o}
+}
 
 const (
 	every  = 10 * time.Second // as the kubelet
@@ -58,7 +60,7 @@ const (
 
 // Run measures every 10 s, one pod after the other, until ctx ends. What takes long
 // is done less often.
-func (l *Limits) Run(ctx context.Context) {
+func (l *LocalStorageEnforcer) Run(ctx context.Context) {
 	timer := time.NewTimer(every)
 	defer timer.Stop()
 	for {
@@ -67,39 +69,39 @@ func (l *Limits) Run(ctx context.Context) {
 			return
 		case <-timer.C:
 			began := time.Now()
-			timer.Reset(time.Until(began.Add(apartFor(l.round(ctx)))))
+			timer.Reset(time.Until(began.Add(intervalFor(l.measureAll(ctx)))))
 		}
 	}
 }
 
-// Last is what a pod that has limits had on the disk when all of it was last counted.
+// LastUsage is what a pod that has limits had on the disk when all of it was last counted.
 // It may be asked for at any time, from any goroutine.
-func (l *Limits) Last(uid types.UID) (u pressure.Use, known bool) {
+func (l *LocalStorageEnforcer) LastUsage(uid types.UID) (u pressure.Use, known bool) {
 	if all := l.last.Load(); all != nil {
 		u, known = (*all)[uid]
 	}
 	return u, known
 }
 
-// apartFor is how far apart the beginnings of what takes so long must be.
-func apartFor(took time.Duration) time.Duration {
+// intervalFor is how far apart the beginnings of what takes so long must be.
+func intervalFor(took time.Duration) time.Duration {
 	return min(max(part*took, every), seldom)
 }
 
-// round measures those whose turn it is. It returns how long the quick ones have taken;
+// measureAll measures those whose turn it is. It returns how long the quick ones have taken;
 // the others, all together, have a share of the time for themselves.
-func (l *Limits) round(ctx context.Context) (took time.Duration) {
-	was, slow := l.past, 0
+func (l *LocalStorageEnforcer) measureAll(ctx context.Context) (took time.Duration) {
+	was, slow := l.measurements, 0
 	for _, p := range was {
 		if p.took > quick {
 			slow++
 		}
 	}
-	l.past = map[types.UID]past{}
-	use, last := l.Disk(ctx), map[types.UID]pressure.Use{}
+	l.measurements = map[types.UID]measurement{}
+	use, last := l.NewMeasurement(ctx), map[types.UID]pressure.Use{}
 	for _, s := range l.Pods() {
 		p := was[s.Pod.UID]
-		rests := p.took > quick && time.Since(p.began) < apartFor(time.Duration(slow)*p.took)
+		rests := p.took > quick && time.Since(p.began) < intervalFor(time.Duration(slow)*p.took)
 		if !p.told && !rests && evictable(s, l.Standalone) {
 			p = l.measure(ctx, s, use, p)
 			if p.took <= quick {
@@ -109,7 +111,7 @@ func (l *Limits) round(ctx context.Context) (took time.Duration) {
 		if ctx.Err() != nil {
 			return 0
 		}
-		l.past[s.Pod.UID] = p
+		l.measurements[s.Pod.UID] = p
 		if p.use != nil {
 			last[s.Pod.UID] = *p.use
 		}
@@ -119,9 +121,9 @@ func (l *Limits) round(ctx context.Context) (took time.Duration) {
 }
 
 // measure measures a pod, and asks for its end if it is over a limit.
-func (l *Limits) measure(ctx context.Context, s *status.Snapshot, use Round, was past) past {
-	p := past{began: time.Now(), use: was.use}
-	over, err := l.over(ctx, s, func(ctx context.Context, s *status.Snapshot) (pressure.Use, error) {
+func (l *LocalStorageEnforcer) measure(ctx context.Context, s *status.Snapshot, use MeasureFunc, was measurement) measurement {
+	p := measurement{began: time.Now(), use: was.use}
+	over, err := l.exceeds(ctx, s, func(ctx context.Context, s *status.Snapshot) (pressure.Use, error) {
 		u, err := use(ctx, s)
 		if err == nil {
 			p.use = &u
@@ -139,19 +141,19 @@ func (l *Limits) measure(ctx context.Context, s *status.Snapshot, use Round, was
 		}
 	case over != nil && l.Evict(ctx, s.Pod.UID, over):
 		p.told = true
-		l.Evicted(over.Signal)
+		l.OnEvicted(over.Signal)
 	}
 	return p
 }
 
-// over measures what a pod has limits of.
-func (l *Limits) over(ctx context.Context, s *status.Snapshot, use Round) (over *plan.Excess, err error) {
+// exceeds measures what a pod has limits of.
+func (l *LocalStorageEnforcer) exceeds(ctx context.Context, s *status.Snapshot, use MeasureFunc) (over *plan.Excess, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	if podspec.DiskLimited(s.Pod) {
-		over, err = l.Over(ctx, s.Pod)
+	if podspec.HasEmptyDirSizeLimit(s.Pod) {
+		over, err = l.ExceedsVolumeLimit(ctx, s.Pod)
 	}
-	if _, limited := podspec.StorageLimit(s.Pod); !limited || over != nil {
+	if _, limited := podspec.EphemeralStorageLimit(s.Pod); !limited || over != nil {
 		return over, err
 	}
 	u, failed := use(ctx, s)
@@ -165,5 +167,5 @@ func (l *Limits) over(ctx context.Context, s *status.Snapshot, use Round) (over 
 func evictable(s *status.Snapshot, standalone bool) bool {
 	over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed || !s.Memory.Finished.IsZero()
 	ending := s.End != nil || s.Memory.End != nil
-	return s.Passes > 0 && !over && !ending && !podspec.Critical(s.Pod, standalone)
+	return s.Passes > 0 && !over && !ending && !podspec.IsCritical(s.Pod, standalone)
 }

@@ -51,15 +51,15 @@ type scene struct {
 }
 
 // runs the scene for a time in a bubble.
-func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
+func (s *scene) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
 		began := time.Now()
-		l = NewLimits(Options{
+		l = NewLocalStorageEnforcer(LocalStorageOptions{
 			Pods: func() []*status.Snapshot { return s.pods },
-			Over: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
+			ExceedsVolumeLimit: func(_ context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 				s.measured = append(s.measured, pod.Name)
 				s.at = append(s.at, fmt.Sprint(pod.Name, " ", time.Since(began)))
 				time.Sleep(s.takes[pod.Name])
@@ -68,7 +68,7 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
 				}
 				return &plan.Excess{Signal: "emptydirfs.limit", Message: "full"}, nil
 			},
-			Disk: func(context.Context) Round {
+			NewMeasurement: func(context.Context) MeasureFunc {
 				return func(_ context.Context, p *status.Snapshot) (pressure.Use, error) {
 					s.walked = append(s.walked, p.Pod.Name)
 					return pressure.Use{Volumes: pressure.Taken{Bytes: s.taken}}, s.err
@@ -78,7 +78,7 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
 				s.evicted = append(s.evicted, string(uid)+": "+why.Message)
 				return true
 			},
-			Evicted: func(signal string) { s.counted = append(s.counted, signal) },
+			OnEvicted: func(signal string) { s.counted = append(s.counted, signal) },
 			// Standalone stays false: joined to a server.
 			Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 		})
@@ -87,7 +87,7 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *Limits) {
 	return l
 }
 
-func TestWhoIsMeasuredAndEvicted(t *testing.T) {
+func TestEvictionCandidatesForLocalStorage(t *testing.T) {
 	t.Parallel()
 	s := &scene{pods: []*status.Snapshot{
 		shown("over", nil),
@@ -106,7 +106,7 @@ func TestWhoIsMeasuredAndEvicted(t *testing.T) {
 	}
 }
 
-func TestAPodIsMeasuredEveryTenSecondsAndAFailureIsLoggedOnce(t *testing.T) {
+func TestMeasurementIntervalAndErrorLogging(t *testing.T) {
 	t.Parallel()
 	s := &scene{pods: []*status.Snapshot{shown("p", nil)}, err: errors.New("input/output error")}
 	s.run(t, 61*time.Second)
@@ -118,7 +118,7 @@ func TestAPodIsMeasuredEveryTenSecondsAndAFailureIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatTakesLongToMeasureIsMeasuredLessOften(t *testing.T) {
+func TestSlowMeasurementsAreLessFrequent(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		sentence string
@@ -167,7 +167,7 @@ func limited(s *status.Snapshot) {
 	}}}
 }
 
-func TestAPodIsEvictedForWhatItHasInAll(t *testing.T) {
+func TestEvictsPodOverEphemeralStorageLimit(t *testing.T) {
 	t.Parallel()
 	s := &scene{taken: 10<<20 + 1, pods: []*status.Snapshot{
 		shown("limited", limited), shown("volume-only", nil),
@@ -180,7 +180,7 @@ func TestAPodIsEvictedForWhatItHasInAll(t *testing.T) {
 	}
 }
 
-func TestWhatIsSeenIsEnoughIfTheRestCannotBeRead(t *testing.T) {
+func TestEvictsOnPartialMeasurement(t *testing.T) {
 	t.Parallel()
 	s := &scene{taken: 11 << 20, err: errors.New("input/output error"), pods: []*status.Snapshot{shown("p", limited)}}
 	s.run(t, 15*time.Second)

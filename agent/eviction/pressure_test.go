@@ -28,9 +28,9 @@ type hostile struct {
 	began   time.Time
 }
 
-func (h *hostile) options() PressureOptions {
+func (h *hostile) options() MonitorOptions {
 	h.alarm, h.began = make(chan struct{}, 1), time.Now()
-	return PressureOptions{
+	return MonitorOptions{
 		Config: pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100}}, Transition: 45 * time.Second},
 		Read: func(context.Context) (pressure.Reading, error) {
 			h.mu.Lock()
@@ -42,8 +42,8 @@ func (h *hostile) options() PressureOptions {
 			}
 			return r, h.fails
 		},
-		Alarm: h.alarm, Looked: func(View) {}, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
-		Changed: func(v View) {
+		Notify: h.alarm, OnObserved: func(Observation) {}, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
+		OnConditionsChanged: func(v Observation) {
 			h.changes = append(h.changes, fmt.Sprint(time.Since(h.began).Round(time.Second), v.Conditions()))
 		},
 	}
@@ -56,10 +56,10 @@ func (h *hostile) set(free int64, fails error) {
 }
 
 // lives runs Pressure, and with it what the test does meanwhile.
-func (h *hostile) lives(t *testing.T, meanwhile func(*Pressure)) {
+func (h *hostile) lives(t *testing.T, meanwhile func(*Monitor)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPressure(h.options())
+		p := NewMonitor(h.options())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); p.Run(ctx) }()
@@ -72,17 +72,17 @@ func (h *hostile) lives(t *testing.T, meanwhile func(*Pressure)) {
 
 func (h *hostile) sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
-func TestPressureIsToldOnceAndEndsAfterTheTransitionPeriod(t *testing.T) {
+func TestConditionChangesOnceAndEndsAfterTransitionPeriod(t *testing.T) {
 	t.Parallel()
 	h := &hostile{free: 500}
-	h.lives(t, func(p *Pressure) {
-		if p.Has("MemoryPressure") || p.Now() == nil {
+	h.lives(t, func(p *Monitor) {
+		if p.HasCondition("MemoryPressure") || p.Latest() == nil {
 			t.Error("there is pressure from the start, or no look")
 		}
 		h.sleep(5 * time.Second)
 		h.set(50, nil)
 		h.sleep(31 * time.Second) // looks at 10, 20 and 30 s
-		if !p.Has("MemoryPressure") {
+		if !p.HasCondition("MemoryPressure") {
 			t.Error("there is no pressure")
 		}
 		h.set(500, nil)
@@ -93,10 +93,10 @@ func TestPressureIsToldOnceAndEndsAfterTheTransitionPeriod(t *testing.T) {
 	}
 }
 
-func TestAnAlarmIsLookedIntoAtOnceAndOncePerSecondAtMost(t *testing.T) {
+func TestNotificationsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	h := &hostile{free: 500}
-	h.lives(t, func(*Pressure) {
+	h.lives(t, func(*Monitor) {
 		h.sleep(3 * time.Second)
 		h.set(50, nil)
 		for range 20 {
@@ -112,13 +112,13 @@ func TestAnAlarmIsLookedIntoAtOnceAndOncePerSecondAtMost(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsLoggedOnceAndChangesNothing(t *testing.T) {
+func TestReadErrorKeepsConditions(t *testing.T) {
 	t.Parallel()
 	h := &hostile{free: 50}
-	h.lives(t, func(p *Pressure) {
+	h.lives(t, func(p *Monitor) {
 		h.set(50, errors.New("input/output error"))
 		h.sleep(5 * time.Minute)
-		if !p.Has("MemoryPressure") {
+		if !p.HasCondition("MemoryPressure") {
 			t.Error("the pressure is over, by nobody's word")
 		}
 	})

@@ -66,8 +66,8 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			}))
 		}
 		b.Put(shown("waiting", nil)) // it has nothing yet
-		rung := func(name string) Rung {
-			return Rung{Name: name, Serves: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable }, Free: func(_ context.Context, enough func() bool) error {
+		rung := func(name string) ReclaimLevel {
+			return ReclaimLevel{Name: name, AppliesTo: func(x pressure.Signal) bool { return x == pressure.NodefsAvailable }, Reclaim: func(_ context.Context, enough func() bool) error {
 				say("%s", name)
 				for name == "images" && len(s.images) > 0 && !enough() {
 					say("image of %d", s.images[0])
@@ -82,15 +82,15 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				return nil
 			}}
 		}
-		r := NewRelief(ReliefOptions{
-			Board: b, Ready: func() bool { return !s.unready }, MaxGrace: cmp.Or(s.grace, 5*time.Second),
+		r := NewReclaimer(ReclaimerOptions{
+			Statuses: b, Ready: func() bool { return !s.unready }, MaxGrace: cmp.Or(s.grace, 5*time.Second),
 			Measure: func(_ context.Context, _ pressure.Signal, pods []*status.Snapshot) (out []pressure.Candidate) {
 				for _, x := range pods {
 					out = append(out, pressure.Candidate{Pod: x.Pod, Known: true, Use: pressure.Use{Volumes: pressure.Taken{Bytes: s.pods[x.Pod.Name]}}})
 				}
 				return out
 			},
-			Rungs: []Rung{rung("logs"), rung("dead"), rung("images"), {Name: "other", Serves: func(pressure.Signal) bool { return false }}},
+			Levels: []ReclaimLevel{rung("logs"), rung("dead"), rung("images"), {Name: "other", AppliesTo: func(pressure.Signal) bool { return false }}},
 			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {
 				if s.only != "" && why.Signal != string(s.only) {
 					return false
@@ -111,9 +111,9 @@ func (s *short) run(t *testing.T, d time.Duration) {
 				}
 				return true
 			},
-			Evicted: func(signal string) { say("counts %s", signal) },
-			Tell:    func(reason, message string) { say("tells %s: %s", reason, message) },
-			Log:     slog.New(slog.NewTextHandler(&s.log, nil)),
+			OnEvicted:   func(signal string) { say("counts %s", signal) },
+			RecordEvent: func(reason, message string) { say("tells %s: %s", reason, message) },
+			Log:         slog.New(slog.NewTextHandler(&s.log, nil)),
 		})
 		thresholds := []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500, MinReclaim: s.reclaim}}
 		if s.soft {
@@ -129,12 +129,12 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		if s.hardToo > 0 {
 			time.AfterFunc(s.hardToo, func() { free.Store(10) })
 		}
-		p := NewPressure(PressureOptions{
+		p := NewMonitor(MonitorOptions{
 			Config: pressure.Config{Thresholds: thresholds, Transition: time.Minute},
 			Read: func(context.Context) (pressure.Reading, error) {
 				return pressure.Reading{At: time.Now(), Levels: levels()}, nil
 			},
-			Looked: func(View) {}, Changed: func(View) {}, Log: slog.New(slog.DiscardHandler), Relieve: r.Free,
+			OnObserved: func(Observation) {}, OnConditionsChanged: func(Observation) {}, Log: slog.New(slog.DiscardHandler), Reclaim: r.Reclaim,
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
@@ -152,7 +152,7 @@ func (s *short) expect(t *testing.T, want ...string) {
 
 const tells = "0s tells EvictionThresholdMet: Attempting to reclaim ephemeral-storage"
 
-func TestScenario28_TheLadderBeforeAnyPod(t *testing.T) {
+func TestScenario28_ReclaimsNodeResourcesBeforePods(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, rungs: map[string]int64{"logs": 50, "dead": 60}, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
@@ -162,7 +162,7 @@ func TestScenario28_TheLadderBeforeAnyPod(t *testing.T) {
 	}
 }
 
-func TestScenario28_NoMoreImagesGoThanMust(t *testing.T) {
+func TestScenario28_DeletesNoMoreImagesThanNeeded(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, reclaim: 50, images: []int64{90, 30, 40, 100}, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
@@ -172,7 +172,7 @@ func TestScenario28_NoMoreImagesGoThanMust(t *testing.T) {
 	}
 }
 
-func TestScenario28_OnePodARoundUntilThereIsRoom(t *testing.T) {
+func TestScenario28_EvictsOnePodPerRound(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 100, broken: "dead", pods: map[string]int64{"small": 50, "big": 300, "middle": 200, "system": 900}, critical: "system"}
 	s.run(t, time.Minute)
@@ -182,7 +182,7 @@ func TestScenario28_OnePodARoundUntilThereIsRoom(t *testing.T) {
 	)
 }
 
-func TestAPodThatDoesNotGoHoldsTheNextOneBackForHalfAMinute(t *testing.T) {
+func TestStuckPodDelaysNextEviction(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 100, stuck: true, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, 35*time.Second)
@@ -192,7 +192,7 @@ func TestAPodThatDoesNotGoHoldsTheNextOneBackForHalfAMinute(t *testing.T) {
 	)
 }
 
-func TestASoftThresholdGivesItsGraceTwice(t *testing.T) {
+func TestSoftThresholdGracePeriods(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, soft: true, pods: map[string]int64{"p": 300}}
 	s.run(t, 50*time.Second)
@@ -200,7 +200,7 @@ func TestASoftThresholdGivesItsGraceTwice(t *testing.T) {
 	s.expect(t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict p for nodefs.available, grace 5s", at+"counts nodefs.available")
 }
 
-func TestWhileAPodIsWithinItsGraceNoOtherGoes(t *testing.T) {
+func TestNoSecondEvictionWithinGracePeriod(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, soft: true, slow: true, grace: 5 * time.Minute, pods: map[string]int64{"big": 300, "next": 200}}
 	s.run(t, 10*time.Minute)
@@ -208,7 +208,7 @@ func TestWhileAPodIsWithinItsGraceNoOtherGoes(t *testing.T) {
 	s.expect(t, at+tells[3:], at+"logs", at+"dead", at+"images", at+"evict big for nodefs.available, grace 5m0s", at+"counts nodefs.available")
 }
 
-func TestAPodThatOverstaysItsGraceHoldsTheNextOneBackForHalfAMinuteMore(t *testing.T) {
+func TestPodOverstayingGracePeriodDelaysNextEviction(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, soft: true, stuck: true, grace: 5 * time.Minute, pods: map[string]int64{"big": 300, "next": 200}}
 	s.run(t, 6*time.Minute+10*time.Second)
@@ -219,7 +219,7 @@ func TestAPodThatOverstaysItsGraceHoldsTheNextOneBackForHalfAMinuteMore(t *testi
 	)
 }
 
-func TestAHardThresholdDoesNotWaitForTheGraceOfASoftOne(t *testing.T) {
+func TestHardThresholdDoesNotWaitForSoftGracePeriod(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, soft: true, slow: true, grace: 5 * time.Minute, hardToo: 65 * time.Second, pods: map[string]int64{"big": 300, "next": 200, "spared": 100}}
 	s.run(t, 73*time.Second+500*time.Millisecond) // by then only the soft one is met again
@@ -233,7 +233,7 @@ func TestAHardThresholdDoesNotWaitForTheGraceOfASoftOne(t *testing.T) {
 
 const tellsMemory = "0s tells EvictionThresholdMet: Attempting to reclaim memory"
 
-func TestMemoryThatNobodyCanGiveBackKeepsNoDiskFromBeingFreed(t *testing.T) {
+func TestUnreclaimableMemoryDoesNotBlockDiskReclaim(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, memory: true, rungs: map[string]int64{"images": 110}, pods: map[string]int64{"system": 300}, critical: "system"}
 	s.run(t, 25*time.Second)
@@ -243,7 +243,7 @@ func TestMemoryThatNobodyCanGiveBackKeepsNoDiskFromBeingFreed(t *testing.T) {
 	}
 }
 
-func TestOnePodARoundHoweverMuchIsShort(t *testing.T) {
+func TestOneEvictionPerRoundForSeveralSignals(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 100, memory: true, pods: map[string]int64{"a": 300, "b": 200}}
 	s.run(t, time.Second)
@@ -253,7 +253,7 @@ func TestOnePodARoundHoweverMuchIsShort(t *testing.T) {
 	s.expect(t, tellsMemory, tells, "0s logs", "0s dead", "0s images", "0s evict a for nodefs.available, grace 1s", "0s counts nodefs.available")
 }
 
-func TestANeedThatComesAgainIsToldAgain(t *testing.T) {
+func TestRecurringPressureIsReportedAgain(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 400, hardToo: 305 * time.Second, pods: map[string]int64{"a": 300}}
 	s.run(t, 5*time.Minute+25*time.Second)
@@ -263,14 +263,14 @@ func TestANeedThatComesAgainIsToldAgain(t *testing.T) {
 	)
 }
 
-func TestNothingIsFreedBeforeThePodsAreKnown(t *testing.T) {
+func TestReclaimWaitsForReady(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 100, unready: true, pods: map[string]int64{"p": 300}}
 	s.run(t, time.Minute)
 	s.expect(t)
 }
 
-func TestCriticalPodsStayAndThatIsSaidOnce(t *testing.T) {
+func TestCriticalPodsAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	s := &short{free: 100, pods: map[string]int64{"system": 300}, critical: "system"}
 	s.run(t, 25*time.Second)

@@ -37,7 +37,7 @@ func AskRestart(in Input, names []string) (Memory, error) {
 		r := d.mem.Restarts[c.Name]
 		r.Asked, r.Replaces, r.Count = k.ID, k.ID, 0
 		if k.State == Exited { // its exit is counted already, and to be waited for no longer
-			r.SeenID, r.Hash = k.ID, podspec.SpecHash(c.Container)
+			r.SeenID, r.Hash = k.ID, podspec.ContainerHash(c.Container)
 		}
 		r.Until = d.Now
 		d.mem.Restarts[c.Name] = r

@@ -191,7 +191,7 @@ func (d *decider) look(c spec, k Container) {
 	switch {
 	case hook.PreStop != HookNone: // it was told to stop, maybe by an agent that died since
 		d.end(k, hook.Why, hook.By, hook.Grace)
-	case (c.kind == Main || c.kind == Sidecar) && k.SpecHash != "" && k.SpecHash != podspec.SpecHash(c.Container):
+	case (c.kind == Main || c.kind == Sidecar) && k.SpecHash != "" && k.SpecHash != podspec.ContainerHash(c.Container):
 		r := d.mem.Restarts[k.Name]
 		r.Replaces = k.ID
 		d.mem.Restarts[k.Name] = r

@@ -328,7 +328,7 @@ func (d *decider) retire(s Sandbox, current bool) (empty bool) {
 }
 
 // grace is what the pod gets when nobody said otherwise.
-func (d *decider) grace() time.Duration { return podspec.Grace(d.Pod) }
+func (d *decider) grace() time.Duration { return podspec.GracePeriod(d.Pod) }
 
 // seconds is n seconds; more than a duration holds counts as the longest.
 func seconds(n int64) time.Duration {

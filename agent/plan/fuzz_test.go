@@ -93,7 +93,7 @@ func decodeSeen(d *dice, in *Input) {
 		c := con(names[d.n(len(names))], image(images[d.n(3)]))
 		in.Seen.Containers = append(in.Seen.Containers, Container{
 			ID: "id-" + string(rune('a'+i)), Name: c.Name, SandboxID: "sb-" + names[d.n(3)], State: State(1 + d.n(4)), Attempt: uint32(8 - i),
-			SpecHash: podspec.SpecHash(&c), Image: c.Image, StartedAt: d.time(), FinishedAt: d.time(), ExitCode: int32(d.n(3)),
+			SpecHash: podspec.ContainerHash(&c), Image: c.Image, StartedAt: d.time(), FinishedAt: d.time(), ExitCode: int32(d.n(3)),
 		})
 	}
 	if d.is() {

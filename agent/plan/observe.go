@@ -160,7 +160,7 @@ func (o Observed) Absent(pod *corev1.Pod) []string {
 	if pod == nil {
 		return nil
 	}
-	return slices.DeleteFunc(podspec.ImagesOf(pod), func(name string) bool {
+	return slices.DeleteFunc(podspec.Images(pod), func(name string) bool {
 		_, here := o.Images[name]
 		return here
 	})

@@ -90,7 +90,7 @@ func byRule(c spec, exit int32) (action corev1.ContainerRestartRuleAction, ruled
 // be replaced has not crashed: its exit counts for nothing.
 func (d *decider) backoff(c spec, k Container) time.Time {
 	r := d.mem.Restarts[k.Name]
-	hash := podspec.SpecHash(c.Container)
+	hash := podspec.ContainerHash(c.Container)
 	if r.SeenID == k.ID && r.Hash == hash {
 		if wait := d.Limits.crashWait(r); r.Until.Sub(d.Now) > wait { // the clock was set back
 			r.Until = d.Now.Add(wait)

@@ -16,7 +16,7 @@ const ReasonReturns = "Returns"
 // longer each time that it goes soon after.
 func (d *decider) comeBack() {
 	e := d.mem.End
-	if !e.Node || e.Forget || d.Limits.ReturnBase == 0 || !podspec.Static(d.Pod) || d.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+	if !e.Node || e.Forget || d.Limits.ReturnBase == 0 || !podspec.IsStatic(d.Pod) || d.Pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
 		return
 	}
 	wait := doubled(d.Limits.ReturnBase, d.mem.Returned, d.Limits.ReturnMax)

@@ -193,7 +193,7 @@ func (w *walk) do(a Action, out *Outcome) {
 		c := w.spec(a.Name)
 		k := Container{
 			ID: fmt.Sprintf("%s-%d", a.Name, a.Attempt), Name: a.Name, SandboxID: a.SandboxID, State: Running, Attempt: a.Attempt,
-			SpecHash: podspec.SpecHash(c), Image: c.Image, ImageID: a.Image.ID, CreatedAt: now, StartedAt: now,
+			SpecHash: podspec.ContainerHash(c), Image: c.Image, ImageID: a.Image.ID, CreatedAt: now, StartedAt: now,
 		}
 		if a.Kind == Init {
 			k.State, k.FinishedAt = Exited, now

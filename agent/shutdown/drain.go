@@ -13,54 +13,54 @@ import (
 	nodeshutdown "berth/node/shutdown"
 )
 
-// Late is how much longer than its group's time a step is waited for: what is killed
+// KillSlack is how much longer than its group's time a step is waited for: what is killed
 // at the end of it has yet to be seen to end.
-const Late = time.Second
+const KillSlack = time.Second
 
 // Options are what a drain needs. Every field is needed but Flush.
 type Options struct {
-	Groups []nodeshutdown.Group // in order; none: nothing is ended
-	Board  *status.Board
-	End    func(ctx context.Context, uid types.UID, grace time.Duration) bool
-	Began  func()                    // told once, before any pod: the node takes no more
-	Flush  func(ctx context.Context) // after the last pod: waits until others know; nil: nobody has to
-	Log    *slog.Logger
+	Groups       []nodeshutdown.Group // in order; none: nothing is ended
+	Statuses     *status.Board
+	TerminatePod func(ctx context.Context, uid types.UID, grace time.Duration) bool
+	OnStarted    func()                    // told once, before any pod: the node takes no more
+	FlushStatus  func(ctx context.Context) // after the last pod: waits until others know; nil: nobody has to
+	Log          *slog.Logger
 }
 
-// Report is what a drain has come to.
-type Report struct {
-	Pods  int      // that were told to end
-	Late  []string // of them those that had not ended in their time, as namespace/name
-	Took  time.Duration
-	Steps int
+// Result is what a drain has come to.
+type Result struct {
+	Pods     int      // that were told to end
+	Overdue  []string // of them those that had not ended in their time, as namespace/name
+	Duration time.Duration
+	Groups   int
 }
 
-// Drain is the drain of one node.
-type Drain struct {
-	o     Options
-	mu    sync.Mutex
-	begun bool
-	over  chan struct{}
-	got   Report
+// Manager is the drain of one node.
+type Manager struct {
+	o       Options
+	mu      sync.Mutex
+	started bool
+	done    chan struct{}
+	result  Result
 }
 
 // New returns a drain that has not begun.
-func New(o Options) *Drain { return &Drain{o: o, over: make(chan struct{})} }
+func New(o Options) *Manager { return &Manager{o: o, done: make(chan struct{})} }
 
-// Begun reports whether the node is going down.
-func (d *Drain) Begun() bool {
+// ShuttingDown reports whether the node is going down.
+func (d *Manager) ShuttingDown() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.begun
+	return d.started
 }
 
 // Run ends the pods and returns when they have ended, or their time has. The drain
 // goes on when ctx ends: only the waiting does not. Until is the context that ends the
 // drain itself.
-func (d *Drain) Run(ctx, until context.Context) (Report, error) {
+func (d *Manager) Run(ctx, until context.Context) (Result, error) {
 	d.mu.Lock()
-	over, first := d.over, !d.begun
-	d.begun = true
+	over, first := d.done, !d.started
+	d.started = true
 	d.mu.Unlock()
 	if first {
 		go d.run(until, over)
@@ -69,68 +69,68 @@ func (d *Drain) Run(ctx, until context.Context) (Report, error) {
 	case <-over:
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return d.got, nil
+		return d.result, nil
 	case <-ctx.Done():
-		return Report{}, ctx.Err()
+		return Result{}, ctx.Err()
 	}
 }
 
-// CalledOff says that the node stays after all. What has ended stays ended; the next
+// Cancel says that the node stays after all. What has ended stays ended; the next
 // Run is another drain. It is for whoever has waited for the end of this one.
-func (d *Drain) CalledOff() {
+func (d *Manager) Cancel() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
-	case <-d.over:
-		d.begun, d.over = false, make(chan struct{})
+	case <-d.done:
+		d.started, d.done = false, make(chan struct{})
 	default:
 	}
 }
 
-func (d *Drain) run(ctx context.Context, over chan struct{}) {
+func (d *Manager) run(ctx context.Context, over chan struct{}) {
 	defer close(over)
-	var got Report
+	var got Result
 	began := time.Now()
 	d.o.Log.Info("the node goes down: its pods are ended", "within", nodeshutdown.Total(d.o.Groups))
-	d.o.Began()
+	d.o.OnStarted()
 	var pods []*corev1.Pod
-	for _, s := range d.o.Board.All() {
-		if !ended(s) && s.Verdict.Reason != "NodeShutdown" { // that one waits for the boot
+	for _, s := range d.o.Statuses.All() {
+		if !hasTerminated(s) && s.Verdict.Reason != "NodeShutdown" { // that one waits for the boot
 			pods = append(pods, s.Pod)
 		}
 	}
 	steps := nodeshutdown.Order(pods, d.o.Groups)
-	got.Steps = len(steps)
+	got.Groups = len(steps)
 	for _, s := range steps {
-		d.step(ctx, s, &got)
+		d.terminateGroup(ctx, s, &got)
 	}
-	if d.o.Flush != nil {
-		d.o.Flush(ctx)
+	if d.o.FlushStatus != nil {
+		d.o.FlushStatus(ctx)
 	}
-	got.Took = time.Since(began)
-	d.o.Log.Info("the node's pods have been ended", "pods", got.Pods, "late", got.Late, "took", got.Took)
+	got.Duration = time.Since(began)
+	d.o.Log.Info("the node's pods have been ended", "pods", got.Pods, "late", got.Overdue, "took", got.Duration)
 	d.mu.Lock()
-	d.got = got
+	d.result = got
 	d.mu.Unlock()
 }
 
-// step ends one group.
-func (d *Drain) step(ctx context.Context, s nodeshutdown.Step, got *Report) {
-	changed, stop := d.o.Board.Changes()
+// terminateGroup ends one group.
+func (d *Manager) terminateGroup(ctx context.Context, s nodeshutdown.Step, got *Result) {
+	changed, stop := d.o.Statuses.Changes()
 	defer stop()
 	left := map[types.UID]string{}
 	for _, p := range s.Pods {
-		if d.o.End(ctx, p.UID, p.Grace) {
+		if d.o.TerminatePod(ctx, p.UID, p.Grace) {
 			left[p.UID] = p.Namespace + "/" + p.Name
 		}
 	}
 	got.Pods += len(left)
 	d.o.Log.Info("pods of a group are ended", "priority", s.Priority, "within", s.Group.Grace, "pods", len(left))
-	bound := time.NewTimer(s.Group.Grace + Late)
+	bound := time.NewTimer(s.Group.Grace + KillSlack)
 	defer bound.Stop()
 	for {
 		for uid := range left {
-			if snap, ok := d.o.Board.Get(uid); !ok || ended(snap) {
+			if snap, ok := d.o.Statuses.Get(uid); !ok || hasTerminated(snap) {
 				delete(left, uid)
 			}
 		}
@@ -141,7 +141,7 @@ func (d *Drain) step(ctx context.Context, s nodeshutdown.Step, got *Report) {
 		case <-changed:
 		case <-bound.C:
 			for _, name := range left {
-				got.Late = append(got.Late, name)
+				got.Overdue = append(got.Overdue, name)
 			}
 			return
 		case <-ctx.Done():
@@ -150,8 +150,8 @@ func (d *Drain) step(ctx context.Context, s nodeshutdown.Step, got *Report) {
 	}
 }
 
-// ended reports whether nothing of a pod runs any more and that is its status.
-func ended(s *status.Snapshot) bool {
+// hasTerminated reports whether nothing of a pod runs any more and that is its status.
+func hasTerminated(s *status.Snapshot) bool {
 	if s.Status.Phase != corev1.PodSucceeded && s.Status.Phase != corev1.PodFailed {
 		return false
 	}

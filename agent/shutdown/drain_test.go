@@ -49,7 +49,7 @@ func (w *world) end(_ context.Context, uid types.UID, grace time.Duration) bool 
 	return true
 }
 
-func TestGroupsEndOneAfterTheOther(t *testing.T) {
+func TestGroupsTerminateInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{board: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second, "dns": time.Second, "db": 0}}
 		w.put("web", 0, corev1.PodRunning)
@@ -59,14 +59,14 @@ func TestGroupsEndOneAfterTheOther(t *testing.T) {
 		w.put("deaf", 100, corev1.PodPending)
 		var order []string
 		d := New(Options{
-			Groups: nodeshutdown.Groups(0, 0, []nodeshutdown.Group{{Priority: 0, Grace: 20 * time.Second}, {Priority: 100, Grace: 7 * time.Second}, {Priority: 2_000_000_000, Grace: 5 * time.Second}}),
-			Board:  w.board, End: w.end, Log: slog.New(slog.DiscardHandler),
-			Began: func() { order = append(order, "began") }, Flush: func(context.Context) { order = append(order, "flushed") },
+			Groups:   nodeshutdown.Groups(0, 0, []nodeshutdown.Group{{Priority: 0, Grace: 20 * time.Second}, {Priority: 100, Grace: 7 * time.Second}, {Priority: 2_000_000_000, Grace: 5 * time.Second}}),
+			Statuses: w.board, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler),
+			OnStarted: func() { order = append(order, "began") }, FlushStatus: func(context.Context) { order = append(order, "flushed") },
 		})
-		if d.Begun() {
+		if d.ShuttingDown() {
 			t.Error("it has begun by itself")
 		}
-		second := make(chan Report, 1)
+		second := make(chan Result, 1)
 		first, err := d.Run(t.Context(), t.Context())
 		go func() {
 			r, _ := d.Run(t.Context(), t.Context())
@@ -82,14 +82,14 @@ func TestGroupsEndOneAfterTheOther(t *testing.T) {
 		if want := []time.Duration{0, 3 * time.Second, 3 * time.Second, 11 * time.Second}; !slices.Equal(w.at, want) {
 			t.Errorf("at %v, want %v", w.at, want)
 		}
-		if !slices.Equal(first.Late, []string{"default/deaf"}) || first.Took != 12*time.Second || !d.Begun() {
+		if !slices.Equal(first.Overdue, []string{"default/deaf"}) || first.Duration != 12*time.Second || !d.ShuttingDown() {
 			t.Errorf("%+v", first)
 		}
 		if !slices.Equal(order, []string{"began", "flushed"}) {
 			t.Errorf("%v", order)
 		}
-		d.CalledOff()
-		if d.Begun() {
+		d.Cancel()
+		if d.ShuttingDown() {
 			t.Error("it was called off")
 		}
 		if again, err := d.Run(t.Context(), t.Context()); err != nil || again.Pods != 1 || len(order) != 4 { // the deaf one
@@ -99,17 +99,17 @@ func TestGroupsEndOneAfterTheOther(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsForADrainMayLeave(t *testing.T) {
+func TestCallerMayStopWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{board: status.New(), began: time.Now(), takes: map[types.UID]time.Duration{"web": 3 * time.Second}}
 		w.put("web", 0, corev1.PodRunning)
-		d := New(Options{Groups: nodeshutdown.Groups(time.Minute, 0, nil), Board: w.board, End: w.end, Log: slog.New(slog.DiscardHandler), Began: func() {}})
+		d := New(Options{Groups: nodeshutdown.Groups(time.Minute, 0, nil), Statuses: w.board, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler), OnStarted: func() {}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := d.Run(ctx, t.Context()); err == nil {
 			t.Error("it did not leave")
 		}
-		if r, err := d.Run(t.Context(), t.Context()); err != nil || len(r.Late) > 0 || r.Took != 3*time.Second {
+		if r, err := d.Run(t.Context(), t.Context()); err != nil || len(r.Overdue) > 0 || r.Duration != 3*time.Second {
 			t.Errorf("the drain did not go on: %+v %v", r, err)
 		}
 		w.over.Wait()

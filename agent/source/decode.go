@@ -41,7 +41,7 @@ func (m *Manifest) Line(object any, path string) int {
 // Decode reads the documents of a manifest. The error is strictyaml.Errors with
 // all complaints; the Manifest is nil then.
 func Decode(data []byte) (*Manifest, error) {
-	docs, err := strictyaml.Parse(data, strictyaml.Bounds{Documents: MaxDocuments})
+	docs, err := strictyaml.Parse(data, strictyaml.Limits{Documents: MaxDocuments})
 	if err != nil {
 		return nil, asErrors(err)
 	}

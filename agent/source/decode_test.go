@@ -23,16 +23,16 @@ var (
 )
 
 // judgeGood judges a manifest that must be good.
-func judgeGood(t *testing.T, in string, before *Wishes) *Wishes {
+func judgeGood(t *testing.T, in string, before *DesiredState) *DesiredState {
 	t.Helper()
-	w, err := Judge(Input{Path: "a.yaml", Data: []byte(in), Modified: born, Now: born.Add(time.Hour)}, id, before)
+	w, err := Validate(Input{Path: "a.yaml", Data: []byte(in), Modified: born, Now: born.Add(time.Hour)}, id, before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-func TestAllFormsAreRead(t *testing.T) {
+func TestDecodeFormats(t *testing.T) {
 	const jsonPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"%s"},"spec":{"containers":[{"name":"c","image":"i:1"}]}}`
 	tests := []struct{ name, in, want string }{
 		{"one pod", pod("a", "i:1"), "a"},
@@ -58,7 +58,7 @@ func TestAllFormsAreRead(t *testing.T) {
 	}
 }
 
-func TestBadManifestsNameLineAndField(t *testing.T) {
+func TestErrorsNameLineAndField(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"an unknown field", pod("a", "i:1") + "  nodeSelektor: {}\n", "line 9: spec.nodeSelektor: unknown field"},
 		{"the second document", pod("a", "i:1") + "---\n" + pod("b", "i:1") + "  x: 1\n", "line 18: spec.x: unknown field"},
@@ -78,7 +78,7 @@ func TestBadManifestsNameLineAndField(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w, err := Judge(Input{Path: "a.yaml", Data: []byte(tt.in), Modified: born, Now: born}, id, nil)
+			w, err := Validate(Input{Path: "a.yaml", Data: []byte(tt.in), Modified: born, Now: born}, id, nil)
 			if w != nil || err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}
@@ -86,7 +86,7 @@ func TestBadManifestsNameLineAndField(t *testing.T) {
 	}
 }
 
-func TestOtherKindsAreNamedInAWarning(t *testing.T) {
+func TestUnsupportedKindIsWarning(t *testing.T) {
 	w := judgeGood(t, pod("a", "i:1")+"---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {anything: goes}\n", nil)
 	if len(w.Pods) != 1 || len(w.Warnings) != 1 {
 		t.Fatalf("%d pods, warnings %v", len(w.Pods), w.Warnings)
@@ -97,7 +97,7 @@ func TestOtherKindsAreNamedInAWarning(t *testing.T) {
 	}
 }
 
-func TestPodGetsItsIdentity(t *testing.T) {
+func TestPodIdentity(t *testing.T) {
 	in := strings.Replace(pod("web", "i:1"), "  name: web\n", `  name: web
   uid: mine
   resourceVersion: "5"
@@ -126,16 +126,16 @@ func TestPodGetsItsIdentity(t *testing.T) {
 	}
 }
 
-// TestUIDsAreForEver holds the UID of one manifest over all releases: another
+// TestUIDIsStableAcrossReleases holds the UID of one manifest over all releases: another
 // would end every file pod at an upgrade.
-func TestUIDsAreForEver(t *testing.T) { // S3
+func TestUIDIsStableAcrossReleases(t *testing.T) { // S3
 	p := judgeGood(t, pod("web", "i:1")+"  priority: 5\n", nil).Pods[0]
 	if p.UID != "e1be23b5-b970-8c31-8bba-da364e3b67e3" || p.Annotations[AnnotationContent] != "4032f08e8d611d4d783fb732b764572d" {
 		t.Errorf("UID %s and hash %s have changed", p.UID, p.Annotations[AnnotationContent])
 	}
 }
 
-func TestUIDFollowsContent(t *testing.T) { // S3
+func TestUIDDependsOnContent(t *testing.T) { // S3
 	base := judgeGood(t, pod("web", "i:1"), nil).Pods[0]
 	tests := []struct {
 		name, in       string
@@ -189,16 +189,16 @@ func TestUIDFollowsContent(t *testing.T) { // S3
 		}
 	}
 	other := Identity{NodeName: "node2", SuffixNodeName: true}
-	w, err := Judge(Input{Data: []byte(pod("web", "i:1")), Modified: born, Now: born}, other, nil)
+	w, err := Validate(Input{Data: []byte(pod("web", "i:1")), Modified: born, Now: born}, other, nil)
 	if err != nil || w.Pods[0].UID == base.UID || w.Pods[0].Name != "web-node2" {
 		t.Errorf("on another node: %v, %v", w, err)
 	}
 }
 
-func TestSuccessorsKeepWhatTheyCan(t *testing.T) { // S4
+func TestUnchangedObjectsKeepPointers(t *testing.T) { // S4
 	const objects = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: b}\n"
 	before := judgeGood(t, pod("a", "i:1")+"---\n"+pod("b", "i:1")+objects, nil)
-	w, err := Judge(Input{Path: "a.yaml", Data: []byte(pod("a", "i:1") + "---\n" + pod("b", "i:2") + objects), Modified: born.Add(time.Hour), Now: born.Add(2 * time.Hour)}, id, before)
+	w, err := Validate(Input{Path: "a.yaml", Data: []byte(pod("a", "i:1") + "---\n" + pod("b", "i:2") + objects), Modified: born.Add(time.Hour), Now: born.Add(2 * time.Hour)}, id, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,8 +215,8 @@ func TestSuccessorsKeepWhatTheyCan(t *testing.T) { // S4
 	}
 }
 
-func TestObjectsHaveTheVersionOfTheirContent(t *testing.T) {
-	version := func(in string) (string, *Wishes) {
+func TestObjectVersionIsContentHash(t *testing.T) {
+	version := func(in string) (string, *DesiredState) {
 		w := judgeGood(t, in, nil)
 		for _, o := range w.Objects {
 			return o.Version.Version, w
@@ -238,7 +238,7 @@ func TestObjectsHaveTheVersionOfTheirContent(t *testing.T) {
 	}
 }
 
-func TestSecretsStaySecret(t *testing.T) { // S5
+func TestErrorsDoNotContainSecrets(t *testing.T) { // S5
 	const secret = "hunter2hunter2"
 	const head = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
 	for _, in := range []string{
@@ -249,7 +249,7 @@ func TestSecretsStaySecret(t *testing.T) { // S5
 		head + "stringData: {\"a/b\": " + secret + "}\n",
 		head + "stringData: {a: " + secret + "\n",
 	} {
-		_, err := Judge(Input{Path: "a.yaml", Data: []byte(in), Modified: born, Now: born}, id, nil)
+		_, err := Validate(Input{Path: "a.yaml", Data: []byte(in), Modified: born, Now: born}, id, nil)
 		if err == nil {
 			t.Errorf("%q was taken", in)
 		} else if strings.Contains(err.Error(), secret) {
@@ -258,7 +258,7 @@ func TestSecretsStaySecret(t *testing.T) { // S5
 	}
 }
 
-func FuzzJudge(f *testing.F) {
+func FuzzValidate(f *testing.F) {
 	f.Add([]byte(pod("a", "i:1")))
 	f.Add([]byte(pod("a", "i:1") + "---\n" + pod("b", "i:2")))
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {a: b}}]\n"))
@@ -267,14 +267,14 @@ func FuzzJudge(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: Pod\nmetadata: &m {name: a, annotations: {b: c}}\nspec: {containers: [{<<: *m, image: x}]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in := Input{Path: "a.yaml", Data: data, Modified: born, Now: born}
-		w, err := Judge(in, id, nil)
+		w, err := Validate(in, id, nil)
 		if (w == nil) == (err == nil) {
 			t.Fatalf("wishes %v and error %v", w, err)
 		}
 		if err != nil {
 			return
 		}
-		again, err := Judge(in, id, w)
+		again, err := Validate(in, id, w)
 		if err != nil || len(again.Pods) != len(w.Pods) {
 			t.Fatalf("the second time: %v", err)
 		}
@@ -286,7 +286,7 @@ func FuzzJudge(f *testing.F) {
 	})
 }
 
-func TestRestartMakesNoPodYounger(t *testing.T) { // S4
+func TestRestartKeepsCreationTimestampAndGeneration(t *testing.T) { // S4
 	was := judgeGood(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
 	was.Generation = 3
 	known := func(uid types.UID) *corev1.Pod {
@@ -297,7 +297,7 @@ func TestRestartMakesNoPodYounger(t *testing.T) { // S4
 	}
 	again := func(in string) *corev1.Pod {
 		t.Helper()
-		w, err := Judge(Input{Path: "a.yaml", Data: []byte(in), Modified: born.Add(time.Hour), Now: born.Add(2 * time.Hour), Known: known}, id, nil)
+		w, err := Validate(Input{Path: "a.yaml", Data: []byte(in), Modified: born.Add(time.Hour), Now: born.Add(2 * time.Hour), PreviousPod: known}, id, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,8 +313,8 @@ func TestRestartMakesNoPodYounger(t *testing.T) { // S4
 	}
 	delete(was.Annotations, AnnotationContent) // as earlier releases had it
 	was.Annotations[AnnotationHash] = again(pod("a", "i:1")).Annotations[AnnotationContent]
-	if got := again(pod("a", "i:1")); got.Generation != 3 || Edited(was, got) || !Edited(was, again(pod("a", "i:2"))) {
-		t.Errorf("of an earlier release: generation %d, edited %v", got.Generation, Edited(was, got))
+	if got := again(pod("a", "i:1")); got.Generation != 3 || ManifestChanged(was, got) || !ManifestChanged(was, again(pod("a", "i:2"))) {
+		t.Errorf("of an earlier release: generation %d, edited %v", got.Generation, ManifestChanged(was, got))
 	}
 	if got := again(pod("b", "i:1")); got.Generation != 1 || !got.CreationTimestamp.Time.Equal(born.Add(time.Hour)) {
 		t.Errorf("another pod: born %s generation %d", got.CreationTimestamp, got.Generation)

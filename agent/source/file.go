@@ -16,22 +16,22 @@ import (
 
 // fileState is what is known of one file.
 type fileState struct {
-	path   string
-	due    time.Time // when it is to be read; zero: not
-	closed bool      // its writer has closed it: no need to wait
-	read   lastRead
-	good   *Wishes   // last good version; nil: none
-	bad    []BadFile // of the newest version
-	since  time.Time // when it was first bad
-	doubt  time.Time // since when the newest version has been gone, empty or bad without being believed
+	path         string
+	due          time.Time // when it is to be read; zero: not
+	closed       bool      // its writer has closed it: no need to wait
+	read         lastRead
+	good         *DesiredState // last good version; nil: none
+	errors       []FileError   // of the newest version
+	badSince     time.Time     // when it was first bad
+	suspectSince time.Time     // since when the newest version has been gone, empty or bad without being believed
 }
 
 // lastRead tells whether a file must be read again.
 type lastRead struct {
-	known bool // the rest is of the newest version
-	stat  stamp
-	sum   [sha256.Size]byte
-	any   bool // sum is of something that was judged
+	known  bool // the rest is of the newest version
+	stat   stamp
+	sum    [sha256.Size]byte
+	hasSum bool // sum is of something that was judged
 }
 
 // stamp changes whenever the content of a file may have.
@@ -51,14 +51,14 @@ func (r lastRead) stale(path string) bool {
 
 // readDue reads the files whose time has come and returns when the next one's
 // does; zero: none.
-func (f *Folder) readDue() time.Time {
+func (f *Directory) readDue() time.Time {
 	var next time.Time
 	now := f.opt.Now()
 	for path, s := range f.files {
 		if !s.due.IsZero() && !s.due.After(now) {
 			s.due = time.Time{}
 			f.readFile(s, now)
-			if s.gone() {
+			if s.removable() {
 				delete(f.files, path)
 				continue
 			}
@@ -70,9 +70,9 @@ func (f *Folder) readDue() time.Time {
 	return next
 }
 
-// gone reports whether nothing is left to be said about the file.
-func (s *fileState) gone() bool {
-	return s.due.IsZero() && !s.read.known && s.good == nil && s.bad == nil
+// removable reports whether nothing is left to be said about the file.
+func (s *fileState) removable() bool {
+	return s.due.IsZero() && !s.read.known && s.good == nil && s.errors == nil
 }
 
 // version is one content of a file.
@@ -83,38 +83,38 @@ type version struct {
 }
 
 // readFile reads and judges a file, or puts that off.
-func (f *Folder) readFile(s *fileState, now time.Time) {
+func (f *Directory) readFile(s *fileState, now time.Time) {
 	v, err := readVersion(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if (s.good != nil || s.bad != nil) && f.doubts(s, now) {
+		if (s.good != nil || s.errors != nil) && f.needsConfirmation(s, now) {
 			return
 		}
 		f.forget(s)
 		return
 	case err != nil:
-		f.complain(s, strictyaml.Errors{{Message: reason(err)}}, now)
+		f.recordErrors(s, strictyaml.Errors{{Message: errorText(err)}}, now)
 		return
 	}
-	if age := now.Sub(v.mtime); !s.closed && age >= 0 && age < settle {
-		s.due = now.Add(settle - age)
+	if age := now.Sub(v.mtime); !s.closed && age >= 0 && age < settleDelay {
+		s.due = now.Add(settleDelay - age)
 		return
 	}
 	sum := sha256.Sum256(v.data)
-	if s.read.any && sum == s.read.sum {
-		s.read.known, s.read.stat, s.doubt = true, v.stat, time.Time{}
+	if s.read.hasSum && sum == s.read.sum {
+		s.read.known, s.read.stat, s.suspectSince = true, v.stat, time.Time{}
 		return
 	}
-	w, err := Judge(Input{Path: s.path, Data: v.data, Modified: v.mtime, Now: now, Known: f.opt.Known}, f.id, s.good)
-	if suspect := err != nil || s.good != nil && len(w.Pods)+len(w.Objects) == 0; suspect && f.doubts(s, now) {
+	w, err := Validate(Input{Path: s.path, Data: v.data, Modified: v.mtime, Now: now, PreviousPod: f.opt.PreviousPod}, f.id, s.good)
+	if suspect := err != nil || s.good != nil && len(w.Pods)+len(w.Objects) == 0; suspect && f.needsConfirmation(s, now) {
 		return
 	}
-	s.read = lastRead{known: true, stat: v.stat, sum: sum, any: true}
+	s.read = lastRead{known: true, stat: v.stat, sum: sum, hasSum: true}
 	if err != nil {
-		f.complain(s, asErrors(err), now)
+		f.recordErrors(s, asErrors(err), now)
 		return
 	}
-	s.good, s.bad, s.since, s.doubt = w, nil, time.Time{}, time.Time{}
+	s.good, s.errors, s.badSince, s.suspectSince = w, nil, time.Time{}, time.Time{}
 	f.changed = true
 	for _, warning := range w.Warnings {
 		f.warn(warning)
@@ -123,7 +123,7 @@ func (f *Folder) readFile(s *fileState, now time.Time) {
 
 // warn tells the log of what a good version of a file will not do, once for
 // each version that is read.
-func (f *Folder) warn(w Warning) {
+func (f *Directory) warn(w Warning) {
 	attrs := []any{"file", w.File}
 	if w.Line > 0 {
 		attrs = append(attrs, "line", w.Line)
@@ -134,46 +134,46 @@ func (f *Folder) warn(w Warning) {
 	f.opt.Log.Warn(w.Message, attrs...)
 }
 
-// doubts reports whether a version that is gone, empty or bad should be given a
+// needsConfirmation reports whether a version that is gone, empty or bad should be given a
 // little more time, and arranges for it. Half of a change looks like that.
-func (f *Folder) doubts(s *fileState, now time.Time) bool {
-	if s.doubt.IsZero() {
-		s.doubt = now
+func (f *Directory) needsConfirmation(s *fileState, now time.Time) bool {
+	if s.suspectSince.IsZero() {
+		s.suspectSince = now
 	}
-	if age := now.Sub(s.doubt); age >= 0 && age < f.opt.doubt {
-		s.due, s.closed = s.doubt.Add(f.opt.doubt), true
+	if age := now.Sub(s.suspectSince); age >= 0 && age < f.opt.doubt {
+		s.due, s.closed = s.suspectSince.Add(f.opt.doubt), true
 		return true
 	}
-	s.doubt = time.Time{}
+	s.suspectSince = time.Time{}
 	return false
 }
 
-func (f *Folder) forget(s *fileState) {
-	if s.good != nil || s.bad != nil {
+func (f *Directory) forget(s *fileState) {
+	if s.good != nil || s.errors != nil {
 		f.changed = true
 	}
 	*s = fileState{path: s.path}
 }
 
-// complain notes why the newest version of a file is bad. The last good one
+// recordErrors notes why the newest version of a file is bad. The last good one
 // stays.
-func (f *Folder) complain(s *fileState, errs strictyaml.Errors, now time.Time) {
-	if s.since.IsZero() {
-		s.since = now
+func (f *Directory) recordErrors(s *fileState, errs strictyaml.Errors, now time.Time) {
+	if s.badSince.IsZero() {
+		s.badSince = now
 	}
-	s.doubt = time.Time{}
-	bad := make([]BadFile, len(errs))
+	s.suspectSince = time.Time{}
+	bad := make([]FileError, len(errs))
 	for i, e := range errs {
-		bad[i] = BadFile{Path: s.path, Line: e.Line, Field: e.Field, Message: e.Message, Since: s.since, Kept: s.good != nil && len(s.good.Pods)+len(s.good.Objects) > 0}
+		bad[i] = FileError{Path: s.path, Line: e.Line, Field: e.Field, Message: e.Message, Since: s.badSince, LastGoodKept: s.good != nil && len(s.good.Pods)+len(s.good.Objects) > 0}
 	}
-	if equal(bad, s.bad) {
+	if equal(bad, s.errors) {
 		return
 	}
-	s.bad, f.changed = bad, true
+	s.errors, f.changed = bad, true
 	f.opt.Log.Error("A manifest file is bad", "file", s.path, "reason", errs, "lastGoodVersionKept", s.good != nil)
 }
 
-func equal(a, b []BadFile) bool {
+func equal(a, b []FileError) bool {
 	if len(a) != len(b) {
 		return false
 	}

@@ -20,49 +20,49 @@ import (
 // How long a change must be quiet before it is believed. They are short enough
 // not to be felt and long enough for an editor to save.
 const (
-	settle = 20 * time.Millisecond  // a file found by a scan, or made but not yet closed
-	silent = 500 * time.Millisecond // a file that somebody has open for writing
-	doubt  = 100 * time.Millisecond // a file that is gone, empty or bad all of a sudden
+	settleDelay     = 20 * time.Millisecond  // a file found by a scan, or made but not yet closed
+	openWriterDelay = 500 * time.Millisecond // a file that somebody has open for writing
+	confirmDelay    = 100 * time.Millisecond // a file that is gone, empty or bad all of a sudden
 )
 
-// FolderOptions is what NewFolder needs. Path and NodeName must be given.
-type FolderOptions struct {
+// DirectoryOptions is what NewFolder needs. Path and NodeName must be given.
+type DirectoryOptions struct {
 	Path           string // of the folder, or of one file
 	NodeName       string
 	SuffixNodeName bool             // see Identity
-	Every          time.Duration    // full rescan beside inotify; default 20 s
+	RescanInterval time.Duration    // full rescan beside inotify; default 20 s
 	Log            *slog.Logger     // nil: silent
 	Now            func() time.Time // default time.Now
 
-	// Known tells what an earlier life of the agent knew of a pod, so that it keeps
+	// PreviousPod tells what an earlier life of the agent knew of a pod, so that it keeps
 	// its birth. It is asked until the first Snapshot; nil: nothing is known.
-	Known func(types.UID) *corev1.Pod
+	PreviousPod func(types.UID) *corev1.Pod
 
 	silent, doubt time.Duration // see the constants, which tests must not race
 }
 
-// Folder is a source of manifest files.
-type Folder struct {
-	opt   FolderOptions
+// Directory is a source of manifest files.
+type Directory struct {
+	opt   DirectoryOptions
 	id    Identity
 	watch *inotify // nil: not available, rescans only
 
 	// Of Run alone.
-	files   map[string]*fileState // by path
-	dirBad  *BadFile              // why the folder cannot be read
-	absent  bool                  // there is no folder
-	owners  map[any]string        // which file has an object that is wanted, see share
-	clashes map[string]time.Time  // since when two files want the same object, by what is told
-	changed bool                  // since the last Snapshot
-	passed  map[string]bool       // names in the folder that no manifest has: told once
-	scanned bool                  // once in full
-	ready   bool
+	files     map[string]*fileState // by path
+	dirError  *FileError            // why the folder cannot be read
+	absent    bool                  // there is no folder
+	owners    map[any]string        // which file has an object that is wanted, see share
+	conflicts map[string]time.Time  // since when two files want the same object, by what is told
+	changed   bool                  // since the last Snapshot
+	ignored   map[string]bool       // names in the folder that no manifest has: told once
+	scanned   bool                  // once in full
+	ready     bool
 }
 
-// NewFolder returns a source for a folder or file, which need not exist yet.
-func NewFolder(o FolderOptions) *Folder {
-	if o.Every <= 0 {
-		o.Every = 20 * time.Second
+// NewDirectory returns a source for a folder or file, which need not exist yet.
+func NewDirectory(o DirectoryOptions) *Directory {
+	if o.RescanInterval <= 0 {
+		o.RescanInterval = 20 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -70,18 +70,18 @@ func NewFolder(o FolderOptions) *Folder {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.silent, o.doubt = cmp.Or(o.silent, silent), cmp.Or(o.doubt, doubt)
+	o.silent, o.doubt = cmp.Or(o.silent, openWriterDelay), cmp.Or(o.doubt, confirmDelay)
 	o.Path = filepath.Clean(o.Path)
-	return &Folder{opt: o, id: Identity{NodeName: o.NodeName, SuffixNodeName: o.SuffixNodeName}, files: map[string]*fileState{}}
+	return &Directory{opt: o, id: Identity{NodeName: o.NodeName, SuffixNodeName: o.SuffixNodeName}, files: map[string]*fileState{}}
 }
 
 // Run reads and watches until ctx ends. It calls emit, always from this
 // goroutine, with every new Snapshot; the first has everything that is there
 // and is Ready. It returns nil when ctx ends.
-func (f *Folder) Run(ctx context.Context, emit func(Snapshot)) error {
+func (f *Directory) Run(ctx context.Context, emit func(Snapshot)) error {
 	events := make(chan []rawEvent, 16)
 	if w, err := newInotify(); err != nil {
-		f.opt.Log.Warn("Manifest files are looked at from time to time only", "path", f.opt.Path, "every", f.opt.Every, "reason", err)
+		f.opt.Log.Warn("Manifest files are looked at from time to time only", "path", f.opt.Path, "every", f.opt.RescanInterval, "reason", err)
 	} else {
 		f.watch = w
 		var reader sync.WaitGroup
@@ -94,7 +94,7 @@ func (f *Folder) Run(ctx context.Context, emit func(Snapshot)) error {
 			f.watch = nil
 		}()
 	}
-	rescan := time.NewTicker(f.opt.Every)
+	rescan := time.NewTicker(f.opt.RescanInterval)
 	defer rescan.Stop()
 	due := time.NewTimer(time.Hour)
 	defer due.Stop()
@@ -108,11 +108,11 @@ func (f *Folder) Run(ctx context.Context, emit func(Snapshot)) error {
 		case <-ctx.Done():
 			return nil
 		case batch := <-events:
-			f.take(batch)
+			f.handleEvents(batch)
 			for more := true; more; { // what else is there belongs to the same change
 				select {
 				case batch := <-events:
-					f.take(batch)
+					f.handleEvents(batch)
 				default:
 					more = false
 				}
@@ -133,7 +133,7 @@ func wait(next, now time.Time) time.Duration {
 
 // publish emits a Snapshot if something has changed. The first waits until
 // every file that was found has been judged.
-func (f *Folder) publish(next time.Time, emit func(Snapshot)) {
+func (f *Directory) publish(next time.Time, emit func(Snapshot)) {
 	if !f.ready {
 		if !f.scanned || !next.IsZero() {
 			return
@@ -143,12 +143,12 @@ func (f *Folder) publish(next time.Time, emit func(Snapshot)) {
 	if f.changed {
 		f.changed = false
 		emit(f.snapshot())
-		f.opt.Known = nil // what comes from now on is new
+		f.opt.PreviousPod = nil // what comes from now on is new
 	}
 }
 
-// take notes what a batch of events asks for.
-func (f *Folder) take(batch []rawEvent) {
+// handleEvents notes what a batch of events asks for.
+func (f *Directory) handleEvents(batch []rawEvent) {
 	rescan := false
 	for _, raw := range batch {
 		e, ok := f.watch.resolve(raw)
@@ -162,7 +162,7 @@ func (f *Folder) take(batch []rawEvent) {
 }
 
 // event notes one event. True: a scan is needed.
-func (f *Folder) event(e fileEvent) bool {
+func (f *Directory) event(e fileEvent) bool {
 	now := f.opt.Now()
 	path := filepath.Join(e.dir, e.name)
 	switch {
@@ -198,24 +198,24 @@ func (f *Folder) event(e fileEvent) bool {
 }
 
 // wanted reports whether path is a file of this source.
-func (f *Folder) wanted(path string) bool {
+func (f *Directory) wanted(path string) bool {
 	if path == f.opt.Path {
 		return true
 	}
-	return filepath.Dir(path) == f.opt.Path && candidate(filepath.Base(path))
+	return filepath.Dir(path) == f.opt.Path && manifestName(filepath.Base(path))
 }
 
 // scan looks at the whole folder and notes which files must be read.
-func (f *Folder) scan() {
+func (f *Directory) scan() {
 	f.rewatch()
 	paths, err := f.list()
 	f.scanned = true
 	if err != nil { // unreadable is not empty: what was good stays
-		f.complainFolder(err)
+		f.recordDirectoryError(err)
 		return
 	}
-	if f.dirBad != nil {
-		f.dirBad, f.changed = nil, true
+	if f.dirError != nil {
+		f.dirError, f.changed = nil, true
 	}
 	now := f.opt.Now()
 	there := make(map[string]bool, len(paths))
@@ -234,21 +234,21 @@ func (f *Folder) scan() {
 
 // rewatch sees to it that the folder, and the place where it would appear, are
 // watched. Without inotify there are the rescans.
-func (f *Folder) rewatch() {
+func (f *Directory) rewatch() {
 	if f.watch == nil {
 		return
 	}
 	for _, dir := range []string{filepath.Dir(f.opt.Path), f.opt.Path} {
 		err := f.watch.add(dir)
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
-			f.opt.Log.Warn("Manifest files are looked at from time to time only", "path", dir, "every", f.opt.Every, "reason", err)
+			f.opt.Log.Warn("Manifest files are looked at from time to time only", "path", dir, "every", f.opt.RescanInterval, "reason", err)
 		}
 	}
 }
 
 // list returns the paths of the files of this source, sorted. A folder that is
 // not there is empty.
-func (f *Folder) list() ([]string, error) {
+func (f *Directory) list() ([]string, error) {
 	st, err := os.Stat(f.opt.Path)
 	if was := f.absent; errors.Is(err, fs.ErrNotExist) {
 		if f.absent = true; !was {
@@ -271,29 +271,29 @@ func (f *Folder) list() ([]string, error) {
 	passed := map[string]bool{}
 	for _, e := range entries {
 		switch name := e.Name(); {
-		case e.IsDir() || aside(name):
-		case candidate(name):
+		case e.IsDir() || ignoredName(name):
+		case manifestName(name):
 			paths = append(paths, filepath.Join(f.opt.Path, name))
 		default:
 			passed[name] = true
 		}
 	}
-	f.pass(passed)
+	f.reportIgnored(passed)
 	return paths, nil
 }
 
-func (f *Folder) complainFolder(err error) {
-	text := reason(err)
-	if f.dirBad != nil && f.dirBad.Message == text {
+func (f *Directory) recordDirectoryError(err error) {
+	text := errorText(err)
+	if f.dirError != nil && f.dirError.Message == text {
 		return
 	}
-	f.dirBad = &BadFile{Path: f.opt.Path, Message: text, Since: f.opt.Now(), Kept: len(f.files) > 0}
+	f.dirError = &FileError{Path: f.opt.Path, Message: text, Since: f.opt.Now(), LastGoodKept: len(f.files) > 0}
 	f.changed = true
 	f.opt.Log.Error("The manifest folder cannot be read; what was good stays", "path", f.opt.Path, "reason", text)
 }
 
-// reason is an error without the path, which is told beside it.
-func reason(err error) string {
+// errorText is an error without the path, which is told beside it.
+func errorText(err error) string {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Op + ": " + e.Err.Error()
 	}

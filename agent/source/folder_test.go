@@ -33,13 +33,13 @@ type watched struct {
 	more chan struct{}
 }
 
-func watch(t *testing.T, o FolderOptions) *watched {
+func watch(t *testing.T, o DirectoryOptions) *watched {
 	t.Helper()
 	o.NodeName = "node1"
 	w := &watched{t: t, dir: o.Path, more: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- NewFolder(o).Run(ctx, w.take) }()
+	go func() { done <- NewDirectory(o).Run(ctx, w.take) }()
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -96,7 +96,7 @@ func show(s Snapshot) string {
 	for _, p := range s.Pods {
 		out = append(out, p.Name+"="+p.Spec.Containers[0].Image)
 	}
-	for _, b := range s.Bad {
+	for _, b := range s.FileErrors {
 		out = append(out, "bad:"+filepath.Base(b.Path))
 	}
 	return strings.Join(out, " ")
@@ -128,11 +128,11 @@ func (w *watched) swap(name, content string) {
 	must(w.t, os.WriteFile(w.path(".tmp"), []byte(content), 0o600), os.Rename(w.path(".tmp"), w.path(name)))
 }
 
-func TestFilesComeChangeAndGo(t *testing.T) {
+func TestFileCreateChangeDelete(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(pod("a", "i:1")), 0o600))
-	w := watch(t, FolderOptions{Path: dir, Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: time.Hour})
 	first := w.shows("a=i:1")
 	if !first.Ready || first.Source != File || len(w.all()) != 1 {
 		t.Errorf("the first snapshot must be the whole: ready %v, %d snapshots", first.Ready, len(w.all()))
@@ -156,9 +156,9 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	w.shows("b=i:3 c=i:1")
 }
 
-func TestChangesAreSeenAtOnce(t *testing.T) {
+func TestChangesAreDetectedImmediately(t *testing.T) {
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	w.shows("")
 	var took [2][]time.Duration // by writing in place and by rename
 	for i := range 40 {
@@ -174,7 +174,7 @@ func TestChangesAreSeenAtOnce(t *testing.T) {
 	for i, how := range []string{"in place", "by rename"} {
 		slices.Sort(took[i])
 		t.Logf("%s: shortest %s, median %s, longest %s", how, took[i][0], took[i][10], took[i][19])
-		if took[i][0] >= settle { // the shortest, as the machine may be busy
+		if took[i][0] >= settleDelay { // the shortest, as the machine may be busy
 			t.Errorf("a change %s took %s: somebody waits", how, took[i][0])
 		}
 	}
@@ -183,7 +183,7 @@ func TestChangesAreSeenAtOnce(t *testing.T) {
 func TestBadFileKeepsTheLastGoodVersion(t *testing.T) { // S1
 	t.Parallel()
 	var log bytes.Buffer
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	w.shows("")
 	w.write("a.yaml", pod("a", "i:1")+"---\n"+pod("b", "i:1"))
 	w.write("z.yaml", pod("z", "i:1"))
@@ -195,8 +195,8 @@ func TestBadFileKeepsTheLastGoodVersion(t *testing.T) { // S1
 			t.Errorf("pod %s was disturbed", good.Pods[i].Name)
 		}
 	}
-	b := bad.Bad[0]
-	if b.Line != 18 || b.Field != "spec.wrong" || b.Message != "unknown field" || !b.Kept || b.Since.IsZero() {
+	b := bad.FileErrors[0]
+	if b.Line != 18 || b.Field != "spec.wrong" || b.Message != "unknown field" || !b.LastGoodKept || b.Since.IsZero() {
 		t.Errorf("got %+v", b)
 	}
 	if want := w.path("a.yaml") + ":18: spec.wrong: unknown field"; b.String() != want {
@@ -204,8 +204,8 @@ func TestBadFileKeepsTheLastGoodVersion(t *testing.T) { // S1
 	}
 	w.write("n.yaml", "a: [")
 	s := w.shows("a=i:1 b=i:1 z=i:1 bad:a.yaml bad:n.yaml")
-	if s.Bad[1].Kept || !s.Bad[0].Since.Equal(b.Since) {
-		t.Errorf("got %+v", s.Bad)
+	if s.FileErrors[1].LastGoodKept || !s.FileErrors[0].Since.Equal(b.Since) {
+		t.Errorf("got %+v", s.FileErrors)
 	}
 	w.write("a.yaml", pod("a", "i:3"))
 	must(t, os.Remove(w.path("n.yaml")))
@@ -216,9 +216,9 @@ func TestBadFileKeepsTheLastGoodVersion(t *testing.T) { // S1
 	}
 }
 
-func TestWritersAreWaitedFor(t *testing.T) { // S2
+func TestFileIsNotReadWhileWritten(t *testing.T) { // S2
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour, silent: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, silent: time.Hour})
 	w.shows("")
 	w.write("a.yaml", pod("a", "i:1")+"---\n"+pod("b", "i:1"))
 	w.shows("a=i:1 b=i:1")
@@ -241,9 +241,9 @@ func TestWritersAreWaitedFor(t *testing.T) { // S2
 	}
 }
 
-func TestSilentWritersAreNotWaitedForForEver(t *testing.T) { // S2
+func TestIdleWriterIsNotWaitedFor(t *testing.T) { // S2
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	w.shows("")
 	f, err := os.Create(w.path("a.yaml"))
 	must(t, err)
@@ -253,9 +253,9 @@ func TestSilentWritersAreNotWaitedForForEver(t *testing.T) { // S2
 	w.shows("a=i:1")
 }
 
-func TestSavingByRenameEndsNothing(t *testing.T) {
+func TestSaveByRenameKeepsPods(t *testing.T) {
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour, doubt: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour, doubt: time.Hour})
 	w.shows("")
 	w.write("a.yaml", pod("a", "i:1"))
 	w.shows("a=i:1")
@@ -274,15 +274,15 @@ func TestSavingByRenameEndsNothing(t *testing.T) {
 		w.shows(fmt.Sprintf("a=i:%d", i))
 	}
 	for _, s := range w.all()[1:] {
-		if len(s.Pods) != 1 || len(s.Bad) != 0 {
+		if len(s.Pods) != 1 || len(s.FileErrors) != 0 {
 			t.Errorf("while it was saved there was %q", show(s))
 		}
 	}
 }
 
-func TestEmptiedFileWantsNothing(t *testing.T) {
+func TestEmptiedFileDeletesPods(t *testing.T) {
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	w.write("a.yaml", pod("a", "i:1"))
 	w.shows("a=i:1")
 	w.write("a.yaml", "# nothing any more\n")
@@ -291,20 +291,20 @@ func TestEmptiedFileWantsNothing(t *testing.T) {
 	w.shows("a=i:1")
 }
 
-func TestTheFileThatHasAnObjectKeepsIt(t *testing.T) { // S7
+func TestFirstFileKeepsDuplicateObject(t *testing.T) { // S7
 	t.Parallel()
 	const object = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: %s}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: c}\nstringData: {from: %s}\n"
 	key := types.NamespacedName{Namespace: "default", Name: "c"}
 	from := func(s Snapshot) string {
 		return s.Objects[ObjectKey{plan.ConfigMap, key}].ConfigMap.Data["from"] + string(s.Objects[ObjectKey{plan.Secret, key}].Secret.Data["from"])
 	}
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	w.shows("")
 	w.write("m.yaml", pod("web", "i:m")+fmt.Sprintf(object, "m", "m"))
 	was := w.shows("web=i:m")
 	w.write("a.yaml", pod("web", "i:a")+"---\n"+pod("x", "i:a")+fmt.Sprintf(object, "a", "a"))
 	s := w.shows("web=i:m x=i:a bad:a.yaml bad:a.yaml bad:a.yaml")
-	if b := s.Bad[0]; b.Line != 4 || !strings.Contains(b.Message, "Pod default/web is in "+w.path("m.yaml")+" already") {
+	if b := s.FileErrors[0]; b.Line != 4 || !strings.Contains(b.Message, "Pod default/web is in "+w.path("m.yaml")+" already") {
 		t.Errorf("got %s", b)
 	}
 	if s.Pods[0] != was.Pods[0] || from(s) != "mm" {
@@ -321,7 +321,7 @@ func TestTheFileThatHasAnObjectKeepsIt(t *testing.T) { // S7
 }
 
 // At the start it is the file that an earlier life knew, and else the first by name.
-func TestTheFileThatAnEarlierLifeKnewHasAnObject(t *testing.T) { // S7
+func TestPreviousRunDecidesDuplicateObject(t *testing.T) { // S7
 	t.Parallel()
 	object := func(from string) string {
 		return "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {from: " + from + "}\n"
@@ -341,7 +341,7 @@ func TestTheFileThatAnEarlierLifeKnewHasAnObject(t *testing.T) { // S7
 			pod := judgeGood(t, files[was], nil).Pods[0]
 			known[pod.UID] = pod
 		}
-		w := watch(t, FolderOptions{Path: dir, Every: time.Hour, Known: func(uid types.UID) *corev1.Pod { return known[uid] }})
+		w := watch(t, DirectoryOptions{Path: dir, RescanInterval: time.Hour, PreviousPod: func(uid types.UID) *corev1.Pod { return known[uid] }})
 		s := w.until("all are read", func(s Snapshot) bool { return s.Ready })
 		got := s.Objects[ObjectKey{plan.ConfigMap, types.NamespacedName{Namespace: "default", Name: "c"}}].ConfigMap.Data["from"]
 		if len(s.Pods) != 1 || s.Pods[0].Spec.Containers[0].Image != "i:"+want || got != want {
@@ -350,9 +350,9 @@ func TestTheFileThatAnEarlierLifeKnewHasAnObject(t *testing.T) { // S7
 	}
 }
 
-func TestProjectedVolumesAreFollowed(t *testing.T) {
+func TestProjectedVolumeUpdate(t *testing.T) {
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	project := func(dir, content string) {
 		must(t, os.Mkdir(w.path(dir), 0o700), os.WriteFile(w.path(dir+"/a.yaml"), []byte(content), 0o600),
 			os.Symlink(dir, w.path("..data_tmp")), os.Rename(w.path("..data_tmp"), w.path("..data")))
@@ -365,10 +365,10 @@ func TestProjectedVolumesAreFollowed(t *testing.T) {
 	w.shows("a=i:2")
 }
 
-func TestFolderMayComeAndGo(t *testing.T) {
+func TestDirectoryCreateDeleteReplace(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "manifests")
-	w := watch(t, FolderOptions{Path: dir, Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: time.Hour})
 	if s := w.shows(""); !s.Ready {
 		t.Error("a folder that is not there is an empty one")
 	}
@@ -391,10 +391,10 @@ func TestFolderMayComeAndGo(t *testing.T) {
 	w.shows("c=i:2")
 }
 
-func TestOneFile(t *testing.T) {
+func TestSingleFileSource(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	w := watch(t, FolderOptions{Path: filepath.Join(dir, "pod.manifest"), Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: filepath.Join(dir, "pod.manifest"), RescanInterval: time.Hour})
 	w.shows("")
 	must(t, os.WriteFile(filepath.Join(dir, "other.yaml"), []byte(pod("x", "i:1")), 0o600), os.WriteFile(w.dir, []byte(pod("a", "i:1")), 0o600))
 	w.shows("a=i:1")
@@ -404,9 +404,9 @@ func TestOneFile(t *testing.T) {
 	w.shows("")
 }
 
-func TestRubbishIsNotRead(t *testing.T) { // S6
+func TestIgnoredFileNames(t *testing.T) { // S6
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: 50 * time.Millisecond})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: 50 * time.Millisecond})
 	for _, name := range []string{".hidden.yaml", "a.yaml~", "#a.yaml#", "a.yaml.swp", ".a.yaml.swp", "a.yaml.bak", "README", "a.txt", "~a.yaml", "4913"} {
 		w.write(name, "rubbish: [")
 	}
@@ -417,18 +417,18 @@ func TestRubbishIsNotRead(t *testing.T) { // S6
 	w.write("b.yaml", pod("b", "i:1"))
 	w.shows("a=i:1 b=i:1")
 	for _, s := range w.all() {
-		if len(s.Bad) > 0 {
-			t.Errorf("complains about %s", s.Bad[0])
+		if len(s.FileErrors) > 0 {
+			t.Errorf("complains about %s", s.FileErrors[0])
 		}
 	}
 }
 
-// TestFilesAreToldOfThatAreNotReadBecauseOfTheirNames once, and not of what says by its
+// TestUnreadFileNamesAreLoggedOnce once, and not of what says by its
 // name that it is none.
-func TestFilesAreToldOfThatAreNotReadBecauseOfTheirNames(t *testing.T) {
+func TestUnreadFileNamesAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var log logged
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for _, name := range []string{".hidden", "a.yaml~", "#a.yaml#", "a.swp", "a.yaml.bak", "~a.yaml", "a.yaml.dpkg-old", "a.conf.dpkg-dist"} {
 		w.write(name, pod("none", "i:1"))
 	}
@@ -492,9 +492,9 @@ func (l *logged) until(t *testing.T, n int, words string) {
 	}
 }
 
-func TestFilesThatCannotBeManifests(t *testing.T) { // S6
+func TestNonRegularAndOversizedFiles(t *testing.T) { // S6
 	t.Parallel()
-	w := watch(t, FolderOptions{Path: t.TempDir(), Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: t.TempDir(), RescanInterval: time.Hour})
 	must(t, unix.Mkfifo(w.path("fifo.yaml"), 0o600))
 	must(t, os.Symlink("/dev/zero", w.path("zero.yaml")), os.Symlink("nowhere", w.path("nowhere.yaml")), os.Symlink("loop.yaml", w.path("loop.yaml")))
 	f, err := os.Create(w.path("huge.yaml"))
@@ -502,23 +502,23 @@ func TestFilesThatCannotBeManifests(t *testing.T) { // S6
 	w.write("a.yaml", pod("a", "i:1"))
 	s := w.shows("a=i:1 bad:fifo.yaml bad:huge.yaml bad:loop.yaml bad:zero.yaml")
 	for i, want := range []string{"not a regular file", "10485761 bytes, and a manifest may have at most 10485760", "too many levels of symbolic links", "not a regular file"} {
-		if !strings.Contains(s.Bad[i].Message, want) {
-			t.Errorf("got %s, want %s", s.Bad[i], want)
+		if !strings.Contains(s.FileErrors[i].Message, want) {
+			t.Errorf("got %s, want %s", s.FileErrors[i], want)
 		}
 	}
 }
 
-func TestRescanSeesWhatInotifyDoesNot(t *testing.T) {
+func TestRescanFindsChangesWithoutInotify(t *testing.T) {
 	t.Parallel()
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "x.yaml")
 	must(t, os.WriteFile(elsewhere, []byte(pod("a", "i:1")), 0o600), os.Symlink(elsewhere, filepath.Join(dir, "a.yaml")))
-	w := watch(t, FolderOptions{Path: dir, Every: 20 * time.Millisecond})
+	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: 20 * time.Millisecond})
 	w.shows("a=i:1")
 	must(t, os.WriteFile(elsewhere, []byte(pod("a", "i:2")), 0o600))
 	w.shows("a=i:2")
 }
 
-func TestThousandFilesAndRubbish(t *testing.T) {
+func TestThousandFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for i := range 1000 {
@@ -529,9 +529,9 @@ func TestThousandFilesAndRubbish(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	w := watch(t, FolderOptions{Path: dir, Every: time.Hour})
+	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: time.Hour})
 	whole := func(n int) func(Snapshot) bool {
-		return func(s Snapshot) bool { return len(s.Pods) == n && len(s.Bad) == 100 }
+		return func(s Snapshot) bool { return len(s.Pods) == n && len(s.FileErrors) == 100 }
 	}
 	w.until("all are read", whole(1000))
 	t.Logf("read in %s", time.Since(began))
@@ -546,10 +546,10 @@ func TestThousandFilesAndRubbish(t *testing.T) {
 	w.until("one is left", whole(1))
 }
 
-func TestEveryGoroutineIsWaitedFor(t *testing.T) {
+func TestRunWaitsForGoroutines(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 10 {
-		w := watch(t, FolderOptions{Path: t.TempDir()})
+		w := watch(t, DirectoryOptions{Path: t.TempDir()})
 		w.write("a.yaml", pod("a", "i:1"))
 		w.shows("a=i:1")
 		w.stop()
@@ -562,13 +562,13 @@ func TestEveryGoroutineIsWaitedFor(t *testing.T) {
 }
 
 // A pod that has gone and comes again is a new one, whatever was known of it.
-func TestEarlierLifeIsAskedAtTheStartOnly(t *testing.T) {
+func TestPreviousPodIsUsedAtStartOnly(t *testing.T) {
 	t.Parallel()
 	was := judgeGood(t, pod("a", "i:1"), nil).Pods[0].DeepCopy()
 	was.Generation = 7
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(pod("a", "i:1")), 0o600))
-	w := watch(t, FolderOptions{Path: dir, Known: func(types.UID) *corev1.Pod { return was }})
+	w := watch(t, DirectoryOptions{Path: dir, PreviousPod: func(types.UID) *corev1.Pod { return was }})
 	if g := w.shows("a=i:1").Pods[0].Generation; g != 7 {
 		t.Errorf("generation %d, want 7", g)
 	}

@@ -157,13 +157,13 @@ func sum(values ...any) []byte {
 	return s[:]
 }
 
-// carry makes next, the new form of the pod before, its successor: the same
+// continueFrom makes next, the new form of the pod before, its successor: the same
 // pointer if nothing changed, else the same birth if it has the same UID.
-func carry(before, next *corev1.Pod) *corev1.Pod {
+func continueFrom(before, next *corev1.Pod) *corev1.Pod {
 	if before.UID != next.UID || before.Name != next.Name {
 		return next
 	}
-	if content(before) == content(next) {
+	if contentHash(before) == contentHash(next) {
 		return before
 	}
 	next.CreationTimestamp = before.CreationTimestamp
@@ -171,23 +171,23 @@ func carry(before, next *corev1.Pod) *corev1.Pod {
 	return next
 }
 
-// reborn gives next the birth that an earlier life of the agent gave it: a
+// restoreIdentity gives next the birth that an earlier life of the agent gave it: a
 // restart makes no pod younger, and a generation is never used twice.
-func reborn(was, next *corev1.Pod) {
+func restoreIdentity(was, next *corev1.Pod) {
 	if was == nil || was.Name != next.Name || was.Generation == 0 {
 		return
 	}
 	next.CreationTimestamp, next.Generation = was.CreationTimestamp, was.Generation
-	if content(was) != content(next) {
+	if contentHash(was) != contentHash(next) {
 		next.Generation++
 	} else if seen := was.Annotations[AnnotationSeen]; seen != "" {
 		next.Annotations[AnnotationSeen] = seen
 	}
 }
 
-// content is the hash of the whole manifest of a pod. Pods of stores that earlier
+// contentHash is the hash of the whole manifest of a pod. Pods of stores that earlier
 // releases wrote have it where the UID is now.
-func content(pod *corev1.Pod) string {
+func contentHash(pod *corev1.Pod) string {
 	if hash, own := pod.Annotations[AnnotationContent]; own {
 		return hash
 	}
@@ -200,25 +200,25 @@ func contentVersion(content ...any) string {
 	return hex.EncodeToString(sum(content...)[:8])
 }
 
-// Same reports whether two forms of a pod are the same wish: by version, or else
+// SameRevision reports whether two forms of a pod are the same wish: by version, or else
 // by hash and images.
-func Same(a, b *corev1.Pod) bool {
+func SameRevision(a, b *corev1.Pod) bool {
 	if a == b {
 		return true
 	}
 	if a.ResourceVersion != "" || b.ResourceVersion != "" {
 		return a.ResourceVersion == b.ResourceVersion
 	}
-	return content(a) != "" && content(a) == content(b) &&
+	return contentHash(a) != "" && contentHash(a) == contentHash(b) &&
 		maps.EqualFunc(imageByName(a), imageByName(b), func(x, y string) bool { return x == y })
 }
 
-// Edited reports whether a file wants something else of a pod than before.
-func Edited(was, now *corev1.Pod) bool {
+// ManifestChanged reports whether a file wants something else of a pod than before.
+func ManifestChanged(was, now *corev1.Pod) bool {
 	if was == nil || now == nil || now.Annotations[AnnotationSource] != File {
 		return false
 	}
-	before, after := content(was), content(now)
+	before, after := contentHash(was), contentHash(now)
 	return before != "" && after != "" && before != after
 }
 

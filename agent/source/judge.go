@@ -12,8 +12,8 @@ import (
 	"berth/podspec"
 )
 
-// Wishes is what one good file wants, ready to be run. Immutable.
-type Wishes struct {
+// DesiredState is what one good file wants, ready to be run. Immutable.
+type DesiredState struct {
 	Pods     []*corev1.Pod
 	Objects  map[ObjectKey]plan.Object
 	Warnings []Warning
@@ -28,19 +28,19 @@ type Input struct {
 	Modified time.Time // its birth, for pods that it makes
 	Now      time.Time
 
-	Known func(types.UID) *corev1.Pod // what an earlier life of the agent knew of a pod; nil: nothing
+	PreviousPod func(types.UID) *corev1.Pod // what an earlier life of the agent knew of a pod; nil: nothing
 }
 
-// Judge decodes, defaults and validates one version of a file. before, which
+// Validate decodes, defaults and validates one version of a file. before, which
 // may be nil, is the good version that it follows: pods that did not change are
 // taken from it. The error is strictyaml.Errors with all complaints.
-func Judge(in Input, id Identity, before *Wishes) (*Wishes, error) {
+func Validate(in Input, id Identity, before *DesiredState) (*DesiredState, error) {
 	m, err := Decode(in.Data)
 	if err != nil {
 		return nil, err
 	}
-	j := judge{in: in, id: id, m: m, before: map[types.UID]*corev1.Pod{},
-		out: &Wishes{Objects: map[ObjectKey]plan.Object{}, lines: map[any]int{}, Warnings: m.Warnings}}
+	j := validation{in: in, id: id, m: m, before: map[types.UID]*corev1.Pod{},
+		out: &DesiredState{Objects: map[ObjectKey]plan.Object{}, lines: map[any]int{}, Warnings: m.Warnings}}
 	if before != nil {
 		for _, pod := range before.Pods {
 			j.before[pod.UID] = pod
@@ -64,31 +64,31 @@ func Judge(in Input, id Identity, before *Wishes) (*Wishes, error) {
 	return j.out, nil
 }
 
-type judge struct {
+type validation struct {
 	in     Input
 	id     Identity
 	m      *Manifest
 	before map[types.UID]*corev1.Pod
-	out    *Wishes
+	out    *DesiredState
 	errs   strictyaml.Errors
 }
 
 // complain adds what validation says. podspec keeps values of Secrets out of it.
-func (j *judge) complain(object any, errs field.ErrorList) {
+func (j *validation) complain(object any, errs field.ErrorList) {
 	for _, e := range errs {
 		j.errs = append(j.errs, &strictyaml.Error{Line: j.m.Line(object, e.Field), Field: e.Field, Message: e.ErrorBody()})
 	}
 }
 
-func (j *judge) warn(pod types.NamespacedName, line int, message string) {
+func (j *validation) warn(pod types.NamespacedName, line int, message string) {
 	j.out.Warnings = append(j.out.Warnings, Warning{Pod: pod, Line: line, Message: message})
 }
 
-func (j *judge) pod(pod *corev1.Pod) {
+func (j *validation) pod(pod *corev1.Pod) {
 	line := j.m.Line(pod, "metadata.name")
 	warnings := j.id.apply(pod, j.m.written[pod], j.in.Modified, j.in.Now)
 	podspec.SetDefaults(pod)
-	inert, refused := podspec.Unhonoured(pod)
+	inert, refused := podspec.UnsupportedFields(pod)
 	if errs := append(podspec.Validate(pod), refused...); len(errs) > 0 {
 		j.complain(pod, errs)
 		return
@@ -98,15 +98,15 @@ func (j *judge) pod(pod *corev1.Pod) {
 		j.warn(key, line, w)
 	}
 	if before := j.before[pod.UID]; before != nil {
-		pod = carry(before, pod)
-	} else if j.in.Known != nil {
-		reborn(j.in.Known(pod.UID), pod)
+		pod = continueFrom(before, pod)
+	} else if j.in.PreviousPod != nil {
+		restoreIdentity(j.in.PreviousPod(pod.UID), pod)
 	}
 	j.out.Pods = append(j.out.Pods, pod)
 	j.out.lines[key] = line
 }
 
-func (j *judge) configMap(c *corev1.ConfigMap, before *Wishes) {
+func (j *validation) configMap(c *corev1.ConfigMap, before *DesiredState) {
 	podspec.SetConfigMapDefaults(c)
 	if errs := podspec.ValidateConfigMap(c); len(errs) > 0 {
 		j.complain(c, errs)
@@ -118,7 +118,7 @@ func (j *judge) configMap(c *corev1.ConfigMap, before *Wishes) {
 	j.object(key, plan.Object{Version: plan.Version{Version: version}, ConfigMap: c}, j.m.Line(c, "metadata.name"), before)
 }
 
-func (j *judge) secret(s *corev1.Secret, before *Wishes) {
+func (j *validation) secret(s *corev1.Secret, before *DesiredState) {
 	podspec.SetSecretDefaults(s)
 	if errs := podspec.ValidateSecret(s); len(errs) > 0 {
 		j.complain(s, errs)
@@ -131,7 +131,7 @@ func (j *judge) secret(s *corev1.Secret, before *Wishes) {
 }
 
 // object takes the object, or the one before it if the content is the same.
-func (j *judge) object(key ObjectKey, o plan.Object, line int, before *Wishes) {
+func (j *validation) object(key ObjectKey, o plan.Object, line int, before *DesiredState) {
 	if before != nil {
 		if old, ok := before.Objects[key]; ok && old.Version == o.Version {
 			o = old

@@ -15,29 +15,29 @@ import (
 
 // snapshot merges the good versions of all files. Of files that want the same
 // object one has it (see owner), and the others are told to be bad.
-func (f *Folder) snapshot() Snapshot {
+func (f *Directory) snapshot() Snapshot {
 	out := Snapshot{Source: File, Ready: f.ready, Objects: map[ObjectKey]plan.Object{}}
-	if f.dirBad != nil {
-		out.Bad = append(out.Bad, *f.dirBad)
+	if f.dirError != nil {
+		out.FileErrors = append(out.FileErrors, *f.dirError)
 	}
-	before := f.clashes
-	f.clashes, f.owners = map[string]time.Time{}, f.share()
+	before := f.conflicts
+	f.conflicts, f.owners = map[string]time.Time{}, f.assignOwners()
 	for _, path := range slices.Sorted(maps.Keys(f.files)) {
 		s := f.files[path]
-		out.Bad = append(out.Bad, s.bad...)
+		out.FileErrors = append(out.FileErrors, s.errors...)
 		if s.good == nil {
 			continue
 		}
 		clash := func(kind string, key types.NamespacedName, line int, owner string) {
-			b := BadFile{Path: path, Line: line, Field: "metadata.name", Message: fmt.Sprintf("%s %s is in %s already", kind, key, owner)}
+			b := FileError{Path: path, Line: line, Field: "metadata.name", Message: fmt.Sprintf("%s %s is in %s already", kind, key, owner)}
 			since, known := before[b.String()]
 			if !known {
 				since = f.opt.Now()
 				f.opt.Log.Error("A manifest file wants an object that another one has", "file", path, "reason", b.Message)
 			}
-			f.clashes[b.String()] = since
+			f.conflicts[b.String()] = since
 			b.Since = since
-			out.Bad = append(out.Bad, b)
+			out.FileErrors = append(out.FileErrors, b)
 		}
 		for _, pod := range s.good.Pods {
 			key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
@@ -59,15 +59,15 @@ func (f *Folder) snapshot() Snapshot {
 	slices.SortFunc(out.Pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	slices.SortStableFunc(out.Bad, func(a, b BadFile) int {
+	slices.SortStableFunc(out.FileErrors, func(a, b FileError) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Message, b.Message))
 	})
 	return out
 }
 
-// share says which file has each object that is wanted: a pod by its name, others
+// assignOwners says which file has each object that is wanted: a pod by its name, others
 // by their keys.
-func (f *Folder) share() map[any]string {
+func (f *Directory) assignOwners() map[any]string {
 	want := map[any][]string{}
 	for _, path := range slices.Sorted(maps.Keys(f.files)) {
 		s := f.files[path]
@@ -92,27 +92,27 @@ func (f *Folder) share() map[any]string {
 // owner returns which of the files that want an object has it: the one that had it
 // before, or else the first by name. At the start that is the one from which an
 // earlier life of the agent had its pod, or of other objects its pods.
-func (f *Folder) owner(key any, paths []string) string {
+func (f *Directory) owner(key any, paths []string) string {
 	switch had := f.owners[key]; {
 	case len(paths) == 1:
 		return paths[0]
 	case slices.Contains(paths, had):
 		return had
 	}
-	return slices.MaxFunc(paths, func(x, y string) int { return f.known(key, x) - f.known(key, y) })
+	return slices.MaxFunc(paths, func(x, y string) int { return f.knownRank(key, x) - f.knownRank(key, y) })
 }
 
-// known tells how well an earlier life knew what a file wants: 2, a pod as it is; 1,
+// knownRank tells how well an earlier life knew what a file wants: 2, a pod as it is; 1,
 // a pod that was edited since; 0, nothing.
-func (f *Folder) known(key any, path string) (most int) {
+func (f *Directory) knownRank(key any, path string) (most int) {
 	name, isPod := key.(types.NamespacedName)
 	for _, pod := range f.files[path].good.Pods {
-		if f.opt.Known == nil || isPod && name != (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}) {
+		if f.opt.PreviousPod == nil || isPod && name != (types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}) {
 			continue
 		}
-		switch was := f.opt.Known(pod.UID); {
+		switch was := f.opt.PreviousPod(pod.UID); {
 		case was == nil || was.Name != pod.Name:
-		case Edited(was, pod):
+		case ManifestChanged(was, pod):
 			most = max(most, 1)
 		default:
 			most = 2

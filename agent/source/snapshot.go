@@ -14,19 +14,19 @@ import (
 // kubernetes.io/config.source.
 const File = "file"
 
-// Server is Snapshot.Source of pods that a server assigns, and likewise.
-const Server = "api"
+// APIServer is Snapshot.Source of pods that a server assigns, and likewise.
+const APIServer = "api"
 
 // Snapshot is everything one source wants now. It is immutable, and so is
 // everything in it; what has not changed since the last Snapshot is the same
 // pointer.
 type Snapshot struct {
-	Source   string
-	Ready    bool // the source has been read in full once: what is absent is not wanted
-	Pods     []*corev1.Pod
-	Objects  map[ObjectKey]plan.Object // the version is a hash of the content
-	Bad      []BadFile                 // by path and line
-	Warnings []Warning                 // by file
+	Source     string
+	Ready      bool // the source has been read in full once: what is absent is not wanted
+	Pods       []*corev1.Pod
+	Objects    map[ObjectKey]plan.Object // the version is a hash of the content
+	FileErrors []FileError               // by path and line
+	Warnings   []Warning                 // by file
 }
 
 // ObjectKey names what pods of a source use and do not have in themselves.
@@ -44,17 +44,17 @@ func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 	return key
 }
 
-// BadFile is one complaint about a file. Message has no content of the file.
-type BadFile struct {
-	Path    string
-	Line    int    // from 1; 0: the whole file
-	Field   string // as in spec.containers[0].image; empty: the file or document
-	Message string
-	Since   time.Time // when the file was first found bad
-	Kept    bool      // the last good version is still wanted
+// FileError is one complaint about a file. Message has no content of the file.
+type FileError struct {
+	Path         string
+	Line         int    // from 1; 0: the whole file
+	Field        string // as in spec.containers[0].image; empty: the file or document
+	Message      string
+	Since        time.Time // when the file was first found bad
+	LastGoodKept bool      // the last good version is still wanted
 }
 
-func (b BadFile) String() string {
+func (b FileError) String() string {
 	s := b.Path
 	if b.Line > 0 {
 		s += fmt.Sprintf(":%d", b.Line)

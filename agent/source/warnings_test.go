@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestWarningsAreLoggedOncePerVersionOfAFile(t *testing.T) {
+func TestWarningsAreLoggedOncePerFileVersion(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer // read once the folder has ended
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func TestWarningsAreLoggedOncePerVersionOfAFile(t *testing.T) {
 		}
 	}
 	put("one")
-	w := watch(t, FolderOptions{Path: dir, Every: 10 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	w := watch(t, DirectoryOptions{Path: dir, RescanInterval: 10 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	has := func(image string) func(Snapshot) bool {
 		return func(s Snapshot) bool { return len(s.Pods) == 1 && s.Pods[0].Spec.Containers[0].Image == image }
 	}

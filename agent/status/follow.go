@@ -152,7 +152,7 @@ func (b *Board) NextRun(ctx context.Context, uid types.UID, after plan.Container
 // Terminal tells whether a container of the pod is made with a standard input
 // and with a terminal.
 func (s *Snapshot) Terminal(name string) (stdin, tty bool) {
-	if c := podspec.ContainerOf(s.Pod, name); c != nil {
+	if c := podspec.FindContainer(s.Pod, name); c != nil {
 		return c.Stdin, c.TTY
 	}
 	return false, false

@@ -18,7 +18,7 @@ func Change(was, pod *corev1.Pod, over bool) nodeapi.Change {
 	switch {
 	case was == nil:
 		return nodeapi.Create
-	case was.UID != pod.UID, over && source.Edited(was, pod):
+	case was.UID != pod.UID, over && source.ManifestChanged(was, pod):
 		return nodeapi.Replace
 	case !slices.Equal(images(was), images(pod)):
 		return nodeapi.Update

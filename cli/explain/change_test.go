@@ -107,7 +107,7 @@ func TestAPlanOfAnEditTellsAllOfIt(t *testing.T) {
 				},
 				Resize: func(_, _ *corev1.Pod) plan.Verdict { return row.answer },
 			}
-			p := Manifest(&source.Wishes{Pods: []*corev1.Pod{next}}, here, t0).Pods[0]
+			p := Manifest(&source.DesiredState{Pods: []*corev1.Pod{next}}, here, t0).Pods[0]
 			got := []string{fmt.Sprintf("%s %s %s", p.Change, p.Verdict, p.Resize)}
 			last := 0
 			for _, s := range p.Stages {

@@ -23,7 +23,7 @@ type Here struct {
 }
 
 // Manifest says what a judged manifest would mean for this node, without doing it.
-func Manifest(wishes *source.Wishes, here Here, now time.Time) (out nodeapi.PlanResult) {
+func Manifest(wishes *source.DesiredState, here Here, now time.Time) (out nodeapi.PlanResult) {
 	for _, w := range wishes.Warnings {
 		out.Warnings = append(out.Warnings, Warning(w))
 	}
@@ -95,7 +95,7 @@ func (h Here) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) {
 // ending is what the end of a pod that is here takes.
 func (h Here) ending(snap *agent.Snapshot, now time.Time) []step {
 	s := Of(snap, h.Limits, func(plan.Action) string { return "" })
-	s.End = &plan.End{Reason: "Deleted", Grace: podspec.Grace(snap.Pod), At: now, Forget: true}
+	s.End = &plan.End{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), At: now, Forget: true}
 	steps, _ := imagine(s, now)
 	return steps
 }

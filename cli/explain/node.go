@@ -24,9 +24,9 @@ type Node struct {
 func (n Node) Summary() nodeapi.NodeSummary {
 	out := nodeapi.NodeSummary{Name: n.Name}
 	for _, snap := range n.Sources {
-		for _, f := range snap.Bad {
+		for _, f := range snap.FileErrors {
 			out.BadFiles = append(out.BadFiles, nodeapi.BadFile{
-				Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since, LastGood: f.Kept,
+				Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since, LastGood: f.LastGoodKept,
 			})
 		}
 		for _, w := range snap.Warnings {
@@ -72,8 +72,8 @@ func (n Node) WarningsOf(namespace, name string) (out []nodeapi.Warning) {
 // empty: none that is known.
 func (n Node) Missing(name string) string {
 	for _, snap := range n.Sources {
-		for _, f := range snap.Bad {
-			if !f.Kept && strings.Contains(filepath.Base(f.Path), name) {
+		for _, f := range snap.FileErrors {
+			if !f.LastGoodKept && strings.Contains(filepath.Base(f.Path), name) {
 				return fmt.Sprintf("no pod %q: %s", name, f.String())
 			}
 		}

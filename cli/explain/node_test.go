@@ -21,8 +21,8 @@ func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
 	n := Node{
 		Name: "n", Waiting: "waiting for the container runtime", Since: time.Unix(0, 0), Store: "disk full",
 		Sources: []*source.Snapshot{{
-			Bad:      []source.BadFile{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", Kept: true}},
-			Warnings: []source.Warning{pod, {File: "/m/other.yaml", Message: "empty"}},
+			FileErrors: []source.FileError{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", LastGoodKept: true}},
+			Warnings:   []source.Warning{pod, {File: "/m/other.yaml", Message: "empty"}},
 		}},
 	}
 	got := n.Summary()
@@ -107,7 +107,7 @@ func TestAManifestMeetsWhatIsHere(t *testing.T) {
 		{pod("2", "old"), nodeapi.Replace, 1},
 	} {
 		asked = 0
-		out := Manifest(&source.Wishes{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}}, here, time.Unix(0, 0))
+		out := Manifest(&source.DesiredState{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}}, here, time.Unix(0, 0))
 		if len(out.Pods) != 1 || out.Pods[0].Change != row.change || asked != row.refusal || len(out.Warnings) != 1 {
 			t.Errorf("%s %s: %+v, asked %d times", row.pod.UID, row.pod.Spec.Containers[0].Image, out, asked)
 		}

@@ -445,7 +445,7 @@ func TestAPlanSaysWhereItEnds(t *testing.T) {
 func TestAPlanOfAnotherImageRestartsTheContainer(t *testing.T) {
 	w := pod().settle()
 	k, _ := newest(w.in.Seen, "a")
-	k.SpecHash = podspec.SpecHash(&w.in.Pod.Spec.Containers[0])
+	k.SpecHash = podspec.ContainerHash(&w.in.Pod.Spec.Containers[0])
 	w.in.Seen = w.in.Seen.WithContainer(k)
 	s := w.subject()
 	s.Pod = s.Pod.DeepCopy()

@@ -122,14 +122,14 @@ func TestCheckSaysWhichNameServersPodsCannotReach(t *testing.T) {
 // that they reach, whenever that is so; it is told once, and berth check says it.
 func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
 	t.Parallel()
-	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"); c.Network.ResolvInstead != nodeconfig.ResolvedServers {
-		t.Errorf("nothing is set, and %q counts instead", c.Network.ResolvInstead)
+	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"); c.Network.FallbackResolvConf != nodeconfig.SystemdResolvConf {
+		t.Errorf("nothing is set, and %q counts instead", c.Network.FallbackResolvConf)
 	}
-	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: /etc/resolv.conf\n"); c.Network.ResolvInstead != "" {
-		t.Errorf("it is set, and %q counts instead", c.Network.ResolvInstead)
+	if c := loaded(t, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nresolvConf: /etc/resolv.conf\n"); c.Network.FallbackResolvConf != "" {
+		t.Errorf("it is set, and %q counts instead", c.Network.FallbackResolvConf)
 	}
 	dir := t.TempDir()
-	network := nodeconfig.Network{ResolvConf: filepath.Join(dir, "stub"), ResolvInstead: filepath.Join(dir, "real")}
+	network := nodeconfig.Network{ResolvConf: filepath.Join(dir, "stub"), FallbackResolvConf: filepath.Join(dir, "real")}
 	var told strings.Builder
 	h := &host{b: &berth{log: slog.New(slog.NewTextHandler(&told, nil))}}
 	h.names.use(network)
@@ -144,13 +144,13 @@ func TestPodsHaveTheServersBehindTheStub(t *testing.T) {
 		{stub, "", "127.0.0.53", "reaches the host's loopback", 1}, // systemd-resolved begins
 		{stub, "nameserver 127.0.0.1\n", "127.0.0.53", "reaches the host's loopback", 1},
 		{stub, "# none yet\n", "127.0.0.53", "reaches the host's loopback", 1},
-		{stub, resolved, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 of " + network.ResolvInstead + ": " + network.ResolvConf + " names the host's loopback alone", 2},
+		{stub, resolved, "192.0.2.1 2001:db8::1", "192.0.2.1, 2001:db8::1 of " + network.FallbackResolvConf + ": " + network.ResolvConf + " names the host's loopback alone", 2},
 		{stub, resolved, "192.0.2.1 2001:db8::1", "names the host's loopback alone", 2},
 		{"nameserver 192.0.2.9\n", resolved, "192.0.2.9", "192.0.2.9 of " + network.ResolvConf, 2},
 		{"nameserver 127.0.0.1\nnameserver 192.0.2.9\n", resolved, "127.0.0.1 192.0.2.9", "of " + network.ResolvConf, 2},
 		{"options edns0\n", resolved, "", "names none", 2}, // whoever wants that has it
 	} {
-		for path, text := range map[string]string{network.ResolvConf: row.stub, network.ResolvInstead: row.real} {
+		for path, text := range map[string]string{network.ResolvConf: row.stub, network.FallbackResolvConf: row.real} {
 			if err := os.RemoveAll(path); err != nil {
 				t.Fatal(err)
 			}

@@ -27,7 +27,7 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	c := *installed
 	c.Kubeconfig, c.BootstrapKubeconfig = "", ""
 	c.StaticPodPath, c.Socket = work, filepath.Join(work, "berth.sock")
-	c.Health.Port, c.Server.Enabled = 0, false
+	c.Healthz.Port, c.Server.Enabled = 0, false
 	c.Shutdown = nodeconfig.Shutdown{} // logind is not asked to wait for it
 	// What ends is told in out; here only what goes wrong.
 	b := &berth{config: &c, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}

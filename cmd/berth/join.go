@@ -71,17 +71,17 @@ func (j *joining) do(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := apiclient.TryToken(ctx, server, j.token); err != nil {
+	if err := apiclient.CheckToken(ctx, server, j.token); err != nil {
 		return fmt.Errorf("--token: %w: berth-control token create, on the server, prints the line with another", err)
 	}
-	if err := apiclient.WriteKubeconfig(j.bootstrap, apiclient.KubeconfigOf(server, &clientcmdapi.AuthInfo{Token: j.token})); err != nil {
+	if err := apiclient.WriteKubeconfig(j.bootstrap, apiclient.NewKubeconfig(server, &clientcmdapi.AuthInfo{Token: j.token})); err != nil {
 		return err
 	}
 	authority := filepath.Join(filepath.Dir(j.kubeconfig), "ca.crt")
 	if err := os.WriteFile(authority, server.CAData, 0o644); err != nil {
 		return fmt.Errorf("authority of the server: %w", err)
 	}
-	c, err := nodeconfig.AddServer(j.config, nodeconfig.Joined{Kubeconfig: j.kubeconfig, Bootstrap: j.bootstrap, ClientCA: authority})
+	c, err := nodeconfig.AddServer(j.config, nodeconfig.JoinSettings{Kubeconfig: j.kubeconfig, BootstrapKubeconfig: j.bootstrap, ClientCA: authority})
 	if err != nil {
 		return err
 	}

@@ -64,20 +64,20 @@ type berth struct {
 	host     *host
 	runtime  *runtime
 	offline  *offline.Images
-	drain    *shutdown.Drain
+	drain    *shutdown.Manager
 	late     bool            // it began while the host goes down
 	life     context.Context // of serve: what outlives a request ends with it
 	store    *checkpoint.Store
 	events   *events.Events
-	folder   *source.Folder // nil: no manifest folder
+	folder   *source.Directory // nil: no manifest folder
 	probes   *probes.Probes
 	commands *exectracker.Runner
 	agent    *agent.Agent
 	devices  *devices.Devices
 	offering *offering
-	pressure *eviction.Pressure
-	relief   *eviction.Relief
-	limits   *eviction.Limits
+	pressure *eviction.Monitor
+	relief   *eviction.Reclaimer
+	limits   *eviction.LocalStorageEnforcer
 	imagesAt atomic.Pointer[string] // a path on the disk of images; nil: not known yet
 	short    atomic.Bool            // of disk: nothing that has ended is kept
 	alarm    chan struct{}          // memory is short by the kernel's measure; capacity 1
@@ -119,8 +119,8 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if b.host, err = newHost(ctx, b); err != nil {
 		return err
 	}
-	var aside *checkpoint.SetAside
-	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log, Pulse: func() { b.pulse(storeLoop) }})
+	var aside *checkpoint.Quarantined
+	b.store, aside, err = checkpoint.Open(checkpoint.Options{Path: filepath.Join(b.config.StateDir, storeFile), Log: b.log, Heartbeat: func() { b.pulse(storeLoop) }})
 	if err != nil {
 		return fmt.Errorf("open the local store: %w", err)
 	}
@@ -157,7 +157,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	if b.joined != nil {
 		b.agent.Board.Tap = b.joined.posts.Put
 	}
-	b.metrics.Asked(b.badFiles, func() bool { bad, _ := b.store.Degraded(); return bad })
+	b.metrics.RegisterStateGauges(b.badFiles, func() bool { bad, _ := b.store.Degraded(); return bad })
 	return nil
 }
 
@@ -179,8 +179,8 @@ func (b *berth) serve(ctx context.Context) error {
 		return err
 	}
 	var health net.Listener
-	if b.config.Health.Port > 0 {
-		at := net.JoinHostPort(b.config.Health.Address.String(), fmt.Sprint(b.config.Health.Port))
+	if b.config.Healthz.Port > 0 {
+		at := net.JoinHostPort(b.config.Healthz.Address.String(), fmt.Sprint(b.config.Healthz.Port))
 		if health, err = new(net.ListenConfig).Listen(ctx, "tcp", at); err != nil {
 			return errors.Join(fmt.Errorf("health port: %w", err), local.Close())
 		}

@@ -23,9 +23,9 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	h, r := b.host, b.runtime
 	var sources []agent.Source
 	if b.config.StaticPodPath != "" {
-		b.folder = source.NewFolder(source.FolderOptions{
-			Path: b.config.StaticPodPath, NodeName: b.config.NodeName, Every: b.config.FileCheckFrequency,
-			SuffixNodeName: !b.config.Standalone(), Log: b.log, Known: knownPods(records),
+		b.folder = source.NewDirectory(source.DirectoryOptions{
+			Path: b.config.StaticPodPath, NodeName: b.config.NodeName, RescanInterval: b.config.FileCheckFrequency,
+			SuffixNodeName: !b.config.Standalone(), Log: b.log, PreviousPod: knownPods(records),
 		})
 		sources = append(sources, b.folder)
 	}
@@ -34,7 +34,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	}
 	run := lifecycle.New(lifecycle.Options{
 		Exec: b.commands.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
-		Warn: b.warnOfPod, FellBack: b.metrics.HookFellBack,
+		Warn: b.warnOfPod, FellBack: b.metrics.CountHookHTTPFallback,
 	})
 	var returns time.Duration
 	if b.config.Standalone() { // no controller has another made of a pod that had to go
@@ -54,7 +54,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			CrashBase: min(10*time.Second, b.config.Pods.CrashLoopMax), CrashMax: b.config.Pods.CrashLoopMax, CrashReset: 10 * time.Minute,
 			PullBase: 10 * time.Second, PullMax: 5 * time.Minute,
 			RetryBase: time.Second, RetryMax: 30 * time.Second, MinStop: 2 * time.Second,
-			DeadKept: b.config.Dead.Kept, DeadMinAge: b.config.Dead.MinAge,
+			DeadKept: b.config.DeadContainers.MaxPerContainer, DeadMinAge: b.config.DeadContainers.MinAge,
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
 			ReturnBase: returns, ReturnMax: 10 * time.Minute,
 		},
@@ -78,8 +78,8 @@ func (b *berth) offer() admission.Node {
 		Name: b.config.NodeName, Labels: b.host.labels, Taints: b.config.Node.Taints,
 		Allocatable:   withDevices(b.host.Allocatable(), b.devices.Offered().Room),
 		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmor(),
-		Swap:         b.config.Cgroups.LimitedSwap && b.host.cgroups.V2() && b.host.cgroups.SwapLimits(),
-		ShuttingDown: b.late, Standalone: b.config.Standalone(), ForeignExtended: !b.config.Standalone(),
+		LimitedSwap:  b.config.Cgroups.LimitedSwap && b.host.cgroups.V2() && b.host.cgroups.SwapLimits(),
+		ShuttingDown: b.late, Standalone: b.config.Standalone(), AllowUnlistedExtended: !b.config.Standalone(),
 	}
 }
 

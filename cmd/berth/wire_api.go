@@ -174,8 +174,8 @@ func (b *berth) podOf(uid types.UID) *corev1.Pod {
 // planFor says what a manifest would mean for this node.
 func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResult, error) {
 	now := time.Now()
-	wishes, err := source.Judge(
-		source.Input{Path: "manifest", Data: manifest, Modified: now, Now: now, Known: b.podOf},
+	wishes, err := source.Validate(
+		source.Input{Path: "manifest", Data: manifest, Modified: now, Now: now, PreviousPod: b.podOf},
 		source.Identity{NodeName: b.config.NodeName, SuffixNodeName: !b.config.Standalone()}, nil)
 	if all, ok := errors.AsType[strictyaml.Errors](err); ok && len(all) > 1 {
 		return nodeapi.PlanResult{}, mistakes(all)

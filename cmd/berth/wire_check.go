@@ -140,7 +140,7 @@ func (c checks) checkImageDisk(ctx context.Context, add addItem) {
 		return
 	}
 	used, detail, err := diskUsed(d.Path, d.Path)
-	if high := c.config.Images.HighThresholdPerc; err == nil && used >= min(high, 91) {
+	if high := c.config.Images.HighThresholdPercent; err == nil && used >= min(high, 91) {
 		if high <= 90 {
 			detail += fmt.Sprintf("; from %d%% in use on, images that nobody uses are removed", high)
 		}

@@ -42,7 +42,7 @@ func servers(c *nodeconfig.Config) (*serverChecks, error) {
 	}
 	s := &serverChecks{config: c, identity: id, now: time.Now()}
 	if c.Server.ServerTLSBootstrap {
-		s.serving = id.Serving(nil)
+		s.serving = id.ServingCertificate(nil)
 	}
 	return s, nil
 }
@@ -50,25 +50,25 @@ func servers(c *nodeconfig.Config) (*serverChecks, error) {
 const rejoin = "join again with the line that berth-control token create prints"
 
 func (s *serverChecks) check(ctx context.Context, add addItem) {
-	sight := s.identity.Look(ctx)
+	sight := s.identity.CheckServer(ctx)
 	add("server", false, sight.Err, sight.Server, "start the server, or open the way to it (address, route, firewall); the pods that are here go on meanwhile")
 	if sight.Err == nil {
 		detail := ""
-		if sight.Trust == nil {
-			detail = apiclient.HashOf(sight.Authority) + " until " + day(sight.Authority.NotAfter)
+		if sight.TrustErr == nil {
+			detail = apiclient.CAHash(sight.CA) + " until " + day(sight.CA.NotAfter)
 		}
-		add("server authority", false, sight.Trust, detail,
+		add("server authority", false, sight.TrustErr, detail,
 			"if the server was made anew, "+rejoin+"; if only its certificate is old or for other addresses, renew that on the server (--advertise-address)")
 	}
-	if sight.Dated {
+	if sight.HasDate {
 		var err error
-		if sight.Ahead.Abs() > clockApart {
-			err = fmt.Errorf("this host's clock is %s of the server's", ahead(sight.Ahead))
+		if sight.ClockSkew.Abs() > clockApart {
+			err = fmt.Errorf("this host's clock is %s of the server's", ahead(sight.ClockSkew))
 		}
 		add("server clock", false, err, "as this host's, to a few seconds", "run chrony or systemd-timesyncd on both: leases, tokens and certificates go by the clock")
 	}
 	s.certificates(add)
-	if sight.Err == nil && sight.Trust == nil {
+	if sight.Err == nil && sight.TrustErr == nil {
 		s.name(ctx, add)
 	}
 }
@@ -123,7 +123,7 @@ func leafOf(path string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return apiclient.FirstCertificate(path, text)
+	return apiclient.ParseFirstCertificate(path, text)
 }
 
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }

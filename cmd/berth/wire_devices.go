@@ -23,15 +23,15 @@ const devicesNote = "devices"
 // newDevices makes the other side of device plugins, with what was given in an
 // earlier life to pods that are still known.
 func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Devices {
-	kept, err := b.store.Noted(devicesNote)
+	kept, err := b.store.NodeValue(devicesNote)
 	if err != nil {
 		b.log.Warn("who holds which device is not known from the store: it is learnt from the runtime", "err", err)
 	}
 	return devices.New(devices.Options{
 		Dir: filepath.Join(b.config.RootDir, "device-plugins"), BootID: node.System().BootID, Joined: !b.config.Standalone(),
 		Kept: kept, Known: mayHold(records),
-		Note: func(state []byte) { b.store.Note(devicesNote, state) }, Flush: b.store.Flush,
-		Changed: b.devicesChanged, Registered: b.metrics.DevicePluginRegistered, Allocated: b.metrics.DevicesAllocated,
+		Note: func(state []byte) { b.store.PutNodeValue(devicesNote, state) }, Flush: b.store.Flush,
+		Changed: b.devicesChanged, Registered: b.metrics.CountDevicePluginRegistration, Allocated: b.metrics.ObserveDeviceAllocation,
 		Log: b.log,
 	})
 }
@@ -51,7 +51,7 @@ func (b *berth) devicesChanged() {
 	room := b.devices.Offered().Room
 	b.offering.change(func(n *admission.Node) { n.Allocatable = withDevices(b.host.Allocatable(), room) })
 	for _, f := range b.devices.Figures() {
-		b.metrics.Devices(f.Resource, f.Listed, f.Healthy, f.Given)
+		b.metrics.SetDevices(f.Resource, f.Listed, f.Healthy, f.Given)
 	}
 	b.agent.NudgeAll()
 	if b.joined != nil {

@@ -16,7 +16,7 @@ import (
 // evictionOrder tells who would go now, and for what.
 func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.Eviction, err error) {
 	b.agent.Steady(ctx, firstLook)
-	v := b.pressure.Now()
+	v := b.pressure.Latest()
 	if v == nil {
 		return out, apierrors.NewServiceUnavailable("the node has not been looked at yet")
 	}
@@ -29,7 +29,7 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 			Signal: string(s), State: b.pressure.Config.Tell(s, v.Reading, v.Verdict), Short: v.Has(s.Condition()), Resource: string(s.Resource()),
 			Requests: s.Requestable(), Order: []nodeapi.EvictionRank{},
 		}
-		for _, r := range b.relief.Order(ctx, s, v.Split) {
+		for _, r := range b.relief.Rank(ctx, s, v.Split) {
 			x.Order = append(x.Order, nodeapi.EvictionRank{
 				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Known, Used: r.Used, Requested: r.Requested,
 				Partial: r.Use.Partial, UsedText: r.Uses(s), RequestedText: s.Amount(r.Requested), Exceeds: r.Exceeds, Priority: r.Priority,
@@ -39,11 +39,11 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 	}
 	for _, s := range b.agent.Board.All() {
 		over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
-		if over || !podspec.Critical(s.Pod, b.config.Standalone()) {
+		if over || !podspec.IsCritical(s.Pod, b.config.Standalone()) {
 			continue
 		}
 		why := "critical, as every pod from a file on a node that has joined a server"
-		if podspec.Critical(s.Pod, true) {
+		if podspec.IsCritical(s.Pod, true) {
 			why = fmt.Sprintf("critical by its priority of %d", podspec.Priority(s.Pod))
 		}
 		out.Staying = append(out.Staying, nodeapi.Staying{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Why: why})
@@ -53,7 +53,7 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 
 // asked are the signals that a question is about: the one that is named, or what
 // asks for something now, or else one of each kind.
-func asked(signal string, v *eviction.View) (out []pressure.Signal, err error) {
+func asked(signal string, v *eviction.Observation) (out []pressure.Signal, err error) {
 	if s := pressure.Signal(signal); signal != "" {
 		if s.Condition() == "" {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("signal: there is no %q", signal))

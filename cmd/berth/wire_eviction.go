@@ -21,15 +21,15 @@ import (
 )
 
 // newLimits makes what evicts pods that take more of the disk than their limits let them.
-func (b *berth) newLimits() *eviction.Limits {
-	return eviction.NewLimits(eviction.Options{
-		Pods: b.agent.Board.All, Over: b.host.volumes.Over, Disk: b.diskOfPods, Evict: b.agent.Evict,
-		Evicted: b.metrics.Evicted, Standalone: b.config.Standalone(), Log: b.log,
+func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
+	return eviction.NewLocalStorageEnforcer(eviction.LocalStorageOptions{
+		Pods: b.agent.Board.All, ExceedsVolumeLimit: b.host.volumes.Over, NewMeasurement: b.diskOfPods, Evict: b.agent.Evict,
+		OnEvicted: b.metrics.CountEviction, Standalone: b.config.Standalone(), Log: b.log,
 	})
 }
 
 // newRelief makes what frees memory, disk and processes when the node runs short.
-func (b *berth) newRelief(at *places) *eviction.Relief {
+func (b *berth) newRelief(at *places) *eviction.Reclaimer {
 	on := func(dirs ...func() string) func(pressure.Signal) bool {
 		return func(s pressure.Signal) bool {
 			of := at.of(s)
@@ -42,14 +42,14 @@ func (b *berth) newRelief(at *places) *eviction.Relief {
 		}
 	}
 	logs := func() string { return b.config.PodLogsDir }
-	return eviction.NewRelief(eviction.ReliefOptions{
-		Board: b.agent.Board, Ready: b.agent.Told, Measure: b.measurePods, Evict: b.agent.Evict, Evicted: b.metrics.Evicted,
-		Rungs: []eviction.Rung{
-			{Name: "rotated logs", Serves: on(logs), Free: b.dropRotated},
-			{Name: "dead containers", Serves: on(at.containers, logs), Free: b.dropDead},
-			{Name: "unused images", Serves: on(at.imagesDir), Free: b.dropImages},
+	return eviction.NewReclaimer(eviction.ReclaimerOptions{
+		Statuses: b.agent.Board, Ready: b.agent.Told, Measure: b.measurePods, Evict: b.agent.Evict, OnEvicted: b.metrics.CountEviction,
+		Levels: []eviction.ReclaimLevel{
+			{Name: "rotated logs", AppliesTo: on(logs), Reclaim: b.dropRotated},
+			{Name: "dead containers", AppliesTo: on(at.containers, logs), Reclaim: b.dropDead},
+			{Name: "unused images", AppliesTo: on(at.imagesDir), Reclaim: b.dropImages},
 		},
-		Tell: func(reason, message string) {
+		RecordEvent: func(reason, message string) {
 			if b.joined != nil {
 				b.joined.events.OfNode(corev1.EventTypeWarning, reason, message)
 			}
@@ -119,7 +119,7 @@ func (b *berth) dropImages(ctx context.Context, enough func() bool) error {
 // measurePods measures what pods use of what a signal is about.
 func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*status.Snapshot) []pressure.Candidate {
 	if of.Condition() == corev1.NodeDiskPressure {
-		d := eviction.Disk{Begin: b.diskOfPods, Last: b.limits.Last, Log: b.log}
+		d := eviction.DiskMeter{NewMeasurement: b.diskOfPods, LastUsage: b.limits.LastUsage, Log: b.log}
 		return d.Measure(ctx, pods)
 	}
 	out := make([]pressure.Candidate, 0, len(pods))
@@ -158,7 +158,7 @@ func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure
 
 // diskOfPods measures what pods have on the disk. What their containers have written
 // is asked of the runtime once, when the first of them is measured.
-func (b *berth) diskOfPods(ctx context.Context) eviction.Round {
+func (b *berth) diskOfPods(ctx context.Context) eviction.MeasureFunc {
 	layers := sync.OnceValues(func() (map[string]cri.Layer, error) {
 		all, err := b.runtime.client.Layers(ctx)
 		if err != nil {

@@ -40,7 +40,7 @@ type host struct {
 	network     *cni.Network
 	networks    *networks.Networks // beside the runtime's
 	names       names
-	users       *userids.IDs
+	users       *userids.Allocator
 	noUsers     error       // why no pod can have users of its own
 	ranged      atomic.Bool // the server has given the node its pod ranges
 	guessed     atomic.Bool // the cgroup driver: the runtime has not been asked yet
@@ -130,7 +130,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
 		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, Pods: h.forAllPods(),
-		ReserveMemory: c.ReserveMemory, MemoryFactor: c.MemoryFactor,
+		ReserveMemory: c.TieredMemoryReservation, MemoryFactor: c.MemoryThrottlingFactor,
 	})
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
@@ -151,7 +151,7 @@ func (h *host) warnOfV1(c nodeconfig.Cgroups) {
 		return
 	}
 	for field, asked := range map[string]bool{
-		"memoryThrottlingFactor": c.MemoryFactor > 0, "memoryReservationPolicy": c.ReserveMemory, "memorySwap.swapBehavior": c.LimitedSwap,
+		"memoryThrottlingFactor": c.MemoryThrottlingFactor > 0, "memoryReservationPolicy": c.TieredMemoryReservation, "memorySwap.swapBehavior": c.LimitedSwap,
 	} {
 		if asked {
 			h.b.log.Warn("this host has cgroup v1: " + field + " has no effect")
@@ -287,8 +287,8 @@ func (h *host) criNode() criconfig.Node {
 		NoBandwidth: h.network.NoBandwidth(),
 		SeccompRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
 		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), SwapLimits: h.cgroups.SwapLimits(),
-		NoCFS: !c.Cgroups.CPUCFSQuota, CFSPeriod: c.Cgroups.CPUCFSPeriod, SingleOOMKill: c.Cgroups.SingleOOM,
-		MemoryFactor: c.Cgroups.MemoryFactor, ReserveMemory: c.Cgroups.ReserveMemory, PageSize: int64(os.Getpagesize()),
+		NoCFS: !c.Cgroups.CPUCFSQuota, CFSPeriod: c.Cgroups.CPUCFSPeriod, SingleOOMKill: c.Cgroups.SingleProcessOOMKill,
+		MemoryFactor: c.Cgroups.MemoryThrottlingFactor, ReserveMemory: c.Cgroups.TieredMemoryReservation, PageSize: int64(os.Getpagesize()),
 	}
 	if c.Cgroups.LimitedSwap {
 		n.Swap = node.SwapTotal()
@@ -311,7 +311,7 @@ func (h *host) criNode() criconfig.Node {
 		if n.Handlers == nil {
 			n.Handlers = map[string]string{} // a runtime that does not tell its handlers may have them
 		}
-		maps.Copy(n.Handlers, j.source.Handlers())
+		maps.Copy(n.Handlers, j.source.RuntimeHandlers())
 	}
 	return n
 }
@@ -321,7 +321,7 @@ func (h *host) userIDs(uid string) (criconfig.IDRange, error) {
 	if h.noUsers != nil {
 		return criconfig.IDRange{}, h.noUsers
 	}
-	first, err := h.users.Of(uid)
+	first, err := h.users.Allocate(uid)
 	return criconfig.IDRange{First: first, Count: userids.PerPod}, err
 }
 

@@ -22,7 +22,7 @@ func (b *berth) collectImages(ctx context.Context) {
 // was not enough.
 func (b *berth) imagesCollected(c images.Collected, err error) {
 	for _, r := range c.Removed {
-		b.metrics.ImageCollected(string(r.Reason))
+		b.metrics.CountImageGarbageCollected(string(r.Reason))
 		b.log.Info("image removed", "image", r.Names, "id", r.ID, "bytes", r.Size, "why", r.Why)
 	}
 	if err != nil {
@@ -47,7 +47,7 @@ func (b *berth) warnOfNode(reason, message string) {
 func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
-		High: c.HighThresholdPerc, Low: c.LowThresholdPerc, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
+		High: c.HighThresholdPercent, Low: c.LowThresholdPercent, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
 		Keep: b.runtime.sandboxImage(ctx), Every: c.GCPeriod, KeepBrought: true, Pinned: b.offline.Pinned, InUse: b.imagesInUse,
 	}
 }

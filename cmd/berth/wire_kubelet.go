@@ -63,7 +63,7 @@ func (b *berth) kubeletLogs(ctx context.Context, req server.LogRequest, stdout, 
 	if err != nil {
 		return err
 	}
-	if podspec.ContainerOf(s.Pod, req.Container) == nil {
+	if podspec.FindContainer(s.Pod, req.Container) == nil {
 		return notFound("container %q not found in pod %q", req.Container, req.Pod)
 	}
 	k, err := s.Instance(req.Container, req.Previous)
@@ -81,7 +81,7 @@ func (b *berth) kubeletRunning(ctx context.Context, req server.StreamRequest) (*
 	}
 	k, err := s.Instance(req.Container, false)
 	switch {
-	case podspec.ContainerOf(s.Pod, req.Container) == nil, err != nil:
+	case podspec.FindContainer(s.Pod, req.Container) == nil, err != nil:
 		return nil, k, notFound("container not found (%q)", req.Container)
 	case k.State != plan.Running:
 		return nil, k, badRequest("container %q is %s, not running", req.Container, k.State)

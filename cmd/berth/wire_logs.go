@@ -22,7 +22,7 @@ func (b *berth) rotateLogs(ctx context.Context) {
 	defer stop()
 	r := &crilog.Rotator{
 		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, PerMinute: c.MaxPerMinute, Workers: c.MaxWorkers, Quiet: time.Second, Interval: c.MonitorInterval,
-		Now: time.Now, Logs: b.runningLogs, Changed: changed, Rotated: b.metrics.LogsRotated,
+		Now: time.Now, Logs: b.runningLogs, Changed: changed, Rotated: b.metrics.CountLogRotations,
 		Dropped: func(l crilog.Loss) { b.metrics.LogBytesDropped(l.Bytes) },
 	}
 	growth, err := crilog.NewGrowth()
@@ -60,7 +60,7 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 // logCollector takes away logs that are nobody's, once a minute as upstream.
 func (b *berth) logCollector() *crilog.Collector {
 	return &crilog.Collector{
-		Root: b.config.PodLogsDir, Links: logLinks, Interval: time.Minute, MinAge: max(time.Minute, b.config.Dead.MinAge),
+		Root: b.config.PodLogsDir, Links: logLinks, Interval: time.Minute, MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
 		Kept: b.keptLogs, Now: time.Now, Ended: b.logsCollected,
 	}
 }
@@ -92,10 +92,10 @@ func (b *berth) keptLogs(ctx context.Context) (crilog.Kept, error) {
 }
 
 func (b *berth) logsCollected(g crilog.Garbage, err error) {
-	b.metrics.Collected("pod_logs", g.Folders)
-	b.metrics.Collected("container_logs", g.Logs)
-	b.metrics.Collected("log_link", g.Links)
-	b.metrics.LogBytesFreed(g.Bytes)
+	b.metrics.CountGarbageCollected("pod_logs", g.Folders)
+	b.metrics.CountGarbageCollected("container_logs", g.Logs)
+	b.metrics.CountGarbageCollected("log_link", g.Links)
+	b.metrics.CountLogBytesFreed(g.Bytes)
 	if err != nil {
 		b.log.Warn("log garbage", "err", err)
 	}

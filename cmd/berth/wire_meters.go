@@ -16,20 +16,20 @@ import (
 // handler of a pod.
 func metersOf(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Meters {
 	return agent.Meters{
-		Pass:   func(d time.Duration) { m.Pass("sync", d) },
-		Action: m.Stage,
+		Pass:   func(d time.Duration) { m.ObserveSync("sync", d) },
+		Action: m.ObserveStage,
 		Ended: func(pod *corev1.Pod, r plan.Outcome) {
 			if _, is := r.Action.(plan.RunSandbox); is && plan.KindOf(r.Err) != plan.Canceled {
-				m.SandboxMade(handler(pod), r.Ended.Sub(r.Began), r.Err)
+				m.ObserveRunPodSandbox(handler(pod), r.Ended.Sub(r.Began), r.Err)
 			}
 			countOutcome(m, r)
 		},
 		Started:    func(s agent.Start) { countStart(m, s) },
-		Rejected:   m.AdmissionRejected,
-		Audit:      m.Audit,
-		Divergence: m.Diverged,
-		Missed:     m.RuntimeEventsMissed,
-		Swept:      m.Swept,
+		Rejected:   m.CountAdmissionRejection,
+		Audit:      m.CountAudit,
+		Divergence: m.CountDivergence,
+		Missed:     m.CountRuntimeEventGap,
+		Swept:      m.CountLeakCleanup,
 	}
 }
 
@@ -42,9 +42,9 @@ func (h *host) runtimeHandler(pod *corev1.Pod) string {
 // countStart counts a pod that has come to run. That of a server was created before
 // it was seen here.
 func countStart(m *telemetry.Metrics, s agent.Start) {
-	m.PodRunning(s.Total, s.Overhead)
+	m.ObservePodStart(s.Total, s.Overhead)
 	total := s.Total
-	if podspec.Assigned(s.Pod) && !s.Pod.CreationTimestamp.IsZero() {
+	if podspec.FromAPIServer(s.Pod) && !s.Pod.CreationTimestamp.IsZero() {
 		total = max(total, s.At.Sub(s.Pod.CreationTimestamp.Time))
 	}
 	excluded := s.Pulling
@@ -53,7 +53,7 @@ func countStart(m *telemetry.Metrics, s agent.Start) {
 			excluded += end.FinishedAt.Sub(end.StartedAt.Time)
 		}
 	}
-	m.PodBegun(total, excluded)
+	m.ObservePodStartSLI(total, excluded)
 }
 
 // countOutcome counts the end of an action. One that was called off is no try.
@@ -62,38 +62,38 @@ func countOutcome(m *telemetry.Metrics, r plan.Outcome) {
 	switch {
 	case r.Err == nil:
 	case plan.KindOf(r.Err) == plan.Canceled:
-		m.Action(r.Action.Key().Verb, "canceled")
+		m.CountAction(r.Action.Key().Verb, "canceled")
 		return
 	default:
 		result = "error"
 	}
-	m.Action(r.Action.Key().Verb, result)
+	m.CountAction(r.Action.Key().Verb, result)
 	switch a := r.Action.(type) {
 	case plan.RunSandbox:
-		m.PodStarted(r.Err)
+		m.CountPodStart(r.Err)
 	case plan.EnsureCgroup:
-		m.CgroupWork("create", r.Ended.Sub(r.Began))
+		m.ObserveCgroupOperation("create", r.Ended.Sub(r.Began))
 	case plan.ResizeCgroup:
-		m.CgroupWork("update", r.Ended.Sub(r.Began))
+		m.ObserveCgroupOperation("update", r.Ended.Sub(r.Began))
 	case plan.RemoveCgroup:
-		m.CgroupWork("destroy", r.Ended.Sub(r.Began))
+		m.ObserveCgroupOperation("destroy", r.Ended.Sub(r.Began))
 	case plan.StartContainer:
 		code := ""
 		if r.Err != nil {
 			code = plan.FailureOf(r, 0).Reason
 		}
-		m.ContainerStarted(containerType(a.Kind), code, a.Attempt > 0)
+		m.CountContainerStart(containerType(a.Kind), code, a.Attempt > 0)
 	case plan.RemoveContainer:
 		if r.Err == nil && a.Garbage {
-			m.Collected("container", 1)
+			m.CountGarbageCollected("container", 1)
 		}
 	case plan.RemoveSandbox:
 		if r.Err == nil && a.Garbage {
-			m.Collected("sandbox", 1)
+			m.CountGarbageCollected("sandbox", 1)
 		}
 	case plan.PullImage:
 		if r.Err == nil && r.Image != nil {
-			m.ImagePulled(r.Image.Size, r.Ended.Sub(r.Began))
+			m.ObserveImagePull(r.Image.Size, r.Ended.Sub(r.Began))
 		}
 	}
 }
@@ -114,7 +114,7 @@ func containerType(k plan.ContainerKind) string {
 func (b *berth) badFiles() int {
 	bad := map[string]bool{}
 	for _, snap := range b.agent.Snapshots() {
-		for _, f := range snap.Bad {
+		for _, f := range snap.FileErrors {
 			bad[f.Path] = true
 		}
 	}

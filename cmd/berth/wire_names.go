@@ -15,7 +15,7 @@ type names struct {
 }
 
 func (n *names) use(c nodeconfig.Network) {
-	n.file.Path, n.instead.Path = c.ResolvConf, c.ResolvInstead
+	n.file.Path, n.instead.Path = c.ResolvConf, c.FallbackResolvConf
 }
 
 // now is what counts now, and the file that it is of; empty: pods are to have none, or

@@ -31,7 +31,7 @@ func (j *joined) serverSide() serverSide {
 		},
 		Access: func(ctx context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
 			r := &authorizationv1.SubjectAccessReview{Spec: q}
-			err := j.client.Create(ctx, apiclient.AccessReviews, "", r, r)
+			err := j.client.Create(ctx, apiclient.SubjectAccessReviews, "", r, r)
 			return r.Status, err
 		},
 	}}
@@ -73,7 +73,7 @@ func (b *berth) nodeAPIOptions() (o server.Options, err error) {
 		NodeName: b.config.NodeName, Handlers: b.kubeletHandlers(), Reviews: b.server.reviews, Log: b.log,
 		TokenTTL: c.WebhookTTL, AllowedTTL: c.AuthorizedTTL, DeniedTTL: c.UnauthorizedTTL,
 		MinVersion: c.MinVersion, CipherSuites: c.CipherSuites,
-		Debugging: c.DebuggingHandlers, StreamIdle: c.StreamIdle,
+		Debugging: c.DebuggingHandlers, StreamIdle: c.StreamIdleTimeout,
 	}
 	for _, id := range c.CurvePreferences {
 		o.Curves = append(o.Curves, tls.CurveID(id))
@@ -132,7 +132,7 @@ func (b *berth) kubeletHandlers() server.Handlers {
 		Config:    func() any { return b.config.Kubelet },
 		Health:    b.health().Live.Handler("healthz"),
 	}
-	if b.config.Server.HostLogs {
+	if b.config.Server.SystemLogHandler {
 		h.HostLogs = hostLogs
 	}
 	return h

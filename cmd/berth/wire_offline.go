@@ -18,7 +18,7 @@ const importRecords = "images.json"
 // newOffline brings the images of archives in a folder onto the node.
 func (b *berth) newOffline() *offline.Images {
 	return offline.New(offline.Options{
-		Dir: b.config.Images.Dir, Records: filepath.Join(b.config.StateDir, importRecords), Runtime: importer{b.runtime.client}, Log: b.log,
+		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, importRecords), Runtime: importer{b.runtime.client}, Log: b.log,
 		Imported: func(file string, list []offline.Image) {
 			for _, img := range list {
 				b.log.Info("image imported", "file", file, "image", img.Name, "id", img.ID)
@@ -42,7 +42,7 @@ func (b *berth) newOffline() *offline.Images {
 // makeImageFolder has the folder of archives there when the agent answers: who waits
 // for that may put one into it at once.
 func (b *berth) makeImageFolder() {
-	if err := os.MkdirAll(b.config.Images.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(b.config.Images.ArchiveDir, 0o755); err != nil {
 		b.log.Debug("folder of images", "err", err) // it is tried again, and said then
 	}
 }

@@ -37,27 +37,27 @@ func (o *offering) change(f func(*admission.Node)) {
 // another version of it may.
 func (o *offering) strictGroups(known bool) {
 	o.mu.Lock()
-	same := o.node.NoStrictGroups == !known
+	same := o.node.NoSupplementalGroupsPolicy == !known
 	o.mu.Unlock()
 	if !same {
-		o.change(func(n *admission.Node) { n.NoStrictGroups = !known })
+		o.change(func(n *admission.Node) { n.NoSupplementalGroupsPolicy = !known })
 	}
 }
 
 // newPressure makes what looks at the node's signals.
-func (b *berth) newPressure() *eviction.Pressure {
+func (b *berth) newPressure() *eviction.Monitor {
 	b.alarm = make(chan struct{}, 1)
 	at := &places{b: b}
 	b.relief = b.newRelief(at)
-	return eviction.NewPressure(eviction.PressureOptions{
-		Config: pressureConfig(b.config), Read: at.read, Alarm: b.alarm, Log: b.log,
-		Looked:  func(v eviction.View) { b.metrics.Pressure(levelsOf(v), conditionsOf(v)) },
-		Relieve: b.relief.Free,
-		Changed: func(v eviction.View) {
+	return eviction.NewMonitor(eviction.MonitorOptions{
+		Config: pressureConfig(b.config), Read: at.read, Notify: b.alarm, Log: b.log,
+		OnObserved: func(v eviction.Observation) { b.metrics.SetPressure(levelsOf(v), conditionsOf(v)) },
+		Reclaim:    b.relief.Reclaim,
+		OnConditionsChanged: func(v eviction.Observation) {
 			if !v.Has(corev1.NodeDiskPressure) {
 				b.short.Store(false)
 			}
-			b.offering.change(func(n *admission.Node) { n.Pressure = v.Conditions() })
+			b.offering.change(func(n *admission.Node) { n.PressureConditions = v.Conditions() })
 			if b.joined != nil {
 				b.joined.presence.Nudge()
 			}
@@ -80,7 +80,7 @@ func (b *berth) watchMemory(ctx context.Context) {
 
 // pressureConfig says when the node is short of something.
 func pressureConfig(c *nodeconfig.Config) pressure.Config {
-	out := pressure.Config{Transition: c.Eviction.PressureTransitionPeriod, WorkingSetAlone: c.Eviction.WorkingSetAlone}
+	out := pressure.Config{Transition: c.Eviction.PressureTransitionPeriod, WorkingSetAlone: c.Eviction.WorkingSetOnly}
 	for _, t := range c.Eviction.Thresholds {
 		p := pressure.Threshold{
 			Signal: pressure.Signal(t.Signal), Hard: t.Hard, Percent: t.Percent, Grace: t.Grace, MinReclaimPercent: t.MinReclaimPercent,
@@ -166,7 +166,7 @@ func (h *host) memoryOfPods() node.PodsMemory {
 	return m
 }
 
-func levelsOf(v eviction.View) map[string]int64 {
+func levelsOf(v eviction.Observation) map[string]int64 {
 	out := make(map[string]int64, len(v.Levels))
 	for s, l := range v.Levels {
 		out[string(s)] = l.Available
@@ -177,7 +177,7 @@ func levelsOf(v eviction.View) map[string]int64 {
 // pressures are the node's conditions of pressure, in upstream's order.
 var pressures = []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
 
-func conditionsOf(v eviction.View) map[string]bool {
+func conditionsOf(v eviction.Observation) map[string]bool {
 	out := map[string]bool{}
 	for _, c := range pressures {
 		out[string(c)] = v.Has(c)
@@ -187,7 +187,7 @@ func conditionsOf(v eviction.View) map[string]bool {
 
 // pressureWarnings tell what the node is short of.
 func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
-	if v := b.pressure.Now(); v != nil {
+	if v := b.pressure.Latest(); v != nil {
 		for _, p := range v.Pressures {
 			out = append(out, nodeapi.Warning{Object: "node", Field: string(p.Condition), Message: p.Why()})
 		}
@@ -197,7 +197,7 @@ func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
 
 // checkPressure adds the node's pressures, with the figures that speak for them.
 func (b *berth) checkPressure(add addItem) {
-	v := b.pressure.Now()
+	v := b.pressure.Latest()
 	if v == nil {
 		return
 	}

@@ -25,15 +25,15 @@ func newCommands(b *berth) *exectracker.Runner {
 // newProbes makes what runs probes and counts them.
 func newProbes(b *berth) *probes.Probes {
 	return probes.New(probes.Options{
-		Runtime: b.commands, UserAgent: "kube-probe/" + kubernetesRelease(), Late: b.metrics.ProbeBegan,
+		Runtime: b.commands, UserAgent: "kube-probe/" + kubernetesRelease(), Late: b.metrics.ObserveProbeDelay,
 		Meter: func(s probes.Sample, of probes.Target) {
 			result := map[probes.Result]string{probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown"}[s.Result]
-			b.metrics.Probed(telemetry.ProbeOf{
+			b.metrics.ObserveProbe(telemetry.ProbeLabels{
 				Kind: string(of.Kind), Container: of.Container, Pod: of.Pod.Name, Namespace: of.Pod.Namespace, UID: string(of.Pod.UID),
 			}, result, s.Took)
 		},
 		Pulse: func() { b.pulse("probes") },
-		Gone:  func(pod *corev1.Pod) { b.metrics.ProbesGone(pod.Namespace, pod.Name, string(pod.UID)) },
+		Gone:  func(pod *corev1.Pod) { b.metrics.DeleteProbes(pod.Namespace, pod.Name, string(pod.UID)) },
 	})
 }
 

@@ -62,14 +62,14 @@ func (j *joined) makeGateway() (err error) {
 
 // followNodes tells the gateway of the other nodes.
 func (j *joined) followNodes(ctx context.Context) {
-	j.client.Follow(ctx, apiclient.Followed{
+	j.client.Watch(ctx, apiclient.WatchOptions{
 		Resource: apiclient.Nodes,
-		Trim: func(o machinery.Object) {
+		Transform: func(o machinery.Object) {
 			if n, ok := o.(*corev1.Node); ok { // of each node no more than the way there
 				n.Labels, n.Annotations, n.Status = nil, nil, corev1.NodeStatus{Addresses: n.Status.Addresses}
 			}
 		},
-		All: func(all []machinery.Object) {
+		OnReplace: func(all []machinery.Object) {
 			var nodes []routes.Node
 			for _, o := range all {
 				if n, ok := o.(*corev1.Node); ok && n.Name != j.b.config.NodeName {
@@ -79,17 +79,17 @@ func (j *joined) followNodes(ctx context.Context) {
 			j.gateway.Blind("")
 			j.gateway.All(nodes)
 		},
-		Put: func(o machinery.Object) {
+		OnUpdate: func(o machinery.Object) {
 			if n, ok := o.(*corev1.Node); ok && n.Name != j.b.config.NodeName {
 				j.gateway.Put(otherNode(n))
 			}
 		},
-		Drop: func(o machinery.Object) {
+		OnDelete: func(o machinery.Object) {
 			if n, ok := o.(*corev1.Node); ok {
 				j.gateway.Drop(n.Name)
 			}
 		},
-		Failed: func(err error) {
+		OnError: func(err error) {
 			if apierrors.IsForbidden(err) {
 				j.gateway.Blind(fmt.Sprintf("%s: nodes must be allowed to list and watch nodes, see networking.md", err))
 			}

@@ -25,7 +25,7 @@ type runtime struct {
 	b      *berth
 	client *cri.Client
 	images *images.Images
-	exits  *exits.Exits
+	exits  *exits.Watcher
 	status atomic.Pointer[cri.Status] // nil: never answered
 	down   atomic.Pointer[string]     // why it does not answer; nil: it does
 	again  chan struct{}              // the network's configuration changed: ask for the status soon
@@ -55,14 +55,14 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		QPS:         float64(b.config.Images.PullQPS),
 		Burst:       b.config.Images.PullBurst,
 		Warn:        b.warnOfPod,
-		Checked:     b.metrics.ImageChecked,
+		Checked:     b.metrics.CountImageMustPullCheck,
 		Space:       b.imageSpace,
 		MakeRoom:    b.makeRoomForPull,
 		HeldChanged: func() { b.agent.NudgeAll() },
 		Standalone:  b.config.Standalone(),
 		Coming:      r.coming,
 		Verify: images.Verification{
-			Policy: b.config.Images.Verification, Exempt: b.config.Images.Exempt, Records: filepath.Join(b.config.RootDir, "image_manager"),
+			Policy: b.config.Images.VerificationPolicy, Exempt: b.config.Images.VerificationAllowlist, Records: filepath.Join(b.config.RootDir, "image_manager"),
 		},
 	})
 	return r, nil
@@ -159,7 +159,7 @@ func (r *runtime) network() plan.NetworkSeen {
 		return plan.NetworkSeen{Ready: true}
 	}
 	if ok, why := r.b.host.network.Ready(); !ok {
-		if r.b.config.Network.CNIFromNode && !r.b.host.ranged.Load() {
+		if r.b.config.Network.PodCIDRsFromNode && !r.b.host.ranged.Load() {
 			why += ": it is written when the server gives the node its pod range (spec.podCIDRs of the Node)"
 		}
 		return plan.NetworkSeen{Message: why}

@@ -65,9 +65,9 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 	}
 	j.client = j.identity.Client
 	if b.config.Server.ServerTLSBootstrap {
-		j.serving = j.identity.Serving(b.host.addrs)
+		j.serving = j.identity.ServingCertificate(b.host.addrs)
 	}
-	heartbeat, err := j.client.Twin()
+	heartbeat, err := j.client.Unthrottled()
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 	j.posts = statusapi.New(statusapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
 		NodeUID: func() types.UID { return j.presence.UID() }, Settled: func() bool { return b.agent.Told() },
-		Posted: b.metrics.StatusSynced,
+		Posted: b.metrics.ObserveStatusSync,
 	})
 	_, told := b.events.Subscribe(eventsWaiting)
 	j.events = statusapi.NewEvents(statusapi.EventsOptions{
@@ -86,13 +86,13 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 		Busy: j.posts.ComingUp,
 	})
 	j.source = sourceapi.New(sourceapi.Options{
-		Client: j.client, NodeName: b.config.NodeName, Known: assignedPods(records), Log: b.log, Heard: j.posts.Heard, Node: j.node, Alone: j.alone,
+		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log, OnPod: j.posts.Heard, NodeRegistered: j.node, NameUnique: j.alone,
 	})
 	j.presence = registration.New(registration.Options{
 		Client: j.client, Heartbeat: heartbeat, Name: b.config.NodeName, Installation: installation,
 		Register: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
 		Every: c.StatusUpdateFrequency, Report: c.StatusReportFrequency, Lease: c.LeaseDuration,
-		Facts: j.facts, Alone: func() { close(j.alone) }, Heard: j.heardNode, Log: b.log, Event: j.events.OfNode, Renewed: b.metrics.LeaseRenewed,
+		Facts: j.facts, Alone: func() { close(j.alone) }, Heard: j.heardNode, Log: b.log, Event: j.events.OfNode, Renewed: b.metrics.ObserveLeaseRenewal,
 	})
 	return j, j.makeGateway()
 }
@@ -115,10 +115,10 @@ func (j *joined) begin(ctx context.Context, parts *group) {
 }
 
 // assignedPods are the pods of the agent's last life that a server had assigned.
-func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.Known) {
+func assignedPods(records map[types.UID]checkpoint.Record) (out []sourceapi.PreviousPod) {
 	for _, r := range records {
-		if r.Pod != nil && podspec.Assigned(r.Pod) {
-			out = append(out, sourceapi.Known{Pod: r.Pod, Objects: r.Objects})
+		if r.Pod != nil && podspec.FromAPIServer(r.Pod) {
+			out = append(out, sourceapi.PreviousPod{Pod: r.Pod, Objects: r.Objects})
 		}
 	}
 	return out
@@ -132,7 +132,7 @@ func (j *joined) heardNode(n *corev1.Node) {
 		j.b.offering.change(func(o *admission.Node) { o.Labels, o.Taints = n.Labels, n.Spec.Taints })
 	}
 	j.unavailable = unavailable(n)
-	if j.b.config.Network.CNIFromNode && !slices.Equal(j.ranges, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
+	if j.b.config.Network.PodCIDRsFromNode && !slices.Equal(j.ranges, n.Spec.PodCIDRs) && len(n.Spec.PodCIDRs) > 0 {
 		if err := j.b.host.writeNetwork(n.Spec.PodCIDRs); err != nil {
 			j.b.log.Error("the pod range that the server gave the node", "ranges", n.Spec.PodCIDRs, "err", err)
 		} else {
@@ -174,10 +174,10 @@ func (j *joined) facts(ctx context.Context) registration.Facts {
 	}
 	f.Images = j.images
 	f.NotReady, f.Network = b.runtime.notReady(), j.podNetwork()
-	if b.drain.Begun() {
+	if b.drain.ShuttingDown() {
 		f.NotReady = strings.Join(slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }), "; ")
 	}
-	f.Memory, f.Disk, f.PIDs = b.pressure.Has(corev1.NodeMemoryPressure), b.pressure.Has(corev1.NodeDiskPressure), b.pressure.Has(corev1.NodePIDPressure)
+	f.Memory, f.Disk, f.PIDs = b.pressure.HasCondition(corev1.NodeMemoryPressure), b.pressure.HasCondition(corev1.NodeDiskPressure), b.pressure.HasCondition(corev1.NodePIDPressure)
 	if st := b.runtime.status.Load(); st != nil {
 		for _, name := range slices.Sorted(maps.Keys(st.Handlers)) {
 			h := st.Handlers[name]

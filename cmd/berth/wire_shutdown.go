@@ -18,9 +18,9 @@ const (
 )
 
 // newDrain is what ends the pods when the host goes down.
-func (b *berth) newDrain() *shutdown.Drain {
+func (b *berth) newDrain() *shutdown.Manager {
 	return shutdown.New(shutdown.Options{
-		Groups: b.shutdownGroups(), Board: b.agent.Board, End: b.agent.Shutdown, Began: b.goingDown, Flush: b.flush, Log: b.log,
+		Groups: b.shutdownGroups(), Statuses: b.agent.Board, TerminatePod: b.agent.Shutdown, OnStarted: b.goingDown, FlushStatus: b.flush, Log: b.log,
 	})
 }
 
@@ -43,7 +43,7 @@ func (b *berth) goingDown() {
 
 // calledOff has the node take pods again.
 func (b *berth) calledOff() {
-	b.drain.CalledOff()
+	b.drain.Cancel()
 	b.offering.change(func(n *admission.Node) { n.ShuttingDown = false })
 	if b.joined != nil {
 		b.joined.presence.Nudge()
@@ -83,7 +83,7 @@ func (b *berth) watchShutdown(ctx context.Context) {
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
-		Need:    nodeshutdown.Total(groups) + time.Duration(len(groups))*shutdown.Late + toldWithin,
+		Need:    nodeshutdown.Total(groups) + time.Duration(len(groups))*shutdown.KillSlack + toldWithin,
 		DropIns: systemd.LogindDropIns, Log: b.log,
 		Off:   b.calledOff,
 		Drain: func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // it fails only with ctx
@@ -97,6 +97,6 @@ func (b *berth) drainNode(ctx context.Context) (out nodeapi.Drained, err error) 
 		return out, nil
 	}
 	r, err := b.drain.Run(ctx, b.life)
-	out.Pods, out.Late, out.Took = r.Pods, r.Late, r.Took
+	out.Pods, out.Late, out.Took = r.Pods, r.Overdue, r.Duration
 	return out, err
 }

@@ -99,7 +99,7 @@ const socketsNote = "shim-sockets"
 // rememberSockets has the runtime's client know from life to life where shims listen.
 func (b *berth) rememberSockets() {
 	var dirs []string
-	kept, err := b.store.Noted(socketsNote)
+	kept, err := b.store.NodeValue(socketsNote)
 	if err == nil && kept != nil {
 		err = json.Unmarshal(kept, &dirs)
 	}
@@ -108,7 +108,7 @@ func (b *berth) rememberSockets() {
 	}
 	b.runtime.client.RememberSockets(dirs, func(dirs []string) {
 		if text, err := json.Marshal(dirs); err == nil { // strings always are
-			b.store.Note(socketsNote, text)
+			b.store.PutNodeValue(socketsNote, text)
 		}
 	})
 }

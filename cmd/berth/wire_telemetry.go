@@ -40,7 +40,7 @@ func (b *berth) measureCall(ctx context.Context, method string, req, reply any, 
 		err = invoke(ctx, method, req, reply, conn, opts...)
 	}
 	if strings.HasPrefix(method, "/runtime.v1.") { // containerd's own services have names of their own
-		b.metrics.RuntimeCall(snake(verb), time.Since(began), err)
+		b.metrics.ObserveRuntimeOperation(snake(verb), time.Since(began), err)
 	}
 	end(err)
 	return err
@@ -149,8 +149,8 @@ func (b *berth) statusLine() string {
 			containers[k.State.String()]++
 		}
 	}
-	b.metrics.Pods(len(all), running)
-	b.metrics.Containers(containers)
+	b.metrics.SetPods(len(all), running)
+	b.metrics.SetContainers(containers)
 	line := fmt.Sprintf("%d pods: %d running, %d pending, %d succeeded, %d failed",
 		len(all), phases["Running"], phases["Pending"], phases["Succeeded"], phases["Failed"])
 	if bad, _ := b.store.Degraded(); bad {

@@ -61,13 +61,13 @@ func OfPod(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 		return out
 	}
 	out[corev1.ResourcePods] = one
-	for name, q := range podspec.HeldRequests(pod) {
+	for name, q := range podspec.RequestsWithStatus(pod) {
 		out[corev1.ResourceName(requestsPrefix+string(name))] = q
 		if native(name) {
 			out[name] = q
 		}
 	}
-	for name, q := range podspec.HeldLimits(pod) {
+	for name, q := range podspec.LimitsWithStatus(pod) {
 		if name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
 			out[corev1.ResourceName(limitsPrefix+string(name))] = q
 		}

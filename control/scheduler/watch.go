@@ -101,7 +101,7 @@ func (s *Scheduler) nominationSeen(was, is *corev1.Pod, now time.Time) {
 func alike(a, b *corev1.Pod) bool {
 	return (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) &&
 		sameLabels(a.Labels, b.Labels) && apiequality.Semantic.DeepEqual(a.Spec, b.Spec) &&
-		apiequality.Semantic.DeepEqual(podspec.HeldRequests(a), podspec.HeldRequests(b))
+		apiequality.Semantic.DeepEqual(podspec.RequestsWithStatus(a), podspec.RequestsWithStatus(b))
 }
 
 func (s *Scheduler) podGone(pod *corev1.Pod) {

@@ -9,7 +9,7 @@ import (
 // Bandwidth tells when what the pod's annotations ask of its network is not to be
 // had. containerd reads them itself and hands them to the plugins that take them.
 func Bandwidth(node Node, pod *corev1.Pod) []Warning {
-	if len(podspec.Bandwidths(pod)) == 0 {
+	if len(podspec.BandwidthLimits(pod)) == 0 {
 		return nil
 	}
 	switch {

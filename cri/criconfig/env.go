@@ -80,7 +80,7 @@ func (e *environment) set(name, value string) {
 // addServices sets what tells a pod where the services of its namespace are, and
 // the server. All else wins over it.
 func (e *environment) addServices(pod *corev1.Pod, objects plan.Objects) {
-	for _, r := range podspec.Refs(pod) {
+	for _, r := range podspec.References(pod) {
 		if r.Kind == podspec.KindServices {
 			for _, v := range objects[plan.Ref{Kind: plan.Services, Name: r.Name}].Env {
 				e.set(v.Name, v.Value)
@@ -236,8 +236,8 @@ func badName(name string) string {
 	return ""
 }
 
-func facts(node Node, pod *corev1.Pod, setup plan.ContainerSetup) podspec.Facts {
-	f := podspec.Facts{NodeName: node.Name, HostIPs: setup.HostIPs, PodIPs: setup.Sandbox.IPs}
+func facts(node Node, pod *corev1.Pod, setup plan.ContainerSetup) podspec.RuntimeInfo {
+	f := podspec.RuntimeInfo{NodeName: node.Name, HostIPs: setup.HostIPs, PodIPs: setup.Sandbox.IPs}
 	if pod.Spec.HostNetwork {
 		f.PodIPs = setup.HostIPs
 	}

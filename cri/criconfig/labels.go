@@ -193,7 +193,7 @@ func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) map[string]string {
 	out := passed(setup.Devices.Annotations)
 	maps.Copy(out, map[string]string{
-		annotationHash:          podspec.SpecHash(c),
+		annotationHash:          podspec.ContainerHash(c),
 		annotationRestarts:      strconv.FormatUint(uint64(setup.Attempt), 10),
 		annotationMessagePath:   c.TerminationMessagePath,
 		annotationMessagePolicy: string(c.TerminationMessagePolicy),

@@ -43,7 +43,7 @@ func TestParseUndoesMake(t *testing.T) { // C3
 		got, ok := ParseContainer(config.Labels, config.Annotations)
 		want := ContainerLabels{
 			UID: "u-1", Namespace: "shop", PodName: "web", Name: c.Name, Kind: c.kind,
-			Position: []int{0, 1, 0, 0}[i], Attempt: 3, SpecHash: podspec.SpecHash(c.Container), Image: c.Image,
+			Position: []int{0, 1, 0, 0}[i], Attempt: 3, SpecHash: podspec.ContainerHash(c.Container), Image: c.Image,
 			TerminationMessagePath: c.TerminationMessagePath, TerminationMessagePolicy: c.TerminationMessagePolicy,
 			GraceSeconds: new(int64(42)), Ports: c.Ports,
 		}

@@ -77,7 +77,7 @@ func setSwap(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimeapi.Li
 // requests of the node's memory.
 func limitedSwap(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
 	whole := node.Capacity.Memory().Value()
-	if node.Swap <= 0 || whole <= 0 || !podspec.MaySwap(pod, c, node.Alone) {
+	if node.Swap <= 0 || whole <= 0 || !podspec.SwapAllowed(pod, c, node.Alone) {
 		return 0
 	}
 	return int64(float64(askedMemory(c)) / float64(whole) * float64(node.Swap))

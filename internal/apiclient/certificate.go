@@ -25,15 +25,15 @@ import (
 // CertificateOptions say which certificate is wanted, where it is kept and who
 // may be asked for it.
 type CertificateOptions struct {
-	Dir    string // of the files, as the kubelet has them
-	Name   string // kubelet-client or kubelet-server
-	Ask    Ask
-	Renew  func() (*Client, error) // who asks for the next while this one is good; nil: it is never renewed
-	Begin  func() (*Client, error) // who asks when there is none that is good; nil: nobody can
-	Remedy string                  // what a user can do when nobody can, for messages
-	Log    *slog.Logger
-	Now    func() time.Time // default time.Now
-	Gained func()           // a first or another certificate is there; may be nil
+	Dir             string // of the files, as the kubelet has them
+	Name            string // kubelet-client or kubelet-server
+	Request         CertificateRequest
+	RenewalClient   func() (*Client, error) // who asks for the next while this one is good; nil: it is never renewed
+	BootstrapClient func() (*Client, error) // who asks when there is none that is good; nil: nobody can
+	Hint            string                  // what a user can do when nobody can, for messages
+	Log             *slog.Logger
+	Now             func() time.Time // default time.Now
+	OnIssued        func()           // a first or another certificate is there; may be nil
 }
 
 // Certificate is a certificate that the agent has asked for, and keeps good.
@@ -45,10 +45,10 @@ type Certificate struct {
 	opt CertificateOptions
 
 	mu      sync.Mutex
-	now     *tls.Certificate // its Leaf is set
+	current *tls.Certificate // its Leaf is set
 	renewAt time.Time
 	changed []func()
-	trouble error // of the last try to get one; nil: it went well
+	lastErr error // of the last try to get one; nil: it went well
 }
 
 // OpenCertificate reads what is kept. One that is not there, damaged or somebody
@@ -77,31 +77,31 @@ func (c *Certificate) Path() string { return filepath.Join(c.opt.Dir, currentNam
 
 func currentName(name string) string { return name + "-current.pem" }
 
-// Good reports whether there is a certificate that has not expired.
-func (c *Certificate) Good() bool {
+// Valid reports whether there is a certificate that has not expired.
+func (c *Certificate) Valid() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.now != nil && c.opt.Now().Before(c.now.Leaf.NotAfter)
+	return c.current != nil && c.opt.Now().Before(c.current.Leaf.NotAfter)
 }
 
 // Expires is when the certificate expires; zero: there is none.
 func (c *Certificate) Expires() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now == nil {
+	if c.current == nil {
 		return time.Time{}
 	}
-	return c.now.Leaf.NotAfter
+	return c.current.Leaf.NotAfter
 }
 
 // Current is the certificate to show. The error says that there is none yet.
 func (c *Certificate) Current() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now == nil {
+	if c.current == nil {
 		return nil, fmt.Errorf("certificate %s: the server has not issued one yet", c.opt.Name)
 	}
-	return c.now, nil
+	return c.current, nil
 }
 
 // onChange has f called whenever another certificate has come.
@@ -115,7 +115,7 @@ func (c *Certificate) onChange(f func()) {
 func (c *Certificate) set(cert *tls.Certificate) {
 	life := cert.Leaf.NotAfter.Sub(cert.Leaf.NotBefore)
 	c.mu.Lock()
-	c.now = cert
+	c.current = cert
 	c.renewAt = cert.Leaf.NotBefore.Add(life*7/10 + time.Duration(mathrand.Int64N(int64(life/5)+1)))
 	changed := c.changed
 	c.mu.Unlock()
@@ -129,8 +129,8 @@ const (
 	askAgainLast  = 30 * time.Second
 )
 
-// errNotYet says that who would ask is not known to the server itself yet.
-var errNotYet = errors.New("the node has no certificate of its own yet")
+// errNoCertificate says that who would ask is not known to the server itself yet.
+var errNoCertificate = errors.New("the node has no certificate of its own yet")
 
 // Run asks for the certificate when there is none that is good, and for the next
 // in time, until ctx ends.
@@ -144,11 +144,11 @@ func (c *Certificate) Run(ctx context.Context) error {
 		}
 		err := c.obtain(ctx, who)
 		c.mu.Lock()
-		c.trouble = err
+		c.lastErr = err
 		c.mu.Unlock()
 		switch {
 		case ctx.Err() != nil:
-		case errors.Is(err, errNotYet):
+		case errors.Is(err, errNoCertificate):
 			sleep(ctx, askAgainFirst)
 		case err != nil:
 			c.opt.Log.Warn("certificate "+c.opt.Name, "err", err)
@@ -164,15 +164,15 @@ func (c *Certificate) Run(ctx context.Context) error {
 // due says when the next certificate is to be asked for, and whom.
 func (c *Certificate) due() (time.Time, func() (*Client, error)) {
 	now := c.opt.Now()
-	if !c.Good() {
-		return now, c.opt.Begin
+	if !c.Valid() {
+		return now, c.opt.BootstrapClient
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.opt.Renew == nil {
-		return c.now.Leaf.NotAfter, c.opt.Begin
+	if c.opt.RenewalClient == nil {
+		return c.current.Leaf.NotAfter, c.opt.BootstrapClient
 	}
-	return c.renewAt, c.opt.Renew
+	return c.renewAt, c.opt.RenewalClient
 }
 
 // obtain asks for a certificate, keeps it and takes it into use.
@@ -182,7 +182,7 @@ func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) e
 		if at := c.Expires(); !at.IsZero() {
 			state = "it expired at " + at.Format(time.RFC3339)
 		}
-		return fmt.Errorf("%s and nobody can ask for another: %s", state, c.opt.Remedy)
+		return fmt.Errorf("%s and nobody can ask for another: %s", state, c.opt.Hint)
 	}
 	client, err := who()
 	if err != nil {
@@ -192,9 +192,9 @@ func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) e
 	if err != nil {
 		return err
 	}
-	chain, err := c.opt.Ask.request(ctx, client, key)
-	if apierrors.IsUnauthorized(err) && !c.Good() {
-		return fmt.Errorf("%w: %s", err, c.opt.Remedy)
+	chain, err := c.opt.Request.request(ctx, client, key)
+	if apierrors.IsUnauthorized(err) && !c.Valid() {
+		return fmt.Errorf("%w: %s", err, c.opt.Hint)
 	}
 	if err != nil {
 		if errors.Is(err, errRefused) {
@@ -202,15 +202,15 @@ func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) e
 		}
 		return err
 	}
-	cert, err := c.keep(key, chain)
+	cert, err := c.store(key, chain)
 	if err != nil {
 		return err
 	}
 	c.set(cert)
 	_ = os.Remove(c.keyPath()) // it is kept beside the certificate now
 	c.opt.Log.Info("certificate issued", "name", c.opt.Name, "expires", cert.Leaf.NotAfter)
-	if c.opt.Gained != nil {
-		c.opt.Gained()
+	if c.opt.OnIssued != nil {
+		c.opt.OnIssued()
 	}
 	return nil
 }
@@ -224,9 +224,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// CertificateFiles are the patterns of all files that a node's certificates are kept in,
+// CertificateFilePatterns are the patterns of all files that a node's certificates are kept in,
 // with their keys and what a crash may leave, and of those that were put aside.
-func CertificateFiles() []string {
+func CertificateFilePatterns() []string {
 	out := certificateFiles()
 	for _, pattern := range certificateFiles() {
 		out = append(out, pattern+asideSuffix)
@@ -283,10 +283,10 @@ func (c *Certificate) parse(text []byte) (*tls.Certificate, error) {
 	if cert.Leaf, err = x509.ParseCertificate(cert.Certificate[0]); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w", c.Path(), err)
 	}
-	if is, want := cert.Leaf.Subject.CommonName, c.opt.Ask.Subject.CommonName; is != want {
+	if is, want := cert.Leaf.Subject.CommonName, c.opt.Request.Subject.CommonName; is != want {
 		return nil, fmt.Errorf("certificate %s is that of %s: this node is %s", c.Path(), is, want)
 	}
-	for _, ip := range c.opt.Ask.IPs {
+	for _, ip := range c.opt.Request.IPs {
 		if err := cert.Leaf.VerifyHostname(ip.String()); err != nil {
 			return nil, fmt.Errorf("certificate %s: %w", c.Path(), err)
 		}
@@ -294,9 +294,9 @@ func (c *Certificate) parse(text []byte) (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// keep writes a certificate with its key into a file of its own, and then moves
+// store writes a certificate with its key into a file of its own, and then moves
 // the link to it: whoever reads by the link never finds half of it.
-func (c *Certificate) keep(key *ecdsa.PrivateKey, chain []byte) (*tls.Certificate, error) {
+func (c *Certificate) store(key *ecdsa.PrivateKey, chain []byte) (*tls.Certificate, error) {
 	keyText, err := encodeKey(key)
 	if err != nil {
 		return nil, err

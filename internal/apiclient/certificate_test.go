@@ -116,16 +116,16 @@ func (a *authority) server(t *testing.T) *Client {
 	return c
 }
 
-func TestACertificateIsAskedForKeptAndFoundAgain(t *testing.T) {
+func TestCertificateIsRequestedAndReloaded(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	c := a.server(t)
-	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Ask: NodeClient("n", "m"), Begin: func() (*Client, error) { return c, nil }}
+	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Request: NodeClientRequest("n", "m"), BootstrapClient: func() (*Client, error) { return c, nil }}
 	cert, warning := OpenCertificate(o)
-	if _, err := cert.Current(); warning != nil || err == nil || cert.Good() {
+	if _, err := cert.Current(); warning != nil || err == nil || cert.Valid() {
 		t.Fatalf("%v %v", warning, err)
 	}
-	if err := cert.obtain(t.Context(), o.Begin); err != nil || !cert.Good() {
+	if err := cert.obtain(t.Context(), o.BootstrapClient); err != nil || !cert.Valid() {
 		t.Fatal(err)
 	}
 	spec := a.asked[0].Spec
@@ -136,27 +136,27 @@ func TestACertificateIsAskedForKeptAndFoundAgain(t *testing.T) {
 		t.Errorf("%v %v", st, err)
 	}
 	again, warning := OpenCertificate(o)
-	if warning != nil || !again.Good() || again.Expires() != cert.Expires() {
+	if warning != nil || !again.Valid() || again.Expires() != cert.Expires() {
 		t.Errorf("%v", warning)
 	}
-	o.Ask = NodeClient("other", "m")
-	if other, warning := OpenCertificate(o); warning == nil || other.Good() || !strings.Contains(warning.Error(), "system:node:n") {
+	o.Request = NodeClientRequest("other", "m")
+	if other, warning := OpenCertificate(o); warning == nil || other.Valid() || !strings.Contains(warning.Error(), "system:node:n") {
 		t.Errorf("the certificate of another node is used: %v", warning)
 	}
 }
 
-func TestARenewedCertificateIsShownWithoutARestart(t *testing.T) {
+func TestRenewedCertificateIsUsedWithoutRestart(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	c := a.server(t)
 	now := time.Now()
-	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Ask: NodeClient("n", "m"), Now: func() time.Time { return now }}
-	o.Begin = func() (*Client, error) { return c, nil }
-	o.Renew = o.Begin
+	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Request: NodeClientRequest("n", "m"), Now: func() time.Time { return now }}
+	o.BootstrapClient = func() (*Client, error) { return c, nil }
+	o.RenewalClient = o.BootstrapClient
 	cert, _ := OpenCertificate(o)
 	changed := 0
 	cert.onChange(func() { changed++ })
-	if err := cert.obtain(t.Context(), o.Begin); err != nil {
+	if err := cert.obtain(t.Context(), o.BootstrapClient); err != nil {
 		t.Fatal(err)
 	}
 	if due, _ := cert.due(); due.Before(now.Add(41*time.Minute)) || due.After(now.Add(55*time.Minute)) {
@@ -164,14 +164,14 @@ func TestARenewedCertificateIsShownWithoutARestart(t *testing.T) {
 	}
 	first, _ := cert.Current()
 	now = now.Add(2 * time.Hour) // the node was off for long
-	if cert.Good() {
+	if cert.Valid() {
 		t.Fatal("an expired certificate is good")
 	}
 	a.life = 4 * time.Hour
 	if _, who := cert.due(); who == nil || cert.obtain(t.Context(), who) != nil {
 		t.Fatal("there is no way back")
 	}
-	if second, err := cert.Current(); err != nil || second == first || changed != 2 || !cert.Good() {
+	if second, err := cert.Current(); err != nil || second == first || changed != 2 || !cert.Valid() {
 		t.Errorf("%v, changed %d times", err, changed)
 	}
 	if files, _ := filepath.Glob(filepath.Join(o.Dir, "kubelet-client-2*.pem")); len(files) != 1 {
@@ -179,15 +179,15 @@ func TestARenewedCertificateIsShownWithoutARestart(t *testing.T) {
 	}
 }
 
-func TestARefusedRequestSaysWhyAndIsMadeAnew(t *testing.T) {
+func TestDeniedRequestIsRetriedWithNewKey(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	a.deny = true
 	c := a.server(t)
-	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Ask: NodeClient("n", "m"), Begin: func() (*Client, error) { return c, nil }, Remedy: "join again"}
+	o := CertificateOptions{Dir: t.TempDir(), Name: "kubelet-client", Request: NodeClientRequest("n", "m"), BootstrapClient: func() (*Client, error) { return c, nil }, Hint: "join again"}
 	cert, _ := OpenCertificate(o)
 	for range 2 {
-		if err := cert.obtain(t.Context(), o.Begin); err == nil || !strings.Contains(err.Error(), "not you") {
+		if err := cert.obtain(t.Context(), o.BootstrapClient); err == nil || !strings.Contains(err.Error(), "not you") {
 			t.Fatalf("%v", err)
 		}
 	}
@@ -199,9 +199,9 @@ func TestARefusedRequestSaysWhyAndIsMadeAnew(t *testing.T) {
 	}
 }
 
-// TestATokenThatIsNotTaken is known before anything is written; what else a server
+// TestCheckToken is known before anything is written; what else a server
 // says of it is left for later.
-func TestATokenThatIsNotTaken(t *testing.T) {
+func TestCheckToken(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Authorization") {
@@ -213,36 +213,36 @@ func TestATokenThatIsNotTaken(t *testing.T) {
 		}
 	}))
 	t.Cleanup(s.Close)
-	found, err := Discover(t.Context(), s.URL, HashOf(s.Certificate()))
+	found, err := Discover(t.Context(), s.URL, CAHash(s.Certificate()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for token, want := range map[string]error{"good": nil, "known": nil, "old": ErrToken} {
-		if err := TryToken(t.Context(), found, token); !errors.Is(err, want) {
+	for token, want := range map[string]error{"good": nil, "known": nil, "old": ErrTokenRejected} {
+		if err := CheckToken(t.Context(), found, token); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", token, err, want)
 		}
 	}
 	s.Close()
-	if err := TryToken(t.Context(), found, "old"); err != nil {
+	if err := CheckToken(t.Context(), found, "old"); err != nil {
 		t.Errorf("a server that is away: %v", err)
 	}
 }
 
-func TestAServerIsFoundByItsAuthoritysHash(t *testing.T) {
+func TestDiscover(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(s.Close)
 	ca := s.Certificate() // it signs itself
-	got, err := Discover(t.Context(), s.URL, HashOf(ca))
+	got, err := Discover(t.Context(), s.URL, CAHash(ca))
 	if err != nil || !strings.Contains(string(got.CAData), "CERTIFICATE") {
 		t.Errorf("%v", err)
 	}
 	for _, row := range [][3]string{
 		{s.URL, "sha256:" + strings.Repeat("ab", 32), "publishes none"},
 		{s.URL, "sha1:ab", "--ca-hash"},
-		{"http://" + s.Listener.Addr().String(), HashOf(ca), "--server"},
-		{"https://127.0.0.1:1", HashOf(ca), "--server: connect"},
-		{strings.Replace(s.URL, "127.0.0.1", "localhost", 1), HashOf(ca), "not localhost"},
+		{"http://" + s.Listener.Addr().String(), CAHash(ca), "--server"},
+		{"https://127.0.0.1:1", CAHash(ca), "--server: connect"},
+		{strings.Replace(s.URL, "127.0.0.1", "localhost", 1), CAHash(ca), "not localhost"},
 	} {
 		if _, err := Discover(t.Context(), row[0], row[1]); err == nil || !strings.Contains(err.Error(), row[2]) {
 			t.Errorf("%s %s: %v, want %s", row[0], row[1], err, row[2])

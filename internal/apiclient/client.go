@@ -78,7 +78,7 @@ func New(o Options) (*Client, error) {
 
 func groupsInUse() map[schema.GroupVersion]bool {
 	out := map[schema.GroupVersion]bool{}
-	for _, r := range []Resource{Pods, Leases, RuntimeClasses, Requests, TokenReviews, AccessReviews} {
+	for _, r := range []Resource{Pods, Leases, RuntimeClasses, CertificateSigningRequests, TokenReviews, SubjectAccessReviews} {
 		out[r.Group] = true
 	}
 	return out
@@ -113,8 +113,8 @@ func (c *Client) transport(config *rest.Config) (http.RoundTripper, error) {
 	return rt, nil
 }
 
-// Twin is a client of the same server with a connection of its own and no limit.
-func (c *Client) Twin() (*Client, error) {
+// Unthrottled is a client of the same server with a connection of its own and no limit.
+func (c *Client) Unthrottled() (*Client, error) {
 	o := c.opt
 	o.QPS = 0
 	return New(o)
@@ -147,8 +147,8 @@ func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, 
 		Body(patch).Timeout(requestBound).Do(ctx), into)
 }
 
-// Fields is a value as its JSON has it, for making a patch of.
-func Fields(v any) (fields map[string]any, err error) {
+// JSONMap is a value as its JSON has it, for making a patch of.
+func JSONMap(v any) (fields map[string]any, err error) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -163,9 +163,9 @@ func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string,
 		Body(&o).Timeout(requestBound).Do(ctx).Error()
 }
 
-// Now has an object with that UID removed without any grace. Another of the same
+// DeleteNow has an object with that UID removed without any grace. Another of the same
 // name is left alone.
-func Now(uid types.UID) metav1.DeleteOptions {
+func DeleteNow(uid types.UID) metav1.DeleteOptions {
 	return metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 

@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// HashOf is how a certificate authority is pinned: sha256: and the hash of its
+// CAHash is how a certificate authority is pinned: sha256: and the hash of its
 // public key in hexadecimal digits, as kubeadm has it.
-func HashOf(ca *x509.Certificate) string {
+func CAHash(ca *x509.Certificate) string {
 	sum := sha256.Sum256(ca.RawSubjectPublicKeyInfo)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
@@ -46,7 +46,7 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 		return nil, fmt.Errorf("--ca-hash: must be sha256: and %d hexadecimal digits", sha256.Size*2)
 	}
 	hash = strings.ToLower(hash)
-	shown, err := shownBy(ctx, at)
+	shown, err := presentedBy(ctx, at)
 	if err != nil {
 		return nil, fmt.Errorf("--server: %w", err)
 	}
@@ -60,7 +60,7 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 			return nil, fmt.Errorf("server %s belongs to another certificate authority than the one with hash %s: is the address right, and the hash?", server, hash)
 		}
 	}
-	if err := vouches(ca, shown, at.Hostname()); err != nil {
+	if err := verifyChain(ca, shown, at.Hostname()); err != nil {
 		return nil, fmt.Errorf("server %s: %w", server, err)
 	}
 	c := &rest.Config{Host: server}
@@ -68,12 +68,12 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 	return c, nil
 }
 
-// ErrToken is that a server does not know a token any more, or never has.
-var ErrToken = errors.New("the server does not take the token: it has expired, was used by a node, or is not of this server")
+// ErrTokenRejected is that a server does not know a token any more, or never has.
+var ErrTokenRejected = errors.New("the server does not take the token: it has expired, was used by a node, or is not of this server")
 
-// TryToken asks a server that Discover has found whether it knows a token. Only its
+// CheckToken asks a server that Discover has found whether it knows a token. Only its
 // no is an error: whatever else is wrong may be better later.
-func TryToken(ctx context.Context, found *rest.Config, token string) error {
+func CheckToken(ctx context.Context, found *rest.Config, token string) error {
 	config := rest.CopyConfig(found)
 	config.BearerToken = token
 	client, err := rest.HTTPClientFor(config)
@@ -93,23 +93,23 @@ func TryToken(ctx context.Context, found *rest.Config, token string) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusUnauthorized {
-		return ErrToken
+		return ErrTokenRejected
 	}
 	return nil
 }
 
 func pinned(all []*x509.Certificate, hash string) *x509.Certificate {
 	for _, c := range all {
-		if c.IsCA && HashOf(c) == hash {
+		if c.IsCA && CAHash(c) == hash {
 			return c
 		}
 	}
 	return nil
 }
 
-// vouches reports whether the authority has issued the certificate that the server
+// verifyChain reports whether the authority has issued the certificate that the server
 // has shown first, for that name.
-func vouches(ca *x509.Certificate, shown []*x509.Certificate, name string) error {
+func verifyChain(ca *x509.Certificate, shown []*x509.Certificate, name string) error {
 	o := x509.VerifyOptions{DNSName: name, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	o.Roots.AddCert(ca)
 	for _, c := range shown[1:] {
@@ -122,8 +122,8 @@ func vouches(ca *x509.Certificate, shown []*x509.Certificate, name string) error
 // unverified is for looking at what a server shows; nothing is told to it.
 var unverified = &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // the pin is checked afterwards
 
-// shownBy is the chain of certificates that a server shows.
-func shownBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) {
+// presentedBy is the chain of certificates that a server shows.
+func presentedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) {
 	address := at.Host
 	if at.Port() == "" {
 		address = net.JoinHostPort(at.Hostname(), "443")

@@ -15,22 +15,22 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Followed is what Follow follows, and who hears of it. All, Put and Drop are
+// WatchOptions is what Follow follows, and who hears of it. All, Put and Drop are
 // called by one goroutine, one after the other, and must not block for long.
-type Followed struct {
+type WatchOptions struct {
 	Resource
-	Namespace string                 // empty: all, or none for what has no namespace
-	Select    fields.Selector        // nil: everything
-	Trim      func(runtime.Object)   // takes out what nobody needs before it is kept; nil: nothing
-	All       func([]runtime.Object) // everything that there is: at first, and after a gap
-	Put       func(runtime.Object)   // new or changed
-	Drop      func(runtime.Object)   // deleted; as it was last
-	Failed    func(error)            // it cannot be read now and is tried again; what was told stays. nil: nobody
+	Namespace     string                 // empty: all, or none for what has no namespace
+	FieldSelector fields.Selector        // nil: everything
+	Transform     func(runtime.Object)   // takes out what nobody needs before it is kept; nil: nothing
+	OnReplace     func([]runtime.Object) // everything that there is: at first, and after a gap
+	OnUpdate      func(runtime.Object)   // new or changed
+	OnDelete      func(runtime.Object)   // deleted; as it was last
+	OnError       func(error)            // it cannot be read now and is tried again; what was told stays. nil: nobody
 }
 
-// One selects an object by its name, which is how a node may read the Secrets
+// ByName selects an object by its name, which is how a node may read the Secrets
 // and ConfigMaps of its pods.
-func One(name string) fields.Selector {
+func ByName(name string) fields.Selector {
 	return fields.OneTermEqualSelector(metav1.ObjectNameField, name)
 }
 
@@ -41,10 +41,10 @@ const (
 	retryLast  = 5 * time.Second
 )
 
-// Follow tells what there is and how it changes until ctx ends.
-func (c *Client) Follow(ctx context.Context, f Followed) {
+// Watch tells what there is and how it changes until ctx ends.
+func (c *Client) Watch(ctx context.Context, f WatchOptions) {
 	quiet := klog.Logger{}
-	r := cache.NewReflectorWithOptions(c.listWatch(f), f.one(), &told{f}, cache.ReflectorOptions{
+	r := cache.NewReflectorWithOptions(c.listWatch(f), f.one(), &storeAdapter{f}, cache.ReflectorOptions{
 		Name: f.Name, Logger: &quiet,
 		Backoff: &wait.Backoff{Duration: retryFirst, Factor: 2, Jitter: 0.5, Steps: 8, Cap: retryLast},
 	})
@@ -53,11 +53,11 @@ func (c *Client) Follow(ctx context.Context, f Followed) {
 
 // listWatch asks for what is followed. A reflector tries some failures again
 // without a word, so they are told here.
-func (c *Client) listWatch(f Followed) *cache.ListWatch {
+func (c *Client) listWatch(f WatchOptions) *cache.ListWatch {
 	rest := c.groups[f.Group]
 	choose := func(o *metav1.ListOptions) {
-		if f.Select != nil {
-			o.FieldSelector = f.Select.String()
+		if f.FieldSelector != nil {
+			o.FieldSelector = f.FieldSelector.String()
 		}
 	}
 	return &cache.ListWatch{
@@ -79,35 +79,35 @@ func (c *Client) listWatch(f Followed) *cache.ListWatch {
 	}
 }
 
-func (f Followed) failed(ctx context.Context, err error) {
-	if f.Failed != nil && err != nil && ctx.Err() == nil {
-		f.Failed(fmt.Errorf("read %s: %w", f.Name, err))
+func (f WatchOptions) failed(ctx context.Context, err error) {
+	if f.OnError != nil && err != nil && ctx.Err() == nil {
+		f.OnError(fmt.Errorf("read %s: %w", f.Name, err))
 	}
 }
 
-// told passes on what a reflector puts into its store.
-type told struct{ f Followed }
+// storeAdapter passes on what a reflector puts into its store.
+type storeAdapter struct{ f WatchOptions }
 
-func (t *told) Add(obj any) error    { return t.put(obj) }
-func (t *told) Update(obj any) error { return t.put(obj) }
-func (t *told) Resync() error        { return nil }
+func (t *storeAdapter) Add(obj any) error    { return t.put(obj) }
+func (t *storeAdapter) Update(obj any) error { return t.put(obj) }
+func (t *storeAdapter) Resync() error        { return nil }
 
-func (t *told) put(obj any) error {
+func (t *storeAdapter) put(obj any) error {
 	if o, ok := obj.(runtime.Object); ok {
 		t.trim(o)
-		t.f.Put(o)
+		t.f.OnUpdate(o)
 	}
 	return nil
 }
 
-func (t *told) Delete(obj any) error {
+func (t *storeAdapter) Delete(obj any) error {
 	if o, ok := obj.(runtime.Object); ok {
-		t.f.Drop(o)
+		t.f.OnDelete(o)
 	}
 	return nil
 }
 
-func (t *told) Replace(list []any, _ string) error {
+func (t *storeAdapter) Replace(list []any, _ string) error {
 	all := make([]runtime.Object, 0, len(list))
 	for _, obj := range list {
 		if o, ok := obj.(runtime.Object); ok {
@@ -115,11 +115,11 @@ func (t *told) Replace(list []any, _ string) error {
 			all = append(all, o)
 		}
 	}
-	t.f.All(all)
+	t.f.OnReplace(all)
 	return nil
 }
 
-func (t *told) Transformer() cache.TransformFunc {
+func (t *storeAdapter) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if o, ok := obj.(runtime.Object); ok {
 			t.trim(o)
@@ -130,11 +130,11 @@ func (t *told) Transformer() cache.TransformFunc {
 
 // trim takes out what no reader of the agent needs; the field managers are often
 // the biggest part of an object.
-func (t *told) trim(o runtime.Object) {
+func (t *storeAdapter) trim(o runtime.Object) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)
 	}
-	if t.f.Trim != nil {
-		t.f.Trim(o)
+	if t.f.Transform != nil {
+		t.f.Transform(o)
 	}
 }

@@ -94,11 +94,11 @@ func (id *Identity) open() (*Certificate, error) {
 		boot = id.bootstrap
 	}
 	c := CertificateOptions{
-		Dir: o.CertDir, Name: clientName, Ask: NodeClient(o.NodeName, o.MachineID), Log: o.Log, Begin: id.begin(boot), Remedy: remedy,
-		Gained: func() { id.writeKubeconfig() },
+		Dir: o.CertDir, Name: clientName, Request: NodeClientRequest(o.NodeName, o.MachineID), Log: o.Log, BootstrapClient: id.begin(boot), Hint: remedy,
+		OnIssued: func() { id.writeKubeconfig() },
 	}
 	if o.Rotate {
-		c.Renew = id.self
+		c.RenewalClient = id.self
 	}
 	cert, warning := OpenCertificate(c)
 	if warning != nil {
@@ -121,7 +121,7 @@ func (id *Identity) begin(boot func() (*Client, error)) func() (*Client, error) 
 			return id.Client, nil
 		}
 		if boot == nil {
-			return nil, errNotYet
+			return nil, errNoCertificate
 		}
 		return boot()
 	}
@@ -139,8 +139,8 @@ func (id *Identity) bootstrap() (*Client, error) {
 
 // self asks as the node itself, as soon as it can.
 func (id *Identity) self() (*Client, error) {
-	if id.Certificate != nil && !id.Certificate.Good() {
-		return nil, errNotYet
+	if id.Certificate != nil && !id.Certificate.Valid() {
+		return nil, errNoCertificate
 	}
 	return id.Client, nil
 }
@@ -157,15 +157,15 @@ func (id *Identity) writeKubeconfig() {
 	}
 	from, err := LoadConfig(o.Bootstrap)
 	if err == nil {
-		err = WriteKubeconfig(o.Kubeconfig, KubeconfigOf(from, &clientcmdapi.AuthInfo{ClientCertificate: id.path(), ClientKey: id.path()}))
+		err = WriteKubeconfig(o.Kubeconfig, NewKubeconfig(from, &clientcmdapi.AuthInfo{ClientCertificate: id.path(), ClientKey: id.path()}))
 	}
 	if err != nil {
 		o.Log.Warn("the kubeconfig is not written: the next start asks with the bootstrap kubeconfig again", "err", err)
 	}
 }
 
-// KubeconfigOf is a kubeconfig for the server of another, for somebody else.
-func KubeconfigOf(server *rest.Config, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
+// NewKubeconfig is a kubeconfig for the server of another, for somebody else.
+func NewKubeconfig(server *rest.Config, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
 	c := clientcmdapi.NewConfig()
 	c.Clusters["default"] = &clientcmdapi.Cluster{
 		Server: server.Host + server.APIPath, CertificateAuthorityData: server.CAData, CertificateAuthority: server.CAFile,

@@ -12,34 +12,34 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Sight is what one look at a node's server has shown.
-type Sight struct {
+// ServerCheck is what one look at a node's server has shown.
+type ServerCheck struct {
 	Server    string            // its address: https://host:port
 	Err       error             // why it could not be looked at: nobody answers there
-	Authority *x509.Certificate // the one that this node trusts and that vouches for the server
-	Trust     error             // why this node does not trust what the server shows; nil: it does
-	Ahead     time.Duration     // of this host's clock to the server's, to about a second
-	Dated     bool              // the server has told its time
+	CA        *x509.Certificate // the one that this node trusts and that vouches for the server
+	TrustErr  error             // why this node does not trust what the server shows; nil: it does
+	ClockSkew time.Duration     // of this host's clock to the server's, to about a second
+	HasDate   bool              // the server has told its time
 }
 
-// Look looks at the server, and says nothing to it that is not for everybody to
+// CheckServer looks at the server, and says nothing to it that is not for everybody to
 // know: it may be another than the one that the node has joined.
-func (id *Identity) Look(ctx context.Context) Sight {
+func (id *Identity) CheckServer(ctx context.Context) ServerCheck {
 	config := id.Client.opt.Config
-	s := Sight{Server: config.Host}
+	s := ServerCheck{Server: config.Host}
 	at, err := url.Parse(config.Host)
 	if err != nil {
 		s.Err = err
 		return s
 	}
-	shown, err := shownBy(ctx, at)
+	shown, err := presentedBy(ctx, at)
 	if err != nil {
 		s.Err = err
 		return s
 	}
-	s.Authority, s.Trust = trusted(config, shown, at.Hostname())
-	if ahead, err := aheadOf(ctx, at); err == nil {
-		s.Ahead, s.Dated = ahead, true
+	s.CA, s.TrustErr = trusted(config, shown, at.Hostname())
+	if ahead, err := clockSkew(ctx, at); err == nil {
+		s.ClockSkew, s.HasDate = ahead, true
 	}
 	return s
 }
@@ -62,19 +62,19 @@ func trusted(config *rest.Config, shown []*x509.Certificate, name string) (*x509
 	}
 	var err error
 	for _, ca := range all {
-		if err = vouches(ca, shown, name); err == nil {
+		if err = verifyChain(ca, shown, name); err == nil {
 			return ca, nil
 		}
 	}
-	if last := shown[len(shown)-1]; last.IsCA && HashOf(last) != HashOf(all[0]) {
-		return nil, fmt.Errorf("the server belongs to the authority with hash %s, and this node has joined the one with %s", HashOf(last), HashOf(all[0]))
+	if last := shown[len(shown)-1]; last.IsCA && CAHash(last) != CAHash(all[0]) {
+		return nil, fmt.Errorf("the server belongs to the authority with hash %s, and this node has joined the one with %s", CAHash(last), CAHash(all[0]))
 	}
 	return nil, err
 }
 
-// aheadOf is how far this host's clock is ahead of a server's, which tells whole
+// clockSkew is how far this host's clock is ahead of a server's, which tells whole
 // seconds in each answer.
-func aheadOf(ctx context.Context, at *url.URL) (time.Duration, error) {
+func clockSkew(ctx context.Context, at *url.URL) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestBound)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodHead, at.JoinPath("/livez").String(), nil)
@@ -130,16 +130,16 @@ func (c *Certificate) Leaf() (*x509.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.now != nil:
-		return c.now.Leaf, nil
-	case c.trouble != nil:
-		return nil, c.trouble
+	case c.current != nil:
+		return c.current.Leaf, nil
+	case c.lastErr != nil:
+		return nil, c.lastErr
 	}
 	return nil, fmt.Errorf("certificate %s: the server has not issued one yet", c.opt.Name)
 }
 
-// FirstCertificate is the first in a PEM file, which path names for the error.
-func FirstCertificate(path string, text []byte) (*x509.Certificate, error) {
+// ParseFirstCertificate is the first in a PEM file, which path names for the error.
+func ParseFirstCertificate(path string, text []byte) (*x509.Certificate, error) {
 	if all := certificates(text); len(all) > 0 {
 		return all[0], nil
 	}

@@ -15,12 +15,12 @@ import (
 )
 
 // sees looks at a server as a node that trusts one authority.
-func sees(t *testing.T, server string, ca *x509.Certificate) Sight {
+func sees(t *testing.T, server string, ca *x509.Certificate) ServerCheck {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	config := &rest.Config{Host: server}
 	config.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw})
-	if err := WriteKubeconfig(path, KubeconfigOf(config, &clientcmdapi.AuthInfo{Token: "not-to-be-told"})); err != nil {
+	if err := WriteKubeconfig(path, NewKubeconfig(config, &clientcmdapi.AuthInfo{Token: "not-to-be-told"})); err != nil {
 		t.Fatal(err)
 	}
 	id, err := NewIdentity(IdentityOptions{NodeName: "n", Kubeconfig: path, CertDir: t.TempDir()})
@@ -30,10 +30,10 @@ func sees(t *testing.T, server string, ca *x509.Certificate) Sight {
 	if leaf, err := id.Leaf(); leaf != nil || err != nil {
 		t.Errorf("a token is a certificate: %v, %v", leaf, err)
 	}
-	return id.Look(t.Context())
+	return id.CheckServer(t.Context())
 }
 
-func TestLookAtAServer(t *testing.T) {
+func TestCheckServer(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
@@ -43,24 +43,24 @@ func TestLookAtAServer(t *testing.T) {
 	}))
 	defer server.Close()
 	s := sees(t, server.URL, server.Certificate())
-	if s.Err != nil || s.Trust != nil || s.Server != server.URL || HashOf(s.Authority) != HashOf(server.Certificate()) {
+	if s.Err != nil || s.TrustErr != nil || s.Server != server.URL || CAHash(s.CA) != CAHash(server.Certificate()) {
 		t.Errorf("%+v", s)
 	}
-	if !s.Dated || s.Ahead < 59*time.Minute || s.Ahead > time.Hour {
-		t.Errorf("the clocks are %s apart", s.Ahead)
+	if !s.HasDate || s.ClockSkew < 59*time.Minute || s.ClockSkew > time.Hour {
+		t.Errorf("the clocks are %s apart", s.ClockSkew)
 	}
 	other := newAuthority(t).cert
-	if s := sees(t, server.URL, other); s.Err != nil || s.Trust == nil ||
-		!strings.Contains(s.Trust.Error(), HashOf(other)) || !strings.Contains(s.Trust.Error(), HashOf(server.Certificate())) {
+	if s := sees(t, server.URL, other); s.Err != nil || s.TrustErr == nil ||
+		!strings.Contains(s.TrustErr.Error(), CAHash(other)) || !strings.Contains(s.TrustErr.Error(), CAHash(server.Certificate())) {
 		t.Errorf("another authority: %+v", s)
 	}
 	server.Close()
-	if s := sees(t, server.URL, other); s.Err == nil || s.Dated {
+	if s := sees(t, server.URL, other); s.Err == nil || s.HasDate {
 		t.Errorf("nobody answers: %+v", s)
 	}
 }
 
-func TestClocksApart(t *testing.T) {
+func TestClockSkew(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
 	for _, c := range []struct{ began, ended, theirs, want time.Duration }{

@@ -24,9 +24,9 @@ const asideSuffix = ".old"
 func Rejoin(found *rest.Config, kubeconfig, certDir string) (aside []string, err error) {
 	_, missing := os.Stat(kubeconfig)
 	switch {
-	case missing == nil && knows(kubeconfig, found):
-		return nil, readdress(kubeconfig, found.Host)
-	case errors.Is(missing, fs.ErrNotExist) && !stranger(certDir, found):
+	case missing == nil && trustsCA(kubeconfig, found):
+		return nil, setServer(kubeconfig, found.Host)
+	case errors.Is(missing, fs.ErrNotExist) && !issuedByOther(certDir, found):
 		return nil, nil
 	}
 	var all []string
@@ -50,8 +50,8 @@ func Rejoin(found *rest.Config, kubeconfig, certDir string) (aside []string, err
 	return aside, nil
 }
 
-// knows tells whether a kubeconfig trusts the authority of the server.
-func knows(kubeconfig string, found *rest.Config) bool {
+// trustsCA tells whether a kubeconfig trusts the authority of the server.
+func trustsCA(kubeconfig string, found *rest.Config) bool {
 	c, err := LoadConfig(kubeconfig)
 	if err != nil || rest.LoadTLSFiles(c) != nil {
 		return false // nobody can come in by it
@@ -63,9 +63,9 @@ func knows(kubeconfig string, found *rest.Config) bool {
 	})
 }
 
-// stranger tells whether there is a client certificate that another authority has
+// issuedByOther tells whether there is a client certificate that another authority has
 // issued.
-func stranger(certDir string, found *rest.Config) bool {
+func issuedByOther(certDir string, found *rest.Config) bool {
 	text, err := os.ReadFile(filepath.Join(certDir, currentName(clientName)))
 	kept := certificates(text)
 	return err == nil && !slices.ContainsFunc(certificates(found.CAData), func(ca *x509.Certificate) bool {
@@ -73,9 +73,9 @@ func stranger(certDir string, found *rest.Config) bool {
 	})
 }
 
-// readdress has a kubeconfig name another address of its server. Whoever speaks by
+// setServer has a kubeconfig name another address of its server. Whoever speaks by
 // it stays as it says.
-func readdress(path, address string) error {
+func setServer(path, address string) error {
 	file, err := clientcmd.LoadFromFile(path)
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", path, err)

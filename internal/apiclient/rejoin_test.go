@@ -26,7 +26,7 @@ func (a *authority) joinedNode(t *testing.T) (kubeconfig string, cert *Certifica
 	dir := t.TempDir()
 	c := a.server(t)
 	begin := func() (*Client, error) { return c, nil }
-	cert, warning := OpenCertificate(CertificateOptions{Dir: filepath.Join(dir, "pki"), Name: clientName, Ask: NodeClient("n", "m"), Begin: begin})
+	cert, warning := OpenCertificate(CertificateOptions{Dir: filepath.Join(dir, "pki"), Name: clientName, Request: NodeClientRequest("n", "m"), BootstrapClient: begin})
 	if warning != nil {
 		t.Fatal(warning)
 	}
@@ -35,13 +35,13 @@ func (a *authority) joinedNode(t *testing.T) (kubeconfig string, cert *Certifica
 	}
 	kubeconfig = filepath.Join(dir, "kubeconfig")
 	user := &clientcmdapi.AuthInfo{ClientCertificate: cert.Path(), ClientKey: cert.Path()}
-	if err := WriteKubeconfig(kubeconfig, KubeconfigOf(a.foundAt("https://first:6443"), user)); err != nil {
+	if err := WriteKubeconfig(kubeconfig, NewKubeconfig(a.foundAt("https://first:6443"), user)); err != nil {
 		t.Fatal(err)
 	}
 	return kubeconfig, cert
 }
 
-func TestAServerOfTheSameAuthorityGetsItsAddress(t *testing.T) {
+func TestRejoinUpdatesServerAddress(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	kubeconfig, cert := a.joinedNode(t)
@@ -55,12 +55,12 @@ func TestAServerOfTheSameAuthorityGetsItsAddress(t *testing.T) {
 			t.Errorf("%+v, %v", c, err)
 		}
 	}
-	if again, warning := OpenCertificate(cert.opt); warning != nil || !again.Good() {
+	if again, warning := OpenCertificate(cert.opt); warning != nil || !again.Valid() {
 		t.Errorf("its certificate: %v", warning)
 	}
 }
 
-func TestWhatIsOfAnotherAuthorityIsPutAside(t *testing.T) {
+func TestRejoinMovesFilesOfOtherCA(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"with a kubeconfig": false, "without": true} {
 		a, other := newAuthority(t), newAuthority(t)
@@ -89,7 +89,7 @@ func TestWhatIsOfAnotherAuthorityIsPutAside(t *testing.T) {
 				t.Errorf("%s: %s is not among %v", name, was, aside)
 			}
 		}
-		if again, warning := OpenCertificate(cert.opt); warning != nil || again.Good() {
+		if again, warning := OpenCertificate(cert.opt); warning != nil || again.Valid() {
 			t.Errorf("%s: the certificate of another authority is good: %v", name, warning)
 		}
 		entries, err := os.ReadDir(cert.opt.Dir)
@@ -97,22 +97,22 @@ func TestWhatIsOfAnotherAuthorityIsPutAside(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range entries { // an uninstall finds them
-			if !slices.ContainsFunc(CertificateFiles(), func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
+			if !slices.ContainsFunc(CertificateFilePatterns(), func(p string) bool { ok, _ := filepath.Match(p, e.Name()); return ok }) {
 				t.Errorf("%s: %s is nobody's", name, e.Name())
 			}
 		}
 	}
 }
 
-// TestAKubeconfigOfAnAdministratorsIsReaddressed: who speaks by it stays, and a name
+// TestRejoinUpdatesAdminKubeconfig: who speaks by it stays, and a name
 // that was for the old address goes.
-func TestAKubeconfigOfAnAdministratorsIsReaddressed(t *testing.T) {
+func TestRejoinUpdatesAdminKubeconfig(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	was := a.foundAt("https://first:6443")
 	was.ServerName = "first"
-	if err := WriteKubeconfig(kubeconfig, KubeconfigOf(was, &clientcmdapi.AuthInfo{Token: "secret"})); err != nil {
+	if err := WriteKubeconfig(kubeconfig, NewKubeconfig(was, &clientcmdapi.AuthInfo{Token: "secret"})); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Rejoin(a.foundAt("https://second:6443"), kubeconfig, t.TempDir()); err != nil {

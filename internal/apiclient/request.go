@@ -21,8 +21,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Ask is what a certificate is asked for.
-type Ask struct {
+// CertificateRequest is what a certificate is asked for.
+type CertificateRequest struct {
 	Subject pkix.Name
 	DNS     []string
 	IPs     []net.IP
@@ -32,18 +32,18 @@ type Ask struct {
 	MachineID string
 }
 
-// MachineIDNote is the annotation of a request that carries the machine id;
+// MachineIDAnnotation is the annotation of a request that carries the machine id;
 // berth-control's approver reads it, others ignore it.
-const MachineIDNote = "berth.dev/machine-id"
+const MachineIDAnnotation = "berth.dev/machine-id"
 
-// NodeClient is the certificate by which a node is known to its server.
-func NodeClient(name, machineID string) Ask {
-	return Ask{Subject: nodeSubject(name), Signer: certsv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages, MachineID: machineID}
+// NodeClientRequest is the certificate by which a node is known to its server.
+func NodeClientRequest(name, machineID string) CertificateRequest {
+	return CertificateRequest{Subject: nodeSubject(name), Signer: certsv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages, MachineID: machineID}
 }
 
-// NodeServer is the certificate that a node's own server shows.
-func NodeServer(name string, ips []netip.Addr) Ask {
-	a := Ask{Subject: nodeSubject(name), DNS: []string{name}, Signer: certsv1.KubeletServingSignerName, Usages: serverUsages}
+// NodeServingRequest is the certificate that a node's own server shows.
+func NodeServingRequest(name string, ips []netip.Addr) CertificateRequest {
+	a := CertificateRequest{Subject: nodeSubject(name), DNS: []string{name}, Signer: certsv1.KubeletServingSignerName, Usages: serverUsages}
 	for _, ip := range ips {
 		a.IPs = append(a.IPs, ip.AsSlice())
 	}
@@ -65,7 +65,7 @@ const (
 
 // request asks for a certificate of the key, and waits until it is issued. The
 // same key asks by the same request.
-func (a Ask) request(ctx context.Context, c *Client, key *ecdsa.PrivateKey) (chain []byte, err error) {
+func (a CertificateRequest) request(ctx context.Context, c *Client, key *ecdsa.PrivateKey) (chain []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, issueBound)
 	defer cancel()
 	text, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: a.Subject, DNSNames: a.DNS, IPAddresses: a.IPs}, key)
@@ -80,9 +80,9 @@ func (a Ask) request(ctx context.Context, c *Client, key *ecdsa.PrivateKey) (cha
 		return nil, err
 	}
 	if a.MachineID != "" {
-		csr.Annotations = map[string]string{MachineIDNote: a.MachineID}
+		csr.Annotations = map[string]string{MachineIDAnnotation: a.MachineID}
 	}
-	err = c.Create(ctx, Requests, "", csr, csr)
+	err = c.Create(ctx, CertificateSigningRequests, "", csr, csr)
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("ask for a certificate: %w", err)
 	}
@@ -95,7 +95,7 @@ func (a Ask) request(ctx context.Context, c *Client, key *ecdsa.PrivateKey) (cha
 			return nil, fmt.Errorf("certificate request %s is not approved: %w", csr.Name, ctx.Err())
 		}
 		now := &certsv1.CertificateSigningRequest{}
-		switch err := c.Get(ctx, Requests, "", csr.Name, now); {
+		switch err := c.Get(ctx, CertificateSigningRequests, "", csr.Name, now); {
 		case apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("certificate request %s is gone: %w", csr.Name, errRefused)
 		case err == nil:
@@ -118,7 +118,7 @@ func issued(csr *certsv1.CertificateSigningRequest) ([]byte, error) {
 }
 
 // name is the same for the same key and wish.
-func (a Ask) name(key *ecdsa.PrivateKey) (string, error) {
+func (a CertificateRequest) name(key *ecdsa.PrivateKey) (string, error) {
 	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
 		return "", fmt.Errorf("name a certificate request: %w", err)

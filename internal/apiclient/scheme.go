@@ -25,18 +25,18 @@ type Resource struct {
 
 // The resources that the agent uses.
 var (
-	Pods            = Resource{corev1.SchemeGroupVersion, "pods", func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
-	Nodes           = Resource{corev1.SchemeGroupVersion, "nodes", func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
-	ConfigMaps      = Resource{corev1.SchemeGroupVersion, "configmaps", func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }}
-	Secrets         = Resource{corev1.SchemeGroupVersion, "secrets", func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }}
-	Services        = Resource{corev1.SchemeGroupVersion, "services", func() runtime.Object { return &corev1.Service{} }, func() runtime.Object { return &corev1.ServiceList{} }}
-	ServiceAccounts = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for their tokens
-	Events          = Resource{corev1.SchemeGroupVersion, "events", func() runtime.Object { return &corev1.Event{} }, nil}
-	Leases          = Resource{coordv1.SchemeGroupVersion, "leases", func() runtime.Object { return &coordv1.Lease{} }, nil}
-	RuntimeClasses  = Resource{nodev1.SchemeGroupVersion, "runtimeclasses", func() runtime.Object { return &nodev1.RuntimeClass{} }, func() runtime.Object { return &nodev1.RuntimeClassList{} }}
-	Requests        = Resource{certsv1.SchemeGroupVersion, "certificatesigningrequests", func() runtime.Object { return &certsv1.CertificateSigningRequest{} }, func() runtime.Object { return &certsv1.CertificateSigningRequestList{} }}
-	TokenReviews    = Resource{authnv1.SchemeGroupVersion, "tokenreviews", nil, nil}
-	AccessReviews   = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
+	Pods                       = Resource{corev1.SchemeGroupVersion, "pods", func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
+	Nodes                      = Resource{corev1.SchemeGroupVersion, "nodes", func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
+	ConfigMaps                 = Resource{corev1.SchemeGroupVersion, "configmaps", func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }}
+	Secrets                    = Resource{corev1.SchemeGroupVersion, "secrets", func() runtime.Object { return &corev1.Secret{} }, func() runtime.Object { return &corev1.SecretList{} }}
+	Services                   = Resource{corev1.SchemeGroupVersion, "services", func() runtime.Object { return &corev1.Service{} }, func() runtime.Object { return &corev1.ServiceList{} }}
+	ServiceAccounts            = Resource{corev1.SchemeGroupVersion, "serviceaccounts", nil, nil} // for their tokens
+	Events                     = Resource{corev1.SchemeGroupVersion, "events", func() runtime.Object { return &corev1.Event{} }, nil}
+	Leases                     = Resource{coordv1.SchemeGroupVersion, "leases", func() runtime.Object { return &coordv1.Lease{} }, nil}
+	RuntimeClasses             = Resource{nodev1.SchemeGroupVersion, "runtimeclasses", func() runtime.Object { return &nodev1.RuntimeClass{} }, func() runtime.Object { return &nodev1.RuntimeClassList{} }}
+	CertificateSigningRequests = Resource{certsv1.SchemeGroupVersion, "certificatesigningrequests", func() runtime.Object { return &certsv1.CertificateSigningRequest{} }, func() runtime.Object { return &certsv1.CertificateSigningRequestList{} }}
+	TokenReviews               = Resource{authnv1.SchemeGroupVersion, "tokenreviews", nil, nil}
+	SubjectAccessReviews       = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
 )
 
 // newScheme knows the types in use and no others: each one costs memory.

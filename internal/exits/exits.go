@@ -17,8 +17,8 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Exits sees how containers end. It is safe for concurrent use.
-type Exits struct {
+// Watcher sees how containers end. It is safe for concurrent use.
+type Watcher struct {
 	opt  Options
 	wake chan struct{} // capacity 1: something is queued
 
@@ -44,16 +44,16 @@ type hold struct {
 
 // New returns Exits that know nothing. Before Run has begun and after it has
 // ended they hold nothing.
-func New(o Options) *Exits {
+func New(o Options) *Watcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Exits{opt: o, wake: make(chan struct{}, 1), held: map[string]*hold{}, by: map[int32]*hold{}, epoll: -1}
+	return &Watcher{opt: o, wake: make(chan struct{}, 1), held: map[string]*hold{}, by: map[int32]*hold{}, epoll: -1}
 }
 
-// Hold says that a container runs: its end is to be seen. It never blocks, and
+// Watch says that a container runs: its end is to be seen. It never blocks, and
 // does nothing for one that is held.
-func (e *Exits) Hold(id string) {
+func (e *Watcher) Watch(id string) {
 	e.mu.Lock()
 	if e.held[id] != nil || e.off != "" {
 		e.mu.Unlock()
@@ -69,10 +69,10 @@ func (e *Exits) Hold(id string) {
 	}
 }
 
-// Ended is how a container ended: its exit code as runtimes write it, 128 and the
+// ExitStatus is how a container ended: its exit code as runtimes write it, 128 and the
 // signal for one that was killed, and when; a zero time: nobody saw. Not ok: it
 // is not known.
-func (e *Exits) Ended(id string) (code int32, at time.Time, ok bool) {
+func (e *Watcher) ExitStatus(id string) (code int32, at time.Time, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.held[id]
@@ -85,7 +85,7 @@ func (e *Exits) Ended(id string) (code int32, at time.Time, ok bool) {
 
 // Retain lets go of all containers but these, which are all that there were at
 // that time.
-func (e *Exits) Retain(there map[string]bool, asOf time.Time) {
+func (e *Watcher) Retain(there map[string]bool, asOf time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, h := range e.held {
@@ -96,7 +96,7 @@ func (e *Exits) Retain(there map[string]bool, asOf time.Time) {
 }
 
 // Run holds what is to be held until ctx ends, which is no error.
-func (e *Exits) Run(ctx context.Context) error {
+func (e *Watcher) Run(ctx context.Context) error {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (e *Exits) Run(ctx context.Context) error {
 	return errors.Join(err, unix.Close(stop), unix.Close(epoll))
 }
 
-func (e *Exits) serve(ctx context.Context) {
+func (e *Watcher) serve(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -145,7 +145,7 @@ var errOther = errors.New("its process is another by now")
 
 // open opens the handle of a container's first process. A process that is not
 // certain to be that one is not held.
-func (e *Exits) open(ctx context.Context, h *hold) error {
+func (e *Watcher) open(ctx context.Context, h *hold) error {
 	pid, err := e.opt.Process(ctx, h.id)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (e *Exits) open(ctx context.Context, h *hold) error {
 }
 
 // listen notes the ends of what is held, until it is told to end.
-func (e *Exits) listen(epoll int) {
+func (e *Watcher) listen(epoll int) {
 	events := make([]unix.EpollEvent, 64)
 	for {
 		n, err := unix.EpollWait(epoll, events, -1)
@@ -204,7 +204,7 @@ func (e *Exits) listen(epoll int) {
 
 // look asks the kernel how a container ended. What has been told needs no handle
 // any more.
-func (e *Exits) look(h *hold) {
+func (e *Watcher) look(h *hold) {
 	if h.fd < 0 {
 		return
 	}
@@ -218,14 +218,14 @@ func (e *Exits) look(h *hold) {
 	}
 }
 
-func (e *Exits) drop(h *hold) {
+func (e *Watcher) drop(h *hold) {
 	e.close(h)
 	if e.held[h.id] == h {
 		delete(e.held, h.id)
 	}
 }
 
-func (e *Exits) close(h *hold) {
+func (e *Watcher) close(h *hold) {
 	if h.fd >= 0 {
 		_ = unix.Close(h.fd) // only a handle
 		delete(e.by, h.token)
@@ -234,7 +234,7 @@ func (e *Exits) close(h *hold) {
 }
 
 // release lets go of everything, for good.
-func (e *Exits) release(why string) {
+func (e *Watcher) release(why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.off == "" {

@@ -44,7 +44,7 @@ func (w *world) begin(t *testing.T, id, script string) (cmd *exec.Cmd, end func(
 	return cmd, func() { _ = in.Close() }
 }
 
-func start(t *testing.T, w *world) *Exits {
+func start(t *testing.T, w *world) *Watcher {
 	t.Helper()
 	e := New(Options{Process: w.process})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +59,7 @@ func start(t *testing.T, w *world) *Exits {
 }
 
 // handles counts the handles.
-func (e *Exits) handles() (n int) {
+func (e *Watcher) handles() (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.by)
@@ -93,7 +93,7 @@ func told(t *testing.T) bool {
 	return told
 }
 
-func TestTheKernelTellsHowAProcessEnded(t *testing.T) {
+func TestExitStatus(t *testing.T) {
 	t.Parallel()
 	if !told(t) {
 		t.Skip("this kernel does not tell")
@@ -105,16 +105,16 @@ func TestTheKernelTellsHowAProcessEnded(t *testing.T) {
 	killed, _ := w.begin(t, "killed", "")
 	zero, endZero := w.begin(t, "zero", "exit 0")
 	for _, id := range []string{"seven", "killed", "zero", "seven", "nobody"} {
-		e.Hold(id)
+		e.Watch(id)
 	}
 	until(t, "three handles", func() bool { return e.handles() == 3 })
-	if _, _, ok := e.Ended("seven"); ok {
+	if _, _, ok := e.ExitStatus("seven"); ok {
 		t.Error("what runs counts as ended")
 	}
 	before := time.Now()
 	endSeven()
-	until(t, "the end to be seen", func() bool { _, at, _ := e.Ended("seven"); return !at.IsZero() })
-	if _, at, ok := e.Ended("seven"); ok || at.Before(before) {
+	until(t, "the end to be seen", func() bool { _, at, _ := e.ExitStatus("seven"); return !at.IsZero() })
+	if _, at, ok := e.ExitStatus("seven"); ok || at.Before(before) {
 		t.Errorf("before anybody has reaped it: %v %v", at, ok)
 	}
 	endZero()
@@ -125,27 +125,27 @@ func TestTheKernelTellsHowAProcessEnded(t *testing.T) {
 		_ = cmd.Wait() // how it ended is asked elsewhere
 	}
 	for id, want := range map[string]int32{"seven": 7, "killed": 137, "zero": 0} {
-		if code, at, ok := e.Ended(id); !ok || code != want {
+		if code, at, ok := e.ExitStatus(id); !ok || code != want {
 			t.Errorf("%s: %d %v %v, want %d", id, code, at, ok, want)
 		}
 	}
 	until(t, "no handle to be open", func() bool { return e.handles() == 0 })
 	e.Retain(map[string]bool{"zero": true}, time.Now())
-	if _, _, ok := e.Ended("seven"); ok {
+	if _, _, ok := e.ExitStatus("seven"); ok {
 		t.Error("what nobody has any more is kept")
 	}
-	if _, _, ok := e.Ended("zero"); !ok {
+	if _, _, ok := e.ExitStatus("zero"); !ok {
 		t.Error("what is there was let go")
 	}
 	e.Retain(nil, began)
-	if _, _, ok := e.Ended("zero"); !ok {
+	if _, _, ok := e.ExitStatus("zero"); !ok {
 		t.Error("what was begun after a list was let go by it")
 	}
 }
 
-// TestWhatCannotBeHeldIsNotGuessed: a container that nobody knows, and a process
+// TestUnknownExitStatus: a container that nobody knows, and a process
 // that is another by the time it is opened.
-func TestWhatCannotBeHeldIsNotGuessed(t *testing.T) {
+func TestUnknownExitStatus(t *testing.T) {
 	t.Parallel()
 	n := 0
 	e := New(Options{Process: func(context.Context, string) (int, error) { n++; return os.Getpid() + n - 1, nil }})
@@ -154,11 +154,11 @@ func TestWhatCannotBeHeldIsNotGuessed(t *testing.T) {
 	if err := e.open(t.Context(), h); !errors.Is(err, errOther) {
 		t.Errorf("a process that changes: %v", err)
 	}
-	if _, _, ok := e.Ended("other"); ok {
+	if _, _, ok := e.ExitStatus("other"); ok {
 		t.Error("what was never held has ended")
 	}
 	e.release("over")
-	e.Hold("c")
+	e.Watch("c")
 	if len(e.held) != 0 {
 		t.Error("something is held after the end")
 	}

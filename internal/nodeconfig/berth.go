@@ -79,7 +79,7 @@ type BerthConfiguration struct {
 }
 
 // BerthField is one row of the second table of the user guide.
-type BerthField struct{ Name, Type, Default, Meaning, Flag string }
+type BerthField struct{ Name, Type, Default, Description, Flag string }
 
 // BerthFields returns what BerthConfiguration has, for the user guide.
 func BerthFields() []BerthField {
@@ -118,6 +118,6 @@ const (
 	DefaultRuntimeEndpoint = "unix:///run/containerd/containerd.sock"
 )
 
-// ResolvedServers is where systemd-resolved tells of the servers that it asks
+// SystemdResolvConf is where systemd-resolved tells of the servers that it asks
 // itself, beside /etc/resolv.conf, which names its own stub.
-const ResolvedServers = "/run/systemd/resolve/resolv.conf"
+const SystemdResolvConf = "/run/systemd/resolve/resolv.conf"

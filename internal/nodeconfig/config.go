@@ -38,13 +38,13 @@ type Config struct {
 
 	MaxParallelStarts int     // pods in the making at once
 	StartPressure     float64 // percent of time waited for a CPU from which on there are fewer; 100: never
-	Dead              Dead
+	DeadContainers    DeadContainers
 	Pods              Pods
 	Images            Images
 	Logs              Logs
 	Cgroups           Cgroups
 	Network           Network
-	Health            Listen
+	Healthz           ListenAddress
 	Server            Server
 	Node              Node
 	Reserved          Reserved
@@ -72,24 +72,24 @@ type Pods struct {
 
 // Images are the limits of pulls and of what is kept on the node.
 type Images struct {
-	PullQPS           int // 0: no limit
-	PullBurst         int
-	MaxParallel       int // at least 1
-	MinimumGCAge      time.Duration
-	MaximumGCAge      time.Duration // 0: none
-	HighThresholdPerc int           // 100: never collected for space
-	LowThresholdPerc  int
-	Dir               string        // of archives to import
-	GCPeriod          time.Duration // between two looks for images that must go
+	PullQPS              int // 0: no limit
+	PullBurst            int
+	MaxParallel          int // at least 1
+	MinimumGCAge         time.Duration
+	MaximumGCAge         time.Duration // 0: none
+	HighThresholdPercent int           // 100: never collected for space
+	LowThresholdPercent  int
+	ArchiveDir           string        // of archives to import
+	GCPeriod             time.Duration // between two looks for images that must go
 
-	Verification kubeletv1beta1.ImagePullCredentialsVerificationPolicy // never empty
-	Exempt       []podspec.ImagePattern                                // from it, with NeverVerifyAllowlistedImages
+	VerificationPolicy    kubeletv1beta1.ImagePullCredentialsVerificationPolicy // never empty
+	VerificationAllowlist []podspec.ImagePattern                                // from it, with NeverVerifyAllowlistedImages
 }
 
-// Dead says which ended containers are kept for their logs.
-type Dead struct {
-	Kept   int           // of one container, beside its newest instance
-	MinAge time.Duration // since it ended
+// DeadContainers says which ended containers are kept for their logs.
+type DeadContainers struct {
+	MaxPerContainer int           // of one container, beside its newest instance
+	MinAge          time.Duration // since it ended
 }
 
 // Logs are the limits of container logs.
@@ -103,42 +103,42 @@ type Logs struct {
 
 // Cgroups is where pods live.
 type Cgroups struct {
-	Root         string // empty: the hierarchy's root
-	Driver       string // cgroupfs, systemd; empty: ask the runtime
-	FailV1       bool
-	FailSwapOn   bool
-	CPUCFSQuota  bool
-	CPUCFSPeriod time.Duration
-	SingleOOM    bool // the kernel kills one process, not the whole container (v2)
-	EnforcePods  bool // limit the pods' cgroup to what is allocatable
+	Root                 string // empty: the hierarchy's root
+	Driver               string // cgroupfs, systemd; empty: ask the runtime
+	FailV1               bool
+	FailSwapOn           bool
+	CPUCFSQuota          bool
+	CPUCFSPeriod         time.Duration
+	SingleProcessOOMKill bool // the kernel kills one process, not the whole container (v2)
+	EnforcePods          bool // limit the pods' cgroup to what is allocatable
 
-	LimitedSwap   bool    // Burstable pods have their part of the host's swap (v2)
-	MemoryFactor  float64 // memoryThrottlingFactor (v2); 0: none
-	ReserveMemory bool    // memoryReservationPolicy TieredReservation (v2)
+	LimitedSwap             bool    // Burstable pods have their part of the host's swap (v2)
+	MemoryThrottlingFactor  float64 // memoryThrottlingFactor (v2); 0: none
+	TieredMemoryReservation bool    // memoryReservationPolicy TieredReservation (v2)
 }
 
 // Network is how pods find and reach others.
 type Network struct {
-	ClusterDNS    []netip.Addr
-	ClusterDomain string
-	ResolvConf    string // empty: pods without another DNS ask their own loopback alone
-	ResolvInstead string // counts while ResolvConf names servers on the host's loopback alone; empty: none does
-	CNIConfDir    string
-	CNIBinDirs    []string
-	CNIPodCIDRs   []netip.Prefix // not empty: write a default conflist for these ranges
-	CNIFromNode   bool           // likewise, for those that the server gives the node: never standalone
-	HostGateway   bool           // with CNIFromNode: berth makes the ways to other nodes' pods
+	ClusterDNS         []netip.Addr
+	ClusterDomain      string
+	ResolvConf         string // empty: pods without another DNS ask their own loopback alone
+	FallbackResolvConf string // counts while ResolvConf names servers on the host's loopback alone; empty: none does
+	CNIConfDir         string
+	CNIBinDirs         []string
+	CNIPodCIDRs        []netip.Prefix // not empty: write a default conflist for these ranges
+	PodCIDRsFromNode   bool           // likewise, for those that the server gives the node: never standalone
+	HostGateway        bool           // with CNIFromNode: berth makes the ways to other nodes' pods
 }
 
-// Listen is where something is served; Port 0: nowhere.
-type Listen struct {
+// ListenAddress is where something is served; Port 0: nowhere.
+type ListenAddress struct {
 	Address netip.Addr
 	Port    int
 }
 
 // Server is the server on port 10250.
 type Server struct {
-	Listen
+	ListenAddress
 	Enabled            bool
 	DebuggingHandlers  bool
 	CertFile, KeyFile  string
@@ -152,8 +152,8 @@ type Server struct {
 	AuthorizedTTL      time.Duration
 	UnauthorizedTTL    time.Duration
 	ServerTLSBootstrap bool
-	StreamIdle         time.Duration // of exec, attach and forwarded ports; 0: no bound
-	HostLogs           bool          // the files below /var/log are shown
+	StreamIdleTimeout  time.Duration // of exec, attach and forwarded ports; 0: no bound
+	SystemLogHandler   bool          // the files below /var/log are shown
 }
 
 // Node is what the node tells a control server of itself.
@@ -180,7 +180,7 @@ type Eviction struct {
 	Thresholds               []Threshold // hard ones first, then by signal
 	PressureTransitionPeriod time.Duration
 	MaxPodGracePeriod        time.Duration // of soft thresholds
-	WorkingSetAlone          bool          // memory is judged by the working set alone
+	WorkingSetOnly           bool          // memory is judged by the working set alone
 	LocalStorageIsolation    bool          // limits of ephemeral storage are enforced
 }
 

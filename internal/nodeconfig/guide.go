@@ -38,7 +38,7 @@ cniPodCIDRs: [10.85.0.0/16]
 |---|---|---|---|---|
 `)
 	for _, f := range BerthFields() {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.Name, f.Type, f.Default, f.Meaning, code(f.Flag))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.Name, f.Type, f.Default, f.Description, code(f.Flag))
 	}
 	b.WriteString(`
 ## KubeletConfiguration
@@ -55,8 +55,8 @@ Every field is in one of these classes:
 `)
 	for _, f := range table {
 		note := f.Note
-		if len(f.Neutral) > 0 {
-			note += "; accepted: `" + strings.Join(f.Neutral, "`, `") + "`"
+		if len(f.Accepted) > 0 {
+			note += "; accepted: `" + strings.Join(f.Accepted, "`, `") + "`"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Path, f.Class, strings.ReplaceAll(note, "|", "\\|"))
 	}

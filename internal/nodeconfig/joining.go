@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Joined is how a node that has joined one finds it and lets it in.
-type Joined struct {
-	Kubeconfig, Bootstrap string // files; the agent writes the first by means of the second
-	ClientCA              string // file with the authority that signs those who may speak to the node
+// JoinSettings is how a node that has joined one finds it and lets it in.
+type JoinSettings struct {
+	Kubeconfig, BootstrapKubeconfig string // files; the agent writes the first by means of the second
+	ClientCA                        string // file with the authority that signs those who may speak to the node
 }
 
 // AddServer writes into a configuration file how the node knows its server; what
@@ -20,7 +20,7 @@ type Joined struct {
 // the file says then: a configuration that says something else of authentication
 // is left as it is, and names no authority of clients. The error leaves the file
 // as it was.
-func AddServer(file string, s Joined) (*Config, error) {
+func AddServer(file string, s JoinSettings) (*Config, error) {
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -30,8 +30,8 @@ func AddServer(file string, s Joined) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Kubeconfig != s.Kubeconfig || c.BootstrapKubeconfig != s.Bootstrap {
-		return nil, fmt.Errorf("%s: BerthConfiguration names another kubeconfig or bootstrapKubeconfig already: make them %s and %s, or take them out", file, s.Kubeconfig, s.Bootstrap)
+	if c.Kubeconfig != s.Kubeconfig || c.BootstrapKubeconfig != s.BootstrapKubeconfig {
+		return nil, fmt.Errorf("%s: BerthConfiguration names another kubeconfig or bootstrapKubeconfig already: make them %s and %s, or take them out", file, s.Kubeconfig, s.BootstrapKubeconfig)
 	}
 	return c, replace(file, string(text), made)
 }
@@ -63,7 +63,7 @@ func replace(file, text, made string) error {
 // newFile is the configuration of a node that has none.
 const newFile = "apiVersion: " + KubeletAPIVersion + "\nkind: " + KubeletKind + "\n"
 
-func addServer(text string, s Joined) string {
+func addServer(text string, s JoinSettings) string {
 	if strings.TrimSpace(text) == "" {
 		text = newFile
 	}
@@ -77,7 +77,7 @@ func addServer(text string, s Joined) string {
 	if hasField(text, "kubeconfig") || hasField(text, "bootstrapKubeconfig") {
 		return text // the caller says whether it is the same
 	}
-	return addLines(text, BerthAPIVersion, BerthKind, fmt.Sprintf("kubeconfig: %s\nbootstrapKubeconfig: %s\n", s.Kubeconfig, s.Bootstrap))
+	return addLines(text, BerthAPIVersion, BerthKind, fmt.Sprintf("kubeconfig: %s\nbootstrapKubeconfig: %s\n", s.Kubeconfig, s.BootstrapKubeconfig))
 }
 
 // hasField tells whether a document has a field at its top.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAServerIsAddedToWhatIsThere(t *testing.T) {
+func TestAddServer(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"nothing":          "",
@@ -25,7 +25,7 @@ func TestAServerIsAddedToWhatIsThere(t *testing.T) {
 			}
 		}
 		for range 2 { // the second time nothing changes
-			c, err := AddServer(file, Joined{"/k", "/b", "/ca.crt"})
+			c, err := AddServer(file, JoinSettings{"/k", "/b", "/ca.crt"})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -44,7 +44,7 @@ func TestAServerIsAddedToWhatIsThere(t *testing.T) {
 		if st, err := os.Stat(file); text != "" && (err != nil || st.Mode().Perm() != 0o600) {
 			t.Errorf("%s: a file that its owner alone could read is %v, %v", name, st.Mode(), err)
 		}
-		if _, err := AddServer(file, Joined{"/other", "/b", "/ca.crt"}); err == nil || !strings.Contains(err.Error(), "already") {
+		if _, err := AddServer(file, JoinSettings{"/other", "/b", "/ca.crt"}); err == nil || !strings.Contains(err.Error(), "already") {
 			t.Errorf("%s: another server takes its place: %v", name, err)
 		}
 	}

@@ -122,7 +122,7 @@ type loader struct {
 
 // documents decodes what the file has.
 func (l *loader) documents(data []byte) {
-	docs, err := strictyaml.Parse(data, strictyaml.Bounds{Documents: 10, Nodes: 1 << 16})
+	docs, err := strictyaml.Parse(data, strictyaml.Limits{Documents: 10, Nodes: 1 << 16})
 	l.take(err)
 	var kubelet, berth *strictyaml.Document
 	for _, doc := range docs {
@@ -200,18 +200,18 @@ func (l *loader) classify() {
 		if !ok {
 			continue
 		}
-		if f.Class == Inert && isZero(value) {
+		if f.Class == Ignored && isZero(value) {
 			continue // tools write out the zeros of all fields
 		}
 		switch f.Class {
-		case Inert:
+		case Ignored:
 			l.warn(f, "has no meaning here: "+f.Note)
-		case Honoured:
-		case Refused:
-			if b, err := json.Marshal(value); err != nil || !slices.Contains(f.Neutral, string(b)) {
+		case Supported:
+		case Rejected:
+			if b, err := json.Marshal(value); err != nil || !slices.Contains(f.Accepted, string(b)) {
 				text := "is not supported: " + f.Note
-				if len(f.Neutral) > 0 {
-					text += " (accepted: " + strings.Join(f.Neutral, ", ") + ")"
+				if len(f.Accepted) > 0 {
+					text += " (accepted: " + strings.Join(f.Accepted, ", ") + ")"
 				}
 				l.complain(f.Path, "%s", text)
 			}

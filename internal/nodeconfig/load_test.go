@@ -31,7 +31,7 @@ func parse(t *testing.T, in string, args ...string) (*Config, []string, error) {
 	return Parse([]byte(in), &f)
 }
 
-func TestNothingGivenIsAStandaloneNode(t *testing.T) {
+func TestDefaultsAreStandalone(t *testing.T) {
 	c, warnings, err := parse(t, "", "--hostname-override=N1")
 	if err != nil || len(warnings) > 0 {
 		t.Fatalf("%v, warnings %q", err, warnings)
@@ -40,16 +40,16 @@ func TestNothingGivenIsAStandaloneNode(t *testing.T) {
 	want := &Config{
 		NodeName: "n1", CertDir: DefaultCertDir, RootDir: DefaultRootDir, StateDir: DefaultStateDir, Socket: DefaultSocket,
 		PodLogsDir: "/var/log/pods", FileCheckFrequency: 20 * time.Second,
-		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text", MaxParallelStarts: 10, StartPressure: 90, Dead: Dead{Kept: 1},
+		RuntimeEndpoint: DefaultRuntimeEndpoint, ImageEndpoint: DefaultRuntimeEndpoint, LogFormat: "text", MaxParallelStarts: 10, StartPressure: 90, DeadContainers: DeadContainers{MaxPerContainer: 1},
 		Pods: Pods{Max: 110, PidsLimit: -1, CrashLoopMax: 5 * time.Minute, OOMScoreAdj: -999},
 		Images: Images{PullQPS: 5, PullBurst: 10, MaxParallel: 5, MinimumGCAge: 2 * time.Minute,
-			Dir: "/var/lib/berth/images", HighThresholdPerc: 85, LowThresholdPerc: 80, GCPeriod: 5 * time.Minute, Verification: "NeverVerifyPreloadedImages"},
+			ArchiveDir: "/var/lib/berth/images", HighThresholdPercent: 85, LowThresholdPercent: 80, GCPeriod: 5 * time.Minute, VerificationPolicy: "NeverVerifyPreloadedImages"},
 		Logs:    Logs{MaxSize: 10 << 20, MaxFiles: 5, MaxWorkers: 1, MonitorInterval: 10 * time.Second},
 		Cgroups: Cgroups{CPUCFSQuota: true, CPUCFSPeriod: 100 * time.Millisecond, EnforcePods: true},
-		Network: Network{ResolvConf: "/etc/resolv.conf", ResolvInstead: ResolvedServers, CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},
-		Health:  Listen{netip.MustParseAddr("127.0.0.1"), 10248},
-		Server: Server{Listen: Listen{any4, 10250}, Enabled: true, DebuggingHandlers: true, Webhook: true, WebhookTTL: 2 * time.Minute,
-			AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second, StreamIdle: 4 * time.Hour, HostLogs: true},
+		Network: Network{ResolvConf: "/etc/resolv.conf", FallbackResolvConf: SystemdResolvConf, CNIConfDir: DefaultCNIConfDir, CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"}},
+		Healthz: ListenAddress{netip.MustParseAddr("127.0.0.1"), 10248},
+		Server: Server{ListenAddress: ListenAddress{any4, 10250}, Enabled: true, DebuggingHandlers: true, Webhook: true, WebhookTTL: 2 * time.Minute,
+			AuthorizedTTL: 5 * time.Minute, UnauthorizedTTL: 30 * time.Second, StreamIdleTimeout: 4 * time.Hour, SystemLogHandler: true},
 		Node: Node{Register: true, StatusUpdateFrequency: 10 * time.Second, StatusReportFrequency: 5 * time.Minute,
 			StatusMaxImages: 50, LeaseDuration: 40 * time.Second, RotateCertificates: true,
 			APIQPS: 50, APIBurst: 100, EventQPS: 50, EventBurst: 100},
@@ -76,7 +76,7 @@ func quantity(s string) *resource.Quantity {
 	return &q
 }
 
-func TestFileSaysAndFlagsWin(t *testing.T) {
+func TestFlagsOverrideFile(t *testing.T) {
 	in := head + `
 staticPodPath: /etc/manifests
 containerRuntimeEndpoint: /run/a.sock
@@ -118,7 +118,7 @@ cniPodCIDRs: [10.85.0.0/16, "fd00::/48"]
 	}
 }
 
-func TestBadValuesNameLineAndField(t *testing.T) { // N3
+func TestErrorsNameLineAndField(t *testing.T) { // N3
 	tests := []struct{ name, in, want string }{
 		{"an unknown field", head + "maxPod: 1", "node.yaml:3: maxPod: unknown field"},
 		{"a duplicate field", head + "maxPods: 1\nmaxPods: 2", "node.yaml:4: maxPods: duplicate field, first on line 3"},
@@ -182,7 +182,7 @@ func TestBadValuesNameLineAndField(t *testing.T) { // N3
 	}
 }
 
-func TestBadFlagsNameTheFlag(t *testing.T) {
+func TestErrorsNameFlag(t *testing.T) {
 	for arg, want := range map[string]string{
 		"--node-ip=a":                            "--node-ip: \"a\" is not an IP address",
 		"--hostname-override=-":                  "--hostname-override: ",
@@ -210,7 +210,7 @@ func TestBadFlagsNameTheFlag(t *testing.T) {
 	}
 }
 
-func TestClassesAreKept(t *testing.T) { // N2
+func TestFieldClasses(t *testing.T) { // N2
 	_, warnings, err := parse(t, head+"volumePluginDir: /x\nport: 10251\n")
 	if err != nil {
 		t.Fatal(err)
@@ -272,13 +272,13 @@ func TestMemoryAndSwap(t *testing.T) {
 		if said := strings.Join(warnings, "; "); row.says == "" && said != "" || !strings.Contains(said, row.says) {
 			t.Errorf("%s: said %q, want %q", row.sentence, said, row.says)
 		}
-		if c != nil && (c.Cgroups.MemoryFactor != row.factor || c.Cgroups.ReserveMemory != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
+		if c != nil && (c.Cgroups.MemoryThrottlingFactor != row.factor || c.Cgroups.TieredMemoryReservation != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
 			t.Errorf("%s: %+v", row.sentence, c.Cgroups)
 		}
 	}
 }
 
-func TestTaintsOfANodeThatDoesNotRegisterAreTaken(t *testing.T) {
+func TestTaintsWithoutRegistration(t *testing.T) {
 	for _, server := range []string{"", "---\n" + berthHead + "kubeconfig: /k\n"} {
 		c, warnings, err := parse(t, head+"registerNode: false\nregisterWithTaints: [{key: a, effect: NoSchedule}]\n"+server)
 		if err != nil || len(warnings) > 0 {
@@ -289,7 +289,7 @@ func TestTaintsOfANodeThatDoesNotRegisterAreTaken(t *testing.T) {
 	}
 }
 
-func TestEvictionSettingsCombine(t *testing.T) {
+func TestEvictionSettings(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"naming one drops the defaults of the others", "evictionHard: {memory.available: 5%}", "memory.available 5% hard"},
 		{"unless they are merged", "evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true",
@@ -335,7 +335,7 @@ func describe(th Threshold) string {
 	return s
 }
 
-func TestKubeadmsConfigurationIsTaken(t *testing.T) {
+func TestKubeadmConfiguration(t *testing.T) {
 	const in = `apiVersion: kubelet.config.k8s.io/v1beta1
 authentication:
   anonymous:
@@ -399,7 +399,7 @@ volumeStatsAggPeriod: 0s
 	}
 }
 
-func TestFilesAreRead(t *testing.T) {
+func TestLoadFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "node.yaml")
 	if err := os.WriteFile(path, []byte(head+"maxPods: 7\n"), 0o600); err != nil {

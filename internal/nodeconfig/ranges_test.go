@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTheRangesOfTheDefaultNetwork(t *testing.T) {
+func TestPodCIDRs(t *testing.T) {
 	const alone, served = "---\n" + berthHead, "---\n" + berthHead + "kubeconfig: /k\n"
 	for _, row := range []struct{ name, in, want, warning string }{
 		{"none is asked for", head + "podCIDR: 10.85.0.0/24\n", "[] false false", "node.yaml:3: podCIDR does nothing without cniPodCIDRs: [node]"},
@@ -24,7 +24,7 @@ func TestTheRangesOfTheDefaultNetwork(t *testing.T) {
 			t.Errorf("%s: %v", row.name, err)
 			continue
 		}
-		if got := fmt.Sprint(c.Network.CNIPodCIDRs, c.Network.CNIFromNode, c.Network.HostGateway); got != row.want {
+		if got := fmt.Sprint(c.Network.CNIPodCIDRs, c.Network.PodCIDRsFromNode, c.Network.HostGateway); got != row.want {
 			t.Errorf("%s: got %s, want %s", row.name, got, row.want)
 		}
 		if got := strings.Join(warnings, "\n"); !strings.Contains(got, row.warning) || (got == "") != (row.warning == "") {

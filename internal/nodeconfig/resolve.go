@@ -96,9 +96,9 @@ func (l *loader) resolve() *Config {
 		StartPressure:       float64(l.number("startPressurePercent", int64(*b.StartPressurePercent), 0, 100)),
 		MaxParallelStarts:   l.number("maxParallelStarts", int64(*b.MaxParallelStarts), 1, 1000),
 	}
-	c.Dead = Dead{
-		Kept:   l.number("deadContainersKept", int64(*b.DeadContainersKept), 1, 1000),
-		MinAge: l.duration("deadContainerMinAge", b.DeadContainerMinAge, 0),
+	c.DeadContainers = DeadContainers{
+		MaxPerContainer: l.number("deadContainersKept", int64(*b.DeadContainersKept), 1, 1000),
+		MinAge:          l.duration("deadContainerMinAge", b.DeadContainerMinAge, 0),
 	}
 	l.pods(c)
 	l.images(c)

@@ -23,7 +23,7 @@ func (l *loader) eviction(c *Config) {
 		PressureTransitionPeriod: l.duration("evictionPressureTransitionPeriod", k.EvictionPressureTransitionPeriod, 0),
 		MaxPodGracePeriod: time.Duration(l.number("evictionMaxPodGracePeriod", int64(k.EvictionMaxPodGracePeriod), 0, maxInt32)) *
 			time.Second,
-		WorkingSetAlone:       l.oneOf("memoryPressureSources", cmp.Or(l.berth.MemoryPressureSources, "both"), "both", "workingSet") == "workingSet",
+		WorkingSetOnly:        l.oneOf("memoryPressureSources", cmp.Or(l.berth.MemoryPressureSources, "both"), "both", "workingSet") == "workingSet",
 		LocalStorageIsolation: *k.LocalStorageCapacityIsolation,
 	}
 	hard := l.thresholds("evictionHard", k.EvictionHard)

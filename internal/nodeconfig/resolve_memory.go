@@ -33,8 +33,8 @@ func (l *loader) memory(c *Cgroups) {
 	if said && !on {
 		return
 	}
-	c.MemoryFactor, c.ReserveMemory = factor, policy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
-	if said && factor == 0 && !c.ReserveMemory {
+	c.MemoryThrottlingFactor, c.TieredMemoryReservation = factor, policy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
+	if said && factor == 0 && !c.TieredMemoryReservation {
 		l.warn(Field{Path: "featureGates"}, memoryQoS+" does nothing by itself, as upstream: set memoryThrottlingFactor or memoryReservationPolicy")
 	}
 }

@@ -14,8 +14,8 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-func (l *loader) listen(addrField, portField, addr string, port int64, least int64) Listen {
-	out := Listen{Port: l.number(portField, port, least, 65535)}
+func (l *loader) listen(addrField, portField, addr string, port int64, least int64) ListenAddress {
+	out := ListenAddress{Port: l.number(portField, port, least, 65535)}
 	a, err := netip.ParseAddr(addr)
 	if err != nil {
 		l.complain(addrField, "%q is not an IP address", addr)
@@ -26,9 +26,9 @@ func (l *loader) listen(addrField, portField, addr string, port int64, least int
 
 func (l *loader) server(c *Config) {
 	k := &l.kubelet
-	c.Health = l.listen("healthzBindAddress", "healthzPort", k.HealthzBindAddress, int64(*k.HealthzPort), 0)
+	c.Healthz = l.listen("healthzBindAddress", "healthzPort", k.HealthzBindAddress, int64(*k.HealthzPort), 0)
 	c.Server = Server{
-		Listen:             l.listen("address", "port", k.Address, int64(k.Port), 1),
+		ListenAddress:      l.listen("address", "port", k.Address, int64(k.Port), 1),
 		Enabled:            *k.EnableServer,
 		DebuggingHandlers:  *k.EnableDebuggingHandlers,
 		CertFile:           l.path("tlsCertFile", k.TLSCertFile),
@@ -42,8 +42,8 @@ func (l *loader) server(c *Config) {
 		AuthorizedTTL:      l.duration("authorization.webhook.cacheAuthorizedTTL", k.Authorization.Webhook.CacheAuthorizedTTL, 0),
 		UnauthorizedTTL:    l.duration("authorization.webhook.cacheUnauthorizedTTL", k.Authorization.Webhook.CacheUnauthorizedTTL, 0),
 		ServerTLSBootstrap: k.ServerTLSBootstrap,
-		StreamIdle:         l.duration("streamingConnectionIdleTimeout", k.StreamingConnectionIdleTimeout, time.Second),
-		HostLogs:           *k.EnableSystemLogHandler,
+		StreamIdleTimeout:  l.duration("streamingConnectionIdleTimeout", k.StreamingConnectionIdleTimeout, time.Second),
+		SystemLogHandler:   *k.EnableSystemLogHandler,
 	}
 	l.oneOf("authorization.mode", string(k.Authorization.Mode),
 		string(kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow), string(kubeletv1beta1.KubeletAuthorizationModeWebhook))
@@ -54,8 +54,8 @@ func (l *loader) server(c *Config) {
 	if k.TLSCertFile != "" && k.ServerTLSBootstrap {
 		l.complain("serverTLSBootstrap", "clashes with tlsCertFile: a certificate is given or asked for")
 	}
-	if c.Health.Port != 0 && c.Health.Port == c.Server.Port && c.Server.Enabled {
-		l.complain("healthzPort", "%d is the port of the server already", c.Health.Port)
+	if c.Healthz.Port != 0 && c.Healthz.Port == c.Server.Port && c.Server.Enabled {
+		l.complain("healthzPort", "%d is the port of the server already", c.Healthz.Port)
 	}
 }
 

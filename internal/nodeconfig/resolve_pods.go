@@ -76,19 +76,19 @@ func namespaced(stem string) bool {
 func (l *loader) images(c *Config) {
 	k := &l.kubelet
 	c.Images = Images{
-		PullQPS:           l.number("registryPullQPS", int64(*k.RegistryPullQPS), 0, maxInt32),
-		PullBurst:         l.number("registryBurst", int64(k.RegistryBurst), 0, maxInt32),
-		MaxParallel:       l.number("maxParallelImagePulls", int64(*k.MaxParallelImagePulls), 1, maxInt32),
-		MinimumGCAge:      l.duration("imageMinimumGCAge", k.ImageMinimumGCAge, 0),
-		MaximumGCAge:      l.duration("imageMaximumGCAge", k.ImageMaximumGCAge, 0),
-		HighThresholdPerc: l.number("imageGCHighThresholdPercent", int64(*k.ImageGCHighThresholdPercent), 0, 100),
-		LowThresholdPerc:  l.number("imageGCLowThresholdPercent", int64(*k.ImageGCLowThresholdPercent), 0, 100),
-		Dir:               l.path("imagesDir", l.berth.ImagesDir),
-		GCPeriod:          l.duration("imageGCPeriod", l.berth.ImageGCPeriod, time.Second),
+		PullQPS:              l.number("registryPullQPS", int64(*k.RegistryPullQPS), 0, maxInt32),
+		PullBurst:            l.number("registryBurst", int64(k.RegistryBurst), 0, maxInt32),
+		MaxParallel:          l.number("maxParallelImagePulls", int64(*k.MaxParallelImagePulls), 1, maxInt32),
+		MinimumGCAge:         l.duration("imageMinimumGCAge", k.ImageMinimumGCAge, 0),
+		MaximumGCAge:         l.duration("imageMaximumGCAge", k.ImageMaximumGCAge, 0),
+		HighThresholdPercent: l.number("imageGCHighThresholdPercent", int64(*k.ImageGCHighThresholdPercent), 0, 100),
+		LowThresholdPercent:  l.number("imageGCLowThresholdPercent", int64(*k.ImageGCLowThresholdPercent), 0, 100),
+		ArchiveDir:           l.path("imagesDir", l.berth.ImagesDir),
+		GCPeriod:             l.duration("imageGCPeriod", l.berth.ImageGCPeriod, time.Second),
 	}
-	c.Images.Verification = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(l.oneOf("imagePullCredentialsVerificationPolicy", string(k.ImagePullCredentialsVerificationPolicy),
+	c.Images.VerificationPolicy = kubeletv1beta1.ImagePullCredentialsVerificationPolicy(l.oneOf("imagePullCredentialsVerificationPolicy", string(k.ImagePullCredentialsVerificationPolicy),
 		string(kubeletv1beta1.NeverVerify), string(kubeletv1beta1.NeverVerifyPreloadedImages), string(kubeletv1beta1.NeverVerifyAllowlistedImages), string(kubeletv1beta1.AlwaysVerify)))
-	c.Images.Exempt = l.imagePatterns(c.Images.Verification)
+	c.Images.VerificationAllowlist = l.imagePatterns(c.Images.VerificationPolicy)
 	if *k.SerializeImagePulls && *k.MaxParallelImagePulls > 1 {
 		l.complain("maxParallelImagePulls", "%d clashes with serializeImagePulls: true", *k.MaxParallelImagePulls)
 	}
@@ -156,13 +156,13 @@ func (l *loader) logLimit() int64 {
 func (l *loader) cgroups(c *Config) {
 	k := &l.kubelet
 	c.Cgroups = Cgroups{
-		Root:         l.path("cgroupRoot", k.CgroupRoot),
-		Driver:       k.CgroupDriver,
-		FailV1:       *k.FailCgroupV1,
-		FailSwapOn:   *k.FailSwapOn,
-		CPUCFSQuota:  *k.CPUCFSQuota,
-		CPUCFSPeriod: k.CPUCFSQuotaPeriod.Duration,
-		SingleOOM:    *k.SingleProcessOOMKill,
+		Root:                 l.path("cgroupRoot", k.CgroupRoot),
+		Driver:               k.CgroupDriver,
+		FailV1:               *k.FailCgroupV1,
+		FailSwapOn:           *k.FailSwapOn,
+		CPUCFSQuota:          *k.CPUCFSQuota,
+		CPUCFSPeriod:         k.CPUCFSQuotaPeriod.Duration,
+		SingleProcessOOMKill: *k.SingleProcessOOMKill,
 	}
 	if k.CgroupDriver != "" {
 		l.oneOf("cgroupDriver", k.CgroupDriver, "cgroupfs", "systemd")
@@ -196,7 +196,7 @@ func (l *loader) network(c *Config) {
 		CNIConfDir:    l.path("cniConfDir", b.CNIConfDir),
 	}
 	if !l.written("resolvConf") {
-		c.Network.ResolvInstead = ResolvedServers
+		c.Network.FallbackResolvConf = SystemdResolvConf
 	}
 	l.podRanges(c)
 	if most := 3; len(c.Network.ClusterDNS) > most {
@@ -236,7 +236,7 @@ func (l *loader) podRanges(c *Config) {
 	case !ofNode:
 		c.Network.CNIPodCIDRs = l.prefixes("cniPodCIDRs", given)
 	case !c.Standalone():
-		c.Network.CNIFromNode = true
+		c.Network.PodCIDRsFromNode = true
 	case l.kubelet.PodCIDR == "":
 		l.complain("cniPodCIDRs", "node: this node has joined no server that could give it a range; set podCIDR")
 	default:
@@ -244,8 +244,8 @@ func (l *loader) podRanges(c *Config) {
 	}
 	const field, by = "podRouting", "hostGateway"
 	asked := l.oneOf(field, cmp.Or(l.berth.PodRouting, by), by, "none") == by
-	c.Network.HostGateway = asked && c.Network.CNIFromNode
-	if l.berth.PodRouting == by && !c.Network.CNIFromNode {
+	c.Network.HostGateway = asked && c.Network.PodCIDRsFromNode
+	if l.berth.PodRouting == by && !c.Network.PodCIDRsFromNode {
 		l.complain(field, "%s only goes with cniPodCIDRs: [node] on a node that has joined a server: nobody else says which pod ranges the other nodes have", by)
 	}
 }

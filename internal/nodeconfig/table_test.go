@@ -49,18 +49,18 @@ func TestTableHasEveryFieldOnce(t *testing.T) { // N1
 	}
 }
 
-func TestTableIsWhole(t *testing.T) {
+func TestTableIsComplete(t *testing.T) {
 	for _, f := range Fields() {
-		if f.Class < Honoured || f.Class > Refused {
+		if f.Class < Supported || f.Class > Rejected {
 			t.Errorf("%s has no class", f.Path)
 		}
-		if f.Class != Honoured && f.Note == "" {
+		if f.Class != Supported && f.Note == "" {
 			t.Errorf("%s is %s and does not say why", f.Path, f.Class)
 		}
-		if f.Class != Refused && f.Neutral != nil {
+		if f.Class != Rejected && f.Accepted != nil {
 			t.Errorf("%s is %s and has neutral values", f.Path, f.Class)
 		}
-		for _, v := range f.Neutral {
+		for _, v := range f.Accepted {
 			if !json.Valid([]byte(v)) {
 				t.Errorf("%s: neutral value %s is no JSON", f.Path, v)
 			}
@@ -68,8 +68,8 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// TestPromisedFieldsAreTaken holds the fields that were promised to be accepted.
-func TestPromisedFieldsAreTaken(t *testing.T) {
+// TestSupportedFieldsAreAccepted holds the fields that were promised to be accepted.
+func TestSupportedFieldsAreAccepted(t *testing.T) {
 	for name := range strings.FieldsSeq(`address port healthzPort healthzBindAddress tls* authentication.x509.* authentication.webhook.* authorization.*
 		containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot failCgroupV1 failSwapOn oomScoreAdj clusterDNS
 		clusterDomain resolvConf podLogsDir staticPodPath fileCheckFrequency maxPods podCIDR podPidsLimit serializeImagePulls
@@ -81,7 +81,7 @@ func TestPromisedFieldsAreTaken(t *testing.T) {
 			prefix, many := strings.CutSuffix(name, "*")
 			if f.Path == name || many && strings.HasPrefix(f.Path, prefix) {
 				found = true
-				if f.Class != Honoured {
+				if f.Class != Supported {
 					t.Errorf("%s is %s", f.Path, f.Class)
 				}
 			}
@@ -102,7 +102,7 @@ func TestBerthTableHasEveryField(t *testing.T) {
 	}
 }
 
-func TestGuideIsWhatTheTableSays(t *testing.T) { // N4
+func TestGuideMatchesTable(t *testing.T) { // N4
 	const path = "../../docs/configuration.md"
 	if *rewrite {
 		if err := os.MkdirAll("../../docs", 0o755); err != nil {

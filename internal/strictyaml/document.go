@@ -45,8 +45,8 @@ func (e Errors) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Bounds limit what one input may ask for. Zero fields have defaults.
-type Bounds struct {
+// Limits limit what one input may ask for. Zero fields have defaults.
+type Limits struct {
 	Documents int // default 1000
 	Nodes     int // values after aliases are expanded, per input; default 1 << 20
 	Depth     int // nesting; default 100
@@ -63,7 +63,7 @@ type budget struct{ nodes, depth int }
 
 // Parse splits an input into its documents; empty ones are left out. The input
 // is JSON if it begins like it, else YAML. The error is an *Error.
-func Parse(data []byte, b Bounds) ([]Document, error) {
+func Parse(data []byte, b Limits) ([]Document, error) {
 	left := &budget{nodes: cmp.Or(b.Nodes, 1<<20), depth: cmp.Or(b.Depth, 100)}
 	limit := cmp.Or(b.Documents, 1000)
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))

@@ -13,7 +13,7 @@ import (
 // one parses an input of one document.
 func one(t *testing.T, in string) Document {
 	t.Helper()
-	docs, err := Parse([]byte(in), Bounds{})
+	docs, err := Parse([]byte(in), Limits{})
 	if err != nil {
 		t.Fatalf("parse: %v", err)
 	}
@@ -23,7 +23,7 @@ func one(t *testing.T, in string) Document {
 	return docs[0]
 }
 
-func TestComplaintsNameLineAndField(t *testing.T) {
+func TestErrorsNameLineAndField(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"an unknown field", "spec:\n  containers:\n  - name: a\n    imaeg: x\n", "line 4: spec.containers[0].imaeg: unknown field"},
 		{"a field with wrong case", "spec:\n  Containers: []\n", "line 2: spec.Containers: unknown field, did you mean containers?"},
@@ -58,7 +58,7 @@ func TestComplaintsNameLineAndField(t *testing.T) {
 	}
 }
 
-func TestSyntaxErrorsNameTheLine(t *testing.T) {
+func TestSyntaxErrorsNameLine(t *testing.T) {
 	tests := []struct{ name, in, want string }{
 		{"YAML with a tab", "a: b\n\tc: d\n", "line 2"},
 		{"YAML that is not closed", "a: [b\nc: d\n", "not valid YAML"},
@@ -68,7 +68,7 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Parse([]byte(tt.in), Bounds{})
+			_, err := Parse([]byte(tt.in), Limits{})
 			if _, ok := errors.AsType[*Error](err); !ok || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want something with %q", err, tt.want)
 			}
@@ -76,7 +76,7 @@ func TestSyntaxErrorsNameTheLine(t *testing.T) {
 	}
 }
 
-func TestSecretsAreNotQuoted(t *testing.T) {
+func TestErrorsDoNotQuoteValues(t *testing.T) {
 	const secret = "hunter2hunter2"
 	for _, in := range []string{
 		"kind: Secret\ndata:\n  a: " + secret + "!\n",
@@ -91,7 +91,7 @@ func TestSecretsAreNotQuoted(t *testing.T) {
 		"{\"data\": {\"a\": " + secret + "}}",
 		"metadata:\n  creationTimestamp: " + secret + "\n",
 	} {
-		docs, err := Parse([]byte(in), Bounds{})
+		docs, err := Parse([]byte(in), Limits{})
 		if err == nil && len(docs) == 1 {
 			_, err = docs[0].Decode(&corev1.Secret{})
 		}
@@ -141,7 +141,7 @@ spec:
 	}
 }
 
-func TestJSONEscapesAreJSONs(t *testing.T) {
+func TestJSONEscapes(t *testing.T) {
 	var got corev1.ConfigMap
 	if _, err := one(t, "\ufeff{\t\"data\": {\"a\": \"\\ud83d\\ude00\\/\"}}").Decode(&got); err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestJSONEscapesAreJSONs(t *testing.T) {
 	}
 }
 
-func TestBoundsHold(t *testing.T) {
+func TestLimits(t *testing.T) {
 	laughs := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
 	for i := 1; i < 10; i++ {
 		p, n := string(rune('0'+i-1)), string(rune('0'+i))
@@ -170,7 +170,7 @@ func TestBoundsHold(t *testing.T) {
 		"a circle":            "metadata: {managedFields: [{fieldsV1: &a {b: *a}}]}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			docs, err := Parse([]byte(in), Bounds{})
+			docs, err := Parse([]byte(in), Limits{})
 			for _, d := range docs {
 				_, err = d.Decode(&corev1.Pod{})
 			}
@@ -181,7 +181,7 @@ func TestBoundsHold(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Parse([]byte(strings.Repeat("---\na: b\n", 1001)), Bounds{}); err == nil {
+	if _, err := Parse([]byte(strings.Repeat("---\na: b\n", 1001)), Limits{}); err == nil {
 		t.Error("1001 documents were taken")
 	}
 }
@@ -210,9 +210,9 @@ func TestLineFindsFields(t *testing.T) {
 	}
 }
 
-func TestEmptyDocumentsAreLeftOut(t *testing.T) {
+func TestEmptyDocumentsAreSkipped(t *testing.T) {
 	for in, want := range map[string]int{"": 0, "---\n---\n": 0, "# only words\n": 0, "---\na: b\n---\n---\nc: d\n": 2, "null": 0, "{}{}": 2} {
-		docs, err := Parse([]byte(in), Bounds{})
+		docs, err := Parse([]byte(in), Limits{})
 		if err != nil || len(docs) != want {
 			t.Errorf("%q: %d documents and %v, want %d", in, len(docs), err, want)
 		}
@@ -229,7 +229,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		docs, err := Parse(data, Bounds{Nodes: 1 << 14})
+		docs, err := Parse(data, Limits{Nodes: 1 << 14})
 		if err != nil {
 			return
 		}

@@ -34,7 +34,7 @@ func (r *recorder) send(message string, p send.Priority, fields map[string]strin
 	return r.err
 }
 
-func TestTheJournalIsAskedByPod(t *testing.T) {
+func TestJournalFields(t *testing.T) {
 	var r recorder
 	log := slog.New(newJournal(&bytes.Buffer{}, slog.LevelInfo, r.send))
 	pod := log.With("pod", "default/web", "uid", "u-1")
@@ -60,7 +60,7 @@ func TestTheJournalIsAskedByPod(t *testing.T) {
 	}
 }
 
-func TestAJournalThatIsAwayGetsLinesWithPriorities(t *testing.T) {
+func TestJournalFallback(t *testing.T) {
 	var out bytes.Buffer
 	r := recorder{err: errors.New("no journald")}
 	log := slog.New(newJournal(&out, slog.LevelInfo, r.send)).With("node", "n1").WithGroup("g")
@@ -75,7 +75,7 @@ func TestAJournalThatIsAwayGetsLinesWithPriorities(t *testing.T) {
 }
 
 // Many pods log at once: each entry has the fields of its own record.
-func TestEntriesDoNotMix(t *testing.T) {
+func TestConcurrentJournalEntries(t *testing.T) {
 	var r recorder
 	log := slog.New(newJournal(&bytes.Buffer{}, slog.LevelInfo, r.send))
 	var wg sync.WaitGroup

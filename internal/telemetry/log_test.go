@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-func TestVerbosityIsTheKubelets(t *testing.T) {
+func TestVerbosityLevels(t *testing.T) {
 	for v, want := range map[int]slog.Level{0: slog.LevelInfo, 2: slog.LevelInfo, 3: slog.LevelInfo, 4: slog.LevelDebug, 5: slog.LevelDebug, 6: LevelTrace, 10: LevelTrace} {
 		if got := Level(v); got != want {
 			t.Errorf("--v=%d tells from %s, want %s", v, got, want)
@@ -37,7 +37,7 @@ func TestJSONLines(t *testing.T) {
 	}
 }
 
-func TestUnknownFormatIsAnError(t *testing.T) {
+func TestUnknownFormat(t *testing.T) {
 	if _, err := NewLog(LogOptions{Format: "xml"}); err == nil || !strings.Contains(err.Error(), "xml") {
 		t.Errorf("got %v", err)
 	}
@@ -59,7 +59,7 @@ func journalFile(t *testing.T) *os.File {
 	return f
 }
 
-func TestOtherFilesAreNotTheJournal(t *testing.T) {
+func TestJournalStreamDetection(t *testing.T) {
 	journalFile(t)
 	var out bytes.Buffer
 	log, err := NewLog(LogOptions{Out: &out})

@@ -14,31 +14,31 @@ import (
 
 // fill tells every metric something.
 func fill(m *Metrics) {
-	m.HookFellBack()
+	m.CountHookHTTPFallback()
 	bad := errors.New("bad")
-	m.Pods(3, 2)
-	m.Containers(map[string]int{"running": 2})
-	m.PodStarted(bad)
-	m.PodRunning(time.Second, time.Millisecond)
-	m.PodBegun(3*time.Second, 2700*time.Millisecond)
-	m.SandboxMade("", time.Second, bad)
-	m.CgroupWork("create", time.Millisecond)
-	m.ContainerStarted("container", "CreateContainerError", true)
-	m.ContainerStarted("init_container", "", true)
-	m.RuntimeCall("run_podsandbox", time.Second, bad)
-	m.ImagePulled(5<<20, time.Second)
-	m.Stage("prepare", time.Millisecond)
-	m.Pass("sync", time.Millisecond)
-	m.Action("start", "error")
-	m.Audit()
-	m.Diverged()
-	m.AdmissionRejected("OutOfcpu")
-	m.RuntimeEventsMissed()
-	m.StatusSynced(30 * time.Millisecond)
-	m.LeaseRenewed(time.Millisecond, nil)
-	m.LeaseRenewed(time.Second, bad)
-	m.Probed(ProbeOf{Kind: "Readiness", Container: "c", Pod: "web", Namespace: "default", UID: "u1"}, "failed", time.Millisecond)
-	m.ProbeBegan(time.Millisecond, 2)
+	m.SetPods(3, 2)
+	m.SetContainers(map[string]int{"running": 2})
+	m.CountPodStart(bad)
+	m.ObservePodStart(time.Second, time.Millisecond)
+	m.ObservePodStartSLI(3*time.Second, 2700*time.Millisecond)
+	m.ObserveRunPodSandbox("", time.Second, bad)
+	m.ObserveCgroupOperation("create", time.Millisecond)
+	m.CountContainerStart("container", "CreateContainerError", true)
+	m.CountContainerStart("init_container", "", true)
+	m.ObserveRuntimeOperation("run_podsandbox", time.Second, bad)
+	m.ObserveImagePull(5<<20, time.Second)
+	m.ObserveStage("prepare", time.Millisecond)
+	m.ObserveSync("sync", time.Millisecond)
+	m.CountAction("start", "error")
+	m.CountAudit()
+	m.CountDivergence()
+	m.CountAdmissionRejection("OutOfcpu")
+	m.CountRuntimeEventGap()
+	m.ObserveStatusSync(30 * time.Millisecond)
+	m.ObserveLeaseRenewal(time.Millisecond, nil)
+	m.ObserveLeaseRenewal(time.Second, bad)
+	m.ObserveProbe(ProbeLabels{Kind: "Readiness", Container: "c", Pod: "web", Namespace: "default", UID: "u1"}, "failed", time.Millisecond)
+	m.ObserveProbeDelay(time.Millisecond, 2)
 }
 
 func scrape(t *testing.T, m *Metrics) string {
@@ -51,9 +51,9 @@ func scrape(t *testing.T, m *Metrics) string {
 	return w.Body.String()
 }
 
-func TestNamesAreUpstreams(t *testing.T) { // T2
+func TestUpstreamMetricNames(t *testing.T) { // T2
 	m := NewMetrics("n1", Build{Version: "v0.1.0", Commit: "abc", Kubernetes: "v1.37.2"})
-	m.Asked(func() int { return 1 }, func() bool { return true })
+	m.RegisterStateGauges(func() int { return 1 }, func() bool { return true })
 	fill(m)
 	got := scrape(t, m)
 	for _, want := range []string{
@@ -104,7 +104,7 @@ func TestNamesAreUpstreams(t *testing.T) { // T2
 	}
 }
 
-func TestProbesHaveAPageOfTheirOwn(t *testing.T) {
+func TestProbeMetricsAreServedSeparately(t *testing.T) {
 	m := NewMetrics("n1", Build{})
 	fill(m)
 	for name, page := range map[string]struct {
@@ -122,20 +122,20 @@ func TestProbesHaveAPageOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestTellingDoesNotAllocate(t *testing.T) { // T3
+func TestRecordingDoesNotAllocate(t *testing.T) { // T3
 	m := NewMetrics("n1", Build{})
 	fill(m)
 	if n := testing.AllocsPerRun(100, func() {
-		m.RuntimeCall("run_podsandbox", time.Second, nil)
-		m.Stage("prepare", time.Millisecond)
-		m.Pass("sync", time.Millisecond)
-		m.Action("start", "ok")
+		m.ObserveRuntimeOperation("run_podsandbox", time.Second, nil)
+		m.ObserveStage("prepare", time.Millisecond)
+		m.ObserveSync("sync", time.Millisecond)
+		m.CountAction("start", "ok")
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-func TestImageSizes(t *testing.T) {
+func TestImageSizeLabels(t *testing.T) {
 	for size, want := range map[uint64]string{0: "N/A", 1: "0-10MB", 10<<20 + 1: "10MB-100MB", 1 << 30: "500MB-1GB", 200 << 30: "GT100GB"} {
 		if got := sizeRange(size); got != want {
 			t.Errorf("%d bytes: %s, want %s", size, got, want)
@@ -169,7 +169,7 @@ func TestTracesAreOffUnlessAskedFor(t *testing.T) { // T1
 	}
 }
 
-func TestUnknownExportersAreErrorsAndTracesOff(t *testing.T) {
+func TestUnknownExporterDisablesTraces(t *testing.T) {
 	for _, env := range []map[string]string{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "zipkin"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
@@ -186,7 +186,7 @@ func TestUnknownExportersAreErrorsAndTracesOff(t *testing.T) {
 	}
 }
 
-func TestProbesAreCountedUntilTheirPodIsGone(t *testing.T) {
+func TestDeleteProbes(t *testing.T) {
 	m := NewMetrics("n", Build{})
 	fill(m)
 	text := scrape(t, m)
@@ -199,7 +199,7 @@ func TestProbesAreCountedUntilTheirPodIsGone(t *testing.T) {
 			t.Errorf("%s is missing", want)
 		}
 	}
-	m.ProbesGone("default", "web", "u1")
+	m.DeleteProbes("default", "web", "u1")
 	if text := scrape(t, m); strings.Contains(text, `pod="web"`) {
 		t.Error("the counts of a pod that is gone are left")
 	}

@@ -6,59 +6,59 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Pods tells how many pods are wanted, and how many have a running sandbox.
-func (m *Metrics) Pods(wanted, running int) {
+// SetPods tells how many pods are wanted, and how many have a running sandbox.
+func (m *Metrics) SetPods(wanted, running int) {
 	m.wantedPods.Set(float64(wanted))
 	m.runningPods.Set(float64(running))
 }
 
-// Containers tells how many containers there are, by state: created, running,
+// SetContainers tells how many containers there are, by state: created, running,
 // exited or unknown.
-func (m *Metrics) Containers(byState map[string]int) {
+func (m *Metrics) SetContainers(byState map[string]int) {
 	for _, state := range []string{"created", "running", "exited", "unknown"} {
 		m.runningContainers.WithLabelValues(state).Set(float64(byState[state]))
 	}
 }
 
-// PodStarted tells of a sandbox that was started, or not.
-func (m *Metrics) PodStarted(err error) {
+// CountPodStart tells of a sandbox that was started, or not.
+func (m *Metrics) CountPodStart(err error) {
 	m.startedPods.Inc()
 	if err != nil {
 		m.startedPodErrors.Inc()
 	}
 }
 
-// PodRunning tells how long a pod took from first seen to running, and how much
+// ObservePodStart tells how long a pod took from first seen to running, and how much
 // of that was neither a pull nor a runtime call.
-func (m *Metrics) PodRunning(total, overhead time.Duration) {
+func (m *Metrics) ObservePodStart(total, overhead time.Duration) {
 	m.podStart.Observe(total.Seconds())
 	m.overhead.Observe(overhead.Seconds())
 }
 
-// PodBegun tells how long a pod took from its creation to running, and how much of
+// ObservePodStartSLI tells how long a pod took from its creation to running, and how much of
 // that were pulls and init containers.
-func (m *Metrics) PodBegun(total, excluded time.Duration) {
+func (m *Metrics) ObservePodStartSLI(total, excluded time.Duration) {
 	m.podStartTotal.Observe(total.Seconds())
 	m.podStartSLI.Observe(max(0, total-excluded).Seconds())
 }
 
-// SandboxMade tells of a sandbox that was made, or not, by a runtime handler.
-func (m *Metrics) SandboxMade(handler string, d time.Duration, err error) {
+// ObserveRunPodSandbox tells of a sandbox that was made, or not, by a runtime handler.
+func (m *Metrics) ObserveRunPodSandbox(handler string, d time.Duration, err error) {
 	m.sandboxDuration.WithLabelValues(handler).Observe(d.Seconds())
 	if err != nil {
 		m.sandboxErrors.WithLabelValues(handler).Inc()
 	}
 }
 
-// CgroupWork tells of work on a pod's cgroup: create, update or destroy.
-func (m *Metrics) CgroupWork(operation string, d time.Duration) {
+// ObserveCgroupOperation tells of work on a pod's cgroup: create, update or destroy.
+func (m *Metrics) ObserveCgroupOperation(operation string, d time.Duration) {
 	m.cgroupDuration.WithLabelValues(operation).Observe(d.Seconds())
 }
 
-// ContainerStarted tells of a container that was started, or not. kind is
+// CountContainerStart tells of a container that was started, or not. kind is
 // container, init_container or ephemeral_container; code is empty or the
 // waiting reason; again says that it has run before.
-func (m *Metrics) ContainerStarted(kind, code string, again bool) {
+func (m *Metrics) CountContainerStart(kind, code string, again bool) {
 	m.startedContainers.WithLabelValues(kind).Inc()
 	if code != "" {
 		m.startedContainerErrors.WithLabelValues(kind, code).Inc()
@@ -68,9 +68,9 @@ func (m *Metrics) ContainerStarted(kind, code string, again bool) {
 	}
 }
 
-// RuntimeCall tells of a call to the runtime. operation is in upstream's form:
+// ObserveRuntimeOperation tells of a call to the runtime. operation is in upstream's form:
 // run_podsandbox, create_container, start_container, pull_image, …
-func (m *Metrics) RuntimeCall(operation string, d time.Duration, err error) {
+func (m *Metrics) ObserveRuntimeOperation(operation string, d time.Duration, err error) {
 	m.runtimeOps.WithLabelValues(operation).Inc()
 	m.runtimeDuration.WithLabelValues(operation).Observe(d.Seconds())
 	if err != nil {
@@ -78,13 +78,13 @@ func (m *Metrics) RuntimeCall(operation string, d time.Duration, err error) {
 	}
 }
 
-// ImagePulled tells of a pull that succeeded; size in bytes, 0: unknown.
-func (m *Metrics) ImagePulled(size uint64, d time.Duration) {
+// ObserveImagePull tells of a pull that succeeded; size in bytes, 0: unknown.
+func (m *Metrics) ObserveImagePull(size uint64, d time.Duration) {
 	m.imagePull.WithLabelValues(sizeRange(size)).Observe(d.Seconds())
 }
 
-// ImageChecked counts a check whether a pod may use an image that is here.
-func (m *Metrics) ImageChecked(result string) { m.imageChecks.WithLabelValues(result).Inc() }
+// CountImageMustPullCheck counts a check whether a pod may use an image that is here.
+func (m *Metrics) CountImageMustPullCheck(result string) { m.imageChecks.WithLabelValues(result).Inc() }
 
 // sizeRange is upstream's label for the size of an image.
 func sizeRange(n uint64) string {
@@ -117,52 +117,54 @@ func sizeRange(n uint64) string {
 	return "GT100GB"
 }
 
-// DevicePluginRegistered counts a registration of a device plugin.
-func (m *Metrics) DevicePluginRegistered(resource string) {
+// CountDevicePluginRegistration counts a registration of a device plugin.
+func (m *Metrics) CountDevicePluginRegistration(resource string) {
 	m.pluginsRegistered.WithLabelValues(resource).Inc()
 }
 
-// DevicesAllocated tells how long a device plugin took to make devices ready.
-func (m *Metrics) DevicesAllocated(resource string, d time.Duration) {
+// ObserveDeviceAllocation tells how long a device plugin took to make devices ready.
+func (m *Metrics) ObserveDeviceAllocation(resource string, d time.Duration) {
 	m.devicesAllocated.WithLabelValues(resource).Observe(d.Seconds())
 }
 
-// Devices tells how many devices of a resource there are, are healthy and are given.
-func (m *Metrics) Devices(resource string, listed, healthy, given int) {
+// SetDevices tells how many devices of a resource there are, are healthy and are given.
+func (m *Metrics) SetDevices(resource string, listed, healthy, given int) {
 	for state, n := range map[string]int{"listed": listed, "healthy": healthy, "given": given} {
 		m.devices.WithLabelValues(resource, state).Set(float64(n))
 	}
 }
 
-// HookFellBack counts an HTTPS hook that succeeded over HTTP.
-func (m *Metrics) HookFellBack() { m.hookFallbacks.Inc() }
+// CountHookHTTPFallback counts an HTTPS hook that succeeded over HTTP.
+func (m *Metrics) CountHookHTTPFallback() { m.hookFallbacks.Inc() }
 
-// Stage tells how long one stage of a pass took.
-func (m *Metrics) Stage(stage string, d time.Duration) {
+// ObserveStage tells how long one stage of a pass took.
+func (m *Metrics) ObserveStage(stage string, d time.Duration) {
 	m.stage.WithLabelValues(stage).Observe(d.Seconds())
 }
 
-// Pass tells how long a pass took. operation is create, update or sync.
-func (m *Metrics) Pass(operation string, d time.Duration) {
+// ObserveSync tells how long a pass took. operation is create, update or sync.
+func (m *Metrics) ObserveSync(operation string, d time.Duration) {
 	m.pass.Observe(d.Seconds())
 	m.workerDuration.WithLabelValues(operation).Observe(d.Seconds())
 }
 
-// Action tells how an action ended: ok, error or canceled.
-func (m *Metrics) Action(verb, result string) { m.actions.WithLabelValues(verb, result).Inc() }
+// CountAction tells how an action ended: ok, error or canceled.
+func (m *Metrics) CountAction(verb, result string) { m.actions.WithLabelValues(verb, result).Inc() }
 
-// Audit tells of a full comparison with the runtime.
-func (m *Metrics) Audit() { m.audits.Inc() }
+// CountAudit tells of a full comparison with the runtime.
+func (m *Metrics) CountAudit() { m.audits.Inc() }
 
-// Diverged tells of a pod of which an audit found what nothing had told.
-func (m *Metrics) Diverged() { m.divergences.Inc() }
+// CountDivergence tells of a pod of which an audit found what nothing had told.
+func (m *Metrics) CountDivergence() { m.divergences.Inc() }
 
-// AdmissionRejected tells of a pod that may not run here.
-func (m *Metrics) AdmissionRejected(reason string) { m.admissionFails.WithLabelValues(reason).Inc() }
+// CountAdmissionRejection tells of a pod that may not run here.
+func (m *Metrics) CountAdmissionRejection(reason string) {
+	m.admissionFails.WithLabelValues(reason).Inc()
+}
 
-// Asked registers what is asked at every scrape: how many manifest files are
+// RegisterStateGauges registers what is asked at every scrape: how many manifest files are
 // bad, and whether the local store is in memory only. It is called once.
-func (m *Metrics) Asked(badFiles func() int, degraded func() bool) {
+func (m *Metrics) RegisterStateGauges(badFiles func() int, degraded func() bool) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "berth_bad_manifest_files", Help: "Manifest files that cannot be used as they are now."},
@@ -177,28 +179,32 @@ func (m *Metrics) Asked(badFiles func() int, degraded func() bool) {
 			}))
 }
 
-// LogsRotated tells of logs that were moved aside because of their size.
-func (m *Metrics) LogsRotated(n int) { m.logsRotated.Add(float64(n)) }
+// CountLogRotations tells of logs that were moved aside because of their size.
+func (m *Metrics) CountLogRotations(n int) { m.logsRotated.Add(float64(n)) }
 
 // LogBytesDropped tells of lines that were more than one minute may have.
 func (m *Metrics) LogBytesDropped(n int64) { m.logDropped.Add(float64(n)) }
 
-// Collected tells of n things that were taken away because nobody needs them:
+// CountGarbageCollected tells of n things that were taken away because nobody needs them:
 // container, sandbox, pod_logs, container_logs or log_link.
-func (m *Metrics) Collected(kind string, n int) { m.garbage.WithLabelValues(kind).Add(float64(n)) }
+func (m *Metrics) CountGarbageCollected(kind string, n int) {
+	m.garbage.WithLabelValues(kind).Add(float64(n))
+}
 
-// ImageCollected tells of an image that was removed for its age or for space.
-func (m *Metrics) ImageCollected(reason string) { m.imagesCollected.WithLabelValues(reason).Inc() }
+// CountImageGarbageCollected tells of an image that was removed for its age or for space.
+func (m *Metrics) CountImageGarbageCollected(reason string) {
+	m.imagesCollected.WithLabelValues(reason).Inc()
+}
 
-// LogBytesFreed tells of logs that were taken away because nobody needs them.
-func (m *Metrics) LogBytesFreed(n int64) { m.garbageBytes.Add(float64(n)) }
+// CountLogBytesFreed tells of logs that were taken away because nobody needs them.
+func (m *Metrics) CountLogBytesFreed(n int64) { m.garbageBytes.Add(float64(n)) }
 
-// StatusSynced counts a pod's status that the server has taken, so long after the
+// ObserveStatusSync counts a pod's status that the server has taken, so long after the
 // change.
-func (m *Metrics) StatusSynced(took time.Duration) { m.statusSync.Observe(took.Seconds()) }
+func (m *Metrics) ObserveStatusSync(took time.Duration) { m.statusSync.Observe(took.Seconds()) }
 
-// LeaseRenewed counts a try to renew the node's lease.
-func (m *Metrics) LeaseRenewed(took time.Duration, err error) {
+// ObserveLeaseRenewal counts a try to renew the node's lease.
+func (m *Metrics) ObserveLeaseRenewal(took time.Duration, err error) {
 	if err != nil {
 		m.leaseRenewals.WithLabelValues("error").Inc()
 		return
@@ -207,15 +213,15 @@ func (m *Metrics) LeaseRenewed(took time.Duration, err error) {
 	m.leaseDuration.Observe(took.Seconds())
 }
 
-// RuntimeEventsMissed tells that the stream of runtime events was interrupted.
-func (m *Metrics) RuntimeEventsMissed() { m.eventsMissed.Inc() }
+// CountRuntimeEventGap tells that the stream of runtime events was interrupted.
+func (m *Metrics) CountRuntimeEventGap() { m.eventsMissed.Inc() }
 
-// Evicted tells that a pod is ended because it took more than it may.
-func (m *Metrics) Evicted(signal string) { m.evictions.WithLabelValues(signal).Inc() }
+// CountEviction tells that a pod is ended because it took more than it may.
+func (m *Metrics) CountEviction(signal string) { m.evictions.WithLabelValues(signal).Inc() }
 
-// Pressure tells what is left by signal, and which conditions of pressure the node
+// SetPressure tells what is left by signal, and which conditions of pressure the node
 // is under.
-func (m *Metrics) Pressure(available map[string]int64, under map[string]bool) {
+func (m *Metrics) SetPressure(available map[string]int64, under map[string]bool) {
 	m.signals.Reset()
 	for signal, n := range available {
 		m.signals.WithLabelValues(signal).Set(float64(n))
@@ -229,5 +235,5 @@ func (m *Metrics) Pressure(available map[string]int64, under map[string]bool) {
 	}
 }
 
-// Swept tells that something was removed that the runtime had forgotten.
-func (m *Metrics) Swept(kind string) { m.swept.WithLabelValues(kind).Inc() }
+// CountLeakCleanup tells that something was removed that the runtime had forgotten.
+func (m *Metrics) CountLeakCleanup(kind string) { m.swept.WithLabelValues(kind).Inc() }

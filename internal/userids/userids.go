@@ -23,8 +23,8 @@ type Options struct {
 	EtcDir  string // of subuid and subgid; empty: /etc
 }
 
-// IDs allots runs of host IDs. Its methods may be called from any goroutine.
-type IDs struct {
+// Allocator allots runs of host IDs. Its methods may be called from any goroutine.
+type Allocator struct {
 	pods  string
 	first uint32 // of the range
 	runs  int    // in it
@@ -33,12 +33,12 @@ type IDs struct {
 
 // New reads the range that the host's administrator has set aside. It is an
 // error when that range cannot be used, or holds too few runs for MaxPods.
-func New(o Options) (*IDs, error) {
+func New(o Options) (*Allocator, error) {
 	etc := o.EtcDir
 	if etc == "" {
 		etc = "/etc"
 	}
-	ids := &IDs{pods: filepath.Join(o.RootDir, "pods"), first: PerPod, runs: min(o.MaxPods, 1<<16-2)}
+	ids := &Allocator{pods: filepath.Join(o.RootDir, "pods"), first: PerPod, runs: min(o.MaxPods, 1<<16-2)}
 	users, err := subordinate(filepath.Join(etc, "subuid"))
 	if err != nil {
 		return nil, err
@@ -59,9 +59,9 @@ func New(o Options) (*IDs, error) {
 	return ids, nil
 }
 
-// Of gives the first of the PerPod host IDs of a pod: those that it has, or
+// Allocate gives the first of the PerPod host IDs of a pod: those that it has, or
 // else a run that no other pod has. The pod's directory must be there.
-func (s *IDs) Of(uid string) (first uint32, err error) {
+func (s *Allocator) Allocate(uid string) (first uint32, err error) {
 	if uid == "" || uid[0] == '.' || strings.ContainsRune(uid, '/') {
 		return 0, fmt.Errorf("user IDs of a pod: %q is no UID", uid)
 	}
@@ -85,7 +85,7 @@ func (s *IDs) Of(uid string) (first uint32, err error) {
 }
 
 // taken lists the runs of all pods.
-func (s *IDs) taken() (map[uint32]bool, error) {
+func (s *Allocator) taken() (map[uint32]bool, error) {
 	entries, err := os.ReadDir(s.pods)
 	if err != nil {
 		return nil, fmt.Errorf("list pods with user IDs: %w", err)
@@ -119,9 +119,9 @@ type idMapping struct {
 	Length      uint32 `json:"length"`
 }
 
-func (s *IDs) file(uid string) string { return filepath.Join(s.pods, uid, fileName) }
+func (s *Allocator) file(uid string) string { return filepath.Join(s.pods, uid, fileName) }
 
-func (s *IDs) read(uid string) (uint32, error) {
+func (s *Allocator) read(uid string) (uint32, error) {
 	text, err := os.ReadFile(s.file(uid))
 	if err != nil {
 		return 0, err
@@ -138,7 +138,7 @@ func (s *IDs) read(uid string) (uint32, error) {
 }
 
 // write puts a pod's file in place whole, before any process has its IDs.
-func (s *IDs) write(uid string, first uint32) (err error) {
+func (s *Allocator) write(uid string, first uint32) (err error) {
 	one := []idMapping{{HostID: first, Length: PerPod}}
 	text, err := json.Marshal(mapping{UIDs: one, GIDs: one})
 	if err != nil {

@@ -25,7 +25,7 @@ func (p place) pod(t *testing.T, uid string) {
 	}
 }
 
-func (p place) open(t *testing.T, pods int) *IDs {
+func (p place) open(t *testing.T, pods int) *Allocator {
 	t.Helper()
 	ids, err := New(Options{RootDir: p.root, EtcDir: p.etc, MaxPods: pods})
 	if err != nil {
@@ -41,16 +41,16 @@ func (p place) write(t *testing.T, name, text string) {
 	}
 }
 
-func first(t *testing.T, ids *IDs, uid string) uint32 {
+func first(t *testing.T, ids *Allocator, uid string) uint32 {
 	t.Helper()
-	n, err := ids.Of(uid)
+	n, err := ids.Allocate(uid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-func TestU1NoTwoPodsShareAnID(t *testing.T) {
+func TestAllocateUniqueRanges(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	ids := p.open(t, 8)
@@ -60,7 +60,7 @@ func TestU1NoTwoPodsShareAnID(t *testing.T) {
 		uid := fmt.Sprint("pod-", i)
 		p.pod(t, uid)
 		wg.Go(func() {
-			n, err := ids.Of(uid)
+			n, err := ids.Allocate(uid)
 			if err != nil {
 				t.Error(err)
 			}
@@ -76,7 +76,7 @@ func TestU1NoTwoPodsShareAnID(t *testing.T) {
 		seen[n] = true
 	}
 	p.pod(t, "ninth")
-	if _, err := ids.Of("ninth"); err == nil || !strings.Contains(err.Error(), "all 8 runs of user IDs are taken") {
+	if _, err := ids.Allocate("ninth"); err == nil || !strings.Contains(err.Error(), "all 8 runs of user IDs are taken") {
 		t.Errorf("a ninth of 8: %v", err)
 	}
 	if err := os.RemoveAll(filepath.Join(p.root, "pods", "pod-3")); err != nil {
@@ -87,7 +87,7 @@ func TestU1NoTwoPodsShareAnID(t *testing.T) {
 	}
 }
 
-func TestU2APodKeepsItsRun(t *testing.T) {
+func TestAllocateIsStable(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.pod(t, "a")
@@ -105,7 +105,7 @@ func TestU2APodKeepsItsRun(t *testing.T) {
 	}
 }
 
-func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
+func TestUnreadableFileIsNamedInError(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "{", "{}", `{"uidMappings":[{"hostId":1,"length":65536}],"gidMappings":[{"hostId":1,"length":65536}]}`} {
 		p := newPlace(t)
@@ -117,16 +117,16 @@ func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
 		}
 		ids := p.open(t, 110)
 		for _, uid := range []string{"torn", "other"} {
-			if _, err := ids.Of(uid); err == nil || !strings.Contains(err.Error(), file) {
+			if _, err := ids.Allocate(uid); err == nil || !strings.Contains(err.Error(), file) {
 				t.Errorf("%s beside %q: %v", uid, text, err)
 			}
 		}
 	}
 	p := newPlace(t)
-	if _, err := p.open(t, 1).Of("../x"); err == nil {
+	if _, err := p.open(t, 1).Allocate("../x"); err == nil {
 		t.Error("a path is no UID")
 	}
-	if _, err := p.open(t, 1).Of("gone"); err == nil {
+	if _, err := p.open(t, 1).Allocate("gone"); err == nil {
 		t.Error("a pod without a directory has no IDs")
 	}
 }
@@ -179,7 +179,7 @@ func FuzzFile(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(p.root, "pods", "a", "userns"), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		n, err := p.open(t, 1).Of("a")
+		n, err := p.open(t, 1).Allocate("a")
 		if err == nil && (n < PerPod || n%PerPod != 0 || !json.Valid(text)) {
 			t.Errorf("%d from %q", n, text)
 		}

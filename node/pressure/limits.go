@@ -28,7 +28,7 @@ func OverLimit(pod *corev1.Pod, u Use) *Over {
 			total += c.Layer
 		}
 	}
-	if limit, ok := podspec.StorageLimit(pod); ok && total > limit.Value() {
+	if limit, ok := podspec.EphemeralStorageLimit(pod); ok && total > limit.Value() {
 		return &Over{"ephemeralpodfs.limit", fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())}
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {

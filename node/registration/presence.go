@@ -183,9 +183,9 @@ func (p *Presence) do(ctx context.Context, f func()) {
 func (p *Presence) follow(ctx context.Context) {
 	heard := func(n *corev1.Node) { p.do(ctx, func() { p.heard(n) }) }
 	anew := func(n *corev1.Node) { p.do(ctx, func() { p.has = nil; p.heard(n) }) } // of a store that was brought back, too
-	p.opt.Client.Follow(ctx, apiclient.Followed{
-		Resource: apiclient.Nodes, Select: apiclient.One(p.opt.Name),
-		All: func(list []runtime.Object) {
+	p.opt.Client.Watch(ctx, apiclient.WatchOptions{
+		Resource: apiclient.Nodes, FieldSelector: apiclient.ByName(p.opt.Name),
+		OnReplace: func(list []runtime.Object) {
 			if len(list) == 0 {
 				heard(nil)
 				return
@@ -194,12 +194,12 @@ func (p *Presence) follow(ctx context.Context) {
 				anew(n)
 			}
 		},
-		Put: func(o runtime.Object) {
+		OnUpdate: func(o runtime.Object) {
 			if n, ok := o.(*corev1.Node); ok {
 				heard(n)
 			}
 		},
-		Drop: func(runtime.Object) { heard(nil) },
+		OnDelete: func(runtime.Object) { heard(nil) },
 	})
 }
 
@@ -405,7 +405,7 @@ func (p *Presence) amendment(has *corev1.Node, f Facts) map[string]any {
 
 // patchOf replaces what the node says of itself; conditions of others stay.
 func patchOf(st *corev1.NodeStatus) ([]byte, error) {
-	status, err := apiclient.Fields(st)
+	status, err := apiclient.JSONMap(st)
 	if err != nil {
 		return nil, err
 	}

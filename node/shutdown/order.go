@@ -66,7 +66,7 @@ func Order(pods []*corev1.Pod, groups []Group) []Step {
 			}
 		}
 		if len(groups) > 0 {
-			steps[at].Pods = append(steps[at].Pods, Pod{pod, min(podspec.Grace(pod), groups[at].Grace)})
+			steps[at].Pods = append(steps[at].Pods, Pod{pod, min(podspec.GracePeriod(pod), groups[at].Grace)})
 		}
 	}
 	for _, s := range steps {

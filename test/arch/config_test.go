@@ -47,7 +47,7 @@ func TestEverySettingIsRead(t *testing.T) {
 		switch {
 		case excused && read[name]:
 			t.Errorf("%s is read: take it from the list of those that are not", name)
-		case excused && class[row] != nodeconfig.Inert:
+		case excused && class[row] != nodeconfig.Ignored:
 			t.Errorf("%s is read by nobody, and %s is %s", name, row, class[row])
 		case !excused && !read[name]:
 			t.Errorf("%s is resolved and read by nobody: what it comes from is not honoured", name)

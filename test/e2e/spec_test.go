@@ -328,8 +328,8 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 		s.Pod("default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", look...))
 		log = s.Report("default", "c")
 		resolv := readFile(t, "/etc/resolv.conf")
-		if !criconfig.ParseResolv(resolv).Reachable() && exists(nodeconfig.ResolvedServers) {
-			resolv = readFile(t, nodeconfig.ResolvedServers)
+		if !criconfig.ParseResolv(resolv).Reachable() && exists(nodeconfig.SystemdResolvConf) {
+			resolv = readFile(t, nodeconfig.SystemdResolvConf)
 		}
 		for line := range strings.Lines(resolv) {
 			if f := strings.Fields(line); len(f) == 2 && f[0] == "nameserver" {

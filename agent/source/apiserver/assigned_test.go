@@ -38,7 +38,7 @@ func away(t *testing.T, o Options) (*Source, *[]source.Snapshot) {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() { cancel(); s.wg.Wait() })
 	var told []source.Snapshot
-	s.ctx, s.open, s.alone, s.tell = ctx, true, true, func(snap source.Snapshot) { told = append(told, snap) }
+	s.ctx, s.nodeRegistered, s.nameUnique, s.emit = ctx, true, true, func(snap source.Snapshot) { told = append(told, snap) }
 	return s, &told
 }
 
@@ -53,20 +53,20 @@ func podOf(uid types.UID, configMap string) *corev1.Pod {
 	return pod
 }
 
-// TestThePodsOfTheLastLifeAreToldUntilTheServerTellsItsOwn: D1.
-func TestThePodsOfTheLastLifeAreToldUntilTheServerTellsItsOwn(t *testing.T) {
+// TestPreviousPodsUntilListSucceeds: D1.
+func TestPreviousPodsUntilListSucceeds(t *testing.T) {
 	t.Parallel()
-	known := normal(podOf("a", "conf"))
+	known := normalize(podOf("a", "conf"))
 	objects := plan.Objects{
 		{Kind: plan.ConfigMap, Name: "conf"}:  {Version: plan.Version{Version: "1"}, ConfigMap: &corev1.ConfigMap{}},
 		{Kind: plan.Services, Name: "linked"}: {Version: plan.Version{Version: "2"}},
 	}
-	s, told := away(t, Options{Known: []Known{{known, objects}}})
+	s, told := away(t, Options{PreviousPods: []PreviousPod{{known, objects}}})
 	s.step()
 	if len(*told) > 0 {
 		t.Fatal("told before the server was asked")
 	}
-	s.recall()
+	s.restorePrevious()
 	s.step()
 	if len(*told) != 1 || (*told)[0].Ready || len((*told)[0].Pods) != 1 {
 		t.Fatalf("%+v", *told)
@@ -93,37 +93,37 @@ func wants(snap source.Snapshot, ready bool, pods ...types.UID) bool {
 	return snap.Ready == ready && slices.EqualFunc(snap.Pods, pods, func(p *corev1.Pod, uid types.UID) bool { return p.UID == uid })
 }
 
-// TestThePodsOfTheLastLifeAreToldWhenTheNodeIsNot: D1. Those that the server has not
+// TestPreviousPodsUntilNodeIsRegistered: D1. Those that the server has not
 // any more are not, and those that it has deleted since are told no longer.
-func TestThePodsOfTheLastLifeAreToldWhenTheNodeIsNot(t *testing.T) {
+func TestPreviousPodsUntilNodeIsRegistered(t *testing.T) {
 	t.Parallel()
-	known := func() (out []Known) {
+	known := func() (out []PreviousPod) {
 		for _, uid := range []types.UID{"a", "b", "gone"} {
-			out = append(out, Known{normal(podOf(uid, "")), plan.Objects{}})
+			out = append(out, PreviousPod{normalize(podOf(uid, "")), plan.Objects{}})
 		}
 		return out
 	}
 	has := []runtime.Object{podOf("a", ""), podOf("b", ""), podOf("new", "")}
 	for name, first := range map[string]func(s *Source){
-		"it tells them at once": func(s *Source) { s.synced(has); s.step(); s.waited = true; s.recall() },
-		"it tells them late":    func(s *Source) { s.waited = true; s.recall(); s.step(); s.synced(has) },
-		"it tells them again":   func(s *Source) { s.synced(has); s.synced(has); s.waited = true; s.recall() },
+		"it tells them at once": func(s *Source) { s.synced(has); s.step(); s.waitExpired = true; s.restorePrevious() },
+		"it tells them late":    func(s *Source) { s.waitExpired = true; s.restorePrevious(); s.step(); s.synced(has) },
+		"it tells them again":   func(s *Source) { s.synced(has); s.synced(has); s.waitExpired = true; s.restorePrevious() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, told := away(t, Options{Known: known()})
-			s.open, s.services.read = false, true
+			s, told := away(t, Options{PreviousPods: known()})
+			s.nodeRegistered, s.services.read = false, true
 			last := func() source.Snapshot { s.step(); return (*told)[len(*told)-1] }
 			first(s)
 			if got := last(); !wants(got, false, "a", "b") {
 				t.Errorf("the node is not told: %+v", got)
 			}
-			s.drop(podOf("b", ""))
+			s.remove(podOf("b", ""))
 			s.put(podOf("newer", ""))
 			if got := last(); !wants(got, false, "a") {
 				t.Errorf("one is deleted: %+v", got)
 			}
-			s.open, s.dirty = true, true
+			s.nodeRegistered, s.dirty = true, true
 			if got := last(); !wants(got, true, "a", "new", "newer") {
 				t.Errorf("the node is told: %+v", got)
 			}
@@ -131,21 +131,21 @@ func TestThePodsOfTheLastLifeAreToldWhenTheNodeIsNot(t *testing.T) {
 	}
 }
 
-// TestAServerThatAnswersKeepsPodsBack until it tells the node, for a while: D1. For
+// TestReachableServerDelaysPreviousPods until it tells the node, for a while: D1. For
 // as long as another may be alive under the node's name it does.
-func TestAServerThatAnswersKeepsPodsBack(t *testing.T) {
+func TestReachableServerDelaysPreviousPods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		node, alone := make(chan struct{}), make(chan struct{})
 		s := New(Options{
-			Client: answering(t, podOf("a", ""), podOf("new", "")), NodeName: "n", Node: node, Alone: alone,
-			Known: []Known{{normal(podOf("a", "")), plan.Objects{}}},
+			Client: answering(t, podOf("a", ""), podOf("new", "")), NodeName: "n", NodeRegistered: node, NameUnique: alone,
+			PreviousPods: []PreviousPod{{normalize(podOf("a", "")), plan.Objects{}}},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var told []source.Snapshot
 		ended := make(chan error)
 		go func() { ended <- s.Run(ctx, func(snap source.Snapshot) { told = append(told, snap) }) }()
-		time.Sleep(2 * patience)
+		time.Sleep(2 * serverTimeout)
 		synctest.Wait()
 		if len(told) > 0 {
 			t.Errorf("another may be alive under the name, and %d are told", len(told))
@@ -215,9 +215,9 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}}, Body: body, Request: r}, nil
 }
 
-// TestAPodIsToldBeforeWhatItUsesIsKnown, as late at first and then as not told:
+// TestPodIsEmittedBeforeItsObjects, as late at first and then as not told:
 // D2.
-func TestAPodIsToldBeforeWhatItUsesIsKnown(t *testing.T) {
+func TestPodIsEmittedBeforeItsObjects(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s, told := away(t, Options{Now: func() time.Time { return now }})
@@ -228,10 +228,10 @@ func TestAPodIsToldBeforeWhatItUsesIsKnown(t *testing.T) {
 	if len(*told) != 1 || len((*told)[0].Pods) != 1 || !(*told)[0].Objects[key].Late {
 		t.Fatalf("%+v", *told)
 	}
-	if next.IsZero() || next.After(now.Add(late)) {
+	if next.IsZero() || next.After(now.Add(objectTimeout)) {
 		t.Errorf("looks again at %v", next)
 	}
-	now = now.Add(late)
+	now = now.Add(objectTimeout)
 	s.step()
 	last := (*told)[len(*told)-1]
 	if o := last.Objects[key]; len(last.Pods) != 1 || o.Missing || o.Late || o.Err == "" {
@@ -239,8 +239,8 @@ func TestAPodIsToldBeforeWhatItUsesIsKnown(t *testing.T) {
 	}
 }
 
-// TestAPodIsNotToldWithoutWhatItsImagesAndSandboxNeed: D2.
-func TestAPodIsNotToldWithoutWhatItsImagesAndSandboxNeed(t *testing.T) {
+// TestPodWaitsForSandboxObjects: D2.
+func TestPodWaitsForSandboxObjects(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]func(*corev1.PodSpec){
 		"pull secret":   func(s *corev1.PodSpec) { s.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}} },
@@ -258,7 +258,7 @@ func TestAPodIsNotToldWithoutWhatItsImagesAndSandboxNeed(t *testing.T) {
 			if len(*told) != 1 || len((*told)[0].Pods) != 0 {
 				t.Fatalf("%+v", *told)
 			}
-			now = now.Add(late)
+			now = now.Add(objectTimeout)
 			s.step()
 			if last := (*told)[len(*told)-1]; len(last.Pods) != 1 {
 				t.Errorf("%+v", last)
@@ -267,8 +267,8 @@ func TestAPodIsNotToldWithoutWhatItsImagesAndSandboxNeed(t *testing.T) {
 	}
 }
 
-// TestWhatThisNodeReportedIsNoChange: D4; mirrors are never wanted: D5.
-func TestWhatThisNodeReportedIsNoChange(t *testing.T) {
+// TestOwnStatusUpdateIsNotAChange: D4; mirrors are never wanted: D5.
+func TestOwnStatusUpdateIsNotAChange(t *testing.T) {
 	t.Parallel()
 	s, told := away(t, Options{})
 	s.services.read = true
@@ -303,7 +303,7 @@ func TestWhatThisNodeReportedIsNoChange(t *testing.T) {
 	}
 }
 
-func TestServicesMakeAnEnvironment(t *testing.T) {
+func TestServiceEnvironment(t *testing.T) {
 	t.Parallel()
 	svc := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.5", Ports: []corev1.ServicePort{{Name: "http-alt", Port: 80}, {Port: 53, Protocol: corev1.ProtocolUDP}}}}
 	svc.Name = "my-web"
@@ -322,9 +322,9 @@ func TestServicesMakeAnEnvironment(t *testing.T) {
 	}
 }
 
-// TestTheServersOwnServiceIsWhereItIsReached: only default/kubernetes, only where
+// TestKubernetesServiceAddress: only default/kubernetes, only where
 // the server says so.
-func TestTheServersOwnServiceIsWhereItIsReached(t *testing.T) {
+func TestKubernetesServiceAddress(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ namespace, name, at, host, port string }{
 		{"default", "kubernetes", "", "10.43.0.1", "443"},
@@ -335,7 +335,7 @@ func TestTheServersOwnServiceIsWhereItIsReached(t *testing.T) {
 		{"default", "web", "192.0.2.1:6443", "10.43.0.1", "443"},
 	} {
 		svc := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.1", Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}}
-		svc.Namespace, svc.Name, svc.Annotations = row.namespace, row.name, map[string]string{reachedAt: row.at}
+		svc.Namespace, svc.Name, svc.Annotations = row.namespace, row.name, map[string]string{reachedAtAnnotation: row.at}
 		trimService(svc)
 		env := environmentOf([]*corev1.Service{svc})
 		if env[0].Value != row.host || env[1].Value != row.port || env[2].Value != row.port {

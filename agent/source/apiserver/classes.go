@@ -11,10 +11,10 @@ import (
 	"berth/internal/apiclient"
 )
 
-// Handlers are the runtime's handlers by the names of RuntimeClasses, as the server
+// RuntimeHandlers are the runtime's handlers by the names of RuntimeClasses, as the server
 // has them, or as the pods of the last life knew them. It is not to be changed. Any
 // goroutine may ask.
-func (s *Source) Handlers() map[string]string { return *s.handlers.Load() }
+func (s *Source) RuntimeHandlers() map[string]string { return *s.handlers.Load() }
 
 // publishClasses lets others see what is known of classes.
 func (s *Source) publishClasses() {
@@ -24,7 +24,7 @@ func (s *Source) publishClasses() {
 
 // knownClasses are those that the pods of the last life use: a node that starts with
 // no server in reach needs them.
-func knownClasses(known []Known) map[string]string {
+func knownClasses(known []PreviousPod) map[string]string {
 	out := map[string]string{}
 	for _, k := range known {
 		for key, o := range k.Objects {
@@ -42,7 +42,7 @@ func (s *Source) followClasses() {
 		s.do(func() {
 			f()
 			s.publishClasses()
-			for key, u := range s.used {
+			for key, u := range s.objects {
 				if key.Kind == plan.RuntimeClass {
 					s.class(key, u)
 				}
@@ -53,9 +53,9 @@ func (s *Source) followClasses() {
 		c, _ := o.(*nodev1.RuntimeClass)
 		return c.Name, c.Handler
 	}
-	s.follow(s.ctx, apiclient.Followed{
+	s.follow(s.ctx, apiclient.WatchOptions{
 		Resource: apiclient.RuntimeClasses,
-		All: func(list []runtime.Object) {
+		OnReplace: func(list []runtime.Object) {
 			all(func() {
 				s.classes = make(map[string]string, len(list))
 				for _, o := range list {
@@ -64,24 +64,24 @@ func (s *Source) followClasses() {
 				}
 			})
 		},
-		Put: func(o runtime.Object) {
+		OnUpdate: func(o runtime.Object) {
 			all(func() {
 				name, to := handler(o)
 				s.classes[name] = to
 			})
 		},
-		Drop: func(o runtime.Object) {
+		OnDelete: func(o runtime.Object) {
 			all(func() {
 				name, _ := handler(o)
 				delete(s.classes, name)
 			})
 		},
-		Failed: func(err error) { s.do(func() { s.failed(plan.RuntimeClass, err) }) },
+		OnError: func(err error) { s.do(func() { s.recordError(plan.RuntimeClass, err) }) },
 	})
 }
 
 // class says which handler a RuntimeClass means.
-func (s *Source) class(key source.ObjectKey, u *used) {
+func (s *Source) class(key source.ObjectKey, u *object) {
 	if s.classes == nil {
 		return
 	}

@@ -18,52 +18,52 @@ import (
 	"berth/internal/apiclient"
 )
 
-// used is something that pods use.
-type used struct {
-	by     int // pods
-	since  time.Time
-	heard  bool // it is known what there is of it, or that nobody tells
-	object plan.Object
-	failed string // why it was not told when it was last asked for
-	stop   context.CancelFunc
-	token  token // of a token
+// object is something that pods use.
+type object struct {
+	refCount int // pods
+	since    time.Time
+	resolved bool // it is known what there is of it, or that nobody tells
+	value    plan.Object
+	lastErr  string // why it was not told when it was last asked for
+	stop     context.CancelFunc
+	token    token // of a token
 }
 
-// use changes what a pod uses. known is what its objects were in the agent's last
+// setReferences changes what a pod uses. known is what its objects were in the agent's last
 // life.
-func (s *Source) use(h *held, keys []source.ObjectKey, known plan.Objects) {
-	before := h.uses
-	h.uses = keys
+func (s *Source) setReferences(h *trackedPod, keys []source.ObjectKey, known plan.Objects) {
+	before := h.references
+	h.references = keys
 	for _, key := range keys {
-		u := s.used[key]
+		u := s.objects[key]
 		if u == nil {
-			u = &used{since: s.opt.Now()}
-			s.used[key] = u
+			u = &object{since: s.opt.Now()}
+			s.objects[key] = u
 			name := key.Name
 			if key.Kind == plan.Token {
 				_, name, _ = strings.Cut(key.Name, "/")
 			}
 			if o, ok := known[plan.Ref{Kind: key.Kind, Name: name}]; ok && !o.Missing && !o.Late && o.Err == "" {
-				u.heard, u.object = true, o
+				u.resolved, u.value = true, o
 			}
-			s.begin(key, u, h.pod)
+			s.watchObject(key, u, h.pod)
 			s.dirty = true
 		}
-		u.by++
+		u.refCount++
 	}
 	for _, key := range before {
-		if u := s.used[key]; u != nil {
-			if u.by--; u.by == 0 {
+		if u := s.objects[key]; u != nil {
+			if u.refCount--; u.refCount == 0 {
 				u.stop()
-				delete(s.used, key)
+				delete(s.objects, key)
 				s.dirty = true
 			}
 		}
 	}
 }
 
-// begin has an object followed, or made.
-func (s *Source) begin(key source.ObjectKey, u *used, pod *corev1.Pod) {
+// watchObject has an object followed, or made.
+func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 	ctx, stop := context.WithCancel(s.ctx)
 	u.stop = stop
 	switch key.Kind {
@@ -81,7 +81,7 @@ func (s *Source) begin(key source.ObjectKey, u *used, pod *corev1.Pod) {
 }
 
 // followOne follows the object of that name and no other.
-func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *used, r apiclient.Resource) {
+func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *object, r apiclient.Resource) {
 	set := func(o plan.Object) {
 		s.do(func() {
 			if ctx.Err() == nil {
@@ -90,31 +90,31 @@ func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *used, r
 		})
 	}
 	missing := plan.Object{Version: plan.Version{Missing: true}}
-	s.follow(ctx, apiclient.Followed{
-		Resource: r, Namespace: key.Namespace, Select: apiclient.One(key.Name),
-		Trim: trim,
-		All: func(list []runtime.Object) {
+	s.follow(ctx, apiclient.WatchOptions{
+		Resource: r, Namespace: key.Namespace, FieldSelector: apiclient.ByName(key.Name),
+		Transform: trim,
+		OnReplace: func(list []runtime.Object) {
 			if len(list) == 0 {
 				set(missing)
 				return
 			}
 			set(objectOf(list[0]))
 		},
-		Put:  func(o runtime.Object) { set(objectOf(o)) },
-		Drop: func(runtime.Object) { set(missing) },
-		Failed: func(err error) {
-			s.do(func() { u.failed = reason(err) })
+		OnUpdate: func(o runtime.Object) { set(objectOf(o)) },
+		OnDelete: func(runtime.Object) { set(missing) },
+		OnError: func(err error) {
+			s.do(func() { u.lastErr = errorText(err) })
 		},
 	})
 }
 
 // set takes in what there is of an object now.
-func (s *Source) set(u *used, o plan.Object) {
-	u.failed = ""
-	if u.heard && u.object.Version == o.Version {
+func (s *Source) set(u *object, o plan.Object) {
+	u.lastErr = ""
+	if u.resolved && u.value.Version == o.Version {
 		return
 	}
-	u.heard, u.object, s.dirty = true, o, true
+	u.resolved, u.value, s.dirty = true, o, true
 }
 
 // trim takes out of a ConfigMap or Secret what no pod can see.
@@ -140,9 +140,9 @@ func objectOf(o runtime.Object) plan.Object {
 	return plan.Object{Version: plan.Version{Missing: true}}
 }
 
-// complaint says what keeps something from being known, in the words of users.
-func (u *used) complaint(key source.ObjectKey) string {
-	why := cmp.Or(u.failed, "the server has not answered")
+// errorMessage says what keeps something from being known, in the words of users.
+func (u *object) errorMessage(key source.ObjectKey) string {
+	why := cmp.Or(u.lastErr, "the server has not answered")
 	switch key.Kind {
 	case plan.ConfigMap, plan.Secret:
 		return fmt.Sprintf("%s %q: %s", strings.ToLower(string(key.Kind)), key.Namespace+"/"+key.Name, why)
@@ -153,8 +153,8 @@ func (u *used) complaint(key source.ObjectKey) string {
 	}
 }
 
-// reason is the server's answer alone where it has given one.
-func reason(err error) string {
+// errorText is the server's answer alone where it has given one.
+func errorText(err error) string {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return status.Status().Message
 	}

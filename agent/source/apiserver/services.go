@@ -34,9 +34,9 @@ func (s *Source) followServices() {
 		svc, _ := o.(*corev1.Service)
 		return types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}, svc
 	}
-	s.follow(s.ctx, apiclient.Followed{
-		Resource: apiclient.Services, Trim: trimService,
-		All: func(list []runtime.Object) {
+	s.follow(s.ctx, apiclient.WatchOptions{
+		Resource: apiclient.Services, Transform: trimService,
+		OnReplace: func(list []runtime.Object) {
 			s.do(func() {
 				s.services.all, s.services.read = make(map[types.NamespacedName]*corev1.Service, len(list)), true
 				for _, o := range list {
@@ -46,49 +46,49 @@ func (s *Source) followServices() {
 				s.environments()
 			})
 		},
-		Put: func(o runtime.Object) {
+		OnUpdate: func(o runtime.Object) {
 			s.do(func() {
 				key, svc := name(o)
 				s.services.all[key] = svc
 				s.environments()
 			})
 		},
-		Drop: func(o runtime.Object) {
+		OnDelete: func(o runtime.Object) {
 			s.do(func() {
 				key, _ := name(o)
 				delete(s.services.all, key)
 				s.environments()
 			})
 		},
-		Failed: func(err error) { s.do(func() { s.failed(plan.Services, err) }) },
+		OnError: func(err error) { s.do(func() { s.recordError(plan.Services, err) }) },
 	})
 }
 
 // trimService leaves of a service what makes an environment.
 func trimService(o runtime.Object) {
 	if svc, ok := o.(*corev1.Service); ok {
-		at := svc.Annotations[reachedAt]
+		at := svc.Annotations[reachedAtAnnotation]
 		svc.ObjectMeta = metav1.ObjectMeta{Name: svc.Name, Namespace: svc.Namespace, UID: svc.UID, ResourceVersion: svc.ResourceVersion}
 		if at != "" {
-			svc.Annotations = map[string]string{reachedAt: at}
+			svc.Annotations = map[string]string{reachedAtAnnotation: at}
 		}
 		svc.Spec = corev1.ServiceSpec{ClusterIP: svc.Spec.ClusterIP, Ports: svc.Spec.Ports}
 		svc.Status = corev1.ServiceStatus{}
 	}
 }
 
-// failed notes why all of a kind are not told.
-func (s *Source) failed(kind plan.RefKind, err error) {
-	for key, u := range s.used {
-		if key.Kind == kind && !u.heard {
-			u.failed = reason(err)
+// recordError notes why all of a kind are not told.
+func (s *Source) recordError(kind plan.RefKind, err error) {
+	for key, u := range s.objects {
+		if key.Kind == kind && !u.resolved {
+			u.lastErr = errorText(err)
 		}
 	}
 }
 
 // environments brings those of all namespaces in use up to date.
 func (s *Source) environments() {
-	for key, u := range s.used {
+	for key, u := range s.objects {
 		if key.Kind == plan.Services {
 			s.environment(key, u)
 		}
@@ -96,7 +96,7 @@ func (s *Source) environments() {
 }
 
 // environment makes what services give to the pods of a namespace.
-func (s *Source) environment(key source.ObjectKey, u *used) {
+func (s *Source) environment(key source.ObjectKey, u *object) {
 	if !s.services.read {
 		return
 	}
@@ -120,17 +120,17 @@ func (s *Source) environment(key source.ObjectKey, u *used) {
 // masterService is the server itself, as pods know it.
 const masterService = "kubernetes"
 
-// reachedAt on the server's own service says that nothing routes its address, and
+// reachedAtAnnotation on the server's own service says that nothing routes its address, and
 // where the servers are reached instead: ADDRESS:PORT, separated by commas. Only a
 // berth-control writes it; with any other server the service's own address counts.
-const reachedAt = "berth.dev/reached-at"
+const reachedAtAnnotation = "berth.dev/reached-at"
 
-// place is the address that pods are given of a service, and of each of its ports
+// serviceAddress is the address that pods are given of a service, and of each of its ports
 // the number there.
-func place(svc *corev1.Service) (ip string, port func(corev1.ServicePort) string) {
+func serviceAddress(svc *corev1.Service) (ip string, port func(corev1.ServicePort) string) {
 	port = func(p corev1.ServicePort) string { return strconv.Itoa(int(p.Port)) }
 	if svc.Name == masterService && svc.Namespace == metav1.NamespaceDefault {
-		first, _, _ := strings.Cut(svc.Annotations[reachedAt], ",")
+		first, _, _ := strings.Cut(svc.Annotations[reachedAtAnnotation], ",")
 		if at, err := netip.ParseAddrPort(first); err == nil {
 			return at.Addr().String(), func(corev1.ServicePort) string { return strconv.Itoa(int(at.Port())) }
 		}
@@ -143,7 +143,7 @@ func place(svc *corev1.Service) (ip string, port func(corev1.ServicePort) string
 func environmentOf(all []*corev1.Service) (env []corev1.EnvVar) {
 	add := func(name, value string) { env = append(env, corev1.EnvVar{Name: name, Value: value}) }
 	for _, svc := range all {
-		ip, number := place(svc)
+		ip, number := serviceAddress(svc)
 		if ip == "" || ip == corev1.ClusterIPNone || len(svc.Spec.Ports) == 0 {
 			continue
 		}

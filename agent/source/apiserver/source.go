@@ -22,65 +22,65 @@ import (
 
 // Options is what New needs.
 type Options struct {
-	Client   *apiclient.Client
-	NodeName string
-	Known    []Known // pods of the agent's last life
-	Log      *slog.Logger
-	Now      func() time.Time // default time.Now
+	Client       *apiclient.Client
+	NodeName     string
+	PreviousPods []PreviousPod // pods of the agent's last life
+	Log          *slog.Logger
+	Now          func() time.Time // default time.Now
 
-	// Node is closed when it is known what the node is to the server: before that
+	// NodeRegistered is closed when it is known what the node is to the server: before that
 	// no pod is told that the agent did not know. Nil: it is.
-	Node <-chan struct{}
-	// Alone is closed when no other machine is alive under the node's name, as far as
+	NodeRegistered <-chan struct{}
+	// NameUnique is closed when no other machine is alive under the node's name, as far as
 	// anybody can tell: before that a server that answers keeps back the pods of the
 	// last life, too, which may be another's by now. Nil: none is.
-	Alone <-chan struct{}
+	NameUnique <-chan struct{}
 
-	// Heard is told every pod of this node as the server has it, with its status,
+	// OnPod is told every pod of this node as the server has it, with its status,
 	// mirror pods too; gone: there is none of that UID any more. May be nil.
-	Heard func(pod *corev1.Pod, gone bool)
+	OnPod func(pod *corev1.Pod, gone bool)
 }
 
-// Known is a pod as it was last known, with what it uses.
-type Known struct {
+// PreviousPod is a pod as it was last known, with what it uses.
+type PreviousPod struct {
 	Pod     *corev1.Pod
 	Objects plan.Objects
 }
 
 const (
-	late     = time.Second     // after which an answer that does not come is an answer
-	patience = 2 * time.Second // for the server, before the pods of the last life are told
+	objectTimeout = time.Second     // after which an answer that does not come is an answer
+	serverTimeout = 2 * time.Second // for the server, before the pods of the last life are told
 )
 
 // Source tells what a server wants of this node.
 type Source struct {
 	opt   Options
 	calls chan func()
-	tell  func(source.Snapshot)
+	emit  func(source.Snapshot)
 
 	// Of Run alone.
-	ctx      context.Context
-	wg       sync.WaitGroup
-	ready    bool // the server has told all pods
-	open     bool // see Options.Node
-	alone    bool // see Options.Alone
-	waited   bool // for as long as there is patience
-	recalled bool // those of the last life are told
-	pods     map[types.UID]*held
-	used     map[source.ObjectKey]*used
-	services services
-	classes  map[string]string // handlers by name; nil: not read yet
-	dirty    bool
+	ctx              context.Context
+	wg               sync.WaitGroup
+	listed           bool // the server has told all pods
+	nodeRegistered   bool // see Options.Node
+	nameUnique       bool // see Options.Alone
+	waitExpired      bool // for as long as there is patience
+	previousRestored bool // those of the last life are told
+	pods             map[types.UID]*trackedPod
+	objects          map[source.ObjectKey]*object
+	services         services
+	classes          map[string]string // handlers by name; nil: not read yet
+	dirty            bool
 
 	handlers atomic.Pointer[map[string]string] // what others see of classes
 }
 
-// held is a pod that is wanted.
-type held struct {
-	pod   *corev1.Pod
-	known bool // of the last life
-	told  bool // it was in a Snapshot
-	uses  []source.ObjectKey
+// trackedPod is a pod that is wanted.
+type trackedPod struct {
+	pod        *corev1.Pod
+	previous   bool // of the last life
+	emitted    bool // it was in a Snapshot
+	references []source.ObjectKey
 }
 
 // New returns a source that has asked nothing yet.
@@ -91,14 +91,14 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Heard == nil {
-		o.Heard = func(*corev1.Pod, bool) {}
+	if o.OnPod == nil {
+		o.OnPod = func(*corev1.Pod, bool) {}
 	}
 	s := &Source{
-		opt: o, calls: make(chan func(), 64), pods: map[types.UID]*held{}, used: map[source.ObjectKey]*used{},
+		opt: o, calls: make(chan func(), 64), pods: map[types.UID]*trackedPod{}, objects: map[source.ObjectKey]*object{},
 		services: services{all: map[types.NamespacedName]*corev1.Service{}},
 	}
-	classes := knownClasses(o.Known)
+	classes := knownClasses(o.PreviousPods)
 	s.handlers.Store(&classes)
 	return s
 }
@@ -109,14 +109,14 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer s.wg.Wait()
 	defer stop()
-	s.ctx, s.tell = ctx, tell
+	s.ctx, s.emit = ctx, tell
 	s.followPods()
 	s.followServices()
 	s.followClasses()
-	away := time.NewTimer(patience)
+	away := time.NewTimer(serverTimeout)
 	defer away.Stop()
-	node, alone := s.opt.Node, s.opt.Alone
-	s.open, s.alone = node == nil, alone == nil
+	node, alone := s.opt.NodeRegistered, s.opt.NameUnique
+	s.nodeRegistered, s.nameUnique = node == nil, alone == nil
 	wake := time.NewTimer(time.Hour)
 	defer wake.Stop()
 	for {
@@ -134,13 +134,13 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 				}
 			}
 		case <-node:
-			node, s.open, s.dirty = nil, true, true
+			node, s.nodeRegistered, s.dirty = nil, true, true
 		case <-alone:
-			alone, s.alone = nil, true
-			s.recall()
+			alone, s.nameUnique = nil, true
+			s.restorePrevious()
 		case <-away.C:
-			s.waited = true
-			s.recall()
+			s.waitExpired = true
+			s.restorePrevious()
 		case <-wake.C:
 		}
 		if next := s.step(); !next.IsZero() {
@@ -165,53 +165,53 @@ func (s *Source) step() (next time.Time) {
 			next = at
 		}
 	}
-	for key, u := range s.used {
+	for key, u := range s.objects {
 		sooner(s.renew(u, now))
-		if !u.heard {
-			if due := u.since.Add(late); now.Before(due) {
+		if !u.resolved {
+			if due := u.since.Add(objectTimeout); now.Before(due) {
 				sooner(due)
 			} else {
-				u.heard, s.dirty = true, true
-				u.object = plan.Object{Version: plan.Version{Err: u.complaint(key)}}
+				u.resolved, s.dirty = true, true
+				u.value = plan.Object{Version: plan.Version{Err: u.errorMessage(key)}}
 			}
 		}
 	}
-	if s.dirty && (s.full() || s.recalled) {
+	if s.dirty && (s.complete() || s.previousRestored) {
 		s.dirty = false
-		s.tell(s.snapshot())
+		s.emit(s.snapshot())
 	}
 	return next
 }
 
-// full reports whether all that the server wants may be told.
-func (s *Source) full() bool { return s.ready && s.open }
+// complete reports whether all that the server wants may be told.
+func (s *Source) complete() bool { return s.listed && s.nodeRegistered }
 
 func (s *Source) snapshot() source.Snapshot {
-	out := source.Snapshot{Source: source.Server, Ready: s.full(), Objects: make(map[source.ObjectKey]plan.Object, len(s.used))}
+	out := source.Snapshot{Source: source.APIServer, Ready: s.complete(), Objects: make(map[source.ObjectKey]plan.Object, len(s.objects))}
 	for _, h := range s.pods {
-		if !s.open && !h.known {
+		if !s.nodeRegistered && !h.previous {
 			continue
 		}
-		h.told = h.told || !slices.ContainsFunc(h.uses, func(key source.ObjectKey) bool { return !s.used[key].heard && first(h.pod, key) })
-		if h.told {
+		h.emitted = h.emitted || !slices.ContainsFunc(h.references, func(key source.ObjectKey) bool { return !s.objects[key].resolved && requiredForSandbox(h.pod, key) })
+		if h.emitted {
 			out.Pods = append(out.Pods, h.pod)
 		}
 	}
 	slices.SortFunc(out.Pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
-	for key, u := range s.used {
-		out.Objects[key] = u.object
-		if !u.heard {
+	for key, u := range s.objects {
+		out.Objects[key] = u.value
+		if !u.resolved {
 			out.Objects[key] = plan.Object{Version: plan.Version{Late: true}}
 		}
 	}
 	return out
 }
 
-// first reports whether a pod's sandbox or its images need an object: nothing of
+// requiredForSandbox reports whether a pod's sandbox or its images need an object: nothing of
 // the pod can begin without it.
-func first(pod *corev1.Pod, key source.ObjectKey) bool {
+func requiredForSandbox(pod *corev1.Pod, key source.ObjectKey) bool {
 	switch key.Kind {
 	case plan.RuntimeClass:
 		return true
@@ -225,9 +225,9 @@ func first(pod *corev1.Pod, key source.ObjectKey) bool {
 // followPods follows the pods of this node.
 func (s *Source) followPods() {
 	failed := false
-	s.follow(s.ctx, apiclient.Followed{
-		Resource: apiclient.Pods, Select: fields.OneTermEqualSelector("spec.nodeName", s.opt.NodeName),
-		All: func(list []runtime.Object) {
+	s.follow(s.ctx, apiclient.WatchOptions{
+		Resource: apiclient.Pods, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", s.opt.NodeName),
+		OnReplace: func(list []runtime.Object) {
 			s.do(func() {
 				if failed {
 					s.opt.Log.Info("The server tells this node's pods again", "pods", len(list))
@@ -236,106 +236,106 @@ func (s *Source) followPods() {
 				s.synced(list)
 			})
 		},
-		Put: func(o runtime.Object) {
+		OnUpdate: func(o runtime.Object) {
 			if pod, ok := o.(*corev1.Pod); ok { // nothing else is followed
 				s.do(func() { s.put(pod) })
 			}
 		},
-		Drop: func(o runtime.Object) {
+		OnDelete: func(o runtime.Object) {
 			if pod, ok := o.(*corev1.Pod); ok {
-				s.do(func() { s.drop(pod) })
+				s.do(func() { s.remove(pod) })
 			}
 		},
-		Failed: func(err error) {
+		OnError: func(err error) {
 			s.do(func() {
 				if !failed {
 					s.opt.Log.Warn("The server does not tell this node's pods; those that are here go on", "err", err)
 				}
 				failed = true
-				s.recall()
+				s.restorePrevious()
 			})
 		},
 	})
 }
 
 // follow runs a follower until ctx ends.
-func (s *Source) follow(ctx context.Context, f apiclient.Followed) {
-	s.wg.Go(func() { s.opt.Client.Follow(ctx, f) })
+func (s *Source) follow(ctx context.Context, f apiclient.WatchOptions) {
+	s.wg.Go(func() { s.opt.Client.Watch(ctx, f) })
 }
 
-// recall takes up the pods of the agent's last life, until all is told that the
+// restorePrevious takes up the pods of the agent's last life, until all is told that the
 // server wants. One that answers and yet does not tell the node is waited for, for
 // a while.
-func (s *Source) recall() {
-	if s.recalled || s.full() || s.ready && !(s.waited && s.alone) {
+func (s *Source) restorePrevious() {
+	if s.previousRestored || s.complete() || s.listed && !(s.waitExpired && s.nameUnique) {
 		return
 	}
-	s.recalled, s.dirty = true, true
-	for _, k := range s.opt.Known {
-		s.hold(k.Pod, k.Objects)
+	s.previousRestored, s.dirty = true, true
+	for _, k := range s.opt.PreviousPods {
+		s.track(k.Pod, k.Objects)
 		h := s.pods[k.Pod.UID]
-		h.known, h.told = true, true
+		h.previous, h.emitted = true, true
 	}
-	s.opt.Known = nil
+	s.opt.PreviousPods = nil
 }
 
 // synced takes in all pods that the server has of this node.
 func (s *Source) synced(list []runtime.Object) {
 	now := make(map[types.UID]bool, len(list))
 	known := map[types.UID]plan.Objects{}
-	for _, k := range s.opt.Known { // what they used serves until the server has answered
+	for _, k := range s.opt.PreviousPods { // what they used serves until the server has answered
 		known[k.Pod.UID] = k.Objects
 	}
-	s.opt.Known = nil
+	s.opt.PreviousPods = nil
 	for _, o := range list {
 		if pod, ok := o.(*corev1.Pod); ok {
 			now[pod.UID] = true
 			objects, was := known[pod.UID]
-			s.heard(pod, objects)
+			s.update(pod, objects)
 			if h := s.pods[pod.UID]; h != nil && was {
-				h.known = true
+				h.previous = true
 			}
 		}
 	}
 	for _, h := range slices.Collect(maps.Values(s.pods)) {
 		if !now[h.pod.UID] {
-			s.drop(h.pod)
+			s.remove(h.pod)
 		}
 	}
-	s.ready, s.dirty = true, true
+	s.listed, s.dirty = true, true
 }
 
-func (s *Source) put(pod *corev1.Pod) { s.heard(pod, nil) }
+func (s *Source) put(pod *corev1.Pod) { s.update(pod, nil) }
 
-func (s *Source) heard(pod *corev1.Pod, known plan.Objects) {
-	s.opt.Heard(pod, false)
+func (s *Source) update(pod *corev1.Pod, known plan.Objects) {
+	s.opt.OnPod(pod, false)
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return
 	}
-	s.hold(normal(pod), known)
+	s.track(normalize(pod), known)
 }
 
-// hold takes a pod in, new or changed, and sees to it that what it uses is
+// track takes a pod in, new or changed, and sees to it that what it uses is
 // followed.
-func (s *Source) hold(pod *corev1.Pod, known plan.Objects) {
+func (s *Source) track(pod *corev1.Pod, known plan.Objects) {
 	h := s.pods[pod.UID]
 	switch {
 	case h == nil:
-		h = &held{}
+		h = &trackedPod{}
 		s.pods[pod.UID] = h
-	case sameWish(h.pod, pod):
-		s.use(h, keysOf(h.pod, pod.Status.Phase), nil)
+	case sameDesired(h.pod, pod):
+		s.setReferences(h, keysOf(h.pod, pod.Status.Phase), nil)
 		return
 	}
 	h.pod, s.dirty = pod, true
-	s.use(h, keysOf(pod, pod.Status.Phase), known)
+	s.setReferences(h, keysOf(pod, pod.Status.Phase), known)
 }
 
-func (s *Source) drop(pod *corev1.Pod) {
-	s.opt.Heard(pod, true)
+func (s *Source) remove(pod *corev1.Pod) {
+	s.opt.OnPod(pod, true)
 	if h := s.pods[pod.UID]; h != nil {
 		delete(s.pods, pod.UID)
-		s.use(h, nil, nil)
+		s.setReferences(h, nil, nil)
 		s.dirty = true
 	}
 }

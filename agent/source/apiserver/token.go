@@ -33,7 +33,7 @@ const (
 )
 
 // beginToken asks for a token that is good for as long as the pod is there.
-func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *used, pod *corev1.Pod) {
+func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *object, pod *corev1.Pod) {
 	_, what, _ := strings.Cut(key.Name, "/")
 	secondsText, audience, _ := strings.Cut(what, "/")
 	seconds, _ := strconv.ParseInt(secondsText, 10, 64) // podspec.TokenName wrote it
@@ -60,14 +60,14 @@ func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *used, 
 }
 
 // answered takes in the server's answer to a request.
-func (s *Source) answered(u *used, out authnv1.TokenRequest, err error, began time.Time) {
+func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began time.Time) {
 	t := &u.token
 	t.asking = false
 	now := s.opt.Now()
 	if err != nil || out.Status.Token == "" {
-		u.failed = "the server gave an empty token"
+		u.lastErr = "the server gave an empty token"
 		if err != nil {
-			u.failed = reason(err)
+			u.lastErr = errorText(err)
 		}
 		t.due = now.Add(min(tokenFirst<<min(t.tries, 10), tokenLast))
 		t.tries++
@@ -86,7 +86,7 @@ func (s *Source) answered(u *used, out authnv1.TokenRequest, err error, began ti
 }
 
 // renew asks for a token that is due, and returns when it will be.
-func (s *Source) renew(u *used, now time.Time) (next time.Time) {
+func (s *Source) renew(u *object, now time.Time) (next time.Time) {
 	t := &u.token
 	switch {
 	case t.ask == nil || t.asking:

@@ -116,7 +116,7 @@ func (p *Posts) deleteMirror(name types.NamespacedName, m *mirror, run func(func
 		}
 	}
 	run(func(ctx context.Context) func() {
-		err := p.opt.Client.Delete(ctx, apiclient.Pods, name.Namespace, name.Name, apiclient.Now(uid))
+		err := p.opt.Client.Delete(ctx, apiclient.Pods, name.Namespace, name.Name, apiclient.DeleteNow(uid))
 		return func() {
 			if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 				err = nil

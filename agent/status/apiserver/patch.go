@@ -24,7 +24,7 @@ var addresses = []string{"podIPs", "hostIPs"}
 // it was, but for the conditions that are not this node's. had names this node's
 // conditions that the server may have.
 func patchOf(uid types.UID, st *corev1.PodStatus, had map[corev1.PodConditionType]bool) ([]byte, error) {
-	status, err := apiclient.Fields(st)
+	status, err := apiclient.JSONMap(st)
 	if err != nil {
 		return nil, err
 	}

@@ -117,7 +117,7 @@ func (p *Posts) Put(s *status.Snapshot, gone bool) {
 	defer p.mu.Unlock()
 	e := p.pods[s.Pod.UID]
 	if e == nil || e.static && e.over && !gone { // a file's pod that was made anew has the UID that it had
-		e = &post{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.Static(s.Pod)}
+		e = &post{namespace: s.Pod.Namespace, name: s.Pod.Name, uid: s.Pod.UID, static: podspec.IsStatic(s.Pod)}
 		if e.static {
 			e.uid = "" // see show
 		}
@@ -192,7 +192,7 @@ func (p *Posts) ComingUp() bool {
 func (p *Posts) Heard(pod *corev1.Pod, gone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if podspec.Mirror(pod) {
+	if podspec.IsMirror(pod) {
 		p.heardMirror(pod, gone)
 		return
 	}
@@ -347,7 +347,7 @@ func (p *Posts) beginPost(uid types.UID, e *post, run func(func(context.Context)
 	namespace, name, object, want := e.namespace, e.name, e.uid, e.want
 	if e.told || e.want == nil {
 		run(func(ctx context.Context) func() {
-			err := p.opt.Client.Delete(ctx, apiclient.Pods, namespace, name, apiclient.Now(object))
+			err := p.opt.Client.Delete(ctx, apiclient.Pods, namespace, name, apiclient.DeleteNow(object))
 			return func() { p.settle(uid, e, "delete pod", want, err, func() { delete(p.pods, uid) }) }
 		})
 		return

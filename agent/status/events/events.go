@@ -345,7 +345,7 @@ func EventOf(pod *corev1.Pod, r plan.Reason) Event {
 	for i := range pod.Spec.EphemeralContainers {
 		ev.Ephemeral = ev.Ephemeral || pod.Spec.EphemeralContainers[i].Name == r.On
 	}
-	if podspec.ContainerOf(pod, r.On) != nil {
+	if podspec.FindContainer(pod, r.On) != nil {
 		ev.Container = r.On
 	}
 	return ev

@@ -100,7 +100,7 @@ func (c *Cluster) Add(pod *corev1.Pod) {
 	c.pods[pod.UID] = s
 	at := c.node(pod.Spec.NodeName)
 	at.pods[pod.UID] = s
-	at.used.AddPlaced(pod)
+	at.used.AddBound(pod)
 	at.wished.add(s.wished, 1)
 	if s.terms.any() {
 		at.affine[pod.UID] = s
@@ -123,7 +123,7 @@ func (c *Cluster) Remove(uid types.UID) {
 	at := c.nodes[s.pod.Spec.NodeName]
 	delete(at.pods, uid)
 	delete(at.affine, uid)
-	at.used.RemovePlaced(s.pod)
+	at.used.RemoveBound(s.pod)
 	at.wished.add(s.wished, -1)
 	c.dropEmpty(at)
 }
@@ -200,7 +200,7 @@ func (a *amounts) add(b amounts, sign int64) {
 }
 
 func wishesOf(pod *corev1.Pod) amounts {
-	requests := podspec.HeldRequests(pod)
+	requests := podspec.RequestsWithStatus(pod)
 	var quiet amounts
 	for i := range pod.Spec.Containers {
 		asked := pod.Spec.Containers[i].Resources.Requests

@@ -98,7 +98,7 @@ func (q *question) victims(at *node, budgets []Budget) (*candidate, []string) {
 	with, used := q.supposing(), at.used
 	for _, other := range lower {
 		with.suppose(at, other, -1)
-		used.RemovePlaced(other.pod)
+		used.RemoveBound(other.pod)
 	}
 	if r := with.refusalBeside(at, used); r != nil {
 		return nil, r.Reasons
@@ -107,7 +107,7 @@ func (q *question) victims(at *node, budgets []Budget) (*candidate, []string) {
 	reprieve := func(other *subject) bool {
 		before := used
 		with.suppose(at, other, 1)
-		used.AddPlaced(other.pod)
+		used.AddBound(other.pod)
 		if with.refusalBeside(at, used) == nil {
 			return true
 		}
