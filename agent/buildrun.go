@@ -38,7 +38,7 @@ type BuildRun struct {
 		EnvFiles(pod *corev1.Pod, c *corev1.Container) plan.EnvFiles
 	}
 	Devices interface { // nil: the node has none
-		Give(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error)
+		Allocate(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error)
 	}
 	Hooks        Hooks
 	HostPorts    HostPorts
@@ -98,7 +98,7 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	}
 	if b.Devices != nil {
 		var err error
-		if setup.Devices, err = b.Devices.Give(ctx, on.pod, c, a.Kind); err != nil {
+		if setup.Devices, err = b.Devices.Allocate(ctx, on.pod, c, a.Kind); err != nil {
 			return err
 		}
 	}

@@ -267,7 +267,7 @@ func (h *fakeHost) Container(ctx context.Context, id string) (k plan.Container, 
 	return k, err
 }
 
-func (h *fakeHost) Look(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
+func (h *fakeHost) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
 	err = h.act(ctx, "lookAtHost", name(pod), func() error {
 		dirs, vols = h.of(pod.UID).dirs, maps.Clone(h.of(pod.UID).volumes)
 		return nil

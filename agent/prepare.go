@@ -22,7 +22,7 @@ type Prepare struct {
 		Container(ctx context.Context, id string) (plan.Container, error)
 	}
 	Host interface {
-		Look(ctx context.Context, pod *corev1.Pod) (dirs bool, volumes map[string]plan.VolumeSeen, err error)
+		Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, volumes map[string]plan.VolumeSeen, err error)
 	}
 	Cgroups interface {
 		Exists(ctx context.Context, pod *corev1.Pod) (bool, error)
@@ -66,7 +66,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, 
 }
 
 func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *sight) (err error) {
-	if s.dirs, s.volumes, err = p.Host.Look(ctx, pod); err != nil {
+	if s.dirs, s.volumes, err = p.Host.Observe(ctx, pod); err != nil {
 		return err
 	}
 	s.cgroup, err = p.Cgroups.Exists(ctx, pod)

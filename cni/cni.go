@@ -77,9 +77,9 @@ func (n *Network) Name() string {
 	return n.state.Load().name
 }
 
-// NoBandwidth says why the network does not limit the bandwidth of pods that ask
+// BandwidthUnsupportedReason says why the network does not limit the bandwidth of pods that ask
 // for it; empty: it does.
-func (n *Network) NoBandwidth() string {
+func (n *Network) BandwidthUnsupportedReason() string {
 	if n.running.Load() == 0 {
 		n.look()
 	}

@@ -22,10 +22,10 @@ import (
 // dumps is how often the table of flows is read when it changes meanwhile.
 const dumps = 3
 
-// ForgetFlows has the kernel forget the flows of UDP to the pod's host ports that
+// DeleteStaleUDPFlows has the kernel forget the flows of UDP to the pod's host ports that
 // lead to none of the addresses, which are those that the pod has; none: it is
 // gone. It returns how many there were. A pod without such ports costs nothing.
-func ForgetFlows(pod *corev1.Pod, addresses []string) (int, error) {
+func DeleteStaleUDPFlows(pod *corev1.Pod, addresses []string) (int, error) {
 	ports := udpPorts(pod)
 	if len(ports) == 0 {
 		return 0, nil

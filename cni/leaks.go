@@ -25,11 +25,11 @@ import (
 type Kind string
 
 const (
-	Attachment Kind = "attachment" // libcni remembers it, with all that is needed to take it away
-	Address    Kind = "address"    // host-local holds it for a container of which nothing else is remembered
-	Rules      Kind = "rules"      // of a container of which nothing else is left
-	Pin        Kind = "netns"      // a network namespace kept by a mount
-	Chain      Kind = "chain"      // of rules for one container, without any
+	Attachment  Kind = "attachment" // libcni remembers it, with all that is needed to take it away
+	Address     Kind = "address"    // host-local holds it for a container of which nothing else is remembered
+	Rules       Kind = "rules"      // of a container of which nothing else is left
+	PinnedNetNS Kind = "netns"      // a network namespace kept by a mount
+	Chain       Kind = "chain"      // of rules for one container, without any
 )
 
 // Leak is what one container's network has left.
@@ -39,31 +39,31 @@ type Leak struct {
 	Chain     string // its name
 	NetNS     string // path of the pin; empty: not known
 	Addresses []string
-	// Marked says that berth made the container: its annotations are in what
+	// OwnedByBerth says that berth made the container: its annotations are in what
 	// libcni remembers.
-	Marked bool
+	OwnedByBerth bool
 
-	ifName  string
-	network string
-	program string   // that changes the rules of a Chain's family
-	lo      []string // what libcni remembers of its loopback
-	cached  *attachment
+	ifName         string
+	network        string
+	restoreProgram string   // that changes the rules of a Chain's family
+	loopbackFiles  []string // what libcni remembers of its loopback
+	cached         *attachment
 }
 
-// Survey says what Leaks looks at.
-type Survey struct {
-	Known func(id string) bool // containers that somebody answers for, as far as is known without asking
-	Pins  func(path string) bool
-	// Unknown returns those of the IDs that nobody answers for. It is asked only
+// LeakQuery says what Leaks looks at.
+type LeakQuery struct {
+	Known    func(id string) bool // containers that somebody answers for, as far as is known without asking
+	PinKnown func(path string) bool
+	// FilterUnknown returns those of the IDs that nobody answers for. It is asked only
 	// when something is there that is not Known.
-	Unknown  func(ctx context.Context, ids []string) ([]string, error)
-	Mark     string // beginning of the names of berth's annotations
-	NetNS    string // directory where the runtime pins namespaces
-	OwnNetNS bool   // no other runtime does so there
-	// Lived is the set of network namespaces, by the kernel's number, in which a
+	FilterUnknown     func(ctx context.Context, ids []string) ([]string, error)
+	AnnotationPrefix  string // beginning of the names of berth's annotations
+	NetNSDir          string // directory where the runtime pins namespaces
+	ExclusiveNetNSDir bool   // no other runtime does so there
+	// NetNSInUse is the set of network namespaces, by the kernel's number, in which a
 	// process lives; nil: as /proc shows it.
-	Lived func() map[uint64]bool
-	Deep  bool // rules and pins too; runs iptables-save and reads /proc
+	NetNSInUse func() map[uint64]bool
+	Deep       bool // rules and pins too; runs iptables-save and reads /proc
 }
 
 // addresses is where host-local keeps them if its configuration names no place.
@@ -73,7 +73,7 @@ const addresses = "/var/lib/cni/networks"
 // What is being made just now may be among it: the caller looks twice. What
 // libcni remembers says whose it is; of what it does not remember nothing is
 // left alive, because it does so from the end of ADD to the end of DEL.
-func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
+func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 	stores := n.stores()
 	conf := stores.network
 	found := map[string]*Leak{}
@@ -109,17 +109,17 @@ func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
 		return nil, fmt.Errorf("list what libcni remembers: %w", err)
 	}
 	for _, a := range cached {
-		if !a.marked(s.Mark) || !a.here(conf, s) { // another's, and so is all that bears its ID
+		if !a.marked(s.AnnotationPrefix) || !a.here(conf, s) { // another's, and so is all that bears its ID
 			delete(found, a.ContainerID)
 			continue
 		}
-		if _, more := found[a.ContainerID]; a.NetworkName == loopbackNetwork && !more && !s.OwnNetNS && a.pinned() {
+		if _, more := found[a.ContainerID]; a.NetworkName == loopbackNetwork && !more && !s.ExclusiveNetNSDir && a.pinned() {
 			continue // says nothing by itself
 		}
 		l := of(a.ContainerID)
-		l.Kind, l.Marked = Attachment, true
+		l.Kind, l.OwnedByBerth = Attachment, true
 		if a.NetworkName == loopbackNetwork {
-			l.lo = append(l.lo, a.file)
+			l.loopbackFiles = append(l.loopbackFiles, a.file)
 			continue
 		}
 		l.cached, l.network, l.ifName, l.NetNS = &a, a.NetworkName, a.IfName, a.netns()
@@ -137,7 +137,7 @@ func (n *Network) Leaks(ctx context.Context, s Survey) ([]Leak, error) {
 
 // unanswered keeps the leaks of containers that nobody answers for and in whose
 // namespace nothing runs.
-func unanswered(ctx context.Context, found map[string]*Leak, s Survey) (out []Leak, err error) {
+func unanswered(ctx context.Context, found map[string]*Leak, s LeakQuery) (out []Leak, err error) {
 	ids := make([]string, 0, len(found))
 	for id := range found {
 		ids = append(ids, id)
@@ -145,7 +145,7 @@ func unanswered(ctx context.Context, found map[string]*Leak, s Survey) (out []Le
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	if ids, err = s.Unknown(ctx, ids); err != nil {
+	if ids, err = s.FilterUnknown(ctx, ids); err != nil {
 		return nil, err
 	}
 	var lived map[uint64]bool
@@ -303,15 +303,15 @@ func (n *Network) attachments(known func(string) bool) (out []attachment, err er
 // here reports whether an attachment was made by this node's runtime and not by
 // another of the machine, which may have an agent of its own: by where its
 // namespace was pinned, and by the network where several pin in one place.
-func (a attachment) here(network string, s Survey) bool {
+func (a attachment) here(network string, s LeakQuery) bool {
 	at := a.netns()
 	if at == "" {
 		return a.NetworkName == network
 	}
-	if unaliased(filepath.Dir(at)) != unaliased(s.NetNS) {
+	if unaliased(filepath.Dir(at)) != unaliased(s.NetNSDir) {
 		return false
 	}
-	return s.OwnNetNS || a.NetworkName == network || a.NetworkName == loopbackNetwork || !a.pinned()
+	return s.ExclusiveNetNSDir || a.NetworkName == network || a.NetworkName == loopbackNetwork || !a.pinned()
 }
 
 // pinned reports whether the namespace that was attached is still there.

@@ -77,15 +77,15 @@ func (h *leakHost) remember(network, id, ifName, annotation, netns string) {
 	h.file("cache/results/"+network+"-"+id+"-"+ifName, string(text))
 }
 
-func (h *leakHost) leaks(s Survey) map[string]Leak {
+func (h *leakHost) leaks(s LeakQuery) map[string]Leak {
 	h.Helper()
 	if s.Known == nil {
 		s.Known = func(string) bool { return false }
 	}
-	if s.Unknown == nil {
-		s.Unknown = func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
+	if s.FilterUnknown == nil {
+		s.FilterUnknown = func(_ context.Context, ids []string) ([]string, error) { return ids, nil }
 	}
-	s.Pins, s.Mark, s.NetNS = func(string) bool { return false }, "berth.dev/", h.path("netns")
+	s.PinKnown, s.AnnotationPrefix, s.NetNSDir = func(string) bool { return false }, "berth.dev/", h.path("netns")
 	found, err := h.network.Leaks(h.Context(), s)
 	if err != nil {
 		h.Fatal(err)
@@ -96,7 +96,7 @@ func (h *leakHost) leaks(s Survey) map[string]Leak {
 			continue // of whoever runs plugins on this machine
 		}
 		key := l.ID
-		if l.Kind == Pin {
+		if l.Kind == PinnedNetNS {
 			key = l.NetNS
 		}
 		out[key] = l
@@ -119,9 +119,9 @@ func TestLeaksAreWhatNobodyAnswersForAndBerthMade(t *testing.T) {
 	h.remember("cni-loopback", ours, "lo", "berth.dev/pod", h.path("netns/cni-gone"))
 	h.remember("x", foreign, "eth0", "someone.else/pod", h.path("netns/cni-gone"))
 	asked := 0
-	found := h.leaks(Survey{
+	found := h.leaks(LeakQuery{
 		Known: func(id string) bool { return id == known },
-		Unknown: func(_ context.Context, ids []string) ([]string, error) {
+		FilterUnknown: func(_ context.Context, ids []string) ([]string, error) {
 			asked++
 			return slices.DeleteFunc(ids, func(id string) bool { return id == listed }), nil
 		},
@@ -129,10 +129,10 @@ func TestLeaksAreWhatNobodyAnswersForAndBerthMade(t *testing.T) {
 	if len(found) != 2 || asked != 1 {
 		t.Fatalf("asked %d times, found %+v", asked, found)
 	}
-	if l := found[ours]; l.Kind != Attachment || !l.Marked || len(l.lo) != 1 || len(l.Addresses) != 1 || l.ifName != "eth0" {
+	if l := found[ours]; l.Kind != Attachment || !l.OwnedByBerth || len(l.loopbackFiles) != 1 || len(l.Addresses) != 1 || l.ifName != "eth0" {
 		t.Errorf("ours: %+v", l)
 	}
-	if l := found[bare]; l.Kind != Address || l.Marked || len(l.Addresses) != 1 {
+	if l := found[bare]; l.Kind != Address || l.OwnedByBerth || len(l.Addresses) != 1 {
 		t.Errorf("an address that nothing else tells of: %+v", l)
 	}
 }
@@ -142,9 +142,9 @@ func TestTheRuntimeIsNotAskedWhenAllIsKnown(t *testing.T) {
 	h := newLeakHost(t)
 	h.file("addresses/x/10.0.0.1", hexID("a")+"\r\neth0")
 	h.remember("x", hexID("a"), "eth0", "berth.dev/pod", "")
-	found := h.leaks(Survey{
-		Known:   func(string) bool { return true },
-		Unknown: func(context.Context, []string) ([]string, error) { t.Error("it was asked"); return nil, nil },
+	found := h.leaks(LeakQuery{
+		Known:         func(string) bool { return true },
+		FilterUnknown: func(context.Context, []string) ([]string, error) { t.Error("it was asked"); return nil, nil },
 	})
 	if len(found) != 0 {
 		t.Errorf("%+v", found)
@@ -156,7 +156,7 @@ func TestAnAttachmentInWhoseNamespaceAProcessLivesIsNoLeak(t *testing.T) {
 	h := newLeakHost(t)
 	h.remember("x", hexID("a"), "eth0", "berth.dev/pod", h.path("netns/cni-lived"))
 	h.bind("netns/cni-lived")
-	if found := h.leaks(Survey{}); len(found) != 0 {
+	if found := h.leaks(LeakQuery{}); len(found) != 0 {
 		t.Errorf("%+v", found)
 	}
 }
@@ -180,9 +180,9 @@ func TestAttachmentsOfAnotherRuntimeAreNoLeaksHere(t *testing.T) {
 	} {
 		id := hexID(fmt.Sprint(i))
 		h.remember(row.network, id, "eth0", "berth.dev/pod", row.netns)
-		found := h.leaks(Survey{
-			OwnNetNS: row.own, Known: func(other string) bool { return other != id },
-			Lived: func() map[uint64]bool { return nil }, // as if the tests' own process were not in it
+		found := h.leaks(LeakQuery{
+			ExclusiveNetNSDir: row.own, Known: func(other string) bool { return other != id },
+			NetNSInUse: func() map[uint64]bool { return nil }, // as if the tests' own process were not in it
 		})
 		if _, leak := found[id]; leak != row.leak {
 			t.Errorf("%s: %v", row.what, leak)
@@ -194,13 +194,13 @@ func TestAttachmentsOfANetworkThatIsNoLongerConfiguredAreLeaksToo(t *testing.T) 
 	t.Parallel()
 	h := newLeakHost(t)
 	h.remember("renamed-net", hexID("a"), "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
-	if l := h.leaks(Survey{})[hexID("a")]; l.network != "renamed-net" || l.Kind != Attachment {
+	if l := h.leaks(LeakQuery{})[hexID("a")]; l.network != "renamed-net" || l.Kind != Attachment {
 		t.Errorf("%+v", l)
 	}
 	if err := os.RemoveAll(h.path("net.d")); err != nil {
 		t.Fatal(err)
 	}
-	if l := h.leaks(Survey{})[hexID("a")]; l.network != "renamed-net" {
+	if l := h.leaks(LeakQuery{})[hexID("a")]; l.network != "renamed-net" {
 		t.Errorf("without any configuration: %+v", l)
 	}
 }
@@ -212,8 +212,8 @@ func TestPinsThatNothingNamesAreLeaks(t *testing.T) {
 		h.file("netns/"+name, "")
 	}
 	h.remember("y", hexID("b"), "eth0", "someone.else/pod", "/elsewhere/netns/cni-named")
-	found := h.leaks(Survey{Deep: true})
-	if len(found) != 1 || found[h.path("netns/cni-free")].Kind != Pin {
+	found := h.leaks(LeakQuery{Deep: true})
+	if len(found) != 1 || found[h.path("netns/cni-free")].Kind != PinnedNetNS {
 		t.Errorf("%+v", found)
 	}
 	if err := h.network.Release(t.Context(), found[h.path("netns/cni-free")]); err != nil || h.there("netns/cni-free") || !h.there("netns/cni-named") || !h.there("netns/mine") {
@@ -231,7 +231,7 @@ func TestReleaseTakesExactlyOneContainersThings(t *testing.T) {
 		h.remember("x", id, "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
 		h.remember("cni-loopback", id, "lo", "berth.dev/pod", h.path("netns/cni-gone"))
 	}
-	l := h.leaks(Survey{})[a]
+	l := h.leaks(LeakQuery{})[a]
 	h.file("addresses/x/10.0.0.3", b+"\r\neth0")
 	l.Addresses = append(l.Addresses, h.path("addresses/x/10.0.0.3")) // given to another since
 	for range 2 {

@@ -18,15 +18,15 @@ const pinPrefix = "cni-"
 // pins lists the pinned namespaces that no attachment names and in which no
 // process lives. Those of containers that end or begin are among them for a
 // moment.
-func (n *Network) pins(s Survey) (out []Leak, err error) {
-	entries, err := os.ReadDir(s.NetNS)
+func (n *Network) pins(s LeakQuery) (out []Leak, err error) {
+	entries, err := os.ReadDir(s.NetNSDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list pinned network namespaces: %w", err)
 	}
 	var suspects []string
 	for _, e := range entries {
-		path := filepath.Join(s.NetNS, e.Name())
-		if strings.HasPrefix(e.Name(), pinPrefix) && !s.Pins(path) {
+		path := filepath.Join(s.NetNSDir, e.Name())
+		if strings.HasPrefix(e.Name(), pinPrefix) && !s.PinKnown(path) {
 			suspects = append(suspects, path)
 		}
 	}
@@ -44,7 +44,7 @@ func (n *Network) pins(s Survey) (out []Leak, err error) {
 	lived := s.lived()
 	for _, path := range suspects {
 		if ino, isNS := namespaceAt(path); !named[filepath.Base(path)] && (!isNS || !lived[ino]) {
-			out = append(out, Leak{Kind: Pin, NetNS: path})
+			out = append(out, Leak{Kind: PinnedNetNS, NetNS: path})
 		}
 	}
 	return out, nil
@@ -67,9 +67,9 @@ func namespaceAt(path string) (uint64, bool) {
 	return st.Ino, true
 }
 
-func (s *Survey) lived() map[uint64]bool {
-	if s.Lived != nil {
-		return s.Lived()
+func (s *LeakQuery) lived() map[uint64]bool {
+	if s.NetNSInUse != nil {
+		return s.NetNSInUse()
 	}
 	return inhabited()
 }

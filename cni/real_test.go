@@ -174,9 +174,9 @@ func TestLeaksOfRealPluginsAreReleased(t *testing.T) {
 	}
 	release := func(id string, kind Kind) {
 		t.Helper()
-		found, err := n.Leaks(t.Context(), Survey{
-			Known: func(other string) bool { return other != id }, Pins: func(string) bool { return true }, Deep: true,
-			Unknown: func(_ context.Context, ids []string) ([]string, error) { return ids, nil },
+		found, err := n.Leaks(t.Context(), LeakQuery{
+			Known: func(other string) bool { return other != id }, PinKnown: func(string) bool { return true }, Deep: true,
+			FilterUnknown: func(_ context.Context, ids []string) ([]string, error) { return ids, nil },
 		})
 		if err != nil || len(found) != 1 || found[0].ID != id || found[0].Kind != kind {
 			t.Fatalf("%+v %v", found, err)

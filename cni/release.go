@@ -22,10 +22,10 @@ const releaseBound = 30 * time.Second // for the plugins to take one attachment 
 // repeated.
 func (n *Network) Release(ctx context.Context, l Leak) error {
 	switch l.Kind {
-	case Pin:
+	case PinnedNetNS:
 		return unpin(l.NetNS)
 	case Chain:
-		return dropChain(ctx, l.program, l.Chain)
+		return dropChain(ctx, l.restoreProgram, l.Chain)
 	case Attachment, Address, Rules:
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseBound)
@@ -38,7 +38,7 @@ func (n *Network) Release(ctx context.Context, l Leak) error {
 		}
 	}
 	errs = append(errs, dropRules(ctx, l.network, l.ID))
-	files := l.lo
+	files := l.loopbackFiles
 	if l.cached != nil {
 		files = append(files, l.cached.file)
 	}

@@ -68,7 +68,7 @@ func ruled(tables []string, network string) (ids []string) {
 func emptyChains(tables []string) (out []Leak) {
 	for i, saved := range tables {
 		for _, chain := range empty(saved) {
-			out = append(out, Leak{Kind: Chain, Chain: chain, program: families()[i][1]})
+			out = append(out, Leak{Kind: Chain, Chain: chain, restoreProgram: families()[i][1]})
 		}
 	}
 	return out

@@ -42,9 +42,9 @@ func WriteDefault(confDir string, binDirs []string, cidrs []netip.Prefix, masq b
 	return writeDesign(confDir, design{name: "berth", bridge: "cni0", cidrs: cidrs, masq: masq, shapes: err == nil})
 }
 
-// Foreign reports whether the configuration that counts is one that berth has not
+// IsForeign reports whether the configuration that counts is one that berth has not
 // written: the pods' network is somebody else's.
-func Foreign(confDir string) bool {
+func IsForeign(confDir string) bool {
 	file, err := first(confDir)
 	if err != nil {
 		return false // there is none

@@ -66,10 +66,10 @@ func inward(sys, name string) bool {
 	return true
 }
 
-// Moved returns the node's addresses if they are others than those that it had:
+// ChangedAddresses returns the node's addresses if they are others than those that it had:
 // one of these is not on the host any more, or it had none but loopback. Nil: they
 // hold, or the host has no others.
-func Moved(had []netip.Addr) []netip.Addr {
+func ChangedAddresses(had []netip.Addr) []netip.Addr {
 	now, err := Addresses()
 	if err != nil {
 		return nil

@@ -18,10 +18,10 @@ const trigger = "some 100000 1000000\x00"
 // memoryCgroup is where cgroup v1 has the memory of the whole host.
 const memoryCgroup = "/sys/fs/cgroup/memory"
 
-// WatchMemory rings whenever memory gets short by the kernel's own measure, until
+// WatchMemoryPressure rings whenever memory gets short by the kernel's own measure, until
 // ctx ends. Between rings it costs nothing. An error says that this kernel tells
 // nothing of the kind.
-func WatchMemory(ctx context.Context, ring func()) error {
+func WatchMemoryPressure(ctx context.Context, ring func()) error {
 	fd, events, err := stallAlarm(memoryStalls)
 	if err != nil {
 		var second error

@@ -96,8 +96,8 @@ func less(of corev1.ResourceList, name corev1.ResourceName, q resource.Quantity)
 	of[name] = left
 }
 
-// Overreserved says which resource more is reserved of than the host has.
-func Overreserved(capacity corev1.ResourceList, reserved ...corev1.ResourceList) error {
+// ValidateReserved says which resource more is reserved of than the host has.
+func ValidateReserved(capacity corev1.ResourceList, reserved ...corev1.ResourceList) error {
 	all := corev1.ResourceList{}
 	for _, r := range reserved {
 		for name, q := range r {
@@ -114,8 +114,8 @@ func Overreserved(capacity corev1.ResourceList, reserved ...corev1.ResourceList)
 	return nil
 }
 
-// SwapOn reports whether the host uses any swap.
-func SwapOn() (bool, error) {
+// SwapEnabled reports whether the host uses any swap.
+func SwapEnabled() (bool, error) {
 	text, err := os.ReadFile("/proc/swaps")
 	if os.IsNotExist(err) { // a kernel without swap
 		return false, nil

@@ -107,8 +107,8 @@ func ReadDisk(path string) (Disk, error) {
 	}, nil
 }
 
-// Booted is when the host was started.
-func Booted() time.Time {
+// BootTime is when the host was started.
+func BootTime() time.Time {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return time.Time{}

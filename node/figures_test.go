@@ -43,7 +43,7 @@ func TestTheHostTellsOfItself(t *testing.T) {
 	if _, err := ReadDisk("/none/such"); err == nil {
 		t.Error("a path that is not there has a file system")
 	}
-	if at := Booted(); at.IsZero() || at.After(time.Now()) {
+	if at := BootTime(); at.IsZero() || at.After(time.Now()) {
 		t.Errorf("booted at %s", at)
 	}
 	if now, most := Processes(); now <= 0 || most <= 0 {

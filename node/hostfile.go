@@ -15,8 +15,8 @@ type HostFile struct {
 	text []byte
 }
 
-// Text is what the file says now. A file that is as it was is not read again.
-func (f *HostFile) Text() ([]byte, error) {
+// Read is what the file says now. A file that is as it was is not read again.
+func (f *HostFile) Read() ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now, err := os.Stat(f.Path)

@@ -14,7 +14,7 @@ func TestAHostFileSaysWhatItSaysNow(t *testing.T) {
 	f := &HostFile{Path: filepath.Join(dir, "resolv.conf")}
 	is := func(want string) {
 		t.Helper()
-		if text, err := f.Text(); err != nil || string(text) != want {
+		if text, err := f.Read(); err != nil || string(text) != want {
 			t.Errorf("%q, %v", text, err)
 		}
 	}
@@ -24,7 +24,7 @@ func TestAHostFileSaysWhatItSaysNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := f.Text(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := f.Read(); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 	put("a", "one")
@@ -43,7 +43,7 @@ func TestAHostFileSaysWhatItSaysNow(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "a")); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := f.Text(); !errors.Is(err, fs.ErrNotExist) || len(text) > 0 {
+	if text, err := f.Read(); !errors.Is(err, fs.ErrNotExist) || len(text) > 0 {
 		t.Errorf("%q, %v", text, err)
 	}
 }

@@ -13,10 +13,10 @@ import (
 // InstallationFile is the file of the mark, below the directory of state.
 const InstallationFile = "installation"
 
-// Installation is what tells this installation from others, kept in a file of the
+// InstallationID is what tells this installation from others, kept in a file of the
 // state directory: machines that were made from one image, or share one, have the
 // same machine ID.
-func Installation(stateDir string) (string, error) {
+func InstallationID(stateDir string) (string, error) {
 	path := filepath.Join(stateDir, InstallationFile)
 	text, err := os.ReadFile(path)
 	if id := strings.TrimSpace(string(text)); err == nil && id != "" {

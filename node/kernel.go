@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// AppArmor reports whether this host's kernel enforces AppArmor profiles.
-func AppArmor() bool { return appArmor("/sys/module/apparmor/parameters/enabled") }
+// AppArmorEnabled reports whether this host's kernel enforces AppArmor profiles.
+func AppArmorEnabled() bool { return appArmor("/sys/module/apparmor/parameters/enabled") }
 
 func appArmor(file string) bool {
 	text, err := os.ReadFile(file)
 	return err == nil && bytes.HasPrefix(text, []byte("Y"))
 }
 
-// RootShared reports whether what is mounted below the root file system reaches
+// RootMountShared reports whether what is mounted below the root file system reaches
 // other mount namespaces and comes from them, as systemd has it on every host
 // that it boots. Runtimes refuse a mount with Bidirectional propagation of a
 // path that lies on a mount where it is not so.
-func RootShared() (bool, error) {
+func RootMountShared() (bool, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return false, fmt.Errorf("read the mount table: %w", err)

@@ -33,7 +33,7 @@ func TestRootShared(t *testing.T) {
 			t.Errorf("%q", table)
 		}
 	}
-	if _, err := RootShared(); err != nil {
+	if _, err := RootMountShared(); err != nil {
 		t.Error(err)
 	}
 }

@@ -35,12 +35,12 @@ const (
 	stackHalvings = 3
 )
 
-// KeepLean has this program take little memory, and gives back to the host what
+// TrimMemory has this program take little memory, and gives back to the host what
 // only a start or many pods at once have needed: once when the work of the start
 // is over, which ready tells, and each time calm returns after much was allocated. A node that never
 // rests never pays for the latter. GOGC in the environment wins over the former.
 // It ends with ctx.
-func KeepLean(ctx context.Context, ready <-chan struct{}, failed func(error)) {
+func TrimMemory(ctx context.Context, ready <-chan struct{}, failed func(error)) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(leanPercent)
 	}

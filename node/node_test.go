@@ -219,12 +219,12 @@ func TestMoreThanThereIsCannotBeReserved(t *testing.T) {
 	}
 	has := corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi"), "pid": resource.MustParse("1000")}
 	for _, ok := range [][]corev1.ResourceList{{}, {list("cpu", "1"), list("cpu", "1")}, {list("memory", "1Gi"), list("pid", "1k")}} {
-		if err := Overreserved(has, ok...); err != nil {
+		if err := ValidateReserved(has, ok...); err != nil {
 			t.Errorf("%v: %v", ok, err)
 		}
 	}
 	for _, bad := range [][]corev1.ResourceList{{list("cpu", "1"), list("cpu", "1001m")}, {list("memory", "2Gi")}, {list("pid", "1001")}, {list("hugepages-2Mi", "2Mi")}} {
-		if err := Overreserved(has, bad...); err == nil || !strings.Contains(err.Error(), "reserved") {
+		if err := ValidateReserved(has, bad...); err == nil || !strings.Contains(err.Error(), "reserved") {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}

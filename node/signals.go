@@ -12,8 +12,8 @@ import (
 	"berth/node/pressure"
 )
 
-// Places say where the node's signals are read.
-type Places struct {
+// SignalSources say where the node's signals are read.
+type SignalSources struct {
 	Nodefs     string // a path on the file system of pods' volumes
 	Images     string // one on that of images; empty: not known
 	Containers string // one on that of what containers write; empty: that of images
@@ -22,10 +22,10 @@ type Places struct {
 
 // PodsMemory is what all pods together use of memory, in bytes.
 type PodsMemory struct {
-	WorkingSet, Kept uint64  // Kept: less all pages that files can be read back into
-	Limit            uint64  // 0: as much as there is
-	Stalled          float64 // percent, see pressure.Second
-	Stalls           bool
+	WorkingSet, NonReclaimable uint64  // NonReclaimable: less all pages that files can be read back into
+	Limit                      uint64  // 0: as much as there is
+	StalledPercent             float64 // percent, see pressure.Second
+	HasPSI                     bool
 }
 
 // memoryStalls is where the kernel tells how much tasks wait for memory.
@@ -33,19 +33,19 @@ const memoryStalls = "/proc/pressure/memory"
 
 // ReadSignals looks at the node: a few files of /proc and one statfs per file
 // system. What could not be read is absent, and the error says why.
-func ReadSignals(now time.Time, p Places) (pressure.Reading, error) {
-	r := pressure.Reading{At: now, Levels: map[pressure.Signal]pressure.Level{}, Second: map[pressure.Signal]pressure.Second{}}
+func ReadSignals(now time.Time, p SignalSources) (pressure.Reading, error) {
+	r := pressure.Reading{At: now, Levels: map[pressure.Signal]pressure.Level{}, MemoryEstimates: map[pressure.Signal]pressure.MemoryEstimate{}}
 	var errs []error
 	if m, err := ReadMemory(); err != nil {
 		errs = append(errs, err)
 	} else if m.Total > 0 {
 		r.Levels[pressure.MemoryAvailable] = level(m.Total-min(m.WorkingSet, m.Total), m.Total)
-		second := pressure.Second{Name: "MemAvailable", Available: int64(m.Available)}
+		second := pressure.MemoryEstimate{Name: "MemAvailable", Available: int64(m.Available)}
 		if text, err := os.ReadFile(memoryStalls); err == nil {
-			second.Stalled, second.Stalls = stalled(string(text))
+			second.StalledPercent, second.HasPSI = stalled(string(text))
 		}
 		if m.Available > 0 {
-			r.Second[pressure.MemoryAvailable] = second
+			r.MemoryEstimates[pressure.MemoryAvailable] = second
 		}
 		if p.Pods != nil {
 			readPods(&r, p.Pods(), m.Total)
@@ -64,12 +64,12 @@ func readPods(r *pressure.Reading, p PodsMemory, total uint64) {
 		limit = total
 	}
 	r.Levels[pressure.AllocatableMemoryAvailable] = level(limit-min(p.WorkingSet, limit), limit)
-	r.Second[pressure.AllocatableMemoryAvailable] = pressure.Second{
-		Name: "what is left beside files' pages", Available: int64(limit - min(p.Kept, limit)), Stalls: p.Stalls, Stalled: p.Stalled,
+	r.MemoryEstimates[pressure.AllocatableMemoryAvailable] = pressure.MemoryEstimate{
+		Name: "what is left beside files' pages", Available: int64(limit - min(p.NonReclaimable, limit)), HasPSI: p.HasPSI, StalledPercent: p.StalledPercent,
 	}
 }
 
-func readDisks(r *pressure.Reading, p Places) error {
+func readDisks(r *pressure.Reading, p SignalSources) error {
 	if p.Containers == "" {
 		p.Containers = p.Images
 	}
@@ -95,9 +95,9 @@ func readDisks(r *pressure.Reading, p Places) error {
 			r.Levels[d.inodes] = level(disk.InodesFree, disk.Inodes)
 		}
 	}
-	r.Split.Images = p.Images != "" && !SameDisk(p.Nodefs, p.Images)
-	r.Split.Containers = p.Containers != "" && !SameDisk(p.Images, p.Containers)
-	r.Split.Together = r.Split.Containers && SameDisk(p.Nodefs, p.Containers)
+	r.Layout.DedicatedImageFs = p.Images != "" && !SameFileSystem(p.Nodefs, p.Images)
+	r.Layout.SplitContainerFs = p.Containers != "" && !SameFileSystem(p.Images, p.Containers)
+	r.Layout.ContainersOnNodefs = r.Layout.SplitContainerFs && SameFileSystem(p.Nodefs, p.Containers)
 	return errors.Join(errs...)
 }
 
@@ -105,9 +105,9 @@ func level(available, capacity uint64) pressure.Level {
 	return pressure.Level{Available: int64(available), Capacity: int64(capacity)}
 }
 
-// SameDisk reports whether two paths lie on one file system; true where one of
+// SameFileSystem reports whether two paths lie on one file system; true where one of
 // them cannot be asked.
-func SameDisk(a, b string) bool {
+func SameFileSystem(a, b string) bool {
 	var x, y unix.Stat_t
 	if unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil {
 		return true
@@ -115,9 +115,9 @@ func SameDisk(a, b string) bool {
 	return x.Dev == y.Dev
 }
 
-// CPUStalled is the share of the last 10 s in which some task waited for a CPU, in
+// CPUPressure is the share of the last 10 s in which some task waited for a CPU, in
 // percent; not known where the kernel does not tell.
-func CPUStalled() (percent float64, known bool) {
+func CPUPressure() (percent float64, known bool) {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {
 		return 0, false

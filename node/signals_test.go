@@ -14,10 +14,10 @@ import (
 func TestTheSignalsOfThisHost(t *testing.T) {
 	t.Parallel()
 	now, dir := time.Now(), t.TempDir()
-	r, err := ReadSignals(now, Places{
-		Nodefs: dir, Images: dir, Pods: func() PodsMemory { return PodsMemory{WorkingSet: 30, Kept: 10, Limit: 100} },
+	r, err := ReadSignals(now, SignalSources{
+		Nodefs: dir, Images: dir, Pods: func() PodsMemory { return PodsMemory{WorkingSet: 30, NonReclaimable: 10, Limit: 100} },
 	})
-	if err != nil || !r.At.Equal(now) || r.Split != (pressure.Split{}) {
+	if err != nil || !r.At.Equal(now) || r.Layout != (pressure.FileSystemLayout{}) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	for _, s := range []pressure.Signal{
@@ -30,17 +30,17 @@ func TestTheSignalsOfThisHost(t *testing.T) {
 	if l := r.Levels[pressure.AllocatableMemoryAvailable]; l != (pressure.Level{Available: 70, Capacity: 100}) {
 		t.Errorf("of pods: %+v", l)
 	}
-	if s := r.Second[pressure.AllocatableMemoryAvailable]; s.Available != 90 || s.Name == "" {
+	if s := r.MemoryEstimates[pressure.AllocatableMemoryAvailable]; s.Available != 90 || s.Name == "" {
 		t.Errorf("of pods: %+v", s)
 	}
-	if s := r.Second[pressure.MemoryAvailable]; s.Available <= 0 || s.Name != "MemAvailable" {
+	if s := r.MemoryEstimates[pressure.MemoryAvailable]; s.Available <= 0 || s.Name != "MemAvailable" {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestWhatCannotBeReadIsAbsent(t *testing.T) {
 	t.Parallel()
-	r, err := ReadSignals(time.Now(), Places{Nodefs: "/none/such"})
+	r, err := ReadSignals(time.Now(), SignalSources{Nodefs: "/none/such"})
 	if _, read := r.Levels[pressure.NodefsAvailable]; read || err == nil {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -58,7 +58,7 @@ func TestStallsAndTasksAreWhatTheKernelWrites(t *testing.T) {
 	if n, ok := tenSeconds(text, "some"); n != 1.5 || !ok {
 		t.Errorf("some: %v, %t", n, ok)
 	}
-	if n, known := CPUStalled(); known && (n < 0 || n > 100) {
+	if n, known := CPUPressure(); known && (n < 0 || n > 100) {
 		t.Errorf("tasks wait for a CPU in %v%% of the time", n)
 	}
 	if _, ok := stalled("some avg10=1.50"); ok {
@@ -104,7 +104,7 @@ func TestTheKernelTakesTheTrigger(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- WatchMemory(ctx, func() {}) }()
+	go func() { ended <- WatchMemoryPressure(ctx, func() {}) }()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -117,7 +117,7 @@ func TestTheKernelTakesTheTrigger(t *testing.T) {
 func BenchmarkReadSignals(b *testing.B) {
 	dir := b.TempDir()
 	for b.Loop() {
-		if _, err := ReadSignals(time.Now(), Places{Nodefs: dir, Images: dir}); err != nil {
+		if _, err := ReadSignals(time.Now(), SignalSources{Nodefs: dir, Images: dir}); err != nil {
 			b.Fatal(err)
 		}
 	}

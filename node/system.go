@@ -14,9 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// System says what machine this is and what runs on it. What cannot be read is
+// SystemInfo says what machine this is and what runs on it. What cannot be read is
 // empty.
-func System() corev1.NodeSystemInfo {
+func SystemInfo() corev1.NodeSystemInfo {
 	s := corev1.NodeSystemInfo{
 		OperatingSystem: "linux", Architecture: runtime.GOARCH,
 		MachineID:  line("/etc/machine-id", "/var/lib/dbus/machine-id"),
@@ -60,8 +60,8 @@ func prettyName(text []byte) string {
 	return "Linux"
 }
 
-// Reachable complains of an address that no other machine can reach this one by.
-func Reachable(ips []netip.Addr) error {
+// ValidateNodeIPs complains of an address that no other machine can reach this one by.
+func ValidateNodeIPs(ips []netip.Addr) error {
 	for _, ip := range ips {
 		if ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() {
 			return fmt.Errorf("--node-ip: %s cannot be the address of a node that joins a server: others have to reach it; give one of this host's other addresses", ip)

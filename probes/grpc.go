@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func (o *Probes) grpcRunner(x *probe, a *corev1.GRPCAction) func(context.Context) answer {
+func (o *Manager) grpcRunner(x *probe, a *corev1.GRPCAction) func(context.Context) answer {
 	service := ""
 	if a.Service != nil {
 		service = *a.Service

@@ -18,7 +18,7 @@ const (
 	maxRedirects = 10
 )
 
-func (o *Probes) httpRunner(x *probe, c *corev1.Container, a *corev1.HTTPGetAction) func(context.Context) answer {
+func (o *Manager) httpRunner(x *probe, c *corev1.Container, a *corev1.HTTPGetAction) func(context.Context) answer {
 	port, err := portOf(c, a.Port)
 	if err != nil {
 		return never(err)
@@ -48,7 +48,7 @@ func target(scheme, at, path string) *url.URL {
 
 // header is what the spec says, and what is usual where it says nothing. An
 // empty Accept is none at all.
-func (o *Probes) header(list []corev1.HTTPHeader) http.Header {
+func (o *Manager) header(list []corev1.HTTPHeader) http.Header {
 	h := http.Header{}
 	for _, x := range list {
 		h.Add(textproto.CanonicalMIMEHeaderKey(x.Name), x.Value)

@@ -17,13 +17,13 @@ import (
 
 // Options is what New needs. Every zero field but Runtime has a default.
 type Options struct {
-	Runtime   Runtime
-	UserAgent string // of HTTP and gRPC probes; default kube-probe/1.37
-	Commands  int    // commands under way at once, those that hang not counted; default 8 per CPU
-	Meter     func(Sample, Target)
-	Late      func(late time.Duration, missed int64) // how late a run began, and how many before it fell out
-	Gone      func(*corev1.Pod)                      // nothing is left of a pod that had probes
-	Pulse     func()                                 // told that Run makes progress, every few seconds at least
+	Runtime            Runtime
+	UserAgent          string // of HTTP and gRPC probes; default kube-probe/1.37
+	MaxConcurrentExecs int    // commands under way at once, those that hang not counted; default 8 per CPU
+	OnResult           func(Sample, Target)
+	OnStart            func(late time.Duration, missed int64) // how late a run began, and how many before it fell out
+	OnForget           func(*corev1.Pod)                      // nothing is left of a pod that had probes
+	Heartbeat          func()                                 // told that Run makes progress, every few seconds at least
 }
 
 // Target says whose probe it is.
@@ -33,9 +33,9 @@ type Target struct {
 	Kind      plan.ProbeKind
 }
 
-// Probes runs probes. Watch and Forget may be called from any goroutine, also
+// Manager runs probes. Watch and Forget may be called from any goroutine, also
 // before Run, and never block.
-type Probes struct {
+type Manager struct {
 	opt  Options
 	dial dialers
 	make func(*probe, *corev1.Container) func(context.Context) answer
@@ -134,17 +134,17 @@ const (
 )
 
 // New returns Probes that run nothing yet.
-func New(o Options) *Probes {
+func New(o Options) *Manager {
 	o.UserAgent = cmp.Or(o.UserAgent, "kube-probe/1.37")
-	if o.Pulse == nil {
-		o.Pulse = func() {}
+	if o.Heartbeat == nil {
+		o.Heartbeat = func() {}
 	}
-	o.Commands = cmp.Or(o.Commands, 8*runtime.GOMAXPROCS(0))
-	all := &Probes{
+	o.MaxConcurrentExecs = cmp.Or(o.MaxConcurrentExecs, 8*runtime.GOMAXPROCS(0))
+	all := &Manager{
 		opt: o, dial: newDialers(), left: make(chan struct{}), ready: make(chan struct{}, 1),
 		post: post{watch: map[types.UID]*watch{}}, pods: map[types.UID]*pod{},
 		lanes: [2]lane{
-			{limit: o.Commands, quick: commandsQuick, most: mostCommands},
+			{limit: o.MaxConcurrentExecs, quick: commandsQuick, most: mostCommands},
 			{limit: mostDials, most: mostDials},
 		},
 	}
@@ -155,14 +155,14 @@ func New(o Options) *Probes {
 // Watch has exactly these probes of a pod run from now on. health is told what
 // the probes of one container add up to whenever that has changed, event what
 // users are to be told; neither may block.
-func (o *Probes) Watch(pod *corev1.Pod, want []plan.Watch, health func(id string, h plan.Health), event func(plan.Reason)) {
+func (o *Manager) Watch(pod *corev1.Pod, want []plan.Watch, health func(id string, h plan.Health), event func(plan.Reason)) {
 	o.mail(func(p *post) { p.watch[pod.UID] = &watch{pod, want, health, event} })
 }
 
 // Forget says that nothing is left of a pod.
-func (o *Probes) Forget(uid types.UID) { o.mail(func(p *post) { p.watch[uid] = nil }) }
+func (o *Manager) Forget(uid types.UID) { o.mail(func(p *post) { p.watch[uid] = nil }) }
 
-func (o *Probes) mail(f func(*post)) {
+func (o *Manager) mail(f func(*post)) {
 	o.mu.Lock()
 	f(&o.post)
 	o.mu.Unlock()
@@ -172,7 +172,7 @@ func (o *Probes) mail(f func(*post)) {
 	}
 }
 
-func (o *Probes) take() post {
+func (o *Manager) take() post {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.post
@@ -182,7 +182,7 @@ func (o *Probes) take() post {
 
 // Run runs what is wanted until ctx ends, and returns when no probe is under way
 // any more.
-func (o *Probes) Run(ctx context.Context) error {
+func (o *Manager) Run(ctx context.Context) error {
 	defer close(o.left)
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
@@ -194,7 +194,7 @@ func (o *Probes) Run(ctx context.Context) error {
 	idle := time.NewTicker(shows)
 	defer idle.Stop()
 	for {
-		o.opt.Pulse()
+		o.opt.Heartbeat()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -219,10 +219,10 @@ func (o *Probes) Run(ctx context.Context) error {
 	}
 }
 
-func (o *Probes) busy() bool { return o.lanes[0].all+o.lanes[1].all > 0 }
+func (o *Manager) busy() bool { return o.lanes[0].all+o.lanes[1].all > 0 }
 
 // read takes the mail in, oldest matter first.
-func (o *Probes) read(p post, now time.Time) {
+func (o *Manager) read(p post, now time.Time) {
 	for _, e := range p.ends {
 		o.settle(e)
 	}
@@ -240,7 +240,7 @@ func (o *Probes) read(p post, now time.Time) {
 
 // start begins what is due, as far as there is room, and returns when to look
 // again.
-func (o *Probes) start(ctx context.Context) (next time.Time) {
+func (o *Manager) start(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	for p := o.schedule.take(now); p != nil; p = o.schedule.take(now) {
 		p.queued = true
@@ -262,12 +262,12 @@ func (o *Probes) start(ctx context.Context) (next time.Time) {
 }
 
 // begin runs one probe.
-func (o *Probes) begin(ctx context.Context, l *lane, p *probe) {
+func (o *Manager) begin(ctx context.Context, l *lane, p *probe) {
 	now := time.Now()
 	missed := p.missed(now)
 	p.skipped += missed
-	if o.opt.Late != nil {
-		o.opt.Late(now.Sub(p.due), missed)
+	if o.opt.OnStart != nil {
+		o.opt.OnStart(now.Sub(p.due), missed)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{probe: p, began: now, lane: l, stalled: o.stalls.total, cancel: cancel}
@@ -283,7 +283,7 @@ func (o *Probes) begin(ctx context.Context, l *lane, p *probe) {
 }
 
 // settle takes in the end of one probe.
-func (o *Probes) settle(e end) {
+func (o *Manager) settle(e end) {
 	p := e.run.probe
 	e.lane.ended(e.run)
 	e.cancel()
@@ -302,13 +302,13 @@ func (o *Probes) settle(e end) {
 		return
 	}
 	counted := p.took(e.result, clip(e.output, keptOutput), e.began, e.ended)
-	s := Sample{At: e.began, Took: took, Result: e.result, Counted: counted, Output: clip(e.output, keptOutput)}
+	s := Sample{At: e.began, Duration: took, Result: e.result, Counted: counted, Output: clip(e.output, keptOutput)}
 	p.last = slices.Insert(p.last, 0, s)
 	if len(p.last) > keptSamples {
 		p.last = p.last[:keptSamples]
 	}
-	if o.opt.Meter != nil {
-		o.opt.Meter(s, Target{p.in.pod.pod, p.in.watch.Name, p.Kind})
+	if o.opt.OnResult != nil {
+		o.opt.OnResult(s, Target{p.in.pod.pod, p.in.watch.Name, p.Kind})
 	}
 	p.say(s)
 	o.reschedule(p)
@@ -320,14 +320,14 @@ func (o *Probes) settle(e end) {
 func (p *probe) soonPause() time.Duration { return min(p.period, time.Second) }
 
 // reschedule puts a probe that has ended back, unless it has done its work.
-func (o *Probes) reschedule(p *probe) {
+func (o *Manager) reschedule(p *probe) {
 	done := p.passed != nil && (p.Kind == plan.StartupProbe || p.Kind == plan.LivenessProbe && !*p.passed)
 	if p.wanted && !done && p.run == nil && !p.queued {
 		o.schedule.add(p)
 	}
 }
 
-func (o *Probes) laneOf(p *probe) *lane {
+func (o *Manager) laneOf(p *probe) *lane {
 	if p.spec.Exec != nil {
 		return &o.lanes[0]
 	}

@@ -22,7 +22,7 @@ import (
 // bench is Probes in a bubble, with probes that answer as they are told.
 type rig struct {
 	t      *testing.T
-	o      *Probes
+	o      *Manager
 	began  time.Time
 	answer func(kind plan.ProbeKind, container string, at time.Duration) (answer, time.Duration)
 
@@ -42,7 +42,7 @@ func inBubble(t *testing.T, opt Options, f func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, began: time.Now(), runs: map[string][]time.Duration{}, health: map[string]plan.Health{}}
 		r.answer = func(plan.ProbeKind, string, time.Duration) (answer, time.Duration) { return answer{result: Success}, 0 }
-		opt.Late = func(late time.Duration, missed int64) {
+		opt.OnStart = func(late time.Duration, missed int64) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.late, r.missed = append(r.late, late), r.missed+missed
@@ -274,7 +274,7 @@ func TestWhatIsNoLongerWantedIsCalledOff(t *testing.T) {
 		if r.flight != 0 || len(r.told)+len(r.events) > 0 {
 			t.Errorf("%d are under way, told %v %v", r.flight, r.told, r.events)
 		}
-		if got := r.o.Reports(t.Context(), "a"); got != nil {
+		if got := r.o.Statuses(t.Context(), "a"); got != nil {
 			t.Errorf("reports of a pod that is forgotten: %+v", got)
 		}
 	})
@@ -353,7 +353,7 @@ func TestProbesThatBeginTogetherAreSpread(t *testing.T) {
 }
 
 func TestScenario21_CommandsAreBoundedAndThoseThatHangHoldNobodyUp(t *testing.T) {
-	inBubble(t, Options{Commands: 4}, func(t *testing.T, r *rig) {
+	inBubble(t, Options{MaxConcurrentExecs: 4}, func(t *testing.T, r *rig) {
 		r.answer = func(_ plan.ProbeKind, name string, _ time.Duration) (answer, time.Duration) {
 			if strings.HasPrefix(name, "hang") {
 				return answer{result: Failure, late: true}, 50 * time.Second
@@ -383,7 +383,7 @@ func TestScenario21_CommandsAreBoundedAndThoseThatHangHoldNobodyUp(t *testing.T)
 // TestScenario23_WaitingIsNotHeldAgainstThePod has a probe wait for its turn for
 // longer than its timeout: the timeout begins when it is made.
 func TestScenario23_WaitingIsNotHeldAgainstThePod(t *testing.T) {
-	inBubble(t, Options{Commands: 1}, func(t *testing.T, r *rig) {
+	inBubble(t, Options{MaxConcurrentExecs: 1}, func(t *testing.T, r *rig) {
 		slow := &slowRuntime{takes: 400 * time.Millisecond}
 		r.o.opt.Runtime = slow
 		r.o.make = r.o.runner
@@ -473,7 +473,7 @@ func TestANodeThatStoodStillIsNotHeldAgainstThePod(t *testing.T) {
 			time.Sleep(2 * time.Second) // the loop stands still, as it would with the process
 		}
 	}
-	inBubble(t, Options{Meter: block}, func(t *testing.T, r *rig) {
+	inBubble(t, Options{OnResult: block}, func(t *testing.T, r *rig) {
 		r.answer = func(_ plan.ProbeKind, name string, _ time.Duration) (answer, time.Duration) {
 			if name == "other" {
 				return answer{result: Success}, 100 * time.Millisecond
@@ -502,13 +502,13 @@ func TestReports(t *testing.T) {
 		}
 		r.watch(probed("a", ready("c", web(1, 3))), r.running("c", readiness))
 		r.at(10500 * time.Millisecond)
-		got := r.o.Reports(t.Context(), "a")
+		got := r.o.Statuses(t.Context(), "a")
 		if len(got) != 1 {
 			t.Fatalf("%+v", got)
 		}
 		g := got[0]
-		if g.Container != "c" || g.Passed == nil || !*g.Passed || len(g.Last) != keptSamples || g.Last[0].Took != 7*time.Millisecond ||
-			!g.Due.After(time.Now()) || g.Due.After(time.Now().Add(time.Second)) || !g.Last[0].At.After(g.Last[1].At) {
+		if g.Container != "c" || g.Passed == nil || !*g.Passed || len(g.Recent) != keptSamples || g.Recent[0].Duration != 7*time.Millisecond ||
+			!g.NextRun.After(time.Now()) || g.NextRun.After(time.Now().Add(time.Second)) || !g.Recent[0].At.After(g.Recent[1].At) {
 			t.Errorf("%+v", g)
 		}
 	})
@@ -517,7 +517,7 @@ func TestReports(t *testing.T) {
 // Who watches the loop must be able to tell a hang from a node without probes.
 func TestTheLoopShowsThatItMakesProgress(t *testing.T) {
 	var shown atomic.Int64
-	inBubble(t, Options{Pulse: func() { shown.Add(1) }}, func(t *testing.T, _ *rig) {
+	inBubble(t, Options{Heartbeat: func() { shown.Add(1) }}, func(t *testing.T, _ *rig) {
 		for range 5 {
 			before := shown.Load()
 			time.Sleep(shows + time.Second)

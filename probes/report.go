@@ -12,28 +12,28 @@ import (
 
 // Sample is one run of a probe.
 type Sample struct {
-	At      time.Time
-	Took    time.Duration
-	Result  Result
-	Counted bool // against a threshold
-	Output  string
+	At       time.Time
+	Duration time.Duration
+	Result   Result
+	Counted  bool // against a threshold
+	Output   string
 }
 
-// Report is one probe of one container instance.
-type Report struct {
+// Status is one probe of one container instance.
+type Status struct {
 	Container, ContainerID string
 	Probed                 plan.Probed
 	Passed                 *bool     // what the thresholds say; nil: nothing yet
-	Due                    time.Time // zero: it is not to run again
+	NextRun                time.Time // zero: it is not to run again
 	Running                bool
 	Missed                 int64    // runs that fell out because the node was too busy
-	Last                   []Sample // newest first
+	Recent                 []Sample // newest first
 }
 
-// Reports tells of all probes of a pod's container instances, by container and
+// Statuses tells of all probes of a pod's container instances, by container and
 // kind; none if nothing of the pod is probed.
-func (o *Probes) Reports(ctx context.Context, uid types.UID) []Report {
-	reply := make(chan []Report, 1)
+func (o *Manager) Statuses(ctx context.Context, uid types.UID) []Status {
+	reply := make(chan []Status, 1)
 	o.mail(func(p *post) { p.asks = append(p.asks, ask{uid, reply}) })
 	select {
 	case r := <-reply:
@@ -48,22 +48,22 @@ func (o *Probes) Reports(ctx context.Context, uid types.UID) []Report {
 // ask is a question for reports.
 type ask struct {
 	uid   types.UID
-	reply chan<- []Report // buffered
+	reply chan<- []Status // buffered
 }
 
-func (o *Probes) report(uid types.UID) (out []Report) {
+func (o *Manager) report(uid types.UID) (out []Status) {
 	p := o.pods[uid]
 	if p == nil {
 		return nil
 	}
 	for _, in := range p.instances {
 		for _, x := range in.probes {
-			r := Report{
+			r := Status{
 				Container: in.watch.Name, ContainerID: in.watch.ID, Probed: x.Probed,
-				Passed: x.passed, Running: x.run != nil, Missed: x.skipped, Last: slices.Clone(x.last),
+				Passed: x.passed, Running: x.run != nil, Missed: x.skipped, Recent: slices.Clone(x.last),
 			}
 			if x.wanted && x.run == nil && (x.at >= 0 || x.queued) {
-				r.Due = x.due
+				r.NextRun = x.due
 			}
 			out = append(out, r)
 		}

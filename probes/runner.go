@@ -19,7 +19,7 @@ import (
 )
 
 // runner returns what makes a probe once.
-func (o *Probes) runner(x *probe, c *corev1.Container) func(context.Context) answer {
+func (o *Manager) runner(x *probe, c *corev1.Container) func(context.Context) answer {
 	switch spec := x.spec; {
 	case spec.Exec != nil:
 		e := &exec{runtime: o.opt.Runtime, id: x.in.watch.ID, command: spec.Exec.Command, timeout: x.timeout}
@@ -106,7 +106,7 @@ func tooLate(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func (o *Probes) tcpRunner(x *probe, c *corev1.Container, a *corev1.TCPSocketAction) func(context.Context) answer {
+func (o *Manager) tcpRunner(x *probe, c *corev1.Container, a *corev1.TCPSocketAction) func(context.Context) answer {
 	port, err := portOf(c, a.Port)
 	if err != nil {
 		return never(err)

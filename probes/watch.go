@@ -15,7 +15,7 @@ import (
 )
 
 // set makes the probes of a pod what they are wanted to be.
-func (o *Probes) set(w *watch, now time.Time) {
+func (o *Manager) set(w *watch, now time.Time) {
 	p := o.pods[w.pod.UID]
 	if p == nil {
 		p = &pod{}
@@ -49,7 +49,7 @@ func (o *Probes) set(w *watch, now time.Time) {
 	})
 }
 
-func (o *Probes) watchContainer(in *instance, c *corev1.Container, want plan.Watch, now time.Time) {
+func (o *Manager) watchContainer(in *instance, c *corev1.Container, want plan.Watch, now time.Time) {
 	in.watch.Probes, in.watch.Host = want.Probes, want.Host
 	for _, k := range []struct {
 		kind plan.ProbeKind
@@ -76,7 +76,7 @@ func (o *Probes) watchContainer(in *instance, c *corev1.Container, want plan.Wat
 }
 
 // newProbe is a probe at its beginning, or where another life has left it.
-func (o *Probes) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe, now time.Time) *probe {
+func (o *Manager) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe, now time.Time) *probe {
 	x := &probe{in: in, at: -1}
 	r := ruleOf(spec, spreadOf(in.pod.pod.UID, in.watch.Name, kind))
 	if was := in.health.Of(kind); was != nil {
@@ -99,7 +99,7 @@ func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.Probed, r rule) *
 }
 
 // want has a probe run, with the spec and address that hold now.
-func (o *Probes) want(x *probe, c *corev1.Container, spec *corev1.Probe, now time.Time) {
+func (o *Manager) want(x *probe, c *corev1.Container, spec *corev1.Probe, now time.Time) {
 	if x.wanted && x.host == x.in.watch.Host && (x.spec == spec || equality.Semantic.DeepEqual(x.spec, spec)) {
 		return
 	}
@@ -116,7 +116,7 @@ func (o *Probes) want(x *probe, c *corev1.Container, spec *corev1.Probe, now tim
 }
 
 // unwant stops a probe. What it has found out is kept as long as its container.
-func (o *Probes) unwant(x *probe) {
+func (o *Manager) unwant(x *probe) {
 	x.wanted = false
 	o.schedule.remove(x)
 	if x.run != nil {
@@ -125,7 +125,7 @@ func (o *Probes) unwant(x *probe) {
 	}
 }
 
-func (o *Probes) forget(uid types.UID) {
+func (o *Manager) forget(uid types.UID) {
 	p := o.pods[uid]
 	if p == nil {
 		return
@@ -136,8 +136,8 @@ func (o *Probes) forget(uid types.UID) {
 		}
 	}
 	delete(o.pods, uid)
-	if o.opt.Gone != nil {
-		o.opt.Gone(p.pod)
+	if o.opt.OnForget != nil {
+		o.opt.OnForget(p.pod)
 	}
 }
 

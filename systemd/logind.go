@@ -20,8 +20,8 @@ const (
 	shutdownSoon  = "PrepareForShutdown"
 )
 
-// LogindDropIns is where logind reads what is added to its configuration.
-const LogindDropIns = "/etc/systemd/logind.conf.d"
+// LogindDropInDir is where logind reads what is added to its configuration.
+const LogindDropInDir = "/etc/systemd/logind.conf.d"
 
 // Logind is a connection to logind, which tells of a shutdown and waits for those who
 // have asked it to.
@@ -41,7 +41,7 @@ func DialLogind(ctx context.Context) (*Logind, error) {
 	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchInterface(logindManager), dbus.WithMatchMember(shutdownSoon), dbus.WithMatchObjectPath(logindPath))
 	if err == nil {
 		conn.Signal(l.signals)
-		_, err = l.DelayMax(ctx)
+		_, err = l.InhibitDelayMax(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("logind: %w", err), conn.Close())
@@ -52,8 +52,8 @@ func DialLogind(ctx context.Context) (*Logind, error) {
 // Close ends the connection.
 func (l *Logind) Close() error { return l.conn.Close() }
 
-// Lost is closed when the connection is.
-func (l *Logind) Lost() <-chan struct{} { return l.conn.Context().Done() }
+// Disconnected is closed when the connection is.
+func (l *Logind) Disconnected() <-chan struct{} { return l.conn.Context().Done() }
 
 func (l *Logind) property(ctx context.Context, name string, into any) error {
 	var v dbus.Variant
@@ -67,15 +67,15 @@ func (l *Logind) property(ctx context.Context, name string, into any) error {
 	return nil
 }
 
-// DelayMax is how long logind waits at most for those who ask it to (InhibitDelayMaxSec).
-func (l *Logind) DelayMax(ctx context.Context) (time.Duration, error) {
+// InhibitDelayMax is how long logind waits at most for those who ask it to (InhibitDelayMaxSec).
+func (l *Logind) InhibitDelayMax(ctx context.Context) (time.Duration, error) {
 	var usec uint64
 	err := l.property(ctx, "InhibitDelayMaxUSec", &usec)
 	return time.Duration(usec) * time.Microsecond, err
 }
 
-// Preparing reports whether a shutdown has begun.
-func (l *Logind) Preparing(ctx context.Context) (begun bool, err error) {
+// PreparingForShutdown reports whether a shutdown has begun.
+func (l *Logind) PreparingForShutdown(ctx context.Context) (begun bool, err error) {
 	return begun, l.property(ctx, "PreparingForShutdown", &begun)
 }
 
@@ -90,8 +90,8 @@ func (l *Logind) Inhibit(ctx context.Context, who, why string) (lock *os.File, e
 	return os.NewFile(uintptr(fd), "inhibitor"), nil
 }
 
-// Next waits until a shutdown begins (true) or is called off (false).
-func (l *Logind) Next(ctx context.Context) (begins bool, err error) {
+// NextShutdownSignal waits until a shutdown begins (true) or is called off (false).
+func (l *Logind) NextShutdownSignal(ctx context.Context) (begins bool, err error) {
 	for {
 		select {
 		case s, ok := <-l.signals:
@@ -103,7 +103,7 @@ func (l *Logind) Next(ctx context.Context) (begins bool, err error) {
 					return begins, nil
 				}
 			}
-		case <-l.Lost():
+		case <-l.Disconnected():
 			return false, errors.New("the connection to the system bus is lost")
 		case <-ctx.Done():
 			return false, ctx.Err()
@@ -114,8 +114,8 @@ func (l *Logind) Next(ctx context.Context) (begins bool, err error) {
 // dropIn is berth's own; the last that is read wins.
 const dropIn = "99-berth.conf"
 
-// DelayFile is what AllowDelay makes in a folder.
-func DelayFile(dir string) string { return filepath.Join(dir, dropIn) }
+// InhibitDelayFile is what AllowDelay makes in a folder.
+func InhibitDelayFile(dir string) string { return filepath.Join(dir, dropIn) }
 
 // reread has logind read its configuration again, as it does when it is told so.
 func (l *Logind) reread(ctx context.Context) error {
@@ -127,11 +127,11 @@ func (l *Logind) reread(ctx context.Context) error {
 	return nil
 }
 
-// ForgetDelay takes away what AllowDelay has made in the folder, the folder too if
+// RemoveInhibitDelay takes away what AllowDelay has made in the folder, the folder too if
 // nothing else is in it, and has logind, if there is one, read its configuration. It
 // reports whether there was anything.
-func ForgetDelay(ctx context.Context, dir string) (was bool, err error) {
-	err = os.Remove(DelayFile(dir))
+func RemoveInhibitDelay(ctx context.Context, dir string) (was bool, err error) {
+	err = os.Remove(InhibitDelayFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -149,24 +149,24 @@ func ForgetDelay(ctx context.Context, dir string) (was bool, err error) {
 	return true, l.reread(ctx)
 }
 
-// AllowDelay has logind wait that long for those who ask it to: by a file in the
+// RaiseInhibitDelay has logind wait that long for those who ask it to: by a file in the
 // folder of drop-ins, which logind is made to read. It returns how long logind waits
 // now.
-func (l *Logind) AllowDelay(ctx context.Context, dir string, d time.Duration) (time.Duration, error) {
-	now, err := l.DelayMax(ctx)
+func (l *Logind) RaiseInhibitDelay(ctx context.Context, dir string, d time.Duration) (time.Duration, error) {
+	now, err := l.InhibitDelayMax(ctx)
 	if err != nil || now >= d {
 		return now, err
 	}
 	seconds := int64((d + time.Second - 1) / time.Second)
 	text := fmt.Sprintf("# Made by berth for shutdownGracePeriod: pods need as long to end.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(DelayFile(dir), []byte(text), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(InhibitDelayFile(dir), []byte(text), 0o644)); err != nil {
 		return now, fmt.Errorf("raise InhibitDelayMaxSec: %w", err)
 	}
 	if err := l.reread(ctx); err != nil {
 		return now, err
 	}
 	for wait := 20 * time.Millisecond; ; wait *= 2 { // it reads after the signal, some time
-		if now, err = l.DelayMax(ctx); err != nil || now >= d || wait > time.Second {
+		if now, err = l.InhibitDelayMax(ctx); err != nil || now >= d || wait > time.Second {
 			return now, err
 		}
 		select {

@@ -178,7 +178,7 @@ func watching(t *testing.T, dropIns string, need time.Duration, log *slog.Logger
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		WatchShutdown(ctx, ShutdownOptions{Need: need, Drain: drain, Off: func() {}, DropIns: dropIns, Log: log})
+		WatchShutdown(ctx, ShutdownOptions{DelayNeeded: need, Drain: drain, OnCancel: func() {}, DropInDir: dropIns, Log: log})
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-ended })
 	t.Cleanup(stop)
@@ -251,7 +251,7 @@ func TestAShutdownThatHasBegunIsNotMissed(t *testing.T) {
 	watching(t, s.dropIns, time.Second, slog.New(slog.DiscardHandler), func(context.Context) { close(drained) })
 	<-drained
 	released(t, s.lock(1))
-	if !ShutdownBegun(t.Context()) {
+	if !ShutdownInProgress(t.Context()) {
 		t.Error("nobody says that it has begun")
 	}
 }
@@ -303,20 +303,20 @@ func TestTheDelayIsTakenBack(t *testing.T) {
 	defer l.Close()
 	ask := func(want time.Duration) {
 		t.Helper()
-		if d, err := l.DelayMax(t.Context()); err != nil || d != want {
+		if d, err := l.InhibitDelayMax(t.Context()); err != nil || d != want {
 			t.Errorf("logind waits %v (%v), want %v", d, err, want)
 		}
 	}
 	forget := func(want bool) {
 		t.Helper()
-		if was, err := ForgetDelay(t.Context(), s.dropIns); err != nil || was != want {
+		if was, err := RemoveInhibitDelay(t.Context(), s.dropIns); err != nil || was != want {
 			t.Errorf("there was something: %v (%v), want %v", was, err, want)
 		}
 	}
 	forget(false)
 	raise := func() {
 		t.Helper()
-		if _, err := l.AllowDelay(t.Context(), s.dropIns, time.Minute); err != nil {
+		if _, err := l.RaiseInhibitDelay(t.Context(), s.dropIns, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 type State string
 
 const (
-	Ready    State = "READY=1"    // start-up is over
-	Stopping State = "STOPPING=1" // the end has begun
-	Alive    State = "WATCHDOG=1" // the watchdog may wait for another interval
+	Ready        State = "READY=1"    // start-up is over
+	Stopping     State = "STOPPING=1" // the end has begun
+	WatchdogPing State = "WATCHDOG=1" // the watchdog may wait for another interval
 )
 
 // Reloading says that the configuration is taken anew, which Ready ends. The
@@ -29,9 +29,9 @@ func Reloading() (State, error) {
 	return State(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000)), nil
 }
 
-// Extend puts the service manager's timeout for what is under way, a start, a reload or
+// ExtendTimeout puts the service manager's timeout for what is under way, a start, a reload or
 // an end, off until d from now.
-func Extend(d time.Duration) State {
+func ExtendTimeout(d time.Duration) State {
 	return State(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds()))
 }
 
@@ -44,21 +44,21 @@ func Status(text string) State {
 // Notify tells the service manager in one message. Without one (NOTIFY_SOCKET
 // is not set) it does nothing.
 func Notify(states ...State) error {
-	return Manager{os.Getenv("NOTIFY_SOCKET")}.Notify(states...)
+	return Notifier{os.Getenv("NOTIFY_SOCKET")}.Notify(states...)
 }
 
-// Manager is the service manager, if there is one.
-type Manager struct{ socket string }
+// Notifier is the service manager, if there is one.
+type Notifier struct{ socket string }
 
-// Claim returns the service manager of this process and takes it out of the
+// ClaimNotifySocket returns the service manager of this process and takes it out of the
 // environment: a library that would tell it something by itself does not.
-func Claim() (Manager, error) {
-	m := Manager{os.Getenv("NOTIFY_SOCKET")}
+func ClaimNotifySocket() (Notifier, error) {
+	m := Notifier{os.Getenv("NOTIFY_SOCKET")}
 	return m, os.Unsetenv("NOTIFY_SOCKET")
 }
 
 // Notify is Notify of the package.
-func (m Manager) Notify(states ...State) error {
+func (m Notifier) Notify(states ...State) error {
 	if m.socket == "" || len(states) == 0 {
 		return nil
 	}

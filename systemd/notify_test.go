@@ -56,7 +56,7 @@ func TestNotifyReachesAnAbstractSocket(t *testing.T) {
 
 func TestAClaimedManagerIsToldByItsHolderAlone(t *testing.T) {
 	conn := manager(t, filepath.Join(t.TempDir(), "notify"))
-	m, err := Claim()
+	m, err := ClaimNotifySocket()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,10 +86,10 @@ func TestS1WithoutAServiceManagerNothingHappens(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := Notify(Ready, Alive); err != nil {
+	if err := Notify(Ready, WatchdogPing); err != nil {
 		t.Errorf("Notify: %v", err)
 	}
-	w, err := FromEnvironment()
+	w, err := WatchdogFromEnvironment()
 	if err != nil {
 		t.Fatal(err)
 	}

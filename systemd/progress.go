@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Progress knows the main loops and when each was last seen at work. Its
+// LoopMonitor knows the main loops and when each was last seen at work. Its
 // Healthy is what Watchdog.Run asks. The zero value is ready for use.
-type Progress struct {
+type LoopMonitor struct {
 	mu    sync.Mutex
 	loops []*Loop
 }
@@ -27,7 +27,7 @@ type Loop struct {
 // Watch adds a loop that must call Beat at least every quiet, also when it has
 // nothing to do. It counts as having just done so. A quiet of zero or less
 // panics: no loop could keep to it.
-func (p *Progress) Watch(name string, quiet time.Duration) *Loop {
+func (p *LoopMonitor) Watch(name string, quiet time.Duration) *Loop {
 	if quiet <= 0 {
 		panic(fmt.Sprintf("loop %s: quiet time %v is not positive", name, quiet))
 	}
@@ -39,7 +39,7 @@ func (p *Progress) Watch(name string, quiet time.Duration) *Loop {
 }
 
 // Forget takes a loop out that has ended as it should.
-func (p *Progress) Forget(l *Loop) {
+func (p *LoopMonitor) Forget(l *Loop) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.loops = slices.DeleteFunc(p.loops, func(x *Loop) bool { return x == l })
@@ -55,7 +55,7 @@ func (l *Loop) silent() time.Duration {
 
 // Healthy reports whether all loops make progress, and if not, which do not.
 // The reason stays the same while the same loops hang.
-func (p *Progress) Healthy() (ok bool, why string) {
+func (p *LoopMonitor) Healthy() (ok bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var hung []string

@@ -9,11 +9,11 @@ import (
 
 // ShutdownOptions say what is done before a host goes down.
 type ShutdownOptions struct {
-	Need    time.Duration             // that Drain may take
-	Drain   func(ctx context.Context) // called when a shutdown begins; logind waits for it
-	Off     func()                    // called when it was called off
-	DropIns string                    // folder for logind's drop-ins; LogindDropIns
-	Log     *slog.Logger
+	DelayNeeded time.Duration             // that Drain may take
+	Drain       func(ctx context.Context) // called when a shutdown begins; logind waits for it
+	OnCancel    func()                    // called when it was called off
+	DropInDir   string                    // folder for logind's drop-ins; LogindDropIns
+	Log         *slog.Logger
 }
 
 // dialAgain is how long after the system bus was lost, or was not there, it is asked
@@ -47,9 +47,9 @@ func WatchShutdown(ctx context.Context, o ShutdownOptions) {
 	}
 }
 
-// ShutdownBegun reports whether logind says that the host goes down already. Where
+// ShutdownInProgress reports whether logind says that the host goes down already. Where
 // there is no logind nobody says so.
-func ShutdownBegun(ctx context.Context) bool {
+func ShutdownInProgress(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	l, err := DialLogind(ctx)
@@ -57,7 +57,7 @@ func ShutdownBegun(ctx context.Context) bool {
 		return false
 	}
 	defer l.Close()
-	begun, err := l.Preparing(ctx)
+	begun, err := l.PreparingForShutdown(ctx)
 	return err == nil && begun
 }
 
@@ -79,7 +79,7 @@ func (o ShutdownOptions) once(ctx context.Context) error {
 		}
 	}
 	defer release()
-	begins, err := l.Preparing(ctx) // it may have begun before
+	begins, err := l.PreparingForShutdown(ctx) // it may have begun before
 	if err != nil {
 		return err
 	}
@@ -88,12 +88,12 @@ func (o ShutdownOptions) once(ctx context.Context) error {
 			o.Drain(ctx)
 			release()
 		} else if lock == nil { // it was called off: the next one has to wait, too
-			o.Off()
+			o.OnCancel()
 			if lock, err = o.lock(ctx, l); err != nil {
 				return err
 			}
 		}
-		if begins, err = l.Next(ctx); err != nil {
+		if begins, err = l.NextShutdownSignal(ctx); err != nil {
 			return err
 		}
 	}
@@ -103,10 +103,10 @@ func (o ShutdownOptions) once(ctx context.Context) error {
 func (o ShutdownOptions) lock(ctx context.Context, l *Logind) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
-	allowed, err := l.AllowDelay(ctx, o.DropIns, o.Need)
-	if allowed < o.Need {
+	allowed, err := l.RaiseInhibitDelay(ctx, o.DropInDir, o.DelayNeeded)
+	if allowed < o.DelayNeeded {
 		o.Log.Warn("logind does not wait long enough with a shutdown: pods may be killed before their time; set InhibitDelayMaxSec in logind.conf",
-			"waits", allowed, "needed", o.Need, "err", err)
+			"waits", allowed, "needed", o.DelayNeeded, "err", err)
 	}
 	lock, err := l.Inhibit(ctx, "berth", "pods have to end")
 	if err == nil {

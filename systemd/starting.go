@@ -24,7 +24,7 @@ func AwaitStart(ctx context.Context, ready <-chan struct{}, bound time.Duration,
 	defer tick.Stop()
 	for {
 		if ok, _ := healthy(); ok {
-			tell(Extend(extendBy))
+			tell(ExtendTimeout(extendBy))
 		}
 		select {
 		case <-ready:

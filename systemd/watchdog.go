@@ -13,16 +13,16 @@ import (
 // Watchdog feeds the service manager's watchdog. The zero value, with no
 // Interval, does nothing.
 type Watchdog struct {
-	Interval time.Duration               // how long the service manager waits for a sign of life
-	Notify   func(states ...State) error // nil: Notify of this package
-	Log      *slog.Logger                // nil: slog.Default
-	Well     string                      // the status line after a hang is over; "": running
+	Interval      time.Duration               // how long the service manager waits for a sign of life
+	Notify        func(states ...State) error // nil: Notify of this package
+	Log           *slog.Logger                // nil: slog.Default
+	HealthyStatus string                      // the status line after a hang is over; "": running
 }
 
-// FromEnvironment returns the watchdog that the service manager asks this
+// WatchdogFromEnvironment returns the watchdog that the service manager asks this
 // process for. Its Interval is zero if none is asked for. An error names the
 // variable that cannot be read.
-func FromEnvironment() (*Watchdog, error) {
+func WatchdogFromEnvironment() (*Watchdog, error) {
 	text := os.Getenv("WATCHDOG_USEC")
 	if text == "" {
 		return &Watchdog{}, nil
@@ -69,10 +69,10 @@ func (w *Watchdog) feed(healthy func() (bool, string), said string) string {
 	ok, why := healthy()
 	switch {
 	case ok && said == "":
-		w.tell(Alive)
+		w.tell(WatchdogPing)
 	case ok:
 		w.log().Info("the watchdog is fed again", "was", said)
-		w.tell(Alive, Status(cmp.Or(w.Well, "running")))
+		w.tell(WatchdogPing, Status(cmp.Or(w.HealthyStatus, "running")))
 	case why != said:
 		w.log().Error("the watchdog is not fed: the service manager will restart the service",
 			"why", why, "interval", w.Interval)

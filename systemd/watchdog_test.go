@@ -35,7 +35,7 @@ func TestFromEnvironment(t *testing.T) {
 		t.Run(tt.sentence, func(t *testing.T) {
 			t.Setenv("WATCHDOG_USEC", tt.usec)
 			t.Setenv("WATCHDOG_PID", tt.pid)
-			w, err := FromEnvironment()
+			w, err := WatchdogFromEnvironment()
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Fatalf("error %v, want one that names %s", err, tt.wantErr)
@@ -77,7 +77,7 @@ func TestS2TheWatchdogIsFedOnlyWhileAllLoopsMakeProgress(t *testing.T) {
 				return nil
 			},
 		}
-		var p Progress
+		var p LoopMonitor
 		room, files := p.Watch("room", 7*time.Second), p.Watch("manifest files", time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -107,7 +107,7 @@ func TestS2TheWatchdogIsFedOnlyWhileAllLoopsMakeProgress(t *testing.T) {
 
 func TestALoopThatEndedAsItShouldIsNotHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p Progress
+		var p LoopMonitor
 		l := p.Watch("adoption", time.Second)
 		time.Sleep(2 * time.Second)
 		if ok, _ := p.Healthy(); ok {
@@ -126,7 +126,7 @@ func TestWatchRefusesALoopThatCouldNeverKeepUp(t *testing.T) {
 			t.Error("Watch took a quiet time of zero")
 		}
 	}()
-	new(Progress).Watch("room", 0)
+	new(LoopMonitor).Watch("room", 0)
 }
 
 func TestAWatchdogThatCannotBeToldGoesOn(t *testing.T) {

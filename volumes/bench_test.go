@@ -83,7 +83,7 @@ func (s *samples) add(b *testing.B, v *Volumes, uid string) {
 		mustMount(b, v, pod, vol.Name, "v1", objs)
 	}
 	s.took, s.cpu = append(s.took, time.Since(began)), append(s.cpu, cpuTime(b)-cpu)
-	if _, vols, err := v.Look(b.Context(), pod); err != nil || len(vols) != 5 {
+	if _, vols, err := v.Observe(b.Context(), pod); err != nil || len(vols) != 5 {
 		b.Fatal(vols, err)
 	}
 	for _, vol := range pod.Spec.Volumes {

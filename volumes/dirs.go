@@ -15,10 +15,10 @@ import (
 	"berth/agent/plan"
 )
 
-// Look tells what there is of the pod on the host, wanted or not; a pod of
+// Observe tells what there is of the pod on the host, wanted or not; a pod of
 // which only metadata is known will do. The directories count as there as long
 // as anything of the pod's own directory is left to remove.
-func (v *Volumes) Look(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
+func (v *Volumes) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
 		return false, nil, failed("", fmt.Errorf("look at the directories of the pod: %w", err))
 	}

@@ -38,7 +38,7 @@ func TestEmptyDirModes(t *testing.T) {
 	// In use it is left alone, whatever version is asked for.
 	must(t, os.Chmod(dir, 0o700))
 	mustMount(t, v, pod, "memory", "other", nil)
-	if _, vols, _ := v.Look(t.Context(), pod); mode(t, dir).Perm() != 0o700 || vols["memory"].Version != "other" {
+	if _, vols, _ := v.Observe(t.Context(), pod); mode(t, dir).Perm() != 0o700 || vols["memory"].Version != "other" {
 		t.Errorf("mode %v, volumes %v", mode(t, dir), vols)
 	}
 }

@@ -9,16 +9,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Held is what a volume holds, in allocated blocks.
-type Held struct {
+// VolumeUsage is what a volume holds, in allocated blocks.
+type VolumeUsage struct {
 	Volume        string
 	Dir           string // on the host
 	Bytes, Inodes uint64
 }
 
-// Measure walks through the pod's volumes that are set up. A hostPath is not the
+// Usage walks through the pod's volumes that are set up. A hostPath is not the
 // pod's own and left out; so is what cannot be measured, of which the error tells.
-func (v *Volumes) Measure(ctx context.Context, pod *corev1.Pod) (all []Held, err error) {
+func (v *Volumes) Usage(ctx context.Context, pod *corev1.Pod) (all []VolumeUsage, err error) {
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
 		k, unknown := kindOf(vol)
@@ -34,7 +34,7 @@ func (v *Volumes) Measure(ctx context.Context, pod *corev1.Pod) (all []Held, err
 			err = errors.Join(err, fmt.Errorf("measure volume %s: %w", vol.Name, failed))
 			continue
 		}
-		all = append(all, Held{Volume: vol.Name, Dir: dir, Bytes: uint64(u.used), Inodes: uint64(math.Round(u.inodes))})
+		all = append(all, VolumeUsage{Volume: vol.Name, Dir: dir, Bytes: uint64(u.used), Inodes: uint64(math.Round(u.inodes))})
 	}
 	return all, err
 }

@@ -123,7 +123,7 @@ func TestRemoveOrphan(t *testing.T) {
 		t.Fatalf("leftovers %v, %v", uids, err)
 	}
 	orphan := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uids[0], Namespace: "unknown", Name: string(uids[0])}}
-	dirs, vols, err := v.Look(t.Context(), orphan)
+	dirs, vols, err := v.Observe(t.Context(), orphan)
 	if _, memory := vols["memory"]; err != nil || !dirs || !memory || len(vols) != 1 {
 		t.Errorf("dirs %v, volumes %v, %v", dirs, vols, err)
 	}
@@ -148,7 +148,7 @@ func TestRemoveInterrupted(t *testing.T) {
 	must(t, v.MakeDirs(t.Context(), pod))
 	mustMount(t, v, pod, "disk", "", nil)
 	must(t, os.Rename(v.podDir(pod.UID), v.podTrash(pod.UID)))
-	dirs, vols, err := v.Look(t.Context(), pod)
+	dirs, vols, err := v.Observe(t.Context(), pod)
 	if err != nil || !dirs || len(vols) != 0 {
 		t.Errorf("dirs %v, volumes %v, %v", dirs, vols, err)
 	}
@@ -158,7 +158,7 @@ func TestRemoveInterrupted(t *testing.T) {
 	// The pod may have been made again under the same UID.
 	must(t, v.MakeDirs(t.Context(), pod))
 	must(t, v.RemoveDirs(t.Context(), pod))
-	if dirs, _, err = v.Look(t.Context(), pod); err != nil || dirs {
+	if dirs, _, err = v.Observe(t.Context(), pod); err != nil || dirs {
 		t.Errorf("dirs %v, %v", dirs, err)
 	}
 	entries, err := os.ReadDir(v.podsDir())

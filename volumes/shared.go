@@ -16,11 +16,11 @@ import (
 // sharedName marks a root directory that EnsureShared has mounted onto itself.
 const sharedName = ".shared-mount"
 
-// EnsureShared makes mounts below rootDir visible in containers that ask for
+// EnsureSharedMount makes mounts below rootDir visible in containers that ask for
 // it (mountPropagation HostToContainer and Bidirectional). Where the mount that
 // the directory lies on is private, the directory is bind-mounted onto itself
 // and that mount is made shared. A directory on a shared mount is left alone.
-func EnsureShared(rootDir string) error {
+func EnsureSharedMount(rootDir string) error {
 	shared, err := isShared(rootDir)
 	if err != nil || shared {
 		return err
@@ -42,9 +42,9 @@ func EnsureShared(rootDir string) error {
 	return nil
 }
 
-// ReleaseShared undoes what EnsureShared did, and nothing that someone else
+// ReleaseSharedMount undoes what EnsureShared did, and nothing that someone else
 // did. While volumes are mounted below, it is an error and nothing changes.
-func ReleaseShared(rootDir string) error {
+func ReleaseSharedMount(rootDir string) error {
 	path := filepath.Join(rootDir, sharedName)
 	ours, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

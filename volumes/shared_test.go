@@ -21,7 +21,7 @@ func TestEnsureShared(t *testing.T) {
 	must(t, os.WriteFile(root+"/volume/f", []byte("kept"), 0o600))
 
 	for range 2 { // the second time is without effect
-		must(t, EnsureShared(root))
+		must(t, EnsureSharedMount(root))
 		if shared, err := isShared(root); err != nil || !shared {
 			t.Fatalf("shared %v, %v", shared, err)
 		}
@@ -35,12 +35,12 @@ func TestEnsureShared(t *testing.T) {
 	if n := len(mountsBelow(t, root)); n != 3 { // the volume, the root, the volume in it
 		t.Errorf("%d mounts", n)
 	}
-	if err := ReleaseShared(root); err == nil {
+	if err := ReleaseSharedMount(root); err == nil {
 		t.Error("released below a mounted volume")
 	}
 	must(t, unix.Unmount(root+"/volume", 0))
 	for range 2 {
-		must(t, ReleaseShared(root))
+		must(t, ReleaseSharedMount(root))
 		if shared, err := isShared(root); err != nil || shared {
 			t.Errorf("released: shared %v, %v", shared, err)
 		}
@@ -54,18 +54,18 @@ func TestEnsureSharedIsThere(t *testing.T) {
 	t.Cleanup(func() { unmountBelow(t, root) })
 	must(t, unix.Mount(root, root, "", unix.MS_BIND, ""))
 	must(t, unix.Mount("", root, "", unix.MS_SHARED, ""))
-	must(t, EnsureShared(root))
-	must(t, ReleaseShared(root))
+	must(t, EnsureSharedMount(root))
+	must(t, ReleaseSharedMount(root))
 	if n := len(mountsBelow(t, root)); n != 1 {
 		t.Errorf("%d mounts, want 1", n)
 	}
 	// Also when a record of an earlier boot is there.
 	must(t, os.WriteFile(root+"/"+sharedName, []byte("long ago 12"), 0o600))
-	must(t, ReleaseShared(root))
+	must(t, ReleaseSharedMount(root))
 	if n := len(mountsBelow(t, root)); n != 1 {
 		t.Errorf("%d mounts, want 1", n)
 	}
-	if err := EnsureShared(root + "/none"); err == nil {
+	if err := EnsureSharedMount(root + "/none"); err == nil {
 		t.Error("no such directory, no error")
 	}
 }

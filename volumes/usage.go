@@ -17,10 +17,10 @@ import (
 	"berth/podspec"
 )
 
-// Over measures the pod's emptyDirs on the disk that have a size limit, and
+// ExceededSizeLimit measures the pod's emptyDirs on the disk that have a size limit, and
 // tells of the first that takes more than it may; nil: none does. A volume that
 // is not set up takes nothing.
-func (v *Volumes) Over(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error) {
+func (v *Volumes) ExceededSizeLimit(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
 		limit := podspec.EmptyDirSizeLimit(vol)
@@ -53,10 +53,10 @@ const (
 	blockSize  = 512     // bytes of what the kernel counts as a block
 )
 
-// Taken measures what a pod has below its directory on the node's disk: bytes
+// DiskUsage measures what a pod has below its directory on the node's disk: bytes
 // and inodes. With an error it is what was counted until then. What is mounted
 // inside is left out, so that memory and others' disks do not count.
-func (v *Volumes) Taken(ctx context.Context, pod *corev1.Pod) (bytes, inodes int64, err error) {
+func (v *Volumes) DiskUsage(ctx context.Context, pod *corev1.Pod) (bytes, inodes int64, err error) {
 	if err := checkNames(string(pod.UID)); err != nil {
 		return 0, 0, err
 	}

@@ -35,14 +35,14 @@ func TestOverTellsOfTheVolumeThatIsFull(t *testing.T) {
 	write("free", 8<<20)
 	write("none", 8<<20)
 	write("data", 4<<20)
-	if over, err := v.Over(t.Context(), pod); err != nil || over != nil {
+	if over, err := v.ExceededSizeLimit(t.Context(), pod); err != nil || over != nil {
 		t.Fatalf("within its limits: %+v, %v", over, err)
 	}
-	if bytes, inodes, err := v.Taken(t.Context(), pod); err != nil || bytes < 20<<20 || bytes > 21<<20 || inodes < 6 || inodes > 60 {
+	if bytes, inodes, err := v.DiskUsage(t.Context(), pod); err != nil || bytes < 20<<20 || bytes > 21<<20 || inodes < 6 || inodes > 60 {
 		t.Errorf("the pod has %d bytes, %d inodes: %v", bytes, inodes, err)
 	}
 	write("data", 6<<20)
-	over, err := v.Over(t.Context(), pod)
+	over, err := v.ExceededSizeLimit(t.Context(), pod)
 	if err != nil || over == nil || over.Signal != "emptydirfs.limit" || over.Message != `Usage of EmptyDir volume "data" exceeds the limit "5Mi". ` {
 		t.Fatalf("over its limit: %+v, %v", over, err)
 	}
@@ -93,7 +93,7 @@ func TestMeasureTellsOfVolumesThatAreSetUp(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
 	must(t, os.WriteFile(filepath.Join(dir, "d", "f"), make([]byte, 1<<20), 0o600))
 	must(t, os.Link(filepath.Join(dir, "d", "f"), filepath.Join(dir, "same")))
-	all, err := v.Measure(t.Context(), pod)
+	all, err := v.Usage(t.Context(), pod)
 	if err != nil || len(all) != 1 || all[0].Volume != "data" || all[0].Dir != dir || all[0].Bytes < 1<<20 || all[0].Bytes > 2<<20 || all[0].Inodes != 3 {
 		t.Errorf("%+v, %v", all, err)
 	}
@@ -110,7 +110,7 @@ func TestUsageLeavesMountsOut(t *testing.T) {
 	must(t, os.WriteFile(dir+"/file", nil, 0o600))
 	must(t, unix.Mount(outside, dir+"/mnt", "", unix.MS_BIND, "")) // of the same file system
 	must(t, unix.Mount(outside+"/big", dir+"/file", "", unix.MS_BIND, ""))
-	if over, err := v.Over(t.Context(), pod); err != nil || over != nil {
+	if over, err := v.ExceededSizeLimit(t.Context(), pod); err != nil || over != nil {
 		t.Errorf("what is mounted inside counts: %+v, %v", over, err)
 	}
 }

@@ -133,7 +133,7 @@ func (v *Volumes) mount(ctx context.Context, pod *corev1.Pod, name, version stri
 // that may hold a secret lies on tmpfs.
 func (v *Volumes) mountContent(ctx context.Context, pod *corev1.Pod, vol *corev1.Volume, k kind, objs plan.Objects, podIPs []string) (mounted bool, err error) {
 	facts := podspec.RuntimeInfo{NodeName: v.NodeName, HostIPs: v.HostIPs, PodIPs: podIPs}
-	files, err := content.Of(vol, content.Inputs{
+	files, err := content.Build(vol, content.Inputs{
 		Objects: objs,
 		Field:   func(path string) (string, error) { return podspec.FieldRef(pod, path, facts) },
 		Resource: func(sel *corev1.ResourceFieldSelector) (string, error) {

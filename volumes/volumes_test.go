@@ -174,7 +174,7 @@ func TestLifeOfEveryKind(t *testing.T) {
 		hostPathVol("host", host, corev1.HostPathDirectory), configMapVol("cfg"), secretVol("key"), downwardVol("down"), projectedVol("all"))
 	objs := objectsWith(map[string]string{"a": "1"})
 
-	dirs, vols, err := v.Look(t.Context(), pod)
+	dirs, vols, err := v.Observe(t.Context(), pod)
 	if err != nil || dirs || len(vols) != 0 {
 		t.Fatalf("before: dirs %v, volumes %v, %v", dirs, vols, err)
 	}
@@ -188,7 +188,7 @@ func TestLifeOfEveryKind(t *testing.T) {
 	// An agent that starts afresh sees the same, of a pod known by UID only.
 	again, err := New(v.Options)
 	must(t, err)
-	dirs, vols, err = again.Look(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}})
+	dirs, vols, err = again.Observe(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}})
 	if err != nil || !dirs || len(vols) != len(pod.Spec.Volumes) {
 		t.Fatalf("after: dirs %v, volumes %v, %v", dirs, vols, err)
 	}
@@ -226,7 +226,7 @@ func TestLifeOfEveryKind(t *testing.T) {
 			must(t, v.Unmount(t.Context(), pod, vol.Name))
 		}
 	}
-	if _, vols, err = v.Look(t.Context(), pod); err != nil || len(vols) != 0 {
+	if _, vols, err = v.Observe(t.Context(), pod); err != nil || len(vols) != 0 {
 		t.Errorf("unmounted: volumes %v, %v", vols, err)
 	}
 	if left := mountsBelow(t, v.podDir(pod.UID)); len(left) > 0 {
@@ -256,7 +256,7 @@ func TestVersionMovesWithProject(t *testing.T) {
 		t.Errorf("content %q", got)
 	}
 	wantMissing(t, dir+"/b")
-	_, vols, err := v.Look(t.Context(), pod)
+	_, vols, err := v.Observe(t.Context(), pod)
 	if err != nil || vols["cfg"].Version != "v2" {
 		t.Errorf("volumes %v, %v", vols, err)
 	}
@@ -266,7 +266,7 @@ func TestVersionMovesWithProject(t *testing.T) {
 	if plan.KindOf(err) != plan.NotFound || err.Error() != `configmap "cfg" not found` {
 		t.Errorf("error %v", err)
 	}
-	if _, vols, _ = v.Look(t.Context(), pod); vols["cfg"].Version != "v2" || read(t, dir+"/a") != "2" {
+	if _, vols, _ = v.Observe(t.Context(), pod); vols["cfg"].Version != "v2" || read(t, dir+"/a") != "2" {
 		t.Errorf("after a failure: %v", vols)
 	}
 }
@@ -290,7 +290,7 @@ func TestReboot(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(v.volumeDir(pod.UID, configMap, "cfg"), torn, "a"), nil, 0o644))
 
 	v.boot = "another boot"
-	_, vols, err := v.Look(t.Context(), pod)
+	_, vols, err := v.Observe(t.Context(), pod)
 	if _, ok := vols["disk"]; err != nil || len(vols) != 1 || !ok {
 		t.Fatalf("volumes %v, %v", vols, err)
 	}
@@ -325,7 +325,7 @@ func TestMarkerAlone(t *testing.T) {
 			v, pod := newVolumes(t), newPod(secretVol("key"))
 			mustMount(t, v, pod, "key", "v1", objectsWith(nil))
 			spoil(t, v, pod)
-			if _, vols, err := v.Look(t.Context(), pod); err != nil || len(vols) != 0 {
+			if _, vols, err := v.Observe(t.Context(), pod); err != nil || len(vols) != 0 {
 				t.Fatalf("volumes %v, %v", vols, err)
 			}
 			mustMount(t, v, pod, "key", "v1", objectsWith(nil))
@@ -352,7 +352,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for _, uid := range []string{"", ".", "..", "../../etc", ".trash-x", "a/b"} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
-		_, _, err := v.Look(t.Context(), pod)
+		_, _, err := v.Observe(t.Context(), pod)
 		for _, err := range []error{err, v.RemoveDirs(t.Context(), pod), v.MakeDirs(t.Context(), pod), v.Unmount(t.Context(), pod, "x")} {
 			if plan.KindOf(err) != plan.Invalid {
 				t.Errorf("UID %q: %v", uid, err)

@@ -18,12 +18,12 @@ import (
 
 // MeasureFunc is one round of measuring what pods have on the disk. It may be asked for
 // several pods at once. With an error the use is what was counted until then.
-type MeasureFunc func(context.Context, *status.Snapshot) (pressure.Use, error)
+type MeasureFunc func(context.Context, *status.Snapshot) (pressure.Usage, error)
 
 // DiskMeter measures what many pods have on the disk, for a ranking. Every field is needed.
 type DiskMeter struct {
 	NewMeasurement func(context.Context) MeasureFunc
-	LastUsage      func(types.UID) (pressure.Use, bool) // what a pod had when all of it was counted last
+	LastUsage      func(types.UID) (pressure.Usage, bool) // what a pod had when all of it was counted last
 	Log            *slog.Logger
 }
 
@@ -69,5 +69,5 @@ func (d *DiskMeter) one(ctx context.Context, round MeasureFunc, s *status.Snapsh
 		}
 		u.Partial = true
 	}
-	return pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Sizes.Allocated), Use: u, Known: true}, err
+	return pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Sizes.Allocated), Usage: u, Measured: true}, err
 }

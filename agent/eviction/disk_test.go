@@ -36,12 +36,12 @@ func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 		var log bytes.Buffer
 		d := DiskMeter{
 			NewMeasurement: func(context.Context) MeasureFunc {
-				return func(ctx context.Context, s *status.Snapshot) (u pressure.Use, err error) {
+				return func(ctx context.Context, s *status.Snapshot) (u pressure.Usage, err error) {
 					n := now.Add(1)
 					defer now.Add(-1)
 					for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
 					}
-					u.Volumes = pressure.Taken{Bytes: 5, Inodes: 1}
+					u.Volumes = pressure.DiskUsage{Bytes: 5, Inodes: 1}
 					if strings.HasPrefix(s.Pod.Name, "quick") {
 						return u, nil
 					}
@@ -49,8 +49,8 @@ func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 					return u, ctx.Err()
 				}
 			},
-			LastUsage: func(uid types.UID) (pressure.Use, bool) {
-				return pressure.Use{Volumes: pressure.Taken{Bytes: 70}, Layers: pressure.Taken{Bytes: 7}}, uid == "late2" || uid == "quick0"
+			LastUsage: func(uid types.UID) (pressure.Usage, bool) {
+				return pressure.Usage{Volumes: pressure.DiskUsage{Bytes: 70}, Layers: pressure.DiskUsage{Bytes: 7}}, uid == "late2" || uid == "quick0"
 			},
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
@@ -61,12 +61,12 @@ func TestDiskMeterMeasuresWithinOneMinute(t *testing.T) {
 		}
 		for i, c := range all {
 			name := pods[i].Pod.Name
-			want := pressure.Use{Volumes: pressure.Taken{Bytes: 5, Inodes: 1}, Partial: !strings.HasPrefix(name, "quick")}
+			want := pressure.Usage{Volumes: pressure.DiskUsage{Bytes: 5, Inodes: 1}, Partial: !strings.HasPrefix(name, "quick")}
 			if name == "late2" {
 				want.Volumes.Bytes, want.Layers.Bytes = 70, 7
 			}
-			if c.Pod.Name != name || !c.Known || c.Use.Volumes != want.Volumes || c.Use.Layers != want.Layers || c.Use.Partial != want.Partial {
-				t.Errorf("%s: %+v, want %+v", name, c.Use, want)
+			if c.Pod.Name != name || !c.Measured || c.Usage.Volumes != want.Volumes || c.Usage.Layers != want.Layers || c.Usage.Partial != want.Partial {
+				t.Errorf("%s: %+v, want %+v", name, c.Usage, want)
 			}
 		}
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "pods=19 of=29") {

@@ -33,7 +33,7 @@ type LocalStorageOptions struct {
 type LocalStorageEnforcer struct {
 	LocalStorageOptions
 	measurements map[types.UID]measurement // of Run alone
-	last         atomic.Pointer[map[types.UID]pressure.Use]
+	last         atomic.Pointer[map[types.UID]pressure.Usage]
 }
 
 // measurement is what is known of a pod from before.
@@ -41,8 +41,8 @@ type measurement struct {
 	told   bool   // asked to end, and still there
 	failed string // why it could not be measured, as it was logged
 	began  time.Time
-	took   time.Duration // to measure it
-	use    *pressure.Use // all that it had on the disk when that was last counted; nil: never
+	took   time.Duration   // to measure it
+	use    *pressure.Usage // all that it had on the disk when that was last counted; nil: never
 }
 
 // NewLocalStorageEnforcer returns Limits that has not begun.
@@ -76,7 +76,7 @@ func (l *LocalStorageEnforcer) Run(ctx context.Context) {
 
 // LastUsage is what a pod that has limits had on the disk when all of it was last counted.
 // It may be asked for at any time, from any goroutine.
-func (l *LocalStorageEnforcer) LastUsage(uid types.UID) (u pressure.Use, known bool) {
+func (l *LocalStorageEnforcer) LastUsage(uid types.UID) (u pressure.Usage, known bool) {
 	if all := l.last.Load(); all != nil {
 		u, known = (*all)[uid]
 	}
@@ -98,7 +98,7 @@ func (l *LocalStorageEnforcer) measureAll(ctx context.Context) (took time.Durati
 		}
 	}
 	l.measurements = map[types.UID]measurement{}
-	use, last := l.NewMeasurement(ctx), map[types.UID]pressure.Use{}
+	use, last := l.NewMeasurement(ctx), map[types.UID]pressure.Usage{}
 	for _, s := range l.Pods() {
 		p := was[s.Pod.UID]
 		rests := p.took > quick && time.Since(p.began) < intervalFor(time.Duration(slow)*p.took)
@@ -123,7 +123,7 @@ func (l *LocalStorageEnforcer) measureAll(ctx context.Context) (took time.Durati
 // measure measures a pod, and asks for its end if it is over a limit.
 func (l *LocalStorageEnforcer) measure(ctx context.Context, s *status.Snapshot, use MeasureFunc, was measurement) measurement {
 	p := measurement{began: time.Now(), use: was.use}
-	over, err := l.exceeds(ctx, s, func(ctx context.Context, s *status.Snapshot) (pressure.Use, error) {
+	over, err := l.exceeds(ctx, s, func(ctx context.Context, s *status.Snapshot) (pressure.Usage, error) {
 		u, err := use(ctx, s)
 		if err == nil {
 			p.use = &u
@@ -157,7 +157,7 @@ func (l *LocalStorageEnforcer) exceeds(ctx context.Context, s *status.Snapshot, 
 		return over, err
 	}
 	u, failed := use(ctx, s)
-	if x := pressure.OverLimit(s.Pod, u); x != nil { // even if something could not be read
+	if x := pressure.ExceededLimit(s.Pod, u); x != nil { // even if something could not be read
 		return &plan.Excess{Signal: x.Signal, Message: x.Message}, nil
 	}
 	return nil, errors.Join(err, failed)

@@ -69,9 +69,9 @@ func (s *scene) run(t *testing.T, d time.Duration) (l *LocalStorageEnforcer) {
 				return &plan.Excess{Signal: "emptydirfs.limit", Message: "full"}, nil
 			},
 			NewMeasurement: func(context.Context) MeasureFunc {
-				return func(_ context.Context, p *status.Snapshot) (pressure.Use, error) {
+				return func(_ context.Context, p *status.Snapshot) (pressure.Usage, error) {
 					s.walked = append(s.walked, p.Pod.Name)
-					return pressure.Use{Volumes: pressure.Taken{Bytes: s.taken}}, s.err
+					return pressure.Usage{Volumes: pressure.DiskUsage{Bytes: s.taken}}, s.err
 				}
 			},
 			Evict: func(_ context.Context, uid types.UID, why *plan.Excess) bool {

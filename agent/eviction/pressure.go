@@ -30,7 +30,7 @@ type MonitorOptions struct {
 // Observation is the node as the last look has it.
 type Observation struct {
 	pressure.Reading
-	pressure.Verdict
+	pressure.Evaluation
 }
 
 // Monitor looks at the node's signals and tells the pressures that they amount to.
@@ -81,11 +81,11 @@ func (p *Monitor) synchronize(ctx context.Context) time.Duration {
 	if !ok {
 		return every
 	}
-	if len(v.Act) > 0 && p.Reclaim != nil && p.Reclaim(ctx, v, p.observe) {
+	if len(v.Reclaim) > 0 && p.Reclaim != nil && p.Reclaim(ctx, v, p.observe) {
 		return 0
 	}
-	if v = *p.latest.Load(); !v.Wake.IsZero() {
-		return min(every, time.Until(v.Wake))
+	if v = *p.latest.Load(); !v.RecheckAt.IsZero() {
+		return min(every, time.Until(v.RecheckAt))
 	}
 	return every
 }
@@ -106,15 +106,15 @@ func (p *Monitor) observe(ctx context.Context) (Observation, bool) {
 	p.lastReadErr = text
 	var v Observation
 	v.Reading = r
-	p.state, v.Verdict = p.Config.Step(p.state, r)
+	p.state, v.Evaluation = p.Config.Evaluate(p.state, r)
 	was := p.latest.Swap(&v)
 	p.OnObserved(v)
 	if was == nil && len(v.Pressures) > 0 || was != nil && !slices.Equal(was.Conditions(), v.Conditions()) {
 		p.reportChanges(was, v)
 	}
-	if doubted := len(v.Doubted) > 0; doubted != p.disagreementLogged {
+	if doubted := len(v.Unconfirmed) > 0; doubted != p.disagreementLogged {
 		if p.disagreementLogged = doubted; doubted {
-			p.Log.Info("no pressure: the sources do not agree", "signal", v.Doubted[0].String())
+			p.Log.Info("no pressure: the sources do not agree", "signal", v.Unconfirmed[0].String())
 		}
 	}
 	return v, true
@@ -123,7 +123,7 @@ func (p *Monitor) observe(ctx context.Context) (Observation, bool) {
 func (p *Monitor) reportChanges(was *Observation, v Observation) {
 	for _, x := range v.Pressures {
 		if was == nil || !was.Has(x.Condition) {
-			p.Log.Warn("the node is under pressure", "condition", string(x.Condition), "why", x.Why())
+			p.Log.Warn("the node is under pressure", "condition", string(x.Condition), "why", x.Message())
 		}
 	}
 	if was != nil {

@@ -31,7 +31,7 @@ type hostile struct {
 func (h *hostile) options() MonitorOptions {
 	h.alarm, h.began = make(chan struct{}, 1), time.Now()
 	return MonitorOptions{
-		Config: pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100}}, Transition: 45 * time.Second},
+		Config: pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.MemoryAvailable, Hard: true, Quantity: 100}}, TransitionPeriod: 45 * time.Second},
 		Read: func(context.Context) (pressure.Reading, error) {
 			h.mu.Lock()
 			defer h.mu.Unlock()

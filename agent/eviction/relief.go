@@ -80,11 +80,11 @@ func (r *Reclaimer) Reclaim(ctx context.Context, v Observation, look func(contex
 	defer func() { r.lastReclaim = time.Now() }()
 	tried := map[pressure.Signal]bool{}
 	for ctx.Err() == nil {
-		next := slices.IndexFunc(v.Act, func(m pressure.Met) bool { return !tried[m.Signal] })
+		next := slices.IndexFunc(v.Reclaim, func(m pressure.ThresholdMet) bool { return !tried[m.Signal] })
 		if next < 0 {
 			return false
 		}
-		s := v.Act[next].Signal
+		s := v.Reclaim[next].Signal
 		tried[s] = true
 		if !r.eventRecorded[s] {
 			r.eventRecorded[s] = true
@@ -126,7 +126,7 @@ func (r *Reclaimer) reclaimLevels(ctx context.Context, v Observation, s pressure
 		v = now
 		freed := max(0, v.Levels[s].Available-before)
 		if err != nil || freed > 0 {
-			r.Log.Info("freed what nobody needs", "what", rung.Name, "signal", string(s), "freed", s.Amount(freed), "err", err)
+			r.Log.Info("freed what nobody needs", "what", rung.Name, "signal", string(s), "freed", s.Format(freed), "err", err)
 		}
 		if _, short := v.thresholdMet(s); !short {
 			break
@@ -136,8 +136,8 @@ func (r *Reclaimer) reclaimLevels(ctx context.Context, v Observation, s pressure
 }
 
 // thresholdMet is what asks for more of a signal now, hard before soft.
-func (v Observation) thresholdMet(s pressure.Signal) (m pressure.Met, short bool) {
-	for _, m := range v.Act {
+func (v Observation) thresholdMet(s pressure.Signal) (m pressure.ThresholdMet, short bool) {
+	for _, m := range v.Reclaim {
 		if m.Signal == s {
 			return m, true
 		}
@@ -147,7 +147,7 @@ func (v Observation) thresholdMet(s pressure.Signal) (m pressure.Met, short bool
 
 // Rank measures the pods that may go, and ranks them by who goes first for a
 // signal. It may be asked for at any time, from any goroutine.
-func (r *Reclaimer) Rank(ctx context.Context, s pressure.Signal, split pressure.Split) []pressure.Ranked {
+func (r *Reclaimer) Rank(ctx context.Context, s pressure.Signal, split pressure.FileSystemLayout) []pressure.Ranked {
 	var pods []*status.Snapshot
 	for _, p := range r.Statuses.All() {
 		if p.Verdict.State == plan.OK && evictable(p, r.Standalone) {
@@ -159,11 +159,11 @@ func (r *Reclaimer) Rank(ctx context.Context, s pressure.Signal, split pressure.
 
 // evictOne ends the first pod in the order of going for m, and waits until it has
 // given back what it had. It reports whether there was one.
-func (r *Reclaimer) evictOne(ctx context.Context, v Observation, m pressure.Met, look func(context.Context) (Observation, bool)) bool {
+func (r *Reclaimer) evictOne(ctx context.Context, v Observation, m pressure.ThresholdMet, look func(context.Context) (Observation, bool)) bool {
 	if !m.Hard && time.Now().Before(r.until) && r.stillPresent(r.evicting) { // a hard threshold came between
 		return false
 	}
-	ranked := r.Rank(ctx, m.Signal, v.Split)
+	ranked := r.Rank(ctx, m.Signal, v.Layout)
 	for _, first := range ranked {
 		why := r.evictionReason(m, first, ranked)
 		if ctx.Err() != nil || !r.Evict(ctx, first.Pod.UID, why) {
@@ -190,7 +190,7 @@ func (r *Reclaimer) evictOne(ctx context.Context, v Observation, m pressure.Met,
 	return false
 }
 
-func (r *Reclaimer) evictionReason(m pressure.Met, first pressure.Ranked, all []pressure.Ranked) *plan.Excess {
+func (r *Reclaimer) evictionReason(m pressure.ThresholdMet, first pressure.Ranked, all []pressure.Ranked) *plan.Excess {
 	grace := leastGrace
 	if !m.Hard {
 		grace = max(grace, min(r.MaxGrace, podspec.GracePeriod(first.Pod)))
@@ -203,8 +203,8 @@ func (r *Reclaimer) evictionReason(m pressure.Met, first pressure.Ranked, all []
 
 // newHardThreshold reports whether a hard threshold has come to ask for something since.
 func (v Observation) newHardThreshold(was Observation) bool {
-	for _, m := range v.Act {
-		if m.Hard && !slices.ContainsFunc(was.Act, func(x pressure.Met) bool { return x.Hard && x.Signal == m.Signal }) {
+	for _, m := range v.Reclaim {
+		if m.Hard && !slices.ContainsFunc(was.Reclaim, func(x pressure.ThresholdMet) bool { return x.Hard && x.Signal == m.Signal }) {
 			return true
 		}
 	}

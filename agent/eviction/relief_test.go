@@ -86,7 +86,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			Statuses: b, Ready: func() bool { return !s.unready }, MaxGrace: cmp.Or(s.grace, 5*time.Second),
 			Measure: func(_ context.Context, _ pressure.Signal, pods []*status.Snapshot) (out []pressure.Candidate) {
 				for _, x := range pods {
-					out = append(out, pressure.Candidate{Pod: x.Pod, Known: true, Use: pressure.Use{Volumes: pressure.Taken{Bytes: s.pods[x.Pod.Name]}}})
+					out = append(out, pressure.Candidate{Pod: x.Pod, Measured: true, Usage: pressure.Usage{Volumes: pressure.DiskUsage{Bytes: s.pods[x.Pod.Name]}}})
 				}
 				return out
 			},
@@ -117,7 +117,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 		})
 		thresholds := []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: !s.soft, Quantity: 500, MinReclaim: s.reclaim}}
 		if s.soft {
-			thresholds[0].Grace = 30 * time.Second
+			thresholds[0].GracePeriod = 30 * time.Second
 			thresholds = append(thresholds, pressure.Threshold{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 50})
 		}
 		levels := func() map[pressure.Signal]pressure.Level {
@@ -130,7 +130,7 @@ func (s *short) run(t *testing.T, d time.Duration) {
 			time.AfterFunc(s.hardToo, func() { free.Store(10) })
 		}
 		p := NewMonitor(MonitorOptions{
-			Config: pressure.Config{Thresholds: thresholds, Transition: time.Minute},
+			Config: pressure.Config{Thresholds: thresholds, TransitionPeriod: time.Minute},
 			Read: func(context.Context) (pressure.Reading, error) {
 				return pressure.Reading{At: time.Now(), Levels: levels()}, nil
 			},

@@ -91,7 +91,7 @@ func (d *Manager) run(ctx context.Context, over chan struct{}) {
 	defer close(over)
 	var got Result
 	began := time.Now()
-	d.o.Log.Info("the node goes down: its pods are ended", "within", nodeshutdown.Total(d.o.Groups))
+	d.o.Log.Info("the node goes down: its pods are ended", "within", nodeshutdown.TotalGracePeriod(d.o.Groups))
 	d.o.OnStarted()
 	var pods []*corev1.Pod
 	for _, s := range d.o.Statuses.All() {
@@ -99,7 +99,7 @@ func (d *Manager) run(ctx context.Context, over chan struct{}) {
 			pods = append(pods, s.Pod)
 		}
 	}
-	steps := nodeshutdown.Order(pods, d.o.Groups)
+	steps := nodeshutdown.Steps(pods, d.o.Groups)
 	got.Groups = len(steps)
 	for _, s := range steps {
 		d.terminateGroup(ctx, s, &got)
@@ -120,13 +120,13 @@ func (d *Manager) terminateGroup(ctx context.Context, s nodeshutdown.Step, got *
 	defer stop()
 	left := map[types.UID]string{}
 	for _, p := range s.Pods {
-		if d.o.TerminatePod(ctx, p.UID, p.Grace) {
+		if d.o.TerminatePod(ctx, p.UID, p.GracePeriod) {
 			left[p.UID] = p.Namespace + "/" + p.Name
 		}
 	}
 	got.Pods += len(left)
-	d.o.Log.Info("pods of a group are ended", "priority", s.Priority, "within", s.Group.Grace, "pods", len(left))
-	bound := time.NewTimer(s.Group.Grace + KillSlack)
+	d.o.Log.Info("pods of a group are ended", "priority", s.Priority, "within", s.Group.GracePeriod, "pods", len(left))
+	bound := time.NewTimer(s.Group.GracePeriod + KillSlack)
 	defer bound.Stop()
 	for {
 		for uid := range left {

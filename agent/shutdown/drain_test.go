@@ -59,7 +59,7 @@ func TestGroupsTerminateInOrder(t *testing.T) {
 		w.put("deaf", 100, corev1.PodPending)
 		var order []string
 		d := New(Options{
-			Groups:   nodeshutdown.Groups(0, 0, []nodeshutdown.Group{{Priority: 0, Grace: 20 * time.Second}, {Priority: 100, Grace: 7 * time.Second}, {Priority: 2_000_000_000, Grace: 5 * time.Second}}),
+			Groups:   nodeshutdown.Groups(0, 0, []nodeshutdown.Group{{Priority: 0, GracePeriod: 20 * time.Second}, {Priority: 100, GracePeriod: 7 * time.Second}, {Priority: 2_000_000_000, GracePeriod: 5 * time.Second}}),
 			Statuses: w.board, TerminatePod: w.end, Log: slog.New(slog.DiscardHandler),
 			OnStarted: func() { order = append(order, "began") }, FlushStatus: func(context.Context) { order = append(order, "flushed") },
 		})

@@ -31,9 +31,9 @@ listen: "[::]:6443"
 # serviceRanges: [10.43.0.0/16]
 `
 
-func wanted(from string) install.Wanted {
-	return install.Wanted{
-		Name: "berth-control", From: from, Unit: systemd.ControlUnit, Config: freshConfig, ConfigFile: configFile, Layout: install.Local,
+func wanted(from string) install.Spec {
+	return install.Spec{
+		Name: "berth-control", Source: from, Unit: systemd.ControlUnit, Config: freshConfig, ConfigFile: configFile, Layout: install.LocalLayout,
 		Dirs: []install.Dir{{Path: configDir, Mode: 0o755}},
 	}
 }
@@ -53,11 +53,11 @@ program it upgrades. Where a package has installed it, it does nothing: apt upgr
 				return err
 			}
 			w := wanted(from)
-			if err := install.ByPackage(w.Name); err != nil {
+			if err := install.CheckNotPackaged(w.Name); err != nil {
 				return err
 			}
 			w.NoStart = noStart
-			seen, err := install.Look(cmd.Context(), w)
+			seen, err := install.Inspect(cmd.Context(), w)
 			if err != nil {
 				return err
 			}
@@ -75,9 +75,9 @@ func carryOut(ctx context.Context, out io.Writer, steps []install.Step, dryRun b
 		return err
 	}
 	if !dryRun {
-		return (&install.Doing{Context: ctx, Out: out}).Do(steps)
+		return (&install.Executor{Context: ctx, Out: out}).Run(steps)
 	}
-	return install.List(out, steps)
+	return install.PrintSteps(out, steps)
 }
 
 func uninstallCommand() *cobra.Command {
@@ -90,24 +90,24 @@ and the keys of the cluster, stays unless --purge is given. Nodes and their pods
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := wanted("")
-			if err := install.ByPackage(w.Name); err != nil {
+			if err := install.CheckNotPackaged(w.Name); err != nil {
 				return err
 			}
-			seen, err := install.Look(cmd.Context(), w)
+			seen, err := install.Inspect(cmd.Context(), w)
 			if err != nil {
 				return err
 			}
-			l := install.Leaving{Wanted: w, Trees: []string{configDir}}
+			l := install.RemovalSpec{Spec: w, Trees: []string{configDir}}
 			if purge {
 				l.Trees = append(l.Trees, dataDir)
 			}
-			steps := install.Removal(l, seen, install.There)
+			steps := install.PlanRemoval(l, seen, install.Exists)
 			if len(steps) > 0 && !dryRun && !yes {
 				if err := install.Confirm(cmd.InOrStdin(), cmd.OutOrStdout(), steps); err != nil {
 					return err
 				}
 			}
-			if err := carryOut(cmd.Context(), cmd.OutOrStdout(), steps, dryRun, "berth-control is not installed"); err != nil || dryRun || !install.There(dataDir) {
+			if err := carryOut(cmd.Context(), cmd.OutOrStdout(), steps, dryRun, "berth-control is not installed"); err != nil || dryRun || !install.Exists(dataDir) {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "what stays: "+dataDir+", the objects and keys of the cluster")

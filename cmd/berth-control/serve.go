@@ -58,7 +58,7 @@ A configuration file says what flags say; a flag wins:
 			c.Version = version
 			c.Log = newLog(verbose)
 			// The API server's library says READY when it listens, which is before it answers.
-			manager, err := systemd.Claim()
+			manager, err := systemd.ClaimNotifySocket()
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ A configuration file says what flags say; a flag wins:
 			ctx, stop := context.WithCancel(cmd.Context())
 			var lean sync.WaitGroup
 			lean.Go(func() {
-				node.KeepLean(ctx, server.Ready(), func(err error) { c.Log.Debug("give memory back", "error", err) })
+				node.TrimMemory(ctx, server.Ready(), func(err error) { c.Log.Debug("give memory back", "error", err) })
 			})
 			var told sync.WaitGroup
 			told.Go(func() { notify(ctx, manager, server, c) })
@@ -89,7 +89,7 @@ A configuration file says what flags say; a flag wins:
 
 // notify tells systemd when the server answers everything, its store included,
 // as long as it answers, and when it ends.
-func notify(ctx context.Context, manager systemd.Manager, server *control.Server, c control.Config) {
+func notify(ctx context.Context, manager systemd.Notifier, server *control.Server, c control.Config) {
 	tell := func(states ...systemd.State) {
 		if err := manager.Notify(states...); err != nil {
 			c.Log.Warn("service manager", "error", err)

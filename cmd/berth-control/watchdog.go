@@ -11,8 +11,8 @@ import (
 
 // watch feeds the service manager's watchdog, if it has one for this process, until ctx
 // ends: as long as the server answers.
-func watch(ctx context.Context, manager systemd.Manager, answers func(context.Context) error, log *slog.Logger) {
-	dog, err := systemd.FromEnvironment()
+func watch(ctx context.Context, manager systemd.Notifier, answers func(context.Context) error, log *slog.Logger) {
+	dog, err := systemd.WatchdogFromEnvironment()
 	if err != nil {
 		log.Warn("watchdog", "error", err)
 		return
@@ -20,8 +20,8 @@ func watch(ctx context.Context, manager systemd.Manager, answers func(context.Co
 	if dog.Interval == 0 {
 		return
 	}
-	dog.Notify, dog.Log, dog.Well = manager.Notify, log, "serves the API"
-	var loops systemd.Progress
+	dog.Notify, dog.Log, dog.HealthyStatus = manager.Notify, log, "serves the API"
+	var loops systemd.LoopMonitor
 	api := loops.Watch("the API", 2*dog.Interval) // a busy machine may be slow
 	var asking sync.WaitGroup
 	asking.Go(func() { ask(ctx, dog.Interval/4, answers, api.Beat) })

@@ -25,7 +25,7 @@ func TestTheWatchdogIsFedWhileTheServerAnswers(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", path)
 	t.Setenv("WATCHDOG_USEC", "40000")
 	t.Setenv("WATCHDOG_PID", "")
-	manager, err := systemd.Claim()
+	manager, err := systemd.ClaimNotifySocket()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func endAllPods(ctx context.Context, installed *nodeconfig.Config, out io.Writer
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.host.cgroups.Leave(ctx), gateway.Remove(b.routesFile(), b.log), cni.RemoveDefault(c.Network.CNIConfDir))
+	return errors.Join(b.host.cgroups.RemoveRoot(ctx), gateway.Remove(b.routesFile(), b.log), cni.RemoveDefault(c.Network.CNIConfDir))
 }
 
 // untilNoPods waits until neither the runtime nor the host has anything of a pod.

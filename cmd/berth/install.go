@@ -45,11 +45,11 @@ kind: ` + nodeconfig.BerthKind + `
 `
 
 // wanted is this program as a service of the host.
-func wanted(from string) install.Wanted {
-	return install.Wanted{
-		Name: "berth", From: from, Unit: systemd.Unit, Config: freshConfig, ConfigFile: configFile, Layout: install.Local,
-		Dirs:   []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // Secrets may lie there
-		Beside: []install.Unit{{Name: systemd.DrainUnitName, Content: systemd.DrainUnit}},
+func wanted(from string) install.Spec {
+	return install.Spec{
+		Name: "berth", Source: from, Unit: systemd.Unit, Config: freshConfig, ConfigFile: configFile, Layout: install.LocalLayout,
+		Dirs:       []install.Dir{{Path: configDir, Mode: 0o755}, {Path: manifests, Mode: 0o700}}, // Secrets may lie there
+		ExtraUnits: []install.Unit{{Name: systemd.DrainUnitName, Content: systemd.DrainUnit}},
 	}
 }
 
@@ -75,7 +75,7 @@ Where a package has installed berth it does nothing: apt upgrades it there.`,
 				return err
 			}
 			w := wanted(from)
-			if err := install.ByPackage(w.Name); err != nil {
+			if err := install.CheckNotPackaged(w.Name); err != nil {
 				return err
 			}
 			w.NoStart = noStart
@@ -87,8 +87,8 @@ Where a package has installed berth it does nothing: apt upgrades it there.`,
 	return cmd
 }
 
-func installIt(ctx context.Context, out io.Writer, w install.Wanted, dryRun bool) error {
-	seen, err := install.Look(ctx, w)
+func installIt(ctx context.Context, out io.Writer, w install.Spec, dryRun bool) error {
+	seen, err := install.Inspect(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -98,9 +98,9 @@ func installIt(ctx context.Context, out io.Writer, w install.Wanted, dryRun bool
 		return err
 	}
 	if dryRun {
-		return install.List(out, steps)
+		return install.PrintSteps(out, steps)
 	}
-	if err := (&install.Doing{Context: ctx, Out: out}).Do(steps); err != nil || w.NoStart {
+	if err := (&install.Executor{Context: ctx, Out: out}).Run(steps); err != nil || w.NoStart {
 		return err
 	}
 	if does := install.Status(ctx, w); does == waitsForRuntime { // its start may be over without
@@ -140,32 +140,32 @@ type uninstalling struct {
 
 func (u uninstalling) do(ctx context.Context) error {
 	w := wanted("")
-	if err := install.ByPackage(w.Name); err != nil {
+	if err := install.CheckNotPackaged(w.Name); err != nil {
 		return err
 	}
 	config, err := configIn(configFile)
 	if err != nil {
 		return fmt.Errorf("what pods this host has is not known: %w; mend the configuration first", err)
 	}
-	var seen install.Seen
-	if seen, err = install.Look(ctx, w); err != nil {
+	var seen install.HostState
+	if seen, err = install.Inspect(ctx, w); err != nil {
 		return err
 	}
-	steps := install.Removal(u.leaving(w, config), seen, install.There)
+	steps := install.PlanRemoval(u.leaving(w, config), seen, install.Exists)
 	if len(steps) == 0 {
 		_, err := fmt.Fprintln(u.out, "berth is not installed: nothing to do")
 		return err
 	}
 	if u.dryRun {
-		return install.List(u.out, steps)
+		return install.PrintSteps(u.out, steps)
 	}
 	if !u.yes {
 		if err := install.Confirm(u.in, u.out, steps); err != nil {
 			return err
 		}
 	}
-	doing := &install.Doing{Context: ctx, Out: u.out}
-	if err := doing.Do(steps); err != nil {
+	doing := &install.Executor{Context: ctx, Out: u.out}
+	if err := doing.Run(steps); err != nil {
 		return err
 	}
 	return u.report(doing, config)
@@ -175,7 +175,7 @@ func (u uninstalling) do(ctx context.Context) error {
 // none.
 func configIn(file string) (*nodeconfig.Config, error) {
 	flags := &nodeconfig.Flags{}
-	if install.There(file) {
+	if install.Exists(file) {
 		flags.Config = file
 	}
 	config, _, err := nodeconfig.Load(flags)
@@ -183,43 +183,43 @@ func configIn(file string) (*nodeconfig.Config, error) {
 }
 
 // leaving is all that an agent with this configuration makes on a host.
-func (u uninstalling) leaving(w install.Wanted, c *nodeconfig.Config) install.Leaving {
+func (u uninstalling) leaving(w install.Spec, c *nodeconfig.Config) install.RemovalSpec {
 	below := func(names ...string) (out []string) {
 		for _, n := range names {
 			out = append(out, filepath.Join(c.RootDir, n))
 		}
 		return out
 	}
-	l := install.Leaving{
-		Wanted: w,
-		Before: []install.Step{{Kind: install.Own, Says: "end all pods, each with its grace", Run: func(d *install.Doing) error {
+	l := install.RemovalSpec{
+		Spec: w,
+		BeforeRemove: []install.Step{{Kind: install.Custom, Description: "end all pods, each with its grace", Run: func(d *install.Executor) error {
 			return endAllPods(d.Context, c, d.Out)
 		}}},
-		Trees: below("pods", "device-plugins", "image_manager"),
-		Empty: []string{c.RootDir, c.PodLogsDir, logLinks},
+		Trees:     below("pods", "device-plugins", "image_manager"),
+		EmptyDirs: []string{c.RootDir, c.PodLogsDir, logLinks},
 	}
 	folders(&l, c)
-	if file := systemd.DelayFile(systemd.LogindDropIns); install.There(file) {
-		l.Then = append(l.Then, install.Step{Kind: install.Own, Says: "remove " + file + ", and have logind read its configuration", Run: func(d *install.Doing) error {
-			_, err := systemd.ForgetDelay(d.Context, systemd.LogindDropIns)
+	if file := systemd.InhibitDelayFile(systemd.LogindDropInDir); install.Exists(file) {
+		l.AfterRemove = append(l.AfterRemove, install.Step{Kind: install.Custom, Description: "remove " + file + ", and have logind read its configuration", Run: func(d *install.Executor) error {
+			_, err := systemd.RemoveInhibitDelay(d.Context, systemd.LogindDropInDir)
 			return err
 		}})
 	}
 	if !u.keepConfig {
 		l.Trees = append(l.Trees, configDir)
 	}
-	if !install.There(w.ConfigFile) && !install.There(c.StateDir) && !install.There(c.RootDir) {
-		l.Before = nil // no agent has ever run here
+	if !install.Exists(w.ConfigFile) && !install.Exists(c.StateDir) && !install.Exists(c.RootDir) {
+		l.BeforeRemove = nil // no agent has ever run here
 	}
 	return l
 }
 
 // folders adds the directories that are berth's, and its files in those that may have more
 // in them: in each that somebody has chosen.
-func folders(l *install.Leaving, c *nodeconfig.Config) {
+func folders(l *install.RemovalSpec, c *nodeconfig.Config) {
 	some := func(dir string, files ...string) {
 		l.Files = append(l.Files, inside(dir, files...)...)
-		l.Empty = append(l.Empty, dir)
+		l.EmptyDirs = append(l.EmptyDirs, dir)
 	}
 	// The usual one is berth's, and was in use before another was chosen.
 	whole := func(dir, usual string, files ...string) {
@@ -232,7 +232,7 @@ func folders(l *install.Leaving, c *nodeconfig.Config) {
 		l.Trees = append(l.Trees, filepath.Join(dir, commandsDir))
 		// In images lie what users have brought, in networks what could not be taken from a pod.
 		at := filepath.Join(dir, networksDir)
-		l.Empty = append(l.Empty, filepath.Join(at, "results"), at, filepath.Join(dir, "images"))
+		l.EmptyDirs = append(l.EmptyDirs, filepath.Join(at, "results"), at, filepath.Join(dir, "images"))
 	}
 	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile, storeFile+".*", node.InstallationFile, importRecords, ".images-*", gateway.FileName, gateway.FileName+".new")
 	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
@@ -247,7 +247,7 @@ func folders(l *install.Leaving, c *nodeconfig.Config) {
 		some(c.CertDir, keys...)
 	}
 	// What lies in another one goes before it.
-	slices.SortStableFunc(l.Empty, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	slices.SortStableFunc(l.EmptyDirs, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 }
 
 // inside is what a directory has by these names or patterns.
@@ -265,12 +265,12 @@ func inside(dir string, patterns ...string) (out []string) {
 }
 
 // report names what stays.
-func (u uninstalling) report(d *install.Doing, c *nodeconfig.Config) error {
-	kept := append(d.Kept, "containerd with its images and network plugins")
+func (u uninstalling) report(d *install.Executor, c *nodeconfig.Config) error {
+	kept := append(d.Skipped, "containerd with its images and network plugins")
 	if u.keepConfig {
 		kept = append(kept, configDir)
 	}
-	if p := c.StaticPodPath; p != "" && install.There(p) && (u.keepConfig || !strings.HasPrefix(p, configDir+"/")) {
+	if p := c.StaticPodPath; p != "" && install.Exists(p) && (u.keepConfig || !strings.HasPrefix(p, configDir+"/")) {
 		kept = append(kept, p+", the manifests")
 	}
 	_, err := fmt.Fprintf(u.out, "berth is gone. What stays:\n  %s\n", strings.Join(kept, "\n  "))

@@ -47,11 +47,11 @@ func TestUninstallTakesOnlyItsOwnFilesFromDirectoriesThatSomebodyChose(t *testin
 		t.Errorf("%q go, want %q", l.Files, own)
 	}
 	for _, dir := range []string{state, state + "/images", state + "/networks", socket, certs} {
-		if !slices.Contains(l.Empty, dir) {
-			t.Errorf("%s stays, even empty: %q go", dir, l.Empty)
+		if !slices.Contains(l.EmptyDirs, dir) {
+			t.Errorf("%s stays, even empty: %q go", dir, l.EmptyDirs)
 		}
 	}
-	if slices.Index(l.Empty, state+"/networks/results") > slices.Index(l.Empty, state+"/networks") || slices.Index(l.Empty, state+"/networks") > slices.Index(l.Empty, state) {
-		t.Errorf("a directory goes before what lies in it: %q", l.Empty)
+	if slices.Index(l.EmptyDirs, state+"/networks/results") > slices.Index(l.EmptyDirs, state+"/networks") || slices.Index(l.EmptyDirs, state+"/networks") > slices.Index(l.EmptyDirs, state) {
+		t.Errorf("a directory goes before what lies in it: %q", l.EmptyDirs)
 	}
 }

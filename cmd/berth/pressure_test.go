@@ -41,7 +41,7 @@ func TestThePressuresOfAConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := pressureConfig(c)
-		if got := fmt.Sprint(p.Thresholds, p.Transition, p.WorkingSetAlone); got != row.want {
+		if got := fmt.Sprint(p.Thresholds, p.TransitionPeriod, p.WorkingSetOnly); got != row.want {
 			t.Errorf("%s\ngot  %s\nwant %s", row.config, got, row.want)
 		}
 	}
@@ -62,18 +62,18 @@ func TestWhereTheRuntimeKeepsWhatContainersWrite(t *testing.T) {
 		return dir
 	}
 	volumes, images, third := disk(1<<20), disk(2<<20), disk(4<<20)
-	pod := pressure.Candidate{Pod: &corev1.Pod{}, Known: true, Use: pressure.Use{Volumes: pressure.Taken{Bytes: 100, Inodes: 10}, Layers: pressure.Taken{Bytes: 1, Inodes: 2}}}
+	pod := pressure.Candidate{Pod: &corev1.Pod{}, Measured: true, Usage: pressure.Usage{Volumes: pressure.DiskUsage{Bytes: 100, Inodes: 10}, Layers: pressure.DiskUsage{Bytes: 1, Inodes: 2}}}
 	for _, row := range []struct {
 		sentence, containers string
-		split                pressure.Split
+		split                pressure.FileSystemLayout
 		size                 int64 // of containerfs
 		met                  string
 		nodefs, containerfs  int64 // what a pod has there
 	}{
-		{"it does not say", "", pressure.Split{Images: true}, 2 << 20, "[nodefs.available]", 100, 1},
-		{"with the images", images, pressure.Split{Images: true}, 2 << 20, "[nodefs.available]", 100, 1},
-		{"with the volumes", volumes, pressure.Split{Images: true, Containers: true, Together: true}, 1 << 20, "[containerfs.available nodefs.available]", 101, 101},
-		{"on neither", third, pressure.Split{Images: true, Containers: true}, 4 << 20, "[containerfs.available nodefs.available]", 100, 1},
+		{"it does not say", "", pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
+		{"with the images", images, pressure.FileSystemLayout{DedicatedImageFs: true}, 2 << 20, "[nodefs.available]", 100, 1},
+		{"with the volumes", volumes, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 1 << 20, "[containerfs.available nodefs.available]", 101, 101},
+		{"on neither", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 4 << 20, "[containerfs.available nodefs.available]", 100, 1},
 	} {
 		fake := crifake.New(crifake.Options{ImageDisk: images, ContainerDisk: row.containers})
 		client, err := cri.Dial(t.Context(), cri.Options{Conn: fake.Conn()})
@@ -84,27 +84,27 @@ func TestWhereTheRuntimeKeepsWhatContainersWrite(t *testing.T) {
 		at.ask(t.Context())
 		r, err := node.ReadSignals(time.Now(), at.all(nil))
 		fake.Close()
-		if err != nil || r.Split != row.split {
-			t.Errorf("%s: %+v, want %+v: %v", row.sentence, r.Split, row.split, err)
+		if err != nil || r.Layout != row.split {
+			t.Errorf("%s: %+v, want %+v: %v", row.sentence, r.Layout, row.split, err)
 		}
 		if l, inodes := r.Levels[pressure.ContainerfsAvailable], r.Levels[pressure.ContainerfsInodesFree]; l.Capacity != row.size || inodes.Capacity == 0 {
 			t.Errorf("%s: %+v, %+v", row.sentence, l, inodes)
 		}
 		config := pressure.Config{Thresholds: []pressure.Threshold{{Signal: pressure.NodefsAvailable, Hard: true, Quantity: 1 << 30}}}
-		_, v := config.Step(pressure.State{}, r)
+		_, v := config.Evaluate(pressure.State{}, r)
 		var met []pressure.Signal
-		for _, m := range v.Act {
+		for _, m := range v.Reclaim {
 			met = append(met, m.Signal)
 		}
 		if got := fmt.Sprint(met); got != row.met {
 			t.Errorf("%s: %s, want %s", row.sentence, got, row.met)
 		}
-		has := func(s pressure.Signal) int64 { return pressure.Rank(s, r.Split, []pressure.Candidate{pod})[0].Used }
+		has := func(s pressure.Signal) int64 { return pressure.Rank(s, r.Layout, []pressure.Candidate{pod})[0].Used }
 		if n, c := has(pressure.NodefsAvailable), has(pressure.ContainerfsAvailable); n != row.nodefs || c != row.containerfs {
 			t.Errorf("%s: a pod has %d on nodefs and %d on containerfs", row.sentence, n, c)
 		}
 		for _, s := range []pressure.Signal{pressure.ContainerfsAvailable, pressure.ContainerfsInodesFree} {
-			if dir := at.of(s); !node.SameDisk(dir, cmp.Or(row.containers, images)) {
+			if dir := at.of(s); !node.SameFileSystem(dir, cmp.Or(row.containers, images)) {
 				t.Errorf("%s: %s is read at %s", row.sentence, s, dir)
 			}
 		}

@@ -31,7 +31,7 @@ func purgeCommand() *cobra.Command {
 
 func purge(ctx context.Context, out io.Writer, file string) error {
 	w := wanted("")
-	if unit := install.Local.Units + "/" + w.Name + ".service"; install.There(unit) {
+	if unit := install.LocalLayout.Units + "/" + w.Name + ".service"; install.Exists(unit) {
 		_, err := fmt.Fprintf(out, "berth is installed beside the package (%s): its pods and state stay\n", unit)
 		return err
 	}
@@ -39,16 +39,16 @@ func purge(ctx context.Context, out io.Writer, file string) error {
 	if err != nil {
 		return fmt.Errorf("what pods this host has is not known: %w; mend the configuration first", err)
 	}
-	w.Layout = install.Debian
+	w.Layout = install.DebianLayout
 	u := uninstalling{out: out}
 	l := u.leaving(w, config)
-	doing := &install.Doing{Context: ctx, Out: out}
+	doing := &install.Executor{Context: ctx, Out: out}
 	if err := answers(ctx, config); err != nil {
 		// A purge that fails for it would fail for ever where the runtime has been removed too.
-		l.Before = nil
-		doing.Kept = append(doing.Kept, fmt.Sprintf("containers, if any run: the runtime does not answer (%v)", err))
+		l.BeforeRemove = nil
+		doing.Skipped = append(doing.Skipped, fmt.Sprintf("containers, if any run: the runtime does not answer (%v)", err))
 	}
-	if err := doing.Do(install.Removal(l, install.Seen{Beside: make([]install.SeenUnit, len(w.Beside))}, install.There)); err != nil {
+	if err := doing.Run(install.PlanRemoval(l, install.HostState{ExtraUnits: make([]install.UnitState, len(w.ExtraUnits))}, install.Exists)); err != nil {
 		return err
 	}
 	return u.report(doing, config)

@@ -70,10 +70,10 @@ type berth struct {
 	store    *checkpoint.Store
 	events   *events.Events
 	folder   *source.Directory // nil: no manifest folder
-	probes   *probes.Probes
-	commands *exectracker.Runner
+	probes   *probes.Manager
+	commands *exectracker.Tracker
 	agent    *agent.Agent
-	devices  *devices.Devices
+	devices  *devices.Manager
 	offering *offering
 	pressure *eviction.Monitor
 	relief   *eviction.Reclaimer
@@ -83,7 +83,7 @@ type berth struct {
 	alarm    chan struct{}          // memory is short by the kernel's measure; capacity 1
 	joined   *joined                // nil: standalone
 	server   serverSide
-	loops    systemd.Progress
+	loops    systemd.LoopMonitor
 	pulses   sync.Map // *systemd.Loop by name
 	watchdog *systemd.Watchdog
 }
@@ -141,7 +141,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 		}
 		b.server = b.joined.serverSide()
 	}
-	if b.watchdog, err = systemd.FromEnvironment(); err != nil {
+	if b.watchdog, err = systemd.WatchdogFromEnvironment(); err != nil {
 		b.log.Warn("watchdog", "err", err)
 		b.watchdog = &systemd.Watchdog{}
 	}
@@ -223,7 +223,7 @@ func (b *berth) serve(ctx context.Context) error {
 	parts.run("device plugins", func() error { return b.runDevices(ctx) })
 	parts.run("service manager", func() error { b.notify(ctx); return nil })
 	parts.run("memory", func() error {
-		node.KeepLean(ctx, b.agent.Ready(), func(err error) { b.log.Debug("memory", "err", err) })
+		node.TrimMemory(ctx, b.agent.Ready(), func(err error) { b.log.Debug("memory", "err", err) })
 		return nil
 	})
 	parts.run("commands", func() error { return b.commands.Run(ctx) })

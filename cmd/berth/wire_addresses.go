@@ -35,7 +35,7 @@ func (b *berth) watchAddresses(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		now := node.Moved(b.host.addrs)
+		now := node.ChangedAddresses(b.host.addrs)
 		if now != nil && slices.Equal(now, last) {
 			b.log.Info("the node has other addresses: berth begins anew", "had", b.host.addrs, "has", now)
 			return errMoved

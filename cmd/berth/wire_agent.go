@@ -34,7 +34,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	}
 	run := lifecycle.New(lifecycle.Options{
 		Exec: b.commands.ExecSync, HostIPs: h.ips, UserAgent: "kube-lifecycle/" + kubernetesRelease(),
-		Warn: b.warnOfPod, FellBack: b.metrics.CountHookHTTPFallback,
+		RecordWarning: b.warnOfPod, OnHTTPFallback: b.metrics.CountHookHTTPFallback,
 	})
 	var returns time.Duration
 	if b.config.Standalone() { // no controller has another made of a pod that had to go
@@ -42,7 +42,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	}
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
-			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.Held, Devices: b.devices.Seen},
+			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.Held, Devices: b.devices.Observe},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
 			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, HostPorts: h, Sandboxes: attached{r.client, h}, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{
@@ -63,9 +63,9 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
 			// A start keeps about one CPU busy: as many as there are, and one that waits for
 			// the disk meanwhile, take no longer than they would one by one.
-			Stalled: node.CPUStalled, From: b.config.StartPressure, Least: goruntime.NumCPU() + 1,
+			Stalled: node.CPUPressure, From: b.config.StartPressure, Least: goruntime.NumCPU() + 1,
 		},
-		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.System().BootID, Events: b.events, Prober: b.probes, Log: b.log,
+		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
 		Meters: metersOf(b.metrics, b.host.runtimeHandler),
 		Fault:  fault,
 		Pulse:  b.pulse,
@@ -76,8 +76,8 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 func (b *berth) offer() admission.Node {
 	return admission.Node{
 		Name: b.config.NodeName, Labels: b.host.labels, Taints: b.config.Node.Taints,
-		Allocatable:   withDevices(b.host.Allocatable(), b.devices.Offered().Room),
-		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmor(),
+		Allocatable:   withDevices(b.host.Allocatable(), b.devices.NodeResources().AdmissionCapacity),
+		UnsafeSysctls: b.config.Pods.AllowedUnsafeSysctls, NoAppArmor: !node.AppArmorEnabled(),
 		LimitedSwap:  b.config.Cgroups.LimitedSwap && b.host.cgroups.V2() && b.host.cgroups.SwapLimits(),
 		ShuttingDown: b.late, Standalone: b.config.Standalone(), AllowUnlistedExtended: !b.config.Standalone(),
 	}

@@ -50,7 +50,7 @@ func checkHere(ctx context.Context, flags *nodeconfig.Flags) (r nodeapi.CheckRep
 	}
 	add := adder(&r)
 	var inTheWay error
-	if swap, err := node.SwapOn(); err == nil && swap && config.Cgroups.FailSwapOn {
+	if swap, err := node.SwapEnabled(); err == nil && swap && config.Cgroups.FailSwapOn {
 		inTheWay = errors.New("failSwapOn: this host has swap")
 	}
 	add("swap", true, inTheWay, "not in the way", "swapoff -a, or set failSwapOn: false")

@@ -11,13 +11,13 @@ import (
 
 // checkFeatures looks at what some pods ask for and a node can do without.
 func (c checks) checkFeatures(ctx context.Context, add addItem) {
-	shared, err := node.RootShared()
+	shared, err := node.RootMountShared()
 	if err == nil && !shared {
 		err = errors.New("the root file system is a private mount: a volume mount with mountPropagation Bidirectional is refused by the runtime, unless its path lies on a shared mount")
 	}
 	add("mount propagation", false, err, "the root file system is shared", "mount --make-rshared / before the runtime and berth are started; systemd does that by itself")
 	armor := "enabled"
-	if !node.AppArmor() {
+	if !node.AppArmorEnabled() {
 		armor = "not enabled on this host: pods with an appArmorProfile are refused"
 	}
 	add("apparmor", false, nil, armor, "")

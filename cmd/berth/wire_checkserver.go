@@ -34,7 +34,7 @@ func servers(c *nodeconfig.Config) (*serverChecks, error) {
 		return nil, nil
 	}
 	id, err := apiclient.NewIdentity(apiclient.IdentityOptions{
-		NodeName: c.NodeName, MachineID: node.System().MachineID, Kubeconfig: c.Kubeconfig, Bootstrap: c.BootstrapKubeconfig, CertDir: c.CertDir,
+		NodeName: c.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: c.Kubeconfig, Bootstrap: c.BootstrapKubeconfig, CertDir: c.CertDir,
 		UserAgent: "berth/" + version, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -132,7 +132,7 @@ func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 // is said where it is to be looked for.
 func (s *serverChecks) name(ctx context.Context, add addItem) {
 	mark, _ := os.ReadFile(filepath.Join(s.config.StateDir, node.InstallationFile)) // none: it was never started
-	alive, err := registration.Clash(ctx, s.identity.Client, s.config.NodeName, strings.TrimSpace(string(mark)), node.System().MachineID)
+	alive, err := registration.CheckNameConflict(ctx, s.identity.Client, s.config.NodeName, strings.TrimSpace(string(mark)), node.SystemInfo().MachineID)
 	remedy := "give this one another name with --hostname-override, or, if it takes the other's place, stop berth there first"
 	switch {
 	case alive != nil:

@@ -22,16 +22,16 @@ const devicesNote = "devices"
 
 // newDevices makes the other side of device plugins, with what was given in an
 // earlier life to pods that are still known.
-func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Devices {
+func newDevices(b *berth, records map[types.UID]checkpoint.Record) *devices.Manager {
 	kept, err := b.store.NodeValue(devicesNote)
 	if err != nil {
 		b.log.Warn("who holds which device is not known from the store: it is learnt from the runtime", "err", err)
 	}
 	return devices.New(devices.Options{
-		Dir: filepath.Join(b.config.RootDir, "device-plugins"), BootID: node.System().BootID, Joined: !b.config.Standalone(),
-		Kept: kept, Known: mayHold(records),
-		Note: func(state []byte) { b.store.PutNodeValue(devicesNote, state) }, Flush: b.store.Flush,
-		Changed: b.devicesChanged, Registered: b.metrics.CountDevicePluginRegistration, Allocated: b.metrics.ObserveDeviceAllocation,
+		Dir: filepath.Join(b.config.RootDir, "device-plugins"), BootID: node.SystemInfo().BootID, Joined: !b.config.Standalone(),
+		Checkpoint: kept, PodKnown: mayHold(records),
+		SaveCheckpoint: func(state []byte) { b.store.PutNodeValue(devicesNote, state) }, Flush: b.store.Flush,
+		OnChange: b.devicesChanged, OnRegister: b.metrics.CountDevicePluginRegistration, OnAllocate: b.metrics.ObserveDeviceAllocation,
 		Log: b.log,
 	})
 }
@@ -48,14 +48,14 @@ func mayHold(records map[types.UID]checkpoint.Record) func(types.UID) bool {
 
 // devicesChanged tells everybody whom the node's devices concern.
 func (b *berth) devicesChanged() {
-	room := b.devices.Offered().Room
+	room := b.devices.NodeResources().AdmissionCapacity
 	b.offering.change(func(n *admission.Node) { n.Allocatable = withDevices(b.host.Allocatable(), room) })
-	for _, f := range b.devices.Figures() {
-		b.metrics.SetDevices(f.Resource, f.Listed, f.Healthy, f.Given)
+	for _, f := range b.devices.Stats() {
+		b.metrics.SetDevices(f.Resource, f.Listed, f.Healthy, f.Allocated)
 	}
 	b.agent.NudgeAll()
 	if b.joined != nil {
-		b.joined.presence.Nudge()
+		b.joined.presence.Trigger()
 	}
 }
 
@@ -70,25 +70,25 @@ func withDevices(of, more corev1.ResourceList) corev1.ResourceList {
 func (b *berth) recallDevices(uid types.UID, pod agent.Adopted) {
 	for _, k := range pod.Containers {
 		if k.Live() && len(k.Devices) > 0 {
-			b.devices.Recall(uid, k.Name, k.Kind, k.Devices)
+			b.devices.RestoreAllocation(uid, k.Name, k.Kind, k.Devices)
 		}
 	}
 }
 
 // checkDevices adds every resource that a device plugin has registered.
 func (b *berth) checkDevices(add addItem) {
-	if err := b.devices.Down(); err != nil {
+	if err := b.devices.RegistrationError(); err != nil {
 		add("device plugins", false, err, "", "make room for the socket: no device plugin can register")
 	}
-	for _, f := range b.devices.Figures() {
+	for _, f := range b.devices.Stats() {
 		var err error
 		switch {
-		case !f.Live:
+		case !f.Connected:
 			err = errors.New("its device plugin is not there")
 		case f.Healthy < f.Listed:
 			err = fmt.Errorf("%d of %d are not healthy", f.Listed-f.Healthy, f.Listed)
 		}
-		add("devices "+f.Resource, false, err, fmt.Sprintf("%d listed, %d healthy, %d given", f.Listed, f.Healthy, f.Given),
+		add("devices "+f.Resource, false, err, fmt.Sprintf("%d listed, %d healthy, %d given", f.Listed, f.Healthy, f.Allocated),
 			"see the log of the device plugin: pods that want such a device wait for it")
 	}
 }

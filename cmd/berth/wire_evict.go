@@ -26,13 +26,13 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 	}
 	for _, s := range signals {
 		x := nodeapi.EvictionSignal{
-			Signal: string(s), State: b.pressure.Config.Tell(s, v.Reading, v.Verdict), Short: v.Has(s.Condition()), Resource: string(s.Resource()),
+			Signal: string(s), State: b.pressure.Config.SignalMessage(s, v.Reading, v.Evaluation), Short: v.Has(s.Condition()), Resource: string(s.Resource()),
 			Requests: s.Requestable(), Order: []nodeapi.EvictionRank{},
 		}
-		for _, r := range b.relief.Rank(ctx, s, v.Split) {
+		for _, r := range b.relief.Rank(ctx, s, v.Layout) {
 			x.Order = append(x.Order, nodeapi.EvictionRank{
-				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Known, Used: r.Used, Requested: r.Requested,
-				Partial: r.Use.Partial, UsedText: r.Uses(s), RequestedText: s.Amount(r.Requested), Exceeds: r.Exceeds, Priority: r.Priority,
+				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Measured, Used: r.Used, Requested: r.Requested,
+				Partial: r.Usage.Partial, UsedText: r.UsageString(s), RequestedText: s.Format(r.Requested), Exceeds: r.Exceeds, Priority: r.Priority,
 			})
 		}
 		out.Signals = append(out.Signals, x)
@@ -60,7 +60,7 @@ func asked(signal string, v *eviction.Observation) (out []pressure.Signal, err e
 		}
 		return []pressure.Signal{s}, nil
 	}
-	for _, m := range v.Act {
+	for _, m := range v.Reclaim {
 		out = append(out, m.Signal)
 	}
 	if len(out) == 0 {

@@ -23,7 +23,7 @@ import (
 // newLimits makes what evicts pods that take more of the disk than their limits let them.
 func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 	return eviction.NewLocalStorageEnforcer(eviction.LocalStorageOptions{
-		Pods: b.agent.Board.All, ExceedsVolumeLimit: b.host.volumes.Over, NewMeasurement: b.diskOfPods, Evict: b.agent.Evict,
+		Pods: b.agent.Board.All, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit, NewMeasurement: b.diskOfPods, Evict: b.agent.Evict,
 		OnEvicted: b.metrics.CountEviction, Standalone: b.config.Standalone(), Log: b.log,
 	})
 }
@@ -34,7 +34,7 @@ func (b *berth) newRelief(at *places) *eviction.Reclaimer {
 		return func(s pressure.Signal) bool {
 			of := at.of(s)
 			for _, dir := range dirs {
-				if d := dir(); of != "" && d != "" && node.SameDisk(of, d) {
+				if d := dir(); of != "" && d != "" && node.SameFileSystem(of, d) {
 					return true
 				}
 			}
@@ -126,16 +126,16 @@ func (b *berth) measurePods(ctx context.Context, of pressure.Signal, pods []*sta
 	for _, s := range pods {
 		c := pressure.Candidate{Pod: plan.WithResources(s.Pod, s.Memory.Sizes.Allocated)}
 		var err error
-		if c.Use, err = b.useOfMemory(ctx, s); err != nil {
+		if c.Usage, err = b.useOfMemory(ctx, s); err != nil {
 			b.log.Warn("what a pod uses is not known", "pod", s.Pod.Namespace+"/"+s.Pod.Name, "err", err)
 		}
-		c.Known = err == nil
+		c.Measured = err == nil
 		out = append(out, c)
 	}
 	return out
 }
 
-func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure.Use, err error) {
+func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure.Usage, err error) {
 	ids := map[types.UID][]string{s.Pod.UID: nil}
 	for _, k := range s.Seen.Containers {
 		if k.State == plan.Running {
@@ -150,7 +150,7 @@ func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure
 	u.Memory, u.Tasks = int64(now.Pod.WorkingSet), int64(max(now.Pod.Tasks, now.Pod.Processes))
 	for _, k := range s.Seen.Containers {
 		if c, there := now.Containers[k.ID]; there {
-			u.Containers = append(u.Containers, pressure.ContainerUse{Name: k.Name, Memory: int64(c.WorkingSet)})
+			u.Containers = append(u.Containers, pressure.ContainerUsage{Name: k.Name, Memory: int64(c.WorkingSet)})
 		}
 	}
 	return u, nil
@@ -166,19 +166,19 @@ func (b *berth) diskOfPods(ctx context.Context) eviction.MeasureFunc {
 		}
 		return all, err
 	})
-	return func(ctx context.Context, s *status.Snapshot) (pressure.Use, error) {
+	return func(ctx context.Context, s *status.Snapshot) (pressure.Usage, error) {
 		return b.useOfDisk(ctx, s, layers)
 	}
 }
 
-func (b *berth) useOfDisk(ctx context.Context, s *status.Snapshot, layers func() (map[string]cri.Layer, error)) (u pressure.Use, err error) {
-	u.Volumes.Bytes, u.Volumes.Inodes, err = b.host.volumes.Taken(ctx, s.Pod)
+func (b *berth) useOfDisk(ctx context.Context, s *status.Snapshot, layers func() (map[string]cri.Layer, error)) (u pressure.Usage, err error) {
+	u.Volumes.Bytes, u.Volumes.Inodes, err = b.host.volumes.DiskUsage(ctx, s.Pod)
 	written, unknown := layers()
 	logs := map[string]bool{}
 	for _, k := range s.Seen.Containers {
 		l := written[k.ID]
 		u.Layers.Bytes, u.Layers.Inodes = u.Layers.Bytes+int64(l.Bytes), u.Layers.Inodes+int64(l.Inodes)
-		c := pressure.ContainerUse{Name: k.Name, Disk: int64(l.Bytes), Layer: int64(l.Bytes)}
+		c := pressure.ContainerUsage{Name: k.Name, Disk: int64(l.Bytes), Layer: int64(l.Bytes)}
 		if dir := filepath.Dir(k.LogPath); k.LogPath != "" && !logs[dir] { // of all instances in one folder
 			logs[dir] = true
 			bytes, files := logsOf(s, k.Name)

@@ -64,9 +64,9 @@ func (b *berth) figures(ctx context.Context, disks bool) (server.Figures, error)
 }
 
 func (b *berth) nodeFigures() server.NodeFigures {
-	whole := b.host.cgroups.Whole()
+	whole := b.host.cgroups.RootDetail()
 	n := server.NodeFigures{
-		Name: b.config.NodeName, Started: node.Booted(), CPUs: int(b.host.capacity.Cpu().Value()),
+		Name: b.config.NodeName, Started: node.BootTime(), CPUs: int(b.host.capacity.Cpu().Value()),
 		Use: useOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
 	}
 	if m, err := node.ReadMemory(); err == nil {
@@ -90,8 +90,8 @@ func podFigures(s *agent.Snapshot, u cgroups.PodDetail) server.PodFigures {
 	if len(s.Seen.Sandboxes) > 0 {
 		if d, there := u.Containers[s.Seen.Sandboxes[0].ID]; there {
 			p.Sandbox, p.SandboxPath = s.Seen.Sandboxes[0].ID, d.Path
-			if d.Process > 0 && !s.Pod.Spec.HostNetwork {
-				p.Interfaces = interfacesOf(node.Interfaces(d.Process))
+			if d.PID > 0 && !s.Pod.Spec.HostNetwork {
+				p.Interfaces = interfacesOf(node.Interfaces(d.PID))
 			}
 		}
 	}
@@ -135,13 +135,13 @@ func useOf(d cgroups.Detail) server.Use {
 	if d.Quota > 0 {
 		u.CPULimit = &server.CPULimit{Quota: d.Quota, Period: d.Period}
 	}
-	if s := d.Stalls; s != nil {
+	if s := d.PSI; s != nil {
 		u.Pressure = &server.Pressure{CPU: stallOf(s.CPU), Memory: stallOf(s.Memory), IO: stallOf(s.IO)}
 	}
 	return u
 }
 
-func stallOf(s cgroups.Stall) server.Stall {
+func stallOf(s cgroups.PSIStats) server.Stall {
 	return server.Stall{Some: server.StallTime(s.Some), Full: server.StallTime(s.Full)}
 }
 
@@ -208,7 +208,7 @@ const volumesBound = 10 * time.Second
 func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []server.VolumeFigures) {
 	ctx, cancel := context.WithTimeout(ctx, volumesBound)
 	defer cancel()
-	all, err := b.host.volumes.Measure(ctx, pod)
+	all, err := b.host.volumes.Usage(ctx, pod)
 	if err != nil {
 		b.log.Debug("what some volumes hold is not known", "pod", pod.Namespace+"/"+pod.Name, "err", err)
 	}

@@ -82,7 +82,7 @@ func (h *host) measure() (err error) {
 	if h.capacity, err = node.Capacity(c.RootDir, maxPods(c.Pods)); err != nil {
 		return err
 	}
-	if err := node.Overreserved(withPIDs(h.capacity), c.Reserved.System, c.Reserved.Kube); err != nil {
+	if err := node.ValidateReserved(withPIDs(h.capacity), c.Reserved.System, c.Reserved.Kube); err != nil {
 		return err
 	}
 	h.allocatable = node.Allocatable(h.capacity, c.Reserved.System, c.Reserved.Kube, evictionReserve(c, h.capacity))
@@ -129,8 +129,8 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	}
 	h.cgroups, err = cgroups.New(cgroups.Options{
 		Root: c.Root, Driver: driver, PodPidsLimit: h.b.config.Pods.PidsLimit,
-		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, Pods: h.forAllPods(),
-		ReserveMemory: c.TieredMemoryReservation, MemoryFactor: c.MemoryThrottlingFactor,
+		CPUQuota: c.CPUCFSQuota, CPUPeriod: c.CPUCFSPeriod, PodsLimit: h.forAllPods(),
+		ReserveMemory: c.TieredMemoryReservation, MemoryThrottlingFactor: c.MemoryThrottlingFactor,
 	})
 	if err != nil {
 		return fmt.Errorf("cgroups: %w", err)
@@ -138,7 +138,7 @@ func (h *host) makeCgroups(ctx context.Context) (err error) {
 	if c.FailV1 && !h.cgroups.V2() {
 		return errors.New("failCgroupV1: this host has cgroup v1")
 	}
-	if swap, err := node.SwapOn(); err == nil && swap && c.FailSwapOn {
+	if swap, err := node.SwapEnabled(); err == nil && swap && c.FailSwapOn {
 		return errors.New("failSwapOn: this host has swap; swapoff -a, or set failSwapOn: false")
 	}
 	h.warnOfV1(c)
@@ -200,7 +200,7 @@ func (h *host) writeNetwork(ranges []string) error {
 		parsed = append(parsed, p)
 	}
 	if g := h.b.joined.gateway; g != nil {
-		_ = g.Own(parsed) // says so itself, and is tried again
+		_ = g.SetPodCIDRs(parsed) // says so itself, and is tried again
 	}
 	c := h.b.config.Network
 	if err := cni.WriteDefault(c.CNIConfDir, c.CNIBinDirs, parsed, !c.HostGateway); err != nil {
@@ -212,7 +212,7 @@ func (h *host) writeNetwork(ranges []string) error {
 
 // Moved has what is sent to a pod's host ports go where the pod is now.
 func (h *host) Moved(pod *corev1.Pod, ips []string) {
-	n, err := cni.ForgetFlows(pod, ips)
+	n, err := cni.DeleteStaleUDPFlows(pod, ips)
 	on := pod.Namespace + "/" + pod.Name
 	if err != nil {
 		h.b.log.Warn("flows to the pod's host ports may still lead elsewhere", "pod", on, "err", err)
@@ -223,7 +223,7 @@ func (h *host) Moved(pod *corev1.Pod, ips []string) {
 
 func (h *host) makeVolumes() (err error) {
 	c := h.b.config
-	if err := volumes.EnsureShared(c.RootDir); err != nil {
+	if err := volumes.EnsureSharedMount(c.RootDir); err != nil {
 		h.b.log.Warn("mounts made in pods will not be seen by others", "root", c.RootDir, "err", err)
 	}
 	h.names.use(c.Network)
@@ -284,7 +284,7 @@ func (h *host) criNode() criconfig.Node {
 		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
 		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.hostResolv(), HostIPs: h.ips,
 		UserIDs:     h.userIDs,
-		NoBandwidth: h.network.NoBandwidth(),
+		NoBandwidth: h.network.BandwidthUnsupportedReason(),
 		SeccompRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
 		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), SwapLimits: h.cgroups.SwapLimits(),
 		NoCFS: !c.Cgroups.CPUCFSQuota, CFSPeriod: c.Cgroups.CPUCFSPeriod, SingleOOMKill: c.Cgroups.SingleProcessOOMKill,

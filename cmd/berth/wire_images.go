@@ -69,13 +69,13 @@ func (b *berth) imageSpace() (images.Space, bool) {
 	if disk.Inodes > 0 {
 		levels[pressure.ImagefsInodesFree] = inodes
 	}
-	if node.SameDisk(b.config.RootDir, *dir) {
+	if node.SameFileSystem(b.config.RootDir, *dir) {
 		levels[pressure.NodefsAvailable] = bytes
 		if disk.Inodes > 0 {
 			levels[pressure.NodefsInodesFree] = inodes
 		}
 	}
-	keep, low := b.pressure.Config.ForPulls(levels)
+	keep, low := b.pressure.Config.PullBudget(levels)
 	s := images.Space{Free: disk.Available, Keep: uint64(keep)}
 	if low != nil {
 		s.Short = low.String()

@@ -98,7 +98,7 @@ func (b *berth) kubeletExec(ctx context.Context, req server.StreamRequest) (stri
 	if err != nil {
 		return "", err
 	}
-	b.commands.Granted(k.ID, req.Command)
+	b.commands.TrackUserExec(k.ID, req.Command)
 	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, streamsOf(req))
 }
 

@@ -24,7 +24,7 @@ func (n *names) now() (r criconfig.Resolv, file string, err error) {
 	if n.file.Path == "" {
 		return r, "", nil
 	}
-	text, err := n.file.Text()
+	text, err := n.file.Read()
 	if err != nil {
 		return r, "", err
 	}
@@ -32,7 +32,7 @@ func (n *names) now() (r criconfig.Resolv, file string, err error) {
 	if n.instead.Path == "" || len(r.Nameservers) == 0 || r.Reachable() {
 		return r, n.file.Path, nil
 	}
-	if text, err := n.instead.Text(); err == nil {
+	if text, err := n.instead.Read(); err == nil {
 		if other := criconfig.ParseResolv(string(text)); other.Reachable() {
 			return other, n.instead.Path, nil
 		}

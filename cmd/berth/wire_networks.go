@@ -37,14 +37,14 @@ type attached struct {
 
 func (a attached) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error) {
 	nets := a.host.networks
-	wanted, err := nets.Wanted(pod)
+	wanted, err := nets.Resolve(pod)
 	if err != nil {
 		return plan.Sandbox{}, err
 	}
 	if len(wanted) == 0 {
 		return a.Client.RunSandbox(ctx, pod, s)
 	}
-	defer nets.Begin(pod.UID)()
+	defer nets.SandboxCreating(pod.UID)()
 	made, err := a.Client.RunSandbox(ctx, pod, s)
 	if err != nil {
 		return made, err
@@ -60,7 +60,7 @@ func (a attached) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbo
 	if made, err = a.Sandbox(ctx, made.ID); err != nil {
 		return plan.Sandbox{}, err
 	}
-	return made, nets.SetDefault(made.ID, a.host.network.Name(), made.IPs)
+	return made, nets.SetDefaultNetwork(made.ID, a.host.network.Name(), made.IPs)
 }
 
 func (a attached) StopSandbox(ctx context.Context, id string) error {
@@ -97,7 +97,7 @@ func (b *berth) checkNetworks(ctx context.Context) {
 	for ctx.Err() == nil {
 		for _, t := range b.host.networks.Check(ctx) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: t.Pod.Namespace, Name: t.Pod.Name, UID: t.Pod.UID}}
-			b.warnOfPod(pod, "NetworkNotAsMade", t.Text)
+			b.warnOfPod(pod, "NetworkNotAsMade", t.Message)
 		}
 		select {
 		case <-ctx.Done():
@@ -121,10 +121,10 @@ func (j *joined) tellNetworks(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-j.b.host.networks.Changed():
+		case <-j.b.host.networks.StatusChanged():
 		case <-retry.C:
 		}
-		failed := j.b.host.networks.Tell(func(p networks.Pod, annotation string) error { return j.tellNetwork(ctx, p, annotation) })
+		failed := j.b.host.networks.ReportStatuses(func(p networks.Pod, annotation string) error { return j.tellNetwork(ctx, p, annotation) })
 		if failed {
 			retry.Reset(networksRetry)
 		}

@@ -59,7 +59,7 @@ func (b *berth) newPressure() *eviction.Monitor {
 			}
 			b.offering.change(func(n *admission.Node) { n.PressureConditions = v.Conditions() })
 			if b.joined != nil {
-				b.joined.presence.Nudge()
+				b.joined.presence.Trigger()
 			}
 		},
 	})
@@ -67,7 +67,7 @@ func (b *berth) newPressure() *eviction.Monitor {
 
 // watchMemory has the node looked at as soon as the kernel finds memory short.
 func (b *berth) watchMemory(ctx context.Context) {
-	err := node.WatchMemory(ctx, func() {
+	err := node.WatchMemoryPressure(ctx, func() {
 		select {
 		case b.alarm <- struct{}{}:
 		default:
@@ -80,10 +80,10 @@ func (b *berth) watchMemory(ctx context.Context) {
 
 // pressureConfig says when the node is short of something.
 func pressureConfig(c *nodeconfig.Config) pressure.Config {
-	out := pressure.Config{Transition: c.Eviction.PressureTransitionPeriod, WorkingSetAlone: c.Eviction.WorkingSetOnly}
+	out := pressure.Config{TransitionPeriod: c.Eviction.PressureTransitionPeriod, WorkingSetOnly: c.Eviction.WorkingSetOnly}
 	for _, t := range c.Eviction.Thresholds {
 		p := pressure.Threshold{
-			Signal: pressure.Signal(t.Signal), Hard: t.Hard, Percent: t.Percent, Grace: t.Grace, MinReclaimPercent: t.MinReclaimPercent,
+			Signal: pressure.Signal(t.Signal), Hard: t.Hard, Percent: t.Percent, GracePeriod: t.Grace, MinReclaimPercent: t.MinReclaimPercent,
 		}
 		if t.Quantity != nil {
 			p.Quantity = t.Quantity.Value()
@@ -134,8 +134,8 @@ func (p *places) ask(ctx context.Context) {
 	}
 }
 
-func (p *places) all(pods func() node.PodsMemory) node.Places {
-	return node.Places{Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: pods}
+func (p *places) all(pods func() node.PodsMemory) node.SignalSources {
+	return node.SignalSources{Nodefs: p.b.config.RootDir, Images: p.images, Containers: p.layers, Pods: pods}
 }
 
 // of is where a signal is read; empty: on no disk, or it is not known.
@@ -158,10 +158,10 @@ func (p *places) imagesDir() string { return p.images }
 func (p *places) containers() string { return cmp.Or(p.layers, p.images) }
 
 func (h *host) memoryOfPods() node.PodsMemory {
-	t := h.cgroups.Together()
-	m := node.PodsMemory{WorkingSet: t.WorkingSet, Kept: t.Kept, Limit: t.Limit, Stalls: t.Stall != nil}
-	if t.Stall != nil {
-		m.Stalled = t.Stall.Full.Avg10
+	t := h.cgroups.PodsMemory()
+	m := node.PodsMemory{WorkingSet: t.WorkingSet, NonReclaimable: t.NonReclaimable, Limit: t.Limit, HasPSI: t.PSI != nil}
+	if t.PSI != nil {
+		m.StalledPercent = t.PSI.Full.Avg10
 	}
 	return m
 }
@@ -189,7 +189,7 @@ func conditionsOf(v eviction.Observation) map[string]bool {
 func (b *berth) pressureWarnings() (out []nodeapi.Warning) {
 	if v := b.pressure.Latest(); v != nil {
 		for _, p := range v.Pressures {
-			out = append(out, nodeapi.Warning{Object: "node", Field: string(p.Condition), Message: p.Why()})
+			out = append(out, nodeapi.Warning{Object: "node", Field: string(p.Condition), Message: p.Message()})
 		}
 	}
 	return out
@@ -204,10 +204,10 @@ func (b *berth) checkPressure(add addItem) {
 	for _, c := range pressures {
 		i := slices.IndexFunc(v.Pressures, func(p pressure.Pressure) bool { return p.Condition == c })
 		if i >= 0 {
-			add(string(c), false, errors.New(v.Pressures[i].Why()), "", pressureRemedy)
+			add(string(c), false, errors.New(v.Pressures[i].Message()), "", pressureRemedy)
 			continue
 		}
-		add(string(c), false, nil, b.pressure.Config.Room(c, v.Reading), "")
+		add(string(c), false, nil, b.pressure.Config.AvailabilityMessage(c, v.Reading), "")
 	}
 }
 

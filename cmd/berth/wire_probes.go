@@ -18,22 +18,22 @@ import (
 const commandsDir = "commands"
 
 // newCommands makes what runs the commands of probes and hooks.
-func newCommands(b *berth) *exectracker.Runner {
+func newCommands(b *berth) *exectracker.Tracker {
 	return exectracker.New(exectracker.Options{Runtime: b.runtime.client, Dir: filepath.Join(b.config.StateDir, commandsDir), Log: b.log})
 }
 
 // newProbes makes what runs probes and counts them.
-func newProbes(b *berth) *probes.Probes {
+func newProbes(b *berth) *probes.Manager {
 	return probes.New(probes.Options{
-		Runtime: b.commands, UserAgent: "kube-probe/" + kubernetesRelease(), Late: b.metrics.ObserveProbeDelay,
-		Meter: func(s probes.Sample, of probes.Target) {
+		Runtime: b.commands, UserAgent: "kube-probe/" + kubernetesRelease(), OnStart: b.metrics.ObserveProbeDelay,
+		OnResult: func(s probes.Sample, of probes.Target) {
 			result := map[probes.Result]string{probes.Success: "successful", probes.Warning: "successful", probes.Failure: "failed", probes.Unknown: "unknown"}[s.Result]
 			b.metrics.ObserveProbe(telemetry.ProbeLabels{
 				Kind: string(of.Kind), Container: of.Container, Pod: of.Pod.Name, Namespace: of.Pod.Namespace, UID: string(of.Pod.UID),
-			}, result, s.Took)
+			}, result, s.Duration)
 		},
-		Pulse: func() { b.pulse("probes") },
-		Gone:  func(pod *corev1.Pod) { b.metrics.DeleteProbes(pod.Namespace, pod.Name, string(pod.UID)) },
+		Heartbeat: func() { b.pulse("probes") },
+		OnForget:  func(pod *corev1.Pod) { b.metrics.DeleteProbes(pod.Namespace, pod.Name, string(pod.UID)) },
 	})
 }
 
@@ -44,10 +44,10 @@ func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.P
 		return nodeapi.Probes{}, err
 	}
 	var made []explain.Probed
-	for _, r := range b.probes.Reports(ctx, s.Pod.UID) {
-		x := explain.Probed{ID: r.ContainerID, Probed: r.Probed, Passed: r.Passed, Due: r.Due, Running: r.Running, Missed: r.Missed}
-		for _, run := range r.Last {
-			x.Last = append(x.Last, nodeapi.ProbeRun{At: run.At, Seconds: run.Took.Seconds(), Result: run.Result.String(), Counted: run.Counted, Output: run.Output})
+	for _, r := range b.probes.Statuses(ctx, s.Pod.UID) {
+		x := explain.Probed{ID: r.ContainerID, Probed: r.Probed, Passed: r.Passed, Due: r.NextRun, Running: r.Running, Missed: r.Missed}
+		for _, run := range r.Recent {
+			x.Last = append(x.Last, nodeapi.ProbeRun{At: run.At, Seconds: run.Duration.Seconds(), Result: run.Result.String(), Counted: run.Counted, Output: run.Output})
 		}
 		made = append(made, x)
 	}

@@ -32,7 +32,7 @@ func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, e
 	if err != nil {
 		return "", err
 	}
-	b.commands.Granted(k.ID, req.Command)
+	b.commands.TrackUserExec(k.ID, req.Command)
 	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY})
 }
 

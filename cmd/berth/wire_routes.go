@@ -39,18 +39,18 @@ func (j *joined) makeGateway() (err error) {
 	if !c.HostGateway {
 		return nil
 	}
-	var last []routes.Trouble // of Changed, which is told in order
+	var last []routes.Problem // of Changed, which is told in order
 	j.gateway, err = gateway.New(gateway.Options{
 		File: j.b.routesFile(), Log: j.b.log,
-		On: func() bool { return !cni.Foreign(c.CNIConfDir) },
-		Changed: func(s gateway.State) {
-			for _, t := range s.Troubles {
+		Enabled: func() bool { return !cni.IsForeign(c.CNIConfDir) },
+		OnChange: func(s gateway.Status) {
+			for _, t := range s.Problems {
 				if !slices.Contains(last, t) {
-					j.events.OfNode(corev1.EventTypeWarning, "PodsNotReached", fmt.Sprintf("Pods of node %s are not reached from here: %s", t.Node, t.Text))
+					j.events.OfNode(corev1.EventTypeWarning, "PodsNotReached", fmt.Sprintf("Pods of node %s are not reached from here: %s", t.Node, t.Message))
 				}
 			}
-			last = s.Troubles
-			j.presence.Nudge()
+			last = s.Problems
+			j.presence.Trigger()
 		},
 	})
 	if err != nil {
@@ -76,22 +76,22 @@ func (j *joined) followNodes(ctx context.Context) {
 					nodes = append(nodes, otherNode(n))
 				}
 			}
-			j.gateway.Blind("")
-			j.gateway.All(nodes)
+			j.gateway.SetNodesUnknown("")
+			j.gateway.SetNodes(nodes)
 		},
 		OnUpdate: func(o machinery.Object) {
 			if n, ok := o.(*corev1.Node); ok && n.Name != j.b.config.NodeName {
-				j.gateway.Put(otherNode(n))
+				j.gateway.SetNode(otherNode(n))
 			}
 		},
 		OnDelete: func(o machinery.Object) {
 			if n, ok := o.(*corev1.Node); ok {
-				j.gateway.Drop(n.Name)
+				j.gateway.DeleteNode(n.Name)
 			}
 		},
 		OnError: func(err error) {
 			if apierrors.IsForbidden(err) {
-				j.gateway.Blind(fmt.Sprintf("%s: nodes must be allowed to list and watch nodes, see networking.md", err))
+				j.gateway.SetNodesUnknown(fmt.Sprintf("%s: nodes must be allowed to list and watch nodes, see networking.md", err))
 			}
 		},
 	})
@@ -100,10 +100,10 @@ func (j *joined) followNodes(ctx context.Context) {
 // otherNode is a node as the routes know it. What it says that is no address is
 // left out.
 func otherNode(n *corev1.Node) routes.Node {
-	out := routes.Node{Name: n.Name, Since: n.CreationTimestamp.UTC()}
+	out := routes.Node{Name: n.Name, RegisteredAt: n.CreationTimestamp.UTC()}
 	for _, text := range n.Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil {
-			out.Ranges = append(out.Ranges, p)
+			out.PodCIDRs = append(out.PodCIDRs, p)
 		}
 	}
 	for _, a := range n.Status.Addresses {
@@ -131,30 +131,30 @@ func unavailable(n *corev1.Node) bool {
 
 // podNetwork is the condition NetworkUnavailable; nil: others say so. Who said that
 // there is no network takes it back.
-func (j *joined) podNetwork() *registration.Network {
+func (j *joined) podNetwork() *registration.NetworkCondition {
 	if j.gateway == nil {
 		if j.unavailable {
-			return &registration.Network{Reason: routesMade, Message: "the pods' network is not berth's matter any more"}
+			return &registration.NetworkCondition{Reason: routesMade, Message: "the pods' network is not berth's matter any more"}
 		}
 		return nil
 	}
-	s := j.gateway.State()
-	n := &registration.Network{Reason: routesMade}
+	s := j.gateway.Status()
+	n := &registration.NetworkCondition{Reason: routesMade}
 	switch {
-	case !s.On:
+	case !s.Enabled:
 		n.Message = "the pods' network is not berth's: another configuration counts in " + j.b.config.Network.CNIConfDir
 	case s.Err != "":
 		n.Unavailable, n.Reason, n.Message = true, routesFailed, s.Err
-	case !j.b.host.ranged.Load() && j.gateway.Bare():
+	case !j.b.host.ranged.Load() && j.gateway.LacksPodCIDRs():
 		n.Unavailable, n.Reason, n.Message = true, noPodRange, "the server has not given the node a pod range (spec.podCIDRs)"
 	default:
-		n.Message = fmt.Sprintf("pods of %d of %d other nodes are reached", s.Reached, s.Nodes)
+		n.Message = fmt.Sprintf("pods of %d of %d other nodes are reached", s.Reachable, s.Nodes)
 	}
-	for _, t := range s.Troubles {
-		n.Message += fmt.Sprintf("; node %s: %s", t.Node, t.Text)
+	for _, t := range s.Problems {
+		n.Message += fmt.Sprintf("; node %s: %s", t.Node, t.Message)
 	}
-	if s.Blind != "" {
-		n.Message += "; " + s.Blind
+	if s.NodesUnknown != "" {
+		n.Message += "; " + s.NodesUnknown
 	}
 	return n
 }

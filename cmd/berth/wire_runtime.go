@@ -110,7 +110,7 @@ func (r *runtime) watch(ctx context.Context) error {
 		}
 		if why := r.notReady(); r.b.joined != nil && why != told {
 			told = why
-			r.b.joined.presence.Nudge()
+			r.b.joined.presence.Trigger()
 		}
 		select {
 		case <-ctx.Done():

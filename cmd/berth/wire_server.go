@@ -33,7 +33,7 @@ type joined struct {
 	source   *sourceapi.Source
 	posts    *statusapi.Posts
 	events   *statusapi.Events
-	presence *registration.Presence
+	presence *registration.Registrar
 	gateway  *gateway.Gateway // nil: how pods reach those of other nodes is not berth's matter
 
 	known sync.Once
@@ -50,14 +50,14 @@ type joined struct {
 }
 
 func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, error) {
-	if err := node.Reachable(b.host.addrs); err != nil {
+	if err := node.ValidateNodeIPs(b.host.addrs); err != nil {
 		return nil, err
 	}
 	c := b.config.Node
 	j := &joined{b: b, node: make(chan struct{}), alone: make(chan struct{})}
 	var err error
 	j.identity, err = apiclient.NewIdentity(apiclient.IdentityOptions{
-		NodeName: b.config.NodeName, MachineID: node.System().MachineID, Kubeconfig: b.config.Kubeconfig, Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
+		NodeName: b.config.NodeName, MachineID: node.SystemInfo().MachineID, Kubeconfig: b.config.Kubeconfig, Bootstrap: b.config.BootstrapKubeconfig, CertDir: b.config.CertDir,
 		Rotate: c.RotateCertificates, UserAgent: "berth/" + version, QPS: c.APIQPS, Burst: c.APIBurst, Log: b.log,
 	})
 	if err != nil {
@@ -71,7 +71,7 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 	if err != nil {
 		return nil, err
 	}
-	installation, err := node.Installation(b.config.StateDir)
+	installation, err := node.InstallationID(b.config.StateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +89,10 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 		Client: j.client, NodeName: b.config.NodeName, PreviousPods: assignedPods(records), Log: b.log, OnPod: j.posts.Heard, NodeRegistered: j.node, NameUnique: j.alone,
 	})
 	j.presence = registration.New(registration.Options{
-		Client: j.client, Heartbeat: heartbeat, Name: b.config.NodeName, Installation: installation,
-		Register: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
-		Every: c.StatusUpdateFrequency, Report: c.StatusReportFrequency, Lease: c.LeaseDuration,
-		Facts: j.facts, Alone: func() { close(j.alone) }, Heard: j.heardNode, Log: b.log, Event: j.events.OfNode, Renewed: b.metrics.ObserveLeaseRenewal,
+		Client: j.client, HeartbeatClient: heartbeat, Name: b.config.NodeName, Installation: installation,
+		RegisterNode: c.Register, Taints: c.Taints, ProviderID: c.ProviderID,
+		StatusUpdateFrequency: c.StatusUpdateFrequency, StatusReportFrequency: c.StatusReportFrequency, LeaseDuration: c.LeaseDuration,
+		Facts: j.facts, OnNameVerified: func() { close(j.alone) }, OnNode: j.heardNode, Log: b.log, RecordEvent: j.events.OfNode, OnLeaseRenewed: b.metrics.ObserveLeaseRenewal,
 	})
 	return j, j.makeGateway()
 }
@@ -150,9 +150,9 @@ const imagesAge = time.Minute // of what the server is told of images
 // facts are what the node is now.
 func (j *joined) facts(ctx context.Context) registration.Facts {
 	b := j.b
-	offered := b.devices.Offered()
+	offered := b.devices.NodeResources()
 	f := registration.Facts{
-		Labels: b.host.labels, System: node.System(),
+		Labels: b.host.labels, System: node.SystemInfo(),
 		Capacity: withDevices(b.host.capacity, offered.Capacity), Allocatable: withDevices(b.host.Allocatable(), offered.Allocatable),
 		Addresses: []corev1.NodeAddress{},
 	}
@@ -177,11 +177,11 @@ func (j *joined) facts(ctx context.Context) registration.Facts {
 	if b.drain.ShuttingDown() {
 		f.NotReady = strings.Join(slices.DeleteFunc([]string{f.NotReady, "node is shutting down"}, func(s string) bool { return s == "" }), "; ")
 	}
-	f.Memory, f.Disk, f.PIDs = b.pressure.HasCondition(corev1.NodeMemoryPressure), b.pressure.HasCondition(corev1.NodeDiskPressure), b.pressure.HasCondition(corev1.NodePIDPressure)
+	f.MemoryPressure, f.DiskPressure, f.PIDPressure = b.pressure.HasCondition(corev1.NodeMemoryPressure), b.pressure.HasCondition(corev1.NodeDiskPressure), b.pressure.HasCondition(corev1.NodePIDPressure)
 	if st := b.runtime.status.Load(); st != nil {
 		for _, name := range slices.Sorted(maps.Keys(st.Handlers)) {
 			h := st.Handlers[name]
-			f.Handlers = append(f.Handlers, corev1.NodeRuntimeHandler{Name: name, Features: &corev1.NodeRuntimeHandlerFeatures{
+			f.RuntimeHandlers = append(f.RuntimeHandlers, corev1.NodeRuntimeHandler{Name: name, Features: &corev1.NodeRuntimeHandlerFeatures{
 				RecursiveReadOnlyMounts: &h.RecursiveReadOnlyMounts, UserNamespaces: &h.UserNamespaces,
 			}})
 		}

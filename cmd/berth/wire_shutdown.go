@@ -28,7 +28,7 @@ func (b *berth) shutdownGroups() []nodeshutdown.Group {
 	c := b.config.Shutdown
 	var by []nodeshutdown.Group
 	for _, p := range c.ByPriority {
-		by = append(by, nodeshutdown.Group{Priority: p.Priority, Grace: p.Grace})
+		by = append(by, nodeshutdown.Group{Priority: p.Priority, GracePeriod: p.Grace})
 	}
 	return nodeshutdown.Groups(c.GracePeriod, c.CriticalGracePeriod, by)
 }
@@ -37,7 +37,7 @@ func (b *berth) shutdownGroups() []nodeshutdown.Group {
 func (b *berth) goingDown() {
 	b.offering.change(func(n *admission.Node) { n.ShuttingDown = true })
 	if b.joined != nil {
-		b.joined.presence.Nudge()
+		b.joined.presence.Trigger()
 	}
 }
 
@@ -46,14 +46,14 @@ func (b *berth) calledOff() {
 	b.drain.Cancel()
 	b.offering.change(func(n *admission.Node) { n.ShuttingDown = false })
 	if b.joined != nil {
-		b.joined.presence.Nudge()
+		b.joined.presence.Trigger()
 	}
 }
 
 // goesDown reports whether the agent begins while the host goes down: then it starts
 // no pod.
 func (b *berth) goesDown(ctx context.Context) bool {
-	return len(b.shutdownGroups()) > 0 && systemd.ShutdownBegun(ctx)
+	return len(b.shutdownGroups()) > 0 && systemd.ShutdownInProgress(ctx)
 }
 
 // flush waits until the server knows how the pods ended and that the node goes down, or
@@ -62,7 +62,7 @@ func (b *berth) flush(ctx context.Context) {
 	if b.joined == nil {
 		return
 	}
-	for end := time.Now().Add(toldWithin); !(b.joined.posts.Idle() && b.joined.presence.Told()) && time.Now().Before(end); {
+	for end := time.Now().Add(toldWithin); !(b.joined.posts.Idle() && b.joined.presence.StatusSynced()) && time.Now().Before(end); {
 		select {
 		case <-ctx.Done():
 			return
@@ -75,18 +75,18 @@ func (b *berth) flush(ctx context.Context) {
 func (b *berth) watchShutdown(ctx context.Context) {
 	groups := b.shutdownGroups()
 	if len(groups) == 0 {
-		if was, err := systemd.ForgetDelay(ctx, systemd.LogindDropIns); err != nil {
-			b.log.Warn("what logind was asked for by an earlier configuration is left", "file", systemd.DelayFile(systemd.LogindDropIns), "err", err)
+		if was, err := systemd.RemoveInhibitDelay(ctx, systemd.LogindDropInDir); err != nil {
+			b.log.Warn("what logind was asked for by an earlier configuration is left", "file", systemd.InhibitDelayFile(systemd.LogindDropInDir), "err", err)
 		} else if was {
 			b.log.Info("logind waits no longer with a shutdown than without berth")
 		}
 		return
 	}
 	systemd.WatchShutdown(ctx, systemd.ShutdownOptions{
-		Need:    nodeshutdown.Total(groups) + time.Duration(len(groups))*shutdown.KillSlack + toldWithin,
-		DropIns: systemd.LogindDropIns, Log: b.log,
-		Off:   b.calledOff,
-		Drain: func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // it fails only with ctx
+		DelayNeeded: nodeshutdown.TotalGracePeriod(groups) + time.Duration(len(groups))*shutdown.KillSlack + toldWithin,
+		DropInDir:   systemd.LogindDropInDir, Log: b.log,
+		OnCancel: b.calledOff,
+		Drain:    func(ctx context.Context) { _, _ = b.drain.Run(ctx, ctx) }, // it fails only with ctx
 	})
 }
 

@@ -62,9 +62,9 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 		return nil, err
 	}
 	out = append(out, attached...)
-	leaks, err := network.Leaks(ctx, cni.Survey{
-		Known: func(id string) bool { return known[id] }, Pins: s.pins(ctx),
-		Unknown: client.Unknown, Mark: berthMark, NetNS: facts.NetNS, OwnNetNS: facts.OwnNetNS, Deep: deep,
+	leaks, err := network.Leaks(ctx, cni.LeakQuery{
+		Known: func(id string) bool { return known[id] }, PinKnown: s.pins(ctx),
+		FilterUnknown: client.Unknown, AnnotationPrefix: berthMark, NetNSDir: facts.NetNS, ExclusiveNetNSDir: facts.OwnNetNS, Deep: deep,
 	})
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	for _, l := range leaks {
 		out = append(out, agent.Stray{
 			Kind: string(l.Kind), What: cmp.Or(l.ID, l.NetNS, l.Chain),
-			Proof:  proof(l.Marked, l.Kind == cni.Pin && !facts.OwnNetNS),
+			Proof:  proof(l.OwnedByBerth, l.Kind == cni.PinnedNetNS && !facts.OwnNetNS),
 			Remove: func(ctx context.Context) error { return network.Release(ctx, l) },
 		})
 	}
@@ -83,7 +83,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 // knows any more.
 func (s *strays) attached(ctx context.Context, known map[string]bool) (out []agent.Stray, err error) {
 	nets := s.b.host.networks
-	ids, err := s.b.runtime.client.Unknown(ctx, nets.Left(func(id string) bool { return known[id] }))
+	ids, err := s.b.runtime.client.Unknown(ctx, nets.Orphaned(func(id string) bool { return known[id] }))
 	for _, id := range ids {
 		out = append(out, agent.Stray{
 			Kind: "network", What: id, Proof: agent.Marked,

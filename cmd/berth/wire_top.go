@@ -29,7 +29,7 @@ func (b *berth) top(ctx context.Context, chosen nodeapi.Chosen, window time.Dura
 			}
 		}
 	}
-	before, after, err := b.host.cgroups.Twice(ctx, ids, window)
+	before, after, err := b.host.cgroups.UsageOver(ctx, ids, window)
 	if err != nil {
 		return nodeapi.Top{}, err
 	}
@@ -54,10 +54,10 @@ func (b *berth) top(ctx context.Context, chosen nodeapi.Chosen, window time.Dura
 }
 
 func resourcesOf(was, now cgroups.Usage) nodeapi.Resources {
-	cpu, read, write := cgroups.Between(was, now)
+	cpu, read, write := cgroups.UsageRate(was, now)
 	r := nodeapi.Resources{
 		CPUNanoCores: uint64(cpu * 1e9), CPUNanoSeconds: uint64(now.CPU), MemoryBytes: now.Memory, WorkingSetBytes: now.WorkingSet,
-		ReadBytesPerSecond: read, WriteBytesPerSecond: write, NoIO: now.NoIO, Processes: now.Processes,
+		ReadBytesPerSecond: read, WriteBytesPerSecond: write, NoIO: now.IOUnavailable, Processes: now.Processes,
 	}
 	if p := now.Pressure; p != nil {
 		r.Pressure = &nodeapi.Stalled{CPU: p.CPU, Memory: p.Memory, IO: p.IO}

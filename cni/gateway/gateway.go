@@ -20,23 +20,23 @@ import (
 
 // Options is what New needs.
 type Options struct {
-	File string      // where it is kept what is known of the nodes
-	On   func() bool // false: the pods' network is somebody else's, and nothing is wanted of this
-	Log  *slog.Logger
-	// Changed is told, in order, what has become of it; it must not wait. May be nil.
-	Changed func(State)
+	File    string      // where it is kept what is known of the nodes
+	Enabled func() bool // false: the pods' network is somebody else's, and nothing is wanted of this
+	Log     *slog.Logger
+	// OnChange is told, in order, what has become of it; it must not wait. May be nil.
+	OnChange func(Status)
 	// NetNS is the namespace to act in; zero: that of the process.
 	NetNS netns.NsHandle
 }
 
-// State is how it stands with the ways to other nodes' pods.
-type State struct {
-	On       bool
-	Nodes    int // others that have pod ranges
-	Reached  int // of them
-	Troubles []routes.Trouble
-	Blind    string // why the other nodes are not known; empty: they are, or were last
-	Err      string // why the host could not be changed; empty: it is as it should be, Troubles apart
+// Status is how it stands with the ways to other nodes' pods.
+type Status struct {
+	Enabled      bool
+	Nodes        int // others that have pod ranges
+	Reachable    int // of them
+	Problems     []routes.Problem
+	NodesUnknown string // why the other nodes are not known; empty: they are, or were last
+	Err          string // why the host could not be changed; empty: it is as it should be, Troubles apart
 }
 
 // Gateway keeps the routes and the masquerading of a host.
@@ -49,7 +49,7 @@ type Gateway struct {
 	known known
 	blind string
 	kept  string // what the file has
-	state State
+	state Status
 	told  bool
 }
 
@@ -84,31 +84,31 @@ func New(o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// State is how it stands.
-func (g *Gateway) State() State {
+// Status is how it stands.
+func (g *Gateway) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.state
 }
 
-// Own sets this node's pod ranges, and has the host ready for their pods when it
+// SetPodCIDRs sets this node's pod ranges, and has the host ready for their pods when it
 // returns.
-func (g *Gateway) Own(ranges []netip.Prefix) error {
+func (g *Gateway) SetPodCIDRs(ranges []netip.Prefix) error {
 	g.mu.Lock()
 	g.known.Own = slices.Clone(ranges)
 	g.mu.Unlock()
 	return g.Sync()
 }
 
-// Bare reports whether the node has no pod ranges, as far as is known.
-func (g *Gateway) Bare() bool {
+// LacksPodCIDRs reports whether the node has no pod ranges, as far as is known.
+func (g *Gateway) LacksPodCIDRs() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.known.Own) == 0
 }
 
-// All sets the other nodes; Put and Drop change one.
-func (g *Gateway) All(nodes []routes.Node) {
+// SetNodes sets the other nodes; Put and Drop change one.
+func (g *Gateway) SetNodes(nodes []routes.Node) {
 	g.change(func(map[string]routes.Node) map[string]routes.Node {
 		out := make(map[string]routes.Node, len(nodes))
 		for _, n := range nodes {
@@ -118,24 +118,24 @@ func (g *Gateway) All(nodes []routes.Node) {
 	})
 }
 
-// Blind says why the other nodes cannot be known; empty: they can again. What was
+// SetNodesUnknown says why the other nodes cannot be known; empty: they can again. What was
 // known last holds.
-func (g *Gateway) Blind(why string) {
+func (g *Gateway) SetNodesUnknown(why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.blind != why {
 		g.blind = why
-		g.Nudge()
+		g.Trigger()
 	}
 }
 
-// Put adds or replaces a node.
-func (g *Gateway) Put(n routes.Node) {
+// SetNode adds or replaces a node.
+func (g *Gateway) SetNode(n routes.Node) {
 	g.change(func(all map[string]routes.Node) map[string]routes.Node { all[n.Name] = n; return all })
 }
 
-// Drop forgets a node.
-func (g *Gateway) Drop(name string) {
+// DeleteNode forgets a node.
+func (g *Gateway) DeleteNode(name string) {
 	g.change(func(all map[string]routes.Node) map[string]routes.Node { delete(all, name); return all })
 }
 
@@ -149,21 +149,21 @@ func (g *Gateway) change(f func(map[string]routes.Node) map[string]routes.Node) 
 		all[n.Name] = n
 	}
 	all = f(all)
-	maps.DeleteFunc(all, func(_ string, n routes.Node) bool { return len(n.Ranges) == 0 })
+	maps.DeleteFunc(all, func(_ string, n routes.Node) bool { return len(n.PodCIDRs) == 0 })
 	now := slices.SortedFunc(maps.Values(all), func(a, b routes.Node) int { return cmp.Compare(a.Name, b.Name) })
 	if slices.EqualFunc(now, g.known.Nodes, same) {
 		return
 	}
 	g.known.Nodes = now
-	g.Nudge()
+	g.Trigger()
 }
 
 func same(a, b routes.Node) bool {
-	return a.Name == b.Name && a.Since.Equal(b.Since) && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses)
+	return a.Name == b.Name && a.RegisteredAt.Equal(b.RegisteredAt) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Addresses, b.Addresses)
 }
 
-// Nudge has the host looked at soon.
-func (g *Gateway) Nudge() {
+// Trigger has the host looked at soon.
+func (g *Gateway) Trigger() {
 	select {
 	case g.wake <- struct{}{}:
 	default:
@@ -221,7 +221,7 @@ func pause(ctx context.Context) {
 func (g *Gateway) Sync() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	on := g.opt.On()
+	on := g.opt.Enabled()
 	now, err := g.sync(on)
 	if err != nil {
 		now.Err = err.Error()
@@ -231,38 +231,38 @@ func (g *Gateway) Sync() error {
 	}
 	g.tell(now)
 	g.state, g.told = now, true
-	if g.opt.Changed != nil {
-		g.opt.Changed(now)
+	if g.opt.OnChange != nil {
+		g.opt.OnChange(now)
 	}
 	return err
 }
 
 // tell logs what is new.
-func (g *Gateway) tell(now State) {
-	for _, t := range now.Troubles {
-		if !slices.Contains(g.state.Troubles, t) {
-			g.opt.Log.Warn("pods of a node are not reached", "node", t.Node, "why", t.Text)
+func (g *Gateway) tell(now Status) {
+	for _, t := range now.Problems {
+		if !slices.Contains(g.state.Problems, t) {
+			g.opt.Log.Warn("pods of a node are not reached", "node", t.Node, "why", t.Message)
 		}
 	}
-	if now.Blind != "" && now.Blind != g.state.Blind {
-		g.opt.Log.Warn("the other nodes, and so the ways to their pods, are not known", "why", now.Blind)
+	if now.NodesUnknown != "" && now.NodesUnknown != g.state.NodesUnknown {
+		g.opt.Log.Warn("the other nodes, and so the ways to their pods, are not known", "why", now.NodesUnknown)
 	}
 	switch {
 	case now.Err != "" && now.Err != g.state.Err:
 		g.opt.Log.Error("the ways to other nodes' pods could not be made; it is tried again", "err", now.Err)
-	case now.On && (!g.state.On || now.Reached != g.state.Reached || now.Nodes != g.state.Nodes):
-		g.opt.Log.Info("pods of other nodes are reached by routes", "nodes", now.Nodes, "reached", now.Reached)
-	case !now.On && (g.state.On || !g.told && g.kept != ""):
+	case now.Enabled && (!g.state.Enabled || now.Reachable != g.state.Reachable || now.Nodes != g.state.Nodes):
+		g.opt.Log.Info("pods of other nodes are reached by routes", "nodes", now.Nodes, "reached", now.Reachable)
+	case !now.Enabled && (g.state.Enabled || !g.told && g.kept != ""):
 		g.opt.Log.Info("the pods' network is not berth's: its routes and rules are taken away")
 	}
 }
 
-func equal(a, b State) bool {
-	return a.On == b.On && a.Nodes == b.Nodes && a.Reached == b.Reached && a.Blind == b.Blind && a.Err == b.Err && slices.Equal(a.Troubles, b.Troubles)
+func equal(a, b Status) bool {
+	return a.Enabled == b.Enabled && a.Nodes == b.Nodes && a.Reachable == b.Reachable && a.NodesUnknown == b.NodesUnknown && a.Err == b.Err && slices.Equal(a.Problems, b.Problems)
 }
 
-func (g *Gateway) sync(on bool) (State, error) {
-	st := State{On: on, Blind: g.blind}
+func (g *Gateway) sync(on bool) (Status, error) {
+	st := Status{Enabled: on, NodesUnknown: g.blind}
 	if !on && g.kept == "" { // there never was anything
 		return st, nil
 	}
@@ -270,22 +270,22 @@ func (g *Gateway) sync(on bool) (State, error) {
 	if err != nil {
 		return st, err
 	}
-	in.On = on && len(g.known.Own) > 0
-	if in.On {
-		in.Own, in.Nodes = g.known.Own, g.known.Nodes
+	in.Enabled = on && len(g.known.Own) > 0
+	if in.Enabled {
+		in.PodCIDRs, in.Nodes = g.known.Own, g.known.Nodes
 		st.Nodes = len(in.Nodes)
 	}
 	p := routes.Decide(in)
-	st.Reached, st.Troubles = p.Reached, p.Troubles
+	st.Reachable, st.Problems = p.Reachable, p.Problems
 	if err := g.keep(on); err != nil {
 		return st, err
 	}
 	var errs []error
-	if p.Change || broken {
+	if p.MasqueradeChanged || broken {
 		errs = append(errs, g.kernel.masquerade(p.Masquerade))
 	}
 	change := func(r routes.Route, err error) {
-		if !refused(err) || !p.Refused(r, err.Error()) {
+		if !refused(err) || !p.MarkRejected(r, err.Error()) {
 			errs = append(errs, err)
 		}
 	}
@@ -295,7 +295,7 @@ func (g *Gateway) sync(on bool) (State, error) {
 	for _, r := range p.Add {
 		change(r, g.kernel.add(r))
 	}
-	st.Reached, st.Troubles = p.Reached, p.Troubles // less what was refused
+	st.Reachable, st.Problems = p.Reachable, p.Problems // less what was refused
 	if err := errors.Join(errs...); err != nil {
 		return st, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
@@ -332,7 +332,7 @@ func (g *Gateway) forget() error {
 // Remove takes away what a gateway that kept the file has made, whatever it knew.
 // Without the file nothing is looked at.
 func Remove(file string, log *slog.Logger) error {
-	g, err := New(Options{File: file, Log: log, On: func() bool { return false }})
+	g, err := New(Options{File: file, Log: log, Enabled: func() bool { return false }})
 	if err != nil || g.kept == "" {
 		return err
 	}

@@ -32,7 +32,7 @@ type lab struct {
 	on   bool
 	log  strings.Builder
 	mu   sync.Mutex
-	seen []State
+	seen []Status
 }
 
 func newLab(t *testing.T) *lab {
@@ -84,9 +84,9 @@ func (l *lab) must(err error) {
 func (l *lab) gateway() *Gateway {
 	l.t.Helper()
 	g, err := New(Options{
-		File: l.file, NetNS: l.ns, On: func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.on },
-		Log:     slog.New(slog.NewTextHandler(&l.log, nil)),
-		Changed: func(s State) { l.mu.Lock(); l.seen = append(l.seen, s); l.mu.Unlock() },
+		File: l.file, NetNS: l.ns, Enabled: func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.on },
+		Log:      slog.New(slog.NewTextHandler(&l.log, nil)),
+		OnChange: func(s Status) { l.mu.Lock(); l.seen = append(l.seen, s); l.mu.Unlock() },
 	})
 	l.must(err)
 	return g
@@ -99,8 +99,8 @@ func (l *lab) routes() string {
 	l.must(err)
 	var out []string
 	for _, r := range all {
-		if r.Via.IsValid() {
-			out = append(out, fmt.Sprintf("%s>%s/%d", r.Range, r.Via, r.Protocol))
+		if r.NextHop.IsValid() {
+			out = append(out, fmt.Sprintf("%s>%s/%d", r.Dst, r.NextHop, r.Protocol))
 		}
 	}
 	slices.Sort(out)
@@ -140,9 +140,9 @@ func (l *lab) foreign(dst, via string) {
 }
 
 func peer(name, address string, ranges ...string) routes.Node {
-	n := routes.Node{Name: name, Since: time.Unix(1, 0), Addresses: []netip.Addr{netip.MustParseAddr(address), netip.MustParseAddr("fd09::" + address[strings.LastIndex(address, ".")+1:])}}
+	n := routes.Node{Name: name, RegisteredAt: time.Unix(1, 0), Addresses: []netip.Addr{netip.MustParseAddr(address), netip.MustParseAddr("fd09::" + address[strings.LastIndex(address, ".")+1:])}}
 	for _, r := range ranges {
-		n.Ranges = append(n.Ranges, netip.MustParsePrefix(r))
+		n.PodCIDRs = append(n.PodCIDRs, netip.MustParsePrefix(r))
 	}
 	return n
 }
@@ -167,31 +167,31 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 	l.foreign("10.42.9.0/24", "10.9.0.99")
 	const theirs = "10.42.9.0/24>10.9.0.99/4"
 	g := l.gateway()
-	l.must(g.Own(own))
+	l.must(g.SetPodCIDRs(own))
 	first := l.rules()
 	if want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}]} #"; !strings.HasPrefix(first, want) {
 		t.Errorf("rules are %s, want %s", first, want)
 	}
-	g.All([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64"), peer("c", "10.9.0.3", "10.42.2.0/24"), peer("none", "10.9.0.4")})
+	g.SetNodes([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64"), peer("c", "10.9.0.3", "10.42.2.0/24"), peer("none", "10.9.0.4")})
 	l.is(g, "10.42.1.0/24>10.9.0.2/98 10.42.2.0/24>10.9.0.3/98 "+theirs+" fd42:0:0:1::/64>fd09::2/98")
-	if st := g.State(); st.Nodes != 2 || st.Reached != 2 || st.Troubles != nil || !st.On {
+	if st := g.Status(); st.Nodes != 2 || st.Reachable != 2 || st.Problems != nil || !st.Enabled {
 		t.Errorf("state is %+v", st)
 	}
 	if got := l.rules(); !strings.Contains(got, "[{10.42.0.0 10.42.2.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]") {
 		t.Errorf("rules are %s", got)
 	}
-	g.Put(peer("b", "10.9.0.22", "10.42.1.0/24"))
+	g.SetNode(peer("b", "10.9.0.22", "10.42.1.0/24"))
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
-	g.Put(peer("d", "10.9.0.5", "10.42.9.0/24")) // the way there is somebody else's
+	g.SetNode(peer("d", "10.9.0.5", "10.42.9.0/24")) // the way there is somebody else's
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
-	if st := g.State(); st.Nodes != 3 || st.Reached != 2 || len(st.Troubles) != 1 || !strings.Contains(st.Troubles[0].Text, "10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4), and stays") {
+	if st := g.Status(); st.Nodes != 3 || st.Reachable != 2 || len(st.Problems) != 1 || !strings.Contains(st.Problems[0].Message, "10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4), and stays") {
 		t.Errorf("state is %+v", st)
 	}
 	if !strings.Contains(l.log.String(), "pods of a node are not reached") {
 		t.Errorf("the log says\n%s", &l.log)
 	}
-	g.Drop("d")
-	g.Drop("c")
+	g.DeleteNode("d")
+	g.DeleteNode("c")
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 "+theirs)
 
 	// Off: somebody else's network counts on this node from now on.
@@ -223,31 +223,31 @@ func TestARouteThatTheKernelRefuses(t *testing.T) {
 	own6.Flags = unix.IFA_F_NODAD
 	l.must(l.h.AddrAdd(down, own6))
 	g := l.gateway()
-	l.must(g.Own(own))
-	g.All([]routes.Node{
+	l.must(g.SetPodCIDRs(own))
+	g.SetNodes([]routes.Node{
 		peer("a", "10.9.0.66", "10.42.1.0/24", "fd42:0:0:1::/64"), peer("b", "10.9.0.2", "10.42.2.0/24"),
 		peer("c", "10.9.0.255", "10.42.3.0/24"), peer("d", "10.9.0.1", "10.42.4.0/24"),
 	})
 	l.is(g, "10.42.2.0/24>10.9.0.2/98")
-	st := g.State()
-	if st.Err != "" || st.Nodes != 4 || st.Reached != 1 {
+	st := g.Status()
+	if st.Err != "" || st.Nodes != 4 || st.Reachable != 1 {
 		t.Errorf("state is %+v", st)
 	}
 	var of []string
-	for _, tr := range st.Troubles {
+	for _, tr := range st.Problems {
 		of = append(of, tr.Node)
 	}
 	slices.Sort(of)
-	if text := fmt.Sprint(st.Troubles); strings.Join(of, "") != "aacd" || !strings.Contains(text, "add route 10.42.1.0/24 via 10.9.0.66: ") {
+	if text := fmt.Sprint(st.Problems); strings.Join(of, "") != "aacd" || !strings.Contains(text, "add route 10.42.1.0/24 via 10.9.0.66: ") {
 		t.Errorf("troubles are %s", text)
 	}
 	// One that is refused where it was taken before loses the route to the old address.
-	g.Put(peer("b", "10.9.0.66", "10.42.2.0/24"))
+	g.SetNode(peer("b", "10.9.0.66", "10.42.2.0/24"))
 	l.is(g, "")
-	g.Put(peer("b", "10.9.0.3", "10.42.2.0/24"))
-	g.Put(peer("a", "10.9.0.4", "10.42.1.0/24", "fd42:0:0:1::/64"))
+	g.SetNode(peer("b", "10.9.0.3", "10.42.2.0/24"))
+	g.SetNode(peer("a", "10.9.0.4", "10.42.1.0/24", "fd42:0:0:1::/64"))
 	l.is(g, "10.42.1.0/24>10.9.0.4/98 10.42.2.0/24>10.9.0.3/98 fd42:0:0:1::/64>fd09::4/98")
-	if st := g.State(); st.Reached != 2 {
+	if st := g.Status(); st.Reachable != 2 {
 		t.Errorf("state is %+v", st)
 	}
 }
@@ -258,8 +258,8 @@ func TestALaterLifeChangesNothing(t *testing.T) {
 	l := newLab(t)
 	g := l.gateway()
 	nodes := []routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24", "fd42:0:0:1::/64")}
-	l.must(g.Own(own))
-	g.All(nodes)
+	l.must(g.SetPodCIDRs(own))
+	g.SetNodes(nodes)
 	const want = "10.42.1.0/24>10.9.0.2/98 fd42:0:0:1::/64>fd09::2/98"
 	l.is(g, want)
 	rules := l.rules()
@@ -276,8 +276,8 @@ func TestALaterLifeChangesNothing(t *testing.T) {
 	later := l.gateway()
 	l.must(later.Sync())
 	same("without its server")
-	l.must(later.Own(own))
-	later.All(nodes)
+	l.must(later.SetPodCIDRs(own))
+	later.SetNodes(nodes)
 	l.must(later.Sync())
 	same("told the same again")
 
@@ -319,8 +319,8 @@ func TestTheKernelIsHeard(t *testing.T) {
 			}
 		}
 	}
-	l.must(g.Own(own))
-	g.All([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24")})
+	l.must(g.SetPodCIDRs(own))
+	g.SetNodes([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24")})
 	until("10.42.1.0/24>10.9.0.2/98")
 	_, n, _ := net.ParseCIDR("10.42.1.0/24")
 	l.must(l.h.RouteDel(&netlink.Route{Dst: n}))
@@ -337,7 +337,7 @@ func TestRulesThatSomebodyChangedAreMended(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	g := l.gateway()
-	l.must(g.Own(own))
+	l.must(g.SetPodCIDRs(own))
 	want := l.rules()
 	c, err := kernel{l.ns}.conn()
 	l.must(err)
@@ -357,8 +357,8 @@ func TestRemove(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	g := l.gateway()
-	l.must(g.Own(own))
-	g.All([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24")})
+	l.must(g.SetPodCIDRs(own))
+	g.SetNodes([]routes.Node{peer("b", "10.9.0.2", "10.42.1.0/24")})
 	l.is(g, "10.42.1.0/24>10.9.0.2/98")
 	l.on = false
 	other := l.gateway()

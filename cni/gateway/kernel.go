@@ -39,7 +39,7 @@ func (k kernel) look() (in routes.Input, broken bool, err error) {
 	if in.Routes, err = list(h); err != nil {
 		return in, false, fmt.Errorf("list the host's routes: %w", err)
 	}
-	in.Has, broken, err = k.masquerades()
+	in.Masquerade, broken, err = k.masquerades()
 	return in, broken, err
 }
 
@@ -62,7 +62,7 @@ func links(h *netlink.Handle) (out []routes.Link, err error) {
 	for _, l := range all {
 		at := l.Attrs()
 		if len(nets[at.Index]) > 0 && at.Flags&net.FlagUp != 0 {
-			out = append(out, routes.Link{Index: at.Index, Name: at.Name, Nets: nets[at.Index]})
+			out = append(out, routes.Link{Index: at.Index, Name: at.Name, Prefixes: nets[at.Index]})
 		}
 	}
 	return out, nil
@@ -96,7 +96,7 @@ func list(h *netlink.Handle) (out []routes.Route, err error) {
 				r.Gw, r.LinkIndex = r.MultiPath[0].Gw, r.MultiPath[0].LinkIndex
 			}
 			via, _ := netip.AddrFromSlice(r.Gw)
-			out = append(out, routes.Route{Range: p, Via: via.Unmap(), Link: r.LinkIndex, Protocol: int(r.Protocol)})
+			out = append(out, routes.Route{Dst: p, NextHop: via.Unmap(), LinkIndex: r.LinkIndex, Protocol: int(r.Protocol)})
 		}
 	}
 	return out, nil
@@ -122,7 +122,7 @@ func (k kernel) add(r routes.Route) error {
 	}
 	defer h.Close()
 	if err := h.RouteAdd(message(r)); err != nil {
-		return fmt.Errorf("add route %s via %s: %w", r.Range, r.Via, err)
+		return fmt.Errorf("add route %s via %s: %w", r.Dst, r.NextHop, err)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (k kernel) remove(r routes.Route) error {
 	}
 	defer h.Close()
 	if err := h.RouteDel(message(r)); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("remove route %s via %s: %w", r.Range, r.Via, err)
+		return fmt.Errorf("remove route %s via %s: %w", r.Dst, r.NextHop, err)
 	}
 	return nil
 }
@@ -156,11 +156,11 @@ func refused(err error) bool {
 
 func message(r routes.Route) *netlink.Route {
 	m := &netlink.Route{
-		LinkIndex: r.Link, Protocol: netlink.RouteProtocol(r.Protocol), Table: unix.RT_TABLE_MAIN,
-		Dst: &net.IPNet{IP: r.Range.Addr().AsSlice(), Mask: net.CIDRMask(r.Range.Bits(), r.Range.Addr().BitLen())},
+		LinkIndex: r.LinkIndex, Protocol: netlink.RouteProtocol(r.Protocol), Table: unix.RT_TABLE_MAIN,
+		Dst: &net.IPNet{IP: r.Dst.Addr().AsSlice(), Mask: net.CIDRMask(r.Dst.Bits(), r.Dst.Addr().BitLen())},
 	}
-	if r.Via.IsValid() {
-		m.Gw = r.Via.AsSlice()
+	if r.NextHop.IsValid() {
+		m.Gw = r.NextHop.AsSlice()
 	}
 	return m
 }

@@ -71,13 +71,13 @@ func (k kernel) masquerades() (m routes.Masquerade, broken bool, err error) {
 			broken = true
 			continue
 		}
-		m.Own, m.Inside = append(m.Own, own...), append(m.Inside, inside...)
+		m.Local, m.Cluster = append(m.Local, own...), append(m.Cluster, inside...)
 	}
 	return m, broken, nil
 }
 
 // read is what the table says; not ok: something of it is missing or another's.
-func (f family) read(c *nftables.Conn, t *nftables.Table) (own, inside []routes.Span, ok bool) {
+func (f family) read(c *nftables.Conn, t *nftables.Table) (own, inside []routes.AddressRange, ok bool) {
 	rules, err := c.GetRules(t, &nftables.Chain{Name: chainName, Table: t})
 	if err != nil || len(rules) != 1 {
 		return nil, nil, false
@@ -85,7 +85,7 @@ func (f family) read(c *nftables.Conn, t *nftables.Table) (own, inside []routes.
 	if said, _ := userdata.GetString(rules[0].UserData, userdata.TypeComment); said != written {
 		return nil, nil, false
 	}
-	for name, into := range map[string]*[]routes.Span{podsName: &own, inName: &inside} {
+	for name, into := range map[string]*[]routes.AddressRange{podsName: &own, inName: &inside} {
 		elements, err := c.GetSetElements(&nftables.Set{Name: name, Table: t})
 		if err != nil {
 			return nil, nil, false
@@ -97,7 +97,7 @@ func (f family) read(c *nftables.Conn, t *nftables.Table) (own, inside []routes.
 
 // spans turns an interval set's elements, a first address and one past the last,
 // back.
-func spans(elements []nftables.SetElement) (out []routes.Span) {
+func spans(elements []nftables.SetElement) (out []routes.AddressRange) {
 	slices.SortFunc(elements, func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) })
 	for _, e := range elements {
 		a, ok := netip.AddrFromSlice(e.Key)
@@ -105,7 +105,7 @@ func spans(elements []nftables.SetElement) (out []routes.Span) {
 		switch {
 		case !ok:
 		case !e.IntervalEnd:
-			out = append(out, routes.Span{First: a})
+			out = append(out, routes.AddressRange{First: a})
 		case n > 0 && !out[n-1].Last.IsValid():
 			out[n-1].Last = a.Prev()
 		}
@@ -114,7 +114,7 @@ func spans(elements []nftables.SetElement) (out []routes.Span) {
 }
 
 // elements are spans as an interval set has them.
-func elements(all []routes.Span) (out []nftables.SetElement) {
+func elements(all []routes.AddressRange) (out []nftables.SetElement) {
 	for _, s := range all {
 		out = append(out, nftables.SetElement{Key: s.First.AsSlice()})
 		if end := s.Last.Next(); end.IsValid() {
@@ -134,8 +134,8 @@ func (k kernel) masquerade(m routes.Masquerade) error {
 		t := &nftables.Table{Name: tableName, Family: f.table}
 		c.AddTable(t) // so that there is one to delete
 		c.DelTable(t)
-		if own := f.of(m.Own); len(own) > 0 {
-			if err := f.write(c, t, own, f.of(m.Inside)); err != nil {
+		if own := f.of(m.Local); len(own) > 0 {
+			if err := f.write(c, t, own, f.of(m.Cluster)); err != nil {
 				return fmt.Errorf("masquerading: %w", err)
 			}
 		}
@@ -146,7 +146,7 @@ func (k kernel) masquerade(m routes.Masquerade) error {
 	return nil
 }
 
-func (f family) of(all []routes.Span) (out []routes.Span) {
+func (f family) of(all []routes.AddressRange) (out []routes.AddressRange) {
 	for _, s := range all {
 		if f.is(s.First) {
 			out = append(out, s)
@@ -155,7 +155,7 @@ func (f family) of(all []routes.Span) (out []routes.Span) {
 	return out
 }
 
-func (f family) write(c *nftables.Conn, t *nftables.Table, own, inside []routes.Span) error {
+func (f family) write(c *nftables.Conn, t *nftables.Table, own, inside []routes.AddressRange) error {
 	c.AddTable(t)
 	// IDs of their own in the batch, for the library's come from a counter that
 	// it does not guard.

@@ -54,8 +54,8 @@ type Pod struct {
 	UID       types.UID `json:"uid"`
 }
 
-// Wanted is a network that a pod asks for, and how it is made.
-type Wanted struct {
+// ResolvedNetwork is a network that a pod asks for, and how it is made.
+type ResolvedNetwork struct {
 	attachment
 	list *libcni.NetworkConfigList
 }
@@ -78,14 +78,14 @@ func with(o Options, exec invoke.Exec) (*Networks, error) {
 	return n, err
 }
 
-// Wanted lists the networks that the pod asks for; none: it asks for none. The
+// Resolve lists the networks that the pod asks for; none: it asks for none. The
 // error is a *plan.Error for the user: a mistake, or a network that is not there.
-func (n *Networks) Wanted(pod *corev1.Pod) ([]Wanted, error) {
+func (n *Networks) Resolve(pod *corev1.Pod) ([]ResolvedNetwork, error) {
 	asked, err := requests(pod)
 	if err != nil {
 		return nil, failed(plan.Invalid, fmt.Errorf("annotation k8s.v1.cni.cncf.io/networks: %w", err))
 	}
-	var out []Wanted
+	var out []ResolvedNetwork
 	for _, r := range asked {
 		w, err := n.configuration(r)
 		if err != nil {
@@ -101,10 +101,10 @@ func failed(kind plan.Kind, err error) error {
 }
 
 // configuration finds a network by the name in its file.
-func (n *Networks) configuration(r Request) (Wanted, error) {
+func (n *Networks) configuration(r Request) (ResolvedNetwork, error) {
 	files, err := libcni.ConfFiles(n.opts.ConfDir, []string{".conflist"})
 	if err != nil {
-		return Wanted{}, fmt.Errorf("network %q: %w", r.Name, err)
+		return ResolvedNetwork{}, fmt.Errorf("network %q: %w", r.Name, err)
 	}
 	slices.Sort(files)
 	var bad []error
@@ -117,14 +117,14 @@ func (n *Networks) configuration(r Request) (Wanted, error) {
 		if list.Name != r.Name {
 			continue
 		}
-		w := Wanted{attachment: attachment{Request: r, Config: list.Bytes}, list: list}
+		w := ResolvedNetwork{attachment: attachment{Request: r, Config: list.Bytes}, list: list}
 		w.Capabilities, err = r.capabilities(list)
 		return w, err
 	}
 	if len(bad) > 0 {
-		return Wanted{}, fmt.Errorf("network %q is in no file of %s that can be read: %w", r.Name, n.opts.ConfDir, errors.Join(bad...))
+		return ResolvedNetwork{}, fmt.Errorf("network %q is in no file of %s that can be read: %w", r.Name, n.opts.ConfDir, errors.Join(bad...))
 	}
-	return Wanted{}, fmt.Errorf("network %q is in no *.conflist of %s", r.Name, n.opts.ConfDir)
+	return ResolvedNetwork{}, fmt.Errorf("network %q is in no *.conflist of %s", r.Name, n.opts.ConfDir)
 }
 
 // capabilities hands what the request says to the plugins that take it.
@@ -144,9 +144,9 @@ func (r *Request) capabilities(list *libcni.NetworkConfigList) (map[string]any, 
 	return out, nil
 }
 
-// Begin notes that a sandbox of the pod is being made; the function that it
+// SandboxCreating notes that a sandbox of the pod is being made; the function that it
 // returns notes that it is not any more.
-func (n *Networks) Begin(uid types.UID) (end func()) {
+func (n *Networks) SandboxCreating(uid types.UID) (end func()) {
 	n.count(uid, 1)
 	return func() { n.count(uid, -1) }
 }
@@ -170,7 +170,7 @@ func (n *Networks) Attached(uid, sandbox string) (done, making bool) {
 
 // Attach makes the networks of a sandbox. Where it fails some may be there: Detach
 // takes them away. What an earlier call has left is taken away first.
-func (n *Networks) Attach(ctx context.Context, sandbox, netns string, pod *corev1.Pod, wanted []Wanted) error {
+func (n *Networks) Attach(ctx context.Context, sandbox, netns string, pod *corev1.Pod, wanted []ResolvedNetwork) error {
 	if err := n.Detach(ctx, sandbox); err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (n *Networks) put(e *entry) error {
 	return nil
 }
 
-func (n *Networks) add(ctx context.Context, e *entry, w Wanted) (Status, error) {
+func (n *Networks) add(ctx context.Context, e *entry, w ResolvedNetwork) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	result, err := n.cni.AddNetworkList(ctx, w.list, n.runtimeConf(e, w.attachment))
@@ -274,8 +274,8 @@ func (n *Networks) del(ctx context.Context, e *entry, a attachment) error {
 	return n.cni.DelNetworkList(ctx, list, n.runtimeConf(e, a))
 }
 
-// Left lists the sandboxes that have networks and are not known.
-func (n *Networks) Left(known func(id string) bool) (ids []string) {
+// Orphaned lists the sandboxes that have networks and are not known.
+func (n *Networks) Orphaned(known func(id string) bool) (ids []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id := range n.entries {
@@ -287,16 +287,16 @@ func (n *Networks) Left(known func(id string) bool) (ids []string) {
 	return ids
 }
 
-// Trouble is an attachment that is not as it was made.
-type Trouble struct {
-	Pod  Pod
-	Text string
+// CheckFailure is an attachment that is not as it was made.
+type CheckFailure struct {
+	Pod     Pod
+	Message string
 }
 
 // Check asks the plugins whether the attachments are as they were made, and tells
 // what is wrong and was not told before. It returns soon after the end of ctx, and
 // tells nothing of what that has cut off. Networks before CNI 0.4.0 cannot say.
-func (n *Networks) Check(ctx context.Context) (out []Trouble) {
+func (n *Networks) Check(ctx context.Context) (out []CheckFailure) {
 	entries := n.all(func(e *entry) bool { return e.Done && !e.leaving })
 	found := make([]string, len(entries))
 	next := make(chan int)
@@ -315,7 +315,7 @@ func (n *Networks) Check(ctx context.Context) (out []Trouble) {
 	work.Wait()
 	for i, text := range found {
 		if text != "" {
-			out = append(out, Trouble{entries[i].Pod, text})
+			out = append(out, CheckFailure{entries[i].Pod, text})
 		}
 	}
 	return out

@@ -146,7 +146,7 @@ func (r *rig) begin() {
 // attach attaches sandbox s to what the annotation says.
 func (r *rig) attach(networks string) error {
 	r.Helper()
-	wanted, err := r.nets.Wanted(podWith(networks))
+	wanted, err := r.nets.Resolve(podWith(networks))
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func (r *rig) attached(sandbox, networks string) {
 	r.Helper()
 	pod := podWith(networks)
 	pod.Name = sandbox
-	wanted, err := r.nets.Wanted(pod)
+	wanted, err := r.nets.Resolve(pod)
 	if err == nil {
 		err = r.nets.Attach(r.Context(), sandbox, "/proc/self/ns/net", pod, wanted)
 	}
@@ -194,7 +194,7 @@ func TestS1AFileSaysHowToDELBeforeADD(t *testing.T) {
 		t.Errorf("told %q", got)
 	}
 	r.begin()
-	if left := r.nets.Left(func(string) bool { return false }); !reflect.DeepEqual(left, []string{"s"}) {
+	if left := r.nets.Orphaned(func(string) bool { return false }); !reflect.DeepEqual(left, []string{"s"}) {
 		t.Errorf("left %v", left)
 	}
 	os.Remove(filepath.Join(r.dir, "DEL"))
@@ -221,7 +221,7 @@ func TestS2OnlyWhatIsDoneIsAttached(t *testing.T) {
 		}
 	}
 	state(false, false)
-	end := r.nets.Begin("u-1")
+	end := r.nets.SandboxCreating("u-1")
 	state(false, true)
 	r.write("ADD", "", 0o644)
 	if err := r.attach("a"); err == nil || plan.KindOf(err) != plan.Network || !strings.Contains(err.Error(), `attach network "a" as net1: plugin type="note" failed (add): as told`) {
@@ -244,7 +244,7 @@ func TestS2OnlyWhatIsDoneIsAttached(t *testing.T) {
 		t.Errorf("told %q", got)
 	}
 	state(true, false)
-	if err := r.nets.SetDefault("s", "own", []string{"10.0.0.2"}); err != nil {
+	if err := r.nets.SetDefaultNetwork("s", "own", []string{"10.0.0.2"}); err != nil {
 		t.Fatal(err)
 	}
 	r.begin()
@@ -260,7 +260,7 @@ func TestS2OnlyWhatIsDoneIsAttached(t *testing.T) {
 		}
 		return nil
 	}
-	if !r.nets.Tell(tell) || r.nets.Tell(tell) || r.nets.Tell(tell) || told != 2 {
+	if !r.nets.ReportStatuses(tell) || r.nets.ReportStatuses(tell) || r.nets.ReportStatuses(tell) || told != 2 {
 		t.Errorf("told %d times", told)
 	}
 }
@@ -279,7 +279,7 @@ func TestAPluginThatHangsInCHECKHoldsUpNoOtherPod(t *testing.T) {
 	r.write("wrong-s4", "", 0o644)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	told := make(chan []Trouble, 1)
+	told := make(chan []CheckFailure, 1)
 	go func() { told <- r.nets.Check(ctx) }()
 	for end := time.Now().Add(bound / 2); ; time.Sleep(10 * time.Millisecond) {
 		text, _ := os.ReadFile(filepath.Join(r.dir, "asked"))
@@ -333,7 +333,7 @@ func TestWhatIsBeingTakenAwayIsNotAccused(t *testing.T) {
 	}
 	r.attached("s", "a,b") // which takes away what is left first
 	r.write("wrong-s", "", 0o644)
-	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 || !strings.Contains(wrong[0].Text, `network "a" at net1: `) || !strings.Contains(wrong[0].Text, `network "b" at net2: `) {
+	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 || !strings.Contains(wrong[0].Message, `network "a" at net1: `) || !strings.Contains(wrong[0].Message, `network "b" at net2: `) {
 		t.Errorf("told %+v", wrong)
 	}
 }
@@ -357,15 +357,15 @@ func TestWhatIsNotThereIsNamed(t *testing.T) {
 		`[{"name":"b","ips":["10.1.0.9"]}]`: `network "b": no plugin of it has the capability ips`,
 		"a@eth0":                            "annotation k8s.v1.cni.cncf.io/networks: ",
 	} {
-		if _, err := r.nets.Wanted(podWith(annotation)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := r.nets.Resolve(podWith(annotation)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", annotation, err)
 		}
 	}
 	r.write("conf/30-bad.conflist", "{", 0o644)
-	if _, err := r.nets.Wanted(podWith("c")); err == nil || !strings.Contains(err.Error(), "30-bad.conflist") {
+	if _, err := r.nets.Resolve(podWith("c")); err == nil || !strings.Contains(err.Error(), "30-bad.conflist") {
 		t.Errorf("%v", err)
 	}
-	if w, err := r.nets.Wanted(podWith("")); err != nil || len(w) > 0 {
+	if w, err := r.nets.Resolve(podWith("")); err != nil || len(w) > 0 {
 		t.Errorf("%v, %v", w, err)
 	}
 }

@@ -70,7 +70,7 @@ func TestCheckTellsWhatIsNotAsItWasMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wanted, err := n.Wanted(podWith("a@data"))
+	wanted, err := n.Resolve(podWith("a@data"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestCheckTellsWhatIsNotAsItWasMade(t *testing.T) {
 	}
 	ip(t, "-n", id+"p", "addr", "flush", "dev", "data")
 	wrong := n.Check(t.Context())
-	if len(wrong) != 1 || wrong[0].Pod.Name != "p" || !strings.Contains(wrong[0].Text, `network "a" at data: `) {
+	if len(wrong) != 1 || wrong[0].Pod.Name != "p" || !strings.Contains(wrong[0].Message, `network "a" at data: `) {
 		t.Errorf("%+v", wrong)
 	}
 	if again := n.Check(t.Context()); len(again) > 0 {

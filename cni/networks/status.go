@@ -38,9 +38,9 @@ func statusOf(namespace string, r Request, result *types100.Result) Status {
 	return s
 }
 
-// SetDefault notes the network that the runtime has made, which is told beside the
+// SetDefaultNetwork notes the network that the runtime has made, which is told beside the
 // others.
-func (n *Networks) SetDefault(sandbox, network string, ips []string) error {
+func (n *Networks) SetDefaultNetwork(sandbox, network string, ips []string) error {
 	n.mu.Lock()
 	e := n.entries[sandbox]
 	if e == nil || len(ips) == 0 {
@@ -82,12 +82,12 @@ func (e *entry) annotation() string {
 	return string(text)
 }
 
-// Changed is readable when somebody's status was not told yet.
-func (n *Networks) Changed() <-chan struct{} { return n.changed }
+// StatusChanged is readable when somebody's status was not told yet.
+func (n *Networks) StatusChanged() <-chan struct{} { return n.changed }
 
-// Tell has every status told that was not, and keeps those that failed for the
+// ReportStatuses has every status told that was not, and keeps those that failed for the
 // next time. It reports whether any has.
-func (n *Networks) Tell(tell func(p Pod, annotation string) error) (failed bool) {
+func (n *Networks) ReportStatuses(tell func(p Pod, annotation string) error) (failed bool) {
 	for _, e := range n.all(func(e *entry) bool { return e.Done && !e.told }) {
 		if tell(e.Pod, e.annotation()) != nil {
 			failed = true

@@ -15,102 +15,102 @@ const Protocol = 98
 
 // Node is another node of the cluster.
 type Node struct {
-	Name      string         `json:"name"`
-	Since     time.Time      `json:"since"`     // of its registration: who came first keeps a range
-	Ranges    []netip.Prefix `json:"ranges"`    // of its pods
-	Addresses []netip.Addr   `json:"addresses"` // its own, the preferred first
+	Name         string         `json:"name"`
+	RegisteredAt time.Time      `json:"since"`     // of its registration: who came first keeps a range
+	PodCIDRs     []netip.Prefix `json:"ranges"`    // of its pods
+	Addresses    []netip.Addr   `json:"addresses"` // its own, the preferred first
 }
 
 // Link is an interface of this host with the networks that it is on.
 type Link struct {
-	Index int
-	Name  string
-	Nets  []netip.Prefix // with the host's own address, not masked
+	Index    int
+	Name     string
+	Prefixes []netip.Prefix // with the host's own address, not masked
 }
 
 // Route is one of the host's main table, as far as it matters here.
 type Route struct {
-	Range    netip.Prefix
-	Via      netip.Addr // not valid: the range is on the link itself
-	Link     int
-	Protocol int
+	Dst       netip.Prefix
+	NextHop   netip.Addr // not valid: the range is on the link itself
+	LinkIndex int
+	Protocol  int
 }
 
 // Input is all that the answer depends on.
 type Input struct {
-	On     bool           // false: nothing of berth's is wanted
-	Own    []netip.Prefix // pod ranges of this node
-	Nodes  []Node         // the others
-	Links  []Link
-	Routes []Route    // of the main table
-	Has    Masquerade // what the host masquerades now, by berth's rules
+	Enabled    bool           // false: nothing of berth's is wanted
+	PodCIDRs   []netip.Prefix // pod ranges of this node
+	Nodes      []Node         // the others
+	Links      []Link
+	Routes     []Route    // of the main table
+	Masquerade Masquerade // what the host masquerades now, by berth's rules
 }
 
 // Masquerade is whose traffic leaves with the host's own address: what comes from
 // Own and goes to none of Inside. Empty: nobody's.
-type Masquerade struct{ Own, Inside []Span }
+type Masquerade struct{ Local, Cluster []AddressRange }
 
-// Span is all addresses from the first to the last.
-type Span struct{ First, Last netip.Addr }
+// AddressRange is all addresses from the first to the last.
+type AddressRange struct{ First, Last netip.Addr }
 
 // Equal reports whether both say the same.
 func (m Masquerade) Equal(o Masquerade) bool {
-	return slices.Equal(m.Own, o.Own) && slices.Equal(m.Inside, o.Inside)
+	return slices.Equal(m.Local, o.Local) && slices.Equal(m.Cluster, o.Cluster)
 }
 
-// Trouble is why the pods of a node are not reached.
-type Trouble struct{ Node, Text string }
+// Problem is why the pods of a node are not reached.
+type Problem struct{ Node, Message string }
 
 // Plan is what to do, and what nobody can do anything about here.
 type Plan struct {
-	Remove, Add []Route // removed first
-	Masquerade  Masquerade
-	Change      bool // of the masquerading: Masquerade is to replace what there is
-	Reached     int  // nodes to whose pods there is, or will be, a route for each range
-	Troubles    []Trouble
+	Remove, Add       []Route // removed first
+	Masquerade        Masquerade
+	MasqueradeChanged bool // of the masquerading: Masquerade is to replace what there is
+	Reachable         int  // nodes to whose pods there is, or will be, a route for each range
+	Problems          []Problem
 
-	whose map[netip.Prefix]string // ranges that are wanted routes to
-	whole map[string]bool         // the nodes that Reached counts
+	nodeByDst map[netip.Prefix]string // ranges that are wanted routes to
+	reachable map[string]bool         // the nodes that Reached counts
 }
 
-// Refused notes that the kernel has not done as planned with a route, and reports
+// MarkRejected notes that the kernel has not done as planned with a route, and reports
 // whether that is the trouble of one node, whose pods are not reached then.
-func (p *Plan) Refused(r Route, why string) bool {
-	n, ok := p.whose[r.Range]
+func (p *Plan) MarkRejected(r Route, why string) bool {
+	n, ok := p.nodeByDst[r.Dst]
 	if !ok {
 		return false
 	}
-	p.Troubles = append(p.Troubles, Trouble{n, why})
-	if p.whole[n] {
-		delete(p.whole, n)
-		p.Reached--
+	p.Problems = append(p.Problems, Problem{n, why})
+	if p.reachable[n] {
+		delete(p.reachable, n)
+		p.Reachable--
 	}
 	return true
 }
 
 // Decide answers what to do.
 func Decide(in Input) Plan {
-	p := Plan{whose: map[netip.Prefix]string{}, whole: map[string]bool{}}
+	p := Plan{nodeByDst: map[netip.Prefix]string{}, reachable: map[string]bool{}}
 	wanted := map[netip.Prefix]Route{}
 	var inside []netip.Prefix
-	if in.On && len(in.Own) > 0 {
-		inside = slices.Clone(in.Own)
+	if in.Enabled && len(in.PodCIDRs) > 0 {
+		inside = slices.Clone(in.PodCIDRs)
 		for _, n := range inOrder(in.Nodes) {
 			p.node(in, n, wanted, &inside)
 		}
 	}
 	p.routes(in, wanted)
-	if in.On && len(in.Own) > 0 {
-		p.Masquerade = Masquerade{Own: Spans(in.Own), Inside: Spans(inside)}
+	if in.Enabled && len(in.PodCIDRs) > 0 {
+		p.Masquerade = Masquerade{Local: MergeRanges(in.PodCIDRs), Cluster: MergeRanges(inside)}
 	}
-	p.Change = !p.Masquerade.Equal(in.Has)
+	p.MasqueradeChanged = !p.Masquerade.Equal(in.Masquerade)
 	return p
 }
 
 // inOrder puts first who came first.
 func inOrder(nodes []Node) []Node {
 	return slices.SortedFunc(slices.Values(nodes), func(a, b Node) int {
-		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Name, b.Name))
+		return cmp.Or(a.RegisteredAt.Compare(b.RegisteredAt), strings.Compare(a.Name, b.Name))
 	})
 }
 
@@ -118,9 +118,9 @@ func inOrder(nodes []Node) []Node {
 func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]netip.Prefix) {
 	reached := 0
 	trouble := func(format string, args ...any) {
-		p.Troubles = append(p.Troubles, Trouble{n.Name, fmt.Sprintf(format, args...)})
+		p.Problems = append(p.Problems, Problem{n.Name, fmt.Sprintf(format, args...)})
 	}
-	ranges := slices.DeleteFunc(slices.Clone(n.Ranges), func(r netip.Prefix) bool { return !r.IsValid() || !spoken(in.Own, r) })
+	ranges := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(r netip.Prefix) bool { return !r.IsValid() || !spoken(in.PodCIDRs, r) })
 	for _, r := range ranges {
 		r = r.Masked()
 		if what := inTheWay(in, r, *inside); what != "" {
@@ -133,7 +133,7 @@ func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]n
 			trouble("%s", why)
 			continue
 		}
-		wanted[r], p.whose[r] = route, n.Name
+		wanted[r], p.nodeByDst[r] = route, n.Name
 		if why := p.foreign(in, route); why != "" {
 			trouble("%s", why)
 			continue
@@ -141,8 +141,8 @@ func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]n
 		reached++
 	}
 	if reached > 0 && reached == len(ranges) {
-		p.Reached++
-		p.whole[n.Name] = true
+		p.Reachable++
+		p.reachable[n.Name] = true
 	}
 }
 
@@ -153,13 +153,13 @@ func spoken(own []netip.Prefix, r netip.Prefix) bool {
 
 // inTheWay is what a route to the range would take the traffic of.
 func inTheWay(in Input, r netip.Prefix, taken []netip.Prefix) string {
-	for _, o := range in.Own {
+	for _, o := range in.PodCIDRs {
 		if o.Overlaps(r) {
 			return fmt.Sprintf("that of this node, %s", o)
 		}
 	}
 	for _, l := range in.Links {
-		for _, net := range l.Nets {
+		for _, net := range l.Prefixes {
 			if net.Overlaps(r) {
 				return fmt.Sprintf("the network %s of %s", net.Masked(), l.Name)
 			}
@@ -185,7 +185,7 @@ func way(in Input, n Node, r netip.Prefix) (Route, string) {
 			first = a
 		}
 		if link, ok := onLink(in, a); ok {
-			return Route{Range: r, Via: a, Link: link, Protocol: Protocol}, ""
+			return Route{Dst: r, NextHop: a, LinkIndex: link, Protocol: Protocol}, ""
 		}
 	}
 	if !first.IsValid() {
@@ -201,7 +201,7 @@ func way(in Input, n Node, r netip.Prefix) (Route, string) {
 // this one; empty: it can.
 func nobodys(in Input, a netip.Addr) string {
 	for _, l := range in.Links {
-		for _, net := range l.Nets {
+		for _, net := range l.Prefixes {
 			switch {
 			case net.Addr() == a:
 				return "this host's own, at " + l.Name
@@ -221,8 +221,8 @@ func onLink(in Input, a netip.Addr) (int, bool) {
 		return best, false
 	}
 	for _, l := range in.Links {
-		for _, net := range l.Nets {
-			ofPods := slices.ContainsFunc(in.Own, net.Overlaps)
+		for _, net := range l.Prefixes {
+			ofPods := slices.ContainsFunc(in.PodCIDRs, net.Overlaps)
 			if ofPods || !net.Contains(a) {
 				continue
 			}
@@ -238,21 +238,21 @@ func onLink(in Input, a netip.Addr) (int, bool) {
 // way is as good as berth's own.
 func (p *Plan) foreign(in Input, want Route) string {
 	for _, r := range sorted(in.Routes) {
-		inside := want.Range.Overlaps(r.Range) && r.Range.Bits() >= want.Range.Bits()
-		if r.Protocol == Protocol || !inside || r.Via == want.Via {
+		inside := want.Dst.Overlaps(r.Dst) && r.Dst.Bits() >= want.Dst.Bits()
+		if r.Protocol == Protocol || !inside || r.NextHop == want.NextHop {
 			continue
 		}
-		return fmt.Sprintf("somebody else's route leads %s, and stays as it is: pods in %s should be reached via %s", describe(in, r), want.Range, want.Via)
+		return fmt.Sprintf("somebody else's route leads %s, and stays as it is: pods in %s should be reached via %s", describe(in, r), want.Dst, want.NextHop)
 	}
 	return ""
 }
 
 func describe(in Input, r Route) string {
-	text := r.Range.String()
-	if r.Via.IsValid() {
-		text += " via " + r.Via.String()
+	text := r.Dst.String()
+	if r.NextHop.IsValid() {
+		text += " via " + r.NextHop.String()
 	}
-	if at := slices.IndexFunc(in.Links, func(l Link) bool { return l.Index == r.Link }); at >= 0 {
+	if at := slices.IndexFunc(in.Links, func(l Link) bool { return l.Index == r.LinkIndex }); at >= 0 {
 		text += " to " + in.Links[at].Name
 	}
 	return fmt.Sprintf("%s (protocol %d)", text, r.Protocol)
@@ -262,18 +262,18 @@ func describe(in Input, r Route) string {
 func (p *Plan) routes(in Input, wanted map[netip.Prefix]Route) {
 	there := map[netip.Prefix]bool{} // as it should be, or somebody else's
 	for _, r := range sorted(in.Routes) {
-		want, known := wanted[r.Range]
+		want, known := wanted[r.Dst]
 		switch {
 		case r.Protocol != Protocol:
-			there[r.Range] = true // R1
+			there[r.Dst] = true // R1
 		case known && r == want:
-			there[r.Range] = true
+			there[r.Dst] = true
 		default:
 			p.Remove = append(p.Remove, r)
 		}
 	}
 	for _, r := range wanted {
-		if !there[r.Range] {
+		if !there[r.Dst] {
 			p.Add = append(p.Add, r)
 		}
 	}
@@ -282,19 +282,19 @@ func (p *Plan) routes(in Input, wanted map[netip.Prefix]Route) {
 
 func sorted(in []Route) []Route {
 	return slices.SortedFunc(slices.Values(in), func(a, b Route) int {
-		return cmp.Or(a.Range.Addr().Compare(b.Range.Addr()), cmp.Compare(a.Range.Bits(), b.Range.Bits()),
-			a.Via.Compare(b.Via), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Protocol, b.Protocol))
+		return cmp.Or(a.Dst.Addr().Compare(b.Dst.Addr()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()),
+			a.NextHop.Compare(b.NextHop), cmp.Compare(a.LinkIndex, b.LinkIndex), cmp.Compare(a.Protocol, b.Protocol))
 	})
 }
 
-// Spans are the addresses of all ranges, in order; what adjoins is one.
-func Spans(ranges []netip.Prefix) []Span {
-	var all []Span
+// MergeRanges are the addresses of all ranges, in order; what adjoins is one.
+func MergeRanges(ranges []netip.Prefix) []AddressRange {
+	var all []AddressRange
 	for _, r := range ranges {
-		all = append(all, Span{r.Masked().Addr(), last(r)})
+		all = append(all, AddressRange{r.Masked().Addr(), last(r)})
 	}
-	slices.SortFunc(all, func(a, b Span) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
-	var out []Span
+	slices.SortFunc(all, func(a, b AddressRange) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
+	var out []AddressRange
 	for _, s := range all {
 		if n := len(out); n > 0 && out[n-1].First.Is4() == s.First.Is4() && (s.First.Compare(out[n-1].Last) <= 0 || out[n-1].Last.Next() == s.First) {
 			if s.Last.Compare(out[n-1].Last) > 0 {

@@ -18,7 +18,7 @@ func nets(texts ...string) (out []netip.Prefix) {
 }
 
 func node(name string, since int64, ranges string, addresses ...string) Node {
-	n := Node{Name: name, Since: time.Unix(since, 0), Ranges: nets(strings.Fields(ranges)...)}
+	n := Node{Name: name, RegisteredAt: time.Unix(since, 0), PodCIDRs: nets(strings.Fields(ranges)...)}
 	for _, a := range addresses {
 		n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
 	}
@@ -28,17 +28,17 @@ func node(name string, since int64, ranges string, addresses ...string) Node {
 // host is a node on 10.0.0.0/24 by eth0 and on 172.16.0.0/16 by eth1, with its own
 // pods' bridge.
 func host() Input {
-	return Input{On: true, Own: nets("10.42.0.0/24", "fd42::/64"), Links: []Link{
-		{Index: 2, Name: "eth0", Nets: nets("10.0.0.1/24", "fd00::1/64")},
-		{Index: 3, Name: "eth1", Nets: nets("172.16.0.1/16")},
-		{Index: 4, Name: "cni0", Nets: nets("10.42.0.1/24", "fd42::1/64")},
+	return Input{Enabled: true, PodCIDRs: nets("10.42.0.0/24", "fd42::/64"), Links: []Link{
+		{Index: 2, Name: "eth0", Prefixes: nets("10.0.0.1/24", "fd00::1/64")},
+		{Index: 3, Name: "eth1", Prefixes: nets("172.16.0.1/16")},
+		{Index: 4, Name: "cni0", Prefixes: nets("10.42.0.1/24", "fd42::1/64")},
 	}}
 }
 
 func route(r, via string, link, protocol int) Route {
-	out := Route{Range: netip.MustParsePrefix(r), Link: link, Protocol: protocol}
+	out := Route{Dst: netip.MustParsePrefix(r), LinkIndex: link, Protocol: protocol}
 	if via != "" {
-		out.Via = netip.MustParseAddr(via)
+		out.NextHop = netip.MustParseAddr(via)
 	}
 	return out
 }
@@ -46,12 +46,12 @@ func route(r, via string, link, protocol int) Route {
 func say(p Plan) string {
 	var out []string
 	for _, r := range p.Remove {
-		out = append(out, fmt.Sprintf("-%s via %s dev %d", r.Range, r.Via, r.Link))
+		out = append(out, fmt.Sprintf("-%s via %s dev %d", r.Dst, r.NextHop, r.LinkIndex))
 	}
 	for _, r := range p.Add {
-		out = append(out, fmt.Sprintf("+%s via %s dev %d", r.Range, r.Via, r.Link))
+		out = append(out, fmt.Sprintf("+%s via %s dev %d", r.Dst, r.NextHop, r.LinkIndex))
 	}
-	return strings.Join(append(out, fmt.Sprint(p.Reached)), ", ")
+	return strings.Join(append(out, fmt.Sprint(p.Reachable)), ", ")
 }
 
 func TestRoutes(t *testing.T) {
@@ -64,7 +64,7 @@ func TestRoutes(t *testing.T) {
 	}{
 		"a new node gets a route per family": {func(in *Input) { in.Nodes = []Node{b} },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, +fd42:0:0:1::/64 via fd00::2 dev 2, 1", ""},
-		"a family that this node's pods do not have gets none": {func(in *Input) { in.Nodes, in.Own = []Node{b}, nets("10.42.0.0/24") },
+		"a family that this node's pods do not have gets none": {func(in *Input) { in.Nodes, in.PodCIDRs = []Node{b}, nets("10.42.0.0/24") },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
 		"the first address that is on a network of the host is the way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1", "172.16.9.9")} },
 			"+10.42.1.0/24 via 172.16.9.9 dev 3, 1", ""},
@@ -78,7 +78,7 @@ func TestRoutes(t *testing.T) {
 			in.Routes = []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
 		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
 		"off, berth's own go and nothing else does": {func(in *Input) {
-			in.On, in.Nodes, in.Routes = false, []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
+			in.Enabled, in.Nodes, in.Routes = false, []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, Protocol), route("10.42.2.0/24", "10.0.0.3", 2, 4)}
 		}, "-10.42.1.0/24 via 10.0.0.2 dev 2, 0", ""},
 		"somebody else's route that leads the same way will do": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.2", 2, 4)}
@@ -94,7 +94,7 @@ func TestRoutes(t *testing.T) {
 		"a node that bears this host's address is no way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")} },
 			"0", "b: its address 10.0.0.1 is this host's own, at eth0: its pods in 10.42.1.0/24 are not reached by it"},
 		"nor is one that bears another of its addresses": {func(in *Input) {
-			in.Links[0].Nets = append(in.Links[0].Nets, nets("10.0.0.9/32", "fd00::9/64")...)
+			in.Links[0].Prefixes = append(in.Links[0].Prefixes, nets("10.0.0.9/32", "fd00::9/64")...)
 			in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.9", "fd00::9"), node("c", 1, "10.42.2.0/24", "10.0.0.3")}
 		}, "+10.42.2.0/24 via 10.0.0.3 dev 2, 1", "b: its address 10.0.0.9 is this host's own, at eth0: its pods in 10.42.1.0/24 are not reached by it\n" +
 			"b: its address fd00::9 is this host's own, at eth0: its pods in fd42:0:0:1::/64 are not reached by it"},
@@ -105,7 +105,7 @@ func TestRoutes(t *testing.T) {
 		"it may have a better one": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255", "10.0.0.2")} },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
 		"a network of two addresses has no broadcast address": {func(in *Input) {
-			in.Links[0].Nets, in.Nodes = nets("10.0.0.0/31"), []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")}
+			in.Links[0].Prefixes, in.Nodes = nets("10.0.0.0/31"), []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")}
 		}, "+10.42.1.0/24 via 10.0.0.1 dev 2, 1", ""},
 		"nor is one whose address is a pod's": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")} },
 			"0", "b: its address 10.42.0.7 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
@@ -118,14 +118,14 @@ func TestRoutes(t *testing.T) {
 		"of two nodes with one range the older has it": {func(in *Input) {
 			in.Nodes = []Node{node("a", 9, "10.42.1.0/24", "10.0.0.9"), node("b", 1, "10.42.1.0/25", "10.0.0.2")}
 		}, "+10.42.1.0/25 via 10.0.0.2 dev 2, 1", "a: its pod range 10.42.1.0/24 overlaps that of another node, 10.42.1.0/25"},
-		"without a range of its own the node wants nothing": {func(in *Input) { in.Own, in.Nodes = nil, []Node{b4} }, "0", ""},
+		"without a range of its own the node wants nothing": {func(in *Input) { in.PodCIDRs, in.Nodes = nil, []Node{b4} }, "0", ""},
 	} {
 		in := host()
 		row.change(&in)
 		p := Decide(in)
 		var troubles []string
-		for _, tr := range p.Troubles {
-			troubles = append(troubles, tr.Node+": "+tr.Text)
+		for _, tr := range p.Problems {
+			troubles = append(troubles, tr.Node+": "+tr.Message)
 		}
 		if got := say(p); got != row.want || strings.Join(troubles, "\n") != row.trouble {
 			t.Errorf("%s:\n got %s\nwant %s\n%s", sentence, got, row.want, strings.Join(troubles, "\n"))
@@ -140,21 +140,21 @@ func TestWhatTheKernelRefusesIsItsNodesTrouble(t *testing.T) {
 	in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"), node("c", 1, "10.42.2.0/24", "10.0.0.3"), node("far", 1, "10.42.3.0/24", "192.0.2.1")}
 	in.Routes = []Route{route("10.42.9.0/24", "10.0.0.9", 2, Protocol)}
 	p := Decide(in)
-	if p.Reached != 2 || len(p.Add) != 3 || len(p.Troubles) != 1 {
+	if p.Reachable != 2 || len(p.Add) != 3 || len(p.Problems) != 1 {
 		t.Fatalf("%+v", p)
 	}
 	for _, r := range p.Add {
-		if r.Range.Overlaps(netip.MustParsePrefix("10.42.2.0/24")) {
+		if r.Dst.Overlaps(netip.MustParsePrefix("10.42.2.0/24")) {
 			continue
 		}
-		if !p.Refused(r, "refused") {
+		if !p.MarkRejected(r, "refused") {
 			t.Errorf("%v is nobody's", r)
 		}
 	}
-	if p.Refused(p.Remove[0], "refused") {
+	if p.MarkRejected(p.Remove[0], "refused") {
 		t.Errorf("%v is somebody's", p.Remove[0])
 	}
-	if got, want := fmt.Sprint(p.Reached, p.Troubles[1:]), "1 [{b refused} {b refused}]"; got != want {
+	if got, want := fmt.Sprint(p.Reachable, p.Problems[1:]), "1 [{b refused} {b refused}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -164,15 +164,15 @@ func TestMasquerading(t *testing.T) {
 	in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"), node("far", 2, "10.42.3.0/24", "192.0.2.1"), node("bad", 3, "172.16.3.0/24", "10.0.0.3")}
 	p := Decide(in)
 	want := "{[{10.42.0.0 10.42.0.255} {fd42:: fd42::ffff:ffff:ffff:ffff}] [{10.42.0.0 10.42.1.255} {10.42.3.0 10.42.3.255} {fd42:: fd42::1:ffff:ffff:ffff:ffff}]}"
-	if got := fmt.Sprint(p.Masquerade); got != want || !p.Change {
-		t.Errorf("got %s (change: %t)\nwant %s", got, p.Change, want)
+	if got := fmt.Sprint(p.Masquerade); got != want || !p.MasqueradeChanged {
+		t.Errorf("got %s (change: %t)\nwant %s", got, p.MasqueradeChanged, want)
 	}
-	in.Has = p.Masquerade
-	if Decide(in).Change {
+	in.Masquerade = p.Masquerade
+	if Decide(in).MasqueradeChanged {
 		t.Error("what is there is written again")
 	}
-	in.On = false
-	if p := Decide(in); !p.Change || !p.Masquerade.Equal(Masquerade{}) {
+	in.Enabled = false
+	if p := Decide(in); !p.MasqueradeChanged || !p.Masquerade.Equal(Masquerade{}) {
 		t.Error("off, the masquerading stays")
 	}
 }
@@ -187,7 +187,7 @@ func TestSpans(t *testing.T) {
 		"ffff:ffff:ffff:ffff::/64 0.0.0.0/0":    "[{0.0.0.0 255.255.255.255} {ffff:ffff:ffff:ffff:: ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff}]",
 		"10.0.0.0/25 10.0.0.128/25 10.0.1.0/30": "[{10.0.0.0 10.0.1.3}]",
 	} {
-		if got := fmt.Sprint(Spans(nets(strings.Fields(text)...))); got != want {
+		if got := fmt.Sprint(MergeRanges(nets(strings.Fields(text)...))); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
 	}
@@ -201,15 +201,15 @@ func TestAnyClusterSettles(t *testing.T) {
 		in := host()
 		for i := range rnd.IntN(12) {
 			n := node(fmt.Sprint("n", i), int64(rnd.IntN(3)), fmt.Sprintf("10.42.%d.0/%d", rnd.IntN(5), 22+rnd.IntN(4)), fmt.Sprintf("10.0.0.%d", 1+rnd.IntN(4)))
-			n.Ranges[0] = n.Ranges[0].Masked()
+			n.PodCIDRs[0] = n.PodCIDRs[0].Masked()
 			if rnd.IntN(3) == 0 {
-				n.Ranges, n.Addresses = append(n.Ranges, nets(fmt.Sprintf("fd42:0:0:%d::/64", rnd.IntN(4)))...), append(n.Addresses, netip.MustParseAddr("fd00::2"))
+				n.PodCIDRs, n.Addresses = append(n.PodCIDRs, nets(fmt.Sprintf("fd42:0:0:%d::/64", rnd.IntN(4)))...), append(n.Addresses, netip.MustParseAddr("fd00::2"))
 			}
 			in.Nodes = append(in.Nodes, n)
 		}
 		for range rnd.IntN(8) {
 			r := route(fmt.Sprintf("10.42.%d.0/24", rnd.IntN(5)), fmt.Sprintf("10.0.0.%d", 2+rnd.IntN(3)), 2, []int{Protocol, 4}[rnd.IntN(2)])
-			if !slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Range == r.Range && o.Protocol == r.Protocol }) {
+			if !slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol }) {
 				in.Routes = append(in.Routes, r)
 			}
 		}
@@ -229,16 +229,16 @@ func TestAnyClusterSettles(t *testing.T) {
 			in.Routes = slices.DeleteFunc(in.Routes, func(o Route) bool { return o == r })
 		}
 		for _, r := range p.Add {
-			if slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Range == r.Range }) {
-				t.Fatalf("seed %d: a second route to %s", seed, r.Range)
+			if slices.ContainsFunc(in.Routes, func(o Route) bool { return o.Dst == r.Dst }) {
+				t.Fatalf("seed %d: a second route to %s", seed, r.Dst)
 			}
-			if slices.ContainsFunc(in.Own, r.Range.Overlaps) || r.Range.Overlaps(netip.MustParsePrefix("10.0.0.0/24")) {
-				t.Fatalf("seed %d: %s is not another's", seed, r.Range)
+			if slices.ContainsFunc(in.PodCIDRs, r.Dst.Overlaps) || r.Dst.Overlaps(netip.MustParsePrefix("10.0.0.0/24")) {
+				t.Fatalf("seed %d: %s is not another's", seed, r.Dst)
 			}
 			in.Routes = append(in.Routes, r)
 		}
-		in.Has = p.Masquerade
-		if again := Decide(in); len(again.Add)+len(again.Remove) > 0 || again.Change {
+		in.Masquerade = p.Masquerade
+		if again := Decide(in); len(again.Add)+len(again.Remove) > 0 || again.MasqueradeChanged {
 			t.Fatalf("seed %d: it goes on: %s", seed, say(again))
 		}
 	}

@@ -34,16 +34,16 @@ type Options struct {
 	PodPidsLimit int64         // most processes of one pod; 0 or less: no limit
 	CPUQuota     bool          // whether CPU limits become CFS quotas
 	CPUPeriod    time.Duration // of CFS quotas; 0: 100 ms
-	// Pods is what all pods together may use: cpu gives the weight of their
+	// PodsLimit is what all pods together may use: cpu gives the weight of their
 	// cgroup, memory and huge pages its limits. Nil: it is left as it is.
-	Pods corev1.ResourceList
+	PodsLimit corev1.ResourceList
 	// ReserveMemory has the kernel leave pods what they request of memory: Guaranteed
 	// ones always (memory.min), Burstable ones if it can (memory.low). Only on v2.
 	ReserveMemory bool
-	// MemoryFactor is how far of the way from its request to its limit a pod with a
+	// MemoryThrottlingFactor is how far of the way from its request to its limit a pod with a
 	// limit of its own gets before the kernel slows it down (memory.high). 0: it does
 	// not. Only on v2.
-	MemoryFactor float64
+	MemoryThrottlingFactor float64
 }
 
 // machine is what New must know of the host.
@@ -104,13 +104,13 @@ func newOn(m machine, o Options) (*Cgroups, error) {
 	c := &Cgroups{machine: m, layout: l, requested: requested{}, limited: map[types.UID]bool{}, memory: reserved{}}
 	c.rules = rules{pids: o.PodPidsLimit, quota: o.CPUQuota, period: o.CPUPeriod}
 	if m.v2 {
-		c.rules.reserve, c.rules.factor, c.rules.page = o.ReserveMemory, o.MemoryFactor, int64(os.Getpagesize())
+		c.rules.reserve, c.rules.factor, c.rules.page = o.ReserveMemory, o.MemoryThrottlingFactor, int64(os.Getpagesize())
 	}
 	if slices.ContainsFunc(m.hierarchies, func(h hierarchy) bool { return h.has("hugetlb") }) {
 		c.rules.hugePages = m.hugePages
 	}
-	if o.Pods != nil {
-		c.pods = limitsOfAll(o.Pods, c.rules)
+	if o.PodsLimit != nil {
+		c.pods = limitsOfAll(o.PodsLimit, c.rules)
 	}
 	return c, nil
 }
@@ -420,9 +420,9 @@ func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	return failed(reasonRemove, errors.Join(c.share(ctx), c.keep(ctx)))
 }
 
-// Leave removes the cgroups that all pods share, when no pod is left: for a host
+// RemoveRoot removes the cgroups that all pods share, when no pod is left: for a host
 // that berth leaves.
-func (c *Cgroups) Leave(ctx context.Context) error {
+func (c *Cgroups) RemoveRoot(ctx context.Context) error {
 	left, err := c.Pods(ctx)
 	if err != nil {
 		return err

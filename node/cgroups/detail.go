@@ -27,12 +27,12 @@ type Detail struct {
 
 	Devices []Device
 	Threads int
-	Process int // one of its own or of those below; 0: none
+	PID     int // one of its own or of those below; 0: none
 
 	Quota, Period time.Duration // the CPU limit; Quota 0: none
 	Shares        uint64        // CPU weight in v1's measure
 	MemoryLimit   uint64        // bytes; 0: none
-	Stalls        *Stalls       // nil: this kernel or hierarchy has no pressure figures
+	PSI           *PSI          // nil: this kernel or hierarchy has no pressure figures
 }
 
 // Device is what went to and from a block device.
@@ -41,15 +41,15 @@ type Device struct {
 	ReadBytes, WriteBytes, ReadOps, WriteOps uint64
 }
 
-// Stalls is how much tasks waited for each resource.
-type Stalls struct{ CPU, Memory, IO Stall }
+// PSI is how much tasks waited for each resource.
+type PSI struct{ CPU, Memory, IO PSIStats }
 
-// Stall is how much some and all tasks waited.
-type Stall struct{ Some, Full StallTime }
+// PSIStats is how much some and all tasks waited.
+type PSIStats struct{ Some, Full PSIData }
 
-// StallTime is a share of the last 10, 60 and 300 seconds in percent, and the
+// PSIData is a share of the last 10, 60 and 300 seconds in percent, and the
 // time since the cgroup was made.
-type StallTime struct {
+type PSIData struct {
 	Avg10, Avg60, Avg300 float64
 	Total                time.Duration
 }
@@ -62,9 +62,9 @@ func (c *Cgroups) Details(ctx context.Context, pods map[types.UID][]string) (map
 	return measure(ctx, c, pods, c.detail)
 }
 
-// Whole is what all cgroups together have used: the hierarchy's root. On cgroup
+// RootDetail is what all cgroups together have used: the hierarchy's root. On cgroup
 // v2 that has no memory figures.
-func (c *Cgroups) Whole() Detail {
+func (c *Cgroups) RootDetail() Detail {
 	d := Detail{Path: "/"}
 	d.At = time.Now()
 	for _, h := range c.hierarchies {
@@ -108,8 +108,8 @@ func (d *Detail) count(dir, threads string) {
 		all := fields(filepath.Join(g, "cgroup.procs"))
 		processes += len(all)
 		tasks += len(fields(filepath.Join(g, threads)))
-		if d.Process == 0 && len(all) > 0 {
-			d.Process, _ = strconv.Atoi(all[0])
+		if d.PID == 0 && len(all) > 0 {
+			d.PID, _ = strconv.Atoi(all[0])
 		}
 	}
 	d.Processes, d.Threads = max(d.Processes, processes), max(d.Threads, tasks)
@@ -118,7 +118,7 @@ func (d *Detail) count(dir, threads string) {
 // v2 reads cgroup v2; of a hybrid host only the pressure is there.
 func (d *Detail) v2(dir string, whole bool) {
 	if s := stallsOf(dir); s != nil {
-		d.Stalls = s
+		d.PSI = s
 		d.Pressure = &Pressure{CPU: s.CPU.Some.Avg10, Memory: s.Memory.Some.Avg10, IO: s.IO.Some.Avg10}
 	}
 	if !whole {
@@ -273,10 +273,10 @@ func micros(text string) time.Duration {
 }
 
 // stallsOf reads the pressure files of a cgroup; nil: there are none.
-func stallsOf(dir string) *Stalls {
-	var s Stalls
+func stallsOf(dir string) *PSI {
+	var s PSI
 	found := false
-	for of, to := range map[string]*Stall{"cpu": &s.CPU, "memory": &s.Memory, "io": &s.IO} {
+	for of, to := range map[string]*PSIStats{"cpu": &s.CPU, "memory": &s.Memory, "io": &s.IO} {
 		text, err := os.ReadFile(filepath.Join(dir, of+".pressure"))
 		if err != nil {
 			continue
@@ -299,7 +299,7 @@ func stallsOf(dir string) *Stalls {
 	return &s
 }
 
-func stallTime(words []string) (t StallTime) {
+func stallTime(words []string) (t PSIData) {
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
 		n, err := strconv.ParseFloat(value, 64)

@@ -41,9 +41,9 @@ func TestDetailsAreWhatTheKernelWrites(t *testing.T) {
 		Usage: Usage{CPU: 3 * time.Second, Memory: 1000, WorkingSet: 600, ReadBytes: 5, WriteBytes: 6, Processes: 2, Pressure: &Pressure{CPU: 1.5}},
 		Path:  "/" + pod + "/" + id, User: 2 * time.Second, System: time.Second, Periods: 10, Throttled: 4, ThrottledTime: 500 * time.Microsecond,
 		RSS: 300, Cache: 600, Mapped: 50, Peak: 2000, Swap: 7, Faults: 11, MajorFaults: 2, OOMKills: 1,
-		Devices: []Device{{Name: "8:99999", ReadBytes: 5, WriteBytes: 6, ReadOps: 1, WriteOps: 2}}, Threads: 3, Process: 41,
+		Devices: []Device{{Name: "8:99999", ReadBytes: 5, WriteBytes: 6, ReadOps: 1, WriteOps: 2}}, Threads: 3, PID: 41,
 		Quota: 50 * time.Millisecond, Period: 100 * time.Millisecond, Shares: 998, MemoryLimit: 4096,
-		Stalls: &Stalls{CPU: Stall{Some: StallTime{Avg10: 1.5, Avg60: 2, Avg300: 3, Total: 4 * time.Millisecond}, Full: StallTime{Avg10: 0.5, Total: 5 * time.Microsecond}}},
+		PSI: &PSI{CPU: PSIStats{Some: PSIData{Avg10: 1.5, Avg60: 2, Avg300: 3, Total: 4 * time.Millisecond}, Full: PSIData{Avg10: 0.5, Total: 5 * time.Microsecond}}},
 	}
 	check := func(name string, m machine, want Detail) {
 		t.Helper()
@@ -82,7 +82,7 @@ func TestDetailsAreWhatTheKernelWrites(t *testing.T) {
 		"blkio.throttle.io_service_bytes_recursive": "8:99999 Read 5\n8:99999 Write 6\n8:99999 Total 11\nTotal 11\n",
 		"blkio.throttle.io_serviced":                "8:99999 Read 1\n8:99999 Write 2\n", "cgroup.procs": "", "tasks": "",
 	})
-	want.Pressure, want.Stalls = nil, nil
+	want.Pressure, want.PSI = nil, nil
 	check("v1", machine{hierarchies: []hierarchy{
 		{mount: cpu, controllers: []string{"cpu", "cpuacct"}, mkdir: mkdir}, {mount: memory, controllers: []string{"memory"}, mkdir: mkdir},
 		{mount: blkio, controllers: []string{"blkio"}, mkdir: mkdir},

@@ -104,7 +104,7 @@ func TestScenario32_ACPUWeighsTheSameOnEveryLevel(t *testing.T) {
 		{"50m", "11"}, {"100m", "17"}, {"250m", "35"}, {"500m", "59"}, {"1", "100"}, {"2", "174"}, {"4", "303"}, {"8", "532"}, {"256", "10000"},
 	} {
 		m := imitation(t, "cpu memory pids")
-		c, err := newOn(m, Options{Pods: list("cpu", row.cpu)})
+		c, err := newOn(m, Options{PodsLimit: list("cpu", row.cpu)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestMemoryIsKeptForPods(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20
 	m := imitation(t, "cpu memory pids")
-	o := Options{ReserveMemory: true, MemoryFactor: 0.9, Pods: list("cpu", "4", "memory", "64Mi")}
+	o := Options{ReserveMemory: true, MemoryThrottlingFactor: 0.9, PodsLimit: list("cpu", "4", "memory", "64Mi")}
 	var c *Cgroups
 	begin := func(o Options) {
 		var err error
@@ -184,7 +184,7 @@ func TestMemoryIsKeptForPods(t *testing.T) {
 			}
 		}, 4, 7, 3, "burstable/poda/memory.low", fmt.Sprint(2 * mi)},
 		{"without being asked nothing is written", func() {
-			begin(Options{Pods: o.Pods})
+			begin(Options{PodsLimit: o.PodsLimit})
 			must(c.Ensure(t.Context(), podOf("n", list("memory", "5Mi"), nil)))
 		}, 4, 7, 3, "burstable/podn/memory.low", "0"},
 	} {
@@ -203,7 +203,7 @@ func TestMemoryIsKeptForPods(t *testing.T) {
 func TestV1KeepsNoMemory(t *testing.T) {
 	t.Parallel()
 	c, err := newOn(machine{hierarchies: []hierarchy{{mount: t.TempDir(), controllers: []string{"memory"}, mkdir: mkdir}}},
-		Options{Driver: driverCgroupfs, ReserveMemory: true, MemoryFactor: 0.9})
+		Options{Driver: driverCgroupfs, ReserveMemory: true, MemoryThrottlingFactor: 0.9})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestAllPodsTogetherAreLimited(t *testing.T) {
 						}
 					}
 				}
-				c, err := newOn(m, Options{Pods: row.pods})
+				c, err := newOn(m, Options{PodsLimit: row.pods})
 				if err != nil {
 					t.Fatal(err)
 				}

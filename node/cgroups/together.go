@@ -2,16 +2,16 @@ package cgroups
 
 import "path/filepath"
 
-// Together is what all pods use of memory, in bytes.
-type Together struct {
-	WorkingSet uint64 // without file pages that nobody used lately
-	Kept       uint64 // without any file pages: what cannot be had back but by ending something
-	Limit      uint64 // 0: any amount
-	Stall      *Stall // of memory; nil: this kernel or hierarchy does not tell
+// PodsMemory is what all pods use of memory, in bytes.
+type PodsMemory struct {
+	WorkingSet     uint64    // without file pages that nobody used lately
+	NonReclaimable uint64    // without any file pages: what cannot be had back but by ending something
+	Limit          uint64    // 0: any amount
+	PSI            *PSIStats // of memory; nil: this kernel or hierarchy does not tell
 }
 
-// Together reads the cgroup that all pods are in; zero where there is none yet.
-func (c *Cgroups) Together() (t Together) {
+// PodsMemory reads the cgroup that all pods are in; zero where there is none yet.
+func (c *Cgroups) PodsMemory() (t PodsMemory) {
 	dir := c.layout.dir(c.layout.tier(""))
 	for _, h := range c.hierarchies {
 		at := filepath.Join(h.mount, dir)
@@ -19,7 +19,7 @@ func (c *Cgroups) Together() (t Together) {
 		case !exists(at):
 		case h.unified:
 			if s := stallsOf(at); s != nil {
-				t.Stall = &s.Memory
+				t.PSI = &s.Memory
 			}
 			if c.v2 {
 				t.set(number(at, "memory.current"), table(at, "memory.stat"), "")
@@ -34,8 +34,8 @@ func (c *Cgroups) Together() (t Together) {
 	return t
 }
 
-func (t *Together) set(used uint64, stat map[string]uint64, prefix string) {
+func (t *PodsMemory) set(used uint64, stat map[string]uint64, prefix string) {
 	inactive, active := stat[prefix+"inactive_file"], stat[prefix+"active_file"]
 	t.WorkingSet = used - min(inactive, used)
-	t.Kept = used - min(inactive+active, used)
+	t.NonReclaimable = used - min(inactive+active, used)
 }

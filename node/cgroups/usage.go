@@ -18,16 +18,16 @@ import (
 // Usage is what one cgroup has used, with all below it. What the kernel does
 // not tell is zero.
 type Usage struct {
-	At         time.Time     // when it was read
-	CPU        time.Duration // of all CPUs together, since the cgroup was made
-	Memory     uint64        // bytes, the page cache included
-	WorkingSet uint64        // bytes: Memory without file pages that nobody used lately
-	ReadBytes  uint64        // from block devices, since the cgroup was made
-	WriteBytes uint64
-	NoIO       bool // the kernel does not count what is read and written
-	Processes  int
-	Tasks      int       // processes and their threads: what a limit of PIDs counts
-	Pressure   *Pressure // nil: this kernel or hierarchy has no pressure figures
+	At            time.Time     // when it was read
+	CPU           time.Duration // of all CPUs together, since the cgroup was made
+	Memory        uint64        // bytes, the page cache included
+	WorkingSet    uint64        // bytes: Memory without file pages that nobody used lately
+	ReadBytes     uint64        // from block devices, since the cgroup was made
+	WriteBytes    uint64
+	IOUnavailable bool // the kernel does not count what is read and written
+	Processes     int
+	Tasks         int       // processes and their threads: what a limit of PIDs counts
+	Pressure      *Pressure // nil: this kernel or hierarchy has no pressure figures
 }
 
 // Pressure is the share of the last ten seconds in which some task of the cgroup
@@ -73,9 +73,9 @@ func measure[T any](ctx context.Context, c *Cgroups, pods map[types.UID][]string
 	return out, nil
 }
 
-// Between is the usage per second between two readings of one cgroup: CPU is the
+// UsageRate is the usage per second between two readings of one cgroup: CPU is the
 // number of CPUs that were busy. Of one that was not there at first nothing is known.
-func Between(was, now Usage) (cpu, readBytes, writeBytes float64) {
+func UsageRate(was, now Usage) (cpu, readBytes, writeBytes float64) {
 	seconds := now.At.Sub(was.At).Seconds()
 	if was.At.IsZero() || seconds <= 0 { // it was not there yet
 		return 0, 0, 0
@@ -117,7 +117,7 @@ func (c *Cgroups) containerDir(pod, id string) (string, bool) {
 
 // read reads one cgroup from the hierarchies that have it.
 func (c *Cgroups) read(dir string) Usage {
-	u := Usage{At: time.Now(), NoIO: true}
+	u := Usage{At: time.Now(), IOUnavailable: true}
 	for _, h := range c.hierarchies {
 		at := filepath.Join(h.mount, dir)
 		if !exists(at) {
@@ -155,7 +155,7 @@ func (u *Usage) unified(dir string, whole bool) {
 	u.CPU = time.Duration(keyed(dir, "cpu.stat", "usage_usec")) * time.Microsecond
 	u.memory(number(dir, "memory.current"), keyed(dir, "memory.stat", "inactive_file"))
 	text, err := os.ReadFile(filepath.Join(dir, "io.stat"))
-	u.NoIO = err != nil
+	u.IOUnavailable = err != nil
 	for word := range strings.FieldsSeq(string(text)) { // 8:0 rbytes=1 wbytes=2 …
 		key, value, _ := strings.Cut(word, "=")
 		n, err := strconv.ParseUint(value, 10, 64)
@@ -181,7 +181,7 @@ func (u *Usage) v1(h hierarchy, dir string) {
 		return
 	}
 	text, err := throttled(dir)
-	u.NoIO = err != nil || countsNothing(h.mount)
+	u.IOUnavailable = err != nil || countsNothing(h.mount)
 	for line := range strings.Lines(string(text)) { // 8:0 Read 4096
 		words := strings.Fields(line)
 		if len(words) != 3 {
@@ -271,8 +271,8 @@ func pressure(dir, of string) (float64, bool) {
 	return 0, false
 }
 
-// Twice reads usage two times, the window apart.
-func (c *Cgroups) Twice(ctx context.Context, pods map[types.UID][]string, window time.Duration) (before, after map[types.UID]PodUsage, err error) {
+// UsageOver reads usage two times, the window apart.
+func (c *Cgroups) UsageOver(ctx context.Context, pods map[types.UID][]string, window time.Duration) (before, after map[types.UID]PodUsage, err error) {
 	if before, err = c.Usage(ctx, pods); err != nil {
 		return nil, nil, err
 	}

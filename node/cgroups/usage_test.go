@@ -70,7 +70,7 @@ func TestUsageOnV2(t *testing.T) {
 	if p := u.Pod.Pressure; p == nil || *p != (Pressure{CPU: 12.5, Memory: 0.25, IO: 3}) {
 		t.Errorf("pressure %+v", p)
 	}
-	if k := u.Containers["abc"]; len(u.Containers) != 1 || k.CPU != 400*time.Microsecond || !k.NoIO || u.Pod.NoIO || k.Processes != 2 || k.Pressure != nil {
+	if k := u.Containers["abc"]; len(u.Containers) != 1 || k.CPU != 400*time.Microsecond || !k.IOUnavailable || u.Pod.IOUnavailable || k.Processes != 2 || k.Pressure != nil {
 		t.Errorf("containers %+v", u.Containers)
 	}
 }
@@ -97,13 +97,13 @@ func TestUsageOnV1(t *testing.T) {
 	if p.CPU != 2500*time.Millisecond || p.Memory != 1000 || p.WorkingSet != 0 || p.ReadBytes != 4096 || p.WriteBytes != 512 || p.Processes != 1 {
 		t.Errorf("pod %+v", p)
 	}
-	if p.NoIO || !u.Containers["abc"].NoIO {
+	if p.IOUnavailable || !u.Containers["abc"].IOUnavailable {
 		t.Errorf("whether I/O is counted: pod %+v, container %+v", p, u.Containers["abc"])
 	}
 	// A kernel that counts nothing for anybody tells nothing of the pod.
 	for text, counts := range map[string]bool{"Total 0\n": false, "8:0 Read 4096\n8:0 Total 4096\nTotal 4096\n": true} {
 		fill(t, mount, map[string]string{"blkio/blkio.throttle.io_service_bytes_recursive": text})
-		if got := usageOf(t, m, driverCgroupfs, "abc").Pod; got.NoIO == counts {
+		if got := usageOf(t, m, driverCgroupfs, "abc").Pod; got.IOUnavailable == counts {
 			t.Errorf("of the whole host %q: pod %+v", text, got)
 		}
 	}
@@ -117,10 +117,10 @@ func TestBetween(t *testing.T) {
 	at := time.Unix(1000, 0)
 	was := Usage{At: at, CPU: time.Second, ReadBytes: 100, WriteBytes: 500}
 	now := Usage{At: at.Add(2 * time.Second), CPU: 2 * time.Second, ReadBytes: 300, WriteBytes: 400}
-	if cpu, r, w := Between(was, now); cpu != 0.5 || r != 100 || w != 0 {
+	if cpu, r, w := UsageRate(was, now); cpu != 0.5 || r != 100 || w != 0 {
 		t.Errorf("%v CPUs, %v, %v", cpu, r, w)
 	}
-	if cpu, r, w := Between(Usage{}, now); cpu != 0 || r != 0 || w != 0 {
+	if cpu, r, w := UsageRate(Usage{}, now); cpu != 0 || r != 0 || w != 0 {
 		t.Errorf("of what was not there: %v CPUs, %v, %v", cpu, r, w)
 	}
 }

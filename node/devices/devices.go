@@ -16,27 +16,27 @@ import (
 
 // Options are what Devices are made of.
 type Options struct {
-	Dir    string               // of the sockets: <root-dir>/device-plugins
-	BootID string               // of this boot of the host: what Allocate has set up ends with it
-	Kept   []byte               // what Note was last given in an earlier life; nil: nothing
-	Known  func(types.UID) bool // pods that may still hold what is kept; nil: all
+	Dir        string               // of the sockets: <root-dir>/device-plugins
+	BootID     string               // of this boot of the host: what Allocate has set up ends with it
+	Checkpoint []byte               // what Note was last given in an earlier life; nil: nothing
+	PodKnown   func(types.UID) bool // pods that may still hold what is kept; nil: all
 
 	Joined bool // to a server, whose Node may have resources that no plugin knows of
 
-	Note  func(state []byte)          // keeps the ledger; never waits
-	Flush func(context.Context) error // returns when what was noted is on disk
+	SaveCheckpoint func(state []byte)          // keeps the ledger; never waits
+	Flush          func(context.Context) error // returns when what was noted is on disk
 
-	Changed    func()                                    // what is offered, or what starts wait for, may be otherwise now
-	Registered func(resource string)                     // a plugin has registered
-	Allocated  func(resource string, took time.Duration) // a call of Allocate has ended
-	Grace      time.Duration                             // from a plugin's end to its capacity's end; zero: 5 min, as upstream
-	Retry      time.Duration                             // between two tries to reach a plugin; zero: 1 s
-	Log        *slog.Logger
+	OnChange          func()                                    // what is offered, or what starts wait for, may be otherwise now
+	OnRegister        func(resource string)                     // a plugin has registered
+	OnAllocate        func(resource string, took time.Duration) // a call of Allocate has ended
+	PluginGracePeriod time.Duration                             // from a plugin's end to its capacity's end; zero: 5 min, as upstream
+	RetryInterval     time.Duration                             // between two tries to reach a plugin; zero: 1 s
+	Log               *slog.Logger
 }
 
-// Devices are the device plugins of a node and what they have given. Its
+// Manager are the device plugins of a node and what they have given. Its
 // methods are safe for concurrent use.
-type Devices struct {
+type Manager struct {
 	opt  Options
 	bell chan struct{} // something has changed; capacity 1
 	wg   sync.WaitGroup
@@ -70,35 +70,35 @@ type device struct{ healthy bool }
 
 // New returns the devices of a node with what is kept of an earlier life. What
 // of it cannot be read is dropped, and told.
-func New(o Options) *Devices {
-	o.Grace, o.Retry = cmp.Or(o.Grace, 5*time.Minute), cmp.Or(o.Retry, time.Second)
+func New(o Options) *Manager {
+	o.PluginGracePeriod, o.RetryInterval = cmp.Or(o.PluginGracePeriod, 5*time.Minute), cmp.Or(o.RetryInterval, time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Note == nil {
-		o.Note = func([]byte) {}
+	if o.SaveCheckpoint == nil {
+		o.SaveCheckpoint = func([]byte) {}
 	}
 	if o.Flush == nil {
 		o.Flush = func(context.Context) error { return nil }
 	}
-	if o.Changed == nil {
-		o.Changed = func() {}
+	if o.OnChange == nil {
+		o.OnChange = func() {}
 	}
-	if o.Registered == nil {
-		o.Registered = func(string) {}
+	if o.OnRegister == nil {
+		o.OnRegister = func(string) {}
 	}
-	if o.Allocated == nil {
-		o.Allocated = func(string, time.Duration) {}
+	if o.OnAllocate == nil {
+		o.OnAllocate = func(string, time.Duration) {}
 	}
-	d := &Devices{opt: o, bell: make(chan struct{}, 1), resources: map[corev1.ResourceName]*sort{}, held: ledger{}}
-	if err := d.restore(o.Kept); err != nil {
+	d := &Manager{opt: o, bell: make(chan struct{}, 1), resources: map[corev1.ResourceName]*sort{}, held: ledger{}}
+	if err := d.restore(o.Checkpoint); err != nil {
 		o.Log.Warn("who holds which device is not known from the store: it is learnt from the runtime", "err", err)
 	}
 	return d
 }
 
 // sortOf returns the resource of that name, made if need be. The caller holds mu.
-func (d *Devices) sortOf(name corev1.ResourceName) *sort {
+func (d *Manager) sortOf(name corev1.ResourceName) *sort {
 	r, known := d.resources[name]
 	if !known {
 		r = &sort{name: name, turn: make(chan struct{}, 1)}
@@ -126,7 +126,7 @@ func (r *sort) healthyOnes() (ids []string) {
 }
 
 // ring says that something has changed. It never waits.
-func (d *Devices) ring() {
+func (d *Manager) ring() {
 	select {
 	case d.bell <- struct{}{}:
 	default:
@@ -134,7 +134,7 @@ func (d *Devices) ring() {
 }
 
 // Free takes back all that a pod holds. It never waits.
-func (d *Devices) Free(pod types.UID) {
+func (d *Manager) Free(pod types.UID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.held.free(pod) {
@@ -143,9 +143,9 @@ func (d *Devices) Free(pod types.UID) {
 	}
 }
 
-// Recall says what a container of this node was given, as the container itself
+// RestoreAllocation says what a container of this node was given, as the container itself
 // tells. It matters where the store has lost it.
-func (d *Devices) Recall(pod types.UID, container string, kind plan.ContainerKind, ids map[corev1.ResourceName][]string) {
+func (d *Manager) RestoreAllocation(pod types.UID, container string, kind plan.ContainerKind, ids map[corev1.ResourceName][]string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	changed := false
@@ -163,8 +163,8 @@ func (d *Devices) Recall(pod types.UID, container string, kind plan.ContainerKin
 	}
 }
 
-// Down says why no plugin can register; nil: they can, or Run has not begun.
-func (d *Devices) Down() error {
+// RegistrationError says why no plugin can register; nil: they can, or Run has not begun.
+func (d *Manager) RegistrationError() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.down

@@ -26,7 +26,7 @@ const null = "example.com/null"
 // give is Give for a container of a pod by its place.
 func (r *rig) give(pod *corev1.Pod, i int) (plan.Devices, error) {
 	r.t.Helper()
-	return r.Give(r.t.Context(), pod, &pod.Spec.Containers[i], plan.Main)
+	return r.Allocate(r.t.Context(), pod, &pod.Spec.Containers[i], plan.Main)
 }
 
 // mustGive returns the IDs.
@@ -66,7 +66,7 @@ func TestTheNodeHasWhatPluginsList(t *testing.T) {
 
 func TestAPluginThatStaysAwayLosesItsCapacity(t *testing.T) {
 	t.Parallel()
-	r := start(t, func(o *Options) { o.Grace = 50 * time.Millisecond })
+	r := start(t, func(o *Options) { o.PluginGracePeriod = 50 * time.Millisecond })
 	f := newFake(t, r.dir, null, "a").joins(r)
 	f.stop()
 	r.has(null, 0, 0)
@@ -91,7 +91,7 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 			t.Errorf("%+v: %v", row, err)
 		}
 	}
-	if f := r.Figures(); len(f) > 0 {
+	if f := r.Stats(); len(f) > 0 {
 		t.Errorf("something was taken in: %+v", f)
 	}
 }
@@ -177,7 +177,7 @@ func TestWhatAContainerGets(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
-	seen := r.Seen(pod)["c0"]
+	seen := r.Observe(pod)["c0"]
 	health := []corev1.ResourceStatus{
 		{Name: null, Resources: []corev1.ResourceHealth{{ResourceID: "a", Health: corev1.ResourceHealthStatusHealthy}}},
 		{Name: "example.com/other", Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: corev1.ResourceHealthStatusHealthy}}},
@@ -185,7 +185,7 @@ func TestWhatAContainerGets(t *testing.T) {
 	if diff := cmp.Diff(plan.DevicesSeen{Given: health}, seen); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
-	if got := r.Seen(podOf("q", null)); got != nil {
+	if got := r.Observe(podOf("q", null)); got != nil {
 		t.Errorf("a pod that wants nothing: %v", got)
 	}
 }
@@ -197,7 +197,7 @@ func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
 	r := start(t, nil)
 	waits := func(pod *corev1.Pod, want string) {
 		t.Helper()
-		if got := r.Seen(pod)["c0"].Waits; got != want {
+		if got := r.Observe(pod)["c0"].Waits; got != want {
 			t.Errorf("%s waits for %q, want %q", pod.Name, got, want)
 		}
 	}
@@ -216,14 +216,14 @@ func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
 	}
 	f.set([]string{"a"}, []string{"b"})
 	r.has(null, 2, 1)
-	if room := r.Offered().Room[null]; room.Value() != 2 {
+	if room := r.NodeResources().AdmissionCapacity[null]; room.Value() != 2 {
 		t.Errorf("admission counts with %s", room.String())
 	}
-	if got := r.Seen(p)["c1"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnhealthy {
+	if got := r.Observe(p)["c1"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnhealthy {
 		t.Errorf("the broken one is %s", got)
 	}
 	waits(p, "") // its own
-	if why := r.Seen(p)["c1"].Waits; why == "" {
+	if why := r.Observe(p)["c1"].Waits; why == "" {
 		t.Error("a broken device may be given again")
 	}
 	f.set([]string{"a", "b"}, nil)
@@ -232,7 +232,7 @@ func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
 	r.has(null, 2, 0)
 	waits(q, "example.com/null: its device plugin does not answer")
 	waits(p, "") // what it has was made ready
-	if got := r.Seen(p)["c0"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnknown {
+	if got := r.Observe(p)["c0"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnknown {
 		t.Errorf("without its plugin a device is %s", got)
 	}
 	f.serve()
@@ -311,12 +311,12 @@ func TestAContainerStartsAgainWithoutItsPlugin(t *testing.T) {
 		if err != nil || !slices.Equal(got.IDs[null], []string{"a", "b"}) || got.Envs["IDS"] != "a,b" {
 			t.Errorf("given %+v, %v", got, err)
 		}
-		if s := r.Seen(p)["c0"]; s.Waits != "" || len(s.Given) != 1 {
+		if s := r.Observe(p)["c0"]; s.Waits != "" || len(s.Given) != 1 {
 			t.Errorf("seen: %+v", s)
 		}
 		for _, pod := range []*corev1.Pod{hears, fresh, more} {
 			_, err := r.give(pod, 0)
-			if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != why || r.Seen(pod)["c0"].Waits != why {
+			if e, ok := errors.AsType[*plan.Error](err); !ok || e.Reason != plan.ReasonDevices || e.Error() != why || r.Observe(pod)["c0"].Waits != why {
 				t.Errorf("%s, which wants %v: %v", pod.Name, pod.Spec.Containers[0].Resources.Limits, err)
 			}
 		}
@@ -324,11 +324,11 @@ func TestAContainerStartsAgainWithoutItsPlugin(t *testing.T) {
 	check(r, "example.com/null: its device plugin does not answer")
 	stop()
 	const none = "example.com/null: no device plugin has registered it"
-	next := newRig(t, dir, func(o *Options) { o.Kept = r.state() })
+	next := newRig(t, dir, func(o *Options) { o.Checkpoint = r.state() })
 	stop = next.run()
 	check(next, none)
 	stop()
-	boot := newRig(t, dir, func(o *Options) { o.Kept, o.BootID = next.state(), "boot-2" })
+	boot := newRig(t, dir, func(o *Options) { o.Checkpoint, o.BootID = next.state(), "boot-2" })
 	boot.run()
 	if _, err := boot.give(p, 0); err == nil || err.Error() != none {
 		t.Errorf("after a boot: %v", err)
@@ -353,13 +353,13 @@ func TestTheNextLifeKnowsWhoHoldsWhat(t *testing.T) {
 
 	next := func(boot string) *rig {
 		r := newRig(t, dir, func(o *Options) {
-			o.Kept, o.BootID = first.state(), boot
-			o.Known = func(uid types.UID) bool { return uid == "p" }
+			o.Checkpoint, o.BootID = first.state(), boot
+			o.PodKnown = func(uid types.UID) bool { return uid == "p" }
 		})
-		if c, listed := r.Offered().Capacity[null]; !listed || c.Value() != 0 {
-			t.Errorf("before its plugin is back the node has %v", r.Offered().Capacity)
+		if c, listed := r.NodeResources().Capacity[null]; !listed || c.Value() != 0 {
+			t.Errorf("before its plugin is back the node has %v", r.NodeResources().Capacity)
 		}
-		if why := r.Seen(p)["c0"].Waits; (why == "") != (boot == "boot-1") { // what was set up ends with the boot
+		if why := r.Observe(p)["c0"].Waits; (why == "") != (boot == "boot-1") { // what was set up ends with the boot
 			t.Errorf("in %s its pod waits for the plugin: %q", boot, why)
 		}
 		return r
@@ -392,8 +392,8 @@ func TestTheNextLifeKnowsWhoHoldsWhat(t *testing.T) {
 
 func TestWhatTheStoreHasLostTheContainersTell(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tempDir(t), func(o *Options) { o.Kept = []byte("{") })
-	r.Recall("p", "c0", plan.Main, map[corev1.ResourceName][]string{null: {"a"}})
+	r := newRig(t, tempDir(t), func(o *Options) { o.Checkpoint = []byte("{") })
+	r.RestoreAllocation("p", "c0", plan.Main, map[corev1.ResourceName][]string{null: {"a"}})
 	r.run()
 	newFake(t, r.dir, null, "a", "b").joins(r)
 	if got := r.mustGive(podOf("q", null, 1), 0); !slices.Equal(got, []string{"b"}) {
@@ -438,7 +438,7 @@ func TestAFailedAllocationSaysSoAsTheKubeletDoes(t *testing.T) {
 	if !ok || e.Reason != "UnexpectedAdmissionError" || e.Error() != "Allocate failed due to rpc error: code = Unknown desc = burnt, which is unexpected" {
 		t.Errorf("%v", err)
 	}
-	if why := r.Seen(podOf("q", null, 1))["c0"].Waits; why == "" {
+	if why := r.Observe(podOf("q", null, 1))["c0"].Waits; why == "" {
 		t.Error("what may have been set up for one pod can be given to another")
 	}
 	f.mu.Lock()
@@ -462,22 +462,22 @@ func TestAHangingPluginHoldsUpNobodyElse(t *testing.T) { // D4
 	p := podOf("p", null, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := r.Give(t.Context(), p, &p.Spec.Containers[0], plan.Main); err != nil {
+		if _, err := r.Allocate(t.Context(), p, &p.Spec.Containers[0], plan.Main); err != nil {
 			t.Error(err)
 		}
 	})
 	<-hangs
 	other := podOf("q", "example.com/other", 1)
-	if _, err := r.Give(t.Context(), other, &other.Spec.Containers[0], plan.Main); err != nil {
+	if _, err := r.Allocate(t.Context(), other, &other.Spec.Containers[0], plan.Main); err != nil {
 		t.Error(err)
 	}
-	r.Seen(p)
-	r.Offered()
+	r.Observe(p)
+	r.NodeResources()
 	r.Free("nobody")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := podOf("s", null, 1)
-	if _, err := r.Give(ctx, s, &s.Spec.Containers[0], plan.Main); !errors.Is(err, context.Canceled) {
+	if _, err := r.Allocate(ctx, s, &s.Spec.Containers[0], plan.Main); !errors.Is(err, context.Canceled) {
 		t.Errorf("called off while it waits for its turn: %v", err)
 	}
 	close(release)
@@ -500,7 +500,7 @@ func TestManyAtOnceNeverHoldTheSame(t *testing.T) {
 		wg.Go(func() {
 			for n := range 25 {
 				pod := podOf(fmt.Sprintf("p%d-%d", w, n), null, int64(1+(w+n)%3))
-				d, err := r.Give(t.Context(), pod, &pod.Spec.Containers[0], plan.Main)
+				d, err := r.Allocate(t.Context(), pod, &pod.Spec.Containers[0], plan.Main)
 				if e, ok := errors.AsType[*plan.Error](err); ok && e.Reason == plan.ReasonDevices {
 					continue
 				} else if err != nil {
@@ -525,7 +525,7 @@ func TestManyAtOnceNeverHoldTheSame(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if f := r.Figures(); len(f) != 1 || f[0].Given != 0 {
+	if f := r.Stats(); len(f) != 1 || f[0].Allocated != 0 {
 		t.Errorf("all are gone, and yet: %+v", f)
 	}
 }
@@ -544,7 +544,7 @@ func TestInitContainersPassTheirDevicesOn(t *testing.T) {
 		{&pod.Spec.InitContainers[0], plan.Init}, {&pod.Spec.InitContainers[1], plan.Init}, {&pod.Spec.InitContainers[2], plan.Sidecar},
 		{&pod.Spec.Containers[0], plan.Main}, {&pod.Spec.Containers[1], plan.Main},
 	} {
-		d, err := r.Give(t.Context(), pod, x.c, x.kind)
+		d, err := r.Allocate(t.Context(), pod, x.c, x.kind)
 		if err != nil {
 			t.Fatalf("%s: %v", x.c.Name, err)
 		}
@@ -553,7 +553,7 @@ func TestInitContainersPassTheirDevicesOn(t *testing.T) {
 	if diff := cmp.Diff([]string{"i1=a", "i2=a,b", "side=a", "c0=b", "c1=c"}, given); diff != "" {
 		t.Errorf("want (-) got (+):\n%s", diff)
 	}
-	if f := r.Figures(); f[0].Given != 3 {
+	if f := r.Stats(); f[0].Allocated != 3 {
 		t.Errorf("%+v", f)
 	}
 }

@@ -28,10 +28,10 @@ const (
 	reasonPreStart = "CreateContainerConfigError"
 )
 
-// Give returns what a container gets of the devices that it wants, just before
+// Allocate returns what a container gets of the devices that it wants, just before
 // it is created: each time the same, unless one is not healthy any more. Errors
 // are *plan.Error; with one, what was allocated stays the container's.
-func (d *Devices) Give(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error) {
+func (d *Manager) Allocate(ctx context.Context, pod *corev1.Pod, c *corev1.Container, kind plan.ContainerKind) (plan.Devices, error) {
 	var all plan.Devices
 	for _, w := range d.asked(pod, c) {
 		k := slot{pod.UID, c.Name, w.name}
@@ -71,7 +71,7 @@ func add(all *plan.Devices, name corev1.ResourceName, h holding) {
 
 // give is Give for one resource: one at a time per resource, so that nobody
 // else chooses between a choice and its being noted.
-func (d *Devices) give(ctx context.Context, k slot, n int, init bool) (holding, error) {
+func (d *Manager) give(ctx context.Context, k slot, n int, init bool) (holding, error) {
 	d.mu.Lock()
 	turn := d.sortOf(k.resource).turn
 	d.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *Devices) give(ctx context.Context, k slot, n int, init bool) (holding, 
 
 // choose picks n devices, with the plugin's advice where there is a choice and
 // the plugin gives any. Without its answer the choice is made all the same.
-func (d *Devices) choose(ctx context.Context, p *plugin, options *pluginapi.DevicePluginOptions, c choice, n int) []string {
+func (d *Manager) choose(ctx context.Context, p *plugin, options *pluginapi.DevicePluginOptions, c choice, n int) []string {
 	if !options.GetGetPreferredAllocationAvailable() || len(c.own) >= n || len(c.own)+len(c.free) == n {
 		return c.pick(n, nil)
 	}
@@ -132,7 +132,7 @@ func (d *Devices) choose(ctx context.Context, p *plugin, options *pluginapi.Devi
 // allocate has the plugin make the devices ready and keeps that they are held.
 // They are held before the plugin is asked: whatever becomes of the call, nobody
 // else is given them until the pod lets go of them.
-func (d *Devices) allocate(ctx context.Context, p *plugin, k slot, h *holding) error {
+func (d *Manager) allocate(ctx context.Context, p *plugin, k slot, h *holding) error {
 	d.mu.Lock()
 	d.held[k] = *h
 	d.note()
@@ -144,7 +144,7 @@ func (d *Devices) allocate(ctx context.Context, p *plugin, k slot, h *holding) e
 	resp, err := p.client.Allocate(call, &pluginapi.AllocateRequest{
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: h.IDs}},
 	})
-	d.opt.Allocated(string(k.resource), time.Since(began))
+	d.opt.OnAllocate(string(k.resource), time.Since(began))
 	if err == nil && len(resp.GetContainerResponses()) == 0 {
 		err = errors.New("the device plugin has answered with nothing")
 	}
@@ -168,7 +168,7 @@ func (d *Devices) allocate(ctx context.Context, p *plugin, k slot, h *holding) e
 }
 
 // keep notes what has become of a holding, unless the pod has gone meanwhile.
-func (d *Devices) keep(k slot, h holding) {
+func (d *Manager) keep(k slot, h holding) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was, holds := d.held[k]

@@ -35,7 +35,7 @@ type keptHolding struct {
 
 // note hands the ledger to the store. The caller holds mu: what is noted later
 // is newer.
-func (d *Devices) note() {
+func (d *Manager) note() {
 	k := kept{Version: keptVersion}
 	for name, r := range d.resources {
 		if !r.forgotten {
@@ -54,11 +54,11 @@ func (d *Devices) note() {
 		d.opt.Log.Error("who holds which device cannot be kept", "err", err)
 		return
 	}
-	d.opt.Note(text)
+	d.opt.SaveCheckpoint(text)
 }
 
 // restore reads what note wrote, less what pods held that nobody knows any more.
-func (d *Devices) restore(text []byte) error {
+func (d *Manager) restore(text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (d *Devices) restore(text []byte) error {
 		d.sortOf(name)
 	}
 	for _, h := range k.Held {
-		if d.opt.Known != nil && !d.opt.Known(h.Pod) {
+		if d.opt.PodKnown != nil && !d.opt.PodKnown(h.Pod) {
 			continue
 		}
 		d.sortOf(h.Resource)

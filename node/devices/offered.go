@@ -8,22 +8,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Offer is what the node has of devices, in pieces by resource. A resource
+// NodeResources is what the node has of devices, in pieces by resource. A resource
 // whose plugin is away is listed with nothing.
-type Offer struct {
+type NodeResources struct {
 	Capacity    corev1.ResourceList // all that plugins list
 	Allocatable corev1.ResourceList // the healthy ones
-	// Room is what admission counts with: beside the healthy those that are held
+	// AdmissionCapacity is what admission counts with: beside the healthy those that are held
 	// and are not healthy any more. Their pods count as users of them; without
 	// that a broken device would take a good one away from the next pod.
-	Room corev1.ResourceList
+	AdmissionCapacity corev1.ResourceList
 }
 
-// Offered is what the node has now.
-func (d *Devices) Offered() Offer {
+// NodeResources is what the node has now.
+func (d *Manager) NodeResources() NodeResources {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	o := Offer{Capacity: corev1.ResourceList{}, Allocatable: corev1.ResourceList{}, Room: corev1.ResourceList{}}
+	o := NodeResources{Capacity: corev1.ResourceList{}, Allocatable: corev1.ResourceList{}, AdmissionCapacity: corev1.ResourceList{}}
 	for name, r := range d.resources {
 		healthy := len(r.healthyOnes())
 		room := healthy
@@ -34,31 +34,31 @@ func (d *Devices) Offered() Offer {
 				}
 			}
 		}
-		o.Capacity[name], o.Allocatable[name], o.Room[name] = pieces(len(r.devices)), pieces(healthy), pieces(room)
+		o.Capacity[name], o.Allocatable[name], o.AdmissionCapacity[name] = pieces(len(r.devices)), pieces(healthy), pieces(room)
 	}
 	return o
 }
 
 func pieces(n int) resource.Quantity { return *resource.NewQuantity(int64(n), resource.DecimalSI) }
 
-// Figures are those of one resource.
-type Figures struct {
-	Resource               string
-	Live                   bool // its plugin is there
-	Listed, Healthy, Given int
+// ResourceStats are those of one resource.
+type ResourceStats struct {
+	Resource                   string
+	Connected                  bool // its plugin is there
+	Listed, Healthy, Allocated int
 }
 
-// Figures tells of every resource, by name.
-func (d *Devices) Figures() []Figures {
+// Stats tells of every resource, by name.
+func (d *Manager) Stats() []ResourceStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := make([]Figures, 0, len(d.resources))
+	out := make([]ResourceStats, 0, len(d.resources))
 	for name, r := range d.resources {
-		out = append(out, Figures{
-			Resource: string(name), Live: r.live,
-			Listed: len(r.devices), Healthy: len(r.healthyOnes()), Given: len(d.held.given(name)),
+		out = append(out, ResourceStats{
+			Resource: string(name), Connected: r.live,
+			Listed: len(r.devices), Healthy: len(r.healthyOnes()), Allocated: len(d.held.given(name)),
 		})
 	}
-	slices.SortFunc(out, func(a, b Figures) int { return cmp.Compare(a.Resource, b.Resource) })
+	slices.SortFunc(out, func(a, b ResourceStats) int { return cmp.Compare(a.Resource, b.Resource) })
 	return out
 }

@@ -40,13 +40,13 @@ func (p *plugin) options() *pluginapi.DevicePluginOptions {
 
 // begin follows a plugin that has registered, in place of an older one of its
 // resource. False: the agent is leaving.
-func (d *Devices) begin(q *pluginapi.RegisterRequest) bool {
+func (d *Manager) begin(q *pluginapi.RegisterRequest) bool {
 	p := &plugin{resource: corev1.ResourceName(q.GetResourceName()), endpoint: q.GetEndpoint(), told: q.GetOptions()}
 	conn, err := grpc.NewClient("passthrough:///"+p.endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"), // servers may refuse one that is no name of a host
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.dial(ctx, p.endpoint) }),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: d.opt.Retry, Multiplier: 1, MaxDelay: d.opt.Retry}, MinConnectTimeout: reachBound}))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: d.opt.RetryInterval, Multiplier: 1, MaxDelay: d.opt.RetryInterval}, MinConnectTimeout: reachBound}))
 	if err != nil { // only options can be wrong
 		d.opt.Log.Error("a device plugin cannot be reached", "resource", p.resource, "err", err)
 		return false
@@ -78,7 +78,7 @@ func (d *Devices) begin(q *pluginapi.RegisterRequest) bool {
 const reachBound = 10 * time.Second
 
 // dial reaches a plugin's socket.
-func (d *Devices) dial(ctx context.Context, endpoint string) (net.Conn, error) {
+func (d *Manager) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	if path := filepath.Join(d.opt.Dir, endpoint); len(path) <= longestSocket {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
@@ -93,7 +93,7 @@ func (d *Devices) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 // follow keeps the list of a plugin until another takes its place. One whose
 // socket is gone may come back to it without registering; when it has been away
 // for the grace it is given up.
-func (d *Devices) follow(ctx context.Context, p *plugin) {
+func (d *Manager) follow(ctx context.Context, p *plugin) {
 	left := time.Now() // a plugin that never answers is given up too
 	for {
 		err := d.watch(ctx, p)
@@ -103,20 +103,20 @@ func (d *Devices) follow(ctx context.Context, p *plugin) {
 		if d.away(p, err) {
 			left = time.Now()
 		}
-		if time.Since(left) >= d.opt.Grace {
+		if time.Since(left) >= d.opt.PluginGracePeriod {
 			d.forget(p)
 			return
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(min(d.opt.Retry, d.opt.Grace)):
+		case <-time.After(min(d.opt.RetryInterval, d.opt.PluginGracePeriod)):
 		}
 	}
 }
 
 // watch takes in a plugin's lists until it ends or cannot be reached.
-func (d *Devices) watch(ctx context.Context, p *plugin) error {
+func (d *Manager) watch(ctx context.Context, p *plugin) error {
 	call, cancel := context.WithTimeout(ctx, reachBound)
 	options, err := p.client.GetDevicePluginOptions(call, &pluginapi.Empty{})
 	cancel()
@@ -140,7 +140,7 @@ func (d *Devices) watch(ctx context.Context, p *plugin) error {
 }
 
 // listed takes in a plugin's list: it replaces the one before.
-func (d *Devices) listed(p *plugin, list []*pluginapi.Device) {
+func (d *Manager) listed(p *plugin, list []*pluginapi.Device) {
 	now := make(map[string]device, len(list))
 	for _, x := range list {
 		if x.GetID() != "" {
@@ -160,7 +160,7 @@ func (d *Devices) listed(p *plugin, list []*pluginapi.Device) {
 
 // away notes that a plugin has ended: none of its devices is healthy. It reports
 // whether it was there before.
-func (d *Devices) away(p *plugin, err error) bool {
+func (d *Manager) away(p *plugin, err error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.resources[p.resource]
@@ -174,7 +174,7 @@ func (d *Devices) away(p *plugin, err error) bool {
 }
 
 // forget takes the capacity away that a plugin had left.
-func (d *Devices) forget(p *plugin) {
+func (d *Manager) forget(p *plugin) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.resources[p.resource]
@@ -182,7 +182,7 @@ func (d *Devices) forget(p *plugin) {
 		return
 	}
 	r.devices, r.plugin, r.forgotten = nil, nil, true
-	d.opt.Log.Warn("a device plugin has not come back", "resource", string(p.resource), "since", d.opt.Grace)
+	d.opt.Log.Warn("a device plugin has not come back", "resource", string(p.resource), "since", d.opt.PluginGracePeriod)
 	d.note()
 	d.ring()
 }

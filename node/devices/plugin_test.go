@@ -24,7 +24,7 @@ const bound = 2 * time.Minute
 
 // rig is Devices that run, and what they tell.
 type rig struct {
-	*Devices
+	*Manager
 	t       *testing.T
 	dir     string
 	changed chan struct{}
@@ -54,8 +54,8 @@ func newRig(t *testing.T, dir string, more func(*Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: dir, changed: make(chan struct{}, 1)}
 	o := Options{
-		Dir: dir, BootID: "boot-1", Retry: 5 * time.Millisecond,
-		Note: func(state []byte) {
+		Dir: dir, BootID: "boot-1", RetryInterval: 5 * time.Millisecond,
+		SaveCheckpoint: func(state []byte) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.kept = state
@@ -66,7 +66,7 @@ func newRig(t *testing.T, dir string, more func(*Options)) *rig {
 			r.flushes++
 			return nil
 		},
-		Changed: func() {
+		OnChange: func() {
 			select {
 			case r.changed <- struct{}{}:
 			default:
@@ -76,7 +76,7 @@ func newRig(t *testing.T, dir string, more func(*Options)) *rig {
 	if more != nil {
 		more(&o)
 	}
-	r.Devices = New(o)
+	r.Manager = New(o)
 	return r
 }
 
@@ -101,8 +101,8 @@ func (r *rig) run() (stop func()) {
 	stop = func() { cancel(); <-over }
 	r.t.Cleanup(stop)
 	r.until("the socket", func() bool { // what lies beside it is removed before
-		r.Devices.mu.Lock()
-		defer r.Devices.mu.Unlock()
+		r.Manager.mu.Lock()
+		defer r.Manager.mu.Unlock()
 		return r.up
 	})
 	return stop
@@ -122,7 +122,7 @@ func (r *rig) until(what string, cond func() bool) {
 		select {
 		case <-r.changed:
 		case <-late:
-			r.t.Fatalf("%s never came: %+v", what, r.Figures())
+			r.t.Fatalf("%s never came: %+v", what, r.Stats())
 		}
 	}
 }
@@ -132,7 +132,7 @@ func (r *rig) has(name string, capacity, allocatable int64) {
 	r.t.Helper()
 	n := corev1.ResourceName(name)
 	r.until(name, func() bool {
-		o := r.Offered()
+		o := r.NodeResources()
 		c, a := o.Capacity[n], o.Allocatable[n]
 		_, listed := o.Capacity[n]
 		return listed && c.Value() == capacity && a.Value() == allocatable

@@ -32,7 +32,7 @@ func wants(c *corev1.Container) (out []want) {
 // asked lists what a container asks of device plugins: on a node that has joined a
 // server, an extended resource that no plugin has ever registered is one that an
 // administrator has given the Node, and nothing has to be done for it here.
-func (d *Devices) asked(pod *corev1.Pod, c *corev1.Container) []want {
+func (d *Manager) asked(pod *corev1.Pod, c *corev1.Container) []want {
 	all := wants(c)
 	if !d.opt.Joined || len(all) == 0 {
 		return all
@@ -45,9 +45,9 @@ func (d *Devices) asked(pod *corev1.Pod, c *corev1.Container) []want {
 	})
 }
 
-// Seen tells, by container, what each has of devices and what its start would
+// Observe tells, by container, what each has of devices and what its start would
 // have to wait for. Containers that want none are not in it; nil: none does.
-func (d *Devices) Seen(pod *corev1.Pod) (out map[string]plan.DevicesSeen) {
+func (d *Manager) Observe(pod *corev1.Pod) (out map[string]plan.DevicesSeen) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			if ws := d.asked(pod, &list[i]); len(ws) > 0 {
@@ -61,7 +61,7 @@ func (d *Devices) Seen(pod *corev1.Pod) (out map[string]plan.DevicesSeen) {
 	return out
 }
 
-func (d *Devices) seen(pod *corev1.Pod, container string, ws []want) (s plan.DevicesSeen) {
+func (d *Manager) seen(pod *corev1.Pod, container string, ws []want) (s plan.DevicesSeen) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var waits []string
@@ -80,7 +80,7 @@ func (d *Devices) seen(pod *corev1.Pod, container string, ws []want) (s plan.Dev
 
 // lacks says why a container cannot have n devices now; empty: it can. The caller
 // holds mu.
-func (d *Devices) lacks(k slot, n int) string {
+func (d *Manager) lacks(k slot, n int) string {
 	r := d.resources[k.resource]
 	switch {
 	case (r == nil || !r.live) && d.held[k].suffices(n, d.opt.BootID):
@@ -98,7 +98,7 @@ func (d *Devices) lacks(k slot, n int) string {
 }
 
 // statusOf tells how the devices of a container are.
-func (d *Devices) statusOf(name corev1.ResourceName, ids []string) corev1.ResourceStatus {
+func (d *Manager) statusOf(name corev1.ResourceName, ids []string) corev1.ResourceStatus {
 	s := corev1.ResourceStatus{Name: name}
 	r := d.resources[name]
 	for _, id := range ids {

@@ -28,7 +28,7 @@ const socketName = "kubelet.sock"
 // Run serves registrations until ctx ends, and returns when nothing of it runs
 // any more. A socket that cannot be made is tried again: the node runs pods
 // without devices meanwhile.
-func (d *Devices) Run(ctx context.Context) error {
+func (d *Manager) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.serving = ctx
 	d.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *Devices) Run(ctx context.Context) error {
 		d.mu.Unlock()
 		select {
 		case <-ctx.Done():
-		case <-time.After(d.opt.Retry):
+		case <-time.After(d.opt.RetryInterval):
 		}
 	}
 	return nil
@@ -55,15 +55,15 @@ func (d *Devices) Run(ctx context.Context) error {
 
 // tell rings when something has changed, and lets go of resources whose plugin
 // has not come back since the agent began.
-func (d *Devices) tell(ctx context.Context) {
-	absent := time.NewTimer(d.opt.Grace)
+func (d *Manager) tell(ctx context.Context) {
+	absent := time.NewTimer(d.opt.PluginGracePeriod)
 	defer absent.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.bell:
-			d.opt.Changed()
+			d.opt.OnChange()
 		case <-absent.C:
 			d.mu.Lock()
 			for _, r := range d.resources {
@@ -77,7 +77,7 @@ func (d *Devices) tell(ctx context.Context) {
 
 // serve is one life of the socket. Those that plugins have left are removed
 // before: that is how plugins learn that they have to register again.
-func (d *Devices) serve(ctx context.Context) error {
+func (d *Manager) serve(ctx context.Context) error {
 	if err := os.MkdirAll(d.opt.Dir, 0o750); err != nil {
 		return fmt.Errorf("directory of device plugins: %w", err)
 	}
@@ -147,7 +147,7 @@ func (at *directory) socket(name string) string {
 // registration is the API that plugins call.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
-	d *Devices
+	d *Manager
 }
 
 // Register takes in a plugin. It does not wait for its list.
@@ -156,7 +156,7 @@ func (r *registration) Register(_ context.Context, q *pluginapi.RegisterRequest)
 		r.d.opt.Log.Warn("a device plugin is refused", "resource", q.GetResourceName(), "err", err)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	r.d.opt.Registered(q.GetResourceName())
+	r.d.opt.OnRegister(q.GetResourceName())
 	if !r.d.begin(q) {
 		return nil, status.Error(codes.Unavailable, "the agent is leaving")
 	}

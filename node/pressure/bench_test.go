@@ -15,16 +15,16 @@ func BenchmarkEviction500(b *testing.B) {
 	for i := range cap(pods) {
 		pods = append(pods, candidate(fmt.Sprintf("pod-%03d", i), int32(random.IntN(3)), int64(random.IntN(200)), int64(random.IntN(400)), int64(random.IntN(100))))
 	}
-	config := Config{Thresholds: []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}}, Transition: 5 * time.Minute}
+	config := Config{Thresholds: []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}}, TransitionPeriod: 5 * time.Minute}
 	reading := look(0, memory(50*mi, 60*mi))
 	b.ReportAllocs()
 	for b.Loop() {
-		_, v := config.Step(State{}, reading)
-		if len(v.Act) == 0 {
+		_, v := config.Evaluate(State{}, reading)
+		if len(v.Reclaim) == 0 {
 			b.Fatal("nothing is short")
 		}
-		ranked := Rank(v.Act[0].Signal, Split{}, pods)
-		if Message(v.Act[0], ranked[0]) == "" || Explain(v.Act[0].Signal, ranked, 10) == "" {
+		ranked := Rank(v.Reclaim[0].Signal, FileSystemLayout{}, pods)
+		if Message(v.Reclaim[0], ranked[0]) == "" || Explain(v.Reclaim[0].Signal, ranked, 10) == "" {
 			b.Fatal("nothing is said")
 		}
 	}

@@ -8,19 +8,19 @@ import (
 	"berth/podspec"
 )
 
-// Over is a limit of ephemeral-storage that a pod has exceeded.
-type Over struct {
+// LimitExceeded is a limit of ephemeral-storage that a pod has exceeded.
+type LimitExceeded struct {
 	Signal  string // as the kubelet's metrics name it
 	Message string // for the pod's owner, in upstream's words
 }
 
-// OverLimit finds the limit that a pod exceeds with what it has on the disk; nil:
+// ExceededLimit finds the limit that a pod exceeds with what it has on the disk; nil:
 // none. First the pod's: what all its containers may write together, against their
 // file systems and logs and the pod's volumes; then each container's own, against
 // its file system and its logs. Of several instances of a container the newest
 // counts, which comes first in u.
-func OverLimit(pod *corev1.Pod, u Use) *Over {
-	newest := map[string]ContainerUse{}
+func ExceededLimit(pod *corev1.Pod, u Usage) *LimitExceeded {
+	newest := map[string]ContainerUsage{}
 	total := u.Volumes.Bytes // logs are in it
 	for _, c := range u.Containers {
 		if _, older := newest[c.Name]; !older {
@@ -29,13 +29,13 @@ func OverLimit(pod *corev1.Pod, u Use) *Over {
 		}
 	}
 	if limit, ok := podspec.EphemeralStorageLimit(pod); ok && total > limit.Value() {
-		return &Over{"ephemeralpodfs.limit", fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())}
+		return &LimitExceeded{"ephemeralpodfs.limit", fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())}
 	}
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			limit, ok := list[i].Resources.Limits[corev1.ResourceEphemeralStorage]
 			if ok && !limit.IsZero() && newest[list[i].Name].Disk > limit.Value() {
-				return &Over{"ephemeralcontainerfs.limit", fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", list[i].Name, limit.String())}
+				return &LimitExceeded{"ephemeralcontainerfs.limit", fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", list[i].Name, limit.String())}
 			}
 		}
 	}

@@ -20,11 +20,11 @@ func TestLimitsOfWhatPodsHaveOnTheDisk(t *testing.T) {
 		}
 		return p
 	}
-	con := func(name string, layer, logs int64) ContainerUse {
-		return ContainerUse{Name: name, Disk: (layer + logs) * mi, Layer: layer * mi}
+	con := func(name string, layer, logs int64) ContainerUsage {
+		return ContainerUsage{Name: name, Disk: (layer + logs) * mi, Layer: layer * mi}
 	}
-	use := func(volumes int64, all ...ContainerUse) Use { // logs are among the volumes
-		u := Use{Volumes: Taken{Bytes: volumes * mi}, Containers: all}
+	use := func(volumes int64, all ...ContainerUsage) Usage { // logs are among the volumes
+		u := Usage{Volumes: DiskUsage{Bytes: volumes * mi}, Containers: all}
 		for _, c := range all {
 			u.Volumes.Bytes += c.Disk - c.Layer
 		}
@@ -37,7 +37,7 @@ func TestLimitsOfWhatPodsHaveOnTheDisk(t *testing.T) {
 	for _, row := range []struct {
 		sentence string
 		pod      *corev1.Pod
-		use      Use
+		use      Usage
 		want     string
 	}{
 		{"no limit, nothing is exceeded", pod(0, 0), use(500, con("a", 500, 500)), ""},
@@ -47,11 +47,11 @@ func TestLimitsOfWhatPodsHaveOnTheDisk(t *testing.T) {
 		{"they do for the pod", pod(10, 20), use(25, con("a", 3, 0), con("b", 3, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 30Mi. "},
 		{"the pod's limit is told first", pod(10), use(0, con("a", 11, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
 		{"what one container limits binds the pod", pod(10, 0), use(0, con("b", 11, 0)), "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "},
-		{"of two instances the newer counts", pod(10), use(0, con("a", 6, 0), ContainerUse{Name: "a", Disk: 6 * mi, Layer: 6 * mi}), ""},
+		{"of two instances the newer counts", pod(10), use(0, con("a", 6, 0), ContainerUsage{Name: "a", Disk: 6 * mi, Layer: 6 * mi}), ""},
 		{"a sidecar has its limit too", sidecar, use(0, con("s", 2, 0)), `Container s exceeded its local ephemeral storage limit "1Mi". `},
 	} {
 		got, signal := "", "ephemeralcontainerfs.limit"
-		if over := OverLimit(row.pod, row.use); over != nil {
+		if over := ExceededLimit(row.pod, row.use); over != nil {
 			if got = over.Message; got[0] == 'P' {
 				signal = "ephemeralpodfs.limit"
 			}

@@ -34,7 +34,7 @@ func TestPullsNeedTheDiskOfImagesOnly(t *testing.T) {
 		{"another disk's thresholds are nothing to it", []Threshold{nodefs}, images(1*gi, 500), 0, ""},
 		{"nor is memory", []Threshold{{Signal: MemoryAvailable, Hard: true, Quantity: gi}}, images(1*gi, 500), 0, ""},
 	} {
-		keep, low := Config{Thresholds: row.thresholds}.ForPulls(row.levels)
+		keep, low := Config{Thresholds: row.thresholds}.PullBudget(row.levels)
 		text := ""
 		if low != nil {
 			text = low.String()

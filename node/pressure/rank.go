@@ -13,18 +13,18 @@ import (
 
 // Candidate is a pod that could go, with what it uses.
 type Candidate struct {
-	Pod   *corev1.Pod // with the resources that it has now
-	Use   Use
-	Known bool // false: what it uses could not be measured
+	Pod      *corev1.Pod // with the resources that it has now
+	Usage    Usage
+	Measured bool // false: what it uses could not be measured
 }
 
-// Use is what a pod uses: bytes, inodes and tasks.
-type Use struct {
-	Memory     int64 // working set
-	Tasks      int64 // processes and threads: what is short when PIDs are
-	Volumes    Taken // its own volumes on the node's disk, and its logs
-	Layers     Taken // what its containers wrote to their own file systems
-	Containers []ContainerUse
+// Usage is what a pod uses: bytes, inodes and tasks.
+type Usage struct {
+	Memory     int64     // working set
+	Tasks      int64     // processes and threads: what is short when PIDs are
+	Volumes    DiskUsage // its own volumes on the node's disk, and its logs
+	Layers     DiskUsage // what its containers wrote to their own file systems
+	Containers []ContainerUsage
 
 	// Partial says that not all that the pod has on the disk could be counted: it may
 	// have more.
@@ -33,17 +33,17 @@ type Use struct {
 
 // AtLeast is a use that was not counted whole, with what an earlier count found where
 // that is more.
-func (u Use) AtLeast(was Use) Use {
-	most := func(a, b Taken) Taken { return Taken{max(a.Bytes, b.Bytes), max(a.Inodes, b.Inodes)} }
+func (u Usage) AtLeast(was Usage) Usage {
+	most := func(a, b DiskUsage) DiskUsage { return DiskUsage{max(a.Bytes, b.Bytes), max(a.Inodes, b.Inodes)} }
 	u.Volumes, u.Layers = most(u.Volumes, was.Volumes), most(u.Layers, was.Layers)
 	return u
 }
 
-// Taken is what is taken of a file system.
-type Taken struct{ Bytes, Inodes int64 }
+// DiskUsage is what is taken of a file system.
+type DiskUsage struct{ Bytes, Inodes int64 }
 
-// ContainerUse is what one container uses.
-type ContainerUse struct {
+// ContainerUsage is what one container uses.
+type ContainerUsage struct {
 	Name   string
 	Memory int64 // working set, bytes
 	Disk   int64 // its own file system and its logs, bytes
@@ -62,11 +62,11 @@ type Ranked struct {
 // which nothing is known, pods that use more than they request, the lower
 // priority, then who uses most beyond its request. Processes and inodes nobody can
 // request: of them the most counts.
-func Rank(s Signal, split Split, pods []Candidate) []Ranked {
+func Rank(s Signal, split FileSystemLayout, pods []Candidate) []Ranked {
 	order := make([]*Ranked, 0, len(pods)) // they are large: sorting moves pointers
 	for _, c := range pods {
 		r := &Ranked{Candidate: c, Priority: podspec.Priority(c.Pod)}
-		r.Used = c.Use.of(s, split)
+		r.Used = c.Usage.of(s, split)
 		if q, ok := podspec.Requests(c.Pod)[s.Resource()]; ok && s.Requestable() {
 			r.Requested = q.Value()
 		}
@@ -92,7 +92,7 @@ func before(a, b *Ranked) int {
 		return 1
 	}
 	return cmp.Or(
-		first(!a.Known, !b.Known),
+		first(!a.Measured, !b.Measured),
 		first(a.Exceeds, b.Exceeds),
 		cmp.Compare(a.Priority, b.Priority),
 		cmp.Compare(b.Used-b.Requested, a.Used-a.Requested),
@@ -101,10 +101,10 @@ func before(a, b *Ranked) int {
 }
 
 // of is what a pod takes of what a signal is about.
-func (u Use) of(s Signal, split Split) int64 {
-	var on Taken
-	add := func(t Taken) { on.Bytes, on.Inodes = on.Bytes+t.Bytes, on.Inodes+t.Inodes }
-	together := !split.Images && !split.Containers || split.Together // one file system for volumes and layers
+func (u Usage) of(s Signal, split FileSystemLayout) int64 {
+	var on DiskUsage
+	add := func(t DiskUsage) { on.Bytes, on.Inodes = on.Bytes+t.Bytes, on.Inodes+t.Inodes }
+	together := !split.DedicatedImageFs && !split.SplitContainerFs || split.ContainersOnNodefs // one file system for volumes and layers
 	switch s {
 	case MemoryAvailable, AllocatableMemoryAvailable:
 		return u.Memory
@@ -116,10 +116,10 @@ func (u Use) of(s Signal, split Split) int64 {
 			add(u.Layers)
 		}
 	case ImagefsAvailable, ImagefsInodesFree:
-		if !split.Containers {
+		if !split.SplitContainerFs {
 			add(u.Layers)
 		}
-		if !split.Images {
+		if !split.DedicatedImageFs {
 			add(u.Volumes)
 		}
 	case ContainerfsAvailable, ContainerfsInodesFree:
@@ -135,14 +135,14 @@ func (u Use) of(s Signal, split Split) int64 {
 }
 
 // Message tells the pod's owner why it had to go, in upstream's words.
-func Message(m Met, r Ranked) string {
+func Message(m ThresholdMet, r Ranked) string {
 	of := m.Signal.Resource()
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ",
-		of, m.Signal.Amount(m.value(m.Capacity, false)), m.Signal.Amount(m.Available))
+		of, m.Signal.Format(m.value(m.Capacity, false)), m.Signal.Format(m.Available))
 	for _, c := range r.offending(of) {
 		fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ",
-			c.name, m.Signal.Amount(c.used), c.request, of)
+			c.name, m.Signal.Format(c.used), c.request, of)
 	}
 	return b.String()
 }
@@ -154,7 +154,7 @@ type offender struct {
 }
 
 func (r Ranked) offending(of corev1.ResourceName) (out []offender) {
-	for _, u := range r.Use.Containers {
+	for _, u := range r.Usage.Containers {
 		used := u.Memory
 		switch of {
 		case corev1.ResourceMemory:
@@ -177,12 +177,12 @@ func (r Ranked) offending(of corev1.ResourceName) (out []offender) {
 	return out
 }
 
-// Uses writes what a pod uses of what a signal is about.
-func (r Ranked) Uses(s Signal) string {
-	if r.Use.Partial {
-		return "at least " + s.Amount(r.Used)
+// UsageString writes what a pod uses of what a signal is about.
+func (r Ranked) UsageString(s Signal) string {
+	if r.Usage.Partial {
+		return "at least " + s.Format(r.Used)
 	}
-	return s.Amount(r.Used)
+	return s.Format(r.Used)
 }
 
 // Explain lists the order in words, the first at most, with the figures.
@@ -193,12 +193,12 @@ func Explain(s Signal, ranked []Ranked, most int) string {
 			parts = append(parts, fmt.Sprintf("and %d more", len(ranked)-most))
 			break
 		}
-		text := fmt.Sprintf("%d. %s/%s: uses %s", i+1, r.Pod.Namespace, r.Pod.Name, r.Uses(s))
-		if !r.Known {
+		text := fmt.Sprintf("%d. %s/%s: uses %s", i+1, r.Pod.Namespace, r.Pod.Name, r.UsageString(s))
+		if !r.Measured {
 			text = fmt.Sprintf("%d. %s/%s: its use is not known", i+1, r.Pod.Namespace, r.Pod.Name)
 		}
 		if s.Requestable() {
-			text += ", requests " + s.Amount(r.Requested)
+			text += ", requests " + s.Format(r.Requested)
 		}
 		parts = append(parts, fmt.Sprintf("%s, priority %d", text, r.Priority))
 	}

@@ -19,9 +19,9 @@ func candidate(name string, priority int32, requests, memory, disk int64) Candid
 	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceMemory: q, corev1.ResourceEphemeralStorage: q},
 	}}}
-	return Candidate{Pod: pod, Known: true, Use: Use{
-		Memory: memory * mi, Tasks: memory, Volumes: Taken{Bytes: disk * mi, Inodes: disk}, Layers: Taken{Bytes: mi, Inodes: 1},
-		Containers: []ContainerUse{{Name: "c", Memory: memory * mi, Disk: disk * mi}},
+	return Candidate{Pod: pod, Measured: true, Usage: Usage{
+		Memory: memory * mi, Tasks: memory, Volumes: DiskUsage{Bytes: disk * mi, Inodes: disk}, Layers: DiskUsage{Bytes: mi, Inodes: 1},
+		Containers: []ContainerUsage{{Name: "c", Memory: memory * mi, Disk: disk * mi}},
 	}}
 }
 
@@ -37,7 +37,7 @@ func names(all []Ranked) string {
 func TestScenario29_TheOrderOfGoing(t *testing.T) {
 	t.Parallel()
 	unknown := candidate("unknown", 1000, 0, 0, 0)
-	unknown.Known = false
+	unknown.Measured = false
 	for _, row := range []struct {
 		sentence string
 		signal   Signal
@@ -54,7 +54,7 @@ func TestScenario29_TheOrderOfGoing(t *testing.T) {
 		{"of processes requests do not count", PIDAvailable, []Candidate{candidate("few", 0, 0, 1, 0), candidate("many", 0, 999, 9, 0), candidate("low", -1, 999, 1, 0)}, "low many few"},
 		{"equals go by name", MemoryAvailable, []Candidate{candidate("b", 0, 0, 1, 0), candidate("a", 0, 0, 1, 0)}, "a b"},
 	} {
-		if got := names(Rank(row.signal, Split{}, row.pods)); got != row.want {
+		if got := names(Rank(row.signal, FileSystemLayout{}, row.pods)); got != row.want {
 			t.Errorf("%s: %s, want %s", row.sentence, got, row.want)
 		}
 	}
@@ -62,18 +62,18 @@ func TestScenario29_TheOrderOfGoing(t *testing.T) {
 
 func TestWhatCountsOnWhichFileSystem(t *testing.T) {
 	t.Parallel()
-	u := Use{Volumes: Taken{100, 10}, Layers: Taken{1, 2}}
+	u := Usage{Volumes: DiskUsage{100, 10}, Layers: DiskUsage{1, 2}}
 	for _, row := range []struct {
 		signal Signal
-		split  Split
+		split  FileSystemLayout
 		want   int64
 	}{
-		{NodefsAvailable, Split{}, 101}, {NodefsInodesFree, Split{}, 12}, {ImagefsAvailable, Split{}, 101},
-		{NodefsAvailable, Split{Images: true}, 100}, {ImagefsAvailable, Split{Images: true}, 1}, {ImagefsInodesFree, Split{Images: true}, 2},
-		{NodefsAvailable, Split{Images: true, Containers: true}, 100}, {ImagefsAvailable, Split{Images: true, Containers: true}, 0},
-		{ContainerfsAvailable, Split{Images: true, Containers: true}, 1}, {ContainerfsAvailable, Split{}, 101},
-		{NodefsAvailable, Split{Images: true, Containers: true, Together: true}, 101}, {NodefsInodesFree, Split{Images: true, Containers: true, Together: true}, 12},
-		{ContainerfsAvailable, Split{Images: true, Containers: true, Together: true}, 101}, {ImagefsAvailable, Split{Images: true, Containers: true, Together: true}, 0},
+		{NodefsAvailable, FileSystemLayout{}, 101}, {NodefsInodesFree, FileSystemLayout{}, 12}, {ImagefsAvailable, FileSystemLayout{}, 101},
+		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true}, 100}, {ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true}, 1}, {ImagefsInodesFree, FileSystemLayout{DedicatedImageFs: true}, 2},
+		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 100}, {ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 0},
+		{ContainerfsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 1}, {ContainerfsAvailable, FileSystemLayout{}, 101},
+		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 101}, {NodefsInodesFree, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 12},
+		{ContainerfsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 101}, {ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 0},
 	} {
 		if got := u.of(row.signal, row.split); got != row.want {
 			t.Errorf("%s, %+v: %d, want %d", row.signal, row.split, got, row.want)
@@ -90,11 +90,11 @@ func TestP7NobodyIsRankedBeforeWhoGoesFirst(t *testing.T) {
 		var pods []Candidate
 		for i := range 1 + r.IntN(30) {
 			c := candidate(fmt.Sprint("p", i), int32(r.IntN(3)), int64(r.IntN(4)*10), int64(r.IntN(50)), int64(r.IntN(50)))
-			c.Known = r.IntN(10) > 0
+			c.Measured = r.IntN(10) > 0
 			pods = append(pods, c)
 		}
 		for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, PIDAvailable} {
-			ranked := Rank(s, Split{}, pods)
+			ranked := Rank(s, FileSystemLayout{}, pods)
 			if len(ranked) != len(pods) {
 				t.Fatalf("%d of %d are ranked", len(ranked), len(pods))
 			}
@@ -106,7 +106,7 @@ func TestP7NobodyIsRankedBeforeWhoGoesFirst(t *testing.T) {
 				}
 			}
 			r.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-			if again := Rank(s, Split{}, pods); names(again) != names(ranked) {
+			if again := Rank(s, FileSystemLayout{}, pods); names(again) != names(ranked) {
 				t.Errorf("seed %d, %s: the order depends on the order of asking", seed, s)
 			}
 		}
@@ -115,8 +115,8 @@ func TestP7NobodyIsRankedBeforeWhoGoesFirst(t *testing.T) {
 
 // better says, from the pods alone, whether a must go before b.
 func better(s Signal, a, b Ranked) bool {
-	if a.Known != b.Known {
-		return !a.Known
+	if a.Measured != b.Measured {
+		return !a.Measured
 	}
 	request := func(r Ranked) int64 {
 		q := r.Pod.Spec.Containers[0].Resources.Requests[s.Resource()]
@@ -125,13 +125,13 @@ func better(s Signal, a, b Ranked) bool {
 	use := func(r Ranked) int64 {
 		switch s {
 		case MemoryAvailable:
-			return r.Use.Memory
+			return r.Usage.Memory
 		case PIDAvailable:
-			return r.Use.Tasks
+			return r.Usage.Tasks
 		case NodefsInodesFree:
-			return r.Use.Volumes.Inodes + r.Use.Layers.Inodes
+			return r.Usage.Volumes.Inodes + r.Usage.Layers.Inodes
 		default:
-			return r.Use.Volumes.Bytes + r.Use.Layers.Bytes
+			return r.Usage.Volumes.Bytes + r.Usage.Layers.Bytes
 		}
 	}
 	if s != PIDAvailable {
@@ -150,15 +150,15 @@ func better(s Signal, a, b Ranked) bool {
 
 func TestTheMessageIsUpstreams(t *testing.T) {
 	t.Parallel()
-	r := Rank(MemoryAvailable, Split{}, []Candidate{candidate("p", 0, 10, 20, 0)})[0]
-	m := Met{Threshold: Threshold{Signal: MemoryAvailable, Quantity: 100 * mi, MinReclaim: 50 * mi}, Level: Level{90 * mi, gi}, Least: 150 * mi}
+	r := Rank(MemoryAvailable, FileSystemLayout{}, []Candidate{candidate("p", 0, 10, 20, 0)})[0]
+	m := ThresholdMet{Threshold: Threshold{Signal: MemoryAvailable, Quantity: 100 * mi, MinReclaim: 50 * mi}, Level: Level{90 * mi, gi}, Minimum: 150 * mi}
 	const want = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. " +
 		"Container c was using 20Mi, request is 10Mi, has larger consumption of memory. "
 	if got := Message(m, r); got != want {
 		t.Errorf("%q", got)
 	}
-	r = Rank(NodefsInodesFree, Split{}, []Candidate{candidate("p", 0, 10, 20, 30)})[0]
-	m = Met{Threshold: Threshold{Signal: NodefsInodesFree, Percent: 5}, Level: Level{40, 1000}}
+	r = Rank(NodefsInodesFree, FileSystemLayout{}, []Candidate{candidate("p", 0, 10, 20, 30)})[0]
+	m = ThresholdMet{Threshold: Threshold{Signal: NodefsInodesFree, Percent: 5}, Level: Level{40, 1000}}
 	if got := Message(m, r); got != "The node was low on resource: inodes. Threshold quantity: 50, available: 40. " {
 		t.Errorf("%q", got)
 	}
@@ -167,12 +167,12 @@ func TestTheMessageIsUpstreams(t *testing.T) {
 func TestTheOrderInWords(t *testing.T) {
 	t.Parallel()
 	pods := []Candidate{candidate("a", 5, 10, 20, 0), candidate("b", 7, 30, 20, 0), candidate("c", 0, 0, 1, 0)}
-	pods[2].Known = false
-	got := Explain(MemoryAvailable, Rank(MemoryAvailable, Split{}, pods), 2)
+	pods[2].Measured = false
+	got := Explain(MemoryAvailable, Rank(MemoryAvailable, FileSystemLayout{}, pods), 2)
 	if want := "1. ns/c: its use is not known, requests 0, priority 0; 2. ns/a: uses 20Mi, requests 10Mi, priority 5; and 1 more"; got != want {
 		t.Errorf("%q", got)
 	}
-	if got := Explain(PIDAvailable, Rank(PIDAvailable, Split{}, pods[:1]), 2); got != "1. ns/a: uses 20, priority 5" {
+	if got := Explain(PIDAvailable, Rank(PIDAvailable, FileSystemLayout{}, pods[:1]), 2); got != "1. ns/a: uses 20, priority 5" {
 		t.Errorf("%q", got)
 	}
 }
@@ -180,12 +180,12 @@ func TestTheOrderInWords(t *testing.T) {
 func TestWhatWasNotCountedWholeIsSaidToBeMore(t *testing.T) {
 	t.Parallel()
 	c := candidate("a", 5, 30, 20, 10)
-	c.Use = c.Use.AtLeast(Use{Volumes: Taken{Bytes: 40 * mi, Inodes: 3}})
-	if c.Use.Volumes != (Taken{40 * mi, 10}) || c.Use.Layers != (Taken{mi, 1}) {
-		t.Errorf("%+v", c.Use)
+	c.Usage = c.Usage.AtLeast(Usage{Volumes: DiskUsage{Bytes: 40 * mi, Inodes: 3}})
+	if c.Usage.Volumes != (DiskUsage{40 * mi, 10}) || c.Usage.Layers != (DiskUsage{mi, 1}) {
+		t.Errorf("%+v", c.Usage)
 	}
-	c.Use.Partial = true
-	if got := Explain(NodefsAvailable, Rank(NodefsAvailable, Split{}, []Candidate{c}), 2); got != "1. ns/a: uses at least 41Mi, requests 30Mi, priority 5" {
+	c.Usage.Partial = true
+	if got := Explain(NodefsAvailable, Rank(NodefsAvailable, FileSystemLayout{}, []Candidate{c}), 2); got != "1. ns/a: uses at least 41Mi, requests 30Mi, priority 5" {
 		t.Errorf("%q", got)
 	}
 }
@@ -196,7 +196,7 @@ func BenchmarkRank500(b *testing.B) {
 		pods = append(pods, candidate(fmt.Sprint("p", i), int32(i%7), int64(i%13), int64(i%31), int64(i%17)))
 	}
 	for b.Loop() {
-		if got := Rank(MemoryAvailable, Split{}, slices.Clone(pods)); len(got) != 500 {
+		if got := Rank(MemoryAvailable, FileSystemLayout{}, slices.Clone(pods)); len(got) != 500 {
 			b.Fatal(len(got))
 		}
 	}

@@ -68,29 +68,29 @@ type Level struct{ Available, Capacity int64 }
 
 // Reading is one look at the node. What could not be read is absent.
 type Reading struct {
-	At     time.Time
-	Levels map[Signal]Level
-	Second map[Signal]Second // of memory
-	// Split says that images, or what containers write, lie on another file
+	At              time.Time
+	Levels          map[Signal]Level
+	MemoryEstimates map[Signal]MemoryEstimate // of memory
+	// Layout says that images, or what containers write, lie on another file
 	// system than the pods' volumes and logs.
-	Split Split
+	Layout FileSystemLayout
 }
 
-// Split tells the node's file systems apart.
-type Split struct {
-	Images     bool // images are not on nodefs
-	Containers bool // what containers write is not where images are
-	Together   bool // with Containers: it is where volumes and logs are
+// FileSystemLayout tells the node's file systems apart.
+type FileSystemLayout struct {
+	DedicatedImageFs   bool // images are not on nodefs
+	SplitContainerFs   bool // what containers write is not where images are
+	ContainersOnNodefs bool // with Containers: it is where volumes and logs are
 }
 
-// Second is the other source for a signal of memory: an estimate of what could be
+// MemoryEstimate is the other source for a signal of memory: an estimate of what could be
 // given out without swapping, and how much tasks wait for memory.
-type Second struct {
+type MemoryEstimate struct {
 	Name      string // of the estimate, as MemAvailable
 	Available int64  // bytes
 
-	Stalls  bool    // the kernel tells them
-	Stalled float64 // percent of the last 10 s in which all tasks that could run waited for memory
+	HasPSI         bool    // the kernel tells them
+	StalledPercent float64 // percent of the last 10 s in which all tasks that could run waited for memory
 }
 
 // stallBound is the share of time, in percent, from which on waiting counts as
@@ -104,7 +104,7 @@ type Threshold struct {
 	Hard              bool
 	Quantity          int64   // 0: Percent counts
 	Percent           float64 // of the capacity
-	Grace             time.Duration
+	GracePeriod       time.Duration
 	MinReclaim        int64 // how much more must be there before it is met no more
 	MinReclaimPercent float64
 }
@@ -124,8 +124,8 @@ func (t Threshold) value(capacity int64, reclaim bool) int64 {
 	return v
 }
 
-// Amount writes an amount of a signal as upstream does.
-func (s Signal) Amount(n int64) string {
+// Format writes an amount of a signal as upstream does.
+func (s Signal) Format(n int64) string {
 	switch s.Resource() {
 	case Inodes, PIDs:
 		return resource.NewQuantity(n, resource.DecimalSI).String()
@@ -147,19 +147,19 @@ func order(a, b Threshold) int {
 	return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a.Signal, b.Signal))
 }
 
-// Met is a threshold that is met, and by what.
-type Met struct {
+// ThresholdMet is a threshold that is met, and by what.
+type ThresholdMet struct {
 	Threshold
 	Level
-	Least int64  // what should be there
-	By    string // of memory: the sources that say so; else empty
+	Minimum int64  // what should be there
+	Source  string // of memory: the sources that say so; else empty
 }
 
 // String tells it in one sentence without a full stop.
-func (m Met) String() string {
-	text := fmt.Sprintf("%s is %s, less than %s", m.Signal, m.Signal.Amount(m.Available), m.Signal.Amount(m.Least))
-	if m.By != "" {
-		text += " (" + m.By + ")"
+func (m ThresholdMet) String() string {
+	text := fmt.Sprintf("%s is %s, less than %s", m.Signal, m.Signal.Format(m.Available), m.Signal.Format(m.Minimum))
+	if m.Source != "" {
+		text += " (" + m.Source + ")"
 	}
 	return text
 }

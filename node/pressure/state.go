@@ -12,11 +12,11 @@ import (
 
 // Config says when a node is short of something.
 type Config struct {
-	Thresholds []Threshold
-	Transition time.Duration // how long a pressure lasts at least after it was last seen
-	// WorkingSetAlone has memory judged by the working set alone, as upstream does;
+	Thresholds       []Threshold
+	TransitionPeriod time.Duration // how long a pressure lasts at least after it was last seen
+	// WorkingSetOnly has memory judged by the working set alone, as upstream does;
 	// else the second source must agree.
-	WorkingSetAlone bool
+	WorkingSetOnly bool
 }
 
 // State is what one look leaves for the next. It is a value: Step never changes
@@ -35,23 +35,23 @@ type key struct {
 
 func (t Threshold) key() key { return key{t.Signal, t.Hard} }
 
-// Verdict is what a look has come to.
-type Verdict struct {
-	Pressures []Pressure // the node is under, by name
-	Act       []Met      // past their grace, the most urgent first: something must be freed
-	Doubted   []Met      // memory that only the working set says is short: nothing follows
-	Wake      time.Time  // when time alone changes the answer; zero: never
+// Evaluation is what a look has come to.
+type Evaluation struct {
+	Pressures   []Pressure     // the node is under, by name
+	Reclaim     []ThresholdMet // past their grace, the most urgent first: something must be freed
+	Unconfirmed []ThresholdMet // memory that only the working set says is short: nothing follows
+	RecheckAt   time.Time      // when time alone changes the answer; zero: never
 }
 
 // Pressure is a condition of the node that is true.
 type Pressure struct {
 	Condition corev1.NodeConditionType
-	Met       []Met     // what says so now; none: see Until
-	Until     time.Time // with none: it is over, and lasts until then; zero: what it was about cannot be read now
+	Met       []ThresholdMet // what says so now; none: see Until
+	Until     time.Time      // with none: it is over, and lasts until then; zero: what it was about cannot be read now
 }
 
-// Why tells it in one sentence without a full stop.
-func (p Pressure) Why() string {
+// Message tells it in one sentence without a full stop.
+func (p Pressure) Message() string {
 	switch {
 	case len(p.Met) > 0:
 		return p.Met[0].String()
@@ -62,14 +62,14 @@ func (p Pressure) Why() string {
 	}
 }
 
-// Step judges a look at the node.
-func (c Config) Step(was State, r Reading) (State, Verdict) {
+// Evaluate judges a look at the node.
+func (c Config) Evaluate(was State, r Reading) (State, Evaluation) {
 	now := State{since: map[key]time.Time{}, last: maps.Clone(was.last), acting: map[key]bool{}}
 	if now.last == nil {
 		now.last = map[corev1.NodeConditionType]time.Time{}
 	}
-	var v Verdict
-	var met []Met
+	var v Evaluation
+	var met []ThresholdMet
 	for _, t := range slices.SortedFunc(slices.Values(c.withContainerfs(r)), order) {
 		level, read := r.Levels[t.Signal]
 		if !read { // not known: as it was
@@ -78,7 +78,7 @@ func (c Config) Step(was State, r Reading) (State, Verdict) {
 		}
 		m, is, doubted := c.met(t, level, r, was.acting[t.key()])
 		if doubted {
-			v.Doubted = append(v.Doubted, m)
+			v.Unconfirmed = append(v.Unconfirmed, m)
 		}
 		if !is {
 			continue
@@ -90,11 +90,11 @@ func (c Config) Step(was State, r Reading) (State, Verdict) {
 		}
 		now.since[t.key()] = since
 		now.last[t.Signal.Condition()] = r.At
-		if due := since.Add(t.Grace); t.Hard || !r.At.Before(due) {
-			v.Act = append(v.Act, m)
+		if due := since.Add(t.GracePeriod); t.Hard || !r.At.Before(due) {
+			v.Reclaim = append(v.Reclaim, m)
 			now.acting[t.key()] = true
 		} else {
-			v.Wake = sooner(v.Wake, due)
+			v.RecheckAt = sooner(v.RecheckAt, due)
 		}
 	}
 	v.Pressures = c.pressures(&now, met, r.At, &v)
@@ -116,26 +116,26 @@ func (s *State) keep(was State, t Threshold, at time.Time) {
 
 // met reports whether a threshold is met, and whether it would be if memory's
 // second source agreed.
-func (c Config) met(t Threshold, level Level, r Reading, acting bool) (m Met, is, doubted bool) {
-	m = Met{Threshold: t, Level: level, Least: t.value(level.Capacity, acting)}
-	if level.Available >= m.Least {
+func (c Config) met(t Threshold, level Level, r Reading, acting bool) (m ThresholdMet, is, doubted bool) {
+	m = ThresholdMet{Threshold: t, Level: level, Minimum: t.value(level.Capacity, acting)}
+	if level.Available >= m.Minimum {
 		return m, false, false
 	}
 	if t.Signal.Resource() != corev1.ResourceMemory {
 		return m, true, false
 	}
-	second, known := r.Second[t.Signal]
+	second, known := r.MemoryEstimates[t.Signal]
 	switch {
-	case c.WorkingSetAlone:
-		m.By = "by the working set alone, as configured"
+	case c.WorkingSetOnly:
+		m.Source = "by the working set alone, as configured"
 	case !known:
-		m.By = "by the working set alone: nothing else tells"
-	case second.Available < m.Least:
-		m.By = fmt.Sprintf("by the working set and by %s, %s", second.Name, t.Signal.Amount(second.Available))
-	case second.Stalls && second.Stalled >= stallBound:
-		m.By = fmt.Sprintf("by the working set and by stalls, %.1f%% of the last 10 s", second.Stalled)
+		m.Source = "by the working set alone: nothing else tells"
+	case second.Available < m.Minimum:
+		m.Source = fmt.Sprintf("by the working set and by %s, %s", second.Name, t.Signal.Format(second.Available))
+	case second.HasPSI && second.StalledPercent >= stallBound:
+		m.Source = fmt.Sprintf("by the working set and by stalls, %.1f%% of the last 10 s", second.StalledPercent)
 	default:
-		m.By = fmt.Sprintf("by the working set alone: %s is %s", second.Name, t.Signal.Amount(second.Available))
+		m.Source = fmt.Sprintf("by the working set alone: %s is %s", second.Name, t.Signal.Format(second.Available))
 		return m, false, true
 	}
 	return m, true, false
@@ -143,7 +143,7 @@ func (c Config) met(t Threshold, level Level, r Reading, acting bool) (m Met, is
 
 // pressures are those that are met, and those that were within the transition
 // period. What is over is forgotten.
-func (c Config) pressures(now *State, met []Met, at time.Time, v *Verdict) (out []Pressure) {
+func (c Config) pressures(now *State, met []ThresholdMet, at time.Time, v *Evaluation) (out []Pressure) {
 	for _, of := range slices.Sorted(maps.Keys(now.last)) {
 		p := Pressure{Condition: of}
 		for _, m := range met {
@@ -152,12 +152,12 @@ func (c Config) pressures(now *State, met []Met, at time.Time, v *Verdict) (out 
 			}
 		}
 		if len(p.Met) == 0 && !now.last[of].Equal(at) {
-			p.Until = now.last[of].Add(c.Transition)
+			p.Until = now.last[of].Add(c.TransitionPeriod)
 			if !at.Before(p.Until) {
 				delete(now.last, of)
 				continue
 			}
-			v.Wake = sooner(v.Wake, p.Until)
+			v.RecheckAt = sooner(v.RecheckAt, p.Until)
 		}
 		out = append(out, p)
 	}
@@ -178,7 +178,7 @@ func (c Config) withContainerfs(r Reading) []Threshold {
 	given := slices.ContainsFunc(c.Thresholds, func(t Threshold) bool {
 		return t.Signal == ContainerfsAvailable || t.Signal == ContainerfsInodesFree
 	})
-	if given || !r.Split.Containers {
+	if given || !r.Layout.SplitContainerFs {
 		return c.Thresholds
 	}
 	all := slices.Clone(c.Thresholds)
@@ -197,12 +197,12 @@ func (c Config) withContainerfs(r Reading) []Threshold {
 }
 
 // Has reports whether the node is under a pressure.
-func (v Verdict) Has(of corev1.NodeConditionType) bool {
+func (v Evaluation) Has(of corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(v.Pressures, func(p Pressure) bool { return p.Condition == of })
 }
 
 // Conditions names the pressures.
-func (v Verdict) Conditions() []corev1.NodeConditionType {
+func (v Evaluation) Conditions() []corev1.NodeConditionType {
 	var out []corev1.NodeConditionType
 	for _, p := range v.Pressures {
 		out = append(out, p.Condition)
@@ -210,13 +210,13 @@ func (v Verdict) Conditions() []corev1.NodeConditionType {
 	return out
 }
 
-// Room says how much there is of what a condition is about, for who asks while it
+// AvailabilityMessage says how much there is of what a condition is about, for who asks while it
 // is false.
-func (c Config) Room(of corev1.NodeConditionType, r Reading) string {
+func (c Config) AvailabilityMessage(of corev1.NodeConditionType, r Reading) string {
 	var parts []string
 	for _, t := range slices.SortedFunc(slices.Values(c.Thresholds), order) {
 		if l, read := r.Levels[t.Signal]; read && t.Signal.Condition() == of {
-			parts = append(parts, fmt.Sprintf("%s %s of at least %s", t.Signal, t.Signal.Amount(l.Available), t.Signal.Amount(t.value(l.Capacity, false))))
+			parts = append(parts, fmt.Sprintf("%s %s of at least %s", t.Signal, t.Signal.Format(l.Available), t.Signal.Format(t.value(l.Capacity, false))))
 		}
 	}
 	if len(parts) == 0 {
@@ -225,8 +225,8 @@ func (c Config) Room(of corev1.NodeConditionType, r Reading) string {
 	return strings.Join(parts, ", ")
 }
 
-// Tell says in one sentence how a signal stands.
-func (c Config) Tell(s Signal, r Reading, v Verdict) string {
+// SignalMessage says in one sentence how a signal stands.
+func (c Config) SignalMessage(s Signal, r Reading, v Evaluation) string {
 	l, read := r.Levels[s]
 	if !read {
 		return fmt.Sprintf("%s is not known", s)
@@ -238,10 +238,10 @@ func (c Config) Tell(s Signal, r Reading, v Verdict) string {
 			}
 		}
 	}
-	text := fmt.Sprintf("%s is %s", s, s.Amount(l.Available))
+	text := fmt.Sprintf("%s is %s", s, s.Format(l.Available))
 	for _, t := range slices.SortedFunc(slices.Values(c.withContainerfs(r)), order) {
 		if t.Signal == s {
-			return fmt.Sprintf("%s, of at least %s", text, s.Amount(t.value(l.Capacity, false)))
+			return fmt.Sprintf("%s, of at least %s", text, s.Format(t.value(l.Capacity, false)))
 		}
 	}
 	return text + "; no threshold is set"

@@ -21,7 +21,7 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func look(after time.Duration, edit func(*Reading)) Reading {
 	r := Reading{At: start.Add(after), Levels: map[Signal]Level{
 		MemoryAvailable: {4 * gi, 4 * gi}, NodefsAvailable: {100 * gi, 100 * gi}, NodefsInodesFree: {1000, 1000}, PIDAvailable: {1000, 1000},
-	}, Second: map[Signal]Second{MemoryAvailable: {Name: "MemAvailable", Available: 4 * gi}}}
+	}, MemoryEstimates: map[Signal]MemoryEstimate{MemoryAvailable: {Name: "MemAvailable", Available: 4 * gi}}}
 	if edit != nil {
 		edit(&r)
 	}
@@ -32,7 +32,7 @@ func look(after time.Duration, edit func(*Reading)) Reading {
 func memory(available, second int64) func(*Reading) {
 	return func(r *Reading) {
 		r.Levels[MemoryAvailable] = Level{available, 4 * gi}
-		r.Second[MemoryAvailable] = Second{Name: "MemAvailable", Available: second}
+		r.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: second}
 	}
 }
 
@@ -41,15 +41,15 @@ func disk(available int64) func(*Reading) {
 }
 
 // said is a verdict in short: the conditions, then what asks for something.
-func said(v Verdict) string {
+func said(v Evaluation) string {
 	var parts []string
 	for _, p := range v.Pressures {
 		parts = append(parts, string(p.Condition))
 	}
-	for _, m := range v.Act {
+	for _, m := range v.Reclaim {
 		parts = append(parts, "act "+m.String())
 	}
-	for _, m := range v.Doubted {
+	for _, m := range v.Unconfirmed {
 		parts = append(parts, "doubt "+m.String())
 	}
 	return strings.Join(parts, "; ")
@@ -58,7 +58,7 @@ func said(v Verdict) string {
 func TestStep(t *testing.T) {
 	t.Parallel()
 	hardMemory := Threshold{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}
-	softMemory := Threshold{Signal: MemoryAvailable, Quantity: 500 * mi, Grace: time.Minute}
+	softMemory := Threshold{Signal: MemoryAvailable, Quantity: 500 * mi, GracePeriod: time.Minute}
 	hardDisk := Threshold{Signal: NodefsAvailable, Hard: true, Percent: 10, MinReclaim: 5 * gi}
 	const by = " (by the working set and by MemAvailable, "
 	for _, row := range []struct {
@@ -70,17 +70,17 @@ func TestStep(t *testing.T) {
 		{"enough of all", Config{Thresholds: []Threshold{hardMemory, hardDisk}}, []Reading{look(0, nil)}, []string{""}},
 		{"exactly what there should be is enough", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(100*mi, 100*mi))}, []string{""}},
 		{
-			"hard is acted on at once, and lasts for the transition period", Config{Thresholds: []Threshold{hardMemory}, Transition: 5 * time.Minute},
+			"hard is acted on at once, and lasts for the transition period", Config{Thresholds: []Threshold{hardMemory}, TransitionPeriod: 5 * time.Minute},
 			[]Reading{look(0, memory(90*mi, 80*mi)), look(10*time.Second, nil), look(309*time.Second, nil), look(5*time.Minute, nil)},
 			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi" + by + "80Mi)", "MemoryPressure", "", ""},
 		},
 		{
-			"soft is a pressure at once, and acted on after its grace", Config{Thresholds: []Threshold{softMemory}, Transition: time.Minute},
+			"soft is a pressure at once, and acted on after its grace", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Minute},
 			[]Reading{look(0, memory(400*mi, 400*mi)), look(59*time.Second, memory(400*mi, 400*mi)), look(time.Minute, memory(400*mi, 400*mi))},
 			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure; act memory.available is 400Mi, less than 500Mi" + by + "400Mi)"},
 		},
 		{
-			"a break begins the grace anew", Config{Thresholds: []Threshold{softMemory}, Transition: time.Hour},
+			"a break begins the grace anew", Config{Thresholds: []Threshold{softMemory}, TransitionPeriod: time.Hour},
 			[]Reading{look(0, memory(400*mi, 400*mi)), look(50*time.Second, nil), look(55*time.Second, memory(400*mi, 400*mi)), look(114*time.Second, memory(400*mi, 400*mi))},
 			[]string{"MemoryPressure", "MemoryPressure", "MemoryPressure", "MemoryPressure"},
 		},
@@ -102,18 +102,18 @@ func TestStep(t *testing.T) {
 			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set alone: MemAvailable is 900Mi)"},
 		},
 		{
-			"unless one source is to do", Config{Thresholds: []Threshold{hardMemory}, WorkingSetAlone: true}, []Reading{look(0, memory(90*mi, 900*mi))},
+			"unless one source is to do", Config{Thresholds: []Threshold{hardMemory}, WorkingSetOnly: true}, []Reading{look(0, memory(90*mi, 900*mi))},
 			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set alone, as configured)"},
 		},
 		{
 			"or tasks wait for memory", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) {
 				memory(90*mi, 900*mi)(r)
-				r.Second[MemoryAvailable] = Second{Name: "MemAvailable", Available: 900 * mi, Stalls: true, Stalled: 12.5}
+				r.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: 900 * mi, HasPSI: true, StalledPercent: 12.5}
 			})},
 			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set and by stalls, 12.5% of the last 10 s)"},
 		},
 		{
-			"or the kernel has no other figure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) { memory(90*mi, 0)(r); r.Second = nil })},
+			"or the kernel has no other figure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) { memory(90*mi, 0)(r); r.MemoryEstimates = nil })},
 			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set alone: nothing else tells)"},
 		},
 		{
@@ -127,7 +127,7 @@ func TestStep(t *testing.T) {
 		{
 			"a third file system has the thresholds of nodefs", Config{Thresholds: []Threshold{hardDisk}},
 			[]Reading{look(0, func(r *Reading) {
-				r.Split = Split{Images: true, Containers: true}
+				r.Layout = FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}
 				r.Levels[ContainerfsAvailable] = Level{gi, 20 * gi}
 			})},
 			[]string{"DiskPressure; act containerfs.available is 1Gi, less than 2Gi"},
@@ -137,8 +137,8 @@ func TestStep(t *testing.T) {
 			t.Parallel()
 			var s State
 			for i, r := range row.looks {
-				var v Verdict
-				s, v = row.config.Step(s, r)
+				var v Evaluation
+				s, v = row.config.Evaluate(s, r)
 				if got := said(v); got != row.want[i] {
 					t.Errorf("look %d: %q, want %q", i, got, row.want[i])
 				}
@@ -154,7 +154,7 @@ type random struct {
 }
 
 func (r *random) config() Config {
-	c := Config{Transition: time.Duration(r.IntN(600)) * time.Second, WorkingSetAlone: r.IntN(4) == 0}
+	c := Config{TransitionPeriod: time.Duration(r.IntN(600)) * time.Second, WorkingSetOnly: r.IntN(4) == 0}
 	for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, ImagefsAvailable, PIDAvailable} {
 		for _, hard := range []bool{true, false} {
 			if r.IntN(3) == 0 {
@@ -168,7 +168,7 @@ func (r *random) config() Config {
 				t.MinReclaim = int64(r.IntN(100))
 			}
 			if !hard {
-				t.Grace = time.Duration(1+r.IntN(120)) * time.Second
+				t.GracePeriod = time.Duration(1+r.IntN(120)) * time.Second
 			}
 			c.Thresholds = append(c.Thresholds, t)
 		}
@@ -178,14 +178,14 @@ func (r *random) config() Config {
 
 func (r *random) look() Reading {
 	r.at = r.at.Add(time.Duration(1+r.IntN(60)) * time.Second)
-	out := Reading{At: r.at, Levels: map[Signal]Level{}, Second: map[Signal]Second{}}
+	out := Reading{At: r.at, Levels: map[Signal]Level{}, MemoryEstimates: map[Signal]MemoryEstimate{}}
 	for _, s := range []Signal{MemoryAvailable, NodefsAvailable, NodefsInodesFree, ImagefsAvailable, PIDAvailable} {
 		if r.IntN(8) > 0 {
 			out.Levels[s] = Level{int64(r.IntN(1000)), 1000}
 		}
 	}
 	if r.IntN(5) > 0 {
-		out.Second[MemoryAvailable] = Second{Name: "MemAvailable", Available: int64(r.IntN(1000)), Stalls: r.IntN(2) == 0, Stalled: float64(r.IntN(30))}
+		out.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: int64(r.IntN(1000)), HasPSI: r.IntN(2) == 0, StalledPercent: float64(r.IntN(30))}
 	}
 	return out
 }
@@ -201,8 +201,8 @@ func crossed(c Config, t Threshold, r Reading, reclaim bool) (is, read bool) {
 		least += t.MinReclaim
 	}
 	is = read && level.Available < least
-	if second, known := r.Second[t.Signal]; is && known && t.Signal == MemoryAvailable && !c.WorkingSetAlone {
-		is = second.Available < least || second.Stalls && second.Stalled >= 10
+	if second, known := r.MemoryEstimates[t.Signal]; is && known && t.Signal == MemoryAvailable && !c.WorkingSetOnly {
+		is = second.Available < least || second.HasPSI && second.StalledPercent >= 10
 	}
 	return is, read
 }
@@ -221,8 +221,8 @@ func TestInvariants(t *testing.T) {
 			for i := range 80 {
 				reading := r.look()
 				before := s
-				next, v := c.Step(s, reading)
-				if again, same := c.Step(before, reading); !reflect.DeepEqual(next, again) || !reflect.DeepEqual(v, same) {
+				next, v := c.Evaluate(s, reading)
+				if again, same := c.Evaluate(before, reading); !reflect.DeepEqual(next, again) || !reflect.DeepEqual(v, same) {
 					t.Fatalf("look %d: the same question has two answers", i)
 				}
 				act := map[key]bool{}
@@ -243,34 +243,34 @@ func TestInvariants(t *testing.T) {
 						since[th.key()] = reading.At
 					}
 					last[th.Signal.Condition()] = reading.At
-					act[th.key()] = th.Hard || reading.At.Sub(since[th.key()]) >= th.Grace // P2
+					act[th.key()] = th.Hard || reading.At.Sub(since[th.key()]) >= th.GracePeriod // P2
 				}
-				for _, m := range v.Act {
+				for _, m := range v.Reclaim {
 					if !act[m.key()] {
 						t.Errorf("look %d: %s is acted on", i, m)
 					}
 				}
 				for _, th := range c.Thresholds { // P3: nobody who is due is left out
 					_, read := reading.Levels[th.Signal]
-					if act[th.key()] && read && !slices.ContainsFunc(v.Act, func(m Met) bool { return m.key() == th.key() }) {
+					if act[th.key()] && read && !slices.ContainsFunc(v.Reclaim, func(m ThresholdMet) bool { return m.key() == th.key() }) {
 						t.Errorf("look %d: %+v is not acted on", i, th)
 					}
 				}
 				for _, of := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} { // P1
 					at, ever := last[of]
-					want := ever && (at.Equal(reading.At) || reading.At.Sub(at) < c.Transition)
+					want := ever && (at.Equal(reading.At) || reading.At.Sub(at) < c.TransitionPeriod)
 					if v.Has(of) != want {
-						t.Errorf("look %d: %s is %t, last seen %v ago of %s", i, of, v.Has(of), reading.At.Sub(at), c.Transition)
+						t.Errorf("look %d: %s is %t, last seen %v ago of %s", i, of, v.Has(of), reading.At.Sub(at), c.TransitionPeriod)
 					}
 				}
-				if !v.Wake.IsZero() && !v.Wake.After(reading.At) { // P5
+				if !v.RecheckAt.IsZero() && !v.RecheckAt.After(reading.At) { // P5
 					t.Errorf("look %d: wakes in the past", i)
 				}
 				acting, s = act, next
-				if !v.Wake.IsZero() {
+				if !v.RecheckAt.IsZero() {
 					early := reading
-					early.At = v.Wake.Add(-time.Nanosecond)
-					if _, w := c.Step(next, early); !slices.Equal(v.Conditions(), w.Conditions()) || len(acting) > 0 && !sameActs(c, next, reading, w) {
+					early.At = v.RecheckAt.Add(-time.Nanosecond)
+					if _, w := c.Evaluate(next, early); !slices.Equal(v.Conditions(), w.Conditions()) || len(acting) > 0 && !sameActs(c, next, reading, w) {
 						t.Errorf("look %d: time alone changed the answer before it was to", i)
 					}
 				}
@@ -281,10 +281,10 @@ func TestInvariants(t *testing.T) {
 
 // sameActs compares what a later look at the same levels asks for with what the
 // same look asks for now.
-func sameActs(c Config, s State, r Reading, later Verdict) bool {
-	_, now := c.Step(s, r)
-	keys := func(v Verdict) (out []key) {
-		for _, m := range v.Act {
+func sameActs(c Config, s State, r Reading, later Evaluation) bool {
+	_, now := c.Evaluate(s, r)
+	keys := func(v Evaluation) (out []key) {
+		for _, m := range v.Reclaim {
 			out = append(out, m.key())
 		}
 		return out
@@ -294,10 +294,10 @@ func sameActs(c Config, s State, r Reading, later Verdict) bool {
 
 func TestStepChangesNothingThatItIsGiven(t *testing.T) {
 	t.Parallel()
-	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}, Transition: time.Minute}
-	s, _ := c.Step(State{}, look(0, disk(gi)))
-	kept, same := c.Step(State{}, look(0, disk(gi)))
-	_, _ = c.Step(s, look(time.Hour, nil))
+	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}, TransitionPeriod: time.Minute}
+	s, _ := c.Evaluate(State{}, look(0, disk(gi)))
+	kept, same := c.Evaluate(State{}, look(0, disk(gi)))
+	_, _ = c.Evaluate(s, look(time.Hour, nil))
 	if !reflect.DeepEqual(s, kept) || !same.Has(corev1.NodeDiskPressure) {
 		t.Errorf("%+v has become %+v", kept, s)
 	}
@@ -307,17 +307,17 @@ func TestHowASignalStands(t *testing.T) {
 	t.Parallel()
 	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}}
 	r := Reading{Levels: map[Signal]Level{NodefsAvailable: {50 * mi, gi}, PIDAvailable: {7, 9}}}
-	_, v := c.Step(State{}, r)
+	_, v := c.Evaluate(State{}, r)
 	for s, want := range map[Signal]string{
 		NodefsAvailable: "nodefs.available is 50Mi, less than 107374182",
 		PIDAvailable:    "pid.available is 7; no threshold is set",
 		MemoryAvailable: "memory.available is not known",
 	} {
-		if got := c.Tell(s, r, v); got != want {
+		if got := c.SignalMessage(s, r, v); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := c.Tell(NodefsAvailable, Reading{Levels: map[Signal]Level{NodefsAvailable: {gi, 10 * mi}}}, Verdict{}); got != "nodefs.available is 1Gi, of at least 1Mi" {
+	if got := c.SignalMessage(NodefsAvailable, Reading{Levels: map[Signal]Level{NodefsAvailable: {gi, 10 * mi}}}, Evaluation{}); got != "nodefs.available is 1Gi, of at least 1Mi" {
 		t.Errorf("%q", got)
 	}
 }

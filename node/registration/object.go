@@ -13,22 +13,22 @@ import (
 
 // Facts are what a node is now.
 type Facts struct {
-	Labels                map[string]string
-	Addresses             []corev1.NodeAddress
-	Capacity, Allocatable corev1.ResourceList
-	System                corev1.NodeSystemInfo
-	Images                []corev1.ContainerImage
-	Handlers              []corev1.NodeRuntimeHandler
-	Features              *corev1.NodeFeatures
-	Port                  int32  // of the node's server; 0: none
-	NotReady              string // why the node is not ready; empty: it is
-	Memory, Disk, PIDs    bool   // they are short
+	Labels                                    map[string]string
+	Addresses                                 []corev1.NodeAddress
+	Capacity, Allocatable                     corev1.ResourceList
+	System                                    corev1.NodeSystemInfo
+	Images                                    []corev1.ContainerImage
+	RuntimeHandlers                           []corev1.NodeRuntimeHandler
+	Features                                  *corev1.NodeFeatures
+	Port                                      int32  // of the node's server; 0: none
+	NotReady                                  string // why the node is not ready; empty: it is
+	MemoryPressure, DiskPressure, PIDPressure bool   // they are short
 	// Network is how pods reach those of other nodes; nil: somebody else says so.
-	Network *Network
+	Network *NetworkCondition
 }
 
-// Network is the condition NetworkUnavailable.
-type Network struct {
+// NetworkCondition is the condition NetworkUnavailable.
+type NetworkCondition struct {
 	Unavailable     bool
 	Reason, Message string
 }
@@ -39,11 +39,11 @@ var owned = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArc
 // object is the node as it registers. last is as the server had it before it was
 // taken away, nil: it had none. What others have said there of the node holds on:
 // who has cordoned it and deletes its Node does not want pods on it.
-func (p *Presence) object(f Facts, last *corev1.Node) *corev1.Node {
+func (p *Registrar) object(f Facts, last *corev1.Node) *corev1.Node {
 	n := &corev1.Node{}
 	n.Name = p.opt.Name
 	n.Labels = maps.Clone(f.Labels)
-	n.Annotations = map[string]string{Installation: p.opt.Installation}
+	n.Annotations = map[string]string{InstallationAnnotation: p.opt.Installation}
 	n.Spec.Taints = slices.Clone(p.opt.Taints)
 	n.Spec.ProviderID = p.opt.ProviderID
 	n.Status = p.status(f, nil)
@@ -84,15 +84,15 @@ func sayable(label string) bool {
 	}, label)
 }
 
-// Installation is the annotation that tells one installation of berth from
+// InstallationAnnotation is the annotation that tells one installation of berth from
 // another of the same node name.
-const Installation = "berth.dev/installation"
+const InstallationAnnotation = "berth.dev/installation"
 
 // status is what the node says of itself. has is what the server has of it.
-func (p *Presence) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
+func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
 	st := corev1.NodeStatus{
 		Capacity: f.Capacity, Allocatable: advertised(f, has), Addresses: f.Addresses, NodeInfo: f.System, Images: f.Images,
-		RuntimeHandlers: f.Handlers, Features: f.Features,
+		RuntimeHandlers: f.RuntimeHandlers, Features: f.Features,
 	}
 	st.DaemonEndpoints.KubeletEndpoint.Port = f.Port
 	st.Conditions = p.conditions(f, has)
@@ -117,7 +117,7 @@ func advertised(f Facts, has *corev1.NodeStatus) corev1.ResourceList {
 }
 
 // conditions are the node's own; a condition that is as it was keeps its time.
-func (p *Presence) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCondition {
+func (p *Registrar) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCondition {
 	now := metav1.NewTime(p.opt.Now().Truncate(time.Second))
 	choose := func(t corev1.NodeConditionType, is bool, yes, no, yesText, noText string) corev1.NodeCondition {
 		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: no, Message: noText, LastHeartbeatTime: now, LastTransitionTime: now}
@@ -127,11 +127,11 @@ func (p *Presence) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCond
 		return c
 	}
 	all := []corev1.NodeCondition{
-		choose(corev1.NodeMemoryPressure, f.Memory, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory",
+		choose(corev1.NodeMemoryPressure, f.MemoryPressure, "KubeletHasInsufficientMemory", "KubeletHasSufficientMemory",
 			"kubelet has insufficient memory available", "kubelet has sufficient memory available"),
-		choose(corev1.NodeDiskPressure, f.Disk, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure",
+		choose(corev1.NodeDiskPressure, f.DiskPressure, "KubeletHasDiskPressure", "KubeletHasNoDiskPressure",
 			"kubelet has disk pressure", "kubelet has no disk pressure"),
-		choose(corev1.NodePIDPressure, f.PIDs, "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
+		choose(corev1.NodePIDPressure, f.PIDPressure, "KubeletHasInsufficientPID", "KubeletHasSufficientPID",
 			"kubelet has insufficient PID available", "kubelet has sufficient PID available"),
 		choose(corev1.NodeReady, f.NotReady == "", "KubeletReady", "KubeletNotReady", "kubelet is posting ready status", f.NotReady),
 	}

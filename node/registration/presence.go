@@ -23,33 +23,33 @@ import (
 
 // Options is what New needs.
 type Options struct {
-	Client       *apiclient.Client
-	Heartbeat    *apiclient.Client // with a connection of its own
-	Name         string
-	Installation string // differs between machines, and stays over restarts and reboots
-	Register     bool   // false: somebody else makes the Node
-	Taints       []corev1.Taint
-	ProviderID   string
-	Every        time.Duration // between looks at Facts; default 10 s
-	Report       time.Duration // between reports of what has not changed; default 5 min
-	Lease        time.Duration // how long the lease holds; default 40 s
-	Facts        func(ctx context.Context) Facts
-	Log          *slog.Logger
-	Now          func() time.Time // default time.Now
+	Client                *apiclient.Client
+	HeartbeatClient       *apiclient.Client // with a connection of its own
+	Name                  string
+	Installation          string // differs between machines, and stays over restarts and reboots
+	RegisterNode          bool   // false: somebody else makes the Node
+	Taints                []corev1.Taint
+	ProviderID            string
+	StatusUpdateFrequency time.Duration // between looks at Facts; default 10 s
+	StatusReportFrequency time.Duration // between reports of what has not changed; default 5 min
+	LeaseDuration         time.Duration // how long the lease holds; default 40 s
+	Facts                 func(ctx context.Context) Facts
+	Log                   *slog.Logger
+	Now                   func() time.Time // default time.Now
 
-	// Alone is called once, when no other machine is alive under the node's name, as
+	// OnNameVerified is called once, when no other machine is alive under the node's name, as
 	// far as anybody can tell. May be nil.
-	Alone func()
-	// Heard is told the Node as the server has it. May be nil.
-	Heard func(*corev1.Node)
-	// Renewed is told how each renewal of the lease went. May be nil.
-	Renewed func(took time.Duration, err error)
-	// Event is told what happens to the node that users want to know. May be nil.
-	Event func(kind, reason, message string)
+	OnNameVerified func()
+	// OnNode is told the Node as the server has it. May be nil.
+	OnNode func(*corev1.Node)
+	// OnLeaseRenewed is told how each renewal of the lease went. May be nil.
+	OnLeaseRenewed func(took time.Duration, err error)
+	// RecordEvent is told what happens to the node that users want to know. May be nil.
+	RecordEvent func(kind, reason, message string)
 }
 
-// Presence keeps the node known to its server.
-type Presence struct {
+// Registrar keeps the node known to its server.
+type Registrar struct {
 	opt   Options
 	calls chan func()
 	nudge chan struct{} // capacity 1
@@ -71,45 +71,45 @@ type Presence struct {
 const requestBound = 10 * time.Second
 
 // New returns a presence that has asked nothing yet.
-func New(o Options) *Presence {
+func New(o Options) *Registrar {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Alone == nil {
-		o.Alone = func() {}
+	if o.OnNameVerified == nil {
+		o.OnNameVerified = func() {}
 	}
-	if o.Heard == nil {
-		o.Heard = func(*corev1.Node) {}
+	if o.OnNode == nil {
+		o.OnNode = func(*corev1.Node) {}
 	}
-	if o.Renewed == nil {
-		o.Renewed = func(time.Duration, error) {}
+	if o.OnLeaseRenewed == nil {
+		o.OnLeaseRenewed = func(time.Duration, error) {}
 	}
-	if o.Event == nil {
-		o.Event = func(string, string, string) {}
+	if o.RecordEvent == nil {
+		o.RecordEvent = func(string, string, string) {}
 	}
 	for _, d := range []struct {
 		at *time.Duration
 		is time.Duration
-	}{{&o.Every, 10 * time.Second}, {&o.Report, 5 * time.Minute}, {&o.Lease, 40 * time.Second}} {
+	}{{&o.StatusUpdateFrequency, 10 * time.Second}, {&o.StatusReportFrequency, 5 * time.Minute}, {&o.LeaseDuration, 40 * time.Second}} {
 		if *d.at <= 0 {
 			*d.at = d.is
 		}
 	}
-	return &Presence{opt: o, calls: make(chan func(), 16), nudge: make(chan struct{}, 1), events: map[corev1.NodeConditionType]corev1.ConditionStatus{}}
+	return &Registrar{opt: o, calls: make(chan func(), 16), nudge: make(chan struct{}, 1), events: map[corev1.NodeConditionType]corev1.ConditionStatus{}}
 }
 
 // UID is that of the Node object; empty: it is not known yet, or there is none.
-func (p *Presence) UID() types.UID {
+func (p *Registrar) UID() types.UID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.uid
 }
 
-// Nudge has the facts looked at now: something of them has changed.
-func (p *Presence) Nudge() {
+// Trigger has the facts looked at now: something of them has changed.
+func (p *Registrar) Trigger() {
 	p.asked.Add(1)
 	select {
 	case p.nudge <- struct{}{}:
@@ -117,12 +117,12 @@ func (p *Presence) Nudge() {
 	}
 }
 
-// Told reports whether the server knows what the facts were at the last Nudge.
-func (p *Presence) Told() bool { return p.told.Load() >= p.asked.Load() }
+// StatusSynced reports whether the server knows what the facts were at the last Nudge.
+func (p *Registrar) StatusSynced() bool { return p.told.Load() >= p.asked.Load() }
 
 // Run keeps the node known until ctx ends. It ends before that only when another
 // machine has the node's name: the error says which, and the way out.
-func (p *Presence) Run(ctx context.Context) error {
+func (p *Registrar) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -130,7 +130,7 @@ func (p *Presence) Run(ctx context.Context) error {
 	if err := p.settleName(ctx); err != nil {
 		return err
 	}
-	p.opt.Alone()
+	p.opt.OnNameVerified()
 	wg.Go(func() { p.renew(ctx) })
 	retry, failing, following := p.retryFirst(), false, false
 	timer := time.NewTimer(0)
@@ -156,23 +156,23 @@ func (p *Presence) Run(ctx context.Context) error {
 				p.opt.Log.Info("the server takes again what the node says of itself")
 			}
 			retry, failing = p.retryFirst(), false
-			timer.Reset(p.opt.Every)
+			timer.Reset(p.opt.StatusUpdateFrequency)
 		default:
 			if !failing {
 				p.opt.Log.Warn("the server does not take all that the node says of itself; it is told again", "err", err)
 			}
 			failing = true
 			timer.Reset(retry)
-			retry = min(2*retry, p.opt.Every)
+			retry = min(2*retry, p.opt.StatusUpdateFrequency)
 		}
 	}
 }
 
 // retryFirst is how long after a failure the status is told again; after more of
 // them twice as long each, up to Every.
-func (p *Presence) retryFirst() time.Duration { return min(time.Second, p.opt.Every) }
+func (p *Registrar) retryFirst() time.Duration { return min(time.Second, p.opt.StatusUpdateFrequency) }
 
-func (p *Presence) do(ctx context.Context, f func()) {
+func (p *Registrar) do(ctx context.Context, f func()) {
 	select {
 	case p.calls <- f:
 	case <-ctx.Done():
@@ -180,7 +180,7 @@ func (p *Presence) do(ctx context.Context, f func()) {
 }
 
 // follow hears of the node's own object.
-func (p *Presence) follow(ctx context.Context) {
+func (p *Registrar) follow(ctx context.Context) {
 	heard := func(n *corev1.Node) { p.do(ctx, func() { p.heard(n) }) }
 	anew := func(n *corev1.Node) { p.do(ctx, func() { p.has = nil; p.heard(n) }) } // of a store that was brought back, too
 	p.opt.Client.Watch(ctx, apiclient.WatchOptions{
@@ -204,7 +204,7 @@ func (p *Presence) follow(ctx context.Context) {
 }
 
 // heard takes in the node as the server has it; nil: it is not there.
-func (p *Presence) heard(n *corev1.Node) {
+func (p *Registrar) heard(n *corev1.Node) {
 	if n != nil && p.has != nil && older(n, p.has) {
 		return // what was on its way while the node's own words were written
 	}
@@ -225,7 +225,7 @@ func (p *Presence) heard(n *corev1.Node) {
 		p.registered, p.said = false, nil
 		return
 	}
-	p.opt.Heard(n)
+	p.opt.OnNode(n)
 	if p.said != nil && !agrees(p.said, &n.Status) {
 		p.said = nil // others have written over it: it is said again
 	}
@@ -242,7 +242,7 @@ func older(a, b *corev1.Node) bool {
 
 // say registers the node if it is not, and tells its status if that is due. That
 // the server does not let it change its Node keeps nothing else back.
-func (p *Presence) say(ctx context.Context) error {
+func (p *Registrar) say(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestBound)
 	defer cancel()
 	asked := p.asked.Load()
@@ -264,13 +264,13 @@ func (p *Presence) say(ctx context.Context) error {
 }
 
 // report tells the node's status if that is due.
-func (p *Presence) report(ctx context.Context, f Facts) error {
+func (p *Registrar) report(ctx context.Context, f Facts) error {
 	var has *corev1.NodeStatus
 	if p.has != nil {
 		has = &p.has.Status
 	}
 	now := p.status(f, has)
-	if p.said != nil && sameStatus(p.said, &now) && p.opt.Now().Sub(p.saidAt) < p.opt.Report {
+	if p.said != nil && sameStatus(p.said, &now) && p.opt.Now().Sub(p.saidAt) < p.opt.StatusReportFrequency {
 		return nil
 	}
 	patch, err := patchOf(&now)
@@ -291,7 +291,7 @@ func (p *Presence) report(ctx context.Context, f Facts) error {
 }
 
 // tellChange makes events of conditions that have changed.
-func (p *Presence) tellChange(now *corev1.NodeStatus) {
+func (p *Registrar) tellChange(now *corev1.NodeStatus) {
 	for _, c := range now.Conditions {
 		was := cmp.Or(p.events[c.Type], corev1.ConditionUnknown)
 		if was == c.Status {
@@ -300,15 +300,15 @@ func (p *Presence) tellChange(now *corev1.NodeStatus) {
 		p.events[c.Type] = c.Status
 		switch {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
-			p.opt.Event(corev1.EventTypeNormal, "NodeReady", fmt.Sprintf("Node %s status is now: NodeReady", p.opt.Name))
+			p.opt.RecordEvent(corev1.EventTypeNormal, "NodeReady", fmt.Sprintf("Node %s status is now: NodeReady", p.opt.Name))
 		case c.Type == corev1.NodeReady && was != corev1.ConditionUnknown:
-			p.opt.Event(corev1.EventTypeNormal, "NodeNotReady", fmt.Sprintf("Node %s status is now: NodeNotReady", p.opt.Name))
+			p.opt.RecordEvent(corev1.EventTypeNormal, "NodeNotReady", fmt.Sprintf("Node %s status is now: NodeNotReady", p.opt.Name))
 		case c.Type != corev1.NodeReady:
 			reason := map[string]string{"KubeletHasSufficientMemory": "NodeHasSufficientMemory", "KubeletHasInsufficientMemory": "NodeHasInsufficientMemory",
 				"KubeletHasNoDiskPressure": "NodeHasNoDiskPressure", "KubeletHasDiskPressure": "NodeHasDiskPressure",
 				"KubeletHasSufficientPID": "NodeHasSufficientPID", "KubeletHasInsufficientPID": "NodeHasInsufficientPID"}[c.Reason]
 			if reason != "" { // of other conditions there is no event
-				p.opt.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", p.opt.Name, reason))
+				p.opt.RecordEvent(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", p.opt.Name, reason))
 			}
 		}
 	}
@@ -320,9 +320,9 @@ func (p *Presence) tellChange(now *corev1.NodeStatus) {
 // A server may refuse to make what it has before it says that it has it: one whose
 // store is full, one that asks others first. So whatever it answers, the Node is
 // looked for: pods wait until it is heard.
-func (p *Presence) register(ctx context.Context, f Facts) error {
+func (p *Registrar) register(ctx context.Context, f Facts) error {
 	var refused error
-	if p.opt.Register {
+	if p.opt.RegisterNode {
 		out := &corev1.Node{}
 		refused = p.create(ctx, f, out)
 		if refused == nil {
@@ -344,7 +344,7 @@ func (p *Presence) register(ctx context.Context, f Facts) error {
 }
 
 // create makes the Node, as it was if the server lets the node say all of that.
-func (p *Presence) create(ctx context.Context, f Facts, out *corev1.Node) error {
+func (p *Registrar) create(ctx context.Context, f Facts, out *corev1.Node) error {
 	last := cmp.Or(p.has, p.gone)
 	err := p.opt.Client.Create(ctx, apiclient.Nodes, "", p.object(f, last), out)
 	if last != nil && apierrors.IsForbidden(err) {
@@ -356,7 +356,7 @@ func (p *Presence) create(ctx context.Context, f Facts, out *corev1.Node) error 
 // amend brings a Node that was there up to what the node itself keeps right: its
 // labels, the installation, the provider's ID. A Node that may not be changed is
 // heard as it is.
-func (p *Presence) amend(ctx context.Context, has *corev1.Node, f Facts) error {
+func (p *Registrar) amend(ctx context.Context, has *corev1.Node, f Facts) error {
 	if patch := p.amendment(has, f); len(patch) > 0 {
 		text, err := json.Marshal(patch)
 		if err != nil {
@@ -379,10 +379,10 @@ func (p *Presence) amend(ctx context.Context, has *corev1.Node, f Facts) error {
 }
 
 // amendment is what is to be changed of a Node; empty: nothing.
-func (p *Presence) amendment(has *corev1.Node, f Facts) map[string]any {
+func (p *Registrar) amendment(has *corev1.Node, f Facts) map[string]any {
 	labels := map[string]string{}
 	for key, value := range f.Labels {
-		if was, there := has.Labels[key]; was != value && (!there || slices.Contains(owned, key) || p.opt.Register) {
+		if was, there := has.Labels[key]; was != value && (!there || slices.Contains(owned, key) || p.opt.RegisterNode) {
 			labels[key] = value
 		}
 	}
@@ -390,8 +390,8 @@ func (p *Presence) amendment(has *corev1.Node, f Facts) map[string]any {
 	if len(labels) > 0 {
 		meta["labels"] = labels
 	}
-	if has.Annotations[Installation] != p.opt.Installation {
-		meta["annotations"] = map[string]string{Installation: p.opt.Installation}
+	if has.Annotations[InstallationAnnotation] != p.opt.Installation {
+		meta["annotations"] = map[string]string{InstallationAnnotation: p.opt.Installation}
 	}
 	patch := map[string]any{}
 	if len(meta) > 0 {

@@ -23,7 +23,7 @@ import (
 // to change.
 type world struct {
 	*server
-	p     *Presence
+	p     *Registrar
 	ended chan error
 
 	mu     sync.Mutex
@@ -41,15 +41,15 @@ func run(t *testing.T, s *server, change ...func(*Options)) *world {
 	w := &world{server: s, ended: make(chan error, 1), facts: Facts{Labels: map[string]string{corev1.LabelHostname: "n", "mine": "yes"}}}
 	w.facts.System.MachineID = "this machine"
 	o := Options{
-		Client: s.client(), Heartbeat: s.client(), Name: "n", Installation: "here", Register: true,
-		Taints: []corev1.Taint{{Key: "new", Effect: corev1.TaintEffectNoSchedule}},
-		Every:  5 * time.Millisecond, Lease: time.Second,
-		Facts:   func(context.Context) Facts { w.mu.Lock(); defer w.mu.Unlock(); w.looks++; return w.facts },
-		Now:     func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
-		Renewed: func(_ time.Duration, err error) { w.mu.Lock(); defer w.mu.Unlock(); w.beats = append(w.beats, err) },
-		Alone:   func() { w.mu.Lock(); defer w.mu.Unlock(); w.alone = true },
-		Heard:   func(n *corev1.Node) { w.mu.Lock(); defer w.mu.Unlock(); w.heard = *n },
-		Event:   func(_, reason, _ string) { w.mu.Lock(); defer w.mu.Unlock(); w.events = append(w.events, reason) },
+		Client: s.client(), HeartbeatClient: s.client(), Name: "n", Installation: "here", RegisterNode: true,
+		Taints:                []corev1.Taint{{Key: "new", Effect: corev1.TaintEffectNoSchedule}},
+		StatusUpdateFrequency: 5 * time.Millisecond, LeaseDuration: time.Second,
+		Facts:          func(context.Context) Facts { w.mu.Lock(); defer w.mu.Unlock(); w.looks++; return w.facts },
+		Now:            func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return time.Now().Add(w.ahead) },
+		OnLeaseRenewed: func(_ time.Duration, err error) { w.mu.Lock(); defer w.mu.Unlock(); w.beats = append(w.beats, err) },
+		OnNameVerified: func() { w.mu.Lock(); defer w.mu.Unlock(); w.alone = true },
+		OnNode:         func(n *corev1.Node) { w.mu.Lock(); defer w.mu.Unlock(); w.heard = *n },
+		RecordEvent:    func(_, reason, _ string) { w.mu.Lock(); defer w.mu.Unlock(); w.events = append(w.events, reason) },
 	}
 	for _, f := range change {
 		f(&o)
@@ -119,7 +119,7 @@ func TestANewNodeIsRegistered(t *testing.T) {
 	w := run(t, s)
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	n := s.get()
-	if n.Labels["mine"] != "yes" || n.Annotations[Installation] != "here" || len(n.Spec.Taints) != 1 {
+	if n.Labels["mine"] != "yes" || n.Annotations[InstallationAnnotation] != "here" || len(n.Spec.Taints) != 1 {
 		t.Errorf("it is %+v", n)
 	}
 	until(t, "lease", func() bool {
@@ -142,7 +142,7 @@ func TestANodeThatWasThereIsAmended(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	old := &corev1.Node{}
-	old.Name, old.Labels, old.Annotations = "n", map[string]string{"theirs": "kept", "mine": "no"}, map[string]string{Installation: "here"}
+	old.Name, old.Labels, old.Annotations = "n", map[string]string{"theirs": "kept", "mine": "no"}, map[string]string{InstallationAnnotation: "here"}
 	old.Status.Conditions = []corev1.NodeCondition{{Type: "Theirs", Status: corev1.ConditionTrue}}
 	s.set(old)
 	run(t, s)
@@ -183,12 +183,15 @@ func TestANodeThatWasThereIsHeardWhateverIsRefused(t *testing.T) {
 				until(t, "Node", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.heard.UID == "u" })
 				until(t, "ready node", func() bool { return isReady(s.get()) })
 				until(t, "watch", func() bool { return s.count("WATCH") > 0 })
-				w.p.Nudge()
-				until(t, "end of telling", w.p.Told)
+				w.p.Trigger()
+				until(t, "end of telling", w.p.StatusSynced)
 				s.mu.Lock()
 				s.refuses = nil
 				s.mu.Unlock()
-				until(t, "amended Node", func() bool { n := s.get(); return n.Labels["mine"] == "yes" && n.Annotations[Installation] == "here" })
+				until(t, "amended Node", func() bool {
+					n := s.get()
+					return n.Labels["mine"] == "yes" && n.Annotations[InstallationAnnotation] == "here"
+				})
 				if n := s.get(); n.Labels["theirs"] != "kept" || n.UID != "u" {
 					t.Errorf("it is %+v", n)
 				}
@@ -202,7 +205,7 @@ func TestANodeThatIsRefusedAndNotThere(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.refuses = map[string]metav1.StatusReason{"POST nodes": noRoom}
-	p := New(Options{Client: s.client(), Name: "n", Register: true, Facts: func(context.Context) Facts { return Facts{} }})
+	p := New(Options{Client: s.client(), Name: "n", RegisterNode: true, Facts: func(context.Context) Facts { return Facts{} }})
 	if err := p.say(t.Context()); apierrors.ReasonForError(err) != noRoom || p.registered {
 		t.Errorf("registered: %v, %v", p.registered, err)
 	}
@@ -310,7 +313,7 @@ func TestStatusIsTold(t *testing.T) {
 	if c := s.get().Status.Conditions[3]; !c.LastTransitionTime.Equal(&since) {
 		t.Errorf("a report without news: %+v", c)
 	}
-	w.change(func() { w.facts.Disk = true })
+	w.change(func() { w.facts.DiskPressure = true })
 	until(t, "pressure", func() bool { return s.get().Status.Conditions[1].Status == corev1.ConditionTrue })
 	quiet()
 	lost := s.get()
@@ -326,9 +329,9 @@ func TestStatusIsTold(t *testing.T) {
 func TestWhoHasNudgedKnowsWhenItIsTold(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	w := run(t, s, func(o *Options) { o.Every = time.Hour })
+	w := run(t, s, func(o *Options) { o.StatusUpdateFrequency = time.Hour })
 	until(t, "ready node", func() bool { return isReady(s.get()) })
-	if !w.p.Told() {
+	if !w.p.StatusSynced() {
 		t.Error("nobody has nudged, and something is to be told")
 	}
 	hang, told := make(chan struct{}), s.count("PATCH status")
@@ -336,16 +339,16 @@ func TestWhoHasNudgedKnowsWhenItIsTold(t *testing.T) {
 	s.hang = hang
 	s.mu.Unlock()
 	w.change(func() { w.facts.NotReady = "it goes down" })
-	w.p.Nudge()
+	w.p.Trigger()
 	until(t, "status on its way", func() bool { return s.count("PATCH status") > told })
-	if w.p.Told() {
+	if w.p.StatusSynced() {
 		t.Error("it is told, and the server has not answered")
 	}
 	s.mu.Lock()
 	s.hang = nil
 	s.mu.Unlock()
 	close(hang)
-	if until(t, "answer", w.p.Told); isReady(s.get()) {
+	if until(t, "answer", w.p.StatusSynced); isReady(s.get()) {
 		t.Error("it is told, and the server does not have it")
 	}
 }
@@ -362,7 +365,7 @@ func TestConditionsAreToldOnce(t *testing.T) {
 	if got := w.told(); !slices.Equal(got, want) {
 		t.Errorf("the events are %v", got)
 	}
-	w.change(func() { w.facts.NotReady, w.facts.Network = "no network", &Network{Reason: "BerthHasRoutes"} }) // the latter is no event
+	w.change(func() { w.facts.NotReady, w.facts.Network = "no network", &NetworkCondition{Reason: "BerthHasRoutes"} }) // the latter is no event
 	until(t, "node that is not ready", func() bool { return !isReady(s.get()) })
 	w.change(func() { w.facts.NotReady = "" })
 	until(t, "node that is ready again", func() bool { return isReady(s.get()) })
@@ -386,7 +389,7 @@ func TestTheLeaseHasAWayOfItsOwn(t *testing.T) {
 	s.hang = hang
 	s.mu.Unlock()
 	before, told := s.count("PATCH n"), s.count("PATCH status")
-	w.change(func() { w.facts.Memory = true })
+	w.change(func() { w.facts.MemoryPressure = true })
 	until(t, "status on its way", func() bool { return s.count("PATCH status") > told })
 	until(t, "renewals", func() bool { return s.count("PATCH n") >= before+3 })
 	w.mu.Lock()
@@ -404,7 +407,7 @@ func TestAConnectionThatIsSwallowedIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	way := newWay(t, s)
-	w := run(t, s, func(o *Options) { o.Client, o.Heartbeat = way.client(), way.client() })
+	w := run(t, s, func(o *Options) { o.Client, o.HeartbeatClient = way.client(), way.client() })
 	until(t, "ready node", func() bool { return isReady(s.get()) })
 	until(t, "watch", func() bool { return s.count("WATCH") > 0 })
 	renewed := func() (n int) {
@@ -420,7 +423,7 @@ func TestAConnectionThatIsSwallowedIsGivenUp(t *testing.T) {
 	until(t, "renewal", func() bool { return renewed() > 0 })
 	way.swallow()
 	before := renewed()
-	w.change(func() { w.facts.Memory = true })
+	w.change(func() { w.facts.MemoryPressure = true })
 	until(t, "renewal over another connection", func() bool { return renewed() > before+1 })
 	until(t, "status over another connection", func() bool { return s.get().Status.Conditions[0].Status == corev1.ConditionTrue })
 }
@@ -430,11 +433,11 @@ func TestAServerThatAnswersKeepsItsConnections(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	way := newWay(t, s)
-	p := New(Options{Client: way.client(), Heartbeat: way.client(), Name: "n"})
+	p := New(Options{Client: way.client(), HeartbeatClient: way.client(), Name: "n"})
 	refused := apierrors.NewServiceUnavailable("not now")
 	answered := func() {
 		t.Helper()
-		for _, c := range []*apiclient.Client{p.opt.Client, p.opt.Heartbeat} {
+		for _, c := range []*apiclient.Client{p.opt.Client, p.opt.HeartbeatClient} {
 			until(t, "answer", func() bool { return apierrors.IsNotFound(c.Get(t.Context(), apiclient.Nodes, "", "n", &corev1.Node{})) })
 		}
 	}
@@ -455,7 +458,7 @@ func TestAServerThatAnswersKeepsItsConnections(t *testing.T) {
 
 func theirs() *corev1.Node {
 	n := &corev1.Node{}
-	n.Name, n.Annotations = "n", map[string]string{Installation: "there"}
+	n.Name, n.Annotations = "n", map[string]string{InstallationAnnotation: "there"}
 	n.Status.NodeInfo.MachineID = "that machine"
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.7"}}
 	return n
@@ -479,7 +482,7 @@ func TestTheNameOfALivingMachineIsNotTaken(t *testing.T) {
 					t.Errorf("%v does not say %q", err, want)
 				}
 			}
-			if by := s.get().Annotations[Installation]; by != "there" || s.count("PATCH status") > 0 {
+			if by := s.get().Annotations[InstallationAnnotation]; by != "there" || s.count("PATCH status") > 0 {
 				t.Errorf("the Node was changed: it belongs to %q", by)
 			}
 			w.change(func() {
@@ -501,7 +504,7 @@ func TestTheNameOfADeadMachineIsTaken(t *testing.T) {
 			s.set(theirs())
 			s.renewed(time.Now().Add(-ago))
 			w := run(t, s)
-			until(t, "ready node", func() bool { n := s.get(); return isReady(n) && n.Annotations[Installation] == "here" })
+			until(t, "ready node", func() bool { n := s.get(); return isReady(n) && n.Annotations[InstallationAnnotation] == "here" })
 			w.change(func() {
 				if !w.alone {
 					t.Error("nobody is told that the node is alone under its name")
@@ -518,7 +521,7 @@ func TestWhoseNode(t *testing.T) {
 		return Facts{System: corev1.NodeSystemInfo{MachineID: "this machine"}}
 	}})
 	node := func(by, machine string) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{Installation: by}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{InstallationAnnotation: by}}}
 		n.Status.NodeInfo.MachineID = machine
 		return n
 	}

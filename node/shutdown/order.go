@@ -15,8 +15,8 @@ const critical = 2_000_000_000
 
 // Group are the pods from a priority on, up to the next group's.
 type Group struct {
-	Priority int32
-	Grace    time.Duration
+	Priority    int32
+	GracePeriod time.Duration
 }
 
 // Groups are those of the configuration, in order: byPriority where it is given, or
@@ -31,10 +31,10 @@ func Groups(total, forCritical time.Duration, byPriority []Group) []Group {
 	return out
 }
 
-// Total is how long all groups take at most.
-func Total(groups []Group) (sum time.Duration) {
+// TotalGracePeriod is how long all groups take at most.
+func TotalGracePeriod(groups []Group) (sum time.Duration) {
 	for _, g := range groups {
-		sum += g.Grace
+		sum += g.GracePeriod
 	}
 	return sum
 }
@@ -48,12 +48,12 @@ type Step struct {
 // Pod is one pod and the time that it has.
 type Pod struct {
 	*corev1.Pod
-	Grace time.Duration
+	GracePeriod time.Duration
 }
 
-// Order puts pods into their groups. A pod of a lower priority than any group's is in
+// Steps puts pods into their groups. A pod of a lower priority than any group's is in
 // the first. Groups without pods take no time.
-func Order(pods []*corev1.Pod, groups []Group) []Step {
+func Steps(pods []*corev1.Pod, groups []Group) []Step {
 	steps := make([]Step, len(groups))
 	for i, g := range groups {
 		steps[i].Group = g
@@ -66,7 +66,7 @@ func Order(pods []*corev1.Pod, groups []Group) []Step {
 			}
 		}
 		if len(groups) > 0 {
-			steps[at].Pods = append(steps[at].Pods, Pod{pod, min(podspec.GracePeriod(pod), groups[at].Grace)})
+			steps[at].Pods = append(steps[at].Pods, Pod{pod, min(podspec.GracePeriod(pod), groups[at].GracePeriod)})
 		}
 	}
 	for _, s := range steps {

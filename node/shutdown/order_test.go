@@ -20,9 +20,9 @@ func pod(name string, priority int32, grace int64) *corev1.Pod {
 // told is an order in words: group: pod=grace …
 func told(steps []Step) (out []string) {
 	for _, s := range steps {
-		line := fmt.Sprintf("%d/%s:", s.Priority, s.Group.Grace)
+		line := fmt.Sprintf("%d/%s:", s.Priority, s.Group.GracePeriod)
 		for _, p := range s.Pods {
-			line += fmt.Sprintf(" %s=%s", p.Name, p.Grace)
+			line += fmt.Sprintf(" %s=%s", p.Name, p.GracePeriod)
 		}
 		out = append(out, line)
 	}
@@ -48,7 +48,7 @@ func TestPodsGoByGroups(t *testing.T) {
 			[]string{"500/7s: batch=7s db=5s web=7s", "100000/10s: vip=10s", "2000000000/1m0s: agent=1m0s dns=2s"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, told(Order(pods, Groups(c.total, c.critical, c.groups)))); diff != "" {
+			if diff := cmp.Diff(c.want, told(Steps(pods, Groups(c.total, c.critical, c.groups)))); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -68,13 +68,13 @@ func TestInvariantsOfOrder(t *testing.T) {
 		}
 		groups = Groups(0, 0, groups)
 		seen, last := map[string]bool{}, int32(-1<<31)
-		for _, s := range Order(pods, groups) {
+		for _, s := range Steps(pods, groups) {
 			if s.Priority <= last {
 				t.Fatalf("seed %d: group %d after %d", seed, s.Priority, last)
 			}
 			for _, p := range s.Pods {
-				if seen[p.Name] || p.Grace > s.Group.Grace || p.Grace > time.Duration(*p.Spec.TerminationGracePeriodSeconds)*time.Second {
-					t.Fatalf("seed %d: %s has %s in a group of %s, twice %v", seed, p.Name, p.Grace, s.Group.Grace, seen[p.Name])
+				if seen[p.Name] || p.GracePeriod > s.Group.GracePeriod || p.GracePeriod > time.Duration(*p.Spec.TerminationGracePeriodSeconds)*time.Second {
+					t.Fatalf("seed %d: %s has %s in a group of %s, twice %v", seed, p.Name, p.GracePeriod, s.Group.GracePeriod, seen[p.Name])
 				}
 				if *p.Spec.Priority < last && *p.Spec.Priority >= groups[0].Priority {
 					t.Fatalf("seed %d: %s of priority %d goes after group %d", seed, p.Name, *p.Spec.Priority, last)

@@ -28,8 +28,8 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Runner runs commands. It is safe for concurrent use.
-type Runner struct {
+// Tracker runs commands. It is safe for concurrent use.
+type Tracker struct {
 	opt   Options
 	notes notes
 	wake  chan struct{} // capacity 1: something was cut off
@@ -42,11 +42,11 @@ type Runner struct {
 
 // New returns a Runner that knows what an earlier life has left under way. A
 // directory that cannot be used costs M2 over the agent's death, no more.
-func New(o Options) *Runner {
+func New(o Options) *Tracker {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	r := &Runner{opt: o, notes: newNotes(o.Dir), wake: make(chan struct{}, 1), under: map[*note]struct{}{}}
+	r := &Tracker{opt: o, notes: newNotes(o.Dir), wake: make(chan struct{}, 1), under: map[*note]struct{}{}}
 	now := sinceBoot(time.Now())
 	left, err := r.notes.read()
 	if err != nil {
@@ -66,7 +66,7 @@ func New(o Options) *Runner {
 // no timeout. A command that failed with the runtime, not with its time, is
 // plan.Unavailable; one that the runtime could not end (it hangs in the kernel, or
 // its container does) has had its time.
-func (r *Runner) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
+func (r *Tracker) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error) {
 	began := time.Now()
 	n := &note{Container: id, Command: cmd, Began: sinceBoot(began)}
 	r.begins(n)
@@ -90,7 +90,7 @@ func (r *Runner) ExecSync(ctx context.Context, id string, cmd []string, timeout 
 }
 
 // answers reports whether the runtime is well: then it is the command that is not.
-func (r *Runner) answers(ctx context.Context) bool {
+func (r *Tracker) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerBound)
 	defer cancel()
 	_, _, err := r.opt.Runtime.Version(ctx)

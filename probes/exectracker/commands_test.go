@@ -106,7 +106,7 @@ func TestWhatWasCutOffIsClearedUpOnce(t *testing.T) {
 		if _, _, _, err := r.ExecSync(t.Context(), "c", []string{"a"}, 0); err == nil {
 			t.Fatal("no error")
 		}
-		live := func(r *Runner, d time.Duration) {
+		live := func(r *Tracker, d time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
 			if err := r.Run(ctx); err != nil {
@@ -166,8 +166,8 @@ func TestWhatMayBeAUsersIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := New(Options{Dir: dir})
-	r.Granted("c", []string{"his", "words"})
-	r.Granted("other", nil)
+	r.TrackUserExec("c", []string{"his", "words"})
+	r.TrackUserExec("other", nil)
 	all := New(Options{Dir: dir}).grantsIn("c") // of the next life
 	if len(all) != 1 || len(New(Options{Dir: dir}).cut) != 0 {
 		t.Fatalf("the next life knows %+v", all)
@@ -206,8 +206,8 @@ func TestGrantsGoWithoutAnotherOne(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := New(Options{Dir: dir, Runtime: &runtime{}})
-	r.Granted("c", []string{"his"})
-	r.Granted("c", []string{"hers"})
+	r.TrackUserExec("c", []string{"his"})
+	r.TrackUserExec("c", []string{"hers"})
 	hung := &note{Container: "other"}
 	r.begins(hung)
 	for _, g := range r.granted {

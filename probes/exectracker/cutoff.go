@@ -29,7 +29,7 @@ const (
 
 // begins notes a command of this life. What begins in its container from now on
 // is not what was cut off before.
-func (r *Runner) begins(n *note) {
+func (r *Tracker) begins(n *note) {
 	r.mu.Lock()
 	for _, c := range r.cut {
 		if c.Container == n.Container {
@@ -45,7 +45,7 @@ func (r *Runner) begins(n *note) {
 
 // ends notes that nobody waits for a command any more. One that was cut off is
 // cleared up after; its note stays until that is done.
-func (r *Runner) ends(n *note, cut bool) {
+func (r *Tracker) ends(n *note, cut bool) {
 	r.mu.Lock()
 	delete(r.under, n)
 	if cut {
@@ -67,7 +67,7 @@ func (r *Runner) ends(n *note, cut bool) {
 // bounds is up to when what has begun may be the command's own; crowded: another
 // one of the same container was under way beside it, so that they cannot be told
 // apart while their first processes live.
-func (r *Runner) bounds(c *cutOff) (until time.Duration, crowded bool) {
+func (r *Tracker) bounds(c *cutOff) (until time.Duration, crowded bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for n := range r.under {
@@ -78,7 +78,7 @@ func (r *Runner) bounds(c *cutOff) (until time.Duration, crowded bool) {
 
 // Run clears up after commands that were cut off until ctx ends, which is no
 // error.
-func (r *Runner) Run(ctx context.Context) error {
+func (r *Tracker) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -96,7 +96,7 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // clear looks after all that was cut off, and returns when to do so again; zero:
 // nothing is left.
-func (r *Runner) clear(ctx context.Context) (next time.Duration) {
+func (r *Tracker) clear(ctx context.Context) (next time.Duration) {
 	r.mu.Lock()
 	all := slices.Clone(r.cut)
 	r.mu.Unlock()
@@ -116,7 +116,7 @@ func (r *Runner) clear(ctx context.Context) (next time.Duration) {
 	return next
 }
 
-func (r *Runner) clearOne(ctx context.Context, c *cutOff) (done bool, again time.Duration) {
+func (r *Tracker) clearOne(ctx context.Context, c *cutOff) (done bool, again time.Duration) {
 	if c.pid == 0 {
 		pid, err := r.opt.Runtime.Process(ctx, c.Container)
 		switch kind := plan.KindOf(err); {

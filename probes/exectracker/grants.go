@@ -12,10 +12,10 @@ type grants []note
 // runtime keeps its address for a minute.
 const grantFor = time.Minute + soonAfter
 
-// Granted notes that a user is about to be given the address of a command in a
+// TrackUserExec notes that a user is about to be given the address of a command in a
 // container, where the runtime begins it when he asks: what begins there soon may
 // be his, and is not taken for what a command of the agent has become.
-func (r *Runner) Granted(container string, command []string) {
+func (r *Tracker) TrackUserExec(container string, command []string) {
 	n := &note{Container: container, Command: command, Began: sinceBoot(time.Now()), Granted: true}
 	if err := r.notes.write(n); err != nil {
 		r.opt.Log.Debug("note a user's command", "err", err)
@@ -27,7 +27,7 @@ func (r *Runner) Granted(container string, command []string) {
 	r.forget(old)
 }
 
-func (r *Runner) forget(old []*note) {
+func (r *Tracker) forget(old []*note) {
 	for _, o := range old {
 		r.notes.remove(*o)
 	}
@@ -36,7 +36,7 @@ func (r *Runner) forget(old []*note) {
 // outdated takes away and returns the grants that no command of the same container,
 // under way or cut off, may be mistaken for any more. A command that hangs keeps
 // those of its own container, and no others. r.mu is held.
-func (r *Runner) outdated(now time.Duration) (old []*note) {
+func (r *Tracker) outdated(now time.Duration) (old []*note) {
 	if len(r.granted) == 0 {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (r *Runner) outdated(now time.Duration) (old []*note) {
 }
 
 // grantsIn are those of a container.
-func (r *Runner) grantsIn(container string) (all grants) {
+func (r *Tracker) grantsIn(container string) (all grants) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, g := range r.granted {

@@ -23,7 +23,7 @@ const (
 // is not over in time, not what it has started, and says so only when all that
 // holds the command's outputs has ended.
 type watcher struct {
-	runner  *Runner
+	runner  *Tracker
 	note    *note
 	began   time.Time
 	timeout time.Duration // 0: none

@@ -34,10 +34,10 @@ type Options struct {
 	HostIPs []string // of the node: where pods on its network listen
 	// UserAgent of HTTP hooks; default kube-lifecycle/1.37.
 	UserAgent string
-	// Warn is told, as an event of the pod, what is odd without being an error.
-	Warn func(pod *corev1.Pod, reason, message string)
-	// FellBack counts HTTPS hooks that succeeded without TLS.
-	FellBack func()
+	// RecordWarning is told, as an event of the pod, what is odd without being an error.
+	RecordWarning func(pod *corev1.Pod, reason, message string)
+	// OnHTTPFallback counts HTTPS hooks that succeeded without TLS.
+	OnHTTPFallback func()
 }
 
 // Runner runs hooks. It is safe for concurrent use.
@@ -137,8 +137,8 @@ func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, 
 		plain.URL.Scheme = "http"
 		plain.Header.Del("Authorization") // was meant to go sealed
 		if plainErr := r.ask(plain); plainErr == nil {
-			r.Warn(pod, "LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
-			r.FellBack()
+			r.RecordWarning(pod, "LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
+			r.OnHTTPFallback()
 			err = nil
 		}
 	}

@@ -113,7 +113,7 @@ func TestHTTPGet(t *testing.T) {
 	c := &corev1.Container{Name: "app", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}
 	var warned []string
 	fellBack := 0
-	r := New(Options{HostIPs: []string{host}, Warn: func(_ *corev1.Pod, reason, _ string) { warned = append(warned, reason) }, FellBack: func() { fellBack++ }})
+	r := New(Options{HostIPs: []string{host}, RecordWarning: func(_ *corev1.Pod, reason, _ string) { warned = append(warned, reason) }, OnHTTPFallback: func() { fellBack++ }})
 	onHost := &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}
 	for name, row := range map[string]struct {
 		get  corev1.HTTPGetAction

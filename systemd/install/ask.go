@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// List tells what would be done, a line per step.
-func List(out io.Writer, steps []Step) error {
+// PrintSteps tells what would be done, a line per step.
+func PrintSteps(out io.Writer, steps []Step) error {
 	for _, s := range steps {
 		if _, err := fmt.Fprintln(out, s); err != nil {
 			return err
@@ -20,7 +20,7 @@ func List(out io.Writer, steps []Step) error {
 
 // Confirm tells what would be done and asks. Anything but a yes is an error.
 func Confirm(in io.Reader, out io.Writer, steps []Step) error {
-	if err := List(out, steps); err != nil {
+	if err := PrintSteps(out, steps); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprint(out, "Do all that? [y/N] "); err != nil {

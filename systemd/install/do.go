@@ -13,42 +13,42 @@ import (
 	"strings"
 )
 
-// Look sees what the host has of what is wanted.
-func Look(ctx context.Context, w Wanted) (Seen, error) {
-	var seen Seen
+// Inspect sees what the host has of what is wanted.
+func Inspect(ctx context.Context, w Spec) (HostState, error) {
+	var seen HostState
 	var err error
-	if w.From != "" { // else it is to go, whichever it is
-		if seen.Program, err = sameFile(w.From, w.program()); err != nil {
+	if w.Source != "" { // else it is to go, whichever it is
+		if seen.Program, err = sameFile(w.Source, w.program()); err != nil {
 			return seen, err
 		}
 	}
 	if seen.Unit, err = has(w.unitFile(), w.unitText()); err != nil {
 		return seen, err
 	}
-	seen.Beside = make([]SeenUnit, len(w.Beside))
-	for i, u := range w.Beside {
-		if seen.Beside[i].There, err = has(w.fileOf(u.Name), w.textOf(u.Content)); err != nil {
+	seen.ExtraUnits = make([]UnitState, len(w.ExtraUnits))
+	for i, u := range w.ExtraUnits {
+		if seen.ExtraUnits[i].Installed, err = has(w.fileOf(u.Name), w.textOf(u.Content)); err != nil {
 			return seen, err
 		}
 	}
-	seen.Config = There(w.ConfigFile)
+	seen.Config = Exists(w.ConfigFile)
 	for _, d := range w.Dirs {
-		if !There(d.Path) {
-			seen.Missing = append(seen.Missing, d.Path)
+		if !Exists(d.Path) {
+			seen.MissingDirs = append(seen.MissingDirs, d.Path)
 		}
 	}
 	if w.NoStart {
 		return seen, nil
 	}
-	if !There("/run/systemd/system") { // as sd_booted(3)
+	if !Exists("/run/systemd/system") { // as sd_booted(3)
 		return seen, errors.New("this host does not run systemd: use --no-start, and start the program yourself")
 	}
 	is := func(what, unit string) bool { return systemctl(ctx, "is-"+what, "--quiet", unit) == nil }
 	seen.Enabled, seen.Active = is("enabled", w.service()), is("active", w.service())
 	unread := func(unit string) bool { return property(ctx, unit, "NeedDaemonReload") == "yes" }
-	seen.Other, seen.Unread = w.runsAnother("/proc/"+property(ctx, w.service(), "MainPID")), unread(w.service())
-	for i, u := range w.Beside {
-		seen.Beside[i].Enabled, seen.Beside[i].Active, seen.Beside[i].Unread = is("enabled", u.Name), is("active", u.Name), unread(u.Name)
+	seen.ProgramReplaced, seen.NeedsReload = w.runsAnother("/proc/"+property(ctx, w.service(), "MainPID")), unread(w.service())
+	for i, u := range w.ExtraUnits {
+		seen.ExtraUnits[i].Enabled, seen.ExtraUnits[i].Active, seen.ExtraUnits[i].NeedsReload = is("enabled", u.Name), is("active", u.Name), unread(u.Name)
 	}
 	return seen, nil
 }
@@ -56,7 +56,7 @@ func Look(ctx context.Context, w Wanted) (Seen, error) {
 // runsAnother reports whether the process, a directory of /proc, has another program
 // than the one that is there: that was swapped, and whoever did it did not restart the
 // service. Of a process that is not there, or not to be looked into, that is not known.
-func (w Wanted) runsAnother(process string) bool {
+func (w Spec) runsAnother(process string) bool {
 	same, err := sameFile(process+"/exe", w.program())
 	return err == nil && !same
 }
@@ -71,7 +71,7 @@ func property(ctx context.Context, unit, name string) string {
 }
 
 // Status is what the service says that it does; empty: nothing.
-func Status(ctx context.Context, w Wanted) string { return property(ctx, w.service(), "StatusText") }
+func Status(ctx context.Context, w Spec) string { return property(ctx, w.service(), "StatusText") }
 
 // has reports whether a file is there with that content.
 func has(path, content string) (bool, error) {
@@ -82,8 +82,8 @@ func has(path, content string) (bool, error) {
 	return err == nil && string(text) == content, err
 }
 
-// There reports whether something bears a name, be it a broken link.
-func There(path string) bool {
+// Exists reports whether something bears a name, be it a broken link.
+func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
@@ -109,16 +109,16 @@ func sameFile(a, b string) (bool, error) {
 	return err == nil && bytes.Equal(x, y), err
 }
 
-// Doing is a list of steps in the making.
-type Doing struct {
+// Executor is a list of steps in the making.
+type Executor struct {
 	Context context.Context
 	Out     io.Writer // a line per step
-	// Kept names what a step has left, with the reason.
-	Kept []string
+	// Skipped names what a step has left, with the reason.
+	Skipped []string
 }
 
-// Do does all steps, in order, and stops at the first that fails.
-func (d *Doing) Do(steps []Step) error {
+// Run does all steps, in order, and stops at the first that fails.
+func (d *Executor) Run(steps []Step) error {
 	for _, s := range steps {
 		if _, err := fmt.Fprintln(d.Out, s); err != nil {
 			return err
@@ -130,10 +130,10 @@ func (d *Doing) Do(steps []Step) error {
 	return nil
 }
 
-func (d *Doing) one(s Step) error {
+func (d *Executor) one(s Step) error {
 	switch s.Kind {
 	case RemoveFile, RemoveTree, RemoveEmpty:
-		if !There(s.Path) {
+		if !Exists(s.Path) {
 			return nil // a step before has taken it along
 		}
 		return d.remove(s)
@@ -158,7 +158,7 @@ func (d *Doing) one(s Step) error {
 	}
 }
 
-func (d *Doing) remove(s Step) error {
+func (d *Executor) remove(s Step) error {
 	switch s.Kind {
 	case RemoveFile:
 		return os.Remove(s.Path)
@@ -169,25 +169,25 @@ func (d *Doing) remove(s Step) error {
 	}
 }
 
-func (d *Doing) removeTree(path string) error {
+func (d *Executor) removeTree(path string) error {
 	mounts, err := mountsBelow(path)
 	if err != nil {
 		return err
 	}
 	if len(mounts) > 0 {
-		d.Kept = append(d.Kept, fmt.Sprintf("%s: mounted below it: %s", path, strings.Join(mounts, ", ")))
+		d.Skipped = append(d.Skipped, fmt.Sprintf("%s: mounted below it: %s", path, strings.Join(mounts, ", ")))
 		return nil
 	}
 	return os.RemoveAll(path)
 }
 
-func (d *Doing) removeEmpty(path string) error {
+func (d *Executor) removeEmpty(path string) error {
 	inside, err := os.ReadDir(path)
 	if err != nil {
 		return err
 	}
 	if len(inside) > 0 {
-		d.Kept = append(d.Kept, fmt.Sprintf("%s: in it %s, which is not berth's", path, inside[0].Name()))
+		d.Skipped = append(d.Skipped, fmt.Sprintf("%s: in it %s, which is not berth's", path, inside[0].Name()))
 		return nil
 	}
 	return os.Remove(path)

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func berth(dir string) Wanted {
-	return Wanted{
-		Name: "berth", From: "/root/berth", Unit: "[Service]\nExecStart=/usr/bin/berth run\n", Config: "# all defaults\n",
+func berth(dir string) Spec {
+	return Spec{
+		Name: "berth", Source: "/root/berth", Unit: "[Service]\nExecStart=/usr/bin/berth run\n", Config: "# all defaults\n",
 		ConfigFile: filepath.Join(dir, "etc/berth/config.yaml"),
 		Dirs:       []Dir{{filepath.Join(dir, "etc/berth"), 0o755}, {filepath.Join(dir, "etc/berth/pods"), 0o700}},
 		Layout:     Layout{Programs: filepath.Join(dir, "bin"), Units: filepath.Join(dir, "units")},
-		Beside:     []Unit{{Name: "berth-drain.service", Content: "[Service]\nExecStop=/usr/bin/berth drain\n"}},
+		ExtraUnits: []Unit{{Name: "berth-drain.service", Content: "[Service]\nExecStop=/usr/bin/berth drain\n"}},
 	}
 }
 
@@ -33,34 +33,34 @@ func sentences(steps []Step) (out []string) {
 }
 
 func TestPlan(t *testing.T) {
-	all := Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true}
-	inPlace := SeenUnit{There: true, Enabled: true, Active: true}
+	all := HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true}
+	inPlace := UnitState{Installed: true, Enabled: true, Active: true}
 	for _, tt := range []struct {
 		sentence string
-		seen     func(*Seen)
+		seen     func(*HostState)
 		want     []string
 	}{
-		{"a bare host gets everything, and starts it", func(s *Seen) {
-			*s = Seen{Missing: []string{"/h/etc/berth", "/h/etc/berth/pods"}, Beside: make([]SeenUnit, 1)}
+		{"a bare host gets everything, and starts it", func(s *HostState) {
+			*s = HostState{MissingDirs: []string{"/h/etc/berth", "/h/etc/berth/pods"}, ExtraUnits: make([]UnitState, 1)}
 		}, []string{
 			"make the directory /h/etc/berth (0755)", "make the directory /h/etc/berth/pods (0700)", "copy /root/berth to /h/bin/berth",
 			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "write /h/units/berth-drain.service", "systemctl daemon-reload", "systemctl enable berth.service",
 			"systemctl start berth.service", "systemctl enable --now berth-drain.service",
 		}},
-		{"another unit beside it is read, and rests nothing", func(s *Seen) { s.Beside[0].There = false }, []string{"write /h/units/berth-drain.service", "systemctl daemon-reload"}},
-		{"a unit beside it that was stopped is started", func(s *Seen) { s.Beside[0].Active = false }, []string{"systemctl enable --now berth-drain.service"}},
-		{"another program is put in its place and started anew", func(s *Seen) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
-		{"another unit is read before the restart", func(s *Seen) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
-		{"a unit beside it that systemd has not read is read", func(s *Seen) { s.Beside[0].Unread = true }, []string{"systemctl daemon-reload"}},
-		{"a program that lies there and does not run is started anew", func(s *Seen) { s.Other = true }, []string{"systemctl restart berth.service"}},
-		{"a unit that systemd has not read is read before the restart", func(s *Seen) { s.Unread = true }, []string{"systemctl daemon-reload", "systemctl restart berth.service"}},
-		{"one that was stopped is started", func(s *Seen) { s.Active = false }, []string{"systemctl start berth.service"}},
-		{"one that was stopped is not restarted too", func(s *Seen) { s.Active, s.Program, s.Other = false, false, true }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
-		{"one that was disabled is enabled", func(s *Seen) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
+		{"another unit beside it is read, and rests nothing", func(s *HostState) { s.ExtraUnits[0].Installed = false }, []string{"write /h/units/berth-drain.service", "systemctl daemon-reload"}},
+		{"a unit beside it that was stopped is started", func(s *HostState) { s.ExtraUnits[0].Active = false }, []string{"systemctl enable --now berth-drain.service"}},
+		{"another program is put in its place and started anew", func(s *HostState) { s.Program = false }, []string{"copy /root/berth to /h/bin/berth", "systemctl restart berth.service"}},
+		{"another unit is read before the restart", func(s *HostState) { s.Unit = false }, []string{"write /h/units/berth.service", "systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"a unit beside it that systemd has not read is read", func(s *HostState) { s.ExtraUnits[0].NeedsReload = true }, []string{"systemctl daemon-reload"}},
+		{"a program that lies there and does not run is started anew", func(s *HostState) { s.ProgramReplaced = true }, []string{"systemctl restart berth.service"}},
+		{"a unit that systemd has not read is read before the restart", func(s *HostState) { s.NeedsReload = true }, []string{"systemctl daemon-reload", "systemctl restart berth.service"}},
+		{"one that was stopped is started", func(s *HostState) { s.Active = false }, []string{"systemctl start berth.service"}},
+		{"one that was stopped is not restarted too", func(s *HostState) { s.Active, s.Program, s.ProgramReplaced = false, false, true }, []string{"copy /root/berth to /h/bin/berth", "systemctl start berth.service"}},
+		{"one that was disabled is enabled", func(s *HostState) { s.Enabled = false }, []string{"systemctl enable berth.service"}},
 	} {
 		t.Run(tt.sentence, func(t *testing.T) {
 			seen := all
-			seen.Beside = []SeenUnit{inPlace}
+			seen.ExtraUnits = []UnitState{inPlace}
 			tt.seen(&seen)
 			if got := sentences(Plan(berth("/h"), seen)); !slices.Equal(got, tt.want) {
 				t.Errorf("steps %q,\nwant %q", got, tt.want)
@@ -70,11 +70,11 @@ func TestPlan(t *testing.T) {
 }
 
 func TestI1WhatIsAsItShouldBeIsLeftAlone(t *testing.T) {
-	if got := Plan(berth("/h"), Seen{Program: true, Unit: true, Config: true, Enabled: true, Active: true, Beside: []SeenUnit{{There: true, Enabled: true, Active: true}}}); len(got) > 0 {
+	if got := Plan(berth("/h"), HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true, ExtraUnits: []UnitState{{Installed: true, Enabled: true, Active: true}}}); len(got) > 0 {
 		t.Errorf("steps %q", sentences(got))
 	}
 	w := installed(t)
-	seen, err := Look(t.Context(), w)
+	seen, err := Inspect(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,20 +84,20 @@ func TestI1WhatIsAsItShouldBeIsLeftAlone(t *testing.T) {
 }
 
 // installed puts all on a host of which only files matter.
-func installed(t *testing.T) Wanted {
+func installed(t *testing.T) Spec {
 	t.Helper()
 	dir := t.TempDir()
 	w := berth(dir)
-	w.From, w.NoStart = filepath.Join(dir, "new"), true
-	if err := os.WriteFile(w.From, []byte("program"), 0o700); err != nil {
+	w.Source, w.NoStart = filepath.Join(dir, "new"), true
+	if err := os.WriteFile(w.Source, []byte("program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := Look(t.Context(), w)
+	seen, err := Inspect(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
 	steps := slices.DeleteFunc(Plan(w, seen), func(s Step) bool { return s.Kind == Systemctl })
-	if err := (&Doing{Context: t.Context(), Out: new(bytes.Buffer)}).Do(steps); err != nil {
+	if err := (&Executor{Context: t.Context(), Out: new(bytes.Buffer)}).Run(steps); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -108,7 +108,7 @@ func TestI2AConfigurationThatIsThereIsNeverChanged(t *testing.T) {
 	if err := os.WriteFile(w.ConfigFile, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := Look(t.Context(), w)
+	seen, err := Inspect(t.Context(), w)
 	if err != nil || len(Plan(w, seen)) > 0 {
 		t.Errorf("steps %q, %v", sentences(Plan(w, seen)), err)
 	}
@@ -121,15 +121,15 @@ func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close()
-	if err := os.WriteFile(w.From, []byte("newer program"), 0o700); err != nil {
+	if err := os.WriteFile(w.Source, []byte("newer program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := Look(t.Context(), w)
+	seen, err := Inspect(t.Context(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Doing{Context: t.Context(), Out: new(bytes.Buffer)}
-	if err := d.Do([]Step{Plan(w, seen)[0]}); err != nil {
+	d := &Executor{Context: t.Context(), Out: new(bytes.Buffer)}
+	if err := d.Run([]Step{Plan(w, seen)[0]}); err != nil {
 		t.Fatal(err)
 	}
 	was := make([]byte, 32)
@@ -151,7 +151,7 @@ func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
 // Somebody may have swapped the program and not restarted the service; another file with
 // the same bytes in it is the same program.
 func TestAProgramThatRunsIsComparedWithTheOneThatIsThere(t *testing.T) {
-	w := Wanted{Name: "berth", Layout: Layout{Programs: t.TempDir()}}
+	w := Spec{Name: "berth", Layout: Layout{Programs: t.TempDir()}}
 	swapIn := func(from string) {
 		t.Helper()
 		text, err := os.ReadFile(from)
@@ -192,11 +192,11 @@ func TestAProgramThatRunsIsComparedWithTheOneThatIsThere(t *testing.T) {
 
 func TestRemovalTakesAllThatIsThereAndTheProgramLast(t *testing.T) {
 	there := map[string]bool{"/h/units/berth.service": true, "/h/units/berth-drain.service": true, "/h/bin/berth": true, "/h/state": true, "/h/logs": true}
-	l := Leaving{
-		Wanted: berth("/h"), Trees: []string{"/h/state", "/h/gone"}, Empty: []string{"/h/logs"},
-		Before: []Step{{Kind: Own, Says: "end all pods"}},
+	l := RemovalSpec{
+		Spec: berth("/h"), Trees: []string{"/h/state", "/h/gone"}, EmptyDirs: []string{"/h/logs"},
+		BeforeRemove: []Step{{Kind: Custom, Description: "end all pods"}},
 	}
-	got := sentences(Removal(l, Seen{Active: true, Beside: make([]SeenUnit, 1)}, func(p string) bool { return there[p] }))
+	got := sentences(PlanRemoval(l, HostState{Active: true, ExtraUnits: make([]UnitState, 1)}, func(p string) bool { return there[p] }))
 	want := []string{
 		"systemctl disable --now berth-drain.service", "systemctl disable --now berth.service", "end all pods", "remove /h/state", "remove /h/logs if it is empty",
 		"remove /h/units/berth-drain.service", "remove /h/units/berth.service", "systemctl daemon-reload", "remove /h/bin/berth",
@@ -221,21 +221,21 @@ func TestI4NothingIsRemovedThroughAMount(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(mounted, "data"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := &Doing{Context: t.Context(), Out: new(bytes.Buffer)}
+	d := &Executor{Context: t.Context(), Out: new(bytes.Buffer)}
 	steps := []Step{{Kind: RemoveTree, Path: tree}}
-	if err := d.Do(steps); err != nil || len(d.Kept) != 1 || !strings.Contains(d.Kept[0], mounted) || !There(filepath.Join(mounted, "data")) {
-		t.Errorf("kept %q, %v", d.Kept, err)
+	if err := d.Run(steps); err != nil || len(d.Skipped) != 1 || !strings.Contains(d.Skipped[0], mounted) || !Exists(filepath.Join(mounted, "data")) {
+		t.Errorf("kept %q, %v", d.Skipped, err)
 	}
 	unmount()
-	if err := d.Do(steps); err != nil || There(tree) {
-		t.Errorf("without the mount: %v, there: %v", err, There(tree))
+	if err := d.Run(steps); err != nil || Exists(tree) {
+		t.Errorf("without the mount: %v, there: %v", err, Exists(tree))
 	}
 }
 
 func TestAStepThatFailsEndsTheListAndIsNamed(t *testing.T) {
 	var out bytes.Buffer
-	d := &Doing{Context: t.Context(), Out: &out}
-	err := d.Do([]Step{{Kind: RemoveFile, Path: "/nonexistent/file"}, {Kind: CopyProgram, From: "/nonexistent/file", Path: "/to"}, {Kind: Own, Says: "never"}})
+	d := &Executor{Context: t.Context(), Out: &out}
+	err := d.Run([]Step{{Kind: RemoveFile, Path: "/nonexistent/file"}, {Kind: CopyProgram, From: "/nonexistent/file", Path: "/to"}, {Kind: Custom, Description: "never"}})
 	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "copy /nonexistent/file to /to: ") || strings.Contains(out.String(), "never") {
 		t.Errorf("error %v, said %q", err, out.String())
 	}

@@ -5,19 +5,19 @@ import (
 	"path/filepath"
 )
 
-// Debian is where the packages of Debian have their files.
-var Debian = Layout{Programs: "/usr/bin", Units: "/usr/lib/systemd/system"}
+// DebianLayout is where the packages of Debian have their files.
+var DebianLayout = Layout{Programs: "/usr/bin", Units: "/usr/lib/systemd/system"}
 
-// ByPackage is an error on a host that has the program by a package: what is the
+// CheckNotPackaged is an error on a host that has the program by a package: what is the
 // package manager's is changed by it alone, and a second installation would shadow
 // the first.
-func ByPackage(name string) error {
-	return byPackage(name, Debian)
+func CheckNotPackaged(name string) error {
+	return byPackage(name, DebianLayout)
 }
 
 func byPackage(name string, l Layout) error {
 	unit := filepath.Join(l.Units, name+".service")
-	if !There(unit) {
+	if !Exists(unit) {
 		return nil
 	}
 	return fmt.Errorf("a package has installed %[1]s here (%[2]s): upgrade it by apt install ./%[1]s_VERSION_ARCH.deb, take it away by apt remove %[1]s (and its state by apt purge %[1]s)", name, unit)

@@ -222,11 +222,11 @@ func nodeBeginsAnew(t *testing.T, s *Server, name string) {
 	defer stop()
 	heard, once := make(chan struct{}), sync.Once{}
 	p := registration.New(registration.Options{
-		Client: client, Heartbeat: client, Name: name, Installation: "here", Register: true,
+		Client: client, HeartbeatClient: client, Name: name, Installation: "here", RegisterNode: true,
 		Facts: func(context.Context) registration.Facts {
 			return registration.Facts{Labels: map[string]string{"new": "label"}}
 		},
-		Heard: func(*corev1.Node) { once.Do(func() { close(heard) }) },
+		OnNode: func(*corev1.Node) { once.Do(func() { close(heard) }) },
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()

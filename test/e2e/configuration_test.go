@@ -198,7 +198,7 @@ func (c *configured) config(h *hosts.Host, clientCA string) (_ map[string]any, e
 		return nil, err
 	}
 	c.logs = filepath.Join(h.Dir, "other-logs")
-	swap, err := node.SwapOn()
+	swap, err := node.SwapEnabled()
 	return map[string]any{
 		"address": "127.0.0.3", "port": c.api, "healthzBindAddress": "127.0.0.2", "healthzPort": c.healthz,
 		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": clientCA}},

@@ -32,10 +32,10 @@ type Inputs struct {
 // names one.
 const DefaultMode = 0o644
 
-// Of returns the files of a configMap, secret, downwardAPI or projected
+// Build returns the files of a configMap, secret, downwardAPI or projected
 // volume. Its errors are *plan.Error: NotFound for a missing object or key,
 // Invalid for what this pod can never get.
-func Of(vol *corev1.Volume, in Inputs) (Files, error) {
+func Build(vol *corev1.Volume, in Inputs) (Files, error) {
 	var b builder
 	b.in = in
 	var err error

@@ -160,7 +160,7 @@ func TestOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := Of(&corev1.Volume{Name: "v", VolumeSource: tc.src}, inputs())
+			got, err := Build(&corev1.Volume{Name: "v", VolumeSource: tc.src}, inputs())
 			if tc.err == "" {
 				if err != nil {
 					t.Fatal(err)
@@ -186,7 +186,7 @@ func FuzzPaths(f *testing.F) {
 		f.Add(s, "a")
 	}
 	f.Fuzz(func(t *testing.T, p, q string) {
-		files, err := Of(&corev1.Volume{VolumeSource: sec("key", corev1.KeyToPath{Key: "a", Path: p}, corev1.KeyToPath{Key: "pw", Path: q})}, inputs())
+		files, err := Build(&corev1.Volume{VolumeSource: sec("key", corev1.KeyToPath{Key: "a", Path: p}, corev1.KeyToPath{Key: "pw", Path: q})}, inputs())
 		if err != nil {
 			return
 		}
