@@ -51,6 +51,6 @@ func (a *Assembly) aggregateRoles(ctx context.Context) error {
 
 // retireTokens ends bootstrap tokens that have made their node.
 func (a *Assembly) retireTokens(ctx context.Context) error {
-	(&tokens.Sweeper{Tokens: a.access.bootstrap, Requests: a.Client.CertificatesV1().CertificateSigningRequests(), Log: a.Log}).Run(ctx)
+	(&tokens.BootstrapTokenCleaner{Tokens: a.access.bootstrap, Requests: a.Client.CertificatesV1().CertificateSigningRequests(), Log: a.Log}).Run(ctx)
 	return nil
 }

@@ -32,12 +32,12 @@ var health = []string{"/healthz", "/livez", "/readyz"}
 // what of it is let in.
 type access struct {
 	audiences   authenticator.Audiences
-	keys        *tokens.Ring
-	bootstrap   *tokens.Bootstrappers
+	keys        *tokens.Keyring
+	bootstrap   *tokens.BootstrapAuthenticator
 	who         authenticator.Request
 	rbac        *authz.RBAC
 	may         authorizer.Authorizer
-	aggregation *authz.Aggregation
+	aggregation *authz.ClusterRoleAggregation
 	drained     chan struct{} // closed when no request comes any more
 }
 
@@ -50,19 +50,19 @@ func (a *Assembly) openAccess() (err error) {
 	if err != nil {
 		return err
 	}
-	if x.keys, err = tokens.NewRing(key, former...); err != nil {
+	if x.keys, err = tokens.NewKeyring(key, former...); err != nil {
 		return err
 	}
-	x.bootstrap = &tokens.Bootstrappers{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
+	x.bootstrap = &tokens.BootstrapAuthenticator{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
 	x.who = authn.New(authn.Config{
-		ClientCA: a.clientCA, ToNodes: pki.NodeClient, Made: a.Authority.Made, Return: a.NodeReturn,
-		Accounts:  &tokens.Verifier{Issuer: a.Issuer, Audiences: x.audiences, Keys: x.keys, Objects: tokens.NewWatched(a.Informers, a.Client)},
-		Bootstrap: x.bootstrap, Audiences: x.audiences,
+		ClientCA: a.clientCA, KubeletClientName: pki.NodeClient, VerifySignature: a.Authority.Made, ReturnPeriod: a.NodeReturn,
+		ServiceAccountTokens: &tokens.Verifier{Issuer: a.Issuer, Audiences: x.audiences, Keys: x.keys, Objects: tokens.NewCachedGetter(a.Informers, a.Client)},
+		BootstrapTokens:      x.bootstrap, Audiences: x.audiences,
 	})
 	if err := a.openAuthorizers(); err != nil {
 		return err
 	}
-	x.aggregation, err = authz.NewAggregation(a.Informers, a.Client.RbacV1().ClusterRoles(), a.Log)
+	x.aggregation, err = authz.NewClusterRoleAggregation(a.Informers, a.Client.RbacV1().ClusterRoles(), a.Log)
 	return err
 }
 
@@ -87,7 +87,7 @@ func (a *Assembly) openAuthorizers() error {
 	a.access.may, err = authorizerunion.New(
 		authorizerunion.NamedAuthorizer{AuthorizerName: "health", Authorizer: open},
 		authorizerunion.NamedAuthorizer{AuthorizerName: "masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
-		authorizerunion.NamedAuthorizer{AuthorizerName: "node", Authorizer: authz.NewNode(graph)},
+		authorizerunion.NamedAuthorizer{AuthorizerName: "node", Authorizer: authz.NewNodeAuthorizer(graph)},
 		authorizerunion.NamedAuthorizer{AuthorizerName: "rbac", Authorizer: a.access.rbac},
 	)
 	return err
@@ -103,7 +103,7 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 	}
 	return admission.New(admission.Config{
 		Client: a.Client, Informers: a.Informers, Authorizer: a.access.may, RBAC: a.access.rbac, Bootstrap: a.access.bootstrap,
-		Pod: a.stored().Pod, Counted: counted, Audience: a.Issuer, Drained: a.access.drained, Disabled: a.AdmissionOff,
+		GetPod: a.stored().Pod, CountedResources: counted, Audience: a.Issuer, Drained: a.access.drained, Disabled: a.AdmissionOff,
 	})
 }
 
@@ -118,9 +118,9 @@ func (a *Assembly) extraResources() []Resource {
 		{may, "localsubjectaccessreviews", authz.NewLocalSubjectAccessReviews(a.access.may)},
 		{may, "selfsubjectaccessreviews", authz.NewSelfSubjectAccessReviews(a.access.may)},
 		{may, "selfsubjectrulesreviews", authz.NewSelfSubjectRulesReviews(a.access.rbac)},
-		{corev1.SchemeGroupVersion, "serviceaccounts/token", &tokens.Requests{
-			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Objects: a.stored(), Audiences: a.access.audiences, Longest: a.LongestToken,
-			Extend: a.ExtendTokens,
+		{corev1.SchemeGroupVersion, "serviceaccounts/token", &tokens.TokenRequestStorage{
+			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Objects: a.stored(), Audiences: a.access.audiences, MaxTTL: a.LongestToken,
+			ExtendInjected: a.ExtendTokens,
 		}},
 	}
 }

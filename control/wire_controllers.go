@@ -59,11 +59,11 @@ func (a *Assembly) control(ctx context.Context, name string) error {
 	events, stop := a.events(ctx, source)
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
-		Client: a.Client, Metadata: objects, Informers: a.Informers, Start: a.startInformers, Events: events, Log: a.Log,
-		PodRanges: a.PodRanges, CA: a.Authority, NodesCA: a.NodeAuthority, CABundle: a.Authority.PEM(), NodeGrace: a.NodeGrace,
-		Certificates: a.NodeCertificates,
-		Tokens: &tokens.InSecrets{
-			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Audiences: a.access.audiences, Longest: a.LongestToken,
+		Client: a.Client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events, Log: a.Log,
+		ClusterCIDRs: a.PodRanges, ClientCA: a.Authority, ServingCA: a.NodeAuthority, CABundle: a.Authority.PEM(), NodeMonitorGracePeriod: a.NodeGrace,
+		SigningDuration: a.NodeCertificates,
+		TokenSigner: &tokens.SecretTokenSigner{
+			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Audiences: a.access.audiences, MaxTTL: a.LongestToken,
 		},
 	})
 }

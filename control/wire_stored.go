@@ -16,7 +16,7 @@ import (
 // itself would say the same and cost it several times as much.
 type stored struct{ a *Assembly }
 
-var _ tokens.Objects = stored{}
+var _ tokens.ObjectGetter = stored{}
 
 func (a *Assembly) stored() stored { return stored{a} }
 

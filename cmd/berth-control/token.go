@@ -81,7 +81,7 @@ func (w *wish) create(ctx context.Context, client kubernetes.Interface, config *
 	if err != nil {
 		return err
 	}
-	token, err := tokens.NewBootstrap()
+	token, err := tokens.NewBootstrapToken()
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (w *wish) create(ctx context.Context, client kubernetes.Interface, config *
 	if w.valid > 0 {
 		token.Expires = time.Now().Add(w.valid)
 	}
-	if _, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Create(ctx, token.Object(), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Create(ctx, token.ToSecret(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("store the token: %w", err)
 	}
 	if host, err := url.Parse(server); err == nil && net.ParseIP(host.Hostname()).IsLoopback() {
@@ -156,11 +156,11 @@ func tokenList(r *reach) *cobra.Command {
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			_, _ = fmt.Fprintln(w, "ID\tEXPIRES\tNODES\tUSED BY\tDESCRIPTION")
 			for _, s := range list.Items {
-				expires, nodes, by := string(s.Data["expiration"]), "any", s.Annotations[tokens.ClaimedBy]
+				expires, nodes, by := string(s.Data["expiration"]), "any", s.Annotations[tokens.ClaimedByAnnotation]
 				if expires == "" {
 					expires = "never"
 				}
-				if s.Annotations[tokens.SingleUse] == "true" {
+				if s.Annotations[tokens.SingleUseAnnotation] == "true" {
 					nodes = "one"
 				}
 				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Data["token-id"], expires, nodes, by, s.Data["description"])
@@ -181,7 +181,7 @@ func tokenDelete(r *reach) *cobra.Command {
 				return err
 			}
 			id := args[0]
-			if whole, _, ok := tokens.ParseBootstrap(id); ok {
+			if whole, _, ok := tokens.ParseBootstrapToken(id); ok {
 				id = whole
 			}
 			if err := client.CoreV1().Secrets(tokens.BootstrapNamespace).Delete(cmd.Context(), tokens.BootstrapNamePrefix+id, metav1.DeleteOptions{}); err != nil {

@@ -91,7 +91,7 @@ func TestLimitRangerFillsAndHolds(t *testing.T) {
 		Type: corev1.LimitTypeContainer, Default: amounts("cpu", "500m", "memory", "256Mi"), DefaultRequest: amounts("cpu", "100m"),
 		Min: amounts("cpu", "50m"), Max: amounts("cpu", "2"), MaxLimitRequestRatio: amounts("cpu", "10"),
 	}
-	p := plugin(t, newLimits, world(t,
+	p := plugin(t, newLimitRanger, world(t,
 		&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{container}}},
 		&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypePod, Max: amounts("memory", "1Gi")}}}},
 	))
@@ -256,7 +256,7 @@ func TestReservedLabels(t *testing.T) {
 		"notkubernetes.io/d": "1",
 	}
 	want := []string{"a.node-restriction.kubernetes.io/b", "node-restriction.kubernetes.io/a", "node-role.kubernetes.io/master", "other.k8s.io/c"}
-	if got := reserved(old, now); !slices.Equal(got, want) {
+	if got := forbiddenLabels(old, now); !slices.Equal(got, want) {
 		t.Errorf("reserved are %v, want %v", got, want)
 	}
 }
@@ -306,7 +306,7 @@ func TestANewNodeTakesNoPods(t *testing.T) {
 		a := admission.NewAttributesRecord(node, nil, corev1.SchemeGroupVersion.WithKind("Node"), "", "n", corev1.SchemeGroupVersion.WithResource("nodes"), "",
 			admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes"}})
 		c := world(t)
-		for _, p := range []admission.Interface{plugin(t, newNewNodes, c), plugin(t, newNodeRestriction, c)} {
+		for _, p := range []admission.Interface{plugin(t, newTaintNodesByCondition, c), plugin(t, newNodeRestriction, c)} {
 			if m, ok := p.(admission.MutationInterface); ok {
 				if err := m.Admit(t.Context(), a, nil); err != nil {
 					t.Error(err)
@@ -380,17 +380,17 @@ func TestQuotaNames(t *testing.T) {
 			t.Errorf("%s is taken by %d evaluators", name, took[name])
 		}
 	}
-	err := podUse{}.Constraints([]corev1.ResourceName{"limits.cpu", "memory", "pods"}, podWith(amounts("memory", "1Gi"), nil))
+	err := podEvaluator{}.Constraints([]corev1.ResourceName{"limits.cpu", "memory", "pods"}, podWith(amounts("memory", "1Gi"), nil))
 	if err == nil || err.Error() != "must specify limits.cpu for: c" {
 		t.Errorf("a pod without a limit: %v", err)
 	}
 	early := podWith(amounts("memory", "1Gi"), nil)
 	early.Spec.InitContainers = []corev1.Container{{Name: "first"}}
-	err = podUse{}.Constraints([]corev1.ResourceName{"memory"}, early)
+	err = podEvaluator{}.Constraints([]corev1.ResourceName{"memory"}, early)
 	if err == nil || err.Error() != "must specify memory for: first" {
 		t.Errorf("an init container without a request: %v", err)
 	}
-	if err := (podUse{}).Constraints([]corev1.ResourceName{"ephemeral-storage", "limits.ephemeral-storage"}, early); err != nil {
+	if err := (podEvaluator{}).Constraints([]corev1.ResourceName{"ephemeral-storage", "limits.ephemeral-storage"}, early); err != nil {
 		t.Errorf("a pod that says nothing of its disk: %v", err)
 	}
 }
@@ -510,7 +510,7 @@ func TestAPodThatComesIntoAScope(t *testing.T) {
 		}
 		a := admission.NewAttributesRecord(row.now, old, corev1.SchemeGroupVersion.WithKind("Pod"), "ns", "p", corev1.SchemeGroupVersion.WithResource("pods"), "",
 			operation, nil, false, &user.DefaultInfo{Name: "ann"})
-		_, err := resourcequota.CheckRequest(row.quotas, a, podUse{}, nil)
+		_, err := resourcequota.CheckRequest(row.quotas, a, podEvaluator{}, nil)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, want %q", row.what, err, row.want)
 		}
@@ -522,7 +522,7 @@ func TestAPodThatComesIntoAScope(t *testing.T) {
 func TestALimitRangeHoldsAtOnce(t *testing.T) {
 	t.Parallel()
 	c := world(t)
-	p := plugin(t, newLimits, c)
+	p := plugin(t, newLimitRanger, c)
 	limited := func() string {
 		t.Helper()
 		pod, err := create(t, p, podWith(nil, nil))
@@ -556,7 +556,7 @@ func TestALimitRangeHoldsAtOnce(t *testing.T) {
 // TestWhatEndsIsNotLimited: a claim that came before a range is changed while it ends.
 func TestWhatEndsIsNotLimited(t *testing.T) {
 	t.Parallel()
-	p := plugin(t, newLimits, world(t, &corev1.LimitRange{
+	p := plugin(t, newLimitRanger, world(t, &corev1.LimitRange{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r"},
 		Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage", "5Gi")}}},
 	}))

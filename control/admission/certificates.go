@@ -19,32 +19,32 @@ import (
 	"berth/control/tokens"
 )
 
-// signerVerb lets a subresource of signing requests be written only by who has a
+// signerPermission lets a subresource of signing requests be written only by who has a
 // verb on the request's signer.
-type signerVerb struct {
+type signerPermission struct {
 	*admission.Handler
 
-	may               authorizer.Authorizer
+	authorizer        authorizer.Authorizer
 	subresource, verb string
-	says              string
+	message           string
 	changed           func(old, now *certificatesv1.CertificateSigningRequest) bool
 }
 
 func newApproval(c Config) (admission.Interface, error) {
-	return &signerVerb{admission.NewHandler(admission.Update), c.Authorizer, "approval", "approve", "user not permitted to approve requests with signerName %q",
+	return &signerPermission{admission.NewHandler(admission.Update), c.Authorizer, "approval", "approve", "user not permitted to approve requests with signerName %q",
 		func(_, _ *certificatesv1.CertificateSigningRequest) bool { return true }}, nil
 }
 
 func newSigning(c Config) (admission.Interface, error) {
-	return &signerVerb{admission.NewHandler(admission.Update), c.Authorizer, "status", "sign", "user not permitted to sign requests with signerName %q",
+	return &signerPermission{admission.NewHandler(admission.Update), c.Authorizer, "status", "sign", "user not permitted to sign requests with signerName %q",
 		func(old, now *certificatesv1.CertificateSigningRequest) bool {
 			return !equality.Semantic.DeepEqual(old.Status.Certificate, now.Status.Certificate) || !equality.Semantic.DeepEqual(old.Status.Conditions, now.Status.Conditions)
 		}}, nil
 }
 
 // Validate asks for the verb on the signer, or on all signers of its domain.
-func (s *signerVerb) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if !is(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != s.subresource {
+func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if !isResource(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != s.subresource {
 		return nil
 	}
 	old, ok := a.GetOldObject().(*certificatesv1.CertificateSigningRequest)
@@ -55,25 +55,25 @@ func (s *signerVerb) Validate(ctx context.Context, a admission.Attributes, _ adm
 	signer := old.Spec.SignerName
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
-		d, _, err := s.may.Authorize(ctx, authorizer.AttributesRecord{
+		d, _, err := s.authorizer.Authorize(ctx, authorizer.AttributesRecord{
 			User: a.GetUserInfo(), Verb: s.verb, APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers", Name: name, ResourceRequest: true,
 		})
 		if err == nil && d == authorizer.DecisionAllow {
 			return nil
 		}
 	}
-	return admission.NewForbidden(a, fmt.Errorf(s.says, signer))
+	return admission.NewForbidden(a, fmt.Errorf(s.message, signer))
 }
 
-// subjects lets nobody become the cluster's master by certificate.
-type subjects struct{ *admission.Handler }
+// subjectRestriction lets nobody become the cluster's master by certificate.
+type subjectRestriction struct{ *admission.Handler }
 
-func newSubjects(Config) (admission.Interface, error) {
-	return subjects{admission.NewHandler(admission.Create)}, nil
+func newSubjectRestriction(Config) (admission.Interface, error) {
+	return subjectRestriction{admission.NewHandler(admission.Create)}, nil
 }
 
 // Validate refuses the group system:masters.
-func (subjects) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (subjectRestriction) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	r, ok := signingRequest(a)
 	if !ok || r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
 		return nil
@@ -89,7 +89,7 @@ func (subjects) Validate(_ context.Context, a admission.Attributes, _ admission.
 }
 
 func signingRequest(a admission.Attributes) (*certificatesv1.CertificateSigningRequest, bool) {
-	if !is(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != "" {
+	if !isResource(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != "" {
 		return nil, false
 	}
 	r, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
@@ -104,21 +104,21 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// bootstrapUse spends single-use bootstrap tokens on the first identity that is
+// bootstrapTokenUse spends single-use bootstrap tokens on the first identity that is
 // asked for with one: a node's name and its key. It comes late in the chain, so
 // that a request that is refused anyway spends nothing.
-type bootstrapUse struct {
+type bootstrapTokenUse struct {
 	*admission.Handler
 
-	tokens *tokens.Bootstrappers
+	tokens *tokens.BootstrapAuthenticator
 }
 
-func newBootstrapUse(c Config) (admission.Interface, error) {
-	return &bootstrapUse{admission.NewHandler(admission.Create), c.Bootstrap}, nil
+func newBootstrapTokenUse(c Config) (admission.Interface, error) {
+	return &bootstrapTokenUse{admission.NewHandler(admission.Create), c.Bootstrap}, nil
 }
 
 // Validate claims the token of the asker, if he came with one.
-func (b *bootstrapUse) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (b *bootstrapTokenUse) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	id, ok := strings.CutPrefix(a.GetUserInfo().GetName(), tokens.BootstrapUserPrefix)
 	r, about := signingRequest(a)
 	if !ok || !about {

@@ -24,12 +24,12 @@ type Config struct {
 	Informers  informers.SharedInformerFactory
 	Authorizer authorizer.Authorizer // what requests go through
 	RBAC       *authz.RBAC
-	Bootstrap  *tokens.Bootstrappers
-	// Pod answers a pod as it is stored now; nil: by Client.
-	Pod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// Counted are the kinds whose number a quota can limit.
-	Counted  []schema.GroupResource
-	Audience string // the API server's own, of service account tokens
+	Bootstrap  *tokens.BootstrapAuthenticator
+	// GetPod answers a pod as it is stored now; nil: by Client.
+	GetPod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	// CountedResources are the kinds whose number a quota can limit.
+	CountedResources []schema.GroupResource
+	Audience         string // the API server's own, of service account tokens
 	// Drained is closed when no more requests come.
 	Drained <-chan struct{}
 	// Disabled names plugins that shall not run.
@@ -49,14 +49,14 @@ func Names() []string {
 // New makes the chain.
 func New(c Config) (admission.Interface, error) {
 	makers := map[string]func(Config) (admission.Interface, error){
-		"NamespaceLifecycle": newLifecycle, "LimitRanger": newLimits, "ServiceAccount": newServiceAccounts,
-		"TaintNodesByCondition": newNewNodes, "PodTopologyLabels": newTopologyLabels, "NodeRestriction": newNodeRestriction, "PodSecurity": newPodSecurity, "Priority": newPriority,
+		"NamespaceLifecycle": newLifecycle, "LimitRanger": newLimitRanger, "ServiceAccount": newServiceAccounts,
+		"TaintNodesByCondition": newTaintNodesByCondition, "PodTopologyLabels": newTopologyLabels, "NodeRestriction": newNodeRestriction, "PodSecurity": newPodSecurity, "Priority": newPriority,
 		"DefaultTolerationSeconds": newTolerations, "RuntimeClass": newRuntimeClasses,
-		"CertificateApproval": newApproval, "CertificateSigning": newSigning, "CertificateSubjectRestriction": newSubjects,
-		"RoleEscalation": newEscalation, "BootstrapTokenUse": newBootstrapUse, "DeviceClaims": newDeviceClaims, "ResourceQuota": newQuota,
+		"CertificateApproval": newApproval, "CertificateSigning": newSigning, "CertificateSubjectRestriction": newSubjectRestriction,
+		"RoleEscalation": newEscalation, "BootstrapTokenUse": newBootstrapTokenUse, "DeviceClaims": newDeviceClaims, "ResourceQuota": newQuota,
 	}
-	if c.Pod == nil {
-		c.Pod = tokens.Live{Client: c.Client}.Pod
+	if c.GetPod == nil {
+		c.GetPod = tokens.LiveGetter{Client: c.Client}.Pod
 	}
 	off := sets.New(c.Disabled...)
 	if unknown := off.Difference(sets.New(Names()...)); len(unknown) > 0 {
@@ -83,10 +83,10 @@ func newLifecycle(c Config) (admission.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, initialise(c, p)
+	return p, initialize(c, p)
 }
 
-func initialise(c Config, p admission.Interface) error {
+func initialize(c Config, p admission.Interface) error {
 	if w, ok := p.(initializer.WantsExternalKubeInformerFactory); ok {
 		w.SetExternalKubeInformerFactory(c.Informers)
 	}
@@ -99,14 +99,14 @@ func initialise(c Config, p admission.Interface) error {
 	return nil
 }
 
-// is says whether a request is about a resource, and about it as a whole.
-func is(a admission.Attributes, group, resource string) bool {
+// isResource says whether a request is about a resource, and about it as a whole.
+func isResource(a admission.Attributes, group, resource string) bool {
 	return a.GetResource().GroupResource() == schema.GroupResource{Group: group, Resource: resource}
 }
 
 // podOf answers the pod of a request for pods as a whole.
 func podOf(a admission.Attributes) (*corev1.Pod, bool) {
-	if !is(a, "", "pods") || a.GetSubresource() != "" {
+	if !isResource(a, "", "pods") || a.GetSubresource() != "" {
 		return nil, false
 	}
 	pod, ok := a.GetObject().(*corev1.Pod)

@@ -26,8 +26,8 @@ import (
 type deviceClaims struct {
 	*admission.Handler
 
-	client kubernetes.Interface
-	may    authorizer.Authorizer
+	client     kubernetes.Interface
+	authorizer authorizer.Authorizer
 }
 
 func newDeviceClaims(c Config) (admission.Interface, error) {
@@ -42,21 +42,21 @@ func (d *deviceClaims) Validate(ctx context.Context, a admission.Attributes, _ a
 	case *resourcev1.ResourceClaim:
 		old, changed := a.GetOldObject().(*resourcev1.ResourceClaim)
 		if a.GetSubresource() == "status" && changed {
-			return d.status(ctx, a, o, old)
+			return d.validateStatus(ctx, a, o, old)
 		}
 		if a.GetOperation() == admission.Create {
-			return d.special(ctx, a, asksAdmin(spec.Child("devices"), &o.Spec.Devices))
+			return d.requireAdminNamespace(ctx, a, adminAccessRequest(spec.Child("devices"), &o.Spec.Devices))
 		}
 	case *resourcev1.ResourceClaimTemplate:
 		if a.GetOperation() == admission.Create {
-			return d.special(ctx, a, asksAdmin(spec.Child("spec", "devices"), &o.Spec.Spec.Devices))
+			return d.requireAdminNamespace(ctx, a, adminAccessRequest(spec.Child("spec", "devices"), &o.Spec.Spec.Devices))
 		}
 	}
 	return nil
 }
 
-// asksAdmin answers where a claim asks for access beside its other users, or nil.
-func asksAdmin(at *field.Path, c *resourcev1.DeviceClaim) *field.Path {
+// adminAccessRequest answers where a claim asks for access beside its other users, or nil.
+func adminAccessRequest(at *field.Path, c *resourcev1.DeviceClaim) *field.Path {
 	for i, r := range c.Requests {
 		if r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess {
 			return at.Child("requests").Index(i).Child("exactly", "adminAccess")
@@ -65,7 +65,7 @@ func asksAdmin(at *field.Path, c *resourcev1.DeviceClaim) *field.Path {
 	return nil
 }
 
-func givesAdmin(s *resourcev1.ResourceClaimStatus) *field.Path {
+func adminAccessResult(s *resourcev1.ResourceClaimStatus) *field.Path {
 	if s.Allocation == nil {
 		return nil
 	}
@@ -77,9 +77,9 @@ func givesAdmin(s *resourcev1.ResourceClaimStatus) *field.Path {
 	return nil
 }
 
-// special lets what stands at the path only into namespaces that have the label.
+// requireAdminNamespace lets what stands at the path only into namespaces that have the label.
 // It asks the store: the label may be a moment old.
-func (d *deviceClaims) special(ctx context.Context, a admission.Attributes, at *field.Path) error {
+func (d *deviceClaims) requireAdminNamespace(ctx context.Context, a admission.Attributes, at *field.Path) error {
 	if at == nil {
 		return nil
 	}
@@ -94,10 +94,10 @@ func (d *deviceClaims) special(ctx context.Context, a admission.Attributes, at *
 	return apierrors.NewInvalid(a.GetKind().GroupKind(), a.GetName(), field.ErrorList{field.Forbidden(at, why)})
 }
 
-// status asks for a right of its own for each part that changes.
-func (d *deviceClaims) status(ctx context.Context, a admission.Attributes, now, old *resourcev1.ResourceClaim) error {
-	if givesAdmin(&old.Status) == nil {
-		if err := d.special(ctx, a, givesAdmin(&now.Status)); err != nil {
+// validateStatus asks for a right of its own for each part that changes.
+func (d *deviceClaims) validateStatus(ctx context.Context, a admission.Attributes, now, old *resourcev1.ResourceClaim) error {
+	if adminAccessResult(&old.Status) == nil {
+		if err := d.requireAdminNamespace(ctx, a, adminAccessResult(&now.Status)); err != nil {
 			return err
 		}
 	}
@@ -112,8 +112,8 @@ func (d *deviceClaims) status(ctx context.Context, a admission.Attributes, now, 
 		}
 	}
 	was, is := byDriver(stillAllocated(old.Status.Devices, now.Status.Allocation)), byDriver(now.Status.Devices)
-	for _, driver := range slices.Sorted(maps.Keys(both(was, is))) {
-		if same(was[driver], is[driver]) || d.speaksFor(ctx, a, verb, driver, old) {
+	for _, driver := range slices.Sorted(maps.Keys(union(was, is))) {
+		if same(was[driver], is[driver]) || d.mayUpdateDriver(ctx, a, verb, driver, old) {
 			continue
 		}
 		return admission.NewForbidden(a, fmt.Errorf("changing status.devices of driver %s requires the permission to %s%s or, on the claim's node, to %s%s resourceclaims/%s of that name",
@@ -122,17 +122,17 @@ func (d *deviceClaims) status(ctx context.Context, a admission.Attributes, now, 
 	return nil
 }
 
-// speaksFor tells whether the user may say how the driver's devices are: anywhere,
+// mayUpdateDriver tells whether the user may say how the driver's devices are: anywhere,
 // or as an account on the node that the claim's devices are on.
-func (d *deviceClaims) speaksFor(ctx context.Context, a admission.Attributes, verb, driver string, claim *resourcev1.ResourceClaim) bool {
+func (d *deviceClaims) mayUpdateDriver(ctx context.Context, a admission.Attributes, verb, driver string, claim *resourcev1.ResourceClaim) bool {
 	if d.allowed(ctx, a, resourcev1.VerbPrefixArbitraryNode+verb, resourcev1.SubresourceDriver, driver) {
 		return true
 	}
-	return onNodeOf(a.GetUserInfo(), claim) && d.allowed(ctx, a, resourcev1.VerbPrefixAssociatedNode+verb, resourcev1.SubresourceDriver, driver)
+	return onClaimNode(a.GetUserInfo(), claim) && d.allowed(ctx, a, resourcev1.VerbPrefixAssociatedNode+verb, resourcev1.SubresourceDriver, driver)
 }
 
-// onNodeOf tells whether a service account's pod is on the only node of the claim.
-func onNodeOf(u user.Info, claim *resourcev1.ResourceClaim) bool {
+// onClaimNode tells whether a service account's pod is on the only node of the claim.
+func onClaimNode(u user.Info, claim *resourcev1.ResourceClaim) bool {
 	where := u.GetExtra()[serviceaccount.NodeNameKey]
 	if _, _, err := serviceaccount.SplitUsername(u.GetName()); err != nil || len(where) != 1 {
 		return false
@@ -146,7 +146,7 @@ func onNodeOf(u user.Info, claim *resourcev1.ResourceClaim) bool {
 }
 
 func (d *deviceClaims) allowed(ctx context.Context, a admission.Attributes, verb, subresource, name string) bool {
-	decision, _, err := d.may.Authorize(ctx, authorizer.AttributesRecord{
+	decision, _, err := d.authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: verb, Namespace: a.GetNamespace(), APIGroup: resourcev1.GroupName, APIVersion: "*",
 		Resource: "resourceclaims", Subresource: subresource, Name: name, ResourceRequest: true,
 	})
@@ -178,7 +178,7 @@ func byDriver(list []resourcev1.AllocatedDeviceStatus) map[string][]resourcev1.A
 	return out
 }
 
-func both[V any](a, b map[string]V) map[string]V {
+func union[V any](a, b map[string]V) map[string]V {
 	out := maps.Clone(a)
 	maps.Copy(out, b)
 	return out

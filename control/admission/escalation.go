@@ -21,9 +21,9 @@ import (
 type escalation struct {
 	*admission.Handler
 
-	rbac   *authz.RBAC
-	client rbacclient.RbacV1Interface
-	may    authorizer.Authorizer
+	rbac       *authz.RBAC
+	client     rbacclient.RbacV1Interface
+	authorizer authorizer.Authorizer
 }
 
 func newEscalation(c Config) (admission.Interface, error) {
@@ -43,7 +43,7 @@ func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ adm
 		return e.role(ctx, a, o.Name, o.Rules)
 	case *rbacv1.ClusterRole:
 		old, _ := a.GetOldObject().(*rbacv1.ClusterRole)
-		if old != nil && grantsNoMore(old, o) {
+		if old != nil && onlyMetadataChanged(old, o) {
 			return nil
 		}
 		return e.clusterRole(ctx, a, o, aggregates(o) || old != nil && aggregates(old))
@@ -65,15 +65,15 @@ func (e *escalation) role(ctx context.Context, a admission.Attributes, name stri
 	if e.allowed(ctx, a, "escalate", a.GetResource().Resource, name) {
 		return nil
 	}
-	if err := e.rbac.Holds(a.GetUserInfo(), a.GetNamespace(), rules); err != nil {
+	if err := e.rbac.ConfirmNoEscalation(a.GetUserInfo(), a.GetNamespace(), rules); err != nil {
 		return admission.NewForbidden(a, err)
 	}
 	return nil
 }
 
-// grantsNoMore tells whether the two differ at most in what deletes leave: by a label
+// onlyMetadataChanged tells whether the two differ at most in what deletes leave: by a label
 // a cluster role becomes part of another one, with the same rules.
-func grantsNoMore(old, changed *rbacv1.ClusterRole) bool {
+func onlyMetadataChanged(old, changed *rbacv1.ClusterRole) bool {
 	same := changed.DeepCopy()
 	same.Finalizers, same.OwnerReferences, same.ManagedFields = old.Finalizers, old.OwnerReferences, old.ManagedFields
 	return equality.Semantic.DeepEqual(old, same)
@@ -96,7 +96,7 @@ func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, o 
 	if e.allowed(ctx, a, "escalate", a.GetResource().Resource, o.Name) {
 		return nil
 	}
-	if err := e.rbac.Holds(a.GetUserInfo(), "", all); err != nil {
+	if err := e.rbac.ConfirmNoEscalation(a.GetUserInfo(), "", all); err != nil {
 		return admission.NewForbidden(a, fmt.Errorf("must have cluster-admin privileges to use an aggregationRule: %w", err))
 	}
 	return nil
@@ -115,7 +115,7 @@ func (e *escalation) binding(ctx context.Context, a admission.Attributes, ref rb
 	if err != nil {
 		return err
 	}
-	if err := e.rbac.Holds(a.GetUserInfo(), a.GetNamespace(), rules); err != nil {
+	if err := e.rbac.ConfirmNoEscalation(a.GetUserInfo(), a.GetNamespace(), rules); err != nil {
 		return admission.NewForbidden(a, err)
 	}
 	return nil
@@ -139,7 +139,7 @@ func (e *escalation) rules(ctx context.Context, ref rbacv1.RoleRef, namespace st
 }
 
 func (e *escalation) allowed(ctx context.Context, a admission.Attributes, verb, resource, name string) bool {
-	d, _, err := e.may.Authorize(ctx, authorizer.AttributesRecord{
+	d, _, err := e.authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: verb, Namespace: a.GetNamespace(), APIGroup: rbacv1.GroupName, APIVersion: "*",
 		Resource: resource, Name: name, ResourceRequest: true,
 	})

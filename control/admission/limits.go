@@ -22,37 +22,37 @@ import (
 
 const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
-// limits applies the LimitRanges of a namespace: defaults for containers, then
+// limitRanger applies the LimitRanges of a namespace: defaults for containers, then
 // minimum, maximum and ratio for containers, pods and claims.
-type limits struct {
+type limitRanger struct {
 	*admission.Handler
 
-	ranges corelisters.LimitRangeLister
-	client kubernetes.Interface
-	none   *cache.LRUExpireCache // namespaces that were seen to have no range
+	ranges          corelisters.LimitRangeLister
+	client          kubernetes.Interface
+	emptyNamespaces *cache.LRUExpireCache // namespaces that were seen to have no range
 }
 
 const (
-	// noneFor is how long a namespace without ranges is not looked at again before a
+	// emptyTTL is how long a namespace without ranges is not looked at again before a
 	// watch tells of one; noneOf is of how many this is remembered.
-	noneFor = 30 * time.Second
-	noneOf  = 4096
+	emptyTTL  = 30 * time.Second
+	emptySize = 4096
 )
 
-func newLimits(c Config) (admission.Interface, error) {
-	return &limits{
-		admission.NewHandler(admission.Create, admission.Update), c.Informers.Core().V1().LimitRanges().Lister(), c.Client, cache.NewLRUExpireCache(noneOf),
+func newLimitRanger(c Config) (admission.Interface, error) {
+	return &limitRanger{
+		admission.NewHandler(admission.Create, admission.Update), c.Informers.Core().V1().LimitRanges().Lister(), c.Client, cache.NewLRUExpireCache(emptySize),
 	}, nil
 }
 
-// in are the ranges of the namespace. Of one that was made just before what it shall
+// limitRanges are the ranges of the namespace. Of one that was made just before what it shall
 // limit no watch has told yet.
-func (l *limits) in(ctx context.Context, namespace string) ([]*corev1.LimitRange, error) {
+func (l *limitRanger) limitRanges(ctx context.Context, namespace string) ([]*corev1.LimitRange, error) {
 	all, err := l.ranges.LimitRanges(namespace).List(labels.Everything())
 	if err != nil || len(all) > 0 {
 		return all, err
 	}
-	if _, known := l.none.Get(namespace); known {
+	if _, known := l.emptyNamespaces.Get(namespace); known {
 		return nil, nil
 	}
 	live, err := l.client.CoreV1().LimitRanges(namespace).List(ctx, metav1.ListOptions{})
@@ -60,7 +60,7 @@ func (l *limits) in(ctx context.Context, namespace string) ([]*corev1.LimitRange
 		return nil, err
 	}
 	if len(live.Items) == 0 {
-		l.none.Add(namespace, nil, noneFor)
+		l.emptyNamespaces.Add(namespace, nil, emptyTTL)
 	}
 	for i := range live.Items {
 		all = append(all, &live.Items[i])
@@ -69,8 +69,8 @@ func (l *limits) in(ctx context.Context, namespace string) ([]*corev1.LimitRange
 }
 
 // items are the limits of one type in the namespace, of all its ranges.
-func (l *limits) items(ctx context.Context, namespace string, kind corev1.LimitType) (out []corev1.LimitRangeItem, _ error) {
-	all, err := l.in(ctx, namespace)
+func (l *limitRanger) items(ctx context.Context, namespace string, kind corev1.LimitType) (out []corev1.LimitRangeItem, _ error) {
+	all, err := l.limitRanges(ctx, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (l *limits) items(ctx context.Context, namespace string, kind corev1.LimitT
 }
 
 // Admit gives containers the requests and limits that they lack.
-func (l *limits) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (l *limitRanger) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := podOf(a)
 	if !ok || a.GetOperation() != admission.Create {
 		return nil
@@ -97,10 +97,10 @@ func (l *limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	}
 	var said []string
 	for i := range pod.Spec.Containers {
-		said = append(said, fill(&pod.Spec.Containers[i], "container", items)...)
+		said = append(said, applyDefaults(&pod.Spec.Containers[i], "container", items)...)
 	}
 	for i := range pod.Spec.InitContainers {
-		said = append(said, fill(&pod.Spec.InitContainers[i], "init container", items)...)
+		said = append(said, applyDefaults(&pod.Spec.InitContainers[i], "init container", items)...)
 	}
 	if len(said) > 0 {
 		if pod.Annotations == nil {
@@ -111,7 +111,7 @@ func (l *limits) Admit(ctx context.Context, a admission.Attributes, _ admission.
 	return nil
 }
 
-func fill(c *corev1.Container, kind string, items []corev1.LimitRangeItem) (said []string) {
+func applyDefaults(c *corev1.Container, kind string, items []corev1.LimitRangeItem) (said []string) {
 	// What a limit alone says about the request was settled before: a default
 	// request never goes above the container's own limit.
 	set := func(list *corev1.ResourceList, from func(corev1.LimitRangeItem) corev1.ResourceList) (names []string) {
@@ -149,13 +149,13 @@ func fill(c *corev1.Container, kind string, items []corev1.LimitRangeItem) (said
 
 // defaultLimit is Default, and Max where there is none; defaultRequest is
 // DefaultRequest, then the default limit, then Min: as the API documents them.
-func defaultLimit(i corev1.LimitRangeItem) corev1.ResourceList { return over(i.Max, i.Default) }
+func defaultLimit(i corev1.LimitRangeItem) corev1.ResourceList { return overlay(i.Max, i.Default) }
 
 func defaultRequest(i corev1.LimitRangeItem) corev1.ResourceList {
-	return over(over(i.Min, defaultLimit(i)), i.DefaultRequest)
+	return overlay(overlay(i.Min, defaultLimit(i)), i.DefaultRequest)
 }
 
-func over(below, above corev1.ResourceList) corev1.ResourceList {
+func overlay(below, above corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for _, l := range []corev1.ResourceList{below, above} {
 		maps.Copy(out, l)
@@ -165,16 +165,16 @@ func over(below, above corev1.ResourceList) corev1.ResourceList {
 
 // Validate judges new pods, resized pods and claims. What is being deleted may end,
 // whatever its size.
-func (l *limits) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (l *limitRanger) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if old, err := meta.Accessor(a.GetOldObject()); err == nil && old.GetDeletionTimestamp() != nil {
 		return nil
 	}
 	var errs []error
 	switch o := a.GetObject().(type) {
 	case *corev1.LimitRange:
-		l.none.Remove(a.GetNamespace())
+		l.emptyNamespaces.Remove(a.GetNamespace())
 	case *corev1.Pod:
-		if !is(a, "", "pods") || a.GetOperation() == admission.Update && a.GetSubresource() != "resize" || a.GetOperation() == admission.Create && a.GetSubresource() != "" {
+		if !isResource(a, "", "pods") || a.GetOperation() == admission.Update && a.GetSubresource() != "resize" || a.GetOperation() == admission.Create && a.GetSubresource() != "" {
 			return nil
 		}
 		found, err := l.pod(ctx, a.GetNamespace(), o)
@@ -191,7 +191,7 @@ func (l *limits) Validate(ctx context.Context, a admission.Attributes, _ admissi
 			return err
 		}
 		for _, item := range items {
-			errs = append(errs, bounds(item, o.Spec.Resources.Requests, nil, true)...)
+			errs = append(errs, checkBounds(item, o.Spec.Resources.Requests, nil, true)...)
 		}
 	}
 	if len(errs) > 0 {
@@ -200,7 +200,7 @@ func (l *limits) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return nil
 }
 
-func (l *limits) pod(ctx context.Context, namespace string, pod *corev1.Pod) (errs []error, _ error) {
+func (l *limitRanger) pod(ctx context.Context, namespace string, pod *corev1.Pod) (errs []error, _ error) {
 	items, err := l.items(ctx, namespace, corev1.LimitTypeContainer)
 	if err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (l *limits) pod(ctx context.Context, namespace string, pod *corev1.Pod) (er
 	for _, item := range items {
 		for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 			for i := range list {
-				errs = append(errs, bounds(item, list[i].Resources.Requests, list[i].Resources.Limits, false)...)
+				errs = append(errs, checkBounds(item, list[i].Resources.Requests, list[i].Resources.Limits, false)...)
 			}
 		}
 	}
@@ -218,14 +218,14 @@ func (l *limits) pod(ctx context.Context, namespace string, pod *corev1.Pod) (er
 	options := podresources.PodResourcesOptions{}
 	requests, upper := podresources.PodRequests(pod, options), podresources.PodLimits(pod, options)
 	for _, item := range items {
-		errs = append(errs, bounds(item, requests, upper, false)...)
+		errs = append(errs, checkBounds(item, requests, upper, false)...)
 	}
 	return errs, nil
 }
 
-// bounds holds requests and limits against one item. A claim has requests only,
+// checkBounds holds requests and limits against one item. A claim has requests only,
 // and its maximum is for them.
-func bounds(item corev1.LimitRangeItem, requests, upper corev1.ResourceList, claim bool) (errs []error) {
+func checkBounds(item corev1.LimitRangeItem, requests, upper corev1.ResourceList, claim bool) (errs []error) {
 	for _, name := range sortedNames(item.Min) {
 		q, low := requests[name], item.Min[name]
 		said, ok := requests[name]
@@ -255,14 +255,14 @@ func bounds(item corev1.LimitRangeItem, requests, upper corev1.ResourceList, cla
 		}
 	}
 	for _, name := range sortedNames(item.MaxLimitRequestRatio) {
-		if err := ratio(item, name, requests, upper); err != nil {
+		if err := checkRatio(item, name, requests, upper); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errs
 }
 
-func ratio(item corev1.LimitRangeItem, name corev1.ResourceName, requests, upper corev1.ResourceList) error {
+func checkRatio(item corev1.LimitRangeItem, name corev1.ResourceName, requests, upper corev1.ResourceList) error {
 	most := item.MaxLimitRequestRatio[name]
 	request, top := requests[name], upper[name]
 	switch {

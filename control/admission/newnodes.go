@@ -8,18 +8,18 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// newNodes holds pods off a node from the moment when it is made until who looks
+// taintNodesByCondition holds pods off a node from the moment when it is made until who looks
 // after nodes has seen that it is ready, and takes the taint away.
-type newNodes struct{ *admission.Handler }
+type taintNodesByCondition struct{ *admission.Handler }
 
-func newNewNodes(Config) (admission.Interface, error) {
-	return newNodes{admission.NewHandler(admission.Create)}, nil
+func newTaintNodesByCondition(Config) (admission.Interface, error) {
+	return taintNodesByCondition{admission.NewHandler(admission.Create)}, nil
 }
 
 // Admit adds the taint if it is missing.
-func (newNodes) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (taintNodesByCondition) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	node, ok := a.GetObject().(*corev1.Node)
-	if !ok || !is(a, "", "nodes") || a.GetSubresource() != "" {
+	if !ok || !isResource(a, "", "nodes") || a.GetSubresource() != "" {
 		return nil
 	}
 	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}

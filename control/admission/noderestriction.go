@@ -29,14 +29,14 @@ import (
 type nodeRestriction struct {
 	*admission.Handler
 
-	client kubernetes.Interface
-	pod    func(ctx context.Context, namespace, name string) (*corev1.Pod, error) // as it is stored now
-	may    authorizer.Authorizer
-	own    string // the API server's audience
+	client     kubernetes.Interface
+	getPod     func(ctx context.Context, namespace, name string) (*corev1.Pod, error) // as it is stored now
+	authorizer authorizer.Authorizer
+	audience   string // the API server's audience
 }
 
 func newNodeRestriction(c Config) (admission.Interface, error) {
-	return &nodeRestriction{admission.NewHandler(admission.Create, admission.Update, admission.Delete), c.Client, c.Pod, c.Authorizer, c.Audience}, nil
+	return &nodeRestriction{admission.NewHandler(admission.Create, admission.Update, admission.Delete), c.Client, c.GetPod, c.Authorizer, c.Audience}, nil
 }
 
 // Validate judges a node's write by its object.
@@ -126,7 +126,7 @@ func (n *nodeRestriction) eviction(ctx context.Context, node string, a admission
 	if name == "" {
 		name = e.Name
 	}
-	pod, err := n.pod(ctx, a.GetNamespace(), name)
+	pod, err := n.getPod(ctx, a.GetNamespace(), name)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (n *nodeRestriction) mirror(ctx context.Context, node string, pod *corev1.P
 	if pod.Spec.ServiceAccountName != "" {
 		return fmt.Errorf("node %q can not create pods that reference a service account", node)
 	}
-	if what := takes(pod); what != "" {
+	if what := referencedResource(pod); what != "" {
 		return fmt.Errorf("node %q can not create pods that reference %s", node, what)
 	}
 	if len(pod.Spec.ResourceClaims) > 0 {
@@ -192,7 +192,7 @@ func (n *nodeRestriction) nodes(node string, a admission.Attributes) error {
 	if a.GetOperation() == admission.Create || old == nil {
 		old = &corev1.Node{Spec: corev1.NodeSpec{Taints: now.Spec.Taints}}
 	}
-	if bad := reserved(old.Labels, now.Labels); len(bad) > 0 {
+	if bad := forbiddenLabels(old.Labels, now.Labels); len(bad) > 0 {
 		verb := "modify labels"
 		if a.GetOperation() == admission.Create {
 			verb = "set the following labels"
@@ -219,10 +219,10 @@ var nodeLabels = []string{
 	corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 }
 
-// reserved answers the changed labels that are not a node's to change: those of
+// forbiddenLabels answers the changed labels that are not a node's to change: those of
 // node-restriction.kubernetes.io, and of kubernetes.io and k8s.io what is not
 // known as a node's.
-func reserved(old, now map[string]string) (bad []string) {
+func forbiddenLabels(old, now map[string]string) (bad []string) {
 	check := func(key string) {
 		domain, _, prefixed := strings.Cut(key, "/")
 		if !prefixed {

@@ -24,7 +24,7 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 	case ref.UID == "":
 		return fmt.Errorf("node requested token with a pod binding without a uid")
 	}
-	pod, err := n.pod(ctx, a.GetNamespace(), ref.Name)
+	pod, err := n.getPod(ctx, a.GetNamespace(), ref.Name)
 	if err != nil {
 		return err
 	}
@@ -34,18 +34,18 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 	if pod.Spec.NodeName != node {
 		return fmt.Errorf("node requested token bound to a pod scheduled on a different node")
 	}
-	return n.audience(ctx, a, pod, r.Spec.Audiences)
+	return n.validateAudience(ctx, a, pod, r.Spec.Audiences)
 }
 
-// audience is that of a projected volume of the pod (an empty one is the API
+// validateAudience is that of a projected volume of the pod (an empty one is the API
 // server's own, which TokenRequest has filled in by now), or one that the node
 // was given by RBAC.
-func (n *nodeRestriction) audience(ctx context.Context, a admission.Attributes, pod *corev1.Pod, asked []string) error {
+func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attributes, pod *corev1.Pod, asked []string) error {
 	if len(asked) > 1 {
 		return fmt.Errorf("node may only request 0 or 1 audiences")
 	}
 	want := ""
-	if len(asked) == 1 && asked[0] != n.own {
+	if len(asked) == 1 && asked[0] != n.audience {
 		want = asked[0]
 	}
 	for i := range pod.Spec.Volumes {
@@ -55,12 +55,12 @@ func (n *nodeRestriction) audience(ctx context.Context, a admission.Attributes, 
 		}
 		for j := range p.Sources {
 			t := p.Sources[j].ServiceAccountToken
-			if t != nil && (t.Audience == want || want == "" && t.Audience == n.own) {
+			if t != nil && (t.Audience == want || want == "" && t.Audience == n.audience) {
 				return nil
 			}
 		}
 	}
-	d, _, err := n.may.Authorize(ctx, authorizer.AttributesRecord{
+	d, _, err := n.authorizer.Authorize(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: "request-serviceaccounts-token-audience", Namespace: a.GetNamespace(), APIVersion: "*",
 		Resource: want, Name: a.GetName(), ResourceRequest: true,
 	})

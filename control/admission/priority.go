@@ -74,7 +74,7 @@ func (p *priority) resolve(ctx context.Context, a admission.Attributes, pod *cor
 // classOf answers the named class, or the default one for no name, or nil.
 func (p *priority) classOf(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 	if name == "" {
-		return p.byDefault()
+		return p.defaultClass()
 	}
 	class, err := p.classes.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -84,9 +84,9 @@ func (p *priority) classOf(ctx context.Context, name string) (*schedulingv1.Prio
 	return class, err
 }
 
-// byDefault is the default class; of several (made at the same time) the lowest,
+// defaultClass is the default class; of several (made at the same time) the lowest,
 // which harms least.
-func (p *priority) byDefault() (found *schedulingv1.PriorityClass, _ error) {
+func (p *priority) defaultClass() (found *schedulingv1.PriorityClass, _ error) {
 	all, err := p.classes.List(labels.Everything())
 	if err != nil {
 		return nil, err
@@ -101,14 +101,14 @@ func (p *priority) byDefault() (found *schedulingv1.PriorityClass, _ error) {
 
 // Validate lets only one class be the default.
 func (p *priority) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if !is(a, "scheduling.k8s.io", "priorityclasses") || a.GetSubresource() != "" {
+	if !isResource(a, "scheduling.k8s.io", "priorityclasses") || a.GetSubresource() != "" {
 		return nil
 	}
 	class, ok := a.GetObject().(*schedulingv1.PriorityClass)
 	if !ok || !class.GlobalDefault {
 		return nil
 	}
-	other, err := p.byDefault()
+	other, err := p.defaultClass()
 	if err != nil {
 		return err
 	}

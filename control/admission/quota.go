@@ -33,68 +33,68 @@ func newQuota(c Config) (admission.Interface, error) {
 		{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}: {},
 	}
 	p.SetDrainedNotification(c.Drained)
-	p.SetQuotaConfiguration(generic.NewConfiguration(evaluators(c.Counted), ignored))
-	return p, initialise(c, p)
+	p.SetQuotaConfiguration(generic.NewConfiguration(evaluators(c.CountedResources), ignored))
+	return p, initialize(c, p)
 }
 
 // evaluators are pods, services and claims, which use more than a count, and
 // one for each kind that is only counted.
 func evaluators(counted []schema.GroupResource) []quotav1.Evaluator {
-	out := []quotav1.Evaluator{podUse{}, objectUse{schema.GroupResource{Resource: "services"}, serviceUse}, objectUse{schema.GroupResource{Resource: "persistentvolumeclaims"}, claimUse}}
+	out := []quotav1.Evaluator{podEvaluator{}, objectEvaluator{schema.GroupResource{Resource: "services"}, serviceUsage}, objectEvaluator{schema.GroupResource{Resource: "persistentvolumeclaims"}, claimUsage}}
 	for _, of := range counted {
 		if of.Group == "" && slices.Contains([]string{"pods", "services", "persistentvolumeclaims", "events"}, of.Resource) {
 			continue
 		}
-		out = append(out, objectUse{of, nil})
+		out = append(out, objectEvaluator{of, nil})
 	}
 	return out
 }
 
-var errNotHere = errors.New("usage is counted by the quota controller, not at admission")
+var errNotSupported = errors.New("usage is counted by the quota controller, not at admission")
 
-// objectUse evaluates a kind without scopes; use is nil for one that is only
+// objectEvaluator evaluates a kind without scopes; use is nil for one that is only
 // counted.
-type objectUse struct {
-	of  schema.GroupResource
-	use func(runtime.Object) corev1.ResourceList
+type objectEvaluator struct {
+	resource schema.GroupResource
+	usage    func(runtime.Object) corev1.ResourceList
 }
 
-var _ quotav1.Evaluator = objectUse{}
+var _ quotav1.Evaluator = objectEvaluator{}
 
 // Constraints are none.
-func (o objectUse) Constraints([]corev1.ResourceName, runtime.Object) error { return nil }
+func (o objectEvaluator) Constraints([]corev1.ResourceName, runtime.Object) error { return nil }
 
 // GroupResource is the kind evaluated.
-func (o objectUse) GroupResource() schema.GroupResource { return o.of }
+func (o objectEvaluator) GroupResource() schema.GroupResource { return o.resource }
 
 // Handles new objects, and changed ones if they use more than a count.
-func (o objectUse) Handles(a admission.Attributes) bool {
-	return a.GetSubresource() == "" && (a.GetOperation() == admission.Create || o.use != nil && a.GetOperation() == admission.Update)
+func (o objectEvaluator) Handles(a admission.Attributes) bool {
+	return a.GetSubresource() == "" && (a.GetOperation() == admission.Create || o.usage != nil && a.GetOperation() == admission.Update)
 }
 
 // Matches says whether the quota limits anything of the object.
-func (o objectUse) Matches(q *corev1.ResourceQuota, item runtime.Object) (bool, error) {
+func (o objectEvaluator) Matches(q *corev1.ResourceQuota, item runtime.Object) (bool, error) {
 	return generic.Matches(q, item, o.MatchingResources, generic.MatchesNoScopeFunc)
 }
 
 // MatchingScopes are none.
-func (o objectUse) MatchingScopes(runtime.Object, []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
+func (o objectEvaluator) MatchingScopes(runtime.Object, []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
 	return nil, nil
 }
 
 // UncoveredQuotaScopes are none.
-func (o objectUse) UncoveredQuotaScopes(_, _ []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
+func (o objectEvaluator) UncoveredQuotaScopes(_, _ []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
 	return nil, nil
 }
 
 // MatchingResources keeps the names under which this kind is limited.
-func (o objectUse) MatchingResources(in []corev1.ResourceName) (out []corev1.ResourceName) {
+func (o objectEvaluator) MatchingResources(in []corev1.ResourceName) (out []corev1.ResourceName) {
 	for _, name := range in {
 		s := string(name)
 		switch {
-		case slices.Contains(quota.Counted(o.of), name),
-			o.of.Resource == "services" && strings.HasPrefix(s, "services."),
-			o.of.Resource == "persistentvolumeclaims" && (name == corev1.ResourceRequestsStorage || strings.Contains(s, ".storageclass.storage.k8s.io/")):
+		case slices.Contains(quota.Counted(o.resource), name),
+			o.resource.Resource == "services" && strings.HasPrefix(s, "services."),
+			o.resource.Resource == "persistentvolumeclaims" && (name == corev1.ResourceRequestsStorage || strings.Contains(s, ".storageclass.storage.k8s.io/")):
 			out = append(out, name)
 		}
 	}
@@ -102,25 +102,25 @@ func (o objectUse) MatchingResources(in []corev1.ResourceName) (out []corev1.Res
 }
 
 // Usage of one object.
-func (o objectUse) Usage(item runtime.Object) (corev1.ResourceList, error) {
+func (o objectEvaluator) Usage(item runtime.Object) (corev1.ResourceList, error) {
 	out := corev1.ResourceList{}
-	for _, name := range quota.Counted(o.of) {
+	for _, name := range quota.Counted(o.resource) {
 		out[name] = *resource.NewQuantity(1, resource.DecimalSI)
 	}
-	if o.use != nil {
-		quota.Add(out, o.use(item))
+	if o.usage != nil {
+		quota.Add(out, o.usage(item))
 	}
 	return out, nil
 }
 
 // UsageStats is the controller's work.
-func (o objectUse) UsageStats(quotav1.UsageStatsOptions) (quotav1.UsageStats, error) {
-	return quotav1.UsageStats{}, errNotHere
+func (o objectEvaluator) UsageStats(quotav1.UsageStatsOptions) (quotav1.UsageStats, error) {
+	return quotav1.UsageStats{}, errNotSupported
 }
 
-// serviceUse names node ports and load balancers even where there are none, so
+// serviceUsage names node ports and load balancers even where there are none, so
 // that a change of type is seen as a difference.
-func serviceUse(item runtime.Object) corev1.ResourceList {
+func serviceUsage(item runtime.Object) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourceServicesNodePorts: resource.Quantity{}, corev1.ResourceServicesLoadBalancers: resource.Quantity{}}
 	if s, ok := item.(*corev1.Service); ok {
 		quota.Add(out, quota.OfService(s))
@@ -128,21 +128,21 @@ func serviceUse(item runtime.Object) corev1.ResourceList {
 	return out
 }
 
-func claimUse(item runtime.Object) corev1.ResourceList {
+func claimUsage(item runtime.Object) corev1.ResourceList {
 	if c, ok := item.(*corev1.PersistentVolumeClaim); ok {
 		return quota.OfClaim(c)
 	}
 	return nil
 }
 
-// podUse evaluates pods.
-type podUse struct{}
+// podEvaluator evaluates pods.
+type podEvaluator struct{}
 
-var _ quotav1.Evaluator = podUse{}
+var _ quotav1.Evaluator = podEvaluator{}
 
 // Constraints refuses a pod that leaves open what a quota limits: what it uses
 // could not be known.
-func (podUse) Constraints(required []corev1.ResourceName, item runtime.Object) error {
+func (podEvaluator) Constraints(required []corev1.ResourceName, item runtime.Object) error {
 	pod, ok := item.(*corev1.Pod)
 	if !ok {
 		return fmt.Errorf("not a Pod: %T", item)
@@ -160,11 +160,13 @@ func (podUse) Constraints(required []corev1.ResourceName, item runtime.Object) e
 }
 
 // GroupResource is pods.
-func (podUse) GroupResource() schema.GroupResource { return schema.GroupResource{Resource: "pods"} }
+func (podEvaluator) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Resource: "pods"}
+}
 
 // Handles new and resized pods, and those that get a deadline: by that a pod comes under
 // quotas of another scope. No other update changes what is used.
-func (podUse) Handles(a admission.Attributes) bool {
+func (podEvaluator) Handles(a admission.Attributes) bool {
 	switch a.GetSubresource() {
 	case "":
 		pod, _ := a.GetObject().(*corev1.Pod)
@@ -177,7 +179,7 @@ func (podUse) Handles(a admission.Attributes) bool {
 }
 
 // Matches says whether the quota is about this pod.
-func (p podUse) Matches(q *corev1.ResourceQuota, item runtime.Object) (bool, error) {
+func (p podEvaluator) Matches(q *corev1.ResourceQuota, item runtime.Object) (bool, error) {
 	pod, ok := item.(*corev1.Pod)
 	if !ok {
 		return false, fmt.Errorf("not a Pod: %T", item)
@@ -186,7 +188,7 @@ func (p podUse) Matches(q *corev1.ResourceQuota, item runtime.Object) (bool, err
 }
 
 // MatchingScopes answers those of the scopes that take the pod in.
-func (podUse) MatchingScopes(item runtime.Object, scopes []corev1.ScopedResourceSelectorRequirement) (out []corev1.ScopedResourceSelectorRequirement, _ error) {
+func (podEvaluator) MatchingScopes(item runtime.Object, scopes []corev1.ScopedResourceSelectorRequirement) (out []corev1.ScopedResourceSelectorRequirement, _ error) {
 	pod, ok := item.(*corev1.Pod)
 	if !ok {
 		return nil, fmt.Errorf("not a Pod: %T", item)
@@ -202,12 +204,12 @@ func (podUse) MatchingScopes(item runtime.Object, scopes []corev1.ScopedResource
 
 // UncoveredQuotaScopes serves a configuration of scopes that must be covered;
 // there is none here.
-func (podUse) UncoveredQuotaScopes(_, _ []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
+func (podEvaluator) UncoveredQuotaScopes(_, _ []corev1.ScopedResourceSelectorRequirement) ([]corev1.ScopedResourceSelectorRequirement, error) {
 	return nil, nil
 }
 
 // MatchingResources keeps the names under which pods are limited.
-func (podUse) MatchingResources(in []corev1.ResourceName) (out []corev1.ResourceName) {
+func (podEvaluator) MatchingResources(in []corev1.ResourceName) (out []corev1.ResourceName) {
 	for _, name := range in {
 		s := string(name)
 		asked := strings.TrimPrefix(s, "requests.")
@@ -223,7 +225,7 @@ func (podUse) MatchingResources(in []corev1.ResourceName) (out []corev1.Resource
 }
 
 // Usage of a pod.
-func (podUse) Usage(item runtime.Object) (corev1.ResourceList, error) {
+func (podEvaluator) Usage(item runtime.Object) (corev1.ResourceList, error) {
 	pod, ok := item.(*corev1.Pod)
 	if !ok {
 		return nil, fmt.Errorf("not a Pod: %T", item)
@@ -232,6 +234,6 @@ func (podUse) Usage(item runtime.Object) (corev1.ResourceList, error) {
 }
 
 // UsageStats is the controller's work.
-func (podUse) UsageStats(quotav1.UsageStatsOptions) (quotav1.UsageStats, error) {
-	return quotav1.UsageStats{}, errNotHere
+func (podEvaluator) UsageStats(quotav1.UsageStatsOptions) (quotav1.UsageStats, error) {
+	return quotav1.UsageStats{}, errNotSupported
 }

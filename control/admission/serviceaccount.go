@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	tokenVolume  = "kube-api-access"                               // the prefix of its name
-	tokenPath    = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // where it is mounted, not what it is
-	tokenSeconds = int64(tokens.InjectedTTL / time.Second)
-	rootCA       = "kube-root-ca.crt"
-	accountWait  = time.Second // a new namespace's account is made a moment after it
+	tokenVolume            = "kube-api-access"                               // the prefix of its name
+	tokenPath              = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // where it is mounted, not what it is
+	tokenExpirationSeconds = int64(tokens.InjectedTTL / time.Second)
+	rootCA                 = "kube-root-ca.crt"
+	serviceAccountTimeout  = time.Second // a new namespace's account is made a moment after it
 )
 
 type serviceAccounts struct {
@@ -56,7 +56,7 @@ func (s *serviceAccounts) Admit(ctx context.Context, a admission.Attributes, o a
 	if err != nil {
 		return err
 	}
-	if automounts(pod, account) {
+	if shouldAutomount(pod, account) {
 		mountToken(pod)
 	}
 	if len(pod.Spec.ImagePullSecrets) == 0 {
@@ -79,14 +79,14 @@ func (s *serviceAccounts) Validate(ctx context.Context, a admission.Attributes, 
 	if pod.Spec.ServiceAccountName != "" {
 		return admission.NewForbidden(a, fmt.Errorf("a mirror pod may not reference service accounts"))
 	}
-	if what := takes(pod); what != "" {
+	if what := referencedResource(pod); what != "" {
 		return admission.NewForbidden(a, fmt.Errorf("a mirror pod may not reference %s", what))
 	}
 	return nil
 }
 
-// takes answers what of the server a pod refers to, "" for nothing.
-func takes(pod *corev1.Pod) (what string) {
+// referencedResource answers what of the server a pod refers to, "" for nothing.
+func referencedResource(pod *corev1.Pod) (what string) {
 	authz.VisitRefs(pod, func(resource, name string) {
 		if name != "" && resource != "serviceaccounts" && what == "" {
 			what = resource
@@ -116,7 +116,7 @@ func (s *serviceAccounts) account(ctx context.Context, a admission.Attributes) (
 	if account, err = s.accounts.ServiceAccounts(namespace).Get(name); err == nil {
 		return account, nil
 	}
-	ctx, stop := context.WithTimeout(ctx, accountWait)
+	ctx, stop := context.WithTimeout(ctx, serviceAccountTimeout)
 	defer stop()
 	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		got, getErr := s.client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -136,7 +136,7 @@ func (s *serviceAccounts) account(ctx context.Context, a admission.Attributes) (
 	return account, nil
 }
 
-func automounts(pod *corev1.Pod, account *corev1.ServiceAccount) bool {
+func shouldAutomount(pod *corev1.Pod, account *corev1.ServiceAccount) bool {
 	if pod.Spec.AutomountServiceAccountToken != nil {
 		return *pod.Spec.AutomountServiceAccountToken
 	}
@@ -167,7 +167,7 @@ func mountToken(pod *corev1.Pod) {
 		}
 	}
 	if mounted && !known {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: tokenSources()}})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: tokenVolumeSource()}})
 	}
 }
 
@@ -180,8 +180,8 @@ func mountsAt(c *corev1.Container, path string) bool {
 	return false
 }
 
-func tokenSources() *corev1.ProjectedVolumeSource {
-	mode, seconds := corev1.ProjectedVolumeSourceDefaultMode, tokenSeconds
+func tokenVolumeSource() *corev1.ProjectedVolumeSource {
+	mode, seconds := corev1.ProjectedVolumeSourceDefaultMode, tokenExpirationSeconds
 	return &corev1.ProjectedVolumeSource{DefaultMode: &mode, Sources: []corev1.VolumeProjection{
 		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds, Path: "token"}},
 		{ConfigMap: &corev1.ConfigMapProjection{

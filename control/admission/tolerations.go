@@ -7,9 +7,9 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// tolerateSeconds is how long a pod stays on a node that is not ready or out of
+// defaultTolerationSeconds is how long a pod stays on a node that is not ready or out of
 // reach, if the pod does not say.
-const tolerateSeconds int64 = 300
+const defaultTolerationSeconds int64 = 300
 
 type tolerations struct{ *admission.Handler }
 
@@ -27,7 +27,7 @@ func (tolerations) Admit(_ context.Context, a admission.Attributes, _ admission.
 		if tolerates(pod.Spec.Tolerations, taint) {
 			continue
 		}
-		seconds := tolerateSeconds
+		seconds := defaultTolerationSeconds
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
 			Key: taint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
 		})

@@ -21,23 +21,23 @@ type Config struct {
 	// ClientCA verifies client certificates; asked at each request, so that a
 	// new CA needs no restart. nil: certificates name nobody.
 	ClientCA x509.VerifyOptionFunc
-	// ToNodes is the name in the certificate that servers show to nodes. Here it names
+	// KubeletClientName is the name in the certificate that servers show to nodes. Here it names
 	// nobody: only a node that has given a server's address for its own has one sent here.
-	ToNodes string
-	// Made tells whether our authority has signed a certificate, whatever the time is;
+	KubeletClientName string
+	// VerifySignature tells whether our authority has signed a certificate, whatever the time is;
 	// Return is how long after its end one still names a returning node. 0: not at all.
-	Made   func(*stdx509.Certificate) error
-	Return time.Duration
-	// Accounts knows service account tokens and what audience each is for;
+	VerifySignature func(*stdx509.Certificate) error
+	ReturnPeriod    time.Duration
+	// ServiceAccountTokens knows service account tokens and what audience each is for;
 	// Bootstrap knows bootstrap tokens, which are for the API server only.
-	Accounts, Bootstrap authenticator.Token
+	ServiceAccountTokens, BootstrapTokens authenticator.Token
 	// Audiences are those of the API server itself.
 	Audiences authenticator.Audiences
 }
 
-// named is whom a certificate of the authority names.
-func (c Config) named(chain []*stdx509.Certificate) (*authenticator.Response, bool, error) {
-	if name := chain[0].Subject.CommonName; name != "" && name == c.ToNodes {
+// certificateUser is whom a certificate of the authority names.
+func (c Config) certificateUser(chain []*stdx509.Certificate) (*authenticator.Response, bool, error) {
+	if name := chain[0].Subject.CommonName; name != "" && name == c.KubeletClientName {
 		return nil, false, fmt.Errorf("the certificate of %s is for nodes: a node has this server's address in its status", name)
 	}
 	return x509.CommonNameUserConversion(chain)
@@ -51,12 +51,12 @@ var anonymousPaths = []string{"/healthz", "/livez", "/readyz"}
 func New(c Config) authenticator.Request {
 	var known []authenticator.Request
 	if c.ClientCA != nil {
-		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, x509.NewDynamic(c.ClientCA, x509.UserConversionFunc(c.named))))
+		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, x509.NewDynamic(c.ClientCA, x509.UserConversionFunc(c.certificateUser))))
 	}
-	if c.Return > 0 {
-		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, &returning{c.Made, c.Return, time.Now}))
+	if c.ReturnPeriod > 0 {
+		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, &returningNodeAuthenticator{c.VerifySignature, c.ReturnPeriod, time.Now}))
 	}
-	tokens := tokenunion.NewFailOnError(c.Accounts, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.Bootstrap))
+	tokens := tokenunion.NewFailOnError(c.ServiceAccountTokens, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.BootstrapTokens))
 	known = append(known, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
 	named := group.NewAuthenticatedGroupAdder(union.New(known...))
 	var open []apiserver.AnonymousAuthCondition

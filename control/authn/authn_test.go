@@ -99,10 +99,10 @@ func newWho(ca signer) authenticator.Request {
 			o.Roots = pool
 			return o, true
 		},
-		ToNodes:   "to-nodes",
-		Accounts:  known{"account": whose("system:serviceaccount:a:b", own), "elsewhere": whose("system:serviceaccount:a:c", "vault")},
-		Bootstrap: known{"bootstrap": whose("system:bootstrap:x")},
-		Audiences: authenticator.Audiences{own},
+		KubeletClientName:    "to-nodes",
+		ServiceAccountTokens: known{"account": whose("system:serviceaccount:a:b", own), "elsewhere": whose("system:serviceaccount:a:c", "vault")},
+		BootstrapTokens:      known{"bootstrap": whose("system:bootstrap:x")},
+		Audiences:            authenticator.Audiences{own},
 	})
 }
 
@@ -194,7 +194,7 @@ func TestTokensAreTakenOutOfRequests(t *testing.T) {
 func TestWithoutAnAuthorityCertificatesNameNobody(t *testing.T) {
 	t.Parallel()
 	jane, _ := newSigner(t, "theirs").sign(t, client("jane"))
-	who := New(Config{Accounts: known{}, Bootstrap: known{}, Audiences: authenticator.Audiences{own}})
+	who := New(Config{ServiceAccountTokens: known{}, BootstrapTokens: known{}, Audiences: authenticator.Audiences{own}})
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api", http.NoBody)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{jane}}
 	if got, ok, err := who.AuthenticateRequest(r); ok || err != nil {
@@ -208,7 +208,7 @@ func FuzzAuthorizationHeader(f *testing.F) {
 	for _, s := range []string{"", "Bearer account", "bearer account", "Bearer  account", "Bearer account x", "Basic YTpi", "Bearer", "Bearer\taccount", "Bearer account\x00"} {
 		f.Add(s)
 	}
-	who := New(Config{Accounts: known{"account": whose("somebody", own)}, Bootstrap: known{}, Audiences: authenticator.Audiences{own}})
+	who := New(Config{ServiceAccountTokens: known{"account": whose("somebody", own)}, BootstrapTokens: known{}, Audiences: authenticator.Audiences{own}})
 	f.Fuzz(func(t *testing.T, header string) {
 		r := &http.Request{Header: http.Header{"Authorization": {header}}}
 		r = r.WithContext(t.Context())

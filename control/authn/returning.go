@@ -14,8 +14,8 @@ import (
 // A node that comes back after its certificate has expired is this user in this
 // group: it may ask for another certificate of its own name and for nothing else.
 const (
-	ReturningPrefix = "berth.dev:returning-node:"
-	ReturningNodes  = "berth.dev:returning-nodes"
+	ReturningNodePrefix = "berth.dev:returning-node:"
+	ReturningNodesGroup = "berth.dev:returning-nodes"
 )
 
 const (
@@ -23,16 +23,16 @@ const (
 	nodesGroup = "system:nodes"
 )
 
-// returning knows nodes by certificates that have expired not too long ago. The
+// returningNodeAuthenticator knows nodes by certificates that have expired not too long ago. The
 // handshake has proved that who shows one has its key.
-type returning struct {
-	made   func(*x509.Certificate) error // whether the authority has signed it
-	within time.Duration
-	now    func() time.Time
+type returningNodeAuthenticator struct {
+	verifySignature func(*x509.Certificate) error // whether the authority has signed it
+	period          time.Duration
+	now             func() time.Time
 }
 
 // AuthenticateRequest answers false for all but a returning node.
-func (r *returning) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+func (r *returningNodeAuthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
 	}
@@ -41,11 +41,11 @@ func (r *returning) AuthenticateRequest(req *http.Request) (*authenticator.Respo
 	if !node || name == "" || !slices.Equal(c.Subject.Organization, []string{nodesGroup}) || !slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageClientAuth) {
 		return nil, false, nil
 	}
-	if now := r.now(); !now.After(c.NotAfter) || now.After(c.NotAfter.Add(r.within)) {
+	if now := r.now(); !now.After(c.NotAfter) || now.After(c.NotAfter.Add(r.period)) {
 		return nil, false, nil
 	}
-	if err := r.made(c); err != nil {
+	if err := r.verifySignature(c); err != nil {
 		return nil, false, err
 	}
-	return &authenticator.Response{User: &user.DefaultInfo{Name: ReturningPrefix + name, Groups: []string{ReturningNodes}}}, true, nil
+	return &authenticator.Response{User: &user.DefaultInfo{Name: ReturningNodePrefix + name, Groups: []string{ReturningNodesGroup}}}, true, nil
 }

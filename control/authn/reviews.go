@@ -17,22 +17,22 @@ import (
 // with a request that has nothing but the token, so that a review and a request
 // can never disagree. Audiences are the API server's own, for a review without.
 func NewTokenReviews(who authenticator.Request, audiences authenticator.Audiences) rest.Storage {
-	return &reviews.Review[*authenticationv1.TokenReview]{
-		Kind: "TokenReview", Empty: func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
-		Answer: func(ctx context.Context, review *authenticationv1.TokenReview) error {
+	return &reviews.Storage[*authenticationv1.TokenReview]{
+		Kind: "TokenReview", NewObject: func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
+		Evaluate: func(ctx context.Context, review *authenticationv1.TokenReview) error {
 			if review.Namespace != "" {
 				return apierrors.NewBadRequest("namespace is not allowed on this type")
 			}
 			if review.Spec.Token == "" {
 				return apierrors.NewBadRequest("token is required for TokenReview in authentication")
 			}
-			review.Status = judge(ctx, who, review.Spec, audiences)
+			review.Status = tokenReviewStatus(ctx, who, review.Spec, audiences)
 			return nil
 		},
 	}
 }
 
-func judge(ctx context.Context, who authenticator.Request, spec authenticationv1.TokenReviewSpec, own authenticator.Audiences) (s authenticationv1.TokenReviewStatus) {
+func tokenReviewStatus(ctx context.Context, who authenticator.Request, spec authenticationv1.TokenReviewSpec, own authenticator.Audiences) (s authenticationv1.TokenReviewStatus) {
 	wanted := authenticator.Audiences(spec.Audiences)
 	if len(wanted) == 0 {
 		wanted = own
@@ -51,25 +51,25 @@ func judge(ctx context.Context, who authenticator.Request, spec authenticationv1
 		s.Error = "the token is not for these audiences"
 		return s
 	}
-	s.Authenticated, s.User, s.Audiences = true, infoOf(got.User), got.Audiences
+	s.Authenticated, s.User, s.Audiences = true, userInfo(got.User), got.Audiences
 	return s
 }
 
 // NewSelfSubjectReviews answers who the asker is ("kubectl auth whoami").
 func NewSelfSubjectReviews() rest.Storage {
-	return &reviews.Review[*authenticationv1.SelfSubjectReview]{
-		Kind: "SelfSubjectReview", Empty: func() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} },
-		Answer: func(ctx context.Context, review *authenticationv1.SelfSubjectReview) error {
-			u, err := reviews.Asker(ctx)
+	return &reviews.Storage[*authenticationv1.SelfSubjectReview]{
+		Kind: "SelfSubjectReview", NewObject: func() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} },
+		Evaluate: func(ctx context.Context, review *authenticationv1.SelfSubjectReview) error {
+			u, err := reviews.RequestUser(ctx)
 			if err == nil {
-				review.Status.UserInfo = infoOf(u)
+				review.Status.UserInfo = userInfo(u)
 			}
 			return err
 		},
 	}
 }
 
-func infoOf(u user.Info) authenticationv1.UserInfo {
+func userInfo(u user.Info) authenticationv1.UserInfo {
 	out := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups()}
 	for k, v := range u.GetExtra() {
 		if out.Extra == nil {

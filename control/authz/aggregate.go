@@ -19,23 +19,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Aggregation keeps the rules of cluster roles that are put together from others
+// ClusterRoleAggregation keeps the rules of cluster roles that are put together from others
 // by labels (admin, edit, view, and users' own). Its one goroutine is Run's
 // caller.
-type Aggregation struct {
+type ClusterRoleAggregation struct {
 	roles  rbaclisters.ClusterRoleLister
 	client rbacclient.ClusterRoleInterface
 	log    *slog.Logger
 	wake   chan struct{}
 }
 
-// NewAggregation listens to the factory's informer of cluster roles.
-func NewAggregation(f informers.SharedInformerFactory, client rbacclient.ClusterRoleInterface, log *slog.Logger) (*Aggregation, error) {
-	a := &Aggregation{roles: f.Rbac().V1().ClusterRoles().Lister(), client: client, log: log, wake: make(chan struct{}, 1)}
+// NewClusterRoleAggregation listens to the factory's informer of cluster roles.
+func NewClusterRoleAggregation(f informers.SharedInformerFactory, client rbacclient.ClusterRoleInterface, log *slog.Logger) (*ClusterRoleAggregation, error) {
+	a := &ClusterRoleAggregation{roles: f.Rbac().V1().ClusterRoles().Lister(), client: client, log: log, wake: make(chan struct{}, 1)}
 	_, err := f.Rbac().V1().ClusterRoles().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { a.nudge() },
-		UpdateFunc: func(any, any) { a.nudge() },
-		DeleteFunc: func(any) { a.nudge() },
+		AddFunc:    func(any) { a.signal() },
+		UpdateFunc: func(any, any) { a.signal() },
+		DeleteFunc: func(any) { a.signal() },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listen to cluster roles: %w", err)
@@ -43,7 +43,7 @@ func NewAggregation(f informers.SharedInformerFactory, client rbacclient.Cluster
 	return a, nil
 }
 
-func (a *Aggregation) nudge() {
+func (a *ClusterRoleAggregation) signal() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -52,10 +52,10 @@ func (a *Aggregation) nudge() {
 
 // Run works until ctx ends: once after each burst of changes, and again a while
 // after an error.
-func (a *Aggregation) Run(ctx context.Context) {
+func (a *ClusterRoleAggregation) Run(ctx context.Context) {
 	for {
 		var again <-chan time.Time
-		if err := a.settle(ctx); err != nil && ctx.Err() == nil {
+		if err := a.reconcile(ctx); err != nil && ctx.Err() == nil {
 			if !apierrors.IsConflict(err) { // the cache is behind: it will catch up
 				a.log.Warn("cluster roles were not aggregated", "error", err)
 			}
@@ -70,9 +70,9 @@ func (a *Aggregation) Run(ctx context.Context) {
 	}
 }
 
-// settle may need more than one round, as edit is part of admin: each write
+// reconcile may need more than one round, as edit is part of admin: each write
 // comes back as a change.
-func (a *Aggregation) settle(ctx context.Context) error {
+func (a *ClusterRoleAggregation) reconcile(ctx context.Context) error {
 	all, err := a.roles.List(labels.Everything())
 	if err != nil {
 		return fmt.Errorf("list cluster roles: %w", err)
@@ -82,7 +82,7 @@ func (a *Aggregation) settle(ctx context.Context) error {
 		if role.AggregationRule == nil {
 			continue
 		}
-		want, err := union(role, all)
+		want, err := aggregatedRules(role, all)
 		if err != nil {
 			a.log.Warn("a cluster role's aggregationRule is not understood", "role", role.Name, "error", err)
 			continue
@@ -99,9 +99,9 @@ func (a *Aggregation) settle(ctx context.Context) error {
 	return nil
 }
 
-// union are the rules of all roles that one of the selectors takes, in order of
+// aggregatedRules are the rules of all roles that one of the selectors takes, in order of
 // the roles' names and without those that are there already.
-func union(of *rbacv1.ClusterRole, sorted []*rbacv1.ClusterRole) (out []rbacv1.PolicyRule, _ error) {
+func aggregatedRules(of *rbacv1.ClusterRole, sorted []*rbacv1.ClusterRole) (out []rbacv1.PolicyRule, _ error) {
 	for i := range of.AggregationRule.ClusterRoleSelectors {
 		takes, err := metav1.LabelSelectorAsSelector(&of.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {

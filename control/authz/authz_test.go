@@ -23,30 +23,30 @@ func TestRulesCoverRequests(t *testing.T) {
 		ask  string // verb group resource/sub name, or verb path
 		want bool
 	}{
-		{can("get", "core", "pods"), "get core pods a", true},
-		{can("get", "core", "pods"), "list core pods", false},
-		{can("get", "core", "pods"), "get apps pods a", false},
-		{can("get", "core", "pods"), "get core pods/log a", false},
-		{can("get", "core", "pods/log"), "get core pods/log a", true},
-		{can("get", "core", "*/log"), "get core pods/log a", true},
-		{can("get", "core", "*/log"), "get core pods a", false},
-		{can("get", "core", "*"), "get core pods/log a", true},
-		{can("*", "*", "*"), "escalate rbac.authorization roles a", true},
-		{can("get", "core", "pods", "a"), "get core pods a", true},
-		{can("get", "core", "pods", "a"), "get core pods b", false},
-		{can("get", "core", "pods", "a"), "get core pods", false},
-		{can("read", "core", "pods"), "watch core pods", true},
-		{can("write", "core", "pods"), "get core pods a", false},
-		{fetch("/metrics"), "get /metrics", true},
-		{fetch("/metrics"), "get /metrics/slis", false},
-		{fetch("/metrics/*"), "get /metrics/slis", true},
-		{fetch("/metrics/*"), "post /metrics/slis", false},
-		{fetch("*"), "get /anything", true},
-		{can("*", "*", "*"), "get /anything", false},
-		{fetch("*"), "get core pods a", false},
+		{resourceRule("get", "core", "pods"), "get core pods a", true},
+		{resourceRule("get", "core", "pods"), "list core pods", false},
+		{resourceRule("get", "core", "pods"), "get apps pods a", false},
+		{resourceRule("get", "core", "pods"), "get core pods/log a", false},
+		{resourceRule("get", "core", "pods/log"), "get core pods/log a", true},
+		{resourceRule("get", "core", "*/log"), "get core pods/log a", true},
+		{resourceRule("get", "core", "*/log"), "get core pods a", false},
+		{resourceRule("get", "core", "*"), "get core pods/log a", true},
+		{resourceRule("*", "*", "*"), "escalate rbac.authorization roles a", true},
+		{resourceRule("get", "core", "pods", "a"), "get core pods a", true},
+		{resourceRule("get", "core", "pods", "a"), "get core pods b", false},
+		{resourceRule("get", "core", "pods", "a"), "get core pods", false},
+		{resourceRule("read", "core", "pods"), "watch core pods", true},
+		{resourceRule("write", "core", "pods"), "get core pods a", false},
+		{nonResourceRule("/metrics"), "get /metrics", true},
+		{nonResourceRule("/metrics"), "get /metrics/slis", false},
+		{nonResourceRule("/metrics/*"), "get /metrics/slis", true},
+		{nonResourceRule("/metrics/*"), "post /metrics/slis", false},
+		{nonResourceRule("*"), "get /anything", true},
+		{resourceRule("*", "*", "*"), "get /anything", false},
+		{nonResourceRule("*"), "get core pods a", false},
 	} {
-		if got := allows(&row.rule, asked(row.ask)); got != row.want {
-			t.Errorf("%s by %s: %v", row.ask, compact(&row.rule), got)
+		if got := ruleAllows(&row.rule, asked(row.ask)); got != row.want {
+			t.Errorf("%s by %s: %v", row.ask, compactRule(&row.rule), got)
 		}
 	}
 }
@@ -91,8 +91,8 @@ func TestBindingsReachTheirSubjects(t *testing.T) {
 	t.Parallel()
 	ref := func(kind, name string) rbacv1.RoleRef { return rbacv1.RoleRef{Kind: kind, Name: name} }
 	r := stored(t,
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Rules: []rbacv1.PolicyRule{can("get", "core", "pods")}},
-		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "maps"}, Rules: []rbacv1.PolicyRule{can("get", "core", "configmaps")}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Rules: []rbacv1.PolicyRule{resourceRule("get", "core", "pods")}},
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "maps"}, Rules: []rbacv1.PolicyRule{resourceRule("get", "core", "configmaps")}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "all"}, RoleRef: ref("ClusterRole", "pods"), Subjects: []rbacv1.Subject{group("readers")}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, RoleRef: ref("ClusterRole", "gone"), Subjects: []rbacv1.Subject{userNamed("ann")}},
 		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "one"}, RoleRef: ref("Role", "maps"), Subjects: []rbacv1.Subject{userNamed("ann"), {Kind: "ServiceAccount", Name: "app"}}},
@@ -121,10 +121,10 @@ func TestBindingsReachTheirSubjects(t *testing.T) {
 			t.Errorf("%s asks to %s in %q: %v (%s, %v)", row.who.GetName(), row.ask, row.namespace, got, reason, err)
 		}
 	}
-	if err := r.Holds(ann, "a", []rbacv1.PolicyRule{can("get", "core", "configmaps", "one")}); err != nil {
+	if err := r.ConfirmNoEscalation(ann, "a", []rbacv1.PolicyRule{resourceRule("get", "core", "configmaps", "one")}); err != nil {
 		t.Errorf("ann holds this: %v", err)
 	}
-	if err := r.Holds(ann, "a", []rbacv1.PolicyRule{can("get", "core", "pods")}); err == nil || !strings.Contains(err.Error(), `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`) {
+	if err := r.ConfirmNoEscalation(ann, "a", []rbacv1.PolicyRule{resourceRule("get", "core", "pods")}); err == nil || !strings.Contains(err.Error(), `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`) {
 		t.Errorf("ann holds this not: %v", err)
 	}
 }
@@ -145,7 +145,7 @@ func TestDefaultsAreWhole(t *testing.T) {
 		}
 		for _, rule := range r.Rules {
 			if len(rule.Verbs) == 0 || len(rule.NonResourceURLs) == 0 && (len(rule.APIGroups) == 0 || len(rule.Resources) == 0) {
-				t.Errorf("cluster role %s has the rule %s", r.Name, compact(&rule))
+				t.Errorf("cluster role %s has the rule %s", r.Name, compactRule(&rule))
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func TestAggregationFollowsLabels(t *testing.T) {
 	}
 	for range 3 { // admin contains edit, which contains view
 		for _, name := range []string{"admin", "edit", "view"} {
-			rules, err := union(all[name], sorted)
+			rules, err := aggregatedRules(all[name], sorted)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +185,7 @@ func TestAggregationFollowsLabels(t *testing.T) {
 		}
 	}
 	may := func(role, ask string) bool {
-		return slices.ContainsFunc(all[role].Rules, func(r rbacv1.PolicyRule) bool { return allows(&r, asked(ask)) })
+		return slices.ContainsFunc(all[role].Rules, func(r rbacv1.PolicyRule) bool { return ruleAllows(&r, asked(ask)) })
 	}
 	for _, row := range []struct {
 		role, ask string
@@ -222,7 +222,7 @@ func TestAggregationFollowsLabels(t *testing.T) {
 func TestReconcileKeepsWhatUsersAdded(t *testing.T) {
 	t.Parallel()
 	client := fake.NewClientset(
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:basic-user", Labels: map[string]string{"mine": "yes"}}, Rules: []rbacv1.PolicyRule{can("get", "core", "nodes")}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:basic-user", Labels: map[string]string{"mine": "yes"}}, Rules: []rbacv1.PolicyRule{resourceRule("get", "core", "nodes")}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "system:discovery", Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "false"}}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "cluster-admin"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"}, Subjects: []rbacv1.Subject{userNamed("ann")}},
 	)
@@ -316,15 +316,15 @@ func TestRefsOfAPod(t *testing.T) {
 	}
 	for resource, list := range refs {
 		for name := range strings.FieldsSeq(list) {
-			if !g.Related(t.Context(), "x", Ref{resource, "ns", name}) {
+			if !g.References(t.Context(), "x", Ref{resource, "ns", name}) {
 				t.Errorf("%s %s is not found", resource, name)
 			}
-			if g.Related(t.Context(), "y", Ref{resource, "ns", name}) || g.Related(t.Context(), "x", Ref{resource, "other", name}) {
+			if g.References(t.Context(), "y", Ref{resource, "ns", name}) || g.References(t.Context(), "x", Ref{resource, "other", name}) {
 				t.Errorf("%s %s is found for another node or namespace", resource, name)
 			}
 		}
 	}
-	if !g.Related(t.Context(), "x", Ref{"persistentvolumes", "", "pv"}) || !g.Related(t.Context(), "x", Ref{"secrets", "drivers", "stage"}) || g.Related(t.Context(), "y", Ref{"secrets", "drivers", "stage"}) {
+	if !g.References(t.Context(), "x", Ref{"persistentvolumes", "", "pv"}) || !g.References(t.Context(), "x", Ref{"secrets", "drivers", "stage"}) || g.References(t.Context(), "y", Ref{"secrets", "drivers", "stage"}) {
 		t.Error("the volume of a claim, or its secret, is not found for its node only")
 	}
 	pod = pod.DeepCopy()
@@ -332,7 +332,7 @@ func TestRefsOfAPod(t *testing.T) {
 	if err := f.Core().V1().Pods().Informer().GetIndexer().Update(pod); err != nil {
 		t.Fatal(err)
 	}
-	if g.Related(t.Context(), "x", Ref{"secrets", "ns", "vol"}) {
+	if g.References(t.Context(), "x", Ref{"secrets", "ns", "vol"}) {
 		t.Error("a mirror pod gives its node a secret")
 	}
 }

@@ -27,15 +27,15 @@ func DefaultPolicy() *Defaults {
 	return d
 }
 
-// can is one rule in short: lists are separated by blanks. The verbs "read" are
+// resourceRule is one rule in short: lists are separated by blanks. The verbs "read" are
 // get, list and watch; "write" are create, update, patch, delete and
 // deletecollection. The group "core" is the one without a name.
-func can(verbs, groups, resources string, names ...string) rbacv1.PolicyRule {
+func resourceRule(verbs, groups, resources string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: verbsOf(verbs), APIGroups: groupsOf(groups), Resources: strings.Fields(resources), ResourceNames: names}
 }
 
-// fetch lets paths that are no resources be read.
-func fetch(paths string) rbacv1.PolicyRule {
+// nonResourceRule lets paths that are no resources be read.
+func nonResourceRule(paths string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: strings.Fields(paths)}
 }
 
@@ -80,21 +80,21 @@ func (d *Defaults) role(name string, rules ...rbacv1.PolicyRule) {
 	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{ObjectMeta: meta("", name, nil), Rules: rules})
 }
 
-// part is a role that others are put together from.
-func (d *Defaults) part(name, of string, rules ...rbacv1.PolicyRule) {
-	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{ObjectMeta: meta("", name, aggregates(of)), Rules: rules})
+// aggregatedRole is a role that others are put together from.
+func (d *Defaults) aggregatedRole(name, of string, rules ...rbacv1.PolicyRule) {
+	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{ObjectMeta: meta("", name, aggregateLabels(of)), Rules: rules})
 }
 
-// whole is a role put together from all that carry its label; it may itself be
+// aggregatingRole is a role put together from all that carry its label; it may itself be
 // part of another.
-func (d *Defaults) whole(name, of string) {
+func (d *Defaults) aggregatingRole(name, of string) {
 	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{
-		ObjectMeta:      meta("", name, aggregates(of)),
-		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: aggregates(name)}}},
+		ObjectMeta:      meta("", name, aggregateLabels(of)),
+		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: aggregateLabels(name)}}},
 	})
 }
 
-func aggregates(to string) map[string]string {
+func aggregateLabels(to string) map[string]string {
 	out := map[string]string{}
 	for role := range strings.FieldsSeq(to) {
 		out["rbac.authorization.k8s.io/aggregate-to-"+role] = "true"
@@ -110,8 +110,8 @@ func (d *Defaults) bindAs(name, role string, subjects ...rbacv1.Subject) {
 	})
 }
 
-// local is a role of one namespace, bound there to the subjects.
-func (d *Defaults) local(namespace, name string, subjects []rbacv1.Subject, rules ...rbacv1.PolicyRule) {
+// namespacedRole is a role of one namespace, bound there to the subjects.
+func (d *Defaults) namespacedRole(namespace, name string, subjects []rbacv1.Subject, rules ...rbacv1.PolicyRule) {
 	d.Roles = append(d.Roles, rbacv1.Role{ObjectMeta: meta(namespace, name, nil), Rules: rules})
 	if len(subjects) > 0 {
 		d.RoleBindings = append(d.RoleBindings, rbacv1.RoleBinding{

@@ -4,45 +4,45 @@ import rbacv1 "k8s.io/api/rbac/v1"
 
 // users are the roles that people are given: cluster-admin, admin, edit, view.
 func (d *Defaults) users() {
-	d.role("cluster-admin", can("*", "*", "*"), rbacv1.PolicyRule{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})
+	d.role("cluster-admin", resourceRule("*", "*", "*"), rbacv1.PolicyRule{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})
 	d.bind("cluster-admin", group("system:masters"))
 
-	d.whole("admin", "")
-	d.whole("edit", "admin")
-	d.whole("view", "edit")
+	d.aggregatingRole("admin", "")
+	d.aggregatingRole("edit", "admin")
+	d.aggregatingRole("view", "edit")
 
-	d.part("system:aggregate-to-admin", "admin",
-		can("create", "authorization", "localsubjectaccessreviews"),
-		can("read write", "rbac.authorization", "roles rolebindings"),
+	d.aggregatedRole("system:aggregate-to-admin", "admin",
+		resourceRule("create", "authorization", "localsubjectaccessreviews"),
+		resourceRule("read write", "rbac.authorization", "roles rolebindings"),
 	)
-	d.part("system:aggregate-to-edit", "edit",
-		can("read", "core", "pods/attach pods/exec pods/portforward pods/proxy secrets services/proxy"),
-		can("impersonate", "core", "serviceaccounts"),
-		can("write", "core", "pods pods/attach pods/exec pods/portforward pods/proxy"),
-		can("create", "core", "pods/eviction serviceaccounts/token"),
-		can("patch update", "core", "pods/resize"),
-		can("write", "core", "configmaps persistentvolumeclaims replicationcontrollers replicationcontrollers/scale secrets serviceaccounts services services/proxy"),
-		can("write", "core events", "events"),
-		can("write", "apps", "daemonsets deployments deployments/rollback deployments/scale replicasets replicasets/scale statefulsets statefulsets/scale"),
-		can("write", "autoscaling", "horizontalpodautoscalers"),
-		can("write", "batch", "cronjobs jobs"),
-		can("write", "policy", "poddisruptionbudgets"),
-		can("write", "networking", "ingresses networkpolicies"),
-		can("write", "resource", "resourceclaims resourceclaimtemplates"),
-		can("read write", "coordination", "leases"),
+	d.aggregatedRole("system:aggregate-to-edit", "edit",
+		resourceRule("read", "core", "pods/attach pods/exec pods/portforward pods/proxy secrets services/proxy"),
+		resourceRule("impersonate", "core", "serviceaccounts"),
+		resourceRule("write", "core", "pods pods/attach pods/exec pods/portforward pods/proxy"),
+		resourceRule("create", "core", "pods/eviction serviceaccounts/token"),
+		resourceRule("patch update", "core", "pods/resize"),
+		resourceRule("write", "core", "configmaps persistentvolumeclaims replicationcontrollers replicationcontrollers/scale secrets serviceaccounts services services/proxy"),
+		resourceRule("write", "core events", "events"),
+		resourceRule("write", "apps", "daemonsets deployments deployments/rollback deployments/scale replicasets replicasets/scale statefulsets statefulsets/scale"),
+		resourceRule("write", "autoscaling", "horizontalpodautoscalers"),
+		resourceRule("write", "batch", "cronjobs jobs"),
+		resourceRule("write", "policy", "poddisruptionbudgets"),
+		resourceRule("write", "networking", "ingresses networkpolicies"),
+		resourceRule("write", "resource", "resourceclaims resourceclaimtemplates"),
+		resourceRule("read write", "coordination", "leases"),
 	)
-	d.part("system:aggregate-to-view", "view",
-		can("read", "core", "configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods replicationcontrollers replicationcontrollers/scale serviceaccounts services services/status"),
-		can("read", "core", "bindings limitranges namespaces/status pods/log pods/status replicationcontrollers/status resourcequotas resourcequotas/status"),
-		can("read", "core", "namespaces"),
-		can("read", "core events", "events"),
-		can("read", "discovery", "endpointslices"),
-		can("read", "apps", "controllerrevisions daemonsets daemonsets/status deployments deployments/scale deployments/status replicasets replicasets/scale replicasets/status statefulsets statefulsets/scale statefulsets/status"),
-		can("read", "autoscaling", "horizontalpodautoscalers horizontalpodautoscalers/status"),
-		can("read", "batch", "cronjobs cronjobs/status jobs jobs/status"),
-		can("read", "policy", "poddisruptionbudgets poddisruptionbudgets/status"),
-		can("read", "networking", "ingresses ingresses/status networkpolicies"),
-		can("read", "resource", "resourceclaims resourceclaims/status resourceclaimtemplates"),
+	d.aggregatedRole("system:aggregate-to-view", "view",
+		resourceRule("read", "core", "configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods replicationcontrollers replicationcontrollers/scale serviceaccounts services services/status"),
+		resourceRule("read", "core", "bindings limitranges namespaces/status pods/log pods/status replicationcontrollers/status resourcequotas resourcequotas/status"),
+		resourceRule("read", "core", "namespaces"),
+		resourceRule("read", "core events", "events"),
+		resourceRule("read", "discovery", "endpointslices"),
+		resourceRule("read", "apps", "controllerrevisions daemonsets daemonsets/status deployments deployments/scale deployments/status replicasets replicasets/scale replicasets/status statefulsets statefulsets/scale statefulsets/status"),
+		resourceRule("read", "autoscaling", "horizontalpodautoscalers horizontalpodautoscalers/status"),
+		resourceRule("read", "batch", "cronjobs cronjobs/status jobs jobs/status"),
+		resourceRule("read", "policy", "poddisruptionbudgets poddisruptionbudgets/status"),
+		resourceRule("read", "networking", "ingresses ingresses/status networkpolicies"),
+		resourceRule("read", "resource", "resourceclaims resourceclaims/status resourceclaimtemplates"),
 	)
-	d.part("system:aggregated-metrics-reader", "admin edit view", can("read", "metrics", "nodes pods"))
+	d.aggregatedRole("system:aggregated-metrics-reader", "admin edit view", resourceRule("read", "metrics", "nodes pods"))
 }

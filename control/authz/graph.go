@@ -43,19 +43,19 @@ func NewGraph(f informers.SharedInformerFactory, client kubernetes.Interface) (*
 	return &Graph{pods.GetIndexer(), volumes.GetIndexer(), client}, nil
 }
 
-// Related says whether a pod bound to the node refers to the object, or is it.
-func (g *Graph) Related(ctx context.Context, node string, r Ref) bool {
+// References says whether a pod bound to the node refers to the object, or is it.
+func (g *Graph) References(ctx context.Context, node string, r Ref) bool {
 	switch r.Resource {
 	case "persistentvolumes":
-		return g.volume(ctx, node, r.Name)
+		return g.volumeReferenced(ctx, node, r.Name)
 	case "secrets":
-		return g.referred(ctx, node, r, g.claimsOf(r))
+		return g.referencedByPod(ctx, node, r, g.claimsOf(r))
 	}
-	return g.referred(ctx, node, r, nil)
+	return g.referencedByPod(ctx, node, r, nil)
 }
 
-// volume follows a volume to the claim that it is bound to.
-func (g *Graph) volume(ctx context.Context, node, name string) bool {
+// volumeReferenced follows a volume to the claim that it is bound to.
+func (g *Graph) volumeReferenced(ctx context.Context, node, name string) bool {
 	obj, found, err := g.volumes.GetByKey(name)
 	if err != nil || !found {
 		return false
@@ -64,7 +64,7 @@ func (g *Graph) volume(ctx context.Context, node, name string) bool {
 	if !ok || v.Spec.ClaimRef == nil {
 		return false
 	}
-	return g.referred(ctx, node, Ref{"persistentvolumeclaims", v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name}, nil)
+	return g.referencedByPod(ctx, node, Ref{"persistentvolumeclaims", v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name}, nil)
 }
 
 // claimsOf answers the claims whose volumes need the secret to be mounted.
@@ -81,9 +81,9 @@ func (g *Graph) claimsOf(secret Ref) (out []Ref) {
 	return out
 }
 
-// owns says whether a slice of devices is the node's. It asks the store: no index
+// ownsSlice says whether a slice of devices is the node's. It asks the store: no index
 // is kept for what nodes seldom ask.
-func (g *Graph) owns(ctx context.Context, node, slice string) bool {
+func (g *Graph) ownsSlice(ctx context.Context, node, slice string) bool {
 	if g.client == nil {
 		return false
 	}
@@ -91,7 +91,7 @@ func (g *Graph) owns(ctx context.Context, node, slice string) bool {
 	return err == nil && s.Spec.NodeName != nil && *s.Spec.NodeName == node // Z1
 }
 
-func (g *Graph) referred(ctx context.Context, node string, r Ref, or []Ref) bool {
+func (g *Graph) referencedByPod(ctx context.Context, node string, r Ref, or []Ref) bool {
 	wanted := map[string]bool{}
 	for _, one := range append(or, r) {
 		key := keyOf(node, one)

@@ -26,66 +26,66 @@ func NodeName(u user.Info) (name string, ok bool) {
 	return name, ok && name != "" && slices.Contains(u.GetGroups(), nodesGroup)
 }
 
-// Node authorizes nodes: for reading, what the pods bound to a node refer to;
+// NodeAuthorizer authorizes nodes: for reading, what the pods bound to a node refer to;
 // for writing, what any node writes of itself. Whether the object written is
 // really the node's own is seen by NodeRestriction at admission, which has it.
-type Node struct {
+type NodeAuthorizer struct {
 	authorizer.AuthorizerFunc
 
 	graph *Graph
 	rules []rbacv1.PolicyRule
 }
 
-// NewNode authorizes by the graph of pods, nodes and what they refer to.
-func NewNode(g *Graph) *Node {
-	n := &Node{graph: g, rules: nodeRules()}
+// NewNodeAuthorizer authorizes by the graph of pods, nodes and what they refer to.
+func NewNodeAuthorizer(g *Graph) *NodeAuthorizer {
+	n := &NodeAuthorizer{graph: g, rules: nodeRules()}
 	n.AuthorizerFunc = n.authorize
 	return n
 }
 
-func (n *Node) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (n *NodeAuthorizer) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	node, ok := NodeName(a.GetUser())
 	if !ok || !a.IsResourceRequest() {
 		return authorizer.DecisionNoOpinion, "", nil
 	}
-	if reason := n.judge(ctx, node, a); reason != "" {
+	if reason := n.denyReason(ctx, node, a); reason != "" {
 		return authorizer.DecisionNoOpinion, reason, nil
 	}
 	for i := range n.rules {
-		if allows(&n.rules[i], a) {
+		if ruleAllows(&n.rules[i], a) {
 			return authorizer.DecisionAllow, "", nil
 		}
 	}
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// judge answers why the node may not; "" leaves it to the rules. Listing and
+// denyReason answers why the node may not; "" leaves it to the rules. Listing and
 // watching are turned into the get that they are when they ask for one name.
-func (n *Node) judge(ctx context.Context, node string, a authorizer.Attributes) string {
+func (n *NodeAuthorizer) denyReason(ctx context.Context, node string, a authorizer.Attributes) string {
 	switch (metav1.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}) {
 	case metav1.GroupResource{Resource: "secrets"}, metav1.GroupResource{Resource: "configmaps"}:
 		return n.readOne(ctx, node, a)
 	case metav1.GroupResource{Resource: "persistentvolumeclaims"}, metav1.GroupResource{Resource: "persistentvolumes"}:
 		if a.GetSubresource() == "status" {
-			return n.related(ctx, node, a)
+			return n.requireReference(ctx, node, a)
 		}
 		return n.readOne(ctx, node, a)
 	case metav1.GroupResource{Resource: "serviceaccounts"}:
 		if a.GetVerb() != "create" || a.GetSubresource() != "token" {
 			return "can only create tokens for individual service accounts"
 		}
-		return n.related(ctx, node, a)
+		return n.requireReference(ctx, node, a)
 	case metav1.GroupResource{Resource: "pods"}:
 		return n.pods(ctx, node, a)
 	case metav1.GroupResource{Resource: "nodes"}:
-		return own(node, a, "node")
+		return requireOwnName(node, a, "node")
 	case metav1.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}:
 		if a.GetNamespace() != corev1.NamespaceNodeLease {
 			return fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
 		}
-		return own(node, a, "node lease")
+		return requireOwnName(node, a, "node lease")
 	case metav1.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}:
-		return own(node, a, "CSINode")
+		return requireOwnName(node, a, "CSINode")
 	case metav1.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}:
 		return n.readOne(ctx, node, a)
 	case metav1.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"}:
@@ -95,21 +95,21 @@ func (n *Node) judge(ctx context.Context, node string, a authorizer.Attributes) 
 }
 
 // readOne takes a get, or a list or watch of one name.
-func (n *Node) readOne(ctx context.Context, node string, a authorizer.Attributes) string {
+func (n *NodeAuthorizer) readOne(ctx context.Context, node string, a authorizer.Attributes) string {
 	if !a.IsReadOnly() || a.GetSubresource() != "" {
 		return "can only read resources of this type"
 	}
-	if reason := n.related(ctx, node, a); reason != "" {
+	if reason := n.requireReference(ctx, node, a); reason != "" {
 		return reason
 	}
 	return ""
 }
 
-func (n *Node) related(ctx context.Context, node string, a authorizer.Attributes) string {
+func (n *NodeAuthorizer) requireReference(ctx context.Context, node string, a authorizer.Attributes) string {
 	if a.GetName() == "" {
 		return "can only read namespaced object of this type by a single name"
 	}
-	if !n.graph.Related(ctx, node, Ref{a.GetResource(), a.GetNamespace(), a.GetName()}) {
+	if !n.graph.References(ctx, node, Ref{a.GetResource(), a.GetNamespace(), a.GetName()}) {
 		return fmt.Sprintf("no relationship found between node '%s' and this object", node)
 	}
 	return ""
@@ -117,16 +117,16 @@ func (n *Node) related(ctx context.Context, node string, a authorizer.Attributes
 
 // pods are read by name, or listed with the selector that names the node;
 // writing is left to the rules and to NodeRestriction.
-func (n *Node) pods(ctx context.Context, node string, a authorizer.Attributes) string {
+func (n *NodeAuthorizer) pods(ctx context.Context, node string, a authorizer.Attributes) string {
 	switch a.GetVerb() {
 	case "get":
-		return n.related(ctx, node, a)
+		return n.requireReference(ctx, node, a)
 	case "list", "watch":
 		if selectsNode(node, a) {
 			return ""
 		}
 		if a.GetName() != "" {
-			return n.related(ctx, node, a)
+			return n.requireReference(ctx, node, a)
 		}
 		return "can only list/watch pods with spec.nodeName field selector"
 	}
@@ -135,13 +135,13 @@ func (n *Node) pods(ctx context.Context, node string, a authorizer.Attributes) s
 
 // slices of devices are known by the node that they name. A create has no name in
 // its path: NodeRestriction sees the object.
-func (n *Node) slices(ctx context.Context, node string, a authorizer.Attributes) string {
+func (n *NodeAuthorizer) slices(ctx context.Context, node string, a authorizer.Attributes) string {
 	switch {
 	case a.GetVerb() == "create", selectsNode(node, a):
 		return ""
 	case a.GetName() == "":
 		return "can only list/watch/deletecollection resourceslices with spec.nodeName field selector"
-	case !n.graph.owns(ctx, node, a.GetName()):
+	case !n.graph.ownsSlice(ctx, node, a.GetName()):
 		return fmt.Sprintf("no relationship found between node '%s' and this object", node)
 	}
 	return ""
@@ -155,9 +155,9 @@ func selectsNode(node string, a authorizer.Attributes) bool {
 	})
 }
 
-// own lets a node touch the object of its own name. A create has no name in its
+// requireOwnName lets a node touch the object of its own name. A create has no name in its
 // path: NodeRestriction sees the object.
-func own(node string, a authorizer.Attributes, what string) string {
+func requireOwnName(node string, a authorizer.Attributes, what string) string {
 	if a.GetName() == node || a.GetVerb() == "create" && a.GetName() == "" {
 		return ""
 	}

@@ -44,7 +44,7 @@ func NewRBAC(f informers.SharedInformerFactory) *RBAC {
 func (r *RBAC) authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	allowed, reason := false, ""
 	errs := r.visit(a.GetUser(), a.GetNamespace(), func(by fmt.Stringer, rule *rbacv1.PolicyRule) bool {
-		if allows(rule, a) {
+		if ruleAllows(rule, a) {
 			allowed, reason = true, "RBAC: allowed by "+by.String()
 		}
 		return !allowed
@@ -85,7 +85,7 @@ func (g grant) String() string {
 func (r *RBAC) visit(u user.Info, namespace string, each func(fmt.Stringer, *rbacv1.PolicyRule) bool) (errs []error) {
 	show := func(g grant, subjects []rbacv1.Subject) bool {
 		for i := range subjects {
-			if !names(&subjects[i], u, g.namespace) {
+			if !subjectMatches(&subjects[i], u, g.namespace) {
 				continue
 			}
 			g.subject = subjects[i]
@@ -163,9 +163,9 @@ func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) (resou
 	return resources, paths, len(errs) > 0, errors.Join(errs...)
 }
 
-// Holds answers nil if the user himself holds every one of the rules in the
+// ConfirmNoEscalation answers nil if the user himself holds every one of the rules in the
 // namespace ("": cluster-wide), else what is missing (Z3).
-func (r *RBAC) Holds(u user.Info, namespace string, rules []rbacv1.PolicyRule) error {
+func (r *RBAC) ConfirmNoEscalation(u user.Info, namespace string, rules []rbacv1.PolicyRule) error {
 	var own []rbacv1.PolicyRule
 	errs := r.visit(u, namespace, func(_ fmt.Stringer, rule *rbacv1.PolicyRule) bool {
 		own = append(own, *rule)
@@ -177,7 +177,7 @@ func (r *RBAC) Holds(u user.Info, namespace string, rules []rbacv1.PolicyRule) e
 	}
 	said := make([]string, 0, len(missing))
 	for i := range missing {
-		said = append(said, compact(&missing[i]))
+		said = append(said, compactRule(&missing[i]))
 	}
 	text := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(), strings.Join(said, "\n"))
 	if len(errs) > 0 {
@@ -186,7 +186,7 @@ func (r *RBAC) Holds(u user.Info, namespace string, rules []rbacv1.PolicyRule) e
 	return errors.New(text)
 }
 
-func compact(r *rbacv1.PolicyRule) string {
+func compactRule(r *rbacv1.PolicyRule) string {
 	var parts []string
 	for _, p := range []struct {
 		name string

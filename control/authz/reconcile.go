@@ -32,25 +32,25 @@ func (d *Defaults) Reconcile(ctx context.Context, client kubernetes.Interface) e
 	}
 	for i := range d.Roles {
 		role := &d.Roles[i]
-		todo = append(todo, func() error { return localRole(client, role) })
+		todo = append(todo, func() error { return reconcileRole(client, role) })
 	}
 	for i := range d.RoleBindings {
 		binding := &d.RoleBindings[i]
-		todo = append(todo, func() error { return localBinding(client, binding) })
+		todo = append(todo, func() error { return reconcileRoleBinding(client, binding) })
 	}
-	return inTurns(todo)
+	return runParallel(todo)
 }
 
-// inTurns runs the writes a few at a time: one by one they would make up most of
+// runParallel runs the writes a few at a time: one by one they would make up most of
 // a fresh start.
-func inTurns(todo []func() error) error {
+func runParallel(todo []func() error) error {
 	const lanes = 8
 	ends, next := make(chan error), make(chan func() error)
 	for range lanes {
 		go func() {
 			var errs []error
 			for do := range next {
-				errs = append(errs, retry.OnError(retry.DefaultRetry, again, do))
+				errs = append(errs, retry.OnError(retry.DefaultRetry, isRetriable, do))
 			}
 			ends <- errors.Join(errs...)
 		}()
@@ -66,16 +66,16 @@ func inTurns(todo []func() error) error {
 	return errors.Join(errs...)
 }
 
-func again(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+func isRetriable(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// existing is what is stored at start, read in two lists instead of one by one.
-type existing struct {
+// existingPolicy is what is stored at start, read in two lists instead of one by one.
+type existingPolicy struct {
 	roles    map[string]*rbacv1.ClusterRole
 	bindings map[string]*rbacv1.ClusterRoleBinding
 }
 
-func listExisting(ctx context.Context, client kubernetes.Interface) (e existing, err error) {
-	e = existing{map[string]*rbacv1.ClusterRole{}, map[string]*rbacv1.ClusterRoleBinding{}}
+func listExisting(ctx context.Context, client kubernetes.Interface) (e existingPolicy, err error) {
+	e = existingPolicy{map[string]*rbacv1.ClusterRole{}, map[string]*rbacv1.ClusterRoleBinding{}}
 	roles, err := client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return e, fmt.Errorf("list cluster roles: %w", err)
@@ -93,7 +93,7 @@ func listExisting(ctx context.Context, client kubernetes.Interface) (e existing,
 	return e, nil
 }
 
-func (e existing) role(client kubernetes.Interface, want *rbacv1.ClusterRole) func() error {
+func (e existingPolicy) role(client kubernetes.Interface, want *rbacv1.ClusterRole) func() error {
 	o := reconciliation.ReconcileRoleOptions{
 		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: want}, Confirm: true,
 		Client: &listedRole{ClusterRoleModifier: reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}, role: e.roles[want.Name]},
@@ -106,7 +106,7 @@ func (e existing) role(client kubernetes.Interface, want *rbacv1.ClusterRole) fu
 	}
 }
 
-func (e existing) binding(client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) func() error {
+func (e existingPolicy) binding(client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) func() error {
 	o := reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want}, Confirm: true,
 		Client: &listedBinding{
@@ -122,7 +122,7 @@ func (e existing) binding(client kubernetes.Interface, want *rbacv1.ClusterRoleB
 	}
 }
 
-func localRole(client kubernetes.Interface, want *rbacv1.Role) error {
+func reconcileRole(client kubernetes.Interface, want *rbacv1.Role) error {
 	o := reconciliation.ReconcileRoleOptions{
 		Role: reconciliation.RoleRuleOwner{Role: want}, Confirm: true,
 		Client: reconciliation.RoleModifier{Client: client.RbacV1(), NamespaceClient: client.CoreV1().Namespaces()},
@@ -133,7 +133,7 @@ func localRole(client kubernetes.Interface, want *rbacv1.Role) error {
 	return nil
 }
 
-func localBinding(client kubernetes.Interface, want *rbacv1.RoleBinding) error {
+func reconcileRoleBinding(client kubernetes.Interface, want *rbacv1.RoleBinding) error {
 	o := reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.RoleBindingAdapter{RoleBinding: want}, Confirm: true,
 		Client: reconciliation.RoleBindingClientAdapter{Client: client.RbacV1(), NamespaceClient: client.CoreV1().Namespaces()},

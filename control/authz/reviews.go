@@ -19,18 +19,18 @@ import (
 	"berth/control/reviews"
 )
 
-// invalid says what is wrong with a review of a kind.
-func invalid(kind string, errs field.ErrorList) error {
+// invalidReview says what is wrong with a review of a kind.
+func invalidReview(kind string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind(kind).GroupKind(), "", errs)
 }
 
 // NewSubjectAccessReviews answers for any user; who may ask is RBAC's matter.
 func NewSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage {
 	const kind = "SubjectAccessReview"
-	return &reviews.Review[*authorizationv1.SubjectAccessReview]{
-		Kind: kind, Empty: func() *authorizationv1.SubjectAccessReview { return &authorizationv1.SubjectAccessReview{} },
-		Answer: func(ctx context.Context, review *authorizationv1.SubjectAccessReview) (err error) {
-			review.Status, err = answer(ctx, a, kind, review.Spec, nil)
+	return &reviews.Storage[*authorizationv1.SubjectAccessReview]{
+		Kind: kind, NewObject: func() *authorizationv1.SubjectAccessReview { return &authorizationv1.SubjectAccessReview{} },
+		Evaluate: func(ctx context.Context, review *authorizationv1.SubjectAccessReview) (err error) {
+			review.Status, err = evaluate(ctx, a, kind, review.Spec, nil)
 			return err
 		},
 	}
@@ -39,10 +39,10 @@ func NewSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage 
 // NewLocalSubjectAccessReviews answers for any user in the request's namespace.
 func NewLocalSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage {
 	const kind = "LocalSubjectAccessReview"
-	return &reviews.Review[*authorizationv1.LocalSubjectAccessReview]{
+	return &reviews.Storage[*authorizationv1.LocalSubjectAccessReview]{
 		Kind: kind, Namespaced: true,
-		Empty: func() *authorizationv1.LocalSubjectAccessReview { return &authorizationv1.LocalSubjectAccessReview{} },
-		Answer: func(ctx context.Context, review *authorizationv1.LocalSubjectAccessReview) (err error) {
+		NewObject: func() *authorizationv1.LocalSubjectAccessReview { return &authorizationv1.LocalSubjectAccessReview{} },
+		Evaluate: func(ctx context.Context, review *authorizationv1.LocalSubjectAccessReview) (err error) {
 			var errs field.ErrorList
 			spec := field.NewPath("spec")
 			switch about := review.Spec.ResourceAttributes; {
@@ -51,7 +51,7 @@ func NewLocalSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Sto
 			case about.Namespace != genericapirequest.NamespaceValue(ctx):
 				errs = append(errs, field.Invalid(spec.Child("resourceAttributes", "namespace"), about.Namespace, "must match metadata.namespace"))
 			}
-			review.Status, err = answer(ctx, a, kind, review.Spec, errs)
+			review.Status, err = evaluate(ctx, a, kind, review.Spec, errs)
 			return err
 		},
 	}
@@ -60,10 +60,10 @@ func NewLocalSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Sto
 // NewSelfSubjectAccessReviews answers for the asker ("kubectl auth can-i").
 func NewSelfSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage {
 	const kind = "SelfSubjectAccessReview"
-	return &reviews.Review[*authorizationv1.SelfSubjectAccessReview]{
-		Kind: kind, Empty: func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
-		Answer: func(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview) error {
-			u, err := reviews.Asker(ctx)
+	return &reviews.Storage[*authorizationv1.SelfSubjectAccessReview]{
+		Kind: kind, NewObject: func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
+		Evaluate: func(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview) error {
+			u, err := reviews.RequestUser(ctx)
 			if err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ func NewSelfSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Stor
 				}
 				spec.Extra[k] = v
 			}
-			review.Status, err = answer(ctx, a, kind, spec, nil)
+			review.Status, err = evaluate(ctx, a, kind, spec, nil)
 			return err
 		},
 	}
@@ -86,10 +86,10 @@ func NewSelfSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Stor
 // NewSelfSubjectRulesReviews answers the asker's rules in a namespace ("kubectl
 // auth can-i --list").
 func NewSelfSubjectRulesReviews(resolver authorizer.RuleResolver) rest.Storage {
-	return &reviews.Review[*authorizationv1.SelfSubjectRulesReview]{
-		Kind: "SelfSubjectRulesReview", Empty: func() *authorizationv1.SelfSubjectRulesReview { return &authorizationv1.SelfSubjectRulesReview{} },
-		Answer: func(ctx context.Context, review *authorizationv1.SelfSubjectRulesReview) error {
-			u, err := reviews.Asker(ctx)
+	return &reviews.Storage[*authorizationv1.SelfSubjectRulesReview]{
+		Kind: "SelfSubjectRulesReview", NewObject: func() *authorizationv1.SelfSubjectRulesReview { return &authorizationv1.SelfSubjectRulesReview{} },
+		Evaluate: func(ctx context.Context, review *authorizationv1.SelfSubjectRulesReview) error {
+			u, err := reviews.RequestUser(ctx)
 			if err != nil {
 				return err
 			}
@@ -122,13 +122,13 @@ func rulesOf(ctx context.Context, resolver authorizer.RuleResolver, u user.Info,
 	return out
 }
 
-// answer puts a question to the authorizer unless something is wrong with it:
+// evaluate puts a question to the authorizer unless something is wrong with it:
 // what was found already, or what is wrong with any.
-func answer(ctx context.Context, a authorizer.UnconditionalAuthorizer, kind string, spec authorizationv1.SubjectAccessReviewSpec, found field.ErrorList) (authorizationv1.SubjectAccessReviewStatus, error) {
+func evaluate(ctx context.Context, a authorizer.UnconditionalAuthorizer, kind string, spec authorizationv1.SubjectAccessReviewSpec, found field.ErrorList) (authorizationv1.SubjectAccessReviewStatus, error) {
 	if errs := append(checkSpec(spec), found...); len(errs) > 0 {
-		return authorizationv1.SubjectAccessReviewStatus{}, invalid(kind, errs)
+		return authorizationv1.SubjectAccessReviewStatus{}, invalidReview(kind, errs)
 	}
-	return ask(ctx, a, spec), nil
+	return authorizeSpec(ctx, a, spec), nil
 }
 
 func checkSpec(s authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList) {
@@ -145,8 +145,8 @@ func checkSpec(s authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList)
 	return errs
 }
 
-// ask puts the question to the same authorizer that requests go through.
-func ask(ctx context.Context, a authorizer.UnconditionalAuthorizer, spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+// authorizeSpec puts the question to the same authorizer that requests go through.
+func authorizeSpec(ctx context.Context, a authorizer.UnconditionalAuthorizer, spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
 	decision, reason, err := a.Authorize(ctx, attributesOf(spec))
 	out := authorizationv1.SubjectAccessReviewStatus{
 		Allowed: decision == authorizer.DecisionAllow, Denied: decision == authorizer.DecisionDeny, Reason: reason,
@@ -170,7 +170,7 @@ func attributesOf(spec authorizationv1.SubjectAccessReviewSpec) authorizer.Attri
 	}
 	r := spec.ResourceAttributes
 	out := authorizer.AttributesRecord{
-		User: who, ResourceRequest: true, Verb: r.Verb, Namespace: r.Namespace, APIGroup: r.Group, APIVersion: orAll(r.Version),
+		User: who, ResourceRequest: true, Verb: r.Verb, Namespace: r.Namespace, APIGroup: r.Group, APIVersion: versionOrAll(r.Version),
 		Resource: r.Resource, Subresource: r.Subresource, Name: r.Name,
 	}
 	if f := r.FieldSelector; f != nil {
@@ -182,7 +182,7 @@ func attributesOf(spec authorizationv1.SubjectAccessReviewSpec) authorizer.Attri
 	return out
 }
 
-func orAll(version string) string {
+func versionOrAll(version string) string {
 	if version == "" {
 		return "*"
 	}

@@ -10,19 +10,19 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// allows says whether one rule covers a request.
-func allows(r *rbacv1.PolicyRule, a authorizer.Attributes) bool {
-	if !oneOf(r.Verbs, a.GetVerb(), rbacv1.VerbAll) {
+// ruleAllows says whether one rule covers a request.
+func ruleAllows(r *rbacv1.PolicyRule, a authorizer.Attributes) bool {
+	if !containsAny(r.Verbs, a.GetVerb(), rbacv1.VerbAll) {
 		return false
 	}
 	if !a.IsResourceRequest() {
 		return slices.ContainsFunc(r.NonResourceURLs, func(u string) bool { return coversPath(u, a.GetPath()) })
 	}
-	return oneOf(r.APIGroups, a.GetAPIGroup(), rbacv1.APIGroupAll) && coversResource(r.Resources, a.GetResource(), a.GetSubresource()) &&
+	return containsAny(r.APIGroups, a.GetAPIGroup(), rbacv1.APIGroupAll) && coversResource(r.Resources, a.GetResource(), a.GetSubresource()) &&
 		(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.GetName()))
 }
 
-func oneOf(have []string, want, all string) bool {
+func containsAny(have []string, want, all string) bool {
 	return slices.Contains(have, want) || slices.Contains(have, all)
 }
 
@@ -42,9 +42,9 @@ func coversResource(have []string, resource, sub string) bool {
 	return slices.Contains(have, rbacv1.ResourceAll) || slices.Contains(have, full) || sub != "" && slices.Contains(have, "*/"+sub)
 }
 
-// names says whether a subject of a binding means this user. The namespace of
+// subjectMatches says whether a subject of a binding means this user. The namespace of
 // the binding is where a service account without one of its own is looked for.
-func names(s *rbacv1.Subject, u user.Info, namespace string) bool {
+func subjectMatches(s *rbacv1.Subject, u user.Info, namespace string) bool {
 	switch s.Kind {
 	case rbacv1.UserKind:
 		return u.GetName() == s.Name

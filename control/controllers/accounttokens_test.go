@@ -39,7 +39,7 @@ func TestASecretGetsTheTokenThatItAsksFor(t *testing.T) {
 			return s
 		}
 		other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other", Annotations: map[string]string{corev1.ServiceAccountNameKey: "none"}}}
-		client := running(t, Config{Tokens: hourly{}, CABundle: []byte("the CA")}, []string{AccountTokens},
+		client := running(t, Config{TokenSigner: hourly{}, CABundle: []byte("the CA")}, []string{ServiceAccountTokens},
 			account, asks("token", "app"), asks("nobodys", "none"), asks("former", "app", "app-0"), other)
 		names := func() (out []string) {
 			t.Helper()

@@ -23,99 +23,99 @@ import (
 
 // Config is what the controllers need. Times that are zero are upstream's.
 type Config struct {
-	Client    kubernetes.Interface
-	Metadata  metadata.Interface
-	Informers informers.SharedInformerFactory
-	Start     func() // starts the informers that are not started yet
-	Events    record.EventRecorder
-	Log       *slog.Logger
+	Client         kubernetes.Interface
+	Metadata       metadata.Interface
+	Informers      informers.SharedInformerFactory
+	StartInformers func() // starts the informers that are not started yet
+	Events         record.EventRecorder
+	Log            *slog.Logger
 
-	// PodRanges are cut into one range of addresses per node: of 2^8 addresses
+	// ClusterCIDRs are cut into one range of addresses per node: of 2^8 addresses
 	// (IPv4) or 2^64 (IPv6). None: nodes get no range.
-	PodRanges []netip.Prefix
-	// CA signs the certificates of clients, and NodesCA those that nodes show, which must
+	ClusterCIDRs []netip.Prefix
+	// ClientCA signs the certificates of clients, and NodesCA those that nodes show, which must
 	// not be good for taking a node for the server. Nil: none are signed.
-	CA, NodesCA  Authority
-	Certificates time.Duration // that these sign are good for at most; a year
+	ClientCA, ServingCA CertificateAuthority
+	SigningDuration     time.Duration // that these sign are good for at most; a year
 	// CABundle is the PEM by which pods know the server. Empty: not published.
 	CABundle []byte
-	// Tokens signs those of secrets. Nil: such secrets stay as they are.
-	Tokens Signer
+	// TokenSigner signs those of secrets. Nil: such secrets stay as they are.
+	TokenSigner TokenSigner
 
-	NodeGrace      time.Duration // silence after which a node is lost; 40 s
-	TerminatedPods int           // ended pods that may stay; 12500
+	NodeMonitorGracePeriod   time.Duration // silence after which a node is lost; 40 s
+	TerminatedPodGCThreshold int           // ended pods that may stay; 12500
 }
 
-// Authority signs certificates; pki has one.
-type Authority interface {
+// CertificateAuthority signs certificates; pki has one.
+type CertificateAuthority interface {
 	Sign(key crypto.PublicKey, subject pki.Subject) (pem []byte, err error)
 }
 
 // The names of the controllers are upstream's, so that whoever turns one off
 // knows which one of kube-controller-manager takes its place.
 const (
-	NodeLifecycle   = "node-lifecycle-controller"
-	TaintEviction   = "taint-eviction-controller"
-	NodeRanges      = "node-ipam-controller"
-	Namespaces      = "namespace-controller"
-	Garbage         = "garbage-collector-controller"
-	ServiceAccounts = "serviceaccount-controller"
-	AccountTokens   = "serviceaccount-token-controller"
-	RootCA          = "root-ca-certificate-publisher-controller"
-	CSRApproving    = "certificatesigningrequest-approving-controller"
-	CSRSigning      = "certificatesigningrequest-signing-controller"
-	CSRCleaning     = "certificatesigningrequest-cleaner-controller"
-	PodGarbage      = "pod-garbage-collector-controller"
-	Quota           = "resourcequota-controller"
-	Disruption      = "disruption-controller"
-	Endpoints       = "endpoints-controller"
-	EndpointSlices  = "endpointslice-controller"
-	Mirroring       = "endpointslice-mirroring-controller"
-	ReplicaSets     = "replicaset-controller"
+	NodeLifecycle          = "node-lifecycle-controller"
+	TaintEviction          = "taint-eviction-controller"
+	NodeIPAM               = "node-ipam-controller"
+	Namespaces             = "namespace-controller"
+	GarbageCollector       = "garbage-collector-controller"
+	ServiceAccounts        = "serviceaccount-controller"
+	ServiceAccountTokens   = "serviceaccount-token-controller"
+	RootCA                 = "root-ca-certificate-publisher-controller"
+	CSRApproving           = "certificatesigningrequest-approving-controller"
+	CSRSigning             = "certificatesigningrequest-signing-controller"
+	CSRCleaner             = "certificatesigningrequest-cleaner-controller"
+	PodGC                  = "pod-garbage-collector-controller"
+	ResourceQuota          = "resourcequota-controller"
+	Disruption             = "disruption-controller"
+	Endpoints              = "endpoints-controller"
+	EndpointSlices         = "endpointslice-controller"
+	EndpointSliceMirroring = "endpointslice-mirroring-controller"
+	ReplicaSets            = "replicaset-controller"
 	// ReplicationControllers keeps the kind of that name.
 	ReplicationControllers = "replicationcontroller-controller"
 )
 
 const (
-	nodeGrace      = 40 * time.Second
-	terminatedPods = 12500
+	defaultNodeMonitorGracePeriod   = 40 * time.Second
+	defaultTerminatedPodGCThreshold = 12500
 	// Indexes of the shared pod informer.
-	byNode       = "node"
-	byController = "controller" // a UID, or uncontrolled
+	nodeIndex       = "node"
+	controllerIndex = "controller" // a UID, or uncontrolled
 )
 
-// kind is one controller: its name and what makes it.
-type kind struct {
-	name string
-	make func(Config) ([]*worker, error)
+// descriptor is one controller: its name and what makes it.
+type descriptor struct {
+	name    string
+	newFunc func(Config) ([]*controller, error)
 }
 
-var all = []kind{
-	{NodeLifecycle, nodeLifecycle},
-	{TaintEviction, taintEviction},
-	{NodeRanges, nodeRanges},
-	{Namespaces, namespaces},
-	{Garbage, garbage},
-	{ServiceAccounts, serviceAccounts},
-	{AccountTokens, accountTokens},
-	{RootCA, rootCA},
-	{CSRApproving, csrApproving},
-	{CSRSigning, csrSigning},
-	{CSRCleaning, csrCleaning},
-	{PodGarbage, podGarbage},
-	{Quota, quota},
-	{Disruption, disruption},
-	{Endpoints, endpoints},
-	{EndpointSlices, endpointSlices},
-	{Mirroring, mirroring},
-	{ReplicaSets, replicaSets},
-	{ReplicationControllers, replicationControllers},
+var descriptors = []descriptor{
+	{NodeLifecycle, newNodeLifecycleController},
+	{TaintEviction, newTaintEvictionController},
+	{NodeIPAM, newNodeIPAMController},
+	{Namespaces, newNamespaceController},
+	{GarbageCollector, newGarbageCollectorController},
+	{ServiceAccounts, newServiceAccountController},
+	{ServiceAccountTokens, newServiceAccountTokenController},
+	{RootCA, newRootCAController},
+	{CSRApproving, newCSRApprovingController},
+	{CSRSigning, newCSRSigningController},
+	{CSRCleaner, newCSRCleanerController},
+	{PodGC, newPodGCController},
+	{ResourceQuota, newResourceQuotaController},
+	{Disruption, newDisruptionController},
+	{Endpoints, newEndpointsController},
+	{EndpointSlices, newEndpointSliceController},
+	{EndpointSliceMirroring, newEndpointSliceMirroringController},
+	{ReplicaSets, newReplicaSetController},
+	{ReplicationControllers, newReplicationControllerController},
 }
 
 // Names are all controllers, in order.
 func Names() []string {
-	out := make([]string, 0, len(all))
-	for _, k := range all {
+	out := make([]string, 0, len(descriptors))
+	for _, k := range descriptors {
 		out = append(out, k.name)
 	}
 	slices.Sort(out)
@@ -124,22 +124,22 @@ func Names() []string {
 
 // Run is the controller of that name until the context ends.
 func Run(ctx context.Context, name string, c Config) error {
-	i := slices.IndexFunc(all, func(k kind) bool { return k.name == name })
+	i := slices.IndexFunc(descriptors, func(k descriptor) bool { return k.name == name })
 	if i < 0 {
 		return fmt.Errorf("there is no controller %q; there are %v", name, Names())
 	}
-	if c.NodeGrace == 0 {
-		c.NodeGrace = nodeGrace
+	if c.NodeMonitorGracePeriod == 0 {
+		c.NodeMonitorGracePeriod = defaultNodeMonitorGracePeriod
 	}
-	if c.TerminatedPods == 0 {
-		c.TerminatedPods = terminatedPods
+	if c.TerminatedPodGCThreshold == 0 {
+		c.TerminatedPodGCThreshold = defaultTerminatedPodGCThreshold
 	}
 	c.Log = c.Log.With("controller", name)
-	workers, err := all[i].make(c)
+	workers, err := descriptors[i].newFunc(c)
 	if err != nil {
 		return fmt.Errorf("make %s: %w", name, err)
 	}
-	c.Start()
+	c.StartInformers()
 	var wg sync.WaitGroup
 	for _, w := range workers {
 		wg.Go(func() { w.run(ctx) })
@@ -149,29 +149,29 @@ func Run(ctx context.Context, name string, c Config) error {
 	return nil
 }
 
-// indexing orders the controllers that index the pods they share: an informer's
+// indexMu orders the controllers that index the pods they share: an informer's
 // indexers may be read or added to by one at a time.
-var indexing sync.Mutex
+var indexMu sync.Mutex
 
 // indexPods lets podsOn find the pods of a node, and indexed those of a controller.
 func (c Config) indexPods() error {
-	indexing.Lock()
-	defer indexing.Unlock()
+	indexMu.Lock()
+	defer indexMu.Unlock()
 	pods := c.Informers.Core().V1().Pods().Informer()
-	if _, done := pods.GetIndexer().GetIndexers()[byNode]; done {
+	if _, done := pods.GetIndexer().GetIndexers()[nodeIndex]; done {
 		return nil
 	}
-	err := pods.AddIndexers(cache.Indexers{byNode: func(obj any) ([]string, error) {
+	err := pods.AddIndexers(cache.Indexers{nodeIndex: func(obj any) ([]string, error) {
 		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 			return []string{pod.Spec.NodeName}, nil
 		}
 		return nil, nil
-	}, byController: func(obj any) ([]string, error) {
+	}, controllerIndex: func(obj any) ([]string, error) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
 			return nil, nil
 		}
-		return []string{cmp.Or(string(controllerOf(pod)), uncontrolled(pod.Namespace))}, nil
+		return []string{cmp.Or(string(controllerOf(pod)), orphanKey(pod.Namespace))}, nil
 	}})
 	if err != nil {
 		return fmt.Errorf("index pods: %w", err)
@@ -179,14 +179,14 @@ func (c Config) indexPods() error {
 	return nil
 }
 
-// uncontrolled is where byController has the pods of a namespace that nothing controls.
-func uncontrolled(namespace string) string { return "none in " + namespace }
+// orphanKey is where byController has the pods of a namespace that nothing controls.
+func orphanKey(namespace string) string { return "none in " + namespace }
 
 // podsOn gives the pods that are bound to a node.
-func (c Config) podsOn(name string) []*corev1.Pod { return c.indexed(byNode, name) }
+func (c Config) podsOn(name string) []*corev1.Pod { return c.podsByIndex(nodeIndex, name) }
 
-// indexed gives the pods that an index has under a key.
-func (c Config) indexed(index, key string) []*corev1.Pod {
+// podsByIndex gives the pods that an index has under a key.
+func (c Config) podsByIndex(index, key string) []*corev1.Pod {
 	list, err := c.Informers.Core().V1().Pods().Informer().GetIndexer().ByIndex(index, key)
 	if err != nil {
 		return nil // indexPods made the index

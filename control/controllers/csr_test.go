@@ -82,7 +82,7 @@ func (a asking) csr(t testing.TB) *certificatesv1.CertificateSigningRequest {
 		},
 	}
 	if a.machine != "" {
-		csr.Annotations = map[string]string{MachineID: a.machine}
+		csr.Annotations = map[string]string{MachineIDAnnotation: a.machine}
 	}
 	return csr
 }
@@ -94,7 +94,7 @@ const (
 	// Who has a right is in a group of its name, see reviewing.
 	joining = "may create nodeclient,system:authenticated"
 	asNode  = nodesGroup + ",may create selfnodeclient,system:authenticated"
-	wasOff  = returningNodes + ",may create selfnodeclient,system:authenticated"
+	wasOff  = returningNodesGroup + ",may create selfnodeclient,system:authenticated"
 )
 
 // reviewing is a client of objects in memory that reviews rights to have requests
@@ -125,10 +125,10 @@ func TestRequestsOfNodes(t *testing.T) {
 		{"who may not join", asking{user: token, groups: "system:bootstrappers,system:authenticated", signer: client, name: "system:node:new", org: nodesGroup}, ""},
 		{"a node that may not go on", asking{user: "system:node:here", groups: nodesGroup, signer: client, name: "system:node:here", org: nodesGroup}, ""},
 		{"whoever may, by whatever name", asking{user: "jane", groups: joining, signer: client, name: "system:node:new", org: nodesGroup}, "Approved"},
-		{"a node that was off", asking{user: returningPrefix + "here", groups: wasOff, signer: client, name: "system:node:here", org: nodesGroup}, "Approved"},
-		{"a node that was off and may not come back", asking{user: returningPrefix + "here", groups: returningNodes, signer: client, name: "system:node:here", org: nodesGroup}, ""},
-		{"a node that was off, for another", asking{user: returningPrefix + "here", groups: wasOff, signer: client, name: "system:node:lost", org: nodesGroup}, ""},
-		{"a node that was off and removed", asking{user: returningPrefix + "new", groups: wasOff, signer: client, name: "system:node:new", org: nodesGroup}, "Denied: join it anew"},
+		{"a node that was off", asking{user: returningNodePrefix + "here", groups: wasOff, signer: client, name: "system:node:here", org: nodesGroup}, "Approved"},
+		{"a node that was off and may not come back", asking{user: returningNodePrefix + "here", groups: returningNodesGroup, signer: client, name: "system:node:here", org: nodesGroup}, ""},
+		{"a node that was off, for another", asking{user: returningNodePrefix + "here", groups: wasOff, signer: client, name: "system:node:lost", org: nodesGroup}, ""},
+		{"a node that was off and removed", asking{user: returningNodePrefix + "new", groups: wasOff, signer: client, name: "system:node:new", org: nodesGroup}, "Denied: join it anew"},
 		{"somebody", asking{user: "jane", groups: "system:authenticated", signer: client, name: "system:node:new", org: nodesGroup}, ""},
 		{"a node that wants to be master", asking{user: token, groups: joining, signer: client, name: "system:node:new", org: nodesGroup + "," + mastersGroup}, ""},
 		{"a user by a bootstrap token", asking{user: token, groups: joining, signer: client, name: "admin", org: nodesGroup}, ""},
@@ -161,7 +161,7 @@ func TestRequestsOfNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Test(t, func(t *testing.T) {
-				api := running(t, Config{CA: ca, NodesCA: nodes, Client: reviewing(here, lost, csr)}, []string{CSRApproving, CSRSigning})
+				api := running(t, Config{ClientCA: ca, ServingCA: nodes, Client: reviewing(here, lost, csr)}, []string{CSRApproving, CSRSigning})
 				time.Sleep(time.Second) // the bubble's: the caches are full then
 				synctest.Wait()
 				got, err := api.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{})
@@ -276,12 +276,12 @@ func TestWhatHasGoneMeanwhileIsNoError(t *testing.T) {
 	if err := requests.Informer().GetIndexer().Add(csr); err != nil {
 		t.Fatal(err)
 	}
-	a := &approver{Config: c, requests: requests.Lister(), nodes: nodes.Lister()}
-	if again, err := a.look(t.Context(), csr.Name); again != 0 || err != nil {
+	a := &csrApprovingController{Config: c, requests: requests.Lister(), nodes: nodes.Lister()}
+	if again, err := a.sync(t.Context(), csr.Name); again != 0 || err != nil {
 		t.Errorf("a request: %v, %v", again, err)
 	}
-	n := &nodeWatch{Config: c, nodes: nodes.Lister(), leases: f.Coordination().V1().Leases().Lister()}
-	if again, err := n.taint(t.Context(), newNode("gone", corev1.ConditionFalse)); again != 0 || err != nil {
+	n := &nodeLifecycleController{Config: c, nodes: nodes.Lister(), leases: f.Coordination().V1().Leases().Lister()}
+	if again, err := n.syncTaints(t.Context(), newNode("gone", corev1.ConditionFalse)); again != 0 || err != nil {
 		t.Errorf("a node: %v, %v", again, err)
 	}
 }
@@ -289,15 +289,15 @@ func TestWhatHasGoneMeanwhileIsNoError(t *testing.T) {
 func TestRequestsAreRemovedInTime(t *testing.T) {
 	now := metav1.Now()
 	csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: now}}
-	if got := removeAt(csr).Sub(now.Time); got != 24*time.Hour {
+	if got := csrDeletionTime(csr).Sub(now.Time); got != 24*time.Hour {
 		t.Errorf("pending: after %s", got)
 	}
 	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateDenied, LastUpdateTime: now}}
-	if got := removeAt(csr).Sub(now.Time); got != time.Hour {
+	if got := csrDeletionTime(csr).Sub(now.Time); got != time.Hour {
 		t.Errorf("denied: after %s", got)
 	}
 	csr.Status.Conditions[0].Type = certificatesv1.CertificateApproved
-	if got := removeAt(csr).Sub(now.Time); got != 24*time.Hour {
+	if got := csrDeletionTime(csr).Sub(now.Time); got != 24*time.Hour {
 		t.Errorf("approved and not signed: after %s", got)
 	}
 }

@@ -13,34 +13,34 @@ import (
 
 // How long a request stays, by what became of it; upstream's.
 const (
-	keepIssued  = time.Hour
-	keepDenied  = time.Hour
-	keepFailed  = time.Hour
-	keepPending = 24 * time.Hour
+	issuedExpiration  = time.Hour
+	deniedExpiration  = time.Hour
+	failedExpiration  = time.Hour
+	pendingExpiration = 24 * time.Hour
 )
 
-// csrCleaning removes requests that have been answered, or never will be.
-func csrCleaning(c Config) ([]*worker, error) {
+// newCSRCleanerController removes requests that have been answered, or never will be.
+func newCSRCleanerController(c Config) ([]*controller, error) {
 	requests := c.Informers.Certificates().V1().CertificateSigningRequests()
-	w := c.worker(func(ctx context.Context, name string) (time.Duration, error) {
+	w := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
 		csr, err := requests.Lister().Get(name)
 		if err != nil {
-			return 0, ignoreGone(err)
+			return 0, ignoreNotFound(err)
 		}
-		if left := time.Until(removeAt(csr)); left > 0 {
+		if left := time.Until(csrDeletionTime(csr)); left > 0 {
 			return left, nil
 		}
 		err = c.Client.CertificatesV1().CertificateSigningRequests().Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &csr.UID}})
-		if ignoreGone(err) != nil {
+		if ignoreNotFound(err) != nil {
 			return 0, fmt.Errorf("delete certificate request %s: %w", name, err)
 		}
 		return 0, nil
 	})
-	return []*worker{w}, w.watch(requests.Informer(), itself)
+	return []*controller{w}, w.watch(requests.Informer(), objectKey)
 }
 
-func removeAt(csr *certificatesv1.CertificateSigningRequest) time.Time {
-	at := csr.CreationTimestamp.Add(keepPending)
+func csrDeletionTime(csr *certificatesv1.CertificateSigningRequest) time.Time {
+	at := csr.CreationTimestamp.Add(pendingExpiration)
 	for _, c := range csr.Status.Conditions {
 		since := c.LastUpdateTime.Time
 		if since.IsZero() {
@@ -49,14 +49,14 @@ func removeAt(csr *certificatesv1.CertificateSigningRequest) time.Time {
 		var until time.Time
 		switch {
 		case c.Type == certificatesv1.CertificateApproved && len(csr.Status.Certificate) > 0:
-			until = since.Add(keepIssued)
-			if end, ok := expiry(csr.Status.Certificate); ok && end.Before(until) {
+			until = since.Add(issuedExpiration)
+			if end, ok := certificateNotAfter(csr.Status.Certificate); ok && end.Before(until) {
 				until = end
 			}
 		case c.Type == certificatesv1.CertificateDenied:
-			until = since.Add(keepDenied)
+			until = since.Add(deniedExpiration)
 		case c.Type == certificatesv1.CertificateFailed:
-			until = since.Add(keepFailed)
+			until = since.Add(failedExpiration)
 		default:
 			continue
 		}
@@ -67,7 +67,7 @@ func removeAt(csr *certificatesv1.CertificateSigningRequest) time.Time {
 	return at
 }
 
-func expiry(text []byte) (time.Time, bool) {
+func certificateNotAfter(text []byte) (time.Time, bool) {
 	block, _ := pem.Decode(text)
 	if block == nil {
 		return time.Time{}, false

@@ -16,32 +16,32 @@ import (
 	"berth/control/pki"
 )
 
-const shortestCertificate = 10 * time.Minute
+const minCertificateDuration = 10 * time.Minute
 
-// signer signs approved requests of the signers that it stands for.
-type signer struct {
+// csrSigningController signs approved requests of the signers that it stands for.
+type csrSigningController struct {
 	Config
 
 	requests certlisters.CertificateSigningRequestLister
 }
 
-func csrSigning(c Config) ([]*worker, error) {
-	if c.CA == nil || c.NodesCA == nil {
+func newCSRSigningController(c Config) ([]*controller, error) {
+	if c.ClientCA == nil || c.ServingCA == nil {
 		return nil, nil
 	}
 	requests := c.Informers.Certificates().V1().CertificateSigningRequests()
-	s := &signer{Config: c, requests: requests.Lister()}
-	w := c.worker(s.look)
-	return []*worker{w}, w.watch(requests.Informer(), itself)
+	s := &csrSigningController{Config: c, requests: requests.Lister()}
+	w := c.newController(s.sync)
+	return []*controller{w}, w.watch(requests.Informer(), objectKey)
 }
 
-func (s *signer) look(ctx context.Context, name string) (time.Duration, error) {
+func (s *csrSigningController) sync(ctx context.Context, name string) (time.Duration, error) {
 	csr, err := s.requests.Get(name)
 	if err != nil {
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
-	if len(csr.Status.Certificate) > 0 || !decided(csr, certificatesv1.CertificateApproved) ||
-		decided(csr, certificatesv1.CertificateDenied) || decided(csr, certificatesv1.CertificateFailed) {
+	if len(csr.Status.Certificate) > 0 || !hasCondition(csr, certificatesv1.CertificateApproved) ||
+		hasCondition(csr, certificatesv1.CertificateDenied) || hasCondition(csr, certificatesv1.CertificateFailed) {
 		return 0, nil
 	}
 	req, flaw := signable(csr)
@@ -55,10 +55,10 @@ func (s *signer) look(ctx context.Context, name string) (time.Duration, error) {
 			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: flaw,
 			LastUpdateTime: now, LastTransitionTime: now,
 		})
-	} else if out.Status.Certificate, err = s.authority(csr.Spec.SignerName).Sign(req.PublicKey, subjectOf(req, csr, s.longest())); err != nil {
+	} else if out.Status.Certificate, err = s.authority(csr.Spec.SignerName).Sign(req.PublicKey, subjectOf(req, csr, s.maxDuration())); err != nil {
 		return 0, fmt.Errorf("sign certificate request %s: %w", name, err)
 	}
-	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, out, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, out, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 		return 0, fmt.Errorf("answer certificate request %s: %w", name, err)
 	}
 	s.Log.Info("certificate request is answered", "request", name, "signer", csr.Spec.SignerName, "refused", flaw)
@@ -66,14 +66,14 @@ func (s *signer) look(ctx context.Context, name string) (time.Duration, error) {
 }
 
 // authority is the one that signs for a signer.
-func (s *signer) authority(name string) Authority {
+func (s *csrSigningController) authority(name string) CertificateAuthority {
 	if name == certificatesv1.KubeletServingSignerName {
-		return s.NodesCA
+		return s.ServingCA
 	}
-	return s.CA
+	return s.ClientCA
 }
 
-func decided(csr *certificatesv1.CertificateSigningRequest, as certificatesv1.RequestConditionType) bool {
+func hasCondition(csr *certificatesv1.CertificateSigningRequest, as certificatesv1.RequestConditionType) bool {
 	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == as })
 }
 
@@ -83,11 +83,11 @@ func signable(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateR
 	var flawOf func(*certificatesv1.CertificateSigningRequest, *x509.CertificateRequest) string
 	switch csr.Spec.SignerName {
 	case certificatesv1.KubeAPIServerClientKubeletSignerName:
-		flawOf = nodeClientFlaw
+		flawOf = validateNodeClient
 	case certificatesv1.KubeletServingSignerName:
-		flawOf = nodeServingFlaw
+		flawOf = validateNodeServing
 	case certificatesv1.KubeAPIServerClientSignerName:
-		flawOf = clientFlaw
+		flawOf = validateClient
 	default:
 		return nil, ""
 	}
@@ -101,9 +101,9 @@ func signable(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateR
 	return req, ""
 }
 
-// clientFlaw: any client but one that nothing is forbidden to. Alternative names are no
+// validateClient: any client but one that nothing is forbidden to. Alternative names are no
 // flaw: tools ask for a user's e-mail address by habit; see subjectOf.
-func clientFlaw(csr *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) string {
+func validateClient(csr *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) string {
 	if slices.Contains(req.Subject.Organization, mastersGroup) {
 		return "organization " + mastersGroup + " is not signed"
 	}
@@ -118,8 +118,10 @@ func clientFlaw(csr *certificatesv1.CertificateSigningRequest, req *x509.Certifi
 	return ""
 }
 
-// longest is the most that is given.
-func (s *signer) longest() time.Duration { return cmp.Or(s.Certificates, pki.IssuedFor) }
+// maxDuration is the most that is given.
+func (s *csrSigningController) maxDuration() time.Duration {
+	return cmp.Or(s.SigningDuration, pki.IssuedFor)
+}
 
 // subjectOf is what the certificate says: what was asked for, no more. Alternative names
 // are for what a node shows: a client is known by its subject alone.
@@ -130,7 +132,7 @@ func subjectOf(req *x509.CertificateRequest, csr *certificatesv1.CertificateSign
 		out.DNS, out.IPs = req.DNSNames, req.IPAddresses
 	}
 	if asked := csr.Spec.ExpirationSeconds; asked != nil {
-		out.For = min(longest, max(shortestCertificate, time.Duration(*asked)*time.Second))
+		out.For = min(longest, max(minCertificateDuration, time.Duration(*asked)*time.Second))
 	}
 	for _, u := range csr.Spec.Usages {
 		switch u {

@@ -19,22 +19,22 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// disruptionTime is how long an eviction that was allowed counts as under way,
+// disruptionTimeout is how long an eviction that was allowed counts as under way,
 // though the pod has not begun to end.
-const disruptionTime = 2 * time.Minute
+const disruptionTimeout = 2 * time.Minute
 
-// budgeter keeps the status of disruption budgets, by which evictions are
+// disruptionController keeps the status of disruption budgets, by which evictions are
 // allowed.
-type budgeter struct{ Config }
+type disruptionController struct{ Config }
 
-func disruption(c Config) ([]*worker, error) {
+func newDisruptionController(c Config) ([]*controller, error) {
 	budgets, pods := c.Informers.Policy().V1().PodDisruptionBudgets(), c.Informers.Core().V1().Pods()
-	b := &budgeter{c}
-	w := c.worker(b.look)
-	if err := w.watch(budgets.Informer(), itself); err != nil {
+	b := &disruptionController{c}
+	w := c.newController(b.sync)
+	if err := w.watch(budgets.Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, w.watch(pods.Informer(), func(obj any) (keys []string) {
+	return []*controller{w}, w.watch(pods.Informer(), func(obj any) (keys []string) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
 			return nil
@@ -44,20 +44,20 @@ func disruption(c Config) ([]*worker, error) {
 			return nil
 		}
 		for _, pdb := range list {
-			keys = append(keys, itself(pdb)...) // also if the pod's labels matched before only
+			keys = append(keys, objectKey(pdb)...) // also if the pod's labels matched before only
 		}
 		return keys
 	})
 }
 
-func (b *budgeter) look(ctx context.Context, key string) (time.Duration, error) {
+func (b *disruptionController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // no key of ours
 	}
 	pdb, err := b.Informers.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(namespace).Get(name)
 	if err != nil {
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
 	if err != nil {
@@ -67,21 +67,21 @@ func (b *budgeter) look(ctx context.Context, key string) (time.Duration, error) 
 	if err != nil {
 		return 0, fmt.Errorf("list pods of budget %s: %w", key, err)
 	}
-	expected, desired, err := b.expect(ctx, pdb, pods)
+	expected, desired, err := b.expectedPods(ctx, pdb, pods)
 	if err != nil {
 		b.Events.Eventf(pdb, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
 		out := pdb.DeepCopy()
 		out.Status.DisruptionsAllowed, out.Status.ObservedGeneration = 0, pdb.Generation
-		setAllowed(out, metav1.ConditionFalse, policyv1.SyncFailedReason, err.Error())
-		return lastRetry, b.write(ctx, pdb, out)
+		setDisruptionAllowed(out, metav1.ConditionFalse, policyv1.SyncFailedReason, err.Error())
+		return maxRetryDelay, b.updateStatus(ctx, pdb, out)
 	}
-	out, again := statusOf(pdb, pods, expected, desired, time.Now())
-	return again, b.write(ctx, pdb, out)
+	out, again := budgetStatus(pdb, pods, expected, desired, time.Now())
+	return again, b.updateStatus(ctx, pdb, out)
 }
 
-// statusOf counts: pdb is not changed. Again is when the first of the evictions under
+// budgetStatus counts: pdb is not changed. Again is when the first of the evictions under
 // way counts no more; 0: none is.
-func statusOf(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, desired int32, now time.Time) (out *policyv1.PodDisruptionBudget, again time.Duration) {
+func budgetStatus(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, desired int32, now time.Time) (out *policyv1.PodDisruptionBudget, again time.Duration) {
 	out = pdb.DeepCopy()
 	disrupted := map[string]metav1.Time{}
 	var healthy int32
@@ -90,7 +90,7 @@ func statusOf(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, d
 			continue
 		}
 		if since, ok := pdb.Status.DisruptedPods[pod.Name]; ok {
-			if left := since.Add(disruptionTime).Sub(now); left > 0 {
+			if left := since.Add(disruptionTimeout).Sub(now); left > 0 {
 				disrupted[pod.Name] = since
 				if again == 0 || left < again {
 					again = left
@@ -113,14 +113,14 @@ func statusOf(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, d
 	}
 	out.Status.ObservedGeneration = pdb.Generation
 	if out.Status.DisruptionsAllowed > 0 {
-		setAllowed(out, metav1.ConditionTrue, policyv1.SufficientPodsReason, "")
+		setDisruptionAllowed(out, metav1.ConditionTrue, policyv1.SufficientPodsReason, "")
 	} else {
-		setAllowed(out, metav1.ConditionFalse, policyv1.InsufficientPodsReason, "")
+		setDisruptionAllowed(out, metav1.ConditionFalse, policyv1.InsufficientPodsReason, "")
 	}
 	return out, again
 }
 
-func setAllowed(pdb *policyv1.PodDisruptionBudget, status metav1.ConditionStatus, reason, message string) {
+func setDisruptionAllowed(pdb *policyv1.PodDisruptionBudget, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&pdb.Status.Conditions, metav1.Condition{
 		Type: policyv1.DisruptionAllowedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: pdb.Generation,
 	})
@@ -132,25 +132,25 @@ func podReady(pod *corev1.Pod) bool {
 	})
 }
 
-func (b *budgeter) write(ctx context.Context, old, now *policyv1.PodDisruptionBudget) error {
+func (b *disruptionController) updateStatus(ctx context.Context, old, now *policyv1.PodDisruptionBudget) error {
 	if apiequality.Semantic.DeepEqual(old.Status, now.Status) {
 		return nil
 	}
 	_, err := b.Client.PolicyV1().PodDisruptionBudgets(now.Namespace).UpdateStatus(ctx, now, metav1.UpdateOptions{})
-	if ignoreGone(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("write status of budget %s/%s: %w", now.Namespace, now.Name, err)
 	}
 	return nil
 }
 
-// expect is how many pods there should be, and how many of them healthy. A
+// expectedPods is how many pods there should be, and how many of them healthy. A
 // number of healthy pods counts the pods that are there; a percentage, or a
 // number that may be missing, those that their controllers want.
-func (b *budgeter) expect(ctx context.Context, pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod) (expected, desired int32, err error) {
+func (b *disruptionController) expectedPods(ctx context.Context, pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod) (expected, desired int32, err error) {
 	if m := pdb.Spec.MinAvailable; m != nil && m.Type == intstr.Int {
 		return int32(len(pods)), m.IntVal, nil
 	}
-	if expected, err = b.wanted(ctx, pods); err != nil {
+	if expected, err = b.expectedScale(ctx, pods); err != nil {
 		return 0, 0, err
 	}
 	if m := pdb.Spec.MaxUnavailable; m != nil {
@@ -164,8 +164,8 @@ func (b *budgeter) expect(ctx context.Context, pdb *policyv1.PodDisruptionBudget
 	return expected, 0, nil
 }
 
-// wanted adds up what the controllers of the pods want, each once.
-func (b *budgeter) wanted(ctx context.Context, pods []*corev1.Pod) (sum int32, err error) {
+// expectedScale adds up what the controllers of the pods want, each once.
+func (b *disruptionController) expectedScale(ctx context.Context, pods []*corev1.Pod) (sum int32, err error) {
 	counts, alone := map[types.UID]int32{}, 0
 	for _, pod := range pods {
 		owner := metav1.GetControllerOf(pod)
@@ -195,7 +195,7 @@ func (b *budgeter) wanted(ctx context.Context, pods []*corev1.Pod) (sum int32, e
 }
 
 // scaleOf is how many pods the controller, or the deployment behind it, wants.
-func (b *budgeter) scaleOf(ctx context.Context, namespace string, owner *metav1.OwnerReference) (types.UID, int32, error) {
+func (b *disruptionController) scaleOf(ctx context.Context, namespace string, owner *metav1.OwnerReference) (types.UID, int32, error) {
 	count := func(n *int32) int32 {
 		if n == nil {
 			return 1

@@ -23,7 +23,7 @@ func TestABudgetIsCountedAgainWhenTheFirstEvictionIsOverdue(t *testing.T) {
 		healthy int32
 		again   time.Duration
 	}{{2, 20 * time.Second}, {3, 90 * time.Second}, {4, 0}} {
-		out, again := statusOf(pdb, pods, 4, 1, now)
+		out, again := budgetStatus(pdb, pods, 4, 1, now)
 		if out.Status.CurrentHealthy != want.healthy || again != want.again {
 			t.Errorf("%d are healthy, counted again after %v; want %d and %v", out.Status.CurrentHealthy, again, want.healthy, want.again)
 		}

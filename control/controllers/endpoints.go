@@ -17,28 +17,28 @@ import (
 // maxAddresses is how many an Endpoints object holds; the slices hold all.
 const maxAddresses = 1000
 
-// endpointer keeps the Endpoints of services with a selector.
-type endpointer struct {
+// endpointsController keeps the Endpoints of services with a selector.
+type endpointsController struct {
 	Config
 	services  corelisters.ServiceLister
 	pods      corelisters.PodLister
 	endpoints corelisters.EndpointsLister
 }
 
-func endpoints(c Config) ([]*worker, error) {
+func newEndpointsController(c Config) ([]*controller, error) {
 	core := c.Informers.Core().V1()
-	e := &endpointer{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister()}
-	w := c.worker(e.look)
-	if err := w.watch(core.Services().Informer(), itself); err != nil {
+	e := &endpointsController{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister()}
+	w := c.newController(e.sync)
+	if err := w.watch(core.Services().Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	if err := w.watch(core.Endpoints().Informer(), itself); err != nil {
+	if err := w.watch(core.Endpoints().Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, w.watchServicePods(core.Pods().Informer(), e.services)
+	return []*controller{w}, w.watchServicePods(core.Pods().Informer(), e.services)
 }
 
-func (e *endpointer) look(ctx context.Context, key string) (time.Duration, error) {
+func (e *endpointsController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // no service has such a key
@@ -52,20 +52,20 @@ func (e *endpointer) look(ctx context.Context, key string) (time.Duration, error
 	switch {
 	case apierrors.IsNotFound(err):
 		// Those that somebody made by hand stay: their service may be yet to come.
-		if have == nil || have.Labels[ownEndpoints] == "" {
+		if have == nil || have.Labels[managedByLabel] == "" {
 			return 0, nil
 		}
-		return 0, ignoreGone(client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}))
+		return 0, ignoreNotFound(client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}))
 	case err != nil:
 		return 0, err
 	case len(svc.Spec.Selector) == 0 || svc.Spec.Type == corev1.ServiceTypeExternalName:
 		return 0, nil // whoever made it says where it is
 	}
-	pods, err := selected(svc, e.pods)
+	pods, err := servicePods(svc, e.pods)
 	if err != nil {
 		return 0, err
 	}
-	want := wantedEndpoints(svc, pods)
+	want := desiredEndpoints(svc, pods)
 	switch {
 	case have == nil:
 		_, err = client.Create(ctx, want, metav1.CreateOptions{})
@@ -82,36 +82,36 @@ func (e *endpointer) look(ctx context.Context, key string) (time.Duration, error
 		maps.Copy(next.Annotations, want.Annotations)
 		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
 	}
-	if err != nil && !settled(err) {
+	if err != nil && !ignorableCreateError(err) {
 		return 0, fmt.Errorf("endpoints of %s: %w", key, err)
 	}
 	return 0, nil
 }
 
-// ownEndpoints marks those that this controller made, as upstream's does.
-const ownEndpoints = "endpoints.kubernetes.io/managed-by"
+// managedByLabel marks those that this controller made, as upstream's does.
+const managedByLabel = "endpoints.kubernetes.io/managed-by"
 
-// wantedEndpoints lists the pods of a service, of its first family.
-func wantedEndpoints(svc *corev1.Service, pods []*corev1.Pod) *corev1.Endpoints { //nolint:staticcheck // served as long as upstream serves it
+// desiredEndpoints lists the pods of a service, of its first family.
+func desiredEndpoints(svc *corev1.Service, pods []*corev1.Pod) *corev1.Endpoints { //nolint:staticcheck // served as long as upstream serves it
 	out := &corev1.Endpoints{ //nolint:staticcheck // as above
 		ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name, Labels: maps.Clone(svc.Labels)},
 	}
 	if out.Labels == nil {
 		out.Labels = map[string]string{}
 	}
-	out.Labels[ownEndpoints] = "endpoint-controller"
+	out.Labels[managedByLabel] = "endpoint-controller"
 	delete(out.Labels, corev1.IsHeadlessService)
 	if isHeadless(svc) {
 		out.Labels[corev1.IsHeadlessService] = ""
 	}
 	left := maxAddresses
-	for _, same := range group(backends(svc, pods)) {
+	for _, same := range groupByPorts(backends(svc, pods)) {
 		var subset corev1.EndpointSubset //nolint:staticcheck // as above
 		for _, p := range same[0].ports {
 			subset.Ports = append(subset.Ports, corev1.EndpointPort{Name: p.name, Port: p.port, Protocol: p.protocol, AppProtocol: p.app})
 		}
 		for _, b := range same {
-			ip := addressOf(b.pod, familiesOf(svc)[0])
+			ip := podAddress(b.pod, ipFamilies(svc)[0])
 			if ip == "" || b.terminating && !b.ready {
 				continue
 			}
@@ -120,7 +120,7 @@ func wantedEndpoints(svc *corev1.Service, pods []*corev1.Pod) *corev1.Endpoints 
 				break
 			}
 			left--
-			address := addressOfPod(b.pod, svc, ip)
+			address := endpointAddress(b.pod, svc, ip)
 			if b.ready {
 				subset.Addresses = append(subset.Addresses, address)
 			} else {
@@ -134,7 +134,7 @@ func wantedEndpoints(svc *corev1.Service, pods []*corev1.Pod) *corev1.Endpoints 
 	return out
 }
 
-func addressOfPod(pod *corev1.Pod, svc *corev1.Service, ip string) corev1.EndpointAddress {
+func endpointAddress(pod *corev1.Pod, svc *corev1.Service, ip string) corev1.EndpointAddress {
 	out := corev1.EndpointAddress{IP: ip, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}}
 	if node := pod.Spec.NodeName; node != "" {
 		out.NodeName = &node

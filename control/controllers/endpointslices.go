@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	sliceKeeper = "endpointslice-controller.k8s.io"
-	perSlice    = 100 // endpoints in one slice, as upstream's
+	endpointSliceManager = "endpointslice-controller.k8s.io"
+	maxEndpointsPerSlice = 100 // endpoints in one slice, as upstream's
 )
 
-// slicer keeps the EndpointSlices of services with a selector.
-type slicer struct {
+// endpointSliceController keeps the EndpointSlices of services with a selector.
+type endpointSliceController struct {
 	Config
 	services corelisters.ServiceLister
 	pods     corelisters.PodLister
@@ -33,15 +33,15 @@ type slicer struct {
 	slices   discoverylisters.EndpointSliceLister
 }
 
-func endpointSlices(c Config) ([]*worker, error) {
+func newEndpointSliceController(c Config) ([]*controller, error) {
 	core, discovery := c.Informers.Core().V1(), c.Informers.Discovery().V1()
-	s := &slicer{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: discovery.EndpointSlices().Lister()}
-	w := c.worker(s.look)
-	if err := w.watch(core.Services().Informer(), itself); err != nil {
+	s := &endpointSliceController{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: discovery.EndpointSlices().Lister()}
+	w := c.newController(s.sync)
+	if err := w.watch(core.Services().Informer(), objectKey); err != nil {
 		return nil, err
 	}
 	err := w.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
-		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == sliceKeeper {
+		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == endpointSliceManager {
 			return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
 		}
 		return nil
@@ -49,15 +49,15 @@ func endpointSlices(c Config) ([]*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.handle(core.Nodes().Informer(), s.movedNodes(w)); err != nil {
+	if err := w.addEventHandler(core.Nodes().Informer(), s.nodeZoneHandler(w)); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, w.watchServicePods(core.Pods().Informer(), s.services)
+	return []*controller{w}, w.watchServicePods(core.Pods().Informer(), s.services)
 }
 
-// movedNodes tells the worker all services when a node has another zone than before:
+// nodeZoneHandler tells the worker all services when a node has another zone than before:
 // that is rare.
-func (s *slicer) movedNodes(w *worker) cache.ResourceEventHandlerFuncs {
+func (s *endpointSliceController) nodeZoneHandler(w *controller) cache.ResourceEventHandlerFuncs {
 	look := func(before, now string) {
 		all, err := s.services.List(labels.Everything())
 		if before == now || err != nil {
@@ -82,7 +82,7 @@ func zoneOf(obj any) string {
 }
 
 // zone is where the node of that name is.
-func (s *slicer) zone(node string) string {
+func (s *endpointSliceController) zone(node string) string {
 	n, err := s.nodes.Get(node)
 	if err != nil {
 		return "" // told when it comes
@@ -90,13 +90,13 @@ func (s *slicer) zone(node string) string {
 	return zoneOf(n)
 }
 
-func (s *slicer) look(ctx context.Context, key string) (time.Duration, error) {
+func (s *endpointSliceController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // no service has such a key
 	}
 	have, err := s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{
-		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: sliceKeeper,
+		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: endpointSliceManager,
 	}))
 	if err != nil {
 		return 0, err
@@ -108,62 +108,62 @@ func (s *slicer) look(ctx context.Context, key string) (time.Duration, error) {
 	case err != nil:
 		return 0, err
 	case svc.DeletionTimestamp == nil && len(svc.Spec.Selector) > 0 && svc.Spec.Type != corev1.ServiceTypeExternalName:
-		pods, err := selected(svc, s.pods)
+		pods, err := servicePods(svc, s.pods)
 		if err != nil {
 			return 0, err
 		}
-		want = wantedSlices(svc, pods, s.zone)
+		want = desiredSlices(svc, pods, s.zone)
 	}
-	if err := s.settleSlices(ctx, namespace, have, want); err != nil {
+	if err := s.reconcileSlices(ctx, namespace, have, want); err != nil {
 		return 0, fmt.Errorf("endpoint slices of %s: %w", key, err)
 	}
 	return 0, nil
 }
 
-// settleSlices makes what there is into what is wanted.
-func (c Config) settleSlices(ctx context.Context, namespace string, have []*discoveryv1.EndpointSlice, want map[string]*discoveryv1.EndpointSlice) error {
+// reconcileSlices makes what there is into what is wanted.
+func (c Config) reconcileSlices(ctx context.Context, namespace string, have []*discoveryv1.EndpointSlice, want map[string]*discoveryv1.EndpointSlice) error {
 	client := c.Client.DiscoveryV1().EndpointSlices(namespace)
 	for _, is := range have {
 		next := want[is.Name]
 		delete(want, is.Name)
 		switch {
 		case next == nil:
-			if err := ignoreGone(client.Delete(ctx, is.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID}})); err != nil {
+			if err := ignoreNotFound(client.Delete(ctx, is.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID}})); err != nil {
 				return err
 			}
 		case equality.Semantic.DeepEqual(is.Endpoints, next.Endpoints) && equality.Semantic.DeepEqual(is.Ports, next.Ports) && equality.Semantic.DeepEqual(is.Labels, next.Labels):
 		default:
 			changed := is.DeepCopy()
 			changed.Endpoints, changed.Ports, changed.Labels = next.Endpoints, next.Ports, next.Labels
-			if _, err := client.Update(ctx, changed, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+			if _, err := client.Update(ctx, changed, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 				return err
 			}
 		}
 	}
 	for _, next := range want {
-		if _, err := client.Create(ctx, next, metav1.CreateOptions{}); err != nil && !settled(err) {
+		if _, err := client.Create(ctx, next, metav1.CreateOptions{}); err != nil && !ignorableCreateError(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// wantedSlices are the slices of a service by their names. A name says family,
+// desiredSlices are the slices of a service by their names. A name says family,
 // ports and number, so the same pods always come to the same slices.
-func wantedSlices(svc *corev1.Service, pods []*corev1.Pod, zone func(node string) string) map[string]*discoveryv1.EndpointSlice {
+func desiredSlices(svc *corev1.Service, pods []*corev1.Pod, zone func(node string) string) map[string]*discoveryv1.EndpointSlice {
 	out := map[string]*discoveryv1.EndpointSlice{}
-	all := group(backends(svc, pods))
-	for _, family := range familiesOf(svc) {
+	all := groupByPorts(backends(svc, pods))
+	for _, family := range ipFamilies(svc) {
 		made := 0
 		for _, same := range all {
 			var endpoints []discoveryv1.Endpoint
 			for _, b := range same {
-				if ip := addressOf(b.pod, family); ip != "" {
+				if ip := podAddress(b.pod, family); ip != "" {
 					endpoints = append(endpoints, endpointOf(b, svc, ip, zone))
 				}
 			}
 			for n := 0; len(endpoints) > 0; n++ {
-				take := min(perSlice, len(endpoints))
+				take := min(maxEndpointsPerSlice, len(endpoints))
 				slice := newSlice(svc, family, same[0], n)
 				slice.Endpoints, endpoints = endpoints[:take], endpoints[take:]
 				out[slice.Name] = slice
@@ -180,7 +180,7 @@ func wantedSlices(svc *corev1.Service, pods []*corev1.Pod, zone func(node string
 
 func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *discoveryv1.EndpointSlice {
 	h := fnv.New32a()
-	_, _ = fmt.Fprintf(h, "%s %s %s %d", svc.UID, family, b.key(), n) // a hash takes all
+	_, _ = fmt.Fprintf(h, "%s %s %s %d", svc.UID, family, b.portsKey(), n) // a hash takes all
 	yes := true
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -194,7 +194,7 @@ func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *di
 	if slice.Labels == nil {
 		slice.Labels = map[string]string{}
 	}
-	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = svc.Name, sliceKeeper
+	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = svc.Name, endpointSliceManager
 	delete(slice.Labels, corev1.IsHeadlessService)
 	if isHeadless(svc) {
 		slice.Labels[corev1.IsHeadlessService] = ""

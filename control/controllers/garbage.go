@@ -19,49 +19,49 @@ import (
 
 // What the collector's keys ask for; the rest of a key is a UID.
 const (
-	askJudge  = "judge "
-	askOrphan = "orphan "
+	collectPrefix = "judge "
+	orphanPrefix  = "orphan "
 )
 
-// collector deletes what belongs to owners of which none is left, and does what
+// garbageCollector deletes what belongs to owners of which none is left, and does what
 // the deletion of an owner has promised: foreground (dependents first) or orphan
 // (dependents stay, without this owner).
-type collector struct {
+type garbageCollector struct {
 	Config
 
-	graph *graph
-	kinds map[schema.GroupKind]location
-	tell  func(key string)
+	graph   *dependencyGraph
+	kinds   map[schema.GroupKind]gcResource
+	enqueue func(key string)
 }
 
-// location is where the objects of a kind are.
-type location struct {
+// gcResource is where the objects of a kind are.
+type gcResource struct {
 	schema.GroupVersionResource
 
 	namespaced bool
 }
 
-func garbage(c Config) ([]*worker, error) {
-	g := &collector{Config: c, kinds: map[schema.GroupKind]location{}}
-	w := c.worker(g.look)
-	w.hands = 8
-	g.tell = w.queue.Add
-	g.graph = newGraph(g.tell)
+func newGarbageCollectorController(c Config) ([]*controller, error) {
+	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}}
+	w := c.newController(g.sync)
+	w.workers = 8
+	g.enqueue = w.queue.Add
+	g.graph = newDependencyGraph(g.enqueue)
 	var factory metadatainformer.SharedInformerFactory
 	w.prepare = func(ctx context.Context) error {
 		// An attempt fails while it asks what kinds there are, before it watches one.
 		factory = metadatainformer.NewSharedInformerFactory(c.Metadata, 0)
 		return g.watchAll(ctx, factory, w)
 	}
-	w.also = func(ctx context.Context) {
+	w.background = func(ctx context.Context) {
 		<-ctx.Done()
 		factory.Shutdown()
 	}
-	return []*worker{w}, nil
+	return []*controller{w}, nil
 }
 
 // watchAll finds all kinds that the server has and follows their objects.
-func (g *collector) watchAll(ctx context.Context, factory metadatainformer.SharedInformerFactory, w *worker) error {
+func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainformer.SharedInformerFactory, w *controller) error {
 	lists, err := g.Client.Discovery().ServerPreferredResources()
 	if err != nil {
 		return fmt.Errorf("discover what there is: %w", err)
@@ -75,26 +75,26 @@ func (g *collector) watchAll(ctx context.Context, factory metadatainformer.Share
 			if !collectable(r) {
 				continue
 			}
-			res := location{gv.WithResource(r.Name), r.Namespaced}
+			res := gcResource{gv.WithResource(r.Name), r.Namespaced}
 			g.kinds[schema.GroupKind{Group: gv.Group, Kind: r.Kind}] = res
 			informer, err := g.informer(factory, res.GroupVersionResource)
 			if err != nil {
 				return fmt.Errorf("watch %s: %w", r.Name, err)
 			}
-			if err := w.handle(informer, g.graph.follow(res)); err != nil {
+			if err := w.addEventHandler(informer, g.graph.eventHandler(res)); err != nil {
 				return fmt.Errorf("%s: %w", r.Name, err)
 			}
 		}
 	}
 	factory.Start(ctx.Done())
-	g.Start()
+	g.StartInformers()
 	return nil
 }
 
-// watchedWhole are the kinds that other parts watch with all that is in them. The
+// sharedInformers are the kinds that other parts watch with all that is in them. The
 // graph is told by the same watch: a second one, of the metadata alone, would
 // take more than it spares.
-var watchedWhole = map[schema.GroupResource]bool{
+var sharedInformers = map[schema.GroupResource]bool{
 	{Resource: "configmaps"}:             true,
 	{Resource: "endpoints"}:              true,
 	{Resource: "limitranges"}:            true,
@@ -123,8 +123,8 @@ var watchedWhole = map[schema.GroupResource]bool{
 }
 
 // informer is the watch of a kind: the one that others have, or one of metadata.
-func (g *collector) informer(factory metadatainformer.SharedInformerFactory, of schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
-	if watchedWhole[of.GroupResource()] {
+func (g *garbageCollector) informer(factory metadatainformer.SharedInformerFactory, of schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+	if sharedInformers[of.GroupResource()] {
 		shared, err := g.Informers.ForResource(of)
 		if err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func (g *collector) informer(factory metadatainformer.SharedInformerFactory, of 
 		return shared.Informer(), nil
 	}
 	informer := factory.ForResource(of).Informer()
-	return informer, informer.SetTransform(slim)
+	return informer, informer.SetTransform(trimMetadata)
 }
 
 // collectable leaves out what lives shortly and has no owners: there is much of
@@ -149,8 +149,8 @@ func collectable(r metav1.APIResource) bool {
 	return true
 }
 
-// slim keeps what the graph is made from.
-func slim(obj any) (any, error) {
+// trimMetadata keeps what the graph is made from.
+func trimMetadata(obj any) (any, error) {
 	m, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return obj, nil
@@ -161,30 +161,30 @@ func slim(obj any) (any, error) {
 	}}, nil
 }
 
-func (g *collector) look(ctx context.Context, key string) (time.Duration, error) {
-	if uid, ok := strings.CutPrefix(key, askOrphan); ok {
-		return 0, g.orphan(ctx, types.UID(uid))
+func (g *garbageCollector) sync(ctx context.Context, key string) (time.Duration, error) {
+	if uid, ok := strings.CutPrefix(key, orphanPrefix); ok {
+		return 0, g.orphanDependents(ctx, types.UID(uid))
 	}
-	return 0, g.judge(ctx, types.UID(strings.TrimPrefix(key, askJudge)))
+	return 0, g.collect(ctx, types.UID(strings.TrimPrefix(key, collectPrefix)))
 }
 
-// at is the client for where an object is.
-func (g *collector) at(o object) metadata.ResourceInterface {
-	if o.of.namespaced {
-		return g.Metadata.Resource(o.of.GroupVersionResource).Namespace(o.namespace)
+// client is the client for where an object is.
+func (g *garbageCollector) client(o graphObject) metadata.ResourceInterface {
+	if o.resource.namespaced {
+		return g.Metadata.Resource(o.resource.GroupVersionResource).Namespace(o.namespace)
 	}
-	return g.Metadata.Resource(o.of.GroupVersionResource)
+	return g.Metadata.Resource(o.resource.GroupVersionResource)
 }
 
-// judge looks whether an object has an owner left.
-func (g *collector) judge(ctx context.Context, uid types.UID) error {
+// collect looks whether an object has an owner left.
+func (g *garbageCollector) collect(ctx context.Context, uid types.UID) error {
 	o, known := g.graph.get(uid)
 	if !known {
 		return nil
 	}
-	live, err := g.at(o).Get(ctx, o.name, metav1.GetOptions{})
+	live, err := g.client(o).Get(ctx, o.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && live.UID != uid {
-		g.graph.forget(uid)
+		g.graph.remove(uid)
 		return nil
 	}
 	if err != nil {
@@ -199,12 +199,12 @@ func (g *collector) judge(ctx context.Context, uid types.UID) error {
 	if len(live.OwnerReferences) == 0 {
 		return nil
 	}
-	there, gone, waiting, err := g.sort(ctx, o, live.OwnerReferences)
+	there, gone, waiting, err := g.classifyOwners(ctx, o, live.OwnerReferences)
 	switch {
 	case err != nil:
 		return err
 	case len(there) > 0 && len(gone)+len(waiting) > 0:
-		return g.keepOwners(ctx, o, live, there)
+		return g.setOwners(ctx, o, live, there)
 	case len(there) > 0:
 		return nil
 	}
@@ -215,22 +215,22 @@ func (g *collector) judge(ctx context.Context, uid types.UID) error {
 	case slices.Contains(live.Finalizers, metav1.FinalizerDeleteDependents), len(waiting) > 0 && len(g.graph.dependents(uid)) > 0:
 		policy = metav1.DeletePropagationForeground
 	}
-	err = g.at(o).Delete(ctx, o.name, metav1.DeleteOptions{
+	err = g.client(o).Delete(ctx, o.name, metav1.DeleteOptions{
 		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &live.UID, ResourceVersion: &live.ResourceVersion},
 	})
-	if ignoreGone(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s: %w", o, err)
 	}
 	g.Log.Info("object without owners is deleted", "object", o.String(), "policy", policy)
 	return nil
 }
 
-// sort parts the owners into those that are there, those that are gone, and
+// classifyOwners parts the owners into those that are there, those that are gone, and
 // those that wait for their dependents to go first. One in another namespace owns
 // nothing here: whether there is such an owner in the object's own, the server says.
-func (g *collector) sort(ctx context.Context, o object, owners []metav1.OwnerReference) (there, gone, waiting []metav1.OwnerReference, err error) {
+func (g *garbageCollector) classifyOwners(ctx context.Context, o graphObject, owners []metav1.OwnerReference) (there, gone, waiting []metav1.OwnerReference, err error) {
 	for _, ref := range owners {
-		if owner, known := g.graph.get(ref.UID); known && owner.mayOwn(o) {
+		if owner, known := g.graph.get(ref.UID); known && owner.canOwn(o) {
 			if owner.foreground {
 				waiting = append(waiting, ref)
 			} else {
@@ -238,7 +238,7 @@ func (g *collector) sort(ctx context.Context, o object, owners []metav1.OwnerRef
 			}
 			continue
 		}
-		exists, err := g.exists(ctx, o, ref)
+		exists, err := g.ownerExists(ctx, o, ref)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -251,19 +251,19 @@ func (g *collector) sort(ctx context.Context, o object, owners []metav1.OwnerRef
 	return there, gone, waiting, nil
 }
 
-// exists asks the server for an owner that the graph does not know. Of an owner
+// ownerExists asks the server for an owner that the graph does not know. Of an owner
 // of a kind that nobody knows, or that cannot own the object, it is not said
 // that it is gone: nothing is deleted for what may be a mistake.
-func (g *collector) exists(ctx context.Context, o object, ref metav1.OwnerReference) (bool, error) {
+func (g *garbageCollector) ownerExists(ctx context.Context, o graphObject, ref metav1.OwnerReference) (bool, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
 		return true, nil //nolint:nilerr // see above
 	}
 	of, known := g.kinds[schema.GroupKind{Group: gv.Group, Kind: ref.Kind}]
-	if !known || of.namespaced && !o.of.namespaced {
+	if !known || of.namespaced && !o.resource.namespaced {
 		return true, nil
 	}
-	owner, err := g.at(object{of: of, namespace: o.namespace}).Get(ctx, ref.Name, metav1.GetOptions{})
+	owner, err := g.client(graphObject{resource: of, namespace: o.namespace}).Get(ctx, ref.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -276,28 +276,28 @@ func (g *collector) exists(ctx context.Context, o object, ref metav1.OwnerRefere
 // finishForeground lets an owner go once no dependent holds it, and sees to it
 // that the dependents go. One whose own end waits for that of the owner holds
 // nothing: of owners in a circle the last that is asked to go goes first.
-func (g *collector) finishForeground(ctx context.Context, o object, live *metav1.PartialObjectMetadata) error {
+func (g *garbageCollector) finishForeground(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata) error {
 	holding := false
 	for _, d := range g.graph.dependents(o.uid) {
-		holding = holding || d.holds(o.uid) && !g.graph.waits(d.uid, o.uid)
+		holding = holding || d.blocksOwnerDeletion(o.uid) && !g.graph.blockedOn(d.uid, o.uid)
 		if !d.deleting {
-			g.tell(askJudge + string(d.uid))
+			g.enqueue(collectPrefix + string(d.uid))
 		}
 	}
 	if holding {
 		return nil // the end of each of them tells again
 	}
-	return g.dropFinalizer(ctx, o, live, metav1.FinalizerDeleteDependents)
+	return g.removeFinalizer(ctx, o, live, metav1.FinalizerDeleteDependents)
 }
 
-// orphan takes the owner from its dependents and lets it go.
-func (g *collector) orphan(ctx context.Context, uid types.UID) error {
+// orphanDependents takes the owner from its dependents and lets it go.
+func (g *garbageCollector) orphanDependents(ctx context.Context, uid types.UID) error {
 	o, known := g.graph.get(uid)
 	if !known {
 		return nil
 	}
 	for _, d := range g.graph.dependents(uid) {
-		live, err := g.at(d).Get(ctx, d.name, metav1.GetOptions{})
+		live, err := g.client(d).Get(ctx, d.name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && live.UID != d.uid {
 			continue
 		}
@@ -308,18 +308,18 @@ func (g *collector) orphan(ctx context.Context, uid types.UID) error {
 		if len(kept) == len(live.OwnerReferences) {
 			continue
 		}
-		if err := g.keepOwners(ctx, d, live, kept); err != nil {
+		if err := g.setOwners(ctx, d, live, kept); err != nil {
 			return err
 		}
 	}
-	live, err := g.at(o).Get(ctx, o.name, metav1.GetOptions{})
+	live, err := g.client(o).Get(ctx, o.name, metav1.GetOptions{})
 	if err != nil || live.UID != uid {
-		return ignoreGone(err)
+		return ignoreNotFound(err)
 	}
-	return g.dropFinalizer(ctx, o, live, metav1.FinalizerOrphanDependents)
+	return g.removeFinalizer(ctx, o, live, metav1.FinalizerOrphanDependents)
 }
 
-func (g *collector) dropFinalizer(ctx context.Context, o object, live *metav1.PartialObjectMetadata, name string) error {
+func (g *garbageCollector) removeFinalizer(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata, name string) error {
 	kept := slices.DeleteFunc(slices.Clone(live.Finalizers), func(f string) bool { return f == name })
 	if len(kept) == len(live.Finalizers) {
 		return nil
@@ -327,18 +327,18 @@ func (g *collector) dropFinalizer(ctx context.Context, o object, live *metav1.Pa
 	return g.patch(ctx, o, live, map[string]any{"finalizers": kept})
 }
 
-func (g *collector) keepOwners(ctx context.Context, o object, live *metav1.PartialObjectMetadata, kept []metav1.OwnerReference) error {
+func (g *garbageCollector) setOwners(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata, kept []metav1.OwnerReference) error {
 	return g.patch(ctx, o, live, map[string]any{"ownerReferences": kept})
 }
 
 // patch changes metadata of an object that nobody has changed since.
-func (g *collector) patch(ctx context.Context, o object, live *metav1.PartialObjectMetadata, change map[string]any) error {
+func (g *garbageCollector) patch(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata, change map[string]any) error {
 	change["uid"], change["resourceVersion"] = live.UID, live.ResourceVersion
 	body, err := json.Marshal(map[string]any{"metadata": change})
 	if err != nil {
 		return fmt.Errorf("change %s: %w", o, err)
 	}
-	if _, err := g.at(o).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{}); ignoreGone(err) != nil {
+	if _, err := g.client(o).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{}); ignoreNotFound(err) != nil {
 		return fmt.Errorf("change %s: %w", o, err)
 	}
 	return nil

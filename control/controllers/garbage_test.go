@@ -18,9 +18,9 @@ import (
 // that has keeps that alone, and of one in no namespace nothing is said.
 func TestAnOwnerInAnotherNamespaceOwnsNothing(t *testing.T) {
 	t.Parallel()
-	configs := location{corev1.SchemeGroupVersion.WithResource("configmaps"), true}
-	nodes := location{corev1.SchemeGroupVersion.WithResource("nodes"), false}
-	of := map[string]location{"ConfigMap": configs, "Node": nodes}
+	configs := gcResource{corev1.SchemeGroupVersion.WithResource("configmaps"), true}
+	nodes := gcResource{corev1.SchemeGroupVersion.WithResource("nodes"), false}
+	of := map[string]gcResource{"ConfigMap": configs, "Node": nodes}
 	thing := func(kind, namespace, name string, owners ...metav1.OwnerReference) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: kind},
@@ -40,14 +40,14 @@ func TestAnOwnerInAnotherNamespaceOwnsNothing(t *testing.T) {
 	}
 	g, asked := collecting(t, things, of)
 	for _, key := range *asked {
-		if _, err := g.look(t.Context(), key); err != nil {
+		if _, err := g.sync(t.Context(), key); err != nil {
 			t.Error(err)
 		}
 	}
 	got := map[string]int{}
 	for _, o := range things {
-		live, err := g.at(objectOf(of[o.Kind], o)).Get(t.Context(), o.Name, metav1.GetOptions{})
-		if ignoreGone(err) != nil {
+		live, err := g.client(newGraphObject(of[o.Kind], o)).Get(t.Context(), o.Name, metav1.GetOptions{})
+		if ignoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
 		if err == nil {
@@ -62,13 +62,13 @@ func TestAnOwnerInAnotherNamespaceOwnsNothing(t *testing.T) {
 	if _, kept := got["away"]; kept {
 		t.Error("an object whose only owner is in another namespace is kept")
 	}
-	if slices.Contains(*asked, askJudge+"beside") {
+	if slices.Contains(*asked, collectPrefix+"beside") {
 		t.Errorf("asked to judge an object whose owner is there: %s", strings.Join(*asked, ", "))
 	}
 }
 
 // collecting is a collector that knows the objects, and what its graph has asked for.
-func collecting(t *testing.T, objects []*metav1.PartialObjectMetadata, of map[string]location) (*collector, *[]string) {
+func collecting(t *testing.T, objects []*metav1.PartialObjectMetadata, of map[string]gcResource) (*garbageCollector, *[]string) {
 	t.Helper()
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
@@ -80,15 +80,15 @@ func collecting(t *testing.T, objects []*metav1.PartialObjectMetadata, of map[st
 	}
 	client := metadatafake.NewSimpleMetadataClient(scheme, stored...)
 	var asked []string
-	g := &collector{
-		Config: Config{Metadata: client, Log: slog.New(slog.DiscardHandler)}, kinds: map[schema.GroupKind]location{},
-		graph: newGraph(func(key string) { asked = append(asked, key) }),
+	g := &garbageCollector{
+		Config: Config{Metadata: client, Log: slog.New(slog.DiscardHandler)}, kinds: map[schema.GroupKind]gcResource{},
+		graph: newDependencyGraph(func(key string) { asked = append(asked, key) }),
 	}
 	for kind, at := range of {
 		g.kinds[schema.GroupKind{Kind: kind}] = at
 	}
 	for _, o := range objects {
-		g.graph.see(objectOf(of[o.Kind], o))
+		g.graph.update(newGraphObject(of[o.Kind], o))
 	}
 	return g, &asked
 }

@@ -9,20 +9,20 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// graph is who owns whom, as the watches tell it. It asks for the judgement of
+// dependencyGraph is who owns whom, as the watches tell it. It asks for the judgement of
 // objects whose owners may have gone.
-type graph struct {
-	ask func(key string)
+type dependencyGraph struct {
+	enqueue func(key string)
 
-	mu      sync.Mutex
-	objects map[types.UID]object
-	owned   map[types.UID]map[types.UID]bool // by owner, which need not be known
+	mu           sync.Mutex
+	objects      map[types.UID]graphObject
+	dependentsOf map[types.UID]map[types.UID]bool // by owner, which need not be known
 }
 
-// object is one object, as last seen.
-type object struct {
+// graphObject is one object, as last seen.
+type graphObject struct {
 	uid             types.UID
-	of              location
+	resource        gcResource
 	namespace, name string
 	owners          []metav1.OwnerReference
 	deleting        bool
@@ -31,35 +31,35 @@ type object struct {
 }
 
 // String is "resource namespace/name" for logs and errors.
-func (o object) String() string {
+func (o graphObject) String() string {
 	if o.namespace == "" {
-		return o.of.Resource + " " + o.name
+		return o.resource.Resource + " " + o.name
 	}
-	return o.of.Resource + " " + o.namespace + "/" + o.name
+	return o.resource.Resource + " " + o.namespace + "/" + o.name
 }
 
-// holds reports whether an owner that goes after its dependents has to wait for
+// blocksOwnerDeletion reports whether an owner that goes after its dependents has to wait for
 // the object.
-func (o object) holds(owner types.UID) bool {
+func (o graphObject) blocksOwnerDeletion(owner types.UID) bool {
 	return slices.ContainsFunc(o.owners, func(ref metav1.OwnerReference) bool {
 		return ref.UID == owner && ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
 	})
 }
 
-// mayOwn reports whether the object is where an owner of the other can be.
-func (o object) mayOwn(other object) bool {
-	return !o.of.namespaced || o.namespace == other.namespace
+// canOwn reports whether the object is where an owner of the other can be.
+func (o graphObject) canOwn(other graphObject) bool {
+	return !o.resource.namespaced || o.namespace == other.namespace
 }
 
-func newGraph(ask func(string)) *graph {
-	return &graph{ask: ask, objects: map[types.UID]object{}, owned: map[types.UID]map[types.UID]bool{}}
+func newDependencyGraph(ask func(string)) *dependencyGraph {
+	return &dependencyGraph{enqueue: ask, objects: map[types.UID]graphObject{}, dependentsOf: map[types.UID]map[types.UID]bool{}}
 }
 
-// follow is what takes one kind's objects in, whole or their metadata alone.
-func (g *graph) follow(of location) cache.ResourceEventHandlerFuncs {
+// eventHandler is what takes one kind's objects in, whole or their metadata alone.
+func (g *dependencyGraph) eventHandler(of gcResource) cache.ResourceEventHandlerFuncs {
 	see := func(obj any) {
 		if m, ok := obj.(metav1.Object); ok {
-			g.see(objectOf(of, m))
+			g.update(newGraphObject(of, m))
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
@@ -67,7 +67,7 @@ func (g *graph) follow(of location) cache.ResourceEventHandlerFuncs {
 		UpdateFunc: func(old, obj any) {
 			was, _ := old.(metav1.Object)
 			if is, ok := obj.(metav1.Object); ok && was != nil && was.GetUID() != is.GetUID() {
-				g.forget(was.GetUID())
+				g.remove(was.GetUID())
 			}
 			see(obj)
 		},
@@ -76,22 +76,22 @@ func (g *graph) follow(of location) cache.ResourceEventHandlerFuncs {
 				obj = lost.Obj
 			}
 			if m, ok := obj.(metav1.Object); ok {
-				g.forget(m.GetUID())
+				g.remove(m.GetUID())
 			}
 		},
 	}
 }
 
-func objectOf(of location, m metav1.Object) object {
+func newGraphObject(of gcResource, m metav1.Object) graphObject {
 	deleting := m.GetDeletionTimestamp() != nil
-	return object{
-		uid: m.GetUID(), of: of, namespace: m.GetNamespace(), name: m.GetName(), owners: m.GetOwnerReferences(), deleting: deleting,
+	return graphObject{
+		uid: m.GetUID(), resource: of, namespace: m.GetNamespace(), name: m.GetName(), owners: m.GetOwnerReferences(), deleting: deleting,
 		foreground: deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents),
 		orphaning:  deleting && slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents),
 	}
 }
 
-func (g *graph) get(uid types.UID) (object, bool) {
+func (g *dependencyGraph) get(uid types.UID) (graphObject, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	o, ok := g.objects[uid]
@@ -99,19 +99,19 @@ func (g *graph) get(uid types.UID) (object, bool) {
 }
 
 // dependents are the objects that name the owner, in no order.
-func (g *graph) dependents(owner types.UID) []object {
+func (g *dependencyGraph) dependents(owner types.UID) []graphObject {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	out := make([]object, 0, len(g.owned[owner]))
-	for uid := range g.owned[owner] {
+	out := make([]graphObject, 0, len(g.dependentsOf[owner]))
+	for uid := range g.dependentsOf[owner] {
 		out = append(out, g.objects[uid])
 	}
 	return out
 }
 
-// waits reports whether an object's end waits for that of another, over however
+// blockedOn reports whether an object's end waits for that of another, over however
 // many that hold each other. Of itself it is true.
-func (g *graph) waits(uid, other types.UID) bool {
+func (g *dependencyGraph) blockedOn(uid, other types.UID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	seen, next := map[types.UID]bool{}, []types.UID{uid}
@@ -125,8 +125,8 @@ func (g *graph) waits(uid, other types.UID) bool {
 			continue
 		}
 		seen[at] = true
-		for dependent := range g.owned[at] {
-			if g.objects[dependent].holds(at) {
+		for dependent := range g.dependentsOf[at] {
+			if g.objects[dependent].blocksOwnerDeletion(at) {
 				next = append(next, dependent)
 			}
 		}
@@ -134,48 +134,48 @@ func (g *graph) waits(uid, other types.UID) bool {
 	return false
 }
 
-// see takes in an object as it is now.
-func (g *graph) see(o object) {
+// update takes in an object as it is now.
+func (g *dependencyGraph) update(o graphObject) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := g.objects[o.uid]
 	g.objects[o.uid] = o
 	g.unlink(before)
 	for _, ref := range o.owners {
-		if g.owned[ref.UID] == nil {
-			g.owned[ref.UID] = map[types.UID]bool{}
+		if g.dependentsOf[ref.UID] == nil {
+			g.dependentsOf[ref.UID] = map[types.UID]bool{}
 		}
-		g.owned[ref.UID][o.uid] = true
+		g.dependentsOf[ref.UID][o.uid] = true
 	}
-	g.askFor(o, before)
+	g.enqueueAffected(o, before)
 }
 
-// askFor asks what the change makes necessary.
-func (g *graph) askFor(o, before object) {
+// enqueueAffected asks what the change makes necessary.
+func (g *dependencyGraph) enqueueAffected(o, before graphObject) {
 	if o.orphaning {
-		g.ask(askOrphan + string(o.uid))
+		g.enqueue(orphanPrefix + string(o.uid))
 	}
 	if o.foreground {
-		g.ask(askJudge + string(o.uid))
-		for uid := range g.owned[o.uid] {
-			g.ask(askJudge + string(uid))
+		g.enqueue(collectPrefix + string(o.uid))
+		for uid := range g.dependentsOf[o.uid] {
+			g.enqueue(collectPrefix + string(uid))
 		}
 	}
 	for _, ref := range o.owners {
-		if owner, known := g.objects[ref.UID]; !known || owner.foreground || !owner.mayOwn(o) {
-			g.ask(askJudge + string(o.uid))
+		if owner, known := g.objects[ref.UID]; !known || owner.foreground || !owner.canOwn(o) {
+			g.enqueue(collectPrefix + string(o.uid))
 		}
 	}
 	for _, ref := range before.owners { // an owner may have waited for this one to be freed
 		if g.objects[ref.UID].foreground {
-			g.ask(askJudge + string(ref.UID))
+			g.enqueue(collectPrefix + string(ref.UID))
 		}
 	}
 }
 
-// forget drops an object: its dependents may have no owner now, and its owners
+// remove drops an object: its dependents may have no owner now, and its owners
 // may have waited for it.
-func (g *graph) forget(uid types.UID) {
+func (g *dependencyGraph) remove(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	o, known := g.objects[uid]
@@ -184,21 +184,21 @@ func (g *graph) forget(uid types.UID) {
 	}
 	delete(g.objects, uid)
 	g.unlink(o)
-	for dependent := range g.owned[uid] {
-		g.ask(askJudge + string(dependent))
+	for dependent := range g.dependentsOf[uid] {
+		g.enqueue(collectPrefix + string(dependent))
 	}
 	for _, ref := range o.owners {
 		if g.objects[ref.UID].foreground {
-			g.ask(askJudge + string(ref.UID))
+			g.enqueue(collectPrefix + string(ref.UID))
 		}
 	}
 }
 
-func (g *graph) unlink(o object) {
+func (g *dependencyGraph) unlink(o graphObject) {
 	for _, ref := range o.owners {
-		delete(g.owned[ref.UID], o.uid)
-		if len(g.owned[ref.UID]) == 0 {
-			delete(g.owned, ref.UID)
+		delete(g.dependentsOf[ref.UID], o.uid)
+		if len(g.dependentsOf[ref.UID]) == 0 {
+			delete(g.dependentsOf, ref.UID)
 		}
 	}
 }

@@ -11,13 +11,13 @@ import (
 // those that hold it.
 func TestWhoWaitsForWhom(t *testing.T) {
 	t.Parallel()
-	g := newGraph(func(string) {})
+	g := newDependencyGraph(func(string) {})
 	own := func(uid types.UID, foreground, holds bool, owners ...types.UID) {
-		o := object{uid: uid, deleting: foreground, foreground: foreground}
+		o := graphObject{uid: uid, deleting: foreground, foreground: foreground}
 		for _, owner := range owners {
 			o.owners = append(o.owners, metav1.OwnerReference{UID: owner, BlockOwnerDeletion: &holds})
 		}
-		g.see(o)
+		g.update(o)
 	}
 	own("a", true, true, "c", "d")
 	own("b", true, true, "a")
@@ -35,7 +35,7 @@ func TestWhoWaitsForWhom(t *testing.T) {
 		{"b", "d", false}, {"a", "free", false}, {"a", "stays", true}, {"stays", "under", false}, {"a", "under", false}, {"free", "under", true},
 		{"itself", "itself", true}, {"unknown", "a", false},
 	} {
-		if got := g.waits(r.uid, r.other); got != r.want {
+		if got := g.blockedOn(r.uid, r.other); got != r.want {
 			t.Errorf("%s waits for %s: %v", r.uid, r.other, got)
 		}
 	}

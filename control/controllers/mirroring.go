@@ -20,45 +20,45 @@ import (
 )
 
 const (
-	mirrorKeeper = "endpointslicemirroring-controller.k8s.io"
-	// leaderNote is on Endpoints by which a program of old elects its leader.
-	leaderNote = "control-plane.alpha.kubernetes.io/leader"
+	mirroringManager = "endpointslicemirroring-controller.k8s.io"
+	// leaderAnnotation is on Endpoints by which a program of old elects its leader.
+	leaderAnnotation = "control-plane.alpha.kubernetes.io/leader"
 )
 
-// mirror shows Endpoints that somebody made by hand, for a service without a
+// endpointSliceMirroringController shows Endpoints that somebody made by hand, for a service without a
 // selector, as EndpointSlices too.
-type mirror struct {
+type endpointSliceMirroringController struct {
 	Config
 	services  corelisters.ServiceLister
 	endpoints corelisters.EndpointsLister
 	slices    discoverylisters.EndpointSliceLister
 }
 
-func mirroring(c Config) ([]*worker, error) {
+func newEndpointSliceMirroringController(c Config) ([]*controller, error) {
 	core, discovery := c.Informers.Core().V1(), c.Informers.Discovery().V1()
-	m := &mirror{Config: c, services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slices: discovery.EndpointSlices().Lister()}
-	w := c.worker(m.look)
-	if err := w.watch(core.Services().Informer(), itself); err != nil {
+	m := &endpointSliceMirroringController{Config: c, services: core.Services().Lister(), endpoints: core.Endpoints().Lister(), slices: discovery.EndpointSlices().Lister()}
+	w := c.newController(m.sync)
+	if err := w.watch(core.Services().Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	if err := w.watch(core.Endpoints().Informer(), itself); err != nil {
+	if err := w.watch(core.Endpoints().Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, w.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
-		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == mirrorKeeper {
+	return []*controller{w}, w.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
+		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == mirroringManager {
 			return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
 		}
 		return nil
 	})
 }
 
-func (m *mirror) look(ctx context.Context, key string) (time.Duration, error) {
+func (m *endpointSliceMirroringController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // no service has such a key
 	}
 	have, err := m.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{
-		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: mirrorKeeper,
+		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: mirroringManager,
 	}))
 	if err != nil {
 		return 0, err
@@ -72,26 +72,26 @@ func (m *mirror) look(ctx context.Context, key string) (time.Duration, error) {
 	if failed != nil && !apierrors.IsNotFound(failed) {
 		return 0, failed
 	}
-	if err == nil && failed == nil && mirrored(svc, ep) {
-		want = mirrorOf(ep)
+	if err == nil && failed == nil && shouldMirror(svc, ep) {
+		want = desiredMirrorSlices(ep)
 	}
-	if err := m.settleSlices(ctx, namespace, have, want); err != nil {
+	if err := m.reconcileSlices(ctx, namespace, have, want); err != nil {
 		return 0, fmt.Errorf("mirror endpoints %s: %w", key, err)
 	}
 	return 0, nil
 }
 
-// mirrored tells Endpoints that nothing else makes slices of.
-func mirrored(svc *corev1.Service, ep *corev1.Endpoints) bool { //nolint:staticcheck // served as long as upstream serves it
-	_, elects := ep.Annotations[leaderNote]
+// shouldMirror tells Endpoints that nothing else makes slices of.
+func shouldMirror(svc *corev1.Service, ep *corev1.Endpoints) bool { //nolint:staticcheck // served as long as upstream serves it
+	_, elects := ep.Annotations[leaderAnnotation]
 	own := svc.Namespace == metav1.NamespaceDefault && svc.Name == "kubernetes" // the servers keep its slices
 	return len(svc.Spec.Selector) == 0 && svc.DeletionTimestamp == nil && ep.DeletionTimestamp == nil &&
 		ep.Labels[discoveryv1.LabelSkipMirror] != "true" && !elects && !own
 }
 
-// mirrorOf are the slices of Endpoints by their names: one for each subset and
+// desiredMirrorSlices are the slices of Endpoints by their names: one for each subset and
 // family, or more where there are many addresses.
-func mirrorOf(ep *corev1.Endpoints) map[string]*discoveryv1.EndpointSlice { //nolint:staticcheck // as above
+func desiredMirrorSlices(ep *corev1.Endpoints) map[string]*discoveryv1.EndpointSlice { //nolint:staticcheck // as above
 	out := map[string]*discoveryv1.EndpointSlice{}
 	for i := range ep.Subsets {
 		subset := &ep.Subsets[i]
@@ -108,15 +108,15 @@ func mirrorOf(ep *corev1.Endpoints) map[string]*discoveryv1.EndpointSlice { //no
 				if a.Is6() {
 					family = discoveryv1.AddressTypeIPv6
 				}
-				by[family] = append(by[family], mirroredAddress(&all[i], ready))
+				by[family] = append(by[family], mirrorEndpoint(&all[i], ready))
 			}
 		}
 		add(subset.Addresses, true)
 		add(subset.NotReadyAddresses, false)
 		for family, endpoints := range by {
 			for n := 0; len(endpoints) > 0; n++ {
-				take := min(perSlice, len(endpoints))
-				slice := mirrorSlice(ep, family, i, n)
+				take := min(maxEndpointsPerSlice, len(endpoints))
+				slice := newMirrorSlice(ep, family, i, n)
 				slice.Endpoints, endpoints = endpoints[:take], endpoints[take:]
 				out[slice.Name] = slice
 			}
@@ -125,7 +125,7 @@ func mirrorOf(ep *corev1.Endpoints) map[string]*discoveryv1.EndpointSlice { //no
 	return out
 }
 
-func mirroredAddress(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint {
+func mirrorEndpoint(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint {
 	out := discoveryv1.Endpoint{Addresses: []string{a.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, TargetRef: a.TargetRef, NodeName: a.NodeName}
 	if a.Hostname != "" {
 		out.Hostname = &a.Hostname
@@ -133,7 +133,7 @@ func mirroredAddress(a *corev1.EndpointAddress, ready bool) discoveryv1.Endpoint
 	return out
 }
 
-func mirrorSlice(ep *corev1.Endpoints, family discoveryv1.AddressType, subset, n int) *discoveryv1.EndpointSlice { //nolint:staticcheck // as above
+func newMirrorSlice(ep *corev1.Endpoints, family discoveryv1.AddressType, subset, n int) *discoveryv1.EndpointSlice { //nolint:staticcheck // as above
 	h := fnv.New32a()
 	_, _ = fmt.Fprintf(h, "%s %s %d %d", ep.UID, family, subset, n)
 	yes := true
@@ -147,7 +147,7 @@ func mirrorSlice(ep *corev1.Endpoints, family discoveryv1.AddressType, subset, n
 	if slice.Labels == nil {
 		slice.Labels = map[string]string{}
 	}
-	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = ep.Name, mirrorKeeper
+	slice.Labels[discoveryv1.LabelServiceName], slice.Labels[discoveryv1.LabelManagedBy] = ep.Name, mirroringManager
 	ports := ep.Subsets[subset].Ports
 	for i := range ports {
 		p := &ports[i]

@@ -17,22 +17,22 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// remainsRetry is how soon a namespace with something left in it is looked at
+// remainingContentRetry is how soon a namespace with something left in it is looked at
 // again, if no pod that ends tells earlier.
-const remainsRetry = 2 * time.Second
+const remainingContentRetry = 2 * time.Second
 
-// emptier empties namespaces that are being deleted and then lets them go.
-type emptier struct {
+// namespaceDeleter empties namespaces that are being deleted and then lets them go.
+type namespaceDeleter struct {
 	Config
 
 	namespaces corelisters.NamespaceLister
 }
 
-func namespaces(c Config) ([]*worker, error) {
+func newNamespaceController(c Config) ([]*controller, error) {
 	spaces := c.Informers.Core().V1().Namespaces()
-	e := &emptier{Config: c, namespaces: spaces.Lister()}
-	w := c.worker(e.look)
-	w.hands = 4
+	e := &namespaceDeleter{Config: c, namespaces: spaces.Lister()}
+	w := c.newController(e.sync)
+	w.workers = 4
 	if err := w.watch(spaces.Informer(), func(obj any) []string {
 		if ns, ok := obj.(*corev1.Namespace); ok && ns.DeletionTimestamp != nil {
 			return []string{ns.Name}
@@ -42,7 +42,7 @@ func namespaces(c Config) ([]*worker, error) {
 		return nil, err
 	}
 	// The last pod's end is what a deletion usually waits for.
-	return []*worker{w}, w.watch(c.Informers.Core().V1().Pods().Informer(), func(obj any) []string {
+	return []*controller{w}, w.watch(c.Informers.Core().V1().Pods().Informer(), func(obj any) []string {
 		if pod, ok := obj.(*corev1.Pod); ok && pod.DeletionTimestamp != nil {
 			if ns, err := e.namespaces.Get(pod.Namespace); err == nil && ns.DeletionTimestamp != nil {
 				return []string{ns.Name}
@@ -52,60 +52,60 @@ func namespaces(c Config) ([]*worker, error) {
 	})
 }
 
-func (e *emptier) look(ctx context.Context, name string) (time.Duration, error) {
+func (e *namespaceDeleter) sync(ctx context.Context, name string) (time.Duration, error) {
 	ns, err := e.namespaces.Get(name)
 	if err != nil || ns.DeletionTimestamp == nil || len(ns.Spec.Finalizers) == 0 {
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
 	if !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		return 0, nil // others are not done
 	}
-	left := e.empty(ctx, name)
-	if left.clean() {
+	left := e.deleteContent(ctx, name)
+	if left.done() {
 		return 0, e.finalize(ctx, ns)
 	}
-	if err := e.report(ctx, ns, left); err != nil {
+	if err := e.updateConditions(ctx, ns, left); err != nil {
 		return 0, err
 	}
-	return remainsRetry, nil
+	return remainingContentRetry, nil
 }
 
-// remains are what could not be deleted yet, and why.
-type remains struct {
+// remainingContent are what could not be deleted yet, and why.
+type remainingContent struct {
 	discovery  error
 	failures   []string       // deletions that went wrong
-	kinds      map[string]int // instances left, by resource
+	instances  map[string]int // instances left, by resource
 	finalizers map[string]int // on how many of them
 }
 
 // empty: nothing is left of what was looked at.
-func (r remains) empty() bool { return len(r.failures) == 0 && len(r.kinds) == 0 }
+func (r remainingContent) empty() bool { return len(r.failures) == 0 && len(r.instances) == 0 }
 
-func (r remains) clean() bool { return r.discovery == nil && r.empty() }
+func (r remainingContent) done() bool { return r.discovery == nil && r.empty() }
 
-// empty deletes all that is in the namespace, of every kind, and tells what is
+// deleteContent deletes all that is in the namespace, of every kind, and tells what is
 // left then. Pods go first, and the rest when none is left: until its end a pod
 // needs its settings, its account and the rules that shield it.
-func (e *emptier) empty(ctx context.Context, name string) remains {
-	out := remains{kinds: map[string]int{}, finalizers: map[string]int{}}
-	resources, err := deletable(e.Client.Discovery(), true)
+func (e *namespaceDeleter) deleteContent(ctx context.Context, name string) remainingContent {
+	out := remainingContent{instances: map[string]int{}, finalizers: map[string]int{}}
+	resources, err := deletableResources(e.Client.Discovery(), true)
 	out.discovery = err
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
-	if err := e.emptyOf(ctx, name, pods, &out); err != nil {
+	if err := e.deleteResource(ctx, name, pods, &out); err != nil {
 		out.failures = append(out.failures, fmt.Sprintf("%s: %v", pods.GroupResource(), err))
 	}
 	if !out.empty() {
 		return out
 	}
 	for _, r := range resources {
-		if err := e.emptyOf(ctx, name, r, &out); err != nil && ctx.Err() == nil {
+		if err := e.deleteResource(ctx, name, r, &out); err != nil && ctx.Err() == nil {
 			out.failures = append(out.failures, fmt.Sprintf("%s: %v", r.GroupResource(), err))
 		}
 	}
 	return out
 }
 
-func (e *emptier) emptyOf(ctx context.Context, name string, of schema.GroupVersionResource, out *remains) error {
+func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, of schema.GroupVersionResource, out *remainingContent) error {
 	client := e.Metadata.Resource(of).Namespace(name)
 	list, err := client.List(ctx, metav1.ListOptions{})
 	if err != nil || len(list.Items) == 0 {
@@ -120,7 +120,7 @@ func (e *emptier) emptyOf(ctx context.Context, name string, of schema.GroupVersi
 		return err //nolint:wrapcheck // the caller names the resource
 	}
 	for i := range list.Items {
-		out.kinds[of.GroupResource().String()]++
+		out.instances[of.GroupResource().String()]++
 		for _, f := range list.Items[i].Finalizers {
 			out.finalizers[f]++
 		}
@@ -130,18 +130,18 @@ func (e *emptier) emptyOf(ctx context.Context, name string, of schema.GroupVersi
 
 // finalize takes this controller's finalizer from the namespace, which ends it
 // if no other is left.
-func (e *emptier) finalize(ctx context.Context, ns *corev1.Namespace) error {
+func (e *namespaceDeleter) finalize(ctx context.Context, ns *corev1.Namespace) error {
 	out := ns.DeepCopy()
 	out.Spec.Finalizers = slices.DeleteFunc(out.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
-	if _, err := e.Client.CoreV1().Namespaces().Finalize(ctx, out, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+	if _, err := e.Client.CoreV1().Namespaces().Finalize(ctx, out, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 		return fmt.Errorf("finalize namespace %s: %w", ns.Name, err)
 	}
 	e.Log.Info("namespace is empty and gone", "namespace", ns.Name)
 	return nil
 }
 
-// report writes into the namespace's status what its deletion waits for.
-func (e *emptier) report(ctx context.Context, ns *corev1.Namespace, left remains) error {
+// updateConditions writes into the namespace's status what its deletion waits for.
+func (e *namespaceDeleter) updateConditions(ctx context.Context, ns *corev1.Namespace, left remainingContent) error {
 	out := ns.DeepCopy()
 	changed := false
 	set := func(of corev1.NamespaceConditionType, problem bool, badReason, bad, goodReason, good string) {
@@ -171,23 +171,23 @@ func (e *emptier) report(ctx context.Context, ns *corev1.Namespace, left remains
 	set(corev1.NamespaceDeletionContentFailure, len(left.failures) > 0, "ContentDeletionFailed",
 		"Failed to delete all resource types, "+fmt.Sprint(len(left.failures))+" remaining: "+strings.Join(left.failures, ", "),
 		"ContentDeleted", "All content successfully deleted, may be waiting on finalization")
-	set(corev1.NamespaceContentRemaining, len(left.kinds) > 0, "SomeResourcesRemain",
-		"Some resources are remaining: "+counted(left.kinds, "%s has %d resource instances"),
+	set(corev1.NamespaceContentRemaining, len(left.instances) > 0, "SomeResourcesRemain",
+		"Some resources are remaining: "+formatCounts(left.instances, "%s has %d resource instances"),
 		"ContentRemoved", "All content successfully removed")
 	set(corev1.NamespaceFinalizersRemaining, len(left.finalizers) > 0, "SomeFinalizersRemain",
-		"Some content in the namespace has finalizers remaining: "+counted(left.finalizers, "%s in %d resource instances"),
+		"Some content in the namespace has finalizers remaining: "+formatCounts(left.finalizers, "%s in %d resource instances"),
 		"ContentHasNoFinalizers", "All content-preserving finalizers finished")
 	if !changed {
 		return nil
 	}
 	_, err := e.Client.CoreV1().Namespaces().UpdateStatus(ctx, out, metav1.UpdateOptions{})
-	if ignoreGone(err) != nil && !apierrors.IsConflict(err) {
+	if ignoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("report on namespace %s: %w", ns.Name, err)
 	}
 	return nil
 }
 
-func counted(counts map[string]int, format string) string {
+func formatCounts(counts map[string]int, format string) string {
 	out := make([]string, 0, len(counts))
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		out = append(out, fmt.Sprintf(format, name, counts[name]))
@@ -195,10 +195,10 @@ func counted(counts map[string]int, format string) string {
 	return strings.Join(out, ", ")
 }
 
-// deletable asks the server for the resources that can be listed, watched and
+// deletableResources asks the server for the resources that can be listed, watched and
 // deleted, in the version that it prefers; with what it knows comes what went
 // wrong.
-func deletable(client discovery.DiscoveryInterface, namespaced bool) ([]schema.GroupVersionResource, error) {
+func deletableResources(client discovery.DiscoveryInterface, namespaced bool) ([]schema.GroupVersionResource, error) {
 	lists, err := client.ServerPreferredResources()
 	var out []schema.GroupVersionResource
 	for _, list := range lists {

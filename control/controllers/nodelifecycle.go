@@ -20,45 +20,45 @@ import (
 )
 
 const (
-	reasonSilent = "NodeStatusUnknown"
-	reasonNever  = "NodeStatusNeverUpdated"
+	reasonStatusUnknown = "NodeStatusUnknown"
+	reasonNeverUpdated  = "NodeStatusNeverUpdated"
 )
 
-// nodeWatch marks the nodes that have fallen silent, and gives every node the
+// nodeLifecycleController marks the nodes that have fallen silent, and gives every node the
 // taints that its conditions ask for.
-type nodeWatch struct {
+type nodeLifecycleController struct {
 	Config
 
 	nodes  corelisters.NodeLister
 	leases coordinationlisters.LeaseLister
 
-	mu    sync.Mutex
-	pulse map[string]pulse
+	mu         sync.Mutex
+	heartbeats map[string]heartbeat
 
 	// The last node that got a taint that ends its pods, and when; look's own.
-	given   time.Time
-	givenTo types.UID
+	lastEviction    time.Time
+	lastEvictedNode types.UID
 }
 
-// pulse is the last sign of life: what it was, and when it was seen by this
+// heartbeat is the last sign of life: what it was, and when it was seen by this
 // server's clock. The node's own clock is never compared with ours.
-type pulse struct {
-	sign string
-	seen time.Time
+type heartbeat struct {
+	value      string
+	observedAt time.Time
 }
 
-func nodeLifecycle(c Config) ([]*worker, error) {
+func newNodeLifecycleController(c Config) ([]*controller, error) {
 	nodes, leases := c.Informers.Core().V1().Nodes(), c.Informers.Coordination().V1().Leases()
-	n := &nodeWatch{Config: c, nodes: nodes.Lister(), leases: leases.Lister(), pulse: map[string]pulse{}}
+	n := &nodeLifecycleController{Config: c, nodes: nodes.Lister(), leases: leases.Lister(), heartbeats: map[string]heartbeat{}}
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
-	w := c.worker(n.look)
-	if err := w.watch(nodes.Informer(), n.touched); err != nil {
+	w := c.newController(n.sync)
+	if err := w.watch(nodes.Informer(), n.affectedNodes); err != nil {
 		return nil, err
 	}
-	w.needs(c.Informers.Core().V1().Pods().Informer())
-	return []*worker{w}, w.watch(leases.Informer(), func(obj any) []string {
+	w.waitFor(c.Informers.Core().V1().Pods().Informer())
+	return []*controller{w}, w.watch(leases.Informer(), func(obj any) []string {
 		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == corev1.NamespaceNodeLease {
 			return []string{lease.Name}
 		}
@@ -66,10 +66,10 @@ func nodeLifecycle(c Config) ([]*worker, error) {
 	})
 }
 
-// touched are the nodes to look at when one has changed: all of them when it was
+// affectedNodes are the nodes to look at when one has changed: all of them when it was
 // the last one to be lost, for those before it are to keep their pods after all.
-func (n *nodeWatch) touched(obj any) []string {
-	keys := itself(obj)
+func (n *nodeLifecycleController) affectedNodes(obj any) []string {
+	keys := objectKey(obj)
 	node, ok := obj.(*corev1.Node)
 	if !ok || isReady(node) || n.anyReady() {
 		return keys
@@ -79,62 +79,62 @@ func (n *nodeWatch) touched(obj any) []string {
 		return keys
 	}
 	for _, other := range nodes {
-		if len(noExecute(other)) > 0 {
-			keys = append(keys, itself(other)...)
+		if len(noExecuteTaints(other)) > 0 {
+			keys = append(keys, objectKey(other)...)
 		}
 	}
 	return keys
 }
 
-func (n *nodeWatch) look(ctx context.Context, name string) (time.Duration, error) {
+func (n *nodeLifecycleController) sync(ctx context.Context, name string) (time.Duration, error) {
 	node, err := n.nodes.Get(name)
 	if err != nil {
 		n.mu.Lock()
-		delete(n.pulse, name)
+		delete(n.heartbeats, name)
 		n.mu.Unlock()
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
-	left := n.NodeGrace - time.Since(n.beat(node))
+	left := n.NodeMonitorGracePeriod - time.Since(n.observeHeartbeat(node))
 	if left <= 0 {
-		node, err = n.markSilent(ctx, node)
+		node, err = n.markUnknown(ctx, node)
 		if err != nil {
 			return 0, err
 		}
-		left = n.NodeGrace
+		left = n.NodeMonitorGracePeriod
 	}
-	if err := n.markPods(ctx, node); err != nil {
+	if err := n.markPodsNotReady(ctx, node); err != nil {
 		return 0, err
 	}
-	again, err := n.taint(ctx, node)
+	again, err := n.syncTaints(ctx, node)
 	if again > 0 {
 		left = min(left, again)
 	}
 	return left, err
 }
 
-// beat takes in the newest sign of life and says when it was seen.
-func (n *nodeWatch) beat(node *corev1.Node) time.Time {
+// observeHeartbeat takes in the newest sign of life and says when it was seen.
+func (n *nodeLifecycleController) observeHeartbeat(node *corev1.Node) time.Time {
 	var sign strings.Builder
 	if lease, err := n.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err == nil && lease.Spec.RenewTime != nil {
 		sign.WriteString(lease.Spec.RenewTime.String())
 	}
-	if ready := nodeCondition(node, corev1.NodeReady); ready != nil && !silent(ready) {
+	if ready := nodeCondition(node, corev1.NodeReady); ready != nil && !statusUnknown(ready) {
 		sign.WriteString(ready.LastHeartbeatTime.String() + string(ready.Status))
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	last, known := n.pulse[node.Name]
+	last, known := n.heartbeats[node.Name]
 	now := sign.String()
 	// That we wrote Unknown over the status is no sign of life.
-	if !known || now != last.sign && !strings.HasPrefix(last.sign, now) {
-		last.seen = time.Now()
+	if !known || now != last.value && !strings.HasPrefix(last.value, now) {
+		last.observedAt = time.Now()
 	}
-	n.pulse[node.Name] = pulse{now, last.seen}
-	return last.seen
+	n.heartbeats[node.Name] = heartbeat{now, last.observedAt}
+	return last.observedAt
 }
 
-func silent(c *corev1.NodeCondition) bool {
-	return c.Status == corev1.ConditionUnknown && (c.Reason == reasonSilent || c.Reason == reasonNever)
+func statusUnknown(c *corev1.NodeCondition) bool {
+	return c.Status == corev1.ConditionUnknown && (c.Reason == reasonStatusUnknown || c.Reason == reasonNeverUpdated)
 }
 
 func nodeCondition(node *corev1.Node, of corev1.NodeConditionType) *corev1.NodeCondition {
@@ -146,8 +146,8 @@ func nodeCondition(node *corev1.Node, of corev1.NodeConditionType) *corev1.NodeC
 	return nil
 }
 
-// markSilent sets the conditions that the node itself would report to Unknown.
-func (n *nodeWatch) markSilent(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
+// markUnknown sets the conditions that the node itself would report to Unknown.
+func (n *nodeLifecycleController) markUnknown(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	out := node.DeepCopy()
 	now := metav1.Now()
 	changed := false
@@ -158,12 +158,12 @@ func (n *nodeWatch) markSilent(ctx context.Context, node *corev1.Node) (*corev1.
 		switch {
 		case have == nil:
 			out.Status.Conditions = append(out.Status.Conditions, corev1.NodeCondition{
-				Type: of, Status: corev1.ConditionUnknown, Reason: reasonNever, Message: "Kubelet never posted node status.",
+				Type: of, Status: corev1.ConditionUnknown, Reason: reasonNeverUpdated, Message: "Kubelet never posted node status.",
 				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: now,
 			})
 			changed = true
 		case have.Status != corev1.ConditionUnknown:
-			have.Status, have.Reason, have.Message = corev1.ConditionUnknown, reasonSilent, "Kubelet stopped posting node status."
+			have.Status, have.Reason, have.Message = corev1.ConditionUnknown, reasonStatusUnknown, "Kubelet stopped posting node status."
 			have.LastTransitionTime = now
 			changed = true
 		}
@@ -175,13 +175,13 @@ func (n *nodeWatch) markSilent(ctx context.Context, node *corev1.Node) (*corev1.
 	if err != nil {
 		return nil, fmt.Errorf("mark node %s lost: %w", node.Name, err)
 	}
-	n.Log.Warn("node is lost", "node", node.Name, "silentFor", n.NodeGrace)
+	n.Log.Warn("node is lost", "node", node.Name, "silentFor", n.NodeMonitorGracePeriod)
 	n.Events.Eventf(node, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", node.Name)
 	return updated, nil
 }
 
-// markPods takes the pods of a node that is not ready out of service.
-func (n *nodeWatch) markPods(ctx context.Context, node *corev1.Node) error {
+// markPodsNotReady takes the pods of a node that is not ready out of service.
+func (n *nodeLifecycleController) markPodsNotReady(ctx context.Context, node *corev1.Node) error {
 	ready := nodeCondition(node, corev1.NodeReady)
 	if ready == nil || ready.Status != corev1.ConditionUnknown {
 		return nil
@@ -203,14 +203,14 @@ func (n *nodeWatch) markPods(ctx context.Context, node *corev1.Node) error {
 	return nil
 }
 
-// taint writes the taints that the node's conditions ask for and takes away
+// syncTaints writes the taints that the node's conditions ask for and takes away
 // those that they ask for no more; others are left alone. Again is when to look anew
 // at a node whose pods shall not be ended yet.
-func (n *nodeWatch) taint(ctx context.Context, node *corev1.Node) (again time.Duration, err error) {
-	end, again := n.mayEnd(node)
-	want := wantedTaints(node, end)
+func (n *nodeLifecycleController) syncTaints(ctx context.Context, node *corev1.Node) (again time.Duration, err error) {
+	end, again := n.mayEvict(node)
+	want := desiredTaints(node, end)
 	kept := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
-		return slices.Contains(ownTaints, t.Key) && !slices.ContainsFunc(want, func(w corev1.Taint) bool { return w.MatchTaint(&t) })
+		return slices.Contains(managedTaints, t.Key) && !slices.ContainsFunc(want, func(w corev1.Taint) bool { return w.MatchTaint(&t) })
 	})
 	for _, w := range want {
 		if !slices.ContainsFunc(kept, func(t corev1.Taint) bool { return t.MatchTaint(&w) }) {
@@ -230,21 +230,21 @@ func (n *nodeWatch) taint(ctx context.Context, node *corev1.Node) (again time.Du
 	} else if err != nil {
 		return 0, fmt.Errorf("taint node %s: %w", node.Name, err)
 	}
-	if end && !ending(node) {
-		n.given, n.givenTo = time.Now(), node.UID
+	if end && !hasEvictionTaint(node) {
+		n.lastEviction, n.lastEvictedNode = time.Now(), node.UID
 	}
 	return again, nil
 }
 
-// ownTaints are the keys that this controller gives and takes.
-var ownTaints = []string{
+// managedTaints are the keys that this controller gives and takes.
+var managedTaints = []string{
 	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
 	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable,
 }
 
-// wantedTaints are those that the conditions ask for; end tells whether the pods of a
+// desiredTaints are those that the conditions ask for; end tells whether the pods of a
 // node that is not ready may be ended.
-func wantedTaints(node *corev1.Node, end bool) (out []corev1.Taint) {
+func desiredTaints(node *corev1.Node, end bool) (out []corev1.Taint) {
 	add := func(key string, effect corev1.TaintEffect) { out = append(out, corev1.Taint{Key: key, Effect: effect}) }
 	if node.Spec.Unschedulable {
 		add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
@@ -279,57 +279,57 @@ func wantedTaints(node *corev1.Node, end bool) (out []corev1.Taint) {
 
 // The brake on ending pods: upstream's numbers, with all nodes as one zone.
 const (
-	// endEvery is the time between two nodes whose pods are ended, endSlowly that
+	// evictionInterval is the time between two nodes whose pods are ended, endSlowly that
 	// when most nodes are lost.
-	endEvery, endSlowly = 10 * time.Second, 100 * time.Second
+	evictionInterval, secondaryEvictionInterval = 10 * time.Second, 100 * time.Second
 	// From mostLost nodes on that are mostPercent of all, most are lost.
-	mostLost, mostPercent = 3, 55
-	// few nodes lose no pods at all while most of them are lost.
-	few = 50
-	// askAgain is how soon a node that is held back is looked at again.
-	askAgain = 5 * time.Second
+	unhealthyMinNodes, unhealthyPercent = 3, 55
+	// largeClusterThreshold nodes lose no pods at all while most of them are lost.
+	largeClusterThreshold = 50
+	// evictionRetryPeriod is how soon a node that is held back is looked at again.
+	evictionRetryPeriod = 5 * time.Second
 )
 
-// mayEnd says whether the pods of a node that is not ready may be ended, and if not
+// mayEvict says whether the pods of a node that is not ready may be ended, and if not
 // yet, when to ask again. With no node ready anywhere, it is the server that is cut
 // off or that has just come back, and pods that run are not ended for that. With
 // most of them lost it is likely a network, and the nodes that are left could not
 // take so many pods.
-func (n *nodeWatch) mayEnd(node *corev1.Node) (may bool, again time.Duration) {
+func (n *nodeLifecycleController) mayEvict(node *corev1.Node) (may bool, again time.Duration) {
 	if ready := nodeCondition(node, corev1.NodeReady); ready == nil || ready.Status == corev1.ConditionTrue {
 		return false, 0
 	}
-	ready, lost := n.count()
+	ready, lost := n.countNodes()
 	switch {
 	case ready == 0:
 		return false, 0 // the first one that is ready again tells
-	case ending(node):
+	case hasEvictionTaint(node):
 		return true, 0
 	}
-	every := endEvery
-	if lost >= mostLost && 100*lost >= mostPercent*(ready+lost) {
-		if ready+lost <= few {
-			return false, askAgain
+	every := evictionInterval
+	if lost >= unhealthyMinNodes && 100*lost >= unhealthyPercent*(ready+lost) {
+		if ready+lost <= largeClusterThreshold {
+			return false, evictionRetryPeriod
 		}
-		every = endSlowly
+		every = secondaryEvictionInterval
 	}
 	// The node that got it may be seen once more as it was before.
-	if wait := time.Until(n.given.Add(every)); wait > 0 && n.givenTo != node.UID {
-		return false, min(wait, askAgain)
+	if wait := time.Until(n.lastEviction.Add(every)); wait > 0 && n.lastEvictedNode != node.UID {
+		return false, min(wait, evictionRetryPeriod)
 	}
 	return true, 0
 }
 
-// ending: the node has a taint already that ends its pods because it is not ready.
-func ending(node *corev1.Node) bool {
-	return slices.ContainsFunc(noExecute(node), func(t corev1.Taint) bool {
+// hasEvictionTaint: the node has a taint already that ends its pods because it is not ready.
+func hasEvictionTaint(node *corev1.Node) bool {
+	return slices.ContainsFunc(noExecuteTaints(node), func(t corev1.Taint) bool {
 		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 	})
 }
 
-// count tells how many nodes are ready and how many are not, or have been silent for
+// countNodes tells how many nodes are ready and how many are not, or have been silent for
 // so long that they are about to be found out.
-func (n *nodeWatch) count() (ready, lost int) {
+func (n *nodeLifecycleController) countNodes() (ready, lost int) {
 	nodes, err := n.nodes.List(labels.Everything())
 	if err != nil {
 		return 0, 0
@@ -337,8 +337,8 @@ func (n *nodeWatch) count() (ready, lost int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, node := range nodes {
-		p, known := n.pulse[node.Name]
-		if isReady(node) && (!known || time.Since(p.seen) < n.NodeGrace) {
+		p, known := n.heartbeats[node.Name]
+		if isReady(node) && (!known || time.Since(p.observedAt) < n.NodeMonitorGracePeriod) {
 			ready++
 		} else {
 			lost++
@@ -347,7 +347,7 @@ func (n *nodeWatch) count() (ready, lost int) {
 	return ready, lost
 }
 
-func (n *nodeWatch) anyReady() bool {
+func (n *nodeLifecycleController) anyReady() bool {
 	nodes, err := n.nodes.List(labels.Everything())
 	if err != nil {
 		return false

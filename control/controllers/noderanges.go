@@ -16,41 +16,41 @@ import (
 )
 
 const (
-	maskIPv4 = 24
-	maskIPv6 = 64
+	nodeMaskIPv4 = 24
+	nodeMaskIPv6 = 64
 )
 
-// ranger gives each node its own range of pod addresses.
-type ranger struct {
+// podCIDRAllocator gives each node its own range of pod addresses.
+type podCIDRAllocator struct {
 	Config
 
-	nodes corelisters.NodeLister
-	mu    sync.Mutex
-	given map[string][]netip.Prefix // written, and perhaps not seen yet
+	nodes     corelisters.NodeLister
+	mu        sync.Mutex
+	allocated map[string][]netip.Prefix // written, and perhaps not seen yet
 }
 
-func nodeRanges(c Config) ([]*worker, error) {
-	if len(c.PodRanges) == 0 {
+func newNodeIPAMController(c Config) ([]*controller, error) {
+	if len(c.ClusterCIDRs) == 0 {
 		return nil, nil
 	}
 	nodes := c.Informers.Core().V1().Nodes()
-	r := &ranger{Config: c, nodes: nodes.Lister(), given: map[string][]netip.Prefix{}}
-	w := c.worker(r.look)
-	return []*worker{w}, w.watch(nodes.Informer(), itself)
+	r := &podCIDRAllocator{Config: c, nodes: nodes.Lister(), allocated: map[string][]netip.Prefix{}}
+	w := c.newController(r.sync)
+	return []*controller{w}, w.watch(nodes.Informer(), objectKey)
 }
 
-func (r *ranger) look(ctx context.Context, name string) (time.Duration, error) {
+func (r *podCIDRAllocator) sync(ctx context.Context, name string) (time.Duration, error) {
 	node, err := r.nodes.Get(name)
 	if err != nil {
 		r.mu.Lock()
-		delete(r.given, name)
+		delete(r.allocated, name)
 		r.mu.Unlock()
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
 	if node.Spec.PodCIDR != "" || node.DeletionTimestamp != nil {
 		return 0, nil
 	}
-	ranges, err := r.choose(name)
+	ranges, err := r.allocate(name)
 	if err != nil {
 		r.Events.Event(node, corev1.EventTypeWarning, "CIDRNotAvailable", err.Error())
 		return time.Minute, nil // told to the user; a node that goes frees one
@@ -70,15 +70,15 @@ func (r *ranger) look(ctx context.Context, name string) (time.Duration, error) {
 	return 0, nil
 }
 
-// choose takes the first free range of each family and remembers it.
-func (r *ranger) choose(name string) ([]netip.Prefix, error) {
+// allocate takes the first free range of each family and remembers it.
+func (r *podCIDRAllocator) allocate(name string) ([]netip.Prefix, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if have, ok := r.given[name]; ok {
+	if have, ok := r.allocated[name]; ok {
 		return have, nil
 	}
 	taken := map[netip.Prefix]bool{}
-	for _, list := range r.given {
+	for _, list := range r.allocated {
 		for _, p := range list {
 			taken[p] = true
 		}
@@ -94,30 +94,30 @@ func (r *ranger) choose(name string) ([]netip.Prefix, error) {
 			}
 		}
 	}
-	out := make([]netip.Prefix, 0, len(r.PodRanges))
-	for _, whole := range r.PodRanges {
+	out := make([]netip.Prefix, 0, len(r.ClusterCIDRs))
+	for _, whole := range r.ClusterCIDRs {
 		p, ok := firstFree(whole, taken)
 		if !ok {
 			return nil, fmt.Errorf("no range of pod addresses is left in %s", whole)
 		}
 		out = append(out, p)
 	}
-	r.given[name] = out
+	r.allocated[name] = out
 	return out, nil
 }
 
 // firstFree is the first part of the whole that overlaps nothing taken.
 func firstFree(whole netip.Prefix, taken map[netip.Prefix]bool) (netip.Prefix, bool) {
-	bits := maskIPv4
+	bits := nodeMaskIPv4
 	if whole.Addr().Is6() {
-		bits = maskIPv6
+		bits = nodeMaskIPv6
 	}
 	bits = max(bits, whole.Bits())
 	for p := netip.PrefixFrom(whole.Masked().Addr(), bits); whole.Contains(p.Addr()); {
 		if !overlapsAny(p, taken) {
 			return p, true
 		}
-		next, ok := after(p)
+		next, ok := nextPrefix(p)
 		if !ok {
 			break
 		}
@@ -138,8 +138,8 @@ func overlapsAny(p netip.Prefix, taken map[netip.Prefix]bool) bool {
 	return false
 }
 
-// after is the next prefix of the same size.
-func after(p netip.Prefix) (netip.Prefix, bool) {
+// nextPrefix is the next prefix of the same size.
+func nextPrefix(p netip.Prefix) (netip.Prefix, bool) {
 	bytes := p.Addr().AsSlice()
 	i, step := (p.Bits()-1)/8, byte(1)<<(7-(p.Bits()-1)%8)
 	for ; i >= 0; i, step = i-1, 1 {

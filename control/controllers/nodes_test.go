@@ -162,7 +162,7 @@ func TestTaintsByCondition(t *testing.T) {
 		corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue},
 		corev1.NodeCondition{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse},
 		corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
-	n.Spec.Taints = wantedTaints(n, true)
+	n.Spec.Taints = desiredTaints(n, true)
 	want := []string{
 		"node.kubernetes.io/disk-pressure:NoSchedule", "node.kubernetes.io/memory-pressure:NoSchedule",
 		"node.kubernetes.io/network-unavailable:NoSchedule", "node.kubernetes.io/not-ready:NoExecute",
@@ -194,7 +194,7 @@ func TestEndBy(t *testing.T) {
 		"a pod that came before":       {newPod("p", "n", tolerating(30), made(900), bound(990)), []corev1.Taint{taint}, 1030, true},
 		"tolerated as long as it must": {newPod("p", "n", func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }), []corev1.Taint{taint}, 0, false},
 	} {
-		at, goes := endBy(row.pod, row.taints, time.Time{})
+		at, goes := evictionTime(row.pod, row.taints, time.Time{})
 		if goes != row.goes || goes && !at.IsZero() && at.Unix() != row.at || goes && at.IsZero() && row.at != 0 {
 			t.Errorf("%s: %v %v", sentence, at, goes)
 		}
@@ -230,7 +230,7 @@ func TestANodeThatComesBackWithTheServerKeepsItsPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := metav1.NewTime(time.Now().Add(-12 * time.Minute))
 		node := newNode("a", corev1.ConditionUnknown)
-		node.Status.Conditions[0].Reason = reasonSilent
+		node.Status.Conditions[0].Reason = reasonStatusUnknown
 		node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: &old}}
 		client := running(t, Config{}, []string{NodeLifecycle, TaintEviction}, node, newNode("fine", corev1.ConditionTrue),
 			newPod("pod", "a", made(old.Add(-time.Hour).Unix()), tolerating(300)))
@@ -288,13 +288,13 @@ func TestATaintWithoutATimeCountsFromWhenItIsSeen(t *testing.T) {
 // TestATaintThatWentIsForgotten: the same one later counts from then.
 func TestATaintThatWentIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &evictor{seen: map[types.UID]map[corev1.Taint]time.Time{}}
+		e := &taintEvictionController{firstObserved: map[types.UID]map[corev1.Taint]time.Time{}}
 		node := newNode("a", corev1.ConditionTrue)
 		node.UID = "1"
 		taint := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoExecute}
 		since := func(taints ...corev1.Taint) time.Time {
 			node.Spec.Taints = taints
-			out := e.dated(node)
+			out := e.datedTaints(node)
 			if len(out) == 0 {
 				return time.Time{}
 			}
@@ -306,15 +306,15 @@ func TestATaintThatWentIsForgotten(t *testing.T) {
 			t.Errorf("seen at %v, then %v", first, got)
 		}
 		since()
-		if len(e.seen) != 0 {
-			t.Errorf("kept: %v", e.seen)
+		if len(e.firstObserved) != 0 {
+			t.Errorf("kept: %v", e.firstObserved)
 		}
 		if got := since(taint); !got.After(first) {
 			t.Errorf("the second counts from %v", got)
 		}
-		e.forget(node)
-		if len(e.seen) != 0 {
-			t.Errorf("kept of a node that is gone: %v", e.seen)
+		e.forgetNode(node)
+		if len(e.firstObserved) != 0 {
+			t.Errorf("kept of a node that is gone: %v", e.firstObserved)
 		}
 	})
 }
@@ -355,7 +355,7 @@ func TestEveryNodeHasItsOwnRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := newNode("old", corev1.ConditionTrue)
 		old.Spec.PodCIDR, old.Spec.PodCIDRs = "10.42.0.0/24", []string{"10.42.0.0/24"}
-		client := running(t, Config{PodRanges: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")}}, []string{NodeRanges},
+		client := running(t, Config{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")}}, []string{NodeIPAM},
 			old, newNode("a", corev1.ConditionTrue), newNode("b", corev1.ConditionTrue))
 		time.Sleep(time.Second) // the bubble's: the caches are full then
 		synctest.Wait()
@@ -373,7 +373,7 @@ func TestWithNoRangeLeftTheNodeIsTold(t *testing.T) {
 		old := newNode("old", corev1.ConditionTrue)
 		old.Spec.PodCIDR, old.Spec.PodCIDRs = "10.42.0.0/24", []string{"10.42.0.0/24"}
 		told := record.NewFakeRecorder(100)
-		client := running(t, Config{Events: told, PodRanges: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")}}, []string{NodeRanges},
+		client := running(t, Config{Events: told, ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/24")}}, []string{NodeIPAM},
 			old, newNode("late", corev1.ConditionTrue))
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -399,7 +399,7 @@ func TestWithNoRangeLeftTheNodeIsTold(t *testing.T) {
 func TestPodsOfGoneNodesAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
-		client := running(t, Config{TerminatedPods: 1}, []string{PodGarbage},
+		client := running(t, Config{TerminatedPodGCThreshold: 1}, []string{PodGC},
 			newNode("here", corev1.ConditionTrue), newPod("orphan", "gone"), newPod("kept", "here"), newPod("waiting", ""),
 			newPod("old", "here", ended), newPod("young", "here", ended, func(p *corev1.Pod) { p.CreationTimestamp = metav1.Now() }))
 		time.Sleep(30 * time.Second)

@@ -16,41 +16,41 @@ import (
 )
 
 const (
-	podGarbagePeriod = 20 * time.Second
+	podGCPeriod = 20 * time.Second
 	// A pod whose node is unknown waits that long: the node may be just coming.
 	nodeQuarantine = 40 * time.Second
 )
 
-// sweeper removes pods that no node will ever report on again.
-type sweeper struct {
+// podGCController removes pods that no node will ever report on again.
+type podGCController struct {
 	Config
 
-	pods  corelisters.PodLister
-	nodes corelisters.NodeLister
-	gone  map[string]time.Time // nodes that pods name and nobody knows, since when
+	pods         corelisters.PodLister
+	nodes        corelisters.NodeLister
+	missingNodes map[string]time.Time // nodes that pods name and nobody knows, since when
 }
 
-func podGarbage(c Config) ([]*worker, error) {
+func newPodGCController(c Config) ([]*controller, error) {
 	pods, nodes := c.Informers.Core().V1().Pods(), c.Informers.Core().V1().Nodes()
-	s := &sweeper{Config: c, pods: pods.Lister(), nodes: nodes.Lister(), gone: map[string]time.Time{}}
-	w := c.worker(func(context.Context, string) (time.Duration, error) { return 0, nil })
-	w.needs(pods.Informer(), nodes.Informer())
-	w.also = every(podGarbagePeriod, s.sweep)
-	return []*worker{w}, nil
+	s := &podGCController{Config: c, pods: pods.Lister(), nodes: nodes.Lister(), missingNodes: map[string]time.Time{}}
+	w := c.newController(func(context.Context, string) (time.Duration, error) { return 0, nil })
+	w.waitFor(pods.Informer(), nodes.Informer())
+	w.background = periodically(podGCPeriod, s.collect)
+	return []*controller{w}, nil
 }
 
-func (s *sweeper) sweep(ctx context.Context) {
+func (s *podGCController) collect(ctx context.Context) {
 	pods, err := s.pods.List(labels.Everything())
 	if err != nil {
 		return // a lister over memory has no errors
 	}
-	s.sweepEnded(ctx, pods)
-	s.findGone(pods)
+	s.collectTerminated(ctx, pods)
+	s.updateMissingNodes(pods)
 	for _, pod := range pods {
 		switch {
 		case pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
 			s.remove(ctx, pod, "")
-		case pod.Spec.NodeName != "" && s.lost(ctx, pod.Spec.NodeName):
+		case pod.Spec.NodeName != "" && s.nodeRemoved(ctx, pod.Spec.NodeName):
 			s.remove(ctx, pod, "PodGC: node no longer exists")
 		case pod.DeletionTimestamp != nil && s.outOfService(pod):
 			s.remove(ctx, pod, "PodGC: node is out of service")
@@ -58,25 +58,25 @@ func (s *sweeper) sweep(ctx context.Context) {
 	}
 }
 
-// sweepEnded removes the oldest of the ended pods, if there are too many.
-func (s *sweeper) sweepEnded(ctx context.Context, pods []*corev1.Pod) {
+// collectTerminated removes the oldest of the ended pods, if there are too many.
+func (s *podGCController) collectTerminated(ctx context.Context, pods []*corev1.Pod) {
 	var ended []*corev1.Pod
 	for _, pod := range pods {
 		if p := pod.Status.Phase; p == corev1.PodSucceeded || p == corev1.PodFailed {
 			ended = append(ended, pod)
 		}
 	}
-	if len(ended) <= s.TerminatedPods {
+	if len(ended) <= s.TerminatedPodGCThreshold {
 		return
 	}
 	slices.SortFunc(ended, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
-	for _, pod := range ended[:len(ended)-s.TerminatedPods] {
+	for _, pod := range ended[:len(ended)-s.TerminatedPodGCThreshold] {
 		s.remove(ctx, pod, "")
 	}
 }
 
-// findGone keeps since when a node that pods name is unknown.
-func (s *sweeper) findGone(pods []*corev1.Pod) {
+// updateMissingNodes keeps since when a node that pods name is unknown.
+func (s *podGCController) updateMissingNodes(pods []*corev1.Pod) {
 	named := map[string]bool{}
 	for _, pod := range pods {
 		if name := pod.Spec.NodeName; name != "" {
@@ -85,22 +85,22 @@ func (s *sweeper) findGone(pods []*corev1.Pod) {
 			}
 		}
 	}
-	for name := range s.gone {
+	for name := range s.missingNodes {
 		if !named[name] {
-			delete(s.gone, name)
+			delete(s.missingNodes, name)
 		}
 	}
 	for name := range named {
-		if _, known := s.gone[name]; !known {
-			s.gone[name] = time.Now()
+		if _, known := s.missingNodes[name]; !known {
+			s.missingNodes[name] = time.Now()
 		}
 	}
 }
 
-// lost reports whether the node has been unknown long enough, and is so to the
+// nodeRemoved reports whether the node has been unknown long enough, and is so to the
 // server too.
-func (s *sweeper) lost(ctx context.Context, name string) bool {
-	since, ok := s.gone[name]
+func (s *podGCController) nodeRemoved(ctx context.Context, name string) bool {
+	since, ok := s.missingNodes[name]
 	if !ok || time.Since(since) < nodeQuarantine {
 		return false
 	}
@@ -108,7 +108,7 @@ func (s *sweeper) lost(ctx context.Context, name string) bool {
 	return apierrors.IsNotFound(err)
 }
 
-func (s *sweeper) outOfService(pod *corev1.Pod) bool {
+func (s *podGCController) outOfService(pod *corev1.Pod) bool {
 	node, err := s.nodes.Get(pod.Spec.NodeName)
 	if err != nil {
 		return false
@@ -121,11 +121,11 @@ func (s *sweeper) outOfService(pod *corev1.Pod) bool {
 
 // remove ends a pod in the API at once; one that may have run is marked failed
 // first, so that its owner counts it.
-func (s *sweeper) remove(ctx context.Context, pod *corev1.Pod, why string) {
+func (s *podGCController) remove(ctx context.Context, pod *corev1.Pod, why string) {
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	err := error(nil)
 	if why != "" && !ended {
-		err = s.disrupt(ctx, pod, "DeletionByPodGC", why, corev1.PodFailed)
+		err = s.markDisrupted(ctx, pod, "DeletionByPodGC", why, corev1.PodFailed)
 	}
 	if err == nil {
 		err = s.deletePod(ctx, pod, new(int64))

@@ -17,48 +17,48 @@ import (
 	quotas "berth/control/quota"
 )
 
-// recount is how often a quota is counted anew that no watch has told about:
+// quotaResyncPeriod is how often a quota is counted anew that no watch has told about:
 // of most kinds only the objects that are made tell, at admission.
-const recount = 30 * time.Second
+const quotaResyncPeriod = 30 * time.Second
 
-// settles is how long a quota must stay unwritten before a lower count is taken
+// quotaSettlePeriod is how long a quota must stay unwritten before a lower count is taken
 // for true. Admission writes the usage first and the object is stored (and heard
 // of here) after it: a count in between misses the object, and would give its
 // place away a second time.
-const settles = time.Second
+const quotaSettlePeriod = time.Second
 
-// counter counts what the objects of a namespace use of its quotas.
-type counter struct {
+// resourceQuotaController counts what the objects of a namespace use of its quotas.
+type resourceQuotaController struct {
 	Config
 
-	mu   sync.Mutex
-	seen map[string]sighting // by key: when this version of a quota was first seen
+	mu       sync.Mutex
+	observed map[string]observedVersion // by key: when this version of a quota was first seen
 }
 
-type sighting struct {
+type observedVersion struct {
 	version string
 	at      time.Time
 }
 
-// unsettled is how long to wait until a lower count of the quota may be written.
-func (q *counter) unsettled(key, version string, now time.Time) time.Duration {
+// settleDelay is how long to wait until a lower count of the quota may be written.
+func (q *resourceQuotaController) settleDelay(key, version string, now time.Time) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.seen[key].version != version {
-		q.seen[key] = sighting{version, now}
+	if q.observed[key].version != version {
+		q.observed[key] = observedVersion{version, now}
 	}
-	return settles - now.Sub(q.seen[key].at)
+	return quotaSettlePeriod - now.Sub(q.observed[key].at)
 }
 
-func (q *counter) forget(key string) {
+func (q *resourceQuotaController) forget(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.seen, key)
+	delete(q.observed, key)
 }
 
-// raised is the higher of what is recorded and what is counted, and whether
+// maxUsage is the higher of what is recorded and what is counted, and whether
 // the count alone is lower anywhere.
-func raised(recorded, counted corev1.ResourceList) (out corev1.ResourceList, lower bool) {
+func maxUsage(recorded, counted corev1.ResourceList) (out corev1.ResourceList, lower bool) {
 	out = corev1.ResourceList{}
 	for name, n := range counted {
 		if was, ok := recorded[name]; ok && was.Cmp(n) > 0 {
@@ -69,22 +69,22 @@ func raised(recorded, counted corev1.ResourceList) (out corev1.ResourceList, low
 	return out, lower
 }
 
-func quota(c Config) ([]*worker, error) {
+func newResourceQuotaController(c Config) ([]*controller, error) {
 	core := c.Informers.Core().V1()
-	q := &counter{Config: c, seen: map[string]sighting{}}
-	w := c.worker(q.look)
-	w.hands = 2
-	if err := w.watch(core.ResourceQuotas().Informer(), itself); err != nil {
+	q := &resourceQuotaController{Config: c, observed: map[string]observedVersion{}}
+	w := c.newController(q.sync)
+	w.workers = 2
+	if err := w.watch(core.ResourceQuotas().Informer(), objectKey); err != nil {
 		return nil, err
 	}
 	ofNamespace := func(obj any) (keys []string) {
-		for _, ns := range namespaceOf(obj) {
+		for _, ns := range namespaceKey(obj) {
 			list, err := core.ResourceQuotas().Lister().ResourceQuotas(ns).List(labels.Everything())
 			if err != nil {
 				return nil
 			}
 			for _, rq := range list {
-				keys = append(keys, itself(rq)...)
+				keys = append(keys, objectKey(rq)...)
 			}
 		}
 		return keys
@@ -97,10 +97,10 @@ func quota(c Config) ([]*worker, error) {
 			return nil, err
 		}
 	}
-	return []*worker{w}, nil
+	return []*controller{w}, nil
 }
 
-func (q *counter) look(ctx context.Context, key string) (time.Duration, error) {
+func (q *resourceQuotaController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // no key of ours
@@ -108,15 +108,15 @@ func (q *counter) look(ctx context.Context, key string) (time.Duration, error) {
 	rq, err := q.Informers.Core().V1().ResourceQuotas().Lister().ResourceQuotas(namespace).Get(name)
 	if err != nil {
 		q.forget(key)
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
-	wait := q.unsettled(key, rq.ResourceVersion, time.Now())
-	used, err := q.count(ctx, rq)
+	wait := q.settleDelay(key, rq.ResourceVersion, time.Now())
+	used, err := q.usage(ctx, rq)
 	if err != nil {
 		return 0, fmt.Errorf("count for quota %s: %w", key, err)
 	}
-	again := recount
-	if atLeast, lower := raised(rq.Status.Used, used); lower && wait > 0 {
+	again := quotaResyncPeriod
+	if atLeast, lower := maxUsage(rq.Status.Used, used); lower && wait > 0 {
 		used, again = atLeast, wait
 	}
 	if apiequality.Semantic.DeepEqual(rq.Status.Hard, rq.Spec.Hard) && apiequality.Semantic.DeepEqual(rq.Status.Used, used) {
@@ -124,15 +124,15 @@ func (q *counter) look(ctx context.Context, key string) (time.Duration, error) {
 	}
 	out := rq.DeepCopy()
 	out.Status = corev1.ResourceQuotaStatus{Hard: rq.Spec.Hard.DeepCopy(), Used: used}
-	if _, err := q.Client.CoreV1().ResourceQuotas(namespace).UpdateStatus(ctx, out, metav1.UpdateOptions{}); ignoreGone(err) != nil {
+	if _, err := q.Client.CoreV1().ResourceQuotas(namespace).UpdateStatus(ctx, out, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 		return 0, fmt.Errorf("write status of quota %s: %w", key, err)
 	}
 	return again, nil
 }
 
-// count gives, for each limited resource, how much of it is used.
-func (q *counter) count(ctx context.Context, rq *corev1.ResourceQuota) (corev1.ResourceList, error) {
-	sum, err := q.ofObjects(rq)
+// usage gives, for each limited resource, how much of it is used.
+func (q *resourceQuotaController) usage(ctx context.Context, rq *corev1.ResourceQuota) (corev1.ResourceList, error) {
+	sum, err := q.computedUsage(rq)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (q *counter) count(ctx context.Context, rq *corev1.ResourceQuota) (corev1.R
 	for name := range rq.Spec.Hard {
 		used, known := sum[name]
 		if of, counts := quotas.CountedResource(name); counts && !known && !quotas.Scoped(rq) && of.String() != "pods" {
-			n, err := q.number(ctx, rq.Namespace, of)
+			n, err := q.objectCount(ctx, rq.Namespace, of)
 			if err != nil {
 				return nil, err
 			}
@@ -151,8 +151,8 @@ func (q *counter) count(ctx context.Context, rq *corev1.ResourceQuota) (corev1.R
 	return out, nil
 }
 
-// ofObjects adds up what pods, services and claims use.
-func (q *counter) ofObjects(rq *corev1.ResourceQuota) (corev1.ResourceList, error) {
+// computedUsage adds up what pods, services and claims use.
+func (q *resourceQuotaController) computedUsage(rq *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	sum, core := corev1.ResourceList{}, q.Informers.Core().V1()
 	pods, err := core.Pods().Lister().Pods(rq.Namespace).List(labels.Everything())
 	if err != nil {
@@ -183,9 +183,9 @@ func (q *counter) ofObjects(rq *corev1.ResourceQuota) (corev1.ResourceList, erro
 	return sum, nil
 }
 
-// number is how many objects of a resource the namespace has; a resource that
+// objectCount is how many objects of a resource the namespace has; a resource that
 // the server does not have counts nothing.
-func (q *counter) number(ctx context.Context, namespace string, of schema.GroupResource) (int64, error) {
+func (q *resourceQuotaController) objectCount(ctx context.Context, namespace string, of schema.GroupResource) (int64, error) {
 	version := "v1"
 	if of.Group != "" {
 		groups, err := q.Client.Discovery().ServerGroups()
@@ -203,7 +203,7 @@ func (q *counter) number(ctx context.Context, namespace string, of schema.GroupR
 		}
 	}
 	list, err := q.Metadata.Resource(of.WithVersion(version)).Namespace(namespace).List(ctx, metav1.ListOptions{})
-	if ignoreGone(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return 0, fmt.Errorf("count %s: %w", of, err)
 	}
 	if list == nil {

@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// dispensable puts those first that will be missed least. beside counts, per node,
+// deletionOrder puts those first that will be missed least. beside counts, per node,
 // the pods that do the same work.
-func dispensable(pods []*corev1.Pod, beside map[string]int, now time.Time) []*corev1.Pod {
+func deletionOrder(pods []*corev1.Pod, beside map[string]int, now time.Time) []*corev1.Pod {
 	out := slices.Clone(pods)
 	slices.SortFunc(out, func(a, b *corev1.Pod) int {
 		return cmp.Or(
@@ -85,9 +85,9 @@ func mostRestarts(pod *corev1.Pod) []int32 {
 	return []int32{most(pod.Status.ContainerStatuses), most(pod.Status.InitContainerStatuses)}
 }
 
-// besides counts the pods per node that do the set's work: its own and, if something
+// relatedPodCounts counts the pods per node that do the set's work: its own and, if something
 // controls it (a Deployment), those of its siblings.
-func (r *replicator) besides(set *appsv1.ReplicaSet, own []*corev1.Pod) map[string]int {
+func (r *replicaController) relatedPodCounts(set *appsv1.ReplicaSet, own []*corev1.Pod) map[string]int {
 	out := map[string]int{}
 	for _, pod := range own {
 		out[pod.Spec.NodeName]++
@@ -104,7 +104,7 @@ func (r *replicator) besides(set *appsv1.ReplicaSet, own []*corev1.Pod) map[stri
 		if ref := metav1.GetControllerOfNoCopy(other); other.UID == set.UID || ref == nil || ref.UID != up.UID {
 			continue
 		}
-		for _, pod := range r.indexed(byController, string(other.UID)) {
+		for _, pod := range r.podsByIndex(controllerIndex, string(other.UID)) {
 			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 				out[pod.Spec.NodeName]++
 			}

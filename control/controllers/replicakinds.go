@@ -17,12 +17,12 @@ import (
 type replicaKind struct {
 	schema.GroupVersionKind
 
-	informer cache.SharedIndexInformer
-	get      func(namespace, name string) (*appsv1.ReplicaSet, error)
-	list     func(namespace string) ([]*appsv1.ReplicaSet, error)
-	live     func(ctx context.Context, namespace, name string) (metav1.Object, error) // asks the server
-	same     func(a, b *appsv1.ReplicaSet) bool                                       // status
-	write    func(ctx context.Context, set *appsv1.ReplicaSet) error                  // status
+	informer         cache.SharedIndexInformer
+	get              func(namespace, name string) (*appsv1.ReplicaSet, error)
+	list             func(namespace string) ([]*appsv1.ReplicaSet, error)
+	live             func(ctx context.Context, namespace, name string) (metav1.Object, error) // asks the server
+	statusEqual      func(a, b *appsv1.ReplicaSet) bool                                       // status
+	updateStatusFunc func(ctx context.Context, set *appsv1.ReplicaSet) error                  // status
 }
 
 func replicaSetKind(c Config) replicaKind {
@@ -39,8 +39,8 @@ func replicaSetKind(c Config) replicaKind {
 		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
 			return c.Client.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{}) //nolint:wrapcheck // the caller's
 		},
-		same: func(a, b *appsv1.ReplicaSet) bool { return apiequality.Semantic.DeepEqual(a.Status, b.Status) },
-		write: func(ctx context.Context, set *appsv1.ReplicaSet) error {
+		statusEqual: func(a, b *appsv1.ReplicaSet) bool { return apiequality.Semantic.DeepEqual(a.Status, b.Status) },
+		updateStatusFunc: func(ctx context.Context, set *appsv1.ReplicaSet) error {
 			_, err := c.Client.AppsV1().ReplicaSets(set.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{})
 			return err //nolint:wrapcheck // the caller's
 		},
@@ -70,10 +70,10 @@ func replicationControllerKind(c Config) replicaKind {
 		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
 			return c.Client.CoreV1().ReplicationControllers(namespace).Get(ctx, name, metav1.GetOptions{}) //nolint:wrapcheck // the caller's
 		},
-		same: func(a, b *appsv1.ReplicaSet) bool {
+		statusEqual: func(a, b *appsv1.ReplicaSet) bool {
 			return apiequality.Semantic.DeepEqual(asReplicationController(a).Status, asReplicationController(b).Status)
 		},
-		write: func(ctx context.Context, set *appsv1.ReplicaSet) error {
+		updateStatusFunc: func(ctx context.Context, set *appsv1.ReplicaSet) error {
 			rc := asReplicationController(set)
 			_, err := c.Client.CoreV1().ReplicationControllers(set.Namespace).UpdateStatus(ctx, rc, metav1.UpdateOptions{})
 			return err //nolint:wrapcheck // the caller's

@@ -18,62 +18,64 @@ import (
 )
 
 const (
-	replicaHands = 5
-	// replicaBurst is how many pods of a set are made or deleted at a look; the rest
+	replicaWorkers = 5
+	// burstReplicas is how many pods of a set are made or deleted at a look; the rest
 	// follows when the watch has told of them.
-	replicaBurst = 500
-	// unseenFor is how long a pod that was made may be missing from the watch before
+	burstReplicas = 500
+	// expectationTimeout is how long a pod that was made may be missing from the watch before
 	// the server is asked what became of it.
-	unseenFor = 5 * time.Second
+	expectationTimeout = 5 * time.Second
 )
 
-// replicator keeps as many pods as each set of one kind wants: those that its
+// replicaController keeps as many pods as each set of one kind wants: those that its
 // selector finds and that it controls.
-type replicator struct {
+type replicaController struct {
 	Config
 	replicaKind
 
-	mu      sync.Mutex
-	ledgers map[string]*ledger // by the set's key
+	mu           sync.Mutex
+	expectations map[string]*expectations // by the set's key
 }
 
-// ledger is what was done for a set and the watch has not told of. Without it a slow
+// expectations is what was done for a set and the watch has not told of. Without it a slow
 // watch would make for pods that are made twice.
-type ledger struct {
-	set    types.UID
-	made   map[types.UID]string // pods, with their names
-	since  time.Time            // of the last that was made
-	doomed map[types.UID]bool   // pods that are deleted
+type expectations struct {
+	setUID      types.UID
+	created     map[types.UID]string // pods, with their names
+	lastCreated time.Time            // of the last that was made
+	deleting    map[types.UID]bool   // pods that are deleted
 }
 
-func replicaSets(c Config) ([]*worker, error) { return replicas(c, replicaSetKind(c)) }
-
-func replicationControllers(c Config) ([]*worker, error) {
-	return replicas(c, replicationControllerKind(c))
+func newReplicaSetController(c Config) ([]*controller, error) {
+	return newReplicaController(c, replicaSetKind(c))
 }
 
-func replicas(c Config, kind replicaKind) ([]*worker, error) {
-	r := &replicator{Config: c, replicaKind: kind, ledgers: map[string]*ledger{}}
+func newReplicationControllerController(c Config) ([]*controller, error) {
+	return newReplicaController(c, replicationControllerKind(c))
+}
+
+func newReplicaController(c Config, kind replicaKind) ([]*controller, error) {
+	r := &replicaController{Config: c, replicaKind: kind, expectations: map[string]*expectations{}}
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
-	w := c.worker(r.look)
-	w.hands = replicaHands
-	if err := w.watch(kind.informer, itself); err != nil {
+	w := c.newController(r.sync)
+	w.workers = replicaWorkers
+	if err := w.watch(kind.informer, objectKey); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, r.watchPods(w)
+	return []*controller{w}, r.watchPods(w)
 }
 
 // watchPods tells the worker the sets that a pod belongs to, did belong to, or may
 // come to belong to.
-func (r *replicator) watchPods(w *worker) error {
+func (r *replicaController) watchPods(w *controller) error {
 	tell := func(pod *corev1.Pod) {
 		for _, key := range r.setsOf(pod) {
 			w.queue.Add(key)
 		}
 	}
-	return w.handle(r.Informers.Core().V1().Pods().Informer(), cache.ResourceEventHandlerFuncs{
+	return w.addEventHandler(r.Informers.Core().V1().Pods().Informer(), cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if pod, ok := obj.(*corev1.Pod); ok {
 				tell(pod)
@@ -98,7 +100,7 @@ func (r *replicator) watchPods(w *worker) error {
 				obj = lost.Obj
 			}
 			if pod, ok := obj.(*corev1.Pod); ok {
-				r.vanished(pod.UID)
+				r.podDeleted(pod.UID)
 				tell(pod)
 			}
 		},
@@ -115,7 +117,7 @@ func controllerOf(pod *corev1.Pod) types.UID {
 
 // setsOf are the keys of the set that controls the pod or, if nothing controls it,
 // of those that select it.
-func (r *replicator) setsOf(pod *corev1.Pod) (keys []string) {
+func (r *replicaController) setsOf(pod *corev1.Pod) (keys []string) {
 	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
 		if ref.Kind == r.Kind && ref.APIVersion == r.GroupVersion().String() {
 			return []string{pod.Namespace + "/" + ref.Name}
@@ -129,28 +131,28 @@ func (r *replicator) setsOf(pod *corev1.Pod) (keys []string) {
 	for _, set := range sets {
 		selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
-			keys = append(keys, itself(set)...)
+			keys = append(keys, objectKey(set)...)
 		}
 	}
 	return keys
 }
 
-func (r *replicator) look(ctx context.Context, key string) (time.Duration, error) {
+func (r *replicaController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // no key of ours
 	}
 	set, err := r.get(namespace, name)
 	if err != nil {
-		r.forget(key)
-		return 0, ignoreGone(err)
+		r.removeExpectations(key)
+		return 0, ignoreNotFound(err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
 		return 0, nil //nolint:nilerr // validation lets none in
 	}
-	known := r.known(set)
-	unseen, err := r.settle(ctx, key, set, known)
+	known := r.candidatePods(set)
+	unseen, err := r.updateExpectations(ctx, key, set, known)
 	if err != nil {
 		return 0, err
 	}
@@ -158,27 +160,27 @@ func (r *replicator) look(ctx context.Context, key string) (time.Duration, error
 	if err != nil {
 		return 0, err
 	}
-	there, ending := r.sort(key, pods)
+	there, ending := r.activeAndTerminating(key, pods)
 	var failed error
 	if set.DeletionTimestamp == nil && !unseen {
-		failed = r.manage(ctx, key, set, there)
+		failed = r.manageReplicas(ctx, key, set, there)
 	}
 	status, again := replicaStatus(set, there, ending, failed, time.Now())
 	if unseen && again == 0 {
-		again = unseenFor
+		again = expectationTimeout
 	}
-	return again, errors.Join(failed, r.tell(ctx, set, status))
+	return again, errors.Join(failed, r.updateStatus(ctx, set, status))
 }
 
-// sort parts the pods of a set into those that count and those that are ending; what
+// activeAndTerminating parts the pods of a set into those that count and those that are ending; what
 // has ended is neither.
-func (r *replicator) sort(key string, pods []*corev1.Pod) (there, ending []*corev1.Pod) {
+func (r *replicaController) activeAndTerminating(key string, pods []*corev1.Pod) (there, ending []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, pod := range pods {
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
-		case pod.DeletionTimestamp != nil, r.ledgers[key].doomed[pod.UID]:
+		case pod.DeletionTimestamp != nil, r.expectations[key].deleting[pod.UID]:
 			ending = append(ending, pod)
 		default:
 			there = append(there, pod)
@@ -187,26 +189,26 @@ func (r *replicator) sort(key string, pods []*corev1.Pod) (there, ending []*core
 	return there, ending
 }
 
-// settle strikes out of the set's ledger what the watch has told of by now, and
+// updateExpectations strikes out of the set's ledger what the watch has told of by now, and
 // reports whether a pod that was made is still missing.
-func (r *replicator) settle(ctx context.Context, key string, set *appsv1.ReplicaSet, known []*corev1.Pod) (unseen bool, err error) {
+func (r *replicaController) updateExpectations(ctx context.Context, key string, set *appsv1.ReplicaSet, known []*corev1.Pod) (unseen bool, err error) {
 	r.mu.Lock()
-	l := r.ledgers[key]
-	if l == nil || l.set != set.UID {
-		l = &ledger{set: set.UID, made: map[types.UID]string{}}
-		r.ledgers[key] = l
+	l := r.expectations[key]
+	if l == nil || l.setUID != set.UID {
+		l = &expectations{setUID: set.UID, created: map[types.UID]string{}}
+		r.expectations[key] = l
 	}
 	doomed := map[types.UID]bool{}
 	for _, pod := range known {
-		delete(l.made, pod.UID)
-		if l.doomed[pod.UID] && pod.DeletionTimestamp == nil {
+		delete(l.created, pod.UID)
+		if l.deleting[pod.UID] && pod.DeletionTimestamp == nil {
 			doomed[pod.UID] = true
 		}
 	}
-	l.doomed = doomed
+	l.deleting = doomed
 	missing := map[types.UID]string{}
-	if time.Since(l.since) >= unseenFor {
-		maps.Copy(missing, l.made)
+	if time.Since(l.lastCreated) >= expectationTimeout {
+		maps.Copy(missing, l.created)
 	}
 	r.mu.Unlock()
 	for uid, name := range missing {
@@ -214,40 +216,40 @@ func (r *replicator) settle(ctx context.Context, key string, set *appsv1.Replica
 		switch {
 		case err == nil && pod.UID == uid:
 		case err == nil, apierrors.IsNotFound(err):
-			r.vanished(uid) // it went faster than the answer that it was made came
+			r.podDeleted(uid) // it went faster than the answer that it was made came
 		default:
 			return true, fmt.Errorf("look for pod %s/%s: %w", set.Namespace, name, err)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(l.made) > 0, nil
+	return len(l.created) > 0, nil
 }
 
-// vanished strikes a pod that is gone out of the ledgers.
-func (r *replicator) vanished(pod types.UID) {
+// podDeleted strikes a pod that is gone out of the ledgers.
+func (r *replicaController) podDeleted(pod types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range r.ledgers {
-		delete(l.made, pod)
+	for _, l := range r.expectations {
+		delete(l.created, pod)
 	}
 }
 
-// forget drops what is known of a set that is gone.
-func (r *replicator) forget(key string) {
+// removeExpectations drops what is known of a set that is gone.
+func (r *replicaController) removeExpectations(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.ledgers, key)
+	delete(r.expectations, key)
 }
 
-// tell writes the set's status if it has changed.
-func (r *replicator) tell(ctx context.Context, set *appsv1.ReplicaSet, status appsv1.ReplicaSetStatus) error {
+// updateStatus writes the set's status if it has changed.
+func (r *replicaController) updateStatus(ctx context.Context, set *appsv1.ReplicaSet, status appsv1.ReplicaSetStatus) error {
 	out := *set
 	out.Status = status
-	if r.same(set, &out) {
+	if r.statusEqual(set, &out) {
 		return nil
 	}
-	if err := r.write(ctx, &out); ignoreGone(err) != nil {
+	if err := r.updateStatusFunc(ctx, &out); ignoreNotFound(err) != nil {
 		return fmt.Errorf("write status of %s %s/%s: %w", r.Kind, set.Namespace, set.Name, err)
 	}
 	return nil

@@ -298,7 +298,7 @@ func TestWhoGoesFirst(t *testing.T) {
 	}
 	for name, row := range rows {
 		for _, pods := range [][]*corev1.Pod{{row[0], row[1]}, {row[1], row[0]}} {
-			if got := dispensable(pods, map[string]int{"full": 2, "n": 1}, now); got[0] != row[0] {
+			if got := deletionOrder(pods, map[string]int{"full": 2, "n": 1}, now); got[0] != row[0] {
 				t.Errorf("%s: the other goes first", name)
 			}
 		}
@@ -321,7 +321,7 @@ func TestBesidesCountsSiblings(t *testing.T) {
 		}
 		client := naming(set("new", "web"), set("old", "web"), set("other", "db"), pod("a", "old"), pod("b", "other"))
 		c := Config{Client: client, Informers: informers.NewSharedInformerFactory(client, 0)}
-		r := &replicator{Config: c, replicaKind: replicaSetKind(c)}
+		r := &replicaController{Config: c, replicaKind: replicaSetKind(c)}
 		if err := r.indexPods(); err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +330,7 @@ func TestBesidesCountsSiblings(t *testing.T) {
 		defer c.Informers.Shutdown()
 		defer stop()
 		c.Informers.WaitForCacheSync(ctx.Done())
-		if got := r.besides(set("new", "web"), []*corev1.Pod{pod("c", "new")}); !maps.Equal(got, map[string]int{"n": 2}) {
+		if got := r.relatedPodCounts(set("new", "web"), []*corev1.Pod{pod("c", "new")}); !maps.Equal(got, map[string]int{"n": 2}) {
 			t.Errorf("there are %v", got)
 		}
 	})

@@ -33,12 +33,12 @@ func replicaStatus(set *appsv1.ReplicaSet, there, ending []*corev1.Pod, failed e
 			again = max(wait, time.Millisecond)
 		}
 	}
-	out.Conditions = replicaFailure(set, len(there), failed, now)
+	out.Conditions = replicaFailureConditions(set, len(there), failed, now)
 	return out, again
 }
 
-// replicaFailure is the set's conditions with what failed now, if anything did.
-func replicaFailure(set *appsv1.ReplicaSet, there int, failed error, now time.Time) []appsv1.ReplicaSetCondition {
+// replicaFailureConditions is the set's conditions with what failed now, if anything did.
+func replicaFailureConditions(set *appsv1.ReplicaSet, there int, failed error, now time.Time) []appsv1.ReplicaSetCondition {
 	is := func(c appsv1.ReplicaSetCondition) bool { return c.Type == appsv1.ReplicaSetReplicaFailure }
 	switch {
 	case failed == nil:
@@ -47,7 +47,7 @@ func replicaFailure(set *appsv1.ReplicaSet, there int, failed error, now time.Ti
 		return set.Status.Conditions
 	}
 	reason := "FailedCreate"
-	if there > wantedReplicas(set) {
+	if there > desiredReplicas(set) {
 		reason = "FailedDelete"
 	}
 	return append(slices.Clone(set.Status.Conditions), appsv1.ReplicaSetCondition{
@@ -55,8 +55,8 @@ func replicaFailure(set *appsv1.ReplicaSet, there int, failed error, now time.Ti
 	})
 }
 
-// wantedReplicas is the number of pods that a set wants.
-func wantedReplicas(set *appsv1.ReplicaSet) int {
+// desiredReplicas is the number of pods that a set wants.
+func desiredReplicas(set *appsv1.ReplicaSet) int {
 	if set.Spec.Replicas == nil {
 		return 1
 	}

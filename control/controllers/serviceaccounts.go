@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	defaultAccount = "default"
-	rootCAName     = "kube-root-ca.crt"
-	rootCAKey      = "ca.crt"
-	rootCANote     = "kubernetes.io/description"
+	defaultAccount    = "default"
+	rootCAName        = "kube-root-ca.crt"
+	rootCAKey         = "ca.crt"
+	rootCADescription = "kubernetes.io/description"
 )
 
-// serviceAccounts gives every namespace its default account.
-func serviceAccounts(c Config) ([]*worker, error) {
+// newServiceAccountController gives every namespace its default account.
+func newServiceAccountController(c Config) ([]*controller, error) {
 	accounts, spaces := c.Informers.Core().V1().ServiceAccounts(), c.Informers.Core().V1().Namespaces()
-	w := c.worker(func(ctx context.Context, name string) (time.Duration, error) {
+	w := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
 		ns, err := spaces.Lister().Get(name)
 		if err != nil || ns.DeletionTimestamp != nil {
-			return 0, ignoreGone(err)
+			return 0, ignoreNotFound(err)
 		}
 		if _, err := accounts.Lister().ServiceAccounts(name).Get(defaultAccount); err == nil {
 			return 0, nil
@@ -31,33 +31,33 @@ func serviceAccounts(c Config) ([]*worker, error) {
 		_, err = c.Client.CoreV1().ServiceAccounts(name).Create(ctx, &corev1.ServiceAccount{
 			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: defaultAccount},
 		}, metav1.CreateOptions{})
-		if err != nil && !settled(err) {
+		if err != nil && !ignorableCreateError(err) {
 			return 0, fmt.Errorf("create service account %s/%s: %w", name, defaultAccount, err)
 		}
 		return 0, nil
 	})
-	if err := w.watch(spaces.Informer(), itself); err != nil {
+	if err := w.watch(spaces.Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, w.watch(accounts.Informer(), namespaceOf)
+	return []*controller{w}, w.watch(accounts.Informer(), namespaceKey)
 }
 
-// settled reports that an object is there already, or that its namespace is
+// ignorableCreateError reports that an object is there already, or that its namespace is
 // going: nothing is left to do.
-func settled(err error) bool {
+func ignorableCreateError(err error) bool {
 	return apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
-// rootCA keeps the server's CA in every namespace, where pods mount it from.
-func rootCA(c Config) ([]*worker, error) {
+// newRootCAController keeps the server's CA in every namespace, where pods mount it from.
+func newRootCAController(c Config) ([]*controller, error) {
 	if len(c.CABundle) == 0 {
 		return nil, nil
 	}
 	maps, spaces := c.Informers.Core().V1().ConfigMaps(), c.Informers.Core().V1().Namespaces()
-	w := c.worker(func(ctx context.Context, name string) (time.Duration, error) {
+	w := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
 		ns, err := spaces.Lister().Get(name)
 		if err != nil || ns.DeletionTimestamp != nil {
-			return 0, ignoreGone(err)
+			return 0, ignoreNotFound(err)
 		}
 		want := map[string]string{rootCAKey: string(c.CABundle)}
 		have, err := maps.Lister().ConfigMaps(name).Get(rootCAName)
@@ -65,7 +65,7 @@ func rootCA(c Config) ([]*worker, error) {
 		case apierrors.IsNotFound(err):
 			_, err = c.Client.CoreV1().ConfigMaps(name).Create(ctx, &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: rootCAName, Annotations: map[string]string{
-					rootCANote: "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
+					rootCADescription: "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
 				}},
 				Data: want,
 			}, metav1.CreateOptions{})
@@ -74,15 +74,15 @@ func rootCA(c Config) ([]*worker, error) {
 			next.Data = want
 			_, err = c.Client.CoreV1().ConfigMaps(name).Update(ctx, next, metav1.UpdateOptions{})
 		}
-		if err != nil && !settled(err) {
+		if err != nil && !ignorableCreateError(err) {
 			return 0, fmt.Errorf("publish the CA in %s: %w", name, err)
 		}
 		return 0, nil
 	})
-	if err := w.watch(spaces.Informer(), itself); err != nil {
+	if err := w.watch(spaces.Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, w.watch(maps.Informer(), func(obj any) []string {
+	return []*controller{w}, w.watch(maps.Informer(), func(obj any) []string {
 		if cm, ok := obj.(*corev1.ConfigMap); ok && cm.Name == rootCAName {
 			return []string{cm.Namespace}
 		}

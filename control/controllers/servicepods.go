@@ -44,7 +44,7 @@ func backends(svc *corev1.Service, pods []*corev1.Pod) []backend {
 		b.ready = svc.Spec.PublishNotReadyAddresses || b.serving && !b.terminating
 		for i := range svc.Spec.Ports {
 			p := &svc.Spec.Ports[i]
-			if n := targetOf(pod, p); n != 0 {
+			if n := targetPort(pod, p); n != 0 {
 				b.ports = append(b.ports, backendPort{p.Name, n, p.Protocol, p.AppProtocol})
 			}
 		}
@@ -57,9 +57,9 @@ func backends(svc *corev1.Service, pods []*corev1.Pod) []backend {
 	return out
 }
 
-// targetOf is the number of a service's port in a pod; 0: the pod has no port of
+// targetPort is the number of a service's port in a pod; 0: the pod has no port of
 // that name.
-func targetOf(pod *corev1.Pod, p *corev1.ServicePort) int32 {
+func targetPort(pod *corev1.Pod, p *corev1.ServicePort) int32 {
 	if p.TargetPort.Type == intstr.Int {
 		if p.TargetPort.IntVal == 0 {
 			return p.Port
@@ -83,8 +83,8 @@ func targetOf(pod *corev1.Pod, p *corev1.ServicePort) int32 {
 	return 0
 }
 
-// addressOf is the pod's address of a family; "": it has none.
-func addressOf(pod *corev1.Pod, family corev1.IPFamily) string {
+// podAddress is the pod's address of a family; "": it has none.
+func podAddress(pod *corev1.Pod, family corev1.IPFamily) string {
 	ips := []string{pod.Status.PodIP}
 	for _, ip := range pod.Status.PodIPs {
 		ips = append(ips, ip.IP)
@@ -97,17 +97,17 @@ func addressOf(pod *corev1.Pod, family corev1.IPFamily) string {
 	return ""
 }
 
-// familiesOf are those of a service; one from before families were filled in has
+// ipFamilies are those of a service; one from before families were filled in has
 // IPv4.
-func familiesOf(svc *corev1.Service) []corev1.IPFamily {
+func ipFamilies(svc *corev1.Service) []corev1.IPFamily {
 	if len(svc.Spec.IPFamilies) == 0 {
 		return []corev1.IPFamily{corev1.IPv4Protocol}
 	}
 	return svc.Spec.IPFamilies
 }
 
-// key tells sets of ports apart.
-func (b *backend) key() string {
+// portsKey tells sets of ports apart.
+func (b *backend) portsKey() string {
 	var out strings.Builder
 	for _, p := range b.ports {
 		fmt.Fprintf(&out, "%s/%d/%s,", p.name, p.port, p.protocol)
@@ -115,11 +115,11 @@ func (b *backend) key() string {
 	return out.String()
 }
 
-// group puts backends with the same ports together, in a fixed order.
-func group(all []backend) [][]backend {
+// groupByPorts puts backends with the same ports together, in a fixed order.
+func groupByPorts(all []backend) [][]backend {
 	by := map[string][]backend{}
 	for _, b := range all {
-		by[b.key()] = append(by[b.key()], b)
+		by[b.portsKey()] = append(by[b.portsKey()], b)
 	}
 	var out [][]backend
 	for _, k := range slices.Sorted(maps.Keys(by)) {
@@ -133,14 +133,14 @@ func isHeadless(svc *corev1.Service) bool {
 	return svc.Spec.ClusterIP == corev1.ClusterIPNone || svc.Spec.ClusterIP == "" && svc.Spec.Type == corev1.ServiceTypeExternalName
 }
 
-// selected lists the pods of a service.
-func selected(svc *corev1.Service, pods corelisters.PodLister) ([]*corev1.Pod, error) {
+// servicePods lists the pods of a service.
+func servicePods(svc *corev1.Service, pods corelisters.PodLister) ([]*corev1.Pod, error) {
 	return pods.Pods(svc.Namespace).List(labels.SelectorFromSet(svc.Spec.Selector))
 }
 
 // watchServicePods tells the worker the services that a changed pod was or is
 // behind.
-func (w *worker) watchServicePods(pods cache.SharedIndexInformer, services corelisters.ServiceLister) error {
+func (w *controller) watchServicePods(pods cache.SharedIndexInformer, services corelisters.ServiceLister) error {
 	tell := func(pod *corev1.Pod) {
 		all, err := services.Services(pod.Namespace).List(labels.Everything())
 		if err != nil {
@@ -160,12 +160,12 @@ func (w *worker) watchServicePods(pods cache.SharedIndexInformer, services corel
 			tell(pod)
 		}
 	}
-	return w.handle(pods, cache.ResourceEventHandlerFuncs{
+	return w.addEventHandler(pods, cache.ResourceEventHandlerFuncs{
 		AddFunc: one, DeleteFunc: one,
 		UpdateFunc: func(before, obj any) {
 			old, ok := before.(*corev1.Pod)
 			pod, too := obj.(*corev1.Pod)
-			if !ok || !too || sameBehind(old, pod) {
+			if !ok || !too || equalForServices(old, pod) {
 				return
 			}
 			if !maps.Equal(old.Labels, pod.Labels) {
@@ -176,8 +176,8 @@ func (w *worker) watchServicePods(pods cache.SharedIndexInformer, services corel
 	})
 }
 
-// sameBehind tells changes of a pod that no service sees.
-func sameBehind(a, b *corev1.Pod) bool {
+// equalForServices tells changes of a pod that no service sees.
+func equalForServices(a, b *corev1.Pod) bool {
 	return a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.Status.PodIPs, b.Status.PodIPs) && a.Status.PodIP == b.Status.PodIP &&
 		a.Status.Phase == b.Status.Phase && podReady(a) == podReady(b) && (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) &&
 		a.Spec.NodeName == b.Spec.NodeName

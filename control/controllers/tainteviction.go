@@ -16,64 +16,64 @@ import (
 	"berth/admission"
 )
 
-// evictor ends the pods that do not tolerate their node's NoExecute taints, or
+// taintEvictionController ends the pods that do not tolerate their node's NoExecute taints, or
 // no longer do.
-type evictor struct {
+type taintEvictionController struct {
 	Config
 
 	pods  corelisters.PodLister
 	nodes corelisters.NodeLister
-	// begun is when this evictor first looked, with all known that is there.
-	begun func() time.Time
+	// startTime is when this evictor first looked, with all known that is there.
+	startTime func() time.Time
 
 	mu sync.Mutex
-	// seen is when the taints were first seen here that do not say since when they
+	// firstObserved is when the taints were first seen here that do not say since when they
 	// are there; kubectl writes such.
-	seen map[types.UID]map[corev1.Taint]time.Time
+	firstObserved map[types.UID]map[corev1.Taint]time.Time
 }
 
-func taintEviction(c Config) ([]*worker, error) {
+func newTaintEvictionController(c Config) ([]*controller, error) {
 	pods, nodes := c.Informers.Core().V1().Pods(), c.Informers.Core().V1().Nodes()
-	e := &evictor{
-		Config: c, pods: pods.Lister(), nodes: nodes.Lister(), begun: sync.OnceValue(time.Now),
-		seen: map[types.UID]map[corev1.Taint]time.Time{},
+	e := &taintEvictionController{
+		Config: c, pods: pods.Lister(), nodes: nodes.Lister(), startTime: sync.OnceValue(time.Now),
+		firstObserved: map[types.UID]map[corev1.Taint]time.Time{},
 	}
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
-	w := c.worker(e.look)
-	w.hands = 4
+	w := c.newController(e.sync)
+	w.workers = 4
 	err := w.watch(pods.Informer(), func(obj any) []string {
 		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil {
-			return itself(obj)
+			return objectKey(obj)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := w.handle(nodes.Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: e.forget}); err != nil {
+	if err := w.addEventHandler(nodes.Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: e.forgetNode}); err != nil {
 		return nil, err
 	}
-	return []*worker{w}, w.watch(nodes.Informer(), func(obj any) (keys []string) {
+	return []*controller{w}, w.watch(nodes.Informer(), func(obj any) (keys []string) {
 		node, ok := obj.(*corev1.Node)
-		if !ok || len(noExecute(node)) == 0 {
-			e.forget(obj)
+		if !ok || len(noExecuteTaints(node)) == 0 {
+			e.forgetNode(obj)
 			return nil // a pod that waits for its time looks at the taints itself then
 		}
 		for _, pod := range c.podsOn(node.Name) {
-			keys = append(keys, itself(pod)...)
+			keys = append(keys, objectKey(pod)...)
 		}
 		return keys
 	})
 }
 
-// dated are the node's NoExecute taints, each with the time since when it is there.
-func (e *evictor) dated(node *corev1.Node) []corev1.Taint {
-	taints := noExecute(node)
+// datedTaints are the node's NoExecute taints, each with the time since when it is there.
+func (e *taintEvictionController) datedTaints(node *corev1.Node) []corev1.Taint {
+	taints := noExecuteTaints(node)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	was, is := e.seen[node.UID], map[corev1.Taint]time.Time{}
+	was, is := e.firstObserved[node.UID], map[corev1.Taint]time.Time{}
 	for i := range taints {
 		t := &taints[i]
 		if t.TimeAdded != nil {
@@ -88,26 +88,26 @@ func (e *evictor) dated(node *corev1.Node) []corev1.Taint {
 		t.TimeAdded = &metav1.Time{Time: first}
 	}
 	if len(is) == 0 {
-		delete(e.seen, node.UID)
+		delete(e.firstObserved, node.UID)
 	} else {
-		e.seen[node.UID] = is
+		e.firstObserved[node.UID] = is
 	}
 	return taints
 }
 
-// forget drops what is known of a node that is gone or has no such taint.
-func (e *evictor) forget(obj any) {
+// forgetNode drops what is known of a node that is gone or has no such taint.
+func (e *taintEvictionController) forgetNode(obj any) {
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = lost.Obj
 	}
 	if node, ok := obj.(*corev1.Node); ok {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.seen, node.UID)
+		delete(e.firstObserved, node.UID)
 	}
 }
 
-func noExecute(node *corev1.Node) (out []corev1.Taint) {
+func noExecuteTaints(node *corev1.Node) (out []corev1.Taint) {
 	for _, t := range node.Spec.Taints {
 		if t.Effect == corev1.TaintEffectNoExecute {
 			out = append(out, t)
@@ -116,20 +116,20 @@ func noExecute(node *corev1.Node) (out []corev1.Taint) {
 	return out
 }
 
-func (e *evictor) look(ctx context.Context, key string) (time.Duration, error) {
+func (e *taintEvictionController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return 0, nil //nolint:nilerr // no key of ours
 	}
 	pod, err := e.pods.Pods(namespace).Get(name)
 	if err != nil || pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" {
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
 	node, err := e.nodes.Get(pod.Spec.NodeName)
 	if err != nil {
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
-	at, goes := endBy(pod, e.dated(node), e.begun())
+	at, goes := evictionTime(pod, e.datedTaints(node), e.startTime())
 	if !goes {
 		return 0, nil
 	}
@@ -139,12 +139,12 @@ func (e *evictor) look(ctx context.Context, key string) (time.Duration, error) {
 	return 0, e.evict(ctx, pod)
 }
 
-// endBy is when the pod's toleration of the taints is over, each of which says
+// evictionTime is when the pod's toleration of the taints is over, each of which says
 // since when it is there. What went by before the pod came is not counted, nor what
 // went by before the evictor began: while no server was there, a node that was well
 // again could not say so, and it needs the time to.
-func endBy(pod *corev1.Pod, taints []corev1.Taint, begun time.Time) (at time.Time, goes bool) {
-	counted := cameAt(pod)
+func evictionTime(pod *corev1.Pod, taints []corev1.Taint, begun time.Time) (at time.Time, goes bool) {
+	counted := boundAt(pod)
 	if begun.After(counted) {
 		counted = begun
 	}
@@ -177,8 +177,8 @@ func endBy(pod *corev1.Pod, taints []corev1.Taint, begun time.Time) (at time.Tim
 	return at, goes
 }
 
-// cameAt is when the pod came to its node.
-func cameAt(pod *corev1.Pod) time.Time {
+// boundAt is when the pod came to its node.
+func boundAt(pod *corev1.Pod) time.Time {
 	at := pod.CreationTimestamp.Time // for one that was made on it
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at) {
@@ -188,9 +188,9 @@ func cameAt(pod *corev1.Pod) time.Time {
 	return at
 }
 
-func (e *evictor) evict(ctx context.Context, pod *corev1.Pod) error {
+func (e *taintEvictionController) evict(ctx context.Context, pod *corev1.Pod) error {
 	e.Events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", pod.Namespace, pod.Name)
-	err := e.disrupt(ctx, pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "")
+	err := e.markDisrupted(ctx, pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "")
 	if err != nil {
 		return err
 	}
@@ -198,9 +198,9 @@ func (e *evictor) evict(ctx context.Context, pod *corev1.Pod) error {
 	return e.deletePod(ctx, pod, nil)
 }
 
-// disrupt writes into the pod's status that and why it must go, and its phase
+// markDisrupted writes into the pod's status that and why it must go, and its phase
 // unless that is empty.
-func (c Config) disrupt(ctx context.Context, pod *corev1.Pod, reason, message string, phase corev1.PodPhase) error {
+func (c Config) markDisrupted(ctx context.Context, pod *corev1.Pod, reason, message string, phase corev1.PodPhase) error {
 	status := map[string]any{"conditions": []corev1.PodCondition{{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation,
 		Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
@@ -217,7 +217,7 @@ func (c Config) patchPodStatus(ctx context.Context, pod *corev1.Pod, status map[
 		return fmt.Errorf("write status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	_, err = c.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
-	if ignoreGone(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("write status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
@@ -228,7 +228,7 @@ func (c Config) deletePod(ctx context.Context, pod *corev1.Pod, grace *int64) er
 	err := c.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
-	if ignoreGone(err) != nil {
+	if ignoreNotFound(err) != nil {
 		return fmt.Errorf("delete pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil

@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = 30 * time.Second
+	minRetryDelay = 20 * time.Millisecond
+	maxRetryDelay = 30 * time.Second
 )
 
-// worker looks at one key after the other. A key that is told again while it is
+// controller looks at one key after the other. A key that is told again while it is
 // looked at is looked at once more.
-type worker struct {
-	// look does what is missing for the key; again > 0: and is told to look again
+type controller struct {
+	// sync does what is missing for the key; again > 0: and is told to look again
 	// after that time.
-	look func(ctx context.Context, key string) (again time.Duration, err error)
+	sync func(ctx context.Context, key string) (again time.Duration, err error)
 	// prepare, if given, comes first, and again until it succeeds.
 	prepare func(ctx context.Context) error
-	// also, if given, runs beside, until ctx ends.
-	also   func(ctx context.Context)
-	hands  int // goroutines; 0: one
-	queue  workqueue.TypedRateLimitingInterface[string]
-	log    *slog.Logger
-	synced []cache.InformerSynced
-	leave  []func() // ends the watches
+	// background, if given, runs beside, until ctx ends.
+	background   func(ctx context.Context)
+	workers      int // goroutines; 0: one
+	queue        workqueue.TypedRateLimitingInterface[string]
+	log          *slog.Logger
+	cachesSynced []cache.InformerSynced
+	unregister   []func() // ends the watches
 }
 
-func (c Config) worker(look func(context.Context, string) (time.Duration, error)) *worker {
-	return &worker{
-		look: look, log: c.Log,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
+func (c Config) newController(look func(context.Context, string) (time.Duration, error)) *controller {
+	return &controller{
+		sync: look, log: c.Log,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetryDelay, maxRetryDelay)),
 	}
 }
 
 // watch tells the worker the keys that a changed object concerns.
-func (w *worker) watch(of cache.SharedIndexInformer, keys func(obj any) []string) error {
+func (w *controller) watch(of cache.SharedIndexInformer, keys func(obj any) []string) error {
 	tell := func(obj any) {
 		if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = lost.Obj
@@ -52,33 +52,33 @@ func (w *worker) watch(of cache.SharedIndexInformer, keys func(obj any) []string
 			w.queue.Add(key)
 		}
 	}
-	return w.handle(of, cache.ResourceEventHandlerFuncs{
+	return w.addEventHandler(of, cache.ResourceEventHandlerFuncs{
 		AddFunc:    tell,
 		UpdateFunc: func(_, obj any) { tell(obj) },
 		DeleteFunc: tell,
 	})
 }
 
-// handle is watch for those who see for themselves what a change concerns.
-func (w *worker) handle(of cache.SharedIndexInformer, funcs cache.ResourceEventHandlerFuncs) error {
+// addEventHandler is watch for those who see for themselves what a change concerns.
+func (w *controller) addEventHandler(of cache.SharedIndexInformer, funcs cache.ResourceEventHandlerFuncs) error {
 	reg, err := of.AddEventHandler(funcs)
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)
 	}
-	w.synced = append(w.synced, reg.HasSynced)
-	w.leave = append(w.leave, func() { _ = of.RemoveEventHandler(reg) }) // an error says that it is stopped
+	w.cachesSynced = append(w.cachesSynced, reg.HasSynced)
+	w.unregister = append(w.unregister, func() { _ = of.RemoveEventHandler(reg) }) // an error says that it is stopped
 	return nil
 }
 
-// needs makes the worker wait for what it reads without being told of it.
-func (w *worker) needs(of ...cache.SharedIndexInformer) {
+// waitFor makes the worker wait for what it reads without being told of it.
+func (w *controller) waitFor(of ...cache.SharedIndexInformer) {
 	for _, i := range of {
-		w.synced = append(w.synced, i.HasSynced)
+		w.cachesSynced = append(w.cachesSynced, i.HasSynced)
 	}
 }
 
-// itself is the key of an object by its own name: "namespace/name" or "name".
-func itself(obj any) []string {
+// objectKey is the key of an object by its own name: "namespace/name" or "name".
+func objectKey(obj any) []string {
 	key, err := cache.MetaNamespaceKeyFunc(obj)
 	if err != nil {
 		return nil
@@ -86,8 +86,8 @@ func itself(obj any) []string {
 	return []string{key}
 }
 
-// namespaceOf is the key of the namespace that an object is in.
-func namespaceOf(obj any) []string {
+// namespaceKey is the key of the namespace that an object is in.
+func namespaceKey(obj any) []string {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil
@@ -95,33 +95,33 @@ func namespaceOf(obj any) []string {
 	return []string{m.GetNamespace()}
 }
 
-func (w *worker) run(ctx context.Context) {
+func (w *controller) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer w.queue.ShutDown()
 	defer func() {
-		for _, leave := range w.leave {
+		for _, leave := range w.unregister {
 			leave()
 		}
 	}()
-	if !w.ready(ctx) {
+	if !w.waitUntilReady(ctx) {
 		return
 	}
-	if w.also != nil {
-		wg.Go(func() { w.also(ctx) })
+	if w.background != nil {
+		wg.Go(func() { w.background(ctx) })
 	}
-	for range max(1, w.hands) {
+	for range max(1, w.workers) {
 		wg.Go(func() {
-			for w.next(ctx) {
+			for w.processNextItem(ctx) {
 			}
 		})
 	}
 	<-ctx.Done()
 }
 
-// ready prepares and waits until all is known that is looked at.
-func (w *worker) ready(ctx context.Context) bool {
-	for wait := firstRetry; w.prepare != nil; wait = min(2*wait, lastRetry) {
+// waitUntilReady prepares and waits until all is known that is looked at.
+func (w *controller) waitUntilReady(ctx context.Context) bool {
+	for wait := minRetryDelay; w.prepare != nil; wait = min(2*wait, maxRetryDelay) {
 		err := w.prepare(ctx)
 		if err == nil {
 			break
@@ -133,16 +133,16 @@ func (w *worker) ready(ctx context.Context) bool {
 		case <-time.After(wait):
 		}
 	}
-	return cache.WaitForCacheSync(ctx.Done(), w.synced...)
+	return cache.WaitForCacheSync(ctx.Done(), w.cachesSynced...)
 }
 
-func (w *worker) next(ctx context.Context) bool {
+func (w *controller) processNextItem(ctx context.Context) bool {
 	key, closed := w.queue.Get()
 	if closed {
 		return false
 	}
 	defer w.queue.Done(key)
-	again, err := w.look(ctx, key)
+	again, err := w.sync(ctx, key)
 	switch {
 	case ctx.Err() != nil:
 		return false
@@ -161,8 +161,8 @@ func (w *worker) next(ctx context.Context) bool {
 	return true
 }
 
-// every runs something at once and then again and again.
-func every(period time.Duration, do func(ctx context.Context)) func(context.Context) {
+// periodically runs something at once and then again and again.
+func periodically(period time.Duration, do func(ctx context.Context)) func(context.Context) {
 	return func(ctx context.Context) {
 		ticker := time.NewTicker(period)
 		defer ticker.Stop()
@@ -177,8 +177,8 @@ func every(period time.Duration, do func(ctx context.Context)) func(context.Cont
 	}
 }
 
-// ignoreGone drops an error that says that the object is gone.
-func ignoreGone(err error) error {
+// ignoreNotFound drops an error that says that the object is gone.
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -31,7 +31,7 @@ func running(t *testing.T, c Config, names []string, objects ...runtime.Object) 
 	}
 	c.Informers = informers.NewSharedInformerFactory(client, 0)
 	ctx, cancel := context.WithCancel(t.Context())
-	c.Start = func() { c.Informers.Start(ctx.Done()) }
+	c.StartInformers = func() { c.Informers.Start(ctx.Done()) }
 	var wg sync.WaitGroup
 	for _, name := range names {
 		wg.Go(func() {

@@ -13,35 +13,35 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Review is the storage of one kind of question. T is a pointer to its type.
-type Review[T runtime.Object] struct {
+// Storage is the storage of one kind of question. T is a pointer to its type.
+type Storage[T runtime.Object] struct {
 	Kind       string // as it stands in a manifest
 	Namespaced bool
-	Empty      func() T
-	// Answer writes the status into the review, which is its own to change.
-	Answer func(ctx context.Context, review T) error
+	NewObject  func() T
+	// Evaluate writes the status into the review, which is its own to change.
+	Evaluate func(ctx context.Context, review T) error
 }
 
 var (
-	_ rest.Creater              = (*Review[runtime.Object])(nil)
-	_ rest.Scoper               = (*Review[runtime.Object])(nil)
-	_ rest.SingularNameProvider = (*Review[runtime.Object])(nil)
+	_ rest.Creater              = (*Storage[runtime.Object])(nil)
+	_ rest.Scoper               = (*Storage[runtime.Object])(nil)
+	_ rest.SingularNameProvider = (*Storage[runtime.Object])(nil)
 )
 
 // New makes an empty review.
-func (r *Review[T]) New() runtime.Object { return r.Empty() }
+func (r *Storage[T]) New() runtime.Object { return r.NewObject() }
 
 // Destroy has nothing to free.
-func (r *Review[T]) Destroy() {}
+func (r *Storage[T]) Destroy() {}
 
 // NamespaceScoped tells whether the question is asked in a namespace.
-func (r *Review[T]) NamespaceScoped() bool { return r.Namespaced }
+func (r *Storage[T]) NamespaceScoped() bool { return r.Namespaced }
 
 // GetSingularName is the kind in lower case.
-func (r *Review[T]) GetSingularName() string { return strings.ToLower(r.Kind) }
+func (r *Storage[T]) GetSingularName() string { return strings.ToLower(r.Kind) }
 
 // Create answers the review.
-func (r *Review[T]) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (r *Storage[T]) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	if validate != nil {
 		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
 			return nil, err
@@ -51,14 +51,14 @@ func (r *Review[T]) Create(ctx context.Context, obj runtime.Object, validate res
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a %s: %T", r.Kind, obj))
 	}
-	if err := r.Answer(ctx, review); err != nil {
+	if err := r.Evaluate(ctx, review); err != nil {
 		return nil, err
 	}
 	return review, nil
 }
 
-// Asker is who asks.
-func Asker(ctx context.Context) (user.Info, error) {
+// RequestUser is who asks.
+func RequestUser(ctx context.Context) (user.Info, error) {
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
 		return nil, apierrors.NewBadRequest("no user present on request")

@@ -22,7 +22,7 @@ const (
 )
 
 // bind tells the server and then Run's goroutine what came of it.
-func (s *Scheduler) bind(ctx context.Context, pod *corev1.Pod, choice placement.Choice) {
+func (s *Scheduler) bind(ctx context.Context, pod *corev1.Pod, choice placement.Result) {
 	err := s.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: choice.Node},
@@ -36,48 +36,48 @@ func (s *Scheduler) bind(ctx context.Context, pod *corev1.Pod, choice placement.
 		s.Log.Warn("pod is not bound", "pod", pod.Namespace+"/"+pod.Name, "node", choice.Node, "error", err)
 		s.Events.Eventf(pod, corev1.EventTypeWarning, eventFailed, "binding rejected: %v", err)
 	}
-	s.inbox.post(func() { s.bound(pod.UID, err) })
+	s.inbox.post(func() { s.bindingDone(pod.UID, err) })
 }
 
-// report writes why the pod has no node into its status, and as an event.
-func (s *Scheduler) report(ctx context.Context, pod *corev1.Pod, nominated, message string) {
+// recordFailure writes why the pod has no node into its status, and as an event.
+func (s *Scheduler) recordFailure(ctx context.Context, pod *corev1.Pod, nominated, message string) {
 	s.Events.Event(pod, corev1.EventTypeWarning, eventFailed, message)
 	condition := corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation,
 		Reason: corev1.PodReasonUnschedulable, Message: message,
 	}
-	if err := s.patch(ctx, pod, condition, &nominated); err != nil {
+	if err := s.patchStatus(ctx, pod, condition, &nominated); err != nil {
 		s.Log.Warn("status of a pod without a node is not written", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 	}
 }
 
-// gated says in the status that the pod waits for its gates, if the server
+// recordGated says in the status that the pod waits for its gates, if the server
 // has not said so itself.
-func (s *Scheduler) gated(pod *corev1.Pod) {
+func (s *Scheduler) recordGated(pod *corev1.Pod) {
 	condition := corev1.PodCondition{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, ObservedGeneration: pod.Generation,
 		Reason: corev1.PodReasonSchedulingGated, Message: "Scheduling is blocked due to non-empty scheduling gates",
 	}
-	s.say(s.queue.entries[pod.UID], func(ctx context.Context) {
-		if err := s.patch(ctx, pod, condition, nil); err != nil {
+	s.callIfCurrent(s.queue.entries[pod.UID], func(ctx context.Context) {
+		if err := s.patchStatus(ctx, pod, condition, nil); err != nil {
 			s.Log.Warn("status of a gated pod is not written", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 		}
 	})
 }
 
-// makeRoom ends the victims: each is told why in its status first.
-func (s *Scheduler) makeRoom(ctx context.Context, pod *corev1.Pod, p placement.Preemption) {
+// evictVictims ends the victims: each is told why in its status first.
+func (s *Scheduler) evictVictims(ctx context.Context, pod *corev1.Pod, p placement.Preemption) {
 	for _, victim := range p.Victims {
 		if victim.DeletionTimestamp != nil {
 			continue
 		}
-		err := s.end(ctx, victim)
+		err := s.evictVictim(ctx, victim)
 		if apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
 			s.Log.Warn("a victim of preemption is not ended", "pod", pod.Namespace+"/"+pod.Name, "victim", victim.Namespace+"/"+victim.Name, "error", err)
-			s.inbox.post(func() { s.queue.again(pod.UID, time.Now()) })
+			s.inbox.post(func() { s.queue.requeueUnschedulable(pod.UID, time.Now()) })
 			continue
 		}
 		s.Log.Info("pod is preempted", "victim", victim.Namespace+"/"+victim.Name, "by", pod.Namespace+"/"+pod.Name, "node", p.Node)
@@ -85,12 +85,12 @@ func (s *Scheduler) makeRoom(ctx context.Context, pod *corev1.Pod, p placement.P
 	}
 }
 
-func (s *Scheduler) end(ctx context.Context, victim *corev1.Pod) error {
+func (s *Scheduler) evictVictim(ctx context.Context, victim *corev1.Pod) error {
 	condition := corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: victim.Generation,
 		Reason: corev1.PodReasonPreemptionByScheduler, Message: s.Name + ": preempting to accommodate a higher priority pod",
 	}
-	if err := s.patch(ctx, victim, condition, nil); err != nil {
+	if err := s.patchStatus(ctx, victim, condition, nil); err != nil {
 		return err
 	}
 	err := s.Client.CoreV1().Pods(victim.Namespace).Delete(ctx, victim.Name, metav1.DeleteOptions{
@@ -102,9 +102,9 @@ func (s *Scheduler) end(ctx context.Context, victim *corev1.Pod) error {
 	return nil
 }
 
-// patch writes one condition and, if given, the nominated node, unless all that
+// patchStatus writes one condition and, if given, the nominated node, unless all that
 // is there already.
-func (s *Scheduler) patch(ctx context.Context, pod *corev1.Pod, condition corev1.PodCondition, nominated *string) error {
+func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, condition corev1.PodCondition, nominated *string) error {
 	condition.LastTransitionTime = metav1.Now()
 	same := false
 	for _, have := range pod.Status.Conditions {

@@ -29,9 +29,9 @@ func TestWhatIsOutdatedIsNotWritten(t *testing.T) {
 		Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9")}},
 	}
 	again := func(s *Scheduler) {
-		s.queue.tell(time.Now())
-		s.queue.due(time.Now().Add(longestBack))
-		s.turn()
+		s.queue.requeueRejectedBy(time.Now())
+		s.queue.flush(time.Now().Add(maxBackoff))
+		s.scheduleOne()
 	}
 	for what, r := range map[string]struct {
 		first  *corev1.Pod
@@ -41,14 +41,14 @@ func TestWhatIsOutdatedIsNotWritten(t *testing.T) {
 	}{
 		"nothing since":        {pod("a", 0), func(*Scheduler) {}, []string{"patch status"}, 1},
 		"a second report":      {pod("a", 0), again, []string{"patch status"}, 1},
-		"a node since":         {pod("a", 0), func(s *Scheduler) { s.nodeSeen(nil, node); again(s) }, []string{"create binding"}, 1},
-		"gone since":           {pod("a", 0), func(s *Scheduler) { s.podGone(pod("a", 0)) }, nil, 0},
+		"a node since":         {pod("a", 0), func(s *Scheduler) { s.nodeUpdated(nil, node); again(s) }, []string{"create binding"}, 1},
+		"gone since":           {pod("a", 0), func(s *Scheduler) { s.podDeleted(pod("a", 0)) }, nil, 0},
 		"gated":                {held, func(*Scheduler) {}, []string{"patch status"}, 0},
-		"a gate opened, bound": {held, func(s *Scheduler) { s.nodeSeen(nil, node); s.podSeen(held, pod("a", 0)); s.turn() }, []string{"create binding"}, 1},
+		"a gate opened, bound": {held, func(s *Scheduler) { s.nodeUpdated(nil, node); s.podUpdated(held, pod("a", 0)); s.scheduleOne() }, []string{"create binding"}, 1},
 	} {
 		s, told, letGo := crowded(t)
-		s.podSeen(nil, r.first)
-		s.turn()
+		s.podUpdated(nil, r.first)
+		s.scheduleOne()
 		r.then(s)
 		if got := letGo(); !slices.Equal(got, r.calls) || len(told.Events) != r.events {
 			t.Errorf("%s: calls are %v, with %d events; want %v with %d", what, got, len(told.Events), r.calls, r.events)
@@ -67,25 +67,25 @@ func crowded(t *testing.T) (s *Scheduler, told *record.FakeRecorder, letGo func(
 			Events: told, Log: slog.New(slog.DiscardHandler),
 		},
 		cluster: placement.NewCluster(), queue: newQueue(), inbox: inbox{wake: make(chan struct{}, 1)},
-		places: make(chan struct{}, calls), ctx: t.Context(),
+		callSlots: make(chan struct{}, maxConcurrentCalls), ctx: t.Context(),
 	}
 	var called []string
 	client.PrependReactor("*", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
-		if e := s.queue.entries["a"]; e != nil && e.calling.TryLock() {
-			e.calling.Unlock()
+		if e := s.queue.entries["a"]; e != nil && e.callMu.TryLock() {
+			e.callMu.Unlock()
 			t.Errorf("%s %s of a pod beside other calls of it", a.GetVerb(), a.GetSubresource())
 		}
 		called = append(called, a.GetVerb()+" "+a.GetSubresource()) // the client has a lock
 		return true, &corev1.Pod{}, nil
 	})
-	for range calls {
-		s.places <- struct{}{}
+	for range maxConcurrentCalls {
+		s.callSlots <- struct{}{}
 	}
 	return s, told, func() []string {
-		for range calls {
-			<-s.places
+		for range maxConcurrentCalls {
+			<-s.callSlots
 		}
-		s.calls.Wait()
+		s.pendingCalls.Wait()
 		return called
 	}
 }

@@ -16,54 +16,54 @@ import (
 
 // Times of the queue, as upstream's.
 const (
-	firstBackOff  = time.Second
-	longestBack   = 10 * time.Second
-	longestWaited = 5 * time.Minute // then a pod is looked at again, told or not
+	initialBackoff           = time.Second
+	maxBackoff               = 10 * time.Second
+	maxUnschedulableDuration = 5 * time.Minute // then a pod is looked at again, told or not
 )
 
-// state says where a waiting pod is.
-type state int
+// queueState says where a waiting pod is.
+type queueState int
 
 const (
-	active  state = iota // its turn comes
-	resting              // backing off, then active
-	waiting              // until something changes that may help
-	gated                // until its gates are gone
-	assumed              // on its way to a node
+	active        queueState = iota // its turn comes
+	backoff                         // backing off, then active
+	unschedulable                   // until something changes that may help
+	gated                           // until its gates are gone
+	assumed                         // on its way to a node
 )
 
-// entry is one pod without a node.
-type entry struct {
-	pod      *corev1.Pod
-	state    state
-	since    time.Time // in the queue
-	attempts int
-	tried    time.Time
-	until    time.Time        // resting, waiting: active, rested then
-	refused  []placement.Rule // waiting: what refused it
-	index    int              // in the heap
+// queuedPod is one pod without a node.
+type queuedPod struct {
+	pod         *corev1.Pod
+	state       queueState
+	addedAt     time.Time // in the queue
+	attempts    int
+	lastAttempt time.Time
+	readyAt     time.Time          // resting, waiting: active, rested then
+	rejectedBy  []placement.Filter // waiting: what refused it
+	heapIndex   int                // in the heap
 
-	// turn counts the attempts, and that the pod is forgotten: a call to the server
+	// attempt counts the attempts, and that the pod is forgotten: a call to the server
 	// that has waited for its place sees by it whether what it has to say is still so.
-	turn atomic.Int64
-	// calling is held by a call that writes of the pod: one at a time.
-	calling sync.Mutex
+	attempt atomic.Int64
+	// callMu is held by a call that writes of the pod: one at a time.
+	callMu sync.Mutex
 }
 
 // queue is the pods without a node. It has no clock: callers say what time it is.
 type queue struct {
-	entries map[types.UID]*entry
-	turn    turns
+	entries map[types.UID]*queuedPod
+	active  activeHeap
 }
 
-func newQueue() *queue { return &queue{entries: map[types.UID]*entry{}} }
+func newQueue() *queue { return &queue{entries: map[types.UID]*queuedPod{}} }
 
-// set takes in a new pod, or what is new about it. It reports whether the pod
+// update takes in a new pod, or what is new about it. It reports whether the pod
 // is one more that waits for its gates.
-func (q *queue) set(pod *corev1.Pod, now time.Time) (newlyGated bool) {
+func (q *queue) update(pod *corev1.Pod, now time.Time) (newlyGated bool) {
 	e, known := q.entries[pod.UID]
 	if !known {
-		e = &entry{pod: pod, since: now, state: waiting, index: -1}
+		e = &queuedPod{pod: pod, addedAt: now, state: unschedulable, heapIndex: -1}
 		q.entries[pod.UID] = e
 	}
 	old := e.pod
@@ -71,21 +71,21 @@ func (q *queue) set(pod *corev1.Pod, now time.Time) (newlyGated bool) {
 	switch {
 	case e.state == assumed:
 	case len(pod.Spec.SchedulingGates) > 0:
-		q.leaveTurn(e)
+		q.removeFromActive(e)
 		e.state = gated
 		return !known
 	case !known || e.state == gated:
 		q.activate(e)
 	case e.state == active:
-		heap.Fix(&q.turn, e.index)
-	case e.state == waiting && wishesChanged(old, pod):
-		q.wake(e, now)
+		heap.Fix(&q.active, e.heapIndex)
+	case e.state == unschedulable && specChanged(old, pod):
+		q.requeue(e, now)
 	}
 	return false
 }
 
-// wishesChanged reports whether another node may do for the pod now.
-func wishesChanged(old, pod *corev1.Pod) bool {
+// specChanged reports whether another node may do for the pod now.
+func specChanged(old, pod *corev1.Pod) bool {
 	return old.Generation != pod.Generation || !sameLabels(old.Labels, pod.Labels) ||
 		len(old.Spec.Tolerations) != len(pod.Spec.Tolerations)
 }
@@ -102,141 +102,141 @@ func sameLabels(a, b map[string]string) bool {
 	return true
 }
 
-// drop forgets a pod.
-func (q *queue) drop(uid types.UID) {
+// remove forgets a pod.
+func (q *queue) remove(uid types.UID) {
 	if e, ok := q.entries[uid]; ok {
-		q.leaveTurn(e)
-		e.turn.Add(1)
+		q.removeFromActive(e)
+		e.attempt.Add(1)
 		delete(q.entries, uid)
 	}
 }
 
-// next takes the pod whose turn it is: the highest priority, then the longest
+// pop takes the pod whose turn it is: the highest priority, then the longest
 // in the queue. nil: none.
-func (q *queue) next(now time.Time) *entry {
-	if len(q.turn) == 0 {
+func (q *queue) pop(now time.Time) *queuedPod {
+	if len(q.active) == 0 {
 		return nil
 	}
-	e, ok := heap.Pop(&q.turn).(*entry)
+	e, ok := heap.Pop(&q.active).(*queuedPod)
 	if !ok {
 		return nil
 	}
 	e.state = assumed
 	e.attempts++
-	e.turn.Add(1)
-	e.tried = now
+	e.attempt.Add(1)
+	e.lastAttempt = now
 	return e
 }
 
-// wait puts a pod for which there was no node aside.
-func (q *queue) wait(e *entry, refused []placement.Rule, now time.Time) {
-	e.state, e.refused, e.until = waiting, refused, now.Add(longestWaited)
+// addUnschedulable puts a pod for which there was no node aside.
+func (q *queue) addUnschedulable(e *queuedPod, refused []placement.Filter, now time.Time) {
+	e.state, e.rejectedBy, e.readyAt = unschedulable, refused, now.Add(maxUnschedulableDuration)
 }
 
-// rest puts a pod aside for its back-off: something went wrong.
-func (q *queue) rest(uid types.UID, now time.Time) {
+// requeueAfterFailure puts a pod aside for its back-off: something went wrong.
+func (q *queue) requeueAfterFailure(uid types.UID, now time.Time) {
 	if e, ok := q.entries[uid]; ok {
-		q.wake(e, now)
+		q.requeue(e, now)
 	}
 }
 
-// again wakes a pod that waits; one that has had another turn since needs nothing.
-func (q *queue) again(uid types.UID, now time.Time) {
-	if e, ok := q.entries[uid]; ok && e.state == waiting {
-		q.wake(e, now)
+// requeueUnschedulable wakes a pod that waits; one that has had another turn since needs nothing.
+func (q *queue) requeueUnschedulable(uid types.UID, now time.Time) {
+	if e, ok := q.entries[uid]; ok && e.state == unschedulable {
+		q.requeue(e, now)
 	}
 }
 
-// tell wakes the pods that one of the rules refused; no rules wake all.
-func (q *queue) tell(now time.Time, rules ...placement.Rule) {
+// requeueRejectedBy wakes the pods that one of the rules refused; no rules wake all.
+func (q *queue) requeueRejectedBy(now time.Time, rules ...placement.Filter) {
 	for _, e := range q.entries {
-		if e.state == waiting && (len(rules) == 0 || slices.ContainsFunc(e.refused, func(r placement.Rule) bool { return slices.Contains(rules, r) })) {
-			q.wake(e, now)
+		if e.state == unschedulable && (len(rules) == 0 || slices.ContainsFunc(e.rejectedBy, func(r placement.Filter) bool { return slices.Contains(rules, r) })) {
+			q.requeue(e, now)
 		}
 	}
 }
 
-// wake makes a pod active as soon as its back-off is over.
-func (q *queue) wake(e *entry, now time.Time) {
-	if until := e.tried.Add(backOff(e.attempts)); now.Before(until) {
-		e.state, e.until = resting, until
+// requeue makes a pod active as soon as its back-off is over.
+func (q *queue) requeue(e *queuedPod, now time.Time) {
+	if until := e.lastAttempt.Add(backoffDuration(e.attempts)); now.Before(until) {
+		e.state, e.readyAt = backoff, until
 		return
 	}
 	q.activate(e)
 }
 
-func (q *queue) activate(e *entry) {
+func (q *queue) activate(e *queuedPod) {
 	e.state = active
-	if e.index < 0 {
-		heap.Push(&q.turn, e)
+	if e.heapIndex < 0 {
+		heap.Push(&q.active, e)
 	}
 }
 
-func (q *queue) leaveTurn(e *entry) {
-	if e.index >= 0 {
-		heap.Remove(&q.turn, e.index)
+func (q *queue) removeFromActive(e *queuedPod) {
+	if e.heapIndex >= 0 {
+		heap.Remove(&q.active, e.heapIndex)
 	}
 }
 
-// due activates what has rested or waited long enough and says when the next
+// flush activates what has rested or waited long enough and says when the next
 // one will have; zero: none.
-func (q *queue) due(now time.Time) (next time.Time) {
+func (q *queue) flush(now time.Time) (next time.Time) {
 	for _, e := range q.entries {
-		if e.state != resting && e.state != waiting {
+		if e.state != backoff && e.state != unschedulable {
 			continue
 		}
-		if !now.Before(e.until) {
+		if !now.Before(e.readyAt) {
 			q.activate(e)
 			continue
 		}
-		if next.IsZero() || e.until.Before(next) {
-			next = e.until
+		if next.IsZero() || e.readyAt.Before(next) {
+			next = e.readyAt
 		}
 	}
 	return next
 }
 
-func backOff(attempts int) time.Duration {
+func backoffDuration(attempts int) time.Duration {
 	if attempts == 0 {
 		return 0
 	}
-	return min(longestBack, firstBackOff<<min(attempts-1, 10))
+	return min(maxBackoff, initialBackoff<<min(attempts-1, 10))
 }
 
-// turns is a heap of active entries.
-type turns []*entry
+// activeHeap is a heap of active entries.
+type activeHeap []*queuedPod
 
-func (t *turns) Len() int { return len(*t) }
+func (t *activeHeap) Len() int { return len(*t) }
 
-func (t *turns) Less(i, j int) bool {
+func (t *activeHeap) Less(i, j int) bool {
 	one, other := (*t)[i], (*t)[j]
 	a, b := podspec.Priority(one.pod), podspec.Priority(other.pod)
 	if a != b {
 		return a > b
 	}
-	return one.since.Before(other.since)
+	return one.addedAt.Before(other.addedAt)
 }
 
-func (t *turns) Swap(i, j int) {
+func (t *activeHeap) Swap(i, j int) {
 	all := *t
 	all[i], all[j] = all[j], all[i]
-	all[i].index, all[j].index = i, j
+	all[i].heapIndex, all[j].heapIndex = i, j
 }
 
 // Push is for package heap.
-func (t *turns) Push(x any) {
-	if e, ok := x.(*entry); ok {
-		e.index = len(*t)
+func (t *activeHeap) Push(x any) {
+	if e, ok := x.(*queuedPod); ok {
+		e.heapIndex = len(*t)
 		*t = append(*t, e)
 	}
 }
 
 // Pop is for package heap.
-func (t *turns) Pop() any {
+func (t *activeHeap) Pop() any {
 	last := len(*t) - 1
 	e := (*t)[last]
 	(*t)[last] = nil
 	*t = (*t)[:last]
-	e.index = -1
+	e.heapIndex = -1
 	return e
 }

@@ -20,8 +20,8 @@ import (
 // DefaultName is the scheduler that a pod has when it names none.
 const DefaultName = corev1.DefaultSchedulerName
 
-// calls at once to the server.
-const calls = 32
+// maxConcurrentCalls at once to the server.
+const maxConcurrentCalls = 32
 
 // Config is what a scheduler needs.
 type Config struct {
@@ -37,14 +37,14 @@ type Config struct {
 type Scheduler struct {
 	Config
 
-	inbox   inbox
-	cluster *placement.Cluster // of Run's goroutine, as all below
-	queue   *queue
-	ctx     context.Context //nolint:containedctx // Run's, for the calls that its goroutine begins
-	calls   sync.WaitGroup
-	places  chan struct{}
-	synced  []cache.InformerSynced
-	leave   []func() // ends the watches
+	inbox        inbox
+	cluster      *placement.Cluster // of Run's goroutine, as all below
+	queue        *queue
+	ctx          context.Context //nolint:containedctx // Run's, for the calls that its goroutine begins
+	pendingCalls sync.WaitGroup
+	callSlots    chan struct{}
+	cachesSynced []cache.InformerSynced
+	unregister   []func() // ends the watches
 }
 
 // New registers with the informers; nothing happens before Run.
@@ -54,52 +54,52 @@ func New(config Config) (*Scheduler, error) {
 	}
 	s := &Scheduler{
 		Config: config, cluster: placement.NewCluster(), queue: newQueue(),
-		places: make(chan struct{}, calls), inbox: inbox{wake: make(chan struct{}, 1)},
+		callSlots: make(chan struct{}, maxConcurrentCalls), inbox: inbox{wake: make(chan struct{}, 1)},
 	}
 	core := config.Informers.Core().V1()
 	for _, watch := range []struct {
 		of  cache.SharedIndexInformer
 		see cache.ResourceEventHandlerFuncs
 	}{
-		{core.Pods().Informer(), seen(s, s.podSeen, s.podGone)},
-		{core.Nodes().Informer(), seen(s, s.nodeSeen, s.nodeGone)},
-		{core.Namespaces().Informer(), seen(s, s.namespaceSeen, s.namespaceGone)},
-		{core.PersistentVolumeClaims().Informer(), seen(s, s.claimSeen, func(*corev1.PersistentVolumeClaim) {})},
-		{core.PersistentVolumes().Informer(), seen(s, s.volumeSeen, func(*corev1.PersistentVolume) {})},
+		{core.Pods().Informer(), eventHandlers(s, s.podUpdated, s.podDeleted)},
+		{core.Nodes().Informer(), eventHandlers(s, s.nodeUpdated, s.nodeDeleted)},
+		{core.Namespaces().Informer(), eventHandlers(s, s.namespaceUpdated, s.namespaceDeleted)},
+		{core.PersistentVolumeClaims().Informer(), eventHandlers(s, s.claimUpdated, func(*corev1.PersistentVolumeClaim) {})},
+		{core.PersistentVolumes().Informer(), eventHandlers(s, s.volumeUpdated, func(*corev1.PersistentVolume) {})},
 	} {
 		reg, err := watch.of.AddEventHandler(watch.see)
 		if err != nil {
 			return nil, fmt.Errorf("watch for the scheduler: %w", err)
 		}
-		s.synced = append(s.synced, reg.HasSynced)
-		s.leave = append(s.leave, func() { _ = watch.of.RemoveEventHandler(reg) }) // an error says that it is stopped
+		s.cachesSynced = append(s.cachesSynced, reg.HasSynced)
+		s.unregister = append(s.unregister, func() { _ = watch.of.RemoveEventHandler(reg) }) // an error says that it is stopped
 	}
 	budgets := config.Informers.Policy().V1().PodDisruptionBudgets().Informer()
-	s.synced = append(s.synced, budgets.HasSynced)
+	s.cachesSynced = append(s.cachesSynced, budgets.HasSynced)
 	return s, nil
 }
 
 // Run schedules until the context ends, once, and waits for its calls to the server.
 func (s *Scheduler) Run(ctx context.Context) {
-	defer s.calls.Wait()
+	defer s.pendingCalls.Wait()
 	defer func() {
-		for _, leave := range s.leave {
+		for _, leave := range s.unregister {
 			leave()
 		}
 	}()
 	s.ctx = ctx
-	if !cache.WaitForCacheSync(ctx.Done(), s.synced...) {
+	if !cache.WaitForCacheSync(ctx.Done(), s.cachesSynced...) {
 		return
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		for ctx.Err() == nil && (s.inbox.deliver() || s.turn()) {
+		for ctx.Err() == nil && (s.inbox.deliver() || s.scheduleOne()) {
 		}
-		if next := s.queue.due(time.Now()); !next.IsZero() {
+		if next := s.queue.flush(time.Now()); !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
-		if len(s.queue.turn) > 0 && ctx.Err() == nil {
+		if len(s.queue.active) > 0 && ctx.Err() == nil {
 			continue
 		}
 		select {
@@ -111,44 +111,44 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-// turn looks for a node for the pod whose turn it is; false: no pod's.
-func (s *Scheduler) turn() bool {
-	e := s.queue.next(time.Now())
+// scheduleOne looks for a node for the pod whose turn it is; false: no pod's.
+func (s *Scheduler) scheduleOne() bool {
+	e := s.queue.pop(time.Now())
 	if e == nil {
 		return false
 	}
-	volumes, wait := s.volumes(e.pod)
+	volumes, wait := s.volumeAffinities(e.pod)
 	if wait != "" {
-		s.noNode(e, s.cluster.Refuse(wait), nil)
+		s.handleFailure(e, s.cluster.Unschedulable(wait), nil)
 		return true
 	}
-	choice := s.cluster.Choose(e.pod, volumes...)
+	choice := s.cluster.Schedule(e.pod, volumes...)
 	if choice.Node == "" {
-		s.noNode(e, choice, volumes)
+		s.handleFailure(e, choice, volumes)
 		return true
 	}
 	placed := e.pod.DeepCopy()
 	placed.Spec.NodeName = choice.Node
-	s.cluster.Add(placed)
+	s.cluster.AddPod(placed)
 	s.call(func(ctx context.Context) {
-		e.calling.Lock() // what an earlier attempt is just writing comes first
-		defer e.calling.Unlock()
+		e.callMu.Lock() // what an earlier attempt is just writing comes first
+		defer e.callMu.Unlock()
 		s.bind(ctx, placed, choice)
 	})
 	return true
 }
 
-// noNode says why, makes room if more important pods may, and lets the pod wait.
-func (s *Scheduler) noNode(e *entry, choice placement.Choice, volumes []*corev1.NodeSelector) {
+// handleFailure says why, makes room if more important pods may, and lets the pod wait.
+func (s *Scheduler) handleFailure(e *queuedPod, choice placement.Result, volumes []*corev1.NodeSelector) {
 	pod, message := e.pod, choice.Message()
 	nominated := pod.Status.NominatedNodeName
-	if choice.Nodes > 0 {
+	if choice.NodeCount > 0 {
 		p := s.cluster.Preempt(pod, choice, s.budgets(), volumes...)
 		switch {
 		case p.Node != "":
 			nominated = p.Node
-			s.say(e, func(ctx context.Context) { s.makeRoom(ctx, pod, p) })
-		case !p.RoomIsComing:
+			s.callIfCurrent(e, func(ctx context.Context) { s.evictVictims(ctx, pod, p) })
+		case !p.VictimsTerminating:
 			nominated = ""
 		}
 		if p.Message != "" {
@@ -156,18 +156,18 @@ func (s *Scheduler) noNode(e *entry, choice placement.Choice, volumes []*corev1.
 		}
 	}
 	s.cluster.Nominate(pod.UID, pod, nominated)
-	s.queue.wait(e, choice.Rules(), time.Now())
-	s.say(e, func(ctx context.Context) { s.report(ctx, pod, nominated, message) })
+	s.queue.addUnschedulable(e, choice.RejectedBy(), time.Now())
+	s.callIfCurrent(e, func(ctx context.Context) { s.recordFailure(ctx, pod, nominated, message) })
 }
 
-// say calls the server about a pod that has no node, to write why or to end who is
+// callIfCurrent calls the server about a pod that has no node, to write why or to end who is
 // in its way, unless by then it has had another turn or is forgotten: it may be bound.
-func (s *Scheduler) say(e *entry, do func(context.Context)) {
-	turn := e.turn.Load()
+func (s *Scheduler) callIfCurrent(e *queuedPod, do func(context.Context)) {
+	turn := e.attempt.Load()
 	s.call(func(ctx context.Context) {
-		e.calling.Lock()
-		defer e.calling.Unlock()
-		if e.turn.Load() == turn {
+		e.callMu.Lock()
+		defer e.callMu.Unlock()
+		if e.attempt.Load() == turn {
 			do(ctx)
 		}
 	})
@@ -175,25 +175,25 @@ func (s *Scheduler) say(e *entry, do func(context.Context)) {
 
 // call runs a call to the server on its own goroutine, which Run waits for.
 func (s *Scheduler) call(do func(context.Context)) {
-	s.calls.Go(func() {
+	s.pendingCalls.Go(func() {
 		select {
-		case s.places <- struct{}{}:
-			defer func() { <-s.places }()
+		case s.callSlots <- struct{}{}:
+			defer func() { <-s.callSlots }()
 			do(s.ctx)
 		case <-s.ctx.Done():
 		}
 	})
 }
 
-// bound is told when the server has answered a binding.
-func (s *Scheduler) bound(uid types.UID, err error) {
+// bindingDone is told when the server has answered a binding.
+func (s *Scheduler) bindingDone(uid types.UID, err error) {
 	if err == nil {
 		return // the watch will show it; until then the pod stays assumed
 	}
 	if _, still := s.queue.entries[uid]; still {
-		s.cluster.Remove(uid)
-		s.queue.rest(uid, time.Now())
-		s.queue.tell(time.Now(), podRules...)
+		s.cluster.RemovePod(uid)
+		s.queue.requeueAfterFailure(uid, time.Now())
+		s.queue.requeueRejectedBy(time.Now(), podFilters...)
 	}
 }
 

@@ -9,12 +9,12 @@ import (
 
 const reasonUnbound = "pod has unbound immediate PersistentVolumeClaims"
 
-// volumes says on which nodes the volumes that the pod claims can be, or why the
+// volumeAffinities says on which nodes the volumes that the pod claims can be, or why the
 // pod must wait for one of them.
-func (s *Scheduler) volumes(pod *corev1.Pod) (at []*corev1.NodeSelector, wait string) {
+func (s *Scheduler) volumeAffinities(pod *corev1.Pod) (at []*corev1.NodeSelector, wait string) {
 	core := s.Informers.Core().V1()
 	for i := range pod.Spec.Volumes {
-		name, own := claimOf(pod, &pod.Spec.Volumes[i])
+		name, own := claimName(pod, &pod.Spec.Volumes[i])
 		if name == "" {
 			continue
 		}
@@ -42,8 +42,8 @@ func (s *Scheduler) volumes(pod *corev1.Pod) (at []*corev1.NodeSelector, wait st
 	return at, ""
 }
 
-// claimOf is the claim behind a volume, and whether the pod makes it; empty: none.
-func claimOf(pod *corev1.Pod, v *corev1.Volume) (name string, own bool) {
+// claimName is the claim behind a volume, and whether the pod makes it; empty: none.
+func claimName(pod *corev1.Pod, v *corev1.Volume) (name string, own bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName, false

@@ -14,14 +14,14 @@ import (
 	"berth/podspec"
 )
 
-// podRules are what a pod that goes may help with.
-var podRules = []placement.Rule{
-	placement.RuleResources, placement.RulePorts, placement.RuleSpread, placement.RulePodAffinity,
+// podFilters are what a pod that goes may help with.
+var podFilters = []placement.Filter{
+	placement.FilterNodeResourcesFit, placement.FilterNodePorts, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity,
 }
 
-// seen makes handlers that tell Run's goroutine: now is the object as it is, was
+// eventHandlers makes handlers that tell Run's goroutine: now is the object as it is, was
 // as it was when last told (nil: new).
-func seen[T any](s *Scheduler, now func(was, is *T), gone func(*T)) cache.ResourceEventHandlerFuncs {
+func eventHandlers[T any](s *Scheduler, now func(was, is *T), gone func(*T)) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if is, ok := obj.(*T); ok {
@@ -45,46 +45,46 @@ func seen[T any](s *Scheduler, now func(was, is *T), gone func(*T)) cache.Resour
 	}
 }
 
-func (s *Scheduler) podSeen(was, is *corev1.Pod) {
+func (s *Scheduler) podUpdated(was, is *corev1.Pod) {
 	now := time.Now()
 	if was != nil && was.UID != is.UID {
-		s.podGone(was)
+		s.podDeleted(was)
 		was = nil
 	}
 	switch {
-	case placement.Ended(is):
-		if was == nil || !placement.Ended(was) {
-			s.podGone(is)
+	case placement.IsTerminal(is):
+		if was == nil || !placement.IsTerminal(was) {
+			s.podDeleted(is)
 		}
 	case is.Spec.NodeName != "":
-		placedBefore := s.cluster.Placed(is.UID) != ""
-		s.queue.drop(is.UID)
-		if placedBefore && was != nil && was.Spec.NodeName != "" && alike(was, is) {
+		placedBefore := s.cluster.NodeOf(is.UID) != ""
+		s.queue.remove(is.UID)
+		if placedBefore && was != nil && was.Spec.NodeName != "" && equalForScheduling(was, is) {
 			return
 		}
-		s.cluster.Add(is)
-		rules := []placement.Rule{placement.RuleSpread, placement.RulePodAffinity}
+		s.cluster.AddPod(is)
+		rules := []placement.Filter{placement.FilterPodTopologySpread, placement.FilterInterPodAffinity}
 		if placedBefore {
-			rules = podRules // it may have been resized, relabelled or be ending
+			rules = podFilters // it may have been resized, relabelled or be ending
 		}
-		s.queue.tell(now, rules...)
+		s.queue.requeueRejectedBy(now, rules...)
 	case cmp.Or(is.Spec.SchedulerName, DefaultName) != s.Name:
 	case is.DeletionTimestamp != nil:
-		s.podGone(is)
+		s.podDeleted(is)
 	default:
 		if e, known := s.queue.entries[is.UID]; !known || e.state != assumed {
-			s.nominationSeen(was, is, now)
+			s.updateNomination(was, is, now)
 		}
-		if s.queue.set(is, now) {
-			s.gated(is)
+		if s.queue.update(is, now) {
+			s.recordGated(is)
 		}
 	}
 }
 
-// nominationSeen takes in a nomination, or that it is withdrawn: the room that was
+// updateNomination takes in a nomination, or that it is withdrawn: the room that was
 // kept is others' then. Where there was none and is none, one of our own may be on
 // its way to the server, and is kept.
-func (s *Scheduler) nominationSeen(was, is *corev1.Pod, now time.Time) {
+func (s *Scheduler) updateNomination(was, is *corev1.Pod, now time.Time) {
 	had, has := "", is.Status.NominatedNodeName
 	if was != nil {
 		had = was.Status.NominatedNodeName
@@ -93,82 +93,82 @@ func (s *Scheduler) nominationSeen(was, is *corev1.Pod, now time.Time) {
 		s.cluster.Nominate(is.UID, is, has)
 	}
 	if had != "" && had != has {
-		s.queue.tell(now, podRules...)
+		s.queue.requeueRejectedBy(now, podFilters...)
 	}
 }
 
-// alike reports whether two states of a bound pod are one to all rules.
-func alike(a, b *corev1.Pod) bool {
+// equalForScheduling reports whether two states of a bound pod are one to all rules.
+func equalForScheduling(a, b *corev1.Pod) bool {
 	return (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) &&
 		sameLabels(a.Labels, b.Labels) && apiequality.Semantic.DeepEqual(a.Spec, b.Spec) &&
 		apiequality.Semantic.DeepEqual(podspec.RequestsWithStatus(a), podspec.RequestsWithStatus(b))
 }
 
-func (s *Scheduler) podGone(pod *corev1.Pod) {
-	placed := s.cluster.Placed(pod.UID) != ""
-	s.queue.drop(pod.UID)
-	s.cluster.Remove(pod.UID)
+func (s *Scheduler) podDeleted(pod *corev1.Pod) {
+	placed := s.cluster.NodeOf(pod.UID) != ""
+	s.queue.remove(pod.UID)
+	s.cluster.RemovePod(pod.UID)
 	if placed || pod.Status.NominatedNodeName != "" {
-		s.queue.tell(time.Now(), podRules...)
+		s.queue.requeueRejectedBy(time.Now(), podFilters...)
 	}
 }
 
-func (s *Scheduler) nodeSeen(was, is *corev1.Node) {
+func (s *Scheduler) nodeUpdated(was, is *corev1.Node) {
 	if was == nil {
 		s.cluster.SetNode(is)
-		s.queue.tell(time.Now())
+		s.queue.requeueRejectedBy(time.Now())
 		return
 	}
-	var rules []placement.Rule
+	var rules []placement.Filter
 	if !apiequality.Semantic.DeepEqual(was.Status.Allocatable, is.Status.Allocatable) {
-		rules = append(rules, placement.RuleResources)
+		rules = append(rules, placement.FilterNodeResourcesFit)
 	}
 	if !sameLabels(was.Labels, is.Labels) {
-		rules = append(rules, placement.RuleAffinity, placement.RuleVolumes, placement.RuleSpread, placement.RulePodAffinity)
+		rules = append(rules, placement.FilterNodeAffinity, placement.FilterVolumeBinding, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity)
 	}
 	if !apiequality.Semantic.DeepEqual(was.Spec.Taints, is.Spec.Taints) {
-		rules = append(rules, placement.RuleTaints, placement.RuleSpread)
+		rules = append(rules, placement.FilterTaintToleration, placement.FilterPodTopologySpread)
 	}
 	if was.Spec.Unschedulable != is.Spec.Unschedulable {
-		rules = append(rules, placement.RuleUnschedulable)
+		rules = append(rules, placement.FilterNodeUnschedulable)
 	}
 	if len(rules) > 0 || len(was.Status.Images) != len(is.Status.Images) {
 		s.cluster.SetNode(is)
 	}
 	if len(rules) > 0 {
-		s.queue.tell(time.Now(), rules...)
+		s.queue.requeueRejectedBy(time.Now(), rules...)
 	}
 }
 
-func (s *Scheduler) nodeGone(n *corev1.Node) {
+func (s *Scheduler) nodeDeleted(n *corev1.Node) {
 	s.cluster.RemoveNode(n.Name)
-	s.queue.tell(time.Now(), placement.RuleSpread)
+	s.queue.requeueRejectedBy(time.Now(), placement.FilterPodTopologySpread)
 }
 
-func (s *Scheduler) namespaceSeen(was, is *corev1.Namespace) {
+func (s *Scheduler) namespaceUpdated(was, is *corev1.Namespace) {
 	if was == nil || !sameLabels(was.Labels, is.Labels) {
 		s.cluster.SetNamespace(is.Name, is.Labels)
-		s.queue.tell(time.Now(), placement.RulePodAffinity)
+		s.queue.requeueRejectedBy(time.Now(), placement.FilterInterPodAffinity)
 	}
 }
 
-func (s *Scheduler) namespaceGone(ns *corev1.Namespace) { s.cluster.RemoveNamespace(ns.Name) }
+func (s *Scheduler) namespaceDeleted(ns *corev1.Namespace) { s.cluster.RemoveNamespace(ns.Name) }
 
-func (s *Scheduler) claimSeen(_, _ *corev1.PersistentVolumeClaim) {
-	s.queue.tell(time.Now(), placement.RuleVolumes)
+func (s *Scheduler) claimUpdated(_, _ *corev1.PersistentVolumeClaim) {
+	s.queue.requeueRejectedBy(time.Now(), placement.FilterVolumeBinding)
 }
 
-func (s *Scheduler) volumeSeen(_, _ *corev1.PersistentVolume) {
-	s.queue.tell(time.Now(), placement.RuleVolumes)
+func (s *Scheduler) volumeUpdated(_, _ *corev1.PersistentVolume) {
+	s.queue.requeueRejectedBy(time.Now(), placement.FilterVolumeBinding)
 }
 
 // budgets are the disruption budgets as their status says they stand.
-func (s *Scheduler) budgets() []placement.Budget {
+func (s *Scheduler) budgets() []placement.DisruptionBudget {
 	list, err := s.Informers.Policy().V1().PodDisruptionBudgets().Lister().List(labels.Everything())
 	if err != nil {
 		return nil // a lister over memory has no errors
 	}
-	out := make([]placement.Budget, 0, len(list))
+	out := make([]placement.DisruptionBudget, 0, len(list))
 	for _, b := range list {
 		pods, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 		if err != nil || pods.Empty() && b.Spec.Selector == nil {
@@ -178,8 +178,8 @@ func (s *Scheduler) budgets() []placement.Budget {
 		for name := range b.Status.DisruptedPods {
 			gone[name] = true
 		}
-		out = append(out, placement.Budget{
-			Namespace: b.Namespace, Pods: pods, Allowed: int(b.Status.DisruptionsAllowed), Gone: gone,
+		out = append(out, placement.DisruptionBudget{
+			Namespace: b.Namespace, Selector: pods, DisruptionsAllowed: int(b.Status.DisruptionsAllowed), DisruptedPods: gone,
 		})
 	}
 	return out

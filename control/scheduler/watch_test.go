@@ -18,48 +18,48 @@ import (
 // it, and no others.
 func TestAChangeOfANodeWakesThosePodsThatItMayHelp(t *testing.T) {
 	t.Parallel()
-	all := []placement.Rule{
-		placement.RuleUnschedulable, placement.RuleName, placement.RuleTaints, placement.RuleAffinity, placement.RuleVolumes,
-		placement.RulePorts, placement.RuleResources, placement.RuleSpread, placement.RulePodAffinity,
+	all := []placement.Filter{
+		placement.FilterNodeUnschedulable, placement.FilterNodeName, placement.FilterTaintToleration, placement.FilterNodeAffinity, placement.FilterVolumeBinding,
+		placement.FilterNodePorts, placement.FilterNodeResourcesFit, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity,
 	}
 	for what, r := range map[string]struct {
 		change func(*corev1.Node)
-		wakes  []placement.Rule
+		wakes  []placement.Filter
 	}{
 		"a label": {
 			func(n *corev1.Node) { n.Labels = map[string]string{"disk": "fast"} },
-			[]placement.Rule{placement.RuleAffinity, placement.RuleVolumes, placement.RuleSpread, placement.RulePodAffinity}, // volumes are on nodes by label
+			[]placement.Filter{placement.FilterNodeAffinity, placement.FilterVolumeBinding, placement.FilterPodTopologySpread, placement.FilterInterPodAffinity}, // volumes are on nodes by label
 		},
 		"a taint": {
 			func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}} },
-			[]placement.Rule{placement.RuleTaints, placement.RuleSpread},
+			[]placement.Filter{placement.FilterTaintToleration, placement.FilterPodTopologySpread},
 		},
-		"cordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, []placement.Rule{placement.RuleUnschedulable}},
+		"cordoned": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, []placement.Filter{placement.FilterNodeUnschedulable}},
 		"more of it": {
 			func(n *corev1.Node) {
 				n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("9")}
 			},
-			[]placement.Rule{placement.RuleResources},
+			[]placement.Filter{placement.FilterNodeResourcesFit},
 		},
 		"an image":  {func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{}} }, nil},
 		"its lease": {func(n *corev1.Node) { n.ResourceVersion = "2" }, nil},
 	} {
 		s := &Scheduler{cluster: placement.NewCluster(), queue: newQueue()}
 		was := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-		s.nodeSeen(nil, was)
-		byRule := map[placement.Rule]types.UID{}
+		s.nodeUpdated(nil, was)
+		byRule := map[placement.Filter]types.UID{}
 		for _, rule := range all {
 			p := pod(string(rule), 0)
-			s.queue.set(p, time.Now())
-			s.queue.wait(s.queue.next(time.Now()), []placement.Rule{rule}, time.Now())
+			s.queue.update(p, time.Now())
+			s.queue.addUnschedulable(s.queue.pop(time.Now()), []placement.Filter{rule}, time.Now())
 			byRule[rule] = p.UID
 		}
 		is := was.DeepCopy()
 		r.change(is)
-		s.nodeSeen(was, is)
-		var woken []placement.Rule
+		s.nodeUpdated(was, is)
+		var woken []placement.Filter
 		for _, rule := range slices.Sorted(maps.Keys(byRule)) {
-			if s.queue.entries[byRule[rule]].state != waiting {
+			if s.queue.entries[byRule[rule]].state != unschedulable {
 				woken = append(woken, rule)
 			}
 		}
@@ -74,7 +74,7 @@ func TestAWithdrawnNominationGivesItsRoomBack(t *testing.T) {
 	t.Parallel()
 	s := &Scheduler{Config: Config{Name: DefaultName}, cluster: placement.NewCluster(), queue: newQueue()}
 	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourcePods: resource.MustParse("9")}
-	s.nodeSeen(nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: one}})
+	s.nodeUpdated(nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Allocatable: one}})
 	wanting := func(name, nominated string) *corev1.Pod {
 		p := pod(name, 0)
 		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: one[corev1.ResourceCPU]}}}}
@@ -83,24 +83,24 @@ func TestAWithdrawnNominationGivesItsRoomBack(t *testing.T) {
 	}
 	keeps := func(when string, want bool) {
 		t.Helper()
-		if got := s.cluster.Choose(wanting("other", "")).Node == ""; got != want {
+		if got := s.cluster.Schedule(wanting("other", "")).Node == ""; got != want {
 			t.Errorf("%s the room is kept: %v", when, got)
 		}
 	}
-	s.podSeen(nil, wanting("p", ""))
+	s.podUpdated(nil, wanting("p", ""))
 	s.cluster.Nominate("p", wanting("p", ""), "n")
-	s.podSeen(wanting("p", ""), wanting("p", ""))
+	s.podUpdated(wanting("p", ""), wanting("p", ""))
 	keeps("after an update from before the nomination", true)
-	s.podSeen(wanting("p", ""), wanting("p", "n"))
+	s.podUpdated(wanting("p", ""), wanting("p", "n"))
 	keeps("nominated", true)
 
-	s.queue.set(wanting("waits", ""), time.Now())
-	for e := s.queue.next(time.Now()); e != nil; e = s.queue.next(time.Now()) {
-		s.queue.wait(e, []placement.Rule{placement.RuleResources}, time.Now())
+	s.queue.update(wanting("waits", ""), time.Now())
+	for e := s.queue.pop(time.Now()); e != nil; e = s.queue.pop(time.Now()) {
+		s.queue.addUnschedulable(e, []placement.Filter{placement.FilterNodeResourcesFit}, time.Now())
 	}
-	s.podSeen(wanting("p", "n"), wanting("p", ""))
+	s.podUpdated(wanting("p", "n"), wanting("p", ""))
 	keeps("after the nomination was withdrawn", false)
-	if s.queue.entries["waits"].state == waiting {
+	if s.queue.entries["waits"].state == unschedulable {
 		t.Error("nobody tells those that wait for room")
 	}
 }

@@ -38,19 +38,19 @@ const (
 
 // Annotations of berth's own on a bootstrap token's secret.
 const (
-	// SingleUse "true": the token makes one node's identity and no other.
-	SingleUse = "berth.dev/single-use"
-	// ClaimedBy is the identity that a single-use token was spent on.
-	ClaimedBy = "berth.dev/claimed-by"
+	// SingleUseAnnotation "true": the token makes one node's identity and no other.
+	SingleUseAnnotation = "berth.dev/single-use"
+	// ClaimedByAnnotation is the identity that a single-use token was spent on.
+	ClaimedByAnnotation = "berth.dev/claimed-by"
 )
 
 var (
-	bootstrapToken = regexp.MustCompile(`\A([a-z0-9]{6})\.([a-z0-9]{16})\z`)
-	bootstrapGroup = regexp.MustCompile(`\Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\z`)
+	bootstrapTokenPattern = regexp.MustCompile(`\A([a-z0-9]{6})\.([a-z0-9]{16})\z`)
+	bootstrapGroupPattern = regexp.MustCompile(`\Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\z`)
 )
 
-// Bootstrap is one bootstrap token.
-type Bootstrap struct {
+// BootstrapToken is one bootstrap token.
+type BootstrapToken struct {
 	ID, Secret  string
 	Description string
 	Expires     time.Time // zero: never
@@ -58,14 +58,14 @@ type Bootstrap struct {
 	SingleUse   bool
 }
 
-// NewBootstrap makes a random token: 6 and 16 characters of [a-z0-9].
-func NewBootstrap() (Bootstrap, error) {
+// NewBootstrapToken makes a random token: 6 and 16 characters of [a-z0-9].
+func NewBootstrapToken() (BootstrapToken, error) {
 	id, err := random(6)
 	if err != nil {
-		return Bootstrap{}, err
+		return BootstrapToken{}, err
 	}
 	secret, err := random(16)
-	return Bootstrap{ID: id, Secret: secret, Groups: []string{NodeBootstrapGroup}}, err
+	return BootstrapToken{ID: id, Secret: secret, Groups: []string{NodeBootstrapGroup}}, err
 }
 
 func random(n int) (string, error) {
@@ -81,9 +81,9 @@ func random(n int) (string, error) {
 	return string(out), nil
 }
 
-// ParseBootstrap takes "ID.SECRET" apart; ok is false for anything else.
-func ParseBootstrap(token string) (id, secret string, ok bool) {
-	m := bootstrapToken.FindStringSubmatch(token)
+// ParseBootstrapToken takes "ID.SECRET" apart; ok is false for anything else.
+func ParseBootstrapToken(token string) (id, secret string, ok bool) {
+	m := bootstrapTokenPattern.FindStringSubmatch(token)
 	if m == nil {
 		return "", "", false
 	}
@@ -91,10 +91,10 @@ func ParseBootstrap(token string) (id, secret string, ok bool) {
 }
 
 // Token is what a node is given.
-func (b Bootstrap) Token() string { return b.ID + "." + b.Secret }
+func (b BootstrapToken) Token() string { return b.ID + "." + b.Secret }
 
-// Object is the secret to store.
-func (b Bootstrap) Object() *corev1.Secret {
+// ToSecret is the secret to store.
+func (b BootstrapToken) ToSecret() *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: BootstrapNamespace, Name: BootstrapNamePrefix + b.ID},
 		Type:       corev1.SecretTypeBootstrapToken,
@@ -112,32 +112,32 @@ func (b Bootstrap) Object() *corev1.Secret {
 		s.Data[dataGroups] = []byte(strings.Join(b.Groups, ","))
 	}
 	if b.SingleUse {
-		s.Annotations = map[string]string{SingleUse: "true"}
+		s.Annotations = map[string]string{SingleUseAnnotation: "true"}
 	}
 	return s
 }
 
-// Secrets is the part of a client that bootstrap tokens need; the clientset's
+// SecretClient is the part of a client that bootstrap tokens need; the clientset's
 // Secrets(BootstrapNamespace) is one.
-type Secrets interface {
+type SecretClient interface {
 	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error)
 	List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error)
 	Update(ctx context.Context, s *corev1.Secret, o metav1.UpdateOptions) (*corev1.Secret, error)
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// Bootstrappers knows the bearers of bootstrap tokens. It is an
+// BootstrapAuthenticator knows the bearers of bootstrap tokens. It is an
 // authenticator.Token.
-type Bootstrappers struct {
-	Secrets Secrets
+type BootstrapAuthenticator struct {
+	Secrets SecretClient
 	Now     func() time.Time // nil: time.Now
 }
 
 // AuthenticateToken answers false without an error for whatever has not the form
 // of a bootstrap token, and for one that is unknown, expired or not meant for
 // authentication: from outside they all look alike.
-func (b *Bootstrappers) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	id, secret, ok := ParseBootstrap(token)
+func (b *BootstrapAuthenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	id, secret, ok := ParseBootstrapToken(token)
 	if !ok {
 		return nil, false, nil
 	}
@@ -158,7 +158,7 @@ func (b *Bootstrappers) AuthenticateToken(ctx context.Context, token string) (*a
 	return &authenticator.Response{User: &user.DefaultInfo{Name: BootstrapUserPrefix + id, Groups: groups}}, true, nil
 }
 
-func (b *Bootstrappers) usable(s *corev1.Secret, id string) bool {
+func (b *BootstrapAuthenticator) usable(s *corev1.Secret, id string) bool {
 	return s.DeletionTimestamp == nil && s.Type == corev1.SecretTypeBootstrapToken && string(s.Data[dataID]) == id &&
 		len(s.Data[dataSecret]) > 0 && string(s.Data[dataUsageAuth]) == "true" && !expired(s, nowOf(b.Now))
 }
@@ -177,7 +177,7 @@ func groupsOf(s *corev1.Secret) ([]string, bool) {
 	groups := []string{BootstrapGroup}
 	if extra := string(s.Data[dataGroups]); extra != "" {
 		for g := range strings.SplitSeq(extra, ",") {
-			if !bootstrapGroup.MatchString(g) {
+			if !bootstrapGroupPattern.MatchString(g) {
 				return nil, false
 			}
 			groups = append(groups, g)
@@ -190,15 +190,15 @@ func groupsOf(s *corev1.Secret) ([]string, bool) {
 // Claim spends a single-use token on an identity (a node's name and its key).
 // The first claim wins, the same identity may claim again (it lost the answer),
 // any other gets an error. Tokens for many uses are claimed without a trace.
-func (b *Bootstrappers) Claim(ctx context.Context, id, identity string, dryRun bool) error {
+func (b *BootstrapAuthenticator) Claim(ctx context.Context, id, identity string, dryRun bool) error {
 	for {
 		s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("look up bootstrap token %s: %w", id, err)
 		}
-		by := s.Annotations[ClaimedBy]
+		by := s.Annotations[ClaimedByAnnotation]
 		switch {
-		case s.Annotations[SingleUse] != "true" || by == identity:
+		case s.Annotations[SingleUseAnnotation] != "true" || by == identity:
 			return nil
 		case by != "":
 			return fmt.Errorf("bootstrap token %s may be used once and has been used: make another with berth-control token create", id)
@@ -206,7 +206,7 @@ func (b *Bootstrappers) Claim(ctx context.Context, id, identity string, dryRun b
 			return nil
 		}
 		s = s.DeepCopy()
-		s.Annotations[ClaimedBy] = identity
+		s.Annotations[ClaimedByAnnotation] = identity
 		_, err = b.Secrets.Update(ctx, s, metav1.UpdateOptions{})
 		if err == nil {
 			return nil
@@ -219,7 +219,7 @@ func (b *Bootstrappers) Claim(ctx context.Context, id, identity string, dryRun b
 
 // Retire lets a spent single-use token live only until the given time: its node
 // has its certificate and needs a moment to fetch it.
-func (b *Bootstrappers) Retire(ctx context.Context, id string, until time.Time) error {
+func (b *BootstrapAuthenticator) Retire(ctx context.Context, id string, until time.Time) error {
 	for {
 		s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -228,7 +228,7 @@ func (b *Bootstrappers) Retire(ctx context.Context, id string, until time.Time) 
 		if err != nil {
 			return fmt.Errorf("look up bootstrap token %s: %w", id, err)
 		}
-		if s.Annotations[SingleUse] != "true" || expired(s, until) {
+		if s.Annotations[SingleUseAnnotation] != "true" || expired(s, until) {
 			return nil
 		}
 		s = s.DeepCopy()

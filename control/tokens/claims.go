@@ -10,21 +10,21 @@ import (
 type claims struct {
 	jwt.RegisteredClaims
 
-	Kubernetes bound `json:"kubernetes.io"`
+	Kubernetes kubernetesClaims `json:"kubernetes.io"`
 }
 
-type bound struct {
-	Namespace      string `json:"namespace"`
-	Node           *named `json:"node,omitempty"`
-	Pod            *named `json:"pod,omitempty"`
-	Secret         *named `json:"secret,omitempty"`
-	ServiceAccount named  `json:"serviceaccount"`
+type kubernetesClaims struct {
+	Namespace      string           `json:"namespace"`
+	Node           *objectReference `json:"node,omitempty"`
+	Pod            *objectReference `json:"pod,omitempty"`
+	Secret         *objectReference `json:"secret,omitempty"`
+	ServiceAccount objectReference  `json:"serviceaccount"`
 	// WarnAfter is when it should have been renewed, of a token that is good longer.
 	WarnAfter *jwt.NumericDate `json:"warnafter,omitempty"`
 }
 
-// named is an object and which one of that name it was.
-type named struct {
+// objectReference is an object and which one of that name it was.
+type objectReference struct {
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
 }

@@ -23,7 +23,7 @@ type Discovery struct {
 
 // NewDiscovery makes both documents. The issuer is an https URL without query
 // or fragment; the key set is at its own host unless keySetURI says where.
-func NewDiscovery(issuer, keySetURI string, keys *Ring) (*Discovery, error) {
+func NewDiscovery(issuer, keySetURI string, keys *Keyring) (*Discovery, error) {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("service account issuer %q: an https URL without query and fragment is wanted", issuer)
@@ -42,7 +42,7 @@ func NewDiscovery(issuer, keySetURI string, keys *Ring) (*Discovery, error) {
 	d := &Discovery{}
 	if d.Configuration, err = json.Marshal(map[string]any{
 		"issuer": issuer, "jwks_uri": keySetURI, "response_types_supported": []string{"id_token"},
-		"subject_types_supported": []string{"public"}, "id_token_signing_alg_values_supported": unique(algorithms),
+		"subject_types_supported": []string{"public"}, "id_token_signing_alg_values_supported": deduplicate(algorithms),
 	}); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func document(kind string, body []byte) http.Handler {
 	})
 }
 
-func unique(in []string) (out []string) {
+func deduplicate(in []string) (out []string) {
 	seen := map[string]bool{}
 	for _, s := range in {
 		if !seen[s] {

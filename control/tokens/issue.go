@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// Wish is what a token is to say.
-type Wish struct {
+// Spec is what a token is to say.
+type Spec struct {
 	Account   *corev1.ServiceAccount
 	Audiences []string
 	TTL       time.Duration
@@ -26,12 +26,12 @@ type Wish struct {
 // Signer issues service account tokens.
 type Signer struct {
 	Issuer string
-	Keys   *Ring
+	Keys   *Keyring
 	Now    func() time.Time // nil: time.Now
 }
 
 // Issue signs a token and answers it with its expiry and its identifier (jti).
-func (s *Signer) Issue(w Wish) (token string, expires time.Time, id string, err error) {
+func (s *Signer) Issue(w Spec) (token string, expires time.Time, id string, err error) {
 	now := time.Now()
 	if s.Now != nil {
 		now = s.Now()
@@ -42,19 +42,19 @@ func (s *Signer) Issue(w Wish) (token string, expires time.Time, id string, err 
 			Issuer: s.Issuer, Subject: serviceaccount.MakeUsername(w.Account.Namespace, w.Account.Name), Audience: w.Audiences, ID: id,
 			IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(expires),
 		},
-		Kubernetes: bound{Namespace: w.Account.Namespace, ServiceAccount: named{w.Account.Name, w.Account.UID}},
+		Kubernetes: kubernetesClaims{Namespace: w.Account.Namespace, ServiceAccount: objectReference{w.Account.Name, w.Account.UID}},
 	}
 	if w.WarnAfter > 0 {
 		c.Kubernetes.WarnAfter = jwt.NewNumericDate(now.Add(w.WarnAfter))
 	}
 	if w.Pod != nil {
-		c.Kubernetes.Pod = &named{w.Pod.Name, w.Pod.UID}
+		c.Kubernetes.Pod = &objectReference{w.Pod.Name, w.Pod.UID}
 	}
 	if w.Secret != nil {
-		c.Kubernetes.Secret = &named{w.Secret.Name, w.Secret.UID}
+		c.Kubernetes.Secret = &objectReference{w.Secret.Name, w.Secret.UID}
 	}
 	if w.Node != nil {
-		c.Kubernetes.Node = &named{w.Node.Name, w.Node.UID}
+		c.Kubernetes.Node = &objectReference{w.Node.Name, w.Node.UID}
 	}
 	t := jwt.NewWithClaims(s.Keys.method, c)
 	t.Header["kid"] = s.Keys.kid

@@ -16,35 +16,35 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Ring holds the keys of service account tokens: one that signs, and all whose
+// Keyring holds the keys of service account tokens: one that signs, and all whose
 // signatures are still taken (the signing key's public half among them), so that
 // a key can be rotated without a token being lost. It never changes.
-type Ring struct {
+type Keyring struct {
 	signer crypto.Signer
 	kid    string
 	method jwt.SigningMethod
-	public []ringKey
+	public []keyringKey
 }
 
-type ringKey struct {
+type keyringKey struct {
 	id     string
 	method jwt.SigningMethod
 	key    crypto.PublicKey
 }
 
-// NewRing makes a ring of a signing key and of further public keys that verify
+// NewKeyring makes a ring of a signing key and of further public keys that verify
 // only. Keys are ECDSA P-256 (ES256) or RSA of at least 2048 bits (RS256).
-func NewRing(sign crypto.Signer, verify ...crypto.PublicKey) (*Ring, error) {
+func NewKeyring(sign crypto.Signer, verify ...crypto.PublicKey) (*Keyring, error) {
 	if sign == nil {
 		return nil, errors.New("a ring of keys needs one that signs")
 	}
-	r := &Ring{signer: sign}
+	r := &Keyring{signer: sign}
 	for _, k := range append([]crypto.PublicKey{sign.Public()}, verify...) {
-		one, err := newRingKey(k)
+		one, err := newKeyringKey(k)
 		if err != nil {
 			return nil, fmt.Errorf("service account key: %w", err)
 		}
-		if !slices.ContainsFunc(r.public, func(have ringKey) bool { return have.id == one.id }) {
+		if !slices.ContainsFunc(r.public, func(have keyringKey) bool { return have.id == one.id }) {
 			r.public = append(r.public, one)
 		}
 	}
@@ -52,33 +52,33 @@ func NewRing(sign crypto.Signer, verify ...crypto.PublicKey) (*Ring, error) {
 	return r, nil
 }
 
-func newRingKey(k crypto.PublicKey) (ringKey, error) {
+func newKeyringKey(k crypto.PublicKey) (keyringKey, error) {
 	var method jwt.SigningMethod
 	switch k := k.(type) {
 	case *ecdsa.PublicKey:
 		if k.Curve != elliptic.P256() {
-			return ringKey{}, fmt.Errorf("curve %s, only P-256 is taken", k.Curve.Params().Name)
+			return keyringKey{}, fmt.Errorf("curve %s, only P-256 is taken", k.Curve.Params().Name)
 		}
 		method = jwt.SigningMethodES256
 	case *rsa.PublicKey:
 		if k.N.BitLen() < 2048 {
-			return ringKey{}, fmt.Errorf("RSA of %d bits, at least 2048 are taken", k.N.BitLen())
+			return keyringKey{}, fmt.Errorf("RSA of %d bits, at least 2048 are taken", k.N.BitLen())
 		}
 		method = jwt.SigningMethodRS256
 	default:
-		return ringKey{}, fmt.Errorf("type %T, only ECDSA P-256 and RSA are taken", k)
+		return keyringKey{}, fmt.Errorf("type %T, only ECDSA P-256 and RSA are taken", k)
 	}
 	der, err := x509.MarshalPKIXPublicKey(k)
 	if err != nil {
-		return ringKey{}, err
+		return keyringKey{}, err
 	}
 	sum := sha256.Sum256(der)
-	return ringKey{base64.RawURLEncoding.EncodeToString(sum[:]), method, k}, nil
+	return keyringKey{base64.RawURLEncoding.EncodeToString(sum[:]), method, k}, nil
 }
 
-// find answers a token's "kid". A token without one is nobody's: every token of
+// verificationKey answers a token's "kid". A token without one is nobody's: every token of
 // this server has it.
-func (r *Ring) find(t *jwt.Token) (any, error) {
+func (r *Keyring) verificationKey(t *jwt.Token) (any, error) {
 	kid, _ := t.Header["kid"].(string)
 	for _, k := range r.public {
 		if k.id == kid && k.method.Alg() == t.Method.Alg() {
@@ -101,7 +101,7 @@ type webKey struct {
 	E   string `json:"e,omitempty"`
 }
 
-func (r *Ring) webKeys() (out []webKey, err error) {
+func (r *Keyring) webKeys() (out []webKey, err error) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	for _, k := range r.public {
 		w := webKey{Use: "sig", Kid: k.id, Alg: k.method.Alg()}

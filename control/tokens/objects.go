@@ -11,48 +11,48 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// Live looks everything up in the store. It is for issuing, where a stale answer
+// LiveGetter looks everything up in the store. It is for issuing, where a stale answer
 // would bind a token to what is gone.
-type Live struct{ Client kubernetes.Interface }
+type LiveGetter struct{ Client kubernetes.Interface }
 
 // ServiceAccount answers the account as it is stored now.
-func (l Live) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+func (l LiveGetter) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	return l.Client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // Pod answers the pod as it is stored now.
-func (l Live) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+func (l LiveGetter) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	return l.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // Secret answers the secret as it is stored now.
-func (l Live) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+func (l LiveGetter) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	return l.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // Node answers the node as it is stored now.
-func (l Live) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (l LiveGetter) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return l.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// Watched looks in the caches first and asks the store only for what they do not
+// CachedGetter looks in the caches first and asks the store only for what they do not
 // have (yet); secrets are not cached. It is for verifying, at every request.
-type Watched struct {
-	live     Live
+type CachedGetter struct {
+	live     LiveGetter
 	accounts corelisters.ServiceAccountLister
 	pods     corelisters.PodLister
 	nodes    corelisters.NodeLister
 }
 
-// NewWatched reads from the factory's informers of service accounts, pods and
+// NewCachedGetter reads from the factory's informers of service accounts, pods and
 // nodes and falls back to the client.
-func NewWatched(f informers.SharedInformerFactory, client kubernetes.Interface) *Watched {
+func NewCachedGetter(f informers.SharedInformerFactory, client kubernetes.Interface) *CachedGetter {
 	core := f.Core().V1()
-	return &Watched{Live{client}, core.ServiceAccounts().Lister(), core.Pods().Lister(), core.Nodes().Lister()}
+	return &CachedGetter{LiveGetter{client}, core.ServiceAccounts().Lister(), core.Pods().Lister(), core.Nodes().Lister()}
 }
 
 // ServiceAccount answers the account of the cache, else of the store.
-func (w *Watched) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+func (w *CachedGetter) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	got, err := w.accounts.ServiceAccounts(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
 		return w.live.ServiceAccount(ctx, namespace, name)
@@ -61,7 +61,7 @@ func (w *Watched) ServiceAccount(ctx context.Context, namespace, name string) (*
 }
 
 // Pod answers the pod of the cache, else of the store.
-func (w *Watched) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+func (w *CachedGetter) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	got, err := w.pods.Pods(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
 		return w.live.Pod(ctx, namespace, name)
@@ -70,12 +70,12 @@ func (w *Watched) Pod(ctx context.Context, namespace, name string) (*corev1.Pod,
 }
 
 // Secret answers the secret of the store.
-func (w *Watched) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+func (w *CachedGetter) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	return w.live.Secret(ctx, namespace, name)
 }
 
 // Node answers the node of the cache, else of the store.
-func (w *Watched) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (w *CachedGetter) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	got, err := w.nodes.Get(name)
 	if apierrors.IsNotFound(err) {
 		return w.live.Node(ctx, name)

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	shortestTTL = 10 * time.Minute
-	defaultTTL  = time.Hour
+	minTTL     = 10 * time.Minute
+	defaultTTL = time.Hour
 	// extendedTTL is how long a token really is good that was asked for InjectedTTL.
 	extendedTTL = 365 * 24 * time.Hour
 )
@@ -31,47 +31,47 @@ const (
 // by itself: an hour, and told apart from a user's hour.
 const InjectedTTL = 3607 * time.Second
 
-// Requests is the storage of serviceaccounts/token: each create issues a token
+// TokenRequestStorage is the storage of serviceaccounts/token: each create issues a token
 // and keeps nothing.
-type Requests struct {
+type TokenRequestStorage struct {
 	Signer    *Signer
-	Objects   Objects
+	Objects   ObjectGetter
 	Audiences []string      // what a request without audiences gets
-	Longest   time.Duration // a longer wish is cut to it; 0: not cut
-	// Extend makes injected tokens good for a year: clients that read theirs once go
+	MaxTTL    time.Duration // a longer wish is cut to it; 0: not cut
+	// ExtendInjected makes injected tokens good for a year: clients that read theirs once go
 	// on. Nodes renew them after most of an hour all the same, and they end with their pod.
-	Extend bool
+	ExtendInjected bool
 }
 
 var (
-	_ rest.NamedCreater             = (*Requests)(nil)
-	_ rest.GroupVersionKindProvider = (*Requests)(nil)
-	_ rest.Scoper                   = (*Requests)(nil)
+	_ rest.NamedCreater             = (*TokenRequestStorage)(nil)
+	_ rest.GroupVersionKindProvider = (*TokenRequestStorage)(nil)
+	_ rest.Scoper                   = (*TokenRequestStorage)(nil)
 )
 
 // New makes an empty request.
-func (r *Requests) New() runtime.Object { return &authenticationv1.TokenRequest{} }
+func (r *TokenRequestStorage) New() runtime.Object { return &authenticationv1.TokenRequest{} }
 
 // Destroy has nothing to free.
-func (r *Requests) Destroy() {}
+func (r *TokenRequestStorage) Destroy() {}
 
 // NamespaceScoped is that of service accounts.
-func (r *Requests) NamespaceScoped() bool { return true }
+func (r *TokenRequestStorage) NamespaceScoped() bool { return true }
 
 // GroupVersionKind says that the subresource speaks another group than its owner.
-func (r *Requests) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
+func (r *TokenRequestStorage) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 }
 
 // Create issues a token for the named service account.
-func (r *Requests) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *TokenRequestStorage) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
 	in, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", obj))
 	}
 	out := in.DeepCopy()
 	namespace := genericapirequest.NamespaceValue(ctx)
-	if err := r.settle(out, namespace, name); err != nil {
+	if err := r.prepare(out, namespace, name); err != nil {
 		return nil, err
 	}
 	if validate != nil {
@@ -86,9 +86,9 @@ func (r *Requests) Create(ctx context.Context, name string, obj runtime.Object, 
 	if account.DeletionTimestamp != nil {
 		return nil, apierrors.NewForbidden(corev1.Resource("serviceaccounts"), name, fmt.Errorf("the service account is being deleted"))
 	}
-	wish := Wish{Account: account, Audiences: out.Spec.Audiences, TTL: time.Duration(*out.Spec.ExpirationSeconds) * time.Second}
-	if r.Longest > 0 && wish.TTL > r.Longest {
-		wish.TTL = r.Longest
+	wish := Spec{Account: account, Audiences: out.Spec.Audiences, TTL: time.Duration(*out.Spec.ExpirationSeconds) * time.Second}
+	if r.MaxTTL > 0 && wish.TTL > r.MaxTTL {
+		wish.TTL = r.MaxTTL
 		seconds := int64(wish.TTL / time.Second)
 		out.Spec.ExpirationSeconds = &seconds
 	}
@@ -98,8 +98,8 @@ func (r *Requests) Create(ctx context.Context, name string, obj runtime.Object, 
 	told := wish.TTL
 	if r.extends(&wish) {
 		wish.TTL, wish.WarnAfter = extendedTTL, wish.TTL
-		if r.Longest > 0 {
-			wish.TTL = min(wish.TTL, r.Longest)
+		if r.MaxTTL > 0 {
+			wish.TTL = min(wish.TTL, r.MaxTTL)
 		}
 	}
 	token, expires, id, err := r.Signer.Issue(wish)
@@ -112,13 +112,13 @@ func (r *Requests) Create(ctx context.Context, name string, obj runtime.Object, 
 }
 
 // extends tells the wish for an injected token: of a pod, for the API server alone.
-func (r *Requests) extends(w *Wish) bool {
+func (r *TokenRequestStorage) extends(w *Spec) bool {
 	foreign := func(audience string) bool { return !slices.Contains(r.Audiences, audience) }
-	return r.Extend && w.Pod != nil && w.TTL == InjectedTTL && !slices.ContainsFunc(w.Audiences, foreign)
+	return r.ExtendInjected && w.Pod != nil && w.TTL == InjectedTTL && !slices.ContainsFunc(w.Audiences, foreign)
 }
 
-// settle fills what the request leaves open and refuses what cannot be.
-func (r *Requests) settle(req *authenticationv1.TokenRequest, namespace, name string) error {
+// prepare fills what the request leaves open and refuses what cannot be.
+func (r *TokenRequestStorage) prepare(req *authenticationv1.TokenRequest, namespace, name string) error {
 	if req.Name == "" {
 		req.Name = name
 	}
@@ -141,7 +141,7 @@ func (r *Requests) settle(req *authenticationv1.TokenRequest, namespace, name st
 		req.Spec.ExpirationSeconds = &seconds
 	}
 	switch seconds := *req.Spec.ExpirationSeconds; {
-	case seconds < int64(shortestTTL/time.Second):
+	case seconds < int64(minTTL/time.Second):
 		bad = append(bad, field.Invalid(spec.Child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes"))
 	case seconds > 1<<32:
 		bad = append(bad, field.Invalid(spec.Child("expirationSeconds"), seconds, "may not specify a duration larger than 2^32 seconds"))
@@ -153,7 +153,7 @@ func (r *Requests) settle(req *authenticationv1.TokenRequest, namespace, name st
 }
 
 // bind looks up the object that the token shall not outlive.
-func (r *Requests) bind(ctx context.Context, w *Wish, ref *authenticationv1.BoundObjectReference) (err error) {
+func (r *TokenRequestStorage) bind(ctx context.Context, w *Spec, ref *authenticationv1.BoundObjectReference) (err error) {
 	if ref == nil {
 		return nil
 	}
@@ -168,7 +168,7 @@ func (r *Requests) bind(ctx context.Context, w *Wish, ref *authenticationv1.Boun
 		if account := w.Pod.Spec.ServiceAccountName; account != w.Account.Name {
 			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", w.Account.Name))
 		}
-		if err := r.nameNode(ctx, w); err != nil {
+		if err := r.addNode(ctx, w); err != nil {
 			return err
 		}
 	case corev1.SchemeGroupVersion.WithKind("Secret"):
@@ -191,9 +191,9 @@ func (r *Requests) bind(ctx context.Context, w *Wish, ref *authenticationv1.Boun
 	return nil
 }
 
-// nameNode adds the node of a bound pod; one without a Node object (it was
+// addNode adds the node of a bound pod; one without a Node object (it was
 // removed) is named without a UID.
-func (r *Requests) nameNode(ctx context.Context, w *Wish) error {
+func (r *TokenRequestStorage) addNode(ctx context.Context, w *Spec) error {
 	name := w.Pod.Spec.NodeName
 	if name == "" {
 		return nil

@@ -7,39 +7,39 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// inSecretTTL is how long a token in a secret is good: whoever made the secret took
+// secretTokenTTL is how long a token in a secret is good: whoever made the secret took
 // it out once, and counts on it.
-const inSecretTTL = 10 * 365 * 24 * time.Hour
+const secretTokenTTL = 10 * 365 * 24 * time.Hour
 
-// InSecrets signs the tokens that secrets of type kubernetes.io/service-account-token
+// SecretTokenSigner signs the tokens that secrets of type kubernetes.io/service-account-token
 // hold. Each is good as long as its secret and its account are there.
-type InSecrets struct {
+type SecretTokenSigner struct {
 	Signer    *Signer
 	Audiences []string      // what they are for: the API server
-	Longest   time.Duration // that they are good for; 0: ten years
+	MaxTTL    time.Duration // that they are good for; 0: ten years
 }
 
 // Sign makes the token of a secret.
-func (s *InSecrets) Sign(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
-	ttl := inSecretTTL
-	if s.Longest > 0 {
-		ttl = min(ttl, s.Longest)
+func (s *SecretTokenSigner) Sign(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+	ttl := secretTokenTTL
+	if s.MaxTTL > 0 {
+		ttl = min(ttl, s.MaxTTL)
 	}
-	token, _, _, err := s.Signer.Issue(Wish{Account: account, Audiences: s.Audiences, TTL: ttl, Secret: secret})
+	token, _, _, err := s.Signer.Issue(Spec{Account: account, Audiences: s.Audiences, TTL: ttl, Secret: secret})
 	return token, err
 }
 
 // RenewAt is when a token must be signed anew: once 80 % of its life are over. The
 // zero time is for one that is no good for this account and secret.
-func (s *InSecrets) RenewAt(token string, account *corev1.ServiceAccount, secret *corev1.Secret) time.Time {
+func (s *SecretTokenSigner) RenewAt(token string, account *corev1.ServiceAccount, secret *corev1.Secret) time.Time {
 	var c claims
 	parser := jwt.NewParser(jwt.WithValidMethods([]string{"ES256", "RS256"}), jwt.WithIssuer(s.Signer.Issuer),
 		jwt.WithExpirationRequired(), jwt.WithTimeFunc(func() time.Time { return nowOf(s.Signer.Now) }), jwt.WithStrictDecoding())
-	if _, err := parser.ParseWithClaims(token, &c, s.Signer.Keys.find); err != nil || c.IssuedAt == nil {
+	if _, err := parser.ParseWithClaims(token, &c, s.Signer.Keys.verificationKey); err != nil || c.IssuedAt == nil {
 		return time.Time{}
 	}
 	b := c.Kubernetes
-	if b.Secret == nil || *b.Secret != (named{secret.Name, secret.UID}) || b.ServiceAccount != (named{account.Name, account.UID}) {
+	if b.Secret == nil || *b.Secret != (objectReference{secret.Name, secret.UID}) || b.ServiceAccount != (objectReference{account.Name, account.UID}) {
 		return time.Time{}
 	}
 	return c.IssuedAt.Add(c.ExpiresAt.Sub(c.IssuedAt.Time) / 5 * 4)

@@ -16,29 +16,29 @@ import (
 const (
 	// fetchTime is how long a node may take to fetch its certificate with the
 	// token that asked for it.
-	fetchTime = 5 * time.Minute
-	sweepRest = 30 * time.Second
+	fetchTime   = 5 * time.Minute
+	cleanPeriod = 30 * time.Second
 )
 
-// Requesters is the part of a client that lists certificate signing requests.
-type Requesters interface {
+// RequestLister is the part of a client that lists certificate signing requests.
+type RequestLister interface {
 	List(ctx context.Context, o metav1.ListOptions) (*certificatesv1.CertificateSigningRequestList, error)
 }
 
-// Sweeper removes bootstrap tokens whose time is over and retires single-use
+// BootstrapTokenCleaner removes bootstrap tokens whose time is over and retires single-use
 // ones whose node has its certificate. Its one goroutine is Run's caller.
-type Sweeper struct {
-	Tokens   *Bootstrappers
-	Requests Requesters
+type BootstrapTokenCleaner struct {
+	Tokens   *BootstrapAuthenticator
+	Requests RequestLister
 	Log      *slog.Logger
 }
 
 // Run sweeps until ctx ends.
-func (s *Sweeper) Run(ctx context.Context) {
-	tick := time.NewTicker(sweepRest)
+func (s *BootstrapTokenCleaner) Run(ctx context.Context) {
+	tick := time.NewTicker(cleanPeriod)
 	defer tick.Stop()
 	for {
-		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := s.Clean(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("bootstrap tokens were not swept", "error", err)
 		}
 		select {
@@ -49,8 +49,8 @@ func (s *Sweeper) Run(ctx context.Context) {
 	}
 }
 
-// Sweep goes once over all tokens and requests.
-func (s *Sweeper) Sweep(ctx context.Context) error {
+// Clean goes once over all tokens and requests.
+func (s *BootstrapTokenCleaner) Clean(ctx context.Context) error {
 	now := nowOf(s.Tokens.Now)
 	list, err := s.Tokens.Secrets.List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeBootstrapToken)})
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	claimed := false
 	for i := range list.Items {
 		one := &list.Items[i]
-		claimed = claimed || one.Annotations[ClaimedBy] != ""
+		claimed = claimed || one.Annotations[ClaimedByAnnotation] != ""
 		if !expired(one, now) {
 			continue
 		}

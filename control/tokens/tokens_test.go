@@ -70,7 +70,7 @@ func newThings() *things {
 
 const us = "https://us.example"
 
-func rings(t *testing.T) map[string]*Ring {
+func rings(t *testing.T) map[string]*Keyring {
 	t.Helper()
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -80,9 +80,9 @@ func rings(t *testing.T) map[string]*Ring {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]*Ring{}
+	out := map[string]*Keyring{}
 	for name, key := range map[string]crypto.Signer{"ES256": ec, "RS256": rs} {
-		if out[name], err = NewRing(key); err != nil {
+		if out[name], err = NewKeyring(key); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestATokenDiesWithWhatItIsBoundTo(t *testing.T) {
 			{"no node", func(s *things) { s.node = nil }, ""}, // the pod vouches
 		} {
 			s := newThings()
-			token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Wish{Account: s.account.DeepCopy(), Pod: s.pod.DeepCopy(), Node: s.node.DeepCopy(), Audiences: []string{us}, TTL: time.Hour})
+			token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Spec{Account: s.account.DeepCopy(), Pod: s.pod.DeepCopy(), Node: s.node.DeepCopy(), Audiences: []string{us}, TTL: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +130,7 @@ func TestTheKeyChoosesTheAlgorithm(t *testing.T) {
 	t.Parallel()
 	all, s := rings(t), newThings()
 	ec := all["ES256"]
-	both, err := NewRing(ec.signer, all["RS256"].signer.Public())
+	both, err := NewKeyring(ec.signer, all["RS256"].signer.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestTheKeyChoosesTheAlgorithm(t *testing.T) {
 		RegisteredClaims: jwt.RegisteredClaims{
 			Issuer: us, Subject: "system:serviceaccount:ns:app", Audience: []string{us}, ID: "1", ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
 		},
-		Kubernetes: bound{Namespace: "ns", ServiceAccount: named{"app", "app-1"}},
+		Kubernetes: kubernetesClaims{Namespace: "ns", ServiceAccount: objectReference{"app", "app-1"}},
 	}
 	sign := func(method jwt.SigningMethod, kid string, key any, c claims) string {
 		token := jwt.NewWithClaims(method, c)
@@ -182,7 +182,7 @@ func TestTokenRequestsAreBound(t *testing.T) {
 	t.Parallel()
 	ring := rings(t)["ES256"]
 	s := newThings()
-	r := &Requests{Signer: &Signer{Issuer: us, Keys: ring}, Objects: s, Audiences: []string{us}, Longest: 24 * time.Hour}
+	r := &TokenRequestStorage{Signer: &Signer{Issuer: us, Keys: ring}, Objects: s, Audiences: []string{us}, MaxTTL: 24 * time.Hour}
 	ctx := genericapirequest.WithNamespace(t.Context(), "ns")
 	ask := func(kind, name, uid string, seconds int64) (*authenticationv1.TokenRequest, error) {
 		req := &authenticationv1.TokenRequest{}
@@ -252,7 +252,7 @@ func TestAnInjectedTokenIsGoodForLonger(t *testing.T) {
 	} {
 		now, s := start, newThings()
 		clock := func() time.Time { return now }
-		r := &Requests{Signer: &Signer{Issuer: us, Keys: ring, Now: clock}, Objects: s, Audiences: []string{us}, Longest: row.longest, Extend: !row.off}
+		r := &TokenRequestStorage{Signer: &Signer{Issuer: us, Keys: ring, Now: clock}, Objects: s, Audiences: []string{us}, MaxTTL: row.longest, ExtendInjected: !row.off}
 		seconds := int64(row.asked / time.Second)
 		wish := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, Audiences: row.audiences}}
 		if row.pod {
@@ -280,7 +280,7 @@ func TestAnInjectedTokenIsGoodForLonger(t *testing.T) {
 func TestATokenInASecretIsRenewedInTime(t *testing.T) {
 	t.Parallel()
 	ring, s, now := rings(t)["ES256"], newThings(), time.Unix(1e9, 0)
-	in := &InSecrets{Signer: &Signer{Issuer: us, Keys: ring, Now: func() time.Time { return now }}, Audiences: []string{us}, Longest: 10 * time.Hour}
+	in := &SecretTokenSigner{Signer: &Signer{Issuer: us, Keys: ring, Now: func() time.Time { return now }}, Audiences: []string{us}, MaxTTL: 10 * time.Hour}
 	token, err := in.Sign(s.account, s.secret)
 	if err != nil {
 		t.Fatal(err)
@@ -296,7 +296,7 @@ func TestATokenInASecretIsRenewedInTime(t *testing.T) {
 	other.UID = "secret-2"
 	again := s.account.DeepCopy()
 	again.UID = "app-2"
-	strange := &InSecrets{Signer: &Signer{Issuer: us, Keys: rings(t)["ES256"], Now: in.Signer.Now}}
+	strange := &SecretTokenSigner{Signer: &Signer{Issuer: us, Keys: rings(t)["ES256"], Now: in.Signer.Now}}
 	for what, got := range map[string]time.Time{
 		"no token": in.RenewAt("", s.account, s.secret), "of another secret": in.RenewAt(token, s.account, other),
 		"of another account": in.RenewAt(token, again, s.secret), "of a key that is gone": strange.RenewAt(token, s.account, s.secret),
@@ -333,7 +333,7 @@ func TestDiscoveryLetsOthersVerify(t *testing.T) {
 		if err := json.Unmarshal(w.Body.Bytes(), &set); err != nil || len(set.Keys) != 1 || w.Header().Get("Content-Type") != "application/jwk-set+json" {
 			t.Fatalf("the keys are %s, %v", w.Body, err)
 		}
-		token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Wish{Account: newThings().account, Audiences: []string{"bank"}, TTL: time.Hour})
+		token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Spec{Account: newThings().account, Audiences: []string{"bank"}, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -365,7 +365,7 @@ func publicOf(t *testing.T, k webKey) crypto.PublicKey {
 
 func TestBootstrapTokensAreKnown(t *testing.T) {
 	t.Parallel()
-	one, err := NewBootstrap()
+	one, err := NewBootstrapToken()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,10 +386,10 @@ func TestBootstrapTokensAreKnown(t *testing.T) {
 		{"with a group of its own", func(s *corev1.Secret) { s.Data[dataGroups] = []byte("system:masters") }, false},
 		{"being deleted", func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: now} }, false},
 	} {
-		s := one.Object()
+		s := one.ToSecret()
 		row.change(s)
 		s.Finalizers = []string{"x/y"}
-		b := &Bootstrappers{Secrets: fake.NewClientset(s).CoreV1().Secrets(BootstrapNamespace)}
+		b := &BootstrapAuthenticator{Secrets: fake.NewClientset(s).CoreV1().Secrets(BootstrapNamespace)}
 		r, ok, err := b.AuthenticateToken(t.Context(), one.Token())
 		if ok != row.want || err != nil {
 			t.Errorf("%s: %v, %v", row.what, ok, err)
@@ -399,7 +399,7 @@ func TestBootstrapTokensAreKnown(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "abc", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef\n", "../abc.0123456789abcdef"} {
-		if _, _, ok := ParseBootstrap(bad); ok {
+		if _, _, ok := ParseBootstrapToken(bad); ok {
 			t.Errorf("%q is taken for a token", bad)
 		}
 	}
@@ -407,16 +407,16 @@ func TestBootstrapTokensAreKnown(t *testing.T) {
 
 func TestASpentTokenIsRetired(t *testing.T) {
 	t.Parallel()
-	one := Bootstrap{ID: "abcdef", Secret: "0123456789abcdef", SingleUse: true}
-	client := fake.NewClientset(one.Object(), &certificatesv1.CertificateSigningRequest{
+	one := BootstrapToken{ID: "abcdef", Secret: "0123456789abcdef", SingleUse: true}
+	client := fake.NewClientset(one.ToSecret(), &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: certificatesv1.CertificateSigningRequestSpec{Username: "system:bootstrap:abcdef"},
 		Status: certificatesv1.CertificateSigningRequestStatus{Certificate: []byte("x")},
 	})
 	now := time.Now()
-	b := &Bootstrappers{Secrets: client.CoreV1().Secrets(BootstrapNamespace), Now: func() time.Time { return now }}
+	b := &BootstrapAuthenticator{Secrets: client.CoreV1().Secrets(BootstrapNamespace), Now: func() time.Time { return now }}
 	sweep := func() {
 		t.Helper()
-		if err := (&Sweeper{Tokens: b, Requests: client.CertificatesV1().CertificateSigningRequests(), Log: slog.New(slog.DiscardHandler)}).Sweep(t.Context()); err != nil {
+		if err := (&BootstrapTokenCleaner{Tokens: b, Requests: client.CertificatesV1().CertificateSigningRequests(), Log: slog.New(slog.DiscardHandler)}).Clean(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

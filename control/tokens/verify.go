@@ -15,9 +15,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// Objects looks up what a token is bound to. An error that apierrors.IsNotFound
+// ObjectGetter looks up what a token is bound to. An error that apierrors.IsNotFound
 // means that it is gone; any other that nobody could say.
-type Objects interface {
+type ObjectGetter interface {
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
@@ -32,8 +32,8 @@ const leeway = time.Minute
 type Verifier struct {
 	Issuer    string
 	Audiences []string // what a token without a wish of its own is for: the API server
-	Keys      *Ring
-	Objects   Objects
+	Keys      *Keyring
+	Objects   ObjectGetter
 	Now       func() time.Time // nil: time.Now
 }
 
@@ -42,14 +42,14 @@ var errNotValid = errors.New("service account token has been invalidated")
 // AuthenticateToken answers false without an error for a token that is not of
 // this server's making, so that another authenticator may know it.
 func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	if !v.ours(token) {
+	if !v.hasIssuer(token) {
 		return nil, false, nil
 	}
 	var c claims
 	parser := jwt.NewParser(jwt.WithValidMethods([]string{"ES256", "RS256"}), jwt.WithIssuer(v.Issuer),
 		jwt.WithExpirationRequired(), jwt.WithTimeFunc(v.now), jwt.WithStrictDecoding())
-	if _, err := parser.ParseWithClaims(token, &c, v.Keys.find); err != nil {
-		return nil, false, reasonOf(err)
+	if _, err := parser.ParseWithClaims(token, &c, v.Keys.verificationKey); err != nil {
+		return nil, false, sanitizeError(err)
 	}
 	wanted, ok := authenticator.AudiencesFrom(ctx)
 	if !ok {
@@ -59,7 +59,7 @@ func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authen
 	if len(audiences) == 0 {
 		return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", c.Audience, wanted)
 	}
-	who, err := v.vouch(ctx, &c)
+	who, err := v.validateBindings(ctx, &c)
 	if err != nil {
 		return nil, false, err
 	}
@@ -70,15 +70,15 @@ func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authen
 	return &authenticator.Response{User: who.UserInfo(), Audiences: audiences}, true, nil
 }
 
-// ours looks at the issuer only, unverified: it decides who answers, not what.
-func (v *Verifier) ours(token string) bool {
+// hasIssuer looks at the issuer only, unverified: it decides who answers, not what.
+func (v *Verifier) hasIssuer(token string) bool {
 	var c jwt.RegisteredClaims
 	_, _, err := jwt.NewParser().ParseUnverified(token, &c)
 	return err == nil && c.Issuer == v.Issuer
 }
 
-// reasonOf keeps the cause and drops what a library may quote of the token (K4).
-func reasonOf(err error) error {
+// sanitizeError keeps the cause and drops what a library may quote of the token (K4).
+func sanitizeError(err error) error {
 	for _, known := range []error{jwt.ErrTokenExpired, jwt.ErrTokenNotValidYet, jwt.ErrTokenUsedBeforeIssued, jwt.ErrTokenSignatureInvalid, jwt.ErrTokenInvalidIssuer, jwt.ErrTokenRequiredClaimMissing} {
 		if errors.Is(err, known) {
 			return fmt.Errorf("service account %w", known)
@@ -87,14 +87,14 @@ func reasonOf(err error) error {
 	return errors.New("service account token is malformed or signed by an unknown key")
 }
 
-// vouch looks up all that the token is bound to (K1).
-func (v *Verifier) vouch(ctx context.Context, c *claims) (*serviceaccount.ServiceAccountInfo, error) {
+// validateBindings looks up all that the token is bound to (K1).
+func (v *Verifier) validateBindings(ctx context.Context, c *claims) (*serviceaccount.ServiceAccountInfo, error) {
 	b := &c.Kubernetes
 	if c.Subject != serviceaccount.MakeUsername(b.Namespace, b.ServiceAccount.Name) || c.ID == "" {
 		return nil, errors.New("service account token contradicts itself")
 	}
 	account, err := v.Objects.ServiceAccount(ctx, b.Namespace, b.ServiceAccount.Name)
-	if err := v.same("service account", b.ServiceAccount, account, err); err != nil {
+	if err := v.validateObject("service account", b.ServiceAccount, account, err); err != nil {
 		return nil, err
 	}
 	who := &serviceaccount.ServiceAccountInfo{
@@ -102,13 +102,13 @@ func (v *Verifier) vouch(ctx context.Context, c *claims) (*serviceaccount.Servic
 	}
 	if b.Secret != nil {
 		secret, err := v.Objects.Secret(ctx, b.Namespace, b.Secret.Name)
-		if err := v.same("secret", *b.Secret, secret, err); err != nil {
+		if err := v.validateObject("secret", *b.Secret, secret, err); err != nil {
 			return nil, err
 		}
 	}
 	if b.Pod != nil {
 		pod, err := v.Objects.Pod(ctx, b.Namespace, b.Pod.Name)
-		if err := v.same("pod", *b.Pod, pod, err); err != nil {
+		if err := v.validateObject("pod", *b.Pod, pod, err); err != nil {
 			return nil, err
 		}
 		who.PodName, who.PodUID = b.Pod.Name, string(b.Pod.UID)
@@ -117,7 +117,7 @@ func (v *Verifier) vouch(ctx context.Context, c *claims) (*serviceaccount.Servic
 		// A pod's token names its node for the record; the pod alone vouches.
 		if b.Pod == nil {
 			node, err := v.Objects.Node(ctx, b.Node.Name)
-			if err := v.same("node", *b.Node, node, err); err != nil {
+			if err := v.validateObject("node", *b.Node, node, err); err != nil {
 				return nil, err
 			}
 		}
@@ -126,9 +126,9 @@ func (v *Verifier) vouch(ctx context.Context, c *claims) (*serviceaccount.Servic
 	return who, nil
 }
 
-// same says whether the object found is the one that the token was bound to. A
+// validateObject says whether the object found is the one that the token was bound to. A
 // lookup that failed refuses the token too, with its cause.
-func (v *Verifier) same(what string, want named, got metav1.Object, err error) error {
+func (v *Verifier) validateObject(what string, want objectReference, got metav1.Object, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%w: %s %s is gone", errNotValid, what, want.Name)

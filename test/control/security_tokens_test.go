@@ -61,9 +61,9 @@ func TestTokensThatAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signed := func(ring *tokens.Ring, issuer string, now time.Time) string {
+	signed := func(ring *tokens.Keyring, issuer string, now time.Time) string {
 		signer := &tokens.Signer{Issuer: issuer, Keys: ring, Now: func() time.Time { return now }}
-		out, _, _, err := signer.Issue(tokens.Wish{Account: account, Audiences: []string{s.Issuer}, TTL: time.Hour})
+		out, _, _, err := signer.Issue(tokens.Spec{Account: account, Audiences: []string{s.Issuer}, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := tokens.NewRing(ours)
+	own, err := tokens.NewKeyring(ours)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := tokens.NewRing(stranger)
+	foreign, err := tokens.NewKeyring(stranger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,8 +174,8 @@ func TestABootstrapTokenMakesOneNode(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
 	ctx := t.Context()
-	store := func(change func(*tokens.Bootstrap)) tokens.Bootstrap {
-		b, err := tokens.NewBootstrap()
+	store := func(change func(*tokens.BootstrapToken)) tokens.BootstrapToken {
+		b, err := tokens.NewBootstrapToken()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestABootstrapTokenMakesOneNode(t *testing.T) {
 		if change != nil {
 			change(&b)
 		}
-		if _, err := s.Client.CoreV1().Secrets("kube-system").Create(ctx, b.Object(), metav1.CreateOptions{}); err != nil {
+		if _, err := s.Client.CoreV1().Secrets("kube-system").Create(ctx, b.ToSecret(), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		return b
@@ -194,7 +194,7 @@ func TestABootstrapTokenMakesOneNode(t *testing.T) {
 		return err
 	}
 	one, two := newKey(t), newKey(t)
-	once := store(func(b *tokens.Bootstrap) { b.SingleUse = true })
+	once := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
 	sees(t, "the first node asks", func() string { return fmt.Sprint(request(once.Token(), one, "a")) }, "<nil>")
 	if err := request(once.Token(), one, "a"); err != nil {
 		t.Errorf("the same node asks again, as if the answer was lost: %v", err)
@@ -209,7 +209,7 @@ func TestABootstrapTokenMakesOneNode(t *testing.T) {
 		}
 	}
 	// Ten race with one token: one wins.
-	race := store(func(b *tokens.Bootstrap) { b.SingleUse = true })
+	race := store(func(b *tokens.BootstrapToken) { b.SingleUse = true })
 	var won atomic.Int32
 	var all sync.WaitGroup
 	for i := range 10 {
@@ -234,8 +234,8 @@ func TestABootstrapTokenMakesOneNode(t *testing.T) {
 	if _, err := s.bearing(t, many.Token()).CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a bootstrap token lists secrets: %v", err)
 	}
-	expired := store(func(b *tokens.Bootstrap) { b.Expires = time.Now().Add(-time.Minute) })
-	groups := store(func(b *tokens.Bootstrap) { b.Groups = []string{"system:masters"} })
+	expired := store(func(b *tokens.BootstrapToken) { b.Expires = time.Now().Add(-time.Minute) })
+	groups := store(func(b *tokens.BootstrapToken) { b.Groups = []string{"system:masters"} })
 	for what, token := range map[string]string{
 		"expired": expired.Token(), "with a wrong secret": many.ID + ".0123456789abcdef", "unknown": "zzzzzz.0123456789abcdef", "of the masters": groups.Token(),
 	} {

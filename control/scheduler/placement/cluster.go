@@ -15,43 +15,43 @@ import (
 // Cluster is the picture that choices are made from. It has one owner: its
 // methods are not safe to call from several goroutines at once.
 type Cluster struct {
-	nodes      map[string]*node
+	nodes      map[string]*nodeInfo
 	names      []string // of the nodes that exist, in order
-	pods       map[types.UID]*subject
+	pods       map[types.UID]*podInfo
 	namespaces map[string]labels.Set
 	images     map[string]int // on how many nodes an image is
 }
 
-// node is a node, or a name that pods are bound to before the node is seen.
-type node struct {
+// nodeInfo is a node, or a name that pods are bound to before the node is seen.
+type nodeInfo struct {
 	admission.Node
 
-	seen          bool
-	unschedulable bool
-	images        map[string]int64 // bytes, by name
-	used          admission.Used
-	wished        amounts // what its pods take, small amounts assumed where they say nothing
-	pods          map[types.UID]*subject
-	affine        map[types.UID]*subject // of pods, those with terms about other pods
-	nominated     map[types.UID]*subject // not here yet: room was made for them
+	exists           bool
+	unschedulable    bool
+	images           map[string]int64 // bytes, by name
+	used             admission.Used
+	nonZeroRequests  cpuAndMemory // what its pods take, small amounts assumed where they say nothing
+	pods             map[types.UID]*podInfo
+	podsWithAffinity map[types.UID]*podInfo // of pods, those with terms about other pods
+	nominated        map[types.UID]*podInfo // not here yet: room was made for them
 }
 
 // NewCluster is one without nodes.
 func NewCluster() *Cluster {
 	return &Cluster{
-		nodes: map[string]*node{}, pods: map[types.UID]*subject{},
+		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
 		namespaces: map[string]labels.Set{}, images: map[string]int{},
 	}
 }
 
 // SetNode takes in a new node or what is new about it.
 func (c *Cluster) SetNode(n *corev1.Node) {
-	at := c.node(n.Name)
-	if !at.seen {
-		at.seen = true
-		c.order()
+	at := c.nodeInfo(n.Name)
+	if !at.exists {
+		at.exists = true
+		c.sortNames()
 	}
-	c.forgetImages(at)
+	c.removeImages(at)
 	at.Node = admission.Node{
 		Name: n.Name, OS: n.Labels[corev1.LabelOSStable], Labels: n.Labels,
 		Taints: n.Spec.Taints, Allocatable: n.Status.Allocatable,
@@ -74,14 +74,14 @@ func (c *Cluster) RemoveNode(name string) {
 	if !ok {
 		return
 	}
-	c.forgetImages(at)
-	at.Node, at.seen, at.images = admission.Node{Name: name}, false, nil
-	c.dropEmpty(at)
-	c.order()
+	c.removeImages(at)
+	at.Node, at.exists, at.images = admission.Node{Name: name}, false, nil
+	c.removeIfUnused(at)
+	c.sortNames()
 }
 
-// Nodes gives the names of the nodes, in order.
-func (c *Cluster) Nodes() []string { return slices.Clone(c.names) }
+// NodeNames gives the names of the nodes, in order.
+func (c *Cluster) NodeNames() []string { return slices.Clone(c.names) }
 
 // SetNamespace takes in a namespace's labels, which terms may select by.
 func (c *Cluster) SetNamespace(name string, set map[string]string) { c.namespaces[name] = set }
@@ -89,31 +89,31 @@ func (c *Cluster) SetNamespace(name string, set map[string]string) { c.namespace
 // RemoveNamespace forgets a namespace.
 func (c *Cluster) RemoveNamespace(name string) { delete(c.namespaces, name) }
 
-// Add places a pod on the node that its spec names; known already, it is
+// AddPod places a pod on the node that its spec names; known already, it is
 // replaced. A pod without a node, or one that has ended, is removed.
-func (c *Cluster) Add(pod *corev1.Pod) {
-	c.Remove(pod.UID)
-	if pod.Spec.NodeName == "" || Ended(pod) {
+func (c *Cluster) AddPod(pod *corev1.Pod) {
+	c.RemovePod(pod.UID)
+	if pod.Spec.NodeName == "" || IsTerminal(pod) {
 		return
 	}
-	s := newSubject(pod)
+	s := newPodInfo(pod)
 	c.pods[pod.UID] = s
-	at := c.node(pod.Spec.NodeName)
+	at := c.nodeInfo(pod.Spec.NodeName)
 	at.pods[pod.UID] = s
 	at.used.AddBound(pod)
-	at.wished.add(s.wished, 1)
+	at.nonZeroRequests.add(s.nonZeroRequests, 1)
 	if s.terms.any() {
-		at.affine[pod.UID] = s
+		at.podsWithAffinity[pod.UID] = s
 	}
 }
 
-// Ended reports whether nothing of the pod runs any more, nor ever will.
-func Ended(pod *corev1.Pod) bool {
+// IsTerminal reports whether nothing of the pod runs any more, nor ever will.
+func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Remove takes a pod from its node and withdraws its nomination.
-func (c *Cluster) Remove(uid types.UID) {
+// RemovePod takes a pod from its node and withdraws its nomination.
+func (c *Cluster) RemovePod(uid types.UID) {
 	c.Nominate(uid, nil, "")
 	s, ok := c.pods[uid]
 	if !ok {
@@ -122,14 +122,14 @@ func (c *Cluster) Remove(uid types.UID) {
 	delete(c.pods, uid)
 	at := c.nodes[s.pod.Spec.NodeName]
 	delete(at.pods, uid)
-	delete(at.affine, uid)
+	delete(at.podsWithAffinity, uid)
 	at.used.RemoveBound(s.pod)
-	at.wished.add(s.wished, -1)
-	c.dropEmpty(at)
+	at.nonZeroRequests.add(s.nonZeroRequests, -1)
+	c.removeIfUnused(at)
 }
 
-// Placed reports on which node a pod is; empty: on none.
-func (c *Cluster) Placed(uid types.UID) string {
+// NodeOf reports on which node a pod is; empty: on none.
+func (c *Cluster) NodeOf(uid types.UID) string {
 	if s, ok := c.pods[uid]; ok {
 		return s.pod.Spec.NodeName
 	}
@@ -142,33 +142,33 @@ func (c *Cluster) Nominate(uid types.UID, pod *corev1.Pod, name string) {
 	for _, at := range c.nodes {
 		if _, ok := at.nominated[uid]; ok {
 			delete(at.nominated, uid)
-			c.dropEmpty(at)
+			c.removeIfUnused(at)
 		}
 	}
 	if name != "" {
-		c.node(name).nominated[uid] = newSubject(pod)
+		c.nodeInfo(name).nominated[uid] = newPodInfo(pod)
 	}
 }
 
-func (c *Cluster) node(name string) *node {
+func (c *Cluster) nodeInfo(name string) *nodeInfo {
 	at, ok := c.nodes[name]
 	if !ok {
-		at = &node{
-			Node: admission.Node{Name: name}, pods: map[types.UID]*subject{},
-			affine: map[types.UID]*subject{}, nominated: map[types.UID]*subject{},
+		at = &nodeInfo{
+			Node: admission.Node{Name: name}, pods: map[types.UID]*podInfo{},
+			podsWithAffinity: map[types.UID]*podInfo{}, nominated: map[types.UID]*podInfo{},
 		}
 		c.nodes[name] = at
 	}
 	return at
 }
 
-func (c *Cluster) dropEmpty(at *node) {
-	if !at.seen && len(at.pods) == 0 && len(at.nominated) == 0 {
+func (c *Cluster) removeIfUnused(at *nodeInfo) {
+	if !at.exists && len(at.pods) == 0 && len(at.nominated) == 0 {
 		delete(c.nodes, at.Name)
 	}
 }
 
-func (c *Cluster) forgetImages(at *node) {
+func (c *Cluster) removeImages(at *nodeInfo) {
 	for name := range at.images {
 		if c.images[name]--; c.images[name] <= 0 {
 			delete(c.images, name)
@@ -176,10 +176,10 @@ func (c *Cluster) forgetImages(at *node) {
 	}
 }
 
-func (c *Cluster) order() {
+func (c *Cluster) sortNames() {
 	c.names = c.names[:0]
 	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
-		if c.nodes[name].seen {
+		if c.nodes[name].exists {
 			c.names = append(c.names, name)
 		}
 	}
@@ -188,31 +188,31 @@ func (c *Cluster) order() {
 // Amounts that a container is taken to want when it says nothing, so that pods
 // without requests spread too; upstream's.
 const (
-	quietMilliCPU = 100
-	quietMemory   = 200 << 20
+	defaultMilliCPURequest = 100
+	defaultMemoryRequest   = 200 << 20
 )
 
-type amounts struct{ milliCPU, memory int64 }
+type cpuAndMemory struct{ milliCPU, memory int64 }
 
-func (a *amounts) add(b amounts, sign int64) {
+func (a *cpuAndMemory) add(b cpuAndMemory, sign int64) {
 	a.milliCPU += sign * b.milliCPU
 	a.memory += sign * b.memory
 }
 
-func wishesOf(pod *corev1.Pod) amounts {
+func nonZeroRequestsOf(pod *corev1.Pod) cpuAndMemory {
 	requests := podspec.RequestsWithStatus(pod)
-	var quiet amounts
+	var quiet cpuAndMemory
 	for i := range pod.Spec.Containers {
 		asked := pod.Spec.Containers[i].Resources.Requests
 		if _, ok := asked[corev1.ResourceCPU]; !ok {
-			quiet.milliCPU += quietMilliCPU
+			quiet.milliCPU += defaultMilliCPURequest
 		}
 		if _, ok := asked[corev1.ResourceMemory]; !ok {
-			quiet.memory += quietMemory
+			quiet.memory += defaultMemoryRequest
 		}
 	}
 	if r := pod.Spec.Resources; r != nil && len(r.Requests) > 0 {
-		quiet = amounts{}
+		quiet = cpuAndMemory{}
 	}
-	return amounts{requests.Cpu().MilliValue() + quiet.milliCPU, requests.Memory().Value() + quiet.memory}
+	return cpuAndMemory{requests.Cpu().MilliValue() + quiet.milliCPU, requests.Memory().Value() + quiet.memory}
 }

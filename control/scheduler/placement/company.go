@@ -7,27 +7,27 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// place is all nodes with one value of one label.
-type place struct{ key, value string }
+// topologyPair is all nodes with one value of one label.
+type topologyPair struct{ key, value string }
 
-// company is where the pods are that a pod must be near to or apart from, and
+// affinityCounts is where the pods are that a pod must be near to or apart from, and
 // that want it apart from them.
-type company struct {
-	near        map[place]int // pods that match every term of the pod's affinity, by each term's place
-	apart       map[place]int // pods that match one of the pod's anti-affinity terms
-	othersApart map[place]int // pods with an anti-affinity term that matches the pod
+type affinityCounts struct {
+	affinity             map[topologyPair]int // pods that match every term of the pod's affinity, by each term's place
+	antiAffinity         map[topologyPair]int // pods that match one of the pod's anti-affinity terms
+	existingAntiAffinity map[topologyPair]int // pods with an anti-affinity term that matches the pod
 }
 
-func (c *company) clone() company {
-	return company{maps.Clone(c.near), maps.Clone(c.apart), maps.Clone(c.othersApart)}
+func (c *affinityCounts) clone() affinityCounts {
+	return affinityCounts{maps.Clone(c.affinity), maps.Clone(c.antiAffinity), maps.Clone(c.existingAntiAffinity)}
 }
 
-func (q *question) countCompany() company {
-	c := company{map[place]int{}, map[place]int{}, map[place]int{}}
-	wants := len(q.terms.near)+len(q.terms.apart) > 0
+func (q *attempt) countAffinity() affinityCounts {
+	c := affinityCounts{map[topologyPair]int{}, map[topologyPair]int{}, map[topologyPair]int{}}
+	wants := len(q.terms.affinity)+len(q.terms.antiAffinity) > 0
 	for _, name := range q.cluster.names {
 		at := q.cluster.nodes[name]
-		others := at.affine
+		others := at.podsWithAffinity
 		if wants {
 			others = at.pods
 		}
@@ -40,37 +40,37 @@ func (q *question) countCompany() company {
 
 // count adds a pod on a node to the company, or takes it out. A place that is
 // empty again is not in the maps.
-func (c *company) count(q *question, at *node, other *subject, by int) {
+func (c *affinityCounts) count(q *attempt, at *nodeInfo, other *podInfo, by int) {
 	names := q.cluster.namespaces
-	if matchesAll(q.terms.near, other.pod, names) {
-		for _, t := range q.terms.near {
-			change(c.near, at, t.topologyKey, by)
+	if matchesAll(q.terms.affinity, other.pod, names) {
+		for _, t := range q.terms.affinity {
+			changeCount(c.affinity, at, t.topologyKey, by)
 		}
 	}
-	for _, t := range q.terms.apart {
+	for _, t := range q.terms.antiAffinity {
 		if t.matches(other.pod, names) {
-			change(c.apart, at, t.topologyKey, by)
+			changeCount(c.antiAffinity, at, t.topologyKey, by)
 		}
 	}
-	for _, t := range other.terms.apart {
+	for _, t := range other.terms.antiAffinity {
 		if t.matches(q.pod, names) {
-			change(c.othersApart, at, t.topologyKey, by)
+			changeCount(c.existingAntiAffinity, at, t.topologyKey, by)
 		}
 	}
 }
 
-func change(counts map[place]int, at *node, key string, by int) {
+func changeCount(counts map[topologyPair]int, at *nodeInfo, key string, by int) {
 	value, ok := at.Labels[key]
 	if !ok {
 		return
 	}
-	p := place{key, value}
+	p := topologyPair{key, value}
 	if counts[p] += by; counts[p] <= 0 {
 		delete(counts, p)
 	}
 }
 
-func matchesAll(list []term, pod *corev1.Pod, namespaces map[string]labels.Set) bool {
+func matchesAll(list []affinityTerm, pod *corev1.Pod, namespaces map[string]labels.Set) bool {
 	for _, t := range list {
 		if !t.matches(pod, namespaces) {
 			return false
@@ -79,33 +79,33 @@ func matchesAll(list []term, pod *corev1.Pod, namespaces map[string]labels.Set) 
 	return len(list) > 0
 }
 
-func (q *question) refusalByCompany(at *node) *Refusal {
-	if !q.isNear(at) {
-		return &Refusal{[]string{reasonNear}, RulePodAffinity, true}
+func (q *attempt) filterInterPodAffinity(at *nodeInfo) *Rejection {
+	if !q.satisfiesAffinity(at) {
+		return &Rejection{[]string{reasonPodAffinity}, FilterInterPodAffinity, true}
 	}
-	for _, t := range q.terms.apart {
-		if value, ok := at.Labels[t.topologyKey]; ok && q.company.apart[place{t.topologyKey, value}] > 0 {
-			return &Refusal{[]string{reasonApart}, RulePodAffinity, false}
+	for _, t := range q.terms.antiAffinity {
+		if value, ok := at.Labels[t.topologyKey]; ok && q.affinity.antiAffinity[topologyPair{t.topologyKey, value}] > 0 {
+			return &Rejection{[]string{reasonPodAntiAffinity}, FilterInterPodAffinity, false}
 		}
 	}
-	for p := range q.company.othersApart {
+	for p := range q.affinity.existingAntiAffinity {
 		if value, ok := at.Labels[p.key]; ok && value == p.value {
-			return &Refusal{[]string{reasonOthersApart}, RulePodAffinity, false}
+			return &Rejection{[]string{reasonExistingAntiAffinity}, FilterInterPodAffinity, false}
 		}
 	}
 	return nil
 }
 
-// isNear: the node is in a place of every affinity term. The first of a group
+// satisfiesAffinity: the node is in a place of every affinity term. The first of a group
 // of pods that want to be near each other may be anywhere.
-func (q *question) isNear(at *node) bool {
+func (q *attempt) satisfiesAffinity(at *nodeInfo) bool {
 	all := true
-	for _, t := range q.terms.near {
+	for _, t := range q.terms.affinity {
 		value, ok := at.Labels[t.topologyKey]
 		if !ok {
 			return false
 		}
-		all = all && q.company.near[place{t.topologyKey, value}] > 0
+		all = all && q.affinity.affinity[topologyPair{t.topologyKey, value}] > 0
 	}
-	return all || len(q.company.near) == 0 && matchesAll(q.terms.near, q.pod, q.cluster.namespaces)
+	return all || len(q.affinity.affinity) == 0 && matchesAll(q.terms.affinity, q.pod, q.cluster.namespaces)
 }

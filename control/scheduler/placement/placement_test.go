@@ -167,9 +167,9 @@ func TestChoose(t *testing.T) {
 			c := world(t, row.nodes...)
 			for who, text := range row.here {
 				name, node, _ := strings.Cut(who, "@")
-				c.Add(on(podOf(t, name, text), node))
+				c.AddPod(on(podOf(t, name, text), node))
 			}
-			choice := c.Choose(podOf(t, "new", row.pod))
+			choice := c.Schedule(podOf(t, "new", row.pod))
 			got := choice.Node
 			if got == "" {
 				got = choice.Message()
@@ -199,7 +199,7 @@ func TestPreempt(t *testing.T) {
 		here     func(t testing.TB) []*corev1.Pod
 		pod      func(*corev1.Pod)
 		text     string
-		budgets  []Budget
+		budgets  []DisruptionBudget
 		want     string // "node: victims", or the message
 	}{
 		{sentence: "the less important goes", nodes: []string{nodeAny}, text: cpu2, want: "n1: low",
@@ -225,7 +225,7 @@ func TestPreempt(t *testing.T) {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, cpu1, "n2")}
 			}},
 		{sentence: "a budget turns the choice", nodes: []string{nodeAny, nodeAny}, text: cpu2, want: "n1: a",
-			budgets: []Budget{{Namespace: "default", Pods: labels.SelectorFromSet(labels.Set{"app": "db"})}},
+			budgets: []DisruptionBudget{{Namespace: "default", Selector: labels.SelectorFromSet(labels.Set{"app": "db"})}},
 			here: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, "{metadata: {labels: {app: db}}, "+cpu1+"}", "n2")}
 			}},
@@ -240,13 +240,13 @@ func TestPreempt(t *testing.T) {
 		t.Run(row.sentence, func(t *testing.T) {
 			c := world(t, row.nodes...)
 			for _, p := range row.here(t) {
-				c.Add(p)
+				c.AddPod(p)
 			}
 			pod := withPriority(t, "new", 10, row.text, "")
 			if row.pod != nil {
 				row.pod(pod)
 			}
-			choice := c.Choose(pod)
+			choice := c.Schedule(pod)
 			if choice.Node != "" {
 				t.Fatalf("the pod fits %s without a preemption", choice.Node)
 			}
@@ -269,19 +269,19 @@ func TestPreempt(t *testing.T) {
 func TestNominatedRoomIsKept(t *testing.T) {
 	c := world(t, nodeAny)
 	c.Nominate("first", withPriority(t, "first", 10, cpu2, ""), "n1")
-	if got := c.Choose(withPriority(t, "second", 9, cpu1, "")); got.Node != "" {
+	if got := c.Schedule(withPriority(t, "second", 9, cpu1, "")); got.Node != "" {
 		t.Errorf("a less important pod took the room on %s", got.Node)
 	}
-	if got := c.Choose(withPriority(t, "third", 11, cpu1, "")); got.Node != "n1" {
+	if got := c.Schedule(withPriority(t, "third", 11, cpu1, "")); got.Node != "n1" {
 		t.Errorf("a more important pod is kept out: %s", got.Message())
 	}
 	first := withPriority(t, "first", 10, cpu2, "")
 	first.Status.NominatedNodeName = "n1"
-	if got := c.Choose(first); got.Node != "n1" {
+	if got := c.Schedule(first); got.Node != "n1" {
 		t.Errorf("the pod itself is kept out: %s", got.Message())
 	}
-	c.Remove("first")
-	if got := c.Choose(withPriority(t, "second", 9, cpu1, "")); got.Node != "n1" {
+	c.RemovePod("first")
+	if got := c.Schedule(withPriority(t, "second", 9, cpu1, "")); got.Node != "n1" {
 		t.Errorf("the room is still kept: %s", got.Message())
 	}
 }
@@ -309,15 +309,15 @@ func TestAResizeCountsWhileItIsNotOver(t *testing.T) {
 		{"what was given back is not", sized("p", "500m", "500m", ""), true},
 	} {
 		c := world(t, nodeAny)
-		c.Add(row.placed)
-		choice := c.Choose(newcomer)
+		c.AddPod(row.placed)
+		choice := c.Schedule(newcomer)
 		if got := choice.Node == "n1"; got != row.fits {
 			t.Errorf("%s: %q %s", row.sentence, choice.Node, choice.Message())
 		}
 		if p := c.Preempt(newcomer, choice, nil); !row.fits && len(p.Victims) != 1 {
 			t.Errorf("%s: its end would make room, but %s", row.sentence, p.Message)
 		}
-		c.Remove(row.placed.UID)
+		c.RemovePod(row.placed.UID)
 		if used := c.nodes["n1"].used; used.Pods != 0 || len(used.Requests) != 0 {
 			t.Errorf("%s: gone, but %+v is used", row.sentence, used)
 		}
@@ -332,14 +332,14 @@ func TestVolumesSayWhere(t *testing.T) {
 		}}}}
 	}
 	pod := podOf(t, "p", nodeAny)
-	if got := c.Choose(pod, in("b")).Node; got != "n3" {
+	if got := c.Schedule(pod, in("b")).Node; got != "n3" {
 		t.Errorf("the volume is on n3, the pod on %q", got)
 	}
-	choice := c.Choose(pod, in("a"), in("b"))
+	choice := c.Schedule(pod, in("a"), in("b"))
 	if got := choice.Message(); got != "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity." {
 		t.Error(got)
 	}
-	choice = c.Refuse("pod has unbound immediate PersistentVolumeClaims")
+	choice = c.Unschedulable("pod has unbound immediate PersistentVolumeClaims")
 	got := choice.Message() + " preemption: " + c.Preempt(pod, choice, nil).Message
 	want := "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 	if got != want {
@@ -349,16 +349,16 @@ func TestVolumesSayWhere(t *testing.T) {
 
 func TestNodesComeAndGo(t *testing.T) {
 	c := NewCluster()
-	c.Add(on(podOf(t, "early", cpu2), "n1"))
+	c.AddPod(on(podOf(t, "early", cpu2), "n1"))
 	c.SetNode(nodeOf(t, "n1", nodeAny))
-	if got := c.Choose(podOf(t, "p", cpu1)).Message(); got != "0/1 nodes are available: 1 Insufficient cpu." {
+	if got := c.Schedule(podOf(t, "p", cpu1)).Message(); got != "0/1 nodes are available: 1 Insufficient cpu." {
 		t.Errorf("a pod that was known before its node does not count: %s", got)
 	}
 	c.RemoveNode("n1")
-	if got := c.Choose(podOf(t, "p", cpu1)).Message(); got != "no nodes available to schedule pods" {
+	if got := c.Schedule(podOf(t, "p", cpu1)).Message(); got != "no nodes available to schedule pods" {
 		t.Error(got)
 	}
-	c.Remove("early")
+	c.RemovePod("early")
 	if len(c.nodes) != 0 {
 		t.Errorf("something is left: %v", c.nodes)
 	}

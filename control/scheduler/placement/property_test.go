@@ -24,8 +24,8 @@ func TestRandomPodsArePlacedWell(t *testing.T) {
 			for i := range 40 {
 				pod := randomPod(t, r, fmt.Sprintf("p%d", i))
 				before := fmt.Sprint(c.used())
-				choice := c.Choose(pod)
-				if again := c.Choose(pod); again.Node != choice.Node || again.Message() != choice.Message() {
+				choice := c.Schedule(pod)
+				if again := c.Schedule(pod); again.Node != choice.Node || again.Message() != choice.Message() {
 					t.Fatalf("asked twice: %q, then %q", choice.Node, again.Node)
 				}
 				if choice.Node == "" {
@@ -39,11 +39,11 @@ func TestRandomPodsArePlacedWell(t *testing.T) {
 						t.Fatalf("%s is chosen and not feasible", choice.Node)
 					}
 					in = append(in, on(pod, choice.Node))
-					c.Add(in[len(in)-1])
+					c.AddPod(in[len(in)-1])
 				}
 				if len(in) > 0 && r.IntN(5) == 0 {
 					gone := r.IntN(len(in))
-					c.Remove(in[gone].UID)
+					c.RemovePod(in[gone].UID)
 					in = slices.Delete(in, gone, gone+1)
 				}
 				notOvercommitted(t, c, in)
@@ -61,7 +61,7 @@ func (c *Cluster) used() map[string]admission.Used {
 }
 
 // preempts carries a preemption out and checks that it was needed and enough.
-func preempts(t *testing.T, c *Cluster, pod *corev1.Pod, choice Choice, in []*corev1.Pod) []*corev1.Pod {
+func preempts(t *testing.T, c *Cluster, pod *corev1.Pod, choice Result, in []*corev1.Pod) []*corev1.Pod {
 	t.Helper()
 	p := c.Preempt(pod, choice, nil)
 	if p.Node == "" {
@@ -71,23 +71,23 @@ func preempts(t *testing.T, c *Cluster, pod *corev1.Pod, choice Choice, in []*co
 		if podspec.Priority(v) >= podspec.Priority(pod) {
 			t.Fatalf("%s of priority %d must go for %d", v.Name, podspec.Priority(v), podspec.Priority(pod))
 		}
-		c.Remove(v.UID)
+		c.RemovePod(v.UID)
 	}
 	if !c.Fits(pod, p.Node) {
 		t.Fatalf("%d victims are gone from %s and the pod does not fit", len(p.Victims), p.Node)
 	}
 	for _, v := range p.Victims {
-		c.Add(v)
+		c.AddPod(v)
 		if c.Fits(pod, p.Node) {
 			t.Fatalf("%s need not have gone", v.Name)
 		}
-		c.Remove(v.UID)
+		c.RemovePod(v.UID)
 	}
 	in = slices.DeleteFunc(in, func(x *corev1.Pod) bool {
 		return slices.ContainsFunc(p.Victims, func(v *corev1.Pod) bool { return v.UID == x.UID })
 	})
 	in = append(in, on(pod, p.Node))
-	c.Add(in[len(in)-1])
+	c.AddPod(in[len(in)-1])
 	return in
 }
 
@@ -141,11 +141,11 @@ func BenchmarkChoose100Nodes1000Pods(b *testing.B) {
 		c.SetNode(nodeOf(b, fmt.Sprintf("n%d", i), "status: {allocatable: {pods: '110', cpu: '64', memory: 256Gi}}"))
 	}
 	for i := range 1000 {
-		c.Add(on(podOf(b, fmt.Sprintf("p%d", i), cpu1), fmt.Sprintf("n%d", i%100)))
+		c.AddPod(on(podOf(b, fmt.Sprintf("p%d", i), cpu1), fmt.Sprintf("n%d", i%100)))
 	}
 	pod := podOf(b, "new", cpu1)
 	for b.Loop() {
-		if c.Choose(pod).Node == "" {
+		if c.Schedule(pod).Node == "" {
 			b.Fatal("no node")
 		}
 	}

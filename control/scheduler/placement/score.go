@@ -11,17 +11,17 @@ import (
 	"berth/admission"
 )
 
-const full = 100 // the best score of one rule
+const maxNodeScore = 100 // the best score of one rule
 
-// scores weighs the nodes; weights are upstream's defaults.
-func (q *question) scores(nodes []*node) []int64 {
+// score weighs the nodes; weights are upstream's defaults.
+func (q *attempt) score(nodes []*nodeInfo) []int64 {
 	total := make([]int64, len(nodes))
 	for _, rule := range []struct {
 		weight int64
-		scores func([]*node) []int64
+		scores func([]*nodeInfo) []int64
 	}{
-		{3, q.byTaints}, {2, q.byNodeAffinity}, {2, q.bySpread}, {2, q.byCompany},
-		{1, q.byRoom}, {1, q.byBalance}, {1, q.byImages},
+		{3, q.scoreTaintToleration}, {2, q.scoreNodeAffinity}, {2, q.scoreTopologySpread}, {2, q.scoreInterPodAffinity},
+		{1, q.scoreLeastAllocated}, {1, q.scoreBalancedAllocation}, {1, q.scoreImageLocality},
 	} {
 		for i, score := range rule.scores(nodes) {
 			total[i] += rule.weight * score
@@ -30,8 +30,8 @@ func (q *question) scores(nodes []*node) []int64 {
 	return total
 }
 
-// scaled brings the highest to the full score; reversed, the lowest is best.
-func scaled(raw []int64, reversed bool) []int64 {
+// normalize brings the highest to the full score; reversed, the lowest is best.
+func normalize(raw []int64, reversed bool) []int64 {
 	var highest int64
 	for _, x := range raw {
 		highest = max(highest, x)
@@ -39,17 +39,17 @@ func scaled(raw []int64, reversed bool) []int64 {
 	for i, x := range raw {
 		score := int64(0)
 		if highest > 0 {
-			score = full * x / highest
+			score = maxNodeScore * x / highest
 		}
 		if reversed {
-			score = full - score
+			score = maxNodeScore - score
 		}
 		raw[i] = score
 	}
 	return raw
 }
 
-func each(nodes []*node, of func(*node) int64) []int64 {
+func forEachNode(nodes []*nodeInfo, of func(*nodeInfo) int64) []int64 {
 	out := make([]int64, len(nodes))
 	for i, at := range nodes {
 		out[i] = of(at)
@@ -57,9 +57,9 @@ func each(nodes []*node, of func(*node) int64) []int64 {
 	return out
 }
 
-// byTaints: the fewer taints that would rather not have the pod, the better.
-func (q *question) byTaints(nodes []*node) []int64 {
-	return scaled(each(nodes, func(at *node) (n int64) {
+// scoreTaintToleration: the fewer taints that would rather not have the pod, the better.
+func (q *attempt) scoreTaintToleration(nodes []*nodeInfo) []int64 {
+	return normalize(forEachNode(nodes, func(at *nodeInfo) (n int64) {
 		for _, t := range at.Taints {
 			if t.Effect == corev1.TaintEffectPreferNoSchedule && !admission.Tolerated(t, q.pod.Spec.Tolerations) {
 				n++
@@ -69,13 +69,13 @@ func (q *question) byTaints(nodes []*node) []int64 {
 	}), true)
 }
 
-// byNodeAffinity adds up the weights of the preferences that a node meets.
-func (q *question) byNodeAffinity(nodes []*node) []int64 {
+// scoreNodeAffinity adds up the weights of the preferences that a node meets.
+func (q *attempt) scoreNodeAffinity(nodes []*nodeInfo) []int64 {
 	a := q.pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil {
 		return make([]int64, len(nodes))
 	}
-	return scaled(each(nodes, func(at *node) (sum int64) {
+	return normalize(forEachNode(nodes, func(at *nodeInfo) (sum int64) {
 		for _, p := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
 			if admission.MatchesTerm(at.Node, p.Preference) {
 				sum += int64(p.Weight)
@@ -85,70 +85,70 @@ func (q *question) byNodeAffinity(nodes []*node) []int64 {
 	}), false)
 }
 
-// shares are the parts of CPU and memory that would be taken with the pod.
-func (q *question) shares(at *node) (cpu, memory float64) {
+// allocatedFractions are the parts of CPU and memory that would be taken with the pod.
+func (q *attempt) allocatedFractions(at *nodeInfo) (cpu, memory float64) {
 	part := func(taken, all int64) float64 {
 		if all <= 0 {
 			return 1
 		}
 		return min(1, float64(taken)/float64(all))
 	}
-	return part(at.wished.milliCPU+q.wished.milliCPU, at.Allocatable.Cpu().MilliValue()),
-		part(at.wished.memory+q.wished.memory, at.Allocatable.Memory().Value())
+	return part(at.nonZeroRequests.milliCPU+q.nonZeroRequests.milliCPU, at.Allocatable.Cpu().MilliValue()),
+		part(at.nonZeroRequests.memory+q.nonZeroRequests.memory, at.Allocatable.Memory().Value())
 }
 
-// byRoom prefers the node of which least is taken.
-func (q *question) byRoom(nodes []*node) []int64 {
-	return each(nodes, func(at *node) int64 {
-		cpu, memory := q.shares(at)
-		return int64(full * ((1 - cpu) + (1 - memory)) / 2)
+// scoreLeastAllocated prefers the node of which least is taken.
+func (q *attempt) scoreLeastAllocated(nodes []*nodeInfo) []int64 {
+	return forEachNode(nodes, func(at *nodeInfo) int64 {
+		cpu, memory := q.allocatedFractions(at)
+		return int64(maxNodeScore * ((1 - cpu) + (1 - memory)) / 2)
 	})
 }
 
-// byBalance prefers the node of which like parts of CPU and memory are taken.
-func (q *question) byBalance(nodes []*node) []int64 {
-	return each(nodes, func(at *node) int64 {
-		cpu, memory := q.shares(at)
-		return int64(full * (1 - math.Abs(cpu-memory)/2))
+// scoreBalancedAllocation prefers the node of which like parts of CPU and memory are taken.
+func (q *attempt) scoreBalancedAllocation(nodes []*nodeInfo) []int64 {
+	return forEachNode(nodes, func(at *nodeInfo) int64 {
+		cpu, memory := q.allocatedFractions(at)
+		return int64(maxNodeScore * (1 - math.Abs(cpu-memory)/2))
 	})
 }
 
 // Sizes between which images that are there already count; per container.
 const (
-	smallImages = 23 << 20
-	largeImages = 1000 << 20
+	minImageSize = 23 << 20
+	maxImageSize = 1000 << 20
 )
 
-// byImages prefers a node that has the pod's images, the more so the more nodes
+// scoreImageLocality prefers a node that has the pod's images, the more so the more nodes
 // have them: else all pods would follow the first one.
-func (q *question) byImages(nodes []*node) []int64 {
-	return each(nodes, func(at *node) int64 {
+func (q *attempt) scoreImageLocality(nodes []*nodeInfo) []int64 {
+	return forEachNode(nodes, func(at *nodeInfo) int64 {
 		var sum, containers int64
 		for _, list := range [][]corev1.Container{q.pod.Spec.InitContainers, q.pod.Spec.Containers} {
 			for i := range list {
 				containers++
-				name := tagged(list[i].Image)
+				name := normalizedImageName(list[i].Image)
 				sum += at.images[name] * int64(q.cluster.images[name]) / int64(max(1, len(q.cluster.names)))
 			}
 		}
-		low, high := int64(smallImages), largeImages*max(1, containers)
-		return full * (min(max(sum, low), high) - low) / (high - low)
+		low, high := int64(minImageSize), maxImageSize*max(1, containers)
+		return maxNodeScore * (min(max(sum, low), high) - low) / (high - low)
 	})
 }
 
-func tagged(image string) string {
+func normalizedImageName(image string) string {
 	if strings.LastIndex(image, ":") <= strings.LastIndex(image, "/") {
 		return image + ":latest"
 	}
 	return image
 }
 
-// bySpread weighs the constraints that may be broken. A pod without any, made
+// scoreTopologySpread weighs the constraints that may be broken. A pod without any, made
 // by a controller, is spread over nodes and zones among its siblings.
-func (q *question) bySpread(nodes []*node) []int64 {
+func (q *attempt) scoreTopologySpread(nodes []*nodeInfo) []int64 {
 	soft := q.countSpread(corev1.ScheduleAnyway)
 	if len(q.pod.Spec.TopologySpreadConstraints) == 0 {
-		soft = q.siblings()
+		soft = q.defaultSpread()
 	}
 	if len(soft) == 0 {
 		return make([]int64, len(nodes))
@@ -172,23 +172,23 @@ func (q *question) bySpread(nodes []*node) []int64 {
 		switch {
 		case x < 0:
 		case highest == 0:
-			out[i] = full
+			out[i] = maxNodeScore
 		default:
-			out[i] = int64(full * (highest + lowest - x) / highest)
+			out[i] = int64(maxNodeScore * (highest + lowest - x) / highest)
 		}
 	}
 	return out
 }
 
-// siblings counts the pods of the same controller by node and by zone.
-func (q *question) siblings() []spread {
+// defaultSpread counts the pods of the same controller by node and by zone.
+func (q *attempt) defaultSpread() []spreadConstraint {
 	owner := metav1.GetControllerOfNoCopy(q.pod)
 	if owner == nil {
 		return nil
 	}
-	out := make([]spread, 0, 2)
+	out := make([]spreadConstraint, 0, 2)
 	for key, skew := range map[string]int32{corev1.LabelHostname: 3, corev1.LabelTopologyZone: 5} {
-		s := spread{counts: map[string]int{}, pods: labels.Nothing()}
+		s := spreadConstraint{counts: map[string]int{}, podSelector: labels.Nothing()}
 		s.TopologyKey, s.MaxSkew = key, skew
 		for _, name := range q.cluster.names {
 			at := q.cluster.nodes[name]
@@ -209,14 +209,14 @@ func (q *question) siblings() []spread {
 	return out
 }
 
-// byCompany adds up the weights of preferred terms: the pod's about the pods in
+// scoreInterPodAffinity adds up the weights of preferred terms: the pod's about the pods in
 // each place, and theirs about the pod. A required affinity of theirs counts 1.
-func (q *question) byCompany(nodes []*node) []int64 {
-	sums := q.preferredPlaces()
+func (q *attempt) scoreInterPodAffinity(nodes []*nodeInfo) []int64 {
+	sums := q.preferredTopologyWeights()
 	if len(sums) == 0 {
 		return make([]int64, len(nodes))
 	}
-	raw := each(nodes, func(at *node) (sum int64) {
+	raw := forEachNode(nodes, func(at *nodeInfo) (sum int64) {
 		for p, weight := range sums {
 			if value, ok := at.Labels[p.key]; ok && value == p.value {
 				sum += weight
@@ -231,34 +231,34 @@ func (q *question) byCompany(nodes []*node) []int64 {
 	for i, x := range raw {
 		raw[i] = 0
 		if highest > lowest {
-			raw[i] = full * (x - lowest) / (highest - lowest)
+			raw[i] = maxNodeScore * (x - lowest) / (highest - lowest)
 		}
 	}
 	return raw
 }
 
-func (q *question) preferredPlaces() map[place]int64 {
-	sums, names := map[place]int64{}, q.cluster.namespaces
-	wants := len(q.terms.preferNear)+len(q.terms.preferApart) > 0
+func (q *attempt) preferredTopologyWeights() map[topologyPair]int64 {
+	sums, names := map[topologyPair]int64{}, q.cluster.namespaces
+	wants := len(q.terms.preferredAffinity)+len(q.terms.preferredAntiAffinity) > 0
 	for _, name := range q.cluster.names {
 		at := q.cluster.nodes[name]
-		others := at.affine
+		others := at.podsWithAffinity
 		if wants {
 			others = at.pods
 		}
-		add := func(list []term, about *corev1.Pod, sign int64) {
+		add := func(list []affinityTerm, about *corev1.Pod, sign int64) {
 			for _, t := range list {
 				if value, ok := at.Labels[t.topologyKey]; ok && t.matches(about, names) {
-					sums[place{t.topologyKey, value}] += sign * max(1, t.weight)
+					sums[topologyPair{t.topologyKey, value}] += sign * max(1, t.weight)
 				}
 			}
 		}
 		for _, other := range others {
-			add(q.terms.preferNear, other.pod, 1)
-			add(q.terms.preferApart, other.pod, -1)
-			add(other.terms.near, q.pod, 1)
-			add(other.terms.preferNear, q.pod, 1)
-			add(other.terms.preferApart, q.pod, -1)
+			add(q.terms.preferredAffinity, other.pod, 1)
+			add(q.terms.preferredAntiAffinity, other.pod, -1)
+			add(other.terms.affinity, q.pod, 1)
+			add(other.terms.preferredAffinity, q.pod, 1)
+			add(other.terms.preferredAntiAffinity, q.pod, -1)
 		}
 	}
 	return sums

@@ -8,20 +8,20 @@ import (
 	"berth/admission"
 )
 
-// spread is one of a pod's spread constraints, with how many matching pods each
+// spreadConstraint is one of a pod's spread constraints, with how many matching pods each
 // domain has. Domains are the values of the topology key on the nodes that count.
-type spread struct {
+type spreadConstraint struct {
 	corev1.TopologySpreadConstraint
 
-	pods   labels.Selector
-	keys   []string // a node without one of them counts for no constraint
-	self   int      // 1: the pod matches its own constraint
-	counts map[string]int
+	podSelector  labels.Selector
+	requiredKeys []string // a node without one of them counts for no constraint
+	selfMatch    int      // 1: the pod matches its own constraint
+	counts       map[string]int
 }
 
 // countSpread compiles and counts the pod's constraints of one kind.
-func (q *question) countSpread(kind corev1.UnsatisfiableConstraintAction) []spread {
-	var out []spread
+func (q *attempt) countSpread(kind corev1.UnsatisfiableConstraintAction) []spreadConstraint {
+	var out []spreadConstraint
 	var keys []string
 	for _, c := range q.pod.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == kind {
@@ -32,12 +32,12 @@ func (q *question) countSpread(kind corev1.UnsatisfiableConstraintAction) []spre
 		if c.WhenUnsatisfiable != kind {
 			continue
 		}
-		s := spread{
-			TopologySpreadConstraint: c, keys: keys, counts: map[string]int{},
-			pods: alsoBy(selector(c.LabelSelector), q.pod, c.MatchLabelKeys, selection.In),
+		s := spreadConstraint{
+			TopologySpreadConstraint: c, requiredKeys: keys, counts: map[string]int{},
+			podSelector: withLabelKeys(labelSelector(c.LabelSelector), q.pod, c.MatchLabelKeys, selection.In),
 		}
-		if s.pods.Matches(labels.Set(q.pod.Labels)) {
-			s.self = 1
+		if s.podSelector.Matches(labels.Set(q.pod.Labels)) {
+			s.selfMatch = 1
 		}
 		for _, name := range q.cluster.names {
 			at := q.cluster.nodes[name]
@@ -55,8 +55,8 @@ func (q *question) countSpread(kind corev1.UnsatisfiableConstraintAction) []spre
 }
 
 // includes reports whether the node's domain and pods count.
-func (s *spread) includes(pod *corev1.Pod, at *node) bool {
-	for _, key := range s.keys {
+func (s *spreadConstraint) includes(pod *corev1.Pod, at *nodeInfo) bool {
+	for _, key := range s.requiredKeys {
 		if _, ok := at.Labels[key]; !ok {
 			return false
 		}
@@ -76,16 +76,16 @@ func (s *spread) includes(pod *corev1.Pod, at *node) bool {
 	return true
 }
 
-func (s *spread) count(q *question, at *node, other *subject, by int) {
+func (s *spreadConstraint) count(q *attempt, at *nodeInfo, other *podInfo, by int) {
 	if other.pod.DeletionTimestamp == nil && other.pod.Namespace == q.pod.Namespace &&
-		s.pods.Matches(labels.Set(other.pod.Labels)) && s.includes(q.pod, at) {
+		s.podSelector.Matches(labels.Set(other.pod.Labels)) && s.includes(q.pod, at) {
 		s.counts[at.Labels[s.TopologyKey]] += by
 	}
 }
 
-// least is the number of matching pods in the emptiest domain; too few domains
+// minMatch is the number of matching pods in the emptiest domain; too few domains
 // make an empty one thought of.
-func (s *spread) least() int {
+func (s *spreadConstraint) minMatch() int {
 	if s.MinDomains != nil && len(s.counts) < int(*s.MinDomains) || len(s.counts) == 0 {
 		return 0
 	}
@@ -98,15 +98,15 @@ func (s *spread) least() int {
 	return out
 }
 
-func (q *question) refusalBySpread(at *node) *Refusal {
+func (q *attempt) filterTopologySpread(at *nodeInfo) *Rejection {
 	for i := range q.spread {
 		s := &q.spread[i]
 		domain, ok := at.Labels[s.TopologyKey]
 		if !ok {
-			return &Refusal{[]string{reasonSpreadLabel}, RuleSpread, true}
+			return &Rejection{[]string{reasonSpreadLabel}, FilterPodTopologySpread, true}
 		}
-		if s.counts[domain]+s.self-s.least() > int(s.MaxSkew) {
-			return &Refusal{[]string{reasonSpread}, RuleSpread, false}
+		if s.counts[domain]+s.selfMatch-s.minMatch() > int(s.MaxSkew) {
+			return &Rejection{[]string{reasonSpread}, FilterPodTopologySpread, false}
 		}
 	}
 	return nil

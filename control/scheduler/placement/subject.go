@@ -11,92 +11,92 @@ import (
 	"berth/podspec"
 )
 
-// subject is a pod with what the rules ask about it again and again.
-type subject struct {
-	pod      *corev1.Pod
-	priority int32
-	wished   amounts
-	terms    terms
+// podInfo is a pod with what the rules ask about it again and again.
+type podInfo struct {
+	pod             *corev1.Pod
+	priority        int32
+	nonZeroRequests cpuAndMemory
+	terms           affinityTerms
 }
 
-func newSubject(pod *corev1.Pod) *subject {
-	return &subject{pod: pod, priority: podspec.Priority(pod), wished: wishesOf(pod), terms: termsOf(pod)}
+func newPodInfo(pod *corev1.Pod) *podInfo {
+	return &podInfo{pod: pod, priority: podspec.Priority(pod), nonZeroRequests: nonZeroRequestsOf(pod), terms: newAffinityTerms(pod)}
 }
 
-// terms are a pod's wishes about other pods, compiled.
-type terms struct {
-	near, apart             []term // required
-	preferNear, preferApart []term // with weights
+// affinityTerms are a pod's wishes about other pods, compiled.
+type affinityTerms struct {
+	affinity, antiAffinity                   []affinityTerm // required
+	preferredAffinity, preferredAntiAffinity []affinityTerm // with weights
 }
 
-func (t terms) any() bool {
-	return len(t.near)+len(t.apart)+len(t.preferNear)+len(t.preferApart) > 0
+func (t affinityTerms) any() bool {
+	return len(t.affinity)+len(t.antiAffinity)+len(t.preferredAffinity)+len(t.preferredAntiAffinity) > 0
 }
 
-// term selects pods and says by which label nodes are one place.
-type term struct {
-	topologyKey string
-	pods        labels.Selector
-	namespaces  []string        // by name
-	byLabels    labels.Selector // namespaces by their labels
-	weight      int64
+// affinityTerm selects pods and says by which label nodes are one place.
+type affinityTerm struct {
+	topologyKey       string
+	podSelector       labels.Selector
+	namespaces        []string        // by name
+	namespaceSelector labels.Selector // namespaces by their labels
+	weight            int64
 }
 
 // matches reports whether a pod is one that the term is about.
-func (t term) matches(pod *corev1.Pod, namespaces map[string]labels.Set) bool {
-	in := slices.Contains(t.namespaces, pod.Namespace) || t.byLabels.Matches(namespaces[pod.Namespace])
-	return in && t.pods.Matches(labels.Set(pod.Labels))
+func (t affinityTerm) matches(pod *corev1.Pod, namespaces map[string]labels.Set) bool {
+	in := slices.Contains(t.namespaces, pod.Namespace) || t.namespaceSelector.Matches(namespaces[pod.Namespace])
+	return in && t.podSelector.Matches(labels.Set(pod.Labels))
 }
 
-func termsOf(pod *corev1.Pod) (out terms) {
+func newAffinityTerms(pod *corev1.Pod) (out affinityTerms) {
 	a := pod.Spec.Affinity
 	if a == nil {
 		return out
 	}
 	if near := a.PodAffinity; near != nil {
-		out.near = compile(pod, near.RequiredDuringSchedulingIgnoredDuringExecution)
-		out.preferNear = compileWeighted(pod, near.PreferredDuringSchedulingIgnoredDuringExecution)
+		out.affinity = compile(pod, near.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.preferredAffinity = compileWeighted(pod, near.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	if apart := a.PodAntiAffinity; apart != nil {
-		out.apart = compile(pod, apart.RequiredDuringSchedulingIgnoredDuringExecution)
-		out.preferApart = compileWeighted(pod, apart.PreferredDuringSchedulingIgnoredDuringExecution)
+		out.antiAffinity = compile(pod, apart.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.preferredAntiAffinity = compileWeighted(pod, apart.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	return out
 }
 
-func compile(pod *corev1.Pod, list []corev1.PodAffinityTerm) []term {
-	out := make([]term, 0, len(list))
+func compile(pod *corev1.Pod, list []corev1.PodAffinityTerm) []affinityTerm {
+	out := make([]affinityTerm, 0, len(list))
 	for _, t := range list {
-		out = append(out, termOf(pod, t))
+		out = append(out, newAffinityTerm(pod, t))
 	}
 	return out
 }
 
-func compileWeighted(pod *corev1.Pod, list []corev1.WeightedPodAffinityTerm) []term {
-	out := make([]term, 0, len(list))
+func compileWeighted(pod *corev1.Pod, list []corev1.WeightedPodAffinityTerm) []affinityTerm {
+	out := make([]affinityTerm, 0, len(list))
 	for _, w := range list {
-		t := termOf(pod, w.PodAffinityTerm)
+		t := newAffinityTerm(pod, w.PodAffinityTerm)
 		t.weight = int64(w.Weight)
 		out = append(out, t)
 	}
 	return out
 }
 
-func termOf(pod *corev1.Pod, t corev1.PodAffinityTerm) term {
-	out := term{
+func newAffinityTerm(pod *corev1.Pod, t corev1.PodAffinityTerm) affinityTerm {
+	out := affinityTerm{
 		topologyKey: t.TopologyKey, namespaces: t.Namespaces,
-		pods: selector(t.LabelSelector), byLabels: selector(t.NamespaceSelector),
+		podSelector: labelSelector(t.LabelSelector), namespaceSelector: labelSelector(t.NamespaceSelector),
 	}
 	if len(t.Namespaces) == 0 && t.NamespaceSelector == nil {
 		out.namespaces = []string{pod.Namespace}
 	}
-	out.pods = alsoBy(out.pods, pod, t.MatchLabelKeys, selection.In)
-	out.pods = alsoBy(out.pods, pod, t.MismatchLabelKeys, selection.NotIn)
+	out.podSelector = withLabelKeys(out.podSelector, pod, t.MatchLabelKeys, selection.In)
+	out.podSelector = withLabelKeys(out.podSelector, pod, t.MismatchLabelKeys, selection.NotIn)
 	return out
 }
 
-// selector compiles one; nil, or one that makes no sense, selects nothing.
-func selector(s *metav1.LabelSelector) labels.Selector {
+// labelSelector compiles one; nil, or one that makes no sense, selects nothing.
+func labelSelector(s *metav1.LabelSelector) labels.Selector {
 	out, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
 		return labels.Nothing()
@@ -104,9 +104,9 @@ func selector(s *metav1.LabelSelector) labels.Selector {
 	return out
 }
 
-// alsoBy narrows a selector by the pod's own values of some labels. Doing it
+// withLabelKeys narrows a selector by the pod's own values of some labels. Doing it
 // twice, here and in a server that writes it into the pod, changes nothing.
-func alsoBy(s labels.Selector, pod *corev1.Pod, keys []string, op selection.Operator) labels.Selector {
+func withLabelKeys(s labels.Selector, pod *corev1.Pod, keys []string, op selection.Operator) labels.Selector {
 	for _, key := range keys {
 		value, ok := pod.Labels[key]
 		if !ok {
