@@ -275,7 +275,7 @@ func (h *fakeHost) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vol
 	return dirs, vols, err
 }
 
-func (h *fakeHost) LookFor(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImagesSeen {
+func (h *fakeHost) Observe(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImagesSeen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	seen := plan.ImagesSeen{}

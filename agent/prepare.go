@@ -28,7 +28,7 @@ type Prepare struct {
 		Exists(ctx context.Context, pod *corev1.Pod) (bool, error)
 	}
 	Images interface {
-		LookFor(ctx context.Context, pod *corev1.Pod, names []string, secrets plan.Objects) plan.ImagesSeen
+		Observe(ctx context.Context, pod *corev1.Pod, names []string, secrets plan.Objects) plan.ImagesSeen
 	}
 	Network func() plan.NetworkSeen
 	// RecursiveReadOnly reports whether the pod's runtime handler can mount
@@ -53,7 +53,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, 
 	}
 	if host {
 		wg.Go(func() { errs[1] = p.lookAtHost(ctx, pod, &s) })
-		wg.Go(func() { s.images = p.Images.LookFor(ctx, pod, podspec.Images(pod), objs) })
+		wg.Go(func() { s.images = p.Images.Observe(ctx, pod, podspec.Images(pod), objs) })
 	}
 	wg.Wait()
 	for _, err := range errs {

@@ -302,7 +302,7 @@ func (w *worker) seek(ctx context.Context, images []string) {
 	pod := w.book.wish.Pod
 	objs := w.objects.Of(pod)
 	w.ops.Go(func() {
-		f := &found{at: w.now(), images: w.stages.Prepare.Images.LookFor(ctx, pod, images, objs)}
+		f := &found{at: w.now(), images: w.stages.Prepare.Images.Observe(ctx, pod, images, objs)}
 		w.mail.put(func(p *post) { p.found = f })
 	})
 }

@@ -40,24 +40,24 @@ type Options struct {
 	ImageEndpoint string
 	// Deadlines of the verbs; zero fields take the defaults.
 	Deadlines Deadlines
-	// Unary are called around every call but the event stream, outermost first.
-	Unary []grpc.UnaryClientInterceptor
+	// UnaryInterceptors are called around every call but the event stream, outermost first.
+	UnaryInterceptors []grpc.UnaryClientInterceptor
 	// Node returns what criconfig must know of this host, at each call anew.
 	Node func() criconfig.Node
-	// LogLinks is the folder of the log links (/var/log/containers); empty: none.
-	LogLinks string
+	// LogLinkDir is the folder of the log links (/var/log/containers); empty: none.
+	LogLinkDir string
 	// Warn is told of what went wrong without making a call fail, such as a log
 	// link that could not be made. Nil: nobody is.
 	Warn func(error)
 	// WarnPod is told of what a pod does not get although it runs, with the reason of
 	// an event. Nil: nobody is.
 	WarnPod func(pod *corev1.Pod, reason, message string)
-	// Exits knows how containers ended where the runtime does not. Nil: nobody does.
-	Exits Exits
-	// Attached tells of a sandbox that is to have networks which the runtime does not
+	// ExitRecorder knows how containers ended where the runtime does not. Nil: nobody does.
+	ExitRecorder ExitRecorder
+	// NetworksAttached tells of a sandbox that is to have networks which the runtime does not
 	// make whether it has them all, and if not whether they may be under way. Nil:
 	// no sandbox is.
-	Attached func(uid, sandbox string) (done, making bool)
+	NetworksAttached func(uid, sandbox string) (done, making bool)
 	// Conn is used for both services instead of dialling an endpoint: a runtime
 	// in the same process.
 	Conn grpc.ClientConnInterface
@@ -75,7 +75,7 @@ type Client struct {
 	warnPod   func(pod *corev1.Pod, reason, message string)
 	netns     netnsPaths
 	facts     runtimeFacts
-	exits     Exits
+	exits     ExitRecorder
 	attached  func(uid, sandbox string) (done, making bool)
 
 	// containerd's own services: see task.go, forgotten.go and downloads.go.
@@ -96,11 +96,11 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 	c := &Client{
 		deadlines: o.Deadlines.withDefaults(),
 		node:      o.Node,
-		links:     logLinks{dir: o.LogLinks},
+		links:     logLinks{dir: o.LogLinkDir},
 		warn:      o.Warn,
 		warnPod:   o.WarnPod,
-		exits:     o.Exits,
-		attached:  o.Attached,
+		exits:     o.ExitRecorder,
+		attached:  o.NetworksAttached,
 	}
 	if c.exits == nil {
 		c.exits = noExits{}
@@ -118,13 +118,13 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		c.serve(o.Conn, o.Conn)
 		return c, nil
 	}
-	runtime, err := c.open("containerRuntimeEndpoint", o.RuntimeEndpoint, o.Unary)
+	runtime, err := c.open("containerRuntimeEndpoint", o.RuntimeEndpoint, o.UnaryInterceptors)
 	if err != nil {
 		return nil, err
 	}
 	images := runtime
 	if o.ImageEndpoint != "" && o.ImageEndpoint != o.RuntimeEndpoint {
-		if images, err = c.open("imageServiceEndpoint", o.ImageEndpoint, o.Unary); err != nil {
+		if images, err = c.open("imageServiceEndpoint", o.ImageEndpoint, o.UnaryInterceptors); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
@@ -198,9 +198,9 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// Images returns the image service. Its calls have no deadline and its errors
+// ImageService returns the image service. Its calls have no deadline and its errors
 // are the runtime's own: see package images.
-func (c *Client) Images() runtimeapi.ImageServiceClient { return c.images }
+func (c *Client) ImageService() runtimeapi.ImageServiceClient { return c.images }
 
 // Version returns the runtime's name and version, such as containerd 2.4.2.
 func (c *Client) Version(ctx context.Context) (name, version string, err error) {
@@ -218,7 +218,7 @@ func (c *Client) call(ctx context.Context, v verb, on string, deadline time.Dura
 	inner := ctx
 	if v.makes() {
 		var cancel context.CancelFunc
-		inner, cancel = gently(inner, c.deadlines.Finish)
+		inner, cancel = gently(inner, c.deadlines.CancelGrace)
 		defer cancel()
 	}
 	if deadline > 0 {

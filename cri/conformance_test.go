@@ -44,7 +44,7 @@ func TestFakeConforms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			fake := crifake.New(crifake.Options{Old: old, Files: true})
+			fake := crifake.New(crifake.Options{Containerd16: old, WriteFiles: true})
 			t.Cleanup(fake.Close)
 			fake.AddImage(images.TestboxRef)
 			socket := filepath.Join(dir, "sock")
@@ -143,7 +143,7 @@ func conformance(t *testing.T, h *host) {
 	t.Cleanup(func() { conn.Close() })
 	h.raw = runtimeapi.NewRuntimeServiceClient(conn)
 	eventually(t, "the image is there", func() bool {
-		resp, err := h.client.Images().ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
+		resp, err := h.client.ImageService().ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: images.TestboxRef}})
 		h.image = plan.Image{ID: resp.GetImage().GetId(), Ref: resp.GetImage().GetId()}
 		return err == nil && h.image.ID != ""
 	})
@@ -180,7 +180,7 @@ func conformance(t *testing.T, h *host) {
 func (h *host) dial(t *testing.T) *cri.Client {
 	t.Helper()
 	c, err := cri.Dial(t.Context(), cri.Options{
-		RuntimeEndpoint: h.endpoint, LogLinks: filepath.Join(h.dir, "links"),
+		RuntimeEndpoint: h.endpoint, LogLinkDir: filepath.Join(h.dir, "links"),
 		Node: func() criconfig.Node { return criconfig.Node{Name: "node", ClusterDomain: "cluster.local"} },
 		Warn: func(err error) { t.Errorf("warning: %v", err) },
 	})

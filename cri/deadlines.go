@@ -12,14 +12,14 @@ type Deadlines struct {
 	StartContainer  time.Duration // 2 min
 	StopSlack       time.Duration // 1 min, on top of the grace
 	RemoveContainer time.Duration // 2 min
-	Look            time.Duration // 30 s: one list or status of pods and containers
+	Query           time.Duration // 30 s: one list or status of pods and containers
 	Status          time.Duration // 10 s: of the runtime itself
 	ExecSlack       time.Duration // 10 s, on top of the command's own timeout
 	Stream          time.Duration // 30 s: to prepare an exec, attach or port-forward
 	Update          time.Duration // 30 s: resources and log files
-	Reserved        time.Duration // 10 s: how long a name may stay taken by a call that was cut off
-	Finish          time.Duration // 20 s: for a call that makes something to end by itself when nobody wants that any more
-	Settle          time.Duration // 2 s: to see what a cut-off call has left
+	NameReservation time.Duration // 10 s: how long a name may stay taken by a call that was cut off
+	CancelGrace     time.Duration // 20 s: for a call that makes something to end by itself when nobody wants that any more
+	Leftover        time.Duration // 2 s: to see what a cut-off call has left
 }
 
 func (d Deadlines) withDefaults() Deadlines {
@@ -34,14 +34,14 @@ func (d Deadlines) withDefaults() Deadlines {
 		{&d.StartContainer, 2 * time.Minute},
 		{&d.StopSlack, time.Minute},
 		{&d.RemoveContainer, 2 * time.Minute},
-		{&d.Look, 30 * time.Second},
+		{&d.Query, 30 * time.Second},
 		{&d.Status, 10 * time.Second},
 		{&d.ExecSlack, 10 * time.Second},
 		{&d.Stream, 30 * time.Second},
 		{&d.Update, 30 * time.Second},
-		{&d.Reserved, 10 * time.Second},
-		{&d.Finish, 20 * time.Second},
-		{&d.Settle, 2 * time.Second},
+		{&d.NameReservation, 10 * time.Second},
+		{&d.CancelGrace, 20 * time.Second},
+		{&d.Leftover, 2 * time.Second},
 	} {
 		if *f.field == 0 {
 			*f.field = f.value

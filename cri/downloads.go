@@ -9,16 +9,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Downloads is how far the runtime is with the parts of images that it writes to
+// DownloadProgress is how far the runtime is with the parts of images that it writes to
 // its store now, those of all pulls together: it does not tell them apart.
-type Downloads struct {
-	Parts       int
-	Here, Whole int64 // bytes
+type DownloadProgress struct {
+	Blobs           int
+	Received, Total int64 // bytes
 }
 
-// Downloads asks containerd's own service, because CRI tells nothing of a pull before
+// DownloadProgress asks containerd's own service, because CRI tells nothing of a pull before
 // its end. Other runtimes answer with none.
-func (c *Client) Downloads(ctx context.Context) (d Downloads, err error) {
+func (c *Client) DownloadProgress(ctx context.Context) (d DownloadProgress, err error) {
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
 	resp, err := c.content.ListStatuses(ctx, &content.ListStatusesRequest{})
 	if status.Code(err) == codes.Unimplemented {
@@ -28,9 +28,9 @@ func (c *Client) Downloads(ctx context.Context) (d Downloads, err error) {
 		if s.GetTotal() <= 0 { // it is not known how much there is to come
 			continue
 		}
-		d.Parts++
-		d.Here += min(s.GetOffset(), s.GetTotal())
-		d.Whole += s.GetTotal()
+		d.Blobs++
+		d.Received += min(s.GetOffset(), s.GetTotal())
+		d.Total += s.GetTotal()
 	}
 	return d, err
 }

@@ -34,8 +34,8 @@ func TestEventsBeginBeforeTheyAreSaidTo(t *testing.T) {
 		pod := h.pod(t, "sleep")
 		events, synced := follow(t, pod.UID, h.client.Events)
 		<-synced
-		if fake.Followers() != 1 {
-			t.Fatalf("taken up %s late: %d follow when it is said that events are followed", late, fake.Followers())
+		if fake.EventSubscribers() != 1 {
+			t.Fatalf("taken up %s late: %d follow when it is said that events are followed", late, fake.EventSubscribers())
 		}
 		h.sandbox(t, pod)
 		until(t, events, "sandbox is ready", func(e cri.Event) bool { return e.Kind == cri.Started })

@@ -9,8 +9,8 @@ import (
 	"berth/agent/plan"
 )
 
-// Exits sees how containers end, beside the runtime. No method may block.
-type Exits interface {
+// ExitRecorder sees how containers end, beside the runtime. No method may block.
+type ExitRecorder interface {
 	// Watch says that a container runs.
 	Watch(id string)
 	// ExitStatus is the exit code of a container and when it ended, zero if nobody saw

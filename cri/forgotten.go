@@ -29,45 +29,45 @@ import (
 // finds such tasks; forgotten_end.go ends them. Other runtimes have none: their
 // status names no directory of containerd's.
 
-// Facts is where this containerd keeps what CRI does not show.
-type Facts struct {
-	Address   string // of its socket, as its shims have it
-	Tasks     string // bundles of the tasks in CRI's namespace
-	States    string // CRI's own directory for what a reboot may take
-	Roots     string // CRI's own directory for what stays
-	RuncRoots []string
-	NetNS     string // directory of pinned network namespaces
-	OwnNetNS  bool   // NetNS is this containerd's alone
+// Layout is where this containerd keeps what CRI does not show.
+type Layout struct {
+	Address         string // of its socket, as its shims have it
+	TaskDir         string // bundles of the tasks in CRI's namespace
+	StateDir        string // CRI's own directory for what a reboot may take
+	RootDir         string // CRI's own directory for what stays
+	RuncRoots       []string
+	NetNSDir        string // directory of pinned network namespaces
+	PrivateNetNSDir bool   // NetNS is this containerd's alone
 }
 
-// Forgotten is a task that nothing in CRI or containerd answers for.
-type Forgotten struct {
-	ID     string
-	Bundle string // its directory; empty: gone
-	State  string // directory of the low-level runtime's own books; empty: none
-	Shims  []int  // processes; empty: none lives
-	// Marked says that the bundle, the low-level runtime's books or the cgroup of a
+// LeakedTask is a task that nothing in CRI or containerd answers for.
+type LeakedTask struct {
+	ID      string
+	Bundle  string // its directory; empty: gone
+	RuncDir string // directory of the low-level runtime's own books; empty: none
+	Shims   []int  // processes; empty: none lives
+	// Owned says that the bundle, the low-level runtime's books or the cgroup of a
 	// process show that berth made it. Without the mark nothing runs in it and no bundle is left of it.
-	Marked bool
+	Owned bool
 }
 
-// Search says what Forgotten looks at.
-type Search struct {
-	Known     func(id string) bool   // need not be asked of the runtime
-	Ours      func(path string) bool // whether a cgroup is one of the pods'
-	Logs      string                 // directory of the pods' logs
-	Processes bool                   // also shims whose bundle is gone; reads /proc
+// LeakSearch says what Forgotten looks at.
+type LeakSearch struct {
+	Known         func(id string) bool   // need not be asked of the runtime
+	OwnsCgroup    func(path string) bool // whether a cgroup is one of the pods'
+	LogDir        string                 // directory of the pods' logs
+	ScanProcesses bool                   // also shims whose bundle is gone; reads /proc
 }
 
-// Facts asks containerd where it keeps things; not ok if the runtime is another
+// Layout asks containerd where it keeps things; not ok if the runtime is another
 // one. It asks once in the runtime's life.
-func (c *Client) Facts(ctx context.Context) (f Facts, ok bool, err error) {
+func (c *Client) Layout(ctx context.Context) (f Layout, ok bool, err error) {
 	if f, ok := c.facts.layout(); ok {
 		return f, f.Address != "", nil
 	}
 	info, err := c.StatusInfo(ctx)
 	if err != nil {
-		return Facts{}, false, err
+		return Layout{}, false, err
 	}
 	f = factsOf(info["config"])
 	c.facts.setLayout(f)
@@ -76,7 +76,7 @@ func (c *Client) Facts(ctx context.Context) (f Facts, ok bool, err error) {
 
 // factsOf reads containerd's own configuration as its status shows it; without
 // an address it is not containerd's.
-func factsOf(config json.RawMessage) Facts {
+func factsOf(config json.RawMessage) Layout {
 	var c struct {
 		Endpoint   string `json:"containerdEndpoint"`
 		State      string `json:"stateDir"`
@@ -89,17 +89,17 @@ func factsOf(config json.RawMessage) Facts {
 		} `json:"containerd"`
 	}
 	if json.Unmarshal(config, &c) != nil || c.Endpoint == "" || !filepath.IsAbs(c.State) || !filepath.IsAbs(c.Root) {
-		return Facts{}
+		return Layout{}
 	}
-	f := Facts{
-		Address: strings.TrimPrefix(c.Endpoint, "unix://"),
-		Tasks:   filepath.Join(filepath.Dir(c.State), "io.containerd.runtime.v2.task", criNamespace),
-		States:  filepath.Join(c.State, "sandboxes"), Roots: filepath.Join(c.Root, "sandboxes"),
+	f := Layout{
+		Address:  strings.TrimPrefix(c.Endpoint, "unix://"),
+		TaskDir:  filepath.Join(filepath.Dir(c.State), "io.containerd.runtime.v2.task", criNamespace),
+		StateDir: filepath.Join(c.State, "sandboxes"), RootDir: filepath.Join(c.Root, "sandboxes"),
 		RuncRoots: []string{"/run/containerd/runc"},
-		NetNS:     "/var/run/netns", OwnNetNS: c.OwnNetNS,
+		NetNSDir:  "/var/run/netns", PrivateNetNSDir: c.OwnNetNS,
 	}
-	if f.OwnNetNS {
-		f.NetNS = filepath.Join(c.State, "netns")
+	if f.PrivateNetNSDir {
+		f.NetNSDir = filepath.Join(c.State, "netns")
 	}
 	for _, r := range c.Containerd.Runtimes {
 		if filepath.IsAbs(r.Options.Root) && !slices.Contains(f.RuncRoots, r.Options.Root) {
@@ -109,15 +109,15 @@ func factsOf(config json.RawMessage) Facts {
 	return f
 }
 
-// Forgotten lists the tasks that berth made and nobody answers for, and shims
+// LeakedTasks lists the tasks that berth made and nobody answers for, and shims
 // that serve nothing. What is being made or taken away just now is among it:
 // the caller looks twice. What another made is not, whatever state it is in.
-func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
-	f, ok, err := c.Facts(ctx)
+func (c *Client) LeakedTasks(ctx context.Context, s LeakSearch) ([]LeakedTask, error) {
+	f, ok, err := c.Layout(ctx)
 	if err != nil || !ok {
 		return nil, err
 	}
-	found, err := bundles(f.Tasks)
+	found, err := bundles(f.TaskDir)
 	if err != nil {
 		return nil, fmt.Errorf("list the runtime's bundles: %w", err)
 	}
@@ -126,7 +126,7 @@ func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
 		return nil, fmt.Errorf("list what runc keeps: %w", err)
 	}
 	var procs processes
-	if s.Processes {
+	if s.ScanProcesses {
 		procs = lookAtProcesses()
 		procs.addShims(found, f.Address)
 	}
@@ -136,16 +136,16 @@ func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
 			ids = append(ids, id)
 		}
 	}
-	if ids, err = c.Unknown(ctx, ids); err != nil || len(ids) == 0 {
+	if ids, err = c.UnknownIDs(ctx, ids); err != nil || len(ids) == 0 {
 		return nil, err
 	}
-	if !s.Processes { // now there is a reason
+	if !s.ScanProcesses { // now there is a reason
 		procs = lookAtProcesses()
 		procs.addShims(found, f.Address)
 	}
-	var out []Forgotten
+	var out []LeakedTask
 	for _, id := range ids {
-		if t, ok := judge(*found[id], f.Tasks, procs, s); ok {
+		if t, ok := judge(*found[id], f.TaskDir, procs, s); ok {
 			out = append(out, t)
 		}
 	}
@@ -153,7 +153,7 @@ func (c *Client) Forgotten(ctx context.Context, s Search) ([]Forgotten, error) {
 }
 
 // learnSockets notes where shims listen, from one bundle: all are alike.
-func (c *Client) learnSockets(found map[string]*Forgotten) {
+func (c *Client) learnSockets(found map[string]*LeakedTask) {
 	for _, t := range found {
 		if address := addressOf(t.Bundle); address != "" {
 			c.sockets.learn(address)
@@ -164,15 +164,15 @@ func (c *Client) learnSockets(found map[string]*Forgotten) {
 
 // bundles lists the directories of tasks by ID. Those whose name begins with a
 // dot are being removed.
-func bundles(dir string) (map[string]*Forgotten, error) {
+func bundles(dir string) (map[string]*LeakedTask, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	out := map[string]*Forgotten{}
+	out := map[string]*LeakedTask{}
 	for _, e := range entries {
 		if isID(e.Name()) && e.IsDir() {
-			out[e.Name()] = &Forgotten{ID: e.Name(), Bundle: filepath.Join(dir, e.Name())}
+			out[e.Name()] = &LeakedTask{ID: e.Name(), Bundle: filepath.Join(dir, e.Name())}
 		}
 	}
 	return out, nil
@@ -180,7 +180,7 @@ func bundles(dir string) (map[string]*Forgotten, error) {
 
 // addStates notes what runc keeps, a directory per container; other containerds
 // may have theirs in the same place.
-func addStates(tasks map[string]*Forgotten, roots []string) error {
+func addStates(tasks map[string]*LeakedTask, roots []string) error {
 	for _, root := range roots {
 		entries, err := os.ReadDir(filepath.Join(root, criNamespace))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -189,9 +189,9 @@ func addStates(tasks map[string]*Forgotten, roots []string) error {
 		for _, e := range entries {
 			if id := e.Name(); isID(id) && e.IsDir() {
 				if tasks[id] == nil {
-					tasks[id] = &Forgotten{ID: id}
+					tasks[id] = &LeakedTask{ID: id}
 				}
-				tasks[id].State = filepath.Join(root, criNamespace, id)
+				tasks[id].RuncDir = filepath.Join(root, criNamespace, id)
 			}
 		}
 	}
@@ -203,13 +203,13 @@ func isID(name string) bool {
 	return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// Unknown returns those of the IDs, sorted, that neither CRI nor containerd
+// UnknownIDs returns those of the IDs, sorted, that neither CRI nor containerd
 // lists, whoever made them. A record of containerd's that berth's own label is on
 // does not count, unless it is that of a sandbox in 2.x's store: CRI has lost it,
 // or makes the sandbox just now. A container is there before its task, and a 2.x
 // sandbox before its network, so that an ID that is unknown is gone, or is that
 // of a sandbox whose network containerd 1.6 makes just now.
-func (c *Client) Unknown(ctx context.Context, ids []string) ([]string, error) {
+func (c *Client) UnknownIDs(ctx context.Context, ids []string) ([]string, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -248,7 +248,7 @@ func (c *Client) Unknown(ctx context.Context, ids []string) ([]string, error) {
 // booked reports whether containerd itself has a container or sandbox of that ID
 // that CRI has not lost.
 func (c *Client) booked(ctx context.Context, id string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.deadlines.Look)
+	ctx, cancel := context.WithTimeout(ctx, c.deadlines.Query)
 	defer cancel()
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace)
 	got, err := c.containers.Get(ctx, &containers.GetContainerRequest{ID: id})
@@ -280,27 +280,27 @@ func forBerth(k *containers.Container) bool {
 // and which containerd's bundle it was; without these what runs in it, by its
 // cgroup. Without any nothing runs in it: the shim serves nobody, and containerd
 // starts none for an ID that it has not booked; or runc never began its books.
-func judge(t Forgotten, tasks string, procs processes, s Search) (Forgotten, bool) {
+func judge(t LeakedTask, tasks string, procs processes, s LeakSearch) (LeakedTask, bool) {
 	if slices.ContainsFunc(t.Shims, func(pid int) bool { return procs.busy[pid] }) {
 		return t, false // containerd is at it
 	}
 	spec, err := specOf(t.Bundle)
 	if err == nil {
-		t.Marked = oursBySpec(spec, s)
-		return t, t.Marked
+		t.Owned = oursBySpec(spec, s)
+		return t, t.Owned
 	}
-	if state, err := booksOf(t.State); err == nil && t.Bundle == "" {
-		t.Marked = state.bundle() == filepath.Join(tasks, t.ID) && oursBySpec(state.spec(), s)
-		return t, t.Marked
+	if state, err := booksOf(t.RuncDir); err == nil && t.Bundle == "" {
+		t.Owned = state.bundle() == filepath.Join(tasks, t.ID) && oursBySpec(state.spec(), s)
+		return t, t.Owned
 	}
 	inside := procs.below(t.Shims)
 	for _, pid := range inside {
-		if !slices.ContainsFunc(cgroupsOf(pid), s.Ours) {
+		if !slices.ContainsFunc(cgroupsOf(pid), s.OwnsCgroup) {
 			return t, false
 		}
 	}
-	t.Marked = len(inside) > 0
-	return t, t.Marked || t.Bundle == "" && (len(t.Shims) > 0 || brokenOff(t, time.Now()))
+	t.Owned = len(inside) > 0
+	return t, t.Owned || t.Bundle == "" && (len(t.Shims) > 0 || brokenOff(t, time.Now()))
 }
 
 // brokenOffAfter is far longer than runc takes to write the books of a container
@@ -311,15 +311,15 @@ const brokenOffAfter = time.Minute
 // directory for the container has been there for a while without them, and no
 // process bears the container's ID, as runc and every containerd's shim do while
 // they are at it. It is nobody's, whichever containerd's it was.
-func brokenOff(t Forgotten, now time.Time) bool {
-	if t.State == "" {
+func brokenOff(t LeakedTask, now time.Time) bool {
+	if t.RuncDir == "" {
 		return false
 	}
-	at, err := os.Stat(t.State)
+	at, err := os.Stat(t.RuncDir)
 	if err != nil || now.Sub(at.ModTime()) < brokenOffAfter {
 		return false
 	}
-	_, err = os.Lstat(filepath.Join(t.State, "state.json"))
+	_, err = os.Lstat(filepath.Join(t.RuncDir, "state.json"))
 	return errors.Is(err, fs.ErrNotExist) && !isBorne(t.ID)
 }
 
@@ -385,9 +385,9 @@ func (s runcState) spec() *specs.Spec {
 // sandboxLogs is containerd's annotation of a sandbox's log directory.
 const sandboxLogs = "io.kubernetes.cri.sandbox-log-directory"
 
-func oursBySpec(spec *specs.Spec, s Search) bool {
+func oursBySpec(spec *specs.Spec, s LeakSearch) bool {
 	logs, said := spec.Annotations[sandboxLogs]
-	if said && !below(logs, s.Logs) {
+	if said && !below(logs, s.LogDir) {
 		return false
 	}
 	cgroup := ""
@@ -397,7 +397,7 @@ func oursBySpec(spec *specs.Spec, s Search) bool {
 	if cgroup == "" { // containerd was told to keep out of cgroups
 		return said
 	}
-	return s.Ours(cgroup)
+	return s.OwnsCgroup(cgroup)
 }
 
 // below reports whether a path lies in a directory.

@@ -27,15 +27,15 @@ const (
 	deleteBound = 10 * time.Second // for the shim's own way of deleting
 )
 
-// EndForgotten ends what Forgotten has found: its processes, what the shim's own
+// DeleteLeakedTask ends what Forgotten has found: its processes, what the shim's own
 // program deletes of it, its mounts, directories and socket. It may be repeated.
 // A task that somebody answers for by now is left alone.
-func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
-	f, ok, err := c.Facts(ctx)
+func (c *Client) DeleteLeakedTask(ctx context.Context, t LeakedTask) error {
+	f, ok, err := c.Layout(ctx)
 	if err != nil || !ok {
 		return err
 	}
-	ids, err := c.Unknown(ctx, []string{t.ID})
+	ids, err := c.UnknownIDs(ctx, []string{t.ID})
 	if err != nil || len(ids) == 0 {
 		return err
 	}
@@ -51,9 +51,9 @@ func (c *Client) EndForgotten(ctx context.Context, t Forgotten) error {
 	var errs []error
 	if t.Bundle != "" {
 		_ = deleteTask(ctx, t, f.Address) // what it leaves is removed below
-		errs = append(errs, removeBundle(t.Bundle, filepath.Dir(f.Tasks)))
+		errs = append(errs, removeBundle(t.Bundle, filepath.Dir(f.TaskDir)))
 	}
-	for _, dir := range append(slices.Clone(runcDirs(f, t.ID)), filepath.Join(f.States, t.ID), filepath.Join(f.Roots, t.ID)) {
+	for _, dir := range append(slices.Clone(runcDirs(f, t.ID)), filepath.Join(f.StateDir, t.ID), filepath.Join(f.RootDir, t.ID)) {
 		errs = append(errs, removeTree(dir))
 	}
 	errs = append(errs, c.endLease(ctx, t.ID))
@@ -112,14 +112,14 @@ func (c *Client) endLease(ctx context.Context, id string) error {
 // killForgotten kills the task's shims and what runs below them. Each process is
 // held before its command line is read again, so that no other can have taken
 // its number when it is killed.
-func (c *Client) killForgotten(ctx context.Context, t Forgotten, address string) error {
+func (c *Client) killForgotten(ctx context.Context, t LeakedTask, address string) error {
 	procs, shims, err := settledShims(ctx, t.ID, address)
 	if err != nil {
 		return err
 	}
 	below := procs.below(shims)
 	inside := slices.Clone(below)
-	if state, err := booksOf(t.State); err == nil && state.Init > 1 && !slices.Contains(inside, state.Init) {
+	if state, err := booksOf(t.RuncDir); err == nil && state.Init > 1 && !slices.Contains(inside, state.Init) {
 		inside = append(inside, state.Init) // its shim may have died; the number may be another's by now
 	}
 	if err := c.nobodyElse(ctx, t.ID, inside); err != nil {
@@ -145,7 +145,7 @@ func (c *Client) killForgotten(ctx context.Context, t Forgotten, address string)
 func settledShims(ctx context.Context, id, address string) (processes, []int, error) {
 	for end := time.Now().Add(endBound); ; {
 		procs := lookAtProcesses()
-		found := map[string]*Forgotten{id: {ID: id}}
+		found := map[string]*LeakedTask{id: {ID: id}}
 		procs.addShims(found, address)
 		shims := found[id].Shims
 		if !slices.ContainsFunc(shims, func(pid int) bool { return procs.busy[pid] }) {
@@ -170,7 +170,7 @@ func (c *Client) nobodyElse(ctx context.Context, id string, pids []int) error {
 	}
 	slices.Sort(others)
 	others = slices.Compact(others)
-	unknown, err := c.Unknown(ctx, others)
+	unknown, err := c.UnknownIDs(ctx, others)
 	if err == nil && len(unknown) < len(others) {
 		return errors.New("a container that the runtime knows runs in it")
 	}
@@ -234,7 +234,7 @@ func killHeld(ctx context.Context, pid int, meant func() bool) error {
 
 // deleteTask runs the shim's program as containerd does when a shim has died:
 // it deletes what the low-level runtime keeps and unmounts the root.
-func deleteTask(ctx context.Context, t Forgotten, address string) error {
+func deleteTask(ctx context.Context, t LeakedTask, address string) error {
 	text, err := os.ReadFile(filepath.Join(t.Bundle, "shim-binary-path"))
 	program := strings.TrimSpace(string(text))
 	if err != nil || !filepath.IsAbs(program) {
@@ -263,7 +263,7 @@ func removeBundle(bundle, tasks string) error {
 	return errs
 }
 
-func runcDirs(f Facts, id string) (out []string) {
+func runcDirs(f Layout, id string) (out []string) {
 	for _, root := range f.RuncRoots {
 		out = append(out, filepath.Join(root, criNamespace, id))
 	}
@@ -320,7 +320,7 @@ func mountsBelow(mountinfo, dir string) (out []string) {
 // socketsOf lists where the shim of a task may listen, by the name that
 // containerd gives the socket, a hash of its own address and the task. So the
 // socket of a sandbox, which its containers' bundles name too, is not theirs.
-func socketsOf(t Forgotten, address string, dirs []string) (out []string) {
+func socketsOf(t LeakedTask, address string, dirs []string) (out []string) {
 	name := fmt.Sprintf("%x", sha256.Sum256([]byte(filepath.Join(address, criNamespace, t.ID))))
 	for _, dir := range dirs {
 		out = append(out, filepath.Join(dir, name))

@@ -68,24 +68,24 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 			if _, err := books.Create(inCRI(t), &containers.CreateContainerRequest{Container: record.Container}); err != nil { // CRI reads them at its start
 				t.Fatal(err)
 			}
-			facts, ok, err := c.Facts(t.Context())
+			facts, ok, err := c.Layout(t.Context())
 			if err != nil || !ok || facts.Address != p.Socket {
 				t.Fatalf("facts %+v %v %v", facts, ok, err)
 			}
-			dropBundle(t, filepath.Join(facts.Tasks, torn))
+			dropBundle(t, filepath.Join(facts.TaskDir, torn))
 
-			search := cri.Search{
-				Known: func(string) bool { return false }, Logs: logs, Processes: true,
-				Ours: func(cgroup string) bool { return strings.HasPrefix(cgroup, p.CgroupRoot+"/kubepods/pod") },
+			search := cri.LeakSearch{
+				Known: func(string) bool { return false }, LogDir: logs, ScanProcesses: true,
+				OwnsCgroup: func(cgroup string) bool { return strings.HasPrefix(cgroup, p.CgroupRoot+"/kubepods/pod") },
 			}
-			forgotten := func(s cri.Search) (ids []string) {
-				found, err := c.Forgotten(t.Context(), s)
+			forgotten := func(s cri.LeakSearch) (ids []string) {
+				found, err := c.LeakedTasks(t.Context(), s)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for _, f := range found {
 					ids = append(ids, f.ID)
-					if !f.Marked || len(f.Shims) != 1 || (f.Bundle == "") != (f.ID == torn) {
+					if !f.Owned || len(f.Shims) != 1 || (f.Bundle == "") != (f.ID == torn) {
 						t.Errorf("%+v", f)
 					}
 				}
@@ -97,20 +97,20 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 				t.Fatalf("found %v, forgotten were %v", got, want)
 			}
 			shallow := search
-			shallow.Processes = false
+			shallow.ScanProcesses = false
 			if got := forgotten(shallow); !slices.Equal(got, want) {
 				t.Errorf("a cheap look found %v", got)
 			}
-			found, err := c.Forgotten(t.Context(), search)
+			found, err := c.LeakedTasks(t.Context(), search)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, f := range append(found, found...) { // twice: it may be repeated
-				if err := c.EndForgotten(t.Context(), f); err != nil {
+				if err := c.DeleteLeakedTask(t.Context(), f); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := c.EndForgotten(t.Context(), cri.Forgotten{ID: alive, Bundle: filepath.Join(facts.Tasks, alive), Marked: true}); err != nil {
+			if err := c.DeleteLeakedTask(t.Context(), cri.LeakedTask{ID: alive, Bundle: filepath.Join(facts.TaskDir, alive), Owned: true}); err != nil {
 				t.Fatal(err)
 			}
 			for id, want := range map[string]bool{whole: false, torn: false, struck: false, alive: true, foreign: true, elsewhere: true} {
@@ -134,7 +134,7 @@ func TestR7WhatIsForgottenIsEndedIfBerthMadeIt(t *testing.T) {
 
 // brokenOff has a runc of this containerd leave what it had begun, a while ago and
 // just now.
-func brokenOff(t *testing.T, c *cri.Client, facts cri.Facts, search cri.Search) {
+func brokenOff(t *testing.T, c *cri.Client, facts cri.Layout, search cri.LeakSearch) {
 	t.Helper()
 	own := slices.IndexFunc(facts.RuncRoots, func(root string) bool { return strings.HasPrefix(root, "/run/berth-hosts/") })
 	if own < 0 {
@@ -149,11 +149,11 @@ func brokenOff(t *testing.T, c *cri.Client, facts cri.Facts, search cri.Search) 
 		}
 		defer os.Remove(dirs[id])
 	}
-	found, err := c.Forgotten(t.Context(), search)
-	if err != nil || len(found) != 1 || found[0].ID[:2] != "01" || found[0].Marked {
+	found, err := c.LeakedTasks(t.Context(), search)
+	if err != nil || len(found) != 1 || found[0].ID[:2] != "01" || found[0].Owned {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	if err := c.EndForgotten(t.Context(), found[0]); err != nil {
+	if err := c.DeleteLeakedTask(t.Context(), found[0]); err != nil {
 		t.Fatal(err)
 	}
 	for id, dir := range dirs {

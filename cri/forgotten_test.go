@@ -22,12 +22,12 @@ func TestContainerdSaysWhereItKeepsThings(t *testing.T) {
 	const said = `{"containerdEndpoint":"unix:///run/x/c.sock","rootDir":"/r/io.containerd.grpc.v1.cri","stateDir":"/s/io.containerd.grpc.v1.cri",
 		"netnsMountsUnderStateDir":true,"containerd":{"runtimes":{"runc":{"options":{"Root":"/run/x/runc","SystemdCgroup":false}},"other":{}}}}`
 	f := factsOf(json.RawMessage(said))
-	if f.Address != "/run/x/c.sock" || f.Tasks != "/s/io.containerd.runtime.v2.task/k8s.io" || f.States != "/s/io.containerd.grpc.v1.cri/sandboxes" ||
-		f.Roots != "/r/io.containerd.grpc.v1.cri/sandboxes" || f.NetNS != "/s/io.containerd.grpc.v1.cri/netns" || !f.OwnNetNS ||
+	if f.Address != "/run/x/c.sock" || f.TaskDir != "/s/io.containerd.runtime.v2.task/k8s.io" || f.StateDir != "/s/io.containerd.grpc.v1.cri/sandboxes" ||
+		f.RootDir != "/r/io.containerd.grpc.v1.cri/sandboxes" || f.NetNSDir != "/s/io.containerd.grpc.v1.cri/netns" || !f.PrivateNetNSDir ||
 		!slices.Equal(f.RuncRoots, []string{"/run/containerd/runc", "/run/x/runc"}) {
 		t.Errorf("%+v", f)
 	}
-	if f := factsOf(json.RawMessage(strings.Replace(said, "true", "false", 1))); f.OwnNetNS || f.NetNS != "/var/run/netns" {
+	if f := factsOf(json.RawMessage(strings.Replace(said, "true", "false", 1))); f.PrivateNetNSDir || f.NetNSDir != "/var/run/netns" {
 		t.Errorf("shared: %+v", f)
 	}
 	for _, other := range []string{``, `{}`, `"text"`, `{"containerdEndpoint":"/x","stateDir":"relative","rootDir":"/r"}`} {
@@ -61,7 +61,7 @@ func TestShimsAreReadFromTheirCommandLines(t *testing.T) {
 
 func TestTheBundleSaysWhoseATaskIs(t *testing.T) {
 	t.Parallel()
-	s := Search{Ours: func(c string) bool { return strings.HasPrefix(c, "/kubepods/") }, Logs: "/var/log/pods"}
+	s := LeakSearch{OwnsCgroup: func(c string) bool { return strings.HasPrefix(c, "/kubepods/") }, LogDir: "/var/log/pods"}
 	for _, row := range []struct {
 		what, config string
 		ours         bool
@@ -79,7 +79,7 @@ func TestTheBundleSaysWhoseATaskIs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(row.config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := judge(Forgotten{ID: idA, Bundle: dir}, "/tasks", processes{}, s); ok != row.ours || ok && !got.Marked {
+		if got, ok := judge(LeakedTask{ID: idA, Bundle: dir}, "/tasks", processes{}, s); ok != row.ours || ok && !got.Owned {
 			t.Errorf("%s: %v %+v", row.what, ok, got)
 		}
 	}
@@ -89,22 +89,22 @@ func TestWithoutABundleWhatRunsInAShimSaysWhoseItIs(t *testing.T) {
 	t.Parallel()
 	self, parent := os.Getpid(), os.Getppid()
 	p := processes{children: map[int][]int{parent: {self}}, busy: map[int]bool{}}
-	ours := Search{Ours: func(string) bool { return true }}
-	others := Search{Ours: func(string) bool { return false }}
-	if f, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, "/tasks", p, ours); !ok || !f.Marked {
+	ours := LeakSearch{OwnsCgroup: func(string) bool { return true }}
+	others := LeakSearch{OwnsCgroup: func(string) bool { return false }}
+	if f, ok := judge(LeakedTask{ID: idA, Shims: []int{parent}}, "/tasks", p, ours); !ok || !f.Owned {
 		t.Errorf("with a process of ours: %v %+v", ok, f)
 	}
-	if _, ok := judge(Forgotten{ID: idA, Shims: []int{parent}}, "/tasks", p, others); ok {
+	if _, ok := judge(LeakedTask{ID: idA, Shims: []int{parent}}, "/tasks", p, others); ok {
 		t.Error("with a process of another it was taken for ours")
 	}
-	if f, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, "/tasks", p, others); !ok || f.Marked {
+	if f, ok := judge(LeakedTask{ID: idA, Shims: []int{self}}, "/tasks", p, others); !ok || f.Owned {
 		t.Errorf("a shim with nothing in it: %v %+v", ok, f)
 	}
-	if _, ok := judge(Forgotten{ID: idA, Bundle: t.TempDir(), Shims: []int{self}}, "/tasks", p, ours); ok {
+	if _, ok := judge(LeakedTask{ID: idA, Bundle: t.TempDir(), Shims: []int{self}}, "/tasks", p, ours); ok {
 		t.Error("a bundle that is being made was taken for one that is left")
 	}
 	p.busy[self] = true
-	if _, ok := judge(Forgotten{ID: idA, Shims: []int{self}}, "/tasks", p, ours); ok {
+	if _, ok := judge(LeakedTask{ID: idA, Shims: []int{self}}, "/tasks", p, ours); ok {
 		t.Error("a shim that containerd starts just now was taken for one that is left")
 	}
 }
@@ -134,7 +134,7 @@ func TestSocketsAreLearntFromBundles(t *testing.T) {
 	name := strings.Repeat("5", 64)
 	var c Client
 	var kept [][]string
-	c.RememberSockets([]string{"/zero/s"}, func(dirs []string) { kept = append(kept, dirs) })
+	c.SetSocketDirs([]string{"/zero/s"}, func(dirs []string) { kept = append(kept, dirs) })
 	if got := c.sockets.all(); !slices.Equal(got, []string{defaultSockets, "/zero/s"}) {
 		t.Errorf("of the life before: %v", got)
 	}
@@ -151,7 +151,7 @@ func TestSocketsAreLearntFromBundles(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := c.sockets.all()
-		c.learnSockets(map[string]*Forgotten{idA: {ID: idA, Bundle: dir}})
+		c.learnSockets(map[string]*LeakedTask{idA: {ID: idA, Bundle: dir}})
 		want := before
 		if row.dir != "" {
 			want = append(before, row.dir)
@@ -163,7 +163,7 @@ func TestSocketsAreLearntFromBundles(t *testing.T) {
 	if want := [][]string{{"/zero/s", "/one/s"}, {"/zero/s", "/one/s", "/two/s"}}; !slices.EqualFunc(kept, want, slices.Equal) {
 		t.Errorf("kept for the next life: %v", kept)
 	}
-	got := socketsOf(Forgotten{ID: idA}, "/run/x/c.sock", []string{"/a", "/b"})
+	got := socketsOf(LeakedTask{ID: idA}, "/run/x/c.sock", []string{"/a", "/b"})
 	if len(got) != 2 || filepath.Dir(got[0]) != "/a" || filepath.Dir(got[1]) != "/b" || !isID(filepath.Base(got[0])) || filepath.Base(got[0]) != filepath.Base(got[1]) {
 		t.Errorf("%v", got)
 	}
@@ -193,12 +193,12 @@ func TestOnlySocketsOnWhichNobodyListensAreDead(t *testing.T) {
 	}
 	var c Client
 	c.sockets.learn("unix://" + filepath.Join(dir, idA))
-	found := slices.DeleteFunc(c.DeadSockets(), func(path string) bool { return filepath.Dir(path) != dir })
+	found := slices.DeleteFunc(c.StaleSockets(), func(path string) bool { return filepath.Dir(path) != dir })
 	if !slices.Equal(found, []string{filepath.Join(dir, idB)}) {
 		t.Errorf("%v", found)
 	}
 	for _, name := range []string{idA, idB, idB} {
-		if err := c.RemoveSocket(filepath.Join(dir, name)); err != nil {
+		if err := c.RemoveStaleSocket(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -260,9 +260,9 @@ func TestWhatIsLeftOfABundleIsRemovedWithItsWorkDirectoryOnly(t *testing.T) {
 
 func TestWithoutABundleTheBooksOfRuncSayWhoseItIs(t *testing.T) {
 	t.Parallel()
-	s := Search{Ours: func(c string) bool {
+	s := LeakSearch{OwnsCgroup: func(c string) bool {
 		return strings.HasPrefix(c, "/kubepods/") || strings.HasPrefix(c, "kubepods-podu.slice:")
-	}, Logs: "/var/log/pods"}
+	}, LogDir: "/var/log/pods"}
 	for _, row := range []struct {
 		what, bundle, cgroups, logs string
 		ours                        bool
@@ -287,11 +287,11 @@ func TestWithoutABundleTheBooksOfRuncSayWhoseItIs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "state.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		found := map[string]*Forgotten{}
-		if err := addStates(found, []string{root, filepath.Join(root, "nowhere")}); err != nil || found[idA] == nil || found[idA].State != dir {
+		found := map[string]*LeakedTask{}
+		if err := addStates(found, []string{root, filepath.Join(root, "nowhere")}); err != nil || found[idA] == nil || found[idA].RuncDir != dir {
 			t.Fatalf("%v %v", found, err)
 		}
-		if got, ok := judge(*found[idA], "/tasks", processes{}, s); ok != row.ours || ok && !got.Marked {
+		if got, ok := judge(*found[idA], "/tasks", processes{}, s); ok != row.ours || ok && !got.Owned {
 			t.Errorf("%s: %v %+v", row.what, ok, got)
 		}
 	}
@@ -309,7 +309,7 @@ func TestWhatRuncHasBrokenOffIsNobodys(t *testing.T) {
 	}
 	check := func(what string, want bool) {
 		t.Helper()
-		if got, ok := judge(Forgotten{ID: id, State: dir}, "/tasks", processes{}, Search{}); ok != want || got.Marked {
+		if got, ok := judge(LeakedTask{ID: id, RuncDir: dir}, "/tasks", processes{}, LeakSearch{}); ok != want || got.Owned {
 			t.Errorf("%s: %v %+v", what, ok, got)
 		}
 	}
@@ -332,7 +332,7 @@ func TestWhatRuncHasBrokenOffIsNobodys(t *testing.T) {
 	}
 	aged()
 	check("it has begun its books", false)
-	if _, ok := judge(Forgotten{ID: id, State: filepath.Join(dir, "gone")}, "/tasks", processes{}, Search{}); ok {
+	if _, ok := judge(LeakedTask{ID: id, RuncDir: filepath.Join(dir, "gone")}, "/tasks", processes{}, LeakSearch{}); ok {
 		t.Error("nothing is there")
 	}
 }

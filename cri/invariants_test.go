@@ -62,7 +62,7 @@ func setupIn(s plan.Sandbox) plan.ContainerSetup {
 // can be given more CPU, or more memory.
 func TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		bubble(t, crifake.Options{Old: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 			pod := smallPod()
 			limits := func(memory, cpu string) {
 				pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourceCPU: resource.MustParse(cpu)}
@@ -82,7 +82,7 @@ func TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed(t *testing.T) {
 				{"52Mi", "1", 52 << 20, true},
 			} {
 				limits(row.memory, row.cpu)
-				fake.Uses(a.ID, row.used)
+				fake.SetMemoryUsage(a.ID, row.used)
 				if err := c.ResizeContainer(t.Context(), pod, "a", a.ID); (err != nil) != row.refused {
 					t.Errorf("old %v: %s with %d bytes in use: %v", old, row.memory, row.used, err)
 				}
@@ -92,7 +92,7 @@ func TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed(t *testing.T) {
 				t.Fatal(err)
 			}
 			limits("64Mi", "1")
-			fake.Uses(a.ID, 64<<20)
+			fake.SetMemoryUsage(a.ID, 64<<20)
 			if err := c.ResizeContainer(t.Context(), pod, "a", a.ID); err == nil {
 				t.Errorf("old %v: a container without a limit was given one below what it uses", old)
 			}
@@ -148,13 +148,13 @@ func TestR1ObjectsOfOthersAreNeverShownOrTouched(t *testing.T) {
 // it is making, or shims stay that nobody knows.
 func TestWhatIsBegunMayEnd(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", When: crifake.Midway, Times: 1, Delay: 19 * time.Second})
+		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Delay: 19 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if s, err := c.RunSandbox(ctx, smallPod(), plan.SandboxSetup{}); !s.Ready { // no time is left to look at it
 			t.Errorf("a call that ends soon after: %+v, %v", s, err)
 		}
-		fake.Inject(crifake.Fault{RPC: "CreateContainer", When: crifake.Midway, Times: 1, Hang: true})
+		fake.Inject(crifake.Fault{RPC: "CreateContainer", Phase: crifake.Midway, Times: 1, Hang: true})
 		began := time.Now()
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -170,14 +170,14 @@ func TestR2WhatWasCutOffIsThereOnce(t *testing.T) {
 		what  string
 		fault crifake.Fault
 	}{
-		{"the answer is lost", crifake.Fault{When: crifake.After, Times: 1, Hang: true}},
-		{"it is rolled back", crifake.Fault{When: crifake.Midway, Times: 1, Hang: true}},
-		{"it goes on for a while after the caller left", crifake.Fault{When: crifake.Midway, Times: 1, Delay: 25 * time.Second, Deaf: true}},
-		{"it goes on and then fails", crifake.Fault{When: crifake.Midway, Times: 1, Delay: 25 * time.Second, Deaf: true, Err: errors.New("no")}},
-		{"nothing was begun", crifake.Fault{When: crifake.Before, Times: 1, Hang: true}},
+		{"the answer is lost", crifake.Fault{Phase: crifake.After, Times: 1, Hang: true}},
+		{"it is rolled back", crifake.Fault{Phase: crifake.Midway, Times: 1, Hang: true}},
+		{"it goes on for a while after the caller left", crifake.Fault{Phase: crifake.Midway, Times: 1, Delay: 25 * time.Second, IgnoreCancel: true}},
+		{"it goes on and then fails", crifake.Fault{Phase: crifake.Midway, Times: 1, Delay: 25 * time.Second, IgnoreCancel: true, Err: errors.New("no")}},
+		{"nothing was begun", crifake.Fault{Phase: crifake.Before, Times: 1, Hang: true}},
 	} {
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
-			if rpc == "StartContainer" && row.fault.When == crifake.Midway && (!row.fault.Deaf || row.fault.Err != nil) {
+			if rpc == "StartContainer" && row.fault.Phase == crifake.Midway && (!row.fault.IgnoreCancel || row.fault.Err != nil) {
 				continue // a start is not rolled back but fails: see the suite
 			}
 			t.Run(rpc+": "+row.what, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestR2WhatIsCalledOffMayEndInPeace(t *testing.T) {
 	for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 		t.Run(rpc, func(t *testing.T) {
 			bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-				fake.Inject(crifake.Fault{RPC: rpc, When: crifake.Midway, Times: 1, Delay: 1500 * time.Millisecond})
+				fake.Inject(crifake.Fault{RPC: rpc, Phase: crifake.Midway, Times: 1, Delay: 1500 * time.Millisecond})
 				pod := smallPod()
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -241,7 +241,7 @@ func TestR2WhatIsLeftComesWithTheError(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := smallPod()
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
-			fake.Inject(crifake.Fault{RPC: rpc, When: crifake.After, Times: 1, Hang: true})
+			fake.Inject(crifake.Fault{RPC: rpc, Phase: crifake.After, Times: 1, Hang: true})
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -267,7 +267,7 @@ func TestR2WhatIsLeftComesWithTheError(t *testing.T) {
 
 func TestR2ANameThatIsNeverFreedFailsWithAReason(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		lift := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", When: crifake.Midway, Times: 1, Hang: true, Deaf: true})
+		lift := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true, IgnoreCancel: true})
 		defer lift()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -287,7 +287,7 @@ func TestR2ANameThatIsNeverFreedFailsWithAReason(t *testing.T) {
 
 func TestR3StopAndRemoveOfWhatIsGoneSucceed(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		bubble(t, crifake.Options{Old: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
+		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
 			id := strings.Repeat("0", 64)
 			if a, err := c.StopContainer(t.Context(), id, time.Second); err != nil || a.ID != "" {
 				t.Errorf("stop container: %+v %v", a, err)
@@ -439,7 +439,7 @@ func TestR6LosingTheStreamCostsOnlyTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if n := fake.Calls("GetContainerEvents"); n < 10 || n > 25 {
+		if n := fake.CallCount("GetContainerEvents"); n < 10 || n > 25 {
 			t.Errorf("tried %d times in a minute", n)
 		}
 		fake.Up()
@@ -467,7 +467,7 @@ func TestR6LosingTheStreamCostsOnlyTime(t *testing.T) {
 }
 
 func TestPollTellsOnlyWhatChanged(t *testing.T) {
-	bubble(t, crifake.Options{Old: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	bubble(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := smallPod()
 		events, synced := follow(t, pod.UID, func(ctx context.Context, tell func(cri.Event)) error { return c.Poll(ctx, time.Second, tell) })
 		<-synced
@@ -493,7 +493,7 @@ func TestPollTellsOnlyWhatChanged(t *testing.T) {
 }
 
 func TestPollTellsThatTheRuntimeCameBack(t *testing.T) {
-	bubble(t, crifake.Options{Old: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
+	bubble(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		resyncs := make(chan cri.Event, 10)
 		over := make(chan error, 1)
@@ -522,14 +522,14 @@ func TestPollTellsThatTheRuntimeCameBack(t *testing.T) {
 
 func TestStatusAsksForTheDriverOnce(t *testing.T) {
 	bubble(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
-		fake.SetNetwork("no networks found in /etc/cni/net.d")
+		fake.SetNetworkNotReady("no networks found in /etc/cni/net.d")
 		for range 3 {
 			s, err := c.Status(t.Context())
 			if err != nil || s.CgroupDriver != "cgroupfs" || s.NetworkReady || !s.Ready || !strings.Contains(s.NetworkMessage, "no networks found") {
 				t.Errorf("%+v %v", s, err)
 			}
 		}
-		if n := fake.Calls("RuntimeConfig"); n != 1 {
+		if n := fake.CallCount("RuntimeConfig"); n != 1 {
 			t.Errorf("asked %d times", n)
 		}
 		// A runtime that was away may be another one.
@@ -538,8 +538,8 @@ func TestStatusAsksForTheDriverOnce(t *testing.T) {
 			t.Error(err)
 		}
 		fake.Up()
-		if _, err := c.Status(t.Context()); err != nil || fake.Calls("RuntimeConfig") != 2 {
-			t.Errorf("asked %d times: %v", fake.Calls("RuntimeConfig"), err)
+		if _, err := c.Status(t.Context()); err != nil || fake.CallCount("RuntimeConfig") != 2 {
+			t.Errorf("asked %d times: %v", fake.CallCount("RuntimeConfig"), err)
 		}
 	})
 }
@@ -549,7 +549,7 @@ func TestTheHotPathIsShort(t *testing.T) {
 		begin(t, c, smallPod())
 		for rpc, want := range map[string]int{"RunPodSandbox": 1, "PodSandboxStatus": 1, "CreateContainer": 1, "StartContainer": 1,
 			"ContainerStatus": 0, "ListContainers": 0, "ListPodSandbox": 0} {
-			if got := fake.Calls(rpc); got != want {
+			if got := fake.CallCount(rpc); got != want {
 				t.Errorf("%s: %d calls, want %d", rpc, got, want)
 			}
 		}

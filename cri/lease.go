@@ -12,18 +12,18 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// DesertedLeases lists the leases, by the IDs of the sandboxes that they were taken
+// LeakedLeases lists the leases, by the IDs of the sandboxes that they were taken
 // for, of which containerd has nothing else: no record, no task. containerd 2.x
 // takes one before anything else of a sandbox and holds it for the sandbox's life;
 // if it dies in between nobody gives it back. One that was taken just now is among
 // them: the caller looks twice.
-func (c *Client) DesertedLeases(ctx context.Context) ([]string, error) {
-	f, ok, err := c.Facts(ctx)
+func (c *Client) LeakedLeases(ctx context.Context) ([]string, error) {
+	f, ok, err := c.Layout(ctx)
 	if err != nil || !ok {
 		return nil, err
 	}
 	var resp *leases.ListResponse
-	err = c.call(ctx, verbListSandboxes, "", c.deadlines.Look, func(ctx context.Context) (err error) {
+	err = c.call(ctx, verbListSandboxes, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.leases.List(metadata.AppendToOutgoingContext(ctx, "containerd-namespace", criNamespace), &leases.ListRequest{})
 		if status.Code(err) == codes.Unimplemented {
 			return nil
@@ -39,12 +39,12 @@ func (c *Client) DesertedLeases(ctx context.Context) ([]string, error) {
 			ids = append(ids, l.GetID())
 		}
 	}
-	return c.Unknown(ctx, ids)
+	return c.UnknownIDs(ctx, ids)
 }
 
-// EndLease gives a lease of DesertedLeases back, unless somebody answers for it by now.
-func (c *Client) EndLease(ctx context.Context, id string) error {
-	ids, err := c.DesertedLeases(ctx)
+// DeleteLeakedLease gives a lease of DesertedLeases back, unless somebody answers for it by now.
+func (c *Client) DeleteLeakedLease(ctx context.Context, id string) error {
+	ids, err := c.LeakedLeases(ctx)
 	if err != nil || !slices.Contains(ids, id) {
 		return err
 	}
@@ -53,8 +53,8 @@ func (c *Client) EndLease(ctx context.Context, id string) error {
 
 // hasTask reports whether there is a bundle, or runc has books, of that ID: what
 // runs may need what the lease holds.
-func (f Facts) hasTask(id string) bool {
-	return slices.ContainsFunc(append(runcDirs(f, id), filepath.Join(f.Tasks, id)), func(dir string) bool {
+func (f Layout) hasTask(id string) bool {
+	return slices.ContainsFunc(append(runcDirs(f, id), filepath.Join(f.TaskDir, id)), func(dir string) bool {
 		_, err := os.Lstat(dir)
 		return err == nil
 	})

@@ -195,7 +195,7 @@ func (c *Client) listContainers(ctx context.Context, filter *runtimeapi.Containe
 
 func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
 	var resp *runtimeapi.ListPodSandboxResponse
-	err := c.call(ctx, verbListSandboxes, "", c.deadlines.Look, func(ctx context.Context) (err error) {
+	err := c.call(ctx, verbListSandboxes, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: filter})
 		return err
 	})
@@ -204,7 +204,7 @@ func (c *Client) allSandboxes(ctx context.Context, filter *runtimeapi.PodSandbox
 
 func (c *Client) allContainers(ctx context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
 	var resp *runtimeapi.ListContainersResponse
-	err := c.call(ctx, verbListContainers, "", c.deadlines.Look, func(ctx context.Context) (err error) {
+	err := c.call(ctx, verbListContainers, "", c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: filter})
 		return err
 	})
@@ -230,7 +230,7 @@ func (c *Client) sandbox(ctx context.Context, id string) (plan.Sandbox, error) {
 }
 
 func (c *Client) sandboxStatus(ctx context.Context, id string, verbose bool) (resp *runtimeapi.PodSandboxStatusResponse, err error) {
-	err = c.call(ctx, verbSandboxStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+	err = c.call(ctx, verbSandboxStatus, id, c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id, Verbose: verbose})
 		return err
 	})
@@ -240,7 +240,7 @@ func (c *Client) sandboxStatus(ctx context.Context, id string, verbose bool) (re
 // containerStatus returns one container in full.
 func (c *Client) containerStatus(ctx context.Context, id, sandboxID string) (plan.Container, error) {
 	var resp *runtimeapi.ContainerStatusResponse
-	err := c.call(ctx, verbContainerStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+	err := c.call(ctx, verbContainerStatus, id, c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		return err
 	})

@@ -37,7 +37,7 @@ func exitMessage(ctx context.Context, s *runtimeapi.ContainerStatus, own criconf
 	}
 	if said == "" && s.ExitCode != 0 && own.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
 		// A log that cannot be read is no message; it was the last resort.
-		last, _ := crilog.Last(ctx, s.LogPath, maxLogLines, maxLogMessage)
+		last, _ := crilog.LastLines(ctx, s.LogPath, maxLogLines, maxLogMessage)
 		said = string(last)
 	}
 	if said != "" {

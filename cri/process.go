@@ -14,19 +14,19 @@ import (
 	"berth/agent/plan"
 )
 
-// Process returns the first process of a running container, by its number on
+// ContainerPID returns the first process of a running container, by its number on
 // the host. A runtime that does not tell is plan.Unsupported.
 //
 // containerd's shim leaves the number in a file, which costs next to nothing to
 // read; the verbose status has it too, with the whole specification of the
 // container. It is asked for where there is no such file, or where that may be
 // out of date.
-func (c *Client) Process(ctx context.Context, id string) (pid int, err error) {
+func (c *Client) ContainerPID(ctx context.Context, id string) (pid int, err error) {
 	if pid := c.notedProcess(ctx, id); pid > 0 {
 		return pid, nil
 	}
 	var resp *runtimeapi.ContainerStatusResponse
-	err = c.call(ctx, verbContainerStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+	err = c.call(ctx, verbContainerStatus, id, c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 		return err
 	})
@@ -49,11 +49,11 @@ const pidFile = "init.pid"
 // there and its cgroup bears the container's ID; else 0. A number that another
 // process has got since is not taken for it.
 func (c *Client) notedProcess(ctx context.Context, id string) int {
-	facts, ok, err := c.Facts(ctx)
+	facts, ok, err := c.Layout(ctx)
 	if err != nil || !ok || !isID(id) {
 		return 0
 	}
-	text, err := os.ReadFile(filepath.Join(facts.Tasks, id, pidFile))
+	text, err := os.ReadFile(filepath.Join(facts.TaskDir, id, pidFile))
 	if err != nil {
 		return 0
 	}

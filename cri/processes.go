@@ -82,13 +82,13 @@ func parseShim(cmdline string) (s shimProcess, busy, ok bool) {
 }
 
 // addShims notes the shims of one containerd with their tasks.
-func (p *processes) addShims(tasks map[string]*Forgotten, address string) {
+func (p *processes) addShims(tasks map[string]*LeakedTask, address string) {
 	for _, s := range p.shims {
 		if s.address != address {
 			continue
 		}
 		if tasks[s.id] == nil {
-			tasks[s.id] = &Forgotten{ID: s.id}
+			tasks[s.id] = &LeakedTask{ID: s.id}
 		}
 		tasks[s.id].Shims = append(tasks[s.id].Shims, s.pid)
 	}

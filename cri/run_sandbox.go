@@ -31,7 +31,7 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 		return plan.Sandbox{}, err
 	}
 	_, warnings := criconfig.DNS(node, pod)
-	c.tell(pod, append(warnings, criconfig.Bandwidth(node, pod)...))
+	c.tell(pod, append(warnings, criconfig.BandwidthWarnings(node, pod)...))
 	on := pod.Namespace + "/" + pod.Name
 	var id string
 	err = c.call(ctx, verbRunSandbox, on, c.deadlines.RunSandbox, func(ctx context.Context) (err error) {
@@ -58,7 +58,7 @@ func (c *Client) tell(pod *corev1.Pod, warnings []criconfig.Warning) {
 // makeSandbox runs the sandbox, clearing what an earlier call has left under
 // its name.
 func (c *Client) makeSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (string, error) {
-	wait := reservedWait{until: time.Now().Add(c.deadlines.Reserved)}
+	wait := reservedWait{until: time.Now().Add(c.deadlines.NameReservation)}
 	for {
 		resp, err := c.runtime.RunPodSandbox(ctx, req)
 		if !reserved(err) {
@@ -87,7 +87,7 @@ func (c *Client) leftSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMet
 	if !unsettled(err) {
 		return plan.Sandbox{}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Settle)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
 	defer cancel()
 	left, err := c.findSandbox(ctx, meta)
 	if err != nil || left == nil {

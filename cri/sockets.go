@@ -47,10 +47,10 @@ func (s *socketDirs) any() bool {
 	return len(s.dirs) > 0
 }
 
-// RememberSockets takes the directories that an earlier life has learnt, and has
+// SetSocketDirs takes the directories that an earlier life has learnt, and has
 // note keep all whenever there is one more. A bundle goes with its pod: what a shim
 // leaves may be all that there is to find. Call it before the first call.
-func (c *Client) RememberSockets(dirs []string, note func(dirs []string)) {
+func (c *Client) SetSocketDirs(dirs []string, note func(dirs []string)) {
 	c.sockets.mu.Lock()
 	defer c.sockets.mu.Unlock()
 	c.sockets.dirs, c.sockets.note = dirs, note
@@ -62,8 +62,8 @@ func (c *Client) learnSocket(ctx context.Context, sandbox string) {
 	if c.sockets.any() {
 		return
 	}
-	if f, ok, err := c.Facts(ctx); err == nil && ok {
-		c.sockets.learn(addressOf(filepath.Join(f.Tasks, sandbox)))
+	if f, ok, err := c.Layout(ctx); err == nil && ok {
+		c.sockets.learn(addressOf(filepath.Join(f.TaskDir, sandbox)))
 	}
 }
 
@@ -89,9 +89,9 @@ func addressOf(bundle string) string {
 	return boot.Address
 }
 
-// DeadSockets lists sockets of shims on which nobody listens. One that is made
+// StaleSockets lists sockets of shims on which nobody listens. One that is made
 // just now may be among them: the caller looks twice.
-func (c *Client) DeadSockets() (out []string) {
+func (c *Client) StaleSockets() (out []string) {
 	for _, dir := range c.sockets.all() {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
@@ -103,8 +103,8 @@ func (c *Client) DeadSockets() (out []string) {
 	return out
 }
 
-// RemoveSocket removes a socket if still nobody listens on it.
-func (c *Client) RemoveSocket(path string) error {
+// RemoveStaleSocket removes a socket if still nobody listens on it.
+func (c *Client) RemoveStaleSocket(path string) error {
 	if !dead(path) {
 		return nil
 	}

@@ -92,7 +92,7 @@ func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string
 		if err != nil {
 			return nil, err
 		}
-		criconfig.SetTarget(config, id)
+		criconfig.SetTargetContainer(config, id)
 	}
 	return &runtimeapi.CreateContainerRequest{PodSandboxId: s.Sandbox.ID, Config: config, SandboxConfig: sandbox}, nil
 }
@@ -115,7 +115,7 @@ func (c *Client) running(ctx context.Context, pod *corev1.Pod, name string) (str
 // createContainer creates the container, clearing what an earlier call has left
 // under its name. It returns the earlier one instead if that was started.
 func (c *Client) createContainer(ctx context.Context, m *making) (id string, earlier *runtimeapi.Container, err error) {
-	wait := reservedWait{until: time.Now().Add(c.deadlines.Reserved)}
+	wait := reservedWait{until: time.Now().Add(c.deadlines.NameReservation)}
 	for {
 		resp, err := c.runtime.CreateContainer(ctx, m.req)
 		if !reserved(err) {
@@ -164,7 +164,7 @@ func (c *Client) start(ctx context.Context, as plan.Container) (plan.Container, 
 	if err != nil {
 		// The runtime says more about it than the error does: that it has run
 		// after all, or with which code it ended.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Settle)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
 		defer cancel()
 		if seen, lookErr := c.containerStatus(ctx, as.ID, as.SandboxID); lookErr == nil {
 			return seen, err
@@ -182,7 +182,7 @@ func (c *Client) leftContainer(ctx context.Context, m *making, err error) plan.C
 	if !unsettled(err) {
 		return plan.Container{}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Settle)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
 	defer cancel()
 	left, err := c.findContainer(ctx, m)
 	if err != nil || left == nil {

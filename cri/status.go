@@ -20,15 +20,15 @@ type Features struct {
 
 // Status is how the runtime is and what it can do.
 type Status struct {
-	Ready          bool
-	Reason         string // why it is not ready, for people
-	NetworkReady   bool
-	NetworkMessage string              // why the network is not ready
-	Handlers       map[string]Features // by CRI handler name; "" is the default. Nil: the runtime does not tell
-	StrictGroups   bool                // it knows supplementalGroupsPolicy
-	CgroupDriver   string              // cgroupfs or systemd; empty: the runtime does not tell
-	NoImageVolumes string              // why images cannot be mounted as volumes; empty: they can
-	NoCDI          string              // why devices cannot be given by CDI; empty: they can
+	Ready                    bool
+	Reason                   string // why it is not ready, for people
+	NetworkReady             bool
+	NetworkMessage           string              // why the network is not ready
+	Handlers                 map[string]Features // by CRI handler name; "" is the default. Nil: the runtime does not tell
+	SupplementalGroupsPolicy bool                // it knows supplementalGroupsPolicy
+	CgroupDriver             string              // cgroupfs or systemd; empty: the runtime does not tell
+	NoImageVolumesReason     string              // why images cannot be mounted as volumes; empty: they can
+	NoCDIReason              string              // why devices cannot be given by CDI; empty: they can
 }
 
 // Status asks the runtime how it is.
@@ -43,9 +43,9 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	s := Status{
-		Handlers:     handlers(resp.GetRuntimeHandlers()),
-		StrictGroups: resp.GetFeatures().GetSupplementalGroupsPolicy(),
-		CgroupDriver: last.driver, NoImageVolumes: last.noImages, NoCDI: last.noCDI,
+		Handlers:                 handlers(resp.GetRuntimeHandlers()),
+		SupplementalGroupsPolicy: resp.GetFeatures().GetSupplementalGroupsPolicy(),
+		CgroupDriver:             last.driver, NoImageVolumesReason: last.noImages, NoCDIReason: last.noCDI,
 	}
 	s.Ready, s.Reason = condition(resp, runtimeapi.RuntimeReady)
 	s.NetworkReady, s.NetworkMessage = condition(resp, runtimeapi.NetworkReady)
@@ -112,7 +112,7 @@ func condition(resp *runtimeapi.StatusResponse, name string) (bool, string) {
 type runtimeFacts struct {
 	mu   sync.Mutex
 	told *lasting // nil: not asked
-	dirs *Facts   // nil: not asked
+	dirs *Layout  // nil: not asked
 }
 
 // lasting is what the runtime says by itself, or by its version.
@@ -142,16 +142,16 @@ func (f *runtimeFacts) set(l lasting) {
 }
 
 // layout returns where containerd keeps things, if that was asked.
-func (f *runtimeFacts) layout() (Facts, bool) {
+func (f *runtimeFacts) layout() (Layout, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.dirs == nil {
-		return Facts{}, false
+		return Layout{}, false
 	}
 	return *f.dirs, true
 }
 
-func (f *runtimeFacts) setLayout(dirs Facts) {
+func (f *runtimeFacts) setLayout(dirs Layout) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dirs = &dirs

@@ -79,13 +79,13 @@ func (c *Client) HasImage(ctx context.Context, name string) (bool, error) {
 // archive after a restart. Of a runtime that is not containerd the error has kind
 // plan.Unsupported.
 func (c *Client) Import(ctx context.Context, id string) (*Import, error) {
-	switch _, ok, err := c.Facts(ctx); {
+	switch _, ok, err := c.Layout(ctx); {
 	case err != nil:
 		return nil, err
 	case !ok:
 		return nil, &plan.Error{Kind: plan.Unsupported, Err: errors.New("images of files can be given to containerd alone")}
 	}
-	disk, err := c.ImageDisk(ctx)
+	disk, err := c.ImageFilesystem(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +114,8 @@ func (i *Import) ctx(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(inCRI(ctx), "containerd-lease", i.lease)
 }
 
-// End lets containerd collect what no image refers to.
-func (i *Import) End(ctx context.Context) error {
+// Close lets containerd collect what no image refers to.
+func (i *Import) Close(ctx context.Context) error {
 	return i.c.call(ctx, verbImport, i.lease, importQuick, func(ctx context.Context) error {
 		_, err := i.c.leases.Delete(inCRI(ctx), &leases.DeleteRequest{ID: i.lease})
 		if status.Code(err) == codes.NotFound {
@@ -125,10 +125,10 @@ func (i *Import) End(ctx context.Context) error {
 	})
 }
 
-// Blob puts content into the store, under a name of its own meanwhile. The digest
+// WriteBlob puts content into the store, under a name of its own meanwhile. The digest
 // is empty where nobody knows it yet. What the reader says is wrong comes back as it
 // is. Content that is there already is read and not written again.
-func (i *Import) Blob(ctx context.Context, name string, r io.Reader, expected digest.Digest, size int64) error {
+func (i *Import) WriteBlob(ctx context.Context, name string, r io.Reader, expected digest.Digest, size int64) error {
 	ref := i.lease + " " + name
 	// Of an earlier life, half written; mostly there is none.
 	_, _ = i.c.store.content.Abort(i.ctx(ctx), &content.AbortRequest{Ref: ref})
@@ -200,8 +200,8 @@ func (w *blobWriter) write(r io.Reader) error {
 	return w.ask(&content.WriteContentRequest{Action: content.WriteAction_COMMIT, Offset: offset})
 }
 
-// Refer has a blob keep others: labels are those of containerd's garbage collector.
-func (i *Import) Refer(ctx context.Context, blob digest.Digest, labels map[string]string) error {
+// SetReferences has a blob keep others: labels are those of containerd's garbage collector.
+func (i *Import) SetReferences(ctx context.Context, blob digest.Digest, labels map[string]string) error {
 	req := &content.UpdateRequest{Info: &content.Info{Digest: string(blob), Labels: labels}, UpdateMask: &fieldmaskpb.FieldMask{}}
 	for k := range labels {
 		req.UpdateMask.Paths = append(req.UpdateMask.Paths, "labels."+k)
@@ -212,8 +212,8 @@ func (i *Import) Refer(ctx context.Context, blob digest.Digest, labels map[strin
 	})
 }
 
-// ErrDiffers says that a layer is not what its image's configuration says.
-var ErrDiffers = errors.New("a layer is not what the image's configuration says")
+// ErrDiffIDMismatch says that a layer is not what its image's configuration says.
+var ErrDiffIDMismatch = errors.New("a layer is not what the image's configuration says")
 
 // Unpack makes the layers ready to be used, as far as they are not, and has the
 // image's configuration keep them. Where the snapshotter is not known it is left to
@@ -233,7 +233,7 @@ func (i *Import) Unpack(ctx context.Context, config digest.Digest, layers []ocis
 	if parent == "" {
 		return nil
 	}
-	return i.Refer(ctx, config, map[string]string{"containerd.io/gc.ref.snapshot." + i.snapshotter: parent})
+	return i.SetReferences(ctx, config, map[string]string{"containerd.io/gc.ref.snapshot." + i.snapshotter: parent})
 }
 
 func (i *Import) layer(ctx context.Context, parent, chain string, l ocispec.Descriptor, want digest.Digest) error {
@@ -256,7 +256,7 @@ func (i *Import) layer(ctx context.Context, parent, chain string, l ocispec.Desc
 		Diff: &types.Descriptor{MediaType: l.MediaType, Digest: string(l.Digest), Size: l.Size}, Mounts: made.GetMounts(),
 	})
 	if err == nil && applied.GetApplied().GetDigest() != string(want) {
-		err = fmt.Errorf("layer %s: %w", l.Digest, ErrDiffers)
+		err = fmt.Errorf("layer %s: %w", l.Digest, ErrDiffIDMismatch)
 	}
 	if err == nil {
 		_, err = c.snapshots.Commit(inside, &snapshots.CommitSnapshotRequest{Snapshotter: i.snapshotter, Name: chain, Key: key})
@@ -267,7 +267,7 @@ func (i *Import) layer(ctx context.Context, parent, chain string, l ocispec.Desc
 	clean, cancel := context.WithTimeout(context.WithoutCancel(inside), importQuick)
 	defer cancel()
 	_, _ = c.snapshots.Remove(clean, &snapshots.RemoveSnapshotRequest{Snapshotter: i.snapshotter, Key: key})
-	if errors.Is(err, ErrDiffers) {
+	if errors.Is(err, ErrDiffIDMismatch) {
 		return err
 	}
 	if status.Code(err) == codes.AlreadyExists {
@@ -276,8 +276,8 @@ func (i *Import) layer(ctx context.Context, parent, chain string, l ocispec.Desc
 	return mapError(ctx, verbImport, chain, err)
 }
 
-// Name gives an image its name, and waits until CRI knows it.
-func (i *Import) Name(ctx context.Context, name string, target ocispec.Descriptor) error {
+// TagImage gives an image its name, and waits until CRI knows it.
+func (i *Import) TagImage(ctx context.Context, name string, target ocispec.Descriptor) error {
 	err := i.c.call(ctx, verbImport, name, importQuick, func(ctx context.Context) error {
 		img := &images.Image{Name: name, Target: &types.Descriptor{MediaType: target.MediaType, Digest: string(target.Digest), Size: target.Size}}
 		_, err := i.c.store.images.Create(i.ctx(ctx), &images.CreateImageRequest{Image: img})

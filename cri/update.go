@@ -53,7 +53,7 @@ func (c *Client) fits(ctx context.Context, name, id string, limit int64) error {
 // the runtime does not tell. containerd 1.6 tells it only with the specification.
 func (c *Client) memoryLimit(ctx context.Context, id string) (int64, error) {
 	var resp *runtimeapi.ContainerStatusResponse
-	err := c.call(ctx, verbContainerStatus, id, c.deadlines.Look, func(ctx context.Context) (err error) {
+	err := c.call(ctx, verbContainerStatus, id, c.deadlines.Query, func(ctx context.Context) (err error) {
 		resp, err = c.runtime.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 		return err
 	})

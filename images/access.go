@@ -16,9 +16,9 @@ import (
 // Verification says of which images that are on the node already a pod has to
 // show credentials before it may use them. The zero value is NeverVerify.
 type Verification struct {
-	Policy  kubeletv1beta1.ImagePullCredentialsVerificationPolicy // empty: NeverVerify
-	Exempt  []podspec.ImagePattern                                // with NeverVerifyAllowlistedImages
-	Records string                                                // directory of the records of pulls: <root-dir>/image_manager
+	Policy     kubeletv1beta1.ImagePullCredentialsVerificationPolicy // empty: NeverVerify
+	Allowlist  []podspec.ImagePattern                                // with NeverVerifyAllowlistedImages
+	RecordsDir string                                                // directory of the records of pulls: <root-dir>/image_manager
 }
 
 // needed reports whether the pod must be known to have access to an image.
@@ -30,7 +30,7 @@ func (v Verification) needed(n podspec.ImageName, pulled bool) bool {
 	case kubeletv1beta1.NeverVerifyPreloadedImages:
 		return pulled
 	case kubeletv1beta1.NeverVerifyAllowlistedImages:
-		return !slices.ContainsFunc(v.Exempt, func(p podspec.ImagePattern) bool { return p.Matches(n) })
+		return !slices.ContainsFunc(v.Allowlist, func(p podspec.ImagePattern) bool { return p.Matches(n) })
 	}
 	return false
 }
@@ -45,7 +45,7 @@ const (
 // mayUse reports whether a pod may use an image that is here. One that may not
 // is to be told what a pod is told whose image is absent: that an image is on
 // the node is nobody's business who may not have it.
-func (i *Images) mayUse(pod *corev1.Pod, n podspec.ImageName, id string, secrets plan.Objects) bool {
+func (i *Manager) mayUse(pod *corev1.Pod, n podspec.ImageName, id string, secrets plan.Objects) bool {
 	known, pulled := i.pullLog.of(n, id)
 	result := checkMustAsk
 	switch {

@@ -47,7 +47,7 @@ type node struct {
 	f    *fakeService
 	dir  string
 	verf kubeletv1beta1.ImagePullCredentialsVerificationPolicy
-	*Images
+	*Manager
 }
 
 func newNode(t *testing.T) *node {
@@ -58,15 +58,15 @@ func newNode(t *testing.T) *node {
 }
 
 func (n *node) restart(exempt ...string) {
-	v := Verification{Policy: n.verf, Records: n.dir}
+	v := Verification{Policy: n.verf, RecordsDir: n.dir}
 	for _, s := range exempt {
 		p, err := podspec.ParseImagePattern(s)
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		v.Exempt = append(v.Exempt, p)
+		v.Allowlist = append(v.Allowlist, p)
 	}
-	n.Images = newImages(n.t, Options{Service: n.f, Verify: v})
+	n.Manager = newImages(n.t, Options{Service: n.f, Verify: v})
 }
 
 func (n *node) pull(pod *corev1.Pod, secrets plan.Objects) error {

@@ -38,17 +38,17 @@ func (d disk) percent() int {
 // removal is an image to remove and why.
 type removal struct {
 	stored
-	reason Reason
+	reason RemovalReason
 	why    string // in words
 }
 
-// Reason is why an image is removed, in upstream's words.
-type Reason string
+// RemovalReason is why an image is removed, in upstream's words.
+type RemovalReason string
 
 // The reasons.
 const (
-	ForAge   Reason = "age"   // nobody has used it for too long
-	ForSpace Reason = "space" // its disk is too full
+	ReasonAge   RemovalReason = "age"   // nobody has used it for too long
+	ReasonSpace RemovalReason = "space" // its disk is too full
 )
 
 // choose picks what to remove, in order: what nobody has used for too long, then,
@@ -69,12 +69,12 @@ func choose(now time.Time, images []stored, p policy, d disk) (remove []removal,
 	need := p.need(d)
 	for _, s := range free {
 		var why string
-		reason := ForSpace
+		reason := ReasonSpace
 		switch unused := now.Sub(s.used); {
 		case p.everything:
 			why = "it is not in use and the node needs space"
 		case p.maxAge > 0 && unused > p.maxAge:
-			reason, why = ForAge, fmt.Sprintf("nobody has used it for %s", unused.Round(time.Second))
+			reason, why = ReasonAge, fmt.Sprintf("nobody has used it for %s", unused.Round(time.Second))
 		case need > 0 && now.Sub(s.seen) >= p.minAge:
 			why = fmt.Sprintf("the disk is %d%% full", d.percent())
 		default:

@@ -126,16 +126,16 @@ func TestCollectingEveryFiveMinutes(t *testing.T) {
 		f.add(&runtimeapi.Image{Id: "idle", RepoTags: []string{"reg.io/idle:1"}, Size: 10})
 		i := New(Options{Service: f})
 		defer i.Close()
-		rounds := make(chan Collected, 10)
+		rounds := make(chan GCResult, 10)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			i.RunGC(ctx, GCOptions{
-				High: 85, Low: 80, MinAge: 2 * time.Minute, Keep: []string{"registry.k8s.io/pause:3.10"},
+				HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute, KeepNames: []string{"registry.k8s.io/pause:3.10"},
 				InUse: func() map[string]bool { return map[string]bool{"used": true, "byid": true, "idle": false} },
 				Usage: usage(95),
-				Ended: func(c Collected, err error) {
+				OnCollected: func(c GCResult, err error) {
 					if err != nil {
 						t.Error(err)
 					}
@@ -156,7 +156,7 @@ func TestCollectingEveryFiveMinutes(t *testing.T) {
 		if !slices.Equal(f.gone(), []string{"idle"}) {
 			t.Errorf("removed %v, want idle", f.gone())
 		}
-		if c := <-rounds; c.Freed != 10 || c.Short != 5 || c.Removed[0].Why != "the disk is 95% full" {
+		if c := <-rounds; c.Freed != 10 || c.Shortfall != 5 || c.Removed[0].Message != "the disk is 95% full" {
 			t.Errorf("told %+v", c)
 		}
 		if _, here, _ := i.Present(t.Context(), podNamed("p", 0), "reg.io/idle:1", nil); here {
@@ -178,13 +178,13 @@ func TestAgesCountFromTheLastUse(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		o := GCOptions{High: 85, Low: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour, Usage: usage(10)}
+		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour, Usage: usage(10)}
 		for range 3 {
 			time.Sleep(25 * time.Minute)
 			if _, _, err := i.Present(t.Context(), podNamed("p", 0), "reg.io/b:1", nil); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := i.Collect(t.Context(), o); err != nil {
+			if _, err := i.CollectGarbage(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -195,14 +195,14 @@ func TestAgesCountFromTheLastUse(t *testing.T) {
 		if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("reg.io/c:1"), nil); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := i.Collect(t.Context(), o); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/b:1" {
+		if c, err := i.CollectGarbage(t.Context(), o); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/b:1" {
 			t.Errorf("%+v %v: want b and not the fresh c", c, err)
 		}
 		f.add(&runtimeapi.Image{Id: "brought", RepoTags: []string{"reg.io/brought:1"}, Size: 100})
-		if c, err := i.MakeRoom(t.Context(), GCOptions{KeepBrought: true}, never); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/c:1" {
+		if c, err := i.FreeSpace(t.Context(), GCOptions{KeepPreloaded: true}, never); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/c:1" {
 			t.Errorf("%+v %v: want c, which was pulled", c, err)
 		}
-		if c, err := i.MakeRoom(t.Context(), GCOptions{}, never); err != nil || len(c.Removed) != 1 {
+		if c, err := i.FreeSpace(t.Context(), GCOptions{}, never); err != nil || len(c.Removed) != 1 {
 			t.Errorf("%+v %v: want what was brought too, if that is not to be kept", c, err)
 		}
 	})
@@ -222,14 +222,14 @@ func TestNoMoreGoesThanTheDiskNeeds(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		// Each takes three times of the disk what the runtime counts.
-		o := GCOptions{High: 85, Low: 80, Usage: func() (uint64, uint64, error) { return 95 - 15*uint64(len(f.gone())), 100, nil }}
-		c, err := i.Collect(t.Context(), o)
-		if err != nil || !slices.Equal(f.gone(), []string{"a"}) || c.Short != 0 || c.Needed != 15 || c.Removed[0].Reason != ForSpace {
+		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, Usage: func() (uint64, uint64, error) { return 95 - 15*uint64(len(f.gone())), 100, nil }}
+		c, err := i.CollectGarbage(t.Context(), o)
+		if err != nil || !slices.Equal(f.gone(), []string{"a"}) || c.Shortfall != 0 || c.Needed != 15 || c.Removed[0].Reason != ReasonSpace {
 			t.Errorf("%+v %v: want the oldest alone", c, err)
 		}
 		// And a tenth of it, when layers are shared: what is counted is not enough.
 		o.Usage = func() (uint64, uint64, error) { return 85, 100, nil }
-		if c, err := i.Collect(t.Context(), o); err != nil || !slices.Equal(f.gone(), []string{"a", "b"}) {
+		if c, err := i.CollectGarbage(t.Context(), o); err != nil || !slices.Equal(f.gone(), []string{"a", "b"}) {
 			t.Errorf("%+v %v: want what is needed as the runtime counts", c, err)
 		}
 	})
@@ -259,14 +259,14 @@ func TestWhatIsUsedMeanwhileStays(t *testing.T) {
 func TestAPolicyThatMakesNoSense(t *testing.T) {
 	t.Parallel()
 	i := newImages(t, Options{Service: newFake()})
-	for _, o := range []GCOptions{{High: 101}, {High: 80, Low: 85}, {High: 80, Low: -1}, {High: 80, MinAge: -1}, {High: 80, MinAge: 2, MaxAge: 1}} {
+	for _, o := range []GCOptions{{HighThresholdPercent: 101}, {HighThresholdPercent: 80, LowThresholdPercent: 85}, {HighThresholdPercent: 80, LowThresholdPercent: -1}, {HighThresholdPercent: 80, MinAge: -1}, {HighThresholdPercent: 80, MinAge: 2, MaxAge: 1}} {
 		o.Usage = usage(10)
-		if _, err := i.Collect(t.Context(), o); err == nil {
+		if _, err := i.CollectGarbage(t.Context(), o); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
 	}
 	broken := errors.New("statfs: gone")
-	_, err := i.Collect(t.Context(), GCOptions{High: 85, Low: 80, Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
+	_, err := i.CollectGarbage(t.Context(), GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}

@@ -219,7 +219,7 @@ func hundredAskers(t *testing.T, c *containerd) {
 		ends[n] = pulling(t.Context(), i, podNamed(fmt.Sprint("p", n), 0), name, nil)
 	}
 	until(t, "all wait for a stalled blob", func() bool {
-		p := i.Pulling()
+		p := i.ActivePulls()
 		return len(p) == 1 && len(p[0].Pods) == len(ends) && c.registry.Counts("hundred/a").Waiting > 0
 	})
 	release()
@@ -308,7 +308,7 @@ func collected(t *testing.T, _ *containerd) {
 	if err != nil || used == 0 || used > capacity {
 		t.Errorf("usage %d of %d, %v", used, capacity, err)
 	}
-	done, err := i.MakeRoom(t.Context(), GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }}, never)
+	done, err := i.FreeSpace(t.Context(), GCOptions{InUse: func() map[string]bool { return map[string]bool{images[1].ID: true} }}, never)
 	if err != nil || len(done.Removed) != 1 || done.Removed[0].ID != images[0].ID {
 		t.Errorf("%+v %v: want %s removed", done, err, images[0].ID)
 	}

@@ -156,7 +156,7 @@ func podNamed(name string, priority int32, pullSecrets ...string) *corev1.Pod {
 func pullOf(image string) plan.PullImage { return plan.PullImage{Container: "c", Image: image} }
 
 // newImages returns Images that are closed at the end of the test.
-func newImages(t *testing.T, o Options) *Images {
+func newImages(t *testing.T, o Options) *Manager {
 	t.Helper()
 	i := New(o)
 	t.Cleanup(i.Close)

@@ -20,7 +20,7 @@ type gate struct {
 	now   func() time.Time
 	qps   float64 // pulls that may begin per second; 0: any number
 	burst float64
-	space func() (s Space, known bool) // asked with the lock held; nil: never known
+	space func() (s DiskSpace, known bool) // asked with the lock held; nil: never known
 
 	mu     sync.Mutex
 	slots  int // free

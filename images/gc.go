@@ -25,31 +25,31 @@ const (
 
 // GCOptions says which images are removed when nobody needs them.
 type GCOptions struct {
-	High, Low int           // percent of the disk in use: at High images go until Low is reached; High 100: never
-	MinAge    time.Duration // on the node for at least that long before it goes for space
-	MaxAge    time.Duration // goes when unused for longer, whatever the disk; 0: never
-	Every     time.Duration // time between two rounds of RunGC; 0: 5 minutes
-	Keep      []string      // names that stay: the sandbox image of a runtime that does not pin it
+	HighThresholdPercent, LowThresholdPercent int           // percent of the disk in use: at High images go until Low is reached; High 100: never
+	MinAge                                    time.Duration // on the node for at least that long before it goes for space
+	MaxAge                                    time.Duration // goes when unused for longer, whatever the disk; 0: never
+	Interval                                  time.Duration // time between two rounds of RunGC; 0: 5 minutes
+	KeepNames                                 []string      // names that stay: the sandbox image of a runtime that does not pin it
 
-	// KeepBrought keeps what this node has not pulled itself: nobody might be able to
+	// KeepPreloaded keeps what this node has not pulled itself: nobody might be able to
 	// bring it again.
-	KeepBrought bool
+	KeepPreloaded bool
 
 	// Pinned are those that stay for a reason of their own, by ID: why. Nil: none.
 	Pinned func() map[string]string
 
-	InUse func() map[string]bool                    // image IDs, digests or names that pods and containers use
-	Usage func() (used, capacity uint64, err error) // of the images' disk, in bytes; nil: Images.Usage
-	Ended func(c Collected, err error)              // told after each round of RunGC; nil: told nobody
+	InUse       func() map[string]bool                    // image IDs, digests or names that pods and containers use
+	Usage       func() (used, capacity uint64, err error) // of the images' disk, in bytes; nil: Images.Usage
+	OnCollected func(c GCResult, err error)               // told after each round of RunGC; nil: told nobody
 }
 
 // validate reports a policy that makes no sense.
 func (o GCOptions) validate() error {
 	switch {
-	case o.High < 0 || o.High > 100:
-		return fmt.Errorf("image GC: high threshold %d%% is not between 0 and 100", o.High)
-	case o.Low < 0 || o.Low > o.High:
-		return fmt.Errorf("image GC: low threshold %d%% is not between 0 and the high threshold %d%%", o.Low, o.High)
+	case o.HighThresholdPercent < 0 || o.HighThresholdPercent > 100:
+		return fmt.Errorf("image GC: high threshold %d%% is not between 0 and 100", o.HighThresholdPercent)
+	case o.LowThresholdPercent < 0 || o.LowThresholdPercent > o.HighThresholdPercent:
+		return fmt.Errorf("image GC: low threshold %d%% is not between 0 and the high threshold %d%%", o.LowThresholdPercent, o.HighThresholdPercent)
 	case o.MinAge < 0 || o.MaxAge < 0:
 		return errors.New("image GC: an age is negative")
 	case o.MaxAge > 0 && o.MaxAge < o.MinAge:
@@ -58,28 +58,28 @@ func (o GCOptions) validate() error {
 	return nil
 }
 
-// Collected is what one round of collection has done.
-type Collected struct {
-	Removed []Removed
-	Freed   uint64 // bytes, as the runtime counts images: shared layers count more than once
-	Needed  uint64 // bytes that should have been freed for the thresholds
-	Short   uint64 // those of them that nothing could be found for
+// GCResult is what one round of collection has done.
+type GCResult struct {
+	Removed   []Removed
+	Freed     uint64 // bytes, as the runtime counts images: shared layers count more than once
+	Needed    uint64 // bytes that should have been freed for the thresholds
+	Shortfall uint64 // those of them that nothing could be found for
 }
 
 // Removed is one image that was removed.
 type Removed struct {
-	ID     string
-	Names  []string
-	Size   uint64
-	Reason Reason
-	Why    string // in words
+	ID      string
+	Names   []string
+	Size    uint64
+	Reason  RemovalReason
+	Message string // in words
 }
 
 // record is what the agent knows of one image beside what the runtime tells.
 type record struct{ seen, used time.Time }
 
 // use notes that an image is used now.
-func (i *Images) use(img plan.Image) {
+func (i *Manager) use(img plan.Image) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	r, ok := i.records[img.ID]
@@ -93,8 +93,8 @@ func (i *Images) use(img plan.Image) {
 // RunGC collects every o.Every until ctx ends. The first round is a full
 // interval after the start: until then the pods of this node may not be known
 // yet.
-func (i *Images) RunGC(ctx context.Context, o GCOptions) {
-	every := o.Every
+func (i *Manager) RunGC(ctx context.Context, o GCOptions) {
+	every := o.Interval
 	if every <= 0 {
 		every = defaultEvery
 	}
@@ -109,17 +109,17 @@ func (i *Images) RunGC(ctx context.Context, o GCOptions) {
 			return
 		case <-tick.C:
 		}
-		c, err := i.Collect(ctx, o)
-		if o.Ended != nil && ctx.Err() == nil {
-			o.Ended(c, err)
+		c, err := i.CollectGarbage(ctx, o)
+		if o.OnCollected != nil && ctx.Err() == nil {
+			o.OnCollected(c, err)
 		}
 	}
 }
 
-// Collect does one round now.
-func (i *Images) Collect(ctx context.Context, o GCOptions) (Collected, error) {
+// CollectGarbage does one round now.
+func (i *Manager) CollectGarbage(ctx context.Context, o GCOptions) (GCResult, error) {
 	if err := o.validate(); err != nil {
-		return Collected{}, err
+		return GCResult{}, err
 	}
 	usage := o.Usage
 	if usage == nil {
@@ -127,9 +127,9 @@ func (i *Images) Collect(ctx context.Context, o GCOptions) (Collected, error) {
 	}
 	used, capacity, err := usage()
 	if err != nil {
-		return Collected{}, fmt.Errorf("image GC: usage of the disk: %w", err)
+		return GCResult{}, fmt.Errorf("image GC: usage of the disk: %w", err)
 	}
-	p := policy{high: o.High, low: o.Low, minAge: o.MinAge, maxAge: o.MaxAge}
+	p := policy{high: o.HighThresholdPercent, low: o.LowThresholdPercent, minAge: o.MinAge, maxAge: o.MaxAge}
 	// An image takes more of the disk than the runtime counts, once packed and once
 	// unpacked, and less where it shares layers: what is freed is measured.
 	enough := func() bool {
@@ -139,33 +139,33 @@ func (i *Images) Collect(ctx context.Context, o GCOptions) (Collected, error) {
 	return i.collect(ctx, o, p, disk{used, capacity}, enough)
 }
 
-func (i *Images) collect(ctx context.Context, o GCOptions, p policy, d disk, enough func() bool) (Collected, error) {
+func (i *Manager) collect(ctx context.Context, o GCOptions, p policy, d disk, enough func() bool) (GCResult, error) {
 	images, err := i.stored(ctx, o)
 	if err != nil {
-		return Collected{}, fmt.Errorf("image GC: list images: %w", err)
+		return GCResult{}, fmt.Errorf("image GC: list images: %w", err)
 	}
 	remove, short := choose(i.now(), images, p, d)
-	done := Collected{Needed: p.need(d), Short: short}
+	done := GCResult{Needed: p.need(d), Shortfall: short}
 	var errs []error
 	for at, r := range remove {
 		if i.usedSince(r.id, r.used) {
 			continue // somebody came for it meanwhile
 		}
-		if at > 0 && r.reason == ForSpace && enough() {
-			done.Short = 0
+		if at > 0 && r.reason == ReasonSpace && enough() {
+			done.Shortfall = 0
 			continue
 		}
 		if err := i.remove(ctx, r.id); err != nil {
 			errs = append(errs, fmt.Errorf("image GC: remove image %s %v: %w", r.id, r.names, err))
 			continue
 		}
-		done.Removed = append(done.Removed, Removed{ID: r.id, Names: r.names, Size: r.size, Reason: r.reason, Why: r.why})
+		done.Removed = append(done.Removed, Removed{ID: r.id, Names: r.names, Size: r.size, Reason: r.reason, Message: r.why})
 		done.Freed += r.size
 	}
 	return done, errors.Join(errs...)
 }
 
-func (i *Images) remove(ctx context.Context, id string) error {
+func (i *Manager) remove(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	_, err := i.service.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: id}})
@@ -175,7 +175,7 @@ func (i *Images) remove(ctx context.Context, id string) error {
 	return err
 }
 
-func (i *Images) usedSince(id string, t time.Time) bool {
+func (i *Manager) usedSince(id string, t time.Time) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	r, ok := i.records[id]
@@ -183,7 +183,7 @@ func (i *Images) usedSince(id string, t time.Time) bool {
 }
 
 // stored lists the images of the node and brings the records up to date.
-func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
+func (i *Manager) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	began := i.now()
@@ -191,7 +191,7 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	keep, inUse, pinned := names(slices.Values(o.Keep)), map[string]bool{}, map[string]string{}
+	keep, inUse, pinned := names(slices.Values(o.KeepNames)), map[string]bool{}, map[string]string{}
 	if o.Pinned != nil {
 		pinned = o.Pinned()
 	}
@@ -210,7 +210,7 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 	records := make(map[string]record, len(resp.GetImages()))
 	for at := range left {
 		s := &left[at]
-		s.pinned = i.pin(*s, resp.GetImages()[at].GetPinned(), pinned, keep, o.KeepBrought)
+		s.pinned = i.pin(*s, resp.GetImages()[at].GetPinned(), pinned, keep, o.KeepPreloaded)
 		s.inUse = anyOf(*s, inUse)
 		r, known := i.records[s.id]
 		if !known {
@@ -235,7 +235,7 @@ func (i *Images) stored(ctx context.Context, o GCOptions) ([]stored, error) {
 }
 
 // pin tells why an image stays; empty: it may go when nobody uses it.
-func (i *Images) pin(s stored, byRuntime bool, pinned map[string]string, keep map[string]bool, brought bool) string {
+func (i *Manager) pin(s stored, byRuntime bool, pinned map[string]string, keep map[string]bool, brought bool) string {
 	switch {
 	case pinned[s.id] != "":
 		return pinned[s.id]
@@ -249,8 +249,8 @@ func (i *Images) pin(s stored, byRuntime bool, pinned map[string]string, keep ma
 	return ""
 }
 
-// Listed is an image of the node as users see it.
-type Listed struct {
+// ImageInfo is an image of the node as users see it.
+type ImageInfo struct {
 	ID     string
 	Names  []string // tags and digests
 	Size   uint64
@@ -259,16 +259,16 @@ type Listed struct {
 }
 
 // List lists the images of the node, those of one repository beside each other.
-func (i *Images) List(ctx context.Context, o GCOptions) ([]Listed, error) {
+func (i *Manager) List(ctx context.Context, o GCOptions) ([]ImageInfo, error) {
 	all, err := i.stored(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
-	out := make([]Listed, 0, len(all))
+	out := make([]ImageInfo, 0, len(all))
 	for _, s := range all {
-		out = append(out, Listed{ID: s.id, Names: s.names, Size: s.size, Pinned: s.pinned, InUse: s.inUse})
+		out = append(out, ImageInfo{ID: s.id, Names: s.names, Size: s.size, Pinned: s.pinned, InUse: s.inUse})
 	}
-	slices.SortFunc(out, func(a, b Listed) int {
+	slices.SortFunc(out, func(a, b ImageInfo) int {
 		return cmp.Or(slices.Compare(a.Names, b.Names), cmp.Compare(a.ID, b.ID))
 	})
 	return out, nil
@@ -304,7 +304,7 @@ func names(all iter.Seq[string]) map[string]bool {
 
 // Usage asks how full the disk with the runtime's images is: bytes in use by
 // anybody, and its size.
-func (i *Images) Usage(ctx context.Context) (used, capacity uint64, err error) {
+func (i *Manager) Usage(ctx context.Context) (used, capacity uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	resp, err := i.service.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})

@@ -30,21 +30,21 @@ type Options struct {
 	Timeout     time.Duration                 // longest single pull; 0: as long as the runtime takes
 
 	Verify  Verification        // of the credentials for images that are here already
-	Checked func(result string) // told after each check whether a pod may use an image that is here; nil: told nobody
+	OnCheck func(result string) // told after each check whether a pod may use an image that is here; nil: told nobody
 
-	// Space tells how the disk for images stands, if it is known. It must be quick and
+	// DiskSpace tells how the disk for images stands, if it is known. It must be quick and
 	// is asked at any time; nil: it is never known, and all pulls may begin. While there is none for a pull, MakeRoom is
 	// asked to remove what nobody needs until it is enough (nil: nothing is), and
 	// HeldChanged is told whenever the answer of Held has changed for some image (nil:
 	// nobody is).
-	Space       func() (s Space, known bool)
-	MakeRoom    func(ctx context.Context, enough func() bool)
-	HeldChanged func()
-	Standalone  bool // no server: see podspec.Critical
+	DiskSpace                func() (s DiskSpace, known bool)
+	FreeSpace                func(ctx context.Context, enough func() bool)
+	OnWaitingForSpaceChanged func()
+	Standalone               bool // no server: see podspec.Critical
 
-	// Coming says how far the runtime is with what it downloads now, for people; empty:
+	// DownloadProgress says how far the runtime is with what it downloads now, for people; empty:
 	// it does not tell. Nil: it never does.
-	Coming func() string
+	DownloadProgress func() string
 
 	// Warn is told what does not stop a pull: a pull secret that is missing or
 	// that cannot be read. The reason is that of an event; nil: told nobody.
@@ -52,8 +52,8 @@ type Options struct {
 	Now  func() time.Time // nil: time.Now
 }
 
-// Images is the node's images. Its methods may be called by anybody at any time.
-type Images struct {
+// Manager is the node's images. Its methods may be called by anybody at any time.
+type Manager struct {
 	service runtimeapi.ImageServiceClient
 	timeout time.Duration
 	warn    func(pod *corev1.Pod, reason, message string)
@@ -83,42 +83,42 @@ type presence struct {
 }
 
 // New returns the images of the runtime behind o.Service. Close it.
-func New(o Options) *Images {
+func New(o Options) *Manager {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.Warn == nil {
 		o.Warn = func(*corev1.Pod, string, string) {}
 	}
-	if o.Checked == nil {
-		o.Checked = func(string) {}
+	if o.OnCheck == nil {
+		o.OnCheck = func(string) {}
 	}
-	if o.Coming == nil {
-		o.Coming = func() string { return "" }
+	if o.DownloadProgress == nil {
+		o.DownloadProgress = func() string { return "" }
 	}
-	if o.HeldChanged == nil {
-		o.HeldChanged = func() {}
+	if o.OnWaitingForSpaceChanged == nil {
+		o.OnWaitingForSpaceChanged = func() {}
 	}
 	slots := o.MaxParallel
 	if slots <= 0 {
 		slots = defaultParallel
 	}
-	i := &Images{
+	i := &Manager{
 		service: o.Service, timeout: o.Timeout, warn: o.Warn, now: o.Now,
-		verify: o.Verify, checked: o.Checked, pullLog: newPullLog(o.Verify.Records, o.Now),
+		verify: o.Verify, checked: o.OnCheck, pullLog: newPullLog(o.Verify.RecordsDir, o.Now),
 		gate:    newGate(slots, o.QPS, o.Burst, o.Now),
 		asks:    newFlights[presence, struct{}](),
 		pulls:   newFlights[plan.Image, pull](),
 		records: map[string]record{},
-		room:    o.MakeRoom, heldChanged: o.HeldChanged, making: make(chan struct{}, 1), standalone: o.Standalone, coming: o.Coming,
+		room:    o.FreeSpace, heldChanged: o.OnWaitingForSpaceChanged, making: make(chan struct{}, 1), standalone: o.Standalone, coming: o.DownloadProgress,
 	}
-	i.gate.space = o.Space
+	i.gate.space = o.DiskSpace
 	return i
 }
 
 // Close calls off what is under way and waits for its end. Later calls fail with
 // kind Canceled.
-func (i *Images) Close() {
+func (i *Manager) Close() {
 	i.gate.close()
 	i.pulls.close()
 	i.asks.close()
@@ -128,7 +128,7 @@ func (i *Images) Close() {
 // are the pull secrets that the pod names. The runtime is asked every time, once
 // for all who ask at once: nobody tells when a name comes to stand for another
 // image. Errors are *plan.Error with reason InvalidImageName or ImageInspectError.
-func (i *Images) Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error) {
+func (i *Manager) Present(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, bool, error) {
 	n, err := podspec.ParseImageName(image)
 	if err != nil {
 		return plan.Image{}, false, invalidName(image, err)
@@ -140,8 +140,8 @@ func (i *Images) Present(ctx context.Context, pod *corev1.Pod, image string, sec
 	return img, true, nil
 }
 
-// LookFor is Present for several images.
-func (i *Images) LookFor(ctx context.Context, pod *corev1.Pod, images []string, secrets plan.Objects) plan.ImagesSeen {
+// Observe is Present for several images.
+func (i *Manager) Observe(ctx context.Context, pod *corev1.Pod, images []string, secrets plan.Objects) plan.ImagesSeen {
 	seen := make(plan.ImagesSeen, len(images))
 	for _, name := range images {
 		img, here, err := i.Present(ctx, pod, name, secrets)
@@ -155,7 +155,7 @@ func (i *Images) LookFor(ctx context.Context, pod *corev1.Pod, images []string, 
 }
 
 // here is Present whatever pod asks.
-func (i *Images) here(ctx context.Context, image string, n podspec.ImageName) (plan.Image, bool, error) {
+func (i *Manager) here(ctx context.Context, image string, n podspec.ImageName) (plan.Image, bool, error) {
 	p, _, err := i.asks.do(ctx, image, asker[struct{}]{}, func(ctx context.Context, _ *struct{}) (presence, error) {
 		return i.inspect(ctx, tagged(image, n), n)
 	})
@@ -170,7 +170,7 @@ func (i *Images) here(ctx context.Context, image string, n podspec.ImageName) (p
 
 // Resolve is Present for a container that is about to start: an image that is not
 // here is an error of kind ImageGone.
-func (i *Images) Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, error) {
+func (i *Manager) Resolve(ctx context.Context, pod *corev1.Pod, image string, secrets plan.Objects) (plan.Image, error) {
 	img, here, err := i.Present(ctx, pod, image, secrets)
 	if err == nil && !here {
 		err = &plan.Error{Kind: plan.ImageGone, Reason: "CreateContainerError", Err: fmt.Errorf("image %q is not on the node any more", image)}
@@ -180,7 +180,7 @@ func (i *Images) Resolve(ctx context.Context, pod *corev1.Pod, image string, sec
 
 // inspect asks the runtime about ref. The image's Ref is the digest that it has
 // in the repository of n.
-func (i *Images) inspect(ctx context.Context, ref string, n podspec.ImageName) (presence, error) {
+func (i *Manager) inspect(ctx context.Context, ref string, n podspec.ImageName) (presence, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	began := i.now()

@@ -89,12 +89,12 @@ func TestALookTellsOfEachImage(t *testing.T) {
 	f.add(&runtimeapi.Image{Id: "i", RepoTags: []string{"reg.io/a:1"}})
 	i := newImages(t, Options{Service: f})
 	names := []string{"reg.io/a:1", "reg.io/b:1", "Not/A_Name"}
-	seen := i.LookFor(t.Context(), podNamed("p", 0), names, nil)
+	seen := i.Observe(t.Context(), podNamed("p", 0), names, nil)
 	if a, b, c := seen[names[0]], seen[names[1]], seen[names[2]]; !a.Here || a.ID != "i" || a.Unclear != "" || b.Here || b.Unclear != "" || c.Here || c.Unclear == "" || len(seen) != 3 {
 		t.Errorf("%+v", seen)
 	}
 	f.lookErr = status.Error(codes.Unavailable, "connection refused")
-	if a := i.LookFor(t.Context(), podNamed("p", 0), names[:1], nil)[names[0]]; a.Here || !strings.Contains(a.Unclear, "connection refused") {
+	if a := i.Observe(t.Context(), podNamed("p", 0), names[:1], nil)[names[0]]; a.Here || !strings.Contains(a.Unclear, "connection refused") {
 		t.Errorf("%+v", a)
 	}
 }

@@ -27,15 +27,15 @@ type pull struct {
 	pods   []string // namespace/name of who waits, one entry per asker
 }
 
-// Progress is one pull that is under way, as `berth why` shows it. There is no count
+// PullProgress is one pull that is under way, as `berth why` shows it. There is no count
 // of its bytes: a runtime tells, if anything, how far it is with all of them.
-type Progress struct {
-	Image  string    // full name
-	Since  time.Time // when it was first asked for
-	Began  time.Time // when the runtime was asked; zero: it is still in the queue
-	Before int       // pulls before it in the queue
-	Held   string    // why it waits for room on the disk; empty: it does not
-	Pods   []string  // namespace/name of the pods that wait for it, sorted
+type PullProgress struct {
+	Image           string    // full name
+	RequestedAt     time.Time // when it was first asked for
+	StartedAt       time.Time // when the runtime was asked; zero: it is still in the queue
+	QueuePosition   int       // pulls before it in the queue
+	WaitingForSpace string    // why it waits for room on the disk; empty: it does not
+	Pods            []string  // namespace/name of the pods that wait for it, sorted
 }
 
 // Pull brings an image onto the node, whether it is there or not. It joins a
@@ -45,7 +45,7 @@ type Progress struct {
 // RegistryUnavailable or SignatureValidationFailed; kind Invalid with
 // InvalidImageName; or with ImageInspectError when the pulled image cannot be
 // looked at.
-func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error) {
+func (i *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error) {
 	n, err := podspec.ParseImageName(a.Image)
 	if err != nil {
 		return plan.Image{}, invalidName(a.Image, err)
@@ -83,7 +83,7 @@ func (i *Images) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, se
 
 // asker lets a pod take part in a pull: its priority counts and its name is
 // shown while it waits.
-func (i *Images) asker(pod *corev1.Pod, n podspec.ImageName, ref string) asker[pull] {
+func (i *Manager) asker(pod *corev1.Pod, n podspec.ImageName, ref string) asker[pull] {
 	who := pod.Namespace + "/" + pod.Name
 	w := wants{ref: ref, priority: podspec.Priority(pod), critical: podspec.IsCritical(pod, i.standalone)}
 	return asker[pull]{
@@ -104,7 +104,7 @@ func (i *Images) asker(pod *corev1.Pod, n podspec.ImageName, ref string) asker[p
 }
 
 // pullLogged is pull with a record of whose credentials brought the image.
-func (i *Images) pullLogged(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
+func (i *Manager) pullLogged(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
 	if err := i.pullLog.begin(ref); err != nil {
 		kind := plan.Other
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
@@ -132,7 +132,7 @@ func nothingCame(err error) bool {
 
 // pull asks the runtime for an image with one set of credentials after the
 // other, and without any if there are none. It returns those that served.
-func (i *Images) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, credentials, error) {
+func (i *Manager) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, credentials, error) {
 	if i.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, i.timeout)
@@ -158,7 +158,7 @@ func (i *Images) pull(ctx context.Context, ref string, n podspec.ImageName, keys
 	return plan.Image{}, credentials{}, combined(errs)
 }
 
-func (i *Images) pullWith(ctx context.Context, ref string, n podspec.ImageName, c credentials) (plan.Image, error) {
+func (i *Manager) pullWith(ctx context.Context, ref string, n podspec.ImageName, c credentials) (plan.Image, error) {
 	req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref}}
 	if c != (credentials{}) {
 		req.Auth = &runtimeapi.AuthConfig{
@@ -221,32 +221,32 @@ func flightKey(ref string, keys []credentials) string {
 	return ref + " " + hex.EncodeToString(h.Sum(nil))
 }
 
-// Pulling lists the pulls that are under way, the oldest first.
-func (i *Images) Pulling() []Progress {
-	var all []Progress
+// ActivePulls lists the pulls that are under way, the oldest first.
+func (i *Manager) ActivePulls() []PullProgress {
+	var all []PullProgress
 	i.pulls.each(func(p *pull) {
 		began, before, held := i.gate.place(p.ticket)
 		pods := slices.Clone(p.pods)
 		slices.Sort(pods)
-		all = append(all, Progress{Image: p.image, Since: p.since, Began: began, Before: before, Held: held, Pods: slices.Compact(pods)})
+		all = append(all, PullProgress{Image: p.image, RequestedAt: p.since, StartedAt: began, QueuePosition: before, WaitingForSpace: held, Pods: slices.Compact(pods)})
 	})
-	slices.SortFunc(all, func(a, b Progress) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Image, b.Image))
+	slices.SortFunc(all, func(a, b PullProgress) int {
+		return cmp.Or(a.RequestedAt.Compare(b.RequestedAt), cmp.Compare(a.Image, b.Image))
 	})
 	return all
 }
 
-// Standing says how the pull of an image stands, for people; empty: none is
+// PullStatus says how the pull of an image stands, for people; empty: none is
 // under way.
-func (i *Images) Standing(image string) string {
+func (i *Manager) PullStatus(image string) string {
 	p, there := i.progress(image)
 	switch {
 	case !there:
 		return ""
-	case p.Held != "":
-		return fmt.Sprintf("%s, waits for room: %s", image, p.Held)
-	case p.Began.IsZero():
-		return fmt.Sprintf("%s, %d pulls before it", image, p.Before)
+	case p.WaitingForSpace != "":
+		return fmt.Sprintf("%s, waits for room: %s", image, p.WaitingForSpace)
+	case p.StartedAt.IsZero():
+		return fmt.Sprintf("%s, %d pulls before it", image, p.QueuePosition)
 	default:
 		text := fmt.Sprintf("%s, for %d pods", image, len(p.Pods))
 		if coming := i.coming(); coming != "" {
@@ -257,15 +257,15 @@ func (i *Images) Standing(image string) string {
 }
 
 // progress is the oldest pull of an image.
-func (i *Images) progress(image string) (Progress, bool) {
+func (i *Manager) progress(image string) (PullProgress, bool) {
 	n, err := podspec.ParseImageName(image)
 	if err != nil {
-		return Progress{}, false
+		return PullProgress{}, false
 	}
-	all := i.Pulling()
-	at := slices.IndexFunc(all, func(p Progress) bool { return p.Image == n.String() })
+	all := i.ActivePulls()
+	at := slices.IndexFunc(all, func(p PullProgress) bool { return p.Image == n.String() })
 	if at < 0 {
-		return Progress{}, false
+		return PullProgress{}, false
 	}
 	return all[at], true
 }

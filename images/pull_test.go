@@ -21,7 +21,7 @@ import (
 )
 
 // pulling begins a pull in the background.
-func pulling(ctx context.Context, i *Images, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
+func pulling(ctx context.Context, i *Manager, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
 	end := make(chan error, 1)
 	go func() {
 		_, err := i.Pull(ctx, pod, pullOf(image), secrets)
@@ -48,10 +48,10 @@ func TestAHundredAskersAreOnePull(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if p := i.Pulling(); len(p) != 1 || len(p[0].Pods) != 100 || p[0].Image != "reg.io/a:1" || p[0].Began.IsZero() {
+		if p := i.ActivePulls(); len(p) != 1 || len(p[0].Pods) != 100 || p[0].Image != "reg.io/a:1" || p[0].StartedAt.IsZero() {
 			t.Errorf("under way: %+v", p)
 		}
-		if s := i.Standing("reg.io/a:1"); s != "reg.io/a:1, for 100 pods" || i.Standing("reg.io/a") != "" {
+		if s := i.PullStatus("reg.io/a:1"); s != "reg.io/a:1, for 100 pods" || i.PullStatus("reg.io/a") != "" {
 			t.Errorf("it stands: %q", s)
 		}
 		release()
@@ -59,7 +59,7 @@ func TestAHundredAskersAreOnePull(t *testing.T) {
 		if good.Load() != 100 || len(f.began()) != 1 {
 			t.Errorf("%d got the image by %d pulls, want 100 by 1", good.Load(), len(f.began()))
 		}
-		if p := i.Pulling(); len(p) != 0 {
+		if p := i.ActivePulls(); len(p) != 0 {
 			t.Errorf("still under way: %+v", p)
 		}
 	})
@@ -108,7 +108,7 @@ func TestAnAskerWhoLeavesDisturbsNobody(t *testing.T) {
 		cancel()
 		wantKind(t, <-first, plan.Canceled, "ErrImagePull")
 		synctest.Wait()
-		if p := i.Pulling(); len(p) != 1 || !slices.Equal(p[0].Pods, []string{"ns/second"}) {
+		if p := i.ActivePulls(); len(p) != 1 || !slices.Equal(p[0].Pods, []string{"ns/second"}) {
 			t.Errorf("after the first left: %+v", p)
 		}
 		release()
@@ -129,7 +129,7 @@ func TestTheLastAskerWhoLeavesCallsItOff(t *testing.T) {
 		defer cancel()
 		wantKind(t, <-pulling(ctx, i, podNamed("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
 		synctest.Wait()
-		if p := i.Pulling(); len(p) != 0 {
+		if p := i.ActivePulls(); len(p) != 0 {
 			t.Errorf("still under way: %+v", p)
 		}
 		release()
@@ -227,8 +227,8 @@ func TestTheMostUrgentPodGoesNext(t *testing.T) {
 			synctest.Wait()
 		}
 		var queue []string
-		for _, p := range i.Pulling() {
-			queue = append(queue, fmt.Sprintf("%s %d %v", p.Image, p.Before, p.Began.IsZero()))
+		for _, p := range i.ActivePulls() {
+			queue = append(queue, fmt.Sprintf("%s %d %v", p.Image, p.QueuePosition, p.StartedAt.IsZero()))
 		}
 		want := []string{"reg.io/blocker:1 0 false", "reg.io/low:1 4 true", "reg.io/first:1 2 true", "reg.io/second:1 3 true", "reg.io/high:1 0 true", "reg.io/raised:1 1 true"}
 		if !slices.Equal(queue, want) {

@@ -10,9 +10,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Reported returns the biggest images of the node, at most that many (-1: all),
+// LargestImages returns the biggest images of the node, at most that many (-1: all),
 // each with at most five of its names, as a node tells them to its server.
-func (i *Images) Reported(ctx context.Context, most int) ([]corev1.ContainerImage, error) {
+func (i *Manager) LargestImages(ctx context.Context, most int) ([]corev1.ContainerImage, error) {
 	resp, err := i.service.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)

@@ -8,11 +8,11 @@ import (
 	"berth/agent/plan"
 )
 
-// Space is how the disk that images lie on stands.
-type Space struct {
-	Free  uint64 // bytes
-	Keep  uint64 // bytes of it that no pull may take: pods would be evicted for it
-	Short string // why no pull may begin now, with the figures; empty: they may
+// DiskSpace is how the disk that images lie on stands.
+type DiskSpace struct {
+	Free     uint64 // bytes
+	Reserved uint64 // bytes of it that no pull may take: pods would be evicted for it
+	Pressure string // why no pull may begin now, with the figures; empty: they may
 }
 
 const (
@@ -30,12 +30,12 @@ type need struct {
 
 // shut says why a pull may not begin for want of room; empty: it may. Those of
 // critical pods may always. The lock is held.
-func (g *gate) shut(t *ticket, s Space) string {
+func (g *gate) shut(t *ticket, s DiskSpace) string {
 	if t.critical || t.here {
 		return ""
 	}
-	if s.Short != "" {
-		return s.Short
+	if s.Pressure != "" {
+		return s.Pressure
 	}
 	n, sized := g.needs[t.ref]
 	if !sized || !t.since.IsZero() && g.now().Sub(t.since) >= believed {
@@ -45,7 +45,7 @@ func (g *gate) shut(t *ticket, s Space) string {
 	for o := range g.inside {
 		others += g.needs[o.ref].bytes
 	}
-	room := s.Free - min(s.Free, s.Keep+others)
+	room := s.Free - min(s.Free, s.Reserved+others)
 	if room > n.bytes || room == n.bytes && !n.more {
 		return ""
 	}
@@ -54,8 +54,8 @@ func (g *gate) shut(t *ticket, s Space) string {
 		text = "it takes more than " + mebibytes(n.bytes)
 	}
 	text += fmt.Sprintf(", and %s are free", mebibytes(s.Free))
-	if s.Keep > 0 {
-		text += fmt.Sprintf(", of which %s must stay so", mebibytes(s.Keep))
+	if s.Reserved > 0 {
+		text += fmt.Sprintf(", of which %s must stay so", mebibytes(s.Reserved))
 	}
 	if others > 0 {
 		text += fmt.Sprintf(" and %s are for pulls that are under way", mebibytes(others))
@@ -77,7 +77,7 @@ func (g *gate) next() *ticket {
 		if why == "" || !known {
 			return t
 		}
-		if s.Short != "" {
+		if s.Pressure != "" {
 			t.since = time.Time{}
 		} else if t.since.IsZero() {
 			t.since = g.now()
@@ -88,7 +88,7 @@ func (g *gate) next() *ticket {
 }
 
 // room is how the disk stands now, if that is known. The lock is held.
-func (g *gate) room() (s Space, known bool) {
+func (g *gate) room() (s DiskSpace, known bool) {
 	if g.space == nil {
 		return s, false
 	}
@@ -147,7 +147,7 @@ func (g *gate) learn(t *ticket, err error) {
 
 // enter waits until the pull of an image may begin. While there is no room for it,
 // it has some made.
-func (i *Images) enter(ctx context.Context, t *ticket, here func(context.Context) bool) error {
+func (i *Manager) enter(ctx context.Context, t *ticket, here func(context.Context) bool) error {
 	told := false
 	err := i.gate.wait(ctx, t, func() {
 		told = true
@@ -166,7 +166,7 @@ func (i *Images) enter(ctx context.Context, t *ticket, here func(context.Context
 }
 
 // makeRoom has what nobody needs removed until the ticket fits, one at a time.
-func (i *Images) makeRoom(ctx context.Context, t *ticket) {
+func (i *Manager) makeRoom(ctx context.Context, t *ticket) {
 	if i.room == nil {
 		return
 	}
@@ -182,19 +182,19 @@ func (i *Images) makeRoom(ctx context.Context, t *ticket) {
 	}
 }
 
-// Held says why the pull of an image waits for room on the disk, with the figures;
+// WaitingForSpace says why the pull of an image waits for room on the disk, with the figures;
 // empty: it does not.
-func (i *Images) Held(image string) string {
+func (i *Manager) WaitingForSpace(image string) string {
 	if p, there := i.progress(image); there {
-		return p.Held
+		return p.WaitingForSpace
 	}
 	return ""
 }
 
-// MakeRoom removes images that nobody needs, for a node that is short of space: the
+// FreeSpace removes images that nobody needs, for a node that is short of space: the
 // least recently used first, those below MinAge last, for a pod may be about to come
 // for them, until there is enough room. Of o only MinAge, Keep, KeepBrought, Pinned
 // and InUse count.
-func (i *Images) MakeRoom(ctx context.Context, o GCOptions, enough func() bool) (Collected, error) {
+func (i *Manager) FreeSpace(ctx context.Context, o GCOptions, enough func() bool) (GCResult, error) {
 	return i.collect(ctx, o, policy{high: 100, low: 100, minAge: o.MinAge, everything: true}, disk{}, enough)
 }

@@ -22,17 +22,17 @@ import (
 // fit fails and gives back what it took.
 type smallDisk struct {
 	mu    sync.Mutex
-	s     Space
+	s     DiskSpace
 	takes map[string]uint64
 }
 
-func (d *smallDisk) space() (Space, bool) {
+func (d *smallDisk) space() (DiskSpace, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.s, true
 }
 
-func (d *smallDisk) set(s Space) {
+func (d *smallDisk) set(s DiskSpace) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.s = s
@@ -56,16 +56,16 @@ func TestUnderPressureOnlyCriticalPodsPull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.add(imageNamed("here", "reg.io/here:1"))
-		d := &smallDisk{s: Space{Free: 10 * mib, Keep: 38 * mib, Short: "imagefs.available is 10Mi, less than 38Mi"}}
+		d := &smallDisk{s: DiskSpace{Free: 10 * mib, Reserved: 38 * mib, Pressure: "imagefs.available is 10Mi, less than 38Mi"}}
 		var told atomic.Int32
-		i := New(Options{Service: f, Standalone: true, Space: d.space, HeldChanged: func() { told.Add(1) }})
+		i := New(Options{Service: f, Standalone: true, DiskSpace: d.space, OnWaitingForSpaceChanged: func() { told.Add(1) }})
 		defer i.Close()
 		ends := []<-chan error{pulling(t.Context(), i, podNamed("low", 0), "reg.io/low:1", nil)}
 		synctest.Wait()
-		if held := i.Held("reg.io/low:1"); held != d.s.Short || told.Load() != 1 {
+		if held := i.WaitingForSpace("reg.io/low:1"); held != d.s.Pressure || told.Load() != 1 {
 			t.Errorf("it waits because %q, told %d times", held, told.Load())
 		}
-		if s := i.Standing("reg.io/low:1"); s != "reg.io/low:1, waits for room: "+d.s.Short {
+		if s := i.PullStatus("reg.io/low:1"); s != "reg.io/low:1, waits for room: "+d.s.Pressure {
 			t.Errorf("it stands: %q", s)
 		}
 		// Those behind it go on: of critical pods, and of what is here already.
@@ -84,11 +84,11 @@ func TestUnderPressureOnlyCriticalPodsPull(t *testing.T) {
 		// A critical pod that wants the same image takes the other along.
 		ends = append(ends, pulling(t.Context(), i, podNamed("urgent", 2e9), "reg.io/shared:1", nil))
 		synctest.Wait()
-		if !slices.Contains(f.began(), "reg.io/shared:1") || i.Held("reg.io/shared:1") != "" {
+		if !slices.Contains(f.began(), "reg.io/shared:1") || i.WaitingForSpace("reg.io/shared:1") != "" {
 			t.Error("the pull that a critical pod shares waits")
 		}
 		before := told.Load()
-		d.set(Space{Free: 100 * mib, Keep: 38 * mib})
+		d.set(DiskSpace{Free: 100 * mib, Reserved: 38 * mib})
 		time.Sleep(2 * lookAgain)
 		synctest.Wait()
 		for _, end := range ends {
@@ -96,7 +96,7 @@ func TestUnderPressureOnlyCriticalPodsPull(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if i.Held("reg.io/low:1") != "" || told.Load() <= before {
+		if i.WaitingForSpace("reg.io/low:1") != "" || told.Load() <= before {
 			t.Errorf("nobody was told that there is room")
 		}
 	})
@@ -106,27 +106,27 @@ func TestAPullOfKnownSizeWaitsUntilItFits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		d := &smallDisk{s: Space{Free: 100 * mib, Keep: 10 * mib}, takes: map[string]uint64{"reg.io/big:1": 48 * mib, "reg.io/small:1": mib}}
+		d := &smallDisk{s: DiskSpace{Free: 100 * mib, Reserved: 10 * mib}, takes: map[string]uint64{"reg.io/big:1": 48 * mib, "reg.io/small:1": mib}}
 		f.pullErr = d.pull
-		i := New(Options{Service: f, Space: d.space})
+		i := New(Options{Service: f, DiskSpace: d.space})
 		defer i.Close()
 		if err := <-pulling(t.Context(), i, podNamed("first", 0), "reg.io/big:1", nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := i.MakeRoom(t.Context(), GCOptions{}, never); err != nil {
+		if _, err := i.FreeSpace(t.Context(), GCOptions{}, never); err != nil {
 			t.Fatal(err)
 		}
-		d.set(Space{Free: 57 * mib, Keep: 10 * mib}) // and something else has come
+		d.set(DiskSpace{Free: 57 * mib, Reserved: 10 * mib}) // and something else has come
 		again := pulling(t.Context(), i, podNamed("again", 0), "reg.io/big:1", nil)
 		synctest.Wait()
 		n := len(f.began())
-		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi must stay so"; i.Held("reg.io/big:1") != want {
-			t.Errorf("it waits because %q, want %q", i.Held("reg.io/big:1"), want)
+		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi must stay so"; i.WaitingForSpace("reg.io/big:1") != want {
+			t.Errorf("it waits because %q, want %q", i.WaitingForSpace("reg.io/big:1"), want)
 		}
 		if err := <-pulling(t.Context(), i, podNamed("small", 0), "reg.io/small:1", nil); err != nil || n != 1 {
 			t.Errorf("the small one behind it: %v, %d pulls before", err, n)
 		}
-		d.set(Space{Free: 58 * mib, Keep: 10 * mib})
+		d.set(DiskSpace{Free: 58 * mib, Reserved: 10 * mib})
 		if err := <-again; err != nil {
 			t.Error(err)
 		}
@@ -137,15 +137,15 @@ func TestAPullThatDidNotFitWaitsForMoreRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		d := &smallDisk{s: Space{Free: 36 * mib}, takes: map[string]uint64{"reg.io/big:1": 48 * mib}}
+		d := &smallDisk{s: DiskSpace{Free: 36 * mib}, takes: map[string]uint64{"reg.io/big:1": 48 * mib}}
 		f.pullErr = d.pull
-		i := New(Options{Service: f, Space: d.space})
+		i := New(Options{Service: f, DiskSpace: d.space})
 		defer i.Close()
 		wantKind(t, <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil), plan.NoSpace, "ErrImagePull")
 		began := time.Now()
 		end := pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
-		if held := i.Held("reg.io/big:1"); held != "it takes more than 36.0Mi, and 36.0Mi are free" {
+		if held := i.WaitingForSpace("reg.io/big:1"); held != "it takes more than 36.0Mi, and 36.0Mi are free" {
 			t.Errorf("it waits because %q", held)
 		}
 		// What is only believed of its size does not hold it up for ever.
@@ -155,7 +155,7 @@ func TestAPullThatDidNotFitWaitsForMoreRoom(t *testing.T) {
 		}
 		end = pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
-		d.set(Space{Free: 60 * mib})
+		d.set(DiskSpace{Free: 60 * mib})
 		began = time.Now()
 		if err := <-end; err != nil || time.Since(began) > 2*lookAgain {
 			t.Errorf("with room it took %s: %v", time.Since(began), err)
@@ -167,13 +167,13 @@ func TestRoomIsMadeBeforeAPullWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		d := &smallDisk{s: Space{Free: 10 * mib, Short: "too little"}}
-		var i *Images
-		i = New(Options{Service: f, Space: d.space, MakeRoom: func(ctx context.Context, enough func() bool) {
+		d := &smallDisk{s: DiskSpace{Free: 10 * mib, Pressure: "too little"}}
+		var i *Manager
+		i = New(Options{Service: f, DiskSpace: d.space, FreeSpace: func(ctx context.Context, enough func() bool) {
 			o := GCOptions{InUse: func() map[string]bool { return map[string]bool{"used": true} }}
-			if _, err := i.MakeRoom(ctx, o, func() bool {
+			if _, err := i.FreeSpace(ctx, o, func() bool {
 				if len(f.gone()) > 0 {
-					d.set(Space{Free: 50 * mib})
+					d.set(DiskSpace{Free: 50 * mib})
 				}
 				return enough()
 			}); err != nil {
@@ -197,8 +197,8 @@ func TestRoomIsMadeBeforeAPullWaits(t *testing.T) {
 func TestWhoWaitsForRoomMayLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &smallDisk{s: Space{Short: "too little"}}
-		i := New(Options{Service: newFake(), Space: d.space, MakeRoom: func(ctx context.Context, _ func() bool) { <-ctx.Done() }})
+		d := &smallDisk{s: DiskSpace{Pressure: "too little"}}
+		i := New(Options{Service: newFake(), DiskSpace: d.space, FreeSpace: func(ctx context.Context, _ func() bool) { <-ctx.Done() }})
 		defer i.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		end := pulling(ctx, i, podNamed("p", 0), "reg.io/a:1", nil)
@@ -206,7 +206,7 @@ func TestWhoWaitsForRoomMayLeave(t *testing.T) {
 		cancel()
 		wantKind(t, <-end, plan.Canceled, "ErrImagePull")
 		synctest.Wait()
-		if p := i.Pulling(); len(p) != 0 {
+		if p := i.ActivePulls(); len(p) != 0 {
 			t.Errorf("still under way: %+v", p)
 		}
 		// Nobody is left, so nobody looks any more: the bubble would not end otherwise.
@@ -216,7 +216,7 @@ func TestWhoWaitsForRoomMayLeave(t *testing.T) {
 func TestRoomIsSharedByPullsUnderWay(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	d := &smallDisk{s: Space{Free: 100 * mib}}
+	d := &smallDisk{s: DiskSpace{Free: 100 * mib}}
 	g := newGate(5, 0, 1, func() time.Time { return now })
 	g.space = d.space
 	g.needs = map[string]need{"a": {bytes: 60 * mib}, "b": {bytes: 60 * mib}, "c": {bytes: 40 * mib}}
@@ -238,10 +238,10 @@ func TestRoomIsSharedByPullsUnderWay(t *testing.T) {
 	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are for pulls that are under way"; tickets[1].held != want {
 		t.Errorf("held because %q, want %q", tickets[1].held, want)
 	}
-	d.set(Space{Free: 40 * mib}) // a has come
+	d.set(DiskSpace{Free: 40 * mib}) // a has come
 	g.learn(tickets[0], nil)
 	g.leave(tickets[0])
-	d.set(Space{Free: 61 * mib})
+	d.set(DiskSpace{Free: 61 * mib})
 	g.leave(tickets[2])
 	if got := strings.Join(began(), " "); got != "a b c" {
 		t.Errorf("began: %s", got)

@@ -57,7 +57,7 @@ func TestMetersReachTheirMetrics(t *testing.T) {
 	end(plan.RemoveContainer{ID: "2"}, nil) // its pod ends
 	end(plan.RemoveSandbox{ID: "3", Garbage: true}, nil)
 	end(plan.RemoveSandbox{ID: "4"}, nil)
-	(&berth{metrics: m}).logsCollected(crilog.Garbage{Links: 3, Logs: 2}, nil)
+	(&berth{metrics: m}).logsCollected(crilog.Collected{Links: 3, Logs: 2}, nil)
 	end(plan.EnsureCgroup{}, nil)
 	end(plan.ResizeCgroup{}, nil)
 	end(plan.RemoveCgroup{}, errors.New("busy"))

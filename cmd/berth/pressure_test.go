@@ -75,7 +75,7 @@ func TestWhereTheRuntimeKeepsWhatContainersWrite(t *testing.T) {
 		{"with the volumes", volumes, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 1 << 20, "[containerfs.available nodefs.available]", 101, 101},
 		{"on neither", third, pressure.FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true}, 4 << 20, "[containerfs.available nodefs.available]", 100, 1},
 	} {
-		fake := crifake.New(crifake.Options{ImageDisk: images, ContainerDisk: row.containers})
+		fake := crifake.New(crifake.Options{ImageFilesystem: images, ContainerFilesystem: row.containers})
 		client, err := cri.Dial(t.Context(), cri.Options{Conn: fake.Conn()})
 		if err != nil {
 			t.Fatal(err)

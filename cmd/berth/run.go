@@ -63,7 +63,7 @@ type berth struct {
 	traces   *telemetry.Traces
 	host     *host
 	runtime  *runtime
-	offline  *offline.Images
+	offline  *offline.Importer
 	drain    *shutdown.Manager
 	late     bool            // it began while the host goes down
 	life     context.Context // of serve: what outlives a request ends with it

@@ -42,7 +42,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	}
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
-			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.Held, Devices: b.devices.Observe},
+			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.WaitingForSpace, Devices: b.devices.Observe},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
 			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, HostPorts: h, Sandboxes: attached{r.client, h}, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{

@@ -78,7 +78,7 @@ func (c checks) checkRuntime(ctx context.Context, add addItem) {
 	name, version, err := c.client.Version(ctx)
 	add("runtime", true, err, name+" "+version+" at "+c.config.RuntimeEndpoint, remedy)
 	if at := c.config.ImageEndpoint; at != c.config.RuntimeEndpoint {
-		_, err := c.client.ImageDisk(ctx)
+		_, err := c.client.ImageFilesystem(ctx)
 		add("image service", true, err, at, "start what serves images there, or leave imageServiceEndpoint out")
 	}
 	if err != nil {
@@ -131,7 +131,7 @@ func (c checks) checkDisks(add addItem) {
 // be for images to be removed, and a tenth of it in any case.
 func (c checks) checkImageDisk(ctx context.Context, add addItem) {
 	const name = "disk of images"
-	d, err := c.client.ImageDisk(ctx)
+	d, err := c.client.ImageFilesystem(ctx)
 	if err == nil && d.Path == "" {
 		err = errors.New("the runtime does not say where it keeps images")
 	}

@@ -18,7 +18,7 @@ func (c checks) checkNames(add addItem) {
 	case err != nil:
 	case servers == "":
 		err = fmt.Errorf("%s names none", file)
-	case !r.Reachable():
+	case !r.ReachableFromPod():
 		err = fmt.Errorf("%s of %s: no pod with a network of its own reaches the host's loopback", servers, file)
 	}
 	detail := fmt.Sprintf("%s of %s", servers, file)

@@ -64,7 +64,7 @@ func (b *berth) dropRotated(context.Context, func() bool) error {
 	for _, s := range b.agent.Board.All() {
 		for _, k := range s.Seen.Containers {
 			if k.LogPath != "" {
-				errs = append(errs, crilog.DropRotated(k.LogPath))
+				errs = append(errs, crilog.RemoveRotated(k.LogPath))
 			}
 		}
 	}
@@ -90,8 +90,8 @@ func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
 	}
 	logs := b.logCollector()
 	logs.MinAge = 0
-	_, err := logs.Round(ctx)
-	return errors.Join(err, b.runtime.client.Reclaim(ctx))
+	_, err := logs.RunOnce(ctx)
+	return errors.Join(err, b.runtime.client.CollectGarbage(ctx))
 }
 
 // deadLeft reports whether any container is there that is kept only to be read.
@@ -111,7 +111,7 @@ func deadLeft(all []*status.Snapshot) bool {
 
 // dropImages removes images that nobody needs until there is enough room.
 func (b *berth) dropImages(ctx context.Context, enough func() bool) error {
-	c, err := b.runtime.images.MakeRoom(ctx, b.imageGarbage(ctx), enough)
+	c, err := b.runtime.images.FreeSpace(ctx, b.imageGarbage(ctx), enough)
 	b.imagesCollected(c, nil)
 	return err
 }
@@ -159,8 +159,8 @@ func (b *berth) useOfMemory(ctx context.Context, s *status.Snapshot) (u pressure
 // diskOfPods measures what pods have on the disk. What their containers have written
 // is asked of the runtime once, when the first of them is measured.
 func (b *berth) diskOfPods(ctx context.Context) eviction.MeasureFunc {
-	layers := sync.OnceValues(func() (map[string]cri.Layer, error) {
-		all, err := b.runtime.client.Layers(ctx)
+	layers := sync.OnceValues(func() (map[string]cri.WritableLayer, error) {
+		all, err := b.runtime.client.WritableLayers(ctx)
 		if err != nil {
 			err = fmt.Errorf("what containers have written: %w", err)
 		}
@@ -171,7 +171,7 @@ func (b *berth) diskOfPods(ctx context.Context) eviction.MeasureFunc {
 	}
 }
 
-func (b *berth) useOfDisk(ctx context.Context, s *status.Snapshot, layers func() (map[string]cri.Layer, error)) (u pressure.Usage, err error) {
+func (b *berth) useOfDisk(ctx context.Context, s *status.Snapshot, layers func() (map[string]cri.WritableLayer, error)) (u pressure.Usage, err error) {
 	u.Volumes.Bytes, u.Volumes.Inodes, err = b.host.volumes.DiskUsage(ctx, s.Pod)
 	written, unknown := layers()
 	logs := map[string]bool{}

@@ -42,10 +42,10 @@ func (b *berth) figures(ctx context.Context, disks bool) (server.Figures, error)
 		return server.Figures{}, err
 	}
 	out := server.Figures{Node: b.nodeFigures()}
-	var layers map[string]cri.Layer
+	var layers map[string]cri.WritableLayer
 	if disks {
 		out.Node.Images = b.imageDisk(ctx)
-		if layers, err = b.runtime.client.Layers(ctx); err != nil {
+		if layers, err = b.runtime.client.WritableLayers(ctx); err != nil {
 			b.log.Debug("what containers have written is not known", "err", err)
 		}
 	}
@@ -159,7 +159,7 @@ func diskOf(path string) *server.Disk {
 
 // imageDisk is where the runtime keeps images; nil: it does not say.
 func (b *berth) imageDisk(ctx context.Context) *server.Disk {
-	i, err := b.runtime.client.ImageDisk(ctx)
+	i, err := b.runtime.client.ImageFilesystem(ctx)
 	if err != nil || i.Path == "" {
 		return nil
 	}
@@ -172,7 +172,7 @@ func (b *berth) imageDisk(ctx context.Context) *server.Disk {
 
 // addDisks tells what of the disks is the pod's: what its containers have written
 // and logged, and its volumes.
-func (b *berth) addDisks(ctx context.Context, p *server.PodFigures, s *agent.Snapshot, layers map[string]cri.Layer, n server.NodeFigures) {
+func (b *berth) addDisks(ctx context.Context, p *server.PodFigures, s *agent.Snapshot, layers map[string]cri.WritableLayer, n server.NodeFigures) {
 	if n.Disk == nil {
 		return
 	}

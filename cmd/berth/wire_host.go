@@ -239,7 +239,7 @@ func (h *host) makeVolumes() (err error) {
 
 // hostResolv is how the host resolves names now: it may have been told so only
 // after berth began.
-func (h *host) hostResolv() criconfig.Resolv {
+func (h *host) hostResolv() criconfig.ResolvConf {
 	r, file, err := h.names.now()
 	switch last := h.names.told.Swap(&file); {
 	case err != nil:
@@ -282,22 +282,22 @@ func (h *host) criNode() criconfig.Node {
 	c := h.b.config
 	n := criconfig.Node{
 		Name: c.NodeName, Capacity: h.capacity, Allocatable: h.allocatable,
-		Alone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolv: h.hostResolv(), HostIPs: h.ips,
-		UserIDs:     h.userIDs,
-		NoBandwidth: h.network.BandwidthUnsupportedReason(),
-		SeccompRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
-		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), SwapLimits: h.cgroups.SwapLimits(),
-		NoCFS: !c.Cgroups.CPUCFSQuota, CFSPeriod: c.Cgroups.CPUCFSPeriod, SingleOOMKill: c.Cgroups.SingleProcessOOMKill,
-		MemoryFactor: c.Cgroups.MemoryThrottlingFactor, ReserveMemory: c.Cgroups.TieredMemoryReservation, PageSize: int64(os.Getpagesize()),
+		Standalone: c.Standalone(), ClusterDomain: c.Network.ClusterDomain, HostResolvConf: h.hostResolv(), HostIPs: h.ips,
+		UserIDs:            h.userIDs,
+		NoBandwidthReason:  h.network.BandwidthUnsupportedReason(),
+		SeccompProfileRoot: filepath.Join(c.RootDir, "seccomp"), SeccompDefault: c.Pods.SeccompDefault,
+		CgroupV2: h.cgroups.V2(), HugePageSizes: h.cgroups.HugePageSizes(), CanLimitSwap: h.cgroups.SwapLimits(),
+		CPUCFSQuotaDisabled: !c.Cgroups.CPUCFSQuota, CPUCFSQuotaPeriod: c.Cgroups.CPUCFSPeriod, SingleProcessOOMKill: c.Cgroups.SingleProcessOOMKill,
+		MemoryThrottlingFactor: c.Cgroups.MemoryThrottlingFactor, MemoryReservation: c.Cgroups.TieredMemoryReservation, PageSize: int64(os.Getpagesize()),
 	}
 	if c.Cgroups.LimitedSwap {
-		n.Swap = node.SwapTotal()
+		n.SwapCapacity = node.SwapTotal()
 	}
 	for _, ip := range c.Network.ClusterDNS {
 		n.ClusterDNS = append(n.ClusterDNS, ip.String())
 	}
 	if st := h.b.runtime.status.Load(); st != nil {
-		n.StrictGroups, n.NoImageVolumes, n.NoCDI = st.StrictGroups, st.NoImageVolumes, st.NoCDI
+		n.SupplementalGroupsPolicy, n.NoImageVolumesReason, n.NoCDIReason = st.SupplementalGroupsPolicy, st.NoImageVolumesReason, st.NoCDIReason
 		n.Features = make(map[string]criconfig.HandlerFeatures, len(st.Handlers))
 		n.Handlers = make(map[string]string, len(st.Handlers))
 		for name, f := range st.Handlers {

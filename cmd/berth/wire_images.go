@@ -14,23 +14,23 @@ import (
 // collectImages removes images that nobody needs when the disk fills up.
 func (b *berth) collectImages(ctx context.Context) {
 	o := b.imageGarbage(ctx)
-	o.Ended = b.imagesCollected
+	o.OnCollected = b.imagesCollected
 	b.runtime.images.RunGC(ctx, o)
 }
 
 // imagesCollected tells what one round has done: what went, and that what may go
 // was not enough.
-func (b *berth) imagesCollected(c images.Collected, err error) {
+func (b *berth) imagesCollected(c images.GCResult, err error) {
 	for _, r := range c.Removed {
 		b.metrics.CountImageGarbageCollected(string(r.Reason))
-		b.log.Info("image removed", "image", r.Names, "id", r.ID, "bytes", r.Size, "why", r.Why)
+		b.log.Info("image removed", "image", r.Names, "id", r.ID, "bytes", r.Size, "why", r.Message)
 	}
 	if err != nil {
 		b.warnOfNode("ImageGCFailed", err.Error())
 	}
-	if c.Short > 0 {
+	if c.Shortfall > 0 {
 		b.warnOfNode("FreeDiskSpaceFailed", fmt.Sprintf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free.",
-			c.Needed, c.Needed-min(c.Needed, c.Short)))
+			c.Needed, c.Needed-min(c.Needed, c.Shortfall)))
 	}
 }
 
@@ -47,21 +47,21 @@ func (b *berth) warnOfNode(reason, message string) {
 func (b *berth) imageGarbage(ctx context.Context) images.GCOptions {
 	c := b.config.Images
 	return images.GCOptions{
-		High: c.HighThresholdPercent, Low: c.LowThresholdPercent, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
-		Keep: b.runtime.sandboxImage(ctx), Every: c.GCPeriod, KeepBrought: true, Pinned: b.offline.Pinned, InUse: b.imagesInUse,
+		HighThresholdPercent: c.HighThresholdPercent, LowThresholdPercent: c.LowThresholdPercent, MinAge: c.MinimumGCAge, MaxAge: c.MaximumGCAge,
+		KeepNames: b.runtime.sandboxImage(ctx), Interval: c.GCPeriod, KeepPreloaded: true, Pinned: b.offline.Pinned, InUse: b.imagesInUse,
 	}
 }
 
 // imageSpace tells how the disk for images stands, for pulls that want to begin.
-func (b *berth) imageSpace() (images.Space, bool) {
+func (b *berth) imageSpace() (images.DiskSpace, bool) {
 	dir := b.imagesAt.Load()
 	if dir == nil {
-		return images.Space{}, false
+		return images.DiskSpace{}, false
 	}
 	disk, err := node.ReadDisk(*dir)
 	if err != nil {
 		b.log.Debug("disk of images", "err", err)
-		return images.Space{}, false
+		return images.DiskSpace{}, false
 	}
 	bytes := pressure.Level{Available: int64(disk.Available), Capacity: int64(disk.Capacity)}
 	levels := map[pressure.Signal]pressure.Level{pressure.ImagefsAvailable: bytes}
@@ -76,9 +76,9 @@ func (b *berth) imageSpace() (images.Space, bool) {
 		}
 	}
 	keep, low := b.pressure.Config.PullBudget(levels)
-	s := images.Space{Free: disk.Available, Keep: uint64(keep)}
+	s := images.DiskSpace{Free: disk.Available, Reserved: uint64(keep)}
 	if low != nil {
-		s.Short = low.String()
+		s.Pressure = low.String()
 	}
 	return s, true
 }
@@ -89,7 +89,7 @@ func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
 	if !b.agent.Told() {
 		return
 	}
-	c, err := b.runtime.images.MakeRoom(ctx, b.imageGarbage(ctx), enough)
+	c, err := b.runtime.images.FreeSpace(ctx, b.imageGarbage(ctx), enough)
 	if ctx.Err() == nil {
 		b.imagesCollected(c, err)
 	}

@@ -21,11 +21,11 @@ func (b *berth) rotateLogs(ctx context.Context) {
 	changed, stop := b.agent.Board.Changes()
 	defer stop()
 	r := &crilog.Rotator{
-		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, PerMinute: c.MaxPerMinute, Workers: c.MaxWorkers, Quiet: time.Second, Interval: c.MonitorInterval,
-		Now: time.Now, Logs: b.runningLogs, Changed: changed, Rotated: b.metrics.CountLogRotations,
+		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, PerMinute: c.MaxPerMinute, Workers: c.MaxWorkers, CompressDelay: time.Second, Interval: c.MonitorInterval,
+		Now: time.Now, Logs: b.runningLogs, Changed: changed, OnRotated: b.metrics.CountLogRotations,
 		Dropped: func(l crilog.Loss) { b.metrics.LogBytesDropped(l.Bytes) },
 	}
-	growth, err := crilog.NewGrowth()
+	growth, err := crilog.NewInotifyWatcher()
 	if err != nil {
 		b.log.Warn("logs are looked at once a second", "err", err)
 	} else {
@@ -46,7 +46,7 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 				Path: k.LogPath,
 				// Once begun a rotation is brought to its end: the call has a deadline of its own.
 				Reopen: func() error { return b.runtime.client.ReopenLog(context.Background(), k.ID) },
-				Failed: func(err error) {
+				OnError: func(err error) {
 					if b.agent.Board.Lives(uid, k.ID) {
 						b.log.Warn("rotate a container's log", "container", k.Name, "id", k.ID, "err", err)
 					}
@@ -60,22 +60,22 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 // logCollector takes away logs that are nobody's, once a minute as upstream.
 func (b *berth) logCollector() *crilog.Collector {
 	return &crilog.Collector{
-		Root: b.config.PodLogsDir, Links: logLinks, Interval: time.Minute, MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
-		Kept: b.keptLogs, Now: time.Now, Ended: b.logsCollected,
+		PodLogsDir: b.config.PodLogsDir, LinkDir: logLinks, Interval: time.Minute, MinAge: max(time.Minute, b.config.DeadContainers.MinAge),
+		Owners: b.keptLogs, Now: time.Now, OnCollected: b.logsCollected,
 	}
 }
 
 // keptLogs tells which logs have an owner. Until every source has told what it
 // wants, all have.
-func (b *berth) keptLogs(ctx context.Context) (crilog.Kept, error) {
+func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
 	if !b.agent.Told() {
-		return crilog.Kept{}, errors.New("not all pods that are wanted are known yet")
+		return crilog.Owners{}, errors.New("not all pods that are wanted are known yet")
 	}
 	uids, err := b.runtime.client.SandboxUIDs(ctx)
 	if err != nil {
-		return crilog.Kept{}, err
+		return crilog.Owners{}, err
 	}
-	kept := crilog.Kept{Pods: uids, Logs: map[string]map[string]bool{}}
+	kept := crilog.Owners{Pods: uids, Logs: map[string]map[string]bool{}}
 	for _, s := range b.agent.Board.All() {
 		uid := string(s.Pod.UID)
 		kept.Pods[uid] = true
@@ -91,16 +91,16 @@ func (b *berth) keptLogs(ctx context.Context) (crilog.Kept, error) {
 	return kept, nil
 }
 
-func (b *berth) logsCollected(g crilog.Garbage, err error) {
-	b.metrics.CountGarbageCollected("pod_logs", g.Folders)
+func (b *berth) logsCollected(g crilog.Collected, err error) {
+	b.metrics.CountGarbageCollected("pod_logs", g.PodDirs)
 	b.metrics.CountGarbageCollected("container_logs", g.Logs)
 	b.metrics.CountGarbageCollected("log_link", g.Links)
 	b.metrics.CountLogBytesFreed(g.Bytes)
 	if err != nil {
 		b.log.Warn("log garbage", "err", err)
 	}
-	if g.Folders > 0 {
-		b.log.Info("removed logs of pods that are gone", "pods", g.Folders, "bytes", g.Bytes)
+	if g.PodDirs > 0 {
+		b.log.Info("removed logs of pods that are gone", "pods", g.PodDirs, "bytes", g.Bytes)
 	}
 }
 
@@ -137,7 +137,7 @@ func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Containe
 	defer cancel()
 	o.Done = b.ended(ctx, &watches, s.Pod.UID, k.ID)
 	if also {
-		o.Next = func(ctx context.Context) (string, <-chan struct{}, bool) {
+		o.NextRun = func(ctx context.Context) (string, <-chan struct{}, bool) {
 			next, more := b.agent.Board.NextRun(ctx, s.Pod.UID, k)
 			if !more {
 				return "", nil, false

@@ -20,7 +20,7 @@ func (n *names) use(c nodeconfig.Network) {
 
 // now is what counts now, and the file that it is of; empty: pods are to have none, or
 // there is none.
-func (n *names) now() (r criconfig.Resolv, file string, err error) {
+func (n *names) now() (r criconfig.ResolvConf, file string, err error) {
 	if n.file.Path == "" {
 		return r, "", nil
 	}
@@ -28,12 +28,12 @@ func (n *names) now() (r criconfig.Resolv, file string, err error) {
 	if err != nil {
 		return r, "", err
 	}
-	r = criconfig.ParseResolv(string(text))
-	if n.instead.Path == "" || len(r.Nameservers) == 0 || r.Reachable() {
+	r = criconfig.ParseResolvConf(string(text))
+	if n.instead.Path == "" || len(r.Nameservers) == 0 || r.ReachableFromPod() {
 		return r, n.file.Path, nil
 	}
 	if text, err := n.instead.Read(); err == nil {
-		if other := criconfig.ParseResolv(string(text)); other.Reachable() {
+		if other := criconfig.ParseResolvConf(string(text)); other.ReachableFromPod() {
 			return other, n.instead.Path, nil
 		}
 	}

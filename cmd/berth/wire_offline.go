@@ -16,19 +16,19 @@ import (
 const importRecords = "images.json"
 
 // newOffline brings the images of archives in a folder onto the node.
-func (b *berth) newOffline() *offline.Images {
+func (b *berth) newOffline() *offline.Importer {
 	return offline.New(offline.Options{
 		Dir: b.config.Images.ArchiveDir, Records: filepath.Join(b.config.StateDir, importRecords), Runtime: importer{b.runtime.client}, Log: b.log,
-		Imported: func(file string, list []offline.Image) {
+		OnImported: func(file string, list []offline.Image) {
 			for _, img := range list {
 				b.log.Info("image imported", "file", file, "image", img.Name, "id", img.ID)
 			}
 			b.agent.ImagesCame()
 		},
-		Failed: func(file string, err error) {
+		OnFailed: func(file string, err error) {
 			b.warnOfNode("ImageImportFailed", fmt.Sprintf("Images of %s cannot be imported: %v", file, err))
 		},
-		Later: func(err error) bool {
+		IsTransient: func(err error) bool {
 			switch plan.KindOf(err) {
 			case plan.Unavailable, plan.Timeout, plan.Canceled, plan.NoSpace:
 				return true
@@ -50,7 +50,7 @@ func (b *berth) makeImageFolder() {
 // importer is the runtime as archives need it.
 type importer struct{ *cri.Client }
 
-func (i importer) Import(ctx context.Context, id string) (offline.Importing, error) {
+func (i importer) Import(ctx context.Context, id string) (offline.Import, error) {
 	in, err := i.Client.Import(ctx, id)
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (b *berth) listImages(ctx context.Context) (out nodeapi.Images, err error) 
 		out.Images = append(out.Images, nodeapi.Image{ID: img.ID, Names: img.Names, Size: img.Size, Pinned: img.Pinned, InUse: img.InUse})
 	}
 	for _, f := range b.offline.Files() {
-		a := nodeapi.Archive{Path: f.Path, State: string(f.State), Why: f.Why}
+		a := nodeapi.Archive{Path: f.Path, State: string(f.State), Why: f.Message}
 		for _, img := range f.Images {
 			a.Images = append(a.Images, img.Name)
 		}

@@ -128,8 +128,8 @@ func (p *places) ask(ctx context.Context) {
 	if p.images != "" && time.Since(p.asked) <= placesAge {
 		return
 	}
-	if d, err := p.b.runtime.client.ImageDisk(ctx); err == nil {
-		p.images, p.layers, p.asked = d.Path, d.Containers, time.Now()
+	if d, err := p.b.runtime.client.ImageFilesystem(ctx); err == nil {
+		p.images, p.layers, p.asked = d.Path, d.ContainersPath, time.Now()
 		p.b.imagesAt.Store(&d.Path)
 	}
 }

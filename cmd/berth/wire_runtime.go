@@ -24,7 +24,7 @@ import (
 type runtime struct {
 	b      *berth
 	client *cri.Client
-	images *images.Images
+	images *images.Manager
 	exits  *exits.Watcher
 	status atomic.Pointer[cri.Status] // nil: never answered
 	down   atomic.Pointer[string]     // why it does not answer; nil: it does
@@ -33,36 +33,36 @@ type runtime struct {
 
 func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 	r := &runtime{b: b, again: make(chan struct{}, 1)}
-	r.exits = exits.New(exits.Options{Process: func(ctx context.Context, id string) (int, error) { return r.client.Process(ctx, id) }, Log: b.log})
+	r.exits = exits.New(exits.Options{Process: func(ctx context.Context, id string) (int, error) { return r.client.ContainerPID(ctx, id) }, Log: b.log})
 	client, err := cri.Dial(ctx, cri.Options{
-		RuntimeEndpoint: b.config.RuntimeEndpoint,
-		ImageEndpoint:   b.config.ImageEndpoint,
-		Unary:           []grpc.UnaryClientInterceptor{b.measureCall},
-		Node:            func() criconfig.Node { return b.host.criNode() },
-		LogLinks:        logLinks,
-		Warn:            func(err error) { b.log.Warn("runtime", "err", err) },
-		WarnPod:         b.warnOfPod,
-		Exits:           r.exits,
-		Attached:        func(uid, sandbox string) (done, making bool) { return b.host.networks.Attached(uid, sandbox) },
+		RuntimeEndpoint:   b.config.RuntimeEndpoint,
+		ImageEndpoint:     b.config.ImageEndpoint,
+		UnaryInterceptors: []grpc.UnaryClientInterceptor{b.measureCall},
+		Node:              func() criconfig.Node { return b.host.criNode() },
+		LogLinkDir:        logLinks,
+		Warn:              func(err error) { b.log.Warn("runtime", "err", err) },
+		WarnPod:           b.warnOfPod,
+		ExitRecorder:      r.exits,
+		NetworksAttached:  func(uid, sandbox string) (done, making bool) { return b.host.networks.Attached(uid, sandbox) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	r.client = client
 	r.images = images.New(images.Options{
-		Service:     client.Images(),
-		MaxParallel: b.config.Images.MaxParallel,
-		QPS:         float64(b.config.Images.PullQPS),
-		Burst:       b.config.Images.PullBurst,
-		Warn:        b.warnOfPod,
-		Checked:     b.metrics.CountImageMustPullCheck,
-		Space:       b.imageSpace,
-		MakeRoom:    b.makeRoomForPull,
-		HeldChanged: func() { b.agent.NudgeAll() },
-		Standalone:  b.config.Standalone(),
-		Coming:      r.coming,
+		Service:                  client.ImageService(),
+		MaxParallel:              b.config.Images.MaxParallel,
+		QPS:                      float64(b.config.Images.PullQPS),
+		Burst:                    b.config.Images.PullBurst,
+		Warn:                     b.warnOfPod,
+		OnCheck:                  b.metrics.CountImageMustPullCheck,
+		DiskSpace:                b.imageSpace,
+		FreeSpace:                b.makeRoomForPull,
+		OnWaitingForSpaceChanged: func() { b.agent.NudgeAll() },
+		Standalone:               b.config.Standalone(),
+		DownloadProgress:         r.coming,
 		Verify: images.Verification{
-			Policy: b.config.Images.VerificationPolicy, Exempt: b.config.Images.VerificationAllowlist, Records: filepath.Join(b.config.RootDir, "image_manager"),
+			Policy: b.config.Images.VerificationPolicy, Allowlist: b.config.Images.VerificationAllowlist, RecordsDir: filepath.Join(b.config.RootDir, "image_manager"),
 		},
 	})
 	return r, nil
@@ -99,7 +99,7 @@ func (r *runtime) watch(ctx context.Context) error {
 			}
 			r.down.Store(nil)
 			r.status.Store(&st)
-			r.b.offering.strictGroups(st.StrictGroups)
+			r.b.offering.strictGroups(st.SupplementalGroupsPolicy)
 			if !st.Ready || !st.NetworkReady || time.Since(changed) < reloadBound {
 				wait = statusSoon
 			}
@@ -220,7 +220,7 @@ func (r *runtime) List(ctx context.Context) (map[types.UID]agent.Adopted, error)
 // progress says how far an action of a pod has come; empty: nobody knows.
 func (r *runtime) progress(a plan.Action) string {
 	if p, pull := a.(plan.PullImage); pull {
-		return r.images.Standing(p.Image)
+		return r.images.PullStatus(p.Image)
 	}
 	return ""
 }
@@ -232,12 +232,12 @@ const comingBound = 500 * time.Millisecond
 func (r *runtime) coming() string {
 	ctx, cancel := context.WithTimeout(r.b.life, comingBound)
 	defer cancel()
-	d, err := r.client.Downloads(ctx)
-	if err != nil || d.Parts == 0 {
+	d, err := r.client.DownloadProgress(ctx)
+	if err != nil || d.Blobs == 0 {
 		return ""
 	}
 	mib := func(n int64) float64 { return float64(n) / (1 << 20) }
-	return fmt.Sprintf("of what the runtime downloads now %.1f of %.1f MiB are here", mib(d.Here), mib(d.Whole))
+	return fmt.Sprintf("of what the runtime downloads now %.1f of %.1f MiB are here", mib(d.Received), mib(d.Total))
 }
 
 // Watch follows the runtime's events, or polls one that has none.

@@ -168,7 +168,7 @@ func (j *joined) facts(ctx context.Context) registration.Facts {
 		f.System.ContainerRuntimeVersion = name + "://" + number
 	}
 	if time.Since(j.imagesAt) > imagesAge {
-		if images, err := b.runtime.images.Reported(ctx, b.config.Node.StatusMaxImages); err == nil {
+		if images, err := b.runtime.images.LargestImages(ctx, b.config.Node.StatusMaxImages); err == nil {
 			j.images, j.imagesAt = images, time.Now()
 		}
 	}
@@ -185,7 +185,7 @@ func (j *joined) facts(ctx context.Context) registration.Facts {
 				RecursiveReadOnlyMounts: &h.RecursiveReadOnlyMounts, UserNamespaces: &h.UserNamespaces,
 			}})
 		}
-		f.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &st.StrictGroups}
+		f.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &st.SupplementalGroupsPolicy}
 	}
 	return f
 }

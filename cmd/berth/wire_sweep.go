@@ -20,14 +20,14 @@ type strays struct{ b *berth }
 
 func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	client, network := s.b.runtime.client, s.b.host.network
-	facts, ok, err := client.Facts(ctx)
+	facts, ok, err := client.Layout(ctx)
 	if err != nil || !ok {
 		return nil, err // another runtime keeps its things elsewhere
 	}
 	known := s.known()
-	tasks, err := client.Forgotten(ctx, cri.Search{
-		Known: func(id string) bool { return known[id] },
-		Ours:  s.b.host.cgroups.Owns, Logs: s.b.config.PodLogsDir, Processes: deep,
+	tasks, err := client.LeakedTasks(ctx, cri.LeakSearch{
+		Known:      func(id string) bool { return known[id] },
+		OwnsCgroup: s.b.host.cgroups.Owns, LogDir: s.b.config.PodLogsDir, ScanProcesses: deep,
 	})
 	if err != nil {
 		return nil, err
@@ -35,25 +35,25 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	var out []agent.Stray
 	for _, t := range tasks {
 		out = append(out, agent.Stray{
-			Kind: "shim", What: t.ID, Proof: proof(t.Marked, false),
-			Remove: func(ctx context.Context) error { return client.EndForgotten(ctx, t) },
+			Kind: "shim", What: t.ID, Proof: proof(t.Owned, false),
+			Remove: func(ctx context.Context) error { return client.DeleteLeakedTask(ctx, t) },
 		})
 	}
 	if deep {
-		for _, path := range client.DeadSockets() {
+		for _, path := range client.StaleSockets() {
 			out = append(out, agent.Stray{
 				Kind: "socket", What: path, Proof: agent.Deserted,
-				Remove: func(context.Context) error { return client.RemoveSocket(path) },
+				Remove: func(context.Context) error { return client.RemoveStaleSocket(path) },
 			})
 		}
-		held, err := client.DesertedLeases(ctx)
+		held, err := client.LeakedLeases(ctx)
 		if err != nil {
 			return nil, err
 		}
 		for _, id := range held {
 			out = append(out, agent.Stray{
 				Kind: "lease", What: id, Proof: agent.Deserted,
-				Remove: func(ctx context.Context) error { return client.EndLease(ctx, id) },
+				Remove: func(ctx context.Context) error { return client.DeleteLeakedLease(ctx, id) },
 			})
 		}
 	}
@@ -64,7 +64,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	out = append(out, attached...)
 	leaks, err := network.Leaks(ctx, cni.LeakQuery{
 		Known: func(id string) bool { return known[id] }, PinKnown: s.pins(ctx),
-		FilterUnknown: client.Unknown, AnnotationPrefix: berthMark, NetNSDir: facts.NetNS, ExclusiveNetNSDir: facts.OwnNetNS, Deep: deep,
+		FilterUnknown: client.UnknownIDs, AnnotationPrefix: berthMark, NetNSDir: facts.NetNSDir, ExclusiveNetNSDir: facts.PrivateNetNSDir, Deep: deep,
 	})
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	for _, l := range leaks {
 		out = append(out, agent.Stray{
 			Kind: string(l.Kind), What: cmp.Or(l.ID, l.NetNS, l.Chain),
-			Proof:  proof(l.OwnedByBerth, l.Kind == cni.PinnedNetNS && !facts.OwnNetNS),
+			Proof:  proof(l.OwnedByBerth, l.Kind == cni.PinnedNetNS && !facts.PrivateNetNSDir),
 			Remove: func(ctx context.Context) error { return network.Release(ctx, l) },
 		})
 	}
@@ -83,7 +83,7 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 // knows any more.
 func (s *strays) attached(ctx context.Context, known map[string]bool) (out []agent.Stray, err error) {
 	nets := s.b.host.networks
-	ids, err := s.b.runtime.client.Unknown(ctx, nets.Orphaned(func(id string) bool { return known[id] }))
+	ids, err := s.b.runtime.client.UnknownIDs(ctx, nets.Orphaned(func(id string) bool { return known[id] }))
 	for _, id := range ids {
 		out = append(out, agent.Stray{
 			Kind: "network", What: id, Proof: agent.Marked,
@@ -106,7 +106,7 @@ func (b *berth) rememberSockets() {
 	if err != nil {
 		b.log.Warn("where shims listen is not known from the store: it is learnt from the runtime", "err", err)
 	}
-	b.runtime.client.RememberSockets(dirs, func(dirs []string) {
+	b.runtime.client.SetSocketDirs(dirs, func(dirs []string) {
 		if text, err := json.Marshal(dirs); err == nil { // strings always are
 			b.store.PutNodeValue(socketsNote, text)
 		}

@@ -22,11 +22,11 @@ func TestBandwidthThatIsNotToBeHad(t *testing.T) {
 		want string
 	}{
 		{"it is", limited, Node{}, ""},
-		{"nobody asks", &corev1.Pod{}, Node{NoBandwidth: "no plugin"}, ""},
-		{"the network has no plugin for it", limited, Node{NoBandwidth: "no plugin"}, "no plugin"},
+		{"nobody asks", &corev1.Pod{}, Node{NoBandwidthReason: "no plugin"}, ""},
+		{"the network has no plugin for it", limited, Node{NoBandwidthReason: "no plugin"}, "no plugin"},
 		{"the host's network has no limits", onHost, Node{}, "host's network"},
 	} {
-		got := Bandwidth(row.node, row.pod)
+		got := BandwidthWarnings(row.node, row.pod)
 		if (len(got) == 0) != (row.want == "") || len(got) > 0 && !strings.Contains(got[0].String(), row.want) {
 			t.Errorf("%s: %v", row.what, got)
 		}

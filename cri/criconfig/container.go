@@ -33,8 +33,8 @@ func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 	if err != nil {
 		return nil, err
 	}
-	if len(setup.Devices.CDI) > 0 && node.NoCDI != "" {
-		return nil, unsupported(reasonContainer, "devices: %s", node.NoCDI)
+	if len(setup.Devices.CDI) > 0 && node.NoCDIReason != "" {
+		return nil, unsupported(reasonContainer, "devices: %s", node.NoCDIReason)
 	}
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: setup.Attempt},

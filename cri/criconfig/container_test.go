@@ -271,10 +271,10 @@ func TestResources(t *testing.T) {
 		{"a request of nothing is no limit's", resources("cpu", "0"), resources("cpu", "500m"), nil, 2, 50000, 0, 0, "0", "1"},
 		{"shares have an upper end", resources("cpu", "100000"), nil, nil, 262144, 0, 0, 0, "0", "1"},
 		{"a tiny limit is a millisecond", nil, resources("cpu", "1m"), nil, 2, 1000, 0, 0, "0", "1"},
-		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) { n.NoCFS = true }, 2048, 0, 0, 0, "0", "1"},
+		{"without CFS quota there is no limit", nil, resources("cpu", "2"), func(n *Node) { n.CPUCFSQuotaDisabled = true }, 2048, 0, 0, 0, "0", "1"},
 		{"memory on v1 includes swap", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2 = false }, 2, 0, 1 << 20, 1 << 20, "", ""},
-		{"without swap accounting swap is not spoken of", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2, n.SwapLimits = false, false }, 2, 0, 1 << 20, 0, "", ""},
-		{"a node may kill single processes", nil, nil, func(n *Node) { n.SingleOOMKill = true }, 2, 0, 0, 0, "0", ""},
+		{"without swap accounting swap is not spoken of", nil, resources("memory", "1Mi"), func(n *Node) { n.CgroupV2, n.CanLimitSwap = false, false }, 2, 0, 1 << 20, 0, "", ""},
+		{"a node may kill single processes", nil, nil, func(n *Node) { n.SingleProcessOOMKill = true }, 2, 0, 0, 0, "0", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
@@ -364,7 +364,7 @@ func TestOOMScore(t *testing.T) {
 			if row.sidecar {
 				c = &pod.Spec.InitContainers[0]
 			}
-			if got := OOMScore(testNode(), pod, c); got != row.want {
+			if got := OOMScoreAdjust(testNode(), pod, c); got != row.want {
 				t.Errorf("got %d, want %d", got, row.want)
 			}
 		})

@@ -71,9 +71,9 @@ func TestDevicesOfAContainer(t *testing.T) {
 func TestDevicesThatCannotBeGiven(t *testing.T) {
 	pod := simple(func(*corev1.Pod, *corev1.Container) {})
 	node := testNode()
-	node.NoCDI = "CDI devices need containerd 1.7 or newer, this node has 1.6.20"
+	node.NoCDIReason = "CDI devices need containerd 1.7 or newer, this node has 1.6.20"
 	_, err := Container(node, pod, &pod.Spec.Containers[0], given())
-	if plan.KindOf(err) != plan.Unsupported || !strings.Contains(err.Error(), node.NoCDI) {
+	if plan.KindOf(err) != plan.Unsupported || !strings.Contains(err.Error(), node.NoCDIReason) {
 		t.Errorf("%v", err)
 	}
 	setup := given()

@@ -20,15 +20,15 @@ const (
 // DNS gives what the pod's resolv.conf says, by its dnsPolicy and dnsConfig. The
 // warnings name what was left out, and a cluster policy on a node without
 // cluster DNS: the pod then resolves as the host does.
-func DNS(node Node, pod *corev1.Pod) (Resolv, []Warning) {
+func DNS(node Node, pod *corev1.Pod) (ResolvConf, []Warning) {
 	var warnings []Warning
 	r := hostResolv(node)
 	switch policy := pod.Spec.DNSPolicy; {
 	case policy == corev1.DNSNone:
-		r = Resolv{}
+		r = ResolvConf{}
 	case !wantsCluster(pod):
 	case len(node.ClusterDNS) == 0:
-		if !node.Alone || policy == corev1.DNSClusterFirstWithHostNet { // ClusterFirst is what a pod that says nothing has
+		if !node.Standalone || policy == corev1.DNSClusterFirstWithHostNet { // ClusterFirst is what a pod that says nothing has
 			warnings = append(warnings, warn("MissingClusterDNS",
 				"the node has no clusterDNS, so dnsPolicy %s falls back to %s", policyName(policy), corev1.DNSDefault))
 		}
@@ -48,8 +48,8 @@ func DNS(node Node, pod *corev1.Pod) (Resolv, []Warning) {
 // hostResolv is what pods have of the host. Where it says nothing (resolvConf is empty)
 // they ask their own loopback alone, as with a kubelet: nothing at all would be the
 // runtime's to fill in, and containerd 1.6 does so with the host's /etc/resolv.conf.
-func hostResolv(node Node) Resolv {
-	r := clone(node.HostResolv)
+func hostResolv(node Node) ResolvConf {
+	r := clone(node.HostResolvConf)
 	if len(r.Nameservers)+len(r.Searches)+len(r.Options) > 0 {
 		return r
 	}
@@ -86,12 +86,12 @@ func policyName(p corev1.DNSPolicy) corev1.DNSPolicy {
 	return p
 }
 
-func clusterDNS(node Node, namespace string) Resolv {
-	r := Resolv{Nameservers: slices.Clone(node.ClusterDNS), Options: []string{"ndots:5"}}
+func clusterDNS(node Node, namespace string) ResolvConf {
+	r := ResolvConf{Nameservers: slices.Clone(node.ClusterDNS), Options: []string{"ndots:5"}}
 	if d := node.ClusterDomain; d != "" {
 		r.Searches = []string{namespace + ".svc." + d, "svc." + d, d}
 	}
-	r.Searches = append(r.Searches, node.HostResolv.Searches...)
+	r.Searches = append(r.Searches, node.HostResolvConf.Searches...)
 	return r
 }
 
@@ -119,7 +119,7 @@ func mergedOptions(have []string, own []corev1.PodDNSConfigOption) []string {
 }
 
 // fitted cuts r to the limits.
-func fitted(r Resolv, warnings []Warning) (Resolv, []Warning) {
+func fitted(r ResolvConf, warnings []Warning) (ResolvConf, []Warning) {
 	if n := len(r.Nameservers); n > maxNameservers {
 		r.Nameservers = r.Nameservers[:maxNameservers]
 		warnings = append(warnings, warn(formingDNS, "%d nameservers, only the first %d are used: %s",
@@ -144,12 +144,12 @@ func fitted(r Resolv, warnings []Warning) (Resolv, []Warning) {
 	return r, warnings
 }
 
-func dnsConfig(r Resolv) *runtimeapi.DNSConfig {
+func dnsConfig(r ResolvConf) *runtimeapi.DNSConfig {
 	return &runtimeapi.DNSConfig{Servers: r.Nameservers, Searches: r.Searches, Options: r.Options}
 }
 
-func clone(r Resolv) Resolv {
-	return Resolv{
+func clone(r ResolvConf) ResolvConf {
+	return ResolvConf{
 		Nameservers: slices.Clone(r.Nameservers),
 		Searches:    slices.Clone(r.Searches),
 		Options:     slices.Clone(r.Options),

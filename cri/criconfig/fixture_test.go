@@ -16,23 +16,23 @@ import (
 
 func testNode() Node {
 	return Node{
-		Name:           "node-1",
-		Capacity:       resources("cpu", "4", "memory", "8Gi"),
-		Allocatable:    resources("cpu", "3900m", "memory", "7Gi"),
-		ClusterDNS:     []string{"10.96.0.10"},
-		ClusterDomain:  "cluster.local",
-		HostResolv:     Resolv{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"}},
-		SeccompRoot:    "/var/lib/kubelet/seccomp",
-		SeccompDefault: true,
-		Handlers:       map[string]string{"plain": "runc", "virtual": "kata"},
+		Name:               "node-1",
+		Capacity:           resources("cpu", "4", "memory", "8Gi"),
+		Allocatable:        resources("cpu", "3900m", "memory", "7Gi"),
+		ClusterDNS:         []string{"10.96.0.10"},
+		ClusterDomain:      "cluster.local",
+		HostResolvConf:     ResolvConf{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"}},
+		SeccompProfileRoot: "/var/lib/kubelet/seccomp",
+		SeccompDefault:     true,
+		Handlers:           map[string]string{"plain": "runc", "virtual": "kata"},
 		Features: map[string]HandlerFeatures{
 			"": {RecursiveReadOnlyMounts: true, UserNamespaces: true}, "runc": {RecursiveReadOnlyMounts: true}, "kata": {},
 		},
-		StrictGroups:  true,
-		UserIDs:       func(string) (IDRange, error) { return IDRange{First: 131072, Count: 65536}, nil },
-		CgroupV2:      true,
-		SwapLimits:    true,
-		HugePageSizes: []string{"2MB", "1GB"},
+		SupplementalGroupsPolicy: true,
+		UserIDs:                  func(string) (IDRange, error) { return IDRange{First: 131072, Count: 65536}, nil },
+		CgroupV2:                 true,
+		CanLimitSwap:             true,
+		HugePageSizes:            []string{"2MB", "1GB"},
 	}
 }
 

@@ -125,7 +125,7 @@ func FuzzContainer(f *testing.F) {
 			if l.Name != c.Name || l.Kind != c.kind || l.Attempt != setup.Attempt || l.Image != c.Image {
 				t.Fatalf("%+v is not what was made", l)
 			}
-			if ref := config.Linux.SecurityContext.Seccomp.LocalhostRef; ref != "" && !strings.HasPrefix(ref, testNode().SeccompRoot) {
+			if ref := config.Linux.SecurityContext.Seccomp.LocalhostRef; ref != "" && !strings.HasPrefix(ref, testNode().SeccompProfileRoot) {
 				t.Fatalf("profile %q", ref)
 			}
 		}
@@ -164,7 +164,7 @@ func FuzzParseResolv(f *testing.F) {
 	f.Add("nameserver 1.1.1.1\nsearch a b.\noptions ndots:5\n")
 	f.Add("domain\xff x\r\n;#\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		r := ParseResolv(text)
+		r := ParseResolvConf(text)
 		if err := checkText(dnsConfig(r)); err != nil && !strings.Contains(text, "\x00") {
 			t.Fatal(err)
 		}

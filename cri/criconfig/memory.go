@@ -19,7 +19,7 @@ func setMemoryQoS(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimea
 	}
 	request := askedMemory(c)
 	qos := podspec.QOSClass(pod)
-	if node.ReserveMemory && request > 0 {
+	if node.MemoryReservation && request > 0 {
 		switch qos {
 		case corev1.PodQOSGuaranteed:
 			unified(out)["memory.min"] = strconv.FormatInt(request, 10)
@@ -36,7 +36,7 @@ func setMemoryQoS(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimea
 	if limit == 0 {
 		limit = node.Allocatable.Memory().Value()
 	}
-	if high := MemoryHigh(request, limit, node.MemoryFactor, node.PageSize); high > request && request != limit {
+	if high := MemoryHigh(request, limit, node.MemoryThrottlingFactor, node.PageSize); high > request && request != limit {
 		unified(out)["memory.high"] = strconv.FormatInt(high, 10)
 	}
 }
@@ -65,7 +65,7 @@ func askedMemory(c *corev1.Container) int64 {
 // kernel can limit that.
 func setSwap(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimeapi.LinuxContainerResources) {
 	switch {
-	case !node.SwapLimits:
+	case !node.CanLimitSwap:
 	case node.CgroupV2:
 		unified(out)["memory.swap.max"] = strconv.FormatInt(limitedSwap(node, pod, c), 10)
 	default:
@@ -77,8 +77,8 @@ func setSwap(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimeapi.Li
 // requests of the node's memory.
 func limitedSwap(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
 	whole := node.Capacity.Memory().Value()
-	if node.Swap <= 0 || whole <= 0 || !podspec.SwapAllowed(pod, c, node.Alone) {
+	if node.SwapCapacity <= 0 || whole <= 0 || !podspec.SwapAllowed(pod, c, node.Standalone) {
 		return 0
 	}
-	return int64(float64(askedMemory(c)) / float64(whole) * float64(node.Swap))
+	return int64(float64(askedMemory(c)) / float64(whole) * float64(node.SwapCapacity))
 }

@@ -34,10 +34,10 @@ func TestMemoryHigh(t *testing.T) {
 // and 4 GiB of swap.
 func TestMemoryOfContainers(t *testing.T) {
 	t.Parallel()
-	tiered := func(n *Node) { n.ReserveMemory = true }
-	slow := func(n *Node) { n.MemoryFactor, n.PageSize = 0.9, 4096 }
+	tiered := func(n *Node) { n.MemoryReservation = true }
+	slow := func(n *Node) { n.MemoryThrottlingFactor, n.PageSize = 0.9, 4096 }
 	both := func(n *Node) { tiered(n); slow(n) }
-	swap := func(n *Node) { n.Swap = 4 << 30 }
+	swap := func(n *Node) { n.SwapCapacity = 4 << 30 }
 	critical := func(p *corev1.Pod) { p.Spec.PriorityClassName = "system-cluster-critical" }
 	static := func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }
 	half := resources("memory", "1Gi")
@@ -70,8 +70,8 @@ func TestMemoryOfContainers(t *testing.T) {
 		{"none for a BestEffort one", nil, nil, swap, nil, "", "", "", "0"},
 		{"none for a critical one", half, whole, swap, critical, "", "", "", "0"},
 		{"none for a static one, which is critical with a server", half, whole, swap, static, "", "", "", "0"},
-		{"which it is not on a node alone", half, whole, func(n *Node) { swap(n); n.Alone = true }, static, "", "", "", "536870912"},
-		{"nothing is said of it where the kernel cannot limit it", half, whole, func(n *Node) { swap(n); n.SwapLimits = false }, nil, "", "", "", ""},
+		{"which it is not on a node alone", half, whole, func(n *Node) { swap(n); n.Standalone = true }, static, "", "", "", "536870912"},
+		{"nothing is said of it where the kernel cannot limit it", half, whole, func(n *Node) { swap(n); n.CanLimitSwap = false }, nil, "", "", "", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			t.Parallel()

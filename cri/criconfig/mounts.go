@@ -18,8 +18,8 @@ func mounts(node Node, pod *corev1.Pod, c *corev1.Container, list []plan.Mount, 
 	}
 	var out []*runtimeapi.Mount
 	for _, m := range list {
-		if m.Image != "" && node.NoImageVolumes != "" {
-			return nil, unsupported(reasonContainer, "mount %s: %s", m.ContainerPath, node.NoImageVolumes)
+		if m.Image != "" && node.NoImageVolumesReason != "" {
+			return nil, unsupported(reasonContainer, "mount %s: %s", m.ContainerPath, node.NoImageVolumesReason)
 		}
 		r, err := mount(c, m, handler, node.Features[handler].RecursiveReadOnlyMounts)
 		if err != nil {

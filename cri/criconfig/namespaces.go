@@ -76,9 +76,9 @@ func TargetContainer(pod *corev1.Pod, ephemeral string) string {
 	return ""
 }
 
-// SetTarget lets a container join the process namespace of another one of its
+// SetTargetContainer lets a container join the process namespace of another one of its
 // pod, given by ID. Nothing changes where they share a namespace anyway.
-func SetTarget(config *runtimeapi.ContainerConfig, containerID string) {
+func SetTargetContainer(config *runtimeapi.ContainerConfig, containerID string) {
 	o := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if o == nil || o.Pid != runtimeapi.NamespaceMode_CONTAINER || containerID == "" {
 		return

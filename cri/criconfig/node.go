@@ -16,37 +16,37 @@ type Node struct {
 	Capacity    corev1.ResourceList // memory, in bytes, is what OOM scores are relative to
 	Allocatable corev1.ResourceList // what resourceFieldRef of an absent limit falls back to
 
-	Alone         bool     // there is no cluster: a pod that does not ask for its DNS misses nothing
-	ClusterDNS    []string // addresses of the cluster's DNS service; empty: there is none
-	ClusterDomain string   // cluster.local; empty: no cluster search domains
-	HostResolv    Resolv   // of the host's resolv.conf; zero: it has none
-	HostIPs       []string // tell which loopback stands for a host's resolv.conf that there is none of
+	Standalone     bool       // there is no cluster: a pod that does not ask for its DNS misses nothing
+	ClusterDNS     []string   // addresses of the cluster's DNS service; empty: there is none
+	ClusterDomain  string     // cluster.local; empty: no cluster search domains
+	HostResolvConf ResolvConf // of the host's resolv.conf; zero: it has none
+	HostIPs        []string   // tell which loopback stands for a host's resolv.conf that there is none of
 
-	SeccompRoot    string // absolute directory of localhost seccomp profiles: <root-dir>/seccomp
-	SeccompDefault bool   // a container without a profile gets RuntimeDefault instead of Unconfined
+	SeccompProfileRoot string // absolute directory of localhost seccomp profiles: <root-dir>/seccomp
+	SeccompDefault     bool   // a container without a profile gets RuntimeDefault instead of Unconfined
 
 	Handlers map[string]string          // CRI handler by RuntimeClass name
 	Features map[string]HandlerFeatures // by CRI handler name; "" is the default handler
 
-	NoImageVolumes string // why the runtime cannot mount images as volumes; empty: it can
-	NoCDI          string // why the runtime cannot give devices by CDI; empty: it can
-	NoBandwidth    string // why the network does not limit pods' bandwidth; empty: it does
-	// StrictGroups says that the runtime knows supplementalGroupsPolicy.
-	StrictGroups bool
+	NoImageVolumesReason string // why the runtime cannot mount images as volumes; empty: it can
+	NoCDIReason          string // why the runtime cannot give devices by CDI; empty: it can
+	NoBandwidthReason    string // why the network does not limit pods' bandwidth; empty: it does
+	// SupplementalGroupsPolicy says that the runtime knows supplementalGroupsPolicy.
+	SupplementalGroupsPolicy bool
 	// UserIDs gives the host IDs that are allotted to the pod with this UID, the
 	// same ones each time. Nil: the node has none to give.
 	UserIDs func(uid string) (IDRange, error)
 
-	CgroupV2      bool          // limits that only v2 knows are sent
-	SwapLimits    bool          // the kernel can limit swap per cgroup: containers get none beyond their part of Swap
-	Swap          int64         // bytes of swap that Burstable pods have a part of, of all that the node has (LimitedSwap, v2); 0: none
-	MemoryFactor  float64       // memoryThrottlingFactor (v2); 0: nobody is slowed down
-	ReserveMemory bool          // memoryReservationPolicy TieredReservation (v2)
-	PageSize      int64         // of the host, in bytes; 0: not known, and nobody is slowed down
-	HugePageSizes []string      // that the hugetlb controller limits, as it names them: 2MB, 1GB
-	NoCFS         bool          // cpuCFSQuota is off: CPU limits are not enforced
-	CFSPeriod     time.Duration // cpuCFSQuotaPeriod; zero: 100 ms
-	SingleOOMKill bool          // singleProcessOOMKill: the kernel kills one process, not the container (v2)
+	CgroupV2               bool          // limits that only v2 knows are sent
+	CanLimitSwap           bool          // the kernel can limit swap per cgroup: containers get none beyond their part of Swap
+	SwapCapacity           int64         // bytes of swap that Burstable pods have a part of, of all that the node has (LimitedSwap, v2); 0: none
+	MemoryThrottlingFactor float64       // memoryThrottlingFactor (v2); 0: nobody is slowed down
+	MemoryReservation      bool          // memoryReservationPolicy TieredReservation (v2)
+	PageSize               int64         // of the host, in bytes; 0: not known, and nobody is slowed down
+	HugePageSizes          []string      // that the hugetlb controller limits, as it names them: 2MB, 1GB
+	CPUCFSQuotaDisabled    bool          // cpuCFSQuota is off: CPU limits are not enforced
+	CPUCFSQuotaPeriod      time.Duration // cpuCFSQuotaPeriod; zero: 100 ms
+	SingleProcessOOMKill   bool          // singleProcessOOMKill: the kernel kills one process, not the container (v2)
 }
 
 // handlerText is how sentences name a runtime handler.

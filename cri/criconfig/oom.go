@@ -18,10 +18,10 @@ const (
 	nodeCriticalClass = "system-node-critical"
 )
 
-// OOMScore gives the oom_score_adj of a container: the larger the part of the
+// OOMScoreAdjust gives the oom_score_adj of a container: the larger the part of the
 // node's memory that it requests, the later it is killed. A sidecar is never
 // killed before every main container.
-func OOMScore(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
+func OOMScoreAdjust(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
 	if pod.Spec.PriorityClassName == nodeCriticalClass {
 		return scoreGuaranteed
 	}

@@ -30,7 +30,7 @@ func seccomp(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Secur
 	case corev1.SeccompProfileTypeUnconfined:
 		return profile(runtimeapi.SecurityProfile_Unconfined, ""), nil
 	case corev1.SeccompProfileTypeLocalhost:
-		return localSeccomp(node.SeccompRoot, p.LocalhostProfile)
+		return localSeccomp(node.SeccompProfileRoot, p.LocalhostProfile)
 	}
 	return nil, invalid(reasonContainer, "seccompProfile.type: %q is unknown, want RuntimeDefault, Unconfined or Localhost", p.Type)
 }

@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// Resolv is what a resolv.conf says.
-type Resolv struct {
+// ResolvConf is what a resolv.conf says.
+type ResolvConf struct {
 	Nameservers, Searches, Options []string
 }
 
-// Reachable reports whether a pod with a network of its own may reach a server: one
+// ReachableFromPod reports whether a pod with a network of its own may reach a server: one
 // at least is not on the host's own loopback.
-func (r Resolv) Reachable() bool {
+func (r ResolvConf) ReachableFromPod() bool {
 	return slices.ContainsFunc(r.Nameservers, func(s string) bool {
 		a, err := netip.ParseAddr(s)
 		return err == nil && !a.IsLoopback()
 	})
 }
 
-// ParseResolv reads the text of a resolv.conf as the C library does: the last
+// ParseResolvConf reads the text of a resolv.conf as the C library does: the last
 // search or domain line counts, options add up, comments and unknown lines are
 // skipped. It is fit for any text.
-func ParseResolv(text string) Resolv {
-	var r Resolv
+func ParseResolvConf(text string) ResolvConf {
+	var r ResolvConf
 	for line := range strings.Lines(text) {
 		if i := strings.IndexAny(line, "#;"); i >= 0 {
 			line = line[:i]

@@ -33,10 +33,10 @@ func Resources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.Lin
 func containerResources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.LinuxContainerResources, error) {
 	most := limitsOf(pod, c)
 	out := limits(node, c.Resources.Requests, most)
-	out.OomScoreAdj = OOMScore(node, pod, c)
+	out.OomScoreAdj = OOMScoreAdjust(node, pod, c)
 	setSwap(node, pod, c, out)
 	setMemoryQoS(node, pod, c, out)
-	if node.CgroupV2 && !node.SingleOOMKill {
+	if node.CgroupV2 && !node.SingleProcessOOMKill {
 		unified(out)["memory.oom.group"] = "1"
 	}
 	pages, err := hugepages(node, most)
@@ -70,8 +70,8 @@ func limits(node Node, requests, limits corev1.ResourceList) *runtimeapi.LinuxCo
 		CpuShares:          shares(request.MilliValue()),
 		MemoryLimitInBytes: max(limits.Memory().Value(), 0),
 	}
-	if milli := limit.MilliValue(); milli > 0 && !node.NoCFS {
-		out.CpuPeriod, out.CpuQuota = quota(milli, node.CFSPeriod)
+	if milli := limit.MilliValue(); milli > 0 && !node.CPUCFSQuotaDisabled {
+		out.CpuPeriod, out.CpuQuota = quota(milli, node.CPUCFSQuotaPeriod)
 	}
 	return out
 }

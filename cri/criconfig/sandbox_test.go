@@ -43,19 +43,19 @@ func TestRuntimeHandler(t *testing.T) {
 func TestParseResolv(t *testing.T) {
 	for _, row := range []struct {
 		sentence, text string
-		want           Resolv
+		want           ResolvConf
 	}{
-		{"nothing says nothing", "", Resolv{}},
-		{"name servers add up", "nameserver 192.0.2.1\nnameserver fd00::1\n", Resolv{Nameservers: []string{"192.0.2.1", "fd00::1"}}},
-		{"the last search line counts", "search a b\nsearch c\n", Resolv{Searches: []string{"c"}}},
-		{"domain is a search of one", "domain a\n", Resolv{Searches: []string{"a"}}},
-		{"a search domain loses its last dot, the root does not", "search a.b. .\n", Resolv{Searches: []string{"a.b", "."}}},
-		{"options add up", "options ndots:2 rotate\noptions edns0", Resolv{Options: []string{"ndots:2", "rotate", "edns0"}}},
-		{"comments, blanks and unknown lines are skipped", "# a\n; b\n\nsortlist x\n\tnameserver\t1.1.1.1 # c\r\n", Resolv{Nameservers: []string{"1.1.1.1"}}},
-		{"a line without its value is skipped", "nameserver\ndomain\n", Resolv{}},
+		{"nothing says nothing", "", ResolvConf{}},
+		{"name servers add up", "nameserver 192.0.2.1\nnameserver fd00::1\n", ResolvConf{Nameservers: []string{"192.0.2.1", "fd00::1"}}},
+		{"the last search line counts", "search a b\nsearch c\n", ResolvConf{Searches: []string{"c"}}},
+		{"domain is a search of one", "domain a\n", ResolvConf{Searches: []string{"a"}}},
+		{"a search domain loses its last dot, the root does not", "search a.b. .\n", ResolvConf{Searches: []string{"a.b", "."}}},
+		{"options add up", "options ndots:2 rotate\noptions edns0", ResolvConf{Options: []string{"ndots:2", "rotate", "edns0"}}},
+		{"comments, blanks and unknown lines are skipped", "# a\n; b\n\nsortlist x\n\tnameserver\t1.1.1.1 # c\r\n", ResolvConf{Nameservers: []string{"1.1.1.1"}}},
+		{"a line without its value is skipped", "nameserver\ndomain\n", ResolvConf{}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			if diff := cmp.Diff(row.want, ParseResolv(row.text)); diff != "" {
+			if diff := cmp.Diff(row.want, ParseResolvConf(row.text)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -74,14 +74,14 @@ func TestDNS(t *testing.T) {
 	config := func(c corev1.PodDNSConfig) func(*corev1.Pod, *corev1.Container) {
 		return func(pod *corev1.Pod, _ *corev1.Container) { pod.Spec.DNSConfig = &c }
 	}
-	host := Resolv{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"}}
-	cluster := Resolv{Nameservers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
+	host := ResolvConf{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}, Options: []string{"edns0"}}
+	cluster := ResolvConf{Nameservers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
 		Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"}}
 	for _, row := range []struct {
 		sentence string
 		pod      *corev1.Pod
 		bare     bool // the node has no cluster DNS
-		want     Resolv
+		want     ResolvConf
 		warns    string
 		silent   []string // the host names no servers, and has these addresses
 	}{
@@ -93,25 +93,25 @@ func TestDNS(t *testing.T) {
 		{"without cluster DNS ClusterFirst falls back to the host", simple(policy(corev1.DNSClusterFirst)), true, host, "MissingClusterDNS", nil},
 		{"without cluster DNS Default warns of nothing", simple(policy(corev1.DNSDefault)), true, host, "", nil},
 		{"None is the pod's own word", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
-			Resolv{Nameservers: []string{"1.1.1.1"}}, "", nil},
+			ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", nil},
 		{"the pod's options go over the policy's", simple(config(corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
 			{Name: "ndots", Value: new("2")}, {Name: "rotate"}, {Name: ""}}})), false,
-			Resolv{Nameservers: cluster.Nameservers, Searches: cluster.Searches, Options: []string{"ndots:2", "rotate"}}, "", nil},
+			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches, Options: []string{"ndots:2", "rotate"}}, "", nil},
 		{"what is said twice is there once", simple(policy(corev1.DNSDefault), config(corev1.PodDNSConfig{
 			Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}})), false, host, "", nil},
 		{"only three name servers fit", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
-			Resolv{Nameservers: []string{"1", "2", "3"}}, "only the first 3", nil},
+			ResolvConf{Nameservers: []string{"1", "2", "3"}}, "only the first 3", nil},
 		{"only 32 search domains fit", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
-			Resolv{Searches: many[:32]}, "only the first 32", nil},
+			ResolvConf{Searches: many[:32]}, "only the first 32", nil},
 		{"search domains fit into 2048 characters", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
 			Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023), "c"}})), false,
-			Resolv{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters", nil},
-		{"a host without any leaves pods their own loopback", simple(policy(corev1.DNSDefault)), false, Resolv{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
-		{"of its own families", simple(policy(corev1.DNSDefault)), false, Resolv{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1", "192.0.2.1"}},
+			ResolvConf{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters", nil},
+		{"a host without any leaves pods their own loopback", simple(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
+		{"of its own families", simple(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1", "192.0.2.1"}},
 		{"also where ClusterFirst falls back, and before the pod's own", simple(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
-			Resolv{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS", []string{}},
-		{"None has its own word alone", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, Resolv{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
-		{"and the cluster's has no search domains of it", simple(), false, Resolv{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3], Options: cluster.Options}, "", []string{}},
+			ResolvConf{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS", []string{}},
+		{"None has its own word alone", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
+		{"and the cluster's has no search domains of it", simple(), false, ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3], Options: cluster.Options}, "", []string{}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
@@ -119,7 +119,7 @@ func TestDNS(t *testing.T) {
 				node.ClusterDNS = nil
 			}
 			if row.silent != nil {
-				node.HostResolv, node.HostIPs = Resolv{}, row.silent
+				node.HostResolvConf, node.HostIPs = ResolvConf{}, row.silent
 			}
 			got, warnings := DNS(node, row.pod)
 			if diff := cmp.Diff(row.want, got); diff != "" {
@@ -195,7 +195,7 @@ func TestSandboxRefuses(t *testing.T) {
 			}, plan.Other, "spec.hostUsers: all are taken"},
 		{"Strict groups need a runtime that knows them", func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict)}
-		}, func(n *Node) { n.StrictGroups = false }, plan.Unsupported, "supplementalGroupsPolicy"},
+		}, func(n *Node) { n.SupplementalGroupsPolicy = false }, plan.Unsupported, "supplementalGroupsPolicy"},
 		{"an unknown protocol is named", func(_ *corev1.Pod, c *corev1.Container) {
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 1, Protocol: "ICMP"}}
 		}, nil, plan.Invalid, `unknown protocol "ICMP"`},
@@ -307,14 +307,14 @@ func TestSetTarget(t *testing.T) {
 		t.Fatalf("target %q", got)
 	}
 	config := appOf(t, testNode(), pod, testContainerSetup())
-	SetTarget(config, "id-1")
+	SetTargetContainer(config, "id-1")
 	o := config.Linux.SecurityContext.NamespaceOptions
 	if o.Pid != runtimeapi.NamespaceMode_TARGET || o.TargetId != "id-1" {
 		t.Fatalf("options %v", o)
 	}
 	pod.Spec.ShareProcessNamespace = new(true)
 	config = appOf(t, testNode(), pod, testContainerSetup())
-	SetTarget(config, "id-1")
+	SetTargetContainer(config, "id-1")
 	if o := config.Linux.SecurityContext.NamespaceOptions; o.Pid != runtimeapi.NamespaceMode_POD || o.TargetId != "" {
 		t.Fatalf("a shared namespace has no target: %v", o)
 	}
@@ -325,7 +325,7 @@ func TestSetTarget(t *testing.T) {
 func TestNodeAloneTellsOnlyWhoAsked(t *testing.T) {
 	t.Parallel()
 	node := testNode()
-	node.ClusterDNS, node.Alone = nil, true
+	node.ClusterDNS, node.Standalone = nil, true
 	for policy, want := range map[corev1.DNSPolicy]int{"": 0, corev1.DNSClusterFirst: 0, corev1.DNSClusterFirstWithHostNet: 1} {
 		pod := simple(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.DNSPolicy = policy })
 		if _, warnings := DNS(node, pod); len(warnings) != want {

@@ -158,7 +158,7 @@ func groups(node Node, pod *corev1.Pod, reason string) ([]int64, runtimeapi.Supp
 	case corev1.SupplementalGroupsPolicyMerge, "":
 		return out, merge, nil
 	case corev1.SupplementalGroupsPolicyStrict:
-		if !node.StrictGroups {
+		if !node.SupplementalGroupsPolicy {
 			return nil, merge, unsupported(reason, "spec.securityContext.supplementalGroupsPolicy: the runtime does not support Strict")
 		}
 		return out, runtimeapi.SupplementalGroupsPolicy_Strict, nil

@@ -160,7 +160,7 @@ func (r *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContainer
 	c := r.containers[q.ContainerId]
 	r.mu.Unlock()
 	if c == nil {
-		if r.opts.Old {
+		if r.opts.Containerd16 {
 			return nil, notFound("an error occurred when try to find container %q", q.ContainerId)
 		}
 		return &runtimeapi.StopContainerResponse{}, nil
@@ -253,8 +253,8 @@ func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStat
 	return resp, nil
 }
 
-// Uses has a container use so much memory that cannot be dropped, in bytes.
-func (r *Runtime) Uses(id string, memory uint64) {
+// SetMemoryUsage has a container use so much memory that cannot be dropped, in bytes.
+func (r *Runtime) SetMemoryUsage(id string, memory uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.containers[id].memory = memory
@@ -279,7 +279,7 @@ func (r *Runtime) statusOf(c *container) *runtimeapi.ContainerStatus {
 		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(),
 		LogPath: c.logPath(), Message: c.message,
 	}
-	if !r.opts.Old {
+	if !r.opts.Containerd16 {
 		s.User = c.user()
 		s.Resources = &runtimeapi.ContainerResources{Linux: c.config.GetLinux().GetResources()}
 	}

@@ -93,8 +93,8 @@ func TestFaultsStrikeWhomTheyAreMeantFor(t *testing.T) {
 			_, err := c.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name}}})
 			return err
 		}
-		r.Inject(Fault{RPC: "RunPodSandbox", On: OnPod("a"), Times: 2, Err: errors.New("as told")})
-		lift := r.Inject(Fault{RPC: "RunPodSandbox", On: OnPod("b"), Hang: true})
+		r.Inject(Fault{RPC: "RunPodSandbox", Match: MatchPod("a"), Times: 2, Err: errors.New("as told")})
+		lift := r.Inject(Fault{RPC: "RunPodSandbox", Match: MatchPod("b"), Hang: true})
 		for i := range 2 {
 			if err := run("a"); status.Convert(err).Message() != "as told" {
 				t.Errorf("strike %d: %v", i, err)
@@ -110,7 +110,7 @@ func TestFaultsStrikeWhomTheyAreMeantFor(t *testing.T) {
 		if err := run("b"); err != nil {
 			t.Errorf("after it was lifted: %v", err)
 		}
-		if n := r.Calls("RunPodSandbox"); n != 5 || len(r.Sandboxes()) != 2 {
+		if n := r.CallCount("RunPodSandbox"); n != 5 || len(r.Sandboxes()) != 2 {
 			t.Errorf("%d calls, %d sandboxes", n, len(r.Sandboxes()))
 		}
 	})
@@ -125,7 +125,7 @@ func TestWhoIsAwayCutsCallsOff(t *testing.T) {
 		if status.Code(err) != codes.Unavailable || time.Since(began) != time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
-		if a, ok := r.Find("pod", "a"); !ok || a.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		if a, ok := r.FindContainer("pod", "a"); !ok || a.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("its containers go on: %+v", a)
 		}
 		r.Down()
@@ -138,7 +138,7 @@ func TestWhoIsAwayCutsCallsOff(t *testing.T) {
 func TestImagesArePulled(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Runtime, _ runtimeapi.RuntimeServiceClient) {
 		c := runtimeapi.NewImageServiceClient(r.Conn())
-		r.Publish("private/app:1", Published{Takes: 10 * time.Minute, Size: 5, User: "1000", Password: "secret"})
+		r.PublishImage("private/app:1", PublishedImage{PullDuration: 10 * time.Minute, Size: 5, User: "1000", Password: "secret"})
 		pull := func(ref, password string) error {
 			_, err := c.PullImage(t.Context(), &runtimeapi.PullImageRequest{
 				Image: &runtimeapi.ImageSpec{Image: ref}, Auth: &runtimeapi.AuthConfig{Password: password}})

@@ -19,7 +19,7 @@ const followerBuffer = 4096
 
 // GetContainerEvents streams what happens from now on.
 func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream runtimeapi.RuntimeService_GetContainerEventsServer) error {
-	if r.opts.Old {
+	if r.opts.Containerd16 {
 		return status.Error(codes.Unimplemented, "unknown method GetContainerEvents for service runtime.v1.RuntimeService")
 	}
 	f := &follower{events: make(chan *runtimeapi.ContainerEventResponse, followerBuffer)}
@@ -49,8 +49,8 @@ func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream runt
 	}
 }
 
-// Followers returns how many follow the events now.
-func (r *Runtime) Followers() int {
+// EventSubscribers returns how many follow the events now.
+func (r *Runtime) EventSubscribers() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.followers)

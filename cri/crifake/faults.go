@@ -12,25 +12,25 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// When is the moment at which a fault strikes.
-type When int
+// FaultPhase is the moment at which a fault strikes.
+type FaultPhase int
 
 const (
-	Before When = iota // nothing was done
-	Midway             // the name is held and nothing is seen yet (RunPodSandbox, CreateContainer), or it cannot be removed (StartContainer)
-	After              // all was done, only the answer is missing
+	Before FaultPhase = iota // nothing was done
+	Midway                   // the name is held and nothing is seen yet (RunPodSandbox, CreateContainer), or it cannot be removed (StartContainer)
+	After                    // all was done, only the answer is missing
 )
 
 // Fault is something that goes wrong.
 type Fault struct {
-	RPC   string             // RPC name, such as RunPodSandbox; empty: any
-	On    func(req any) bool // which requests; nil: all
-	When  When
-	Times int           // how often; zero: until it is lifted
-	Delay time.Duration // first wait that long
-	Hang  bool          // do not answer until the caller leaves or the fault is lifted; then go on
-	Deaf  bool          // do not notice that the caller has left, and finish
-	Err   error         // fail with this; Midway rolls back first
+	RPC          string             // RPC name, such as RunPodSandbox; empty: any
+	Match        func(req any) bool // which requests; nil: all
+	Phase        FaultPhase
+	Times        int           // how often; zero: until it is lifted
+	Delay        time.Duration // first wait that long
+	Hang         bool          // do not answer until the caller leaves or the fault is lifted; then go on
+	IgnoreCancel bool          // do not notice that the caller has left, and finish
+	Err          error         // fail with this; Midway rolls back first
 }
 
 type fault struct {
@@ -58,8 +58,8 @@ func (r *Runtime) Inject(f Fault) (lift func()) {
 	}
 }
 
-// OnPod selects the requests about a pod by its name: those that carry it.
-func OnPod(name string) func(any) bool {
+// MatchPod selects the requests about a pod by its name: those that carry it.
+func MatchPod(name string) func(any) bool {
 	return func(req any) bool {
 		switch q := req.(type) {
 		case *runtimeapi.RunPodSandboxRequest:
@@ -73,12 +73,12 @@ func OnPod(name string) func(any) bool {
 
 // strike finds the fault that hits the request now, counts it, and lets it act.
 // It returns the error that the call ends with, nil to go on.
-func (r *Runtime) strike(ctx context.Context, rpc string, req any, when When) error {
+func (r *Runtime) strike(ctx context.Context, rpc string, req any, when FaultPhase) error {
 	f := r.match(rpc, req, when)
 	if f == nil {
 		return nil
 	}
-	if f.Deaf {
+	if f.IgnoreCancel {
 		ctx = r.ctx
 	}
 	if f.Delay > 0 {
@@ -96,11 +96,11 @@ func (r *Runtime) strike(ctx context.Context, rpc string, req any, when When) er
 	return f.Err
 }
 
-func (r *Runtime) match(rpc string, req any, when When) *fault {
+func (r *Runtime) match(rpc string, req any, when FaultPhase) *fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, f := range r.faults {
-		if f.When != when || f.RPC != "" && f.RPC != rpc || f.On != nil && !f.On(req) {
+		if f.Phase != when || f.RPC != "" && f.RPC != rpc || f.Match != nil && !f.Match(req) {
 			continue
 		}
 		if f.Times > 0 {

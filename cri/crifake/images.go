@@ -15,18 +15,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Published is an image that can be pulled.
-type Published struct {
-	Takes    time.Duration // how long a pull takes
-	Size     uint64
-	User     string // user name or number that the image declares; empty: none
-	Password string // that a pull must come with; empty: none
-	Err      error  // what a pull fails with
+// PublishedImage is an image that can be pulled.
+type PublishedImage struct {
+	PullDuration time.Duration // how long a pull takes
+	Size         uint64
+	User         string // user name or number that the image declares; empty: none
+	Password     string // that a pull must come with; empty: none
+	Err          error  // what a pull fails with
 }
 
-// Publish makes an image that can be pulled under a full name
+// PublishImage makes an image that can be pulled under a full name
 // (docker.io/library/x:1).
-func (r *Runtime) Publish(ref string, p Published) {
+func (r *Runtime) PublishImage(ref string, p PublishedImage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.published[normal(ref)] = p
@@ -36,12 +36,12 @@ func (r *Runtime) Publish(ref string, p Published) {
 func (r *Runtime) AddImage(ref string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.addImage(normal(ref), Published{})
+	return r.addImage(normal(ref), PublishedImage{})
 }
 
 // addImage puts an image on the node; the lock is held. The same name is the
 // same image.
-func (r *Runtime) addImage(ref string, p Published) string {
+func (r *Runtime) addImage(ref string, p PublishedImage) string {
 	id := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref)))
 	name, _, _ := strings.Cut(ref, "@")
 	repo := name
@@ -127,7 +127,7 @@ func (r *Runtime) PullImage(ctx context.Context, q *runtimeapi.PullImageRequest)
 	case p.Password != "" && q.GetAuth().GetPassword() != p.Password:
 		return nil, status.Errorf(codes.Unknown, "failed to pull and unpack image %q: failed to authorize: 401 Unauthorized", ref)
 	}
-	if err := wait(ctx, p.Takes); err != nil {
+	if err := wait(ctx, p.PullDuration); err != nil {
 		return nil, err
 	}
 	if p.Err != nil {
@@ -165,10 +165,10 @@ func (r *Runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (
 		}
 	}
 	resp := &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{
-		at(cmp.Or(r.opts.ImageDisk, "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs")),
+		at(cmp.Or(r.opts.ImageFilesystem, "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs")),
 	}}
-	if r.opts.ContainerDisk != "" {
-		resp.ContainerFilesystems = []*runtimeapi.FilesystemUsage{at(r.opts.ContainerDisk)}
+	if r.opts.ContainerFilesystem != "" {
+		resp.ContainerFilesystems = []*runtimeapi.FilesystemUsage{at(r.opts.ContainerFilesystem)}
 	}
 	return resp, nil
 }

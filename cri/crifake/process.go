@@ -193,7 +193,7 @@ func logLine(step, text string) []byte {
 // appendLog adds to the container's log, if files are wanted.
 func (r *Runtime) appendLog(c *container, line []byte) error {
 	path := c.logPath()
-	if !r.opts.Files || path == "" {
+	if !r.opts.WriteFiles || path == "" {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -212,7 +212,7 @@ func (r *Runtime) appendLog(c *container, line []byte) error {
 
 // writeFile writes to a file that is mounted from the host, if files are wanted.
 func (r *Runtime) writeFile(c *container, args []string) error {
-	if !r.opts.Files || len(args) == 0 {
+	if !r.opts.WriteFiles || len(args) == 0 {
 		return nil
 	}
 	for _, m := range c.config.GetMounts() {

@@ -15,12 +15,12 @@ import (
 
 // Options of a Runtime. The zero value is a containerd 2.4 that needs no time.
 type Options struct {
-	// Old is a runtime as containerd 1.6: without events, without RuntimeConfig,
+	// Containerd16 is a runtime as containerd 1.6: without events, without RuntimeConfig,
 	// and with nothing to tell of its handlers.
-	Old bool
-	// Files lets containers write their logs and termination messages to the
+	Containerd16 bool
+	// WriteFiles lets containers write their logs and termination messages to the
 	// host, at the paths that they were given.
-	Files bool
+	WriteFiles bool
 	// Latency is how long the calls of a verb take, by RPC name; of a stream, how
 	// long until it begins.
 	Latency map[string]time.Duration
@@ -29,9 +29,9 @@ type Options struct {
 	Steps func(*runtimeapi.ContainerConfig) []string
 	// CgroupDriver is what RuntimeConfig tells.
 	CgroupDriver runtimeapi.CgroupDriver
-	// ImageDisk and ContainerDisk are where it says that images, and what containers
+	// ImageFilesystem and ContainerDisk are where it says that images, and what containers
 	// write, lie. Empty: where containerd keeps images; of containers it says nothing.
-	ImageDisk, ContainerDisk string
+	ImageFilesystem, ContainerFilesystem string
 }
 
 // Runtime is a container runtime in memory. It is safe for concurrent use.
@@ -50,7 +50,7 @@ type Runtime struct {
 	containers map[string]*container
 	names      map[string]string // reserved name: ID
 	images     map[string]*runtimeapi.Image
-	published  map[string]Published
+	published  map[string]PublishedImage
 	faults     []*fault
 	calls      map[string]int
 	followers  map[*follower]bool
@@ -68,7 +68,7 @@ func New(o Options) *Runtime {
 		containers: map[string]*container{},
 		names:      map[string]string{},
 		images:     map[string]*runtimeapi.Image{},
-		published:  map[string]Published{},
+		published:  map[string]PublishedImage{},
 		calls:      map[string]int{},
 		followers:  map[*follower]bool{},
 		cut:        make(chan struct{}),
@@ -104,8 +104,8 @@ func (r *Runtime) Restart() {
 	r.Up()
 }
 
-// SetNetwork says why the network is not ready; empty: it is.
-func (r *Runtime) SetNetwork(why string) {
+// SetNetworkNotReady says why the network is not ready; empty: it is.
+func (r *Runtime) SetNetworkNotReady(why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.network = why
@@ -164,8 +164,8 @@ func (c *container) seen() Container {
 	}
 }
 
-// Find returns the newest container of that name in the pod of that name.
-func (r *Runtime) Find(pod, name string) (Container, bool) {
+// FindContainer returns the newest container of that name in the pod of that name.
+func (r *Runtime) FindContainer(pod, name string) (Container, bool) {
 	all := r.Containers()
 	for _, c := range slices.Backward(all) {
 		if c.Pod == pod && c.Name == name {
@@ -175,8 +175,8 @@ func (r *Runtime) Find(pod, name string) (Container, bool) {
 	return Container{}, false
 }
 
-// Calls returns how often a verb was called, by its RPC name.
-func (r *Runtime) Calls(rpc string) int {
+// CallCount returns how often a verb was called, by its RPC name.
+func (r *Runtime) CallCount(rpc string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.calls[rpc]
@@ -193,7 +193,7 @@ func (r *Runtime) newID() string {
 func (r *Runtime) reserve(kind, name, id string) error {
 	if holder, taken := r.names[name]; taken {
 		code := codes.FailedPrecondition
-		if r.opts.Old {
+		if r.opts.Containerd16 {
 			code = codes.Unknown
 		}
 		return status.Errorf(code, "failed to reserve %s name %q: name %q is reserved for %q", kind, name, name, holder)

@@ -77,7 +77,7 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, q *runtimeapi.StopPodSandb
 	s := r.sandboxes[q.PodSandboxId]
 	r.mu.Unlock()
 	if s == nil {
-		if r.opts.Old {
+		if r.opts.Containerd16 {
 			return nil, notFound("an error occurred when try to find sandbox %q", q.PodSandboxId)
 		}
 		return &runtimeapi.StopPodSandboxResponse{}, nil

@@ -9,7 +9,7 @@ import (
 )
 
 func (r *Runtime) version() string {
-	if r.opts.Old {
+	if r.opts.Containerd16 {
 		return "1.6.20"
 	}
 	return "2.4.2"
@@ -31,7 +31,7 @@ func (r *Runtime) Status(_ context.Context, q *runtimeapi.StatusRequest) (*runti
 	resp := &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 		{Type: runtimeapi.RuntimeReady, Status: true}, network,
 	}}}
-	if !r.opts.Old {
+	if !r.opts.Containerd16 {
 		features := &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}
 		resp.RuntimeHandlers = []*runtimeapi.RuntimeHandler{{Features: features}, {Name: "runc", Features: features}}
 		resp.Features = &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true}
@@ -44,7 +44,7 @@ func (r *Runtime) Status(_ context.Context, q *runtimeapi.StatusRequest) (*runti
 
 // RuntimeConfig tells the cgroup driver.
 func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	if r.opts.Old {
+	if r.opts.Containerd16 {
 		return nil, status.Error(codes.Unimplemented, "unknown method RuntimeConfig for service runtime.v1.RuntimeService")
 	}
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: r.opts.CgroupDriver}}, nil

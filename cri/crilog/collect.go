@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Kept says what of the logs has an owner.
-type Kept struct {
+// Owners says what of the logs has an owner.
+type Owners struct {
 	// Pods are the UIDs of pods that are there, of whatever owner: their folders
 	// stay.
 	Pods map[string]bool
@@ -21,9 +21,9 @@ type Kept struct {
 	Logs map[string]map[string]bool
 }
 
-// Garbage counts what a round of the Collector has taken away.
-type Garbage struct {
-	Folders int   // of pods that are no more
+// Collected counts what a round of the Collector has taken away.
+type Collected struct {
+	PodDirs int   // of pods that are no more
 	Logs    int   // of containers that were removed, with their rotated files
 	Links   int   // to logs that are no more
 	Bytes   int64 // freed
@@ -33,13 +33,13 @@ type Garbage struct {
 // logs of containers that were removed while their pod goes on, and links to
 // what is gone.
 type Collector struct {
-	Root     string        // of the pods' folders: /var/log/pods
-	Links    string        // of the links: /var/log/containers; empty: none
-	Interval time.Duration // between rounds
-	MinAge   time.Duration // since the last change of what is taken away
-	Kept     func(context.Context) (Kept, error)
-	Ended    func(Garbage, error) // told after each round; nil: nobody is
-	Now      func() time.Time
+	PodLogsDir  string        // of the pods' folders: /var/log/pods
+	LinkDir     string        // of the links: /var/log/containers; empty: none
+	Interval    time.Duration // between rounds
+	MinAge      time.Duration // since the last change of what is taken away
+	Owners      func(context.Context) (Owners, error)
+	OnCollected func(Collected, error) // told after each round; nil: nobody is
+	Now         func() time.Time
 }
 
 // Run collects, once per interval, until ctx ends.
@@ -52,20 +52,20 @@ func (c *Collector) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		g, err := c.Round(ctx)
-		if c.Ended != nil && ctx.Err() == nil {
-			c.Ended(g, err)
+		g, err := c.RunOnce(ctx)
+		if c.OnCollected != nil && ctx.Err() == nil {
+			c.OnCollected(g, err)
 		}
 	}
 }
 
-// Round collects once. What cannot be taken away does not keep the rest.
-func (c *Collector) Round(ctx context.Context) (g Garbage, err error) {
-	kept, err := c.Kept(ctx)
+// RunOnce collects once. What cannot be taken away does not keep the rest.
+func (c *Collector) RunOnce(ctx context.Context) (g Collected, err error) {
+	kept, err := c.Owners(ctx)
 	if err != nil {
 		return g, fmt.Errorf("collect logs: %w", err)
 	}
-	entries, err := os.ReadDir(c.Root)
+	entries, err := os.ReadDir(c.PodLogsDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return g, fmt.Errorf("collect logs: %w", err)
 	}
@@ -78,7 +78,7 @@ func (c *Collector) Round(ctx context.Context) (g Garbage, err error) {
 		if !e.IsDir() || len(parts) != 3 || parts[2] == "" {
 			continue
 		}
-		dir, uid := filepath.Join(c.Root, e.Name()), parts[2]
+		dir, uid := filepath.Join(c.PodLogsDir, e.Name()), parts[2]
 		switch logs, known := kept.Logs[uid]; {
 		case known:
 			errs = append(errs, c.single(dir, logs, &g))
@@ -91,7 +91,7 @@ func (c *Collector) Round(ctx context.Context) (g Garbage, err error) {
 }
 
 // folder takes the folder of a pod away.
-func (c *Collector) folder(dir string, g *Garbage) error {
+func (c *Collector) folder(dir string, g *Collected) error {
 	var size int64
 	var newest time.Time
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
@@ -116,7 +116,7 @@ func (c *Collector) folder(dir string, g *Garbage) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove the logs of a pod that is gone: %w", err)
 	}
-	g.Folders++
+	g.PodDirs++
 	g.Bytes += size
 	return nil
 }
@@ -124,7 +124,7 @@ func (c *Collector) folder(dir string, g *Garbage) error {
 // single takes away the logs of instances that are no more, each with its
 // rotated files. A container's newest log stays: its instance may be in the
 // making, and of a container that is gone it is what is left to read.
-func (c *Collector) single(dir string, kept map[string]bool, g *Garbage) error {
+func (c *Collector) single(dir string, kept map[string]bool, g *Collected) error {
 	containers, err := os.ReadDir(dir)
 	if err != nil {
 		return ignoreGone(err)
@@ -143,13 +143,13 @@ func (c *Collector) single(dir string, kept map[string]bool, g *Garbage) error {
 		runs := map[uint32][]fs.DirEntry{}
 		newest := uint32(0)
 		for _, f := range files {
-			if n, ok := Attempt(f.Name()); ok && f.Type().IsRegular() {
+			if n, ok := ParseAttempt(f.Name()); ok && f.Type().IsRegular() {
 				runs[n] = append(runs[n], f)
 				newest = max(newest, n)
 			}
 		}
 		for n, files := range runs {
-			if n != newest && !kept[filepath.Join(of, ContainerFile(n))] {
+			if n != newest && !kept[filepath.Join(of, LogFileName(n))] {
 				errs = append(errs, c.run(of, files, g))
 			}
 		}
@@ -158,7 +158,7 @@ func (c *Collector) single(dir string, kept map[string]bool, g *Garbage) error {
 }
 
 // run takes the log of one run away, with its rotated files.
-func (c *Collector) run(dir string, files []fs.DirEntry, g *Garbage) error {
+func (c *Collector) run(dir string, files []fs.DirEntry, g *Collected) error {
 	var size int64
 	for _, f := range files {
 		st, err := f.Info()
@@ -178,19 +178,19 @@ func (c *Collector) run(dir string, files []fs.DirEntry, g *Garbage) error {
 }
 
 // links takes away links into Root that lead nowhere.
-func (c *Collector) links(g *Garbage) error {
-	if c.Links == "" {
+func (c *Collector) links(g *Collected) error {
+	if c.LinkDir == "" {
 		return nil
 	}
-	entries, err := os.ReadDir(c.Links)
+	entries, err := os.ReadDir(c.LinkDir)
 	if err != nil {
 		return ignoreGone(err)
 	}
 	var errs []error
 	for _, e := range entries {
-		link := filepath.Join(c.Links, e.Name())
+		link := filepath.Join(c.LinkDir, e.Name())
 		target, err := os.Readlink(link)
-		if err != nil || !strings.HasPrefix(target, filepath.Clean(c.Root)+"/") {
+		if err != nil || !strings.HasPrefix(target, filepath.Clean(c.PodLogsDir)+"/") {
 			continue
 		}
 		st, err := e.Info()

@@ -68,17 +68,17 @@ func TestCollectorTakesOnlyWhatIsNobodys(t *testing.T) { // L6
 	link("alive", filepath.Join(root, "ns_ours_u3/c/2.log"))
 	link("elsewhere", "/nonexistent/0.log")
 	c := &Collector{
-		Root: root, Links: links, MinAge: time.Minute, Now: func() time.Time { return day(2) },
-		Kept: func(context.Context) (Kept, error) {
-			return Kept{
+		PodLogsDir: root, LinkDir: links, MinAge: time.Minute, Now: func() time.Time { return day(2) },
+		Owners: func(context.Context) (Owners, error) {
+			return Owners{
 				Pods: map[string]bool{"u2": true, "u3": true},
 				Logs: map[string]map[string]bool{"u3": {filepath.Join(root, "ns_ours_u3/c/1.log"): true}},
 			}, nil
 		},
 	}
 	// Links cannot be given an age: they are judged at a later time.
-	g, err := c.Round(t.Context())
-	if err != nil || g != (Garbage{Folders: 1, Logs: 1, Bytes: 40}) {
+	g, err := c.RunOnce(t.Context())
+	if err != nil || g != (Collected{PodDirs: 1, Logs: 1, Bytes: 40}) {
 		t.Errorf("collected %+v: %v", g, err)
 	}
 	want := "a_b_c_d/x lost+found/x ns_foreign_u2/c/0.log ns_ours_u3/c/1.log ns_ours_u3/c/2.log ns_ours_u3/c/notes.txt ns_ours_u3/other/4.log ns_young_u4/c/0.log one_two/x"
@@ -86,14 +86,14 @@ func TestCollectorTakesOnlyWhatIsNobodys(t *testing.T) { // L6
 		t.Errorf("left:\n%s\nwant:\n%s", got, want)
 	}
 	c.Now, c.MinAge = func() time.Time { return time.Now().Add(time.Hour) }, 1000000*time.Hour
-	if g, err = c.Round(t.Context()); err != nil || g != (Garbage{}) {
+	if g, err = c.RunOnce(t.Context()); err != nil || g != (Collected{}) {
 		t.Errorf("a young link: %+v, %v", g, err)
 	}
 	c.MinAge = time.Minute
-	c.Kept = func(context.Context) (Kept, error) {
-		return Kept{Pods: map[string]bool{"u2": true, "u3": true, "u4": true}}, nil
+	c.Owners = func(context.Context) (Owners, error) {
+		return Owners{Pods: map[string]bool{"u2": true, "u3": true, "u4": true}}, nil
 	}
-	if g, err = c.Round(t.Context()); err != nil || g != (Garbage{Links: 1}) {
+	if g, err = c.RunOnce(t.Context()); err != nil || g != (Collected{Links: 1}) {
 		t.Errorf("links: %+v, %v", g, err)
 	}
 	if got := tree(t, links); got != "alive elsewhere" {
@@ -107,8 +107,8 @@ func TestCollectorTouchesNothingWhenOwnersAreNotKnown(t *testing.T) { // L6
 	if err := os.MkdirAll(filepath.Join(root, "a_b_c"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := &Collector{Root: root, Now: time.Now, Kept: func(context.Context) (Kept, error) { return Kept{}, errors.New("away") }}
-	if _, err := c.Round(t.Context()); err == nil || !strings.Contains(err.Error(), "away") {
+	c := &Collector{PodLogsDir: root, Now: time.Now, Owners: func(context.Context) (Owners, error) { return Owners{}, errors.New("away") }}
+	if _, err := c.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "away") {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(root, "a_b_c")); err != nil {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Growth is the Watch of the kernel. Files that do not grow cost nothing, and one
+// InotifyWatcher is the Watch of the kernel. Files that do not grow cost nothing, and one
 // that grows fast costs no more than one that grows slowly.
-type Growth struct {
+type InotifyWatcher struct {
 	file  *os.File // of inotify
 	grown chan string
 	left  chan struct{}
@@ -22,13 +22,13 @@ type Growth struct {
 	ids   map[string]int32
 }
 
-// NewGrowth returns a Growth that watches nothing yet. It has to be closed.
-func NewGrowth() (*Growth, error) {
+// NewInotifyWatcher returns a Growth that watches nothing yet. It has to be closed.
+func NewInotifyWatcher() (*InotifyWatcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch logs: %w", err)
 	}
-	g := &Growth{
+	g := &InotifyWatcher{
 		file: os.NewFile(uintptr(fd), "inotify"), grown: make(chan string), left: make(chan struct{}),
 		paths: map[int32]string{}, ids: map[string]int32{},
 	}
@@ -37,10 +37,10 @@ func NewGrowth() (*Growth, error) {
 }
 
 // Grown gives the paths of files that have grown or are gone.
-func (g *Growth) Grown() <-chan string { return g.grown }
+func (g *InotifyWatcher) Grown() <-chan string { return g.grown }
 
-// Set has the next growth of a file told.
-func (g *Growth) Set(path string) error {
+// Arm has the next growth of a file told.
+func (g *InotifyWatcher) Arm(path string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	conn, err := g.file.SyscallConn()
@@ -61,8 +61,8 @@ func (g *Growth) Set(path string) error {
 	return nil
 }
 
-// Drop says that a file is nobody's business any more.
-func (g *Growth) Drop(path string) {
+// Disarm says that a file is nobody's business any more.
+func (g *InotifyWatcher) Disarm(path string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	id, ok := g.ids[path]
@@ -79,14 +79,14 @@ func (g *Growth) Drop(path string) {
 }
 
 // Close ends it and waits for that.
-func (g *Growth) Close() {
+func (g *InotifyWatcher) Close() {
 	close(g.left)
 	_ = g.file.Close()
 	g.wg.Wait()
 }
 
 // read tells what the kernel says until the file is closed.
-func (g *Growth) read() {
+func (g *InotifyWatcher) read() {
 	buf := make([]byte, 4<<10)
 	for {
 		n, err := g.file.Read(buf)
@@ -109,7 +109,7 @@ func (g *Growth) read() {
 }
 
 // rung takes in that a watch has told something: it is over.
-func (g *Growth) rung(id int32) (string, bool) {
+func (g *InotifyWatcher) rung(id int32) (string, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	path, ok := g.paths[id]

@@ -2,10 +2,10 @@ package crilog
 
 import "context"
 
-// Last gives the end of what a container wrote to both streams: at most so many
+// LastLines gives the end of what a container wrote to both streams: at most so many
 // lines of it and at most so many bytes. It is what a container without a
 // termination message has said last.
-func Last(ctx context.Context, path string, lines, bytes int) ([]byte, error) {
+func LastLines(ctx context.Context, path string, lines, bytes int) ([]byte, error) {
 	keep := &ending{most: bytes}
 	tail := int64(lines)
 	err := Read(ctx, Options{Path: path, Tail: &tail, Stdout: keep, Stderr: keep})

@@ -13,9 +13,9 @@ const stamp = "2026-01-02T15:04:05.000000001Z"
 
 func TestPaths(t *testing.T) {
 	for _, row := range []struct{ sentence, got, want string }{
-		{"an attempt has a file", ContainerFile(3), "3.log"},
-		{"shippers find a link", Link("/var/log/containers", "web", "shop", "app", "id"), "/var/log/containers/web_shop_app-id.log"},
-		{"a long link is cut to what a file may be called", Link("/l", strings.Repeat("p", 300), "n", "c", "id"), "/l/" + strings.Repeat("p", 251) + ".log"},
+		{"an attempt has a file", LogFileName(3), "3.log"},
+		{"shippers find a link", LinkPath("/var/log/containers", "web", "shop", "app", "id"), "/var/log/containers/web_shop_app-id.log"},
+		{"a long link is cut to what a file may be called", LinkPath("/l", strings.Repeat("p", 300), "n", "c", "id"), "/l/" + strings.Repeat("p", 251) + ".log"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			if row.got != row.want {
@@ -39,7 +39,7 @@ func TestAttempt(t *testing.T) {
 		{"nor one beyond 32 bits", "4294967296.log", 4294967295, false},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			got, ok := Attempt(row.file)
+			got, ok := ParseAttempt(row.file)
 			if ok != row.ok || (ok && got != row.want) {
 				t.Errorf("got %d, %t", got, ok)
 			}

@@ -21,10 +21,10 @@ type Options struct {
 	// Done is closed when the container has ended and its log is complete; nil:
 	// never. Without Follow it means nothing.
 	Done <-chan struct{}
-	// Next is asked when a followed log is complete: it waits for the log of the
+	// NextRun is asked when a followed log is complete: it waits for the log of the
 	// container's next run and gives that with its own Done. It returns false
 	// when there will be none. Nil: the first log is all.
-	Next func(ctx context.Context) (path string, done <-chan struct{}, more bool)
+	NextRun func(ctx context.Context) (path string, done <-chan struct{}, more bool)
 	// Tail begins with the last so many lines; nil: with the first one there is.
 	Tail *int64
 	// Since leaves out lines that are older; zero: none.
@@ -59,8 +59,8 @@ func Read(ctx context.Context, o Options) error {
 // readAll reads the log and, when it is followed, those of the runs after it.
 func (r *reader) readAll(ctx context.Context) error {
 	err := r.read(ctx)
-	for err == nil && r.o.Follow && r.o.Next != nil {
-		path, done, more := r.o.Next(ctx)
+	for err == nil && r.o.Follow && r.o.NextRun != nil {
+		path, done, more := r.o.NextRun(ctx)
 		if !more {
 			return ctx.Err()
 		}

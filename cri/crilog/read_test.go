@@ -218,11 +218,11 @@ func TestLast(t *testing.T) {
 		lines = append(lines, "stdout F line "+strconv.Itoa(i))
 	}
 	write(t, path, records(day(1), lines...), day(1))
-	got, err := Last(t.Context(), path, 3, 2048)
+	got, err := LastLines(t.Context(), path, 3, 2048)
 	if err != nil || string(got) != "line 97\nline 98\nline 99\n" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	got, err = Last(t.Context(), path, 80, 10)
+	got, err = LastLines(t.Context(), path, 80, 10)
 	if err != nil || string(got) != "8\nline 99\n" {
 		t.Errorf("got %q, %v", got, err)
 	}

@@ -20,12 +20,12 @@ type Rotation struct {
 	// PerMinute is how many bytes of one minute rotated files keep, the newest one
 	// aside; 0: all.
 	PerMinute int64
-	// Quiet is how long a rotated file must have been left alone to be compressed:
+	// CompressDelay is how long a rotated file must have been left alone to be compressed:
 	// a runtime under load may have lines for it yet.
-	Quiet   time.Duration
-	Now     time.Time
-	Reopen  func() error // lets the runtime open its file again, at the old path
-	Dropped func(Loss)   // told what the limit has cost; nil: nobody is
+	CompressDelay time.Duration
+	Now           time.Time
+	Reopen        func() error // lets the runtime open its file again, at the old path
+	Dropped       func(Loss)   // told what the limit has cost; nil: nobody is
 }
 
 // Rotate moves a log that has grown to its size out of the way, compresses those
@@ -119,7 +119,7 @@ func (r Rotation) compress(path string, old []rotated) error {
 		if behind() {
 			return nil
 		}
-		if !o.quiet(r.Quiet) {
+		if !o.quiet(r.CompressDelay) {
 			continue
 		}
 		if err := compress(o, behind); errors.Is(err, errBehind) {
@@ -286,9 +286,9 @@ func (a *archive) discard() {
 	_ = os.Remove(a.tempName()) // after the rename there is none
 }
 
-// DropRotated deletes all rotated files of a log, for a node that is short of
+// RemoveRotated deletes all rotated files of a log, for a node that is short of
 // disk. The current one stays.
-func DropRotated(path string) error {
+func RemoveRotated(path string) error {
 	old, err := chain(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -176,7 +176,7 @@ func TestRotateOpensWhatACutShortRotationLeftMissing(t *testing.T) {
 func TestWhatWasWrittenToJustNowIsCompressedLater(t *testing.T) { // L5
 	t.Parallel()
 	r := newRuntime(t)
-	o := Rotation{MaxSize: 1, MaxFiles: 9, Quiet: time.Hour, Now: day(1), Reopen: r.reopen}
+	o := Rotation{MaxSize: 1, MaxFiles: 9, CompressDelay: time.Hour, Now: day(1), Reopen: r.reopen}
 	for i, l := range []string{"a", "b"} {
 		r.say(l)
 		o.Now = day(i + 1)
@@ -209,10 +209,10 @@ func TestDropRotatedLeavesTheCurrentLog(t *testing.T) {
 		}
 	}
 	r.say("d")
-	if err := DropRotated(r.path); err != nil || names(t, r.path) != "" || content(t, r.path) != "d\n" {
+	if err := RemoveRotated(r.path); err != nil || names(t, r.path) != "" || content(t, r.path) != "d\n" {
 		t.Errorf("%v, files %q", err, names(t, r.path))
 	}
-	if err := DropRotated(filepath.Join(t.TempDir(), "gone", "0.log")); err != nil {
+	if err := RemoveRotated(filepath.Join(t.TempDir(), "gone", "0.log")); err != nil {
 		t.Error(err)
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 // Log is the log of a container that runs.
 type Log struct {
-	Path   string
-	Reopen func() error // lets the runtime open the file again
-	Failed func(error)  // told when it could not be rotated; nil: nobody is
+	Path    string
+	Reopen  func() error // lets the runtime open the file again
+	OnError func(error)  // told when it could not be rotated; nil: nobody is
 }
 
 // Rotator keeps the logs of running containers to their size. Nothing is asked
@@ -18,24 +18,24 @@ type Log struct {
 // files, of each once per interval, and of one that grows as often as its growth
 // asks for.
 type Rotator struct {
-	MaxSize   int64         // bytes; negative: logs are left to grow
-	MaxFiles  int           // of one log with the current one
-	PerMinute int64         // bytes of one minute that rotated files keep; 0: all
-	Workers   int           // logs that are rotated at once; 0 is 1
-	Quiet     time.Duration // how long a rotated file is left alone before it is compressed
-	Interval  time.Duration
-	Logs      func() []Log    // those there are now
-	Changed   <-chan struct{} // readable when these may be others; nil: looked at once per interval
-	Growth    Watch           // tells of logs that begin to grow; nil: all are looked at all the time
-	Rotated   func(n int)     // told after a round in which n logs were rotated; nil: nobody is
-	Dropped   func(Loss)      // told of lines that were dropped; nil: nobody is. From any goroutine
-	Now       func() time.Time
+	MaxSize       int64         // bytes; negative: logs are left to grow
+	MaxFiles      int           // of one log with the current one
+	PerMinute     int64         // bytes of one minute that rotated files keep; 0: all
+	Workers       int           // logs that are rotated at once; 0 is 1
+	CompressDelay time.Duration // how long a rotated file is left alone before it is compressed
+	Interval      time.Duration
+	Logs          func() []Log    // those there are now
+	Changed       <-chan struct{} // readable when these may be others; nil: looked at once per interval
+	Growth        GrowthWatcher   // tells of logs that begin to grow; nil: all are looked at all the time
+	OnRotated     func(n int)     // told after a round in which n logs were rotated; nil: nobody is
+	Dropped       func(Loss)      // told of lines that were dropped; nil: nobody is. From any goroutine
+	Now           func() time.Time
 }
 
-// Watch tells of files that grow: of each once, until it is set again.
-type Watch interface {
-	Set(path string) error
-	Drop(path string)
+// GrowthWatcher tells of files that grow: of each once, until it is set again.
+type GrowthWatcher interface {
+	Arm(path string) error
+	Disarm(path string)
 	Grown() <-chan string // their paths, also of files that are gone
 }
 
@@ -74,8 +74,8 @@ func (r *Rotator) Run(ctx context.Context) {
 	}
 }
 
-// Round looks at every log once and returns when all are done.
-func (r *Rotator) Round(ctx context.Context) { r.rotate(ctx, r.Logs()) }
+// RunOnce looks at every log once and returns when all are done.
+func (r *Rotator) RunOnce(ctx context.Context) { r.rotate(ctx, r.Logs()) }
 
 // result is how the look at one log has ended.
 type result struct{ moved, failed bool }
@@ -106,18 +106,18 @@ func (r *Rotator) rotate(ctx context.Context, logs []Log) []result {
 			n++
 		}
 	}
-	if n > 0 && r.Rotated != nil {
-		r.Rotated(n)
+	if n > 0 && r.OnRotated != nil {
+		r.OnRotated(n)
 	}
 	return ends
 }
 
 func (r *Rotator) one(l Log) result {
 	done, err := Rotate(l.Path, Rotation{
-		MaxSize: r.MaxSize, MaxFiles: r.MaxFiles, PerMinute: r.PerMinute, Quiet: r.Quiet, Now: r.Now(), Reopen: l.Reopen, Dropped: r.Dropped,
+		MaxSize: r.MaxSize, MaxFiles: r.MaxFiles, PerMinute: r.PerMinute, CompressDelay: r.CompressDelay, Now: r.Now(), Reopen: l.Reopen, Dropped: r.Dropped,
 	})
-	if err != nil && l.Failed != nil {
-		l.Failed(err)
+	if err != nil && l.OnError != nil {
+		l.OnError(err)
 	}
 	return result{done, err != nil}
 }

@@ -20,15 +20,15 @@ func TestRotatorRotatesWhatIsTooBigAndGoesOnAfterAFailure(t *testing.T) {
 	var failed atomic.Int32
 	rotated := 0
 	r := &Rotator{
-		MaxSize: 20, MaxFiles: 3, Workers: 2, Now: func() time.Time { return day(1) }, Rotated: func(n int) { rotated += n },
+		MaxSize: 20, MaxFiles: 3, Workers: 2, Now: func() time.Time { return day(1) }, OnRotated: func(n int) { rotated += n },
 		Logs: func() []Log {
 			return []Log{
-				{Path: broken.path, Reopen: func() error { return errors.New("no") }, Failed: func(error) { failed.Add(1) }},
+				{Path: broken.path, Reopen: func() error { return errors.New("no") }, OnError: func(error) { failed.Add(1) }},
 				{Path: big.path, Reopen: big.reopen}, {Path: small.path, Reopen: small.reopen},
 			}
 		},
 	}
-	r.Round(t.Context())
+	r.RunOnce(t.Context())
 	if rotated != 1 || failed.Load() != 1 {
 		t.Errorf("%d rotated, %d failed", rotated, failed.Load())
 	}
@@ -82,7 +82,7 @@ func TestFollowGoesOnWithTheNextRun(t *testing.T) { // L4
 	var out strings.Builder
 	err := Read(t.Context(), Options{
 		Path: first.path, Follow: true, Done: done, Stdout: &out,
-		Next: func(context.Context) (string, <-chan struct{}, bool) {
+		NextRun: func(context.Context) (string, <-chan struct{}, bool) {
 			if len(next) == 0 {
 				return "", nil, false
 			}

@@ -28,7 +28,7 @@ type Loss struct{ Lines, Bytes int64 }
 // One that was written to a moment ago is not touched either.
 func (r Rotation) thin(path string, old []rotated, newest rotated) (err error) {
 	whole := []rotated{newest, {path: path}}
-	for len(old) > 0 && !old[len(old)-1].quiet(r.Quiet/thinSooner) {
+	for len(old) > 0 && !old[len(old)-1].quiet(r.CompressDelay/thinSooner) {
 		whole = slices.Insert(whole, 0, old[len(old)-1])
 		old = old[:len(old)-1]
 	}

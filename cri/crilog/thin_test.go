@@ -200,7 +200,7 @@ func TestALineThatGoesOnInTheNextFileKeepsItsBegin(t *testing.T) { // L7
 func TestALimitTouchesNothingThatWasWrittenToJustNow(t *testing.T) { // L7
 	t.Parallel()
 	r := newRuntime(t)
-	o := Rotation{MaxSize: 1, MaxFiles: 9, PerMinute: 200, Quiet: 5 * time.Hour, Reopen: r.reopen}
+	o := Rotation{MaxSize: 1, MaxFiles: 9, PerMinute: 200, CompressDelay: 5 * time.Hour, Reopen: r.reopen}
 	rotate := func(at int) {
 		t.Helper()
 		o.Now = day(at)

@@ -71,7 +71,7 @@ func (w *watchman) adopt(logs []Log, now time.Time) {
 		if !there[path] {
 			delete(w.marks, path)
 			if w.Growth != nil {
-				w.Growth.Drop(path)
+				w.Growth.Disarm(path)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func (w *watchman) measure(m *mark, now time.Time) bool {
 
 // sleep looks at a log no more until it grows.
 func (w *watchman) sleep(m *mark) {
-	if w.Growth == nil || w.Growth.Set(m.log.Path) != nil {
+	if w.Growth == nil || w.Growth.Arm(m.log.Path) != nil {
 		m.next = m.at.Add(lookBlind)
 		return
 	}

@@ -24,7 +24,7 @@ func newBell() *bell {
 	return &bell{set: map[string]int{}, armed: map[string]bool{}, grown: make(chan string, 1)}
 }
 
-func (b *bell) Set(path string) error {
+func (b *bell) Arm(path string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.set[path]++
@@ -32,7 +32,7 @@ func (b *bell) Set(path string) error {
 	return nil
 }
 
-func (b *bell) Drop(path string) {
+func (b *bell) Disarm(path string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.armed, path)
@@ -101,7 +101,7 @@ func TestScenario30_AFloodStaysNearItsLimit(t *testing.T) {
 				l := newRuntime(t)
 				r := &Rotator{MaxSize: most, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
 				moved := 0
-				r.Rotated = func(n int) { moved += n }
+				r.OnRotated = func(n int) { moved += n }
 				watched(t, r, func(b *bell) {
 					time.Sleep(10 * time.Minute)
 					var worst int64
@@ -230,7 +230,7 @@ func TestALogThatCannotBeRotatedIsLeftToTheAudit(t *testing.T) {
 		failed := 0
 		r := &Rotator{MaxSize: 20, Interval: 10 * time.Second}
 		r.Logs = func() []Log {
-			return []Log{{Path: l.path, Reopen: func() error { return os.ErrPermission }, Failed: func(error) { failed++ }}}
+			return []Log{{Path: l.path, Reopen: func() error { return os.ErrPermission }, OnError: func(error) { failed++ }}}
 		}
 		watched(t, r, func(*bell) {
 			time.Sleep(35 * time.Second)
@@ -262,7 +262,7 @@ func TestHowLongALogIsLeftAlone(t *testing.T) {
 // TestGrowthIsToldOnceUntilItIsSetAgain is the kernel's own.
 func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
 	t.Parallel()
-	g, err := NewGrowth()
+	g, err := NewInotifyWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
 		}
 	}
 	for _, r := range []*runtime{a, b} {
-		if err := g.Set(r.path); err != nil {
+		if err := g.Arm(r.path); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -294,17 +294,17 @@ func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
 		t.Errorf("told of %s", got)
 	}
 	for _, r := range []*runtime{a, b} {
-		if err := g.Set(r.path); err != nil {
+		if err := g.Arm(r.path); err != nil {
 			t.Fatal(err)
 		}
 	}
-	g.Drop(a.path)
+	g.Disarm(a.path)
 	a.say("x")
 	b.say("x")
 	if got := next(); got != b.path {
 		t.Errorf("told of %s", got)
 	}
-	if err := g.Set(a.path + "x"); err == nil {
+	if err := g.Arm(a.path + "x"); err == nil {
 		t.Error("a file that is not there can be watched")
 	}
 }
@@ -313,14 +313,14 @@ func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
 // something to do.
 func TestScenario30_RealFloods(t *testing.T) {
 	t.Parallel()
-	g, err := NewGrowth()
+	g, err := NewInotifyWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer g.Close()
 	l := newRuntime(t)
 	rotated := make(chan struct{}, 1000)
-	r := &Rotator{MaxSize: 64 << 10, MaxFiles: 100, Interval: time.Hour, Growth: g, Now: time.Now, Rotated: func(int) { rotated <- struct{}{} }}
+	r := &Rotator{MaxSize: 64 << 10, MaxFiles: 100, Interval: time.Hour, Growth: g, Now: time.Now, OnRotated: func(int) { rotated <- struct{}{} }}
 	r.Logs = func() []Log {
 		return []Log{{Path: l.path, Reopen: l.reopen}}
 	}

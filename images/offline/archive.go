@@ -95,7 +95,7 @@ func unpacked(r io.Reader) (io.Reader, error) {
 
 // read goes through a tar once and puts everything but descriptions of the archive
 // itself into the store.
-func read(ctx context.Context, r io.Reader, to Content) (*archive, error) {
+func read(ctx context.Context, r io.Reader, to ContentStore) (*archive, error) {
 	plain, err := unpacked(r)
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func own(name string) bool {
 }
 
 // take puts one file into the store, or keeps it if it describes the archive.
-func (a *archive) take(ctx context.Context, r io.Reader, name string, size int64, to Content) (blob, error) {
+func (a *archive) take(ctx context.Context, r io.Reader, name string, size int64, to ContentStore) (blob, error) {
 	head := make([]byte, min(size, 2))
 	if _, err := io.ReadFull(r, head); err != nil {
 		return blob{}, broken("read %s: %w", name, err)
@@ -183,7 +183,7 @@ func (a *archive) take(ctx context.Context, r io.Reader, name string, size int64
 		_, err := io.Copy(io.Discard, source)
 		return known, err
 	}
-	if err := to.Blob(ctx, name, source, expected, size); err != nil {
+	if err := to.WriteBlob(ctx, name, source, expected, size); err != nil {
 		return blob{}, err
 	}
 	if b.digest = expected; expected == "" {

@@ -36,7 +36,7 @@ type named struct {
 
 // images makes images of what an archive has brought: what belongs together is
 // tied together and unpacked. The names are the caller's to give.
-func (a *archive) images(ctx context.Context, to Importing) ([]named, error) {
+func (a *archive) images(ctx context.Context, to Import) ([]named, error) {
 	var out []named
 	if b, ok := a.files["index.json"]; ok {
 		var index ocispec.Index
@@ -97,7 +97,7 @@ func fullName(name string) (string, error) {
 
 // tie ties an index or a manifest to what it consists of, as far as this machine
 // can run it, and returns the image's ID.
-func (a *archive) tie(ctx context.Context, d ocispec.Descriptor, to Importing) (digest.Digest, error) {
+func (a *archive) tie(ctx context.Context, d ocispec.Descriptor, to Import) (digest.Digest, error) {
 	b, ok := a.byDigest[d.Digest]
 	if !ok || b.text == nil {
 		return "", broken("%s is not in it", d.Digest)
@@ -129,10 +129,10 @@ func (a *archive) tie(ctx context.Context, d ocispec.Descriptor, to Importing) (
 	if id == "" {
 		return "", broken("it has nothing for linux/%s, only for %s", runtime.GOARCH, strings.Join(others, ", "))
 	}
-	return id, to.Refer(ctx, d.Digest, labels)
+	return id, to.SetReferences(ctx, d.Digest, labels)
 }
 
-func (a *archive) manifest(ctx context.Context, at digest.Digest, text []byte, to Importing) (digest.Digest, error) {
+func (a *archive) manifest(ctx context.Context, at digest.Digest, text []byte, to Import) (digest.Digest, error) {
 	var m ocispec.Manifest
 	if err := json.Unmarshal(text, &m); err != nil {
 		return "", broken("%s: %w", at, err)
@@ -155,7 +155,7 @@ func (a *archive) manifest(ctx context.Context, at digest.Digest, text []byte, t
 	if len(diffs) != len(m.Layers) {
 		return "", broken("an image has %d layers, its configuration has %d", len(m.Layers), len(diffs))
 	}
-	if err := to.Refer(ctx, at, labels); err != nil {
+	if err := to.SetReferences(ctx, at, labels); err != nil {
 		return "", err
 	}
 	return m.Config.Digest, to.Unpack(ctx, m.Config.Digest, m.Layers, diffs)
@@ -187,7 +187,7 @@ type savedImage struct {
 
 // saved makes images of what docker save has written: it has no manifests in a
 // registry's sense, so they are made.
-func (a *archive) saved(ctx context.Context, text []byte, to Importing) (out []named, err error) {
+func (a *archive) saved(ctx context.Context, text []byte, to Import) (out []named, err error) {
 	var list []savedImage
 	if err := json.Unmarshal(text, &list); err != nil {
 		return nil, broken("manifest.json: %w", err)
@@ -233,13 +233,13 @@ func (a *archive) saved(ctx context.Context, text []byte, to Importing) (out []n
 }
 
 // add puts a manifest that was made here into the store.
-func (a *archive) add(ctx context.Context, m ocispec.Manifest, to Importing) (ocispec.Descriptor, error) {
+func (a *archive) add(ctx context.Context, m ocispec.Manifest, to Import) (ocispec.Descriptor, error) {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	b := blob{digest: digest.FromBytes(text), size: int64(len(text)), text: text}
 	a.byDigest[b.digest] = b
-	err = to.Blob(ctx, "manifest "+string(b.digest), bytes.NewReader(text), b.digest, b.size)
+	err = to.WriteBlob(ctx, "manifest "+string(b.digest), bytes.NewReader(text), b.digest, b.size)
 	return ocispec.Descriptor{MediaType: m.MediaType, Digest: b.digest, Size: b.size}, err
 }

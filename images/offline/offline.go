@@ -11,28 +11,28 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Content takes blobs into the runtime's store. What a reader says is wrong comes
+// ContentStore takes blobs into the runtime's store. What a reader says is wrong comes
 // back as it is; the digest is empty where it is not known yet.
-type Content interface {
-	Blob(ctx context.Context, name string, r io.Reader, expected digest.Digest, size int64) error
-	// Refer has a blob keep others, by the labels of containerd's garbage collector.
-	Refer(ctx context.Context, blob digest.Digest, labels map[string]string) error
+type ContentStore interface {
+	WriteBlob(ctx context.Context, name string, r io.Reader, expected digest.Digest, size int64) error
+	// SetReferences has a blob keep others, by the labels of containerd's garbage collector.
+	SetReferences(ctx context.Context, blob digest.Digest, labels map[string]string) error
 }
 
-// Importing is one archive on its way into the runtime.
-type Importing interface {
-	Content
+// Import is one archive on its way into the runtime.
+type Import interface {
+	ContentStore
 	Unpack(ctx context.Context, config digest.Digest, layers []ocispec.Descriptor, diffs []digest.Digest) error
-	// Name returns when pods can use the image by that name.
-	Name(ctx context.Context, name string, target ocispec.Descriptor) error
-	// End lets the runtime collect what no image refers to.
-	End(ctx context.Context) error
+	// TagImage returns when pods can use the image by that name.
+	TagImage(ctx context.Context, name string, target ocispec.Descriptor) error
+	// Close lets the runtime collect what no image refers to.
+	Close(ctx context.Context) error
 }
 
 // Runtime is where images go.
 type Runtime interface {
 	HasImage(ctx context.Context, name string) (bool, error)
-	Import(ctx context.Context, id string) (Importing, error)
+	Import(ctx context.Context, id string) (Import, error)
 }
 
 // Defaults.
@@ -50,12 +50,12 @@ type Options struct {
 	Records  string // file of what was imported
 	Runtime  Runtime
 	Parallel int           // files read at once; 0: 2
-	Every    time.Duration // between two looks at the folder and the images; 0: 30 s
+	Interval time.Duration // between two looks at the folder and the images; 0: 30 s
 	Log      *slog.Logger
 
-	Imported func(file string, images []Image) // they are there now and were not
-	Failed   func(file string, err error)      // it cannot be imported, or not now; told once
-	Later    func(err error) bool              // it is the runtime's matter and passes: try again
+	OnImported  func(file string, images []Image) // they are there now and were not
+	OnFailed    func(file string, err error)      // it cannot be imported, or not now; told once
+	IsTransient func(err error) bool              // it is the runtime's matter and passes: try again
 }
 
 // State is how far a file has come.
@@ -63,18 +63,18 @@ type State string
 
 // The states.
 const (
-	Waiting State = "waiting" // for its writer, its turn or the runtime
-	Reading State = "importing"
-	Done    State = "imported"
-	Broken  State = "broken" // it stays so until the file changes
+	StateWaiting   State = "waiting" // for its writer, its turn or the runtime
+	StateImporting State = "importing"
+	StateImported  State = "imported"
+	StateBroken    State = "broken" // it stays so until the file changes
 )
 
 // File is an archive of the folder.
 type File struct {
-	Path   string
-	State  State
-	Images []Image // that it has, once that is known
-	Why    string  // it is broken, or waits after a failure
+	Path    string
+	State   State
+	Images  []Image // that it has, once that is known
+	Message string  // it is broken, or waits after a failure
 }
 
 // Image is an image that a file has.
@@ -83,26 +83,26 @@ type Image struct {
 	ID   string `json:"id"`   // as CRI has it
 }
 
-// Images is the folder with its images.
-type Images struct {
+// Importer is the folder with its images.
+type Importer struct {
 	o    Options
 	mu   sync.Mutex
 	show []File // what Files returns, by path; never changed in place
 }
 
 // New returns the folder's images; Run does the work.
-func New(o Options) *Images {
+func New(o Options) *Importer {
 	if o.Parallel <= 0 {
 		o.Parallel = defaultParallel
 	}
-	if o.Every <= 0 {
-		o.Every = defaultEvery
+	if o.Interval <= 0 {
+		o.Interval = defaultEvery
 	}
-	return &Images{o: o}
+	return &Importer{o: o}
 }
 
 // Files tells how far each file has come.
-func (i *Images) Files() []File {
+func (i *Importer) Files() []File {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.show
@@ -110,7 +110,7 @@ func (i *Images) Files() []File {
 
 // Pinned tells which images stay because a file of the folder has them: image ID to
 // the file's path.
-func (i *Images) Pinned() map[string]string {
+func (i *Importer) Pinned() map[string]string {
 	out := map[string]string{}
 	for _, f := range i.Files() {
 		for _, img := range f.Images {

@@ -45,7 +45,7 @@ func (r *fakeRuntime) HasImage(_ context.Context, name string) (bool, error) {
 	return ok, nil
 }
 
-func (r *fakeRuntime) Import(ctx context.Context, _ string) (Importing, error) {
+func (r *fakeRuntime) Import(ctx context.Context, _ string) (Import, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.refuse != nil {
@@ -80,7 +80,7 @@ type fakeImport struct {
 	unpacked int
 }
 
-func (i *fakeImport) Blob(ctx context.Context, _ string, from io.Reader, want digest.Digest, size int64) error {
+func (i *fakeImport) WriteBlob(ctx context.Context, _ string, from io.Reader, want digest.Digest, size int64) error {
 	i.r.mu.Lock()
 	hold, spoil := i.r.hold, i.r.spoil
 	i.r.mu.Unlock()
@@ -106,7 +106,7 @@ func (i *fakeImport) Blob(ctx context.Context, _ string, from io.Reader, want di
 	return nil
 }
 
-func (i *fakeImport) Refer(_ context.Context, blob digest.Digest, labels map[string]string) error {
+func (i *fakeImport) SetReferences(_ context.Context, blob digest.Digest, labels map[string]string) error {
 	for _, to := range labels {
 		if !i.blobs[blob] || !i.blobs[digest.Digest(to)] {
 			return errors.New("a label for what is not there")
@@ -123,7 +123,7 @@ func (i *fakeImport) Unpack(_ context.Context, config digest.Digest, layers []oc
 	return nil
 }
 
-func (i *fakeImport) Name(_ context.Context, name string, target ocispec.Descriptor) error {
+func (i *fakeImport) TagImage(_ context.Context, name string, target ocispec.Descriptor) error {
 	if !i.blobs[target.Digest] || i.unpacked == 0 {
 		return errors.New("named before all of it was there")
 	}
@@ -133,7 +133,7 @@ func (i *fakeImport) Name(_ context.Context, name string, target ocispec.Descrip
 	return nil
 }
 
-func (i *fakeImport) End(context.Context) error {
+func (i *fakeImport) Close(context.Context) error {
 	i.r.mu.Lock()
 	defer i.r.mu.Unlock()
 	i.r.open--
@@ -232,7 +232,7 @@ type world struct {
 	t       *testing.T
 	dir     string
 	rt      *fakeRuntime
-	images  *Images
+	images  *Importer
 	told    chan string // files whose images came
 	failed  chan string // file and why
 	stop    func()
@@ -251,11 +251,11 @@ func newWorld(t *testing.T) *world {
 func (w *world) start() {
 	w.told, w.failed = make(chan string, 100), make(chan string, 100)
 	w.images = New(Options{
-		Dir: w.dir, Records: filepath.Join(w.parent, "records.json"), Runtime: w.rt, Every: 50 * time.Millisecond,
-		Log:      slog.New(slog.DiscardHandler),
-		Imported: func(file string, _ []Image) { w.told <- filepath.Base(file) },
-		Failed:   func(file string, err error) { w.failed <- filepath.Base(file) + ": " + err.Error() },
-		Later:    func(err error) bool { return errors.Is(err, w.passing) },
+		Dir: w.dir, Records: filepath.Join(w.parent, "records.json"), Runtime: w.rt, Interval: 50 * time.Millisecond,
+		Log:         slog.New(slog.DiscardHandler),
+		OnImported:  func(file string, _ []Image) { w.told <- filepath.Base(file) },
+		OnFailed:    func(file string, err error) { w.failed <- filepath.Base(file) + ": " + err.Error() },
+		IsTransient: func(err error) bool { return errors.Is(err, w.passing) },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -418,13 +418,13 @@ func TestWhatWasImportedIsNotImportedAgain(t *testing.T) {
 	w.put("a.tar", data)
 	w.next(w.told)
 	w.put("copy.tar", data) // the same under another name
-	w.until("the copy is known", func() bool { return w.state("copy.tar") == Done })
+	w.until("the copy is known", func() bool { return w.state("copy.tar") == StateImported })
 	if err := os.Chtimes(filepath.Join(w.dir, "a.tar"), time.Now(), time.Now().Add(-time.Hour)); err != nil { // touched
 		t.Fatal(err)
 	}
 	w.stop()
 	w.start() // a new life
-	w.until("both are known", func() bool { return w.state("copy.tar") == Done && w.state("a.tar") == Done })
+	w.until("both are known", func() bool { return w.state("copy.tar") == StateImported && w.state("a.tar") == StateImported })
 	if n := w.rt.begun(); n != 1 {
 		t.Errorf("imported %d times", n)
 	}
@@ -455,7 +455,7 @@ func TestARuntimeThatIsAwayIsAskedAgainAndDamageToTheRecordsCostsOnlyTime(t *tes
 	w.put("a.tar", oci("docker.io/library/a:1", runtime.GOARCH, "a").tar())
 	w.until("it waits", func() bool {
 		for _, f := range w.images.Files() {
-			return f.State == Waiting && f.Why == "away"
+			return f.State == StateWaiting && f.Message == "away"
 		}
 		return false
 	})
@@ -471,7 +471,7 @@ func TestARuntimeThatIsAwayIsAskedAgainAndDamageToTheRecordsCostsOnlyTime(t *tes
 		t.Fatal(err)
 	}
 	w.start()
-	w.until("it is known", func() bool { return w.state("a.tar") == Done })
+	w.until("it is known", func() bool { return w.state("a.tar") == StateImported })
 }
 
 // TestWhatIsNotTheFilesFaultPasses: such a file is read again though nobody has touched
@@ -498,7 +498,7 @@ func TestWhatIsNotTheFilesFaultPasses(t *testing.T) {
 			}
 			w.until("it waits", func() bool {
 				for _, f := range w.images.Files() {
-					return f.State == Waiting && f.Why == why
+					return f.State == StateWaiting && f.Message == why
 				}
 				return false
 			})
@@ -506,7 +506,7 @@ func TestWhatIsNotTheFilesFaultPasses(t *testing.T) {
 			w.rt.refuse, w.rt.spoil = nil, nil
 			w.rt.mu.Unlock()
 			w.next(w.told)
-			if w.until("it is known", func() bool { return w.state("a.tar") == Done }); len(w.failed) > 0 {
+			if w.until("it is known", func() bool { return w.state("a.tar") == StateImported }); len(w.failed) > 0 {
 				t.Errorf("told again: %s", <-w.failed)
 			}
 		})

@@ -36,7 +36,7 @@ type file struct {
 
 // folder is Run's own.
 type folder struct {
-	*Images
+	*Importer
 	files   map[string]*file
 	records map[string]entry
 	ended   chan outcome
@@ -54,8 +54,8 @@ type outcome struct {
 }
 
 // Run imports what is in the folder and what comes into it, until ctx ends.
-func (i *Images) Run(ctx context.Context) {
-	f := &folder{Images: i, files: map[string]*file{}, ended: make(chan outcome), slots: make(chan struct{}, i.o.Parallel)}
+func (i *Importer) Run(ctx context.Context) {
+	f := &folder{Importer: i, files: map[string]*file{}, ended: make(chan outcome), slots: make(chan struct{}, i.o.Parallel)}
 	defer f.work.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -100,7 +100,7 @@ func (i *Images) Run(ctx context.Context) {
 			i.o.Log.Warn("folder of images", "err", err)
 		}
 		complained, err = fmt.Sprint(err), nil
-		wait := i.o.Every
+		wait := i.o.Interval
 		if !f.soon.IsZero() {
 			wait = min(wait, max(time.Until(f.soon), 10*time.Millisecond))
 		}
@@ -135,7 +135,7 @@ func (f *folder) changed(c change) bool {
 func (f *folder) file(name string) *file {
 	x, ok := f.files[name]
 	if !ok {
-		x = &file{state: Waiting}
+		x = &file{state: StateWaiting}
 		f.files[name] = x
 	}
 	return x
@@ -215,15 +215,15 @@ func (f *folder) consider(ctx context.Context, name string, s stamp) {
 	if x.busy || x.open || s.Size == 0 {
 		return
 	}
-	if x.tried.same(s) && (x.state == Broken || time.Now().Before(x.until)) {
-		if x.state != Broken {
+	if x.tried.same(s) && (x.state == StateBroken || time.Now().Before(x.until)) {
+		if x.state != StateBroken {
 			f.lookAt(x.until)
 		}
 		return
 	}
 	switch age := time.Since(s.Mtime); {
 	case !known && age < quiet && age > -quiet && !f.records[name].Stamp.same(s):
-		x.state = Waiting
+		x.state = StateWaiting
 		f.lookAt(time.Now().Add(quiet - max(age, 0)))
 		x.stamp = stamp{} // to be older when it is seen again
 		return
@@ -232,8 +232,8 @@ func (f *folder) consider(ctx context.Context, name string, s stamp) {
 		x.fails = 0
 	}
 	x.busy, x.tried = true, s
-	if x.state != Done {
-		x.state = Waiting
+	if x.state != StateImported {
+		x.state = StateWaiting
 	}
 	was, sizes := f.records[name], f.bySize(s.Size)
 	f.work.Go(func() {
@@ -275,18 +275,18 @@ func (f *folder) settle(o outcome) {
 	x.busy = false
 	path := filepath.Join(f.o.Dir, o.name)
 	if o.err != nil {
-		x.state, x.why = Waiting, o.err.Error()
+		x.state, x.why = StateWaiting, o.err.Error()
 		if errors.Is(o.err, errChanged) || errors.Is(o.err, os.ErrNotExist) {
 			x.tried = stamp{} // it has another turn at once, or goes
 			return
 		}
-		if f.o.Later != nil && f.o.Later(o.err) {
+		if f.o.IsTransient != nil && f.o.IsTransient(o.err) {
 			x.until = time.Now().Add(later)
 			return
 		}
 		told := o.err
 		if faulty(o.err) {
-			x.state = Broken
+			x.state = StateBroken
 		} else {
 			x.until = time.Now().Add(wait(x.fails))
 			x.fails++
@@ -294,18 +294,18 @@ func (f *folder) settle(o outcome) {
 		}
 		if x.said != x.why {
 			x.said = x.why
-			f.o.Failed(path, told)
+			f.o.OnFailed(path, told)
 		}
 		return
 	}
-	x.state, x.why, x.said, x.until, x.fails = Done, "", "", time.Now().Add(f.o.Every), 0
+	x.state, x.why, x.said, x.until, x.fails = StateImported, "", "", time.Now().Add(f.o.Interval), 0
 	if old, ok := f.records[o.name]; !ok || !old.Stamp.same(o.entry.Stamp) || !slices.Equal(old.Images, o.entry.Images) {
 		f.records[o.name] = o.entry
 		f.save()
 	}
 	f.publish() // before anybody is told: it is pinned by then
 	if o.fresh {
-		f.o.Imported(path, o.entry.Images)
+		f.o.OnImported(path, o.entry.Images)
 	}
 }
 
@@ -323,10 +323,10 @@ func (f *folder) publish() {
 	var show []File
 	for name, x := range f.files {
 		state := x.state
-		if x.busy && state != Done {
-			state = Reading
+		if x.busy && state != StateImported {
+			state = StateImporting
 		}
-		show = append(show, File{Path: filepath.Join(f.o.Dir, name), State: state, Images: f.records[name].Images, Why: x.why})
+		show = append(show, File{Path: filepath.Join(f.o.Dir, name), State: state, Images: f.records[name].Images, Message: x.why})
 	}
 	slices.SortFunc(show, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	f.mu.Lock()

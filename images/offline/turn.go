@@ -23,7 +23,7 @@ const endBound = 10 * time.Second
 
 // turn makes sure that a file's images are there. Was is what was imported from a
 // file of its name, others what was from files of its size.
-func (i *Images) turn(ctx context.Context, name string, s stamp, was entry, others []entry) (e entry, fresh bool, err error) {
+func (i *Importer) turn(ctx context.Context, name string, s stamp, was entry, others []entry) (e entry, fresh bool, err error) {
 	e = entry{Stamp: s}
 	path := filepath.Join(i.o.Dir, name)
 	if was.Stamp.same(s) {
@@ -57,7 +57,7 @@ func (i *Images) turn(ctx context.Context, name string, s stamp, was entry, othe
 
 // there reports whether the runtime has all of these images by name. Which content a
 // name has is not asked: a pull may have brought a newer one.
-func (i *Images) there(ctx context.Context, list []Image) (bool, error) {
+func (i *Importer) there(ctx context.Context, list []Image) (bool, error) {
 	for _, img := range list {
 		if ok, err := i.o.Runtime.HasImage(ctx, img.Name); err != nil || !ok {
 			return false, err
@@ -67,7 +67,7 @@ func (i *Images) there(ctx context.Context, list []Image) (bool, error) {
 }
 
 // bring imports one archive.
-func (i *Images) bring(ctx context.Context, path string) (sum string, list []Image, err error) {
+func (i *Importer) bring(ctx context.Context, path string) (sum string, list []Image, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", nil, err
@@ -81,7 +81,7 @@ func (i *Images) bring(ctx context.Context, path string) (sum string, list []Ima
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endBound)
 		defer cancel()
-		err = errors.Join(err, to.End(ctx))
+		err = errors.Join(err, to.Close(ctx))
 	}()
 	whole := sha256.New()
 	in := io.TeeReader(&interruptible{ctx, f}, whole)
@@ -97,7 +97,7 @@ func (i *Images) bring(ctx context.Context, path string) (sum string, list []Ima
 		return "", nil, err
 	}
 	for _, n := range found {
-		if err := to.Name(ctx, n.name, n.target); err != nil {
+		if err := to.TagImage(ctx, n.name, n.target); err != nil {
 			return "", nil, err
 		}
 		if img := (Image{Name: n.name, ID: string(n.id)}); !slices.Contains(list, img) {

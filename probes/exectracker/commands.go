@@ -15,8 +15,8 @@ type Runtime interface {
 	// ExecSync runs a command and waits for it. One that is not over in time is
 	// killed, and the error is plan.Timeout; exit codes are no errors.
 	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
-	// Process is the first process of a container, by its number on the host.
-	Process(ctx context.Context, id string) (pid int, err error)
+	// ContainerPID is the first process of a container, by its number on the host.
+	ContainerPID(ctx context.Context, id string) (pid int, err error)
 	// Version asks the runtime for what it always knows: whether it answers.
 	Version(ctx context.Context) (name, version string, err error)
 }

@@ -30,7 +30,7 @@ func (r *runtime) ExecSync(ctx context.Context, _ string, _ []string, _ time.Dur
 	}
 }
 
-func (r *runtime) Process(context.Context, string) (int, error) {
+func (r *runtime) ContainerPID(context.Context, string) (int, error) {
 	r.asked++
 	return 0, r.lost
 }

@@ -118,7 +118,7 @@ func (r *Tracker) clear(ctx context.Context) (next time.Duration) {
 
 func (r *Tracker) clearOne(ctx context.Context, c *cutOff) (done bool, again time.Duration) {
 	if c.pid == 0 {
-		pid, err := r.opt.Runtime.Process(ctx, c.Container)
+		pid, err := r.opt.Runtime.ContainerPID(ctx, c.Container)
 		switch kind := plan.KindOf(err); {
 		case err == nil:
 		case kind == plan.NotFound || kind == plan.Unsupported: // it is gone, with all that ran in it, or has no process

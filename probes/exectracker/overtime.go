@@ -67,7 +67,7 @@ func (w *watcher) watch(ctx context.Context) {
 // look notes the sessions of the command; false: its container has just gone.
 func (w *watcher) look(ctx context.Context) bool {
 	if w.pid == 0 {
-		pid, err := w.runner.opt.Runtime.Process(context.WithoutCancel(ctx), w.note.Container)
+		pid, err := w.runner.opt.Runtime.ContainerPID(context.WithoutCancel(ctx), w.note.Container)
 		if err != nil {
 			return false
 		}

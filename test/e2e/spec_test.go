@@ -328,7 +328,7 @@ func TestHostNamesHostsAndResolvConf(t *testing.T) {
 		s.Pod("default", "dnsPolicy: Default\ncontainers:\n"+box("c", "", look...))
 		log = s.Report("default", "c")
 		resolv := readFile(t, "/etc/resolv.conf")
-		if !criconfig.ParseResolv(resolv).Reachable() && exists(nodeconfig.SystemdResolvConf) {
+		if !criconfig.ParseResolvConf(resolv).ReachableFromPod() && exists(nodeconfig.SystemdResolvConf) {
 			resolv = readFile(t, nodeconfig.SystemdResolvConf)
 		}
 		for line := range strings.Lines(resolv) {
