@@ -73,7 +73,7 @@ func newFakeHost() *fakeHost {
 
 func (h *fakeHost) stages() *Stages {
 	return &Stages{
-		Prepare:   Prepare{Runtime: h, Host: h, Cgroups: fakeCgroups{h}, Images: h, Network: h.netState},
+		Prepare:   Prepare{Runtime: h, Host: h, Cgroups: fakeCgroups{h}, Images: fakeImages{h}, Network: h.netState},
 		Configure: Configure{Dirs: h, Volumes: h, Cgroups: fakeCgroups{h}},
 		Cleanup:   Cleanup{Containers: h, Sandboxes: h, Host: h, Hooks: h, Cgroups: fakeCgroups{h}},
 		BuildRun: BuildRun{
@@ -275,7 +275,10 @@ func (h *fakeHost) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vol
 	return dirs, vols, err
 }
 
-func (h *fakeHost) Observe(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImagesSeen {
+// fakeImages is the host's image store.
+type fakeImages struct{ *fakeHost }
+
+func (h fakeImages) Observe(_ context.Context, _ *corev1.Pod, names []string, _ plan.Objects) plan.ImagesSeen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	seen := plan.ImagesSeen{}
