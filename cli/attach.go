@@ -16,7 +16,7 @@ type attachOptions struct {
 	stdin, tty, quiet    bool
 }
 
-func (c *console) attach() *cobra.Command {
+func (c *factory) attach() *cobra.Command {
 	var o attachOptions
 	cmd := &cobra.Command{
 		Use:   "attach POD [-c CONTAINER] [-it]",

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (c *console) check() *cobra.Command {
+func (c *factory) check() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -69,7 +69,7 @@ type LocalCheck struct {
 }
 
 // checked asks the agent or, if none is running, looks from here.
-func (c *console) checked(ctx context.Context) (r nodeapi.CheckReport, here bool, err error) {
+func (c *factory) checked(ctx context.Context) (r nodeapi.CheckReport, here bool, err error) {
 	client, err := c.dial()
 	if err != nil {
 		return r, false, err

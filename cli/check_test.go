@@ -34,7 +34,7 @@ func TestCheckLooksFromHereIfTheAgentIsNotRunning(t *testing.T) {
 			t.Parallel()
 			flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
 			flags.String("config", "", "")
-			root := commands(&console{
+			root := commands(&factory{
 				dial: func() (*nodeapi.Client, error) { return nodeapi.Dial(filepath.Join(t.TempDir(), "none.sock")) },
 				now:  time.Now, screen: screenOf,
 				local: &LocalCheck{Flags: flags, Run: func(context.Context) (nodeapi.CheckReport, error) { return c.report, c.fails }},
@@ -46,7 +46,7 @@ func TestCheckLooksFromHereIfTheAgentIsNotRunning(t *testing.T) {
 					cmd.SetArgs(append([]string{}, c.args...))
 					cmd.SetOut(&stdout)
 					cmd.SetErr(&stderr)
-					code = Report(&stderr, cmd.ExecuteContext(t.Context()))
+					code = PrintError(&stderr, cmd.ExecuteContext(t.Context()))
 				}
 			}
 			if code != c.code || !strings.HasPrefix(stdout.String(), c.stdout) || !strings.HasPrefix(stderr.String(), c.stderr) || (c.stdout == "") != (stdout.String() == "") {

@@ -15,8 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// console is what the commands share.
-type console struct {
+// factory is what the commands share.
+type factory struct {
 	dial   func() (*nodeapi.Client, error)
 	now    func() time.Time
 	screen func(io.Writer) screen
@@ -34,10 +34,10 @@ type Options struct {
 // Commands returns the operator's commands. Their errors are to be shown with
 // Report.
 func Commands(o Options) []*cobra.Command {
-	return commands(&console{dial: o.Dial, now: time.Now, screen: screenOf, local: o.Check, system: systemState})
+	return commands(&factory{dial: o.Dial, now: time.Now, screen: screenOf, local: o.Check, system: systemState})
 }
 
-func commands(c *console) []*cobra.Command {
+func commands(c *factory) []*cobra.Command {
 	all := []*cobra.Command{
 		c.ps(), c.describe(), c.logs(), c.exec(), c.why(), c.timeline(), c.probes(), c.plan(), c.check(), c.events(), c.version(),
 		c.top(), c.attach(), c.portForward(), c.cp(),
@@ -64,9 +64,9 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Report shows err on w as kubectl would and returns the exit code for it: 0
+// PrintError shows err on w as kubectl would and returns the exit code for it: 0
 // for nil, 130 for a command that was called off (about which nothing is said).
-func Report(w io.Writer, err error) int {
+func PrintError(w io.Writer, err error) int {
 	exit, own := errors.AsType[*ExitError](err)
 	status, fromAgent := errors.AsType[*apierrors.StatusError](err)
 	switch {

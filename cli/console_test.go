@@ -59,7 +59,7 @@ type typing struct {
 
 func rootOn(path string, s screen) *cobra.Command {
 	root := &cobra.Command{Use: "berth", Version: "v0.1.0", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(commands(&console{
+	root.AddCommand(commands(&factory{
 		dial:   func() (*nodeapi.Client, error) { return nodeapi.Dial(path) },
 		now:    func() time.Time { return now },
 		screen: func(io.Writer) screen { return s },
@@ -79,7 +79,7 @@ func run(t *testing.T, path string, in typing) (stdout, stderr string, code int)
 	root.SetIn(in.stdin)
 	root.SetOut(&out)
 	root.SetErr(&notes)
-	code = Report(&notes, root.ExecuteContext(t.Context()))
+	code = PrintError(&notes, root.ExecuteContext(t.Context()))
 	return out.String(), notes.String(), code
 }
 
@@ -117,22 +117,22 @@ func world() nodeapi.Handlers {
 				return nodeapi.Description{}, err
 			}
 			return nodeapi.Description{Pod: p, Events: eventsOf(namespace, name), Source: "/etc/berth/manifests/" + name + ".yaml",
-				Warnings: []nodeapi.Warning{{Field: "spec.schedulerName", Message: "has no meaning here"}},
-				NextTry:  map[string]time.Time{"app": now.Add(95 * time.Second), "log": now.Add(-time.Second)}}, nil
+				Warnings:  []nodeapi.Warning{{Field: "spec.schedulerName", Message: "has no meaning here"}},
+				NextRetry: map[string]time.Time{"app": now.Add(95 * time.Second), "log": now.Add(-time.Second)}}, nil
 		},
 		Events: func(_ context.Context, r nodeapi.EventsRequest) (*corev1.EventList, error) {
 			return &corev1.EventList{Items: eventsOf(r.Namespace, r.Pod)}, nil
 		},
-		WatchEvents: func(_ context.Context, r nodeapi.EventsRequest, send func(nodeapi.EventNews) error) error {
+		WatchEvents: func(_ context.Context, r nodeapi.EventsRequest, send func(nodeapi.EventNotification) error) error {
 			for _, e := range eventsOf(r.Namespace, r.Pod) {
-				if err := send(nodeapi.EventNews{Event: &e}); err != nil {
+				if err := send(nodeapi.EventNotification{Event: &e}); err != nil {
 					return err
 				}
 			}
-			return send(nodeapi.EventNews{Missed: 3})
+			return send(nodeapi.EventNotification{Missed: 3})
 		},
 		Logs: fakeLogs,
-		Why: func(_ context.Context, namespace, name string) (nodeapi.Why, error) {
+		Why: func(_ context.Context, namespace, name string) (nodeapi.PodExplanation, error) {
 			_, err := find(all, namespace, name)
 			return whyOf(namespace, name), err
 		},
@@ -140,18 +140,20 @@ func world() nodeapi.Handlers {
 			_, err := find(all, namespace, name)
 			return timelineOf(namespace, name), err
 		},
-		Probes: func(_ context.Context, namespace, name string) (nodeapi.Probes, error) {
+		Probes: func(_ context.Context, namespace, name string) (nodeapi.PodProbes, error) {
 			_, err := find(all, namespace, name)
 			return probesOf(namespace, name), err
 		},
-		Top: func(_ context.Context, chosen nodeapi.Chosen, window time.Duration) (nodeapi.Top, error) {
+		Top: func(_ context.Context, chosen nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
 			return topOf(all, chosen, window), nil
 		},
-		Plan:     func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
-		Check:    func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
-		Images:   func(context.Context) (nodeapi.Images, error) { return imagesOf(), nil },
-		Eviction: func(_ context.Context, signal string) (nodeapi.Eviction, error) { return evictionOf(signal), nil },
-		Version:  func(context.Context) (nodeapi.Version, error) { return agentVersion(), nil },
+		Plan:   func(_ context.Context, m []byte) (nodeapi.PlanResult, error) { return planOf(string(m)), nil },
+		Check:  func(context.Context) (nodeapi.CheckReport, error) { return checkReport(), nil },
+		Images: func(context.Context) (nodeapi.Images, error) { return imagesOf(), nil },
+		Eviction: func(_ context.Context, signal string) (nodeapi.EvictionPreview, error) {
+			return evictionOf(signal), nil
+		},
+		Version: func(context.Context) (nodeapi.Version, error) { return agentVersion(), nil },
 	}
 }
 
@@ -404,19 +406,19 @@ func TestCompletion(t *testing.T) {
 func TestV1WhatComesFromPodsCannotMoveTheCursor(t *testing.T) {
 	h := world()
 	evil := "\x1b[2J\x07\u009b31mred\nnext\xff"
-	h.Why = func(context.Context, string, string) (nodeapi.Why, error) {
-		return nodeapi.Why{Summary: evil, Name: evil, Passes: 1, Waiting: []nodeapi.Wait{{For: evil, On: evil, Message: evil, Figures: []nodeapi.Figure{{Name: evil, Value: evil}}}},
-			Busy: []nodeapi.Work{{Action: evil, Detail: evil}}, Next: []nodeapi.Step{{Action: evil, After: evil}}, Reasons: []nodeapi.Reason{{Code: evil, Detail: evil}}}, nil
+	h.Why = func(context.Context, string, string) (nodeapi.PodExplanation, error) {
+		return nodeapi.PodExplanation{Summary: evil, Name: evil, Syncs: 1, WaitingFor: []nodeapi.WaitReason{{Reason: evil, Target: evil, Message: evil, Details: []nodeapi.Detail{{Name: evil, Value: evil}}}},
+			InProgress: []nodeapi.Operation{{Action: evil, Detail: evil}}, Next: []nodeapi.Step{{Action: evil, After: evil}}, Reasons: []nodeapi.Reason{{Code: evil, Detail: evil}}}, nil
 	}
 	h.Timeline = func(context.Context, string, string) (nodeapi.Timeline, error) {
-		return nodeapi.Timeline{Name: evil, Spans: []nodeapi.Span{{ID: 1, Name: evil, On: evil, Cause: evil, Error: evil, Start: now}}}, nil
+		return nodeapi.Timeline{Name: evil, Spans: []nodeapi.Span{{ID: 1, Name: evil, Target: evil, Cause: evil, Error: evil, Start: now}}}, nil
 	}
-	h.Probes = func(context.Context, string, string) (nodeapi.Probes, error) {
-		return nodeapi.Probes{Name: evil, Probes: []nodeapi.Probe{{Container: evil, Kind: evil, Action: evil, Waiting: evil, Last: []nodeapi.ProbeRun{{Result: evil, Output: evil, At: now}}}}}, nil
+	h.Probes = func(context.Context, string, string) (nodeapi.PodProbes, error) {
+		return nodeapi.PodProbes{Name: evil, Probes: []nodeapi.Probe{{Container: evil, Kind: evil, Action: evil, WaitingFor: evil, Recent: []nodeapi.ProbeRun{{Result: evil, Output: evil, At: now}}}}}, nil
 	}
 	h.Plan = func(context.Context, []byte) (nodeapi.PlanResult, error) {
-		return nodeapi.PlanResult{Warnings: []nodeapi.Warning{{Object: evil, Field: evil, Message: evil}}, Pods: []nodeapi.PodPlan{{Name: evil, Change: nodeapi.Change(evil), Verdict: evil,
-			Stages: []nodeapi.StagePlan{{Stage: evil, Actions: []nodeapi.PlannedAction{{Action: evil, On: evil, Detail: evil}}}}, Reasons: []nodeapi.Reason{{Code: evil}}}}}, nil
+		return nodeapi.PlanResult{Warnings: []nodeapi.Warning{{Object: evil, Field: evil, Message: evil}}, Pods: []nodeapi.PodPlan{{Name: evil, Change: nodeapi.Change(evil), Rejection: evil,
+			Stages: []nodeapi.StagePlan{{Stage: evil, Actions: []nodeapi.PlannedAction{{Action: evil, Target: evil, Detail: evil}}}}, Reasons: []nodeapi.Reason{{Code: evil}}}}}, nil
 	}
 	h.Check = func(context.Context) (nodeapi.CheckReport, error) {
 		return nodeapi.CheckReport{Items: []nodeapi.CheckItem{{Name: evil, Detail: evil, Remedy: evil}}}, nil
@@ -425,7 +427,7 @@ func TestV1WhatComesFromPodsCannotMoveTheCursor(t *testing.T) {
 		return nodeapi.Version{Version: evil, Runtime: evil, CRI: evil}, nil
 	}
 	h.Node = func(context.Context) (nodeapi.NodeSummary, error) {
-		return nodeapi.NodeSummary{BadFiles: []nodeapi.BadFile{{Path: evil, Message: evil}}}, nil
+		return nodeapi.NodeSummary{InvalidManifests: []nodeapi.InvalidManifest{{Path: evil, Message: evil}}}, nil
 	}
 	p := pods()[0]
 	p.Name, p.Status.Reason, p.Status.Message, p.Spec.NodeName = evil, evil, evil, evil

@@ -24,7 +24,7 @@ type cpOptions struct {
 	noPreserve           bool
 }
 
-func (c *console) cp() *cobra.Command {
+func (c *factory) cp() *cobra.Command {
 	var o cpOptions
 	cmd := &cobra.Command{
 		Use:   "cp FROM TO",
@@ -82,7 +82,7 @@ func remoteOf(arg string) place {
 	return place{path: arg}
 }
 
-func (o cpOptions) run(c *console, cmd *cobra.Command, at place, do func(*remote) error) error {
+func (o cpOptions) run(c *factory, cmd *cobra.Command, at place, do func(*remote) error) error {
 	client, pod, container, err := c.reach(cmd, o.namespace, at.pod, o.container)
 	if err != nil {
 		return err
@@ -215,7 +215,7 @@ func (r *remote) isDirectory() (bool, error) {
 // tarError adds what tar has said.
 func tarError(err error, said *bytes.Buffer) error {
 	if text := clean(strings.TrimSpace(said.String())); text != "" {
-		if errors.Is(err, nodeapi.ErrUnread) { // it has ended, having said why
+		if errors.Is(err, nodeapi.ErrStdinNotRead) { // it has ended, having said why
 			return errors.New(text)
 		}
 		err = fmt.Errorf("%s: %w", text, err)

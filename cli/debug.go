@@ -22,7 +22,7 @@ type debugOptions struct {
 	attach, args                 bool
 }
 
-func (c *console) debug() *cobra.Command {
+func (c *factory) debug() *cobra.Command {
 	o := debugOptions{}
 	cmd := &cobra.Command{
 		Use:   "debug POD --image IMAGE [--target CONTAINER] [-it] [-- COMMAND [ARG...]]",
@@ -70,7 +70,7 @@ lives; the pod's file is not changed. What it may do is said by --profile:
 	return cmd
 }
 
-func (o debugOptions) start(cmd *cobra.Command, c *console, args []string) error {
+func (o debugOptions) start(cmd *cobra.Command, c *factory, args []string) error {
 	if o.image == "" {
 		return errors.New("--image must be given")
 	}

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func (c *console) describe() *cobra.Command {
+func (c *factory) describe() *cobra.Command {
 	return podView[nodeapi.Description]{
 		use:   "describe POD",
 		short: "Show a pod in detail, with its events",
@@ -35,15 +35,15 @@ func describeText(d nodeapi.Description, now time.Time) (string, error) {
 	var b strings.Builder
 	fields := podFields(d, now)
 	if len(p.Spec.InitContainers) > 0 {
-		fields = append(fields, field{key: "Init Containers", under: containerFields(p.Spec.InitContainers, p.Status.InitContainerStatuses, d.NextTry, now)})
+		fields = append(fields, field{key: "Init Containers", under: containerFields(p.Spec.InitContainers, p.Status.InitContainerStatuses, d.NextRetry, now)})
 	}
-	fields = append(fields, field{key: "Containers", under: containerFields(p.Spec.Containers, p.Status.ContainerStatuses, d.NextTry, now)})
+	fields = append(fields, field{key: "Containers", under: containerFields(p.Spec.Containers, p.Status.ContainerStatuses, d.NextRetry, now)})
 	if len(p.Spec.EphemeralContainers) > 0 {
 		debug := make([]corev1.Container, len(p.Spec.EphemeralContainers))
 		for i, e := range p.Spec.EphemeralContainers {
 			debug[i] = corev1.Container(e.EphemeralContainerCommon)
 		}
-		fields = append(fields, field{key: "Ephemeral Containers", under: containerFields(debug, p.Status.EphemeralContainerStatuses, d.NextTry, now)})
+		fields = append(fields, field{key: "Ephemeral Containers", under: containerFields(debug, p.Status.EphemeralContainerStatuses, d.NextRetry, now)})
 	}
 	writeFields(&b, "", fields)
 	if err := writeConditions(&b, p.Status.Conditions); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c *console) drain() *cobra.Command {
+func (c *factory) drain() *cobra.Command {
 	return &cobra.Command{
 		Use:   "drain-for-shutdown",
 		Short: "End the node's pods because the host goes down; does nothing at any other time",
@@ -41,12 +41,12 @@ or stop berth ends no pod.`,
 			if err != nil {
 				return err
 			}
-			text := fmt.Sprintf("%d pods ended in %s", d.Pods, d.Took.Round(100*time.Millisecond))
+			text := fmt.Sprintf("%d pods ended in %s", d.Pods, d.Duration.Round(100*time.Millisecond))
 			switch {
-			case d.Nothing != "":
-				text = "no pod is ended: " + d.Nothing
-			case len(d.Late) > 0:
-				text = fmt.Sprintf("%d pods were told to end in %s, not in time: %s", d.Pods, d.Took.Round(100*time.Millisecond), strings.Join(d.Late, ", "))
+			case d.SkipReason != "":
+				text = "no pod is ended: " + d.SkipReason
+			case len(d.NotTerminated) > 0:
+				text = fmt.Sprintf("%d pods were told to end in %s, not in time: %s", d.Pods, d.Duration.Round(100*time.Millisecond), strings.Join(d.NotTerminated, ", "))
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), clean(text))
 			return err

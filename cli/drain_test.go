@@ -21,15 +21,15 @@ func TestPodsAreEndedOnlyWhileTheSystemStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := 0
-	answer := nodeapi.Drained{Pods: 3, Took: 2 * time.Second}
-	serve(t, ln, nodeapi.Handlers{Drain: func(context.Context) (nodeapi.Drained, error) {
+	answer := nodeapi.DrainResult{Pods: 3, Duration: 2 * time.Second}
+	serve(t, ln, nodeapi.Handlers{Drain: func(context.Context) (nodeapi.DrainResult, error) {
 		asked++
 		return answer, nil
 	}})
 	drain := func(state string) string {
 		t.Helper()
 		root := &cobra.Command{Use: "berth"}
-		root.AddCommand(commands(&console{
+		root.AddCommand(commands(&factory{
 			dial:   func() (*nodeapi.Client, error) { return nodeapi.Dial(path) },
 			screen: screenOf, now: time.Now, system: func(context.Context) (string, error) { return state, nil },
 		})...)
@@ -49,11 +49,11 @@ func TestPodsAreEndedOnlyWhileTheSystemStops(t *testing.T) {
 	if got := drain("stopping"); got != "3 pods ended in 2s\n" || asked != 1 {
 		t.Errorf("%q, asked %d times", got, asked)
 	}
-	answer.Late = []string{"default/deaf"}
+	answer.NotTerminated = []string{"default/deaf"}
 	if got := drain("stopping"); got != "3 pods were told to end in 2s, not in time: default/deaf\n" {
 		t.Errorf("%q", got)
 	}
-	answer = nodeapi.Drained{Nothing: "it is not configured"}
+	answer = nodeapi.DrainResult{SkipReason: "it is not configured"}
 	if got := drain("stopping"); got != "no pod is ended: it is not configured\n" {
 		t.Errorf("%q", got)
 	}

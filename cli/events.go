@@ -22,7 +22,7 @@ type eventOptions struct {
 	all, watch, bare                bool
 }
 
-func (c *console) events() *cobra.Command {
+func (c *factory) events() *cobra.Command {
 	var o eventOptions
 	cmd := &cobra.Command{
 		Use:   "events [POD]",
@@ -121,7 +121,7 @@ func (p *eventPrinter) list(l *corev1.EventList) error {
 }
 
 // one prints one event of a watch.
-func (p *eventPrinter) one(n nodeapi.EventNews) error {
+func (p *eventPrinter) one(n nodeapi.EventNotification) error {
 	if n.Missed > 0 {
 		_, err := fmt.Fprintf(p.notes, "warning: %d events came too fast and were left out\n", n.Missed)
 		return err

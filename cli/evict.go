@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c *console) evict() *cobra.Command {
+func (c *factory) evict() *cobra.Command {
 	var explain bool
 	var signal, format string
 	cmd := &cobra.Command{
@@ -60,7 +60,7 @@ many files that they could not all be counted in time says "at least".`,
 	return cmd
 }
 
-func writeEviction(w io.Writer, s screen, e nodeapi.Eviction) error {
+func writeEviction(w io.Writer, s screen, e nodeapi.EvictionPreview) error {
 	for i, x := range e.Signals {
 		if i > 0 {
 			if _, err := fmt.Fprintln(w); err != nil {
@@ -68,10 +68,10 @@ func writeEviction(w io.Writer, s screen, e nodeapi.Eviction) error {
 			}
 		}
 		colour := ""
-		if x.Short {
+		if x.UnderPressure {
 			colour = bad
 		}
-		if _, err := fmt.Fprintln(w, s.paint(colour, clean(x.State))); err != nil {
+		if _, err := fmt.Fprintln(w, s.paint(colour, clean(x.Message))); err != nil {
 			return err
 		}
 		if len(x.Order) == 0 {
@@ -85,13 +85,13 @@ func writeEviction(w io.Writer, s screen, e nodeapi.Eviction) error {
 			return err
 		}
 	}
-	if len(e.Staying) == 0 {
+	if len(e.Exempt) == 0 {
 		return nil
 	}
 	var b strings.Builder
 	b.WriteString("\nnever evicted:\n")
-	for _, p := range e.Staying {
-		fmt.Fprintf(&b, "  %s/%s: %s\n", clean(p.Namespace), clean(p.Name), clean(p.Why))
+	for _, p := range e.Exempt {
+		fmt.Fprintf(&b, "  %s/%s: %s\n", clean(p.Namespace), clean(p.Name), clean(p.Reason))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -101,7 +101,7 @@ func writeEviction(w io.Writer, s screen, e nodeapi.Eviction) error {
 // left out.
 func rankRows(x nodeapi.EvictionSignal) [][]string {
 	head := []string{"ORDER", "NAMESPACE", "NAME", "USES"}
-	if x.Requests {
+	if x.Requestable {
 		head = append(head, "REQUESTS", "EXCEEDS")
 	}
 	rows := [][]string{append(head, "PRIORITY")}
@@ -111,9 +111,9 @@ func rankRows(x nodeapi.EvictionSignal) [][]string {
 			uses = unknown
 		}
 		row := []string{fmt.Sprint(i + 1), r.Namespace, r.Name, uses}
-		if x.Requests {
+		if x.Requestable {
 			exceeds := "no"
-			if r.Exceeds {
+			if r.ExceedsRequest {
 				exceeds = "yes"
 			}
 			row = append(row, r.RequestedText, exceeds)

@@ -19,7 +19,7 @@ type execOptions struct {
 	stdin, tty           bool
 }
 
-func (c *console) exec() *cobra.Command {
+func (c *factory) exec() *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
 		Use:   "exec POD [-c CONTAINER] [-it] -- COMMAND [ARG...]",
@@ -89,7 +89,7 @@ func onTerminal(ctx context.Context, own *terminal, target string, streams remot
 
 // stream joins the streams to the runtime's streaming server at target.
 func stream(ctx context.Context, target string, streams remotecommand.StreamOptions) error {
-	runtime, err := nodeapi.RuntimeStreams(target)
+	runtime, err := nodeapi.NewRuntimeExecutor(target)
 	if err != nil {
 		return err
 	}

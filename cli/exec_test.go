@@ -279,7 +279,7 @@ func TestV3TheTerminalIsGivenBackWhenExecIsCalledOff(t *testing.T) {
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
 	root.SetArgs([]string{"exec", "web", "-c", "app", "-it", "--", "sh"})
-	if code := Report(io.Discard, root.ExecuteContext(ctx)); code != 130 {
+	if code := PrintError(io.Discard, root.ExecuteContext(ctx)); code != 130 {
 		t.Errorf("exit %d, want 130", code)
 	}
 	after, err := term.GetState(int(program.Fd()))

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c *console) images() *cobra.Command {
+func (c *factory) images() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "images",
@@ -71,8 +71,8 @@ func writeImages(w io.Writer, s screen, list nodeapi.Images) error {
 		case "broken":
 			colour = bad
 		}
-		if a.Why != "" {
-			text += ": " + a.Why
+		if a.Message != "" {
+			text += ": " + a.Message
 		}
 		if _, err := fmt.Fprintln(w, s.paint(colour, clean(text))); err != nil {
 			return err

@@ -26,7 +26,7 @@ type logOptions struct {
 	since                                        time.Duration
 }
 
-func (c *console) logs() *cobra.Command {
+func (c *factory) logs() *cobra.Command {
 	var o logOptions
 	cmd := &cobra.Command{
 		Use:   "logs (POD | -l LABELS)",

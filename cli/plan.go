@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c *console) plan() *cobra.Command {
+func (c *factory) plan() *cobra.Command {
 	var file, format string
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
@@ -68,11 +68,11 @@ func planText(p nodeapi.PlanResult, now time.Time) string {
 			b.WriteString("\n")
 		}
 		fmt.Fprintf(&b, "pod %s/%s: %s\n", clean(pod.Namespace), clean(pod.Name), changeWords(pod.Change))
-		if pod.Verdict != "" {
-			fmt.Fprintf(&b, "  it would not run: %s\n", clean(pod.Verdict))
+		if pod.Rejection != "" {
+			fmt.Fprintf(&b, "  it would not run: %s\n", clean(pod.Rejection))
 		}
-		if pod.Resize != "" {
-			fmt.Fprintf(&b, "  it would keep the CPU and memory that it has: %s\n", clean(pod.Resize))
+		if pod.ResizeRejection != "" {
+			fmt.Fprintf(&b, "  it would keep the CPU and memory that it has: %s\n", clean(pod.ResizeRejection))
 		}
 		for _, s := range pod.Stages {
 			if len(s.Actions) == 0 {
@@ -104,7 +104,7 @@ func changeWords(c nodeapi.Change) string {
 		return "would be resized in place"
 	case nodeapi.Replace:
 		return "would end, and a new one take its place"
-	case nodeapi.Keep:
+	case nodeapi.Unchanged:
 		return "would stay as it is"
 	default:
 		return clean(string(c))
@@ -113,14 +113,14 @@ func changeWords(c nodeapi.Change) string {
 
 func plannedAction(a nodeapi.PlannedAction) string {
 	text := a.Action
-	if a.On != "" {
-		text += " " + a.On
+	if a.Target != "" {
+		text += " " + a.Target
 	}
 	if a.Detail != "" {
 		text += ": " + a.Detail
 	}
-	if a.Pass > 1 {
-		text += fmt.Sprintf(" (pass %d)", a.Pass)
+	if a.Sync > 1 {
+		text += fmt.Sprintf(" (pass %d)", a.Sync)
 	}
 	return text
 }
@@ -128,8 +128,8 @@ func plannedAction(a nodeapi.PlannedAction) string {
 // reasonText is one decision: "BackOff app: crashed 3 times (until 15:04:38, in 20s)".
 func reasonText(r nodeapi.Reason, now time.Time) string {
 	text := r.Code
-	if r.On != "" {
-		text += " " + r.On
+	if r.Target != "" {
+		text += " " + r.Target
 	}
 	if r.Detail != "" {
 		text += ": " + r.Detail

@@ -17,7 +17,7 @@ type podView[T any] struct {
 	text       func(target, screen, T) (string, error)
 }
 
-func (v podView[T]) command(c *console) *cobra.Command {
+func (v podView[T]) command(c *factory) *cobra.Command {
 	var namespace, format string
 	cmd := &cobra.Command{
 		Use:   v.use,

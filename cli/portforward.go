@@ -21,7 +21,7 @@ type forwardOptions struct {
 	addresses []string
 }
 
-func (c *console) portForward() *cobra.Command {
+func (c *factory) portForward() *cobra.Command {
 	var o forwardOptions
 	cmd := &cobra.Command{
 		Use:   "port-forward POD [LOCAL:]REMOTE...",
@@ -148,7 +148,7 @@ func (o forwardOptions) run(cmd *cobra.Command, client *nodeapi.Client, t target
 		defer stop()
 		all.Go(func() {
 			l.accept(ctx, &all, say, errs, func(ctx context.Context) (nodeapi.Stream, error) {
-				return client.Forward(ctx, t.namespace, t.name, l.remote)
+				return client.PortForward(ctx, t.namespace, t.name, l.remote)
 			})
 			cancel()
 		})
@@ -235,7 +235,7 @@ func (l listening) accept(ctx context.Context, all *sync.WaitGroup, say, errs *l
 				_ = conn.Close()
 				return
 			}
-			nodeapi.Join(ctx, local, pod)
+			nodeapi.ProxyStreams(ctx, local, pod)
 		})
 	}
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c *console) probes() *cobra.Command {
-	return podView[nodeapi.Probes]{
+func (c *factory) probes() *cobra.Command {
+	return podView[nodeapi.PodProbes]{
 		use:   "probes POD",
 		short: "Show the probes of a pod with their last results and when they run next",
-		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Probes, error) {
+		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.PodProbes, error) {
 			return client.Probes(ctx, t.namespace, t.name)
 		},
-		text: func(_ target, _ screen, p nodeapi.Probes) (string, error) { return probesText(p, c.now()) },
+		text: func(_ target, _ screen, p nodeapi.PodProbes) (string, error) { return probesText(p, c.now()) },
 	}.command(c)
 }
 
-func probesText(p nodeapi.Probes, now time.Time) (string, error) {
+func probesText(p nodeapi.PodProbes, now time.Time) (string, error) {
 	var b strings.Builder
 	if len(p.Probes) == 0 {
 		fmt.Fprintf(&b, "pod %s/%s has no probes\n", clean(p.Namespace), clean(p.Name))
@@ -35,16 +35,16 @@ func probesText(p nodeapi.Probes, now time.Time) (string, error) {
 	runs := [][]string{{"CONTAINER", "PROBE", "AT", "RESULT", "TOOK", "OUTPUT"}}
 	for _, x := range p.Probes {
 		state := string(x.State)
-		if x.Waiting != "" {
-			state = "waits for " + x.Waiting
+		if x.WaitingFor != "" {
+			state = "waits for " + x.WaitingFor
 		}
 		rows = append(rows, []string{
 			clean(x.Container), clean(x.Kind), clean(state), inARow(x), nextRun(x, now),
 			fmt.Sprintf("%ds", x.PeriodSeconds), fmt.Sprintf("%ds", x.TimeoutSeconds), clean(x.Action),
 		})
-		for _, r := range x.Last {
+		for _, r := range x.Recent {
 			result := r.Result
-			if r.Result == "failure" && !r.Counted {
+			if r.Result == "failure" && !r.CountsTowardThreshold {
 				result += " (too early to count)"
 			}
 			runs = append(runs, []string{
@@ -92,9 +92,9 @@ func nextRun(x nodeapi.Probe, now time.Time) string {
 	switch {
 	case x.Running:
 		return "now"
-	case x.Due.IsZero():
+	case x.NextRun.IsZero():
 		return "-"
 	default:
-		return "in " + short(max(x.Due.Sub(now), 0))
+		return "in " + short(max(x.NextRun.Sub(now), 0))
 	}
 }

@@ -25,7 +25,7 @@ type psOptions struct {
 	names                       []string // of the pods to show; none: all
 }
 
-func (c *console) ps() *cobra.Command {
+func (c *factory) ps() *cobra.Command {
 	var o psOptions
 	cmd := &cobra.Command{
 		Use:   "ps [POD...]",
@@ -267,12 +267,12 @@ func (p *podPrinter) node(ctx context.Context, client *nodeapi.Client) error {
 	if err != nil {
 		return err
 	}
-	if len(n.BadFiles)+len(n.Warnings) == 0 {
+	if len(n.InvalidManifests)+len(n.Warnings) == 0 {
 		return nil
 	}
 	var b strings.Builder
 	b.WriteString("\n")
-	for _, f := range n.BadFiles {
+	for _, f := range n.InvalidManifests {
 		b.WriteString("Bad file: " + clean(badFile(f, p.now())) + "\n")
 	}
 	writeWarnings(&b, n.Warnings)
@@ -280,7 +280,7 @@ func (p *podPrinter) node(ctx context.Context, client *nodeapi.Client) error {
 	return err
 }
 
-func badFile(f nodeapi.BadFile, now time.Time) string {
+func badFile(f nodeapi.InvalidManifest, now time.Time) string {
 	text := f.Path
 	if f.Line > 0 {
 		text += fmt.Sprintf(":%d", f.Line)
@@ -293,7 +293,7 @@ func badFile(f nodeapi.BadFile, now time.Time) string {
 	if !f.Since.IsZero() {
 		more = append(more, "for "+ago(now, f.Since))
 	}
-	if f.LastGood {
+	if f.LastValidInUse {
 		more = append(more, "its last good version stays in force")
 	}
 	if len(more) > 0 {

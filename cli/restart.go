@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-func (c *console) restart() *cobra.Command {
+func (c *factory) restart() *cobra.Command {
 	var namespace string
 	var containers []string
 	cmd := &cobra.Command{
@@ -84,7 +84,7 @@ func restartTarget(cmd *cobra.Command, client *nodeapi.Client, namespace, arg st
 }
 
 // completeRestart completes a pod, and behind it its containers.
-func (c *console) completeRestart(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *factory) completeRestart(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	names, directive := c.completePods(cmd, args, typed)
 	if len(args) > 0 || !strings.Contains(typed, "/") {
 		return names, directive

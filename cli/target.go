@@ -54,7 +54,7 @@ func onePod(_ *cobra.Command, args []string) error {
 }
 
 // completePods completes the first argument with the names of the pods.
-func (c *console) completePods(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *factory) completePods(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -80,7 +80,7 @@ func (c *console) completePods(cmd *cobra.Command, args []string, typed string) 
 }
 
 // completeNamespaces completes -n.
-func (c *console) completeNamespaces(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *factory) completeNamespaces(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	pods, err := c.podsToComplete(cmd)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -93,7 +93,7 @@ func (c *console) completeNamespaces(cmd *cobra.Command, _ []string, typed strin
 }
 
 // completeContainers completes -c with the containers of the pod already typed.
-func (c *console) completeContainers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+func (c *factory) completeContainers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	pods, err := c.podsToComplete(cmd)
 	if err != nil || len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -112,7 +112,7 @@ func (c *console) completeContainers(cmd *cobra.Command, args []string, typed st
 }
 
 // podsToComplete asks for all pods; a shell must not hang on a hung agent.
-func (c *console) podsToComplete(cmd *cobra.Command) ([]corev1.Pod, error) {
+func (c *factory) podsToComplete(cmd *cobra.Command) ([]corev1.Pod, error) {
 	client, err := c.dial()
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func matching(names []string, typed string) []string {
 
 // complete sets up the completion of a command about one pod, but for the flags that
 // are named.
-func (c *console) complete(cmd *cobra.Command, but ...string) {
+func (c *factory) complete(cmd *cobra.Command, but ...string) {
 	cmd.ValidArgsFunction = c.completePods
 	for flag, f := range map[string]cobra.CompletionFunc{"namespace": c.completeNamespaces, "container": c.completeContainers} {
 		if cmd.Flags().Lookup(flag) == nil || slices.Contains(but, flag) {
@@ -179,7 +179,7 @@ func containersOf(p *corev1.Pod) []string {
 
 // reach asks the node for a container of a pod, by the rules of chooseContainer.
 // The client is the caller's to close, unless there is an error.
-func (c *console) reach(cmd *cobra.Command, namespace, name, container string) (*nodeapi.Client, *corev1.Pod, string, error) {
+func (c *factory) reach(cmd *cobra.Command, namespace, name, container string) (*nodeapi.Client, *corev1.Pod, string, error) {
 	t, err := targetOf(cmd, namespace, name)
 	if err != nil {
 		return nil, nil, "", err

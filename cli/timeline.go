@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (c *console) timeline() *cobra.Command {
+func (c *factory) timeline() *cobra.Command {
 	return podView[nodeapi.Timeline]{
 		use:   "timeline POD",
 		short: "Show each stage and call of a pod with its start, length and cause",
@@ -191,7 +191,7 @@ func rowsOf(tree []nested, f frame, now time.Time) []timelineRow {
 	rows := make([]timelineRow, 0, len(tree))
 	for _, s := range tree {
 		r := timelineRow{span: s, mark: "█", cause: clean(s.Cause)}
-		r.name = strings.Repeat("  ", s.depth) + clean(spaced(s.Name, s.On))
+		r.name = strings.Repeat("  ", s.depth) + clean(spaced(s.Name, s.Target))
 		r.start = "+" + short(s.Start.Sub(f.from))
 		r.length = short(endOf(s.Span, now).Sub(s.Start))
 		if s.Kind == nodeapi.SpanCall {

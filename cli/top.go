@@ -21,7 +21,7 @@ type topOptions struct {
 	window                              time.Duration
 }
 
-func (c *console) top() *cobra.Command {
+func (c *factory) top() *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:   "top [POD]",
@@ -56,7 +56,7 @@ asked for; the runtime is not asked.`,
 	return cmd
 }
 
-func (o topOptions) run(cmd *cobra.Command, c *console, args []string) error {
+func (o topOptions) run(cmd *cobra.Command, c *factory, args []string) error {
 	if err := checkFormat(o.format, "json", "yaml"); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (o topOptions) print(w io.Writer, pods []nodeapi.PodTop) error {
 		total.ReadBytesPerSecond += r.ReadBytesPerSecond
 		total.WriteBytesPerSecond += r.WriteBytesPerSecond
 		total.Processes += r.Processes
-		total.NoIO = total.NoIO || r.NoIO
+		total.IOUnavailable = total.IOUnavailable || r.IOUnavailable
 	}
 	for _, p := range pods {
 		if !o.containers {
@@ -193,11 +193,11 @@ func (o topOptions) columns() []string {
 // cells are figures as kubectl top writes them: 12m, 34Mi.
 func cells(r nodeapi.Resources) []string {
 	psi := "-"
-	if p := r.Pressure; p != nil {
+	if p := r.PSI; p != nil {
 		psi = fmt.Sprintf("%.0f/%.0f/%.0f", p.CPU, p.Memory, p.IO)
 	}
 	read, write := perSecond(r.ReadBytesPerSecond), perSecond(r.WriteBytesPerSecond)
-	if r.NoIO {
+	if r.IOUnavailable {
 		read, write = "-", "-"
 	}
 	return []string{

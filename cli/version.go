@@ -21,7 +21,7 @@ type versions struct {
 
 // version tells the client's version, which is that of the root command, even
 // if the agent cannot be asked.
-func (c *console) version() *cobra.Command {
+func (c *factory) version() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -46,7 +46,7 @@ func (c *console) version() *cobra.Command {
 	return cmd
 }
 
-func (c *console) askVersion(cmd *cobra.Command, v *versions) error {
+func (c *factory) askVersion(cmd *cobra.Command, v *versions) error {
 	client, err := c.dial()
 	if err != nil {
 		return err

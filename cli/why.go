@@ -12,30 +12,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-func (c *console) why() *cobra.Command {
-	return podView[nodeapi.Why]{
+func (c *factory) why() *cobra.Command {
+	return podView[nodeapi.PodExplanation]{
 		use:   "why POD",
 		short: "Show what a pod waits for and what comes next",
-		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.Why, error) {
+		ask: func(ctx context.Context, client *nodeapi.Client, t target) (nodeapi.PodExplanation, error) {
 			return client.Why(ctx, t.namespace, t.name)
 		},
-		text: func(_ target, _ screen, y nodeapi.Why) (string, error) { return whyText(y, c.now()), nil },
+		text: func(_ target, _ screen, y nodeapi.PodExplanation) (string, error) { return whyText(y, c.now()), nil },
 	}.command(c)
 }
 
-func whyText(y nodeapi.Why, now time.Time) string {
+func whyText(y nodeapi.PodExplanation, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n", clean(y.Summary), clean(string(y.Phase)))
-	if len(y.Waiting) > 0 {
+	if len(y.WaitingFor) > 0 {
 		b.WriteString("\nIt waits for\n")
-		for _, w := range y.Waiting {
+		for _, w := range y.WaitingFor {
 			writeWait(&b, w, now)
 		}
 	}
-	if len(y.Busy) > 0 {
+	if len(y.InProgress) > 0 {
 		b.WriteString("\nBeing done now\n")
-		for _, w := range y.Busy {
-			text := spaced(w.Action, w.On)
+		for _, w := range y.InProgress {
+			text := spaced(w.Action, w.Target)
 			if !w.Since.IsZero() {
 				text += ", for " + human(now.Sub(w.Since))
 			}
@@ -48,7 +48,7 @@ func whyText(y nodeapi.Why, now time.Time) string {
 	if len(y.Next) > 0 {
 		b.WriteString("\nComes next\n")
 		for i, s := range y.Next {
-			text := spaced(s.Action, s.On)
+			text := spaced(s.Action, s.Target)
 			if !s.At.IsZero() {
 				text += " at " + clockIn(now, s.At)
 			}
@@ -58,9 +58,9 @@ func whyText(y nodeapi.Why, now time.Time) string {
 			fmt.Fprintf(&b, "  %d. %s\n", i+1, clean(text))
 		}
 	}
-	if len(y.Others) > 0 {
+	if len(y.OtherPods) > 0 {
 		b.WriteString("\nAnother pod of this name waits for\n")
-		for _, w := range y.Others {
+		for _, w := range y.OtherPods {
 			writeWait(&b, w, now)
 		}
 	}
@@ -68,8 +68,8 @@ func whyText(y nodeapi.Why, now time.Time) string {
 	return b.String()
 }
 
-func writeWait(b *strings.Builder, w nodeapi.Wait, now time.Time) {
-	text := clean(spaced(w.For, w.On))
+func writeWait(b *strings.Builder, w nodeapi.WaitReason, now time.Time) {
+	text := clean(spaced(w.Reason, w.Target))
 	if w.Message != "" {
 		text += ": " + clean(w.Message)
 	}
@@ -78,8 +78,8 @@ func writeWait(b *strings.Builder, w nodeapi.Wait, now time.Time) {
 	if !w.Since.IsZero() {
 		facts = append(facts, fmt.Sprintf("for %s (since %s)", human(now.Sub(w.Since)), clock(now, w.Since)))
 	}
-	if w.Tries > 0 {
-		facts = append(facts, fmt.Sprintf("%d failed in a row", w.Tries))
+	if w.Failures > 0 {
+		facts = append(facts, fmt.Sprintf("%d failed in a row", w.Failures))
 	}
 	if w.Until.IsZero() {
 		facts = append(facts, "until something changes")
@@ -87,24 +87,24 @@ func writeWait(b *strings.Builder, w nodeapi.Wait, now time.Time) {
 		facts = append(facts, "until "+clockIn(now, w.Until))
 	}
 	fmt.Fprintf(b, "    %s\n", strings.Join(facts, ", "))
-	for _, f := range w.Figures {
+	for _, f := range w.Details {
 		fmt.Fprintf(b, "    %s: %s\n", clean(f.Name), clean(f.Value))
 	}
 }
 
-func writeLastPass(b *strings.Builder, y nodeapi.Why, now time.Time) {
-	if y.Passes == 0 {
+func writeLastPass(b *strings.Builder, y nodeapi.PodExplanation, now time.Time) {
+	if y.Syncs == 0 {
 		b.WriteString("\nNo pass has been made for it yet\n")
 		return
 	}
-	fmt.Fprintf(b, "\nDecided in pass %d", y.Passes)
-	if !y.LastPass.IsZero() {
-		fmt.Fprintf(b, ", %s ago", human(now.Sub(y.LastPass)))
+	fmt.Fprintf(b, "\nDecided in pass %d", y.Syncs)
+	if !y.LastSync.IsZero() {
+		fmt.Fprintf(b, ", %s ago", human(now.Sub(y.LastSync)))
 	}
-	if y.Wake.IsZero() {
+	if y.NextSync.IsZero() {
 		b.WriteString("; the next comes when something changes\n")
 	} else {
-		fmt.Fprintf(b, "; the next comes at %s or when something changes\n", clockIn(now, y.Wake))
+		fmt.Fprintf(b, "; the next comes at %s or when something changes\n", clockIn(now, y.NextSync))
 	}
 	for _, r := range y.Reasons {
 		fmt.Fprintf(b, "  %s\n", clean(reasonText(r, now)))

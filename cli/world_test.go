@@ -139,8 +139,8 @@ func watchSteps(all []corev1.Pod, send func(nodeapi.PodEvent) error) error {
 
 func node() nodeapi.NodeSummary {
 	return nodeapi.NodeSummary{Name: "node-1",
-		BadFiles: []nodeapi.BadFile{
-			{Path: "/etc/berth/manifests/bad.yaml", Line: 12, Field: "spec.containers[0].image", Message: "Required value", Since: now.Add(-3 * time.Minute), LastGood: true},
+		InvalidManifests: []nodeapi.InvalidManifest{
+			{Path: "/etc/berth/manifests/bad.yaml", Line: 12, Field: "spec.containers[0].image", Message: "Required value", Since: now.Add(-3 * time.Minute), LastValidInUse: true},
 			{Path: "/etc/berth/manifests/torn.json", Message: "unexpected end of JSON input"}},
 		Warnings: []nodeapi.Warning{{Object: "pod/default/web", Field: "spec.schedulerName", Message: "has no meaning here"}}}
 }
@@ -186,17 +186,17 @@ func fakeLogs(_ context.Context, q nodeapi.LogRequest, stdout, stderr io.Writer)
 	return nil
 }
 
-func whyOf(namespace, name string) nodeapi.Why {
-	return nodeapi.Why{Namespace: namespace, Name: name, UID: "uid-1", Phase: corev1.PodRunning,
+func whyOf(namespace, name string) nodeapi.PodExplanation {
+	return nodeapi.PodExplanation{Namespace: namespace, Name: name, UID: "uid-1", Phase: corev1.PodRunning,
 		Summary: namespace + "/" + name + ": container app crashed 5 times and waits before its next start",
-		Waiting: []nodeapi.Wait{
-			{For: "CrashLoopBackOff", On: "app", Message: "exit code 1 after 1.2s", Since: now.Add(-65 * time.Second), Until: now.Add(95 * time.Second), Tries: 5,
-				Figures: []nodeapi.Figure{{Name: "delay", Value: "2m40s"}, {Name: "delay after the next crash", Value: "5m0s"}}},
-			{For: "NetworkNotReady", Message: "no CNI configuration", Since: now.Add(-26 * time.Hour)}},
-		Busy:    []nodeapi.Work{{Action: "PullImage", On: "log", Detail: "12.3 MiB of 40.1 MiB", Since: now.Add(-3 * time.Second)}},
-		Next:    []nodeapi.Step{{Action: "StartContainer", On: "app", At: now.Add(95 * time.Second)}, {Action: "StartContainer", On: "log", After: "the image is here"}},
-		Reasons: []nodeapi.Reason{{Code: "BackOff", On: "app", Detail: "crashed 5 times in a row", Until: now.Add(95 * time.Second)}},
-		Passes:  42, LastPass: now.Add(-2 * time.Second), Wake: now.Add(95 * time.Second)}
+		WaitingFor: []nodeapi.WaitReason{
+			{Reason: "CrashLoopBackOff", Target: "app", Message: "exit code 1 after 1.2s", Since: now.Add(-65 * time.Second), Until: now.Add(95 * time.Second), Failures: 5,
+				Details: []nodeapi.Detail{{Name: "delay", Value: "2m40s"}, {Name: "delay after the next crash", Value: "5m0s"}}},
+			{Reason: "NetworkNotReady", Message: "no CNI configuration", Since: now.Add(-26 * time.Hour)}},
+		InProgress: []nodeapi.Operation{{Action: "PullImage", Target: "log", Detail: "12.3 MiB of 40.1 MiB", Since: now.Add(-3 * time.Second)}},
+		Next:       []nodeapi.Step{{Action: "StartContainer", Target: "app", At: now.Add(95 * time.Second)}, {Action: "StartContainer", Target: "log", After: "the image is here"}},
+		Reasons:    []nodeapi.Reason{{Code: "BackOff", Target: "app", Detail: "crashed 5 times in a row", Until: now.Add(95 * time.Second)}},
+		Syncs:      42, LastSync: now.Add(-2 * time.Second), NextSync: now.Add(95 * time.Second)}
 }
 
 func timelineOf(namespace, name string) nodeapi.Timeline {
@@ -206,28 +206,28 @@ func timelineOf(namespace, name string) nodeapi.Timeline {
 		{ID: 2, Kind: nodeapi.SpanStage, Name: "build-run", Start: at(1), End: at(450)},
 		{ID: 5, Parent: 4, Kind: nodeapi.SpanCall, Name: "RunPodSandbox", Start: at(2), End: at(86)},
 		{ID: 4, Parent: 2, Kind: nodeapi.SpanAction, Name: "RunSandbox", Start: at(1), End: at(87), Cause: "no sandbox"},
-		{ID: 3, Parent: 2, Kind: nodeapi.SpanAction, Name: "PullImage", On: "app", Start: at(1), End: at(450), Cause: "not present", Error: "connection refused"},
-		{ID: 6, Kind: nodeapi.SpanAction, Name: "PullImage", On: "app", Start: at(1450), Cause: "second try"},
+		{ID: 3, Parent: 2, Kind: nodeapi.SpanAction, Name: "PullImage", Target: "app", Start: at(1), End: at(450), Cause: "not present", Error: "connection refused"},
+		{ID: 6, Kind: nodeapi.SpanAction, Name: "PullImage", Target: "app", Start: at(1450), Cause: "second try"},
 	}}
 }
 
-func probesOf(namespace, name string) nodeapi.Probes {
-	p := nodeapi.Probes{Namespace: namespace, Name: name, UID: "uid-1", Now: now}
+func probesOf(namespace, name string) nodeapi.PodProbes {
+	p := nodeapi.PodProbes{Namespace: namespace, Name: name, UID: "uid-1", Now: now}
 	if name != "web" {
 		return p
 	}
 	run := func(ago time.Duration, seconds float64, result string, counted bool, output string) nodeapi.ProbeRun {
-		return nodeapi.ProbeRun{At: now.Add(-ago), Seconds: seconds, Result: result, Counted: counted, Output: output}
+		return nodeapi.ProbeRun{At: now.Add(-ago), Seconds: seconds, Result: result, CountsTowardThreshold: counted, Output: output}
 	}
 	p.Probes = []nodeapi.Probe{
 		{Container: "app", Kind: "startup", Action: "exec cat /ready", PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 30, State: nodeapi.ProbeDone, Successes: 1,
-			Last: []nodeapi.ProbeRun{run(time.Minute, 0.0512, "success", true, "yes\n")}},
+			Recent: []nodeapi.ProbeRun{run(time.Minute, 0.0512, "success", true, "yes\n")}},
 		{Container: "app", Kind: "readiness", Action: "httpGet http://:8080/healthz", PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3,
-			State: nodeapi.ProbeFailing, Failures: 3, Due: now.Add(7200 * time.Millisecond), Last: []nodeapi.ProbeRun{
+			State: nodeapi.ProbeFailing, Failures: 3, NextRun: now.Add(7200 * time.Millisecond), Recent: []nodeapi.ProbeRun{
 				run(2800*time.Millisecond, 0.00123, "failure", true, "HTTP probe failed with statuscode: 503"),
 				run(12800*time.Millisecond, 1.0004, "failure", false, "Get \"http://10.88.0.2:8080/healthz\": context deadline exceeded (Client.Timeout exceeded while awaiting headers) and so on and on\x1b[31m")}},
 		{Container: "app", Kind: "liveness", Action: "tcpSocket :8080", PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3, State: nodeapi.ProbePassing, Successes: 1, Running: true},
-		{Container: "log", Kind: "liveness", Action: "grpc :9000", PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3, State: nodeapi.ProbeWaiting, Waiting: "the container to run"},
+		{Container: "log", Kind: "liveness", Action: "grpc :9000", PeriodSeconds: 10, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 3, State: nodeapi.ProbeWaiting, WaitingFor: "the container to run"},
 	}
 	return p
 }
@@ -238,11 +238,11 @@ func planOf(manifest string) nodeapi.PlanResult {
 	}
 	return nodeapi.PlanResult{Warnings: []nodeapi.Warning{{Object: "pod/default/web", Message: "runs as root"}}, Pods: []nodeapi.PodPlan{
 		{Namespace: "default", Name: "web", Change: nodeapi.Create, Stages: []nodeapi.StagePlan{
-			{Stage: "configure", Actions: []nodeapi.PlannedAction{{Action: "MakeDirs", Pass: 1}, {Action: "MountVolume", On: "data", Pass: 1}}},
+			{Stage: "configure", Actions: []nodeapi.PlannedAction{{Action: "MakeDirs", Sync: 1}, {Action: "MountVolume", Target: "data", Sync: 1}}},
 			{Stage: "cleanup"},
-			{Stage: "build-run", Actions: []nodeapi.PlannedAction{{Action: "PullImage", On: "app", Detail: "nginx:1.14.2", Pass: 1}, {Action: "StartContainer", On: "app", Pass: 3}}}},
-			Reasons: []nodeapi.Reason{{Code: "FailedMount", On: "conf", Detail: `configmap "conf" not found`}}},
-		{Namespace: "default", Name: "big", Change: nodeapi.Replace, Verdict: "OutOfmemory: wants 64Gi, free 2Gi"}}}
+			{Stage: "build-run", Actions: []nodeapi.PlannedAction{{Action: "PullImage", Target: "app", Detail: "nginx:1.14.2", Sync: 1}, {Action: "StartContainer", Target: "app", Sync: 3}}}},
+			Reasons: []nodeapi.Reason{{Code: "FailedMount", Target: "conf", Detail: `configmap "conf" not found`}}},
+		{Namespace: "default", Name: "big", Change: nodeapi.Replace, Rejection: "OutOfmemory: wants 64Gi, free 2Gi"}}}
 }
 
 func checkReport() nodeapi.CheckReport {
@@ -257,7 +257,7 @@ func agentVersion() nodeapi.Version {
 }
 
 // topOf gives every pod usage that grows with its place in the list.
-func topOf(all []corev1.Pod, chosen nodeapi.Chosen, window time.Duration) nodeapi.Top {
+func topOf(all []corev1.Pod, chosen nodeapi.PodFilter, window time.Duration) nodeapi.Top {
 	top := nodeapi.Top{At: now, Window: window, Pods: []nodeapi.PodTop{}}
 	for i := range all {
 		if !chosen(&all[i]) {
@@ -266,10 +266,10 @@ func topOf(all []corev1.Pod, chosen nodeapi.Chosen, window time.Duration) nodeap
 		n := uint64(i + 1)
 		use := nodeapi.Resources{
 			CPUNanoCores: n * 1_500_000, CPUNanoSeconds: n, MemoryBytes: n << 22, WorkingSetBytes: n << 21,
-			ReadBytesPerSecond: 10, WriteBytesPerSecond: float64(n * 3000), Processes: i + 2, NoIO: i == 2,
+			ReadBytesPerSecond: 10, WriteBytesPerSecond: float64(n * 3000), Processes: i + 2, IOUnavailable: i == 2,
 		}
 		if i%2 == 0 {
-			use.Pressure = &nodeapi.Stalled{CPU: 12.5, IO: 1}
+			use.PSI = &nodeapi.PSI{CPU: 12.5, IO: 1}
 		}
 		p := nodeapi.PodTop{Namespace: all[i].Namespace, Name: all[i].Name, UID: "u", Resources: use}
 		for _, c := range all[i].Spec.Containers {
@@ -281,23 +281,23 @@ func topOf(all []corev1.Pod, chosen nodeapi.Chosen, window time.Duration) nodeap
 	return top
 }
 
-func evictionOf(signal string) nodeapi.Eviction {
+func evictionOf(signal string) nodeapi.EvictionPreview {
 	if signal == "pid.available" {
-		return nodeapi.Eviction{Signals: []nodeapi.EvictionSignal{{
-			Signal: signal, State: "pid.available is 90, less than 100", Short: true, Resource: "pids",
+		return nodeapi.EvictionPreview{Signals: []nodeapi.EvictionSignal{{
+			Signal: signal, Message: "pid.available is 90, less than 100", UnderPressure: true, Resource: "pids",
 			Order: []nodeapi.EvictionRank{{Namespace: "default", Name: "forks", Known: true, Used: 4000, UsedText: "4k"}},
 		}}}
 	}
-	return nodeapi.Eviction{
+	return nodeapi.EvictionPreview{
 		Signals: []nodeapi.EvictionSignal{
-			{Signal: "memory.available", State: "memory.available is 1Gi, of at least 100Mi", Resource: "memory", Requests: true, Order: []nodeapi.EvictionRank{
+			{Signal: "memory.available", Message: "memory.available is 1Gi, of at least 100Mi", Resource: "memory", Requestable: true, Order: []nodeapi.EvictionRank{
 				{Namespace: "default", Name: "crash", RequestedText: "0"},
-				{Namespace: "default", Name: "web", Known: true, Used: 200 << 20, UsedText: "200Mi", Requested: 100 << 20, RequestedText: "100Mi", Exceeds: true, Priority: -5},
+				{Namespace: "default", Name: "web", Known: true, Used: 200 << 20, UsedText: "200Mi", Requested: 100 << 20, RequestedText: "100Mi", ExceedsRequest: true, Priority: -5},
 				{Namespace: "shop", Name: "database", Known: true, Used: 1 << 30, UsedText: "1Gi", Requested: 2 << 30, RequestedText: "2Gi", Priority: 1000},
 			}},
-			{Signal: "nodefs.available", State: "nodefs.available is not known", Resource: "ephemeral-storage", Requests: true},
+			{Signal: "nodefs.available", Message: "nodefs.available is not known", Resource: "ephemeral-storage", Requestable: true},
 		},
-		Staying: []nodeapi.Staying{{Namespace: "kube-system", Name: "dns\x1b[31m", Why: "critical by its priority of 2000000000"}},
+		Exempt: []nodeapi.ExemptPod{{Namespace: "kube-system", Name: "dns\x1b[31m", Reason: "critical by its priority of 2000000000"}},
 	}
 }
 
@@ -310,7 +310,7 @@ func imagesOf() nodeapi.Images {
 		},
 		Archives: []nodeapi.Archive{
 			{Path: "/var/lib/berth/images/web.tar", State: "imported", Images: []string{"docker.io/library/web:1"}},
-			{Path: "/var/lib/berth/images/bad.tar", State: "broken", Why: "read tar: unexpected EOF"},
+			{Path: "/var/lib/berth/images/bad.tar", State: "broken", Message: "read tar: unexpected EOF"},
 			{Path: "/var/lib/berth/images/new.tar", State: "importing"},
 		},
 	}

@@ -16,8 +16,8 @@ type AttachRequest struct {
 	Stdin     bool   `json:"stdin,omitempty"`
 }
 
-// Attached is where the streams of a process can be had, once.
-type Attached struct {
+// AttachResponse is where the streams of a process can be had, once.
+type AttachResponse struct {
 	URL string `json:"url"`
 	// TTY says that the process has a terminal, as its pod asks for: its outputs
 	// are one, and stderr must not be asked for.
@@ -35,10 +35,10 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) {
 }
 
 // Attach asks for the streams of a container's process.
-func (c *Client) Attach(ctx context.Context, req AttachRequest) (Attached, error) {
+func (c *Client) Attach(ctx context.Context, req AttachRequest) (AttachResponse, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
-		return Attached{}, err
+		return AttachResponse{}, err
 	}
-	return fetch[Attached](ctx, c, question{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/attach"), body: body})
+	return fetch[AttachResponse](ctx, c, question{method: http.MethodPost, path: podPath(req.Namespace, req.Pod, "/attach"), body: body})
 }

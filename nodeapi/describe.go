@@ -14,8 +14,8 @@ type Description struct {
 	Events   []corev1.Event `json:"events,omitempty"`   // oldest first
 	Source   string         `json:"source,omitempty"`   // the manifest file or the server it came from
 	Warnings []Warning      `json:"warnings,omitempty"` // fields that are not honoured, …
-	// NextTry is by container when its image is pulled or it is started next, of those that are held back.
-	NextTry map[string]time.Time `json:"nextTry,omitempty"`
+	// NextRetry is by container when its image is pulled or it is started next, of those that are held back.
+	NextRetry map[string]time.Time `json:"nextTry,omitempty"`
 }
 
 func (s *server) describe(w http.ResponseWriter, r *http.Request) {

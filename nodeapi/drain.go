@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Drained is what ending the node's pods for a shutdown has come to.
-type Drained struct {
-	Pods    int           `json:"pods"`              // that were told to end
-	Late    []string      `json:"late,omitempty"`    // of them those that had not in their time, as namespace/name
-	Took    time.Duration `json:"took"`              // nanoseconds
-	Nothing string        `json:"nothing,omitempty"` // why nothing was done
+// DrainResult is what ending the node's pods for a shutdown has come to.
+type DrainResult struct {
+	Pods          int           `json:"pods"`              // that were told to end
+	NotTerminated []string      `json:"late,omitempty"`    // of them those that had not in their time, as namespace/name
+	Duration      time.Duration `json:"took"`              // nanoseconds
+	SkipReason    string        `json:"nothing,omitempty"` // why nothing was done
 }
 
 func (s *server) drain(w http.ResponseWriter, r *http.Request) {
@@ -23,6 +23,6 @@ func (s *server) drain(w http.ResponseWriter, r *http.Request) {
 
 // Drain ends the node's pods because the host goes down, and returns when they have
 // ended or their time has.
-func (c *Client) Drain(ctx context.Context) (Drained, error) {
-	return fetch[Drained](ctx, c, question{method: http.MethodPost, path: "/v1/drain"})
+func (c *Client) Drain(ctx context.Context) (DrainResult, error) {
+	return fetch[DrainResult](ctx, c, question{method: http.MethodPost, path: "/v1/drain"})
 }

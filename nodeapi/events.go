@@ -25,16 +25,16 @@ func (q EventsRequest) values() url.Values {
 	return url.Values{"namespace": {q.Namespace}, "pod": {q.Pod}, "labelSelector": {q.Selector}}
 }
 
-// Takes reports whether an event is one of those asked for, as far as the event
+// Matches reports whether an event is one of those asked for, as far as the event
 // itself tells: it does not know the labels of its pod.
-func (q EventsRequest) Takes(e *corev1.Event) bool {
+func (q EventsRequest) Matches(e *corev1.Event) bool {
 	of := &e.InvolvedObject
 	return (q.Namespace == "" || of.Namespace == q.Namespace) && (q.Pod == "" || of.Name == q.Pod)
 }
 
-// EventNews is one step of following events: an event that was told, or that
+// EventNotification is one step of following events: an event that was told, or that
 // some were lost because the follower was too slow.
-type EventNews struct {
+type EventNotification struct {
 	Event  *corev1.Event `json:"event,omitempty"`
 	Missed int           `json:"missed,omitempty"`
 }
@@ -119,7 +119,7 @@ func (s *server) watchEvents(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	q := r.URL.Query()
 	out := &lineWriter{w: w, enc: json.NewEncoder(w), flush: http.NewResponseController(w)}
-	err = s.h.WatchEvents(ctx, EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")}, func(n EventNews) error {
+	err = s.h.WatchEvents(ctx, EventsRequest{Namespace: q.Get("namespace"), Pod: q.Get("pod")}, func(n EventNotification) error {
 		if n.Event != nil {
 			if takes, err := of.takesEvent(ctx, n.Event); err != nil || !takes {
 				return err
@@ -139,7 +139,7 @@ func (s *server) watchEvents(w http.ResponseWriter, r *http.Request) {
 // WatchEvents calls each with the events that are known, oldest first, and then
 // with those that are told, until ctx ends (then it returns nil), the agent ends
 // (nil as well), the connection breaks, or each returns an error.
-func (c *Client) WatchEvents(ctx context.Context, req EventsRequest, each func(EventNews) error) error {
+func (c *Client) WatchEvents(ctx context.Context, req EventsRequest, each func(EventNotification) error) error {
 	resp, err := c.ask(ctx, question{method: http.MethodGet, path: "/v1/watch/events", query: req.values()})
 	if err != nil {
 		return endOf(ctx, err)
@@ -156,7 +156,7 @@ func (c *Client) WatchEvents(ctx context.Context, req EventsRequest, each func(E
 			_, err := line.event()
 			return err
 		}
-		var n EventNews
+		var n EventNotification
 		if err := json.Unmarshal(line.Object, &n); err != nil {
 			return fmt.Errorf("read an event of a watch: %w", err)
 		}

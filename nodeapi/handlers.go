@@ -28,7 +28,7 @@ type Handlers struct {
 	Events func(ctx context.Context, req EventsRequest) (*corev1.EventList, error)
 	// WatchEvents sends the events kept on this node, oldest first, and then
 	// each as it is told, until ctx ends or send returns an error.
-	WatchEvents func(ctx context.Context, req EventsRequest, send func(EventNews) error) error
+	WatchEvents func(ctx context.Context, req EventsRequest, send func(EventNotification) error) error
 	// Logs writes a container's log. With Follow it ends when the container
 	// does or ctx ends. The writers may be used from several goroutines.
 	Logs func(ctx context.Context, req LogRequest, stdout, stderr io.Writer) error
@@ -36,21 +36,21 @@ type Handlers struct {
 	// runtime's streaming server, good for one use.
 	ExecURL func(ctx context.Context, req ExecRequest) (string, error)
 	// Attach prepares the streams of a container's own process.
-	Attach func(ctx context.Context, req AttachRequest) (Attached, error)
-	// Dial opens a connection to a port of a pod, in the pod's network.
-	Dial func(ctx context.Context, namespace, name string, port uint16) (Stream, error)
+	Attach func(ctx context.Context, req AttachRequest) (AttachResponse, error)
+	// DialPort opens a connection to a port of a pod, in the pod's network.
+	DialPort func(ctx context.Context, namespace, name string, port uint16) (Stream, error)
 	// Restart has containers of a pod run anew.
 	Restart func(ctx context.Context, req RestartRequest) error
 	// Debug puts an ephemeral container into a running pod.
 	Debug func(ctx context.Context, namespace, name string, add corev1.EphemeralContainer) error
 	// Top measures, over the window, what the chosen pods use.
-	Top func(ctx context.Context, chosen Chosen, window time.Duration) (Top, error)
+	Top func(ctx context.Context, chosen PodFilter, window time.Duration) (Top, error)
 	// Why tells what a pod waits for and what comes next.
-	Why func(ctx context.Context, namespace, name string) (Why, error)
+	Why func(ctx context.Context, namespace, name string) (PodExplanation, error)
 	// Timeline tells what was done for a pod and how long it took.
 	Timeline func(ctx context.Context, namespace, name string) (Timeline, error)
 	// Probes tells of the probes of a pod and their last results.
-	Probes func(ctx context.Context, namespace, name string) (Probes, error)
+	Probes func(ctx context.Context, namespace, name string) (PodProbes, error)
 	// Plan tells what would be done for a manifest (YAML or JSON), without
 	// doing it.
 	Plan func(ctx context.Context, manifest []byte) (PlanResult, error)
@@ -58,11 +58,11 @@ type Handlers struct {
 	Check func(ctx context.Context) (CheckReport, error)
 	// Eviction tells who would have to go if the node ran short of what a signal
 	// is about; empty: of what matters now.
-	Eviction func(ctx context.Context, signal string) (Eviction, error)
+	Eviction func(ctx context.Context, signal string) (EvictionPreview, error)
 	// Images tells which images are on the node and what its archives have brought.
 	Images func(ctx context.Context) (Images, error)
 	// Drain ends the pods because the host goes down, and waits until they have.
-	Drain func(ctx context.Context) (Drained, error)
+	Drain func(ctx context.Context) (DrainResult, error)
 	// Metrics are the figures that the health port shows.
 	Metrics http.Handler
 	// Version tells what is running.

@@ -31,9 +31,9 @@ func (c HealthChecks) Handler(name string) http.Handler { return checks{name: na
 // HealthCheck is one named question; a nil error is the good answer. Check must
 // mind its context and may be called from several goroutines at once.
 type HealthCheck struct {
-	Name  string
-	Check func(ctx context.Context) error
-	Mild  bool // a bad answer is shown in the list and fails only who asks for this check alone
+	Name     string
+	Check    func(ctx context.Context) error
+	NonFatal bool // a bad answer is shown in the list and fails only who asks for this check alone
 }
 
 // ServeHealth answers /healthz, /readyz and /metrics on ln until ctx ends. It
@@ -79,7 +79,7 @@ func (c checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, h := range asked {
 		if slices.Contains(excluded, h.Name) {
 			fmt.Fprintf(&list, "[+]%s excluded: ok\n", h.Name)
-		} else if err := h.Check(ctx); err != nil && h.Mild && r.PathValue("check") == "" {
+		} else if err := h.Check(ctx); err != nil && h.NonFatal && r.PathValue("check") == "" {
 			fmt.Fprintf(&list, "[!]%s: %v\n", h.Name, err)
 		} else if err != nil {
 			fmt.Fprintf(&list, "[-]%s failed: %v\n", h.Name, err)

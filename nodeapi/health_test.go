@@ -15,7 +15,7 @@ func TestHealthPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	fine := HealthCheck{Name: "store", Check: func(context.Context) error { return nil }}
-	mild := HealthCheck{Name: "disk", Mild: true, Check: func(context.Context) error { return errors.New("full") }}
+	mild := HealthCheck{Name: "disk", NonFatal: true, Check: func(context.Context) error { return errors.New("full") }}
 	broken := HealthCheck{Name: "runtime", Check: func(ctx context.Context) error {
 		if _, bounded := ctx.Deadline(); !bounded {
 			t.Error("a check without a deadline")

@@ -22,10 +22,10 @@ type Image struct {
 
 // Archive is a file in the folder of images.
 type Archive struct {
-	Path   string   `json:"path"`
-	State  string   `json:"state"` // waiting, importing, imported, broken
-	Images []string `json:"images,omitempty"`
-	Why    string   `json:"why,omitempty"` // it is broken, or waits after a failure
+	Path    string   `json:"path"`
+	State   string   `json:"state"` // waiting, importing, imported, broken
+	Images  []string `json:"images,omitempty"`
+	Message string   `json:"why,omitempty"` // it is broken, or waits after a failure
 }
 
 func (s *server) images(w http.ResponseWriter, r *http.Request) {

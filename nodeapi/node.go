@@ -8,19 +8,19 @@ import (
 
 // NodeSummary tells about the node what is no pod.
 type NodeSummary struct {
-	Name     string    `json:"name"`
-	BadFiles []BadFile `json:"badFiles,omitempty"`
-	Warnings []Warning `json:"warnings,omitempty"`
+	Name             string            `json:"name"`
+	InvalidManifests []InvalidManifest `json:"badFiles,omitempty"`
+	Warnings         []Warning         `json:"warnings,omitempty"`
 }
 
-// BadFile is a manifest file that could not be used as it is.
-type BadFile struct {
-	Path     string    `json:"path"`
-	Line     int       `json:"line,omitempty"`     // counted from 1; 0: not known
-	Field    string    `json:"field,omitempty"`    // path of the field, as spec.containers[0].image
-	Message  string    `json:"message"`            // what is wrong with it
-	Since    time.Time `json:"since,omitzero"`     // when it was first seen so
-	LastGood bool      `json:"lastGood,omitempty"` // its last good version is still in force
+// InvalidManifest is a manifest file that could not be used as it is.
+type InvalidManifest struct {
+	Path           string    `json:"path"`
+	Line           int       `json:"line,omitempty"`     // counted from 1; 0: not known
+	Field          string    `json:"field,omitempty"`    // path of the field, as spec.containers[0].image
+	Message        string    `json:"message"`            // what is wrong with it
+	Since          time.Time `json:"since,omitzero"`     // when it was first seen so
+	LastValidInUse bool      `json:"lastGood,omitempty"` // its last good version is still in force
 }
 
 // Warning is something the user should know and that stops nothing.

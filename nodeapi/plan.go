@@ -22,24 +22,24 @@ type PlanResult struct {
 
 // PodPlan says what would be done for one pod.
 type PodPlan struct {
-	Namespace string      `json:"namespace"`
-	Name      string      `json:"name"`
-	Change    Change      `json:"change"`
-	Verdict   string      `json:"verdict,omitempty"` // what stage admit would say if not yes, with its numbers
-	Resize    string      `json:"resize,omitempty"`  // why the pod would keep the CPU and memory that it has: Deferred or Infeasible, and the numbers
-	Stages    []StagePlan `json:"stages"`
-	Reasons   []Reason    `json:"reasons,omitempty"`
+	Namespace       string      `json:"namespace"`
+	Name            string      `json:"name"`
+	Change          Change      `json:"change"`
+	Rejection       string      `json:"verdict,omitempty"` // what stage admit would say if not yes, with its numbers
+	ResizeRejection string      `json:"resize,omitempty"`  // why the pod would keep the CPU and memory that it has: Deferred or Infeasible, and the numbers
+	Stages          []StagePlan `json:"stages"`
+	Reasons         []Reason    `json:"reasons,omitempty"`
 }
 
 // Change is what a manifest means for the node.
 type Change string
 
 const (
-	Create  Change = "create"  // no such pod is here
-	Update  Change = "update"  // the pod is edited in place
-	Resize  Change = "resize"  // likewise, in its CPU and memory alone
-	Replace Change = "replace" // the pod ends and a new one takes its place
-	Keep    Change = "keep"    // nothing changes
+	Create    Change = "create"  // no such pod is here
+	Update    Change = "update"  // the pod is edited in place
+	Resize    Change = "resize"  // likewise, in its CPU and memory alone
+	Replace   Change = "replace" // the pod ends and a new one takes its place
+	Unchanged Change = "keep"    // nothing changes
 )
 
 // StagePlan holds the actions of one stage.
@@ -51,15 +51,15 @@ type StagePlan struct {
 // PlannedAction is one thing that would be done.
 type PlannedAction struct {
 	Action string `json:"action"`           // RunSandbox, PullImage, …
-	On     string `json:"on,omitempty"`     // container, volume, … ; empty: the pod
+	Target string `json:"on,omitempty"`     // container, volume, … ; empty: the pod
 	Detail string `json:"detail,omitempty"` // the image, the grace, …
-	Pass   int    `json:"pass,omitempty"`   // when it would be its turn: 1 is at once; 0: not known
+	Sync   int    `json:"pass,omitempty"`   // when it would be its turn: 1 is at once; 0: not known
 }
 
 // Reason is one decision in words.
 type Reason struct {
 	Code   string    `json:"code"`             // CamelCase, as an event reason where Kubernetes has one
-	On     string    `json:"on,omitempty"`     // container, volume or image; empty: the pod
+	Target string    `json:"on,omitempty"`     // container, volume or image; empty: the pod
 	Detail string    `json:"detail,omitempty"` // one sentence
 	Until  time.Time `json:"until,omitzero"`   // when it ends by itself; zero: when something changes
 }

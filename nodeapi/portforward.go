@@ -48,7 +48,7 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := s.streaming(r)
 	defer cancel()
 	dialing, dialed := context.WithTimeout(ctx, forwardBound)
-	pod, err := s.h.Dial(dialing, r.PathValue("namespace"), r.PathValue("name"), uint16(port))
+	pod, err := s.h.DialPort(dialing, r.PathValue("namespace"), r.PathValue("name"), uint16(port))
 	dialed()
 	if err != nil {
 		writeError(w, err)
@@ -69,14 +69,14 @@ func (s *server) forward(w http.ResponseWriter, r *http.Request) {
 		_ = errors.Join(client.Close(), pod.Close())
 		return
 	}
-	Join(ctx, unread(client, buffered.Reader), pod)
+	ProxyStreams(ctx, unread(client, buffered.Reader), pod)
 }
 
-// Join copies both ways between two connections until both directions have
+// ProxyStreams copies both ways between two connections until both directions have
 // ended, well or badly, or ctx ends, and closes both. The end of one direction
 // is passed on and leaves the other open: whoever was answered before he had
 // asked all still gets the whole answer.
-func Join(ctx context.Context, a, b Stream) {
+func ProxyStreams(ctx context.Context, a, b Stream) {
 	shut := context.AfterFunc(ctx, func() { _ = errors.Join(a.Close(), b.Close()) })
 	defer func() {
 		shut()
@@ -112,8 +112,8 @@ func (c *readAhead) Read(b []byte) (int, error) {
 	return c.Stream.Read(b)
 }
 
-// Forward opens a connection to a port of the pod, in its network.
-func (c *Client) Forward(ctx context.Context, namespace, pod string, port uint16) (Stream, error) {
+// PortForward opens a connection to a port of the pod, in its network.
+func (c *Client) PortForward(ctx context.Context, namespace, pod string, port uint16) (Stream, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
 	if err != nil {
 		return nil, &dialError{socket: c.socket, err: err}

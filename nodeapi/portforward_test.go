@@ -54,13 +54,13 @@ func say(t *testing.T, w Stream, what string) {
 
 func TestEitherDirectionOfAForwardedConnectionEndsByItself(t *testing.T) {
 	near, far := pair(t)
-	a := serving(t, Handlers{Dial: func(_ context.Context, namespace, name string, port uint16) (Stream, error) {
+	a := serving(t, Handlers{DialPort: func(_ context.Context, namespace, name string, port uint16) (Stream, error) {
 		if namespace != "ns" || name != "web" || port != 80 {
 			return nil, errors.New("asked otherwise")
 		}
 		return near, nil
 	}})
-	c, err := a.client.Forward(t.Context(), "ns", "web", 80)
+	c, err := a.client.PortForward(t.Context(), "ns", "web", 80)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,19 +77,19 @@ func TestEitherDirectionOfAForwardedConnectionEndsByItself(t *testing.T) {
 }
 
 func TestAForwardedConnectionThatFailsSaysWhy(t *testing.T) {
-	a := serving(t, Handlers{Dial: func(context.Context, string, string, uint16) (Stream, error) { return nil, NotFound("web") }})
-	if _, err := a.client.Forward(t.Context(), "ns", "web", 80); !apierrors.IsNotFound(err) {
+	a := serving(t, Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return nil, NotFound("web") }})
+	if _, err := a.client.PortForward(t.Context(), "ns", "web", 80); !apierrors.IsNotFound(err) {
 		t.Error(err)
 	}
-	if _, err := a.client.Forward(t.Context(), "ns", "web", 0); !apierrors.IsBadRequest(err) {
+	if _, err := a.client.PortForward(t.Context(), "ns", "web", 0); !apierrors.IsBadRequest(err) {
 		t.Error(err)
 	}
 }
 
 func TestN4AForwardedConnectionEndsWithTheServer(t *testing.T) {
 	near, far := pair(t)
-	a := serving(t, Handlers{Dial: func(context.Context, string, string, uint16) (Stream, error) { return near, nil }})
-	c, err := a.client.Forward(t.Context(), "ns", "web", 80)
+	a := serving(t, Handlers{DialPort: func(context.Context, string, string, uint16) (Stream, error) { return near, nil }})
+	c, err := a.client.PortForward(t.Context(), "ns", "web", 80)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Probes are the probes of one pod.
-type Probes struct {
+// PodProbes are the probes of one pod.
+type PodProbes struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
@@ -40,22 +40,22 @@ type Probe struct {
 	SuccessThreshold    int32      `json:"successThreshold"`
 	FailureThreshold    int32      `json:"failureThreshold"`
 	State               ProbeState `json:"state"`
-	Waiting             string     `json:"waiting,omitempty"`       // for what
+	WaitingFor          string     `json:"waiting,omitempty"`       // for what
 	Successes           int32      `json:"successes,omitempty"`     // in a row, at most the threshold
 	Failures            int32      `json:"failures,omitempty"`      // likewise
-	Due                 time.Time  `json:"due,omitzero"`            // when it runs next; zero: not known, or under way
+	NextRun             time.Time  `json:"due,omitzero"`            // when it runs next; zero: not known, or under way
 	Running             bool       `json:"running,omitempty"`       // one is under way
 	MissedPeriods       int64      `json:"missedPeriods,omitempty"` // in which the node had no room for it
-	Last                []ProbeRun `json:"last,omitempty"`          // newest first
+	Recent              []ProbeRun `json:"last,omitempty"`          // newest first
 }
 
 // ProbeRun is one run of a probe.
 type ProbeRun struct {
-	At      time.Time `json:"at"`
-	Seconds float64   `json:"seconds"`
-	Result  string    `json:"result"`  // success, warning, failure or unknown
-	Counted bool      `json:"counted"` // against a threshold
-	Output  string    `json:"output,omitempty"`
+	At                    time.Time `json:"at"`
+	Seconds               float64   `json:"seconds"`
+	Result                string    `json:"result"`  // success, warning, failure or unknown
+	CountsTowardThreshold bool      `json:"counted"` // against a threshold
+	Output                string    `json:"output,omitempty"`
 }
 
 func (s *server) probes(w http.ResponseWriter, r *http.Request) {
@@ -64,6 +64,6 @@ func (s *server) probes(w http.ResponseWriter, r *http.Request) {
 }
 
 // Probes asks for the probes of a pod and their last results.
-func (c *Client) Probes(ctx context.Context, namespace, name string) (Probes, error) {
-	return fetch[Probes](ctx, c, question{method: http.MethodGet, path: podPath(namespace, name, "/probes")})
+func (c *Client) Probes(ctx context.Context, namespace, name string) (PodProbes, error) {
+	return fetch[PodProbes](ctx, c, question{method: http.MethodGet, path: podPath(namespace, name, "/probes")})
 }

@@ -19,11 +19,11 @@ import (
 	spdystream "k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// RuntimeStreams prepares to join streams to the runtime's streaming server at
+// NewRuntimeExecutor prepares to join streams to the runtime's streaming server at
 // target, as ExecURL and Attach give it. The error of a command that ended with
 // another code than 0 is an exec.CodeExitError of client-go; that of one whose
 // end the runtime does not tell is ErrUnread.
-func RuntimeStreams(target string) (remotecommand.Executor, error) {
+func NewRuntimeExecutor(target string) (remotecommand.Executor, error) {
 	u, err := url.Parse(target)
 	if err != nil {
 		return nil, fmt.Errorf("the streaming URL of the runtime: %w", err)
@@ -48,9 +48,9 @@ func RuntimeStreams(target string) (remotecommand.Executor, error) {
 	return j, nil
 }
 
-// ErrUnread is the end of streams whose other side has closed its outputs and
+// ErrStdinNotRead is the end of streams whose other side has closed its outputs and
 // reads no more of its input.
-var ErrUnread = errors.New("the command reads no more of its input and has closed its outputs, and the runtime does not tell how it has ended")
+var ErrStdinNotRead = errors.New("the command reads no more of its input and has closed its outputs, and the runtime does not tell how it has ended")
 
 // joined are the streams of one connection to the runtime's streaming server.
 type joined struct {
@@ -102,14 +102,14 @@ func (j *joined) StreamWithContext(ctx context.Context, o remotecommand.StreamOp
 	ctx, cancel := context.WithCancelCause(klog.NewContext(ctx, klog.Logger{}))
 	defer cancel(nil)
 	if o.Stdin != nil && (o.Stdout != nil || o.Stderr != nil) {
-		f := &flow{unread: func() { cancel(ErrUnread) }}
+		f := &flow{unread: func() { cancel(ErrStdinNotRead) }}
 		defer f.end()
 		o.Stdin = feeding{o.Stdin, f}
 		o.Stdout, o.Stderr = f.output(o.Stdout), f.output(o.Stderr)
 	}
 	err := j.Executor.StreamWithContext(ctx, o)
-	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), ErrUnread) {
-		return ErrUnread
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), ErrStdinNotRead) {
+		return ErrStdinNotRead
 	}
 	return err
 }

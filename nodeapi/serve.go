@@ -90,7 +90,7 @@ func (s *server) routes() http.Handler {
 		{"POST " + podPattern + "/ephemeralcontainers", s.h.Debug != nil, s.debug},
 		{"GET /metrics", s.h.Metrics != nil, func(w http.ResponseWriter, r *http.Request) { s.h.Metrics.ServeHTTP(w, r) }},
 		{"POST " + podPattern + "/attach", s.h.Attach != nil, s.attach},
-		{"POST " + podPattern + "/portforward", s.h.Dial != nil, s.forward},
+		{"POST " + podPattern + "/portforward", s.h.DialPort != nil, s.forward},
 		{"GET /debug/pprof/", true, pprof.Index},
 		{"GET /debug/pprof/profile", true, pprof.Profile},
 		{"GET /debug/pprof/trace", true, pprof.Trace},

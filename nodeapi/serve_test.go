@@ -76,17 +76,19 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 	h := Handlers{
 		Version: func(context.Context) (Version, error) { return Version{Version: "v1"}, nil },
 		Node: func(context.Context) (NodeSummary, error) {
-			return NodeSummary{Name: "n", BadFiles: []BadFile{{Path: "/a.yaml", Line: 3, Since: when}}}, nil
+			return NodeSummary{Name: "n", InvalidManifests: []InvalidManifest{{Path: "/a.yaml", Line: 3, Since: when}}}, nil
 		},
 		Check: func(context.Context) (CheckReport, error) {
 			return CheckReport{Items: []CheckItem{{Name: "cni", Essential: true}}}, nil
 		},
-		Drain: func(context.Context) (Drained, error) { return Drained{Pods: 2, Late: []string{"a/b"}}, nil },
+		Drain: func(context.Context) (DrainResult, error) {
+			return DrainResult{Pods: 2, NotTerminated: []string{"a/b"}}, nil
+		},
 		Images: func(context.Context) (Images, error) {
 			return Images{Images: []Image{{ID: "sha256:1", Names: []string{"a:1"}, Size: 1, Pinned: "why"}}, Archives: []Archive{{Path: "/a.tar", State: "imported"}}}, nil
 		},
-		Eviction: func(_ context.Context, signal string) (Eviction, error) {
-			return Eviction{Signals: []EvictionSignal{{Signal: signal, Order: []EvictionRank{{Name: "p", Used: 1, UsedText: "1"}}}}}, nil
+		Eviction: func(_ context.Context, signal string) (EvictionPreview, error) {
+			return EvictionPreview{Signals: []EvictionSignal{{Signal: signal, Order: []EvictionRank{{Name: "p", Used: 1, UsedText: "1"}}}}}, nil
 		},
 		Plan: func(_ context.Context, m []byte) (PlanResult, error) {
 			return PlanResult{Pods: []PodPlan{{Name: string(m), Change: Create}}}, nil
@@ -95,11 +97,11 @@ func TestEveryVerbReachesItsFunction(t *testing.T) {
 			p := pod(ns, n, "")
 			return Description{Pod: &p, Source: "/a.yaml"}, nil
 		},
-		Why: func(_ context.Context, ns, n string) (Why, error) {
-			return Why{Namespace: ns, Name: n, Waiting: []Wait{{For: "BackOff", Until: when}}}, nil
+		Why: func(_ context.Context, ns, n string) (PodExplanation, error) {
+			return PodExplanation{Namespace: ns, Name: n, WaitingFor: []WaitReason{{Reason: "BackOff", Until: when}}}, nil
 		},
-		Probes: func(_ context.Context, ns, n string) (Probes, error) {
-			return Probes{Namespace: ns, Name: n, Now: when, Probes: []Probe{{Kind: "liveness", Due: when, Last: []ProbeRun{{At: when, Seconds: 0.25}}}}}, nil
+		Probes: func(_ context.Context, ns, n string) (PodProbes, error) {
+			return PodProbes{Namespace: ns, Name: n, Now: when, Probes: []Probe{{Kind: "liveness", NextRun: when, Recent: []ProbeRun{{At: when, Seconds: 0.25}}}}}, nil
 		},
 		Timeline: func(_ context.Context, ns, n string) (Timeline, error) {
 			return Timeline{Namespace: ns, Name: n, Spans: []Span{{ID: 1, Start: when}}}, nil
@@ -371,8 +373,8 @@ func winners(t *testing.T, path string) int {
 
 func TestN3EveryErrorIsAStatus(t *testing.T) {
 	h := Handlers{
-		Why: func(_ context.Context, _, name string) (Why, error) {
-			return Why{}, fmt.Errorf("look: %w", NotFound(name))
+		Why: func(_ context.Context, _, name string) (PodExplanation, error) {
+			return PodExplanation{}, fmt.Errorf("look: %w", NotFound(name))
 		},
 		Check:   func(context.Context) (CheckReport, error) { return CheckReport{}, errors.New("the disk\nis full") },
 		Node:    func(context.Context) (NodeSummary, error) { return NodeSummary{}, context.DeadlineExceeded },

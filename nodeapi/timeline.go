@@ -33,7 +33,7 @@ type Span struct {
 	Parent int       `json:"parent,omitempty"` // ID of the span that it is part of; 0: none
 	Kind   SpanKind  `json:"kind"`
 	Name   string    `json:"name"`            // prepare, RunSandbox, …
-	On     string    `json:"on,omitempty"`    // container, volume, … ; empty: the pod
+	Target string    `json:"on,omitempty"`    // container, volume, … ; empty: the pod
 	Start  time.Time `json:"start"`           //
 	End    time.Time `json:"end,omitzero"`    // zero: under way
 	Cause  string    `json:"cause,omitempty"` // why it was done or what it waited for

@@ -43,20 +43,20 @@ type ContainerTop struct {
 
 // Resources are in the units of the kubelet's summary where that has them.
 type Resources struct {
-	CPUNanoCores        uint64   `json:"usageNanoCores"`       // over the window
-	CPUNanoSeconds      uint64   `json:"usageCoreNanoSeconds"` // since the cgroup was made
-	MemoryBytes         uint64   `json:"usageBytes"`
-	WorkingSetBytes     uint64   `json:"workingSetBytes"`
-	ReadBytesPerSecond  float64  `json:"readBytesPerSecond"`
-	WriteBytesPerSecond float64  `json:"writeBytesPerSecond"`
-	NoIO                bool     `json:"ioUnknown,omitempty"` // the kernel does not count what is read and written
-	Processes           int      `json:"processes"`
-	Pressure            *Stalled `json:"pressure,omitempty"` // absent: the kernel does not tell
+	CPUNanoCores        uint64  `json:"usageNanoCores"`       // over the window
+	CPUNanoSeconds      uint64  `json:"usageCoreNanoSeconds"` // since the cgroup was made
+	MemoryBytes         uint64  `json:"usageBytes"`
+	WorkingSetBytes     uint64  `json:"workingSetBytes"`
+	ReadBytesPerSecond  float64 `json:"readBytesPerSecond"`
+	WriteBytesPerSecond float64 `json:"writeBytesPerSecond"`
+	IOUnavailable       bool    `json:"ioUnknown,omitempty"` // the kernel does not count what is read and written
+	Processes           int     `json:"processes"`
+	PSI                 *PSI    `json:"pressure,omitempty"` // absent: the kernel does not tell
 }
 
-// Stalled is the share of the last ten seconds in which something waited for a
+// PSI is the share of the last ten seconds in which something waited for a
 // resource, in percent.
-type Stalled struct {
+type PSI struct {
 	CPU    float64 `json:"cpuSomeAvg10"`
 	Memory float64 `json:"memorySomeAvg10"`
 	IO     float64 `json:"ioSomeAvg10"`
@@ -86,5 +86,5 @@ func (c *Client) Top(ctx context.Context, req TopRequest) (Top, error) {
 	return fetch[Top](ctx, c, question{method: http.MethodGet, path: "/v1/top", query: q})
 }
 
-// Chosen says which pods are asked for.
-type Chosen = func(*corev1.Pod) bool
+// PodFilter says which pods are asked for.
+type PodFilter = func(*corev1.Pod) bool

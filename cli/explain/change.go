@@ -10,11 +10,11 @@ import (
 	"berth/nodeapi"
 )
 
-// Change is what a manifest's pod would do to the one of its name that is here;
+// ChangeOf is what a manifest's pod would do to the one of its name that is here;
 // was is nil if there is none, and over says that what has become of it is for good.
 // A pod's UID comes from its manifest, so another UID is another pod; what may
 // change beneath one UID is the images, and the CPU and memory of what runs.
-func Change(was, pod *corev1.Pod, over bool) nodeapi.Change {
+func ChangeOf(was, pod *corev1.Pod, over bool) nodeapi.Change {
 	switch {
 	case was == nil:
 		return nodeapi.Create
@@ -25,7 +25,7 @@ func Change(was, pod *corev1.Pod, over bool) nodeapi.Change {
 	case resized(was, pod):
 		return nodeapi.Resize
 	}
-	return nodeapi.Keep
+	return nodeapi.Unchanged
 }
 
 // resized reports whether another form of a pod has other CPU or memory.

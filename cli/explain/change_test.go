@@ -37,17 +37,17 @@ func TestWhatAManifestChanges(t *testing.T) {
 		"a name that is free makes a pod":                  {nil, pod("1", "i", "c"), false, nodeapi.Create},
 		"another UID takes the place":                      {pod("1", "i", "c"), pod("2", "i", "c"), false, nodeapi.Replace},
 		"also with another image":                          {pod("1", "i", "c"), pod("2", "i", "d"), false, nodeapi.Replace},
-		"the same stays":                                   {pod("1", "i", "c"), pod("1", "i", "c"), false, nodeapi.Keep},
-		"also when it is over":                             {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Keep},
+		"the same stays":                                   {pod("1", "i", "c"), pod("1", "i", "c"), false, nodeapi.Unchanged},
+		"also when it is over":                             {pod("1", "i", "c"), pod("1", "i", "c"), true, nodeapi.Unchanged},
 		"another image is changed in place":                {pod("1", "i", "c"), pod("1", "i", "d"), false, nodeapi.Update},
 		"but of one that is over":                          {pod("1", "i", "c"), pod("1", "i", "d"), true, nodeapi.Replace},
 		"that of an init container too":                    {pod("1", "i", "c"), pod("1", "j", "c"), false, nodeapi.Update},
 		"two that swap their images are a change":          {pod("1", "i", "c"), pod("1", "c", "i"), false, nodeapi.Update},
 		"another amount is a resize":                       {sized("40Mi"), sized("44Mi"), false, nodeapi.Resize},
-		"the same amount in other words is none":           {sized("1Gi"), sized("1024Mi"), false, nodeapi.Keep},
+		"the same amount in other words is none":           {sized("1Gi"), sized("1024Mi"), false, nodeapi.Unchanged},
 		"an image and an amount are both changed in place": {sized("40Mi"), func() *corev1.Pod { p := sized("44Mi"); p.Spec.Containers[0].Image = "d"; return p }(), false, nodeapi.Update},
 	} {
-		if got := Change(c.was, c.pod, c.over); got != c.want {
+		if got := ChangeOf(c.was, c.pod, c.over); got != c.want {
 			t.Errorf("%s: %v", what, got)
 		}
 	}
@@ -93,22 +93,22 @@ func TestAPlanOfAnEditTellsAllOfIt(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			w := pod(memory("40Mi", row.policy)).settle()
 			x := w.subject()
-			snap := &agent.Snapshot{Pod: x.Pod, Verdict: plan.Verdict{State: plan.OK}, Status: x.Status, Seen: x.Seen, Memory: x.Memory, Passes: 1}
+			snap := &agent.Snapshot{Pod: x.Pod, Verdict: plan.Verdict{State: plan.OK}, Status: x.Status, Seen: x.Observed, Memory: x.Memory, Passes: 1}
 			next := x.Pod.DeepCopy()
 			next.Generation++
 			row.change(next)
-			here := Here{
-				Limits:  limits,
-				Find:    func(string, string) (*agent.Snapshot, bool) { return snap, true },
-				Objects: func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects { return nil },
-				Present: func(*corev1.Pod, string, plan.Objects) (plan.Image, bool) { return plan.Image{ID: "sha:img"}, true },
-				Refusal: func(_, gone *corev1.Pod) string {
+			here := PlanContext{
+				Limits:     limits,
+				Find:       func(string, string) (*agent.Snapshot, bool) { return snap, true },
+				Objects:    func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects { return nil },
+				LocalImage: func(*corev1.Pod, string, plan.Objects) (plan.Image, bool) { return plan.Image{ID: "sha:img"}, true },
+				Rejection: func(_, gone *corev1.Pod) string {
 					return gone.Spec.Containers[0].Resources.Limits.Memory().String() + " is gone"
 				},
 				Resize: func(_, _ *corev1.Pod) plan.Verdict { return row.answer },
 			}
-			p := Manifest(&source.DesiredState{Pods: []*corev1.Pod{next}}, here, t0).Pods[0]
-			got := []string{fmt.Sprintf("%s %s %s", p.Change, p.Verdict, p.Resize)}
+			p := PlanManifest(&source.DesiredState{Pods: []*corev1.Pod{next}}, here, t0).Pods[0]
+			got := []string{fmt.Sprintf("%s %s %s", p.Change, p.Rejection, p.ResizeRejection)}
 			last := 0
 			for _, s := range p.Stages {
 				if s.Stage == "ending" {
@@ -116,11 +116,11 @@ func TestAPlanOfAnEditTellsAllOfIt(t *testing.T) {
 				}
 				for _, a := range s.Actions {
 					if s.Stage == "ending" {
-						last = max(last, a.Pass)
-					} else if a.Pass <= last {
-						t.Errorf("%s in pass %d, before the end in pass %d", a.Action, a.Pass, last)
+						last = max(last, a.Sync)
+					} else if a.Sync <= last {
+						t.Errorf("%s in pass %d, before the end in pass %d", a.Action, a.Sync, last)
 					}
-					got = append(got, strings.TrimSpace(a.Action+" "+a.On))
+					got = append(got, strings.TrimSpace(a.Action+" "+a.Target))
 				}
 			}
 			rest := got

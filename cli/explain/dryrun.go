@@ -30,13 +30,13 @@ const (
 // imagine drives plan.Decide, from where the pod is now, through a host that
 // does whatever it is told. It lists what the host is told, and why that ends
 // where it ends: what must change from outside.
-func imagine(s Subject, now time.Time) (out []step, stopped []plan.Reason) {
+func imagine(s PodState, now time.Time) (out []step, stopped []plan.Reason) {
 	d := dream{in: plan.Input{
-		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, End: s.End, Seen: s.Seen, Refs: s.Refs,
+		Now: now, Pod: s.Pod, Verdict: s.Verdict, Reserved: s.Reserved, Resize: s.Resize, End: s.Termination, Seen: s.Observed, Refs: s.Refs,
 		Busy: map[plan.OpKey]plan.Action{}, Failed: maps.Clone(s.Failed), Memory: s.Memory, Limits: s.Limits,
 	}}
 	d.in.Limits.Probing = false // in a dream all probes succeed
-	for _, b := range s.Busy {
+	for _, b := range s.InProgress {
 		d.in.Busy[b.Action.Key()] = b.Action
 	}
 	for n := 1; n <= maxPasses; n++ {
@@ -168,15 +168,15 @@ func obeyed(seen plan.Observed, action plan.Action, now time.Time) plan.Outcome 
 	return out
 }
 
-// Plan says what would be done for a pod, stage by stage, and what it then
+// PlanPod says what would be done for a pod, stage by stage, and what it then
 // waits for. refused is the answer of stage admit if it is not yes.
-func Plan(s Subject, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
+func PlanPod(s PodState, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
 	return planAfter(nil, s, change, refused, now)
 }
 
 // planAfter is Plan for a pod that has to wait for the end of another one.
-func planAfter(ending []step, s Subject, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
-	p := nodeapi.PodPlan{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Change: change, Verdict: refused}
+func planAfter(ending []step, s PodState, change nodeapi.Change, refused string, now time.Time) nodeapi.PodPlan {
+	p := nodeapi.PodPlan{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Change: change, Rejection: refused}
 	last := 0
 	if len(ending) > 0 {
 		p.Stages = append(p.Stages, nodeapi.StagePlan{Stage: "ending"})
@@ -193,14 +193,14 @@ func planAfter(ending []step, s Subject, change nodeapi.Change, refused string, 
 	if s.Verdict.State != plan.Rejected {
 		s.Verdict = plan.Verdict{State: plan.OK}
 	}
-	s.Seen.Network = plan.NetworkSeen{Ready: true}
+	s.Observed.Network = plan.NetworkSeen{Ready: true}
 	steps, stopped := imagine(s, now)
 	for _, st := range steps {
 		i := stages[StageOf(st.action)]
 		p.Stages[i].Actions = append(p.Stages[i].Actions, planned(st, last))
 	}
 	if s.Resize.Reason != "" {
-		p.Resize = s.Resize.Reason + ": " + s.Resize.Message
+		p.ResizeRejection = s.Resize.Reason + ": " + s.Resize.Message
 	}
 	for i, r := range stopped {
 		if !told(stopped, i) && !strings.HasPrefix(r.Code, "Resize") { // how a resize goes is no reason to wait
@@ -213,5 +213,5 @@ func planAfter(ending []step, s Subject, change nodeapi.Change, refused string, 
 // planned is a step that comes so many passes later than was imagined.
 func planned(st step, later int) nodeapi.PlannedAction {
 	name, on, detail := Describe(st.action)
-	return nodeapi.PlannedAction{Action: name, On: on, Detail: detail, Pass: st.pass + later}
+	return nodeapi.PlannedAction{Action: name, Target: on, Detail: detail, Sync: st.pass + later}
 }

@@ -12,18 +12,18 @@ import (
 	"berth/podspec"
 )
 
-// Here is what a manifest meets on this node.
-type Here struct {
-	Limits  plan.Limits
-	Find    func(namespace, name string) (*agent.Snapshot, bool)                                // the pod of that name
-	Objects func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects           // that a pod names
-	Present func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool) // for the pod to use
-	Refusal func(pod, gone *corev1.Pod) string                                                  // what stage admit would say to a new pod when another is gone, which may be nil; empty: yes
-	Resize  func(was, pod *corev1.Pod) plan.Verdict                                             // what it would say to a pod that is in and wants other resources
+// PlanContext is what a manifest meets on this node.
+type PlanContext struct {
+	Limits     plan.Limits
+	Find       func(namespace, name string) (*agent.Snapshot, bool)                                // the pod of that name
+	Objects    func(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects           // that a pod names
+	LocalImage func(pod *corev1.Pod, image string, objects plan.Objects) (img plan.Image, ok bool) // for the pod to use
+	Rejection  func(pod, gone *corev1.Pod) string                                                  // what stage admit would say to a new pod when another is gone, which may be nil; empty: yes
+	Resize     func(was, pod *corev1.Pod) plan.Verdict                                             // what it would say to a pod that is in and wants other resources
 }
 
-// Manifest says what a judged manifest would mean for this node, without doing it.
-func Manifest(wishes *source.DesiredState, here Here, now time.Time) (out nodeapi.PlanResult) {
+// PlanManifest says what a judged manifest would mean for this node, without doing it.
+func PlanManifest(wishes *source.DesiredState, here PlanContext, now time.Time) (out nodeapi.PlanResult) {
 	for _, w := range wishes.Warnings {
 		out.Warnings = append(out.Warnings, Warning(w))
 	}
@@ -33,9 +33,9 @@ func Manifest(wishes *source.DesiredState, here Here, now time.Time) (out nodeap
 	return out
 }
 
-func (h Here) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now time.Time) nodeapi.PodPlan {
+func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now time.Time) nodeapi.PodPlan {
 	objects := h.Objects(pod, more)
-	s := Subject{Pod: pod, Limits: h.Limits, Refs: agent.Versions(objects)}
+	s := PodState{Pod: pod, Limits: h.Limits, Refs: agent.Versions(objects)}
 	snap, found := h.Find(pod.Namespace, pod.Name)
 	if !found {
 		snap = &agent.Snapshot{}
@@ -44,31 +44,31 @@ func (h Here) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now t
 	holds := snap.Verdict.State == plan.OK && !ended // has room
 	var ending []step
 	refused := ""
-	change := Change(snap.Pod, pod, ended)
+	change := ChangeOf(snap.Pod, pod, ended)
 	switch change {
 	case nodeapi.Create:
-		refused = h.Refusal(pod, nil)
+		refused = h.Rejection(pod, nil)
 	case nodeapi.Replace:
 		var gone *corev1.Pod
 		if holds {
 			gone = has(snap)
 		}
-		refused = h.Refusal(pod, gone)
+		refused = h.Rejection(pod, gone)
 		ending = h.ending(snap, now)
-	case nodeapi.Keep, nodeapi.Update, nodeapi.Resize:
-		s.Seen, s.Status, s.Memory = snap.Seen, snap.Status, snap.Memory
+	case nodeapi.Unchanged, nodeapi.Update, nodeapi.Resize:
+		s.Observed, s.Status, s.Memory = snap.Seen, snap.Status, snap.Memory
 		switch {
 		case !resized(snap.Pod, pod):
 		case holds:
 			s.Reserved, s.Resize = h.resize(has(snap), pod)
 		default:
-			refused = h.Refusal(pod, nil)
+			refused = h.Rejection(pod, nil)
 		}
 	}
-	s.Seen.Images = map[string]plan.Image{} // of the manifest, which may name others
+	s.Observed.Images = map[string]plan.Image{} // of the manifest, which may name others
 	for _, name := range append(images(pod), volumeImages(pod)...) {
-		if img, ok := h.Present(pod, name, objects); ok {
-			s.Seen.Images[name] = img
+		if img, ok := h.LocalImage(pod, name, objects); ok {
+			s.Observed.Images[name] = img
 		}
 	}
 	return planAfter(ending, s, change, refused, now)
@@ -81,7 +81,7 @@ func has(s *agent.Snapshot) *corev1.Pod {
 
 // resize asks for a pod's new resources: what the room would hold, and why not what
 // is wished.
-func (h Here) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) {
+func (h PlanContext) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) {
 	switch v := h.Resize(was, pod); v.State {
 	case plan.OK:
 		return plan.ResourcesOf(pod), plan.Resize{}
@@ -93,9 +93,9 @@ func (h Here) resize(was, pod *corev1.Pod) (plan.Resources, plan.Resize) {
 }
 
 // ending is what the end of a pod that is here takes.
-func (h Here) ending(snap *agent.Snapshot, now time.Time) []step {
-	s := Of(snap, h.Limits, func(plan.Action) string { return "" })
-	s.End = &plan.End{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), At: now, Forget: true}
+func (h PlanContext) ending(snap *agent.Snapshot, now time.Time) []step {
+	s := FromSnapshot(snap, h.Limits, func(plan.Action) string { return "" })
+	s.Termination = &plan.End{Reason: "Deleted", Grace: podspec.GracePeriod(snap.Pod), At: now, Forget: true}
 	steps, _ := imagine(s, now)
 	return steps
 }

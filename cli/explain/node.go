@@ -12,12 +12,12 @@ import (
 
 // Node is what there is to tell of a node beside its pods.
 type Node struct {
-	Name    string
-	Sources []*source.Snapshot // the newest of each source
-	Waiting string             // why the runtime has not told what it has; empty: it has
-	Since   time.Time          // of Waiting
-	Runtime string             // what is wrong with the runtime since; empty: nothing
-	Store   string             // why records of pods are in memory only; empty: they are not
+	Name              string
+	Sources           []*source.Snapshot // the newest of each source
+	WaitingForRuntime string             // why the runtime has not told what it has; empty: it has
+	WaitingSince      time.Time          // of Waiting
+	RuntimeProblem    string             // what is wrong with the runtime since; empty: nothing
+	StoreProblem      string             // why records of pods are in memory only; empty: they are not
 }
 
 // Summary tells what is wrong on a node.
@@ -25,39 +25,39 @@ func (n Node) Summary() nodeapi.NodeSummary {
 	out := nodeapi.NodeSummary{Name: n.Name}
 	for _, snap := range n.Sources {
 		for _, f := range snap.FileErrors {
-			out.BadFiles = append(out.BadFiles, nodeapi.BadFile{
-				Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since, LastGood: f.LastGoodKept,
+			out.InvalidManifests = append(out.InvalidManifests, nodeapi.InvalidManifest{
+				Path: f.Path, Line: f.Line, Field: f.Field, Message: f.Message, Since: f.Since, LastValidInUse: f.LastGoodKept,
 			})
 		}
 		for _, w := range snap.Warnings {
 			out.Warnings = append(out.Warnings, Warning(w))
 		}
 	}
-	if n.Waiting != "" {
-		message := fmt.Sprintf("%s (since %s); no pod is started before it has told what it has", n.Waiting, n.Since.UTC().Format(time.RFC3339))
+	if n.WaitingForRuntime != "" {
+		message := fmt.Sprintf("%s (since %s); no pod is started before it has told what it has", n.WaitingForRuntime, n.WaitingSince.UTC().Format(time.RFC3339))
 		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: message})
 	}
-	if n.Waiting == "" && n.Runtime != "" {
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: n.Runtime + "; pods are told of as they were before"})
+	if n.WaitingForRuntime == "" && n.RuntimeProblem != "" {
+		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "container runtime", Message: n.RuntimeProblem + "; pods are told of as they were before"})
 	}
-	if n.Store != "" {
-		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "records of pods are in memory only: " + n.Store})
+	if n.StoreProblem != "" {
+		out.Warnings = append(out.Warnings, nodeapi.Warning{Object: "local store", Message: "records of pods are in memory only: " + n.StoreProblem})
 	}
 	return out
 }
 
-// Away puts before what a pod waits for that the runtime is away: all else is as it
+// AddRuntimeProblem puts before what a pod waits for that the runtime is away: all else is as it
 // was before.
-func (n Node) Away(w *nodeapi.Why) {
-	if n.Waiting != "" || n.Runtime == "" || over(w.Phase) {
+func (n Node) AddRuntimeProblem(w *nodeapi.PodExplanation) {
+	if n.WaitingForRuntime != "" || n.RuntimeProblem == "" || over(w.Phase) {
 		return
 	}
-	w.Waiting = append([]nodeapi.Wait{{For: "RuntimeNotReady", Message: n.Runtime}}, w.Waiting...)
-	w.Summary = fmt.Sprintf("%s/%s is told of as it was before: %s", w.Namespace, w.Name, n.Runtime)
+	w.WaitingFor = append([]nodeapi.WaitReason{{Reason: "RuntimeNotReady", Message: n.RuntimeProblem}}, w.WaitingFor...)
+	w.Summary = fmt.Sprintf("%s/%s is told of as it was before: %s", w.Namespace, w.Name, n.RuntimeProblem)
 }
 
-// WarningsOf lists what the sources warn of in one pod.
-func (n Node) WarningsOf(namespace, name string) (out []nodeapi.Warning) {
+// PodWarnings lists what the sources warn of in one pod.
+func (n Node) PodWarnings(namespace, name string) (out []nodeapi.Warning) {
 	for _, snap := range n.Sources {
 		for _, w := range snap.Warnings {
 			if w.Pod.Namespace == namespace && w.Pod.Name == name {
@@ -68,9 +68,9 @@ func (n Node) WarningsOf(namespace, name string) (out []nodeapi.Warning) {
 	return out
 }
 
-// Missing says which manifest file keeps a pod of that name from being here;
+// InvalidManifest says which manifest file keeps a pod of that name from being here;
 // empty: none that is known.
-func (n Node) Missing(name string) string {
+func (n Node) InvalidManifest(name string) string {
 	for _, snap := range n.Sources {
 		for _, f := range snap.FileErrors {
 			if !f.LastGoodKept && strings.Contains(filepath.Base(f.Path), name) {

@@ -19,7 +19,7 @@ func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
 	pod := source.Warning{File: "/m/web.yaml", Message: "spec.x: not done"}
 	pod.Pod = types.NamespacedName{Namespace: "default", Name: "web"}
 	n := Node{
-		Name: "n", Waiting: "waiting for the container runtime", Since: time.Unix(0, 0), Store: "disk full",
+		Name: "n", WaitingForRuntime: "waiting for the container runtime", WaitingSince: time.Unix(0, 0), StoreProblem: "disk full",
 		Sources: []*source.Snapshot{{
 			FileErrors: []source.FileError{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", LastGoodKept: true}},
 			Warnings:   []source.Warning{pod, {File: "/m/other.yaml", Message: "empty"}},
@@ -27,8 +27,8 @@ func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
 	}
 	got := n.Summary()
 	want := nodeapi.NodeSummary{
-		Name:     "n",
-		BadFiles: []nodeapi.BadFile{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", LastGood: true}},
+		Name:             "n",
+		InvalidManifests: []nodeapi.InvalidManifest{{Path: "/m/bad-db.yaml", Line: 3, Message: "unknown field"}, {Path: "/m/kept-db2.yaml", LastValidInUse: true}},
 		Warnings: []nodeapi.Warning{
 			{Object: "pod/default/web", Message: "spec.x: not done"}, {Object: "/m/other.yaml", Message: "empty"},
 			{Object: "container runtime", Message: "waiting for the container runtime (since 1970-01-01T00:00:00Z); no pod is started before it has told what it has"},
@@ -38,41 +38,43 @@ func TestTheNodeTellsWhatIsWrongAndWithWhichPod(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if w := n.WarningsOf("default", "web"); len(w) != 1 || w[0].Message != "spec.x: not done" {
+	if w := n.PodWarnings("default", "web"); len(w) != 1 || w[0].Message != "spec.x: not done" {
 		t.Errorf("%+v", w)
 	}
-	if w := n.WarningsOf("other", "web"); len(w) != 0 {
+	if w := n.PodWarnings("other", "web"); len(w) != 0 {
 		t.Errorf("%+v", w)
 	}
-	if why := n.Missing("db"); why == "" {
+	if why := n.InvalidManifest("db"); why == "" {
 		t.Error("the bad file is not named")
 	}
-	if why := n.Missing("db2"); why != "" {
+	if why := n.InvalidManifest("db2"); why != "" {
 		t.Errorf("%q: its last good version is kept", why)
 	}
 }
 
 func TestARuntimeThatIsAwayIsToldFirst(t *testing.T) {
 	t.Parallel()
-	n := Node{Runtime: "container runtime is down: connection refused"}
+	n := Node{RuntimeProblem: "container runtime is down: connection refused"}
 	if w := n.Summary().Warnings; len(w) != 1 || w[0].Object != "container runtime" {
 		t.Errorf("the node warns %+v", w)
 	}
-	why := func(phase corev1.PodPhase) *nodeapi.Why {
-		return &nodeapi.Why{Namespace: "default", Name: "web", Phase: phase, Summary: "well", Waiting: []nodeapi.Wait{{For: "X"}}}
+	why := func(phase corev1.PodPhase) *nodeapi.PodExplanation {
+		return &nodeapi.PodExplanation{Namespace: "default", Name: "web", Phase: phase, Summary: "well", WaitingFor: []nodeapi.WaitReason{{Reason: "X"}}}
 	}
 	w := why(corev1.PodRunning)
-	n.Away(w)
-	if len(w.Waiting) != 2 || w.Waiting[0].For != "RuntimeNotReady" || w.Summary != "default/web is told of as it was before: "+n.Runtime {
+	n.AddRuntimeProblem(w)
+	if len(w.WaitingFor) != 2 || w.WaitingFor[0].Reason != "RuntimeNotReady" || w.Summary != "default/web is told of as it was before: "+n.RuntimeProblem {
 		t.Errorf("%+v", w)
 	}
-	for what, none := range map[string]func(w *nodeapi.Why){
-		"of a pod that is over":                                  func(w *nodeapi.Why) { w.Phase = corev1.PodSucceeded; n.Away(w) },
-		"of a runtime that is well":                              func(w *nodeapi.Why) { Node{}.Away(w) },
-		"of one that has told nothing yet, which is said anyway": func(w *nodeapi.Why) { Node{Waiting: "w", Runtime: "r"}.Away(w) },
+	for what, none := range map[string]func(w *nodeapi.PodExplanation){
+		"of a pod that is over":     func(w *nodeapi.PodExplanation) { w.Phase = corev1.PodSucceeded; n.AddRuntimeProblem(w) },
+		"of a runtime that is well": func(w *nodeapi.PodExplanation) { Node{}.AddRuntimeProblem(w) },
+		"of one that has told nothing yet, which is said anyway": func(w *nodeapi.PodExplanation) {
+			Node{WaitingForRuntime: "w", RuntimeProblem: "r"}.AddRuntimeProblem(w)
+		},
 	} {
 		w := why(corev1.PodRunning)
-		if none(w); len(w.Waiting) != 1 || w.Summary != "well" {
+		if none(w); len(w.WaitingFor) != 1 || w.Summary != "well" {
 			t.Errorf("%s: %+v", what, w)
 		}
 	}
@@ -87,27 +89,27 @@ func TestAManifestMeetsWhatIsHere(t *testing.T) {
 		return p
 	}
 	asked := 0
-	here := Here{
+	here := PlanContext{
 		Find: func(string, string) (*agent.Snapshot, bool) { return &agent.Snapshot{Pod: pod("1", "old")}, true },
 		Objects: func(*corev1.Pod, map[source.ObjectKey]plan.Object) plan.Objects {
 			return nil
 		},
-		Present: func(_ *corev1.Pod, image string, _ plan.Objects) (plan.Image, bool) {
+		LocalImage: func(_ *corev1.Pod, image string, _ plan.Objects) (plan.Image, bool) {
 			return plan.Image{ID: image}, image == "old"
 		},
-		Refusal: func(_, _ *corev1.Pod) string { asked++; return "OutOfcpu" },
+		Rejection: func(_, _ *corev1.Pod) string { asked++; return "OutOfcpu" },
 	}
 	for _, row := range []struct {
 		pod     *corev1.Pod
 		change  nodeapi.Change
 		refusal int
 	}{
-		{pod("1", "old"), nodeapi.Keep, 0},
+		{pod("1", "old"), nodeapi.Unchanged, 0},
 		{pod("1", "new"), nodeapi.Update, 0},
 		{pod("2", "old"), nodeapi.Replace, 1},
 	} {
 		asked = 0
-		out := Manifest(&source.DesiredState{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}}, here, time.Unix(0, 0))
+		out := PlanManifest(&source.DesiredState{Pods: []*corev1.Pod{row.pod}, Warnings: []source.Warning{{File: "f", Message: "m"}}}, here, time.Unix(0, 0))
 		if len(out.Pods) != 1 || out.Pods[0].Change != row.change || asked != row.refusal || len(out.Warnings) != 1 {
 			t.Errorf("%s %s: %+v, asked %d times", row.pod.UID, row.pod.Spec.Containers[0].Image, out, asked)
 		}

@@ -12,21 +12,21 @@ import (
 	"berth/nodeapi"
 )
 
-// Probed is what is known of one probe of a container instance.
-type Probed struct {
-	ID      string // of the instance
-	Probed  plan.Probed
-	Passed  *bool // what its thresholds say; nil: nothing yet
-	Due     time.Time
-	Running bool
-	Missed  int64
-	Last    []nodeapi.ProbeRun
+// ProbeState is what is known of one probe of a container instance.
+type ProbeState struct {
+	ContainerID   string // of the instance
+	Probed        plan.Probed
+	Passed        *bool // what its thresholds say; nil: nothing yet
+	NextRun       time.Time
+	Running       bool
+	MissedPeriods int64
+	Recent        []nodeapi.ProbeRun
 }
 
 // Probes tells of every probe that the pod asks for, also of those that do not
 // run now.
-func Probes(s Subject, made []Probed, now time.Time) nodeapi.Probes {
-	out := nodeapi.Probes{Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Now: now, Probes: []nodeapi.Probe{}}
+func Probes(s PodState, made []ProbeState, now time.Time) nodeapi.PodProbes {
+	out := nodeapi.PodProbes{Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Now: now, Probes: []nodeapi.Probe{}}
 	for _, list := range [][]corev1.Container{s.Pod.Spec.InitContainers, s.Pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
@@ -50,23 +50,23 @@ func probesIn(c *corev1.Container) []specified {
 	}, func(p specified) bool { return p.spec == nil })
 }
 
-func probe(s Subject, c *corev1.Container, p specified, made []Probed) nodeapi.Probe {
+func probe(s PodState, c *corev1.Container, p specified, made []ProbeState) nodeapi.Probe {
 	out := nodeapi.Probe{
 		Container: c.Name, Kind: strings.ToLower(string(p.kind)), Action: probeAction(p.spec), State: nodeapi.ProbeWaiting,
 		InitialDelaySeconds: p.spec.InitialDelaySeconds, TimeoutSeconds: p.spec.TimeoutSeconds, PeriodSeconds: p.spec.PeriodSeconds,
 		SuccessThreshold: p.spec.SuccessThreshold, FailureThreshold: p.spec.FailureThreshold,
 	}
-	k, seen := newest(s.Seen, c.Name)
+	k, seen := newest(s.Observed, c.Name)
 	if !seen || k.State != plan.Running {
-		out.Waiting = "the container to run"
+		out.WaitingFor = "the container to run"
 		return out
 	}
 	out.ContainerID = k.ID
 	h := s.Memory.Health[k.ID]
-	i := slices.IndexFunc(made, func(m Probed) bool { return m.ID == k.ID && m.Probed.Kind == p.kind })
+	i := slices.IndexFunc(made, func(m ProbeState) bool { return m.ContainerID == k.ID && m.Probed.Kind == p.kind })
 	if i >= 0 {
 		m := made[i]
-		out.Due, out.Running, out.MissedPeriods, out.Last = m.Due, m.Running, m.Missed, m.Last
+		out.NextRun, out.Running, out.MissedPeriods, out.Recent = m.NextRun, m.Running, m.MissedPeriods, m.Recent
 		if m.Probed.OK {
 			out.Successes = m.Probed.Run
 		} else {
@@ -75,11 +75,11 @@ func probe(s Subject, c *corev1.Container, p specified, made []Probed) nodeapi.P
 	}
 	switch {
 	case p.kind == plan.StartupProbe && h.Started:
-		out.State, out.Due = nodeapi.ProbeDone, time.Time{}
+		out.State, out.NextRun = nodeapi.ProbeDone, time.Time{}
 	case p.kind != plan.StartupProbe && c.StartupProbe != nil && !h.Started:
-		out.Waiting = "the startup probe"
+		out.WaitingFor = "the startup probe"
 	case i < 0:
-		out.Waiting = "the container to have started"
+		out.WaitingFor = "the container to have started"
 	case made[i].Passed == nil:
 		out.State = nodeapi.ProbePending
 	case *made[i].Passed:
@@ -109,14 +109,14 @@ func probeAction(p *corev1.Probe) string {
 
 // unhealthy are the containers that run and are not ready, or not started,
 // because a probe does not succeed.
-func unhealthy(s Subject) (out []nodeapi.Wait) {
+func unhealthy(s PodState) (out []nodeapi.WaitReason) {
 	if !s.Limits.Probing {
 		return nil
 	}
 	for _, list := range [][]corev1.Container{s.Pod.Spec.InitContainers, s.Pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
-			k, seen := newest(s.Seen, c.Name)
+			k, seen := newest(s.Observed, c.Name)
 			if !seen || k.State != plan.Running {
 				continue
 			}
@@ -132,8 +132,8 @@ func unhealthy(s Subject) (out []nodeapi.Wait) {
 	return out
 }
 
-func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health, k plan.Container) nodeapi.Wait {
-	w := nodeapi.Wait{For: string(kind) + "Probe", On: name, Since: k.StartedAt}
+func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health, k plan.Container) nodeapi.WaitReason {
+	w := nodeapi.WaitReason{Reason: string(kind) + "Probe", Target: name, Since: k.StartedAt}
 	text := strings.ToLower(string(kind)) + " probe"
 	was := h.Of(kind)
 	switch {
@@ -143,8 +143,8 @@ func failing(name string, kind plan.ProbeKind, spec *corev1.Probe, h plan.Health
 		w.Message = fmt.Sprintf("%s (%s) has not succeeded yet", text, probeAction(spec))
 	default:
 		w.Message = joined(fmt.Sprintf("%s failing (%s)", text, probeAction(spec)), was.Failure)
-		w.Tries = int(was.Run)
-		w.Figures = []nodeapi.Figure{{Name: "failureThreshold", Value: fmt.Sprint(spec.FailureThreshold)}, {Name: "period", Value: fmt.Sprintf("%ds", spec.PeriodSeconds)}}
+		w.Failures = int(was.Run)
+		w.Details = []nodeapi.Detail{{Name: "failureThreshold", Value: fmt.Sprint(spec.FailureThreshold)}, {Name: "period", Value: fmt.Sprintf("%ds", spec.PeriodSeconds)}}
 	}
 	return w
 }

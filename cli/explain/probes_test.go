@@ -15,17 +15,17 @@ import (
 )
 
 // probedSubject is a pod that runs and whose probes have come so far.
-func probedSubject(h plan.Health) Subject {
+func probedSubject(h plan.Health) PodState {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "u1"}}
 	get := func(path string) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(80)}}}
 	}
 	p.Spec.Containers = []corev1.Container{{Name: "a", Image: "img", StartupProbe: get("/s"), ReadinessProbe: get("/r"), LivenessProbe: get("/l")}}
 	podspec.SetDefaults(p)
-	return Subject{
-		Pod: p, At: t0, Limits: limits, Verdict: plan.Verdict{State: plan.OK}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
-		Seen:   plan.Observed{Containers: []plan.Container{{ID: "a-0", Name: "a", State: plan.Running, StartedAt: t0.Add(-time.Minute)}}},
-		Memory: plan.Memory{Health: map[string]plan.Health{"a-0": h}},
+	return PodState{
+		Pod: p, LastSync: t0, Limits: limits, Verdict: plan.Verdict{State: plan.OK}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		Observed: plan.Observed{Containers: []plan.Container{{ID: "a-0", Name: "a", State: plan.Running, StartedAt: t0.Add(-time.Minute)}}},
+		Memory:   plan.Memory{Health: map[string]plan.Health{"a-0": h}},
 	}
 }
 
@@ -46,7 +46,7 @@ func TestWhyNamesTheProbeThatFails(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
 			for _, w := range unhealthy(probedSubject(c.h)) {
-				got = append(got, w.For+": "+w.Message)
+				got = append(got, w.Reason+": "+w.Message)
 			}
 			if strings.Join(got, "\n") != c.want {
 				t.Errorf("got  %q\nwant %q", got, c.want)
@@ -62,18 +62,18 @@ func TestWhyNamesTheProbeThatFails(t *testing.T) {
 
 func TestProbesTellsOfThoseThatDoNotRunToo(t *testing.T) {
 	yes, no := true, false
-	made := func(kind plan.ProbeKind, ok bool, passed *bool) Probed {
-		return Probed{ID: "a-0", Probed: plan.Probed{Kind: kind, OK: ok, Run: 1}, Passed: passed, Due: t0.Add(time.Second)}
+	made := func(kind plan.ProbeKind, ok bool, passed *bool) ProbeState {
+		return ProbeState{ContainerID: "a-0", Probed: plan.Probed{Kind: kind, OK: ok, Run: 1}, Passed: passed, NextRun: t0.Add(time.Second)}
 	}
-	states := func(s Subject, made ...Probed) string {
+	states := func(s PodState, made ...ProbeState) string {
 		var out []string
 		for _, p := range Probes(s, made, t0).Probes {
-			out = append(out, p.Kind+" "+string(p.State)+" "+p.Waiting)
+			out = append(out, p.Kind+" "+string(p.State)+" "+p.WaitingFor)
 		}
 		return strings.Join(out, ", ")
 	}
 	gone := probedSubject(plan.Health{})
-	gone.Seen.Containers = nil
+	gone.Observed.Containers = nil
 	for _, c := range []struct{ name, got, want string }{
 		{"no container", states(gone), "startup waiting the container to run, readiness waiting the container to run, liveness waiting the container to run"},
 		{"while it starts", states(probedSubject(plan.Health{}), made(plan.StartupProbe, false, nil)), "startup pending , readiness waiting the startup probe, liveness waiting the startup probe"},
@@ -85,8 +85,8 @@ func TestProbesTellsOfThoseThatDoNotRunToo(t *testing.T) {
 			t.Errorf("%s:\n got  %s\n want %s", c.name, c.got, c.want)
 		}
 	}
-	p := Probes(probedSubject(plan.Health{Started: true}), []Probed{made(plan.ReadinessProbe, false, &no)}, t0).Probes[1]
-	if p.Failures != 1 || p.Successes != 0 || p.PeriodSeconds != 10 || p.Action != "httpGet http://:80/r" || !p.Due.Equal(t0.Add(time.Second)) || p.State != nodeapi.ProbeFailing {
+	p := Probes(probedSubject(plan.Health{Started: true}), []ProbeState{made(plan.ReadinessProbe, false, &no)}, t0).Probes[1]
+	if p.Failures != 1 || p.Successes != 0 || p.PeriodSeconds != 10 || p.Action != "httpGet http://:80/r" || !p.NextRun.Equal(t0.Add(time.Second)) || p.State != nodeapi.ProbeFailing {
 		t.Errorf("%+v", p)
 	}
 }

@@ -6,24 +6,24 @@ import (
 	"berth/nodeapi"
 )
 
-// Of is a pod as its last pass has left it. Progress says how far an action
+// FromSnapshot is a pod as its last pass has left it. Progress says how far an action
 // under way has come; empty: nobody knows.
-func Of(s *agent.Snapshot, limits plan.Limits, progress func(plan.Action) string) Subject {
-	x := Subject{
-		Pod: s.Pod, Status: s.Status, End: s.End, Verdict: s.Verdict, Seen: s.Seen, Failed: s.Failed, Refs: s.Refs,
-		Memory: s.Memory, Passes: s.Passes, At: s.At, Wake: s.Wake, Limits: limits,
+func FromSnapshot(s *agent.Snapshot, limits plan.Limits, progress func(plan.Action) string) PodState {
+	x := PodState{
+		Pod: s.Pod, Status: s.Status, Termination: s.End, Verdict: s.Verdict, Observed: s.Seen, Failed: s.Failed, Refs: s.Refs,
+		Memory: s.Memory, Syncs: s.Passes, LastSync: s.At, NextSync: s.Wake, Limits: limits,
 	}
 	for _, t := range s.Why {
-		x.Why = append(x.Why, Told{Reason: t.Reason, Since: t.Since})
+		x.Reasons = append(x.Reasons, TimedReason{Reason: t.Reason, Since: t.Since})
 	}
 	for _, w := range s.Busy {
-		x.Busy = append(x.Busy, Busy{Action: w.Action, Since: w.Since, Detail: progress(w.Action)})
+		x.InProgress = append(x.InProgress, Operation{Action: w.Action, Since: w.Since, Progress: progress(w.Action)})
 	}
 	return x
 }
 
-// News is what the board tells of a pod, as watchers of pods are told it.
-func News(n agent.News) nodeapi.PodEvent {
+// PodEvent is what the board tells of a pod, as watchers of pods are told it.
+func PodEvent(n agent.News) nodeapi.PodEvent {
 	switch {
 	case n.Added != nil:
 		return nodeapi.PodEvent{Type: nodeapi.Added, Pod: n.Added.Object()}

@@ -22,7 +22,7 @@ func Timeline(pod *corev1.Pod, t *events.Timeline, now time.Time) nodeapi.Timeli
 		}
 		name, on, _ := strings.Cut(s.Name, "/")
 		out.Spans = append(out.Spans, nodeapi.Span{
-			ID: int(s.ID), Parent: int(s.Parent), Kind: kind, Name: name, On: on,
+			ID: int(s.ID), Parent: int(s.Parent), Kind: kind, Name: name, Target: on,
 			Start: s.Start, End: s.End, Cause: s.Cause, Error: s.Err,
 		})
 	}

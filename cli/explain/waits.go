@@ -14,23 +14,23 @@ import (
 
 // waits gathers what holds the pod up: decisions, containers that wait for
 // something that went wrong, containers that others wait for.
-func waits(s Subject, steps []step, now time.Time) (out []nodeapi.Wait) {
+func waits(s PodState, steps []step, now time.Time) (out []nodeapi.WaitReason) {
 	out = decisions(s)
-	if s.End != nil || over(s.Status.Phase) {
+	if s.Termination != nil || over(s.Status.Phase) {
 		return append(out, endings(s)...)
 	}
 	for _, c := range waitingOf(&s.Status) {
-		w := nodeapi.Wait{For: c.State.Waiting.Reason, On: c.Name, Message: c.State.Waiting.Message}
+		w := nodeapi.WaitReason{Reason: c.State.Waiting.Reason, Target: c.Name, Message: c.State.Waiting.Message}
 		switch {
-		case w.For == "" || w.For == plan.ReasonCreating || w.For == plan.ReasonInitializing:
+		case w.Reason == "" || w.Reason == plan.ReasonCreating || w.Reason == plan.ReasonInitializing:
 			continue
-		case slices.ContainsFunc(out, func(x nodeapi.Wait) bool { return x.On == w.On && x.For == w.For }):
+		case slices.ContainsFunc(out, func(x nodeapi.WaitReason) bool { return x.Target == w.Target && x.Reason == w.Reason }):
 			continue
 		}
 		w.Until = startOf(c.Name, steps, now)
 		for _, f := range s.Failed {
 			if _, on, _ := Describe(f.Action); on == c.Name {
-				w.Tries, w.Since = max(w.Tries, f.Count), earliest(w.Since, f.At)
+				w.Failures, w.Since = max(w.Failures, f.Count), earliest(w.Since, f.At)
 			}
 		}
 		out = append(out, w)
@@ -39,7 +39,7 @@ func waits(s Subject, steps []step, now time.Time) (out []nodeapi.Wait) {
 		out = append(out, w)
 	}
 	out = append(out, unhealthy(s)...)
-	if len(out) == 0 && len(s.Busy) == 0 {
+	if len(out) == 0 && len(s.InProgress) == 0 {
 		out = append(out, unready(s)...)
 	}
 	return out
@@ -62,49 +62,49 @@ func startOf(container string, steps []step, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// NextTries is when the containers that are held back are pulled for or started
+// NextRetries is when the containers that are held back are pulled for or started
 // next, by name.
-func NextTries(s Subject, now time.Time) map[string]time.Time {
+func NextRetries(s PodState, now time.Time) map[string]time.Time {
 	out := map[string]time.Time{}
-	for _, w := range Why(s, now).Waiting {
-		if w.On == "" || !w.Until.After(now) || !slices.ContainsFunc(waitingOf(&s.Status), func(c corev1.ContainerStatus) bool { return c.Name == w.On }) {
+	for _, w := range Why(s, now).WaitingFor {
+		if w.Target == "" || !w.Until.After(now) || !slices.ContainsFunc(waitingOf(&s.Status), func(c corev1.ContainerStatus) bool { return c.Name == w.Target }) {
 			continue
 		}
-		if at, known := out[w.On]; !known || w.Until.Before(at) {
-			out[w.On] = w.Until
+		if at, known := out[w.Target]; !known || w.Until.Before(at) {
+			out[w.Target] = w.Until
 		}
 	}
 	return out
 }
 
 // decisions are the waits that the last pass spoke of.
-func decisions(s Subject) (out []nodeapi.Wait) {
-	all := make([]plan.Reason, len(s.Why))
-	for i, t := range s.Why {
+func decisions(s PodState) (out []nodeapi.WaitReason) {
+	all := make([]plan.Reason, len(s.Reasons))
+	for i, t := range s.Reasons {
 		all[i] = t.Reason
 	}
-	for i, r := range s.Why {
+	for i, r := range s.Reasons {
 		f, failed := failureOf(r.Reason, s.Failed)
 		if told(all, i) || over(s.Status.Phase) && !failed && r.Code != plan.ReasonReturns {
 			continue
 		}
-		w := nodeapi.Wait{For: r.Code, On: r.On, Message: r.Detail, Since: r.Since, Until: r.Until}
+		w := nodeapi.WaitReason{Reason: r.Code, Target: r.On, Message: r.Detail, Since: r.Since, Until: r.Until}
 		if failed {
 			name, on, _ := Describe(f.Action)
-			w.On = on
+			w.Target = on
 			if on == "" {
-				w.On = name
+				w.Target = name
 			}
 		}
 		for key, f := range s.Failed {
 			if key.String() == r.On || key.On == r.On && r.On != "" {
-				w.Tries = f.Count
+				w.Failures = f.Count
 				w.Since = earliest(w.Since, f.At)
 			}
 		}
 		switch r.Code {
 		case "NotAdmitted":
-			w.For = "Admission"
+			w.Reason = "Admission"
 			if w.Message == "" {
 				w.Message = "the node has not said yet whether the pod may run"
 			}
@@ -136,56 +136,56 @@ func resizeProblem(st corev1.PodStatus) string {
 
 // backOff says what a container shows in its status while it is held back: the
 // event of either kind of back-off is BackOff and has no more than the image.
-func backOff(s Subject, w nodeapi.Wait) nodeapi.Wait {
+func backOff(s PodState, w nodeapi.WaitReason) nodeapi.WaitReason {
 	for _, c := range waitingOf(&s.Status) {
-		if c.Name != w.On {
+		if c.Name != w.Target {
 			continue
 		}
 		if r := c.State.Waiting.Reason; r != "" {
-			w.For = r
+			w.Reason = r
 		}
 		if m := c.State.Waiting.Message; m != "" {
 			w.Message = m
 		}
 	}
-	r, counted := s.Memory.Restarts[w.On]
-	k, seen := newest(s.Seen, w.On)
+	r, counted := s.Memory.Restarts[w.Target]
+	k, seen := newest(s.Observed, w.Target)
 	if !seen {
-		k, seen = s.Memory.Exits[w.On]
+		k, seen = s.Memory.Exits[w.Target]
 	}
-	if w.For != "CrashLoopBackOff" || !seen || k.State != plan.Exited {
+	if w.Reason != "CrashLoopBackOff" || !seen || k.State != plan.Exited {
 		return w
 	}
-	w.Figures = append(w.Figures, nodeapi.Figure{Name: "last exit code", Value: fmt.Sprint(k.ExitCode)})
+	w.Details = append(w.Details, nodeapi.Detail{Name: "last exit code", Value: fmt.Sprint(k.ExitCode)})
 	if counted {
-		w.Figures = append(w.Figures,
-			nodeapi.Figure{Name: "restarts", Value: fmt.Sprint(max(r.Next, 1) - 1)},
-			nodeapi.Figure{Name: "exits in a row", Value: fmt.Sprint(r.Count)})
+		w.Details = append(w.Details,
+			nodeapi.Detail{Name: "restarts", Value: fmt.Sprint(max(r.Next, 1) - 1)},
+			nodeapi.Detail{Name: "exits in a row", Value: fmt.Sprint(r.Count)})
 	}
 	if !k.FinishedAt.IsZero() && w.Until.After(k.FinishedAt) {
 		wait := w.Until.Sub(k.FinishedAt)
 		w.Since = k.FinishedAt
-		w.Figures = append(w.Figures,
-			nodeapi.Figure{Name: "back-off", Value: rounded(wait).String()},
-			nodeapi.Figure{Name: "back-off after the next exit", Value: rounded(min(2*wait, s.Limits.CrashMax)).String()})
+		w.Details = append(w.Details,
+			nodeapi.Detail{Name: "back-off", Value: rounded(wait).String()},
+			nodeapi.Detail{Name: "back-off after the next exit", Value: rounded(min(2*wait, s.Limits.CrashMax)).String()})
 	}
-	w.Figures = append(w.Figures, nodeapi.Figure{Name: "longest back-off", Value: s.Limits.CrashMax.String()})
+	w.Details = append(w.Details, nodeapi.Detail{Name: "longest back-off", Value: s.Limits.CrashMax.String()})
 	return w
 }
 
 // endings are the containers that an ending pod still has.
-func endings(s Subject) (out []nodeapi.Wait) {
-	for _, b := range s.Busy {
+func endings(s PodState) (out []nodeapi.WaitReason) {
+	for _, b := range s.InProgress {
 		if a, hook := b.Action.(plan.PreStop); hook {
 			by := s.Memory.Hooks[a.Name].By
-			out = append(out, nodeapi.Wait{
-				For: "Terminating", On: a.Name, Since: b.Since, Until: by,
+			out = append(out, nodeapi.WaitReason{
+				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: by,
 				Message: fmt.Sprintf("the preStop hook of container %s is running; it is called off when the grace is over", a.Name),
 			})
 		}
 		if a, stops := b.Action.(plan.StopContainer); stops {
-			out = append(out, nodeapi.Wait{
-				For: "Terminating", On: a.Name, Since: b.Since, Until: a.By,
+			out = append(out, nodeapi.WaitReason{
+				Reason: "Terminating", Target: a.Name, Since: b.Since, Until: a.By,
 				Message: fmt.Sprintf("container %s was told to stop, and is killed when its grace of %s is over", a.Name, rounded(a.Grace)),
 			})
 		}
@@ -195,13 +195,13 @@ func endings(s Subject) (out []nodeapi.Wait) {
 
 // initRunning is the wait for an init container at work, or for a sidecar that
 // has not started yet.
-func initRunning(s Subject) (nodeapi.Wait, bool) {
+func initRunning(s PodState) (nodeapi.WaitReason, bool) {
 	for _, c := range s.Status.InitContainerStatuses {
 		if c.State.Running == nil {
 			continue
 		}
 		since := c.State.Running.StartedAt.Time
-		w := nodeapi.Wait{For: plan.ReasonInitializing, On: c.Name, Since: since}
+		w := nodeapi.WaitReason{Reason: plan.ReasonInitializing, Target: c.Name, Since: since}
 		kind := s.kindOf(c.Name)
 		if kind == plan.Init {
 			w.Message = fmt.Sprintf("init container %s %s is running since %s", c.Name, ordinal(s.Pod, c.Name), since.UTC().Format(time.RFC3339))
@@ -212,10 +212,10 @@ func initRunning(s Subject) (nodeapi.Wait, bool) {
 			return w, true
 		}
 	}
-	return nodeapi.Wait{}, false
+	return nodeapi.WaitReason{}, false
 }
 
-func (s Subject) kindOf(init string) plan.ContainerKind {
+func (s PodState) kindOf(init string) plan.ContainerKind {
 	for _, c := range s.Pod.Spec.InitContainers {
 		if c.Name == init && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			return plan.Sidecar
@@ -225,13 +225,13 @@ func (s Subject) kindOf(init string) plan.ContainerKind {
 }
 
 // unready is what keeps a pod that runs from being ready.
-func unready(s Subject) (out []nodeapi.Wait) {
+func unready(s PodState) (out []nodeapi.WaitReason) {
 	if s.Status.Phase != corev1.PodRunning {
 		return nil
 	}
 	for _, c := range s.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
-			out = append(out, nodeapi.Wait{For: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time})
+			out = append(out, nodeapi.WaitReason{Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time})
 		}
 	}
 	return out

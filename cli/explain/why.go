@@ -12,62 +12,62 @@ import (
 	"berth/nodeapi"
 )
 
-// Subject is a pod after its last pass.
-type Subject struct {
-	Pod      *corev1.Pod
-	Status   corev1.PodStatus
-	End      *plan.End
-	Verdict  plan.Verdict
-	Seen     plan.Observed
-	Why      []Told
-	Busy     []Busy
-	Failed   map[plan.OpKey]plan.Failure
-	Refs     map[plan.Ref]plan.Version
-	Memory   plan.Memory    // of the last pass
-	Reserved plan.Resources // that the room would hold; nil: as Memory has it
-	Resize   plan.Resize    // why it would not
-	Passes   int64
-	At       time.Time // of the last pass
-	Wake     time.Time
-	Limits   plan.Limits
+// PodState is a pod after its last pass.
+type PodState struct {
+	Pod         *corev1.Pod
+	Status      corev1.PodStatus
+	Termination *plan.End
+	Verdict     plan.Verdict
+	Observed    plan.Observed
+	Reasons     []TimedReason
+	InProgress  []Operation
+	Failed      map[plan.OpKey]plan.Failure
+	Refs        map[plan.Ref]plan.Version
+	Memory      plan.Memory    // of the last pass
+	Reserved    plan.Resources // that the room would hold; nil: as Memory has it
+	Resize      plan.Resize    // why it would not
+	Syncs       int64
+	LastSync    time.Time // of the last pass
+	NextSync    time.Time
+	Limits      plan.Limits
 }
 
-// Told is a decision and when it was first made.
-type Told struct {
+// TimedReason is a decision and when it was first made.
+type TimedReason struct {
 	plan.Reason
 	Since time.Time
 }
 
-// Busy is an action under way.
-type Busy struct {
-	Action plan.Action
-	Since  time.Time
-	Detail string // progress, if somebody knows it
+// Operation is an action under way.
+type Operation struct {
+	Action   plan.Action
+	Since    time.Time
+	Progress string // progress, if somebody knows it
 }
 
 // Why says what the pod waits for, what is being done and what comes then.
-func Why(s Subject, now time.Time) nodeapi.Why {
-	w := nodeapi.Why{
+func Why(s PodState, now time.Time) nodeapi.PodExplanation {
+	w := nodeapi.PodExplanation{
 		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID, Phase: s.Status.Phase,
-		Passes: s.Passes, LastPass: s.At, Wake: s.Wake,
+		Syncs: s.Syncs, LastSync: s.LastSync, NextSync: s.NextSync,
 	}
 	var steps []step
 	if !unknown(s) {
 		steps, _ = imagine(s, now)
 	}
-	w.Waiting = waits(s, steps, now)
-	for _, b := range s.Busy {
+	w.WaitingFor = waits(s, steps, now)
+	for _, b := range s.InProgress {
 		name, on, detail := Describe(b.Action)
-		if b.Detail != "" {
-			detail = b.Detail
+		if b.Progress != "" {
+			detail = b.Progress
 		}
 		if f, before := s.Failed[b.Action.Key()]; before {
 			detail = strings.TrimPrefix(detail+"; ", "; ") + "tried before, and failed: " + f.Message
 		}
-		w.Busy = append(w.Busy, nodeapi.Work{Action: name, On: on, Detail: detail, Since: b.Since})
+		w.InProgress = append(w.InProgress, nodeapi.Operation{Action: name, Target: on, Detail: detail, Since: b.Since})
 	}
 	w.Next = next(s, steps, now)
-	for _, r := range s.Why {
+	for _, r := range s.Reasons {
 		w.Reasons = append(w.Reasons, reason(r.Reason, s.Failed))
 	}
 	w.Summary = summary(s, w, now)
@@ -76,17 +76,17 @@ func Why(s Subject, now time.Time) nodeapi.Why {
 
 // unknown reports whether what there is of the pod is not known: no guess is made
 // of what comes next.
-func unknown(s Subject) bool {
-	return slices.ContainsFunc(s.Why, func(t Told) bool {
+func unknown(s PodState) bool {
+	return slices.ContainsFunc(s.Reasons, func(t TimedReason) bool {
 		return t.Code == "RuntimeNotReady" || t.Code == "LookFailed" || t.Code == "NameTaken"
 	})
 }
 
 // next lists what comes later: the steps that an obedient host would see, less
 // what is under way.
-func next(s Subject, steps []step, now time.Time) (out []nodeapi.Step) {
+func next(s PodState, steps []step, now time.Time) (out []nodeapi.Step) {
 	busy := map[plan.OpKey]bool{}
-	for _, b := range s.Busy {
+	for _, b := range s.InProgress {
 		busy[b.Action.Key()] = true
 	}
 	for _, step := range steps {
@@ -94,7 +94,7 @@ func next(s Subject, steps []step, now time.Time) (out []nodeapi.Step) {
 			continue
 		}
 		name, on, _ := Describe(step.action)
-		st := nodeapi.Step{Action: name, On: on, After: step.after}
+		st := nodeapi.Step{Action: name, Target: on, After: step.after}
 		if step.at.After(now) {
 			st.At = step.at
 		}
@@ -107,37 +107,37 @@ func next(s Subject, steps []step, now time.Time) (out []nodeapi.Step) {
 
 const maxSteps = 12
 
-func summary(s Subject, w nodeapi.Why, now time.Time) string {
+func summary(s PodState, w nodeapi.PodExplanation, now time.Time) string {
 	name := s.Pod.Namespace + "/" + s.Pod.Name
 	switch {
-	case s.End != nil && len(w.Busy) > 0:
-		return fmt.Sprintf("%s is ending (%s): %s, for %s", name, s.End.Reason, work(w.Busy[0]), age(now, w.Busy[0].Since))
-	case s.End != nil && (s.End.Forget || !over(s.Status.Phase)):
-		return fmt.Sprintf("%s is ending (%s)", name, s.End.Reason)
+	case s.Termination != nil && len(w.InProgress) > 0:
+		return fmt.Sprintf("%s is ending (%s): %s, for %s", name, s.Termination.Reason, work(w.InProgress[0]), age(now, w.InProgress[0].Since))
+	case s.Termination != nil && (s.Termination.Forget || !over(s.Status.Phase)):
+		return fmt.Sprintf("%s is ending (%s)", name, s.Termination.Reason)
 	case s.Status.Phase == corev1.PodSucceeded:
 		return name + " has done its work: all containers ended well"
 	case s.Status.Phase == corev1.PodFailed:
 		return joined(name+" has failed", s.Status.Reason, s.Status.Message, failures(s), comesBack(w, now))
-	case len(w.Waiting) > 0:
-		x := w.Waiting[0]
-		if x.For == resizeDeferred || x.For == resizeInfeasible {
-			return fmt.Sprintf("%s goes on with the resources that it has: other ones are %s", name, strings.TrimPrefix(x.For, "Resize"))
+	case len(w.WaitingFor) > 0:
+		x := w.WaitingFor[0]
+		if x.Reason == resizeDeferred || x.Reason == resizeInfeasible {
+			return fmt.Sprintf("%s goes on with the resources that it has: other ones are %s", name, strings.TrimPrefix(x.Reason, "Resize"))
 		}
-		text := fmt.Sprintf("%s waits for %s", name, x.For)
-		if x.On != "" {
-			text += " of " + x.On
+		text := fmt.Sprintf("%s waits for %s", name, x.Reason)
+		if x.Target != "" {
+			text += " of " + x.Target
 		}
 		text = joined(text, x.Message)
 		if x.Until.After(now) {
 			text += fmt.Sprintf(" (next try in %s)", rounded(x.Until.Sub(now)))
 		}
 		return text
-	case len(w.Busy) > 0:
+	case len(w.InProgress) > 0:
 		doing := "is being started"
 		if s.Status.Phase == corev1.PodRunning {
 			doing = "runs and is being worked on"
 		}
-		return fmt.Sprintf("%s %s: %s, for %s", name, doing, work(w.Busy[0]), age(now, w.Busy[0].Since))
+		return fmt.Sprintf("%s %s: %s, for %s", name, doing, work(w.InProgress[0]), age(now, w.InProgress[0].Since))
 	case len(waitingOf(&s.Status)) > 0:
 		c := waitingOf(&s.Status)[0]
 		return joined(fmt.Sprintf("%s: container %s is waiting", name, c.Name), c.State.Waiting.Reason, c.State.Waiting.Message)
@@ -146,21 +146,21 @@ func summary(s Subject, w nodeapi.Why, now time.Time) string {
 }
 
 // comesBack says when a pod that is over is made anew; empty: it is not.
-func comesBack(w nodeapi.Why, now time.Time) string {
-	for _, x := range w.Waiting {
-		if x.For == plan.ReasonReturns && x.Until.After(now) {
+func comesBack(w nodeapi.PodExplanation, now time.Time) string {
+	for _, x := range w.WaitingFor {
+		if x.Reason == plan.ReasonReturns && x.Until.After(now) {
 			return fmt.Sprintf("%s (in %s)", x.Message, rounded(x.Until.Sub(now)))
-		} else if x.For == plan.ReasonReturns {
+		} else if x.Reason == plan.ReasonReturns {
 			return x.Message
 		}
 	}
 	return ""
 }
 
-func work(w nodeapi.Work) string {
+func work(w nodeapi.Operation) string {
 	text := w.Action
-	if w.On != "" {
-		text += " " + w.On
+	if w.Target != "" {
+		text += " " + w.Target
 	}
 	if w.Detail != "" {
 		text += " (" + w.Detail + ")"
@@ -172,7 +172,7 @@ func age(now, since time.Time) string { return rounded(max(now.Sub(since), 0)).S
 
 // failures names the containers of a failed pod that did not end well; empty if
 // the pod itself has a reason.
-func failures(s Subject) string {
+func failures(s PodState) string {
 	if s.Status.Reason != "" {
 		return ""
 	}

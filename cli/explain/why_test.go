@@ -133,20 +133,20 @@ func (w *world) obeys(but string) *world {
 }
 
 // subject is what a worker would publish of its next pass.
-func (w *world) subject() Subject {
+func (w *world) subject() PodState {
 	p := plan.Decide(w.in)
-	s := Subject{
-		Pod: w.in.Pod, Status: p.Status, End: p.Memory.End, Verdict: w.in.Verdict, Seen: w.in.Seen, Failed: w.in.Failed, Refs: w.in.Refs,
-		Memory: p.Memory, Passes: 1, At: w.in.Now, Wake: p.Wake, Limits: w.in.Limits,
+	s := PodState{
+		Pod: w.in.Pod, Status: p.Status, Termination: p.Memory.End, Verdict: w.in.Verdict, Observed: w.in.Seen, Failed: w.in.Failed, Refs: w.in.Refs,
+		Memory: p.Memory, Syncs: 1, LastSync: w.in.Now, NextSync: p.Wake, Limits: w.in.Limits,
 	}
 	for _, r := range p.Why {
-		s.Why = append(s.Why, Told{r, w.in.Now})
+		s.Reasons = append(s.Reasons, TimedReason{r, w.in.Now})
 	}
 	for _, a := range w.in.Busy {
-		s.Busy = append(s.Busy, Busy{Action: a, Since: w.in.Now})
+		s.InProgress = append(s.InProgress, Operation{Action: a, Since: w.in.Now})
 	}
 	for _, a := range p.Actions() { // the pass begins them
-		s.Busy = append(s.Busy, Busy{Action: a, Since: w.in.Now})
+		s.InProgress = append(s.InProgress, Operation{Action: a, Since: w.in.Now})
 	}
 	return s
 }
@@ -158,12 +158,12 @@ func at(t time.Time) string {
 	return fmt.Sprintf(" @%s", t.Sub(t0))
 }
 
-func waitText(w nodeapi.Wait) string {
-	out := fmt.Sprintf("%s(%s): %s%s", w.For, w.On, w.Message, at(w.Until))
-	if w.Tries > 0 {
-		out += fmt.Sprintf(" tries %d", w.Tries)
+func waitText(w nodeapi.WaitReason) string {
+	out := fmt.Sprintf("%s(%s): %s%s", w.Reason, w.Target, w.Message, at(w.Until))
+	if w.Failures > 0 {
+		out += fmt.Sprintf(" tries %d", w.Failures)
 	}
-	for _, f := range w.Figures {
+	for _, f := range w.Details {
 		out += fmt.Sprintf("; %s %s", f.Name, f.Value)
 	}
 	return out
@@ -172,7 +172,7 @@ func waitText(w nodeapi.Wait) string {
 func nextText(list []nodeapi.Step) string {
 	var out []string
 	for _, s := range list {
-		text := strings.TrimSpace(s.Action+" "+s.On) + at(s.At)
+		text := strings.TrimSpace(s.Action+" "+s.Target) + at(s.At)
 		if s.After != "" {
 			text += " after " + s.After
 		}
@@ -300,7 +300,7 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 				t.Errorf("summary\n got %s\nwant %s", y.Summary, row.summary)
 			}
 			var waiting []string
-			for _, x := range y.Waiting {
+			for _, x := range y.WaitingFor {
 				waiting = append(waiting, waitText(x))
 			}
 			if got, want := strings.Join(waiting, "\n"), strings.Join(row.waiting, "\n"); got != want {
@@ -310,7 +310,7 @@ func TestWhySaysWhatAPodWaitsFor(t *testing.T) {
 				t.Errorf("next\n got %s\nwant %s", got, row.next)
 			}
 			for _, r := range y.Reasons {
-				if strings.Contains(r.On, "/") {
+				if strings.Contains(r.Target, "/") {
 					t.Errorf("an internal key: %+v", r)
 				}
 			}
@@ -330,7 +330,7 @@ func TestScenario24_WhenAContainerThatIsHeldBackIsTriedNext(t *testing.T) {
 		"one that is ending has no next":   {pod().settle().ended(20 * time.Second), 0},
 		"nor has one of a pod that failed": {pod(policy(corev1.RestartPolicyNever)).settle().exits("a", 3).settle(), 0},
 	} {
-		got := NextTries(row.w.subject(), row.w.in.Now)
+		got := NextRetries(row.w.subject(), row.w.in.Now)
 		if at, told := got["a"]; told != (row.want > 0) || told && at.Sub(row.w.in.Now) != row.want || len(got) > 1 {
 			t.Errorf("%s: %v at %v, want in %s", name, got, row.w.in.Now, row.want)
 		}
@@ -350,13 +350,13 @@ func (w *world) resized(cpu, reason, message string) *world {
 func TestWhatIsTriedAgainSaysWhatWentWrong(t *testing.T) {
 	luckless := &plan.Error{Kind: plan.Other, Reason: "CreateContainerError", Err: fmt.Errorf("no luck")}
 	w := pod().settleHost().begin()
-	if got := Why(w.subject(), w.in.Now); len(got.Busy) != 1 || strings.Contains(got.Busy[0].Detail, "tried before") {
-		t.Errorf("at first: %+v", got.Busy)
+	if got := Why(w.subject(), w.in.Now); len(got.InProgress) != 1 || strings.Contains(got.InProgress[0].Detail, "tried before") {
+		t.Errorf("at first: %+v", got.InProgress)
 	}
 	w.fails("start/a", 1, luckless).after(time.Minute).begin()
 	got := Why(w.subject(), w.in.Now)
-	if len(got.Busy) != 1 || !strings.HasSuffix(got.Busy[0].Detail, "tried before, and failed: no luck") || !strings.Contains(got.Summary, "no luck") {
-		t.Errorf("%q, %+v", got.Summary, got.Busy)
+	if len(got.InProgress) != 1 || !strings.HasSuffix(got.InProgress[0].Detail, "tried before, and failed: no luck") || !strings.Contains(got.Summary, "no luck") {
+		t.Errorf("%q, %+v", got.Summary, got.InProgress)
 	}
 }
 
@@ -421,8 +421,8 @@ func TestAPlanSaysWhereItEnds(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			w := pod(row.opts...)
-			s := Subject{Pod: w.in.Pod, Limits: limits, Seen: plan.Observed{Images: w.in.Seen.Images}}
-			p := Plan(s, nodeapi.Create, "", t0)
+			s := PodState{Pod: w.in.Pod, Limits: limits, Observed: plan.Observed{Images: w.in.Seen.Images}}
+			p := PlanPod(s, nodeapi.Create, "", t0)
 			var actions, reasons []string
 			for _, st := range p.Stages {
 				for _, a := range st.Actions {
@@ -430,7 +430,7 @@ func TestAPlanSaysWhereItEnds(t *testing.T) {
 				}
 			}
 			for _, r := range p.Reasons {
-				reasons = append(reasons, fmt.Sprintf("%s %s: %s", r.Code, r.On, r.Detail))
+				reasons = append(reasons, fmt.Sprintf("%s %s: %s", r.Code, r.Target, r.Detail))
 			}
 			if got := strings.Join(actions, " "); got != row.actions {
 				t.Errorf("actions\n got %s\nwant %s", got, row.actions)
@@ -450,7 +450,7 @@ func TestAPlanOfAnotherImageRestartsTheContainer(t *testing.T) {
 	s := w.subject()
 	s.Pod = s.Pod.DeepCopy()
 	s.Pod.Spec.Containers[0].Image = "img2"
-	p := Plan(s, nodeapi.Update, "", t0)
+	p := PlanPod(s, nodeapi.Update, "", t0)
 	got := fmt.Sprint(p.Stages, p.Reasons)
 	if want := "[{configure []} {cleanup [{StopContainer a Changed, grace 30s 1}]} {build-run [{PullImage a img2 2} {StartContainer a main, attempt 1 3}]}] []"; got != want {
 		t.Errorf("got %s\nwant %s", got, want)
@@ -459,8 +459,8 @@ func TestAPlanOfAnotherImageRestartsTheContainer(t *testing.T) {
 
 func TestNothingIsGuessedWhileTheRuntimeIsAway(t *testing.T) {
 	s := pod().judged(plan.NotAsked, "", "").subject()
-	s.Why = []Told{{plan.Reason{Code: "RuntimeNotReady", Detail: "waiting for the container runtime: no socket"}, t0}}
-	s.Busy = nil
+	s.Reasons = []TimedReason{{plan.Reason{Code: "RuntimeNotReady", Detail: "waiting for the container runtime: no socket"}, t0}}
+	s.InProgress = nil
 	y := Why(s, t0)
 	if want := "default/web waits for RuntimeNotReady: waiting for the container runtime: no socket"; y.Summary != want || len(y.Next) != 0 {
 		t.Errorf("got %q, next %v", y.Summary, y.Next)

@@ -105,12 +105,12 @@ func told(all []plan.Reason, i int) bool {
 // reason is a decision on the wire. One about an action that failed names the
 // action, not its key.
 func reason(r plan.Reason, failed map[plan.OpKey]plan.Failure) nodeapi.Reason {
-	out := nodeapi.Reason{Code: r.Code, On: r.On, Detail: r.Detail, Until: r.Until}
+	out := nodeapi.Reason{Code: r.Code, Target: r.On, Detail: r.Detail, Until: r.Until}
 	if strings.HasPrefix(r.Code, "Resize") {
 		out.Detail = "" // JSON; what is in the way is said where it is waited for
 	}
 	if f, is := failureOf(r, failed); is {
-		out.On = words(f.Action)
+		out.Target = words(f.Action)
 	}
 	return out
 }

@@ -236,7 +236,7 @@ func folders(l *install.RemovalSpec, c *nodeconfig.Config) {
 	}
 	whole(c.StateDir, nodeconfig.DefaultStateDir, storeFile, storeFile+".*", node.InstallationFile, importRecords, ".images-*", gateway.FileName, gateway.FileName+".new")
 	whole(filepath.Dir(c.Socket), filepath.Dir(nodeconfig.DefaultSocket), filepath.Base(c.Socket))
-	keys := append(apiclient.CertificateFilePatterns(), server.OwnFiles()...)
+	keys := append(apiclient.CertificateFilePatterns(), server.SelfSignedFiles()...)
 	switch { // the usual one is the kubelet's too, if there is one
 	case c.CertDir == nodeconfig.DefaultCertDir:
 		l.Trees = append(l.Trees, c.CertDir)

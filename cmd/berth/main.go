@@ -31,7 +31,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := root().ExecuteContext(ctx); err != nil {
-		os.Exit(cli.Report(os.Stderr, err))
+		os.Exit(cli.PrintError(os.Stderr, err))
 	}
 }
 

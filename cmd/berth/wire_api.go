@@ -47,7 +47,7 @@ func (b *berth) handlers() nodeapi.Handlers {
 		Logs:        b.logs,
 		ExecURL:     b.execURL,
 		Attach:      b.attach,
-		Dial:        b.dialPod,
+		DialPort:    b.dialPod,
 		Top:         b.top,
 		Restart:     b.restart,
 		Debug:       b.debug,
@@ -88,15 +88,15 @@ func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
 	b.agent.Steady(ctx, firstLook)
-	return b.agent.Board.Follow(ctx, func(n agent.News) error { return send(explain.News(n)) })
+	return b.agent.Board.Follow(ctx, func(n agent.News) error { return send(explain.PodEvent(n)) })
 }
 
 // node is what there is to tell of the node beside its pods.
 func (b *berth) node() explain.Node {
 	n := explain.Node{Name: b.config.NodeName, Sources: b.agent.Snapshots()}
-	n.Waiting, n.Since = b.agent.Waiting()
-	n.Runtime = b.runtime.unwell()
-	_, n.Store = b.store.Degraded()
+	n.WaitingForRuntime, n.WaitingSince = b.agent.Waiting()
+	n.RuntimeProblem = b.runtime.unwell()
+	_, n.StoreProblem = b.store.Degraded()
 	return n
 }
 
@@ -113,27 +113,27 @@ func (b *berth) describe(ctx context.Context, namespace, name string) (nodeapi.D
 	}
 	return nodeapi.Description{
 		Pod: b.host.withNetworks(s.Object()), Events: b.events.List(s.Pod.UID), Source: s.Pod.Annotations["kubernetes.io/config.source"],
-		Warnings: b.node().WarningsOf(namespace, name),
-		NextTry:  explain.NextTries(explain.Of(s, b.agent.Limits, b.runtime.progress), time.Now()),
+		Warnings:  b.node().PodWarnings(namespace, name),
+		NextRetry: explain.NextRetries(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now()),
 	}, nil
 }
 
-func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.Why, error) {
+func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExplanation, error) {
 	s, err := b.find(ctx, namespace, name)
 	node := b.node()
-	if missing := node.Missing(name); err != nil && missing != "" {
-		return nodeapi.Why{}, badRequest("%s", missing)
+	if missing := node.InvalidManifest(name); err != nil && missing != "" {
+		return nodeapi.PodExplanation{}, badRequest("%s", missing)
 	} else if err != nil {
-		return nodeapi.Why{}, err
+		return nodeapi.PodExplanation{}, err
 	}
-	w := explain.Why(explain.Of(s, b.agent.Limits, b.runtime.progress), time.Now())
+	w := explain.Why(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now())
 	for _, other := range b.agent.Board.Named(namespace, name) {
 		if other.Pod.UID != s.Pod.UID && other.Passes == 0 {
-			w.Others = append(w.Others, explain.Why(explain.Of(other, b.agent.Limits, b.runtime.progress), time.Now()).Waiting...)
+			w.OtherPods = append(w.OtherPods, explain.Why(explain.FromSnapshot(other, b.agent.Limits, b.runtime.progress), time.Now()).WaitingFor...)
 		}
 	}
-	node.Away(&w)
-	if node.Waiting != "" || node.Runtime != "" {
+	node.AddRuntimeProblem(&w)
+	if node.WaitingForRuntime != "" || node.RuntimeProblem != "" {
 		w.Next = nil // what is there is not known
 	}
 	return w, nil
@@ -183,13 +183,13 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 	if err != nil {
 		return nodeapi.PlanResult{}, badRequest("%s", err)
 	}
-	here := explain.Here{
+	here := explain.PlanContext{
 		Limits: b.agent.Limits, Find: b.agent.Board.Find, Objects: b.agent.Objects,
-		Present: func(pod *corev1.Pod, image string, objects plan.Objects) (plan.Image, bool) {
+		LocalImage: func(pod *corev1.Pod, image string, objects plan.Objects) (plan.Image, bool) {
 			img, ok, err := b.runtime.images.Present(ctx, pod, image, objects)
 			return img, ok && err == nil
 		},
-		Refusal: func(pod, gone *corev1.Pod) string {
+		Rejection: func(pod, gone *corev1.Pod) string {
 			census, err := b.agent.Census(ctx)
 			if err != nil {
 				return ""
@@ -207,7 +207,7 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 			return census.Resize(was, pod)
 		},
 	}
-	return explain.Manifest(wishes, here, now), nil
+	return explain.PlanManifest(wishes, here, now), nil
 }
 
 func clientVersion() nodeapi.Version {
@@ -252,7 +252,7 @@ func (b *berth) health() nodeapi.Health {
 					return fmt.Errorf("what the runtime has is not known yet")
 				}
 			}},
-			{Name: "store", Mild: true, Check: func(context.Context) error {
+			{Name: "store", NonFatal: true, Check: func(context.Context) error {
 				if bad, why := b.store.Degraded(); bad {
 					return errors.New("records of pods are in memory only: " + why)
 				}

@@ -11,7 +11,7 @@ import (
 func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev1.EventList, error) {
 	list := &corev1.EventList{}
 	for _, e := range b.events.All() {
-		if req.Takes(&e) {
+		if req.Matches(&e) {
 			list.Items = append(list.Items, e)
 		}
 	}
@@ -21,12 +21,12 @@ func (b *berth) listEvents(_ context.Context, req nodeapi.EventsRequest) (*corev
 // slowest is how many events may wait for one who follows them.
 const slowest = 256
 
-func (b *berth) watchEvents(ctx context.Context, req nodeapi.EventsRequest, send func(nodeapi.EventNews) error) error {
+func (b *berth) watchEvents(ctx context.Context, req nodeapi.EventsRequest, send func(nodeapi.EventNotification) error) error {
 	known, told := b.events.Subscribe(slowest)
 	defer told.Close()
 	for _, e := range known {
-		if req.Takes(&e) {
-			if err := send(nodeapi.EventNews{Event: &e}); err != nil {
+		if req.Matches(&e) {
+			if err := send(nodeapi.EventNotification{Event: &e}); err != nil {
 				return err
 			}
 		}
@@ -37,14 +37,14 @@ func (b *berth) watchEvents(ctx context.Context, req nodeapi.EventsRequest, send
 			return nil
 		case e := <-told.C:
 			if missed := told.Missed(); missed > 0 {
-				if err := send(nodeapi.EventNews{Missed: missed}); err != nil {
+				if err := send(nodeapi.EventNotification{Missed: missed}); err != nil {
 					return err
 				}
 			}
-			if !req.Takes(&e) {
+			if !req.Matches(&e) {
 				continue
 			}
-			if err := send(nodeapi.EventNews{Event: &e}); err != nil {
+			if err := send(nodeapi.EventNotification{Event: &e}); err != nil {
 				return err
 			}
 		}

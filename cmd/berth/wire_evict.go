@@ -14,7 +14,7 @@ import (
 )
 
 // evictionOrder tells who would go now, and for what.
-func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.Eviction, err error) {
+func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.EvictionPreview, err error) {
 	b.agent.Steady(ctx, firstLook)
 	v := b.pressure.Latest()
 	if v == nil {
@@ -26,13 +26,13 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 	}
 	for _, s := range signals {
 		x := nodeapi.EvictionSignal{
-			Signal: string(s), State: b.pressure.Config.SignalMessage(s, v.Reading, v.Evaluation), Short: v.Has(s.Condition()), Resource: string(s.Resource()),
-			Requests: s.Requestable(), Order: []nodeapi.EvictionRank{},
+			Signal: string(s), Message: b.pressure.Config.SignalMessage(s, v.Reading, v.Evaluation), UnderPressure: v.Has(s.Condition()), Resource: string(s.Resource()),
+			Requestable: s.Requestable(), Order: []nodeapi.EvictionRank{},
 		}
 		for _, r := range b.relief.Rank(ctx, s, v.Layout) {
 			x.Order = append(x.Order, nodeapi.EvictionRank{
 				Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID, Known: r.Measured, Used: r.Used, Requested: r.Requested,
-				Partial: r.Usage.Partial, UsedText: r.UsageString(s), RequestedText: s.Format(r.Requested), Exceeds: r.Exceeds, Priority: r.Priority,
+				Partial: r.Usage.Partial, UsedText: r.UsageString(s), RequestedText: s.Format(r.Requested), ExceedsRequest: r.Exceeds, Priority: r.Priority,
 			})
 		}
 		out.Signals = append(out.Signals, x)
@@ -46,7 +46,7 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 		if podspec.IsCritical(s.Pod, true) {
 			why = fmt.Sprintf("critical by its priority of %d", podspec.Priority(s.Pod))
 		}
-		out.Staying = append(out.Staying, nodeapi.Staying{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Why: why})
+		out.Exempt = append(out.Exempt, nodeapi.ExemptPod{Namespace: s.Pod.Namespace, Name: s.Pod.Name, Reason: why})
 	}
 	return out, ctx.Err()
 }

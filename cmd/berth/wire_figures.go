@@ -21,7 +21,7 @@ import (
 
 // figures measures what the node and its pods use, from the kernel's files. Only
 // what is on disks is asked of the runtime, and only by who wants it.
-func (b *berth) figures(ctx context.Context, disks bool) (server.Figures, error) {
+func (b *berth) figures(ctx context.Context, disks bool) (server.Stats, error) {
 	b.agent.Steady(ctx, firstLook)
 	all := b.agent.Board.All()
 	ids := map[types.UID][]string{}
@@ -39,12 +39,12 @@ func (b *berth) figures(ctx context.Context, disks bool) (server.Figures, error)
 	}
 	use, err := b.host.cgroups.Details(ctx, ids)
 	if err != nil {
-		return server.Figures{}, err
+		return server.Stats{}, err
 	}
-	out := server.Figures{Node: b.nodeFigures()}
+	out := server.Stats{Node: b.nodeFigures()}
 	var layers map[string]cri.WritableLayer
 	if disks {
-		out.Node.Images = b.imageDisk(ctx)
+		out.Node.ImageFs = b.imageDisk(ctx)
 		if layers, err = b.runtime.client.WritableLayers(ctx); err != nil {
 			b.log.Debug("what containers have written is not known", "err", err)
 		}
@@ -63,33 +63,33 @@ func (b *berth) figures(ctx context.Context, disks bool) (server.Figures, error)
 	return out, nil
 }
 
-func (b *berth) nodeFigures() server.NodeFigures {
+func (b *berth) nodeFigures() server.NodeStats {
 	whole := b.host.cgroups.RootDetail()
-	n := server.NodeFigures{
+	n := server.NodeStats{
 		Name: b.config.NodeName, Started: node.BootTime(), CPUs: int(b.host.capacity.Cpu().Value()),
-		Use: useOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
+		Usage: useOf(whole), Interfaces: interfacesOf(node.Interfaces(os.Getpid())),
 	}
 	if m, err := node.ReadMemory(); err == nil {
 		n.Memory, n.Swap = m.Total, server.Swap{Used: m.SwapUsed, Free: m.SwapFree}
-		n.Use.Memory, n.Use.WorkingSet, n.Use.RSS, n.Use.Cache, n.Use.Mapped = m.Used, m.WorkingSet, m.Anonymous, m.Cache, m.Mapped
-		n.Use.MemoryLimit = 0
+		n.Usage.Memory, n.Usage.WorkingSet, n.Usage.RSS, n.Usage.Cache, n.Usage.MappedFile = m.Used, m.WorkingSet, m.Anonymous, m.Cache, m.Mapped
+		n.Usage.MemoryLimit = 0
 	}
-	n.Disk = diskOf(b.config.RootDir)
+	n.NodeFs = diskOf(b.config.RootDir)
 	n.Processes, n.MaxPID = node.Processes()
 	return n
 }
 
-func podFigures(s *agent.Snapshot, u cgroups.PodDetail) server.PodFigures {
-	p := server.PodFigures{
-		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID), Cgroup: u.Pod.Path, Use: useOf(u.Pod),
-		Containers: []server.ContainerFigures{},
+func podFigures(s *agent.Snapshot, u cgroups.PodDetail) server.PodStats {
+	p := server.PodStats{
+		Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: string(s.Pod.UID), Cgroup: u.Pod.Path, Usage: useOf(u.Pod),
+		Containers: []server.ContainerStats{},
 	}
 	if s.Status.StartTime != nil {
 		p.Started = s.Status.StartTime.Time
 	}
 	if len(s.Seen.Sandboxes) > 0 {
 		if d, there := u.Containers[s.Seen.Sandboxes[0].ID]; there {
-			p.Sandbox, p.SandboxPath = s.Seen.Sandboxes[0].ID, d.Path
+			p.Sandbox, p.SandboxCgroup = s.Seen.Sandboxes[0].ID, d.Path
 			if d.PID > 0 && !s.Pod.Spec.HostNetwork {
 				p.Interfaces = interfacesOf(node.Interfaces(d.PID))
 			}
@@ -97,8 +97,8 @@ func podFigures(s *agent.Snapshot, u cgroups.PodDetail) server.PodFigures {
 	}
 	for _, k := range s.Seen.Containers {
 		if d, there := u.Containers[k.ID]; there && k.State == plan.Running {
-			p.Containers = append(p.Containers, server.ContainerFigures{
-				Name: k.Name, ID: k.ID, Image: imageOf(k), Started: k.StartedAt, Cgroup: d.Path, Use: useOf(d),
+			p.Containers = append(p.Containers, server.ContainerStats{
+				Name: k.Name, ID: k.ID, Image: imageOf(k), Started: k.StartedAt, Cgroup: d.Path, Usage: useOf(d),
 			})
 		}
 	}
@@ -121,11 +121,11 @@ func interfacesOf(all []node.Interface) []server.Interface {
 	return out
 }
 
-func useOf(d cgroups.Detail) server.Use {
-	u := server.Use{
-		At: d.At, CPU: d.CPU, User: d.User, System: d.System,
-		Periods: d.Periods, Throttled: d.Throttled, ThrottledTime: d.ThrottledTime,
-		Memory: d.Memory, WorkingSet: d.WorkingSet, RSS: d.RSS, Cache: d.Cache, Mapped: d.Mapped, Peak: d.Peak, Swap: d.Swap,
+func useOf(d cgroups.Detail) server.Usage {
+	u := server.Usage{
+		Timestamp: d.At, CPU: d.CPU, User: d.User, System: d.System,
+		CFSPeriods: d.Periods, CFSThrottledPeriods: d.Throttled, CFSThrottledTime: d.ThrottledTime,
+		Memory: d.Memory, WorkingSet: d.WorkingSet, RSS: d.RSS, Cache: d.Cache, MappedFile: d.Mapped, MaxUsage: d.Peak, Swap: d.Swap,
 		Faults: d.Faults, MajorFaults: d.MajorFaults, OOMKills: d.OOMKills,
 		Processes: uint64(d.Processes), Threads: uint64(d.Threads), CPUShares: d.Shares, MemoryLimit: d.MemoryLimit,
 	}
@@ -136,29 +136,29 @@ func useOf(d cgroups.Detail) server.Use {
 		u.CPULimit = &server.CPULimit{Quota: d.Quota, Period: d.Period}
 	}
 	if s := d.PSI; s != nil {
-		u.Pressure = &server.Pressure{CPU: stallOf(s.CPU), Memory: stallOf(s.Memory), IO: stallOf(s.IO)}
+		u.PSI = &server.PSI{CPU: stallOf(s.CPU), Memory: stallOf(s.Memory), IO: stallOf(s.IO)}
 	}
 	return u
 }
 
-func stallOf(s cgroups.PSIStats) server.Stall {
-	return server.Stall{Some: server.StallTime(s.Some), Full: server.StallTime(s.Full)}
+func stallOf(s cgroups.PSIStats) server.PSIStats {
+	return server.PSIStats{Some: server.PSIData(s.Some), Full: server.PSIData(s.Full)}
 }
 
 // diskOf is the file system of a path; nil: it cannot be asked.
-func diskOf(path string) *server.Disk {
+func diskOf(path string) *server.FsStats {
 	d, err := node.ReadDisk(path)
 	if err != nil {
 		return nil
 	}
-	return &server.Disk{
-		At: time.Now(), Capacity: d.Capacity, Available: d.Available, Used: d.Used,
+	return &server.FsStats{
+		Timestamp: time.Now(), Capacity: d.Capacity, Available: d.Available, Used: d.Used,
 		Inodes: d.Inodes, InodesFree: d.InodesFree, InodesUsed: d.Inodes - min(d.InodesFree, d.Inodes),
 	}
 }
 
 // imageDisk is where the runtime keeps images; nil: it does not say.
-func (b *berth) imageDisk(ctx context.Context) *server.Disk {
+func (b *berth) imageDisk(ctx context.Context) *server.FsStats {
 	i, err := b.runtime.client.ImageFilesystem(ctx)
 	if err != nil || i.Path == "" {
 		return nil
@@ -172,11 +172,11 @@ func (b *berth) imageDisk(ctx context.Context) *server.Disk {
 
 // addDisks tells what of the disks is the pod's: what its containers have written
 // and logged, and its volumes.
-func (b *berth) addDisks(ctx context.Context, p *server.PodFigures, s *agent.Snapshot, layers map[string]cri.WritableLayer, n server.NodeFigures) {
-	if n.Disk == nil {
+func (b *berth) addDisks(ctx context.Context, p *server.PodStats, s *agent.Snapshot, layers map[string]cri.WritableLayer, n server.NodeStats) {
+	if n.NodeFs == nil {
 		return
 	}
-	part := func(of *server.Disk, bytes, inodes uint64) *server.Disk {
+	part := func(of *server.FsStats, bytes, inodes uint64) *server.FsStats {
 		d := *of
 		d.Used, d.InodesUsed = bytes, inodes
 		return &d
@@ -184,12 +184,12 @@ func (b *berth) addDisks(ctx context.Context, p *server.PodFigures, s *agent.Sna
 	var used, inodes uint64
 	for i := range p.Containers {
 		k := &p.Containers[i]
-		if l, known := layers[k.ID]; known && n.Images != nil {
-			k.Root = part(n.Images, l.Bytes, l.Inodes)
+		if l, known := layers[k.ID]; known && n.ImageFs != nil {
+			k.Rootfs = part(n.ImageFs, l.Bytes, l.Inodes)
 			used, inodes = used+l.Bytes, inodes+l.Inodes
 		}
 		bytes, files := logsOf(s, k.Name)
-		k.Logs = part(n.Disk, bytes, files)
+		k.Logs = part(n.NodeFs, bytes, files)
 		used, inodes = used+bytes, inodes+files
 	}
 	for _, v := range b.volumeFigures(ctx, s.Pod) {
@@ -198,14 +198,14 @@ func (b *berth) addDisks(ctx context.Context, p *server.PodFigures, s *agent.Sna
 			used, inodes = used+v.Used, inodes+v.InodesUsed
 		}
 	}
-	p.Ephemeral = part(n.Disk, used, inodes)
+	p.EphemeralStorage = part(n.NodeFs, used, inodes)
 }
 
 // volumesBound bounds the measuring of one pod's volumes.
 const volumesBound = 10 * time.Second
 
 // volumeFigures measures the volumes of a pod.
-func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []server.VolumeFigures) {
+func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []server.VolumeStats) {
 	ctx, cancel := context.WithTimeout(ctx, volumesBound)
 	defer cancel()
 	all, err := b.host.volumes.Usage(ctx, pod)
@@ -215,7 +215,7 @@ func (b *berth) volumeFigures(ctx context.Context, pod *corev1.Pod) (out []serve
 	for _, v := range all {
 		if d := diskOf(v.Dir); d != nil {
 			d.Used, d.InodesUsed = v.Bytes, v.Inodes
-			out = append(out, server.VolumeFigures{Name: v.Volume, Disk: *d})
+			out = append(out, server.VolumeStats{Name: v.Volume, FsStats: *d})
 		}
 	}
 	return out

@@ -29,7 +29,7 @@ func (j *joined) serverSide() serverSide {
 			err := j.client.Create(ctx, apiclient.TokenReviews, "", r, r)
 			return r.Status, err
 		},
-		Access: func(ctx context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+		SubjectAccess: func(ctx context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
 			r := &authorizationv1.SubjectAccessReview{Spec: q}
 			err := j.client.Create(ctx, apiclient.SubjectAccessReviews, "", r, r)
 			return r.Status, err
@@ -71,24 +71,24 @@ func (b *berth) nodeAPIOptions() (o server.Options, err error) {
 	c := b.config.Server
 	o = server.Options{
 		NodeName: b.config.NodeName, Handlers: b.kubeletHandlers(), Reviews: b.server.reviews, Log: b.log,
-		TokenTTL: c.WebhookTTL, AllowedTTL: c.AuthorizedTTL, DeniedTTL: c.UnauthorizedTTL,
+		TokenTTL: c.WebhookTTL, AuthorizedTTL: c.AuthorizedTTL, UnauthorizedTTL: c.UnauthorizedTTL,
 		MinVersion: c.MinVersion, CipherSuites: c.CipherSuites,
-		Debugging: c.DebuggingHandlers, StreamIdle: c.StreamIdleTimeout,
+		EnableDebuggingHandlers: c.DebuggingHandlers, StreamIdleTimeout: c.StreamIdleTimeout,
 	}
 	for _, id := range c.CurvePreferences {
-		o.Curves = append(o.Curves, tls.CurveID(id))
+		o.CurvePreferences = append(o.CurvePreferences, tls.CurveID(id))
 	}
 	switch {
 	case c.AlwaysAllow:
-		o.Rights = server.Everybody
+		o.AuthorizationMode = server.ModeAlwaysAllow
 	case b.config.Standalone():
-		o.Rights = server.Masters
+		o.AuthorizationMode = server.ModeMastersOnly
 	}
 	if !c.Webhook {
 		o.Reviews.Token = nil
 	}
 	if c.ClientCAFile != "" {
-		if o.ClientCA, err = server.NewAuthority(c.ClientCAFile); err != nil {
+		if o.ClientCA, err = server.NewDynamicCA(c.ClientCAFile); err != nil {
 			return o, fmt.Errorf("authentication.x509.clientCAFile: %w", err)
 		}
 	}
@@ -101,7 +101,7 @@ func (b *berth) nodeAPIOptions() (o server.Options, err error) {
 func (b *berth) servingCertificate() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	c := b.config.Server
 	if c.CertFile != "" {
-		pair, err := server.NewPair(c.CertFile, c.KeyFile)
+		pair, err := server.NewDynamicCertificate(c.CertFile, c.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("tlsCertFile: %w", err)
 		}
@@ -110,7 +110,7 @@ func (b *berth) servingCertificate() (func(*tls.ClientHelloInfo) (*tls.Certifica
 	if c.ServerTLSBootstrap && b.server.certificate != nil {
 		return b.server.certificate, nil
 	}
-	pair, err := server.OwnPair(b.config.CertDir, b.config.NodeName, b.host.ips, time.Now())
+	pair, err := server.SelfSignedCertificate(b.config.CertDir, b.config.NodeName, b.host.ips, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -119,21 +119,21 @@ func (b *berth) servingCertificate() (func(*tls.ClientHelloInfo) (*tls.Certifica
 
 func (b *berth) kubeletHandlers() server.Handlers {
 	h := server.Handlers{
-		Pods:      b.pods,
-		Running:   b.runningPods,
-		Logs:      b.kubeletLogs,
-		Exec:      b.kubeletExec,
-		Attach:    b.kubeletAttach,
-		Reachable: b.reachable,
-		Dial:      b.kubeletDial,
-		Figures:   b.figures,
-		Metrics:   b.metrics.NodeHandler(),
-		Probes:    b.metrics.ProbesHandler(),
-		Config:    func() any { return b.config.Kubelet },
-		Health:    b.health().Live.Handler("healthz"),
+		Pods:           b.pods,
+		RunningPods:    b.runningPods,
+		Logs:           b.kubeletLogs,
+		Exec:           b.kubeletExec,
+		Attach:         b.kubeletAttach,
+		CheckReachable: b.reachable,
+		DialPort:       b.kubeletDial,
+		Stats:          b.figures,
+		Metrics:        b.metrics.NodeHandler(),
+		Probes:         b.metrics.ProbesHandler(),
+		Config:         func() any { return b.config.Kubelet },
+		Health:         b.health().Live.Handler("healthz"),
 	}
 	if b.config.Server.SystemLogHandler {
-		h.HostLogs = hostLogs
+		h.SystemLogDir = hostLogs
 	}
 	return h
 }

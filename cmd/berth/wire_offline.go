@@ -69,7 +69,7 @@ func (b *berth) listImages(ctx context.Context) (out nodeapi.Images, err error) 
 		out.Images = append(out.Images, nodeapi.Image{ID: img.ID, Names: img.Names, Size: img.Size, Pinned: img.Pinned, InUse: img.InUse})
 	}
 	for _, f := range b.offline.Files() {
-		a := nodeapi.Archive{Path: f.Path, State: string(f.State), Why: f.Message}
+		a := nodeapi.Archive{Path: f.Path, State: string(f.State), Message: f.Message}
 		for _, img := range f.Images {
 			a.Images = append(a.Images, img.Name)
 		}

@@ -38,18 +38,18 @@ func newProbes(b *berth) *probes.Manager {
 }
 
 // probesOf tells of the probes of one pod.
-func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.Probes, error) {
+func (b *berth) probesOf(ctx context.Context, namespace, name string) (nodeapi.PodProbes, error) {
 	s, err := b.find(ctx, namespace, name)
 	if err != nil {
-		return nodeapi.Probes{}, err
+		return nodeapi.PodProbes{}, err
 	}
-	var made []explain.Probed
+	var made []explain.ProbeState
 	for _, r := range b.probes.Statuses(ctx, s.Pod.UID) {
-		x := explain.Probed{ID: r.ContainerID, Probed: r.Probed, Passed: r.Passed, Due: r.NextRun, Running: r.Running, Missed: r.Missed}
+		x := explain.ProbeState{ContainerID: r.ContainerID, Probed: r.Probed, Passed: r.Passed, NextRun: r.NextRun, Running: r.Running, MissedPeriods: r.Missed}
 		for _, run := range r.Recent {
-			x.Last = append(x.Last, nodeapi.ProbeRun{At: run.At, Seconds: run.Duration.Seconds(), Result: run.Result.String(), Counted: run.Counted, Output: run.Output})
+			x.Recent = append(x.Recent, nodeapi.ProbeRun{At: run.At, Seconds: run.Duration.Seconds(), Result: run.Result.String(), CountsTowardThreshold: run.Counted, Output: run.Output})
 		}
 		made = append(made, x)
 	}
-	return explain.Probes(explain.Of(s, b.agent.Limits, b.runtime.progress), made, time.Now()), nil
+	return explain.Probes(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), made, time.Now()), nil
 }

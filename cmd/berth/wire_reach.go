@@ -36,21 +36,21 @@ func (b *berth) execURL(ctx context.Context, req nodeapi.ExecRequest) (string, e
 	return b.runtime.client.ExecURL(ctx, k.ID, req.Command, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !req.TTY, TTY: req.TTY})
 }
 
-func (b *berth) attach(ctx context.Context, req nodeapi.AttachRequest) (nodeapi.Attached, error) {
+func (b *berth) attach(ctx context.Context, req nodeapi.AttachRequest) (nodeapi.AttachResponse, error) {
 	k, err := b.running(ctx, req.Namespace, req.Pod, req.Container)
 	if err != nil {
-		return nodeapi.Attached{}, err
+		return nodeapi.AttachResponse{}, err
 	}
 	s, err := b.find(ctx, req.Namespace, req.Pod)
 	if err != nil {
-		return nodeapi.Attached{}, err
+		return nodeapi.AttachResponse{}, err
 	}
 	stdin, tty := s.Terminal(req.Container)
 	if req.Stdin && !stdin {
-		return nodeapi.Attached{}, badRequest("container %q has no stdin to attach to: its pod does not set stdin: true", req.Container)
+		return nodeapi.AttachResponse{}, badRequest("container %q has no stdin to attach to: its pod does not set stdin: true", req.Container)
 	}
 	url, err := b.runtime.client.AttachURL(ctx, k.ID, cri.Streams{Stdin: req.Stdin, Stdout: true, Stderr: !tty, TTY: tty})
-	return nodeapi.Attached{URL: url, TTY: tty}, err
+	return nodeapi.AttachResponse{URL: url, TTY: tty}, err
 }
 
 // dialPod opens a connection to a port on the loopback interface of the pod's

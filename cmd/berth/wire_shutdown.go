@@ -91,12 +91,12 @@ func (b *berth) watchShutdown(ctx context.Context) {
 }
 
 // drainNode answers the drain unit.
-func (b *berth) drainNode(ctx context.Context) (out nodeapi.Drained, err error) {
+func (b *berth) drainNode(ctx context.Context) (out nodeapi.DrainResult, err error) {
 	if len(b.shutdownGroups()) == 0 {
-		out.Nothing = "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is set"
+		out.SkipReason = "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is set"
 		return out, nil
 	}
 	r, err := b.drain.Run(ctx, b.life)
-	out.Pods, out.Late, out.Took = r.Pods, r.Overdue, r.Duration
+	out.Pods, out.NotTerminated, out.Duration = r.Pods, r.Overdue, r.Duration
 	return out, err
 }

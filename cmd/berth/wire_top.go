@@ -13,7 +13,7 @@ import (
 )
 
 // top measures what pods use by reading their cgroups twice.
-func (b *berth) top(ctx context.Context, chosen nodeapi.Chosen, window time.Duration) (nodeapi.Top, error) {
+func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
 	b.agent.Steady(ctx, firstLook)
 	ids := map[types.UID][]string{}
 	var pods []*agent.Snapshot
@@ -57,10 +57,10 @@ func resourcesOf(was, now cgroups.Usage) nodeapi.Resources {
 	cpu, read, write := cgroups.UsageRate(was, now)
 	r := nodeapi.Resources{
 		CPUNanoCores: uint64(cpu * 1e9), CPUNanoSeconds: uint64(now.CPU), MemoryBytes: now.Memory, WorkingSetBytes: now.WorkingSet,
-		ReadBytesPerSecond: read, WriteBytesPerSecond: write, NoIO: now.IOUnavailable, Processes: now.Processes,
+		ReadBytesPerSecond: read, WriteBytesPerSecond: write, IOUnavailable: now.IOUnavailable, Processes: now.Processes,
 	}
 	if p := now.Pressure; p != nil {
-		r.Pressure = &nodeapi.Stalled{CPU: p.CPU, Memory: p.Memory, IO: p.IO}
+		r.PSI = &nodeapi.PSI{CPU: p.CPU, Memory: p.Memory, IO: p.IO}
 	}
 	return r
 }

@@ -9,7 +9,7 @@ import (
 // its labels. As there, what has no container is a pod's or one of those above;
 // figures of the network have the labels of the pod's sandbox.
 func (s *server) cadvisor(w http.ResponseWriter, r *http.Request) {
-	f, err := s.h.Figures(r.Context(), false)
+	f, err := s.h.Stats(r.Context(), false)
 	if err != nil {
 		complain(w, err)
 		return
@@ -21,7 +21,7 @@ func (s *server) cadvisor(w http.ResponseWriter, r *http.Request) {
 		e.family(fam.name, fam.kind, fam.help)
 		for _, g := range groups {
 			if v, tell := fam.value(g); tell {
-				e.sample(g.with(fam.extra...), v, g.use.At)
+				e.sample(g.with(fam.extra...), v, g.use.Timestamp)
 			}
 		}
 	}
@@ -29,7 +29,7 @@ func (s *server) cadvisor(w http.ResponseWriter, r *http.Request) {
 		e.family(fam.name, counter, fam.help)
 		for _, g := range groups {
 			for _, d := range g.use.Devices {
-				e.sample(g.with(label{"device", d.Name}), fam.value(d), g.use.At)
+				e.sample(g.with(label{"device", d.Name}), fam.value(d), g.use.Timestamp)
 			}
 		}
 	}
@@ -40,7 +40,7 @@ func (s *server) cadvisor(w http.ResponseWriter, r *http.Request) {
 // group is one cgroup with cAdvisor's labels of it.
 type group struct {
 	container, id, image, name, namespace, pod string
-	use                                        Use
+	use                                        Usage
 	started                                    time.Time
 	interfaces                                 []Interface
 }
@@ -66,18 +66,18 @@ func (g group) with(more ...label) []label {
 }
 
 // groupsOf lists the host's root, each pod, its sandbox and its containers.
-func groupsOf(f Figures) []group {
-	out := []group{{id: "/", use: f.Node.Use, started: f.Node.Started, interfaces: f.Node.Interfaces}}
+func groupsOf(f Stats) []group {
+	out := []group{{id: "/", use: f.Node.Usage, started: f.Node.Started, interfaces: f.Node.Interfaces}}
 	for _, p := range f.Pods {
-		out = append(out, group{id: p.Cgroup, namespace: p.Namespace, pod: p.Name, use: p.Use, started: p.Started})
+		out = append(out, group{id: p.Cgroup, namespace: p.Namespace, pod: p.Name, use: p.Usage, started: p.Started})
 		if p.Sandbox != "" && len(p.Interfaces) > 0 {
 			out = append(out, group{
-				id: p.SandboxPath, name: p.Sandbox, namespace: p.Namespace, pod: p.Name, interfaces: p.Interfaces, use: Use{At: p.Use.At},
+				id: p.SandboxCgroup, name: p.Sandbox, namespace: p.Namespace, pod: p.Name, interfaces: p.Interfaces, use: Usage{Timestamp: p.Usage.Timestamp},
 			})
 		}
 		for _, k := range p.Containers {
 			out = append(out, group{
-				container: k.Name, id: k.Cgroup, image: k.Image, name: k.ID, namespace: p.Namespace, pod: p.Name, use: k.Use, started: k.Started,
+				container: k.Name, id: k.Cgroup, image: k.Image, name: k.ID, namespace: p.Namespace, pod: p.Name, use: k.Usage, started: k.Started,
 			})
 		}
 	}
@@ -93,16 +93,16 @@ type family struct {
 
 // own is a figure of every cgroup that was measured; that of a sandbox, which is
 // there for its network, is none.
-func own(of func(Use) float64) func(group) (float64, bool) {
+func own(of func(Usage) float64) func(group) (float64, bool) {
 	return func(g group) (float64, bool) { return of(g.use), g.name == "" || g.container != "" }
 }
 
-func bytesOf(of func(Use) uint64) func(group) (float64, bool) {
-	return own(func(u Use) float64 { return float64(of(u)) })
+func bytesOf(of func(Usage) uint64) func(group) (float64, bool) {
+	return own(func(u Usage) float64 { return float64(of(u)) })
 }
 
 // limited is a figure of a cgroup with a CPU limit.
-func limited(of func(Use) float64) func(group) (float64, bool) {
+func limited(of func(Usage) float64) func(group) (float64, bool) {
 	return func(g group) (float64, bool) {
 		if g.use.CPULimit == nil {
 			return 0, false
@@ -112,28 +112,28 @@ func limited(of func(Use) float64) func(group) (float64, bool) {
 }
 
 var cadvisorFamilies = []family{
-	{"container_cpu_usage_seconds_total", counter, "Cumulative cpu time consumed in seconds.", []label{{"cpu", "total"}}, own(func(u Use) float64 { return u.CPU.Seconds() })},
-	{"container_cpu_user_seconds_total", counter, "Cumulative user cpu time consumed in seconds.", nil, own(func(u Use) float64 { return u.User.Seconds() })},
-	{"container_cpu_system_seconds_total", counter, "Cumulative system cpu time consumed in seconds.", nil, own(func(u Use) float64 { return u.System.Seconds() })},
-	{"container_cpu_cfs_periods_total", counter, "Number of elapsed enforcement period intervals.", nil, limited(func(u Use) float64 { return float64(u.Periods) })},
-	{"container_cpu_cfs_throttled_periods_total", counter, "Number of throttled period intervals.", nil, limited(func(u Use) float64 { return float64(u.Throttled) })},
-	{"container_cpu_cfs_throttled_seconds_total", counter, "Total time duration the container has been throttled.", nil, limited(func(u Use) float64 { return u.ThrottledTime.Seconds() })},
-	{"container_spec_cpu_quota", gauge, "CPU quota of the container.", nil, limited(func(u Use) float64 { return float64(u.CPULimit.Quota.Microseconds()) })},
-	{"container_spec_cpu_period", gauge, "CPU period of the container.", nil, limited(func(u Use) float64 { return float64(u.CPULimit.Period.Microseconds()) })},
-	{"container_spec_cpu_shares", gauge, "CPU share of the container.", nil, bytesOf(func(u Use) uint64 { return u.CPUShares })},
-	{"container_spec_memory_limit_bytes", gauge, "Memory limit for the container.", nil, bytesOf(func(u Use) uint64 { return u.MemoryLimit })},
-	{"container_memory_working_set_bytes", gauge, "Current working set in bytes.", nil, bytesOf(func(u Use) uint64 { return u.WorkingSet })},
-	{"container_memory_usage_bytes", gauge, "Current memory usage in bytes, including all memory regardless of when it was accessed", nil, bytesOf(func(u Use) uint64 { return u.Memory })},
-	{"container_memory_max_usage_bytes", gauge, "Maximum memory usage recorded in bytes", nil, bytesOf(func(u Use) uint64 { return u.Peak })},
-	{"container_memory_rss", gauge, "Size of RSS in bytes.", nil, bytesOf(func(u Use) uint64 { return u.RSS })},
-	{"container_memory_cache", gauge, "Number of bytes of page cache memory.", nil, bytesOf(func(u Use) uint64 { return u.Cache })},
-	{"container_memory_mapped_file", gauge, "Size of memory mapped files in bytes.", nil, bytesOf(func(u Use) uint64 { return u.Mapped })},
-	{"container_memory_swap", gauge, "Container swap usage in bytes.", nil, bytesOf(func(u Use) uint64 { return u.Swap })},
-	{"container_oom_events_total", counter, "Count of out of memory events observed for the container", nil, bytesOf(func(u Use) uint64 { return u.OOMKills })},
-	{"container_processes", gauge, "Number of processes running inside the container.", nil, bytesOf(func(u Use) uint64 { return u.Processes })},
-	{"container_threads", gauge, "Number of threads running inside the container", nil, bytesOf(func(u Use) uint64 { return u.Threads })},
+	{"container_cpu_usage_seconds_total", counter, "Cumulative cpu time consumed in seconds.", []label{{"cpu", "total"}}, own(func(u Usage) float64 { return u.CPU.Seconds() })},
+	{"container_cpu_user_seconds_total", counter, "Cumulative user cpu time consumed in seconds.", nil, own(func(u Usage) float64 { return u.User.Seconds() })},
+	{"container_cpu_system_seconds_total", counter, "Cumulative system cpu time consumed in seconds.", nil, own(func(u Usage) float64 { return u.System.Seconds() })},
+	{"container_cpu_cfs_periods_total", counter, "Number of elapsed enforcement period intervals.", nil, limited(func(u Usage) float64 { return float64(u.CFSPeriods) })},
+	{"container_cpu_cfs_throttled_periods_total", counter, "Number of throttled period intervals.", nil, limited(func(u Usage) float64 { return float64(u.CFSThrottledPeriods) })},
+	{"container_cpu_cfs_throttled_seconds_total", counter, "Total time duration the container has been throttled.", nil, limited(func(u Usage) float64 { return u.CFSThrottledTime.Seconds() })},
+	{"container_spec_cpu_quota", gauge, "CPU quota of the container.", nil, limited(func(u Usage) float64 { return float64(u.CPULimit.Quota.Microseconds()) })},
+	{"container_spec_cpu_period", gauge, "CPU period of the container.", nil, limited(func(u Usage) float64 { return float64(u.CPULimit.Period.Microseconds()) })},
+	{"container_spec_cpu_shares", gauge, "CPU share of the container.", nil, bytesOf(func(u Usage) uint64 { return u.CPUShares })},
+	{"container_spec_memory_limit_bytes", gauge, "Memory limit for the container.", nil, bytesOf(func(u Usage) uint64 { return u.MemoryLimit })},
+	{"container_memory_working_set_bytes", gauge, "Current working set in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.WorkingSet })},
+	{"container_memory_usage_bytes", gauge, "Current memory usage in bytes, including all memory regardless of when it was accessed", nil, bytesOf(func(u Usage) uint64 { return u.Memory })},
+	{"container_memory_max_usage_bytes", gauge, "Maximum memory usage recorded in bytes", nil, bytesOf(func(u Usage) uint64 { return u.MaxUsage })},
+	{"container_memory_rss", gauge, "Size of RSS in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.RSS })},
+	{"container_memory_cache", gauge, "Number of bytes of page cache memory.", nil, bytesOf(func(u Usage) uint64 { return u.Cache })},
+	{"container_memory_mapped_file", gauge, "Size of memory mapped files in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.MappedFile })},
+	{"container_memory_swap", gauge, "Container swap usage in bytes.", nil, bytesOf(func(u Usage) uint64 { return u.Swap })},
+	{"container_oom_events_total", counter, "Count of out of memory events observed for the container", nil, bytesOf(func(u Usage) uint64 { return u.OOMKills })},
+	{"container_processes", gauge, "Number of processes running inside the container.", nil, bytesOf(func(u Usage) uint64 { return u.Processes })},
+	{"container_threads", gauge, "Number of threads running inside the container", nil, bytesOf(func(u Usage) uint64 { return u.Threads })},
 	{"container_start_time_seconds", gauge, "Start time of the container since unix epoch in seconds.", nil, func(g group) (float64, bool) { return seconds(g.started), !g.started.IsZero() }},
-	{"container_last_seen", gauge, "Last time a container was seen by the exporter", nil, func(g group) (float64, bool) { return float64(g.use.At.Unix()), true }},
+	{"container_last_seen", gauge, "Last time a container was seen by the exporter", nil, func(g group) (float64, bool) { return float64(g.use.Timestamp.Unix()), true }},
 }
 
 // diskFamilies are told per block device.
@@ -164,27 +164,27 @@ func cadvisorNetwork(e *exposition, groups []group) {
 		e.family(fam.name, counter, fam.help)
 		for _, g := range groups {
 			for _, i := range g.interfaces {
-				e.sample(g.with(label{"interface", i.Name}), float64(fam.value(i)), g.use.At)
+				e.sample(g.with(label{"interface", i.Name}), float64(fam.value(i)), g.use.Timestamp)
 			}
 		}
 	}
 }
 
-func cadvisorMachine(e *exposition, n NodeFigures) {
+func cadvisorMachine(e *exposition, n NodeStats) {
 	e.family("machine_cpu_cores", gauge, "Number of logical CPU cores.")
 	e.plain(float64(n.CPUs))
 	e.family("machine_memory_bytes", gauge, "Amount of memory installed on the machine.")
 	e.plain(float64(n.Memory))
-	if d := n.Disk; d != nil {
+	if d := n.NodeFs; d != nil {
 		root := group{id: "/"}.with(label{"device", "rootfs"})
 		e.family("container_fs_limit_bytes", gauge, "Number of bytes that can be consumed by the container on this filesystem.")
-		e.sample(root, float64(d.Capacity), d.At)
+		e.sample(root, float64(d.Capacity), d.Timestamp)
 		e.family("container_fs_usage_bytes", gauge, "Number of bytes that are consumed by the container on this filesystem.")
-		e.sample(root, float64(d.Used), d.At)
+		e.sample(root, float64(d.Used), d.Timestamp)
 		e.family("container_fs_inodes_total", gauge, "Number of Inodes")
-		e.sample(root, float64(d.Inodes), d.At)
+		e.sample(root, float64(d.Inodes), d.Timestamp)
 		e.family("container_fs_inodes_free", gauge, "Number of available Inodes")
-		e.sample(root, float64(d.InodesFree), d.At)
+		e.sample(root, float64(d.InodesFree), d.Timestamp)
 	}
 	e.family("container_scrape_error", gauge, "1 if there was an error while getting container metrics, 0 otherwise")
 	e.plain(0)

@@ -34,9 +34,9 @@ func stampOf(path string) (stamp, error) {
 	return stamp{st.ModTime(), st.Size()}, nil
 }
 
-// Authority is a file of certificates that sign those of clients. It is read
+// DynamicCA is a file of certificates that sign those of clients. It is read
 // again when it has changed.
-type Authority struct {
+type DynamicCA struct {
 	path string
 
 	mu    sync.Mutex
@@ -44,16 +44,16 @@ type Authority struct {
 	roots *x509.CertPool
 }
 
-// NewAuthority reads the file. That it cannot be read, or has no certificate, is
+// NewDynamicCA reads the file. That it cannot be read, or has no certificate, is
 // an error that names it.
-func NewAuthority(path string) (*Authority, error) {
-	a := &Authority{path: path}
+func NewDynamicCA(path string) (*DynamicCA, error) {
+	a := &DynamicCA{path: path}
 	_, err := a.pool()
 	return a, err
 }
 
 // pool returns the certificates, those of before while the file is not good.
-func (a *Authority) pool() (*x509.CertPool, error) {
+func (a *DynamicCA) pool() (*x509.CertPool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, err := stampOf(a.path)
@@ -78,9 +78,9 @@ func (a *Authority) pool() (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// Pair is a certificate and its key in two files, read again when they have
+// DynamicCertificate is a certificate and its key in two files, read again when they have
 // changed.
-type Pair struct {
+type DynamicCertificate struct {
 	certFile, keyFile string
 
 	mu        sync.Mutex
@@ -88,17 +88,17 @@ type Pair struct {
 	have      *tls.Certificate
 }
 
-// NewPair reads the files. That they cannot be read or do not belong together is
+// NewDynamicCertificate reads the files. That they cannot be read or do not belong together is
 // an error that names them.
-func NewPair(certFile, keyFile string) (*Pair, error) {
-	p := &Pair{certFile: certFile, keyFile: keyFile}
+func NewDynamicCertificate(certFile, keyFile string) (*DynamicCertificate, error) {
+	p := &DynamicCertificate{certFile: certFile, keyFile: keyFile}
 	_, err := p.Certificate(nil)
 	return p, err
 }
 
 // Certificate returns the pair, that of before while the files are not good. It
 // is what Options.Certificate wants.
-func (p *Pair) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (p *DynamicCertificate) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	cert, err := stampOf(p.certFile)
@@ -128,15 +128,15 @@ const (
 	ownKey  = "kubelet.key"
 )
 
-// OwnFiles are the names of all files that OwnPair makes, and of what a crash may leave.
-func OwnFiles() []string { return []string{ownCert, ownKey, ownCert + ".new", ownKey + ".new"} }
+// SelfSignedFiles are the names of all files that OwnPair makes, and of what a crash may leave.
+func SelfSignedFiles() []string { return []string{ownCert, ownKey, ownCert + ".new", ownKey + ".new"} }
 
-// OwnPair is a certificate that the node has signed itself, for its name and its
+// SelfSignedCertificate is a certificate that the node has signed itself, for its name and its
 // addresses, in kubelet.crt and kubelet.key below dir as the kubelet has it. It is
 // made where there is none that is good for them and for a while.
-func OwnPair(dir, name string, addresses []string, now time.Time) (*Pair, error) {
+func SelfSignedCertificate(dir, name string, addresses []string, now time.Time) (*DynamicCertificate, error) {
 	certFile, keyFile := filepath.Join(dir, ownCert), filepath.Join(dir, ownKey)
-	if p, err := NewPair(certFile, keyFile); err == nil && p.serves(name, addresses, now) {
+	if p, err := NewDynamicCertificate(certFile, keyFile); err == nil && p.serves(name, addresses, now) {
 		return p, nil
 	}
 	cert, key, err := signOwn(name, addresses, now)
@@ -153,11 +153,11 @@ func OwnPair(dir, name string, addresses []string, now time.Time) (*Pair, error)
 	if err != nil {
 		return nil, fmt.Errorf("keep the node's certificate: %w", err)
 	}
-	return NewPair(certFile, keyFile)
+	return NewDynamicCertificate(certFile, keyFile)
 }
 
 // serves reports whether the certificate is good for the node now and some time.
-func (p *Pair) serves(name string, addresses []string, now time.Time) bool {
+func (p *DynamicCertificate) serves(name string, addresses []string, now time.Time) bool {
 	leaf := p.have.Leaf
 	if leaf == nil || now.Before(leaf.NotBefore) || now.Add(ownRenew).After(leaf.NotAfter) {
 		return false

@@ -13,7 +13,7 @@ func TestTheNodesOwnCertificateIsKeptWhileItIsGood(t *testing.T) {
 	t.Parallel()
 	dir, now := filepath.Join(t.TempDir(), "pki"), time.Now()
 	serial := func(name string, at time.Time, addresses ...string) string {
-		p, err := OwnPair(dir, name, addresses, at)
+		p, err := SelfSignedCertificate(dir, name, addresses, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	}
 	c1, k1 := own("one")
 	certFile, keyFile := put("c", c1), put("k", k1)
-	p, err := NewPair(certFile, keyFile)
+	p, err := NewDynamicCertificate(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,10 +84,10 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	serves("number two")
 
 	put("ca", []byte("rubbish"))
-	if _, err := NewAuthority(filepath.Join(dir, "ca")); err == nil || !strings.Contains(err.Error(), "there is no certificate in it") {
+	if _, err := NewDynamicCA(filepath.Join(dir, "ca")); err == nil || !strings.Contains(err.Error(), "there is no certificate in it") {
 		t.Errorf("rubbish as CA: %v", err)
 	}
-	if _, err := NewAuthority(filepath.Join(dir, "none")); err == nil {
+	if _, err := NewDynamicCA(filepath.Join(dir, "none")); err == nil {
 		t.Error("a CA that is not there is taken")
 	}
 	text, err := os.ReadFile(a.file)
@@ -95,7 +95,7 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := put("ca", text)
-	ca, err := NewAuthority(path)
+	ca, err := NewDynamicCA(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func (s *server) channels(ctx context.Context, w http.ResponseWriter, r *http.Re
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := newSocket(conn, cancel)
-	defer c.idle(s.StreamIdle)()
+	defer c.idle(s.StreamIdleTimeout)()
 	in, out := c.input(channelIn, req.Stdin), remotecommand.StreamOptions{Tty: req.TTY}
 	size := c.input(channelSize, req.TTY)
 	if req.Stdin {

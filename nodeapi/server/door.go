@@ -20,16 +20,16 @@ import (
 // Reviews are the two questions that a control server answers. A nil function is
 // one that nobody can be asked: then tokens are not taken, or nothing is allowed.
 type Reviews struct {
-	Token  func(context.Context, authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error)
-	Access func(context.Context, authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error)
+	Token         func(context.Context, authenticationv1.TokenReviewSpec) (authenticationv1.TokenReviewStatus, error)
+	SubjectAccess func(context.Context, authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error)
 }
 
 // door lets those in who are known and may do what they ask for.
 type door struct {
 	node    string
-	clients *Authority
+	clients *DynamicCA
 	reviews Reviews
-	rights  Rights
+	rights  AuthorizationMode
 	tokens  *answers[[sha256.Size]byte, authenticationv1.TokenReviewStatus]
 	access  *answers[string, authorizationv1.SubjectAccessReviewStatus]
 	log     *slog.Logger
@@ -40,10 +40,10 @@ type door struct {
 func newDoor(o Options) *door {
 	asking := make(chan struct{}, maxReviews)
 	return &door{
-		node: o.NodeName, clients: o.ClientCA, reviews: o.Reviews, rights: o.Rights, log: o.Log,
+		node: o.NodeName, clients: o.ClientCA, reviews: o.Reviews, rights: o.AuthorizationMode, log: o.Log,
 		tokens:   newAnswers[[sha256.Size]byte, authenticationv1.TokenReviewStatus](asking),
 		access:   newAnswers[string, authorizationv1.SubjectAccessReviewStatus](asking),
-		tokenTTL: o.TokenTTL, allowedTTL: o.AllowedTTL, deniedTTL: o.DeniedTTL,
+		tokenTTL: o.TokenTTL, allowedTTL: o.AuthorizedTTL, deniedTTL: o.UnauthorizedTTL,
 	}
 }
 
@@ -143,19 +143,19 @@ func (d *door) byToken(ctx context.Context, token string) (user, error) {
 // may tells whether the user has one of the rights that are asked for.
 func (d *door) may(ctx context.Context, u user, need right, method string) (bool, error) {
 	switch d.rights {
-	case Everybody:
+	case ModeAlwaysAllow:
 		return true, nil
-	case Masters:
+	case ModeMastersOnly:
 		return u.in(masters), nil
-	case Asked:
+	case ModeWebhook:
 	}
-	if d.reviews.Access == nil {
+	if d.reviews.SubjectAccess == nil {
 		return false, errors.New("there is no server to ask")
 	}
 	for _, q := range need.questions(d.node, method, u) {
 		st, err := d.access.get(ctx, q.ResourceAttributes.Verb+"\x00"+q.ResourceAttributes.Subresource+"\x00"+u.key(),
 			func(ctx context.Context) (authorizationv1.SubjectAccessReviewStatus, time.Duration, error) {
-				st, err := d.reviews.Access(ctx, q)
+				st, err := d.reviews.SubjectAccess(ctx, q)
 				if err != nil {
 					return st, 0, fmt.Errorf("subject access review: %w", err)
 				}

@@ -34,17 +34,17 @@ func everything(t *testing.T) Handlers {
 	none := func(context.Context) (*corev1.PodList, error) { return &corev1.PodList{}, nil }
 	refuse := errors.New("reached")
 	return Handlers{
-		Pods: none, Running: none, Metrics: ok, Probes: ok, Health: ok, HostLogs: logs,
+		Pods: none, RunningPods: none, Metrics: ok, Probes: ok, Health: ok, SystemLogDir: logs,
 		Logs: func(_ context.Context, _ LogRequest, out, _ io.Writer) error {
 			_, err := io.WriteString(out, "said")
 			return err
 		},
-		Exec:      func(context.Context, StreamRequest) (string, error) { return "", refuse },
-		Attach:    func(context.Context, StreamRequest) (string, error) { return "", refuse },
-		Reachable: func(context.Context, PodRef) error { return refuse },
-		Dial:      func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, refuse },
-		Figures:   func(context.Context, bool) (Figures, error) { return Figures{}, nil },
-		Config:    func() any { return map[string]int{"maxPods": 110} },
+		Exec:           func(context.Context, StreamRequest) (string, error) { return "", refuse },
+		Attach:         func(context.Context, StreamRequest) (string, error) { return "", refuse },
+		CheckReachable: func(context.Context, PodRef) error { return refuse },
+		DialPort:       func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, refuse },
+		Stats:          func(context.Context, bool) (Stats, error) { return Stats{}, nil },
+		Config:         func() any { return map[string]int{"maxPods": 110} },
 	}
 }
 
@@ -100,7 +100,9 @@ func TestEveryRouteNamesWhatItTakes(t *testing.T) {
 		users["token-"+name] = authenticationv1.UserInfo{Username: name, Groups: []string{"system:authenticated"}}
 		rights[name] = []string{r}
 	}
-	w := serve(t, func(o *Options) { o.Handlers, o.Rights, o.Reviews = everything(t), Asked, reviews(users, rights) })
+	w := serve(t, func(o *Options) {
+		o.Handlers, o.AuthorizationMode, o.Reviews = everything(t), ModeWebhook, reviews(users, rights)
+	})
 	for i, r := range all {
 		c := w.caller(t, nil, fmt.Sprintf("token-user%d", i))
 		for _, p := range paths {
@@ -122,7 +124,7 @@ func TestNobodyGetsInUnknown(t *testing.T) {
 	t.Parallel()
 	other := newAuthority(t)
 	w := serve(t, func(o *Options) {
-		o.Handlers, o.Rights = everything(t), Everybody
+		o.Handlers, o.AuthorizationMode = everything(t), ModeAlwaysAllow
 		o.Reviews = reviews(map[string]authenticationv1.UserInfo{"good": {Username: "u"}, "nameless": {}}, nil)
 	})
 	bad := map[string]*http.Client{
@@ -169,7 +171,7 @@ func TestWithoutAServerOnlyMastersGetIn(t *testing.T) {
 
 func TestDebuggingCanBeClosed(t *testing.T) {
 	t.Parallel()
-	w := serve(t, func(o *Options) { o.Handlers, o.Debugging = everything(t), false })
+	w := serve(t, func(o *Options) { o.Handlers, o.EnableDebuggingHandlers = everything(t), false })
 	c := w.master(t)
 	for path, want := range map[string]int{
 		"/pods": 200, "/healthz": 200, "/metrics": 200, "/stats/summary": 200,
@@ -224,8 +226,8 @@ func TestAnswersAreKeptAsLongAsTheyAreGood(t *testing.T) {
 		var asked atomic.Int64
 		fail := errors.New("away")
 		var down atomic.Bool
-		d := newDoor(Options{NodeName: "node1", AllowedTTL: time.Minute, DeniedTTL: time.Second, TokenTTL: time.Minute, Reviews: Reviews{
-			Access: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (st authorizationv1.SubjectAccessReviewStatus, err error) {
+		d := newDoor(Options{NodeName: "node1", AuthorizedTTL: time.Minute, UnauthorizedTTL: time.Second, TokenTTL: time.Minute, Reviews: Reviews{
+			SubjectAccess: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (st authorizationv1.SubjectAccessReviewStatus, err error) {
 				asked.Add(1)
 				time.Sleep(10 * time.Millisecond)
 				if down.Load() {

@@ -2,68 +2,68 @@ package server
 
 import "time"
 
-// Figures is what the node and its pods use at one moment.
-type Figures struct {
-	Node NodeFigures
-	Pods []PodFigures
+// Stats is what the node and its pods use at one moment.
+type Stats struct {
+	Node NodeStats
+	Pods []PodStats
 }
 
-// NodeFigures is what the whole host uses.
-type NodeFigures struct {
+// NodeStats is what the whole host uses.
+type NodeStats struct {
 	Name       string
 	Started    time.Time // when the host was booted
 	CPUs       int
 	Memory     uint64 // bytes the host has
-	Use        Use    // the whole host
+	Usage      Usage  // the whole host
 	Swap       Swap
 	Interfaces []Interface
-	Disk       *Disk // where pods' files lie
-	Images     *Disk // where images lie
+	NodeFs     *FsStats // where pods' files lie
+	ImageFs    *FsStats // where images lie
 	MaxPID     int64
 	Processes  int64
 }
 
-// PodFigures is what one pod uses.
-type PodFigures struct {
-	Namespace, Name, UID string
-	Started              time.Time // zero: not yet
-	Cgroup               string    // its path from the hierarchy's root
-	Use                  Use       // its sandbox included
-	Sandbox, SandboxPath string    // ID and cgroup; empty: none
-	Interfaces           []Interface
-	Containers           []ContainerFigures
-	Volumes              []VolumeFigures // if disks were asked for
-	Ephemeral            *Disk           // likewise: what of the disk is the pod's
+// PodStats is what one pod uses.
+type PodStats struct {
+	Namespace, Name, UID   string
+	Started                time.Time // zero: not yet
+	Cgroup                 string    // its path from the hierarchy's root
+	Usage                  Usage     // its sandbox included
+	Sandbox, SandboxCgroup string    // ID and cgroup; empty: none
+	Interfaces             []Interface
+	Containers             []ContainerStats
+	Volumes                []VolumeStats // if disks were asked for
+	EphemeralStorage       *FsStats      // likewise: what of the disk is the pod's
 }
 
-// ContainerFigures is what one running container uses.
-type ContainerFigures struct {
+// ContainerStats is what one running container uses.
+type ContainerStats struct {
 	Name, ID, Image string
 	Started         time.Time
 	Cgroup          string
-	Use             Use
-	Root, Logs      *Disk // if disks were asked for
+	Usage           Usage
+	Rootfs, Logs    *FsStats // if disks were asked for
 }
 
-// VolumeFigures is what a volume holds.
-type VolumeFigures struct {
+// VolumeStats is what a volume holds.
+type VolumeStats struct {
 	Name string
-	Disk
+	FsStats
 }
 
-// Use is what one cgroup has used, with all below it. What the kernel does not
+// Usage is what one cgroup has used, with all below it. What the kernel does not
 // tell is zero.
-type Use struct {
-	At                time.Time     // when it was read; zero: there is no such cgroup
-	CPU, User, System time.Duration // of all CPUs together, since it was made
-	Periods           uint64        // of the CPU limit
-	Throttled         uint64        // of them, in which it had to wait
-	ThrottledTime     time.Duration
+type Usage struct {
+	Timestamp           time.Time     // when it was read; zero: there is no such cgroup
+	CPU, User, System   time.Duration // of all CPUs together, since it was made
+	CFSPeriods          uint64        // of the CPU limit
+	CFSThrottledPeriods uint64        // of them, in which it had to wait
+	CFSThrottledTime    time.Duration
 
-	Memory, WorkingSet, RSS, Cache, Mapped, Peak uint64 // bytes
-	Swap                                         uint64 // bytes
-	Faults, MajorFaults                          uint64
-	OOMKills                                     uint64
+	Memory, WorkingSet, RSS, Cache, MappedFile, MaxUsage uint64 // bytes
+	Swap                                                 uint64 // bytes
+	Faults, MajorFaults                                  uint64
+	OOMKills                                             uint64
 
 	Devices   []Device
 	Processes uint64
@@ -73,7 +73,7 @@ type Use struct {
 	CPUShares   uint64
 	MemoryLimit uint64 // 0: none
 
-	Pressure *Pressure // nil: this kernel has no such figures
+	PSI *PSI // nil: this kernel has no such figures
 }
 
 // CPULimit is time of CPU per period.
@@ -85,15 +85,15 @@ type Device struct {
 	ReadBytes, WriteBytes, ReadOps, WriteOps uint64
 }
 
-// Pressure is how much tasks waited.
-type Pressure struct{ CPU, Memory, IO Stall }
+// PSI is how much tasks waited.
+type PSI struct{ CPU, Memory, IO PSIStats }
 
-// Stall is how much some and all tasks waited for one resource.
-type Stall struct{ Some, Full StallTime }
+// PSIStats is how much some and all tasks waited for one resource.
+type PSIStats struct{ Some, Full PSIData }
 
-// StallTime is a share of the last 10, 60 and 300 seconds in percent, and the time
+// PSIData is a share of the last 10, 60 and 300 seconds in percent, and the time
 // since the cgroup was made.
-type StallTime struct {
+type PSIData struct {
 	Avg10, Avg60, Avg300 float64
 	Total                time.Duration
 }
@@ -107,9 +107,9 @@ type Interface struct {
 	RxBytes, RxPackets, RxErrors, RxDropped, TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// Disk is a file system, and what of it is used by whom it is told of.
-type Disk struct {
-	At                             time.Time
+// FsStats is a file system, and what of it is used by whom it is told of.
+type FsStats struct {
+	Timestamp                      time.Time
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64
 }

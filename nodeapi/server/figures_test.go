@@ -14,30 +14,30 @@ import (
 
 // measured are figures of a node with one pod; each reading finds that a second
 // of CPU more was used.
-func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (Figures, error) {
-	return func(_ context.Context, disks bool) (Figures, error) {
-		use := Use{At: *at, CPU: *cpu, WorkingSet: 10 << 20, RSS: 5 << 20, Memory: 12 << 20, Processes: 2}
+func measured(at *time.Time, cpu *time.Duration) func(context.Context, bool) (Stats, error) {
+	return func(_ context.Context, disks bool) (Stats, error) {
+		use := Usage{Timestamp: *at, CPU: *cpu, WorkingSet: 10 << 20, RSS: 5 << 20, Memory: 12 << 20, Processes: 2}
 		*at, *cpu = at.Add(2*time.Second), *cpu+time.Second
-		k := ContainerFigures{Name: `odd"name\`, ID: "c1", Image: "docker.io/library/nginx:1", Started: time.Unix(1000, 5e8), Cgroup: "/kubepods/pod1/c1", Use: use}
-		k.Use.CPULimit, k.Use.MemoryLimit = &CPULimit{Quota: 50 * time.Millisecond, Period: 100 * time.Millisecond}, 32<<20
-		k.Use.Devices = []Device{{Name: "/dev/sda", ReadBytes: 7, WriteBytes: 8, ReadOps: 1, WriteOps: 2}}
-		p := PodFigures{
-			Namespace: "ns", Name: "p", UID: "u", Started: time.Unix(900, 0), Cgroup: "/kubepods/pod1", Use: use, Sandbox: "s1", SandboxPath: "/kubepods/pod1/s1",
-			Interfaces: []Interface{{Name: "eth0", RxBytes: 3, TxBytes: 4}}, Containers: []ContainerFigures{k},
+		k := ContainerStats{Name: `odd"name\`, ID: "c1", Image: "docker.io/library/nginx:1", Started: time.Unix(1000, 5e8), Cgroup: "/kubepods/pod1/c1", Usage: use}
+		k.Usage.CPULimit, k.Usage.MemoryLimit = &CPULimit{Quota: 50 * time.Millisecond, Period: 100 * time.Millisecond}, 32<<20
+		k.Usage.Devices = []Device{{Name: "/dev/sda", ReadBytes: 7, WriteBytes: 8, ReadOps: 1, WriteOps: 2}}
+		p := PodStats{
+			Namespace: "ns", Name: "p", UID: "u", Started: time.Unix(900, 0), Cgroup: "/kubepods/pod1", Usage: use, Sandbox: "s1", SandboxCgroup: "/kubepods/pod1/s1",
+			Interfaces: []Interface{{Name: "eth0", RxBytes: 3, TxBytes: 4}}, Containers: []ContainerStats{k},
 		}
-		n := NodeFigures{Name: "node1", Started: time.Unix(1, 0), CPUs: 2, Memory: 1 << 30, Use: use, Interfaces: []Interface{{Name: "eth0", RxBytes: 30}}}
+		n := NodeStats{Name: "node1", Started: time.Unix(1, 0), CPUs: 2, Memory: 1 << 30, Usage: use, Interfaces: []Interface{{Name: "eth0", RxBytes: 30}}}
 		if disks {
-			p.Ephemeral = &Disk{At: use.At, Used: 9}
-			p.Volumes = []VolumeFigures{{Name: "data", Disk: Disk{At: use.At, Used: 4}}}
+			p.EphemeralStorage = &FsStats{Timestamp: use.Timestamp, Used: 9}
+			p.Volumes = []VolumeStats{{Name: "data", FsStats: FsStats{Timestamp: use.Timestamp, Used: 4}}}
 		}
-		return Figures{Node: n, Pods: []PodFigures{p}}, nil
+		return Stats{Node: n, Pods: []PodStats{p}}, nil
 	}
 }
 
 func TestFiguresAreAsDashboardsAskForThem(t *testing.T) {
 	t.Parallel()
 	at, cpu := time.Unix(5000, 0), time.Hour
-	w := serve(t, func(o *Options) { o.Handlers.Figures = measured(&at, &cpu) })
+	w := serve(t, func(o *Options) { o.Handlers.Stats = measured(&at, &cpu) })
 	_, page := ask(t, w.master(t), "GET", w.url+"/metrics/cadvisor")
 	for _, line := range []string{
 		`container_cpu_usage_seconds_total{container="odd\"name\\",cpu="total",id="/kubepods/pod1/c1",image="docker.io/library/nginx:1",name="c1",namespace="ns",pod="p"} 3600 5000000`,
@@ -75,7 +75,7 @@ func TestFiguresAreAsDashboardsAskForThem(t *testing.T) {
 func TestTheSummaryMeasuresFromOneQuestionToTheNext(t *testing.T) {
 	t.Parallel()
 	at, cpu := time.Now().Add(-time.Hour), time.Hour // rates are those of the figures, whatever the clock says
-	w := serve(t, func(o *Options) { o.Handlers.Figures = measured(&at, &cpu) })
+	w := serve(t, func(o *Options) { o.Handlers.Stats = measured(&at, &cpu) })
 	var s stats.Summary
 	for range 2 {
 		code, body := ask(t, w.master(t), "GET", w.url+"/stats/summary")

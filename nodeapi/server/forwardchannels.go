@@ -35,7 +35,7 @@ func (s *server) forwardChannels(ctx context.Context, w http.ResponseWriter, r *
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := newSocket(conn, cancel)
-	defer c.idle(s.StreamIdle)()
+	defer c.idle(s.StreamIdleTimeout)()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	var all sync.WaitGroup
@@ -87,7 +87,7 @@ func (s *server) forwardChannel(ctx context.Context, pod PodRef, port uint16, in
 		return
 	}
 	dialing, dialed := context.WithTimeout(ctx, dialBound)
-	conn, err := s.h.Dial(dialing, pod, port)
+	conn, err := s.h.DialPort(dialing, pod, port)
 	dialed()
 	if err != nil {
 		_, _ = fmt.Fprintf(fail, "error forwarding port %d to pod %s: %v", port, pod.Name, err)

@@ -17,9 +17,9 @@ import (
 type Handlers struct {
 	// Pods returns the pods of this node in all namespaces, with status.
 	Pods func(ctx context.Context) (*corev1.PodList, error)
-	// Running returns what runs now, as far as the runtime's view tells: each pod
+	// RunningPods returns what runs now, as far as the runtime's view tells: each pod
 	// with the names and images of its running containers.
-	Running func(ctx context.Context) (*corev1.PodList, error)
+	RunningPods func(ctx context.Context) (*corev1.PodList, error)
 	// Logs writes a container's log. With Follow it ends when the container does
 	// or ctx ends. A nil writer is a stream that is not wanted.
 	Logs func(ctx context.Context, req LogRequest, stdout, stderr io.Writer) error
@@ -28,21 +28,21 @@ type Handlers struct {
 	// for one use.
 	Exec   func(ctx context.Context, req StreamRequest) (string, error)
 	Attach func(ctx context.Context, req StreamRequest) (string, error)
-	// Reachable tells whether ports of the pod can be forwarded: an error is the
+	// CheckReachable tells whether ports of the pod can be forwarded: an error is the
 	// pod's, not that of one port.
-	Reachable func(ctx context.Context, pod PodRef) error
-	// Dial opens a connection to a port of a pod, in the pod's network.
-	Dial func(ctx context.Context, pod PodRef, port uint16) (nodeapi.Stream, error)
-	// Figures measures what the node and its pods use, with the disks if asked to.
-	Figures func(ctx context.Context, disks bool) (Figures, error)
+	CheckReachable func(ctx context.Context, pod PodRef) error
+	// DialPort opens a connection to a port of a pod, in the pod's network.
+	DialPort func(ctx context.Context, pod PodRef, port uint16) (nodeapi.Stream, error)
+	// Stats measures what the node and its pods use, with the disks if asked to.
+	Stats func(ctx context.Context, disks bool) (Stats, error)
 	// Metrics are the agent's own figures, Probes those of its probes.
 	Metrics, Probes http.Handler
 	// Config is the configuration in force, for JSON.
 	Config func() any
 	// Health answers /healthz.
 	Health http.Handler
-	// HostLogs is the folder of the host's logs; empty: it is not shown.
-	HostLogs string
+	// SystemLogDir is the folder of the host's logs; empty: it is not shown.
+	SystemLogDir string
 }
 
 // PodRef names a pod; UID is empty if any incarnation will do.

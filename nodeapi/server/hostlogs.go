@@ -18,13 +18,13 @@ const maxLinks = 8
 
 // hostLogs shows the folder of the host's logs, as a file server does.
 func (s *server) hostLogs(w http.ResponseWriter, r *http.Request) {
-	root, err := os.OpenRoot(s.h.HostLogs)
+	root, err := os.OpenRoot(s.h.SystemLogDir)
 	if err != nil {
 		complain(w, fmt.Errorf("the host's logs: %w", err))
 		return
 	}
 	defer func() { _ = root.Close() }()
-	http.StripPrefix("/logs", http.FileServer(logFolder{root: root, path: filepath.Clean(s.h.HostLogs)})).ServeHTTP(w, r)
+	http.StripPrefix("/logs", http.FileServer(logFolder{root: root, path: filepath.Clean(s.h.SystemLogDir)})).ServeHTTP(w, r)
 }
 
 // logFolder is a folder of which nothing leads out: pods may write to it, and

@@ -107,7 +107,7 @@ func TestNothingOutsideTheHostsLogsIsShown(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(logs, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := serve(t, func(o *Options) { o.Handlers.HostLogs = logs })
+	w := serve(t, func(o *Options) { o.Handlers.SystemLogDir = logs })
 	for path, want := range map[string]string{"syslog": "a line", "pods/p/0.log": "of a pod", "container.log": "of a pod", "near.log": "of a pod"} {
 		if code, body := ask(t, w.master(t), "GET", w.url+"/logs/"+path); code != 200 || body != want {
 			t.Errorf("%s: %d %q", path, code, body)

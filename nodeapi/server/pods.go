@@ -11,7 +11,7 @@ import (
 func (s *server) pods(w http.ResponseWriter, r *http.Request) { list(w, r, s.h.Pods) }
 
 // running tells what the runtime runs.
-func (s *server) running(w http.ResponseWriter, r *http.Request) { list(w, r, s.h.Running) }
+func (s *server) running(w http.ResponseWriter, r *http.Request) { list(w, r, s.h.RunningPods) }
 
 func list(w http.ResponseWriter, r *http.Request, ask func(context.Context) (*corev1.PodList, error)) {
 	found, err := ask(r.Context())

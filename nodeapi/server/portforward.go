@@ -38,7 +38,7 @@ func (s *server) portForward(w http.ResponseWriter, r *http.Request) {
 		complain(w, apierrors.NewBadRequest("Upgrade request required"))
 		return
 	}
-	if err := s.h.Reachable(r.Context(), pod); err != nil {
+	if err := s.h.CheckReachable(r.Context(), pod); err != nil {
 		complain(w, err)
 		return
 	}
@@ -112,8 +112,8 @@ func (f *forwarder) tunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 // serve goes on until the client leaves, nothing has moved for too long, or ctx
 // ends.
 func (f *forwarder) serve(ctx context.Context, conn httpstream.Connection) {
-	if f.s.StreamIdle > 0 {
-		conn.SetIdleTimeout(f.s.StreamIdle)
+	if f.s.StreamIdleTimeout > 0 {
+		conn.SetIdleTimeout(f.s.StreamIdleTimeout)
 	}
 	select {
 	case <-conn.CloseChan():
@@ -202,11 +202,11 @@ func (f *forwarder) join(p *pair) {
 	}
 	defer func() { _ = p.fail.Close() }()
 	dialing, dialed := context.WithTimeout(f.ctx, dialBound)
-	pod, err := f.s.h.Dial(dialing, f.pod, p.port)
+	pod, err := f.s.h.DialPort(dialing, f.pod, p.port)
 	dialed()
 	if err != nil {
 		f.s.Log.Debug("node API: forward a port", "pod", f.pod.Namespace+"/"+f.pod.Name, "port", p.port, "err", err)
-		if gone := f.s.h.Reachable(f.ctx, f.pod); gone != nil {
+		if gone := f.s.h.CheckReachable(f.ctx, f.pod); gone != nil {
 			_, _ = io.WriteString(p.fail, fmt.Sprintf("error forwarding port %d to pod %s: %v", p.port, f.pod.Name, gone))
 		}
 		_ = p.data.Reset()

@@ -8,17 +8,17 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// Rights says who decides what a known user may do.
-type Rights int
+// AuthorizationMode says who decides what a known user may do.
+type AuthorizationMode int
 
 const (
-	// Asked has Reviews decide.
-	Asked Rights = iota
-	// Everybody lets every known user do everything.
-	Everybody
-	// Masters lets the members of system:masters do everything and others nothing:
+	// ModeWebhook has Reviews decide.
+	ModeWebhook AuthorizationMode = iota
+	// ModeAlwaysAllow lets every known user do everything.
+	ModeAlwaysAllow
+	// ModeMastersOnly lets the members of system:masters do everything and others nothing:
 	// for a node without a server that could be asked.
-	Masters
+	ModeMastersOnly
 )
 
 // masters is the group that may do everything in any cluster.

@@ -24,7 +24,7 @@ const runtimeBound = 30 * time.Second
 // joinRuntime joins streams to the runtime's streaming server at target until the
 // command ends.
 func joinRuntime(ctx context.Context, target string, o remotecommand.StreamOptions) error {
-	runtime, err := nodeapi.RuntimeStreams(target)
+	runtime, err := nodeapi.NewRuntimeExecutor(target)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (s *server) pass(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	if err := errors.Join(answer.Header.Write(client), writeString(client, "\r\n")); err != nil {
 		return
 	}
-	both(ctx, s.StreamIdle, ahead{client, early.Reader}, ahead{runtime, rest})
+	both(ctx, s.StreamIdleTimeout, ahead{client, early.Reader}, ahead{runtime, rest})
 }
 
 // askRuntime asks for the upgrade that the client has asked for.

@@ -20,23 +20,23 @@ type Options struct {
 	// Certificate is asked at every handshake, so that a new one is used at once.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// ClientCA has signed the certificates of clients; nil: none are taken.
-	ClientCA *Authority
+	ClientCA *DynamicCA
 	// Reviews are where tokens and rights are asked for.
 	Reviews Reviews
-	// Rights says who decides what a known user may do.
-	Rights Rights
+	// AuthorizationMode says who decides what a known user may do.
+	AuthorizationMode AuthorizationMode
 	// TokenTTL, AllowedTTL and DeniedTTL are how long answers of Reviews are good.
-	TokenTTL, AllowedTTL, DeniedTTL time.Duration
+	TokenTTL, AuthorizedTTL, UnauthorizedTTL time.Duration
 
-	MinVersion   uint16        // of TLS; 0: Go's default
-	CipherSuites []uint16      // empty: Go's default
-	Curves       []tls.CurveID // empty: Go's default
+	MinVersion       uint16        // of TLS; 0: Go's default
+	CipherSuites     []uint16      // empty: Go's default
+	CurvePreferences []tls.CurveID // empty: Go's default
 
-	// Debugging opens what reaches into containers and the host's logs.
-	Debugging bool
-	// StreamIdle ends a stream on which nothing has moved for so long; 0: never.
-	StreamIdle time.Duration
-	Log        *slog.Logger
+	// EnableDebuggingHandlers opens what reaches into containers and the host's logs.
+	EnableDebuggingHandlers bool
+	// StreamIdleTimeout ends a stream on which nothing has moved for so long; 0: never.
+	StreamIdleTimeout time.Duration
+	Log               *slog.Logger
 }
 
 // server is one life of the node's API.
@@ -101,7 +101,7 @@ func (s *server) tls() *tls.Config {
 		GetCertificate:   s.Certificate,
 		MinVersion:       max(s.MinVersion, tls.VersionTLS12),
 		CipherSuites:     s.CipherSuites,
-		CurvePreferences: s.Curves,
+		CurvePreferences: s.CurvePreferences,
 		NextProtos:       []string{"http/1.1"},
 	}
 	if s.http2() {
@@ -149,15 +149,15 @@ func (s *server) table() []route {
 		{get, "/healthz", toHealth, false, h.Health != nil, through(h.Health)},
 		{get, "/healthz/{check}", toHealth, false, h.Health != nil, through(h.Health)},
 		{get, "/pods", toPods, false, h.Pods != nil, s.pods},
-		{get, "/runningpods/{$}", toPods, true, h.Running != nil, s.running},
-		{get, "/runningpods", toPods, true, h.Running != nil, s.running},
+		{get, "/runningpods/{$}", toPods, true, h.RunningPods != nil, s.running},
+		{get, "/runningpods", toPods, true, h.RunningPods != nil, s.running},
 		{get, "/configz", toConfig, true, h.Config != nil, s.configz},
 		{get, "/metrics", toMetrics, false, h.Metrics != nil, through(h.Metrics)},
 		{get, "/metrics/probes", toMetrics, false, h.Probes != nil, through(h.Probes)},
-		{get, "/metrics/resource", toMetrics, false, h.Figures != nil, s.resource},
-		{get, "/metrics/cadvisor", toMetrics, false, h.Figures != nil, s.cadvisor},
-		{get, "/stats/summary", toStats, false, h.Figures != nil, s.summary},
-		{get, "/logs/{path...}", toLogs, true, h.HostLogs != "", s.hostLogs},
+		{get, "/metrics/resource", toMetrics, false, h.Stats != nil, s.resource},
+		{get, "/metrics/cadvisor", toMetrics, false, h.Stats != nil, s.cadvisor},
+		{get, "/stats/summary", toStats, false, h.Stats != nil, s.summary},
+		{get, "/logs/{path...}", toLogs, true, h.SystemLogDir != "", s.hostLogs},
 		{get, "/containerLogs" + container, toProxy, true, h.Logs != nil, s.logs},
 		{getPost, "/exec" + container, toEnter, true, h.Exec != nil, s.exec},
 		{getPost, "/exec" + containerUID, toEnter, true, h.Exec != nil, s.exec},
@@ -165,8 +165,8 @@ func (s *server) table() []route {
 		{getPost, "/attach" + containerUID, toEnter, true, h.Attach != nil, s.attach},
 		{getPost, "/run" + container, toEnter, true, h.Exec != nil, s.run},
 		{getPost, "/run" + containerUID, toEnter, true, h.Exec != nil, s.run},
-		{getPost, "/portForward" + pod, toEnter, true, h.Dial != nil, s.portForward},
-		{getPost, "/portForward" + pod + "/{uid}", toEnter, true, h.Dial != nil, s.portForward},
+		{getPost, "/portForward" + pod, toEnter, true, h.DialPort != nil, s.portForward},
+		{getPost, "/portForward" + pod + "/{uid}", toEnter, true, h.DialPort != nil, s.portForward},
 	}
 }
 
@@ -176,7 +176,7 @@ func (s *server) routes() http.Handler {
 		switch {
 		case !r.have:
 			continue
-		case r.debugging && !s.Debugging:
+		case r.debugging && !s.EnableDebuggingHandlers:
 			r.serve = func(w http.ResponseWriter, _ *http.Request) {
 				http.Error(w, "Debug endpoints are disabled.", http.StatusMethodNotAllowed)
 			}

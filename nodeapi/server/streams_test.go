@@ -31,15 +31,15 @@ func forwarded(t *testing.T, idle time.Duration) (*world, *sync.Map) {
 	t.Helper()
 	gone := &sync.Map{} // pods that have gone
 	return serve(t, func(o *Options) {
-		o.StreamIdle = idle
+		o.StreamIdleTimeout = idle
 		o.Handlers = Handlers{
-			Reachable: func(_ context.Context, p PodRef) error {
+			CheckReachable: func(_ context.Context, p PodRef) error {
 				if _, is := gone.Load(p.Name); is {
 					return errors.New("the pod has gone")
 				}
 				return nil
 			},
-			Dial: func(ctx context.Context, _ PodRef, port uint16) (nodeapi.Stream, error) {
+			DialPort: func(ctx context.Context, _ PodRef, port uint16) (nodeapi.Stream, error) {
 				conn, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 				if err != nil {
 					return nil, err
@@ -300,11 +300,11 @@ func TestAStreamOnWhichNothingMovesEnds(t *testing.T) {
 	target, closed := silent(t)
 	const idle = 300 * time.Millisecond
 	w := serve(t, func(o *Options) {
-		o.StreamIdle = idle
+		o.StreamIdleTimeout = idle
 		o.Handlers = Handlers{
-			Exec:      func(context.Context, StreamRequest) (string, error) { return target, nil },
-			Dial:      func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, errors.New("no") },
-			Reachable: func(context.Context, PodRef) error { return nil },
+			Exec:           func(context.Context, StreamRequest) (string, error) { return target, nil },
+			DialPort:       func(context.Context, PodRef, uint16) (nodeapi.Stream, error) { return nil, errors.New("no") },
+			CheckReachable: func(context.Context, PodRef) error { return nil },
 		}
 	})
 	for _, path := range []string{"/exec/ns/p/c?command=x&output=1", "/portForward/ns/p"} {

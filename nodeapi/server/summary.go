@@ -36,9 +36,9 @@ func (s *server) summary(w http.ResponseWriter, r *http.Request) {
 }
 
 // twice measures, and a moment before too if nothing is remembered.
-func (s *server) twice(ctx context.Context, disks bool) (Figures, error) {
+func (s *server) twice(ctx context.Context, disks bool) (Stats, error) {
 	if !s.rates.fresh(time.Now()) {
-		f, err := s.h.Figures(ctx, false)
+		f, err := s.h.Stats(ctx, false)
 		if err != nil {
 			return f, err
 		}
@@ -51,7 +51,7 @@ func (s *server) twice(ctx context.Context, disks bool) (Figures, error) {
 			return f, ctx.Err()
 		}
 	}
-	return s.h.Figures(ctx, disks)
+	return s.h.Stats(ctx, disks)
 }
 
 // rates remembers what was used when somebody asked last.
@@ -76,17 +76,17 @@ func (r *rates) fresh(now time.Time) bool {
 
 // of takes in new figures and returns how many nanoseconds of CPU per second a
 // cgroup uses, by its path; nil: not known yet.
-func (r *rates) of(f Figures) func(cgroup string) *uint64 {
+func (r *rates) of(f Stats) func(cgroup string) *uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := map[string]usedAt{}
-	take := func(cgroup string, u Use) {
-		if u.At.IsZero() {
+	take := func(cgroup string, u Usage) {
+		if u.Timestamp.IsZero() {
 			return
 		}
 		was, known := r.last[cgroup]
-		next := usedAt{at: u.At, cpu: u.CPU}
-		switch passed := u.At.Sub(was.at); {
+		next := usedAt{at: u.Timestamp, cpu: u.CPU}
+		switch passed := u.Timestamp.Sub(was.at); {
 		case !known || u.CPU < was.cpu || passed >= oldWindow: // a cgroup of that name, but another
 		case passed < leastWindow:
 			next = was
@@ -95,14 +95,14 @@ func (r *rates) of(f Figures) func(cgroup string) *uint64 {
 		}
 		now[cgroup] = next
 	}
-	take("/", f.Node.Use)
+	take("/", f.Node.Usage)
 	for _, p := range f.Pods {
-		take(p.Cgroup, p.Use)
+		take(p.Cgroup, p.Usage)
 		for _, k := range p.Containers {
-			take(k.Cgroup, k.Use)
+			take(k.Cgroup, k.Usage)
 		}
 	}
-	r.last, r.at = now, f.Node.Use.At
+	r.last, r.at = now, f.Node.Usage.Timestamp
 	return func(cgroup string) *uint64 {
 		u, ok := now[cgroup]
 		if !ok || !u.known {
@@ -112,101 +112,101 @@ func (r *rates) of(f Figures) func(cgroup string) *uint64 {
 	}
 }
 
-func nodeStats(n NodeFigures, rate func(string) *uint64, only bool) stats.NodeStats {
+func nodeStats(n NodeStats, rate func(string) *uint64, only bool) stats.NodeStats {
 	out := stats.NodeStats{
 		NodeName: n.Name, StartTime: metav1.NewTime(n.Started), SystemContainers: []stats.ContainerStats{},
-		CPU: cpuStats(n.Use, rate("/")), Memory: memoryStats(n.Use),
-		Swap: &stats.SwapStats{Time: metav1.NewTime(n.Use.At), SwapUsageBytes: &n.Swap.Used, SwapAvailableBytes: &n.Swap.Free},
+		CPU: cpuStats(n.Usage, rate("/")), Memory: memoryStats(n.Usage),
+		Swap: &stats.SwapStats{Time: metav1.NewTime(n.Usage.Timestamp), SwapUsageBytes: &n.Swap.Used, SwapAvailableBytes: &n.Swap.Free},
 	}
-	if free := n.Memory - min(n.Use.WorkingSet, n.Memory); out.Memory != nil {
+	if free := n.Memory - min(n.Usage.WorkingSet, n.Memory); out.Memory != nil {
 		out.Memory.AvailableBytes = &free
 	}
 	if only {
 		return out
 	}
-	out.IO = ioStats(n.Use)
-	out.Network = networkStats(n.Interfaces, n.Use.At)
-	out.Fs = fsStats(n.Disk)
-	out.Runtime = &stats.RuntimeStats{ImageFs: fsStats(n.Images), ContainerFs: fsStats(n.Images)}
-	out.Rlimit = &stats.RlimitStats{Time: metav1.NewTime(n.Use.At), MaxPID: &n.MaxPID, NumOfRunningProcesses: &n.Processes}
+	out.IO = ioStats(n.Usage)
+	out.Network = networkStats(n.Interfaces, n.Usage.Timestamp)
+	out.Fs = fsStats(n.NodeFs)
+	out.Runtime = &stats.RuntimeStats{ImageFs: fsStats(n.ImageFs), ContainerFs: fsStats(n.ImageFs)}
+	out.Rlimit = &stats.RlimitStats{Time: metav1.NewTime(n.Usage.Timestamp), MaxPID: &n.MaxPID, NumOfRunningProcesses: &n.Processes}
 	return out
 }
 
-func podStats(p PodFigures, rate func(string) *uint64, only bool) stats.PodStats {
+func podStats(p PodStats, rate func(string) *uint64, only bool) stats.PodStats {
 	out := stats.PodStats{
 		PodRef:    stats.PodReference{Name: p.Name, Namespace: p.Namespace, UID: p.UID},
 		StartTime: metav1.NewTime(p.Started), Containers: make([]stats.ContainerStats, 0, len(p.Containers)),
-		CPU: cpuStats(p.Use, rate(p.Cgroup)), Memory: memoryStats(p.Use), Swap: swapStats(p.Use),
+		CPU: cpuStats(p.Usage, rate(p.Cgroup)), Memory: memoryStats(p.Usage), Swap: swapStats(p.Usage),
 	}
 	for _, k := range p.Containers {
 		c := stats.ContainerStats{
 			Name: k.Name, StartTime: metav1.NewTime(k.Started),
-			CPU: cpuStats(k.Use, rate(k.Cgroup)), Memory: memoryStats(k.Use), Swap: swapStats(k.Use),
+			CPU: cpuStats(k.Usage, rate(k.Cgroup)), Memory: memoryStats(k.Usage), Swap: swapStats(k.Usage),
 		}
 		if !only {
-			c.IO, c.Rootfs, c.Logs = ioStats(k.Use), fsStats(k.Root), fsStats(k.Logs)
+			c.IO, c.Rootfs, c.Logs = ioStats(k.Usage), fsStats(k.Rootfs), fsStats(k.Logs)
 		}
 		out.Containers = append(out.Containers, c)
 	}
 	if only {
 		return out
 	}
-	out.IO = ioStats(p.Use)
-	out.Network = networkStats(p.Interfaces, p.Use.At)
-	out.EphemeralStorage = fsStats(p.Ephemeral)
-	out.ProcessStats = &stats.ProcessStats{ProcessCount: &p.Use.Processes}
+	out.IO = ioStats(p.Usage)
+	out.Network = networkStats(p.Interfaces, p.Usage.Timestamp)
+	out.EphemeralStorage = fsStats(p.EphemeralStorage)
+	out.ProcessStats = &stats.ProcessStats{ProcessCount: &p.Usage.Processes}
 	for _, v := range p.Volumes {
-		out.VolumeStats = append(out.VolumeStats, stats.VolumeStats{Name: v.Name, FsStats: *fsStats(&v.Disk)})
+		out.VolumeStats = append(out.VolumeStats, stats.VolumeStats{Name: v.Name, FsStats: *fsStats(&v.FsStats)})
 	}
 	return out
 }
 
-func cpuStats(u Use, rate *uint64) *stats.CPUStats {
-	if u.At.IsZero() {
+func cpuStats(u Usage, rate *uint64) *stats.CPUStats {
+	if u.Timestamp.IsZero() {
 		return nil
 	}
 	used := uint64(u.CPU)
-	out := &stats.CPUStats{Time: metav1.NewTime(u.At), UsageCoreNanoSeconds: &used, UsageNanoCores: rate}
-	if u.Pressure != nil {
-		out.PSI = psi(u.Pressure.CPU)
+	out := &stats.CPUStats{Time: metav1.NewTime(u.Timestamp), UsageCoreNanoSeconds: &used, UsageNanoCores: rate}
+	if u.PSI != nil {
+		out.PSI = psi(u.PSI.CPU)
 	}
 	return out
 }
 
-func memoryStats(u Use) *stats.MemoryStats {
-	if u.At.IsZero() {
+func memoryStats(u Usage) *stats.MemoryStats {
+	if u.Timestamp.IsZero() {
 		return nil
 	}
 	out := &stats.MemoryStats{
-		Time: metav1.NewTime(u.At), UsageBytes: &u.Memory, WorkingSetBytes: &u.WorkingSet, RSSBytes: &u.RSS,
+		Time: metav1.NewTime(u.Timestamp), UsageBytes: &u.Memory, WorkingSetBytes: &u.WorkingSet, RSSBytes: &u.RSS,
 		PageFaults: &u.Faults, MajorPageFaults: &u.MajorFaults,
 	}
 	if u.MemoryLimit > 0 {
 		free := u.MemoryLimit - min(u.WorkingSet, u.MemoryLimit)
 		out.AvailableBytes = &free
 	}
-	if u.Pressure != nil {
-		out.PSI = psi(u.Pressure.Memory)
+	if u.PSI != nil {
+		out.PSI = psi(u.PSI.Memory)
 	}
 	return out
 }
 
-func swapStats(u Use) *stats.SwapStats {
-	if u.At.IsZero() {
+func swapStats(u Usage) *stats.SwapStats {
+	if u.Timestamp.IsZero() {
 		return nil
 	}
-	return &stats.SwapStats{Time: metav1.NewTime(u.At), SwapUsageBytes: &u.Swap}
+	return &stats.SwapStats{Time: metav1.NewTime(u.Timestamp), SwapUsageBytes: &u.Swap}
 }
 
-func ioStats(u Use) *stats.IOStats {
-	if u.At.IsZero() || u.Pressure == nil {
+func ioStats(u Usage) *stats.IOStats {
+	if u.Timestamp.IsZero() || u.PSI == nil {
 		return nil
 	}
-	return &stats.IOStats{Time: metav1.NewTime(u.At), PSI: psi(u.Pressure.IO)}
+	return &stats.IOStats{Time: metav1.NewTime(u.Timestamp), PSI: psi(u.PSI.IO)}
 }
 
-func psi(s Stall) *stats.PSIStats {
-	one := func(t StallTime) stats.PSIData {
+func psi(s PSIStats) *stats.PSIStats {
+	one := func(t PSIData) stats.PSIData {
 		return stats.PSIData{Total: uint64(t.Total), Avg10: t.Avg10, Avg60: t.Avg60, Avg300: t.Avg300}
 	}
 	return &stats.PSIStats{Some: one(s.Some), Full: one(s.Full)}
@@ -228,12 +228,12 @@ func networkStats(all []Interface, at time.Time) *stats.NetworkStats {
 	return out
 }
 
-func fsStats(d *Disk) *stats.FsStats {
+func fsStats(d *FsStats) *stats.FsStats {
 	if d == nil {
 		return nil
 	}
 	return &stats.FsStats{
-		Time: metav1.NewTime(d.At), AvailableBytes: &d.Available, CapacityBytes: &d.Capacity, UsedBytes: &d.Used,
+		Time: metav1.NewTime(d.Timestamp), AvailableBytes: &d.Available, CapacityBytes: &d.Capacity, UsedBytes: &d.Used,
 		InodesFree: &d.InodesFree, Inodes: &d.Inodes, InodesUsed: &d.InodesUsed,
 	}
 }

@@ -93,17 +93,17 @@ type world struct {
 func serve(t *testing.T, change func(*Options)) *world {
 	t.Helper()
 	clients := newAuthority(t)
-	ca, err := NewAuthority(clients.file)
+	ca, err := NewDynamicCA(clients.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := OwnPair(t.TempDir(), "node1", []string{"127.0.0.1"}, time.Now())
+	pair, err := SelfSignedCertificate(t.TempDir(), "node1", []string{"127.0.0.1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := Options{
-		NodeName: "node1", Certificate: pair.Certificate, ClientCA: ca, Rights: Masters, Debugging: true,
-		TokenTTL: time.Minute, AllowedTTL: time.Minute, DeniedTTL: time.Minute, Log: slog.New(slog.DiscardHandler),
+		NodeName: "node1", Certificate: pair.Certificate, ClientCA: ca, AuthorizationMode: ModeMastersOnly, EnableDebuggingHandlers: true,
+		TokenTTL: time.Minute, AuthorizedTTL: time.Minute, UnauthorizedTTL: time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&o)
@@ -197,7 +197,7 @@ func reviews(users map[string]authenticationv1.UserInfo, rights map[string][]str
 			u, known := users[q.Token]
 			return authenticationv1.TokenReviewStatus{Authenticated: known, User: u}, nil
 		},
-		Access: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+		SubjectAccess: func(_ context.Context, q authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
 			a := q.ResourceAttributes
 			var st authorizationv1.SubjectAccessReviewStatus
 			if a.Resource != "nodes" || a.Name != "node1" || a.Group != "" {

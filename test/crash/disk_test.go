@@ -109,7 +109,7 @@ func TestScenario20_AFullDiskForThePods(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		for _, w := range why.Waiting {
+		for _, w := range why.WaitingFor {
 			if strings.Contains(w.Message, "no space left on device") {
 				return true
 			}

@@ -28,8 +28,8 @@ func (n *node) waitsFor(name, text string) bool {
 	if err != nil {
 		return false
 	}
-	for _, w := range why.Waiting {
-		if strings.Contains(w.For+" "+w.Message, text) {
+	for _, w := range why.WaitingFor {
+		if strings.Contains(w.Reason+" "+w.Message, text) {
 			return true
 		}
 	}

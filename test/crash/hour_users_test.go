@@ -63,7 +63,7 @@ func (h *hour) visit(ctx context.Context, random *rand.Rand, pod string) (what s
 		_, err = h.client.Top(ctx, nodeapi.TopRequest{Window: 100 * time.Millisecond})
 		return "top", err
 	case 6:
-		return "watch events", h.client.WatchEvents(ctx, nodeapi.EventsRequest{}, func(nodeapi.EventNews) error { return nil })
+		return "watch events", h.client.WatchEvents(ctx, nodeapi.EventsRequest{}, func(nodeapi.EventNotification) error { return nil })
 	default:
 		_, err = h.client.Timeline(ctx, "default", pod)
 		return "timeline", err
@@ -73,7 +73,7 @@ func (h *hour) visit(ctx context.Context, random *rand.Rand, pod string) (what s
 // forwarded asks the pod's web server one thing. It is closed in the middle when ctx
 // ends.
 func (h *hour) forwarded(ctx context.Context, pod string) error {
-	s, err := h.client.Forward(ctx, "default", pod, 8080)
+	s, err := h.client.PortForward(ctx, "default", pod, 8080)
 	if err != nil {
 		return err
 	}

@@ -144,14 +144,14 @@ func TestACommandThatTheRuntimeCannotEndHasFailed(t *testing.T) {
 			goOn := n.halt(n.host.Pid())
 			n.until("a probe that could not be made", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
-				return err == nil && len(probes.Probes) == 1 && slices.ContainsFunc(probes.Probes[0].Last, func(r nodeapi.ProbeRun) bool {
+				return err == nil && len(probes.Probes) == 1 && slices.ContainsFunc(probes.Probes[0].Recent, func(r nodeapi.ProbeRun) bool {
 					return r.Result == "unknown" && strings.Contains(r.Output, "the runtime broke off")
 				})
 			})
 			goOn()
 			n.until("the next to succeed", func() bool {
 				probes, err := n.client.Probes(n.Context(), "default", "stuck")
-				return err == nil && len(probes.Probes) == 1 && len(probes.Probes[0].Last) > 0 && probes.Probes[0].Last[0].Result == "success"
+				return err == nil && len(probes.Probes) == 1 && len(probes.Probes[0].Recent) > 0 && probes.Probes[0].Recent[0].Result == "success"
 			})
 			flips.end(n)
 			goOn = n.halt(shims[0])

@@ -71,7 +71,7 @@ func TestAPodWhoseShimIsKilledRunsAnew(t *testing.T) {
 // busyWith reports whether berth why says that an action is under way for a pod.
 func (n *node) busyWith(name, action string) bool {
 	why, err := n.client.Why(n.Context(), "default", name)
-	return err == nil && slices.ContainsFunc(why.Busy, func(w nodeapi.Work) bool { return w.Action == action })
+	return err == nil && slices.ContainsFunc(why.InProgress, func(w nodeapi.Operation) bool { return w.Action == action })
 }
 
 // TestANetworkPluginThatHangs holds up the pod that it is called for and no other,

@@ -14,9 +14,9 @@ import (
 )
 
 // whyHas waits until berth why says all parts of a pod, and returns it.
-func (s *Space) whyHas(pod string, parts ...string) nodeapi.Why {
+func (s *Space) whyHas(pod string, parts ...string) nodeapi.PodExplanation {
 	s.t.Helper()
-	var w nodeapi.Why
+	var w nodeapi.PodExplanation
 	var text string
 	err := hosts.WaitFor(s.t.Context(), fmt.Sprintf("why %s to say %v", pod, parts), func() (bool, error) {
 		var err error
@@ -24,9 +24,9 @@ func (s *Space) whyHas(pod string, parts ...string) nodeapi.Why {
 			return false, nil //nolint:nilerr // not yet: asked again
 		}
 		text = w.Summary
-		for _, x := range w.Waiting {
-			text += fmt.Sprintf("\n%s %s %s", x.For, x.On, x.Message)
-			for _, f := range x.Figures {
+		for _, x := range w.WaitingFor {
+			text += fmt.Sprintf("\n%s %s %s", x.Reason, x.Target, x.Message)
+			for _, f := range x.Details {
 				text += fmt.Sprintf(", %s %s", f.Name, f.Value)
 			}
 		}

@@ -74,14 +74,14 @@ func TestTheOrderOfGoingIsShownWithoutAnybodyGoing(t *testing.T) {
 		fills("system", "priorityClassName: system-node-critical\n", "", 9)
 		before := s.metric(`kubelet_evictions{eviction_signal="nodefs.available"}`)
 		e, err := s.Client.Eviction(t.Context(), "nodefs.available")
-		if err != nil || len(e.Signals) != 1 || !e.Signals[0].Requests || e.Signals[0].Short || !strings.HasPrefix(e.Signals[0].State, "nodefs.available is ") {
+		if err != nil || len(e.Signals) != 1 || !e.Signals[0].Requestable || e.Signals[0].UnderPressure || !strings.HasPrefix(e.Signals[0].Message, "nodefs.available is ") {
 			t.Fatalf("%+v, %v", e, err)
 		}
 		var order []string
 		for _, r := range e.Signals[0].Order {
 			if r.Namespace == s.ns {
 				order = append(order, r.Name)
-				if !r.Known || r.Used < 2<<20 || r.Exceeds != (r.Name != "within") || (r.Requested == 64<<20) != (r.Name == "within") {
+				if !r.Known || r.Used < 2<<20 || r.ExceedsRequest != (r.Name != "within") || (r.Requested == 64<<20) != (r.Name == "within") {
 					t.Errorf("%+v", r)
 				}
 			}

@@ -15,13 +15,13 @@ import (
 )
 
 // badFile waits until the node tells of a bad file of the test.
-func (s *Space) badFile(file string) nodeapi.BadFile {
+func (s *Space) badFile(file string) nodeapi.InvalidManifest {
 	s.t.Helper()
 	path := s.path(file)
-	var found nodeapi.BadFile
+	var found nodeapi.InvalidManifest
 	err := hosts.WaitFor(s.t.Context(), path+" to be told as bad", func() (bool, error) {
 		n, err := s.Client.Node(s.t.Context())
-		for _, f := range n.BadFiles {
+		for _, f := range n.InvalidManifests {
 			if f.Path == path {
 				found = f
 				return true, nil
@@ -40,7 +40,7 @@ func (s *Space) notBad(file string) {
 	path := s.path(file)
 	err := hosts.WaitFor(s.t.Context(), path+" to be good", func() (bool, error) {
 		n, err := s.Client.Node(s.t.Context())
-		for _, f := range n.BadFiles {
+		for _, f := range n.InvalidManifests {
 			if f.Path == path {
 				return false, nil
 			}
@@ -69,7 +69,7 @@ func TestABadEditLeavesTheLastGoodVersionRunning(t *testing.T) {
 		} {
 			s.Put("keep", row.text)
 			f := s.badFile("keep")
-			if row.field != "" && !strings.Contains(f.Field+" "+f.Message, row.field) || !strings.Contains(f.Message, row.message) || row.line != 0 && f.Line != row.line || !f.LastGood {
+			if row.field != "" && !strings.Contains(f.Field+" "+f.Message, row.field) || !strings.Contains(f.Message, row.message) || row.line != 0 && f.Line != row.line || !f.LastValidInUse {
 				t.Errorf("%s: %+v", row.name, f)
 			}
 			s.contains("ps", s.Berth("ps", "-n", s.ns), "keep", filepath.Base(s.path("keep")))
@@ -81,7 +81,7 @@ func TestABadEditLeavesTheLastGoodVersionRunning(t *testing.T) {
 			t.Errorf("the pod did not go on: %s", brief(p))
 		}
 		s.Put("never", "kind: Pod\napiVersion: v1\nmetadata: {name: never, namespace: NS}\nspec: {containers: []}\n")
-		if f := s.badFile("never"); f.LastGood || !strings.Contains(f.Field+f.Message, "spec.containers") {
+		if f := s.badFile("never"); f.LastValidInUse || !strings.Contains(f.Field+f.Message, "spec.containers") {
 			t.Errorf("%+v", f)
 		}
 		if out, err := s.Try("why", "-n", s.ns, "never"); err == nil || !strings.Contains(out, "spec.containers") {
@@ -151,11 +151,11 @@ func TestTwoHundredRubbishFilesHarmNothing(t *testing.T) {
 		}
 		err := hosts.WaitFor(t.Context(), "150 files to be told as bad", func() (bool, error) {
 			n, err := s.Client.Node(t.Context())
-			return len(n.BadFiles) >= 150, err
+			return len(n.InvalidManifests) >= 150, err
 		})
 		if err != nil {
 			n, _ := s.Client.Node(t.Context())
-			t.Fatalf("%v: %d are", err, len(n.BadFiles))
+			t.Fatalf("%v: %d are", err, len(n.InvalidManifests))
 		}
 		s.Pod("after", "containers:\n"+box("c", "", "sleep"))
 		s.Running("after")

@@ -62,8 +62,8 @@ func TestACrashingContainerBacksOffAndSaysSo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i := slices.IndexFunc(w.Waiting, func(x nodeapi.Wait) bool { return x.For == "CrashLoopBackOff" && x.On == "c" }); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
-			t.Errorf("why: %+v", w.Waiting)
+		if i := slices.IndexFunc(w.WaitingFor, func(x nodeapi.WaitReason) bool { return x.Reason == "CrashLoopBackOff" && x.Target == "c" }); i < 0 && status(s.Get("crash"), "c").State.Waiting != nil {
+			t.Errorf("why: %+v", w.WaitingFor)
 		}
 		await(t, "describe to tell the next try", func() bool { // at other times it is being tried
 			_, rest, told := strings.Cut(s.Berth("describe", "-n", s.ns, "crash"), "CrashLoopBackOff")

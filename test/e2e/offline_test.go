@@ -130,7 +130,7 @@ func TestImagesOfArchivesAreImported(t *testing.T) {
 				t.Errorf("%s is not kept for %s: %+v", ref, file, all.Images)
 			}
 		}
-		if f, _ := s.archive(bad, "broken"); !strings.Contains(f.Why, "read tar") {
+		if f, _ := s.archive(bad, "broken"); !strings.Contains(f.Message, "read tar") {
 			t.Errorf("the broken one: %+v", f)
 		}
 		s.contains("the log", s.Agent.Log(), "Images of "+bad+" cannot be imported: read tar")

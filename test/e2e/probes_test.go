@@ -55,7 +55,7 @@ func TestAReadinessProbeOverHTTPMakesReadyAndUnready(t *testing.T) {
 			t.Errorf("it was restarted %d times", n)
 		}
 		probes, err := s.Client.Probes(t.Context(), s.ns, "web")
-		if err != nil || len(probes.Probes) != 1 || probes.Probes[0].State != nodeapi.ProbePassing || len(probes.Probes[0].Last) == 0 || probes.Probes[0].Last[0].Seconds <= 0 {
+		if err != nil || len(probes.Probes) != 1 || probes.Probes[0].State != nodeapi.ProbePassing || len(probes.Probes[0].Recent) == 0 || probes.Probes[0].Recent[0].Seconds <= 0 {
 			t.Errorf("%+v %v", probes, err)
 		}
 	})
@@ -243,10 +243,10 @@ func TestScenario21_ATimedOutCommandLeavesNoProcess(t *testing.T) {
 		var made []nodeapi.ProbeRun
 		err := hosts.WaitFor(t.Context(), "three runs of both", func() (bool, error) {
 			p, err := s.Client.Probes(t.Context(), s.ns, "hangs")
-			if err != nil || len(p.Probes) != 2 || len(p.Probes[0].Last) < 3 || len(p.Probes[1].Last) < 3 {
+			if err != nil || len(p.Probes) != 2 || len(p.Probes[0].Recent) < 3 || len(p.Probes[1].Recent) < 3 {
 				return false, err
 			}
-			made = append(p.Probes[0].Last, p.Probes[1].Last...)
+			made = append(p.Probes[0].Recent, p.Probes[1].Recent...)
 			return true, nil
 		})
 		if err != nil {
@@ -366,7 +366,7 @@ func TestACommandThatIsNotThereIsOneEvent(t *testing.T) {
 		s.Phase("lacks", corev1.PodRunning)
 		err := hosts.WaitFor(t.Context(), "three tries of both", func() (bool, error) {
 			x, err := s.Client.Probes(t.Context(), s.ns, "lacks")
-			return err == nil && len(x.Probes) == 2 && len(x.Probes[0].Last) > 2 && len(x.Probes[1].Last) > 2, err
+			return err == nil && len(x.Probes) == 2 && len(x.Probes[0].Recent) > 2 && len(x.Probes[1].Recent) > 2, err
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -394,7 +394,7 @@ func TestBadProbesAreRefusedByTheirField(t *testing.T) {
 			s.Put(name, podYAML(name, "", "containers:\n"+box("c", c.probe, "sleep")))
 			err := hosts.WaitFor(t.Context(), "the refusal of "+name, func() (bool, error) {
 				n, err := s.Client.Node(t.Context())
-				for _, f := range n.BadFiles {
+				for _, f := range n.InvalidManifests {
 					if strings.Contains(f.Path, s.ns+"-"+name) && strings.Contains(f.Field+" "+f.Message, c.says) {
 						return true, nil
 					}

@@ -34,11 +34,11 @@ func top(t *testing.T) {
 				continue
 			}
 			r := p.Containers[0].Resources
-			if r.Pressure == nil {
+			if r.PSI == nil {
 				return false, "no pressure figures"
 			}
 			return r.CPUNanoCores > 100e6 && r.CPUNanoCores < 300e6 && r.WorkingSetBytes > 20<<20 && r.WorkingSetBytes <= 64<<20 &&
-				r.Processes == 1 && p.Resources.Processes == 2 && r.Pressure.CPU > 10, fmt.Sprintf("%+v %+v", r, *r.Pressure)
+				r.Processes == 1 && p.Resources.Processes == 2 && r.PSI.CPU > 10, fmt.Sprintf("%+v %+v", r, *r.PSI)
 		}
 		return false, fmt.Sprint(len(all.Pods), " pods ", err)
 	})
