@@ -10,9 +10,9 @@ import (
 type Admit struct{}
 
 // ask begins the question; every answer comes by reply, which never blocks.
-func (Admit) ask(r *allocator.Room, b *book, running bool, reply func(plan.Verdict), end func(plan.End)) {
+func (Admit) ask(r *allocator.Room, b *state, running bool, reply func(plan.Verdict), end func(plan.End)) {
 	r.Ask(allocator.Seat{
-		Pod: b.pod(),
+		Pod: b.podWithAllocation(),
 		// A pod that runs here, or was let in before a restart, is not judged
 		// again: a fuller or relabelled node never kills what runs.
 		Admitted: running || b.verdict.State == plan.OK,

@@ -17,7 +17,7 @@ import (
 // adopted is what the runtime had when the agent began, until workers have
 // taken it up. It belongs to the agent's goroutine.
 type adopted struct {
-	pods map[types.UID]Adopted
+	pods map[types.UID]RuntimePod
 	at   time.Time // of the listing
 	old  map[types.UID]bool
 }
@@ -54,7 +54,7 @@ func (a *Agent) adopt(ctx context.Context) error {
 func (a *Agent) seatRecorded() {
 	for _, rec := range a.Records {
 		if rec.Pod != nil && rec.Verdict.State == plan.OK && !isTerminal(rec.Memory.Phase) {
-			a.room.Ask(allocator.Seat{
+			a.allocator.Ask(allocator.Seat{
 				Pod: plan.WithResources(rec.Pod, rec.Memory.Sizes.Allocated), Admitted: true, Reply: func(plan.Verdict) {},
 				Ending: true, // as far as is known: its source may have let go of it meanwhile
 			})
@@ -68,7 +68,7 @@ func (a *Agent) seatRecorded() {
 // labels, taints or room since. What ran keeps its fate.
 // A file's pod that a shutdown of the node has ended runs again after the boot: nobody
 // else makes it anew.
-func restored(pod *corev1.Pod, rec checkpoint.Record, seen Adopted, boot string) (plan.Memory, plan.Verdict) {
+func restored(pod *corev1.Pod, rec checkpoint.Record, seen RuntimePod, boot string) (plan.Memory, plan.Verdict) {
 	m := rec.Memory
 	if ended := m.End; ended != nil && ended.Reason == terminated && !ended.Forget && podspec.IsStatic(pod) && rec.BootID != boot {
 		return plan.AfterBoot(m), plan.Verdict{}
@@ -98,12 +98,12 @@ func (a *Agent) first(x, y *corev1.Pod) int {
 		}
 		return 1
 	}
-	return cmp.Or(is(x)-is(y), a.room.Order(x, y))
+	return cmp.Or(is(x)-is(y), a.allocator.Order(x, y))
 }
 
 // pick takes what was seen of a pod, and reports whether it may be believed as
 // it is.
-func (d *adopted) pick(uid types.UID) (seen Adopted, fresh bool) {
+func (d *adopted) pick(uid types.UID) (seen RuntimePod, fresh bool) {
 	seen, ok := d.pods[uid]
 	fresh = !ok || !d.old[uid] && time.Since(d.at) < adoptedFresh
 	delete(d.pods, uid)

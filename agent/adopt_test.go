@@ -29,7 +29,7 @@ func TestRejectionOfAFilesPodEndsWithTheLife(t *testing.T) {
 			pod.Spec.NodeSelector = map[string]string{"zone": "mars"}
 		}
 		failed := func(l *life, pod *corev1.Pod) bool {
-			s, ok := l.a.Board.Get(pod.UID)
+			s, ok := l.a.StatusCache.Get(pod.UID)
 			return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "NodeAffinity"
 		}
 		l := live(t, h, roomyNode(), nil, "file")
@@ -46,7 +46,7 @@ func TestRejectionOfAFilesPodEndsWithTheLife(t *testing.T) {
 		l = live(t, h, mars, l.records, "file")
 		l.want("file", filed, served)
 		l.until(time.Second, "the file's runs", l.runs(filed))
-		s, _ := l.a.Board.Get(filed.UID)
+		s, _ := l.a.StatusCache.Get(filed.UID)
 		if s.Status.Reason != "" || s.Status.Message != "" {
 			t.Errorf("it runs with %q %q", s.Status.Reason, s.Status.Message)
 		}
@@ -72,28 +72,28 @@ func TestWhatOfARecordHoldsInTheNextLife(t *testing.T) {
 		what  string
 		pod   *corev1.Pod
 		rec   checkpoint.Record
-		seen  Adopted
+		seen  RuntimePod
 		phase corev1.PodPhase
 		state plan.VerdictState
 	}{
-		{"a file's pod that never ran is asked for anew", static(podOf("p", "a")), rejected, Adopted{}, "", plan.NotAsked},
-		{"a server's pod is not", podOf("p", "a"), rejected, Adopted{}, corev1.PodFailed, plan.Rejected},
+		{"a file's pod that never ran is asked for anew", static(podOf("p", "a")), rejected, RuntimePod{}, "", plan.NotAsked},
+		{"a server's pod is not", podOf("p", "a"), rejected, RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{
 			"one that has a sandbox keeps its fate", static(podOf("p", "a")), rejected,
-			Adopted{Sandboxes: []plan.Sandbox{{ID: "s"}}}, corev1.PodFailed, plan.Rejected,
+			RuntimePod{Sandboxes: []plan.Sandbox{{ID: "s"}}}, corev1.PodFailed, plan.Rejected,
 		},
 		{"one whose containers have ended too", static(podOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.Exits = map[string]plan.Container{"a": {ID: "k"}}
-		}), Adopted{}, corev1.PodFailed, plan.Rejected},
+		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{"and one that is ending", static(podOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Memory.End = &plan.End{Reason: "Deleted"}
-		}), Adopted{}, corev1.PodFailed, plan.Rejected},
+		}), RuntimePod{}, corev1.PodFailed, plan.Rejected},
 		{"one that failed while it ran stays failed", static(podOf("p", "a")), with(func(r *checkpoint.Record) {
 			r.Verdict = plan.Verdict{State: plan.OK}
-		}), Adopted{}, corev1.PodFailed, plan.OK},
+		}), RuntimePod{}, corev1.PodFailed, plan.OK},
 		{"one that waited is asked for anew", static(podOf("p", "a")), checkpoint.Record{
 			Verdict: plan.Verdict{State: plan.Wait}, Memory: plan.Memory{Phase: corev1.PodPending},
-		}, Adopted{}, corev1.PodPending, plan.NotAsked},
+		}, RuntimePod{}, corev1.PodPending, plan.NotAsked},
 	} {
 		m, v := restored(c.pod, c.rec, c.seen, "boot")
 		if m.Phase != c.phase || v.State != c.state {
@@ -126,7 +126,7 @@ func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
 		l.leaving()
 
 		order := slices.Clone(pods)
-		slices.SortFunc(order, l.a.room.Order)
+		slices.SortFunc(order, l.a.allocator.Order)
 		if order[0] != pods[17] && order[0] != pods[7] && order[0] != pods[27] || order[3].Name[2] != '4' || order[6].Name != "p00" {
 			t.Fatalf("they are to start as %v", order)
 		}
@@ -146,7 +146,7 @@ func TestAfterALossOfPowerPodsStartInTheirOrder(t *testing.T) {
 		l = live(t, h, small, l.records, "file")
 		l.want("file", pods...)
 		l.until(time.Minute, "some run", func() bool { return h.happened("start ") >= 9 })
-		if s, _ := l.a.Board.Get(order[29].UID); s.Verdict.Reason != "StartQueued" || s.Status.Phase != corev1.PodRunning {
+		if s, _ := l.a.StatusCache.Get(order[29].UID); s.Verdict.Reason != "StartQueued" || s.Status.Phase != corev1.PodRunning {
 			t.Errorf("the last: %+v, %s", s.Verdict, s.Status.Phase)
 		}
 		if n := h.atOnce("stopSandbox"); n != 2 { // clearing away what ran before is part of a start

@@ -62,7 +62,7 @@ func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
 		}(), image, nil, corev1.PodFailed, "DeadlineExceeded"},
 		{"it was evicted", podOf("p", "a"), image, func(l *life, pod *corev1.Pod) {
 			l.until(time.Second, "runs", l.runs(pod))
-			l.a.Evict(l.t.Context(), pod.UID, &plan.Excess{Message: "for the test"})
+			l.a.EvictPod(l.t.Context(), pod.UID, &plan.Excess{Message: "for the test"})
 		}, corev1.PodFailed, "Evicted"},
 	} {
 		for _, away := range []bool{false, true} {
@@ -75,7 +75,7 @@ func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
 						c.before(l, pod)
 					}
 					l.until(time.Minute, "over", func() bool {
-						s, ok := l.a.Board.Get(pod.UID)
+						s, ok := l.a.StatusCache.Get(pod.UID)
 						return ok && s.Status.Phase == c.phase && s.Status.Reason == c.reason
 					})
 					next := edit(pod, c.change)
@@ -85,10 +85,10 @@ func TestAnEditMakesAPodAnewThatIsOver(t *testing.T) {
 					}
 					l.want("file", next)
 					l.until(time.Minute, "runs as it is wanted now", func() bool {
-						s, ok := l.a.Board.Get(pod.UID)
+						s, ok := l.a.StatusCache.Get(pod.UID)
 						return l.runs(pod)() && ok && s.Pod == next && s.End == nil && s.Status.Reason == ""
 					})
-					if s, _ := l.a.Board.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
+					if s, _ := l.a.StatusCache.Get(pod.UID); s.Status.ContainerStatuses[0].RestartCount != 0 {
 						t.Errorf("it is as if it had run before: %+v", s.Status.ContainerStatuses[0])
 					}
 				})
@@ -105,7 +105,7 @@ func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
 		pod := fromFile(needs("p", "100"))
 		w := r.start(pod)
 		next := edit(pod, func(c *corev1.Container) { c.Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1") })
-		w.Want(Wish{Pod: next})
+		w.Update(Desired{Pod: next})
 		r.until(time.Second, "runs, or is to be made anew", func() bool { return r.isRunning(next)() || r.again.Load() > 0 })
 	})
 	for _, c := range []struct {
@@ -118,14 +118,14 @@ func TestARejectionOfWhatIsWantedNoMore(t *testing.T) {
 		{"what is there is rejected", nil, plan.Verdict{State: plan.Rejected}, false},
 		{"what was there before waits", fromFile(needs("p", "100")), plan.Verdict{State: plan.Wait}, false},
 	} {
-		b := newBook()
-		b.wished(Wish{Pod: edit(fromFile(needs("p", "1")), func(*corev1.Container) {})})
-		a := answer{pod: c.was, Verdict: c.v}
+		b := newState()
+		b.setDesired(Desired{Pod: edit(fromFile(needs("p", "1")), func(*corev1.Container) {})})
+		a := admissionResult{pod: c.was, Verdict: c.v}
 		if a.pod == nil {
-			a.pod = b.wish.Pod
+			a.pod = b.desired.Pod
 		}
-		b.answered(a)
-		if b.rejectedEarlier(a) != c.want {
+		b.applyVerdict(a)
+		if b.rejectedBeforeEdit(a) != c.want {
 			t.Errorf("%s: %v", c.what, !c.want)
 		}
 	}
@@ -146,7 +146,7 @@ func TestOnlyAnEditOfAFileMakesAPodAnew(t *testing.T) {
 		h.kill(filed.UID, "a", 3, false)
 		h.kill(served.UID, "a", 3, false)
 		failed := func(pod *corev1.Pod) bool {
-			s, ok := l.a.Board.Get(pod.UID)
+			s, ok := l.a.StatusCache.Get(pod.UID)
 			return ok && s.Status.Phase == corev1.PodFailed && s.End == nil
 		}
 		l.until(time.Minute, "both have failed", func() bool { return failed(filed) && failed(served) })

@@ -23,25 +23,25 @@ import (
 
 // Config is what an Agent is made of.
 type Config struct {
-	Stages  *Stages
-	Limits  plan.Limits
-	Room    allocator.Config
-	Runtime Runtime
-	Host    Leftovers
-	Strays  Strays // nil: the runtime is believed to forget nothing
-	Sources []Source
-	Store   *checkpoint.Store
-	Records map[types.UID]checkpoint.Record // of the agent's last life
-	BootID  string                          // of the host's running kernel; empty: not known
-	Events  *events.Events
-	Prober  Prober        // nil: nobody probes, see plan.Limits.Probing
-	Audit   time.Duration // between two audits; zero: 45 s
-	Meters  Meters
-	Log     *slog.Logger
-	Fault   func(moment string, a plan.Action) // told "before" and "after" every action, for crash tests; nil: nobody
-	// Pulse is told by the loops of the agent and of the room that they make
+	Stages        *Stages
+	Limits        plan.Limits
+	Allocator     allocator.Config
+	Runtime       Runtime
+	Host          HostPods
+	Leaks         LeakFinder // nil: the runtime is believed to forget nothing
+	Sources       []Source
+	Store         *checkpoint.Store
+	Records       map[types.UID]checkpoint.Record // of the agent's last life
+	BootID        string                          // of the host's running kernel; empty: not known
+	Events        *events.Events
+	Prober        Prober        // nil: nobody probes, see plan.Limits.Probing
+	AuditInterval time.Duration // between two audits; zero: 45 s
+	Metrics       Metrics
+	Log           *slog.Logger
+	Fault         func(moment string, a plan.Action) // told "before" and "after" every action, for crash tests; nil: nobody
+	// Heartbeat is told by the loops of the agent and of the room that they make
 	// progress, every room.PulseEvery at least. nil: nobody asks.
-	Pulse func(loop string)
+	Heartbeat func(loop string)
 }
 
 // Source is where wishes come from.
@@ -54,24 +54,24 @@ type Source interface {
 // Runtime is what the agent itself, not a pod's worker, asks of the runtime.
 type Runtime interface {
 	// Pods returns all pods of ours in the runtime, with full details.
-	Pods(ctx context.Context) (map[types.UID]Adopted, error)
+	Pods(ctx context.Context) (map[types.UID]RuntimePod, error)
 	// List is Pods by name, existence and state only: cheap.
-	List(ctx context.Context) (map[types.UID]Adopted, error)
+	List(ctx context.Context) (map[types.UID]RuntimePod, error)
 	// Watch tells hints until ctx ends; an empty uid says that the runtime came
 	// (back) into reach and may have changed in between; with Listed set, also
 	// that it is polled.
-	Watch(ctx context.Context, tell func(uid types.UID, h Hint)) error
+	Watch(ctx context.Context, tell func(uid types.UID, h RuntimeEvent)) error
 }
 
-// Adopted is a pod as the runtime has it.
-type Adopted struct {
+// RuntimePod is a pod as the runtime has it.
+type RuntimePod struct {
 	Pod        *corev1.Pod // from labels: enough to end it
 	Sandboxes  []plan.Sandbox
 	Containers []plan.Container
 }
 
-// Leftovers lists the pods that left something on the host.
-type Leftovers interface {
+// HostPods lists the pods that left something on the host.
+type HostPods interface {
 	Pods(ctx context.Context) ([]types.UID, error)
 }
 
@@ -79,20 +79,20 @@ type Leftovers interface {
 // goroutine and owns all fields below the line.
 type Agent struct {
 	Config
-	Board *Board
+	StatusCache *Board
 
-	room  *allocator.Room
-	calls chan func()
-	ready chan struct{} // closed when adopted
-	left  chan struct{} // closed when Run returns
-	snaps sync.Map      // newest *source.Snapshot by source
-	fresh chan struct{} // readable: snaps has a newer one; capacity 1
-	polls atomic.Bool   // the runtime has no events
-	short atomic.Bool   // the node is under pressure
-	wait  waiting
+	allocator *allocator.Room
+	calls     chan func()
+	ready     chan struct{} // closed when adopted
+	left      chan struct{} // closed when Run returns
+	snaps     sync.Map      // newest *source.Snapshot by source
+	fresh     chan struct{} // readable: snaps has a newer one; capacity 1
+	polls     atomic.Bool   // the runtime has no events
+	short     atomic.Bool   // the node is under pressure
+	wait      waiting
 
 	// ---
-	store   *store
+	desired *desiredPods
 	workers map[types.UID]*entry
 	wg      sync.WaitGroup
 	begin   func(*worker)
@@ -114,26 +114,26 @@ type entry struct {
 
 // New returns an agent that has not begun.
 func New(c Config) *Agent {
-	if c.Audit == 0 {
-		c.Audit = 45 * time.Second
+	if c.AuditInterval == 0 {
+		c.AuditInterval = 45 * time.Second
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Pulse == nil {
-		c.Pulse = func(string) {}
+	if c.Heartbeat == nil {
+		c.Heartbeat = func(string) {}
 	}
-	c.Room.Pulse = func() { c.Pulse("room") }
+	c.Allocator.Pulse = func() { c.Heartbeat("room") }
 	if c.Fault == nil {
 		c.Fault = func(string, plan.Action) {}
 	}
 	a := &Agent{
-		Config: c, Board: status.New(), room: allocator.New(c.Room), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
+		Config: c, StatusCache: status.New(), allocator: allocator.New(c.Allocator), calls: make(chan func(), 64), ready: make(chan struct{}), left: make(chan struct{}),
 		fresh: make(chan struct{}, 1), taken: map[string]*source.Snapshot{}, returned: map[types.UID]int{},
-		wait:  waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
-		store: newStore(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
+		wait:    waiting{pods: map[string]map[types.UID]*corev1.Pod{}, since: time.Now()},
+		desired: newDesiredPods(), workers: map[types.UID]*entry{}, audits: audits{gone: map[types.UID]time.Time{}}, sweeps: newSweeps(),
 	}
-	a.store.recall(c.Records)
+	a.desired.restoreEphemeralContainers(c.Records)
 	a.recall()
 	return a
 }
@@ -154,14 +154,16 @@ func (a *Agent) Snapshots() (all []*source.Snapshot) {
 
 // SetNode changes what the node offers to pods that are not let in yet.
 func (a *Agent) SetNode(n admission.Node) {
-	a.room.SetNode(n)
+	a.allocator.SetNode(n)
 	if now := len(n.PressureConditions) > 0; a.short.Swap(now) && !now {
-		a.NudgeAll() // for those that return
+		a.SyncAllPods() // for those that return
 	}
 }
 
-// Census counts what the room holds.
-func (a *Agent) Census(ctx context.Context) (allocator.Census, error) { return a.room.Census(ctx) }
+// AllocatorState counts what the room holds.
+func (a *Agent) AllocatorState(ctx context.Context) (allocator.Census, error) {
+	return a.allocator.Census(ctx)
+}
 
 // Run is the agent's loop. It returns when ctx ends and every goroutine that
 // it started has ended; the pods stay as they are.
@@ -169,7 +171,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.left)
 	roomCtx, closeRoom := context.WithCancel(context.WithoutCancel(ctx))
 	var seats sync.WaitGroup
-	seats.Go(func() { a.room.Run(roomCtx) })
+	seats.Go(func() { a.allocator.Run(roomCtx) })
 	defer func() {
 		a.wg.Wait()
 		closeRoom()
@@ -183,14 +185,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 	}
 	a.wg.Go(func() {
-		err := a.Runtime.Watch(ctx, func(uid types.UID, h Hint) { a.call(ctx, func() { a.hint(ctx, uid, h) }) })
+		err := a.Runtime.Watch(ctx, func(uid types.UID, h RuntimeEvent) { a.call(ctx, func() { a.hint(ctx, uid, h) }) })
 		if err != nil && ctx.Err() == nil {
 			a.Log.Error("watch the runtime", "err", err)
 		}
 	})
 	for _, s := range a.Sources { // heard at once, acted on after adoption
 		a.wg.Go(func() {
-			err := s.Run(ctx, func(snap source.Snapshot) { a.hold(&snap) })
+			err := s.Run(ctx, func(snap source.Snapshot) { a.holdSnapshot(&snap) })
 			if err != nil && ctx.Err() == nil {
 				a.Log.Error("source ended", "err", err)
 			}
@@ -204,12 +206,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	close(a.ready)
 	a.suspect() // the last life may have ended in the middle of anything
 	defer a.sweeps.timer.Stop()
-	audit := time.NewTicker(a.Audit)
+	audit := time.NewTicker(a.AuditInterval)
 	defer audit.Stop()
 	pulse := time.NewTicker(allocator.PulseEvery)
 	defer pulse.Stop()
 	for {
-		a.Pulse("agent")
+		a.Heartbeat("agent")
 		select {
 		case <-pulse.C:
 		case <-ctx.Done():
@@ -217,7 +219,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		case f := <-a.calls:
 			f()
 		case <-a.fresh:
-			a.takeHeld(take)
+			a.applyHeldSnapshots(take)
 		case <-audit.C:
 			a.audit(ctx)
 			a.sweep(ctx)
@@ -241,9 +243,9 @@ func (a *Agent) call(ctx context.Context, f func()) {
 
 // take acts on a newer snapshot of a source.
 func (a *Agent) take(ctx context.Context, snap *source.Snapshot) {
-	first := !a.store.ready[snap.Source]
-	changed := a.store.objects.replace(snap)
-	c := a.store.take(snap)
+	first := !a.desired.ready[snap.Source]
+	changed := a.desired.objects.replace(snap)
+	c := a.desired.apply(snap)
 	for _, uid := range c.gone {
 		a.gone(uid)
 	}
@@ -253,9 +255,9 @@ func (a *Agent) take(ctx context.Context, snap *source.Snapshot) {
 		a.wanted(pod)
 	}
 	if changed {
-		a.each((*worker).Nudge)
+		a.each((*worker).Sync)
 	}
-	if first && a.store.allReady(len(a.Sources)) {
+	if first && a.desired.allReady(len(a.Sources)) {
 		a.endOrphans(ctx)
 	}
 }
@@ -269,14 +271,14 @@ func (a *Agent) wanted(pod *corev1.Pod) {
 	}
 	if e, known := a.workers[pod.UID]; known && !e.ending {
 		e.pod = pod
-		e.Want(Wish{Pod: pod})
+		e.Update(Desired{Pod: pod})
 		return
 	}
 	if holder := a.holder(pod); holder != nil {
 		a.queue(pod, holder)
 		return
 	}
-	a.start(Wish{Pod: pod})
+	a.start(Desired{Pod: pod})
 }
 
 // deleted ends a pod whose object waits for that on the server. Its worker goes
@@ -290,7 +292,7 @@ func (a *Agent) deleted(pod *corev1.Pod) {
 	}
 	a.dequeue(pod.UID)
 	end.At = time.Now()
-	a.start(Wish{Pod: pod, End: &end})
+	a.start(Desired{Pod: pod, Termination: &end})
 }
 
 // gone ends a pod that its source no longer wants.
@@ -306,43 +308,43 @@ func (a *Agent) gone(uid types.UID) {
 func (a *Agent) end(e *entry, end plan.End) {
 	end.At = time.Now()
 	e.ending = e.ending || end.Forget
-	a.room.Ends(e.pod.UID) // before anybody asks for what it holds
-	e.Want(Wish{Pod: e.pod, End: &end})
+	a.allocator.Ends(e.pod.UID) // before anybody asks for what it holds
+	e.Update(Desired{Pod: e.pod, Termination: &end})
 }
 
 // start makes a worker for a pod, with what was known of it in an earlier life.
-func (a *Agent) start(wish Wish) {
+func (a *Agent) start(wish Desired) {
 	pod := wish.Pod
 	w := a.newWorker(pod)
-	b := w.book
+	b := w.state
 	b.memory.Returned = a.returned[pod.UID]
 	delete(a.returned, pod.UID)
 	seen, fresh := a.adopted.pick(pod.UID)
 	if rec, ok := a.Records[pod.UID]; ok {
 		b.memory, b.verdict = restored(pod, rec, seen, a.BootID)
-		if wish.End == nil && editedSince(rec, pod, b.memory, b.verdict) {
+		if wish.Termination == nil && editedSince(rec, pod, b.memory, b.verdict) {
 			end := anew(pod)
 			end.At = time.Now()
-			wish.End = &end
+			wish.Termination = &end
 		}
-		w.resume(rec.History, a.Store.PreviousRun(), a.wait.since)
+		w.restoreHistory(rec.History, a.Store.PreviousRun(), a.wait.since)
 		delete(a.Records, pod.UID)
 	} else if a.Store.PreviousRun().EndedAt.IsZero() { // of an earlier life nothing is known: the pod may have had one
 		b.memory.Restarts = checkpoint.AttemptsFromLogs(a.Stages.BuildRun.LogDir(pod), a.wait.since)
 	}
-	b.seen = b.seen.Looked(seen.Sandboxes, seen.Containers)
-	b.doubt = !fresh || wish.End != nil // an orphan is ended by what there is, not by what is remembered
-	if !isTerminal(b.memory.Phase) && (b.verdict.State == plan.OK || wish.End == nil && w.adopted()) {
-		w.asked = true
-		has, ending := plan.WithResources(pod, b.memory.Sizes.Allocated), wish.End != nil || b.memory.End != nil
-		if b.queued = !ending && !b.runs(); b.queued { // as after a boot
+	b.observed = b.observed.Looked(seen.Sandboxes, seen.Containers)
+	b.runtimeStale = !fresh || wish.Termination != nil // an orphan is ended by what there is, not by what is remembered
+	if !isTerminal(b.memory.Phase) && (b.verdict.State == plan.OK || wish.Termination == nil && w.hasReadySandbox()) {
+		w.admissionRequested = true
+		has, ending := plan.WithResources(pod, b.memory.Sizes.Allocated), wish.Termination != nil || b.memory.End != nil
+		if b.startQueued = !ending && !b.anyRunning(); b.startQueued { // as after a boot
 			b.verdict = plan.Verdict{}
 		}
-		a.room.Ask(allocator.Seat{Pod: has, Admitted: true, Ending: ending, Turn: b.queued, Reply: w.answered(has, false), End: w.end})
+		a.allocator.Ask(allocator.Seat{Pod: has, Admitted: true, Ending: ending, Turn: b.startQueued, Reply: w.onVerdict(has, false), End: w.Preempt})
 	}
-	ending := wish.End != nil || b.memory.End != nil && b.memory.End.Forget
+	ending := wish.Termination != nil || b.memory.End != nil && b.memory.End.Forget
 	a.workers[pod.UID] = &entry{worker: w, pod: pod, ending: ending}
-	w.Want(wish)
+	w.Update(wish)
 	a.begin(w)
 }
 
@@ -353,14 +355,14 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 	changed := func() { a.Store.PutHistory(uid, func() checkpoint.History { return a.story(uid, line) }) }
 	line = events.NewTimeline(events.OfContainers(len(pod.Spec.InitContainers)+len(pod.Spec.Containers), changed))
 	w := &worker{
-		stages: a.Stages, limits: a.Limits, room: a.room, objects: a.store.objects,
-		keep: func(w Wish, v plan.Verdict, m plan.Memory) {
-			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod), BootID: a.BootID})
+		stages: a.Stages, limits: a.Limits, room: a.allocator, objects: a.desired.objects,
+		keep: func(w Desired, v plan.Verdict, m plan.Memory) {
+			a.Store.Put(uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.desired.objects.kept(w.Pod), BootID: a.BootID})
 		},
-		sync: func(ctx context.Context, w Wish, v plan.Verdict, m plan.Memory) error {
-			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.store.objects.kept(w.Pod), BootID: a.BootID})
+		sync: func(ctx context.Context, w Desired, v plan.Verdict, m plan.Memory) error {
+			return a.Store.Sync(ctx, uid, checkpoint.Record{Pod: w.Pod, Verdict: v, Memory: m, Objects: a.desired.objects.kept(w.Pod), BootID: a.BootID})
 		},
-		publish: a.Board.Put,
+		publish: a.StatusCache.Put,
 		tell: func(pod *corev1.Pod, r plan.Reason) {
 			if r.Event != "" {
 				a.Events.Record(ref, events.EventOf(pod, r))
@@ -368,10 +370,10 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 			changed()
 		},
 		timeline: line,
-		log:      log, meters: a.Meters, now: time.Now, fault: a.Fault, polled: a.polls.Load, prober: a.Prober,
-		mail:      mailbox{ready: make(chan struct{}, 1)},
+		log:      log, meters: a.Metrics, now: time.Now, fault: a.Fault, polled: a.polls.Load, prober: a.Prober,
+		inbox:     inbox{ready: make(chan struct{}, 1)},
 		sandboxes: a.sweeps.calls,
-		book:      newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
+		state:     newState(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
 	w.again = func(ctx context.Context, edited bool) { a.call(ctx, func() { a.again(w, edited) }) }
 	return w
@@ -379,10 +381,10 @@ func (a *Agent) newWorker(pod *corev1.Pod) *worker {
 
 // done lets go of a pod of which nothing is left, and of its name.
 func (a *Agent) done(w *worker) {
-	pod := w.book.wish.Pod
+	pod := w.state.desired.Pod
 	delete(a.workers, pod.UID)
-	delete(a.store.added, pod.UID)
-	a.room.Release(pod.UID)
+	delete(a.desired.ephemeral, pod.UID)
+	a.allocator.Release(pod.UID)
 	a.Store.Delete(pod.UID)
 	if _, returns := a.returned[pod.UID]; !returns { // else what befell it is to be read on
 		a.Events.Forget(pod.UID)
@@ -390,40 +392,42 @@ func (a *Agent) done(w *worker) {
 	if a.Prober != nil {
 		a.Prober.Forget(pod.UID)
 	}
-	a.Board.Remove(pod.UID)
+	a.StatusCache.Remove(pod.UID)
 	a.audits.gone[pod.UID] = time.Now()
 	a.Log.Info("pod is gone", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID))
-	if next := a.store.next(nameOf(pod), pod.UID); next != nil {
+	if next := a.desired.next(nameOf(pod), pod.UID); next != nil {
 		a.wanted(next)
 	}
 }
 
 // hint passes on what the runtime told.
-func (a *Agent) hint(ctx context.Context, uid types.UID, h Hint) {
+func (a *Agent) hint(ctx context.Context, uid types.UID, h RuntimeEvent) {
 	if uid == "" {
 		if a.followed && h.Listed == nil {
-			a.Meters.missed()
+			a.Metrics.missed()
 		}
 		a.followed = true
 		a.polls.Store(h.Listed != nil)
-		a.each((*worker).Recheck)
+		a.each((*worker).RuntimeReconnected)
 		a.audit(ctx)
 		a.suspect()
 		return
 	}
 	if e, known := a.workers[uid]; known {
-		e.Hint(h)
+		e.Notify(h)
 		return
 	}
 	a.adopted.stale(uid)
 }
 
-// NudgeAll asks every worker for a pass: something of the node has changed.
-func (a *Agent) NudgeAll() { a.call(context.Background(), func() { a.each((*worker).Nudge) }) }
+// SyncAllPods asks every worker for a pass: something of the node has changed.
+func (a *Agent) SyncAllPods() { a.call(context.Background(), func() { a.each((*worker).Sync) }) }
 
-// ImagesCame tells that images are on the node that nobody has pulled: whoever waits
+// ImagesImported tells that images are on the node that nobody has pulled: whoever waits
 // for one looks again now.
-func (a *Agent) ImagesCame() { a.call(context.Background(), func() { a.each((*worker).Seek) }) }
+func (a *Agent) ImagesImported() {
+	a.call(context.Background(), func() { a.each((*worker).CheckImages) })
+}
 
 func (a *Agent) each(tell func(*worker)) {
 	for _, e := range a.workers {

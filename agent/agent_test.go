@@ -31,7 +31,7 @@ type life struct {
 	a       *Agent
 	mu      sync.Mutex
 	tell    map[string]func(source.Snapshot) // by source, once it runs
-	hints   func(types.UID, Hint)
+	hints   func(types.UID, RuntimeEvent)
 	leaving func() // ends this life and waits
 	lost    atomic.Int64
 	hostIn  time.Duration // how long the host's leftovers take to list
@@ -54,26 +54,26 @@ func (s fakeSource) Run(ctx context.Context, tell func(source.Snapshot)) error {
 
 type fakeRuntime struct{ l *life }
 
-func (r fakeRuntime) Pods(context.Context) (map[types.UID]Adopted, error) {
+func (r fakeRuntime) Pods(context.Context) (map[types.UID]RuntimePod, error) {
 	h := r.l.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.down != nil {
 		return nil, h.down
 	}
-	out := map[types.UID]Adopted{}
+	out := map[types.UID]RuntimePod{}
 	for uid, p := range h.pods {
 		if len(p.sandboxes)+len(p.containers) > 0 {
-			out[uid] = Adopted{Pod: p.pod, Sandboxes: slices.Clone(p.sandboxes), Containers: slices.Clone(p.containers)}
+			out[uid] = RuntimePod{Pod: p.pod, Sandboxes: slices.Clone(p.sandboxes), Containers: slices.Clone(p.containers)}
 		}
 	}
 	return out, nil
 }
 
-func (r fakeRuntime) List(ctx context.Context) (map[types.UID]Adopted, error) { return r.Pods(ctx) }
+func (r fakeRuntime) List(ctx context.Context) (map[types.UID]RuntimePod, error) { return r.Pods(ctx) }
 
-func (r fakeRuntime) Watch(ctx context.Context, tell func(types.UID, Hint)) error {
-	tell("", Hint{Bare: true})
+func (r fakeRuntime) Watch(ctx context.Context, tell func(types.UID, RuntimeEvent)) error {
+	tell("", RuntimeEvent{Incomplete: true})
 	r.l.hints = tell
 	<-ctx.Done()
 	return nil
@@ -114,9 +114,9 @@ func begin(t *testing.T, h *fakeHost, node admission.Node, records map[types.UID
 		prober, limits.Probing = h.prober, true
 	}
 	l.a = New(Config{
-		Stages: h.stages(), Limits: limits, Prober: prober, Room: allocator.Config{Node: node, Slots: cmp.Or(h.slots, 10), Alone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
+		Stages: h.stages(), Limits: limits, Prober: prober, Allocator: allocator.Config{Node: node, Slots: cmp.Or(h.slots, 10), Alone: h.alone}, Runtime: fakeRuntime{l}, Host: fakeLeft{l},
 		Sources: all, Store: store, Records: records, BootID: h.boot, Events: events.NewEvents(events.EventsOptions{}),
-		Meters: Meters{Divergence: func() { l.lost.Add(1) }},
+		Metrics: Metrics{Divergence: func() { l.lost.Add(1) }},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	storeCtx, closeStore := context.WithCancel(context.Background())
@@ -172,14 +172,14 @@ func (l *life) until(bound time.Duration, what string, ok func() bool) {
 func (l *life) runs(pods ...*corev1.Pod) func() bool {
 	return func() bool {
 		return !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-			s, ok := l.a.Board.Get(pod.UID)
+			s, ok := l.a.StatusCache.Get(pod.UID)
 			return !ok || s.Status.Phase != corev1.PodRunning || len(l.h.running(pod.UID)) == 0
 		})
 	}
 }
 
 func (l *life) gone(uid types.UID) func() bool {
-	return func() bool { _, ok := l.a.Board.Get(uid); return !ok && l.h.left(uid) == "" }
+	return func() bool { _, ok := l.a.StatusCache.Get(uid); return !ok && l.h.left(uid) == "" }
 }
 
 // another is a pod of the same name with a UID of its own.
@@ -196,14 +196,14 @@ func TestScenario02_AHangingPodDelaysNoOther(t *testing.T) {
 		bad, good := podOf("bad", "a"), podOf("good", "a")
 		l.want("file", bad, good)
 		l.until(time.Second, "both run", l.runs(bad, good))
-		l.hints(bad.UID, Hint{Bare: true})
+		l.hints(bad.UID, RuntimeEvent{Incomplete: true})
 		l.want("file", good)
 		late := podOf("late", "a")
 		l.want("file", good, late)
 		l.until(50*time.Millisecond, "the late one runs", l.runs(late))
 		l.want("file", late)
 		l.until(50*time.Millisecond, "the good one is gone", l.gone(good.UID))
-		if _, still := l.a.Board.Get(bad.UID); !still {
+		if _, still := l.a.StatusCache.Get(bad.UID); !still {
 			t.Error("the bad one is gone")
 		}
 	})
@@ -254,7 +254,7 @@ func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 		if n := h.happened("makeDirs uid-two"); n != 0 {
 			t.Error("the successor did not wait")
 		}
-		if s, _ := l.a.Board.Find("default", "web"); s == nil || s.Pod.UID != one.UID {
+		if s, _ := l.a.StatusCache.Find("default", "web"); s == nil || s.Pod.UID != one.UID {
 			t.Errorf("found %+v", s)
 		}
 		l.want("file", three) // edited once more meanwhile: the second is never seen
@@ -265,8 +265,8 @@ func TestScenario13_SuccessorOfTheSameNameWaits(t *testing.T) {
 		l.want("file", two)
 		l.want("file") // a successor that is no longer wanted is not begun
 		time.Sleep(time.Minute)
-		if h.happened("makeDirs uid-two") != 0 || len(l.a.Board.All()) != 0 {
-			t.Errorf("left: %v", l.a.Board.All())
+		if h.happened("makeDirs uid-two") != 0 || len(l.a.StatusCache.All()) != 0 {
+			t.Errorf("left: %v", l.a.StatusCache.All())
 		}
 	})
 }
@@ -311,13 +311,13 @@ func TestScenario09_RestartKeepsVerdicts(t *testing.T) {
 			if !l.runs(a, b)() {
 				t.Fatal("a running pod was harmed")
 			}
-			if s, _ := l.a.Board.Get(picky.UID); s.Status.Phase != corev1.PodFailed {
+			if s, _ := l.a.StatusCache.Get(picky.UID); s.Status.Phase != corev1.PodFailed {
 				t.Fatalf("picky: %+v", s.Status)
 			}
-			if s, _ := l.a.Board.Get("uid-new"); s.Status.Phase == corev1.PodRunning {
+			if s, _ := l.a.StatusCache.Get("uid-new"); s.Status.Phase == corev1.PodRunning {
 				t.Fatal("a new pod got in before those that run")
 			}
-			c, _ := l.a.Census(t.Context())
+			c, _ := l.a.AllocatorState(t.Context())
 			if c.Admitted != 2 {
 				t.Fatalf("%+v", c)
 			}
@@ -423,7 +423,7 @@ func TestStoreTellsWhatChanged(t *testing.T) {
 		pod.Annotations = map[string]string{"berth.dev/config.content": hash}
 		return pod
 	}
-	s := newStore()
+	s := newDesiredPods()
 	names := func(c change) (run []string, gone []types.UID) {
 		for _, pod := range c.run {
 			run = append(run, pod.Name)
@@ -444,18 +444,18 @@ func TestStoreTellsWhatChanged(t *testing.T) {
 		{"one is gone", source.Snapshot{Source: "x", Pods: []*corev1.Pod{file("a", "2", "h")}}, nil, []types.UID{"uid-b"}, true},
 		{"all are gone", source.Snapshot{Source: "x"}, nil, []types.UID{"uid-a"}, true},
 	} {
-		run, gone := names(s.take(&step.snap))
+		run, gone := names(s.apply(&step.snap))
 		if !slices.Equal(run, step.run) || !slices.Equal(gone, step.gone) || s.allReady(2) != step.ready {
 			t.Errorf("%s: run %v, gone %v, ready %v", step.what, run, gone, s.allReady(2))
 		}
 	}
-	if newStore().allReady(0) {
+	if newDesiredPods().allReady(0) {
 		t.Error("a node without sources knows what is not wanted")
 	}
 }
 
 func TestObjectsAreReplacedAtOnce(t *testing.T) {
-	o := newStore().objects
+	o := newDesiredPods().objects
 	key := func(n string) source.ObjectKey {
 		return source.ObjectKey{Kind: plan.ConfigMap, NamespacedName: types.NamespacedName{Namespace: "default", Name: n}}
 	}
@@ -480,7 +480,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 					return
 				default:
 				}
-				vs := slices.Collect(maps.Values(Versions(o.Of(pod))))
+				vs := slices.Collect(maps.Values(ObjectVersions(o.Of(pod))))
 				if len(vs) != 2 || vs[0] != vs[1] || vs[0].Missing {
 					t.Errorf("of two moments: %v", vs)
 					return
@@ -494,7 +494,7 @@ func TestObjectsAreReplacedAtOnce(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	o.replace(&source.Snapshot{Source: "x"})
-	if vs := Versions(o.Of(pod)); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
+	if vs := ObjectVersions(o.Of(pod)); !vs[plan.Ref{Kind: plan.ConfigMap, Name: "c1"}].Missing {
 		t.Errorf("%v", vs)
 	}
 }

@@ -26,7 +26,9 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 			return nil
 		}
 		reply := make(chan error, 1)
-		w.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: []string{"b"}, of: plan.AskRestart, reply: reply}) })
+		w.inbox.put(func(p *messages) {
+			p.requests = append(p.requests, request{names: []string{"b"}, apply: plan.AskRestart, reply: reply})
+		})
 		if err := <-reply; err != nil || synced.IsZero() {
 			t.Errorf("answered %v, on disk at %v", err, synced)
 		}
@@ -43,7 +45,9 @@ func TestAnAskedRestartIsOnDiskBeforeAnythingIsStopped(t *testing.T) {
 		if at := r.h.when("stop"); len(at) != 1 || at[0].Before(synced) {
 			t.Errorf("stopped at %v, on disk at %v", at, synced)
 		}
-		w.mail.put(func(p *post) { p.asks = append(p.asks, ask{names: []string{"c"}, of: plan.AskRestart, reply: reply}) })
+		w.inbox.put(func(p *messages) {
+			p.requests = append(p.requests, request{names: []string{"c"}, apply: plan.AskRestart, reply: reply})
+		})
 		if err := <-reply; err == nil || !strings.Contains(err.Error(), "no container c") {
 			t.Errorf("answered %v", err)
 		}
@@ -59,15 +63,15 @@ func TestNothingIsAddedToAPodThatIsOver(t *testing.T) {
 		l := live(t, h, roomyNode(), nil, "file")
 		l.want("file", pod)
 		l.until(time.Minute, "it is over", func() bool {
-			s, ok := l.a.Board.Get(pod.UID)
+			s, ok := l.a.StatusCache.Get(pod.UID)
 			return ok && s.Status.Phase == corev1.PodSucceeded
 		})
 		e := corev1.EphemeralContainer{}
 		e.Name, e.Image = "debug", "x"
-		if err := l.a.AddEphemeral(t.Context(), pod.UID, e); err == nil || !strings.Contains(err.Error(), "pod p is over") {
+		if err := l.a.AddEphemeralContainer(t.Context(), pod.UID, e); err == nil || !strings.Contains(err.Error(), "pod p is over") {
 			t.Errorf("answered %v", err)
 		}
-		if got := l.a.store.added[pod.UID]; len(got) != 0 {
+		if got := l.a.desired.ephemeral[pod.UID]; len(got) != 0 {
 			t.Errorf("kept %v", got)
 		}
 	})
@@ -82,7 +86,7 @@ func TestWhatIsAddedIsOnDiskBeforeThatIsSaid(t *testing.T) {
 		l.until(time.Minute, "it runs", l.runs(pod))
 		e := corev1.EphemeralContainer{}
 		e.Name, e.Image = "debug", "x"
-		if err := l.a.AddEphemeral(t.Context(), pod.UID, e); err != nil {
+		if err := l.a.AddEphemeralContainer(t.Context(), pod.UID, e); err != nil {
 			t.Fatal(err)
 		}
 		kept, err := l.a.Store.Load()
@@ -98,12 +102,12 @@ func TestAddedContainersStayOverANewSnapshotAndARestart(t *testing.T) {
 	pod := podOf("p", "a")
 	e := corev1.EphemeralContainer{}
 	e.Name = "debug"
-	s := newStore()
+	s := newDesiredPods()
 	kept := pod.DeepCopy()
 	kept.Spec.EphemeralContainers = append(kept.Spec.EphemeralContainers, e)
-	s.recall(map[types.UID]checkpoint.Record{pod.UID: {Pod: kept}})
+	s.restoreEphemeralContainers(map[types.UID]checkpoint.Record{pod.UID: {Pod: kept}})
 	for range 2 {
-		s.take(&source.Snapshot{Source: "files", Pods: []*corev1.Pod{pod}, Ready: true})
+		s.apply(&source.Snapshot{Source: "files", Pods: []*corev1.Pod{pod}, Ready: true})
 		if got := s.wanted[pod.UID].Spec.EphemeralContainers; len(got) != 1 || got[0].Name != "debug" {
 			t.Errorf("wanted with %v", got)
 		}
@@ -111,7 +115,7 @@ func TestAddedContainersStayOverANewSnapshotAndARestart(t *testing.T) {
 	if len(pod.Spec.EphemeralContainers) != 0 {
 		t.Error("the source's pod was changed")
 	}
-	if again := s.dressed(kept); again != kept {
+	if again := s.withEphemeralContainers(kept); again != kept {
 		t.Error("what has it already is dressed again")
 	}
 }

@@ -41,16 +41,16 @@ func (a *Agent) audit(ctx context.Context) {
 	})
 }
 
-func (a *Agent) audited(ctx context.Context, began time.Time, listed map[types.UID]Adopted) {
-	a.Meters.audited()
+func (a *Agent) audited(ctx context.Context, began time.Time, listed map[types.UID]RuntimePod) {
+	a.Metrics.audited()
 	for uid, e := range a.workers {
 		seen := listed[uid]
-		e.mail.put(func(p *post) {
-			p.audit = &sight{began: began, sandboxes: seen.Sandboxes, containers: seen.Containers}
+		e.inbox.put(func(p *messages) {
+			p.audit = &observation{started: began, sandboxes: seen.Sandboxes, containers: seen.Containers}
 		})
 	}
 	maps.DeleteFunc(a.audits.gone, func(_ types.UID, at time.Time) bool { return at.Before(began) })
-	if a.store.allReady(len(a.Sources)) {
+	if a.desired.allReady(len(a.Sources)) {
 		for uid, seen := range listed {
 			if _, left := a.audits.gone[uid]; !left && seen.Pod != nil && a.unknown(uid) {
 				a.orphan(seen.Pod, "Orphaned")

@@ -13,12 +13,12 @@ import (
 // HostPorts is told when a pod's network has come, and with no addresses when it is
 // gone: what was on its way to the pod's ports of the host goes another way now.
 type HostPorts interface {
-	Moved(pod *corev1.Pod, ips []string)
+	PodIPsChanged(pod *corev1.Pod, ips []string)
 }
 
 func moved(h HostPorts, pod *corev1.Pod, ips []string) {
 	if h != nil {
-		h.Moved(pod, ips)
+		h.PodIPsChanged(pod, ips)
 	}
 }
 
@@ -48,7 +48,7 @@ type BuildRun struct {
 	HostIPs      []string
 }
 
-func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction, out *plan.Outcome) error {
+func (b *BuildRun) do(ctx context.Context, on actionContext, action plan.BuildRunAction, out *plan.Outcome) error {
 	switch a := action.(type) {
 	case plan.PullImage:
 		img, err := b.Images.Pull(ctx, on.pod, a, on.objects)
@@ -75,7 +75,7 @@ func (b *BuildRun) do(ctx context.Context, on ground, action plan.BuildRunAction
 	return fmt.Errorf("build-run: unknown action %T", action)
 }
 
-func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, out *plan.Outcome) error {
+func (b *BuildRun) start(ctx context.Context, on actionContext, a plan.StartContainer, out *plan.Outcome) error {
 	c := podspec.FindContainer(on.pod, a.Name)
 	if c == nil {
 		return &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: fmt.Errorf("the pod has no container %q", a.Name)}
@@ -85,7 +85,7 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 		HostIPs: b.HostIPs, Objects: on.objects, Allocatable: b.Allocatable(),
 		Image: a.Image,
 	}
-	for _, s := range on.seen.Sandboxes {
+	for _, s := range on.observed.Sandboxes {
 		if s.ID == a.SandboxID {
 			setup.Sandbox = s
 		}
@@ -113,7 +113,7 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 			continue
 		}
 		names = append(names, name)
-		img, seen := on.seen.Images[name] // the runtime is to mount just the image that was pulled
+		img, seen := on.observed.Images[name] // the runtime is to mount just the image that was pulled
 		if !seen || a.Resolve {
 			if img, err = b.resolve(ctx, on, name, out); err != nil {
 				return err
@@ -132,7 +132,7 @@ func (b *BuildRun) start(ctx context.Context, on ground, a plan.StartContainer, 
 	return err
 }
 
-func (b *BuildRun) resolve(ctx context.Context, on ground, name string, out *plan.Outcome) (plan.Image, error) {
+func (b *BuildRun) resolve(ctx context.Context, on actionContext, name string, out *plan.Outcome) (plan.Image, error) {
 	img, err := b.Images.Resolve(ctx, on.pod, name, on.objects)
 	if plan.KindOf(err) == plan.ImageGone {
 		out.Gone = []string{name}

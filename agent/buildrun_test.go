@@ -16,7 +16,7 @@ func TestAContainerIsMadeOfTheImageThatItsStartNames(t *testing.T) {
 	t.Parallel()
 	h, pod := newFakeHost(), podOf("p", "a")
 	want := plan.Image{ID: "sha:old", Ref: "r@sha256:1", UID: new(int64(1000))}
-	on := ground{pod: pod, seen: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "sha:new"}}}}
+	on := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "sha:new"}}}}
 	stages := h.stages()
 	if err := stages.BuildRun.do(t.Context(), on, plan.StartContainer{Name: "a", Image: want}, &plan.Outcome{}); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestAStartTellsWhichImagesAreGone(t *testing.T) {
 			for _, name := range r.here {
 				h.images[name] = true
 			}
-			on := ground{pod: pod, seen: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "seen"}, "vol": {ID: "seen"}}}}
+			on := actionContext{pod: pod, observed: plan.Observed{Images: map[string]plan.Image{"p-a": {ID: "seen"}, "vol": {ID: "seen"}}}}
 			var out plan.Outcome
 			stages := h.stages()
 			err := stages.BuildRun.do(t.Context(), on, plan.StartContainer{Name: "a", Image: plan.Image{ID: "seen"}, Resolve: r.resolve}, &out)

@@ -12,46 +12,46 @@ import (
 	"berth/agent/status/events"
 )
 
-// spanOf names an action as users know what it is about, and says why it is
+// actionSpan names an action as users know what it is about, and says why it is
 // done. It is asked before the action begins.
-func (b *book) spanOf(a plan.Action) (name, cause string) {
+func (b *state) actionSpan(a plan.Action) (name, cause string) {
 	key := a.Key()
 	on := key.On
 	switch a := a.(type) {
 	case plan.StopContainer:
-		on = numbered(a.Name, b.attemptOf(a.ID))
+		on = withAttempt(a.Name, b.containerAttempt(a.ID))
 		cause = fmt.Sprintf("%s, grace %s", a.Why, a.Grace.Round(time.Millisecond))
 		if a.Grace >= time.Second {
 			cause = fmt.Sprintf("%s, grace %s", a.Why, a.Grace.Round(time.Second))
 		}
 	case plan.PreStop:
-		on, cause = numbered(a.Name, b.attemptOf(a.ID)), b.memory.Hooks[a.Name].Why
+		on, cause = withAttempt(a.Name, b.containerAttempt(a.ID)), b.memory.Hooks[a.Name].Why
 	case plan.ResizeContainer:
-		on, cause = numbered(a.Name, b.attemptOf(a.ID)), "the pod's resources have changed"
+		on, cause = withAttempt(a.Name, b.containerAttempt(a.ID)), "the pod's resources have changed"
 	case plan.ResizeCgroup:
 		cause = "the pod's resources have changed"
 	case plan.PostStart:
-		on, cause = numbered(a.Name, b.attemptOf(a.ID)), "part of its start"
+		on, cause = withAttempt(a.Name, b.containerAttempt(a.ID)), "part of its start"
 	case plan.RemoveContainer:
-		on, cause = numbered(a.Name, b.attemptOf(a.ID)), b.ending("a newer one has taken its place")
-		if b.lives(a.ID) {
-			cause = b.ending("it was made but never started")
+		on, cause = withAttempt(a.Name, b.containerAttempt(a.ID)), b.terminationCause("a newer one has taken its place")
+		if b.isLive(a.ID) {
+			cause = b.terminationCause("it was made but never started")
 		}
 	case plan.StopSandbox:
-		on, cause = numbered("sandbox", b.sandboxAttempt(a.ID)), b.ending("it is not ready any more")
+		on, cause = withAttempt("sandbox", b.sandboxAttempt(a.ID)), b.terminationCause("it is not ready any more")
 	case plan.RemoveSandbox:
-		on, cause = numbered("sandbox", b.sandboxAttempt(a.ID)), b.ending("another takes its place")
+		on, cause = withAttempt("sandbox", b.sandboxAttempt(a.ID)), b.terminationCause("another takes its place")
 	case plan.UnmountVolume, plan.RemoveCgroup, plan.RemoveDirs:
-		cause = b.ending("")
+		cause = b.terminationCause("")
 	case plan.MountVolume:
 		cause = "a container mounts it"
 		if a.Version != "" {
-			cause += ", content " + clipped(a.Version)
+			cause += ", content " + shortVersion(a.Version)
 		}
 	case plan.ProjectVolume:
-		cause = fmt.Sprintf("content %s in place of %s", clipped(a.Version), clipped(cmp.Or(b.seen.Volumes[a.Volume].Version, "an unknown one")))
+		cause = fmt.Sprintf("content %s in place of %s", shortVersion(a.Version), shortVersion(cmp.Or(b.observed.Volumes[a.Volume].Version, "an unknown one")))
 	case plan.RunSandbox:
-		on, cause = numbered("sandbox", a.Attempt), "the pod has none"
+		on, cause = withAttempt("sandbox", a.Attempt), "the pod has none"
 		if a.Attempt > 0 {
 			cause = fmt.Sprintf("attempt %d is gone", a.Attempt-1)
 		}
@@ -61,15 +61,15 @@ func (b *book) spanOf(a plan.Action) (name, cause string) {
 			cause = a.Image + ", policy Always"
 		}
 	case plan.StartContainer:
-		on, cause = numbered(a.Name, a.Attempt), a.Kind.String()+", "+b.whyStart(a)
+		on, cause = withAttempt(a.Name, a.Attempt), a.Kind.String()+", "+b.startCause(a)
 	}
 	return key.Verb + "/" + on, cause
 }
 
-// whyStart tells a first start from a restart.
-func (b *book) whyStart(a plan.StartContainer) string {
+// startCause tells a first start from a restart.
+func (b *state) startCause(a plan.StartContainer) string {
 	var last plan.Container
-	for _, k := range b.seen.Containers {
+	for _, k := range b.observed.Containers {
 		if k.Name == a.Name {
 			last = k
 			break
@@ -90,8 +90,8 @@ func (b *book) whyStart(a plan.StartContainer) string {
 	}
 }
 
-// ending says why the pod ends; other if it does not.
-func (b *book) ending(other string) string {
+// terminationCause says why the pod ends; other if it does not.
+func (b *state) terminationCause(other string) string {
 	switch {
 	case b.memory.End != nil:
 		return "the pod ends: " + b.memory.End.Reason
@@ -105,8 +105,8 @@ func (b *book) ending(other string) string {
 	return other
 }
 
-func (b *book) attemptOf(container string) uint32 {
-	for _, k := range b.seen.Containers {
+func (b *state) containerAttempt(container string) uint32 {
+	for _, k := range b.observed.Containers {
 		if k.ID == container {
 			return k.Attempt
 		}
@@ -114,8 +114,8 @@ func (b *book) attemptOf(container string) uint32 {
 	return 0
 }
 
-func (b *book) sandboxAttempt(id string) uint32 {
-	for _, s := range b.seen.Sandboxes {
+func (b *state) sandboxAttempt(id string) uint32 {
+	for _, s := range b.observed.Sandboxes {
 		if s.ID == id {
 			return s.Attempt
 		}
@@ -123,15 +123,15 @@ func (b *book) sandboxAttempt(id string) uint32 {
 	return 0
 }
 
-func numbered(name string, attempt uint32) string {
+func withAttempt(name string, attempt uint32) string {
 	if attempt == 0 {
 		return name
 	}
 	return fmt.Sprintf("%s (attempt %d)", name, attempt)
 }
 
-// clipped is a content version as far as people compare it.
-func clipped(version string) string {
+// shortVersion is a content version as far as people compare it.
+func shortVersion(version string) string {
 	const most = 16
 	if len(version) <= most {
 		return version
@@ -139,24 +139,24 @@ func clipped(version string) string {
 	return version[:most] + "…"
 }
 
-// wait is one thing that a pod waits for, on its timeline.
-type wait struct{ stage, name, cause string }
+// waitSpan is one thing that a pod waits for, on its timeline.
+type waitSpan struct{ stage, name, cause string }
 
-// waitsNow lists what is worth a span of its own: the answer of stage admit,
+// currentWaits lists what is worth a span of its own: the answer of stage admit,
 // the network, and what is held back for a time.
-func (b *book) waitsNow(asked bool, now time.Time) (out []wait) {
-	if v := b.verdict; asked && !b.over() && v.State != plan.OK && v.State != plan.Rejected {
-		out = append(out, wait{"admit", "admit/", v.Reason})
+func (b *state) currentWaits(asked bool, now time.Time) (out []waitSpan) {
+	if v := b.verdict; asked && !b.finishedOrTerminating() && v.State != plan.OK && v.State != plan.Rejected {
+		out = append(out, waitSpan{"admit", "admit/", v.Reason})
 	}
-	for _, t := range b.told {
+	for _, t := range b.reported {
 		switch {
 		case t.Code == "NetworkNotReady":
-			out = append(out, wait{"build-run", "wait/network", t.Detail})
+			out = append(out, waitSpan{"build-run", "wait/network", t.Detail})
 		case t.Until.After(now):
-			w := wait{"build-run", "back-off/" + cmp.Or(t.On, "pod"), t.Detail}
-			for key, f := range b.failed {
+			w := waitSpan{"build-run", "back-off/" + cmp.Or(t.On, "pod"), t.Detail}
+			for key, f := range b.failures {
 				if key.String() == t.On && f.Action != nil { // the action itself is held back
-					name, _ := b.spanOf(f.Action)
+					name, _ := b.actionSpan(f.Action)
 					w.name = "back-off/" + strings.ReplaceAll(name, "/", " ")
 				}
 			}
@@ -166,19 +166,19 @@ func (b *book) waitsNow(asked bool, now time.Time) (out []wait) {
 	return out
 }
 
-// timeWaits begins the spans of waits that are new and ends those that are over.
-func (w *worker) timeWaits(now time.Time) {
-	open := w.waits
-	w.waits = nil
-	for _, x := range w.book.waitsNow(w.asked, now) {
+// updateWaitSpans begins the spans of waits that are new and ends those that are over.
+func (w *worker) updateWaitSpans(now time.Time) {
+	open := w.waitSpans
+	w.waitSpans = nil
+	for _, x := range w.state.currentWaits(w.admissionRequested, now) {
 		id, known := open[x]
 		if !known {
 			id = w.timeline.Begin(events.Span{Name: x.name, Stage: x.stage, Cause: x.cause, Start: now})
 		}
-		if w.waits == nil {
-			w.waits = map[wait]events.SpanID{}
+		if w.waitSpans == nil {
+			w.waitSpans = map[waitSpan]events.SpanID{}
 		}
-		w.waits[x] = id
+		w.waitSpans[x] = id
 		delete(open, x)
 	}
 	for _, id := range open {

@@ -40,9 +40,9 @@ func TestSpansNameThingsAndSayWhy(t *testing.T) {
 		{plan.PullImage{Container: "app", Image: "img:1"}, plan.Memory{}, "pull/app", "img:1, not on this node", "a pull"},
 	} {
 		t.Run(row.what, func(t *testing.T) {
-			b := newBook()
-			b.seen, b.memory = seen, row.memory
-			if name, cause := b.spanOf(row.a); name != row.name || cause != row.cause {
+			b := newState()
+			b.observed, b.memory = seen, row.memory
+			if name, cause := b.actionSpan(row.a); name != row.name || cause != row.cause {
 				t.Errorf("got %q because %q, want %q because %q", name, cause, row.name, row.cause)
 			}
 		})
@@ -51,22 +51,22 @@ func TestSpansNameThingsAndSayWhy(t *testing.T) {
 
 func TestWaitsAreOnTheTimeline(t *testing.T) {
 	now := time.Now()
-	b := newBook()
+	b := newState()
 	b.verdict = plan.Verdict{State: plan.Wait, Reason: "OutOfcpu"}
-	b.told = []Told{
+	b.reported = []Told{
 		{Reason: plan.Reason{Code: "BackOff", On: "app", Detail: "it crashed", Until: now.Add(time.Second)}},
 		{Reason: plan.Reason{Code: "FailedMount", On: "mount/v", Detail: "no luck", Until: now.Add(time.Second)}},
 		{Reason: plan.Reason{Code: "Pulled", On: "app", Detail: "is here"}},
 	}
-	b.failed[plan.OpKey{Verb: "mount", On: "v"}] = plan.Failure{Action: plan.MountVolume{Volume: "v"}}
+	b.failures[plan.OpKey{Verb: "mount", On: "v"}] = plan.Failure{Action: plan.MountVolume{Volume: "v"}}
 	var got []string
-	for _, w := range b.waitsNow(true, now) {
+	for _, w := range b.currentWaits(true, now) {
 		got = append(got, w.name+": "+w.cause)
 	}
 	if want := "admit/: OutOfcpu, back-off/app: it crashed, back-off/mount v: no luck"; strings.Join(got, ", ") != want {
 		t.Errorf("got %s\nwant %s", strings.Join(got, ", "), want)
 	}
-	if later := b.waitsNow(true, now.Add(2*time.Second)); len(later) != 1 {
+	if later := b.currentWaits(true, now.Add(2*time.Second)); len(later) != 1 {
 		t.Errorf("after the back-off: %v", later)
 	}
 }

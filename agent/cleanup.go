@@ -31,7 +31,7 @@ type Cleanup struct {
 	}
 }
 
-func (c *Cleanup) do(ctx context.Context, on ground, action plan.CleanupAction, out *plan.Outcome) error {
+func (c *Cleanup) do(ctx context.Context, on actionContext, action plan.CleanupAction, out *plan.Outcome) error {
 	switch a := action.(type) {
 	case plan.StopContainer:
 		k, err := c.Containers.StopContainer(ctx, a.ID, a.Grace)

@@ -23,7 +23,7 @@ type Configure struct {
 	}
 }
 
-func (c *Configure) do(ctx context.Context, on ground, action plan.ConfigureAction) error {
+func (c *Configure) do(ctx context.Context, on actionContext, action plan.ConfigureAction) error {
 	switch a := action.(type) {
 	case plan.MakeDirs:
 		return c.Dirs.MakeDirs(ctx, on.pod)
@@ -32,17 +32,17 @@ func (c *Configure) do(ctx context.Context, on ground, action plan.ConfigureActi
 	case plan.ResizeCgroup: // the same, of one that is there
 		return c.Cgroups.Ensure(ctx, plan.WithResources(on.pod, a.Resources))
 	case plan.MountVolume:
-		return c.Volumes.Mount(ctx, on.pod, a.Volume, a.Version, on.objects, on.ips())
+		return c.Volumes.Mount(ctx, on.pod, a.Volume, a.Version, on.objects, on.podIPs())
 	case plan.ProjectVolume:
-		return c.Volumes.Project(ctx, on.pod, a.Volume, a.Version, on.objects, on.ips())
+		return c.Volumes.Project(ctx, on.pod, a.Volume, a.Version, on.objects, on.podIPs())
 	}
 	return fmt.Errorf("configure: unknown action %T", action)
 }
 
-// ips are the pod's addresses as far as they are known.
-func (g ground) ips() []string {
-	if len(g.seen.Sandboxes) > 0 {
-		return g.seen.Sandboxes[0].IPs
+// podIPs are the pod's addresses as far as they are known.
+func (g actionContext) podIPs() []string {
+	if len(g.observed.Sandboxes) > 0 {
+		return g.observed.Sandboxes[0].IPs
 	}
 	return nil
 }

@@ -20,15 +20,15 @@ const (
 	terminatedMessage = "Pod was terminated in response to imminent node shutdown."
 )
 
-// Shutdown asks for the end of a pod because the node goes down, and reports whether
+// ShutdownPod asks for the end of a pod because the node goes down, and reports whether
 // there was such a pod.
-func (a *Agent) Shutdown(ctx context.Context, uid types.UID, grace time.Duration) (told bool) {
+func (a *Agent) ShutdownPod(ctx context.Context, uid types.UID, grace time.Duration) (told bool) {
 	return a.endFor(ctx, uid, plan.End{Reason: terminated, Message: terminatedMessage, Grace: grace})
 }
 
-// Evict asks for the end of a pod that takes more than it may, and reports
+// EvictPod asks for the end of a pod that takes more than it may, and reports
 // whether there was such a pod.
-func (a *Agent) Evict(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) {
+func (a *Agent) EvictPod(ctx context.Context, uid types.UID, why *plan.Excess) (told bool) {
 	return a.endFor(ctx, uid, plan.End{Reason: "Evicted", Message: why.Message, Detail: why.Detail, Grace: cmp.Or(why.Grace, evictionGrace), Node: why.Node})
 }
 

@@ -18,21 +18,21 @@ func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
 		l := live(t, h, roomyNode(), nil, "file")
 		l.want("file", pod)
 		l.until(time.Minute, "p runs", l.runs(pod))
-		if l.a.Evict(t.Context(), "nobody", &plan.Excess{Message: "full"}) {
+		if l.a.EvictPod(t.Context(), "nobody", &plan.Excess{Message: "full"}) {
 			t.Error("somebody was evicted")
 		}
-		if !l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full"}) {
+		if !l.a.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full"}) {
 			t.Error("the pod is not known")
 		}
 		failed := func(l *life) func() bool {
 			return func() bool {
-				s, ok := l.a.Board.Get(pod.UID)
+				s, ok := l.a.StatusCache.Get(pod.UID)
 				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted" && s.Status.Message == "full" &&
 					len(s.Seen.Volumes) == 0 && len(h.running(pod.UID)) == 0
 			}
 		}
 		l.until(time.Minute, "p has failed and given its volume back", failed(l))
-		if s, _ := l.a.Board.Get(pod.UID); s.Memory.End.Grace != time.Second { // it asks for 30 s
+		if s, _ := l.a.StatusCache.Get(pod.UID); s.Memory.End.Grace != time.Second { // it asks for 30 s
 			t.Errorf("it had %v", s.Memory.End.Grace)
 		}
 		told := 0
@@ -64,11 +64,11 @@ func TestAnEvictedPodStaysFailedUntilItsManifestChanges(t *testing.T) {
 // A wish that comes before the worker has read of the end does not undo it.
 func TestAnEndIsNotLostBetweenTwoWishes(t *testing.T) {
 	t.Parallel()
-	w := &worker{mail: mailbox{ready: make(chan struct{}, 1)}}
-	w.Want(Wish{End: &plan.End{Reason: "Evicted"}})
-	w.Want(Wish{Pod: podOf("p", "a")})
-	if p := w.mail.take(); p.wish.End == nil || p.wish.Pod == nil {
-		t.Errorf("%+v", p.wish)
+	w := &worker{inbox: inbox{ready: make(chan struct{}, 1)}}
+	w.Update(Desired{Termination: &plan.End{Reason: "Evicted"}})
+	w.Update(Desired{Pod: podOf("p", "a")})
+	if p := w.inbox.take(); p.desired.Termination == nil || p.desired.Pod == nil {
+		t.Errorf("%+v", p.desired)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestOthersEndForACriticalPodAndStayFailed(t *testing.T) {
 		l.until(time.Minute, "the critical one runs", l.runs(system))
 		check := func(l *life) {
 			t.Helper()
-			s, ok := l.a.Board.Get(small.UID)
+			s, ok := l.a.StatusCache.Get(small.UID)
 			if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Preempting" || len(h.running(small.UID)) != 0 || !l.runs(big)() {
 				t.Errorf("%+v", s)
 			}
@@ -123,17 +123,17 @@ func TestAFilesPodThatHadToGoReturns(t *testing.T) {
 		l.want("file", all...)
 		l.until(time.Minute, "all run", l.runs(all...))
 		for _, p := range all[1:] {
-			l.a.Evict(t.Context(), p.UID, &plan.Excess{Message: "full", Node: p != guilty})
+			l.a.EvictPod(t.Context(), p.UID, &plan.Excess{Message: "full", Node: p != guilty})
 		}
 		failed := func(p *corev1.Pod) func() bool {
 			return func() bool {
-				s, ok := l.a.Board.Get(p.UID)
+				s, ok := l.a.StatusCache.Get(p.UID)
 				return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "Evicted"
 			}
 		}
 		for _, wait := range []int{1, 2, 4, 8, 10, 10} {
 			at := time.Now()
-			l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+			l.a.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
 			l.until(10*time.Second, "it has failed", failed(pod))
 			l.until(time.Hour, "it runs again", l.runs(pod))
 			if took := time.Since(at).Round(time.Minute); took != time.Duration(wait)*time.Minute {
@@ -146,7 +146,7 @@ func TestAFilesPodThatHadToGoReturns(t *testing.T) {
 		time.Sleep(11 * time.Minute) // it has run for long: the next wait is short again
 		node.PressureConditions = []corev1.NodeConditionType{corev1.NodeDiskPressure}
 		l.a.SetNode(node)
-		l.a.Evict(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
+		l.a.EvictPod(t.Context(), pod.UID, &plan.Excess{Message: "full", Node: true})
 		l.until(10*time.Second, "it has failed", failed(pod))
 		time.Sleep(20 * time.Minute)
 		if !failed(pod)() {
@@ -180,11 +180,11 @@ func TestAFilesPodThatWasPreemptedWaitsForRoom(t *testing.T) {
 		l.until(time.Minute, "both run", l.runs(small, big))
 		l.want("file", small, big, system)
 		l.until(time.Minute, "the critical one runs", l.runs(system))
-		if s, _ := l.a.Board.Get(small.UID); s.Status.Reason != "Preempting" {
+		if s, _ := l.a.StatusCache.Get(small.UID); s.Status.Reason != "Preempting" {
 			t.Fatalf("%+v", s.Status)
 		}
 		l.until(2*time.Minute, "it waits for room", func() bool {
-			s, ok := l.a.Board.Get(small.UID)
+			s, ok := l.a.StatusCache.Get(small.UID)
 			return ok && s.Status.Phase == corev1.PodPending && s.Verdict.Reason == "OutOfcpu"
 		})
 		time.Sleep(10 * time.Minute)

@@ -58,7 +58,7 @@ func (f *fakeProber) forgot(pod *corev1.Pod) bool {
 }
 
 func readyIn(l *life, pod *corev1.Pod) corev1.ConditionStatus {
-	s, _ := l.a.Board.Get(pod.UID)
+	s, _ := l.a.StatusCache.Get(pod.UID)
 	if s == nil {
 		return ""
 	}
@@ -106,7 +106,7 @@ func TestScenario10_ReadyNeverFlipsBecauseOfARestart(t *testing.T) {
 
 		h.prober = newFakeProber()
 		l = begin(t, h, roomyNode(), l.records, "file")
-		changed, stop := l.a.Board.Changes()
+		changed, stop := l.a.StatusCache.Changes()
 		enough, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -160,7 +160,7 @@ func TestAContainerThatAProbeGivesUpIsReplaced(t *testing.T) {
 		if now[0].Health.Dead {
 			t.Error("the new one inherits the death of the old one")
 		}
-		s, _ := l.a.Board.Get(pod.UID)
+		s, _ := l.a.StatusCache.Get(pod.UID)
 		if len(s.Memory.Health) > 1 {
 			t.Errorf("what the old one's probes said is kept: %+v", s.Memory.Health)
 		}

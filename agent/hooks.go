@@ -18,10 +18,10 @@ type Hooks interface {
 }
 
 // runHook runs one hook of a container.
-func runHook(ctx context.Context, hooks Hooks, on ground, name, id string, of func(*corev1.Lifecycle) *corev1.LifecycleHandler) error {
+func runHook(ctx context.Context, hooks Hooks, on actionContext, name, id string, of func(*corev1.Lifecycle) *corev1.LifecycleHandler) error {
 	c := podspec.FindContainer(on.pod, name)
 	if c == nil || c.Lifecycle == nil || of(c.Lifecycle) == nil {
 		return &plan.Error{Kind: plan.Invalid, Err: fmt.Errorf("container %q has no such hook", name)}
 	}
-	return hooks.Run(ctx, on.pod, c, of(c.Lifecycle), id, on.ips())
+	return hooks.Run(ctx, on.pod, c, of(c.Lifecycle), id, on.podIPs())
 }

@@ -67,7 +67,7 @@ func TestAReplacementIsOnDiskBeforeTheStop(t *testing.T) {
 		}
 		edited := pod.DeepCopy()
 		edited.Spec.Containers[0].Image = "other"
-		w.Want(Wish{Pod: edited})
+		w.Update(Desired{Pod: edited})
 		r.until(time.Minute, "runs again", func() bool { return r.h.happened("start uid-p/a") == 2 && r.isRunning(pod)() })
 		if r.h.happened("stop uid-p/") != 1 || len(stops) == 0 || stops[0] != 0 {
 			t.Errorf("%d stops, synced after %v", r.h.happened("stop uid-p/"), stops)

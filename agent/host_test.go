@@ -29,7 +29,7 @@ type fakeHost struct {
 	fails  func(call string, n int) error // nothing was done
 	loses  func(call string, n int) error // it was done, but nobody is told
 	exits  func(container string) (after time.Duration, code int32, ok bool)
-	events func(types.UID, Hint) // told of every change; nil: a runtime without events
+	events func(types.UID, RuntimeEvent) // told of every change; nil: a runtime without events
 
 	mu      sync.Mutex
 	pods    map[types.UID]*fakePod
@@ -227,7 +227,7 @@ func (h *fakeHost) tell(uid types.UID) {
 		return
 	}
 	p := h.of(uid)
-	hint := Hint{Containers: slices.Clone(p.containers)}
+	hint := RuntimeEvent{Containers: slices.Clone(p.containers)}
 	if len(p.sandboxes) == 0 {
 		return
 	}

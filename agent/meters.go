@@ -8,22 +8,22 @@ import (
 	"berth/agent/plan"
 )
 
-// Meters are told what is measured, from many goroutines; a nil field is not
+// Metrics are told what is measured, from many goroutines; a nil field is not
 // told.
-type Meters struct {
-	Pass       func(time.Duration)                 // one pass
-	Action     func(stage string, d time.Duration) // one action, or one look (stage prepare)
-	Ended      func(*corev1.Pod, plan.Outcome)     // one action, good, bad or called off
-	Started    func(Start)                         // a pod has come to run
-	Rejected   func(reason string)                 // a pod may not run here
-	Audit      func()                              // one comparison with all that the runtime has
-	Divergence func()                              // the audit found what nothing had told
-	Missed     func()                              // the stream of the runtime's events was interrupted
-	Swept      func(kind string)                   // something that the runtime had forgotten was removed
+type Metrics struct {
+	SyncFinished    func(time.Duration)                 // one pass
+	ActionDuration  func(stage string, d time.Duration) // one action, or one look (stage prepare)
+	ActionFinished  func(*corev1.Pod, plan.Outcome)     // one action, good, bad or called off
+	PodStarted      func(PodStart)                      // a pod has come to run
+	PodRejected     func(reason string)                 // a pod may not run here
+	AuditFinished   func()                              // one comparison with all that the runtime has
+	Divergence      func()                              // the audit found what nothing had told
+	EventStreamLost func()                              // the stream of the runtime's events was interrupted
+	LeakRemoved     func(kind string)                   // something that the runtime had forgotten was removed
 }
 
-// Start is how a pod has come to run.
-type Start struct {
+// PodStart is how a pod has come to run.
+type PodStart struct {
 	Pod      *corev1.Pod
 	Status   corev1.PodStatus
 	At       time.Time
@@ -32,45 +32,45 @@ type Start struct {
 	Pulling  time.Duration // of that, while an image of it was pulled
 }
 
-func (m Meters) passed(d time.Duration) {
-	if m.Pass != nil {
-		m.Pass(d)
+func (m Metrics) passed(d time.Duration) {
+	if m.SyncFinished != nil {
+		m.SyncFinished(d)
 	}
 }
 
-func (m Meters) acted(stage string, d time.Duration) {
-	if m.Action != nil {
-		m.Action(stage, d)
+func (m Metrics) acted(stage string, d time.Duration) {
+	if m.ActionDuration != nil {
+		m.ActionDuration(stage, d)
 	}
 }
 
-func (m Meters) ended(pod *corev1.Pod, r plan.Outcome) {
-	if m.Ended != nil {
-		m.Ended(pod, r)
+func (m Metrics) ended(pod *corev1.Pod, r plan.Outcome) {
+	if m.ActionFinished != nil {
+		m.ActionFinished(pod, r)
 	}
 }
 
-func (m Meters) started(s Start) {
-	if m.Started != nil {
-		m.Started(s)
+func (m Metrics) started(s PodStart) {
+	if m.PodStarted != nil {
+		m.PodStarted(s)
 	}
 }
 
-func (m Meters) rejected(reason string) {
-	if m.Rejected != nil {
-		m.Rejected(reason)
+func (m Metrics) rejected(reason string) {
+	if m.PodRejected != nil {
+		m.PodRejected(reason)
 	}
 }
 
-func (m Meters) audited() { tick(m.Audit) }
+func (m Metrics) audited() { tick(m.AuditFinished) }
 
-func (m Meters) diverged() { tick(m.Divergence) }
+func (m Metrics) diverged() { tick(m.Divergence) }
 
-func (m Meters) missed() { tick(m.Missed) }
+func (m Metrics) missed() { tick(m.EventStreamLost) }
 
-func (m Meters) swept(kind string) {
-	if m.Swept != nil {
-		m.Swept(kind)
+func (m Metrics) swept(kind string) {
+	if m.LeakRemoved != nil {
+		m.LeakRemoved(kind)
 	}
 }
 

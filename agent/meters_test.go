@@ -51,14 +51,14 @@ func TestOverheadIsWithoutPullsAndRuntimeCallsThatChangeSomething(t *testing.T) 
 			t.Errorf("pulling took %v", got)
 		}
 		ctx, end := w.span(t.Context(), "build-run", "start/a", "")
-		before := w.making.Total()
+		before := w.runtimeTime.Total()
 		for call, takes := range map[string]time.Duration{"ContainerStatus": time.Hour, "StartContainer": time.Second} {
-			ended := CallSpan(ctx, call)
+			ended := RuntimeCallSpan(ctx, call)
 			time.Sleep(takes)
 			ended(nil)
 		}
 		end(nil)
-		if got := w.making.Total() - before; got != time.Second {
+		if got := w.runtimeTime.Total() - before; got != time.Second {
 			t.Errorf("%v of runtime calls", got)
 		}
 	})
@@ -79,9 +79,9 @@ func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
 			return n[what]
 		}
 		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Meters = Meters{ // before there are workers
-			Audit: func() { count("audit") }, Missed: func() { count("missed") }, Rejected: func(r string) { count(r) },
-			Ended: func(_ *corev1.Pod, r plan.Outcome) { count(r.Action.Key().Verb) },
+		l.a.Metrics = Metrics{ // before there are workers
+			AuditFinished: func() { count("audit") }, EventStreamLost: func() { count("missed") }, PodRejected: func(r string) { count(r) },
+			ActionFinished: func(_ *corev1.Pod, r plan.Outcome) { count(r.Action.Key().Verb) },
 		}
 		pod, elsewhere := podOf("p", "a"), podOf("q", "a")
 		elsewhere.Spec.NodeSelector = map[string]string{"no": "such"}
@@ -100,8 +100,8 @@ func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
 		if n := counted("missed"); n != 0 {
 			t.Errorf("%d streams lost in peace", n)
 		}
-		l.hints("", Hint{Bare: true})
-		l.hints("", Hint{Listed: &Adopted{}}) // polled: there was no stream
+		l.hints("", RuntimeEvent{Incomplete: true})
+		l.hints("", RuntimeEvent{Listed: &RuntimePod{}}) // polled: there was no stream
 		l.until(time.Second, "the lost stream", func() bool { return counted("missed") == 1 })
 		l.leaving()
 	})
@@ -110,7 +110,7 @@ func TestAgentCountsAuditsRejectionsOutcomesAndLostStreams(t *testing.T) {
 func TestFailureIsLoggedOnceAtItsLevel(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		var log bytes.Buffer
-		w := &worker{book: newBook(), log: slog.New(slog.NewTextHandler(&log, nil)), tell: func(_ *corev1.Pod, why plan.Reason) { r.told = append(r.told, why) }}
+		w := &worker{state: newState(), log: slog.New(slog.NewTextHandler(&log, nil)), tell: func(_ *corev1.Pod, why plan.Reason) { r.told = append(r.told, why) }}
 		broken := errors.New("it is broken")
 		for _, row := range []struct {
 			action      plan.Action
@@ -127,7 +127,7 @@ func TestFailureIsLoggedOnceAtItsLevel(t *testing.T) {
 		} {
 			log.Reset()
 			r.told = nil
-			w.report(plan.Outcome{Action: row.action, Err: row.err})
+			w.reportOutcome(plan.Outcome{Action: row.action, Err: row.err})
 			if n := strings.Count(log.String(), "\n"); n != row.lines || strings.Count(log.String(), "level="+row.level) != n && n > 0 ||
 				!strings.Contains(log.String(), row.text) || strings.Contains(log.String(), `on=""`) || len(r.told) != row.told {
 				t.Errorf("%s, %v: told %d, log:\n%s", row.action.Key(), row.err, len(r.told), log.String())

@@ -37,27 +37,27 @@ func (a *Agent) holder(pod *corev1.Pod) *corev1.Pod {
 // queue has a pod wait for the end of the one that has its name, and shows it on
 // the board. Of several the newest waits.
 func (a *Agent) queue(pod, holder *corev1.Pod) {
-	if was := a.store.queued[nameOf(pod)]; was != nil && was.UID != pod.UID {
+	if was := a.desired.queued[nameOf(pod)]; was != nil && was.UID != pod.UID {
 		a.dequeue(was.UID)
 	}
-	a.store.queued[nameOf(pod)] = pod
+	a.desired.queued[nameOf(pod)] = pod
 	a.Log.Info("waits for the end of the pod that has its name", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "holder", string(holder.UID))
 	if _, here := a.workers[pod.UID]; here {
 		return // wanted again while it ends: that is what shows
 	}
 	why := Told{Reason: plan.Reason{Code: NameTaken, Detail: a.nameTaken(holder)}, Since: time.Now()}
-	if was, shown := a.Board.Get(pod.UID); shown && len(was.Why) > 0 && was.Why[0].Code == NameTaken {
+	if was, shown := a.StatusCache.Get(pod.UID); shown && len(was.Why) > 0 && was.Why[0].Code == NameTaken {
 		why.Since = was.Why[0].Since
 	}
 	s := undecided(pod, plan.Verdict{}, plan.Memory{}, why)
 	s.At = time.Now()
-	a.Board.Put(s)
+	a.StatusCache.Put(s)
 }
 
 // nameTaken says who has a name, and whether it will be free.
 func (a *Agent) nameTaken(holder *corev1.Pod) string {
 	e, here := a.workers[holder.UID]
-	from := a.store.from[holder.UID]
+	from := a.desired.from[holder.UID]
 	switch {
 	case here && e.ending || from == "":
 		return fmt.Sprintf("its name belongs to the pod with UID %s, which is ending: it starts when nothing is left of that one", holder.UID)
@@ -68,11 +68,11 @@ func (a *Agent) nameTaken(holder *corev1.Pod) string {
 
 // dequeue drops a pod that waits for its name, and takes it off the board.
 func (a *Agent) dequeue(uid types.UID) {
-	if !a.store.isQueued(uid) {
+	if !a.desired.isQueued(uid) {
 		return
 	}
-	a.store.dequeue(uid)
+	a.desired.dequeue(uid)
 	if _, here := a.workers[uid]; !here {
-		a.Board.Remove(uid)
+		a.StatusCache.Remove(uid)
 	}
 }

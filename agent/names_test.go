@@ -17,7 +17,7 @@ import (
 func (l *life) shows(pod *corev1.Pod, reason string, words ...string) *Snapshot {
 	l.t.Helper()
 	synctest.Wait()
-	s, ok := l.a.Board.Get(pod.UID)
+	s, ok := l.a.StatusCache.Get(pod.UID)
 	if !ok {
 		l.t.Fatalf("%s is not shown", pod.UID)
 	}
@@ -47,16 +47,16 @@ func TestAPodThatWaitsForItsNameIsShown(t *testing.T) {
 		if s := l.shows(two, NameTaken); !s.Why[0].Since.Equal(since) {
 			t.Errorf("it waits since %s, was since %s", s.Why[0].Since, since)
 		}
-		if n := len(l.a.Board.Named("default", "web")); n != 2 {
+		if n := len(l.a.StatusCache.Named("default", "web")); n != 2 {
 			t.Errorf("%d pods of the name are shown", n)
 		}
 		l.want("file", three)
-		if _, shown := l.a.Board.Get(two.UID); shown {
+		if _, shown := l.a.StatusCache.Get(two.UID); shown {
 			t.Error("what is no longer wanted is shown")
 		}
 		l.shows(three, NameTaken, "uid-web")
 		l.until(time.Minute, "the third runs", l.runs(three))
-		if n := len(l.a.Board.All()); n != 1 {
+		if n := len(l.a.StatusCache.All()); n != 1 {
 			t.Errorf("%d pods are shown", n)
 		}
 	})
@@ -72,11 +72,11 @@ func TestASecondSourcesPodWithAUsedNameIsShown(t *testing.T) {
 		l.want("a", two)
 		time.Sleep(time.Hour)
 		l.shows(two, NameTaken, "uid-web", "source b")
-		if s, _ := l.a.Board.Find("default", "web"); s.Pod.UID != one.UID {
+		if s, _ := l.a.StatusCache.Find("default", "web"); s.Pod.UID != one.UID {
 			t.Errorf("the name is that of %s", s.Pod.UID)
 		}
 		l.want("a")
-		if _, shown := l.a.Board.Get(two.UID); shown {
+		if _, shown := l.a.StatusCache.Get(two.UID); shown {
 			t.Error("what is no longer wanted is shown")
 		}
 		l.want("a", two)
@@ -98,12 +98,12 @@ func TestAPodThatCannotBeLookedAtIsShown(t *testing.T) {
 		pod := podOf("p", "a")
 		l.want("file", pod)
 		time.Sleep(time.Hour)
-		s := l.shows(pod, LookFailed, "input/output error")
+		s := l.shows(pod, ObserveFailed, "input/output error")
 		if d := time.Since(s.Why[0].Since); d < time.Hour-time.Second {
 			t.Errorf("since %s only", d)
 		}
 		began := time.Now()
-		l.a.Steady(t.Context(), time.Minute)
+		l.a.WaitForSync(t.Context(), time.Minute)
 		if time.Since(began) > time.Second {
 			t.Error("questions wait for it")
 		}
@@ -114,7 +114,7 @@ func TestAPodThatCannotBeLookedAtIsShown(t *testing.T) {
 		broken = false
 		h.mu.Unlock()
 		l.until(time.Second, "runs", l.runs(pod))
-		if s, _ := l.a.Board.Get(pod.UID); s.Status.Reason != "" {
+		if s, _ := l.a.StatusCache.Get(pod.UID); s.Status.Reason != "" {
 			t.Errorf("it runs with %s", s.Status.Reason)
 		}
 	})

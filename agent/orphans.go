@@ -65,13 +65,13 @@ const hostBound = 30 * time.Second
 // unknown reports whether nobody has the pod in hand and nobody wants it.
 func (a *Agent) unknown(uid types.UID) bool {
 	_, known := a.workers[uid]
-	return !known && a.store.wanted[uid] == nil
+	return !known && a.desired.wanted[uid] == nil
 }
 
 // orphan ends a pod that nobody wants, with what is known of it.
 func (a *Agent) orphan(pod *corev1.Pod, reason string) {
 	a.Log.Info("ending a pod that nobody wants", "pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID), "reason", reason)
-	a.start(Wish{Pod: pod, End: &plan.End{Reason: reason, Grace: graceOf(pod), At: time.Now(), Forget: true}})
+	a.start(Desired{Pod: pod, Termination: &plan.End{Reason: reason, Grace: graceOf(pod), At: time.Now(), Forget: true}})
 }
 
 // bare is a pod of which only the UID is known.

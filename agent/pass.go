@@ -23,138 +23,138 @@ type Stages struct {
 	BuildRun  BuildRun
 }
 
-// pass is one walk through the five stages. It never waits: what takes time
+// syncPod is one walk through the five stages. It never waits: what takes time
 // runs on goroutines of its own, and its end is an input of the next pass.
-func (w *worker) pass(ctx context.Context) (wake time.Time, done bool) {
-	b := w.book
+func (w *worker) syncPod(ctx context.Context) (wake time.Time, done bool) {
+	b := w.state
 	began := w.now()
 
-	objs := w.objects.Of(b.wish.Pod) // 1 prepare: what the worker does not know by itself
-	b.referred(Versions(objs))
-	if b.doubtOfHost {
-		w.Nudge() // for a look before the next decision
+	objs := w.objects.Of(b.desired.Pod) // 1 prepare: what the worker does not know by itself
+	b.setRefs(ObjectVersions(objs))
+	if b.hostStale {
+		w.Sync() // for a look before the next decision
 	}
 	w.stages.Prepare.atHand(b)
 
-	if !w.asked && !b.over() && b.verdict.State != plan.Rejected { // 2 admit
-		w.asked = true
-		w.wants = b.wish.Pod
-		w.stages.Admit.ask(w.room, b, w.adopted(), w.answered(b.pod(), false), w.end)
+	if !w.admissionRequested && !b.finishedOrTerminating() && b.verdict.State != plan.Rejected { // 2 admit
+		w.admissionRequested = true
+		w.requestedFor = b.desired.Pod
+		w.stages.Admit.ask(w.room, b, w.hasReadySandbox(), w.onVerdict(b.podWithAllocation(), false), w.Preempt)
 	}
-	if w.asked {
-		w.askAgain()
+	if w.admissionRequested {
+		w.requestResize()
 	}
 
 	before := b.memory.Phase
-	p := plan.Decide(b.input(began, w.limits))
-	for _, r := range b.decided(p, began) {
+	p := plan.Decide(b.planInput(began, w.limits))
+	for _, r := range b.applyPlan(p, began) {
 		if r.Detail != "" || r.Event != "" { // else the verdict is on its way: nothing that users could read
-			w.say(b.wish.Pod, r)
+			w.logAndReport(b.desired.Pod, r)
 		}
 	}
-	w.timeWaits(began)
+	w.updateWaitSpans(began)
 	if before == corev1.PodPending && p.Status.Phase == corev1.PodRunning {
 		total := began.Sub(p.Memory.Started)
-		w.meters.started(Start{
-			Pod: b.wish.Pod, Status: p.Status, At: began,
-			Total: total, Overhead: max(0, total-w.making.Total()), Pulling: w.pulling.Total(),
+		w.meters.started(PodStart{
+			Pod: b.desired.Pod, Status: p.Status, At: began,
+			Total: total, Overhead: max(0, total-w.runtimeTime.Total()), Pulling: w.pullTime.Total(),
 		})
 	}
-	w.remember(p)
+	w.saveMemory(p)
 	for _, key := range p.Cancel {
 		if cancel, ok := w.cancels[key]; ok {
 			cancel()
 		}
 	}
-	w.seek(ctx, p.Seek)
-	on := ground{pod: b.pod(), seen: b.seen, objects: objs}
+	w.checkImages(ctx, p.Seek)
+	on := actionContext{pod: b.podWithAllocation(), observed: b.observed, objects: objs}
 	for _, a := range p.Configure { // 3 configure
-		w.begin(ctx, "configure", a, func(ctx context.Context, _ *plan.Outcome) error {
+		w.startAction(ctx, "configure", a, func(ctx context.Context, _ *plan.Outcome) error {
 			return w.stages.Configure.do(ctx, on, a)
 		})
 	}
 	endOnDisk, hooksOnDisk := w.beforeDestroying(p), w.beforeHooks(p)
 	for _, a := range p.Cleanup { // 4 cleanup
-		w.begin(ctx, "cleanup", a, func(ctx context.Context, out *plan.Outcome) error {
+		w.startAction(ctx, "cleanup", a, func(ctx context.Context, out *plan.Outcome) error {
 			endOnDisk(ctx)
 			hooksOnDisk(a)(ctx)
 			return w.stages.Cleanup.do(ctx, on, a, out)
 		})
 	}
 	for _, a := range p.BuildRun { // 5 build-run
-		w.begin(ctx, "build-run", a, func(ctx context.Context, out *plan.Outcome) error {
+		w.startAction(ctx, "build-run", a, func(ctx context.Context, out *plan.Outcome) error {
 			hooksOnDisk(a)(ctx)
 			return w.stages.BuildRun.do(ctx, on, a, out)
 		})
 	}
-	w.watch(p)
-	w.settled(p)
-	w.keepHealth(ctx, p)
+	w.updateProbes(p)
+	w.releaseAllocation(p)
+	w.saveHealth(ctx, p)
 	if p.Again {
 		w.again(ctx, false)
 	}
-	w.show(snapshotOf(b, p, began))
+	w.publishSnapshot(snapshotOf(b, p, began))
 	w.meters.passed(w.now().Sub(began))
 	return p.Wake, p.Done
 }
 
-// ground is what the actions of one plan stand on: the pod, what was seen and
+// actionContext is what the actions of one plan stand on: the pod, what was seen and
 // the objects it names, as they were when the plan was made.
-type ground struct {
-	pod     *corev1.Pod
-	seen    plan.Observed
-	objects plan.Objects
+type actionContext struct {
+	pod      *corev1.Pod
+	observed plan.Observed
+	objects  plan.Objects
 }
 
-// adopted reports whether something of the pod already runs here: proof that
+// hasReadySandbox reports whether something of the pod already runs here: proof that
 // it was admitted.
-func (w *worker) adopted() bool {
-	return slices.ContainsFunc(w.book.seen.Sandboxes, func(s plan.Sandbox) bool { return s.Ready })
+func (w *worker) hasReadySandbox() bool {
+	return slices.ContainsFunc(w.state.observed.Sandboxes, func(s plan.Sandbox) bool { return s.Ready })
 }
 
-// settled gives the start slot back when the pod has no more starts to make
+// releaseAllocation gives the start slot back when the pod has no more starts to make
 // soon, and its place when it is over or ends before it was let in. Each is
 // told once.
-func (w *worker) settled(p plan.Plan) {
-	b := w.book
-	if !w.asked || w.left {
+func (w *worker) releaseAllocation(p plan.Plan) {
+	b := w.state
+	if !w.admissionRequested || w.released {
 		return
 	}
 	in := b.verdict.State == plan.OK
 	switch {
 	case isTerminal(p.Status.Phase), p.Memory.End != nil && !in:
-		w.left = true
-		w.room.Release(b.wish.Pod.UID)
-	case in && !w.begun && !b.building(): // what the plan asks for is under way by now
-		w.begun = true
-		w.room.Started(b.wish.Pod.UID)
+		w.released = true
+		w.room.Release(b.desired.Pod.UID)
+	case in && !w.startSlotReleased && !b.isStarting(): // what the plan asks for is under way by now
+		w.startSlotReleased = true
+		w.room.Started(b.desired.Pod.UID)
 	}
-	if in && !w.ended && !w.left && (b.wish.End != nil || p.Memory.End != nil) {
-		w.ended = true
-		w.room.Ends(b.wish.Pod.UID)
+	if in && !w.terminationReported && !w.released && (b.desired.Termination != nil || p.Memory.End != nil) {
+		w.terminationReported = true
+		w.room.Ends(b.desired.Pod.UID)
 	}
 }
 
 // keptState is what was handed to the store.
 type keptState struct {
-	wish    Wish
+	wish    Desired
 	verdict plan.VerdictState // OK or Rejected; what is asked again is not kept
 	memory  plan.Memory
 	refs    map[plan.Ref]plan.Version
 }
 
-// remember saves what the plan asks to be kept, if it changed. No start waits
+// saveMemory saves what the plan asks to be kept, if it changed. No start waits
 // for it.
-func (w *worker) remember(p plan.Plan) {
-	now := keptState{wish: w.book.wish, memory: p.Memory, refs: w.book.refs}
-	if v := w.book.lasting().State; v == plan.OK || v == plan.Rejected {
+func (w *worker) saveMemory(p plan.Plan) {
+	now := keptState{wish: w.state.desired, memory: p.Memory, refs: w.state.refs}
+	if v := w.state.persistentVerdict().State; v == plan.OK || v == plan.Rejected {
 		now.verdict = v
 	}
-	if now.wish == w.kept.wish && now.verdict == w.kept.verdict && maps.Equal(now.refs, w.kept.refs) && reflect.DeepEqual(now.memory, w.kept.memory) {
+	if now.wish == w.saved.wish && now.verdict == w.saved.verdict && maps.Equal(now.refs, w.saved.refs) && reflect.DeepEqual(now.memory, w.saved.memory) {
 		return
 	}
-	w.kept = now
-	w.keep(w.book.wish, w.book.lasting(), p.Memory)
+	w.saved = now
+	w.keep(w.state.desired, w.state.persistentVerdict(), p.Memory)
 }
 
 // onDisk is one synced writing. For an end all destructive actions wait for it,
@@ -195,7 +195,7 @@ func (w *worker) beforeDestroying(p plan.Plan) func(context.Context) {
 
 // toDisk is the writing of a memory, begun by the first who waits for it.
 func (w *worker) toDisk(m plan.Memory) *onDisk {
-	wish, verdict := w.book.wish, w.book.lasting()
+	wish, verdict := w.state.desired, w.state.persistentVerdict()
 	return &onDisk{over: make(chan struct{}), write: func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, syncBound)
 		defer cancel()

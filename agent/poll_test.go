@@ -14,17 +14,17 @@ func (r *rig) polledRuntime(pods ...string) {
 	r.h.events = nil
 	r.polled.Store(true)
 	r.wg.Go(func() {
-		last := map[string]sight{}
+		last := map[string]observation{}
 		for pause(r.ctx, time.Second) {
 			for _, name := range pods {
 				uid := podOf(name).UID
 				r.h.mu.Lock()
 				p := r.h.of(uid)
-				now := sight{sandboxes: p.sandboxes, containers: append([]plan.Container{}, p.containers...)}
+				now := observation{sandboxes: p.sandboxes, containers: append([]plan.Container{}, p.containers...)}
 				r.h.mu.Unlock()
 				known := plan.Observed{Sandboxes: last[name].sandboxes, Containers: last[name].containers}
 				if known.Differences(now.sandboxes, now.containers) != "" {
-					r.workers[uid].Hint(Hint{Bare: true, Listed: &Adopted{Sandboxes: now.sandboxes, Containers: now.containers}})
+					r.workers[uid].Notify(RuntimeEvent{Incomplete: true, Listed: &RuntimePod{Sandboxes: now.sandboxes, Containers: now.containers}})
 				}
 				last[name] = now
 			}
@@ -100,7 +100,7 @@ func TestSuspicionWaitsForActionsButNotForEver(t *testing.T) {
 		r.until(time.Second, "a runs", func() bool { return len(r.h.running(pod.UID)) == 1 })
 		time.Sleep(5 * time.Second)
 		r.h.kill(pod.UID, "a", 3, false)
-		r.until(time.Second+patience+50*time.Millisecond, "the end of a is known", func() bool {
+		r.until(time.Second+recheckDelay+50*time.Millisecond, "the end of a is known", func() bool {
 			s, _ := r.board.Get(pod.UID)
 			return s.Status.ContainerStatuses[0].State.Running == nil
 		})
@@ -109,29 +109,29 @@ func TestSuspicionWaitsForActionsButNotForEver(t *testing.T) {
 
 func TestLateHintBringsNothingBackThatWasRemoved(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	b := newBook()
-	b.looked = true
+	b := newState()
+	b.everObserved = true
 	old, other := plan.Container{ID: "old", Name: "a", SandboxID: "sb", State: plan.Exited}, plan.Container{ID: "other", Name: "b", SandboxID: "sb", State: plan.Running}
 	sb := plan.Sandbox{ID: "sb", Ready: true}
-	b.seen = b.seen.Looked([]plan.Sandbox{sb}, []plan.Container{old, other})
+	b.observed = b.observed.Looked([]plan.Sandbox{sb}, []plan.Container{old, other})
 	remove := plan.RemoveContainer{ID: "old", Name: "a"}
-	b.begun(remove, now)
+	b.actionStarted(remove, now)
 	dead := other
 	dead.State = plan.Exited
-	b.noted(Hint{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
-	if b.lives("other") {
+	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if b.isLive("other") {
 		t.Error("a hint during a removal was dropped")
 	}
-	b.ended(plan.Outcome{Action: remove})
-	b.noted(Hint{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
-	if b.exists("old") {
+	b.actionFinished(plan.Outcome{Action: remove})
+	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{dead, old}}, now)
+	if b.hasContainer("old") {
 		t.Error("a late hint brought back what was removed")
 	}
 	gone := plan.RemoveSandbox{ID: "sb"}
-	b.begun(gone, now)
-	b.ended(plan.Outcome{Action: gone})
-	b.noted(Hint{Sandbox: &sb, Containers: []plan.Container{{ID: "more", SandboxID: "sb"}}}, now)
-	if b.hasSandbox("sb") || b.exists("more") {
+	b.actionStarted(gone, now)
+	b.actionFinished(plan.Outcome{Action: gone})
+	b.applyEvent(RuntimeEvent{Sandbox: &sb, Containers: []plan.Container{{ID: "more", SandboxID: "sb"}}}, now)
+	if b.hasSandbox("sb") || b.hasContainer("more") {
 		t.Error("a late hint brought back a sandbox")
 	}
 }

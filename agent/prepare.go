@@ -34,8 +34,8 @@ type Prepare struct {
 	// RecursiveReadOnly reports whether the pod's runtime handler can mount
 	// read-only with all that is mounted below. Nil: it cannot.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
-	Short             func() bool               // the node is short of disk; nil: it never is
-	Held              func(image string) string // why a pull waits for room on the disk; empty: it does not. Nil: none ever does
+	DiskPressure      func() bool               // the node is short of disk; nil: it never is
+	HeldPull          func(image string) string // why a pull waits for room on the disk; empty: it does not. Nil: none ever does
 	// Devices tells what the pod's containers have of devices, and what they wait
 	// for. Nil: the node has none.
 	Devices func(pod *corev1.Pod) map[string]plan.DevicesSeen
@@ -44,8 +44,8 @@ type Prepare struct {
 // look reads what there is of the pod: of the host when asked, of the runtime
 // when asked. A pod that is new on a node whose runtime was listed has nothing
 // in the runtime.
-func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, host, runtime bool) sight {
-	s := sight{host: host, runtime: runtime}
+func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, host, runtime bool) observation {
+	s := observation{host: host, runtime: runtime}
 	var wg sync.WaitGroup
 	errs := make([]error, 3)
 	if runtime {
@@ -65,7 +65,7 @@ func (p *Prepare) look(ctx context.Context, pod *corev1.Pod, objs plan.Objects, 
 	return s
 }
 
-func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *sight) (err error) {
+func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *observation) (err error) {
 	if s.dirs, s.volumes, err = p.Host.Observe(ctx, pod); err != nil {
 		return err
 	}
@@ -74,12 +74,12 @@ func (p *Prepare) lookAtHost(ctx context.Context, pod *corev1.Pod, s *sight) (er
 }
 
 // atHand takes in what takes no time to look at.
-func (p *Prepare) atHand(b *book) {
-	b.seen.Network = p.network()
-	b.seen.Short = p.Short != nil && p.Short()
-	b.seen.Held = p.heldPulls(b.busy)
-	b.seen.Devices = p.devices(b.wish.Pod)
-	b.seen.RecursiveReadOnly = p.recursiveReadOnly(b.wish.Pod)
+func (p *Prepare) atHand(b *state) {
+	b.observed.Network = p.network()
+	b.observed.Short = p.DiskPressure != nil && p.DiskPressure()
+	b.observed.Held = p.heldPulls(b.inProgress)
+	b.observed.Devices = p.devices(b.desired.Pod)
+	b.observed.RecursiveReadOnly = p.recursiveReadOnly(b.desired.Pod)
 }
 
 func (p *Prepare) network() plan.NetworkSeen {
@@ -91,7 +91,7 @@ func (p *Prepare) network() plan.NetworkSeen {
 
 // heldPulls tells which of the pulls under way wait for room on the disk, and why.
 func (p *Prepare) heldPulls(busy map[plan.OpKey]plan.Action) (held map[string]string) {
-	if p.Held == nil {
+	if p.HeldPull == nil {
 		return nil
 	}
 	for _, a := range busy {
@@ -99,7 +99,7 @@ func (p *Prepare) heldPulls(busy map[plan.OpKey]plan.Action) (held map[string]st
 		if !ok {
 			continue
 		}
-		if why := p.Held(pull.Image); why != "" {
+		if why := p.HeldPull(pull.Image); why != "" {
 			if held == nil {
 				held = map[string]string{}
 			}

@@ -17,7 +17,7 @@ func TestAnEditOfAmountsResizesARunningPod(t *testing.T) {
 			pod = pod.DeepCopy()
 			pod.Generation = int64(generation + 2)
 			pod.Spec.Containers[0].Resources = needs("p", cpu).Spec.Containers[0].Resources
-			w.Want(Wish{Pod: pod})
+			w.Update(Desired{Pod: pod})
 			r.until(time.Second, cpu, func() bool {
 				s, _ := r.board.Get(pod.UID)
 				has := s.Status.ContainerStatuses[0]

@@ -58,13 +58,13 @@ func inBubbleOf(t *testing.T, slots int, f func(t *testing.T, r *rig)) {
 		r := &rig{
 			t: t, h: newFakeHost(), ctx: ctx, board: status.New(), workers: map[types.UID]*worker{}, over: map[types.UID]chan bool{},
 			room:    allocator.New(allocator.Config{Node: roomyNode(), Slots: slots}),
-			objects: newStore().objects,
+			objects: newDesiredPods().objects,
 		}
-		r.h.events = func(uid types.UID, h Hint) {
+		r.h.events = func(uid types.UID, h RuntimeEvent) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if w := r.workers[uid]; w != nil {
-				w.Hint(h)
+				w.Notify(h)
 			}
 		}
 		roomCtx, closeRoom := context.WithCancel(context.Background())
@@ -87,8 +87,8 @@ func inBubbleOf(t *testing.T, slots int, f func(t *testing.T, r *rig)) {
 func (r *rig) start(pod *corev1.Pod) *worker {
 	w := &worker{
 		stages: r.h.stages(), limits: simLimits, room: r.room, objects: r.objects,
-		keep: func(Wish, plan.Verdict, plan.Memory) {},
-		sync: func(ctx context.Context, _ Wish, _ plan.Verdict, _ plan.Memory) error {
+		keep: func(Desired, plan.Verdict, plan.Memory) {},
+		sync: func(ctx context.Context, _ Desired, _ plan.Verdict, _ plan.Memory) error {
 			if r.sync != nil {
 				return r.sync(ctx)
 			}
@@ -102,26 +102,26 @@ func (r *rig) start(pod *corev1.Pod) *worker {
 		},
 		timeline: events.NewTimeline(events.TimelineOptions{}), log: slog.New(slog.DiscardHandler),
 		again: func(context.Context, bool) { r.again.Add(1) },
-		meters: Meters{Started: func(s Start) {
+		meters: Metrics{PodStarted: func(s PodStart) {
 			r.running.Add(1)
 			r.overhead.Store(int64(s.Overhead))
 			r.pulling.Store(int64(s.Pulling))
 		}, Divergence: func() { r.lost.Add(1) }},
 		now: time.Now, fault: func(string, plan.Action) {}, polled: r.polled.Load, sandboxes: newSandboxCalls(),
-		mail: mailbox{ready: make(chan struct{}, 1)}, book: newBook(), cancels: map[plan.OpKey]context.CancelFunc{},
+		inbox: inbox{ready: make(chan struct{}, 1)}, state: newState(), cancels: map[plan.OpKey]context.CancelFunc{},
 	}
 	over := make(chan bool, 1)
 	r.mu.Lock()
 	r.workers[pod.UID], r.over[pod.UID] = w, over
 	r.mu.Unlock()
-	w.Want(Wish{Pod: pod})
+	w.Update(Desired{Pod: pod})
 	r.wg.Go(func() { over <- w.Run(r.ctx) })
 	return w
 }
 
 // end asks for the end of the pod for good.
 func (r *rig) end(pod *corev1.Pod, grace time.Duration) {
-	r.workers[pod.UID].Want(Wish{Pod: pod, End: &plan.End{Reason: "Deleted", Grace: grace, At: time.Now(), Forget: true}})
+	r.workers[pod.UID].Update(Desired{Pod: pod, Termination: &plan.End{Reason: "Deleted", Grace: grace, At: time.Now(), Forget: true}})
 }
 
 // gone reports whether the pod's worker has left because nothing is left.
@@ -182,7 +182,7 @@ func (r *rig) have(versions map[string]string) {
 	}
 	r.objects.replace(&source.Snapshot{Source: "test", Objects: objs})
 	for _, w := range r.workers {
-		w.Nudge()
+		w.Sync()
 	}
 }
 

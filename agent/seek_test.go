@@ -21,7 +21,7 @@ func TestAnImageBroughtByHandIsNoticed(t *testing.T) {
 		l.want("file", pod, idle)
 		l.until(time.Second, "the other runs", l.runs(idle))
 		time.Sleep(time.Minute)
-		changed, stop := l.a.Board.Changes()
+		changed, stop := l.a.StatusCache.Changes()
 		defer stop()
 		h.mu.Lock()
 		asked, looks := h.asked["p-a"], h.count["lookAtHost uid-p"]
@@ -72,7 +72,7 @@ func TestAnImageThatCameIsUsedAtOnce(t *testing.T) {
 		h.mu.Lock()
 		h.images["p-a"] = true
 		h.mu.Unlock()
-		l.a.ImagesCame()
+		l.a.ImagesImported()
 		l.until(4*time.Second, "it runs before it would look again", l.runs(pod))
 	})
 }
@@ -99,7 +99,7 @@ func TestATagThatMovedIsFollowed(t *testing.T) {
 		h.mu.Lock()
 		h.moved["p-a"], h.moved["p-b"] = "@2", "@2"
 		h.mu.Unlock()
-		l.a.ImagesCame()
+		l.a.ImagesImported()
 		time.Sleep(time.Minute)
 		if n := h.happened("start"); n != 2 {
 			t.Errorf("%d starts, want none for a tag that moved", n-2)
@@ -131,7 +131,7 @@ func TestAnImageThatCannotBeLookedAtIsNotCalledAbsent(t *testing.T) {
 		pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
 		l.want("file", pod)
 		why := func() string {
-			if s, ok := l.a.Board.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 && s.Status.ContainerStatuses[0].State.Waiting != nil {
+			if s, ok := l.a.StatusCache.Get(pod.UID); ok && len(s.Status.ContainerStatuses) > 0 && s.Status.ContainerStatuses[0].State.Waiting != nil {
 				return s.Status.ContainerStatuses[0].State.Waiting.Reason
 			}
 			return ""

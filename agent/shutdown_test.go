@@ -14,7 +14,7 @@ import (
 // of it runs.
 func (l *life) shutDown(pod *corev1.Pod) func() bool {
 	return func() bool {
-		s, ok := l.a.Board.Get(pod.UID)
+		s, ok := l.a.StatusCache.Get(pod.UID)
 		if !ok || s.Status.Phase != corev1.PodFailed || s.Status.Reason != "Terminated" || len(l.h.running(pod.UID)) != 0 ||
 			s.Status.Message != "Pod was terminated in response to imminent node shutdown." {
 			return false
@@ -39,11 +39,11 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 		l := live(t, h, roomyNode(), nil, "file")
 		l.want("file", all...)
 		l.until(time.Minute, "all run", l.runs(all...))
-		if l.a.Shutdown(t.Context(), "nobody", time.Second) {
+		if l.a.ShutdownPod(t.Context(), "nobody", time.Second) {
 			t.Error("somebody was told")
 		}
 		for _, pod := range all {
-			if !l.a.Shutdown(t.Context(), pod.UID, 5*time.Second) {
+			if !l.a.ShutdownPod(t.Context(), pod.UID, 5*time.Second) {
 				t.Errorf("%s is not known", pod.Name)
 			}
 		}
@@ -51,7 +51,7 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 			return func() bool { return l.shutDown(filed)() && l.shutDown(once)() && l.shutDown(served)() }
 		}
 		l.until(time.Minute, "all have ended", ended(l))
-		if s, _ := l.a.Board.Get(filed.UID); s.Memory.End.Grace != 5*time.Second {
+		if s, _ := l.a.StatusCache.Get(filed.UID); s.Memory.End.Grace != 5*time.Second {
 			t.Errorf("it had %v", s.Memory.End.Grace)
 		}
 		l.leaving()
@@ -70,7 +70,7 @@ func TestScenario26_PodsThatNobodyMakesAnewRunAgainAfterTheBoot(t *testing.T) {
 		l.want("file", all...)
 		l.until(30*time.Second, "those of files run", l.runs(filed, once))
 		for _, pod := range []*corev1.Pod{filed, once} {
-			s, _ := l.a.Board.Get(pod.UID)
+			s, _ := l.a.StatusCache.Get(pod.UID)
 			if c := s.Status.ContainerStatuses[0]; c.RestartCount != 1 || s.Status.Reason != "" || s.End != nil {
 				t.Errorf("%s: %+v", pod.Name, s.Status)
 			}
@@ -104,11 +104,11 @@ func TestScenario26_ANodeThatGoesDownTakesNoPods(t *testing.T) {
 		served.Annotations = map[string]string{"kubernetes.io/config.source": "api"}
 		l.want("file", filed, served)
 		l.until(time.Minute, "the server's is rejected", func() bool {
-			s, ok := l.a.Board.Get(served.UID)
+			s, ok := l.a.StatusCache.Get(served.UID)
 			return ok && s.Status.Phase == corev1.PodFailed && s.Status.Reason == "NodeShutdown" &&
 				s.Status.Message == "Pod was rejected: Pod was rejected as the node is shutting down."
 		})
-		s, _ := l.a.Board.Get(filed.UID)
+		s, _ := l.a.StatusCache.Get(filed.UID)
 		if s.Verdict.State != plan.Wait || s.Verdict.Reason != "NodeShutdown" || s.Status.Phase != corev1.PodPending {
 			t.Errorf("the file's: %+v", s.Verdict)
 		}

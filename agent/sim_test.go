@@ -89,14 +89,14 @@ func TestSimHasTeeth(t *testing.T) {
 		"I4": func(s *sim, p *plan.Plan) {
 			for _, k := range s.containers {
 				a := plan.StartContainer{Name: k.Name, SandboxID: k.SandboxID, Attempt: k.Attempt + 9}
-				if k.State == plan.Running && len(s.book.busy) == 0 && p.Empty() {
+				if k.State == plan.Running && len(s.book.inProgress) == 0 && p.Empty() {
 					p.BuildRun = []plan.BuildRunAction{a}
 					return
 				}
 			}
 		},
 		"I2": func(s *sim, p *plan.Plan) {
-			if len(s.containers) > 0 && s.containers[0].State == plan.Running && p.Empty() && len(s.book.busy) == 0 {
+			if len(s.containers) > 0 && s.containers[0].State == plan.Running && p.Empty() && len(s.book.inProgress) == 0 {
 				p.Cleanup = append(p.Cleanup, plan.RemoveCgroup{})
 			}
 		},
@@ -126,7 +126,7 @@ func TestSimHasTeeth(t *testing.T) {
 // sim is one run.
 type sim struct {
 	*world
-	book     *book
+	book     *state
 	refs     map[plan.Ref]plan.Version
 	canceled map[plan.OpKey]bool
 	saved    plan.Memory // what the store had at the last commit
@@ -149,13 +149,13 @@ func newSim(seed uint64) *sim {
 
 // wake is a new life of the agent: it knows what the store had, and looks.
 func (s *sim) wake() {
-	s.book = newBook()
+	s.book = newState()
 	s.book.memory = s.saved
-	s.book.wished(Wish{Pod: s.pod})
+	s.book.setDesired(Desired{Pod: s.pod})
 	s.book.verdict = plan.Verdict{State: plan.OK}
 	s.canceled = map[plan.OpKey]bool{}
 	if s.cgroup { // the first look of a life sets its limits anew
-		s.size = plan.ResourcesOf(plan.WithResources(s.book.pod(), s.saved.Sizes.Pod))
+		s.size = plan.ResourcesOf(plan.WithResources(s.book.podWithAllocation(), s.saved.Sizes.Pod))
 	}
 	s.see()
 }
@@ -163,14 +163,14 @@ func (s *sim) wake() {
 // see looks until the look counts. Images are known by pulling only, so that
 // every start has one to wait for.
 func (s *sim) see() {
-	l := s.look(s.book.settle, !s.book.looked || s.book.doubtOfHost)
-	l.heard = s.book.heard
-	if !s.book.looked {
+	l := s.look(s.book.outcomeSeq, !s.book.everObserved || s.book.hostStale)
+	l.eventSeq = s.book.eventSeq
+	if !s.book.everObserved {
 		for name, img := range s.images {
 			l.images[name] = plan.ImageSeen{Image: img, Here: true}
 		}
 	}
-	s.book.saw(l)
+	s.book.applyObservation(l)
 }
 
 func (s *sim) tell(format string, args ...any) {
@@ -198,10 +198,10 @@ func (s *sim) run() {
 	}
 	s.checkRest()
 	s.tell("--- deleted ---")
-	s.book.wished(Wish{Pod: s.pod, End: &plan.End{Reason: "Deleted", Grace: 30 * time.Second, At: s.now, Forget: true}})
+	s.book.setDesired(Desired{Pod: s.pod, Termination: &plan.End{Reason: "Deleted", Grace: 30 * time.Second, At: s.now, Forget: true}})
 	s.turn()
 	if s.settle(calm) && !s.done {
-		s.breaks("I5 a deleted pod is not done: %+v", s.book.seen)
+		s.breaks("I5 a deleted pod is not done: %+v", s.book.observed)
 	}
 	if s.done && (len(s.sandboxes)+len(s.containers)+len(s.volumes) > 0 || s.dirs || s.cgroup) {
 		s.breaks("I5 left behind: %v %v %v dirs=%v cgroup=%v", s.sandboxes, s.containers, s.volumes, s.dirs, s.cgroup)
@@ -214,7 +214,7 @@ func (s *sim) happen(end bool) {
 	if end {
 		e := &plan.End{Reason: "Evicted", Grace: time.Duration(s.rng.IntN(40)) * time.Second, At: s.now, Forget: s.oneIn(2)}
 		s.tell("end asked for: %+v", *e)
-		s.book.wished(Wish{Pod: s.pod, End: e})
+		s.book.setDesired(Desired{Pod: s.pod, Termination: e})
 		return
 	}
 	switch s.rng.IntN(16) {
@@ -257,15 +257,15 @@ func (s *sim) happen(end bool) {
 func (s *sim) crash() {
 	for _, k := range s.busyKeys() {
 		if s.oneIn(2) {
-			s.world.finish(s.book.busy[k], s.oneIn(2))
+			s.world.finish(s.book.inProgress[k], s.oneIn(2))
 		}
 	}
 	s.tell("agent killed and started")
 	clear(s.restarts) // what the store had not yet and the runtime has no more is lost
-	end := s.book.wish.End
+	end := s.book.desired.Termination
 	s.wake()
 	if end != nil && (s.saved.End == nil || s.oneIn(2)) {
-		s.book.wished(Wish{Pod: s.pod, End: end})
+		s.book.setDesired(Desired{Pod: s.pod, Termination: end})
 	}
 }
 
@@ -275,7 +275,7 @@ func (s *sim) editImage() {
 	c.Image = fmt.Sprintf("img%d", s.rng.IntN(5))
 	s.pod = pod
 	s.tell("image of %s is now %s", c.Name, c.Image)
-	s.book.wished(Wish{Pod: pod})
+	s.book.setDesired(Desired{Pod: pod})
 }
 
 // editSize wants other resources, amounts added and taken away among them; the
@@ -292,7 +292,7 @@ func (s *sim) editSize() {
 	}
 	pod.Generation++
 	s.pod = pod
-	s.book.wished(Wish{Pod: pod})
+	s.book.setDesired(Desired{Pod: pod})
 }
 
 // answer is the room's: it holds what is wished, or it does not.
@@ -302,27 +302,27 @@ func (s *sim) answer(fits bool) {
 		v = plan.Verdict{State: plan.OK}
 	}
 	s.tell("the room says %v", v)
-	s.book.answered(answer{pod: s.pod, Verdict: v, resize: true})
+	s.book.applyVerdict(admissionResult{pod: s.pod, Verdict: v, resize: true})
 }
 
 func (s *sim) hint() {
-	h := Hint{Containers: slices.Clone(s.containers)}
+	h := RuntimeEvent{Containers: slices.Clone(s.containers)}
 	if len(s.sandboxes) > 0 {
 		sb := s.sandboxes[0]
 		h.Sandbox = &sb
 	}
-	s.book.noted(h, s.now)
+	s.book.applyEvent(h, s.now)
 }
 
 // audit looks as the worker does: only when nothing is under way.
 func (s *sim) audit() {
-	if len(s.book.busy) == 0 && s.book.mayDecide() && s.differs() {
-		s.book.doubt = true
+	if len(s.book.inProgress) == 0 && s.book.canDecide() && s.differs() {
+		s.book.runtimeStale = true
 	}
 }
 
 func (s *sim) busyKeys() []plan.OpKey {
-	return slices.SortedFunc(maps.Keys(s.book.busy), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) })
+	return slices.SortedFunc(maps.Keys(s.book.inProgress), func(a, b plan.OpKey) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // finishOne ends one action that is under way.
@@ -332,24 +332,24 @@ func (s *sim) finishOne() {
 		return
 	}
 	key := keys[s.rng.IntN(len(keys))]
-	if !s.canceled[key] && s.hangs(s.book.busy[key]) {
+	if !s.canceled[key] && s.hangs(s.book.inProgress[key]) {
 		s.tell("%s hangs", key)
 		return
 	}
-	out := s.world.finish(s.book.busy[key], s.canceled[key])
+	out := s.world.finish(s.book.inProgress[key], s.canceled[key])
 	delete(s.canceled, key)
 	s.tell("%s ended: %v", key, out.Err)
-	s.book.ended(out)
+	s.book.actionFinished(out)
 }
 
 // turn is the worker's turn without its goroutines.
 func (s *sim) turn() {
-	if !s.book.mayDecide() {
+	if !s.book.canDecide() {
 		s.see()
 	}
-	s.book.referred(s.refs)
-	s.book.seen.Network = plan.NetworkSeen{Ready: true}
-	in := s.book.input(s.now, simLimits)
+	s.book.setRefs(s.refs)
+	s.book.observed.Network = plan.NetworkSeen{Ready: true}
+	in := s.book.planInput(s.now, simLimits)
 	sample := s.oneIn(10)
 	var before []byte
 	if sample {
@@ -369,7 +369,7 @@ func (s *sim) turn() {
 		s.spoil(s, &p)
 	}
 	s.check(p)
-	s.book.decided(p, s.now)
+	s.book.applyPlan(p, s.now)
 	s.last, s.done = p, p.Done
 	if s.oneIn(2) {
 		s.saved = p.Memory
@@ -383,14 +383,14 @@ func (s *sim) turn() {
 	as := p.Actions()
 	s.rng.Shuffle(len(as), func(i, j int) { as[i], as[j] = as[j], as[i] })
 	for _, a := range as {
-		if _, twice := s.book.busy[a.Key()]; twice {
+		if _, twice := s.book.inProgress[a.Key()]; twice {
 			s.breaks("I2 two actions under one key %s", a.Key())
 			return
 		}
 		s.tell("begin %s %+v", a.Key(), a)
-		s.book.begun(a, s.now)
+		s.book.actionStarted(a, s.now)
 		s.begins(a)
-		s.ground[a.Key()] = s.book.pod()
+		s.ground[a.Key()] = s.book.podWithAllocation()
 	}
 }
 
@@ -424,7 +424,7 @@ func (s *sim) settle(bound int) bool {
 		switch {
 		case s.done:
 			return true
-		case len(s.book.busy) > 0:
+		case len(s.book.inProgress) > 0:
 			s.finishOne()
 		case !s.last.Wake.IsZero():
 			s.now = maxTime(s.now, s.last.Wake)
@@ -432,7 +432,7 @@ func (s *sim) settle(bound int) bool {
 			s.hint()
 		default:
 			s.audit()
-			if !s.book.doubt {
+			if !s.book.runtimeStale {
 				return true
 			}
 		}
@@ -504,7 +504,7 @@ func (s *sim) check(p plan.Plan) {
 	if isTerminal(s.phase) && now != s.phase {
 		s.breaks("I8 phase went from %s to %s", s.phase, now)
 	}
-	if isTerminal(now) && slices.ContainsFunc(s.book.seen.Containers, plan.Container.Live) {
+	if isTerminal(now) && slices.ContainsFunc(s.book.observed.Containers, plan.Container.Live) {
 		s.breaks("I8 %s with live containers", now)
 	}
 	s.phase = now
@@ -532,7 +532,7 @@ func (s *sim) checkStop(a plan.StopContainer) {
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || a.Grace <= simLimits.MinStop {
 		return
 	}
-	for _, k := range s.book.seen.Containers {
+	for _, k := range s.book.observed.Containers {
 		if k.Name != a.Name {
 			continue
 		}
@@ -675,5 +675,5 @@ func (s *sim) checkRest() {
 // differs reports whether the world is otherwise than what is known.
 func (s *sim) differs() bool {
 	now := s.look(0, false)
-	return s.book.seen.Differences(now.sandboxes, now.containers) != ""
+	return s.book.observed.Differences(now.sandboxes, now.containers) != ""
 }

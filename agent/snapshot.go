@@ -26,25 +26,25 @@ type (
 	News = status.News
 )
 
-func snapshotOf(b *book, p plan.Plan, at time.Time) *Snapshot {
+func snapshotOf(b *state, p plan.Plan, at time.Time) *Snapshot {
 	s := &Snapshot{
-		At: at, Pod: b.wish.Pod, End: p.Memory.End, Verdict: b.verdict, Status: p.Status, Seen: b.seen,
-		Refs: b.refs, Why: b.told, Memory: p.Memory, Passes: b.passes, Wake: p.Wake,
+		At: at, Pod: b.desired.Pod, End: p.Memory.End, Verdict: b.verdict, Status: p.Status, Seen: b.observed,
+		Refs: b.refs, Why: b.reported, Memory: p.Memory, Passes: b.syncs, Wake: p.Wake,
 	}
 	s.Busy, s.Failed = working(b)
 	return s
 }
 
 // working is what is under way for a pod, and what has failed of it.
-func working(b *book) (busy []Work, failed map[plan.OpKey]plan.Failure) {
-	for key, a := range b.busy {
-		busy = append(busy, Work{Action: a, Since: b.since[key]})
+func working(b *state) (busy []Work, failed map[plan.OpKey]plan.Failure) {
+	for key, a := range b.inProgress {
+		busy = append(busy, Work{Action: a, Since: b.startedAt[key]})
 	}
 	slices.SortFunc(busy, func(x, y Work) int {
 		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.Action.Key().String(), y.Action.Key().String()))
 	})
-	if len(b.failed) > 0 {
-		failed = maps.Clone(b.failed)
+	if len(b.failures) > 0 {
+		failed = maps.Clone(b.failures)
 	}
 	return busy, failed
 }

@@ -20,13 +20,13 @@ type openSpan struct {
 // the runtime calls made under it become its children.
 func (w *worker) span(ctx context.Context, stage, name, cause string) (context.Context, func(error)) {
 	id := w.timeline.Begin(events.Span{Name: name, Stage: stage, Cause: cause})
-	ctx = context.WithValue(ctx, spanKey{}, openSpan{w.timeline, id, stage, &w.making})
+	ctx = context.WithValue(ctx, spanKey{}, openSpan{w.timeline, id, stage, &w.runtimeTime})
 	return ctx, func(err error) { w.timeline.End(id, err) }
 }
 
-// CallSpan begins a span for a runtime call, as a child of the action that ctx
+// RuntimeCallSpan begins a span for a runtime call, as a child of the action that ctx
 // belongs to; without one it does nothing. The CRI client's interceptor calls it.
-func CallSpan(ctx context.Context, name string) (end func(error)) {
+func RuntimeCallSpan(ctx context.Context, name string) (end func(error)) {
 	parent, ok := ctx.Value(spanKey{}).(openSpan)
 	if !ok {
 		return func(error) {}
@@ -53,8 +53,8 @@ func changes(call string) bool {
 	return false
 }
 
-// StageOf returns the stage that ctx belongs to; empty: none.
-func StageOf(ctx context.Context) string {
+// StageFromContext returns the stage that ctx belongs to; empty: none.
+func StageFromContext(ctx context.Context) string {
 	s, _ := ctx.Value(spanKey{}).(openSpan)
 	return s.stage
 }

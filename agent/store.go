@@ -14,10 +14,10 @@ import (
 	"berth/podspec"
 )
 
-// Wish is what a source wants of one pod. The newest replaces the older.
-type Wish struct {
-	Pod *corev1.Pod // shared, read-only
-	End *plan.End   // nil: run
+// Desired is what a source wants of one pod. The newest replaces the older.
+type Desired struct {
+	Pod         *corev1.Pod // shared, read-only
+	Termination *plan.End   // nil: run
 }
 
 // objects holds the ConfigMaps and Secrets of all sources. The map is replaced,
@@ -68,10 +68,10 @@ func (o *objects) kept(pod *corev1.Pod) plan.Objects {
 	return o.Of(pod)
 }
 
-// Objects is what a pod would find of the objects that it names, with some of
+// ReferencedObjects is what a pod would find of the objects that it names, with some of
 // them taken from elsewhere.
-func (a *Agent) Objects(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects {
-	out := a.store.objects.Of(pod)
+func (a *Agent) ReferencedObjects(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) plan.Objects {
+	out := a.desired.objects.Of(pod)
 	for ref := range out {
 		if obj, ok := more[source.KeyOf(pod, ref)]; ok {
 			out[ref] = obj
@@ -80,8 +80,8 @@ func (a *Agent) Objects(pod *corev1.Pod, more map[source.ObjectKey]plan.Object) 
 	return out
 }
 
-// Versions is what Decide may know of objects.
-func Versions(objs plan.Objects) map[plan.Ref]plan.Version {
+// ObjectVersions is what Decide may know of objects.
+func ObjectVersions(objs plan.Objects) map[plan.Ref]plan.Version {
 	out := make(map[plan.Ref]plan.Version, len(objs))
 	for r, o := range objs {
 		out[r] = o.Version
@@ -89,41 +89,41 @@ func Versions(objs plan.Objects) map[plan.Ref]plan.Version {
 	return out
 }
 
-// store holds the newest wish per pod from all sources, and serialises pods of
+// desiredPods holds the newest wish per pod from all sources, and serialises pods of
 // one name: a successor waits until nothing is left of its predecessor. It
 // belongs to the agent's goroutine.
-type store struct {
-	wanted  map[types.UID]*corev1.Pod                 // by the sources, now
-	from    map[types.UID]string                      // source of a wanted pod
-	ready   map[string]bool                           // sources that have told all they know
-	queued  map[types.NamespacedName]*corev1.Pod      // waits for its predecessor's end
-	added   map[types.UID][]corev1.EphemeralContainer // put into a running pod, beside those of its source
-	objects *objects
+type desiredPods struct {
+	wanted    map[types.UID]*corev1.Pod                 // by the sources, now
+	from      map[types.UID]string                      // source of a wanted pod
+	ready     map[string]bool                           // sources that have told all they know
+	queued    map[types.NamespacedName]*corev1.Pod      // waits for its predecessor's end
+	ephemeral map[types.UID][]corev1.EphemeralContainer // put into a running pod, beside those of its source
+	objects   *objects
 }
 
-func newStore() *store {
-	return &store{
-		added:  map[types.UID][]corev1.EphemeralContainer{},
-		wanted: map[types.UID]*corev1.Pod{}, from: map[types.UID]string{}, ready: map[string]bool{},
+func newDesiredPods() *desiredPods {
+	return &desiredPods{
+		ephemeral: map[types.UID][]corev1.EphemeralContainer{},
+		wanted:    map[types.UID]*corev1.Pod{}, from: map[types.UID]string{}, ready: map[string]bool{},
 		queued: map[types.NamespacedName]*corev1.Pod{}, objects: &objects{bySource: map[string]map[source.ObjectKey]plan.Object{}},
 	}
 }
 
-// recall takes in what was put into pods in the agent's last life.
-func (s *store) recall(records map[types.UID]checkpoint.Record) {
+// restoreEphemeralContainers takes in what was put into pods in the agent's last life.
+func (s *desiredPods) restoreEphemeralContainers(records map[types.UID]checkpoint.Record) {
 	for uid, rec := range records {
 		if rec.Pod != nil && len(rec.Pod.Spec.EphemeralContainers) > 0 {
-			s.added[uid] = rec.Pod.Spec.EphemeralContainers // those of the source too: they are told apart by name
+			s.ephemeral[uid] = rec.Pod.Spec.EphemeralContainers // those of the source too: they are told apart by name
 		}
 	}
 }
 
 // dequeue drops a pod that waits for its predecessor's end.
-func (s *store) dequeue(uid types.UID) {
+func (s *desiredPods) dequeue(uid types.UID) {
 	maps.DeleteFunc(s.queued, func(_ types.NamespacedName, pod *corev1.Pod) bool { return pod.UID == uid })
 }
 
-func (s *store) isQueued(uid types.UID) bool {
+func (s *desiredPods) isQueued(uid types.UID) bool {
 	for _, pod := range s.queued {
 		if pod.UID == uid {
 			return true
@@ -135,7 +135,7 @@ func (s *store) isQueued(uid types.UID) bool {
 // next returns the pod that takes over a name that has become free, after the
 // pod with that UID; nil: none. That may be the same pod, wanted again while it
 // was ending.
-func (s *store) next(name types.NamespacedName, after types.UID) *corev1.Pod {
+func (s *desiredPods) next(name types.NamespacedName, after types.UID) *corev1.Pod {
 	if pod, queued := s.queued[name]; queued {
 		delete(s.queued, name)
 		return pod
@@ -152,13 +152,13 @@ type change struct {
 	gone []types.UID   // no longer wanted
 }
 
-// take replaces what one source wants. Pods are equal if their pointers or
+// apply replaces what one source wants. Pods are equal if their pointers or
 // their config hashes are.
-func (s *store) take(snap *source.Snapshot) change {
+func (s *desiredPods) apply(snap *source.Snapshot) change {
 	var c change
 	now := make(map[types.UID]bool, len(snap.Pods))
 	for _, pod := range snap.Pods {
-		pod = s.dressed(pod)
+		pod = s.withEphemeralContainers(pod)
 		now[pod.UID] = true
 		was, known := s.wanted[pod.UID]
 		s.wanted[pod.UID], s.from[pod.UID] = pod, snap.Source
@@ -178,10 +178,10 @@ func (s *store) take(snap *source.Snapshot) change {
 	return c
 }
 
-// dressed returns the pod with the ephemeral containers that were put into it.
-func (s *store) dressed(pod *corev1.Pod) *corev1.Pod {
+// withEphemeralContainers returns the pod with the ephemeral containers that were put into it.
+func (s *desiredPods) withEphemeralContainers(pod *corev1.Pod) *corev1.Pod {
 	out := pod
-	for _, c := range s.added[pod.UID] {
+	for _, c := range s.ephemeral[pod.UID] {
 		if podspec.FindContainer(pod, c.Name) != nil {
 			continue
 		}
@@ -199,7 +199,7 @@ func nameOf(pod *corev1.Pod) types.NamespacedName {
 
 // allReady reports whether that many sources have told all they know. Without a
 // source nobody can say what is not wanted.
-func (s *store) allReady(sources int) bool {
+func (s *desiredPods) allReady(sources int) bool {
 	n := 0
 	for _, ready := range s.ready {
 		if ready {

@@ -11,10 +11,10 @@ import (
 	"berth/agent/status/events"
 )
 
-// toldJSON is the written form of what a pod waits for, version 1.
-type toldJSON struct {
+// reasonsJSON is the written form of what a pod waits for, version 1.
+type reasonsJSON struct {
 	Version int    `json:"version"`
-	Told    []Told `json:"told"`
+	Reasons []Told `json:"told"`
 }
 
 // story is what of a pod users may want to read after a restart of the agent.
@@ -28,8 +28,8 @@ func (a *Agent) story(uid types.UID, t *events.Timeline) checkpoint.History {
 	if s.Events, err = a.Events.Save(uid); err != nil {
 		a.Log.Debug("write events", "uid", string(uid), "err", err)
 	}
-	if snap, ok := a.Board.Get(uid); ok && snap.Passes > 0 {
-		if s.Reported, err = json.Marshal(toldJSON{1, snap.Why}); err != nil {
+	if snap, ok := a.StatusCache.Get(uid); ok && snap.Passes > 0 {
+		if s.Reported, err = json.Marshal(reasonsJSON{1, snap.Why}); err != nil {
 			a.Log.Debug("write what the pod waits for", "uid", string(uid), "err", err)
 		}
 	}
@@ -48,21 +48,21 @@ func (a *Agent) recall() {
 	}
 }
 
-// resume goes on with the story of an earlier life. What was told then is not
+// restoreHistory goes on with the story of an earlier life. What was told then is not
 // told again, and keeps its time.
-func (w *worker) resume(s checkpoint.History, last checkpoint.PreviousRun, began time.Time) {
+func (w *worker) restoreHistory(s checkpoint.History, last checkpoint.PreviousRun, began time.Time) {
 	if s.Timeline != nil {
 		if err := json.Unmarshal(s.Timeline, w.timeline); err != nil {
 			w.log.Warn("the timeline of an earlier life is lost", "err", err)
 		}
 	}
-	var in toldJSON
+	var in reasonsJSON
 	switch {
 	case s.Reported == nil:
 	case json.Unmarshal(s.Reported, &in) != nil || in.Version != 1:
 		w.log.Warn("what the pod waited for in an earlier life is not known")
 	default:
-		w.book.recalled(in.Told, w.now())
+		w.state.restoreReports(in.Reasons, w.now())
 	}
 	w.timeline.Resume(events.Restart{Left: last.EndedAt, Began: began, Cause: restartCause(last, began)})
 }

@@ -91,7 +91,7 @@ func TestTheStoryOfAPodGoesOnAfterARestart(t *testing.T) {
 func whySince(t *testing.T, l *life, pod *corev1.Pod, code string) time.Time {
 	t.Helper()
 	synctest.Wait()
-	s, _ := l.a.Board.Get(pod.UID)
+	s, _ := l.a.StatusCache.Get(pod.UID)
 	i := slices.IndexFunc(s.Why, func(w Told) bool { return w.Code == code })
 	if i < 0 {
 		t.Fatalf("not told: %s, but %+v", code, s.Why)

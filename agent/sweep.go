@@ -8,41 +8,41 @@ import (
 	"berth/agent/plan"
 )
 
-// Strays finds what is left of sandboxes that the runtime has forgotten, because
+// LeakFinder finds what is left of sandboxes that the runtime has forgotten, because
 // a call was cut off or the runtime died at it: no list shows it, and no verb of
 // CRI takes it away.
-type Strays interface {
+type LeakFinder interface {
 	// Find lists what berth made and nobody answers for at this moment; what is
 	// being made or taken away just now may be among it. With deep it also looks
 	// at what costs more to read. All that it lists may be taken until it is
 	// called again.
-	Find(ctx context.Context, deep bool) ([]Stray, error)
+	Find(ctx context.Context, deep bool) ([]Leak, error)
 }
 
-// Stray is one thing that is left.
-type Stray struct {
-	Kind   string // for users: shim, socket, lease, attachment, address, network, rules, chain, netns
-	What   string // its ID or path
-	Proof  Proof
-	Remove func(context.Context) error
+// Leak is one thing that is left.
+type Leak struct {
+	Kind      string // for users: shim, socket, lease, attachment, address, network, rules, chain, netns
+	Name      string // its ID or path
+	Ownership Ownership
+	Remove    func(context.Context) error
 }
 
-// Proof says how sure it is that berth made a stray.
-type Proof int
+// Ownership says how sure it is that berth made a stray.
+type Ownership int
 
 const (
-	Marked   Proof = iota + 1 // it bears berth's mark
-	Deserted                  // it bears no mark, and serves nobody
-	Shared                    // likewise, in a place where other runtimes put theirs
+	Marked             Ownership = iota + 1 // it bears berth's mark
+	Unreferenced                            // it bears no mark, and serves nobody
+	UnreferencedShared                      // likewise, in a place where other runtimes put theirs
 )
 
 // patience is how long a stray must have been seen before it is removed: what
 // another agent is making in the same runtime looks alike for a while.
-func (p Proof) patience() time.Duration {
+func (p Ownership) patience() time.Duration {
 	switch p {
 	case Marked:
 		return 5 * time.Second
-	case Deserted:
+	case Unreferenced:
 		return 20 * time.Second
 	default:
 		return 5 * time.Minute
@@ -101,7 +101,7 @@ func (s *sweeps) schedule(in time.Duration) {
 // enough.
 func (a *Agent) sweep(ctx context.Context) {
 	s := &a.sweeps
-	if a.Strays == nil || s.busy {
+	if a.Leaks == nil || s.busy {
 		return
 	}
 	now := time.Now()
@@ -132,7 +132,7 @@ func (a *Agent) sweepOnce(ctx context.Context, deep bool) (next time.Duration) {
 	s := &a.sweeps
 	// Before the look: a call that ends during it may have made what it shows.
 	began, making := time.Now(), s.calls.oldest()
-	found, err := a.Strays.Find(ctx, deep)
+	found, err := a.Leaks.Find(ctx, deep)
 	if err != nil {
 		a.Log.Debug("look for what calls that were cut off have left", "err", err)
 		return 0
@@ -140,13 +140,13 @@ func (a *Agent) sweepOnce(ctx context.Context, deep bool) (next time.Duration) {
 	there := make(map[string]bool, len(found))
 	seen := time.Now()
 	for _, stray := range found {
-		key := stray.Kind + " " + stray.What
+		key := stray.Kind + " " + stray.Name
 		there[key] = true
 		known, old := s.sightings[key]
 		if !old {
 			known = sighting{first: seen}
 		}
-		wait := known.wait(stray.Proof, began, making)
+		wait := known.wait(stray.Ownership, began, making)
 		if wait == 0 && a.removeStray(ctx, stray) {
 			delete(s.sightings, key)
 			next = sweepSoon // it may have kept others in place
@@ -173,7 +173,7 @@ func (a *Agent) sweepOnce(ctx context.Context, deep bool) (next time.Duration) {
 // wait says how long a stray is still left alone; zero: not any more. Making is
 // when the oldest call that makes a sandbox began: what is older than that is not
 // of any call that is under way.
-func (k sighting) wait(p Proof, now, making time.Time) time.Duration {
+func (k sighting) wait(p Ownership, now, making time.Time) time.Duration {
 	ripe := k.first.Add(p.patience())
 	if k.retry.After(ripe) {
 		ripe = k.retry
@@ -187,13 +187,13 @@ func (k sighting) wait(p Proof, now, making time.Time) time.Duration {
 	return 0
 }
 
-func (a *Agent) removeStray(ctx context.Context, stray Stray) bool {
+func (a *Agent) removeStray(ctx context.Context, stray Leak) bool {
 	if err := stray.Remove(ctx); err != nil {
-		a.Log.Warn("remove what a call that was cut off has left", "kind", stray.Kind, "what", stray.What, "err", err)
+		a.Log.Warn("remove what a call that was cut off has left", "kind", stray.Kind, "what", stray.Name, "err", err)
 		return false
 	}
-	a.Log.Info("removed what a call that was cut off has left", "kind", stray.Kind, "what", stray.What)
-	a.Meters.swept(stray.Kind)
+	a.Log.Info("removed what a call that was cut off has left", "kind", stray.Kind, "what", stray.Name)
+	a.Metrics.swept(stray.Kind)
 	return true
 }
 

@@ -11,7 +11,7 @@ import (
 // fakeStrays is a host on which strays lie.
 type fakeStrays struct {
 	mu      sync.Mutex
-	there   map[string]Proof     // by name
+	there   map[string]Ownership // by name
 	since   map[string]time.Time // when each came
 	removed map[string]time.Time
 	looks   []bool // deep
@@ -22,18 +22,18 @@ type fakeStrays struct {
 
 func newFakeStrays() *fakeStrays {
 	return &fakeStrays{
-		there: map[string]Proof{}, since: map[string]time.Time{}, removed: map[string]time.Time{},
+		there: map[string]Ownership{}, since: map[string]time.Time{}, removed: map[string]time.Time{},
 		deeply: map[string]bool{}, broken: map[string]error{}, onFind: func() {},
 	}
 }
 
-func (f *fakeStrays) put(name string, p Proof) {
+func (f *fakeStrays) put(name string, p Ownership) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.there[name], f.since[name] = p, time.Now()
 }
 
-func (f *fakeStrays) Find(_ context.Context, deep bool) (out []Stray, err error) {
+func (f *fakeStrays) Find(_ context.Context, deep bool) (out []Leak, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onFind()
@@ -42,7 +42,7 @@ func (f *fakeStrays) Find(_ context.Context, deep bool) (out []Stray, err error)
 		if f.deeply[name] && !deep {
 			continue
 		}
-		out = append(out, Stray{Kind: "shim", What: name, Proof: p, Remove: func(context.Context) error {
+		out = append(out, Leak{Kind: "shim", Name: name, Ownership: p, Remove: func(context.Context) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if err := f.broken[name]; err != nil {
@@ -81,16 +81,16 @@ func TestStraysAreRemovedWhenTheyHaveBeenSeenForLongEnough(t *testing.T) {
 	inLife(t, func(t *testing.T, h *fakeHost) {
 		s := newFakeStrays()
 		s.put("marked", Marked)
-		s.put("deserted", Deserted)
-		s.put("shared", Shared)
+		s.put("deserted", Unreferenced)
+		s.put("shared", UnreferencedShared)
 		s.deeply["deserted"] = true
 		swept := 0
 		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Strays, l.a.Meters = s, Meters{Swept: func(string) { swept++ }}
+		l.a.Leaks, l.a.Metrics = s, Metrics{LeakRemoved: func(string) { swept++ }}
 		l.want("file")
 		time.Sleep(10 * time.Minute)
 		l.leaving()
-		for name, p := range map[string]Proof{"marked": Marked, "deserted": Deserted, "shared": Shared} {
+		for name, p := range map[string]Ownership{"marked": Marked, "deserted": Unreferenced, "shared": UnreferencedShared} {
 			if got := s.after(name); got < p.patience() || got > p.patience()+2*sweepAgain {
 				t.Errorf("%s was removed after %v, its patience is %v", name, got, p.patience())
 			}
@@ -105,7 +105,7 @@ func TestALookThatFindsNothingIsRareAndShallow(t *testing.T) {
 	inLife(t, func(t *testing.T, h *fakeHost) {
 		s := newFakeStrays()
 		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Strays = s
+		l.a.Leaks = s
 		l.want("file")
 		time.Sleep(time.Minute)
 		before, beforeDeep := s.looked()
@@ -129,7 +129,7 @@ func TestWhatACallUnderWayMayHaveMadeIsLeftAlone(t *testing.T) {
 		h.takes = takes(map[string]time.Duration{"runSandbox uid-p": 3 * time.Minute})
 		s := newFakeStrays()
 		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Strays = s
+		l.a.Leaks = s
 		l.want("file")
 		time.Sleep(30 * time.Second)
 		s.put("before", Marked)
@@ -155,11 +155,11 @@ func TestAFailedCallOrARuntimeThatCameBackHasStraysLookedFor(t *testing.T) {
 	inLife(t, func(t *testing.T, h *fakeHost) {
 		s := newFakeStrays()
 		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Strays = s
+		l.a.Leaks = s
 		l.want("file")
 		for what, reason := range map[string]func(){
 			"a failed call":    func() { l.a.sweeps.calls.ended(errors.New("cut off")) },
-			"the runtime back": func() { l.hints("", Hint{Bare: true}) },
+			"the runtime back": func() { l.hints("", RuntimeEvent{Incomplete: true}) },
 		} {
 			time.Sleep(2 * time.Minute)
 			_, before := s.looked()
@@ -178,7 +178,7 @@ func TestARemovalThatFailsIsTriedAgainInAWhile(t *testing.T) {
 		s.put("stuck", Marked)
 		s.broken["stuck"] = errors.New("a process survives")
 		l := live(t, h, roomyNode(), nil, "file")
-		l.a.Strays = s
+		l.a.Leaks = s
 		l.want("file")
 		time.Sleep(10 * time.Minute)
 		if all, _ := s.looked(); all > 40 {

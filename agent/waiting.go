@@ -21,7 +21,7 @@ import (
 const (
 	RuntimeNotReady = "RuntimeNotReady" // the runtime has not told what it has
 	NameTaken       = "NameTaken"       // another pod has its name
-	LookFailed      = "LookFailed"      // what there is of it cannot be read
+	ObserveFailed   = "LookFailed"      // what there is of it cannot be read
 )
 
 // waiting shows on the board what is wanted while the runtime has not yet told
@@ -34,9 +34,9 @@ type waiting struct {
 	pods  map[string]map[types.UID]*corev1.Pod // by source
 }
 
-// Waiting returns why the runtime has not yet told what it has, and since when;
+// WaitingForRuntime returns why the runtime has not yet told what it has, and since when;
 // empty: it has.
-func (a *Agent) Waiting() (cause string, since time.Time) {
+func (a *Agent) WaitingForRuntime() (cause string, since time.Time) {
 	a.wait.mu.Lock()
 	defer a.wait.mu.Unlock()
 	if a.wait.over {
@@ -69,10 +69,10 @@ func (w *waiting) text() string {
 	return "waiting for the container runtime: " + w.cause
 }
 
-// Steady waits until the board tells what is, and not only what is wished: right
+// WaitForSync waits until the board tells what is, and not only what is wished: right
 // after a start that takes the runtime's answer and every pod's first pass. It
 // returns at once when the runtime does not answer, and after bound at the latest.
-func (a *Agent) Steady(ctx context.Context, bound time.Duration) {
+func (a *Agent) WaitForSync(ctx context.Context, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond) // nothing rings for a folder without pods
@@ -86,9 +86,9 @@ func (a *Agent) Steady(ctx context.Context, bound time.Duration) {
 	}
 }
 
-// Told reports whether the agent knows what the runtime has and every source has
+// HasSynced reports whether the agent knows what the runtime has and every source has
 // told all that it wants.
-func (a *Agent) Told() bool {
+func (a *Agent) HasSynced() bool {
 	select {
 	case <-a.ready:
 	default:
@@ -106,23 +106,23 @@ func (a *Agent) steady() bool {
 		return cause != ""
 	}
 	unseen := func(s *Snapshot) bool { return s.At.IsZero() }
-	return len(a.Snapshots()) == len(a.Sources) && !slices.ContainsFunc(a.Board.All(), unseen)
+	return len(a.Snapshots()) == len(a.Sources) && !slices.ContainsFunc(a.StatusCache.All(), unseen)
 }
 
-// hold keeps the newest snapshot of a source for the agent's loop. Until that
+// holdSnapshot keeps the newest snapshot of a source for the agent's loop. Until that
 // runs, the board shows what is wanted.
-func (a *Agent) hold(snap *source.Snapshot) {
+func (a *Agent) holdSnapshot(snap *source.Snapshot) {
 	a.snaps.Store(snap.Source, snap)
 	a.wait.mu.Lock()
 	if !a.wait.over {
 		now := make(map[types.UID]*corev1.Pod, len(snap.Pods))
 		for _, pod := range snap.Pods {
 			now[pod.UID] = pod
-			a.Board.Put(a.unseen(pod))
+			a.StatusCache.Put(a.unseen(pod))
 		}
 		for uid := range a.wait.pods[snap.Source] {
 			if now[uid] == nil {
-				a.Board.Remove(uid)
+				a.StatusCache.Remove(uid)
 			}
 		}
 		a.wait.pods[snap.Source] = now
@@ -144,7 +144,7 @@ func (a *Agent) blocked(err error) {
 	a.wait.cause = err.Error()
 	for _, pods := range a.wait.pods {
 		for _, pod := range pods {
-			a.Board.Put(a.unseen(pod))
+			a.StatusCache.Put(a.unseen(pod))
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (a *Agent) unseen(pod *corev1.Pod) *Snapshot {
 	var m plan.Memory
 	var v plan.Verdict
 	if rec, ok := a.Records[pod.UID]; ok {
-		m, v = restored(pod, rec, Adopted{}, a.BootID)
+		m, v = restored(pod, rec, RuntimePod{}, a.BootID)
 	}
 	return undecided(pod, v, m, Told{Reason: plan.Reason{Code: RuntimeNotReady, Detail: a.wait.text()}, Since: a.wait.since})
 }
@@ -189,20 +189,20 @@ func (a *Agent) settle(take func(*source.Snapshot)) {
 	a.wait.mu.Lock()
 	a.wait.over = true
 	a.wait.mu.Unlock()
-	a.takeHeld(take)
+	a.applyHeldSnapshots(take)
 	for _, pods := range a.wait.pods {
 		for uid := range pods {
-			if _, known := a.workers[uid]; !known && !a.store.isQueued(uid) {
-				a.Board.Remove(uid)
+			if _, known := a.workers[uid]; !known && !a.desired.isQueued(uid) {
+				a.StatusCache.Remove(uid)
 			}
 		}
 	}
 	a.wait.pods = nil
 }
 
-// takeHeld hands over the snapshots that are newer than those it handed over
+// applyHeldSnapshots hands over the snapshots that are newer than those it handed over
 // before, in the order of the sources' names.
-func (a *Agent) takeHeld(take func(*source.Snapshot)) {
+func (a *Agent) applyHeldSnapshots(take func(*source.Snapshot)) {
 	held := map[string]*source.Snapshot{}
 	for _, snap := range a.Snapshots() {
 		held[snap.Source] = snap

@@ -45,11 +45,11 @@ func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
 		if snaps := l.a.Snapshots(); len(snaps) != 1 || len(snaps[0].FileErrors) != 1 {
 			t.Errorf("snapshots: %+v", snaps)
 		}
-		if n := len(l.a.Board.All()); n != 2 {
+		if n := len(l.a.StatusCache.All()); n != 2 {
 			t.Errorf("%d pods are shown", n)
 		}
 		for _, pod := range []*corev1.Pod{one, two} {
-			s, ok := l.a.Board.Get(pod.UID)
+			s, ok := l.a.StatusCache.Get(pod.UID)
 			if !ok || s.Status.Phase != corev1.PodPending || s.Status.Reason != RuntimeNotReady || len(s.Why) != 1 ||
 				s.Why[0].Detail != "waiting for the container runtime: connection refused" || !s.Why[0].Since.Equal(began) {
 				t.Errorf("%s: %+v", pod.Name, s)
@@ -57,10 +57,10 @@ func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
 		}
 		h.setDown(errors.New("it is starting"))
 		time.Sleep(2 * time.Second)
-		if s, _ := l.a.Board.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": it is starting") {
+		if s, _ := l.a.StatusCache.Get(one.UID); !strings.HasSuffix(s.Status.Message, ": it is starting") {
 			t.Errorf("an old cause is shown: %q", s.Status.Message)
 		}
-		if cause, since := l.a.Waiting(); !strings.HasSuffix(cause, ": it is starting") || !since.Equal(began) {
+		if cause, since := l.a.WaitingForRuntime(); !strings.HasSuffix(cause, ": it is starting") || !since.Equal(began) {
 			t.Errorf("waiting: %q since %v", cause, since)
 		}
 		l.quiet("after another cause")
@@ -70,7 +70,7 @@ func TestWhatIsWantedIsShownWhileTheRuntimeIsAway(t *testing.T) {
 		if h.happened("makeDirs uid-passing") != 0 {
 			t.Error("a pod was begun that is no longer wanted")
 		}
-		if cause, _ := l.a.Waiting(); cause != "" {
+		if cause, _ := l.a.WaitingForRuntime(); cause != "" {
 			t.Errorf("it still waits: %s", cause)
 		}
 	})
@@ -83,13 +83,13 @@ func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
 		once.Spec.RestartPolicy = corev1.RestartPolicyNever
 		l.want("file", pod, once)
 		l.until(time.Second, "run", l.runs(pod, once))
-		before, _ := l.a.Board.Get(pod.UID)
+		before, _ := l.a.StatusCache.Get(pod.UID)
 		if before.Status.PodIP == "" {
 			t.Fatal("it has no address")
 		}
 		h.kill(once.UID, "a", 3, true)
 		l.until(time.Minute, "one fails", func() bool {
-			s, ok := l.a.Board.Get(once.UID)
+			s, ok := l.a.StatusCache.Get(once.UID)
 			return ok && s.Status.Phase == corev1.PodFailed
 		})
 		l.leaving()
@@ -98,15 +98,15 @@ func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
 		l = begin(t, h, roomyNode(), l.records, "file")
 		successor := another(pod, "uid-successor")
 		l.want("file", once, successor)
-		if s, ok := l.a.Board.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Why) != 0 {
+		if s, ok := l.a.StatusCache.Get(once.UID); !ok || s.Status.Phase != corev1.PodFailed || len(s.Why) != 0 {
 			t.Errorf("what had failed is shown as %+v", s)
 		}
 		l.want("file", pod, once)
-		if s, ok := l.a.Board.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
+		if s, ok := l.a.StatusCache.Get(pod.UID); !ok || s.Status.Phase != corev1.PodRunning || s.Status.Reason != RuntimeNotReady ||
 			s.Status.PodIP != before.Status.PodIP || !slices.Equal(s.Status.PodIPs, before.Status.PodIPs) {
 			t.Errorf("what ran is shown as %+v", s)
 		}
-		if _, shown := l.a.Board.Get(successor.UID); shown {
+		if _, shown := l.a.StatusCache.Get(successor.UID); shown {
 			t.Error("what is no longer wanted is shown")
 		}
 		if events := l.a.Timeline(t.Context(), pod.UID); events == nil {
@@ -116,7 +116,7 @@ func TestRestartWithTheRuntimeAwayStartsNothingTwice(t *testing.T) {
 		time.Sleep(time.Minute)
 		h.setDown(nil)
 		<-l.a.Ready()
-		if s, shown := l.a.Board.Get(successor.UID); !shown || s.Status.Reason != NameTaken {
+		if s, shown := l.a.StatusCache.Get(successor.UID); !shown || s.Status.Reason != NameTaken {
 			t.Errorf("the successor is shown as %+v", s)
 		}
 		l.until(time.Minute, "the successor runs", func() bool { return l.runs(successor)() && l.gone(pod.UID)() })
@@ -132,10 +132,10 @@ func TestSnapshotsAreTakenOnceAndOnlyTheNewest(t *testing.T) {
 	take := func(s *source.Snapshot) { got = append(got, s) }
 	old, newest, other := &source.Snapshot{Source: "b"}, &source.Snapshot{Source: "b"}, &source.Snapshot{Source: "a"}
 	for _, s := range []*source.Snapshot{old, newest, other} {
-		a.hold(s)
+		a.holdSnapshot(s)
 	}
-	a.takeHeld(take)
-	a.takeHeld(take)
+	a.applyHeldSnapshots(take)
+	a.applyHeldSnapshots(take)
 	if len(got) != 2 || got[0] != other || got[1] != newest {
 		t.Errorf("taken: %v", got)
 	}

@@ -14,16 +14,16 @@ import (
 	"berth/agent/status/events"
 )
 
-// Hint is what the runtime told of a pod without being asked. It is a hint:
+// RuntimeEvent is what the runtime told of a pod without being asked. It is a hint:
 // what it says is older than the newest look.
-type Hint struct {
+type RuntimeEvent struct {
 	Sandbox    *plan.Sandbox
 	Containers []plan.Container
-	Bare       bool // something happened, no details: look
+	Incomplete bool // something happened, no details: look
 
 	// Listed is the whole pod as Runtime.List would give it, told by a runtime
 	// that is polled: compared with what is known, and looked into if it differs.
-	Listed *Adopted
+	Listed *RuntimePod
 }
 
 // worker owns one pod: one goroutine, wake, pass, sleep. Others tell it things
@@ -36,13 +36,13 @@ type worker struct {
 	limits   plan.Limits
 	room     *allocator.Room
 	objects  *objects
-	keep     func(Wish, plan.Verdict, plan.Memory)                        // saved soon
-	sync     func(context.Context, Wish, plan.Verdict, plan.Memory) error // saved before it returns
+	keep     func(Desired, plan.Verdict, plan.Memory)                        // saved soon
+	sync     func(context.Context, Desired, plan.Verdict, plan.Memory) error // saved before it returns
 	publish  func(*Snapshot)
 	tell     func(*corev1.Pod, plan.Reason)
 	timeline *events.Timeline
 	log      *slog.Logger
-	meters   Meters
+	meters   Metrics
 	now      func() time.Time
 	fault    func(moment string, a plan.Action)
 	polled   func() bool                            // the runtime has no events: what happens is told late
@@ -51,65 +51,65 @@ type worker struct {
 
 	sandboxes *sandboxCalls
 
-	mail mailbox
+	inbox inbox
 	// Below: the worker's goroutine only.
-	book    *book
-	looking bool
-	seeking bool
-	came    bool // images came to the node since it was last asked
-	cancels map[plan.OpKey]context.CancelFunc
-	ops     sync.WaitGroup
-	asked   bool                   // the room was asked
-	wants   *corev1.Pod            // of which the room knows what it wants
-	begun   bool                   // its start slot was given back
-	left    bool                   // the room was left
-	ended   bool                   // the room was told that the pod ends
-	audited bool                   // the next look confirms or clears what the audit found
-	blind   string                 // why the last look failed; empty: it did not
-	blindAt time.Time              // when the first of those failed
-	shown   *Snapshot              // what was published last; nil: nothing
-	onDisk  *onDisk                // of the pod's end
-	kept    keptState              // what was last handed to keep
-	asks    []ask                  // of users, not yet answered
-	waits   map[wait]events.SpanID // open on the timeline
-	told    plan.Memory            // of the last pass: what users have seen of its health is on disk
-	watched watched                // what the prober was last asked for
-	making  events.Stopwatch       // of pulls, and of calls that change the runtime; any goroutine
-	pulling events.Stopwatch       // of pulls; any goroutine
+	state               *state
+	observing           bool
+	checkingImages      bool
+	imagesImported      bool // images came to the node since it was last asked
+	cancels             map[plan.OpKey]context.CancelFunc
+	ops                 sync.WaitGroup
+	admissionRequested  bool                       // the room was asked
+	requestedFor        *corev1.Pod                // of which the room knows what it wants
+	startSlotReleased   bool                       // its start slot was given back
+	released            bool                       // the room was left
+	terminationReported bool                       // the room was told that the pod ends
+	auditPending        bool                       // the next look confirms or clears what the audit found
+	observeErr          string                     // why the last look failed; empty: it did not
+	observeErrSince     time.Time                  // when the first of those failed
+	published           *Snapshot                  // what was published last; nil: nothing
+	onDisk              *onDisk                    // of the pod's end
+	saved               keptState                  // what was last handed to keep
+	requests            []request                  // of users, not yet answered
+	waitSpans           map[waitSpan]events.SpanID // open on the timeline
+	lastMemory          plan.Memory                // of the last pass: what users have seen of its health is on disk
+	probed              probeRequest               // what the prober was last asked for
+	runtimeTime         events.Stopwatch           // of pulls, and of calls that change the runtime; any goroutine
+	pullTime            events.Stopwatch           // of pulls; any goroutine
 }
 
-// mailbox takes what is told to a worker. Telling never blocks.
-type mailbox struct {
-	mu    sync.Mutex
-	post  post
-	ready chan struct{} // capacity 1
+// inbox takes what is told to a worker. Telling never blocks.
+type inbox struct {
+	mu       sync.Mutex
+	messages messages
+	ready    chan struct{} // capacity 1
 }
 
-// post is everything told since the worker last looked.
-type post struct {
-	wish     *Wish
-	hints    []Hint
-	answers  []answer
-	end      *plan.End // asked for by the room
-	outcomes []plan.Outcome
-	sights   []sight
-	found    *found
-	health   map[string]plan.Health
-	came     bool // images came that nobody pulled
-	recheck  bool // the runtime came back: try again what failed for want of it
-	audit    *sight
-	asks     []ask
+// messages is everything told since the worker last looked.
+type messages struct {
+	desired        *Desired
+	events         []RuntimeEvent
+	verdicts       []admissionResult
+	termination    *plan.End // asked for by the room
+	outcomes       []plan.Outcome
+	observations   []observation
+	images         *imageCheck
+	health         map[string]plan.Health
+	imagesImported bool // images came that nobody pulled
+	reconnected    bool // the runtime came back: try again what failed for want of it
+	audit          *observation
+	requests       []request
 }
 
-// found is what an asking for images has found.
-type found struct {
+// imageCheck is what an asking for images has found.
+type imageCheck struct {
 	at     time.Time
 	images plan.ImagesSeen
 }
 
-func (m *mailbox) put(f func(*post)) {
+func (m *inbox) put(f func(*messages)) {
 	m.mu.Lock()
-	f(&m.post)
+	f(&m.messages)
 	m.mu.Unlock()
 	select {
 	case m.ready <- struct{}{}:
@@ -117,48 +117,48 @@ func (m *mailbox) put(f func(*post)) {
 	}
 }
 
-func (m *mailbox) take() post {
+func (m *inbox) take() messages {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p := m.post
-	m.post = post{}
+	p := m.messages
+	m.messages = messages{}
 	return p
 }
 
-// Want hands the worker a newer wish. An end that it has not read yet stays.
-func (w *worker) Want(wish Wish) {
-	w.mail.put(func(p *post) {
-		if wish.End == nil && p.wish != nil {
-			wish.End = p.wish.End
+// Update hands the worker a newer wish. An end that it has not read yet stays.
+func (w *worker) Update(wish Desired) {
+	w.inbox.put(func(p *messages) {
+		if wish.Termination == nil && p.desired != nil {
+			wish.Termination = p.desired.Termination
 		}
-		p.wish = &wish
+		p.desired = &wish
 	})
 }
 
-// end tells the worker that its pod has to go for another.
-func (w *worker) end(e plan.End) {
+// Preempt tells the worker that its pod has to go for another.
+func (w *worker) Preempt(e plan.End) {
 	e.At = time.Now()
-	w.mail.put(func(p *post) { p.end = &e })
+	w.inbox.put(func(p *messages) { p.termination = &e })
 }
 
-// Hint hands the worker what the runtime told.
-func (w *worker) Hint(h Hint) {
-	w.mail.put(func(p *post) {
-		if len(p.hints) >= 64 { // a storm: details do not matter, one look does
-			p.hints = []Hint{{Bare: true}}
+// Notify hands the worker what the runtime told.
+func (w *worker) Notify(h RuntimeEvent) {
+	w.inbox.put(func(p *messages) {
+		if len(p.events) >= 64 { // a storm: details do not matter, one look does
+			p.events = []RuntimeEvent{{Incomplete: true}}
 		}
-		p.hints = append(p.hints, h)
+		p.events = append(p.events, h)
 	})
 }
 
-// Nudge asks for a pass soon.
-func (w *worker) Nudge() { w.mail.put(func(*post) {}) }
+// Sync asks for a pass soon.
+func (w *worker) Sync() { w.inbox.put(func(*messages) {}) }
 
-// Seek tells that images came to the node that nobody has pulled.
-func (w *worker) Seek() { w.mail.put(func(p *post) { p.came = true }) }
+// CheckImages tells that images came to the node that nobody has pulled.
+func (w *worker) CheckImages() { w.inbox.put(func(p *messages) { p.imagesImported = true }) }
 
-// Recheck tells that the runtime came back.
-func (w *worker) Recheck() { w.mail.put(func(p *post) { p.recheck = true }) }
+// RuntimeReconnected tells that the runtime came back.
+func (w *worker) RuntimeReconnected() { w.inbox.put(func(p *messages) { p.reconnected = true }) }
 
 // Run keeps the pod as wished until nothing of it is left (true) or ctx ends
 // (false). When ctx ends the pod is left as it is: stopping a pod is a
@@ -175,11 +175,11 @@ func (w *worker) Run(ctx context.Context) (done bool) {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-w.mail.ready:
+		case <-w.inbox.ready:
 		case <-wake.C:
 		}
-		w.read(ctx, w.mail.take())
-		next, done := w.turn(ctx)
+		w.handleMessages(ctx, w.inbox.take())
+		next, done := w.step(ctx)
 		if done {
 			return true
 		}
@@ -190,91 +190,91 @@ func (w *worker) Run(ctx context.Context) (done bool) {
 	}
 }
 
-// read takes the mail into the book, oldest matter first.
-func (w *worker) read(ctx context.Context, p post) {
-	b := w.book
-	if p.wish != nil {
-		w.wished(ctx, *p.wish)
+// handleMessages takes the mail into the book, oldest matter first.
+func (w *worker) handleMessages(ctx context.Context, p messages) {
+	b := w.state
+	if p.desired != nil {
+		w.handleDesired(ctx, *p.desired)
 	}
-	if p.end != nil && b.wish.Pod != nil && b.wish.End == nil {
-		b.wished(Wish{Pod: b.wish.Pod, End: p.end})
+	if p.termination != nil && b.desired.Pod != nil && b.desired.Termination == nil {
+		b.setDesired(Desired{Pod: b.desired.Pod, Termination: p.termination})
 	}
-	for _, a := range p.answers {
+	for _, a := range p.verdicts {
 		if a.State == plan.Rejected && b.verdict.State != plan.Rejected && b.verdict.State != plan.OK {
 			w.meters.rejected(a.Reason)
 		}
-		b.answered(a)
-		if b.rejectedEarlier(a) {
+		b.applyVerdict(a)
+		if b.rejectedBeforeEdit(a) {
 			w.again(ctx, true)
 		}
 	}
 	for _, r := range p.outcomes {
-		w.settle(ctx, r)
+		w.handleOutcome(ctx, r)
 	}
-	for _, h := range p.hints {
-		b.noted(h, w.now())
+	for _, h := range p.events {
+		b.applyEvent(h, w.now())
 	}
-	for _, s := range p.sights {
-		w.looking = false
-		w.saw(s)
+	for _, s := range p.observations {
+		w.observing = false
+		w.handleObservation(s)
 	}
-	if p.found != nil {
-		w.seeking = false
-		b.found(p.found.images, p.found.at)
+	if p.images != nil {
+		w.checkingImages = false
+		b.applyImages(p.images.images, p.images.at)
 	}
-	w.came = w.came || p.came
-	if w.came && !w.seeking && b.looked {
-		w.came = false
-		w.seek(ctx, b.seen.Absent(b.wish.Pod))
+	w.imagesImported = w.imagesImported || p.imagesImported
+	if w.imagesImported && !w.checkingImages && b.everObserved {
+		w.imagesImported = false
+		w.checkImages(ctx, b.observed.Absent(b.desired.Pod))
 	}
 	if p.health != nil {
-		w.feels(p.health)
+		w.applyHealth(p.health)
 	}
-	if p.recheck {
-		b.recovered()
+	if p.reconnected {
+		b.clearUnavailable()
 	}
 	if p.audit != nil {
-		w.audit(*p.audit)
+		w.handleAudit(*p.audit)
 	}
-	w.asks = append(w.asks, p.asks...)
-	w.answer(ctx)
+	w.requests = append(w.requests, p.requests...)
+	w.handleRequests(ctx)
 }
 
-// turn looks if it must, passes if it may, and returns when to wake.
-func (w *worker) turn(ctx context.Context) (wake time.Time, done bool) {
-	b := w.book
-	if b.wish.Pod == nil {
+// step looks if it must, passes if it may, and returns when to wake.
+func (w *worker) step(ctx context.Context) (wake time.Time, done bool) {
+	b := w.state
+	if b.desired.Pod == nil {
 		return time.Time{}, false
 	}
-	due, later := b.lookDue(w.now())
-	if !w.looking && (due || !b.mayDecide()) {
-		w.look(ctx, due || b.doubt)
+	due, later := b.recheckDue(w.now())
+	if !w.observing && (due || !b.canDecide()) {
+		w.observe(ctx, due || b.runtimeStale)
 	}
-	if !b.mayDecide() {
+	if !b.canDecide() {
 		return later, false
 	}
-	wake, done = w.pass(ctx)
+	wake, done = w.syncPod(ctx)
 	if wake.IsZero() || !later.IsZero() && later.Before(wake) {
 		wake = later
 	}
 	return wake, done
 }
 
-// lookAgain is how long a look that failed is held back: the runtime is away.
-const lookAgain = 250 * time.Millisecond
+// observeRetry is how long a look that failed is held back: the runtime is away.
+const observeRetry = 250 * time.Millisecond
 
-// look begins a look at the pod, at the runtime only if asked: a worker that
+// observe begins a look at the pod, at the runtime only if asked: a worker that
 // begins was told what the agent's own listing has shown. Its end is mail.
-func (w *worker) look(ctx context.Context, runtime bool) {
-	w.looking = true
-	b := w.book
-	pod, at, heard := plan.WithResources(b.pod(), b.memory.Sizes.Pod), b.settle, b.heard
+func (w *worker) observe(ctx context.Context, runtime bool) {
+	w.observing = true
+	b := w.state
+	pod, at, heard := plan.WithResources(b.podWithAllocation(), b.memory.Sizes.Pod), b.outcomeSeq, b.eventSeq
 	objs := w.objects.Of(pod)
-	host := !b.looked || b.doubtOfHost
+	host := !b.everObserved || b.hostStale
 	if runtime {
-		b.suspicion = nil // what is told from now on is another
+		b.recheck = nil // what is told from now on is another
 	}
-	again := w.blind != "" // those that fail in a row have one span: the timeline has other things to tell
+	again := w.observeErr != "" // those that fail in a row have one span: the timeline has other things to tell
 	w.ops.Go(func() {
 		spanned, end := ctx, func(error) {}
 		if !again {
@@ -285,110 +285,110 @@ func (w *worker) look(ctx context.Context, runtime bool) {
 		w.meters.acted("prepare", w.now().Sub(began))
 		end(s.err)
 		if s.err != nil {
-			pause(ctx, lookAgain)
+			pause(ctx, observeRetry)
 		}
-		s.at, s.heard, s.began = at, heard, began
-		w.mail.put(func(p *post) { p.sights = append(p.sights, s) })
+		s.outcomeSeq, s.eventSeq, s.started = at, heard, began
+		w.inbox.put(func(p *messages) { p.observations = append(p.observations, s) })
 	})
 }
 
-// seek asks the node for images that only a hand can bring. It leaves no trace on
+// checkImages asks the node for images that only a hand can bring. It leaves no trace on
 // the timeline: that would soon tell of nothing else.
-func (w *worker) seek(ctx context.Context, images []string) {
-	if w.seeking || len(images) == 0 {
+func (w *worker) checkImages(ctx context.Context, images []string) {
+	if w.checkingImages || len(images) == 0 {
 		return
 	}
-	w.seeking = true
-	pod := w.book.wish.Pod
+	w.checkingImages = true
+	pod := w.state.desired.Pod
 	objs := w.objects.Of(pod)
 	w.ops.Go(func() {
-		f := &found{at: w.now(), images: w.stages.Prepare.Images.Observe(ctx, pod, images, objs)}
-		w.mail.put(func(p *post) { p.found = f })
+		f := &imageCheck{at: w.now(), images: w.stages.Prepare.Images.Observe(ctx, pod, images, objs)}
+		w.inbox.put(func(p *messages) { p.images = f })
 	})
 }
 
-// saw takes in the end of a look.
-func (w *worker) saw(s sight) {
-	b := w.book
+// handleObservation takes in the end of a look.
+func (w *worker) handleObservation(s observation) {
+	b := w.state
 	if s.err != nil {
 		if s.runtime {
-			b.suspect(nil, w.now())
+			b.requestRecheck(nil, w.now())
 		}
-		if text := s.err.Error(); text != w.blind && plan.KindOf(s.err) != plan.Canceled {
-			if w.blind == "" {
-				w.blindAt = w.now()
+		if text := s.err.Error(); text != w.observeErr && plan.KindOf(s.err) != plan.Canceled {
+			if w.observeErr == "" {
+				w.observeErrSince = w.now()
 			}
-			w.blind = text
-			w.publishBlind()
+			w.observeErr = text
+			w.publishObserveError()
 			w.log.Warn("what there is of the pod is not known; nothing is done until it is", "err", s.err)
 		}
 		return
 	}
-	w.blind = ""
-	if w.audited && s.runtime && s.at == b.settle {
-		w.audited = false
-		if diff := b.seen.Differences(s.sandboxes, s.containers); diff != "" {
+	w.observeErr = ""
+	if w.auditPending && s.runtime && s.outcomeSeq == b.outcomeSeq {
+		w.auditPending = false
+		if diff := b.observed.Differences(s.sandboxes, s.containers); diff != "" {
 			w.meters.diverged()
 			w.log.Warn("the runtime shows what no outcome or event told", "diff", diff)
 		}
 	}
-	b.saw(s)
+	b.applyObservation(s)
 }
 
-// publishBlind shows why nothing is done for the pod: as it was last, or as far as
+// publishObserveError shows why nothing is done for the pod: as it was last, or as far as
 // it is known.
-func (w *worker) publishBlind() {
-	b := w.book
-	why := Told{Reason: plan.Reason{Code: LookFailed, Detail: w.blind}, Since: w.blindAt}
-	s := undecided(b.wish.Pod, b.verdict, b.memory, why)
-	if w.shown != nil && w.shown.Passes > 0 {
-		was := *w.shown
+func (w *worker) publishObserveError() {
+	b := w.state
+	why := Told{Reason: plan.Reason{Code: ObserveFailed, Detail: w.observeErr}, Since: w.observeErrSince}
+	s := undecided(b.desired.Pod, b.verdict, b.memory, why)
+	if w.published != nil && w.published.Passes > 0 {
+		was := *w.published
 		was.Busy, was.Failed = working(b)
 		s = &was
-		s.Why = append(slices.DeleteFunc(slices.Clone(s.Why), func(t Told) bool { return t.Code == LookFailed }), why)
+		s.Why = append(slices.DeleteFunc(slices.Clone(s.Why), func(t Told) bool { return t.Code == ObserveFailed }), why)
 	}
 	s.At = w.now()
-	w.show(s)
+	w.publishSnapshot(s)
 }
 
-func (w *worker) show(s *Snapshot) {
-	w.shown = s
+func (w *worker) publishSnapshot(s *Snapshot) {
+	w.published = s
 	w.publish(s)
 }
 
-// audit compares what is known with a listing made beside it. A difference is
+// handleAudit compares what is known with a listing made beside it. A difference is
 // looked into, and counted if the look confirms it; there should be none.
-func (w *worker) audit(s sight) {
-	b := w.book
-	if !b.looked || b.doubt || b.seen.Differences(s.sandboxes, s.containers) == "" {
+func (w *worker) handleAudit(s observation) {
+	b := w.state
+	if !b.everObserved || b.runtimeStale || b.observed.Differences(s.sandboxes, s.containers) == "" {
 		return
 	}
-	if b.touching() || !b.changed.Before(s.began) { // it may show the time before
-		b.suspect(&s, w.now())
+	if b.changingRuntime() || !b.lastChange.Before(s.started) { // it may show the time before
+		b.requestRecheck(&s, w.now())
 		return
 	}
-	w.audited = true
-	b.suspect(nil, w.now())
+	w.auditPending = true
+	b.requestRecheck(nil, w.now())
 }
 
-// lookAfterStart is how long after a start a container is looked at again when
+// observeAfterStartDelay is how long after a start a container is looked at again when
 // nobody tells of its end: many that fail do so at once.
-const lookAfterStart = 200 * time.Millisecond
+const observeAfterStartDelay = 200 * time.Millisecond
 
-// lookOnce reads one container that was started a moment ago.
-func (w *worker) lookOnce(ctx context.Context, id string) {
+// observeAfterStart reads one container that was started a moment ago.
+func (w *worker) observeAfterStart(ctx context.Context, id string) {
 	w.ops.Go(func() {
-		if !pause(ctx, lookAfterStart) {
+		if !pause(ctx, observeAfterStartDelay) {
 			return
 		}
 		ctx, end := w.span(ctx, "prepare", "look after start", "")
 		k, err := w.stages.Prepare.Runtime.Container(ctx, id)
 		end(err)
 		if err != nil {
-			w.Hint(Hint{Bare: true})
+			w.Notify(RuntimeEvent{Incomplete: true})
 			return
 		}
-		w.Hint(Hint{Containers: []plan.Container{k}})
+		w.Notify(RuntimeEvent{Containers: []plan.Container{k}})
 	})
 }
 
@@ -404,13 +404,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// begin starts one action. Its end comes back as mail, never sooner.
-func (w *worker) begin(ctx context.Context, stage string, a plan.Action, do func(context.Context, *plan.Outcome) error) {
-	name, cause := w.book.spanOf(a)
-	w.book.begun(a, w.now())
-	pod := w.book.wish.Pod
+// startAction starts one action. Its end comes back as mail, never sooner.
+func (w *worker) startAction(ctx context.Context, stage string, a plan.Action, do func(context.Context, *plan.Outcome) error) {
+	name, cause := w.state.actionSpan(a)
+	w.state.actionStarted(a, w.now())
+	pod := w.state.desired.Pod
 	for _, r := range plan.Begun(a) {
-		w.say(pod, r)
+		w.logAndReport(pod, r)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w.cancels[a.Key()] = cancel
@@ -421,7 +421,7 @@ func (w *worker) begin(ctx context.Context, stage string, a plan.Action, do func
 		w.fault("before", a)
 		made := func() {}
 		if _, pull := a.(plan.PullImage); pull { // pods may share one: the call is not made under each one's span
-			making, pulling := w.making.Begin(), w.pulling.Begin()
+			making, pulling := w.runtimeTime.Begin(), w.pullTime.Begin()
 			made = func() { making(); pulling() }
 		}
 		ended := w.sandboxes.begin(a)
@@ -435,25 +435,25 @@ func (w *worker) begin(ctx context.Context, stage string, a plan.Action, do func
 			out.Err = &plan.Error{Kind: plan.Canceled, Err: out.Err}
 		}
 		end(out.Err)
-		w.mail.put(func(p *post) { p.outcomes = append(p.outcomes, out) })
+		w.inbox.put(func(p *messages) { p.outcomes = append(p.outcomes, out) })
 	})
 }
 
-// settle takes in the end of an action.
-func (w *worker) settle(ctx context.Context, r plan.Outcome) {
+// handleOutcome takes in the end of an action.
+func (w *worker) handleOutcome(ctx context.Context, r plan.Outcome) {
 	delete(w.cancels, r.Action.Key())
-	w.book.ended(r)
+	w.state.actionFinished(r)
 	if _, start := r.Action.(plan.StartContainer); start && r.Err == nil && r.Container != nil && w.polled() {
-		w.lookOnce(ctx, r.Container.ID)
+		w.observeAfterStart(ctx, r.Container.ID)
 	}
-	w.meters.ended(w.book.wish.Pod, r)
-	w.report(r)
+	w.meters.ended(w.state.desired.Pod, r)
+	w.reportOutcome(r)
 }
 
-// report tells users how an action has ended. The log has one line of each
+// reportOutcome tells users how an action has ended. The log has one line of each
 // failure: the first reason, or the error if users are told nothing.
-func (w *worker) report(r plan.Outcome) {
-	pod := w.book.wish.Pod
+func (w *worker) reportOutcome(r plan.Outcome) {
+	pod := w.state.desired.Pod
 	attrs := []any{"op", r.Action.Key().String(), "took", r.Ended.Sub(r.Began)}
 	failed := r.Err != nil && plan.KindOf(r.Err) != plan.Canceled
 	switch r.Action.(type) {
@@ -466,9 +466,9 @@ func (w *worker) report(r plan.Outcome) {
 	for i, reason := range reasons {
 		switch {
 		case !failed:
-			w.say(pod, reason)
+			w.logAndReport(pod, reason)
 		case i == 0:
-			w.say(pod, reason, attrs...)
+			w.logAndReport(pod, reason, attrs...)
 		default:
 			w.tell(pod, reason)
 		}
@@ -481,8 +481,8 @@ func (w *worker) report(r plan.Outcome) {
 	}
 }
 
-// say logs a reason and tells it to users.
-func (w *worker) say(pod *corev1.Pod, r plan.Reason, more ...any) {
+// logAndReport logs a reason and tells it to users.
+func (w *worker) logAndReport(pod *corev1.Pod, r plan.Reason, more ...any) {
 	level := slog.LevelInfo
 	if r.Event == corev1.EventTypeWarning {
 		level = slog.LevelWarn

@@ -194,7 +194,7 @@ func TestHintDuringALookIsNotLostInIt(t *testing.T) {
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		r.h.setTakes(takes(map[string]time.Duration{"look uid-p": time.Second}))
-		w.Hint(Hint{Bare: true}) // a look that reads "running" and takes its time
+		w.Notify(RuntimeEvent{Incomplete: true}) // a look that reads "running" and takes its time
 		synctest.Wait()
 		r.h.kill(pod.UID, "a", 1, false)
 		r.until(100*time.Millisecond, "restarted", func() bool { return r.h.happened("start uid-p/a") == 2 })
@@ -214,7 +214,7 @@ func TestHintStormIsCoalesced(t *testing.T) {
 		r.h.setTakes(takes(map[string]time.Duration{"look": 100 * time.Millisecond}))
 		for range 1000 {
 			for range 10 {
-				w.Hint(Hint{Bare: true})
+				w.Notify(RuntimeEvent{Incomplete: true})
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -223,16 +223,16 @@ func TestHintStormIsCoalesced(t *testing.T) {
 		}
 		most := 0
 		for range 1000 { // told faster than the worker reads
-			w.Hint(Hint{Containers: []plan.Container{{ID: "x"}}, Bare: true})
-			w.mail.mu.Lock()
-			most = max(most, len(w.mail.post.hints))
-			w.mail.mu.Unlock()
+			w.Notify(RuntimeEvent{Containers: []plan.Container{{ID: "x"}}, Incomplete: true})
+			w.inbox.mu.Lock()
+			most = max(most, len(w.inbox.messages.events))
+			w.inbox.mu.Unlock()
 		}
 		if most > 65 {
 			t.Errorf("%d hints in the mailbox", most)
 		}
 		r.h.kill(pod.UID, "a", 1, true)
-		w.Hint(Hint{Bare: true})
+		w.Notify(RuntimeEvent{Incomplete: true})
 		r.until(time.Second, "restarted", func() bool { return r.h.happened("start") == 2 })
 	})
 }
@@ -244,7 +244,7 @@ func TestStormDoesNotHoldUpTheEnd(t *testing.T) {
 		w := r.start(pod)
 		r.until(time.Second, "runs", r.isRunning(pod))
 		for range 20 {
-			w.Hint(Hint{Bare: true})
+			w.Notify(RuntimeEvent{Incomplete: true})
 			time.Sleep(time.Millisecond)
 		}
 		r.end(pod, 0)
@@ -263,7 +263,7 @@ func TestNetworkGatesTheSandboxAndANudgeStartsIt(t *testing.T) {
 			t.Fatalf("%d sandboxes, told %d times", n, told)
 		}
 		r.h.setNetwork(plan.NetworkSeen{Ready: true})
-		w.Nudge()
+		w.Sync()
 		r.until(50*time.Millisecond, "runs", r.isRunning(pod))
 	})
 }
@@ -321,8 +321,8 @@ func TestRuntimeThatIsBackIsTriedAtOnce(t *testing.T) {
 		w := r.start(pod)
 		time.Sleep(time.Minute)
 		away.Store(false)
-		w.Recheck()
-		r.until(lookAgain+50*time.Millisecond, "runs", r.isRunning(pod))
+		w.RuntimeReconnected()
+		r.until(observeRetry+50*time.Millisecond, "runs", r.isRunning(pod))
 	})
 }
 
@@ -339,7 +339,7 @@ func TestEndIsOnDiskBeforeAnythingIsDestroyed(t *testing.T) {
 		}
 		r.end(pod, time.Second)
 		time.Sleep(time.Second)
-		r.workers[pod.UID].Nudge() // later passes wait as well
+		r.workers[pod.UID].Sync() // later passes wait as well
 		r.until(3*time.Second, "gone", func() bool { return r.gone(pod) })
 		for _, verb := range []string{"stop", "removeContainer", "unmount"} {
 			for _, at := range r.h.when(verb) {
@@ -363,7 +363,7 @@ func TestQuietPodPassesAndRingsNoMore(t *testing.T) {
 		if now, _ := r.board.Get(pod.UID); now.Passes != was.Passes {
 			t.Errorf("%d passes in a day of rest", now.Passes-was.Passes)
 		}
-		w.Nudge()
+		w.Sync()
 		synctest.Wait()
 		if now, _ := r.board.Get(pod.UID); now.Passes != was.Passes+1 {
 			t.Error("a nudge made no pass")
@@ -432,7 +432,7 @@ func TestManySeedsOfFaults(t *testing.T) {
 				}
 			}
 			obedient.Store(true)
-			w.Hint(Hint{Bare: true})
+			w.Notify(RuntimeEvent{Incomplete: true})
 			r.until(30*time.Minute, fmt.Sprintf("seed %d: all run", seed), func() bool {
 				time.Sleep(time.Second)
 				return len(r.h.running(pod.UID)) == 3 && r.phase(pod) == corev1.PodRunning

@@ -233,9 +233,9 @@ func (w *world) container(id string) *plan.Container {
 }
 
 // look is what a look at the host would find.
-func (w *world) look(at uint64, host bool) sight {
-	s := sight{
-		at: at, runtime: true, host: host,
+func (w *world) look(at uint64, host bool) observation {
+	s := observation{
+		outcomeSeq: at, runtime: true, host: host,
 		sandboxes: slices.Clone(w.sandboxes), containers: slices.Clone(w.containers),
 	}
 	if host {

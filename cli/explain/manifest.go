@@ -35,12 +35,12 @@ func PlanManifest(wishes *source.DesiredState, here PlanContext, now time.Time) 
 
 func (h PlanContext) plan(pod *corev1.Pod, more map[source.ObjectKey]plan.Object, now time.Time) nodeapi.PodPlan {
 	objects := h.Objects(pod, more)
-	s := PodState{Pod: pod, Limits: h.Limits, Refs: agent.Versions(objects)}
+	s := PodState{Pod: pod, Limits: h.Limits, Refs: agent.ObjectVersions(objects)}
 	snap, found := h.Find(pod.Namespace, pod.Name)
 	if !found {
 		snap = &agent.Snapshot{}
 	}
-	ended := agent.Over(snap.Memory, snap.Verdict) || over(snap.Status.Phase)
+	ended := agent.HasFinished(snap.Memory, snap.Verdict) || over(snap.Status.Phase)
 	holds := snap.Verdict.State == plan.OK && !ended // has room
 	var ending []step
 	refused := ""

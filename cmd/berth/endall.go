@@ -73,7 +73,7 @@ func (b *berth) untilNoPods(ctx context.Context, served <-chan error, out io.Wri
 		if err != nil {
 			return err
 		}
-		left := max(len(known), len(host), len(b.agent.Board.All()))
+		left := max(len(known), len(host), len(b.agent.StatusCache.All()))
 		if left == 0 {
 			return nil
 		}

@@ -36,7 +36,7 @@ func TestMetersReachTheirMetrics(t *testing.T) {
 	meters := metersOf(m, func(*corev1.Pod) string { return "kata" })
 	now := time.Now()
 	end := func(a plan.Action, err error) {
-		meters.Ended(&corev1.Pod{}, plan.Outcome{Action: a, Began: now, Ended: now.Add(time.Second), Err: err, Image: &plan.Image{Size: 5 << 20}})
+		meters.ActionFinished(&corev1.Pod{}, plan.Outcome{Action: a, Began: now, Ended: now.Add(time.Second), Err: err, Image: &plan.Image{Size: 5 << 20}})
 	}
 	canceled := &plan.Error{Kind: plan.Canceled, Err: errors.New("called off")}
 	missing := &plan.Error{Kind: plan.Invalid, Reason: "CreateContainerConfigError", Err: errors.New("no ConfigMap c")}
@@ -66,11 +66,11 @@ func TestMetersReachTheirMetrics(t *testing.T) {
 	inits := corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		StartedAt: metav1.NewTime(now), FinishedAt: metav1.NewTime(now.Add(time.Second)),
 	}}}}}
-	meters.Started(agent.Start{Pod: pod, Status: inits, At: now, Total: 3 * time.Second, Overhead: 250 * time.Millisecond, Pulling: 500 * time.Millisecond})
-	meters.Rejected("OutOfcpu")
-	meters.Audit()
-	meters.Audit()
-	meters.Missed()
+	meters.PodStarted(agent.PodStart{Pod: pod, Status: inits, At: now, Total: 3 * time.Second, Overhead: 250 * time.Millisecond, Pulling: 500 * time.Millisecond})
+	meters.PodRejected("OutOfcpu")
+	meters.AuditFinished()
+	meters.AuditFinished()
+	meters.EventStreamLost()
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{

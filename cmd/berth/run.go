@@ -155,7 +155,7 @@ func (b *berth) assemble(ctx context.Context) (err error) {
 	b.pressure = b.newPressure()
 	b.drain = b.newDrain()
 	if b.joined != nil {
-		b.agent.Board.Tap = b.joined.posts.Put
+		b.agent.StatusCache.Tap = b.joined.posts.Put
 	}
 	b.metrics.RegisterStateGauges(b.badFiles, func() bool { bad, _ := b.store.Degraded(); return bad })
 	return nil

@@ -42,7 +42,7 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 	}
 	return agent.New(agent.Config{
 		Stages: &agent.Stages{
-			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, Short: b.short.Load, Held: r.images.WaitingForSpace, Devices: b.devices.Observe},
+			Prepare:   agent.Prepare{Runtime: r, Host: h.volumes, Cgroups: h.cgroups, Images: r.images, Network: r.network, RecursiveReadOnly: h.recursiveReadOnly, DiskPressure: b.short.Load, HeldPull: r.images.WaitingForSpace, Devices: b.devices.Observe},
 			Configure: agent.Configure{Dirs: h.volumes, Volumes: h.volumes, Cgroups: h.cgroups},
 			Cleanup:   agent.Cleanup{Containers: r.client, Hooks: run, HostPorts: h, Sandboxes: attached{r.client, h}, Host: h.volumes, Cgroups: h.cgroups},
 			BuildRun: agent.BuildRun{
@@ -58,17 +58,17 @@ func newAgent(b *berth, records map[types.UID]checkpoint.Record) *agent.Agent {
 			HostIPs: h.ips, RuntimeName: "containerd", Probing: true,
 			ReturnBase: returns, ReturnMax: 10 * time.Minute,
 		},
-		Room: allocator.Config{
+		Allocator: allocator.Config{
 			Node:  b.offer(),
 			Slots: b.config.MaxParallelStarts, Alone: b.config.Standalone(), Left: b.devices.Free,
 			// A start keeps about one CPU busy: as many as there are, and one that waits for
 			// the disk meanwhile, take no longer than they would one by one.
 			Stalled: node.CPUPressure, From: b.config.StartPressure, Least: goruntime.NumCPU() + 1,
 		},
-		Runtime: r, Host: h, Strays: &strays{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
-		Meters: metersOf(b.metrics, b.host.runtimeHandler),
-		Fault:  fault,
-		Pulse:  b.pulse,
+		Runtime: r, Host: h, Leaks: &strays{b: b}, Sources: sources, Store: b.store, Records: records, BootID: node.SystemInfo().BootID, Events: b.events, Prober: b.probes, Log: b.log,
+		Metrics:   metersOf(b.metrics, b.host.runtimeHandler),
+		Fault:     fault,
+		Heartbeat: b.pulse,
 	})
 }
 

@@ -69,8 +69,8 @@ func (b *berth) handlers() nodeapi.Handlers {
 const firstLook = 2 * time.Second
 
 func (b *berth) find(ctx context.Context, namespace, name string) (*agent.Snapshot, error) {
-	b.agent.Steady(ctx, firstLook)
-	s, ok := b.agent.Board.Find(namespace, name)
+	b.agent.WaitForSync(ctx, firstLook)
+	s, ok := b.agent.StatusCache.Find(namespace, name)
 	if !ok {
 		return nil, nodeapi.NotFound(name)
 	}
@@ -78,23 +78,23 @@ func (b *berth) find(ctx context.Context, namespace, name string) (*agent.Snapsh
 }
 
 func (b *berth) pods(ctx context.Context) (*corev1.PodList, error) {
-	b.agent.Steady(ctx, firstLook)
+	b.agent.WaitForSync(ctx, firstLook)
 	list := &corev1.PodList{}
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		list.Items = append(list.Items, *b.host.withNetworks(s.Object()))
 	}
 	return list, nil
 }
 
 func (b *berth) watchPods(ctx context.Context, send func(nodeapi.PodEvent) error) error {
-	b.agent.Steady(ctx, firstLook)
-	return b.agent.Board.Follow(ctx, func(n agent.News) error { return send(explain.PodEvent(n)) })
+	b.agent.WaitForSync(ctx, firstLook)
+	return b.agent.StatusCache.Follow(ctx, func(n agent.News) error { return send(explain.PodEvent(n)) })
 }
 
 // node is what there is to tell of the node beside its pods.
 func (b *berth) node() explain.Node {
 	n := explain.Node{Name: b.config.NodeName, Sources: b.agent.Snapshots()}
-	n.WaitingForRuntime, n.WaitingSince = b.agent.Waiting()
+	n.WaitingForRuntime, n.WaitingSince = b.agent.WaitingForRuntime()
 	n.RuntimeProblem = b.runtime.unwell()
 	_, n.StoreProblem = b.store.Degraded()
 	return n
@@ -127,7 +127,7 @@ func (b *berth) why(ctx context.Context, namespace, name string) (nodeapi.PodExp
 		return nodeapi.PodExplanation{}, err
 	}
 	w := explain.Why(explain.FromSnapshot(s, b.agent.Limits, b.runtime.progress), time.Now())
-	for _, other := range b.agent.Board.Named(namespace, name) {
+	for _, other := range b.agent.StatusCache.Named(namespace, name) {
 		if other.Pod.UID != s.Pod.UID && other.Passes == 0 {
 			w.OtherPods = append(w.OtherPods, explain.Why(explain.FromSnapshot(other, b.agent.Limits, b.runtime.progress), time.Now()).WaitingFor...)
 		}
@@ -165,7 +165,7 @@ func mistakes(all strictyaml.Errors) error {
 
 // podOf is the pod with that UID as the agent has it; nil: it has none.
 func (b *berth) podOf(uid types.UID) *corev1.Pod {
-	if s, found := b.agent.Board.Get(uid); found {
+	if s, found := b.agent.StatusCache.Get(uid); found {
 		return s.Pod
 	}
 	return nil
@@ -184,13 +184,13 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 		return nodeapi.PlanResult{}, badRequest("%s", err)
 	}
 	here := explain.PlanContext{
-		Limits: b.agent.Limits, Find: b.agent.Board.Find, Objects: b.agent.Objects,
+		Limits: b.agent.Limits, Find: b.agent.StatusCache.Find, Objects: b.agent.ReferencedObjects,
 		LocalImage: func(pod *corev1.Pod, image string, objects plan.Objects) (plan.Image, bool) {
 			img, ok, err := b.runtime.images.Present(ctx, pod, image, objects)
 			return img, ok && err == nil
 		},
 		Rejection: func(pod, gone *corev1.Pod) string {
-			census, err := b.agent.Census(ctx)
+			census, err := b.agent.AllocatorState(ctx)
 			if err != nil {
 				return ""
 			}
@@ -200,7 +200,7 @@ func (b *berth) planFor(ctx context.Context, manifest []byte) (nodeapi.PlanResul
 			return census.Refusal(pod)
 		},
 		Resize: func(was, pod *corev1.Pod) plan.Verdict {
-			census, err := b.agent.Census(ctx)
+			census, err := b.agent.AllocatorState(ctx)
 			if err != nil {
 				return plan.Verdict{State: plan.OK}
 			}

@@ -14,7 +14,7 @@ func (b *berth) restart(ctx context.Context, req nodeapi.RestartRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := b.agent.Restart(ctx, s.Pod.UID, req.Containers); err != nil {
+	if err := b.agent.RestartContainers(ctx, s.Pod.UID, req.Containers); err != nil {
 		return badRequest("%s", err)
 	}
 	return nil
@@ -26,7 +26,7 @@ func (b *berth) debug(ctx context.Context, namespace, name string, add corev1.Ep
 	if err != nil {
 		return err
 	}
-	if err := b.agent.AddEphemeral(ctx, s.Pod.UID, add); err != nil {
+	if err := b.agent.AddEphemeralContainer(ctx, s.Pod.UID, add); err != nil {
 		return badRequest("%s", err)
 	}
 	return nil

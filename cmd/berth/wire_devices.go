@@ -53,7 +53,7 @@ func (b *berth) devicesChanged() {
 	for _, f := range b.devices.Stats() {
 		b.metrics.SetDevices(f.Resource, f.Listed, f.Healthy, f.Allocated)
 	}
-	b.agent.NudgeAll()
+	b.agent.SyncAllPods()
 	if b.joined != nil {
 		b.joined.presence.Trigger()
 	}
@@ -67,7 +67,7 @@ func withDevices(of, more corev1.ResourceList) corev1.ResourceList {
 }
 
 // recallDevices learns from running containers what they were given.
-func (b *berth) recallDevices(uid types.UID, pod agent.Adopted) {
+func (b *berth) recallDevices(uid types.UID, pod agent.RuntimePod) {
 	for _, k := range pod.Containers {
 		if k.Live() && len(k.Devices) > 0 {
 			b.devices.RestoreAllocation(uid, k.Name, k.Kind, k.Devices)

@@ -15,7 +15,7 @@ import (
 
 // evictionOrder tells who would go now, and for what.
 func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.EvictionPreview, err error) {
-	b.agent.Steady(ctx, firstLook)
+	b.agent.WaitForSync(ctx, firstLook)
 	v := b.pressure.Latest()
 	if v == nil {
 		return out, apierrors.NewServiceUnavailable("the node has not been looked at yet")
@@ -37,7 +37,7 @@ func (b *berth) evictionOrder(ctx context.Context, signal string) (out nodeapi.E
 		}
 		out.Signals = append(out.Signals, x)
 	}
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		over := s.Status.Phase == corev1.PodSucceeded || s.Status.Phase == corev1.PodFailed
 		if over || !podspec.IsCritical(s.Pod, b.config.Standalone()) {
 			continue

@@ -23,7 +23,7 @@ import (
 // newLimits makes what evicts pods that take more of the disk than their limits let them.
 func (b *berth) newLimits() *eviction.LocalStorageEnforcer {
 	return eviction.NewLocalStorageEnforcer(eviction.LocalStorageOptions{
-		Pods: b.agent.Board.All, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit, NewMeasurement: b.diskOfPods, Evict: b.agent.Evict,
+		Pods: b.agent.StatusCache.All, ExceedsVolumeLimit: b.host.volumes.ExceededSizeLimit, NewMeasurement: b.diskOfPods, Evict: b.agent.EvictPod,
 		OnEvicted: b.metrics.CountEviction, Standalone: b.config.Standalone(), Log: b.log,
 	})
 }
@@ -43,7 +43,7 @@ func (b *berth) newRelief(at *places) *eviction.Reclaimer {
 	}
 	logs := func() string { return b.config.PodLogsDir }
 	return eviction.NewReclaimer(eviction.ReclaimerOptions{
-		Statuses: b.agent.Board, Ready: b.agent.Told, Measure: b.measurePods, Evict: b.agent.Evict, OnEvicted: b.metrics.CountEviction,
+		Statuses: b.agent.StatusCache, Ready: b.agent.HasSynced, Measure: b.measurePods, Evict: b.agent.EvictPod, OnEvicted: b.metrics.CountEviction,
 		Levels: []eviction.ReclaimLevel{
 			{Name: "rotated logs", AppliesTo: on(logs), Reclaim: b.dropRotated},
 			{Name: "dead containers", AppliesTo: on(at.containers, logs), Reclaim: b.dropDead},
@@ -61,7 +61,7 @@ func (b *berth) newRelief(at *places) *eviction.Reclaimer {
 // dropRotated deletes the rotated logs of all containers.
 func (b *berth) dropRotated(context.Context, func() bool) error {
 	var errs []error
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		for _, k := range s.Seen.Containers {
 			if k.LogPath != "" {
 				errs = append(errs, crilog.RemoveRotated(k.LogPath))
@@ -76,13 +76,13 @@ const deadBound = 15 * time.Second // for the workers to remove what has ended
 // dropDead has the workers remove what has ended, as long as disk is short, and
 // then the logs that are nobody's.
 func (b *berth) dropDead(ctx context.Context, _ func() bool) error {
-	changed, stop := b.agent.Board.Changes()
+	changed, stop := b.agent.StatusCache.Changes()
 	defer stop()
 	b.short.Store(true)
-	b.agent.NudgeAll()
+	b.agent.SyncAllPods()
 	bounded, cancel := context.WithTimeout(ctx, deadBound)
 	defer cancel()
-	for deadLeft(b.agent.Board.All()) && bounded.Err() == nil {
+	for deadLeft(b.agent.StatusCache.All()) && bounded.Err() == nil {
 		select {
 		case <-bounded.Done():
 		case <-changed:

@@ -22,8 +22,8 @@ import (
 // figures measures what the node and its pods use, from the kernel's files. Only
 // what is on disks is asked of the runtime, and only by who wants it.
 func (b *berth) figures(ctx context.Context, disks bool) (server.Stats, error) {
-	b.agent.Steady(ctx, firstLook)
-	all := b.agent.Board.All()
+	b.agent.WaitForSync(ctx, firstLook)
+	all := b.agent.StatusCache.All()
 	ids := map[types.UID][]string{}
 	for _, s := range all {
 		for _, sb := range s.Seen.Sandboxes {

@@ -210,8 +210,8 @@ func (h *host) writeNetwork(ranges []string) error {
 	return nil
 }
 
-// Moved has what is sent to a pod's host ports go where the pod is now.
-func (h *host) Moved(pod *corev1.Pod, ips []string) {
+// PodIPsChanged has what is sent to a pod's host ports go where the pod is now.
+func (h *host) PodIPsChanged(pod *corev1.Pod, ips []string) {
 	n, err := cni.DeleteStaleUDPFlows(pod, ips)
 	on := pod.Namespace + "/" + pod.Name
 	if err != nil {

@@ -86,7 +86,7 @@ func (b *berth) imageSpace() (images.DiskSpace, bool) {
 // makeRoomForPull removes images that nobody needs until a pull has enough room. Not
 // before all pods are known: what they need is not, either.
 func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
-	if !b.agent.Told() {
+	if !b.agent.HasSynced() {
 		return
 	}
 	c, err := b.runtime.images.FreeSpace(ctx, b.imageGarbage(ctx), enough)
@@ -98,7 +98,7 @@ func (b *berth) makeRoomForPull(ctx context.Context, enough func() bool) {
 // imagesInUse names what any pod of the node uses, by name, ID and digest.
 func (b *berth) imagesInUse() map[string]bool {
 	use := map[string]bool{}
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		for _, k := range s.Seen.Containers {
 			use[k.Image], use[k.ImageID] = true, true
 		}

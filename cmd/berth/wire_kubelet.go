@@ -31,8 +31,8 @@ func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*agent.Snaps
 	if ref.UID == "" {
 		return b.find(ctx, ref.Namespace, ref.Name)
 	}
-	b.agent.Steady(ctx, firstLook)
-	s, ok := b.agent.Board.Get(types.UID(ref.UID))
+	b.agent.WaitForSync(ctx, firstLook)
+	s, ok := b.agent.StatusCache.Get(types.UID(ref.UID))
 	if !ok || s.Pod.Namespace != ref.Namespace || s.Pod.Name != ref.Name {
 		return nil, nodeapi.NotFound(ref.Name)
 	}
@@ -41,9 +41,9 @@ func (b *berth) kubeletPod(ctx context.Context, ref server.PodRef) (*agent.Snaps
 
 // runningPods tells what the runtime runs: the names and images of containers.
 func (b *berth) runningPods(ctx context.Context) (*corev1.PodList, error) {
-	b.agent.Steady(ctx, firstLook)
+	b.agent.WaitForSync(ctx, firstLook)
 	list := &corev1.PodList{}
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		pod := corev1.Pod{}
 		pod.Namespace, pod.Name, pod.UID = s.Pod.Namespace, s.Pod.Name, s.Pod.UID
 		for _, k := range s.Seen.Containers {

@@ -18,7 +18,7 @@ import (
 // rotateLogs keeps the logs of running containers to their size until ctx ends.
 func (b *berth) rotateLogs(ctx context.Context) {
 	c := b.config.Logs
-	changed, stop := b.agent.Board.Changes()
+	changed, stop := b.agent.StatusCache.Changes()
 	defer stop()
 	r := &crilog.Rotator{
 		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, PerMinute: c.MaxPerMinute, Workers: c.MaxWorkers, CompressDelay: time.Second, Interval: c.MonitorInterval,
@@ -36,7 +36,7 @@ func (b *berth) rotateLogs(ctx context.Context) {
 }
 
 func (b *berth) runningLogs() (logs []crilog.Log) {
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		for _, k := range s.Seen.Containers {
 			if k.State != plan.Running || k.LogPath == "" {
 				continue
@@ -47,7 +47,7 @@ func (b *berth) runningLogs() (logs []crilog.Log) {
 				// Once begun a rotation is brought to its end: the call has a deadline of its own.
 				Reopen: func() error { return b.runtime.client.ReopenLog(context.Background(), k.ID) },
 				OnError: func(err error) {
-					if b.agent.Board.Lives(uid, k.ID) {
+					if b.agent.StatusCache.Lives(uid, k.ID) {
 						b.log.Warn("rotate a container's log", "container", k.Name, "id", k.ID, "err", err)
 					}
 				},
@@ -68,7 +68,7 @@ func (b *berth) logCollector() *crilog.Collector {
 // keptLogs tells which logs have an owner. Until every source has told what it
 // wants, all have.
 func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
-	if !b.agent.Told() {
+	if !b.agent.HasSynced() {
 		return crilog.Owners{}, errors.New("not all pods that are wanted are known yet")
 	}
 	uids, err := b.runtime.client.SandboxUIDs(ctx)
@@ -76,7 +76,7 @@ func (b *berth) keptLogs(ctx context.Context) (crilog.Owners, error) {
 		return crilog.Owners{}, err
 	}
 	kept := crilog.Owners{Pods: uids, Logs: map[string]map[string]bool{}}
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		uid := string(s.Pod.UID)
 		kept.Pods[uid] = true
 		if s.Passes == 0 { // nobody has looked what there is
@@ -138,7 +138,7 @@ func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Containe
 	o.Done = b.ended(ctx, &watches, s.Pod.UID, k.ID)
 	if also {
 		o.NextRun = func(ctx context.Context) (string, <-chan struct{}, bool) {
-			next, more := b.agent.Board.NextRun(ctx, s.Pod.UID, k)
+			next, more := b.agent.StatusCache.NextRun(ctx, s.Pod.UID, k)
 			if !more {
 				return "", nil, false
 			}
@@ -152,11 +152,11 @@ func (b *berth) writeLog(ctx context.Context, s *agent.Snapshot, k plan.Containe
 // ended is closed when a container has ended, or nothing is known of it.
 func (b *berth) ended(ctx context.Context, watches *sync.WaitGroup, uid types.UID, id string) <-chan struct{} {
 	done := make(chan struct{})
-	changed, stop := b.agent.Board.Changes()
+	changed, stop := b.agent.StatusCache.Changes()
 	watches.Go(func() {
 		defer stop()
 		defer close(done)
-		for b.agent.Board.Lives(uid, id) {
+		for b.agent.StatusCache.Lives(uid, id) {
 			select {
 			case <-changed:
 			case <-ctx.Done():

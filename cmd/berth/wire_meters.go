@@ -14,22 +14,22 @@ import (
 
 // metersOf has the agent count what /metrics shows. Handler names the runtime
 // handler of a pod.
-func metersOf(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Meters {
-	return agent.Meters{
-		Pass:   func(d time.Duration) { m.ObserveSync("sync", d) },
-		Action: m.ObserveStage,
-		Ended: func(pod *corev1.Pod, r plan.Outcome) {
+func metersOf(m *telemetry.Metrics, handler func(*corev1.Pod) string) agent.Metrics {
+	return agent.Metrics{
+		SyncFinished:   func(d time.Duration) { m.ObserveSync("sync", d) },
+		ActionDuration: m.ObserveStage,
+		ActionFinished: func(pod *corev1.Pod, r plan.Outcome) {
 			if _, is := r.Action.(plan.RunSandbox); is && plan.KindOf(r.Err) != plan.Canceled {
 				m.ObserveRunPodSandbox(handler(pod), r.Ended.Sub(r.Began), r.Err)
 			}
 			countOutcome(m, r)
 		},
-		Started:    func(s agent.Start) { countStart(m, s) },
-		Rejected:   m.CountAdmissionRejection,
-		Audit:      m.CountAudit,
-		Divergence: m.CountDivergence,
-		Missed:     m.CountRuntimeEventGap,
-		Swept:      m.CountLeakCleanup,
+		PodStarted:      func(s agent.PodStart) { countStart(m, s) },
+		PodRejected:     m.CountAdmissionRejection,
+		AuditFinished:   m.CountAudit,
+		Divergence:      m.CountDivergence,
+		EventStreamLost: m.CountRuntimeEventGap,
+		LeakRemoved:     m.CountLeakCleanup,
 	}
 }
 
@@ -41,7 +41,7 @@ func (h *host) runtimeHandler(pod *corev1.Pod) string {
 
 // countStart counts a pod that has come to run. That of a server was created before
 // it was seen here.
-func countStart(m *telemetry.Metrics, s agent.Start) {
+func countStart(m *telemetry.Metrics, s agent.PodStart) {
 	m.ObservePodStart(s.Total, s.Overhead)
 	total := s.Total
 	if podspec.FromAPIServer(s.Pod) && !s.Pod.CreationTimestamp.IsZero() {

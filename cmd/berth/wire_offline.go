@@ -23,7 +23,7 @@ func (b *berth) newOffline() *offline.Importer {
 			for _, img := range list {
 				b.log.Info("image imported", "file", file, "image", img.Name, "id", img.ID)
 			}
-			b.agent.ImagesCame()
+			b.agent.ImagesImported()
 		},
 		OnFailed: func(file string, err error) {
 			b.warnOfNode("ImageImportFailed", fmt.Sprintf("Images of %s cannot be imported: %v", file, err))

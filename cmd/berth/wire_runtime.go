@@ -58,7 +58,7 @@ func newRuntime(ctx context.Context, b *berth) (*runtime, error) {
 		OnCheck:                  b.metrics.CountImageMustPullCheck,
 		DiskSpace:                b.imageSpace,
 		FreeSpace:                b.makeRoomForPull,
-		OnWaitingForSpaceChanged: func() { b.agent.NudgeAll() },
+		OnWaitingForSpaceChanged: func() { b.agent.SyncAllPods() },
 		Standalone:               b.config.Standalone(),
 		DownloadProgress:         r.coming,
 		Verify: images.Verification{
@@ -106,7 +106,7 @@ func (r *runtime) watch(ctx context.Context) error {
 		}
 		if now := r.network(); now != before {
 			r.b.log.Info("network", "ready", now.Ready, "message", now.Message)
-			r.b.agent.NudgeAll()
+			r.b.agent.SyncAllPods()
 		}
 		if why := r.notReady(); r.b.joined != nil && why != told {
 			told = why
@@ -130,7 +130,7 @@ func (r *runtime) networkChanged() {
 	case r.again <- struct{}{}:
 	default:
 	}
-	r.b.agent.NudgeAll()
+	r.b.agent.SyncAllPods()
 }
 
 // sandboxImage names the image of sandboxes, for a runtime that does not pin it.
@@ -179,7 +179,7 @@ func (r *runtime) Container(ctx context.Context, id string) (plan.Container, err
 }
 
 // Pods reads every pod of ours in full. It is what the agent begins with.
-func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.Adopted, error) {
+func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.RuntimePod, error) {
 	if err := r.sameDriver(ctx); err != nil {
 		return nil, err
 	}
@@ -187,17 +187,17 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.Adopted, error)
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[types.UID]agent.Adopted, len(listed))
+	out := make(map[types.UID]agent.RuntimePod, len(listed))
 	for uid, meta := range listed {
 		full, err := r.client.Pod(ctx, uid)
 		if err != nil {
 			return nil, err
 		}
-		out[uid] = agent.Adopted{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
+		out[uid] = agent.RuntimePod{Pod: meta.Restore(), Sandboxes: full.Sandboxes, Containers: full.Containers}
 		r.b.recallDevices(uid, out[uid])
 		for _, s := range full.Sandboxes {
 			if s.Ready && len(s.IPs) > 0 { // whoever made it may have died before it had told
-				r.b.host.Moved(out[uid].Pod, s.IPs)
+				r.b.host.PodIPsChanged(out[uid].Pod, s.IPs)
 			}
 		}
 	}
@@ -205,14 +205,14 @@ func (r *runtime) Pods(ctx context.Context) (map[types.UID]agent.Adopted, error)
 }
 
 // List is Pods by existence and state only.
-func (r *runtime) List(ctx context.Context) (map[types.UID]agent.Adopted, error) {
+func (r *runtime) List(ctx context.Context) (map[types.UID]agent.RuntimePod, error) {
 	listed, err := r.client.Pods(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[types.UID]agent.Adopted, len(listed))
+	out := make(map[types.UID]agent.RuntimePod, len(listed))
 	for uid, meta := range listed {
-		out[uid] = agent.Adopted{Pod: meta.Restore(), Sandboxes: meta.Sandboxes, Containers: meta.Containers}
+		out[uid] = agent.RuntimePod{Pod: meta.Restore(), Sandboxes: meta.Sandboxes, Containers: meta.Containers}
 	}
 	return out, nil
 }
@@ -241,11 +241,11 @@ func (r *runtime) coming() string {
 }
 
 // Watch follows the runtime's events, or polls one that has none.
-func (r *runtime) Watch(ctx context.Context, tell func(types.UID, agent.Hint)) error {
+func (r *runtime) Watch(ctx context.Context, tell func(types.UID, agent.RuntimeEvent)) error {
 	each := func(e cri.Event) {
-		h := agent.Hint{Sandbox: e.Sandbox, Containers: e.Containers, Bare: e.Hint}
+		h := agent.RuntimeEvent{Sandbox: e.Sandbox, Containers: e.Containers, Incomplete: e.Hint}
 		if e.Listed != nil {
-			h.Listed = &agent.Adopted{Sandboxes: e.Listed.Sandboxes, Containers: e.Listed.Containers}
+			h.Listed = &agent.RuntimePod{Sandboxes: e.Listed.Sandboxes, Containers: e.Listed.Containers}
 		}
 		tell(e.UID, h)
 	}

@@ -77,7 +77,7 @@ func newJoined(b *berth, records map[types.UID]checkpoint.Record) (*joined, erro
 	}
 	j.posts = statusapi.New(statusapi.Options{
 		Client: j.client, NodeName: b.config.NodeName, Log: b.log,
-		NodeUID: func() types.UID { return j.presence.UID() }, Settled: func() bool { return b.agent.Told() },
+		NodeUID: func() types.UID { return j.presence.UID() }, Settled: func() bool { return b.agent.HasSynced() },
 		Posted: b.metrics.ObserveStatusSync,
 	})
 	_, told := b.events.Subscribe(eventsWaiting)

@@ -20,7 +20,7 @@ const (
 // newDrain is what ends the pods when the host goes down.
 func (b *berth) newDrain() *shutdown.Manager {
 	return shutdown.New(shutdown.Options{
-		Groups: b.shutdownGroups(), Statuses: b.agent.Board, TerminatePod: b.agent.Shutdown, OnStarted: b.goingDown, FlushStatus: b.flush, Log: b.log,
+		Groups: b.shutdownGroups(), Statuses: b.agent.StatusCache, TerminatePod: b.agent.ShutdownPod, OnStarted: b.goingDown, FlushStatus: b.flush, Log: b.log,
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 // finds nothing asks the runtime nothing.
 type strays struct{ b *berth }
 
-func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
+func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Leak, error) {
 	client, network := s.b.runtime.client, s.b.host.network
 	facts, ok, err := client.Layout(ctx)
 	if err != nil || !ok {
@@ -32,17 +32,17 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []agent.Stray
+	var out []agent.Leak
 	for _, t := range tasks {
-		out = append(out, agent.Stray{
-			Kind: "shim", What: t.ID, Proof: proof(t.Owned, false),
+		out = append(out, agent.Leak{
+			Kind: "shim", Name: t.ID, Ownership: proof(t.Owned, false),
 			Remove: func(ctx context.Context) error { return client.DeleteLeakedTask(ctx, t) },
 		})
 	}
 	if deep {
 		for _, path := range client.StaleSockets() {
-			out = append(out, agent.Stray{
-				Kind: "socket", What: path, Proof: agent.Deserted,
+			out = append(out, agent.Leak{
+				Kind: "socket", Name: path, Ownership: agent.Unreferenced,
 				Remove: func(context.Context) error { return client.RemoveStaleSocket(path) },
 			})
 		}
@@ -51,8 +51,8 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 			return nil, err
 		}
 		for _, id := range held {
-			out = append(out, agent.Stray{
-				Kind: "lease", What: id, Proof: agent.Deserted,
+			out = append(out, agent.Leak{
+				Kind: "lease", Name: id, Ownership: agent.Unreferenced,
 				Remove: func(ctx context.Context) error { return client.DeleteLeakedLease(ctx, id) },
 			})
 		}
@@ -70,10 +70,10 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 		return nil, err
 	}
 	for _, l := range leaks {
-		out = append(out, agent.Stray{
-			Kind: string(l.Kind), What: cmp.Or(l.ID, l.NetNS, l.Chain),
-			Proof:  proof(l.OwnedByBerth, l.Kind == cni.PinnedNetNS && !facts.PrivateNetNSDir),
-			Remove: func(ctx context.Context) error { return network.Release(ctx, l) },
+		out = append(out, agent.Leak{
+			Kind: string(l.Kind), Name: cmp.Or(l.ID, l.NetNS, l.Chain),
+			Ownership: proof(l.OwnedByBerth, l.Kind == cni.PinnedNetNS && !facts.PrivateNetNSDir),
+			Remove:    func(ctx context.Context) error { return network.Release(ctx, l) },
 		})
 	}
 	return out, nil
@@ -81,12 +81,12 @@ func (s *strays) Find(ctx context.Context, deep bool) ([]agent.Stray, error) {
 
 // attached are networks that berth itself has attached to sandboxes which nobody
 // knows any more.
-func (s *strays) attached(ctx context.Context, known map[string]bool) (out []agent.Stray, err error) {
+func (s *strays) attached(ctx context.Context, known map[string]bool) (out []agent.Leak, err error) {
 	nets := s.b.host.networks
 	ids, err := s.b.runtime.client.UnknownIDs(ctx, nets.Orphaned(func(id string) bool { return known[id] }))
 	for _, id := range ids {
-		out = append(out, agent.Stray{
-			Kind: "network", What: id, Proof: agent.Marked,
+		out = append(out, agent.Leak{
+			Kind: "network", Name: id, Ownership: agent.Marked,
 			Remove: func(ctx context.Context) error { return nets.Detach(ctx, id) },
 		})
 	}
@@ -116,14 +116,14 @@ func (b *berth) rememberSockets() {
 // berthMark begins the names of the annotations that berth gives to its pods.
 const berthMark = "berth.dev/"
 
-func proof(marked, shared bool) agent.Proof {
+func proof(marked, shared bool) agent.Ownership {
 	switch {
 	case marked:
 		return agent.Marked
 	case shared:
-		return agent.Shared
+		return agent.UnreferencedShared
 	default:
-		return agent.Deserted
+		return agent.Unreferenced
 	}
 }
 
@@ -131,7 +131,7 @@ func proof(marked, shared bool) agent.Proof {
 // ID.
 func (s *strays) known() map[string]bool {
 	ids := map[string]bool{}
-	for _, snap := range s.b.agent.Board.All() {
+	for _, snap := range s.b.agent.StatusCache.All() {
 		for _, sb := range snap.Seen.Sandboxes {
 			ids[sb.ID] = true
 		}
@@ -148,7 +148,7 @@ func (s *strays) known() map[string]bool {
 func (s *strays) pins(ctx context.Context) func(path string) bool {
 	names := sync.OnceValues(func() (map[string]bool, error) {
 		names := map[string]bool{}
-		for _, snap := range s.b.agent.Board.All() {
+		for _, snap := range s.b.agent.StatusCache.All() {
 			for _, sb := range snap.Seen.Sandboxes {
 				path, err := s.b.runtime.client.NetNS(ctx, sb.ID)
 				if err != nil && plan.KindOf(err) != plan.NotFound {

@@ -25,12 +25,12 @@ import (
 // and a trace span if somebody collects them.
 func (b *berth) measureCall(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	verb := path.Base(method)
-	end := agent.CallSpan(ctx, verb)
+	end := agent.RuntimeCallSpan(ctx, verb)
 	began := time.Now()
 	var err error
 	if b.traces.On() {
 		spanCtx, span := b.traces.Tracer("berth/cri").Start(ctx, verb)
-		span.SetAttributes(attribute.String("berth.stage", agent.StageOf(ctx)))
+		span.SetAttributes(attribute.String("berth.stage", agent.StageFromContext(ctx)))
 		err = invoke(spanCtx, method, req, reply, conn, opts...)
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())
@@ -90,7 +90,7 @@ func (b *berth) notify(ctx context.Context) {
 	case <-b.agent.Ready():
 	}
 	b.tellSystemd(systemd.Ready, systemd.Status(b.statusLine()))
-	changed, stop := b.agent.Board.Changes()
+	changed, stop := b.agent.StatusCache.Changes()
 	defer stop()
 	for last := ""; ; {
 		select {
@@ -138,7 +138,7 @@ func (b *berth) tellSystemd(states ...systemd.State) {
 func (b *berth) statusLine() string {
 	phases := map[string]int{}
 	containers := map[string]int{}
-	all := b.agent.Board.All()
+	all := b.agent.StatusCache.All()
 	running := 0
 	for _, s := range all {
 		phases[string(s.Status.Phase)]++

@@ -14,10 +14,10 @@ import (
 
 // top measures what pods use by reading their cgroups twice.
 func (b *berth) top(ctx context.Context, chosen nodeapi.PodFilter, window time.Duration) (nodeapi.Top, error) {
-	b.agent.Steady(ctx, firstLook)
+	b.agent.WaitForSync(ctx, firstLook)
 	ids := map[types.UID][]string{}
 	var pods []*agent.Snapshot
-	for _, s := range b.agent.Board.All() {
+	for _, s := range b.agent.StatusCache.All() {
 		if !chosen(s.Pod) {
 			continue
 		}
