@@ -21,17 +21,17 @@ import (
 type Assembly struct {
 	Config
 	Scheme    *scheme.Set
-	Table     []*registry.Kind
+	Kinds     []*registry.Kind
 	Authority *pki.Authority
-	// NodeAuthority signs what nodes show of themselves; see pki.
-	NodeAuthority *pki.Authority
-	// toNodes is how this server shows itself to nodes.
-	toNodes *nodeClient
-	// Keys is the client of the store that all share.
-	Keys *clientv3.Client
-	// Advertised is where others reach this server; not valid: nowhere.
-	Advertised netip.AddrPort
-	Place      registry.Place
+	// NodeServingAuthority signs what nodes show of themselves; see pki.
+	NodeServingAuthority *pki.Authority
+	// kubeletClient is how this server shows itself to nodes.
+	kubeletClient *kubeletClient
+	// EtcdClient is the client of the store that all share.
+	EtcdClient *clientv3.Client
+	// AdvertisedEndpoint is where others reach this server; not valid: nowhere.
+	AdvertisedEndpoint netip.AddrPort
+	StoreOptions       registry.StoreOptions
 	// Stores are the main resources, there once the kinds are installed.
 	Stores map[schema.GroupResource]*registry.Store
 	// Loopback reaches the server itself as system:masters; Client and Informers
@@ -39,8 +39,8 @@ type Assembly struct {
 	Loopback  *restclient.Config
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-	// life ends with the server; parts that come and go start watches for it.
-	life context.Context //nolint:containedctx // see above
+	// lifetime ends with the server; parts that come and go start watches for it.
+	lifetime context.Context //nolint:containedctx // see above
 
 	access access
 }
@@ -62,12 +62,12 @@ type Resource struct {
 	Storage rest.Storage
 }
 
-// Part is a piece of the server that works by itself while the server runs: a
+// Controller is a piece of the server that works by itself while the server runs: a
 // controller, the scheduler. It ends when ctx is done; when it ends before, it
 // is started again.
-type Part struct {
+type Controller struct {
 	Name string
 	Run  func(ctx context.Context) error
-	// Alone: of several servers on one store, only one runs it.
-	Alone bool
+	// LeaderElected: of several servers on one store, only one runs it.
+	LeaderElected bool
 }

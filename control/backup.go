@@ -19,18 +19,18 @@ import (
 
 // A backup is a zip archive of these, the first of them first.
 const (
-	noteName   = "backup.json"
-	storeName  = "store.snapshot"
-	pkiName    = "pki/" // and each file of it
-	configName = "config.yaml"
-	sealName   = "encryption.yaml" // when it is not one of pki/
+	manifestName   = "backup.json"
+	snapshotName   = "store.snapshot"
+	pkiName        = "pki/" // and each file of it
+	configName     = "config.yaml"
+	encryptionName = "encryption.yaml" // when it is not one of pki/
 
 	backupKind   = "berth-control backup"
 	backupFormat = 1
 )
 
-// backupNote says what an archive is.
-type backupNote struct {
+// backupManifest says what an archive is.
+type backupManifest struct {
 	Kind    string    `json:"kind"`
 	Format  int       `json:"format"`
 	Made    time.Time `json:"made"`
@@ -75,7 +75,7 @@ func Backup(ctx context.Context, c Config, configFile, path string) (err error) 
 }
 
 func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) error {
-	note := backupNote{Kind: backupKind, Format: backupFormat, Made: time.Now().UTC().Truncate(time.Second), Version: c.Version, Config: configFile, Encryption: c.EncryptionConfig}
+	note := backupManifest{Kind: backupKind, Format: backupFormat, Made: time.Now().UTC().Truncate(time.Second), Version: c.Version, Config: configFile, Encryption: c.EncryptionConfig}
 	text, err := json.MarshalIndent(note, "", "  ")
 	if err != nil {
 		return err
@@ -88,13 +88,13 @@ func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) e
 		}
 		return write(w)
 	}
-	if err := add(noteName, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if err := add(manifestName, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return err
 	}
-	if err := add(storeName, func(w io.Writer) error { return c.snapshot(ctx, w) }); err != nil {
+	if err := add(snapshotName, func(w io.Writer) error { return c.snapshot(ctx, w) }); err != nil {
 		return err
 	}
-	files := map[string]string{configName: configFile, sealName: c.EncryptionConfig}
+	files := map[string]string{configName: configFile, encryptionName: c.EncryptionConfig}
 	keys, err := os.ReadDir(c.path("pki"))
 	if err != nil {
 		return err
@@ -122,8 +122,8 @@ func (c *Config) archive(ctx context.Context, to io.Writer, configFile string) e
 // snapshot has the store written by the server that runs on it, or opens it when none
 // does.
 func (c *Config) snapshot(ctx context.Context, to io.Writer) error {
-	held, err := lock(c)
-	if errors.Is(err, errInUse) {
+	held, err := lockDataDir(c)
+	if errors.Is(err, errDataDirInUse) {
 		return storage.Snapshot(ctx, c.path("etcd"), to)
 	}
 	if err != nil {
@@ -138,27 +138,27 @@ func (c *Config) snapshot(ctx context.Context, to io.Writer) error {
 	return storage.Snapshot(ctx, c.path("etcd"), to)
 }
 
-// restoring is, in the data directory, what a restore has not finished.
-const restoring = "restoring"
+// restoringDir is, in the data directory, what a restore has not finished.
+const restoringDir = "restoring"
 
-// unfinished says that a server must not begin on what a restore has left.
-func (c *Config) unfinished() error {
-	if _, err := os.Lstat(c.path(restoring)); err != nil {
+// checkRestoreComplete says that a server must not begin on what a restore has left.
+func (c *Config) checkRestoreComplete() error {
+	if _, err := os.Lstat(c.path(restoringDir)); err != nil {
 		return nil //nolint:nilerr // there is none
 	}
 	return fmt.Errorf("data directory %s: a restore has not come to its end there: remove the directory and restore again", c.DataDir)
 }
 
-// Restored is what of a backup was not put where the server had it.
-type Restored struct {
-	Made time.Time
-	// Kept says, by the path where a file was, where it is now.
-	Kept map[string]string
+// RestoreResult is what of a backup was not put where the server had it.
+type RestoreResult struct {
+	BackupTime time.Time
+	// SavedFiles says, by the path where a file was, where it is now.
+	SavedFiles map[string]string
 }
 
 // Restore makes a server's data directory of the file of a backup. A directory that
 // holds a store or keys is left as it is.
-func Restore(file string, c Config) (_ *Restored, err error) {
+func Restore(file string, c Config) (_ *RestoreResult, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("restore: %w", err)
@@ -172,40 +172,40 @@ func Restore(file string, c Config) (_ *Restored, err error) {
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, err
 	}
-	held, err := lock(&c)
+	held, err := lockDataDir(&c)
 	if err != nil {
 		return nil, err
 	}
 	defer held.Close()
-	for _, name := range []string{"etcd", "pki", restoring} {
+	for _, name := range []string{"etcd", "pki", restoringDir} {
 		if _, err := os.Lstat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(fmt.Errorf("%s holds a server's %s: move the directory away, or name another with --data-dir", c.DataDir, name), err)
 		}
 	}
 	if err := c.unpack(&a.Reader); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", file, err), os.RemoveAll(c.path(restoring)))
+		return nil, errors.Join(fmt.Errorf("%s: %w", file, err), os.RemoveAll(c.path(restoringDir)))
 	}
-	out := &Restored{Made: note.Made, Kept: map[string]string{}}
+	out := &RestoreResult{BackupTime: note.Made, SavedFiles: map[string]string{}}
 	names := []string{"pki", "etcd"} // the store last: without it the server would begin with an empty one
-	for _, other := range []struct{ name, was string }{{configName, note.Config}, {sealName, note.Encryption}} {
+	for _, other := range []struct{ name, was string }{{configName, note.Config}, {encryptionName, note.Encryption}} {
 		if other.was != "" {
 			names = append([]string{other.name}, names...)
-			out.Kept[other.was] = c.path(other.name)
+			out.SavedFiles[other.was] = c.path(other.name)
 		}
 	}
 	for _, name := range names {
-		if err := os.Rename(c.path(restoring, name), c.path(name)); err != nil {
+		if err := os.Rename(c.path(restoringDir, name), c.path(name)); err != nil {
 			return nil, err
 		}
 	}
-	if err := errors.Join(syncDir(c.DataDir), os.Remove(c.path(restoring))); err != nil {
+	if err := errors.Join(syncDir(c.DataDir), os.Remove(c.path(restoringDir))); err != nil {
 		return nil, err
 	}
 	return out, syncDir(c.DataDir)
 }
 
 // openBackup opens an archive that this program can restore.
-func openBackup(file string) (*zip.ReadCloser, *backupNote, error) {
+func openBackup(file string) (*zip.ReadCloser, *backupManifest, error) {
 	a, err := zip.OpenReader(file)
 	if errors.Is(err, zip.ErrFormat) {
 		return nil, nil, fmt.Errorf("%s: is no backup of berth-control, or was cut off: %w", file, err)
@@ -213,14 +213,14 @@ func openBackup(file string) (*zip.ReadCloser, *backupNote, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	note := &backupNote{}
-	if len(a.File) > 0 && a.File[0].Name == noteName {
-		text, err := read(a.File[0])
+	note := &backupManifest{}
+	if len(a.File) > 0 && a.File[0].Name == manifestName {
+		text, err := readZipFile(a.File[0])
 		if err == nil {
 			err = json.Unmarshal(text, note)
 		}
 		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("%s: is damaged: %s: %w", file, noteName, err), a.Close())
+			return nil, nil, errors.Join(fmt.Errorf("%s: is damaged: %s: %w", file, manifestName, err), a.Close())
 		}
 	}
 	switch {
@@ -234,43 +234,43 @@ func openBackup(file string) (*zip.ReadCloser, *backupNote, error) {
 	return nil, nil, errors.Join(err, a.Close())
 }
 
-// mostOfAFile bounds what of a backup is read into memory.
-const mostOfAFile = 16 << 20
+// maxManifestSize bounds what of a backup is read into memory.
+const maxManifestSize = 16 << 20
 
-func read(f *zip.File) ([]byte, error) {
+func readZipFile(f *zip.File) ([]byte, error) {
 	r, err := f.Open()
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(r, mostOfAFile))
+	text, err := io.ReadAll(io.LimitReader(r, maxManifestSize))
 	return text, errors.Join(err, r.Close())
 }
 
 // unpack brings all that an archive has into the data directory, not yet in its place.
 func (c *Config) unpack(a *zip.Reader) error {
-	for _, dir := range []string{restoring, restoring + "/pki"} {
+	for _, dir := range []string{restoringDir, restoringDir + "/pki"} {
 		if err := os.Mkdir(c.path(dir), 0o700); err != nil {
 			return err
 		}
 	}
 	for _, f := range a.File[1:] {
 		key := strings.TrimPrefix(f.Name, pkiName)
-		if f.Name != storeName && f.Name != configName && f.Name != sealName && (key == f.Name || key != filepath.Base(key) || strings.HasPrefix(key, ".")) {
+		if f.Name != snapshotName && f.Name != configName && f.Name != encryptionName && (key == f.Name || key != filepath.Base(key) || strings.HasPrefix(key, ".")) {
 			return fmt.Errorf("is no backup of berth-control: it has %q", f.Name)
 		}
-		if err := extract(f, c.path(restoring, f.Name)); err != nil {
+		if err := extract(f, c.path(restoringDir, f.Name)); err != nil {
 			return fmt.Errorf("is damaged: %s: %w", f.Name, err)
 		}
 	}
-	for _, needed := range []string{storeName, "pki/ca.key", "pki/ca.crt"} {
-		if _, err := os.Stat(c.path(restoring, needed)); err != nil {
+	for _, needed := range []string{snapshotName, "pki/ca.key", "pki/ca.crt"} {
+		if _, err := os.Stat(c.path(restoringDir, needed)); err != nil {
 			return fmt.Errorf("is damaged: %s is not in it", needed)
 		}
 	}
-	if err := storage.Restore(c.path(restoring, storeName), c.path(restoring, "etcd")); err != nil {
+	if err := storage.Restore(c.path(restoringDir, snapshotName), c.path(restoringDir, "etcd")); err != nil {
 		return fmt.Errorf("is damaged: %w", err)
 	}
-	return os.Remove(c.path(restoring, storeName))
+	return os.Remove(c.path(restoringDir, snapshotName))
 }
 
 // extract writes a file of an archive, whose sum is looked at by that.

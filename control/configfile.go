@@ -14,13 +14,13 @@ import (
 
 // What a configuration file says it is.
 const (
-	FileAPIVersion = "berth.dev/v1alpha1"
-	FileKind       = "ControlConfiguration"
+	ConfigFileAPIVersion = "berth.dev/v1alpha1"
+	ConfigFileKind       = "ControlConfiguration"
 )
 
-// File is a configuration file. Each field does what the flag of its name does;
+// ConfigFile is a configuration file. Each field does what the flag of its name does;
 // a flag that is given wins.
-type File struct {
+type ConfigFile struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
@@ -44,10 +44,10 @@ type File struct {
 	NodeReturnPeriod       *metav1.Duration `json:"nodeReturnPeriod,omitempty"`
 
 	// ServiceRanges as in 10.43.0.0/16, one or one per family.
-	ServiceRanges    []netip.Prefix   `json:"serviceRanges,omitempty"`
-	NodePorts        serviceips.Ports `json:"nodePorts,omitzero"` // "30000-32767"
-	ServicesRouted   *bool            `json:"servicesRouted,omitempty"`
-	AdvertiseAddress netip.Addr       `json:"advertiseAddress,omitzero"`
+	ServiceRanges    []netip.Prefix       `json:"serviceRanges,omitempty"`
+	NodePorts        serviceips.PortRange `json:"nodePorts,omitzero"` // "30000-32767"
+	ServicesRouted   *bool                `json:"servicesRouted,omitempty"`
+	AdvertiseAddress netip.Addr           `json:"advertiseAddress,omitzero"`
 
 	Etcd struct {
 		Servers  []string `json:"servers,omitempty"`
@@ -63,9 +63,9 @@ type File struct {
 	EncryptionProviderConfig            string          `json:"encryptionProviderConfig,omitempty"`
 }
 
-// ReadFile reads a configuration file; what is wrong with it is named by line
+// ReadConfigFile reads a configuration file; what is wrong with it is named by line
 // and field.
-func ReadFile(path string) (*File, error) {
+func ReadConfigFile(path string) (*ConfigFile, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -77,19 +77,19 @@ func ReadFile(path string) (*File, error) {
 	if len(documents) == 0 {
 		return nil, fmt.Errorf("configuration %s: is empty", path)
 	}
-	if version, kind := documents[0].Kind(); version != FileAPIVersion || kind != FileKind {
-		return nil, fmt.Errorf("configuration %s: must be apiVersion: %s, kind: %s", path, FileAPIVersion, FileKind)
+	if version, kind := documents[0].Kind(); version != ConfigFileAPIVersion || kind != ConfigFileKind {
+		return nil, fmt.Errorf("configuration %s: must be apiVersion: %s, kind: %s", path, ConfigFileAPIVersion, ConfigFileKind)
 	}
-	f := &File{}
+	f := &ConfigFile{}
 	if _, err := documents[0].Decode(f); err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	return f, nil
 }
 
-// Into fills in what the file says, but for what the flags have said: given
+// ApplyTo fills in what the file says, but for what the flags have said: given
 // answers for a flag's name.
-func (f *File) Into(c *Config, given func(flag string) bool) {
+func (f *ConfigFile) ApplyTo(c *Config, given func(flag string) bool) {
 	text := func(flag string, to *string, from string) {
 		if from != "" && !given(flag) {
 			*to = from
@@ -102,37 +102,37 @@ func (f *File) Into(c *Config, given func(flag string) bool) {
 	}
 	text("data-dir", &c.DataDir, f.DataDir)
 	text("listen", &c.Listen, f.Listen)
-	list("name", &c.Names, f.Names)
+	list("name", &c.TLSSANs, f.Names)
 	list("off", &c.Off, f.Off)
 	if f.PodRanges != nil && !given("cluster-cidr") {
-		c.PodRanges = f.PodRanges
+		c.ClusterCIDRs = f.PodRanges
 	}
 	duration := func(flag string, to *time.Duration, from time.Duration) {
 		if from != 0 && !given(flag) {
 			*to = from
 		}
 	}
-	duration("node-monitor-grace-period", &c.NodeGrace, f.NodeMonitorGracePeriod.Duration)
-	duration("own-certificate-duration", &c.OwnCertificates, f.OwnCertificateDuration.Duration)
-	duration("cluster-signing-duration", &c.NodeCertificates, f.ClusterSigningDuration.Duration)
-	duration("service-account-max-token-expiration", &c.LongestToken, f.ServiceAccountMaxTokenExpiration.Duration)
+	duration("node-monitor-grace-period", &c.NodeMonitorGracePeriod, f.NodeMonitorGracePeriod.Duration)
+	duration("own-certificate-duration", &c.OwnCertificateDuration, f.OwnCertificateDuration.Duration)
+	duration("cluster-signing-duration", &c.ClusterSigningDuration, f.ClusterSigningDuration.Duration)
+	duration("service-account-max-token-expiration", &c.MaxTokenExpiration, f.ServiceAccountMaxTokenExpiration.Duration)
 	duration("event-ttl", &c.EventTTL, f.EventTTL.Duration)
-	duration("etcd-compaction-interval", &c.CompactEvery, f.EtcdCompactionInterval.Duration)
-	duration("etcd-defragmentation-interval", &c.DefragmentEvery, f.EtcdDefragmentationInterval.Duration)
+	duration("etcd-compaction-interval", &c.EtcdCompactionInterval, f.EtcdCompactionInterval.Duration)
+	duration("etcd-defragmentation-interval", &c.EtcdDefragmentationInterval, f.EtcdDefragmentationInterval.Duration)
 	if f.NodeReturnPeriod != nil && !given("node-return-period") {
-		c.NodeReturn = f.NodeReturnPeriod.Duration
+		c.NodeReturnPeriod = f.NodeReturnPeriod.Duration
 	}
 	if f.ServiceRanges != nil && !given("service-cluster-ip-range") {
-		c.ServiceRanges = f.ServiceRanges
+		c.ServiceCIDRs = f.ServiceRanges
 	}
-	if f.NodePorts != (serviceips.Ports{}) && !given("service-node-port-range") {
-		c.NodePorts = f.NodePorts
+	if f.NodePorts != (serviceips.PortRange{}) && !given("service-node-port-range") {
+		c.ServiceNodePorts = f.NodePorts
 	}
 	if f.ServicesRouted != nil && !given("services-routed") {
 		c.ServicesRouted = *f.ServicesRouted
 	}
 	if f.ServiceAccountExtendTokenExpiration != nil && !given("service-account-extend-token-expiration") {
-		c.ExtendTokens = *f.ServiceAccountExtendTokenExpiration
+		c.ExtendTokenExpiration = *f.ServiceAccountExtendTokenExpiration
 	}
 	if f.AdvertiseAddress.IsValid() && !given("advertise-address") {
 		c.AdvertiseAddress = f.AdvertiseAddress
@@ -141,7 +141,7 @@ func (f *File) Into(c *Config, given func(flag string) bool) {
 	text("etcd-cafile", &c.Etcd.CAFile, f.Etcd.CAFile)
 	text("etcd-certfile", &c.Etcd.CertFile, f.Etcd.CertFile)
 	text("etcd-keyfile", &c.Etcd.KeyFile, f.Etcd.KeyFile)
-	text("service-account-issuer", &c.Issuer, f.ServiceAccountIssuer)
-	list("disable-admission-plugins", &c.AdmissionOff, f.DisableAdmissionPlugins)
+	text("service-account-issuer", &c.ServiceAccountIssuer, f.ServiceAccountIssuer)
+	list("disable-admission-plugins", &c.DisabledAdmissionPlugins, f.DisableAdmissionPlugins)
 	text("encryption-provider-config", &c.EncryptionConfig, f.EncryptionProviderConfig)
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-const head = "apiVersion: berth.dev/v1alpha1\nkind: ControlConfiguration\n"
+const configHeader = "apiVersion: berth.dev/v1alpha1\nkind: ControlConfiguration\n"
 
 func file(t *testing.T, text string) string {
 	t.Helper()
@@ -19,35 +19,35 @@ func file(t *testing.T, text string) string {
 	return path
 }
 
-func TestFlagsWinOverTheFile(t *testing.T) {
-	f, err := ReadFile(file(t, head+"listen: 10.0.0.1:6443\ndataDir: /data\nnames: [a, b]\npodRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\nserviceAccountExtendTokenExpiration: false\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n"))
+func TestConfigFileFlagsTakePrecedence(t *testing.T) {
+	f, err := ReadConfigFile(file(t, configHeader+"listen: 10.0.0.1:6443\ndataDir: /data\nnames: [a, b]\npodRanges: [10.1.0.0/16]\nnodeMonitorGracePeriod: 1m\nserviceAccountExtendTokenExpiration: false\netcd: {servers: [\"https://e:2379\"], caFile: /ca}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := Default()
 	c.DataDir = "/flag"
-	f.Into(&c, func(flag string) bool { return flag == "data-dir" })
-	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:6443" || len(c.Names) != 2 || len(c.PodRanges) != 1 || c.PodRanges[0].String() != "10.1.0.0/16" || c.Etcd.Endpoints[0] != "https://e:2379" || c.Etcd.CAFile != "/ca" || c.NodeGrace != time.Minute || c.ExtendTokens {
+	f.ApplyTo(&c, func(flag string) bool { return flag == "data-dir" })
+	if c.DataDir != "/flag" || c.Listen != "10.0.0.1:6443" || len(c.TLSSANs) != 2 || len(c.ClusterCIDRs) != 1 || c.ClusterCIDRs[0].String() != "10.1.0.0/16" || c.Etcd.Endpoints[0] != "https://e:2379" || c.Etcd.CAFile != "/ca" || c.NodeMonitorGracePeriod != time.Minute || c.ExtendTokenExpiration {
 		t.Errorf("the config is %+v", c)
 	}
 }
 
-func TestBadFilesNameTheField(t *testing.T) {
+func TestReadConfigFileErrorNamesField(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"another kind", "apiVersion: v1\nkind: Pod\n", "must be apiVersion: berth.dev/v1alpha1, kind: ControlConfiguration"},
-		{"an unknown field", head + "lisen: x\n", "lisen"},
-		{"a wrong type", head + "names: x\n", "names"},
+		{"an unknown field", configHeader + "lisen: x\n", "lisen"},
+		{"a wrong type", configHeader + "names: x\n", "names"},
 		{"nothing", "", "is empty"},
-		{"two documents", head + "---\n" + head, "more than 1 documents"},
+		{"two documents", configHeader + "---\n" + configHeader, "more than 1 documents"},
 	} {
-		_, err := ReadFile(file(t, c.text))
+		_, err := ReadConfigFile(file(t, c.text))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
 }
 
-func TestBadConfigNamesTheField(t *testing.T) {
+func TestConfigValidateErrorNamesField(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*Config)
@@ -56,18 +56,18 @@ func TestBadConfigNamesTheField(t *testing.T) {
 		{"no port", func(c *Config) { c.Listen = "10.0.0.1" }, "listen:"},
 		{"no directory", func(c *Config) { c.DataDir = "" }, "data-dir:"},
 		{"no such part", func(c *Config) { c.Off = []string{"nonsense"} }, `off: there is no part "nonsense"`},
-		{"a grace of nothing", func(c *Config) { c.NodeGrace = 0 }, "node-monitor-grace-period: 0s is too short"},
+		{"a grace of nothing", func(c *Config) { c.NodeMonitorGracePeriod = 0 }, "node-monitor-grace-period: 0s is too short"},
 		{"half of a certificate", func(c *Config) { c.Etcd.CertFile = "/x" }, "etcd-keyfile"},
 		{"certificates without servers", func(c *Config) { c.Etcd.CAFile = "/x" }, "etcd-servers"},
 	} {
 		config := Default()
 		c.change(&config)
-		if err := config.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
 	config := Default()
-	if err := config.Check(); err != nil {
+	if err := config.Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
 }

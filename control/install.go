@@ -26,7 +26,7 @@ func (a *Assembly) makeStores() (served, error) {
 	all := served{}
 	a.Stores = map[schema.GroupResource]*registry.Store{}
 	special := specialStores()
-	for _, kind := range a.Table {
+	for _, kind := range a.Kinds {
 		if stores, ok := special[kind.GroupResource()]; ok {
 			main, more, err := stores(a, kind)
 			if err != nil {
@@ -34,21 +34,21 @@ func (a *Assembly) makeStores() (served, error) {
 			}
 			a.Stores[kind.GroupResource()] = main
 			for name, storage := range more {
-				all.add(kind.Version, name, storage)
+				all.add(kind.GroupVersion, name, storage)
 			}
 			continue
 		}
-		main, err := registry.NewStore(kind, a.Place)
+		main, err := registry.NewStore(kind, a.StoreOptions)
 		if err != nil {
 			return nil, err
 		}
 		a.Stores[kind.GroupResource()] = main
-		all.add(kind.Version, kind.Resource, main)
+		all.add(kind.GroupVersion, kind.Resource, main)
 		if kind.Status {
-			all.add(kind.Version, kind.Resource+"/status", registry.NewStatus(main, a.Place))
+			all.add(kind.GroupVersion, kind.Resource+"/status", registry.NewStatus(main, a.StoreOptions))
 		}
 		if kind.Scale != nil {
-			all.add(kind.Version, kind.Resource+"/scale", registry.NewScale(main))
+			all.add(kind.GroupVersion, kind.Resource+"/scale", registry.NewScale(main))
 		}
 	}
 	for _, r := range append(a.extraResources(), a.metricsResources()...) {
@@ -60,7 +60,7 @@ func (a *Assembly) makeStores() (served, error) {
 // install serves the storages.
 func (a *Assembly) install(server *genericapiserver.GenericAPIServer, all served) error {
 	var groups []*genericapiserver.APIGroupInfo
-	for _, version := range scheme.Versions() {
+	for _, version := range scheme.GroupVersions() {
 		storages := all[version]
 		if len(storages) == 0 {
 			continue

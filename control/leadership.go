@@ -15,15 +15,15 @@ import (
 // Of several servers on one etcd cluster, one runs the parts that must not run
 // twice: two schedulers would give the same room away twice. Times are upstream's.
 const (
-	leaseName  = "berth-control"
-	leaseFor   = 15 * time.Second
-	renewUntil = 10 * time.Second
-	renewEvery = 2 * time.Second
+	leaseName     = "berth-control"
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
 )
 
-// runAlone runs the parts while this server leads; with an own store there is
+// runWithLeaderElection runs the parts while this server leads; with an own store there is
 // nobody to be led by. It returns when ctx is done and all have ended.
-func (a *Assembly) runAlone(ctx context.Context, parts []Part) {
+func (a *Assembly) runWithLeaderElection(ctx context.Context, parts []Controller) {
 	if len(a.Etcd.Endpoints) == 0 {
 		a.runAll(ctx, parts)()
 		return
@@ -38,18 +38,18 @@ func (a *Assembly) runAlone(ctx context.Context, parts []Part) {
 		LockConfig: resourcelock.ResourceLockConfig{Identity: fmt.Sprintf("%s_%s", host, uuid.NewString())},
 	}
 	for ctx.Err() == nil {
-		if err := a.leadOnce(ctx, lock, parts); err != nil {
+		if err := a.runLeaderTerm(ctx, lock, parts); err != nil {
 			a.Log.Error("no leader can be chosen", "error", err)
 			return
 		}
 	}
 }
 
-// leadOnce waits to lead, runs the parts, and returns when it leads no more.
-func (a *Assembly) leadOnce(ctx context.Context, lock resourcelock.Interface, parts []Part) error {
+// runLeaderTerm waits to lead, runs the parts, and returns when it leads no more.
+func (a *Assembly) runLeaderTerm(ctx context.Context, lock resourcelock.Interface, parts []Controller) error {
 	terms, over := make(chan context.Context, 1), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: leaseFor, RenewDeadline: renewUntil, RetryPeriod: renewEvery,
+		Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true, Name: leaseName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(term context.Context) { terms <- term },

@@ -21,10 +21,10 @@ import (
 // bound is what anything here may take on a machine that has other things to do.
 const bound = 2 * time.Minute
 
-// TestNothingRunsOnAfterTheServer starts, uses and ends a server twice: what runs
+// TestServerLeavesNoGoroutines starts, uses and ends a server twice: what runs
 // after the second that did not run after the first belongs to a server. What the
 // libraries start once for a process is there after the first.
-func TestNothingRunsOnAfterTheServer(t *testing.T) {
+func TestServerLeavesNoGoroutines(t *testing.T) {
 	useServer(t)
 	runtime.GC()
 	before := running()
@@ -45,7 +45,7 @@ func TestNothingRunsOnAfterTheServer(t *testing.T) {
 func useServer(t *testing.T) {
 	t.Helper()
 	c := control.Default()
-	c.DataDir, c.Listen, c.UnsafeStore = t.TempDir(), "127.0.0.1:0", true
+	c.DataDir, c.Listen, c.UnsafeNoFsync = t.TempDir(), "127.0.0.1:0", true
 	c.Log = slog.New(slog.DiscardHandler)
 	server, err := control.New(t.Context(), c)
 	if err != nil {

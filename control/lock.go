@@ -7,12 +7,12 @@ import (
 	"syscall"
 )
 
-// errInUse is that a server runs on a data directory.
-var errInUse = errors.New("another berth-control runs on it")
+// errDataDirInUse is that a server runs on a data directory.
+var errDataDirInUse = errors.New("another berth-control runs on it")
 
-// lock keeps a second server off the data directory: it would take the sockets
+// lockDataDir keeps a second server off the data directory: it would take the sockets
 // of the first away before it found the store in use.
-func lock(c *Config) (*os.File, error) {
+func lockDataDir(c *Config) (*os.File, error) {
 	path := c.path("lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -20,7 +20,7 @@ func lock(c *Config) (*os.File, error) {
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = errInUse
+		err = errDataDirInUse
 	}
 	if err != nil {
 		_ = f.Close()

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// TestDocumentsAreForgotten when nobody asks for them, and made again; their index,
+// TestDocumentCacheExpires when nobody asks for them, and made again; their index,
 // which clients ask for again and again, is made once.
-func TestDocumentsAreForgotten(t *testing.T) {
+func TestDocumentCacheExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
-		d := &documents{kept: time.Second, build: func() http.Handler {
+		d := &documentCache{ttl: time.Second, build: func() http.Handler {
 			made++
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Etag", `"hash"`)
@@ -45,7 +45,7 @@ func TestDocumentsAreForgotten(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.whole != nil {
+		if d.handler != nil {
 			t.Error("the documents are kept")
 		}
 	})

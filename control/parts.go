@@ -12,31 +12,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// again is the pause before a part that ended is started again.
-const again = 2 * time.Second
+// restartDelay is the pause before a part that ended is started again.
+const restartDelay = 2 * time.Second
 
-// runParts starts the parts that are not off; wait returns when all have ended,
+// runControllers starts the parts that are not off; wait returns when all have ended,
 // which they do when ctx is done.
-func (a *Assembly) runParts(ctx context.Context) (wait func()) {
-	a.life = ctx
-	var alone, beside []Part
-	for _, part := range a.parts() {
+func (a *Assembly) runControllers(ctx context.Context) (wait func()) {
+	a.lifetime = ctx
+	var alone, beside []Controller
+	for _, part := range a.controllers() {
 		switch {
 		case slices.Contains(a.Off, part.Name):
-		case part.Alone:
+		case part.LeaderElected:
 			alone = append(alone, part)
 		default:
 			beside = append(beside, part)
 		}
 	}
 	var all sync.WaitGroup
-	all.Go(func() { a.runAlone(ctx, alone) })
+	all.Go(func() { a.runWithLeaderElection(ctx, alone) })
 	all.Go(a.runAll(ctx, beside))
 	return all.Wait
 }
 
 // runAll starts parts, and again those that end before ctx does.
-func (a *Assembly) runAll(ctx context.Context, parts []Part) (wait func()) {
+func (a *Assembly) runAll(ctx context.Context, parts []Controller) (wait func()) {
 	var all sync.WaitGroup
 	for _, part := range parts {
 		all.Go(func() {
@@ -49,7 +49,7 @@ func (a *Assembly) runAll(ctx context.Context, parts []Part) (wait func()) {
 				select {
 				case <-ctx.Done():
 					return
-				case <-time.After(again):
+				case <-time.After(restartDelay):
 				}
 			}
 		})
@@ -57,18 +57,18 @@ func (a *Assembly) runAll(ctx context.Context, parts []Part) (wait func()) {
 	return all.Wait
 }
 
-// lookAfter is how often the namespaces that must be there are looked for.
-const lookAfter = time.Minute
+// namespaceResyncPeriod is how often the namespaces that must be there are looked for.
+const namespaceResyncPeriod = time.Minute
 
 // systemNamespaces are always there.
 var systemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault}
 
-// keepNamespaces makes the namespaces that clients count on.
-func (a *Assembly) keepNamespaces(ctx context.Context) error {
-	tick := time.NewTicker(lookAfter)
+// runSystemNamespaces makes the namespaces that clients count on.
+func (a *Assembly) runSystemNamespaces(ctx context.Context) error {
+	tick := time.NewTicker(namespaceResyncPeriod)
 	defer tick.Stop()
 	for {
-		if err := a.makeNamespaces(ctx); err != nil && ctx.Err() == nil {
+		if err := a.ensureSystemNamespaces(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
@@ -79,7 +79,7 @@ func (a *Assembly) keepNamespaces(ctx context.Context) error {
 	}
 }
 
-func (a *Assembly) makeNamespaces(ctx context.Context) error {
+func (a *Assembly) ensureSystemNamespaces(ctx context.Context) error {
 	var errs []error
 	for _, name := range systemNamespaces {
 		_, err := a.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})

@@ -15,13 +15,13 @@ import (
 
 // handlers is the library's chain with our own link at its end.
 func (s *Server) handlers(api http.Handler, c *genericapiserver.Config) http.Handler {
-	return boundBodies(genericapiserver.DefaultBuildHandlerChain(unboundProxies(s.whenThereIsRoom(api)), c))
+	return withBodyReadTimeout(genericapiserver.DefaultBuildHandlerChain(withoutProxyBodyTimeout(s.withStorageQuota(api)), c))
 }
 
-// whenThereIsRoom refuses writes that the store has no room for. Deletes pass:
+// withStorageQuota refuses writes that the store has no room for. Deletes pass:
 // they make room. So does what a delete needs to come to its end, what stores
 // nothing, and a node's sign of life: without it its pods would be ended.
-func (s *Server) whenThereIsRoom(next http.Handler) http.Handler {
+func (s *Server) withStorageQuota(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
 		if s.member == nil || !ok || !info.IsResourceRequest {
@@ -29,9 +29,9 @@ func (s *Server) whenThereIsRoom(next http.Handler) http.Handler {
 			return
 		}
 		switch {
-		case info.Verb != "create" && info.Verb != "update" && info.Verb != "patch", needsNoRoom(info), info.Verb == "patch" && ours(r):
+		case info.Verb != "create" && info.Verb != "update" && info.Verb != "patch", exemptFromQuota(info), info.Verb == "patch" && isLoopbackRequest(r):
 		default:
-			if err := s.member.Room(); err != nil {
+			if err := s.member.CheckSpace(); err != nil {
 				status := &apierrors.StatusError{ErrStatus: metav1.Status{
 					Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error(),
 				}}
@@ -43,16 +43,16 @@ func (s *Server) whenThereIsRoom(next http.Handler) http.Handler {
 	})
 }
 
-// ours tells a request of the server's own parts. What they patch stays about as big as
+// isLoopbackRequest tells a request of the server's own parts. What they patch stays about as big as
 // it was: the garbage collector takes finalizers and owners from what is deleted.
-func ours(r *http.Request) bool {
+func isLoopbackRequest(r *http.Request) bool {
 	who, ok := apirequest.UserFrom(r.Context())
 	return ok && who.GetName() == user.APIServerUser && slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup)
 }
 
-// needsNoRoom tells of a write whether it passes whatever room there is: it stores
+// exemptFromQuota tells of a write whether it passes whatever room there is: it stores
 // nothing, little that takes the place of what was there, or what a delete waits for.
-func needsNoRoom(info *apirequest.RequestInfo) bool {
+func exemptFromQuota(info *apirequest.RequestInfo) bool {
 	of := info.Resource
 	if info.Subresource != "" {
 		of += "/" + info.Subresource

@@ -12,14 +12,14 @@ import (
 	"berth/control/pki"
 )
 
-// sealing reads which resources are encrypted in the store, by name, by group or all,
+// loadEncryptionConfig reads which resources are encrypted in the store, by name, by group or all,
 // and makes the file that says so, with a new key, at the first start.
-func sealing(ctx context.Context, c *Config) (encryptionconfig.StaticTransformers, error) {
+func loadEncryptionConfig(ctx context.Context, c *Config) (encryptionconfig.StaticTransformers, error) {
 	path := c.EncryptionConfig
 	if path == "" {
 		path = c.path("pki", "encryption.yaml")
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			if err := pki.WriteSealing(path); err != nil {
+			if err := pki.WriteEncryptionConfig(path); err != nil {
 				return nil, err
 			}
 		}

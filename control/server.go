@@ -26,19 +26,19 @@ import (
 // Server is a control server that has everything open and listens; Run serves.
 type Server struct {
 	*Assembly
-	lock      *os.File
-	listener  net.Listener
-	member    *storage.Member // nil with a cluster outside
-	warehouse *warehouse
-	serving   *pki.Certificate
-	generic   *genericapiserver.GenericAPIServer
-	ready     chan struct{}
+	lock           *os.File
+	listener       net.Listener
+	member         *storage.Member // nil with a cluster outside
+	storageFactory *storageFactory
+	serving        *pki.Certificate
+	generic        *genericapiserver.GenericAPIServer
+	ready          chan struct{}
 }
 
 // New opens the store and the certificates in the data directory, makes what is
 // missing, and listens. What it returns must be Run, or Closed.
 func New(ctx context.Context, c Config) (_ *Server, err error) {
-	if err := c.Check(); err != nil {
+	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
@@ -50,10 +50,10 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 			s.Close()
 		}
 	}()
-	if s.lock, err = lock(&c); err != nil {
+	if s.lock, err = lockDataDir(&c); err != nil {
 		return nil, err
 	}
-	if err := c.unfinished(); err != nil {
+	if err := c.checkRestoreComplete(); err != nil {
 		return nil, err
 	}
 	if s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
@@ -77,16 +77,16 @@ func (s *Server) openCertificates() (err error) {
 	if s.Authority, err = pki.Open(s.path("pki"), time.Now); err != nil {
 		return err
 	}
-	s.Authority.Life = s.OwnCertificates
-	s.Advertised = advertised(&s.Config, s.listener.Addr())
-	names, addresses := reachedBy(&s.Config, s.Advertised.Addr())
+	s.Authority.CertificateDuration = s.OwnCertificateDuration
+	s.AdvertisedEndpoint = advertisedEndpoint(&s.Config, s.listener.Addr())
+	names, addresses := certificateNames(&s.Config, s.AdvertisedEndpoint.Addr())
 	if s.serving, err = s.Authority.Certificate("server", pki.ServerSubject(names, addresses)); err != nil {
 		return fmt.Errorf("server certificate: %w", err)
 	}
-	if s.NodeAuthority, err = s.Authority.ForNodes(); err != nil {
+	if s.NodeServingAuthority, err = s.Authority.NodeServingAuthority(); err != nil {
 		return err
 	}
-	if s.toNodes, err = newNodeClient(s.Authority, s.NodeAuthority); err != nil {
+	if s.kubeletClient, err = newKubeletClient(s.Authority, s.NodeServingAuthority); err != nil {
 		return err
 	}
 	if s.Loopback, err = s.loopback(); err != nil {
@@ -95,15 +95,15 @@ func (s *Server) openCertificates() (err error) {
 	return s.Authority.AdminKubeconfig(s.AdminKubeconfig(), s.Loopback.Host)
 }
 
-// soonest is the part of the time between two compactions, one in so many, that the
+// earlyCompactionsPerInterval is the part of the time between two compactions, one in so many, that the
 // past of a store is kept for at least, however fast it fills.
-const soonest = 10
+const earlyCompactionsPerInterval = 10
 
-// bookmarkEvery is how often a watch hears how far the store has come: several times
+// maxBookmarkInterval is how often a watch hears how far the store has come: several times
 // in its life, and in the time between two compactions so often.
 const (
-	bookmarkEvery = time.Minute
-	often         = 5
+	maxBookmarkInterval  = time.Minute
+	bookmarksPerInterval = 5
 )
 
 // openStore reaches the store, starting it when it is our own.
@@ -111,24 +111,24 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	servers := s.Etcd
 	if len(servers.Endpoints) == 0 {
 		s.member, err = storage.Start(ctx, storage.Options{
-			Dir: s.path("etcd"), Log: s.Log, Unsafe: s.UnsafeStore, TidyEvery: s.DefragmentEvery,
-			Limit: s.StoreLimit, ThinEvery: s.CompactEvery / soonest, ProgressEvery: min(s.CompactEvery/often, bookmarkEvery),
+			Dir: s.path("etcd"), Log: s.Log, UnsafeNoFsync: s.UnsafeNoFsync, DefragmentationInterval: s.EtcdDefragmentationInterval,
+			QuotaBytes: s.EtcdQuotaBytes, EarlyCompactionInterval: s.EtcdCompactionInterval / earlyCompactionsPerInterval, WatchProgressInterval: min(s.EtcdCompactionInterval/bookmarksPerInterval, maxBookmarkInterval),
 		})
 		if err != nil {
 			return err
 		}
-		servers = storage.Servers{Endpoints: s.member.Endpoints()}
+		servers = storage.ClientConfig{Endpoints: s.member.Endpoints()}
 	}
 	client, err := storage.Connect(ctx, servers)
 	if err != nil {
 		return err
 	}
-	sealed, err := sealing(ctx, &s.Config)
+	sealed, err := loadEncryptionConfig(ctx, &s.Config)
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
-	s.Scheme, s.Table = scheme.New(), registry.All()
-	for _, kind := range s.Table {
+	s.Scheme, s.Kinds = scheme.New(), registry.All()
+	for _, kind := range s.Kinds {
 		if kind.TTL > 0 {
 			kind.TTL = s.EventTTL
 		}
@@ -136,12 +136,12 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 			return err
 		}
 		if kind.Default != nil {
-			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) { kind.Default(registry.As[runtime.Object](obj)) })
+			s.Scheme.AddTypeDefaultingFunc(kind.New(), func(obj any) { kind.Default(registry.MustCast[runtime.Object](obj)) })
 		}
 	}
-	s.warehouse = newWarehouse(client, s.Scheme, s.Table, sealed, s.CompactEvery)
-	s.Keys = client.Client
-	s.Place = registry.Place{Typer: s.Scheme, Options: s.warehouse}
+	s.storageFactory = newStorageFactory(client, s.Scheme, s.Kinds, sealed, s.EtcdCompactionInterval)
+	s.EtcdClient = client.Client
+	s.StoreOptions = registry.StoreOptions{Typer: s.Scheme, RESTOptions: s.storageFactory}
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (s *Server) build() error {
 	if s.generic, err = config.Complete(s.Informers).New("berth-control", genericapiserver.NewEmptyDelegate()); err != nil {
 		return fmt.Errorf("make the server: %w", err)
 	}
-	s.generic.ShutdownTimeout = drainWithin
+	s.generic.ShutdownTimeout = shutdownTimeout
 	all, err := s.makeStores()
 	if err != nil {
 		return err
@@ -169,8 +169,8 @@ func (s *Server) build() error {
 	return s.addPolicy()
 }
 
-// drainWithin bounds how long a server that ends waits for its clients.
-const drainWithin = 5 * time.Second
+// shutdownTimeout bounds how long a server that ends waits for its clients.
+const shutdownTimeout = 5 * time.Second
 
 func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config := genericapiserver.NewConfig(s.Scheme.Codecs)
@@ -187,20 +187,20 @@ func (s *Server) genericConfig() (*genericapiserver.Config, error) {
 	config.EnableProfiling = false
 	config.LongRunningFunc = longRunning
 	config.BuildHandlerChainFunc = s.handlers
-	config.RESTOptionsGetter = s.warehouse
+	config.RESTOptionsGetter = s.storageFactory
 	config.ShutdownWatchTerminationGracePeriod = time.Second
-	config.AddHealthChecks(healthz.NamedCheck("etcd", s.askStore))
-	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.who, s.access.audiences
-	config.Authorization.Authorizer, config.RuleResolver = s.access.may, s.access.rbac
+	config.AddHealthChecks(healthz.NamedCheck("etcd", s.checkEtcd))
+	config.Authentication.Authenticator, config.Authentication.APIAudiences = s.access.authenticator, s.access.audiences
+	config.Authorization.Authorizer, config.RuleResolver = s.access.authorizer, s.access.rbac
 	config.AdmissionControl, err = s.admission()
 	return config, err
 }
 
-// askStore is the health of the store.
-func (s *Server) askStore(r *http.Request) error {
+// checkEtcd is the health of the store.
+func (s *Server) checkEtcd(r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
-	_, err := s.warehouse.client.Client.Get(ctx, keyPrefix+"/health")
+	_, err := s.storageFactory.client.Client.Get(ctx, keyPrefix+"/health")
 	return err
 }
 
@@ -214,18 +214,18 @@ func (s *Server) Run(ctx context.Context) error {
 	serving, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var own sync.WaitGroup
-	own.Go(func() { s.announce(serving) })
-	own.Go(func() { s.keepCertificates(serving) })
+	own.Go(func() { s.waitUntilReady(serving) })
+	own.Go(func() { s.renewCertificates(serving) })
 	if s.member != nil {
 		own.Go(func() {
 			select {
 			case <-serving.Done():
 			case err := <-s.member.Failed():
-				stop(s.member.Explain(err))
+				stop(s.member.DescribeFailure(err))
 			}
 		})
 	}
-	waitParts := s.runParts(serving)
+	waitParts := s.runControllers(serving)
 	err := s.generic.PrepareRun().RunWithContext(serving)
 	stop(err)
 	waitParts()
@@ -237,8 +237,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// announce closes ready once the server says so itself.
-func (s *Server) announce(ctx context.Context) {
+// waitUntilReady closes ready once the server says so itself.
+func (s *Server) waitUntilReady(ctx context.Context) {
 	begin := time.Now()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -265,11 +265,11 @@ func (s *Server) Close() {
 	if s.generic != nil {
 		s.generic.Destroy()
 	}
-	if s.warehouse != nil {
-		if err := s.warehouse.close(); err != nil {
+	if s.storageFactory != nil {
+		if err := s.storageFactory.close(); err != nil {
 			s.Log.Debug("close the connection to the store", "error", err)
 		}
-		s.warehouse = nil
+		s.storageFactory = nil
 	}
 	if s.member != nil {
 		s.member.Close()

@@ -20,10 +20,10 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 )
 
-// reachedBy are the names and addresses that the server's certificate holds:
+// certificateNames are the names and addresses that the server's certificate holds:
 // those of this host, the ones that pods use, where it says that it is, and what the
 // user adds.
-func reachedBy(c *Config, advertised netip.Addr) (names []string, addresses []net.IP) {
+func certificateNames(c *Config, advertised netip.Addr) (names []string, addresses []net.IP) {
 	names = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
 	if host, err := os.Hostname(); err == nil && !slices.Contains(names, host) {
 		names = append(names, host)
@@ -44,8 +44,8 @@ func reachedBy(c *Config, advertised netip.Addr) (names []string, addresses []ne
 	if advertised.IsValid() {
 		add(advertised.AsSlice())
 	}
-	add(c.services().First().AsSlice())
-	for _, name := range c.Names {
+	add(c.services().KubernetesServiceIP().AsSlice())
+	for _, name := range c.TLSSANs {
 		if ip := net.ParseIP(name); ip != nil {
 			add(ip)
 		} else if !slices.Contains(names, name) {

@@ -29,83 +29,83 @@ import (
 // keyPrefix is where all objects are in the store, as with kube-apiserver.
 const keyPrefix = "/registry"
 
-// warehouse says for each resource where and how its objects are kept. All of
+// storageFactory says for each resource where and how its objects are kept. All of
 // them share one connection to etcd: the library's own factory would make one per
 // resource.
-type warehouse struct {
+type storageFactory struct {
 	client    *etcdclient.Client
 	compactor interface {
 		etcd3.Compactor
 		Stop()
 	}
-	set    *scheme.Set
-	table  []*registry.Kind
-	sealed encryptionconfig.StaticTransformers
+	scheme       *scheme.Set
+	kinds        []*registry.Kind
+	transformers encryptionconfig.StaticTransformers
 }
 
-func newWarehouse(client *etcdclient.Client, set *scheme.Set, table []*registry.Kind, sealed encryptionconfig.StaticTransformers, compactEvery time.Duration) *warehouse {
+func newStorageFactory(client *etcdclient.Client, set *scheme.Set, table []*registry.Kind, sealed encryptionconfig.StaticTransformers, compactEvery time.Duration) *storageFactory {
 	// The library asks this of each client that stores are made with, but ours know
 	// no endpoints (see ownWatcher). Without the answer there is no WatchList.
 	feature.DefaultFeatureSupportChecker.CheckClient(client.Ctx(), client, storage.RequestWatchProgress)
-	return &warehouse{
-		client: client, set: set, table: table, sealed: sealed,
+	return &storageFactory{
+		client: client, scheme: set, kinds: table, transformers: sealed,
 		compactor: etcd3.NewCompactor(client.Client, compactEvery, clock.RealClock{}, nil),
 	}
 }
 
 // GetRESTOptions answers for one resource.
-func (w *warehouse) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
-	config := storagebackend.NewDefaultConfig(keyPrefix, w.set.Storage)
-	config.EncodeVersioner = w.set.StorageVersion
-	config.Transformer = w.sealed.TransformerForResource(resource)
+func (w *storageFactory) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+	config := storagebackend.NewDefaultConfig(keyPrefix, w.scheme.StorageCodec)
+	config.EncodeVersioner = w.scheme.StorageVersioner
+	config.Transformer = w.transformers.TransformerForResource(resource)
 	options := generic.RESTOptions{
-		StorageConfig: config.ForResource(resource), Decorator: w.open,
+		StorageConfig: config.ForResource(resource), Decorator: w.newStorage,
 		EnableGarbageCollection: true, DeleteCollectionWorkers: 1, ResourcePrefix: resource.Resource,
 	}
-	if kind := registry.Find(w.table, resource.Group, resource.Resource); kind != nil {
+	if kind := registry.Find(w.kinds, resource.Group, resource.Resource); kind != nil {
 		if kind.Prefix != "" {
 			options.ResourcePrefix = kind.Prefix
 		}
 		if kind.Cached {
-			options.Decorator = w.openCached
+			options.Decorator = w.newCachedStorage
 		}
 	}
 	return options, nil
 }
 
-// open makes the plain storage of a resource.
-func (w *warehouse) open(config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
+// newStorage makes the plain storage of a resource.
+func (w *storageFactory) newStorage(config *storagebackend.ConfigForResource, prefix string, _ func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, _ storage.AttrFunc, _ storage.IndexerFuncs, _ *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
-	client, watcher := w.ownWatcher()
+	client, watcher := w.dedicatedWatcher()
 	versioner := storage.APIObjectVersioner{}
 	s, err := etcd3.New(client, w.compactor, config.Codec, newFunc, newListFunc, config.Prefix, prefix, config.GroupResource,
 		config.Transformer, config.LeaseManagerConfig, etcd3.NewDefaultDecoder(config.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, errors.Join(err, watcher.Close())
 	}
-	return bookmarking{s}, sync.OnceFunc(func() {
+	return bookmarkingStorage{s}, sync.OnceFunc(func() {
 		s.Close()
 		_ = watcher.Close() // its streams end; there is nothing to lose
 	}), nil
 }
 
-// bookmarking gives bookmarks, as the store tells how far it has come, to watches that
+// bookmarkingStorage gives bookmarks, as the store tells how far it has come, to watches that
 // ask for them: the library does it from its cache only. A watch of what never changes
 // could not resume once the store forgets its past.
-type bookmarking struct{ storage.Interface }
+type bookmarkingStorage struct{ storage.Interface }
 
 // Watch begins a watch.
-func (b bookmarking) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
+func (b bookmarkingStorage) Watch(ctx context.Context, key string, o storage.ListOptions) (watch.Interface, error) {
 	o.ProgressNotify = o.ProgressNotify || o.Predicate.AllowWatchBookmarks
 	return b.Interface.Watch(ctx, key, o)
 }
 
-// ownWatcher is the shared client with watches on streams of their own. A cache
+// dedicatedWatcher is the shared client with watches on streams of their own. A cache
 // asks on its stream how far it has come, and etcd answers only when every watch
 // of the stream has come that far: on one stream for all, each cache would wait
 // for all others.
-func (w *warehouse) ownWatcher() (*etcdclient.Client, clientv3.Watcher) {
+func (w *storageFactory) dedicatedWatcher() (*etcdclient.Client, clientv3.Watcher) {
 	own := clientv3.NewCtxClient(w.client.Ctx())
 	own.KV, own.Lease, own.Maintenance = w.client.KV, w.client.Lease, w.client.Maintenance
 	own.Watcher = clientv3.NewWatcher(w.client.Client)
@@ -114,11 +114,11 @@ func (w *warehouse) ownWatcher() (*etcdclient.Client, clientv3.Watcher) {
 	return client, own.Watcher
 }
 
-// openCached makes a storage that holds the whole resource in memory too.
-func (w *warehouse) openCached(config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error),
+// newCachedStorage makes a storage that holds the whole resource in memory too.
+func (w *storageFactory) newCachedStorage(config *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, attributes storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
-	plain, destroy, err := w.open(config, prefix, keyFunc, newFunc, newListFunc, attributes, triggers, indexers)
+	plain, destroy, err := w.newStorage(config, prefix, keyFunc, newFunc, newListFunc, attributes, triggers, indexers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -142,7 +142,7 @@ func (w *warehouse) openCached(config *storagebackend.ConfigForResource, prefix 
 
 // close ends what the warehouse itself runs; the stores are ended by the
 // server that serves them.
-func (w *warehouse) close() error {
+func (w *storageFactory) close() error {
 	w.compactor.Stop()
 	return w.client.Close()
 }

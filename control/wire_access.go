@@ -25,27 +25,27 @@ import (
 	"berth/control/tokens"
 )
 
-// health is what may be read by anybody.
-var health = []string{"/healthz", "/livez", "/readyz"}
+// healthPaths is what may be read by anybody.
+var healthPaths = []string{"/healthz", "/livez", "/readyz"}
 
 // access is what decides about requests: who sends them, what he may do, and
 // what of it is let in.
 type access struct {
-	audiences   authenticator.Audiences
-	keys        *tokens.Keyring
-	bootstrap   *tokens.BootstrapAuthenticator
-	who         authenticator.Request
-	rbac        *authz.RBAC
-	may         authorizer.Authorizer
-	aggregation *authz.ClusterRoleAggregation
-	drained     chan struct{} // closed when no request comes any more
+	audiences     authenticator.Audiences
+	keys          *tokens.Keyring
+	bootstrap     *tokens.BootstrapAuthenticator
+	authenticator authenticator.Request
+	rbac          *authz.RBAC
+	authorizer    authorizer.Authorizer
+	aggregation   *authz.ClusterRoleAggregation
+	drained       chan struct{} // closed when no request comes any more
 }
 
 // openAccess makes it all; the informers must not run yet.
 func (a *Assembly) openAccess() (err error) {
 	x := &a.access
 	x.drained = make(chan struct{})
-	x.audiences = authenticator.Audiences{a.Issuer}
+	x.audiences = authenticator.Audiences{a.ServiceAccountIssuer}
 	key, former, err := a.Authority.ServiceAccountKeys()
 	if err != nil {
 		return err
@@ -54,9 +54,9 @@ func (a *Assembly) openAccess() (err error) {
 		return err
 	}
 	x.bootstrap = &tokens.BootstrapAuthenticator{Secrets: a.Client.CoreV1().Secrets(metav1.NamespaceSystem)}
-	x.who = authn.New(authn.Config{
-		ClientCA: a.clientCA, KubeletClientName: pki.NodeClient, VerifySignature: a.Authority.Made, ReturnPeriod: a.NodeReturn,
-		ServiceAccountTokens: &tokens.Verifier{Issuer: a.Issuer, Audiences: x.audiences, Keys: x.keys, Objects: tokens.NewCachedGetter(a.Informers, a.Client)},
+	x.authenticator = authn.New(authn.Config{
+		ClientCA: a.clientCA, KubeletClientName: pki.KubeletClientUser, VerifySignature: a.Authority.CheckSignature, ReturnPeriod: a.NodeReturnPeriod,
+		ServiceAccountTokens: &tokens.Verifier{Issuer: a.ServiceAccountIssuer, Audiences: x.audiences, Keys: x.keys, Objects: tokens.NewCachedGetter(a.Informers, a.Client)},
 		BootstrapTokens:      x.bootstrap, Audiences: x.audiences,
 	})
 	if err := a.openAuthorizers(); err != nil {
@@ -75,7 +75,7 @@ func (a *Assembly) clientCA() (x509.VerifyOptions, bool) {
 
 // openAuthorizers puts them in order: the first that allows ends the question.
 func (a *Assembly) openAuthorizers() error {
-	open, err := path.NewAuthorizer(health)
+	open, err := path.NewAuthorizer(healthPaths)
 	if err != nil {
 		return fmt.Errorf("authorize health checks: %w", err)
 	}
@@ -84,7 +84,7 @@ func (a *Assembly) openAuthorizers() error {
 		return err
 	}
 	a.access.rbac = authz.NewRBAC(a.Informers)
-	a.access.may, err = authorizerunion.New(
+	a.access.authorizer, err = authorizerunion.New(
 		authorizerunion.NamedAuthorizer{AuthorizerName: "health", Authorizer: open},
 		authorizerunion.NamedAuthorizer{AuthorizerName: "masters", Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
 		authorizerunion.NamedAuthorizer{AuthorizerName: "node", Authorizer: authz.NewNodeAuthorizer(graph)},
@@ -96,14 +96,14 @@ func (a *Assembly) openAuthorizers() error {
 // admission is the chain of what looks at every write, in order.
 func (a *Assembly) admission() (genericadmission.Interface, error) {
 	var counted []schema.GroupResource
-	for _, kind := range a.Table {
-		if !kind.Cluster {
+	for _, kind := range a.Kinds {
+		if !kind.ClusterScoped {
 			counted = append(counted, kind.GroupResource())
 		}
 	}
 	return admission.New(admission.Config{
-		Client: a.Client, Informers: a.Informers, Authorizer: a.access.may, RBAC: a.access.rbac, Bootstrap: a.access.bootstrap,
-		GetPod: a.stored().Pod, CountedResources: counted, Audience: a.Issuer, Drained: a.access.drained, Disabled: a.AdmissionOff,
+		Client: a.Client, Informers: a.Informers, Authorizer: a.access.authorizer, RBAC: a.access.rbac, Bootstrap: a.access.bootstrap,
+		GetPod: a.storeGetter().Pod, CountedResources: counted, Audience: a.ServiceAccountIssuer, Drained: a.access.drained, Disabled: a.DisabledAdmissionPlugins,
 	})
 }
 
@@ -112,15 +112,15 @@ func (a *Assembly) admission() (genericadmission.Interface, error) {
 func (a *Assembly) extraResources() []Resource {
 	who, may := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	return []Resource{
-		{who, "tokenreviews", authn.NewTokenReviews(a.access.who, a.access.audiences)},
+		{who, "tokenreviews", authn.NewTokenReviews(a.access.authenticator, a.access.audiences)},
 		{who, "selfsubjectreviews", authn.NewSelfSubjectReviews()},
-		{may, "subjectaccessreviews", authz.NewSubjectAccessReviews(a.access.may)},
-		{may, "localsubjectaccessreviews", authz.NewLocalSubjectAccessReviews(a.access.may)},
-		{may, "selfsubjectaccessreviews", authz.NewSelfSubjectAccessReviews(a.access.may)},
+		{may, "subjectaccessreviews", authz.NewSubjectAccessReviews(a.access.authorizer)},
+		{may, "localsubjectaccessreviews", authz.NewLocalSubjectAccessReviews(a.access.authorizer)},
+		{may, "selfsubjectaccessreviews", authz.NewSelfSubjectAccessReviews(a.access.authorizer)},
 		{may, "selfsubjectrulesreviews", authz.NewSelfSubjectRulesReviews(a.access.rbac)},
 		{corev1.SchemeGroupVersion, "serviceaccounts/token", &tokens.TokenRequestStorage{
-			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Objects: a.stored(), Audiences: a.access.audiences, MaxTTL: a.LongestToken,
-			ExtendInjected: a.ExtendTokens,
+			Signer: &tokens.Signer{Issuer: a.ServiceAccountIssuer, Keys: a.access.keys}, Objects: a.storeGetter(), Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
+			ExtendInjected: a.ExtendTokenExpiration,
 		}},
 	}
 }

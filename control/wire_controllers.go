@@ -15,25 +15,25 @@ import (
 	"berth/control/tokens"
 )
 
-// schedulerPart is the name by which the scheduler is turned off.
-const schedulerPart = "scheduler"
+// schedulerName is the name by which the scheduler is turned off.
+const schedulerName = "scheduler"
 
-// workParts are the scheduler and the controllers, each under the name that it
+// schedulerAndControllers are the scheduler and the controllers, each under the name that it
 // has with kube-controller-manager.
-func (a *Assembly) workParts() []Part {
-	out := []Part{{Name: schedulerPart, Alone: true, Run: a.schedule}}
+func (a *Assembly) schedulerAndControllers() []Controller {
+	out := []Controller{{Name: schedulerName, LeaderElected: true, Run: a.runScheduler}}
 	for _, name := range controllers.Names() {
-		out = append(out, Part{Name: name, Alone: true, Run: func(ctx context.Context) error { return a.control(ctx, name) }})
+		out = append(out, Controller{Name: name, LeaderElected: true, Run: func(ctx context.Context) error { return a.runController(ctx, name) }})
 	}
 	return out
 }
 
-// schedule runs the scheduler.
-func (a *Assembly) schedule(ctx context.Context) error {
-	events, stop := a.events(ctx, scheduler.DefaultName)
+// runScheduler runs the scheduler.
+func (a *Assembly) runScheduler(ctx context.Context) error {
+	events, stop := a.newEventRecorder(ctx, scheduler.DefaultName)
 	defer stop()
 	s, err := scheduler.New(scheduler.Config{
-		Client: a.Client, Informers: a.Informers, Events: events, Log: a.Log.With("part", schedulerPart),
+		Client: a.Client, Informers: a.Informers, Events: events, Log: a.Log.With("part", schedulerName),
 	})
 	if err != nil {
 		return err
@@ -43,8 +43,8 @@ func (a *Assembly) schedule(ctx context.Context) error {
 	return nil
 }
 
-// control runs one controller.
-func (a *Assembly) control(ctx context.Context, name string) error {
+// runController runs one controller.
+func (a *Assembly) runController(ctx context.Context, name string) error {
 	objects, err := metadata.NewForConfig(a.Loopback)
 	if err != nil {
 		return fmt.Errorf("client for metadata: %w", err)
@@ -56,24 +56,24 @@ func (a *Assembly) control(ctx context.Context, name string) error {
 	case controllers.ReplicationControllers:
 		source = "replication-controller"
 	}
-	events, stop := a.events(ctx, source)
+	events, stop := a.newEventRecorder(ctx, source)
 	defer stop()
 	return controllers.Run(ctx, name, controllers.Config{
 		Client: a.Client, Metadata: objects, Informers: a.Informers, StartInformers: a.startInformers, Events: events, Log: a.Log,
-		ClusterCIDRs: a.PodRanges, ClientCA: a.Authority, ServingCA: a.NodeAuthority, CABundle: a.Authority.PEM(), NodeMonitorGracePeriod: a.NodeGrace,
-		SigningDuration: a.NodeCertificates,
+		ClusterCIDRs: a.ClusterCIDRs, ClientCA: a.Authority, ServingCA: a.NodeServingAuthority, CABundle: a.Authority.PEM(), NodeMonitorGracePeriod: a.NodeMonitorGracePeriod,
+		SigningDuration: a.ClusterSigningDuration,
 		TokenSigner: &tokens.SecretTokenSigner{
-			Signer: &tokens.Signer{Issuer: a.Issuer, Keys: a.access.keys}, Audiences: a.access.audiences, MaxTTL: a.LongestToken,
+			Signer: &tokens.Signer{Issuer: a.ServiceAccountIssuer, Keys: a.access.keys}, Audiences: a.access.audiences, MaxTTL: a.MaxTokenExpiration,
 		},
 	})
 }
 
 // startInformers starts those that parts have come to need; they live as long as
 // the server.
-func (a *Assembly) startInformers() { a.Informers.Start(a.life.Done()) }
+func (a *Assembly) startInformers() { a.Informers.Start(a.lifetime.Done()) }
 
-// events is what a part records events with; stop ends it.
-func (a *Assembly) events(ctx context.Context, source string) (record.EventRecorder, func()) {
+// newEventRecorder is what a part records events with; stop ends it.
+func (a *Assembly) newEventRecorder(ctx context.Context, source string) (record.EventRecorder, func()) {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: a.Client.CoreV1().Events("")})
 	return b.NewRecorder(clientscheme.Scheme, corev1.EventSource{Component: source}), b.Shutdown

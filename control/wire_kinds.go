@@ -15,12 +15,12 @@ type storeFunc func(a *Assembly, kind *registry.Kind) (*registry.Store, map[stri
 func specialStores() map[schema.GroupResource]storeFunc {
 	return map[schema.GroupResource]storeFunc{
 		{Resource: "namespaces"}: func(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
-			return registry.NewNamespaces(kind, a.Place)
+			return registry.NewNamespaces(kind, a.StoreOptions)
 		},
 		{Resource: "pods"}:     podStores,
 		{Resource: "services"}: serviceStores,
 		{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: func(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
-			return registry.NewSigningRequests(kind, a.Place)
+			return registry.NewCertificateSigningRequests(kind, a.StoreOptions)
 		},
 	}
 }

@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	agentPort = 10250
-	// largestSummary bounds what a node may say.
-	largestSummary = 64 << 20
+	kubeletPort = 10250
+	// maxSummarySize bounds what a node may say.
+	maxSummarySize = 64 << 20
 )
 
 // metricsResources serve what nodes and pods use.
 func (a *Assembly) metricsResources() []Resource {
-	client := &http.Client{Transport: a.toNodes.verified}
+	client := &http.Client{Transport: a.kubeletClient.verified}
 	core := a.Informers.Core().V1()
 	nodes, pods := metrics.New(metrics.Options{
 		Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(),
-		Ask: func(ctx context.Context, node *corev1.Node) (*stats.Summary, error) {
-			return summary(ctx, client, node)
+		Summary: func(ctx context.Context, node *corev1.Node) (*stats.Summary, error) {
+			return fetchSummary(ctx, client, node)
 		},
 	})
 	version := metricsv1beta1.SchemeGroupVersion
 	return []Resource{{Version: version, Name: "nodes", Storage: nodes}, {Version: version, Name: "pods", Storage: pods}}
 }
 
-// summary asks the agent of a node.
-func summary(ctx context.Context, client *http.Client, node *corev1.Node) (*stats.Summary, error) {
+// fetchSummary asks the agent of a node.
+func fetchSummary(ctx context.Context, client *http.Client, node *corev1.Node) (*stats.Summary, error) {
 	host := ""
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeHostName, corev1.NodeExternalIP} {
 		for _, addr := range node.Status.Addresses {
@@ -51,7 +51,7 @@ func summary(ctx context.Context, client *http.Client, node *corev1.Node) (*stat
 	}
 	port := int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port == 0 {
-		port = agentPort
+		port = kubeletPort
 	}
 	url := "https://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/stats/summary?only_cpu_and_memory=true"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
@@ -67,7 +67,7 @@ func summary(ctx context.Context, client *http.Client, node *corev1.Node) (*stat
 		return nil, fmt.Errorf("%s answers %s", url, res.Status)
 	}
 	out := &stats.Summary{}
-	if err := json.NewDecoder(io.LimitReader(res.Body, largestSummary)).Decode(out); err != nil {
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxSummarySize)).Decode(out); err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
 	return out, nil

@@ -1,20 +1,20 @@
 package control
 
-// parts are what works by itself while the server runs.
-func (a *Assembly) parts() []Part {
-	return append([]Part{
-		{Name: "namespaces", Run: a.keepNamespaces},
+// controllers are what works by itself while the server runs.
+func (a *Assembly) controllers() []Controller {
+	return append([]Controller{
+		{Name: "namespaces", Run: a.runSystemNamespaces},
 		{Name: "clusterrole-aggregation-controller", Run: a.aggregateRoles},
-		{Name: "bootstrap-tokens", Run: a.retireTokens},
-		{Name: "kubernetes-service", Run: a.keepKubernetes},
-		{Name: "service-repair", Alone: true, Run: a.repairServices},
-	}, a.workParts()...)
+		{Name: "bootstrap-tokens", Run: a.runTokenCleaner},
+		{Name: "kubernetes-service", Run: a.runKubernetesService},
+		{Name: "service-repair", LeaderElected: true, Run: a.runServiceRepair},
+	}, a.schedulerAndControllers()...)
 }
 
-// PartNames are the names that Config.Off knows.
-func PartNames() []string {
+// ControllerNames are the names that Config.Off knows.
+func ControllerNames() []string {
 	var names []string
-	for _, p := range (&Assembly{}).parts() {
+	for _, p := range (&Assembly{}).controllers() {
 		names = append(names, p.Name)
 	}
 	return names

@@ -29,14 +29,14 @@ func podStores(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]re
 
 func (a *Assembly) podOptions() pods.Options {
 	return pods.Options{
-		Place:             a.Place,
-		Node:              a.node,
-		Budgets:           a.budgets,
-		TakeBudget:        a.takeBudget,
-		Authorizer:        a.access.may,
-		ToNodes:           a.toNodes.verified,
-		ToNodesUnverified: a.toNodes.unverified,
-		ToPods:            pods.PodTransport(),
+		StoreOptions:             a.StoreOptions,
+		GetNode:                  a.node,
+		ListBudgets:              a.budgets,
+		UpdateBudgetStatus:       a.updateBudgetStatus,
+		Authorizer:               a.access.authorizer,
+		KubeletTransport:         a.kubeletClient.verified,
+		InsecureKubeletTransport: a.kubeletClient.unverified,
+		PodTransport:             pods.NewPodTransport(),
 	}
 }
 
@@ -45,7 +45,7 @@ func (a *Assembly) node(ctx context.Context, name string) (*corev1.Node, error) 
 	if err != nil {
 		return nil, err
 	}
-	return registry.As[*corev1.Node](obj), nil
+	return registry.MustCast[*corev1.Node](obj), nil
 }
 
 func (a *Assembly) budgets(ctx context.Context, namespace string) ([]policyv1.PodDisruptionBudget, error) {
@@ -53,12 +53,12 @@ func (a *Assembly) budgets(ctx context.Context, namespace string) ([]policyv1.Po
 	if err != nil {
 		return nil, err
 	}
-	return registry.As[*policyv1.PodDisruptionBudgetList](obj).Items, nil
+	return registry.MustCast[*policyv1.PodDisruptionBudgetList](obj).Items, nil
 }
 
-// takeBudget writes a budget's status, if it is still the one that was read.
-func (a *Assembly) takeBudget(ctx context.Context, budget *policyv1.PodDisruptionBudget) error {
-	status := registry.NewStatus(a.Store("policy", "poddisruptionbudgets"), a.Place)
+// updateBudgetStatus writes a budget's status, if it is still the one that was read.
+func (a *Assembly) updateBudgetStatus(ctx context.Context, budget *policyv1.PodDisruptionBudget) error {
+	status := registry.NewStatus(a.Store("policy", "poddisruptionbudgets"), a.StoreOptions)
 	ctx = genericapirequest.WithNamespace(ctx, budget.Namespace)
 	_, _, err := status.Update(ctx, budget.Name, rest.DefaultUpdatedObjectInfo(runtime.Object(budget)),
 		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})

@@ -19,31 +19,31 @@ import (
 
 // services are the ranges of which services get addresses and ports.
 func (c *Config) services() serviceips.Ranges {
-	return serviceips.Ranges{Addresses: c.ServiceRanges, Ports: c.NodePorts}
+	return serviceips.Ranges{Addresses: c.ServiceCIDRs, Ports: c.ServiceNodePorts}
 }
 
-// least is the smallest range of services: the server's own and two more.
-const least = 2
+// minServiceHostBits is the smallest range of services: the server's own and two more.
+const minServiceHostBits = 2
 
 func (c *Config) checkServices() error {
-	if len(c.ServiceRanges) == 0 {
+	if len(c.ServiceCIDRs) == 0 {
 		return errors.New("service-cluster-ip-range: must be given")
 	}
-	for i, r := range c.ServiceRanges {
-		if !r.IsValid() || r.Addr().BitLen()-r.Bits() < least {
+	for i, r := range c.ServiceCIDRs {
+		if !r.IsValid() || r.Addr().BitLen()-r.Bits() < minServiceHostBits {
 			return fmt.Errorf("service-cluster-ip-range: %s is too small", r)
 		}
-		if i > 0 && r.Addr().Is4() == c.ServiceRanges[0].Addr().Is4() {
+		if i > 0 && r.Addr().Is4() == c.ServiceCIDRs[0].Addr().Is4() {
 			return errors.New("service-cluster-ip-range: one range per family of addresses")
 		}
-		for _, p := range c.PodRanges {
+		for _, p := range c.ClusterCIDRs {
 			if p.Overlaps(r) {
 				return fmt.Errorf("service-cluster-ip-range: %s overlaps cluster-cidr %s", r, p)
 			}
 		}
 	}
-	if c.NodePorts.First < 1 || c.NodePorts.Last < c.NodePorts.First {
-		return fmt.Errorf("service-node-port-range: %s is no range of ports", c.NodePorts)
+	if c.ServiceNodePorts.First < 1 || c.ServiceNodePorts.Last < c.ServiceNodePorts.First {
+		return fmt.Errorf("service-node-port-range: %s is no range of ports", c.ServiceNodePorts)
 	}
 	if a := c.AdvertiseAddress; a.IsValid() && (a.IsUnspecified() || a.IsLoopback() || a.Zone() != "") {
 		return fmt.Errorf("advertise-address: others cannot reach %s", a)
@@ -51,9 +51,9 @@ func (c *Config) checkServices() error {
 	return nil
 }
 
-// advertised is where others reach what listens there: not valid when it is
+// advertisedEndpoint is where others reach what listens there: not valid when it is
 // loopback only, or this host has no address that others know.
-func advertised(c *Config, listens net.Addr) netip.AddrPort {
+func advertisedEndpoint(c *Config, listens net.Addr) netip.AddrPort {
 	at, err := netip.ParseAddrPort(listens.String())
 	if err != nil {
 		return netip.AddrPort{}
@@ -88,13 +88,13 @@ func advertised(c *Config, listens net.Addr) netip.AddrPort {
 // serviceStores makes services with their subresources.
 func serviceStores(a *Assembly, kind *registry.Kind) (*registry.Store, map[string]rest.Storage, error) {
 	if a.ServicesRouted {
-		kind.Warn = nil
+		kind.Warnings = nil
 	}
-	main, all, err := serviceips.New(kind, serviceips.Options{Place: a.Place, Etcd: a.Keys, Ranges: a.Config.services(), Log: a.Log})
+	main, all, err := serviceips.New(kind, serviceips.Options{Place: a.StoreOptions, Etcd: a.EtcdClient, Ranges: a.Config.services(), Log: a.Log})
 	if err != nil {
 		return nil, nil, err
 	}
-	all["services/proxy"] = &pods.ServiceProxy{Service: a.service, Endpoints: a.endpoints, ToPods: pods.PodTransport()}
+	all["services/proxy"] = &pods.ServiceProxy{GetService: a.service, GetEndpoints: a.endpoints, PodTransport: pods.NewPodTransport()}
 	return main, all, nil
 }
 
@@ -122,16 +122,16 @@ func (a *Assembly) endpoints(ctx context.Context, name string) (*corev1.Endpoint
 	return endpoints, nil
 }
 
-// keepKubernetes keeps the service by which pods find the servers.
-func (a *Assembly) keepKubernetes(ctx context.Context) error {
-	return (&serviceips.Kubernetes{
-		Etcd: a.Keys, Client: a.Client, Ranges: a.Config.services(), Address: a.Advertised, Routed: a.ServicesRouted, Log: a.Log,
+// runKubernetesService keeps the service by which pods find the servers.
+func (a *Assembly) runKubernetesService(ctx context.Context) error {
+	return (&serviceips.KubernetesService{
+		Etcd: a.EtcdClient, Client: a.Client, Ranges: a.Config.services(), Address: a.AdvertisedEndpoint, ServicesRouted: a.ServicesRouted, Log: a.Log,
 	}).Run(ctx)
 }
 
-// repairServices keeps what services hold and what is claimed the same.
-func (a *Assembly) repairServices(ctx context.Context) error {
-	events, stop := a.events(ctx, "service-repair")
+// runServiceRepair keeps what services hold and what is claimed the same.
+func (a *Assembly) runServiceRepair(ctx context.Context) error {
+	events, stop := a.newEventRecorder(ctx, "service-repair")
 	defer stop()
-	return (&serviceips.Repairer{Etcd: a.Keys, Client: a.Client, Ranges: a.Config.services(), Events: events, Log: a.Log, Every: a.RepairEvery}).Run(ctx)
+	return (&serviceips.Repairer{Etcd: a.EtcdClient, Client: a.Client, Ranges: a.Config.services(), Events: events, Log: a.Log, Interval: a.ServiceRepairInterval}).Run(ctx)
 }

@@ -12,39 +12,39 @@ import (
 	"berth/control/tokens"
 )
 
-// stored looks objects up in the store as they are now. A request to the server
+// storeGetter looks objects up in the store as they are now. A request to the server
 // itself would say the same and cost it several times as much.
-type stored struct{ a *Assembly }
+type storeGetter struct{ a *Assembly }
 
-var _ tokens.ObjectGetter = stored{}
+var _ tokens.ObjectGetter = storeGetter{}
 
-func (a *Assembly) stored() stored { return stored{a} }
+func (a *Assembly) storeGetter() storeGetter { return storeGetter{a} }
 
-func get[T runtime.Object](ctx context.Context, s stored, resource, namespace, name string) (T, error) {
+func get[T runtime.Object](ctx context.Context, s storeGetter, resource, namespace, name string) (T, error) {
 	obj, err := s.a.Store("", resource).Get(genericapirequest.WithNamespace(ctx, namespace), name, &metav1.GetOptions{})
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return registry.As[T](obj), nil
+	return registry.MustCast[T](obj), nil
 }
 
 // ServiceAccount answers the account as it is stored now.
-func (s stored) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+func (s storeGetter) ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	return get[*corev1.ServiceAccount](ctx, s, "serviceaccounts", namespace, name)
 }
 
 // Pod answers the pod as it is stored now.
-func (s stored) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+func (s storeGetter) Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	return get[*corev1.Pod](ctx, s, "pods", namespace, name)
 }
 
 // Secret answers the secret as it is stored now.
-func (s stored) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+func (s storeGetter) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	return get[*corev1.Secret](ctx, s, "secrets", namespace, name)
 }
 
 // Node answers the node as it is stored now.
-func (s stored) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (s storeGetter) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return get[*corev1.Node](ctx, s, "nodes", "", name)
 }

@@ -17,16 +17,16 @@ import (
 	"berth/control/pki"
 )
 
-// reach says how a command finds the running server.
-type reach struct{ dataDir, kubeconfig string }
+// clientOptions says how a command finds the running server.
+type clientOptions struct{ dataDir, kubeconfig string }
 
-func (r *reach) flags(cmd *cobra.Command) {
+func (r *clientOptions) flags(cmd *cobra.Command) {
 	f := cmd.PersistentFlags()
 	f.StringVar(&r.dataDir, "data-dir", control.Default().DataDir, "data directory of the server on this host")
 	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig of an administrator; by default DATA-DIR/admin.kubeconfig")
 }
 
-func (r *reach) client() (*kubernetes.Clientset, *restclient.Config, error) {
+func (r *clientOptions) client() (*kubernetes.Clientset, *restclient.Config, error) {
 	path := r.kubeconfig
 	if path == "" {
 		path = filepath.Join(r.dataDir, "admin.kubeconfig")
@@ -76,7 +76,7 @@ administrator's, who may do everything. A certificate cannot be taken back befor
 			} else if len(groups) > 0 {
 				return errors.New("group: is for a --user only")
 			}
-			subject.For = valid
+			subject.Duration = valid
 			cert, key, err := authority.Issue(subject)
 			if err != nil {
 				return err

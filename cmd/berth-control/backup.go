@@ -15,22 +15,22 @@ import (
 	"berth/control"
 )
 
-// place is where a server on this host has its data, as its configuration file or a
+// serverOptions is where a server on this host has its data, as its configuration file or a
 // flag says.
-type place struct {
+type serverOptions struct {
 	config control.Config
 	file   string
 }
 
-func (p *place) flags(cmd *cobra.Command) {
+func (p *serverOptions) flags(cmd *cobra.Command) {
 	p.config = control.Default()
 	cmd.Flags().StringVar(&p.config.DataDir, "data-dir", p.config.DataDir, "data directory of the server; by default as the configuration file says")
 	cmd.Flags().StringVar(&p.file, "config", configFile, "configuration file of the server")
 }
 
-// read takes in the configuration file. One that nobody has named may not be there.
-func (p *place) read(cmd *cobra.Command) error {
-	f, err := control.ReadFile(p.file)
+// loadConfigFile takes in the configuration file. One that nobody has named may not be there.
+func (p *serverOptions) loadConfigFile(cmd *cobra.Command) error {
+	f, err := control.ReadConfigFile(p.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !cmd.Flags().Changed("config"):
 		p.file = ""
@@ -38,12 +38,12 @@ func (p *place) read(cmd *cobra.Command) error {
 	case err != nil:
 		return err
 	}
-	f.Into(&p.config, cmd.Flags().Changed)
+	f.ApplyTo(&p.config, cmd.Flags().Changed)
 	return nil
 }
 
 func backupCommand() *cobra.Command {
-	p := &place{}
+	p := &serverOptions{}
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Write all that a server needs to begin anew into one file, while it runs",
@@ -56,7 +56,7 @@ Objects that are in an etcd cluster of your own (--etcd-servers) are saved with 
 		Example: `  berth-control backup /var/backups/berth-control-$(date +%F).zip`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := p.read(cmd); err != nil {
+			if err := p.loadConfigFile(cmd); err != nil {
 				return err
 			}
 			p.config.Version, p.config.Log = version, newLog(false)
@@ -77,7 +77,7 @@ Objects that are in an etcd cluster of your own (--etcd-servers) are saved with 
 }
 
 func restoreCommand() *cobra.Command {
-	p := &place{}
+	p := &serverOptions{}
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Make a server's data directory of a backup",
@@ -92,7 +92,7 @@ are not restarted. What was made after the backup is not there any more: such po
   systemctl start berth-control`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := p.read(cmd); err != nil {
+			if err := p.loadConfigFile(cmd); err != nil {
 				return err
 			}
 			if len(p.config.Etcd.Endpoints) > 0 && !cmd.Flags().Changed("data-dir") {
@@ -103,11 +103,11 @@ are not restarted. What was made after the backup is not there any more: such po
 				return err
 			}
 			out := cmd.OutOrStdout()
-			if _, err := fmt.Fprintf(out, "%s is as it was at %s\n", p.config.DataDir, done.Made.Format(time.RFC3339)); err != nil {
+			if _, err := fmt.Fprintf(out, "%s is as it was at %s\n", p.config.DataDir, done.BackupTime.Format(time.RFC3339)); err != nil {
 				return err
 			}
-			for _, was := range slices.Sorted(maps.Keys(done.Kept)) {
-				if err := settleKept(was, done.Kept[was], func(text string) error { _, err := fmt.Fprintln(out, text); return err }); err != nil {
+			for _, was := range slices.Sorted(maps.Keys(done.SavedFiles)) {
+				if err := reportSavedFile(was, done.SavedFiles[was], func(text string) error { _, err := fmt.Fprintln(out, text); return err }); err != nil {
 					return err
 				}
 			}
@@ -118,9 +118,9 @@ are not restarted. What was made after the backup is not there any more: such po
 	return cmd
 }
 
-// settleKept says of a file from outside of the data directory what is to be done with
+// reportSavedFile says of a file from outside of the data directory what is to be done with
 // it, or removes the copy of one that is there as it was.
-func settleKept(was, is string, say func(string) error) error {
+func reportSavedFile(was, is string, say func(string) error) error {
 	kept, err := os.ReadFile(is)
 	if err != nil {
 		return err

@@ -22,8 +22,8 @@ const (
 // freshConfig is what an installation writes where there is no configuration.
 const freshConfig = `# The configuration of berth-control: berth-control serve --help has all fields.
 # Afterwards: systemctl restart berth-control
-apiVersion: ` + control.FileAPIVersion + `
-kind: ` + control.FileKind + `
+apiVersion: ` + control.ConfigFileAPIVersion + `
+kind: ` + control.ConfigFileKind + `
 dataDir: ` + dataDir + `
 listen: "[::]:6443"
 # names: [control.example.com]    # further names and addresses for the certificate
@@ -31,7 +31,7 @@ listen: "[::]:6443"
 # serviceRanges: [10.43.0.0/16]
 `
 
-func wanted(from string) install.Spec {
+func desiredInstall(from string) install.Spec {
 	return install.Spec{
 		Name: "berth-control", Source: from, Unit: systemd.ControlUnit, Config: freshConfig, ConfigFile: configFile, Layout: install.LocalLayout,
 		Dirs: []install.Dir{{Path: configDir, Mode: 0o755}},
@@ -52,7 +52,7 @@ program it upgrades. Where a package has installed it, it does nothing: apt upgr
 			if err != nil {
 				return err
 			}
-			w := wanted(from)
+			w := desiredInstall(from)
 			if err := install.CheckNotPackaged(w.Name); err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ program it upgrades. Where a package has installed it, it does nothing: apt upgr
 			if err != nil {
 				return err
 			}
-			return carryOut(cmd.Context(), cmd.OutOrStdout(), install.Plan(w, seen), dryRun, "everything is in place")
+			return applySteps(cmd.Context(), cmd.OutOrStdout(), install.Plan(w, seen), dryRun, "everything is in place")
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
@@ -69,7 +69,7 @@ program it upgrades. Where a package has installed it, it does nothing: apt upgr
 	return cmd
 }
 
-func carryOut(ctx context.Context, out io.Writer, steps []install.Step, dryRun bool, idle string) error {
+func applySteps(ctx context.Context, out io.Writer, steps []install.Step, dryRun bool, idle string) error {
 	if len(steps) == 0 {
 		_, err := fmt.Fprintln(out, idle+": nothing to do")
 		return err
@@ -89,7 +89,7 @@ func uninstallCommand() *cobra.Command {
 and the keys of the cluster, stays unless --purge is given. Nodes and their pods are left alone.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			w := wanted("")
+			w := desiredInstall("")
 			if err := install.CheckNotPackaged(w.Name); err != nil {
 				return err
 			}
@@ -107,7 +107,7 @@ and the keys of the cluster, stays unless --purge is given. Nodes and their pods
 					return err
 				}
 			}
-			if err := carryOut(cmd.Context(), cmd.OutOrStdout(), steps, dryRun, "berth-control is not installed"); err != nil || dryRun || !install.Exists(dataDir) {
+			if err := applySteps(cmd.Context(), cmd.OutOrStdout(), steps, dryRun, "berth-control is not installed"); err != nil || dryRun || !install.Exists(dataDir) {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "what stays: "+dataDir+", the objects and keys of the cluster")

@@ -16,14 +16,14 @@ func newLog(debug bool) *slog.Logger {
 		level = slog.LevelDebug
 	}
 	text := slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})
-	klog.SetSlogLogger(slog.New(lowered{text}))
+	klog.SetSlogLogger(slog.New(demotedHandler{text}))
 	return slog.New(text)
 }
 
-// lowered writes information as debugging.
-type lowered struct{ slog.Handler }
+// demotedHandler writes information as debugging.
+type demotedHandler struct{ slog.Handler }
 
-func lower(l slog.Level) slog.Level {
+func demote(l slog.Level) slog.Level {
 	if l == slog.LevelInfo {
 		return slog.LevelDebug
 	}
@@ -31,20 +31,22 @@ func lower(l slog.Level) slog.Level {
 }
 
 // Enabled tells whether a line is written.
-func (h lowered) Enabled(ctx context.Context, l slog.Level) bool {
-	return h.Handler.Enabled(ctx, lower(l))
+func (h demotedHandler) Enabled(ctx context.Context, l slog.Level) bool {
+	return h.Handler.Enabled(ctx, demote(l))
 }
 
 // Handle writes a line.
-func (h lowered) Handle(ctx context.Context, r slog.Record) error {
-	r.Level = lower(r.Level)
+func (h demotedHandler) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = demote(r.Level)
 	return h.Handler.Handle(ctx, r)
 }
 
 // WithAttrs adds attributes to every further line.
-func (h lowered) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return lowered{h.Handler.WithAttrs(attrs)}
+func (h demotedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return demotedHandler{h.Handler.WithAttrs(attrs)}
 }
 
 // WithGroup puts further attributes in a group.
-func (h lowered) WithGroup(name string) slog.Handler { return lowered{h.Handler.WithGroup(name)} }
+func (h demotedHandler) WithGroup(name string) slog.Handler {
+	return demotedHandler{h.Handler.WithGroup(name)}
+}

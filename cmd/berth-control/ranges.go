@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// ranges is a flag of address ranges, separated by commas.
-type ranges struct{ to *[]netip.Prefix }
+// cidrList is a flag of address ranges, separated by commas.
+type cidrList struct{ to *[]netip.Prefix }
 
 // String is the flag as it stands.
-func (r *ranges) String() string {
+func (r *cidrList) String() string {
 	if r.to == nil {
 		return ""
 	}
@@ -22,7 +22,7 @@ func (r *ranges) String() string {
 }
 
 // Set takes in what the user wrote, in place of what stood.
-func (r *ranges) Set(text string) error {
+func (r *cidrList) Set(text string) error {
 	var out []netip.Prefix
 	families := map[bool]bool{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -47,4 +47,4 @@ func (r *ranges) Set(text string) error {
 }
 
 // Type names the flag's value in the help.
-func (r *ranges) Type() string { return "CIDR" }
+func (r *cidrList) Type() string { return "CIDR" }

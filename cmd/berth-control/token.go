@@ -21,7 +21,7 @@ import (
 )
 
 func tokenCommand() *cobra.Command {
-	r := &reach{}
+	r := &clientOptions{}
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, list and delete the tokens with which nodes join",
@@ -33,15 +33,15 @@ kube-system, as everywhere in Kubernetes, so kubectl sees them too.`,
 	return cmd
 }
 
-// wish is what the user says of a new token.
-type wish struct {
+// tokenOptions is what the user says of a new token.
+type tokenOptions struct {
 	server, description string
 	valid               time.Duration
 	reusable            bool
 }
 
-func tokenCreate(r *reach) *cobra.Command {
-	w := wish{}
+func tokenCreate(r *clientOptions) *cobra.Command {
+	w := tokenOptions{}
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token and print the command with which a node joins",
@@ -66,7 +66,7 @@ the host speaks to no other server. The token is good for one node, and only unt
 	return cmd
 }
 
-func (w *wish) create(ctx context.Context, client kubernetes.Interface, config *restclient.Config, out, warn io.Writer) error {
+func (w *tokenOptions) create(ctx context.Context, client kubernetes.Interface, config *restclient.Config, out, warn io.Writer) error {
 	if w.valid < 0 {
 		return errors.New("valid: must not be negative")
 	}
@@ -77,7 +77,7 @@ func (w *wish) create(ctx context.Context, client kubernetes.Interface, config *
 	if err != nil {
 		return fmt.Errorf("kubeconfig: certificate-authority-data: %w", err)
 	}
-	server, err := reachable(ctx, w.server, config.Host)
+	server, err := serverURL(ctx, w.server, config.Host)
 	if err != nil {
 		return err
 	}
@@ -99,10 +99,10 @@ func (w *wish) create(ctx context.Context, client kubernetes.Interface, config *
 	return err
 }
 
-// reachable is the server as a node shall reach it: as given, or the kubeconfig's
+// serverURL is the server as a node shall reach it: as given, or the kubeconfig's
 // own server when that is not this host's loopback, or the first address of this
 // host that others can reach, with the kubeconfig's port.
-func reachable(ctx context.Context, given, own string) (string, error) {
+func serverURL(ctx context.Context, given, own string) (string, error) {
 	if given != "" {
 		u, err := url.Parse(given)
 		if err != nil || u.Scheme != "https" || u.Host == "" {
@@ -122,15 +122,15 @@ func reachable(ctx context.Context, given, own string) (string, error) {
 		return own, nil //nolint:nilerr // then only loopback is known
 	}
 	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && answers(ctx, net.JoinHostPort(n.IP.String(), u.Port())) {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && listening(ctx, net.JoinHostPort(n.IP.String(), u.Port())) {
 			return "https://" + net.JoinHostPort(n.IP.String(), u.Port()), nil
 		}
 	}
 	return own, nil
 }
 
-// answers tells whether somebody listens at the address.
-func answers(ctx context.Context, address string) bool {
+// listening tells whether somebody listens at the address.
+func listening(ctx context.Context, address string) bool {
 	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return false
@@ -139,7 +139,7 @@ func answers(ctx context.Context, address string) bool {
 	return true
 }
 
-func tokenList(r *reach) *cobra.Command {
+func tokenList(r *clientOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the tokens, without their secrets",
@@ -170,7 +170,7 @@ func tokenList(r *reach) *cobra.Command {
 	}
 }
 
-func tokenDelete(r *reach) *cobra.Command {
+func tokenDelete(r *clientOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete ID",
 		Short: "Delete a token; nodes that have joined stay",

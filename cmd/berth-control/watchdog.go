@@ -9,9 +9,9 @@ import (
 	"berth/systemd"
 )
 
-// watch feeds the service manager's watchdog, if it has one for this process, until ctx
+// runWatchdog feeds the service manager's watchdog, if it has one for this process, until ctx
 // ends: as long as the server answers.
-func watch(ctx context.Context, manager systemd.Notifier, answers func(context.Context) error, log *slog.Logger) {
+func runWatchdog(ctx context.Context, manager systemd.Notifier, answers func(context.Context) error, log *slog.Logger) {
 	dog, err := systemd.WatchdogFromEnvironment()
 	if err != nil {
 		log.Warn("watchdog", "error", err)
@@ -24,14 +24,14 @@ func watch(ctx context.Context, manager systemd.Notifier, answers func(context.C
 	var loops systemd.LoopMonitor
 	api := loops.Watch("the API", 2*dog.Interval) // a busy machine may be slow
 	var asking sync.WaitGroup
-	asking.Go(func() { ask(ctx, dog.Interval/4, answers, api.Beat) })
+	asking.Go(func() { probeLiveness(ctx, dog.Interval/4, answers, api.Beat) })
 	dog.Run(ctx, loops.Healthy)
 	asking.Wait()
 }
 
-// ask asks again and again until ctx ends, and tells of each answer. None has come
+// probeLiveness asks again and again until ctx ends, and tells of each answer. None has come
 // when the server has had twice as long for it as lies between two questions.
-func ask(ctx context.Context, every time.Duration, answers func(context.Context) error, answered func()) {
+func probeLiveness(ctx context.Context, every time.Duration, answers func(context.Context) error, answered func()) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

@@ -13,9 +13,9 @@ import (
 	"berth/systemd"
 )
 
-// TestTheWatchdogIsFedWhileTheServerAnswers has a server answer, then hang, and listens
+// TestWatchdogNotifiesWhileServerIsLive has a server answer, then hang, and listens
 // as systemd does.
-func TestTheWatchdogIsFedWhileTheServerAnswers(t *testing.T) {
+func TestWatchdogNotifiesWhileServerIsLive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -49,7 +49,7 @@ func TestTheWatchdogIsFedWhileTheServerAnswers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		watch(ctx, manager, func(ctx context.Context) error {
+		runWatchdog(ctx, manager, func(ctx context.Context) error {
 			if hang.Err() == nil {
 				return nil
 			}

@@ -92,7 +92,7 @@ func (o objectEvaluator) MatchingResources(in []corev1.ResourceName) (out []core
 	for _, name := range in {
 		s := string(name)
 		switch {
-		case slices.Contains(quota.Counted(o.resource), name),
+		case slices.Contains(quota.ObjectCountNames(o.resource), name),
 			o.resource.Resource == "services" && strings.HasPrefix(s, "services."),
 			o.resource.Resource == "persistentvolumeclaims" && (name == corev1.ResourceRequestsStorage || strings.Contains(s, ".storageclass.storage.k8s.io/")):
 			out = append(out, name)
@@ -104,7 +104,7 @@ func (o objectEvaluator) MatchingResources(in []corev1.ResourceName) (out []core
 // Usage of one object.
 func (o objectEvaluator) Usage(item runtime.Object) (corev1.ResourceList, error) {
 	out := corev1.ResourceList{}
-	for _, name := range quota.Counted(o.resource) {
+	for _, name := range quota.ObjectCountNames(o.resource) {
 		out[name] = *resource.NewQuantity(1, resource.DecimalSI)
 	}
 	if o.usage != nil {
@@ -123,14 +123,14 @@ func (o objectEvaluator) UsageStats(quotav1.UsageStatsOptions) (quotav1.UsageSta
 func serviceUsage(item runtime.Object) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourceServicesNodePorts: resource.Quantity{}, corev1.ResourceServicesLoadBalancers: resource.Quantity{}}
 	if s, ok := item.(*corev1.Service); ok {
-		quota.Add(out, quota.OfService(s))
+		quota.Add(out, quota.ServiceUsage(s))
 	}
 	return out
 }
 
 func claimUsage(item runtime.Object) corev1.ResourceList {
 	if c, ok := item.(*corev1.PersistentVolumeClaim); ok {
-		return quota.OfClaim(c)
+		return quota.ClaimUsage(c)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (podEvaluator) Constraints(required []corev1.ResourceName, item runtime.Obj
 	if !ok {
 		return fmt.Errorf("not a Pod: %T", item)
 	}
-	missing := quota.MustSay(required, pod)
+	missing := quota.MissingConstraints(required, pod)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (podEvaluator) Handles(a admission.Attributes) bool {
 	case "":
 		pod, _ := a.GetObject().(*corev1.Pod)
 		old, _ := a.GetOldObject().(*corev1.Pod)
-		return a.GetOperation() == admission.Create || pod != nil && old != nil && quota.Terminating(pod) != quota.Terminating(old)
+		return a.GetOperation() == admission.Create || pod != nil && old != nil && quota.IsTerminating(pod) != quota.IsTerminating(old)
 	case "resize":
 		return a.GetOperation() == admission.Update
 	}
@@ -184,7 +184,7 @@ func (p podEvaluator) Matches(q *corev1.ResourceQuota, item runtime.Object) (boo
 	if !ok {
 		return false, fmt.Errorf("not a Pod: %T", item)
 	}
-	return len(p.MatchingResources(quotav1.ResourceNames(q.Status.Hard))) > 0 && quota.Covers(q, pod), nil
+	return len(p.MatchingResources(quotav1.ResourceNames(q.Status.Hard))) > 0 && quota.Matches(q, pod), nil
 }
 
 // MatchingScopes answers those of the scopes that take the pod in.
@@ -195,7 +195,7 @@ func (podEvaluator) MatchingScopes(item runtime.Object, scopes []corev1.ScopedRe
 	}
 	for _, s := range scopes {
 		q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{s}}}}
-		if quota.Covers(q, pod) {
+		if quota.Matches(q, pod) {
 			out = append(out, s)
 		}
 	}
@@ -230,7 +230,7 @@ func (podEvaluator) Usage(item runtime.Object) (corev1.ResourceList, error) {
 	if !ok {
 		return nil, fmt.Errorf("not a Pod: %T", item)
 	}
-	return quota.OfPod(pod, time.Now()), nil
+	return quota.PodUsage(pod, time.Now()), nil
 }
 
 // UsageStats is the controller's work.

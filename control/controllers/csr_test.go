@@ -156,7 +156,7 @@ func TestRequestsOfNodes(t *testing.T) {
 			here.Status.NodeInfo.MachineID, lost.Status.NodeInfo.MachineID = "m1", "m1"
 			here.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeHostName, Address: "here"}}
 			csr, ca := row.ask.csr(t), newAuthority(t)
-			nodes, err := ca.ForNodes()
+			nodes, err := ca.NodeServingAuthority()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -203,10 +203,10 @@ func signedBy(t *testing.T, csr *certificatesv1.CertificateSigningRequest, ca, n
 	if csr.Spec.SignerName == serving {
 		of, other = nodes, ca
 	}
-	if err := of.Made(cert); err != nil {
+	if err := of.CheckSignature(cert); err != nil {
 		t.Errorf("%s: %v", csr.Spec.SignerName, err)
 	}
-	if err := other.Made(cert); err == nil {
+	if err := other.CheckSignature(cert); err == nil {
 		t.Errorf("%s: the other authority has signed", csr.Spec.SignerName)
 	}
 }
@@ -244,7 +244,7 @@ func TestCertificatesAreAsAskedFor(t *testing.T) {
 			}
 			continue
 		}
-		text, err := ca.Sign(req.PublicKey, subjectOf(req, csr, pki.IssuedFor))
+		text, err := ca.Sign(req.PublicKey, subjectOf(req, csr, pki.DefaultCertificateDuration))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -120,26 +120,26 @@ func validateClient(csr *certificatesv1.CertificateSigningRequest, req *x509.Cer
 
 // maxDuration is the most that is given.
 func (s *csrSigningController) maxDuration() time.Duration {
-	return cmp.Or(s.SigningDuration, pki.IssuedFor)
+	return cmp.Or(s.SigningDuration, pki.DefaultCertificateDuration)
 }
 
 // subjectOf is what the certificate says: what was asked for, no more. Alternative names
 // are for what a node shows: a client is known by its subject alone.
 func subjectOf(req *x509.CertificateRequest, csr *certificatesv1.CertificateSigningRequest, longest time.Duration) pki.Subject {
 	out := pki.Subject{
-		Name: req.Subject.CommonName, Groups: req.Subject.Organization, For: longest}
+		Name: req.Subject.CommonName, Groups: req.Subject.Organization, Duration: longest}
 	if csr.Spec.SignerName == certificatesv1.KubeletServingSignerName {
-		out.DNS, out.IPs = req.DNSNames, req.IPAddresses
+		out.DNSNames, out.IPAddresses = req.DNSNames, req.IPAddresses
 	}
 	if asked := csr.Spec.ExpirationSeconds; asked != nil {
-		out.For = min(longest, max(minCertificateDuration, time.Duration(*asked)*time.Second))
+		out.Duration = min(longest, max(minCertificateDuration, time.Duration(*asked)*time.Second))
 	}
 	for _, u := range csr.Spec.Usages {
 		switch u {
 		case certificatesv1.UsageClientAuth:
-			out.Usage = append(out.Usage, x509.ExtKeyUsageClientAuth)
+			out.ExtKeyUsages = append(out.ExtKeyUsages, x509.ExtKeyUsageClientAuth)
 		case certificatesv1.UsageServerAuth:
-			out.Usage = append(out.Usage, x509.ExtKeyUsageServerAuth)
+			out.ExtKeyUsages = append(out.ExtKeyUsages, x509.ExtKeyUsageServerAuth)
 		}
 	}
 	return out

@@ -139,7 +139,7 @@ func (q *resourceQuotaController) usage(ctx context.Context, rq *corev1.Resource
 	out := corev1.ResourceList{}
 	for name := range rq.Spec.Hard {
 		used, known := sum[name]
-		if of, counts := quotas.CountedResource(name); counts && !known && !quotas.Scoped(rq) && of.String() != "pods" {
+		if of, counts := quotas.ParseObjectCountName(name); counts && !known && !quotas.HasScopes(rq) && of.String() != "pods" {
 			n, err := q.objectCount(ctx, rq.Namespace, of)
 			if err != nil {
 				return nil, err
@@ -159,11 +159,11 @@ func (q *resourceQuotaController) computedUsage(rq *corev1.ResourceQuota) (corev
 		return nil, err //nolint:wrapcheck // a lister over memory has no errors
 	}
 	for _, pod := range pods {
-		if quotas.Covers(rq, pod) {
-			quotas.Add(sum, quotas.OfPod(pod, time.Now()))
+		if quotas.Matches(rq, pod) {
+			quotas.Add(sum, quotas.PodUsage(pod, time.Now()))
 		}
 	}
-	if quotas.Scoped(rq) {
+	if quotas.HasScopes(rq) {
 		return sum, nil
 	}
 	services, err := core.Services().Lister().Services(rq.Namespace).List(labels.Everything())
@@ -171,14 +171,14 @@ func (q *resourceQuotaController) computedUsage(rq *corev1.ResourceQuota) (corev
 		return nil, err //nolint:wrapcheck // a lister over memory has no errors
 	}
 	for _, s := range services {
-		quotas.Add(sum, quotas.OfService(s))
+		quotas.Add(sum, quotas.ServiceUsage(s))
 	}
 	claims, err := core.PersistentVolumeClaims().Lister().PersistentVolumeClaims(rq.Namespace).List(labels.Everything())
 	if err != nil {
 		return nil, err //nolint:wrapcheck // a lister over memory has no errors
 	}
 	for _, c := range claims {
-		quotas.Add(sum, quotas.OfClaim(c))
+		quotas.Add(sum, quotas.ClaimUsage(c))
 	}
 	return sum, nil
 }

@@ -13,121 +13,121 @@ import (
 )
 
 const (
-	// freshFor is how long figures, or why there are none, are told again without
+	// cacheTTL is how long figures, or why there are none, are told again without
 	// asking the node.
-	freshFor = 5 * time.Second
-	// askWithin bounds how long a node may take.
-	askWithin = 5 * time.Second
-	// rateOver is the time between two totals when a node tells no rates.
-	rateOver = time.Second
-	// window is the time that a rate told by a node is taken to be over.
-	window = 10 * time.Second
+	cacheTTL = 5 * time.Second
+	// summaryTimeout bounds how long a node may take.
+	summaryTimeout = 5 * time.Second
+	// rateInterval is the time between two totals when a node tells no rates.
+	rateInterval = time.Second
+	// defaultWindow is the time that a rate told by a node is taken to be over.
+	defaultWindow = 10 * time.Second
 )
 
-// Ask gets a node's figures: GET /stats/summary of its agent.
-type Ask func(ctx context.Context, node *corev1.Node) (*stats.Summary, error)
+// SummaryFunc gets a node's figures: GET /stats/summary of its agent.
+type SummaryFunc func(ctx context.Context, node *corev1.Node) (*stats.Summary, error)
 
-// use is what something uses at a time.
-type use struct {
+// usage is what something uses at a time.
+type usage struct {
 	at     time.Time
-	over   time.Duration
+	window time.Duration
 	cpu    uint64 // billionths of a core
 	memory uint64 // bytes of the working set
 }
 
-func (u use) list() corev1.ResourceList {
+func (u usage) list() corev1.ResourceList {
 	return corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewScaledQuantity(int64(u.cpu), resource.Nano),
 		corev1.ResourceMemory: *resource.NewQuantity(int64(u.memory), resource.BinarySI),
 	}
 }
 
-// figures are one node's at a time. Only what has both CPU and memory is there.
-type figures struct {
+// nodeUsage are one node's at a time. Only what has both CPU and memory is there.
+type nodeUsage struct {
 	taken time.Time
-	node  *use
-	pods  map[types.NamespacedName]map[string]use // containers by name; pods of files have another UID here
+	node  *usage
+	pods  map[types.NamespacedName]map[string]usage // containers by name; pods of files have another UID here
 }
 
-// gatherer asks nodes and keeps what they said for a moment.
-type gatherer struct {
-	ask Ask
+// collector asks nodes and keeps what they said for a moment.
+type collector struct {
+	summary SummaryFunc
 
 	mu    sync.Mutex
-	nodes map[string]*keeping
+	nodes map[string]*nodeCache
 }
 
-// keeping is one node's figures. Its turn makes those who ask at once wait for one
+// nodeCache is one node's figures. Its turn makes those who ask at once wait for one
 // answer; the rest is of who has it.
-type keeping struct {
-	turn chan struct{} // capacity 1
-	last *figures
+type nodeCache struct {
+	sem  chan struct{} // capacity 1
+	last *nodeUsage
 	raw  *stats.Summary
 
-	failed   error // of the last time that the node was asked; nil: it has answered
-	failedAt time.Time
+	lastErr   error // of the last time that the node was asked; nil: it has answered
+	lastErrAt time.Time
 }
 
-// of gives a node's figures, not older than freshFor.
-func (g *gatherer) of(ctx context.Context, node *corev1.Node) (*figures, error) {
+// get gives a node's figures, not older than freshFor.
+func (g *collector) get(ctx context.Context, node *corev1.Node) (*nodeUsage, error) {
 	g.mu.Lock()
 	k, known := g.nodes[node.Name]
 	if !known {
-		k = &keeping{turn: make(chan struct{}, 1)}
+		k = &nodeCache{sem: make(chan struct{}, 1)}
 		g.nodes[node.Name] = k
 	}
 	g.mu.Unlock()
 	select {
-	case k.turn <- struct{}{}:
-		defer func() { <-k.turn }()
+	case k.sem <- struct{}{}:
+		defer func() { <-k.sem }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("ask node %s for its figures: %w", node.Name, ctx.Err())
 	}
 	switch {
-	case k.last != nil && time.Since(k.last.taken) < freshFor:
+	case k.last != nil && time.Since(k.last.taken) < cacheTTL:
 		return k.last, nil
-	case k.failed != nil && time.Since(k.failedAt) < freshFor:
-		return nil, k.failed
+	case k.lastErr != nil && time.Since(k.lastErrAt) < cacheTTL:
+		return nil, k.lastErr
 	}
-	err := k.look(ctx, g.ask, node)
+	err := k.refresh(ctx, g.summary, node)
 	if err != nil {
 		err = fmt.Errorf("ask node %s for its figures: %w", node.Name, err)
 	}
 	if ctx.Err() != nil { // who asked has gone, which says nothing of the node
 		return nil, err
 	}
-	if k.failed, k.failedAt = err, time.Now(); err != nil {
+	if k.lastErr, k.lastErrAt = err, time.Now(); err != nil {
 		return nil, err
 	}
 	return k.last, nil
 }
 
-// look asks the node.
-func (k *keeping) look(ctx context.Context, ask Ask, node *corev1.Node) error {
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+// refresh asks the node.
+func (k *nodeCache) refresh(ctx context.Context, ask SummaryFunc, node *corev1.Node) error {
+	ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 	defer cancel()
 	now, err := ask(ctx, node)
 	if err != nil {
 		return err
 	}
-	if k.raw == nil && !rated(now) {
+	if k.raw == nil && !hasRates(now) {
 		k.raw = now
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(rateOver):
+		case <-time.After(rateInterval):
 		}
 		if now, err = ask(ctx, node); err != nil {
 			return err
 		}
 	}
-	k.last, k.raw = read(now, k.raw), now
+	k.last, k.raw = computeUsage(now, k.raw), now
 	k.last.taken = time.Now()
 	return nil
 }
 
-// forget drops nodes that are no more.
-func (g *gatherer) forget(exists func(name string) bool) {
+// prune drops nodes that are no more.
+func (g *collector) prune(exists func(name string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name := range g.nodes {
@@ -137,8 +137,8 @@ func (g *gatherer) forget(exists func(name string) bool) {
 	}
 }
 
-// rated reports whether all rates of CPU are told.
-func rated(s *stats.Summary) bool {
+// hasRates reports whether all rates of CPU are told.
+func hasRates(s *stats.Summary) bool {
 	if s.Node.CPU == nil || s.Node.CPU.UsageNanoCores == nil {
 		return false
 	}
@@ -152,10 +152,10 @@ func rated(s *stats.Summary) bool {
 	return true
 }
 
-// read takes the figures from what a node said, rates from its totals before
+// computeUsage takes the figures from what a node said, rates from its totals before
 // where it told none.
-func read(now, before *stats.Summary) *figures {
-	out := &figures{pods: map[types.NamespacedName]map[string]use{}}
+func computeUsage(now, before *stats.Summary) *nodeUsage {
+	out := &nodeUsage{pods: map[types.NamespacedName]map[string]usage{}}
 	totals := map[string]*stats.CPUStats{}
 	var nodeBefore *stats.CPUStats
 	if before != nil {
@@ -166,13 +166,13 @@ func read(now, before *stats.Summary) *figures {
 			}
 		}
 	}
-	if u, ok := useOf(now.Node.CPU, nodeBefore, now.Node.Memory); ok {
+	if u, ok := usageOf(now.Node.CPU, nodeBefore, now.Node.Memory); ok {
 		out.node = &u
 	}
 	for _, p := range now.Pods {
-		containers := map[string]use{}
+		containers := map[string]usage{}
 		for _, c := range p.Containers {
-			if u, ok := useOf(c.CPU, totals[p.PodRef.UID+"/"+c.Name], c.Memory); ok {
+			if u, ok := usageOf(c.CPU, totals[p.PodRef.UID+"/"+c.Name], c.Memory); ok {
 				containers[c.Name] = u
 			}
 		}
@@ -183,22 +183,22 @@ func read(now, before *stats.Summary) *figures {
 	return out
 }
 
-func useOf(cpu, before *stats.CPUStats, memory *stats.MemoryStats) (use, bool) {
+func usageOf(cpu, before *stats.CPUStats, memory *stats.MemoryStats) (usage, bool) {
 	if cpu == nil || memory == nil || memory.WorkingSetBytes == nil {
-		return use{}, false
+		return usage{}, false
 	}
-	out := use{at: cpu.Time.Time, over: window, memory: *memory.WorkingSetBytes}
+	out := usage{at: cpu.Time.Time, window: defaultWindow, memory: *memory.WorkingSetBytes}
 	if cpu.UsageNanoCores != nil {
 		out.cpu = *cpu.UsageNanoCores
 		return out, true
 	}
 	if before == nil || cpu.UsageCoreNanoSeconds == nil || before.UsageCoreNanoSeconds == nil {
-		return use{}, false
+		return usage{}, false
 	}
-	out.over = cpu.Time.Sub(before.Time.Time)
-	if out.over <= 0 || *cpu.UsageCoreNanoSeconds < *before.UsageCoreNanoSeconds {
-		return use{}, false // restarted in between
+	out.window = cpu.Time.Sub(before.Time.Time)
+	if out.window <= 0 || *cpu.UsageCoreNanoSeconds < *before.UsageCoreNanoSeconds {
+		return usage{}, false // restarted in between
 	}
-	out.cpu = uint64(float64(*cpu.UsageCoreNanoSeconds-*before.UsageCoreNanoSeconds) / out.over.Seconds())
+	out.cpu = uint64(float64(*cpu.UsageCoreNanoSeconds-*before.UsageCoreNanoSeconds) / out.window.Seconds())
 	return out, true
 }

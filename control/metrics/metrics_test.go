@@ -40,7 +40,7 @@ func cpu(at time.Time, rate, total int64) *stats.CPUStats {
 
 func memory(n uint64) *stats.MemoryStats { return &stats.MemoryStats{WorkingSetBytes: &n} }
 
-func TestUseOf(t *testing.T) {
+func TestUsageOf(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	before := now.Add(-2 * time.Second)
@@ -53,8 +53,8 @@ func TestUseOf(t *testing.T) {
 		used     uint64
 		over     time.Duration
 	}{
-		{name: "a rate that is told is taken", cpu: cpu(now, 7, 100*core), was: cpu(before, -1, 0), memory: memory(5), ok: true, used: 7, over: window},
-		{name: "no use at all is a figure", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, over: window},
+		{name: "a rate that is told is taken", cpu: cpu(now, 7, 100*core), was: cpu(before, -1, 0), memory: memory(5), ok: true, used: 7, over: defaultWindow},
+		{name: "no use at all is a figure", cpu: cpu(now, 0, 0), memory: memory(0), ok: true, over: defaultWindow},
 		{name: "the rate follows from two totals", cpu: cpu(now, -1, 3*core), was: cpu(before, -1, core), memory: memory(5), ok: true, used: core, over: 2 * time.Second},
 		{name: "one total is no rate", cpu: cpu(now, -1, core), memory: memory(5)},
 		{name: "a total that was not told is none", cpu: cpu(now, -1, core), was: cpu(before, 3, -1), memory: memory(5)},
@@ -67,8 +67,8 @@ func TestUseOf(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			got, ok := useOf(c.cpu, c.was, c.memory)
-			if ok != c.ok || got.cpu != c.used || got.over != c.over {
+			got, ok := usageOf(c.cpu, c.was, c.memory)
+			if ok != c.ok || got.cpu != c.used || got.window != c.over {
 				t.Errorf("%+v, %v", got, ok)
 			}
 		})
@@ -86,7 +86,7 @@ func FuzzRates(f *testing.F) {
 		at := time.Unix(1_000_000_000, 0)
 		then := &stats.CPUStats{Time: metav1.NewTime(at), UsageCoreNanoSeconds: &before}
 		now := &stats.CPUStats{Time: metav1.NewTime(at.Add(time.Duration(over))), UsageCoreNanoSeconds: &after}
-		got, ok := useOf(now, then, memory(1))
+		got, ok := usageOf(now, then, memory(1))
 		if want := over > 0 && after >= before; ok != want {
 			t.Fatalf("a figure: %v of %d to %d over %d", ok, before, after, over)
 		}
@@ -113,7 +113,7 @@ func newCluster() *cluster {
 }
 
 func (c *cluster) options() Options {
-	return Options{Ask: c.ask, Nodes: corelisters.NewNodeLister(c.nodes), Pods: corelisters.NewPodLister(c.pods)}
+	return Options{Summary: c.ask, Nodes: corelisters.NewNodeLister(c.nodes), Pods: corelisters.NewPodLister(c.pods)}
 }
 
 func (c *cluster) ask(_ context.Context, n *corev1.Node) (*stats.Summary, error) {
@@ -148,7 +148,7 @@ func (c *cluster) node(t *testing.T, name string, pods map[string][]int64) {
 	c.says[name] = func() (*stats.Summary, error) { return summary, nil }
 }
 
-func TestPodsAndNodesAreListed(t *testing.T) {
+func TestListPodsAndNodes(t *testing.T) {
 	t.Parallel()
 	c := newCluster()
 	c.node(t, "b", map[string][]int64{"web": {1, 2}, "idle": nil})
@@ -220,9 +220,9 @@ func TestPodsAndNodesAreListed(t *testing.T) {
 	}
 }
 
-// TestANodeIsAskedOnceForMany: those who ask at once share an answer, which is
+// TestCollectorSharesRequests: those who ask at once share an answer, which is
 // good for a moment and no longer.
-func TestANodeIsAskedOnceForMany(t *testing.T) {
+func TestCollectorSharesRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -241,7 +241,7 @@ func TestANodeIsAskedOnceForMany(t *testing.T) {
 		if n := c.asked.Load(); n != 1 {
 			t.Errorf("asked %d times by ten at once", n)
 		}
-		time.Sleep(freshFor - time.Millisecond)
+		time.Sleep(cacheTTL - time.Millisecond)
 		get()
 		if n := c.asked.Load(); n != 1 {
 			t.Errorf("asked again while the answer is fresh: %d", n)
@@ -254,9 +254,9 @@ func TestANodeIsAskedOnceForMany(t *testing.T) {
 	})
 }
 
-// TestANodeThatIsOffIsWaitedForOnce: by all who ask, for as long as an answer would
+// TestCollectorCachesErrors: by all who ask, for as long as an answer would
 // be fresh, and by nobody for longer than he likes.
-func TestANodeThatIsOffIsWaitedForOnce(t *testing.T) {
+func TestCollectorCachesErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -264,7 +264,7 @@ func TestANodeThatIsOffIsWaitedForOnce(t *testing.T) {
 		c.node(t, "on", nil)
 		o := c.options()
 		asked := map[string]int{}
-		o.Ask = func(ctx context.Context, n *corev1.Node) (*stats.Summary, error) {
+		o.Summary = func(ctx context.Context, n *corev1.Node) (*stats.Summary, error) {
 			c.mu.Lock()
 			asked[n.Name]++
 			c.mu.Unlock()
@@ -297,20 +297,20 @@ func TestANodeThatIsOffIsWaitedForOnce(t *testing.T) {
 		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		took(time.Second, 1, func() { list(hasty) })
-		took(askWithin, 2, func() { // nothing is remembered of who went away
+		took(summaryTimeout, 2, func() { // nothing is remembered of who went away
 			var all sync.WaitGroup
 			for range 10 {
 				all.Go(func() { list(t.Context()) })
 			}
 			all.Wait()
 		})
-		time.Sleep(freshFor - time.Millisecond)
+		time.Sleep(cacheTTL - time.Millisecond)
 		took(0, 2, func() { list(t.Context()) })
 		if _, err := m.Get(t.Context(), "off", nil); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "deadline") {
 			t.Errorf("why there are none: %v", err)
 		}
 		time.Sleep(time.Millisecond)
-		took(askWithin, 3, func() {
+		took(summaryTimeout, 3, func() {
 			var all sync.WaitGroup
 			all.Go(func() { list(t.Context()) })
 			synctest.Wait()
@@ -326,9 +326,9 @@ func TestANodeThatIsOffIsWaitedForOnce(t *testing.T) {
 	})
 }
 
-// TestANodeWithoutRatesIsAskedTwice: only at first; later the totals of the last
+// TestCollectorComputesRatesFromTotals: only at first; later the totals of the last
 // time are there.
-func TestANodeWithoutRatesIsAskedTwice(t *testing.T) {
+func TestCollectorComputesRatesFromTotals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
@@ -350,13 +350,13 @@ func TestANodeWithoutRatesIsAskedTwice(t *testing.T) {
 			if n := c.asked.Load(); n != want {
 				t.Errorf("time %d: asked %d times", i, n)
 			}
-			time.Sleep(2 * freshFor)
+			time.Sleep(2 * cacheTTL)
 		}
 	})
 }
 
-// TestNodesThatAreGoneAreForgotten: or the server would grow with each.
-func TestNodesThatAreGoneAreForgotten(t *testing.T) {
+// TestCollectorPrunesDeletedNodes: or the server would grow with each.
+func TestCollectorPrunesDeletedNodes(t *testing.T) {
 	t.Parallel()
 	c := newCluster()
 	c.node(t, "a", nil)
@@ -373,7 +373,7 @@ func TestNodesThatAreGoneAreForgotten(t *testing.T) {
 	if _, err := m.List(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if len(m.from.nodes) != 1 || m.from.nodes["a"] == nil {
-		t.Errorf("%v are remembered", m.from.nodes)
+	if len(m.collector.nodes) != 1 || m.collector.nodes["a"] == nil {
+		t.Errorf("%v are remembered", m.collector.nodes)
 	}
 }

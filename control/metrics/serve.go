@@ -25,35 +25,35 @@ import (
 
 // Options are what the figures come from.
 type Options struct {
-	Ask   Ask
-	Nodes corelisters.NodeLister
-	Pods  corelisters.PodLister
+	Summary SummaryFunc
+	Nodes   corelisters.NodeLister
+	Pods    corelisters.PodLister
 }
 
 // nodes at once are asked.
-const atOnce = 16
+const maxConcurrentRequests = 16
 
 // New makes the storages of nodes and pods of metrics.k8s.io.
 func New(o Options) (nodes, pods rest.Storage) {
-	g := &gatherer{ask: o.Ask, nodes: map[string]*keeping{}}
-	return &nodeMetrics{served{o, g}}, &podMetrics{served{o, g}}
+	g := &collector{summary: o.Summary, nodes: map[string]*nodeCache{}}
+	return &nodeMetrics{storageBase{o, g}}, &podMetrics{storageBase{o, g}}
 }
 
-// served is what both have in common.
-type served struct {
+// storageBase is what both have in common.
+type storageBase struct {
 	Options
 
-	from *gatherer
+	collector *collector
 }
 
 // Destroy has nothing to end.
-func (served) Destroy() {}
+func (storageBase) Destroy() {}
 
-// gather asks nodes at once; a node that does not answer is left out, and why
+// collect asks nodes at once; a node that does not answer is left out, and why
 // is told for those who asked for it alone.
-func (s served) gather(ctx context.Context, nodes []*corev1.Node) (map[string]*figures, error) {
-	s.from.forget(func(name string) bool { _, err := s.Nodes.Get(name); return err == nil })
-	out, places := map[string]*figures{}, make(chan struct{}, atOnce)
+func (s storageBase) collect(ctx context.Context, nodes []*corev1.Node) (map[string]*nodeUsage, error) {
+	s.collector.prune(func(name string) bool { _, err := s.Nodes.Get(name); return err == nil })
+	out, places := map[string]*nodeUsage{}, make(chan struct{}, maxConcurrentRequests)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var last error
@@ -61,7 +61,7 @@ func (s served) gather(ctx context.Context, nodes []*corev1.Node) (map[string]*f
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			f, err := s.from.of(ctx, n)
+			f, err := s.collector.get(ctx, n)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -75,7 +75,7 @@ func (s served) gather(ctx context.Context, nodes []*corev1.Node) (map[string]*f
 	return out, last
 }
 
-type nodeMetrics struct{ served }
+type nodeMetrics struct{ storageBase }
 
 // New, NewList and the names are for the server's library.
 func (*nodeMetrics) New() runtime.Object { return &metricsv1beta1.NodeMetrics{} }
@@ -98,16 +98,16 @@ func (m *nodeMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions
 	if err != nil {
 		return nil, apierrors.NewNotFound(metricsv1beta1.Resource("nodes"), name)
 	}
-	found, err := m.gather(ctx, []*corev1.Node{node})
+	found, err := m.collect(ctx, []*corev1.Node{node})
 	if f := found[name]; f != nil && f.node != nil {
-		out := ofNode(node, f)
+		out := toNodeMetrics(node, f)
 		return &out, nil
 	}
-	return nil, missing("nodes", name, err)
+	return nil, notFound("nodes", name, err)
 }
 
-// missing says that there are no figures (yet).
-func missing(resource, name string, why error) error {
+// notFound says that there are no figures (yet).
+func notFound(resource, name string, why error) error {
 	err := apierrors.NewNotFound(metricsv1beta1.Resource(resource), name)
 	if why != nil {
 		err.ErrStatus.Message = fmt.Sprintf("%s: %v", err.ErrStatus.Message, why)
@@ -124,20 +124,20 @@ func (m *nodeMetrics) List(ctx context.Context, o *internalversion.ListOptions) 
 	}
 	list = slices.DeleteFunc(list, func(n *corev1.Node) bool { return !byField.Matches(fields.Set{"metadata.name": n.Name}) })
 	slices.SortFunc(list, func(a, b *corev1.Node) int { return cmpNames(a, b) })
-	found, _ := m.gather(ctx, list) // who does not answer is left out, as users know it
+	found, _ := m.collect(ctx, list) // who does not answer is left out, as users know it
 	out := &metricsv1beta1.NodeMetricsList{Items: []metricsv1beta1.NodeMetrics{}}
 	for _, n := range list {
 		if f := found[n.Name]; f != nil && f.node != nil {
-			out.Items = append(out.Items, ofNode(n, f))
+			out.Items = append(out.Items, toNodeMetrics(n, f))
 		}
 	}
 	return out, nil
 }
 
-func ofNode(n *corev1.Node, f *figures) metricsv1beta1.NodeMetrics {
+func toNodeMetrics(n *corev1.Node, f *nodeUsage) metricsv1beta1.NodeMetrics {
 	return metricsv1beta1.NodeMetrics{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels, CreationTimestamp: metav1.NewTime(time.Now())},
-		Timestamp:  metav1.NewTime(f.node.at), Window: metav1.Duration{Duration: f.node.over}, Usage: f.node.list(),
+		Timestamp:  metav1.NewTime(f.node.at), Window: metav1.Duration{Duration: f.node.window}, Usage: f.node.list(),
 	}
 }
 
@@ -146,7 +146,7 @@ func (*nodeMetrics) ConvertToTable(_ context.Context, obj, _ runtime.Object) (*m
 	return table(obj)
 }
 
-type podMetrics struct{ served }
+type podMetrics struct{ storageBase }
 
 // New is an empty object.
 func (*podMetrics) New() runtime.Object { return &metricsv1beta1.PodMetrics{} }
@@ -169,11 +169,11 @@ func (m *podMetrics) Get(ctx context.Context, name string, _ *metav1.GetOptions)
 	if err != nil {
 		return nil, apierrors.NewNotFound(metricsv1beta1.Resource("pods"), name)
 	}
-	found, err := m.ofPods(ctx, []*corev1.Pod{pod})
+	found, err := m.toPodMetrics(ctx, []*corev1.Pod{pod})
 	if len(found) == 1 {
 		return &found[0], nil
 	}
-	return nil, missing("pods", name, err)
+	return nil, notFound("pods", name, err)
 }
 
 // List answers for all pods that the selectors select and that run on a node
@@ -188,18 +188,18 @@ func (m *podMetrics) List(ctx context.Context, o *internalversion.ListOptions) (
 		return !byField.Matches(fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Spec.NodeName})
 	})
 	slices.SortFunc(list, func(a, b *corev1.Pod) int { return cmpNames(a, b) })
-	found, _ := m.ofPods(ctx, list)
+	found, _ := m.toPodMetrics(ctx, list)
 	return &metricsv1beta1.PodMetricsList{Items: found}, nil
 }
 
-func (m *podMetrics) ofPods(ctx context.Context, pods []*corev1.Pod) ([]metricsv1beta1.PodMetrics, error) {
+func (m *podMetrics) toPodMetrics(ctx context.Context, pods []*corev1.Pod) ([]metricsv1beta1.PodMetrics, error) {
 	byName := map[string]*corev1.Node{}
 	for _, p := range pods {
 		if n, err := m.Nodes.Get(p.Spec.NodeName); err == nil {
 			byName[n.Name] = n
 		}
 	}
-	found, err := m.gather(ctx, slices.Collect(maps.Values(byName)))
+	found, err := m.collect(ctx, slices.Collect(maps.Values(byName)))
 	out := []metricsv1beta1.PodMetrics{}
 	for _, p := range pods {
 		f := found[p.Spec.NodeName]
@@ -211,7 +211,7 @@ func (m *podMetrics) ofPods(ctx context.Context, pods []*corev1.Pod) ([]metricsv
 		}}
 		for _, name := range slices.Sorted(maps.Keys(f.pods[nameOf(p)])) {
 			u := f.pods[nameOf(p)][name]
-			one.Timestamp, one.Window = metav1.NewTime(u.at), metav1.Duration{Duration: u.over}
+			one.Timestamp, one.Window = metav1.NewTime(u.at), metav1.Duration{Duration: u.window}
 			one.Containers = append(one.Containers, metricsv1beta1.ContainerMetrics{Name: name, Usage: u.list()})
 		}
 		out = append(out, one)

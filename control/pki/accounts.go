@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	accountKey    = "service-account.key"
-	formerPattern = "service-account-*.key"
-	formerStamp   = "20060102T150405.000Z"
+	serviceAccountKeyFile = "service-account.key"
+	retiredKeyPattern     = "service-account-*.key"
+	retiredKeyTimeFormat  = "20060102T150405.000Z"
 )
 
 // ServiceAccountKeys are the key that signs the tokens of service accounts, made
 // when it is not there, and the public halves of those that did before and whose
 // tokens are still good.
 func (a *Authority) ServiceAccountKeys() (signs *SigningKey, former []crypto.PublicKey, err error) {
-	if signs, err = keyFile(a.path(accountKey)); err != nil {
+	if signs, err = loadOrCreateKey(a.path(serviceAccountKeyFile)); err != nil {
 		return nil, nil, fmt.Errorf("service accounts: %w", err)
 	}
-	files, err := filepath.Glob(a.path(formerPattern))
+	files, err := filepath.Glob(a.path(retiredKeyPattern))
 	if err != nil {
 		return nil, nil, fmt.Errorf("service accounts: %w", err)
 	}
 	for _, path := range files {
-		key, err := keyFile(path)
+		key, err := loadOrCreateKey(path)
 		if err != nil {
 			return nil, nil, fmt.Errorf("service accounts: former %w", err)
 		}
@@ -40,11 +40,11 @@ func (a *Authority) ServiceAccountKeys() (signs *SigningKey, former []crypto.Pub
 // RetireServiceAccountKey puts the key of the directory among the former ones: the
 // next start of the server makes another. It answers the former one's file.
 func RetireServiceAccountKey(dir string, now time.Time) (former string, err error) {
-	former = filepath.Join(dir, "service-account-"+now.UTC().Format(formerStamp)+".key")
+	former = filepath.Join(dir, "service-account-"+now.UTC().Format(retiredKeyTimeFormat)+".key")
 	if _, err := os.Lstat(former); !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("retire the key of service accounts: %s is in the way", former)
 	}
-	if err := os.Rename(filepath.Join(dir, accountKey), former); err != nil {
+	if err := os.Rename(filepath.Join(dir, serviceAccountKeyFile), former); err != nil {
 		return "", fmt.Errorf("retire the key of service accounts: %w", err)
 	}
 	return former, nil

@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	authorityFor = 10 * 365 * 24 * time.Hour
-	// IssuedFor is how long certificates are good that nothing else is said of.
-	IssuedFor = 365 * 24 * time.Hour
-	// early lets clocks that are a little behind accept a new certificate.
-	early = 5 * time.Minute
+	authorityDuration = 10 * 365 * 24 * time.Hour
+	// DefaultCertificateDuration is how long certificates are good that nothing else is said of.
+	DefaultCertificateDuration = 365 * 24 * time.Hour
+	// clockSkew lets clocks that are a little behind accept a new certificate.
+	clockSkew = 5 * time.Minute
 )
 
 // Authority is a certificate authority on disk.
 type Authority struct {
-	// Life is how long a certificate is good whose Subject does not say it. It is
+	// CertificateDuration is how long a certificate is good whose Subject does not say it. It is
 	// set before the first is issued; 0 is a year.
-	Life time.Duration
+	CertificateDuration time.Duration
 
 	dir, name string // of the files, without .crt and .key
 	now       func() time.Time
@@ -48,7 +48,7 @@ func Open(dir string, now func() time.Time) (*Authority, error) {
 		return nil, fmt.Errorf("directory of certificates: %w", err)
 	}
 	a := &Authority{dir: dir, name: "ca", now: now}
-	key, err := keyFile(a.path("ca.key"))
+	key, err := loadOrCreateKey(a.path("ca.key"))
 	if err != nil {
 		return nil, err
 	}
@@ -60,14 +60,14 @@ func Open(dir string, now func() time.Time) (*Authority, error) {
 	case err != nil:
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	if a.cert, err = parse(text); err != nil {
+	if a.cert, err = parseCertificate(text); err != nil {
 		return nil, fmt.Errorf("certificate authority %s: %w", a.path("ca.crt"), err)
 	}
 	a.pem = text
 	if !key.PublicKey.Equal(a.cert.PublicKey) {
 		return nil, fmt.Errorf("certificate authority: %s does not belong to %s", a.path("ca.key"), a.path("ca.crt"))
 	}
-	if due(a.cert, now()) {
+	if needsRenewal(a.cert, now()) {
 		return a, a.renew(a.cert.Subject)
 	}
 	return a, nil
@@ -80,17 +80,17 @@ func (a *Authority) renew(subject pkix.Name) error {
 	template := &x509.Certificate{
 		Subject: subject, IsCA: true, BasicConstraintsValid: true, DNSNames: []string{subject.CommonName},
 		KeyUsage:  x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
-		NotBefore: a.now().Add(-early), NotAfter: a.now().Add(authorityFor),
+		NotBefore: a.now().Add(-clockSkew), NotAfter: a.now().Add(authorityDuration),
 	}
 	text, err := sign(template, template, a.key.Public(), a.key)
 	if err != nil {
 		return fmt.Errorf("certificate authority: %w", err)
 	}
-	if a.cert, err = parse(text); err != nil {
+	if a.cert, err = parseCertificate(text); err != nil {
 		return fmt.Errorf("certificate authority: %w", err)
 	}
 	a.pem = text
-	return write(a.path(a.name+".crt"), text, 0o644)
+	return writeFile(a.path(a.name+".crt"), text, 0o644)
 }
 
 // PEM is the authority's certificate.
@@ -102,7 +102,7 @@ func (a *Authority) Hash() string { return hash(a.cert) }
 
 // Hash pins the authority whose certificate is given as PEM.
 func Hash(text []byte) (string, error) {
-	c, err := parse(text)
+	c, err := parseCertificate(text)
 	if err != nil {
 		return "", err
 	}
@@ -125,43 +125,43 @@ func (a *Authority) Pool(others ...*Authority) *x509.CertPool {
 
 // Subject is whom a certificate is for and what it may be used for.
 type Subject struct {
-	Name   string
-	Groups []string
-	Usage  []x509.ExtKeyUsage
-	DNS    []string
-	IPs    []net.IP
-	For    time.Duration // 0 is the authority's Life; never beyond the authority's own end
+	Name         string
+	Groups       []string
+	ExtKeyUsages []x509.ExtKeyUsage
+	DNSNames     []string
+	IPAddresses  []net.IP
+	Duration     time.Duration // 0 is the authority's Life; never beyond the authority's own end
 }
 
 // Sign makes a certificate for a public key.
 func (a *Authority) Sign(public crypto.PublicKey, s Subject) (pem []byte, err error) {
-	if s.For == 0 {
-		s.For = cmp.Or(a.Life, IssuedFor)
+	if s.Duration == 0 {
+		s.Duration = cmp.Or(a.CertificateDuration, DefaultCertificateDuration)
 	}
-	until := a.now().Add(s.For)
+	until := a.now().Add(s.Duration)
 	if until.After(a.cert.NotAfter) {
 		until = a.cert.NotAfter
 	}
 	return sign(&x509.Certificate{
 		Subject:  pkix.Name{CommonName: s.Name, Organization: s.Groups},
-		DNSNames: s.DNS, IPAddresses: s.IPs,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: s.Usage, BasicConstraintsValid: true,
-		NotBefore: a.now().Add(-before(s.For)), NotAfter: until,
+		DNSNames: s.DNSNames, IPAddresses: s.IPAddresses,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: s.ExtKeyUsages, BasicConstraintsValid: true,
+		NotBefore: a.now().Add(-backdate(s.Duration)), NotAfter: until,
 	}, a.cert, public, a.key)
 }
 
-// before is how much earlier than now a certificate begins: never so much of a short
+// backdate is how much earlier than now a certificate begins: never so much of a short
 // life that it is due when it is issued.
-func before(life time.Duration) time.Duration {
+func backdate(life time.Duration) time.Duration {
 	if life <= 0 {
-		return early
+		return clockSkew
 	}
-	return min(early, life/10)
+	return min(clockSkew, life/10)
 }
 
-// Made tells whether the authority's key has signed the certificate, whatever the
+// CheckSignature tells whether the authority's key has signed the certificate, whatever the
 // time is.
-func (a *Authority) Made(c *x509.Certificate) error { return c.CheckSignatureFrom(a.cert) }
+func (a *Authority) CheckSignature(c *x509.Certificate) error { return c.CheckSignatureFrom(a.cert) }
 
 // Issue makes a key and a certificate for it.
 func (a *Authority) Issue(s Subject) (cert, key []byte, err error) {
@@ -189,9 +189,11 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypt
 	return encodeCert(der), nil
 }
 
-// due tells whether a third or less of a certificate's time is left.
-func due(c *x509.Certificate, now time.Time) bool {
-	return now.After(dueAt(c))
+// needsRenewal tells whether a third or less of a certificate's time is left.
+func needsRenewal(c *x509.Certificate, now time.Time) bool {
+	return now.After(renewalTime(c))
 }
 
-func dueAt(c *x509.Certificate) time.Time { return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3) }
+func renewalTime(c *x509.Certificate) time.Time {
+	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3)
+}

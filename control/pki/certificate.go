@@ -43,17 +43,17 @@ func (a *Authority) Certificate(name string, subject Subject) (*Certificate, err
 func (c *Certificate) Renew() (renewed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.good() {
+	if c.isValid() {
 		return false, nil
 	}
 	cert, key, err := c.authority.Issue(c.subject)
 	if err != nil {
 		return false, err
 	}
-	if err := write(c.authority.path(c.name+".key"), key, 0o600); err != nil {
+	if err := writeFile(c.authority.path(c.name+".key"), key, 0o600); err != nil {
 		return false, err
 	}
-	if err := write(c.authority.path(c.name+".crt"), cert, 0o644); err != nil {
+	if err := writeFile(c.authority.path(c.name+".crt"), cert, 0o644); err != nil {
 		return false, err
 	}
 	c.cert, c.key = cert, key
@@ -63,32 +63,32 @@ func (c *Certificate) Renew() (renewed bool, err error) {
 	return true, nil
 }
 
-// good tells whether the certificate at hand can stay.
-func (c *Certificate) good() bool {
+// isValid tells whether the certificate at hand can stay.
+func (c *Certificate) isValid() bool {
 	if len(c.cert) == 0 {
 		return false
 	}
 	if _, err := tls.X509KeyPair(c.cert, c.key); err != nil {
 		return false
 	}
-	x, err := parse(c.cert)
-	if err != nil || due(x, c.authority.now()) || x.Subject.CommonName != c.subject.Name {
+	x, err := parseCertificate(c.cert)
+	if err != nil || needsRenewal(x, c.authority.now()) || x.Subject.CommonName != c.subject.Name {
 		return false
 	}
 	if err := x.CheckSignatureFrom(c.authority.cert); err != nil {
 		return false
 	}
-	return holds(x, c.subject)
+	return coversSubject(x, c.subject)
 }
 
-// holds tells whether a certificate names all that it should.
-func holds(x *x509.Certificate, s Subject) bool {
-	for _, name := range s.DNS {
+// coversSubject tells whether a certificate names all that it should.
+func coversSubject(x *x509.Certificate, s Subject) bool {
+	for _, name := range s.DNSNames {
 		if !slices.Contains(x.DNSNames, name) {
 			return false
 		}
 	}
-	for _, ip := range s.IPs {
+	for _, ip := range s.IPAddresses {
 		if !slices.ContainsFunc(x.IPAddresses, ip.Equal) {
 			return false
 		}
@@ -96,15 +96,15 @@ func holds(x *x509.Certificate, s Subject) bool {
 	return slices.Equal(x.Subject.Organization, s.Groups) || len(x.Subject.Organization)+len(s.Groups) == 0
 }
 
-// Due is when Renew issues another one.
-func (c *Certificate) Due() time.Time {
+// RenewAt is when Renew issues another one.
+func (c *Certificate) RenewAt() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	x, err := parse(c.cert)
+	x, err := parseCertificate(c.cert)
 	if err != nil {
 		return c.authority.now()
 	}
-	return dueAt(x)
+	return renewalTime(x)
 }
 
 // Name tells certificates apart in logs.
@@ -129,22 +129,22 @@ func (c *Certificate) AddListener(l dynamiccertificates.Listener) {
 // ServerSubject is the subject of the certificate that clients see.
 func ServerSubject(names []string, addresses []net.IP) Subject {
 	return Subject{
-		Name: "berth-control", Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNS: names, IPs: addresses,
+		Name: "berth-control", ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: names, IPAddresses: addresses,
 	}
 }
 
 // AdminSubject is who may do everything.
 func AdminSubject() Subject {
-	return Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	return Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }
 
-// NodeClient is the user as whom the server asks nodes.
-const NodeClient = "kube-apiserver-kubelet-client"
+// KubeletClientUser is the user as whom the server asks nodes.
+const KubeletClientUser = "kube-apiserver-kubelet-client"
 
-// NodeClientSubject is the server as nodes see it. It is of no group: a node says by
+// KubeletClientSubject is the server as nodes see it. It is of no group: a node says by
 // its status where it is asked, and may name a place that takes the server's word for
 // more than a node's own.
-func NodeClientSubject() Subject {
-	return Subject{Name: NodeClient, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+func KubeletClientSubject() Subject {
+	return Subject{Name: KubeletClientUser, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }

@@ -25,7 +25,7 @@ func encodeKey(k *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-func parse(text []byte) (*x509.Certificate, error) {
+func parseCertificate(text []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" {
 		return nil, errors.New("holds no PEM certificate")
@@ -33,8 +33,8 @@ func parse(text []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// keyFile reads the private key of a file, or makes both.
-func keyFile(path string) (*ecdsa.PrivateKey, error) {
+// loadOrCreateKey reads the private key of a file, or makes both.
+func loadOrCreateKey(path string) (*ecdsa.PrivateKey, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -44,7 +44,7 @@ func keyFile(path string) (*ecdsa.PrivateKey, error) {
 		if text, err = encodeKey(key); err != nil {
 			return nil, err
 		}
-		return key, write(path, text, 0o600)
+		return key, writeFile(path, text, 0o600)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)
@@ -60,8 +60,8 @@ func keyFile(path string) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// write replaces a file in one step that survives a power cut.
-func write(path string, text []byte, mode fs.FileMode) (err error) {
+// writeFile replaces a file in one step that survives a power cut.
+func writeFile(path string, text []byte, mode fs.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

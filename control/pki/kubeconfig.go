@@ -26,7 +26,7 @@ func (a *Authority) Kubeconfig(server, user string, cert, key []byte) ([]byte, e
 // AdminKubeconfig writes the administrator's kubeconfig, with mode 0600, unless
 // the one that is there still serves.
 func (a *Authority) AdminKubeconfig(path, server string) error {
-	if a.serves(path, server) {
+	if a.isCurrentKubeconfig(path, server) {
 		return nil
 	}
 	cert, key, err := a.Issue(AdminSubject())
@@ -37,11 +37,11 @@ func (a *Authority) AdminKubeconfig(path, server string) error {
 	if err != nil {
 		return err
 	}
-	return write(path, text, 0o600)
+	return writeFile(path, text, 0o600)
 }
 
-// serves tells whether a kubeconfig reaches the server and is not due.
-func (a *Authority) serves(path, server string) bool {
+// isCurrentKubeconfig tells whether a kubeconfig reaches the server and is not due.
+func (a *Authority) isCurrentKubeconfig(path, server string) bool {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -57,6 +57,6 @@ func (a *Authority) serves(path, server string) bool {
 	if user == nil {
 		return false
 	}
-	cert, err := parse(user.ClientCertificateData)
-	return err == nil && !due(cert, a.now()) && cert.CheckSignatureFrom(a.cert) == nil
+	cert, err := parseCertificate(user.ClientCertificateData)
+	return err == nil && !needsRenewal(cert, a.now()) && cert.CheckSignatureFrom(a.cert) == nil
 }

@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// ForNodes is the authority that signs what nodes show of themselves.
+// NodeServingAuthority is the authority that signs what nodes show of themselves.
 //
 // A node says itself which names and addresses it has, and one on the server's host has
 // the server's: no rule tells that one from another that only says so. So clients, who
@@ -20,23 +20,23 @@ import (
 // The key follows from the authority's: servers that share that one, and one that is
 // restored from a backup of any age, know the nodes all the same. From this key nobody
 // comes back to that one.
-func (a *Authority) ForNodes() (*Authority, error) {
-	key, err := derived(a.key, "berth: authority of nodes")
+func (a *Authority) NodeServingAuthority() (*Authority, error) {
+	key, err := deriveKey(a.key, "berth: authority of nodes")
 	if err != nil {
 		return nil, fmt.Errorf("authority of nodes: %w", err)
 	}
-	n := &Authority{Life: a.Life, dir: a.dir, name: "nodes-ca", now: a.now, key: key}
+	n := &Authority{CertificateDuration: a.CertificateDuration, dir: a.dir, name: "nodes-ca", now: a.now, key: key}
 	if n.pem, err = os.ReadFile(n.path(n.name + ".crt")); err == nil {
-		n.cert, err = parse(n.pem)
+		n.cert, err = parseCertificate(n.pem)
 	}
-	if err == nil && key.PublicKey.Equal(n.cert.PublicKey) && !due(n.cert, n.now()) {
+	if err == nil && key.PublicKey.Equal(n.cert.PublicKey) && !needsRenewal(n.cert, n.now()) {
 		return n, nil
 	}
 	return n, n.renew(pkix.Name{CommonName: "berth-nodes-ca"})
 }
 
-// derived is a P-256 key that another one and a purpose give, always the same.
-func derived(from *ecdsa.PrivateKey, purpose string) (*ecdsa.PrivateKey, error) {
+// deriveKey is a P-256 key that another one and a purpose give, always the same.
+func deriveKey(from *ecdsa.PrivateKey, purpose string) (*ecdsa.PrivateKey, error) {
 	secret, err := from.Bytes()
 	if err != nil {
 		return nil, err

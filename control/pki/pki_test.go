@@ -26,7 +26,7 @@ func open(t *testing.T, dir string, c *clock) *Authority {
 	return a
 }
 
-func TestAuthorityIsKeptAndRenewedWithItsKey(t *testing.T) {
+func TestAuthorityRenewalKeepsKey(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	first := open(t, dir, c)
 	if again := open(t, dir, c); !bytes.Equal(again.PEM(), first.PEM()) {
@@ -44,7 +44,7 @@ func TestAuthorityIsKeptAndRenewedWithItsKey(t *testing.T) {
 	if renewed.Hash() != first.Hash() {
 		t.Error("the renewed authority has another hash: joined nodes would not know it")
 	}
-	old, err := parse(cert)
+	old, err := parseCertificate(cert)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestAuthorityIsKeptAndRenewedWithItsKey(t *testing.T) {
 	}
 }
 
-func TestAuthorityOfAnotherKeyIsRefused(t *testing.T) {
+func TestOpenRejectsAuthorityWithOtherKey(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	open(t, dir, c)
 	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
@@ -64,7 +64,7 @@ func TestAuthorityOfAnotherKeyIsRefused(t *testing.T) {
 	}
 }
 
-func TestCertificateIsIssuedAgainWhenNeeded(t *testing.T) {
+func TestCertificateRenew(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	a := open(t, dir, c)
 	issue := func(addresses ...string) *Certificate {
@@ -102,23 +102,23 @@ func TestCertificateIsIssuedAgainWhenNeeded(t *testing.T) {
 	}
 }
 
-// TestTheAuthorityOfNodes is another than that of the server, and the same wherever
+// TestNodeServingAuthority is another than that of the server, and the same wherever
 // that is the same.
-func TestTheAuthorityOfNodes(t *testing.T) {
+func TestNodeServingAuthority(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	a := open(t, dir, c)
 	of := func(a *Authority) *Authority {
-		n, err := a.ForNodes()
+		n, err := a.NodeServingAuthority()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	text, _, err := of(a).Issue(Subject{Name: "system:node:x", DNS: []string{"localhost"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	text, _, err := of(a).Issue(Subject{Name: "system:node:x", DNSNames: []string{"localhost"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := parse(text)
+	shown, err := parseCertificate(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,14 +164,14 @@ func TestTheAuthorityOfNodes(t *testing.T) {
 	}
 }
 
-// TestTheServerIsNoMasterToNodes, also when the release before has issued what it
+// TestKubeletClientIsNotInSystemMasters, also when the release before has issued what it
 // shows them.
-func TestTheServerIsNoMasterToNodes(t *testing.T) {
+func TestKubeletClientIsNotInSystemMasters(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	a := open(t, dir, c)
-	former := NodeClientSubject()
+	former := KubeletClientSubject()
 	former.Groups = []string{"system:masters"}
-	for _, subject := range []Subject{former, NodeClientSubject()} {
+	for _, subject := range []Subject{former, KubeletClientSubject()} {
 		if _, err := a.Certificate("node-client", subject); err != nil {
 			t.Fatal(err)
 		}
@@ -180,12 +180,12 @@ func TestTheServerIsNoMasterToNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x, err := parse(text); err != nil || x.Subject.CommonName != NodeClient || len(x.Subject.Organization) != 0 {
+	if x, err := parseCertificate(text); err != nil || x.Subject.CommonName != KubeletClientUser || len(x.Subject.Organization) != 0 {
 		t.Errorf("nodes are shown %v, %v", x.Subject, err)
 	}
 }
 
-func TestAdminKubeconfigIsPrivateAndRenewed(t *testing.T) {
+func TestAdminKubeconfigModeAndRenewal(t *testing.T) {
 	dir, c := t.TempDir(), &clock{time.Now()}
 	a := open(t, filepath.Join(dir, "pki"), c)
 	path := filepath.Join(dir, "admin.kubeconfig")
@@ -221,16 +221,16 @@ func TestAdminKubeconfigIsPrivateAndRenewed(t *testing.T) {
 	}
 }
 
-// TestNoCertificateOutlivesTheAuthority keeps chains whole.
-func TestNoCertificateOutlivesTheAuthority(t *testing.T) {
+// TestCertificateDoesNotOutliveAuthority keeps chains whole.
+func TestCertificateDoesNotOutliveAuthority(t *testing.T) {
 	a := open(t, t.TempDir(), &clock{time.Now()})
 	s := AdminSubject()
-	s.For = 50 * 365 * 24 * time.Hour
+	s.Duration = 50 * 365 * 24 * time.Hour
 	text, _, err := a.Issue(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cert, err := parse(text); err != nil || cert.NotAfter.After(a.cert.NotAfter) {
+	if cert, err := parseCertificate(text); err != nil || cert.NotAfter.After(a.cert.NotAfter) {
 		t.Errorf("ends at %v, the authority at %v", cert.NotAfter, a.cert.NotAfter)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// sealing is what the file of keys says; the key that is first seals, the others
+// encryptionConfig is what the file of keys says; the key that is first seals, the others
 // only open, so that a key is replaced by putting a new one before it.
-const sealing = `# How secrets are encrypted in the store. Without this file they cannot be read: berth-control backup has it with the
+const encryptionConfig = `# How secrets are encrypted in the store. Without this file they cannot be read: berth-control backup has it with the
 # store; keep a copy of it apart from any other copies of that. To replace the key, put a new one above the old, restart, write every secret again, and take the old one away.
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
@@ -22,11 +22,11 @@ resources:
   - identity: {}
 `
 
-// WriteSealing makes the file that says how secrets are sealed, with a new key.
-func WriteSealing(path string) error {
+// WriteEncryptionConfig makes the file that says how secrets are sealed, with a new key.
+func WriteEncryptionConfig(path string) error {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
 		return err
 	}
-	return write(path, fmt.Appendf(nil, sealing, base64.StdEncoding.EncodeToString(key)), 0o600)
+	return writeFile(path, fmt.Appendf(nil, encryptionConfig, base64.StdEncoding.EncodeToString(key)), 0o600)
 }

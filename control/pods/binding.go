@@ -42,7 +42,7 @@ func (b *Binding) Create(ctx context.Context, name string, obj runtime.Object, v
 	if name != wish.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if errs := judgeBinding(wish); len(errs) > 0 {
+	if errs := validateBinding(wish); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Binding").GroupKind(), name, errs)
 	}
 	if validate != nil {
@@ -56,7 +56,7 @@ func (b *Binding) Create(ctx context.Context, name string, obj runtime.Object, v
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-func judgeBinding(wish *corev1.Binding) field.ErrorList {
+func validateBinding(wish *corev1.Binding) field.ErrorList {
 	var errs field.ErrorList
 	at := field.NewPath("target")
 	if k := wish.Target.Kind; k != "" && k != "Node" {
@@ -91,7 +91,7 @@ func (b *Binding) assign(ctx context.Context, wish *corev1.Binding, dry bool) er
 	var refused error
 	err = b.pods.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-			pod := registry.As[*corev1.Pod](obj)
+			pod := registry.MustCast[*corev1.Pod](obj)
 			refused = bind(pod, wish)
 			return pod, refused
 		}), dry, nil)

@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	// maxDisrupted bounds the pods that a budget counts as going.
-	maxDisrupted = 2000
-	// askAgainAfter is when a client may ask again while a budget is unsettled, in seconds.
-	askAgainAfter = 10
+	// maxDisruptedPods bounds the pods that a budget counts as going.
+	maxDisruptedPods = 2000
+	// retryAfterSeconds is when a client may ask again while a budget is unsettled, in seconds.
+	retryAfterSeconds = 10
 )
 
-// patience bounds how often a budget is tried to be taken that others take too.
-var patience = retry.DefaultRetry
+// evictionRetry bounds how often a budget is tried to be taken that others take too.
+var evictionRetry = retry.DefaultRetry
 
 // Eviction deletes a pod if its disruption budget allows: pods/eviction.
 type Eviction struct {
@@ -84,12 +84,12 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 	// judged again as it is now.
 	again := func(err error) bool { return only.ResourceVersion == nil && apierrors.IsConflict(err) }
 	var other error // it is not the pod that is meant: that stays so
-	err := retry.OnError(patience, again, func() error {
+	err := retry.OnError(evictionRetry, again, func() error {
 		found, err := e.pods.Get(ctx, name, &metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		pod := registry.As[*corev1.Pod](found)
+		pod := registry.MustCast[*corev1.Pod](found)
 		if only.UID != nil && *only.UID != pod.UID {
 			other = apierrors.NewConflict(e.pods.Kind.GroupResource(), name,
 				fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s)", *only.UID, pod.UID))
@@ -107,27 +107,27 @@ func (e *Eviction) Create(ctx context.Context, name string, obj runtime.Object, 
 }
 
 func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions) error {
-	if countsNot(pod) {
-		return e.remove(ctx, pod, onlyThis(pod, deletion), false)
+	if exemptFromBudgets(pod) {
+		return e.deletePod(ctx, pod, withPreconditions(pod, deletion), false)
 	}
 	budget, err := e.budgetOf(ctx, pod)
 	if err != nil {
 		return err
 	}
 	if budget == nil {
-		return e.remove(ctx, pod, deletion, true)
+		return e.deletePod(ctx, pod, deletion, true)
 	}
-	if !ready(pod) && spared(budget) {
+	if !isReady(pod) && canEvictUnhealthy(budget) {
 		// What serves nobody takes nothing from a budget; but only as long as it
 		// is the pod that was seen.
-		return e.remove(ctx, pod, onlyThis(pod, deletion), true)
+		return e.deletePod(ctx, pod, withPreconditions(pod, deletion), true)
 	}
 	dry := dryrun.IsDryRun(deletion.DryRun)
-	err = retry.RetryOnConflict(patience, func() error {
-		if err := take(budget, pod.Name, dry); err != nil || dry {
+	err = retry.RetryOnConflict(evictionRetry, func() error {
+		if err := checkAndDecrement(budget, pod.Name, dry); err != nil || dry {
 			return err
 		}
-		taken := e.options.TakeBudget(ctx, budget)
+		taken := e.options.UpdateBudgetStatus(ctx, budget)
 		if !apierrors.IsConflict(taken) {
 			return taken
 		}
@@ -140,23 +140,23 @@ func (e *Eviction) evict(ctx context.Context, pod *corev1.Pod, deletion *metav1.
 		return taken
 	})
 	if apierrors.IsConflict(err) {
-		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", askAgainAfter)
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", retryAfterSeconds)
 	}
 	if err != nil {
 		return err
 	}
-	return e.remove(ctx, pod, deletion, true)
+	return e.deletePod(ctx, pod, deletion, true)
 }
 
-// countsNot reports whether no budget counts the pod: it serves nobody yet or no
+// exemptFromBudgets reports whether no budget counts the pod: it serves nobody yet or no
 // more.
-func countsNot(pod *corev1.Pod) bool {
-	return ended(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
+func exemptFromBudgets(pod *corev1.Pod) bool {
+	return isTerminal(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// onlyThis deletes the pod only as it was seen: one that has become ready since
+// withPreconditions deletes the pod only as it was seen: one that has become ready since
 // counts. One that has ended stays so.
-func onlyThis(pod *corev1.Pod, deletion *metav1.DeleteOptions) *metav1.DeleteOptions {
+func withPreconditions(pod *corev1.Pod, deletion *metav1.DeleteOptions) *metav1.DeleteOptions {
 	out := deletion.DeepCopy()
 	if out.Preconditions == nil {
 		out.Preconditions = &metav1.Preconditions{}
@@ -164,13 +164,13 @@ func onlyThis(pod *corev1.Pod, deletion *metav1.DeleteOptions) *metav1.DeleteOpt
 	if out.Preconditions.UID == nil {
 		out.Preconditions.UID = &pod.UID
 	}
-	if out.Preconditions.ResourceVersion == nil && !ended(pod) {
+	if out.Preconditions.ResourceVersion == nil && !isTerminal(pod) {
 		out.Preconditions.ResourceVersion = &pod.ResourceVersion
 	}
 	return out
 }
 
-func ready(pod *corev1.Pod) bool {
+func isReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue
@@ -179,8 +179,8 @@ func ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// spared reports whether a pod that is not ready may go whatever the budget says.
-func spared(b *policyv1.PodDisruptionBudget) bool {
+// canEvictUnhealthy reports whether a pod that is not ready may go whatever the budget says.
+func canEvictUnhealthy(b *policyv1.PodDisruptionBudget) bool {
 	if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
 		return true
 	}
@@ -189,7 +189,7 @@ func spared(b *policyv1.PodDisruptionBudget) bool {
 
 // budgetOf finds the budget that counts a pod; nil: there is none.
 func (e *Eviction) budgetOf(ctx context.Context, pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error) {
-	all, err := e.options.Budgets(ctx, pod.Namespace)
+	all, err := e.options.ListBudgets(ctx, pod.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -207,8 +207,8 @@ func (e *Eviction) budgetOf(ctx context.Context, pod *corev1.Pod) (*policyv1.Pod
 	return found, nil
 }
 
-// take takes one disruption from a budget, or says why there is none.
-func take(b *policyv1.PodDisruptionBudget, pod string, dry bool) error {
+// checkAndDecrement takes one disruption from a budget, or says why there is none.
+func checkAndDecrement(b *policyv1.PodDisruptionBudget, pod string, dry bool) error {
 	refuse := func(after int, why string) error {
 		err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", after)
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: why})
@@ -220,10 +220,10 @@ func take(b *policyv1.PodDisruptionBudget, pod string, dry bool) error {
 	s := &b.Status
 	switch {
 	case s.ObservedGeneration < b.Generation:
-		return refuse(askAgainAfter, fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name))
+		return refuse(retryAfterSeconds, fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name))
 	case s.DisruptionsAllowed < 0:
 		return forbid("pdb disruptions allowed is negative")
-	case len(s.DisruptedPods) > maxDisrupted:
+	case len(s.DisruptedPods) > maxDisruptedPods:
 		return forbid("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
 	case s.DisruptionsAllowed == 0:
 		return refuse(0, fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy, s.CurrentHealthy))
@@ -259,10 +259,10 @@ func setBudgetCondition(b *policyv1.PodDisruptionBudget) {
 	b.Status.Conditions = append(b.Status.Conditions, c)
 }
 
-// remove says in the pod why it goes, and deletes it.
-func (e *Eviction) remove(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions, say bool) error {
+// deletePod says in the pod why it goes, and deletes it.
+func (e *Eviction) deletePod(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions, say bool) error {
 	if say && !dryrun.IsDryRun(deletion.DryRun) {
-		if err := e.announce(ctx, pod, deletion); err != nil {
+		if err := e.addDisruptionCondition(ctx, pod, deletion); err != nil {
 			return err
 		}
 	}
@@ -270,7 +270,7 @@ func (e *Eviction) remove(ctx context.Context, pod *corev1.Pod, deletion *metav1
 	return err
 }
 
-func (e *Eviction) announce(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions) error {
+func (e *Eviction) addDisruptionCondition(ctx context.Context, pod *corev1.Pod, deletion *metav1.DeleteOptions) error {
 	key, err := e.pods.KeyFunc(ctx, pod.Name)
 	if err != nil {
 		return err
@@ -282,7 +282,7 @@ func (e *Eviction) announce(ctx context.Context, pod *corev1.Pod, deletion *meta
 	said := &corev1.Pod{}
 	err = e.pods.Storage.GuaranteedUpdate(ctx, key, said, false, preconditions,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-			now := registry.As[*corev1.Pod](obj)
+			now := registry.MustCast[*corev1.Pod](obj)
 			setCondition(&now.Status, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 				ObservedGeneration: now.Generation, LastTransitionTime: metav1.Now(),
 				Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"})

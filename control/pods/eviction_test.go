@@ -19,42 +19,42 @@ import (
 	"berth/control/registry"
 )
 
-// only is a storage of one pod. meanwhile, if given, comes before the next write, as
+// fakeStorage is a storage of one pod. meanwhile, if given, comes before the next write, as
 // somebody else's.
-type only struct {
+type fakeStorage struct {
 	storage.Interface
 
-	pod       *corev1.Pod // nil: gone
-	version   int
-	meanwhile func()
+	pod             *corev1.Pod // nil: gone
+	version         int
+	concurrentWrite func()
 }
 
-func (o *only) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
+func (o *fakeStorage) Versioner() storage.Versioner { return storage.APIObjectVersioner{} }
 
-func (o *only) change(how func(*corev1.Pod)) {
+func (o *fakeStorage) change(how func(*corev1.Pod)) {
 	o.version++
 	o.pod = o.pod.DeepCopy()
 	how(o.pod)
 	o.pod.ResourceVersion = fmt.Sprint(o.version)
 }
 
-func (o *only) Get(_ context.Context, key string, _ storage.GetOptions, out runtime.Object) error {
+func (o *fakeStorage) Get(_ context.Context, key string, _ storage.GetOptions, out runtime.Object) error {
 	if o.pod == nil {
 		return storage.NewKeyNotFoundError(key, 0)
 	}
-	o.pod.DeepCopyInto(registry.As[*corev1.Pod](out))
+	o.pod.DeepCopyInto(registry.MustCast[*corev1.Pod](out))
 	return nil
 }
 
-func (o *only) other() {
-	if f := o.meanwhile; f != nil {
-		o.meanwhile = nil
+func (o *fakeStorage) runConcurrentWrite() {
+	if f := o.concurrentWrite; f != nil {
+		o.concurrentWrite = nil
 		f()
 	}
 }
 
-func (o *only) GuaranteedUpdate(_ context.Context, key string, out runtime.Object, _ bool, p *storage.Preconditions, try storage.UpdateFunc, _ runtime.Object) error {
-	o.other()
+func (o *fakeStorage) GuaranteedUpdate(_ context.Context, key string, out runtime.Object, _ bool, p *storage.Preconditions, try storage.UpdateFunc, _ runtime.Object) error {
+	o.runConcurrentWrite()
 	if o.pod == nil {
 		return storage.NewKeyNotFoundError(key, 0)
 	}
@@ -65,27 +65,27 @@ func (o *only) GuaranteedUpdate(_ context.Context, key string, out runtime.Objec
 	if err != nil {
 		return err
 	}
-	o.change(func(pod *corev1.Pod) { registry.As[*corev1.Pod](next).DeepCopyInto(pod) })
-	o.pod.DeepCopyInto(registry.As[*corev1.Pod](out))
+	o.change(func(pod *corev1.Pod) { registry.MustCast[*corev1.Pod](next).DeepCopyInto(pod) })
+	o.pod.DeepCopyInto(registry.MustCast[*corev1.Pod](out))
 	return nil
 }
 
-func (o *only) Delete(_ context.Context, key string, out runtime.Object, p *storage.Preconditions, _ storage.ValidateObjectFunc, _ runtime.Object, _ storage.DeleteOptions) error {
-	o.other()
+func (o *fakeStorage) Delete(_ context.Context, key string, out runtime.Object, p *storage.Preconditions, _ storage.ValidateObjectFunc, _ runtime.Object, _ storage.DeleteOptions) error {
+	o.runConcurrentWrite()
 	if o.pod == nil {
 		return storage.NewKeyNotFoundError(key, 0)
 	}
 	if err := p.Check(key, o.pod); err != nil {
 		return err
 	}
-	o.pod.DeepCopyInto(registry.As[*corev1.Pod](out))
+	o.pod.DeepCopyInto(registry.MustCast[*corev1.Pod](out))
 	o.pod = nil
 	return nil
 }
 
-// TestAPodThatBecomesReadyIsJudgedAgain: between the look at it and its deletion it
+// TestEvictionRechecksChangedPod: between the look at it and its deletion it
 // begins to count for a budget that is spent.
-func TestAPodThatBecomesReadyIsJudgedAgain(t *testing.T) {
+func TestEvictionRechecksChangedPod(t *testing.T) {
 	t.Parallel()
 	budget := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
 		Status: policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1}}
@@ -109,11 +109,11 @@ func TestAPodThatBecomesReadyIsJudgedAgain(t *testing.T) {
 		"pending, written, and the version named": {corev1.PodPending, func(*corev1.Pod) {}, &metav1.Preconditions{ResourceVersion: new("1")}, apierrors.IsConflict},
 		"another pod is meant":                    {corev1.PodPending, nil, &metav1.Preconditions{UID: new(types.UID("other"))}, apierrors.IsConflict},
 	} {
-		o := &only{version: 1, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: "1"}, Status: corev1.PodStatus{Phase: row.phase}}}
+		o := &fakeStorage{version: 1, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", ResourceVersion: "1"}, Status: corev1.PodStatus{Phase: row.phase}}}
 		if row.meanwhile != nil {
-			o.meanwhile = func() { o.change(row.meanwhile) }
+			o.concurrentWrite = func() { o.change(row.meanwhile) }
 		}
-		e := eviction(o, budget)
+		e := newEviction(o, budget)
 		wish := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}, DeleteOptions: &metav1.DeleteOptions{Preconditions: row.named}}
 		_, err := e.Create(genericapirequest.WithNamespace(t.Context(), "default"), "p", wish, nil, nil)
 		if !row.want(err) || (err == nil) != (o.pod == nil) {
@@ -122,15 +122,15 @@ func TestAPodThatBecomesReadyIsJudgedAgain(t *testing.T) {
 	}
 }
 
-func eviction(o *only, budgets ...policyv1.PodDisruptionBudget) *Eviction {
+func newEviction(o *fakeStorage, budgets ...policyv1.PodDisruptionBudget) *Eviction {
 	kind := &registry.Kind{New: func() runtime.Object { return &corev1.Pod{} }}
-	kind.Version, kind.Resource = corev1.SchemeGroupVersion, "pods"
+	kind.GroupVersion, kind.Resource = corev1.SchemeGroupVersion, "pods"
 	store := &genericregistry.Store{
-		NewFunc: kind.New, DefaultQualifiedResource: kind.GroupResource(), DeleteStrategy: rules{registry.NewStrategy(kind, scheme.Scheme)},
+		NewFunc: kind.New, DefaultQualifiedResource: kind.GroupResource(), DeleteStrategy: podStrategy{registry.NewStrategy(kind, scheme.Scheme)},
 		KeyFunc: func(_ context.Context, name string) (string, error) { return name, nil },
 		Storage: genericregistry.DryRunnableStorage{Storage: o},
 	}
 	return &Eviction{pods: &registry.Store{Store: store, Kind: kind}, options: Options{
-		Budgets: func(context.Context, string) ([]policyv1.PodDisruptionBudget, error) { return budgets, nil },
+		ListBudgets: func(context.Context, string) ([]policyv1.PodDisruptionBudget, error) { return budgets, nil },
 	}}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Log reads what a container has written: pods/log.
-type Log struct{ *reach }
+type Log struct{ *podLocator }
 
 var (
 	_ rest.GetterWithOptions = (*Log)(nil)
@@ -49,7 +49,7 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
 	}
-	if errs := judgeLog(o); len(errs) > 0 {
+	if errs := validateLogOptions(o); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
 	}
 	pod, err := l.pod(ctx, name)
@@ -63,20 +63,20 @@ func (l *Log) Get(ctx context.Context, name string, options runtime.Object) (run
 	out := &logStream{&genericrest.LocationStreamer{
 		ContentType:     "text/plain",
 		Flush:           o.Follow,
-		Transport:       l.ToNodes,
+		Transport:       l.KubeletTransport,
 		ResponseChecker: genericrest.NewGenericHttpResponseChecker(l.pods.Kind.GroupResource(), name),
 		RedirectChecker: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	if pod.Spec.NodeName == "" {
 		return out, nil
 	}
-	if out.Location, err = l.agent(ctx, pod.Spec.NodeName); err != nil {
+	if out.Location, err = l.kubeletURL(ctx, pod.Spec.NodeName); err != nil {
 		return nil, err
 	}
 	out.Location.Path = fmt.Sprintf("/containerLogs/%s/%s/%s", pod.Namespace, pod.Name, which)
 	out.Location.RawQuery = logQuery(o).Encode()
 	if o.InsecureSkipTLSVerifyBackend {
-		out.Transport = l.ToNodesUnverified
+		out.Transport = l.InsecureKubeletTransport
 	}
 	return out, nil
 }
@@ -88,19 +88,19 @@ type logStream struct{ *genericrest.LocationStreamer }
 func (s *logStream) InputStream(ctx context.Context, version, accept string) (io.ReadCloser, bool, string, error) {
 	body, flush, kind, err := s.LocationStreamer.InputStream(ctx, version, accept)
 	if body != nil {
-		body = &parted{ReadCloser: body}
+		body = &delayedEOF{ReadCloser: body}
 	}
 	return body, flush, kind, err
 }
 
-// parted never tells of the end together with the last bytes: those who copy to a
+// delayedEOF never tells of the end together with the last bytes: those who copy to a
 // WebSocket would drop them.
-type parted struct {
+type delayedEOF struct {
 	io.ReadCloser
 	end error
 }
 
-func (p *parted) Read(b []byte) (n int, err error) {
+func (p *delayedEOF) Read(b []byte) (n int, err error) {
 	if p.end != nil {
 		return 0, p.end
 	}
@@ -132,7 +132,7 @@ func logQuery(o *corev1.PodLogOptions) url.Values {
 	return q
 }
 
-func judgeLog(o *corev1.PodLogOptions) field.ErrorList {
+func validateLogOptions(o *corev1.PodLogOptions) field.ErrorList {
 	var errs field.ErrorList
 	if n := o.TailLines; n != nil && *n < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("tailLines"), *n, "must be greater than or equal to 0"))

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestSelectorsTakeThePodsOwnLabels(t *testing.T) {
+func TestMergeMatchKeys(t *testing.T) {
 	t.Parallel()
 	term := corev1.PodAffinityTerm{LabelSelector: &metav1.LabelSelector{}, MatchLabelKeys: []string{"a", "missing"}, MismatchLabelKeys: []string{"b"}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "1", "b": "2"}}, Spec: corev1.PodSpec{
@@ -27,7 +27,7 @@ func TestSelectorsTakeThePodsOwnLabels(t *testing.T) {
 	}
 }
 
-func TestGraceOfADelete(t *testing.T) {
+func TestPodStrategyCheckGracefulDelete(t *testing.T) {
 	t.Parallel()
 	number := func(n int64) *int64 { return &n }
 	for _, c := range []struct {
@@ -44,31 +44,31 @@ func TestGraceOfADelete(t *testing.T) {
 		{"less than nothing is a second", corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: number(-1)}}, nil, 1},
 	} {
 		options := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
-		if !(rules{}).CheckGracefulDelete(t.Context(), &c.pod, options) || *options.GracePeriodSeconds != c.want {
+		if !(podStrategy{}).CheckGracefulDelete(t.Context(), &c.pod, options) || *options.GracePeriodSeconds != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, *options.GracePeriodSeconds, c.want)
 		}
 	}
 }
 
-func TestWhereANodesAgentIs(t *testing.T) {
+func TestKubeletURL(t *testing.T) {
 	t.Parallel()
 	n := &corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeExternalIP, Address: "1.2.3.4"}, {Type: corev1.NodeHostName, Address: "n"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}}}}
-	if u, err := AgentOf(n); err != nil || u.String() != "https://[fd00::1]:10250" {
+	if u, err := KubeletURL(n); err != nil || u.String() != "https://[fd00::1]:10250" {
 		t.Errorf("got %v, %v", u, err)
 	}
 	n.Status.DaemonEndpoints.KubeletEndpoint.Port = 20250
 	n.Status.Addresses = n.Status.Addresses[:2]
-	if u, err := AgentOf(n); err != nil || u.String() != "https://n:20250" {
+	if u, err := KubeletURL(n); err != nil || u.String() != "https://n:20250" {
 		t.Errorf("got %v, %v", u, err)
 	}
 	n.Status.Addresses = nil
-	if _, err := AgentOf(n); !apierrors.IsServiceUnavailable(err) {
+	if _, err := KubeletURL(n); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestWhichContainerIsMeant(t *testing.T) {
+func TestContainerSelection(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}},
 		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}}}}
@@ -84,21 +84,21 @@ func TestWhichContainerIsMeant(t *testing.T) {
 	}
 }
 
-func TestWhatABudgetAnswers(t *testing.T) {
+func TestCheckAndDecrement(t *testing.T) {
 	t.Parallel()
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Generation: 2}, Status: policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1}}
-	if err := take(b, "p", false); !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
+	if err := checkAndDecrement(b, "p", false); !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
 		t.Errorf("a budget that is not settled gave: %v", err)
 	}
 	b.Status.ObservedGeneration = 2
-	if err := take(b, "p", true); err != nil || b.Status.DisruptionsAllowed != 1 {
+	if err := checkAndDecrement(b, "p", true); err != nil || b.Status.DisruptionsAllowed != 1 {
 		t.Errorf("a dry run took from the budget: %v", err)
 	}
-	if err := take(b, "p", false); err != nil || b.Status.DisruptionsAllowed != 0 || len(b.Status.DisruptedPods) != 1 || b.Status.Conditions[0].Reason != policyv1.InsufficientPodsReason {
+	if err := checkAndDecrement(b, "p", false); err != nil || b.Status.DisruptionsAllowed != 0 || len(b.Status.DisruptedPods) != 1 || b.Status.Conditions[0].Reason != policyv1.InsufficientPodsReason {
 		t.Errorf("%+v, %v", b.Status, err)
 	}
 	b.Status.DesiredHealthy, b.Status.CurrentHealthy = 2, 1
-	err := take(b, "q", false)
+	err := checkAndDecrement(b, "q", false)
 	if !apierrors.IsTooManyRequests(err) {
 		t.Fatalf("got %v", err)
 	}
@@ -107,15 +107,15 @@ func TestWhatABudgetAnswers(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	b.Status.DisruptionsAllowed = -1
-	if err := take(b, "q", false); !apierrors.IsForbidden(err) {
+	if err := checkAndDecrement(b, "q", false); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestWhatMayBeProxied(t *testing.T) {
+func TestValidateProxyAddress(t *testing.T) {
 	t.Parallel()
 	for ip, want := range map[string]bool{"10.0.0.1": true, "fd00::1": true, "127.0.0.1": false, "169.254.169.254": false, "::1": false, "": false, "0.0.0.0": false, "224.0.0.1": false, "::ffff:127.0.0.1": false} {
-		if got := mayProxy(ip) == nil; got != want {
+		if got := validateProxyAddress(ip) == nil; got != want {
 			t.Errorf("%s: got %v", ip, got)
 		}
 	}

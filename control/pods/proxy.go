@@ -25,7 +25,7 @@ var (
 )
 
 // Proxy hands requests on to what a pod serves: pods/[SCHEME:]NAME[:PORT]/proxy.
-type Proxy struct{ *reach }
+type Proxy struct{ *podLocator }
 
 // New returns an empty pod.
 func (p *Proxy) New() runtime.Object { return &corev1.Pod{} }
@@ -59,20 +59,20 @@ func (p *Proxy) Connect(ctx context.Context, id string, options runtime.Object, 
 	if len(pod.Status.PodIPs) > 0 {
 		ip = pod.Status.PodIPs[0].IP
 	}
-	if err := mayProxy(ip); err != nil {
+	if err := validateProxyAddress(ip); err != nil {
 		return nil, err
 	}
-	to := &url.URL{Scheme: scheme, Host: net.JoinHostPort(ip, portOf(pod, port))}
+	to := &url.URL{Scheme: scheme, Host: net.JoinHostPort(ip, resolvePort(pod, port))}
 	if to.Scheme == "" {
 		to.Scheme = "http"
 	}
 	to.Path = utilnet.JoinPreservingTrailingSlash(to.Path, o.Path)
-	return passing(to, p.ToPods, false, respond), nil
+	return newProxyHandler(to, p.PodTransport, false, respond), nil
 }
 
-// portOf is the port that is meant: the first that the pod names if none is, and
+// resolvePort is the port that is meant: the first that the pod names if none is, and
 // a number for a name.
-func portOf(pod *corev1.Pod, port string) string {
+func resolvePort(pod *corev1.Pod, port string) string {
 	for i := range pod.Spec.Containers {
 		for _, p := range pod.Spec.Containers[i].Ports {
 			if port == "" || port == p.Name {
@@ -114,24 +114,24 @@ func (p *NodeProxy) Connect(ctx context.Context, id string, options runtime.Obje
 	if !valid {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", id))
 	}
-	node, err := p.Node(ctx, name)
+	node, err := p.GetNode(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	to, err := AgentOf(node)
+	to, err := KubeletURL(node)
 	if err != nil {
 		return nil, err
 	}
-	by := p.ToNodes
+	by := p.KubeletTransport
 	if port != "" && port != to.Port() {
-		if err := mayProxy(to.Hostname()); err != nil {
+		if err := validateProxyAddress(to.Hostname()); err != nil {
 			return nil, err
 		}
-		by, to.Host, to.Scheme = p.ToPods, net.JoinHostPort(to.Hostname(), port), scheme
+		by, to.Host, to.Scheme = p.PodTransport, net.JoinHostPort(to.Hostname(), port), scheme
 		if to.Scheme == "" {
 			to.Scheme = "http"
 		}
 	}
 	to.Path = utilnet.JoinPreservingTrailingSlash("/", strings.TrimPrefix(o.Path, "/"))
-	return passing(to, by, false, respond), nil
+	return newProxyHandler(to, by, false, respond), nil
 }

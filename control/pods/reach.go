@@ -23,48 +23,48 @@ import (
 	"berth/control/registry"
 )
 
-// nodePort is where node agents listen that do not say otherwise.
-const nodePort = 10250
+// defaultKubeletPort is where node agents listen that do not say otherwise.
+const defaultKubeletPort = 10250
 
 // How long the server waits for others.
 const (
-	dialWithin      = 10 * time.Second
-	handshakeWithin = 10 * time.Second
-	idleFor         = 90 * time.Second
+	dialTimeout         = 10 * time.Second
+	tlsHandshakeTimeout = 10 * time.Second
+	idleConnTimeout     = 90 * time.Second
 )
 
-// reach is what all connections to pods begin with: the pod and its node.
-type reach struct {
+// podLocator is what all connections to pods begin with: the pod and its node.
+type podLocator struct {
 	Options
 	pods *registry.Store
 }
 
-func (r *reach) pod(ctx context.Context, name string) (*corev1.Pod, error) {
+func (r *podLocator) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	obj, err := r.pods.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return registry.As[*corev1.Pod](obj), nil
+	return registry.MustCast[*corev1.Pod](obj), nil
 }
 
-// agent is the address of a node's agent: https and the port that the node says.
-func (r *reach) agent(ctx context.Context, node string) (*url.URL, error) {
-	n, err := r.Node(ctx, node)
+// kubeletURL is the address of a node's agent: https and the port that the node says.
+func (r *podLocator) kubeletURL(ctx context.Context, node string) (*url.URL, error) {
+	n, err := r.GetNode(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	return AgentOf(n)
+	return KubeletURL(n)
 }
 
 // addressOrder is which of a node's addresses is tried: within the cluster
 // first, and numbers before names, which the server may not be able to resolve.
 var addressOrder = []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeInternalDNS, corev1.NodeHostName, corev1.NodeExternalIP, corev1.NodeExternalDNS}
 
-// AgentOf is the URL of a node's agent, by the node's status.
-func AgentOf(n *corev1.Node) (*url.URL, error) {
+// KubeletURL is the URL of a node's agent, by the node's status.
+func KubeletURL(n *corev1.Node) (*url.URL, error) {
 	port := int(n.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	if port == 0 {
-		port = nodePort
+		port = defaultKubeletPort
 	}
 	for _, kind := range addressOrder {
 		for _, a := range n.Status.Addresses {
@@ -113,10 +113,10 @@ func container(pod *corev1.Pod, name string) (string, error) {
 	return "", apierrors.NewBadRequest(why)
 }
 
-// NodeTransport carries requests to nodes' agents: it shows a client certificate,
+// NewKubeletTransport carries requests to nodes' agents: it shows a client certificate,
 // asked for anew at each connection, and wants theirs to be of the authority. Nil
 // roots trust whoever answers.
-func NodeTransport(roots *x509.CertPool, client func() (*tls.Certificate, error)) *http.Transport {
+func NewKubeletTransport(roots *x509.CertPool, client func() (*tls.Certificate, error)) *http.Transport {
 	t := plainTransport()
 	t.TLSClientConfig = &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -130,9 +130,9 @@ func NodeTransport(roots *x509.CertPool, client func() (*tls.Certificate, error)
 	return t
 }
 
-// PodTransport carries requests to what pods serve. Whom a pod's certificate is
+// NewPodTransport carries requests to what pods serve. Whom a pod's certificate is
 // made out to nobody can know.
-func PodTransport() *http.Transport {
+func NewPodTransport() *http.Transport {
 	t := plainTransport()
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, InsecureSkipVerify: true} //nolint:gosec // as above
 	return t
@@ -140,24 +140,24 @@ func PodTransport() *http.Transport {
 
 func plainTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: dialWithin, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout: handshakeWithin,
-		IdleConnTimeout:     idleFor,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout: tlsHandshakeTimeout,
+		IdleConnTimeout:     idleConnTimeout,
 		MaxIdleConnsPerHost: 8,
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
 	}
 }
 
-// passing hands a request on to a place, a taken-over connection too.
-func passing(to *url.URL, by http.RoundTripper, upgrade bool, respond rest.Responder) *proxy.UpgradeAwareHandler {
+// newProxyHandler hands a request on to a place, a taken-over connection too.
+func newProxyHandler(to *url.URL, by http.RoundTripper, upgrade bool, respond rest.Responder) *proxy.UpgradeAwareHandler {
 	h := proxy.NewUpgradeAwareHandler(to, by, !upgrade, upgrade, proxy.NewErrorResponder(respond))
 	h.UseLocationHost = true
 	return h
 }
 
-// mayProxy keeps the server from being sent to itself or to what only its own
+// validateProxyAddress keeps the server from being sent to itself or to what only its own
 // link can reach.
-func mayProxy(ip string) error {
+func validateProxyAddress(ip string) error {
 	a, err := netip.ParseAddr(ip)
 	if err != nil || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() {
 		return apierrors.NewBadRequest("address not allowed")

@@ -13,15 +13,15 @@ import (
 	"berth/podspec"
 )
 
-// rules are those of pods as a whole. What is filled in and what is refused is in
+// podStrategy are those of pods as a whole. What is filled in and what is refused is in
 // the row.
-type rules struct{ registry.Strategy }
+type podStrategy struct{ registry.Strategy }
 
 // PrepareForCreate starts a pod as pending, with its class of quality, and
 // completes the selectors that take values from the pod's own labels.
-func (r rules) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+func (r podStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	r.Strategy.PrepareForCreate(ctx, obj)
-	pod := registry.As[*corev1.Pod](obj)
+	pod := registry.MustCast[*corev1.Pod](obj)
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: podspec.QOSClass(pod)}
 	if len(pod.Spec.SchedulingGates) > 0 {
 		pod.Status.Conditions = []corev1.PodCondition{{
@@ -33,11 +33,11 @@ func (r rules) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 
 // CheckGracefulDelete settles the grace of a delete: what the request says, or
 // the pod; none for a pod on no node or one that has ended.
-func (r rules) CheckGracefulDelete(_ context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+func (r podStrategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
 	if options == nil {
 		return false
 	}
-	pod := registry.As[*corev1.Pod](obj)
+	pod := registry.MustCast[*corev1.Pod](obj)
 	period := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	switch {
 	case options.GracePeriodSeconds != nil:
@@ -48,14 +48,14 @@ func (r rules) CheckGracefulDelete(_ context.Context, obj runtime.Object, option
 	if period < 0 {
 		period = 1
 	}
-	if pod.Spec.NodeName == "" || ended(pod) {
+	if pod.Spec.NodeName == "" || isTerminal(pod) {
 		period = 0 // there is nothing to end
 	}
 	options.GracePeriodSeconds = &period
 	return true
 }
 
-func ended(pod *corev1.Pod) bool {
+func isTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
@@ -97,44 +97,44 @@ func mergeMatchKeys(pod *corev1.Pod) {
 	}
 }
 
-// statusRules let nothing but the status change, and of it not the class of
+// podStatusStrategy let nothing but the status change, and of it not the class of
 // quality that the pod was given when it was made.
-type statusRules struct{ registry.StatusStrategy }
+type podStatusStrategy struct{ registry.StatusStrategy }
 
-func (r statusRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+func (r podStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
-	pod, was := registry.As[*corev1.Pod](obj), registry.As[*corev1.Pod](old)
+	pod, was := registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old)
 	if was.Status.QOSClass != "" {
 		pod.Status.QOSClass = was.Status.QOSClass
 	}
 }
 
-// partRules let one part of a pod's spec change.
-type partRules struct {
+// specPartStrategy let one part of a pod's spec change.
+type specPartStrategy struct {
 	registry.Strategy
-	part     func(pod, wish *corev1.Pod) // takes the part from the wish
+	apply    func(pod, wish *corev1.Pod) // takes the part from the wish
 	validate func(pod, old *corev1.Pod) field.ErrorList
-	owned    []string // the part's fields in the spec
+	fields   []string // the part's fields in the spec
 }
 
-// ephemeralRules are those of the containers that are put into a running pod.
-func ephemeralRules(s registry.Strategy) partRules {
-	return partRules{Strategy: s, validate: podspec.ValidateEphemeralUpdate, owned: []string{"ephemeralContainers"},
-		part: func(pod, wish *corev1.Pod) { pod.Spec.EphemeralContainers = wish.Spec.EphemeralContainers }}
+// newEphemeralContainersStrategy are those of the containers that are put into a running pod.
+func newEphemeralContainersStrategy(s registry.Strategy) specPartStrategy {
+	return specPartStrategy{Strategy: s, validate: podspec.ValidateEphemeralUpdate, fields: []string{"ephemeralContainers"},
+		apply: func(pod, wish *corev1.Pod) { pod.Spec.EphemeralContainers = wish.Spec.EphemeralContainers }}
 }
 
-// resizeRules are those of giving a pod and its containers more or less.
-func resizeRules(s registry.Strategy) partRules {
-	return partRules{Strategy: s, validate: podspec.ValidateResize, owned: []string{"containers", "initContainers", "resources"},
-		part: func(pod, wish *corev1.Pod) {
-			resources(pod.Spec.Containers, wish.Spec.Containers)
-			resources(pod.Spec.InitContainers, wish.Spec.InitContainers)
+// newResizeStrategy are those of giving a pod and its containers more or less.
+func newResizeStrategy(s registry.Strategy) specPartStrategy {
+	return specPartStrategy{Strategy: s, validate: podspec.ValidateResize, fields: []string{"containers", "initContainers", "resources"},
+		apply: func(pod, wish *corev1.Pod) {
+			copyResources(pod.Spec.Containers, wish.Spec.Containers)
+			copyResources(pod.Spec.InitContainers, wish.Spec.InitContainers)
 			pod.Spec.Resources = wish.Spec.Resources
 		}}
 }
 
-// resources takes what the containers of the same names ask for.
-func resources(to, from []corev1.Container) {
+// copyResources takes what the containers of the same names ask for.
+func copyResources(to, from []corev1.Container) {
 	byName := map[string]*corev1.Container{}
 	for i := range from {
 		byName[from[i].Name] = &from[i]
@@ -146,30 +146,30 @@ func resources(to, from []corev1.Container) {
 	}
 }
 
-func (r partRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	pod, was := registry.As[*corev1.Pod](obj), registry.As[*corev1.Pod](old)
+func (r specPartStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	pod, was := registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old)
 	wish := pod.DeepCopy()
 	was.DeepCopyInto(pod)
 	pod.ResourceVersion = wish.ResourceVersion
 	pod.ManagedFields = wish.ManagedFields
-	r.part(pod, wish)
+	r.apply(pod, wish)
 	if len(podspec.Differences("spec", was.Spec, pod.Spec)) > 0 {
 		pod.Generation = was.Generation + 1
 	}
 }
 
-func (r partRules) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return r.validate(registry.As[*corev1.Pod](obj), registry.As[*corev1.Pod](old))
+func (r specPartStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return r.validate(registry.MustCast[*corev1.Pod](obj), registry.MustCast[*corev1.Pod](old))
 }
 
-func (r partRules) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+func (r specPartStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
 	return nil
 }
 
 // GetResetFields names what a server-side apply cannot own here.
-func (r partRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+func (r specPartStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	var kept []fieldpath.Path
-	for _, name := range r.owned {
+	for _, name := range r.fields {
 		kept = append(kept, fieldpath.MakePathOrDie("spec", name))
 	}
 	all := fieldpath.NewSet(fieldpath.MakePathOrDie("status"), fieldpath.MakePathOrDie("metadata"))
@@ -179,7 +179,7 @@ func (r partRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 			all.Insert(path)
 		}
 	}
-	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(r.Kind.Version.String()): all}
+	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(r.Kind.GroupVersion.String()): all}
 }
 
 func containsPath(list []fieldpath.Path, path fieldpath.Path) bool {

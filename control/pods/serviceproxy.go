@@ -19,10 +19,10 @@ import (
 // ServiceProxy hands requests on to one of a service's ready pods:
 // services/[SCHEME:]NAME[:PORT]/proxy.
 type ServiceProxy struct {
-	// Service and Endpoints read by name in the namespace of the context.
-	Service   func(ctx context.Context, name string) (*corev1.Service, error)
-	Endpoints func(ctx context.Context, name string) (*corev1.Endpoints, error) //nolint:staticcheck // served as long as upstream serves it
-	ToPods    http.RoundTripper
+	// GetService and Endpoints read by name in the namespace of the context.
+	GetService   func(ctx context.Context, name string) (*corev1.Service, error)
+	GetEndpoints func(ctx context.Context, name string) (*corev1.Endpoints, error) //nolint:staticcheck // served as long as upstream serves it
+	PodTransport http.RoundTripper
 }
 
 var _ rest.Connecter = (*ServiceProxy)(nil)
@@ -51,19 +51,19 @@ func (p *ServiceProxy) Connect(ctx context.Context, id string, options runtime.O
 	if !valid {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", id))
 	}
-	svc, err := p.Service(ctx, name)
+	svc, err := p.GetService(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	named, err := portNamed(svc, port)
+	named, err := servicePortName(svc, port)
 	if err != nil {
 		return nil, err
 	}
-	endpoints, err := p.Endpoints(ctx, name)
+	endpoints, err := p.GetEndpoints(ctx, name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
-	host := one(endpoints, named)
+	host := randomEndpoint(endpoints, named)
 	if host == "" {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", id))
 	}
@@ -71,19 +71,19 @@ func (p *ServiceProxy) Connect(ctx context.Context, id string, options runtime.O
 	if err != nil {
 		return nil, err
 	}
-	if err := mayProxy(ip); err != nil {
+	if err := validateProxyAddress(ip); err != nil {
 		return nil, err
 	}
 	if scheme == "" {
 		scheme = "http"
 	}
 	to := &url.URL{Scheme: scheme, Host: host, Path: utilnet.JoinPreservingTrailingSlash("", o.Path)}
-	return passing(to, p.ToPods, false, respond), nil
+	return newProxyHandler(to, p.PodTransport, false, respond), nil
 }
 
-// portNamed is the name of the port that is meant: by its name, by its number, or
+// servicePortName is the name of the port that is meant: by its name, by its number, or
 // the only one.
-func portNamed(svc *corev1.Service, port string) (string, error) {
+func servicePortName(svc *corev1.Service, port string) (string, error) {
 	if port == "" && len(svc.Spec.Ports) == 1 {
 		return svc.Spec.Ports[0].Name, nil
 	}
@@ -95,8 +95,8 @@ func portNamed(svc *corev1.Service, port string) (string, error) {
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, svc.Name))
 }
 
-// one is the host and port of any ready address; "": there is none.
-func one(endpoints *corev1.Endpoints, port string) string { //nolint:staticcheck // as above
+// randomEndpoint is the host and port of any ready address; "": there is none.
+func randomEndpoint(endpoints *corev1.Endpoints, port string) string { //nolint:staticcheck // as above
 	var all []string
 	if endpoints == nil {
 		return ""

@@ -55,9 +55,9 @@ func (s streams) check() error {
 	return nil
 }
 
-// mayEnter refuses who may only read: a WebSocket begins as a GET, and what runs in
+// authorizeCreate refuses who may only read: a WebSocket begins as a GET, and what runs in
 // a container or listens in its network is not to be read but entered.
-func (r *reach) mayEnter(ctx context.Context) error {
+func (r *podLocator) authorizeCreate(ctx context.Context) error {
 	asked, err := filters.GetAuthorizerAttributes(ctx)
 	if err != nil {
 		return apierrors.NewInternalError(err)
@@ -83,31 +83,31 @@ func (r *reach) mayEnter(ctx context.Context) error {
 // stream connects a client with a process in a container, through the agent of
 // the pod's node. Clients that speak WebSockets are translated: agents need to
 // speak SPDY only.
-func (r *reach) stream(ctx context.Context, verb string, pod *corev1.Pod, name string, s streams, query url.Values, respond rest.Responder) (http.Handler, error) {
+func (r *podLocator) stream(ctx context.Context, verb string, pod *corev1.Pod, name string, s streams, query url.Values, respond rest.Responder) (http.Handler, error) {
 	name, err := container(pod, name)
 	if err != nil {
 		return nil, err
 	}
-	to, err := r.onNode(ctx, pod)
+	to, err := r.kubeletURLOf(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
 	to.Path = fmt.Sprintf("/%s/%s/%s/%s", verb, pod.Namespace, pod.Name, name)
 	to.RawQuery = query.Encode()
-	translate := translator.NewStreamTranslatorHandler(to, r.ToNodes, 0, translator.Options{Stdin: s.in, Stdout: s.out, Stderr: s.err, Tty: s.tty})
-	return translator.NewTranslatingHandler(passing(to, r.ToNodes, true, respond), translate, wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
+	translate := translator.NewStreamTranslatorHandler(to, r.KubeletTransport, 0, translator.Options{Stdin: s.in, Stdout: s.out, Stderr: s.err, Tty: s.tty})
+	return translator.NewTranslatingHandler(newProxyHandler(to, r.KubeletTransport, true, respond), translate, wsstream.IsWebSocketRequestWithStreamCloseProtocol), nil
 }
 
-// onNode is the agent of the node that a pod is on.
-func (r *reach) onNode(ctx context.Context, pod *corev1.Pod) (*url.URL, error) {
+// kubeletURLOf is the agent of the node that a pod is on.
+func (r *podLocator) kubeletURLOf(ctx context.Context, pod *corev1.Pod) (*url.URL, error) {
 	if pod.Spec.NodeName == "" {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", pod.Name))
 	}
-	return r.agent(ctx, pod.Spec.NodeName)
+	return r.kubeletURL(ctx, pod.Spec.NodeName)
 }
 
 // Exec runs a command in a container: pods/exec.
-type Exec struct{ *reach }
+type Exec struct{ *podLocator }
 
 // New returns an empty pod.
 func (e *Exec) New() runtime.Object { return &corev1.Pod{} }
@@ -129,7 +129,7 @@ func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object,
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
 	}
-	if err := e.mayEnter(ctx); err != nil {
+	if err := e.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	pod, err := e.pod(ctx, name)
@@ -149,7 +149,7 @@ func (e *Exec) Connect(ctx context.Context, name string, options runtime.Object,
 }
 
 // Attach connects with the process that a container runs: pods/attach.
-type Attach struct{ *reach }
+type Attach struct{ *podLocator }
 
 // New returns an empty pod.
 func (a *Attach) New() runtime.Object { return &corev1.Pod{} }
@@ -171,7 +171,7 @@ func (a *Attach) Connect(ctx context.Context, name string, options runtime.Objec
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
 	}
-	if err := a.mayEnter(ctx); err != nil {
+	if err := a.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	pod, err := a.pod(ctx, name)
@@ -186,7 +186,7 @@ func (a *Attach) Connect(ctx context.Context, name string, options runtime.Objec
 }
 
 // PortForward carries connections to ports of a pod: pods/portforward.
-type PortForward struct{ *reach }
+type PortForward struct{ *podLocator }
 
 // New returns an empty pod.
 func (p *PortForward) New() runtime.Object { return &corev1.Pod{} }
@@ -209,14 +209,14 @@ func (p *PortForward) Connect(ctx context.Context, name string, options runtime.
 	if !ok {
 		return nil, fmt.Errorf("invalid options object: %#v", options)
 	}
-	if err := p.mayEnter(ctx); err != nil {
+	if err := p.authorizeCreate(ctx); err != nil {
 		return nil, err
 	}
 	pod, err := p.pod(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	to, err := p.onNode(ctx, pod)
+	to, err := p.kubeletURLOf(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -226,6 +226,6 @@ func (p *PortForward) Connect(ctx context.Context, name string, options runtime.
 		query.Add("port", strconv.Itoa(int(port)))
 	}
 	to.RawQuery = query.Encode()
-	on := passing(to, p.ToNodes, true, respond)
+	on := newProxyHandler(to, p.KubeletTransport, true, respond)
 	return translator.NewTranslatingHandler(on, translator.NewTunnelingHandler(on), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }

@@ -17,27 +17,27 @@ func rbac(kind string) schema.GroupKind {
 }
 
 var (
-	roleHeads    = []metav1.TableColumnDefinition{nameHead, text("Created At", "When the object was created.")}
-	bindingHeads = []metav1.TableColumnDefinition{nameHead, text("Role", "What is allowed."), ageHead,
-		wide(text("Users", "The users who may.")), wide(text("Groups", "The groups who may.")), wide(text("ServiceAccounts", "The accounts that may."))}
+	roleDefinitions    = []metav1.TableColumnDefinition{nameColumn, stringColumn("Created At", "When the object was created.")}
+	bindingDefinitions = []metav1.TableColumnDefinition{nameColumn, stringColumn("Role", "What is allowed."), ageColumn,
+		wideColumn(stringColumn("Users", "The users who may.")), wideColumn(stringColumn("Groups", "The groups who may.")), wideColumn(stringColumn("ServiceAccounts", "The accounts that may."))}
 )
 
 var accessKinds = map[schema.GroupKind]Columns{
-	rbac("Role"): of(func(r *rbacv1.Role, _ time.Time) []any {
+	rbac("Role"): columnsOf(func(r *rbacv1.Role, _ time.Time) []any {
 		return []any{r.Name, r.CreationTimestamp.UTC().Format(time.RFC3339)}
-	}, roleHeads...),
-	rbac("ClusterRole"): of(func(r *rbacv1.ClusterRole, _ time.Time) []any {
+	}, roleDefinitions...),
+	rbac("ClusterRole"): columnsOf(func(r *rbacv1.ClusterRole, _ time.Time) []any {
 		return []any{r.Name, r.CreationTimestamp.UTC().Format(time.RFC3339)}
-	}, roleHeads...),
-	rbac("RoleBinding"): of(func(b *rbacv1.RoleBinding, now time.Time) []any {
+	}, roleDefinitions...),
+	rbac("RoleBinding"): columnsOf(func(b *rbacv1.RoleBinding, now time.Time) []any {
 		return bindingRow(&b.ObjectMeta, b.RoleRef, b.Subjects, now)
-	}, bindingHeads...),
-	rbac("ClusterRoleBinding"): of(func(b *rbacv1.ClusterRoleBinding, now time.Time) []any {
+	}, bindingDefinitions...),
+	rbac("ClusterRoleBinding"): columnsOf(func(b *rbacv1.ClusterRoleBinding, now time.Time) []any {
 		return bindingRow(&b.ObjectMeta, b.RoleRef, b.Subjects, now)
-	}, bindingHeads...),
-	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: of(requestRow, nameHead, ageHead,
-		text("SignerName", "Who is asked to sign."), text("Requestor", "Who asks."),
-		text("RequestedDuration", "How long the certificate should hold."), text("Condition", "How far the request is.")),
+	}, bindingDefinitions...),
+	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: columnsOf(requestRow, nameColumn, ageColumn,
+		stringColumn("SignerName", "Who is asked to sign."), stringColumn("Requestor", "Who asks."),
+		stringColumn("RequestedDuration", "How long the certificate should hold."), stringColumn("Condition", "How far the request is.")),
 }
 
 func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, who []rbacv1.Subject, now time.Time) []any {
@@ -52,7 +52,7 @@ func bindingRow(m *metav1.ObjectMeta, role rbacv1.RoleRef, who []rbacv1.Subject,
 			accounts = append(accounts, s.Namespace+"/"+s.Name)
 		}
 	}
-	return []any{m.Name, role.Kind + "/" + role.Name, since(m.CreationTimestamp, now),
+	return []any{m.Name, role.Kind + "/" + role.Name, age(m.CreationTimestamp, now),
 		strings.Join(users, ", "), strings.Join(groups, ", "), strings.Join(accounts, ", ")}
 }
 
@@ -61,7 +61,7 @@ func requestRow(r *certificatesv1.CertificateSigningRequest, now time.Time) []an
 	if s := r.Spec.ExpirationSeconds; s != nil {
 		asked = duration.HumanDuration(time.Duration(*s) * time.Second)
 	}
-	return []any{r.Name, since(r.CreationTimestamp, now), r.Spec.SignerName, r.Spec.Username, asked, requestStatus(r)}
+	return []any{r.Name, age(r.CreationTimestamp, now), r.Spec.SignerName, r.Spec.Username, asked, requestStatus(r)}
 }
 
 func requestStatus(r *certificatesv1.CertificateSigningRequest) string {

@@ -17,12 +17,12 @@ const (
 	none    = "<none>"
 	unset   = "<unset>"
 	unknown = "<unknown>"
-	// most is how many addresses or ports one cell holds.
-	most = 3
+	// maxListed is how many addresses or ports one cell holds.
+	maxListed = 3
 )
 
-// since is how long ago something was, in a word.
-func since(t metav1.Time, now time.Time) string {
+// age is how long ago something was, in a word.
+func age(t metav1.Time, now time.Time) string {
 	if t.IsZero() {
 		return unknown
 	}
@@ -36,23 +36,23 @@ func orNone(s string) string {
 	return s
 }
 
-// value is what a pointer shows, or a word where there is none.
-func value[T any](p *T, without string) any {
+// valueOr is what a pointer shows, or a word where there is none.
+func valueOr[T any](p *T, without string) any {
 	if p == nil {
 		return without
 	}
 	return fmt.Sprint(*p)
 }
 
-func number32(p *int32) int64 {
+func int32OrZero(p *int32) int64 {
 	if p == nil {
 		return 0
 	}
 	return int64(*p)
 }
 
-// flag is a switch that may be absent.
-func flag(p *bool) string {
+// formatBool is a switch that may be absent.
+func formatBool(p *bool) string {
 	switch {
 	case p == nil:
 		return unset
@@ -62,19 +62,19 @@ func flag(p *bool) string {
 	return "False"
 }
 
-// some joins a list that may be long.
-func some(list []string, without string) string {
+// joinLimited joins a list that may be long.
+func joinLimited(list []string, without string) string {
 	if len(list) == 0 {
 		return without
 	}
-	if len(list) <= most {
+	if len(list) <= maxListed {
 		return strings.Join(list, ",")
 	}
-	return fmt.Sprintf("%s + %d more...", strings.Join(list[:most], ","), len(list)-most)
+	return fmt.Sprintf("%s + %d more...", strings.Join(list[:maxListed], ","), len(list)-maxListed)
 }
 
-// pairs writes labels as a selector.
-func pairs(m map[string]string) string {
+// formatLabels writes labels as a selector.
+func formatLabels(m map[string]string) string {
 	out := make([]string, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, k+"="+m[k])
@@ -82,8 +82,8 @@ func pairs(m map[string]string) string {
 	return orNone(strings.Join(out, ","))
 }
 
-// selector writes a selector as the flag -l takes it.
-func selector(s *metav1.LabelSelector) string {
+// formatSelector writes a selector as the flag -l takes it.
+func formatSelector(s *metav1.LabelSelector) string {
 	parsed, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
 		return "<invalid>"

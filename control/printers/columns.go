@@ -13,23 +13,23 @@ import (
 
 // Columns is how the objects of one kind are shown.
 type Columns struct {
-	heads []metav1.TableColumnDefinition
-	row   func(obj runtime.Object, now time.Time) ([]any, error)
-	done  func(obj runtime.Object) []metav1.TableRowCondition
+	definitions []metav1.TableColumnDefinition
+	row         func(obj runtime.Object, now time.Time) ([]any, error)
+	conditions  func(obj runtime.Object) []metav1.TableRowCondition
 }
 
-// Of gives the columns of a kind. A kind without columns of its own is shown by
+// ColumnsFor gives the columns of a kind. A kind without columns of its own is shown by
 // its name and age.
-func Of(kind schema.GroupKind) Columns {
-	if c, ok := table[kind]; ok {
+func ColumnsFor(kind schema.GroupKind) Columns {
+	if c, ok := columnsByKind[kind]; ok {
 		return c
 	}
-	return plain
+	return defaultColumns
 }
 
-// Known reports whether the kind has columns of its own.
-func Known(kind schema.GroupKind) bool {
-	_, ok := table[kind]
+// HasColumns reports whether the kind has columns of its own.
+func HasColumns(kind schema.GroupKind) bool {
+	_, ok := columnsByKind[kind]
 	return ok
 }
 
@@ -37,11 +37,11 @@ func Known(kind schema.GroupKind) bool {
 // are made, as for the events of a watch after the first.
 func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.Table, error) {
 	if c.row == nil {
-		c = plain
+		c = defaultColumns
 	}
 	out := &metav1.Table{}
 	if heads {
-		out.ColumnDefinitions = c.heads
+		out.ColumnDefinitions = c.definitions
 	}
 	add := func(obj runtime.Object) error {
 		cells, err := c.row(obj, now)
@@ -49,8 +49,8 @@ func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.T
 			return err
 		}
 		row := metav1.TableRow{Cells: cells, Object: runtime.RawExtension{Object: obj}}
-		if c.done != nil {
-			row.Conditions = c.done(obj)
+		if c.conditions != nil {
+			row.Conditions = c.conditions(obj)
 		}
 		out.Rows = append(out.Rows, row)
 		return nil
@@ -72,10 +72,10 @@ func (c Columns) Table(obj runtime.Object, now time.Time, heads bool) (*metav1.T
 	return out, nil
 }
 
-// table is how each kind is shown.
-var table = join(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds, otherKinds)
+// columnsByKind is how each kind is shown.
+var columnsByKind = merge(coreKinds, storageKinds, deviceKinds, workloadKinds, accessKinds, otherKinds)
 
-func join(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
+func merge(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
 	out := map[schema.GroupKind]Columns{}
 	for _, g := range groups {
 		maps.Copy(out, g)
@@ -83,22 +83,22 @@ func join(groups ...map[schema.GroupKind]Columns) map[schema.GroupKind]Columns {
 	return out
 }
 
-// plain shows an object of any kind.
-var plain = Columns{
-	heads: []metav1.TableColumnDefinition{nameHead, ageHead},
+// defaultColumns shows an object of any kind.
+var defaultColumns = Columns{
+	definitions: []metav1.TableColumnDefinition{nameColumn, ageColumn},
 	row: func(obj runtime.Object, now time.Time) ([]any, error) {
 		m, err := meta.Accessor(obj)
 		if err != nil {
 			return nil, err
 		}
-		return []any{m.GetName(), since(m.GetCreationTimestamp(), now)}, nil
+		return []any{m.GetName(), age(m.GetCreationTimestamp(), now)}, nil
 	},
 }
 
-// of makes the columns of one type.
-func of[T runtime.Object](row func(obj T, now time.Time) []any, heads ...metav1.TableColumnDefinition) Columns {
+// columnsOf makes the columns of one type.
+func columnsOf[T runtime.Object](row func(obj T, now time.Time) []any, heads ...metav1.TableColumnDefinition) Columns {
 	return Columns{
-		heads: heads,
+		definitions: heads,
 		row: func(obj runtime.Object, now time.Time) ([]any, error) {
 			t, ok := obj.(T)
 			if !ok {
@@ -110,20 +110,20 @@ func of[T runtime.Object](row func(obj T, now time.Time) []any, heads ...metav1.
 }
 
 var (
-	nameHead = metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "The name, unique within its namespace."}
-	ageHead  = text("Age", "How long ago the object was created.")
+	nameColumn = metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "The name, unique within its namespace."}
+	ageColumn  = stringColumn("Age", "How long ago the object was created.")
 )
 
-func text(name, why string) metav1.TableColumnDefinition {
+func stringColumn(name, why string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: why}
 }
 
-func number(name, why string) metav1.TableColumnDefinition {
+func integerColumn(name, why string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "integer", Description: why}
 }
 
-// wide makes a column one that only "-o wide" shows.
-func wide(head metav1.TableColumnDefinition) metav1.TableColumnDefinition {
+// wideColumn makes a column one that only "-o wide" shows.
+func wideColumn(head metav1.TableColumnDefinition) metav1.TableColumnDefinition {
 	head.Priority = 1
 	return head
 }

@@ -32,9 +32,9 @@ func empty(t *testing.T, kind schema.GroupKind) runtime.Object {
 	return nil
 }
 
-// TestRows reads testdata/rows.yaml: an object of a kind, and the row that users
+// TestColumnsRows reads testdata/rows.yaml: an object of a kind, and the row that users
 // see of it, cells parted by bars.
-func TestRows(t *testing.T) {
+func TestColumnsRows(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("testdata/rows.yaml")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestRows(t *testing.T) {
 			if err := yaml.UnmarshalStrict(text, obj); err != nil {
 				t.Fatal(err)
 			}
-			table, err := Of(kind).Table(obj, now, true)
+			table, err := ColumnsFor(kind).Table(obj, now, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,11 +73,11 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestEveryRowFitsItsHeads shows whatever objects of every kind: a cell for every
+// TestColumnsCellsMatchDefinitions shows whatever objects of every kind: a cell for every
 // head, of the head's type, and no panic.
-func TestEveryRowFitsItsHeads(t *testing.T) {
+func TestColumnsCellsMatchDefinitions(t *testing.T) {
 	t.Parallel()
-	for kind := range table {
+	for kind := range columnsByKind {
 		for seed := range int64(20) {
 			obj := empty(t, kind)
 			randfill.NewWithSeed(seed).NilChance(float64(seed%3)/2).NumElements(0, 3).Funcs(
@@ -85,7 +85,7 @@ func TestEveryRowFitsItsHeads(t *testing.T) {
 				func(m *metav1.Time, c randfill.Continue) { *m = metav1.Unix(c.Int63n(1<<31), 0) },
 				func(m *metav1.MicroTime, c randfill.Continue) { *m = metav1.NewMicroTime(now) },
 			).Fill(obj)
-			got, err := Of(kind).Table(obj, now, true)
+			got, err := ColumnsFor(kind).Table(obj, now, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,21 +104,21 @@ func TestEveryRowFitsItsHeads(t *testing.T) {
 	}
 }
 
-func TestTableOfAList(t *testing.T) {
+func TestColumnsTableOfList(t *testing.T) {
 	t.Parallel()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}, Items: []corev1.Pod{
 		{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}}}
-	got, err := Of(core("Pod")).Table(list, now, false)
+	got, err := ColumnsFor(core("Pod")).Table(list, now, false)
 	if err != nil || len(got.Rows) != 2 || got.ResourceVersion != "7" || got.Continue != "more" || len(got.ColumnDefinitions) != 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if len(got.Rows[0].Conditions) != 1 || got.Rows[0].Conditions[0].Type != metav1.RowCompleted || len(got.Rows[1].Conditions) != 0 {
 		t.Errorf("only the pod that has succeeded is completed: %+v", got.Rows)
 	}
-	if _, err := Of(core("Pod")).Table(&corev1.Node{}, now, true); err == nil {
+	if _, err := ColumnsFor(core("Pod")).Table(&corev1.Node{}, now, true); err == nil {
 		t.Error("a node is shown as a pod")
 	}
-	unknown, err := Of(core("Toy")).Table(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, now, true)
+	unknown, err := ColumnsFor(core("Toy")).Table(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, now, true)
 	if err != nil || fmt.Sprint(unknown.Rows[0].Cells) != "[n <unknown>]" {
 		t.Errorf("%+v, %v", unknown, err)
 	}

@@ -17,50 +17,50 @@ func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
 
 var coreKinds = map[schema.GroupKind]Columns{
 	core("Pod"): podColumns,
-	core("PodTemplate"): of(podTemplateRow, nameHead, text("Containers", "The names of the containers."),
-		text("Images", "The images of the containers."), text("Pod Labels", "The labels of the pods.")),
-	core("Node"): of(nodeRow, nameHead, text("Status", "Whether the node is ready, and takes pods."), text("Roles", "The roles of the node."),
-		ageHead, text("Version", "The version of the node agent."),
-		wide(text("Internal-IP", "The address within the cluster.")), wide(text("External-IP", "The address for the outside.")),
-		wide(text("OS-Image", "The operating system.")), wide(text("Kernel-Version", "The kernel.")),
-		wide(text("Container-Runtime", "The container runtime and its version."))),
-	core("Namespace"): of(func(n *corev1.Namespace, now time.Time) []any {
-		return []any{n.Name, string(n.Status.Phase), since(n.CreationTimestamp, now)}
-	}, nameHead, text("Status", "Whether the namespace is being deleted."), ageHead),
-	core("ConfigMap"): of(func(c *corev1.ConfigMap, now time.Time) []any {
-		return []any{c.Name, int64(len(c.Data) + len(c.BinaryData)), since(c.CreationTimestamp, now)}
-	}, nameHead, number("Data", "How many keys there are."), ageHead),
-	core("Secret"): of(func(s *corev1.Secret, now time.Time) []any {
-		return []any{s.Name, string(s.Type), int64(len(s.Data)), since(s.CreationTimestamp, now)}
-	}, nameHead, text("Type", "What the keys mean."), number("Data", "How many keys there are."), ageHead),
-	core("ServiceAccount"): of(func(s *corev1.ServiceAccount, now time.Time) []any {
-		return []any{s.Name, int64(len(s.Secrets)), since(s.CreationTimestamp, now)}
-	}, nameHead, number("Secrets", "How many Secrets the account lists."), ageHead),
-	core("Service"): of(serviceRow, nameHead, text("Type", "How the service is reached."), text("Cluster-IP", "The address within the cluster."),
-		text("External-IP", "The addresses for the outside."), text("Port(s)", "The ports, with those of the nodes."), ageHead,
-		wide(text("Selector", "The pods that are served by."))),
-	core("Endpoints"): of(func(e *corev1.Endpoints, now time.Time) []any { //nolint:staticcheck // served as long as upstream serves it
-		return []any{e.Name, endpoints(e), since(e.CreationTimestamp, now)}
-	}, nameHead, text("Endpoints", "The addresses that serve."), ageHead),
-	core("LimitRange"): of(func(l *corev1.LimitRange, _ time.Time) []any {
+	core("PodTemplate"): columnsOf(podTemplateRow, nameColumn, stringColumn("Containers", "The names of the containers."),
+		stringColumn("Images", "The images of the containers."), stringColumn("Pod Labels", "The labels of the pods.")),
+	core("Node"): columnsOf(nodeRow, nameColumn, stringColumn("Status", "Whether the node is ready, and takes pods."), stringColumn("Roles", "The roles of the node."),
+		ageColumn, stringColumn("Version", "The version of the node agent."),
+		wideColumn(stringColumn("Internal-IP", "The address within the cluster.")), wideColumn(stringColumn("External-IP", "The address for the outside.")),
+		wideColumn(stringColumn("OS-Image", "The operating system.")), wideColumn(stringColumn("Kernel-Version", "The kernel.")),
+		wideColumn(stringColumn("Container-Runtime", "The container runtime and its version."))),
+	core("Namespace"): columnsOf(func(n *corev1.Namespace, now time.Time) []any {
+		return []any{n.Name, string(n.Status.Phase), age(n.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Status", "Whether the namespace is being deleted."), ageColumn),
+	core("ConfigMap"): columnsOf(func(c *corev1.ConfigMap, now time.Time) []any {
+		return []any{c.Name, int64(len(c.Data) + len(c.BinaryData)), age(c.CreationTimestamp, now)}
+	}, nameColumn, integerColumn("Data", "How many keys there are."), ageColumn),
+	core("Secret"): columnsOf(func(s *corev1.Secret, now time.Time) []any {
+		return []any{s.Name, string(s.Type), int64(len(s.Data)), age(s.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Type", "What the keys mean."), integerColumn("Data", "How many keys there are."), ageColumn),
+	core("ServiceAccount"): columnsOf(func(s *corev1.ServiceAccount, now time.Time) []any {
+		return []any{s.Name, int64(len(s.Secrets)), age(s.CreationTimestamp, now)}
+	}, nameColumn, integerColumn("Secrets", "How many Secrets the account lists."), ageColumn),
+	core("Service"): columnsOf(serviceRow, nameColumn, stringColumn("Type", "How the service is reached."), stringColumn("Cluster-IP", "The address within the cluster."),
+		stringColumn("External-IP", "The addresses for the outside."), stringColumn("Port(s)", "The ports, with those of the nodes."), ageColumn,
+		wideColumn(stringColumn("Selector", "The pods that are served by."))),
+	core("Endpoints"): columnsOf(func(e *corev1.Endpoints, now time.Time) []any { //nolint:staticcheck // served as long as upstream serves it
+		return []any{e.Name, endpoints(e), age(e.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Endpoints", "The addresses that serve."), ageColumn),
+	core("LimitRange"): columnsOf(func(l *corev1.LimitRange, _ time.Time) []any {
 		return []any{l.Name, l.CreationTimestamp.UTC().Format(time.RFC3339)}
-	}, nameHead, text("Created At", "When the object was created.")),
-	core("ResourceQuota"): of(quotaRow, nameHead, text("Request", "What is used and what may be, of requests."),
-		text("Limit", "What is used and what may be, of limits."), ageHead),
-	core("ReplicationController"): of(func(r *corev1.ReplicationController, now time.Time) []any {
+	}, nameColumn, stringColumn("Created At", "When the object was created.")),
+	core("ResourceQuota"): columnsOf(quotaRow, nameColumn, stringColumn("Request", "What is used and what may be, of requests."),
+		stringColumn("Limit", "What is used and what may be, of limits."), ageColumn),
+	core("ReplicationController"): columnsOf(func(r *corev1.ReplicationController, now time.Time) []any {
 		names, images := "", ""
 		if r.Spec.Template != nil {
 			names, images = containers(&r.Spec.Template.Spec)
 		}
-		return []any{r.Name, number32(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
-			since(r.CreationTimestamp, now), names, images, pairs(r.Spec.Selector)}
-	}, replicaHeads...),
+		return []any{r.Name, int32OrZero(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
+			age(r.CreationTimestamp, now), names, images, formatLabels(r.Spec.Selector)}
+	}, replicaDefinitions...),
 	core("Event"): eventColumns,
 }
 
 func podTemplateRow(p *corev1.PodTemplate, _ time.Time) []any {
 	names, images := containers(&p.Template.Spec)
-	return []any{p.Name, names, images, pairs(p.Template.Labels)}
+	return []any{p.Name, names, images, formatLabels(p.Template.Labels)}
 }
 
 func nodeRow(n *corev1.Node, now time.Time) []any {
@@ -77,7 +77,7 @@ func nodeRow(n *corev1.Node, now time.Time) []any {
 		status += ",SchedulingDisabled"
 	}
 	about := n.Status.NodeInfo
-	return []any{n.Name, status, roles(n), since(n.CreationTimestamp, now), about.KubeletVersion,
+	return []any{n.Name, status, roles(n), age(n.CreationTimestamp, now), about.KubeletVersion,
 		address(n, corev1.NodeInternalIP), address(n, corev1.NodeExternalIP),
 		orUnknown(about.OSImage), orUnknown(about.KernelVersion), orUnknown(about.ContainerRuntimeVersion)}
 }
@@ -124,12 +124,12 @@ func serviceRow(s *corev1.Service, now time.Time) []any {
 		}
 		ports = append(ports, word+"/"+string(p.Protocol))
 	}
-	return []any{s.Name, string(s.Spec.Type), orNone(cluster), outside(s), orNone(strings.Join(ports, ",")),
-		since(s.CreationTimestamp, now), pairs(s.Spec.Selector)}
+	return []any{s.Name, string(s.Spec.Type), orNone(cluster), externalIPs(s), orNone(strings.Join(ports, ",")),
+		age(s.CreationTimestamp, now), formatLabels(s.Spec.Selector)}
 }
 
-// outside is where a service is reached from without.
-func outside(s *corev1.Service) string {
+// externalIPs is where a service is reached from without.
+func externalIPs(s *corev1.Service) string {
 	switch s.Spec.Type {
 	case corev1.ServiceTypeExternalName:
 		return s.Spec.ExternalName
@@ -162,7 +162,7 @@ func endpoints(e *corev1.Endpoints) string { //nolint:staticcheck // served as l
 			}
 		}
 	}
-	return some(all, none)
+	return joinLimited(all, none)
 }
 
 func quotaRow(q *corev1.ResourceQuota, now time.Time) []any {
@@ -176,5 +176,5 @@ func quotaRow(q *corev1.ResourceQuota, now time.Time) []any {
 			requests = append(requests, word)
 		}
 	}
-	return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), since(q.CreationTimestamp, now)}
+	return []any{q.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), age(q.CreationTimestamp, now)}
 }

@@ -8,33 +8,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-var eventHeads = []metav1.TableColumnDefinition{
-	text("Last Seen", "When it happened last."),
-	text("Type", "Normal or Warning."),
-	text("Reason", "What happened, in a word."),
-	text("Object", "What it happened to."),
-	wide(text("Subobject", "The part of the object.")),
-	wide(text("Source", "Who tells.")),
-	text("Message", "What happened."),
-	wide(text("First Seen", "When it happened first.")),
-	wide(metav1.TableColumnDefinition{Name: "Count", Type: "integer", Description: "How often it happened."}),
-	wide(nameHead),
+var eventDefinitions = []metav1.TableColumnDefinition{
+	stringColumn("Last Seen", "When it happened last."),
+	stringColumn("Type", "Normal or Warning."),
+	stringColumn("Reason", "What happened, in a word."),
+	stringColumn("Object", "What it happened to."),
+	wideColumn(stringColumn("Subobject", "The part of the object.")),
+	wideColumn(stringColumn("Source", "Who tells.")),
+	stringColumn("Message", "What happened."),
+	wideColumn(stringColumn("First Seen", "When it happened first.")),
+	wideColumn(metav1.TableColumnDefinition{Name: "Count", Type: "integer", Description: "How often it happened."}),
+	wideColumn(nameColumn),
 }
 
-var eventColumns = of(eventRow, eventHeads...)
+var eventColumns = columnsOf(eventRow, eventDefinitions...)
 
 func eventRow(e *corev1.Event, now time.Time) []any {
-	first := since(e.FirstTimestamp, now)
+	first := age(e.FirstTimestamp, now)
 	if e.FirstTimestamp.IsZero() {
-		first = since(metav1.Time{Time: e.EventTime.Time}, now)
+		first = age(metav1.Time{Time: e.EventTime.Time}, now)
 	}
-	last := since(e.LastTimestamp, now)
+	last := age(e.LastTimestamp, now)
 	if e.LastTimestamp.IsZero() {
 		last = first
 	}
 	count := e.Count
 	if e.Series != nil {
-		last, count = since(metav1.Time{Time: e.Series.LastObservedTime.Time}, now), e.Series.Count
+		last, count = age(metav1.Time{Time: e.Series.LastObservedTime.Time}, now), e.Series.Count
 	} else if count == 0 {
 		count = 1 // an event that was told once has no count
 	}
@@ -42,11 +42,11 @@ func eventRow(e *corev1.Event, now time.Time) []any {
 	if e.InvolvedObject.Name != "" {
 		on += "/" + e.InvolvedObject.Name
 	}
-	return []any{last, e.Type, e.Reason, on, e.InvolvedObject.FieldPath, from(e), strings.TrimSpace(e.Message), first, int64(count), e.Name}
+	return []any{last, e.Type, e.Reason, on, e.InvolvedObject.FieldPath, eventSource(e), strings.TrimSpace(e.Message), first, int64(count), e.Name}
 }
 
-// from is who tells: a component and the host that it is on.
-func from(e *corev1.Event) string {
+// eventSource is who tells: a component and the host that it is on.
+func eventSource(e *corev1.Event) string {
 	who, where := e.Source.Component, e.Source.Host
 	if who == "" {
 		who = e.ReportingController

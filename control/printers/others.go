@@ -18,29 +18,29 @@ import (
 
 var otherKinds = map[schema.GroupKind]Columns{
 	{Group: "events.k8s.io", Kind: "Event"}: eventColumns, // kept as the core's
-	{Group: "coordination.k8s.io", Kind: "Lease"}: of(func(l *coordinationv1.Lease, now time.Time) []any {
-		return []any{l.Name, value(l.Spec.HolderIdentity, ""), since(l.CreationTimestamp, now)}
-	}, nameHead, text("Holder", "Who holds the lease."), ageHead),
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: of(func(p *networkingv1.NetworkPolicy, now time.Time) []any {
-		return []any{p.Name, selector(&p.Spec.PodSelector), since(p.CreationTimestamp, now)}
-	}, nameHead, text("Pod-Selector", "The pods that it is about."), ageHead),
+	{Group: "coordination.k8s.io", Kind: "Lease"}: columnsOf(func(l *coordinationv1.Lease, now time.Time) []any {
+		return []any{l.Name, valueOr(l.Spec.HolderIdentity, ""), age(l.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Holder", "Who holds the lease."), ageColumn),
+	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: columnsOf(func(p *networkingv1.NetworkPolicy, now time.Time) []any {
+		return []any{p.Name, formatSelector(&p.Spec.PodSelector), age(p.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Pod-Selector", "The pods that it is about."), ageColumn),
 	{Group: "storage.k8s.io", Kind: "StorageClass"}: storageClasses,
-	{Group: "storage.k8s.io", Kind: "VolumeAttributesClass"}: of(func(c *storagev1.VolumeAttributesClass, now time.Time) []any {
-		return []any{c.Name, c.DriverName, since(c.CreationTimestamp, now)}
-	}, nameHead, text("DriverName", "Who changes the volumes."), ageHead),
-	{Group: "storage.k8s.io", Kind: "CSINode"}: of(func(n *storagev1.CSINode, now time.Time) []any {
-		return []any{n.Name, int64(len(n.Spec.Drivers)), since(n.CreationTimestamp, now)}
-	}, nameHead, number("Drivers", "How many drivers the node has."), ageHead),
-	{Group: "storage.k8s.io", Kind: "VolumeAttachment"}: of(func(a *storagev1.VolumeAttachment, now time.Time) []any {
-		return []any{a.Name, a.Spec.Attacher, value(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, since(a.CreationTimestamp, now)}
-	}, nameHead, text("Attacher", "Who attaches."), text("PV", "The volume."), text("Node", "The node that it is attached to."),
-		metav1.TableColumnDefinition{Name: "Attached", Type: "boolean", Description: "Whether it is."}, ageHead),
-	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: of(sliceRow, nameHead, text("AddressType", "What addresses are listed."),
-		text("Ports", "The ports."), text("Endpoints", "The addresses that serve."), ageHead),
-	{Group: "node.k8s.io", Kind: "RuntimeClass"}: of(func(r *nodev1.RuntimeClass, now time.Time) []any {
-		return []any{r.Name, r.Handler, since(r.CreationTimestamp, now)}
-	}, nameHead, text("Handler", "The runtime's name for it."), ageHead),
-	{Group: "policy", Kind: "PodDisruptionBudget"}: of(func(p *policyv1.PodDisruptionBudget, now time.Time) []any {
+	{Group: "storage.k8s.io", Kind: "VolumeAttributesClass"}: columnsOf(func(c *storagev1.VolumeAttributesClass, now time.Time) []any {
+		return []any{c.Name, c.DriverName, age(c.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("DriverName", "Who changes the volumes."), ageColumn),
+	{Group: "storage.k8s.io", Kind: "CSINode"}: columnsOf(func(n *storagev1.CSINode, now time.Time) []any {
+		return []any{n.Name, int64(len(n.Spec.Drivers)), age(n.CreationTimestamp, now)}
+	}, nameColumn, integerColumn("Drivers", "How many drivers the node has."), ageColumn),
+	{Group: "storage.k8s.io", Kind: "VolumeAttachment"}: columnsOf(func(a *storagev1.VolumeAttachment, now time.Time) []any {
+		return []any{a.Name, a.Spec.Attacher, valueOr(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, age(a.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Attacher", "Who attaches."), stringColumn("PV", "The volume."), stringColumn("Node", "The node that it is attached to."),
+		metav1.TableColumnDefinition{Name: "Attached", Type: "boolean", Description: "Whether it is."}, ageColumn),
+	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: columnsOf(sliceRow, nameColumn, stringColumn("AddressType", "What addresses are listed."),
+		stringColumn("Ports", "The ports."), stringColumn("Endpoints", "The addresses that serve."), ageColumn),
+	{Group: "node.k8s.io", Kind: "RuntimeClass"}: columnsOf(func(r *nodev1.RuntimeClass, now time.Time) []any {
+		return []any{r.Name, r.Handler, age(r.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Handler", "The runtime's name for it."), ageColumn),
+	{Group: "policy", Kind: "PodDisruptionBudget"}: columnsOf(func(p *policyv1.PodDisruptionBudget, now time.Time) []any {
 		low, high := any("N/A"), any("N/A")
 		if p.Spec.MinAvailable != nil {
 			low = p.Spec.MinAvailable.String()
@@ -48,26 +48,26 @@ var otherKinds = map[schema.GroupKind]Columns{
 		if p.Spec.MaxUnavailable != nil {
 			high = p.Spec.MaxUnavailable.String()
 		}
-		return []any{p.Name, low, high, int64(p.Status.DisruptionsAllowed), since(p.CreationTimestamp, now)}
-	}, nameHead, text("Min Available", "How many pods must stay."), text("Max Unavailable", "How many pods may be missing."),
-		number("Allowed Disruptions", "How many pods may be evicted now."), ageHead),
-	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: of(func(p *schedulingv1.PriorityClass, now time.Time) []any {
-		return []any{p.Name, int64(p.Value), p.GlobalDefault, since(p.CreationTimestamp, now), value(p.PreemptionPolicy, "")}
-	}, nameHead, number("Value", "The priority."),
-		metav1.TableColumnDefinition{Name: "Global-Default", Type: "boolean", Description: "Whether pods without a class get it."}, ageHead,
-		text("PreemptionPolicy", "Whether pods of it push others out.")),
+		return []any{p.Name, low, high, int64(p.Status.DisruptionsAllowed), age(p.CreationTimestamp, now)}
+	}, nameColumn, stringColumn("Min Available", "How many pods must stay."), stringColumn("Max Unavailable", "How many pods may be missing."),
+		integerColumn("Allowed Disruptions", "How many pods may be evicted now."), ageColumn),
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: columnsOf(func(p *schedulingv1.PriorityClass, now time.Time) []any {
+		return []any{p.Name, int64(p.Value), p.GlobalDefault, age(p.CreationTimestamp, now), valueOr(p.PreemptionPolicy, "")}
+	}, nameColumn, integerColumn("Value", "The priority."),
+		metav1.TableColumnDefinition{Name: "Global-Default", Type: "boolean", Description: "Whether pods without a class get it."}, ageColumn,
+		stringColumn("PreemptionPolicy", "Whether pods of it push others out.")),
 }
 
-var storageClasses = of(func(c *storagev1.StorageClass, now time.Time) []any {
+var storageClasses = columnsOf(func(c *storagev1.StorageClass, now time.Time) []any {
 	name := c.Name
 	if c.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
 		name += " (default)"
 	}
-	return []any{name, c.Provisioner, value(c.ReclaimPolicy, string(corev1.PersistentVolumeReclaimDelete)), value(c.VolumeBindingMode, unset),
-		c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion, since(c.CreationTimestamp, now)}
-}, nameHead, text("Provisioner", "Who makes the volumes."), text("ReclaimPolicy", "What becomes of them when they are released."),
-	text("VolumeBindingMode", "When a claim is bound."),
-	metav1.TableColumnDefinition{Name: "AllowVolumeExpansion", Type: "boolean", Description: "Whether volumes can grow."}, ageHead)
+	return []any{name, c.Provisioner, valueOr(c.ReclaimPolicy, string(corev1.PersistentVolumeReclaimDelete)), valueOr(c.VolumeBindingMode, unset),
+		c.AllowVolumeExpansion != nil && *c.AllowVolumeExpansion, age(c.CreationTimestamp, now)}
+}, nameColumn, stringColumn("Provisioner", "Who makes the volumes."), stringColumn("ReclaimPolicy", "What becomes of them when they are released."),
+	stringColumn("VolumeBindingMode", "When a claim is bound."),
+	metav1.TableColumnDefinition{Name: "AllowVolumeExpansion", Type: "boolean", Description: "Whether volumes can grow."}, ageColumn)
 
 func sliceRow(s *discoveryv1.EndpointSlice, now time.Time) []any {
 	ports := make([]string, 0, len(s.Ports))
@@ -85,5 +85,5 @@ func sliceRow(s *discoveryv1.EndpointSlice, now time.Time) []any {
 	for _, e := range s.Endpoints {
 		addresses = append(addresses, e.Addresses...)
 	}
-	return []any{s.Name, string(s.AddressType), some(ports, unset), some(addresses, unset), since(s.CreationTimestamp, now)}
+	return []any{s.Name, string(s.AddressType), joinLimited(ports, unset), joinLimited(addresses, unset), age(s.CreationTimestamp, now)}
 }

@@ -17,35 +17,35 @@ import (
 const nodeLost = "NodeLost"
 
 var podColumns = func() Columns {
-	c := of(podRow, nameHead,
-		text("Ready", "How many of the containers are ready, of those that should be."),
-		text("Status", "What the pod is doing, in a word."),
-		text("Restarts", "How often containers were restarted, and when last."),
-		ageHead,
-		wide(text("IP", "The pod's address.")),
-		wide(text("Node", "The node that the pod is bound to.")),
-		wide(text("Nominated Node", "The node where room is being made for the pod.")),
-		wide(text("Readiness Gates", "How many of the conditions that the pod waits for are true.")))
-	c.done = podDone
+	c := columnsOf(podRow, nameColumn,
+		stringColumn("Ready", "How many of the containers are ready, of those that should be."),
+		stringColumn("Status", "What the pod is doing, in a word."),
+		stringColumn("Restarts", "How often containers were restarted, and when last."),
+		ageColumn,
+		wideColumn(stringColumn("IP", "The pod's address.")),
+		wideColumn(stringColumn("Node", "The node that the pod is bound to.")),
+		wideColumn(stringColumn("Nominated Node", "The node where room is being made for the pod.")),
+		wideColumn(stringColumn("Readiness Gates", "How many of the conditions that the pod waits for are true.")))
+	c.conditions = podRowConditions
 	return c
 }()
 
 func podRow(p *corev1.Pod, now time.Time) []any {
 	s := summarize(p)
 	restarts := strconv.Itoa(s.restarts)
-	if s.restarts != 0 && !s.last.IsZero() {
-		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, duration.HumanDuration(now.Sub(s.last.Time)))
+	if s.restarts != 0 && !s.lastRestart.IsZero() {
+		restarts = fmt.Sprintf("%d (%s ago)", s.restarts, duration.HumanDuration(now.Sub(s.lastRestart.Time)))
 	}
 	ip := p.Status.PodIP
 	if len(p.Status.PodIPs) > 0 {
 		ip = p.Status.PodIPs[0].IP
 	}
-	return []any{p.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.word, restarts, since(p.CreationTimestamp, now),
-		orNone(ip), orNone(p.Spec.NodeName), orNone(p.Status.NominatedNodeName), gates(p)}
+	return []any{p.Name, fmt.Sprintf("%d/%d", s.ready, s.total), s.reason, restarts, age(p.CreationTimestamp, now),
+		orNone(ip), orNone(p.Spec.NodeName), orNone(p.Status.NominatedNodeName), readinessGates(p)}
 }
 
-// podDone marks rows of pods that have run to their end.
-func podDone(obj runtime.Object) []metav1.TableRowCondition {
+// podRowConditions marks rows of pods that have run to their end.
+func podRowConditions(obj runtime.Object) []metav1.TableRowCondition {
 	p, ok := obj.(*corev1.Pod)
 	if !ok {
 		return nil
@@ -62,20 +62,20 @@ func podDone(obj runtime.Object) []metav1.TableRowCondition {
 	return []metav1.TableRowCondition{row}
 }
 
-func gates(p *corev1.Pod) string {
+func readinessGates(p *corev1.Pod) string {
 	if len(p.Spec.ReadinessGates) == 0 {
 		return none
 	}
 	open := 0
 	for _, g := range p.Spec.ReadinessGates {
-		if holds(p, g.ConditionType) {
+		if conditionTrue(p, g.ConditionType) {
 			open++
 		}
 	}
 	return fmt.Sprintf("%d/%d", open, len(p.Spec.ReadinessGates))
 }
 
-func holds(p *corev1.Pod, condition corev1.PodConditionType) bool {
+func conditionTrue(p *corev1.Pod, condition corev1.PodConditionType) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == condition {
 			return c.Status == corev1.ConditionTrue
@@ -84,54 +84,54 @@ func holds(p *corev1.Pod, condition corev1.PodConditionType) bool {
 	return false
 }
 
-// summary is a pod in a line.
-type summary struct {
-	word         string
+// podSummary is a pod in a line.
+type podSummary struct {
+	reason       string
 	ready, total int
 	restarts     int
-	last         metav1.Time // when a container ended last before its restart
+	lastRestart  metav1.Time // when a container ended last before its restart
 }
 
 // count takes one container's restarts in.
-func (s *summary) count(c *corev1.ContainerStatus) {
+func (s *podSummary) count(c *corev1.ContainerStatus) {
 	s.restarts += int(c.RestartCount)
-	if t := c.LastTerminationState.Terminated; t != nil && s.last.Before(&t.FinishedAt) {
-		s.last = t.FinishedAt
+	if t := c.LastTerminationState.Terminated; t != nil && s.lastRestart.Before(&t.FinishedAt) {
+		s.lastRestart = t.FinishedAt
 	}
 }
 
 // summarize reads a pod's status as users read it: what stands in the way comes
 // before what goes well, and init containers before those that wait for them.
-func summarize(p *corev1.Pod) summary {
-	s := summary{word: string(p.Status.Phase), total: len(p.Spec.Containers)}
+func summarize(p *corev1.Pod) podSummary {
+	s := podSummary{reason: string(p.Status.Phase), total: len(p.Spec.Containers)}
 	if p.Status.Reason != "" {
-		s.word = p.Status.Reason
+		s.reason = p.Status.Reason
 	}
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonSchedulingGated {
-			s.word = corev1.PodReasonSchedulingGated
+			s.reason = corev1.PodReasonSchedulingGated
 		}
 	}
 	initializing, sidecars := s.initContainers(p)
-	if !initializing || holds(p, corev1.PodInitialized) {
+	if !initializing || conditionTrue(p, corev1.PodInitialized) {
 		// Restarts of init containers that are done no longer matter.
-		s.restarts, s.last = sidecars.restarts, sidecars.last
+		s.restarts, s.lastRestart = sidecars.restarts, sidecars.lastRestart
 		s.mainContainers(p)
 	}
 	terminal := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	switch {
 	case p.DeletionTimestamp == nil:
 	case p.Status.Reason == nodeLost:
-		s.word = "Unknown"
+		s.reason = "Unknown"
 	case !terminal:
-		s.word = "Terminating"
+		s.reason = "Terminating"
 	}
 	return s
 }
 
 // initContainers looks at the init containers in their order up to the first
 // that is not done; sidecars are counted apart.
-func (s *summary) initContainers(p *corev1.Pod) (initializing bool, sidecars summary) {
+func (s *podSummary) initContainers(p *corev1.Pod) (initializing bool, sidecars podSummary) {
 	isSidecar := map[string]bool{}
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
@@ -156,11 +156,11 @@ func (s *summary) initContainers(p *corev1.Pod) (initializing bool, sidecars sum
 			}
 			continue
 		case ended != nil:
-			s.word = "Init:" + ending(ended)
+			s.reason = "Init:" + terminationReason(ended)
 		case waiting != nil && waiting.Reason != "" && waiting.Reason != "PodInitializing":
-			s.word = "Init:" + waiting.Reason
+			s.reason = "Init:" + waiting.Reason
 		default:
-			s.word = fmt.Sprintf("Init:%d/%d", i, len(p.Spec.InitContainers))
+			s.reason = fmt.Sprintf("Init:%d/%d", i, len(p.Spec.InitContainers))
 		}
 		return true, sidecars
 	}
@@ -168,31 +168,31 @@ func (s *summary) initContainers(p *corev1.Pod) (initializing bool, sidecars sum
 }
 
 // mainContainers lets the first container that has something to say be heard.
-func (s *summary) mainContainers(p *corev1.Pod) {
+func (s *podSummary) mainContainers(p *corev1.Pod) {
 	running := false
 	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
 		c := &p.Status.ContainerStatuses[i]
 		s.count(c)
 		switch {
 		case c.State.Waiting != nil && c.State.Waiting.Reason != "":
-			s.word = c.State.Waiting.Reason
+			s.reason = c.State.Waiting.Reason
 		case c.State.Terminated != nil:
-			s.word = ending(c.State.Terminated)
+			s.reason = terminationReason(c.State.Terminated)
 		case c.Ready && c.State.Running != nil:
 			running = true
 			s.ready++
 		}
 	}
-	if s.word == "Completed" && running {
-		s.word = "NotReady"
-		if holds(p, corev1.PodReady) {
-			s.word = "Running"
+	if s.reason == "Completed" && running {
+		s.reason = "NotReady"
+		if conditionTrue(p, corev1.PodReady) {
+			s.reason = "Running"
 		}
 	}
 }
 
-// ending says in a word how a container ended.
-func ending(t *corev1.ContainerStateTerminated) string {
+// terminationReason says in a word how a container ended.
+func terminationReason(t *corev1.ContainerStateTerminated) string {
 	switch {
 	case t.Reason != "":
 		return t.Reason

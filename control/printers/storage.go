@@ -9,14 +9,14 @@ import (
 )
 
 var storageKinds = map[schema.GroupKind]Columns{
-	core("PersistentVolume"): of(volumeRow, nameHead, text("Capacity", "The size."), text("Access Modes", "How it can be mounted."),
-		text("Reclaim Policy", "What becomes of it when it is released."), text("Status", "Whether it is bound."),
-		text("Claim", "The claim that it is bound to."), text("StorageClass", "Its class."),
-		text("VolumeAttributesClass", "Its class of attributes."), text("Reason", "Why it is as it is."), ageHead,
-		wide(text("VolumeMode", "File system or block device."))),
-	core("PersistentVolumeClaim"): of(claimRow, nameHead, text("Status", "Whether it is bound."), text("Volume", "The volume that it is bound to."),
-		text("Capacity", "The size."), text("Access Modes", "How it can be mounted."), text("StorageClass", "Its class."),
-		text("VolumeAttributesClass", "Its class of attributes."), ageHead, wide(text("VolumeMode", "File system or block device."))),
+	core("PersistentVolume"): columnsOf(volumeRow, nameColumn, stringColumn("Capacity", "The size."), stringColumn("Access Modes", "How it can be mounted."),
+		stringColumn("Reclaim Policy", "What becomes of it when it is released."), stringColumn("Status", "Whether it is bound."),
+		stringColumn("Claim", "The claim that it is bound to."), stringColumn("StorageClass", "Its class."),
+		stringColumn("VolumeAttributesClass", "Its class of attributes."), stringColumn("Reason", "Why it is as it is."), ageColumn,
+		wideColumn(stringColumn("VolumeMode", "File system or block device."))),
+	core("PersistentVolumeClaim"): columnsOf(claimRow, nameColumn, stringColumn("Status", "Whether it is bound."), stringColumn("Volume", "The volume that it is bound to."),
+		stringColumn("Capacity", "The size."), stringColumn("Access Modes", "How it can be mounted."), stringColumn("StorageClass", "Its class."),
+		stringColumn("VolumeAttributesClass", "Its class of attributes."), ageColumn, wideColumn(stringColumn("VolumeMode", "File system or block device."))),
 }
 
 func volumeRow(v *corev1.PersistentVolume, now time.Time) []any {
@@ -32,8 +32,8 @@ func volumeRow(v *corev1.PersistentVolume, now time.Time) []any {
 	if old, ok := v.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		class = old
 	}
-	return []any{v.Name, sizeOf(v.Spec.Capacity), modes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), status, claim,
-		class, value(v.Spec.VolumeAttributesClassName, unset), v.Status.Reason, since(v.CreationTimestamp, now), value(v.Spec.VolumeMode, unset)}
+	return []any{v.Name, storageSize(v.Spec.Capacity), formatAccessModes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), status, claim,
+		class, valueOr(v.Spec.VolumeAttributesClassName, unset), v.Status.Reason, age(v.CreationTimestamp, now), valueOr(v.Spec.VolumeMode, unset)}
 }
 
 func claimRow(c *corev1.PersistentVolumeClaim, now time.Time) []any {
@@ -43,7 +43,7 @@ func claimRow(c *corev1.PersistentVolumeClaim, now time.Time) []any {
 	}
 	size, how := "", ""
 	if c.Spec.VolumeName != "" {
-		size, how = sizeOf(c.Status.Capacity), modes(c.Status.AccessModes)
+		size, how = storageSize(c.Status.Capacity), formatAccessModes(c.Status.AccessModes)
 	}
 	class := ""
 	if c.Spec.StorageClassName != nil {
@@ -52,11 +52,11 @@ func claimRow(c *corev1.PersistentVolumeClaim, now time.Time) []any {
 	if old, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		class = old
 	}
-	return []any{c.Name, status, c.Spec.VolumeName, size, how, class, value(c.Spec.VolumeAttributesClassName, unset),
-		since(c.CreationTimestamp, now), value(c.Spec.VolumeMode, unset)}
+	return []any{c.Name, status, c.Spec.VolumeName, size, how, class, valueOr(c.Spec.VolumeAttributesClassName, unset),
+		age(c.CreationTimestamp, now), valueOr(c.Spec.VolumeMode, unset)}
 }
 
-func sizeOf(list corev1.ResourceList) string {
+func storageSize(list corev1.ResourceList) string {
 	size, ok := list[corev1.ResourceStorage]
 	if !ok {
 		return ""
@@ -64,8 +64,8 @@ func sizeOf(list corev1.ResourceList) string {
 	return size.String()
 }
 
-// modes writes access modes short, each once, in the order that all know.
-func modes(list []corev1.PersistentVolumeAccessMode) string {
+// formatAccessModes writes access modes short, each once, in the order that all know.
+func formatAccessModes(list []corev1.PersistentVolumeAccessMode) string {
 	has := map[corev1.PersistentVolumeAccessMode]bool{}
 	for _, m := range list {
 		has[m] = true

@@ -19,55 +19,55 @@ func batch(kind string) schema.GroupKind { return schema.GroupKind{Group: "batch
 
 // The columns that tell what a template runs.
 var (
-	containersHead = wide(text("Containers", "The names of the containers."))
-	imagesHead     = wide(text("Images", "The images of the containers."))
-	selectorHead   = wide(text("Selector", "Which pods belong to it."))
+	containersColumn = wideColumn(stringColumn("Containers", "The names of the containers."))
+	imagesColumn     = wideColumn(stringColumn("Images", "The images of the containers."))
+	selectorColumn   = wideColumn(stringColumn("Selector", "Which pods belong to it."))
 )
 
-var replicaHeads = []metav1.TableColumnDefinition{nameHead, number("Desired", "How many pods there should be."),
-	number("Current", "How many pods there are."), number("Ready", "How many of them are ready."), ageHead,
-	containersHead, imagesHead, selectorHead}
+var replicaDefinitions = []metav1.TableColumnDefinition{nameColumn, integerColumn("Desired", "How many pods there should be."),
+	integerColumn("Current", "How many pods there are."), integerColumn("Ready", "How many of them are ready."), ageColumn,
+	containersColumn, imagesColumn, selectorColumn}
 
 var workloadKinds = map[schema.GroupKind]Columns{
-	apps("Deployment"): of(deploymentRow, nameHead, text("Ready", "How many pods are ready, of those that should be."),
-		number("Up-to-date", "How many pods are of the newest template."), number("Available", "How many pods have been ready long enough."),
-		ageHead, containersHead, imagesHead, selectorHead),
-	apps("ReplicaSet"): of(func(r *appsv1.ReplicaSet, now time.Time) []any {
+	apps("Deployment"): columnsOf(deploymentRow, nameColumn, stringColumn("Ready", "How many pods are ready, of those that should be."),
+		integerColumn("Up-to-date", "How many pods are of the newest template."), integerColumn("Available", "How many pods have been ready long enough."),
+		ageColumn, containersColumn, imagesColumn, selectorColumn),
+	apps("ReplicaSet"): columnsOf(func(r *appsv1.ReplicaSet, now time.Time) []any {
 		names, images := containers(&r.Spec.Template.Spec)
-		return []any{r.Name, number32(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
-			since(r.CreationTimestamp, now), names, images, selector(r.Spec.Selector)}
-	}, replicaHeads...),
-	apps("DaemonSet"): of(daemonSetRow, nameHead, number("Desired", "On how many nodes a pod should run."),
-		number("Current", "On how many of them one runs."), number("Ready", "On how many it is ready."),
-		number("Up-to-date", "On how many it is of the newest template."), number("Available", "On how many it has been ready long enough."),
-		text("Node Selector", "Which nodes are meant."), ageHead, containersHead, imagesHead, selectorHead),
-	apps("StatefulSet"): of(func(s *appsv1.StatefulSet, now time.Time) []any {
+		return []any{r.Name, int32OrZero(r.Spec.Replicas), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
+			age(r.CreationTimestamp, now), names, images, formatSelector(r.Spec.Selector)}
+	}, replicaDefinitions...),
+	apps("DaemonSet"): columnsOf(daemonSetRow, nameColumn, integerColumn("Desired", "On how many nodes a pod should run."),
+		integerColumn("Current", "On how many of them one runs."), integerColumn("Ready", "On how many it is ready."),
+		integerColumn("Up-to-date", "On how many it is of the newest template."), integerColumn("Available", "On how many it has been ready long enough."),
+		stringColumn("Node Selector", "Which nodes are meant."), ageColumn, containersColumn, imagesColumn, selectorColumn),
+	apps("StatefulSet"): columnsOf(func(s *appsv1.StatefulSet, now time.Time) []any {
 		names, images := containers(&s.Spec.Template.Spec)
-		return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, number32(s.Spec.Replicas)), since(s.CreationTimestamp, now), names, images}
-	}, nameHead, text("Ready", "How many pods are ready, of those that should be."), ageHead, containersHead, imagesHead),
-	apps("ControllerRevision"): of(revisionRow, nameHead, text("Controller", "Whose revision it is."),
-		number("Revision", "Which one it is."), ageHead),
-	batch("Job"): of(jobRow, nameHead, text("Status", "How far the job is."), text("Completions", "How many pods have succeeded, of those that should."),
-		text("Duration", "How long the job has taken."), ageHead, containersHead, imagesHead, selectorHead),
-	batch("CronJob"): of(cronJobRow, nameHead, text("Schedule", "When jobs are made."), text("Timezone", "Where that time is meant."),
-		text("Suspend", "Whether it rests."), number("Active", "How many of its jobs run."), text("Last Schedule", "When a job was made last."),
-		ageHead, containersHead, imagesHead, selectorHead),
-	{Group: "autoscaling", Kind: "Scale"}: of(func(s *autoscalingv1.Scale, now time.Time) []any {
-		return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), since(s.CreationTimestamp, now)}
-	}, nameHead, number("Desired", "How many pods there should be."), number("Available", "How many pods there are."), ageHead),
+		return []any{s.Name, fmt.Sprintf("%d/%d", s.Status.ReadyReplicas, int32OrZero(s.Spec.Replicas)), age(s.CreationTimestamp, now), names, images}
+	}, nameColumn, stringColumn("Ready", "How many pods are ready, of those that should be."), ageColumn, containersColumn, imagesColumn),
+	apps("ControllerRevision"): columnsOf(revisionRow, nameColumn, stringColumn("Controller", "Whose revision it is."),
+		integerColumn("Revision", "Which one it is."), ageColumn),
+	batch("Job"): columnsOf(jobRow, nameColumn, stringColumn("Status", "How far the job is."), stringColumn("Completions", "How many pods have succeeded, of those that should."),
+		stringColumn("Duration", "How long the job has taken."), ageColumn, containersColumn, imagesColumn, selectorColumn),
+	batch("CronJob"): columnsOf(cronJobRow, nameColumn, stringColumn("Schedule", "When jobs are made."), stringColumn("Timezone", "Where that time is meant."),
+		stringColumn("Suspend", "Whether it rests."), integerColumn("Active", "How many of its jobs run."), stringColumn("Last Schedule", "When a job was made last."),
+		ageColumn, containersColumn, imagesColumn, selectorColumn),
+	{Group: "autoscaling", Kind: "Scale"}: columnsOf(func(s *autoscalingv1.Scale, now time.Time) []any {
+		return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), age(s.CreationTimestamp, now)}
+	}, nameColumn, integerColumn("Desired", "How many pods there should be."), integerColumn("Available", "How many pods there are."), ageColumn),
 }
 
 func deploymentRow(d *appsv1.Deployment, now time.Time) []any {
 	names, images := containers(&d.Spec.Template.Spec)
-	return []any{d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, number32(d.Spec.Replicas)), int64(d.Status.UpdatedReplicas),
-		int64(d.Status.AvailableReplicas), since(d.CreationTimestamp, now), names, images, selector(d.Spec.Selector)}
+	return []any{d.Name, fmt.Sprintf("%d/%d", d.Status.ReadyReplicas, int32OrZero(d.Spec.Replicas)), int64(d.Status.UpdatedReplicas),
+		int64(d.Status.AvailableReplicas), age(d.CreationTimestamp, now), names, images, formatSelector(d.Spec.Selector)}
 }
 
 func daemonSetRow(d *appsv1.DaemonSet, now time.Time) []any {
 	names, images := containers(&d.Spec.Template.Spec)
 	s := &d.Status
 	return []any{d.Name, int64(s.DesiredNumberScheduled), int64(s.CurrentNumberScheduled), int64(s.NumberReady), int64(s.UpdatedNumberScheduled),
-		int64(s.NumberAvailable), pairs(d.Spec.Template.Spec.NodeSelector), since(d.CreationTimestamp, now), names, images, selector(d.Spec.Selector)}
+		int64(s.NumberAvailable), formatLabels(d.Spec.Template.Spec.NodeSelector), age(d.CreationTimestamp, now), names, images, formatSelector(d.Spec.Selector)}
 }
 
 func revisionRow(r *appsv1.ControllerRevision, now time.Time) []any {
@@ -79,12 +79,12 @@ func revisionRow(r *appsv1.ControllerRevision, now time.Time) []any {
 		}
 		owner = kind + "/" + c.Name
 	}
-	return []any{r.Name, owner, r.Revision, since(r.CreationTimestamp, now)}
+	return []any{r.Name, owner, r.Revision, age(r.CreationTimestamp, now)}
 }
 
 func jobRow(j *batchv1.Job, now time.Time) []any {
 	names, images := containers(&j.Spec.Template.Spec)
-	return []any{j.Name, jobStatus(j), completions(j), jobDuration(j, now), since(j.CreationTimestamp, now), names, images, selector(j.Spec.Selector)}
+	return []any{j.Name, jobStatus(j), completions(j), jobDuration(j, now), age(j.CreationTimestamp, now), names, images, formatSelector(j.Spec.Selector)}
 }
 
 func jobStatus(j *batchv1.Job) string {
@@ -117,7 +117,7 @@ func completions(j *batchv1.Job) string {
 	if j.Spec.Completions != nil {
 		return fmt.Sprintf("%d/%d", j.Status.Succeeded, *j.Spec.Completions)
 	}
-	if n := number32(j.Spec.Parallelism); n > 1 {
+	if n := int32OrZero(j.Spec.Parallelism); n > 1 {
 		return fmt.Sprintf("%d/1 of %d", j.Status.Succeeded, n)
 	}
 	return fmt.Sprintf("%d/1", j.Status.Succeeded)
@@ -143,8 +143,8 @@ func cronJobRow(c *batchv1.CronJob, now time.Time) []any {
 	names, images := containers(&c.Spec.JobTemplate.Spec.Template.Spec)
 	last := none
 	if c.Status.LastScheduleTime != nil {
-		last = since(*c.Status.LastScheduleTime, now)
+		last = age(*c.Status.LastScheduleTime, now)
 	}
-	return []any{c.Name, c.Spec.Schedule, value(c.Spec.TimeZone, none), flag(c.Spec.Suspend), int64(len(c.Status.Active)), last,
-		since(c.CreationTimestamp, now), names, images, selector(c.Spec.JobTemplate.Spec.Selector)}
+	return []any{c.Name, c.Spec.Schedule, valueOr(c.Spec.TimeZone, none), formatBool(c.Spec.Suspend), int64(len(c.Status.Active)), last,
+		age(c.CreationTimestamp, now), names, images, formatSelector(c.Spec.JobTemplate.Spec.Selector)}
 }

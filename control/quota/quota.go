@@ -21,9 +21,9 @@ const (
 	classSuffix    = ".storageclass.storage.k8s.io/"
 )
 
-// Counted is the name under which the objects of a resource are counted, and
+// ObjectCountNames is the name under which the objects of a resource are counted, and
 // the old short name, if it has one.
-func Counted(of schema.GroupResource) []corev1.ResourceName {
+func ObjectCountNames(of schema.GroupResource) []corev1.ResourceName {
 	out := []corev1.ResourceName{corev1.ResourceName(countPrefix + of.String())}
 	if of.Group == "" {
 		switch of.Resource {
@@ -34,9 +34,9 @@ func Counted(of schema.GroupResource) []corev1.ResourceName {
 	return out
 }
 
-// CountedResource is the resource that a quota's name counts; not ok: it counts
+// ParseObjectCountName is the resource that a quota's name counts; not ok: it counts
 // something else than objects.
-func CountedResource(name corev1.ResourceName) (of schema.GroupResource, ok bool) {
+func ParseObjectCountName(name corev1.ResourceName) (of schema.GroupResource, ok bool) {
 	if text, ok := strings.CutPrefix(string(name), countPrefix); ok {
 		return schema.ParseGroupResource(text), true
 	}
@@ -48,10 +48,10 @@ func CountedResource(name corev1.ResourceName) (of schema.GroupResource, ok bool
 	return of, false
 }
 
-// OfPod is what a pod uses at a time. One that has ended, or whose time to end
+// PodUsage is what a pod uses at a time. One that has ended, or whose time to end
 // is over, uses only its place among the objects. While it is resized it uses what it
 // should have and what it has, whichever is more.
-func OfPod(pod *corev1.Pod, now time.Time) corev1.ResourceList {
+func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	one := *resource.NewQuantity(1, resource.DecimalSI)
 	out := corev1.ResourceList{"count/pods": one}
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -63,7 +63,7 @@ func OfPod(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	out[corev1.ResourcePods] = one
 	for name, q := range podspec.RequestsWithStatus(pod) {
 		out[corev1.ResourceName(requestsPrefix+string(name))] = q
-		if native(name) {
+		if isNative(name) {
 			out[name] = q
 		}
 	}
@@ -75,13 +75,13 @@ func OfPod(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	return out
 }
 
-func native(name corev1.ResourceName) bool {
+func isNative(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage ||
 		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// OfService is what a service uses beside its place among the objects.
-func OfService(s *corev1.Service) corev1.ResourceList {
+// ServiceUsage is what a service uses beside its place among the objects.
+func ServiceUsage(s *corev1.Service) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	ports := int64(len(s.Spec.Ports))
 	switch s.Spec.Type {
@@ -96,8 +96,8 @@ func OfService(s *corev1.Service) corev1.ResourceList {
 	return out
 }
 
-// OfClaim is what a claim of storage uses beside its place among the objects.
-func OfClaim(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
+// ClaimUsage is what a claim of storage uses beside its place among the objects.
+func ClaimUsage(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	size, ok := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	if ok {
@@ -112,10 +112,10 @@ func OfClaim(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	return out
 }
 
-// MustSay are the resources of those names that a container of the pod says nothing
+// MissingConstraints are the resources of those names that a container of the pod says nothing
 // of, each with the names of such containers: the pod is refused, or it would use
 // without being counted. Only processor and memory must be said, as upstream.
-func MustSay(names []corev1.ResourceName, pod *corev1.Pod) map[corev1.ResourceName][]string {
+func MissingConstraints(names []corev1.ResourceName, pod *corev1.Pod) map[corev1.ResourceName][]string {
 	out := map[corev1.ResourceName][]string{}
 	for _, name := range names {
 		plain := strings.TrimPrefix(strings.TrimPrefix(string(name), requestsPrefix), limitsPrefix)
@@ -124,7 +124,7 @@ func MustSay(names []corev1.ResourceName, pod *corev1.Pod) map[corev1.ResourceNa
 		}
 		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 			for i := range list {
-				if !saysOf(pod, &list[i], string(name), corev1.ResourceName(plain)) {
+				if !hasConstraint(pod, &list[i], string(name), corev1.ResourceName(plain)) {
 					out[name] = append(out[name], list[i].Name)
 				}
 			}
@@ -134,7 +134,7 @@ func MustSay(names []corev1.ResourceName, pod *corev1.Pod) map[corev1.ResourceNa
 	return out
 }
 
-func saysOf(pod *corev1.Pod, c *corev1.Container, name string, plain corev1.ResourceName) bool {
+func hasConstraint(pod *corev1.Pod, c *corev1.Container, name string, plain corev1.ResourceName) bool {
 	list := func(r corev1.ResourceRequirements) corev1.ResourceList {
 		if strings.HasPrefix(name, limitsPrefix) {
 			return r.Limits
@@ -150,9 +150,9 @@ func saysOf(pod *corev1.Pod, c *corev1.Container, name string, plain corev1.Reso
 	return ok
 }
 
-// Covers reports whether the quota's scopes take the pod in. A quota without
+// Matches reports whether the quota's scopes take the pod in. A quota without
 // scopes takes every object in, one with scopes only pods.
-func Covers(q *corev1.ResourceQuota, pod *corev1.Pod) bool {
+func Matches(q *corev1.ResourceQuota, pod *corev1.Pod) bool {
 	for _, scope := range q.Spec.Scopes {
 		if !inScope(pod, corev1.ScopedResourceSelectorRequirement{ScopeName: scope, Operator: corev1.ScopeSelectorOpExists}) {
 			return false
@@ -168,34 +168,34 @@ func Covers(q *corev1.ResourceQuota, pod *corev1.Pod) bool {
 	return true
 }
 
-// Scoped reports whether the quota has scopes.
-func Scoped(q *corev1.ResourceQuota) bool {
+// HasScopes reports whether the quota has scopes.
+func HasScopes(q *corev1.ResourceQuota) bool {
 	return len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil && len(q.Spec.ScopeSelector.MatchExpressions) > 0
 }
 
 func inScope(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	switch r.ScopeName {
 	case corev1.ResourceQuotaScopeTerminating:
-		return Terminating(pod)
+		return IsTerminating(pod)
 	case corev1.ResourceQuotaScopeNotTerminating:
-		return !Terminating(pod)
+		return !IsTerminating(pod)
 	case corev1.ResourceQuotaScopeBestEffort:
 		return podspec.QOSClass(pod) == corev1.PodQOSBestEffort
 	case corev1.ResourceQuotaScopeNotBestEffort:
 		return podspec.QOSClass(pod) != corev1.PodQOSBestEffort
 	case corev1.ResourceQuotaScopePriorityClass:
-		return ofClass(pod, r)
+		return matchesPriorityClass(pod, r)
 	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
 		return crossesNamespaces(pod)
 	}
 	return false
 }
 
-// Terminating reports whether the pod ends by itself, as the scopes mean it. It is the
+// IsTerminating reports whether the pod ends by itself, as the scopes mean it. It is the
 // only part of a scope that can change while a pod is there.
-func Terminating(pod *corev1.Pod) bool { return pod.Spec.ActiveDeadlineSeconds != nil }
+func IsTerminating(pod *corev1.Pod) bool { return pod.Spec.ActiveDeadlineSeconds != nil }
 
-func ofClass(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
+func matchesPriorityClass(pod *corev1.Pod, r corev1.ScopedResourceSelectorRequirement) bool {
 	operator := map[corev1.ScopeSelectorOperator]selection.Operator{
 		corev1.ScopeSelectorOpIn: selection.In, corev1.ScopeSelectorOpNotIn: selection.NotIn,
 		corev1.ScopeSelectorOpExists: selection.Exists, corev1.ScopeSelectorOpDoesNotExist: selection.DoesNotExist,

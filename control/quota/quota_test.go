@@ -32,54 +32,54 @@ func written(list corev1.ResourceList) string {
 	return strings.Join(out, " ")
 }
 
-func TestWhatAPodUses(t *testing.T) {
+func TestPodUsage(t *testing.T) {
 	now := time.Unix(1000, 0)
 	text := `spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 1, memory: 1Gi, example.com/gpu: 2}, limits: {cpu: 2, example.com/gpu: 2}}}, {name: b, image: x, resources: {requests: {cpu: 500m}}}]}`
 	pod := read[corev1.Pod](t, text)
 	const all = "count/pods=1 cpu=1500m limits.cpu=2 memory=1Gi pods=1 requests.cpu=1500m requests.example.com/gpu=2 requests.memory=1Gi"
-	if got := written(OfPod(pod, now)); got != all {
+	if got := written(PodUsage(pod, now)); got != all {
 		t.Errorf("got  %s\nwant %s", got, all)
 	}
 	has := corev1.ResourceList{"cpu": resource.MustParse("3"), "memory": resource.MustParse("1Mi")}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "a", AllocatedResources: has, Resources: &corev1.ResourceRequirements{Requests: has, Limits: has}}}
-	if got, want := written(OfPod(pod, now)), "count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
+	if got, want := written(PodUsage(pod, now)), "count/pods=1 cpu=3500m limits.cpu=3 limits.memory=1Mi memory=1Gi pods=1 requests.cpu=3500m requests.example.com/gpu=2 requests.memory=1Gi"; got != want {
 		t.Errorf("one that shrinks: got  %s\nwant %s", got, want)
 	}
 	pod.Status.ContainerStatuses = nil
 	pod.Status.Phase = corev1.PodSucceeded
-	if got := written(OfPod(pod, now)); got != "count/pods=1" {
+	if got := written(PodUsage(pod, now)); got != "count/pods=1" {
 		t.Errorf("an ended one: %s", got)
 	}
 	pod.Status.Phase = corev1.PodRunning
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: now.Add(-time.Second)}, new(int64)
-	if got := written(OfPod(pod, now)); got != "count/pods=1" {
+	if got := written(PodUsage(pod, now)); got != "count/pods=1" {
 		t.Errorf("one that should have ended: %s", got)
 	}
 	pod.DeletionTimestamp.Time = now.Add(time.Minute)
-	if got := written(OfPod(pod, now)); got != all {
+	if got := written(PodUsage(pod, now)); got != all {
 		t.Errorf("one that is ending: %s", got)
 	}
 }
 
-func TestServicesAndClaims(t *testing.T) {
+func TestServiceAndClaimUsage(t *testing.T) {
 	for text, want := range map[string]string{
 		"spec: {ports: [{port: 1}]}":                                                           "",
 		"spec: {type: NodePort, ports: [{port: 1}, {port: 2}]}":                                "services.nodeports=2",
 		"spec: {type: LoadBalancer, ports: [{port: 1}]}":                                       "services.loadbalancers=1 services.nodeports=1",
 		"spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 1}]}": "services.loadbalancers=1",
 	} {
-		if got := written(OfService(read[corev1.Service](t, text))); got != want {
+		if got := written(ServiceUsage(read[corev1.Service](t, text))); got != want {
 			t.Errorf("%s: %s", text, got)
 		}
 	}
 	claim := read[corev1.PersistentVolumeClaim](t, "spec: {storageClassName: fast, resources: {requests: {storage: 5Gi}}}")
 	want := "fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/requests.storage=5Gi requests.storage=5Gi"
-	if got := written(OfClaim(claim)); got != want {
+	if got := written(ClaimUsage(claim)); got != want {
 		t.Errorf("claim: %s", got)
 	}
 }
 
-func TestScopes(t *testing.T) {
+func TestMatches(t *testing.T) {
 	const quiet, busy = "spec: {containers: [{name: a, image: x}]}", "spec: {priorityClassName: high, activeDeadlineSeconds: 5, containers: [{name: a, image: x, resources: {requests: {cpu: 1}}}]}"
 	far := "spec: {containers: [{name: a, image: x}], affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, namespaces: [other]}]}}}"
 	for _, row := range []struct {
@@ -98,28 +98,28 @@ func TestScopes(t *testing.T) {
 		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", far, true},
 		{"spec: {scopeSelector: {matchExpressions: [{scopeName: CrossNamespacePodAffinity, operator: Exists}]}}", quiet, false},
 	} {
-		if got := Covers(read[corev1.ResourceQuota](t, row.quota), read[corev1.Pod](t, row.pod)); got != row.want {
+		if got := Matches(read[corev1.ResourceQuota](t, row.quota), read[corev1.Pod](t, row.pod)); got != row.want {
 			t.Errorf("%s on %s: %v", row.quota, row.pod, got)
 		}
 	}
 }
 
-func TestNamesOfCounts(t *testing.T) {
-	if got := Counted(schema.GroupResource{Resource: "pods"}); !slices.Equal(got, []corev1.ResourceName{"count/pods", "pods"}) {
+func TestObjectCountNames(t *testing.T) {
+	if got := ObjectCountNames(schema.GroupResource{Resource: "pods"}); !slices.Equal(got, []corev1.ResourceName{"count/pods", "pods"}) {
 		t.Error(got)
 	}
-	if got := Counted(schema.GroupResource{Group: "apps", Resource: "deployments"}); !slices.Equal(got, []corev1.ResourceName{"count/deployments.apps"}) {
+	if got := ObjectCountNames(schema.GroupResource{Group: "apps", Resource: "deployments"}); !slices.Equal(got, []corev1.ResourceName{"count/deployments.apps"}) {
 		t.Error(got)
 	}
-	if of, ok := CountedResource("count/deployments.apps"); !ok || of.Group != "apps" {
+	if of, ok := ParseObjectCountName("count/deployments.apps"); !ok || of.Group != "apps" {
 		t.Error(of, ok)
 	}
-	if _, ok := CountedResource("requests.cpu"); ok {
+	if _, ok := ParseObjectCountName("requests.cpu"); ok {
 		t.Error("requests.cpu counts objects")
 	}
 }
 
-func TestWhatAPodMustSay(t *testing.T) {
+func TestMissingConstraints(t *testing.T) {
 	names := []corev1.ResourceName{"requests.cpu", "limits.memory", "requests.ephemeral-storage", "pods"}
 	for sentence, row := range map[string]struct{ spec, want string }{
 		"a container": {"{containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 1}, limits: {memory: 1Gi}}}]}",
@@ -128,7 +128,7 @@ func TestWhatAPodMustSay(t *testing.T) {
 			"map[limits.memory:[s] requests.cpu:[i s]]"},
 		"the pod says it for all": {"{resources: {requests: {cpu: 1}, limits: {memory: 1}}, initContainers: [{name: i}], containers: [{name: a}]}", "map[]"},
 	} {
-		if got := fmt.Sprint(MustSay(names, read[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
+		if got := fmt.Sprint(MissingConstraints(names, read[corev1.Pod](t, "spec: "+row.spec))); got != row.want {
 			t.Errorf("%s: %s, want %s", sentence, got, row.want)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// grown tells of a changed object whether the change counts as a generation.
-func (k *Kind) grown(obj, old runtime.Object) bool {
+// generationChanged tells of a changed object whether the change counts as a generation.
+func (k *Kind) generationChanged(obj, old runtime.Object) bool {
 	now, before := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
 	for i := range now.NumField() {
 		switch now.Type().Field(i).Name {
@@ -21,12 +21,12 @@ func (k *Kind) grown(obj, old runtime.Object) bool {
 			return true
 		}
 	}
-	if k.Counted == nil {
+	if k.GenerationMetadata == nil {
 		return false
 	}
 	m, err := meta.Accessor(obj)
 	was, too := meta.Accessor(old)
-	return err == nil && too == nil && !maps.Equal(k.Counted(m), k.Counted(was))
+	return err == nil && too == nil && !maps.Equal(k.GenerationMetadata(m), k.GenerationMetadata(was))
 }
 
 func clearField(obj runtime.Object, name string) {
@@ -41,9 +41,9 @@ func copyField(to, from runtime.Object, name string) {
 	}
 }
 
-// keepAllBut takes every field from the stored object except the type, the
+// copyFieldsExcept takes every field from the stored object except the type, the
 // metadata and the one that is named.
-func keepAllBut(to, from runtime.Object, name string) {
+func copyFieldsExcept(to, from runtime.Object, name string) {
 	target, source := reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem()
 	for i := range target.NumField() {
 		switch target.Type().Field(i).Name {

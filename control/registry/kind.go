@@ -19,12 +19,12 @@ import (
 // The functions get the row's own Go type; Default, Prepare and PrepareUpdate
 // may change the object (the first of two for an update), the others must not.
 type Kind struct {
-	Version  schema.GroupVersion // of the API, and of the store
-	Resource string              // plural, lower case
-	Singular string
-	Short    []string // short names
-	All      bool     // part of "kubectl get all"
-	Cluster  bool     // not in a namespace
+	GroupVersion  schema.GroupVersion // of the API, and of the store
+	Resource      string              // plural, lower case
+	Singular      string
+	ShortNames    []string // short names
+	InAllCategory bool     // part of "kubectl get all"
+	ClusterScoped bool     // not in a namespace
 
 	New     func() runtime.Object
 	NewList func() runtime.Object
@@ -32,14 +32,14 @@ type Kind struct {
 	// Status makes a status subresource. Through the object itself the status
 	// cannot be written then, and through the subresource nothing but it.
 	Status bool
-	// StatusAtBirth lets a client that makes the object give it a status (nodes).
-	StatusAtBirth bool
+	// StatusOnCreate lets a client that makes the object give it a status (nodes).
+	StatusOnCreate bool
 	// Generation counts the changes of all but metadata and status in
 	// metadata.generation; of metadata it counts what Counted answers, too.
-	Generation bool
-	Counted    func(m metav1.Object) map[string]string
+	Generation         bool
+	GenerationMetadata func(m metav1.Object) map[string]string
 	// Scale makes a scale subresource.
-	Scale *Scale
+	Scale *ScaleAccessor
 
 	Default        func(obj runtime.Object)
 	Prepare        func(ctx context.Context, obj runtime.Object)
@@ -49,10 +49,10 @@ type Kind struct {
 	// PrepareStatus and ValidateStatus see a write to the status subresource.
 	PrepareStatus  func(ctx context.Context, obj, old runtime.Object)
 	ValidateStatus func(obj, old runtime.Object) field.ErrorList
-	// Warn returns what the client should know though nothing is wrong.
-	Warn func(obj runtime.Object) []string
-	// Unacted says, in the words of a warning, that the kind is stored only.
-	Unacted string
+	// Warnings returns what the client should know though nothing is wrong.
+	Warnings func(obj runtime.Object) []string
+	// StoredOnlyWarning says, in the words of a warning, that the kind is stored only.
+	StoredOnlyWarning string
 
 	// Columns make the table that kubectl prints.
 	Columns printers.Columns
@@ -73,22 +73,22 @@ type Kind struct {
 	// Prefix is the place in the store; by default the resource's own name, in
 	// the manner of kube-apiserver.
 	Prefix string
-	// UpsertByPut lets a PUT make the object.
-	UpsertByPut bool
-	// VersionedPut refuses a PUT without metadata.resourceVersion.
-	VersionedPut bool
-	// Orphan leaves the dependents alone when a delete says nothing of them.
-	Orphan bool
+	// AllowCreateOnUpdate lets a PUT make the object.
+	AllowCreateOnUpdate bool
+	// RequireResourceVersion refuses a PUT without metadata.resourceVersion.
+	RequireResourceVersion bool
+	// OrphanDependents leaves the dependents alone when a delete says nothing of them.
+	OrphanDependents bool
 }
 
 // GroupResource names the kind's resource.
 func (k *Kind) GroupResource() schema.GroupResource {
-	return schema.GroupResource{Group: k.Version.Group, Resource: k.Resource}
+	return schema.GroupResource{Group: k.GroupVersion.Group, Resource: k.Resource}
 }
 
 // Name is the kind as it stands in a manifest.
 func (k *Kind) Name() string { return reflect.TypeOf(k.New()).Elem().Name() }
 
-func selectable[T runtime.Object](f func(T) fields.Set) func(runtime.Object) fields.Set {
-	return func(obj runtime.Object) fields.Set { return f(As[T](obj)) }
+func fieldsFunc[T runtime.Object](f func(T) fields.Set) func(runtime.Object) fields.Set {
+	return func(obj runtime.Object) fields.Set { return f(MustCast[T](obj)) }
 }

@@ -46,45 +46,45 @@ var (
 )
 
 // NewNamespaces makes the store with status and finalize.
-func NewNamespaces(kind *Kind, place Place) (*Store, map[string]rest.Storage, error) {
-	main, err := NewStoreWith(kind, place, namespaceRules{NewStrategy(kind, place.Typer)})
+func NewNamespaces(kind *Kind, place StoreOptions) (*Store, map[string]rest.Storage, error) {
+	main, err := NewStoreWithStrategy(kind, place, namespaceStrategy{NewStrategy(kind, place.Typer)})
 	if err != nil {
 		return nil, nil, err
 	}
 	main.ShouldDeleteDuringUpdate = func(ctx context.Context, key string, obj, existing runtime.Object) bool {
-		n := As[*corev1.Namespace](obj)
+		n := MustCast[*corev1.Namespace](obj)
 		return len(n.Spec.Finalizers) == 0 && len(n.Finalizers) == 0 && n.DeletionTimestamp != nil
 	}
 	return main, map[string]rest.Storage{
 		"namespaces":          &Namespaces{main},
 		"namespaces/status":   NewStatus(main, place),
-		"namespaces/finalize": NewStatusWith(main, finalizeRules{NewStrategy(kind, place.Typer)}),
+		"namespaces/finalize": NewSubresource(main, namespaceFinalizeStrategy{NewStrategy(kind, place.Typer)}),
 	}, nil
 }
 
-type namespaceRules struct{ Strategy }
+type namespaceStrategy struct{ Strategy }
 
 // PrepareForCreate gives the namespace its finalizer and its phase.
-func (r namespaceRules) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+func (r namespaceStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	r.Strategy.PrepareForCreate(ctx, obj)
-	n := As[*corev1.Namespace](obj)
+	n := MustCast[*corev1.Namespace](obj)
 	n.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
 	if !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		n.Spec.Finalizers = append(n.Spec.Finalizers, corev1.FinalizerKubernetes)
 	}
-	labelWithName(n)
+	setNameLabel(n)
 }
 
 // PrepareForUpdate keeps the finalizers, which only finalize changes.
-func (r namespaceRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+func (r namespaceStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.Strategy.PrepareForUpdate(ctx, obj, old)
-	n := As[*corev1.Namespace](obj)
-	n.Spec.Finalizers = As[*corev1.Namespace](old).Spec.Finalizers
-	labelWithName(n)
+	n := MustCast[*corev1.Namespace](obj)
+	n.Spec.Finalizers = MustCast[*corev1.Namespace](old).Spec.Finalizers
+	setNameLabel(n)
 }
 
-// labelWithName lets selectors of namespaces name one.
-func labelWithName(n *corev1.Namespace) {
+// setNameLabel lets selectors of namespaces name one.
+func setNameLabel(n *corev1.Namespace) {
 	if n.Name == "" {
 		return
 	}
@@ -94,25 +94,25 @@ func labelWithName(n *corev1.Namespace) {
 	n.Labels[corev1.LabelMetadataName] = n.Name
 }
 
-type finalizeRules struct{ Strategy }
+type namespaceFinalizeStrategy struct{ Strategy }
 
 // PrepareForUpdate lets nothing but the finalizers of the spec change.
-func (finalizeRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	n := As[*corev1.Namespace](obj)
+func (namespaceFinalizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	n := MustCast[*corev1.Namespace](obj)
 	finalizers := n.Spec.Finalizers
-	As[*corev1.Namespace](old).DeepCopyInto(n)
+	MustCast[*corev1.Namespace](old).DeepCopyInto(n)
 	n.Spec.Finalizers = finalizers
 }
 
 // ValidateUpdate has no rule of its own.
-func (finalizeRules) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {
+func (namespaceFinalizeStrategy) ValidateUpdate(context.Context, runtime.Object, runtime.Object) field.ErrorList {
 	return nil
 }
 
 // GetResetFields names what a server-side apply cannot own here.
-func (r finalizeRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+func (r namespaceFinalizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(r.Kind.Version.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
+		fieldpath.APIVersion(r.Kind.GroupVersion.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
 	}
 }
 
@@ -184,7 +184,7 @@ func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.Vali
 	if err != nil {
 		return nil, false, err
 	}
-	namespace := As[*corev1.Namespace](obj)
+	namespace := MustCast[*corev1.Namespace](obj)
 	if options == nil {
 		options = metav1.NewDeleteOptions(0)
 	}
@@ -202,7 +202,7 @@ func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.Vali
 			fmt.Errorf("Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *version, namespace.ResourceVersion))
 	}
 	if namespace.DeletionTimestamp.IsZero() || namespace.Status.Phase != corev1.NamespaceTerminating {
-		out, err := n.mark(ctx, name, validate, options)
+		out, err := n.markTerminating(ctx, name, validate, options)
 		return out, false, err
 	}
 	if len(namespace.Spec.Finalizers) != 0 {
@@ -211,8 +211,8 @@ func (n *Namespaces) Delete(ctx context.Context, name string, validate rest.Vali
 	return n.store.Delete(ctx, name, validate, options)
 }
 
-// mark gives a namespace its time of deletion.
-func (n *Namespaces) mark(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
+// markTerminating gives a namespace its time of deletion.
+func (n *Namespaces) markTerminating(ctx context.Context, name string, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions) (runtime.Object, error) {
 	key, err := n.store.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, err
@@ -222,13 +222,13 @@ func (n *Namespaces) mark(ctx context.Context, name string, validate rest.Valida
 		if err := validate(ctx, existing); err != nil {
 			return nil, err
 		}
-		namespace := As[*corev1.Namespace](existing)
+		namespace := MustCast[*corev1.Namespace](existing)
 		if namespace.DeletionTimestamp.IsZero() {
 			now := metav1.Now()
 			namespace.DeletionTimestamp = &now
 		}
 		namespace.Status.Phase = corev1.NamespaceTerminating
-		namespace.Finalizers = withPolicy(namespace.Finalizers, options)
+		namespace.Finalizers = withOrphanFinalizer(namespace.Finalizers, options)
 		return namespace, nil
 	})
 	preconditions := &storage.Preconditions{UID: options.Preconditions.UID, ResourceVersion: options.Preconditions.ResourceVersion}
@@ -243,8 +243,8 @@ func (n *Namespaces) mark(ctx context.Context, name string, validate rest.Valida
 	return out, nil
 }
 
-// withPolicy adds or takes away the finalizer that a delete asks for.
-func withPolicy(finalizers []string, options *metav1.DeleteOptions) []string {
+// withOrphanFinalizer adds or takes away the finalizer that a delete asks for.
+func withOrphanFinalizer(finalizers []string, options *metav1.DeleteOptions) []string {
 	orphan := options.OrphanDependents != nil && *options.OrphanDependents || //nolint:staticcheck // old clients still send it
 		options.PropagationPolicy != nil && *options.PropagationPolicy == metav1.DeletePropagationOrphan
 	has := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)

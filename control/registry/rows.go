@@ -16,7 +16,7 @@ import (
 // All returns the table: a fresh copy of every row, in the order of the groups.
 // The caller may fill in or change rows before stores are made from them.
 func All() []*Kind {
-	all := slices.Concat(core(), workloads(), access(), scheduling(), disruption(), network(), storageKinds(), devices(), events())
+	all := slices.Concat(coreKinds(), workloadKinds(), accessKinds(), schedulingKinds(), policyKinds(), networkKinds(), storageKinds(), deviceKinds(), eventKinds())
 	for _, k := range all {
 		k.complete()
 	}
@@ -26,16 +26,16 @@ func All() []*Kind {
 // complete takes the columns and the rules of the row's kind, where the row does
 // not say otherwise.
 func (k *Kind) complete() {
-	kind := schema.GroupKind{Group: k.Version.Group, Kind: k.Name()}
-	k.Columns = printers.Of(kind)
-	r, ok := validation.Of(kind)
+	kind := schema.GroupKind{Group: k.GroupVersion.Group, Kind: k.Name()}
+	k.Columns = printers.ColumnsFor(kind)
+	r, ok := validation.RulesFor(kind)
 	if !ok {
 		return
 	}
-	set(&k.Default, r.Default)
-	set(&k.Validate, r.Validate)
-	set(&k.ValidateUpdate, r.ValidateUpdate)
-	set(&k.ValidateStatus, r.ValidateStatus)
+	setIfNil(&k.Default, r.Default)
+	setIfNil(&k.Validate, r.Validate)
+	setIfNil(&k.ValidateUpdate, r.ValidateUpdate)
+	setIfNil(&k.ValidateStatus, r.ValidateStatus)
 	if k.Prepare == nil {
 		k.Prepare = func(_ context.Context, obj runtime.Object) { r.Prepare(obj) }
 	}
@@ -44,7 +44,7 @@ func (k *Kind) complete() {
 	}
 }
 
-func set[F any](to *F, rule F) {
+func setIfNil[F any](to *F, rule F) {
 	if reflect.ValueOf(*to).IsNil() {
 		*to = rule
 	}
@@ -53,15 +53,15 @@ func set[F any](to *F, rule F) {
 // Find returns the row of a resource, or nil.
 func Find(table []*Kind, group, resource string) *Kind {
 	for _, k := range table {
-		if k.Version.Group == group && k.Resource == resource {
+		if k.GroupVersion.Group == group && k.Resource == resource {
 			return k
 		}
 	}
 	return nil
 }
 
-// warnService says of a service with an address that nothing takes it there yet.
-func warnService(obj runtime.Object) []string {
+// serviceWarnings says of a service with an address that nothing takes it there yet.
+func serviceWarnings(obj runtime.Object) []string {
 	svc, ok := obj.(*corev1.Service)
 	if !ok || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return nil
@@ -73,7 +73,7 @@ func warnService(obj runtime.Object) []string {
 	return []string{"the service's endpoints are kept, but nothing on the nodes routes " + what + " yet"}
 }
 
-// storedOnly is the warning of a kind that no part of the server acts on; something else may.
-func storedOnly(what string) string {
+// storedOnlyWarning is the warning of a kind that no part of the server acts on; something else may.
+func storedOnlyWarning(what string) string {
 	return what + " are stored by this server, which does not act on them"
 }

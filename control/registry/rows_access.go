@@ -7,30 +7,30 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-func access() []*Kind {
+func accessKinds() []*Kind {
 	rbac, certificates := rbacv1.SchemeGroupVersion, certificatesv1.SchemeGroupVersion
 	return []*Kind{
 		{
-			Version: rbac, Resource: "roles", Singular: "role", UpsertByPut: true,
+			GroupVersion: rbac, Resource: "roles", Singular: "role", AllowCreateOnUpdate: true,
 			New: func() runtime.Object { return &rbacv1.Role{} }, NewList: func() runtime.Object { return &rbacv1.RoleList{} },
 		},
 		{
-			Version: rbac, Resource: "rolebindings", Singular: "rolebinding", UpsertByPut: true,
+			GroupVersion: rbac, Resource: "rolebindings", Singular: "rolebinding", AllowCreateOnUpdate: true,
 			New: func() runtime.Object { return &rbacv1.RoleBinding{} }, NewList: func() runtime.Object { return &rbacv1.RoleBindingList{} },
 		},
 		{
-			Version: rbac, Resource: "clusterroles", Singular: "clusterrole", Cluster: true, UpsertByPut: true,
+			GroupVersion: rbac, Resource: "clusterroles", Singular: "clusterrole", ClusterScoped: true, AllowCreateOnUpdate: true,
 			New: func() runtime.Object { return &rbacv1.ClusterRole{} }, NewList: func() runtime.Object { return &rbacv1.ClusterRoleList{} },
 		},
 		{
-			Version: rbac, Resource: "clusterrolebindings", Singular: "clusterrolebinding", Cluster: true, UpsertByPut: true,
+			GroupVersion: rbac, Resource: "clusterrolebindings", Singular: "clusterrolebinding", ClusterScoped: true, AllowCreateOnUpdate: true,
 			New: func() runtime.Object { return &rbacv1.ClusterRoleBinding{} }, NewList: func() runtime.Object { return &rbacv1.ClusterRoleBindingList{} },
 		},
 		{
-			Version: certificates, Resource: "certificatesigningrequests", Singular: "certificatesigningrequest", Short: []string{"csr"}, Cluster: true,
+			GroupVersion: certificates, Resource: "certificatesigningrequests", Singular: "certificatesigningrequest", ShortNames: []string{"csr"}, ClusterScoped: true,
 			New: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} }, NewList: func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
 			Status: true, FieldNames: []string{"spec.signerName"},
-			Fields: selectable(func(r *certificatesv1.CertificateSigningRequest) fields.Set {
+			Fields: fieldsFunc(func(r *certificatesv1.CertificateSigningRequest) fields.Set {
 				return fields.Set{"spec.signerName": r.Spec.SignerName}
 			}),
 		},

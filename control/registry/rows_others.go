@@ -16,41 +16,41 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-func scheduling() []*Kind {
+func schedulingKinds() []*Kind {
 	return []*Kind{
 		{
-			Version: coordinationv1.SchemeGroupVersion, Resource: "leases", Singular: "lease", Cached: true, UpsertByPut: true, VersionedPut: true,
+			GroupVersion: coordinationv1.SchemeGroupVersion, Resource: "leases", Singular: "lease", Cached: true, AllowCreateOnUpdate: true, RequireResourceVersion: true,
 			New: func() runtime.Object { return &coordinationv1.Lease{} }, NewList: func() runtime.Object { return &coordinationv1.LeaseList{} },
 		},
 		{
-			Version: schedulingv1.SchemeGroupVersion, Resource: "priorityclasses", Singular: "priorityclass", Short: []string{"pc"}, Cluster: true,
+			GroupVersion: schedulingv1.SchemeGroupVersion, Resource: "priorityclasses", Singular: "priorityclass", ShortNames: []string{"pc"}, ClusterScoped: true,
 			New: func() runtime.Object { return &schedulingv1.PriorityClass{} }, NewList: func() runtime.Object { return &schedulingv1.PriorityClassList{} },
 		},
 		{
-			Version: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass", Cluster: true, UpsertByPut: true, VersionedPut: true,
+			GroupVersion: nodev1.SchemeGroupVersion, Resource: "runtimeclasses", Singular: "runtimeclass", ClusterScoped: true, AllowCreateOnUpdate: true, RequireResourceVersion: true,
 			New: func() runtime.Object { return &nodev1.RuntimeClass{} }, NewList: func() runtime.Object { return &nodev1.RuntimeClassList{} },
 		},
 	}
 }
 
-func disruption() []*Kind {
+func policyKinds() []*Kind {
 	return []*Kind{{
-		Version: policyv1.SchemeGroupVersion, Resource: "poddisruptionbudgets", Singular: "poddisruptionbudget", Short: []string{"pdb"},
+		GroupVersion: policyv1.SchemeGroupVersion, Resource: "poddisruptionbudgets", Singular: "poddisruptionbudget", ShortNames: []string{"pdb"},
 		New: func() runtime.Object { return &policyv1.PodDisruptionBudget{} }, NewList: func() runtime.Object { return &policyv1.PodDisruptionBudgetList{} },
-		Status: true, Generation: true, VersionedPut: true,
+		Status: true, Generation: true, RequireResourceVersion: true,
 	}}
 }
 
-func network() []*Kind {
+func networkKinds() []*Kind {
 	return []*Kind{
 		{
-			Version: discoveryv1.SchemeGroupVersion, Resource: "endpointslices", Singular: "endpointslice", Generation: true, Counted: metav1.Object.GetLabels,
+			GroupVersion: discoveryv1.SchemeGroupVersion, Resource: "endpointslices", Singular: "endpointslice", Generation: true, GenerationMetadata: metav1.Object.GetLabels,
 			New: func() runtime.Object { return &discoveryv1.EndpointSlice{} }, NewList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 		},
 		{
-			Version: networkingv1.SchemeGroupVersion, Resource: "networkpolicies", Singular: "networkpolicy", Short: []string{"netpol"}, Generation: true,
+			GroupVersion: networkingv1.SchemeGroupVersion, Resource: "networkpolicies", Singular: "networkpolicy", ShortNames: []string{"netpol"}, Generation: true,
 			New: func() runtime.Object { return &networkingv1.NetworkPolicy{} }, NewList: func() runtime.Object { return &networkingv1.NetworkPolicyList{} },
-			Unacted: storedOnly("network policies"),
+			StoredOnlyWarning: storedOnlyWarning("network policies"),
 		},
 	}
 }
@@ -59,49 +59,49 @@ func storageKinds() []*Kind {
 	v1 := storagev1.SchemeGroupVersion
 	return []*Kind{
 		{
-			Version: v1, Resource: "storageclasses", Singular: "storageclass", Short: []string{"sc"}, Cluster: true,
+			GroupVersion: v1, Resource: "storageclasses", Singular: "storageclass", ShortNames: []string{"sc"}, ClusterScoped: true,
 			New: func() runtime.Object { return &storagev1.StorageClass{} }, NewList: func() runtime.Object { return &storagev1.StorageClassList{} },
-			Unacted: storedOnly("storage classes"),
+			StoredOnlyWarning: storedOnlyWarning("storage classes"),
 		},
 		{
-			Version: v1, Resource: "volumeattributesclasses", Singular: "volumeattributesclass", Short: []string{"vac"}, Cluster: true,
+			GroupVersion: v1, Resource: "volumeattributesclasses", Singular: "volumeattributesclass", ShortNames: []string{"vac"}, ClusterScoped: true,
 			New: func() runtime.Object { return &storagev1.VolumeAttributesClass{} }, NewList: func() runtime.Object { return &storagev1.VolumeAttributesClassList{} },
-			Unacted: storedOnly("volume attributes classes"),
+			StoredOnlyWarning: storedOnlyWarning("volume attributes classes"),
 		},
 		{
-			Version: v1, Resource: "csinodes", Singular: "csinode", Cluster: true, VersionedPut: true,
+			GroupVersion: v1, Resource: "csinodes", Singular: "csinode", ClusterScoped: true, RequireResourceVersion: true,
 			New: func() runtime.Object { return &storagev1.CSINode{} }, NewList: func() runtime.Object { return &storagev1.CSINodeList{} },
-			Unacted: storedOnly("CSI nodes"),
+			StoredOnlyWarning: storedOnlyWarning("CSI nodes"),
 		},
 		{
-			Version: v1, Resource: "csidrivers", Singular: "csidriver", Cluster: true, VersionedPut: true,
+			GroupVersion: v1, Resource: "csidrivers", Singular: "csidriver", ClusterScoped: true, RequireResourceVersion: true,
 			New: func() runtime.Object { return &storagev1.CSIDriver{} }, NewList: func() runtime.Object { return &storagev1.CSIDriverList{} },
-			Unacted: storedOnly("CSI drivers"),
+			StoredOnlyWarning: storedOnlyWarning("CSI drivers"),
 		},
 		{
-			Version: v1, Resource: "volumeattachments", Singular: "volumeattachment", Cluster: true, Status: true, VersionedPut: true,
+			GroupVersion: v1, Resource: "volumeattachments", Singular: "volumeattachment", ClusterScoped: true, Status: true, RequireResourceVersion: true,
 			New: func() runtime.Object { return &storagev1.VolumeAttachment{} }, NewList: func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
-			Unacted: storedOnly("volume attachments"),
+			StoredOnlyWarning: storedOnlyWarning("volume attachments"),
 		},
 		{
-			Version: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity", VersionedPut: true,
+			GroupVersion: v1, Resource: "csistoragecapacities", Singular: "csistoragecapacity", RequireResourceVersion: true,
 			New: func() runtime.Object { return &storagev1.CSIStorageCapacity{} }, NewList: func() runtime.Object { return &storagev1.CSIStorageCapacityList{} },
-			Unacted: storedOnly("CSI storage capacities"),
+			StoredOnlyWarning: storedOnlyWarning("CSI storage capacities"),
 		},
 	}
 }
 
-// events are one store seen through two groups, see control/scheme.
-func events() []*Kind {
+// eventKinds are one store seen through two groups, see control/scheme.
+func eventKinds() []*Kind {
 	row := func() Kind {
 		return Kind{
-			Resource: "events", Singular: "event", Short: []string{"ev"},
+			Resource: "events", Singular: "event", ShortNames: []string{"ev"},
 			New: func() runtime.Object { return &corev1.Event{} }, NewList: func() runtime.Object { return &corev1.EventList{} },
-			TTL: time.Hour, UpsertByPut: true, Prefix: "events", Fields: selectable(eventFields),
+			TTL: time.Hour, AllowCreateOnUpdate: true, Prefix: "events", Fields: fieldsFunc(eventFields),
 		}
 	}
 	core, group := row(), row()
-	core.Version, core.FieldNames = corev1.SchemeGroupVersion, coreEventFields
-	group.Version, group.FieldNames = eventsv1.SchemeGroupVersion, groupEventFields
+	core.GroupVersion, core.FieldNames = corev1.SchemeGroupVersion, coreEventFields
+	group.GroupVersion, group.FieldNames = eventsv1.SchemeGroupVersion, groupEventFields
 	return []*Kind{&core, &group}
 }

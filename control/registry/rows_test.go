@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// actedOn says of each kind without a warning who acts on it, or why nobody would.
-var actedOn = map[schema.GroupResource]string{
+// consumers says of each kind without a warning who acts on it, or why nobody would.
+var consumers = map[schema.GroupResource]string{
 	{Resource: "namespaces"}:                                               "the controller that empties them",
 	{Resource: "pods"}:                                                     "the nodes",
 	{Resource: "nodes"}:                                                    "the scheduler",
@@ -40,9 +40,9 @@ var actedOn = map[schema.GroupResource]string{
 	{Group: "discovery.k8s.io", Resource: "endpointslices"}:                "what routes services",
 }
 
-// TestWhoseDependentsStay when a delete says nothing of them: those of upstream's
+// TestDefaultGarbageCollectionPolicy when a delete says nothing of them: those of upstream's
 // oldest kinds.
-func TestWhoseDependentsStay(t *testing.T) {
+func TestDefaultGarbageCollectionPolicy(t *testing.T) {
 	t.Parallel()
 	var stay []string
 	for _, k := range All() {
@@ -56,25 +56,25 @@ func TestWhoseDependentsStay(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyActsOnSaysSo at each write: of every kind that is not known to have
+// TestKindsWithoutConsumerWarn at each write: of every kind that is not known to have
 // somebody who does.
-func TestWhatNobodyActsOnSaysSo(t *testing.T) {
+func TestKindsWithoutConsumerWarn(t *testing.T) {
 	t.Parallel()
-	left := maps.Clone(actedOn)
+	left := maps.Clone(consumers)
 	for _, k := range All() {
 		who, acted := left[k.GroupResource()]
 		delete(left, k.GroupResource())
 		switch {
-		case acted && k.Unacted != "":
-			t.Errorf("%s warns %q, and is acted on by %s", k.Resource, k.Unacted, who)
-		case !acted && !strings.HasSuffix(k.Unacted, " are stored by this server, which does not act on them"):
-			t.Errorf("nobody acts on %s, and it warns %q", k.Resource, k.Unacted)
+		case acted && k.StoredOnlyWarning != "":
+			t.Errorf("%s warns %q, and is acted on by %s", k.Resource, k.StoredOnlyWarning, who)
+		case !acted && !strings.HasSuffix(k.StoredOnlyWarning, " are stored by this server, which does not act on them"):
+			t.Errorf("nobody acts on %s, and it warns %q", k.Resource, k.StoredOnlyWarning)
 		case !acted:
 			s := NewStrategy(k, nil)
-			if said := s.WarningsOnCreate(t.Context(), k.New()); !slices.Contains(said, k.Unacted) {
+			if said := s.WarningsOnCreate(t.Context(), k.New()); !slices.Contains(said, k.StoredOnlyWarning) {
 				t.Errorf("who makes one of %s is told %q", k.Resource, said)
 			}
-			if said := s.WarningsOnUpdate(t.Context(), k.New(), k.New()); !slices.Contains(said, k.Unacted) {
+			if said := s.WarningsOnUpdate(t.Context(), k.New(), k.New()); !slices.Contains(said, k.StoredOnlyWarning) {
 				t.Errorf("who changes one of %s is told %q", k.Resource, said)
 			}
 		}

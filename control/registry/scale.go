@@ -18,12 +18,12 @@ import (
 	"berth/control/printers"
 )
 
-// Scale tells where a kind keeps its number of replicas.
-type Scale struct {
-	// Read answers the wanted and the present number, and the pods' selector.
-	Read func(obj runtime.Object) (want, have int32, selector *metav1.LabelSelector)
-	// Write sets the wanted number.
-	Write func(obj runtime.Object, want int32)
+// ScaleAccessor tells where a kind keeps its number of replicas.
+type ScaleAccessor struct {
+	// Get answers the wanted and the present number, and the pods' selector.
+	Get func(obj runtime.Object) (want, have int32, selector *metav1.LabelSelector)
+	// SetReplicas sets the wanted number.
+	SetReplicas func(obj runtime.Object, want int32)
 }
 
 // ScaleStore is the scale subresource of a kind.
@@ -55,31 +55,31 @@ func (s *ScaleStore) Get(ctx context.Context, name string, options *metav1.GetOp
 	if err != nil {
 		return nil, err
 	}
-	return s.scaleOf(obj)
+	return s.toScale(obj)
 }
 
 // Update writes the wanted number of replicas.
 func (s *ScaleStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	obj, _, err := s.main.Update(ctx, name, &scaledObject{s, name, info, update},
+	obj, _, err := s.main.Update(ctx, name, &scaleUpdate{s, name, info, update},
 		rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, options)
 	if err != nil {
 		return nil, false, err
 	}
-	scale, err := s.scaleOf(obj)
+	scale, err := s.toScale(obj)
 	return scale, false, err
 }
 
 // ConvertToTable prints a scale.
 func (s *ScaleStore) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return Printer{printers.Of(s.GroupVersionKind(schema.GroupVersion{}).GroupKind())}.ConvertToTable(ctx, obj, options)
+	return TableConvertor{printers.ColumnsFor(s.GroupVersionKind(schema.GroupVersion{}).GroupKind())}.ConvertToTable(ctx, obj, options)
 }
 
-func (s *ScaleStore) scaleOf(obj runtime.Object) (*autoscalingv1.Scale, error) {
+func (s *ScaleStore) toScale(obj runtime.Object) (*autoscalingv1.Scale, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
 	}
-	want, have, selector := s.main.Kind.Scale.Read(obj)
+	want, have, selector := s.main.Kind.Scale.Get(obj)
 	text, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
 		return nil, fmt.Errorf("selector of %s %s: %w", s.main.Kind.Singular, m.GetName(), err)
@@ -94,8 +94,8 @@ func (s *ScaleStore) scaleOf(obj runtime.Object) (*autoscalingv1.Scale, error) {
 	}, nil
 }
 
-// scaledObject turns a change of a scale into one of the object.
-type scaledObject struct {
+// scaleUpdate turns a change of a scale into one of the object.
+type scaleUpdate struct {
 	store  *ScaleStore
 	name   string
 	info   rest.UpdatedObjectInfo
@@ -103,11 +103,11 @@ type scaledObject struct {
 }
 
 // Preconditions are those of the request.
-func (o *scaledObject) Preconditions() *metav1.Preconditions { return o.info.Preconditions() }
+func (o *scaleUpdate) Preconditions() *metav1.Preconditions { return o.info.Preconditions() }
 
 // UpdatedObject returns the object with the wanted number of replicas.
-func (o *scaledObject) UpdatedObject(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
-	old, err := o.store.scaleOf(obj)
+func (o *scaleUpdate) UpdatedObject(ctx context.Context, obj runtime.Object) (runtime.Object, error) {
+	old, err := o.store.toScale(obj)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (o *scaledObject) UpdatedObject(ctx context.Context, obj runtime.Object) (r
 		return nil, apierrors.NewNotFound(o.store.main.Kind.GroupResource(), o.name)
 	}
 	next := obj.DeepCopyObject()
-	owners, err := o.owners(next)
+	owners, err := o.managedFields(next)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (o *scaledObject) UpdatedObject(ctx context.Context, obj runtime.Object) (r
 	if err := o.update(ctx, scale, old); err != nil {
 		return nil, err
 	}
-	o.store.main.Kind.Scale.Write(next, scale.Spec.Replicas)
+	o.store.main.Kind.Scale.SetReplicas(next, scale.Spec.Replicas)
 	entries, err := owners.ToParent(scale.ManagedFields)
 	if err != nil {
 		return nil, fmt.Errorf("owners of %s %s: %w", o.store.main.Kind.Singular, o.name, err)
@@ -154,14 +154,14 @@ func (o *scaledObject) UpdatedObject(ctx context.Context, obj runtime.Object) (r
 	return next, nil
 }
 
-// owners say who set the number of replicas: of the object in its spec, and of the
+// managedFields say who set the number of replicas: of the object in its spec, and of the
 // scale in that of its own. Who sets it by the one owns it in the other too.
-func (o *scaledObject) owners(obj runtime.Object) (*managedfields.ScaleHandler, error) {
+func (o *scaleUpdate) managedFields(obj runtime.Object) (*managedfields.ScaleHandler, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, err
 	}
-	version := o.store.main.Kind.Version
+	version := o.store.main.Kind.GroupVersion
 	return managedfields.NewScaleHandler(m.GetManagedFields(), version, managedfields.ResourcePathMappings{
 		version.String(): fieldpath.MakePathOrDie("spec", "replicas"),
 	}), nil

@@ -13,26 +13,26 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// NewSigningRequests makes the store of certificate signing requests with status
+// NewCertificateSigningRequests makes the store of certificate signing requests with status
 // and approval. The request remembers who sent it, whatever it says itself.
-func NewSigningRequests(kind *Kind, place Place) (*Store, map[string]rest.Storage, error) {
-	main, err := NewStoreWith(kind, place, signingRules{NewStrategy(kind, place.Typer)})
+func NewCertificateSigningRequests(kind *Kind, place StoreOptions) (*Store, map[string]rest.Storage, error) {
+	main, err := NewStoreWithStrategy(kind, place, csrStrategy{NewStrategy(kind, place.Typer)})
 	if err != nil {
 		return nil, nil, err
 	}
 	return main, map[string]rest.Storage{
 		kind.Resource:               main,
-		kind.Resource + "/status":   NewStatusWith(main, signedRules{StatusStrategy{NewStrategy(kind, place.Typer)}}),
-		kind.Resource + "/approval": NewStatusWith(main, approvalRules{NewStrategy(kind, place.Typer)}),
+		kind.Resource + "/status":   NewSubresource(main, csrStatusStrategy{StatusStrategy{NewStrategy(kind, place.Typer)}}),
+		kind.Resource + "/approval": NewSubresource(main, csrApprovalStrategy{NewStrategy(kind, place.Typer)}),
 	}, nil
 }
 
-type signingRules struct{ Strategy }
+type csrStrategy struct{ Strategy }
 
 // PrepareForCreate writes down who asks.
-func (r signingRules) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+func (r csrStrategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	r.Strategy.PrepareForCreate(ctx, obj)
-	spec := &As[*certificatesv1.CertificateSigningRequest](obj).Spec
+	spec := &MustCast[*certificatesv1.CertificateSigningRequest](obj).Spec
 	spec.Username, spec.UID, spec.Groups, spec.Extra = "", "", nil, nil
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {
@@ -48,65 +48,65 @@ func (r signingRules) PrepareForCreate(ctx context.Context, obj runtime.Object) 
 }
 
 // PrepareForUpdate keeps the request as it was made.
-func (r signingRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+func (r csrStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.Strategy.PrepareForUpdate(ctx, obj, old)
-	As[*certificatesv1.CertificateSigningRequest](obj).Spec = As[*certificatesv1.CertificateSigningRequest](old).Spec
+	MustCast[*certificatesv1.CertificateSigningRequest](obj).Spec = MustCast[*certificatesv1.CertificateSigningRequest](old).Spec
 }
 
-type signedRules struct{ StatusStrategy }
+type csrStatusStrategy struct{ StatusStrategy }
 
 // PrepareForUpdate keeps verdicts as they were given.
-func (r signedRules) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+func (r csrStatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	r.StatusStrategy.PrepareForUpdate(ctx, obj, old)
-	next, last := As[*certificatesv1.CertificateSigningRequest](obj), As[*certificatesv1.CertificateSigningRequest](old)
-	for _, kind := range verdicts {
-		if now, was := conditionOf(next, kind), conditionOf(last, kind); now != nil && was != nil {
+	next, last := MustCast[*certificatesv1.CertificateSigningRequest](obj), MustCast[*certificatesv1.CertificateSigningRequest](old)
+	for _, kind := range approvalConditions {
+		if now, was := findCondition(next, kind), findCondition(last, kind); now != nil && was != nil {
 			*now = *was
 		}
 	}
-	timed(next, last)
+	setConditionTimes(next, last)
 }
 
 // ValidateUpdate leaves verdicts to approval.
-func (r signedRules) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+func (r csrStatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := r.StatusStrategy.ValidateUpdate(ctx, obj, old)
-	next, last := As[*certificatesv1.CertificateSigningRequest](obj), As[*certificatesv1.CertificateSigningRequest](old)
-	for _, kind := range verdicts {
-		if conditionOf(next, kind) != nil && conditionOf(last, kind) == nil {
+	next, last := MustCast[*certificatesv1.CertificateSigningRequest](obj), MustCast[*certificatesv1.CertificateSigningRequest](old)
+	for _, kind := range approvalConditions {
+		if findCondition(next, kind) != nil && findCondition(last, kind) == nil {
 			errs = append(errs, field.Forbidden(field.NewPath("status", "conditions"), fmt.Sprintf("updates may not add a condition of type %q", kind)))
 		}
 	}
 	return errs
 }
 
-type approvalRules struct{ Strategy }
+type csrApprovalStrategy struct{ Strategy }
 
 // PrepareForUpdate lets only conditions change, besides metadata.
-func (approvalRules) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
-	next, last := As[*certificatesv1.CertificateSigningRequest](obj), As[*certificatesv1.CertificateSigningRequest](old)
+func (csrApprovalStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	next, last := MustCast[*certificatesv1.CertificateSigningRequest](obj), MustCast[*certificatesv1.CertificateSigningRequest](old)
 	next.Spec = last.Spec
 	next.Status.Certificate = last.Status.Certificate
-	timed(next, last)
+	setConditionTimes(next, last)
 }
 
 // ValidateUpdate judges the conditions.
-func (r approvalRules) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+func (r csrApprovalStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	return r.Kind.ValidateStatus(obj, old)
 }
 
 // GetResetFields names what a server-side apply cannot own here.
-func (r approvalRules) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+func (r csrApprovalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(r.Kind.Version.String()): fieldpath.NewSet(
+		fieldpath.APIVersion(r.Kind.GroupVersion.String()): fieldpath.NewSet(
 			fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("status", "certificate")),
 	}
 }
 
-// verdicts are the conditions that say yes or no.
-var verdicts = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied}
+// approvalConditions are the conditions that say yes or no.
+var approvalConditions = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied}
 
-// conditionOf is the request's condition of a type, to be read or changed, or nil.
-func conditionOf(r *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) *certificatesv1.CertificateSigningRequestCondition {
+// findCondition is the request's condition of a type, to be read or changed, or nil.
+func findCondition(r *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) *certificatesv1.CertificateSigningRequestCondition {
 	for i := range r.Status.Conditions {
 		if c := &r.Status.Conditions[i]; c.Type == kind {
 			return c
@@ -115,8 +115,8 @@ func conditionOf(r *certificatesv1.CertificateSigningRequest, kind certificatesv
 	return nil
 }
 
-// timed gives conditions the times that they lack.
-func timed(next, last *certificatesv1.CertificateSigningRequest) {
+// setConditionTimes gives conditions the times that they lack.
+func setConditionTimes(next, last *certificatesv1.CertificateSigningRequest) {
 	now := metav1.Now()
 	for i := range next.Status.Conditions {
 		c := &next.Status.Conditions[i]
@@ -127,7 +127,7 @@ func timed(next, last *certificatesv1.CertificateSigningRequest) {
 			continue
 		}
 		c.LastTransitionTime = now
-		if was := conditionOf(last, c.Type); was != nil && was.Status == c.Status && !was.LastTransitionTime.IsZero() {
+		if was := findCondition(last, c.Type); was != nil && was.Status == c.Status && !was.LastTransitionTime.IsZero() {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
 	}

@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Place is where the stores of a server are made.
-type Place struct {
-	Typer   runtime.ObjectTyper
-	Options generic.RESTOptionsGetter
+// StoreOptions is where the stores of a server are made.
+type StoreOptions struct {
+	Typer       runtime.ObjectTyper
+	RESTOptions generic.RESTOptionsGetter
 }
 
 // Store is the main resource of a kind.
@@ -32,39 +32,39 @@ type Store struct {
 
 // NewStore makes the store of a row: get, list, watch, create, update, patch,
 // delete and deletecollection, with what the row says.
-func NewStore(kind *Kind, place Place) (*Store, error) {
-	return NewStoreWith(kind, place, NewStrategy(kind, place.Typer))
+func NewStore(kind *Kind, place StoreOptions) (*Store, error) {
+	return NewStoreWithStrategy(kind, place, NewStrategy(kind, place.Typer))
 }
 
-// Rules is what a store asks about every write.
-type Rules interface {
+// StoreStrategy is what a store asks about every write.
+type StoreStrategy interface {
 	rest.RESTCreateStrategy
 	rest.RESTUpdateStrategy
 	rest.ResetFieldsStrategy
 }
 
-// NewStoreWith makes the store of a row with other rules than the row's own.
-func NewStoreWith(kind *Kind, place Place, rules Rules) (*Store, error) {
+// NewStoreWithStrategy makes the store of a row with other rules than the row's own.
+func NewStoreWithStrategy(kind *Kind, place StoreOptions, rules StoreStrategy) (*Store, error) {
 	store := &genericregistry.Store{
 		NewFunc:                   kind.New,
 		NewListFunc:               kind.NewList,
 		DefaultQualifiedResource:  kind.GroupResource(),
-		SingularQualifiedResource: schema.GroupResource{Group: kind.Version.Group, Resource: kind.Singular},
+		SingularQualifiedResource: schema.GroupResource{Group: kind.GroupVersion.Group, Resource: kind.Singular},
 		CreateStrategy:            rules,
 		UpdateStrategy:            rules,
 		DeleteStrategy:            rules,
 		ResetFieldsStrategy:       rules,
-		TableConvertor:            Printer{kind.Columns},
+		TableConvertor:            TableConvertor{kind.Columns},
 	}
 	if kind.TTL > 0 {
 		store.TTLFunc = func(_ runtime.Object, _ uint64, _ bool) (uint64, error) { return uint64(kind.TTL.Seconds()), nil }
 	}
-	options := &generic.StoreOptions{RESTOptions: place.Options, AttrFunc: kind.attributes}
+	options := &generic.StoreOptions{RESTOptions: place.RESTOptions, AttrFunc: kind.attributes}
 	if name := kind.IndexField; name != "" {
 		value := func(obj runtime.Object) string { return kind.Fields(obj)[name] }
 		options.TriggerFunc = storage.IndexerFuncs{name: value}
 		options.Indexers = &cache.Indexers{storage.FieldIndex(name): func(obj any) ([]string, error) {
-			return []string{value(As[runtime.Object](obj))}, nil
+			return []string{value(MustCast[runtime.Object](obj))}, nil
 		}}
 	}
 	if err := store.CompleteWithOptions(options); err != nil {
@@ -84,7 +84,7 @@ func (k *Kind) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
 		set = k.Fields(obj)
 	}
 	set["metadata.name"] = m.GetName()
-	if !k.Cluster {
+	if !k.ClusterScoped {
 		set["metadata.namespace"] = m.GetNamespace()
 	}
 	return m.GetLabels(), set, nil
@@ -92,11 +92,11 @@ func (k *Kind) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
 
 // AddFieldLabels lets selectors name the kind's fields.
 func (k *Kind) AddFieldLabels(s *runtime.Scheme) error {
-	return s.AddFieldLabelConversionFunc(k.Version.WithKind(k.Name()), k.fieldLabel)
+	return s.AddFieldLabelConversionFunc(k.GroupVersion.WithKind(k.Name()), k.convertFieldLabel)
 }
 
-func (k *Kind) fieldLabel(label, value string) (string, string, error) {
-	known := label == "metadata.name" || label == "metadata.namespace" && !k.Cluster
+func (k *Kind) convertFieldLabel(label, value string) (string, string, error) {
+	known := label == "metadata.name" || label == "metadata.namespace" && !k.ClusterScoped
 	for _, name := range k.FieldNames {
 		known = known || label == name
 	}
@@ -107,69 +107,69 @@ func (k *Kind) fieldLabel(label, value string) (string, string, error) {
 }
 
 // ShortNames are those that kubectl users type.
-func (s *Store) ShortNames() []string { return s.Kind.Short }
+func (s *Store) ShortNames() []string { return s.Kind.ShortNames }
 
 // Categories are the groups of resources that the kind is in.
 func (s *Store) Categories() []string {
-	if s.Kind.All {
+	if s.Kind.InAllCategory {
 		return []string{"all"}
 	}
 	return nil
 }
 
-// Status is the status subresource of a store.
-type Status struct {
+// StatusStore is the status subresource of a store.
+type StatusStore struct {
 	store *genericregistry.Store
 }
 
 // NewStatus makes the status subresource with the row's rules.
-func NewStatus(main *Store, place Place) *Status {
-	return NewStatusWith(main, StatusStrategy{NewStrategy(main.Kind, place.Typer)})
+func NewStatus(main *Store, place StoreOptions) *StatusStore {
+	return NewSubresource(main, StatusStrategy{NewStrategy(main.Kind, place.Typer)})
 }
 
-// UpdateRules is what a subresource asks about a write.
-type UpdateRules interface {
+// SubresourceStrategy is what a subresource asks about a write.
+type SubresourceStrategy interface {
 	rest.RESTUpdateStrategy
 	rest.ResetFieldsStrategy
 }
 
-// NewStatusWith makes a subresource that writes the whole object by other rules
+// NewSubresource makes a subresource that writes the whole object by other rules
 // than the main resource.
-func NewStatusWith(main *Store, rules UpdateRules) *Status {
+func NewSubresource(main *Store, rules SubresourceStrategy) *StatusStore {
 	store := *main.Store
 	store.UpdateStrategy = rules
 	store.ResetFieldsStrategy = rules
-	return &Status{store: &store}
+	return &StatusStore{store: &store}
 }
 
 var (
-	_ rest.Patcher             = (*Status)(nil)
-	_ rest.ResetFieldsStrategy = (*Status)(nil)
-	_ rest.TableConvertor      = (*Status)(nil)
+	_ rest.Patcher             = (*StatusStore)(nil)
+	_ rest.ResetFieldsStrategy = (*StatusStore)(nil)
+	_ rest.TableConvertor      = (*StatusStore)(nil)
 )
 
 // New returns an empty object.
-func (s *Status) New() runtime.Object { return s.store.New() }
+func (s *StatusStore) New() runtime.Object { return s.store.New() }
 
 // Destroy does nothing: the main resource owns the storage.
-func (s *Status) Destroy() {}
+func (s *StatusStore) Destroy() {}
 
 // Get reads the whole object.
-func (s *Status) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+func (s *StatusStore) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
 	return s.store.Get(ctx, name, options)
 }
 
 // Update writes the status; it never makes an object.
-func (s *Status) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (s *StatusStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, info, create, update, false, options)
 }
 
 // GetResetFields names what a server-side apply cannot own here.
-func (s *Status) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+func (s *StatusStore) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return s.store.GetResetFields()
 }
 
 // ConvertToTable prints the object.
-func (s *Status) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+func (s *StatusStore) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	return s.store.ConvertToTable(ctx, obj, options)
 }

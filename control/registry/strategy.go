@@ -32,11 +32,11 @@ func NewStrategy(kind *Kind, typer runtime.ObjectTyper) Strategy {
 }
 
 // NamespaceScoped tells whether objects live in a namespace.
-func (s Strategy) NamespaceScoped() bool { return !s.Kind.Cluster }
+func (s Strategy) NamespaceScoped() bool { return !s.Kind.ClusterScoped }
 
 // PrepareForCreate drops what only the server may say.
 func (s Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
-	if s.Kind.Status && !s.Kind.StatusAtBirth {
+	if s.Kind.Status && !s.Kind.StatusOnCreate {
 		clearField(obj, "Status")
 	}
 	if s.Kind.Generation {
@@ -58,11 +58,11 @@ func (s Strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorLis
 // WarningsOnCreate says what is stored and not acted on.
 func (s Strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
 	var out []string
-	if s.Kind.Unacted != "" {
-		out = append(out, s.Kind.Unacted)
+	if s.Kind.StoredOnlyWarning != "" {
+		out = append(out, s.Kind.StoredOnlyWarning)
 	}
-	if s.Kind.Warn != nil {
-		out = append(out, s.Kind.Warn(obj)...)
+	if s.Kind.Warnings != nil {
+		out = append(out, s.Kind.Warnings(obj)...)
 	}
 	return out
 }
@@ -71,10 +71,12 @@ func (s Strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []stri
 func (s Strategy) Canonicalize(runtime.Object) {}
 
 // AllowCreateOnUpdate tells whether a PUT may make the object.
-func (s Strategy) AllowCreateOnUpdate(context.Context) bool { return s.Kind.UpsertByPut }
+func (s Strategy) AllowCreateOnUpdate(context.Context) bool { return s.Kind.AllowCreateOnUpdate }
 
 // AllowUnconditionalUpdate tells whether a PUT may come without a resourceVersion.
-func (s Strategy) AllowUnconditionalUpdate(context.Context) bool { return !s.Kind.VersionedPut }
+func (s Strategy) AllowUnconditionalUpdate(context.Context) bool {
+	return !s.Kind.RequireResourceVersion
+}
 
 // PrepareForUpdate keeps the status and counts generations.
 func (s Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
@@ -84,7 +86,7 @@ func (s Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object)
 	if s.Kind.PrepareUpdate != nil {
 		s.Kind.PrepareUpdate(ctx, obj, old)
 	}
-	if s.Kind.Generation && s.Kind.grown(obj, old) {
+	if s.Kind.Generation && s.Kind.generationChanged(obj, old) {
 		setGeneration(obj, generation(old)+1)
 	}
 }
@@ -109,7 +111,7 @@ func (s Strategy) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) [
 // DefaultGarbageCollectionPolicy tells what becomes of dependents when a delete
 // does not say.
 func (s Strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
-	if s.Kind.Orphan {
+	if s.Kind.OrphanDependents {
 		return rest.OrphanDependents
 	}
 	return rest.DeleteDependents
@@ -121,7 +123,7 @@ func (s Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 		return nil
 	}
 	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(s.Kind.Version.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
+		fieldpath.APIVersion(s.Kind.GroupVersion.String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
 	}
 }
 
@@ -131,7 +133,7 @@ type StatusStrategy struct{ Strategy }
 // PrepareForUpdate takes all but the status, labels and annotations from the
 // stored object.
 func (s StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
-	keepAllBut(obj, old, "Status")
+	copyFieldsExcept(obj, old, "Status")
 	next, err := meta.Accessor(obj)
 	if err != nil {
 		return
@@ -164,7 +166,7 @@ func (s StatusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtim
 // GetResetFields names what a server-side apply to status cannot own.
 func (s StatusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(s.Kind.Version.String()): fieldpath.NewSet(
+		fieldpath.APIVersion(s.Kind.GroupVersion.String()): fieldpath.NewSet(
 			fieldpath.MakePathOrDie("spec"),
 			fieldpath.MakePathOrDie("metadata", "deletionTimestamp"),
 			fieldpath.MakePathOrDie("metadata", "ownerReferences"),

@@ -10,11 +10,11 @@ import (
 	"berth/control/printers"
 )
 
-// Printer makes the table of kubectl from a kind's columns.
-type Printer struct{ Columns printers.Columns }
+// TableConvertor makes the table of kubectl from a kind's columns.
+type TableConvertor struct{ Columns printers.Columns }
 
 // ConvertToTable prints one object or a list.
-func (p Printer) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+func (p TableConvertor) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	o, ok := options.(*metav1.TableOptions)
 	return p.Columns.Table(obj, time.Now(), !ok || !o.NoHeaders)
 }

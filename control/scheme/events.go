@@ -19,16 +19,16 @@ func addEvents(s *runtime.Scheme) {
 	s.AddKnownTypeWithName(internal.WithKind("Event"), &corev1.Event{})
 	s.AddKnownTypeWithName(internal.WithKind("EventList"), &corev1.EventList{})
 
-	convert(s, eventFromCore)
-	convert(s, eventToCore)
-	convert(s, func(in *corev1.EventList, out *eventsv1.EventList) {
+	addConversion(s, eventFromCore)
+	addConversion(s, eventToCore)
+	addConversion(s, func(in *corev1.EventList, out *eventsv1.EventList) {
 		out.ListMeta = in.ListMeta
 		out.Items = make([]eventsv1.Event, len(in.Items))
 		for i := range in.Items {
 			eventFromCore(&in.Items[i], &out.Items[i])
 		}
 	})
-	convert(s, func(in *eventsv1.EventList, out *corev1.EventList) {
+	addConversion(s, func(in *eventsv1.EventList, out *corev1.EventList) {
 		out.ListMeta = in.ListMeta
 		out.Items = make([]corev1.Event, len(in.Items))
 		for i := range in.Items {
@@ -37,8 +37,8 @@ func addEvents(s *runtime.Scheme) {
 	})
 }
 
-// convert adds a conversion that cannot fail.
-func convert[A, B any](s *runtime.Scheme, fill func(in *A, out *B)) {
+// addConversion adds a conversion that cannot fail.
+func addConversion[A, B any](s *runtime.Scheme, fill func(in *A, out *B)) {
 	utilruntime.Must(s.AddConversionFunc((*A)(nil), (*B)(nil), func(a, b any, _ conversion.Scope) error {
 		in, isIn := a.(*A)
 		out, isOut := b.(*B)

@@ -61,15 +61,15 @@ type Set struct {
 	*runtime.Scheme
 	Codecs         serializer.CodecFactory
 	ParameterCodec runtime.ParameterCodec
-	// Storage writes an object as protobuf in its published version.
-	Storage runtime.Codec
-	// StorageVersion is the version that Storage writes.
-	StorageVersion runtime.GroupVersioner
+	// StorageCodec writes an object as protobuf in its published version.
+	StorageCodec runtime.Codec
+	// StorageVersioner is the version that Storage writes.
+	StorageVersioner runtime.GroupVersioner
 }
 
-// Versions returns the group versions of the API in the order in which clients
+// GroupVersions returns the group versions of the API in the order in which clients
 // see them.
-func Versions() []schema.GroupVersion {
+func GroupVersions() []schema.GroupVersion {
 	out := make([]schema.GroupVersion, len(groups))
 	for i, g := range groups {
 		out[i] = g.version
@@ -90,16 +90,16 @@ func New() *Set {
 		addInternal(s, g.version)
 	}
 	addEvents(s)
-	addPodOptions(s)
+	addConnectOptions(s)
 
 	codecs := serializer.NewCodecFactory(s)
-	versions := schema.GroupVersions(Versions())
+	versions := schema.GroupVersions(GroupVersions())
 	return &Set{
-		Scheme:         s,
-		Codecs:         codecs,
-		ParameterCodec: runtime.NewParameterCodec(s),
-		Storage:        codecs.CodecForVersions(protobuf.NewSerializer(s, s), codecs.UniversalDeserializer(), versions, runtime.InternalGroupVersioner),
-		StorageVersion: versions,
+		Scheme:           s,
+		Codecs:           codecs,
+		ParameterCodec:   runtime.NewParameterCodec(s),
+		StorageCodec:     codecs.CodecForVersions(protobuf.NewSerializer(s, s), codecs.UniversalDeserializer(), versions, runtime.InternalGroupVersioner),
+		StorageVersioner: versions,
 	}
 }
 
@@ -118,9 +118,9 @@ func addInternal(s *runtime.Scheme, version schema.GroupVersion) {
 	}
 }
 
-// Names returns the namer of the OpenAPI definitions. It works on a scheme
+// DefinitionNamer returns the namer of the OpenAPI definitions. It works on a scheme
 // without the internal versions, which would else be seen by clients.
-func Names() *openapi.DefinitionNamer {
+func DefinitionNamer() *openapi.DefinitionNamer {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	for _, g := range groups {

@@ -17,16 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Ports is a range of ports, both ends in it.
-type Ports struct{ First, Last int32 }
+// PortRange is a range of ports, both ends in it.
+type PortRange struct{ First, Last int32 }
 
-func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
+func (p PortRange) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
 
 // MarshalText is String.
-func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+func (p PortRange) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText reads FIRST-LAST.
-func (p *Ports) UnmarshalText(text []byte) error {
+func (p *PortRange) UnmarshalText(text []byte) error {
 	first, last, ok := strings.Cut(string(text), "-")
 	a, err := strconv.ParseUint(first, 10, 16)
 	b, also := strconv.ParseUint(last, 10, 16)
@@ -41,7 +41,7 @@ func (p *Ports) UnmarshalText(text []byte) error {
 type Ranges struct {
 	// Addresses has one range or one of each family; the first is the usual one.
 	Addresses []netip.Prefix
-	Ports     Ports
+	Ports     PortRange
 }
 
 func (r Ranges) families() (out []corev1.IPFamily) {
@@ -51,7 +51,7 @@ func (r Ranges) families() (out []corev1.IPFamily) {
 	return out
 }
 
-func (r Ranges) of(f corev1.IPFamily) (netip.Prefix, bool) {
+func (r Ranges) rangeFor(f corev1.IPFamily) (netip.Prefix, bool) {
 	for _, p := range r.Addresses {
 		if family(p.Addr()) == f {
 			return p, true
@@ -60,13 +60,13 @@ func (r Ranges) of(f corev1.IPFamily) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// First is the address of the service default/kubernetes: the first of the range.
-func (r Ranges) First() netip.Addr { return r.Addresses[0].Masked().Addr().Next() }
+// KubernetesServiceIP is the address of the service default/kubernetes: the first of the range.
+func (r Ranges) KubernetesServiceIP() netip.Addr { return r.Addresses[0].Masked().Addr().Next() }
 
-// usable is how many addresses of a range can be given; of a huge one no more
+// usableAddresses is how many addresses of a range can be given; of a huge one no more
 // than the first million. Offset 0 is the network's own, the last of IPv4 the
 // broadcast address.
-func usable(p netip.Prefix) int64 {
+func usableAddresses(p netip.Prefix) int64 {
 	host := min(p.Addr().BitLen()-p.Bits(), 20)
 	n := int64(1)<<host - 1
 	if p.Addr().Is4() && host > 1 {
@@ -75,16 +75,16 @@ func usable(p netip.Prefix) int64 {
 	return n
 }
 
-// at is the address of an offset.
-func at(p netip.Prefix, offset int64) netip.Addr {
+// addressAt is the address of an offset.
+func addressAt(p netip.Prefix, offset int64) netip.Addr {
 	sum := new(big.Int).Add(new(big.Int).SetBytes(p.Masked().Addr().AsSlice()), big.NewInt(offset))
 	a, _ := netip.AddrFromSlice(sum.FillBytes(make([]byte, p.Addr().BitLen()/8)))
 	return a
 }
 
-// band is where dynamic choice begins: below are addresses for users to name, as
+// staticBandSize is where dynamic choice begins: below are addresses for users to name, as
 // with Kubernetes.
-func band(size int64) int64 {
+func staticBandSize(size int64) int64 {
 	const least, most, part = 16, 256, 16
 	if size < least {
 		return 1
@@ -92,47 +92,47 @@ func band(size int64) int64 {
 	return min(max(least, size/part), most)
 }
 
-// allotment is what one request gets.
-type allotment struct {
-	claims  claims
+// allocator is what one request gets.
+type allocator struct {
+	claims  claimStore
 	ranges  Ranges
 	owner   types.UID
 	service string
-	dry     bool    // look, and claim nothing
-	fresh   []claim // what was claimed
+	dryRun  bool    // look, and claim nothing
+	claimed []claim // what was claimed
 }
 
-// take claims one name.
-func (a *allotment) take(ctx context.Context, n name) error {
-	if a.dry {
-		have, err := a.claims.look(ctx, n)
+// claim claims one name.
+func (a *allocator) claim(ctx context.Context, n claimKey) error {
+	if a.dryRun {
+		have, err := a.claims.get(ctx, n)
 		if err == nil && have != nil && have.owner != a.owner {
-			return errTaken
+			return errAllocated
 		}
 		return err
 	}
-	c, err := a.claims.take(ctx, n, a.owner, a.service)
+	c, err := a.claims.acquire(ctx, n, a.owner, a.service)
 	if err == nil {
-		a.fresh = append(a.fresh, c)
+		a.claimed = append(a.claimed, c)
 	}
 	return err
 }
 
-const guesses = 4
+const randomAttempts = 4
 
-// choose claims a free name of the numbers 0 to size-1, from low on first. Most
+// claimFree claims a free name of the numbers 0 to size-1, from low on first. Most
 // often a guess is free; when guesses are not, it looks which ones are.
-func (a *allotment) choose(ctx context.Context, low, size int64, named func(int64) name) (int64, error) {
+func (a *allocator) claimFree(ctx context.Context, low, size int64, named func(int64) claimKey) (int64, error) {
 	if low >= size {
 		low = 0
 	}
-	for range guesses {
+	for range randomAttempts {
 		n := low + rand.Int64N(size-low)
-		if err := a.take(ctx, named(n)); !errors.Is(err, errTaken) {
+		if err := a.claim(ctx, named(n)); !errors.Is(err, errAllocated) {
 			return n, err
 		}
 	}
-	taken, err := a.claims.all(ctx)
+	taken, err := a.claims.list(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -141,7 +141,7 @@ func (a *allotment) choose(ctx context.Context, low, size int64, named func(int6
 		if _, is := taken[named(n)]; is {
 			continue
 		}
-		if err := a.take(ctx, named(n)); !errors.Is(err, errTaken) {
+		if err := a.claim(ctx, named(n)); !errors.Is(err, errAllocated) {
 			return n, err
 		}
 	}
@@ -150,36 +150,36 @@ func (a *allotment) choose(ctx context.Context, low, size int64, named func(int6
 
 var errFull = errors.New("range is full")
 
-// addresses gives a service those that it needs; had are those it has already.
-func (a *allotment) addresses(ctx context.Context, s, old *corev1.Service) error {
+// allocateAddresses gives a service those that it needs; had are those it has already.
+func (a *allocator) allocateAddresses(ctx context.Context, s, old *corev1.Service) error {
 	if !needsAddress(s) || headless(s) {
 		return nil
 	}
 	path := field.NewPath("spec", "clusterIPs")
 	for i, f := range s.Spec.IPFamilies {
-		whole, ok := a.ranges.of(f)
+		whole, ok := a.ranges.rangeFor(f)
 		if i < len(s.Spec.ClusterIPs) && s.Spec.ClusterIPs[i] != "" {
 			text := s.Spec.ClusterIPs[i]
 			want, err := netip.ParseAddr(text)
-			if err != nil || old != nil && holdsName(old, addressName(want)) {
+			if err != nil || old != nil && holdsKey(old, addressKey(want)) {
 				continue // the rules complain of what is no address
 			}
 			if !ok || !whole.Contains(want) || want == whole.Masked().Addr() {
-				return refused(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf(
+				return invalid(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf(
 					"failed to allocate IP %s: the provided IP (%s) is not in the valid range. The range of valid IPs is %s", text, text, whole)))
 			}
-			switch err := a.take(ctx, addressName(want)); {
-			case errors.Is(err, errTaken):
-				return refused(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %s: provided IP is already allocated", text)))
+			switch err := a.claim(ctx, addressKey(want)); {
+			case errors.Is(err, errAllocated):
+				return invalid(s, field.Invalid(path, s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %s: provided IP is already allocated", text)))
 			case err != nil:
 				return err
 			}
 			continue
 		}
 		// The first address is for default/kubernetes.
-		size := usable(whole) - 1
-		number := func(n int64) netip.Addr { return at(whole, n+2) }
-		n, err := a.choose(ctx, band(size), size, func(n int64) name { return addressName(number(n)) })
+		size := usableAddresses(whole) - 1
+		number := func(n int64) netip.Addr { return addressAt(whole, n+2) }
+		n, err := a.claimFree(ctx, staticBandSize(size), size, func(n int64) claimKey { return addressKey(number(n)) })
 		if err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP: %w", err))
 		}
@@ -191,10 +191,10 @@ func (a *allotment) addresses(ctx context.Context, s, old *corev1.Service) error
 	return nil
 }
 
-// ports gives a service the ports of the nodes that it needs. One number serves
+// allocatePorts gives a service the ports of the nodes that it needs. One number serves
 // all protocols of a service.
-func (a *allotment) ports(ctx context.Context, s, old *corev1.Service) error {
-	if !needsPorts(s) {
+func (a *allocator) allocatePorts(ctx context.Context, s, old *corev1.Service) error {
+	if !mayHaveNodePorts(s) {
 		return nil
 	}
 	path := field.NewPath("spec", "ports")
@@ -203,49 +203,49 @@ func (a *allotment) ports(ctx context.Context, s, old *corev1.Service) error {
 		if p.NodePort == 0 || mine[p.NodePort] {
 			continue
 		}
-		if err := a.port(ctx, s, old, path.Index(i).Child("nodePort"), p.NodePort); err != nil {
+		if err := a.claimPort(ctx, s, old, path.Index(i).Child("nodePort"), p.NodePort); err != nil {
 			return err
 		}
 		mine[p.NodePort] = true
 	}
 	for i := range s.Spec.Ports {
-		if p := &s.Spec.Ports[i]; p.NodePort == 0 && givesPorts(s) {
-			n, err := a.anyPort(ctx, s.Spec.Ports[:i], p)
+		if p := &s.Spec.Ports[i]; p.NodePort == 0 && allocatesNodePorts(s) {
+			n, err := a.claimFreePort(ctx, s.Spec.Ports[:i], p)
 			if err != nil {
 				return err
 			}
 			p.NodePort = n
 		}
 	}
-	if !needsHealthPort(s) {
+	if !needsHealthCheckNodePort(s) {
 		return nil
 	}
 	if n := s.Spec.HealthCheckNodePort; n != 0 {
-		return a.port(ctx, s, old, field.NewPath("spec", "healthCheckNodePort"), n)
+		return a.claimPort(ctx, s, old, field.NewPath("spec", "healthCheckNodePort"), n)
 	}
-	n, err := a.anyPort(ctx, nil, nil)
+	n, err := a.claimFreePort(ctx, nil, nil)
 	s.Spec.HealthCheckNodePort = n
 	return err
 }
 
-// port claims the port that a service names.
-func (a *allotment) port(ctx context.Context, s, old *corev1.Service, at *field.Path, n int32) error {
-	if old != nil && holdsName(old, portName(n)) {
+// claimPort claims the port that a service names.
+func (a *allocator) claimPort(ctx context.Context, s, old *corev1.Service, at *field.Path, n int32) error {
+	if old != nil && holdsKey(old, portKey(n)) {
 		return nil
 	}
 	if n < a.ranges.Ports.First || n > a.ranges.Ports.Last {
-		return refused(s, field.Invalid(at, n, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %s", a.ranges.Ports)))
+		return invalid(s, field.Invalid(at, n, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %s", a.ranges.Ports)))
 	}
-	err := a.take(ctx, portName(n))
-	if errors.Is(err, errTaken) {
-		return refused(s, field.Invalid(at, n, "provided port is already allocated"))
+	err := a.claim(ctx, portKey(n))
+	if errors.Is(err, errAllocated) {
+		return invalid(s, field.Invalid(at, n, "provided port is already allocated"))
 	}
 	return err
 }
 
-// anyPort claims a free port. A port that serves the same number by another
+// claimFreePort claims a free port. A port that serves the same number by another
 // protocol shares that one's.
-func (a *allotment) anyPort(ctx context.Context, before []corev1.ServicePort, p *corev1.ServicePort) (int32, error) {
+func (a *allocator) claimFreePort(ctx context.Context, before []corev1.ServicePort, p *corev1.ServicePort) (int32, error) {
 	for _, other := range before {
 		if other.Port == p.Port && other.Protocol != p.Protocol && other.NodePort != 0 {
 			return other.NodePort, nil
@@ -253,17 +253,17 @@ func (a *allotment) anyPort(ctx context.Context, before []corev1.ServicePort, p 
 	}
 	size := int64(a.ranges.Ports.Last-a.ranges.Ports.First) + 1
 	number := func(n int64) int32 { return a.ranges.Ports.First + int32(n) }
-	n, err := a.choose(ctx, min(band(size), 128), size, func(n int64) name { return portName(number(n)) })
+	n, err := a.claimFree(ctx, min(staticBandSize(size), 128), size, func(n int64) claimKey { return portKey(number(n)) })
 	if err != nil {
 		return 0, apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
 	}
 	return number(n), nil
 }
 
-func holdsName(s *corev1.Service, n name) bool {
-	return slices.Contains(holds(s), n)
+func holdsKey(s *corev1.Service, n claimKey) bool {
+	return slices.Contains(heldKeys(s), n)
 }
 
-func refused(s *corev1.Service, err *field.Error) error {
+func invalid(s *corev1.Service, err *field.Error) error {
 	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Service").GroupKind(), s.Name, field.ErrorList{err})
 }

@@ -14,15 +14,15 @@ import (
 	"berth/control/storage"
 )
 
-// store is a real store of the test's own.
-func store(t *testing.T) *clientv3.Client {
+// newTestStore is a real store of the test's own.
+func newTestStore(t *testing.T) *clientv3.Client {
 	t.Helper()
-	member, err := storage.Start(t.Context(), storage.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Unsafe: true, Floor: 1})
+	member, err := storage.Start(t.Context(), storage.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), UnsafeNoFsync: true, MinFreeBytes: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(member.Close)
-	client, err := storage.Connect(t.Context(), storage.Servers{Endpoints: member.Endpoints()})
+	client, err := storage.Connect(t.Context(), storage.ClientConfig{Endpoints: member.Endpoints()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,58 +34,58 @@ func store(t *testing.T) *clientv3.Client {
 	return client.Client
 }
 
-func TestClaims(t *testing.T) {
+func TestClaimStore(t *testing.T) {
 	t.Parallel()
-	c, ctx := claims{store(t)}, t.Context()
-	first, err := c.take(ctx, portName(30001), "one", "default/one")
-	if err != nil || first.again {
+	c, ctx := claimStore{newTestStore(t)}, t.Context()
+	first, err := c.acquire(ctx, portKey(30001), "one", "default/one")
+	if err != nil || first.renewed {
 		t.Fatalf("%+v, %v", first, err)
 	}
-	if got, err := c.take(ctx, portName(30001), "two", "default/two"); !errors.Is(err, errTaken) {
+	if got, err := c.acquire(ctx, portKey(30001), "two", "default/two"); !errors.Is(err, errAllocated) {
 		t.Errorf("taken twice: %+v, %v", got, err)
 	}
-	if got, err := c.look(ctx, portName(30001)); err != nil || got == nil || got.owner != "one" || got.service != "default/one" {
+	if got, err := c.get(ctx, portKey(30001)); err != nil || got == nil || got.owner != "one" || got.service != "default/one" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := c.look(ctx, portName(30002)); err != nil || got != nil {
+	if got, err := c.get(ctx, portKey(30002)); err != nil || got != nil {
 		t.Errorf("nobody's is %+v, %v", got, err)
 	}
 	// Two requests of one owner: what the first gives back is not the second's.
-	second, err := c.take(ctx, portName(30001), "one", "default/one")
-	if err != nil || !second.again || second.revision <= first.revision {
+	second, err := c.acquire(ctx, portKey(30001), "one", "default/one")
+	if err != nil || !second.renewed || second.revision <= first.revision {
 		t.Fatalf("%+v after %+v, %v", second, first, err)
 	}
-	if err := c.give(ctx, first); err != nil {
+	if err := c.release(ctx, first); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.take(ctx, portName(30001), "two", "default/two"); !errors.Is(err, errTaken) {
+	if _, err := c.acquire(ctx, portKey(30001), "two", "default/two"); !errors.Is(err, errAllocated) {
 		t.Errorf("an older claim that is given back takes the newer one with it: %v", err)
 	}
-	if all, err := c.all(ctx); err != nil || len(all) != 1 || all[portName(30001)].revision != second.revision {
+	if all, err := c.list(ctx); err != nil || len(all) != 1 || all[portKey(30001)].revision != second.revision {
 		t.Errorf("%v, %v", all, err)
 	}
-	if err := c.give(ctx, second); err != nil {
+	if err := c.release(ctx, second); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.take(ctx, portName(30001), "two", "default/two"); err != nil {
+	if _, err := c.acquire(ctx, portKey(30001), "two", "default/two"); err != nil {
 		t.Errorf("what was given back is not free: %v", err)
 	}
 }
 
-// TestARangeIsGivenToItsEnd: by many at once, each name to one of them, until
+// TestAllocatorExhaustsRangeConcurrently: by many at once, each name to one of them, until
 // there is none left.
-func TestARangeIsGivenToItsEnd(t *testing.T) {
+func TestAllocatorExhaustsRangeConcurrently(t *testing.T) {
 	t.Parallel()
 	const size, askers = 24, 40
-	client := store(t)
+	client := newTestStore(t)
 	var mu sync.Mutex
 	var got []int64
 	var full atomic.Int32
 	var all sync.WaitGroup
 	for i := range askers {
 		all.Go(func() {
-			a := &allotment{claims: claims{client}, owner: types.UID(rune('A' + i)), service: "default/s"}
-			n, err := a.choose(t.Context(), band(size), size, func(n int64) name { return portName(int32(30000 + n)) })
+			a := &allocator{claims: claimStore{client}, owner: types.UID(rune('A' + i)), service: "default/s"}
+			n, err := a.claimFree(t.Context(), staticBandSize(size), size, func(n int64) claimKey { return portKey(int32(30000 + n)) })
 			switch {
 			case err == nil:
 				mu.Lock()
@@ -105,21 +105,21 @@ func TestARangeIsGivenToItsEnd(t *testing.T) {
 	}
 }
 
-// TestALookClaimsNothing: a dry run sees what is taken and takes nothing.
-func TestALookClaimsNothing(t *testing.T) {
+// TestAllocatorDryRunClaimsNothing: a dry run sees what is taken and takes nothing.
+func TestAllocatorDryRunClaimsNothing(t *testing.T) {
 	t.Parallel()
-	c := claims{store(t)}
-	if _, err := c.take(t.Context(), portName(30001), "one", "default/one"); err != nil {
+	c := claimStore{newTestStore(t)}
+	if _, err := c.acquire(t.Context(), portKey(30001), "one", "default/one"); err != nil {
 		t.Fatal(err)
 	}
-	dry := &allotment{claims: c, owner: "two", service: "default/two", dry: true}
-	if err := dry.take(t.Context(), portName(30001)); !errors.Is(err, errTaken) {
+	dry := &allocator{claims: c, owner: "two", service: "default/two", dryRun: true}
+	if err := dry.claim(t.Context(), portKey(30001)); !errors.Is(err, errAllocated) {
 		t.Errorf("another's: %v", err)
 	}
-	if err := dry.take(t.Context(), portName(30002)); err != nil {
+	if err := dry.claim(t.Context(), portKey(30002)); err != nil {
 		t.Error(err)
 	}
-	if got, err := c.look(t.Context(), portName(30002)); err != nil || got != nil || len(dry.fresh) != 0 {
+	if got, err := c.get(t.Context(), portKey(30002)); err != nil || got != nil || len(dry.claimed) != 0 {
 		t.Errorf("a look has claimed %+v, %v", got, err)
 	}
 }

@@ -23,45 +23,45 @@ import (
 
 const (
 	kubernetesName = "kubernetes"
-	// serversPrefix is where the servers of one store say that they live, as with
+	// masterLeasePrefix is where the servers of one store say that they live, as with
 	// kube-apiserver.
-	serversPrefix = "/registry/masterleases/"
-	// ReachedAt on default/kubernetes says that nothing routes its cluster IP, and
+	masterLeasePrefix = "/registry/masterleases/"
+	// ReachedAtAnnotation on default/kubernetes says that nothing routes its cluster IP, and
 	// where the servers are reached instead: ADDRESS:PORT, separated by commas.
-	ReachedAt = "berth.dev/reached-at"
+	ReachedAtAnnotation = "berth.dev/reached-at"
 
-	livesFor    = 15 * time.Second
-	tellsEvery  = 10 * time.Second
-	looksAgain  = 50 * time.Millisecond
-	leaveWithin = 2 * time.Second
+	leaseTTL            = 15 * time.Second
+	syncPeriod          = 10 * time.Second
+	namespaceRetryDelay = 50 * time.Millisecond
+	unpublishTimeout    = 2 * time.Second
 )
 
-// Kubernetes keeps the service default/kubernetes with its endpoints: all servers
+// KubernetesService keeps the service default/kubernetes with its endpoints: all servers
 // that live. Every server runs one.
-type Kubernetes struct {
+type KubernetesService struct {
 	Etcd   *clientv3.Client
 	Client kubernetes.Interface
 	Ranges Ranges
 	// Address is where this server is reached; not valid: nowhere but on its host.
 	Address netip.AddrPort
-	// Routed says that something routes cluster IPs on the nodes.
-	Routed bool
-	Log    *slog.Logger
+	// ServicesRouted says that something routes cluster IPs on the nodes.
+	ServicesRouted bool
+	Log            *slog.Logger
 }
 
 // Run keeps it until ctx is done, and then takes this server out of the list for
 // the others to see.
-func (k *Kubernetes) Run(ctx context.Context) error {
+func (k *KubernetesService) Run(ctx context.Context) error {
 	if !k.Address.IsValid() {
 		k.Log.Warn("pods do not find this server: it listens on loopback only, or this host has no other address; see --advertise-address")
 	}
-	defer k.leave(ctx)
+	defer k.unpublish(ctx)
 	for {
-		next := tellsEvery
-		switch err := k.Once(ctx); {
+		next := syncPeriod
+		switch err := k.Sync(ctx); {
 		case err == nil || ctx.Err() != nil:
 		case apierrors.IsNotFound(err): // the namespace is made by another part, at first beside this one
-			next = looksAgain
+			next = namespaceRetryDelay
 		default:
 			return err
 		}
@@ -73,35 +73,35 @@ func (k *Kubernetes) Run(ctx context.Context) error {
 	}
 }
 
-// Once says that this server lives and writes what has changed.
-func (k *Kubernetes) Once(ctx context.Context) error {
-	if err := k.tell(ctx); err != nil {
+// Sync says that this server lives and writes what has changed.
+func (k *KubernetesService) Sync(ctx context.Context) error {
+	if err := k.publish(ctx); err != nil {
 		return err
 	}
 	servers, err := k.servers(ctx)
 	if err != nil {
 		return err
 	}
-	if err := k.service(ctx, servers); err != nil {
+	if err := k.syncService(ctx, servers); err != nil {
 		return fmt.Errorf("service default/kubernetes: %w", err)
 	}
-	if err := k.endpoints(ctx, servers); err != nil {
+	if err := k.syncEndpoints(ctx, servers); err != nil {
 		return fmt.Errorf("endpoints default/kubernetes: %w", err)
 	}
-	if err := k.slice(ctx, servers); err != nil {
+	if err := k.syncEndpointSlice(ctx, servers); err != nil {
 		return fmt.Errorf("endpoint slice default/kubernetes: %w", err)
 	}
 	return nil
 }
 
-func (k *Kubernetes) key() string { return serversPrefix + k.Address.Addr().String() }
+func (k *KubernetesService) key() string { return masterLeasePrefix + k.Address.Addr().String() }
 
-// tell writes down where this server is, for as long as it says so again.
-func (k *Kubernetes) tell(ctx context.Context) error {
+// publish writes down where this server is, for as long as it says so again.
+func (k *KubernetesService) publish(ctx context.Context) error {
 	if !k.Address.IsValid() {
 		return nil
 	}
-	lease, err := k.Etcd.Grant(ctx, int64(livesFor.Seconds()))
+	lease, err := k.Etcd.Grant(ctx, int64(leaseTTL.Seconds()))
 	if err != nil {
 		return fmt.Errorf("say that this server lives: %w", err)
 	}
@@ -112,11 +112,11 @@ func (k *Kubernetes) tell(ctx context.Context) error {
 	return nil
 }
 
-func (k *Kubernetes) leave(ctx context.Context) {
+func (k *KubernetesService) unpublish(ctx context.Context) {
 	if !k.Address.IsValid() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unpublishTimeout)
 	defer cancel()
 	if _, err := k.Etcd.Delete(ctx, k.key()); err != nil {
 		k.Log.Debug("leave the list of servers", "error", err)
@@ -124,14 +124,14 @@ func (k *Kubernetes) leave(ctx context.Context) {
 }
 
 // servers are all that live, in order.
-func (k *Kubernetes) servers(ctx context.Context) ([]netip.AddrPort, error) {
-	got, err := k.Etcd.Get(ctx, serversPrefix, clientv3.WithPrefix())
+func (k *KubernetesService) servers(ctx context.Context) ([]netip.AddrPort, error) {
+	got, err := k.Etcd.Get(ctx, masterLeasePrefix, clientv3.WithPrefix())
 	if err != nil {
 		return nil, fmt.Errorf("list the servers: %w", err)
 	}
 	var out []netip.AddrPort
 	for _, kv := range got.Kvs {
-		a, err := netip.ParseAddrPort(netJoin(strings.TrimPrefix(string(kv.Key), serversPrefix), string(kv.Value)))
+		a, err := netip.ParseAddrPort(netJoin(strings.TrimPrefix(string(kv.Key), masterLeasePrefix), string(kv.Value)))
 		if err == nil {
 			out = append(out, a)
 		}
@@ -147,10 +147,10 @@ func netJoin(host, port string) string {
 	return host + ":" + port
 }
 
-// service makes the service, or sets it right.
-func (k *Kubernetes) service(ctx context.Context, servers []netip.AddrPort) error {
+// syncService makes the service, or sets it right.
+func (k *KubernetesService) syncService(ctx context.Context, servers []netip.AddrPort) error {
 	services := k.Client.CoreV1().Services(metav1.NamespaceDefault)
-	want := k.wanted(servers)
+	want := k.desiredService(servers)
 	have, err := services.Get(ctx, kubernetesName, metav1.GetOptions{})
 	if err == nil && have.Spec.ClusterIP != want.Spec.ClusterIP {
 		// The range was changed, and an address never changes.
@@ -161,13 +161,13 @@ func (k *Kubernetes) service(ctx context.Context, servers []netip.AddrPort) erro
 	}
 	if apierrors.IsNotFound(err) {
 		_, err = services.Create(ctx, want, metav1.CreateOptions{})
-		return quicker(err)
+		return ignoreConcurrentWrite(err)
 	}
 	if err != nil {
 		return err
 	}
 	next := have.DeepCopy()
-	delete(next.Annotations, ReachedAt)
+	delete(next.Annotations, ReachedAtAnnotation)
 	merge(&next.Annotations, want.Annotations)
 	merge(&next.Labels, want.Labels)
 	next.Spec.Ports, next.Spec.Type, next.Spec.Selector = want.Spec.Ports, want.Spec.Type, nil
@@ -175,7 +175,7 @@ func (k *Kubernetes) service(ctx context.Context, servers []netip.AddrPort) erro
 		return nil
 	}
 	_, err = services.Update(ctx, next, metav1.UpdateOptions{})
-	return quicker(err)
+	return ignoreConcurrentWrite(err)
 }
 
 func merge(to *map[string]string, from map[string]string) {
@@ -185,8 +185,8 @@ func merge(to *map[string]string, from map[string]string) {
 	maps.Copy(*to, from)
 }
 
-// wanted is the service as it should be.
-func (k *Kubernetes) wanted(servers []netip.AddrPort) *corev1.Service {
+// desiredService is the service as it should be.
+func (k *KubernetesService) desiredService(servers []netip.AddrPort) *corev1.Service {
 	port := int32(443)
 	target := int32(6443)
 	if k.Address.IsValid() {
@@ -200,21 +200,21 @@ func (k *Kubernetes) wanted(servers []netip.AddrPort) *corev1.Service {
 			Labels: map[string]string{"component": "apiserver", "provider": "kubernetes"},
 		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone, ClusterIP: k.Ranges.First().String(),
+			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone, ClusterIP: k.Ranges.KubernetesServiceIP().String(),
 			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(target)}},
 		},
 	}
-	if !k.Routed && len(servers) > 0 {
+	if !k.ServicesRouted && len(servers) > 0 {
 		texts := make([]string, len(servers))
 		for i, s := range servers {
 			texts[i] = s.String()
 		}
-		svc.Annotations = map[string]string{ReachedAt: strings.Join(texts, ",")}
+		svc.Annotations = map[string]string{ReachedAtAnnotation: strings.Join(texts, ",")}
 	}
 	return svc
 }
 
-func (k *Kubernetes) endpoints(ctx context.Context, servers []netip.AddrPort) error {
+func (k *KubernetesService) syncEndpoints(ctx context.Context, servers []netip.AddrPort) error {
 	endpoints := k.Client.CoreV1().Endpoints(metav1.NamespaceDefault)
 	byPort := map[int32][]corev1.EndpointAddress{}
 	for _, s := range servers {
@@ -231,7 +231,7 @@ func (k *Kubernetes) endpoints(ctx context.Context, servers []netip.AddrPort) er
 		_, err = endpoints.Create(ctx, &corev1.Endpoints{ //nolint:staticcheck // as above
 			ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}, Subsets: subsets,
 		}, metav1.CreateOptions{})
-		return quicker(err)
+		return ignoreConcurrentWrite(err)
 	}
 	if err != nil || equality.Semantic.DeepEqual(have.Subsets, subsets) {
 		return err
@@ -239,10 +239,10 @@ func (k *Kubernetes) endpoints(ctx context.Context, servers []netip.AddrPort) er
 	next := have.DeepCopy()
 	next.Subsets = subsets
 	_, err = endpoints.Update(ctx, next, metav1.UpdateOptions{})
-	return quicker(err)
+	return ignoreConcurrentWrite(err)
 }
 
-func (k *Kubernetes) slice(ctx context.Context, servers []netip.AddrPort) error {
+func (k *KubernetesService) syncEndpointSlice(ctx context.Context, servers []netip.AddrPort) error {
 	slices := k.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault)
 	want := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesName, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName}},
@@ -272,7 +272,7 @@ func (k *Kubernetes) slice(ctx context.Context, servers []netip.AddrPort) error 
 	}
 	if apierrors.IsNotFound(err) {
 		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
-		return quicker(err)
+		return ignoreConcurrentWrite(err)
 	}
 	if err != nil || equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) {
 		return err
@@ -280,12 +280,12 @@ func (k *Kubernetes) slice(ctx context.Context, servers []netip.AddrPort) error 
 	next := have.DeepCopy()
 	next.Endpoints, next.Ports = want.Endpoints, want.Ports
 	_, err = slices.Update(ctx, next, metav1.UpdateOptions{})
-	return quicker(err)
+	return ignoreConcurrentWrite(err)
 }
 
-// quicker drops errors that say that another server wrote meanwhile; the next
+// ignoreConcurrentWrite drops errors that say that another server wrote meanwhile; the next
 // look sees what.
-func quicker(err error) error {
+func ignoreConcurrentWrite(err error) error {
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
 		return nil
 	}

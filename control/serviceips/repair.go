@@ -22,19 +22,19 @@ type Repairer struct {
 	Ranges Ranges
 	Events record.EventRecorder
 	Log    *slog.Logger
-	// Every is longer than any request lives: a claim without a service at two looks
+	// Interval is longer than any request lives: a claim without a service at two looks
 	// is nobody's.
-	Every time.Duration
+	Interval time.Duration
 
-	orphans map[name]int64 // claims without a service at the last look, by revision
+	orphans map[claimKey]int64 // claims without a service at the last look, by revision
 }
 
 // Run repairs at once, and then again and again until ctx is done.
 func (r *Repairer) Run(ctx context.Context) error {
-	tick := time.NewTicker(r.Every)
+	tick := time.NewTicker(r.Interval)
 	defer tick.Stop()
 	for {
-		if err := r.Once(ctx); err != nil && ctx.Err() == nil {
+		if err := r.Sync(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
@@ -45,11 +45,11 @@ func (r *Repairer) Run(ctx context.Context) error {
 	}
 }
 
-// Once looks one time. Claims are read before services: what a service holds was
+// Sync looks one time. Claims are read before services: what a service holds was
 // claimed before it was stored.
-func (r *Repairer) Once(ctx context.Context) error {
-	c := claims{r.Etcd}
-	have, err := c.all(ctx)
+func (r *Repairer) Sync(ctx context.Context) error {
+	c := claimStore{r.Etcd}
+	have, err := c.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,21 +57,21 @@ func (r *Repairer) Once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	held := map[name]bool{}
+	held := map[claimKey]bool{}
 	for i := range list.Items {
 		svc := &list.Items[i]
-		for _, n := range holds(svc) {
+		for _, n := range heldKeys(svc) {
 			held[n] = true
-			if err := r.keep(ctx, svc, n, have); err != nil {
+			if err := r.ensureClaimed(ctx, svc, n, have); err != nil {
 				return err
 			}
 		}
-		if r.lacks(svc) {
-			r.complete(ctx, svc)
+		if r.needsAllocation(svc) {
+			r.triggerAllocation(ctx, svc)
 		}
 	}
 	before := r.orphans
-	r.orphans = map[name]int64{}
+	r.orphans = map[claimKey]int64{}
 	for _, n := range slices.Sorted(maps.Keys(have)) {
 		old := have[n]
 		if held[n] {
@@ -81,7 +81,7 @@ func (r *Repairer) Once(ctx context.Context) error {
 			r.orphans[n] = old.revision
 			continue
 		}
-		if err := c.give(ctx, old); err != nil {
+		if err := c.release(ctx, old); err != nil {
 			return err
 		}
 		r.Log.Info("a claim of a service that is gone is dropped", "claim", n, "service", old.service)
@@ -89,22 +89,22 @@ func (r *Repairer) Once(ctx context.Context) error {
 	return nil
 }
 
-// keep sees to it that a service has what it says it has.
-func (r *Repairer) keep(ctx context.Context, svc *corev1.Service, n name, have map[name]claim) error {
+// ensureClaimed sees to it that a service has what it says it has.
+func (r *Repairer) ensureClaimed(ctx context.Context, svc *corev1.Service, n claimKey, have map[claimKey]claim) error {
 	if c, ok := have[n]; ok && c.owner == svc.UID {
 		return nil
 	}
 	service := svc.Namespace + "/" + svc.Name
 	// It may have been claimed and stored after the claims were read, or be gone by now.
 	now, err := r.Client.CoreV1().Services(svc.Namespace).Get(ctx, svc.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && (now.UID != svc.UID || !holdsName(now, n)) {
+	if apierrors.IsNotFound(err) || err == nil && (now.UID != svc.UID || !holdsKey(now, n)) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	c := claims{r.Etcd}
-	last, err := c.look(ctx, n)
+	c := claimStore{r.Etcd}
+	last, err := c.get(ctx, n)
 	if err != nil || last != nil && last.owner == svc.UID {
 		return err
 	}
@@ -113,25 +113,25 @@ func (r *Repairer) keep(ctx context.Context, svc *corev1.Service, n name, have m
 		r.Events.Eventf(svc, corev1.EventTypeWarning, "AlreadyAllocated", "%s was assigned to multiple services; please recreate service", n)
 		return nil
 	}
-	if _, err = c.take(ctx, n, svc.UID, service); err == nil {
+	if _, err = c.acquire(ctx, n, svc.UID, service); err == nil {
 		r.Log.Info("a service has claimed what it held", "claim", n, "service", service)
 	}
 	return err
 }
 
-// lacks tells services that were stored before addresses were given.
-func (r *Repairer) lacks(svc *corev1.Service) bool {
+// needsAllocation tells services that were stored before addresses were given.
+func (r *Repairer) needsAllocation(svc *corev1.Service) bool {
 	if svc.DeletionTimestamp != nil || !needsAddress(svc) || headless(svc) {
 		return false
 	}
 	if len(svc.Spec.ClusterIPs) == 0 {
 		return true
 	}
-	return givesPorts(svc) && slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
+	return allocatesNodePorts(svc) && slices.ContainsFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool { return p.NodePort == 0 })
 }
 
-// complete writes the service as it is: that gives it what it lacks.
-func (r *Repairer) complete(ctx context.Context, svc *corev1.Service) {
+// triggerAllocation writes the service as it is: that gives it what it lacks.
+func (r *Repairer) triggerAllocation(ctx context.Context, svc *corev1.Service) {
 	if _, err := r.Client.CoreV1().Services(svc.Namespace).Update(ctx, svc, metav1.UpdateOptions{}); err != nil {
 		r.Log.Warn("service has no address", "service", svc.Namespace+"/"+svc.Name, "error", err)
 	}

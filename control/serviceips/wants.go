@@ -10,31 +10,31 @@ import (
 
 // needsAddress tells whether a service is to have addresses of its own.
 func needsAddress(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeClusterIP || needsPorts(s)
+	return s.Spec.Type == corev1.ServiceTypeClusterIP || mayHaveNodePorts(s)
 }
 
 func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
 
-// needsPorts tells whether a service may have ports of the nodes.
-func needsPorts(s *corev1.Service) bool {
+// mayHaveNodePorts tells whether a service may have ports of the nodes.
+func mayHaveNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
-// givesPorts tells whether ports are chosen where the service names none.
-func givesPorts(s *corev1.Service) bool {
+// allocatesNodePorts tells whether ports are chosen where the service names none.
+func allocatesNodePorts(s *corev1.Service) bool {
 	a := s.Spec.AllocateLoadBalancerNodePorts
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer && (a == nil || *a)
 }
 
-// needsHealthPort tells whether a balancer outside asks each node for its pods.
-func needsHealthPort(s *corev1.Service) bool {
+// needsHealthCheckNodePort tells whether a balancer outside asks each node for its pods.
+func needsHealthCheckNodePort(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// holds are the names that a service holds by what it says.
-func holds(s *corev1.Service) []name {
-	var out []name
-	add := func(n name) {
+// heldKeys are the names that a service holds by what it says.
+func heldKeys(s *corev1.Service) []claimKey {
+	var out []claimKey
+	add := func(n claimKey) {
 		if !slices.Contains(out, n) {
 			out = append(out, n)
 		}
@@ -42,18 +42,18 @@ func holds(s *corev1.Service) []name {
 	if needsAddress(s) && !headless(s) {
 		for _, text := range s.Spec.ClusterIPs {
 			if a, err := netip.ParseAddr(text); err == nil {
-				add(addressName(a))
+				add(addressKey(a))
 			}
 		}
 	}
-	if needsPorts(s) {
+	if mayHaveNodePorts(s) {
 		for _, p := range s.Spec.Ports {
 			if p.NodePort != 0 {
-				add(portName(p.NodePort))
+				add(portKey(p.NodePort))
 			}
 		}
 		if s.Spec.HealthCheckNodePort != 0 {
-			add(portName(s.Spec.HealthCheckNodePort))
+			add(portKey(s.Spec.HealthCheckNodePort))
 		}
 	}
 	return out

@@ -39,29 +39,29 @@ func nodePorts(all ...int32) func(*corev1.ServiceSpec) {
 	}
 }
 
-func TestWhatServicesHold(t *testing.T) {
+func TestHeldKeys(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
 		of   *corev1.Service
-		want []name
+		want []claimKey
 	}{
-		{"an address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7")), []name{"addresses/10.43.0.7"}},
-		{"one of each family, in one way of writing", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7", "FD00:0:0::7")), []name{"addresses/10.43.0.7", "addresses/fd00::7"}},
+		{"an address", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7")), []claimKey{"addresses/10.43.0.7"}},
+		{"one of each family, in one way of writing", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7", "FD00:0:0::7")), []claimKey{"addresses/10.43.0.7", "addresses/fd00::7"}},
 		{"headless holds none", service(corev1.ServiceTypeClusterIP, addresses(corev1.ClusterIPNone)), nil},
 		{"what is no address holds none", service(corev1.ServiceTypeClusterIP, addresses("10.43.0")), nil},
-		{"the ports of a cluster's own service are nobody's", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7"), nodePorts(30001)), []name{"addresses/10.43.0.7"}},
-		{"a port once, whatever its protocols", service(corev1.ServiceTypeNodePort, addresses("10.43.0.7"), nodePorts(30001, 0, 30001, 30002)), []name{"addresses/10.43.0.7", "ports/30001", "ports/30002"}},
-		{"the port of health", service(corev1.ServiceTypeLoadBalancer, addresses("10.43.0.7"), func(s *corev1.ServiceSpec) { s.HealthCheckNodePort = 30009 }), []name{"addresses/10.43.0.7", "ports/30009"}},
+		{"the ports of a cluster's own service are nobody's", service(corev1.ServiceTypeClusterIP, addresses("10.43.0.7"), nodePorts(30001)), []claimKey{"addresses/10.43.0.7"}},
+		{"a port once, whatever its protocols", service(corev1.ServiceTypeNodePort, addresses("10.43.0.7"), nodePorts(30001, 0, 30001, 30002)), []claimKey{"addresses/10.43.0.7", "ports/30001", "ports/30002"}},
+		{"the port of health", service(corev1.ServiceTypeLoadBalancer, addresses("10.43.0.7"), func(s *corev1.ServiceSpec) { s.HealthCheckNodePort = 30009 }), []claimKey{"addresses/10.43.0.7", "ports/30009"}},
 		{"elsewhere", service(corev1.ServiceTypeExternalName, addresses("10.43.0.7"), nodePorts(30001)), nil},
 	} {
-		if got := holds(c.of); !slices.Equal(got, c.want) {
+		if got := heldKeys(c.of); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }
 
-func TestFamiliesOfServices(t *testing.T) {
+func TestSetFamilies(t *testing.T) {
 	t.Parallel()
 	const four, six = corev1.IPv4Protocol, corev1.IPv6Protocol
 	const single, prefer, require = corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack
@@ -111,9 +111,9 @@ func TestFamiliesOfServices(t *testing.T) {
 	}
 }
 
-// FuzzFamilies sees that families are settled once: what was settled stays, and
+// FuzzSetFamilies sees that families are settled once: what was settled stays, and
 // names each family of the cluster at most once.
-func FuzzFamilies(f *testing.F) {
+func FuzzSetFamilies(f *testing.F) {
 	f.Add("", "", "", byte(0), true)
 	f.Add("fd00::7", "10.0.0.1", "IPv6", byte(2), true)
 	f.Add("None", "", "", byte(1), false)
@@ -149,14 +149,14 @@ func FuzzFamilies(f *testing.F) {
 	})
 }
 
-func FuzzPorts(f *testing.F) {
+func FuzzPortRange(f *testing.F) {
 	for _, s := range []string{"30000-32767", "1-1", "0-5", "5-4", "1-65536", "-", "1", "+1-2", "1-2-3", " 1-2", "1_0-20"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		var p, again Ports
+		var p, again PortRange
 		if p.UnmarshalText([]byte(text)) != nil {
-			if p != (Ports{}) {
+			if p != (PortRange{}) {
 				t.Errorf("%q is refused and leaves %s", text, p)
 			}
 			return
@@ -170,9 +170,9 @@ func FuzzPorts(f *testing.F) {
 	})
 }
 
-// TestAddressesOfARange: none outside, neither the network's own nor the one for
+// TestUsableAddresses: none outside, neither the network's own nor the one for
 // all hosts of it.
-func TestAddressesOfARange(t *testing.T) {
+func TestUsableAddresses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		in          string
@@ -187,26 +187,26 @@ func TestAddressesOfARange(t *testing.T) {
 		{"fd00::/64", "fd00::1", "fd00::f:ffff", 1<<20 - 1},
 	} {
 		p := netip.MustParsePrefix(c.in)
-		n := usable(p)
-		first, last := at(p, 1), at(p, n)
+		n := usableAddresses(p)
+		first, last := addressAt(p, 1), addressAt(p, n)
 		if n != c.n || first.String() != c.first || last.String() != c.last || !p.Contains(last) {
 			t.Errorf("%s: %d addresses from %s to %s", c.in, n, first, last)
 		}
 	}
 	r := Ranges{Addresses: []netip.Prefix{netip.MustParsePrefix("10.43.0.5/16"), netip.MustParsePrefix("fd00::/112")}}
-	if r.First().String() != "10.43.0.1" || !slices.Equal(r.families(), []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}) {
-		t.Errorf("%s, %q", r.First(), r.families())
+	if r.KubernetesServiceIP().String() != "10.43.0.1" || !slices.Equal(r.families(), []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}) {
+		t.Errorf("%s, %q", r.KubernetesServiceIP(), r.families())
 	}
-	if p, ok := r.of(corev1.IPv6Protocol); !ok || p.String() != "fd00::/112" {
+	if p, ok := r.rangeFor(corev1.IPv6Protocol); !ok || p.String() != "fd00::/112" {
 		t.Errorf("of IPv6: %s, %v", p, ok)
 	}
 }
 
-// TestTheBandForNames: addresses that users name are below those that are chosen.
-func TestTheBandForNames(t *testing.T) {
+// TestStaticBandSize: addresses that users name are below those that are chosen.
+func TestStaticBandSize(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int64]int64{2: 1, 15: 1, 16: 16, 254: 16, 2768: 173, 65533: 256, 1 << 20: 256} {
-		if got := band(size); got != want {
+		if got := staticBandSize(size); got != want {
 			t.Errorf("of %d: %d, want %d", size, got, want)
 		}
 	}

@@ -11,29 +11,29 @@ import (
 	"go.uber.org/zap"
 )
 
-// Servers is an etcd cluster and how to reach it.
-type Servers struct {
+// ClientConfig is an etcd cluster and how to reach it.
+type ClientConfig struct {
 	Endpoints []string
 	// CAFile, CertFile and KeyFile are for TLS; all may be empty.
 	CAFile, CertFile, KeyFile string
 }
 
 const (
-	connectWithin = 20 * time.Second
-	// askEvery and answerWithin find a server that has gone without a word.
-	askEvery     = 30 * time.Second
-	answerWithin = 10 * time.Second
-	// largest is the biggest object or list page on the wire, in bytes.
-	largest = 1 << 30
+	connectTimeout = 20 * time.Second
+	// keepAliveInterval and answerWithin find a server that has gone without a word.
+	keepAliveInterval = 30 * time.Second
+	keepAliveTimeout  = 10 * time.Second
+	// maxMessageSize is the biggest object or list page on the wire, in bytes.
+	maxMessageSize = 1 << 30
 )
 
 // Connect makes the client that all stores of the process share, and waits for
 // the first answer.
-func Connect(ctx context.Context, s Servers) (*kubernetes.Client, error) {
+func Connect(ctx context.Context, s ClientConfig) (*kubernetes.Client, error) {
 	c := clientv3.Config{
-		Endpoints: s.Endpoints, DialTimeout: connectWithin,
-		DialKeepAliveTime: askEvery, DialKeepAliveTimeout: answerWithin,
-		MaxCallRecvMsgSize: largest, Logger: zap.NewNop(),
+		Endpoints: s.Endpoints, DialTimeout: connectTimeout,
+		DialKeepAliveTime: keepAliveInterval, DialKeepAliveTimeout: keepAliveTimeout,
+		MaxCallRecvMsgSize: maxMessageSize, Logger: zap.NewNop(),
 	}
 	if s.CAFile != "" || s.CertFile != "" || s.KeyFile != "" {
 		tls, err := transport.TLSInfo{CertFile: s.CertFile, KeyFile: s.KeyFile, TrustedCAFile: s.CAFile}.ClientConfig()
@@ -46,7 +46,7 @@ func Connect(ctx context.Context, s Servers) (*kubernetes.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %v: %w", s.Endpoints, err)
 	}
-	ask, cancel := context.WithTimeout(ctx, connectWithin)
+	ask, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if _, err := client.Client.Get(ask, "/health"); err != nil {
 		_ = client.Close()

@@ -9,9 +9,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// lastWords keeps why etcd cannot go on. Its own way is to end the process; here
+// fatalHook keeps why etcd cannot go on. Its own way is to end the process; here
 // only the goroutine ends that must not go on, and the member counts as failed.
-type lastWords struct {
+type fatalHook struct {
 	once   sync.Once
 	failed chan error // gets one error at most
 
@@ -19,8 +19,8 @@ type lastWords struct {
 	reason string // of the last error that was logged
 }
 
-// note remembers what went wrong, with its cause.
-func (w *lastWords) note(e zapcore.Entry, fields []zapcore.Field) {
+// record remembers what went wrong, with its cause.
+func (w *fatalHook) record(e zapcore.Entry, fields []zapcore.Field) {
 	var text strings.Builder
 	text.WriteString(e.Message)
 	for _, f := range fields {
@@ -33,7 +33,7 @@ func (w *lastWords) note(e zapcore.Entry, fields []zapcore.Field) {
 	w.reason = text.String()
 }
 
-func (w *lastWords) last() error {
+func (w *fatalHook) lastError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.reason == "" {
@@ -44,7 +44,7 @@ func (w *lastWords) last() error {
 
 // OnWrite is called after a line was logged that etcd does not survive. It never
 // returns: what was not saved must not be taken for saved.
-func (w *lastWords) OnWrite(*zapcore.CheckedEntry, []zapcore.Field) {
-	w.once.Do(func() { w.failed <- w.last() })
+func (w *fatalHook) OnWrite(*zapcore.CheckedEntry, []zapcore.Field) {
+	w.once.Do(func() { w.failed <- w.lastError() })
 	runtime.Goexit()
 }

@@ -8,15 +8,15 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// logged writes etcd's log to ours: its warnings and errors, and the rest only
+// zapCore writes etcd's log to ours: its warnings and errors, and the rest only
 // when debugging.
-type logged struct {
+type zapCore struct {
 	log   *slog.Logger
 	quiet *atomic.Bool
-	words *lastWords
+	fatal *fatalHook
 }
 
-func (c logged) level(l zapcore.Level) slog.Level {
+func (c zapCore) level(l zapcore.Level) slog.Level {
 	switch {
 	case c.quiet.Load():
 		return slog.LevelDebug
@@ -30,17 +30,17 @@ func (c logged) level(l zapcore.Level) slog.Level {
 
 // Enabled tells whether a line of this level is written; errors always pass,
 // because the last one may be the last words.
-func (c logged) Enabled(l zapcore.Level) bool {
+func (c zapCore) Enabled(l zapcore.Level) bool {
 	return l >= zapcore.ErrorLevel || c.log.Enabled(context.Background(), c.level(l))
 }
 
 // With adds fields to every further line.
-func (c logged) With(fields []zapcore.Field) zapcore.Core {
-	return logged{c.log.With(arguments(fields)...), c.quiet, c.words}
+func (c zapCore) With(fields []zapcore.Field) zapcore.Core {
+	return zapCore{c.log.With(slogArgs(fields)...), c.quiet, c.fatal}
 }
 
 // Check asks whether to write a line.
-func (c logged) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+func (c zapCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return checked.AddCore(e, c)
 	}
@@ -48,18 +48,18 @@ func (c logged) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.C
 }
 
 // Write writes a line.
-func (c logged) Write(e zapcore.Entry, fields []zapcore.Field) error {
+func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	if e.Level >= zapcore.ErrorLevel {
-		c.words.note(e, fields)
+		c.fatal.record(e, fields)
 	}
-	c.log.Log(context.Background(), c.level(e.Level), "store: "+e.Message, arguments(fields)...)
+	c.log.Log(context.Background(), c.level(e.Level), "store: "+e.Message, slogArgs(fields)...)
 	return nil
 }
 
 // Sync does nothing: slog does not buffer.
-func (c logged) Sync() error { return nil }
+func (c zapCore) Sync() error { return nil }
 
-func arguments(fields []zapcore.Field) []any {
+func slogArgs(fields []zapcore.Field) []any {
 	encoder := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(encoder)

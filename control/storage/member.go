@@ -22,52 +22,52 @@ import (
 type Options struct {
 	Dir string // for the member's data; made when it is not there
 	Log *slog.Logger
-	// Unsafe skips fsync: acknowledged writes are lost when the machine dies. For
+	// UnsafeNoFsync skips fsync: acknowledged writes are lost when the machine dies. For
 	// tests only.
-	Unsafe bool
-	// Floor is how many bytes must be free on the file system for writes to be
+	UnsafeNoFsync bool
+	// MinFreeBytes is how many bytes must be free on the file system for writes to be
 	// taken; 0 is the default.
-	Floor int64
-	// TidyEvery is how often the size of the file is looked at; 0 is the default.
-	TidyEvery time.Duration
-	// Limit is how many bytes the store may hold, with its past, for writes to be
+	MinFreeBytes int64
+	// DefragmentationInterval is how often the size of the file is looked at; 0 is the default.
+	DefragmentationInterval time.Duration
+	// QuotaBytes is how many bytes the store may hold, with its past, for writes to be
 	// taken; 0 is the default.
-	Limit int64
-	// ThinEvery is how often it is asked whether the past takes too much of that; 0 is
+	QuotaBytes int64
+	// EarlyCompactionInterval is how often it is asked whether the past takes too much of that; 0 is
 	// the default.
-	ThinEvery time.Duration
-	// ProgressEvery is how often a watch that asks for it is told how far the store has
+	EarlyCompactionInterval time.Duration
+	// WatchProgressInterval is how often a watch that asks for it is told how far the store has
 	// come; 0 is etcd's default. It is one for all members of this process.
-	ProgressEvery time.Duration
+	WatchProgressInterval time.Duration
 }
 
 // Member is a running etcd of one member inside this process.
 type Member struct {
-	etcd    *embed.Etcd
-	sockets string // the directory of the sockets
-	own     bool   // sockets was made for this run only
-	log     *slog.Logger
-	quiet   *atomic.Bool // while starting and ending, etcd's words are for debugging only
-	words   *lastWords
-	dir     string
-	floor   int64
-	tidy    time.Duration
-	limit   int64
-	thin    time.Duration
-	scarce  atomic.Int64 // free bytes when there are too few of them, else -1
-	full    atomic.Int64 // bytes that the store holds when they are too many, else -1
-	stop    context.CancelFunc
-	done    sync.WaitGroup
+	etcd            *embed.Etcd
+	sockets         string // the directory of the sockets
+	ownsSockets     bool   // sockets was made for this run only
+	log             *slog.Logger
+	quiet           *atomic.Bool // while starting and ending, etcd's words are for debugging only
+	fatal           *fatalHook
+	dir             string
+	minFree         int64
+	defragInterval  time.Duration
+	quota           int64
+	compactInterval time.Duration
+	lowFreeBytes    atomic.Int64 // free bytes when there are too few of them, else -1
+	overQuotaBytes  atomic.Int64 // bytes that the store holds when they are too many, else -1
+	stop            context.CancelFunc
+	done            sync.WaitGroup
 }
 
-// dataName is, in the member's directory, that of its data.
-const dataName = "data"
+// dataDirName is, in the member's directory, that of its data.
+const dataDirName = "data"
 
-// longestSocket is what a socket's path may have (sun_path, less the NUL).
-const longestSocket = 100
+// maxSocketPath is what a socket's path may have (sun_path, less the NUL).
+const maxSocketPath = 100
 
-// startWithin bounds the time from start to the first leader.
-const startWithin = time.Minute
+// startTimeout bounds the time from start to the first leader.
+const startTimeout = time.Minute
 
 // Start opens the store in the directory and waits until it can be written.
 func Start(ctx context.Context, o Options) (_ *Member, err error) {
@@ -77,17 +77,17 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	if err := os.Chmod(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	m := &Member{log: o.Log, sockets: o.Dir, quiet: &atomic.Bool{}, dir: o.Dir, floor: cmp.Or(o.Floor, floor), tidy: cmp.Or(o.TidyEvery, tidyEvery),
-		limit: cmp.Or(o.Limit, limit), thin: cmp.Or(o.ThinEvery, thinEvery), words: &lastWords{failed: make(chan error, 1)}}
-	m.scarce.Store(-1)
-	m.full.Store(-1)
+	m := &Member{log: o.Log, sockets: o.Dir, quiet: &atomic.Bool{}, dir: o.Dir, minFree: cmp.Or(o.MinFreeBytes, defaultMinFreeBytes), defragInterval: cmp.Or(o.DefragmentationInterval, defaultDefragInterval),
+		quota: cmp.Or(o.QuotaBytes, defaultQuotaBytes), compactInterval: cmp.Or(o.EarlyCompactionInterval, defaultCompactInterval), fatal: &fatalHook{failed: make(chan error, 1)}}
+	m.lowFreeBytes.Store(-1)
+	m.overQuotaBytes.Store(-1)
 	m.quiet.Store(true)
-	if len(filepath.Join(o.Dir, "client.sock")) > longestSocket {
+	if len(filepath.Join(o.Dir, "client.sock")) > maxSocketPath {
 		if m.sockets, err = os.MkdirTemp("", "berth-etcd-"); err != nil {
 			return nil, fmt.Errorf("store: directory of sockets: %w", err)
 		}
-		m.own = true
-		link := filepath.Join(o.Dir, linkName)
+		m.ownsSockets = true
+		link := filepath.Join(o.Dir, socketsLinkName)
 		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was killed
 			return nil, fmt.Errorf("store: %w", err)
 		}
@@ -97,29 +97,29 @@ func Start(ctx context.Context, o Options) (_ *Member, err error) {
 	}
 	if m.etcd, err = m.open(m.config(o)); err != nil {
 		m.removeSockets()
-		return nil, explain(o.Dir, err)
+		return nil, describeOpenError(o.Dir, err)
 	}
 	select {
 	case <-m.etcd.Server.ReadyNotify():
 	case err = <-m.etcd.Err():
-	case err = <-m.words.failed:
+	case err = <-m.fatal.failed:
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-time.After(startWithin):
-		err = fmt.Errorf("not ready within %s", startWithin)
+	case <-time.After(startTimeout):
+		err = fmt.Errorf("not ready within %s", startTimeout)
 	}
 	if err == nil {
-		err = m.disarm(ctx)
+		err = m.disarmNoSpaceAlarm(ctx)
 	}
 	if err != nil {
 		m.etcd.Close()
 		m.removeSockets()
-		return nil, explain(o.Dir, err)
+		return nil, describeOpenError(o.Dir, err)
 	}
 	m.quiet.Store(false)
 	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
-	m.done.Go(func() { m.keep(keep) })
+	m.done.Go(func() { m.maintain(keep) })
 	return m, nil
 }
 
@@ -134,7 +134,7 @@ func (m *Member) open(c *embed.Config) (*embed.Etcd, error) {
 	go func() {
 		defer func() {
 			if r := recover(); r != nil { // some damage makes it stumble over itself
-				started <- result{nil, cmp.Or(m.words.last(), fmt.Errorf("%v", r))}
+				started <- result{nil, cmp.Or(m.fatal.lastError(), fmt.Errorf("%v", r))}
 			}
 		}()
 		e, err := embed.StartEtcd(c)
@@ -143,7 +143,7 @@ func (m *Member) open(c *embed.Config) (*embed.Etcd, error) {
 	select {
 	case r := <-started:
 		return r.etcd, r.err
-	case err := <-m.words.failed:
+	case err := <-m.fatal.failed:
 		return nil, err
 	}
 }
@@ -151,15 +151,15 @@ func (m *Member) open(c *embed.Config) (*embed.Etcd, error) {
 func (m *Member) config(o Options) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = memberName
-	c.Dir = filepath.Join(o.Dir, dataName)
+	c.Dir = filepath.Join(o.Dir, dataDirName)
 	client := url.URL{Scheme: "unix", Path: filepath.Join(m.sockets, "client.sock")}
 	// Nobody speaks to a cluster of one as a peer, but etcd wants to listen. It
 	// takes the path of that socket from the host of the URL, and without one it
 	// would open an abstract socket, which any user of the machine can reach.
 	peer := url.URL{Scheme: "unix", Host: filepath.Join(m.sockets, "peer.sock")}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{nobody}
-	c.InitialCluster = c.Name + "=" + nobody.String()
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{unusedPeerURL}
+	c.InitialCluster = c.Name + "=" + unusedPeerURL.String()
 	// etcd's own bound raises an alarm that refuses every write from then on, also
 	// those by which the store would become smaller. Room and the past are looked after
 	// in keep.
@@ -168,11 +168,11 @@ func (m *Member) config(o Options) *embed.Config {
 	// those in memory.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 1
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
-	c.WatchProgressNotifyInterval = o.ProgressEvery
+	c.WatchProgressNotifyInterval = o.WatchProgressInterval
 	c.EnableGRPCGateway = false
 	c.Metrics = "basic"
-	c.UnsafeNoFsync = o.Unsafe
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logged{o.Log, m.quiet, m.words}, zap.WithFatalHook(m.words), zap.WithPanicHook(m.words)))
+	c.UnsafeNoFsync = o.UnsafeNoFsync
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(zapCore{o.Log, m.quiet, m.fatal}, zap.WithFatalHook(m.fatal), zap.WithPanicHook(m.fatal)))
 	return c
 }
 
@@ -183,10 +183,10 @@ func (m *Member) Endpoints() []string {
 
 // Failed gives the error that ended the member, if one does. What was
 // acknowledged before is in the store.
-func (m *Member) Failed() <-chan error { return m.words.failed }
+func (m *Member) Failed() <-chan error { return m.fatal.failed }
 
-// endWithin bounds the end of a member that may be broken.
-const endWithin = 20 * time.Second
+// stopTimeout bounds the end of a member that may be broken.
+const stopTimeout = 20 * time.Second
 
 // Close ends the member and waits for it.
 func (m *Member) Close() {
@@ -197,17 +197,17 @@ func (m *Member) Close() {
 	go func() { defer close(ended); m.etcd.Close() }()
 	select {
 	case <-ended:
-	case <-time.After(endWithin): // one that has failed may never end
+	case <-time.After(stopTimeout): // one that has failed may never end
 		m.log.Error("the store does not end", "dir", m.dir)
 	}
 	m.removeSockets()
 }
 
 func (m *Member) removeSockets() {
-	if !m.own {
+	if !m.ownsSockets {
 		return
 	}
-	if err := errors.Join(os.RemoveAll(m.sockets), os.Remove(filepath.Join(m.dir, linkName))); err != nil {
+	if err := errors.Join(os.RemoveAll(m.sockets), os.Remove(filepath.Join(m.dir, socketsLinkName))); err != nil {
 		m.log.Warn("sockets of the store stay behind", "dir", m.sockets, "error", err)
 	}
 }

@@ -21,25 +21,25 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quietly are options for a directory.
-func quietly(dir string) Options {
-	return Options{Dir: dir, Log: slog.New(slog.DiscardHandler), Unsafe: true, Floor: 1}
+// testOptions are options for a directory.
+func testOptions(dir string) Options {
+	return Options{Dir: dir, Log: slog.New(slog.DiscardHandler), UnsafeNoFsync: true, MinFreeBytes: 1}
 }
 
-// session opens a store, does something with a client of it, and ends it.
-func session(t *testing.T, dir string, do func(context.Context, *Member, *clientv3.Client)) {
+// withMember opens a store, does something with a client of it, and ends it.
+func withMember(t *testing.T, dir string, do func(context.Context, *Member, *clientv3.Client)) {
 	t.Helper()
-	sessionWith(t, quietly(dir), do)
+	withMemberOptions(t, testOptions(dir), do)
 }
 
-func sessionWith(t *testing.T, o Options, do func(context.Context, *Member, *clientv3.Client)) {
+func withMemberOptions(t *testing.T, o Options, do func(context.Context, *Member, *clientv3.Client)) {
 	t.Helper()
 	m, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	c, err := Connect(t.Context(), Servers{Endpoints: m.Endpoints()})
+	c, err := Connect(t.Context(), ClientConfig{Endpoints: m.Endpoints()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +47,11 @@ func sessionWith(t *testing.T, o Options, do func(context.Context, *Member, *cli
 	do(t.Context(), m, c.Client)
 }
 
-// TestAStoreKeepsWhatItHas over an end, and gives its sockets to its own user only.
-func TestAStoreKeepsWhatItHas(t *testing.T) {
+// TestMemberKeepsDataAcrossRestart over an end, and gives its sockets to its own user only.
+func TestMemberKeepsDataAcrossRestart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "etcd")
-	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+	withMember(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
 		if _, err := c.Put(ctx, "a", "1"); err != nil {
 			t.Error(err)
 		}
@@ -59,20 +59,20 @@ func TestAStoreKeepsWhatItHas(t *testing.T) {
 			t.Errorf("the directory: %v, %v", info, err)
 		}
 	})
-	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+	withMember(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
 		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "1" {
 			t.Errorf("%v, %v", got, err)
 		}
 	})
 }
 
-// TestALongPathHasItsSocketsElsewhere, and they are gone at the end: a socket's
+// TestMemberMovesSocketsForLongPath, and they are gone at the end: a socket's
 // path can be no longer than about a hundred bytes.
-func TestALongPathHasItsSocketsElsewhere(t *testing.T) {
+func TestMemberMovesSocketsForLongPath(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), strings.Repeat("x", longestSocket))
+	dir := filepath.Join(t.TempDir(), strings.Repeat("x", maxSocketPath))
 	var sockets string
-	session(t, dir, func(_ context.Context, m *Member, _ *clientv3.Client) {
+	withMember(t, dir, func(_ context.Context, m *Member, _ *clientv3.Client) {
 		sockets = m.sockets
 		if info, err := os.Stat(sockets); err != nil || info.Mode().Perm() != 0o700 || strings.HasPrefix(sockets, dir) {
 			t.Errorf("the sockets are in %s: %v, %v", sockets, info, err)
@@ -83,36 +83,36 @@ func TestALongPathHasItsSocketsElsewhere(t *testing.T) {
 	}
 }
 
-func TestRoomForWrites(t *testing.T) {
+func TestMemberCheckSpace(t *testing.T) {
 	t.Parallel()
-	m := &Member{dir: t.TempDir(), log: slog.New(slog.DiscardHandler), floor: 1}
-	m.scarce.Store(-1)
-	m.full.Store(-1)
-	m.look()
-	if err := m.Room(); err != nil {
+	m := &Member{dir: t.TempDir(), log: slog.New(slog.DiscardHandler), minFree: 1}
+	m.lowFreeBytes.Store(-1)
+	m.overQuotaBytes.Store(-1)
+	m.checkFreeSpace()
+	if err := m.CheckSpace(); err != nil {
 		t.Errorf("a byte is needed: %v", err)
 	}
-	m.floor = 1 << 62
-	m.look()
-	if err := m.Room(); err == nil || !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "deletes go on") {
+	m.minFree = 1 << 62
+	m.checkFreeSpace()
+	if err := m.CheckSpace(); err == nil || !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "deletes go on") {
 		t.Errorf("more is needed than any file system has: %v", err)
 	}
-	m.floor = 1
-	m.look()
-	if err := m.Room(); err != nil {
+	m.minFree = 1
+	m.checkFreeSpace()
+	if err := m.CheckSpace(); err != nil {
 		t.Errorf("there is room again: %v", err)
 	}
 }
 
-// small are options for a store that is full soon, and forgets soon.
-func small(t *testing.T) Options {
-	o := quietly(t.TempDir())
-	o.Limit, o.ThinEvery = 32<<20, 50*time.Millisecond
+// smallQuotaOptions are options for a store that is full soon, and forgets soon.
+func smallQuotaOptions(t *testing.T) Options {
+	o := testOptions(t.TempDir())
+	o.QuotaBytes, o.EarlyCompactionInterval = 32<<20, 50*time.Millisecond
 	return o
 }
 
-// until does something until it is as wanted.
-func until(t *testing.T, what string, do func() bool) {
+// eventually does something until it is as wanted.
+func eventually(t *testing.T, what string, do func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !do(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -121,11 +121,11 @@ func until(t *testing.T, what string, do func() bool) {
 	}
 }
 
-// TestOneObjectDoesNotFillTheStore however often it is written between two
+// TestMemberCompactsEarlyUnderRewrites however often it is written between two
 // compactions: its past goes before its time.
-func TestOneObjectDoesNotFillTheStore(t *testing.T) {
+func TestMemberCompactsEarlyUnderRewrites(t *testing.T) {
 	t.Parallel()
-	sessionWith(t, small(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
+	withMemberOptions(t, smallQuotaOptions(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
 		text := strings.Repeat("x", 1<<20)
 		put := func() int64 {
 			put, err := c.Put(ctx, "a", text)
@@ -138,16 +138,16 @@ func TestOneObjectDoesNotFillTheStore(t *testing.T) {
 		for range 31 {
 			put()
 		}
-		until(t, "the first write is never forgotten", func() bool {
+		eventually(t, "the first write is never forgotten", func() bool {
 			_, err := c.Get(ctx, "a", clientv3.WithRev(first))
 			return errors.Is(err, rpctypes.ErrCompacted)
 		})
-		until(t, "the past keeps its space", func() bool {
+		eventually(t, "the past keeps its space", func() bool {
 			if _, err := c.Put(ctx, "b", "1"); err != nil { // what a commit frees the next one counts as free
 				t.Fatal(err)
 			}
 			m.etcd.Server.Backend().ForceCommit()
-			return m.etcd.Server.Backend().SizeInUse() < m.limit/2
+			return m.etcd.Server.Backend().SizeInUse() < m.quota/2
 		})
 		if got, err := c.Get(ctx, "a"); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != text {
 			t.Errorf("what is there now is lost: %v", err)
@@ -155,21 +155,21 @@ func TestOneObjectDoesNotFillTheStore(t *testing.T) {
 	})
 }
 
-// TestAFullStoreTakesWhatMakesItSmaller and says that it is full; when objects are
+// TestMemberAcceptsDeletesOverQuota and says that it is full; when objects are
 // deleted it has room again by itself. The member goes on to take what it is given.
-func TestAFullStoreTakesWhatMakesItSmaller(t *testing.T) {
+func TestMemberAcceptsDeletesOverQuota(t *testing.T) {
 	t.Parallel()
-	sessionWith(t, small(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
+	withMemberOptions(t, smallQuotaOptions(t), func(ctx context.Context, m *Member, c *clientv3.Client) {
 		text := strings.Repeat("x", 1<<20)
 		n := 0
-		until(t, "there is always room", func() bool {
+		eventually(t, "there is always room", func() bool {
 			n++
 			if _, err := c.Put(ctx, "many/"+strconv.Itoa(n), text); err != nil {
 				t.Fatal(err)
 			}
-			return m.Room() != nil
+			return m.CheckSpace() != nil
 		})
-		if err := m.Room(); !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "is full") || !strings.Contains(err.Error(), "deletes go on") {
+		if err := m.CheckSpace(); !strings.Contains(err.Error(), m.dir) || !strings.Contains(err.Error(), "is full") || !strings.Contains(err.Error(), "deletes go on") {
 			t.Errorf("it says %v", err)
 		}
 		if got, err := c.Get(ctx, "many/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || got.Count != int64(n) {
@@ -178,20 +178,20 @@ func TestAFullStoreTakesWhatMakesItSmaller(t *testing.T) {
 		if _, err := c.Delete(ctx, "many/", clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "there is no room when all is deleted", func() bool {
+		eventually(t, "there is no room when all is deleted", func() bool {
 			if _, err := c.Put(ctx, "sign of life", "1"); err != nil {
 				t.Fatal(err)
 			}
-			return m.Room() == nil
+			return m.CheckSpace() == nil
 		})
 	})
 }
 
-// TestAStoreThatWasClosedForWritesIsOpened when it starts: etcd itself never does it.
-func TestAStoreThatWasClosedForWritesIsOpened(t *testing.T) {
+// TestMemberDisarmsNoSpaceAlarm when it starts: etcd itself never does it.
+func TestMemberDisarmsNoSpaceAlarm(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	session(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
+	withMember(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
 		server := m.etcd.Server
 		_, err := server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: pb.AlarmType_NOSPACE})
 		if err != nil {
@@ -201,17 +201,17 @@ func TestAStoreThatWasClosedForWritesIsOpened(t *testing.T) {
 			t.Fatalf("the alarm closes nothing: %v", err)
 		}
 	})
-	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+	withMember(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
 		if _, err := c.Put(ctx, "a", "1"); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestUnusedSpaceIsGivenBack when it is worth the pause.
-func TestUnusedSpaceIsGivenBack(t *testing.T) {
+// TestMemberDefragment when it is worth the pause.
+func TestMemberDefragment(t *testing.T) {
 	t.Parallel()
-	session(t, t.TempDir(), func(ctx context.Context, m *Member, c *clientv3.Client) {
+	withMember(t, t.TempDir(), func(ctx context.Context, m *Member, c *clientv3.Client) {
 		text := strings.Repeat("x", 1<<20)
 		var last int64
 		for range 24 {
@@ -222,7 +222,7 @@ func TestUnusedSpaceIsGivenBack(t *testing.T) {
 			last = put.Header.Revision
 		}
 		before := m.etcd.Server.Backend().Size()
-		m.Tidy(1 << 20)
+		m.Defragment(1 << 20)
 		if now := m.etcd.Server.Backend().Size(); now < before {
 			t.Errorf("with all of it in use the file shrinks from %d to %d", before, now)
 		}
@@ -236,11 +236,11 @@ func TestUnusedSpaceIsGivenBack(t *testing.T) {
 			m.etcd.Server.Backend().ForceCommit()
 		}
 		before = m.etcd.Server.Backend().Size()
-		m.Tidy(1 << 40)
+		m.Defragment(1 << 40)
 		if now := m.etcd.Server.Backend().Size(); now != before {
 			t.Errorf("too little is not worth the pause: %d after %d", now, before)
 		}
-		m.Tidy(1 << 20)
+		m.Defragment(1 << 20)
 		if now := m.etcd.Server.Backend().Size(); now > before/2 {
 			t.Errorf("%d after %d", now, before)
 		}
@@ -250,7 +250,7 @@ func TestUnusedSpaceIsGivenBack(t *testing.T) {
 	})
 }
 
-func TestWhatIsWrongIsSaid(t *testing.T) {
+func TestErrorDescriptions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error
@@ -262,28 +262,28 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		{fmt.Errorf("open: %w", os.ErrPermission), "may not be read or written by this user"},
 		{errors.New("walpb: crc mismatch"), "nothing was changed in it"},
 	} {
-		if got := explain("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.says) || !strings.Contains(got.Error(), "/dir") {
+		if got := describeOpenError("/dir", c.err); !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.says) || !strings.Contains(got.Error(), "/dir") {
 			t.Errorf("%v: %v", c.err, got)
 		}
 	}
 	m := &Member{dir: "/dir"}
-	if got := m.Explain(syscall.ENOSPC); !strings.Contains(got.Error(), "make room") {
+	if got := m.DescribeFailure(syscall.ENOSPC); !strings.Contains(got.Error(), "make room") {
 		t.Error(got)
 	}
-	if got := m.Explain(errors.New("raft: broken")); strings.Contains(got.Error(), "make room") || !strings.Contains(got.Error(), "raft: broken") {
+	if got := m.DescribeFailure(errors.New("raft: broken")); strings.Contains(got.Error(), "make room") || !strings.Contains(got.Error(), "raft: broken") {
 		t.Error(got)
 	}
 }
 
-// TestLastWords: what etcd would end the process for ends its goroutine and is told
+// TestFatalHook: what etcd would end the process for ends its goroutine and is told
 // with its cause, once.
-func TestLastWords(t *testing.T) {
+func TestFatalHook(t *testing.T) {
 	t.Parallel()
-	w := &lastWords{failed: make(chan error, 1)}
-	if w.last() != nil {
+	w := &fatalHook{failed: make(chan error, 1)}
+	if w.lastError() != nil {
 		t.Error("words before any was said")
 	}
-	w.note(zapcore.Entry{Message: "failed to save"}, []zapcore.Field{zap.Int("n", 1), zap.Error(errors.New("disk is gone"))})
+	w.record(zapcore.Entry{Message: "failed to save"}, []zapcore.Field{zap.Int("n", 1), zap.Error(errors.New("disk is gone"))})
 	for range 2 {
 		returned, ended := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -308,11 +308,11 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-// TestADamagedStoreIsNotOpened and is left as it is.
-func TestADamagedStoreIsNotOpened(t *testing.T) {
+// TestStartRejectsDamagedStore and is left as it is.
+func TestStartRejectsDamagedStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	session(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+	withMember(t, dir, func(ctx context.Context, _ *Member, c *clientv3.Client) {
 		if _, err := c.Put(ctx, "a", "1"); err != nil {
 			t.Error(err)
 		}
@@ -322,7 +322,7 @@ func TestADamagedStoreIsNotOpened(t *testing.T) {
 	if err := os.WriteFile(db, junk, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, err := Start(t.Context(), quietly(dir))
+	m, err := Start(t.Context(), testOptions(dir))
 	if err == nil {
 		m.Close()
 		t.Fatal("it is opened")

@@ -19,34 +19,34 @@ import (
 // for it.
 const memberName = "berth"
 
-var nobody = url.URL{Scheme: "unix", Host: "peer:0"}
+var unusedPeerURL = url.URL{Scheme: "unix", Host: "peer:0"}
 
 const (
-	// sumSize is what a snapshot has behind its pages, of which each is a multiple
+	// checksumSize is what a snapshot has behind its pages, of which each is a multiple
 	// of pageSize: without it, it was cut off.
-	sumSize, pageSize = 32, 512
-	// ahead is by how much a store that was brought back counts on: by more than was
+	checksumSize, pageSize = 32, 512
+	// revisionBump is by how much a store that was brought back counts on: by more than was
 	// written since its snapshot, so that no number is given twice. It is what etcd's
 	// and Kubernetes' own guides say.
-	ahead = 1_000_000_000
+	revisionBump = 1_000_000_000
 )
 
-// linkName is, in the member's directory, a link to where its sockets are when
+// socketsLinkName is, in the member's directory, a link to where its sockets are when
 // they are elsewhere.
-const linkName = "sockets"
+const socketsLinkName = "sockets"
 
 // Snapshot writes the store that a member serves in that directory, maybe of another
 // process, as it is at one moment.
 func Snapshot(ctx context.Context, dir string, to io.Writer) (err error) {
 	sockets := dir
-	if elsewhere, err := os.Readlink(filepath.Join(dir, linkName)); err == nil {
+	if elsewhere, err := os.Readlink(filepath.Join(dir, socketsLinkName)); err == nil {
 		sockets = elsewhere
 	}
 	socket := filepath.Join(sockets, "client.sock")
 	if _, err := os.Stat(socket); err != nil {
 		return fmt.Errorf("snapshot of the store: %w", err)
 	}
-	client, err := Connect(ctx, Servers{Endpoints: []string{"unix://" + socket}})
+	client, err := Connect(ctx, ClientConfig{Endpoints: []string{"unix://" + socket}})
 	if err != nil {
 		return fmt.Errorf("snapshot of the store: %w", err)
 	}
@@ -57,7 +57,7 @@ func Snapshot(ctx context.Context, dir string, to io.Writer) (err error) {
 	}
 	n, err := io.Copy(to, got.Snapshot)
 	err = errors.Join(err, got.Snapshot.Close())
-	if err == nil && n%pageSize != sumSize {
+	if err == nil && n%pageSize != checksumSize {
 		err = fmt.Errorf("it was cut off after %d bytes", n)
 	}
 	if err != nil {
@@ -82,9 +82,9 @@ func Restore(file, dir string) (err error) {
 		return err
 	}
 	err = snapshot.NewV3(zap.NewNop().WithOptions(zap.WithFatalHook(zapcore.WriteThenPanic))).Restore(snapshot.RestoreConfig{
-		SnapshotPath: file, Name: memberName, OutputDataDir: filepath.Join(dir, dataName),
-		PeerURLs: []string{nobody.String()}, InitialCluster: memberName + "=" + nobody.String(), InitialClusterToken: "berth",
-		RevisionBump: ahead, MarkCompacted: true,
+		SnapshotPath: file, Name: memberName, OutputDataDir: filepath.Join(dir, dataDirName),
+		PeerURLs: []string{unusedPeerURL.String()}, InitialCluster: memberName + "=" + unusedPeerURL.String(), InitialClusterToken: "berth",
+		RevisionBump: revisionBump, MarkCompacted: true,
 	})
 	if err != nil {
 		return err

@@ -15,20 +15,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestASnapshotIsOfOneMoment writes two keys in one step, again and again, meanwhile, and
+// TestSnapshotIsConsistent writes two keys in one step, again and again, meanwhile, and
 // takes one of a store whose sockets are elsewhere too. What was heard of a store
 // before it was brought back is of the past then.
-func TestASnapshotIsOfOneMoment(t *testing.T) {
+func TestSnapshotIsConsistent(t *testing.T) {
 	t.Parallel()
-	for name, dir := range map[string]string{"sockets here": "etcd", "sockets elsewhere": strings.Repeat("x", longestSocket)} {
+	for name, dir := range map[string]string{"sockets here": "etcd", "sockets elsewhere": strings.Repeat("x", maxSocketPath)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			at := t.TempDir()
 			file, restored := filepath.Join(at, "snapshot"), filepath.Join(at, "restored")
 			var last int64
-			session(t, filepath.Join(at, dir), func(ctx context.Context, m *Member, c *clientv3.Client) {
+			withMember(t, filepath.Join(at, dir), func(ctx context.Context, m *Member, c *clientv3.Client) {
 				var text bytes.Buffer
-				last = writing(ctx, t, c, func() error { return Snapshot(ctx, m.dir, &text) })
+				last = runWhileWriting(ctx, t, c, func() error { return Snapshot(ctx, m.dir, &text) })
 				if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -36,7 +36,7 @@ func TestASnapshotIsOfOneMoment(t *testing.T) {
 			if err := Restore(file, restored); err != nil {
 				t.Fatal(err)
 			}
-			session(t, restored, func(ctx context.Context, _ *Member, c *clientv3.Client) {
+			withMember(t, restored, func(ctx context.Context, _ *Member, c *clientv3.Client) {
 				one, err := c.Get(ctx, "one")
 				if err != nil || len(one.Kvs) != 1 {
 					t.Fatalf("%v, %v", one, err)
@@ -60,8 +60,8 @@ func TestASnapshotIsOfOneMoment(t *testing.T) {
 	}
 }
 
-// writing does something while two keys are written, and answers the last revision.
-func writing(ctx context.Context, t *testing.T, c *clientv3.Client, do func() error) (revision int64) {
+// runWhileWriting does something while two keys are written, and answers the last revision.
+func runWhileWriting(ctx context.Context, t *testing.T, c *clientv3.Client, do func() error) (revision int64) {
 	t.Helper()
 	begun, stop := make(chan struct{}), make(chan struct{})
 	var writer sync.WaitGroup
@@ -94,12 +94,12 @@ func writing(ctx context.Context, t *testing.T, c *clientv3.Client, do func() er
 	return revision
 }
 
-// TestABadSnapshotIsRefused whatever is wrong with it.
-func TestABadSnapshotIsRefused(t *testing.T) {
+// TestRestoreRejectsInvalidSnapshot whatever is wrong with it.
+func TestRestoreRejectsInvalidSnapshot(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "etcd")
 	var good bytes.Buffer
-	session(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
+	withMember(t, dir, func(ctx context.Context, m *Member, c *clientv3.Client) {
 		if _, err := c.Put(ctx, "a", "1"); err != nil {
 			t.Error(err)
 		}

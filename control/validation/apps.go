@@ -16,56 +16,56 @@ import (
 func apps(kind string) schema.GroupKind { return schema.GroupKind{Group: "apps", Kind: kind} }
 
 var appsRules = map[schema.GroupKind]Rules{
-	apps("Deployment"): kind[*appsv1.Deployment]{fill: defaultDeployment, judge: (*checker).deployment,
-		change: func(k *checker, d, old *appsv1.Deployment) {
+	apps("Deployment"): definition[*appsv1.Deployment]{setDefaults: defaultDeployment, validate: (*validator).deployment,
+		validateUpdate: func(k *validator, d, old *appsv1.Deployment) {
 			k.immutable(spec.Child("selector"), d.Spec.Selector, old.Spec.Selector)
 		},
-		status: (*checker).deploymentStatus}.rules(),
-	apps("ReplicaSet"): kind[*appsv1.ReplicaSet]{
-		fill: func(r *appsv1.ReplicaSet) {
-			set(&r.Spec.Replicas, 1)
+		validateStatus: (*validator).deploymentStatus}.rules(),
+	apps("ReplicaSet"): definition[*appsv1.ReplicaSet]{
+		setDefaults: func(r *appsv1.ReplicaSet) {
+			setIfNil(&r.Spec.Replicas, 1)
 			podspec.SetTemplateDefaults(&r.Spec.Template)
 		},
-		judge: (*checker).replicaSet,
-		change: func(k *checker, r, old *appsv1.ReplicaSet) {
+		validate: (*validator).replicaSet,
+		validateUpdate: func(k *validator, r, old *appsv1.ReplicaSet) {
 			k.immutable(spec.Child("selector"), r.Spec.Selector, old.Spec.Selector)
 		},
-		status: func(k *checker, r, _ *appsv1.ReplicaSet) {
+		validateStatus: func(k *validator, r, _ *appsv1.ReplicaSet) {
 			k.counts(map[string]int32{"replicas": r.Status.Replicas, "readyReplicas": r.Status.ReadyReplicas,
 				"availableReplicas": r.Status.AvailableReplicas, "fullyLabeledReplicas": r.Status.FullyLabeledReplicas})
 			k.notMoreThan("fullyLabeledReplicas", r.Status.FullyLabeledReplicas, "status.replicas", r.Status.Replicas)
 			k.notMoreThan("readyReplicas", r.Status.ReadyReplicas, "status.replicas", r.Status.Replicas)
 			k.notMoreThan("availableReplicas", r.Status.AvailableReplicas, "readyReplicas", r.Status.ReadyReplicas)
 		}}.rules(),
-	apps("DaemonSet"): kind[*appsv1.DaemonSet]{fill: defaultDaemonSet, judge: (*checker).daemonSet,
-		change: func(k *checker, d, old *appsv1.DaemonSet) {
+	apps("DaemonSet"): definition[*appsv1.DaemonSet]{setDefaults: defaultDaemonSet, validate: (*validator).daemonSet,
+		validateUpdate: func(k *validator, d, old *appsv1.DaemonSet) {
 			k.immutable(spec.Child("selector"), d.Spec.Selector, old.Spec.Selector)
 		},
-		status: func(k *checker, d, _ *appsv1.DaemonSet) {
+		validateStatus: func(k *validator, d, _ *appsv1.DaemonSet) {
 			s := d.Status
 			k.counts(map[string]int32{"currentNumberScheduled": s.CurrentNumberScheduled, "numberMisscheduled": s.NumberMisscheduled,
 				"desiredNumberScheduled": s.DesiredNumberScheduled, "numberReady": s.NumberReady,
 				"updatedNumberScheduled": s.UpdatedNumberScheduled, "numberAvailable": s.NumberAvailable, "numberUnavailable": s.NumberUnavailable})
 		}}.rules(),
-	apps("StatefulSet"): kind[*appsv1.StatefulSet]{fill: defaultStatefulSet, judge: (*checker).statefulSet, change: (*checker).statefulSetChange,
-		status: func(k *checker, s, _ *appsv1.StatefulSet) {
+	apps("StatefulSet"): definition[*appsv1.StatefulSet]{setDefaults: defaultStatefulSet, validate: (*validator).statefulSet, validateUpdate: (*validator).statefulSetChange,
+		validateStatus: func(k *validator, s, _ *appsv1.StatefulSet) {
 			k.counts(map[string]int32{"replicas": s.Status.Replicas, "readyReplicas": s.Status.ReadyReplicas,
 				"currentReplicas": s.Status.CurrentReplicas, "updatedReplicas": s.Status.UpdatedReplicas})
 		}}.rules(),
-	apps("ControllerRevision"): kind[*appsv1.ControllerRevision]{
-		judge: func(k *checker, r *appsv1.ControllerRevision) {
+	apps("ControllerRevision"): definition[*appsv1.ControllerRevision]{
+		validate: func(k *validator, r *appsv1.ControllerRevision) {
 			if r.Data.Raw == nil && r.Data.Object == nil {
 				k.required(field.NewPath("data"), "data is mandatory")
 			}
 			notNegative(k, field.NewPath("revision"), &r.Revision)
 		},
-		change: func(k *checker, r, old *appsv1.ControllerRevision) {
+		validateUpdate: func(k *validator, r, old *appsv1.ControllerRevision) {
 			k.immutable(field.NewPath("data"), r.Data, old.Data)
 		}}.rules(),
 }
 
 // workload judges what all sets of pods of one template share.
-func (k *checker) workload(what string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
+func (k *validator) workload(what string, s *metav1.LabelSelector, t *corev1.PodTemplateSpec) {
 	at, template := spec.Child("selector"), spec.Child("template")
 	if s == nil {
 		k.required(at, "")
@@ -89,13 +89,13 @@ func (k *checker) workload(what string, s *metav1.LabelSelector, t *corev1.PodTe
 	}
 }
 
-func (k *checker) counts(of map[string]int32) {
+func (k *validator) counts(of map[string]int32) {
 	for name, n := range of {
 		notNegative(k, status.Child(name), &n)
 	}
 }
 
-func (k *checker) notMoreThan(name string, n int32, other string, most int32) {
+func (k *validator) notMoreThan(name string, n int32, other string, most int32) {
 	if n > most {
 		k.invalid(status.Child(name), n, "cannot be greater than %s", other)
 	}
@@ -103,19 +103,19 @@ func (k *checker) notMoreThan(name string, n int32, other string, most int32) {
 
 func defaultDeployment(d *appsv1.Deployment) {
 	s := &d.Spec
-	set(&s.Replicas, 1)
-	set(&s.RevisionHistoryLimit, 10)
-	set(&s.ProgressDeadlineSeconds, 600)
-	fill(&s.Strategy.Type, appsv1.RollingUpdateDeploymentStrategyType)
+	setIfNil(&s.Replicas, 1)
+	setIfNil(&s.RevisionHistoryLimit, 10)
+	setIfNil(&s.ProgressDeadlineSeconds, 600)
+	setIfZero(&s.Strategy.Type, appsv1.RollingUpdateDeploymentStrategyType)
 	if s.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType {
-		set(&s.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
-		set(&s.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
-		set(&s.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
+		setIfNil(&s.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
+		setIfNil(&s.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
+		setIfNil(&s.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
 	}
 	podspec.SetTemplateDefaults(&s.Template)
 }
 
-func (k *checker) deployment(d *appsv1.Deployment) {
+func (k *validator) deployment(d *appsv1.Deployment) {
 	s := &d.Spec
 	notNegative(k, spec.Child("replicas"), s.Replicas)
 	k.workload("deployment", s.Selector, &s.Template)
@@ -146,16 +146,16 @@ func (k *checker) deployment(d *appsv1.Deployment) {
 }
 
 // rolling judges how many pods may be missing and how many too many at a time.
-func (k *checker) rolling(at *field.Path, unavailable, surge *intstr.IntOrString) {
-	k.share(at.Child("maxUnavailable"), unavailable)
-	k.share(at.Child("maxSurge"), surge)
-	k.notMoreThanAll(at.Child("maxUnavailable"), unavailable)
-	if isNone(unavailable) && isNone(surge) {
+func (k *validator) rolling(at *field.Path, unavailable, surge *intstr.IntOrString) {
+	k.podsOrPercent(at.Child("maxUnavailable"), unavailable)
+	k.podsOrPercent(at.Child("maxSurge"), surge)
+	k.atMost100Percent(at.Child("maxUnavailable"), unavailable)
+	if isZero(unavailable) && isZero(surge) {
 		k.invalid(at.Child("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0")
 	}
 }
 
-func (k *checker) deploymentStatus(d, _ *appsv1.Deployment) {
+func (k *validator) deploymentStatus(d, _ *appsv1.Deployment) {
 	s := d.Status
 	k.counts(map[string]int32{"replicas": s.Replicas, "updatedReplicas": s.UpdatedReplicas, "readyReplicas": s.ReadyReplicas,
 		"availableReplicas": s.AvailableReplicas, "unavailableReplicas": s.UnavailableReplicas})
@@ -164,7 +164,7 @@ func (k *checker) deploymentStatus(d, _ *appsv1.Deployment) {
 	k.notMoreThan("availableReplicas", s.AvailableReplicas, "readyReplicas", s.ReadyReplicas)
 }
 
-func (k *checker) replicaSet(r *appsv1.ReplicaSet) {
+func (k *validator) replicaSet(r *appsv1.ReplicaSet) {
 	notNegative(k, spec.Child("replicas"), r.Spec.Replicas)
 	notNegative(k, spec.Child("minReadySeconds"), &r.Spec.MinReadySeconds)
 	k.workload("ReplicaSet", r.Spec.Selector, &r.Spec.Template)
@@ -172,17 +172,17 @@ func (k *checker) replicaSet(r *appsv1.ReplicaSet) {
 
 func defaultDaemonSet(d *appsv1.DaemonSet) {
 	u := &d.Spec.UpdateStrategy
-	fill(&u.Type, appsv1.RollingUpdateDaemonSetStrategyType)
+	setIfZero(&u.Type, appsv1.RollingUpdateDaemonSetStrategyType)
 	if u.Type == appsv1.RollingUpdateDaemonSetStrategyType {
-		set(&u.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
-		set(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
-		set(&u.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+		setIfNil(&u.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
+		setIfNil(&u.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
+		setIfNil(&u.RollingUpdate.MaxSurge, intstr.FromInt32(0))
 	}
-	set(&d.Spec.RevisionHistoryLimit, 10)
+	setIfNil(&d.Spec.RevisionHistoryLimit, 10)
 	podspec.SetTemplateDefaults(&d.Spec.Template)
 }
 
-func (k *checker) daemonSet(d *appsv1.DaemonSet) {
+func (k *validator) daemonSet(d *appsv1.DaemonSet) {
 	k.workload("DaemonSet", d.Spec.Selector, &d.Spec.Template)
 	notNegative(k, spec.Child("minReadySeconds"), &d.Spec.MinReadySeconds)
 	notNegative(k, spec.Child("revisionHistoryLimit"), d.Spec.RevisionHistoryLimit)
@@ -196,8 +196,8 @@ func (k *checker) daemonSet(d *appsv1.DaemonSet) {
 			return
 		}
 		k.rolling(at, u.RollingUpdate.MaxUnavailable, u.RollingUpdate.MaxSurge)
-		k.notMoreThanAll(at.Child("maxSurge"), u.RollingUpdate.MaxSurge)
-		if !isNone(u.RollingUpdate.MaxUnavailable) && !isNone(u.RollingUpdate.MaxSurge) {
+		k.atMost100Percent(at.Child("maxSurge"), u.RollingUpdate.MaxSurge)
+		if !isZero(u.RollingUpdate.MaxUnavailable) && !isZero(u.RollingUpdate.MaxSurge) {
 			k.invalid(at.Child("maxSurge"), u.RollingUpdate.MaxSurge, "may not be set when maxUnavailable is non-zero")
 		}
 	default:
@@ -207,27 +207,27 @@ func (k *checker) daemonSet(d *appsv1.DaemonSet) {
 }
 
 func defaultStatefulSet(s *appsv1.StatefulSet) {
-	fill(&s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
+	setIfZero(&s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
 	u := &s.Spec.UpdateStrategy
 	if u.Type == "" {
 		u.Type = appsv1.RollingUpdateStatefulSetStrategyType
-		set(&u.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+		setIfNil(&u.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 	}
 	if u.Type == appsv1.RollingUpdateStatefulSetStrategyType && u.RollingUpdate != nil {
-		set(&u.RollingUpdate.Partition, 0)
+		setIfNil(&u.RollingUpdate.Partition, 0)
 	}
-	set(&s.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	fill(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	fill(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	set(&s.Spec.Replicas, 1)
-	set(&s.Spec.RevisionHistoryLimit, 10)
+	setIfNil(&s.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	setIfZero(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	setIfZero(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	setIfNil(&s.Spec.Replicas, 1)
+	setIfNil(&s.Spec.RevisionHistoryLimit, 10)
 	podspec.SetTemplateDefaults(&s.Spec.Template)
 	for i := range s.Spec.VolumeClaimTemplates {
 		defaultClaim(&s.Spec.VolumeClaimTemplates[i])
 	}
 }
 
-func (k *checker) statefulSet(s *appsv1.StatefulSet) {
+func (k *validator) statefulSet(s *appsv1.StatefulSet) {
 	oneOf(k, spec.Child("podManagementPolicy"), s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)
 	at := spec.Child("updateStrategy")
 	switch u := s.Spec.UpdateStrategy; u.Type {
@@ -240,8 +240,8 @@ func (k *checker) statefulSet(s *appsv1.StatefulSet) {
 	case appsv1.RollingUpdateStatefulSetStrategyType:
 		if u.RollingUpdate != nil {
 			notNegative(k, at.Child("rollingUpdate", "partition"), u.RollingUpdate.Partition)
-			k.share(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
-			k.notMoreThanAll(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
+			k.podsOrPercent(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
+			k.atMost100Percent(at.Child("rollingUpdate", "maxUnavailable"), u.RollingUpdate.MaxUnavailable)
 		}
 	default:
 		k.invalid(at, u.Type, "must be '%s' or '%s'", appsv1.RollingUpdateStatefulSetStrategyType, appsv1.OnDeleteStatefulSetStrategyType)
@@ -258,7 +258,7 @@ func (k *checker) statefulSet(s *appsv1.StatefulSet) {
 		notNegative(k, spec.Child("ordinals", "start"), &o.Start)
 	}
 	if n := s.Spec.ServiceName; n != "" {
-		k.each(spec.Child("serviceName"), n, validation.NameIsDNSSubdomain(n, false))
+		k.invalidEach(spec.Child("serviceName"), n, validation.NameIsDNSSubdomain(n, false))
 	}
 	// The claims become volumes of the pods: judge the template as they will be.
 	template := s.Spec.Template.DeepCopy()
@@ -269,7 +269,7 @@ func (k *checker) statefulSet(s *appsv1.StatefulSet) {
 	k.workload("statefulset", s.Spec.Selector, template)
 }
 
-func (k *checker) statefulSetChange(s, old *appsv1.StatefulSet) {
+func (k *validator) statefulSetChange(s, old *appsv1.StatefulSet) {
 	rest := s.Spec.DeepCopy()
 	was := old.Spec
 	rest.Replicas, rest.Ordinals, rest.Template, rest.UpdateStrategy = was.Replicas, was.Ordinals, was.Template, was.UpdateStrategy

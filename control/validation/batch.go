@@ -34,35 +34,35 @@ const (
 )
 
 var batchRules = map[schema.GroupKind]Rules{
-	batch("Job"): kind[*batchv1.Job]{fill: defaultJob, prepare: ownPods, judge: (*checker).job, change: (*checker).jobChange,
-		status: func(k *checker, j, _ *batchv1.Job) {
+	batch("Job"): definition[*batchv1.Job]{setDefaults: defaultJob, prepare: generateJobSelector, validate: (*validator).job, validateUpdate: (*validator).jobChange,
+		validateStatus: func(k *validator, j, _ *batchv1.Job) {
 			k.counts(map[string]int32{"active": j.Status.Active, "succeeded": j.Status.Succeeded, "failed": j.Status.Failed})
 		}}.rules(),
-	batch("CronJob"): kind[*batchv1.CronJob]{fill: defaultCronJob, judge: (*checker).cronJob}.rules(),
+	batch("CronJob"): definition[*batchv1.CronJob]{setDefaults: defaultCronJob, validate: (*validator).cronJob}.rules(),
 }
 
 func defaultJob(j *batchv1.Job) {
 	s := &j.Spec
 	if s.Completions == nil && s.Parallelism == nil {
-		set(&s.Completions, 1)
+		setIfNil(&s.Completions, 1)
 	}
-	set(&s.Parallelism, 1)
+	setIfNil(&s.Parallelism, 1)
 	if s.BackoffLimitPerIndex != nil {
-		set(&s.BackoffLimit, math.MaxInt32)
+		setIfNil(&s.BackoffLimit, math.MaxInt32)
 	}
-	set(&s.BackoffLimit, 6)
+	setIfNil(&s.BackoffLimit, 6)
 	if len(j.Labels) == 0 && len(s.Template.Labels) > 0 {
 		j.Labels = map[string]string{}
 		maps.Copy(j.Labels, s.Template.Labels)
 	}
-	set(&s.CompletionMode, batchv1.NonIndexedCompletion)
-	set(&s.Suspend, false)
-	set(&s.ManualSelector, false)
+	setIfNil(&s.CompletionMode, batchv1.NonIndexedCompletion)
+	setIfNil(&s.Suspend, false)
+	setIfNil(&s.ManualSelector, false)
 	replace := batchv1.TerminatingOrFailed
 	if s.PodFailurePolicy != nil {
 		replace = batchv1.Failed
 	}
-	set(&s.PodReplacementPolicy, replace)
+	setIfNil(&s.PodReplacementPolicy, replace)
 	defaultFailures(s)
 	podspec.SetTemplateDefaults(&s.Template)
 }
@@ -73,14 +73,14 @@ func defaultFailures(s *batchv1.JobSpec) {
 	}
 	for i := range s.PodFailurePolicy.Rules {
 		for j := range s.PodFailurePolicy.Rules[i].OnPodConditions {
-			fill(&s.PodFailurePolicy.Rules[i].OnPodConditions[j].Status, corev1.ConditionTrue)
+			setIfZero(&s.PodFailurePolicy.Rules[i].OnPodConditions[j].Status, corev1.ConditionTrue)
 		}
 	}
 }
 
-// ownPods gives a new job a selector that finds its own pods and no others,
+// generateJobSelector gives a new job a selector that finds its own pods and no others,
 // unless its author has chosen one.
-func ownPods(j *batchv1.Job) {
+func generateJobSelector(j *batchv1.Job) {
 	if j.Spec.ManualSelector != nil && *j.Spec.ManualSelector {
 		return
 	}
@@ -94,7 +94,7 @@ func ownPods(j *batchv1.Job) {
 			j.Spec.Template.Labels[key] = value
 		}
 	}
-	set(&j.Spec.Selector, metav1.LabelSelector{})
+	setIfNil(&j.Spec.Selector, metav1.LabelSelector{})
 	if j.Spec.Selector.MatchLabels == nil {
 		j.Spec.Selector.MatchLabels = map[string]string{}
 	}
@@ -103,7 +103,7 @@ func ownPods(j *batchv1.Job) {
 	}
 }
 
-func (k *checker) job(j *batchv1.Job) {
+func (k *validator) job(j *batchv1.Job) {
 	k.jobSpec(spec, &j.Spec)
 	at := spec.Child("selector")
 	if j.Spec.Selector == nil {
@@ -120,7 +120,7 @@ func (k *checker) job(j *batchv1.Job) {
 	}
 }
 
-func (k *checker) jobSpec(at *field.Path, s *batchv1.JobSpec) {
+func (k *validator) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 	notNegative(k, at.Child("parallelism"), s.Parallelism)
 	notNegative(k, at.Child("completions"), s.Completions)
 	positive(k, at.Child("activeDeadlineSeconds"), s.ActiveDeadlineSeconds)
@@ -146,7 +146,7 @@ func (k *checker) jobSpec(at *field.Path, s *batchv1.JobSpec) {
 }
 
 // indexed judges how the pods of a job are told apart.
-func (k *checker) indexed(at *field.Path, s *batchv1.JobSpec) {
+func (k *validator) indexed(at *field.Path, s *batchv1.JobSpec) {
 	mode := batchv1.NonIndexedCompletion
 	if s.CompletionMode != nil {
 		mode = *s.CompletionMode
@@ -185,7 +185,7 @@ func (k *checker) indexed(at *field.Path, s *batchv1.JobSpec) {
 }
 
 // failures judges what is made of pods that fail.
-func (k *checker) failures(at *field.Path, s *batchv1.JobSpec) {
+func (k *validator) failures(at *field.Path, s *batchv1.JobSpec) {
 	if s.PodFailurePolicy == nil {
 		return
 	}
@@ -221,7 +221,7 @@ func (k *checker) failures(at *field.Path, s *batchv1.JobSpec) {
 	}
 }
 
-func (k *checker) exitCodes(at *field.Path, r *batchv1.PodFailurePolicyOnExitCodesRequirement, known map[string]bool) {
+func (k *validator) exitCodes(at *field.Path, r *batchv1.PodFailurePolicyOnExitCodesRequirement, known map[string]bool) {
 	oneOf(k, at.Child("operator"), r.Operator, batchv1.PodFailurePolicyOnExitCodesOpIn, batchv1.PodFailurePolicyOnExitCodesOpNotIn)
 	if r.ContainerName != nil && !known[*r.ContainerName] {
 		k.invalid(at.Child("containerName"), *r.ContainerName, "must be one of the container or initContainer names in the pod template")
@@ -242,7 +242,7 @@ func (k *checker) exitCodes(at *field.Path, r *batchv1.PodFailurePolicyOnExitCod
 	}
 }
 
-func (k *checker) jobChange(j, old *batchv1.Job) {
+func (k *validator) jobChange(j, old *batchv1.Job) {
 	now, was := &j.Spec, &old.Spec
 	elastic := was.CompletionMode != nil && *was.CompletionMode == batchv1.IndexedCompletion &&
 		now.Completions != nil && now.Parallelism != nil && *now.Completions == *now.Parallelism
@@ -269,15 +269,15 @@ func (k *checker) jobChange(j, old *batchv1.Job) {
 }
 
 func defaultCronJob(c *batchv1.CronJob) {
-	fill(&c.Spec.ConcurrencyPolicy, batchv1.AllowConcurrent)
-	set(&c.Spec.Suspend, false)
-	set(&c.Spec.SuccessfulJobsHistoryLimit, 3)
-	set(&c.Spec.FailedJobsHistoryLimit, 1)
+	setIfZero(&c.Spec.ConcurrencyPolicy, batchv1.AllowConcurrent)
+	setIfNil(&c.Spec.Suspend, false)
+	setIfNil(&c.Spec.SuccessfulJobsHistoryLimit, 3)
+	setIfNil(&c.Spec.FailedJobsHistoryLimit, 1)
 	defaultFailures(&c.Spec.JobTemplate.Spec)
 	podspec.SetTemplateDefaults(&c.Spec.JobTemplate.Spec.Template)
 }
 
-func (k *checker) cronJob(c *batchv1.CronJob) {
+func (k *validator) cronJob(c *batchv1.CronJob) {
 	s := &c.Spec
 	if len(c.Name) > maxCronJobName {
 		k.invalid(metadata.Child("name"), c.Name, "must be no more than %d characters", maxCronJobName)

@@ -18,48 +18,48 @@ import (
 func core(kind string) schema.GroupKind { return schema.GroupKind{Kind: kind} }
 
 var coreRules = map[schema.GroupKind]Rules{
-	core("Namespace"): kind[*corev1.Namespace]{cluster: true, named: validation.ValidateNamespaceName,
-		fill: labelNamespace, judge: (*checker).namespace,
-		status: (*checker).namespaceStatus}.rules(),
-	core("ConfigMap"): kind[*corev1.ConfigMap]{
-		judge: func(k *checker, c *corev1.ConfigMap) { k.besides(podspec.ValidateConfigMap(c)) },
-		change: func(k *checker, c, old *corev1.ConfigMap) {
-			if k.frozen(c.Immutable, old.Immutable) {
-				k.kept("data", c.Data, old.Data)
-				k.kept("binaryData", c.BinaryData, old.BinaryData)
+	core("Namespace"): definition[*corev1.Namespace]{clusterScoped: true, validateName: validation.ValidateNamespaceName,
+		setDefaults: labelNamespace, validate: (*validator).namespace,
+		validateStatus: (*validator).namespaceStatus}.rules(),
+	core("ConfigMap"): definition[*corev1.ConfigMap]{
+		validate: func(k *validator, c *corev1.ConfigMap) { k.addUnlessMetadata(podspec.ValidateConfigMap(c)) },
+		validateUpdate: func(k *validator, c, old *corev1.ConfigMap) {
+			if k.checkImmutable(c.Immutable, old.Immutable) {
+				k.immutableData("data", c.Data, old.Data)
+				k.immutableData("binaryData", c.BinaryData, old.BinaryData)
 			}
 		}}.rules(),
-	core("Secret"): kind[*corev1.Secret]{fill: podspec.SetSecretDefaults,
-		judge:  func(k *checker, s *corev1.Secret) { k.besides(podspec.ValidateSecret(s)) },
-		change: (*checker).secretChange}.rules(),
-	core("ServiceAccount"): kind[*corev1.ServiceAccount]{}.rules(),
-	core("Event"):          kind[*corev1.Event]{named: pathSegment, judge: (*checker).event}.rules(),
-	core("Service"): kind[*corev1.Service]{named: validation.NameIsDNS1035Label,
-		fill: defaultService, carry: carryService, judge: (*checker).service, change: (*checker).serviceChange}.rules(),
-	core("Endpoints"): kind[*corev1.Endpoints]{fill: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
+	core("Secret"): definition[*corev1.Secret]{setDefaults: podspec.SetSecretDefaults,
+		validate:       func(k *validator, s *corev1.Secret) { k.addUnlessMetadata(podspec.ValidateSecret(s)) },
+		validateUpdate: (*validator).secretChange}.rules(),
+	core("ServiceAccount"): definition[*corev1.ServiceAccount]{}.rules(),
+	core("Event"):          definition[*corev1.Event]{validateName: pathSegment, validate: (*validator).event}.rules(),
+	core("Service"): definition[*corev1.Service]{validateName: validation.NameIsDNS1035Label,
+		setDefaults: defaultService, prepareUpdate: carryService, validate: (*validator).service, validateUpdate: (*validator).serviceChange}.rules(),
+	core("Endpoints"): definition[*corev1.Endpoints]{setDefaults: func(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
 		for i := range e.Subsets {
 			for j := range e.Subsets[i].Ports {
-				fill(&e.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
+				setIfZero(&e.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
 			}
 		}
-	}, judge: (*checker).endpoints}.rules(),
-	core("Node"): kind[*corev1.Node]{cluster: true, fill: func(n *corev1.Node) {
+	}, validate: (*validator).endpoints}.rules(),
+	core("Node"): definition[*corev1.Node]{clusterScoped: true, setDefaults: func(n *corev1.Node) {
 		if n.Status.Allocatable == nil && n.Status.Capacity != nil {
 			n.Status.Allocatable = n.Status.Capacity.DeepCopy()
 		}
-	}, judge: (*checker).node, change: (*checker).nodeChange, status: func(k *checker, n, _ *corev1.Node) { k.nodeAmounts(n) }}.rules(),
-	core("LimitRange"):    kind[*corev1.LimitRange]{fill: defaultLimits, judge: (*checker).limitRange}.rules(),
-	core("ResourceQuota"): kind[*corev1.ResourceQuota]{judge: (*checker).quota, change: (*checker).quotaChange, status: (*checker).quotaStatus}.rules(),
-	core("PodTemplate"): kind[*corev1.PodTemplate]{
-		fill: func(t *corev1.PodTemplate) { podspec.SetTemplateDefaults(&t.Template) },
-		judge: func(k *checker, t *corev1.PodTemplate) {
+	}, validate: (*validator).node, validateUpdate: (*validator).nodeChange, validateStatus: func(k *validator, n, _ *corev1.Node) { k.nodeAmounts(n) }}.rules(),
+	core("LimitRange"):    definition[*corev1.LimitRange]{setDefaults: defaultLimits, validate: (*validator).limitRange}.rules(),
+	core("ResourceQuota"): definition[*corev1.ResourceQuota]{validate: (*validator).quota, validateUpdate: (*validator).quotaChange, validateStatus: (*validator).quotaStatus}.rules(),
+	core("PodTemplate"): definition[*corev1.PodTemplate]{
+		setDefaults: func(t *corev1.PodTemplate) { podspec.SetTemplateDefaults(&t.Template) },
+		validate: func(k *validator, t *corev1.PodTemplate) {
 			k.addAll(podspec.ValidateTemplate(&t.Template, field.NewPath("template")))
 		}}.rules(),
-	core("ReplicationController"): kind[*corev1.ReplicationController]{fill: defaultController, judge: (*checker).controller}.rules(),
+	core("ReplicationController"): definition[*corev1.ReplicationController]{setDefaults: defaultController, validate: (*validator).controller}.rules(),
 }
 
-// besides takes what others found but what the metadata was already blamed for.
-func (k *checker) besides(errs field.ErrorList) {
+// addUnlessMetadata takes what others found but what the metadata was already blamed for.
+func (k *validator) addUnlessMetadata(errs field.ErrorList) {
 	for _, err := range errs {
 		if !strings.HasPrefix(err.Field, "metadata.") || strings.HasPrefix(err.Field, "metadata.annotations[") {
 			k.add(err)
@@ -78,13 +78,13 @@ func labelNamespace(n *corev1.Namespace) {
 	n.Labels[corev1.LabelMetadataName] = n.Name
 }
 
-func (k *checker) namespace(n *corev1.Namespace) {
+func (k *validator) namespace(n *corev1.Namespace) {
 	for i, f := range n.Spec.Finalizers {
-		k.each(spec.Child("finalizers").Index(i), f, utilvalidation.IsQualifiedName(string(f)))
+		k.invalidEach(spec.Child("finalizers").Index(i), f, utilvalidation.IsQualifiedName(string(f)))
 	}
 }
 
-func (k *checker) namespaceStatus(n, _ *corev1.Namespace) {
+func (k *validator) namespaceStatus(n, _ *corev1.Namespace) {
 	at := status.Child("phase")
 	if n.DeletionTimestamp.IsZero() && n.Status.Phase != corev1.NamespaceActive {
 		k.invalid(at, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")
@@ -93,8 +93,8 @@ func (k *checker) namespaceStatus(n, _ *corev1.Namespace) {
 	}
 }
 
-// frozen reports whether an object was made immutable, which it must stay.
-func (k *checker) frozen(now, was *bool) bool {
+// checkImmutable reports whether an object was made immutable, which it must stay.
+func (k *validator) checkImmutable(now, was *bool) bool {
 	if was == nil || !*was {
 		return false
 	}
@@ -104,20 +104,20 @@ func (k *checker) frozen(now, was *bool) bool {
 	return true
 }
 
-func (k *checker) kept(name string, now, was any) {
+func (k *validator) immutableData(name string, now, was any) {
 	if !equality.Semantic.DeepEqual(now, was) {
 		k.forbidden(field.NewPath(name), "field is immutable when `immutable` is set")
 	}
 }
 
-func (k *checker) secretChange(s, old *corev1.Secret) {
+func (k *validator) secretChange(s, old *corev1.Secret) {
 	k.immutable(field.NewPath("type"), s.Type, old.Type)
-	if k.frozen(s.Immutable, old.Immutable) {
-		k.kept("data", s.Data, old.Data)
+	if k.checkImmutable(s.Immutable, old.Immutable) {
+		k.immutableData("data", s.Data, old.Data)
 	}
 }
 
-func (k *checker) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
+func (k *validator) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // served as long as upstream serves it
 	for i := range e.Subsets {
 		s, at := &e.Subsets[i], field.NewPath("subsets").Index(i)
 		if len(s.Addresses)+len(s.NotReadyAddresses) == 0 {
@@ -128,10 +128,10 @@ func (k *checker) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // serve
 				path := at.Child(name).Index(j)
 				k.reachable(path.Child("ip"), a.IP)
 				if a.Hostname != "" {
-					k.each(path.Child("hostname"), a.Hostname, utilvalidation.IsDNS1123Label(a.Hostname))
+					k.invalidEach(path.Child("hostname"), a.Hostname, utilvalidation.IsDNS1123Label(a.Hostname))
 				}
 				if a.NodeName != nil {
-					k.each(path.Child("nodeName"), *a.NodeName, utilvalidation.IsDNS1123Subdomain(*a.NodeName))
+					k.invalidEach(path.Child("nodeName"), *a.NodeName, utilvalidation.IsDNS1123Subdomain(*a.NodeName))
 				}
 			}
 		}
@@ -142,7 +142,7 @@ func (k *checker) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // serve
 					k.required(path.Child("name"), "")
 				}
 			} else {
-				k.each(path.Child("name"), p.Name, utilvalidation.IsDNS1123Label(p.Name))
+				k.invalidEach(path.Child("name"), p.Name, utilvalidation.IsDNS1123Label(p.Name))
 			}
 			k.port(path.Child("port"), p.Port)
 			oneOf(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
@@ -150,7 +150,7 @@ func (k *checker) endpoints(e *corev1.Endpoints) { //nolint:staticcheck // serve
 	}
 }
 
-func (k *checker) node(n *corev1.Node) {
+func (k *validator) node(n *corev1.Node) {
 	type mark struct {
 		key    string
 		effect corev1.TaintEffect
@@ -158,8 +158,8 @@ func (k *checker) node(n *corev1.Node) {
 	seen := map[mark]bool{}
 	for i, t := range n.Spec.Taints {
 		at := spec.Child("taints").Index(i)
-		k.each(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
-		k.each(at.Child("value"), t.Value, utilvalidation.IsValidLabelValue(t.Value))
+		k.invalidEach(at.Child("key"), t.Key, utilvalidation.IsQualifiedName(t.Key))
+		k.invalidEach(at.Child("value"), t.Value, utilvalidation.IsValidLabelValue(t.Value))
 		oneOf(k, at.Child("effect"), t.Effect, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
 		if m := (mark{t.Key, t.Effect}); seen[m] {
 			err := field.Duplicate(at, t)
@@ -179,7 +179,7 @@ func (k *checker) node(n *corev1.Node) {
 	}
 }
 
-func (k *checker) nodeAmounts(n *corev1.Node) {
+func (k *validator) nodeAmounts(n *corev1.Node) {
 	k.quantities(status.Child("capacity"), n.Status.Capacity)
 	k.quantities(status.Child("allocatable"), n.Status.Allocatable)
 	seen := map[corev1.NodeAddress]bool{}
@@ -191,7 +191,7 @@ func (k *checker) nodeAmounts(n *corev1.Node) {
 	}
 }
 
-func (k *checker) nodeChange(n, old *corev1.Node) {
+func (k *validator) nodeChange(n, old *corev1.Node) {
 	if was := old.Spec.PodCIDRs; len(was) > 0 && !slices.Equal(was, n.Spec.PodCIDRs) {
 		k.forbidden(spec.Child("podCIDRs"), `node updates may not change podCIDR except from "" to valid`)
 	}
@@ -204,7 +204,7 @@ func defaultLimits(l *corev1.LimitRange) {
 	for i := range l.Spec.Limits {
 		item := &l.Spec.Limits[i]
 		for _, list := range []corev1.ResourceList{item.Max, item.Min, item.Default, item.DefaultRequest, item.MaxLimitRequestRatio} {
-			rounded(list)
+			roundUpToMilli(list)
 		}
 		if item.Type != corev1.LimitTypeContainer {
 			continue
@@ -215,14 +215,14 @@ func defaultLimits(l *corev1.LimitRange) {
 		if item.DefaultRequest == nil {
 			item.DefaultRequest = corev1.ResourceList{}
 		}
-		absent(item.Default, item.Max)
-		absent(item.DefaultRequest, item.Default)
-		absent(item.DefaultRequest, item.Min)
+		addMissing(item.Default, item.Max)
+		addMissing(item.DefaultRequest, item.Default)
+		addMissing(item.DefaultRequest, item.Min)
 	}
 }
 
-// absent adds what is not in a list.
-func absent(to, from corev1.ResourceList) {
+// addMissing adds what is not in a list.
+func addMissing(to, from corev1.ResourceList) {
 	for name, q := range from {
 		if _, ok := to[name]; !ok {
 			to[name] = q.DeepCopy()
@@ -230,7 +230,7 @@ func absent(to, from corev1.ResourceList) {
 	}
 }
 
-func (k *checker) limitRange(l *corev1.LimitRange) {
+func (k *validator) limitRange(l *corev1.LimitRange) {
 	seen := map[corev1.LimitType]bool{}
 	for i := range l.Spec.Limits {
 		item, at := &l.Spec.Limits[i], spec.Child("limits").Index(i)
@@ -262,7 +262,7 @@ func (k *checker) limitRange(l *corev1.LimitRange) {
 }
 
 // order: min ≤ default request ≤ default ≤ max, as far as they are set.
-func (k *checker) order(at *field.Path, item *corev1.LimitRangeItem) {
+func (k *validator) order(at *field.Path, item *corev1.LimitRangeItem) {
 	ladder := []struct {
 		name, word string
 		list       corev1.ResourceList
@@ -279,7 +279,7 @@ func (k *checker) order(at *field.Path, item *corev1.LimitRangeItem) {
 	}
 }
 
-func (k *checker) quota(q *corev1.ResourceQuota) {
+func (k *validator) quota(q *corev1.ResourceQuota) {
 	k.quantities(spec.Child("hard"), q.Spec.Hard)
 	seen := map[corev1.ResourceQuotaScope]bool{}
 	known := []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort,
@@ -311,19 +311,19 @@ func (k *checker) quota(q *corev1.ResourceQuota) {
 	}
 }
 
-func (k *checker) quotaChange(q, old *corev1.ResourceQuota) {
+func (k *validator) quotaChange(q, old *corev1.ResourceQuota) {
 	if !slices.Equal(slices.Sorted(slices.Values(q.Spec.Scopes)), slices.Sorted(slices.Values(old.Spec.Scopes))) {
 		k.invalid(spec.Child("scopes"), q.Spec.Scopes, "field is immutable")
 	}
 }
 
-func (k *checker) quotaStatus(q, _ *corev1.ResourceQuota) {
+func (k *validator) quotaStatus(q, _ *corev1.ResourceQuota) {
 	k.quantities(status.Child("hard"), q.Status.Hard)
 	k.quantities(status.Child("used"), q.Status.Used)
 }
 
 func defaultController(r *corev1.ReplicationController) {
-	set(&r.Spec.Replicas, 1)
+	setIfNil(&r.Spec.Replicas, 1)
 	t := r.Spec.Template
 	if t == nil {
 		return
@@ -337,7 +337,7 @@ func defaultController(r *corev1.ReplicationController) {
 	}
 }
 
-func (k *checker) controller(r *corev1.ReplicationController) {
+func (k *validator) controller(r *corev1.ReplicationController) {
 	notNegative(k, spec.Child("replicas"), r.Spec.Replicas)
 	notNegative(k, spec.Child("minReadySeconds"), &r.Spec.MinReadySeconds)
 	if len(r.Spec.Selector) == 0 {

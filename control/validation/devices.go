@@ -30,38 +30,38 @@ var taintEffects = []resourcev1.DeviceTaintEffect{resourcev1.DeviceTaintEffectNo
 // fixed when it is made, so that it is judged once; of what can change, that which
 // did not is not judged again where Kubernetes may tighten the rule (CEL, sizes).
 var deviceRules = map[schema.GroupKind]Rules{
-	devices("DeviceClass"): kind[*resourcev1.DeviceClass]{cluster: true,
-		fresh:  func(k *checker, c *resourcev1.DeviceClass) { k.deviceClass(c, &resourcev1.DeviceClass{}) },
-		change: (*checker).deviceClass}.rules(),
-	devices("ResourceClaim"): kind[*resourcev1.ResourceClaim]{
-		fill:   defaultDeviceClaim,
-		fresh:  func(k *checker, c *resourcev1.ResourceClaim) { k.deviceClaim(spec.Child("devices"), &c.Spec.Devices) },
-		change: func(k *checker, c, old *resourcev1.ResourceClaim) { k.immutable(spec, c.Spec, old.Spec) },
-		status: (*checker).claimStatus}.rules(),
-	devices("ResourceClaimTemplate"): kind[*resourcev1.ResourceClaimTemplate]{
-		fill: func(t *resourcev1.ResourceClaimTemplate) { defaultRequests(&t.Spec.Spec.Devices) },
-		fresh: func(k *checker, t *resourcev1.ResourceClaimTemplate) {
+	devices("DeviceClass"): definition[*resourcev1.DeviceClass]{clusterScoped: true,
+		validateCreate: func(k *validator, c *resourcev1.DeviceClass) { k.deviceClass(c, &resourcev1.DeviceClass{}) },
+		validateUpdate: (*validator).deviceClass}.rules(),
+	devices("ResourceClaim"): definition[*resourcev1.ResourceClaim]{
+		setDefaults:    defaultDeviceClaim,
+		validateCreate: func(k *validator, c *resourcev1.ResourceClaim) { k.deviceClaim(spec.Child("devices"), &c.Spec.Devices) },
+		validateUpdate: func(k *validator, c, old *resourcev1.ResourceClaim) { k.immutable(spec, c.Spec, old.Spec) },
+		validateStatus: (*validator).claimStatus}.rules(),
+	devices("ResourceClaimTemplate"): definition[*resourcev1.ResourceClaimTemplate]{
+		setDefaults: func(t *resourcev1.ResourceClaimTemplate) { defaultRequests(&t.Spec.Spec.Devices) },
+		validateCreate: func(k *validator, t *resourcev1.ResourceClaimTemplate) {
 			k.templateMetadata(spec.Child("metadata"), &t.Spec.ObjectMeta)
 			k.deviceClaim(spec.Child("spec", "devices"), &t.Spec.Spec.Devices)
 		},
-		change: func(k *checker, t, old *resourcev1.ResourceClaimTemplate) { k.immutable(spec, t.Spec, old.Spec) }}.rules(),
-	devices("ResourceSlice"): kind[*resourcev1.ResourceSlice]{cluster: true,
-		fresh: func(k *checker, s *resourcev1.ResourceSlice) { k.resourceSlice(s, &resourcev1.ResourceSlice{}) },
-		change: func(k *checker, s, old *resourcev1.ResourceSlice) {
+		validateUpdate: func(k *validator, t, old *resourcev1.ResourceClaimTemplate) { k.immutable(spec, t.Spec, old.Spec) }}.rules(),
+	devices("ResourceSlice"): definition[*resourcev1.ResourceSlice]{clusterScoped: true,
+		validateCreate: func(k *validator, s *resourcev1.ResourceSlice) { k.resourceSlice(s, &resourcev1.ResourceSlice{}) },
+		validateUpdate: func(k *validator, s, old *resourcev1.ResourceSlice) {
 			k.immutable(spec.Child("pool", "name"), s.Spec.Pool.Name, old.Spec.Pool.Name)
 			k.immutable(spec.Child("driver"), s.Spec.Driver, old.Spec.Driver)
 			k.immutable(spec.Child("nodeName"), s.Spec.NodeName, old.Spec.NodeName)
 			k.resourceSlice(s, old)
 		}}.rules(),
-	devices("DeviceTaintRule"): kind[*resourcev1.DeviceTaintRule]{cluster: true,
-		fresh:  func(k *checker, r *resourcev1.DeviceTaintRule) { k.taintRule(r, &resourcev1.DeviceTaintRule{}) },
-		change: (*checker).taintRule,
-		status: func(k *checker, r, _ *resourcev1.DeviceTaintRule) {
+	devices("DeviceTaintRule"): definition[*resourcev1.DeviceTaintRule]{clusterScoped: true,
+		validateCreate: func(k *validator, r *resourcev1.DeviceTaintRule) { k.taintRule(r, &resourcev1.DeviceTaintRule{}) },
+		validateUpdate: (*validator).taintRule,
+		validateStatus: func(k *validator, r, _ *resourcev1.DeviceTaintRule) {
 			k.conditions(status.Child("conditions"), r.Status.Conditions, resourcev1.DeviceTaintRuleStatusMaxConditions)
 		}}.rules(),
 }
 
-func (k *checker) deviceClass(c, old *resourcev1.DeviceClass) {
+func (k *validator) deviceClass(c, old *resourcev1.DeviceClass) {
 	known := equality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors)
 	k.deviceSelectors(spec.Child("selectors"), c.Spec.Selectors, known)
 	known = equality.Semantic.DeepEqual(c.Spec.Config, old.Spec.Config)
@@ -76,7 +76,7 @@ func (k *checker) deviceClass(c, old *resourcev1.DeviceClass) {
 }
 
 // taintRule judges what taints devices, and which.
-func (k *checker) taintRule(r, old *resourcev1.DeviceTaintRule) {
+func (k *validator) taintRule(r, old *resourcev1.DeviceTaintRule) {
 	if s := r.Spec.DeviceSelector; s != nil {
 		at := spec.Child("deviceSelector")
 		if s.Driver != nil {
@@ -94,15 +94,15 @@ func (k *checker) taintRule(r, old *resourcev1.DeviceTaintRule) {
 
 // deviceTaint judges a taint; was is its effect before, which may be one that only
 // a later version knows.
-func (k *checker) deviceTaint(at *field.Path, t *resourcev1.DeviceTaint, was resourcev1.DeviceTaintEffect) {
+func (k *validator) deviceTaint(at *field.Path, t *resourcev1.DeviceTaint, was resourcev1.DeviceTaintEffect) {
 	k.addAll(metavalidation.ValidateLabelName(t.Key, at.Child("key")))
-	k.each(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+	k.invalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 	if t.Effect == "" || t.Effect != was {
 		oneOf(k, at.Child("effect"), t.Effect, taintEffects...)
 	}
 }
 
-func (k *checker) deviceTolerations(at *field.Path, list []resourcev1.DeviceToleration) {
+func (k *validator) deviceTolerations(at *field.Path, list []resourcev1.DeviceToleration) {
 	if !k.atMost(at, len(list), resourcev1.DeviceTolerationsMaxLength) {
 		return
 	}
@@ -120,7 +120,7 @@ func (k *checker) deviceTolerations(at *field.Path, list []resourcev1.DeviceTole
 				k.invalid(at.Child("value"), t.Value, "must be empty for operator `Exists`")
 			}
 		case resourcev1.DeviceTolerationOpEqual:
-			k.each(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
+			k.invalidEach(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))
 		}
 		if t.Effect != "" {
 			oneOf(k, at.Child("effect"), t.Effect, taintEffects...)
@@ -129,7 +129,7 @@ func (k *checker) deviceTolerations(at *field.Path, list []resourcev1.DeviceTole
 }
 
 // deviceConfig judges parameters for a driver; known: they are kept already.
-func (k *checker) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration, known bool) {
+func (k *validator) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration, known bool) {
 	at = at.Child("opaque")
 	if c.Opaque == nil {
 		k.required(at, "")
@@ -145,7 +145,7 @@ func (k *checker) deviceConfig(at *field.Path, c *resourcev1.DeviceConfiguration
 
 // jsonObject judges an object that only a driver understands; a length below 0 is
 // without bound.
-func (k *checker) jsonObject(at *field.Path, raw runtime.RawExtension, longest int) {
+func (k *validator) jsonObject(at *field.Path, raw runtime.RawExtension, longest int) {
 	if len(raw.Raw) == 0 {
 		k.required(at, "")
 		return
@@ -168,7 +168,7 @@ func (k *checker) jsonObject(at *field.Path, raw runtime.RawExtension, longest i
 }
 
 // templateMetadata judges what is copied into what a template makes.
-func (k *checker) templateMetadata(at *field.Path, m *metav1.ObjectMeta) {
+func (k *validator) templateMetadata(at *field.Path, m *metav1.ObjectMeta) {
 	k.addAll(metavalidation.ValidateLabels(m.Labels, at.Child("labels")))
 	k.addAll(apivalidation.ValidateAnnotations(m.Annotations, at.Child("annotations")))
 	rest := m.DeepCopy()
@@ -178,13 +178,13 @@ func (k *checker) templateMetadata(at *field.Path, m *metav1.ObjectMeta) {
 	}
 }
 
-func (k *checker) conditions(at *field.Path, list []metav1.Condition, most int) {
+func (k *validator) conditions(at *field.Path, list []metav1.Condition, most int) {
 	k.addAll(metavalidation.ValidateConditions(list, at))
 	k.atMost(at, len(list), most)
 }
 
 // atMost tells whether a list is short enough to be looked at one by one.
-func (k *checker) atMost(at *field.Path, n, most int) bool {
+func (k *validator) atMost(at *field.Path, n, most int) bool {
 	if n > most {
 		k.add(field.TooMany(at, n, most))
 	}
@@ -192,7 +192,7 @@ func (k *checker) atMost(at *field.Path, n, most int) bool {
 }
 
 // distinct adds an error for each key that came before.
-func distinct[T any, K comparable](k *checker, at *field.Path, list []T, key func(T) K) {
+func distinct[T any, K comparable](k *validator, at *field.Path, list []T, key func(T) K) {
 	seen := map[K]bool{}
 	for i, item := range list {
 		if one := key(item); seen[one] {
@@ -203,15 +203,15 @@ func distinct[T any, K comparable](k *checker, at *field.Path, list []T, key fun
 	}
 }
 
-func itself[T any](v T) T { return v }
+func identity[T any](v T) T { return v }
 
 // label judges a required name that is a DNS label.
-func (k *checker) label(at *field.Path, name string) {
-	k.each(at, name, validation.IsDNS1123Label(name))
+func (k *validator) label(at *field.Path, name string) {
+	k.invalidEach(at, name, validation.IsDNS1123Label(name))
 }
 
 // driver judges a driver's name, which is that of a CSI driver in form.
-func (k *checker) driver(at *field.Path, name string) {
+func (k *validator) driver(at *field.Path, name string) {
 	if len(name) > resourcev1.DriverNameMaxLength {
 		k.add(field.TooLong(at, "", resourcev1.DriverNameMaxLength))
 	}
@@ -219,11 +219,11 @@ func (k *checker) driver(at *field.Path, name string) {
 		k.required(at, "")
 		return
 	}
-	k.each(at, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))
+	k.invalidEach(at, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))
 }
 
 // pool judges a pool's name: DNS subdomains parted by slashes.
-func (k *checker) pool(at *field.Path, name string) {
+func (k *validator) pool(at *field.Path, name string) {
 	if name == "" {
 		k.required(at, "")
 		return
@@ -232,13 +232,13 @@ func (k *checker) pool(at *field.Path, name string) {
 		k.add(field.TooLong(at, "", resourcev1.PoolNameMaxLength))
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		k.each(at, part, validation.IsDNS1123Subdomain(part))
+		k.invalidEach(at, part, validation.IsDNS1123Subdomain(part))
 	}
 }
 
 // qualified judges the name of an attribute or of a capacity: an identifier, with
 // or without the domain of whoever defines it.
-func (k *checker) qualified(at *field.Path, name string) {
+func (k *validator) qualified(at *field.Path, name string) {
 	domain, id, has := strings.Cut(name, "/")
 	switch {
 	case strings.Contains(id, "/"):
@@ -258,11 +258,11 @@ func (k *checker) qualified(at *field.Path, name string) {
 	if len(id) > resourcev1.DeviceMaxIDLength {
 		k.add(field.TooLong(at, "", resourcev1.DeviceMaxIDLength))
 	}
-	k.each(at, id, content.IsCIdentifier(id))
+	k.invalidEach(at, id, content.IsCIdentifier(id))
 }
 
 // fullyQualified judges a name that says whose it is.
-func (k *checker) fullyQualified(at *field.Path, name resourcev1.FullyQualifiedName) {
+func (k *validator) fullyQualified(at *field.Path, name resourcev1.FullyQualifiedName) {
 	k.qualified(at, string(name))
 	if !strings.Contains(string(name), "/") {
 		k.invalid(at, name, "a fully qualified name must be a domain and a name separated by a slash")
@@ -270,7 +270,7 @@ func (k *checker) fullyQualified(at *field.Path, name resourcev1.FullyQualifiedN
 }
 
 // shareID judges what tells the users of a device apart.
-func (k *checker) shareID(at *field.Path, id string) {
+func (k *validator) shareID(at *field.Path, id string) {
 	hex := func(r rune) bool { return strings.ContainsRune("0123456789abcdef", r) }
 	parts := strings.Split(id, "-")
 	lengths := []int{8, 4, 4, 4, 12}

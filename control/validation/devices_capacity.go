@@ -11,7 +11,7 @@ import (
 const maxCapacityOptions = 10
 
 // capacity judges how much a device has, and in which parts it is given away.
-func (k *checker) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared bool) {
+func (k *validator) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared bool) {
 	p, at := c.RequestPolicy, at.Child("requestPolicy")
 	switch {
 	case p == nil:
@@ -34,7 +34,7 @@ func (k *checker) capacity(at *field.Path, c resourcev1.DeviceCapacity, shared b
 	}
 }
 
-func (k *checker) capacityOptions(at *field.Path, list []resource.Quantity, usual, all resource.Quantity) {
+func (k *validator) capacityOptions(at *field.Path, list []resource.Quantity, usual, all resource.Quantity) {
 	if !k.atMost(at, len(list), maxCapacityOptions) {
 		return
 	}
@@ -56,7 +56,7 @@ func (k *checker) capacityOptions(at *field.Path, list []resource.Quantity, usua
 	}
 }
 
-func (k *checker) capacityRange(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
+func (k *validator) capacityRange(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
 	if r.Min == nil {
 		k.required(at.Child("min"), "required when validRange is defined")
 		return
@@ -85,7 +85,7 @@ func (k *checker) capacityRange(at *field.Path, r *resourcev1.CapacityRequestPol
 }
 
 // capacityStep judges whether the range is made of whole steps.
-func (k *checker) capacityStep(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
+func (k *validator) capacityStep(at *field.Path, r *resourcev1.CapacityRequestPolicyRange, usual, all resource.Quantity) {
 	if r.Step.Sign() <= 0 {
 		k.invalid(at, r.Step.String(), "must be greater than zero")
 		return

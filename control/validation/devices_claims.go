@@ -32,20 +32,20 @@ func defaultRequests(c *resourcev1.DeviceClaim) {
 }
 
 func defaultCount(mode *resourcev1.DeviceAllocationMode, count *int64) {
-	fill(mode, resourcev1.DeviceAllocationModeExactCount)
+	setIfZero(mode, resourcev1.DeviceAllocationModeExactCount)
 	if *mode == resourcev1.DeviceAllocationModeExactCount {
-		fill(count, 1)
+		setIfZero(count, 1)
 	}
 }
 
 func defaultTolerations(list []resourcev1.DeviceToleration) {
 	for i := range list {
-		fill(&list[i].Operator, resourcev1.DeviceTolerationOpEqual)
+		setIfZero(&list[i].Operator, resourcev1.DeviceTolerationOpEqual)
 	}
 }
 
-// asked is one request or one of its alternatives, which have the same fields.
-type asked struct {
+// requestFields is one request or one of its alternatives, which have the same fields.
+type requestFields struct {
 	class       string
 	selectors   []resourcev1.DeviceSelector
 	mode        resourcev1.DeviceAllocationMode
@@ -59,7 +59,7 @@ type asked struct {
 // alternatives as "request/alternative".
 type claimNames map[string]bool
 
-func namesOf(c *resourcev1.DeviceClaim) claimNames {
+func requestNamesOf(c *resourcev1.DeviceClaim) claimNames {
 	out := claimNames{}
 	for _, r := range c.Requests {
 		out[r.Name] = true
@@ -97,8 +97,8 @@ func constrained(c *resourcev1.DeviceClaim) map[string]map[string]bool {
 }
 
 // deviceClaim judges what a new claim asks for.
-func (k *checker) deviceClaim(at *field.Path, c *resourcev1.DeviceClaim) {
-	names, used, cost := namesOf(c), constrained(c), uint64(0)
+func (k *validator) deviceClaim(at *field.Path, c *resourcev1.DeviceClaim) {
+	names, used, cost := requestNamesOf(c), constrained(c), uint64(0)
 	if at := at.Child("requests"); k.atMost(at, len(c.Requests), resourcev1.DeviceRequestsMaxSize) {
 		for i := range c.Requests {
 			cost += k.deviceRequest(at.Index(i), &c.Requests[i], used)
@@ -122,7 +122,7 @@ func (k *checker) deviceClaim(at *field.Path, c *resourcev1.DeviceClaim) {
 }
 
 // deviceRequest answers what its derived attributes cost at most to compute.
-func (k *checker) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, used map[string]map[string]bool) (cost uint64) {
+func (k *validator) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, used map[string]map[string]bool) (cost uint64) {
 	const one = "exactly one of `exactly` or `firstAvailable` is required"
 	k.label(at.Child("name"), r.Name)
 	switch {
@@ -132,7 +132,7 @@ func (k *checker) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, use
 		k.add(field.Invalid(at, nil, one+", but multiple fields are set"))
 	case r.Exactly != nil:
 		e := r.Exactly
-		cost = k.asked(at.Child("exactly"), asked{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations, e.Capacity, e.DerivedAttributes},
+		cost = k.asked(at.Child("exactly"), requestFields{e.DeviceClassName, e.Selectors, e.AllocationMode, e.Count, e.Tolerations, e.Capacity, e.DerivedAttributes},
 			used[""], used[r.Name])
 	default:
 		at := at.Child("firstAvailable")
@@ -141,7 +141,7 @@ func (k *checker) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, use
 		}
 		for i, s := range r.FirstAvailable {
 			k.label(at.Index(i).Child("name"), s.Name)
-			cost += k.asked(at.Index(i), asked{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations, s.Capacity, s.DerivedAttributes},
+			cost += k.asked(at.Index(i), requestFields{s.DeviceClassName, s.Selectors, s.AllocationMode, s.Count, s.Tolerations, s.Capacity, s.DerivedAttributes},
 				used[""], used[r.Name], used[r.Name+"/"+s.Name])
 		}
 		distinct(k, at, r.FirstAvailable, func(s resourcev1.DeviceSubRequest) string { return s.Name })
@@ -149,7 +149,7 @@ func (k *checker) deviceRequest(at *field.Path, r *resourcev1.DeviceRequest, use
 	return cost
 }
 
-func (k *checker) asked(at *field.Path, a asked, used ...map[string]bool) (cost uint64) {
+func (k *validator) asked(at *field.Path, a requestFields, used ...map[string]bool) (cost uint64) {
 	k.name(at.Child("deviceClassName"), a.class, validation.IsDNS1123Subdomain)
 	k.deviceSelectors(at.Child("selectors"), a.selectors, false)
 	switch oneOf(k, at.Child("allocationMode"), a.mode, resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount); a.mode {
@@ -176,7 +176,7 @@ func (k *checker) asked(at *field.Path, a asked, used ...map[string]bool) (cost 
 }
 
 // derived judges attributes that a claim computes; each is there for a constraint.
-func (k *checker) derived(at *field.Path, list []resourcev1.DeviceDerivedAttribute, used []map[string]bool) (cost uint64) {
+func (k *validator) derived(at *field.Path, list []resourcev1.DeviceDerivedAttribute, used []map[string]bool) (cost uint64) {
 	if !k.atMost(at, len(list), resourcev1.DeviceDerivedAttributesMaxSize) {
 		return 0
 	}
@@ -204,7 +204,7 @@ func (k *checker) derived(at *field.Path, list []resourcev1.DeviceDerivedAttribu
 	return cost
 }
 
-func (k *checker) deviceConstraint(at *field.Path, c *resourcev1.DeviceConstraint, names claimNames) {
+func (k *validator) deviceConstraint(at *field.Path, c *resourcev1.DeviceConstraint, names claimNames) {
 	const one = "exactly one of `matchAttribute` or `distinctAttribute` is required"
 	k.requestNames(at.Child("requests"), c.Requests, names)
 	if c.MatchAttribute != nil {
@@ -222,17 +222,17 @@ func (k *checker) deviceConstraint(at *field.Path, c *resourcev1.DeviceConstrain
 }
 
 // requestNames judges which of the claim's requests are meant.
-func (k *checker) requestNames(at *field.Path, list []string, names claimNames) {
+func (k *validator) requestNames(at *field.Path, list []string, names claimNames) {
 	if !k.atMost(at, len(list), resourcev1.DeviceRequestsMaxSize) {
 		return
 	}
 	for i, name := range list {
 		k.requestName(at.Index(i), name, names)
 	}
-	distinct(k, at, list, itself)
+	distinct(k, at, list, identity)
 }
 
-func (k *checker) requestName(at *field.Path, name string, names claimNames) {
+func (k *validator) requestName(at *field.Path, name string, names claimNames) {
 	parts := strings.Split(name, "/")
 	if len(parts) <= 2 {
 		for _, part := range parts {

@@ -11,7 +11,7 @@ import (
 )
 
 // deviceSelectors judges by what devices are chosen; known: it is kept already.
-func (k *checker) deviceSelectors(at *field.Path, list []resourcev1.DeviceSelector, known bool) {
+func (k *validator) deviceSelectors(at *field.Path, list []resourcev1.DeviceSelector, known bool) {
 	if !k.atMost(at, len(list), resourcev1.DeviceSelectorsMaxSize) {
 		return
 	}
@@ -28,7 +28,7 @@ func (k *checker) deviceSelectors(at *field.Path, list []resourcev1.DeviceSelect
 // expression compiles a CEL expression about one device, by the library that
 // schedulers evaluate it with, and answers what it costs at most. The library makes
 // its compiler at the first use; its answers depend on the expression alone.
-func (k *checker) expression(at *field.Path, text string, derived bool) (cost uint64) {
+func (k *validator) expression(at *field.Path, text string, derived bool) (cost uint64) {
 	if len(text) > resourcev1.CELSelectorExpressionMaxLength {
 		k.add(field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength))
 		return 0
@@ -46,7 +46,7 @@ func (k *checker) expression(at *field.Path, text string, derived bool) (cost ui
 	return got.MaxCost
 }
 
-func (k *checker) uncompiled(at *field.Path, text string, err *apiservercel.Error) {
+func (k *validator) uncompiled(at *field.Path, text string, err *apiservercel.Error) {
 	switch err.Type {
 	case apiservercel.ErrorTypeRequired:
 		k.required(at, err.Detail)

@@ -18,7 +18,7 @@ import (
 
 // resourceSlice judges what a driver offers; what old has too may be kept by
 // looser rules.
-func (k *checker) resourceSlice(s, old *resourcev1.ResourceSlice) {
+func (k *validator) resourceSlice(s, old *resourcev1.ResourceSlice) {
 	k.driver(spec.Child("driver"), s.Spec.Driver)
 	at := spec.Child("pool")
 	k.pool(at.Child("name"), s.Spec.Pool.Name)
@@ -74,21 +74,21 @@ func mostDevices(list []resourcev1.Device) int {
 	return resourcev1.ResourceSliceMaxDevices
 }
 
-// where is how nodes are chosen, of a slice or of one device.
-type where struct {
+// nodeSelection is how nodes are chosen, of a slice or of one device.
+type nodeSelection struct {
 	name     *string
 	selector *corev1.NodeSelector
 	all      *bool
 }
 
 // chosen judges it and answers the fields that say something.
-func (k *checker) chosen(at *field.Path, w where) (said []string) {
+func (k *validator) chosen(at *field.Path, w nodeSelection) (said []string) {
 	if w.name != nil {
 		if *w.name == "" {
 			k.invalid(at.Child("nodeName"), "", "must be either unset or set to a non-empty string")
 		} else {
 			said = append(said, "`nodeName`")
-			k.each(at.Child("nodeName"), *w.name, validation.IsDNS1123Subdomain(*w.name))
+			k.invalidEach(at.Child("nodeName"), *w.name, validation.IsDNS1123Subdomain(*w.name))
 		}
 	}
 	if w.selector != nil {
@@ -101,7 +101,7 @@ func (k *checker) chosen(at *field.Path, w where) (said []string) {
 	return append(said, k.onlyTrue(at, "allNodes", w.all)...)
 }
 
-func (k *checker) onlyTrue(at *field.Path, name string, value *bool) []string {
+func (k *validator) onlyTrue(at *field.Path, name string, value *bool) []string {
 	if value == nil {
 		return nil
 	}
@@ -112,9 +112,9 @@ func (k *checker) onlyTrue(at *field.Path, name string, value *bool) []string {
 	return []string{"`" + name + "`"}
 }
 
-func (k *checker) sliceNodes(s *resourcev1.ResourceSliceSpec) {
+func (k *validator) sliceNodes(s *resourcev1.ResourceSliceSpec) {
 	const one = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
-	said := k.chosen(spec, where{s.NodeName, s.NodeSelector, s.AllNodes})
+	said := k.chosen(spec, nodeSelection{s.NodeName, s.NodeSelector, s.AllNodes})
 	said = append(said, k.onlyTrue(spec, "perDeviceNodeSelection", s.PerDeviceNodeSelection)...)
 	switch {
 	case len(said) == 0:
@@ -125,7 +125,7 @@ func (k *checker) sliceNodes(s *resourcev1.ResourceSliceSpec) {
 }
 
 // deviceNodes judges where a device is: by itself only if the slice says so.
-func (k *checker) deviceNodes(at *field.Path, d *resourcev1.Device, each bool) {
+func (k *validator) deviceNodes(at *field.Path, d *resourcev1.Device, each bool) {
 	const one = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
 	if !each {
 		if d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil {
@@ -133,7 +133,7 @@ func (k *checker) deviceNodes(at *field.Path, d *resourcev1.Device, each bool) {
 		}
 		return
 	}
-	switch said := k.chosen(at, where{d.NodeName, d.NodeSelector, d.AllNodes}); {
+	switch said := k.chosen(at, nodeSelection{d.NodeName, d.NodeSelector, d.AllNodes}); {
 	case len(said) == 0:
 		k.required(at, one)
 	case len(said) > 1:
@@ -141,7 +141,7 @@ func (k *checker) deviceNodes(at *field.Path, d *resourcev1.Device, each bool) {
 	}
 }
 
-func (k *checker) device(at *field.Path, d, was *resourcev1.Device, eachNode bool) {
+func (k *validator) device(at *field.Path, d, was *resourcev1.Device, eachNode bool) {
 	k.label(at.Child("name"), d.Name)
 	if n := len(d.Attributes) + len(d.Capacity); n > resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
 		k.invalid(at, n, "the total number of attributes and capacities must not exceed %d", resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
@@ -174,7 +174,7 @@ func (k *checker) device(at *field.Path, d, was *resourcev1.Device, eachNode boo
 }
 
 // attribute judges one and answers how many values it has.
-func (k *checker) attribute(at *field.Path, a resourcev1.DeviceAttribute) (values int) {
+func (k *validator) attribute(at *field.Path, a resourcev1.DeviceAttribute) (values int) {
 	fields := 0
 	one := func(set bool) {
 		if set {
@@ -213,20 +213,20 @@ func (k *checker) attribute(at *field.Path, a resourcev1.DeviceAttribute) (value
 	return values
 }
 
-func (k *checker) short(at *field.Path, value string) {
+func (k *validator) short(at *field.Path, value string) {
 	if len(value) > resourcev1.DeviceAttributeMaxValueLength {
 		k.add(field.TooLong(at, "", resourcev1.DeviceAttributeMaxValueLength))
 	}
 }
 
-func (k *checker) version(at *field.Path, value string) {
+func (k *validator) version(at *field.Path, value string) {
 	if _, err := semver.Parse(value); err != nil {
 		k.invalid(at, value, "must be a string compatible with semver.org spec 2.0.0")
 	}
 	k.short(at, value)
 }
 
-func (k *checker) counters(at *field.Path, list map[string]resourcev1.Counter, most int) {
+func (k *validator) counters(at *field.Path, list map[string]resourcev1.Counter, most int) {
 	if len(list) == 0 {
 		k.required(at, "")
 	}
@@ -237,7 +237,7 @@ func (k *checker) counters(at *field.Path, list map[string]resourcev1.Counter, m
 	}
 }
 
-func (k *checker) consumption(at *field.Path, list []resourcev1.DeviceCounterConsumption) {
+func (k *validator) consumption(at *field.Path, list []resourcev1.DeviceCounterConsumption) {
 	if !k.atMost(at, len(list), resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice) {
 		return
 	}
@@ -249,14 +249,14 @@ func (k *checker) consumption(at *field.Path, list []resourcev1.DeviceCounterCon
 			for j, g := range c.CompatibilityGroups {
 				k.label(at.Index(j), g)
 			}
-			distinct(k, at, c.CompatibilityGroups, itself)
+			distinct(k, at, c.CompatibilityGroups, identity)
 		}
 	}
 	distinct(k, at, list, func(c resourcev1.DeviceCounterConsumption) string { return c.CounterSet })
 }
 
 // partitionType judges the attribute that names what kind of part a device is.
-func (k *checker) partitionType(s *resourcev1.ResourceSliceSpec) {
+func (k *validator) partitionType(s *resourcev1.ResourceSliceSpec) {
 	if s.PartitionTypeAttribute == nil {
 		return
 	}
@@ -288,19 +288,19 @@ func (k *checker) partitionType(s *resourcev1.ResourceSliceSpec) {
 	}
 }
 
-func (k *checker) skippedOperations(at *field.Path, list []resourcev1.SkipNodeOperation) {
+func (k *validator) skippedOperations(at *field.Path, list []resourcev1.SkipNodeOperation) {
 	const prepare, unprepare, all = resourcev1.SkipNodeOperationNodePrepareResources, resourcev1.SkipNodeOperationNodeUnprepareResources, resourcev1.SkipNodeOperationAll
 	for i, o := range list {
 		oneOf(k, at.Index(i), o, all, prepare, unprepare)
 	}
-	distinct(k, at, list, itself)
+	distinct(k, at, list, identity)
 	if slices.Contains(list, prepare) && !slices.Contains(list, unprepare) && !slices.Contains(list, all) {
 		k.invalid(at, list, "NodePrepareResources cannot be skipped unless NodeUnprepareResources is also skipped")
 	}
 }
 
 // nodeAllocatable judges how a device counts as one of the node's own resources.
-func (k *checker) nodeAllocatable(at *field.Path, name corev1.ResourceName, r resourcev1.NodeAllocatableResource, has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity) {
+func (k *validator) nodeAllocatable(at *field.Path, name corev1.ResourceName, r resourcev1.NodeAllocatableResource, has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity) {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 	default:
@@ -324,7 +324,7 @@ func (k *checker) nodeAllocatable(at *field.Path, name corev1.ResourceName, r re
 	}
 }
 
-func (k *checker) nodeMapping(at *field.Path, m *resourcev1.NodeAllocatableMapping, has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity) {
+func (k *validator) nodeMapping(at *field.Path, m *resourcev1.NodeAllocatableMapping, has map[resourcev1.QualifiedName]resourcev1.DeviceCapacity) {
 	switch {
 	case m.CapacityKey == nil && m.DeviceMultiplier == nil:
 		k.invalid(at, "", "must specify one of: `capacityKey`, `deviceMultiplier`")
@@ -348,7 +348,7 @@ func (k *checker) nodeMapping(at *field.Path, m *resourcev1.NodeAllocatableMappi
 }
 
 // atLeast judges the sign of an amount that may be absent: 0 takes none too.
-func (k *checker) atLeast(at *field.Path, q *resource.Quantity, sign int, why string) {
+func (k *validator) atLeast(at *field.Path, q *resource.Quantity, sign int, why string) {
 	if q != nil && q.Sign() < sign {
 		k.invalid(at, q.String(), "%s", why)
 	}

@@ -48,9 +48,9 @@ func allocated(s *resourcev1.ResourceClaimStatus) map[deviceID]bool {
 	return out
 }
 
-// ForgetDeallocated takes out of a claim's new status what is told of devices that
+// DropDeallocatedDevices takes out of a claim's new status what is told of devices that
 // the claim had and has no more.
-func ForgetDeallocated(now, old *resourcev1.ResourceClaimStatus) {
+func DropDeallocatedDevices(now, old *resourcev1.ResourceClaimStatus) {
 	has, had := allocated(now), allocated(old)
 	var kept []resourcev1.AllocatedDeviceStatus
 	for _, d := range now.Devices {
@@ -62,7 +62,7 @@ func ForgetDeallocated(now, old *resourcev1.ResourceClaimStatus) {
 }
 
 // claimStatus judges what a claim was given, who may use it and what drivers say.
-func (k *checker) claimStatus(c, old *resourcev1.ResourceClaim) {
+func (k *validator) claimStatus(c, old *resourcev1.ResourceClaim) {
 	if at := status.Child("reservedFor"); k.atMost(at, len(c.Status.ReservedFor), resourcev1.ResourceClaimReservedForMaxSize) {
 		for i, r := range c.Status.ReservedFor {
 			k.consumer(at.Index(i), r)
@@ -83,12 +83,12 @@ func (k *checker) claimStatus(c, old *resourcev1.ResourceClaim) {
 	case old.Status.Allocation != nil:
 		k.immutable(at, c.Status.Allocation, old.Status.Allocation)
 	default:
-		k.allocation(at, c.Status.Allocation, namesOf(&c.Spec.Devices))
+		k.allocation(at, c.Status.Allocation, requestNamesOf(&c.Spec.Devices))
 	}
 }
 
 // reserved judges whether users may be added now.
-func (k *checker) reserved(at *field.Path, c, old *resourcev1.ResourceClaim) {
+func (k *validator) reserved(at *field.Path, c, old *resourcev1.ResourceClaim) {
 	if len(c.Status.ReservedFor) == 0 {
 		return
 	}
@@ -108,7 +108,7 @@ func (k *checker) reserved(at *field.Path, c, old *resourcev1.ResourceClaim) {
 	}
 }
 
-func (k *checker) consumer(at *field.Path, r resourcev1.ResourceClaimConsumerReference) {
+func (k *validator) consumer(at *field.Path, r resourcev1.ResourceClaimConsumerReference) {
 	for _, f := range []struct{ name, value string }{{"resource", r.Resource}, {"name", r.Name}, {"uid", string(r.UID)}} {
 		if f.value == "" {
 			k.required(at.Child(f.name), "")
@@ -117,7 +117,7 @@ func (k *checker) consumer(at *field.Path, r resourcev1.ResourceClaimConsumerRef
 }
 
 // allocation judges a new one; one that is kept is never judged again.
-func (k *checker) allocation(at *field.Path, a *resourcev1.AllocationResult, names claimNames) {
+func (k *validator) allocation(at *field.Path, a *resourcev1.AllocationResult, names claimNames) {
 	if at := at.Child("devices", "results"); k.atMost(at, len(a.Devices.Results), resourcev1.AllocationResultsMaxSize) {
 		for i := range a.Devices.Results {
 			k.allocatedDevice(at.Index(i), &a.Devices.Results[i], names)
@@ -137,7 +137,7 @@ func (k *checker) allocation(at *field.Path, a *resourcev1.AllocationResult, nam
 	}
 }
 
-func (k *checker) allocatedDevice(at *field.Path, r *resourcev1.DeviceRequestAllocationResult, names claimNames) {
+func (k *validator) allocatedDevice(at *field.Path, r *resourcev1.DeviceRequestAllocationResult, names claimNames) {
 	k.requestName(at.Child("request"), r.Request, names)
 	k.driver(at.Child("driver"), r.Driver)
 	k.pool(at.Child("pool"), r.Pool)
@@ -152,7 +152,7 @@ func (k *checker) allocatedDevice(at *field.Path, r *resourcev1.DeviceRequestAll
 
 // bindingConditions judges what must be told of a device before its pod is bound,
 // and what ends the attempt.
-func (k *checker) bindingConditions(at *field.Path, good, bad []string) {
+func (k *validator) bindingConditions(at *field.Path, good, bad []string) {
 	for _, list := range []struct {
 		name  string
 		words []string
@@ -165,7 +165,7 @@ func (k *checker) bindingConditions(at *field.Path, good, bad []string) {
 		for i, word := range list.words {
 			k.addAll(metavalidation.ValidateLabelName(word, at.Index(i)))
 		}
-		distinct(k, at, list.words, itself)
+		distinct(k, at, list.words, identity)
 	}
 	also := map[string]bool{}
 	for _, word := range good {
@@ -185,7 +185,7 @@ func (k *checker) bindingConditions(at *field.Path, good, bad []string) {
 }
 
 // deviceStatus judges what a driver says of a device.
-func (k *checker) deviceStatus(at *field.Path, d *resourcev1.AllocatedDeviceStatus) {
+func (k *validator) deviceStatus(at *field.Path, d *resourcev1.AllocatedDeviceStatus) {
 	k.driver(at.Child("driver"), d.Driver)
 	k.pool(at.Child("pool"), d.Pool)
 	k.label(at.Child("device"), d.Device)
@@ -210,6 +210,6 @@ func (k *checker) deviceStatus(at *field.Path, d *resourcev1.AllocatedDeviceStat
 		for i, ip := range n.IPs {
 			k.addAll(validation.IsValidInterfaceAddress(at.Index(i), ip))
 		}
-		distinct(k, at, n.IPs, itself)
+		distinct(k, at, n.IPs, identity)
 	}
 }

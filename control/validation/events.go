@@ -17,7 +17,7 @@ const (
 
 // event judges an event of either group, and is all that is asked of one of the core
 // group: those that count up in the old way have no eventTime.
-func (k *checker) event(e *corev1.Event) {
+func (k *validator) event(e *corev1.Event) {
 	on := e.InvolvedObject.Namespace
 	// What has no namespace is told of in the default one, nodes among it.
 	agrees := on == "" && e.Namespace == metav1.NamespaceDefault
@@ -53,7 +53,7 @@ func (k *checker) event(e *corev1.Event) {
 
 // eventFresh is what is asked besides of a new event of events.k8s.io: that it has
 // nothing of the old way to count.
-func (k *checker) eventFresh(e *corev1.Event) {
+func (k *validator) eventFresh(e *corev1.Event) {
 	if e.EventTime.IsZero() {
 		k.required(field.NewPath("eventTime"), "")
 	}
@@ -74,7 +74,7 @@ func (k *checker) eventFresh(e *corev1.Event) {
 	k.series(e)
 }
 
-func (k *checker) series(e *corev1.Event) {
+func (k *validator) series(e *corev1.Event) {
 	if e.Series == nil {
 		return
 	}
@@ -87,7 +87,7 @@ func (k *checker) series(e *corev1.Event) {
 }
 
 // eventChange lets nothing of an event of events.k8s.io change but its series.
-func (k *checker) eventChange(e, old *corev1.Event) {
+func (k *validator) eventChange(e, old *corev1.Event) {
 	if !equality.Semantic.DeepEqual(e.Series, old.Series) {
 		k.series(e)
 	}

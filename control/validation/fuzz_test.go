@@ -21,7 +21,7 @@ import (
 
 // kinds are all that have rules, in an order.
 func kinds() []schema.GroupKind {
-	return slices.SortedFunc(maps.Keys(table), func(a, b schema.GroupKind) int {
+	return slices.SortedFunc(maps.Keys(rulesByKind), func(a, b schema.GroupKind) int {
 		return cmpStrings(a.String(), b.String())
 	})
 }
@@ -62,9 +62,9 @@ func encoded(t testing.TB, obj any) string {
 	return string(raw)
 }
 
-// hold checks R1 to R3 for two objects of a kind.
-func hold(t testing.TB, kind schema.GroupKind, obj, old runtime.Object) {
-	r := table[kind]
+// checkInvariants checks R1 to R3 for two objects of a kind.
+func checkInvariants(t testing.TB, kind schema.GroupKind, obj, old runtime.Object) {
+	r := rulesByKind[kind]
 	for _, o := range []runtime.Object{obj, old} {
 		r.Default(o)
 		once := encoded(t, o)
@@ -112,7 +112,7 @@ func values() []any {
 	}
 }
 
-func TestNoRulePanics(t *testing.T) {
+func TestRulesInvariantsOnRandomObjects(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestNoRulePanics(t *testing.T) {
 				obj, old := empty(t, kind), empty(t, kind)
 				random.Fill(obj)
 				random.Fill(old)
-				hold(t, kind, obj, old)
-				hold(t, kind, empty(t, kind), obj)
+				checkInvariants(t, kind, obj, old)
+				checkInvariants(t, kind, empty(t, kind), obj)
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func FuzzRules(f *testing.F) {
 		kind := all[int(which)%len(all)]
 		obj, old := empty(t, kind), empty(t, kind)
 		if json.Unmarshal(one, obj) == nil && json.Unmarshal(two, old) == nil {
-			hold(t, kind, obj, old)
+			checkInvariants(t, kind, obj, old)
 		}
 	})
 }

@@ -37,41 +37,41 @@ const (
 var systemPriorities = map[string]int32{"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 var otherRules = map[schema.GroupKind]Rules{
-	{Group: "events.k8s.io", Kind: "Event"}: kind[*corev1.Event]{judge: (*checker).event,
-		fresh: (*checker).eventFresh, change: (*checker).eventChange}.rules(),
-	{Group: "coordination.k8s.io", Kind: "Lease"}: kind[*coordinationv1.Lease]{judge: func(k *checker, l *coordinationv1.Lease) {
+	{Group: "events.k8s.io", Kind: "Event"}: definition[*corev1.Event]{validate: (*validator).event,
+		validateCreate: (*validator).eventFresh, validateUpdate: (*validator).eventChange}.rules(),
+	{Group: "coordination.k8s.io", Kind: "Lease"}: definition[*coordinationv1.Lease]{validate: func(k *validator, l *coordinationv1.Lease) {
 		positive(k, spec.Child("leaseDurationSeconds"), l.Spec.LeaseDurationSeconds)
 		notNegative(k, spec.Child("leaseTransitions"), l.Spec.LeaseTransitions)
 	}}.rules(),
-	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: kind[*schedulingv1.PriorityClass]{cluster: true,
-		fill:  func(p *schedulingv1.PriorityClass) { set(&p.PreemptionPolicy, corev1.PreemptLowerPriority) },
-		judge: (*checker).priorityClass,
-		change: func(k *checker, p, old *schedulingv1.PriorityClass) {
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: definition[*schedulingv1.PriorityClass]{clusterScoped: true,
+		setDefaults: func(p *schedulingv1.PriorityClass) { setIfNil(&p.PreemptionPolicy, corev1.PreemptLowerPriority) },
+		validate:    (*validator).priorityClass,
+		validateUpdate: func(k *validator, p, old *schedulingv1.PriorityClass) {
 			if p.Value != old.Value {
 				k.forbidden(field.NewPath("value"), "may not be changed in an update.")
 			}
 			k.immutable(field.NewPath("preemptionPolicy"), p.PreemptionPolicy, old.PreemptionPolicy)
 		}}.rules(),
-	{Group: "node.k8s.io", Kind: "RuntimeClass"}: kind[*nodev1.RuntimeClass]{cluster: true, judge: (*checker).runtimeClass,
-		change: func(k *checker, r, old *nodev1.RuntimeClass) {
+	{Group: "node.k8s.io", Kind: "RuntimeClass"}: definition[*nodev1.RuntimeClass]{clusterScoped: true, validate: (*validator).runtimeClass,
+		validateUpdate: func(k *validator, r, old *nodev1.RuntimeClass) {
 			k.immutable(field.NewPath("handler"), r.Handler, old.Handler)
 		}}.rules(),
-	{Group: "policy", Kind: "PodDisruptionBudget"}: kind[*policyv1.PodDisruptionBudget]{judge: (*checker).budget, status: (*checker).budgetStatus}.rules(),
-	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: kind[*discoveryv1.EndpointSlice]{fill: defaultSlice, judge: (*checker).slice,
-		change: func(k *checker, s, old *discoveryv1.EndpointSlice) {
+	{Group: "policy", Kind: "PodDisruptionBudget"}: definition[*policyv1.PodDisruptionBudget]{validate: (*validator).budget, validateStatus: (*validator).budgetStatus}.rules(),
+	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: definition[*discoveryv1.EndpointSlice]{setDefaults: defaultSlice, validate: (*validator).slice,
+		validateUpdate: func(k *validator, s, old *discoveryv1.EndpointSlice) {
 			k.immutable(field.NewPath("addressType"), s.AddressType, old.AddressType)
 		}}.rules(),
-	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: kind[*networkingv1.NetworkPolicy]{fill: defaultPolicy, judge: (*checker).networkPolicy}.rules(),
-	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: kind[*certificatesv1.CertificateSigningRequest]{cluster: true,
-		named: pathSegment, judge: (*checker).request,
-		carry:  func(r, old *certificatesv1.CertificateSigningRequest) { r.Spec = old.Spec },
-		status: (*checker).requestStatus}.rules(),
-	{Group: "autoscaling", Kind: "Scale"}: kind[*autoscalingv1.Scale]{judge: func(k *checker, s *autoscalingv1.Scale) {
+	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: definition[*networkingv1.NetworkPolicy]{setDefaults: defaultPolicy, validate: (*validator).networkPolicy}.rules(),
+	{Group: "certificates.k8s.io", Kind: "CertificateSigningRequest"}: definition[*certificatesv1.CertificateSigningRequest]{clusterScoped: true,
+		validateName: pathSegment, validate: (*validator).request,
+		prepareUpdate:  func(r, old *certificatesv1.CertificateSigningRequest) { r.Spec = old.Spec },
+		validateStatus: (*validator).requestStatus}.rules(),
+	{Group: "autoscaling", Kind: "Scale"}: definition[*autoscalingv1.Scale]{validate: func(k *validator, s *autoscalingv1.Scale) {
 		notNegative(k, spec.Child("replicas"), &s.Spec.Replicas)
 	}}.rules(),
 }
 
-func (k *checker) priorityClass(p *schedulingv1.PriorityClass) {
+func (k *validator) priorityClass(p *schedulingv1.PriorityClass) {
 	at := metadata.Child("name")
 	if strings.HasPrefix(p.Name, systemPriorityNames) {
 		if value, known := systemPriorities[p.Name]; !known {
@@ -85,8 +85,8 @@ func (k *checker) priorityClass(p *schedulingv1.PriorityClass) {
 	oneOfIfSet(k, field.NewPath("preemptionPolicy"), p.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
 }
 
-func (k *checker) runtimeClass(r *nodev1.RuntimeClass) {
-	k.each(field.NewPath("handler"), r.Handler, validation.IsDNS1123Label(r.Handler))
+func (k *validator) runtimeClass(r *nodev1.RuntimeClass) {
+	k.invalidEach(field.NewPath("handler"), r.Handler, validation.IsDNS1123Label(r.Handler))
 	if r.Overhead != nil {
 		k.quantities(field.NewPath("overhead", "podFixed"), r.Overhead.PodFixed)
 	}
@@ -97,33 +97,33 @@ func (k *checker) runtimeClass(r *nodev1.RuntimeClass) {
 	}
 }
 
-func (k *checker) budget(p *policyv1.PodDisruptionBudget) {
+func (k *validator) budget(p *policyv1.PodDisruptionBudget) {
 	if p.Spec.MinAvailable != nil && p.Spec.MaxUnavailable != nil {
 		k.invalid(spec, field.OmitValueType{}, "minAvailable and maxUnavailable cannot be both set")
 	}
-	k.share(spec.Child("minAvailable"), p.Spec.MinAvailable)
-	k.notMoreThanAll(spec.Child("minAvailable"), p.Spec.MinAvailable)
-	k.share(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
-	k.notMoreThanAll(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
+	k.podsOrPercent(spec.Child("minAvailable"), p.Spec.MinAvailable)
+	k.atMost100Percent(spec.Child("minAvailable"), p.Spec.MinAvailable)
+	k.podsOrPercent(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
+	k.atMost100Percent(spec.Child("maxUnavailable"), p.Spec.MaxUnavailable)
 	if p.Spec.Selector != nil {
 		k.selector(spec.Child("selector"), p.Spec.Selector)
 	}
 	oneOfIfSet(k, spec.Child("unhealthyPodEvictionPolicy"), p.Spec.UnhealthyPodEvictionPolicy, policyv1.IfHealthyBudget, policyv1.AlwaysAllow)
 }
 
-func (k *checker) budgetStatus(p, _ *policyv1.PodDisruptionBudget) {
+func (k *validator) budgetStatus(p, _ *policyv1.PodDisruptionBudget) {
 	k.counts(map[string]int32{"disruptionsAllowed": p.Status.DisruptionsAllowed, "currentHealthy": p.Status.CurrentHealthy,
 		"desiredHealthy": p.Status.DesiredHealthy, "expectedPods": p.Status.ExpectedPods})
 }
 
 func defaultSlice(s *discoveryv1.EndpointSlice) {
 	for i := range s.Ports {
-		set(&s.Ports[i].Name, "")
-		set(&s.Ports[i].Protocol, corev1.ProtocolTCP)
+		setIfNil(&s.Ports[i].Name, "")
+		setIfNil(&s.Ports[i].Protocol, corev1.ProtocolTCP)
 	}
 }
 
-func (k *checker) slice(s *discoveryv1.EndpointSlice) {
+func (k *validator) slice(s *discoveryv1.EndpointSlice) {
 	oneOf(k, field.NewPath("addressType"), s.AddressType, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN)
 	all := field.NewPath("endpoints")
 	if n := len(s.Endpoints); n > maxEndpoints {
@@ -148,16 +148,16 @@ func (k *checker) slice(s *discoveryv1.EndpointSlice) {
 			}
 		}
 		if e.NodeName != nil {
-			k.each(at.Child("nodeName"), *e.NodeName, validation.IsDNS1123Subdomain(*e.NodeName))
+			k.invalidEach(at.Child("nodeName"), *e.NodeName, validation.IsDNS1123Subdomain(*e.NodeName))
 		}
 		if e.Hostname != nil {
-			k.each(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))
+			k.invalidEach(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))
 		}
 	}
 	k.slicePorts(field.NewPath("ports"), s.Ports)
 }
 
-func (k *checker) slicePorts(all *field.Path, ports []discoveryv1.EndpointPort) {
+func (k *validator) slicePorts(all *field.Path, ports []discoveryv1.EndpointPort) {
 	if n := len(ports); n > maxSlicePorts {
 		k.add(field.TooMany(all, n, maxSlicePorts))
 	}
@@ -168,7 +168,7 @@ func (k *checker) slicePorts(all *field.Path, ports []discoveryv1.EndpointPort) 
 			name = *p.Name
 		}
 		if name != "" {
-			k.each(at.Child("name"), name, validation.IsDNS1123Label(name))
+			k.invalidEach(at.Child("name"), name, validation.IsDNS1123Label(name))
 		}
 		if names[name] {
 			k.add(field.Duplicate(at.Child("name"), name))
@@ -193,7 +193,7 @@ func defaultPolicy(p *networkingv1.NetworkPolicy) {
 	}
 	ports := func(list []networkingv1.NetworkPolicyPort) {
 		for i := range list {
-			set(&list[i].Protocol, corev1.ProtocolTCP)
+			setIfNil(&list[i].Protocol, corev1.ProtocolTCP)
 		}
 	}
 	for i := range p.Spec.Ingress {
@@ -204,7 +204,7 @@ func defaultPolicy(p *networkingv1.NetworkPolicy) {
 	}
 }
 
-func (k *checker) networkPolicy(p *networkingv1.NetworkPolicy) {
+func (k *validator) networkPolicy(p *networkingv1.NetworkPolicy) {
 	k.selector(spec.Child("podSelector"), &p.Spec.PodSelector)
 	for i := range p.Spec.Ingress {
 		at := spec.Child("ingress").Index(i)
@@ -221,7 +221,7 @@ func (k *checker) networkPolicy(p *networkingv1.NetworkPolicy) {
 	}
 }
 
-func (k *checker) policyPorts(at *field.Path, ports []networkingv1.NetworkPolicyPort) {
+func (k *validator) policyPorts(at *field.Path, ports []networkingv1.NetworkPolicyPort) {
 	for i, p := range ports {
 		path := at.Index(i)
 		oneOfIfSet(k, path.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
@@ -234,7 +234,7 @@ func (k *checker) policyPorts(at *field.Path, ports []networkingv1.NetworkPolicy
 	}
 }
 
-func (k *checker) peers(at *field.Path, peers []networkingv1.NetworkPolicyPeer) {
+func (k *validator) peers(at *field.Path, peers []networkingv1.NetworkPolicyPeer) {
 	for i, p := range peers {
 		path := at.Index(i)
 		switch {
@@ -254,7 +254,7 @@ func (k *checker) peers(at *field.Path, peers []networkingv1.NetworkPolicyPeer) 
 }
 
 // request judges a wish for a certificate. Whether it is granted is the signer's.
-func (k *checker) request(r *certificatesv1.CertificateSigningRequest) {
+func (k *validator) request(r *certificatesv1.CertificateSigningRequest) {
 	block, _ := pem.Decode(r.Spec.Request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
 		k.invalid(spec.Child("request"), r.Spec.Request, "PEM block type must be CERTIFICATE REQUEST")
@@ -268,7 +268,7 @@ func (k *checker) request(r *certificatesv1.CertificateSigningRequest) {
 	case !found || rest == "":
 		k.invalid(at, r.Spec.SignerName, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
 	default:
-		k.each(at, r.Spec.SignerName, validation.IsDNS1123Subdomain(domain))
+		k.invalidEach(at, r.Spec.SignerName, validation.IsDNS1123Subdomain(domain))
 		if !strings.Contains(domain, ".") {
 			k.invalid(at, r.Spec.SignerName, "should be a domain with at least two segments separated by dots")
 		}
@@ -301,7 +301,7 @@ var keyUsages = []certificatesv1.KeyUsage{
 
 var anyStatus = []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 
-func (k *checker) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
+func (k *validator) requestStatus(r, old *certificatesv1.CertificateSigningRequest) {
 	if was := old.Status.Certificate; len(was) > 0 && !equality.Semantic.DeepEqual(r.Status.Certificate, was) {
 		k.forbidden(status.Child("certificate"), "updates may not set certificate content if existing certificate content is not empty")
 	}

@@ -14,23 +14,23 @@ import (
 func rbac(kind string) schema.GroupKind { return schema.GroupKind{Group: rbacv1.GroupName, Kind: kind} }
 
 var rbacRules = map[schema.GroupKind]Rules{
-	rbac("Role"): kind[*rbacv1.Role]{named: pathSegment,
-		judge: func(k *checker, r *rbacv1.Role) { k.policies(field.NewPath("rules"), r.Rules, true) }}.rules(),
-	rbac("ClusterRole"): kind[*rbacv1.ClusterRole]{cluster: true, named: pathSegment, judge: (*checker).clusterRole}.rules(),
-	rbac("RoleBinding"): kind[*rbacv1.RoleBinding]{named: pathSegment,
-		fill: func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
-		judge: func(k *checker, b *rbacv1.RoleBinding) {
+	rbac("Role"): definition[*rbacv1.Role]{validateName: pathSegment,
+		validate: func(k *validator, r *rbacv1.Role) { k.policies(field.NewPath("rules"), r.Rules, true) }}.rules(),
+	rbac("ClusterRole"): definition[*rbacv1.ClusterRole]{clusterScoped: true, validateName: pathSegment, validate: (*validator).clusterRole}.rules(),
+	rbac("RoleBinding"): definition[*rbacv1.RoleBinding]{validateName: pathSegment,
+		setDefaults: func(b *rbacv1.RoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		validate: func(k *validator, b *rbacv1.RoleBinding) {
 			k.roleRef(b.RoleRef, "Role", "ClusterRole")
 			k.subjects(b.Subjects)
 		},
-		change: func(k *checker, b, old *rbacv1.RoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
-	rbac("ClusterRoleBinding"): kind[*rbacv1.ClusterRoleBinding]{cluster: true, named: pathSegment,
-		fill: func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
-		judge: func(k *checker, b *rbacv1.ClusterRoleBinding) {
+		validateUpdate: func(k *validator, b, old *rbacv1.RoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
+	rbac("ClusterRoleBinding"): definition[*rbacv1.ClusterRoleBinding]{clusterScoped: true, validateName: pathSegment,
+		setDefaults: func(b *rbacv1.ClusterRoleBinding) { defaultBinding(&b.RoleRef, b.Subjects) },
+		validate: func(k *validator, b *rbacv1.ClusterRoleBinding) {
 			k.roleRef(b.RoleRef, "ClusterRole")
 			k.subjects(b.Subjects)
 		},
-		change: func(k *checker, b, old *rbacv1.ClusterRoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
+		validateUpdate: func(k *validator, b, old *rbacv1.ClusterRoleBinding) { k.roleRefChange(b.RoleRef, old.RoleRef) }}.rules(),
 }
 
 // pathSegment judges names that need only fit into a path, which are not names of
@@ -43,15 +43,15 @@ func pathSegment(name string, prefix bool) []string {
 }
 
 func defaultBinding(role *rbacv1.RoleRef, who []rbacv1.Subject) {
-	fill(&role.APIGroup, rbacv1.GroupName)
+	setIfZero(&role.APIGroup, rbacv1.GroupName)
 	for i := range who {
 		if who[i].Kind == rbacv1.UserKind || who[i].Kind == rbacv1.GroupKind {
-			fill(&who[i].APIGroup, rbacv1.GroupName)
+			setIfZero(&who[i].APIGroup, rbacv1.GroupName)
 		}
 	}
 }
 
-func (k *checker) clusterRole(r *rbacv1.ClusterRole) {
+func (k *validator) clusterRole(r *rbacv1.ClusterRole) {
 	k.policies(field.NewPath("rules"), r.Rules, false)
 	if r.AggregationRule == nil {
 		return
@@ -66,7 +66,7 @@ func (k *checker) clusterRole(r *rbacv1.ClusterRole) {
 }
 
 // policies judges what a role allows.
-func (k *checker) policies(at *field.Path, rules []rbacv1.PolicyRule, namespaced bool) {
+func (k *validator) policies(at *field.Path, rules []rbacv1.PolicyRule, namespaced bool) {
 	for i, r := range rules {
 		path := at.Index(i)
 		if len(r.Verbs) == 0 {
@@ -90,7 +90,7 @@ func (k *checker) policies(at *field.Path, rules []rbacv1.PolicyRule, namespaced
 	}
 }
 
-func (k *checker) roleRef(r rbacv1.RoleRef, kinds ...string) {
+func (k *validator) roleRef(r rbacv1.RoleRef, kinds ...string) {
 	at := field.NewPath("roleRef")
 	if r.APIGroup != rbacv1.GroupName {
 		k.add(field.NotSupported(at.Child("apiGroup"), r.APIGroup, []string{rbacv1.GroupName}))
@@ -100,20 +100,20 @@ func (k *checker) roleRef(r rbacv1.RoleRef, kinds ...string) {
 }
 
 // oneOfWords tells what was given even when nothing was.
-func oneOfWords(k *checker, at *field.Path, value string, words []string) {
+func oneOfWords(k *validator, at *field.Path, value string, words []string) {
 	if !slices.Contains(words, value) {
 		k.add(field.NotSupported(at, value, words))
 	}
 }
 
-func (k *checker) roleRefChange(now, was rbacv1.RoleRef) {
+func (k *validator) roleRefChange(now, was rbacv1.RoleRef) {
 	if !equality.Semantic.DeepEqual(now, was) {
 		k.invalid(field.NewPath("roleRef"), now, "cannot change roleRef")
 	}
 }
 
 // subjects judges who is allowed.
-func (k *checker) subjects(who []rbacv1.Subject) {
+func (k *validator) subjects(who []rbacv1.Subject) {
 	for i, s := range who {
 		at := field.NewPath("subjects").Index(i)
 		if s.Name == "" {
@@ -122,7 +122,7 @@ func (k *checker) subjects(who []rbacv1.Subject) {
 		switch s.Kind {
 		case rbacv1.ServiceAccountKind:
 			if s.Name != "" {
-				k.each(at.Child("name"), s.Name, validation.ValidateServiceAccountName(s.Name, false))
+				k.invalidEach(at.Child("name"), s.Name, validation.ValidateServiceAccountName(s.Name, false))
 			}
 			if s.APIGroup != "" {
 				k.add(field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))

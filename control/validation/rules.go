@@ -26,16 +26,16 @@ type Rules struct {
 	ValidateStatus func(obj, old runtime.Object) field.ErrorList
 }
 
-// Of gives the rules of a kind; not ok: there are none.
-func Of(kind schema.GroupKind) (Rules, bool) {
-	r, ok := table[kind]
+// RulesFor gives the rules of a kind; not ok: there are none.
+func RulesFor(kind schema.GroupKind) (Rules, bool) {
+	r, ok := rulesByKind[kind]
 	return r, ok
 }
 
-// table is the rules of all kinds.
-var table = join(coreRules, storageRules, deviceRules, appsRules, batchRules, rbacRules, otherRules)
+// rulesByKind is the rules of all kinds.
+var rulesByKind = merge(coreRules, storageRules, deviceRules, appsRules, batchRules, rbacRules, otherRules)
 
-func join(groups ...map[schema.GroupKind]Rules) map[schema.GroupKind]Rules {
+func merge(groups ...map[schema.GroupKind]Rules) map[schema.GroupKind]Rules {
 	out := map[schema.GroupKind]Rules{}
 	for _, g := range groups {
 		maps.Copy(out, g)
@@ -49,23 +49,23 @@ type object interface {
 	metav1.Object
 }
 
-// kind is how the rules of one type are written down. What is nil does nothing.
-type kind[T object] struct {
-	cluster bool                        // not in a namespace
-	named   validation.ValidateNameFunc // by default a DNS subdomain
-	fill    func(T)                     // see Rules.Default
-	prepare func(T)
-	carry   func(obj, old T)
-	judge   func(k *checker, obj T)      // for new and for changed objects
-	fresh   func(k *checker, obj T)      // for new ones, besides
-	change  func(k *checker, obj, old T) // for changed ones, besides
-	status  func(k *checker, obj, old T)
+// definition is how the rules of one type are written down. What is nil does nothing.
+type definition[T object] struct {
+	clusterScoped  bool                        // not in a namespace
+	validateName   validation.ValidateNameFunc // by default a DNS subdomain
+	setDefaults    func(T)                     // see Rules.Default
+	prepare        func(T)
+	prepareUpdate  func(obj, old T)
+	validate       func(k *validator, obj T)      // for new and for changed objects
+	validateCreate func(k *validator, obj T)      // for new ones, besides
+	validateUpdate func(k *validator, obj, old T) // for changed ones, besides
+	validateStatus func(k *validator, obj, old T)
 }
 
 // rules turns what is written of a type into functions of any object.
-func (d kind[T]) rules() Rules {
-	if d.named == nil {
-		d.named = validation.NameIsDNSSubdomain
+func (d definition[T]) rules() Rules {
+	if d.validateName == nil {
+		d.validateName = validation.NameIsDNSSubdomain
 	}
 	one := func(f func(T)) func(runtime.Object) {
 		return func(obj runtime.Object) {
@@ -74,53 +74,53 @@ func (d kind[T]) rules() Rules {
 			}
 		}
 	}
-	two := func(judge func(k *checker, obj, old T)) func(obj, old runtime.Object) field.ErrorList {
+	two := func(judge func(k *validator, obj, old T)) func(obj, old runtime.Object) field.ErrorList {
 		return func(obj, old runtime.Object) field.ErrorList {
 			t, ok := obj.(T)
 			before, too := old.(T)
 			if !ok || !too {
 				return nil
 			}
-			k := &checker{}
+			k := &validator{}
 			k.addAll(validation.ValidateObjectMetaAccessorUpdate(t, before, metadata))
 			judge(k, t, before)
 			return k.errs
 		}
 	}
-	judge := func(k *checker, t T) {
-		k.addAll(validation.ValidateObjectMetaAccessor(t, !d.cluster, d.named, metadata))
-		if d.judge != nil {
-			d.judge(k, t)
+	judge := func(k *validator, t T) {
+		k.addAll(validation.ValidateObjectMetaAccessor(t, !d.clusterScoped, d.validateName, metadata))
+		if d.validate != nil {
+			d.validate(k, t)
 		}
 	}
 	return Rules{
-		Default: one(d.fill),
+		Default: one(d.setDefaults),
 		Prepare: one(d.prepare),
 		PrepareUpdate: func(obj, old runtime.Object) {
 			t, ok := obj.(T)
-			if before, too := old.(T); ok && too && d.carry != nil {
-				d.carry(t, before)
+			if before, too := old.(T); ok && too && d.prepareUpdate != nil {
+				d.prepareUpdate(t, before)
 			}
 		},
 		Validate: func(obj runtime.Object) field.ErrorList {
-			k := &checker{}
+			k := &validator{}
 			if t, ok := obj.(T); ok {
 				judge(k, t)
-				if d.fresh != nil {
-					d.fresh(k, t)
+				if d.validateCreate != nil {
+					d.validateCreate(k, t)
 				}
 			}
 			return k.errs
 		},
-		ValidateUpdate: two(func(k *checker, obj, old T) {
+		ValidateUpdate: two(func(k *validator, obj, old T) {
 			judge(k, obj)
-			if d.change != nil {
-				d.change(k, obj, old)
+			if d.validateUpdate != nil {
+				d.validateUpdate(k, obj, old)
 			}
 		}),
-		ValidateStatus: two(func(k *checker, obj, old T) {
-			if d.status != nil {
-				d.status(k, obj, old)
+		ValidateStatus: two(func(k *validator, obj, old T) {
+			if d.validateStatus != nil {
+				d.validateStatus(k, obj, old)
 			}
 		}),
 	}

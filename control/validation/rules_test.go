@@ -19,7 +19,7 @@ func read(t *testing.T, kind schema.GroupKind, manifest string) runtime.Object {
 	if err := yaml.UnmarshalStrict([]byte(manifest), obj); err != nil {
 		t.Fatalf("%v in\n%s", err, manifest)
 	}
-	table[kind].Default(obj)
+	rulesByKind[kind].Default(obj)
 	return obj
 }
 
@@ -53,7 +53,7 @@ func TestRules(t *testing.T) {
 			t.Run(filepath.Base(file)+"/"+c.Case, func(t *testing.T) {
 				t.Parallel()
 				kind := schema.ParseGroupKind(c.Kind)
-				r, ok := Of(kind)
+				r, ok := RulesFor(kind)
 				if !ok {
 					t.Fatalf("no rules of %s", kind)
 				}

@@ -18,31 +18,31 @@ const (
 )
 
 func defaultService(s *corev1.Service) {
-	fill(&s.Spec.SessionAffinity, corev1.ServiceAffinityNone)
-	fill(&s.Spec.Type, corev1.ServiceTypeClusterIP)
+	setIfZero(&s.Spec.SessionAffinity, corev1.ServiceAffinityNone)
+	setIfZero(&s.Spec.Type, corev1.ServiceTypeClusterIP)
 	switch s.Spec.SessionAffinity {
 	case corev1.ServiceAffinityNone:
 		s.Spec.SessionAffinityConfig = nil
 	case corev1.ServiceAffinityClientIP:
-		set(&s.Spec.SessionAffinityConfig, corev1.SessionAffinityConfig{})
-		set(&s.Spec.SessionAffinityConfig.ClientIP, corev1.ClientIPConfig{})
-		set(&s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds, affinitySeconds)
+		setIfNil(&s.Spec.SessionAffinityConfig, corev1.SessionAffinityConfig{})
+		setIfNil(&s.Spec.SessionAffinityConfig.ClientIP, corev1.ClientIPConfig{})
+		setIfNil(&s.Spec.SessionAffinityConfig.ClientIP.TimeoutSeconds, affinitySeconds)
 	}
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
-		fill(&p.Protocol, corev1.ProtocolTCP)
+		setIfZero(&p.Protocol, corev1.ProtocolTCP)
 		if p.TargetPort == intstr.FromInt32(0) || p.TargetPort == intstr.FromString("") {
 			p.TargetPort = intstr.FromInt32(p.Port)
 		}
 	}
-	if outward(s) {
-		fill(&s.Spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+	if externallyReachable(s) {
+		setIfZero(&s.Spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
 	}
 	if s.Spec.Type != corev1.ServiceTypeExternalName {
-		set(&s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
+		setIfNil(&s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	}
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		set(&s.Spec.AllocateLoadBalancerNodePorts, true)
+		setIfNil(&s.Spec.AllocateLoadBalancerNodePorts, true)
 	}
 	// The one address and the first of the list are always the same.
 	if s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) > 0 {
@@ -52,8 +52,8 @@ func defaultService(s *corev1.Service) {
 	}
 }
 
-// outward reports whether a service takes what comes from without.
-func outward(s *corev1.Service) bool {
+// externallyReachable reports whether a service takes what comes from without.
+func externallyReachable(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer ||
 		s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
@@ -61,20 +61,20 @@ func outward(s *corev1.Service) bool {
 // carryService keeps the address and the ports that a service was given, where
 // the change does not name them, and drops what its new type has no use for.
 func carryService(s, old *corev1.Service) {
-	if inward(s) && inward(old) && s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
+	if hasClusterIP(s) && hasClusterIP(old) && s.Spec.ClusterIP == "" && len(s.Spec.ClusterIPs) == 0 {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs = old.Spec.ClusterIP, slices.Clone(old.Spec.ClusterIPs)
 	}
-	if inward(s) && inward(old) && s.Spec.IPFamilyPolicy == nil && len(s.Spec.IPFamilies) == 0 {
+	if hasClusterIP(s) && hasClusterIP(old) && s.Spec.IPFamilyPolicy == nil && len(s.Spec.IPFamilies) == 0 {
 		s.Spec.IPFamilyPolicy, s.Spec.IPFamilies = old.Spec.IPFamilyPolicy, slices.Clone(old.Spec.IPFamilies)
 	}
 	if single := s.Spec.IPFamilyPolicy; single != nil && *single == corev1.IPFamilyPolicySingleStack && old.Spec.IPFamilyPolicy != nil && *old.Spec.IPFamilyPolicy != *single {
 		s.Spec.ClusterIPs = s.Spec.ClusterIPs[:min(1, len(s.Spec.ClusterIPs))]
 		s.Spec.IPFamilies = s.Spec.IPFamilies[:min(1, len(s.Spec.IPFamilies))]
 	}
-	if balanced(s) && balanced(old) && s.Spec.HealthCheckNodePort == 0 && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+	if isLoadBalancer(s) && isLoadBalancer(old) && s.Spec.HealthCheckNodePort == 0 && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		s.Spec.HealthCheckNodePort = old.Spec.HealthCheckNodePort
 	}
-	if onNodes(s) && onNodes(old) {
+	if hasNodePorts(s) && hasNodePorts(old) {
 		carryNodePorts(s, old)
 	}
 	dropUnused(s, old)
@@ -94,38 +94,38 @@ func carryNodePorts(s, old *corev1.Service) {
 // dropUnused takes away what the service had by its former type, as long as the
 // change leaves it as it was: a user who only changes the type means that.
 func dropUnused(s, old *corev1.Service) {
-	if inward(old) && !inward(s) && s.Spec.ClusterIP == old.Spec.ClusterIP && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
+	if hasClusterIP(old) && !hasClusterIP(s) && s.Spec.ClusterIP == old.Spec.ClusterIP && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = "", nil, nil, nil
 		s.Spec.InternalTrafficPolicy = nil
 	}
-	if onNodes(old) && !onNodes(s) && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
+	if hasNodePorts(old) && !hasNodePorts(s) && slices.EqualFunc(s.Spec.Ports, old.Spec.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
 		for i := range s.Spec.Ports {
 			s.Spec.Ports[i].NodePort = 0
 		}
 	}
 	asked := func(s *corev1.Service) bool {
-		return balanced(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+		return isLoadBalancer(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	}
 	if asked(old) && !asked(s) && s.Spec.HealthCheckNodePort == old.Spec.HealthCheckNodePort {
 		s.Spec.HealthCheckNodePort = 0
 	}
-	if balanced(old) && !balanced(s) {
+	if isLoadBalancer(old) && !isLoadBalancer(s) {
 		s.Spec.AllocateLoadBalancerNodePorts, s.Spec.LoadBalancerClass = nil, nil
 	}
-	if outward(old) && !outward(s) && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
+	if externallyReachable(old) && !externallyReachable(s) && s.Spec.ExternalTrafficPolicy == old.Spec.ExternalTrafficPolicy {
 		s.Spec.ExternalTrafficPolicy = ""
 	}
 }
 
-// inward, onNodes and balanced tell what a service of its type has: an address of
+// hasClusterIP, onNodes and balanced tell what a service of its type has: an address of
 // its own, ports of the nodes, a balancer outside.
-func inward(s *corev1.Service) bool   { return s.Spec.Type != corev1.ServiceTypeExternalName }
-func balanced(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
-func onNodes(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeNodePort || balanced(s)
+func hasClusterIP(s *corev1.Service) bool   { return s.Spec.Type != corev1.ServiceTypeExternalName }
+func isLoadBalancer(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
+func hasNodePorts(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeNodePort || isLoadBalancer(s)
 }
 
-func (k *checker) service(s *corev1.Service) {
+func (k *validator) service(s *corev1.Service) {
 	oneOf(k, spec.Child("type"), s.Spec.Type, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName)
 	oneOf(k, spec.Child("sessionAffinity"), s.Spec.SessionAffinity, corev1.ServiceAffinityClientIP, corev1.ServiceAffinityNone)
 	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
@@ -145,7 +145,7 @@ func (k *checker) service(s *corev1.Service) {
 	oneOfIfSet(k, spec.Child("internalTrafficPolicy"), s.Spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)
 	if p := s.Spec.ExternalTrafficPolicy; p != "" {
 		oneOf(k, spec.Child("externalTrafficPolicy"), p, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
-		if !outward(s) {
+		if !externallyReachable(s) {
 			k.invalid(spec.Child("externalTrafficPolicy"), p, "may only be set for externally-accessible services")
 		}
 	}
@@ -165,7 +165,7 @@ func (k *checker) service(s *corev1.Service) {
 }
 
 // serviceAddresses judges where a service is reached.
-func (k *checker) serviceAddresses(s *corev1.Service) {
+func (k *validator) serviceAddresses(s *corev1.Service) {
 	at := spec.Child("clusterIPs")
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		if s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) > 0 {
@@ -174,7 +174,7 @@ func (k *checker) serviceAddresses(s *corev1.Service) {
 		if s.Spec.ExternalName == "" {
 			k.required(spec.Child("externalName"), "")
 		} else {
-			k.each(spec.Child("externalName"), s.Spec.ExternalName, validation.IsDNS1123Subdomain(strings.TrimSuffix(s.Spec.ExternalName, ".")))
+			k.invalidEach(spec.Child("externalName"), s.Spec.ExternalName, validation.IsDNS1123Subdomain(strings.TrimSuffix(s.Spec.ExternalName, ".")))
 		}
 	}
 	if len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIP != s.Spec.ClusterIPs[0] {
@@ -203,7 +203,7 @@ func (k *checker) serviceAddresses(s *corev1.Service) {
 	}
 }
 
-func (k *checker) servicePorts(s *corev1.Service) {
+func (k *validator) servicePorts(s *corev1.Service) {
 	type key struct {
 		protocol corev1.Protocol
 		port     int32
@@ -216,7 +216,7 @@ func (k *checker) servicePorts(s *corev1.Service) {
 				k.required(at.Child("name"), "")
 			}
 		} else {
-			k.each(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))
+			k.invalidEach(at.Child("name"), p.Name, validation.IsDNS1123Label(p.Name))
 			if names[p.Name] {
 				k.add(field.Duplicate(at.Child("name"), p.Name))
 			}
@@ -226,7 +226,7 @@ func (k *checker) servicePorts(s *corev1.Service) {
 		oneOf(k, at.Child("protocol"), p.Protocol, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)
 		k.portNameOrNumber(at.Child("targetPort"), p.TargetPort)
 		if p.AppProtocol != nil {
-			k.each(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))
+			k.invalidEach(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))
 		}
 		if ports[key{p.Protocol, p.Port}] {
 			k.add(field.Duplicate(at, fmt.Sprintf("%s/%d", p.Protocol, p.Port)))
@@ -246,7 +246,7 @@ func (k *checker) servicePorts(s *corev1.Service) {
 	}
 }
 
-func (k *checker) serviceChange(s, old *corev1.Service) {
+func (k *validator) serviceChange(s, old *corev1.Service) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName {
 		return
 	}

@@ -26,62 +26,62 @@ const (
 )
 
 var storageRules = map[schema.GroupKind]Rules{
-	core("PersistentVolume"): kind[*corev1.PersistentVolume]{cluster: true, fill: defaultVolume,
+	core("PersistentVolume"): definition[*corev1.PersistentVolume]{clusterScoped: true, setDefaults: defaultVolume,
 		prepare: func(v *corev1.PersistentVolume) {
 			v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
 		},
-		judge: (*checker).volume, change: (*checker).volumeChange}.rules(),
-	core("PersistentVolumeClaim"): kind[*corev1.PersistentVolumeClaim]{fill: defaultClaim,
+		validate: (*validator).volume, validateUpdate: (*validator).volumeChange}.rules(),
+	core("PersistentVolumeClaim"): definition[*corev1.PersistentVolumeClaim]{setDefaults: defaultClaim,
 		prepare: func(c *corev1.PersistentVolumeClaim) {
 			c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 		},
-		judge: (*checker).claim, change: (*checker).claimChange,
-		status: func(k *checker, c, _ *corev1.PersistentVolumeClaim) {
+		validate: (*validator).claim, validateUpdate: (*validator).claimChange,
+		validateStatus: func(k *validator, c, _ *corev1.PersistentVolumeClaim) {
 			k.quantities(status.Child("capacity"), c.Status.Capacity)
 		}}.rules(),
-	storage("StorageClass"): kind[*storagev1.StorageClass]{cluster: true,
-		fill: func(c *storagev1.StorageClass) {
-			set(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
-			set(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+	storage("StorageClass"): definition[*storagev1.StorageClass]{clusterScoped: true,
+		setDefaults: func(c *storagev1.StorageClass) {
+			setIfNil(&c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+			setIfNil(&c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 		},
-		judge: (*checker).storageClass, change: (*checker).storageClassChange}.rules(),
-	storage("CSIDriver"): kind[*storagev1.CSIDriver]{cluster: true, fill: defaultDriver}.rules(),
-	storage("CSINode"):   kind[*storagev1.CSINode]{cluster: true, judge: (*checker).csiNode}.rules(),
-	storage("CSIStorageCapacity"): kind[*storagev1.CSIStorageCapacity]{judge: func(k *checker, c *storagev1.CSIStorageCapacity) {
+		validate: (*validator).storageClass, validateUpdate: (*validator).storageClassChange}.rules(),
+	storage("CSIDriver"): definition[*storagev1.CSIDriver]{clusterScoped: true, setDefaults: defaultDriver}.rules(),
+	storage("CSINode"):   definition[*storagev1.CSINode]{clusterScoped: true, validate: (*validator).csiNode}.rules(),
+	storage("CSIStorageCapacity"): definition[*storagev1.CSIStorageCapacity]{validate: func(k *validator, c *storagev1.CSIStorageCapacity) {
 		k.name(field.NewPath("storageClassName"), c.StorageClassName, validation.IsDNS1123Subdomain)
 	}}.rules(),
-	storage("VolumeAttributesClass"): kind[*storagev1.VolumeAttributesClass]{cluster: true, judge: (*checker).attributesClass,
-		change: (*checker).attributesClassChange}.rules(),
-	storage("VolumeAttachment"): kind[*storagev1.VolumeAttachment]{cluster: true, judge: (*checker).attachment,
-		change: func(k *checker, a, old *storagev1.VolumeAttachment) { k.immutable(spec, a.Spec, old.Spec) }}.rules(),
+	storage("VolumeAttributesClass"): definition[*storagev1.VolumeAttributesClass]{clusterScoped: true, validate: (*validator).attributesClass,
+		validateUpdate: (*validator).attributesClassChange}.rules(),
+	storage("VolumeAttachment"): definition[*storagev1.VolumeAttachment]{clusterScoped: true, validate: (*validator).attachment,
+		validateUpdate: func(k *validator, a, old *storagev1.VolumeAttachment) { k.immutable(spec, a.Spec, old.Spec) }}.rules(),
 }
 
 func defaultVolume(v *corev1.PersistentVolume) {
-	fill(&v.Status.Phase, corev1.VolumePending)
-	fill(&v.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
-	set(&v.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	setIfZero(&v.Status.Phase, corev1.VolumePending)
+	setIfZero(&v.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
+	setIfNil(&v.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	if h := v.Spec.HostPath; h != nil {
-		set(&h.Type, corev1.HostPathUnset)
+		setIfNil(&h.Type, corev1.HostPathUnset)
 	}
 	if i := v.Spec.ISCSI; i != nil {
-		fill(&i.ISCSIInterface, "default")
+		setIfZero(&i.ISCSIInterface, "default")
 	}
 	if r := v.Spec.RBD; r != nil {
-		fill(&r.RBDPool, "rbd")
-		fill(&r.RadosUser, "admin")
-		fill(&r.Keyring, "/etc/ceph/keyring")
+		setIfZero(&r.RBDPool, "rbd")
+		setIfZero(&r.RadosUser, "admin")
+		setIfZero(&r.Keyring, "/etc/ceph/keyring")
 	}
-	rounded(v.Spec.Capacity)
+	roundUpToMilli(v.Spec.Capacity)
 }
 
 func defaultClaim(c *corev1.PersistentVolumeClaim) {
-	fill(&c.Status.Phase, corev1.ClaimPending)
-	set(&c.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
-	rounded(c.Spec.Resources.Limits)
-	rounded(c.Spec.Resources.Requests)
+	setIfZero(&c.Status.Phase, corev1.ClaimPending)
+	setIfNil(&c.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	roundUpToMilli(c.Spec.Resources.Limits)
+	roundUpToMilli(c.Spec.Resources.Requests)
 }
 
-func (k *checker) volume(v *corev1.PersistentVolume) {
+func (k *validator) volume(v *corev1.PersistentVolume) {
 	k.addAll(podspec.ValidateAccessModes(v.Spec.AccessModes, spec.Child("accessModes")))
 	at := spec.Child("capacity")
 	if len(v.Spec.Capacity) == 0 {
@@ -99,7 +99,7 @@ func (k *checker) volume(v *corev1.PersistentVolume) {
 		corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain)
 	oneOfIfSet(k, spec.Child("volumeMode"), v.Spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
 	if n := v.Spec.StorageClassName; n != "" {
-		k.each(spec.Child("storageClassName"), n, validation.IsDNS1123Subdomain(n))
+		k.invalidEach(spec.Child("storageClassName"), n, validation.IsDNS1123Subdomain(n))
 	}
 	switch n := sources(&v.Spec.PersistentVolumeSource); {
 	case n == 0:
@@ -145,7 +145,7 @@ func sources(s *corev1.PersistentVolumeSource) (n int) {
 	return n
 }
 
-func (k *checker) volumeChange(v, old *corev1.PersistentVolume) {
+func (k *validator) volumeChange(v, old *corev1.PersistentVolume) {
 	if !equality.Semantic.DeepEqual(v.Spec.PersistentVolumeSource, old.Spec.PersistentVolumeSource) {
 		changed := podspec.Differences("spec", old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource)
 		k.forbidden(spec.Child("persistentvolumesource"), "spec.persistentvolumesource is immutable after creation\nchanged: "+strings.Join(changed, ", "))
@@ -156,11 +156,11 @@ func (k *checker) volumeChange(v, old *corev1.PersistentVolume) {
 	}
 }
 
-func (k *checker) claim(c *corev1.PersistentVolumeClaim) {
+func (k *validator) claim(c *corev1.PersistentVolumeClaim) {
 	k.addAll(podspec.ValidateClaimSpec(&c.Spec, spec))
 }
 
-func (k *checker) claimChange(c, old *corev1.PersistentVolumeClaim) {
+func (k *validator) claimChange(c, old *corev1.PersistentVolumeClaim) {
 	rest := c.Spec.DeepCopy()
 	was := old.Spec
 	// A claim may be bound, and a bound one grow; a class may be chosen late.
@@ -185,7 +185,7 @@ func (k *checker) claimChange(c, old *corev1.PersistentVolumeClaim) {
 	}
 }
 
-func (k *checker) storageClass(c *storagev1.StorageClass) {
+func (k *validator) storageClass(c *storagev1.StorageClass) {
 	k.name(field.NewPath("provisioner"), strings.ToLower(c.Provisioner), validation.IsQualifiedName)
 	oneOfIfSet(k, field.NewPath("reclaimPolicy"), c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain)
 	if c.VolumeBindingMode == nil {
@@ -194,7 +194,7 @@ func (k *checker) storageClass(c *storagev1.StorageClass) {
 	oneOfIfSet(k, field.NewPath("volumeBindingMode"), c.VolumeBindingMode, storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)
 }
 
-func (k *checker) storageClassChange(c, old *storagev1.StorageClass) {
+func (k *validator) storageClassChange(c, old *storagev1.StorageClass) {
 	for _, f := range []struct {
 		name     string
 		now, was any
@@ -206,7 +206,7 @@ func (k *checker) storageClassChange(c, old *storagev1.StorageClass) {
 	k.immutable(field.NewPath("volumeBindingMode"), c.VolumeBindingMode, old.VolumeBindingMode)
 }
 
-func (k *checker) attributesClass(c *storagev1.VolumeAttributesClass) {
+func (k *validator) attributesClass(c *storagev1.VolumeAttributesClass) {
 	k.name(field.NewPath("driverName"), strings.ToLower(c.DriverName), validation.IsQualifiedName)
 	at, size := field.NewPath("parameters"), 0
 	for name, value := range c.Parameters {
@@ -225,7 +225,7 @@ func (k *checker) attributesClass(c *storagev1.VolumeAttributesClass) {
 	}
 }
 
-func (k *checker) attributesClassChange(c, old *storagev1.VolumeAttributesClass) {
+func (k *validator) attributesClassChange(c, old *storagev1.VolumeAttributesClass) {
 	if c.DriverName != old.DriverName {
 		k.forbidden(field.NewPath("driverName"), "updates to driverName are forbidden.")
 	}
@@ -236,18 +236,18 @@ func (k *checker) attributesClassChange(c, old *storagev1.VolumeAttributesClass)
 
 func defaultDriver(d *storagev1.CSIDriver) {
 	s := &d.Spec
-	set(&s.AttachRequired, true)
-	set(&s.PodInfoOnMount, false)
-	set(&s.StorageCapacity, false)
-	set(&s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+	setIfNil(&s.AttachRequired, true)
+	setIfNil(&s.PodInfoOnMount, false)
+	setIfNil(&s.StorageCapacity, false)
+	setIfNil(&s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
 	if len(s.VolumeLifecycleModes) == 0 {
 		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
-	set(&s.RequiresRepublish, false)
-	set(&s.SELinuxMount, false)
+	setIfNil(&s.RequiresRepublish, false)
+	setIfNil(&s.SELinuxMount, false)
 }
 
-func (k *checker) csiNode(n *storagev1.CSINode) {
+func (k *validator) csiNode(n *storagev1.CSINode) {
 	seen := map[string]bool{}
 	for i, d := range n.Spec.Drivers {
 		at := spec.Child("drivers").Index(i)
@@ -262,7 +262,7 @@ func (k *checker) csiNode(n *storagev1.CSINode) {
 	}
 }
 
-func (k *checker) attachment(a *storagev1.VolumeAttachment) {
+func (k *validator) attachment(a *storagev1.VolumeAttachment) {
 	k.name(spec.Child("attacher"), a.Spec.Attacher, validation.IsQualifiedName)
 	k.name(spec.Child("nodeName"), a.Spec.NodeName, validation.IsDNS1123Subdomain)
 	if a.Spec.Source.PersistentVolumeName == nil && a.Spec.Source.InlineVolumeSpec == nil {

@@ -88,7 +88,7 @@ func certificates(dir string, pl *plane) (*pki.Authority, error) {
 	for name, s := range map[string]pki.Subject{
 		"server": pki.ServerSubject([]string{"localhost", "kubernetes.default.svc"}, []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)}),
 		// Nothing binds its name here: so it was with kubeadm, too.
-		"kubelet-client": {Name: pki.NodeClient, Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
+		"kubelet-client": {Name: pki.KubeletClientUser, Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}},
 		"sa":             {Name: "service-accounts"}, // only its key counts
 	} {
 		cert, key, err2 := authority.Issue(s)

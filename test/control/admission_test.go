@@ -58,7 +58,7 @@ func TestTokensByKubectl(t *testing.T) {
 	s := Shared(t)
 	token := strings.TrimSpace(s.Kubectl(t, "create", "token", "default", "--duration=20m"))
 	client := s.bearing(t, token)
-	for path, want := range map[string]string{"/.well-known/openid-configuration": s.Issuer, "/openid/v1/jwks": `"alg":"ES256"`} {
+	for path, want := range map[string]string{"/.well-known/openid-configuration": s.ServiceAccountIssuer, "/openid/v1/jwks": `"alg":"ES256"`} {
 		sees(t, path, func() string {
 			out, err := client.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 			if err != nil {

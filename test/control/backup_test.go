@@ -152,7 +152,7 @@ func TestABackupOfAServerThatIsOff(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "pki", "encryption.yaml"), seal); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndataDir: %s\nencryptionProviderConfig: %s\n", control.FileAPIVersion, control.FileKind, dir, seal)
+	text := fmt.Sprintf("apiVersion: %s\nkind: %s\ndataDir: %s\nencryptionProviderConfig: %s\n", control.ConfigFileAPIVersion, control.ConfigFileKind, dir, seal)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestWhatIsNoBackup(t *testing.T) {
 		t.Errorf("a backup of nothing: %v\n%s", err, out)
 	}
 	c := control.Default()
-	c.Etcd = storage.Servers{Endpoints: []string{"http://10.0.0.1:2379"}}
+	c.Etcd = storage.ClientConfig{Endpoints: []string{"http://10.0.0.1:2379"}}
 	if err := control.Backup(t.Context(), c, "", filepath.Join(at, "x")); err == nil || !strings.Contains(err.Error(), "etcdctl snapshot save") {
 		t.Errorf("of a cluster outside: %v", err)
 	}

@@ -33,7 +33,7 @@ import (
 // the administrator's kubeconfig.
 func TestTheServersCertificatesAreRenewed(t *testing.T) {
 	t.Parallel()
-	s := Start(t, func(c *control.Config) { c.OwnCertificates = 30 * time.Second })
+	s := Start(t, func(c *control.Config) { c.OwnCertificateDuration = 30 * time.Second })
 	first := s.shown(t)
 	if life := first.NotAfter.Sub(first.NotBefore); life > 40*time.Second {
 		t.Fatalf("the certificate is good for %s", life)
@@ -135,10 +135,10 @@ func TestANodeThatWasOffForLongComesBack(t *testing.T) {
 	for what, c := range map[string]kubernetes.Interface{
 		"of another authority":    s.expired(t, impostor, "y", time.Hour),
 		"that expired years ago":  s.expired(t, s.Authority, "y", 2*365*24*time.Hour),
-		"of an administrator":     s.stale(t, s.Authority, pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, For: -time.Hour}),
-		"of a node and a master":  s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes", "system:masters"}, For: -time.Hour}),
-		"for servers only":        s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes"}, For: -time.Hour, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}),
-		"that is not of the node": s.stale(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"}, For: -time.Hour}),
+		"of an administrator":     s.stale(t, s.Authority, pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Duration: -time.Hour}),
+		"of a node and a master":  s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes", "system:masters"}, Duration: -time.Hour}),
+		"for servers only":        s.stale(t, s.Authority, pki.Subject{Name: "system:node:y", Groups: []string{"system:nodes"}, Duration: -time.Hour, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}),
+		"that is not of the node": s.stale(t, s.Authority, pki.Subject{Name: "y", Groups: []string{"system:nodes"}, Duration: -time.Hour}),
 	} {
 		if code := answers(t, c); code != 401 {
 			t.Errorf("an expired certificate %s: %d, want 401", what, code)
@@ -213,7 +213,7 @@ func TestWhoseRequestsAreApprovedIsPolicy(t *testing.T) {
 // TestNodesThatWereOffMayBeKeptOut: the way back can be closed.
 func TestNodesThatWereOffMayBeKeptOut(t *testing.T) {
 	t.Parallel()
-	s := Start(t, func(c *control.Config) { c.NodeReturn = 0 })
+	s := Start(t, func(c *control.Config) { c.NodeReturnPeriod = 0 })
 	if code := answers(t, s.expired(t, s.Authority, "x", time.Minute)); code != 401 {
 		t.Errorf("%d, want 401", code)
 	}
@@ -221,13 +221,13 @@ func TestNodesThatWereOffMayBeKeptOut(t *testing.T) {
 
 // expired is a client with a node's certificate that expired so long ago.
 func (s *Server) expired(t *testing.T, by *pki.Authority, node string, ago time.Duration) kubernetes.Interface {
-	return s.stale(t, by, pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, For: -ago})
+	return s.stale(t, by, pki.Subject{Name: "system:node:" + node, Groups: []string{"system:nodes"}, Duration: -ago})
 }
 
 func (s *Server) stale(t *testing.T, by *pki.Authority, subject pki.Subject) kubernetes.Interface {
 	t.Helper()
-	if subject.Usage == nil {
-		subject.Usage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if subject.ExtKeyUsages == nil {
+		subject.ExtKeyUsages = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}
 	cert, key, err := by.Issue(subject)
 	if err != nil {

@@ -24,7 +24,7 @@ func TestInformersOfEveryKind(t *testing.T) {
 	s := Shared(t)
 	factory := informers.NewSharedInformerFactory(s.Client, 0)
 	for _, kind := range registry.All() {
-		if _, err := factory.ForResource(kind.Version.WithResource(kind.Resource)); err != nil {
+		if _, err := factory.ForResource(kind.GroupVersion.WithResource(kind.Resource)); err != nil {
 			t.Fatalf("%s: %v", kind.Resource, err)
 		}
 	}
@@ -88,11 +88,11 @@ func TestEveryKindIsServedAndListed(t *testing.T) {
 				t.Errorf("%s: the verb %s is served: %v, want %v", kind.Resource, verb, !want, want)
 			}
 		}
-		if r.Namespaced == kind.Cluster || r.SingularName != kind.Singular || !slices.Equal(r.ShortNames, kind.Short) {
+		if r.Namespaced == kind.ClusterScoped || r.SingularName != kind.Singular || !slices.Equal(r.ShortNames, kind.ShortNames) {
 			t.Errorf("%s is served as %+v", kind.Resource, r)
 		}
 		for sub, want := range map[string]bool{"status": kind.Status, "scale": kind.Scale != nil} {
-			if _, has := found[schema.GroupResource{Group: kind.Version.Group, Resource: kind.Resource + "/" + sub}]; has != want {
+			if _, has := found[schema.GroupResource{Group: kind.GroupVersion.Group, Resource: kind.Resource + "/" + sub}]; has != want {
 				t.Errorf("%s/%s: served %v, want %v", kind.Resource, sub, has, want)
 			}
 		}

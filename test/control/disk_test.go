@@ -120,7 +120,7 @@ func withDependent(t *testing.T, s *Server, owner string) {
 func TestFullStore(t *testing.T) {
 	t.Parallel()
 	const limit = 32 << 20
-	s := Start(t, func(c *control.Config) { c.StoreLimit, c.CompactEvery = limit, 10*time.Second })
+	s := Start(t, func(c *control.Config) { c.EtcdQuotaBytes, c.EtcdCompactionInterval = limit, 10*time.Second })
 	node := s.as(t, "system:node:full", "system:nodes")
 	boundPod(t, s, node, "full", "ends")
 	maps := s.Client.CoreV1().ConfigMaps("default")

@@ -12,7 +12,7 @@ import (
 func TestTheSecondServerTakesOver(t *testing.T) {
 	t.Parallel()
 	endpoints := cluster(t)
-	with := func(c *control.Config) { c.Etcd = storage.Servers{Endpoints: endpoints} }
+	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, with)
 	shows(t, one, "default", "-n", "default", "get", "sa", "default", "-o", "jsonpath={.metadata.name}")
 	leader := one.Kubectl(t, "-n", "kube-system", "get", "lease", "berth-control", "-o", "jsonpath={.spec.holderIdentity}")

@@ -24,7 +24,7 @@ import (
 // alone lets nothing work on objects but the test. Accounts stay: without one no
 // pod is let in.
 func alone(c *control.Config) {
-	for _, name := range control.PartNames() {
+	for _, name := range control.ControllerNames() {
 		if name != "namespaces" && name != controllers.ServiceAccounts {
 			c.Off = append(c.Off, name)
 		}

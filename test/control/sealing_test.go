@@ -21,7 +21,7 @@ func sealingKey(name string) string {
 // held is what the store holds under a key of the server.
 func (s *Server) held(t *testing.T, key string) string {
 	t.Helper()
-	got, err := s.Keys.Get(t.Context(), key)
+	got, err := s.EtcdClient.Get(t.Context(), key)
 	if err != nil || len(got.Kvs) != 1 {
 		t.Fatalf("%s: %v, %v", key, got, err)
 	}

@@ -293,7 +293,7 @@ func TestTheServersWordIsGoodForNodesOnly(t *testing.T) {
 	may := func(verb, resource, sub string) func() string {
 		return func() string {
 			r, err := x.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: pki.NodeClient, Groups: []string{"system:authenticated"},
+				User: pki.KubeletClientUser, Groups: []string{"system:authenticated"},
 				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Subresource: sub, Name: "x"},
 			}}, metav1.CreateOptions{})
 			if err != nil {
@@ -335,7 +335,7 @@ func TestTheServersWordIsGoodForNodesOnly(t *testing.T) {
 func (s *Server) asBefore(t *testing.T, dir string) {
 	t.Helper()
 	s.Kubectl(t, "delete", "clusterrolebinding", "system:kubelet-api-admin")
-	cert, key, err := s.Authority.Issue(pki.Subject{Name: pki.NodeClient, Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	cert, key, err := s.Authority.Issue(pki.Subject{Name: pki.KubeletClientUser, Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}

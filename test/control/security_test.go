@@ -43,7 +43,7 @@ func (s *Server) as(t *testing.T, name string, groups ...string) kubernetes.Inte
 // certified gives a configuration somebody's certificate.
 func (s *Server) certified(t *testing.T, name string, groups ...string) func(*restclient.Config) {
 	t.Helper()
-	cert, key, err := s.Authority.Issue(pki.Subject{Name: name, Groups: groups, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	cert, key, err := s.Authority.Issue(pki.Subject{Name: name, Groups: groups, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +150,8 @@ func TestStrangersAreRefused(t *testing.T) {
 		what    string
 		subject pki.Subject
 	}{
-		{"for servers only", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}},
-		{"that has expired", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, For: -time.Minute}},
+		{"for servers only", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}},
+		{"that has expired", pki.Subject{Name: "berth-admin", Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Duration: -time.Minute}},
 	} {
 		cert, key, err := s.Authority.Issue(row.subject)
 		if err != nil {
@@ -176,7 +176,7 @@ func forged(t *testing.T, authority string, usage x509.ExtKeyUsage, until time.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	certPEM, keyPEM, err = impostor.Issue(pki.Subject{Name: authority, Groups: []string{"system:masters"}, Usage: []x509.ExtKeyUsage{usage}, For: time.Until(until)})
+	certPEM, keyPEM, err = impostor.Issue(pki.Subject{Name: authority, Groups: []string{"system:masters"}, ExtKeyUsages: []x509.ExtKeyUsage{usage}, Duration: time.Until(until)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestNobodyGivesMoreThanHeHas(t *testing.T) {
 		}
 	}
 	impersonated := s.with(t, func(c *restclient.Config) {
-		cert, key, err := s.Authority.Issue(pki.Subject{Name: "ann", Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		cert, key, err := s.Authority.Issue(pki.Subject{Name: "ann", ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -63,7 +63,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 	}
 	signed := func(ring *tokens.Keyring, issuer string, now time.Time) string {
 		signer := &tokens.Signer{Issuer: issuer, Keys: ring, Now: func() time.Time { return now }}
-		out, _, _, err := signer.Issue(tokens.Spec{Account: account, Audiences: []string{s.Issuer}, TTL: time.Hour})
+		out, _, _, err := signer.Issue(tokens.Spec{Account: account, Audiences: []string{s.ServiceAccountIssuer}, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,16 +85,16 @@ func TestTokensThatAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code := answers(t, s.bearing(t, signed(own, s.Issuer, time.Now()))); code != http.StatusOK {
+	if code := answers(t, s.bearing(t, signed(own, s.ServiceAccountIssuer, time.Now()))); code != http.StatusOK {
 		t.Fatalf("a token of the server's key is answered with %d", code)
 	}
 	bogus := []byte(parts[2])
 	bogus[5] ^= 1
 	for _, row := range []struct{ what, token string }{
-		{"expired", signed(own, s.Issuer, time.Now().Add(-2*time.Hour))},
-		{"not yet valid", signed(own, s.Issuer, time.Now().Add(time.Hour))},
+		{"expired", signed(own, s.ServiceAccountIssuer, time.Now().Add(-2*time.Hour))},
+		{"not yet valid", signed(own, s.ServiceAccountIssuer, time.Now().Add(time.Hour))},
 		{"of another issuer", signed(own, "https://elsewhere.example", time.Now())},
-		{"of a stranger's key", signed(foreign, s.Issuer, time.Now())},
+		{"of a stranger's key", signed(foreign, s.ServiceAccountIssuer, time.Now())},
 		{"with changed claims", parts[0] + "." + master + "." + parts[2]},
 		{"with a changed signature", parts[0] + "." + parts[1] + "." + string(bogus)},
 		{"without a signature", parts[0] + "." + parts[1] + "."},
@@ -129,7 +129,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 	}
 	sees(t, "a token of a pod that is gone", func() string { return fmt.Sprint(answers(t, s.bearing(t, good))) }, "401")
 	// And after the account was made anew under the same name.
-	old := signed(own, s.Issuer, time.Now())
+	old := signed(own, s.ServiceAccountIssuer, time.Now())
 	if err := s.Client.CoreV1().ServiceAccounts("shop").Delete(ctx, "app", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func Start(t testing.TB, change ...func(*control.Config)) *Server {
 // until it is ready. Its stop ends it.
 func open(ctx context.Context, change ...func(*control.Config)) (*Server, error) {
 	c := control.Default()
-	c.Listen, c.UnsafeStore = "127.0.0.1:0", true
+	c.Listen, c.UnsafeNoFsync = "127.0.0.1:0", true
 	for _, f := range change {
 		f(&c)
 	}

@@ -114,7 +114,7 @@ func TestTwoServersGiveNothingTwice(t *testing.T) {
 	endpoints := cluster(t)
 	// 16 node ports for 16 services: all are given, none twice.
 	with := func(c *control.Config) {
-		c.Etcd, c.NodePorts.Last = storage.Servers{Endpoints: endpoints}, c.NodePorts.First+15
+		c.Etcd, c.ServiceNodePorts.Last = storage.ClientConfig{Endpoints: endpoints}, c.ServiceNodePorts.First+15
 	}
 	one := Start(t, with)
 	two := Start(t, with, func(c *control.Config) { c.EncryptionConfig = filepath.Join(one.DataDir, "pki", "encryption.yaml") })

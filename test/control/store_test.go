@@ -90,7 +90,7 @@ func members(t *testing.T) (all []*embed.Etcd, endpoints []string, err error) {
 func TestAPIOnAClusterOutside(t *testing.T) {
 	t.Parallel()
 	endpoints := cluster(t)
-	s := Start(t, func(c *control.Config) { c.Etcd = storage.Servers{Endpoints: endpoints} })
+	s := Start(t, func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} })
 	runSuite(t, s)
 }
 
@@ -98,7 +98,7 @@ func TestAPIOnAClusterOutside(t *testing.T) {
 func TestTwoServersShareACluster(t *testing.T) {
 	t.Parallel()
 	endpoints := cluster(t)
-	with := func(c *control.Config) { c.Etcd = storage.Servers{Endpoints: endpoints} }
+	with := func(c *control.Config) { c.Etcd = storage.ClientConfig{Endpoints: endpoints} }
 	one := Start(t, with)
 	// The second knows the first one's keys, as replicas must.
 	two := Start(t, with, func(c *control.Config) { c.EncryptionConfig = filepath.Join(one.DataDir, "pki", "encryption.yaml") })

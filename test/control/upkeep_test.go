@@ -26,7 +26,7 @@ import (
 // store is a client of the server's own store.
 func (s *Server) store(t *testing.T) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: s.Keys.Endpoints(), Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: s.EtcdClient.Endpoints(), Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (s *Server) store(t *testing.T) *clientv3.Client {
 func TestTheStoreIsKeptSmall(t *testing.T) {
 	t.Parallel()
 	s := Start(t, func(c *control.Config) {
-		c.EventTTL, c.CompactEvery, c.DefragmentEvery = 5*time.Second, 2*time.Second, time.Second
+		c.EventTTL, c.EtcdCompactionInterval, c.EtcdDefragmentationInterval = 5*time.Second, 2*time.Second, time.Second
 	})
 	ctx := t.Context()
 	events := s.Client.CoreV1().Events("default")
@@ -98,7 +98,7 @@ func TestTheStoreIsKeptSmall(t *testing.T) {
 // that does not ask hears nothing but changes.
 func TestWatchesOfWhatIsQuietHearHowFarTheStoreIs(t *testing.T) {
 	t.Parallel()
-	s := Start(t, alone, func(c *control.Config) { c.CompactEvery = time.Second })
+	s := Start(t, alone, func(c *control.Config) { c.EtcdCompactionInterval = time.Second })
 	ctx := t.Context()
 	client, err := metadata.NewForConfig(s.Config)
 	if err != nil {
@@ -205,7 +205,7 @@ func TestKillsLeakNoAddress(t *testing.T) {
 	}
 	p.Stop(t)
 	s := Start(t, func(c *control.Config) {
-		c.DataDir, c.NodePorts.First, c.NodePorts.Last, c.RepairEvery = p.DataDir, 30000, 30000+ports-1, 2*time.Second
+		c.DataDir, c.ServiceNodePorts.First, c.ServiceNodePorts.Last, c.ServiceRepairInterval = p.DataDir, 30000, 30000+ports-1, 2*time.Second
 	})
 	ctx := t.Context()
 	store := s.store(t)

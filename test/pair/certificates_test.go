@@ -21,7 +21,7 @@ import (
 // the key that it has, though its token is gone.
 func TestCertificatesOfANode(t *testing.T) {
 	t.Parallel()
-	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.NodeCertificates = time.Minute })}
+	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
 	p.issueToken()
 	dir := t.TempDir()
 	p.joinHost(dir, pairOptions{})
@@ -134,7 +134,7 @@ func (p *Pair) certificate(name string) (*x509.Certificate, error) {
 // shown is the certificate that the node's own server shows.
 func (p *Pair) shown() *x509.Certificate {
 	p.t.Helper()
-	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"), &tls.Config{RootCAs: p.NodeAuthority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})
+	conn, err := tls.Dial("tcp", net.JoinHostPort(p.Host.Gateway.String(), "10250"), &tls.Config{RootCAs: p.NodeServingAuthority.Pool(), ServerName: p.Node, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 func TestANodeThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	p := start(t, pairOptions{
-		Cut: true, Server: []func(*control.Config){func(c *control.Config) { c.NodeGrace = lostAfter }},
+		Cut: true, Server: []func(*control.Config){func(c *control.Config) { c.NodeMonitorGracePeriod = lostAfter }},
 		Config: map[string]any{"nodeLeaseDurationSeconds": leaseSeconds},
 	})
 	p.issueToken()

@@ -101,7 +101,7 @@ func TestANodeThatDoesNotRegister(t *testing.T) {
 // one certificate and keeps it to its end.
 func TestCertificatesThatAreNotRotated(t *testing.T) {
 	t.Parallel()
-	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.NodeCertificates = time.Minute })}
+	p := &Pair{t: t, Server: servers.Start(t, func(c *control.Config) { c.ClusterSigningDuration = time.Minute })}
 	p.issueToken()
 	p.joinHost(t.TempDir(), pairOptions{Config: map[string]any{"rotateCertificates": false, "serverTLSBootstrap": false}})
 	p.until("the node's certificate", func() string {

@@ -46,7 +46,7 @@ func startApart(t *testing.T) *Apart {
 	})
 	server := servers.Start(t, func(c *control.Config) {
 		c.Listen = netip.AddrPortFrom(lan.Machine, 0).String()
-		c.PodRanges = podRanges
+		c.ClusterCIDRs = podRanges
 	})
 	w := &Apart{Two: &Two{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t, Server: server}}, lan: lan}
 	w.listen()

@@ -156,8 +156,8 @@ func (p *Pair) trust() map[string]any {
 		p.t.Fatal(err)
 	}
 	cert, key, err := authority.Issue(pki.Subject{
-		Name: "system:node:" + p.Node, Groups: []string{"system:nodes"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNS: []string{p.Node}, IPs: []net.IP{p.Host.Gateway.AsSlice()},
+		Name: "system:node:" + p.Node, Groups: []string{"system:nodes"}, ExtKeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{p.Node}, IPAddresses: []net.IP{p.Host.Gateway.AsSlice()},
 	})
 	own := p.t.TempDir()
 	certFile, keyFile := filepath.Join(own, "node.crt"), filepath.Join(own, "node.key")

@@ -31,7 +31,7 @@ func TestPodsHaveAddressesOfTheNodesRange(t *testing.T) {
 	})
 	p := start(t, pairOptions{
 		Bare: true, Berth: map[string]any{"cniPodCIDRs": []string{"node"}, "podRouting": "none"},
-		Server: []func(*control.Config){func(c *control.Config) { c.PodRanges = []netip.Prefix{cluster} }},
+		Server: []func(*control.Config){func(c *control.Config) { c.ClusterCIDRs = []netip.Prefix{cluster} }},
 	})
 	text := p.field("node", p.Node, ".spec.podCIDR")
 	given, err := netip.ParsePrefix(text)

@@ -21,7 +21,7 @@ import (
 // the server takes the new one and not the old.
 func TestTokensInPodsAreRenewed(t *testing.T) {
 	t.Parallel()
-	p := start(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) { c.LongestToken = 40 * time.Second }}})
+	p := start(t, pairOptions{Server: []func(*control.Config){func(c *control.Config) { c.MaxTokenExpiration = 40 * time.Second }}})
 	p.Apply(t, p.pod("holds", "", "sleep"))
 	p.is("pod", "holds", ready, "True")
 	path := filepath.Join(p.Agent.RootDir, "pods", p.field("pod", "holds", ".metadata.uid"), "volumes/kubernetes.io~projected/*/token")

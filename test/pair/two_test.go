@@ -28,7 +28,7 @@ const (
 
 func startTwo(t *testing.T) *Two {
 	t.Helper()
-	server := servers.Start(t, func(c *control.Config) { c.NodeGrace = lostAfter })
+	server := servers.Start(t, func(c *control.Config) { c.NodeMonitorGracePeriod = lostAfter })
 	w := &Two{Server: server, t: t, A: &Pair{t: t, Server: server}, B: &Pair{t: t, Server: server}}
 	w.A.issueToken()
 	for _, p := range []*Pair{w.A, w.B} {
