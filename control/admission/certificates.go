@@ -19,8 +19,8 @@ import (
 	"berth/control/tokens"
 )
 
-// signerPermission lets a subresource of signing requests be written only by who has a
-// verb on the request's signer.
+// signerPermission requires a verb on the signer of a certificate signing request for changes of
+// one of its subresources.
 type signerPermission struct {
 	*admission.Handler
 
@@ -31,18 +31,21 @@ type signerPermission struct {
 }
 
 func newApproval(c Config) (admission.Interface, error) {
-	return &signerPermission{admission.NewHandler(admission.Update), c.Authorizer, "approval", "approve", "user not permitted to approve requests with signerName %q",
+	return &signerPermission{admission.NewHandler(admission.Update), c.Authorizer, "approval", "approve",
+		"user not permitted to approve requests with signerName %q",
 		func(_, _ *certificatesv1.CertificateSigningRequest) bool { return true }}, nil
 }
 
 func newSigning(c Config) (admission.Interface, error) {
-	return &signerPermission{admission.NewHandler(admission.Update), c.Authorizer, "status", "sign", "user not permitted to sign requests with signerName %q",
+	return &signerPermission{admission.NewHandler(admission.Update), c.Authorizer, "status", "sign",
+		"user not permitted to sign requests with signerName %q",
 		func(old, now *certificatesv1.CertificateSigningRequest) bool {
-			return !equality.Semantic.DeepEqual(old.Status.Certificate, now.Status.Certificate) || !equality.Semantic.DeepEqual(old.Status.Conditions, now.Status.Conditions)
+			return !equality.Semantic.DeepEqual(old.Status.Certificate, now.Status.Certificate) || !equality.Semantic.DeepEqual(
+				old.Status.Conditions, now.Status.Conditions)
 		}}, nil
 }
 
-// Validate asks for the verb on the signer, or on all signers of its domain.
+// Validate requires the verb on the signer or on all signers of its domain.
 func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if !isResource(a, certificatesv1.GroupName, "certificatesigningrequests") || a.GetSubresource() != s.subresource {
 		return nil
@@ -56,7 +59,8 @@ func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes,
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
 		d, _, err := s.authorizer.Authorize(ctx, authorizer.AttributesRecord{
-			User: a.GetUserInfo(), Verb: s.verb, APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers", Name: name, ResourceRequest: true,
+			User: a.GetUserInfo(), Verb: s.verb, APIGroup: certificatesv1.GroupName, APIVersion: "*", Resource: "signers",
+			Name: name, ResourceRequest: true,
 		})
 		if err == nil && d == authorizer.DecisionAllow {
 			return nil
@@ -65,14 +69,14 @@ func (s *signerPermission) Validate(ctx context.Context, a admission.Attributes,
 	return admission.NewForbidden(a, fmt.Errorf(s.message, signer))
 }
 
-// subjectRestriction lets nobody become the cluster's master by certificate.
+// subjectRestriction prevents client certificates with the group system:masters.
 type subjectRestriction struct{ *admission.Handler }
 
 func newSubjectRestriction(Config) (admission.Interface, error) {
 	return subjectRestriction{admission.NewHandler(admission.Create)}, nil
 }
 
-// Validate refuses the group system:masters.
+// Validate rejects requests with the group system:masters.
 func (subjectRestriction) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	r, ok := signingRequest(a)
 	if !ok || r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
@@ -83,7 +87,8 @@ func (subjectRestriction) Validate(_ context.Context, a admission.Attributes, _ 
 		return admission.NewForbidden(a, fmt.Errorf("failed to parse CSR: %w", err))
 	}
 	if slices.Contains(parsed.Subject.Organization, "system:masters") {
-		return admission.NewForbidden(a, fmt.Errorf("use of %s signer with system:masters group is not allowed", r.Spec.SignerName))
+		return admission.NewForbidden(a, fmt.Errorf("use of %s signer with system:masters group is not allowed",
+			r.Spec.SignerName))
 	}
 	return nil
 }
@@ -104,9 +109,9 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// bootstrapTokenUse spends single-use bootstrap tokens on the first identity that is
-// asked for with one: a node's name and its key. It comes late in the chain, so
-// that a request that is refused anyway spends nothing.
+// bootstrapTokenUse binds a single-use bootstrap token to the identity (node name and key) of the
+// first certificate signing request made with it. It runs late in the chain, so that a request
+// rejected by another plugin does not use up the token.
 type bootstrapTokenUse struct {
 	*admission.Handler
 
@@ -117,7 +122,7 @@ func newBootstrapTokenUse(c Config) (admission.Interface, error) {
 	return &bootstrapTokenUse{admission.NewHandler(admission.Create), c.Bootstrap}, nil
 }
 
-// Validate claims the token of the asker, if he came with one.
+// Validate claims the bootstrap token of the requester, if the request uses one.
 func (b *bootstrapTokenUse) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	id, ok := strings.CutPrefix(a.GetUserInfo().GetName(), tokens.BootstrapUserPrefix)
 	r, about := signingRequest(a)

@@ -18,53 +18,66 @@ import (
 	"berth/control/tokens"
 )
 
-// Config is what the plugins look things up in.
+// Config holds the dependencies and settings of the plugins.
 type Config struct {
 	Client     kubernetes.Interface
 	Informers  informers.SharedInformerFactory
-	Authorizer authorizer.Authorizer // what requests go through
+	Authorizer authorizer.Authorizer // the authorizer of the API server
 	RBAC       *authz.RBAC
 	Bootstrap  *tokens.BootstrapAuthenticator
-	// GetPod answers a pod as it is stored now; nil: by Client.
+	// GetPod reads a pod from the API server. If nil, Client is used.
 	GetPod func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	// CountedResources are the kinds whose number a quota can limit.
+	// CountedResources are the resources that an object count quota can limit.
 	CountedResources []schema.GroupResource
-	Audience         string // the API server's own, of service account tokens
-	// Drained is closed when no more requests come.
+	Audience         string // the API server's audience in service account tokens
+	// Drained is closed after the last request.
 	Drained <-chan struct{}
-	// Disabled names plugins that shall not run.
+	// Disabled lists the plugins to disable.
 	Disabled []string
 }
 
-// Names are the plugins in the order in which they run; all mutating ones run
-// before the first validating one, and the ones that write come last.
+// Names returns all plugins in their order in the chain. Mutating plugins run before validating
+// ones. Plugins that write to the storage are last.
 func Names() []string {
 	return []string{
-		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "PodTopologyLabels",
-		"PodSecurity", "Priority", "DefaultTolerationSeconds", "RuntimeClass", "CertificateApproval", "CertificateSigning",
-		"CertificateSubjectRestriction", "RoleEscalation", "BootstrapTokenUse", "DeviceClaims", "ResourceQuota",
+		"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition",
+		"PodTopologyLabels", "PodSecurity", "Priority", "DefaultTolerationSeconds", "RuntimeClass",
+		"CertificateApproval", "CertificateSigning", "CertificateSubjectRestriction", "RoleEscalation",
+		"BootstrapTokenUse", "DeviceClaims", "ResourceQuota",
 	}
 }
 
-// New makes the chain.
+// New creates the admission chain.
 func New(c Config) (admission.Interface, error) {
 	makers := map[string]func(Config) (admission.Interface, error){
-		"NamespaceLifecycle": newLifecycle, "LimitRanger": newLimitRanger, "ServiceAccount": newServiceAccounts,
-		"TaintNodesByCondition": newTaintNodesByCondition, "PodTopologyLabels": newTopologyLabels, "NodeRestriction": newNodeRestriction, "PodSecurity": newPodSecurity, "Priority": newPriority,
-		"DefaultTolerationSeconds": newTolerations, "RuntimeClass": newRuntimeClasses,
-		"CertificateApproval": newApproval, "CertificateSigning": newSigning, "CertificateSubjectRestriction": newSubjectRestriction,
-		"RoleEscalation": newEscalation, "BootstrapTokenUse": newBootstrapTokenUse, "DeviceClaims": newDeviceClaims, "ResourceQuota": newQuota,
+		"NamespaceLifecycle":            newLifecycle,
+		"LimitRanger":                   newLimitRanger,
+		"ServiceAccount":                newServiceAccounts,
+		"TaintNodesByCondition":         newTaintNodesByCondition,
+		"PodTopologyLabels":             newTopologyLabels,
+		"NodeRestriction":               newNodeRestriction,
+		"PodSecurity":                   newPodSecurity,
+		"Priority":                      newPriority,
+		"DefaultTolerationSeconds":      newTolerations,
+		"RuntimeClass":                  newRuntimeClasses,
+		"CertificateApproval":           newApproval,
+		"CertificateSigning":            newSigning,
+		"CertificateSubjectRestriction": newSubjectRestriction,
+		"RoleEscalation":                newEscalation,
+		"BootstrapTokenUse":             newBootstrapTokenUse,
+		"DeviceClaims":                  newDeviceClaims,
+		"ResourceQuota":                 newQuota,
 	}
 	if c.GetPod == nil {
 		c.GetPod = tokens.LiveGetter{Client: c.Client}.Pod
 	}
-	off := sets.New(c.Disabled...)
-	if unknown := off.Difference(sets.New(Names()...)); len(unknown) > 0 {
-		return nil, fmt.Errorf("no such admission plugin: %v; there are %v", sets.List(unknown), Names())
+	disabled := sets.New(c.Disabled...)
+	if unknown := disabled.Difference(sets.New(Names()...)); len(unknown) > 0 {
+		return nil, fmt.Errorf("unknown admission plugins %v, known plugins: %v", sets.List(unknown), Names())
 	}
 	var chain []admission.Interface
 	for _, name := range Names() {
-		if off.Has(name) {
+		if disabled.Has(name) {
 			continue
 		}
 		plugin, err := makers[name](c)
@@ -76,8 +89,8 @@ func New(c Config) (admission.Interface, error) {
 	return admission.NewChainHandler(chain...), nil
 }
 
-// newLifecycle refuses objects in namespaces that are missing or ending; it is
-// the library's own.
+// newLifecycle returns the NamespaceLifecycle plugin of k8s.io/apiserver, which rejects objects in
+// missing and terminating namespaces.
 func newLifecycle(c Config) (admission.Interface, error) {
 	p, err := lifecycle.NewLifecycle(sets.New(corev1.NamespaceDefault, "kube-system", "kube-public"))
 	if err != nil {
@@ -99,12 +112,12 @@ func initialize(c Config, p admission.Interface) error {
 	return nil
 }
 
-// isResource says whether a request is about a resource, and about it as a whole.
+// isResource reports whether the request is for the resource or one of its subresources.
 func isResource(a admission.Attributes, group, resource string) bool {
 	return a.GetResource().GroupResource() == schema.GroupResource{Group: group, Resource: resource}
 }
 
-// podOf answers the pod of a request for pods as a whole.
+// podOf returns the pod of a request for pods, but not for a subresource.
 func podOf(a admission.Attributes) (*corev1.Pod, bool) {
 	if !isResource(a, "", "pods") || a.GetSubresource() != "" {
 		return nil, false

@@ -1,10 +1,10 @@
-// Package admission looks at every write after it is authorized and before it is
-// stored: it fills in what the cluster decides (service account, tolerations,
-// priority, limits, overhead) and refuses what the cluster forbids (quota, pod
-// security, another node's objects, more rights than one has).
+// Package admission implements the admission plugins of the control server. They run after
+// authorization and before storage. They set defaults (service account, tolerations, priority,
+// limits, overhead) and reject what the cluster forbids (exceeded quotas, Pod Security violations,
+// writes to the objects of other nodes, privilege escalation).
 //
-// It owns one plugin per file and their order in chain.go. It never validates
-// an object by itself (control/validation and podspec do), and its plugins change
-// nothing but the object in hand, with two exceptions that respect dry run: the
-// usage of a quota, and the claim of a single-use bootstrap token.
+// The package contains one plugin per file and the chain in chain.go. General validation of objects
+// is in control/validation and podspec. The plugins change only the admitted object, with two
+// exceptions, which respect dry run: the usage of a quota and the claim of a single-use bootstrap
+// token.
 package admission

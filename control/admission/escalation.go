@@ -16,8 +16,8 @@ import (
 	"berth/control/authz"
 )
 
-// escalation lets nobody grant by a role or a binding what he does not hold
-// himself, but for those who may "escalate" the role or "bind" it.
+// escalation prevents users from granting permissions that they do not have, by a role or a
+// binding, unless they have the verb "escalate" on the role or "bind" for the binding.
 type escalation struct {
 	*admission.Handler
 
@@ -27,12 +27,14 @@ type escalation struct {
 }
 
 func newEscalation(c Config) (admission.Interface, error) {
-	return &escalation{admission.NewHandler(admission.Create, admission.Update), c.RBAC, c.Client.RbacV1(), c.Authorizer}, nil
+	return &escalation{admission.NewHandler(admission.Create, admission.Update), c.RBAC, c.Client.RbacV1(), c.Authorizer},
+		nil
 }
 
-// Validate looks at roles and bindings whose rights change.
+// Validate checks new roles and bindings and those with changed permissions.
 func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if a.GetResource().Group != rbacv1.GroupName || a.GetSubresource() != "" || slices.Contains(a.GetUserInfo().GetGroups(), user.SystemPrivilegedGroup) {
+	if a.GetResource().Group != rbacv1.GroupName || a.GetSubresource() != "" ||
+		slices.Contains(a.GetUserInfo().GetGroups(), user.SystemPrivilegedGroup) {
 		return nil
 	}
 	switch o := a.GetObject().(type) {
@@ -48,12 +50,14 @@ func (e *escalation) Validate(ctx context.Context, a admission.Attributes, _ adm
 		}
 		return e.clusterRole(ctx, a, o, aggregates(o) || old != nil && aggregates(old))
 	case *rbacv1.RoleBinding:
-		if old, ok := a.GetOldObject().(*rbacv1.RoleBinding); ok && equality.Semantic.DeepEqual(old.RoleRef, o.RoleRef) && equality.Semantic.DeepEqual(old.Subjects, o.Subjects) {
+		if old, ok := a.GetOldObject().(*rbacv1.RoleBinding); ok && equality.Semantic.DeepEqual(old.RoleRef, o.RoleRef) &&
+			equality.Semantic.DeepEqual(old.Subjects, o.Subjects) {
 			return nil
 		}
 		return e.binding(ctx, a, o.RoleRef)
 	case *rbacv1.ClusterRoleBinding:
-		if old, ok := a.GetOldObject().(*rbacv1.ClusterRoleBinding); ok && equality.Semantic.DeepEqual(old.RoleRef, o.RoleRef) && equality.Semantic.DeepEqual(old.Subjects, o.Subjects) {
+		if old, ok := a.GetOldObject().(*rbacv1.ClusterRoleBinding); ok && equality.Semantic.DeepEqual(old.RoleRef,
+			o.RoleRef) && equality.Semantic.DeepEqual(old.Subjects, o.Subjects) {
 			return nil
 		}
 		return e.binding(ctx, a, o.RoleRef)
@@ -71,8 +75,9 @@ func (e *escalation) role(ctx context.Context, a admission.Attributes, name stri
 	return nil
 }
 
-// onlyMetadataChanged tells whether the two differ at most in what deletes leave: by a label
-// a cluster role becomes part of another one, with the same rules.
+// onlyMetadataChanged reports whether the update changes only finalizers, owner references and
+// managed fields. Labels are not among them, because a label can add a cluster role to an
+// aggregated one.
 func onlyMetadataChanged(old, changed *rbacv1.ClusterRole) bool {
 	same := changed.DeepCopy()
 	same.Finalizers, same.OwnerReferences, same.ManagedFields = old.Finalizers, old.OwnerReferences, old.ManagedFields
@@ -83,9 +88,10 @@ func aggregates(r *rbacv1.ClusterRole) bool {
 	return r.AggregationRule != nil && len(r.AggregationRule.ClusterRoleSelectors) > 0
 }
 
-// clusterRole with an aggregation can grow to anything, so only who holds
-// everything may make one, or change it.
-func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, o *rbacv1.ClusterRole, aggregated bool) error {
+// clusterRole checks a cluster role. An aggregated role can receive any rule, so creating or
+// changing one requires all permissions.
+func (e *escalation) clusterRole(ctx context.Context, a admission.Attributes, o *rbacv1.ClusterRole,
+	aggregated bool) error {
 	if !aggregated {
 		return e.role(ctx, a, o.Name, o.Rules)
 	}
@@ -110,7 +116,7 @@ func (e *escalation) binding(ctx context.Context, a admission.Attributes, ref rb
 	if e.allowed(ctx, a, "bind", resource, ref.Name) {
 		return nil
 	}
-	// Whoever may not bind any role may not bind one that is yet to come.
+	// Without the bind permission, the role must exist, so that its rules can be checked.
 	rules, err := e.rules(ctx, ref, a.GetNamespace())
 	if err != nil {
 		return err
@@ -121,8 +127,8 @@ func (e *escalation) binding(ctx context.Context, a admission.Attributes, ref rb
 	return nil
 }
 
-// rules of a role as it is stored now: what watches tell is late for a role that came,
-// or changed, just before its binding.
+// rules reads the rules of a role from the API server, because the cache may not have a role that
+// was created or changed just before its binding.
 func (e *escalation) rules(ctx context.Context, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	if ref.Kind == "Role" {
 		role, err := e.client.Roles(namespace).Get(ctx, ref.Name, metav1.GetOptions{})

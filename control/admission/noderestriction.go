@@ -23,23 +23,24 @@ import (
 	"berth/control/authz"
 )
 
-// nodeRestriction lets a node write only what is its own: its Node, its lease,
-// its CSINode, the slices of its devices, the status of its pods, mirror pods of its files, and tokens for
-// pods that run on it. It sees only requests of nodes.
+// nodeRestriction limits the writes of a node to its own objects: its Node, Lease and CSINode, its
+// ResourceSlices, the status of its pods, its mirror pods, and tokens for its pods. It ignores
+// requests of other users.
 type nodeRestriction struct {
 	*admission.Handler
 
 	client     kubernetes.Interface
-	getPod     func(ctx context.Context, namespace, name string) (*corev1.Pod, error) // as it is stored now
+	getPod     func(ctx context.Context, namespace, name string) (*corev1.Pod, error) // reads from the API server
 	authorizer authorizer.Authorizer
 	audience   string // the API server's audience
 }
 
 func newNodeRestriction(c Config) (admission.Interface, error) {
-	return &nodeRestriction{admission.NewHandler(admission.Create, admission.Update, admission.Delete), c.Client, c.GetPod, c.Authorizer, c.Audience}, nil
+	return &nodeRestriction{admission.NewHandler(admission.Create, admission.Update, admission.Delete), c.Client, c.GetPod,
+		c.Authorizer, c.Audience}, nil
 }
 
-// Validate judges a node's write by its object.
+// Validate checks a write of a node.
 func (n *nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	node, ok := authz.NodeName(a.GetUserInfo())
 	if !ok {
@@ -103,7 +104,7 @@ func (n *nodeRestriction) pods(ctx context.Context, node string, a admission.Att
 		if !equality.Semantic.DeepEqual(old.Labels, pod.Labels) {
 			return fmt.Errorf("node %q cannot update labels through pod status", node)
 		}
-		// They let the node read the claims that they name.
+		// The listed claims become readable to the node.
 		if !equality.Semantic.DeepEqual(old.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) ||
 			!equality.Semantic.DeepEqual(old.Status.ExtendedResourceClaimStatus, pod.Status.ExtendedResourceClaimStatus) {
 			return fmt.Errorf("node %q cannot update resource claim statuses", node)
@@ -116,7 +117,8 @@ func (n *nodeRestriction) pods(ctx context.Context, node string, a admission.Att
 	}
 }
 
-// eviction reads the pod in the store: a stale cache could name its last node.
+// eviction reads the pod from the API server, because a stale cache may have an earlier pod of that
+// name on another node.
 func (n *nodeRestriction) eviction(ctx context.Context, node string, a admission.Attributes) error {
 	e, ok := a.GetObject().(*policyv1.Eviction)
 	if !ok {
@@ -136,11 +138,12 @@ func (n *nodeRestriction) eviction(ctx context.Context, node string, a admission
 	return nil
 }
 
-// mirror takes the reflection of a file's pod: bound to the node, owned by it,
-// and without anything that the server would have to give out for it.
+// mirror checks a mirror pod: it must be bound to the node, owned by the node, and must not refer
+// to API objects.
 func (n *nodeRestriction) mirror(ctx context.Context, node string, pod *corev1.Pod) error {
 	if !isMirror(pod) {
-		return fmt.Errorf("pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, node)
+		return fmt.Errorf("pod does not have %q annotation, node %q can only create mirror pods",
+			corev1.MirrorPodAnnotationKey, node)
 	}
 	if pod.Spec.NodeName != node {
 		return fmt.Errorf("node %q can only create pods with spec.nodeName set to itself", node)
@@ -192,19 +195,20 @@ func (n *nodeRestriction) nodes(node string, a admission.Attributes) error {
 	if a.GetOperation() == admission.Create || old == nil {
 		old = &corev1.Node{Spec: corev1.NodeSpec{Taints: now.Spec.Taints}}
 	}
-	if bad := forbiddenLabels(old.Labels, now.Labels); len(bad) > 0 {
+	if forbidden := forbiddenLabels(old.Labels, now.Labels); len(forbidden) > 0 {
 		verb := "modify labels"
 		if a.GetOperation() == admission.Create {
 			verb = "set the following labels"
 		}
-		return fmt.Errorf("node %q is not allowed to %s: %s", node, verb, strings.Join(bad, ", "))
+		return fmt.Errorf("node %q is not allowed to %s: %s", node, verb, strings.Join(forbidden, ", "))
 	}
 	if !equality.Semantic.DeepEqual(old.Spec.Taints, now.Spec.Taints) {
 		return fmt.Errorf("node %q is not allowed to modify taints", node)
 	}
-	// All nodes route to it: a node that chose it would have the pods of another.
+	// All nodes route the pod CIDR to this node: choosing it would redirect the traffic of other
+	// pods.
 	if old.Spec.PodCIDR != now.Spec.PodCIDR || !equality.Semantic.DeepEqual(old.Spec.PodCIDRs, now.Spec.PodCIDRs) {
-		return fmt.Errorf("node %q is not allowed to choose its range of pod addresses", node)
+		return fmt.Errorf("node %q is not allowed to modify its pod CIDR", node)
 	}
 	if !equality.Semantic.DeepEqual(old.OwnerReferences, now.OwnerReferences) {
 		return fmt.Errorf("node %q is not allowed to modify ownerReferences", node)
@@ -212,17 +216,17 @@ func (n *nodeRestriction) nodes(node string, a admission.Attributes) error {
 	return nil
 }
 
-// nodeLabels are the labels of Kubernetes' own domains that a node knows best.
+// nodeLabels are the labels in Kubernetes domains that a node may set.
 var nodeLabels = []string{
 	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable,
 	corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 }
 
-// forbiddenLabels answers the changed labels that are not a node's to change: those of
-// node-restriction.kubernetes.io, and of kubernetes.io and k8s.io what is not
-// known as a node's.
-func forbiddenLabels(old, now map[string]string) (bad []string) {
+// forbiddenLabels returns the changed labels that a node may not set: all in
+// node-restriction.kubernetes.io, and those in kubernetes.io and k8s.io that are not in nodeLabels
+// or a domain for kubelets.
+func forbiddenLabels(old, now map[string]string) (forbidden []string) {
 	check := func(key string) {
 		domain, _, prefixed := strings.Cut(key, "/")
 		if !prefixed {
@@ -236,7 +240,7 @@ func forbiddenLabels(old, now map[string]string) (bad []string) {
 		case !under("kubernetes.io") && !under("k8s.io"):
 			return
 		}
-		bad = append(bad, key)
+		forbidden = append(forbidden, key)
 	}
 	for key, value := range now {
 		if have, ok := old[key]; !ok || have != value {
@@ -248,11 +252,11 @@ func forbiddenLabels(old, now map[string]string) (bad []string) {
 			check(key)
 		}
 	}
-	slices.Sort(bad)
-	return bad
+	slices.Sort(forbidden)
+	return forbidden
 }
 
-// claims lets a node tell how far the growth of a volume has come.
+// claims allows only changes of the status fields that report the resize of a volume.
 func (n *nodeRestriction) claims(node string, a admission.Attributes) error {
 	old, ok := a.GetOldObject().(*corev1.PersistentVolumeClaim)
 	now, also := a.GetObject().(*corev1.PersistentVolumeClaim)
@@ -261,17 +265,19 @@ func (n *nodeRestriction) claims(node string, a admission.Attributes) error {
 	}
 	old, now = old.DeepCopy(), now.DeepCopy()
 	for _, c := range []*corev1.PersistentVolumeClaim{old, now} {
-		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil, nil, nil, nil
+		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil, nil,
+			nil, nil
 		c.ManagedFields, c.ResourceVersion = nil, ""
 	}
 	if !equality.Semantic.DeepEqual(old, now) {
-		return fmt.Errorf("node %q is not allowed to update fields other than status.capacity, status.conditions and status.allocatedResources", node)
+		return fmt.Errorf("node %q is not allowed to update fields other than status.capacity, status.conditions and "+
+			"status.allocatedResources", node)
 	}
 	return nil
 }
 
-// slice lets a node offer its own devices. That a changed slice was its own is known
-// by its name (the authorizer) and stays so: the node of a slice does not change.
+// slice checks that a new or deleted ResourceSlice belongs to the node. For updates, the node
+// authorizer has checked this by name, and the node name of a slice is immutable.
 func (n *nodeRestriction) slice(node string, a admission.Attributes) error {
 	var verb string
 	var s runtime.Object
@@ -290,10 +296,11 @@ func (n *nodeRestriction) slice(node string, a admission.Attributes) error {
 	return nil
 }
 
-// request takes a signing request of a node for itself only.
+// request checks that a node requests a certificate for its own name only.
 func (n *nodeRestriction) request(a admission.Attributes) error {
 	r, ok := signingRequest(a)
-	if !ok || r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName && r.Spec.SignerName != certificatesv1.KubeletServingSignerName {
+	if !ok || r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName &&
+		r.Spec.SignerName != certificatesv1.KubeletServingSignerName {
 		return nil
 	}
 	parsed, err := parseRequest(r.Spec.Request)

@@ -10,12 +10,12 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// token lets a node ask for tokens that are bound to a pod that runs on it, and
-// for the audiences that this pod's volumes ask for.
+// token allows a node to request tokens that are bound to a pod on the node.
 func (n *nodeRestriction) token(ctx context.Context, node string, a admission.Attributes) error {
 	r, ok := a.GetObject().(*authenticationv1.TokenRequest)
 	if a.GetSubresource() != "token" || a.GetOperation() != admission.Create || !ok {
-		return fmt.Errorf("unexpected operation %q on serviceaccounts/%s by node %q", a.GetOperation(), a.GetSubresource(), node)
+		return fmt.Errorf("unexpected operation %q on serviceaccounts/%s by node %q", a.GetOperation(), a.GetSubresource(),
+			node)
 	}
 	ref := r.Spec.BoundObjectRef
 	switch {
@@ -29,7 +29,8 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 		return err
 	}
 	if ref.UID != pod.UID {
-		return fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID)
+		return fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might "+
+			"have been deleted and then recreated", ref.UID)
 	}
 	if pod.Spec.NodeName != node {
 		return fmt.Errorf("node requested token bound to a pod scheduled on a different node")
@@ -37,16 +38,17 @@ func (n *nodeRestriction) token(ctx context.Context, node string, a admission.At
 	return n.validateAudience(ctx, a, pod, r.Spec.Audiences)
 }
 
-// validateAudience is that of a projected volume of the pod (an empty one is the API
-// server's own, which TokenRequest has filled in by now), or one that the node
-// was given by RBAC.
-func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attributes, pod *corev1.Pod, asked []string) error {
-	if len(asked) > 1 {
+// validateAudience requires that the audience is in a projected volume of the pod, or that RBAC
+// grants it to the node. An empty audience in a volume means the API server's own, which
+// TokenRequest has already filled in.
+func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attributes, pod *corev1.Pod,
+	requested []string) error {
+	if len(requested) > 1 {
 		return fmt.Errorf("node may only request 0 or 1 audiences")
 	}
 	want := ""
-	if len(asked) == 1 && asked[0] != n.audience {
-		want = asked[0]
+	if len(requested) == 1 && requested[0] != n.audience {
+		want = requested[0]
 	}
 	for i := range pod.Spec.Volumes {
 		p := pod.Spec.Volumes[i].Projected
@@ -67,5 +69,6 @@ func (n *nodeRestriction) validateAudience(ctx context.Context, a admission.Attr
 	if err == nil && d == authorizer.DecisionAllow {
 		return nil
 	}
-	return fmt.Errorf("audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience", want, a.GetUserInfo().GetName())
+	return fmt.Errorf("audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience",
+		want, a.GetUserInfo().GetName())
 }

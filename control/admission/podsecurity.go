@@ -17,8 +17,8 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// podSecurity enforces the Pod Security Standards that a namespace's labels
-// pod-security.kubernetes.io/* ask for, by upstream's own library.
+// podSecurity enforces the Pod Security Standards selected by the pod-security.kubernetes.io labels
+// of a namespace, with upstream's library.
 type podSecurity struct {
 	*admission.Handler
 
@@ -47,39 +47,41 @@ func newPodSecurity(c Config) (admission.Interface, error) {
 	return &podSecurity{admission.NewHandler(admission.Create, admission.Update), library}, library.ValidateConfiguration()
 }
 
-// Validate asks the library about namespaces, pods and what has a pod template.
+// Validate checks namespaces, pods, and objects with a pod template.
 func (p *podSecurity) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	gr := a.GetResource().GroupResource()
 	if gr != corev1.Resource("namespaces") && gr != corev1.Resource("pods") && !p.library.PodSpecExtractor.HasPodSpec(gr) {
 		return nil
 	}
-	answer := p.library.Validate(ctx, &podsecurityapi.AttributesRecord{
-		Name: a.GetName(), Namespace: a.GetNamespace(), Kind: a.GetKind(), Resource: a.GetResource(), Subresource: a.GetSubresource(),
-		Operation: admissionv1.Operation(a.GetOperation()), Object: a.GetObject(), OldObject: a.GetOldObject(), Username: a.GetUserInfo().GetName(),
+	response := p.library.Validate(ctx, &podsecurityapi.AttributesRecord{
+		Name: a.GetName(), Namespace: a.GetNamespace(), Kind: a.GetKind(), Resource: a.GetResource(),
+		Subresource: a.GetSubresource(),
+		Operation:   admissionv1.Operation(a.GetOperation()), Object: a.GetObject(), OldObject: a.GetOldObject(),
+		Username: a.GetUserInfo().GetName(),
 	})
-	for _, w := range answer.Warnings {
+	for _, w := range response.Warnings {
 		warning.AddWarning(ctx, "", w)
 	}
-	for k, v := range answer.AuditAnnotations {
+	for k, v := range response.AuditAnnotations {
 		audit.AddAuditAnnotation(ctx, "pod-security.kubernetes.io/"+k, v)
 	}
-	if answer.Allowed {
+	if response.Allowed {
 		return nil
 	}
-	refused := apierrors.NewForbidden(gr, a.GetName(), errors.New("not allowed by PodSecurity"))
-	if r := answer.Result; r != nil {
+	forbidden := apierrors.NewForbidden(gr, a.GetName(), errors.New("not allowed by PodSecurity"))
+	if r := response.Result; r != nil {
 		if r.Message != "" {
-			refused.ErrStatus.Message = r.Message
+			forbidden.ErrStatus.Message = r.Message
 		}
 		if r.Reason != "" {
-			refused.ErrStatus.Reason = r.Reason
+			forbidden.ErrStatus.Reason = r.Reason
 		}
 		if r.Code != 0 {
-			refused.ErrStatus.Code = r.Code
+			forbidden.ErrStatus.Code = r.Code
 		}
 		if r.Details != nil {
-			refused.ErrStatus.Details = r.Details
+			forbidden.ErrStatus.Details = r.Details
 		}
 	}
-	return refused
+	return forbidden
 }

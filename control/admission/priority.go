@@ -23,17 +23,18 @@ type priority struct {
 }
 
 func newPriority(c Config) (admission.Interface, error) {
-	return &priority{admission.NewHandler(admission.Create, admission.Update), c.Informers.Scheduling().V1().PriorityClasses().Lister(), c.Client}, nil
+	return &priority{admission.NewHandler(admission.Create, admission.Update),
+		c.Informers.Scheduling().V1().PriorityClasses().Lister(), c.Client}, nil
 }
 
-// Admit writes the number that a pod's priority class stands for.
+// Admit sets the priority and the preemption policy of a pod from its priority class.
 func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := podOf(a)
 	if !ok {
 		return nil
 	}
 	if a.GetOperation() == admission.Update {
-		// An update that leaves them out keeps them.
+		// Omitted fields keep their values in an update.
 		if old, ok := a.GetOldObject().(*corev1.Pod); ok {
 			pod.Spec.Priority = cmp.Or(pod.Spec.Priority, old.Spec.Priority)
 			pod.Spec.PreemptionPolicy = cmp.Or(pod.Spec.PreemptionPolicy, old.Spec.PreemptionPolicy)
@@ -45,20 +46,24 @@ func (p *priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 		return err
 	}
 	if have := pod.Spec.Priority; have != nil && *have != value {
-		return admission.NewForbidden(a, fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *have, value))
+		return admission.NewForbidden(a, fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; "+
+			"priority admission controller computed %d from the given PriorityClass name", *have, value))
 	}
 	if have := pod.Spec.PreemptionPolicy; have != nil && *have != policy {
-		return admission.NewForbidden(a, fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *have, policy))
+		return admission.NewForbidden(a, fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in "+
+			"pod spec; priority admission controller computed %s from the given PriorityClass name", *have, policy))
 	}
 	pod.Spec.Priority, pod.Spec.PreemptionPolicy = &value, &policy
 	return nil
 }
 
-func (p *priority) resolve(ctx context.Context, a admission.Attributes, pod *corev1.Pod) (int32, corev1.PreemptionPolicy, error) {
+func (p *priority) resolve(ctx context.Context, a admission.Attributes,
+	pod *corev1.Pod) (int32, corev1.PreemptionPolicy, error) {
 	class, err := p.classOf(ctx, pod.Spec.PriorityClassName)
 	switch {
 	case apierrors.IsNotFound(err):
-		return 0, "", admission.NewForbidden(a, fmt.Errorf("no PriorityClass with name %v was found", pod.Spec.PriorityClassName))
+		return 0, "", admission.NewForbidden(a, fmt.Errorf("no PriorityClass with name %v was found",
+			pod.Spec.PriorityClassName))
 	case err != nil:
 		return 0, "", err
 	case class == nil:
@@ -71,21 +76,22 @@ func (p *priority) resolve(ctx context.Context, a admission.Attributes, pod *cor
 	return class.Value, corev1.PreemptLowerPriority, nil
 }
 
-// classOf answers the named class, or the default one for no name, or nil.
+// classOf returns the named class. Without a name it returns the default class, or nil if there is
+// none.
 func (p *priority) classOf(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 	if name == "" {
 		return p.defaultClass()
 	}
 	class, err := p.classes.Get(name)
 	if apierrors.IsNotFound(err) {
-		// The cache may not have heard of it yet.
+		// The class may be newer than the cache.
 		return p.client.SchedulingV1().PriorityClasses().Get(ctx, name, metav1.GetOptions{})
 	}
 	return class, err
 }
 
-// defaultClass is the default class; of several (made at the same time) the lowest,
-// which harms least.
+// defaultClass returns the default class. If several were created concurrently, it returns the one
+// with the lowest value.
 func (p *priority) defaultClass() (found *schedulingv1.PriorityClass, _ error) {
 	all, err := p.classes.List(labels.Everything())
 	if err != nil {
@@ -99,7 +105,7 @@ func (p *priority) defaultClass() (found *schedulingv1.PriorityClass, _ error) {
 	return found, nil
 }
 
-// Validate lets only one class be the default.
+// Validate allows only one default class.
 func (p *priority) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if !isResource(a, "scheduling.k8s.io", "priorityclasses") || a.GetSubresource() != "" {
 		return nil
@@ -113,12 +119,13 @@ func (p *priority) Validate(_ context.Context, a admission.Attributes, _ admissi
 		return err
 	}
 	if other != nil && other.Name != class.Name {
-		return admission.NewForbidden(a, fmt.Errorf("PriorityClass %v is already marked as default. Only one default can exist", other.Name))
+		return admission.NewForbidden(a, fmt.Errorf("PriorityClass %v is already marked as default. Only one default can "+
+			"exist", other.Name))
 	}
 	return nil
 }
 
-// EnsurePriorityClasses stores the two classes of the system if they are missing.
+// EnsurePriorityClasses creates the two system priority classes if they are missing.
 func EnsurePriorityClasses(ctx context.Context, client kubernetes.Interface) error {
 	for _, class := range []schedulingv1.PriorityClass{
 		{
@@ -127,14 +134,15 @@ func EnsurePriorityClasses(ctx context.Context, client kubernetes.Interface) err
 		},
 		{
 			ObjectMeta: metav1.ObjectMeta{Name: "system-cluster-critical"}, Value: 2_000_000_000,
-			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if " +
+				"necessary.",
 		},
 	} {
 		policy := corev1.PreemptLowerPriority
 		class.PreemptionPolicy = &policy
 		_, err := client.SchedulingV1().PriorityClasses().Create(ctx, &class, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("make priority class %s: %w", class.Name, err)
+			return fmt.Errorf("create priority class %s: %w", class.Name, err)
 		}
 	}
 	return nil

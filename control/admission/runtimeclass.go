@@ -22,11 +22,13 @@ type runtimeClasses struct {
 }
 
 func newRuntimeClasses(c Config) (admission.Interface, error) {
-	return &runtimeClasses{admission.NewHandler(admission.Create), c.Informers.Node().V1().RuntimeClasses().Lister(), c.Client}, nil
+	return &runtimeClasses{admission.NewHandler(admission.Create), c.Informers.Node().V1().RuntimeClasses().Lister(),
+		c.Client}, nil
 }
 
-// classOf answers nil for a pod without a class.
-func (r *runtimeClasses) classOf(ctx context.Context, a admission.Attributes, pod *corev1.Pod) (*nodev1.RuntimeClass, error) {
+// classOf returns the RuntimeClass of the pod, or nil for a pod without one.
+func (r *runtimeClasses) classOf(ctx context.Context, a admission.Attributes,
+	pod *corev1.Pod) (*nodev1.RuntimeClass, error) {
 	if pod.Spec.RuntimeClassName == nil {
 		return nil, nil //nolint:nilnil // no class is an answer
 	}
@@ -41,7 +43,7 @@ func (r *runtimeClasses) classOf(ctx context.Context, a admission.Attributes, po
 	return class, err
 }
 
-// Admit writes the overhead, the selector and the tolerations of a pod's class.
+// Admit sets the overhead and adds the node selector and the tolerations of the pod's RuntimeClass.
 func (r *runtimeClasses) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := podOf(a)
 	if !ok {
@@ -53,7 +55,8 @@ func (r *runtimeClasses) Admit(ctx context.Context, a admission.Attributes, _ ad
 	}
 	if class.Overhead != nil {
 		if len(pod.Spec.Overhead) > 0 && !equality.Semantic.DeepEqual(pod.Spec.Overhead, class.Overhead.PodFixed) {
-			return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
+			return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined "+
+				"Overhead"))
 		}
 		pod.Spec.Overhead = class.Overhead.PodFixed.DeepCopy()
 	}
@@ -62,7 +65,8 @@ func (r *runtimeClasses) Admit(ctx context.Context, a admission.Attributes, _ ad
 	}
 	for key, value := range class.Scheduling.NodeSelector {
 		if have, ok := pod.Spec.NodeSelector[key]; ok && have != value {
-			return admission.NewForbidden(a, fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, value, key, have))
+			return admission.NewForbidden(a, fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; "+
+				"pod.spec.nodeSelector[%s] = %s", key, value, key, have))
 		}
 		if pod.Spec.NodeSelector == nil {
 			pod.Spec.NodeSelector = map[string]string{}
@@ -86,7 +90,7 @@ func hasToleration(have []corev1.Toleration, want corev1.Toleration) bool {
 	return false
 }
 
-// Validate refuses an overhead that no class gives.
+// Validate rejects an overhead that does not come from the pod's RuntimeClass.
 func (r *runtimeClasses) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := podOf(a)
 	if !ok {
@@ -99,10 +103,12 @@ func (r *runtimeClasses) Validate(ctx context.Context, a admission.Attributes, _
 	switch {
 	case class != nil && class.Overhead != nil:
 		if !equality.Semantic.DeepEqual(class.Overhead.PodFixed, pod.Spec.Overhead) {
-			return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
+			return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined "+
+				"Overhead"))
 		}
 	case len(pod.Spec.Overhead) > 0:
-		return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"))
+		return admission.NewForbidden(a, fmt.Errorf("pod rejected: Pod Overhead set without corresponding RuntimeClass "+
+			"defined Overhead"))
 	}
 	return nil
 }

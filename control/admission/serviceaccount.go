@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	tokenVolume            = "kube-api-access"                               // the prefix of its name
-	tokenPath              = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // where it is mounted, not what it is
+	tokenVolume            = "kube-api-access"                               // prefix of the volume name
+	tokenPath              = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // a mount path
 	tokenExpirationSeconds = int64(tokens.InjectedTTL / time.Second)
 	rootCA                 = "kube-root-ca.crt"
-	serviceAccountTimeout  = time.Second // a new namespace's account is made a moment after it
+	serviceAccountTimeout  = time.Second // the controller creates the account of a new namespace asynchronously
 )
 
 type serviceAccounts struct {
@@ -35,11 +35,12 @@ type serviceAccounts struct {
 }
 
 func newServiceAccounts(c Config) (admission.Interface, error) {
-	return &serviceAccounts{admission.NewHandler(admission.Create), c.Informers.Core().V1().ServiceAccounts().Lister(), c.Client}, nil
+	return &serviceAccounts{admission.NewHandler(admission.Create), c.Informers.Core().V1().ServiceAccounts().Lister(),
+		c.Client}, nil
 }
 
-// Admit gives a pod its service account, the account's pull secrets and the
-// volume with its token.
+// Admit sets the service account of a pod, the account's image pull secrets, and the volume with
+// its token.
 func (s *serviceAccounts) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	pod, ok := podOf(a)
 	if !ok || isMirror(pod) {
@@ -65,8 +66,8 @@ func (s *serviceAccounts) Admit(ctx context.Context, a admission.Attributes, o a
 	return nil
 }
 
-// Validate refuses mirror pods that take what the server has, and pods whose
-// account is not there.
+// Validate rejects pods whose service account does not exist, and mirror pods that refer to API
+// objects.
 func (s *serviceAccounts) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	pod, ok := podOf(a)
 	if !ok {
@@ -85,32 +86,34 @@ func (s *serviceAccounts) Validate(ctx context.Context, a admission.Attributes, 
 	return nil
 }
 
-// referencedResource answers what of the server a pod refers to, "" for nothing.
-func referencedResource(pod *corev1.Pod) (what string) {
-	authz.VisitRefs(pod, func(resource, name string) {
-		if name != "" && resource != "serviceaccounts" && what == "" {
-			what = resource
+// referencedResource returns a resource that the pod refers to, other than its service account, or
+// "".
+func referencedResource(pod *corev1.Pod) (resource string) {
+	authz.VisitRefs(pod, func(kind, name string) {
+		if name != "" && kind != "serviceaccounts" && resource == "" {
+			resource = kind
 		}
 	})
 	for i := range pod.Spec.Volumes {
 		p := pod.Spec.Volumes[i].Projected
-		if p == nil || what != "" {
+		if p == nil || resource != "" {
 			continue
 		}
 		for j := range p.Sources {
 			if p.Sources[j].ServiceAccountToken != nil {
-				what = "ServiceAccountToken volume projections"
+				resource = "ServiceAccountToken volume projections"
 			}
 		}
 	}
-	return what
+	return resource
 }
 
 func isMirror(pod *corev1.Pod) bool { return pod.Annotations[corev1.MirrorPodAnnotationKey] != "" }
 
-// account looks in the cache, then in the store, and waits a moment for an
-// account that is about to be made.
-func (s *serviceAccounts) account(ctx context.Context, a admission.Attributes) (account *corev1.ServiceAccount, err error) {
+// account returns the service account from the cache or the API server. It waits briefly for the
+// default account of a new namespace.
+func (s *serviceAccounts) account(ctx context.Context,
+	a admission.Attributes) (account *corev1.ServiceAccount, err error) {
 	pod, _ := podOf(a)
 	namespace, name := a.GetNamespace(), pod.Spec.ServiceAccountName
 	if account, err = s.accounts.ServiceAccounts(namespace).Get(name); err == nil {
@@ -127,7 +130,7 @@ func (s *serviceAccounts) account(ctx context.Context, a admission.Attributes) (
 		if ctx.Err() == nil {
 			err = getErr
 		}
-		// Only the account that a controller makes is worth a wait.
+		// No controller creates any other account.
 		return !apierrors.IsNotFound(getErr) || name != "default", nil
 	})
 	if err != nil {
@@ -143,8 +146,8 @@ func shouldAutomount(pod *corev1.Pod, account *corev1.ServiceAccount) bool {
 	return account.AutomountServiceAccountToken == nil || *account.AutomountServiceAccountToken
 }
 
-// mountToken mounts the token's volume in each container that has nothing at its
-// path, and adds the volume if one does.
+// mountToken mounts the token volume in every container without a mount at its path, and adds the
+// volume if it is used.
 func mountToken(pod *corev1.Pod) {
 	name, known := "", false
 	for i := range pod.Spec.Volumes {
@@ -162,12 +165,14 @@ func mountToken(pod *corev1.Pod) {
 			if mountsAt(&list[i], tokenPath) {
 				continue
 			}
-			list[i].VolumeMounts = append(list[i].VolumeMounts, corev1.VolumeMount{Name: name, ReadOnly: true, MountPath: tokenPath})
+			list[i].VolumeMounts = append(list[i].VolumeMounts, corev1.VolumeMount{Name: name, ReadOnly: true,
+				MountPath: tokenPath})
 			mounted = true
 		}
 	}
 	if mounted && !known {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: tokenVolumeSource()}})
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			Projected: tokenVolumeSource()}})
 	}
 }
 
@@ -185,7 +190,8 @@ func tokenVolumeSource() *corev1.ProjectedVolumeSource {
 	return &corev1.ProjectedVolumeSource{DefaultMode: &mode, Sources: []corev1.VolumeProjection{
 		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: &seconds, Path: "token"}},
 		{ConfigMap: &corev1.ConfigMapProjection{
-			LocalObjectReference: corev1.LocalObjectReference{Name: rootCA}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+			LocalObjectReference: corev1.LocalObjectReference{Name: rootCA}, Items: []corev1.KeyToPath{{Key: "ca.crt",
+				Path: "ca.crt"}},
 		}},
 		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
 			{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.namespace"}},

@@ -16,54 +16,60 @@ import (
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 )
 
-// Config is what identities are checked against.
+// Config holds the sources of identities.
 type Config struct {
-	// ClientCA verifies client certificates; asked at each request, so that a
-	// new CA needs no restart. nil: certificates name nobody.
+	// ClientCA verifies client certificates. It is called for each request, so that CA changes
+	// apply without a restart. If nil, client certificates are ignored.
 	ClientCA x509.VerifyOptionFunc
-	// KubeletClientName is the name in the certificate that servers show to nodes. Here it names
-	// nobody: only a node that has given a server's address for its own has one sent here.
+	// KubeletClientName is the common name of the client certificate that the API server presents
+	// to kubelets. It is rejected here: such a connection means that a node has an address of the
+	// API server in its status.
 	KubeletClientName string
-	// VerifySignature tells whether our authority has signed a certificate, whatever the time is;
-	// Return is how long after its end one still names a returning node. 0: not at all.
+	// VerifySignature checks that this cluster's CA signed a certificate, regardless of its
+	// validity period. ReturnPeriod is how long after expiration a node may use its certificate to
+	// request a new one. 0 disables this.
 	VerifySignature func(*stdx509.Certificate) error
 	ReturnPeriod    time.Duration
-	// ServiceAccountTokens knows service account tokens and what audience each is for;
-	// Bootstrap knows bootstrap tokens, which are for the API server only.
+	// ServiceAccountTokens and BootstrapTokens authenticate tokens. Bootstrap tokens are valid only
+	// for the API server's audiences.
 	ServiceAccountTokens, BootstrapTokens authenticator.Token
-	// Audiences are those of the API server itself.
+	// Audiences are the API server's own audiences.
 	Audiences authenticator.Audiences
 }
 
-// certificateUser is whom a certificate of the authority names.
+// certificateUser returns the user of a verified client certificate.
 func (c Config) certificateUser(chain []*stdx509.Certificate) (*authenticator.Response, bool, error) {
 	if name := chain[0].Subject.CommonName; name != "" && name == c.KubeletClientName {
-		return nil, false, fmt.Errorf("the certificate of %s is for nodes: a node has this server's address in its status", name)
+		return nil, false, fmt.Errorf("client certificate %q is for requests to kubelets: a node has an address of the "+
+			"API server in its status", name)
 	}
 	return x509.CommonNameUserConversion(chain)
 }
 
-// anonymousPaths are all that is answered without a name.
+// anonymousPaths are the only paths that allow anonymous requests.
 var anonymousPaths = []string{"/healthz", "/livez", "/readyz"}
 
-// New answers who sends a request. Tokens are never cached: one that is revoked
-// is refused at once.
+// New returns the request authenticator of the API server. Tokens are not cached, so that a revoked
+// token is rejected immediately.
 func New(c Config) authenticator.Request {
-	var known []authenticator.Request
+	var authenticators []authenticator.Request
 	if c.ClientCA != nil {
-		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, x509.NewDynamic(c.ClientCA, x509.UserConversionFunc(c.certificateUser))))
+		authenticators = append(authenticators, authenticator.WrapAudienceAgnosticRequest(c.Audiences,
+			x509.NewDynamic(c.ClientCA, x509.UserConversionFunc(c.certificateUser))))
 	}
 	if c.ReturnPeriod > 0 {
-		known = append(known, authenticator.WrapAudienceAgnosticRequest(c.Audiences, &returningNodeAuthenticator{c.VerifySignature, c.ReturnPeriod, time.Now}))
+		authenticators = append(authenticators, authenticator.WrapAudienceAgnosticRequest(c.Audiences,
+			&returningNodeAuthenticator{c.VerifySignature, c.ReturnPeriod, time.Now}))
 	}
-	tokens := tokenunion.NewFailOnError(c.ServiceAccountTokens, authenticator.WrapAudienceAgnosticToken(c.Audiences, c.BootstrapTokens))
-	known = append(known, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
-	named := group.NewAuthenticatedGroupAdder(union.New(known...))
-	var open []apiserver.AnonymousAuthCondition
+	tokens := tokenunion.NewFailOnError(c.ServiceAccountTokens, authenticator.WrapAudienceAgnosticToken(c.Audiences,
+		c.BootstrapTokens))
+	authenticators = append(authenticators, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
+	authenticated := group.NewAuthenticatedGroupAdder(union.New(authenticators...))
+	var conditions []apiserver.AnonymousAuthCondition
 	for _, p := range anonymousPaths {
-		open = append(open, apiserver.AnonymousAuthCondition{Path: p})
+		conditions = append(conditions, apiserver.AnonymousAuthCondition{Path: p})
 	}
-	// A bad credential is an error even on the open paths: it is never
-	// silently taken for none.
-	return union.NewFailOnError(named, anonymous.NewAuthenticator(open))
+	// An invalid credential is an error even on the anonymous paths. The request is not downgraded
+	// to an anonymous one.
+	return union.NewFailOnError(authenticated, anonymous.NewAuthenticator(conditions))
 }

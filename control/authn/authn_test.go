@@ -22,15 +22,15 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// own is the audience of the server itself.
-const own = "https://server"
+// serverAudience is the audience of the API server.
+const serverAudience = "https://server"
 
-// known are tokens and whose they are.
-type known map[string]*authenticator.Response
+// fakeTokens maps tokens to responses.
+type fakeTokens map[string]*authenticator.Response
 
-func (k known) AuthenticateToken(_ context.Context, token string) (*authenticator.Response, bool, error) {
+func (k fakeTokens) AuthenticateToken(_ context.Context, token string) (*authenticator.Response, bool, error) {
 	if token == "forged" {
-		return nil, false, errors.New("the signature is wrong")
+		return nil, false, errors.New("invalid signature")
 	}
 	r, ok := k[token]
 	if !ok {
@@ -40,27 +40,27 @@ func (k known) AuthenticateToken(_ context.Context, token string) (*authenticato
 	return &out, true, nil
 }
 
-// whose is a token's answer.
-func whose(name string, audiences ...string) *authenticator.Response {
+// tokenResponse returns the response for a token.
+func tokenResponse(name string, audiences ...string) *authenticator.Response {
 	return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{"them"}}, Audiences: audiences}
 }
 
-// signer is an authority that signs client certificates.
-type signer struct {
+// testCA signs client certificates.
+type testCA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-func newSigner(t *testing.T, name string) signer {
+func newTestCA(t *testing.T, name string) testCA {
 	t.Helper()
-	s := signer{}
-	s.cert, s.key = s.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	s := testCA{}
+	s.cert, s.key = s.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
 	return s
 }
 
-// sign makes a certificate of an hour; an authority that has no key yet signs
-// itself.
-func (s signer) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+// sign issues a certificate valid for one hour. A CA without a key signs itself.
+func (s testCA) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -85,12 +85,13 @@ func (s signer) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecd
 	return out, key
 }
 
-func client(name string, groups ...string) *x509.Certificate {
-	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+func clientCertificate(name string, groups ...string) *x509.Certificate {
+	return &x509.Certificate{Subject: pkix.Name{CommonName: name, Organization: groups}, ExtKeyUsage: []x509.ExtKeyUsage{
+		x509.ExtKeyUsageClientAuth}}
 }
 
-// newWho is an authenticator of an authority and some tokens.
-func newWho(ca signer) authenticator.Request {
+// newTestAuthenticator returns an authenticator with a CA and some tokens.
+func newTestAuthenticator(ca testCA) authenticator.Request {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
 	return New(Config{
@@ -99,48 +100,56 @@ func newWho(ca signer) authenticator.Request {
 			o.Roots = pool
 			return o, true
 		},
-		KubeletClientName:    "to-nodes",
-		ServiceAccountTokens: known{"account": whose("system:serviceaccount:a:b", own), "elsewhere": whose("system:serviceaccount:a:c", "vault")},
-		BootstrapTokens:      known{"bootstrap": whose("system:bootstrap:x")},
-		Audiences:            authenticator.Audiences{own},
+		KubeletClientName: "to-nodes",
+		ServiceAccountTokens: fakeTokens{"account": tokenResponse("system:serviceaccount:a:b", serverAudience),
+			"elsewhere": tokenResponse("system:serviceaccount:a:c", "vault")},
+		BootstrapTokens: fakeTokens{"bootstrap": tokenResponse("system:bootstrap:x")},
+		Audiences:       authenticator.Audiences{serverAudience},
 	})
 }
 
-func TestWhoIsAsking(t *testing.T) {
+func TestAuthenticateRequest(t *testing.T) {
 	t.Parallel()
-	ca, other := newSigner(t, "ours"), newSigner(t, "theirs")
-	who := newWho(ca)
-	jane, _ := ca.sign(t, client("jane", "developers"))
-	stranger, _ := other.sign(t, client("jane", "system:masters"))
-	late := client("late")
+	ca, other := newTestCA(t, "ours"), newTestCA(t, "theirs")
+	auth := newTestAuthenticator(ca)
+	jane, _ := ca.sign(t, clientCertificate("jane", "developers"))
+	stranger, _ := other.sign(t, clientCertificate("jane", "system:masters"))
+	late := clientCertificate("late")
 	late.NotBefore, late.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 	expired, _ := ca.sign(t, late)
-	server, _ := ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "server"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	toNodes, _ := ca.sign(t, client("to-nodes", "system:masters")) // as releases before had it
+	server, _ := ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "server"}, ExtKeyUsage: []x509.ExtKeyUsage{
+		x509.ExtKeyUsageServerAuth}})
+	toNodes, _ := ca.sign(t, clientCertificate("to-nodes", "system:masters")) // as issued by earlier releases
 	for _, c := range []struct {
 		name, path, token string
 		cert              *x509.Certificate
-		want              string // the user's name; empty: nobody
+		want              string // user name; empty: not authenticated
 		groups            []string
-		refused           bool
+		rejected          bool
 	}{
-		{name: "a certificate names its user and groups", cert: jane, want: "jane", groups: []string{"developers", user.AllAuthenticated}},
-		{name: "a certificate of another authority is refused", cert: stranger, refused: true},
-		{name: "an expired certificate is refused", cert: expired, refused: true},
-		{name: "a server's certificate is nobody's", cert: server, refused: true},
-		{name: "what a server shows to nodes is nobody's", cert: toNodes, refused: true},
-		{name: "what a server shows to nodes is nobody's on an open path", path: "/readyz", cert: toNodes, refused: true},
-		{name: "a service account's token", token: "account", want: "system:serviceaccount:a:b", groups: []string{"them", user.AllAuthenticated}},
-		{name: "a bootstrap token", token: "bootstrap", want: "system:bootstrap:x", groups: []string{"them", user.AllAuthenticated}},
-		{name: "a token that nobody knows is refused", token: "unknown", refused: true},
-		{name: "a forged token is refused", token: "forged", refused: true},
-		{name: "a certificate wins over a token", cert: jane, token: "account", want: "jane", groups: []string{"developers", user.AllAuthenticated}},
-		{name: "no credential on an open path", path: "/readyz", want: user.Anonymous, groups: []string{user.AllUnauthenticated}},
-		{name: "no credential on a path below an open one", path: "/readyz/etcd"},
-		{name: "no credential elsewhere", path: "/api"},
-		{name: "a bad credential is not taken for none on an open path", path: "/healthz", token: "forged", refused: true},
-		{name: "an unknown token is not taken for none on an open path", path: "/livez", token: "unknown", refused: true},
-		{name: "an open path by a longer way", path: "/api/../readyz"},
+		{name: "a client certificate contains user and groups", cert: jane, want: "jane", groups: []string{"developers",
+			user.AllAuthenticated}},
+		{name: "a certificate of another CA is rejected", cert: stranger, rejected: true},
+		{name: "an expired certificate is rejected", cert: expired, rejected: true},
+		{name: "a serving certificate is rejected", cert: server, rejected: true},
+		{name: "the API server's kubelet client certificate is rejected", cert: toNodes, rejected: true},
+		{name: "the API server's kubelet client certificate is rejected on an anonymous path", path: "/readyz", cert: toNodes,
+			rejected: true},
+		{name: "a service account token", token: "account", want: "system:serviceaccount:a:b", groups: []string{"them",
+			user.AllAuthenticated}},
+		{name: "a bootstrap token", token: "bootstrap", want: "system:bootstrap:x", groups: []string{"them",
+			user.AllAuthenticated}},
+		{name: "an unknown token is rejected", token: "unknown", rejected: true},
+		{name: "a forged token is rejected", token: "forged", rejected: true},
+		{name: "a certificate takes precedence over a token", cert: jane, token: "account", want: "jane",
+			groups: []string{"developers", user.AllAuthenticated}},
+		{name: "no credentials on an anonymous path", path: "/readyz", want: user.Anonymous,
+			groups: []string{user.AllUnauthenticated}},
+		{name: "no credentials on a path below an anonymous one", path: "/readyz/etcd"},
+		{name: "no credentials on another path", path: "/api"},
+		{name: "an invalid credential is rejected on an anonymous path", path: "/healthz", token: "forged", rejected: true},
+		{name: "an unknown token is rejected on an anonymous path", path: "/livez", token: "unknown", rejected: true},
+		{name: "an anonymous path with dot segments", path: "/api/../readyz"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -156,71 +165,72 @@ func TestWhoIsAsking(t *testing.T) {
 			if c.cert != nil {
 				r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.cert}}
 			}
-			got, ok, err := who.AuthenticateRequest(r)
+			got, ok, err := auth.AuthenticateRequest(r)
 			switch {
-			case c.refused:
+			case c.rejected:
 				if err == nil {
-					t.Errorf("not refused: %v %v", got, ok)
+					t.Errorf("not rejected: %v %v", got, ok)
 				}
 			case err != nil:
 				t.Error(err)
 			case c.want == "":
 				if ok {
-					t.Errorf("somebody: %v", got.User)
+					t.Errorf("authenticated as %v", got.User)
 				}
 			case !ok:
-				t.Error("nobody")
+				t.Error("not authenticated")
 			case got.User.GetName() != c.want || !slices.Equal(got.User.GetGroups(), c.groups):
-				t.Errorf("%q of %q", got.User.GetName(), got.User.GetGroups())
+				t.Errorf("got user %q, groups %q", got.User.GetName(), got.User.GetGroups())
 			}
 		})
 	}
 }
 
-// TestTokensAreTakenOutOfRequests sees that what comes after the authenticator
-// cannot hand a token on.
-func TestTokensAreTakenOutOfRequests(t *testing.T) {
+// TestTokenIsRemovedFromRequest: handlers after the authenticator must not see the token.
+func TestTokenIsRemovedFromRequest(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api", http.NoBody)
 	r.Header.Set("Authorization", "Bearer account")
-	if _, ok, err := newWho(newSigner(t, "ours")).AuthenticateRequest(r); !ok || err != nil {
+	if _, ok, err := newTestAuthenticator(newTestCA(t, "ours")).AuthenticateRequest(r); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	if r.Header.Get("Authorization") != "" {
-		t.Error("the token is still there")
+		t.Error("the token is still in the request")
 	}
 }
 
-func TestWithoutAnAuthorityCertificatesNameNobody(t *testing.T) {
+func TestWithoutCACertificatesAreIgnored(t *testing.T) {
 	t.Parallel()
-	jane, _ := newSigner(t, "theirs").sign(t, client("jane"))
-	who := New(Config{ServiceAccountTokens: known{}, BootstrapTokens: known{}, Audiences: authenticator.Audiences{own}})
+	jane, _ := newTestCA(t, "theirs").sign(t, clientCertificate("jane"))
+	auth := New(Config{ServiceAccountTokens: fakeTokens{}, BootstrapTokens: fakeTokens{},
+		Audiences: authenticator.Audiences{serverAudience}})
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api", http.NoBody)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{jane}}
-	if got, ok, err := who.AuthenticateRequest(r); ok || err != nil {
+	if got, ok, err := auth.AuthenticateRequest(r); ok || err != nil {
 		t.Error(got, ok, err)
 	}
 }
 
-// FuzzAuthorizationHeader sees that only the one token that is known names
-// anybody, whatever stands in the header.
+// FuzzAuthorizationHeader checks that only the known token authenticates, for any header value.
 func FuzzAuthorizationHeader(f *testing.F) {
-	for _, s := range []string{"", "Bearer account", "bearer account", "Bearer  account", "Bearer account x", "Basic YTpi", "Bearer", "Bearer\taccount", "Bearer account\x00"} {
+	for _, s := range []string{"", "Bearer account", "bearer account", "Bearer  account", "Bearer account x", "Basic YTpi",
+		"Bearer", "Bearer\taccount", "Bearer account\x00"} {
 		f.Add(s)
 	}
-	who := New(Config{ServiceAccountTokens: known{"account": whose("somebody", own)}, BootstrapTokens: known{}, Audiences: authenticator.Audiences{own}})
+	auth := New(Config{ServiceAccountTokens: fakeTokens{"account": tokenResponse("user", serverAudience)},
+		BootstrapTokens: fakeTokens{}, Audiences: authenticator.Audiences{serverAudience}})
 	f.Fuzz(func(t *testing.T, header string) {
 		r := &http.Request{Header: http.Header{"Authorization": {header}}}
 		r = r.WithContext(t.Context())
 		r.URL = httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://server/api", http.NoBody).URL
-		got, ok, err := who.AuthenticateRequest(r)
-		if ok && (err != nil || got.User.GetName() != "somebody" || !containsToken(header)) {
-			t.Errorf("%q is %v, %v", header, got, err)
+		got, ok, err := auth.AuthenticateRequest(r)
+		if ok && (err != nil || got.User.GetName() != "user" || !containsToken(header)) {
+			t.Errorf("header %q: %v, %v", header, got, err)
 		}
 	})
 }
 
-// containsToken: the token is in the header as a word of its own, after the scheme.
+// containsToken reports whether the token is a separate word after the scheme.
 func containsToken(header string) bool {
 	return slices.Contains(strings.Fields(header)[1:], "account")
 }

@@ -1,7 +1,5 @@
-// Package authn says who is asking: by client certificate, service account
-// token or bootstrap token, in this order; nobody else is anybody, but for the
-// health checks, which ask no name.
+// Package authn authenticates requests by client certificate, service account token or bootstrap
+// token, in this order. Anonymous requests are allowed for the health checks only.
 //
-// It owns the order of the authenticators and the two REST storages that answer
-// with it: tokenreviews and selfsubjectreviews. It never says what one may do.
+// It also serves tokenreviews and selfsubjectreviews. Permissions are decided in control/authz.
 package authn

@@ -13,10 +13,10 @@ import (
 	"berth/control/reviews"
 )
 
-// NewTokenReviews answers whose a token is. The request authenticator is asked
-// with a request that has nothing but the token, so that a review and a request
-// can never disagree. Audiences are the API server's own, for a review without.
-func NewTokenReviews(who authenticator.Request, audiences authenticator.Audiences) rest.Storage {
+// NewTokenReviews returns the storage of tokenreviews. The token is checked by the request
+// authenticator with a request that contains only the token, so that reviews and requests always
+// agree. audiences apply to a review without any.
+func NewTokenReviews(requests authenticator.Request, audiences authenticator.Audiences) rest.Storage {
 	return &reviews.Storage[*authenticationv1.TokenReview]{
 		Kind: "TokenReview", NewObject: func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
 		Evaluate: func(ctx context.Context, review *authenticationv1.TokenReview) error {
@@ -26,39 +26,42 @@ func NewTokenReviews(who authenticator.Request, audiences authenticator.Audience
 			if review.Spec.Token == "" {
 				return apierrors.NewBadRequest("token is required for TokenReview in authentication")
 			}
-			review.Status = tokenReviewStatus(ctx, who, review.Spec, audiences)
+			review.Status = tokenReviewStatus(ctx, requests, review.Spec, audiences)
 			return nil
 		},
 	}
 }
 
-func tokenReviewStatus(ctx context.Context, who authenticator.Request, spec authenticationv1.TokenReviewSpec, own authenticator.Audiences) (s authenticationv1.TokenReviewStatus) {
-	wanted := authenticator.Audiences(spec.Audiences)
-	if len(wanted) == 0 {
-		wanted = own
+func tokenReviewStatus(ctx context.Context, requests authenticator.Request, spec authenticationv1.TokenReviewSpec,
+	own authenticator.Audiences) (s authenticationv1.TokenReviewStatus) {
+	audiences := authenticator.Audiences(spec.Audiences)
+	if len(audiences) == 0 {
+		audiences = own
 	}
-	ctx = authenticator.WithAudiences(context.WithoutCancel(ctx), wanted)
+	ctx = authenticator.WithAudiences(context.WithoutCancel(ctx), audiences)
 	req := (&http.Request{Header: http.Header{}}).WithContext(ctx)
 	req.Header.Set("Authorization", "Bearer "+spec.Token)
-	got, ok, err := who.AuthenticateRequest(req)
+	got, ok, err := requests.AuthenticateRequest(req)
 	switch {
 	case err != nil:
 		s.Error = err.Error()
 		return s
 	case !ok || got == nil || got.User == nil:
 		return s
-	case len(got.Audiences) > 0 && len(wanted.Intersect(got.Audiences)) == 0:
-		s.Error = "the token is not for these audiences"
+	case len(got.Audiences) > 0 && len(audiences.Intersect(got.Audiences)) == 0:
+		s.Error = "the token is not valid for the requested audiences"
 		return s
 	}
 	s.Authenticated, s.User, s.Audiences = true, userInfo(got.User), got.Audiences
 	return s
 }
 
-// NewSelfSubjectReviews answers who the asker is ("kubectl auth whoami").
+// NewSelfSubjectReviews returns the storage of selfsubjectreviews ("kubectl auth whoami").
 func NewSelfSubjectReviews() rest.Storage {
 	return &reviews.Storage[*authenticationv1.SelfSubjectReview]{
-		Kind: "SelfSubjectReview", NewObject: func() *authenticationv1.SelfSubjectReview { return &authenticationv1.SelfSubjectReview{} },
+		Kind: "SelfSubjectReview", NewObject: func() *authenticationv1.SelfSubjectReview {
+			return &authenticationv1.SelfSubjectReview{}
+		},
 		Evaluate: func(ctx context.Context, review *authenticationv1.SelfSubjectReview) error {
 			u, err := reviews.RequestUser(ctx)
 			if err == nil {

@@ -16,59 +16,64 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// create asks a storage of reviews.
+// create sends a review to the storage.
 func create(ctx context.Context, t *testing.T, s rest.Storage, obj runtime.Object) (runtime.Object, error) {
 	t.Helper()
 	c, ok := s.(rest.Creater)
 	if !ok {
-		t.Fatalf("%T makes nothing", s)
+		t.Fatalf("%T is not a rest.Creater", s)
 	}
 	return c.Create(ctx, obj, nil, nil)
 }
 
 func TestTokenReviews(t *testing.T) {
 	t.Parallel()
-	s := NewTokenReviews(newWho(newSigner(t, "ours")), authenticator.Audiences{own})
+	s := NewTokenReviews(newTestAuthenticator(newTestCA(t, "ours")), authenticator.Audiences{serverAudience})
 	for _, c := range []struct {
 		name, token string
 		audiences   []string
-		want        string // the user's name; empty: not authenticated
+		want        string // user name; empty: not authenticated
 		is          []string
-		says        string
+		wantErr     string
 	}{
-		{name: "for the server itself", token: "account", want: "system:serviceaccount:a:b", is: []string{own}},
-		{name: "for the server, by name", token: "account", audiences: []string{own, "other"}, want: "system:serviceaccount:a:b", is: []string{own}},
-		{name: "for somebody else", token: "account", audiences: []string{"vault"}, says: "not for these audiences"},
-		{name: "of somebody else", token: "elsewhere", audiences: []string{"vault"}, want: "system:serviceaccount:a:c", is: []string{"vault"}},
-		{name: "of somebody else, for the server", token: "elsewhere", says: "not for these audiences"},
-		{name: "a bootstrap token", token: "bootstrap", want: "system:bootstrap:x", is: []string{own}},
-		{name: "a bootstrap token is for the server alone", token: "bootstrap", audiences: []string{"vault"}},
-		{name: "unknown", token: "unknown"},
-		{name: "forged", token: "forged", says: "the signature is wrong"},
+		{name: "default audience", token: "account", want: "system:serviceaccount:a:b", is: []string{serverAudience}},
+		{name: "explicit server audience", token: "account", audiences: []string{serverAudience, "other"},
+			want: "system:serviceaccount:a:b", is: []string{serverAudience}},
+		{name: "server token for another audience", token: "account", audiences: []string{"vault"},
+			wantErr: "not valid for the requested audiences"},
+		{name: "token of another audience", token: "elsewhere", audiences: []string{"vault"},
+			want: "system:serviceaccount:a:c", is: []string{"vault"}},
+		{name: "token of another audience for the server", token: "elsewhere",
+			wantErr: "not valid for the requested audiences"},
+		{name: "a bootstrap token", token: "bootstrap", want: "system:bootstrap:x", is: []string{serverAudience}},
+		{name: "bootstrap token for another audience", token: "bootstrap", audiences: []string{"vault"}},
+		{name: "unknown token", token: "unknown"},
+		{name: "forged token", token: "forged", wantErr: "invalid signature"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			sent := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: c.token, Audiences: c.audiences}}
-			// Who asks for the review is somebody; that must not make the token good.
-			ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "asker"})
+			// The request has a user, which must not make the token valid.
+			ctx := genericapirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "requester"})
 			obj, err := create(ctx, t, s, sent)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := obj.(*authenticationv1.TokenReview).Status
-			if got.User.Username != c.want || got.Authenticated != (c.want != "") || !slices.Equal(got.Audiences, c.is) || !strings.Contains(got.Error, c.says) {
+			if got.User.Username != c.want || got.Authenticated != (c.want != "") || !slices.Equal(got.Audiences, c.is) ||
+				!strings.Contains(got.Error, c.wantErr) {
 				t.Errorf("%+v", got)
 			}
 			if sent.Status.Authenticated || sent.Status.Error != "" {
-				t.Error("what was sent is changed")
+				t.Error("the sent object was modified")
 			}
 		})
 	}
 }
 
-func TestReviewsThatAreNone(t *testing.T) {
+func TestInvalidTokenReviews(t *testing.T) {
 	t.Parallel()
-	s := NewTokenReviews(newWho(newSigner(t, "ours")), authenticator.Audiences{own})
+	s := NewTokenReviews(newTestAuthenticator(newTestCA(t, "ours")), authenticator.Audiences{serverAudience})
 	placed := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "account"}}
 	placed.Namespace = "a"
 	for name, obj := range map[string]runtime.Object{
@@ -83,16 +88,18 @@ func TestReviewsThatAreNone(t *testing.T) {
 func TestSelfSubjectReviews(t *testing.T) {
 	t.Parallel()
 	s := NewSelfSubjectReviews()
-	who := &user.DefaultInfo{Name: "jane", UID: "7", Groups: []string{"developers"}, Extra: map[string][]string{"example.com/from": {"there"}}}
-	obj, err := create(genericapirequest.WithUser(t.Context(), who), t, s, &authenticationv1.SelfSubjectReview{})
+	u := &user.DefaultInfo{Name: "jane", UID: "7", Groups: []string{"developers"}, Extra: map[string][]string{
+		"example.com/from": {"there"}}}
+	obj, err := create(genericapirequest.WithUser(t.Context(), u), t, s, &authenticationv1.SelfSubjectReview{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := obj.(*authenticationv1.SelfSubjectReview).Status.UserInfo
-	if got.Username != "jane" || got.UID != "7" || !slices.Equal(got.Groups, who.Groups) || !slices.Equal(got.Extra["example.com/from"], []string{"there"}) {
+	if got.Username != "jane" || got.UID != "7" || !slices.Equal(got.Groups, u.Groups) ||
+		!slices.Equal(got.Extra["example.com/from"], []string{"there"}) {
 		t.Errorf("%+v", got)
 	}
 	if _, err := create(t.Context(), t, s, &authenticationv1.SelfSubjectReview{}); !apierrors.IsBadRequest(err) {
-		t.Errorf("nobody is somebody: %v", err)
+		t.Errorf("request without user: %v", err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Defaults are the roles and bindings that every cluster has, by the names that
-// Kubernetes gives them.
+// Defaults are the default roles and bindings of a cluster, with the names that Kubernetes gives
+// them.
 type Defaults struct {
 	ClusterRoles        []rbacv1.ClusterRole
 	ClusterRoleBindings []rbacv1.ClusterRoleBinding
@@ -17,7 +17,7 @@ type Defaults struct {
 	RoleBindings        []rbacv1.RoleBinding
 }
 
-// DefaultPolicy makes them all anew.
+// DefaultPolicy returns the default roles and bindings.
 func DefaultPolicy() *Defaults {
 	d := &Defaults{}
 	d.users()
@@ -27,14 +27,15 @@ func DefaultPolicy() *Defaults {
 	return d
 }
 
-// resourceRule is one rule in short: lists are separated by blanks. The verbs "read" are
-// get, list and watch; "write" are create, update, patch, delete and
-// deletecollection. The group "core" is the one without a name.
+// resourceRule returns a rule. Its lists are separated by spaces. The verb "read" means get, list
+// and watch, "write" means create, update, patch, delete and deletecollection. The group "core" is
+// the API group "".
 func resourceRule(verbs, groups, resources string, names ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{Verbs: verbsOf(verbs), APIGroups: groupsOf(groups), Resources: strings.Fields(resources), ResourceNames: names}
+	return rbacv1.PolicyRule{Verbs: verbsOf(verbs), APIGroups: groupsOf(groups), Resources: strings.Fields(resources),
+		ResourceNames: names}
 }
 
-// nonResourceRule lets paths that are no resources be read.
+// nonResourceRule allows GET for the paths.
 func nonResourceRule(paths string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: []string{"get"}, NonResourceURLs: strings.Fields(paths)}
 }
@@ -53,13 +54,14 @@ func verbsOf(s string) (out []string) {
 	return out
 }
 
-// groupsOf lengthens the names of Kubernetes' own API groups.
+// groupsOf expands the names of Kubernetes' own API groups.
 func groupsOf(s string) (out []string) {
 	for g := range strings.FieldsSeq(s) {
 		switch g {
 		case "core":
 			g = ""
-		case "authentication", "authorization", "certificates", "coordination", "discovery", "events", "networking", "node", "rbac.authorization", "resource", "scheduling", "storage", "metrics":
+		case "authentication", "authorization", "certificates", "coordination", "discovery", "events", "networking", "node",
+			"rbac.authorization", "resource", "scheduling", "storage", "metrics":
 			g += ".k8s.io"
 		}
 		out = append(out, g)
@@ -80,17 +82,19 @@ func (d *Defaults) role(name string, rules ...rbacv1.PolicyRule) {
 	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{ObjectMeta: meta("", name, nil), Rules: rules})
 }
 
-// aggregatedRole is a role that others are put together from.
+// aggregatedRole adds a role that is aggregated into others.
 func (d *Defaults) aggregatedRole(name, of string, rules ...rbacv1.PolicyRule) {
-	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{ObjectMeta: meta("", name, aggregateLabels(of)), Rules: rules})
+	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{ObjectMeta: meta("", name, aggregateLabels(of)),
+		Rules: rules})
 }
 
-// aggregatingRole is a role put together from all that carry its label; it may itself be
-// part of another.
+// aggregatingRole adds a role that aggregates the roles with its label. It may itself be
+// aggregated.
 func (d *Defaults) aggregatingRole(name, of string) {
 	d.ClusterRoles = append(d.ClusterRoles, rbacv1.ClusterRole{
-		ObjectMeta:      meta("", name, aggregateLabels(of)),
-		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: aggregateLabels(name)}}},
+		ObjectMeta: meta("", name, aggregateLabels(of)),
+		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: aggregateLabels(
+			name)}}},
 	})
 }
 
@@ -106,16 +110,18 @@ func (d *Defaults) bind(role string, subjects ...rbacv1.Subject) { d.bindAs(role
 
 func (d *Defaults) bindAs(name, role string, subjects ...rbacv1.Subject) {
 	d.ClusterRoleBindings = append(d.ClusterRoleBindings, rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta("", name, nil), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		ObjectMeta: meta("", name, nil), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
+			Kind: "ClusterRole", Name: role},
 	})
 }
 
-// namespacedRole is a role of one namespace, bound there to the subjects.
+// namespacedRole adds a role in a namespace, bound to the subjects.
 func (d *Defaults) namespacedRole(namespace, name string, subjects []rbacv1.Subject, rules ...rbacv1.PolicyRule) {
 	d.Roles = append(d.Roles, rbacv1.Role{ObjectMeta: meta(namespace, name, nil), Rules: rules})
 	if len(subjects) > 0 {
 		d.RoleBindings = append(d.RoleBindings, rbacv1.RoleBinding{
-			ObjectMeta: meta(namespace, name, nil), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+			ObjectMeta: meta(namespace, name, nil), Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
+				Kind: "Role", Name: name},
 		})
 	}
 }

@@ -2,34 +2,37 @@ package authz
 
 import rbacv1 "k8s.io/api/rbac/v1"
 
-// NodeBootstrapGroup is what tokens for joining carry; kubeadm's name for it, so
-// that its tools know it.
+// NodeBootstrapGroup is the group of join tokens. It has kubeadm's name, for compatibility with its
+// tools.
 const NodeBootstrapGroup = "system:bootstrappers:kubeadm:default-node-token"
 
-// returningNodesGroup come back with a certificate that has expired; see authn.
+// returningNodesGroup is the group of nodes with an expired certificate. See package authn.
 const returningNodesGroup = "berth.dev:returning-nodes"
 
-// nodes are the roles of nodes and of those that become one.
+// nodes adds the roles of nodes and of joining nodes.
 func (d *Defaults) nodes() {
 	d.role("system:node", nodeRules()...)
-	// Bound to nobody: the node authorizer knows better which objects are whose.
+	// The role has no subjects: the node authorizer grants these rules per object.
 	d.bind("system:node")
 	d.role("system:node-bootstrapper", resourceRule("create get list watch", "certificates", "certificatesigningrequests"))
 	d.bindAs("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", group(NodeBootstrapGroup))
 	d.bindAs("berth.dev:returning-nodes", "system:node-bootstrapper", group(returningNodesGroup))
-	// Whose requests are approved without anybody's doing. To take that away, see
-	// berth.dev:pod-routes below.
-	d.bindAs("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", group(NodeBootstrapGroup))
-	d.bindAs("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", group(nodesGroup), group(returningNodesGroup))
-	// Nodes route to each other's pods, and so know each other's ranges and
-	// addresses. Take it away by an empty binding that is not kept: the annotation
+	// Subjects whose requests are approved automatically. To disable this, see berth.dev:pod-routes
+	// below.
+	d.bindAs("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+		group(NodeBootstrapGroup))
+	d.bindAs("kubeadm:node-autoapprove-certificate-rotation",
+		"system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", group(nodesGroup), group(returningNodesGroup))
+	// Nodes route to each other's pods, so they may read the pod CIDRs and addresses of all nodes.
+	// To disable this, remove the subjects and set the annotation
 	// rbac.authorization.kubernetes.io/autoupdate: "false".
 	d.role("berth.dev:pod-routes", resourceRule("list watch", "core", "nodes"))
 	d.bind("berth.dev:pod-routes", group(nodesGroup))
-	// A joining node asks whether its name is taken.
+	// A joining node checks whether its name is in use.
 	d.role("kubeadm:get-nodes", resourceRule("get", "core", "nodes"))
 	d.bind("kubeadm:get-nodes", group(NodeBootstrapGroup))
-	d.role("system:node-problem-detector", resourceRule("get", "core", "nodes"), resourceRule("patch", "core", "nodes/status"), eventsRule())
+	d.role("system:node-problem-detector", resourceRule("get", "core", "nodes"), resourceRule("patch", "core",
+		"nodes/status"), eventsRule())
 	d.role("system:node-proxier",
 		resourceRule("list watch", "core", "endpoints services"),
 		resourceRule("read", "core", "nodes"),
@@ -39,8 +42,8 @@ func (d *Defaults) nodes() {
 	d.bind("system:node-proxier", userNamed("system:kube-proxy"))
 }
 
-// nodeRules are what any node may do; whose objects they are is judged by the
-// node authorizer (reading) and by NodeRestriction (writing).
+// nodeRules are the permissions of all nodes. The node authorizer (reads) and NodeRestriction
+// (writes) limit them to a node's own objects.
 func nodeRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		resourceRule("create", "authentication", "tokenreviews"),

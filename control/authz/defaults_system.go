@@ -7,19 +7,21 @@ import (
 
 const healthPaths = "/healthz /livez /readyz"
 
-// leaseRules is what a leader election needs: to make the named lease and keep it.
+// leaseRules returns the rules for leader election with the named Lease.
 func leaseRules(name string) []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{resourceRule("create", "coordination", "leases"), resourceRule("get update", "coordination", "leases", name)}
+	return []rbacv1.PolicyRule{resourceRule("create", "coordination", "leases"), resourceRule("get update", "coordination",
+		"leases", name)}
 }
 
-// eventsRule is what events need.
+// eventsRule allows recording events.
 func eventsRule() rbacv1.PolicyRule {
 	return resourceRule("create patch update", "core events", "events")
 }
 
-// system are the roles of the parts of a cluster and of everybody.
+// system adds the roles of system components and of all users.
 func (d *Defaults) system() {
-	d.role("system:discovery", nonResourceRule("/api /api/* /apis /apis/* /openapi /openapi/* /version /version/ "+healthPaths))
+	d.role("system:discovery",
+		nonResourceRule("/api /api/* /apis /apis/* /openapi /openapi/* /version /version/ "+healthPaths))
 	d.bind("system:discovery", group("system:authenticated"))
 	d.role("system:public-info-viewer", nonResourceRule("/version /version/ "+healthPaths))
 	d.bind("system:public-info-viewer", group("system:authenticated"), group("system:unauthenticated"))
@@ -27,9 +29,11 @@ func (d *Defaults) system() {
 		resourceRule("create", "authorization", "selfsubjectaccessreviews selfsubjectrulesreviews"),
 		resourceRule("create", "authentication", "selfsubjectreviews"))
 	d.bind("system:basic-user", group("system:authenticated"))
-	d.role("system:monitoring", nonResourceRule("/metrics /metrics/slis "+healthPaths+" /healthz/* /livez/* /readyz/*"), resourceRule("get", "core", "nodes/metrics"))
+	d.role("system:monitoring", nonResourceRule("/metrics /metrics/slis "+healthPaths+" /healthz/* /livez/* /readyz/*"),
+		resourceRule("get", "core", "nodes/metrics"))
 	d.bind("system:monitoring", group("system:monitoring"))
-	d.role("system:service-account-issuer-discovery", nonResourceRule("/.well-known/openid-configuration /.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/"))
+	d.role("system:service-account-issuer-discovery", nonResourceRule("/.well-known/openid-configuration "+
+		"/.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/"))
 	d.bind("system:service-account-issuer-discovery", group("system:serviceaccounts"))
 	d.role("system:auth-delegator",
 		resourceRule("create", "authentication", "tokenreviews"),
@@ -37,7 +41,8 @@ func (d *Defaults) system() {
 	d.role("system:kubelet-api-admin",
 		resourceRule("read proxy", "core", "nodes"),
 		resourceRule("*", "core", "nodes/configz nodes/healthz nodes/log nodes/metrics nodes/pods nodes/proxy nodes/stats"))
-	d.bind("system:kubelet-api-admin", userNamed("kube-apiserver-kubelet-client")) // the server, which nodes ask about
+	// the API server, when kubelets review its access
+	d.bind("system:kubelet-api-admin", userNamed("kube-apiserver-kubelet-client"))
 	d.role("system:kube-dns", resourceRule("list watch", "core", "endpoints services"))
 	d.role("system:persistent-volume-provisioner",
 		resourceRule("read create delete", "core", "persistentvolumes"),
@@ -52,7 +57,7 @@ func (d *Defaults) system() {
 		resourceRule("read", "core", "configmaps", "extension-apiserver-authentication"))
 }
 
-// signers are the roles of who approves certificates.
+// signers adds the roles that approve certificates.
 func (d *Defaults) signers() {
 	for role, signer := range map[string]string{
 		"legacy-unknown-approver":                "kubernetes.io/legacy-unknown",
@@ -62,28 +67,33 @@ func (d *Defaults) signers() {
 	} {
 		d.role("system:certificates.k8s.io:"+role, resourceRule("approve", "certificates", "signers", signer))
 	}
-	d.role("system:certificates.k8s.io:certificatesigningrequests:nodeclient", resourceRule("create", "certificates", "certificatesigningrequests/nodeclient"))
-	d.role("system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", resourceRule("create", "certificates", "certificatesigningrequests/selfnodeclient"))
+	d.role("system:certificates.k8s.io:certificatesigningrequests:nodeclient", resourceRule("create", "certificates",
+		"certificatesigningrequests/nodeclient"))
+	d.role("system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", resourceRule("create", "certificates",
+		"certificatesigningrequests/selfnodeclient"))
 }
 
-// scheduler is what a scheduler of its own process needs.
+// scheduler adds the roles of kube-scheduler as a separate process.
 func (d *Defaults) scheduler() {
 	d.role("system:kube-scheduler",
 		eventsRule(),
 		resourceRule("read delete", "core", "pods"),
 		resourceRule("create", "core", "bindings pods/binding"),
 		resourceRule("patch update", "core", "pods/status"),
-		resourceRule("read", "core", "namespaces nodes persistentvolumeclaims persistentvolumes replicationcontrollers services"),
+		resourceRule("read", "core", "namespaces nodes persistentvolumeclaims persistentvolumes replicationcontrollers "+
+			"services"),
 		resourceRule("read", "apps", "replicasets statefulsets"),
 		resourceRule("read", "policy", "poddisruptionbudgets"),
 		resourceRule("read", "scheduling", "priorityclasses"),
 		resourceRule("read", "storage", "csidrivers csinodes csistoragecapacities storageclasses volumeattachments"),
 		resourceRule("read", "resource", "deviceclasses devicetaintrules resourceclaims resourceslices"),
 		resourceRule("create delete patch update", "resource", "resourceclaims"),
-		resourceRule("patch update", "resource", "resourceclaims/binding"), resourceRule("read patch update", "resource", "resourceclaims/status"),
+		resourceRule("patch update", "resource", "resourceclaims/binding"), resourceRule("read patch update", "resource",
+			"resourceclaims/status"),
 		resourceRule("update", "core", "pods/finalizers"),
 		resourceRule("read", "coordination", "leases"),
-		resourceRule("create", "coordination", "leases"), resourceRule("get update", "coordination", "leases", "kube-scheduler"),
+		resourceRule("create", "coordination", "leases"), resourceRule("get update", "coordination", "leases",
+			"kube-scheduler"),
 		resourceRule("create", "authentication", "tokenreviews"),
 		resourceRule("create", "authorization", "subjectaccessreviews"))
 	d.bind("system:kube-scheduler", userNamed("system:kube-scheduler"))
@@ -92,15 +102,17 @@ func (d *Defaults) scheduler() {
 		resourceRule("read patch update", "core", "persistentvolumeclaims"),
 		resourceRule("read", "storage", "storageclasses"))
 	d.bind("system:volume-scheduler", userNamed("system:kube-scheduler"))
-	d.namespacedRole(metav1.NamespaceSystem, "system::leader-locking-kube-scheduler", []rbacv1.Subject{userNamed("system:kube-scheduler")}, leaseRules("kube-scheduler")...)
+	d.namespacedRole(metav1.NamespaceSystem, "system::leader-locking-kube-scheduler",
+		[]rbacv1.Subject{userNamed("system:kube-scheduler")}, leaseRules("kube-scheduler")...)
 }
 
-// controllerManager is what a controller manager of its own process needs; each of its
-// controllers then acts as a service account of its own.
+// controllerManager adds the roles of kube-controller-manager as a separate process. Its
+// controllers use individual service accounts.
 func (d *Defaults) controllerManager() {
 	d.role("system:kube-controller-manager",
 		eventsRule(),
-		resourceRule("create", "coordination", "leases"), resourceRule("get update", "coordination", "leases", "kube-controller-manager"),
+		resourceRule("create", "coordination", "leases"), resourceRule("get update", "coordination", "leases",
+			"kube-controller-manager"),
 		resourceRule("create get update", "core", "serviceaccounts"),
 		resourceRule("delete", "core", "secrets serviceaccounts"),
 		resourceRule("get", "core", "configmaps namespaces secrets"),
@@ -112,8 +124,12 @@ func (d *Defaults) controllerManager() {
 	d.bind("system:kube-controller-manager", userNamed("system:kube-controller-manager"))
 	d.namespacedRole(metav1.NamespaceSystem, "system::leader-locking-kube-controller-manager",
 		[]rbacv1.Subject{userNamed("system:kube-controller-manager")}, leaseRules("kube-controller-manager")...)
-	d.namespacedRole(metav1.NamespaceSystem, "system:controller:bootstrap-signer", []rbacv1.Subject{account("bootstrap-signer")}, resourceRule("read", "core", "secrets"))
-	d.namespacedRole(metav1.NamespaceSystem, "system:controller:token-cleaner", []rbacv1.Subject{account("token-cleaner")}, resourceRule("read delete", "core", "secrets"), eventsRule())
-	d.namespacedRole(metav1.NamespacePublic, "system:controller:bootstrap-signer", []rbacv1.Subject{account("bootstrap-signer")},
-		resourceRule("read", "core", "configmaps"), resourceRule("update", "core", "configmaps", "cluster-info"), eventsRule())
+	d.namespacedRole(metav1.NamespaceSystem, "system:controller:bootstrap-signer",
+		[]rbacv1.Subject{account("bootstrap-signer")}, resourceRule("read", "core", "secrets"))
+	d.namespacedRole(metav1.NamespaceSystem, "system:controller:token-cleaner", []rbacv1.Subject{account("token-cleaner")},
+		resourceRule("read delete", "core", "secrets"), eventsRule())
+	d.namespacedRole(metav1.NamespacePublic, "system:controller:bootstrap-signer",
+		[]rbacv1.Subject{account("bootstrap-signer")},
+		resourceRule("read", "core", "configmaps"), resourceRule("update", "core", "configmaps", "cluster-info"),
+		eventsRule())
 }

@@ -1,14 +1,16 @@
-// Package authz says who may do what: RBAC over the stored roles and bindings,
-// and for nodes what their own pods give them.
+// Package authz authorizes requests: by RBAC, and for nodes by the references of the pods bound to
+// them.
 //
-// It owns the default roles (reconciled at start, what a user added stays), the
-// aggregation of cluster roles, and the REST storages of the access reviews. It
-// never denies: what nobody allows is refused by the server. It never says who
-// is asking (control/authn does).
+// It also contains the default roles and bindings (reconciled at startup, preserving additions by
+// users), the aggregation of cluster roles, and the storages of the access review APIs. The
+// authorizers never deny: the server rejects a request that none of them allows. Authentication is
+// in control/authn.
 //
 // Invariants:
 //
-//	Z1 an unknown role, a stale cache or a lookup that failed never allows anything
-//	Z2 a node reads a secret, config map, claim or volume only by name and only while a pod bound to it refers to it
-//	Z3 nobody grants by a role or binding what he does not hold, without the verbs escalate or bind
+//	Z1 An unknown role, a stale cache or a failed lookup never allows anything.
+//	Z2 A node reads a Secret, ConfigMap, PersistentVolumeClaim or PersistentVolume only by
+//	   name and only while a pod bound to the node refers to it.
+//	Z3 A user cannot grant permissions by a role or binding without having them, except with
+//	   the verbs escalate or bind.
 package authz

@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	byNode   = "berth.dev/node-refs"   // of pods: node and what the pod refers to
+	byNode   = "berth.dev/node-refs"   // of pods, by node and referenced object
 	bySecret = "berth.dev/secret-refs" //nolint:gosec // the name of an index, of volumes: the secrets that mounting needs
 )
 
-// Ref is an object that a pod may refer to: the resource's plural name, and ""
-// for the namespace of what has none.
+// Ref identifies an object that a pod may refer to, by the plural name of the resource. Namespace
+// is "" for cluster-scoped resources.
 type Ref struct{ Resource, Namespace, Name string }
 
-// Graph knows which node has which pod and what those refer to. It is no copy:
-// only an index of the pods that the informer holds already.
+// Graph answers which objects the pods of a node refer to. It stores no objects: it consists of
+// indexes of the shared informers.
 type Graph struct {
 	pods    cache.Indexer
 	volumes cache.Indexer
 	client  kubernetes.Interface
 }
 
-// NewGraph adds its indexes to the factory's informers, which must not run yet.
-// The client is asked when the index does not know (yet): a node may hear of its
-// pod before the index does. It may be nil.
+// NewGraph adds its indexes to the factory's informers, which must not be running yet. The client
+// is used for lookups that the indexes cannot answer yet, because a node may observe its pod before
+// this server's cache does. It may be nil.
 func NewGraph(f informers.SharedInformerFactory, client kubernetes.Interface) (*Graph, error) {
 	pods, volumes := f.Core().V1().Pods().Informer(), f.Core().V1().PersistentVolumes().Informer()
 	if err := pods.AddIndexers(cache.Indexers{byNode: podKeys}); err != nil {
@@ -43,7 +43,7 @@ func NewGraph(f informers.SharedInformerFactory, client kubernetes.Interface) (*
 	return &Graph{pods.GetIndexer(), volumes.GetIndexer(), client}, nil
 }
 
-// References says whether a pod bound to the node refers to the object, or is it.
+// References reports whether a pod bound to the node refers to the object or is the object.
 func (g *Graph) References(ctx context.Context, node string, r Ref) bool {
 	switch r.Resource {
 	case "persistentvolumes":
@@ -54,7 +54,7 @@ func (g *Graph) References(ctx context.Context, node string, r Ref) bool {
 	return g.referencedByPod(ctx, node, r, nil)
 }
 
-// volumeReferenced follows a volume to the claim that it is bound to.
+// volumeReferenced checks the claim that the volume is bound to.
 func (g *Graph) volumeReferenced(ctx context.Context, node, name string) bool {
 	obj, found, err := g.volumes.GetByKey(name)
 	if err != nil || !found {
@@ -64,10 +64,11 @@ func (g *Graph) volumeReferenced(ctx context.Context, node, name string) bool {
 	if !ok || v.Spec.ClaimRef == nil {
 		return false
 	}
-	return g.referencedByPod(ctx, node, Ref{"persistentvolumeclaims", v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name}, nil)
+	return g.referencedByPod(ctx, node, Ref{"persistentvolumeclaims", v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name},
+		nil)
 }
 
-// claimsOf answers the claims whose volumes need the secret to be mounted.
+// claimsOf returns the claims whose volumes need the secret to be mounted.
 func (g *Graph) claimsOf(secret Ref) (out []Ref) {
 	objs, err := g.volumes.ByIndex(bySecret, secret.Namespace+"/"+secret.Name)
 	if err != nil {
@@ -81,14 +82,14 @@ func (g *Graph) claimsOf(secret Ref) (out []Ref) {
 	return out
 }
 
-// ownsSlice says whether a slice of devices is the node's. It asks the store: no index
-// is kept for what nodes seldom ask.
+// ownsSlice reports whether the ResourceSlice belongs to the node. It reads from the API server,
+// because an index for these rare requests is not worth its memory.
 func (g *Graph) ownsSlice(ctx context.Context, node, slice string) bool {
 	if g.client == nil {
 		return false
 	}
 	s, err := g.client.ResourceV1().ResourceSlices().Get(ctx, slice, metav1.GetOptions{})
-	return err == nil && s.Spec.NodeName != nil && *s.Spec.NodeName == node // Z1
+	return err == nil && s.Spec.NodeName != nil && *s.Spec.NodeName == node // invariant Z1
 }
 
 func (g *Graph) referencedByPod(ctx context.Context, node string, r Ref, or []Ref) bool {
@@ -103,14 +104,15 @@ func (g *Graph) referencedByPod(ctx context.Context, node string, r Ref, or []Re
 	if g.client == nil {
 		return false
 	}
-	list, err := g.client.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
+	list, err := g.client.CoreV1().Pods(r.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {
-		return false // Z1
+		return false // invariant Z1
 	}
 	for i := range list.Items {
 		keys, _ := podKeys(&list.Items[i])
-		for _, k := range keys {
-			if wanted[k] {
+		for _, key := range keys {
+			if wanted[key] {
 				return true
 			}
 		}
@@ -122,8 +124,8 @@ func keyOf(node string, r Ref) string {
 	return node + "\x00" + r.Resource + "\x00" + r.Namespace + "\x00" + r.Name
 }
 
-// podKeys are the index keys of a pod: none before it is bound; a mirror pod
-// gives its node nothing, because nodes write those themselves.
+// podKeys returns the index keys of a bound pod. The references of mirror pods are ignored, because
+// nodes create mirror pods themselves.
 func podKeys(obj any) ([]string, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" {

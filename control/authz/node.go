@@ -20,15 +20,15 @@ const (
 	nodeUserPrefix = "system:node:"
 )
 
-// NodeName answers which node a user is; ok is false for everybody else.
+// NodeName returns the name of the node that the user represents. ok is false for other users.
 func NodeName(u user.Info) (name string, ok bool) {
 	name, ok = strings.CutPrefix(u.GetName(), nodeUserPrefix)
 	return name, ok && name != "" && slices.Contains(u.GetGroups(), nodesGroup)
 }
 
-// NodeAuthorizer authorizes nodes: for reading, what the pods bound to a node refer to;
-// for writing, what any node writes of itself. Whether the object written is
-// really the node's own is seen by NodeRestriction at admission, which has it.
+// NodeAuthorizer authorizes nodes. Reads are limited to the objects that the node's pods refer to.
+// Writes are limited to the resources that nodes write. The NodeRestriction admission plugin checks
+// that a written object belongs to the node.
 type NodeAuthorizer struct {
 	authorizer.AuthorizerFunc
 
@@ -36,7 +36,7 @@ type NodeAuthorizer struct {
 	rules []rbacv1.PolicyRule
 }
 
-// NewNodeAuthorizer authorizes by the graph of pods, nodes and what they refer to.
+// NewNodeAuthorizer returns an authorizer that uses the graph.
 func NewNodeAuthorizer(g *Graph) *NodeAuthorizer {
 	n := &NodeAuthorizer{graph: g, rules: nodeRules()}
 	n.AuthorizerFunc = n.authorize
@@ -59,8 +59,8 @@ func (n *NodeAuthorizer) authorize(ctx context.Context, a authorizer.Attributes)
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// denyReason answers why the node may not; "" leaves it to the rules. Listing and
-// watching are turned into the get that they are when they ask for one name.
+// denyReason returns why the node may not perform the request, or "" to continue with the rules. A
+// list or watch of a single name is treated like a get.
 func (n *NodeAuthorizer) denyReason(ctx context.Context, node string, a authorizer.Attributes) string {
 	switch (metav1.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}) {
 	case metav1.GroupResource{Resource: "secrets"}, metav1.GroupResource{Resource: "configmaps"}:
@@ -94,7 +94,7 @@ func (n *NodeAuthorizer) denyReason(ctx context.Context, node string, a authoriz
 	return ""
 }
 
-// readOne takes a get, or a list or watch of one name.
+// readOne allows get, and list or watch of a single name.
 func (n *NodeAuthorizer) readOne(ctx context.Context, node string, a authorizer.Attributes) string {
 	if !a.IsReadOnly() || a.GetSubresource() != "" {
 		return "can only read resources of this type"
@@ -115,8 +115,8 @@ func (n *NodeAuthorizer) requireReference(ctx context.Context, node string, a au
 	return ""
 }
 
-// pods are read by name, or listed with the selector that names the node;
-// writing is left to the rules and to NodeRestriction.
+// pods allows reading by name, and list and watch with a field selector for the node. Writes are
+// checked by the rules and by NodeRestriction.
 func (n *NodeAuthorizer) pods(ctx context.Context, node string, a authorizer.Attributes) string {
 	switch a.GetVerb() {
 	case "get":
@@ -133,8 +133,8 @@ func (n *NodeAuthorizer) pods(ctx context.Context, node string, a authorizer.Att
 	return ""
 }
 
-// slices of devices are known by the node that they name. A create has no name in
-// its path: NodeRestriction sees the object.
+// slices allows requests for the ResourceSlices of the node. A create has no name in its path and
+// is checked by NodeRestriction.
 func (n *NodeAuthorizer) slices(ctx context.Context, node string, a authorizer.Attributes) string {
 	switch {
 	case a.GetVerb() == "create", selectsNode(node, a):
@@ -147,16 +147,17 @@ func (n *NodeAuthorizer) slices(ctx context.Context, node string, a authorizer.A
 	return ""
 }
 
-// selectsNode tells whether a request is about the objects of the node alone.
+// selectsNode reports whether the field selector limits the request to the objects of the node.
 func selectsNode(node string, a authorizer.Attributes) bool {
 	wanted, err := a.GetFieldSelector()
 	return err == nil && slices.ContainsFunc(wanted, func(r fields.Requirement) bool {
-		return r.Field == "spec.nodeName" && r.Value == node && (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals)
+		return r.Field == "spec.nodeName" && r.Value == node && (r.Operator == selection.Equals ||
+			r.Operator == selection.DoubleEquals)
 	})
 }
 
-// requireOwnName lets a node touch the object of its own name. A create has no name in its
-// path: NodeRestriction sees the object.
+// requireOwnName allows access to the object with the node's name. A create has no name in its path
+// and is checked by NodeRestriction.
 func requireOwnName(node string, a authorizer.Attributes, what string) string {
 	if a.GetName() == node || a.GetVerb() == "create" && a.GetName() == "" {
 		return ""

@@ -17,7 +17,7 @@ import (
 
 // RBAC authorizes by the stored roles and bindings.
 type RBAC struct {
-	authorizer.AuthorizerFunc // Authorize, and that no decision is conditional
+	authorizer.AuthorizerFunc // implements Authorize; decisions are unconditional
 
 	roles           rbaclisters.RoleLister
 	bindings        rbaclisters.RoleBindingLister
@@ -30,7 +30,8 @@ var (
 	_ authorizer.RuleResolver = (*RBAC)(nil)
 )
 
-// NewRBAC reads from the factory's four informers of rbac.authorization.k8s.io.
+// NewRBAC returns an authorizer that reads from the factory's informers of
+// rbac.authorization.k8s.io.
 func NewRBAC(f informers.SharedInformerFactory) *RBAC {
 	v1 := f.Rbac().V1()
 	r := &RBAC{
@@ -52,16 +53,16 @@ func (r *RBAC) authorize(_ context.Context, a authorizer.Attributes) (authorizer
 	if allowed {
 		return authorizer.DecisionAllow, reason, nil
 	}
-	// A binding to a role that is not there is told, but is no error: the
-	// answer is 403, not 500.
+	// A binding to a missing role goes into the reason and is not an error: the response is 403
+	// instead of 500.
 	if len(errs) > 0 {
 		reason = "RBAC: " + errors.Join(errs...).Error()
 	}
 	return authorizer.DecisionNoOpinion, reason, nil
 }
 
-// grant says by which binding a rule reached a user; a string is made of it only
-// when it is told.
+// grant describes the binding through which a rule applies to a user. It is formatted only when
+// needed.
 type grant struct {
 	binding, namespace string
 	ref                rbacv1.RoleRef
@@ -69,21 +70,21 @@ type grant struct {
 }
 
 func (g grant) String() string {
-	who := fmt.Sprintf("%s %q", g.subject.Kind, g.subject.Name)
+	subject := fmt.Sprintf("%s %q", g.subject.Kind, g.subject.Name)
 	if g.subject.Kind == rbacv1.ServiceAccountKind {
-		who = fmt.Sprintf("%s %q", g.subject.Kind, g.subject.Name+"/"+g.subject.Namespace)
+		subject = fmt.Sprintf("%s %q", g.subject.Kind, g.subject.Name+"/"+g.subject.Namespace)
 	}
-	what := fmt.Sprintf("ClusterRoleBinding %q", g.binding)
+	binding := fmt.Sprintf("ClusterRoleBinding %q", g.binding)
 	if g.namespace != "" {
-		what = fmt.Sprintf("RoleBinding %q", g.binding+"/"+g.namespace)
+		binding = fmt.Sprintf("RoleBinding %q", g.binding+"/"+g.namespace)
 	}
-	return fmt.Sprintf("%s of %s %q to %s", what, g.ref.Kind, g.ref.Name, who)
+	return fmt.Sprintf("%s of %s %q to %s", binding, g.ref.Kind, g.ref.Name, subject)
 }
 
-// visit shows every rule that reaches the user: cluster bindings, and those of
-// the namespace if there is one, until each says false.
+// visit calls each for every rule that applies to the user, from cluster role bindings and, if
+// namespace is not empty, from its role bindings, until each returns false.
 func (r *RBAC) visit(u user.Info, namespace string, each func(fmt.Stringer, *rbacv1.PolicyRule) bool) (errs []error) {
-	show := func(g grant, subjects []rbacv1.Subject) bool {
+	visitSubjects := func(g grant, subjects []rbacv1.Subject) bool {
 		for i := range subjects {
 			if !subjectMatches(&subjects[i], u, g.namespace) {
 				continue
@@ -99,7 +100,7 @@ func (r *RBAC) visit(u user.Info, namespace string, each func(fmt.Stringer, *rba
 					return false
 				}
 			}
-			return true // a second subject of the same binding adds nothing
+			return true // further subjects of the same binding add no rules
 		}
 		return true
 	}
@@ -108,7 +109,7 @@ func (r *RBAC) visit(u user.Info, namespace string, each func(fmt.Stringer, *rba
 		errs = append(errs, err)
 	}
 	for _, b := range all {
-		if !show(grant{binding: b.Name, ref: b.RoleRef}, b.Subjects) {
+		if !visitSubjects(grant{binding: b.Name, ref: b.RoleRef}, b.Subjects) {
 			return errs
 		}
 	}
@@ -120,14 +121,14 @@ func (r *RBAC) visit(u user.Info, namespace string, each func(fmt.Stringer, *rba
 		errs = append(errs, err)
 	}
 	for _, b := range local {
-		if !show(grant{binding: b.Name, namespace: namespace, ref: b.RoleRef}, b.Subjects) {
+		if !visitSubjects(grant{binding: b.Name, namespace: namespace, ref: b.RoleRef}, b.Subjects) {
 			return errs
 		}
 	}
 	return errs
 }
 
-// rulesOf answers the rules of a role that a binding in the namespace names.
+// rulesOf returns the rules of the role that a binding in the namespace refers to.
 func (r *RBAC) rulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	switch ref.Kind {
 	case "Role":
@@ -146,9 +147,11 @@ func (r *RBAC) rulesOf(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRul
 	return nil, fmt.Errorf("unsupported role reference kind: %q", ref.Kind)
 }
 
-// RulesFor answers all rules that reach the user in the namespace, for
-// SelfSubjectRulesReview ("kubectl auth can-i --list").
-func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) (resources []authorizer.ResourceRuleInfo, paths []authorizer.NonResourceRuleInfo, incomplete bool, err error) {
+// RulesFor returns all rules that apply to the user in the namespace, for SelfSubjectRulesReview
+// ("kubectl auth can-i --list").
+func (r *RBAC) RulesFor(_ context.Context, u user.Info,
+	namespace string) (resources []authorizer.ResourceRuleInfo, paths []authorizer.NonResourceRuleInfo, incomplete bool,
+	err error) {
 	errs := r.visit(u, namespace, func(_ fmt.Stringer, rule *rbacv1.PolicyRule) bool {
 		if len(rule.Resources) > 0 {
 			resources = append(resources, &authorizer.DefaultResourceRuleInfo{
@@ -156,15 +159,16 @@ func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) (resou
 			})
 		}
 		if len(rule.NonResourceURLs) > 0 {
-			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: rule.Verbs, NonResourceURLs: rule.NonResourceURLs})
+			paths = append(paths, &authorizer.DefaultNonResourceRuleInfo{Verbs: rule.Verbs,
+				NonResourceURLs: rule.NonResourceURLs})
 		}
 		return true
 	})
 	return resources, paths, len(errs) > 0, errors.Join(errs...)
 }
 
-// ConfirmNoEscalation answers nil if the user himself holds every one of the rules in the
-// namespace ("": cluster-wide), else what is missing (Z3).
+// ConfirmNoEscalation returns an error with the missing permissions unless the user has all of the
+// rules in the namespace, or cluster-wide if namespace is empty (invariant Z3).
 func (r *RBAC) ConfirmNoEscalation(u user.Info, namespace string, rules []rbacv1.PolicyRule) error {
 	var own []rbacv1.PolicyRule
 	errs := r.visit(u, namespace, func(_ fmt.Stringer, rule *rbacv1.PolicyRule) bool {
@@ -175,11 +179,12 @@ func (r *RBAC) ConfirmNoEscalation(u user.Info, namespace string, rules []rbacv1
 	if covered {
 		return nil
 	}
-	said := make([]string, 0, len(missing))
+	lines := make([]string, 0, len(missing))
 	for i := range missing {
-		said = append(said, compactRule(&missing[i]))
+		lines = append(lines, compactRule(&missing[i]))
 	}
-	text := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(), strings.Join(said, "\n"))
+	text := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(),
+		u.GetGroups(), strings.Join(lines, "\n"))
 	if len(errs) > 0 {
 		text += fmt.Sprintf("; resolution errors: %v", errs)
 	}
@@ -191,7 +196,8 @@ func compactRule(r *rbacv1.PolicyRule) string {
 	for _, p := range []struct {
 		name string
 		list []string
-	}{{"APIGroups", r.APIGroups}, {"Resources", r.Resources}, {"ResourceNames", r.ResourceNames}, {"NonResourceURLs", r.NonResourceURLs}, {"Verbs", r.Verbs}} {
+	}{{"APIGroups", r.APIGroups}, {"Resources", r.Resources}, {"ResourceNames", r.ResourceNames}, {"NonResourceURLs",
+		r.NonResourceURLs}, {"Verbs", r.Verbs}} {
 		if len(p.list) > 0 {
 			parts = append(parts, fmt.Sprintf("%s:%q", p.name, p.list))
 		}

@@ -13,62 +13,62 @@ import (
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
 )
 
-// Reconcile stores the default roles and bindings: what is missing is added,
-// what a user added stays, and an object whose annotation
-// rbac.authorization.kubernetes.io/autoupdate is "false" is left alone.
+// Reconcile stores the default roles and bindings. It adds what is missing and preserves additions
+// by users. Objects with the annotation rbac.authorization.kubernetes.io/autoupdate: "false" are
+// not changed.
 func (d *Defaults) Reconcile(ctx context.Context, client kubernetes.Interface) error {
-	seen, err := listExisting(ctx, client)
+	existing, err := listExisting(ctx, client)
 	if err != nil {
 		return err
 	}
-	var todo []func() error
+	var writes []func() error
 	for i := range d.ClusterRoles {
 		role := &d.ClusterRoles[i]
-		todo = append(todo, seen.role(client, role))
+		writes = append(writes, existing.role(client, role))
 	}
 	for i := range d.ClusterRoleBindings {
 		binding := &d.ClusterRoleBindings[i]
-		todo = append(todo, seen.binding(client, binding))
+		writes = append(writes, existing.binding(client, binding))
 	}
 	for i := range d.Roles {
 		role := &d.Roles[i]
-		todo = append(todo, func() error { return reconcileRole(client, role) })
+		writes = append(writes, func() error { return reconcileRole(client, role) })
 	}
 	for i := range d.RoleBindings {
 		binding := &d.RoleBindings[i]
-		todo = append(todo, func() error { return reconcileRoleBinding(client, binding) })
+		writes = append(writes, func() error { return reconcileRoleBinding(client, binding) })
 	}
-	return runParallel(todo)
+	return runParallel(writes)
 }
 
-// runParallel runs the writes a few at a time: one by one they would make up most of
-// a fresh start.
-func runParallel(todo []func() error) error {
-	const lanes = 8
-	ends, next := make(chan error), make(chan func() error)
-	for range lanes {
+// runParallel runs the writes with limited parallelism. Sequential writes would dominate the first
+// start of a cluster.
+func runParallel(writes []func() error) error {
+	const workers = 8
+	results, next := make(chan error), make(chan func() error)
+	for range workers {
 		go func() {
 			var errs []error
 			for do := range next {
 				errs = append(errs, retry.OnError(retry.DefaultRetry, isRetriable, do))
 			}
-			ends <- errors.Join(errs...)
+			results <- errors.Join(errs...)
 		}()
 	}
-	for _, do := range todo {
+	for _, do := range writes {
 		next <- do
 	}
 	close(next)
 	var errs []error
-	for range lanes {
-		errs = append(errs, <-ends)
+	for range workers {
+		errs = append(errs, <-results)
 	}
 	return errors.Join(errs...)
 }
 
 func isRetriable(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// existingPolicy is what is stored at start, read in two lists instead of one by one.
+// existingPolicy holds the stored cluster roles and bindings, read with two list requests.
 type existingPolicy struct {
 	roles    map[string]*rbacv1.ClusterRole
 	bindings map[string]*rbacv1.ClusterRoleBinding
@@ -96,7 +96,8 @@ func listExisting(ctx context.Context, client kubernetes.Interface) (e existingP
 func (e existingPolicy) role(client kubernetes.Interface, want *rbacv1.ClusterRole) func() error {
 	o := reconciliation.ReconcileRoleOptions{
 		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: want}, Confirm: true,
-		Client: &listedRole{ClusterRoleModifier: reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}, role: e.roles[want.Name]},
+		Client: &listedRole{ClusterRoleModifier: reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()},
+			role: e.roles[want.Name]},
 	}
 	return func() error {
 		if _, err := o.Run(); err != nil {
@@ -110,8 +111,9 @@ func (e existingPolicy) binding(client kubernetes.Interface, want *rbacv1.Cluste
 	o := reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: want}, Confirm: true,
 		Client: &listedBinding{
-			ClusterRoleBindingClientAdapter: reconciliation.ClusterRoleBindingClientAdapter{Client: client.RbacV1().ClusterRoleBindings()},
-			found:                           e.bindings[want.Name],
+			ClusterRoleBindingClientAdapter: reconciliation.ClusterRoleBindingClientAdapter{
+				Client: client.RbacV1().ClusterRoleBindings()},
+			found: e.bindings[want.Name],
 		},
 	}
 	return func() error {
@@ -136,7 +138,8 @@ func reconcileRole(client kubernetes.Interface, want *rbacv1.Role) error {
 func reconcileRoleBinding(client kubernetes.Interface, want *rbacv1.RoleBinding) error {
 	o := reconciliation.ReconcileRoleBindingOptions{
 		RoleBinding: reconciliation.RoleBindingAdapter{RoleBinding: want}, Confirm: true,
-		Client: reconciliation.RoleBindingClientAdapter{Client: client.RbacV1(), NamespaceClient: client.CoreV1().Namespaces()},
+		Client: reconciliation.RoleBindingClientAdapter{Client: client.RbacV1(),
+			NamespaceClient: client.CoreV1().Namespaces()},
 	}
 	if _, err := o.Run(); err != nil {
 		return fmt.Errorf("reconcile role binding %s/%s: %w", want.Namespace, want.Name, err)
@@ -144,20 +147,20 @@ func reconcileRoleBinding(client kubernetes.Interface, want *rbacv1.RoleBinding)
 	return nil
 }
 
-// listedRole answers the first get from the list, and every other one live: then
-// something has changed under way.
+// listedRole serves the first Get from the list. A second Get means that the object has changed,
+// and reads from the API server.
 type listedRole struct {
 	reconciliation.ClusterRoleModifier
 
-	asked bool
-	role  *rbacv1.ClusterRole
+	used bool
+	role *rbacv1.ClusterRole
 }
 
 func (l *listedRole) Get(namespace, name string) (reconciliation.RuleOwner, error) {
-	if l.asked {
+	if l.used {
 		return l.ClusterRoleModifier.Get(namespace, name)
 	}
-	l.asked = true
+	l.used = true
 	if l.role == nil {
 		return nil, apierrors.NewNotFound(rbacv1.Resource("clusterroles"), name)
 	}
@@ -167,15 +170,15 @@ func (l *listedRole) Get(namespace, name string) (reconciliation.RuleOwner, erro
 type listedBinding struct {
 	reconciliation.ClusterRoleBindingClientAdapter
 
-	asked bool
+	used  bool
 	found *rbacv1.ClusterRoleBinding
 }
 
 func (l *listedBinding) Get(namespace, name string) (reconciliation.RoleBinding, error) {
-	if l.asked {
+	if l.used {
 		return l.ClusterRoleBindingClientAdapter.Get(namespace, name)
 	}
-	l.asked = true
+	l.used = true
 	if l.found == nil {
 		return nil, apierrors.NewNotFound(rbacv1.Resource("clusterrolebindings"), name)
 	}

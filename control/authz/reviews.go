@@ -19,12 +19,13 @@ import (
 	"berth/control/reviews"
 )
 
-// invalidReview says what is wrong with a review of a kind.
+// invalidReview returns an Invalid error for a review.
 func invalidReview(kind string, errs field.ErrorList) error {
 	return apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind(kind).GroupKind(), "", errs)
 }
 
-// NewSubjectAccessReviews answers for any user; who may ask is RBAC's matter.
+// NewSubjectAccessReviews returns the storage of subjectaccessreviews, which check the access of
+// any user.
 func NewSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage {
 	const kind = "SubjectAccessReview"
 	return &reviews.Storage[*authorizationv1.SubjectAccessReview]{
@@ -36,7 +37,8 @@ func NewSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage 
 	}
 }
 
-// NewLocalSubjectAccessReviews answers for any user in the request's namespace.
+// NewLocalSubjectAccessReviews returns the storage of localsubjectaccessreviews, which check the
+// access of any user in one namespace.
 func NewLocalSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage {
 	const kind = "LocalSubjectAccessReview"
 	return &reviews.Storage[*authorizationv1.LocalSubjectAccessReview]{
@@ -47,9 +49,10 @@ func NewLocalSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Sto
 			spec := field.NewPath("spec")
 			switch about := review.Spec.ResourceAttributes; {
 			case about == nil:
-				errs = append(errs, field.Required(spec.Child("resourceAttributes"), "a local review is about a resource"))
+				errs = append(errs, field.Required(spec.Child("resourceAttributes"), "required for a local review"))
 			case about.Namespace != genericapirequest.NamespaceValue(ctx):
-				errs = append(errs, field.Invalid(spec.Child("resourceAttributes", "namespace"), about.Namespace, "must match metadata.namespace"))
+				errs = append(errs, field.Invalid(spec.Child("resourceAttributes", "namespace"), about.Namespace,
+					"must match metadata.namespace"))
 			}
 			review.Status, err = evaluate(ctx, a, kind, review.Spec, errs)
 			return err
@@ -57,11 +60,14 @@ func NewLocalSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Sto
 	}
 }
 
-// NewSelfSubjectAccessReviews answers for the asker ("kubectl auth can-i").
+// NewSelfSubjectAccessReviews returns the storage of selfsubjectaccessreviews, which check the
+// access of the requesting user ("kubectl auth can-i").
 func NewSelfSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Storage {
 	const kind = "SelfSubjectAccessReview"
 	return &reviews.Storage[*authorizationv1.SelfSubjectAccessReview]{
-		Kind: kind, NewObject: func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
+		Kind: kind, NewObject: func() *authorizationv1.SelfSubjectAccessReview {
+			return &authorizationv1.SelfSubjectAccessReview{}
+		},
 		Evaluate: func(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview) error {
 			u, err := reviews.RequestUser(ctx)
 			if err != nil {
@@ -83,11 +89,13 @@ func NewSelfSubjectAccessReviews(a authorizer.UnconditionalAuthorizer) rest.Stor
 	}
 }
 
-// NewSelfSubjectRulesReviews answers the asker's rules in a namespace ("kubectl
-// auth can-i --list").
+// NewSelfSubjectRulesReviews returns the storage of selfsubjectrulesreviews, which list the rules
+// of the requesting user in a namespace ("kubectl auth can-i --list").
 func NewSelfSubjectRulesReviews(resolver authorizer.RuleResolver) rest.Storage {
 	return &reviews.Storage[*authorizationv1.SelfSubjectRulesReview]{
-		Kind: "SelfSubjectRulesReview", NewObject: func() *authorizationv1.SelfSubjectRulesReview { return &authorizationv1.SelfSubjectRulesReview{} },
+		Kind: "SelfSubjectRulesReview", NewObject: func() *authorizationv1.SelfSubjectRulesReview {
+			return &authorizationv1.SelfSubjectRulesReview{}
+		},
 		Evaluate: func(ctx context.Context, review *authorizationv1.SelfSubjectRulesReview) error {
 			u, err := reviews.RequestUser(ctx)
 			if err != nil {
@@ -102,11 +110,13 @@ func NewSelfSubjectRulesReviews(resolver authorizer.RuleResolver) rest.Storage {
 	}
 }
 
-// rulesOf are the rules of a user in a namespace.
-func rulesOf(ctx context.Context, resolver authorizer.RuleResolver, u user.Info, namespace string) authorizationv1.SubjectRulesReviewStatus {
+// rulesOf returns the rules of a user in a namespace.
+func rulesOf(ctx context.Context, resolver authorizer.RuleResolver, u user.Info,
+	namespace string) authorizationv1.SubjectRulesReviewStatus {
 	resources, paths, incomplete, err := resolver.RulesFor(ctx, u, namespace)
 	out := authorizationv1.SubjectRulesReviewStatus{
-		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}, Incomplete: incomplete,
+		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{},
+		Incomplete: incomplete,
 	}
 	for _, x := range resources {
 		out.ResourceRules = append(out.ResourceRules, authorizationv1.ResourceRule{
@@ -114,7 +124,8 @@ func rulesOf(ctx context.Context, resolver authorizer.RuleResolver, u user.Info,
 		})
 	}
 	for _, x := range paths {
-		out.NonResourceRules = append(out.NonResourceRules, authorizationv1.NonResourceRule{Verbs: x.GetVerbs(), NonResourceURLs: x.GetNonResourceURLs()})
+		out.NonResourceRules = append(out.NonResourceRules, authorizationv1.NonResourceRule{Verbs: x.GetVerbs(),
+			NonResourceURLs: x.GetNonResourceURLs()})
 	}
 	if err != nil {
 		out.EvaluationError = err.Error()
@@ -122,9 +133,10 @@ func rulesOf(ctx context.Context, resolver authorizer.RuleResolver, u user.Info,
 	return out
 }
 
-// evaluate puts a question to the authorizer unless something is wrong with it:
-// what was found already, or what is wrong with any.
-func evaluate(ctx context.Context, a authorizer.UnconditionalAuthorizer, kind string, spec authorizationv1.SubjectAccessReviewSpec, found field.ErrorList) (authorizationv1.SubjectAccessReviewStatus, error) {
+// evaluate validates the spec and asks the authorizer. found are validation errors of the caller.
+func evaluate(ctx context.Context, a authorizer.UnconditionalAuthorizer, kind string,
+	spec authorizationv1.SubjectAccessReviewSpec, found field.ErrorList) (authorizationv1.SubjectAccessReviewStatus,
+	error) {
 	if errs := append(checkSpec(spec), found...); len(errs) > 0 {
 		return authorizationv1.SubjectAccessReviewStatus{}, invalidReview(kind, errs)
 	}
@@ -135,9 +147,11 @@ func checkSpec(s authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList)
 	spec := field.NewPath("spec")
 	switch {
 	case s.ResourceAttributes != nil && s.NonResourceAttributes != nil:
-		errs = append(errs, field.Invalid(spec.Child("nonResourceAttributes"), s.NonResourceAttributes, "cannot be specified in combination with resourceAttributes"))
+		errs = append(errs, field.Invalid(spec.Child("nonResourceAttributes"), s.NonResourceAttributes,
+			"cannot be specified in combination with resourceAttributes"))
 	case s.ResourceAttributes == nil && s.NonResourceAttributes == nil:
-		errs = append(errs, field.Invalid(spec.Child("resourceAttributes"), s.ResourceAttributes, "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
+		errs = append(errs, field.Invalid(spec.Child("resourceAttributes"), s.ResourceAttributes,
+			"exactly one of nonResourceAttributes or resourceAttributes must be specified"))
 	}
 	if s.User == "" && len(s.Groups) == 0 {
 		errs = append(errs, field.Invalid(spec.Child("user"), s.User, "at least one of user or group must be specified"))
@@ -145,8 +159,9 @@ func checkSpec(s authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList)
 	return errs
 }
 
-// authorizeSpec puts the question to the same authorizer that requests go through.
-func authorizeSpec(ctx context.Context, a authorizer.UnconditionalAuthorizer, spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+// authorizeSpec asks the authorizer that also authorizes requests.
+func authorizeSpec(ctx context.Context, a authorizer.UnconditionalAuthorizer,
+	spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
 	decision, reason, err := a.Authorize(ctx, attributesOf(spec))
 	out := authorizationv1.SubjectAccessReviewStatus{
 		Allowed: decision == authorizer.DecisionAllow, Denied: decision == authorizer.DecisionDeny, Reason: reason,
@@ -158,19 +173,20 @@ func authorizeSpec(ctx context.Context, a authorizer.UnconditionalAuthorizer, sp
 }
 
 func attributesOf(spec authorizationv1.SubjectAccessReviewSpec) authorizer.Attributes {
-	who := &user.DefaultInfo{Name: spec.User, UID: spec.UID, Groups: spec.Groups}
+	u := &user.DefaultInfo{Name: spec.User, UID: spec.UID, Groups: spec.Groups}
 	for k, v := range spec.Extra {
-		if who.Extra == nil {
-			who.Extra = map[string][]string{}
+		if u.Extra == nil {
+			u.Extra = map[string][]string{}
 		}
-		who.Extra[strings.ToLower(k)] = v
+		u.Extra[strings.ToLower(k)] = v
 	}
 	if p := spec.NonResourceAttributes; p != nil {
-		return authorizer.AttributesRecord{User: who, Verb: p.Verb, Path: p.Path}
+		return authorizer.AttributesRecord{User: u, Verb: p.Verb, Path: p.Path}
 	}
 	r := spec.ResourceAttributes
 	out := authorizer.AttributesRecord{
-		User: who, ResourceRequest: true, Verb: r.Verb, Namespace: r.Namespace, APIGroup: r.Group, APIVersion: versionOrAll(r.Version),
+		User: u, ResourceRequest: true, Verb: r.Verb, Namespace: r.Namespace, APIGroup: r.Group, APIVersion: versionOrAll(
+			r.Version),
 		Resource: r.Resource, Subresource: r.Subresource, Name: r.Name,
 	}
 	if f := r.FieldSelector; f != nil {
@@ -189,8 +205,8 @@ func versionOrAll(version string) string {
 	return version
 }
 
-// fieldsOf keeps what the authorizers understand: an In or NotIn of one value. A
-// requirement that is left out only widens the question, which never allows more.
+// fieldsOf converts the requirements that the authorizers support: In and NotIn with a single
+// value. Dropping a requirement makes the request broader, so it never allows more.
 func fieldsOf(f *authorizationv1.FieldSelectorAttributes) (fields.Requirements, error) {
 	if f.RawSelector != "" {
 		s, err := fields.ParseSelector(f.RawSelector)

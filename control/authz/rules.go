@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// ruleAllows says whether one rule covers a request.
+// ruleAllows reports whether the rule allows the request.
 func ruleAllows(r *rbacv1.PolicyRule, a authorizer.Attributes) bool {
 	if !containsAny(r.Verbs, a.GetVerb(), rbacv1.VerbAll) {
 		return false
@@ -18,7 +18,8 @@ func ruleAllows(r *rbacv1.PolicyRule, a authorizer.Attributes) bool {
 	if !a.IsResourceRequest() {
 		return slices.ContainsFunc(r.NonResourceURLs, func(u string) bool { return coversPath(u, a.GetPath()) })
 	}
-	return containsAny(r.APIGroups, a.GetAPIGroup(), rbacv1.APIGroupAll) && coversResource(r.Resources, a.GetResource(), a.GetSubresource()) &&
+	return containsAny(r.APIGroups, a.GetAPIGroup(), rbacv1.APIGroupAll) && coversResource(r.Resources, a.GetResource(),
+		a.GetSubresource()) &&
 		(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.GetName()))
 }
 
@@ -26,24 +27,25 @@ func containsAny(have []string, want, all string) bool {
 	return slices.Contains(have, want) || slices.Contains(have, all)
 }
 
-// coversPath takes a path as it is or, ending in "*", as a prefix.
+// coversPath matches a path exactly or, if rule ends in "*", by prefix.
 func coversPath(rule, path string) bool {
 	prefix, star := strings.CutSuffix(rule, "*")
 	return rule == path || star && strings.HasPrefix(path, prefix)
 }
 
-// coversResource knows "pods", "pods/log", "*/scale" (a subresource of all) and
-// "*" (everything).
+// coversResource matches "pods", "pods/log", "*/scale" (a subresource of any resource) and "*"
+// (everything).
 func coversResource(have []string, resource, sub string) bool {
 	full := resource
 	if sub != "" {
 		full += "/" + sub
 	}
-	return slices.Contains(have, rbacv1.ResourceAll) || slices.Contains(have, full) || sub != "" && slices.Contains(have, "*/"+sub)
+	return slices.Contains(have, rbacv1.ResourceAll) || slices.Contains(have, full) || sub != "" && slices.Contains(have,
+		"*/"+sub)
 }
 
-// subjectMatches says whether a subject of a binding means this user. The namespace of
-// the binding is where a service account without one of its own is looked for.
+// subjectMatches reports whether the subject of a binding is the user. namespace is the binding's
+// namespace, the default for service accounts without a namespace.
 func subjectMatches(s *rbacv1.Subject, u user.Info, namespace string) bool {
 	switch s.Kind {
 	case rbacv1.UserKind:

@@ -21,38 +21,41 @@ import (
 	"berth/control/pki"
 )
 
-// Config is what the controllers need. Times that are zero are upstream's.
+// Config holds the dependencies and settings of the controllers. A zero duration selects upstream's
+// default.
 type Config struct {
 	Client         kubernetes.Interface
 	Metadata       metadata.Interface
 	Informers      informers.SharedInformerFactory
-	StartInformers func() // starts the informers that are not started yet
+	StartInformers func() // starts informers that are not running yet
 	Events         record.EventRecorder
 	Log            *slog.Logger
 
-	// ClusterCIDRs are cut into one range of addresses per node: of 2^8 addresses
-	// (IPv4) or 2^64 (IPv6). None: nodes get no range.
+	// ClusterCIDRs are divided into one pod CIDR per node: a /24 (IPv4) or a /64 (IPv6). If empty,
+	// nodes get no pod CIDR.
 	ClusterCIDRs []netip.Prefix
-	// ClientCA signs the certificates of clients, and NodesCA those that nodes show, which must
-	// not be good for taking a node for the server. Nil: none are signed.
+	// ClientCA signs client certificates. ServingCA signs the serving certificates of nodes and
+	// must differ from ClientCA, because a node must not be able to impersonate the API server. If
+	// either is nil, no certificates are signed.
 	ClientCA, ServingCA CertificateAuthority
-	SigningDuration     time.Duration // that these sign are good for at most; a year
-	// CABundle is the PEM by which pods know the server. Empty: not published.
+	SigningDuration     time.Duration // longest lifetime of issued certificates; default 1 year
+	// CABundle is the PEM bundle with which pods verify the API server. If empty, it is not
+	// published.
 	CABundle []byte
-	// TokenSigner signs those of secrets. Nil: such secrets stay as they are.
+	// TokenSigner signs the tokens stored in secrets. If nil, those secrets are not changed.
 	TokenSigner TokenSigner
 
-	NodeMonitorGracePeriod   time.Duration // silence after which a node is lost; 40 s
-	TerminatedPodGCThreshold int           // ended pods that may stay; 12500
+	NodeMonitorGracePeriod   time.Duration // time without heartbeat after which a node is unreachable; default 40 s
+	TerminatedPodGCThreshold int           // number of terminated pods to retain; default 12500
 }
 
-// CertificateAuthority signs certificates; pki has one.
+// CertificateAuthority signs certificates. It is implemented by pki.Authority.
 type CertificateAuthority interface {
 	Sign(key crypto.PublicKey, subject pki.Subject) (pem []byte, err error)
 }
 
-// The names of the controllers are upstream's, so that whoever turns one off
-// knows which one of kube-controller-manager takes its place.
+// The controllers carry upstream's names: a controller that is disabled here can be replaced by the
+// one of the same name in kube-controller-manager.
 const (
 	NodeLifecycle          = "node-lifecycle-controller"
 	TaintEviction          = "taint-eviction-controller"
@@ -72,7 +75,7 @@ const (
 	EndpointSlices         = "endpointslice-controller"
 	EndpointSliceMirroring = "endpointslice-mirroring-controller"
 	ReplicaSets            = "replicaset-controller"
-	// ReplicationControllers keeps the kind of that name.
+	// ReplicationControllers is the controller of the kind ReplicationController.
 	ReplicationControllers = "replicationcontroller-controller"
 )
 
@@ -81,10 +84,11 @@ const (
 	defaultTerminatedPodGCThreshold = 12500
 	// Indexes of the shared pod informer.
 	nodeIndex       = "node"
-	controllerIndex = "controller" // a UID, or uncontrolled
+	controllerIndex = "controller" // controller UID, or orphanKey of the namespace
 )
 
-// descriptor is one controller: its name and what makes it.
+// descriptor is the registration of a controller. newFunc returns no controllers if the
+// configuration disables it.
 type descriptor struct {
 	name    string
 	newFunc func(Config) ([]*controller, error)
@@ -112,7 +116,7 @@ var descriptors = []descriptor{
 	{ReplicationControllers, newReplicationControllerController},
 }
 
-// Names are all controllers, in order.
+// Names returns the names of all controllers, sorted.
 func Names() []string {
 	out := make([]string, 0, len(descriptors))
 	for _, k := range descriptors {
@@ -122,11 +126,11 @@ func Names() []string {
 	return out
 }
 
-// Run is the controller of that name until the context ends.
+// Run runs the named controller until ctx is done. It applies the defaults of Config.
 func Run(ctx context.Context, name string, c Config) error {
 	i := slices.IndexFunc(descriptors, func(k descriptor) bool { return k.name == name })
 	if i < 0 {
-		return fmt.Errorf("there is no controller %q; there are %v", name, Names())
+		return fmt.Errorf("unknown controller %q, known controllers: %v", name, Names())
 	}
 	if c.NodeMonitorGracePeriod == 0 {
 		c.NodeMonitorGracePeriod = defaultNodeMonitorGracePeriod
@@ -137,7 +141,7 @@ func Run(ctx context.Context, name string, c Config) error {
 	c.Log = c.Log.With("controller", name)
 	workers, err := descriptors[i].newFunc(c)
 	if err != nil {
-		return fmt.Errorf("make %s: %w", name, err)
+		return fmt.Errorf("create controller %s: %w", name, err)
 	}
 	c.StartInformers()
 	var wg sync.WaitGroup
@@ -145,15 +149,16 @@ func Run(ctx context.Context, name string, c Config) error {
 		wg.Go(func() { w.run(ctx) })
 	}
 	wg.Wait()
-	<-ctx.Done() // one that has nothing to do has not failed
+	<-ctx.Done() // a controller with nothing to do has not failed
 	return nil
 }
 
-// indexMu orders the controllers that index the pods they share: an informer's
-// indexers may be read or added to by one at a time.
+// indexMu serializes indexPods: reading and adding the indexers of an informer is not safe for
+// concurrent use.
 var indexMu sync.Mutex
 
-// indexPods lets podsOn find the pods of a node, and indexed those of a controller.
+// indexPods adds the indexes used by podsOn and podsByIndex to the shared pod informer. It is
+// idempotent.
 func (c Config) indexPods() error {
 	indexMu.Lock()
 	defer indexMu.Unlock()
@@ -179,17 +184,17 @@ func (c Config) indexPods() error {
 	return nil
 }
 
-// orphanKey is where byController has the pods of a namespace that nothing controls.
+// orphanKey is the key in controllerIndex of the pods of a namespace that have no controller.
 func orphanKey(namespace string) string { return "none in " + namespace }
 
-// podsOn gives the pods that are bound to a node.
+// podsOn returns the pods bound to a node.
 func (c Config) podsOn(name string) []*corev1.Pod { return c.podsByIndex(nodeIndex, name) }
 
-// podsByIndex gives the pods that an index has under a key.
+// podsByIndex returns the pods with the given key in an index.
 func (c Config) podsByIndex(index, key string) []*corev1.Pod {
 	list, err := c.Informers.Core().V1().Pods().Informer().GetIndexer().ByIndex(index, key)
 	if err != nil {
-		return nil // indexPods made the index
+		return nil // indexPods has added the index
 	}
 	out := make([]*corev1.Pod, 0, len(list))
 	for _, obj := range list {

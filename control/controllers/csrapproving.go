@@ -23,20 +23,20 @@ const (
 	nodePrefix   = "system:node:"
 	nodesGroup   = "system:nodes"
 	mastersGroup = "system:masters"
-	// A node whose certificate has expired while it was off; see authn.
+	// User and group of a node whose client certificate has expired. See package authn.
 	returningNodePrefix = "berth.dev:returning-node:"
 	returningNodesGroup = "berth.dev:returning-nodes"
 
-	// MachineIDAnnotation is the annotation of a node's request for its first certificate:
-	// the host's /etc/machine-id, by which two hosts of one name are told apart.
+	// MachineIDAnnotation is the annotation of a node's first certificate signing request that
+	// holds the host's /etc/machine-id. It distinguishes hosts with the same node name.
 	MachineIDAnnotation = "berth.dev/machine-id"
 )
 
-// reviewRetryPeriod is when an asker whose rights did not do is looked at again: they may be
-// given later.
+// reviewRetryPeriod is how often an unauthorized request is checked again, because permissions may
+// be granted later.
 const reviewRetryPeriod = 5 * time.Second
 
-// csrApprovingController approves the requests that nodes make for themselves.
+// csrApprovingController approves the certificate signing requests of nodes.
 type csrApprovingController struct {
 	Config
 
@@ -47,12 +47,12 @@ type csrApprovingController struct {
 func newCSRApprovingController(c Config) ([]*controller, error) {
 	requests, nodes := c.Informers.Certificates().V1().CertificateSigningRequests(), c.Informers.Core().V1().Nodes()
 	a := &csrApprovingController{Config: c, requests: requests.Lister(), nodes: nodes.Lister()}
-	w := c.newController(a.sync)
-	w.waitFor(nodes.Informer())
-	return []*controller{w}, w.watch(requests.Informer(), objectKey)
+	ctrl := c.newController(a.sync)
+	ctrl.waitFor(nodes.Informer())
+	return []*controller{ctrl}, ctrl.watch(requests.Informer(), objectKey)
 }
 
-// csrDecision on a request: nothing (not ours to judge), approved, or denied.
+// csrDecision is the approval decision on a request. The zero value leaves the request pending.
 type csrDecision struct {
 	condition certificatesv1.RequestConditionType
 	reason    string
@@ -67,119 +67,136 @@ func (a *csrApprovingController) sync(ctx context.Context, name string) (time.Du
 	if len(csr.Status.Conditions) > 0 || len(csr.Status.Certificate) > 0 {
 		return 0, nil
 	}
-	var v csrDecision
-	var again time.Duration
+	var decision csrDecision
+	var requeueAfter time.Duration
 	switch csr.Spec.SignerName {
 	case certificatesv1.KubeAPIServerClientKubeletSignerName:
-		v, again, err = a.decideClient(ctx, csr)
+		decision, requeueAfter, err = a.decideClient(ctx, csr)
 	case certificatesv1.KubeletServingSignerName:
-		v, again = a.decideServing(csr)
+		decision, requeueAfter = a.decideServing(csr)
 	}
-	if err != nil || v.condition == "" {
-		return again, err
+	if err != nil || decision.condition == "" {
+		return requeueAfter, err
 	}
 	out := csr.DeepCopy()
 	now := metav1.Now()
 	out.Status.Conditions = append(out.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: v.condition, Status: corev1.ConditionTrue, Reason: v.reason, Message: v.message, LastUpdateTime: now, LastTransitionTime: now,
+		Type: decision.condition, Status: corev1.ConditionTrue, Reason: decision.reason, Message: decision.message,
+		LastUpdateTime: now, LastTransitionTime: now,
 	})
-	if _, err := a.Client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, name, out, metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
+	if _, err := a.Client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, name, out,
+		metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
 		return 0, nil
 	} else if err != nil {
-		return 0, fmt.Errorf("judge certificate request %s: %w", name, err)
+		return 0, fmt.Errorf("update approval of certificate signing request %s: %w", name, err)
 	}
-	a.Log.Info("certificate request is judged", "request", name, "by", csr.Spec.Username, "verdict", v.condition, "why", v.message)
+	a.Log.Info("certificate signing request decided", "csr", name, "user", csr.Spec.Username, "condition",
+		decision.condition, "message", decision.message)
 	return 0, nil
 }
 
-// decideClient: a node may ask anew for itself, also with a certificate that has
-// expired while it was off, as long as its Node is there, and whoever joins for a new
-// node, unless a node of that name is alive on another host. Who may is for the
-// cluster's policy to say: whoever may create the certificatesigningrequests'
-// subresource selfnodeclient, and nodeclient.
-func (a *csrApprovingController) decideClient(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (csrDecision, time.Duration, error) {
+// decideClient approves client certificates for nodes: a renewal by the node itself, a renewal with
+// an expired certificate while the Node object still exists, and the first certificate of a joining
+// node unless a ready node of that name runs on another host. The requester needs the permission to
+// create certificatesigningrequests/selfnodeclient or certificatesigningrequests/nodeclient, as
+// with upstream's controller.
+func (a *csrApprovingController) decideClient(ctx context.Context,
+	csr *certificatesv1.CertificateSigningRequest) (csrDecision, time.Duration, error) {
 	req, err := parseRequest(csr.Spec.Request)
 	if err != nil || validateNodeClient(csr, req) != "" {
-		return csrDecision{}, 0, nil //nolint:nilerr // it is not ours to judge
+		return csrDecision{}, 0, nil //nolint:nilerr // left to other approvers
 	}
 	node := strings.TrimPrefix(req.Subject.CommonName, nodePrefix)
 	returning := csr.Spec.Username == returningNodePrefix+node && slices.Contains(csr.Spec.Groups, returningNodesGroup)
 	running := csr.Spec.Username == req.Subject.CommonName && slices.Contains(csr.Spec.Groups, nodesGroup)
 	if returning {
 		if _, err := a.nodes.Get(node); apierrors.IsNotFound(err) {
-			return csrDecision{certificatesv1.CertificateDenied, "NodeRemoved", fmt.Sprintf("node %q is not of this cluster any more: join it anew, with a token of berth-control token create", node)}, 0, nil
+			return csrDecision{certificatesv1.CertificateDenied, "NodeRemoved",
+				fmt.Sprintf("node %q was removed from this cluster: join it again with a token from \"berth-control token create\"",
+					node)}, 0, nil
 		} else if err != nil {
 			return csrDecision{}, 0, err
 		}
 	}
-	right, what := "nodeclient", "kubelet client certificate"
+	subresource, kind := "nodeclient", "kubelet client certificate"
 	if returning || running {
-		right, what = "selfnodeclient", "self kubelet client certificate"
+		subresource, kind = "selfnodeclient", "self kubelet client certificate"
 	}
-	if ok, err := a.authorized(ctx, csr, right); err != nil || !ok {
+	if ok, err := a.authorized(ctx, csr, subresource); err != nil || !ok {
 		return csrDecision{}, reviewRetryPeriod, err
 	}
-	if clash := a.nameConflict(node, csr.Annotations[MachineIDAnnotation]); clash != "" && !running {
-		return csrDecision{certificatesv1.CertificateDenied, "NodeNameInUse", clash}, 0, nil
+	if conflict := a.nameConflict(node, csr.Annotations[MachineIDAnnotation]); conflict != "" && !running {
+		return csrDecision{certificatesv1.CertificateDenied, "NodeNameInUse", conflict}, 0, nil
 	}
-	return csrDecision{certificatesv1.CertificateApproved, "AutoApproved", "Auto approving " + what + " after SubjectAccessReview."}, 0, nil
+	return csrDecision{certificatesv1.CertificateApproved, "AutoApproved", "Auto approving " + kind +
+		" after SubjectAccessReview."}, 0, nil
 }
 
-// authorized asks whether who made the request has the right to have such approved.
-func (a *csrApprovingController) authorized(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, subresource string) (bool, error) {
+// authorized asks the API server whether the requester may have such a request approved
+// automatically.
+func (a *csrApprovingController) authorized(ctx context.Context, csr *certificatesv1.CertificateSigningRequest,
+	subresource string) (bool, error) {
 	extra := map[string]authorizationv1.ExtraValue{}
 	for k, v := range csr.Spec.Extra {
 		extra[k] = authorizationv1.ExtraValue(v)
 	}
-	review, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: csr.Spec.Username, UID: csr.Spec.UID, Groups: csr.Spec.Groups, Extra: extra,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: "create", Group: certificatesv1.GroupName, Version: "*", Resource: "certificatesigningrequests", Subresource: subresource,
-		},
-	}}, metav1.CreateOptions{})
+	review, err := a.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: csr.Spec.Username, UID: csr.Spec.UID, Groups: csr.Spec.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: "create", Group: certificatesv1.GroupName, Version: "*", Resource: "certificatesigningrequests",
+				Subresource: subresource,
+			},
+		}}, metav1.CreateOptions{})
 	if err != nil {
-		return false, fmt.Errorf("review the rights of %s: %w", csr.Spec.Username, err)
+		return false, fmt.Errorf("review access of %s: %w", csr.Spec.Username, err)
 	}
 	return review.Status.Allowed, nil
 }
 
-// nameConflict says that a living node of this name is another host; empty: none is.
-// Who does not tell a machine id (the kubelet does not) is not asked.
+// nameConflict returns a message if a ready node of this name runs on another host, otherwise "".
+// Requests without a machine ID, such as those of the kubelet, are not checked.
 func (a *csrApprovingController) nameConflict(name, machineID string) string {
 	node, err := a.nodes.Get(name)
-	if err != nil || machineID == "" || node.Status.NodeInfo.MachineID == "" || node.Status.NodeInfo.MachineID == machineID {
+	if err != nil || machineID == "" || node.Status.NodeInfo.MachineID == "" ||
+		node.Status.NodeInfo.MachineID == machineID {
 		return ""
 	}
 	ready := nodeCondition(node, corev1.NodeReady)
 	if ready == nil || ready.Status == corev1.ConditionUnknown {
 		return ""
 	}
-	return fmt.Sprintf("node %q is alive on another host (machine id %s, this one has %s): join under another name with --hostname-override=NAME, or, if that host is gone for good, run \"kubectl delete node %s\" first; hosts cloned from one image need an /etc/machine-id each (systemd-machine-id-setup)",
+	return fmt.Sprintf("node %q is running on another host (machine ID %s, this host has %s). Join with another name "+
+		"(--hostname-override=NAME). If the other host no longer exists, run \"kubectl delete node %s\" first. Hosts "+
+		"cloned from one image need different /etc/machine-id files (systemd-machine-id-setup).",
 		name, node.Status.NodeInfo.MachineID, machineID, name)
 }
 
-// decideServing: a node gets a certificate for the addresses that it has by its own word:
-// also for the server's, which are those of a node on the same host. It makes nobody
-// the server; see Config.NodesCA.
-func (a *csrApprovingController) decideServing(csr *certificatesv1.CertificateSigningRequest) (csrDecision, time.Duration) {
+// decideServing approves serving certificates for the addresses in the node's status. These may
+// include the API server's own addresses, because a node can run on the same host. Such a
+// certificate does not identify the API server: see Config.ServingCA.
+func (a *csrApprovingController) decideServing(
+	csr *certificatesv1.CertificateSigningRequest) (csrDecision, time.Duration) {
 	req, err := parseRequest(csr.Spec.Request)
 	if err != nil || validateNodeServing(csr, req) != "" || csr.Spec.Username != req.Subject.CommonName {
 		return csrDecision{}, 0
 	}
 	node, err := a.nodes.Get(strings.TrimPrefix(req.Subject.CommonName, nodePrefix))
 	if apierrors.IsNotFound(err) || err == nil && len(node.Status.Addresses) == 0 {
-		return csrDecision{}, time.Second // the node may ask before it has said where it is
+		return csrDecision{}, time.Second // the request can arrive before the node has reported its addresses
 	}
 	if err != nil {
 		return csrDecision{}, 0
 	}
 	if foreign := foreignNames(req, node); len(foreign) > 0 {
-		return csrDecision{certificatesv1.CertificateDenied, "ForeignAddress", fmt.Sprintf("%s: not among the addresses in the status of node %s", strings.Join(foreign, ", "), node.Name)}, 0
+		return csrDecision{certificatesv1.CertificateDenied, "ForeignAddress",
+			fmt.Sprintf("%s: not among the addresses in the status of node %s", strings.Join(foreign, ", "), node.Name)}, 0
 	}
-	return csrDecision{certificatesv1.CertificateApproved, "AutoApproved", "the names and addresses are the node's own"}, 0
+	return csrDecision{certificatesv1.CertificateApproved, "AutoApproved", "All names and addresses belong to the node."},
+		0
 }
 
-// foreignNames are the names and addresses in the request that are not the node's.
+// foreignNames returns the names and addresses in the request that do not belong to the node.
 func foreignNames(req *x509.CertificateRequest, node *corev1.Node) (out []string) {
 	own := map[string]bool{node.Name: true}
 	for _, a := range node.Status.Addresses {
@@ -201,7 +218,7 @@ func foreignNames(req *x509.CertificateRequest, node *corev1.Node) (out []string
 func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return nil, errors.New("spec.request is no PEM block of type CERTIFICATE REQUEST")
+		return nil, errors.New("spec.request is not a PEM block of type CERTIFICATE REQUEST")
 	}
 	req, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
@@ -213,7 +230,7 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	return req, nil
 }
 
-// validateNodeClient says why a request is not one for a node's client certificate.
+// validateNodeClient returns why the request is not valid for a node's client certificate, or "".
 func validateNodeClient(csr *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) string {
 	switch {
 	case !slices.Equal(req.Subject.Organization, []string{nodesGroup}):
@@ -226,7 +243,7 @@ func validateNodeClient(csr *certificatesv1.CertificateSigningRequest, req *x509
 	return validateUsages(csr.Spec.Usages, certificatesv1.UsageClientAuth)
 }
 
-// validateNodeServing says why a request is not one for a node's serving certificate.
+// validateNodeServing returns why the request is not valid for a node's serving certificate, or "".
 func validateNodeServing(csr *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) string {
 	switch {
 	case !slices.Equal(req.Subject.Organization, []string{nodesGroup}):
@@ -234,22 +251,22 @@ func validateNodeServing(csr *certificatesv1.CertificateSigningRequest, req *x50
 	case !strings.HasPrefix(req.Subject.CommonName, nodePrefix) || req.Subject.CommonName == nodePrefix:
 		return "common name must be " + nodePrefix + "NAME"
 	case len(req.EmailAddresses)+len(req.URIs) > 0:
-		return "e-mail and URI subject alternative names are not allowed"
+		return "email and URI subject alternative names are not allowed"
 	case len(req.DNSNames)+len(req.IPAddresses) == 0:
 		return "a DNS name or an IP address is required"
 	}
 	return validateUsages(csr.Spec.Usages, certificatesv1.UsageServerAuth)
 }
 
-// validateUsages: the usage itself and a digital signature, perhaps key encipherment.
-func validateUsages(usages []certificatesv1.KeyUsage, of certificatesv1.KeyUsage) string {
+// validateUsages requires the given usage and digital signature. It also allows key encipherment.
+func validateUsages(usages []certificatesv1.KeyUsage, required certificatesv1.KeyUsage) string {
 	for _, u := range usages {
-		if u != of && u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment {
+		if u != required && u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment {
 			return fmt.Sprintf("usage %q is not allowed", u)
 		}
 	}
-	if !slices.Contains(usages, of) || !slices.Contains(usages, certificatesv1.UsageDigitalSignature) {
-		return fmt.Sprintf("usages must be %q and %q", certificatesv1.UsageDigitalSignature, of)
+	if !slices.Contains(usages, required) || !slices.Contains(usages, certificatesv1.UsageDigitalSignature) {
+		return fmt.Sprintf("usages must be %q and %q", certificatesv1.UsageDigitalSignature, required)
 	}
 	return ""
 }

@@ -18,7 +18,7 @@ import (
 
 const minCertificateDuration = 10 * time.Minute
 
-// csrSigningController signs approved requests of the signers that it stands for.
+// csrSigningController signs approved requests for the built-in kubernetes.io signers.
 type csrSigningController struct {
 	Config
 
@@ -31,8 +31,8 @@ func newCSRSigningController(c Config) ([]*controller, error) {
 	}
 	requests := c.Informers.Certificates().V1().CertificateSigningRequests()
 	s := &csrSigningController{Config: c, requests: requests.Lister()}
-	w := c.newController(s.sync)
-	return []*controller{w}, w.watch(requests.Informer(), objectKey)
+	ctrl := c.newController(s.sync)
+	return []*controller{ctrl}, ctrl.watch(requests.Informer(), objectKey)
 }
 
 func (s *csrSigningController) sync(ctx context.Context, name string) (time.Duration, error) {
@@ -44,28 +44,31 @@ func (s *csrSigningController) sync(ctx context.Context, name string) (time.Dura
 		hasCondition(csr, certificatesv1.CertificateDenied) || hasCondition(csr, certificatesv1.CertificateFailed) {
 		return 0, nil
 	}
-	req, flaw := signable(csr)
-	if req == nil && flaw == "" {
-		return 0, nil // another signer's
+	req, rejection := signable(csr)
+	if req == nil && rejection == "" {
+		return 0, nil // handled by another signer
 	}
 	out := csr.DeepCopy()
-	if flaw != "" {
+	if rejection != "" {
 		now := metav1.Now()
 		out.Status.Conditions = append(out.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: flaw,
+			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure",
+			Message:        rejection,
 			LastUpdateTime: now, LastTransitionTime: now,
 		})
-	} else if out.Status.Certificate, err = s.authority(csr.Spec.SignerName).Sign(req.PublicKey, subjectOf(req, csr, s.maxDuration())); err != nil {
-		return 0, fmt.Errorf("sign certificate request %s: %w", name, err)
+	} else if out.Status.Certificate, err = s.authority(csr.Spec.SignerName).Sign(req.PublicKey, subjectOf(req, csr,
+		s.maxDuration())); err != nil {
+		return 0, fmt.Errorf("sign certificate signing request %s: %w", name, err)
 	}
-	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, out, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
-		return 0, fmt.Errorf("answer certificate request %s: %w", name, err)
+	if _, err := s.Client.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, out,
+		metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
+		return 0, fmt.Errorf("update status of certificate signing request %s: %w", name, err)
 	}
-	s.Log.Info("certificate request is answered", "request", name, "signer", csr.Spec.SignerName, "refused", flaw)
+	s.Log.Info("certificate signing request processed", "csr", name, "signer", csr.Spec.SignerName, "rejection", rejection)
 	return 0, nil
 }
 
-// authority is the one that signs for a signer.
+// authority returns the CA that signs for the signer.
 func (s *csrSigningController) authority(name string) CertificateAuthority {
 	if name == certificatesv1.KubeletServingSignerName {
 		return s.ServingCA
@@ -73,21 +76,23 @@ func (s *csrSigningController) authority(name string) CertificateAuthority {
 	return s.ClientCA
 }
 
-func hasCondition(csr *certificatesv1.CertificateSigningRequest, as certificatesv1.RequestConditionType) bool {
-	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == as })
+func hasCondition(csr *certificatesv1.CertificateSigningRequest, condition certificatesv1.RequestConditionType) bool {
+	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == condition
+	})
 }
 
-// signable is the request if a signer of ours may sign it, or else what is wrong
-// with it; neither: the signer is not ours.
+// signable returns the parsed request if it may be signed, otherwise the reason why not. It returns
+// neither for an unknown signer.
 func signable(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, string) {
-	var flawOf func(*certificatesv1.CertificateSigningRequest, *x509.CertificateRequest) string
+	var validate func(*certificatesv1.CertificateSigningRequest, *x509.CertificateRequest) string
 	switch csr.Spec.SignerName {
 	case certificatesv1.KubeAPIServerClientKubeletSignerName:
-		flawOf = validateNodeClient
+		validate = validateNodeClient
 	case certificatesv1.KubeletServingSignerName:
-		flawOf = validateNodeServing
+		validate = validateNodeServing
 	case certificatesv1.KubeAPIServerClientSignerName:
-		flawOf = validateClient
+		validate = validateClient
 	default:
 		return nil, ""
 	}
@@ -95,20 +100,21 @@ func signable(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateR
 	if err != nil {
 		return nil, err.Error()
 	}
-	if flaw := flawOf(csr, req); flaw != "" {
-		return nil, flaw
+	if rejection := validate(csr, req); rejection != "" {
+		return nil, rejection
 	}
 	return req, ""
 }
 
-// validateClient: any client but one that nothing is forbidden to. Alternative names are no
-// flaw: tools ask for a user's e-mail address by habit; see subjectOf.
+// validateClient accepts any client except members of system:masters. Subject alternative names are
+// allowed and ignored, because tools add a user's email address by default. See subjectOf.
 func validateClient(csr *certificatesv1.CertificateSigningRequest, req *x509.CertificateRequest) string {
 	if slices.Contains(req.Subject.Organization, mastersGroup) {
-		return "organization " + mastersGroup + " is not signed"
+		return "organization " + mastersGroup + " is not allowed"
 	}
 	for _, u := range csr.Spec.Usages {
-		if u != certificatesv1.UsageClientAuth && u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment {
+		if u != certificatesv1.UsageClientAuth && u != certificatesv1.UsageDigitalSignature &&
+			u != certificatesv1.UsageKeyEncipherment {
 			return fmt.Sprintf("usage %q is not allowed", u)
 		}
 	}
@@ -118,21 +124,23 @@ func validateClient(csr *certificatesv1.CertificateSigningRequest, req *x509.Cer
 	return ""
 }
 
-// maxDuration is the most that is given.
+// maxDuration is the longest lifetime of an issued certificate.
 func (s *csrSigningController) maxDuration() time.Duration {
 	return cmp.Or(s.SigningDuration, pki.DefaultCertificateDuration)
 }
 
-// subjectOf is what the certificate says: what was asked for, no more. Alternative names
-// are for what a node shows: a client is known by its subject alone.
-func subjectOf(req *x509.CertificateRequest, csr *certificatesv1.CertificateSigningRequest, longest time.Duration) pki.Subject {
+// subjectOf returns the contents of the certificate, limited to what the request asks for. Subject
+// alternative names are copied for serving certificates only, because a client is identified by its
+// subject.
+func subjectOf(req *x509.CertificateRequest, csr *certificatesv1.CertificateSigningRequest,
+	maxDuration time.Duration) pki.Subject {
 	out := pki.Subject{
-		Name: req.Subject.CommonName, Groups: req.Subject.Organization, Duration: longest}
+		Name: req.Subject.CommonName, Groups: req.Subject.Organization, Duration: maxDuration}
 	if csr.Spec.SignerName == certificatesv1.KubeletServingSignerName {
 		out.DNSNames, out.IPAddresses = req.DNSNames, req.IPAddresses
 	}
-	if asked := csr.Spec.ExpirationSeconds; asked != nil {
-		out.Duration = min(longest, max(minCertificateDuration, time.Duration(*asked)*time.Second))
+	if seconds := csr.Spec.ExpirationSeconds; seconds != nil {
+		out.Duration = min(maxDuration, max(minCertificateDuration, time.Duration(*seconds)*time.Second))
 	}
 	for _, u := range csr.Spec.Usages {
 		switch u {

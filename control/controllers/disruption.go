@@ -19,22 +19,22 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// disruptionTimeout is how long an eviction that was allowed counts as under way,
-// though the pod has not begun to end.
+// disruptionTimeout is how long an allowed eviction counts as in progress although the pod is not
+// being deleted, as in upstream's controller.
 const disruptionTimeout = 2 * time.Minute
 
-// disruptionController keeps the status of disruption budgets, by which evictions are
-// allowed.
+// disruptionController maintains the status of PodDisruptionBudgets, on which the eviction API
+// relies.
 type disruptionController struct{ Config }
 
 func newDisruptionController(c Config) ([]*controller, error) {
 	budgets, pods := c.Informers.Policy().V1().PodDisruptionBudgets(), c.Informers.Core().V1().Pods()
 	b := &disruptionController{c}
-	w := c.newController(b.sync)
-	if err := w.watch(budgets.Informer(), objectKey); err != nil {
+	ctrl := c.newController(b.sync)
+	if err := ctrl.watch(budgets.Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*controller{w}, w.watch(pods.Informer(), func(obj any) (keys []string) {
+	return []*controller{ctrl}, ctrl.watch(pods.Informer(), func(obj any) (keys []string) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
 			return nil
@@ -44,7 +44,7 @@ func newDisruptionController(c Config) ([]*controller, error) {
 			return nil
 		}
 		for _, pdb := range list {
-			keys = append(keys, objectKey(pdb)...) // also if the pod's labels matched before only
+			keys = append(keys, objectKey(pdb)...) // also those that matched only the previous labels of the pod
 		}
 		return keys
 	})
@@ -53,7 +53,7 @@ func newDisruptionController(c Config) ([]*controller, error) {
 func (b *disruptionController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
-		return 0, nil //nolint:nilerr // no key of ours
+		return 0, nil //nolint:nilerr // invalid key
 	}
 	pdb, err := b.Informers.Policy().V1().PodDisruptionBudgets().Lister().PodDisruptionBudgets(namespace).Get(name)
 	if err != nil {
@@ -61,27 +61,29 @@ func (b *disruptionController) sync(ctx context.Context, key string) (time.Durat
 	}
 	selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
 	if err != nil {
-		return 0, nil //nolint:nilerr // validation lets none in
+		return 0, nil //nolint:nilerr // rejected by validation
 	}
 	pods, err := b.Informers.Core().V1().Pods().Lister().Pods(namespace).List(selector)
 	if err != nil {
-		return 0, fmt.Errorf("list pods of budget %s: %w", key, err)
+		return 0, fmt.Errorf("list pods of disruption budget %s: %w", key, err)
 	}
 	expected, desired, err := b.expectedPods(ctx, pdb, pods)
 	if err != nil {
-		b.Events.Eventf(pdb, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
+		b.Events.Eventf(pdb, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed",
+			"Failed to calculate the number of expected pods: %v", err)
 		out := pdb.DeepCopy()
 		out.Status.DisruptionsAllowed, out.Status.ObservedGeneration = 0, pdb.Generation
 		setDisruptionAllowed(out, metav1.ConditionFalse, policyv1.SyncFailedReason, err.Error())
 		return maxRetryDelay, b.updateStatus(ctx, pdb, out)
 	}
-	out, again := budgetStatus(pdb, pods, expected, desired, time.Now())
-	return again, b.updateStatus(ctx, pdb, out)
+	out, requeueAfter := budgetStatus(pdb, pods, expected, desired, time.Now())
+	return requeueAfter, b.updateStatus(ctx, pdb, out)
 }
 
-// budgetStatus counts: pdb is not changed. Again is when the first of the evictions under
-// way counts no more; 0: none is.
-func budgetStatus(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, desired int32, now time.Time) (out *policyv1.PodDisruptionBudget, again time.Duration) {
+// budgetStatus computes the status in a copy of pdb. requeueAfter is when the first eviction in
+// progress expires, or 0.
+func budgetStatus(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expected, desired int32,
+	now time.Time) (out *policyv1.PodDisruptionBudget, requeueAfter time.Duration) {
 	out = pdb.DeepCopy()
 	disrupted := map[string]metav1.Time{}
 	var healthy int32
@@ -92,8 +94,8 @@ func budgetStatus(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expecte
 		if since, ok := pdb.Status.DisruptedPods[pod.Name]; ok {
 			if left := since.Add(disruptionTimeout).Sub(now); left > 0 {
 				disrupted[pod.Name] = since
-				if again == 0 || left < again {
-					again = left
+				if requeueAfter == 0 || left < requeueAfter {
+					requeueAfter = left
 				}
 				continue
 			}
@@ -117,12 +119,13 @@ func budgetStatus(pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod, expecte
 	} else {
 		setDisruptionAllowed(out, metav1.ConditionFalse, policyv1.InsufficientPodsReason, "")
 	}
-	return out, again
+	return out, requeueAfter
 }
 
 func setDisruptionAllowed(pdb *policyv1.PodDisruptionBudget, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&pdb.Status.Conditions, metav1.Condition{
-		Type: policyv1.DisruptionAllowedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: pdb.Generation,
+		Type: policyv1.DisruptionAllowedCondition, Status: status, Reason: reason, Message: message,
+		ObservedGeneration: pdb.Generation,
 	})
 }
 
@@ -138,15 +141,16 @@ func (b *disruptionController) updateStatus(ctx context.Context, old, now *polic
 	}
 	_, err := b.Client.PolicyV1().PodDisruptionBudgets(now.Namespace).UpdateStatus(ctx, now, metav1.UpdateOptions{})
 	if ignoreNotFound(err) != nil {
-		return fmt.Errorf("write status of budget %s/%s: %w", now.Namespace, now.Name, err)
+		return fmt.Errorf("update status of disruption budget %s/%s: %w", now.Namespace, now.Name, err)
 	}
 	return nil
 }
 
-// expectedPods is how many pods there should be, and how many of them healthy. A
-// number of healthy pods counts the pods that are there; a percentage, or a
-// number that may be missing, those that their controllers want.
-func (b *disruptionController) expectedPods(ctx context.Context, pdb *policyv1.PodDisruptionBudget, pods []*corev1.Pod) (expected, desired int32, err error) {
+// expectedPods returns the number of expected pods and how many of them must be healthy. An
+// absolute minAvailable counts the existing pods. A percentage or maxUnavailable counts the
+// replicas that the controllers of the pods want.
+func (b *disruptionController) expectedPods(ctx context.Context, pdb *policyv1.PodDisruptionBudget,
+	pods []*corev1.Pod) (expected, desired int32, err error) {
 	if m := pdb.Spec.MinAvailable; m != nil && m.Type == intstr.Int {
 		return int32(len(pods)), m.IntVal, nil
 	}
@@ -164,13 +168,13 @@ func (b *disruptionController) expectedPods(ctx context.Context, pdb *policyv1.P
 	return expected, 0, nil
 }
 
-// expectedScale adds up what the controllers of the pods want, each once.
+// expectedScale sums the scales of the controllers of the pods. Each controller counts once.
 func (b *disruptionController) expectedScale(ctx context.Context, pods []*corev1.Pod) (sum int32, err error) {
-	counts, alone := map[types.UID]int32{}, 0
+	counts, unmanaged := map[types.UID]int32{}, 0
 	for _, pod := range pods {
 		owner := metav1.GetControllerOf(pod)
 		if owner == nil {
-			alone++
+			unmanaged++
 			continue
 		}
 		if _, known := counts[owner.UID]; known {
@@ -185,8 +189,9 @@ func (b *disruptionController) expectedScale(ctx context.Context, pods []*corev1
 			counts[uid] = n
 		}
 	}
-	if alone > 0 && alone == len(pods) {
-		return 0, fmt.Errorf("found no controllers for %d pods: a percentage and maxUnavailable need the number that a controller wants", alone)
+	if unmanaged > 0 && unmanaged == len(pods) {
+		return 0, fmt.Errorf("found no controller for %d pods: maxUnavailable and percentages require the scale of a "+
+			"controller", unmanaged)
 	}
 	for n := range maps.Values(counts) {
 		sum += n
@@ -194,31 +199,32 @@ func (b *disruptionController) expectedScale(ctx context.Context, pods []*corev1
 	return sum, nil
 }
 
-// scaleOf is how many pods the controller, or the deployment behind it, wants.
-func (b *disruptionController) scaleOf(ctx context.Context, namespace string, owner *metav1.OwnerReference) (types.UID, int32, error) {
+// scaleOf returns the number of replicas of the controller, or of the Deployment that owns it.
+func (b *disruptionController) scaleOf(ctx context.Context, namespace string,
+	owner *metav1.OwnerReference) (types.UID, int32, error) {
 	count := func(n *int32) int32 {
 		if n == nil {
 			return 1
 		}
 		return *n
 	}
-	gone := func(err error) (types.UID, int32, error) {
+	notFound := func(err error) (types.UID, int32, error) {
 		if apierrors.IsNotFound(err) {
 			return owner.UID, 0, nil
 		}
-		return owner.UID, 0, fmt.Errorf("look at %s %s: %w", owner.Kind, owner.Name, err)
+		return owner.UID, 0, fmt.Errorf("get %s %s: %w", owner.Kind, owner.Name, err)
 	}
 	apps := b.Client.AppsV1()
 	switch owner.Kind {
 	case "ReplicaSet":
 		rs, err := apps.ReplicaSets(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
-			return gone(err)
+			return notFound(err)
 		}
-		if up := metav1.GetControllerOf(rs); up != nil && up.Kind == "Deployment" {
-			d, err := apps.Deployments(namespace).Get(ctx, up.Name, metav1.GetOptions{})
+		if parent := metav1.GetControllerOf(rs); parent != nil && parent.Kind == "Deployment" {
+			d, err := apps.Deployments(namespace).Get(ctx, parent.Name, metav1.GetOptions{})
 			if err != nil {
-				return gone(err)
+				return notFound(err)
 			}
 			return d.UID, count(d.Spec.Replicas), nil
 		}
@@ -226,21 +232,21 @@ func (b *disruptionController) scaleOf(ctx context.Context, namespace string, ow
 	case "Deployment":
 		d, err := apps.Deployments(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
-			return gone(err)
+			return notFound(err)
 		}
 		return d.UID, count(d.Spec.Replicas), nil
 	case "StatefulSet":
 		s, err := apps.StatefulSets(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
-			return gone(err)
+			return notFound(err)
 		}
 		return s.UID, count(s.Spec.Replicas), nil
 	case "ReplicationController":
 		rc, err := b.Client.CoreV1().ReplicationControllers(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
-			return gone(err)
+			return notFound(err)
 		}
 		return rc.UID, count(rc.Spec.Replicas), nil
 	}
-	return "", 0, fmt.Errorf("%s %s has no scale that is known here", owner.Kind, owner.Name)
+	return "", 0, fmt.Errorf("%s %s has no supported scale", owner.Kind, owner.Name)
 }

@@ -9,9 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestABudgetIsCountedAgainWhenTheFirstEvictionIsOverdue: its pod did not go, and
-// counts as healthy from then.
-func TestABudgetIsCountedAgainWhenTheFirstEvictionIsOverdue(t *testing.T) {
+// TestBudgetStatusRequeuesWhenEvictionExpires: a pod that was not deleted counts as healthy again.
+func TestBudgetStatusRequeuesWhenEvictionExpires(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(10000, 0)
 	pods := []*corev1.Pod{newPod("late", "n"), newPod("early", "n"), newPod("overdue", "n"), newPod("untouched", "n")}
@@ -25,7 +24,8 @@ func TestABudgetIsCountedAgainWhenTheFirstEvictionIsOverdue(t *testing.T) {
 	}{{2, 20 * time.Second}, {3, 90 * time.Second}, {4, 0}} {
 		out, again := budgetStatus(pdb, pods, 4, 1, now)
 		if out.Status.CurrentHealthy != want.healthy || again != want.again {
-			t.Errorf("%d are healthy, counted again after %v; want %d and %v", out.Status.CurrentHealthy, again, want.healthy, want.again)
+			t.Errorf("got %d healthy, requeue after %v, want %d and %v", out.Status.CurrentHealthy, again, want.healthy,
+				want.again)
 		}
 		pdb, now = out, now.Add(want.again)
 	}

@@ -1,13 +1,11 @@
-// Package controllers keeps the cluster's objects true to each other: one file
-// per controller, each with a name by which it can be turned off.
+// Package controllers implements the controllers of the control server, with one file per
+// controller. Every controller has the name of its counterpart in kube-controller-manager.
 //
-// A controller is told by watches that something changed, and for one key at a
-// time it looks at the objects as they are and does what is missing. It may be
-// told twice, late or for nothing: looking is all that counts. What it does it
-// does through the API like any client, so a second one beside it, or another
-// implementation of it, does no harm.
+// A controller follows informers, which add the keys of affected objects to its work queue. A sync
+// of one key compares the current objects with the desired state and makes the missing changes.
+// Syncs are level-triggered: a key may be queued twice, late or for no reason. All changes go
+// through the API, so a second instance or upstream's implementation can run at the same time.
 //
-// Goroutines: Run starts the workers of every controller that is on, and
-// returns when all have ended. Nothing else starts one, but for the calls of a
-// batch, which are made at once and waited for.
+// Goroutines: Run starts the workers of one controller and returns when all of them have ended. The
+// only other goroutines are the parallel API calls of a batch, which the sync waits for.
 package controllers

@@ -21,10 +21,10 @@ import (
 
 const (
 	endpointSliceManager = "endpointslice-controller.k8s.io"
-	maxEndpointsPerSlice = 100 // endpoints in one slice, as upstream's
+	maxEndpointsPerSlice = 100 // as in upstream
 )
 
-// endpointSliceController keeps the EndpointSlices of services with a selector.
+// endpointSliceController maintains the EndpointSlices of services with a selector.
 type endpointSliceController struct {
 	Config
 	services corelisters.ServiceLister
@@ -35,13 +35,15 @@ type endpointSliceController struct {
 
 func newEndpointSliceController(c Config) ([]*controller, error) {
 	core, discovery := c.Informers.Core().V1(), c.Informers.Discovery().V1()
-	s := &endpointSliceController{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), slices: discovery.EndpointSlices().Lister()}
-	w := c.newController(s.sync)
-	if err := w.watch(core.Services().Informer(), objectKey); err != nil {
+	s := &endpointSliceController{Config: c, services: core.Services().Lister(), pods: core.Pods().Lister(),
+		nodes: core.Nodes().Lister(), slices: discovery.EndpointSlices().Lister()}
+	ctrl := c.newController(s.sync)
+	if err := ctrl.watch(core.Services().Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	err := w.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
-		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok && slice.Labels[discoveryv1.LabelManagedBy] == endpointSliceManager {
+	err := ctrl.watch(discovery.EndpointSlices().Informer(), func(obj any) []string {
+		if slice, ok := obj.(*discoveryv1.EndpointSlice); ok &&
+			slice.Labels[discoveryv1.LabelManagedBy] == endpointSliceManager {
 			return []string{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]}
 		}
 		return nil
@@ -49,31 +51,30 @@ func newEndpointSliceController(c Config) ([]*controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.addEventHandler(core.Nodes().Informer(), s.nodeZoneHandler(w)); err != nil {
+	if err := ctrl.addEventHandler(core.Nodes().Informer(), s.nodeZoneHandler(ctrl)); err != nil {
 		return nil, err
 	}
-	return []*controller{w}, w.watchServicePods(core.Pods().Informer(), s.services)
+	return []*controller{ctrl}, ctrl.watchServicePods(core.Pods().Informer(), s.services)
 }
 
-// nodeZoneHandler tells the worker all services when a node has another zone than before:
-// that is rare.
-func (s *endpointSliceController) nodeZoneHandler(w *controller) cache.ResourceEventHandlerFuncs {
-	look := func(before, now string) {
+// nodeZoneHandler queues all services when the zone of a node changes, which is rare.
+func (s *endpointSliceController) nodeZoneHandler(ctrl *controller) cache.ResourceEventHandlerFuncs {
+	enqueueIfChanged := func(before, now string) {
 		all, err := s.services.List(labels.Everything())
 		if before == now || err != nil {
 			return
 		}
 		for _, svc := range all {
-			w.queue.Add(svc.Namespace + "/" + svc.Name)
+			ctrl.queue.Add(svc.Namespace + "/" + svc.Name)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { look("", zoneOf(obj)) },
-		UpdateFunc: func(before, obj any) { look(zoneOf(before), zoneOf(obj)) },
+		AddFunc:    func(obj any) { enqueueIfChanged("", zoneOf(obj)) },
+		UpdateFunc: func(before, obj any) { enqueueIfChanged(zoneOf(before), zoneOf(obj)) },
 	}
 }
 
-// zoneOf is where a node says that it is; "": it does not.
+// zoneOf returns the zone label of a node, or "".
 func zoneOf(obj any) string {
 	if node, ok := obj.(*corev1.Node); ok {
 		return node.Labels[corev1.LabelTopologyZone]
@@ -81,11 +82,11 @@ func zoneOf(obj any) string {
 	return ""
 }
 
-// zone is where the node of that name is.
+// zone returns the zone of the named node, or "".
 func (s *endpointSliceController) zone(node string) string {
 	n, err := s.nodes.Get(node)
 	if err != nil {
-		return "" // told when it comes
+		return "" // the node's add event queues the services again
 	}
 	return zoneOf(n)
 }
@@ -93,15 +94,15 @@ func (s *endpointSliceController) zone(node string) string {
 func (s *endpointSliceController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
-		return 0, nil //nolint:nilerr // no service has such a key
+		return 0, nil //nolint:nilerr // invalid key
 	}
-	have, err := s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{
+	current, err := s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{
 		discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: endpointSliceManager,
 	}))
 	if err != nil {
 		return 0, err
 	}
-	want := map[string]*discoveryv1.EndpointSlice{}
+	desired := map[string]*discoveryv1.EndpointSlice{}
 	svc, err := s.services.Services(namespace).Get(name)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -112,35 +113,39 @@ func (s *endpointSliceController) sync(ctx context.Context, key string) (time.Du
 		if err != nil {
 			return 0, err
 		}
-		want = desiredSlices(svc, pods, s.zone)
+		desired = desiredSlices(svc, pods, s.zone)
 	}
-	if err := s.reconcileSlices(ctx, namespace, have, want); err != nil {
-		return 0, fmt.Errorf("endpoint slices of %s: %w", key, err)
+	if err := s.reconcileSlices(ctx, namespace, current, desired); err != nil {
+		return 0, fmt.Errorf("update endpoint slices of %s: %w", key, err)
 	}
 	return 0, nil
 }
 
-// reconcileSlices makes what there is into what is wanted.
-func (c Config) reconcileSlices(ctx context.Context, namespace string, have []*discoveryv1.EndpointSlice, want map[string]*discoveryv1.EndpointSlice) error {
+// reconcileSlices creates, updates and deletes slices until the current ones equal the desired
+// ones.
+func (c Config) reconcileSlices(ctx context.Context, namespace string, current []*discoveryv1.EndpointSlice,
+	desired map[string]*discoveryv1.EndpointSlice) error {
 	client := c.Client.DiscoveryV1().EndpointSlices(namespace)
-	for _, is := range have {
-		next := want[is.Name]
-		delete(want, is.Name)
+	for _, slice := range current {
+		next := desired[slice.Name]
+		delete(desired, slice.Name)
 		switch {
 		case next == nil:
-			if err := ignoreNotFound(client.Delete(ctx, is.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &is.UID}})); err != nil {
+			if err := ignoreNotFound(client.Delete(ctx, slice.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+				UID: &slice.UID}})); err != nil {
 				return err
 			}
-		case equality.Semantic.DeepEqual(is.Endpoints, next.Endpoints) && equality.Semantic.DeepEqual(is.Ports, next.Ports) && equality.Semantic.DeepEqual(is.Labels, next.Labels):
+		case equality.Semantic.DeepEqual(slice.Endpoints, next.Endpoints) && equality.Semantic.DeepEqual(slice.Ports,
+			next.Ports) && equality.Semantic.DeepEqual(slice.Labels, next.Labels):
 		default:
-			changed := is.DeepCopy()
+			changed := slice.DeepCopy()
 			changed.Endpoints, changed.Ports, changed.Labels = next.Endpoints, next.Ports, next.Labels
 			if _, err := client.Update(ctx, changed, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 				return err
 			}
 		}
 	}
-	for _, next := range want {
+	for _, next := range desired {
 		if _, err := client.Create(ctx, next, metav1.CreateOptions{}); err != nil && !ignorableCreateError(err) {
 			return err
 		}
@@ -148,31 +153,32 @@ func (c Config) reconcileSlices(ctx context.Context, namespace string, have []*d
 	return nil
 }
 
-// desiredSlices are the slices of a service by their names. A name says family,
-// ports and number, so the same pods always come to the same slices.
-func desiredSlices(svc *corev1.Service, pods []*corev1.Pod, zone func(node string) string) map[string]*discoveryv1.EndpointSlice {
+// desiredSlices returns the slices of a service by name. The name is derived from the IP family,
+// the ports and a number, so the same pods always map to the same slices.
+func desiredSlices(svc *corev1.Service, pods []*corev1.Pod,
+	zone func(node string) string) map[string]*discoveryv1.EndpointSlice {
 	out := map[string]*discoveryv1.EndpointSlice{}
 	all := groupByPorts(backends(svc, pods))
 	for _, family := range ipFamilies(svc) {
-		made := 0
-		for _, same := range all {
+		count := 0
+		for _, backends := range all {
 			var endpoints []discoveryv1.Endpoint
-			for _, b := range same {
+			for _, b := range backends {
 				if ip := podAddress(b.pod, family); ip != "" {
 					endpoints = append(endpoints, endpointOf(b, svc, ip, zone))
 				}
 			}
 			for n := 0; len(endpoints) > 0; n++ {
 				take := min(maxEndpointsPerSlice, len(endpoints))
-				slice := newSlice(svc, family, same[0], n)
+				slice := newSlice(svc, family, backends[0], n)
 				slice.Endpoints, endpoints = endpoints[:take], endpoints[take:]
 				out[slice.Name] = slice
-				made++
+				count++
 			}
 		}
-		if made == 0 {
+		if count == 0 {
 			slice := newSlice(svc, family, backend{}, 0)
-			out[slice.Name] = slice // one that is empty, as users know it
+			out[slice.Name] = slice // an empty slice, as upstream's controller creates it
 		}
 	}
 	return out
@@ -180,11 +186,12 @@ func desiredSlices(svc *corev1.Service, pods []*corev1.Pod, zone func(node strin
 
 func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *discoveryv1.EndpointSlice {
 	h := fnv.New32a()
-	_, _ = fmt.Fprintf(h, "%s %s %s %d", svc.UID, family, b.portsKey(), n) // a hash takes all
+	_, _ = fmt.Fprintf(h, "%s %s %s %d", svc.UID, family, b.portsKey(), n) // writing to a hash does not fail
 	yes := true
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: svc.Namespace, Name: svc.Name + "-" + strconv.FormatUint(uint64(h.Sum32()), 36), Labels: maps.Clone(svc.Labels),
+			Namespace: svc.Namespace, Name: svc.Name + "-" + strconv.FormatUint(uint64(h.Sum32()), 36),
+			Labels: maps.Clone(svc.Labels),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: "v1", Kind: "Service", Name: svc.Name, UID: svc.UID, Controller: &yes, BlockOwnerDeletion: &yes,
 			}},
@@ -200,7 +207,8 @@ func newSlice(svc *corev1.Service, family corev1.IPFamily, b backend, n int) *di
 		slice.Labels[corev1.IsHeadlessService] = ""
 	}
 	for _, p := range b.ports {
-		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.name, Port: &p.port, Protocol: &p.protocol, AppProtocol: p.app})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.name, Port: &p.port, Protocol: &p.protocol,
+			AppProtocol: p.app})
 	}
 	return slice
 }

@@ -11,8 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// TestEndpointsSayTheirZone, and follow it.
-func TestEndpointsSayTheirZone(t *testing.T) {
+func TestEndpointSlicesFollowNodeZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newNode("n", corev1.ConditionTrue)
 		node.Labels = map[string]string{corev1.LabelTopologyZone: "a"}
@@ -20,13 +19,13 @@ func TestEndpointsSayTheirZone(t *testing.T) {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "s"},
 			Spec: corev1.ServiceSpec{Selector: web, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
 		serves := func(p *corev1.Pod) { p.Labels, p.Status.PodIP = web, "10.0.0.1" }
-		client := running(t, Config{}, []string{EndpointSlices}, node, svc, newPod("p", "n", serves))
+		client := startControllers(t, Config{}, []string{EndpointSlices}, node, svc, newPod("p", "n", serves))
 		is := func(want string) {
 			t.Helper()
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := zones(t, client); got != want {
-				t.Errorf("the zones are %s, want %s", got, want)
+				t.Errorf("got zones %s, want %s", got, want)
 			}
 		}
 		is("[a]")

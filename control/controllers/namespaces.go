@@ -17,11 +17,11 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// remainingContentRetry is how soon a namespace with something left in it is looked at
-// again, if no pod that ends tells earlier.
+// remainingContentRetry is how soon a namespace with remaining content is synced again, unless the
+// deletion of a pod queues it earlier.
 const remainingContentRetry = 2 * time.Second
 
-// namespaceDeleter empties namespaces that are being deleted and then lets them go.
+// namespaceDeleter deletes the content of terminating namespaces and then removes their finalizer.
 type namespaceDeleter struct {
 	Config
 
@@ -29,11 +29,11 @@ type namespaceDeleter struct {
 }
 
 func newNamespaceController(c Config) ([]*controller, error) {
-	spaces := c.Informers.Core().V1().Namespaces()
-	e := &namespaceDeleter{Config: c, namespaces: spaces.Lister()}
-	w := c.newController(e.sync)
-	w.workers = 4
-	if err := w.watch(spaces.Informer(), func(obj any) []string {
+	namespaces := c.Informers.Core().V1().Namespaces()
+	e := &namespaceDeleter{Config: c, namespaces: namespaces.Lister()}
+	ctrl := c.newController(e.sync)
+	ctrl.workers = 4
+	if err := ctrl.watch(namespaces.Informer(), func(obj any) []string {
 		if ns, ok := obj.(*corev1.Namespace); ok && ns.DeletionTimestamp != nil {
 			return []string{ns.Name}
 		}
@@ -41,8 +41,8 @@ func newNamespaceController(c Config) ([]*controller, error) {
 	}); err != nil {
 		return nil, err
 	}
-	// The last pod's end is what a deletion usually waits for.
-	return []*controller{w}, w.watch(c.Informers.Core().V1().Pods().Informer(), func(obj any) []string {
+	// The deletion of the last pod usually unblocks the namespace.
+	return []*controller{ctrl}, ctrl.watch(c.Informers.Core().V1().Pods().Informer(), func(obj any) []string {
 		if pod, ok := obj.(*corev1.Pod); ok && pod.DeletionTimestamp != nil {
 			if ns, err := e.namespaces.Get(pod.Namespace); err == nil && ns.DeletionTimestamp != nil {
 				return []string{ns.Name}
@@ -58,34 +58,34 @@ func (e *namespaceDeleter) sync(ctx context.Context, name string) (time.Duration
 		return 0, ignoreNotFound(err)
 	}
 	if !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
-		return 0, nil // others are not done
+		return 0, nil // waiting for other finalizers
 	}
-	left := e.deleteContent(ctx, name)
-	if left.done() {
+	remaining := e.deleteContent(ctx, name)
+	if remaining.done() {
 		return 0, e.finalize(ctx, ns)
 	}
-	if err := e.updateConditions(ctx, ns, left); err != nil {
+	if err := e.updateConditions(ctx, ns, remaining); err != nil {
 		return 0, err
 	}
 	return remainingContentRetry, nil
 }
 
-// remainingContent are what could not be deleted yet, and why.
+// remainingContent is what could not be deleted yet, and why.
 type remainingContent struct {
 	discovery  error
-	failures   []string       // deletions that went wrong
-	instances  map[string]int // instances left, by resource
-	finalizers map[string]int // on how many of them
+	failures   []string       // failed deletions
+	instances  map[string]int // remaining instances by resource
+	finalizers map[string]int // number of instances by finalizer
 }
 
-// empty: nothing is left of what was looked at.
+// empty reports whether nothing remains of the resources that were checked.
 func (r remainingContent) empty() bool { return len(r.failures) == 0 && len(r.instances) == 0 }
 
 func (r remainingContent) done() bool { return r.discovery == nil && r.empty() }
 
-// deleteContent deletes all that is in the namespace, of every kind, and tells what is
-// left then. Pods go first, and the rest when none is left: until its end a pod
-// needs its settings, its account and the rules that shield it.
+// deleteContent deletes all objects in the namespace and returns what remains. Other resources are
+// deleted after the last pod, because a pod needs its ConfigMaps, service account and network
+// policies until it has terminated.
 func (e *namespaceDeleter) deleteContent(ctx context.Context, name string) remainingContent {
 	out := remainingContent{instances: map[string]int{}, finalizers: map[string]int{}}
 	resources, err := deletableResources(e.Client.Discovery(), true)
@@ -105,14 +105,16 @@ func (e *namespaceDeleter) deleteContent(ctx context.Context, name string) remai
 	return out
 }
 
-func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, of schema.GroupVersionResource, out *remainingContent) error {
-	client := e.Metadata.Resource(of).Namespace(name)
+func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, resource schema.GroupVersionResource,
+	out *remainingContent) error {
+	client := e.Metadata.Resource(resource).Namespace(name)
 	list, err := client.List(ctx, metav1.ListOptions{})
 	if err != nil || len(list.Items) == 0 {
 		return err //nolint:wrapcheck // the caller names the resource
 	}
 	background := metav1.DeletePropagationBackground
-	if err := client.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}); err != nil {
+	if err := client.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background},
+		metav1.ListOptions{}); err != nil {
 		return err //nolint:wrapcheck // the caller names the resource
 	}
 	list, err = client.List(ctx, metav1.ListOptions{})
@@ -120,7 +122,7 @@ func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, of s
 		return err //nolint:wrapcheck // the caller names the resource
 	}
 	for i := range list.Items {
-		out.instances[of.GroupResource().String()]++
+		out.instances[resource.GroupResource().String()]++
 		for _, f := range list.Items[i].Finalizers {
 			out.finalizers[f]++
 		}
@@ -128,26 +130,29 @@ func (e *namespaceDeleter) deleteResource(ctx context.Context, name string, of s
 	return nil
 }
 
-// finalize takes this controller's finalizer from the namespace, which ends it
-// if no other is left.
+// finalize removes the kubernetes finalizer from the namespace.
 func (e *namespaceDeleter) finalize(ctx context.Context, ns *corev1.Namespace) error {
 	out := ns.DeepCopy()
-	out.Spec.Finalizers = slices.DeleteFunc(out.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	out.Spec.Finalizers = slices.DeleteFunc(out.Spec.Finalizers, func(f corev1.FinalizerName) bool {
+		return f == corev1.FinalizerKubernetes
+	})
 	if _, err := e.Client.CoreV1().Namespaces().Finalize(ctx, out, metav1.UpdateOptions{}); ignoreNotFound(err) != nil {
 		return fmt.Errorf("finalize namespace %s: %w", ns.Name, err)
 	}
-	e.Log.Info("namespace is empty and gone", "namespace", ns.Name)
+	e.Log.Info("namespace finalized", "namespace", ns.Name)
 	return nil
 }
 
-// updateConditions writes into the namespace's status what its deletion waits for.
-func (e *namespaceDeleter) updateConditions(ctx context.Context, ns *corev1.Namespace, left remainingContent) error {
+// updateConditions writes the reasons for the pending deletion into the namespace's status.
+func (e *namespaceDeleter) updateConditions(ctx context.Context, ns *corev1.Namespace,
+	remaining remainingContent) error {
 	out := ns.DeepCopy()
 	changed := false
-	set := func(of corev1.NamespaceConditionType, problem bool, badReason, bad, goodReason, good string) {
-		c := corev1.NamespaceCondition{Type: of, Status: corev1.ConditionFalse, Reason: goodReason, Message: good, LastTransitionTime: metav1.Now()}
+	set := func(of corev1.NamespaceConditionType, problem bool, reason, message, okReason, okMessage string) {
+		c := corev1.NamespaceCondition{Type: of, Status: corev1.ConditionFalse, Reason: okReason, Message: okMessage,
+			LastTransitionTime: metav1.Now()}
 		if problem {
-			c.Status, c.Reason, c.Message = corev1.ConditionTrue, badReason, bad
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, reason, message
 		}
 		i := slices.IndexFunc(out.Status.Conditions, func(have corev1.NamespaceCondition) bool { return have.Type == of })
 		if i < 0 {
@@ -165,24 +170,28 @@ func (e *namespaceDeleter) updateConditions(ctx context.Context, ns *corev1.Name
 		out.Status.Conditions[i] = c
 		changed = true
 	}
-	set(corev1.NamespaceDeletionDiscoveryFailure, left.discovery != nil, "DiscoveryFailed",
-		fmt.Sprintf("Discovery failed for some groups, %v", left.discovery), "ResourcesDiscovered", "All resources successfully discovered")
-	set(corev1.NamespaceDeletionGVParsingFailure, false, "", "", "ParsedGroupVersions", "All legacy kube types successfully parsed")
-	set(corev1.NamespaceDeletionContentFailure, len(left.failures) > 0, "ContentDeletionFailed",
-		"Failed to delete all resource types, "+fmt.Sprint(len(left.failures))+" remaining: "+strings.Join(left.failures, ", "),
+	set(corev1.NamespaceDeletionDiscoveryFailure, remaining.discovery != nil, "DiscoveryFailed",
+		fmt.Sprintf("Discovery failed for some groups, %v", remaining.discovery), "ResourcesDiscovered",
+		"All resources successfully discovered")
+	set(corev1.NamespaceDeletionGVParsingFailure, false, "", "", "ParsedGroupVersions",
+		"All legacy kube types successfully parsed")
+	set(corev1.NamespaceDeletionContentFailure, len(remaining.failures) > 0, "ContentDeletionFailed",
+		"Failed to delete all resource types, "+fmt.Sprint(len(remaining.failures))+" remaining: "+strings.Join(
+			remaining.failures, ", "),
 		"ContentDeleted", "All content successfully deleted, may be waiting on finalization")
-	set(corev1.NamespaceContentRemaining, len(left.instances) > 0, "SomeResourcesRemain",
-		"Some resources are remaining: "+formatCounts(left.instances, "%s has %d resource instances"),
+	set(corev1.NamespaceContentRemaining, len(remaining.instances) > 0, "SomeResourcesRemain",
+		"Some resources are remaining: "+formatCounts(remaining.instances, "%s has %d resource instances"),
 		"ContentRemoved", "All content successfully removed")
-	set(corev1.NamespaceFinalizersRemaining, len(left.finalizers) > 0, "SomeFinalizersRemain",
-		"Some content in the namespace has finalizers remaining: "+formatCounts(left.finalizers, "%s in %d resource instances"),
+	set(corev1.NamespaceFinalizersRemaining, len(remaining.finalizers) > 0, "SomeFinalizersRemain",
+		"Some content in the namespace has finalizers remaining: "+formatCounts(remaining.finalizers,
+			"%s in %d resource instances"),
 		"ContentHasNoFinalizers", "All content-preserving finalizers finished")
 	if !changed {
 		return nil
 	}
 	_, err := e.Client.CoreV1().Namespaces().UpdateStatus(ctx, out, metav1.UpdateOptions{})
 	if ignoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("report on namespace %s: %w", ns.Name, err)
+		return fmt.Errorf("update status of namespace %s: %w", ns.Name, err)
 	}
 	return nil
 }
@@ -195,9 +204,8 @@ func formatCounts(counts map[string]int, format string) string {
 	return strings.Join(out, ", ")
 }
 
-// deletableResources asks the server for the resources that can be listed, watched and
-// deleted, in the version that it prefers; with what it knows comes what went
-// wrong.
+// deletableResources returns the resources that support list, watch and delete, in the preferred
+// version. If discovery fails for some groups, it returns the others together with an error.
 func deletableResources(client discovery.DiscoveryInterface, namespaced bool) ([]schema.GroupVersionResource, error) {
 	lists, err := client.ServerPreferredResources()
 	var out []schema.GroupVersionResource
@@ -208,7 +216,8 @@ func deletableResources(client discovery.DiscoveryInterface, namespaced bool) ([
 			continue
 		}
 		for _, r := range list.APIResources {
-			if r.Namespaced == namespaced && slices.Contains(r.Verbs, "delete") && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch") {
+			if r.Namespaced == namespaced && slices.Contains(r.Verbs, "delete") && slices.Contains(r.Verbs, "list") &&
+				slices.Contains(r.Verbs, "watch") {
 				out = append(out, gv.WithResource(r.Name))
 			}
 		}

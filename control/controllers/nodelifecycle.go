@@ -24,8 +24,8 @@ const (
 	reasonNeverUpdated  = "NodeStatusNeverUpdated"
 )
 
-// nodeLifecycleController marks the nodes that have fallen silent, and gives every node the
-// taints that its conditions ask for.
+// nodeLifecycleController sets the conditions of nodes without a heartbeat to Unknown and taints
+// nodes by their conditions.
 type nodeLifecycleController struct {
 	Config
 
@@ -35,13 +35,13 @@ type nodeLifecycleController struct {
 	mu         sync.Mutex
 	heartbeats map[string]heartbeat
 
-	// The last node that got a taint that ends its pods, and when; look's own.
+	// Time and node of the last NoExecute taint. Used by sync only.
 	lastEviction    time.Time
 	lastEvictedNode types.UID
 }
 
-// heartbeat is the last sign of life: what it was, and when it was seen by this
-// server's clock. The node's own clock is never compared with ours.
+// heartbeat is the last observed heartbeat and when it was observed, by the clock of this process.
+// The node's clock is never used, because it may differ.
 type heartbeat struct {
 	value      string
 	observedAt time.Time
@@ -49,16 +49,17 @@ type heartbeat struct {
 
 func newNodeLifecycleController(c Config) ([]*controller, error) {
 	nodes, leases := c.Informers.Core().V1().Nodes(), c.Informers.Coordination().V1().Leases()
-	n := &nodeLifecycleController{Config: c, nodes: nodes.Lister(), leases: leases.Lister(), heartbeats: map[string]heartbeat{}}
+	n := &nodeLifecycleController{Config: c, nodes: nodes.Lister(), leases: leases.Lister(),
+		heartbeats: map[string]heartbeat{}}
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
-	w := c.newController(n.sync)
-	if err := w.watch(nodes.Informer(), n.affectedNodes); err != nil {
+	ctrl := c.newController(n.sync)
+	if err := ctrl.watch(nodes.Informer(), n.affectedNodes); err != nil {
 		return nil, err
 	}
-	w.waitFor(c.Informers.Core().V1().Pods().Informer())
-	return []*controller{w}, w.watch(leases.Informer(), func(obj any) []string {
+	ctrl.waitFor(c.Informers.Core().V1().Pods().Informer())
+	return []*controller{ctrl}, ctrl.watch(leases.Informer(), func(obj any) []string {
 		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == corev1.NamespaceNodeLease {
 			return []string{lease.Name}
 		}
@@ -66,8 +67,9 @@ func newNodeLifecycleController(c Config) ([]*controller, error) {
 	})
 }
 
-// affectedNodes are the nodes to look at when one has changed: all of them when it was
-// the last one to be lost, for those before it are to keep their pods after all.
+// affectedNodes returns the nodes to sync after a change of one node. If the last ready node was
+// lost, these include the nodes that were tainted before, because their pods must not be evicted
+// now.
 func (n *nodeLifecycleController) affectedNodes(obj any) []string {
 	keys := objectKey(obj)
 	node, ok := obj.(*corev1.Node)
@@ -94,38 +96,38 @@ func (n *nodeLifecycleController) sync(ctx context.Context, name string) (time.D
 		n.mu.Unlock()
 		return 0, ignoreNotFound(err)
 	}
-	left := n.NodeMonitorGracePeriod - time.Since(n.observeHeartbeat(node))
-	if left <= 0 {
+	requeueAfter := n.NodeMonitorGracePeriod - time.Since(n.observeHeartbeat(node))
+	if requeueAfter <= 0 {
 		node, err = n.markUnknown(ctx, node)
 		if err != nil {
 			return 0, err
 		}
-		left = n.NodeMonitorGracePeriod
+		requeueAfter = n.NodeMonitorGracePeriod
 	}
 	if err := n.markPodsNotReady(ctx, node); err != nil {
 		return 0, err
 	}
-	again, err := n.syncTaints(ctx, node)
-	if again > 0 {
-		left = min(left, again)
+	retryAfter, err := n.syncTaints(ctx, node)
+	if retryAfter > 0 {
+		requeueAfter = min(requeueAfter, retryAfter)
 	}
-	return left, err
+	return requeueAfter, err
 }
 
-// observeHeartbeat takes in the newest sign of life and says when it was seen.
+// observeHeartbeat records the newest heartbeat of the node and returns when it was observed.
 func (n *nodeLifecycleController) observeHeartbeat(node *corev1.Node) time.Time {
-	var sign strings.Builder
+	var value strings.Builder
 	if lease, err := n.leases.Leases(corev1.NamespaceNodeLease).Get(node.Name); err == nil && lease.Spec.RenewTime != nil {
-		sign.WriteString(lease.Spec.RenewTime.String())
+		value.WriteString(lease.Spec.RenewTime.String())
 	}
 	if ready := nodeCondition(node, corev1.NodeReady); ready != nil && !statusUnknown(ready) {
-		sign.WriteString(ready.LastHeartbeatTime.String() + string(ready.Status))
+		value.WriteString(ready.LastHeartbeatTime.String() + string(ready.Status))
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	last, known := n.heartbeats[node.Name]
-	now := sign.String()
-	// That we wrote Unknown over the status is no sign of life.
+	now := value.String()
+	// The Unknown status written by this controller is not a heartbeat.
 	if !known || now != last.value && !strings.HasPrefix(last.value, now) {
 		last.observedAt = time.Now()
 	}
@@ -146,7 +148,7 @@ func nodeCondition(node *corev1.Node, of corev1.NodeConditionType) *corev1.NodeC
 	return nil
 }
 
-// markUnknown sets the conditions that the node itself would report to Unknown.
+// markUnknown sets the node's Ready and pressure conditions to Unknown.
 func (n *nodeLifecycleController) markUnknown(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
 	out := node.DeepCopy()
 	now := metav1.Now()
@@ -163,7 +165,8 @@ func (n *nodeLifecycleController) markUnknown(ctx context.Context, node *corev1.
 			})
 			changed = true
 		case have.Status != corev1.ConditionUnknown:
-			have.Status, have.Reason, have.Message = corev1.ConditionUnknown, reasonStatusUnknown, "Kubelet stopped posting node status."
+			have.Status, have.Reason, have.Message = corev1.ConditionUnknown, reasonStatusUnknown,
+				"Kubelet stopped posting node status."
 			have.LastTransitionTime = now
 			changed = true
 		}
@@ -173,14 +176,14 @@ func (n *nodeLifecycleController) markUnknown(ctx context.Context, node *corev1.
 	}
 	updated, err := n.Client.CoreV1().Nodes().UpdateStatus(ctx, out, metav1.UpdateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("mark node %s lost: %w", node.Name, err)
+		return nil, fmt.Errorf("update conditions of node %s: %w", node.Name, err)
 	}
-	n.Log.Warn("node is lost", "node", node.Name, "silentFor", n.NodeMonitorGracePeriod)
+	n.Log.Warn("node unreachable", "node", node.Name, "gracePeriod", n.NodeMonitorGracePeriod)
 	n.Events.Eventf(node, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", node.Name)
 	return updated, nil
 }
 
-// markPodsNotReady takes the pods of a node that is not ready out of service.
+// markPodsNotReady sets the Ready condition of the pods on an unreachable node to False.
 func (n *nodeLifecycleController) markPodsNotReady(ctx context.Context, node *corev1.Node) error {
 	ready := nodeCondition(node, corev1.NodeReady)
 	if ready == nil || ready.Status != corev1.ConditionUnknown {
@@ -203,48 +206,50 @@ func (n *nodeLifecycleController) markPodsNotReady(ctx context.Context, node *co
 	return nil
 }
 
-// syncTaints writes the taints that the node's conditions ask for and takes away
-// those that they ask for no more; others are left alone. Again is when to look anew
-// at a node whose pods shall not be ended yet.
-func (n *nodeLifecycleController) syncTaints(ctx context.Context, node *corev1.Node) (again time.Duration, err error) {
-	end, again := n.mayEvict(node)
-	want := desiredTaints(node, end)
-	kept := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
-		return slices.Contains(managedTaints, t.Key) && !slices.ContainsFunc(want, func(w corev1.Taint) bool { return w.MatchTaint(&t) })
+// syncTaints adds and removes the taints that this controller manages, to match the node's
+// conditions. Other taints stay. requeueAfter is set for a node whose eviction is delayed.
+func (n *nodeLifecycleController) syncTaints(ctx context.Context,
+	node *corev1.Node) (requeueAfter time.Duration, err error) {
+	evict, requeueAfter := n.mayEvict(node)
+	desired := desiredTaints(node, evict)
+	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+		return slices.Contains(managedTaints, t.Key) && !slices.ContainsFunc(desired, func(w corev1.Taint) bool {
+			return w.MatchTaint(&t)
+		})
 	})
-	for _, w := range want {
-		if !slices.ContainsFunc(kept, func(t corev1.Taint) bool { return t.MatchTaint(&w) }) {
+	for _, w := range desired {
+		if !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.MatchTaint(&w) }) {
 			if w.Effect == corev1.TaintEffectNoExecute {
 				w.TimeAdded = &metav1.Time{Time: time.Now()}
 			}
-			kept = append(kept, w)
+			taints = append(taints, w)
 		}
 	}
-	if apiequality.Semantic.DeepEqual(kept, node.Spec.Taints) || len(kept)+len(node.Spec.Taints) == 0 {
-		return again, nil
+	if apiequality.Semantic.DeepEqual(taints, node.Spec.Taints) || len(taints)+len(node.Spec.Taints) == 0 {
+		return requeueAfter, nil
 	}
 	out := node.DeepCopy()
-	out.Spec.Taints = kept
+	out.Spec.Taints = taints
 	if _, err := n.Client.CoreV1().Nodes().Update(ctx, out, metav1.UpdateOptions{}); apierrors.IsNotFound(err) {
 		return 0, nil
 	} else if err != nil {
 		return 0, fmt.Errorf("taint node %s: %w", node.Name, err)
 	}
-	if end && !hasEvictionTaint(node) {
+	if evict && !hasEvictionTaint(node) {
 		n.lastEviction, n.lastEvictedNode = time.Now(), node.UID
 	}
-	return again, nil
+	return requeueAfter, nil
 }
 
-// managedTaints are the keys that this controller gives and takes.
+// managedTaints are the keys that this controller adds and removes.
 var managedTaints = []string{
 	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
 	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable,
 }
 
-// desiredTaints are those that the conditions ask for; end tells whether the pods of a
-// node that is not ready may be ended.
-func desiredTaints(node *corev1.Node, end bool) (out []corev1.Taint) {
+// desiredTaints returns the taints for the node's conditions. evict adds the NoExecute taint of a
+// node that is not ready.
+func desiredTaints(node *corev1.Node, evict bool) (out []corev1.Taint) {
 	add := func(key string, effect corev1.TaintEffect) { out = append(out, corev1.Taint{Key: key, Effect: effect}) }
 	if node.Spec.Unschedulable {
 		add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
@@ -257,7 +262,7 @@ func desiredTaints(node *corev1.Node, end bool) (out []corev1.Taint) {
 				key = corev1.TaintNodeUnreachable
 			}
 			add(key, corev1.TaintEffectNoSchedule)
-			if end {
+			if evict {
 				add(key, corev1.TaintEffectNoExecute)
 			}
 		case c.Status != corev1.ConditionTrue:
@@ -277,59 +282,59 @@ func desiredTaints(node *corev1.Node, end bool) (out []corev1.Taint) {
 	return out
 }
 
-// The brake on ending pods: upstream's numbers, with all nodes as one zone.
+// Rate limits of evictions, with upstream's defaults. All nodes count as one zone.
 const (
-	// evictionInterval is the time between two nodes whose pods are ended, endSlowly that
-	// when most nodes are lost.
+	// evictionInterval is the time between the evictions of two nodes, secondaryEvictionInterval
+	// the same during a partial disruption.
 	evictionInterval, secondaryEvictionInterval = 10 * time.Second, 100 * time.Second
-	// From mostLost nodes on that are mostPercent of all, most are lost.
+	// A partial disruption means at least unhealthyMinNodes and unhealthyPercent of the nodes are
+	// not ready.
 	unhealthyMinNodes, unhealthyPercent = 3, 55
-	// largeClusterThreshold nodes lose no pods at all while most of them are lost.
+	// clusters up to this size stop evictions during a partial disruption
 	largeClusterThreshold = 50
-	// evictionRetryPeriod is how soon a node that is held back is looked at again.
+	// evictionRetryPeriod is how soon a node with a delayed eviction is synced again.
 	evictionRetryPeriod = 5 * time.Second
 )
 
-// mayEvict says whether the pods of a node that is not ready may be ended, and if not
-// yet, when to ask again. With no node ready anywhere, it is the server that is cut
-// off or that has just come back, and pods that run are not ended for that. With
-// most of them lost it is likely a network, and the nodes that are left could not
-// take so many pods.
-func (n *nodeLifecycleController) mayEvict(node *corev1.Node) (may bool, again time.Duration) {
+// mayEvict reports whether the pods of a node that is not ready may be evicted, and if not yet,
+// when to check again. Without any ready node, the control server itself is probably disconnected
+// or has just started, so no pod is evicted. During a partial disruption a network failure is
+// likely, and the remaining nodes could not run that many additional pods.
+func (n *nodeLifecycleController) mayEvict(node *corev1.Node) (evict bool, retryAfter time.Duration) {
 	if ready := nodeCondition(node, corev1.NodeReady); ready == nil || ready.Status == corev1.ConditionTrue {
 		return false, 0
 	}
-	ready, lost := n.countNodes()
+	ready, notReady := n.countNodes()
 	switch {
 	case ready == 0:
-		return false, 0 // the first one that is ready again tells
+		return false, 0 // the next ready node queues this one
 	case hasEvictionTaint(node):
 		return true, 0
 	}
-	every := evictionInterval
-	if lost >= unhealthyMinNodes && 100*lost >= unhealthyPercent*(ready+lost) {
-		if ready+lost <= largeClusterThreshold {
+	interval := evictionInterval
+	if notReady >= unhealthyMinNodes && 100*notReady >= unhealthyPercent*(ready+notReady) {
+		if ready+notReady <= largeClusterThreshold {
 			return false, evictionRetryPeriod
 		}
-		every = secondaryEvictionInterval
+		interval = secondaryEvictionInterval
 	}
-	// The node that got it may be seen once more as it was before.
-	if wait := time.Until(n.lastEviction.Add(every)); wait > 0 && n.lastEvictedNode != node.UID {
+	// The cache may still hold the last evicted node without its taint.
+	if wait := time.Until(n.lastEviction.Add(interval)); wait > 0 && n.lastEvictedNode != node.UID {
 		return false, min(wait, evictionRetryPeriod)
 	}
 	return true, 0
 }
 
-// hasEvictionTaint: the node has a taint already that ends its pods because it is not ready.
+// hasEvictionTaint reports whether the node already has a NoExecute taint because it is not ready.
 func hasEvictionTaint(node *corev1.Node) bool {
 	return slices.ContainsFunc(noExecuteTaints(node), func(t corev1.Taint) bool {
 		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 	})
 }
 
-// countNodes tells how many nodes are ready and how many are not, or have been silent for
-// so long that they are about to be found out.
-func (n *nodeLifecycleController) countNodes() (ready, lost int) {
+// countNodes returns the number of ready and not ready nodes. A node without a recent heartbeat
+// counts as not ready before its status says so.
+func (n *nodeLifecycleController) countNodes() (ready, notReady int) {
 	nodes, err := n.nodes.List(labels.Everything())
 	if err != nil {
 		return 0, 0
@@ -341,10 +346,10 @@ func (n *nodeLifecycleController) countNodes() (ready, lost int) {
 		if isReady(node) && (!known || time.Since(p.observedAt) < n.NodeMonitorGracePeriod) {
 			ready++
 		} else {
-			lost++
+			notReady++
 		}
 	}
-	return ready, lost
+	return ready, notReady
 }
 
 func (n *nodeLifecycleController) anyReady() bool {

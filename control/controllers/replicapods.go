@@ -17,24 +17,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// candidatePods are the pods that a set controls or may come to control.
+// candidatePods returns the pods that the set controls or may adopt.
 func (r *replicaController) candidatePods(set *appsv1.ReplicaSet) []*corev1.Pod {
-	return slices.Concat(r.podsByIndex(controllerIndex, string(set.UID)), r.podsByIndex(controllerIndex, orphanKey(set.Namespace)))
+	return slices.Concat(r.podsByIndex(controllerIndex, string(set.UID)), r.podsByIndex(controllerIndex,
+		orphanKey(set.Namespace)))
 }
 
-// claim returns the set's pods. It takes those that its selector finds and that
-// nothing controls, and gives up those that it does not find any more.
-func (r *replicaController) claim(ctx context.Context, set *appsv1.ReplicaSet, selector labels.Selector, known []*corev1.Pod) (own []*corev1.Pod, err error) {
+// claim returns the pods of the set. It adopts matching pods without a controller and releases pods
+// that no longer match the selector.
+func (r *replicaController) claim(ctx context.Context, set *appsv1.ReplicaSet, selector labels.Selector,
+	candidates []*corev1.Pod) (own []*corev1.Pod, err error) {
 	mayAdopt := sync.OnceValue(func() error { return r.checkAlive(ctx, set) })
 	var errs []error
-	for _, pod := range known {
-		fits := selector.Matches(labels.Set(pod.Labels))
-		switch mine := controllerOf(pod) == set.UID; {
-		case mine && fits:
+	for _, pod := range candidates {
+		matches := selector.Matches(labels.Set(pod.Labels))
+		switch controlled := controllerOf(pod) == set.UID; {
+		case controlled && matches:
 			own = append(own, pod)
-		case mine && set.DeletionTimestamp == nil:
+		case controlled && set.DeletionTimestamp == nil:
 			errs = append(errs, r.release(ctx, set, pod))
-		case mine, !fits, set.DeletionTimestamp != nil, pod.DeletionTimestamp != nil,
+		case controlled, !matches, set.DeletionTimestamp != nil, pod.DeletionTimestamp != nil,
 			pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
 		default:
 			err := mayAdopt()
@@ -50,82 +52,85 @@ func (r *replicaController) claim(ctx context.Context, set *appsv1.ReplicaSet, s
 	return own, errors.Join(errs...)
 }
 
-// checkAlive asks the server whether this very set is still there to own pods: the watch
-// may be late.
+// checkAlive verifies with the API server that the set still exists and may own pods, because the
+// cache may be stale.
 func (r *replicaController) checkAlive(ctx context.Context, set *appsv1.ReplicaSet) error {
 	live, err := r.live(ctx, set.Namespace, set.Name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look at %s %s/%s: %w", r.Kind, set.Namespace, set.Name, err)
+		return fmt.Errorf("get %s %s/%s: %w", r.Kind, set.Namespace, set.Name, err)
 	case live.GetUID() != set.UID:
-		return fmt.Errorf("%s %s/%s is gone and another has its name", r.Kind, set.Namespace, set.Name)
+		return fmt.Errorf("%s %s/%s was replaced by an object of the same name", r.Kind, set.Namespace, set.Name)
 	case live.GetDeletionTimestamp() != nil:
 		return fmt.Errorf("%s %s/%s is being deleted", r.Kind, set.Namespace, set.Name)
 	}
 	return nil
 }
 
-// adopt makes the set the pod's controller.
+// adopt makes the set the controller of the pod.
 func (r *replicaController) adopt(ctx context.Context, set *appsv1.ReplicaSet, pod *corev1.Pod) error {
 	if err := r.patchOwners(ctx, pod, metav1.NewControllerRef(set, r.GroupVersionKind)); err != nil {
 		return fmt.Errorf("adopt pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	r.Log.Info("pod is adopted", "pod", pod.Namespace+"/"+pod.Name, "by", set.Name)
+	r.Log.Info("pod adopted", "pod", pod.Namespace+"/"+pod.Name, "set", set.Name)
 	return nil
 }
 
-// release takes the set from the pod's owners.
+// release removes the set from the owner references of the pod.
 func (r *replicaController) release(ctx context.Context, set *appsv1.ReplicaSet, pod *corev1.Pod) error {
 	err := r.patchOwners(ctx, pod, map[string]any{"$patch": "delete", "uid": set.UID})
-	if ignoreNotFound(err) != nil && !apierrors.IsInvalid(err) { // invalid: another pod has its name, or the owner is not there
+	// invalid: another pod has the name, or the owner reference is already gone
+	if ignoreNotFound(err) != nil && !apierrors.IsInvalid(err) {
 		return fmt.Errorf("release pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	r.Log.Info("pod is released", "pod", pod.Namespace+"/"+pod.Name, "by", set.Name)
+	r.Log.Info("pod released", "pod", pod.Namespace+"/"+pod.Name, "set", set.Name)
 	return nil
 }
 
 func (r *replicaController) patchOwners(ctx context.Context, pod *corev1.Pod, ref any) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "ownerReferences": []any{ref}}})
 	if err != nil {
-		return err //nolint:wrapcheck // the caller's
+		return err //nolint:wrapcheck // wrapped by the caller
 	}
-	_, err = r.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{})
-	return err //nolint:wrapcheck // the caller's
+	_, err = r.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{})
+	return err //nolint:wrapcheck // wrapped by the caller
 }
 
-// manageReplicas makes the pods that are missing, or deletes those that are too many.
-func (r *replicaController) manageReplicas(ctx context.Context, key string, set *appsv1.ReplicaSet, there []*corev1.Pod) error {
-	switch more := desiredReplicas(set) - len(there); {
-	case more > 0:
-		return r.createPods(ctx, key, set, min(more, burstReplicas))
-	case more < 0:
-		first := deletionOrder(there, r.relatedPodCounts(set, there), time.Now())
-		return r.deletePods(ctx, key, set, first[:min(-more, burstReplicas)])
+// manageReplicas creates missing pods or deletes surplus ones.
+func (r *replicaController) manageReplicas(ctx context.Context, key string, set *appsv1.ReplicaSet,
+	active []*corev1.Pod) error {
+	switch missing := desiredReplicas(set) - len(active); {
+	case missing > 0:
+		return r.createPods(ctx, key, set, min(missing, burstReplicas))
+	case missing < 0:
+		ordered := deletionOrder(active, r.relatedPodCounts(set, active), time.Now())
+		return r.deletePods(ctx, key, set, ordered[:min(-missing, burstReplicas)])
 	}
 	return nil
 }
 
-// createPods makes n pods. The first batch is of one and each is twice as large as the
-// one before, so that what cannot be made is tried once and not n times.
+// createPods creates n pods in batches of 1, 2, 4 and so on, so that a request that is always
+// rejected is sent once instead of n times.
 func (r *replicaController) createPods(ctx context.Context, key string, set *appsv1.ReplicaSet, n int) error {
-	pod, done := r.newPod(set), 0
-	for size := 1; done < n; size *= 2 {
-		batch := min(size, n-done)
-		// A copy each: a client writes into what it sends.
+	pod, created := r.newPod(set), 0
+	for size := 1; created < n; size *= 2 {
+		batch := min(size, n-created)
+		// Every call gets its own copy, because the client modifies the object.
 		if err := inParallel(batch, func(int) error { return r.createPod(ctx, key, set, pod.DeepCopy()) }); err != nil {
 			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				return nil // and the set goes with the namespace
+				return nil // the set is deleted together with the namespace
 			}
 			return err
 		}
-		done += batch
+		created += batch
 	}
-	r.Log.Info("pods are made", "set", key, "pods", done)
+	r.Log.Info("pods created", "set", key, "count", created)
 	return nil
 }
 
 func (r *replicaController) createPod(ctx context.Context, key string, set *appsv1.ReplicaSet, pod *corev1.Pod) error {
-	made, err := r.Client.CoreV1().Pods(set.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	created, err := r.Client.CoreV1().Pods(set.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			r.Events.Eventf(r.reference(set), corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
@@ -133,14 +138,14 @@ func (r *replicaController) createPod(ctx context.Context, key string, set *apps
 		return err //nolint:wrapcheck // users read it in the condition ReplicaFailure
 	}
 	r.mu.Lock()
-	l := r.expectations[key]
-	l.created[made.UID], l.lastCreated = made.Name, time.Now()
+	exp := r.expectations[key]
+	exp.created[created.UID], exp.lastCreated = created.Name, time.Now()
 	r.mu.Unlock()
-	r.Events.Eventf(r.reference(set), corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", made.Name)
+	r.Events.Eventf(r.reference(set), corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", created.Name)
 	return nil
 }
 
-// newPod is a pod of the set's template.
+// newPod returns a pod from the set's template.
 func (r *replicaController) newPod(set *appsv1.ReplicaSet) *corev1.Pod {
 	t := set.Spec.Template.DeepCopy()
 	return &corev1.Pod{
@@ -152,7 +157,8 @@ func (r *replicaController) newPod(set *appsv1.ReplicaSet) *corev1.Pod {
 	}
 }
 
-func (r *replicaController) deletePods(ctx context.Context, key string, set *appsv1.ReplicaSet, pods []*corev1.Pod) error {
+func (r *replicaController) deletePods(ctx context.Context, key string, set *appsv1.ReplicaSet,
+	pods []*corev1.Pod) error {
 	err := inParallel(len(pods), func(i int) error {
 		pod := pods[i]
 		if err := r.deletePod(ctx, pod, nil); err != nil {
@@ -166,19 +172,20 @@ func (r *replicaController) deletePods(ctx context.Context, key string, set *app
 		return nil
 	})
 	if err == nil {
-		r.Log.Info("pods are deleted", "set", key, "pods", len(pods))
+		r.Log.Info("pods deleted", "set", key, "count", len(pods))
 	}
 	return err
 }
 
-// reference is what events say that they are about.
+// reference returns the object reference for events.
 func (r *replicaController) reference(set *appsv1.ReplicaSet) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
-		APIVersion: r.GroupVersion().String(), Kind: r.Kind, Namespace: set.Namespace, Name: set.Name, UID: set.UID, ResourceVersion: set.ResourceVersion,
+		APIVersion: r.GroupVersion().String(), Kind: r.Kind, Namespace: set.Namespace, Name: set.Name, UID: set.UID,
+		ResourceVersion: set.ResourceVersion,
 	}
 }
 
-// inParallel does n things at once, waits for all, and returns the first error.
+// inParallel calls do n times concurrently, waits for all calls, and returns the first error.
 func inParallel(n int, do func(i int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup

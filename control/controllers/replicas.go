@@ -19,31 +19,30 @@ import (
 
 const (
 	replicaWorkers = 5
-	// burstReplicas is how many pods of a set are made or deleted at a look; the rest
-	// follows when the watch has told of them.
+	// burstReplicas is the maximum number of pods created or deleted in one sync. The rest follows
+	// when the informer has observed them.
 	burstReplicas = 500
-	// expectationTimeout is how long a pod that was made may be missing from the watch before
-	// the server is asked what became of it.
+	// expectationTimeout is how long a created pod may be missing from the informer before it is
+	// read from the API server.
 	expectationTimeout = 5 * time.Second
 )
 
-// replicaController keeps as many pods as each set of one kind wants: those that its
-// selector finds and that it controls.
+// replicaController keeps the desired number of pods for each set of one kind.
 type replicaController struct {
 	Config
 	replicaKind
 
 	mu           sync.Mutex
-	expectations map[string]*expectations // by the set's key
+	expectations map[string]*expectations // by key of the set
 }
 
-// expectations is what was done for a set and the watch has not told of. Without it a slow
-// watch would make for pods that are made twice.
+// expectations are the creations and deletions of a set that the informer has not observed yet.
+// They prevent duplicate pods when the watch is slow.
 type expectations struct {
 	setUID      types.UID
-	created     map[types.UID]string // pods, with their names
-	lastCreated time.Time            // of the last that was made
-	deleting    map[types.UID]bool   // pods that are deleted
+	created     map[types.UID]string // names of created pods
+	lastCreated time.Time            // time of the last creation
+	deleting    map[types.UID]bool   // pods being deleted
 }
 
 func newReplicaSetController(c Config) ([]*controller, error) {
@@ -59,26 +58,25 @@ func newReplicaController(c Config, kind replicaKind) ([]*controller, error) {
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
-	w := c.newController(r.sync)
-	w.workers = replicaWorkers
-	if err := w.watch(kind.informer, objectKey); err != nil {
+	ctrl := c.newController(r.sync)
+	ctrl.workers = replicaWorkers
+	if err := ctrl.watch(kind.informer, objectKey); err != nil {
 		return nil, err
 	}
-	return []*controller{w}, r.watchPods(w)
+	return []*controller{ctrl}, r.watchPods(ctrl)
 }
 
-// watchPods tells the worker the sets that a pod belongs to, did belong to, or may
-// come to belong to.
-func (r *replicaController) watchPods(w *controller) error {
-	tell := func(pod *corev1.Pod) {
+// watchPods queues the sets that control or controlled a changed pod, or that may adopt it.
+func (r *replicaController) watchPods(ctrl *controller) error {
+	enqueue := func(pod *corev1.Pod) {
 		for _, key := range r.setsOf(pod) {
-			w.queue.Add(key)
+			ctrl.queue.Add(key)
 		}
 	}
-	return w.addEventHandler(r.Informers.Core().V1().Pods().Informer(), cache.ResourceEventHandlerFuncs{
+	return ctrl.addEventHandler(r.Informers.Core().V1().Pods().Informer(), cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
 			if pod, ok := obj.(*corev1.Pod); ok {
-				tell(pod)
+				enqueue(pod)
 			}
 		},
 		UpdateFunc: func(before, obj any) {
@@ -89,10 +87,10 @@ func (r *replicaController) watchPods(w *controller) error {
 			}
 			was, is := controllerOf(old), controllerOf(pod)
 			if was != is || old.UID != pod.UID {
-				tell(old)
+				enqueue(old)
 			}
 			if was != is || is != "" || !maps.Equal(old.Labels, pod.Labels) {
-				tell(pod)
+				enqueue(pod)
 			}
 		},
 		DeleteFunc: func(obj any) {
@@ -101,13 +99,13 @@ func (r *replicaController) watchPods(w *controller) error {
 			}
 			if pod, ok := obj.(*corev1.Pod); ok {
 				r.podDeleted(pod.UID)
-				tell(pod)
+				enqueue(pod)
 			}
 		},
 	})
 }
 
-// controllerOf is the UID of the pod's controller; "": it has none.
+// controllerOf returns the UID of the pod's controller, or "".
 func controllerOf(pod *corev1.Pod) types.UID {
 	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
 		return ref.UID
@@ -115,8 +113,8 @@ func controllerOf(pod *corev1.Pod) types.UID {
 	return ""
 }
 
-// setsOf are the keys of the set that controls the pod or, if nothing controls it,
-// of those that select it.
+// setsOf returns the key of the set that controls the pod or, if it has no controller, the keys of
+// the sets that select it.
 func (r *replicaController) setsOf(pod *corev1.Pod) (keys []string) {
 	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil {
 		if ref.Kind == r.Kind && ref.APIVersion == r.GroupVersion().String() {
@@ -126,7 +124,7 @@ func (r *replicaController) setsOf(pod *corev1.Pod) (keys []string) {
 	}
 	sets, err := r.list(pod.Namespace)
 	if err != nil {
-		return nil // a lister over memory has no errors
+		return nil // the lister reads from memory and does not fail
 	}
 	for _, set := range sets {
 		selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -140,7 +138,7 @@ func (r *replicaController) setsOf(pod *corev1.Pod) (keys []string) {
 func (r *replicaController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
-		return 0, nil //nolint:nilerr // no key of ours
+		return 0, nil //nolint:nilerr // invalid key
 	}
 	set, err := r.get(namespace, name)
 	if err != nil {
@@ -149,66 +147,67 @@ func (r *replicaController) sync(ctx context.Context, key string) (time.Duration
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
-		return 0, nil //nolint:nilerr // validation lets none in
+		return 0, nil //nolint:nilerr // rejected by validation
 	}
-	known := r.candidatePods(set)
-	unseen, err := r.updateExpectations(ctx, key, set, known)
+	candidates := r.candidatePods(set)
+	unobserved, err := r.updateExpectations(ctx, key, set, candidates)
 	if err != nil {
 		return 0, err
 	}
-	pods, err := r.claim(ctx, set, selector, known)
+	pods, err := r.claim(ctx, set, selector, candidates)
 	if err != nil {
 		return 0, err
 	}
-	there, ending := r.activeAndTerminating(key, pods)
-	var failed error
-	if set.DeletionTimestamp == nil && !unseen {
-		failed = r.manageReplicas(ctx, key, set, there)
+	active, terminating := r.activeAndTerminating(key, pods)
+	var manageErr error
+	if set.DeletionTimestamp == nil && !unobserved {
+		manageErr = r.manageReplicas(ctx, key, set, active)
 	}
-	status, again := replicaStatus(set, there, ending, failed, time.Now())
-	if unseen && again == 0 {
-		again = expectationTimeout
+	status, requeueAfter := replicaStatus(set, active, terminating, manageErr, time.Now())
+	if unobserved && requeueAfter == 0 {
+		requeueAfter = expectationTimeout
 	}
-	return again, errors.Join(failed, r.updateStatus(ctx, set, status))
+	return requeueAfter, errors.Join(manageErr, r.updateStatus(ctx, set, status))
 }
 
-// activeAndTerminating parts the pods of a set into those that count and those that are ending; what
-// has ended is neither.
-func (r *replicaController) activeAndTerminating(key string, pods []*corev1.Pod) (there, ending []*corev1.Pod) {
+// activeAndTerminating splits the pods of a set into active and terminating ones and omits
+// terminated ones.
+func (r *replicaController) activeAndTerminating(key string, pods []*corev1.Pod) (active, terminating []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, pod := range pods {
 		switch {
 		case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
 		case pod.DeletionTimestamp != nil, r.expectations[key].deleting[pod.UID]:
-			ending = append(ending, pod)
+			terminating = append(terminating, pod)
 		default:
-			there = append(there, pod)
+			active = append(active, pod)
 		}
 	}
-	return there, ending
+	return active, terminating
 }
 
-// updateExpectations strikes out of the set's ledger what the watch has told of by now, and
-// reports whether a pod that was made is still missing.
-func (r *replicaController) updateExpectations(ctx context.Context, key string, set *appsv1.ReplicaSet, known []*corev1.Pod) (unseen bool, err error) {
+// updateExpectations removes observed pods from the expectations of the set and reports whether a
+// created pod is still unobserved.
+func (r *replicaController) updateExpectations(ctx context.Context, key string, set *appsv1.ReplicaSet,
+	candidates []*corev1.Pod) (unobserved bool, err error) {
 	r.mu.Lock()
-	l := r.expectations[key]
-	if l == nil || l.setUID != set.UID {
-		l = &expectations{setUID: set.UID, created: map[types.UID]string{}}
-		r.expectations[key] = l
+	exp := r.expectations[key]
+	if exp == nil || exp.setUID != set.UID {
+		exp = &expectations{setUID: set.UID, created: map[types.UID]string{}}
+		r.expectations[key] = exp
 	}
-	doomed := map[types.UID]bool{}
-	for _, pod := range known {
-		delete(l.created, pod.UID)
-		if l.deleting[pod.UID] && pod.DeletionTimestamp == nil {
-			doomed[pod.UID] = true
+	deleting := map[types.UID]bool{}
+	for _, pod := range candidates {
+		delete(exp.created, pod.UID)
+		if exp.deleting[pod.UID] && pod.DeletionTimestamp == nil {
+			deleting[pod.UID] = true
 		}
 	}
-	l.deleting = doomed
+	exp.deleting = deleting
 	missing := map[types.UID]string{}
-	if time.Since(l.lastCreated) >= expectationTimeout {
-		maps.Copy(missing, l.created)
+	if time.Since(exp.lastCreated) >= expectationTimeout {
+		maps.Copy(missing, exp.created)
 	}
 	r.mu.Unlock()
 	for uid, name := range missing {
@@ -216,41 +215,42 @@ func (r *replicaController) updateExpectations(ctx context.Context, key string, 
 		switch {
 		case err == nil && pod.UID == uid:
 		case err == nil, apierrors.IsNotFound(err):
-			r.podDeleted(uid) // it went faster than the answer that it was made came
+			r.podDeleted(uid) // deleted before it was observed
 		default:
-			return true, fmt.Errorf("look for pod %s/%s: %w", set.Namespace, name, err)
+			return true, fmt.Errorf("get pod %s/%s: %w", set.Namespace, name, err)
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(l.created) > 0, nil
+	return len(exp.created) > 0, nil
 }
 
-// podDeleted strikes a pod that is gone out of the ledgers.
+// podDeleted removes a deleted pod from all expectations.
 func (r *replicaController) podDeleted(pod types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, l := range r.expectations {
-		delete(l.created, pod)
+	for _, exp := range r.expectations {
+		delete(exp.created, pod)
 	}
 }
 
-// removeExpectations drops what is known of a set that is gone.
+// removeExpectations drops the expectations of a deleted set.
 func (r *replicaController) removeExpectations(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.expectations, key)
 }
 
-// updateStatus writes the set's status if it has changed.
-func (r *replicaController) updateStatus(ctx context.Context, set *appsv1.ReplicaSet, status appsv1.ReplicaSetStatus) error {
+// updateStatus writes the status of the set if it has changed.
+func (r *replicaController) updateStatus(ctx context.Context, set *appsv1.ReplicaSet,
+	status appsv1.ReplicaSetStatus) error {
 	out := *set
 	out.Status = status
 	if r.statusEqual(set, &out) {
 		return nil
 	}
 	if err := r.updateStatusFunc(ctx, &out); ignoreNotFound(err) != nil {
-		return fmt.Errorf("write status of %s %s/%s: %w", r.Kind, set.Namespace, set.Name, err)
+		return fmt.Errorf("update status of %s %s/%s: %w", r.Kind, set.Namespace, set.Name, err)
 	}
 	return nil
 }

@@ -10,13 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// replicaStatus counts. failed is why pods could not be made or deleted; again is when
-// the next pod that is ready will have been so for long enough.
-func replicaStatus(set *appsv1.ReplicaSet, there, ending []*corev1.Pod, failed error, now time.Time) (out appsv1.ReplicaSetStatus, again time.Duration) {
-	out.Replicas, out.TerminatingReplicas, out.ObservedGeneration = int32(len(there)), new(int32), set.Generation
-	*out.TerminatingReplicas = int32(len(ending))
+// replicaStatus computes the status of the set. manageErr is the error of creating or deleting
+// pods. requeueAfter is when the next ready pod becomes available, or 0.
+func replicaStatus(set *appsv1.ReplicaSet, active, terminating []*corev1.Pod, manageErr error,
+	now time.Time) (out appsv1.ReplicaSetStatus, requeueAfter time.Duration) {
+	out.Replicas, out.TerminatingReplicas, out.ObservedGeneration = int32(len(active)), new(int32), set.Generation
+	*out.TerminatingReplicas = int32(len(terminating))
 	template := labels.SelectorFromSet(set.Spec.Template.Labels)
-	for _, pod := range there {
+	for _, pod := range active {
 		if template.Matches(labels.Set(pod.Labels)) {
 			out.FullyLabeledReplicas++
 		}
@@ -29,33 +30,36 @@ func replicaStatus(set *appsv1.ReplicaSet, there, ending []*corev1.Pod, failed e
 		switch {
 		case set.Spec.MinReadySeconds == 0, wait <= 0 && !since.IsZero():
 			out.AvailableReplicas++
-		case again == 0 || wait < again:
-			again = max(wait, time.Millisecond)
+		case requeueAfter == 0 || wait < requeueAfter:
+			requeueAfter = max(wait, time.Millisecond)
 		}
 	}
-	out.Conditions = replicaFailureConditions(set, len(there), failed, now)
-	return out, again
+	out.Conditions = replicaFailureConditions(set, len(active), manageErr, now)
+	return out, requeueAfter
 }
 
-// replicaFailureConditions is the set's conditions with what failed now, if anything did.
-func replicaFailureConditions(set *appsv1.ReplicaSet, there int, failed error, now time.Time) []appsv1.ReplicaSetCondition {
+// replicaFailureConditions returns the conditions of the set, with ReplicaFailure if manageErr is
+// not nil.
+func replicaFailureConditions(set *appsv1.ReplicaSet, active int, manageErr error,
+	now time.Time) []appsv1.ReplicaSetCondition {
 	is := func(c appsv1.ReplicaSetCondition) bool { return c.Type == appsv1.ReplicaSetReplicaFailure }
 	switch {
-	case failed == nil:
+	case manageErr == nil:
 		return slices.DeleteFunc(slices.Clone(set.Status.Conditions), is)
 	case slices.ContainsFunc(set.Status.Conditions, is):
 		return set.Status.Conditions
 	}
 	reason := "FailedCreate"
-	if there > desiredReplicas(set) {
+	if active > desiredReplicas(set) {
 		reason = "FailedDelete"
 	}
 	return append(slices.Clone(set.Status.Conditions), appsv1.ReplicaSetCondition{
-		Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now), Reason: reason, Message: failed.Error(),
+		Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
+		Reason: reason, Message: manageErr.Error(),
 	})
 }
 
-// desiredReplicas is the number of pods that a set wants.
+// desiredReplicas returns the desired number of pods of the set.
 func desiredReplicas(set *appsv1.ReplicaSet) int {
 	if set.Spec.Replicas == nil {
 		return 1
@@ -63,7 +67,7 @@ func desiredReplicas(set *appsv1.ReplicaSet) int {
 	return int(*set.Spec.Replicas)
 }
 
-// readySince is since when a pod is ready; nil: it is not.
+// readySince returns since when the pod is ready, or nil if it is not.
 func readySince(pod *corev1.Pod) *metav1.Time {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {

@@ -17,11 +17,11 @@ const (
 	rootCADescription = "kubernetes.io/description"
 )
 
-// newServiceAccountController gives every namespace its default account.
+// newServiceAccountController creates the default service account in every namespace.
 func newServiceAccountController(c Config) ([]*controller, error) {
-	accounts, spaces := c.Informers.Core().V1().ServiceAccounts(), c.Informers.Core().V1().Namespaces()
-	w := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
-		ns, err := spaces.Lister().Get(name)
+	accounts, namespaces := c.Informers.Core().V1().ServiceAccounts(), c.Informers.Core().V1().Namespaces()
+	ctrl := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
+		ns, err := namespaces.Lister().Get(name)
 		if err != nil || ns.DeletionTimestamp != nil {
 			return 0, ignoreNotFound(err)
 		}
@@ -36,36 +36,40 @@ func newServiceAccountController(c Config) ([]*controller, error) {
 		}
 		return 0, nil
 	})
-	if err := w.watch(spaces.Informer(), objectKey); err != nil {
+	if err := ctrl.watch(namespaces.Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*controller{w}, w.watch(accounts.Informer(), namespaceKey)
+	return []*controller{ctrl}, ctrl.watch(accounts.Informer(), namespaceKey)
 }
 
-// ignorableCreateError reports that an object is there already, or that its namespace is
-// going: nothing is left to do.
+// ignorableCreateError reports that the object already exists or that its namespace is terminating
+// or gone.
 func ignorableCreateError(err error) bool {
-	return apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+	return apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err,
+		corev1.NamespaceTerminatingCause)
 }
 
-// newRootCAController keeps the server's CA in every namespace, where pods mount it from.
+// newRootCAController maintains the ConfigMap kube-root-ca.crt in every namespace. Pods mount it to
+// verify the API server.
 func newRootCAController(c Config) ([]*controller, error) {
 	if len(c.CABundle) == 0 {
 		return nil, nil
 	}
-	maps, spaces := c.Informers.Core().V1().ConfigMaps(), c.Informers.Core().V1().Namespaces()
-	w := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
-		ns, err := spaces.Lister().Get(name)
+	configMaps, namespaces := c.Informers.Core().V1().ConfigMaps(), c.Informers.Core().V1().Namespaces()
+	ctrl := c.newController(func(ctx context.Context, name string) (time.Duration, error) {
+		ns, err := namespaces.Lister().Get(name)
 		if err != nil || ns.DeletionTimestamp != nil {
 			return 0, ignoreNotFound(err)
 		}
 		want := map[string]string{rootCAKey: string(c.CABundle)}
-		have, err := maps.Lister().ConfigMaps(name).Get(rootCAName)
+		have, err := configMaps.Lister().ConfigMaps(name).Get(rootCAName)
 		switch {
 		case apierrors.IsNotFound(err):
 			_, err = c.Client.CoreV1().ConfigMaps(name).Create(ctx, &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: rootCAName, Annotations: map[string]string{
-					rootCADescription: "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
+					rootCADescription: "Contains a CA bundle that can be used to verify the kube-apiserver when using internal " +
+						"endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across " +
+						"distributions of Kubernetes clusters.",
 				}},
 				Data: want,
 			}, metav1.CreateOptions{})
@@ -75,14 +79,14 @@ func newRootCAController(c Config) ([]*controller, error) {
 			_, err = c.Client.CoreV1().ConfigMaps(name).Update(ctx, next, metav1.UpdateOptions{})
 		}
 		if err != nil && !ignorableCreateError(err) {
-			return 0, fmt.Errorf("publish the CA in %s: %w", name, err)
+			return 0, fmt.Errorf("publish CA bundle in namespace %s: %w", name, err)
 		}
 		return 0, nil
 	})
-	if err := w.watch(spaces.Informer(), objectKey); err != nil {
+	if err := ctrl.watch(namespaces.Informer(), objectKey); err != nil {
 		return nil, err
 	}
-	return []*controller{w}, w.watch(maps.Informer(), func(obj any) []string {
+	return []*controller{ctrl}, ctrl.watch(configMaps.Informer(), func(obj any) []string {
 		if cm, ok := obj.(*corev1.ConfigMap); ok && cm.Name == rootCAName {
 			return []string{cm.Namespace}
 		}

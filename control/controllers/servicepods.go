@@ -15,16 +15,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// backend is a pod behind a service.
+// backend is a pod selected by a service.
 type backend struct {
 	pod         *corev1.Pod
-	ready       bool // gets traffic
-	serving     bool // could, were it not ending
+	ready       bool // receives traffic
+	serving     bool // would be ready if it were not terminating
 	terminating bool
 	ports       []backendPort
 }
 
-// backendPort is a port of a service as one pod has it.
+// backendPort is a service port as resolved for one pod.
 type backendPort struct {
 	name     string
 	port     int32
@@ -32,15 +32,16 @@ type backendPort struct {
 	app      *string
 }
 
-// backends are the pods behind a service, in order: those that have an address
-// and have not ended.
+// backends returns the selected pods that have an IP address and have not terminated, sorted by
+// name.
 func backends(svc *corev1.Service, pods []*corev1.Pod) []backend {
 	var out []backend
 	for _, pod := range pods {
 		if pod.Status.PodIP == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		b := backend{pod: pod, serving: podReady(pod) || svc.Spec.PublishNotReadyAddresses, terminating: pod.DeletionTimestamp != nil}
+		b := backend{pod: pod, serving: podReady(pod) || svc.Spec.PublishNotReadyAddresses,
+			terminating: pod.DeletionTimestamp != nil}
 		b.ready = svc.Spec.PublishNotReadyAddresses || b.serving && !b.terminating
 		for i := range svc.Spec.Ports {
 			p := &svc.Spec.Ports[i]
@@ -49,7 +50,7 @@ func backends(svc *corev1.Service, pods []*corev1.Pod) []backend {
 			}
 		}
 		if len(b.ports) == 0 && len(svc.Spec.Ports) > 0 {
-			continue // it has none of the ports that the service names
+			continue // the pod has none of the named ports
 		}
 		out = append(out, b)
 	}
@@ -57,7 +58,7 @@ func backends(svc *corev1.Service, pods []*corev1.Pod) []backend {
 	return out
 }
 
-// targetPort is the number of a service's port in a pod; 0: the pod has no port of
+// targetPort returns the port number of a service port in the pod, or 0 if the pod has no port of
 // that name.
 func targetPort(pod *corev1.Pod, p *corev1.ServicePort) int32 {
 	if p.TargetPort.Type == intstr.Int {
@@ -74,16 +75,16 @@ func targetPort(pod *corev1.Pod, p *corev1.ServicePort) int32 {
 		}
 	}
 	for i := range all {
-		for _, has := range all[i].Ports {
-			if has.Name == p.TargetPort.StrVal && has.Protocol == p.Protocol {
-				return has.ContainerPort
+		for _, port := range all[i].Ports {
+			if port.Name == p.TargetPort.StrVal && port.Protocol == p.Protocol {
+				return port.ContainerPort
 			}
 		}
 	}
 	return 0
 }
 
-// podAddress is the pod's address of a family; "": it has none.
+// podAddress returns the pod's IP address of the family, or "".
 func podAddress(pod *corev1.Pod, family corev1.IPFamily) string {
 	ips := []string{pod.Status.PodIP}
 	for _, ip := range pod.Status.PodIPs {
@@ -97,8 +98,8 @@ func podAddress(pod *corev1.Pod, family corev1.IPFamily) string {
 	return ""
 }
 
-// ipFamilies are those of a service; one from before families were filled in has
-// IPv4.
+// ipFamilies returns the IP families of the service. IPv4 is the default for services stored before
+// the field existed.
 func ipFamilies(svc *corev1.Service) []corev1.IPFamily {
 	if len(svc.Spec.IPFamilies) == 0 {
 		return []corev1.IPFamily{corev1.IPv4Protocol}
@@ -106,7 +107,7 @@ func ipFamilies(svc *corev1.Service) []corev1.IPFamily {
 	return svc.Spec.IPFamilies
 }
 
-// portsKey tells sets of ports apart.
+// portsKey identifies a set of ports.
 func (b *backend) portsKey() string {
 	var out strings.Builder
 	for _, p := range b.ports {
@@ -115,7 +116,7 @@ func (b *backend) portsKey() string {
 	return out.String()
 }
 
-// groupByPorts puts backends with the same ports together, in a fixed order.
+// groupByPorts groups backends with equal ports, in a stable order.
 func groupByPorts(all []backend) [][]backend {
 	by := map[string][]backend{}
 	for _, b := range all {
@@ -128,40 +129,40 @@ func groupByPorts(all []backend) [][]backend {
 	return out
 }
 
-// isHeadless tells services without an address.
+// isHeadless reports whether the service has no cluster IP.
 func isHeadless(svc *corev1.Service) bool {
-	return svc.Spec.ClusterIP == corev1.ClusterIPNone || svc.Spec.ClusterIP == "" && svc.Spec.Type == corev1.ServiceTypeExternalName
+	return svc.Spec.ClusterIP == corev1.ClusterIPNone || svc.Spec.ClusterIP == "" &&
+		svc.Spec.Type == corev1.ServiceTypeExternalName
 }
 
-// servicePods lists the pods of a service.
+// servicePods returns the pods selected by the service.
 func servicePods(svc *corev1.Service, pods corelisters.PodLister) ([]*corev1.Pod, error) {
 	return pods.Pods(svc.Namespace).List(labels.SelectorFromSet(svc.Spec.Selector))
 }
 
-// watchServicePods tells the worker the services that a changed pod was or is
-// behind.
-func (w *controller) watchServicePods(pods cache.SharedIndexInformer, services corelisters.ServiceLister) error {
-	tell := func(pod *corev1.Pod) {
+// watchServicePods queues the services that select a changed pod or selected it before the change.
+func (c *controller) watchServicePods(pods cache.SharedIndexInformer, services corelisters.ServiceLister) error {
+	enqueue := func(pod *corev1.Pod) {
 		all, err := services.Services(pod.Namespace).List(labels.Everything())
 		if err != nil {
-			return // a lister of what is in memory has no errors
+			return // the lister reads from memory and does not fail
 		}
 		for _, svc := range all {
 			if len(svc.Spec.Selector) > 0 && labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(pod.Labels)) {
-				w.queue.Add(svc.Namespace + "/" + svc.Name)
+				c.queue.Add(svc.Namespace + "/" + svc.Name)
 			}
 		}
 	}
-	one := func(obj any) {
+	handle := func(obj any) {
 		if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = lost.Obj
 		}
 		if pod, ok := obj.(*corev1.Pod); ok {
-			tell(pod)
+			enqueue(pod)
 		}
 	}
-	return w.addEventHandler(pods, cache.ResourceEventHandlerFuncs{
-		AddFunc: one, DeleteFunc: one,
+	return c.addEventHandler(pods, cache.ResourceEventHandlerFuncs{
+		AddFunc: handle, DeleteFunc: handle,
 		UpdateFunc: func(before, obj any) {
 			old, ok := before.(*corev1.Pod)
 			pod, too := obj.(*corev1.Pod)
@@ -169,16 +170,18 @@ func (w *controller) watchServicePods(pods cache.SharedIndexInformer, services c
 				return
 			}
 			if !maps.Equal(old.Labels, pod.Labels) {
-				tell(old)
+				enqueue(old)
 			}
-			tell(pod)
+			enqueue(pod)
 		},
 	})
 }
 
-// equalForServices tells changes of a pod that no service sees.
-func equalForServices(a, b *corev1.Pod) bool {
-	return a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && equality.Semantic.DeepEqual(a.Status.PodIPs, b.Status.PodIPs) && a.Status.PodIP == b.Status.PodIP &&
-		a.Status.Phase == b.Status.Phase && podReady(a) == podReady(b) && (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) &&
-		a.Spec.NodeName == b.Spec.NodeName
+// equalForServices reports whether a pod update is irrelevant to services.
+func equalForServices(old, pod *corev1.Pod) bool {
+	return old.UID == pod.UID && maps.Equal(old.Labels, pod.Labels) && equality.Semantic.DeepEqual(old.Status.PodIPs,
+		pod.Status.PodIPs) && old.Status.PodIP == pod.Status.PodIP &&
+		old.Status.Phase == pod.Status.Phase && podReady(old) == podReady(pod) &&
+		(old.DeletionTimestamp == nil) == (pod.DeletionTimestamp == nil) &&
+		old.Spec.NodeName == pod.Spec.NodeName
 }

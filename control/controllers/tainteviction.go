@@ -16,19 +16,19 @@ import (
 	"berth/admission"
 )
 
-// taintEvictionController ends the pods that do not tolerate their node's NoExecute taints, or
-// no longer do.
+// taintEvictionController evicts pods that do not, or no longer, tolerate the NoExecute taints of
+// their node.
 type taintEvictionController struct {
 	Config
 
 	pods  corelisters.PodLister
 	nodes corelisters.NodeLister
-	// startTime is when this evictor first looked, with all known that is there.
+	// startTime is the time of the first sync, with synced caches.
 	startTime func() time.Time
 
 	mu sync.Mutex
-	// firstObserved is when the taints were first seen here that do not say since when they
-	// are there; kubectl writes such.
+	// firstObserved is when taints without timeAdded were first observed. Taints set by kubectl
+	// have no timeAdded.
 	firstObserved map[types.UID]map[corev1.Taint]time.Time
 }
 
@@ -41,9 +41,9 @@ func newTaintEvictionController(c Config) ([]*controller, error) {
 	if err := c.indexPods(); err != nil {
 		return nil, err
 	}
-	w := c.newController(e.sync)
-	w.workers = 4
-	err := w.watch(pods.Informer(), func(obj any) []string {
+	ctrl := c.newController(e.sync)
+	ctrl.workers = 4
+	err := ctrl.watch(pods.Informer(), func(obj any) []string {
 		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil {
 			return objectKey(obj)
 		}
@@ -52,14 +52,15 @@ func newTaintEvictionController(c Config) ([]*controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.addEventHandler(nodes.Informer(), cache.ResourceEventHandlerFuncs{DeleteFunc: e.forgetNode}); err != nil {
+	if err := ctrl.addEventHandler(nodes.Informer(), cache.ResourceEventHandlerFuncs{
+		DeleteFunc: e.forgetNode}); err != nil {
 		return nil, err
 	}
-	return []*controller{w}, w.watch(nodes.Informer(), func(obj any) (keys []string) {
+	return []*controller{ctrl}, ctrl.watch(nodes.Informer(), func(obj any) (keys []string) {
 		node, ok := obj.(*corev1.Node)
 		if !ok || len(noExecuteTaints(node)) == 0 {
 			e.forgetNode(obj)
-			return nil // a pod that waits for its time looks at the taints itself then
+			return nil // a pod with a pending eviction checks the taints when it is due
 		}
 		for _, pod := range c.podsOn(node.Name) {
 			keys = append(keys, objectKey(pod)...)
@@ -68,7 +69,7 @@ func newTaintEvictionController(c Config) ([]*controller, error) {
 	})
 }
 
-// datedTaints are the node's NoExecute taints, each with the time since when it is there.
+// datedTaints returns the NoExecute taints of the node, all with timeAdded.
 func (e *taintEvictionController) datedTaints(node *corev1.Node) []corev1.Taint {
 	taints := noExecuteTaints(node)
 	e.mu.Lock()
@@ -95,7 +96,7 @@ func (e *taintEvictionController) datedTaints(node *corev1.Node) []corev1.Taint 
 	return taints
 }
 
-// forgetNode drops what is known of a node that is gone or has no such taint.
+// forgetNode drops the recorded taints of a node that was deleted or has no NoExecute taint.
 func (e *taintEvictionController) forgetNode(obj any) {
 	if lost, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = lost.Obj
@@ -119,7 +120,7 @@ func noExecuteTaints(node *corev1.Node) (out []corev1.Taint) {
 func (e *taintEvictionController) sync(ctx context.Context, key string) (time.Duration, error) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
-		return 0, nil //nolint:nilerr // no key of ours
+		return 0, nil //nolint:nilerr // invalid key
 	}
 	pod, err := e.pods.Pods(namespace).Get(name)
 	if err != nil || pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" {
@@ -129,78 +130,79 @@ func (e *taintEvictionController) sync(ctx context.Context, key string) (time.Du
 	if err != nil {
 		return 0, ignoreNotFound(err)
 	}
-	at, goes := evictionTime(pod, e.datedTaints(node), e.startTime())
-	if !goes {
+	evictAt, evict := evictionTime(pod, e.datedTaints(node), e.startTime())
+	if !evict {
 		return 0, nil
 	}
-	if left := time.Until(at); left > 0 {
+	if left := time.Until(evictAt); left > 0 {
 		return left, nil
 	}
 	return 0, e.evict(ctx, pod)
 }
 
-// evictionTime is when the pod's toleration of the taints is over, each of which says
-// since when it is there. What went by before the pod came is not counted, nor what
-// went by before the evictor began: while no server was there, a node that was well
-// again could not say so, and it needs the time to.
-func evictionTime(pod *corev1.Pod, taints []corev1.Taint, begun time.Time) (at time.Time, goes bool) {
-	counted := boundAt(pod)
-	if begun.After(counted) {
-		counted = begun
+// evictionTime returns when the toleration of the taints expires. Toleration periods start at the
+// latest of timeAdded, the binding of the pod and the start of this controller: while the control
+// server was down, a recovered node could not report that it is ready.
+func evictionTime(pod *corev1.Pod, taints []corev1.Taint, started time.Time) (evictAt time.Time, evict bool) {
+	earliest := boundAt(pod)
+	if started.After(earliest) {
+		earliest = started
 	}
 	for _, t := range taints {
-		since := counted
+		since := earliest
 		if t.TimeAdded != nil && t.TimeAdded.After(since) {
 			since = t.TimeAdded.Time
 		}
-		least, ever := time.Duration(-1), false
+		shortest, tolerated := time.Duration(-1), false
 		for _, tol := range pod.Spec.Tolerations {
 			if !admission.Tolerated(t, []corev1.Toleration{tol}) {
 				continue
 			}
-			ever = true
+			tolerated = true
 			if tol.TolerationSeconds != nil {
 				seconds := time.Duration(max(0, *tol.TolerationSeconds)) * time.Second
-				if least < 0 || seconds < least {
-					least = seconds
+				if shortest < 0 || seconds < shortest {
+					shortest = seconds
 				}
 			}
 		}
 		switch {
-		case !ever:
+		case !tolerated:
 			return time.Time{}, true
-		case least < 0:
-		case !goes || since.Add(least).Before(at):
-			at, goes = since.Add(least), true
+		case shortest < 0:
+		case !evict || since.Add(shortest).Before(evictAt):
+			evictAt, evict = since.Add(shortest), true
 		}
 	}
-	return at, goes
+	return evictAt, evict
 }
 
-// boundAt is when the pod came to its node.
+// boundAt returns when the pod was bound to its node.
 func boundAt(pod *corev1.Pod) time.Time {
-	at := pod.CreationTimestamp.Time // for one that was made on it
+	bound := pod.CreationTimestamp.Time // for a pod created with spec.nodeName
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at) {
-			at = c.LastTransitionTime.Time
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(bound) {
+			bound = c.LastTransitionTime.Time
 		}
 	}
-	return at
+	return bound
 }
 
 func (e *taintEvictionController) evict(ctx context.Context, pod *corev1.Pod) error {
-	e.Events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", pod.Namespace, pod.Name)
+	e.Events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", pod.Namespace,
+		pod.Name)
 	err := e.markDisrupted(ctx, pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", "")
 	if err != nil {
 		return err
 	}
-	e.Log.Info("pod is ended for its node's taints", "pod", pod.Namespace+"/"+pod.Name, "node", pod.Spec.NodeName)
+	e.Log.Info("pod evicted by taint", "pod", pod.Namespace+"/"+pod.Name, "node", pod.Spec.NodeName)
 	return e.deletePod(ctx, pod, nil)
 }
 
-// markDisrupted writes into the pod's status that and why it must go, and its phase
-// unless that is empty.
-func (c Config) markDisrupted(ctx context.Context, pod *corev1.Pod, reason, message string, phase corev1.PodPhase) error {
+// markDisrupted adds the DisruptionTarget condition to the pod and sets its phase unless that is
+// empty.
+func (c Config) markDisrupted(ctx context.Context, pod *corev1.Pod, reason, message string,
+	phase corev1.PodPhase) error {
 	status := map[string]any{"conditions": []corev1.PodCondition{{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation,
 		Reason: reason, Message: message, LastTransitionTime: metav1.Now(),
@@ -214,16 +216,17 @@ func (c Config) markDisrupted(ctx context.Context, pod *corev1.Pod, reason, mess
 func (c Config) patchPodStatus(ctx context.Context, pod *corev1.Pod, status map[string]any) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {
-		return fmt.Errorf("write status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("patch status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	_, err = c.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	_, err = c.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{}, "status")
 	if ignoreNotFound(err) != nil {
-		return fmt.Errorf("write status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("patch status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
 
-// deletePod deletes this very pod; with no grace given, its own counts.
+// deletePod deletes the pod with this UID. If grace is nil, the pod's own grace period applies.
 func (c Config) deletePod(ctx context.Context, pod *corev1.Pod, grace *int64) error {
 	err := c.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},

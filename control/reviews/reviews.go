@@ -13,12 +13,12 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Storage is the storage of one kind of question. T is a pointer to its type.
+// Storage is the REST storage of one kind of review. T is a pointer to its type.
 type Storage[T runtime.Object] struct {
-	Kind       string // as it stands in a manifest
+	Kind       string // as in manifests
 	Namespaced bool
 	NewObject  func() T
-	// Evaluate writes the status into the review, which is its own to change.
+	// Evaluate sets the status of the review, which it may modify.
 	Evaluate func(ctx context.Context, review T) error
 }
 
@@ -28,20 +28,21 @@ var (
 	_ rest.SingularNameProvider = (*Storage[runtime.Object])(nil)
 )
 
-// New makes an empty review.
+// New returns an empty review.
 func (r *Storage[T]) New() runtime.Object { return r.NewObject() }
 
-// Destroy has nothing to free.
+// Destroy does nothing.
 func (r *Storage[T]) Destroy() {}
 
-// NamespaceScoped tells whether the question is asked in a namespace.
+// NamespaceScoped reports whether the review is namespaced.
 func (r *Storage[T]) NamespaceScoped() bool { return r.Namespaced }
 
-// GetSingularName is the kind in lower case.
+// GetSingularName returns the kind in lower case.
 func (r *Storage[T]) GetSingularName() string { return strings.ToLower(r.Kind) }
 
-// Create answers the review.
-func (r *Storage[T]) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+// Create evaluates the review.
+func (r *Storage[T]) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	if validate != nil {
 		if err := validate(ctx, obj.DeepCopyObject()); err != nil {
 			return nil, err
@@ -57,7 +58,7 @@ func (r *Storage[T]) Create(ctx context.Context, obj runtime.Object, validate re
 	return review, nil
 }
 
-// RequestUser is who asks.
+// RequestUser returns the user of the request.
 func RequestUser(ctx context.Context) (user.Info, error) {
 	u, ok := genericapirequest.UserFrom(ctx)
 	if !ok {

@@ -1,21 +1,17 @@
-// Package scheduler gives pods their nodes: it watches, asks placement, and binds.
+// Package scheduler binds pods to nodes. Package placement selects the nodes.
 //
-// It owns one goroutine (Run) with the picture of the cluster and the queue of
-// pods that wait; what watches see and what calls to the server came to is told
-// to that goroutine through its inbox. A pod counts as placed from the moment of
-// the choice, before the server has answered, so that the next choice needs no
-// wait. Calls to the server (bind, status, the end of victims) have a goroutine
-// each, which Run waits for. Those that write of one pod come one at a time, and
-// why it has no node is not written any more once it has had another turn.
+// One goroutine (Run) owns the cluster cache and the scheduling queue. Informer events and the
+// results of API calls are posted to its inbox. A pod is assumed on its node before the binding is
+// confirmed, so that the next attempt does not wait for the API server. API calls (binding, status,
+// preemption) run in their own goroutines, which Run waits for. Calls for one pod are serialized,
+// and a failure is not written after a newer attempt has started.
 //
-//	             no node              told, or 5 min
-//	active ──► choose ──► waiting ────────────────┐
+//	             no node              event, or 5 min
+//	active ──► schedule ─► unschedulable ─────────┐
 //	  ▲          │ node                           ▼
-//	  │          ▼             refused         backing off (1 s … 10 s)
+//	  │          ▼             rejected        backoff (1 s … 10 s)
 //	  │       assumed ──► bind ───────────────────┤
 //	  │                    │ bound                │
 //	  └────────────────────┼──────────────────────┘
-//	                       ▼ seen bound: forgotten here, kept in the picture
-//
-// It never decides where a pod goes (placement does) and never starts one.
+//	                       ▼ observed as bound: removed from the queue, kept in the cache
 package scheduler

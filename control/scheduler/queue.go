@@ -14,43 +14,43 @@ import (
 	"berth/podspec"
 )
 
-// Times of the queue, as upstream's.
+// Durations of the queue, as in kube-scheduler.
 const (
 	initialBackoff           = time.Second
 	maxBackoff               = 10 * time.Second
-	maxUnschedulableDuration = 5 * time.Minute // then a pod is looked at again, told or not
+	maxUnschedulableDuration = 5 * time.Minute // then the pod is retried without an event
 )
 
-// queueState says where a waiting pod is.
+// queueState is the state of a pod in the queue.
 type queueState int
 
 const (
-	active        queueState = iota // its turn comes
-	backoff                         // backing off, then active
-	unschedulable                   // until something changes that may help
-	gated                           // until its gates are gone
-	assumed                         // on its way to a node
+	active        queueState = iota // ready for an attempt
+	backoff                         // until its backoff ends, then active
+	unschedulable                   // until an event may make it schedulable
+	gated                           // until its scheduling gates are removed
+	assumed                         // being scheduled or bound
 )
 
-// queuedPod is one pod without a node.
+// queuedPod is a pod without a node.
 type queuedPod struct {
 	pod         *corev1.Pod
 	state       queueState
-	addedAt     time.Time // in the queue
+	addedAt     time.Time // to the queue
 	attempts    int
 	lastAttempt time.Time
-	readyAt     time.Time          // resting, waiting: active, rested then
-	rejectedBy  []placement.Filter // waiting: what refused it
-	heapIndex   int                // in the heap
+	readyAt     time.Time          // in state backoff or unschedulable: when it becomes active
+	rejectedBy  []placement.Filter // in state unschedulable: the filters that rejected nodes
+	heapIndex   int                // index in the heap
 
-	// attempt counts the attempts, and that the pod is forgotten: a call to the server
-	// that has waited for its place sees by it whether what it has to say is still so.
+	// attempt is incremented at each attempt and when the pod is removed. A delayed API call
+	// compares it to detect that its content is outdated.
 	attempt atomic.Int64
-	// callMu is held by a call that writes of the pod: one at a time.
+	// callMu serializes the API calls that write the pod.
 	callMu sync.Mutex
 }
 
-// queue is the pods without a node. It has no clock: callers say what time it is.
+// queue holds the pods without a node. It has no clock: callers pass the time.
 type queue struct {
 	entries map[types.UID]*queuedPod
 	active  activeHeap
@@ -58,33 +58,32 @@ type queue struct {
 
 func newQueue() *queue { return &queue{entries: map[types.UID]*queuedPod{}} }
 
-// update takes in a new pod, or what is new about it. It reports whether the pod
-// is one more that waits for its gates.
+// update adds or updates a pod. It reports whether a pod with scheduling gates was added.
 func (q *queue) update(pod *corev1.Pod, now time.Time) (newlyGated bool) {
-	e, known := q.entries[pod.UID]
+	qp, known := q.entries[pod.UID]
 	if !known {
-		e = &queuedPod{pod: pod, addedAt: now, state: unschedulable, heapIndex: -1}
-		q.entries[pod.UID] = e
+		qp = &queuedPod{pod: pod, addedAt: now, state: unschedulable, heapIndex: -1}
+		q.entries[pod.UID] = qp
 	}
-	old := e.pod
-	e.pod = pod
+	old := qp.pod
+	qp.pod = pod
 	switch {
-	case e.state == assumed:
+	case qp.state == assumed:
 	case len(pod.Spec.SchedulingGates) > 0:
-		q.removeFromActive(e)
-		e.state = gated
+		q.removeFromActive(qp)
+		qp.state = gated
 		return !known
-	case !known || e.state == gated:
-		q.activate(e)
-	case e.state == active:
-		heap.Fix(&q.active, e.heapIndex)
-	case e.state == unschedulable && specChanged(old, pod):
-		q.requeue(e, now)
+	case !known || qp.state == gated:
+		q.activate(qp)
+	case qp.state == active:
+		heap.Fix(&q.active, qp.heapIndex)
+	case qp.state == unschedulable && specChanged(old, pod):
+		q.requeue(qp, now)
 	}
 	return false
 }
 
-// specChanged reports whether another node may do for the pod now.
+// specChanged reports whether the update may make the pod schedulable.
 func specChanged(old, pod *corev1.Pod) bool {
 	return old.Generation != pod.Generation || !sameLabels(old.Labels, pod.Labels) ||
 		len(old.Spec.Tolerations) != len(pod.Spec.Tolerations)
@@ -102,95 +101,98 @@ func sameLabels(a, b map[string]string) bool {
 	return true
 }
 
-// remove forgets a pod.
+// remove deletes a pod from the queue.
 func (q *queue) remove(uid types.UID) {
-	if e, ok := q.entries[uid]; ok {
-		q.removeFromActive(e)
-		e.attempt.Add(1)
+	if qp, ok := q.entries[uid]; ok {
+		q.removeFromActive(qp)
+		qp.attempt.Add(1)
 		delete(q.entries, uid)
 	}
 }
 
-// pop takes the pod whose turn it is: the highest priority, then the longest
-// in the queue. nil: none.
+// pop returns the active pod with the highest priority, then the one that was added first, and
+// marks it as assumed. It returns nil if no pod is active.
 func (q *queue) pop(now time.Time) *queuedPod {
 	if len(q.active) == 0 {
 		return nil
 	}
-	e, ok := heap.Pop(&q.active).(*queuedPod)
+	qp, ok := heap.Pop(&q.active).(*queuedPod)
 	if !ok {
 		return nil
 	}
-	e.state = assumed
-	e.attempts++
-	e.attempt.Add(1)
-	e.lastAttempt = now
-	return e
+	qp.state = assumed
+	qp.attempts++
+	qp.attempt.Add(1)
+	qp.lastAttempt = now
+	return qp
 }
 
-// addUnschedulable puts a pod for which there was no node aside.
-func (q *queue) addUnschedulable(e *queuedPod, refused []placement.Filter, now time.Time) {
-	e.state, e.rejectedBy, e.readyAt = unschedulable, refused, now.Add(maxUnschedulableDuration)
+// addUnschedulable parks a pod after a failed attempt.
+func (q *queue) addUnschedulable(qp *queuedPod, rejectedBy []placement.Filter, now time.Time) {
+	qp.state, qp.rejectedBy, qp.readyAt = unschedulable, rejectedBy, now.Add(maxUnschedulableDuration)
 }
 
-// requeueAfterFailure puts a pod aside for its back-off: something went wrong.
+// requeueAfterFailure requeues a pod after a failed binding.
 func (q *queue) requeueAfterFailure(uid types.UID, now time.Time) {
-	if e, ok := q.entries[uid]; ok {
-		q.requeue(e, now)
+	if qp, ok := q.entries[uid]; ok {
+		q.requeue(qp, now)
 	}
 }
 
-// requeueUnschedulable wakes a pod that waits; one that has had another turn since needs nothing.
+// requeueUnschedulable requeues a pod in state unschedulable. It ignores a pod with a newer
+// attempt.
 func (q *queue) requeueUnschedulable(uid types.UID, now time.Time) {
-	if e, ok := q.entries[uid]; ok && e.state == unschedulable {
-		q.requeue(e, now)
+	if qp, ok := q.entries[uid]; ok && qp.state == unschedulable {
+		q.requeue(qp, now)
 	}
 }
 
-// requeueRejectedBy wakes the pods that one of the rules refused; no rules wake all.
-func (q *queue) requeueRejectedBy(now time.Time, rules ...placement.Filter) {
-	for _, e := range q.entries {
-		if e.state == unschedulable && (len(rules) == 0 || slices.ContainsFunc(e.rejectedBy, func(r placement.Filter) bool { return slices.Contains(rules, r) })) {
-			q.requeue(e, now)
+// requeueRejectedBy requeues the unschedulable pods that one of the filters rejected. Without
+// filters it requeues all.
+func (q *queue) requeueRejectedBy(now time.Time, filters ...placement.Filter) {
+	for _, qp := range q.entries {
+		if qp.state == unschedulable && (len(filters) == 0 || slices.ContainsFunc(qp.rejectedBy,
+			func(r placement.Filter) bool { return slices.Contains(filters, r) })) {
+			q.requeue(qp, now)
 		}
 	}
 }
 
-// requeue makes a pod active as soon as its back-off is over.
-func (q *queue) requeue(e *queuedPod, now time.Time) {
-	if until := e.lastAttempt.Add(backoffDuration(e.attempts)); now.Before(until) {
-		e.state, e.readyAt = backoff, until
+// requeue makes a pod active, after its backoff.
+func (q *queue) requeue(qp *queuedPod, now time.Time) {
+	if until := qp.lastAttempt.Add(backoffDuration(qp.attempts)); now.Before(until) {
+		qp.state, qp.readyAt = backoff, until
 		return
 	}
-	q.activate(e)
+	q.activate(qp)
 }
 
-func (q *queue) activate(e *queuedPod) {
-	e.state = active
-	if e.heapIndex < 0 {
-		heap.Push(&q.active, e)
+func (q *queue) activate(qp *queuedPod) {
+	qp.state = active
+	if qp.heapIndex < 0 {
+		heap.Push(&q.active, qp)
 	}
 }
 
-func (q *queue) removeFromActive(e *queuedPod) {
-	if e.heapIndex >= 0 {
-		heap.Remove(&q.active, e.heapIndex)
+func (q *queue) removeFromActive(qp *queuedPod) {
+	if qp.heapIndex >= 0 {
+		heap.Remove(&q.active, qp.heapIndex)
 	}
 }
 
-// flush activates what has rested or waited long enough and says when the next
-// one will have; zero: none.
+// flush activates the pods whose time has come and returns when the next one is due, or the zero
+// time.
 func (q *queue) flush(now time.Time) (next time.Time) {
-	for _, e := range q.entries {
-		if e.state != backoff && e.state != unschedulable {
+	for _, qp := range q.entries {
+		if qp.state != backoff && qp.state != unschedulable {
 			continue
 		}
-		if !now.Before(e.readyAt) {
-			q.activate(e)
+		if !now.Before(qp.readyAt) {
+			q.activate(qp)
 			continue
 		}
-		if next.IsZero() || e.readyAt.Before(next) {
-			next = e.readyAt
+		if next.IsZero() || qp.readyAt.Before(next) {
+			next = qp.readyAt
 		}
 	}
 	return next
@@ -203,7 +205,7 @@ func backoffDuration(attempts int) time.Duration {
 	return min(maxBackoff, initialBackoff<<min(attempts-1, 10))
 }
 
-// activeHeap is a heap of active entries.
+// activeHeap is the heap of active pods.
 type activeHeap []*queuedPod
 
 func (t *activeHeap) Len() int { return len(*t) }
@@ -223,20 +225,20 @@ func (t *activeHeap) Swap(i, j int) {
 	all[i].heapIndex, all[j].heapIndex = i, j
 }
 
-// Push is for package heap.
+// Push implements heap.Interface.
 func (t *activeHeap) Push(x any) {
-	if e, ok := x.(*queuedPod); ok {
-		e.heapIndex = len(*t)
-		*t = append(*t, e)
+	if qp, ok := x.(*queuedPod); ok {
+		qp.heapIndex = len(*t)
+		*t = append(*t, qp)
 	}
 }
 
-// Pop is for package heap.
+// Pop implements heap.Interface.
 func (t *activeHeap) Pop() any {
 	last := len(*t) - 1
-	e := (*t)[last]
+	qp := (*t)[last]
 	(*t)[last] = nil
 	*t = (*t)[:last]
-	e.heapIndex = -1
-	return e
+	qp.heapIndex = -1
+	return qp
 }

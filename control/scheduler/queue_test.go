@@ -12,7 +12,8 @@ import (
 )
 
 func pod(name string, priority int32) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Priority: &priority}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{Priority: &priority}}
 }
 
 func name(e *queuedPod) string {
@@ -24,22 +25,22 @@ func name(e *queuedPod) string {
 
 var start = time.Unix(1000, 0)
 
-func TestTheImportantComeFirstThenTheOld(t *testing.T) {
+func TestQueuePopsByPriorityThenAge(t *testing.T) {
 	q := newQueue()
 	q.update(pod("old", 1), start)
 	q.update(pod("young", 1), start.Add(time.Second))
 	q.update(pod("important", 2), start.Add(2*time.Second))
 	q.update(pod("gone", 9), start)
 	q.remove("gone")
-	q.remove("never there")
+	q.remove("unknown")
 	for _, want := range []string{"important", "old", "young", ""} {
 		if got := name(q.pop(start)); got != want {
-			t.Fatalf("next is %q, want %q", got, want)
+			t.Fatalf("got %q, want %q", got, want)
 		}
 	}
 }
 
-func TestBackOffDoublesToItsLongest(t *testing.T) {
+func TestBackoffDoublesUpToMaximum(t *testing.T) {
 	q, now := newQueue(), start
 	q.update(pod("a", 0), now)
 	for _, want := range []int{1, 2, 4, 8, 10, 10} {
@@ -47,95 +48,95 @@ func TestBackOffDoublesToItsLongest(t *testing.T) {
 		q.addUnschedulable(e, []placement.Filter{placement.FilterNodeResourcesFit}, now)
 		q.requeueRejectedBy(now, placement.FilterTaintToleration)
 		if e.state != unschedulable {
-			t.Fatal("a change of taints wakes a pod that lacks CPU")
+			t.Fatal("a taint change requeued a pod rejected for resources")
 		}
 		q.requeueRejectedBy(now, placement.FilterNodeResourcesFit)
 		next := q.flush(now)
 		if got := next.Sub(now); got != time.Duration(want)*time.Second {
-			t.Fatalf("rests for %v, want %ds", got, want)
+			t.Fatalf("got backoff %v, want %ds", got, want)
 		}
 		if now = next.Add(-1); !q.flush(now).Equal(next) || q.pop(now) != nil {
-			t.Fatal("it is looked at before its rest is over")
+			t.Fatal("retried before the end of the backoff")
 		}
 		now = next
 		q.flush(now)
 	}
 	if name(q.pop(now)) != "a" {
-		t.Fatal("it is not looked at after its rest")
+		t.Fatal("not retried after the backoff")
 	}
 }
 
-func TestAWaitingPodIsLookedAtAgainAtLast(t *testing.T) {
+func TestUnschedulablePodIsRetriedAfterMaximum(t *testing.T) {
 	q := newQueue()
 	q.update(pod("a", 0), start)
 	q.addUnschedulable(q.pop(start), nil, start)
 	if got := q.flush(start).Sub(start); got != maxUnschedulableDuration {
-		t.Fatalf("due after %v", got)
+		t.Fatalf("got delay %v", got)
 	}
 	q.flush(start.Add(maxUnschedulableDuration))
 	if name(q.pop(start.Add(maxUnschedulableDuration))) != "a" {
-		t.Fatal("it is forgotten")
+		t.Fatal("not retried")
 	}
 }
 
-func TestGatesHoldAPod(t *testing.T) {
+func TestSchedulingGatesBlockPod(t *testing.T) {
 	q := newQueue()
 	held := pod("a", 0)
 	held.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
 	if !q.update(held, start) || q.update(held.DeepCopy(), start) {
-		t.Fatal("a gated pod is new once")
+		t.Fatal("a gated pod was not reported exactly once")
 	}
 	q.requeueRejectedBy(start)
 	if q.pop(start) != nil {
-		t.Fatal("a gate does not hold")
+		t.Fatal("a pod with scheduling gates was scheduled")
 	}
 	q.update(pod("a", 0), start)
 	if name(q.pop(start)) != "a" {
-		t.Fatal("an opened gate holds")
+		t.Fatal("a pod without scheduling gates was not scheduled")
 	}
 }
 
-func TestAnAssumedPodIsNotQueuedByItsOwnUpdates(t *testing.T) {
+func TestAssumedPodIsNotRequeuedByUpdates(t *testing.T) {
 	q := newQueue()
 	q.update(pod("a", 0), start)
 	q.pop(start)
 	q.update(pod("a", 0), start)
 	q.requeueRejectedBy(start)
 	if q.pop(start) != nil {
-		t.Fatal("it has two turns at once")
+		t.Fatal("the assumed pod was scheduled again")
 	}
 	q.requeueAfterFailure("a", start)
 	if got := q.flush(start); !got.Equal(start.Add(time.Second)) {
-		t.Fatalf("after a refused binding it is due at %v", got)
+		t.Fatalf("after a failed binding, got retry at %v", got)
 	}
 }
 
-func TestAFailedPreemptionWakesOnlyWhoStillWaits(t *testing.T) {
+func TestFailedPreemptionRequeuesOnlyUnschedulablePod(t *testing.T) {
 	q := newQueue()
 	q.update(pod("a", 0), start)
 	e := q.pop(start)
 	if q.requeueUnschedulable("a", start); e.state != assumed {
-		t.Error("a pod on its way to a node has another turn")
+		t.Error("an assumed pod was requeued")
 	}
 	q.addUnschedulable(e, nil, start)
 	if q.requeueUnschedulable("a", start); e.state == unschedulable {
-		t.Error("one that waits is not woken")
+		t.Error("an unschedulable pod was not requeued")
 	}
-	q.requeueUnschedulable("never there", start)
+	q.requeueUnschedulable("unknown", start)
 }
 
-func TestAChangedPodIsLookedAtSoon(t *testing.T) {
+func TestChangedPodIsRequeued(t *testing.T) {
 	q := newQueue()
 	q.update(pod("a", 0), start)
 	q.addUnschedulable(q.pop(start), nil, start)
 	q.update(pod("a", 0), start)
 	if q.entries["a"].state != unschedulable {
-		t.Fatal("its own status wakes a pod")
+		t.Fatal("a status update requeued the pod")
 	}
 	changed := pod("a", 0)
 	changed.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	q.update(changed, start)
 	if q.entries["a"].state != backoff {
-		t.Fatal("a new toleration does not wake the pod")
+		t.Fatal("a new toleration did not requeue the pod")
 	}
 }

@@ -17,37 +17,37 @@ import (
 	"berth/control/scheduler/placement"
 )
 
-// DefaultName is the scheduler that a pod has when it names none.
+// DefaultName is the scheduler of pods without a schedulerName.
 const DefaultName = corev1.DefaultSchedulerName
 
-// maxConcurrentCalls at once to the server.
+// maxConcurrentCalls limits the concurrent calls to the API server.
 const maxConcurrentCalls = 32
 
-// Config is what a scheduler needs.
+// Config holds the dependencies of a scheduler.
 type Config struct {
-	// Name: pods whose schedulerName is another are left alone. Empty: DefaultName.
+	// Name selects the pods by schedulerName. Empty means DefaultName.
 	Name      string
 	Client    kubernetes.Interface
-	Informers informers.SharedInformerFactory // started by its owner
+	Informers informers.SharedInformerFactory // started by the caller
 	Events    record.EventRecorder
 	Log       *slog.Logger
 }
 
-// Scheduler gives pods their nodes.
+// Scheduler assigns pods to nodes.
 type Scheduler struct {
 	Config
 
 	inbox        inbox
-	cluster      *placement.Cluster // of Run's goroutine, as all below
+	cluster      *placement.Cluster // owned by Run's goroutine, as are the fields below
 	queue        *queue
 	ctx          context.Context //nolint:containedctx // Run's, for the calls that its goroutine begins
 	pendingCalls sync.WaitGroup
 	callSlots    chan struct{}
 	cachesSynced []cache.InformerSynced
-	unregister   []func() // ends the watches
+	unregister   []func() // removes the event handlers
 }
 
-// New registers with the informers; nothing happens before Run.
+// New registers handlers with the informers. Scheduling starts with Run.
 func New(config Config) (*Scheduler, error) {
 	if config.Name == "" {
 		config.Name = DefaultName
@@ -69,22 +69,23 @@ func New(config Config) (*Scheduler, error) {
 	} {
 		reg, err := watch.of.AddEventHandler(watch.see)
 		if err != nil {
-			return nil, fmt.Errorf("watch for the scheduler: %w", err)
+			return nil, fmt.Errorf("add event handler: %w", err)
 		}
 		s.cachesSynced = append(s.cachesSynced, reg.HasSynced)
-		s.unregister = append(s.unregister, func() { _ = watch.of.RemoveEventHandler(reg) }) // an error says that it is stopped
+		// fails only if the informer is stopped
+		s.unregister = append(s.unregister, func() { _ = watch.of.RemoveEventHandler(reg) })
 	}
 	budgets := config.Informers.Policy().V1().PodDisruptionBudgets().Informer()
 	s.cachesSynced = append(s.cachesSynced, budgets.HasSynced)
 	return s, nil
 }
 
-// Run schedules until the context ends, once, and waits for its calls to the server.
+// Run schedules pods until ctx is done and waits for pending API calls. It must be called once.
 func (s *Scheduler) Run(ctx context.Context) {
 	defer s.pendingCalls.Wait()
 	defer func() {
-		for _, leave := range s.unregister {
-			leave()
+		for _, unregister := range s.unregister {
+			unregister()
 		}
 	}()
 	s.ctx = ctx
@@ -111,43 +112,43 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-// scheduleOne looks for a node for the pod whose turn it is; false: no pod's.
+// scheduleOne makes one attempt for the next active pod. It reports false if there is none.
 func (s *Scheduler) scheduleOne() bool {
-	e := s.queue.pop(time.Now())
-	if e == nil {
+	qp := s.queue.pop(time.Now())
+	if qp == nil {
 		return false
 	}
-	volumes, wait := s.volumeAffinities(e.pod)
-	if wait != "" {
-		s.handleFailure(e, s.cluster.Unschedulable(wait), nil)
+	volumes, reason := s.volumeAffinities(qp.pod)
+	if reason != "" {
+		s.handleFailure(qp, s.cluster.Unschedulable(reason), nil)
 		return true
 	}
-	choice := s.cluster.Schedule(e.pod, volumes...)
-	if choice.Node == "" {
-		s.handleFailure(e, choice, volumes)
+	result := s.cluster.Schedule(qp.pod, volumes...)
+	if result.Node == "" {
+		s.handleFailure(qp, result, volumes)
 		return true
 	}
-	placed := e.pod.DeepCopy()
-	placed.Spec.NodeName = choice.Node
-	s.cluster.AddPod(placed)
+	assumed := qp.pod.DeepCopy()
+	assumed.Spec.NodeName = result.Node
+	s.cluster.AddPod(assumed)
 	s.call(func(ctx context.Context) {
-		e.callMu.Lock() // what an earlier attempt is just writing comes first
-		defer e.callMu.Unlock()
-		s.bind(ctx, placed, choice)
+		qp.callMu.Lock() // after a pending call of an earlier attempt
+		defer qp.callMu.Unlock()
+		s.bind(ctx, assumed, result)
 	})
 	return true
 }
 
-// handleFailure says why, makes room if more important pods may, and lets the pod wait.
-func (s *Scheduler) handleFailure(e *queuedPod, choice placement.Result, volumes []*corev1.NodeSelector) {
-	pod, message := e.pod, choice.Message()
+// handleFailure tries preemption, records the failure and parks the pod.
+func (s *Scheduler) handleFailure(qp *queuedPod, result placement.Result, volumes []*corev1.NodeSelector) {
+	pod, message := qp.pod, result.Message()
 	nominated := pod.Status.NominatedNodeName
-	if choice.NodeCount > 0 {
-		p := s.cluster.Preempt(pod, choice, s.budgets(), volumes...)
+	if result.NodeCount > 0 {
+		p := s.cluster.Preempt(pod, result, s.budgets(), volumes...)
 		switch {
 		case p.Node != "":
 			nominated = p.Node
-			s.callIfCurrent(e, func(ctx context.Context) { s.evictVictims(ctx, pod, p) })
+			s.callIfCurrent(qp, func(ctx context.Context) { s.evictVictims(ctx, pod, p) })
 		case !p.VictimsTerminating:
 			nominated = ""
 		}
@@ -156,24 +157,25 @@ func (s *Scheduler) handleFailure(e *queuedPod, choice placement.Result, volumes
 		}
 	}
 	s.cluster.Nominate(pod.UID, pod, nominated)
-	s.queue.addUnschedulable(e, choice.RejectedBy(), time.Now())
-	s.callIfCurrent(e, func(ctx context.Context) { s.recordFailure(ctx, pod, nominated, message) })
+	s.queue.addUnschedulable(qp, result.RejectedBy(), time.Now())
+	s.callIfCurrent(qp, func(ctx context.Context) { s.recordFailure(ctx, pod, nominated, message) })
 }
 
-// callIfCurrent calls the server about a pod that has no node, to write why or to end who is
-// in its way, unless by then it has had another turn or is forgotten: it may be bound.
-func (s *Scheduler) callIfCurrent(e *queuedPod, do func(context.Context)) {
-	turn := e.attempt.Load()
+// callIfCurrent starts an API call about a pod without a node, to write the failure or to evict
+// victims. The call is skipped if the pod has a newer attempt or was removed by then, because it
+// may be bound.
+func (s *Scheduler) callIfCurrent(qp *queuedPod, do func(context.Context)) {
+	attempt := qp.attempt.Load()
 	s.call(func(ctx context.Context) {
-		e.callMu.Lock()
-		defer e.callMu.Unlock()
-		if e.attempt.Load() == turn {
+		qp.callMu.Lock()
+		defer qp.callMu.Unlock()
+		if qp.attempt.Load() == attempt {
 			do(ctx)
 		}
 	})
 }
 
-// call runs a call to the server on its own goroutine, which Run waits for.
+// call runs do in its own goroutine, with limited concurrency. Run waits for it.
 func (s *Scheduler) call(do func(context.Context)) {
 	s.pendingCalls.Go(func() {
 		select {
@@ -185,10 +187,10 @@ func (s *Scheduler) call(do func(context.Context)) {
 	})
 }
 
-// bindingDone is told when the server has answered a binding.
+// bindingDone handles the result of a binding.
 func (s *Scheduler) bindingDone(uid types.UID, err error) {
 	if err == nil {
-		return // the watch will show it; until then the pod stays assumed
+		return // stays assumed until the informer delivers the bound pod
 	}
 	if _, still := s.queue.entries[uid]; still {
 		s.cluster.RemovePod(uid)
@@ -197,12 +199,12 @@ func (s *Scheduler) bindingDone(uid types.UID, err error) {
 	}
 }
 
-// inbox holds what Run's goroutine is to do, in order, without a limit: who
-// watches never waits for who schedules.
+// inbox is an unbounded queue of functions for Run's goroutine, so that informers never wait for
+// the scheduler.
 type inbox struct {
 	mu   sync.Mutex
 	todo []func()
-	wake chan struct{} // holds one
+	wake chan struct{} // capacity 1
 }
 
 func (in *inbox) post(do func()) {
@@ -215,7 +217,7 @@ func (in *inbox) post(do func()) {
 	}
 }
 
-// deliver does what there is to do; false: nothing was.
+// deliver runs the queued functions. It reports false if there were none.
 func (in *inbox) deliver() bool {
 	in.mu.Lock()
 	todo := in.todo

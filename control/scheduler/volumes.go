@@ -9,9 +9,9 @@ import (
 
 const reasonUnbound = "pod has unbound immediate PersistentVolumeClaims"
 
-// volumeAffinities says on which nodes the volumes that the pod claims can be, or why the
-// pod must wait for one of them.
-func (s *Scheduler) volumeAffinities(pod *corev1.Pod) (at []*corev1.NodeSelector, wait string) {
+// volumeAffinities returns the node affinities of the pod's volumes, or why the pod must wait for
+// one of them.
+func (s *Scheduler) volumeAffinities(pod *corev1.Pod) (affinities []*corev1.NodeSelector, reason string) {
 	core := s.Informers.Core().V1()
 	for i := range pod.Spec.Volumes {
 		name, own := claimName(pod, &pod.Spec.Volumes[i])
@@ -25,7 +25,8 @@ func (s *Scheduler) volumeAffinities(pod *corev1.Pod) (at []*corev1.NodeSelector
 		case err != nil:
 			return nil, fmt.Sprintf("persistentvolumeclaim %q not found", name)
 		case own && !metav1.IsControlledBy(claim, pod):
-			return nil, fmt.Sprintf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", pod.Namespace, name, pod.Namespace, pod.Name)
+			return nil, fmt.Sprintf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", pod.Namespace, name,
+				pod.Namespace, pod.Name)
 		case claim.DeletionTimestamp != nil:
 			return nil, fmt.Sprintf("persistentvolumeclaim %q is being deleted", name)
 		case claim.Spec.VolumeName == "":
@@ -36,13 +37,13 @@ func (s *Scheduler) volumeAffinities(pod *corev1.Pod) (at []*corev1.NodeSelector
 			return nil, fmt.Sprintf("persistentvolume %q not found", claim.Spec.VolumeName)
 		}
 		if a := volume.Spec.NodeAffinity; a != nil && a.Required != nil {
-			at = append(at, a.Required)
+			affinities = append(affinities, a.Required)
 		}
 	}
-	return at, ""
+	return affinities, ""
 }
 
-// claimName is the claim behind a volume, and whether the pod makes it; empty: none.
+// claimName returns the claim of a volume, or "", and whether it is created for the pod.
 func claimName(pod *corev1.Pod, v *corev1.Volume) (name string, own bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// The form of bootstrap tokens as Kubernetes and kubeadm have it: a secret
-// bootstrap-token-ID of its own type in kube-system; the token is "ID.SECRET".
+// Format of bootstrap tokens in Kubernetes and kubeadm: a secret bootstrap-token-ID of a special
+// type in kube-system. The token is "ID.SECRET".
 const (
 	BootstrapNamespace  = metav1.NamespaceSystem
 	BootstrapNamePrefix = "bootstrap-token-"
@@ -36,11 +36,11 @@ const (
 	dataUsageSign   = "usage-bootstrap-signing"
 )
 
-// Annotations of berth's own on a bootstrap token's secret.
+// Annotations of berth on the secret of a bootstrap token.
 const (
-	// SingleUseAnnotation "true": the token makes one node's identity and no other.
+	// SingleUseAnnotation with the value "true" limits the token to one node identity.
 	SingleUseAnnotation = "berth.dev/single-use"
-	// ClaimedByAnnotation is the identity that a single-use token was spent on.
+	// ClaimedByAnnotation holds the identity for which a single-use token was used.
 	ClaimedByAnnotation = "berth.dev/claimed-by"
 )
 
@@ -49,16 +49,16 @@ var (
 	bootstrapGroupPattern = regexp.MustCompile(`\Asystem:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]\z`)
 )
 
-// BootstrapToken is one bootstrap token.
+// BootstrapToken is a bootstrap token.
 type BootstrapToken struct {
 	ID, Secret  string
 	Description string
-	Expires     time.Time // zero: never
-	Groups      []string  // beside system:bootstrappers
+	Expires     time.Time // zero: no expiration
+	Groups      []string  // in addition to system:bootstrappers
 	SingleUse   bool
 }
 
-// NewBootstrapToken makes a random token: 6 and 16 characters of [a-z0-9].
+// NewBootstrapToken returns a random token: 6 and 16 characters of [a-z0-9].
 func NewBootstrapToken() (BootstrapToken, error) {
 	id, err := random(6)
 	if err != nil {
@@ -74,14 +74,14 @@ func random(n int) (string, error) {
 	for i := range out {
 		k, err := rand.Int(rand.Reader, big.NewInt(int64(len(letters))))
 		if err != nil {
-			return "", fmt.Errorf("draw a bootstrap token: %w", err)
+			return "", fmt.Errorf("generate bootstrap token: %w", err)
 		}
 		out[i] = letters[k.Int64()]
 	}
 	return string(out), nil
 }
 
-// ParseBootstrapToken takes "ID.SECRET" apart; ok is false for anything else.
+// ParseBootstrapToken splits "ID.SECRET". ok is false for any other format.
 func ParseBootstrapToken(token string) (id, secret string, ok bool) {
 	m := bootstrapTokenPattern.FindStringSubmatch(token)
 	if m == nil {
@@ -90,10 +90,10 @@ func ParseBootstrapToken(token string) (id, secret string, ok bool) {
 	return m[1], m[2], true
 }
 
-// Token is what a node is given.
+// Token returns the token as given to a node.
 func (b BootstrapToken) Token() string { return b.ID + "." + b.Secret }
 
-// ToSecret is the secret to store.
+// ToSecret returns the secret to store.
 func (b BootstrapToken) ToSecret() *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: BootstrapNamespace, Name: BootstrapNamePrefix + b.ID},
@@ -117,8 +117,8 @@ func (b BootstrapToken) ToSecret() *corev1.Secret {
 	return s
 }
 
-// SecretClient is the part of a client that bootstrap tokens need; the clientset's
-// Secrets(BootstrapNamespace) is one.
+// SecretClient is the part of the clientset's Secrets(BootstrapNamespace) that bootstrap tokens
+// need.
 type SecretClient interface {
 	Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.Secret, error)
 	List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error)
@@ -126,17 +126,16 @@ type SecretClient interface {
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// BootstrapAuthenticator knows the bearers of bootstrap tokens. It is an
-// authenticator.Token.
+// BootstrapAuthenticator authenticates bootstrap tokens. It implements authenticator.Token.
 type BootstrapAuthenticator struct {
 	Secrets SecretClient
-	Now     func() time.Time // nil: time.Now
+	Now     func() time.Time // nil means time.Now
 }
 
-// AuthenticateToken answers false without an error for whatever has not the form
-// of a bootstrap token, and for one that is unknown, expired or not meant for
-// authentication: from outside they all look alike.
-func (b *BootstrapAuthenticator) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+// AuthenticateToken returns false without an error for anything that is not a valid bootstrap
+// token. A client cannot distinguish unknown, expired and unusable tokens.
+func (b *BootstrapAuthenticator) AuthenticateToken(ctx context.Context,
+	token string) (*authenticator.Response, bool, error) {
 	id, secret, ok := ParseBootstrapToken(token)
 	if !ok {
 		return nil, false, nil
@@ -146,7 +145,7 @@ func (b *BootstrapAuthenticator) AuthenticateToken(ctx context.Context, token st
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("look up bootstrap token %s: %w", id, err)
+		return nil, false, fmt.Errorf("get bootstrap token %s: %w", id, err)
 	}
 	if !b.usable(s, id) || subtle.ConstantTimeCompare(s.Data[dataSecret], []byte(secret)) != 1 {
 		return nil, false, nil
@@ -163,7 +162,7 @@ func (b *BootstrapAuthenticator) usable(s *corev1.Secret, id string) bool {
 		len(s.Data[dataSecret]) > 0 && string(s.Data[dataUsageAuth]) == "true" && !expired(s, nowOf(b.Now))
 }
 
-// expired holds a time that cannot be read for long past.
+// expired reports whether the token has expired. An invalid timestamp counts as expired.
 func expired(s *corev1.Secret, now time.Time) bool {
 	at, set := s.Data[dataExpiration]
 	if !set || len(at) == 0 {
@@ -187,21 +186,22 @@ func groupsOf(s *corev1.Secret) ([]string, bool) {
 	return slices.Compact(groups), true
 }
 
-// Claim spends a single-use token on an identity (a node's name and its key).
-// The first claim wins, the same identity may claim again (it lost the answer),
-// any other gets an error. Tokens for many uses are claimed without a trace.
+// Claim uses a single-use token for an identity (a node's name and key). Only the first identity
+// succeeds, and it may claim again after a lost response. Other tokens can be claimed any number of
+// times and are not changed.
 func (b *BootstrapAuthenticator) Claim(ctx context.Context, id, identity string, dryRun bool) error {
 	for {
 		s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
 		if err != nil {
-			return fmt.Errorf("look up bootstrap token %s: %w", id, err)
+			return fmt.Errorf("get bootstrap token %s: %w", id, err)
 		}
 		by := s.Annotations[ClaimedByAnnotation]
 		switch {
 		case s.Annotations[SingleUseAnnotation] != "true" || by == identity:
 			return nil
 		case by != "":
-			return fmt.Errorf("bootstrap token %s may be used once and has been used: make another with berth-control token create", id)
+			return fmt.Errorf("single-use bootstrap token %s has already been used: create another one with \"berth-control "+
+				"token create\"", id)
 		case dryRun:
 			return nil
 		}
@@ -212,13 +212,13 @@ func (b *BootstrapAuthenticator) Claim(ctx context.Context, id, identity string,
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
-			return fmt.Errorf("spend bootstrap token %s: %w", id, err)
+			return fmt.Errorf("claim bootstrap token %s: %w", id, err)
 		}
 	}
 }
 
-// Retire lets a spent single-use token live only until the given time: its node
-// has its certificate and needs a moment to fetch it.
+// Retire limits the validity of a used single-use token to the given time, because its node has its
+// certificate and only needs time to fetch it.
 func (b *BootstrapAuthenticator) Retire(ctx context.Context, id string, until time.Time) error {
 	for {
 		s, err := b.Secrets.Get(ctx, BootstrapNamePrefix+id, metav1.GetOptions{})
@@ -226,7 +226,7 @@ func (b *BootstrapAuthenticator) Retire(ctx context.Context, id string, until ti
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("look up bootstrap token %s: %w", id, err)
+			return fmt.Errorf("get bootstrap token %s: %w", id, err)
 		}
 		if s.Annotations[SingleUseAnnotation] != "true" || expired(s, until) {
 			return nil

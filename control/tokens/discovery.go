@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// Paths of OIDC discovery, as Kubernetes serves them.
+// Paths of OIDC discovery, as in kube-apiserver.
 const (
 	ConfigurationPath = "/.well-known/openid-configuration"
 	KeySetPath        = "/openid/v1/jwks"
 )
 
-// Discovery serves the issuer's description and its public keys, with which
-// others verify the tokens for themselves.
+// Discovery serves the OIDC configuration of the issuer and its public keys, with which other
+// parties can verify tokens.
 type Discovery struct {
 	Configuration []byte // JSON, OpenID Provider Metadata
 	KeySet        []byte // JSON Web Key Set
 }
 
-// NewDiscovery makes both documents. The issuer is an https URL without query
-// or fragment; the key set is at its own host unless keySetURI says where.
+// NewDiscovery creates both documents. issuer is an https URL without query and fragment. The key
+// set is served by the issuer's host unless keySetURI is set.
 func NewDiscovery(issuer, keySetURI string, keys *Keyring) (*Discovery, error) {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("service account issuer %q: an https URL without query and fragment is wanted", issuer)
+		return nil, fmt.Errorf("service account issuer %q: must be an https URL without query and fragment", issuer)
 	}
 	if keySetURI == "" {
 		keySetURI = strings.TrimSuffix(issuer, "/") + KeySetPath
@@ -63,12 +63,12 @@ func document(kind string, body []byte) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method != http.MethodGet && req.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "only GET is served here", http.StatusMethodNotAllowed)
+			http.Error(w, "only GET is supported", http.StatusMethodNotAllowed)
 			return
 		}
 		w.Header().Set("Content-Type", kind)
 		w.Header().Set("Cache-Control", "public, max-age=3600")
-		_, _ = w.Write(body) // a client that went away is no error of ours
+		_, _ = w.Write(body) // the client may have disconnected
 	})
 }
 

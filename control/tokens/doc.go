@@ -1,16 +1,16 @@
-// Package tokens makes and checks the bearer tokens of the control server:
-// service account tokens (JWTs bound to an account and, if asked for, to a pod,
-// a secret or a node) and the bootstrap tokens with which a node joins.
+// Package tokens issues and verifies the bearer tokens of the control server: service account
+// tokens (JWTs bound to a service account and optionally to a pod, secret or node) and the
+// bootstrap tokens with which nodes join.
 //
-// It owns the claims' form, the TokenRequest subresource, OIDC discovery and the
-// single use of bootstrap tokens. It never decides what the bearer may do
-// (control/authz does) and never keeps a token itself: only what it is bound to is
-// looked up, at every use, so a token dies with its pod, secret, node or account.
+// It defines the claims and contains the TokenRequest subresource, OIDC discovery, and the single
+// use of bootstrap tokens. Permissions are in control/authz. Issued tokens are not stored. The
+// objects that a token is bound to are looked up at each use, so a token becomes invalid when one
+// of them is deleted.
 //
 // Invariants:
 //
-//	K1 a token is valid only while everything that it is bound to exists with the same UID
-//	K2 the algorithm of a signature is the key's own, never the token's wish
-//	K3 a single-use bootstrap token makes at most one node identity
-//	K4 no token and no part of a bootstrap token's secret is ever in an error or a log
+//	K1 A token is valid only while all objects that it is bound to exist with the same UID.
+//	K2 The signature algorithm is determined by the key, never by the token.
+//	K3 A single-use bootstrap token creates at most one node identity.
+//	K4 Errors and logs never contain a token or a part of a bootstrap token's secret.
 package tokens

@@ -7,17 +7,18 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// Spec is what a token is to say.
+// Spec describes a token to issue.
 type Spec struct {
 	Account   *corev1.ServiceAccount
 	Audiences []string
 	TTL       time.Duration
-	WarnAfter time.Duration // after which its use is a sign of a client that does not renew; 0: none
+	WarnAfter time.Duration // use after this time indicates a client that does not reload its token; 0 disables it
 
-	// At most one of Pod and Secret is set; Node may stand alone or beside Pod.
+	// At most one of Pod and Secret is set. Node can be set alone or with Pod.
 	Pod    *corev1.Pod
 	Secret *corev1.Secret
 	Node   *corev1.Node
@@ -27,40 +28,67 @@ type Spec struct {
 type Signer struct {
 	Issuer string
 	Keys   *Keyring
-	Now    func() time.Time // nil: time.Now
+	Now    func() time.Time // nil means time.Now
 }
 
-// Issue signs a token and answers it with its expiry and its identifier (jti).
-func (s *Signer) Issue(w Spec) (token string, expires time.Time, id string, err error) {
+// Issue signs a token. It returns the token, its expiration time and its identifier (jti).
+func (s *Signer) Issue(spec Spec) (token string, expires time.Time, id string, err error) {
 	now := time.Now()
 	if s.Now != nil {
 		now = s.Now()
 	}
-	expires, id = now.Add(w.TTL).Truncate(time.Second), uuid.NewString()
+	expires, id = now.Add(spec.TTL).Truncate(time.Second), uuid.NewString()
 	c := claims{
 		RegisteredClaims: jwt.RegisteredClaims{
-			Issuer: s.Issuer, Subject: serviceaccount.MakeUsername(w.Account.Namespace, w.Account.Name), Audience: w.Audiences, ID: id,
+			Issuer: s.Issuer, Subject: serviceaccount.MakeUsername(spec.Account.Namespace, spec.Account.Name),
+			Audience: spec.Audiences, ID: id,
 			IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(expires),
 		},
-		Kubernetes: kubernetesClaims{Namespace: w.Account.Namespace, ServiceAccount: objectReference{w.Account.Name, w.Account.UID}},
+		Kubernetes: kubernetesClaims{Namespace: spec.Account.Namespace, ServiceAccount: objectReference{spec.Account.Name,
+			spec.Account.UID}},
 	}
-	if w.WarnAfter > 0 {
-		c.Kubernetes.WarnAfter = jwt.NewNumericDate(now.Add(w.WarnAfter))
+	if spec.WarnAfter > 0 {
+		c.Kubernetes.WarnAfter = jwt.NewNumericDate(now.Add(spec.WarnAfter))
 	}
-	if w.Pod != nil {
-		c.Kubernetes.Pod = &objectReference{w.Pod.Name, w.Pod.UID}
+	if spec.Pod != nil {
+		c.Kubernetes.Pod = &objectReference{spec.Pod.Name, spec.Pod.UID}
 	}
-	if w.Secret != nil {
-		c.Kubernetes.Secret = &objectReference{w.Secret.Name, w.Secret.UID}
+	if spec.Secret != nil {
+		c.Kubernetes.Secret = &objectReference{spec.Secret.Name, spec.Secret.UID}
 	}
-	if w.Node != nil {
-		c.Kubernetes.Node = &objectReference{w.Node.Name, w.Node.UID}
+	if spec.Node != nil {
+		c.Kubernetes.Node = &objectReference{spec.Node.Name, spec.Node.UID}
 	}
 	t := jwt.NewWithClaims(s.Keys.method, c)
 	t.Header["kid"] = s.Keys.kid
 	token, err = t.SignedString(s.Keys.signer)
 	if err != nil {
-		return "", time.Time{}, "", fmt.Errorf("sign a token of service account %s/%s: %w", w.Account.Namespace, w.Account.Name, err)
+		return "", time.Time{}, "", fmt.Errorf("sign token of service account %s/%s: %w", spec.Account.Namespace,
+			spec.Account.Name, err)
 	}
 	return token, expires, id, nil
+}
+
+// claims is the payload of a service account token: the registered claims of RFC 7519 and
+// Kubernetes' private claims.
+type claims struct {
+	jwt.RegisteredClaims
+
+	Kubernetes kubernetesClaims `json:"kubernetes.io"`
+}
+
+type kubernetesClaims struct {
+	Namespace      string           `json:"namespace"`
+	Node           *objectReference `json:"node,omitempty"`
+	Pod            *objectReference `json:"pod,omitempty"`
+	Secret         *objectReference `json:"secret,omitempty"`
+	ServiceAccount objectReference  `json:"serviceaccount"`
+	// WarnAfter is when a token with an extended lifetime should have been renewed.
+	WarnAfter *jwt.NumericDate `json:"warnafter,omitempty"`
+}
+
+// objectReference identifies an object by name and UID.
+type objectReference struct {
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
 }

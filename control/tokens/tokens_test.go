@@ -31,46 +31,48 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// things are objects in memory.
-type things struct {
+// fakeGetter returns fixed objects.
+type fakeGetter struct {
 	account *corev1.ServiceAccount
 	pod     *corev1.Pod
 	secret  *corev1.Secret
 	node    *corev1.Node
 }
 
-func found[T any](o *T, what string) (*T, error) {
+func orNotFound[T any](o *T, what string) (*T, error) {
 	if o == nil {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: what}, what)
 	}
 	return o, nil
 }
 
-func (s *things) ServiceAccount(context.Context, string, string) (*corev1.ServiceAccount, error) {
-	return found(s.account, "serviceaccounts")
+func (s *fakeGetter) ServiceAccount(context.Context, string, string) (*corev1.ServiceAccount, error) {
+	return orNotFound(s.account, "serviceaccounts")
 }
-func (s *things) Pod(context.Context, string, string) (*corev1.Pod, error) {
-	return found(s.pod, "pods")
+func (s *fakeGetter) Pod(context.Context, string, string) (*corev1.Pod, error) {
+	return orNotFound(s.pod, "pods")
 }
-func (s *things) Secret(context.Context, string, string) (*corev1.Secret, error) {
-	return found(s.secret, "secrets")
+func (s *fakeGetter) Secret(context.Context, string, string) (*corev1.Secret, error) {
+	return orNotFound(s.secret, "secrets")
 }
-func (s *things) Node(context.Context, string) (*corev1.Node, error) { return found(s.node, "nodes") }
+func (s *fakeGetter) Node(context.Context, string) (*corev1.Node, error) {
+	return orNotFound(s.node, "nodes")
+}
 
-func newThings() *things {
+func newFakeGetter() *fakeGetter {
 	named := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-1")}
 	}
-	return &things{
+	return &fakeGetter{
 		&corev1.ServiceAccount{ObjectMeta: named("app")},
 		&corev1.Pod{ObjectMeta: named("pod"), Spec: corev1.PodSpec{ServiceAccountName: "app", NodeName: "node"}},
 		&corev1.Secret{ObjectMeta: named("secret")}, &corev1.Node{ObjectMeta: named("node")},
 	}
 }
 
-const us = "https://us.example"
+const testIssuer = "https://us.example"
 
-func rings(t *testing.T) map[string]*Keyring {
+func testKeyrings(t *testing.T) map[string]*Keyring {
 	t.Helper()
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -89,55 +91,62 @@ func rings(t *testing.T) map[string]*Keyring {
 	return out
 }
 
-// TestATokenDiesWithWhatItIsBoundTo is K1, for keys of both kinds.
-func TestATokenDiesWithWhatItIsBoundTo(t *testing.T) {
+// TestTokenIsInvalidWithoutBoundObjects checks invariant K1 with keys of both types.
+func TestTokenIsInvalidWithoutBoundObjects(t *testing.T) {
 	t.Parallel()
-	for name, ring := range rings(t) {
+	for name, ring := range testKeyrings(t) {
 		for _, row := range []struct {
 			what   string
-			change func(*things)
-			want   string // "" means that the token is good
+			change func(*fakeGetter)
+			want   string // "": the token is valid
 		}{
-			{"nothing", func(*things) {}, ""},
-			{"no account", func(s *things) { s.account = nil }, "service account app is gone"},
-			{"another account", func(s *things) { s.account.UID = "app-2" }, "service account app is another one now"},
-			{"no pod", func(s *things) { s.pod = nil }, "pod pod is gone"},
-			{"another pod", func(s *things) { s.pod.UID = "pod-2" }, "pod pod is another one now"},
-			{"a pod that ends", func(s *things) { s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, ""},
-			{"a pod that should have ended", func(s *things) { s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-2 * time.Minute)} }, "pod pod has been deleted"},
-			{"no node", func(s *things) { s.node = nil }, ""}, // the pod vouches
+			{"no change", func(*fakeGetter) {}, ""},
+			{"account deleted", func(s *fakeGetter) { s.account = nil }, "service account app not found"},
+			{"account recreated", func(s *fakeGetter) { s.account.UID = "app-2" }, "UID of service account app has changed"},
+			{"pod deleted", func(s *fakeGetter) { s.pod = nil }, "pod pod not found"},
+			{"pod recreated", func(s *fakeGetter) { s.pod.UID = "pod-2" }, "UID of pod pod has changed"},
+			{"pod terminating", func(s *fakeGetter) { s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, ""},
+			{"pod terminating for too long", func(s *fakeGetter) {
+				s.pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(
+					-2 * time.Minute)}
+			}, "pod pod has been deleted"},
+			{"node deleted", func(s *fakeGetter) { s.node = nil }, ""}, // the pod decides
 		} {
-			s := newThings()
-			token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Spec{Account: s.account.DeepCopy(), Pod: s.pod.DeepCopy(), Node: s.node.DeepCopy(), Audiences: []string{us}, TTL: time.Hour})
+			s := newFakeGetter()
+			token, _, _, err := (&Signer{Issuer: testIssuer, Keys: ring}).Issue(Spec{Account: s.account.DeepCopy(),
+				Pod: s.pod.DeepCopy(), Node: s.node.DeepCopy(), Audiences: []string{testIssuer}, TTL: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
 			row.change(s)
-			r, ok, err := (&Verifier{Issuer: us, Audiences: []string{us}, Keys: ring, Objects: s}).AuthenticateToken(t.Context(), token)
+			r, ok, err := (&Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: ring,
+				Objects: s}).AuthenticateToken(t.Context(), token)
 			if ok != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 				t.Errorf("%s, %s: %v, %v", name, row.what, ok, err)
 			}
-			if ok && (r.User.GetName() != "system:serviceaccount:ns:app" || r.User.GetExtra()["authentication.kubernetes.io/pod-uid"][0] != "pod-1") {
+			if ok && (r.User.GetName() != "system:serviceaccount:ns:app" ||
+				r.User.GetExtra()["authentication.kubernetes.io/pod-uid"][0] != "pod-1") {
 				t.Errorf("%s, %s: %+v", name, row.what, r.User)
 			}
 		}
 	}
 }
 
-// TestTheKeyChoosesTheAlgorithm is K2: a token cannot make a public key a secret
-// one, nor name a key of another kind.
-func TestTheKeyChoosesTheAlgorithm(t *testing.T) {
+// TestKeyDeterminesAlgorithm checks invariant K2: a token cannot use a public key as a shared
+// secret or refer to a key of another type.
+func TestKeyDeterminesAlgorithm(t *testing.T) {
 	t.Parallel()
-	all, s := rings(t), newThings()
+	all, s := testKeyrings(t), newFakeGetter()
 	ec := all["ES256"]
 	both, err := NewKeyring(ec.signer, all["RS256"].signer.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &Verifier{Issuer: us, Audiences: []string{us}, Keys: both, Objects: s}
+	v := &Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: both, Objects: s}
 	good := claims{
 		RegisteredClaims: jwt.RegisteredClaims{
-			Issuer: us, Subject: "system:serviceaccount:ns:app", Audience: []string{us}, ID: "1", ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
+			Issuer: testIssuer, Subject: "system:serviceaccount:ns:app", Audience: []string{testIssuer}, ID: "1",
+			ExpiresAt: jwt.NewNumericDate(time.Now().Add(time.Hour)),
 		},
 		Kubernetes: kubernetesClaims{Namespace: "ns", ServiceAccount: objectReference{"app", "app-1"}},
 	}
@@ -159,38 +168,42 @@ func TestTheKeyChoosesTheAlgorithm(t *testing.T) {
 		what, token string
 		want        bool
 	}{
-		{"the signing key", sign(jwt.SigningMethodES256, ec.kid, ec.signer, good), true},
-		{"the older key", sign(jwt.SigningMethodRS256, all["RS256"].kid, all["RS256"].signer, good), true},
-		{"the public key as a secret", sign(jwt.SigningMethodHS256, ec.kid, public, good), false},
+		{"signing key", sign(jwt.SigningMethodES256, ec.kid, ec.signer, good), true},
+		{"verification key", sign(jwt.SigningMethodRS256, all["RS256"].kid, all["RS256"].signer, good), true},
+		{"public key as shared secret", sign(jwt.SigningMethodHS256, ec.kid, public, good), false},
 		{"no algorithm", sign(jwt.SigningMethodNone, ec.kid, jwt.UnsafeAllowNoneSignatureType, good), false},
-		{"the name of the other key", sign(jwt.SigningMethodRS256, ec.kid, all["RS256"].signer, good), false},
-		{"no name of a key", sign(jwt.SigningMethodES256, "", ec.signer, good), false},
+		{"wrong key ID", sign(jwt.SigningMethodRS256, ec.kid, all["RS256"].signer, good), false},
+		{"no key ID", sign(jwt.SigningMethodES256, "", ec.signer, good), false},
 		{"another padding", sign(jwt.SigningMethodPS256, all["RS256"].kid, all["RS256"].signer, good), false},
 		{"no expiry", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.ExpiresAt = nil })), false},
-		{"no audience", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.Audience = nil })), false},
-		{"another subject", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.Subject = "system:serviceaccount:ns:root" })), false},
+		{"no audience", sign(jwt.SigningMethodES256, ec.kid, ec.signer, changed(func(c *claims) { c.Audience = nil })),
+			false},
+		{"another subject", sign(jwt.SigningMethodES256, ec.kid, ec.signer,
+			changed(func(c *claims) { c.Subject = "system:serviceaccount:ns:root" })), false},
 	} {
 		if _, ok, err := v.AuthenticateToken(t.Context(), row.token); ok != row.want {
 			t.Errorf("%s: %v, %v", row.what, ok, err)
 		} else if err != nil && strings.Contains(err.Error(), row.token[:20]) {
-			t.Errorf("%s: the error shows the token", row.what)
+			t.Errorf("%s: the error contains the token", row.what)
 		}
 	}
 }
 
-func TestTokenRequestsAreBound(t *testing.T) {
+func TestTokenRequestBinding(t *testing.T) {
 	t.Parallel()
-	ring := rings(t)["ES256"]
-	s := newThings()
-	r := &TokenRequestStorage{Signer: &Signer{Issuer: us, Keys: ring}, Objects: s, Audiences: []string{us}, MaxTTL: 24 * time.Hour}
+	ring := testKeyrings(t)["ES256"]
+	s := newFakeGetter()
+	r := &TokenRequestStorage{Signer: &Signer{Issuer: testIssuer, Keys: ring}, Objects: s, Audiences: []string{testIssuer},
+		MaxTTL: 24 * time.Hour}
 	ctx := genericapirequest.WithNamespace(t.Context(), "ns")
-	ask := func(kind, name, uid string, seconds int64) (*authenticationv1.TokenRequest, error) {
+	request := func(kind, name, uid string, seconds int64) (*authenticationv1.TokenRequest, error) {
 		req := &authenticationv1.TokenRequest{}
 		if seconds != 0 {
 			req.Spec.ExpirationSeconds = &seconds
 		}
 		if kind != "" {
-			req.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: kind, APIVersion: "v1", Name: name, UID: types.UID(uid)}
+			req.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: kind, APIVersion: "v1", Name: name,
+				UID: types.UID(uid)}
 		}
 		out, err := r.Create(ctx, "app", req, nil, &metav1.CreateOptions{})
 		if err != nil {
@@ -212,9 +225,9 @@ func TestTokenRequestsAreBound(t *testing.T) {
 		{"ConfigMap", "x", "", 3600, "cannot bind token to object of type"},
 		{"", "", "", 599, "may not specify a duration less than 10 minutes"},
 		{"", "", "", 1<<32 + 1, "may not specify a duration larger than 2^32 seconds"},
-		{"", "", "", 1 << 30, ""}, // cut to the longest
+		{"", "", "", 1 << 30, ""}, // limited to MaxTTL
 	} {
-		out, err := ask(row.kind, row.name, row.uid, row.seconds)
+		out, err := request(row.kind, row.name, row.uid, row.seconds)
 		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%+v: %v", row, err)
 			continue
@@ -224,49 +237,53 @@ func TestTokenRequestsAreBound(t *testing.T) {
 		}
 	}
 	s.pod.Spec.ServiceAccountName = "other"
-	if _, err := ask("Pod", "pod", "", 0); !apierrors.IsBadRequest(err) {
-		t.Errorf("a pod of another account: %v", err)
+	if _, err := request("Pod", "pod", "", 0); !apierrors.IsBadRequest(err) {
+		t.Errorf("pod of another account: %v", err)
 	}
 }
 
-// TestAnInjectedTokenIsGoodForLonger than its node is told, and no other is.
-func TestAnInjectedTokenIsGoodForLonger(t *testing.T) {
+// TestInjectedTokenLifetimeIsExtended checks that the reported lifetime is not extended, and that
+// no other token's lifetime is.
+func TestInjectedTokenLifetimeIsExtended(t *testing.T) {
 	t.Parallel()
-	ring, start := rings(t)["ES256"], time.Unix(1e9, 0)
+	ring, start := testKeyrings(t)["ES256"], time.Unix(1e9, 0)
 	const injected, day, year = 3607 * time.Second, 24 * time.Hour, 365 * 24 * time.Hour
 	for sentence, row := range map[string]struct {
 		off       bool
 		longest   time.Duration
 		pod       bool
 		audiences []string
-		asked     time.Duration
+		requested time.Duration
 		good      time.Duration
 	}{
-		"injected":                    {false, 0, true, nil, injected, year},
-		"injected, with a limit":      {false, day, true, nil, injected, day},
-		"injected, the limit is less": {false, time.Hour, true, nil, injected, time.Hour},
-		"turned off":                  {true, 0, true, nil, injected, injected},
-		"a user's hour":               {false, 0, true, nil, time.Hour, time.Hour},
-		"of no pod":                   {false, 0, false, nil, injected, injected},
-		"for others":                  {false, 0, true, []string{us, "vault"}, injected, injected},
+		"injected":                        {false, 0, true, nil, injected, year},
+		"injected, with MaxTTL":           {false, day, true, nil, injected, day},
+		"injected, with a smaller MaxTTL": {false, time.Hour, true, nil, injected, time.Hour},
+		"extension disabled":              {true, 0, true, nil, injected, injected},
+		"one hour":                        {false, 0, true, nil, time.Hour, time.Hour},
+		"not bound to a pod":              {false, 0, false, nil, injected, injected},
+		"for other audiences":             {false, 0, true, []string{testIssuer, "vault"}, injected, injected},
 	} {
-		now, s := start, newThings()
+		now, s := start, newFakeGetter()
 		clock := func() time.Time { return now }
-		r := &TokenRequestStorage{Signer: &Signer{Issuer: us, Keys: ring, Now: clock}, Objects: s, Audiences: []string{us}, MaxTTL: row.longest, ExtendInjected: !row.off}
-		seconds := int64(row.asked / time.Second)
-		wish := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, Audiences: row.audiences}}
+		r := &TokenRequestStorage{Signer: &Signer{Issuer: testIssuer, Keys: ring, Now: clock}, Objects: s,
+			Audiences: []string{testIssuer}, MaxTTL: row.longest, ExtendInjected: !row.off}
+		seconds := int64(row.requested / time.Second)
+		req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds,
+			Audiences: row.audiences}}
 		if row.pod {
-			wish.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "pod"}
+			req.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "pod"}
 		}
-		obj, err := r.Create(genericapirequest.WithNamespace(t.Context(), "ns"), "app", wish, nil, &metav1.CreateOptions{})
+		obj, err := r.Create(genericapirequest.WithNamespace(t.Context(), "ns"), "app", req, nil, &metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		out := obj.(*authenticationv1.TokenRequest)
-		if told := out.Status.ExpirationTimestamp.Sub(start); told != min(row.asked, row.good) || *out.Spec.ExpirationSeconds != int64(told/time.Second) {
-			t.Errorf("%s: told that it is good for %v, %d s", sentence, told, *out.Spec.ExpirationSeconds)
+		if reported := out.Status.ExpirationTimestamp.Sub(start); reported != min(row.requested, row.good) ||
+			*out.Spec.ExpirationSeconds != int64(reported/time.Second) {
+			t.Errorf("%s: got reported lifetime %v, %d s", sentence, reported, *out.Spec.ExpirationSeconds)
 		}
-		verifier := &Verifier{Issuer: us, Audiences: []string{us}, Keys: ring, Objects: s, Now: clock}
+		verifier := &Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: ring, Objects: s, Now: clock}
 		for _, at := range []time.Duration{row.good - time.Second, row.good + time.Second} {
 			now = start.Add(at)
 			if _, ok, err := verifier.AuthenticateToken(t.Context(), out.Status.Token); ok != (at < row.good) {
@@ -276,47 +293,48 @@ func TestAnInjectedTokenIsGoodForLonger(t *testing.T) {
 	}
 }
 
-// TestATokenInASecretIsRenewedInTime, and as soon as it is no good any more.
-func TestATokenInASecretIsRenewedInTime(t *testing.T) {
+// TestSecretTokenRenewal also checks that an invalid token is renewed immediately.
+func TestSecretTokenRenewal(t *testing.T) {
 	t.Parallel()
-	ring, s, now := rings(t)["ES256"], newThings(), time.Unix(1e9, 0)
-	in := &SecretTokenSigner{Signer: &Signer{Issuer: us, Keys: ring, Now: func() time.Time { return now }}, Audiences: []string{us}, MaxTTL: 10 * time.Hour}
+	ring, s, now := testKeyrings(t)["ES256"], newFakeGetter(), time.Unix(1e9, 0)
+	in := &SecretTokenSigner{Signer: &Signer{Issuer: testIssuer, Keys: ring, Now: func() time.Time { return now }},
+		Audiences: []string{testIssuer}, MaxTTL: 10 * time.Hour}
 	token, err := in.Sign(s.account, s.secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	verifier := &Verifier{Issuer: us, Audiences: []string{us}, Keys: ring, Objects: s, Now: in.Signer.Now}
+	verifier := &Verifier{Issuer: testIssuer, Audiences: []string{testIssuer}, Keys: ring, Objects: s, Now: in.Signer.Now}
 	if _, ok, err := verifier.AuthenticateToken(t.Context(), token); !ok {
-		t.Errorf("it is not taken: %v", err)
+		t.Errorf("token rejected: %v", err)
 	}
 	if got := in.RenewAt(token, s.account, s.secret); !got.Equal(now.Add(8 * time.Hour)) {
-		t.Errorf("renewed at %v", got)
+		t.Errorf("got renewal time %v", got)
 	}
 	other := s.secret.DeepCopy()
 	other.UID = "secret-2"
 	again := s.account.DeepCopy()
 	again.UID = "app-2"
-	strange := &SecretTokenSigner{Signer: &Signer{Issuer: us, Keys: rings(t)["ES256"], Now: in.Signer.Now}}
+	strange := &SecretTokenSigner{Signer: &Signer{Issuer: testIssuer, Keys: testKeyrings(t)["ES256"], Now: in.Signer.Now}}
 	for what, got := range map[string]time.Time{
 		"no token": in.RenewAt("", s.account, s.secret), "of another secret": in.RenewAt(token, s.account, other),
-		"of another account": in.RenewAt(token, again, s.secret), "of a key that is gone": strange.RenewAt(token, s.account, s.secret),
+		"of another account": in.RenewAt(token, again, s.secret), "of an unknown key": strange.RenewAt(token, s.account,
+			s.secret),
 	} {
 		if !got.IsZero() {
-			t.Errorf("%s: renewed at %v", what, got)
+			t.Errorf("%s: got renewal time %v", what, got)
 		}
 	}
 	now = now.Add(11 * time.Hour)
 	if got := in.RenewAt(token, s.account, s.secret); !got.IsZero() {
-		t.Errorf("once it is over: renewed at %v", got)
+		t.Errorf("expired: got renewal time %v", got)
 	}
 }
 
-// TestDiscoveryLetsOthersVerify takes the published keys and checks a token with
-// nothing else.
-func TestDiscoveryLetsOthersVerify(t *testing.T) {
+// TestDiscoveryKeysVerifyTokens verifies a token with the published keys only.
+func TestDiscoveryKeysVerifyTokens(t *testing.T) {
 	t.Parallel()
-	for name, ring := range rings(t) {
-		d, err := NewDiscovery(us, "", ring)
+	for name, ring := range testKeyrings(t) {
+		d, err := NewDiscovery(testIssuer, "", ring)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,20 +342,24 @@ func TestDiscoveryLetsOthersVerify(t *testing.T) {
 		d.Install(mux)
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, ConfigurationPath, nil))
-		if want := `"id_token_signing_alg_values_supported":["` + name + `"],"issuer":"` + us + `","jwks_uri":"` + us + `/openid/v1/jwks"`; !strings.Contains(w.Body.String(), want) {
-			t.Errorf("the configuration is %s", w.Body)
+		if want := `"id_token_signing_alg_values_supported":["` + name + `"],"issuer":"` + testIssuer + `","jwks_uri":"` +
+			testIssuer + `/openid/v1/jwks"`; !strings.Contains(w.Body.String(), want) {
+			t.Errorf("got configuration %s", w.Body)
 		}
 		w = httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, KeySetPath, nil))
 		var set struct{ Keys []webKey }
-		if err := json.Unmarshal(w.Body.Bytes(), &set); err != nil || len(set.Keys) != 1 || w.Header().Get("Content-Type") != "application/jwk-set+json" {
-			t.Fatalf("the keys are %s, %v", w.Body, err)
+		if err := json.Unmarshal(w.Body.Bytes(), &set); err != nil || len(set.Keys) != 1 ||
+			w.Header().Get("Content-Type") != "application/jwk-set+json" {
+			t.Fatalf("got keys %s, %v", w.Body, err)
 		}
-		token, _, _, err := (&Signer{Issuer: us, Keys: ring}).Issue(Spec{Account: newThings().account, Audiences: []string{"bank"}, TTL: time.Hour})
+		token, _, _, err := (&Signer{Issuer: testIssuer, Keys: ring}).Issue(Spec{Account: newFakeGetter().account,
+			Audiences: []string{"bank"}, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := jwt.Parse(token, func(*jwt.Token) (any, error) { return publicOf(t, set.Keys[0]), nil }, jwt.WithAudience("bank")); err != nil {
+		if _, err := jwt.Parse(token, func(*jwt.Token) (any, error) { return publicOf(t, set.Keys[0]), nil },
+			jwt.WithAudience("bank")); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -363,7 +385,7 @@ func publicOf(t *testing.T, k webKey) crypto.PublicKey {
 	return key
 }
 
-func TestBootstrapTokensAreKnown(t *testing.T) {
+func TestBootstrapTokenAuthentication(t *testing.T) {
 	t.Parallel()
 	one, err := NewBootstrapToken()
 	if err != nil {
@@ -375,15 +397,21 @@ func TestBootstrapTokensAreKnown(t *testing.T) {
 		change func(*corev1.Secret)
 		want   bool
 	}{
-		{"as made", func(*corev1.Secret) {}, true},
-		{"before its end", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte(now.Add(time.Hour).Format(time.RFC3339)) }, true},
-		{"after its end", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte(now.Add(-time.Hour).Format(time.RFC3339)) }, false},
-		{"with an end that nobody can read", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte("tomorrow") }, false},
+		{"unchanged", func(*corev1.Secret) {}, true},
+		{"before expiration", func(s *corev1.Secret) {
+			s.Data[dataExpiration] = []byte(now.Add(time.Hour).Format(
+				time.RFC3339))
+		}, true},
+		{"after expiration", func(s *corev1.Secret) {
+			s.Data[dataExpiration] = []byte(now.Add(-time.Hour).Format(
+				time.RFC3339))
+		}, false},
+		{"with an invalid expiration", func(s *corev1.Secret) { s.Data[dataExpiration] = []byte("tomorrow") }, false},
 		{"of another type", func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, false},
 		{"not for authentication", func(s *corev1.Secret) { delete(s.Data, dataUsageAuth) }, false},
 		{"with another id inside", func(s *corev1.Secret) { s.Data[dataID] = []byte("aaaaaa") }, false},
 		{"with an empty secret", func(s *corev1.Secret) { s.Data[dataSecret] = nil }, false},
-		{"with a group of its own", func(s *corev1.Secret) { s.Data[dataGroups] = []byte("system:masters") }, false},
+		{"with an invalid group", func(s *corev1.Secret) { s.Data[dataGroups] = []byte("system:masters") }, false},
 		{"being deleted", func(s *corev1.Secret) { s.DeletionTimestamp = &metav1.Time{Time: now} }, false},
 	} {
 		s := one.ToSecret()
@@ -394,48 +422,54 @@ func TestBootstrapTokensAreKnown(t *testing.T) {
 		if ok != row.want || err != nil {
 			t.Errorf("%s: %v, %v", row.what, ok, err)
 		}
-		if ok && (r.User.GetName() != "system:bootstrap:"+one.ID || !slices.Equal(r.User.GetGroups(), []string{BootstrapGroup, NodeBootstrapGroup})) {
+		if ok && (r.User.GetName() != "system:bootstrap:"+one.ID || !slices.Equal(r.User.GetGroups(), []string{BootstrapGroup,
+			NodeBootstrapGroup})) {
 			t.Errorf("%s: %+v", row.what, r.User)
 		}
 	}
-	for _, bad := range []string{"", "abc", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef\n", "../abc.0123456789abcdef"} {
+	for _, bad := range []string{"", "abc", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef",
+		"abcdef.0123456789abcdef\n", "../abc.0123456789abcdef"} {
 		if _, _, ok := ParseBootstrapToken(bad); ok {
-			t.Errorf("%q is taken for a token", bad)
+			t.Errorf("%q was parsed as a token", bad)
 		}
 	}
 }
 
-func TestASpentTokenIsRetired(t *testing.T) {
+func TestUsedBootstrapTokenIsRetired(t *testing.T) {
 	t.Parallel()
 	one := BootstrapToken{ID: "abcdef", Secret: "0123456789abcdef", SingleUse: true}
 	client := fake.NewClientset(one.ToSecret(), &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: certificatesv1.CertificateSigningRequestSpec{Username: "system:bootstrap:abcdef"},
+		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: certificatesv1.CertificateSigningRequestSpec{
+			Username: "system:bootstrap:abcdef"},
 		Status: certificatesv1.CertificateSigningRequestStatus{Certificate: []byte("x")},
 	})
 	now := time.Now()
-	b := &BootstrapAuthenticator{Secrets: client.CoreV1().Secrets(BootstrapNamespace), Now: func() time.Time { return now }}
-	sweep := func() {
+	b := &BootstrapAuthenticator{Secrets: client.CoreV1().Secrets(BootstrapNamespace), Now: func() time.Time {
+		return now
+	}}
+	clean := func() {
 		t.Helper()
-		if err := (&BootstrapTokenCleaner{Tokens: b, Requests: client.CertificatesV1().CertificateSigningRequests(), Log: slog.New(slog.DiscardHandler)}).Clean(t.Context()); err != nil {
+		if err := (&BootstrapTokenCleaner{Tokens: b, Requests: client.CertificatesV1().CertificateSigningRequests(),
+			Log: slog.New(slog.DiscardHandler)}).Clean(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	sweep()
+	clean()
 	if err := b.Claim(t.Context(), one.ID, "a", false); err != nil {
 		t.Fatal(err)
 	}
-	sweep()
+	clean()
 	now = now.Add(fetchTime - time.Minute)
 	if _, ok, _ := b.AuthenticateToken(t.Context(), one.Token()); !ok {
-		t.Error("the node has no time to fetch its certificate")
+		t.Error("the token expired before the node could fetch its certificate")
 	}
-	sweep()
+	clean()
 	now = now.Add(2 * time.Minute)
 	if _, ok, _ := b.AuthenticateToken(t.Context(), one.Token()); ok {
-		t.Error("a spent token lives on")
+		t.Error("a used token is still valid")
 	}
-	sweep()
+	clean()
 	if left, err := b.Secrets.List(t.Context(), metav1.ListOptions{}); err != nil || len(left.Items) != 0 {
-		t.Errorf("an expired token is kept: %v, %v", left, err)
+		t.Errorf("expired token not deleted: %v, %v", left, err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// ObjectGetter looks up what a token is bound to. An error that apierrors.IsNotFound
-// means that it is gone; any other that nobody could say.
+// ObjectGetter looks up the objects that tokens are bound to. A NotFound error means that the
+// object does not exist. After any other error, this is unknown.
 type ObjectGetter interface {
 	ServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
 	Pod(ctx context.Context, namespace, name string) (*corev1.Pod, error)
@@ -24,23 +24,23 @@ type ObjectGetter interface {
 	Node(ctx context.Context, name string) (*corev1.Node, error)
 }
 
-// leeway is how long a bound object that is being deleted still vouches for its
-// token past its grace, and how far clocks may differ: as Kubernetes has it.
+// leeway is the allowed clock skew and how long an object being deleted keeps its token valid after
+// its grace period, as in upstream.
 const leeway = time.Minute
 
-// Verifier checks service account tokens. It is an authenticator.Token.
+// Verifier verifies service account tokens. It implements authenticator.Token.
 type Verifier struct {
 	Issuer    string
-	Audiences []string // what a token without a wish of its own is for: the API server
+	Audiences []string // required audiences of requests without their own, the API server's
 	Keys      *Keyring
 	Objects   ObjectGetter
-	Now       func() time.Time // nil: time.Now
+	Now       func() time.Time // nil means time.Now
 }
 
 var errNotValid = errors.New("service account token has been invalidated")
 
-// AuthenticateToken answers false without an error for a token that is not of
-// this server's making, so that another authenticator may know it.
+// AuthenticateToken returns false without an error for a token of another issuer, so that another
+// authenticator can handle it.
 func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	if !v.hasIssuer(token) {
 		return nil, false, nil
@@ -51,15 +51,15 @@ func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authen
 	if _, err := parser.ParseWithClaims(token, &c, v.Keys.verificationKey); err != nil {
 		return nil, false, sanitizeError(err)
 	}
-	wanted, ok := authenticator.AudiencesFrom(ctx)
+	target, ok := authenticator.AudiencesFrom(ctx)
 	if !ok {
-		wanted = v.Audiences
+		target = v.Audiences
 	}
-	audiences := authenticator.Audiences(c.Audience).Intersect(wanted)
+	audiences := authenticator.Audiences(c.Audience).Intersect(target)
 	if len(audiences) == 0 {
-		return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", c.Audience, wanted)
+		return nil, false, fmt.Errorf("token audiences %q is invalid for the target audiences %q", c.Audience, target)
 	}
-	who, err := v.validateBindings(ctx, &c)
+	info, err := v.validateBindings(ctx, &c)
 	if err != nil {
 		return nil, false, err
 	}
@@ -67,19 +67,21 @@ func (v *Verifier) AuthenticateToken(ctx context.Context, token string) (*authen
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token",
 			fmt.Sprintf("subject: %s, seconds after warning threshold: %.0f", c.Subject, v.now().Sub(after.Time).Seconds()))
 	}
-	return &authenticator.Response{User: who.UserInfo(), Audiences: audiences}, true, nil
+	return &authenticator.Response{User: info.UserInfo(), Audiences: audiences}, true, nil
 }
 
-// hasIssuer looks at the issuer only, unverified: it decides who answers, not what.
+// hasIssuer compares the unverified issuer. This only selects the authenticator.
 func (v *Verifier) hasIssuer(token string) bool {
 	var c jwt.RegisteredClaims
 	_, _, err := jwt.NewParser().ParseUnverified(token, &c)
 	return err == nil && c.Issuer == v.Issuer
 }
 
-// sanitizeError keeps the cause and drops what a library may quote of the token (K4).
+// sanitizeError preserves the cause and drops any text in which a library may quote the token
+// (invariant K4).
 func sanitizeError(err error) error {
-	for _, known := range []error{jwt.ErrTokenExpired, jwt.ErrTokenNotValidYet, jwt.ErrTokenUsedBeforeIssued, jwt.ErrTokenSignatureInvalid, jwt.ErrTokenInvalidIssuer, jwt.ErrTokenRequiredClaimMissing} {
+	for _, known := range []error{jwt.ErrTokenExpired, jwt.ErrTokenNotValidYet, jwt.ErrTokenUsedBeforeIssued,
+		jwt.ErrTokenSignatureInvalid, jwt.ErrTokenInvalidIssuer, jwt.ErrTokenRequiredClaimMissing} {
 		if errors.Is(err, known) {
 			return fmt.Errorf("service account %w", known)
 		}
@@ -87,17 +89,17 @@ func sanitizeError(err error) error {
 	return errors.New("service account token is malformed or signed by an unknown key")
 }
 
-// validateBindings looks up all that the token is bound to (K1).
+// validateBindings looks up all objects that the token is bound to (invariant K1).
 func (v *Verifier) validateBindings(ctx context.Context, c *claims) (*serviceaccount.ServiceAccountInfo, error) {
 	b := &c.Kubernetes
 	if c.Subject != serviceaccount.MakeUsername(b.Namespace, b.ServiceAccount.Name) || c.ID == "" {
-		return nil, errors.New("service account token contradicts itself")
+		return nil, errors.New("service account token has inconsistent claims")
 	}
 	account, err := v.Objects.ServiceAccount(ctx, b.Namespace, b.ServiceAccount.Name)
 	if err := v.validateObject("service account", b.ServiceAccount, account, err); err != nil {
 		return nil, err
 	}
-	who := &serviceaccount.ServiceAccountInfo{
+	info := &serviceaccount.ServiceAccountInfo{
 		Namespace: b.Namespace, Name: b.ServiceAccount.Name, UID: string(b.ServiceAccount.UID), CredentialID: "JTI=" + c.ID,
 	}
 	if b.Secret != nil {
@@ -111,31 +113,31 @@ func (v *Verifier) validateBindings(ctx context.Context, c *claims) (*serviceacc
 		if err := v.validateObject("pod", *b.Pod, pod, err); err != nil {
 			return nil, err
 		}
-		who.PodName, who.PodUID = b.Pod.Name, string(b.Pod.UID)
+		info.PodName, info.PodUID = b.Pod.Name, string(b.Pod.UID)
 	}
 	if b.Node != nil {
-		// A pod's token names its node for the record; the pod alone vouches.
+		// The node of a pod-bound token is informational. Validity depends on the pod.
 		if b.Pod == nil {
 			node, err := v.Objects.Node(ctx, b.Node.Name)
 			if err := v.validateObject("node", *b.Node, node, err); err != nil {
 				return nil, err
 			}
 		}
-		who.NodeName, who.NodeUID = b.Node.Name, string(b.Node.UID)
+		info.NodeName, info.NodeUID = b.Node.Name, string(b.Node.UID)
 	}
-	return who, nil
+	return info, nil
 }
 
-// validateObject says whether the object found is the one that the token was bound to. A
-// lookup that failed refuses the token too, with its cause.
+// validateObject checks that the object found is the one that the token is bound to. A failed
+// lookup also rejects the token.
 func (v *Verifier) validateObject(what string, want objectReference, got metav1.Object, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: %s %s is gone", errNotValid, what, want.Name)
+		return fmt.Errorf("%w: %s %s not found", errNotValid, what, want.Name)
 	case err != nil:
-		return fmt.Errorf("look up %s %s of a token: %w", what, want.Name, err)
+		return fmt.Errorf("get %s %s of token: %w", what, want.Name, err)
 	case got.GetUID() != want.UID:
-		return fmt.Errorf("%w: %s %s is another one now", errNotValid, what, want.Name)
+		return fmt.Errorf("%w: UID of %s %s has changed", errNotValid, what, want.Name)
 	}
 	if d := got.GetDeletionTimestamp(); d != nil && d.Add(leeway).Before(v.now()) {
 		return fmt.Errorf("%w: %s %s has been deleted", errNotValid, what, want.Name)

@@ -25,7 +25,7 @@ func TestTwoMachinesOfOneName(t *testing.T) {
 		p := &Pair{t: t, Server: first.Server}
 		p.joinHost(t.TempDir(), pairOptions{Name: first.Node, Binary: elsewhere(t)})
 		said := func(text string) string {
-			for _, want := range []string{"NodeNameInUse", "is alive on another host", "--hostname-override=NAME", "kubectl delete node " + first.Node} {
+			for _, want := range []string{"NodeNameInUse", "is running on another host", "--hostname-override=NAME", "kubectl delete node " + first.Node} {
 				if !strings.Contains(text, want) {
 					return fmt.Sprintf("%q is not in: %s", want, text)
 				}

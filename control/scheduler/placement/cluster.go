@@ -12,31 +12,32 @@ import (
 	"berth/podspec"
 )
 
-// Cluster is the picture that choices are made from. It has one owner: its
-// methods are not safe to call from several goroutines at once.
+// Cluster is the scheduler's cache of nodes, pods and namespaces. It is not safe for concurrent
+// use.
 type Cluster struct {
 	nodes      map[string]*nodeInfo
-	names      []string // of the nodes that exist, in order
+	names      []string // existing nodes, sorted
 	pods       map[types.UID]*podInfo
 	namespaces map[string]labels.Set
-	images     map[string]int // on how many nodes an image is
+	images     map[string]int // number of nodes that have the image
 }
 
-// nodeInfo is a node, or a name that pods are bound to before the node is seen.
+// nodeInfo is a node with its pods. It exists also for a node name that pods are bound to before
+// the node is known.
 type nodeInfo struct {
 	admission.Node
 
 	exists           bool
 	unschedulable    bool
-	images           map[string]int64 // bytes, by name
+	images           map[string]int64 // size in bytes by name
 	used             admission.Used
-	nonZeroRequests  cpuAndMemory // what its pods take, small amounts assumed where they say nothing
+	nonZeroRequests  cpuAndMemory // requests of its pods, with defaults for missing requests
 	pods             map[types.UID]*podInfo
-	podsWithAffinity map[types.UID]*podInfo // of pods, those with terms about other pods
-	nominated        map[types.UID]*podInfo // not here yet: room was made for them
+	podsWithAffinity map[types.UID]*podInfo // the pods with inter-pod affinity terms
+	nominated        map[types.UID]*podInfo // pods for which this is the nominated node
 }
 
-// NewCluster is one without nodes.
+// NewCluster returns an empty cluster.
 func NewCluster() *Cluster {
 	return &Cluster{
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
@@ -44,105 +45,105 @@ func NewCluster() *Cluster {
 	}
 }
 
-// SetNode takes in a new node or what is new about it.
+// SetNode adds or updates a node.
 func (c *Cluster) SetNode(n *corev1.Node) {
-	at := c.nodeInfo(n.Name)
-	if !at.exists {
-		at.exists = true
+	info := c.nodeInfo(n.Name)
+	if !info.exists {
+		info.exists = true
 		c.sortNames()
 	}
-	c.removeImages(at)
-	at.Node = admission.Node{
+	c.removeImages(info)
+	info.Node = admission.Node{
 		Name: n.Name, OS: n.Labels[corev1.LabelOSStable], Labels: n.Labels,
 		Taints: n.Spec.Taints, Allocatable: n.Status.Allocatable,
 	}
-	at.unschedulable = n.Spec.Unschedulable
-	at.images = map[string]int64{}
+	info.unschedulable = n.Spec.Unschedulable
+	info.images = map[string]int64{}
 	for _, image := range n.Status.Images {
 		for _, name := range image.Names {
-			at.images[name] = image.SizeBytes
+			info.images[name] = image.SizeBytes
 		}
 	}
-	for name := range at.images {
+	for name := range info.images {
 		c.images[name]++
 	}
 }
 
-// RemoveNode forgets a node; the pods bound to its name stay known.
+// RemoveNode removes a node. The pods bound to its name remain.
 func (c *Cluster) RemoveNode(name string) {
-	at, ok := c.nodes[name]
+	info, ok := c.nodes[name]
 	if !ok {
 		return
 	}
-	c.removeImages(at)
-	at.Node, at.exists, at.images = admission.Node{Name: name}, false, nil
-	c.removeIfUnused(at)
+	c.removeImages(info)
+	info.Node, info.exists, info.images = admission.Node{Name: name}, false, nil
+	c.removeIfUnused(info)
 	c.sortNames()
 }
 
-// NodeNames gives the names of the nodes, in order.
+// NodeNames returns the names of the nodes, sorted.
 func (c *Cluster) NodeNames() []string { return slices.Clone(c.names) }
 
-// SetNamespace takes in a namespace's labels, which terms may select by.
+// SetNamespace sets the labels of a namespace, which affinity terms may select.
 func (c *Cluster) SetNamespace(name string, set map[string]string) { c.namespaces[name] = set }
 
-// RemoveNamespace forgets a namespace.
+// RemoveNamespace removes a namespace.
 func (c *Cluster) RemoveNamespace(name string) { delete(c.namespaces, name) }
 
-// AddPod places a pod on the node that its spec names; known already, it is
-// replaced. A pod without a node, or one that has ended, is removed.
+// AddPod adds or replaces a pod on the node in its spec. A pod without a node and a terminated pod
+// are removed.
 func (c *Cluster) AddPod(pod *corev1.Pod) {
 	c.RemovePod(pod.UID)
 	if pod.Spec.NodeName == "" || IsTerminal(pod) {
 		return
 	}
-	s := newPodInfo(pod)
-	c.pods[pod.UID] = s
-	at := c.nodeInfo(pod.Spec.NodeName)
-	at.pods[pod.UID] = s
-	at.used.AddBound(pod)
-	at.nonZeroRequests.add(s.nonZeroRequests, 1)
-	if s.terms.any() {
-		at.podsWithAffinity[pod.UID] = s
+	info := newPodInfo(pod)
+	c.pods[pod.UID] = info
+	node := c.nodeInfo(pod.Spec.NodeName)
+	node.pods[pod.UID] = info
+	node.used.AddBound(pod)
+	node.nonZeroRequests.add(info.nonZeroRequests, 1)
+	if info.terms.any() {
+		node.podsWithAffinity[pod.UID] = info
 	}
 }
 
-// IsTerminal reports whether nothing of the pod runs any more, nor ever will.
+// IsTerminal reports whether the pod has terminated.
 func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// RemovePod takes a pod from its node and withdraws its nomination.
+// RemovePod removes a pod from its node and its nomination.
 func (c *Cluster) RemovePod(uid types.UID) {
 	c.Nominate(uid, nil, "")
-	s, ok := c.pods[uid]
+	info, ok := c.pods[uid]
 	if !ok {
 		return
 	}
 	delete(c.pods, uid)
-	at := c.nodes[s.pod.Spec.NodeName]
-	delete(at.pods, uid)
-	delete(at.podsWithAffinity, uid)
-	at.used.RemoveBound(s.pod)
-	at.nonZeroRequests.add(s.nonZeroRequests, -1)
-	c.removeIfUnused(at)
+	node := c.nodes[info.pod.Spec.NodeName]
+	delete(node.pods, uid)
+	delete(node.podsWithAffinity, uid)
+	node.used.RemoveBound(info.pod)
+	node.nonZeroRequests.add(info.nonZeroRequests, -1)
+	c.removeIfUnused(node)
 }
 
-// NodeOf reports on which node a pod is; empty: on none.
+// NodeOf returns the node of a pod, or "".
 func (c *Cluster) NodeOf(uid types.UID) string {
-	if s, ok := c.pods[uid]; ok {
-		return s.pod.Spec.NodeName
+	if info, ok := c.pods[uid]; ok {
+		return info.pod.Spec.NodeName
 	}
 	return ""
 }
 
-// Nominate keeps room for a pod on a node against pods of no higher priority;
-// with no node the nomination is withdrawn.
+// Nominate reserves resources for a pod on a node against pods of lower priority. An empty node
+// name removes the nomination.
 func (c *Cluster) Nominate(uid types.UID, pod *corev1.Pod, name string) {
-	for _, at := range c.nodes {
-		if _, ok := at.nominated[uid]; ok {
-			delete(at.nominated, uid)
-			c.removeIfUnused(at)
+	for _, node := range c.nodes {
+		if _, ok := node.nominated[uid]; ok {
+			delete(node.nominated, uid)
+			c.removeIfUnused(node)
 		}
 	}
 	if name != "" {
@@ -151,25 +152,25 @@ func (c *Cluster) Nominate(uid types.UID, pod *corev1.Pod, name string) {
 }
 
 func (c *Cluster) nodeInfo(name string) *nodeInfo {
-	at, ok := c.nodes[name]
+	info, ok := c.nodes[name]
 	if !ok {
-		at = &nodeInfo{
+		info = &nodeInfo{
 			Node: admission.Node{Name: name}, pods: map[types.UID]*podInfo{},
 			podsWithAffinity: map[types.UID]*podInfo{}, nominated: map[types.UID]*podInfo{},
 		}
-		c.nodes[name] = at
+		c.nodes[name] = info
 	}
-	return at
+	return info
 }
 
-func (c *Cluster) removeIfUnused(at *nodeInfo) {
-	if !at.exists && len(at.pods) == 0 && len(at.nominated) == 0 {
-		delete(c.nodes, at.Name)
+func (c *Cluster) removeIfUnused(node *nodeInfo) {
+	if !node.exists && len(node.pods) == 0 && len(node.nominated) == 0 {
+		delete(c.nodes, node.Name)
 	}
 }
 
-func (c *Cluster) removeImages(at *nodeInfo) {
-	for name := range at.images {
+func (c *Cluster) removeImages(node *nodeInfo) {
+	for name := range node.images {
 		if c.images[name]--; c.images[name] <= 0 {
 			delete(c.images, name)
 		}
@@ -185,8 +186,8 @@ func (c *Cluster) sortNames() {
 	}
 }
 
-// Amounts that a container is taken to want when it says nothing, so that pods
-// without requests spread too; upstream's.
+// Requests assumed for containers without any, as in kube-scheduler, so that these pods are spread
+// too.
 const (
 	defaultMilliCPURequest = 100
 	defaultMemoryRequest   = 200 << 20
@@ -201,18 +202,18 @@ func (a *cpuAndMemory) add(b cpuAndMemory, sign int64) {
 
 func nonZeroRequestsOf(pod *corev1.Pod) cpuAndMemory {
 	requests := podspec.RequestsWithStatus(pod)
-	var quiet cpuAndMemory
+	var missing cpuAndMemory
 	for i := range pod.Spec.Containers {
-		asked := pod.Spec.Containers[i].Resources.Requests
-		if _, ok := asked[corev1.ResourceCPU]; !ok {
-			quiet.milliCPU += defaultMilliCPURequest
+		explicit := pod.Spec.Containers[i].Resources.Requests
+		if _, ok := explicit[corev1.ResourceCPU]; !ok {
+			missing.milliCPU += defaultMilliCPURequest
 		}
-		if _, ok := asked[corev1.ResourceMemory]; !ok {
-			quiet.memory += defaultMemoryRequest
+		if _, ok := explicit[corev1.ResourceMemory]; !ok {
+			missing.memory += defaultMemoryRequest
 		}
 	}
 	if r := pod.Spec.Resources; r != nil && len(r.Requests) > 0 {
-		quiet = cpuAndMemory{}
+		missing = cpuAndMemory{}
 	}
-	return cpuAndMemory{requests.Cpu().MilliValue() + quiet.milliCPU, requests.Memory().Value() + quiet.memory}
+	return cpuAndMemory{requests.Cpu().MilliValue() + missing.milliCPU, requests.Memory().Value() + missing.memory}
 }

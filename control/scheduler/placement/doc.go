@@ -1,17 +1,15 @@
-// Package placement answers which node a pod should run on, and if none, why.
+// Package placement selects the node for a pod, or explains why there is none.
 //
-// It owns the picture of the cluster that the answer is taken from: the nodes,
-// the pods on them (also those that are only assumed to be), the pods that wait
-// for room on a node, and the labels of the namespaces. The rules that agent and
-// scheduler share come from admission. It never binds, deletes, waits or reads a
-// clock: package scheduler does what is answered here.
+// It contains the cluster cache (nodes, bound and assumed pods, nominated pods, namespace labels)
+// and the filter, score and preemption algorithms. The predicates shared with the agent come from
+// package admission. Binding, preempting, waiting and retrying are in package scheduler.
 //
 // Invariants:
 //
-//	P1 A chosen node is one on which no rule refuses the pod; placing pods one by
-//	   one never takes more of a node than it has.
-//	P2 Choose and Preempt change nothing of the cluster.
-//	P3 With the victims of a Preemption gone, the pod fits the node; without any
-//	   one of them it would not, unless a disruption budget made another choice.
-//	P4 The same cluster and pod give the same answer.
+//	P1 No filter rejects the pod on the selected node. Scheduling pods one by one never
+//	   overcommits a node.
+//	P2 Schedule and Preempt do not modify the cluster.
+//	P3 Without the victims of a Preemption, the pod fits the node. Every victim is necessary,
+//	   unless a disruption budget led to another choice.
+//	P4 The result depends only on the cluster and the pod.
 package placement

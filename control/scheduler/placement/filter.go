@@ -10,7 +10,7 @@ import (
 	"berth/admission"
 )
 
-// The reasons that kubectl's users know from FailedScheduling.
+// Reasons in FailedScheduling messages, as in kube-scheduler.
 const (
 	reasonUnschedulable        = "node(s) were unschedulable"
 	reasonName                 = "node(s) didn't match the requested node name"
@@ -29,17 +29,18 @@ const (
 	reasonVictimsTerminating   = "not eligible due to a terminating pod on the nominated node."
 )
 
-// Rejection is why a node will not have a pod.
+// Rejection is why a node cannot run a pod.
 type Rejection struct {
 	Reasons      []string
 	Filter       Filter
-	Unresolvable bool // no pod that goes makes room here
+	Unresolvable bool // preemption on this node cannot help
 }
 
-// Filter names what refused, so that a pod is looked at again when that changes.
+// Filter names the filter that rejected a node. Pods are requeued when a change may affect its
+// result.
 type Filter string
 
-// The rules, by the names of upstream's plugins.
+// The filters, with the names of kube-scheduler's plugins.
 const (
 	FilterNodeUnschedulable Filter = "NodeUnschedulable"
 	FilterNodeName          Filter = "NodeName"
@@ -52,82 +53,86 @@ const (
 	FilterInterPodAffinity  Filter = "InterPodAffinity"
 )
 
-// attempt is a pod to place, with all that is counted over the whole cluster.
+// attempt is the state of one scheduling attempt: the pod with counts over the whole cluster.
 type attempt struct {
 	*podInfo
 	cluster  *Cluster
-	volumes  []*corev1.NodeSelector // where its volumes can be
+	volumes  []*corev1.NodeSelector // node affinities of its volumes
 	spread   []spreadConstraint
 	affinity affinityCounts
 }
 
 func (c *Cluster) newAttempt(pod *corev1.Pod, volumes []*corev1.NodeSelector) *attempt {
-	q := &attempt{podInfo: newPodInfo(pod), cluster: c, volumes: volumes}
-	q.spread = q.countSpread(corev1.DoNotSchedule)
-	q.affinity = q.countAffinity()
-	return q
+	a := &attempt{podInfo: newPodInfo(pod), cluster: c, volumes: volumes}
+	a.spread = a.countSpread(corev1.DoNotSchedule)
+	a.affinity = a.countAffinity()
+	return a
 }
 
-// clone is the question with its own counts, to suppose changes in.
-func (q *attempt) clone() *attempt {
-	out := *q
-	out.spread = make([]spreadConstraint, len(q.spread))
-	for i, s := range q.spread {
+// clone returns a copy with its own counts, for simulated changes.
+func (a *attempt) clone() *attempt {
+	out := *a
+	out.spread = make([]spreadConstraint, len(a.spread))
+	for i, s := range a.spread {
 		s.counts = maps.Clone(s.counts)
 		out.spread[i] = s
 	}
-	out.affinity = q.affinity.clone()
+	out.affinity = a.affinity.clone()
 	return &out
 }
 
-// simulate counts a pod on a node in (by 1) or out (by -1).
-func (q *attempt) simulate(at *nodeInfo, other *podInfo, by int) {
-	for i := range q.spread {
-		q.spread[i].count(q, at, other, by)
+// simulate adds (by 1) or removes (by -1) a pod on a node in the counts.
+func (a *attempt) simulate(node *nodeInfo, other *podInfo, by int) {
+	for i := range a.spread {
+		a.spread[i].count(a, node, other, by)
 	}
-	q.affinity.count(q, at, other, by)
+	a.affinity.count(a, node, other, by)
 }
 
-// filter is why the node will not have the pod beside what is used of it; nil:
-// it would. The first rule that refuses ends the asking, cheap ones first.
-func (q *attempt) filter(at *nodeInfo, used admission.Used) *Rejection {
-	pod := q.pod
+// filter returns why the node cannot run the pod in addition to what is used, or nil. It stops at
+// the first filter that rejects. Cheap filters run first.
+func (a *attempt) filter(node *nodeInfo, used admission.Used) *Rejection {
+	pod := a.pod
 	switch {
-	case at.unschedulable && !admission.Tolerated(corev1.Taint{
+	case node.unschedulable && !admission.Tolerated(corev1.Taint{
 		Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
 	}, pod.Spec.Tolerations):
 		return &Rejection{[]string{reasonUnschedulable}, FilterNodeUnschedulable, true}
-	case len(admission.NodeName(at.Node, pod)) > 0:
+	case len(admission.NodeName(node.Node, pod)) > 0:
 		return &Rejection{[]string{reasonName}, FilterNodeName, true}
 	}
-	for _, t := range at.Taints {
+	for _, t := range node.Taints {
 		if t.Effect != corev1.TaintEffectPreferNoSchedule && !admission.Tolerated(t, pod.Spec.Tolerations) {
-			return &Rejection{[]string{fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)}, FilterTaintToleration, true}
+			return &Rejection{[]string{fmt.Sprintf("node(s) had untolerated taint {%s: %s}", t.Key, t.Value)},
+				FilterTaintToleration, true}
 		}
 	}
-	if !admission.MatchesSelectors(at.Node, pod) {
+	if !admission.MatchesSelectors(node.Node, pod) {
 		return &Rejection{[]string{reasonAffinity}, FilterNodeAffinity, true}
 	}
-	for _, v := range q.volumes {
-		if !slices.ContainsFunc(v.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return admission.MatchesTerm(at.Node, t) }) {
+	for _, v := range a.volumes {
+		if !slices.ContainsFunc(v.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+			return admission.MatchesTerm(
+				node.Node, t)
+		}) {
 			return &Rejection{[]string{reasonVolume}, FilterVolumeBinding, true}
 		}
 	}
 	if len(admission.HostPorts(used, pod)) > 0 {
 		return &Rejection{[]string{reasonPorts}, FilterNodePorts, false}
 	}
-	if r := filterResources(at, used, pod); r != nil {
+	if r := filterResources(node, used, pod); r != nil {
 		return r
 	}
-	if r := q.filterTopologySpread(at); r != nil {
+	if r := a.filterTopologySpread(node); r != nil {
 		return r
 	}
-	return q.filterInterPodAffinity(at)
+	return a.filterInterPodAffinity(node)
 }
 
-// filterResources names each resource of which too little is left.
-func filterResources(at *nodeInfo, used admission.Used, pod *corev1.Pod) *Rejection {
-	refusals := admission.Resources(at.Node, used, pod)
+// filterResources returns all insufficient resources.
+func filterResources(node *nodeInfo, used admission.Used, pod *corev1.Pod) *Rejection {
+	refusals := admission.Resources(node.Node, used, pod)
 	if len(refusals) == 0 {
 		return nil
 	}
@@ -143,24 +148,24 @@ func filterResources(at *nodeInfo, used admission.Used, pod *corev1.Pod) *Reject
 	return out
 }
 
-// filterWithNominated asks with the pods that wait for room on the node and go first,
-// and, should they end up elsewhere, without.
-func (q *attempt) filterWithNominated(at *nodeInfo, used admission.Used) *Rejection {
-	var first []*podInfo
-	for uid, other := range at.nominated {
-		if uid != q.pod.UID && other.priority >= q.priority {
-			first = append(first, other)
+// filterWithNominated filters twice: with the nominated pods of at least the same priority added to
+// the node and, because these may be bound elsewhere, without them.
+func (a *attempt) filterWithNominated(node *nodeInfo, used admission.Used) *Rejection {
+	var nominated []*podInfo
+	for uid, other := range node.nominated {
+		if uid != a.pod.UID && other.priority >= a.priority {
+			nominated = append(nominated, other)
 		}
 	}
-	if len(first) > 0 {
-		with, full := q.clone(), used
-		for _, other := range first {
-			with.simulate(at, other, 1)
-			full.Add(other.pod)
+	if len(nominated) > 0 {
+		with, usedWith := a.clone(), used
+		for _, other := range nominated {
+			with.simulate(node, other, 1)
+			usedWith.Add(other.pod)
 		}
-		if r := with.filter(at, full); r != nil {
+		if r := with.filter(node, usedWith); r != nil {
 			return r
 		}
 	}
-	return q.filter(at, used)
+	return a.filter(node, used)
 }

@@ -16,12 +16,12 @@ import (
 	"berth/podspec"
 )
 
-// podOf reads "name: manifest of metadata and spec in one", defaults set.
+// podOf parses the manifest of a pod and sets its name and the defaults.
 func podOf(t testing.TB, name, text string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
 	if err := yaml.UnmarshalStrict([]byte(text), pod); err != nil {
-		t.Fatalf("test's own manifest: %v\n%s", err, text)
+		t.Fatalf("test manifest: %v\n%s", err, text)
 	}
 	pod.Name, pod.UID = name, types.UID(name)
 	if pod.Namespace == "" {
@@ -34,7 +34,7 @@ func podOf(t testing.TB, name, text string) *corev1.Pod {
 	return pod
 }
 
-func on(pod *corev1.Pod, node string) *corev1.Pod {
+func onNode(pod *corev1.Pod, node string) *corev1.Pod {
 	out := pod.DeepCopy()
 	out.Spec.NodeName = node
 	return out
@@ -44,7 +44,7 @@ func nodeOf(t testing.TB, name, text string) *corev1.Node {
 	t.Helper()
 	n := &corev1.Node{}
 	if err := yaml.UnmarshalStrict([]byte(text), n); err != nil {
-		t.Fatalf("test's own node: %v\n%s", err, text)
+		t.Fatalf("test node: %v\n%s", err, text)
 	}
 	n.Name = name
 	if n.Labels == nil {
@@ -59,8 +59,9 @@ func nodeOf(t testing.TB, name, text string) *corev1.Node {
 	return n
 }
 
-// world is a cluster of the given nodes, in zones a, a, b, b, … unless said.
-func world(t testing.TB, nodes ...string) *Cluster {
+// newTestCluster returns a cluster of the nodes n1, n2, ..., by default in the zones a, a, b, b,
+// ...
+func newTestCluster(t testing.TB, nodes ...string) *Cluster {
 	c := NewCluster()
 	c.SetNamespace("default", map[string]string{"team": "red"})
 	c.SetNamespace("other", map[string]string{"team": "blue"})
@@ -84,90 +85,132 @@ const (
 	port80   = "spec: {containers: [{name: a, image: x, ports: [{containerPort: 80, hostPort: 80}]}]}"
 )
 
-func TestChoose(t *testing.T) {
+func TestSchedule(t *testing.T) {
 	apart := func(key, rest string) string {
-		return "{metadata: {labels: {app: web}}, spec: {affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: " + key + ", labelSelector: {matchLabels: {app: web}}" + rest + "}]}}}}"
+		return "{metadata: {labels: {app: web}}, spec: {affinity: {podAntiAffinity: " +
+			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: " + key +
+			", labelSelector: {matchLabels: {app: web}}" + rest + "}]}}}}"
 	}
 	near := func(rest string) string {
-		return "{metadata: {labels: {app: web}}, spec: {affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, labelSelector: {matchLabels: {app: web}}" + rest + "}]}}}}"
+		return "{metadata: {labels: {app: web}}, spec: {affinity: {podAffinity: " +
+			"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, labelSelector: {matchLabels: {app: web}}" +
+			rest + "}]}}}}"
 	}
 	web := "metadata: {labels: {app: web}}"
 	spreadBy := func(rest string) string {
-		return "{metadata: {labels: {app: web, v: '2'}}, spec: {topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, labelSelector: {matchLabels: {app: web}}, " + rest + "}]}}"
+		return "{metadata: {labels: {app: web, v: '2'}}, spec: {topologySpreadConstraints: [{topologyKey: zone, maxSkew: " +
+			"1, labelSelector: {matchLabels: {app: web}}, " + rest + "}]}}"
 	}
 	hard := "whenUnsatisfiable: DoNotSchedule"
 	for _, row := range []struct {
 		sentence string
 		nodes    []string
-		here     map[string]string // what runs: "name@node" to manifest
+		here     map[string]string // existing pods: "name@node" to manifest
 		pod      string
 		want     string // node, or the message
 	}{
 		{sentence: "no nodes", pod: nodeAny, want: "no nodes available to schedule pods"},
-		{sentence: "the only node", nodes: []string{nodeAny}, pod: nodeAny, want: "n1"},
-		{sentence: "the emptier node", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": cpu1}, pod: cpu1, want: "n2"},
-		{sentence: "every reason with its number", nodes: []string{nodeAny, tainted, tainted}, here: map[string]string{"a@n1": cpu1}, pod: cpu2,
+		{sentence: "a single node", nodes: []string{nodeAny}, pod: nodeAny, want: "n1"},
+		{sentence: "the least allocated node", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": cpu1},
+			pod: cpu1, want: "n2"},
+		{sentence: "all reasons are counted", nodes: []string{nodeAny, tainted, tainted}, here: map[string]string{
+			"a@n1": cpu1}, pod: cpu2,
 			want: "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint {gpu: yes}."},
-		{sentence: "a cordoned node", nodes: []string{cordoned}, pod: nodeAny, want: "0/1 nodes are available: 1 node(s) were unschedulable."},
+		{sentence: "a cordoned node", nodes: []string{cordoned}, pod: nodeAny,
+			want: "0/1 nodes are available: 1 node(s) were unschedulable."},
 		{sentence: "a pod that tolerates the cordon", nodes: []string{cordoned}, want: "n1",
 			pod: "spec: {tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]}"},
-		{sentence: "a node selector", nodes: []string{nodeAny, nodeAny, nodeAny}, pod: "spec: {nodeSelector: {zone: b}}", want: "n3"},
-		{sentence: "a node selector that none meets", nodes: []string{nodeAny}, pod: "spec: {nodeSelector: {zone: z}}",
+		{sentence: "a node selector", nodes: []string{nodeAny, nodeAny, nodeAny}, pod: "spec: {nodeSelector: {zone: b}}",
+			want: "n3"},
+		{sentence: "a node selector without match", nodes: []string{nodeAny}, pod: "spec: {nodeSelector: {zone: z}}",
 			want: "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."},
-		{sentence: "a port of the host", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": port80}, pod: port80, want: "n2"},
-		{sentence: "a port of the host that is taken everywhere", nodes: []string{nodeAny}, here: map[string]string{"a@n1": port80}, pod: port80,
+		{sentence: "a free host port", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": port80},
+			pod: port80, want: "n2"},
+		{sentence: "a host port in use on all nodes", nodes: []string{nodeAny}, here: map[string]string{"a@n1": port80},
+			pod:  port80,
 			want: "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."},
-		{sentence: "too many pods and too little of all", nodes: []string{"status: {allocatable: {pods: '1', cpu: '1', memory: 1Ki}}"}, here: map[string]string{"a@n1": nodeAny},
-			pod:  "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 2, memory: 1Gi, example.com/gpu: 1}, limits: {example.com/gpu: 1}}}]}",
-			want: "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Insufficient memory, 1 Too many pods."},
-		{sentence: "a taint that would rather not", nodes: []string{"spec: {taints: [{key: k, effect: PreferNoSchedule}]}", nodeAny}, here: map[string]string{"a@n2": cpu1}, pod: nodeAny, want: "n2"},
+		{sentence: "insufficient resources of all kinds", nodes: []string{"status: {allocatable: {pods: '1', cpu: '1', " +
+			"memory: 1Ki}}"}, here: map[string]string{"a@n1": nodeAny},
+			pod: "spec: {containers: [{name: a, image: x, resources: {requests: {cpu: 2, memory: 1Gi, example.com/gpu: 1}, " +
+				"limits: {example.com/gpu: 1}}}]}",
+			want: "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/gpu, 1 Insufficient memory, 1 Too " +
+				"many pods."},
+		{sentence: "a PreferNoSchedule taint", nodes: []string{"spec: {taints: [{key: k, effect: PreferNoSchedule}]}",
+			nodeAny}, here: map[string]string{"a@n2": cpu1}, pod: nodeAny, want: "n2"},
 		{sentence: "a preferred node", nodes: []string{nodeAny, nodeAny, nodeAny}, want: "n3",
-			pod: "spec: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, preference: {matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}}}"},
-		{sentence: "the node that has the image", nodes: []string{nodeAny, "status: {allocatable: {pods: '9', cpu: '2', memory: 2Gi}, images: [{names: ['big:latest'], sizeBytes: 2000000000}]}"},
+			pod: "spec: {affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 5, preference: " +
+				"{matchExpressions: [{key: zone, operator: In, values: [b]}]}}]}}}"},
+		{sentence: "the node that has the image", nodes: []string{nodeAny,
+			"status: {allocatable: {pods: '9', cpu: '2', memory: 2Gi}, images: [{names: ['big:latest'], sizeBytes: " +
+				"2000000000}]}"},
 			pod: "spec: {containers: [{name: a, image: big}]}", want: "n2"},
 
-		{sentence: "apart by node", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": web}, pod: apart("kubernetes.io/hostname", ""), want: "n2"},
-		{sentence: "apart by zone and no zone is left", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": web}, pod: apart("zone", ""),
+		{sentence: "anti-affinity by node", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": web},
+			pod: apart("kubernetes.io/hostname", ""), want: "n2"},
+		{sentence: "anti-affinity by zone without a free zone", nodes: []string{nodeAny, nodeAny}, here: map[string]string{
+			"a@n1": web}, pod: apart("zone", ""),
 			want: "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "those who are there want to be apart", nodes: []string{nodeAny}, here: map[string]string{"a@n1": apart("zone", "")}, pod: web,
+		{sentence: "anti-affinity of an existing pod", nodes: []string{nodeAny}, here: map[string]string{"a@n1": apart("zone",
+			"")}, pod: web,
 			want: "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules."},
-		{sentence: "another namespace's pods are not meant", nodes: []string{nodeAny}, here: map[string]string{"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ""), want: "n1"},
-		{sentence: "unless its labels select it", nodes: []string{nodeAny}, here: map[string]string{"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ", namespaceSelector: {matchLabels: {team: blue}}"),
+		{sentence: "anti-affinity ignores pods in other namespaces", nodes: []string{nodeAny}, here: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ""), want: "n1"},
+		{sentence: "anti-affinity with a namespace selector", nodes: []string{nodeAny}, here: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone",
+			", namespaceSelector: {matchLabels: {team: blue}}"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "or its name", nodes: []string{nodeAny}, here: map[string]string{"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ", namespaces: [other]"),
+		{sentence: "anti-affinity with a namespace name", nodes: []string{nodeAny}, here: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ", namespaces: [other]"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "an empty namespace selector is all namespaces", nodes: []string{nodeAny}, here: map[string]string{"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ", namespaceSelector: {}"),
+		{sentence: "an empty namespace selector selects all namespaces", nodes: []string{nodeAny}, here: map[string]string{
+			"a@n1": "metadata: {namespace: other, labels: {app: web}}"}, pod: apart("zone", ", namespaceSelector: {}"),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."},
-		{sentence: "the same label value only", nodes: []string{nodeAny}, here: map[string]string{"a@n1": "metadata: {labels: {app: web, v: '1'}}"},
+		{sentence: "anti-affinity with matchLabelKeys", nodes: []string{nodeAny}, here: map[string]string{
+			"a@n1": "metadata: {labels: {app: web, v: '1'}}"},
 			pod: strings.Replace(apart("zone", ", matchLabelKeys: [v]"), "app: web}", "app: web, v: '2'}", 1), want: "n1"},
-		{sentence: "near others", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{"a@n3": web, "b@n3": cpu1}, pod: near(""), want: "n3"},
-		{sentence: "the first of its kind", nodes: []string{nodeAny}, pod: near(""), want: "n1"},
-		{sentence: "near nobody that is there", nodes: []string{nodeAny}, want: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules.",
-			pod: "spec: {affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, labelSelector: {matchLabels: {app: db}}}]}}}"},
-		{sentence: "rather near others", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{"a@n3": "metadata: {labels: {app: db}}"}, want: "n3",
-			pod: "spec: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {app: db}}}}]}}}"},
+		{sentence: "affinity to an existing pod", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{
+			"a@n3": web, "b@n3": cpu1}, pod: near(""), want: "n3"},
+		{sentence: "self-affinity of the first pod", nodes: []string{nodeAny}, pod: near(""), want: "n1"},
+		{sentence: "affinity without a matching pod", nodes: []string{nodeAny},
+			want: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules.",
+			pod: "spec: {affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, " +
+				"labelSelector: {matchLabels: {app: db}}}]}}}"},
+		{sentence: "preferred affinity", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{
+			"a@n3": "metadata: {labels: {app: db}}"}, want: "n3",
+			pod: "spec: {affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, " +
+				"podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {app: db}}}}]}}}"},
 
-		{sentence: "spread over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{"a@n1": web}, pod: spreadBy(hard), want: "n3"},
-		{sentence: "a node without the label", nodes: []string{"metadata: {labels: {zone: a}}"}, pod: strings.Replace(spreadBy(hard), "zone", "rack", 1),
+		{sentence: "spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{"a@n1": web},
+			pod: spreadBy(hard), want: "n3"},
+		{sentence: "spreading with a node without the label", nodes: []string{"metadata: {labels: {zone: a}}"},
+			pod:  strings.Replace(spreadBy(hard), "zone", "rack", 1),
 			want: "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label)."},
-		{sentence: "the emptier zone is full", nodes: []string{nodeAny, nodeAny, "status: {allocatable: {pods: '0'}}"}, here: map[string]string{"a@n1": web}, pod: spreadBy(hard),
+		{sentence: "spreading with a full zone", nodes: []string{nodeAny, nodeAny, "status: {allocatable: {pods: '0'}}"},
+			here: map[string]string{"a@n1": web}, pod: spreadBy(hard),
 			want: "0/3 nodes are available: 1 Too many pods, 2 node(s) didn't match pod topology spread constraints."},
-		{sentence: "too few zones", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": web}, pod: spreadBy(hard + ", minDomains: 2"),
+		{sentence: "minDomains is not met", nodes: []string{nodeAny, nodeAny}, here: map[string]string{"a@n1": web},
+			pod:  spreadBy(hard + ", minDomains: 2"),
 			want: "0/2 nodes are available: 2 node(s) didn't match pod topology spread constraints."},
-		{sentence: "a tainted zone counts by default", nodes: []string{nodeAny, nodeAny, tainted}, here: map[string]string{"a@n1": web}, pod: spreadBy(hard),
-			want: "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 node(s) didn't match pod topology spread constraints."},
-		{sentence: "a tainted zone does not count if so said", nodes: []string{cpuless(), nodeAny, tainted}, here: map[string]string{"a@n1": web}, pod: spreadBy(hard + ", nodeTaintsPolicy: Honor"), want: "n2"},
-		{sentence: "only pods of the same version", nodes: []string{cpuless(), nodeAny, tainted}, here: map[string]string{"a@n1": "metadata: {labels: {app: web, v: '1'}}"}, pod: spreadBy(hard + ", matchLabelKeys: [v]"), want: "n2"},
-		{sentence: "rather spread over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{"a@n1": web, "b@n2": web}, pod: spreadBy("whenUnsatisfiable: ScheduleAnyway"), want: "n3"},
-		{sentence: "siblings are spread", nodes: []string{nodeAny, nodeAny}, want: "n2",
-			here: map[string]string{"a@n1": "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: r, controller: true}]}"},
-			pod:  "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: r, controller: true}]}"},
+		{sentence: "spreading counts tainted zones by default", nodes: []string{nodeAny, nodeAny, tainted},
+			here: map[string]string{"a@n1": web}, pod: spreadBy(hard),
+			want: "0/3 nodes are available: 1 node(s) had untolerated taint {gpu: yes}, 2 node(s) didn't match pod topology " +
+				"spread constraints."},
+		{sentence: "spreading ignores tainted zones with nodeTaintsPolicy Honor", nodes: []string{tinyNode(), nodeAny,
+			tainted}, here: map[string]string{"a@n1": web}, pod: spreadBy(hard + ", nodeTaintsPolicy: Honor"), want: "n2"},
+		{sentence: "spreading with matchLabelKeys", nodes: []string{tinyNode(), nodeAny, tainted}, here: map[string]string{
+			"a@n1": "metadata: {labels: {app: web, v: '1'}}"}, pod: spreadBy(hard + ", matchLabelKeys: [v]"), want: "n2"},
+		{sentence: "preferred spreading over zones", nodes: []string{nodeAny, nodeAny, nodeAny}, here: map[string]string{
+			"a@n1": web, "b@n2": web}, pod: spreadBy("whenUnsatisfiable: ScheduleAnyway"), want: "n3"},
+		{sentence: "default spreading of siblings", nodes: []string{nodeAny, nodeAny}, want: "n2",
+			here: map[string]string{"a@n1": "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, " +
+				"uid: r, controller: true}]}"},
+			pod: "metadata: {ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: r, controller: true}]}"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			c := world(t, row.nodes...)
-			for who, text := range row.here {
-				name, node, _ := strings.Cut(who, "@")
-				c.AddPod(on(podOf(t, name, text), node))
+			c := newTestCluster(t, row.nodes...)
+			for key, text := range row.here {
+				name, node, _ := strings.Cut(key, "@")
+				c.AddPod(onNode(podOf(t, name, text), node))
 			}
 			choice := c.Schedule(podOf(t, "new", row.pod))
 			got := choice.Node
@@ -181,14 +224,13 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// cpuless is a node that is refused by everything but the smallest pod; it
-// keeps scores out of a row.
-func cpuless() string { return "status: {allocatable: {pods: '1', cpu: '0', memory: '0'}}" }
+// tinyNode is a node that only the smallest pod fits, to exclude it from scoring.
+func tinyNode() string { return "status: {allocatable: {pods: '1', cpu: '0', memory: '0'}}" }
 
 func withPriority(t testing.TB, name string, priority int32, text, node string) *corev1.Pod {
 	pod := podOf(t, name, text)
 	pod.Spec.Priority = &priority
-	return on(pod, node)
+	return onNode(pod, node)
 }
 
 func TestPreempt(t *testing.T) {
@@ -202,34 +244,40 @@ func TestPreempt(t *testing.T) {
 		budgets  []DisruptionBudget
 		want     string // "node: victims", or the message
 	}{
-		{sentence: "the less important goes", nodes: []string{nodeAny}, text: cpu2, want: "n1: low",
+		{sentence: "a pod of lower priority is preempted", nodes: []string{nodeAny}, text: cpu2, want: "n1: low",
 			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} }},
-		{sentence: "an equal stays", nodes: []string{nodeAny}, text: cpu2,
+		{sentence: "a pod of equal priority is not preempted", nodes: []string{nodeAny}, text: cpu2,
 			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
 			want: "0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		{sentence: "a pod that would never fit ends nobody", nodes: []string{nodeAny, tainted}, text: cpu9,
+		{sentence: "no preemption for a pod that never fits", nodes: []string{nodeAny, tainted}, text: cpu9,
 			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} },
 			want: "0/2 nodes are available: 2 Preemption is not helpful for scheduling."},
-		{sentence: "both reasons are counted", nodes: []string{nodeAny, tainted}, text: cpu2,
+		{sentence: "all reasons are counted", nodes: []string{nodeAny, tainted}, text: cpu2,
 			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "same", 10, cpu1, "n1")} },
-			want: "0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling."},
-		{sentence: "a policy of never", nodes: []string{nodeAny}, text: cpu2, pod: func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never },
+			want: "0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for " +
+				"scheduling."},
+		{sentence: "preemptionPolicy Never", nodes: []string{nodeAny}, text: cpu2, pod: func(p *corev1.Pod) {
+			p.Spec.PreemptionPolicy = &never
+		},
 			here: func(t testing.TB) []*corev1.Pod { return []*corev1.Pod{withPriority(t, "low", 0, cpu1, "n1")} },
 			want: "not eligible due to preemptionPolicy=Never."},
-		{sentence: "who need not go stays, the important first", nodes: []string{nodeAny}, text: cpu1, want: "n1: b",
+		{sentence: "unnecessary victims are spared by priority", nodes: []string{nodeAny}, text: cpu1, want: "n1: b",
 			here: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, cpu1, "n1")}
 			}},
-		{sentence: "the node with the least important victims", nodes: []string{nodeAny, nodeAny}, text: cpu2, want: "n2: b",
+		{sentence: "the node with the lowest victim priority is selected", nodes: []string{nodeAny, nodeAny}, text: cpu2,
+			want: "n2: b",
 			here: func(t testing.TB) []*corev1.Pod {
 				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, cpu1, "n2")}
 			}},
-		{sentence: "a budget turns the choice", nodes: []string{nodeAny, nodeAny}, text: cpu2, want: "n1: a",
+		{sentence: "a disruption budget changes the selection", nodes: []string{nodeAny, nodeAny}, text: cpu2, want: "n1: a",
 			budgets: []DisruptionBudget{{Namespace: "default", Selector: labels.SelectorFromSet(labels.Set{"app": "db"})}},
 			here: func(t testing.TB) []*corev1.Pod {
-				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4, "{metadata: {labels: {app: db}}, "+cpu1+"}", "n2")}
+				return []*corev1.Pod{withPriority(t, "a", 5, cpu1, "n1"), withPriority(t, "b", 4,
+					"{metadata: {labels: {app: db}}, "+cpu1+"}", "n2")}
 			}},
-		{sentence: "room that is coming is waited for", nodes: []string{nodeAny}, text: cpu2, pod: func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" },
+		{sentence: "no preemption while earlier victims terminate", nodes: []string{nodeAny}, text: cpu2,
+			pod:  func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" },
 			want: "not eligible due to a terminating pod on the nominated node.",
 			here: func(t testing.TB) []*corev1.Pod {
 				p := withPriority(t, "low", 0, cpu1, "n1")
@@ -238,7 +286,7 @@ func TestPreempt(t *testing.T) {
 			}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			c := world(t, row.nodes...)
+			c := newTestCluster(t, row.nodes...)
 			for _, p := range row.here(t) {
 				c.AddPod(p)
 			}
@@ -248,7 +296,7 @@ func TestPreempt(t *testing.T) {
 			}
 			choice := c.Schedule(pod)
 			if choice.Node != "" {
-				t.Fatalf("the pod fits %s without a preemption", choice.Node)
+				t.Fatalf("the pod fits %s without preemption", choice.Node)
 			}
 			p := c.Preempt(pod, choice, row.budgets)
 			got := p.Message
@@ -266,34 +314,37 @@ func TestPreempt(t *testing.T) {
 	}
 }
 
-func TestNominatedRoomIsKept(t *testing.T) {
-	c := world(t, nodeAny)
+func TestNominatedPodReservesResources(t *testing.T) {
+	c := newTestCluster(t, nodeAny)
 	c.Nominate("first", withPriority(t, "first", 10, cpu2, ""), "n1")
 	if got := c.Schedule(withPriority(t, "second", 9, cpu1, "")); got.Node != "" {
-		t.Errorf("a less important pod took the room on %s", got.Node)
+		t.Errorf("a pod of lower priority uses the reserved resources on %s", got.Node)
 	}
 	if got := c.Schedule(withPriority(t, "third", 11, cpu1, "")); got.Node != "n1" {
-		t.Errorf("a more important pod is kept out: %s", got.Message())
+		t.Errorf("a pod of higher priority was rejected: %s", got.Message())
 	}
 	first := withPriority(t, "first", 10, cpu2, "")
 	first.Status.NominatedNodeName = "n1"
 	if got := c.Schedule(first); got.Node != "n1" {
-		t.Errorf("the pod itself is kept out: %s", got.Message())
+		t.Errorf("the nominated pod was rejected: %s", got.Message())
 	}
 	c.RemovePod("first")
 	if got := c.Schedule(withPriority(t, "second", 9, cpu1, "")); got.Node != "n1" {
-		t.Errorf("the room is still kept: %s", got.Message())
+		t.Errorf("the resources are still reserved: %s", got.Message())
 	}
 }
 
-// TestAResizeCountsWhileItIsNotOver: the node has room for what no resize takes.
-func TestAResizeCountsWhileItIsNotOver(t *testing.T) {
+// TestPendingResizeCountsAsUsed: an infeasible resize uses no resources.
+func TestPendingResizeCountsAsUsed(t *testing.T) {
 	sized := func(name, desired, has string, pending string) *corev1.Pod {
-		pod := on(podOf(t, name, "spec: {containers: [{name: c, image: x, resources: {requests: {cpu: "+desired+"}}}]}"), "n1")
+		pod := onNode(podOf(t, name, "spec: {containers: [{name: c, image: x, resources: {requests: {cpu: "+desired+"}}}]}"),
+			"n1")
 		list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(has)}
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: list, Resources: &corev1.ResourceRequirements{Requests: list}}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: list,
+			Resources: &corev1.ResourceRequirements{Requests: list}}}
 		if pending != "" {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: pending}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
+				Reason: pending}}
 		}
 		return pod
 	}
@@ -303,56 +354,59 @@ func TestAResizeCountsWhileItIsNotOver(t *testing.T) {
 		placed   *corev1.Pod
 		fits     bool
 	}{
-		{"what can never be had takes no room", sized("p", "100", "500m", corev1.PodReasonInfeasible), true},
-		{"what is waited for does", sized("p", "1500m", "500m", corev1.PodReasonDeferred), false},
-		{"what is to be given back is still held", sized("p", "500m", "1500m", ""), false},
-		{"what was given back is not", sized("p", "500m", "500m", ""), true},
+		{"an infeasible resize is not counted", sized("p", "100", "500m", corev1.PodReasonInfeasible), true},
+		{"a deferred resize is counted", sized("p", "1500m", "500m", corev1.PodReasonDeferred), false},
+		{"a pending decrease is not released yet", sized("p", "500m", "1500m", ""), false},
+		{"a completed decrease is released", sized("p", "500m", "500m", ""), true},
 	} {
-		c := world(t, nodeAny)
+		c := newTestCluster(t, nodeAny)
 		c.AddPod(row.placed)
 		choice := c.Schedule(newcomer)
 		if got := choice.Node == "n1"; got != row.fits {
 			t.Errorf("%s: %q %s", row.sentence, choice.Node, choice.Message())
 		}
 		if p := c.Preempt(newcomer, choice, nil); !row.fits && len(p.Victims) != 1 {
-			t.Errorf("%s: its end would make room, but %s", row.sentence, p.Message)
+			t.Errorf("%s: got no preemption: %s", row.sentence, p.Message)
 		}
 		c.RemovePod(row.placed.UID)
 		if used := c.nodes["n1"].used; used.Pods != 0 || len(used.Requests) != 0 {
-			t.Errorf("%s: gone, but %+v is used", row.sentence, used)
+			t.Errorf("%s: pod removed, got usage %+v", row.sentence, used)
 		}
 	}
 }
 
-func TestVolumesSayWhere(t *testing.T) {
-	c := world(t, nodeAny, nodeAny, nodeAny)
+func TestVolumeNodeAffinity(t *testing.T) {
+	c := newTestCluster(t, nodeAny, nodeAny, nodeAny)
 	in := func(zone string) *corev1.NodeSelector {
-		return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}},
-		}}}}
+		return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}},
+			}}}}
 	}
 	pod := podOf(t, "p", nodeAny)
 	if got := c.Schedule(pod, in("b")).Node; got != "n3" {
-		t.Errorf("the volume is on n3, the pod on %q", got)
+		t.Errorf("got node %q, want the volume's node n3", got)
 	}
 	choice := c.Schedule(pod, in("a"), in("b"))
-	if got := choice.Message(); got != "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity." {
+	want := "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity."
+	if got := choice.Message(); got != want {
 		t.Error(got)
 	}
 	choice = c.Unschedulable("pod has unbound immediate PersistentVolumeClaims")
 	got := choice.Message() + " preemption: " + c.Preempt(pod, choice, nil).Message
-	want := "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+	want = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/3 nodes are " +
+		"available: 3 Preemption is not helpful for scheduling."
 	if got != want {
 		t.Error(got)
 	}
 }
 
-func TestNodesComeAndGo(t *testing.T) {
+func TestClusterAddAndRemoveNode(t *testing.T) {
 	c := NewCluster()
-	c.AddPod(on(podOf(t, "early", cpu2), "n1"))
+	c.AddPod(onNode(podOf(t, "early", cpu2), "n1"))
 	c.SetNode(nodeOf(t, "n1", nodeAny))
 	if got := c.Schedule(podOf(t, "p", cpu1)).Message(); got != "0/1 nodes are available: 1 Insufficient cpu." {
-		t.Errorf("a pod that was known before its node does not count: %s", got)
+		t.Errorf("a pod added before its node is not counted: %s", got)
 	}
 	c.RemoveNode("n1")
 	if got := c.Schedule(podOf(t, "p", cpu1)).Message(); got != "no nodes available to schedule pods" {
@@ -360,6 +414,6 @@ func TestNodesComeAndGo(t *testing.T) {
 	}
 	c.RemovePod("early")
 	if len(c.nodes) != 0 {
-		t.Errorf("something is left: %v", c.nodes)
+		t.Errorf("nodes left: %v", c.nodes)
 	}
 }

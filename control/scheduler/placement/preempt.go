@@ -9,53 +9,54 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// DisruptionBudget is how many more pods of a group may go.
+// DisruptionBudget is the state of a PodDisruptionBudget.
 type DisruptionBudget struct {
 	Namespace          string
 	Selector           labels.Selector
 	DisruptionsAllowed int
-	DisruptedPods      map[string]bool // names of pods whose going is counted already
+	DisruptedPods      map[string]bool // names of pods whose disruption is already counted
 }
 
-// Preemption is the node on which room is to be made, and by whose end; or
-// why there is none.
+// Preemption is the node to preempt on and the victims, or the reason why preemption is impossible.
 type Preemption struct {
-	Node    string        // empty: none
-	Victims []*corev1.Pod // the least important last
-	Message string        // without a node: why, for the user
+	Node    string        // empty if preemption is impossible
+	Victims []*corev1.Pod // in descending order of importance
+	Message string        // why preemption is impossible
 
-	// VictimsTerminating: an earlier preemption's victims are still ending.
+	// VictimsTerminating reports that the victims of an earlier preemption are still terminating.
 	VictimsTerminating bool
 }
 
-// candidate is one node with the pods that would have to go.
+// candidate is a node with the victims of a preemption on it.
 type candidate struct {
 	node       *nodeInfo
-	victims    []*podInfo // the most important first
+	victims    []*podInfo // in descending order of importance
 	violations int        // of disruption budgets
 }
 
-// Preempt looks for a node on which the pod fits once pods of lower priority are
-// gone: as few and as unimportant ones as possible, and no disruption budget
-// broken if that can be. The choice is the one that found no node.
-func (c *Cluster) Preempt(pod *corev1.Pod, choice Result, budgets []DisruptionBudget, volumes ...*corev1.NodeSelector) Preemption {
+// Preempt selects the node on which the pod fits without pods of lower priority. It prefers few and
+// unimportant victims and avoids violating disruption budgets. result is that of the failed
+// Schedule.
+func (c *Cluster) Preempt(pod *corev1.Pod, result Result, budgets []DisruptionBudget,
+	volumes ...*corev1.NodeSelector) Preemption {
 	if p := pod.Spec.PreemptionPolicy; p != nil && *p == corev1.PreemptNever {
 		return Preemption{Message: reasonNeverPreempts}
 	}
-	q := c.newAttempt(pod, volumes)
-	if at, ok := c.nodes[pod.Status.NominatedNodeName]; ok && !choice.Rejections[at.Name].Unresolvable && q.hasTerminatingVictim(at) {
+	a := c.newAttempt(pod, volumes)
+	if node, ok := c.nodes[pod.Status.NominatedNodeName]; ok && !result.Rejections[node.Name].Unresolvable &&
+		a.hasTerminatingVictim(node) {
 		return Preemption{Message: reasonVictimsTerminating, VictimsTerminating: true}
 	}
 	var best *candidate
 	var reasons [][]string
 	for _, name := range c.names {
-		if choice.PreFilterReason != "" || choice.Rejections[name].Unresolvable {
+		if result.PreFilterReason != "" || result.Rejections[name].Unresolvable {
 			reasons = append(reasons, []string{reasonNotHelpful})
 			continue
 		}
-		found, why := q.selectVictims(c.nodes[name], budgets)
+		found, rejections := a.selectVictims(c.nodes[name], budgets)
 		if found == nil {
-			reasons = append(reasons, why)
+			reasons = append(reasons, rejections)
 			continue
 		}
 		if best == nil || compareCandidates(found, best) < 0 {
@@ -72,22 +73,22 @@ func (c *Cluster) Preempt(pod *corev1.Pod, choice Result, budgets []DisruptionBu
 	return out
 }
 
-// hasTerminatingVictim: a pod that was told to go is still there.
-func (q *attempt) hasTerminatingVictim(at *nodeInfo) bool {
-	for _, other := range at.pods {
-		if other.pod.DeletionTimestamp != nil && other.priority < q.priority {
+// hasTerminatingVictim reports whether a pod of lower priority on the node is being deleted.
+func (a *attempt) hasTerminatingVictim(node *nodeInfo) bool {
+	for _, other := range node.pods {
+		if other.pod.DeletionTimestamp != nil && other.priority < a.priority {
 			return true
 		}
 	}
 	return false
 }
 
-// selectVictims takes away every less important pod of the node and gives back as many
-// as possible, the important and those of tight budgets first.
-func (q *attempt) selectVictims(at *nodeInfo, budgets []DisruptionBudget) (*candidate, []string) {
+// selectVictims removes all pods of lower priority and adds back as many as possible, first those
+// whose eviction violates a disruption budget, then by importance.
+func (a *attempt) selectVictims(node *nodeInfo, budgets []DisruptionBudget) (*candidate, []string) {
 	var lower []*podInfo
-	for _, other := range at.pods {
-		if other.priority < q.priority {
+	for _, other := range node.pods {
+		if other.priority < a.priority {
 			lower = append(lower, other)
 		}
 	}
@@ -95,68 +96,69 @@ func (q *attempt) selectVictims(at *nodeInfo, budgets []DisruptionBudget) (*cand
 		return nil, []string{reasonNoVictims}
 	}
 	slices.SortFunc(lower, compareImportance)
-	with, used := q.clone(), at.used
+	simulated, used := a.clone(), node.used
 	for _, other := range lower {
-		with.simulate(at, other, -1)
+		simulated.simulate(node, other, -1)
 		used.RemoveBound(other.pod)
 	}
-	if r := with.filterWithNominated(at, used); r != nil {
+	if r := simulated.filterWithNominated(node, used); r != nil {
 		return nil, r.Reasons
 	}
-	out := &candidate{node: at}
-	reprieve := func(other *podInfo) bool {
+	out := &candidate{node: node}
+	spare := func(other *podInfo) bool {
 		before := used
-		with.simulate(at, other, 1)
+		simulated.simulate(node, other, 1)
 		used.AddBound(other.pod)
-		if with.filterWithNominated(at, used) == nil {
+		if simulated.filterWithNominated(node, used) == nil {
 			return true
 		}
-		with.simulate(at, other, -1)
+		simulated.simulate(node, other, -1)
 		used = before
 		out.victims = append(out.victims, other)
 		return false
 	}
-	tight, loose := splitByBudget(lower, budgets)
-	for _, other := range tight {
-		if !reprieve(other) {
+	violating, nonViolating := splitByBudget(lower, budgets)
+	for _, other := range violating {
+		if !spare(other) {
 			out.violations++
 		}
 	}
-	for _, other := range loose {
-		reprieve(other)
+	for _, other := range nonViolating {
+		spare(other)
 	}
 	slices.SortFunc(out.victims, compareImportance)
 	return out, nil
 }
 
-// splitByBudget parts the pods whose going would break a budget from the others; the
-// budgets are spent on the most important pods first.
-func splitByBudget(pods []*podInfo, budgets []DisruptionBudget) (tight, loose []*podInfo) {
+// splitByBudget separates the pods whose eviction violates a disruption budget. The allowed
+// disruptions go to the most important pods first.
+func splitByBudget(pods []*podInfo, budgets []DisruptionBudget) (violating, nonViolating []*podInfo) {
 	left := make([]int, len(budgets))
 	for i, b := range budgets {
 		left[i] = b.DisruptionsAllowed
 	}
 	for _, p := range pods {
-		breaks := false
+		violates := false
 		for i, b := range budgets {
 			if b.Namespace != p.pod.Namespace || b.DisruptedPods[p.pod.Name] || !b.Selector.Matches(labels.Set(p.pod.Labels)) {
 				continue
 			}
 			left[i]--
-			breaks = breaks || left[i] < 0
+			violates = violates || left[i] < 0
 		}
-		if breaks {
-			tight = append(tight, p)
+		if violates {
+			violating = append(violating, p)
 			continue
 		}
-		loose = append(loose, p)
+		nonViolating = append(nonViolating, p)
 	}
-	return tight, loose
+	return violating, nonViolating
 }
 
-// compareImportance orders by priority, then by how long the pods have run.
+// compareImportance orders by descending priority, then by start time.
 func compareImportance(a, b *podInfo) int {
-	return cmp.Or(cmp.Compare(b.priority, a.priority), startTime(a).Compare(startTime(b)), cmp.Compare(a.pod.UID, b.pod.UID))
+	return cmp.Or(cmp.Compare(b.priority, a.priority), startTime(a).Compare(startTime(b)), cmp.Compare(a.pod.UID,
+		b.pod.UID))
 }
 
 func startTime(s *podInfo) time.Time {
@@ -166,7 +168,7 @@ func startTime(s *podInfo) time.Time {
 	return s.pod.CreationTimestamp.Time
 }
 
-// compareCandidates compares two candidates; negative: the first is the better one.
+// compareCandidates is negative if a is preferable to b. The criteria are kube-scheduler's.
 func compareCandidates(a, b *candidate) int {
 	return cmp.Or(
 		cmp.Compare(a.violations, b.violations),
@@ -184,7 +186,8 @@ func (c *candidate) highestPriority() int32 {
 	return c.victims[0].priority
 }
 
-// prioritySum is shifted so that many pods of negative priority do not look cheap.
+// prioritySum adds an offset to each priority, so that many pods of negative priority do not result
+// in a low sum.
 func (c *candidate) prioritySum() (sum int64) {
 	for _, v := range c.victims {
 		sum += int64(v.priority) + 1<<31
@@ -192,7 +195,8 @@ func (c *candidate) prioritySum() (sum int64) {
 	return sum
 }
 
-// highestPriorityStartTime is when the most important victim that ran longest was started.
+// highestPriorityStartTime returns the earliest start time of the victims with the highest
+// priority.
 func (c *candidate) highestPriorityStartTime() (at time.Time) {
 	if len(c.victims) > 0 {
 		at = startTime(c.victims[0])
@@ -200,9 +204,8 @@ func (c *candidate) highestPriorityStartTime() (at time.Time) {
 	return at
 }
 
-// Fits reports whether the node would have the pod as things are; used by tests
-// and by those who want to know whether waiting still makes sense.
+// Fits reports whether the pod fits the node. It is used by tests.
 func (c *Cluster) Fits(pod *corev1.Pod, name string) bool {
-	at, ok := c.nodes[name]
-	return ok && at.exists && c.newAttempt(pod, nil).filterWithNominated(at, at.used) == nil
+	node, ok := c.nodes[name]
+	return ok && node.exists && c.newAttempt(pod, nil).filterWithNominated(node, node.used) == nil
 }

@@ -11,26 +11,27 @@ import (
 	"berth/admission"
 )
 
-const maxNodeScore = 100 // the best score of one rule
+const maxNodeScore = 100 // maximum score of one plugin
 
-// score weighs the nodes; weights are upstream's defaults.
-func (q *attempt) score(nodes []*nodeInfo) []int64 {
+// score returns the weighted scores of the nodes. The weights are kube-scheduler's defaults.
+func (a *attempt) score(nodes []*nodeInfo) []int64 {
 	total := make([]int64, len(nodes))
-	for _, rule := range []struct {
+	for _, plugin := range []struct {
 		weight int64
 		scores func([]*nodeInfo) []int64
 	}{
-		{3, q.scoreTaintToleration}, {2, q.scoreNodeAffinity}, {2, q.scoreTopologySpread}, {2, q.scoreInterPodAffinity},
-		{1, q.scoreLeastAllocated}, {1, q.scoreBalancedAllocation}, {1, q.scoreImageLocality},
+		{3, a.scoreTaintToleration}, {2, a.scoreNodeAffinity}, {2, a.scoreTopologySpread}, {2, a.scoreInterPodAffinity},
+		{1, a.scoreLeastAllocated}, {1, a.scoreBalancedAllocation}, {1, a.scoreImageLocality},
 	} {
-		for i, score := range rule.scores(nodes) {
-			total[i] += rule.weight * score
+		for i, score := range plugin.scores(nodes) {
+			total[i] += plugin.weight * score
 		}
 	}
 	return total
 }
 
-// normalize brings the highest to the full score; reversed, the lowest is best.
+// normalize scales scores to the range 0 to maxNodeScore. If reversed, the lowest raw score is the
+// best.
 func normalize(raw []int64, reversed bool) []int64 {
 	var highest int64
 	for _, x := range raw {
@@ -51,17 +52,17 @@ func normalize(raw []int64, reversed bool) []int64 {
 
 func forEachNode(nodes []*nodeInfo, of func(*nodeInfo) int64) []int64 {
 	out := make([]int64, len(nodes))
-	for i, at := range nodes {
-		out[i] = of(at)
+	for i, node := range nodes {
+		out[i] = of(node)
 	}
 	return out
 }
 
-// scoreTaintToleration: the fewer taints that would rather not have the pod, the better.
-func (q *attempt) scoreTaintToleration(nodes []*nodeInfo) []int64 {
-	return normalize(forEachNode(nodes, func(at *nodeInfo) (n int64) {
-		for _, t := range at.Taints {
-			if t.Effect == corev1.TaintEffectPreferNoSchedule && !admission.Tolerated(t, q.pod.Spec.Tolerations) {
+// scoreTaintToleration prefers nodes with few untolerated PreferNoSchedule taints.
+func (a *attempt) scoreTaintToleration(nodes []*nodeInfo) []int64 {
+	return normalize(forEachNode(nodes, func(node *nodeInfo) (n int64) {
+		for _, t := range node.Taints {
+			if t.Effect == corev1.TaintEffectPreferNoSchedule && !admission.Tolerated(t, a.pod.Spec.Tolerations) {
 				n++
 			}
 		}
@@ -69,15 +70,15 @@ func (q *attempt) scoreTaintToleration(nodes []*nodeInfo) []int64 {
 	}), true)
 }
 
-// scoreNodeAffinity adds up the weights of the preferences that a node meets.
-func (q *attempt) scoreNodeAffinity(nodes []*nodeInfo) []int64 {
-	a := q.pod.Spec.Affinity
-	if a == nil || a.NodeAffinity == nil {
+// scoreNodeAffinity sums the weights of the matching preferences.
+func (a *attempt) scoreNodeAffinity(nodes []*nodeInfo) []int64 {
+	affinity := a.pod.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil {
 		return make([]int64, len(nodes))
 	}
-	return normalize(forEachNode(nodes, func(at *nodeInfo) (sum int64) {
-		for _, p := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-			if admission.MatchesTerm(at.Node, p.Preference) {
+	return normalize(forEachNode(nodes, func(node *nodeInfo) (sum int64) {
+		for _, p := range affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			if admission.MatchesTerm(node.Node, p.Preference) {
 				sum += int64(p.Weight)
 			}
 		}
@@ -85,50 +86,50 @@ func (q *attempt) scoreNodeAffinity(nodes []*nodeInfo) []int64 {
 	}), false)
 }
 
-// allocatedFractions are the parts of CPU and memory that would be taken with the pod.
-func (q *attempt) allocatedFractions(at *nodeInfo) (cpu, memory float64) {
-	part := func(taken, all int64) float64 {
+// allocatedFractions returns the fractions of CPU and memory allocated on the node with the pod.
+func (a *attempt) allocatedFractions(node *nodeInfo) (cpu, memory float64) {
+	fraction := func(taken, all int64) float64 {
 		if all <= 0 {
 			return 1
 		}
 		return min(1, float64(taken)/float64(all))
 	}
-	return part(at.nonZeroRequests.milliCPU+q.nonZeroRequests.milliCPU, at.Allocatable.Cpu().MilliValue()),
-		part(at.nonZeroRequests.memory+q.nonZeroRequests.memory, at.Allocatable.Memory().Value())
+	return fraction(node.nonZeroRequests.milliCPU+a.nonZeroRequests.milliCPU, node.Allocatable.Cpu().MilliValue()),
+		fraction(node.nonZeroRequests.memory+a.nonZeroRequests.memory, node.Allocatable.Memory().Value())
 }
 
-// scoreLeastAllocated prefers the node of which least is taken.
-func (q *attempt) scoreLeastAllocated(nodes []*nodeInfo) []int64 {
-	return forEachNode(nodes, func(at *nodeInfo) int64 {
-		cpu, memory := q.allocatedFractions(at)
+// scoreLeastAllocated prefers nodes with a low allocation.
+func (a *attempt) scoreLeastAllocated(nodes []*nodeInfo) []int64 {
+	return forEachNode(nodes, func(node *nodeInfo) int64 {
+		cpu, memory := a.allocatedFractions(node)
 		return int64(maxNodeScore * ((1 - cpu) + (1 - memory)) / 2)
 	})
 }
 
-// scoreBalancedAllocation prefers the node of which like parts of CPU and memory are taken.
-func (q *attempt) scoreBalancedAllocation(nodes []*nodeInfo) []int64 {
-	return forEachNode(nodes, func(at *nodeInfo) int64 {
-		cpu, memory := q.allocatedFractions(at)
+// scoreBalancedAllocation prefers nodes with similar allocation of CPU and memory.
+func (a *attempt) scoreBalancedAllocation(nodes []*nodeInfo) []int64 {
+	return forEachNode(nodes, func(node *nodeInfo) int64 {
+		cpu, memory := a.allocatedFractions(node)
 		return int64(maxNodeScore * (1 - math.Abs(cpu-memory)/2))
 	})
 }
 
-// Sizes between which images that are there already count; per container.
+// Thresholds for the total size of present images. The maximum is per container.
 const (
 	minImageSize = 23 << 20
 	maxImageSize = 1000 << 20
 )
 
-// scoreImageLocality prefers a node that has the pod's images, the more so the more nodes
-// have them: else all pods would follow the first one.
-func (q *attempt) scoreImageLocality(nodes []*nodeInfo) []int64 {
-	return forEachNode(nodes, func(at *nodeInfo) int64 {
+// scoreImageLocality prefers nodes that have the pod's images. The size is scaled by the fraction
+// of nodes that have the image, so that not all pods follow the first one.
+func (a *attempt) scoreImageLocality(nodes []*nodeInfo) []int64 {
+	return forEachNode(nodes, func(node *nodeInfo) int64 {
 		var sum, containers int64
-		for _, list := range [][]corev1.Container{q.pod.Spec.InitContainers, q.pod.Spec.Containers} {
+		for _, list := range [][]corev1.Container{a.pod.Spec.InitContainers, a.pod.Spec.Containers} {
 			for i := range list {
 				containers++
 				name := normalizedImageName(list[i].Image)
-				sum += at.images[name] * int64(q.cluster.images[name]) / int64(max(1, len(q.cluster.names)))
+				sum += node.images[name] * int64(a.cluster.images[name]) / int64(max(1, len(a.cluster.names)))
 			}
 		}
 		low, high := int64(minImageSize), maxImageSize*max(1, containers)
@@ -143,21 +144,21 @@ func normalizedImageName(image string) string {
 	return image
 }
 
-// scoreTopologySpread weighs the constraints that may be broken. A pod without any, made
-// by a controller, is spread over nodes and zones among its siblings.
-func (q *attempt) scoreTopologySpread(nodes []*nodeInfo) []int64 {
-	soft := q.countSpread(corev1.ScheduleAnyway)
-	if len(q.pod.Spec.TopologySpreadConstraints) == 0 {
-		soft = q.defaultSpread()
+// scoreTopologySpread scores the ScheduleAnyway constraints. A pod without constraints that has a
+// controller is spread over nodes and zones by default.
+func (a *attempt) scoreTopologySpread(nodes []*nodeInfo) []int64 {
+	constraints := a.countSpread(corev1.ScheduleAnyway)
+	if len(a.pod.Spec.TopologySpreadConstraints) == 0 {
+		constraints = a.defaultSpread()
 	}
-	if len(soft) == 0 {
+	if len(constraints) == 0 {
 		return make([]int64, len(nodes))
 	}
 	raw, lowest, highest := make([]float64, len(nodes)), math.Inf(1), 0.0
-	for i, at := range nodes {
-		for _, s := range soft {
-			domain, ok := at.Labels[s.TopologyKey]
-			if !ok && len(q.pod.Spec.TopologySpreadConstraints) > 0 {
+	for i, node := range nodes {
+		for _, s := range constraints {
+			domain, ok := node.Labels[s.TopologyKey]
+			if !ok && len(a.pod.Spec.TopologySpreadConstraints) > 0 {
 				raw[i] = -1
 				break
 			}
@@ -181,8 +182,8 @@ func (q *attempt) scoreTopologySpread(nodes []*nodeInfo) []int64 {
 }
 
 // defaultSpread counts the pods of the same controller by node and by zone.
-func (q *attempt) defaultSpread() []spreadConstraint {
-	owner := metav1.GetControllerOfNoCopy(q.pod)
+func (a *attempt) defaultSpread() []spreadConstraint {
+	owner := metav1.GetControllerOfNoCopy(a.pod)
 	if owner == nil {
 		return nil
 	}
@@ -190,14 +191,14 @@ func (q *attempt) defaultSpread() []spreadConstraint {
 	for key, skew := range map[string]int32{corev1.LabelHostname: 3, corev1.LabelTopologyZone: 5} {
 		s := spreadConstraint{counts: map[string]int{}, podSelector: labels.Nothing()}
 		s.TopologyKey, s.MaxSkew = key, skew
-		for _, name := range q.cluster.names {
-			at := q.cluster.nodes[name]
-			domain, ok := at.Labels[key]
+		for _, name := range a.cluster.names {
+			node := a.cluster.nodes[name]
+			domain, ok := node.Labels[key]
 			if !ok {
 				continue
 			}
 			s.counts[domain] += 0
-			for _, other := range at.pods {
+			for _, other := range node.pods {
 				theirs := metav1.GetControllerOfNoCopy(other.pod)
 				if theirs != nil && theirs.UID == owner.UID && other.pod.DeletionTimestamp == nil {
 					s.counts[domain]++
@@ -209,16 +210,17 @@ func (q *attempt) defaultSpread() []spreadConstraint {
 	return out
 }
 
-// scoreInterPodAffinity adds up the weights of preferred terms: the pod's about the pods in
-// each place, and theirs about the pod. A required affinity of theirs counts 1.
-func (q *attempt) scoreInterPodAffinity(nodes []*nodeInfo) []int64 {
-	sums := q.preferredTopologyWeights()
+// scoreInterPodAffinity sums the weights of preferred terms: those of the pod that match existing
+// pods, and those of existing pods that match the pod. A required affinity of an existing pod
+// counts 1.
+func (a *attempt) scoreInterPodAffinity(nodes []*nodeInfo) []int64 {
+	sums := a.preferredTopologyWeights()
 	if len(sums) == 0 {
 		return make([]int64, len(nodes))
 	}
-	raw := forEachNode(nodes, func(at *nodeInfo) (sum int64) {
+	raw := forEachNode(nodes, func(node *nodeInfo) (sum int64) {
 		for p, weight := range sums {
-			if value, ok := at.Labels[p.key]; ok && value == p.value {
+			if value, ok := node.Labels[p.key]; ok && value == p.value {
 				sum += weight
 			}
 		}
@@ -237,28 +239,28 @@ func (q *attempt) scoreInterPodAffinity(nodes []*nodeInfo) []int64 {
 	return raw
 }
 
-func (q *attempt) preferredTopologyWeights() map[topologyPair]int64 {
-	sums, names := map[topologyPair]int64{}, q.cluster.namespaces
-	wants := len(q.terms.preferredAffinity)+len(q.terms.preferredAntiAffinity) > 0
-	for _, name := range q.cluster.names {
-		at := q.cluster.nodes[name]
-		others := at.podsWithAffinity
-		if wants {
-			others = at.pods
+func (a *attempt) preferredTopologyWeights() map[topologyPair]int64 {
+	sums, names := map[topologyPair]int64{}, a.cluster.namespaces
+	hasTerms := len(a.terms.preferredAffinity)+len(a.terms.preferredAntiAffinity) > 0
+	for _, name := range a.cluster.names {
+		node := a.cluster.nodes[name]
+		others := node.podsWithAffinity
+		if hasTerms {
+			others = node.pods
 		}
 		add := func(list []affinityTerm, about *corev1.Pod, sign int64) {
 			for _, t := range list {
-				if value, ok := at.Labels[t.topologyKey]; ok && t.matches(about, names) {
+				if value, ok := node.Labels[t.topologyKey]; ok && t.matches(about, names) {
 					sums[topologyPair{t.topologyKey, value}] += sign * max(1, t.weight)
 				}
 			}
 		}
 		for _, other := range others {
-			add(q.terms.preferredAffinity, other.pod, 1)
-			add(q.terms.preferredAntiAffinity, other.pod, -1)
-			add(other.terms.affinity, q.pod, 1)
-			add(other.terms.preferredAffinity, q.pod, 1)
-			add(other.terms.preferredAntiAffinity, q.pod, -1)
+			add(a.terms.preferredAffinity, other.pod, 1)
+			add(a.terms.preferredAntiAffinity, other.pod, -1)
+			add(other.terms.affinity, a.pod, 1)
+			add(other.terms.preferredAffinity, a.pod, 1)
+			add(other.terms.preferredAntiAffinity, a.pod, -1)
 		}
 	}
 	return sums

@@ -1,0 +1,355 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Prefixes of queue keys. The rest of a key is a UID.
+const (
+	collectPrefix = "collect "
+	orphanPrefix  = "orphan "
+)
+
+// garbageCollector deletes objects without a remaining owner. It also completes foreground deletion
+// (dependents first) and orphan deletion (dependents lose this owner reference).
+type garbageCollector struct {
+	Config
+
+	graph   *dependencyGraph
+	kinds   map[schema.GroupKind]gcResource
+	enqueue func(key string)
+}
+
+// gcResource is the resource of a kind.
+type gcResource struct {
+	schema.GroupVersionResource
+
+	namespaced bool
+}
+
+func newGarbageCollectorController(c Config) ([]*controller, error) {
+	g := &garbageCollector{Config: c, kinds: map[schema.GroupKind]gcResource{}}
+	ctrl := c.newController(g.sync)
+	ctrl.workers = 8
+	g.enqueue = ctrl.queue.Add
+	g.graph = newDependencyGraph(g.enqueue)
+	var factory metadatainformer.SharedInformerFactory
+	ctrl.prepare = func(ctx context.Context) error {
+		// A failed attempt fails in discovery, before any informer is registered.
+		factory = metadatainformer.NewSharedInformerFactory(c.Metadata, 0)
+		return g.watchAll(ctx, factory, ctrl)
+	}
+	ctrl.background = func(ctx context.Context) {
+		<-ctx.Done()
+		factory.Shutdown()
+	}
+	return []*controller{ctrl}, nil
+}
+
+// watchAll discovers all collectable resources and starts informers for them.
+func (g *garbageCollector) watchAll(ctx context.Context, factory metadatainformer.SharedInformerFactory,
+	ctrl *controller) error {
+	lists, err := g.Client.Discovery().ServerPreferredResources()
+	if err != nil {
+		return fmt.Errorf("discover resources: %w", err)
+	}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			return fmt.Errorf("discover resources: %w", err)
+		}
+		for _, r := range list.APIResources {
+			if !collectable(r) {
+				continue
+			}
+			res := gcResource{gv.WithResource(r.Name), r.Namespaced}
+			g.kinds[schema.GroupKind{Group: gv.Group, Kind: r.Kind}] = res
+			informer, err := g.informer(factory, res.GroupVersionResource)
+			if err != nil {
+				return fmt.Errorf("watch %s: %w", r.Name, err)
+			}
+			if err := ctrl.addEventHandler(informer, g.graph.eventHandler(res)); err != nil {
+				return fmt.Errorf("watch %s: %w", r.Name, err)
+			}
+		}
+	}
+	factory.Start(ctx.Done())
+	g.StartInformers()
+	return nil
+}
+
+// sharedInformers are the resources that other controllers watch completely. The garbage collector
+// uses the same informers, because a second, metadata-only informer would need more memory in
+// total.
+var sharedInformers = map[schema.GroupResource]bool{
+	{Resource: "configmaps"}:             true,
+	{Resource: "endpoints"}:              true,
+	{Resource: "limitranges"}:            true,
+	{Resource: "namespaces"}:             true,
+	{Resource: "nodes"}:                  true,
+	{Resource: "persistentvolumeclaims"}: true,
+	{Resource: "persistentvolumes"}:      true,
+	{Resource: "pods"}:                   true,
+	{Resource: "replicationcontrollers"}: true,
+	{Resource: "resourcequotas"}:         true,
+	{Resource: "secrets"}:                true,
+	{Resource: "serviceaccounts"}:        true,
+	{Resource: "services"}:               true,
+
+	{Group: "apps", Resource: "replicasets"}:                               true,
+	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: true,
+	{Group: "coordination.k8s.io", Resource: "leases"}:                     true,
+	{Group: "discovery.k8s.io", Resource: "endpointslices"}:                true,
+	{Group: "node.k8s.io", Resource: "runtimeclasses"}:                     true,
+	{Group: "policy", Resource: "poddisruptionbudgets"}:                    true,
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}:  true,
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterroles"}:         true,
+	{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}:         true,
+	{Group: "rbac.authorization.k8s.io", Resource: "roles"}:                true,
+	{Group: "scheduling.k8s.io", Resource: "priorityclasses"}:              true,
+}
+
+// informer returns the shared informer of a resource, or a metadata-only one.
+func (g *garbageCollector) informer(factory metadatainformer.SharedInformerFactory,
+	of schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+	if sharedInformers[of.GroupResource()] {
+		shared, err := g.Informers.ForResource(of)
+		if err != nil {
+			return nil, err
+		}
+		return shared.Informer(), nil
+	}
+	informer := factory.ForResource(of).Informer()
+	return informer, informer.SetTransform(trimMetadata)
+}
+
+// collectable excludes events, which are numerous, short-lived and have no owners.
+func collectable(r metav1.APIResource) bool {
+	if r.Name == "events" {
+		return false
+	}
+	for _, verb := range []string{"list", "watch", "get", "delete"} {
+		if !slices.Contains(r.Verbs, verb) {
+			return false
+		}
+	}
+	return true
+}
+
+// trimMetadata keeps only the metadata that the dependency graph uses.
+func trimMetadata(obj any) (any, error) {
+	m, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return obj, nil
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		OwnerReferences: m.OwnerReferences, Finalizers: m.Finalizers, DeletionTimestamp: m.DeletionTimestamp,
+	}}, nil
+}
+
+func (g *garbageCollector) sync(ctx context.Context, key string) (time.Duration, error) {
+	if uid, ok := strings.CutPrefix(key, orphanPrefix); ok {
+		return 0, g.orphanDependents(ctx, types.UID(uid))
+	}
+	return 0, g.collect(ctx, types.UID(strings.TrimPrefix(key, collectPrefix)))
+}
+
+// client returns the client for the object's resource and namespace.
+func (g *garbageCollector) client(o graphObject) metadata.ResourceInterface {
+	if o.resource.namespaced {
+		return g.Metadata.Resource(o.resource.GroupVersionResource).Namespace(o.namespace)
+	}
+	return g.Metadata.Resource(o.resource.GroupVersionResource)
+}
+
+// collect deletes an object that has no remaining owner.
+func (g *garbageCollector) collect(ctx context.Context, uid types.UID) error {
+	o, known := g.graph.get(uid)
+	if !known {
+		return nil
+	}
+	live, err := g.client(o).Get(ctx, o.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && live.UID != uid {
+		g.graph.remove(uid)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get %s: %w", o, err)
+	}
+	if live.DeletionTimestamp != nil {
+		if slices.Contains(live.Finalizers, metav1.FinalizerDeleteDependents) {
+			return g.finishForeground(ctx, o, live)
+		}
+		return nil
+	}
+	if len(live.OwnerReferences) == 0 {
+		return nil
+	}
+	present, absent, waiting, err := g.classifyOwners(ctx, o, live.OwnerReferences)
+	switch {
+	case err != nil:
+		return err
+	case len(present) > 0 && len(absent)+len(waiting) > 0:
+		return g.setOwners(ctx, o, live, present)
+	case len(present) > 0:
+		return nil
+	}
+	policy := metav1.DeletePropagationBackground
+	switch {
+	case slices.Contains(live.Finalizers, metav1.FinalizerOrphanDependents):
+		policy = metav1.DeletePropagationOrphan
+	case slices.Contains(live.Finalizers, metav1.FinalizerDeleteDependents), len(waiting) > 0 &&
+		len(g.graph.dependents(uid)) > 0:
+		policy = metav1.DeletePropagationForeground
+	}
+	err = g.client(o).Delete(ctx, o.name, metav1.DeleteOptions{
+		PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &live.UID,
+			ResourceVersion: &live.ResourceVersion},
+	})
+	if ignoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s: %w", o, err)
+	}
+	g.Log.Info("object without owners deleted", "object", o.String(), "policy", policy)
+	return nil
+}
+
+// classifyOwners splits the owners into existing ones, absent ones, and ones that wait for the
+// deletion of their dependents. An owner in another namespace does not count. The API server is
+// asked whether such an owner exists in the object's own namespace.
+func (g *garbageCollector) classifyOwners(ctx context.Context, o graphObject,
+	owners []metav1.OwnerReference) (present, absent, waiting []metav1.OwnerReference, err error) {
+	for _, ref := range owners {
+		if owner, known := g.graph.get(ref.UID); known && owner.canOwn(o) {
+			if owner.foreground {
+				waiting = append(waiting, ref)
+			} else {
+				present = append(present, ref)
+			}
+			continue
+		}
+		exists, err := g.ownerExists(ctx, o, ref)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if exists {
+			present = append(present, ref)
+		} else {
+			absent = append(absent, ref)
+		}
+	}
+	return present, absent, waiting, nil
+}
+
+// ownerExists asks the API server for an owner that the graph does not know. It returns true for an
+// unknown kind and for a kind that cannot own the object, because nothing is deleted for what may
+// be a mistake.
+func (g *garbageCollector) ownerExists(ctx context.Context, o graphObject, ref metav1.OwnerReference) (bool, error) {
+	gv, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil {
+		return true, nil //nolint:nilerr // unknown owner
+	}
+	of, known := g.kinds[schema.GroupKind{Group: gv.Group, Kind: ref.Kind}]
+	if !known || of.namespaced && !o.resource.namespaced {
+		return true, nil
+	}
+	owner, err := g.client(graphObject{resource: of, namespace: o.namespace}).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get owner %s %s of %s: %w", ref.Kind, ref.Name, o, err)
+	}
+	return owner.UID == ref.UID, nil
+}
+
+// finishForeground removes the foregroundDeletion finalizer once no dependent blocks the owner, and
+// queues the dependents for deletion. A dependent whose own deletion waits for this owner does not
+// block, which resolves cycles of owners.
+func (g *garbageCollector) finishForeground(ctx context.Context, o graphObject,
+	live *metav1.PartialObjectMetadata) error {
+	blocked := false
+	for _, d := range g.graph.dependents(o.uid) {
+		blocked = blocked || d.blocksOwnerDeletion(o.uid) && !g.graph.blockedOn(d.uid, o.uid)
+		if !d.deleting {
+			g.enqueue(collectPrefix + string(d.uid))
+		}
+	}
+	if blocked {
+		return nil // the deletion of each dependent queues the owner again
+	}
+	return g.removeFinalizer(ctx, o, live, metav1.FinalizerDeleteDependents)
+}
+
+// orphanDependents removes the owner from its dependents and then its orphan finalizer.
+func (g *garbageCollector) orphanDependents(ctx context.Context, uid types.UID) error {
+	o, known := g.graph.get(uid)
+	if !known {
+		return nil
+	}
+	for _, d := range g.graph.dependents(uid) {
+		live, err := g.client(d).Get(ctx, d.name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && live.UID != d.uid {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("get %s: %w", d, err)
+		}
+		owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(r metav1.OwnerReference) bool {
+			return r.UID == uid
+		})
+		if len(owners) == len(live.OwnerReferences) {
+			continue
+		}
+		if err := g.setOwners(ctx, d, live, owners); err != nil {
+			return err
+		}
+	}
+	live, err := g.client(o).Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil || live.UID != uid {
+		return ignoreNotFound(err)
+	}
+	return g.removeFinalizer(ctx, o, live, metav1.FinalizerOrphanDependents)
+}
+
+func (g *garbageCollector) removeFinalizer(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata,
+	name string) error {
+	finalizers := slices.DeleteFunc(slices.Clone(live.Finalizers), func(f string) bool { return f == name })
+	if len(finalizers) == len(live.Finalizers) {
+		return nil
+	}
+	return g.patch(ctx, o, live, map[string]any{"finalizers": finalizers})
+}
+
+func (g *garbageCollector) setOwners(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata,
+	owners []metav1.OwnerReference) error {
+	return g.patch(ctx, o, live, map[string]any{"ownerReferences": owners})
+}
+
+// patch changes the metadata of the object unless it was changed since it was read.
+func (g *garbageCollector) patch(ctx context.Context, o graphObject, live *metav1.PartialObjectMetadata,
+	change map[string]any) error {
+	change["uid"], change["resourceVersion"] = live.UID, live.ResourceVersion
+	body, err := json.Marshal(map[string]any{"metadata": change})
+	if err != nil {
+		return fmt.Errorf("patch %s: %w", o, err)
+	}
+	if _, err := g.client(o).Patch(ctx, o.name, types.MergePatchType, body, metav1.PatchOptions{}); ignoreNotFound(
+		err) != nil {
+		return fmt.Errorf("patch %s: %w", o, err)
+	}
+	return nil
+}

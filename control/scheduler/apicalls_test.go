@@ -1,0 +1,97 @@
+package scheduler
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"berth/control/scheduler/placement"
+)
+
+// TestOutdatedFailureIsNotWritten: a delayed status update is dropped if the pod has a newer
+// attempt or was removed.
+func TestOutdatedFailureIsNotWritten(t *testing.T) {
+	t.Parallel()
+	held := pod("a", 0)
+	held.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status:     corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9")}},
+	}
+	again := func(s *Scheduler) {
+		s.queue.requeueRejectedBy(time.Now())
+		s.queue.flush(time.Now().Add(maxBackoff))
+		s.scheduleOne()
+	}
+	for what, r := range map[string]struct {
+		first  *corev1.Pod
+		then   func(*Scheduler)
+		calls  []string
+		events int
+	}{
+		"no change":      {pod("a", 0), func(*Scheduler) {}, []string{"patch status"}, 1},
+		"second failure": {pod("a", 0), again, []string{"patch status"}, 1},
+		"node added": {pod("a", 0), func(s *Scheduler) { s.nodeUpdated(nil, node); again(s) },
+			[]string{"create binding"}, 1},
+		"pod deleted": {pod("a", 0), func(s *Scheduler) { s.podDeleted(pod("a", 0)) }, nil, 0},
+		"gated":       {held, func(*Scheduler) {}, []string{"patch status"}, 0},
+		"gate removed, bound": {held, func(s *Scheduler) {
+			s.nodeUpdated(nil, node)
+			s.podUpdated(held,
+				pod("a", 0))
+			s.scheduleOne()
+		}, []string{"create binding"}, 1},
+	} {
+		s, events, unblock := newBlockedScheduler(t)
+		s.podUpdated(nil, r.first)
+		s.scheduleOne()
+		r.then(s)
+		if got := unblock(); !slices.Equal(got, r.calls) || len(events.Events) != r.events {
+			t.Errorf("%s: got calls %v and %d events, want %v and %d", what, got, len(events.Events), r.calls, r.events)
+		}
+	}
+}
+
+// newBlockedScheduler returns a scheduler whose API calls wait until unblock is called, which
+// returns the calls made.
+func newBlockedScheduler(t *testing.T) (s *Scheduler, events *record.FakeRecorder, unblock func() []string) {
+	t.Helper()
+	client, events := fake.NewClientset(), record.NewFakeRecorder(10)
+	s = &Scheduler{
+		Config: Config{
+			Name: DefaultName, Client: client, Informers: informers.NewSharedInformerFactory(client, 0),
+			Events: events, Log: slog.New(slog.DiscardHandler),
+		},
+		cluster: placement.NewCluster(), queue: newQueue(), inbox: inbox{wake: make(chan struct{}, 1)},
+		callSlots: make(chan struct{}, maxConcurrentCalls), ctx: t.Context(),
+	}
+	var called []string
+	client.PrependReactor("*", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+		if e := s.queue.entries["a"]; e != nil && e.callMu.TryLock() {
+			e.callMu.Unlock()
+			t.Errorf("%s %s: concurrent calls for one pod", a.GetVerb(), a.GetSubresource())
+		}
+		called = append(called, a.GetVerb()+" "+a.GetSubresource()) // the client serializes reactors
+		return true, &corev1.Pod{}, nil
+	})
+	for range maxConcurrentCalls {
+		s.callSlots <- struct{}{}
+	}
+	return s, events, func() []string {
+		for range maxConcurrentCalls {
+			<-s.callSlots
+		}
+		s.pendingCalls.Wait()
+		return called
+	}
+}
