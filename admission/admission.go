@@ -6,55 +6,53 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Node is what a node offers.
+// Node describes a node to Check.
 type Node struct {
 	Name        string
 	OS          string // empty: linux
 	Labels      map[string]string
 	Taints      []corev1.Taint
-	Allocatable corev1.ResourceList // with pods; what is not listed is not there
+	Allocatable corev1.ResourceList // includes pods; resources not listed are not available
 
-	// AllowUnlistedExtended lets pods in that request an extended resource which the
-	// node does not list: on a node whose pods a scheduler places, such a
-	// resource is accounted for elsewhere. Without it the pod waits for the
-	// device.
+	// AllowUnlistedExtended admits pods that request an extended resource that the node does not
+	// list. On a node whose pods are placed by a scheduler, such a resource is accounted for
+	// elsewhere. Otherwise the pod waits for the device.
 	AllowUnlistedExtended bool
 	// UnsafeSysctls are the namespaced sysctls beyond the safe ones that pods
 	// may set: names, or prefixes that end in '*'.
 	UnsafeSysctls []string
-	// NoAppArmor says that the host enforces no AppArmor profiles.
+	// NoAppArmor is set if the host does not enforce AppArmor profiles.
 	NoAppArmor bool
-	// NoSupplementalGroupsPolicy says that the runtime does not know supplementalGroupsPolicy.
+	// NoSupplementalGroupsPolicy is set if the runtime does not support supplementalGroupsPolicy.
 	NoSupplementalGroupsPolicy bool
-	// PressureConditions are the conditions of pressure that the node is under, by name.
+	// PressureConditions are the pressure conditions of the node.
 	PressureConditions []corev1.NodeConditionType
-	// ShuttingDown says that the host goes down.
+	// ShuttingDown is set during a graceful node shutdown.
 	ShuttingDown bool
-	// LimitedSwap says that pods may have their part of the host's swap.
+	// LimitedSwap is set if pods may use swap (LimitedSwap).
 	LimitedSwap bool
-	// Standalone says that no server is there: see podspec.Critical.
+	// Standalone is set on a node without an API server, see podspec.IsCritical.
 	Standalone bool
 }
 
 // Rejection is one reason why a pod does not fit.
 type Rejection struct {
 	Reason  string // CamelCase, as in the status of a rejected pod: OutOfcpu, NodeAffinity, …
-	Message string // one sentence for the user
-	// Recoverable: what is in the way may go by itself (another pod ends, a
-	// device registers). False: this pod will never fit this node as it is.
+	Message string // for users
+	// Recoverable is set if the pod may fit later: after another pod has terminated or a device
+	// plugin has registered. Otherwise this pod will never fit this node.
 	Recoverable bool
 
-	// Of a resource that does not suffice; CPU in thousandths, all else in
-	// units of the resource (bytes, pieces). Zero with other reasons.
+	// Set if a resource is insufficient: CPU in millicores, other resources in their unit (bytes,
+	// count). Zero for other reasons.
 	Resource                  corev1.ResourceName
 	Requested, Used, Capacity int64
 }
 
 func (r Rejection) String() string { return r.Reason + ": " + r.Message }
 
-// Check gives every reason why the pod does not fit the node beside what is
-// used already, the weightiest first; none: it fits. The pod has its defaults
-// and is not itself part of used.
+// Check returns every reason why the pod does not fit the node, in order of precedence. An empty
+// result means that it fits. The pod must have its defaults set and must not be part of used.
 func Check(node Node, used Used, pod *corev1.Pod) []Rejection {
 	var out []Rejection
 	for _, rule := range []func(Node, Used, *corev1.Pod) []Rejection{
@@ -65,7 +63,7 @@ func Check(node Node, used Used, pod *corev1.Pod) []Rejection {
 	return out
 }
 
-// predicate is a refusal in the words of the kubelet's scheduler predicates.
+// predicate returns a rejection in the form of the kubelet's scheduler predicates.
 func predicate(name, why string, recoverable bool) []Rejection {
 	return []Rejection{{
 		Reason: name, Message: fmt.Sprintf("Predicate %s failed: %s", name, why), Recoverable: recoverable,

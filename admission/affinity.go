@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// affinity refuses a pod whose node selector or required node affinity the
-// node's labels do not meet.
+// affinity rejects a pod whose node selector or required node affinity does not match the labels of
+// the node.
 func affinity(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if MatchesSelectors(node, pod) {
 		return nil
@@ -16,8 +16,8 @@ func affinity(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	return predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector", false)
 }
 
-// MatchesSelectors reports whether the node meets the pod's nodeSelector and
-// its required node affinity.
+// MatchesSelectors reports whether the node matches the nodeSelector and the required node affinity
+// of the pod.
 func MatchesSelectors(node Node, pod *corev1.Pod) bool {
 	for key, want := range pod.Spec.NodeSelector {
 		if have, ok := node.Labels[key]; !ok || have != want {
@@ -28,13 +28,13 @@ func MatchesSelectors(node Node, pod *corev1.Pod) bool {
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return true
 	}
-	// One term is enough; no term is none.
+	// The terms are ORed. An empty list matches no node.
 	return slices.ContainsFunc(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
 		func(t corev1.NodeSelectorTerm) bool { return MatchesTerm(node, t) })
 }
 
-// MatchesTerm reports whether the node meets every expression of a term. An
-// empty term matches no node.
+// MatchesTerm reports whether the node matches every expression of a term. An empty term matches no
+// node.
 func MatchesTerm(node Node, term corev1.NodeSelectorTerm) bool {
 	if len(term.MatchExpressions) == 0 && len(term.MatchFields) == 0 {
 		return false
@@ -54,8 +54,8 @@ func MatchesTerm(node Node, term corev1.NodeSelectorTerm) bool {
 	return true
 }
 
-// matchesRequirement reports whether a label's value, if there is one, meets the expression.
-// An expression that makes no sense is met by nothing.
+// matchesRequirement reports whether a label matches the expression. An invalid expression never
+// matches.
 func matchesRequirement(value string, present bool, e corev1.NodeSelectorRequirement) bool {
 	switch e.Operator {
 	case corev1.NodeSelectorOpIn:

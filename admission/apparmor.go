@@ -2,9 +2,9 @@ package admission
 
 import corev1 "k8s.io/api/core/v1"
 
-// appArmor refuses a pod that counts on a profile where the host enforces none:
-// it would run unconfined. Whether a profile is loaded is the runtime's to say,
-// when the container is made: profiles come and go.
+// appArmor rejects a pod with an AppArmor profile if the host does not enforce profiles, because it
+// would run unconfined. Whether a profile is loaded is checked by the runtime when it creates the
+// container.
 func appArmor(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if !node.NoAppArmor || !wantsAppArmor(pod) {
 		return nil

@@ -1,17 +1,17 @@
-// Package admission answers one question: does a pod fit a node? It is asked by
-// the agent before a pod may start and by a scheduler before it chooses a node,
-// so that both mean the same.
+// Package admission checks whether a pod fits a node. The agent uses it before it starts a pod, and
+// the scheduler to filter nodes, with the same result.
 //
-// It owns the rules, one file per reason, with the kubelet's reasons and
-// messages, and who would have to go for a critical pod (preempt.go). It never
-// reserves, evicts or remembers anything: what is taken is the caller's Used.
+// The package owns the node predicates, one file per reason, with the kubelet's reasons and
+// messages, and selects the pods to preempt for a critical pod (preempt.go). It never reserves,
+// evicts or stores anything. The resources in use are the caller's Used.
 //
-// Invariants:
+// # Invariants
 //
-//	A1 Pods that were let in one by one, each added to Used, never take more
-//	   than the node has, and never the same port of the host twice.
-//	A2 Check changes none of its arguments.
-//	A3 Used.Remove undoes Used.Add of the same pod.
-//	A4 With those gone whom Preempt names, the pod fits; none of them could be
-//	   spared, none is critical, and none goes while only lesser ones would do.
+//	A1 Pods admitted one by one, each added to Used, never exceed the
+//	   allocatable resources of the node and never share a host port.
+//	A2 Check does not change its arguments.
+//	A3 Used.Remove reverts Used.Add of the same pod.
+//	A4 Without the pods that PodsToPreempt returns, the pod fits. The set is
+//	   minimal, contains no critical pod, and no pod of a higher QoS class
+//	   while those of lower classes suffice.
 package admission

@@ -2,10 +2,10 @@ package admission
 
 import corev1 "k8s.io/api/core/v1"
 
-// NodeName refuses a pod that names another node.
+// NodeName rejects a pod that is bound to another node.
 func NodeName(node Node, pod *corev1.Pod) []Rejection { return nodeName(node, Used{}, pod) }
 
-// nodeName refuses a pod that is bound to another node.
+// nodeName rejects a pod that is bound to another node.
 func nodeName(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if pod.Spec.NodeName == "" || pod.Spec.NodeName == node.Name {
 		return nil

@@ -2,8 +2,7 @@ package admission
 
 import corev1 "k8s.io/api/core/v1"
 
-// operatingSystem refuses a pod that says in its OS field or its labels that
-// it is for another operating system.
+// operatingSystem rejects a pod whose OS field or label names another operating system.
 func operatingSystem(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	system := node.OS
 	if system == "" {

@@ -8,11 +8,10 @@ import (
 	"berth/podspec"
 )
 
-// HostPorts refuses a pod that wants a port of the host which one of the pods
-// in used has.
+// HostPorts rejects a pod with a host port that a pod in used has.
 func HostPorts(used Used, pod *corev1.Pod) []Rejection { return hostPorts(Node{}, used, pod) }
 
-// hostPorts refuses a pod that wants a port of the host which another pod has.
+// hostPorts rejects a pod with a host port that another pod has.
 func hostPorts(_ Node, used Used, pod *corev1.Pod) []Rejection {
 	for _, want := range podspec.HostPorts(pod) {
 		if _, same := used.Ports[want]; same || taken(used, want) {

@@ -9,11 +9,10 @@ import (
 	"berth/podspec"
 )
 
-// PodsToPreempt chooses who has to go so that a critical pod fits the node: of the pods
-// that are in, which are part of used, the smallest set by upstream's distance,
-// BestEffort before Burstable before Guaranteed. None can be spared, and of critical
-// ones only such are among them as have a lower priority. None at all if the pod is
-// not critical, fits as it is, or would not fit if all were gone who may go for it.
+// PodsToPreempt selects the pods to evict so that a critical pod fits the node. The candidates in
+// are part of used. It returns the smallest set by upstream's distance, BestEffort before Burstable
+// before Guaranteed. Critical pods are included only if they have a lower priority. The result is
+// empty if the pod is not critical, fits already, or would not fit without all candidates.
 func PodsToPreempt(node Node, used Used, pod *corev1.Pod, in []*corev1.Pod) []*corev1.Pod {
 	refusals := Check(node, used, pod)
 	other := func(r Rejection) bool { return r.Resource == "" }
@@ -33,7 +32,7 @@ func PodsToPreempt(node Node, used Used, pod *corev1.Pod, in []*corev1.Pod) []*c
 	if len(c.shortages()) > 0 {
 		return nil
 	}
-	// Each tier gives what the tiers before it, all gone, leave short.
+	// Each class provides what is still missing after the eviction of all lower classes.
 	var out []*corev1.Pod
 	for tier := len(tiers) - 1; tier >= 0; tier-- {
 		for _, p := range tiers[tier] {
@@ -44,9 +43,9 @@ func PodsToPreempt(node Node, used Used, pod *corev1.Pod, in []*corev1.Pod) []*c
 	return c.reprieve(out)
 }
 
-// preemptable reports whether a pod may have to go for a critical one: it is not critical
-// itself, or both have a priority and its is the lower one, as upstream. A static pod
-// that has none is critical and goes for nobody.
+// preemptable reports whether a pod may be evicted for a critical one: it is not critical itself,
+// or both have a priority and its own is lower, as upstream. A static pod without a priority is
+// critical and never evicted.
 func preemptable(node Node, critical, pod *corev1.Pod) bool {
 	if !podspec.IsCritical(pod, node.Standalone) {
 		return true
@@ -54,24 +53,24 @@ func preemptable(node Node, critical, pod *corev1.Pod) bool {
 	return podspec.HasPriority(pod) && podspec.HasPriority(critical) && podspec.Priority(pod) < podspec.Priority(critical)
 }
 
-// qosRank is 0 for pods that go first.
+// qosRank is the position of the QoS class of a pod in the order of preemption.
 func qosRank(pod *corev1.Pod) int {
 	return slices.Index([]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}, podspec.QOSClass(pod))
 }
 
-// preemption is one choosing of who goes. used is what remains beside those who are
-// counted as gone.
+// preemption is the state of one selection. used are the resources in use without the selected
+// pods.
 type preemption struct {
 	node     Node
 	pod      *corev1.Pod
 	used     Used
-	requests map[*corev1.Pod]corev1.ResourceList // effective requests, of those who may go
+	requests map[*corev1.Pod]corev1.ResourceList // effective requests of the candidates
 }
 
 func (c *preemption) shortages() []Rejection { return resources(c.node, c.used, c.pod) }
 
-// pickFrom counts as gone, of pods that are part of used, one after the other that
-// comes closest to what is short then, until nothing is.
+// pickFrom selects pods of one QoS class, which are part of used, always the one closest to the
+// missing resources, until nothing is missing.
 func (c *preemption) pickFrom(pods []*corev1.Pod) (out []*corev1.Pod) {
 	left := slices.Clone(pods)
 	for {
@@ -92,7 +91,7 @@ func (c *preemption) pickFrom(pods []*corev1.Pod) (out []*corev1.Pod) {
 	}
 }
 
-// reprieve lets those stay that are not needed beside the others, the dearest first.
+// reprieve removes pods from the selection that are not needed, starting with the highest-ranked.
 func (c *preemption) reprieve(chosen []*corev1.Pod) []*corev1.Pod {
 	slices.SortFunc(chosen, func(a, b *corev1.Pod) int { return cmp.Or(cmp.Compare(qosRank(b), qosRank(a)), c.compare(nil, b, a)) })
 	out := chosen[:0]
@@ -107,8 +106,8 @@ func (c *preemption) reprieve(chosen []*corev1.Pod) []*corev1.Pod {
 	return out
 }
 
-// distance adds up, squared, the parts of what is short that the pod's going would
-// not give.
+// distance is the sum of the squared fractions of the missing resources that the pod does not
+// provide.
 func (c *preemption) distance(short []Rejection, pod *corev1.Pod) (sum float64) {
 	for _, r := range short {
 		gives := int64(1) // a pod
@@ -123,9 +122,8 @@ func (c *preemption) distance(short []Rejection, pod *corev1.Pod) (sum float64) 
 	return sum
 }
 
-// compare puts first who has the lower priority, then who requests less: of what is
-// short, then of memory and CPU; then by name, so that the answer is the same every
-// time.
+// compare orders candidates by priority, then by requests: of the missing resources, then of memory
+// and CPU; then by name, so that the result is deterministic.
 func (c *preemption) compare(short []Rejection, a, b *corev1.Pod) int {
 	if by := cmp.Compare(podspec.Priority(a), podspec.Priority(b)); by != 0 {
 		return by

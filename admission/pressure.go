@@ -8,9 +8,9 @@ import (
 	"berth/podspec"
 )
 
-// pressure refuses new pods while the node is short of something. Of memory alone
-// it refuses only pods that request nothing and do not tolerate the taint: those
-// would be the first to go. Critical pods keep the node going and are let in.
+// pressure rejects new pods while the node is under pressure. Under memory pressure alone it
+// rejects only BestEffort pods that do not tolerate the taint, because they would be evicted first.
+// Critical pods are admitted.
 func pressure(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if len(node.PressureConditions) == 0 || podspec.IsCritical(pod, node.Standalone) {
 		return nil

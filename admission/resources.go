@@ -12,12 +12,12 @@ import (
 	"berth/podspec"
 )
 
-// Resources refuses a pod that is here already the resources that it would
-// rather have, if the node has too little beside what others use.
+// Resources rejects the new resources of a running pod, if the node has too few in addition to
+// those in used.
 func Resources(node Node, used Used, pod *corev1.Pod) []Rejection { return resources(node, used, pod) }
 
-// resources refuses a pod for which the node has too little left: pods first,
-// then CPU, memory and ephemeral storage, then all others by name.
+// resources rejects a pod for which the node has too few resources: pods first, then CPU, memory
+// and ephemeral storage, then all others by name.
 func resources(node Node, used Used, pod *corev1.Pod) []Rejection {
 	var out []Rejection
 	if r, short := shortage(node, corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI),
@@ -40,7 +40,7 @@ func resources(node Node, used Used, pod *corev1.Pod) []Rejection {
 	return out
 }
 
-// inOrder gives the names in a stable order of weight.
+// inOrder returns the names in order of precedence.
 func inOrder(list corev1.ResourceList) []corev1.ResourceName {
 	first := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	out := make([]corev1.ResourceName, 0, len(list))
@@ -57,8 +57,7 @@ func inOrder(list corev1.ResourceList) []corev1.ResourceName {
 	return out
 }
 
-// shortage compares exactly: quantities may be larger than the numbers that the
-// refusal can hold.
+// shortage compares exactly. Quantities may exceed the range of the numbers in a rejection.
 func shortage(node Node, name corev1.ResourceName, request, used resource.Quantity) (Rejection, bool) {
 	capacity := node.Allocatable[name]
 	if all := sum(used, request); all.Cmp(capacity) <= 0 {
@@ -68,8 +67,8 @@ func shortage(node Node, name corev1.ResourceName, request, used resource.Quanti
 		Reason:    "OutOf" + string(name),
 		Resource:  name,
 		Requested: int64Value(name, request), Used: int64Value(name, used), Capacity: int64Value(name, capacity),
-		// More than the whole node has is never free, but for a device whose
-		// plugin has not registered yet.
+		// More than the capacity never becomes free, except for devices whose plugin has not
+		// registered yet.
 		Recoverable: request.Cmp(capacity) <= 0 || podspec.IsExtended(name),
 	}
 	r.Message = fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
@@ -77,8 +76,7 @@ func shortage(node Node, name corev1.ResourceName, request, used resource.Quanti
 	return r, true
 }
 
-// int64Value is a quantity in the unit of messages; what is too large is the
-// largest number.
+// int64Value is a quantity in the unit of messages, limited to the largest number.
 func int64Value(name corev1.ResourceName, q resource.Quantity) int64 {
 	scale := int64(1)
 	if name == corev1.ResourceCPU {

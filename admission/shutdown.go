@@ -2,8 +2,8 @@ package admission
 
 import corev1 "k8s.io/api/core/v1"
 
-// shutdown refuses every new pod while the node goes down. After the boot the node
-// takes pods again: those that nobody makes anew elsewhere wait for that.
+// shutdown rejects every new pod during a graceful node shutdown. Pods that are not recreated
+// elsewhere are admitted after the boot.
 func shutdown(node Node, _ Used, _ *corev1.Pod) []Rejection {
 	if !node.ShuttingDown {
 		return nil

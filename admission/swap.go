@@ -6,9 +6,9 @@ import (
 	"berth/podspec"
 )
 
-// SwapPreventsResize says why a pod that is here cannot have other resources in place for what
-// its containers may have on the swap; empty: it can. How much that is follows from the
-// memory that a container requests and is set when it is made: only a restart changes it.
+// SwapPreventsResize returns why a running pod cannot be resized in place because of swap, or an
+// empty string. The swap limit of a container follows from its memory request and is set when it is
+// created. Only a restart changes it.
 func SwapPreventsResize(node Node, was, is *corev1.Pod) string {
 	if !node.LimitedSwap {
 		return ""

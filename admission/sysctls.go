@@ -10,8 +10,7 @@ import (
 	"berth/podspec"
 )
 
-// safeSysctls belong to a namespace of the pod and cannot disturb another pod.
-// On every kernel since 4.15.
+// safeSysctls are namespaced and cannot affect other pods. They exist on every kernel since 4.15.
 var safeSysctls = []string{
 	"kernel.shm_rmid_forced",
 	"net.ipv4.ip_local_port_range",
@@ -27,8 +26,8 @@ var safeSysctls = []string{
 	"net.ipv4.tcp_wmem",
 }
 
-// sysctls refuses a pod that sets a kernel parameter which is neither safe nor
-// allowed on this node, or which would be the host's own.
+// sysctls rejects a pod with a sysctl that is neither safe nor allowed on this node, or that
+// belongs to the host.
 func sysctls(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if pod.Spec.SecurityContext == nil {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"berth/podspec"
 )
 
-// taints refuses a pod that does not tolerate one of the node's NoExecute
-// taints. Static pods belong to the node: they tolerate all.
+// taints rejects a pod that does not tolerate one of the NoExecute taints of the node. Static pods
+// tolerate all.
 func taints(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	if podspec.IsStatic(pod) {
 		return nil
@@ -23,8 +23,7 @@ func taints(node Node, _ Used, pod *corev1.Pod) []Rejection {
 	return nil
 }
 
-// Tolerated reports whether one of the tolerations matches the taint. How long
-// it does is not asked.
+// Tolerated reports whether one of the tolerations matches the taint. TolerationSeconds is ignored.
 func Tolerated(taint corev1.Taint, tolerations []corev1.Toleration) bool {
 	return slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool {
 		if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
@@ -42,7 +41,7 @@ func Tolerated(taint corev1.Taint, tolerations []corev1.Toleration) bool {
 	})
 }
 
-// compares takes both values as whole numbers; what is none matches nothing.
+// compares compares both values as integers. A value that is not an integer never matches.
 func compares(value string, t corev1.Toleration) bool {
 	have, err := strconv.ParseInt(value, 10, 64)
 	if err != nil {

@@ -9,43 +9,41 @@ import (
 	"berth/podspec"
 )
 
-// Used is what the pods that were let in take of a node. The zero value is an
-// empty node. A copy stays as it is when the original changes: it may be handed
-// to other goroutines.
+// Used is the sum of the resources of admitted pods. The zero value is an empty node. A copy does
+// not change with the original and may be passed to other goroutines.
 type Used struct {
 	Pods     int
-	Requests corev1.ResourceList      // effective requests, added up
-	Ports    map[podspec.HostPort]int // ports of the host, by number of pods that have them
+	Requests corev1.ResourceList      // sum of effective requests
+	Ports    map[podspec.HostPort]int // number of pods by host port
 }
 
-// Add takes what the pod needs.
+// Add adds the resources of a pod.
 func (u *Used) Add(pod *corev1.Pod) {
 	*u = u.clone()
 	u.add(pod)
 }
 
-// Remove gives back what Add took for this pod, whose spec must not have
-// changed in between.
+// Remove subtracts what Add has added for this pod, whose spec must not have changed in between.
 func (u *Used) Remove(pod *corev1.Pod) {
 	*u = u.clone()
 	u.remove(pod)
 }
 
-// AddBound takes what a pod that another node's agent has let in may hold, by its
-// status too: see podspec.HeldRequests.
+// AddBound adds the resources that a pod bound to another agent's node may hold, according to its
+// status too, see podspec.RequestsWithStatus.
 func (u *Used) AddBound(pod *corev1.Pod) {
 	*u = u.clone()
 	u.addRequests(pod, podspec.RequestsWithStatus(pod))
 }
 
-// RemoveBound gives back what AddPlaced took for this pod, which must not have
-// changed in between.
+// RemoveBound subtracts what AddBound has added for this pod, which must not have changed in
+// between.
 func (u *Used) RemoveBound(pod *corev1.Pod) {
 	*u = u.clone()
 	u.removeRequests(pod, podspec.RequestsWithStatus(pod))
 }
 
-// clone is a copy that add and remove may change in place.
+// clone returns a copy that add and remove may change in place.
 func (u *Used) clone() Used {
 	c := Used{Pods: u.Pods, Requests: u.Requests.DeepCopy(), Ports: maps.Clone(u.Ports)}
 	if c.Requests == nil {
@@ -92,7 +90,7 @@ func (u *Used) removeRequests(pod *corev1.Pod, requests corev1.ResourceList) {
 	}
 }
 
-// sum adds two quantities and leaves both as they are.
+// sum adds two quantities without changing them.
 func sum(a, b resource.Quantity) resource.Quantity {
 	if a.IsZero() {
 		return b.DeepCopy()

@@ -8,13 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// IsSidecar reports whether an init container is a sidecar: restartPolicy
-// Always. Only meaningful for a container of spec.initContainers.
+// IsSidecar reports whether an init container is a sidecar: restartPolicy Always. It is only
+// meaningful for containers of spec.initContainers.
 func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// containerKind is where in a pod a container stands.
+// containerKind is the kind of a container.
 type containerKind int
 
 const (
@@ -24,15 +24,14 @@ const (
 	ephemeral
 )
 
-// containerPosition is one container's place and path.
+// containerPosition is the kind and the path of a container.
 type containerPosition struct {
 	kind containerKind
 	path *field.Path
 }
 
-// containersOf walks the containers of every kind: init, main, ephemeral.
-// Ephemeral containers come as containers: their fields are the same but for
-// the target.
+// containersOf iterates over init, main and ephemeral containers. Ephemeral containers are
+// converted to containers. They have the same fields except for the target.
 func containersOf(spec *corev1.PodSpec) iter.Seq2[*corev1.Container, containerPosition] {
 	return func(yield func(*corev1.Container, containerPosition) bool) {
 		root := field.NewPath("spec")
@@ -59,7 +58,7 @@ func containersOf(spec *corev1.PodSpec) iter.Seq2[*corev1.Container, containerPo
 	}
 }
 
-// FindContainer finds a container of any kind by name; nil: there is none.
+// FindContainer returns the container of that name of any kind, or nil.
 func FindContainer(pod *corev1.Pod, name string) *corev1.Container {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.Name == name {
@@ -80,7 +79,7 @@ func FindContainer(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// Images returns the distinct images that the pod's containers and volumes name.
+// Images returns the distinct images that the containers and volumes of the pod name.
 func Images(pod *corev1.Pod) []string {
 	var names []string
 	add := func(image string) {

@@ -6,8 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SetDefaults fills in what the API server would: every v1 default of a pod.
-// The pod is changed in place.
+// SetDefaults sets every v1 default of a pod, as the API server does. The pod is changed in place.
 func SetDefaults(pod *corev1.Pod) {
 	spec := &pod.Spec
 	setSpecDefaults(spec)
@@ -29,20 +28,19 @@ func SetDefaults(pod *corev1.Pod) {
 	appArmorFromAnnotations(pod)
 }
 
-// SetTemplateDefaults fills in what the API server would in the template of a
-// workload. What a pod gets only when it is made (its requests, its host ports)
-// stays open: a later server may choose otherwise. The template is changed in
-// place.
+// SetTemplateDefaults sets the defaults of a pod template, as the API server does. Defaults that a
+// pod only gets when it is created (requests, host ports) are left out, because a later server may
+// choose others. The template is changed in place.
 func SetTemplateDefaults(t *corev1.PodTemplateSpec) { setSpecDefaults(&t.Spec) }
 
-// setSpecDefaults sets what pods and templates share.
+// setSpecDefaults sets the defaults that pods and templates share.
 func setSpecDefaults(spec *corev1.PodSpec) {
 	setIfZero(&spec.RestartPolicy, corev1.RestartPolicyAlways)
 	setIfZero(&spec.DNSPolicy, corev1.DNSClusterFirst)
 	setIfZero(&spec.SchedulerName, corev1.DefaultSchedulerName)
 	setIfNil(&spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
 	setIfNil(&spec.SecurityContext, corev1.PodSecurityContext{})
-	// serviceAccount is the old name of serviceAccountName: both always show the same.
+	// serviceAccount is the deprecated alias of serviceAccountName. Both always have the same value.
 	setIfZero(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
 	spec.DeprecatedServiceAccount = spec.ServiceAccountName
 	for i := range spec.Volumes {
@@ -64,15 +62,15 @@ func setSpecDefaults(spec *corev1.PodSpec) {
 	}
 }
 
-// SetConfigMapDefaults fills in the defaults of a ConfigMap.
+// SetConfigMapDefaults sets the defaults of a ConfigMap.
 func SetConfigMapDefaults(cm *corev1.ConfigMap) {
 	if cm.Data == nil {
 		cm.Data = map[string]string{}
 	}
 }
 
-// SetSecretDefaults fills in the defaults of a Secret and folds stringData into
-// data, where it wins.
+// SetSecretDefaults sets the defaults of a Secret and merges stringData into data, where it takes
+// precedence.
 func SetSecretDefaults(s *corev1.Secret) {
 	setIfZero(&s.Type, corev1.SecretTypeOpaque)
 	if len(s.StringData) > 0 && s.Data == nil {
@@ -97,7 +95,7 @@ func setIfNil[T any](to **T, value T) {
 	}
 }
 
-// defaultContainer sets the defaults that containers of every kind share.
+// defaultContainer sets the defaults shared by containers of every kind.
 func defaultContainer(c *corev1.Container) {
 	setIfZero(&c.ImagePullPolicy, pullPolicy(c.Image))
 	setIfZero(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
@@ -122,8 +120,8 @@ func defaultContainer(c *corev1.Container) {
 	roundUp(c.Resources.Requests)
 }
 
-// pullPolicy is Always for an image that is named by the tag latest or by no
-// tag and no digest, IfNotPresent for any other.
+// pullPolicy is Always for an image with the tag latest or with neither tag nor digest,
+// IfNotPresent for any other.
 func pullPolicy(image string) corev1.PullPolicy {
 	name, _, digested := strings.Cut(image, "@")
 	tag := ""
@@ -173,7 +171,7 @@ func defaultHTTPGet(h *corev1.HTTPGetAction) {
 	}
 }
 
-// defaultHostPorts: in the host's network a container port is a host port.
+// defaultHostPorts sets the host ports of a pod in the host network to its container ports.
 func defaultHostPorts(containers []corev1.Container) {
 	for _, c := range containers {
 		for i := range c.Ports {
@@ -182,9 +180,8 @@ func defaultHostPorts(containers []corev1.Container) {
 	}
 }
 
-// appArmorFromAnnotations carries the profiles that were asked for in the way
-// of before v1.30 over to the fields, which alone are honoured: a pod must not
-// run unconfined because its manifest is old.
+// appArmorFromAnnotations copies AppArmor profiles from the annotations used before v1.30 to the
+// fields, which alone are used. A pod must not run unconfined because its manifest is old.
 func appArmorFromAnnotations(pod *corev1.Pod) {
 	if len(pod.Annotations) == 0 {
 		return
@@ -201,7 +198,7 @@ func appArmorFromAnnotations(pod *corev1.Pod) {
 	}
 }
 
-// appArmorProfile reads the annotation's value; nil: it is no profile.
+// appArmorProfile parses the value of an annotation. It returns nil if the value is invalid.
 func appArmorProfile(value string) *corev1.AppArmorProfile {
 	switch value {
 	case corev1.DeprecatedAppArmorBetaProfileRuntimeDefault:

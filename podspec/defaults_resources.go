@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// roundUp rounds to thousandths, the smallest part that the API keeps.
+// roundUp rounds to thousandths, the smallest fraction that the API stores.
 func roundUp(list corev1.ResourceList) {
 	for name, q := range list {
 		q.RoundUp(resource.Milli)
@@ -15,7 +15,7 @@ func roundUp(list corev1.ResourceList) {
 	}
 }
 
-// requestLimits makes a limit without a request a request too.
+// requestLimits sets missing requests to the limits.
 func requestLimits(r *corev1.ResourceRequirements) {
 	if r.Limits == nil {
 		return
@@ -26,7 +26,7 @@ func requestLimits(r *corev1.ResourceRequirements) {
 	fill(r.Requests, r.Limits, func(corev1.ResourceName) bool { return true })
 }
 
-// fill adds what is missing in to.
+// fill adds the wanted resources that are missing in to.
 func fill(to, from corev1.ResourceList, wanted func(corev1.ResourceName) bool) {
 	for name, q := range from {
 		if _, set := to[name]; !set && wanted(name) {
@@ -35,11 +35,10 @@ func fill(to, from corev1.ResourceList, wanted func(corev1.ResourceName) bool) {
 	}
 }
 
-// defaultPodResources completes pod-level resources that are set in part from
-// those of the containers: limits first (of huge pages always, of CPU and memory
-// where the pod has no limit at all), then the requests, which follow from
-// them. An API server that defaults once sets such requests only when it reads
-// the pod again; here once is enough.
+// defaultPodResources completes partially set pod-level resources from those of the containers:
+// limits first (of huge pages always, of CPU and memory if the pod has no limit), then the
+// requests, which depend on them. An API server that sets defaults once sets such requests only
+// when it reads the pod again.
 func defaultPodResources(pod *corev1.Pod) {
 	r := pod.Spec.Resources
 	if r == nil {
@@ -57,7 +56,7 @@ func defaultPodResources(pod *corev1.Pod) {
 	if requests == nil {
 		requests = corev1.ResourceList{}
 	}
-	sumLimits := aggregate(&pod.Spec, limitsOf)
+	sumLimits := containerLimits(&pod.Spec)
 	fill(limits, sumLimits, func(n corev1.ResourceName) bool {
 		_, requested := requests[n]
 		return isHugePages(n) && !requested
@@ -66,7 +65,7 @@ func defaultPodResources(pod *corev1.Pod) {
 		fill(limits, sumLimits, func(n corev1.ResourceName) bool { return overcommittable(n) && Limited(pod, n) })
 	}
 	if len(limits) > 0 {
-		fill(requests, aggregate(&pod.Spec, requestsOf), overcommittable)
+		fill(requests, containerRequests(&pod.Spec), overcommittable)
 		fill(requests, limits, podLevel)
 		r.Limits = limits
 	}
@@ -75,13 +74,12 @@ func defaultPodResources(pod *corev1.Pod) {
 	}
 }
 
-// podLevel reports whether a pod, not only a container, may name the resource.
+// podLevel reports whether the resource may be set at pod level.
 func podLevel(n corev1.ResourceName) bool {
 	return n == corev1.ResourceCPU || n == corev1.ResourceMemory || isHugePages(n)
 }
 
-// overcommittable reports whether a pod may be limited to more than it
-// requests of this pod-level resource.
+// overcommittable reports whether the pod-level limit of the resource may exceed the request.
 func overcommittable(n corev1.ResourceName) bool {
 	return n == corev1.ResourceCPU || n == corev1.ResourceMemory
 }

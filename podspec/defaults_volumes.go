@@ -4,8 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// defaultVolume sets the defaults of every kind of volume. A volume without a
-// source is an emptyDir.
+// defaultVolume sets the defaults of every volume type. A volume without a source is an emptyDir.
 func defaultVolume(v *corev1.VolumeSource) {
 	if *v == (corev1.VolumeSource{}) {
 		v.EmptyDir = &corev1.EmptyDirVolumeSource{}
@@ -58,8 +57,7 @@ func defaultDownwardItems(items []corev1.DownwardAPIVolumeFile) {
 	}
 }
 
-// defaultRemoteVolume sets the defaults of the volumes that reach over the
-// network without a driver of their own.
+// defaultRemoteVolume sets the defaults of in-tree network volumes.
 func defaultRemoteVolume(v *corev1.VolumeSource) {
 	if s := v.ISCSI; s != nil {
 		setIfZero(&s.ISCSIInterface, "default")

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// Differences names what differs between two values of one type, by paths as in
-// a manifest: "spec.containers[0].command". Lists of unequal length differ as a
-// whole. The values themselves are not told: some may be secret.
+// Differences returns the paths of the fields that differ between two values of one type, such as
+// "spec.containers[0].command". Lists of different lengths differ as a whole. Values are not
+// included, because they may be secret.
 func Differences(root string, a, b any) []string {
 	var out []string
 	walk(root, reflect.ValueOf(a), reflect.ValueOf(b), &out)
@@ -33,7 +33,7 @@ func walk(at string, a, b reflect.Value, out *[]string) {
 		return
 	case reflect.Struct:
 		if _, whole := reflect.TypeAssert[json.Marshaler](a); whole {
-			break // a time, an amount: one value, whatever it is made of
+			break // a time or a quantity is one value
 		}
 		before := len(*out)
 		for i := range a.NumField() {
@@ -76,7 +76,7 @@ func walkMap(at string, a, b reflect.Value, out *[]string) {
 	}
 }
 
-// child is the path of a field; what is inlined has none of its own.
+// child returns the path of a field. Inlined fields have no path of their own.
 func child(at string, f reflect.StructField) string {
 	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if strings.Contains(options, "inline") || name == "" && f.Anonymous {

@@ -11,18 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// RuntimeInfo is what the downward API tells a pod beyond its own object. Addresses
-// come primary first; they are empty while unknown.
+// RuntimeInfo is what the downward API exposes in addition to the pod object. The primary address
+// comes first. Addresses are empty while unknown.
 type RuntimeInfo struct {
 	NodeName string
 	HostIPs  []string
-	PodIPs   []string // of a host network pod: the host's
+	PodIPs   []string // the addresses of the host for a host network pod
 }
 
-// FieldRef gives the value of a fieldRef: one of metadata.name, .namespace, .uid,
-// .labels, .annotations, .labels['KEY'], .annotations['KEY'], spec.nodeName,
-// spec.serviceAccountName, status.hostIP, .hostIPs, .podIP, .podIPs. A label or
-// annotation that the pod does not have is empty, as an unknown address is.
+// FieldRef returns the value of a fieldRef: one of metadata.name, .namespace, .uid, .labels,
+// .annotations, .labels['KEY'], .annotations['KEY'], spec.nodeName, spec.serviceAccountName,
+// status.hostIP, .hostIPs, .podIP, .podIPs. An absent label or annotation is empty, like an unknown
+// address.
 func FieldRef(pod *corev1.Pod, fieldPath string, facts RuntimeInfo) (string, error) {
 	if path, key, ok := mapKey(fieldPath); ok {
 		switch path {
@@ -31,7 +31,7 @@ func FieldRef(pod *corev1.Pod, fieldPath string, facts RuntimeInfo) (string, err
 		case "metadata.annotations":
 			return pod.Annotations[key], nil
 		}
-		return "", fmt.Errorf("fieldPath %q: only metadata.labels and metadata.annotations take a key", fieldPath)
+		return "", fmt.Errorf("fieldPath %q: only metadata.labels and metadata.annotations support a key", fieldPath)
 	}
 	switch fieldPath {
 	case "metadata.name":
@@ -72,8 +72,8 @@ func mapKey(fieldPath string) (path, key string, ok bool) {
 	return strings.Cut(rest, "['")
 }
 
-// mapLines writes a map as the files of a downwardAPI volume show it: key="value",
-// sorted, one to a line, the last without a newline.
+// mapLines formats a map like a file of a downwardAPI volume: key="value" lines, sorted, without a
+// final newline.
 func mapLines(m map[string]string) string {
 	out := make([]string, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -89,10 +89,9 @@ func firstAddress(list []string) string {
 	return list[0]
 }
 
-// ResourceRef gives the value of a resourceFieldRef in units of its divisor,
-// rounded up. The container is the one that the selector names, else c. A CPU,
-// memory or ephemeral storage limit that is absent is the pod's, and without
-// that what the node can allocate; an absent request is 0.
+// ResourceRef returns the value of a resourceFieldRef in units of its divisor, rounded up. The
+// container is the one that the selector names, else c. A missing CPU, memory or ephemeral storage
+// limit is that of the pod, else the node's allocatable amount. A missing request is 0.
 func ResourceRef(pod *corev1.Pod, c *corev1.Container, selector *corev1.ResourceFieldSelector, allocatable corev1.ResourceList) (string, error) {
 	if name := selector.ContainerName; name != "" && (c == nil || c.Name != name) {
 		if c = downwardContainer(pod, name); c == nil {
@@ -114,12 +113,12 @@ func ResourceRef(pod *corev1.Pod, c *corev1.Container, selector *corev1.Resource
 	case "requests":
 		q = downwardRequest(c, res)
 	default:
-		return "", fmt.Errorf("resource %q: want limits or requests of a resource", selector.Resource)
+		return "", fmt.Errorf("resource %q: must start with limits or requests", selector.Resource)
 	}
 	return inUnits(q, res, selector.Divisor)
 }
 
-// downwardResource reports whether a resource may be asked for.
+// downwardResource reports whether the downward API supports the resource.
 func downwardResource(res corev1.ResourceName) bool {
 	switch res {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
@@ -143,7 +142,7 @@ func downwardLimit(pod *corev1.Pod, c *corev1.Container, res corev1.ResourceName
 	return allocatable[res]
 }
 
-// downwardRequest is the request; like the API server, a limit alone is a request too.
+// downwardRequest is the request. As in the API server, it defaults to the limit.
 func downwardRequest(c *corev1.Container, res corev1.ResourceName) resource.Quantity {
 	if q, ok := c.Resources.Requests[res]; ok {
 		return q
@@ -151,7 +150,7 @@ func downwardRequest(c *corev1.Container, res corev1.ResourceName) resource.Quan
 	return c.Resources.Limits[res]
 }
 
-// inUnits is ceil(q/divisor); an absent divisor is 1. CPU counts in thousandths.
+// inUnits is ceil(q/divisor). A missing divisor is 1. CPU is computed in millicores.
 func inUnits(q resource.Quantity, res corev1.ResourceName, divisor resource.Quantity) (string, error) {
 	value, unit := q.Value(), divisor.Value()
 	if res == corev1.ResourceCPU {
@@ -164,7 +163,7 @@ func inUnits(q resource.Quantity, res corev1.ResourceName, divisor resource.Quan
 		}
 	}
 	if unit <= 0 {
-		return "", fmt.Errorf("divisor %q: want a positive quantity", divisor.String())
+		return "", fmt.Errorf("divisor %q: must be a positive quantity", divisor.String())
 	}
 	n := value / unit
 	if value%unit > 0 {
@@ -173,8 +172,8 @@ func inUnits(q resource.Quantity, res corev1.ResourceName, divisor resource.Quan
 	return strconv.FormatInt(n, 10), nil
 }
 
-// downwardContainer finds a container of any kind but the ephemeral ones, which
-// have no resources.
+// downwardContainer returns the container of that name, except ephemeral ones, which have no
+// resources.
 func downwardContainer(pod *corev1.Pod, name string) *corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {

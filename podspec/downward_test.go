@@ -91,7 +91,7 @@ func TestResourceRef(t *testing.T) {
 		{"an init container by its name", "bare", "init", "requests.cpu", "1m", "100", ""},
 		{"an unknown container is named", "bare", "ghost", "limits.cpu", "", "", `containerName "ghost"`},
 		{"an unknown resource is named", "full", "", "limits.gpu", "", "", `"limits.gpu" is not supported`},
-		{"neither limits nor requests", "full", "", "used.cpu", "", "", "want limits or requests"},
+		{"neither limits nor requests", "full", "", "used.cpu", "", "", "must start with limits or requests"},
 		{"a negative divisor is an error", "full", "", "limits.cpu", "-1", "", "divisor"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {

@@ -8,9 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Expand replaces $(NAME) by what lookup knows of NAME. A name that lookup does
-// not know stays as it is written, $$ becomes one $ (so $$(NAME) is never
-// replaced), and any other $ stays.
+// Expand replaces $(NAME) by the value that lookup returns for NAME. Unknown names stay as written.
+// $$ becomes one $, and $$(NAME) is never replaced. Any other $ stays.
 func Expand(s string, lookup func(string) (string, bool)) string {
 	if !strings.Contains(s, "$") {
 		return s
@@ -42,12 +41,12 @@ func Expand(s string, lookup func(string) (string, bool)) string {
 	}
 }
 
-// ContainerHash is a stable hash over what must not change in a running container:
-// its name and image. 16 hexadecimal digits.
+// ContainerHash is a stable hash of the fields that must not change in a running container: its
+// name and image. It has 16 hexadecimal digits.
 func ContainerHash(c *corev1.Container) string {
 	h := fnv.New64a()
 	h.Write([]byte(c.Name))
-	h.Write([]byte{0}) // neither part can hold it: "a","bc" is not "ab","c"
+	h.Write([]byte{0}) // separator, to distinguish "a","bc" from "ab","c"
 	h.Write([]byte(c.Image))
 	return hex.EncodeToString(h.Sum(nil))
 }

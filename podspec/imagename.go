@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// ImageName is a parsed image name. Host and Path are never empty; at least one
-// of Tag and Digest is set.
+// ImageName is a parsed image name. Host and Path are never empty, and at least one of Tag and
+// Digest is set.
 type ImageName struct {
 	Host   string // docker.io, registry.example:5000, [::1]:5000
 	Path   string // library/busybox
-	Tag    string // latest where the name gave neither tag nor digest
+	Tag    string // latest if the name has neither tag nor digest
 	Digest string // sha256:…
 }
 
-// String is the full name, the same for all spellings of it.
+// String returns the canonical name.
 func (n ImageName) String() string {
 	s := n.Repository()
 	if n.Tag != "" {
@@ -27,7 +27,7 @@ func (n ImageName) String() string {
 	return s
 }
 
-// Repository is the name without tag and digest.
+// Repository returns the name without tag and digest.
 func (n ImageName) Repository() string { return n.Host + "/" + n.Path }
 
 const (
@@ -37,9 +37,9 @@ const (
 	maxImageTag     = 128
 )
 
-// ParseImageName reads an image name as the container world writes it:
-// [HOST[:PORT]/]PATH[:TAG][@DIGEST]. The first part is a host if it could not be
-// a path: it has a dot, a colon or an upper-case letter, or is localhost.
+// ParseImageName parses an image name: [HOST[:PORT]/]PATH[:TAG][@DIGEST]. The first component is a
+// host if it is not a valid path: it contains a dot, a colon or an upper-case letter, or is
+// localhost.
 func ParseImageName(s string) (ImageName, error) {
 	n, err := parseImageName(s)
 	if err != nil {
@@ -50,7 +50,7 @@ func ParseImageName(s string) (ImageName, error) {
 
 func parseImageName(s string) (ImageName, error) {
 	if s == "" {
-		return ImageName{}, errors.New("the name is empty")
+		return ImageName{}, errors.New("name is empty")
 	}
 	rest, digest, hasDigest := strings.Cut(s, "@")
 	if hasDigest {
@@ -107,12 +107,12 @@ func checkHost(host string) error {
 	if inner, ok := strings.CutPrefix(h, "["); ok {
 		inner, ok = strings.CutSuffix(inner, "]")
 		if !ok || inner == "" || strings.Trim(inner, "0123456789abcdefABCDEF:.") != "" {
-			return fmt.Errorf("%q is no registry host", host)
+			return fmt.Errorf("%q is not a registry host", host)
 		}
 	} else {
 		for label := range strings.SplitSeq(h, ".") {
 			if !isLabel(label) {
-				return fmt.Errorf("%q is no registry host", host)
+				return fmt.Errorf("%q is not a registry host", host)
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func checkHost(host string) error {
 	return nil
 }
 
-// SplitPort splits the host:port of a registry; an IPv6 address keeps its brackets.
+// SplitPort splits the host:port of a registry. An IPv6 address keeps its brackets.
 func SplitPort(s string) (host, port string) {
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 || i < strings.LastIndexByte(s, ']') {
@@ -139,18 +139,18 @@ func checkPath(path string) error {
 	for part := range strings.SplitSeq(path, "/") {
 		switch {
 		case part == "":
-			return fmt.Errorf("the path has an empty part")
+			return fmt.Errorf("the path has an empty component")
 		case strings.ToLower(part) != part:
 			return fmt.Errorf("%q must be in lower case", part)
 		case !isPathPart(part):
-			return fmt.Errorf("%q may have only lower-case letters and digits, and between them single dots, one or two underscores, or dashes", part)
+			return fmt.Errorf("%q may contain only lower-case letters and digits, separated by a dot, one or two underscores, or dashes", part)
 		}
 	}
 	return nil
 }
 
-// isPathPart reports whether s is words of letters and digits with separators
-// between them: one dot, one or two underscores, or dashes.
+// isPathPart reports whether s consists of lower-case letters and digits with separators between
+// them: one dot, one or two underscores, or dashes.
 func isPathPart(s string) bool {
 	isWord := func(c byte) bool { return c >= 'a' && c <= 'z' || isDigit(c) }
 	if !isWord(s[0]) || !isWord(s[len(s)-1]) {
@@ -189,10 +189,10 @@ func checkDigest(digest string) error {
 	case "sha512":
 		length = 128
 	default:
-		return fmt.Errorf("the digest %q is not of sha256, sha384 or sha512", digest)
+		return fmt.Errorf("the algorithm of digest %q is not sha256, sha384 or sha512", digest)
 	}
 	if len(sum) != length || !isHex(sum) {
-		return fmt.Errorf("the digest %q has not %d hexadecimal digits in lower case", digest, length)
+		return fmt.Errorf("the digest %q does not have %d lower-case hexadecimal digits", digest, length)
 	}
 	return nil
 }
@@ -214,24 +214,23 @@ func isHex(s string) bool {
 	return isAll(s, func(c byte) bool { return isDigit(c) || c >= 'a' && c <= 'f' })
 }
 
-// ImagePattern names the images of one repository, or of all repositories below
-// a place.
+// ImagePattern matches the images of one repository, or of all repositories below a prefix.
 type ImagePattern struct {
-	place string // a repository, or what those below begin with
+	place string // a repository, or a prefix
 	below bool
 }
 
-// ParseImagePattern reads HOST/PATH or HOST[/PATH]/*. Only full names without
-// tag and digest will do, as in docker.io/library/busybox.
+// ParseImagePattern parses HOST/PATH or HOST[/PATH]/*. Only full names without tag and digest are
+// valid, such as docker.io/library/busybox.
 func ParseImagePattern(s string) (ImagePattern, error) {
 	place, below := strings.CutSuffix(s, "/*")
 	switch {
 	case strings.Contains(place, "*"):
-		return ImagePattern{}, fmt.Errorf("%q may have a * only as its last part", s)
+		return ImagePattern{}, fmt.Errorf("%q may contain a * only as its last component", s)
 	case below && place == "":
-		return ImagePattern{}, fmt.Errorf("%q names no registry before the *", s)
+		return ImagePattern{}, fmt.Errorf("%q has no registry before the *", s)
 	case below && strings.TrimSpace(place) != place:
-		return ImagePattern{}, fmt.Errorf("%q has spaces around it", s)
+		return ImagePattern{}, fmt.Errorf("%q has leading or trailing spaces", s)
 	case below:
 		return ImagePattern{place: place + "/", below: true}, nil
 	}
@@ -240,12 +239,12 @@ func ParseImagePattern(s string) (ImagePattern, error) {
 		return ImagePattern{}, fmt.Errorf("%q: %w", s, err)
 	}
 	if n.Repository() != s {
-		return ImagePattern{}, fmt.Errorf("%q is no full name without tag and digest: %s would be", s, n.Repository())
+		return ImagePattern{}, fmt.Errorf("%q is not a full name without tag and digest, such as %s", s, n.Repository())
 	}
 	return ImagePattern{place: place}, nil
 }
 
-// Matches reports whether an image is of a repository that the pattern names.
+// Matches reports whether the pattern matches the repository of an image.
 func (p ImagePattern) Matches(n ImageName) bool {
 	if p.below {
 		return strings.HasPrefix(n.Repository(), p.place)

@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// ResolvePort resolves a port that is given by number, or by the name that the
-// container gives it.
+// ResolvePort resolves a port given by number, or by its name in the container.
 func ResolvePort(c *corev1.Container, p intstr.IntOrString) (number int, ok bool) {
 	if p.Type == intstr.Int {
 		return p.IntValue(), p.IntValue() > 0
@@ -21,16 +20,15 @@ func ResolvePort(c *corev1.Container, p intstr.IntOrString) (number int, ok bool
 	return 0, false
 }
 
-// HostPort is one port of the host that a pod takes.
+// HostPort is a host port of a pod.
 type HostPort struct {
-	IP       string // empty: every address of the host
+	IP       string // empty: all addresses of the host
 	Protocol corev1.Protocol
 	Port     int32
 }
 
-// HostPorts gives the ports of the host that the pod takes while its main
-// containers and sidecars run. An address is in its shortest form; 0.0.0.0 is
-// every address, as no address is; no protocol is TCP.
+// HostPorts returns the host ports of the main containers and sidecars of the pod. Addresses are in
+// canonical form. 0.0.0.0 is the same as no address. The protocol defaults to TCP.
 func HostPorts(pod *corev1.Pod) []HostPort {
 	var out []HostPort
 	for c, at := range containersOf(&pod.Spec) {
@@ -59,8 +57,8 @@ func hostPort(p corev1.ContainerPort) HostPort {
 	return out
 }
 
-// Conflicts reports whether two pods cannot have both ports: same protocol and
-// number, and one address covers the other. "::" covers every IPv6 address.
+// Conflicts reports whether two pods cannot have both ports: protocol and number are the same, and
+// one address covers the other. "::" covers every IPv6 address.
 func (p HostPort) Conflicts(other HostPort) bool {
 	if p.Protocol != other.Protocol || p.Port != other.Port {
 		return false
@@ -79,8 +77,7 @@ func (p HostPort) covers(other HostPort) bool {
 	return err == nil && a.Is6()
 }
 
-// Covers reports whether what is sent to an address of the host is sent to the
-// port.
+// Covers reports whether traffic to an address of the host reaches the port.
 func (p HostPort) Covers(a netip.Addr) bool {
 	return p.covers(HostPort{IP: a.String()}) || p.IP == a.String()
 }

@@ -1,44 +1,52 @@
 package podspec
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	podresources "k8s.io/component-helpers/resource"
 )
 
-// Requests is what the pod takes from the node: for each resource the larger of
-// what its init containers need at the worst moment and of what its sidecars and
-// main containers need together; what the pod itself requests wins over that;
-// overhead comes on top. The list is the caller's own.
-//
-// While an init container runs, the sidecars before it run too.
+// Requests returns the effective requests of the pod: for each resource the maximum of what its
+// init containers need at any time and of the sum of its sidecars and main containers. Pod-level
+// requests take precedence, and the overhead is added. The caller owns the list.
 func Requests(pod *corev1.Pod) corev1.ResourceList {
-	list := aggregate(&pod.Spec, requestsOf)
-	if r := pod.Spec.Resources; r != nil {
-		overridePodLevel(list, r.Requests)
-	}
-	add(list, pod.Spec.Overhead)
-	return list
+	return podresources.PodRequests(withOwnResources(pod), podresources.PodResourcesOptions{})
 }
 
-// Limits adds limits up as Requests does requests. Overhead comes on top of
-// what is limited; a resource that no container limits is not in the list. A
-// resource that only some containers limit is: see Limited.
+// Limits returns the effective limits of the pod, computed like Requests. The overhead is added to
+// limited resources. A resource that no container limits is not in the list. See Limited for
+// resources limited by some containers only.
 func Limits(pod *corev1.Pod) corev1.ResourceList {
-	list := aggregate(&pod.Spec, limitsOf)
-	if r := pod.Spec.Resources; r != nil {
-		overridePodLevel(list, r.Limits)
-	}
-	for name, q := range pod.Spec.Overhead {
-		if sum, limited := list[name]; limited && !sum.IsZero() {
-			add(list, corev1.ResourceList{name: q})
-		}
-	}
-	return list
+	return podresources.PodLimits(withOwnResources(pod), podresources.PodResourcesOptions{})
 }
 
-// Limited reports whether the pod as a whole is limited in a resource: by
-// itself, or because every container that may run is.
+// withOwnResources returns the pod with a copy of its pod-level resources. The library adds the
+// overhead to them in place if a quantity exceeds 64 bits.
+func withOwnResources(pod *corev1.Pod) *corev1.Pod {
+	if pod.Spec.Resources == nil || len(pod.Spec.Overhead) == 0 {
+		return pod
+	}
+	own := &corev1.Pod{Spec: pod.Spec}
+	own.Spec.Resources = pod.Spec.Resources.DeepCopy()
+	return own
+}
+
+// containerRequests returns the effective requests of the containers of a pod, without pod-level
+// requests and overhead.
+func containerRequests(spec *corev1.PodSpec) corev1.ResourceList {
+	return podresources.AggregateContainerRequests(&corev1.Pod{Spec: *spec}, podresources.PodResourcesOptions{})
+}
+
+// containerLimits is to limits what containerRequests is to requests.
+func containerLimits(spec *corev1.PodSpec) corev1.ResourceList {
+	return podresources.AggregateContainerLimits(&corev1.Pod{Spec: *spec}, podresources.PodResourcesOptions{})
+}
+
+// Limited reports whether the pod is limited in a resource: at pod level, or because every
+// container is.
 func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
 	if r := pod.Spec.Resources; r != nil && podLevel(name) {
 		if q, ok := r.Limits[name]; ok && !q.IsZero() {
@@ -55,8 +63,8 @@ func Limited(pod *corev1.Pod, name corev1.ResourceName) bool {
 	return true
 }
 
-// InheritedLimits is what the pod limits a container to that has no limit of its
-// own. No limit and one of nothing are the same.
+// InheritedLimits returns the pod-level limits for a container that has no limits of its own. A
+// zero limit is no limit.
 func InheritedLimits(pod *corev1.ResourceRequirements, own corev1.ResourceList) (out corev1.ResourceList) {
 	if pod == nil {
 		return nil
@@ -72,32 +80,8 @@ func InheritedLimits(pod *corev1.ResourceRequirements, own corev1.ResourceList) 
 	return out
 }
 
-func requestsOf(c *corev1.Container) corev1.ResourceList { return c.Resources.Requests }
-func limitsOf(c *corev1.Container) corev1.ResourceList   { return c.Resources.Limits }
-
-// aggregate is the peak over the pod's life of what its containers need.
-func aggregate(spec *corev1.PodSpec, of func(*corev1.Container) corev1.ResourceList) corev1.ResourceList {
-	peak, sidecars := corev1.ResourceList{}, corev1.ResourceList{}
-	for i := range spec.InitContainers {
-		c := &spec.InitContainers[i]
-		if IsSidecar(c) {
-			add(sidecars, of(c))
-			maxInto(peak, sidecars)
-			continue
-		}
-		now := sidecars.DeepCopy()
-		add(now, of(c))
-		maxInto(peak, now)
-	}
-	for i := range spec.Containers {
-		add(sidecars, of(&spec.Containers[i]))
-	}
-	maxInto(peak, sidecars)
-	return peak
-}
-
-// add adds to a list. Quantities may share big numbers when copied as values,
-// so they are copied deeply before they change.
+// add adds to a list. Quantities beyond 64 bits share memory when they are copied as values, and are
+// copied deeply before they change.
 func add(to, more corev1.ResourceList) {
 	for name, q := range more {
 		sum := to[name].DeepCopy()
@@ -110,7 +94,7 @@ func add(to, more corev1.ResourceList) {
 	}
 }
 
-// maxInto makes every quantity at least as large as the other list's.
+// maxInto raises every quantity to at least that of the other list.
 func maxInto(to, other corev1.ResourceList) {
 	for name, q := range other {
 		if have, ok := to[name]; !ok || have.Cmp(q) < 0 {
@@ -119,19 +103,9 @@ func maxInto(to, other corev1.ResourceList) {
 	}
 }
 
-// overridePodLevel replaces what the pod sets for itself.
-func overridePodLevel(to, own corev1.ResourceList) {
-	for name, q := range own {
-		if podLevel(name) {
-			to[name] = q.DeepCopy()
-		}
-	}
-}
-
-// QOSClass is the pod's quality of service: Guaranteed if CPU and memory are
-// limited for every container and requested to the same amount, BestEffort if
-// nothing is asked for either, else Burstable. Pod-level resources, if set,
-// count instead of the containers'.
+// QOSClass is the QoS class of the pod: Guaranteed if every container has CPU and memory limits
+// with equal requests, BestEffort if there are neither requests nor limits of them, else Burstable.
+// Pod-level resources, if set, take the place of those of the containers.
 func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	allLimited := true
@@ -159,9 +133,8 @@ func QOSClass(pod *corev1.Pod) corev1.PodQOSClass {
 	return corev1.PodQOSBurstable
 }
 
-// SwapAllowed reports whether a container may have swap where the node lets pods have any:
-// one of a Burstable pod that is not critical, unless its request is its limit or it has
-// none.
+// SwapAllowed reports whether a container may use swap on a node with LimitedSwap: a container of a
+// Burstable pod that is not critical, unless its memory request equals its limit or is zero.
 func SwapAllowed(pod *corev1.Pod, c *corev1.Container, standalone bool) bool {
 	limit := c.Resources.Limits[corev1.ResourceMemory]
 	request, named := c.Resources.Requests[corev1.ResourceMemory]
@@ -171,9 +144,9 @@ func SwapAllowed(pod *corev1.Pod, c *corev1.Container, standalone bool) bool {
 	return request.Sign() > 0 && request.Cmp(limit) != 0 && QOSClass(pod) == corev1.PodQOSBurstable && !IsCritical(pod, standalone)
 }
 
-// cpuAndMemory is the CPU and memory in a list, as far as they are more than zero.
+// cpuAndMemory returns the CPU and memory of a list that are greater than zero.
 func cpuAndMemory(list corev1.ResourceList) corev1.ResourceList {
-	var out corev1.ResourceList // made when needed: this is asked in every pass
+	var out corev1.ResourceList // allocated on demand: called in every sync
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		if q, ok := list[name]; ok && q.Sign() > 0 {
 			if out == nil {
@@ -197,10 +170,33 @@ func equal(a, b corev1.ResourceList) bool {
 	return true
 }
 
-// IsExtended reports whether a resource is one that a device plugin or an
-// administrator adds to a node: a name with a domain that is not Kubernetes' own.
+// IsExtended reports whether a resource is an extended resource: its name has a domain that does
+// not belong to Kubernetes.
 func IsExtended(name corev1.ResourceName) bool {
 	domain, _, prefixed := strings.Cut(string(name), "/")
 	return prefixed && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io") &&
 		!strings.HasPrefix(domain, "requests.")
+}
+
+// EmptyDirSizeLimit is the disk usage of a volume at which its pod is evicted, or nil. An emptyDir
+// in memory is limited by its own file system.
+func EmptyDirSizeLimit(vol *corev1.Volume) *resource.Quantity {
+	e := vol.EmptyDir
+	if e == nil || e.Medium != corev1.StorageMediumDefault || e.SizeLimit == nil || e.SizeLimit.Sign() <= 0 {
+		return nil
+	}
+	return e.SizeLimit
+}
+
+// HasEmptyDirSizeLimit reports whether a volume of the pod has an EmptyDirSizeLimit.
+func HasEmptyDirSizeLimit(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return EmptyDirSizeLimit(&v) != nil })
+}
+
+// EphemeralStorageLimit is the ephemeral storage usage at which the pod is evicted: the sum of the
+// limits of its containers, even if not all containers have one, as upstream. It returns false if
+// there is no limit.
+func EphemeralStorageLimit(pod *corev1.Pod) (resource.Quantity, bool) {
+	q, ok := Limits(pod)[corev1.ResourceEphemeralStorage]
+	return q, ok && q.Sign() > 0
 }

@@ -41,7 +41,13 @@ func TestRequestsAndLimits(t *testing.T) {
 		{"overhead comes on top of requests, and of limits where there are any",
 			"{overhead: {cpu: 100m, memory: 1Mi}, containers: [{name: a, image: x, resources: {limits: {cpu: 1}}}]}",
 			list{"cpu": "1100m", "memory": "1Mi"}, list{"cpu": "1100m"}},
-		{"what the pod says for itself wins",
+		{"a sidecar that starts later does not add to its predecessors, and overhead is added once",
+			"{overhead: {cpu: 1}, initContainers: [{name: i, image: x, resources: {limits: {cpu: 5, memory: 1Mi}}}, {name: s, image: x, restartPolicy: Always, resources: {limits: {cpu: 1, memory: 2Mi}}}, {name: j, image: x, resources: {limits: {cpu: 5}}}], containers: [{name: a, image: x, resources: {limits: {cpu: 2}}}]}",
+			list{"cpu": "7", "memory": "2Mi"}, list{"cpu": "7", "memory": "2Mi"}},
+		{"pod-level huge pages take precedence, pod-level extended resources do not exist",
+			"{resources: {limits: {cpu: 2, hugepages-2Mi: 4Mi}}, containers: [{name: a, image: x, resources: {limits: {cpu: 1, hugepages-2Mi: 2Mi, example.com/gpu: 1}}}]}",
+			list{"cpu": "1", "hugepages-2Mi": "4Mi", "example.com/gpu": "1"}, list{"cpu": "2", "hugepages-2Mi": "4Mi", "example.com/gpu": "1"}},
+		{"pod-level resources take precedence",
 			"{resources: {requests: {cpu: 3}, limits: {cpu: 4}}, overhead: {cpu: 1}, containers: [{name: a, image: x, resources: {limits: {cpu: 1, ephemeral-storage: 1Gi}}}]}",
 			list{"cpu": "4", "ephemeral-storage": "1Gi"}, list{"cpu": "5", "ephemeral-storage": "1Gi"}},
 		{"an ephemeral container is given nothing",
@@ -71,6 +77,16 @@ func TestRequestsDoesNotMutateLargeQuantities(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c, c}, Overhead: corev1.ResourceList{"cpu": huge}}}
 	want := huge.DeepCopy()
 	Requests(pod)
+	pod.Spec.Resources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{"cpu": huge.DeepCopy()}, Limits: corev1.ResourceList{"cpu": huge.DeepCopy()},
+	}
+	Requests(pod)
+	Limits(pod)
+	for name, list := range map[string]corev1.ResourceList{"request": pod.Spec.Resources.Requests, "limit": pod.Spec.Resources.Limits} {
+		if got := list["cpu"]; got.Cmp(want) != 0 {
+			t.Errorf("the pod-level %s is now %s", name, got.String())
+		}
+	}
 	if got := pod.Spec.Containers[0].Resources.Requests["cpu"]; got.Cmp(want) != 0 {
 		t.Errorf("the request is now %s", got.String())
 	}

@@ -2,15 +2,14 @@ package podspec
 
 import "strings"
 
-// The namespaces of a pod that have kernel parameters of their own.
+// Namespaces of a pod with namespaced sysctls.
 const (
 	NetworkNamespace = "network"
 	IPCNamespace     = "ipc"
 )
 
-// SysctlName writes the name of a kernel parameter with dots between its parts,
-// as net.ipv4.conf.eth0/1.rp_filter is written: where the first separator is a
-// slash, slashes and dots change places.
+// SysctlName returns the name of a sysctl with dots as separators, such as
+// net.ipv4.conf.eth0/1.rp_filter. If the first separator is a slash, slashes and dots are swapped.
 func SysctlName(name string) string {
 	first := strings.IndexAny(name, "./")
 	if first < 0 || name[first] == '.' {
@@ -27,8 +26,8 @@ func SysctlName(name string) string {
 	}, name)
 }
 
-// SysctlNamespace tells which namespace of the pod a parameter (with dots)
-// belongs to; empty: it is the whole host's.
+// SysctlNamespace returns the namespace that a sysctl (with dots) belongs to, or an empty string
+// for one of the host.
 func SysctlNamespace(name string) string {
 	switch {
 	case strings.HasPrefix(name, "net."):

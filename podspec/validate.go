@@ -12,13 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// maxObjectSize is the most that a ConfigMap or Secret may hold, in bytes.
+// maxObjectSize is the maximum size of a ConfigMap or Secret, in bytes.
 const maxObjectSize = 1 << 20
 
-// Validate gives everything that is wrong with a defaulted pod for a node that is
-// to run it, with the path of each field; nothing: it is valid. What is valid may
-// still not be honoured: see Unhonoured. What an API server takes is a little
-// more: see ValidateStored.
+// Validate returns every error of a pod with defaults, for a node that runs it. A valid pod may
+// still have unsupported fields, see UnsupportedFields. An API server accepts a little more, see
+// ValidateStored.
 func Validate(pod *corev1.Pod) field.ErrorList {
 	k := &validator{pod: pod, spec: &pod.Spec}
 	k.metadata(&pod.ObjectMeta)
@@ -28,7 +27,7 @@ func Validate(pod *corev1.Pod) field.ErrorList {
 	return k.errs
 }
 
-// ValidateConfigMap gives everything that is wrong with a ConfigMap.
+// ValidateConfigMap returns every error of a ConfigMap.
 func ValidateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 	k := &validator{}
 	k.metadata(&cm.ObjectMeta)
@@ -51,8 +50,7 @@ func ValidateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 	return k.errs
 }
 
-// ValidateSecret gives everything that is wrong with a defaulted Secret. No
-// value of it is in the errors.
+// ValidateSecret returns every error of a Secret with defaults. Errors do not contain its values.
 func ValidateSecret(s *corev1.Secret) field.ErrorList {
 	k := &validator{}
 	k.metadata(&s.ObjectMeta)
@@ -69,21 +67,21 @@ func ValidateSecret(s *corev1.Secret) field.ErrorList {
 	return k.errs
 }
 
-// metadata judges what all objects share. A namespace is required: files get
-// theirs before.
+// metadata validates the metadata of any object. A namespace is required. Objects in files get one
+// before.
 func (k *validator) metadata(m *metav1.ObjectMeta) {
 	k.errs = append(k.errs, validation.ValidateObjectMeta(m, true, validation.NameIsDNSSubdomain, field.NewPath("metadata"))...)
 }
 
-// validator collects what is wrong.
+// validator collects errors.
 type validator struct {
 	pod  *corev1.Pod
 	spec *corev1.PodSpec
 	errs field.ErrorList
-	// stored: an API server asks, which keeps what may become right elsewhere or
-	// later; else a node that is to run the pod now.
+	// stored: validate for an API server, which stores what may become valid elsewhere or later,
+	// instead of for a node that runs the pod now.
 	stored bool
-	// template: the pod's own defaults are still to come.
+	// template: the defaults of the pod itself are not set yet.
 	template bool
 }
 
@@ -98,14 +96,14 @@ func (k *validator) forbidden(at *field.Path, why string) { k.add(field.Forbidde
 func (k *validator) duplicate(at *field.Path, value any)  { k.add(field.Duplicate(at, value)) }
 func (k *validator) notFound(at *field.Path, value any)   { k.add(field.NotFound(at, value)) }
 
-// each adds one error per complaint.
+// each adds one error per message.
 func (k *validator) each(at *field.Path, value any, complaints []string) {
 	for _, c := range complaints {
 		k.invalid(at, value, "%s", c)
 	}
 }
 
-// name judges a required name by its grammar.
+// name validates a required name.
 func (k *validator) name(at *field.Path, value string, grammar func(string) []string) {
 	if value == "" {
 		k.required(at, "")
@@ -114,7 +112,7 @@ func (k *validator) name(at *field.Path, value string, grammar func(string) []st
 	k.each(at, value, grammar(value))
 }
 
-// between judges a number.
+// between validates the range of a number.
 func (k *validator) between(at *field.Path, value, low, high int64) {
 	if value < low || value > high {
 		k.invalid(at, value, "must be between %d and %d, inclusive", low, high)
@@ -133,7 +131,7 @@ func (k *validator) positive(at *field.Path, value int64) {
 	}
 }
 
-// oneOf judges a word that is required.
+// oneOf validates a required enum value.
 func oneOf[T ~string](k *validator, at *field.Path, value T, words ...T) {
 	if value == "" {
 		k.required(at, "")
@@ -142,14 +140,14 @@ func oneOf[T ~string](k *validator, at *field.Path, value T, words ...T) {
 	}
 }
 
-// oneOfIfSet judges a word that may be absent.
+// oneOfIfSet validates an optional enum value.
 func oneOfIfSet[T ~string](k *validator, at *field.Path, value *T, words ...T) {
 	if value != nil && !slices.Contains(words, *value) {
 		k.add(field.NotSupported(at, *value, words))
 	}
 }
 
-// exactlyOne judges a set of alternatives by how many of them are there.
+// exactlyOne verifies that exactly one of several alternatives is set.
 func (k *validator) exactlyOne(at *field.Path, value any, what string, present ...bool) bool {
 	n := 0
 	for _, p := range present {

@@ -8,13 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// maxRestartRules is how many rules, and exit codes per rule, there may be.
+// Limits of restart rules per container, and of exit codes per rule.
 const (
 	maxRestartRules = 20
 	maxExitCodes    = 255
 )
 
-// containers judges the containers of every kind; a name is used once among all.
+// containers validates the containers of every kind. Names are unique among all of them.
 func (k *validator) containers(at *field.Path) {
 	if len(k.spec.Containers) == 0 {
 		k.required(at.Child("containers"), "")
@@ -57,7 +57,7 @@ func (k *validator) hasContainer(name string) bool {
 	return false
 }
 
-// container judges what containers of every kind share.
+// container validates the fields shared by containers of every kind.
 func (k *validator) container(at *field.Path, c *corev1.Container) {
 	switch {
 	case c.Image == "":
@@ -77,8 +77,8 @@ func (k *validator) container(at *field.Path, c *corev1.Container) {
 	k.restartPolicy(at, c)
 }
 
-// initContainer judges one that runs to its end before the next: it has no
-// health to watch and nothing to say before it stops.
+// initContainer validates an init container that is not a sidecar: probes and hooks are not
+// allowed.
 func (k *validator) initContainer(at *field.Path, c *corev1.Container) {
 	const why = "may not be set for init containers without restartPolicy=Always"
 	for _, f := range []struct {
@@ -94,8 +94,8 @@ func (k *validator) initContainer(at *field.Path, c *corev1.Container) {
 	}
 }
 
-// ephemeralContainer judges one that is put into a running pod: it cannot have
-// what the pod was admitted and given room by.
+// ephemeralContainer validates an ephemeral container: it cannot have fields that affect admission
+// or resources.
 func (k *validator) ephemeralContainer(at *field.Path, c *corev1.Container) {
 	for _, f := range []struct {
 		name string
@@ -122,7 +122,7 @@ func (k *validator) ephemeralContainer(at *field.Path, c *corev1.Container) {
 	}
 }
 
-// restartPolicy judges a container's own policy and rules.
+// restartPolicy validates the restart policy and rules of a container.
 func (k *validator) restartPolicy(at *field.Path, c *corev1.Container) {
 	oneOfIfSet(k, at.Child("restartPolicy"), c.RestartPolicy, corev1.ContainerRestartPolicyAlways,
 		corev1.ContainerRestartPolicyOnFailure, corev1.ContainerRestartPolicyNever)

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// maxEnvFileKey is how long the key of a variable in a file may be.
+// maxEnvFileKey is the maximum length of a key of an environment file.
 const maxEnvFileKey = 128
 
-// env judges a container's env and envFrom.
+// env validates env and envFrom of a container.
 func (k *validator) env(at *field.Path, c *corev1.Container) {
 	for i, e := range c.Env {
 		path := at.Child("env").Index(i)
@@ -84,8 +84,8 @@ func (k *validator) fileKeyRef(at *field.Path, ref *corev1.FileKeySelector) {
 	}
 }
 
-// Fields of a pod that containers can be told. Environment variables tell one
-// value each; files can also hold whole maps and follow changes.
+// Fields of a pod that the downward API exposes. Environment variables have a single value. Files can
+// also contain maps, and are updated.
 var (
 	envFields = []string{
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
@@ -112,7 +112,7 @@ func (k *validator) fieldRef(at *field.Path, ref *corev1.ObjectFieldSelector, fi
 		case "metadata.annotations":
 			k.each(path, key, validation.IsQualifiedName(strings.ToLower(key)))
 		default:
-			k.invalid(path, ref.FieldPath, "only metadata.labels and metadata.annotations take a key")
+			k.invalid(path, ref.FieldPath, "only metadata.labels and metadata.annotations support a key")
 		}
 		return
 	}
@@ -121,8 +121,8 @@ func (k *validator) fieldRef(at *field.Path, ref *corev1.ObjectFieldSelector, fi
 	}
 }
 
-// resourceFieldRef judges a reference to a container's resource. Files need
-// the container's name: they belong to none.
+// resourceFieldRef validates a reference to a resource of a container. Files require a container
+// name.
 func (k *validator) resourceFieldRef(at *field.Path, ref *corev1.ResourceFieldSelector, inFile bool) {
 	switch {
 	case ref.ContainerName == "" && inFile:
@@ -146,7 +146,7 @@ func (k *validator) resourceFieldRef(at *field.Path, ref *corev1.ResourceFieldSe
 	k.divisor(at.Child("divisor"), corev1.ResourceName(name), ref.Divisor)
 }
 
-// divisor judges the unit in which a resource is told; absent means 1.
+// divisor validates the unit of a resource value. It defaults to 1.
 func (k *validator) divisor(at *field.Path, name corev1.ResourceName, q resource.Quantity) {
 	units := []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
 	if name == corev1.ResourceCPU {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// volumeMounts judges the mounts of one container.
+// volumeMounts validates the volume mounts of one container.
 func (k *validator) volumeMounts(at *field.Path, c *corev1.Container) {
 	targets := map[string]bool{}
 	for i := range c.VolumeMounts {
@@ -94,7 +94,7 @@ func (k *validator) recursiveReadOnly(at *field.Path, m *corev1.VolumeMount) {
 	}
 }
 
-// volumeDevices judges the raw block devices of one container.
+// volumeDevices validates the block devices of one container.
 func (k *validator) volumeDevices(at *field.Path, c *corev1.Container) {
 	paths := map[string]bool{}
 	for i, d := range c.VolumeDevices {
@@ -119,7 +119,7 @@ func (k *validator) volumeDevices(at *field.Path, c *corev1.Container) {
 	}
 }
 
-// withinVolume judges a path that must stay below a volume's root.
+// withinVolume validates a path below the root of a volume.
 func (k *validator) withinVolume(at *field.Path, p string) {
 	if path.IsAbs(p) {
 		k.invalid(at, p, "must be a relative path")
@@ -129,8 +129,8 @@ func (k *validator) withinVolume(at *field.Path, p string) {
 	}
 }
 
-// relativePath judges the required path of a file below a volume's root. Names
-// that begin with two dots belong to whoever writes the volume.
+// relativePath validates the required path of a file below the root of a volume. Names that start
+// with two dots are reserved for the writer of the volume.
 func (k *validator) relativePath(at *field.Path, p string) {
 	if p == "" {
 		k.required(at, "")

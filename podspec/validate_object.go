@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// secretType judges the keys that the type of a Secret asks for.
+// secretType validates the keys that the type of a Secret requires.
 func (k *validator) secretType(s *corev1.Secret, data *field.Path) {
 	need := func(keys ...string) {
 		for _, key := range keys {
@@ -50,7 +50,7 @@ func (k *validator) secretType(s *corev1.Secret, data *field.Path) {
 	}
 }
 
-// appArmorAnnotations judges profiles that are asked for in the old way.
+// appArmorAnnotations validates the deprecated AppArmor annotations.
 func (k *validator) appArmorAnnotations(at *field.Path) {
 	for _, key := range slices.Sorted(maps.Keys(k.pod.Annotations)) {
 		value := k.pod.Annotations[key]
@@ -66,7 +66,7 @@ func (k *validator) appArmorAnnotations(at *field.Path) {
 			k.invalid(at.Key(key), name, "container not found")
 		}
 		if value != "" && appArmorProfile(value) == nil {
-			k.invalid(at.Key(key), value, "must be runtime/default, unconfined or localhost/ with a profile's name")
+			k.invalid(at.Key(key), value, "must be runtime/default, unconfined or localhost/ followed by a profile name")
 		}
 	}
 }

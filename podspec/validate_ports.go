@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ports judges the ports of one container.
+// ports validates the ports of one container.
 func (k *validator) ports(at *field.Path, ports []corev1.ContainerPort) {
 	names := map[string]bool{}
 	for i, p := range ports {
@@ -38,8 +38,8 @@ func (k *validator) ports(at *field.Path, ports []corev1.ContainerPort) {
 	}
 }
 
-// hostPortConflicts judges host ports among the main containers, which run
-// together, and within each init container.
+// hostPortConflicts finds duplicate host ports among the main containers, which run together, and
+// within each init container.
 func (k *validator) hostPortConflicts() {
 	together := map[HostPort]bool{}
 	for c, where := range containersOf(k.spec) {
@@ -59,7 +59,7 @@ func (k *validator) hostPortConflicts() {
 	}
 }
 
-// portNameOrNumber judges a port that may be given by the name of one.
+// portNameOrNumber validates a port given by number or name.
 func (k *validator) portNameOrNumber(at *field.Path, p intstr.IntOrString) {
 	if p.Type == intstr.String {
 		k.each(at, p.StrVal, validation.IsValidPortName(p.StrVal))

@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// probesAndHooks judges how a container's health is watched and what is done
-// when it starts and stops.
+// probesAndHooks validates the probes and lifecycle hooks of a container.
 func (k *validator) probesAndHooks(at *field.Path, c *corev1.Container) {
 	k.probe(at.Child("livenessProbe"), c, c.LivenessProbe, true)
 	k.probe(at.Child("readinessProbe"), c, c.ReadinessProbe, false)
@@ -27,7 +26,7 @@ func (k *validator) probesAndHooks(at *field.Path, c *corev1.Container) {
 	}
 }
 
-// probe judges a probe; kills: its failure ends the container.
+// probe validates a probe. kills is set if its failure restarts the container.
 func (k *validator) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, kills bool) {
 	if p == nil {
 		return
@@ -55,7 +54,7 @@ func (k *validator) probe(at *field.Path, c *corev1.Container, p *corev1.Probe, 
 	}
 }
 
-// portsOf judges the port of a probe or a hook.
+// portsOf validates the ports of a probe or hook.
 func (k *validator) portsOf(at *field.Path, c *corev1.Container, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
 	if get != nil {
 		k.portOf(at.Child("httpGet", "port"), c, get.Port)
@@ -65,18 +64,18 @@ func (k *validator) portsOf(at *field.Path, c *corev1.Container, get *corev1.HTT
 	}
 }
 
-// portOf has a port that is named be one of the container's: with any other the
-// probe or hook could never be made.
+// portOf requires a named port to be a port of the container. The probe or hook could not run
+// otherwise.
 func (k *validator) portOf(at *field.Path, c *corev1.Container, p intstr.IntOrString) {
 	if k.stored {
-		return // an API server never asked that
+		return // API servers do not validate this
 	}
 	if _, ok := ResolvePort(c, p); !ok && p.Type == intstr.String && len(validation.IsValidPortName(p.StrVal)) == 0 {
 		k.invalid(at, p.StrVal, "must be the name of a port of the container")
 	}
 }
 
-// action judges what probes and hooks have in common.
+// action validates the fields shared by probes and hooks.
 func (k *validator) action(at *field.Path, exec *corev1.ExecAction, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction) {
 	if exec != nil && len(exec.Command) == 0 {
 		k.required(at.Child("exec", "command"), "")
@@ -139,12 +138,12 @@ func (k *validator) stopSignal(at *field.Path, s corev1.Signal) {
 	}
 }
 
-// plainSignals are Linux' signals that have a name of their own.
+// plainSignals are the named signals of Linux.
 const plainSignals = "SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT SIGKILL SIGPIPE " +
 	"SIGPOLL SIGPROF SIGPWR SIGQUIT SIGSEGV SIGSTKFLT SIGSTOP SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 " +
 	"SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ SIGRTMIN SIGRTMAX"
 
-// isSignal knows the plain signals and the real-time ones, counted from either end.
+// isSignal reports whether s is a named or real-time signal.
 func isSignal(s string) bool {
 	if slices.Contains(strings.Fields(plainSignals), s) {
 		return true
@@ -156,8 +155,7 @@ func isSignal(s string) bool {
 	return ok && isCount(n, 14)
 }
 
-// isCount reports whether s is a number from 1 to most, at most two digits,
-// written plainly.
+// isCount reports whether s is a number from 1 to most without leading zeros.
 func isCount(s string, most int) bool {
 	n := 0
 	for _, c := range []byte(s) {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// containerResources judges what one container asks for.
+// containerResources validates the resources of one container.
 func (k *validator) containerResources(at *field.Path, c *corev1.Container) {
 	r := at.Child("resources")
 	k.quantities(r, &c.Resources, k.containerResourceName)
@@ -45,7 +45,7 @@ func (k *validator) containerResources(at *field.Path, c *corev1.Container) {
 	}
 }
 
-// containerResourceName judges what a container may ask for.
+// containerResourceName validates the name of a resource of a container.
 func (k *validator) containerResourceName(at *field.Path, name corev1.ResourceName) {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
@@ -73,7 +73,7 @@ func (k *validator) podResourceName(at *field.Path, name corev1.ResourceName) {
 	k.containerResourceName(at, name)
 }
 
-// quantities judges limits and requests, each and against one another.
+// quantities validates limits and requests, individually and against each other.
 func (k *validator) quantities(at *field.Path, r *corev1.ResourceRequirements, judgeName func(*field.Path, corev1.ResourceName)) {
 	limits, requests := at.Child("limits"), at.Child("requests")
 	huge, computing := false, false
@@ -91,7 +91,7 @@ func (k *validator) quantities(at *field.Path, r *corev1.ResourceRequirements, j
 	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
 		path, request := requests.Key(string(name)), r.Requests[name]
 		limit, limited := r.Limits[name]
-		exact := isHugePages(name) || IsExtended(name) // can only be had or not had
+		exact := isHugePages(name) || IsExtended(name) // cannot be overcommitted
 		switch {
 		case !limited && exact:
 			k.required(limits.Key(string(name)), "Limit must be set for non overcommit resources")
@@ -106,7 +106,7 @@ func (k *validator) quantities(at *field.Path, r *corev1.ResourceRequirements, j
 	}
 }
 
-// quantity judges one amount by itself.
+// quantity validates a single quantity.
 func (k *validator) quantity(at *field.Path, name corev1.ResourceName, q resource.Quantity) {
 	if q.Sign() < 0 {
 		k.invalid(at, q.String(), "must be greater than or equal to 0")
@@ -121,8 +121,8 @@ func (k *validator) quantity(at *field.Path, name corev1.ResourceName, q resourc
 	}
 }
 
-// wholeMultiple reports whether q, which is not negative, is n times unit. It
-// counts in thousandths: the API keeps no smaller part.
+// wholeMultiple reports whether q, which is not negative, is a multiple of unit. It computes in
+// thousandths, the smallest fraction that the API stores.
 func wholeMultiple(q, unit resource.Quantity) bool {
 	return new(big.Int).Rem(thousandths(q), thousandths(unit)).Sign() == 0
 }
@@ -138,7 +138,7 @@ func thousandths(q resource.Quantity) *big.Int {
 	return out.Quo(out, power)
 }
 
-// podResources judges what the pod as a whole asks for, and its overhead.
+// podResources validates pod-level resources and the overhead.
 func (k *validator) podResources(at *field.Path) {
 	k.overhead(at.Child("overhead"))
 	r := k.spec.Resources
@@ -150,7 +150,7 @@ func (k *validator) podResources(at *field.Path) {
 	if len(r.Claims) > 0 {
 		k.forbidden(at.Child("claims"), "claims may not be set for pod-level resources")
 	}
-	sum := aggregate(k.spec, requestsOf)
+	sum := containerRequests(k.spec)
 	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
 		if all, q := sum[name], r.Requests[name]; all.Cmp(q) > 0 {
 			k.invalid(at.Child("requests").Key(string(name)), q.String(),

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// scheduling judges what says where the pod may run.
+// scheduling validates the fields that affect scheduling.
 func (k *validator) scheduling(at *field.Path) {
 	s := k.spec
 	k.errs = append(k.errs, metavalidation.ValidateLabels(s.NodeSelector, at.Child("nodeSelector"))...)
@@ -95,7 +95,7 @@ func (k *validator) nodeAffinity(at *field.Path, a *corev1.NodeAffinity) {
 	}
 }
 
-// ValidateNodeSelector judges which nodes are selected, wherever that stands.
+// ValidateNodeSelector validates a node selector at a path.
 func ValidateNodeSelector(at *field.Path, s *corev1.NodeSelector) field.ErrorList {
 	k := &validator{}
 	k.nodeSelector(at, s)
@@ -123,7 +123,7 @@ func (k *validator) nodeTerm(at *field.Path, t *corev1.NodeSelectorTerm) {
 	}
 }
 
-// requirement judges an expression over a node's labels.
+// requirement validates a requirement on node labels.
 func (k *validator) requirement(at *field.Path, e *corev1.NodeSelectorRequirement) {
 	values := at.Child("values")
 	switch e.Operator {
@@ -146,7 +146,8 @@ func (k *validator) requirement(at *field.Path, e *corev1.NodeSelectorRequiremen
 	}
 }
 
-// fieldRequirement judges an expression over a node's fields: its name is the only one.
+// fieldRequirement validates a requirement on node fields. metadata.name is the only supported
+// field.
 func (k *validator) fieldRequirement(at *field.Path, e *corev1.NodeSelectorRequirement) {
 	if e.Operator != corev1.NodeSelectorOpIn && e.Operator != corev1.NodeSelectorOpNotIn {
 		k.invalid(at.Child("operator"), e.Operator, "not a valid selector operator")
@@ -197,7 +198,7 @@ func (k *validator) selector(at *field.Path, s *metav1.LabelSelector) {
 	k.errs = append(k.errs, metavalidation.ValidateLabelSelector(s, metavalidation.LabelSelectorValidationOptions{}, at)...)
 }
 
-// matchKeys judges label keys whose values come from the pod itself.
+// matchKeys validates label keys whose values are taken from the pod.
 func (k *validator) matchKeys(at *field.Path, keys []string, selector *metav1.LabelSelector) {
 	if len(keys) > 0 && selector == nil {
 		k.forbidden(at, "must not be specified when labelSelector is not set")

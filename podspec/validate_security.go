@@ -15,7 +15,7 @@ const (
 	maxAppArmorProfile = 4095
 )
 
-// podSecurity judges the security context that all containers share.
+// podSecurity validates the security context of the pod.
 func (k *validator) podSecurity(at *field.Path) {
 	sc := k.spec.SecurityContext
 	if sc == nil {
@@ -38,7 +38,7 @@ func (k *validator) podSecurity(at *field.Path) {
 	k.sysctls(at.Child("sysctls"), sc.Sysctls)
 }
 
-// containerSecurity judges a container's own security context.
+// containerSecurity validates the security context of a container.
 func (k *validator) containerSecurity(at *field.Path, c *corev1.Container) {
 	sc := c.SecurityContext
 	if sc == nil {
@@ -108,8 +108,7 @@ func (k *validator) seccomp(at *field.Path, p *corev1.SeccompProfile) {
 	}
 }
 
-// localProfile returns the name of a profile that lies on the node, if there is
-// one to judge.
+// localProfile returns the name of a profile on the node, if there is one to validate.
 func (k *validator) localProfile(at *field.Path, local bool, name *string, of string) (string, bool) {
 	switch {
 	case !local && name != nil:
@@ -139,9 +138,8 @@ func (k *validator) appArmor(at *field.Path, p *corev1.AppArmorProfile) {
 	}
 }
 
-// sysctls judges the pod's kernel parameters. Whether a node allows them is
-// asked at admission; those of a namespace that is the host's never are the
-// pod's to set.
+// sysctls validates the sysctls of the pod. Whether a node allows them is checked at admission.
+// Sysctls of a namespace shared with the host are never allowed.
 func (k *validator) sysctls(at *field.Path, list []corev1.Sysctl) {
 	names := map[string]bool{}
 	for i, s := range list {
@@ -167,7 +165,7 @@ func (k *validator) sysctls(at *field.Path, list []corev1.Sysctl) {
 	}
 }
 
-// isSysctlName judges the grammar of a kernel parameter's name.
+// isSysctlName validates the syntax of the name of a sysctl.
 func isSysctlName(name string) bool {
 	if name == "" || len(name) > maxSysctlName {
 		return false

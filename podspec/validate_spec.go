@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// What a resolver can take.
+// Limits of the resolver and of host names.
 const (
 	maxNameservers  = 3
 	maxSearches     = 32
 	maxSearchLength = 2048
-	maxHostname     = 64 // Linux' limit of a host's name
+	maxHostname     = 64 // limit of Linux
 )
 
 func (k *validator) podSpec(at *field.Path) {
@@ -33,7 +33,7 @@ func (k *validator) podSpec(at *field.Path) {
 	k.operatingSystem(at)
 }
 
-// podLifecycle judges what says how the pod lives and ends, and whose it is.
+// podLifecycle validates the fields about the lifecycle and identity of the pod.
 func (k *validator) podLifecycle(at *field.Path) {
 	s := k.spec
 	oneOf(k, at.Child("restartPolicy"), s.RestartPolicy,
@@ -99,7 +99,7 @@ func (k *validator) dns(at *field.Path) {
 			"must not have more than %d characters (including spaces) in the search list", maxSearchLength)
 	}
 	for i, s := range config.Searches {
-		// The root is written as a dot, and any name may end in it.
+		// The root is a dot, and any name may end with a dot.
 		if s != "." {
 			k.each(at.Child("searches").Index(i), s, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(s, ".")))
 		}
@@ -111,8 +111,8 @@ func (k *validator) dns(at *field.Path) {
 	}
 }
 
-// address judges an IP address. A zone names an interface of one host and has
-// no meaning in a pod.
+// address validates an IP address. Zones are not allowed, because they name an interface of one
+// host.
 func (k *validator) address(at *field.Path, value string) {
 	if a, err := netip.ParseAddr(value); err != nil || a.Zone() != "" {
 		k.invalid(at, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
@@ -149,7 +149,7 @@ func (k *validator) hostnames(at *field.Path) {
 	}
 }
 
-// namespaces judges which namespaces of the host the pod shares.
+// namespaces validates which namespaces of the host the pod shares.
 func (k *validator) namespaces(at *field.Path) {
 	s := k.spec
 	if isTrue(s.ShareProcessNamespace) && s.HostPID {
@@ -207,7 +207,7 @@ func (k *validator) resourceClaims(at *field.Path) {
 	}
 }
 
-// volume finds a volume of the pod by name.
+// volume returns the volume of that name, or nil.
 func (k *validator) volume(name string) *corev1.Volume {
 	i := slices.IndexFunc(k.spec.Volumes, func(v corev1.Volume) bool { return v.Name == name })
 	if i < 0 {

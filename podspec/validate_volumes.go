@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"math"
+	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +16,7 @@ const (
 	maxEmptyDirMode = 0o1777
 )
 
-// volumes judges the pod's volumes.
+// volumes validates the volumes of the pod.
 func (k *validator) volumes(at *field.Path) {
 	names := map[string]bool{}
 	for i := range k.spec.Volumes {
@@ -39,7 +40,7 @@ func (k *validator) volumes(at *field.Path) {
 	}
 }
 
-// volumeSource judges the one source of a volume.
+// volumeSource validates the source of a volume.
 func (k *validator) volumeSource(at *field.Path, v *corev1.VolumeSource) {
 	switch {
 	case v.HostPath != nil:
@@ -115,14 +116,14 @@ func (k *validator) emptyDir(at *field.Path, v *corev1.EmptyDirVolumeSource) {
 	}
 }
 
-// mode judges the permissions of a file.
+// mode validates the mode of a file.
 func (k *validator) mode(at *field.Path, mode *int32) {
 	if mode != nil && (*mode < 0 || *mode > maxFileMode) {
 		k.invalid(at, *mode, "must be a number between 0 and 0777 (octal), both inclusive")
 	}
 }
 
-// owner judges the user who owns a file.
+// owner validates the owner of a file.
 func (k *validator) owner(at *field.Path, uid *int64) {
 	if uid != nil {
 		k.each(at, *uid, validation.IsValidUserID(*uid))
@@ -158,8 +159,7 @@ func (k *validator) downwardFiles(at *field.Path, items []corev1.DownwardAPIVolu
 	}
 }
 
-// projected judges a volume of several sources. Two of them cannot write the
-// same file.
+// projected validates a projected volume. Two sources cannot write the same file.
 func (k *validator) projected(at *field.Path, v *corev1.ProjectedVolumeSource) {
 	k.mode(at.Child("defaultMode"), v.DefaultMode)
 	k.owner(at.Child("defaultUser"), v.DefaultUser)
@@ -239,4 +239,18 @@ func (k *validator) podCertificate(at *field.Path, p *corev1.PodCertificateProje
 	if written == 0 {
 		k.required(at, "specify at least one of credentialBundlePath, keyPath and certificateChainPath")
 	}
+}
+
+// volumeKinds returns the names of the sources that are set in a volume, as in a manifest. A valid
+// volume has one.
+func volumeKinds(v *corev1.VolumeSource) []string {
+	var out []string
+	value := reflect.ValueOf(*v)
+	for i := range value.NumField() {
+		if f := value.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() {
+			name, _, _ := strings.Cut(value.Type().Field(i).Tag.Get("json"), ",")
+			out = append(out, name)
+		}
+	}
+	return out
 }

@@ -10,14 +10,14 @@ import (
 	"berth/agent/plan"
 )
 
-// AttemptsFromLogs reads from a pod's log directory how often its containers had
-// begun before the agent, by name: each instance has a log of its own,
-// <container>/<attempt>.log. It is for a pod of which both the store and the
-// runtime have lost what was, so that its count goes on and no log gets two
-// instances' lines. Later logs are of a pod that this agent has ended since.
+// AttemptsFromLogs derives the restart counts of a pod's containers from its log directory, by
+// container name. Each container instance has its own log file, <container>/<attempt>.log. Only
+// container directories modified before the given time count. It serves pods that are known neither
+// to the store nor to the runtime. Their restart count then continues, and no log file receives the
+// output of two instances.
 func AttemptsFromLogs(dir string, before time.Time) map[string]plan.Restart {
 	var out map[string]plan.Restart
-	containers, _ := os.ReadDir(dir) // a pod that never ran has none
+	containers, _ := os.ReadDir(dir) // the directory does not exist before the first start
 	for _, c := range containers {
 		if at, err := c.Info(); err != nil || !at.ModTime().Before(before) {
 			continue

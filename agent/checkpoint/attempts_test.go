@@ -33,6 +33,6 @@ func TestAttemptsFromLogs(t *testing.T) {
 		t.Error(d)
 	}
 	if got := AttemptsFromLogs(dir, time.Now().Add(-time.Minute)); got != nil {
-		t.Errorf("before there was any: %v", got)
+		t.Errorf("before the first log: %v", got)
 	}
 }

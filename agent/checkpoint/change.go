@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// change is what one commit writes.
+// change is the content of one commit.
 type change struct {
-	records    map[types.UID][]part // nil: the pod is deleted
-	histories  map[types.UID][]part // of pods that have a record
-	nodeValues []part               // of the node
+	records    map[types.UID][]part // nil: delete the pod
+	histories  map[types.UID][]part // only for pods that have a record
+	nodeValues []part               // values of the node
 }
 
-// isApplied reports whether the file says all this already: then nothing need be
-// synced, as every commit is.
+// isApplied reports whether the file already has this content. A commit without changes would only
+// cost a disk sync.
 func (c change) isApplied(tx *bbolt.Tx) bool {
 	pods := tx.Bucket(bucketPods)
 	same := func(b *bbolt.Bucket, list []part) bool {
@@ -77,7 +77,7 @@ func (c change) apply(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return tx.Bucket(bucketBerth).Delete(keyCleanExit) // whoever writes has not left, should signOn have failed
+	return tx.Bucket(bucketBerth).Delete(keyCleanExit) // in case markDirty failed
 }
 
 func put(b *bbolt.Bucket, list []part) (err error) {
@@ -94,24 +94,24 @@ func put(b *bbolt.Bucket, list []part) (err error) {
 	return nil
 }
 
-// PreviousRun is what the store knows of the agent that had it open before.
+// PreviousRun describes the agent that had the store open before.
 type PreviousRun struct {
-	EndedAt   time.Time // when it left, or else wrote last; zero: there was none
-	CleanExit bool      // it has left by itself: it was not killed, and did not crash
+	EndedAt   time.Time // time of the clean exit, else of the last write; zero: no previous run
+	CleanExit bool      // the agent neither crashed nor was killed
 }
 
-// PreviousRun tells of the agent that had the store open before this one.
+// PreviousRun returns what the store knows about the agent that had it open before.
 func (s *Store) PreviousRun() PreviousRun { return s.previous }
 
-// markDirty takes back what the life before has signed: an agent that is killed
-// before it had anything to write has not left by itself.
+// markDirty removes the clean-exit mark of the previous run, so that a crash before the first write
+// is detected.
 func (s *Store) markDirty() {
 	if s.previous.CleanExit {
 		s.updateMeta(func(b *bbolt.Bucket) error { return b.Delete(keyCleanExit) })
 	}
 }
 
-// markClean says in the file that the agent has left by itself.
+// markClean records a clean exit of the agent in the file.
 func (s *Store) markClean() {
 	s.updateMeta(func(b *bbolt.Bucket) error {
 		at, err := time.Now().MarshalText()
@@ -132,13 +132,13 @@ func (s *Store) updateMeta(how func(*bbolt.Bucket) error) {
 	err := recoverFault(func() error {
 		return f.db.Update(func(tx *bbolt.Tx) error { return how(tx.Bucket(bucketBerth)) })
 	})
-	if err != nil { // its end will look like another: no more than that
-		s.opt.Log.Debug("The local store was not signed", "reason", err)
+	if err != nil { // this run will look like a crash, nothing else depends on it
+		s.opt.Log.Debug("local store not marked", "err", err)
 	}
 }
 
-// readPreviousRun reads what the life before has left in an open file, whose time of
-// writing was taken before it was opened.
+// readPreviousRun reads the clean-exit mark of an open file. wrote is the modification time of the
+// file before it was opened.
 func readPreviousRun(db *bbolt.DB, wrote time.Time) (last PreviousRun) {
 	last.EndedAt = wrote
 	err := recoverFault(func() error {
@@ -149,7 +149,7 @@ func readPreviousRun(db *bbolt.DB, wrote time.Time) (last PreviousRun) {
 			}
 			var at time.Time
 			if err := at.UnmarshalText(text); err != nil {
-				return fmt.Errorf("read when the last agent left: %w", err)
+				return fmt.Errorf("decode time of clean exit: %w", err)
 			}
 			last = PreviousRun{EndedAt: at, CleanExit: true}
 			return nil

@@ -18,11 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// childPath tells a copy of this test binary to be an agent that writes to this
-// store until it is killed.
+// childPath is the environment variable that makes this test binary write to the store at this path
+// until it is killed.
 const childPath = "BERTH_CHECKPOINT_CHILD"
 
 func TestMain(m *testing.M) {
+	RunCheckProcess()
 	if path := os.Getenv(childPath); path != "" {
 		if err := child(path); err != nil {
 			fmt.Println("error", err)
@@ -33,11 +34,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child writes ever newer records of a few pods, and says what is synced.
+// child writes records of a few pods in a loop and prints what was synced.
 func child(path string) error {
-	s, aside, err := Open(Options{Path: path, CommitDelay: time.Millisecond})
-	if err != nil || aside != nil {
-		return fmt.Errorf("open: %w, set aside: %v", err, aside)
+	s, quarantined, err := Open(Options{Path: path, CommitDelay: time.Millisecond})
+	if err != nil || quarantined != nil {
+		return fmt.Errorf("open: %w, quarantined: %v", err, quarantined)
 	}
 	go func() { _ = s.Run(context.Background()) }() // ends with the process
 	fmt.Println("ready")
@@ -64,26 +65,26 @@ func TestStoreSurvivesKillDuringWrites(t *testing.T) { // C2
 	synced := map[types.UID]int{}
 	for round := range 12 {
 		killChild(t, path, 1+rnd.IntN(40), synced)
-		s, aside, err := Open(Options{Path: path})
-		if err != nil || aside != nil {
-			t.Fatalf("round %d: %v, set aside: %v", round, err, aside)
+		s, quarantined, err := Open(Options{Path: path})
+		if err != nil || quarantined != nil {
+			t.Fatalf("round %d: %v, quarantined: %v", round, err, quarantined)
 		}
 		got := load(t, s)
 		for uid, least := range synced {
 			n, err := strconv.Atoi(got[uid].BootID)
 			if err != nil || n < least {
-				t.Errorf("round %d: record %s is of write %d (%v), and write %d was synced", round, uid, n, err, least)
+				t.Errorf("round %d: record %s is from write %d (%v), and write %d was synced", round, uid, n, err, least)
 			}
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		clear(synced) // the next child counts from 1 again
+		clear(synced) // the next child starts at 1
 	}
 }
 
-// killChild lets a child sync that many records, kills it at some moment after
-// and notes the newest synced write of each.
+// killChild lets a child sync a number of records, kills it, and records the newest synced write of
+// each record.
 func killChild(t *testing.T, path string, writes int, synced map[types.UID]int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -120,11 +121,11 @@ func killChild(t *testing.T, path string, writes int, synced map[types.UID]int) 
 		t.Error("the child was not killed")
 	}
 	if writes > 0 {
-		t.Fatal("the child died by itself")
+		t.Fatal("the child exited")
 	}
 }
 
-// filled makes a store with enough in it to have branch pages and overflow.
+// filled returns the content of a store with branch pages and overflow pages.
 func filled(t *testing.T) []byte {
 	t.Helper()
 	o := options(t)
@@ -151,20 +152,21 @@ func filled(t *testing.T) []byte {
 	return b
 }
 
-// reopen opens a store with that content: it is whole, or set aside and fresh.
-func reopen(t *testing.T, dir, what string, content []byte) (whole bool) {
+// reopen opens a store with the given content, and reports whether it is intact. Otherwise it must
+// have been quarantined and replaced by an empty store.
+func reopen(t *testing.T, dir, what string, content []byte) (intact bool) {
 	t.Helper()
 	path := filepath.Join(dir, "berth.db")
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, aside, err := Open(Options{Path: path, PreallocateBytes: -1})
+	s, quarantined, err := Open(Options{Path: path, PreallocateBytes: -1})
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 	got := load(t, s)
-	if aside != nil && len(got) != 0 {
-		t.Errorf("%s: a fresh store has %d records", what, len(got))
+	if quarantined != nil && len(got) != 0 {
+		t.Errorf("%s: a new store has %d records", what, len(got))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -174,13 +176,13 @@ func reopen(t *testing.T, dir, what string, content []byte) (whole bool) {
 	}
 	cancel()
 	err = errors.Join(<-done, s.Close(), os.Remove(path))
-	if aside != nil {
-		err = errors.Join(err, os.Remove(aside.Path))
+	if quarantined != nil {
+		err = errors.Join(err, os.Remove(quarantined.Path))
 	}
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-	return aside == nil && len(got) == 61
+	return quarantined == nil && len(got) == 61
 }
 
 func TestOpenTruncatedFile(t *testing.T) { // C3
@@ -188,7 +190,7 @@ func TestOpenTruncatedFile(t *testing.T) { // C3
 	content := filled(t)
 	dir := t.TempDir()
 	if !reopen(t, dir, "whole", content) {
-		t.Fatal("the whole store is not read")
+		t.Fatal("the intact store is not loaded")
 	}
 	step := os.Getpagesize()
 	for n := step / 2; n < len(content); n += step / 2 {
@@ -233,7 +235,7 @@ func FuzzOpen(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, flips []byte) {
 		bad := append([]byte(nil), content...)
-		for ; len(flips) >= 3; flips = flips[3:] { // where (two bytes) and what
+		for ; len(flips) >= 3; flips = flips[3:] { // offset (two bytes) and bits
 			bad[(int(flips[0])<<8|int(flips[1]))%len(bad)] ^= flips[2]
 		}
 		reopen(t, t.TempDir(), "flipped", bad)

@@ -19,45 +19,44 @@ import (
 // Version is the format that this release writes.
 const Version = 1
 
-// ErrLocked says that another agent has the store open.
+// ErrLocked reports that another agent has the store open.
 var ErrLocked = errors.New("another berth is running with this state directory")
 
 var (
 	bucketBerth  = []byte("berth")
 	bucketPods   = []byte("pods")
-	bucketNode   = []byte("node") // made with the first note
+	bucketNode   = []byte("node") // created with the first value
 	keyApp       = []byte("app")
 	keyVersion   = []byte("version")
-	keyCleanExit = []byte("left") // when the agent that wrote last has left; absent: it has not
+	keyCleanExit = []byte("left") // time of the last clean exit
 )
 
-// Options is what Open needs. Path and Log must be given.
+// Options configures Open. Path is required.
 type Options struct {
-	Path             string        // of the file; its directory is made if absent, and locked
-	Log              *slog.Logger  // state changes only, never content
-	PreallocateBytes int64         // bytes allocated in advance; default 4 MiB, negative: none
-	CommitDelay      time.Duration // how long Put waits for company; default 200 ms
-	RetryInterval    time.Duration // between tries while the disk is full; default 5 s
+	Path             string        // of the file; its directory is created if absent, and locked
+	Log              *slog.Logger  // nil: discard; content of the store is never logged
+	PreallocateBytes int64         // disk space allocated in advance; default 4 MiB, negative: none
+	CommitDelay      time.Duration // how long Put waits to batch changes; default 200 ms
+	RetryInterval    time.Duration // between attempts while degraded; default 5 s
 
-	HistoryDelay time.Duration // how long Tell waits for company; default 1 s
+	HistoryDelay time.Duration // how long PutHistory waits to batch changes; default 1 s
 
-	// Heartbeat is told that Run makes progress, every few seconds at least; nil: nobody asks.
+	// Heartbeat is called by Run at least every few seconds while it makes progress. It may be nil.
 	Heartbeat func()
 }
 
-// Quarantined tells of a store that could not be used and was renamed.
+// Quarantined describes a store that could not be used and was renamed.
 type Quarantined struct {
-	Path   string // where it is now
-	Reason string // one sentence for the user
+	Path   string // new path
+	Reason string // one sentence
 }
 
-func (s Quarantined) String() string { return s.Reason + "; kept as " + s.Path }
+func (s Quarantined) String() string { return s.Reason + ", renamed to " + s.Path }
 
-// Open opens or makes the store. What is at Path and is damaged, alien, of a
-// newer version, unreadable or no file at all is set aside and a fresh store
-// begun; the second result then says so. Where that cannot be done, and on a
-// full or read-only disk, the store begins in memory: see Degraded. The only
-// error is ErrLocked.
+// Open opens or creates the store. A file at Path that is damaged, foreign, unreadable, of a newer
+// version or not a regular file is renamed and replaced by an empty store. The second result then
+// describes it. If that is not possible, or the disk is full or read-only, the store starts in
+// memory (see Degraded). The only error is ErrLocked.
 func Open(o Options) (*Store, *Quarantined, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -88,14 +87,14 @@ func Open(o Options) (*Store, *Quarantined, error) {
 		}
 	case errors.Is(err, ErrLocked):
 		return nil, nil, fmt.Errorf("open store %s: %w", o.Path, err)
-	default: // no reason to leave the pods alone; tried again
+	default: // the agent works without the file; Run tries again
 		s.degradedReason = err.Error()
-		o.Log.Warn("The local store is kept in memory only", "path", o.Path, "reason", err)
+		o.Log.Warn("local store is in memory only", "path", o.Path, "err", err)
 	}
 	return s, aside, nil
 }
 
-// file is an open store file: the lock on its directory and the database.
+// file is an open store file with the lock on its directory.
 type file struct {
 	dir *os.File // holds the lock
 	db  *bbolt.DB
@@ -106,7 +105,7 @@ func (f *file) close() error {
 	return errors.Join(err, f.dir.Close())
 }
 
-// isTransient reports whether the cause may go away without a hand.
+// isTransient reports whether the cause may disappear without intervention.
 func isTransient(err error) bool {
 	for _, e := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE} {
 		if errors.Is(err, e) {
@@ -132,14 +131,14 @@ func openFile(o Options) (*file, *Quarantined, error) {
 	return f, aside, nil
 }
 
-// openLocked takes the lock first: a file that another agent is writing to must
-// not be judged, let alone be renamed.
+// openLocked takes the lock before it reads the file. A file that another agent writes must be
+// neither checked nor renamed.
 func openLocked(o Options, dir *os.File) (*file, *Quarantined, error) {
 	if err := lock(dir); err != nil {
 		return nil, nil, err
 	}
 	var aside *Quarantined
-	db, err := openDB(o.Path)
+	db, err := openDB(o)
 	if unusable, ok := unusableOf(err); ok {
 		if aside, err = quarantine(o.Path, unusable, time.Now()); err != nil {
 			return nil, nil, err
@@ -147,20 +146,20 @@ func openLocked(o Options, dir *os.File) (*file, *Quarantined, error) {
 		if err := dir.Sync(); err != nil {
 			return nil, aside, err
 		}
-		db, err = openDB(o.Path)
+		db, err = openDB(o)
 	}
 	if err != nil {
 		return nil, aside, err
 	}
 	if err := reserve(o.Path, o.PreallocateBytes); err != nil {
-		// Only an advance: writing goes on as long as there is space.
-		o.Log.Debug("No space reserved for the local store", "path", o.Path, "reason", err)
+		// Writes still succeed while there is space.
+		o.Log.Debug("local store space not preallocated", "path", o.Path, "err", err)
 	}
 	return &file{dir: dir, db: db}, aside, nil
 }
 
-// lockTimeout is how long a lock is waited for. An agent that was killed a moment
-// ago may have left a child between fork and exec, which still holds it.
+// lockTimeout bounds the wait for a lock. A child of a killed agent may hold the lock between fork
+// and exec.
 const lockTimeout = time.Second
 
 func lock(dir *os.File) error {
@@ -177,15 +176,15 @@ func lock(dir *os.File) error {
 	}
 }
 
-// unusableError says why a store must be set aside.
+// unusableError is the reason why a file must be quarantined.
 type unusableError struct {
-	kind   string // damaged, alien, newer or unreadable: part of the new name
+	kind   string // damaged, alien, newer or unreadable; part of the new file name
 	reason string
 }
 
 func (e *unusableError) Error() string { return e.reason }
 
-// unusableOf returns why what is there must be set aside, if it must.
+// unusableOf returns why the file must be quarantined, if it must.
 func unusableOf(err error) (*unusableError, bool) {
 	if unusable, ok := errors.AsType[*unusableError](err); ok {
 		return unusable, true
@@ -200,7 +199,7 @@ func damagedError(format string, args ...any) *unusableError {
 	return &unusableError{"damaged", "the store is damaged: " + fmt.Sprintf(format, args...)}
 }
 
-// quarantine renames the file to a name that is free and tells what and when.
+// quarantine renames the file to an unused name that contains the reason and the time.
 func quarantine(path string, why *unusableError, now time.Time) (*Quarantined, error) {
 	base := fmt.Sprintf("%s.%s-%s", path, why.kind, now.UTC().Format("20060102T150405Z"))
 	for i := range 1000 {
@@ -212,16 +211,17 @@ func quarantine(path string, why *unusableError, now time.Time) (*Quarantined, e
 			continue
 		}
 		if err := os.Rename(path, to); err != nil {
-			return nil, fmt.Errorf("%w, and it cannot be set aside: %w", why, err)
+			return nil, fmt.Errorf("%w; quarantine failed: %w", why, err)
 		}
 		return &Quarantined{Path: to, Reason: why.reason}, nil
 	}
-	return nil, fmt.Errorf("set %s aside: too many are there already", path)
+	return nil, fmt.Errorf("quarantine %s: too many quarantined files", path)
 }
 
-// openDB opens the database and proves that it can be read and is ours, or
-// says with an unusableError why not.
-func openDB(path string) (db *bbolt.DB, err error) {
+// openDB opens the database and verifies that it is readable and belongs to berth. The error is an
+// unusableError if the file must be quarantined.
+func openDB(o Options) (db *bbolt.DB, err error) {
+	path := o.Path
 	st, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -229,9 +229,9 @@ func openDB(path string) (db *bbolt.DB, err error) {
 		return nil, err
 	case !st.Mode().IsRegular():
 		return nil, &unusableError{"alien", fmt.Sprintf("the store was not written by berth: %s is %s", path, describeFileType(st.Mode()))}
-	case st.Size() == 0: // made by an agent that died at once, or on a full disk
+	case st.Size() == 0: // left by an agent that was killed, or created on a full disk
 	default:
-		if err := verify(path); err != nil {
+		if err := checkFile(path, o.Log); err != nil {
 			return nil, err
 		}
 	}
@@ -239,14 +239,16 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	err = recoverFault(func() error {
 		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 			Timeout: lockTimeout, FreelistType: bbolt.FreelistMapType, NoStatistics: true,
-			NoFreelistSync: true}) // what is free follows from what is not: one thing less to be torn
+			NoFreelistSync: true}) // free pages are derived from used ones
 		return err
 	})
 	switch {
 	case errors.Is(err, bberrors.ErrTimeout):
 		return nil, ErrLocked
 	case err != nil && fresh:
-		return nil, errors.Join(err, os.Remove(path)) // half made by us, just now
+		return nil, errors.Join(err, os.Remove(path)) // incomplete file created just now
+	case errors.Is(err, bberrors.ErrInvalid):
+		return nil, &unusableError{"alien", "the store was not written by berth"}
 	case err != nil && !isTransient(err) && !isPathError(err):
 		return nil, damagedError("%s", err)
 	case err != nil:
@@ -268,7 +270,7 @@ func openDB(path string) (db *bbolt.DB, err error) {
 	return db, nil
 }
 
-// describeFileType says what lies where a file should.
+// describeFileType returns a description of a file type that is not a regular file.
 func describeFileType(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
@@ -282,7 +284,7 @@ func describeFileType(m fs.FileMode) string {
 	case m&fs.ModeSocket != 0:
 		return "a socket"
 	}
-	return "no file"
+	return "not a regular file"
 }
 
 func isPathError(err error) bool {
@@ -290,7 +292,7 @@ func isPathError(err error) bool {
 	return ok
 }
 
-// initialize writes what makes an empty database ours.
+// initialize writes the owner and the version into an empty database.
 func initialize(tx *bbolt.Tx) error {
 	b, err := tx.CreateBucketIfNotExists(bucketBerth)
 	if err != nil {
@@ -302,7 +304,8 @@ func initialize(tx *bbolt.Tx) error {
 	return errors.Join(b.Put(keyApp, []byte("berth")), b.Put(keyVersion, []byte(strconv.Itoa(Version))))
 }
 
-// checkContent tells whose store it is. empty: whoever made it died before it was ours.
+// checkContent verifies the owner and the version of the database. empty reports a database that
+// was created but not initialized.
 func checkContent(db *bbolt.DB) (empty bool, err error) {
 	err = db.View(func(tx *bbolt.Tx) error {
 		if k, _ := tx.Cursor().First(); k == nil {
@@ -314,7 +317,7 @@ func checkContent(db *bbolt.DB) (empty bool, err error) {
 	return empty, err
 }
 
-// checkOwner tells our stores from alien and newer ones.
+// checkOwner verifies that berth wrote the store and that the version is supported.
 func checkOwner(tx *bbolt.Tx) error {
 	b := tx.Bucket(bucketBerth)
 	if b == nil || string(b.Get(keyApp)) != "berth" {
@@ -323,15 +326,15 @@ func checkOwner(tx *bbolt.Tx) error {
 	v, err := strconv.Atoi(string(b.Get(keyVersion)))
 	switch {
 	case err != nil || v < 1 || tx.Bucket(bucketPods) == nil:
-		return damagedError("it does not say its version")
+		return damagedError("version is missing")
 	case v > Version:
-		return &unusableError{"newer", fmt.Sprintf("the store has version %d and this berth knows versions up to %d", v, Version)}
+		return &unusableError{"newer", fmt.Sprintf("the store has version %d, this release supports versions up to %d", v, Version)}
 	}
 	return nil
 }
 
-// recoverFault runs f so that a memory fault or panic on a damaged file becomes an
-// error. The file is mapped: what somebody cuts off it is a fault when it is read.
+// recoverFault runs f and returns a memory fault or panic as an error. The file is mapped into
+// memory. Reading a part that was truncated meanwhile causes a fault.
 func recoverFault(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -342,8 +345,8 @@ func recoverFault(f func() error) (err error) {
 	return f()
 }
 
-// reserve allocates disk space in advance, so that a disk that fills up later
-// does not at once stop the store.
+// reserve allocates disk space in advance, so that the store can still be written when the disk
+// becomes full.
 func reserve(path string, size int64) error {
 	if size < 0 {
 		return nil
@@ -352,7 +355,7 @@ func reserve(path string, size int64) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // nothing was written through it
+	defer f.Close() // nothing is written through it
 	st, err := f.Stat()
 	if err != nil || st.Size() >= size {
 		return err

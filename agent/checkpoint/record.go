@@ -15,27 +15,27 @@ import (
 	"berth/agent/plan"
 )
 
-// Record is what is kept of one pod. It is handed over by reference: neither it
-// nor what it points to may be changed after Put.
+// Record is the persistent state of one pod. Neither the record nor anything it points to may be
+// changed after Put.
 type Record struct {
-	Pod     *corev1.Pod  // the last wish
-	Verdict plan.Verdict // asked once per UID, also over restarts
+	Pod     *corev1.Pod  // the last desired pod
+	Verdict plan.Verdict // the admission result, one per UID
 	Memory  plan.Memory
-	Objects plan.Objects // what a server's pod uses: it starts with that when the server is away
-	BootID  string       // of the boot in which the record was made
-	History              // nil parts of what is put leave those on disk as they are
+	Objects plan.Objects // objects used by a pod of the API server, for starts without a server
+	BootID  string       // boot ID of the host when the record was written
+	History              // a nil part leaves the stored part unchanged
 }
 
-// History is what users are told of a pod, each part as its owner writes it. The
-// pod runs as well without it, so it is written lazily: see Store.Tell.
+// History is what is reported about a pod, each part encoded by its owner. Pods do not depend on
+// it, and it is written with a delay (see Store.PutHistory).
 type History struct {
-	Timeline []byte // report.Timeline; nil: none
-	Events   []byte // report.Events of the pod; nil: none
-	Reported []byte // what the pod waited for and since when; nil: none
+	Timeline []byte // events.Timeline; nil: none
+	Events   []byte // events of the pod; nil: none
+	Reported []byte // what the pod waits for and since when; nil: none
 }
 
-// The parts of a record, each a key of the pod's bucket. They change at
-// different times, so they are written apart.
+// The parts of a record, each a key of the pod's bucket. They change at different times and are
+// written separately.
 const (
 	partPod      = "pod"
 	partVerdict  = "verdict"
@@ -55,14 +55,14 @@ type part struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// addChecksum puts the checksum in front of b.
+// addChecksum prepends the checksum to b.
 func addChecksum(b []byte) []byte {
 	out := make([]byte, 4, 4+len(b))
 	binary.BigEndian.PutUint32(out, crc32.Checksum(b, castagnoli))
 	return append(out, b...)
 }
 
-// verifyChecksum checks and takes off the checksum. The result is a part of b.
+// verifyChecksum verifies and removes the checksum. The result shares memory with b.
 func verifyChecksum(b []byte) ([]byte, error) {
 	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
 		return nil, errors.New("checksum does not match")
@@ -70,7 +70,7 @@ func verifyChecksum(b []byte) ([]byte, error) {
 	return b[4:], nil
 }
 
-// objectJSON is one element of the written form of plan.Objects.
+// objectJSON is one element of the encoded form of plan.Objects.
 type objectJSON struct {
 	Kind      plan.RefKind      `json:"kind"`
 	Name      string            `json:"name"`
@@ -87,7 +87,7 @@ type objectJSON struct {
 func objectList(objects plan.Objects) []objectJSON {
 	list := make([]objectJSON, 0, len(objects))
 	for ref, o := range objects {
-		if o.Late { // nothing is known of it
+		if o.Late { // not fetched yet
 			continue
 		}
 		list = append(list, objectJSON{Kind: ref.Kind, Name: ref.Name, Version: o.Version.Version,
@@ -99,7 +99,7 @@ func objectList(objects plan.Objects) []objectJSON {
 	return list
 }
 
-// sameObjects compares by version, which changes whenever the content does.
+// sameObjects compares versions, which change with the content.
 func sameObjects(a, b plan.Objects) bool {
 	return maps.EqualFunc(a, b, func(x, y plan.Object) bool { return x.Version == y.Version })
 }
@@ -118,12 +118,11 @@ func objectMap(list []objectJSON) plan.Objects {
 	return objects
 }
 
-// encode returns the parts of r that differ from before, the record last
-// written for the pod, in a fixed order. A part without content has a nil
-// value: its key is to be deleted.
+// encode returns the parts of r that differ from before, the record last written for the pod, in a
+// fixed order. A part without content has a nil value, and its key is deleted.
 func encode(r, before Record) ([]part, error) {
 	if r.Pod == nil {
-		return nil, errors.New("a record needs a pod")
+		return nil, errors.New("record has no pod")
 	}
 	var parts []part
 	for _, p := range []struct {
@@ -154,7 +153,7 @@ func encode(r, before Record) ([]part, error) {
 	return append(parts, r.History.parts()...), nil
 }
 
-// parts returns the encoded parts that there are.
+// parts returns the encoded parts that are set.
 func (s History) parts() (parts []part) {
 	for _, p := range []part{{partTimeline, s.Timeline}, {partEvents, s.Events}, {partReported, s.Reported}} {
 		if len(p.value) > 0 {
@@ -164,9 +163,8 @@ func (s History) parts() (parts []part) {
 	return parts
 }
 
-// decode reads the parts of one pod; get returns nil for a part that is absent.
-// All parts but the story must be whole: half a record could bring an ended pod
-// back to life.
+// decode decodes the parts of one pod. get returns nil for an absent part. All parts but the
+// history must be valid, because an incomplete record could restart a terminated pod.
 func decode(get func(key string) []byte) (Record, error) {
 	var r Record
 	var objects []objectJSON
@@ -189,7 +187,7 @@ func decode(get func(key string) []byte) (Record, error) {
 	return r, nil
 }
 
-// decodeText returns a copy of a part of the story; nil: absent or damaged.
+// decodeText returns a copy of a part of the history, or nil if it is absent or damaged.
 func decodeText(raw []byte) []byte {
 	if b, err := verifyChecksum(raw); err == nil {
 		return slices.Clone(b)
@@ -206,7 +204,7 @@ func decodePart(raw []byte, into any) error {
 		return err
 	}
 	if json.Unmarshal(b, into) != nil {
-		return errors.New("cannot be decoded") // the decoder's words may quote a Secret
+		return errors.New("cannot be decoded") // the decoder's error may quote a Secret
 	}
 	return nil
 }

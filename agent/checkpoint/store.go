@@ -11,31 +11,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrDegraded says that a record could not be made durable. It stays in memory
-// and is written when that becomes possible.
+// ErrDegraded reports that a record could not be made durable. The record stays in memory and is
+// written as soon as possible.
 var ErrDegraded = errors.New("the local store is in memory only")
 
 // Store keeps the records of the node's pods. It is safe for concurrent use.
 //
-//	Put, Delete, Sync ──► pending ──► Run: one commit for all that waits ──► file
-//	Tell ───────────────► stories ───┘ ▲           │ disk full, read-only
-//	                                   └── kept ◄──┘ Degraded; tried again
+//	Put, Delete, Sync ──► pending ───► Run: one commit for all changes ──► file
+//	PutHistory ─────────► histories ─┘ ▲           │ disk full, read-only
+//	                                   └── retry ◄─┘ Degraded
 type Store struct {
 	opt            Options
-	changed        chan struct{} // something is pending
-	flushRequested chan struct{} // somebody waits for it
-	historyChanged chan struct{} // a story is to be written some time
+	changed        chan struct{} // records or node values are pending
+	flushRequested chan struct{} // a caller waits in Flush
+	historyChanged chan struct{} // a history is pending
 	previous       PreviousRun
 
 	mu             sync.Mutex
-	file           *file                 // nil: not opened yet (degraded) or closed
-	pending        map[types.UID]*Record // newest not yet committed; nil: to be deleted
-	nodeValues     map[string][]byte     // likewise, of the node
-	waiters        []chan error          // for the commit of all that is pending
+	file           *file                 // nil: not open (degraded) or closed
+	pending        map[types.UID]*Record // not yet committed; nil: delete
+	nodeValues     map[string][]byte     // not yet committed values of the node; nil: delete
+	waiters        []chan error          // waiting for the next commit
 	histories      map[types.UID]func() History
-	degradedReason string // why; empty: not
+	degradedReason string // empty: not degraded
 
-	// Of the owner, Run, alone.
+	// Owned by Run.
 	lastWritten map[types.UID]Record // the pod and objects of each pod's last commit
 }
 
@@ -44,8 +44,8 @@ func newStore(o Options) *Store {
 		pending: map[types.UID]*Record{}, nodeValues: map[string][]byte{}, histories: map[types.UID]func() History{}, lastWritten: map[types.UID]Record{}}
 }
 
-// Put keeps a record, replacing that of the same pod. It never waits; what is
-// put in quick succession is written once. The record must not be changed after.
+// Put stores a record, replacing the record of the same pod. It never waits. Changes in quick
+// succession share one commit. The caller must not change the record afterwards.
 func (s *Store) Put(uid types.UID, r Record) {
 	s.mu.Lock()
 	s.pending[uid] = &r
@@ -53,7 +53,7 @@ func (s *Store) Put(uid types.UID, r Record) {
 	notify(s.changed)
 }
 
-// Delete forgets a pod. It never waits.
+// Delete deletes the record of a pod. It never waits.
 func (s *Store) Delete(uid types.UID) {
 	s.mu.Lock()
 	s.pending[uid] = nil
@@ -62,10 +62,9 @@ func (s *Store) Delete(uid types.UID) {
 	notify(s.changed)
 }
 
-// PutHistory says that the story of a pod has changed. It never waits; the story is
-// asked for, by Run, when it is written: with those of all other pods some time
-// later, at most once per Options.StoryDelay, and at the end. That of a pod
-// without a record is not kept.
+// PutHistory announces that the history of a pod has changed. It never waits. Run calls get when it
+// writes the history, together with those of other pods, at most once per Options.HistoryDelay and
+// when it ends. The history of a pod without a record is dropped.
 func (s *Store) PutHistory(uid types.UID, ask func() History) {
 	s.mu.Lock()
 	s.histories[uid] = ask
@@ -73,9 +72,8 @@ func (s *Store) PutHistory(uid types.UID, ask func() History) {
 	notify(s.historyChanged)
 }
 
-// Sync is Put and waits until the record would survive a power cut. While the
-// store is degraded it fails at once with ErrDegraded; the record is kept in
-// memory all the same.
+// Sync stores a record and waits until it survives a power failure. While the store is degraded it
+// fails at once with ErrDegraded, and the record stays in memory.
 func (s *Store) Sync(ctx context.Context, uid types.UID, r Record) error {
 	s.mu.Lock()
 	s.pending[uid] = &r
@@ -83,8 +81,8 @@ func (s *Store) Sync(ctx context.Context, uid types.UID, r Record) error {
 	return s.Flush(ctx)
 }
 
-// Flush waits until all that was put and noted before would survive a power cut.
-// While the store is degraded it fails at once with ErrDegraded.
+// Flush waits until all previous changes survive a power failure. While the store is degraded it
+// fails at once with ErrDegraded.
 func (s *Store) Flush(ctx context.Context) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
@@ -106,17 +104,17 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 }
 
-// Degraded reports whether records are kept in memory only, and why.
+// Degraded reports whether records are in memory only, and why.
 func (s *Store) Degraded() (bool, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.degradedReason != "", s.degradedReason
 }
 
-// Run writes what is put until ctx ends, and once more then. It is the only
-// writer and is called once.
+// Run writes changes until ctx ends, and then once more. It is the only writer and must be called
+// once.
 func (s *Store) Run(ctx context.Context) error {
-	var story <-chan time.Time // nil: none is to be written
+	var story <-chan time.Time // nil: no history pending
 	idle := time.NewTicker(heartbeatInterval)
 	defer idle.Stop()
 	s.markDirty()
@@ -125,7 +123,7 @@ func (s *Store) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-idle.C:
-		case <-s.flushRequested: // somebody waits: the records alone
+		case <-s.flushRequested: // a caller waits: write the records only
 			s.commit(nil)
 		case <-s.changed:
 			if s.waitForBatch(ctx) {
@@ -146,16 +144,16 @@ func (s *Store) Run(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.pending) + len(s.nodeValues); n > 0 {
-		return fmt.Errorf("%w: %d records are lost with this process: %s", ErrDegraded, n, s.degradedReason)
+		return fmt.Errorf("%w: %d unwritten records are lost: %s", ErrDegraded, n, s.degradedReason)
 	}
 	return nil
 }
 
-// heartbeatInterval is how often Run shows progress when it has nothing to do.
+// heartbeatInterval is the interval of heartbeats while Run is idle.
 const heartbeatInterval = 5 * time.Second
 
-// waitForBatch waits a little for company, or until somebody waits for the commit.
-// False: the agent leaves; the last commit is made elsewhere.
+// waitForBatch waits for more changes, until a caller waits in Flush. It returns false when ctx
+// ends. Run then makes the last commit.
 func (s *Store) waitForBatch(ctx context.Context) bool {
 	t := time.NewTimer(s.opt.CommitDelay)
 	defer t.Stop()
@@ -169,7 +167,7 @@ func (s *Store) waitForBatch(ctx context.Context) bool {
 	}
 }
 
-// recover tries again and again while the store is degraded.
+// recover retries the commit while the store is degraded.
 func (s *Store) recover(ctx context.Context) {
 	t := time.NewTicker(s.opt.RetryInterval)
 	defer t.Stop()
@@ -187,7 +185,7 @@ func (s *Store) recover(ctx context.Context) {
 	}
 }
 
-// takeHistories takes those that are to be written.
+// takeHistories takes the pending histories.
 func (s *Store) takeHistories() map[types.UID]func() History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +194,7 @@ func (s *Store) takeHistories() map[types.UID]func() History {
 	return told
 }
 
-// Close closes the file. Call it after Run has returned.
+// Close closes the file. It must be called after Run has returned.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	f := s.file
@@ -208,8 +206,8 @@ func (s *Store) Close() error {
 	return f.close()
 }
 
-// Load returns all records. A damaged one is left out, deleted and named in the
-// log. Call it before Run.
+// Load returns all records. A damaged record is left out, logged and deleted. It must be called
+// before Run.
 func (s *Store) Load() (map[types.UID]Record, error) {
 	records := map[types.UID]Record{}
 	s.mu.Lock()
@@ -226,7 +224,7 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 				uid := types.UID(k)
 				r, err := decode(func(key string) []byte { return b.Get([]byte(key)) })
 				if err != nil {
-					s.opt.Log.Warn("A damaged record was dropped from the local store", "uid", uid, "part", err)
+					s.opt.Log.Warn("damaged record dropped from local store", "podUID", uid, "err", err)
 					s.Delete(uid)
 					return nil
 				}
@@ -241,8 +239,7 @@ func (s *Store) Load() (map[types.UID]Record, error) {
 	return records, nil
 }
 
-// commit writes all that is pending, and the stories told, in one synced
-// transaction.
+// commit writes everything that is pending, and the given histories, in one synced transaction.
 func (s *Store) commit(told map[types.UID]func() History) {
 	s.mu.Lock()
 	b, waiters, f := batch{s.pending, s.nodeValues, told}, s.waiters, s.file
@@ -266,7 +263,7 @@ func (s *Store) commit(told map[types.UID]func() History) {
 	}
 }
 
-// reopen opens the file of a store that began on a full disk.
+// reopen opens the file if the store started without one.
 func (s *Store) reopen(f **file) error {
 	if *f != nil {
 		return nil
@@ -276,14 +273,14 @@ func (s *Store) reopen(f **file) error {
 		return err
 	}
 	if aside != nil {
-		s.opt.Log.Warn("The local store could not be used and a fresh one was begun", "path", s.opt.Path, "reason", aside.Reason, "kept", aside.Path)
+		s.opt.Log.Warn("local store quarantined", "path", s.opt.Path, "reason", aside.Reason, "quarantinePath", aside.Path)
 	}
 	*f = opened
 	return nil
 }
 
-// finishCommit takes note of how a commit went. What could not be written is pending
-// again unless there is something newer.
+// finishCommit records the result of a commit. After a failure the batch is pending again, except
+// for what has changed meanwhile.
 func (s *Store) finishCommit(b batch, f *file, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,14 +307,14 @@ func (s *Store) finishCommit(b batch, f *file, err error) {
 	}
 	switch {
 	case err != nil && before == "":
-		s.opt.Log.Warn("The local store is kept in memory only", "path", s.opt.Path, "reason", err)
+		s.opt.Log.Warn("local store is in memory only", "path", s.opt.Path, "err", err)
 	case err == nil && before != "":
-		s.opt.Log.Info("The local store is written again", "path", s.opt.Path)
+		s.opt.Log.Info("local store available again", "path", s.opt.Path)
 	}
 }
 
-// write commits the batch and the stories. A record that cannot be encoded is
-// named in the log and left out: it must not hold up the others.
+// write commits the batch. A record that cannot be encoded is logged and left out, so that it does
+// not block others.
 func (s *Store) write(db *bbolt.DB, b batch) error {
 	c := change{records: make(map[types.UID][]part, len(b.records)), histories: make(map[types.UID][]part, len(b.histories)), nodeValues: nodeParts(b.nodeValues)}
 	for uid, r := range b.records {
@@ -327,7 +324,7 @@ func (s *Store) write(db *bbolt.DB, b batch) error {
 		}
 		p, err := encode(*r, s.lastWritten[uid])
 		if err != nil || uid == "" {
-			s.opt.Log.Error("A record cannot be stored", "uid", uid, "reason", err)
+			s.opt.Log.Error("record encoding failed", "podUID", uid, "err", err)
 			continue
 		}
 		c.records[uid] = p

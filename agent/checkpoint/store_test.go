@@ -25,7 +25,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/v1-story.db")
 
-// record makes a record with something in every part.
+// record returns a record with content in every part.
 func record(name string) Record {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return Record{
@@ -64,15 +64,15 @@ func (w testWriter) Write(b []byte) (int, error) {
 // open opens a store that must be usable.
 func open(t *testing.T, o Options) *Store {
 	t.Helper()
-	s, aside, err := Open(o)
-	if err != nil || aside != nil {
-		t.Fatalf("open: %v, set aside: %v", err, aside)
+	s, quarantined, err := Open(o)
+	if err != nil || quarantined != nil {
+		t.Fatalf("open: %v, quarantined: %v", err, quarantined)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-// run starts the owner; the result ends it and closes the store.
+// run starts Run. The returned function stops it and closes the store.
 func run(t *testing.T, s *Store) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -117,7 +117,7 @@ func TestRecordsSurviveReopen(t *testing.T) {
 	s.Put("c", bare)
 	s.Put("d", record("d"))
 	s.Delete("d")
-	s.Delete("never was")
+	s.Delete("unknown")
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestSyncDeletesEmptyParts(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	less.History = record("a").History // told apart, so left as it is
+	less.History = record("a").History // a nil history is left unchanged
 	if d := cmp.Diff(map[types.UID]Record{"a": less}, load(t, open(t, o))); d != "" {
 		t.Error(d)
 	}
@@ -161,7 +161,7 @@ func TestSyncedRecordIsReadable(t *testing.T) { // C2
 			t.Fatal(err)
 		}
 		if _, ok := load(t, s)[uid]; !ok {
-			t.Fatalf("%s was synced and is not there", uid)
+			t.Fatalf("record %s is missing after Sync", uid)
 		}
 	}
 }
@@ -176,12 +176,12 @@ func TestSyncsShareCommit(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "everybody waits", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.waiters) == 100 })
+	eventually(t, "all callers wait", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.waiters) == 100 })
 	before := commits(t, s)
 	run(t, s)
 	all.Wait()
 	if n := commits(t, s) - before; n != 1 {
-		t.Errorf("%d commits for 100 waiting, want 1", n)
+		t.Errorf("%d commits for 100 callers, want 1", n)
 	}
 }
 
@@ -213,12 +213,12 @@ func TestUnchangedRecordIsNotCommitted(t *testing.T) {
 		}
 	}
 	if n := commits(t, s) - before; n != 0 {
-		t.Errorf("%d commits for nothing new", n)
+		t.Errorf("%d commits without changes", n)
 	}
 }
 
 func TestPutNeverWaits(t *testing.T) { // C1
-	s := open(t, options(t)) // nobody writes
+	s := open(t, options(t)) // Run is not running
 	for i := range 10000 {
 		s.Put(types.UID(fmt.Sprint(i%10)), record("a"))
 		s.Delete("b")
@@ -234,11 +234,11 @@ func TestPutNeverWaits(t *testing.T) { // C1
 func TestOpenFailsWhenLocked(t *testing.T) { // C6
 	o := options(t)
 	open(t, o)
-	if _, aside, err := Open(o); !errors.Is(err, ErrLocked) || aside != nil {
-		t.Errorf("got %v and %v, want ErrLocked", err, aside)
+	if _, quarantined, err := Open(o); !errors.Is(err, ErrLocked) || quarantined != nil {
+		t.Errorf("got %v and %v, want ErrLocked", err, quarantined)
 	}
 	if _, err := os.Stat(o.Path); err != nil {
-		t.Errorf("the store is gone: %v", err)
+		t.Errorf("the store is missing: %v", err)
 	}
 }
 
@@ -267,17 +267,17 @@ func TestOpenQuarantinesForeignStore(t *testing.T) { // C3
 	}{
 		{"some text", "alien", "was not written by berth", text("hello")},
 		{"some long text", "alien", "was not written by berth", text(strings.Repeat("hello", 10000))},
-		{"another program's bbolt", "alien", "was not written by berth", bolt(func(tx *bbolt.Tx) error {
+		{"a bbolt file of another program", "alien", "was not written by berth", bolt(func(tx *bbolt.Tx) error {
 			_, err := tx.CreateBucket([]byte("x"))
 			return err
 		})},
-		{"a newer version", "newer", "has version 2 and this berth knows versions up to 1", bolt(func(tx *bbolt.Tx) error {
+		{"a newer version", "newer", "has version 2, this release supports versions up to 1", bolt(func(tx *bbolt.Tx) error {
 			return errors.Join(initialize(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("2")))
 		})},
-		{"a version that is no number", "damaged", "does not say its version", bolt(func(tx *bbolt.Tx) error {
+		{"a version that is not a number", "damaged", "version is missing", bolt(func(tx *bbolt.Tx) error {
 			return errors.Join(initialize(tx), tx.Bucket(bucketBerth).Put(keyVersion, []byte("x")))
 		})},
-		{"no pods", "damaged", "does not say its version", bolt(func(tx *bbolt.Tx) error {
+		{"no bucket of pods", "damaged", "version is missing", bolt(func(tx *bbolt.Tx) error {
 			return errors.Join(initialize(tx), tx.DeleteBucket(bucketPods))
 		})},
 	}
@@ -292,16 +292,16 @@ func TestOpenQuarantinesForeignStore(t *testing.T) { // C3
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, aside, err := Open(o)
-			if err != nil || aside == nil {
-				t.Fatalf("open: %v, set aside: %v", err, aside)
+			s, quarantined, err := Open(o)
+			if err != nil || quarantined == nil {
+				t.Fatalf("open: %v, quarantined: %v", err, quarantined)
 			}
-			if !strings.Contains(aside.String(), tt.want) || !strings.HasPrefix(aside.Path, o.Path+"."+tt.kind+"-") {
-				t.Errorf("got %s", aside)
+			if !strings.Contains(quarantined.String(), tt.want) || !strings.HasPrefix(quarantined.Path, o.Path+"."+tt.kind+"-") {
+				t.Errorf("got %s", quarantined)
 			}
-			after, err := os.ReadFile(aside.Path)
+			after, err := os.ReadFile(quarantined.Path)
 			if err != nil || !bytes.Equal(before, after) {
-				t.Errorf("what was set aside has changed: %v", err)
+				t.Errorf("the quarantined file has changed: %v", err)
 			}
 			stop := run(t, s)
 			if err := s.Sync(t.Context(), "a", record("a")); err != nil {
@@ -359,7 +359,7 @@ func TestLoadDropsDamagedRecord(t *testing.T) { // C4
 	err = db.Update(func(tx *bbolt.Tx) error {
 		pods := tx.Bucket(bucketPods)
 		return errors.Join(
-			pods.Bucket([]byte("a")).Put([]byte(partMemory), []byte("xxxxrubbish")),
+			pods.Bucket([]byte("a")).Put([]byte(partMemory), []byte("xxxxgarbage")),
 			pods.Bucket([]byte("b")).Delete([]byte(partPod)),
 			pods.Bucket([]byte("c")).Put([]byte(partTimeline), []byte("x")),
 			pods.Bucket([]byte("d")).Put([]byte(partObjects), addChecksum([]byte(`[{"secret": "hunter2"}]`))),
@@ -373,17 +373,17 @@ func TestLoadDropsDamagedRecord(t *testing.T) { // C4
 	s = open(t, o)
 	got := load(t, s)
 	c := record("c")
-	c.Timeline = nil // of a timeline only the timeline is lost
+	c.Timeline = nil // a damaged history part does not affect the record
 	if d := cmp.Diff(map[types.UID]Record{"c": c, "e": record("e")}, got); d != "" {
 		t.Error(d)
 	}
-	for _, want := range []string{"uid=a", "memory: checksum does not match", "uid=b", "pod: absent", "uid=d", "objects: cannot be decoded"} {
+	for _, want := range []string{"podUID=a", "memory: checksum does not match", "podUID=b", "pod: absent", "podUID=d", "objects: cannot be decoded"} {
 		if !strings.Contains(log.String(), want) {
-			t.Errorf("the log does not say %q:\n%s", want, log.String())
+			t.Errorf("%q is not in the log:\n%s", want, log.String())
 		}
 	}
 	if strings.Contains(log.String(), "hunter2") {
-		t.Error("the log has a secret")
+		t.Error("the log contains a secret")
 	}
 	if err := run(t, s)(); err != nil {
 		t.Fatal(err)
@@ -393,7 +393,7 @@ func TestLoadDropsDamagedRecord(t *testing.T) { // C4
 	}
 }
 
-// copyGolden puts the golden store where it may be written to.
+// copyGolden copies a golden store to the path of the options.
 func copyGolden(t *testing.T, o Options, file string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", file))
@@ -406,13 +406,13 @@ func copyGolden(t *testing.T, o Options, file string) {
 }
 
 func TestLoadReadsEarlierFormats(t *testing.T) {
-	told := record("b")
-	told.Events, told.Reported = []byte(`{"version":1,"events":[]}`), []byte(`{"version":1,"told":[]}`)
+	withHistory := record("b")
+	withHistory.Events, withHistory.Reported = []byte(`{"version":1,"events":[]}`), []byte(`{"version":1,"told":[]}`)
 	for file, want := range map[string]map[types.UID]Record{
 		"v1.db":       {"a": record("a"), "b": record("b")},
-		"v1-story.db": {"a": record("a"), "b": told}, // events and waits came after the first form
+		"v1-story.db": {"a": record("a"), "b": withHistory}, // events and reported waits were added later
 	} {
-		if *rewrite && file != "v1.db" { // that one is as it was written then
+		if *rewrite && file != "v1.db" { // written by the first release
 			o := options(t)
 			o.Path, o.PreallocateBytes = filepath.Join(t.TempDir(), file), -1
 			s := open(t, o)
@@ -434,8 +434,8 @@ func TestLoadReadsEarlierFormats(t *testing.T) {
 		if d := cmp.Diff(want, load(t, s)); d != "" {
 			t.Errorf("%s: %s", file, d)
 		}
-		if left := s.PreviousRun().CleanExit; left != (file == "v1-story.db") {
-			t.Errorf("%s: the agent before has left by itself: %v", file, left)
+		if clean := s.PreviousRun().CleanExit; clean != (file == "v1-story.db") {
+			t.Errorf("%s: clean exit of the previous run: %v", file, clean)
 		}
 	}
 }

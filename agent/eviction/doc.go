@@ -1,11 +1,12 @@
-// Package eviction finds pods that must go: those that take more than their own
-// limits let them (Limits), and, when the node runs short, those that go first in
-// the order of package node/pressure (Pressure looks, Relief frees).
+// Package eviction evicts pods that exceed their own local storage limits (LocalStorageEnforcer),
+// and reclaims resources when the node is under pressure. Monitor observes the node's eviction
+// signals. Reclaimer reclaims node-level resources first (ReclaimLevel) and then evicts pods in the
+// order of the eviction ranking of package node/pressure.
 //
-// It reads the board, has pods measured, and asks the agent to end one. It ends
-// nothing itself, and decides nothing about a pod that has no limit on a node that
-// has enough. Of disk it tries first what costs nobody anything: the ladder.
+// The package reads the status cache, has pods measured, and asks the agent to terminate a pod. It
+// does not terminate pods itself. A pod without a limit on a node without pressure is never
+// evicted.
 //
-// Goroutines: Limits.Run and Pressure.Run are two of the agent's owner, who waits for
-// them. Disk.Measure has up to four, and waits for them.
+// Goroutines: LocalStorageEnforcer.Run and Monitor.Run run on goroutines of their caller.
+// DiskMeter.Measure starts up to four goroutines and waits for them.
 package eviction

@@ -1,10 +1,9 @@
-// Package shutdown ends the pods of a node that goes down: group by group, each with its
-// time, and waits until their last status is known.
+// Package shutdown implements the graceful shutdown of a node: it terminates the pods group by
+// group, each group within its own period, and waits until their final status is reported.
 //
-// It owns the one drain of a node: who asks while it is under way waits for the same.
-// Who goes when is decided in node/shutdown; pods end by the same wish as for any other
-// reason. It never kills anything itself, and what has not ended in its time is left to
-// the system.
+// A node has one Manager. Callers of Run during a shutdown wait for the same result. Package
+// node/shutdown decides the groups and their order. Pods are terminated like for any other reason.
+// The Manager does not kill anything itself. What has not terminated in time is left to the system.
 //
-// Goroutines: one for the drain, which ends with it.
+// Goroutines: one per shutdown, which ends with it.
 package shutdown

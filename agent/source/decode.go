@@ -11,25 +11,24 @@ import (
 	"berth/internal/strictyaml"
 )
 
-// Bounds of one file.
+// Limits of one file.
 const (
 	MaxFileSize  = 10 << 20 // bytes
 	MaxDocuments = 1000     // documents and List items together
 )
 
-// Manifest is what one file wants: decoded strictly, not yet defaulted or
-// validated, without identity.
+// Manifest is the content of one file: decoded strictly, without defaults, validation and identity.
 type Manifest struct {
 	Pods       []*corev1.Pod
 	ConfigMaps []*corev1.ConfigMap
 	Secrets    []*corev1.Secret
 	Warnings   []Warning // without File
 
-	docs    map[any]strictyaml.Document // by object: where it stands
-	written map[*corev1.Pod][]byte      // the JSON form of what the author wrote
+	docs    map[any]strictyaml.Document // position by object
+	written map[*corev1.Pod][]byte      // JSON form of the file's text
 }
 
-// Line returns where a field of an object of this Manifest stands, by its path.
+// Line returns the line of a field of an object of this Manifest, by its path.
 func (m *Manifest) Line(object any, path string) int {
 	d, ok := m.docs[object]
 	if !ok {
@@ -38,8 +37,8 @@ func (m *Manifest) Line(object any, path string) int {
 	return d.Line(path)
 }
 
-// Decode reads the documents of a manifest. The error is strictyaml.Errors with
-// all complaints; the Manifest is nil then.
+// Decode decodes the documents of a manifest. The error is strictyaml.Errors with all errors, and
+// the Manifest is then nil.
 func Decode(data []byte) (*Manifest, error) {
 	docs, err := strictyaml.Parse(data, strictyaml.Limits{Documents: MaxDocuments})
 	if err != nil {
@@ -68,7 +67,7 @@ func asErrors(err error) strictyaml.Errors {
 type decoder struct {
 	m    *Manifest
 	errs strictyaml.Errors
-	seen map[string]int // object to line
+	seen map[string]int // line by object
 	n    int
 }
 
@@ -76,11 +75,11 @@ func (d *decoder) complain(line int, field, format string, args ...any) {
 	d.errs = append(d.errs, &strictyaml.Error{Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// itemKind is what the elements of the typed lists are.
+// itemKind is the kind of the elements of a typed list.
 var itemKind = map[string]string{"PodList": "Pod", "ConfigMapList": "ConfigMap", "SecretList": "Secret"}
 
-// document takes one document; as is the kind of an element of a typed list,
-// which need not say it itself.
+// document decodes one document. as is the kind of an element of a typed list, which may omit its
+// kind.
 func (d *decoder) document(doc strictyaml.Document, as string, depth int) {
 	version, kind := doc.Kind()
 	line := doc.StartLine()
@@ -95,9 +94,9 @@ func (d *decoder) document(doc strictyaml.Document, as string, depth int) {
 	}
 	switch {
 	case kind == "":
-		d.complain(line, "kind", "must be given (Pod, ConfigMap, Secret or List)")
+		d.complain(line, "kind", "must be specified (Pod, ConfigMap, Secret or List)")
 	case version == "":
-		d.complain(line, "apiVersion", "must be given (v1)")
+		d.complain(line, "apiVersion", "must be specified (v1)")
 	case as != "" && kind != as:
 		d.complain(line, "kind", "must be %s in this list", as)
 	case version != "v1":
@@ -115,8 +114,8 @@ func (d *decoder) document(doc strictyaml.Document, as string, depth int) {
 	}
 }
 
-// other names what is not run from files. The right kind with a wrong version
-// is a mistake, not another kind.
+// other reports a document that is not supported in files. A supported kind with another version is
+// an error, any other kind a warning.
 func (d *decoder) other(doc strictyaml.Document, version, kind string) {
 	switch kind {
 	case "Pod", "ConfigMap", "Secret", "List", "PodList", "ConfigMapList", "SecretList":
@@ -128,7 +127,7 @@ func (d *decoder) other(doc strictyaml.Document, version, kind string) {
 		what += fmt.Sprintf(" %.64s", name)
 	}
 	d.m.Warnings = append(d.m.Warnings, Warning{Line: doc.StartLine(),
-		Message: what + " is ignored: files may hold Pod, ConfigMap and Secret"})
+		Message: what + " is ignored: files may contain Pod, ConfigMap and Secret"})
 }
 
 func (d *decoder) list(doc strictyaml.Document, as string, depth int) {
@@ -155,7 +154,7 @@ func decodeInto[T any](d *decoder, doc strictyaml.Document, list *[]*T) {
 	}
 	kind, key := identify(object)
 	if key.Name == "" {
-		d.complain(doc.Line("metadata.name"), "metadata.name", "must be given")
+		d.complain(doc.Line("metadata.name"), "metadata.name", "must be specified")
 		return
 	}
 	id := kind + " " + key.String()
@@ -171,8 +170,7 @@ func decodeInto[T any](d *decoder, doc strictyaml.Document, list *[]*T) {
 	*list = append(*list, object)
 }
 
-// identify names an object and puts it into namespace default where it says
-// none.
+// identify returns the kind and the key of an object, and sets namespace default if it has none.
 func identify(object any) (kind string, key types.NamespacedName) {
 	switch o := object.(type) {
 	case *corev1.Pod:

@@ -1,34 +1,37 @@
-// Package source is where wishes come from. Today that is manifest files: a
-// folder, or one file, with Pods and the ConfigMaps and Secrets that they name.
+// Package source provides the desired pods of manifest files: of a directory or of one file with
+// Pods and the ConfigMaps and Secrets that they refer to. Package agent/source/apiserver provides
+// those of an API server.
 //
-// It owns the watch on the folder and the last good version of every file. It
-// turns files into Snapshots: all that one source wants now, defaulted,
-// validated and with an identity. It never starts or ends anything: who takes
-// the Snapshots compares them.
+// The package owns the watch on the directory and the last good version of every file. It turns
+// files into Snapshots: everything that one source desires now, with defaults, validated and with
+// an identity. It does not start or stop anything. The consumer compares Snapshots.
 //
-// How a file is believed:
+// States of a file:
 //
 //	          close-write, renamed here           read and
-//	unseen ─────────────────────────────► due ──► judged ──► good: replaces the last good version
+//	unseen ─────────────────────────────► due ──► validated ──► good: replaces the last good version
 //	   │                                   ▲         │
-//	   │ created, found by a scan:         │         └─────► bad: asked again after a grace, then
-//	   └─ when quiet for 20 ms ────────────┘                 named; the last good version stays
-//	   gone, emptied: believed after 100 ms (an editor may be saving by rename)
+//	   │ created, found by a scan:         │         └─────────► bad: read again after a delay, then
+//	   └─ when unchanged for 20 ms ────────┘                     reported; the last good version stays
+//	   deleted, emptied: takes effect after 100 ms (an editor may be saving by rename)
 //
-// Invariants, each held by a test:
+// # Invariants
 //
-//	S1 A bad file, or a bad document in a file, changes nothing of what the file
-//	   wanted before.
-//	S2 A file that is being written is not read before it is closed (or its
-//	   writer has been silent for half a second).
-//	S3 The same content gives the same UID on every start; a change of image or
-//	   of an amount keeps it, every other change makes a new one.
-//	S4 A Snapshot is immutable, and what has not changed keeps its pointers.
-//	S5 No error, warning or log line has the content of a Secret.
-//	S6 What cannot be a manifest (hidden, backup and temporary files, other
-//	   suffixes, directories, devices) is not read; the log tells of other suffixes.
-//	S7 A file takes nothing from another that has it.
+// Each invariant is covered by a test.
 //
-// Goroutines: Folder.Run, which owns all state, and one reader of the inotify
-// descriptor that Run starts and waits for.
+//	S1 An invalid file, or an invalid document in a file, does not change the
+//	   desired state of the file.
+//	S2 A file is not read while it is open for writing, unless its writer has not
+//	   written for half a second.
+//	S3 The same content results in the same UID on every start. A change of an
+//	   image or of an amount of CPU or memory keeps it, every other change results
+//	   in a new UID.
+//	S4 A Snapshot is immutable. Unchanged objects keep their pointers.
+//	S5 Errors, warnings and log lines do not contain content of a Secret.
+//	S6 Files that cannot be manifests are not read: hidden, backup and temporary
+//	   files, other suffixes, directories, devices. Other suffixes are logged.
+//	S7 Of several files with the same object, the first one keeps it.
+//
+// Goroutines: Directory.Run, which owns all state, and one reader of the inotify descriptor that
+// Run starts and waits for.
 package source

@@ -14,27 +14,27 @@ import (
 	"berth/internal/strictyaml"
 )
 
-// fileState is what is known of one file.
+// fileState is the state of one file.
 type fileState struct {
 	path         string
-	due          time.Time // when it is to be read; zero: not
-	closed       bool      // its writer has closed it: no need to wait
+	due          time.Time // when to read it; zero: never
+	closed       bool      // closed by its writer, no need to wait
 	read         lastRead
-	good         *DesiredState // last good version; nil: none
+	good         *DesiredState // last valid version; nil: none
 	errors       []FileError   // of the newest version
-	badSince     time.Time     // when it was first bad
-	suspectSince time.Time     // since when the newest version has been gone, empty or bad without being believed
+	badSince     time.Time     // when the newest version was first invalid
+	suspectSince time.Time     // since when the newest version is missing, empty or invalid, unconfirmed
 }
 
-// lastRead tells whether a file must be read again.
+// lastRead identifies the version of a file that was read last.
 type lastRead struct {
-	known  bool // the rest is of the newest version
+	known  bool // stat and sum describe the newest version
 	stat   stamp
 	sum    [sha256.Size]byte
-	hasSum bool // sum is of something that was judged
+	hasSum bool // sum is set
 }
 
-// stamp changes whenever the content of a file may have.
+// stamp changes whenever the content of a file may have changed.
 type stamp struct {
 	dev, ino, size uint64
 	mtime, ctime   unix.Timespec
@@ -49,8 +49,7 @@ func (r lastRead) stale(path string) bool {
 	return unix.Stat(path, &st) != nil || stampOf(&st) != r.stat
 }
 
-// readDue reads the files whose time has come and returns when the next one's
-// does; zero: none.
+// readDue reads the files that are due and returns when the next one is, or zero.
 func (f *Directory) readDue() time.Time {
 	var next time.Time
 	now := f.opt.Now()
@@ -70,7 +69,7 @@ func (f *Directory) readDue() time.Time {
 	return next
 }
 
-// removable reports whether nothing is left to be said about the file.
+// removable reports whether the state can be dropped.
 func (s *fileState) removable() bool {
 	return s.due.IsZero() && !s.read.known && s.good == nil && s.errors == nil
 }
@@ -82,7 +81,7 @@ type version struct {
 	mtime time.Time
 }
 
-// readFile reads and judges a file, or puts that off.
+// readFile reads and validates a file, or postpones that.
 func (f *Directory) readFile(s *fileState, now time.Time) {
 	v, err := readVersion(s.path)
 	switch {
@@ -121,8 +120,7 @@ func (f *Directory) readFile(s *fileState, now time.Time) {
 	}
 }
 
-// warn tells the log of what a good version of a file will not do, once for
-// each version that is read.
+// warn logs a warning about a valid version of a file, once per version.
 func (f *Directory) warn(w Warning) {
 	attrs := []any{"file", w.File}
 	if w.Line > 0 {
@@ -134,8 +132,8 @@ func (f *Directory) warn(w Warning) {
 	f.opt.Log.Warn(w.Message, attrs...)
 }
 
-// needsConfirmation reports whether a version that is gone, empty or bad should be given a
-// little more time, and arranges for it. Half of a change looks like that.
+// needsConfirmation reports whether a missing, empty or invalid version has to be read again after
+// a delay, and schedules that. A change in progress looks like that.
 func (f *Directory) needsConfirmation(s *fileState, now time.Time) bool {
 	if s.suspectSince.IsZero() {
 		s.suspectSince = now
@@ -155,8 +153,7 @@ func (f *Directory) forget(s *fileState) {
 	*s = fileState{path: s.path}
 }
 
-// recordErrors notes why the newest version of a file is bad. The last good one
-// stays.
+// recordErrors records why the newest version of a file is invalid. The last good version stays.
 func (f *Directory) recordErrors(s *fileState, errs strictyaml.Errors, now time.Time) {
 	if s.badSince.IsZero() {
 		s.badSince = now
@@ -170,7 +167,7 @@ func (f *Directory) recordErrors(s *fileState, errs strictyaml.Errors, now time.
 		return
 	}
 	s.errors, f.changed = bad, true
-	f.opt.Log.Error("A manifest file is bad", "file", s.path, "reason", errs, "lastGoodVersionKept", s.good != nil)
+	f.opt.Log.Error("manifest file invalid", "file", s.path, "err", errs, "lastGoodVersionKept", s.good != nil)
 }
 
 func equal(a, b []FileError) bool {
@@ -185,8 +182,7 @@ func equal(a, b []FileError) bool {
 	return true
 }
 
-// readVersion reads a file, at most MaxFileSize of it. A pipe or device is
-// never waited for.
+// readVersion reads a file of at most MaxFileSize bytes. It never blocks on a pipe or device.
 func readVersion(path string) (version, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -199,13 +195,13 @@ func readVersion(path string) (version, error) {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-	case unix.S_IFDIR: // not a file at all: as if it were not there
+	case unix.S_IFDIR: // handled like a missing file
 		return version{}, fs.ErrNotExist
 	default:
 		return version{}, errors.New("not a regular file")
 	}
 	if st.Size > MaxFileSize {
-		return version{}, fmt.Errorf("%d bytes, and a manifest may have at most %d", st.Size, MaxFileSize)
+		return version{}, fmt.Errorf("%d bytes, more than the limit of %d for a manifest", st.Size, MaxFileSize)
 	}
 	data, err := io.ReadAll(io.LimitReader(file, MaxFileSize+1))
 	if err != nil {

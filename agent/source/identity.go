@@ -17,27 +17,27 @@ import (
 	"berth/podspec"
 )
 
-// Annotations of a file pod, named as upstream names them.
+// Annotations of a file pod, as upstream sets them.
 const (
 	AnnotationSource = "kubernetes.io/config.source" // File
 	AnnotationSeen   = "kubernetes.io/config.seen"   // when this content was first seen, RFC 3339
-	AnnotationHash   = "kubernetes.io/config.hash"   // the UID: the directory of the pod's logs has it in its name
+	AnnotationHash   = "kubernetes.io/config.hash"   // the UID, which is part of the name of the log directory
 )
 
-// AnnotationContent is berth's own: the hash of the whole manifest of the pod.
+// AnnotationContent is berth's own annotation: the hash of the whole manifest of the pod.
 const AnnotationContent = "berth.dev/config.content"
 
 var serverAnnotations = []string{AnnotationSource, AnnotationSeen, AnnotationHash, AnnotationContent,
 	corev1.MirrorPodAnnotationKey, "kubectl.kubernetes.io/last-applied-configuration"}
 
-// Identity is what makes a manifest this node's pod.
+// Identity turns a manifest into a pod of this node.
 type Identity struct {
 	NodeName       string
-	SuffixNodeName bool // name becomes name-nodename: what mirror pods on a server need
+	SuffixNodeName bool // append the node name to the pod name, as needed for mirror pods
 }
 
-// apply gives a decoded pod, which it changes, its identity. The hashes are of
-// what the author wrote: a newer berth with another default ends no running pod.
+// apply sets the identity of a decoded pod, which it changes. The hashes cover the text as written,
+// so that a release with other defaults does not replace running pods.
 func (id Identity) apply(pod *corev1.Pod, written []byte, modified, now time.Time) []string {
 	warnings := strip(pod)
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != id.NodeName {
@@ -69,14 +69,14 @@ func (id Identity) apply(pod *corev1.Pod, written []byte, modified, now time.Tim
 	return warnings
 }
 
-// strip takes out what belongs to a server: it is there when a manifest was
-// exported from one.
+// strip removes metadata and status that belong to an API server. Manifests exported from a server
+// contain them.
 func strip(pod *corev1.Pod) (warnings []string) {
 	if pod.UID != "" {
-		warnings = append(warnings, "metadata.uid is ignored: the UID of a pod in a file follows from its content")
+		warnings = append(warnings, "metadata.uid is ignored: the UID of a pod in a file is derived from its content")
 	}
 	if pod.DeletionTimestamp != nil {
-		warnings = append(warnings, "metadata.deletionTimestamp is ignored: remove the file to end the pod")
+		warnings = append(warnings, "metadata.deletionTimestamp is ignored: remove the file to delete the pod")
 	}
 	pod.ObjectMeta = metav1.ObjectMeta{
 		Name: pod.Name, Namespace: pod.Namespace, Labels: pod.Labels, Annotations: pod.Annotations,
@@ -85,12 +85,11 @@ func strip(pod *corev1.Pod) (warnings []string) {
 	return warnings
 }
 
-// sums returns the hash of the whole pod, and the UID, which is the same for
-// pods that differ in images only, or in amounts of CPU and memory as far as a
-// running pod can be resized: of mains, sidecars and the pod itself, with the
-// same amounts named and the same quality of service. written is the manifest as
-// its author wrote it, so that a newer release of the API types gives the same
-// sums.
+// sums returns the hash of the whole pod, and its UID. The UID is the same for pods that differ in
+// images only, or in amounts of CPU and memory as far as a running pod can be resized: of
+// containers, sidecars and the pod itself, with the same resources named and the same QoS class.
+// written is the manifest as written, so that a newer release of the API types results in the same
+// hashes.
 func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 	var tree struct {
 		Metadata struct {
@@ -100,7 +99,7 @@ func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 		Spec map[string]any `json:"spec"`
 	}
 	if err := json.Unmarshal(written, &tree); err != nil {
-		panic("source: a decoded manifest is no JSON") // it was decoded from it
+		panic("source: decoded manifest is not JSON") // it was decoded from JSON
 	}
 	for _, a := range serverAnnotations {
 		delete(tree.Metadata.Annotations, a)
@@ -126,14 +125,14 @@ func (id Identity) sums(pod *corev1.Pod, written []byte) (string, types.UID) {
 		what = append(what, podspec.QOSClass(complete))
 	}
 	u := sum(what...)[:16]
-	u[6] = u[6]&0x0f | 0x80 // version 8: made by a rule of our own
+	u[6] = u[6]&0x0f | 0x80 // version 8: custom
 	u[8] = u[8]&0x3f | 0x80
 	return hex.EncodeToString(whole[:16]),
 		types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]))
 }
 
-// blankAmounts takes the amounts of CPU and memory out of what has resources, not that
-// they are named, and reports whether there were any.
+// blankAmounts removes the amounts of CPU and memory, but not their names, from resources. It
+// reports whether there were any.
 func blankAmounts(c map[string]any) (some bool) {
 	resources, _ := c["resources"].(map[string]any)
 	for _, list := range []string{"requests", "limits"} {
@@ -151,14 +150,14 @@ func blankAmounts(c map[string]any) (some bool) {
 func sum(values ...any) []byte {
 	b, err := json.Marshal(values)
 	if err != nil {
-		panic("source: " + err.Error()) // all of it came from JSON
+		panic("source: " + err.Error()) // all values came from JSON
 	}
 	s := sha256.Sum256(b)
 	return s[:]
 }
 
-// continueFrom makes next, the new form of the pod before, its successor: the same
-// pointer if nothing changed, else the same birth if it has the same UID.
+// continueFrom makes next the successor of the pod before: the same pointer if nothing changed,
+// else the same creation timestamp if it has the same UID.
 func continueFrom(before, next *corev1.Pod) *corev1.Pod {
 	if before.UID != next.UID || before.Name != next.Name {
 		return next
@@ -171,8 +170,8 @@ func continueFrom(before, next *corev1.Pod) *corev1.Pod {
 	return next
 }
 
-// restoreIdentity gives next the birth that an earlier life of the agent gave it: a
-// restart makes no pod younger, and a generation is never used twice.
+// restoreIdentity gives next the creation timestamp and generation of the previous run of the
+// agent. A generation is never used twice.
 func restoreIdentity(was, next *corev1.Pod) {
 	if was == nil || was.Name != next.Name || was.Generation == 0 {
 		return
@@ -185,8 +184,8 @@ func restoreIdentity(was, next *corev1.Pod) {
 	}
 }
 
-// contentHash is the hash of the whole manifest of a pod. Pods of stores that earlier
-// releases wrote have it where the UID is now.
+// contentHash is the hash of the whole manifest of a pod. Pods stored by earlier releases have it
+// in the annotation that now contains the UID.
 func contentHash(pod *corev1.Pod) string {
 	if hash, own := pod.Annotations[AnnotationContent]; own {
 		return hash
@@ -194,14 +193,13 @@ func contentHash(pod *corev1.Pod) string {
 	return pod.Annotations[AnnotationHash]
 }
 
-// contentVersion is the version of a ConfigMap or Secret: a hash of what a pod
-// can see of it.
+// contentVersion is the version of a ConfigMap or Secret: a hash of the content visible to pods.
 func contentVersion(content ...any) string {
 	return hex.EncodeToString(sum(content...)[:8])
 }
 
-// SameRevision reports whether two forms of a pod are the same wish: by version, or else
-// by hash and images.
+// SameRevision reports whether two objects are the same revision of a pod: by resource version, or
+// else by content hash and images.
 func SameRevision(a, b *corev1.Pod) bool {
 	if a == b {
 		return true
@@ -213,7 +211,7 @@ func SameRevision(a, b *corev1.Pod) bool {
 		maps.EqualFunc(imageByName(a), imageByName(b), func(x, y string) bool { return x == y })
 }
 
-// ManifestChanged reports whether a file wants something else of a pod than before.
+// ManifestChanged reports whether the manifest of a file pod has changed.
 func ManifestChanged(was, now *corev1.Pod) bool {
 	if was == nil || now == nil || now.Annotations[AnnotationSource] != File {
 		return false
@@ -222,8 +220,7 @@ func ManifestChanged(was, now *corev1.Pod) bool {
 	return before != "" && after != "" && before != after
 }
 
-// imageByName maps the containers of a pod to their images: what may change in
-// place.
+// imageByName maps the containers of a pod to their images, which may change in place.
 func imageByName(pod *corev1.Pod) map[string]string {
 	m := make(map[string]string, len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
 	for i := range pod.Spec.InitContainers {

@@ -11,22 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileEvent is one thing that inotify has seen.
+// fileEvent is one inotify event.
 type fileEvent struct {
 	dir  string // the watched directory, as given
-	name string // in it; empty: the directory itself
+	name string // name in dir; empty: the directory itself
 	mask uint32
 }
 
-// What is watched. A write is known to be over by CLOSE_WRITE, which portable
-// watchers do not tell: it is why this one is used.
+// watchMask is the set of watched events. CLOSE_WRITE tells when a write is complete. Portable watchers do
+// not report it.
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB |
 	unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
-// inotify watches directories. Its reader is started by read; the rest is for
-// one goroutine.
+// inotify watches directories. read runs on its own goroutine, everything else on the owner's.
 type inotify struct {
-	file *os.File // non-blocking, so that Close ends a read
+	file *os.File // non-blocking, so that close ends a read
 	byWD map[int]string
 	wds  map[string]int
 }
@@ -39,8 +38,8 @@ func newInotify() (*inotify, error) {
 	return &inotify{file: os.NewFile(uintptr(fd), "inotify"), byWD: map[int]string{}, wds: map[string]int{}}, nil
 }
 
-// add watches a directory; that it is watched already is no error. A directory
-// that took the place of another under the same path is watched instead of it.
+// add watches a directory. Watching it again is not an error. A directory that replaced another one
+// under the same path is watched instead.
 func (w *inotify) add(dir string) error {
 	var wd int
 	err := w.control(func(fd int) (err error) {
@@ -64,7 +63,7 @@ func (w *inotify) drop(wd int) {
 			delete(w.wds, dir)
 		}
 	}
-	// The watch may have gone with its directory: then there is nothing to remove.
+	// The kernel removes the watch of a deleted directory itself.
 	_ = w.control(func(fd int) error { _, err := unix.InotifyRmWatch(fd, uint32(wd)); return err })
 }
 
@@ -80,15 +79,14 @@ func (w *inotify) control(f func(fd int) error) error {
 	return inner
 }
 
-// rawEvent is an event before its watch descriptor is known by name.
+// rawEvent is an event with an unresolved watch descriptor.
 type rawEvent struct {
 	wd   int
 	mask uint32
 	name string
 }
 
-// read sends what the kernel tells, a batch at a time, until the file is closed
-// or ctx ends.
+// read sends batches of events until the file is closed or ctx ends.
 func (w *inotify) read(ctx context.Context, out chan<- []rawEvent) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -122,7 +120,8 @@ func parseEvents(b []byte) []rawEvent {
 	return out
 }
 
-// resolve names the directory of an event; false: of a watch that is gone.
+// resolve returns the event with the path of its directory. It returns false if the watch was
+// removed.
 func (w *inotify) resolve(e rawEvent) (fileEvent, bool) {
 	if e.mask&unix.IN_Q_OVERFLOW != 0 {
 		return fileEvent{mask: e.mask}, true

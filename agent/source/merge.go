@@ -13,8 +13,8 @@ import (
 	"berth/agent/plan"
 )
 
-// snapshot merges the good versions of all files. Of files that want the same
-// object one has it (see owner), and the others are told to be bad.
+// snapshot merges the valid versions of all files. Of files with the same object, one owns it (see
+// owner), and the others are reported as errors.
 func (f *Directory) snapshot() Snapshot {
 	out := Snapshot{Source: File, Ready: f.ready, Objects: map[ObjectKey]plan.Object{}}
 	if f.dirError != nil {
@@ -29,11 +29,11 @@ func (f *Directory) snapshot() Snapshot {
 			continue
 		}
 		clash := func(kind string, key types.NamespacedName, line int, owner string) {
-			b := FileError{Path: path, Line: line, Field: "metadata.name", Message: fmt.Sprintf("%s %s is in %s already", kind, key, owner)}
+			b := FileError{Path: path, Line: line, Field: "metadata.name", Message: fmt.Sprintf("%s %s is already defined in %s", kind, key, owner)}
 			since, known := before[b.String()]
 			if !known {
 				since = f.opt.Now()
-				f.opt.Log.Error("A manifest file wants an object that another one has", "file", path, "reason", b.Message)
+				f.opt.Log.Error("duplicate object in manifest files", "file", path, "err", b.Message)
 			}
 			f.conflicts[b.String()] = since
 			b.Since = since
@@ -65,8 +65,7 @@ func (f *Directory) snapshot() Snapshot {
 	return out
 }
 
-// assignOwners says which file has each object that is wanted: a pod by its name, others
-// by their keys.
+// assignOwners returns the file that owns each desired object: pods by name, other objects by key.
 func (f *Directory) assignOwners() map[any]string {
 	want := map[any][]string{}
 	for _, path := range slices.Sorted(maps.Keys(f.files)) {
@@ -89,9 +88,8 @@ func (f *Directory) assignOwners() map[any]string {
 	return out
 }
 
-// owner returns which of the files that want an object has it: the one that had it
-// before, or else the first by name. At the start that is the one from which an
-// earlier life of the agent had its pod, or of other objects its pods.
+// owner returns which of the files with an object owns it: the previous owner, or else the first by
+// name. At the start it is the file whose pods the previous run of the agent knew.
 func (f *Directory) owner(key any, paths []string) string {
 	switch had := f.owners[key]; {
 	case len(paths) == 1:
@@ -102,8 +100,8 @@ func (f *Directory) owner(key any, paths []string) string {
 	return slices.MaxFunc(paths, func(x, y string) int { return f.knownRank(key, x) - f.knownRank(key, y) })
 }
 
-// knownRank tells how well an earlier life knew what a file wants: 2, a pod as it is; 1,
-// a pod that was edited since; 0, nothing.
+// knownRank returns how well the previous run knew the pods of a file: 2 for an unchanged pod, 1
+// for a pod whose manifest has changed, 0 for none.
 func (f *Directory) knownRank(key any, path string) (most int) {
 	name, isPod := key.(types.NamespacedName)
 	for _, pod := range f.files[path].good.Pods {

@@ -10,32 +10,32 @@ import (
 	"berth/agent/plan"
 )
 
-// File is Snapshot.Source of manifest files and the value of annotation
+// File is Snapshot.Source of manifest files, and the value of annotation
 // kubernetes.io/config.source.
 const File = "file"
 
-// APIServer is Snapshot.Source of pods that a server assigns, and likewise.
+// APIServer is Snapshot.Source of an API server, and the value of annotation
+// kubernetes.io/config.source.
 const APIServer = "api"
 
-// Snapshot is everything one source wants now. It is immutable, and so is
-// everything in it; what has not changed since the last Snapshot is the same
-// pointer.
+// Snapshot is everything that one source desires. It is immutable with everything in it. Unchanged
+// objects have the same pointers as in the previous Snapshot.
 type Snapshot struct {
 	Source     string
-	Ready      bool // the source has been read in full once: what is absent is not wanted
+	Ready      bool // the source was read completely once; absent pods are not desired
 	Pods       []*corev1.Pod
-	Objects    map[ObjectKey]plan.Object // the version is a hash of the content
+	Objects    map[ObjectKey]plan.Object // of files, the version is a hash of the content
 	FileErrors []FileError               // by path and line
 	Warnings   []Warning                 // by file
 }
 
-// ObjectKey names what pods of a source use and do not have in themselves.
+// ObjectKey identifies an object that pods of a source refer to.
 type ObjectKey struct {
 	Kind plan.RefKind
 	types.NamespacedName
 }
 
-// KeyOf names the object behind a pod's reference. A token is the pod's own.
+// KeyOf returns the key of the object that a pod refers to. A token belongs to its pod.
 func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 	key := ObjectKey{Kind: ref.Kind, NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: ref.Name}}
 	if ref.Kind == plan.Token {
@@ -44,14 +44,14 @@ func KeyOf(pod *corev1.Pod, ref plan.Ref) ObjectKey {
 	return key
 }
 
-// FileError is one complaint about a file. Message has no content of the file.
+// FileError is one error of a file. Message does not contain content of the file.
 type FileError struct {
 	Path         string
 	Line         int    // from 1; 0: the whole file
-	Field        string // as in spec.containers[0].image; empty: the file or document
+	Field        string // path like spec.containers[0].image; empty: the file or document
 	Message      string
-	Since        time.Time // when the file was first found bad
-	LastGoodKept bool      // the last good version is still wanted
+	Since        time.Time // when the error was first found
+	LastGoodKept bool      // the last good version stays in effect
 }
 
 func (b FileError) String() string {
@@ -65,7 +65,7 @@ func (b FileError) String() string {
 	return s + ": " + b.Message
 }
 
-// Warning is something in a file that will not do what its author may expect.
+// Warning is about something in a file that may not have the effect its author expects.
 type Warning struct {
 	Pod     types.NamespacedName // zero: not about a pod
 	File    string

@@ -22,25 +22,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// CertificateOptions say which certificate is wanted, where it is kept and who
-// may be asked for it.
+// CertificateOptions configures a Certificate.
 type CertificateOptions struct {
-	Dir             string // of the files, as the kubelet has them
+	Dir             string // directory of the files, as the kubelet uses it
 	Name            string // kubelet-client or kubelet-server
 	Request         CertificateRequest
-	RenewalClient   func() (*Client, error) // who asks for the next while this one is good; nil: it is never renewed
-	BootstrapClient func() (*Client, error) // who asks when there is none that is good; nil: nobody can
-	Hint            string                  // what a user can do when nobody can, for messages
+	RenewalClient   func() (*Client, error) // client for renewals while the certificate is valid; nil: never renewed
+	BootstrapClient func() (*Client, error) // client for requests without a valid certificate; nil: none
+	Hint            string                  // what the user can do if no request is possible, for errors
 	Log             *slog.Logger
 	Now             func() time.Time // default time.Now
-	OnIssued        func()           // a first or another certificate is there; may be nil
+	OnIssued        func()           // called for every issued certificate; may be nil
 }
 
-// Certificate is a certificate that the agent has asked for, and keeps good.
+// Certificate is a certificate that the agent requests and renews. It is safe for concurrent use.
 //
-//	none, or expired ──Begin asks──► good ──at 70 to 90 % of its time, Renew asks──► good
-//	      ▲                            └──expired while nobody could renew it──┐
-//	      └────────────────────────────────────────────────────────────────────┘
+//	none, or expired ──BootstrapClient──► valid ──at 70 to 90 % of its lifetime, RenewalClient──► valid
+//	      ▲                                 └──expired, renewal impossible──┐
+//	      └─────────────────────────────────────────────────────────────────┘
 type Certificate struct {
 	opt CertificateOptions
 
@@ -48,11 +47,11 @@ type Certificate struct {
 	current *tls.Certificate // its Leaf is set
 	renewAt time.Time
 	changed []func()
-	lastErr error // of the last try to get one; nil: it went well
+	lastErr error // error of the last request; nil: success
 }
 
-// OpenCertificate reads what is kept. One that is not there, damaged or somebody
-// else's is asked for by Run; the warning says so.
+// OpenCertificate loads the stored certificate. Run requests a new one if it is missing, damaged or
+// belongs to another node. The warning tells why a stored one is not used.
 func OpenCertificate(o CertificateOptions) (c *Certificate, warning error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -72,7 +71,7 @@ func OpenCertificate(o CertificateOptions) (c *Certificate, warning error) {
 	return c, nil
 }
 
-// Path is the file that always has the newest certificate and its key.
+// Path is the file that contains the newest certificate and its key.
 func (c *Certificate) Path() string { return filepath.Join(c.opt.Dir, currentName(c.opt.Name)) }
 
 func currentName(name string) string { return name + "-current.pem" }
@@ -84,7 +83,7 @@ func (c *Certificate) Valid() bool {
 	return c.current != nil && c.opt.Now().Before(c.current.Leaf.NotAfter)
 }
 
-// Expires is when the certificate expires; zero: there is none.
+// Expires is the expiration time of the certificate, or zero if there is none.
 func (c *Certificate) Expires() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +93,7 @@ func (c *Certificate) Expires() time.Time {
 	return c.current.Leaf.NotAfter
 }
 
-// Current is the certificate to show. The error says that there is none yet.
+// Current returns the certificate to present, or an error if none has been issued yet.
 func (c *Certificate) Current() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,14 +103,14 @@ func (c *Certificate) Current() (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// onChange has f called whenever another certificate has come.
+// onChange registers f to be called for every new certificate.
 func (c *Certificate) onChange(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.changed = append(c.changed, f)
 }
 
-// set takes a certificate into use.
+// set starts to use a certificate.
 func (c *Certificate) set(cert *tls.Certificate) {
 	life := cert.Leaf.NotAfter.Sub(cert.Leaf.NotBefore)
 	c.mu.Lock()
@@ -129,17 +128,16 @@ const (
 	askAgainLast  = 30 * time.Second
 )
 
-// errNoCertificate says that who would ask is not known to the server itself yet.
-var errNoCertificate = errors.New("the node has no certificate of its own yet")
+// errNoCertificate reports that the requesting node has no certificate itself yet.
+var errNoCertificate = errors.New("the node has no client certificate yet")
 
-// Run asks for the certificate when there is none that is good, and for the next
-// in time, until ctx ends.
+// Run requests a certificate when there is no valid one, and renews it in time, until ctx ends.
 func (c *Certificate) Run(ctx context.Context) error {
 	wait := askAgainFirst
 	for ctx.Err() == nil {
 		due, who := c.due()
 		if until := due.Sub(c.opt.Now()); until > 0 {
-			sleep(ctx, min(until, time.Hour)) // a clock that is set is noticed
+			sleep(ctx, min(until, time.Hour)) // notice changes of the clock
 			continue
 		}
 		err := c.obtain(ctx, who)
@@ -151,7 +149,7 @@ func (c *Certificate) Run(ctx context.Context) error {
 		case errors.Is(err, errNoCertificate):
 			sleep(ctx, askAgainFirst)
 		case err != nil:
-			c.opt.Log.Warn("certificate "+c.opt.Name, "err", err)
+			c.opt.Log.Warn("certificate request failed", "name", c.opt.Name, "err", err)
 			sleep(ctx, wait)
 			wait = min(2*wait, askAgainLast)
 		default:
@@ -161,7 +159,7 @@ func (c *Certificate) Run(ctx context.Context) error {
 	return nil
 }
 
-// due says when the next certificate is to be asked for, and whom.
+// due returns when to request the next certificate, and with which client.
 func (c *Certificate) due() (time.Time, func() (*Client, error)) {
 	now := c.opt.Now()
 	if !c.Valid() {
@@ -175,14 +173,14 @@ func (c *Certificate) due() (time.Time, func() (*Client, error)) {
 	return c.renewAt, c.opt.RenewalClient
 }
 
-// obtain asks for a certificate, keeps it and takes it into use.
+// obtain requests a certificate, stores it and starts to use it.
 func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) error {
 	if who == nil {
-		state := "there is none"
+		state := "no certificate"
 		if at := c.Expires(); !at.IsZero() {
-			state = "it expired at " + at.Format(time.RFC3339)
+			state = "certificate expired at " + at.Format(time.RFC3339)
 		}
-		return fmt.Errorf("%s and nobody can ask for another: %s", state, c.opt.Hint)
+		return fmt.Errorf("%s, and a new one cannot be requested: %s", state, c.opt.Hint)
 	}
 	client, err := who()
 	if err != nil {
@@ -198,7 +196,7 @@ func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) e
 	}
 	if err != nil {
 		if errors.Is(err, errRefused) {
-			_ = os.Remove(c.keyPath()) // the next request is another
+			_ = os.Remove(c.keyPath()) // the next request uses a new key
 		}
 		return err
 	}
@@ -207,7 +205,7 @@ func (c *Certificate) obtain(ctx context.Context, who func() (*Client, error)) e
 		return err
 	}
 	c.set(cert)
-	_ = os.Remove(c.keyPath()) // it is kept beside the certificate now
+	_ = os.Remove(c.keyPath()) // now stored with the certificate
 	c.opt.Log.Info("certificate issued", "name", c.opt.Name, "expires", cert.Leaf.NotAfter)
 	if c.opt.OnIssued != nil {
 		c.opt.OnIssued()
@@ -224,8 +222,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// CertificateFilePatterns are the patterns of all files that a node's certificates are kept in,
-// with their keys and what a crash may leave, and of those that were put aside.
+// CertificateFilePatterns returns glob patterns of all files with certificates and keys of a node,
+// including leftovers of a crash and files moved aside by Rejoin.
 func CertificateFilePatterns() []string {
 	out := certificateFiles()
 	for _, pattern := range certificateFiles() {
@@ -234,7 +232,7 @@ func CertificateFilePatterns() []string {
 	return out
 }
 
-// certificateFiles are those of the server that the node is of now.
+// certificateFiles are the patterns of the files of the current server.
 func certificateFiles() (out []string) {
 	for _, name := range []string{clientName, serverName} {
 		out = append(out, name+"-*.pem", name+"-*.pem.new", name+"-*.pem.tmp", name+".key.tmp", name+".key.tmp.new")
@@ -244,8 +242,8 @@ func certificateFiles() (out []string) {
 
 func (c *Certificate) keyPath() string { return filepath.Join(c.opt.Dir, c.opt.Name+".key.tmp") }
 
-// pendingKey is the key of a request that may be under way, also over a restart:
-// it may take somebody's hand to approve it.
+// pendingKey returns the key of a request that may be pending, also after a restart. The approval
+// may be manual and take long.
 func (c *Certificate) pendingKey() (*ecdsa.PrivateKey, error) {
 	if text, err := os.ReadFile(c.keyPath()); err == nil {
 		if key, err := parseKey(text); err == nil {
@@ -254,19 +252,19 @@ func (c *Certificate) pendingKey() (*ecdsa.PrivateKey, error) {
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
+		return nil, fmt.Errorf("generate key: %w", err)
 	}
 	text, err := encodeKey(key)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.opt.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory of certificates: %w", err)
+		return nil, fmt.Errorf("create certificate directory: %w", err)
 	}
 	return key, writeFile(c.keyPath(), text)
 }
 
-// load reads the newest certificate and checks whose it is.
+// load reads the newest certificate and verifies that it belongs to this node.
 func (c *Certificate) load() (*tls.Certificate, error) {
 	text, err := os.ReadFile(c.Path())
 	if err != nil {
@@ -284,7 +282,7 @@ func (c *Certificate) parse(text []byte) (*tls.Certificate, error) {
 		return nil, fmt.Errorf("certificate %s: %w", c.Path(), err)
 	}
 	if is, want := cert.Leaf.Subject.CommonName, c.opt.Request.Subject.CommonName; is != want {
-		return nil, fmt.Errorf("certificate %s is that of %s: this node is %s", c.Path(), is, want)
+		return nil, fmt.Errorf("certificate %s belongs to %s, and this node is %s", c.Path(), is, want)
 	}
 	for _, ip := range c.opt.Request.IPs {
 		if err := cert.Leaf.VerifyHostname(ip.String()); err != nil {
@@ -294,8 +292,7 @@ func (c *Certificate) parse(text []byte) (*tls.Certificate, error) {
 	return &cert, nil
 }
 
-// store writes a certificate with its key into a file of its own, and then moves
-// the link to it: whoever reads by the link never finds half of it.
+// store writes a certificate with its key into a new file, and then updates the link atomically.
 func (c *Certificate) store(key *ecdsa.PrivateKey, chain []byte) (*tls.Certificate, error) {
 	keyText, err := encodeKey(key)
 	if err != nil {
@@ -312,30 +309,30 @@ func (c *Certificate) store(key *ecdsa.PrivateKey, chain []byte) (*tls.Certifica
 	}
 	before, _ := os.Readlink(c.Path())
 	tmp := c.Path() + ".tmp"
-	_ = os.Remove(tmp) // of an earlier try
+	_ = os.Remove(tmp) // of an earlier attempt
 	if err := os.Symlink(name, tmp); err != nil {
-		return nil, fmt.Errorf("keep certificate: %w", err)
+		return nil, fmt.Errorf("store certificate: %w", err)
 	}
 	if err := os.Rename(tmp, c.Path()); err != nil {
-		return nil, fmt.Errorf("keep certificate: %w", err)
+		return nil, fmt.Errorf("store certificate: %w", err)
 	}
 	if before != "" && before != name && filepath.Base(before) == before {
-		_ = os.Remove(filepath.Join(c.opt.Dir, before)) // nobody shows it any more
+		_ = os.Remove(filepath.Join(c.opt.Dir, before)) // not in use any more
 	}
 	return cert, nil
 }
 
-// writeFile writes a file that is whole or not there, for its owner alone, and on
-// the disk: a node that has lost its certificate may have no other way in.
+// writeFile writes a file atomically and durably with mode 0600. A node that loses its certificate
+// may not be able to request another one.
 func writeFile(path string, text []byte) (err error) {
 	tmp := path + ".new"
 	defer func() {
 		if err != nil {
-			_ = os.Remove(tmp) // half of it, or not even that
+			_ = os.Remove(tmp) // possibly incomplete
 			err = fmt.Errorf("write %s: %w", path, err)
 		}
 	}()
-	_ = os.Remove(tmp) // of an earlier try
+	_ = os.Remove(tmp) // of an earlier attempt
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -347,7 +344,7 @@ func writeFile(path string, text []byte) (err error) {
 	return os.Rename(tmp, path)
 }
 
-// The usages of the two certificates of a node.
+// Key usages of the client and the serving certificate of a node.
 var (
 	clientUsages = []certsv1.KeyUsage{certsv1.UsageDigitalSignature, certsv1.UsageClientAuth}
 	serverUsages = []certsv1.KeyUsage{certsv1.UsageDigitalSignature, certsv1.UsageServerAuth}

@@ -224,7 +224,7 @@ func TestCheckToken(t *testing.T) {
 	}
 	s.Close()
 	if err := CheckToken(t.Context(), found, "old"); err != nil {
-		t.Errorf("a server that is away: %v", err)
+		t.Errorf("an unreachable server: %v", err)
 	}
 }
 
@@ -232,13 +232,13 @@ func TestDiscover(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(s.Close)
-	ca := s.Certificate() // it signs itself
+	ca := s.Certificate() // self-signed
 	got, err := Discover(t.Context(), s.URL, CAHash(ca))
 	if err != nil || !strings.Contains(string(got.CAData), "CERTIFICATE") {
 		t.Errorf("%v", err)
 	}
 	for _, row := range [][3]string{
-		{s.URL, "sha256:" + strings.Repeat("ab", 32), "publishes none"},
+		{s.URL, "sha256:" + strings.Repeat("ab", 32), "neither presents nor publishes"},
 		{s.URL, "sha1:ab", "--ca-hash"},
 		{"http://" + s.Listener.Addr().String(), CAHash(ca), "--server"},
 		{"https://127.0.0.1:1", CAHash(ca), "--server: connect"},

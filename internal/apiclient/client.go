@@ -18,17 +18,16 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// Options say which server a Client talks to, and as whom.
+// Options configures a Client.
 type Options struct {
-	Config      *rest.Config // see LoadConfig; not changed
-	Certificate *Certificate // of the client; nil: as Config has it
+	Config      *rest.Config // see LoadConfig; not modified
+	Certificate *Certificate // client certificate; nil: that of Config
 	UserAgent   string
-	QPS         int // requests per second, beside Burst; 0: no limit
+	QPS         int // requests per second, in addition to Burst; 0: no limit
 	Burst       int
 }
 
-// Client talks to one server. Its errors are apierrors' where the server has
-// answered.
+// Client talks to one server. Its errors are those of apierrors if the server has answered.
 type Client struct {
 	opt        Options
 	groups     map[schema.GroupVersion]rest.Interface
@@ -40,10 +39,10 @@ type Client struct {
 const (
 	dialBound      = 10 * time.Second
 	handshakeBound = 10 * time.Second
-	requestBound   = 30 * time.Second // of everything but following
+	requestBound   = 30 * time.Second // of everything but watches
 )
 
-// New returns a client that has not connected yet.
+// New returns a client. It does not connect yet.
 func New(o Options) (*Client, error) {
 	c := &Client{opt: o, groups: map[schema.GroupVersion]rest.Interface{}}
 	codecs, parameters := wire()
@@ -84,8 +83,8 @@ func groupsInUse() map[schema.GroupVersion]bool {
 	return out
 }
 
-// transport speaks to the server with whatever certificate is good at the time:
-// a renewed one needs no restart.
+// transport presents the certificate that is current at the time. A renewed certificate does not
+// require a restart.
 func (c *Client) transport(config *rest.Config) (http.RoundTripper, error) {
 	own := rest.CopyConfig(config)
 	if c.opt.Certificate != nil {
@@ -101,7 +100,7 @@ func (c *Client) transport(config *rest.Config) (http.RoundTripper, error) {
 	t.NextProtos = []string{"h2", "http/1.1"}
 	if cert := c.opt.Certificate; cert != nil {
 		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.Current() }
-		cert.onChange(c.dialer.CloseAll) // what is open has shown the old one
+		cert.onChange(c.dialer.CloseAll) // open connections use the old one
 	}
 	rt, err := rest.HTTPWrappersForConfig(own, utilnet.SetTransportDefaults(&http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: c.dialer.DialContext, TLSClientConfig: t,
@@ -113,7 +112,7 @@ func (c *Client) transport(config *rest.Config) (http.RoundTripper, error) {
 	return rt, nil
 }
 
-// Unthrottled is a client of the same server with a connection of its own and no limit.
+// Unthrottled returns a client of the same server with its own connection and without a rate limit.
 func (c *Client) Unthrottled() (*Client, error) {
 	o := c.opt
 	o.QPS = 0
@@ -123,16 +122,16 @@ func (c *Client) Unthrottled() (*Client, error) {
 // Close closes the connections.
 func (c *Client) Close() { c.dialer.CloseAll() }
 
-// Server is the address of the server: https://host:port.
+// Server is the address of the server, https://host:port.
 func (c *Client) Server() string { return c.opt.Config.Host }
 
-// Get reads one object.
+// Get reads an object.
 func (c *Client) Get(ctx context.Context, r Resource, namespace, name string, into runtime.Object) error {
 	return c.groups[r.Group].Get().NamespaceIfScoped(namespace, namespace != "").Resource(r.Name).Name(name).
 		Timeout(requestBound).Do(ctx).Into(into)
 }
 
-// Create makes an object, or a subresource's of the named one. into may be nil.
+// Create creates an object, or a subresource of the named object. into may be nil.
 func (c *Client) Create(ctx context.Context, r Resource, namespace string, obj, into runtime.Object, nameAndSub ...string) error {
 	req := c.groups[r.Group].Post().NamespaceIfScoped(namespace, namespace != "").Resource(r.Name)
 	if len(nameAndSub) > 0 {
@@ -141,13 +140,13 @@ func (c *Client) Create(ctx context.Context, r Resource, namespace string, obj, 
 	return finish(req.Body(obj).Timeout(requestBound).Do(ctx), into)
 }
 
-// Patch changes an object by a patch in JSON. into may be nil.
+// Patch patches an object. into may be nil.
 func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, kind types.PatchType, patch []byte, into runtime.Object, sub ...string) error {
 	return finish(c.groups[r.Group].Patch(kind).NamespaceIfScoped(namespace, namespace != "").Resource(r.Name).Name(name).SubResource(sub...).
 		Body(patch).Timeout(requestBound).Do(ctx), into)
 }
 
-// JSONMap is a value as its JSON has it, for making a patch of.
+// JSONMap returns the JSON form of a value as a map, for patches.
 func JSONMap(v any) (fields map[string]any, err error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -156,15 +155,15 @@ func JSONMap(v any) (fields map[string]any, err error) {
 	return fields, json.Unmarshal(text, &fields)
 }
 
-// Delete removes an object, as the options say: see Now.
+// Delete deletes an object. See DeleteNow for options.
 func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string, o metav1.DeleteOptions) error {
 	o.TypeMeta = metav1.TypeMeta{}
 	return c.groups[r.Group].Delete().NamespaceIfScoped(namespace, namespace != "").Resource(r.Name).Name(name).
 		Body(&o).Timeout(requestBound).Do(ctx).Error()
 }
 
-// DeleteNow has an object with that UID removed without any grace. Another of the same
-// name is left alone.
+// DeleteNow returns options that delete the object with that UID without a grace period. Another
+// object of the same name is left alone.
 func DeleteNow(uid types.UID) metav1.DeleteOptions {
 	return metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &uid}}
 }

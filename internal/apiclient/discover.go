@@ -22,19 +22,18 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// CAHash is how a certificate authority is pinned: sha256: and the hash of its
-// public key in hexadecimal digits, as kubeadm has it.
+// CAHash is the hash by which a certificate authority is pinned: sha256: and the hash of its public
+// key in hexadecimal digits, as in kubeadm.
 func CAHash(ca *x509.Certificate) string {
 	sum := sha256.Sum256(ca.RawSubjectPublicKeyInfo)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Discover finds the certificate authority of a server by its hash, and makes sure
-// that the server has a certificate of it. Nothing is said to a server that is not
-// the right one: no token, no name.
+// Discover finds the certificate authority of a server by its hash, and verifies that the authority
+// issued the certificate of the server. Neither a token nor a name is sent to an unverified server.
 //
-// The authority is in what a berth-control shows when it is connected to; other
-// servers publish it as ConfigMap kube-public/cluster-info to everybody.
+// A berth-control presents the authority in its certificate chain. Other servers publish it in
+// ConfigMap kube-public/cluster-info.
 func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 	at, err := url.Parse(server)
 	switch {
@@ -54,10 +53,10 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 	if ca == nil {
 		published, err := publishedBy(ctx, at)
 		if err != nil {
-			return nil, fmt.Errorf("server %s has no certificate of the authority with hash %s, and publishes none: %w", server, hash, err)
+			return nil, fmt.Errorf("server %s neither presents nor publishes a certificate authority with hash %s: %w", server, hash, err)
 		}
 		if ca = pinned(published, hash); ca == nil {
-			return nil, fmt.Errorf("server %s belongs to another certificate authority than the one with hash %s: is the address right, and the hash?", server, hash)
+			return nil, fmt.Errorf("server %s has another certificate authority than the one with hash %s: check the address and the hash", server, hash)
 		}
 	}
 	if err := verifyChain(ca, shown, at.Hostname()); err != nil {
@@ -68,11 +67,11 @@ func Discover(ctx context.Context, server, hash string) (*rest.Config, error) {
 	return c, nil
 }
 
-// ErrTokenRejected is that a server does not know a token any more, or never has.
-var ErrTokenRejected = errors.New("the server does not take the token: it has expired, was used by a node, or is not of this server")
+// ErrTokenRejected reports that a server does not accept a token.
+var ErrTokenRejected = errors.New("the server rejected the token: it has expired, was used by a node, or belongs to another server")
 
-// CheckToken asks a server that Discover has found whether it knows a token. Only its
-// no is an error: whatever else is wrong may be better later.
+// CheckToken asks a server found by Discover whether it accepts a token. Only a rejection is an
+// error. Other failures may be temporary.
 func CheckToken(ctx context.Context, found *rest.Config, token string) error {
 	config := rest.CopyConfig(found)
 	config.BearerToken = token
@@ -89,7 +88,7 @@ func CheckToken(ctx context.Context, found *rest.Config, token string) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil // nobody has said no
+		return nil // not rejected
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusUnauthorized {
@@ -107,8 +106,7 @@ func pinned(all []*x509.Certificate, hash string) *x509.Certificate {
 	return nil
 }
 
-// verifyChain reports whether the authority has issued the certificate that the server
-// has shown first, for that name.
+// verifyChain verifies that the authority issued the first presented certificate for that name.
 func verifyChain(ca *x509.Certificate, shown []*x509.Certificate, name string) error {
 	o := x509.VerifyOptions{DNSName: name, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	o.Roots.AddCert(ca)
@@ -119,10 +117,10 @@ func verifyChain(ca *x509.Certificate, shown []*x509.Certificate, name string) e
 	return err
 }
 
-// unverified is for looking at what a server shows; nothing is told to it.
+// unverified is used to look at the certificates of a server. No credentials are sent.
 var unverified = &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // the pin is checked afterwards
 
-// presentedBy is the chain of certificates that a server shows.
+// presentedBy returns the certificate chain that a server presents.
 func presentedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) {
 	address := at.Host
 	if at.Port() == "" {
@@ -141,12 +139,12 @@ func presentedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) 
 	defer conn.Close()
 	t, ok := conn.(*tls.Conn)
 	if !ok || len(t.ConnectionState().PeerCertificates) == 0 {
-		return nil, fmt.Errorf("%s shows no certificate", address)
+		return nil, fmt.Errorf("%s presents no certificate", address)
 	}
 	return t.ConnectionState().PeerCertificates, nil
 }
 
-// publishedBy are the authorities that a server publishes to everybody.
+// publishedBy returns the authorities that a server publishes.
 func publishedBy(ctx context.Context, at *url.URL) ([]*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestBound)
 	defer cancel()

@@ -1,14 +1,13 @@
-// Package apiclient is the lean client of a Kubernetes API server: the types
-// that the agent uses and no others, protobuf on the wire, single objects and
-// lists followed by reflectors.
+// Package apiclient is a lean client of a Kubernetes API server: only the types that the agent
+// uses, protobuf on the wire, single objects, and lists watched by reflectors.
 //
-// It owns connections, the kubeconfig and the certificates that the agent asks
-// for. It decides nothing about pods or nodes, keeps no copy of what it reads
-// but for a list that is being read, and never logs a token or a key.
+// It owns connections, the kubeconfig and the certificates that the agent requests. It does not
+// decide anything about pods or nodes, does not cache objects except for a list in progress, and
+// never logs a token or a key.
 //
-// A Client may be used by any goroutine. Twin makes one with a connection of its
-// own: what must never queue behind something else.
+// A Client is safe for concurrent use. Unthrottled returns a client with its own connection, for
+// requests that must never queue behind others.
 //
-// Goroutines: Follow and Certificate.Run run on their caller's; a reflector has
-// its own while it reads and ends with Follow.
+// Goroutines: Watch and Certificate.Run run on the caller's goroutine. A reflector starts its own
+// goroutines, which end with Watch.
 package apiclient

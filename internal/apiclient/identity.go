@@ -5,39 +5,38 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// IdentityOptions say by what a node is known to its server.
+// IdentityOptions configures the credentials of a node.
 type IdentityOptions struct {
 	NodeName   string
-	MachineID  string // of the host, by which a server tells two of one name apart
-	Kubeconfig string // written when it is not there and Bootstrap is
-	Bootstrap  string // kubeconfig to ask for a certificate with; empty: there is none
+	MachineID  string // of the host, to distinguish hosts with the same name
+	Kubeconfig string // written if it does not exist and Bootstrap is set
+	Bootstrap  string // kubeconfig to request a certificate; empty: none
 	CertDir    string
-	Rotate     bool // renew the certificate in time
+	Rotate     bool // renew the certificate
 	UserAgent  string
 	QPS, Burst int
 	Log        *slog.Logger
 }
 
-// Identity is how a node speaks to its server: as a kubeconfig says it, or by a
-// certificate of its own that it asks for with the bootstrap kubeconfig and
-// renews by itself.
+// Identity contains the credentials of a node: those of a kubeconfig, or a client certificate that
+// it requests with the bootstrap kubeconfig and renews.
 type Identity struct {
 	Client      *Client
-	Certificate *Certificate // nil: the kubeconfig has credentials of its own
+	Certificate *Certificate // nil: the kubeconfig has its own credentials
 
 	opt IdentityOptions
 }
 
-// NewIdentity reads what there is. It asks nobody yet: a node whose server is
-// away, or does not know it yet, begins all the same.
+// NewIdentity loads the credentials. It does not contact the server: a node starts without a
+// reachable server, or before it is registered.
 func NewIdentity(o IdentityOptions) (*Identity, error) {
 	id := &Identity{opt: o}
 	config, own, err := id.config()
@@ -55,8 +54,8 @@ func NewIdentity(o IdentityOptions) (*Identity, error) {
 	return id, err
 }
 
-// config is how the server is reached, and whether by a certificate that is kept
-// in the directory of certificates.
+// config returns the server configuration, and whether the certificate in the certificate directory
+// is used.
 func (id *Identity) config() (config *rest.Config, own bool, err error) {
 	o := &id.opt
 	path := o.Kubeconfig
@@ -78,7 +77,7 @@ func (id *Identity) config() (config *rest.Config, own bool, err error) {
 	return config, own, nil
 }
 
-// path is where the certificate and its key are, as the kubelet has them.
+// path is the file of the certificate and its key, as the kubelet names it.
 func (id *Identity) path() string { return filepath.Join(id.opt.CertDir, currentName(clientName)) }
 
 const (
@@ -89,8 +88,8 @@ const (
 func (id *Identity) open() (*Certificate, error) {
 	o := &id.opt
 	var boot func() (*Client, error)
-	remedy := "give the node a fresh bootstrap kubeconfig (berth join writes one)"
-	if _, err := os.Stat(o.Bootstrap); o.Bootstrap != "" && err == nil { // it may have been taken away after its use
+	remedy := "create a new bootstrap kubeconfig (berth join writes one)"
+	if _, err := os.Stat(o.Bootstrap); o.Bootstrap != "" && err == nil { // it may have been removed after use
 		boot = id.bootstrap
 	}
 	c := CertificateOptions{
@@ -102,17 +101,17 @@ func (id *Identity) open() (*Certificate, error) {
 	}
 	cert, warning := OpenCertificate(c)
 	if warning != nil {
-		o.Log.Warn("the node's certificate cannot be used; another is asked for", "err", warning)
+		o.Log.Warn("client certificate unusable, requesting another one", "err", warning)
 	}
 	if cert.Expires().IsZero() && boot == nil {
-		return nil, fmt.Errorf("the node's certificate %s is not there: %s and start again", cert.Path(), remedy)
+		return nil, fmt.Errorf("client certificate %s does not exist: %s and restart the agent", cert.Path(), remedy)
 	}
 	return cert, nil
 }
 
-// begin says who asks for a certificate while there is none that is good: with the
-// one that has expired, which tells a server that knows returning nodes who has its
-// key, and with the bootstrap kubeconfig, if there is one; in turn.
+// begin returns the client for requests without a valid certificate: alternately the expired
+// certificate, which proves to a server that the node has its key, and the bootstrap kubeconfig, if
+// there is one.
 func (id *Identity) begin(boot func() (*Client, error)) func() (*Client, error) {
 	old := false
 	return func() (*Client, error) {
@@ -127,8 +126,8 @@ func (id *Identity) begin(boot func() (*Client, error)) func() (*Client, error) 
 	}
 }
 
-// bootstrap is the client that asks for the first certificate. The file is read
-// when it is needed: a new one takes effect without a restart.
+// bootstrap returns the client that requests the first certificate. The file is read on demand. A
+// new one takes effect without a restart.
 func (id *Identity) bootstrap() (*Client, error) {
 	config, err := LoadConfig(id.opt.Bootstrap)
 	if err != nil {
@@ -137,7 +136,7 @@ func (id *Identity) bootstrap() (*Client, error) {
 	return New(Options{Config: config, UserAgent: id.opt.UserAgent, QPS: id.opt.QPS, Burst: id.opt.Burst})
 }
 
-// self asks as the node itself, as soon as it can.
+// self returns the client of the node itself, once it has a certificate.
 func (id *Identity) self() (*Client, error) {
 	if id.Certificate != nil && !id.Certificate.Valid() {
 		return nil, errNoCertificate
@@ -145,8 +144,8 @@ func (id *Identity) self() (*Client, error) {
 	return id.Client, nil
 }
 
-// writeKubeconfig writes the kubeconfig of a node that has its certificate, for
-// its next start and for people.
+// writeKubeconfig writes the kubeconfig of a node with a certificate, for its next start and for
+// users.
 func (id *Identity) writeKubeconfig() {
 	o := &id.opt
 	if o.Kubeconfig == "" || o.Bootstrap == "" {
@@ -160,32 +159,20 @@ func (id *Identity) writeKubeconfig() {
 		err = WriteKubeconfig(o.Kubeconfig, NewKubeconfig(from, &clientcmdapi.AuthInfo{ClientCertificate: id.path(), ClientKey: id.path()}))
 	}
 	if err != nil {
-		o.Log.Warn("the kubeconfig is not written: the next start asks with the bootstrap kubeconfig again", "err", err)
+		o.Log.Warn("kubeconfig not written, the next start uses the bootstrap kubeconfig again", "err", err)
 	}
 }
 
-// NewKubeconfig is a kubeconfig for the server of another, for somebody else.
-func NewKubeconfig(server *rest.Config, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
-	c := clientcmdapi.NewConfig()
-	c.Clusters["default"] = &clientcmdapi.Cluster{
-		Server: server.Host + server.APIPath, CertificateAuthorityData: server.CAData, CertificateAuthority: server.CAFile,
-		TLSServerName: server.ServerName, InsecureSkipTLSVerify: server.Insecure,
+// ServingCertificate returns the serving certificate of the node, issued by the API server and
+// renewed in time. The caller must call Run.
+func (id *Identity) ServingCertificate(ips []netip.Addr) *Certificate {
+	o := &id.opt
+	c, warning := OpenCertificate(CertificateOptions{
+		Dir: o.CertDir, Name: serverName, Request: NodeServingRequest(o.NodeName, ips), Log: o.Log, RenewalClient: id.self, BootstrapClient: id.self,
+		Hint: "check with kubectl get csr whether it waits for approval",
+	})
+	if warning != nil {
+		o.Log.Info("serving certificate unusable, requesting another one", "err", warning)
 	}
-	c.AuthInfos["default"] = user
-	c.Contexts["default"] = &clientcmdapi.Context{Cluster: "default", AuthInfo: "default"}
-	c.CurrentContext = "default"
 	return c
-}
-
-// WriteKubeconfig writes a kubeconfig that only its owner may read, whole or not
-// at all.
-func WriteKubeconfig(path string, c *clientcmdapi.Config) error {
-	text, err := clientcmd.Write(*c)
-	if err != nil {
-		return fmt.Errorf("kubeconfig %s: %w", path, err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("kubeconfig %s: %w", path, err)
-	}
-	return writeFile(path, text)
 }

@@ -14,13 +14,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// asideSuffix is what the files of another server end in that Rejoin has put aside.
+// asideSuffix is the suffix of files of another server that Rejoin has moved aside.
 const asideSuffix = ".old"
 
-// Rejoin has what a node knows a server by lead to the one that was found. What is
-// of that server's authority stays, with the address at which it was found. What is
-// of another is put aside under its name and .old: the node asks anew, with its
-// token. aside are the new names; where there was nothing, nothing changes.
+// Rejoin points the credentials of a node to the server that was found. Credentials of the same
+// certificate authority stay, and get the new address. Credentials of another authority are renamed
+// with the suffix .old, and the node requests a new certificate with its token. aside are the new
+// names. Without credentials nothing changes.
 func Rejoin(found *rest.Config, kubeconfig, certDir string) (aside []string, err error) {
 	_, missing := os.Stat(kubeconfig)
 	switch {
@@ -37,12 +37,12 @@ func Rejoin(found *rest.Config, kubeconfig, certDir string) (aside []string, err
 		}
 		all = append(all, match...)
 	}
-	// The kubeconfig last: while it is there, another try finds the rest.
+	// The kubeconfig last: while it exists, another attempt finds the rest.
 	for _, path := range append(all, kubeconfig) {
 		switch err := os.Rename(path, path+asideSuffix); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return aside, fmt.Errorf("put aside what is of another server: %w", err)
+			return aside, fmt.Errorf("rename credentials of another server: %w", err)
 		default:
 			aside = append(aside, path+asideSuffix)
 		}
@@ -50,11 +50,11 @@ func Rejoin(found *rest.Config, kubeconfig, certDir string) (aside []string, err
 	return aside, nil
 }
 
-// trustsCA tells whether a kubeconfig trusts the authority of the server.
+// trustsCA reports whether a kubeconfig trusts the authority of the server.
 func trustsCA(kubeconfig string, found *rest.Config) bool {
 	c, err := LoadConfig(kubeconfig)
 	if err != nil || rest.LoadTLSFiles(c) != nil {
-		return false // nobody can come in by it
+		return false // unusable
 	}
 	return slices.ContainsFunc(certificates(c.CAData), func(ca *x509.Certificate) bool {
 		return slices.ContainsFunc(certificates(found.CAData), func(is *x509.Certificate) bool {
@@ -63,8 +63,7 @@ func trustsCA(kubeconfig string, found *rest.Config) bool {
 	})
 }
 
-// issuedByOther tells whether there is a client certificate that another authority has
-// issued.
+// issuedByOther reports whether there is a client certificate that another authority has issued.
 func issuedByOther(certDir string, found *rest.Config) bool {
 	text, err := os.ReadFile(filepath.Join(certDir, currentName(clientName)))
 	kept := certificates(text)
@@ -73,8 +72,7 @@ func issuedByOther(certDir string, found *rest.Config) bool {
 	})
 }
 
-// setServer has a kubeconfig name another address of its server. Whoever speaks by
-// it stays as it says.
+// setServer changes the server address of a kubeconfig. The credentials stay.
 func setServer(path, address string) error {
 	file, err := clientcmd.LoadFromFile(path)
 	if err != nil {
@@ -82,12 +80,12 @@ func setServer(path, address string) error {
 	}
 	current := file.Contexts[file.CurrentContext]
 	if current == nil || file.Clusters[current.Cluster] == nil {
-		return fmt.Errorf("kubeconfig %s: its current context names no cluster", path)
+		return fmt.Errorf("kubeconfig %s: the current context has no cluster", path)
 	}
 	cluster := file.Clusters[current.Cluster]
 	if cluster.Server == address {
 		return nil
 	}
-	cluster.Server, cluster.TLSServerName = address, "" // it was found by that address
+	cluster.Server, cluster.TLSServerName = address, "" // verified with that address
 	return WriteKubeconfig(path, file)
 }

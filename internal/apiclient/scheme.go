@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// Resource is a kind of objects that the agent reads or writes.
+// Resource is a resource of the API that the agent uses.
 type Resource struct {
 	Group schema.GroupVersion
 	Name  string // plural, as in paths
@@ -23,7 +23,7 @@ type Resource struct {
 	list  func() runtime.Object
 }
 
-// The resources that the agent uses.
+// Resources that the agent uses.
 var (
 	Pods                       = Resource{corev1.SchemeGroupVersion, "pods", func() runtime.Object { return &corev1.Pod{} }, func() runtime.Object { return &corev1.PodList{} }}
 	Nodes                      = Resource{corev1.SchemeGroupVersion, "nodes", func() runtime.Object { return &corev1.Node{} }, func() runtime.Object { return &corev1.NodeList{} }}
@@ -39,7 +39,7 @@ var (
 	SubjectAccessReviews       = Resource{authzv1.SchemeGroupVersion, "subjectaccessreviews", nil, nil}
 )
 
-// newScheme knows the types in use and no others: each one costs memory.
+// newScheme registers only the types in use, because each type costs memory.
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddKnownTypes(corev1.SchemeGroupVersion,
@@ -59,7 +59,7 @@ func newScheme() *runtime.Scheme {
 	return s
 }
 
-// wire is how objects are written and read; made when a server is first spoken to.
+// wire returns the codecs. They are created on first use.
 var wire = sync.OnceValues(func() (serializer.CodecFactory, runtime.ParameterCodec) {
 	s := newScheme()
 	return serializer.NewCodecFactory(s), runtime.NewParameterCodec(s)

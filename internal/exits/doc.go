@@ -1,20 +1,18 @@
-// Package exits has the kernel tell how containers ended whose end the runtime
-// has lost: containerd 2.x that was away when a container ended reports 255 and
+// Package exits obtains exit codes of containers from the kernel that the runtime has lost:
+// containerd 2.x that was not running when a container exited reports exit code 255 and reason
 // Unknown, see docs/adr/0011-exit-codes-that-the-runtime-has-lost.md.
 //
-// It owns one pidfd for each container that runs: a handle of its first process
-// that was opened while that lived, and that answers with its exit code after
-// whoever has reaped it (since Linux 6.15). On an older kernel it holds nothing
-// and knows nothing.
+// It owns one pidfd for each running container: a handle of its init process, opened while the
+// process is running, that reports the exit code even after the process was reaped (since Linux
+// 6.15). On an older kernel it holds no handles and knows no exit codes.
 //
-// It makes no code up, asks the runtime nothing but for processes, and decides
-// nothing.
+// It never guesses an exit code and asks the runtime only for process IDs.
 //
-//	running ──Hold──► asked for ──pidfd──► held ──exits──► ended, when ──reaped──► how
-//	                      └─ nobody knows it: dropped          └── Retain without it: dropped
+//	running ──Watch──► requested ──pidfd──► open ──exits──► time known ──reaped──► exit code known
+//	                      └─ no process: dropped      └── Retain without it: dropped
 //
 // # Goroutines
 //
-//	Exits.Run   opens handles; ends with its context, and closes them all
-//	a listener  waits for the ends of what is held; ends with Run, which waits for it
+//	Watcher.Run  opens handles; closes all of them when its context ends
+//	listener     waits for exits of open handles; Run waits for it
 package exits

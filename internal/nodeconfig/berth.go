@@ -4,111 +4,108 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What berth's own document says it is.
+// API version and kind of berth's document.
 const (
 	BerthAPIVersion = "berth.dev/v1alpha1"
 	BerthKind       = "BerthConfiguration"
 )
 
-// BerthConfiguration is the second document of the file: what upstream's has no
-// field for. Every field has a default.
+// BerthConfiguration is the second document of the file: settings without a field in
+// KubeletConfiguration. Every field has a default.
 type BerthConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// NodeName is the node's name. Default: the host's name, in lower case.
+	// NodeName is the name of the node. Default: the host name, in lower case.
 	NodeName string `json:"nodeName,omitempty"`
-	// NodeIPs are the node's addresses, at most one per family.
+	// NodeIPs are the addresses of the node, at most one per family.
 	NodeIPs []string `json:"nodeIPs,omitempty"`
-	// NodeLabels are the node's labels.
+	// NodeLabels are the labels of the node.
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
-	// RootDir has the pods' volumes. Default: /var/lib/kubelet.
+	// RootDir contains the volumes of pods. Default: /var/lib/kubelet.
 	RootDir string `json:"rootDir,omitempty"`
-	// Kubeconfig says how to reach the control server. Default: none, the node
-	// runs pods of files alone. It is written when it is not there and
-	// BootstrapKubeconfig is.
+	// Kubeconfig is the kubeconfig of the API server. Default: none, pods come from files only. It
+	// is written if it does not exist and BootstrapKubeconfig is set.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// BootstrapKubeconfig is what to ask for a client certificate with, when there
-	// is none that is good.
+	// BootstrapKubeconfig is the kubeconfig to request a client certificate with, if there is no
+	// valid one.
 	BootstrapKubeconfig string `json:"bootstrapKubeconfig,omitempty"`
-	// CertDir has the certificates that the agent asked for. Default:
-	// /var/lib/kubelet/pki.
+	// CertDir contains the certificates that the agent requests. Default: /var/lib/kubelet/pki.
 	CertDir string `json:"certDir,omitempty"`
-	// StateDir has berth's own store. Default: /var/lib/berth.
+	// StateDir contains berth's local store. Default: /var/lib/berth.
 	StateDir string `json:"stateDir,omitempty"`
-	// Socket is the local socket of the node's own commands. Default: /run/berth/berth.sock.
+	// Socket is the local API socket. Default: /run/berth/berth.sock.
 	Socket string `json:"socket,omitempty"`
-	// CNIConfDir has the network configuration. Default: /etc/cni/net.d.
+	// CNIConfDir contains the CNI configuration. Default: /etc/cni/net.d.
 	CNIConfDir string `json:"cniConfDir,omitempty"`
-	// CNIBinDirs have the network plugins. Default: /opt/cni/bin and /usr/lib/cni.
+	// CNIBinDirs contain the CNI plugins. Default: /opt/cni/bin and /usr/lib/cni.
 	CNIBinDirs []string `json:"cniBinDirs,omitempty"`
-	// CNIPodCIDRs are the pod ranges to write a default network configuration
-	// for, at most one per family; or the one word node: those that the server
-	// gives the node, or podCIDR on a standalone one. Default: none is written.
+	// CNIPodCIDRs are the pod CIDRs of a default CNI configuration that the agent writes, at most
+	// one per family. The single value node stands for the pod CIDRs that the API server assigns
+	// to the node, or podCIDR on a standalone node. Default: no configuration is written.
 	CNIPodCIDRs []string `json:"cniPodCIDRs,omitempty"`
-	// PodRouting is how pods reach those of other nodes where the server gives the
-	// nodes their ranges (cniPodCIDRs: [node]): hostGateway, by routes to the nodes
-	// that berth makes, with masquerading only of what leaves all pod ranges; or
-	// none. Default: hostGateway.
+	// PodRouting is how pods reach pods on other nodes if the API server assigns pod CIDRs
+	// (cniPodCIDRs: [node]): hostGateway creates routes to the other nodes and masquerades only
+	// traffic that leaves all pod CIDRs; none does nothing. Default: hostGateway.
 	PodRouting string `json:"podRouting,omitempty"`
-	// MaxParallelStarts is how many pods are started at once. Default: 10.
+	// MaxParallelStarts is the maximum number of pods that start concurrently. Default: 10.
 	MaxParallelStarts *int32 `json:"maxParallelStarts,omitempty"`
-	// StartPressurePercent is in how much of the last 10 s something must have waited
-	// for a CPU (PSI) that fewer pods are started at once, at 100% one more than the
-	// host has CPUs. 100: never fewer. Default: 90.
+	// StartPressurePercent is the CPU pressure (PSI, some avg10) above which fewer pods start
+	// concurrently, down to the number of CPUs plus one at 100%. 100: disabled. Default: 90.
 	StartPressurePercent *int32 `json:"startPressurePercent,omitempty"`
-	// MemoryPressureSources says who must find memory short before it counts as
-	// pressure: both, the working set and the kernel's own estimate or its stalls;
-	// or workingSet alone, as upstream. Default: both.
+	// MemoryPressureSources selects the sources that must agree on memory pressure: both requires
+	// the working set and either the kernel's estimate (MemAvailable) or its stall information
+	// (PSI); workingSet is upstream's behavior. Default: both.
 	MemoryPressureSources string `json:"memoryPressureSources,omitempty"`
-	// DeadContainersKept is how many ended instances of a container are kept
-	// beside its newest, for their logs; upstream's
+	// DeadContainersKept is the number of exited instances of a container that are kept in
+	// addition to the newest one, for their logs; upstream's
 	// --maximum-dead-containers-per-container. Default: 1.
 	DeadContainersKept *int32 `json:"deadContainersKept,omitempty"`
-	// DeadContainerMinAge is how long ago an instance must have ended before it
-	// is removed; upstream's --minimum-container-ttl-duration. Default: 0s.
+	// DeadContainerMinAge is the minimum time since the exit of an instance before it is removed;
+	// upstream's --minimum-container-ttl-duration. Default: 0s.
 	DeadContainerMinAge metav1.Duration `json:"deadContainerMinAge"`
-	// ImageGCPeriod is how often it is looked whether images must go. Default: 5m,
-	// which upstream's cannot be told to change.
+	// ImageGCPeriod is the interval of image garbage collection. Default: 5m, which is fixed
+	// upstream.
 	ImageGCPeriod metav1.Duration `json:"imageGCPeriod"`
-	// ImagesDir has archives of images (docker save, OCI), which are imported and
-	// kept. Default: images in stateDir.
+	// ImagesDir contains image archives (docker save, OCI), which are imported and kept.
+	// Default: images in stateDir.
 	ImagesDir string `json:"imagesDir,omitempty"`
-	// ContainerLogMaxBytesPerMinute is how much of one minute of a container's log
-	// is kept once the log has been rotated: a quantity from 4Ki on. Default: all.
+	// ContainerLogMaxBytesPerMinute is ignored.
+	//
+	// Deprecated: the limit was removed. The field is accepted with a warning for one release.
 	ContainerLogMaxBytesPerMinute string `json:"containerLogMaxBytesPerMinute,omitempty"`
 }
 
-// BerthField is one row of the second table of the user guide.
+// BerthField describes one field of BerthConfiguration in docs/configuration.md.
 type BerthField struct{ Name, Type, Default, Description, Flag string }
 
-// BerthFields returns what BerthConfiguration has, for the user guide.
+// BerthFields returns the fields of BerthConfiguration for docs/configuration.md.
 func BerthFields() []BerthField {
 	return []BerthField{
-		{"nodeName", "string", "the host's name", "the node's name", "--hostname-override"},
-		{"nodeIPs", "list of addresses", "found by the agent", "the node's addresses, at most one per family; where the agent finds them it begins anew, as on a reload, when the host has lost one of them and has others", "--node-ip"},
-		{"nodeLabels", "map", "none", "the node's labels", "--node-labels"},
-		{"rootDir", "path", DefaultRootDir, "the pods' volumes", "--root-dir"},
-		{"kubeconfig", "path", "none", "how to reach the control server; none: pods come from files alone", "--kubeconfig"},
-		{"bootstrapKubeconfig", "path", "none", "what to ask for a client certificate with when there is none that is good; `berth join` writes it", "--bootstrap-kubeconfig"},
-		{"certDir", "path", DefaultCertDir, "the certificates that the agent asked for", "--cert-dir"},
-		{"stateDir", "path", DefaultStateDir, "berth's own store", "--state-dir"},
-		{"socket", "path", DefaultSocket, "the local socket of the node's own commands", "--socket"},
-		{"cniConfDir", "path", DefaultCNIConfDir, "the network configuration", ""},
-		{"cniBinDirs", "list of paths", "/opt/cni/bin, /usr/lib/cni", "the network plugins", ""},
-		{"cniPodCIDRs", "list of ranges", "none", "write a default network configuration for these ranges, or with `[node]` for those that the server gives the node, on a standalone node `podCIDR`", "--cni-pod-cidr"},
-		{"podRouting", "hostGateway or none", "hostGateway", "with `cniPodCIDRs: [node]` on a node that has joined a server, how pods reach those of other nodes: by routes to the nodes that berth makes, with masquerading only towards the outside, or not by berth's doing; see networking.md", ""},
-		{"maxParallelStarts", "number", "10", "how many pods are started at once", ""},
-		{"startPressurePercent", "number", "90", "in how much of the last 10 s, in percent, something must have waited for a CPU (PSI) that fewer pods are started at once: ever fewer up to 100%, where there are one more than the host has CPUs; 100: never fewer", ""},
-		{"memoryPressureSources", "both or workingSet", "both", "who must find memory short before it is pressure: the working set and the kernel's own estimate (MemAvailable) or its stalls, or the working set alone, as upstream", ""},
-		{"deadContainersKept", "number", "1", "how many ended instances of a container are kept beside its newest (upstream's flag --maximum-dead-containers-per-container)", ""},
-		{"deadContainerMinAge", "duration", "0s", "how long ago such an instance must have ended before it is removed (upstream's flag --minimum-container-ttl-duration)", ""},
-		{"imageGCPeriod", "duration", "5m", "how often it is looked whether images must go, by imageGCHighThresholdPercent and imageMaximumGCAge; 1s at least", ""},
-		{"imagesDir", "path", "`images` in stateDir", "archives of images (`docker save` or OCI, also gzip'd): `.tar`, `.tar.gz` and `.tgz` files are imported, each content once, and their images kept for as long as the file is there", ""},
-		{"containerLogMaxBytesPerMinute", "quantity", "none", "how much of one minute of a container's log is kept in rotated files, from 4Ki on; the current and the newest rotated file are always whole", ""},
+		{"nodeName", "string", "host name", "name of the node", "--hostname-override"},
+		{"nodeIPs", "list of addresses", "detected", "addresses of the node, at most one per family; if they are detected, the agent restarts itself, as on a reload, when the host has lost one of them and has others", "--node-ip"},
+		{"nodeLabels", "map", "none", "labels of the node", "--node-labels"},
+		{"rootDir", "path", DefaultRootDir, "directory of the volumes of pods", "--root-dir"},
+		{"kubeconfig", "path", "none", "kubeconfig of the API server; none: pods come from files only", "--kubeconfig"},
+		{"bootstrapKubeconfig", "path", "none", "kubeconfig to request a client certificate with, if there is no valid one; `berth join` writes it", "--bootstrap-kubeconfig"},
+		{"certDir", "path", DefaultCertDir, "directory of the certificates that the agent requests", "--cert-dir"},
+		{"stateDir", "path", DefaultStateDir, "directory of berth's local store", "--state-dir"},
+		{"socket", "path", DefaultSocket, "local API socket, used by the commands on the node", "--socket"},
+		{"cniConfDir", "path", DefaultCNIConfDir, "directory of the CNI configuration", ""},
+		{"cniBinDirs", "list of paths", "/opt/cni/bin, /usr/lib/cni", "directories of the CNI plugins", ""},
+		{"cniPodCIDRs", "list of ranges", "none", "pod CIDRs of a default CNI configuration that the agent writes; `[node]`: those that the API server assigns to the node, or `podCIDR` on a standalone node", "--cni-pod-cidr"},
+		{"podRouting", "hostGateway or none", "hostGateway", "with `cniPodCIDRs: [node]` on a node that has joined a server: `hostGateway` creates routes to the pods of other nodes and masquerades only traffic to other destinations, `none` leaves routing to another component; see networking.md", ""},
+		{"maxParallelStarts", "number", "10", "maximum number of pods that start concurrently", ""},
+		{"startPressurePercent", "number", "90", "CPU pressure (PSI, `some avg10`, in percent) above which fewer pods start concurrently, down to the number of CPUs plus one at 100%; 100: disabled", ""},
+		{"memoryPressureSources", "both or workingSet", "both", "sources that must agree on memory pressure: the working set and either the kernel's estimate (MemAvailable) or its stall information (PSI), or the working set alone, as upstream", ""},
+		{"deadContainersKept", "number", "1", "number of exited instances of a container that are kept in addition to the newest one (upstream's flag --maximum-dead-containers-per-container)", ""},
+		{"deadContainerMinAge", "duration", "0s", "minimum time since the exit of such an instance before it is removed (upstream's flag --minimum-container-ttl-duration)", ""},
+		{"imageGCPeriod", "duration", "5m", "interval of image garbage collection by imageGCHighThresholdPercent and imageMaximumGCAge; at least 1s", ""},
+		{"imagesDir", "path", "`images` in stateDir", "directory of image archives (`docker save` or OCI, optionally gzipped): `.tar`, `.tar.gz` and `.tgz` files are imported, each content once, and their images are kept as long as the file exists", ""},
+		{"containerLogMaxBytesPerMinute", "quantity", "none", "deprecated and ignored: the limit was removed", ""},
 	}
 }
 
-// Defaults of paths.
+// Default paths.
 const (
 	DefaultRootDir         = "/var/lib/kubelet"
 	DefaultStateDir        = "/var/lib/berth"
@@ -118,6 +115,6 @@ const (
 	DefaultRuntimeEndpoint = "unix:///run/containerd/containerd.sock"
 )
 
-// SystemdResolvConf is where systemd-resolved tells of the servers that it asks
-// itself, beside /etc/resolv.conf, which names its own stub.
+// SystemdResolvConf is the file in which systemd-resolved lists the upstream servers.
+// /etc/resolv.conf contains its local stub.
 const SystemdResolvConf = "/run/systemd/resolve/resolv.conf"

@@ -11,33 +11,33 @@ import (
 	"berth/podspec"
 )
 
-// Config is the resolved configuration of a node: every default filled in,
-// every value parsed and validated.
+// Config is the resolved configuration of a node: defaults are set, values are parsed and
+// validated.
 type Config struct {
 	NodeName   string
-	NodeIPs    []netip.Addr // empty: the agent finds them
+	NodeIPs    []netip.Addr // empty: detected by the agent
 	NodeLabels map[string]string
 
 	Kubeconfig          string // empty: standalone
 	BootstrapKubeconfig string
 	CertDir             string
 
-	RootDir    string // pods/<uid>/… as the kubelet's
-	StateDir   string // berth's own store
-	Socket     string // local socket of the node's own commands
+	RootDir    string // contains pods/<uid>/… as in the kubelet
+	StateDir   string // of the local store
+	Socket     string // local API socket
 	PodLogsDir string
 
 	StaticPodPath      string // empty: no files
 	FileCheckFrequency time.Duration
 
 	RuntimeEndpoint string // unix:///…
-	ImageEndpoint   string // unix:///…, RuntimeEndpoint if not given
+	ImageEndpoint   string // unix:///…, default RuntimeEndpoint
 
 	LogFormat string // text or json
 	Verbosity int
 
-	MaxParallelStarts int     // pods in the making at once
-	StartPressure     float64 // percent of time waited for a CPU from which on there are fewer; 100: never
+	MaxParallelStarts int     // maximum number of concurrent pod starts
+	StartPressure     float64 // CPU pressure in percent above which there are fewer; 100: disabled
 	DeadContainers    DeadContainers
 	Pods              Pods
 	Images            Images
@@ -51,98 +51,98 @@ type Config struct {
 	Eviction          Eviction
 	Shutdown          Shutdown
 
-	// Kubelet is upstream's document with the flags and defaults in it, for those
-	// who ask what is in force; shared, read-only.
+	// Kubelet is upstream's document with flags and defaults applied, for /configz. It must not be
+	// changed.
 	Kubelet *kubeletv1beta1.KubeletConfiguration
 }
 
-// Standalone reports whether the node runs without a control server.
+// Standalone reports whether the node runs without an API server.
 func (c *Config) Standalone() bool { return c.Kubeconfig == "" && c.BootstrapKubeconfig == "" }
 
 // Pods are the limits of pods.
 type Pods struct {
 	Max                  int
-	PerCore              int   // 0: no limit beside Max
+	PerCore              int   // 0: no limit
 	PidsLimit            int64 // -1: none
 	CrashLoopMax         time.Duration
 	AllowedUnsafeSysctls []string // names, or prefixes that end in *
 	SeccompDefault       bool
-	OOMScoreAdj          int // of the agent itself
+	OOMScoreAdj          int // of the agent process
 }
 
-// Images are the limits of pulls and of what is kept on the node.
+// Images are the settings of image pulls and image garbage collection.
 type Images struct {
 	PullQPS              int // 0: no limit
 	PullBurst            int
 	MaxParallel          int // at least 1
 	MinimumGCAge         time.Duration
 	MaximumGCAge         time.Duration // 0: none
-	HighThresholdPercent int           // 100: never collected for space
+	HighThresholdPercent int           // 100: disabled
 	LowThresholdPercent  int
-	ArchiveDir           string        // of archives to import
-	GCPeriod             time.Duration // between two looks for images that must go
+	ArchiveDir           string        // of image archives to import
+	GCPeriod             time.Duration // interval of garbage collection
 
 	VerificationPolicy    kubeletv1beta1.ImagePullCredentialsVerificationPolicy // never empty
-	VerificationAllowlist []podspec.ImagePattern                                // from it, with NeverVerifyAllowlistedImages
+	VerificationAllowlist []podspec.ImagePattern                                // with NeverVerifyAllowlistedImages
 }
 
-// DeadContainers says which ended containers are kept for their logs.
+// DeadContainers are the settings of container garbage collection.
 type DeadContainers struct {
-	MaxPerContainer int           // of one container, beside its newest instance
-	MinAge          time.Duration // since it ended
+	MaxPerContainer int           // exited instances in addition to the newest one
+	MinAge          time.Duration // since the exit
 }
 
-// Logs are the limits of container logs.
+// Logs are the settings of container log rotation.
 type Logs struct {
 	MaxSize         int64 // bytes; negative: no rotation
-	MaxFiles        int   // with the current one
-	MaxWorkers      int   // logs rotated at once
-	MaxPerMinute    int64 // bytes of one minute that rotated files keep; 0: all
+	MaxFiles        int   // including the current one
+	MaxWorkers      int   // concurrent rotations
+	MaxPerMinute    int64 // always 0: the limit was removed
 	MonitorInterval time.Duration
 }
 
-// Cgroups is where pods live.
+// Cgroups are the cgroup settings of pods.
 type Cgroups struct {
-	Root                 string // empty: the hierarchy's root
-	Driver               string // cgroupfs, systemd; empty: ask the runtime
+	Root                 string // empty: root of the hierarchy
+	Driver               string // cgroupfs or systemd; empty: that of the runtime
 	FailV1               bool
 	FailSwapOn           bool
 	CPUCFSQuota          bool
 	CPUCFSPeriod         time.Duration
-	SingleProcessOOMKill bool // the kernel kills one process, not the whole container (v2)
-	EnforcePods          bool // limit the pods' cgroup to what is allocatable
+	SingleProcessOOMKill bool // an OOM kills one process instead of the container (v2)
+	EnforcePods          bool // limit the cgroup of all pods to the allocatable resources
 
-	LimitedSwap             bool    // Burstable pods have their part of the host's swap (v2)
+	LimitedSwap             bool    // LimitedSwap for Burstable pods (v2)
 	MemoryThrottlingFactor  float64 // memoryThrottlingFactor (v2); 0: none
 	TieredMemoryReservation bool    // memoryReservationPolicy TieredReservation (v2)
 }
 
-// Network is how pods find and reach others.
+// Network are the network settings of pods.
 type Network struct {
 	ClusterDNS         []netip.Addr
 	ClusterDomain      string
-	ResolvConf         string // empty: pods without another DNS ask their own loopback alone
-	FallbackResolvConf string // counts while ResolvConf names servers on the host's loopback alone; empty: none does
+	ResolvConf         string // empty: pods without another DNS use their own loopback
+	FallbackResolvConf string // used while ResolvConf names only loopback servers; may be empty
 	CNIConfDir         string
 	CNIBinDirs         []string
-	CNIPodCIDRs        []netip.Prefix // not empty: write a default conflist for these ranges
-	PodCIDRsFromNode   bool           // likewise, for those that the server gives the node: never standalone
-	HostGateway        bool           // with CNIFromNode: berth makes the ways to other nodes' pods
+	CNIPodCIDRs        []netip.Prefix // pod CIDRs of the default CNI configuration; empty: none
+	PodCIDRsFromNode   bool           // use the pod CIDRs assigned by the API server
+	HostGateway        bool           // with PodCIDRsFromNode: create routes to pods of other nodes
 }
 
-// ListenAddress is where something is served; Port 0: nowhere.
+// ListenAddress is an address to listen on. Port 0 disables it.
 type ListenAddress struct {
 	Address netip.Addr
 	Port    int
 }
 
-// Server is the server on port 10250.
+// Server are the settings of the kubelet API on port 10250.
 type Server struct {
 	ListenAddress
 	Enabled            bool
 	DebuggingHandlers  bool
 	CertFile, KeyFile  string
-	MinVersion         uint16   // as crypto/tls has it; 0: Go's default
+	MinVersion         uint16   // as in crypto/tls; 0: Go's default
 	CipherSuites       []uint16 // empty: Go's default
 	CurvePreferences   []int32  // empty: Go's default
 	ClientCAFile       string
@@ -152,11 +152,11 @@ type Server struct {
 	AuthorizedTTL      time.Duration
 	UnauthorizedTTL    time.Duration
 	ServerTLSBootstrap bool
-	StreamIdleTimeout  time.Duration // of exec, attach and forwarded ports; 0: no bound
-	SystemLogHandler   bool          // the files below /var/log are shown
+	StreamIdleTimeout  time.Duration // of exec, attach and port-forward; 0: no timeout
+	SystemLogHandler   bool          // serve the files in /var/log
 }
 
-// Node is what the node tells a control server of itself.
+// Node are the settings of the Node object and the API client.
 type Node struct {
 	Register              bool
 	Taints                []corev1.Taint
@@ -172,38 +172,38 @@ type Node struct {
 	EventBurst            int
 }
 
-// Reserved is what pods do not get.
+// Reserved are the resources not available to pods.
 type Reserved struct{ System, Kube corev1.ResourceList }
 
-// Eviction says when pods must go.
+// Eviction are the settings of node-pressure eviction.
 type Eviction struct {
 	Thresholds               []Threshold // hard ones first, then by signal
 	PressureTransitionPeriod time.Duration
 	MaxPodGracePeriod        time.Duration // of soft thresholds
-	WorkingSetOnly           bool          // memory is judged by the working set alone
-	LocalStorageIsolation    bool          // limits of ephemeral storage are enforced
+	WorkingSetOnly           bool          // memory pressure depends on the working set only
+	LocalStorageIsolation    bool          // enforce ephemeral storage limits
 }
 
-// Threshold is met when there is less than it says of a signal. One of Quantity
-// and Percent is set.
+// Threshold is met when less than its value is available of a signal. Either Quantity or Percent is
+// set.
 type Threshold struct {
 	Signal            string
 	Hard              bool
 	Quantity          *resource.Quantity
 	Percent           float64       // of the capacity, 0 to 100
-	Grace             time.Duration // of a soft one
+	Grace             time.Duration // of a soft threshold
 	MinReclaim        *resource.Quantity
 	MinReclaimPercent float64
 }
 
-// Shutdown is how long pods may take when the node goes down.
+// Shutdown are the settings of graceful node shutdown.
 type Shutdown struct {
-	GracePeriod         time.Duration // all; 0: not handled
-	CriticalGracePeriod time.Duration // the part of it for critical pods
+	GracePeriod         time.Duration // total; 0: disabled
+	CriticalGracePeriod time.Duration // part of it for critical pods
 	ByPriority          []PriorityGrace
 }
 
-// PriorityGrace is the grace of pods from a priority on.
+// PriorityGrace is the grace period of pods with at least a priority.
 type PriorityGrace struct {
 	Priority int32
 	Grace    time.Duration

@@ -8,7 +8,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// defaultEvictionHard is upstream's, for Linux.
+// defaultEvictionHard are upstream's thresholds on Linux.
 func defaultEvictionHard() map[string]string {
 	return map[string]string{
 		"memory.available":   "100Mi",
@@ -19,7 +19,7 @@ func defaultEvictionHard() map[string]string {
 	}
 }
 
-// or puts a default where nothing is said.
+// or sets a default for a zero value.
 func or[T comparable](p *T, value T) {
 	var zero T
 	if *p == zero {
@@ -39,8 +39,8 @@ func orDuration(p *metav1.Duration, d time.Duration) {
 	}
 }
 
-// setDefaults fills in upstream's defaults, except where the table says
-// otherwise, for the fields that are honoured now or later.
+// setDefaults sets upstream's defaults, except where the table documents another one, for all
+// supported fields.
 func setDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	setServerDefaults(k)
 	orDuration(&k.FileCheckFrequency, 20*time.Second)
@@ -104,7 +104,7 @@ func setServerDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	orPtr(&k.EnableSystemLogHandler, true)
 }
 
-// setPullDefaults: pulls are parallel unless they are asked to be serial.
+// setPullDefaults makes pulls parallel unless they are configured to be serial.
 func setPullDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	orPtr(&k.SerializeImagePulls, false)
 	if *k.SerializeImagePulls {
@@ -113,8 +113,8 @@ func setPullDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	orPtr(&k.MaxParallelImagePulls, 5)
 }
 
-// setEvictionDefaults: as upstream, naming any hard threshold drops the default
-// of the others, unless they are to be merged.
+// setEvictionDefaults sets the hard thresholds. As upstream, setting one threshold drops the
+// defaults of the others, unless they are merged.
 func setEvictionDefaults(k *kubeletv1beta1.KubeletConfiguration) {
 	if k.EvictionHard == nil {
 		k.EvictionHard = defaultEvictionHard()

@@ -14,17 +14,17 @@ import (
 	"berth/internal/strictyaml"
 )
 
-// What upstream's document says it is.
+// API version and kind of upstream's document.
 const (
 	KubeletAPIVersion = "kubelet.config.k8s.io/v1beta1"
 	KubeletKind       = "KubeletConfiguration"
 )
 
-// Error is a complaint about the configuration.
+// Error is an error of the configuration.
 type Error struct {
-	File    string // empty: about flags
-	Line    int    // 0: unknown or a default
-	Field   string // path in the file, or the flag
+	File    string // empty: error of a flag
+	Line    int    // 0: unknown, or a default value
+	Field   string // path in the file, or name of the flag
 	Message string
 }
 
@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 	return b.String() + e.Message
 }
 
-// Errors are all complaints; never empty as an error.
+// Errors are all errors. It is never empty as an error.
 type Errors []*Error
 
 func (e Errors) Error() string {
@@ -56,9 +56,9 @@ func (e Errors) Error() string {
 
 const maxFile = 1 << 20
 
-// Load reads the file that the flags name, if any, and puts the flags over it.
-// The warnings, one sentence each, name fields that are set and do nothing, or
-// nothing yet. The error is Errors, or says why the file cannot be read.
+// Load reads the file that the flags name, if any, and applies the flags. The warnings, one
+// sentence each, name fields that are set and have no effect. The error is Errors, or reports that
+// the file cannot be read.
 func Load(f *Flags) (*Config, []string, error) {
 	var data []byte
 	if f.Config != "" {
@@ -78,7 +78,7 @@ func readFile(path string) ([]byte, error) {
 	case !st.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	case st.Size() > maxFile:
-		return nil, fmt.Errorf("%s has %d bytes, and a configuration may have at most %d", path, st.Size(), maxFile)
+		return nil, fmt.Errorf("%s has %d bytes, more than the limit of %d", path, st.Size(), maxFile)
 	}
 	return os.ReadFile(path)
 }
@@ -97,7 +97,7 @@ func Parse(data []byte, f *Flags) (*Config, []string, error) {
 	setDefaults(&l.kubelet)
 	setBerthDefaults(&l.berth)
 	cfg := l.resolve()
-	inForce := l.kubelet // by itself: the loader holds the whole file
+	inForce := l.kubelet // a copy, so that the loader can be freed
 	cfg.Kubelet = &inForce
 	if len(l.errs) > 0 {
 		slices.SortStableFunc(l.errs, func(a, b *Error) int { return cmp.Compare(a.Line, b.Line) })
@@ -106,21 +106,21 @@ func Parse(data []byte, f *Flags) (*Config, []string, error) {
 	return cfg, l.warnings, nil
 }
 
-// loader is one run of Parse.
+// loader is the state of one call of Parse.
 type loader struct {
 	flags    *Flags
 	file     string
 	kubelet  kubeletv1beta1.KubeletConfiguration
 	berth    BerthConfiguration
-	raw      map[string]any // of the KubeletConfiguration as it was written
+	raw      map[string]any // the KubeletConfiguration as written
 	docs     []*strictyaml.Document
-	lines    map[string]int // of fields that were looked up
+	lines    map[string]int // line by field
 	fromFlag map[string]string
 	warnings []string
 	errs     Errors
 }
 
-// documents decodes what the file has.
+// documents decodes the documents of the file.
 func (l *loader) documents(data []byte) {
 	docs, err := strictyaml.Parse(data, strictyaml.Limits{Documents: 10, Nodes: 1 << 16})
 	l.take(err)
@@ -141,7 +141,7 @@ func (l *loader) documents(data []byte) {
 			_, err := doc.Decode(&l.berth)
 			l.take(err)
 		case kind == KubeletKind && version == KubeletAPIVersion, kind == BerthKind && version == BerthAPIVersion:
-			l.complainAt(line, "kind", "%s is in this file twice", kind)
+			l.complainAt(line, "kind", "%s is duplicated in this file", kind)
 		case kind == KubeletKind:
 			l.complainAt(doc.Line("apiVersion"), "apiVersion", "must be %s", KubeletAPIVersion)
 		case kind == BerthKind:
@@ -157,7 +157,7 @@ func (l *loader) documents(data []byte) {
 	}
 }
 
-// take adds the complaints of the decoder.
+// take adds errors of the decoder.
 func (l *loader) take(err error) {
 	if list, ok := errors.AsType[strictyaml.Errors](err); ok {
 		for _, e := range list {
@@ -172,7 +172,7 @@ func (l *loader) complainAt(line int, field, format string, args ...any) {
 	l.errs = append(l.errs, &Error{File: l.file, Line: line, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// complain names the place that a value came from: a flag, a line, or neither.
+// complain adds an error that names the source of the value: a flag, a line, or neither.
 func (l *loader) complain(field, format string, args ...any) {
 	if flag, ok := l.fromFlag[field]; ok {
 		l.errs = append(l.errs, &Error{Field: flag, Message: fmt.Sprintf(format, args...)})
@@ -181,7 +181,7 @@ func (l *loader) complain(field, format string, args ...any) {
 	l.complainAt(l.line(field), field, format, args...)
 }
 
-// line returns where a field stands in the file; 0: nowhere.
+// line returns the line of a field in the file, or 0.
 func (l *loader) line(field string) int {
 	top, _, _ := strings.Cut(field, ".")
 	top, _, _ = strings.Cut(top, "[")
@@ -193,7 +193,7 @@ func (l *loader) line(field string) int {
 	return 0
 }
 
-// classify tells what becomes of the fields that are set.
+// classify applies the table to the fields that are set.
 func (l *loader) classify() {
 	for _, f := range table {
 		value, ok := lookup(l.raw, strings.Split(f.Path, "."))
@@ -201,11 +201,11 @@ func (l *loader) classify() {
 			continue
 		}
 		if f.Class == Ignored && isZero(value) {
-			continue // tools write out the zeros of all fields
+			continue // tools write the zero values of all fields
 		}
 		switch f.Class {
 		case Ignored:
-			l.warn(f, "has no meaning here: "+f.Note)
+			l.warn(f, "is ignored: "+f.Note)
 		case Supported:
 		case Rejected:
 			if b, err := json.Marshal(value); err != nil || !slices.Contains(f.Accepted, string(b)) {
@@ -223,7 +223,7 @@ func (l *loader) warn(f Field, text string) {
 	l.warnings = append(l.warnings, fmt.Sprintf("%s:%d: %s %s", l.file, l.line(f.Path), f.Path, text))
 }
 
-// isZero reports whether a value is one that upstream replaces by its default.
+// isZero reports whether upstream replaces a value by its default.
 func isZero(v any) bool {
 	switch v := v.(type) {
 	case string:
@@ -238,7 +238,7 @@ func isZero(v any) bool {
 	return false
 }
 
-// lookup returns the value of a field as it was written. null is not set.
+// lookup returns the value of a field as written. null is not set.
 func lookup(tree map[string]any, path []string) (any, bool) {
 	v, ok := tree[path[0]]
 	if !ok || v == nil {

@@ -128,49 +128,47 @@ func TestErrorsNameLineAndField(t *testing.T) { // N3
 		{"no YAML", "a: [b", "not valid YAML"},
 		{"an old version", "apiVersion: kubelet.config.k8s.io/v1alpha1\nkind: KubeletConfiguration", "node.yaml:1: apiVersion: must be kubelet.config.k8s.io/v1beta1"},
 		{"another kind", "apiVersion: v1\nkind: Pod", "node.yaml:1: kind: must be KubeletConfiguration"},
-		{"the same kind twice", head + "---\n" + head, "node.yaml:4: kind: KubeletConfiguration is in this file twice"},
+		{"the same kind twice", head + "---\n" + head, "node.yaml:4: kind: KubeletConfiguration is duplicated in this file"},
 		{"an unknown field of ours", berthHead + "nodename: a", "node.yaml:3: nodename: unknown field, did you mean nodeName?"},
 		{"a port beyond the range", head + "port: 70000", "node.yaml:3: port: 70000 must be from 1 to 65535"},
-		{"two servers on one port", head + "healthzPort: 10250", "node.yaml:3: healthzPort: 10250 is the port of the server already"},
+		{"two servers on one port", head + "healthzPort: 10250", "node.yaml:3: healthzPort: 10250 is already the port of the server"},
 		{"a percentage beyond 100", head + "imageGCHighThresholdPercent: 101", "node.yaml:3: imageGCHighThresholdPercent: 101 must be from 0 to 100"},
 		{"low not below high", head + "imageGCLowThresholdPercent: 90", "node.yaml:3: imageGCLowThresholdPercent: 90 must be less than imageGCHighThresholdPercent, 85"},
 		{"an unknown signal", head + "evictionHard:\n  memory.free: 1Gi", "node.yaml:4: evictionHard[memory.free]: unknown signal"},
 		{"a bad threshold", head + "evictionHard: {memory.available: 101%}", `node.yaml:3: evictionHard[memory.available]: "101%" must be from 0% to 100%`},
 		{"a threshold that is no number", head + "evictionHard: {memory.available: NaN%}", "must be from 0% to 100%"},
-		{"a soft threshold without grace", head + "evictionSoft: {memory.available: 1Gi}", "node.yaml:3: evictionSoft[memory.available]: needs an evictionSoftGracePeriod"},
+		{"a soft threshold without grace", head + "evictionSoft: {memory.available: 1Gi}", "node.yaml:3: evictionSoft[memory.available]: requires an evictionSoftGracePeriod"},
 		{"a grace that is none", head + "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: soon}", "node.yaml:4: evictionSoftGracePeriod[memory.available]:"},
 		{"an unknown source", berthHead + "memoryPressureSources: free", `node.yaml:3: memoryPressureSources: "free" must be one of both, workingSet`},
 		{"a reclaim of what is no signal", head + "evictionMinimumReclaim: {disk: 1Gi}", "node.yaml:3: evictionMinimumReclaim[disk]: unknown signal"},
-		{"pulls both serial and parallel", head + "serializeImagePulls: true\nmaxParallelImagePulls: 2", "node.yaml:4: maxParallelImagePulls: 2 clashes with serializeImagePulls: true"},
+		{"pulls both serial and parallel", head + "serializeImagePulls: true\nmaxParallelImagePulls: 2", "node.yaml:4: maxParallelImagePulls: 2 conflicts with serializeImagePulls: true"},
 		{"no pulls at all", head + "maxParallelImagePulls: 0", "node.yaml:3: maxParallelImagePulls: 0 must be from 1"},
 		{"an unknown verification", head + "imagePullCredentialsVerificationPolicy: Sometimes", `node.yaml:3: imagePullCredentialsVerificationPolicy: "Sometimes" must be one of NeverVerify, NeverVerifyPreloadedImages, `},
-		{"exempt images that no policy asks for", head + "preloadedImagesVerificationAllowlist: [reg.io/a]", "node.yaml:3: preloadedImagesVerificationAllowlist: only goes with"},
+		{"exempt images that no policy asks for", head + "preloadedImagesVerificationAllowlist: [reg.io/a]", "node.yaml:3: preloadedImagesVerificationAllowlist: requires"},
 		{"exempt images by a short name", head + "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [reg.io/a, nginx]",
-			`node.yaml:4: preloadedImagesVerificationAllowlist[1]: "nginx" is no full name without tag and digest: docker.io/library/nginx would be`},
+			`node.yaml:4: preloadedImagesVerificationAllowlist[1]: "nginx" is not a full name without tag and digest, such as docker.io/library/nginx`},
 		{"a relative path", head + "staticPodPath: manifests", `node.yaml:3: staticPodPath: "manifests" must be an absolute path`},
 		{"a runtime over TCP", head + "containerRuntimeEndpoint: tcp://1.2.3.4:5", "node.yaml:3: containerRuntimeEndpoint: \"tcp://1.2.3.4:5\" must begin with unix://"},
 		{"a bad cgroup driver", head + "cgroupDriver: cgroups", `node.yaml:3: cgroupDriver: "cgroups" must be one of cgroupfs, systemd`},
 		{"a bad address", head + "clusterDNS:\n- dns.local", `node.yaml:3: clusterDNS: "dns.local" is not an IP address`},
 		{"one log file", head + "containerLogMaxFiles: 1", "node.yaml:3: containerLogMaxFiles: 1 must be from 2"},
 		{"no log worker", head + "containerLogMaxWorkers: 0", "node.yaml:3: containerLogMaxWorkers: 0 must be from 1 to 2147483647"},
-		{"a bad log limit", head + "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\ncontainerLogMaxBytesPerMinute: much", `node.yaml:6: containerLogMaxBytesPerMinute: "much" is not a quantity`},
-		{"a log limit that leaves nothing", head + "---\napiVersion: berth.dev/v1alpha1\nkind: BerthConfiguration\ncontainerLogMaxBytesPerMinute: 1Ki", "node.yaml:6: containerLogMaxBytesPerMinute: 1Ki must be at least 4Ki"},
 		{"a bad log size", head + "containerLogMaxSize: big", `node.yaml:3: containerLogMaxSize: "big" is not a quantity`},
 		{"a negative reserve", head + "systemReserved:\n  memory: -1Gi", "node.yaml:4: systemReserved.memory: -1Gi must not be negative"},
 		{"an unknown reserve", head + "systemReserved:\n  disk: 1Gi", "node.yaml:4: systemReserved.disk: must be one of"},
 		{"a back-off beyond five minutes", head + "crashLoopBackOff: {maxContainerRestartPeriod: 6m}", "must be from 1s to 5m"},
-		{"a sysctl of the whole node", head + "allowedUnsafeSysctls: [vm.overcommit_memory]", "would change the whole node"},
+		{"a sysctl of the whole node", head + "allowedUnsafeSysctls: [vm.overcommit_memory]", "would affect the whole node"},
 		{"more grace for some than for all", head + "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s", "node.yaml:4: shutdownGracePeriodCriticalPods: 20s must not be more"},
-		{"a cipher that is not safe", head + "tlsCipherSuites: [TLS_RSA_WITH_RC4_128_SHA]", "tlsCipherSuites[0]: TLS_RSA_WITH_RC4_128_SHA is not safe"},
-		{"an old TLS", head + "tlsMinVersion: VersionTLS10", "VersionTLS10 is not safe any more"},
-		{"a key without a certificate", head + "tlsPrivateKeyFile: /k", "must be given together with tlsPrivateKeyFile"},
+		{"a cipher that is not safe", head + "tlsCipherSuites: [TLS_RSA_WITH_RC4_128_SHA]", "tlsCipherSuites[0]: TLS_RSA_WITH_RC4_128_SHA is insecure"},
+		{"an old TLS", head + "tlsMinVersion: VersionTLS10", "VersionTLS10 is insecure"},
+		{"a key without a certificate", head + "tlsPrivateKeyFile: /k", "must be set together with tlsPrivateKeyFile"},
 		{"a bad taint", head + "registerWithTaints: [{key: a, effect: Never}]", `node.yaml:3: registerWithTaints[0]: effect "Never" must be`},
 		{"a lease of nothing", head + "nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds: -1 must be from 1"},
-		{"a range with host bits", berthHead + "cniPodCIDRs: [10.85.0.1/16]", "10.85.0.1/16 has host bits set; the range is 10.85.0.0/16"},
-		{"two ranges of one family", berthHead + "cniPodCIDRs: [10.85.0.0/16, 10.86.0.0/16]", "must be one range, or two of different families"},
+		{"a range with host bits", berthHead + "cniPodCIDRs: [10.85.0.1/16]", "10.85.0.1/16 has host bits set; the CIDR is 10.85.0.0/16"},
+		{"two ranges of one family", berthHead + "cniPodCIDRs: [10.85.0.0/16, 10.86.0.0/16]", "must be one CIDR, or two of different families"},
 		{"a bad node name", berthHead + "nodeName: a_b", `node.yaml:3: nodeName: "a_b"`},
 		{"a bad label", berthHead + "nodeLabels: {a: b c}", `node.yaml:3: nodeLabels: value of "a"`},
-		{"a socket with a long path", berthHead + "socket: /" + strings.Repeat("a", 107), "a socket's path may have at most 107 bytes"},
+		{"a socket with a long path", berthHead + "socket: /" + strings.Repeat("a", 107), "the path of a socket may have at most 107 bytes"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -216,25 +214,25 @@ func TestFieldClasses(t *testing.T) { // N2
 		t.Fatal(err)
 	}
 	want := []string{
-		"node.yaml:3: volumePluginDir has no meaning here: there are no flexvolume plugins",
+		"node.yaml:3: volumePluginDir is ignored: FlexVolume plugins are not supported",
 	}
 	if d := cmp.Diff(want, warnings); d != "" {
 		t.Error(d)
 	}
 	_, warnings, err = parse(t, head+"cpuManagerPolicy: none\nreadOnlyPort: 0\nmemorySwap: {swapBehavior: NoSwap}\nuserNamespaces: {idsPerPod: 65536}\nstaticPodURL: null\n")
 	if err != nil || len(warnings) > 0 {
-		t.Errorf("values that ask for what is done anyway: %v, %q", err, warnings)
+		t.Errorf("accepted values of rejected fields: %v, %q", err, warnings)
 	}
 	c, warnings, err := parse(t, head+"clusterDNS: [10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4]\n")
 	if err != nil || len(c.Network.ClusterDNS) != 3 || len(warnings) != 1 || !strings.Contains(warnings[0], "node.yaml:3: clusterDNS has 4 addresses") {
-		t.Errorf("more name servers than a resolver asks: %v, %q", err, warnings)
+		t.Errorf("more name servers than resolvers use: %v, %q", err, warnings)
 	}
 	_, _, err = parse(t, head+"cpuManagerPolicy: static\nreadOnlyPort: 10255\nqosReserved: {memory: 50%}\nauthentication: {anonymous: {enabled: true}}\n")
 	for _, want := range []string{
-		"node.yaml:3: cpuManagerPolicy: is not supported: berth gives no exclusive CPUs",
-		"node.yaml:4: readOnlyPort: is not supported: the port without authentication is not served (accepted: 0)",
+		"node.yaml:3: cpuManagerPolicy: is not supported: berth does not assign exclusive CPUs",
+		"node.yaml:4: readOnlyPort: is not supported: the port without authentication is not supported (accepted: 0)",
 		"node.yaml:5: qosReserved: is not supported",
-		"node.yaml:6: authentication.anonymous.enabled: is not supported: nobody is served who has not shown who they are (accepted: false)",
+		"node.yaml:6: authentication.anonymous.enabled: is not supported: anonymous requests are not supported (accepted: false)",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -242,35 +240,34 @@ func TestFieldClasses(t *testing.T) { // N2
 	}
 }
 
-// TestMemoryAndSwap is one rule a row.
 func TestMemoryAndSwap(t *testing.T) {
 	for _, row := range []struct {
 		sentence, text string
 		factor         float64
 		reserve, swap  bool
-		says           string // warning or error; empty: neither
+		message        string // warning or error; empty: neither
 	}{
-		{"nothing said is no throttling, no reservation and no swap", "", 0, false, false, ""},
+		{"the defaults are no throttling, no reservation and no swap", "", 0, false, false, ""},
 		{"swap is opt-in", "memorySwap: {swapBehavior: LimitedSwap}", 0, false, true, ""},
-		{"NoSwap may be said", "memorySwap: {swapBehavior: NoSwap}", 0, false, false, ""},
-		{"another behaviour is refused", "memorySwap: {swapBehavior: UnlimitedSwap}", 0, false, false, `node.yaml:3: memorySwap.swapBehavior: "UnlimitedSwap" must be one of`},
-		{"a factor throttles", "memoryThrottlingFactor: 0.9", 0.9, false, false, ""},
-		{"of more than 0", "memoryThrottlingFactor: 0", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 0 must be more than 0 and at most 1"},
-		{"and at most 1", "memoryThrottlingFactor: 1.5", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 1.5 must be"},
-		{"a policy reserves", "memoryReservationPolicy: TieredReservation", 0, true, false, ""},
+		{"NoSwap is valid", "memorySwap: {swapBehavior: NoSwap}", 0, false, false, ""},
+		{"other swap behaviors are invalid", "memorySwap: {swapBehavior: UnlimitedSwap}", 0, false, false, `node.yaml:3: memorySwap.swapBehavior: "UnlimitedSwap" must be one of`},
+		{"a throttling factor is used", "memoryThrottlingFactor: 0.9", 0.9, false, false, ""},
+		{"the throttling factor is greater than 0", "memoryThrottlingFactor: 0", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 0 must be more than 0 and at most 1"},
+		{"the throttling factor is at most 1", "memoryThrottlingFactor: 1.5", 0, false, false, "node.yaml:3: memoryThrottlingFactor: 1.5 must be"},
+		{"TieredReservation reserves memory", "memoryReservationPolicy: TieredReservation", 0, true, false, ""},
 		{"None reserves nothing", "memoryReservationPolicy: None", 0, false, false, ""},
-		{"another policy is refused", "memoryReservationPolicy: All", 0, false, false, `node.yaml:3: memoryReservationPolicy: "All" must be one of`},
-		{"the gate turns both off", "featureGates: {MemoryQoS: false}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0, false, false, ""},
-		{"or leaves both on", "featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0.5, true, false, ""},
-		{"by itself it does nothing, and that is said", "featureGates: {MemoryQoS: true}", 0, false, false, "node.yaml:3: featureGates MemoryQoS does nothing by itself"},
-		{"other gates are not known", "featureGates: {Sidecar: true}", 0, false, false, "node.yaml:3: featureGates Sidecar has no meaning here"},
+		{"other reservation policies are invalid", "memoryReservationPolicy: All", 0, false, false, `node.yaml:3: memoryReservationPolicy: "All" must be one of`},
+		{"the gate disables both", "featureGates: {MemoryQoS: false}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0, false, false, ""},
+		{"the gate enables both", "featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.5\nmemoryReservationPolicy: TieredReservation", 0.5, true, false, ""},
+		{"the gate alone has no effect and causes a warning", "featureGates: {MemoryQoS: true}", 0, false, false, "node.yaml:3: featureGates MemoryQoS has no effect alone"},
+		{"other gates cause a warning", "featureGates: {Sidecar: true}", 0, false, false, "node.yaml:3: featureGates Sidecar is ignored"},
 	} {
 		c, warnings, err := parse(t, head+row.text+"\n")
 		if err != nil {
 			warnings = append(warnings, err.Error())
 		}
-		if said := strings.Join(warnings, "; "); row.says == "" && said != "" || !strings.Contains(said, row.says) {
-			t.Errorf("%s: said %q, want %q", row.sentence, said, row.says)
+		if got := strings.Join(warnings, "; "); row.message == "" && got != "" || !strings.Contains(got, row.message) {
+			t.Errorf("%s: got %q, want %q", row.sentence, got, row.message)
 		}
 		if c != nil && (c.Cgroups.MemoryThrottlingFactor != row.factor || c.Cgroups.TieredMemoryReservation != row.reserve || c.Cgroups.LimitedSwap != row.swap) {
 			t.Errorf("%s: %+v", row.sentence, c.Cgroups)
@@ -291,14 +288,14 @@ func TestTaintsWithoutRegistration(t *testing.T) {
 
 func TestEvictionSettings(t *testing.T) {
 	tests := []struct{ name, in, want string }{
-		{"naming one drops the defaults of the others", "evictionHard: {memory.available: 5%}", "memory.available 5% hard"},
-		{"unless they are merged", "evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true",
+		{"setting one threshold drops the other defaults", "evictionHard: {memory.available: 5%}", "memory.available 5% hard"},
+		{"merged defaults", "evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true",
 			"imagefs.available 15% hard, imagefs.inodesFree 5% hard, memory.available 5% hard, nodefs.available 10% hard, nodefs.inodesFree 5% hard"},
-		{"none is none", "evictionHard: {}", ""},
-		{"zero switches a signal off", "evictionHard: {memory.available: 0%, nodefs.available: \"0\", pid.available: \"100\"}", "pid.available 100 hard"},
-		{"a soft one has its grace and reclaim", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90s}\nevictionMinimumReclaim: {memory.available: 100Mi}",
+		{"no thresholds", "evictionHard: {}", ""},
+		{"zero disables a signal", "evictionHard: {memory.available: 0%, nodefs.available: \"0\", pid.available: \"100\"}", "pid.available 100 hard"},
+		{"soft threshold with grace period and minimum reclaim", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 90s}\nevictionMinimumReclaim: {memory.available: 100Mi}",
 			"memory.available 1Gi soft 1m30s reclaim 100Mi"},
-		{"one signal may be hard and soft", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 1s}",
+		{"hard and soft threshold for one signal", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 1s}",
 			"memory.available 1Gi hard, memory.available 2Gi soft 1s"},
 	}
 	for _, tt := range tests {
@@ -431,4 +428,14 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("config %v and error %v", c, err)
 		}
 	})
+}
+
+func TestDeprecatedLogLimitIsIgnored(t *testing.T) {
+	for _, value := range []string{"64Ki", "1Ki", "much"} {
+		_, warnings, err := parse(t, head+"---\n"+berthHead+"containerLogMaxBytesPerMinute: "+value+"\n")
+		want := "node.yaml:6: containerLogMaxBytesPerMinute is deprecated and ignored"
+		if err != nil || len(warnings) != 1 || !strings.HasPrefix(warnings[0], want) {
+			t.Errorf("%s: got %v, %q, want %q", value, err, warnings, want)
+		}
+	}
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// override puts the flags that were given over the documents.
+// override applies the flags that were set.
 func (l *loader) override() {
 	f := l.flags
 	l.fromFlag = map[string]string{}
@@ -73,7 +73,7 @@ func (l *loader) taints(list []string) []corev1.Taint {
 	return out
 }
 
-// resolve parses and validates everything and makes the Config of it.
+// resolve parses and validates all values.
 func (l *loader) resolve() *Config {
 	k, b := &l.kubelet, &l.berth
 	c := &Config{
@@ -118,7 +118,7 @@ func (l *loader) nodeName() string {
 	if name == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			l.complain("nodeName", "must be given: %v", err)
+			l.complain("nodeName", "must be specified: %v", err)
 			return ""
 		}
 		name = host
@@ -168,29 +168,29 @@ func (l *loader) addresses(field string, texts []string) []netip.Addr {
 	return out
 }
 
-// prefixes parses pod ranges, at most one per family.
+// prefixes parses pod CIDRs, at most one per family.
 func (l *loader) prefixes(field string, texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range texts {
 		p, err := netip.ParsePrefix(strings.TrimSpace(s))
 		if err != nil {
-			l.complain(field, "%q is not a range such as 10.85.0.0/16", s)
+			l.complain(field, "%q is not a CIDR such as 10.85.0.0/16", s)
 			continue
 		}
 		if p != p.Masked() {
-			l.complain(field, "%s has host bits set; the range is %s", p, p.Masked())
+			l.complain(field, "%s has host bits set; the CIDR is %s", p, p.Masked())
 			continue
 		}
 		out = append(out, p)
 	}
 	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
-		l.complain(field, "must be one range, or two of different families")
+		l.complain(field, "must be one CIDR, or two of different families")
 	}
 	return out
 }
 
-// path checks that a path is absolute. Flags and documents would otherwise mean
-// different things when the agent is started from elsewhere.
+// path validates that a path is absolute. Relative paths would depend on the working directory of
+// the agent.
 func (l *loader) path(field, p string) string {
 	if p == "" {
 		return ""
@@ -203,13 +203,13 @@ func (l *loader) path(field, p string) string {
 
 func (l *loader) socket() string {
 	p := l.path("socket", l.berth.Socket)
-	if len(p) > 107 { // what the kernel takes
-		l.complain("socket", "a socket's path may have at most 107 bytes, this has %d", len(p))
+	if len(p) > 107 { // limit of the kernel
+		l.complain("socket", "the path of a socket may have at most 107 bytes, and has %d", len(p))
 	}
 	return p
 }
 
-// endpoint takes unix:///path; a bare path is taken for one.
+// endpoint parses unix:///path. A plain path is accepted too.
 func (l *loader) endpoint(field, s string) string {
 	path, isUnix := strings.CutPrefix(s, "unix://")
 	if !isUnix && strings.Contains(s, "://") {
@@ -223,8 +223,7 @@ func (l *loader) endpoint(field, s string) string {
 	return "unix://" + filepath.Clean(path)
 }
 
-// imageEndpoint says nothing of one that is the runtime's: what is wrong with that
-// has been said.
+// imageEndpoint does not repeat errors of an endpoint that is the same as that of the runtime.
 func (l *loader) imageEndpoint(runtime, image string) string {
 	said := len(l.errs)
 	out := l.endpoint("imageServiceEndpoint", image)

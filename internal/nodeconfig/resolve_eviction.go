@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// signals are what thresholds may be about.
+// signals are the supported eviction signals.
 func signals() []string {
 	return []string{"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
 		"containerfs.available", "containerfs.inodesFree", "pid.available", "allocatableMemory.available"}
@@ -53,14 +53,13 @@ func (l *loader) eviction(c *Config) {
 	})
 }
 
-// thresholds parses one set. As upstream, 0 and 0% switch a signal off, and so
-// does 100%.
+// thresholds parses a set of thresholds. As upstream, 0, 0% and 100% disable a signal.
 func (l *loader) thresholds(field string, in map[string]string) map[string]*Threshold {
 	out := map[string]*Threshold{}
 	for _, signal := range slices.Sorted(maps.Keys(in)) {
 		path := field + "[" + signal + "]"
 		if !slices.Contains(signals(), signal) {
-			l.complain(path, "unknown signal; known are %s", strings.Join(signals(), ", "))
+			l.complain(path, "unknown signal, must be one of %s", strings.Join(signals(), ", "))
 			continue
 		}
 		q, percent, ok := l.amount(path, in[signal])
@@ -94,13 +93,13 @@ func (l *loader) amount(path, s string) (*resource.Quantity, float64, bool) {
 	return &q, 0, true
 }
 
-// softGraces checks that every soft threshold has a grace and the reverse.
+// softGraces validates that every soft threshold has a grace period and vice versa.
 func (l *loader) softGraces(soft map[string]*Threshold) {
 	const field = "evictionSoftGracePeriod"
 	graces := l.kubelet.EvictionSoftGracePeriod
 	for _, signal := range slices.Sorted(maps.Keys(soft)) {
 		if _, ok := graces[signal]; !ok {
-			l.complain("evictionSoft["+signal+"]", "needs an %s of its own", field)
+			l.complain("evictionSoft["+signal+"]", "requires an %s", field)
 		}
 	}
 	for _, signal := range slices.Sorted(maps.Keys(graces)) {
@@ -108,7 +107,7 @@ func (l *loader) softGraces(soft map[string]*Threshold) {
 		d, err := time.ParseDuration(graces[signal])
 		switch {
 		case !slices.Contains(signals(), signal):
-			l.complain(path, "unknown signal; known are %s", strings.Join(signals(), ", "))
+			l.complain(path, "unknown signal, must be one of %s", strings.Join(signals(), ", "))
 		case err != nil:
 			l.complain(path, "%q is not a duration such as 90s", graces[signal])
 		case d <= 0:
@@ -122,7 +121,7 @@ func (l *loader) reclaims(sets ...map[string]*Threshold) {
 	for _, signal := range slices.Sorted(maps.Keys(l.kubelet.EvictionMinimumReclaim)) {
 		path := field + "[" + signal + "]"
 		if !slices.Contains(signals(), signal) {
-			l.complain(path, "unknown signal; known are %s", strings.Join(signals(), ", "))
+			l.complain(path, "unknown signal, must be one of %s", strings.Join(signals(), ", "))
 			continue
 		}
 		q, percent, ok := l.amount(path, l.kubelet.EvictionMinimumReclaim[signal])

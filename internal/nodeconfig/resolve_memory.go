@@ -7,11 +7,10 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// memoryQoS is the only feature gate that means something here.
+// memoryQoS is the only supported feature gate.
 const memoryQoS = "MemoryQoS"
 
-// memory says how much swap pods may have, and what the kernel should leave them of
-// their memory.
+// memory resolves the swap and memory QoS settings.
 func (l *loader) memory(c *Cgroups) {
 	k := &l.kubelet
 	const swap = "memorySwap.swapBehavior"
@@ -26,7 +25,7 @@ func (l *loader) memory(c *Cgroups) {
 	}
 	for _, gate := range slices.Sorted(maps.Keys(k.FeatureGates)) {
 		if gate != memoryQoS {
-			l.warn(Field{Path: "featureGates"}, gate+" has no meaning here: berth has no such feature gate")
+			l.warn(Field{Path: "featureGates"}, gate+" is ignored: berth has no such feature gate")
 		}
 	}
 	on, said := k.FeatureGates[memoryQoS]
@@ -35,6 +34,6 @@ func (l *loader) memory(c *Cgroups) {
 	}
 	c.MemoryThrottlingFactor, c.TieredMemoryReservation = factor, policy == kubeletv1beta1.TieredReservationMemoryReservationPolicy
 	if said && factor == 0 && !c.TieredMemoryReservation {
-		l.warn(Field{Path: "featureGates"}, memoryQoS+" does nothing by itself, as upstream: set memoryThrottlingFactor or memoryReservationPolicy")
+		l.warn(Field{Path: "featureGates"}, memoryQoS+" has no effect alone, as upstream: set memoryThrottlingFactor or memoryReservationPolicy")
 	}
 }

@@ -49,13 +49,13 @@ func (l *loader) server(c *Config) {
 		string(kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow), string(kubeletv1beta1.KubeletAuthorizationModeWebhook))
 	c.Server.AlwaysAllow = k.Authorization.Mode == kubeletv1beta1.KubeletAuthorizationModeAlwaysAllow
 	if (k.TLSCertFile == "") != (k.TLSPrivateKeyFile == "") {
-		l.complain("tlsCertFile", "must be given together with tlsPrivateKeyFile")
+		l.complain("tlsCertFile", "must be set together with tlsPrivateKeyFile")
 	}
 	if k.TLSCertFile != "" && k.ServerTLSBootstrap {
-		l.complain("serverTLSBootstrap", "clashes with tlsCertFile: a certificate is given or asked for")
+		l.complain("serverTLSBootstrap", "conflicts with tlsCertFile: a certificate is either configured or requested")
 	}
 	if c.Healthz.Port != 0 && c.Healthz.Port == c.Server.Port && c.Server.Enabled {
-		l.complain("healthzPort", "%d is the port of the server already", c.Healthz.Port)
+		l.complain("healthzPort", "%d is already the port of the server", c.Healthz.Port)
 	}
 }
 
@@ -68,7 +68,7 @@ func (l *loader) tlsVersion(s string) uint16 {
 	case "VersionTLS13":
 		return tls.VersionTLS13
 	case "VersionTLS10", "VersionTLS11":
-		l.complain("tlsMinVersion", "%s is not safe any more; the least is VersionTLS12", s)
+		l.complain("tlsMinVersion", "%s is insecure; the minimum is VersionTLS12", s)
 	default:
 		l.complain("tlsMinVersion", "%q must be VersionTLS12 or VersionTLS13", s)
 	}
@@ -83,9 +83,9 @@ func (l *loader) cipherSuites(names []string) []uint16 {
 		if j := slices.IndexFunc(tls.CipherSuites(), named); j >= 0 {
 			ids = append(ids, tls.CipherSuites()[j].ID)
 		} else if slices.ContainsFunc(tls.InsecureCipherSuites(), named) {
-			l.complain(field, "%s is not safe", name)
+			l.complain(field, "%s is insecure", name)
 		} else {
-			l.complain(field, "%q is not a cipher suite that is known here", name)
+			l.complain(field, "%q is not a known cipher suite", name)
 		}
 	}
 	return ids
@@ -112,7 +112,7 @@ func (l *loader) node(c *Config) {
 	}
 }
 
-// written reports whether the file has a field.
+// written reports whether the file contains a field.
 func (l *loader) written(field string) bool {
 	_, is := lookup(l.raw, strings.Split(field, "."))
 	return is
@@ -146,13 +146,13 @@ func (l *loader) shutdown(c *Config) {
 			c.Shutdown.CriticalGracePeriod, c.Shutdown.GracePeriod)
 	}
 	if len(k.ShutdownGracePeriodByPodPriority) > 0 && c.Shutdown.GracePeriod > 0 {
-		l.complain("shutdownGracePeriodByPodPriority", "clashes with shutdownGracePeriod")
+		l.complain("shutdownGracePeriodByPodPriority", "conflicts with shutdownGracePeriod")
 	}
 	seen := map[int32]bool{}
 	for i, p := range k.ShutdownGracePeriodByPodPriority {
 		field := fmt.Sprintf("shutdownGracePeriodByPodPriority[%d]", i)
 		if seen[p.Priority] {
-			l.complain(field+".priority", "%d is there twice", p.Priority)
+			l.complain(field+".priority", "%d is duplicated", p.Priority)
 		}
 		seen[p.Priority] = true
 		if p.ShutdownGracePeriodSeconds < 0 || p.ShutdownGracePeriodSeconds > maxInt32 {

@@ -50,17 +50,16 @@ func (l *loader) pods(c *Config) {
 
 var sysctlName = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9*]([-_a-z0-9*]*[a-z0-9*])?)*$`)
 
-// sysctl checks a pattern: a name, or a prefix with a star at its end, of
-// something that a namespace has of its own.
+// sysctl validates a pattern: the name of a namespaced sysctl, or a prefix followed by an asterisk.
 func (l *loader) sysctl(s string) {
 	const field = "allowedUnsafeSysctls"
 	name := strings.ReplaceAll(s, "/", ".")
 	stem := strings.TrimSuffix(name, "*")
 	switch {
 	case !sysctlName.MatchString(name) || strings.Contains(stem, "*"):
-		l.complain(field, "%q is not a sysctl's name, or a prefix that ends in *", s)
+		l.complain(field, "%q is neither the name of a sysctl nor a prefix that ends with *", s)
 	case !namespaced(stem):
-		l.complain(field, "%q is not known to be namespaced: it would change the whole node", s)
+		l.complain(field, "%q is not a namespaced sysctl and would affect the whole node", s)
 	}
 }
 
@@ -90,7 +89,7 @@ func (l *loader) images(c *Config) {
 		string(kubeletv1beta1.NeverVerify), string(kubeletv1beta1.NeverVerifyPreloadedImages), string(kubeletv1beta1.NeverVerifyAllowlistedImages), string(kubeletv1beta1.AlwaysVerify)))
 	c.Images.VerificationAllowlist = l.imagePatterns(c.Images.VerificationPolicy)
 	if *k.SerializeImagePulls && *k.MaxParallelImagePulls > 1 {
-		l.complain("maxParallelImagePulls", "%d clashes with serializeImagePulls: true", *k.MaxParallelImagePulls)
+		l.complain("maxParallelImagePulls", "%d conflicts with serializeImagePulls: true", *k.MaxParallelImagePulls)
 	}
 	if *k.ImageGCLowThresholdPercent >= *k.ImageGCHighThresholdPercent {
 		l.complain("imageGCLowThresholdPercent", "%d must be less than imageGCHighThresholdPercent, %d",
@@ -101,12 +100,12 @@ func (l *loader) images(c *Config) {
 	}
 }
 
-// imagePatterns reads the images that are exempt from verification.
+// imagePatterns parses the allowlist of image verification.
 func (l *loader) imagePatterns(policy kubeletv1beta1.ImagePullCredentialsVerificationPolicy) (exempt []podspec.ImagePattern) {
 	const field = "preloadedImagesVerificationAllowlist"
 	list := l.kubelet.PreloadedImagesVerificationAllowlist
 	if len(list) > 0 && policy != kubeletv1beta1.NeverVerifyAllowlistedImages {
-		l.complain(field, "only goes with imagePullCredentialsVerificationPolicy: %s", kubeletv1beta1.NeverVerifyAllowlistedImages)
+		l.complain(field, "requires imagePullCredentialsVerificationPolicy: %s", kubeletv1beta1.NeverVerifyAllowlistedImages)
 	}
 	for i, s := range list {
 		p, err := podspec.ParseImagePattern(s)
@@ -131,26 +130,15 @@ func (l *loader) logs(c *Config) {
 		return
 	}
 	c.Logs.MaxSize = q.Value()
-	c.Logs.MaxPerMinute = l.logLimit()
+	l.deprecatedLogLimit()
 }
 
-// leastLogLimit lets a minute have some lines at least.
-const leastLogLimit = 4 << 10
-
-func (l *loader) logLimit() int64 {
+// deprecatedLogLimit warns about the removed limit of log bytes per minute.
+func (l *loader) deprecatedLogLimit() {
 	const field = "containerLogMaxBytesPerMinute"
-	text := l.berth.ContainerLogMaxBytesPerMinute
-	if text == "" {
-		return 0
+	if l.berth.ContainerLogMaxBytesPerMinute != "" {
+		l.warn(Field{Path: field}, "is deprecated and ignored: the limit was removed, and the field will be rejected by a later release")
 	}
-	q, err := resource.ParseQuantity(text)
-	switch {
-	case err != nil:
-		l.complain(field, "%q is not a quantity such as 10Mi", text)
-	case q.Value() < leastLogLimit:
-		l.complain(field, "%s must be at least 4Ki", text)
-	}
-	return q.Value()
 }
 
 func (l *loader) cgroups(c *Config) {
@@ -177,13 +165,13 @@ func (l *loader) cgroups(c *Config) {
 			c.Cgroups.EnforcePods = true
 		case "none":
 		case "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible":
-			l.complain("enforceNodeAllocatable", "%s is not supported: only the pods' cgroup is limited", v)
+			l.complain("enforceNodeAllocatable", "%s is not supported: only the cgroup of pods is limited", v)
 		default:
 			l.complain("enforceNodeAllocatable", "%q must be pods or none", v)
 		}
 	}
 	if slices.Contains(k.EnforceNodeAllocatable, "none") && len(k.EnforceNodeAllocatable) > 1 {
-		l.complain("enforceNodeAllocatable", "none must stand alone")
+		l.complain("enforceNodeAllocatable", "none must be the only value")
 	}
 }
 
@@ -200,7 +188,7 @@ func (l *loader) network(c *Config) {
 	}
 	l.podRanges(c)
 	if most := 3; len(c.Network.ClusterDNS) > most {
-		l.warn(Field{Path: "clusterDNS"}, fmt.Sprintf("has %d addresses and a resolver asks %d: the rest are left out", len(k.ClusterDNS), most))
+		l.warn(Field{Path: "clusterDNS"}, fmt.Sprintf("has %d addresses, and resolvers use at most %d: the others are ignored", len(k.ClusterDNS), most))
 		c.Network.ClusterDNS = c.Network.ClusterDNS[:most]
 	}
 	if c.Network.ClusterDomain != "" {
@@ -216,9 +204,8 @@ func (l *loader) network(c *Config) {
 	}
 }
 
-// podRanges says for which ranges a default network is written: those of
-// cniPodCIDRs, or with the word node those that the node has been given, by its
-// server or, where there is none, by podCIDR.
+// podRanges resolves the pod CIDRs of the default CNI configuration: those of cniPodCIDRs or, with
+// the value node, those assigned by the API server, or podCIDR on a standalone node.
 func (l *loader) podRanges(c *Config) {
 	given := l.berth.CNIPodCIDRs
 	ofNode := len(given) == 1 && given[0] == "node"
@@ -227,9 +214,9 @@ func (l *loader) podRanges(c *Config) {
 		own = l.prefixes("podCIDR", strings.Split(text, ","))
 		switch {
 		case !c.Standalone():
-			l.warn(Field{Path: "podCIDR"}, "does nothing on a node that has joined a server: the server gives the range")
+			l.warn(Field{Path: "podCIDR"}, "has no effect on a node that has joined a server: the server assigns the pod CIDR")
 		case !ofNode:
-			l.warn(Field{Path: "podCIDR"}, "does nothing without cniPodCIDRs: [node]")
+			l.warn(Field{Path: "podCIDR"}, "has no effect without cniPodCIDRs: [node]")
 		}
 	}
 	switch {
@@ -238,7 +225,7 @@ func (l *loader) podRanges(c *Config) {
 	case !c.Standalone():
 		c.Network.PodCIDRsFromNode = true
 	case l.kubelet.PodCIDR == "":
-		l.complain("cniPodCIDRs", "node: this node has joined no server that could give it a range; set podCIDR")
+		l.complain("cniPodCIDRs", "node: a standalone node has no assigned pod CIDR; set podCIDR")
 	default:
 		c.Network.CNIPodCIDRs = own
 	}
@@ -246,7 +233,7 @@ func (l *loader) podRanges(c *Config) {
 	asked := l.oneOf(field, cmp.Or(l.berth.PodRouting, by), by, "none") == by
 	c.Network.HostGateway = asked && c.Network.PodCIDRsFromNode
 	if l.berth.PodRouting == by && !c.Network.PodCIDRsFromNode {
-		l.complain(field, "%s only goes with cniPodCIDRs: [node] on a node that has joined a server: nobody else says which pod ranges the other nodes have", by)
+		l.complain(field, "%s requires cniPodCIDRs: [node] on a node that has joined a server: the pod CIDRs of other nodes are unknown otherwise", by)
 	}
 }
 

@@ -1,17 +1,20 @@
-// Package strictyaml decodes YAML and JSON into Kubernetes API types so that
-// every complaint names a line and a field.
+// Package strictyaml decodes YAML and JSON into Kubernetes API types. Every error names a line and
+// a field.
 //
-// It is a leaf: the manifest source and the node's configuration both stand on
-// it. It knows types by reflection only and defaults or validates nothing.
+// The manifest source and the node configuration use it. It knows types by reflection only, and
+// neither sets defaults nor validates.
 //
-// Unquoted yes, no, on and off are booleans, as they are for kubectl.
+// Unquoted yes, no, on and off are booleans, as in kubectl.
 //
-// Invariants, each held by a test:
+// # Invariants
 //
-//	Y1 No input makes it panic, recurse without bound or expand aliases without
-//	   bound.
-//	Y2 An unknown field, a duplicate one, one with wrong case and a value of the
-//	   wrong type are errors with a line and a field path.
-//	Y3 No error quotes a value: it may be a Secret.
-//	Y4 What it accepts, encoding/json decodes the same way from the JSON form.
+// Each invariant is covered by a test.
+//
+//	Y1 No input causes a panic, unbounded recursion or unbounded expansion of
+//	   aliases.
+//	Y2 Unknown and duplicate fields, fields with wrong case and values of the wrong
+//	   type are errors with a line and a field path.
+//	Y3 Errors do not quote values, which may be Secrets.
+//	Y4 Accepted input is decoded in the same way by encoding/json from its JSON
+//	   form.
 package strictyaml

@@ -15,10 +15,10 @@ import (
 	yaml "sigs.k8s.io/yaml/goyaml.v3"
 )
 
-// Error is a complaint about one place of the input.
+// Error is an error at one place of the input.
 type Error struct {
-	Line    int    // from 1; 0: the whole
-	Field   string // path as in spec.containers[0].image; empty: the document
+	Line    int    // from 1; 0: the whole input
+	Field   string // path like spec.containers[0].image; empty: the document
 	Message string
 }
 
@@ -33,8 +33,7 @@ func (e *Error) Error() string {
 	return b.String() + e.Message
 }
 
-// Errors are all complaints about one document, in the order of the input. As
-// an error it is never empty.
+// Errors are all errors of one document, in the order of the input. It is never empty as an error.
 type Errors []*Error
 
 func (e Errors) Error() string {
@@ -45,10 +44,10 @@ func (e Errors) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Limits limit what one input may ask for. Zero fields have defaults.
+// Limits bound the resources that decoding an input may use. Zero fields have defaults.
 type Limits struct {
 	Documents int // default 1000
-	Nodes     int // values after aliases are expanded, per input; default 1 << 20
+	Nodes     int // values after expansion of aliases, per input; default 1 << 20
 	Depth     int // nesting; default 100
 }
 
@@ -58,11 +57,11 @@ type Document struct {
 	left *budget
 }
 
-// budget bounds the work that an input may cause, over all its documents.
+// budget limits the work for an input, over all its documents.
 type budget struct{ nodes, depth int }
 
-// Parse splits an input into its documents; empty ones are left out. The input
-// is JSON if it begins like it, else YAML. The error is an *Error.
+// Parse splits an input into its documents. Empty documents are skipped. The input is JSON if it
+// starts like JSON, else YAML. The error is an *Error.
 func Parse(data []byte, b Limits) ([]Document, error) {
 	left := &budget{nodes: cmp.Or(b.Nodes, 1<<20), depth: cmp.Or(b.Depth, 100)}
 	limit := cmp.Or(b.Documents, 1000)
@@ -71,7 +70,7 @@ func Parse(data []byte, b Limits) ([]Document, error) {
 	var err error
 	if trimmed := bytes.TrimLeft(data, " \t\r\n"); len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') {
 		if nodes, err = parseJSON(data, limit, left.depth); err != nil {
-			var yerr error // flow style YAML begins like JSON
+			var yerr error // flow style YAML starts like JSON
 			if nodes, yerr = parseYAML(data, limit); yerr != nil {
 				return nil, err
 			}
@@ -99,7 +98,7 @@ var unknownAnchor = regexp.MustCompile(`^unknown anchor '([^']+)'`)
 
 func parseYAML(data []byte, limit int) (nodes []*yaml.Node, err error) {
 	defer func() {
-		if r := recover(); r != nil { // the parser is not ours; it must not end the agent
+		if r := recover(); r != nil { // a parser bug must not crash the agent
 			nodes, err = nil, &Error{Message: "cannot be parsed as YAML"}
 		}
 	}()
@@ -116,7 +115,7 @@ func parseYAML(data []byte, limit int) (nodes []*yaml.Node, err error) {
 				out.Line, _ = strconv.Atoi(m[1])
 				out.Message = out.Message[len(m[0]):]
 			}
-			if m := unknownAnchor.FindStringSubmatch(out.Message); m != nil && out.Line == 0 { // the parser names no line
+			if m := unknownAnchor.FindStringSubmatch(out.Message); m != nil && out.Line == 0 { // the parser reports no line
 				if before, _, found := bytes.Cut(data, []byte("*"+m[1])); found {
 					out.Line = 1 + bytes.Count(before, []byte("\n"))
 				}
@@ -134,14 +133,14 @@ func parseYAML(data []byte, limit int) (nodes []*yaml.Node, err error) {
 	}
 }
 
-// withoutQuotes takes out what a parser quotes of the input.
+// withoutQuotes removes quoted input from a parser error.
 func withoutQuotes(s string) string {
 	return quoted.ReplaceAllString(s, "…")
 }
 
 var quoted = regexp.MustCompile("'[^']*'|\"[^\"]*\"|`[^`]*`")
 
-// Kind returns what the document says it is; empty where it does not.
+// Kind returns the apiVersion and kind of the document, or empty strings.
 func (d Document) Kind() (apiVersion, kind string) {
 	if v := d.child("apiVersion"); v != nil && v.Kind == yaml.ScalarNode {
 		apiVersion = v.Value
@@ -152,8 +151,7 @@ func (d Document) Kind() (apiVersion, kind string) {
 	return apiVersion, kind
 }
 
-// Scalar returns the text of a scalar field of the top level, or of a mapping in
-// it; empty if there is none.
+// Scalar returns the text of a scalar field by its path of mapping keys, or an empty string.
 func (d Document) Scalar(path ...string) string {
 	n := d.node
 	for _, key := range path {
@@ -165,10 +163,10 @@ func (d Document) Scalar(path ...string) string {
 	return n.Value
 }
 
-// StartLine returns the line on which the document begins.
+// StartLine returns the first line of the document.
 func (d Document) StartLine() int { return d.node.Line }
 
-// Items returns the elements of field items, each as a document of its own.
+// Items returns the elements of the field items as documents.
 func (d Document) Items() ([]Document, error) {
 	n := d.child("items")
 	if n == nil || n.ShortTag() == "!!null" {
@@ -186,7 +184,7 @@ func (d Document) Items() ([]Document, error) {
 
 func (d Document) child(key string) *yaml.Node { return resolve(child(d.node, key)) }
 
-// child returns the value of key in a mapping, nil if there is none.
+// child returns the value of a key in a mapping, or nil.
 func child(n *yaml.Node, key string) *yaml.Node {
 	n = resolve(n)
 	if n == nil || n.Kind != yaml.MappingNode {
@@ -200,7 +198,7 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// resolve follows an alias. The parser has refused an alias to an alias.
+// resolve follows an alias. The parser rejects aliases of aliases.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n != nil && n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -210,8 +208,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 
 var pathStep = regexp.MustCompile(`^(?:\.?([^.\[\]]+)|\[([^\]]*)\])`)
 
-// Line returns the line of a field, by a path as validation gives it, or of the
-// nearest thing around it that exists.
+// Line returns the line of a field by its validation path, or of its closest existing parent.
 func (d Document) Line(path string) int {
 	n := resolve(d.node)
 	line := n.Line
@@ -242,9 +239,8 @@ func (d Document) Line(path string) int {
 	return line
 }
 
-// Decode decodes the document into a pointer to a struct and returns the JSON
-// that it was decoded from: what the author wrote, with sorted keys, whatever
-// fields the type has beyond that. The error is Errors.
+// Decode decodes the document into a pointer to a struct. It returns the JSON form of the document
+// as written, with sorted keys, independent of the fields of the type. The error is Errors.
 func (d Document) Decode(into any) ([]byte, error) {
 	w := walk{left: d.left, fields: map[reflect.Type]map[string]reflect.Type{}}
 	v := w.value(d.node, reflect.TypeOf(into).Elem(), "", 0)
@@ -261,5 +257,5 @@ func (d Document) Decode(into any) ([]byte, error) {
 	return b, nil
 }
 
-// Has reports whether the document has that field at its top level.
+// Has reports whether the document has a top-level field of that name.
 func (d Document) Has(field string) bool { return child(d.node, field) != nil }

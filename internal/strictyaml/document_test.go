@@ -43,7 +43,7 @@ func TestErrorsNameLineAndField(t *testing.T) {
 			"line 5: spec.containers[0].readinessProbe.httpGet.port: is not a valid number or name"},
 		{"a bad time", "metadata:\n  creationTimestamp: soon\n", "line 2: metadata.creationTimestamp: is not a valid time (such as 2006-01-02T15:04:05Z)"},
 		{"an inlined field of an unknown volume", "spec:\n  volumes:\n  - name: a\n    flex: {}\n", "line 4: spec.volumes[0].flex: unknown field"},
-		{"a key that is an object", "metadata:\n  labels:\n    {a: b}: c\n", "line 3: metadata.labels: has a key that is no text"},
+		{"a key that is an object", "metadata:\n  labels:\n    {a: b}: c\n", "line 3: metadata.labels: has a key that is not a string"},
 		{"the whole is a list", "- a\n", "line 1: must be an object, is a list"},
 		{"JSON too", "{\n \"spec\": {\n  \"hostPid\": true}}", "line 3: spec.hostPid: unknown field, did you mean hostPID?"},
 		{"duplicates in JSON", "{\"spec\": {\"hostPID\": true,\n\"hostPID\": true}}", "line 2: spec.hostPID: duplicate field, first on line 1"},
@@ -63,7 +63,7 @@ func TestSyntaxErrorsNameLine(t *testing.T) {
 		{"YAML with a tab", "a: b\n\tc: d\n", "line 2"},
 		{"YAML that is not closed", "a: [b\nc: d\n", "not valid YAML"},
 		{"an unknown anchor", "c: d\na: *b\n", "line 2: not valid YAML"},
-		{"JSON that ends too early", "{\"a\": {\n\"b\": 1", "line 2: not valid JSON: it ends too early"},
+		{"JSON that ends too early", "{\"a\": {\n\"b\": 1", "line 2: not valid JSON: unexpected end"},
 		{"JSON with a mistake", "{\"a\": 1,\n\"b\" 2}", "line 2"},
 	}
 	for _, tt := range tests {

@@ -12,8 +12,8 @@ import (
 	yaml "sigs.k8s.io/yaml/goyaml.v3"
 )
 
-// parseJSON makes the same tree from JSON that the YAML parser makes. JSON has
-// its own parser because YAML reads some of its escapes otherwise.
+// parseJSON returns the tree that the YAML parser would return for JSON. JSON has its own parser
+// because YAML interprets some escapes differently.
 func parseJSON(data []byte, limit, depth int) ([]*yaml.Node, error) {
 	p := jsonParser{dec: json.NewDecoder(bytes.NewReader(data)), depth: depth}
 	p.dec.UseNumber()
@@ -44,7 +44,7 @@ type jsonParser struct {
 	depth    int
 }
 
-// line returns the line of what was read last.
+// line returns the line of the last token.
 func (p *jsonParser) line() int {
 	return sort.SearchInts(p.newlines, int(p.dec.InputOffset())) + 1
 }
@@ -58,12 +58,12 @@ func (p *jsonParser) error(err error) error {
 		line = sort.SearchInts(p.newlines, int(e.Offset)-1) + 1
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &Error{Line: len(p.newlines) + 1, Message: "not valid JSON: it ends too early"}
+		return &Error{Line: len(p.newlines) + 1, Message: "not valid JSON: unexpected end"}
 	}
 	return &Error{Line: line, Message: "not valid JSON: " + withoutQuotes(err.Error())}
 }
 
-// value reads one value. At the top level io.EOF says that there is none.
+// value parses one value. At the top level, io.EOF reports the end of the input.
 func (p *jsonParser) value(depth int) (*yaml.Node, error) {
 	if depth > p.depth {
 		return nil, &Error{Line: p.line(), Message: fmt.Sprintf("nested deeper than %d", p.depth)}
@@ -94,14 +94,14 @@ func (p *jsonParser) value(depth int) (*yaml.Node, error) {
 	return n, nil
 }
 
-// composite reads what is between the brackets, and the closing one.
+// composite parses the content of an object or array, and the closing bracket.
 func (p *jsonParser) composite(n *yaml.Node, open json.Delim, depth int) error {
 	n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
 	if open == '{' {
 		n.Kind, n.Tag = yaml.MappingNode, "!!map"
 	}
 	for p.dec.More() {
-		c, err := p.value(depth + 1) // keys too: the decoder sees to it that they are strings
+		c, err := p.value(depth + 1) // keys too: the decoder ensures that they are strings
 		if err != nil {
 			return err
 		}

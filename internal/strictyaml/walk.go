@@ -14,14 +14,13 @@ import (
 	yaml "sigs.k8s.io/yaml/goyaml.v3"
 )
 
-// walk goes through a tree along a Go type: it complains about what does not
-// fit and makes the JSON form of what does.
+// walk traverses a tree along a Go type. It reports what does not match and builds the JSON form.
 type walk struct {
 	left *budget
 	errs Errors
-	full bool // a bound was passed: say so once
+	full bool // a limit was exceeded: report once
 
-	fields map[reflect.Type]map[string]reflect.Type // of the structs seen so far
+	fields map[reflect.Type]map[string]reflect.Type // cache by struct type
 }
 
 const maxErrors = 20
@@ -39,7 +38,7 @@ var (
 	bytesType       = reflect.TypeFor[[]byte]()
 )
 
-// value returns the JSON form of n, which is to be decoded into type t.
+// value returns the JSON form of n, which will be decoded into type t.
 func (w *walk) value(n *yaml.Node, t reflect.Type, path string, depth int) any {
 	n = resolve(n)
 	if w.left.nodes--; w.left.nodes < 0 || depth > w.left.depth {
@@ -74,7 +73,7 @@ func (w *walk) value(n *yaml.Node, t reflect.Type, path string, depth int) any {
 	return w.scalar(n, t, path)
 }
 
-// untyped takes whatever is there.
+// untyped returns the JSON form of any value.
 func (w *walk) untyped(n *yaml.Node, path string, depth int) any {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -86,7 +85,7 @@ func (w *walk) untyped(n *yaml.Node, path string, depth int) any {
 	return v
 }
 
-// custom lets a type that decodes itself judge its own value.
+// custom lets a type with its own decoder validate its value.
 func (w *walk) custom(n *yaml.Node, t reflect.Type, path string, depth int) any {
 	before := len(w.errs)
 	v := w.untyped(n, path, depth)
@@ -156,15 +155,15 @@ func (w *walk) mapping(n *yaml.Node, elem reflect.Type, path string, depth int) 
 	return out
 }
 
-// entries calls f for each entry of a mapping, merges (<<) included: what the
-// mapping says itself wins. A duplicate key is a complaint.
+// entries calls f for each entry of a mapping, including merges (<<). Entries of the mapping itself
+// take precedence. Duplicate keys are errors.
 func (w *walk) entries(n *yaml.Node, path string, f func(key, value *yaml.Node)) {
 	seen := map[string]int{}
 	var merges []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := resolve(n.Content[i]), n.Content[i+1]
 		if key.Kind != yaml.ScalarNode {
-			w.complain(key, path, "has a key that is no text")
+			w.complain(key, path, "has a key that is not a string")
 			continue
 		}
 		if tag(key) == "!!merge" {
@@ -242,7 +241,7 @@ func (w *walk) base64(n *yaml.Node, path string) any {
 	return text
 }
 
-// scalar checks a value of a basic type.
+// scalar validates a value of a basic type.
 func (w *walk) scalar(n *yaml.Node, t reflect.Type, path string) any {
 	if n.Kind != yaml.ScalarNode {
 		w.complain(n, path, "must be %s, is %s", basic(t), what(n))
@@ -296,7 +295,7 @@ func basic(t reflect.Type) string {
 	return fmt.Sprintf("a whole number with %d bits", t.Bits())
 }
 
-// what names the kind of value that is there, never the value.
+// what names the type of a value, never the value.
 func what(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -319,7 +318,7 @@ func what(n *yaml.Node) string {
 	return "text"
 }
 
-// tag is the short tag with YAML 1.1's booleans, which users of Kubernetes know.
+// tag returns the short tag, with the booleans of YAML 1.1, as in Kubernetes.
 func tag(n *yaml.Node) string {
 	t := n.ShortTag()
 	if t == "!!str" && n.Style == 0 && n.Tag != "!" {
@@ -331,8 +330,8 @@ func tag(n *yaml.Node) string {
 	return t
 }
 
-// plain returns a scalar as nil, string, bool, int64 or float64. False: it is
-// none of these, or does not fit.
+// plain returns a scalar as nil, string, bool, int64 or float64. It returns false for other types
+// and overflows.
 func plain(n *yaml.Node) (any, bool) {
 	switch tag(n) {
 	case "!!null":
@@ -354,10 +353,10 @@ func plain(n *yaml.Node) (any, bool) {
 	case "!!str", "!!timestamp":
 		return n.Value, true
 	}
-	return n.Value, false // !!binary and the like
+	return n.Value, false // such as !!binary
 }
 
-// fieldsOf returns the JSON names of a struct's fields and their types.
+// fieldsOf returns the types of the fields of a struct by JSON name.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for f := range t.Fields() {
@@ -384,7 +383,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// hint points to a field that differs in case only.
+// hint suggests a field that differs in case only.
 func hint(name string, fields map[string]reflect.Type) string {
 	for f := range fields {
 		if strings.EqualFold(f, name) {

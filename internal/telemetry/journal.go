@@ -14,34 +14,34 @@ import (
 	send "github.com/coreos/go-systemd/v22/journal"
 )
 
-// journalFields are the attributes that become fields of the journal, by which it
-// can be asked: the story of one pod, all failures of one kind.
+// journalFields maps attributes to journal fields, by which the journal can be filtered, for
+// example by pod or by reason.
 var journalFields = map[string]string{
 	"pod": "BERTH_POD", "uid": "BERTH_POD_UID", "on": "BERTH_ON", "container": "BERTH_CONTAINER",
 	"reason": "BERTH_REASON", "op": "BERTH_ACTION",
 }
 
-// priorities of syslog(3) for the levels in use.
+// priorities are the syslog(3) priorities of the levels.
 var priorities = map[slog.Level]send.Priority{
 	slog.LevelError: send.PriErr, slog.LevelWarn: send.PriWarning, slog.LevelInfo: send.PriInfo, slog.LevelDebug: send.PriDebug,
 }
 
-// journal writes a record as one entry of the journal: its text is the message,
-// and what journalFields names is beside it.
+// journal writes each record as one journal entry. The text is the message, and the attributes in
+// journalFields are additional fields.
 type journal struct {
 	to     *entries
 	text   slog.Handler // writes to to
 	fields map[string]string
-	groups bool // attributes are within a group, and no fields
+	groups bool // attributes are in a group and do not become fields
 	level  slog.Level
 }
 
-// entries makes an entry of the journal of what a slog.TextHandler writes.
+// entries writes the output of a slog.TextHandler as journal entries.
 type entries struct {
 	send func(message string, p send.Priority, fields map[string]string) error
-	out  io.Writer // the stream of the journal, for what cannot be sent
+	out  io.Writer // the stream to the journal, as a fallback
 
-	mu       sync.Mutex // for a record: what follows belongs to the one that is written
+	mu       sync.Mutex // held while a record is written
 	priority send.Priority
 	fields   map[string]string
 }
@@ -54,7 +54,7 @@ func newJournal(out io.Writer, level slog.Level, send func(string, send.Priority
 	}
 }
 
-// forJournal leaves out what the journal keeps itself.
+// forJournal drops attributes that the journal records itself.
 func forJournal(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
 		return slog.Attr{}
@@ -105,7 +105,7 @@ func (j journal) WithGroup(name string) slog.Handler {
 	return j
 }
 
-// withField returns fields with a's, if it has one; fields stay as they are.
+// withField returns fields with that of the attribute, if it has one. It does not change fields.
 func withField(fields map[string]string, a slog.Attr) map[string]string {
 	name, ok := journalFields[a.Key]
 	if !ok {
@@ -116,8 +116,8 @@ func withField(fields map[string]string, a slog.Attr) map[string]string {
 	return fields
 }
 
-// Write sends one record. A journald that is away gets it through the stream,
-// which systemd keeps for it, with its priority in front.
+// Write sends one record. If journald is not available, the record is written to the stream, which
+// systemd buffers, with its priority as a prefix.
 func (e *entries) Write(line []byte) (int, error) {
 	if e.send(strings.TrimSuffix(string(line), "\n"), e.priority, e.fields) == nil {
 		return len(line), nil

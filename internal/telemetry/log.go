@@ -3,25 +3,28 @@ package telemetry
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
+	"syscall"
 
 	send "github.com/coreos/go-systemd/v22/journal"
 	"golang.org/x/term"
 )
 
-// LogOptions is what NewLog needs.
+// LogOptions configures NewLog.
 type LogOptions struct {
 	Out       io.Writer // default os.Stderr
 	Format    string    // text, json, or empty: text
-	Verbosity int       // as --v: 0 to 2 tell state changes, 4 and more debug, 6 every call
+	Verbosity int       // like --v: 0 to 2 state changes, 4 and more debug, 6 every call
 }
 
-// LevelTrace is for every single call; --v=6 shows it.
+// LevelTrace is the level of individual calls, enabled by --v=6.
 const LevelTrace = slog.LevelDebug - 4
 
-// Level returns the least level told at a verbosity as the kubelet's --v has it.
+// Level returns the minimum level of a verbosity, like the kubelet's --v.
 func Level(verbosity int) slog.Level {
 	switch {
 	case verbosity >= 6:
@@ -32,10 +35,9 @@ func Level(verbosity int) slog.Level {
 	return slog.LevelInfo
 }
 
-// NewLog returns the agent's logger. On a terminal lines begin with the time.
-// Under systemd the journal adds that, and gets the pod, the container and the
-// like as fields too: journalctl BERTH_POD=default/web. JSON has all attributes
-// always.
+// NewLog returns the agent's logger. On a terminal, lines start with the time. Under systemd, the
+// journal adds it, and the pod, the container and other attributes become fields: journalctl
+// BERTH_POD=default/web. JSON always has all attributes.
 func NewLog(o LogOptions) (*slog.Logger, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
@@ -58,7 +60,7 @@ func NewLog(o LogOptions) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level, ReplaceAttr: levelNames})), nil
 }
 
-// forEyes shortens the time to what one looks at.
+// forEyes shortens the time for terminals.
 func forEyes(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && a.Key == slog.TimeKey {
 		return slog.String(slog.TimeKey, a.Value.Time().Format("15:04:05.000"))
@@ -73,8 +75,8 @@ func levelNames(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// toJournal reports whether f is the stream that systemd connected to the
-// journal, which it names by device and inode.
+// toJournal reports whether f is the stream that systemd connected to the journal, which is
+// identified by device and inode.
 func toJournal(f *os.File) bool {
 	dev, ino, ok := strings.Cut(os.Getenv("JOURNAL_STREAM"), ":")
 	if !ok {
@@ -82,4 +84,10 @@ func toJournal(f *os.File) bool {
 	}
 	st, err := f.Stat()
 	return err == nil && sameFile(st, dev, ino)
+}
+
+// sameFile reports whether st has that device and inode, in decimal.
+func sameFile(st fs.FileInfo, dev, ino string) bool {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	return ok && strconv.FormatUint(sys.Dev, 10) == dev && strconv.FormatUint(sys.Ino, 10) == ino
 }

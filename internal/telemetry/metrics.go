@@ -13,14 +13,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Build is what kubernetes_build_info and berth_build_info say.
+// Build is the content of kubernetes_build_info and berth_build_info.
 type Build struct {
 	Version, Commit, Date string // of berth
-	Kubernetes            string // the release whose behaviour is followed, such as v1.37.2
+	Kubernetes            string // the compatible Kubernetes release, such as v1.37.2
 }
 
-// Metrics are the agent's collectors and their registry. Its methods are safe
-// for concurrent use and never block.
+// Metrics contains the agent's collectors and their registry. Its methods are safe for concurrent
+// use and never block.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -70,7 +70,7 @@ type Metrics struct {
 	probesMissed  prometheus.Counter
 }
 
-// Upstream's buckets where the metric is upstream's.
+// Metrics of upstream have upstream's buckets.
 var (
 	podStartBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
 	callBuckets     = prometheus.ExponentialBuckets(.005, 2.5, 14)
@@ -78,33 +78,33 @@ var (
 	stageBuckets    = []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 )
 
-// NewMetrics makes the collectors of a node. Its registry holds them, the
-// process collector, and the few Go figures that cost nothing to read.
+// NewMetrics returns the collectors of a node. The registry also contains the process collector,
+// and the Go metrics that cost nothing to collect.
 func NewMetrics(node string, b Build) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.upstream()
 	m.own()
 	m.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.constant("kubelet_node_name", "The node's name. The count is always 1.", prometheus.Labels{"node": node})
-	m.constant("kubernetes_build_info", "The Kubernetes release whose behaviour is followed, and the build.", prometheus.Labels{
+	m.constant("kubelet_node_name", "The name of the node. Always 1.", prometheus.Labels{"node": node})
+	m.constant("kubernetes_build_info", "The compatible Kubernetes release, and the build. Always 1.", prometheus.Labels{
 		"git_version": b.Kubernetes, "git_commit": b.Commit, "build_date": b.Date,
 		"go_version": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH})
-	m.constant("berth_build_info", "The release of berth.", prometheus.Labels{"version": b.Version, "git_commit": b.Commit})
+	m.constant("berth_build_info", "The release of berth. Always 1.", prometheus.Labels{"version": b.Version, "git_commit": b.Commit})
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "go_goroutines", Help: "Number of goroutines."}, func() float64 { return float64(runtime.NumGoroutine()) }))
 	return m
 }
 
-// Handler serves /metrics.
+// Handler serves all metrics, at /metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }
 
-// ProbesHandler serves /metrics/probes: those of the probes alone.
+// ProbesHandler serves the probe metrics, at /metrics/probes.
 func (m *Metrics) ProbesHandler() http.Handler { return m.some(ofProbes) }
 
-// NodeHandler serves /metrics of the node's API, where the probes' have a page of
-// their own: who collects both counts none twice.
+// NodeHandler serves all metrics except those of probes, at /metrics of the kubelet API. Probes
+// have their own path there, and are not scraped twice.
 func (m *Metrics) NodeHandler() http.Handler {
 	return m.some(func(f *dto.MetricFamily) bool { return !ofProbes(f) })
 }
@@ -119,7 +119,7 @@ func (m *Metrics) some(which func(*dto.MetricFamily) bool) http.Handler {
 	return promhttp.HandlerFor(chosen, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})
 }
 
-// Registry is for collectors of other packages, registered by the commands.
+// Registry is the registry for collectors of other packages.
 func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 
 func (m *Metrics) constant(name, help string, labels prometheus.Labels) {
@@ -153,66 +153,66 @@ func register[C prometheus.Collector](m *Metrics, c C) C {
 	return c
 }
 
-// upstream makes the metrics that carry upstream's names.
+// upstream registers the metrics with upstream names.
 func (m *Metrics) upstream() {
 	m.runningPods = m.gauge("kubelet_running_pods", "Number of pods that have a running pod sandbox.")
-	m.wantedPods = m.gauge("kubelet_desired_pods", "Number of pods that are wanted on this node.")
+	m.wantedPods = m.gauge("kubelet_desired_pods", "Number of pods desired on this node.")
 	m.runningContainers = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubelet_running_containers", Help: "Number of containers by state."}, []string{"container_state"}))
-	m.startedPods = m.counter("kubelet_started_pods_total", "Pods started, by sandbox.")
-	m.startedPodErrors = m.counter("kubelet_started_pods_errors_total", "Errors of starting pods, by sandbox.")
-	m.startedContainers = m.counters("kubelet_started_containers_total", "Containers started.", "container_type")
-	m.startedContainerErrors = m.counters("kubelet_started_containers_errors_total", "Errors of starting containers.", "container_type", "code")
-	m.podStart = m.histogram("kubelet_pod_start_duration_seconds", "From the pod first seen to it running.", podStartBuckets)
+	m.startedPods = m.counter("kubelet_started_pods_total", "Cumulative number of pod sandboxes started.")
+	m.startedPodErrors = m.counter("kubelet_started_pods_errors_total", "Cumulative number of errors when starting pod sandboxes.")
+	m.startedContainers = m.counters("kubelet_started_containers_total", "Cumulative number of containers started.", "container_type")
+	m.startedContainerErrors = m.counters("kubelet_started_containers_errors_total", "Cumulative number of errors when starting containers.", "container_type", "code")
+	m.podStart = m.histogram("kubelet_pod_start_duration_seconds", "Duration in seconds from the agent seeing a pod for the first time to the pod running.", podStartBuckets)
 	m.podStartSLI = m.histogram("kubelet_pod_start_sli_duration_seconds",
-		"From the creation of the pod to all its containers started, without the time of pulls and init containers.", podStartBuckets)
-	m.podStartTotal = m.histogram("kubelet_pod_start_total_duration_seconds", "From the creation of the pod to all its containers started.", podStartBuckets)
-	m.statusSync = m.histogram("kubelet_pod_status_sync_duration_seconds", "From a change of a pod's status to the server's answer.", syncBuckets)
-	m.sandboxDuration = m.histograms("kubelet_run_podsandbox_duration_seconds", "Length of making a sandbox, by runtime handler.", callBuckets, "runtime_handler")
-	m.sandboxErrors = m.counters("kubelet_run_podsandbox_errors_total", "Sandboxes that could not be made, by runtime handler.", "runtime_handler")
-	m.cgroupDuration = m.histograms("kubelet_cgroup_manager_duration_seconds", "Length of work on pods' cgroups: create, update or destroy.", callBuckets, "operation_type")
-	m.workerDuration = m.histograms("kubelet_pod_worker_duration_seconds", "Length of one pass for a pod, by operation.", callBuckets, "operation_type")
-	m.runtimeOps = m.counters("kubelet_runtime_operations_total", "Runtime operations by type.", "operation_type")
-	m.runtimeErrors = m.counters("kubelet_runtime_operations_errors_total", "Runtime operation errors by type.", "operation_type")
-	m.runtimeDuration = m.histograms("kubelet_runtime_operations_duration_seconds", "Length of runtime operations by type.", callBuckets, "operation_type")
-	m.imagePull = m.histograms("kubelet_image_pull_duration_seconds", "Length of image pulls by size of the image.",
+		"Duration in seconds from the creation of a pod to all its containers started, excluding image pulls and init containers.", podStartBuckets)
+	m.podStartTotal = m.histogram("kubelet_pod_start_total_duration_seconds", "Duration in seconds from the creation of a pod to all its containers started.", podStartBuckets)
+	m.statusSync = m.histogram("kubelet_pod_status_sync_duration_seconds", "Duration in seconds from a change of a pod's status to its update on the API server.", syncBuckets)
+	m.sandboxDuration = m.histograms("kubelet_run_podsandbox_duration_seconds", "Duration in seconds of RunPodSandbox operations by runtime handler.", callBuckets, "runtime_handler")
+	m.sandboxErrors = m.counters("kubelet_run_podsandbox_errors_total", "Cumulative number of RunPodSandbox errors by runtime handler.", "runtime_handler")
+	m.cgroupDuration = m.histograms("kubelet_cgroup_manager_duration_seconds", "Duration in seconds of cgroup operations by type: create, update or destroy.", callBuckets, "operation_type")
+	m.workerDuration = m.histograms("kubelet_pod_worker_duration_seconds", "Duration in seconds to sync a single pod by operation: create, update or sync.", callBuckets, "operation_type")
+	m.runtimeOps = m.counters("kubelet_runtime_operations_total", "Cumulative number of runtime operations by type.", "operation_type")
+	m.runtimeErrors = m.counters("kubelet_runtime_operations_errors_total", "Cumulative number of runtime operation errors by type.", "operation_type")
+	m.runtimeDuration = m.histograms("kubelet_runtime_operations_duration_seconds", "Duration in seconds of runtime operations by type.", callBuckets, "operation_type")
+	m.imagePull = m.histograms("kubelet_image_pull_duration_seconds", "Duration in seconds of image pulls by image size.",
 		[]float64{1, 5, 10, 20, 30, 60, 180, 300, 600, 900, 1200, 1800, 2700, 3600}, "image_size_in_bytes")
-	m.hookFallbacks = m.counter("kubelet_lifecycle_handler_http_fallbacks_total", "HTTPS hooks that succeeded over HTTP.")
-	m.imagesCollected = m.counters("kubelet_image_garbage_collected_total", "Images removed because nobody needs them, by reason: age or space.", "reason")
-	m.imageChecks = m.counters("kubelet_imagemanager_image_mustpull_checks_total", "Checks whether a pod may use an image that is on the node, by result.", "result")
-	m.probes = m.counters("prober_probe_total", "Probes made, by result: successful, failed or unknown.",
+	m.hookFallbacks = m.counter("kubelet_lifecycle_handler_http_fallbacks_total", "Cumulative number of lifecycle hooks with scheme HTTPS that succeeded over HTTP.")
+	m.imagesCollected = m.counters("kubelet_image_garbage_collected_total", "Cumulative number of images garbage collected by reason: age or space.", "reason")
+	m.imageChecks = m.counters("kubelet_imagemanager_image_mustpull_checks_total", "Cumulative number of checks whether a pod may use an image that is present on the node, by result.", "result")
+	m.probes = m.counters("prober_probe_total", "Cumulative number of probes by result: successful, failed or unknown.",
 		"probe_type", "result", "container", "pod", "namespace", "pod_uid")
-	m.probeDuration = m.histograms("prober_probe_duration_seconds", "Length of probes.", prometheus.DefBuckets,
+	m.probeDuration = m.histograms("prober_probe_duration_seconds", "Duration in seconds of probes.", prometheus.DefBuckets,
 		"probe_type", "container", "pod", "namespace")
-	m.pluginsRegistered = m.counters("kubelet_device_plugin_registration_total", "Registrations of device plugins, by resource.", "resource_name")
-	m.devicesAllocated = m.histograms("kubelet_device_plugin_alloc_duration_seconds", "Length of device plugins' calls of Allocate, by resource.", prometheus.DefBuckets, "resource_name")
-	m.admissionFails = m.counters("kubelet_admission_rejections_total", "Pods rejected, by reason.", "reason")
+	m.pluginsRegistered = m.counters("kubelet_device_plugin_registration_total", "Cumulative number of device plugin registrations by resource name.", "resource_name")
+	m.devicesAllocated = m.histograms("kubelet_device_plugin_alloc_duration_seconds", "Duration in seconds of device plugin Allocate calls by resource name.", prometheus.DefBuckets, "resource_name")
+	m.admissionFails = m.counters("kubelet_admission_rejections_total", "Cumulative number of pods rejected at admission by reason.", "reason")
 }
 
-// own makes the metrics that only berth has.
+// own registers the metrics that only berth has.
 func (m *Metrics) own() {
-	m.restarts = m.counter("berth_container_restarts_total", "Containers started again after an exit.")
-	m.stage = m.histograms("berth_stage_duration_seconds", "Length of actions and looks, by the stage they belong to.", stageBuckets, "stage")
-	m.pass = m.histogram("berth_pass_duration_seconds", "Length of a pass.", stageBuckets)
-	m.overhead = m.histogram("berth_pod_start_overhead_seconds", "From the pod first seen to it running, less the time of pulls and of calls that change the runtime.", stageBuckets)
-	m.probeLate = m.histogram("berth_probe_lateness_seconds", "How much later than due a probe began.", stageBuckets)
-	m.probesMissed = m.counter("berth_probe_missed_periods_total", "Periods in which a probe should have begun and could not, for want of room on the node; should stay 0.")
-	m.audits = m.counter("berth_audits_total", "Full comparisons of the agent's view with the runtime.")
-	m.divergences = m.counter("berth_audit_divergences_total", "Pods of which an audit found what nothing had told; should stay 0.")
-	m.actions = m.counters("berth_actions_total", "Actions ended, by verb and result: ok, error or canceled.", "verb", "result")
-	m.evictions = m.counters("kubelet_evictions", "Pods evicted, by the signal that told of too much use.", "eviction_signal")
+	m.restarts = m.counter("berth_container_restarts_total", "Cumulative number of container restarts.")
+	m.stage = m.histograms("berth_stage_duration_seconds", "Duration in seconds of actions and observations by stage.", stageBuckets, "stage")
+	m.pass = m.histogram("berth_pass_duration_seconds", "Duration in seconds of a sync of a pod.", stageBuckets)
+	m.overhead = m.histogram("berth_pod_start_overhead_seconds", "Duration in seconds from the agent seeing a pod for the first time to the pod running, excluding image pulls and mutating runtime calls.", stageBuckets)
+	m.probeLate = m.histogram("berth_probe_lateness_seconds", "Delay in seconds of the start of probes.", stageBuckets)
+	m.probesMissed = m.counter("berth_probe_missed_periods_total", "Cumulative number of periods in which a probe could not start because the node was overloaded. Expected to be 0.")
+	m.audits = m.counter("berth_audits_total", "Cumulative number of full comparisons of the agent's state with the runtime.")
+	m.divergences = m.counter("berth_audit_divergences_total", "Cumulative number of pods for which an audit found a change that no event had reported. Expected to be 0.")
+	m.actions = m.counters("berth_actions_total", "Cumulative number of finished actions by verb and result: ok, error or canceled.", "verb", "result")
+	m.evictions = m.counters("kubelet_evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal")
 	m.pressure = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "berth_node_pressure", Help: "1 while the node is under a pressure, by its condition."}, []string{"condition"}))
+		Name: "berth_node_pressure", Help: "1 while the node has the pressure condition."}, []string{"condition"}))
 	m.signals = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "berth_eviction_signal_available", Help: "What is left of what pods are evicted for, by signal: bytes, inodes or processes."}, []string{"signal"}))
-	m.swept = m.counters("berth_leftovers_swept_total", "Things removed that the runtime had made and forgotten, by kind: shim, socket, lease, attachment, address, network, rules, chain or netns.", "kind")
+		Name: "berth_eviction_signal_available", Help: "Available amount of an eviction signal in bytes, inodes or processes."}, []string{"signal"}))
+	m.swept = m.counters("berth_leftovers_swept_total", "Cumulative number of leaked runtime resources removed by kind: shim, socket, lease, attachment, address, network, rules, chain or netns.", "kind")
 	m.devices = register(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "berth_devices", Help: "Devices of device plugins, by resource and state: listed, healthy or given."}, []string{"resource_name", "state"}))
-	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Logs of containers moved aside because of their size.")
+		Name: "berth_devices", Help: "Number of devices of device plugins by resource name and state: listed, healthy or given."}, []string{"resource_name", "state"}))
+	m.logsRotated = m.counter("berth_container_logs_rotated_total", "Cumulative number of container log rotations.")
 	m.logDropped = m.counter("berth_container_log_dropped_bytes_total", "Bytes of rotated logs that were dropped because of containerLogMaxBytesPerMinute.")
-	m.garbage = m.counters("berth_garbage_collected_total", "What was taken away because nobody needs it: container, sandbox, pod_logs, container_logs or log_link.", "kind")
-	m.garbageBytes = m.counter("berth_log_garbage_bytes_total", "Bytes of logs that were taken away because nobody needs them.")
-	m.leaseRenewals = m.counters("berth_lease_renewals_total", "Renewals of the node's lease, by result: ok or error.", "result")
-	m.leaseDuration = m.histogram("berth_lease_renewal_duration_seconds", "Length of renewals of the node's lease that succeeded.", callBuckets)
-	m.eventsMissed = m.counter("berth_runtime_events_missed_total", "Times the stream of runtime events was interrupted.")
+	m.garbage = m.counters("berth_garbage_collected_total", "Cumulative number of garbage collected items by kind: container, sandbox, pod_logs, container_logs or log_link.", "kind")
+	m.garbageBytes = m.counter("berth_log_garbage_bytes_total", "Cumulative number of bytes of garbage collected logs.")
+	m.leaseRenewals = m.counters("berth_lease_renewals_total", "Cumulative number of node lease renewals by result: ok or error.", "result")
+	m.leaseDuration = m.histogram("berth_lease_renewal_duration_seconds", "Duration in seconds of successful node lease renewals.", callBuckets)
+	m.eventsMissed = m.counter("berth_runtime_events_missed_total", "Cumulative number of interruptions of the runtime event stream.")
 }

@@ -6,21 +6,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// SetPods tells how many pods are wanted, and how many have a running sandbox.
+// SetPods sets the number of desired pods, and of those with a running sandbox.
 func (m *Metrics) SetPods(wanted, running int) {
 	m.wantedPods.Set(float64(wanted))
 	m.runningPods.Set(float64(running))
 }
 
-// SetContainers tells how many containers there are, by state: created, running,
-// exited or unknown.
+// SetContainers sets the number of containers by state: created, running, exited or unknown.
 func (m *Metrics) SetContainers(byState map[string]int) {
 	for _, state := range []string{"created", "running", "exited", "unknown"} {
 		m.runningContainers.WithLabelValues(state).Set(float64(byState[state]))
 	}
 }
 
-// CountPodStart tells of a sandbox that was started, or not.
+// CountPodStart counts a pod sandbox start.
 func (m *Metrics) CountPodStart(err error) {
 	m.startedPods.Inc()
 	if err != nil {
@@ -28,21 +27,21 @@ func (m *Metrics) CountPodStart(err error) {
 	}
 }
 
-// ObservePodStart tells how long a pod took from first seen to running, and how much
-// of that was neither a pull nor a runtime call.
+// ObservePodStart records the time from a pod first seen to running, and the part that was neither
+// an image pull nor a mutating runtime call.
 func (m *Metrics) ObservePodStart(total, overhead time.Duration) {
 	m.podStart.Observe(total.Seconds())
 	m.overhead.Observe(overhead.Seconds())
 }
 
-// ObservePodStartSLI tells how long a pod took from its creation to running, and how much of
-// that were pulls and init containers.
+// ObservePodStartSLI records the time from the creation of a pod to running, and the part that was
+// image pulls and init containers.
 func (m *Metrics) ObservePodStartSLI(total, excluded time.Duration) {
 	m.podStartTotal.Observe(total.Seconds())
 	m.podStartSLI.Observe(max(0, total-excluded).Seconds())
 }
 
-// ObserveRunPodSandbox tells of a sandbox that was made, or not, by a runtime handler.
+// ObserveRunPodSandbox records a RunPodSandbox call.
 func (m *Metrics) ObserveRunPodSandbox(handler string, d time.Duration, err error) {
 	m.sandboxDuration.WithLabelValues(handler).Observe(d.Seconds())
 	if err != nil {
@@ -50,14 +49,13 @@ func (m *Metrics) ObserveRunPodSandbox(handler string, d time.Duration, err erro
 	}
 }
 
-// ObserveCgroupOperation tells of work on a pod's cgroup: create, update or destroy.
+// ObserveCgroupOperation records a cgroup operation: create, update or destroy.
 func (m *Metrics) ObserveCgroupOperation(operation string, d time.Duration) {
 	m.cgroupDuration.WithLabelValues(operation).Observe(d.Seconds())
 }
 
-// CountContainerStart tells of a container that was started, or not. kind is
-// container, init_container or ephemeral_container; code is empty or the
-// waiting reason; again says that it has run before.
+// CountContainerStart counts a container start. kind is container, init_container or
+// ephemeral_container. code is empty or the waiting reason. again reports a restart.
 func (m *Metrics) CountContainerStart(kind, code string, again bool) {
 	m.startedContainers.WithLabelValues(kind).Inc()
 	if code != "" {
@@ -68,7 +66,7 @@ func (m *Metrics) CountContainerStart(kind, code string, again bool) {
 	}
 }
 
-// ObserveRuntimeOperation tells of a call to the runtime. operation is in upstream's form:
+// ObserveRuntimeOperation records a call to the runtime. operation has upstream's form:
 // run_podsandbox, create_container, start_container, pull_image, …
 func (m *Metrics) ObserveRuntimeOperation(operation string, d time.Duration, err error) {
 	m.runtimeOps.WithLabelValues(operation).Inc()
@@ -78,12 +76,12 @@ func (m *Metrics) ObserveRuntimeOperation(operation string, d time.Duration, err
 	}
 }
 
-// ObserveImagePull tells of a pull that succeeded; size in bytes, 0: unknown.
+// ObserveImagePull records a successful image pull. size is in bytes, 0 if unknown.
 func (m *Metrics) ObserveImagePull(size uint64, d time.Duration) {
 	m.imagePull.WithLabelValues(sizeRange(size)).Observe(d.Seconds())
 }
 
-// CountImageMustPullCheck counts a check whether a pod may use an image that is here.
+// CountImageMustPullCheck counts a check whether a pod may use an image that is present.
 func (m *Metrics) CountImageMustPullCheck(result string) { m.imageChecks.WithLabelValues(result).Inc() }
 
 // sizeRange is upstream's label for the size of an image.
@@ -122,12 +120,12 @@ func (m *Metrics) CountDevicePluginRegistration(resource string) {
 	m.pluginsRegistered.WithLabelValues(resource).Inc()
 }
 
-// ObserveDeviceAllocation tells how long a device plugin took to make devices ready.
+// ObserveDeviceAllocation records an Allocate call of a device plugin.
 func (m *Metrics) ObserveDeviceAllocation(resource string, d time.Duration) {
 	m.devicesAllocated.WithLabelValues(resource).Observe(d.Seconds())
 }
 
-// SetDevices tells how many devices of a resource there are, are healthy and are given.
+// SetDevices sets the number of listed, healthy and allocated devices of a resource.
 func (m *Metrics) SetDevices(resource string, listed, healthy, given int) {
 	for state, n := range map[string]int{"listed": listed, "healthy": healthy, "given": given} {
 		m.devices.WithLabelValues(resource, state).Set(float64(n))
@@ -137,40 +135,40 @@ func (m *Metrics) SetDevices(resource string, listed, healthy, given int) {
 // CountHookHTTPFallback counts an HTTPS hook that succeeded over HTTP.
 func (m *Metrics) CountHookHTTPFallback() { m.hookFallbacks.Inc() }
 
-// ObserveStage tells how long one stage of a pass took.
+// ObserveStage records the duration of one stage of a sync.
 func (m *Metrics) ObserveStage(stage string, d time.Duration) {
 	m.stage.WithLabelValues(stage).Observe(d.Seconds())
 }
 
-// ObserveSync tells how long a pass took. operation is create, update or sync.
+// ObserveSync records the duration of a sync. operation is create, update or sync.
 func (m *Metrics) ObserveSync(operation string, d time.Duration) {
 	m.pass.Observe(d.Seconds())
 	m.workerDuration.WithLabelValues(operation).Observe(d.Seconds())
 }
 
-// CountAction tells how an action ended: ok, error or canceled.
+// CountAction counts a finished action. result is ok, error or canceled.
 func (m *Metrics) CountAction(verb, result string) { m.actions.WithLabelValues(verb, result).Inc() }
 
-// CountAudit tells of a full comparison with the runtime.
+// CountAudit counts a full comparison with the runtime.
 func (m *Metrics) CountAudit() { m.audits.Inc() }
 
-// CountDivergence tells of a pod of which an audit found what nothing had told.
+// CountDivergence counts a pod for which an audit found a change that no event had reported.
 func (m *Metrics) CountDivergence() { m.divergences.Inc() }
 
-// CountAdmissionRejection tells of a pod that may not run here.
+// CountAdmissionRejection counts a pod rejected at admission.
 func (m *Metrics) CountAdmissionRejection(reason string) {
 	m.admissionFails.WithLabelValues(reason).Inc()
 }
 
-// RegisterStateGauges registers what is asked at every scrape: how many manifest files are
-// bad, and whether the local store is in memory only. It is called once.
+// RegisterStateGauges registers gauges that are read at every scrape: the number of invalid
+// manifest files, and whether the local store is degraded. It must be called once.
 func (m *Metrics) RegisterStateGauges(badFiles func() int, degraded func() bool) {
 	m.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "berth_bad_manifest_files", Help: "Manifest files that cannot be used as they are now."},
+			Name: "berth_bad_manifest_files", Help: "Number of manifest files with errors."},
 			func() float64 { return float64(badFiles()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "berth_store_degraded", Help: "1 while the local store is in memory only."},
+			Name: "berth_store_degraded", Help: "1 while the local store cannot be written and is kept in memory."},
 			func() float64 {
 				if degraded() {
 					return 1
@@ -179,31 +177,31 @@ func (m *Metrics) RegisterStateGauges(badFiles func() int, degraded func() bool)
 			}))
 }
 
-// CountLogRotations tells of logs that were moved aside because of their size.
+// CountLogRotations counts rotated container logs.
 func (m *Metrics) CountLogRotations(n int) { m.logsRotated.Add(float64(n)) }
 
 // LogBytesDropped tells of lines that were more than one minute may have.
 func (m *Metrics) LogBytesDropped(n int64) { m.logDropped.Add(float64(n)) }
 
-// CountGarbageCollected tells of n things that were taken away because nobody needs them:
-// container, sandbox, pod_logs, container_logs or log_link.
+// CountGarbageCollected counts garbage collected items: container, sandbox, pod_logs,
+// container_logs or log_link.
 func (m *Metrics) CountGarbageCollected(kind string, n int) {
 	m.garbage.WithLabelValues(kind).Add(float64(n))
 }
 
-// CountImageGarbageCollected tells of an image that was removed for its age or for space.
+// CountImageGarbageCollected counts an image removed for its age or for space.
 func (m *Metrics) CountImageGarbageCollected(reason string) {
 	m.imagesCollected.WithLabelValues(reason).Inc()
 }
 
-// CountLogBytesFreed tells of logs that were taken away because nobody needs them.
+// CountLogBytesFreed counts bytes of garbage collected logs.
 func (m *Metrics) CountLogBytesFreed(n int64) { m.garbageBytes.Add(float64(n)) }
 
-// ObserveStatusSync counts a pod's status that the server has taken, so long after the
-// change.
+// ObserveStatusSync records the time from a change of a pod's status to its update on the API
+// server.
 func (m *Metrics) ObserveStatusSync(took time.Duration) { m.statusSync.Observe(took.Seconds()) }
 
-// ObserveLeaseRenewal counts a try to renew the node's lease.
+// ObserveLeaseRenewal records an attempt to renew the node lease.
 func (m *Metrics) ObserveLeaseRenewal(took time.Duration, err error) {
 	if err != nil {
 		m.leaseRenewals.WithLabelValues("error").Inc()
@@ -213,14 +211,13 @@ func (m *Metrics) ObserveLeaseRenewal(took time.Duration, err error) {
 	m.leaseDuration.Observe(took.Seconds())
 }
 
-// CountRuntimeEventGap tells that the stream of runtime events was interrupted.
+// CountRuntimeEventGap counts an interruption of the runtime event stream.
 func (m *Metrics) CountRuntimeEventGap() { m.eventsMissed.Inc() }
 
-// CountEviction tells that a pod is ended because it took more than it may.
+// CountEviction counts a pod eviction.
 func (m *Metrics) CountEviction(signal string) { m.evictions.WithLabelValues(signal).Inc() }
 
-// SetPressure tells what is left by signal, and which conditions of pressure the node
-// is under.
+// SetPressure sets the available amounts by signal, and the pressure conditions of the node.
 func (m *Metrics) SetPressure(available map[string]int64, under map[string]bool) {
 	m.signals.Reset()
 	for signal, n := range available {
@@ -235,5 +232,27 @@ func (m *Metrics) SetPressure(available map[string]int64, under map[string]bool)
 	}
 }
 
-// CountLeakCleanup tells that something was removed that the runtime had forgotten.
+// CountLeakCleanup counts a removed leak of the runtime.
 func (m *Metrics) CountLeakCleanup(kind string) { m.swept.WithLabelValues(kind).Inc() }
+
+// ProbeLabels identifies a probe. Kind is Startup, Readiness or Liveness.
+type ProbeLabels struct{ Kind, Container, Pod, Namespace, UID string }
+
+// ObserveProbe records a probe. result is successful, failed or unknown.
+func (m *Metrics) ObserveProbe(of ProbeLabels, result string, took time.Duration) {
+	m.probes.WithLabelValues(of.Kind, result, of.Container, of.Pod, of.Namespace, of.UID).Inc()
+	m.probeDuration.WithLabelValues(of.Kind, of.Container, of.Pod, of.Namespace).Observe(took.Seconds())
+}
+
+// ObserveProbeDelay records how late a probe started, and how many periods were missed.
+func (m *Metrics) ObserveProbeDelay(late time.Duration, missed int64) {
+	m.probeLate.Observe(late.Seconds())
+	m.probesMissed.Add(float64(missed))
+}
+
+// DeleteProbes deletes the metrics of a deleted pod. A new pod of the same name keeps its counters,
+// but restarts its durations.
+func (m *Metrics) DeleteProbes(namespace, pod, uid string) {
+	m.probes.DeletePartialMatch(prometheus.Labels{"pod_uid": uid})
+	m.probeDuration.DeletePartialMatch(prometheus.Labels{"namespace": namespace, "pod": pod})
+}

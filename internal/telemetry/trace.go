@@ -15,23 +15,23 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Traces makes spans. Without the environment asking for it they are nothing.
+// Traces creates spans. They are no-ops unless the environment enables tracing.
 type Traces struct {
 	provider trace.TracerProvider
 	sdk      *sdktrace.TracerProvider // nil: off
 }
 
-// TraceOptions is what NewTraces needs.
+// TraceOptions configures NewTraces.
 type TraceOptions struct {
 	Node, Version string
 	Getenv        func(string) string // default os.Getenv
 }
 
-// NewTraces sets up what the standard variables ask for: OTEL_EXPORTER_OTLP_ENDPOINT
-// or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT switch it on, OTEL_SDK_DISABLED=true and
-// OTEL_TRACES_EXPORTER=none switch it off; the exporter and the sampler read
-// theirs themselves. Only OTLP over gRPC is built in. No collector need be there.
-// The traces are never nil; an error says why they are off though asked for.
+// NewTraces sets up tracing from the standard variables: OTEL_EXPORTER_OTLP_ENDPOINT or
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT enable it, OTEL_SDK_DISABLED=true and
+// OTEL_TRACES_EXPORTER=none disable it. The exporter and the sampler read their own variables. Only
+// OTLP over gRPC is built in. The collector need not be reachable. The result is never nil. An
+// error tells why tracing is disabled although it was requested.
 func NewTraces(ctx context.Context, o TraceOptions) (*Traces, error) {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
@@ -51,11 +51,11 @@ func newProvider(ctx context.Context, o TraceOptions) (*sdktrace.TracerProvider,
 		attribute.String("service.name", "berth"),
 		attribute.String("service.version", o.Version),
 		attribute.String("k8s.node.name", o.Node),
-	), resource.WithFromEnv()) // what the user says wins
+	), resource.WithFromEnv()) // the user's attributes take precedence
 	if err != nil {
 		return nil, err
 	}
-	exporter, err := otlptracegrpc.New(ctx) // last: nobody would end it
+	exporter, err := otlptracegrpc.New(ctx) // last, because it would have to be shut down
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +80,13 @@ func wanted(getenv func(string) string) (bool, error) {
 	return true, nil
 }
 
-// On reports whether spans go anywhere: what is dear to make need not be made.
+// On reports whether spans are exported. Expensive attributes can be skipped otherwise.
 func (t *Traces) On() bool { return t.sdk != nil }
 
-// Tracer returns the tracer of one package.
+// Tracer returns the tracer of a package.
 func (t *Traces) Tracer(name string) trace.Tracer { return t.provider.Tracer(name) }
 
-// Shutdown sends what is left and ends the exporter; it waits as long as ctx.
+// Shutdown sends pending spans and stops the exporter, until ctx ends.
 func (t *Traces) Shutdown(ctx context.Context) error {
 	if t.sdk == nil {
 		return nil

@@ -1,22 +1,21 @@
-// Package userids allots to each pod with users of its own (hostUsers: false)
-// the user and group IDs of the host that these users are.
+// Package userids allocates host user and group IDs for pods with a user namespace (hostUsers:
+// false).
 //
-// It owns one file per such pod:
+// It owns one file per pod:
 //
-//	<root>/pods/<uid>/userns    the pod's mapping, in the kubelet's form
+//	<root>/pods/<uid>/userns    the mapping of the pod, in the kubelet's format
 //
-// and nothing in memory: a run of IDs is taken for as long as the pod's
-// directory has the file, over restarts and reboots, and is free when the
-// directory is gone, which is after the pod's last sandbox. Runs are 65,536 IDs
-// long and lie in the range that /etc/subuid and /etc/subgid give to the user
-// kubelet, or, where they name none, above the first 65,536, one for each pod
-// that the node may have.
+// There is no state in memory. A range of IDs is allocated as long as the pod's directory contains
+// the file, over restarts and reboots, and is free after the directory was removed, which is after
+// the last sandbox of the pod. A pod has 65,536 IDs. They are taken from the range that /etc/subuid
+// and /etc/subgid assign to the user kubelet or, if there is none, from the IDs above 65,535, one
+// range for each pod that the node may have.
 //
-// It never makes a user namespace or changes the owner of a file: the runtime
-// does the one and maps mounts instead of the other.
+// It does not create user namespaces or change owners of files. The runtime creates the namespaces
+// and uses ID-mapped mounts.
 //
-// Invariants:
+// # Invariants
 //
-//	U1 No two pods have an ID in common, and none has one below 65,536.
-//	U2 A pod that was given a run gets the same one each time.
+//	U1 No two pods share an ID, and no pod has an ID below 65,536.
+//	U2 A pod keeps its range.
 package userids

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// owner is the user whose subordinate IDs are those of pods.
+// owner is the user whose subordinate IDs are used for pods.
 const owner = "kubelet"
 
-// span is a range of IDs on the host; zero: none is configured.
+// span is a range of host IDs. The zero value is no range.
 type span struct{ first, count uint64 }
 
 func (s span) String() string {
@@ -22,23 +22,23 @@ func (s span) String() string {
 	return fmt.Sprintf("%d to %d", s.first, s.first+s.count-1)
 }
 
-// check says why a range cannot be cut into runs for all pods.
+// check returns why a range cannot be divided into ranges for all pods.
 func (s span) check(pods int) error {
 	switch {
 	case s.first < PerPod:
-		return fmt.Errorf("the first ID is %d, and must not be below %d", s.first, PerPod)
+		return fmt.Errorf("the first ID is %d, must be at least %d", s.first, PerPod)
 	case s.first%PerPod != 0 || s.count%PerPod != 0:
-		return fmt.Errorf("%d IDs from %d on; both must be multiples of %d", s.count, s.first, PerPod)
-	case s.first+s.count > 1<<32-PerPod: // the last ID of all stands for "no ID"
-		return fmt.Errorf("%d IDs from %d on are more than there are", s.count, s.first)
+		return fmt.Errorf("%d IDs from %d: both must be multiples of %d", s.count, s.first, PerPod)
+	case s.first+s.count > 1<<32-PerPod: // the last ID means "no ID"
+		return fmt.Errorf("%d IDs from %d exceed the range of IDs", s.count, s.first)
 	case s.count/PerPod < uint64(max(pods, 0)):
-		return fmt.Errorf("%d IDs are enough for %d pods with users of their own, and maxPods is %d", s.count, s.count/PerPod, pods)
+		return fmt.Errorf("%d IDs are sufficient for %d pods with user namespaces, and maxPods is %d", s.count, s.count/PerPod, pods)
 	}
 	return nil
 }
 
-// subordinate reads the owner's range from a file of subuid(5)'s form. No file
-// or no line of the owner's is no range; two lines are an error.
+// subordinate reads the range of the owner from a file in the format of subuid(5). A missing file
+// or line is no range. Two lines are an error.
 func subordinate(file string) (span, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +61,7 @@ func subordinate(file string) (span, error) {
 			found.count, err = strconv.ParseUint(count, 10, 32)
 		}
 		if err != nil || found.count == 0 {
-			return span{}, fmt.Errorf("%s: %q is no range of IDs", file, strings.TrimSpace(line))
+			return span{}, fmt.Errorf("%s: %q is not a range of IDs", file, strings.TrimSpace(line))
 		}
 	}
 	return found, nil

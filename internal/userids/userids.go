@@ -11,28 +11,28 @@ import (
 	"sync"
 )
 
-// PerPod is how many users and how many groups a pod with users of its own has.
+// PerPod is the number of user IDs and of group IDs of a pod.
 const PerPod = 1 << 16
 
 const fileName = "userns"
 
-// Options say where to take IDs from.
+// Options configures an Allocator.
 type Options struct {
-	RootDir string // <root>: pods' directories are below <root>/pods
-	MaxPods int    // of the node: how many runs there are where subordinate IDs are not configured
-	EtcDir  string // of subuid and subgid; empty: /etc
+	RootDir string // the directories of pods are in <root>/pods
+	MaxPods int    // number of ranges if subordinate IDs are not configured
+	EtcDir  string // directory of subuid and subgid; empty: /etc
 }
 
-// Allocator allots runs of host IDs. Its methods may be called from any goroutine.
+// Allocator allocates ranges of host IDs. It is safe for concurrent use.
 type Allocator struct {
 	pods  string
-	first uint32 // of the range
-	runs  int    // in it
+	first uint32 // first ID of the range
+	runs  int    // number of ranges of pods
 	mu    sync.Mutex
 }
 
-// New reads the range that the host's administrator has set aside. It is an
-// error when that range cannot be used, or holds too few runs for MaxPods.
+// New reads the range configured for the host. It is an error if the range is invalid, or too small
+// for MaxPods.
 func New(o Options) (*Allocator, error) {
 	etc := o.EtcDir
 	if etc == "" {
@@ -59,11 +59,11 @@ func New(o Options) (*Allocator, error) {
 	return ids, nil
 }
 
-// Allocate gives the first of the PerPod host IDs of a pod: those that it has, or
-// else a run that no other pod has. The pod's directory must be there.
+// Allocate returns the first of the PerPod host IDs of a pod: the existing range, or a free one.
+// The directory of the pod must exist.
 func (s *Allocator) Allocate(uid string) (first uint32, err error) {
 	if uid == "" || uid[0] == '.' || strings.ContainsRune(uid, '/') {
-		return 0, fmt.Errorf("user IDs of a pod: %q is no UID", uid)
+		return 0, fmt.Errorf("allocate user IDs: %q is not a pod UID", uid)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,10 +81,10 @@ func (s *Allocator) Allocate(uid string) (first uint32, err error) {
 			return first, s.write(uid, first)
 		}
 	}
-	return 0, fmt.Errorf("all %d runs of user IDs are taken", s.runs)
+	return 0, fmt.Errorf("all %d ranges of user IDs are allocated", s.runs)
 }
 
-// taken lists the runs of all pods.
+// taken returns the allocated ranges.
 func (s *Allocator) taken() (map[uint32]bool, error) {
 	entries, err := os.ReadDir(s.pods)
 	if err != nil {
@@ -100,14 +100,14 @@ func (s *Allocator) taken() (map[uint32]bool, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err // nobody knows which IDs that pod has
+			return nil, err // the IDs of that pod are unknown
 		}
 		out[first] = true
 	}
 	return out, nil
 }
 
-// mapping is the file of a pod.
+// mapping is the content of a pod's file.
 type mapping struct {
 	UIDs []idMapping `json:"uidMappings"`
 	GIDs []idMapping `json:"gidMappings"`
@@ -132,12 +132,12 @@ func (s *Allocator) read(uid string) (uint32, error) {
 	}
 	if len(m.UIDs) != 1 || len(m.GIDs) != 1 || m.UIDs[0] != m.GIDs[0] || m.UIDs[0].ContainerID != 0 || m.UIDs[0].Length != PerPod ||
 		m.UIDs[0].HostID < PerPod || m.UIDs[0].HostID%PerPod != 0 {
-		return 0, fmt.Errorf("%s: not a run of %d IDs, the same for users and groups", s.file(uid), PerPod)
+		return 0, fmt.Errorf("%s: not a range of %d IDs, the same for users and groups", s.file(uid), PerPod)
 	}
 	return m.UIDs[0].HostID, nil
 }
 
-// write puts a pod's file in place whole, before any process has its IDs.
+// write writes the file of a pod atomically, before any process uses its IDs.
 func (s *Allocator) write(uid string, first uint32) (err error) {
 	one := []idMapping{{HostID: first, Length: PerPod}}
 	text, err := json.Marshal(mapping{UIDs: one, GIDs: one})
@@ -146,7 +146,7 @@ func (s *Allocator) write(uid string, first uint32) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("keep the user IDs of a pod: %w", err)
+			err = fmt.Errorf("store user IDs: %w", err)
 		}
 	}()
 	tmp := s.file(uid) + ".new"

@@ -76,8 +76,8 @@ func TestAllocateUniqueRanges(t *testing.T) {
 		seen[n] = true
 	}
 	p.pod(t, "ninth")
-	if _, err := ids.Allocate("ninth"); err == nil || !strings.Contains(err.Error(), "all 8 runs of user IDs are taken") {
-		t.Errorf("a ninth of 8: %v", err)
+	if _, err := ids.Allocate("ninth"); err == nil || !strings.Contains(err.Error(), "all 8 ranges of user IDs are allocated") {
+		t.Errorf("ninth of 8 ranges: %v", err)
 	}
 	if err := os.RemoveAll(filepath.Join(p.root, "pods", "pod-3")); err != nil {
 		t.Fatal(err)
@@ -138,13 +138,13 @@ func TestSubordinateIDs(t *testing.T) {
 		{good, good, ""},
 		{"other:1:2\n", "", ""},
 		{good, "", "in subuid and none in subgid"},
-		{"kubelet:131072:x\n", good, `"kubelet:131072:x" is no range`},
-		{"kubelet:131072:0\n", good, "is no range"},
+		{"kubelet:131072:x\n", good, `"kubelet:131072:x" is not a range`},
+		{"kubelet:131072:0\n", good, "is not a range"},
 		{good + good, good, "more than one range"},
-		{"kubelet:65535:327680", "kubelet:65535:327680", "must not be below 65536"},
+		{"kubelet:65535:327680", "kubelet:65535:327680", "must be at least 65536"},
 		{"kubelet:65537:327680", "kubelet:65537:327680", "multiples of 65536"},
-		{"kubelet:65536:131072", "kubelet:65536:131072", "enough for 2 pods"},
-		{"kubelet:4294901760:327680", "kubelet:4294901760:327680", "more than there are"},
+		{"kubelet:65536:131072", "kubelet:65536:131072", "sufficient for 2 pods"},
+		{"kubelet:4294901760:327680", "kubelet:4294901760:327680", "exceed the range"},
 	} {
 		p := newPlace(t)
 		p.write(t, "subuid", c.uids)

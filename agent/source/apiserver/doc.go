@@ -1,29 +1,30 @@
-// Package apiserver is the source of the pods that a server assigns to this node.
+// Package apiserver is the source of the pods that an API server has bound to this node.
 //
-// It follows the pods whose spec.nodeName is the node's, and beside them what
-// they use: each ConfigMap and Secret that one of them names, by its name alone,
-// as a node may; the services, which make part of their environment; the
-// RuntimeClasses; and the service account tokens that it asks for, for each pod
-// its own, and renews in time. From that it makes Snapshots: all that the server
-// wants of this node now. It starts and ends nothing and writes nothing to the
-// server.
+// It watches the pods whose spec.nodeName is the node, and the objects that they use: each
+// ConfigMap and Secret that a pod refers to, individually by name, as nodes are authorized to do;
+// Services, which define part of the environment; and RuntimeClasses. It requests service account
+// tokens for each pod and renews them. From these it builds Snapshots of the desired state. It does
+// not start or stop anything and does not write to the server.
 //
-// Invariants, each held by a test:
+// # Invariants
 //
-//	D1 A Snapshot is Ready only when the server itself has told all pods. Before
-//	   that it has those of the agent's last life, so that a node that boots with
-//	   no server in reach starts them, and nobody else's are ended. So it is, too,
-//	   when the server tells all pods and for a while not what the node is to it:
-//	   of its pods those of the last life are told, and none that is new.
-//	D2 A pod is told when what its sandbox and its images need has been asked for
-//	   and answered, or has not been for a second. The rest may come while the
-//	   sandbox is made: until it is answered, or has not been for a second, it is
-//	   told as late, never as if something were missing.
-//	D3 What cannot be read any more stays as it was last read.
-//	D4 What changed on the server only because this agent reported it is no change.
-//	D5 Mirror pods are told to Heard and never wanted.
+// Each invariant is covered by a test.
 //
-// Goroutines: Source.Run owns all state; one follower for each object, one for
-// pods, services, RuntimeClasses, and one for each token being asked for, all of
-// them its own, which it waits for.
+//	D1 A Snapshot is Ready only after the server has listed all pods. Before that it
+//	   contains the pods of the agent's previous run, so that a node that boots
+//	   without a reachable server starts them, and no other pods are terminated.
+//	   The same holds while the server has listed the pods, but the node is not
+//	   registered yet: the Snapshot contains the listed pods of the previous run,
+//	   and no new ones.
+//	D2 A pod is emitted when the objects for its sandbox and its images are
+//	   resolved, or after a second. Other objects may follow while the sandbox is
+//	   created. Until they are resolved, or for a second, they are marked as late,
+//	   never as missing.
+//	D3 An object that cannot be read any more keeps its last value.
+//	D4 A change on the server that only reflects this agent's own status updates
+//	   is not a change of the desired state.
+//	D5 Mirror pods are passed to OnPod and are never desired.
+//
+// Goroutines: Source.Run owns all state. It starts and waits for one watch per object, one each for
+// pods, Services and RuntimeClasses, and one goroutine per token request.
 package apiserver

@@ -18,19 +18,18 @@ import (
 	"berth/internal/apiclient"
 )
 
-// object is something that pods use.
+// object is an object that pods use.
 type object struct {
-	refCount int // pods
+	refCount int // number of pods
 	since    time.Time
-	resolved bool // it is known what there is of it, or that nobody tells
+	resolved bool // value is set: resolved, or timed out
 	value    plan.Object
-	lastErr  string // why it was not told when it was last asked for
+	lastErr  string // last error
 	stop     context.CancelFunc
-	token    token // of a token
+	token    token // of a service account token
 }
 
-// setReferences changes what a pod uses. known is what its objects were in the agent's last
-// life.
+// setReferences sets the objects that a pod uses. known are its objects of the previous run.
 func (s *Source) setReferences(h *trackedPod, keys []source.ObjectKey, known plan.Objects) {
 	before := h.references
 	h.references = keys
@@ -62,7 +61,7 @@ func (s *Source) setReferences(h *trackedPod, keys []source.ObjectKey, known pla
 	}
 }
 
-// watchObject has an object followed, or made.
+// watchObject starts to watch or to compute an object.
 func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 	ctx, stop := context.WithCancel(s.ctx)
 	u.stop = stop
@@ -80,7 +79,7 @@ func (s *Source) watchObject(key source.ObjectKey, u *object, pod *corev1.Pod) {
 	}
 }
 
-// followOne follows the object of that name and no other.
+// followOne watches a single object by name.
 func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *object, r apiclient.Resource) {
 	set := func(o plan.Object) {
 		s.do(func() {
@@ -108,7 +107,7 @@ func (s *Source) followOne(ctx context.Context, key source.ObjectKey, u *object,
 	})
 }
 
-// set takes in what there is of an object now.
+// set sets the current value of an object.
 func (s *Source) set(u *object, o plan.Object) {
 	u.lastErr = ""
 	if u.resolved && u.value.Version == o.Version {
@@ -117,7 +116,7 @@ func (s *Source) set(u *object, o plan.Object) {
 	u.resolved, u.value, s.dirty = true, o, true
 }
 
-// trim takes out of a ConfigMap or Secret what no pod can see.
+// trim removes metadata of a ConfigMap or Secret that pods cannot see.
 func trim(o runtime.Object) {
 	strip := func(m *metav1.ObjectMeta) {
 		*m = metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
@@ -140,7 +139,7 @@ func objectOf(o runtime.Object) plan.Object {
 	return plan.Object{Version: plan.Version{Missing: true}}
 }
 
-// errorMessage says what keeps something from being known, in the words of users.
+// errorMessage returns why the object is not available, for users.
 func (u *object) errorMessage(key source.ObjectKey) string {
 	why := cmp.Or(u.lastErr, "the server has not answered")
 	switch key.Kind {
@@ -153,7 +152,7 @@ func (u *object) errorMessage(key source.ObjectKey) string {
 	}
 }
 
-// errorText is the server's answer alone where it has given one.
+// errorText returns the message of the server if it has answered, else the error.
 func errorText(err error) string {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return status.Status().Message

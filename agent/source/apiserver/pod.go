@@ -12,18 +12,18 @@ import (
 	"berth/podspec"
 )
 
-// normalize is a pod of the server as this node's: it changes it.
+// normalize sets the annotation and defaults of a pod from the server. It changes the pod.
 func normalize(pod *corev1.Pod) *corev1.Pod {
 	pod.Annotations = maps.Clone(pod.Annotations)
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
 	}
 	pod.Annotations[source.AnnotationSource] = source.APIServer
-	podspec.SetDefaults(pod) // the server has done so; a server of another release may not know all fields
+	podspec.SetDefaults(pod) // a server of another release may not know all fields
 	return pod
 }
 
-// keysOf names what a pod uses, as long as it may yet run.
+// keysOf returns the objects that a pod uses while it may run.
 func keysOf(pod *corev1.Pod, phase corev1.PodPhase) (keys []source.ObjectKey) {
 	if phase == corev1.PodSucceeded || phase == corev1.PodFailed {
 		return nil
@@ -34,8 +34,8 @@ func keysOf(pod *corev1.Pod, phase corev1.PodPhase) (keys []source.ObjectKey) {
 	return keys
 }
 
-// sameDesired reports whether a newer version of a pod wants nothing else. What this
-// node has reported itself comes back as a newer version.
+// sameDesired reports whether two versions of a pod have the same desired state. This node's own
+// status updates come back as new versions.
 func sameDesired(a, b *corev1.Pod) bool {
 	return a.Generation == b.Generation && a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
 		equality.Semantic.DeepEqual(a.DeletionGracePeriodSeconds, b.DeletionGracePeriodSeconds) &&
@@ -44,7 +44,7 @@ func sameDesired(a, b *corev1.Pod) bool {
 		slices.EqualFunc(foreignConditions(a), foreignConditions(b), func(x, y corev1.PodCondition) bool { return equality.Semantic.DeepEqual(x, y) })
 }
 
-// foreignConditions are the conditions that are not this node's to write.
+// foreignConditions returns the conditions that this node does not own.
 func foreignConditions(pod *corev1.Pod) (out []corev1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		if !plan.OwnsCondition(c.Type) {

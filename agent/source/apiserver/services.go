@@ -21,14 +21,13 @@ import (
 	"berth/podspec"
 )
 
-// services are those of the cluster.
+// services are the Services of the cluster.
 type services struct {
 	all  map[types.NamespacedName]*corev1.Service
 	read bool
 }
 
-// followServices follows the services: where they are is part of pods'
-// environment.
+// followServices watches the Services. Their addresses are part of the environment of pods.
 func (s *Source) followServices() {
 	name := func(o runtime.Object) (types.NamespacedName, *corev1.Service) {
 		svc, _ := o.(*corev1.Service)
@@ -64,7 +63,7 @@ func (s *Source) followServices() {
 	})
 }
 
-// trimService leaves of a service what makes an environment.
+// trimService keeps only the fields of a Service that the environment is made of.
 func trimService(o runtime.Object) {
 	if svc, ok := o.(*corev1.Service); ok {
 		at := svc.Annotations[reachedAtAnnotation]
@@ -77,7 +76,7 @@ func trimService(o runtime.Object) {
 	}
 }
 
-// recordError notes why all of a kind are not told.
+// recordError records the error for all unresolved objects of a kind.
 func (s *Source) recordError(kind plan.RefKind, err error) {
 	for key, u := range s.objects {
 		if key.Kind == kind && !u.resolved {
@@ -86,7 +85,7 @@ func (s *Source) recordError(kind plan.RefKind, err error) {
 	}
 }
 
-// environments brings those of all namespaces in use up to date.
+// environments updates the environments of all namespaces in use.
 func (s *Source) environments() {
 	for key, u := range s.objects {
 		if key.Kind == plan.Services {
@@ -95,7 +94,7 @@ func (s *Source) environments() {
 	}
 }
 
-// environment makes what services give to the pods of a namespace.
+// environment computes the environment that Services define for the pods of a namespace.
 func (s *Source) environment(key source.ObjectKey, u *object) {
 	if !s.services.read {
 		return
@@ -117,16 +116,16 @@ func (s *Source) environment(key source.ObjectKey, u *object) {
 	s.set(u, plan.Object{Env: env, Version: plan.Version{Version: strconv.FormatUint(h.Sum64(), 16)}})
 }
 
-// masterService is the server itself, as pods know it.
+// masterService is the Service of the API server itself, in namespace default.
 const masterService = "kubernetes"
 
-// reachedAtAnnotation on the server's own service says that nothing routes its address, and
-// where the servers are reached instead: ADDRESS:PORT, separated by commas. Only a
-// berth-control writes it; with any other server the service's own address counts.
+// reachedAtAnnotation on the Service of the API server lists the addresses of the servers,
+// ADDRESS:PORT separated by commas, because the cluster IP is not routed. Only berth-control sets
+// it. With other servers the cluster IP counts.
 const reachedAtAnnotation = "berth.dev/reached-at"
 
-// serviceAddress is the address that pods are given of a service, and of each of its ports
-// the number there.
+// serviceAddress returns the address of a Service for pods, and the number of each of its ports
+// there.
 func serviceAddress(svc *corev1.Service) (ip string, port func(corev1.ServicePort) string) {
 	port = func(p corev1.ServicePort) string { return strconv.Itoa(int(p.Port)) }
 	if svc.Name == masterService && svc.Namespace == metav1.NamespaceDefault {
@@ -138,8 +137,8 @@ func serviceAddress(svc *corev1.Service) (ip string, port func(corev1.ServicePor
 	return svc.Spec.ClusterIP, port
 }
 
-// environmentOf is what services make of an environment: where each is, in the
-// form that users know, and in that of Docker's links.
+// environmentOf returns the environment variables of Services, in the Kubernetes form and in that
+// of Docker links.
 func environmentOf(all []*corev1.Service) (env []corev1.EnvVar) {
 	add := func(name, value string) { env = append(env, corev1.EnvVar{Name: name, Value: value}) }
 	for _, svc := range all {
@@ -173,5 +172,5 @@ func environmentOf(all []*corev1.Service) (env []corev1.EnvVar) {
 
 func protocol(p corev1.ServicePort) corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
 
-// variable is a name as part of the name of a variable.
+// variable converts a name to a part of a variable name.
 func variable(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }

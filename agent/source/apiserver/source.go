@@ -20,70 +20,70 @@ import (
 	"berth/internal/apiclient"
 )
 
-// Options is what New needs.
+// Options configures a Source. Client and NodeName are required.
 type Options struct {
 	Client       *apiclient.Client
 	NodeName     string
-	PreviousPods []PreviousPod // pods of the agent's last life
+	PreviousPods []PreviousPod // pods of the agent's previous run
 	Log          *slog.Logger
 	Now          func() time.Time // default time.Now
 
-	// NodeRegistered is closed when it is known what the node is to the server: before that
-	// no pod is told that the agent did not know. Nil: it is.
+	// NodeRegistered is closed when the node is registered. Before that no new pod is emitted. nil:
+	// the node is registered.
 	NodeRegistered <-chan struct{}
-	// NameUnique is closed when no other machine is alive under the node's name, as far as
-	// anybody can tell: before that a server that answers keeps back the pods of the
-	// last life, too, which may be another's by now. Nil: none is.
+	// NameUnique is closed when no other machine appears to use the node's name. Before that, and
+	// while the server is reachable, pods of the previous run are not emitted either, because they
+	// may run on another machine. nil: the name is unique.
 	NameUnique <-chan struct{}
 
-	// OnPod is told every pod of this node as the server has it, with its status,
-	// mirror pods too; gone: there is none of that UID any more. May be nil.
+	// OnPod is called with every pod of this node as the server has it, including its status and
+	// mirror pods. gone reports that the pod was deleted. It may be nil.
 	OnPod func(pod *corev1.Pod, gone bool)
 }
 
-// PreviousPod is a pod as it was last known, with what it uses.
+// PreviousPod is a pod of the previous run with the objects that it uses.
 type PreviousPod struct {
 	Pod     *corev1.Pod
 	Objects plan.Objects
 }
 
 const (
-	objectTimeout = time.Second     // after which an answer that does not come is an answer
-	serverTimeout = 2 * time.Second // for the server, before the pods of the last life are told
+	objectTimeout = time.Second     // after which an unresolved object is reported as an error
+	serverTimeout = 2 * time.Second // wait for the server before pods of the previous run are emitted
 )
 
-// Source tells what a server wants of this node.
+// Source is the source of the pods that an API server has bound to the node.
 type Source struct {
 	opt   Options
 	calls chan func()
 	emit  func(source.Snapshot)
 
-	// Of Run alone.
+	// Owned by Run.
 	ctx              context.Context
 	wg               sync.WaitGroup
-	listed           bool // the server has told all pods
-	nodeRegistered   bool // see Options.Node
-	nameUnique       bool // see Options.Alone
-	waitExpired      bool // for as long as there is patience
-	previousRestored bool // those of the last life are told
+	listed           bool // the server has listed all pods
+	nodeRegistered   bool // see Options.NodeRegistered
+	nameUnique       bool // see Options.NameUnique
+	waitExpired      bool // serverTimeout is over
+	previousRestored bool // pods of the previous run are emitted
 	pods             map[types.UID]*trackedPod
 	objects          map[source.ObjectKey]*object
 	services         services
-	classes          map[string]string // handlers by name; nil: not read yet
+	classes          map[string]string // handlers by name; nil: not listed yet
 	dirty            bool
 
-	handlers atomic.Pointer[map[string]string] // what others see of classes
+	handlers atomic.Pointer[map[string]string] // published copy of classes
 }
 
-// trackedPod is a pod that is wanted.
+// trackedPod is a desired pod.
 type trackedPod struct {
 	pod        *corev1.Pod
-	previous   bool // of the last life
+	previous   bool // of the previous run
 	emitted    bool // it was in a Snapshot
 	references []source.ObjectKey
 }
 
-// New returns a source that has asked nothing yet.
+// New returns a Source. Run starts it.
 func New(o Options) *Source {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -103,8 +103,8 @@ func New(o Options) *Source {
 	return s
 }
 
-// Run follows the server until ctx ends. It calls tell, always from this
-// goroutine, with every new Snapshot.
+// Run watches the server until ctx ends. It calls emit with every new Snapshot, always from its own
+// goroutine.
 func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer s.wg.Wait()
@@ -125,7 +125,7 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 			return nil
 		case f := <-s.calls:
 			f()
-			for more := true; more; { // what else is there belongs to the same change
+			for more := true; more; { // pending calls belong to the same change
 				select {
 				case f := <-s.calls:
 					f()
@@ -149,7 +149,7 @@ func (s *Source) Run(ctx context.Context, tell func(source.Snapshot)) error {
 	}
 }
 
-// do runs f on Run's goroutine.
+// do runs f on the goroutine of Run.
 func (s *Source) do(f func()) {
 	select {
 	case s.calls <- f:
@@ -157,7 +157,7 @@ func (s *Source) do(f func()) {
 	}
 }
 
-// step does what is due and tells what has changed. It returns when more is due.
+// step does what is due and emits a Snapshot if something has changed. It returns when more is due.
 func (s *Source) step() (next time.Time) {
 	now := s.opt.Now()
 	sooner := func(at time.Time) {
@@ -183,7 +183,7 @@ func (s *Source) step() (next time.Time) {
 	return next
 }
 
-// complete reports whether all that the server wants may be told.
+// complete reports whether the Snapshot is complete.
 func (s *Source) complete() bool { return s.listed && s.nodeRegistered }
 
 func (s *Source) snapshot() source.Snapshot {
@@ -209,8 +209,7 @@ func (s *Source) snapshot() source.Snapshot {
 	return out
 }
 
-// requiredForSandbox reports whether a pod's sandbox or its images need an object: nothing of
-// the pod can begin without it.
+// requiredForSandbox reports whether the sandbox or the images of a pod need an object.
 func requiredForSandbox(pod *corev1.Pod, key source.ObjectKey) bool {
 	switch key.Kind {
 	case plan.RuntimeClass:
@@ -222,7 +221,7 @@ func requiredForSandbox(pod *corev1.Pod, key source.ObjectKey) bool {
 	}
 }
 
-// followPods follows the pods of this node.
+// followPods watches the pods of this node.
 func (s *Source) followPods() {
 	failed := false
 	s.follow(s.ctx, apiclient.WatchOptions{
@@ -230,14 +229,14 @@ func (s *Source) followPods() {
 		OnReplace: func(list []runtime.Object) {
 			s.do(func() {
 				if failed {
-					s.opt.Log.Info("The server tells this node's pods again", "pods", len(list))
+					s.opt.Log.Info("pod watch recovered", "pods", len(list))
 				}
 				failed = false
 				s.synced(list)
 			})
 		},
 		OnUpdate: func(o runtime.Object) {
-			if pod, ok := o.(*corev1.Pod); ok { // nothing else is followed
+			if pod, ok := o.(*corev1.Pod); ok { // nothing else is watched
 				s.do(func() { s.put(pod) })
 			}
 		},
@@ -249,7 +248,7 @@ func (s *Source) followPods() {
 		OnError: func(err error) {
 			s.do(func() {
 				if !failed {
-					s.opt.Log.Warn("The server does not tell this node's pods; those that are here go on", "err", err)
+					s.opt.Log.Warn("pod watch failed, running pods are unaffected", "err", err)
 				}
 				failed = true
 				s.restorePrevious()
@@ -258,14 +257,13 @@ func (s *Source) followPods() {
 	})
 }
 
-// follow runs a follower until ctx ends.
+// follow runs a watch until ctx ends.
 func (s *Source) follow(ctx context.Context, f apiclient.WatchOptions) {
 	s.wg.Go(func() { s.opt.Client.Watch(ctx, f) })
 }
 
-// restorePrevious takes up the pods of the agent's last life, until all is told that the
-// server wants. One that answers and yet does not tell the node is waited for, for
-// a while.
+// restorePrevious emits the pods of the previous run until the desired state is complete. A server
+// that is reachable while the node is not registered delays this for a while.
 func (s *Source) restorePrevious() {
 	if s.previousRestored || s.complete() || s.listed && !(s.waitExpired && s.nameUnique) {
 		return
@@ -279,11 +277,11 @@ func (s *Source) restorePrevious() {
 	s.opt.PreviousPods = nil
 }
 
-// synced takes in all pods that the server has of this node.
+// synced replaces all pods by the list of the server.
 func (s *Source) synced(list []runtime.Object) {
 	now := make(map[types.UID]bool, len(list))
 	known := map[types.UID]plan.Objects{}
-	for _, k := range s.opt.PreviousPods { // what they used serves until the server has answered
+	for _, k := range s.opt.PreviousPods { // their objects serve until the server has answered
 		known[k.Pod.UID] = k.Objects
 	}
 	s.opt.PreviousPods = nil
@@ -315,8 +313,7 @@ func (s *Source) update(pod *corev1.Pod, known plan.Objects) {
 	s.track(normalize(pod), known)
 }
 
-// track takes a pod in, new or changed, and sees to it that what it uses is
-// followed.
+// track adds or updates a pod and the watches of its objects.
 func (s *Source) track(pod *corev1.Pod, known plan.Objects) {
 	h := s.pods[pod.UID]
 	switch {

@@ -16,23 +16,23 @@ import (
 	"berth/internal/apiclient"
 )
 
-// token is a token of a service account, and when it is due to be renewed.
+// token is a service account token with its renewal time.
 type token struct {
 	asking  bool
 	due     time.Time // zero: never
 	tries   int
-	ask     func() // begins a request; nil: it is none
+	ask     func() // starts a request; nil: not a token
 	expires time.Time
 }
 
 const (
-	tokenBound = 10 * time.Second // of one request
-	tokenMost  = 24 * time.Hour   // a token is renewed after that, however long it is good for
+	tokenBound = 10 * time.Second // timeout of one request
+	tokenMost  = 24 * time.Hour   // longest time before a renewal
 	tokenFirst = 100 * time.Millisecond
 	tokenLast  = 30 * time.Second
 )
 
-// beginToken asks for a token that is good for as long as the pod is there.
+// beginToken requests a token bound to the pod.
 func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *object, pod *corev1.Pod) {
 	_, what, _ := strings.Cut(key.Name, "/")
 	secondsText, audience, _ := strings.Cut(what, "/")
@@ -59,13 +59,13 @@ func (s *Source) beginToken(ctx context.Context, key source.ObjectKey, u *object
 	u.token.due = s.opt.Now()
 }
 
-// answered takes in the server's answer to a request.
+// answered handles the result of a token request.
 func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began time.Time) {
 	t := &u.token
 	t.asking = false
 	now := s.opt.Now()
 	if err != nil || out.Status.Token == "" {
-		u.lastErr = "the server gave an empty token"
+		u.lastErr = "the server returned an empty token"
 		if err != nil {
 			u.lastErr = errorText(err)
 		}
@@ -75,7 +75,7 @@ func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began 
 	}
 	t.tries = 0
 	t.expires = out.Status.ExpirationTimestamp.Time
-	// By the time that it is good for, not by the server's clock.
+	// Based on the lifetime, independent of the server's clock.
 	life := time.Hour
 	if e := out.Spec.ExpirationSeconds; e != nil {
 		life = time.Duration(*e) * time.Second
@@ -85,7 +85,7 @@ func (s *Source) answered(u *object, out authnv1.TokenRequest, err error, began 
 	s.set(u, plan.Object{Token: out.Status.Token, Version: plan.Version{Version: "token of " + began.UTC().Format(time.RFC3339Nano)}})
 }
 
-// renew asks for a token that is due, and returns when it will be.
+// renew requests a token that is due, and returns when it will be due.
 func (s *Source) renew(u *object, now time.Time) (next time.Time) {
 	t := &u.token
 	switch {

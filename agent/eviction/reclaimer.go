@@ -1,0 +1,243 @@
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"berth/agent/plan"
+	"berth/agent/status"
+	"berth/node/pressure"
+	"berth/podspec"
+)
+
+// ReclaimerOptions configures a Reclaimer. Every field is required.
+type ReclaimerOptions struct {
+	Statuses    *status.Board
+	Ready       func() bool // all pods of the node are known; nothing is reclaimed before
+	Measure     func(ctx context.Context, of pressure.Signal, pods []*status.Snapshot) []pressure.Candidate
+	Levels      []ReclaimLevel // tried in this order before pods are evicted
+	Evict       func(ctx context.Context, uid types.UID, why *plan.Excess) (ok bool)
+	OnEvicted   func(signal string)          // counts evictions
+	RecordEvent func(reason, message string) // records a warning event of the node
+
+	MaxGrace   time.Duration // of pods evicted for a soft threshold
+	Standalone bool          // no API server: see podspec.IsCritical
+	Log        *slog.Logger
+}
+
+// ReclaimLevel is a way to reclaim a resource of the node without evicting pods.
+type ReclaimLevel struct {
+	Name      string
+	AppliesTo func(pressure.Signal) bool // can reclaim the resource of the signal
+	// Reclaim reclaims the resource. It may return as soon as enough reports true.
+	Reclaim func(ctx context.Context, enough func() bool) error
+}
+
+// Reclaimer reclaims the resources that the node is short of: by the reclaim levels, then by
+// evicting one pod.
+type Reclaimer struct {
+	ReclaimerOptions
+	eventRecorded     map[pressure.Signal]bool // an event was recorded for the signal
+	noCandidateLogged map[pressure.Signal]bool // the lack of candidates was logged
+	lastReclaim       time.Time                // time of the last attempt
+
+	// The last pod evicted for a soft threshold. No other one is evicted for one before until.
+	evicting types.UID
+	until    time.Time
+}
+
+// NewReclaimer returns a Reclaimer.
+func NewReclaimer(o ReclaimerOptions) *Reclaimer {
+	return &Reclaimer{ReclaimerOptions: o, eventRecorded: map[pressure.Signal]bool{}, noCandidateLogged: map[pressure.Signal]bool{}}
+}
+
+const (
+	cleanup    = 30 * time.Second // allowed beyond the grace period before the next eviction; as upstream
+	rungBound  = 2 * time.Minute
+	inEvent    = 5  // ranked pods listed in an event
+	inLog      = 20 // ranked pods listed in the log
+	leastGrace = time.Second
+	calm       = time.Minute // without pressure, after which it is reported again
+)
+
+// Reclaim reclaims what v asks for, the most urgent signal first. It reports whether a pod was
+// evicted, after which the node has to be observed again. A signal for which nothing can be
+// reclaimed does not block others.
+func (r *Reclaimer) Reclaim(ctx context.Context, v Observation, look func(context.Context) (Observation, bool)) (again bool) {
+	if !r.Ready() {
+		return false
+	}
+	if time.Since(r.lastReclaim) > calm {
+		clear(r.eventRecorded)
+		clear(r.noCandidateLogged)
+	}
+	defer func() { r.lastReclaim = time.Now() }()
+	tried := map[pressure.Signal]bool{}
+	for ctx.Err() == nil {
+		next := slices.IndexFunc(v.Reclaim, func(m pressure.ThresholdMet) bool { return !tried[m.Signal] })
+		if next < 0 {
+			return false
+		}
+		s := v.Reclaim[next].Signal
+		tried[s] = true
+		if !r.eventRecorded[s] {
+			r.eventRecorded[s] = true
+			r.RecordEvent("EvictionThresholdMet", "Attempting to reclaim "+string(s.Resource()))
+		}
+		var known bool
+		if v, known = r.reclaimLevels(ctx, v, s, look); !known {
+			return false
+		}
+		if m, short := v.thresholdMet(s); !short {
+			delete(r.eventRecorded, s)
+		} else if r.evictOne(ctx, v, m, look) {
+			return true
+		}
+	}
+	return false
+}
+
+// reclaimLevels tries the reclaim levels in order and logs how much each one has freed, until the
+// threshold is no longer met. It returns the last observation, and whether observations succeeded.
+func (r *Reclaimer) reclaimLevels(ctx context.Context, v Observation, s pressure.Signal, look func(context.Context) (Observation, bool)) (Observation, bool) {
+	for _, rung := range r.Levels {
+		if !rung.AppliesTo(s) {
+			continue
+		}
+		before := v.Levels[s].Available
+		bounded, cancel := context.WithTimeout(ctx, rungBound)
+		err := rung.Reclaim(bounded, func() bool {
+			now, ok := look(bounded)
+			_, short := now.thresholdMet(s)
+			return !ok || !short
+		})
+		cancel()
+		now, ok := look(ctx)
+		if !ok {
+			return v, false
+		}
+		v = now
+		freed := max(0, v.Levels[s].Available-before)
+		if err != nil || freed > 0 {
+			r.Log.Info("node resources reclaimed", "level", rung.Name, "signal", string(s), "freed", s.Format(freed), "err", err)
+		}
+		if _, short := v.thresholdMet(s); !short {
+			break
+		}
+	}
+	return v, true
+}
+
+// thresholdMet returns the most urgent threshold of a signal that is met, hard before soft.
+func (v Observation) thresholdMet(s pressure.Signal) (m pressure.ThresholdMet, short bool) {
+	for _, m := range v.Reclaim {
+		if m.Signal == s {
+			return m, true
+		}
+	}
+	return m, false
+}
+
+// Rank measures the evictable pods and returns the eviction ranking for a signal. It is safe for
+// concurrent use.
+func (r *Reclaimer) Rank(ctx context.Context, s pressure.Signal, split pressure.FileSystemLayout) []pressure.Ranked {
+	var pods []*status.Snapshot
+	for _, p := range r.Statuses.All() {
+		if p.Verdict.State == plan.OK && evictable(p, r.Standalone) {
+			pods = append(pods, p)
+		}
+	}
+	return pressure.Rank(s, split, r.Measure(ctx, s, pods))
+}
+
+// evictOne evicts the first pod of the ranking for m, and waits until it has released its
+// resources. It reports whether a pod was evicted.
+func (r *Reclaimer) evictOne(ctx context.Context, v Observation, m pressure.ThresholdMet, look func(context.Context) (Observation, bool)) bool {
+	if !m.Hard && time.Now().Before(r.until) && r.stillPresent(r.evicting) { // a hard threshold interrupted the wait
+		return false
+	}
+	ranked := r.Rank(ctx, m.Signal, v.Layout)
+	for _, first := range ranked {
+		why := r.evictionReason(m, first, ranked)
+		if ctx.Err() != nil || !r.Evict(ctx, first.Pod.UID, why) {
+			continue
+		}
+		delete(r.noCandidateLogged, m.Signal)
+		r.OnEvicted(string(m.Signal))
+		r.Log.Warn("pod evicted", "pod", first.Pod.Namespace+"/"+first.Pod.Name, "podUID", string(first.Pod.UID),
+			"reason", m.String(), "grace", why.Grace, "ranking", pressure.Explain(m.Signal, ranked, inLog))
+		until := time.Now().Add(why.Grace + cleanup)
+		if !m.Hard {
+			r.evicting, r.until = first.Pod.UID, until
+		}
+		r.waitForTermination(ctx, first.Pod.UID, until, func() bool {
+			now, ok := look(ctx)
+			return ok && !m.Hard && now.newHardThreshold(v)
+		})
+		return true
+	}
+	if !r.noCandidateLogged[m.Signal] && ctx.Err() == nil {
+		r.noCandidateLogged[m.Signal] = true
+		r.Log.Error("no pod left to evict", "reason", m.String())
+	}
+	return false
+}
+
+func (r *Reclaimer) evictionReason(m pressure.ThresholdMet, first pressure.Ranked, all []pressure.Ranked) *plan.Excess {
+	grace := leastGrace
+	if !m.Hard {
+		grace = max(grace, min(r.MaxGrace, podspec.GracePeriod(first.Pod)))
+	}
+	return &plan.Excess{
+		Signal: string(m.Signal), Message: pressure.Message(m, first), Grace: grace, Node: true,
+		Detail: fmt.Sprintf("%s. Eviction ranking: %s", m, pressure.Explain(m.Signal, all, inEvent)),
+	}
+}
+
+// newHardThreshold reports whether a hard threshold is met that was not met in the earlier
+// observation.
+func (v Observation) newHardThreshold(was Observation) bool {
+	for _, m := range v.Reclaim {
+		if m.Hard && !slices.ContainsFunc(was.Reclaim, func(x pressure.ThresholdMet) bool { return x.Hard && x.Signal == m.Signal }) {
+			return true
+		}
+	}
+	return false
+}
+
+// stillPresent reports whether a pod has not terminated yet, or still has volumes.
+func (r *Reclaimer) stillPresent(uid types.UID) bool {
+	s, known := r.Statuses.Get(uid)
+	over := known && (s.Status.Phase == corev1.PodFailed || s.Status.Phase == corev1.PodSucceeded)
+	return known && (!over || len(s.Seen.Volumes) > 0)
+}
+
+// waitForTermination waits until a pod has terminated and released its volumes, or the deadline.
+// Every 10 s it checks whether something more urgent has come up.
+func (r *Reclaimer) waitForTermination(ctx context.Context, uid types.UID, until time.Time, urgent func() bool) {
+	changed, stop := r.Statuses.Changes()
+	defer stop()
+	bound, tick := time.NewTimer(time.Until(until)), time.NewTicker(every)
+	defer bound.Stop()
+	defer tick.Stop()
+	for r.stillPresent(uid) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-bound.C:
+			r.Log.Warn("evicted pod not terminated in time", "podUID", string(uid))
+			return
+		case <-tick.C:
+			if urgent() {
+				return
+			}
+		case <-changed:
+		}
+	}
+}
