@@ -23,8 +23,8 @@ import (
 	"berth/cri/criconfig"
 )
 
-// Sizes of the connection. One connection carries all calls of an endpoint, so
-// windows are fixed rather than measured by pings, and buffers are small.
+// Limits of a connection. One connection carries all calls to an endpoint, so the flow-control
+// windows are fixed instead of measured by pings, and the buffers are small.
 const (
 	maxMessage   = 16 << 20
 	bufferSize   = 8 << 10
@@ -32,78 +32,76 @@ const (
 	connWindow   = 1 << 20
 )
 
-// Options says where the runtime is and how to speak to it.
+// Options configures a Client.
 type Options struct {
-	// RuntimeEndpoint is unix:///path or an absolute path of a socket.
+	// RuntimeEndpoint is unix:///path or the absolute path of a socket.
 	RuntimeEndpoint string
-	// ImageEndpoint is where the image service listens; empty: RuntimeEndpoint.
+	// ImageEndpoint is the endpoint of the image service. Empty: RuntimeEndpoint.
 	ImageEndpoint string
-	// Deadlines of the verbs; zero fields take the defaults.
+	// Deadlines of the verbs. Zero fields use the defaults.
 	Deadlines Deadlines
-	// UnaryInterceptors are called around every call but the event stream, outermost first.
+	// UnaryInterceptors wrap every call except the event stream, outermost first.
 	UnaryInterceptors []grpc.UnaryClientInterceptor
-	// Node returns what criconfig must know of this host, at each call anew.
+	// Node returns the facts about the host that criconfig needs. It is called for each request.
 	Node func() criconfig.Node
-	// LogLinkDir is the folder of the log links (/var/log/containers); empty: none.
+	// LogLinkDir is the directory of the log links (/var/log/containers). Empty: no links.
 	LogLinkDir string
-	// Warn is told of what went wrong without making a call fail, such as a log
-	// link that could not be made. Nil: nobody is.
+	// Warn receives problems that do not fail a call, for example a log link that cannot be
+	// created. May be nil.
 	Warn func(error)
-	// WarnPod is told of what a pod does not get although it runs, with the reason of
-	// an event. Nil: nobody is.
+	// WarnPod receives the features that a pod does not get although it runs, with an event reason.
+	// May be nil.
 	WarnPod func(pod *corev1.Pod, reason, message string)
-	// ExitRecorder knows how containers ended where the runtime does not. Nil: nobody does.
+	// ExitRecorder knows exit codes that the runtime does not know. May be nil.
 	ExitRecorder ExitRecorder
-	// NetworksAttached tells of a sandbox that is to have networks which the runtime does not
-	// make whether it has them all, and if not whether they may be under way. Nil:
-	// no sandbox is.
+	// NetworksAttached reports whether a sandbox that needs networks beyond the runtime's own has
+	// all of them, and if not, whether attaching them is in progress. Nil: no sandbox needs any.
 	NetworksAttached func(uid, sandbox string) (done, making bool)
-	// Conn is used for both services instead of dialling an endpoint: a runtime
-	// in the same process.
+	// Conn replaces dialing for both services: an in-process runtime.
 	Conn grpc.ClientConnInterface
 }
 
-// Client speaks to one runtime. It is safe for concurrent use.
+// Client is a client of one container runtime. It is safe for concurrent use.
 type Client struct {
-	runtime   runtimeapi.RuntimeServiceClient
-	images    runtimeapi.ImageServiceClient
-	conns     []*grpc.ClientConn // that it opened itself
-	deadlines Deadlines
-	node      func() criconfig.Node
-	links     logLinks
-	warn      func(error)
-	warnPod   func(pod *corev1.Pod, reason, message string)
-	netns     netnsPaths
-	facts     runtimeFacts
-	exits     ExitRecorder
-	attached  func(uid, sandbox string) (done, making bool)
+	runtime          runtimeapi.RuntimeServiceClient
+	images           runtimeapi.ImageServiceClient
+	conns            []*grpc.ClientConn // opened by the client itself
+	deadlines        Deadlines
+	node             func() criconfig.Node
+	links            logLinks
+	warn             func(error)
+	warnPod          func(pod *corev1.Pod, reason, message string)
+	netnsCache       netnsCache
+	cache            runtimeCache
+	exits            ExitRecorder
+	networksAttached func(uid, sandbox string) (done, making bool)
 
-	// containerd's own services: see task.go, forgotten.go and downloads.go.
-	tasks      tasks.TasksClient
-	containers containers.ContainersClient
-	stored     sandboxapi.StoreClient
-	leases     leases.LeasesClient
-	snapshots  snapshots.SnapshotsClient
-	content    content.ContentClient
-	store      store // see store.go
-	sockets    socketDirs
+	// containerd's own services: see task.go, leaks.go and download_progress.go.
+	tasks         tasks.TasksClient
+	containers    containers.ContainersClient
+	sandboxStore  sandboxapi.StoreClient
+	leases        leases.LeasesClient
+	snapshots     snapshots.SnapshotsClient
+	content       content.ContentClient
+	imageServices imageServices // see import_image.go
+	sockets       socketDirs
 }
 
-// Dial prepares a client. It connects with the first call and again whenever
-// the connection is lost; while nobody listens, calls fail at once with kind
-// plan.Unavailable. Dial itself fails only for options that cannot be right.
+// Dial returns a client. It connects on the first call and reconnects whenever the connection is
+// lost. While the runtime is not listening, calls fail immediately with kind plan.Unavailable. Dial
+// itself fails only if the options are invalid.
 func Dial(_ context.Context, o Options) (*Client, error) {
 	c := &Client{
-		deadlines: o.Deadlines.withDefaults(),
-		node:      o.Node,
-		links:     logLinks{dir: o.LogLinkDir},
-		warn:      o.Warn,
-		warnPod:   o.WarnPod,
-		exits:     o.ExitRecorder,
-		attached:  o.NetworksAttached,
+		deadlines:        o.Deadlines.withDefaults(),
+		node:             o.Node,
+		links:            logLinks{dir: o.LogLinkDir},
+		warn:             o.Warn,
+		warnPod:          o.WarnPod,
+		exits:            o.ExitRecorder,
+		networksAttached: o.NetworksAttached,
 	}
 	if c.exits == nil {
-		c.exits = noExits{}
+		c.exits = noExitRecorder{}
 	}
 	if c.node == nil {
 		c.node = func() criconfig.Node { return criconfig.Node{} }
@@ -115,36 +113,36 @@ func Dial(_ context.Context, o Options) (*Client, error) {
 		c.warnPod = func(*corev1.Pod, string, string) {}
 	}
 	if o.Conn != nil {
-		c.serve(o.Conn, o.Conn)
+		c.setConns(o.Conn, o.Conn)
 		return c, nil
 	}
-	runtime, err := c.open("containerRuntimeEndpoint", o.RuntimeEndpoint, o.UnaryInterceptors)
+	runtime, err := c.dial("containerRuntimeEndpoint", o.RuntimeEndpoint, o.UnaryInterceptors)
 	if err != nil {
 		return nil, err
 	}
 	images := runtime
 	if o.ImageEndpoint != "" && o.ImageEndpoint != o.RuntimeEndpoint {
-		if images, err = c.open("imageServiceEndpoint", o.ImageEndpoint, o.UnaryInterceptors); err != nil {
+		if images, err = c.dial("imageServiceEndpoint", o.ImageEndpoint, o.UnaryInterceptors); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
-	c.serve(runtime, images)
+	c.setConns(runtime, images)
 	return c, nil
 }
 
-func (c *Client) serve(runtime, images grpc.ClientConnInterface) {
+func (c *Client) setConns(runtime, images grpc.ClientConnInterface) {
 	c.runtime = runtimeapi.NewRuntimeServiceClient(runtime)
 	c.images = runtimeapi.NewImageServiceClient(images)
 	c.tasks = tasks.NewTasksClient(runtime)
 	c.containers = containers.NewContainersClient(runtime)
-	c.stored = sandboxapi.NewStoreClient(runtime)
+	c.sandboxStore = sandboxapi.NewStoreClient(runtime)
 	c.leases = leases.NewLeasesClient(runtime)
 	c.snapshots = snapshots.NewSnapshotsClient(runtime)
 	c.content = content.NewContentClient(images)
-	c.store = newStore(runtime)
+	c.imageServices = newImageServices(runtime)
 }
 
-func (c *Client) open(field, endpoint string, unary []grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
+func (c *Client) dial(field, endpoint string, unary []grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
@@ -161,7 +159,7 @@ func (c *Client) open(field, endpoint string, unary []grpc.UnaryClientIntercepto
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 		grpc.WithUserAgent("berth"),
-		// A restarted runtime is found again within a second or so.
+		// Reconnect to a restarted runtime within about a second.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 5 * time.Second,
@@ -174,7 +172,7 @@ func (c *Client) open(field, endpoint string, unary []grpc.UnaryClientIntercepto
 	return conn, nil
 }
 
-// socketPath reads an endpoint.
+// socketPath returns the path of the socket that an endpoint names.
 func socketPath(endpoint string) (string, error) {
 	if filepath.IsAbs(endpoint) {
 		return filepath.Clean(endpoint), nil
@@ -189,7 +187,7 @@ func socketPath(endpoint string) (string, error) {
 	return filepath.Clean(u.Path), nil
 }
 
-// Close ends the connections and with them the calls under way.
+// Close closes the connections, which ends all calls in progress.
 func (c *Client) Close() error {
 	var errs []error
 	for _, conn := range c.conns {
@@ -198,11 +196,11 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// ImageService returns the image service. Its calls have no deadline and its errors
-// are the runtime's own: see package images.
+// ImageService returns the image service. Its calls have no deadline, and its errors are the
+// runtime's own. See package images.
 func (c *Client) ImageService() runtimeapi.ImageServiceClient { return c.images }
 
-// Version returns the runtime's name and version, such as containerd 2.4.2.
+// Version returns the runtime's name and version, for example containerd 2.4.2.
 func (c *Client) Version(ctx context.Context) (name, version string, err error) {
 	var resp *runtimeapi.VersionResponse
 	err = c.call(ctx, verbVersion, "", c.deadlines.Status, func(ctx context.Context) (err error) {
@@ -212,13 +210,13 @@ func (c *Client) Version(ctx context.Context) (name, version string, err error) 
 	return resp.GetRuntimeName(), resp.GetRuntimeVersion(), err
 }
 
-// call runs one CRI call within its deadline and maps its error. On names what
-// the call is about in errors.
+// call runs one CRI call within its deadline and maps its error. The parameter on names the object
+// of the call in errors.
 func (c *Client) call(ctx context.Context, v verb, on string, deadline time.Duration, f func(context.Context) error) error {
 	inner := ctx
-	if v.makes() {
+	if v.creates() {
 		var cancel context.CancelFunc
-		inner, cancel = gently(inner, c.deadlines.CancelGrace)
+		inner, cancel = withCancelGrace(inner, c.deadlines.CancelGrace)
 		defer cancel()
 	}
 	if deadline > 0 {

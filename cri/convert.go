@@ -12,25 +12,25 @@ import (
 	"berth/cri/criconfig"
 )
 
-// listedSandbox is what a list tells of a sandbox.
-func listedSandbox(l *runtimeapi.PodSandbox) plan.Sandbox {
+// sandboxFromList converts an entry of a sandbox list.
+func sandboxFromList(l *runtimeapi.PodSandbox) plan.Sandbox {
 	return plan.Sandbox{
 		ID:        l.Id,
 		Ready:     l.State == runtimeapi.PodSandboxState_SANDBOX_READY,
 		Attempt:   l.GetMetadata().GetAttempt(),
-		CreatedAt: nanos(l.CreatedAt),
+		CreatedAt: timeFromNanos(l.CreatedAt),
 	}
 }
 
-// judged is a sandbox that is seen with what the runtime does not know of it.
-// Without all networks that it is to have it is as good as not ready; while they
-// are made it has no address yet, so that no container starts in it.
-func (c *Client) judged(s plan.Sandbox, labels, annotations map[string]string) plan.Sandbox {
+// withNetworkState adjusts an observed sandbox by the networks that the runtime does not manage. A
+// sandbox without all of its networks counts as not ready. While they are being attached it has no
+// addresses, so that no container is started in it.
+func (c *Client) withNetworkState(s plan.Sandbox, labels, annotations map[string]string) plan.Sandbox {
 	own, ok := criconfig.ParseSandbox(labels, annotations)
-	if !ok || !own.Networks || c.attached == nil {
+	if !ok || !own.Networks || c.networksAttached == nil {
 		return s
 	}
-	switch done, making := c.attached(string(own.UID), s.ID); {
+	switch done, making := c.networksAttached(string(own.UID), s.ID); {
 	case done:
 	case making:
 		s.IPs = nil
@@ -40,18 +40,18 @@ func (c *Client) judged(s plan.Sandbox, labels, annotations map[string]string) p
 	return s
 }
 
-// listedContainer is what a list tells of a container.
-func listedContainer(l *runtimeapi.Container) plan.Container {
+// containerFromList converts an entry of a container list.
+func containerFromList(l *runtimeapi.Container) plan.Container {
 	own, _ := criconfig.ParseContainer(l.Labels, l.Annotations)
 	return plan.Container{
 		ID: l.Id, Name: own.Name, SandboxID: l.PodSandboxId,
-		State: stateOf(l.State), Attempt: l.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
-		Image: own.Image, ImageID: l.ImageRef, CreatedAt: nanos(l.CreatedAt),
+		State: containerState(l.State), Attempt: l.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
+		Image: own.Image, ImageID: l.ImageRef, CreatedAt: timeFromNanos(l.CreatedAt),
 	}
 }
 
-// seenSandbox is what a status tells of a sandbox; not ok if it is not ours.
-func seenSandbox(s *runtimeapi.PodSandboxStatus) (plan.Sandbox, bool) {
+// sandboxFromStatus converts a sandbox status. ok is false if berth did not create the sandbox.
+func sandboxFromStatus(s *runtimeapi.PodSandboxStatus) (plan.Sandbox, bool) {
 	if _, ok := criconfig.ParseSandbox(s.GetLabels(), s.GetAnnotations()); !ok {
 		return plan.Sandbox{}, false
 	}
@@ -59,7 +59,7 @@ func seenSandbox(s *runtimeapi.PodSandboxStatus) (plan.Sandbox, bool) {
 		ID:        s.Id,
 		Ready:     s.State == runtimeapi.PodSandboxState_SANDBOX_READY,
 		Attempt:   s.GetMetadata().GetAttempt(),
-		CreatedAt: nanos(s.CreatedAt),
+		CreatedAt: timeFromNanos(s.CreatedAt),
 	}
 	if ip := s.GetNetwork().GetIp(); ip != "" {
 		seen.IPs = append(seen.IPs, ip)
@@ -72,25 +72,25 @@ func seenSandbox(s *runtimeapi.PodSandboxStatus) (plan.Sandbox, bool) {
 	return seen, true
 }
 
-// seenContainer is what a status tells of a container, with its termination
-// message if it has ended; not ok if it is not ours.
-func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID string) (plan.Container, bool) {
+// containerFromStatus converts a container status, with the termination message if the container
+// has exited. ok is false if berth did not create the container.
+func containerFromStatus(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID string) (plan.Container, bool) {
 	own, ok := criconfig.ParseContainer(s.GetLabels(), s.GetAnnotations())
 	if !ok {
 		return plan.Container{}, false
 	}
 	seen := plan.Container{
 		ID: s.Id, Name: own.Name, SandboxID: sandboxID,
-		State: stateOf(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
+		State: containerState(s.State), Attempt: s.GetMetadata().GetAttempt(), SpecHash: own.SpecHash,
 		Image: own.Image, ImageID: s.ImageRef,
-		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
+		CreatedAt: timeFromNanos(s.CreatedAt), StartedAt: timeFromNanos(s.StartedAt), FinishedAt: timeFromNanos(s.FinishedAt),
 		Kind: own.Kind, Devices: own.Devices,
-		LogPath: s.LogPath, StopSignal: signalOf(s.GetStopSignal()), RecursiveReadOnly: recursiveReadOnly(s.Mounts),
+		LogPath: s.LogPath, StopSignal: signalName(s.GetStopSignal()), RecursiveReadOnly: recursiveReadOnly(s.Mounts),
 	}
 	if u := s.GetUser().GetLinux(); u != nil {
 		seen.User = &corev1.LinuxContainerUser{UID: u.GetUid(), GID: u.GetGid(), SupplementalGroups: u.GetSupplementalGroups()}
 	}
-	if name := s.GetImage().GetImage(); !strings.HasPrefix(name, "sha256:") { // an image without a name has its ID there
+	if name := s.GetImage().GetImage(); !strings.HasPrefix(name, "sha256:") { // an image without a name has its ID here
 		seen.ImageName = name
 	}
 	if seen.ImageID == "" {
@@ -98,17 +98,17 @@ func seenContainer(ctx context.Context, s *runtimeapi.ContainerStatus, sandboxID
 	}
 	if seen.State == plan.Exited {
 		seen.ExitCode, seen.Reason = s.ExitCode, s.Reason
-		seen.Message = exitMessage(ctx, s, own)
-		seen.CutOff = startCutOff(s)
+		seen.Message = terminationMessage(ctx, s, own)
+		seen.CutOff = startInterrupted(s)
 	}
 	return seen, true
 }
 
-// startCutOff reports whether a container has ended because the call that started it
-// was broken off, by the death of who made it or at its deadline: containerd takes
-// that for an end with code 128, as it does an image without such a command. It says
-// so itself, unless the call was broken off as a shim was started: then that was killed.
-func startCutOff(s *runtimeapi.ContainerStatus) bool {
+// startInterrupted reports whether a container exited because the call that started it was
+// interrupted, by cancellation or at its deadline. containerd reports that as exit code 128, the
+// same code as for an image that lacks the command. The message tells the two apart, unless the
+// call was interrupted while the shim was starting: in that case the shim was killed.
+func startInterrupted(s *runtimeapi.ContainerStatus) bool {
 	if s.Reason != "StartError" || s.StartedAt > 0 {
 		return false
 	}
@@ -116,7 +116,7 @@ func startCutOff(s *runtimeapi.ContainerStatus) bool {
 		strings.Contains(s.Message, "failed to start shim: ") && strings.Contains(s.Message, ": signal: killed")
 }
 
-// recursiveReadOnly lists the paths that are mounted read-only with all below.
+// recursiveReadOnly returns the container paths of the recursively read-only mounts.
 func recursiveReadOnly(mounts []*runtimeapi.Mount) (paths []string) {
 	for _, m := range mounts {
 		if m.GetRecursiveReadOnly() {
@@ -126,8 +126,8 @@ func recursiveReadOnly(mounts []*runtimeapi.Mount) (paths []string) {
 	return paths
 }
 
-// signalOf writes a signal as the API does: SIGRTMIN+3.
-func signalOf(s runtimeapi.Signal) corev1.Signal {
+// signalName converts a signal to the spelling of the Kubernetes API, for example SIGRTMIN+3.
+func signalName(s runtimeapi.Signal) corev1.Signal {
 	if s == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
 		return ""
 	}
@@ -135,7 +135,7 @@ func signalOf(s runtimeapi.Signal) corev1.Signal {
 	return corev1.Signal(strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(name))
 }
 
-func stateOf(s runtimeapi.ContainerState) plan.State {
+func containerState(s runtimeapi.ContainerState) plan.State {
 	switch s {
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
 		return plan.Created
@@ -147,8 +147,8 @@ func stateOf(s runtimeapi.ContainerState) plan.State {
 	return plan.Unknown
 }
 
-// nanos reads a time of the runtime; zero and less mean that it is not set.
-func nanos(n int64) time.Time {
+// timeFromNanos converts a runtime timestamp. Zero and negative values mean that it is not set.
+func timeFromNanos(n int64) time.Time {
 	if n <= 0 {
 		return time.Time{}
 	}

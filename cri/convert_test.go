@@ -12,9 +12,9 @@ import (
 	"berth/podspec"
 )
 
-// TestASandboxWithoutItsNetworks is not ready, or while they are made has no
+// TestWithNetworkState is not ready, or while they are made has no
 // address. Nobody is asked about one that needs none.
-func TestASandboxWithoutItsNetworks(t *testing.T) {
+func TestWithNetworkState(t *testing.T) {
 	t.Parallel()
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name, pod.UID = "ns", "p", "u-1"
@@ -39,21 +39,21 @@ func TestASandboxWithoutItsNetworks(t *testing.T) {
 		{"gets them", more.Annotations, false, true, plan.Sandbox{ID: "s", Ready: true}},
 		{"has not got them", more.Annotations, false, false, plan.Sandbox{ID: "s", IPs: seen.IPs}},
 	} {
-		c := &Client{attached: func(uid, sandbox string) (done, making bool) {
+		c := &Client{networksAttached: func(uid, sandbox string) (done, making bool) {
 			if uid != "u-1" || sandbox != "s" {
 				t.Errorf("asked about %s of %s", sandbox, uid)
 			}
 			return row.done, row.making
 		}}
-		if got := c.judged(seen, more.Labels, row.annotations); !reflect.DeepEqual(got, row.want) {
+		if got := c.withNetworkState(seen, more.Labels, row.annotations); !reflect.DeepEqual(got, row.want) {
 			t.Errorf("one that %s: %+v", row.what, got)
 		}
 	}
 }
 
-// TestAStartThatWasCutOff is told from one that cannot be made: containerd gives both
+// TestStartInterrupted is told from one that cannot be made: containerd gives both
 // the same reason and the same code.
-func TestAStartThatWasCutOff(t *testing.T) {
+func TestStartInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		message string
@@ -68,11 +68,28 @@ func TestAStartThatWasCutOff(t *testing.T) {
 		{"context canceled", 5, false}, // it ran
 	} {
 		s := &runtimeapi.ContainerStatus{Reason: "StartError", ExitCode: 128, StartedAt: row.started, Message: row.message}
-		if got := startCutOff(s); got != row.want {
+		if got := startInterrupted(s); got != row.want {
 			t.Errorf("%q, started at %d: %v", row.message, row.started, got)
 		}
 	}
-	if startCutOff(&runtimeapi.ContainerStatus{Reason: "Error", Message: "context canceled"}) {
+	if startInterrupted(&runtimeapi.ContainerStatus{Reason: "Error", Message: "context canceled"}) {
 		t.Error("what a container says of itself was taken for it")
+	}
+}
+
+func TestContainerFromStatusImageName(t *testing.T) {
+	t.Parallel()
+	labels := map[string]string{
+		criconfig.OwnerLabel: criconfig.OwnerVersion, "io.kubernetes.container.name": "a",
+		"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "u",
+	}
+	annotations := map[string]string{"berth.dev/kind": plan.Main.String()}
+	for name, want := range map[string]string{"docker.io/library/a:1": "docker.io/library/a:1", "sha256:0123": "", "": ""} {
+		k, ok := containerFromStatus(t.Context(), &runtimeapi.ContainerStatus{
+			Id: "1", Labels: labels, Annotations: annotations, Image: &runtimeapi.ImageSpec{Image: name},
+		}, "s")
+		if !ok || k.ImageName != want {
+			t.Errorf("%q is shown as %q, want %q", name, k.ImageName, want)
+		}
 	}
 }

@@ -2,24 +2,24 @@ package cri
 
 import "time"
 
-// Deadlines bounds each verb, so that a runtime that hangs on one pod never
-// holds anything for ever. A zero field takes its default.
+// Deadlines bounds each verb, so that a runtime that hangs on one pod never blocks anything
+// forever. A zero field takes its default.
 type Deadlines struct {
-	RunSandbox      time.Duration // 4 min: image of the sandbox and CNI plugins included
-	StopSandbox     time.Duration // 2 min: CNI plugins included
+	RunSandbox      time.Duration // 4 min: includes pulling the sandbox image and running CNI plugins
+	StopSandbox     time.Duration // 2 min: includes running CNI plugins
 	RemoveSandbox   time.Duration // 2 min
 	CreateContainer time.Duration // 2 min
 	StartContainer  time.Duration // 2 min
-	StopSlack       time.Duration // 1 min, on top of the grace
+	StopSlack       time.Duration // 1 min, in addition to the grace period
 	RemoveContainer time.Duration // 2 min
 	Query           time.Duration // 30 s: one list or status of pods and containers
-	Status          time.Duration // 10 s: of the runtime itself
-	ExecSlack       time.Duration // 10 s, on top of the command's own timeout
-	Stream          time.Duration // 30 s: to prepare an exec, attach or port-forward
+	Status          time.Duration // 10 s: status of the runtime itself
+	ExecSlack       time.Duration // 10 s, in addition to the timeout of the command
+	Stream          time.Duration // 30 s: preparing an exec, attach or port-forward
 	Update          time.Duration // 30 s: resources and log files
-	NameReservation time.Duration // 10 s: how long a name may stay taken by a call that was cut off
-	CancelGrace     time.Duration // 20 s: for a call that makes something to end by itself when nobody wants that any more
-	Leftover        time.Duration // 2 s: to see what a cut-off call has left
+	NameReservation time.Duration // 10 s: how long a name may stay reserved by an interrupted call
+	CancelGrace     time.Duration // 20 s: for a canceled create or start call to complete by itself
+	Leftover        time.Duration // 2 s: for finding the leftovers of an interrupted call
 }
 
 func (d Deadlines) withDefaults() Deadlines {

@@ -12,36 +12,36 @@ import (
 	"berth/agent/plan"
 )
 
-// verb is one thing asked of the runtime, as it is named in errors.
+// verb is an operation of the runtime, as it is named in errors.
 type verb string
 
 const (
-	verbVersion         verb = "ask the runtime's version"
-	verbStatus          verb = "ask the runtime's status"
+	verbVersion         verb = "get runtime version"
+	verbStatus          verb = "get runtime status"
 	verbRunSandbox      verb = "run sandbox"
 	verbStopSandbox     verb = "stop sandbox"
 	verbRemoveSandbox   verb = "remove sandbox"
-	verbSandboxStatus   verb = "look at sandbox"
+	verbSandboxStatus   verb = "get status of sandbox"
 	verbListSandboxes   verb = "list sandboxes"
 	verbCreateContainer verb = "create container"
 	verbStartContainer  verb = "start container"
 	verbStopContainer   verb = "stop container"
 	verbRemoveContainer verb = "remove container"
-	verbContainerStatus verb = "look at container"
+	verbContainerStatus verb = "get status of container"
 	verbListContainers  verb = "list containers"
 	verbExecSync        verb = "run command in container"
 	verbExec            verb = "prepare exec in container"
 	verbAttach          verb = "prepare attach to container"
 	verbReopenLog       verb = "reopen log of container"
 	verbUpdate          verb = "update resources of container"
-	verbEvents          verb = "follow the runtime's events"
-	verbLayers          verb = "ask what containers have written"
-	verbReclaim         verb = "have what was removed taken from the disk"
-	verbImageDisk       verb = "ask where images lie"
+	verbEvents          verb = "watch runtime events"
+	verbContainerStats  verb = "list container stats"
+	verbCollectGarbage  verb = "collect garbage of the runtime"
+	verbImageFsInfo     verb = "get image filesystem info"
 	verbImport          verb = "import image"
 )
 
-// reason is the word that users see when the verb fails; empty: none.
+// reason is the reason that users see when the verb fails. Empty: none.
 func (v verb) reason() string {
 	switch v {
 	case verbRunSandbox:
@@ -59,8 +59,8 @@ func (v verb) reason() string {
 	}
 }
 
-// changes reports whether the verb, cut off half-way, may have changed something.
-func (v verb) changes() bool {
+// mutates reports whether the verb may have changed something when it was interrupted.
+func (v verb) mutates() bool {
 	switch v {
 	case verbRunSandbox, verbStopSandbox, verbRemoveSandbox, verbCreateContainer, verbStartContainer,
 		verbStopContainer, verbRemoveContainer, verbExecSync, verbUpdate:
@@ -70,31 +70,31 @@ func (v verb) changes() bool {
 	}
 }
 
-// makes reports whether the verb makes something in several steps, so that it
-// is better ended than cut off: see gently.
-func (v verb) makes() bool {
+// creates reports whether the verb creates something in several steps, so that letting it complete
+// is better than canceling it. See withCancelGrace.
+func (v verb) creates() bool {
 	return v == verbRunSandbox || v == verbCreateContainer || v == verbStartContainer
 }
 
-// texts is the one place where the words of a runtime are read, for what it
-// gives no code of its own. The first rule that fits decides. Runtimes are
-// containerd 1.6 and 2.x and, where they differ, CRI-O.
-var texts = [...]struct {
+// messageRules is the only place that interprets error messages of the runtime, for conditions that
+// have no code of their own. The first matching rule wins. The supported runtimes are containerd
+// 1.6 and 2.x and, where it differs, CRI-O.
+var messageRules = [...]struct {
 	verb   verb // empty: any
 	text   string
-	unless string // the rule does not fit when this is there too; empty: always fits
+	unless string // the rule does not match if the message contains this; empty: no exception
 	kind   plan.Kind
 }{
-	// ENOSPC and EDQUOT. The kernel says ENOSPC also for a cgroup that cannot be made.
+	// ENOSPC and EDQUOT. The kernel also returns ENOSPC for a cgroup that it cannot create.
 	{"", "no space left on device", "cgroup", plan.NoSpace},
 	{"", "disk quota exceeded", "", plan.NoSpace},
-	// containerd 1.6 while it begins; 2.x has the code Unavailable for it.
+	// containerd 1.6 during startup. 2.x uses the code Unavailable.
 	{"", "server is not initialized yet", "", plan.Unavailable},
-	// An image that is gone shares the code NotFound with a sandbox that is gone.
+	// A missing image has the same code NotFound as a missing sandbox.
 	{verbCreateContainer, "failed to resolve image", "", plan.ImageGone},
 	{verbCreateContainer, "failed to get image from containerd", "", plan.ImageGone},
 	{verbCreateContainer, "image not known", "", plan.ImageGone}, // CRI-O
-	// What CNI plugins answer comes without a code.
+	// Errors of CNI plugins have no code.
 	{verbRunSandbox, "failed to setup network for sandbox", "", plan.Network},
 	{verbRunSandbox, "failed to create network namespace for sandbox", "", plan.Network},
 	{verbRunSandbox, "failed to create pod network sandbox", "", plan.Network}, // CRI-O
@@ -102,25 +102,25 @@ var texts = [...]struct {
 	{verbRunSandbox, "cni config not initialized", "", plan.Network},
 }
 
-// lost are the words of gRPC for a connection that broke when the call was
-// already out; it has the code Unavailable as when nobody listened.
-var lost = [...]string{"error reading from server", "transport is closing", "closing transport", "connection reset by peer", "broken pipe"}
+// brokenConnectionTexts are gRPC's messages for a connection that broke after the request was sent.
+// They have the code Unavailable, as if the runtime was not listening.
+var brokenConnectionTexts = [...]string{"error reading from server", "transport is closing", "closing transport", "connection reset by peer", "broken pipe"}
 
-// reserved reports that the runtime still holds the name of what was to be
-// made: an earlier call that was cut off made it, is making it, or is taking it
-// back. containerd 2.x has the code FailedPrecondition for it, 1.6 none.
-func reserved(err error) bool {
+// isNameReserved reports whether the name of the new object is still reserved: an interrupted
+// earlier call created it, is creating it, or is rolling it back. containerd 2.x uses the code
+// FailedPrecondition for this, 1.6 has none.
+func isNameReserved(err error) bool {
 	return err != nil && strings.Contains(status.Convert(err).Message(), "is reserved")
 }
 
-// described is an error of gRPC without its wrapping words.
-type described struct{ error }
+// grpcMessage is a gRPC error without the "rpc error" prefix.
+type grpcMessage struct{ error }
 
-func (d described) Error() string { return status.Convert(d.error).Message() }
-func (d described) Unwrap() error { return d.error }
+func (d grpcMessage) Error() string { return status.Convert(d.error).Message() }
+func (d grpcMessage) Unwrap() error { return d.error }
 
-// mapError gives err its kind and its reason. An error that has a kind already
-// keeps it. Ctx is the caller's, without the verb's own deadline.
+// mapError sets the kind and reason of err. An error that already has a kind is returned unchanged.
+// ctx is the caller's context, without the deadline of the verb.
 func mapError(ctx context.Context, v verb, on string, err error) error {
 	if err == nil {
 		return nil
@@ -132,10 +132,10 @@ func mapError(ctx context.Context, v verb, on string, err error) error {
 	if on != "" {
 		what += " " + on
 	}
-	return &plan.Error{Kind: kindOf(ctx, v, err), Reason: v.reason(), Err: fmt.Errorf("%s: %w", what, described{err})}
+	return &plan.Error{Kind: errorKind(ctx, v, err), Reason: v.reason(), Err: fmt.Errorf("%s: %w", what, grpcMessage{err})}
 }
 
-func kindOf(ctx context.Context, v verb, err error) plan.Kind {
+func errorKind(ctx context.Context, v verb, err error) plan.Kind {
 	code := status.Code(err)
 	if code == codes.Unknown {
 		code = status.FromContextError(err).Code()
@@ -147,7 +147,7 @@ func kindOf(ctx context.Context, v verb, err error) plan.Kind {
 		return plan.Timeout
 	}
 	message := status.Convert(err).Message()
-	for _, rule := range texts {
+	for _, rule := range messageRules {
 		if (rule.verb == "" || rule.verb == v) && strings.Contains(message, rule.text) &&
 			(rule.unless == "" || !strings.Contains(message, rule.unless)) {
 			return rule.kind
@@ -157,12 +157,12 @@ func kindOf(ctx context.Context, v verb, err error) plan.Kind {
 	case codes.NotFound:
 		return plan.NotFound
 	case codes.Unavailable:
-		if v.changes() && brokeHalfway(message) {
+		if v.mutates() && connectionBroke(message) {
 			return plan.Timeout
 		}
 		return plan.Unavailable
 	case codes.Canceled:
-		// Not by us: the runtime gave up or the connection was closed.
+		// Not canceled by the caller: the runtime gave up or the connection was closed.
 		return plan.Timeout
 	case codes.InvalidArgument:
 		return plan.Invalid
@@ -172,8 +172,8 @@ func kindOf(ctx context.Context, v verb, err error) plan.Kind {
 	return plan.Other
 }
 
-func brokeHalfway(message string) bool {
-	for _, text := range lost {
+func connectionBroke(message string) bool {
+	for _, text := range brokenConnectionTexts {
 		if strings.Contains(message, text) {
 			return true
 		}
@@ -181,14 +181,15 @@ func brokeHalfway(message string) bool {
 	return false
 }
 
-// unsettled reports that the runtime may have done, or be doing, what failed.
-func unsettled(err error) bool {
+// outcomeUnknown reports whether the runtime may have completed, or may still be doing, the failed
+// call.
+func outcomeUnknown(err error) bool {
 	k := plan.KindOf(err)
 	return err != nil && (k == plan.Timeout || k == plan.Canceled)
 }
 
-// gone drops the error of a call whose object does not exist any more.
-func gone(err error) error {
+// ignoreNotFound drops the error of a call whose object does not exist.
+func ignoreNotFound(err error) error {
 	if plan.KindOf(err) == plan.NotFound {
 		return nil
 	}

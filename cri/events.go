@@ -12,72 +12,70 @@ import (
 	"berth/cri/criconfig"
 )
 
-// EventKind says what has happened.
+// EventKind is the type of an event.
 type EventKind int
 
 const (
-	Created EventKind = iota + 1 // a container or sandbox was made
+	Created EventKind = iota + 1 // a container or sandbox was created
 	Started
 	Stopped
 	Deleted
-	Changed // something of the pod is not as it was
-	Resync  // anything may have happened, to any pod: UID is empty
+	Changed // the state of the pod changed
+	Resync  // any pod may have changed; the UID is empty
 )
 
-// Event is a hint that something of a pod has changed.
+// Event is a hint that a pod has changed.
 type Event struct {
 	UID  types.UID
 	Kind EventKind
-	At   time.Time // when the runtime noticed it
+	At   time.Time // when the runtime recorded it
 
-	// Sandbox and Containers are one sandbox with all containers in it as they
-	// were when the event was made, which may be older than what is known by
-	// now: a container never goes back from Running to Created, nor from Exited
-	// to anything. Of other sandboxes of the pod they say nothing.
+	// Sandbox and Containers are one sandbox and all of its containers at the time of the event,
+	// which may be older than the known state: a container never goes back from Running to Created,
+	// nor from Exited to any state. They do not cover other sandboxes of the pod.
 	Sandbox    *plan.Sandbox
 	Containers []plan.Container
 
-	// Hint says that nothing but the UID can be relied on: look at the pod.
+	// Hint means that only the UID is reliable and the pod must be observed.
 	Hint bool
 
-	// Listed is the whole pod as a list showed it, see PodMeta; empty: it is
-	// gone. Only Poll gives it, with its Resync an empty one.
+	// Listed is the whole pod as returned by a list, see PodMeta. Empty: the pod does not exist.
+	// Only Poll sets it, to an empty Pod for a Resync.
 	Listed *Pod
 }
 
-// Pauses between tries to follow the events of a runtime that is away.
+// Delays between attempts to watch the events of an unavailable runtime.
 const (
 	minEventPause = 100 * time.Millisecond
 	maxEventPause = 5 * time.Second
 )
 
-// Events follows the runtime's events until ctx ends, which is no error, and
-// tells them one at a time on this goroutine. The runtime waits for slow
-// followers with everything it does, so tell must not block. Whenever the
-// stream begins, anew too, a Resync is told. A runtime that has no events is an
-// error of kind plan.Unsupported; Poll serves there.
-func (c *Client) Events(ctx context.Context, tell func(Event)) error {
+// Events watches the runtime's events until ctx ends, which is not an error. It calls handle
+// sequentially on the caller's goroutine. The runtime blocks on slow subscribers, so handle must
+// not block. Every time the stream starts, handle receives a Resync. If the runtime has no events,
+// the error has kind plan.Unsupported: use Poll instead.
+func (c *Client) Events(ctx context.Context, handle func(Event)) error {
 	wait := minEventPause
 	for {
 		began := time.Now()
-		err := mapError(ctx, verbEvents, "", c.follow(ctx, tell))
+		err := mapError(ctx, verbEvents, "", c.streamEvents(ctx, handle))
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // the end that was asked for
+			return nil //nolint:nilerr // the caller canceled
 		case plan.KindOf(err) == plan.Unsupported:
 			return err
 		case time.Since(began) > maxEventPause:
 			wait = minEventPause
 		}
-		if !pause(ctx, wait) {
+		if !sleep(ctx, wait) {
 			return nil
 		}
 		wait = min(2*wait, maxEventPause)
 	}
 }
 
-// follow tells the events of one stream until it breaks.
-func (c *Client) follow(ctx context.Context, tell func(Event)) error {
+// streamEvents handles the events of one stream until the stream breaks.
+func (c *Client) streamEvents(ctx context.Context, handle func(Event)) error {
 	var header sync.WaitGroup
 	defer header.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -89,34 +87,33 @@ func (c *Client) follow(ctx context.Context, tell func(Event)) error {
 	begun := make(chan struct{})
 	header.Go(func() {
 		defer close(begun)
-		_, _ = stream.Header() // what is wrong with the stream, Recv says
+		_, _ = stream.Header() // Recv returns the error of the stream
 	})
-	if _, _, err := c.Version(ctx); err != nil { // it is there at all
+	if _, _, err := c.Version(ctx); err != nil { // the runtime is reachable
 		return err
 	}
-	takenUp(ctx, begun)
-	tell(Event{Kind: Resync, At: time.Now(), Hint: true})
+	waitStreamStarted(ctx, begun)
+	handle(Event{Kind: Resync, At: time.Now(), Hint: true})
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		if e, ok := c.event(ctx, resp); ok {
-			tell(e)
+		if e, ok := c.parseEvent(ctx, resp); ok {
+			handle(e)
 		}
 	}
 }
 
-// takeUp is how long a runtime is given to take up a stream whose beginning it
-// does not announce.
-const takeUp = 200 * time.Millisecond
+// streamStartTimeout bounds the wait for a stream whose start the runtime does not announce.
+const streamStartTimeout = 200 * time.Millisecond
 
-// takenUp waits until the runtime has taken the stream up: what happens before
-// that is told to nobody. A server works on its calls side by side, so the answer
-// to a later call proves nothing of an earlier one. The header of the stream does;
-// but containerd sends it with its first event only, so some time must do there.
-func takenUp(ctx context.Context, begun <-chan struct{}) {
-	late := time.NewTimer(takeUp)
+// waitStreamStarted waits until the runtime has started the stream: events before that are lost. A
+// server handles calls concurrently, so the response to a later call proves nothing about an
+// earlier one. The header of the stream does, but containerd sends it only with the first event, so
+// a short delay has to be enough in that case.
+func waitStreamStarted(ctx context.Context, begun <-chan struct{}) {
+	late := time.NewTimer(streamStartTimeout)
 	defer late.Stop()
 	select {
 	case <-begun:
@@ -125,9 +122,9 @@ func takenUp(ctx context.Context, begun <-chan struct{}) {
 	}
 }
 
-// event reads an event; not ok if it is not about an object of ours.
-func (c *Client) event(ctx context.Context, resp *runtimeapi.ContainerEventResponse) (Event, bool) {
-	e := Event{Kind: eventKind(resp.GetContainerEventType()), At: nanos(resp.GetCreatedAt())}
+// parseEvent converts an event. ok is false if it is not about an object that berth created.
+func (c *Client) parseEvent(ctx context.Context, resp *runtimeapi.ContainerEventResponse) (Event, bool) {
+	e := Event{Kind: eventKind(resp.GetContainerEventType()), At: timeFromNanos(resp.GetCreatedAt())}
 	status := resp.GetPodSandboxStatus()
 	if status != nil {
 		own, ok := criconfig.ParseSandbox(status.Labels, status.Annotations)
@@ -135,8 +132,8 @@ func (c *Client) event(ctx context.Context, resp *runtimeapi.ContainerEventRespo
 			return Event{}, false
 		}
 		e.UID = own.UID
-		seen, _ := seenSandbox(status)
-		seen = c.judged(seen, status.Labels, status.Annotations)
+		seen, _ := sandboxFromStatus(status)
+		seen = c.withNetworkState(seen, status.Labels, status.Annotations)
 		e.Sandbox = &seen
 	}
 	for _, s := range resp.GetContainersStatuses() {
@@ -145,11 +142,11 @@ func (c *Client) event(ctx context.Context, resp *runtimeapi.ContainerEventRespo
 			continue
 		}
 		e.UID = own.UID
-		if seen, ok := c.seen(ctx, s, status.GetId()); ok && status != nil {
+		if seen, ok := c.observedContainer(ctx, s, status.GetId()); ok && status != nil {
 			e.Containers = append(e.Containers, seen)
 		}
 	}
-	// Without its sandbox's status an event comes from a pod that is going away.
+	// An event without a sandbox status comes from a pod that is being removed.
 	e.Hint = status == nil
 	return e, e.UID != ""
 }

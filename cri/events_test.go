@@ -10,10 +10,10 @@ import (
 	"berth/cri/crifake"
 )
 
-// TestEventsBeginBeforeTheyAreSaidTo: a stream that a busy runtime takes up late,
+// TestEventsResyncFollowsSubscription: a stream that a busy runtime takes up late,
 // after it has answered calls that came later, has begun when that is told. What
 // happens then is not lost.
-func TestEventsBeginBeforeTheyAreSaidTo(t *testing.T) {
+func TestEventsResyncFollowsSubscription(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{0, 50 * time.Millisecond} {
 		fake := crifake.New(crifake.Options{Latency: map[string]time.Duration{"GetContainerEvents": late}})

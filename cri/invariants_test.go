@@ -58,9 +58,9 @@ func setupIn(s plan.Sandbox) plan.ContainerSetup {
 	return plan.ContainerSetup{Sandbox: s, Image: plan.Image{ID: "x:1"}}
 }
 
-// TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed: a container that is near its limit
+// TestResizeChecksOnlyLoweredMemoryLimit: a container that is near its limit
 // can be given more CPU, or more memory.
-func TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed(t *testing.T) {
+func TestResizeChecksOnlyLoweredMemoryLimit(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 			pod := smallPod()
@@ -100,7 +100,7 @@ func TestOnlyALowerMemoryLimitIsComparedWithWhatIsUsed(t *testing.T) {
 	}
 }
 
-func TestR1ObjectsOfOthersAreNeverShownOrTouched(t *testing.T) {
+func TestR1ForeignObjectsAreIgnored(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		raw := runtimeapi.NewRuntimeServiceClient(fake.Conn())
 		events, synced := follow(t, "uid-web", c.Events)
@@ -144,9 +144,9 @@ func TestR1ObjectsOfOthersAreNeverShownOrTouched(t *testing.T) {
 	})
 }
 
-// TestWhatIsBegunMayEnd: who loses interest in a pod leaves the runtime time to end what
+// TestCanceledCallMayComplete: who loses interest in a pod leaves the runtime time to end what
 // it is making, or shims stay that nobody knows.
-func TestWhatIsBegunMayEnd(t *testing.T) {
+func TestCanceledCallMayComplete(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Delay: 19 * time.Second})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -165,7 +165,7 @@ func TestWhatIsBegunMayEnd(t *testing.T) {
 	})
 }
 
-func TestR2WhatWasCutOffIsThereOnce(t *testing.T) {
+func TestR2InterruptedCallCreatesNothingTwice(t *testing.T) {
 	for _, row := range []struct {
 		what  string
 		fault crifake.Fault
@@ -209,7 +209,7 @@ func TestR2WhatWasCutOffIsThereOnce(t *testing.T) {
 
 // A runtime that is left alone half-way leaves more behind than one that may
 // end what it has begun.
-func TestR2WhatIsCalledOffMayEndInPeace(t *testing.T) {
+func TestR2CanceledCallMayComplete(t *testing.T) {
 	for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
 		t.Run(rpc, func(t *testing.T) {
 			bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
@@ -237,7 +237,7 @@ func TestR2WhatIsCalledOffMayEndInPeace(t *testing.T) {
 	}
 }
 
-func TestR2WhatIsLeftComesWithTheError(t *testing.T) {
+func TestR2LeftoverIsReturnedWithError(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := smallPod()
 		for _, rpc := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
@@ -265,7 +265,7 @@ func TestR2WhatIsLeftComesWithTheError(t *testing.T) {
 	})
 }
 
-func TestR2ANameThatIsNeverFreedFailsWithAReason(t *testing.T) {
+func TestR2NameReservedForeverFails(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		lift := fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Phase: crifake.Midway, Times: 1, Hang: true, IgnoreCancel: true})
 		defer lift()
@@ -276,7 +276,7 @@ func TestR2ANameThatIsNeverFreedFailsWithAReason(t *testing.T) {
 		}
 		began := time.Now()
 		_, err := c.RunSandbox(t.Context(), smallPod(), plan.SandboxSetup{})
-		if err == nil || !strings.Contains(err.Error(), "earlier attempt is still under way") || reasonOf(err) != "FailedCreatePodSandBox" {
+		if err == nil || !strings.Contains(err.Error(), "earlier attempt is still in progress") || reasonOf(err) != "FailedCreatePodSandBox" {
 			t.Errorf("reason %q: %v", reasonOf(err), err)
 		}
 		if took := time.Since(began); took > 10*time.Second {
@@ -285,7 +285,7 @@ func TestR2ANameThatIsNeverFreedFailsWithAReason(t *testing.T) {
 	})
 }
 
-func TestR3StopAndRemoveOfWhatIsGoneSucceed(t *testing.T) {
+func TestR3StopAndRemoveMissingObjectSucceed(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		bubble(t, crifake.Options{Containerd16: old}, func(t *testing.T, _ *crifake.Runtime, c *cri.Client) {
 			id := strings.Repeat("0", 64)
@@ -305,7 +305,7 @@ func TestR3StopAndRemoveOfWhatIsGoneSucceed(t *testing.T) {
 	}
 }
 
-func TestR4EveryCallEnds(t *testing.T) {
+func TestR4EveryCallHasDeadline(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := smallPod()
 		s, a := begin(t, c, pod)
@@ -416,7 +416,7 @@ func TestR5EveryErrorHasAKind(t *testing.T) {
 	}
 }
 
-func TestR5CalledOffIsNotTooLate(t *testing.T) {
+func TestR5CanceledIsNotTimeout(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		defer fake.Inject(crifake.Fault{RPC: "RunPodSandbox", Hang: true})()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -427,7 +427,7 @@ func TestR5CalledOffIsNotTooLate(t *testing.T) {
 	})
 }
 
-func TestR6LosingTheStreamCostsOnlyTime(t *testing.T) {
+func TestR6EventStreamLossIsRecovered(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := smallPod()
 		events, synced := follow(t, pod.UID, c.Events)
@@ -466,7 +466,7 @@ func TestR6LosingTheStreamCostsOnlyTime(t *testing.T) {
 	})
 }
 
-func TestPollTellsOnlyWhatChanged(t *testing.T) {
+func TestPollReportsOnlyChanges(t *testing.T) {
 	bubble(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		pod := smallPod()
 		events, synced := follow(t, pod.UID, func(ctx context.Context, tell func(cri.Event)) error { return c.Poll(ctx, time.Second, tell) })
@@ -492,7 +492,7 @@ func TestPollTellsOnlyWhatChanged(t *testing.T) {
 	})
 }
 
-func TestPollTellsThatTheRuntimeCameBack(t *testing.T) {
+func TestPollResyncsAfterOutage(t *testing.T) {
 	bubble(t, crifake.Options{Containerd16: true}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		resyncs := make(chan cri.Event, 10)
@@ -520,7 +520,7 @@ func TestPollTellsThatTheRuntimeCameBack(t *testing.T) {
 	})
 }
 
-func TestStatusAsksForTheDriverOnce(t *testing.T) {
+func TestStatusCachesCgroupDriver(t *testing.T) {
 	bubble(t, crifake.Options{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		fake.SetNetworkNotReady("no networks found in /etc/cni/net.d")
 		for range 3 {
@@ -544,7 +544,7 @@ func TestStatusAsksForTheDriverOnce(t *testing.T) {
 	})
 }
 
-func TestTheHotPathIsShort(t *testing.T) {
+func TestPodStartCallCounts(t *testing.T) {
 	bubble(t, crifake.Options{}, func(t *testing.T, fake *crifake.Runtime, c *cri.Client) {
 		begin(t, c, smallPod())
 		for rpc, want := range map[string]int{"RunPodSandbox": 1, "PodSandboxStatus": 1, "CreateContainer": 1, "StartContainer": 1,
@@ -556,7 +556,7 @@ func TestTheHotPathIsShort(t *testing.T) {
 	})
 }
 
-func TestDialRefusesWhatIsNoSocket(t *testing.T) {
+func TestDialRejectsInvalidEndpoint(t *testing.T) {
 	for _, endpoint := range []string{"", "containerd.sock", "tcp://127.0.0.1:1", "unix://host/x", "unix:relative", "unix:///%zz"} {
 		_, err := cri.Dial(t.Context(), cri.Options{RuntimeEndpoint: endpoint})
 		if err == nil || !strings.Contains(err.Error(), "containerRuntimeEndpoint") {
@@ -575,7 +575,7 @@ func TestDialRefusesWhatIsNoSocket(t *testing.T) {
 
 // What a pod does not get although it runs is told with the pod's name: nobody
 // would find it in the agent's log.
-func TestWhatAPodDoesNotGetIsTold(t *testing.T) {
+func TestWarnPodReceivesWarnings(t *testing.T) {
 	t.Parallel()
 	fake := crifake.New(crifake.Options{})
 	defer fake.Close()

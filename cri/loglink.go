@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// maxFileName is the longest name that file systems take.
+// maxFileName is the maximum length of a file name, in bytes.
 const maxFileName = 255
 
-// logLinks is the folder where every container's log has a link whose name says
-// whose it is: <pod>_<namespace>_<container>-<id>.log. Log shippers read it.
+// logLinks is the directory that has a link to the log of every container, named
+// <pod>_<namespace>_<container>-<id>.log. Log shippers read it.
 type logLinks struct{ dir string }
 
-// name of a container's link. What is too long is cut from the pod's name, so
-// that the ID, which shippers and remove look for, stays whole.
+// name returns the name of a container's link. If it is too long, the pod name is truncated, so
+// that the container ID stays complete: log shippers and remove depend on it.
 func (l logLinks) name(namespace, pod, container, id string) string {
 	rest := "_" + namespace + "_" + container + "-" + id + ".log"
 	return pod[:max(0, min(len(pod), maxFileName-len(rest)))] + rest
 }
 
-// make links the log file.
+// make creates the link to a log file.
 func (l logLinks) make(namespace, pod, container, id, log string) error {
 	if l.dir == "" {
 		return nil
@@ -46,7 +46,7 @@ func (l logLinks) make(namespace, pod, container, id, log string) error {
 	return nil
 }
 
-// remove takes the link of a container away, whatever else its name says.
+// remove deletes the link of a container by its ID.
 func (l logLinks) remove(id string) error {
 	if l.dir == "" || id == "" {
 		return nil

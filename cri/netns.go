@@ -11,40 +11,39 @@ import (
 	"berth/agent/plan"
 )
 
-// NetNS returns the path of the network namespace of a sandbox; empty with the
-// host's network. Only the runtime's verbose status has it, which costs the
-// runtime more than all other looks at a pod that starts: it is asked for when
-// somebody wants to know, and once in the life of a sandbox.
+// NetNS returns the path of the network namespace of a sandbox. It is empty for the host network.
+// Only the runtime's verbose status has the path, which costs the runtime more than all other calls
+// while a pod starts. It is requested only on demand, and once per sandbox.
 func (c *Client) NetNS(ctx context.Context, id string) (string, error) {
-	if path, known := c.netns.get(id); known {
+	if path, known := c.netnsCache.get(id); known {
 		return path, nil
 	}
 	resp, err := c.sandboxStatus(ctx, id, true)
 	if err != nil {
 		return "", err
 	}
-	path, ok := netnsOf(resp.GetInfo())
+	path, ok := parseNetNS(resp.GetInfo())
 	if !ok {
-		return "", &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("the runtime does not tell the network namespace of sandbox %s", id)}
+		return "", &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("the runtime does not report the network namespace of sandbox %s", id)}
 	}
-	c.netns.set(id, path)
+	c.netnsCache.set(id, path)
 	return path, nil
 }
 
-// netnsPaths remembers the network namespaces of sandboxes that were asked for.
-type netnsPaths struct {
+// netnsCache caches the network namespaces of sandboxes.
+type netnsCache struct {
 	mu   sync.Mutex
-	path map[string]string // by sandbox ID; empty: of the host
+	path map[string]string // by sandbox ID; empty: the host network
 }
 
-func (n *netnsPaths) get(id string) (string, bool) {
+func (n *netnsCache) get(id string) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p, ok := n.path[id]
 	return p, ok
 }
 
-func (n *netnsPaths) set(id, path string) {
+func (n *netnsCache) set(id, path string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.path == nil {
@@ -53,14 +52,14 @@ func (n *netnsPaths) set(id, path string) {
 	n.path[id] = path
 }
 
-func (n *netnsPaths) forget(id string) {
+func (n *netnsCache) delete(id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.path, id)
 }
 
-// retain forgets all sandboxes that are not there any more.
-func (n *netnsPaths) retain(there map[string]bool) {
+// retain deletes all sandboxes that are not in the set.
+func (n *netnsCache) retain(there map[string]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id := range n.path {
@@ -70,10 +69,9 @@ func (n *netnsPaths) retain(there map[string]bool) {
 	}
 }
 
-// netnsOf reads the path of the network namespace from a sandbox's verbose
-// status; empty with the host's network. It is not ok if the status does not
-// hold the sandbox's runtime spec.
-func netnsOf(info map[string]string) (path string, ok bool) {
+// parseNetNS returns the path of the network namespace from the verbose status of a sandbox. It is
+// empty for the host network. ok is false if the status has no runtime spec.
+func parseNetNS(info map[string]string) (path string, ok bool) {
 	var sandbox struct {
 		RuntimeSpec *struct {
 			Linux *struct {

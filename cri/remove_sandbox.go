@@ -6,8 +6,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// RemoveSandbox removes the sandbox, the containers that are left in it and
-// their log links. A sandbox that does not exist is success.
+// RemoveSandbox removes the sandbox, the containers left in it and their log links. Removing a
+// sandbox that does not exist succeeds.
 func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 	if c.links.dir != "" {
 		left, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{PodSandboxId: id})
@@ -24,8 +24,8 @@ func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 		_, err := c.runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 		return err
 	})
-	if gone(err) == nil {
-		c.netns.forget(id)
+	if ignoreNotFound(err) == nil {
+		c.netnsCache.delete(id)
 	}
-	return gone(err)
+	return ignoreNotFound(err)
 }

@@ -13,13 +13,13 @@ import (
 	"berth/cri/criconfig"
 )
 
-// RunSandbox makes and starts the pod's sandbox with its network and returns it
-// as the runtime shows it.
+// RunSandbox creates and starts the pod's sandbox with its network and returns it as the runtime
+// reports it.
 //
-// A sandbox of the same attempt that an earlier, cut-off call has left is taken
-// over when it is ready and replaced when it is not. When the call itself is cut
-// off, or the new sandbox cannot be looked at, the sandbox is returned with the
-// error if it is there: its ID says so.
+// A sandbox of the same attempt that an interrupted call left behind is adopted if it is ready and
+// replaced if it is not. If this call itself is interrupted, or the status of the new sandbox
+// cannot be read, the sandbox is returned together with the error if it exists. Its ID is empty
+// otherwise.
 func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.SandboxSetup) (plan.Sandbox, error) {
 	node := c.node()
 	handler, err := criconfig.RuntimeHandler(node, pod)
@@ -31,15 +31,15 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 		return plan.Sandbox{}, err
 	}
 	_, warnings := criconfig.DNS(node, pod)
-	c.tell(pod, append(warnings, criconfig.BandwidthWarnings(node, pod)...))
+	c.reportWarnings(pod, append(warnings, criconfig.BandwidthWarnings(node, pod)...))
 	on := pod.Namespace + "/" + pod.Name
 	var id string
 	err = c.call(ctx, verbRunSandbox, on, c.deadlines.RunSandbox, func(ctx context.Context) (err error) {
-		id, err = c.makeSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		id, err = c.createSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		return err
 	})
 	if err != nil {
-		return c.leftSandbox(ctx, config.Metadata, err), err
+		return c.leftoverSandbox(ctx, config.Metadata, err), err
 	}
 	seen, err := c.sandbox(ctx, id)
 	if err != nil {
@@ -48,20 +48,19 @@ func (c *Client) RunSandbox(ctx context.Context, pod *corev1.Pod, s plan.Sandbox
 	return seen, nil
 }
 
-// tell passes warnings on.
-func (c *Client) tell(pod *corev1.Pod, warnings []criconfig.Warning) {
+// reportWarnings passes warnings to WarnPod.
+func (c *Client) reportWarnings(pod *corev1.Pod, warnings []criconfig.Warning) {
 	for _, w := range warnings {
 		c.warnPod(pod, w.Reason, w.Message)
 	}
 }
 
-// makeSandbox runs the sandbox, clearing what an earlier call has left under
-// its name.
-func (c *Client) makeSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (string, error) {
-	wait := reservedWait{until: time.Now().Add(c.deadlines.NameReservation)}
+// createSandbox runs the sandbox and removes what an earlier call left behind under its name.
+func (c *Client) createSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (string, error) {
+	wait := retryWait{until: time.Now().Add(c.deadlines.NameReservation)}
 	for {
 		resp, err := c.runtime.RunPodSandbox(ctx, req)
-		if !reserved(err) {
+		if !isNameReserved(err) {
 			return resp.GetPodSandboxId(), err
 		}
 		left, findErr := c.findSandbox(ctx, req.Config.Metadata)
@@ -69,22 +68,22 @@ func (c *Client) makeSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxR
 		case findErr != nil:
 			return "", findErr
 		case left == nil:
-			if !wait.again(ctx) {
-				return "", fmt.Errorf("an earlier attempt is still under way: %w", described{err})
+			if !wait.next(ctx) {
+				return "", fmt.Errorf("an earlier attempt is still in progress: %w", grpcMessage{err})
 			}
 		case left.State == runtimeapi.PodSandboxState_SANDBOX_READY:
 			return left.Id, nil
 		default:
-			if err := errors.Join(c.StopSandbox(ctx, left.Id), c.RemoveSandbox(ctx, left.Id)); err != nil && !wait.again(ctx) {
-				return "", fmt.Errorf("clear the left-over of an earlier attempt: %w", err)
+			if err := errors.Join(c.StopSandbox(ctx, left.Id), c.RemoveSandbox(ctx, left.Id)); err != nil && !wait.next(ctx) {
+				return "", fmt.Errorf("remove leftovers of an earlier attempt: %w", err)
 			}
 		}
 	}
 }
 
-// leftSandbox returns what a cut-off call has left, as far as one look tells.
-func (c *Client) leftSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMetadata, err error) plan.Sandbox {
-	if !unsettled(err) {
+// leftoverSandbox returns the sandbox that an interrupted call left behind, if one list finds it.
+func (c *Client) leftoverSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMetadata, err error) plan.Sandbox {
+	if !outcomeUnknown(err) {
 		return plan.Sandbox{}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
@@ -93,11 +92,10 @@ func (c *Client) leftSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMet
 	if err != nil || left == nil {
 		return plan.Sandbox{}
 	}
-	return c.judged(listedSandbox(left), left.Labels, left.Annotations)
+	return c.withNetworkState(sandboxFromList(left), left.Labels, left.Annotations)
 }
 
-// findSandbox returns the sandbox of the pod with that attempt, nil if the
-// runtime shows none.
+// findSandbox returns the pod's sandbox with that attempt, or nil if the runtime lists none.
 func (c *Client) findSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMetadata) (*runtimeapi.PodSandbox, error) {
 	all, err := c.listSandboxes(ctx, &runtimeapi.PodSandboxFilter{LabelSelector: podSelector(meta.Uid)})
 	if err != nil {
@@ -111,23 +109,23 @@ func (c *Client) findSandbox(ctx context.Context, meta *runtimeapi.PodSandboxMet
 	return nil, nil
 }
 
-// reservedWait spaces the tries for a name that the runtime still holds.
-type reservedWait struct {
+// retryWait delays the retries for a name that the runtime still has reserved.
+type retryWait struct {
 	until time.Time
 	pause time.Duration
 }
 
-// again waits and reports whether there is time for another try.
-func (w *reservedWait) again(ctx context.Context) bool {
+// next waits and reports whether there is time for another attempt.
+func (w *retryWait) next(ctx context.Context) bool {
 	w.pause = min(max(2*w.pause, 50*time.Millisecond), time.Second)
 	if time.Now().Add(w.pause).After(w.until) {
 		return false
 	}
-	return pause(ctx, w.pause)
+	return sleep(ctx, w.pause)
 }
 
-// pause waits for d and reports false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep waits for d. It returns false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -17,23 +17,22 @@ import (
 	"berth/podspec"
 )
 
-// StartContainer creates the container of that name, links its log and starts
-// it. It returns the container without asking the runtime again: it has the
-// state Running and started just now.
+// StartContainer creates the container with that name, links its log and starts it. It returns the
+// container in state Running, started now, without reading its status from the runtime.
 //
-// Whenever a container is there in the end, it is returned, also with an error,
-// so that it can be looked after; without one its ID is empty. An instance of
-// the same attempt that an earlier, cut-off call has left is replaced if it has
-// never been started, else it is returned as it is: it was the one wanted.
+// Whenever the container exists in the end, it is returned, also together with an error, so that
+// the caller can track it. Otherwise its ID is empty. An instance of the same attempt that an
+// interrupted call left behind is replaced if it was never started. If it was started, it is
+// returned as is, because it is the requested instance.
 func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (plan.Container, error) {
 	req, err := c.createRequest(ctx, pod, name, s)
 	if err != nil {
 		return plan.Container{}, err
 	}
-	m := making{
+	m := creation{
 		req:    req,
 		labels: map[string]string{},
-		as: plan.Container{
+		container: plan.Container{
 			Name: name, SandboxID: s.Sandbox.ID, State: plan.Created, Attempt: s.Attempt,
 			ImageID: cmp.Or(s.Image.Ref, s.Image.ID), LogPath: filepath.Join(s.LogDir, req.Config.LogPath),
 			RecursiveReadOnly: recursiveReadOnly(req.Config.Mounts),
@@ -41,31 +40,31 @@ func (c *Client) StartContainer(ctx context.Context, pod *corev1.Pod, name strin
 	}
 	maps.Copy(m.labels, podSelector(string(pod.UID)))
 	if own, ok := criconfig.ParseContainer(req.Config.Labels, req.Config.Annotations); ok {
-		m.as.SpecHash, m.as.Image, m.as.Kind, m.as.Devices = own.SpecHash, own.Image, own.Kind, own.Devices
+		m.container.SpecHash, m.container.Image, m.container.Kind, m.container.Devices = own.SpecHash, own.Image, own.Kind, own.Devices
 	}
 	var earlier *runtimeapi.Container
 	err = c.call(ctx, verbCreateContainer, name, c.deadlines.CreateContainer, func(ctx context.Context) (err error) {
-		m.as.ID, earlier, err = c.createContainer(ctx, &m)
+		m.container.ID, earlier, err = c.createContainer(ctx, &m)
 		return err
 	})
-	m.as.CreatedAt = time.Now()
+	m.container.CreatedAt = time.Now()
 	switch {
 	case err != nil:
-		return c.leftContainer(ctx, &m, err), err
+		return c.leftoverContainer(ctx, &m, err), err
 	case earlier != nil:
-		return c.startedEarlier(ctx, name, earlier)
+		return c.adoptStarted(ctx, name, earlier)
 	}
-	if err := c.links.make(pod.Namespace, pod.Name, name, m.as.ID, m.as.LogPath); err != nil {
+	if err := c.links.make(pod.Namespace, pod.Name, name, m.container.ID, m.container.LogPath); err != nil {
 		c.warn(err)
 	}
-	return c.start(ctx, m.as)
+	return c.start(ctx, m.container)
 }
 
-// making is a container on its way.
-type making struct {
-	req    *runtimeapi.CreateContainerRequest
-	labels map[string]string // by which those of its pod are found
-	as     plan.Container    // what it will be
+// creation is a container that is being created.
+type creation struct {
+	req       *runtimeapi.CreateContainerRequest
+	labels    map[string]string // select the containers of the pod
+	container plan.Container    // the expected result
 }
 
 func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string, s plan.ContainerSetup) (*runtimeapi.CreateContainerRequest, error) {
@@ -79,8 +78,8 @@ func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string
 	if err != nil {
 		return nil, err
 	}
-	c.tell(pod, criconfig.ContainerWarnings(node, pod, spec, s))
-	// The runtime wants the sandbox's own configuration once more.
+	c.reportWarnings(pod, criconfig.ContainerWarnings(node, pod, spec, s))
+	// The request includes the sandbox configuration.
 	sandbox, err := criconfig.Sandbox(node, pod, plan.SandboxSetup{
 		Attempt: s.Sandbox.Attempt, CgroupParent: s.CgroupPar, LogDir: s.LogDir,
 	})
@@ -88,7 +87,7 @@ func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string
 		return nil, err
 	}
 	if target := criconfig.TargetContainer(pod, name); target != "" {
-		id, err := c.running(ctx, pod, target)
+		id, err := c.runningContainerID(ctx, pod, target)
 		if err != nil {
 			return nil, err
 		}
@@ -97,8 +96,8 @@ func (c *Client) createRequest(ctx context.Context, pod *corev1.Pod, name string
 	return &runtimeapi.CreateContainerRequest{PodSandboxId: s.Sandbox.ID, Config: config, SandboxConfig: sandbox}, nil
 }
 
-// running returns the ID of the pod's running container of that name.
-func (c *Client) running(ctx context.Context, pod *corev1.Pod, name string) (string, error) {
+// runningContainerID returns the ID of the pod's running container with that name.
+func (c *Client) runningContainerID(ctx context.Context, pod *corev1.Pod, name string) (string, error) {
 	all, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: podSelector(string(pod.UID))})
 	if err != nil {
 		return "", err
@@ -112,13 +111,13 @@ func (c *Client) running(ctx context.Context, pod *corev1.Pod, name string) (str
 		Err: fmt.Errorf("target container %q is not running", name)}
 }
 
-// createContainer creates the container, clearing what an earlier call has left
-// under its name. It returns the earlier one instead if that was started.
-func (c *Client) createContainer(ctx context.Context, m *making) (id string, earlier *runtimeapi.Container, err error) {
-	wait := reservedWait{until: time.Now().Add(c.deadlines.NameReservation)}
+// createContainer creates the container and removes what an earlier call left behind under its
+// name. If that instance was started, createContainer returns it as earlier instead.
+func (c *Client) createContainer(ctx context.Context, m *creation) (id string, earlier *runtimeapi.Container, err error) {
+	wait := retryWait{until: time.Now().Add(c.deadlines.NameReservation)}
 	for {
 		resp, err := c.runtime.CreateContainer(ctx, m.req)
-		if !reserved(err) {
+		if !isNameReserved(err) {
 			return resp.GetContainerId(), nil, err
 		}
 		left, findErr := c.findContainer(ctx, m)
@@ -126,14 +125,14 @@ func (c *Client) createContainer(ctx context.Context, m *making) (id string, ear
 		case findErr != nil:
 			return "", nil, findErr
 		case left == nil:
-			if !wait.again(ctx) {
-				return "", nil, fmt.Errorf("an earlier attempt is still under way: %w", described{err})
+			if !wait.next(ctx) {
+				return "", nil, fmt.Errorf("an earlier attempt is still in progress: %w", grpcMessage{err})
 			}
 		case left.State == runtimeapi.ContainerState_CONTAINER_CREATED:
-			// Never started, and of a configuration that may be out of date. If
-			// it cannot be removed, its start may have been cut off and go on.
-			if err := c.RemoveContainer(ctx, left.Id); err != nil && !wait.again(ctx) {
-				return "", nil, fmt.Errorf("clear the left-over of an earlier attempt: %w", err)
+			// Never started, and its configuration may be outdated. If it cannot be removed, an
+			// interrupted start may still be in progress.
+			if err := c.RemoveContainer(ctx, left.Id); err != nil && !wait.next(ctx) {
+				return "", nil, fmt.Errorf("remove leftovers of an earlier attempt: %w", err)
 			}
 		default:
 			return left.Id, left, nil
@@ -141,12 +140,12 @@ func (c *Client) createContainer(ctx context.Context, m *making) (id string, ear
 	}
 }
 
-// startedEarlier returns a container that an earlier call has started, or has
-// tried to: that error is told then.
-func (c *Client) startedEarlier(ctx context.Context, name string, earlier *runtimeapi.Container) (plan.Container, error) {
+// adoptStarted returns a container that an earlier call started. If that start failed, it returns
+// the error too.
+func (c *Client) adoptStarted(ctx context.Context, name string, earlier *runtimeapi.Container) (plan.Container, error) {
 	seen, err := c.Container(ctx, earlier.Id)
 	if err != nil {
-		return listedContainer(earlier), err
+		return containerFromList(earlier), err
 	}
 	if seen.State == plan.Exited && seen.StartedAt.IsZero() {
 		return seen, &plan.Error{Kind: plan.Other, Reason: verbStartContainer.reason(),
@@ -162,11 +161,11 @@ func (c *Client) start(ctx context.Context, as plan.Container) (plan.Container, 
 		return err
 	})
 	if err != nil {
-		// The runtime says more about it than the error does: that it has run
-		// after all, or with which code it ended.
+		// The status has more information than the error: the container may have run after all, or
+		// exited with a code.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
 		defer cancel()
-		if seen, lookErr := c.containerStatus(ctx, as.ID, as.SandboxID); lookErr == nil {
+		if seen, statusErr := c.containerStatus(ctx, as.ID, as.SandboxID); statusErr == nil {
 			return seen, err
 		}
 		return as, err
@@ -177,9 +176,10 @@ func (c *Client) start(ctx context.Context, as plan.Container) (plan.Container, 
 	return as, nil
 }
 
-// leftContainer returns what a cut-off create has left, as far as one look tells.
-func (c *Client) leftContainer(ctx context.Context, m *making, err error) plan.Container {
-	if !unsettled(err) {
+// leftoverContainer returns the container that an interrupted create left behind, if one list finds
+// it.
+func (c *Client) leftoverContainer(ctx context.Context, m *creation, err error) plan.Container {
+	if !outcomeUnknown(err) {
 		return plan.Container{}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.deadlines.Leftover)
@@ -188,20 +188,19 @@ func (c *Client) leftContainer(ctx context.Context, m *making, err error) plan.C
 	if err != nil || left == nil {
 		return plan.Container{}
 	}
-	seen := listedContainer(left)
-	seen.LogPath = m.as.LogPath
+	seen := containerFromList(left)
+	seen.LogPath = m.container.LogPath
 	return seen
 }
 
-// findContainer returns the instance of the same attempt, nil if the runtime
-// shows none.
-func (c *Client) findContainer(ctx context.Context, m *making) (*runtimeapi.Container, error) {
+// findContainer returns the instance of the same attempt, or nil if the runtime lists none.
+func (c *Client) findContainer(ctx context.Context, m *creation) (*runtimeapi.Container, error) {
 	all, err := c.listContainers(ctx, &runtimeapi.ContainerFilter{LabelSelector: m.labels})
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range all {
-		if l.GetMetadata().GetName() == m.as.Name && l.GetMetadata().GetAttempt() == m.as.Attempt {
+		if l.GetMetadata().GetName() == m.container.Name && l.GetMetadata().GetAttempt() == m.container.Attempt {
 			return l, nil
 		}
 	}

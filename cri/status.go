@@ -12,48 +12,48 @@ import (
 	"berth/agent/plan"
 )
 
-// Features is what one runtime handler can do.
+// Features are the features of a runtime handler.
 type Features struct {
 	RecursiveReadOnlyMounts bool
 	UserNamespaces          bool
 }
 
-// Status is how the runtime is and what it can do.
+// Status is the condition of the runtime and its features.
 type Status struct {
 	Ready                    bool
-	Reason                   string // why it is not ready, for people
+	Reason                   string // why it is not ready, for users
 	NetworkReady             bool
 	NetworkMessage           string              // why the network is not ready
-	Handlers                 map[string]Features // by CRI handler name; "" is the default. Nil: the runtime does not tell
-	SupplementalGroupsPolicy bool                // it knows supplementalGroupsPolicy
-	CgroupDriver             string              // cgroupfs or systemd; empty: the runtime does not tell
-	NoImageVolumesReason     string              // why images cannot be mounted as volumes; empty: they can
-	NoCDIReason              string              // why devices cannot be given by CDI; empty: they can
+	Handlers                 map[string]Features // by CRI handler name; "" is the default. Nil: not reported
+	SupplementalGroupsPolicy bool                // the runtime supports supplementalGroupsPolicy
+	CgroupDriver             string              // cgroupfs or systemd; empty: not reported
+	NoImageVolumesReason     string              // why image volumes are not supported; empty: they are
+	NoCDIReason              string              // why CDI devices are not supported; empty: they are
 }
 
-// Status asks the runtime how it is.
+// Status returns the status of the runtime.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	resp, err := c.status(ctx, false)
 	if err != nil {
-		c.facts.forget()
+		c.cache.reset()
 		return Status{}, err
 	}
-	last, err := c.lasting(ctx)
+	last, err := c.runtimeInfo(ctx)
 	if err != nil {
 		return Status{}, err
 	}
 	s := Status{
-		Handlers:                 handlers(resp.GetRuntimeHandlers()),
+		Handlers:                 handlerFeatures(resp.GetRuntimeHandlers()),
 		SupplementalGroupsPolicy: resp.GetFeatures().GetSupplementalGroupsPolicy(),
-		CgroupDriver:             last.driver, NoImageVolumesReason: last.noImages, NoCDIReason: last.noCDI,
+		CgroupDriver:             last.cgroupDriver, NoImageVolumesReason: last.noImageVolumesReason, NoCDIReason: last.noCDIReason,
 	}
 	s.Ready, s.Reason = condition(resp, runtimeapi.RuntimeReady)
 	s.NetworkReady, s.NetworkMessage = condition(resp, runtimeapi.NetworkReady)
 	return s, nil
 }
 
-// StatusInfo returns what else the runtime says of itself: JSON by name, such
-// as its whole configuration under "config". Its shape is the runtime's own.
+// StatusInfo returns the verbose status of the runtime: JSON by name, for example the whole
+// configuration under "config". The format is specific to the runtime.
 func (c *Client) StatusInfo(ctx context.Context) (map[string]json.RawMessage, error) {
 	resp, err := c.status(ctx, true)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *Client) status(ctx context.Context, verbose bool) (resp *runtimeapi.Sta
 	return resp, err
 }
 
-func handlers(of []*runtimeapi.RuntimeHandler) map[string]Features {
+func handlerFeatures(of []*runtimeapi.RuntimeHandler) map[string]Features {
 	if len(of) == 0 {
 		return nil
 	}
@@ -95,7 +95,7 @@ func handlers(of []*runtimeapi.RuntimeHandler) map[string]Features {
 	return out
 }
 
-// condition reports one of the runtime's conditions and, if it is not true, why.
+// condition returns one of the runtime's conditions and, if it is not true, the reason.
 func condition(resp *runtimeapi.StatusResponse, name string) (bool, string) {
 	for _, cond := range resp.GetStatus().GetConditions() {
 		if cond.GetType() == name {
@@ -108,41 +108,41 @@ func condition(resp *runtimeapi.StatusResponse, name string) (bool, string) {
 	return false, "the runtime does not report " + name
 }
 
-// runtimeFacts is what cannot change while the runtime runs.
-type runtimeFacts struct {
+// runtimeCache caches what cannot change while the runtime runs.
+type runtimeCache struct {
 	mu   sync.Mutex
-	told *lasting // nil: not asked
-	dirs *Layout  // nil: not asked
+	info *runtimeInfo // nil: not read yet
+	dirs *Layout      // nil: not read yet
 }
 
-// lasting is what the runtime says by itself, or by its version.
-type lasting struct {
-	driver   string // of cgroups; empty where the runtime is too old to tell
-	noImages string // why image volumes cannot be had
-	noCDI    string // why devices cannot be had by CDI
+// runtimeInfo is the part of the status that follows from the runtime's configuration or version.
+type runtimeInfo struct {
+	cgroupDriver         string // empty: the runtime is too old to report it
+	noImageVolumesReason string // why image volumes are not supported
+	noCDIReason          string // why CDI devices are not supported
 }
 
-// forget is called when the runtime may have been restarted.
-func (f *runtimeFacts) forget() {
+// reset clears the cache after a possible restart of the runtime.
+func (f *runtimeCache) reset() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.told, f.dirs = nil, nil
+	f.info, f.dirs = nil, nil
 }
 
-func (f *runtimeFacts) get() *lasting {
+func (f *runtimeCache) get() *runtimeInfo {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.told
+	return f.info
 }
 
-func (f *runtimeFacts) set(l lasting) {
+func (f *runtimeCache) set(l runtimeInfo) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.told = &l
+	f.info = &l
 }
 
-// layout returns where containerd keeps things, if that was asked.
-func (f *runtimeFacts) layout() (Layout, bool) {
+// layout returns the cached layout of containerd.
+func (f *runtimeCache) layout() (Layout, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.dirs == nil {
@@ -151,35 +151,35 @@ func (f *runtimeFacts) layout() (Layout, bool) {
 	return *f.dirs, true
 }
 
-func (f *runtimeFacts) setLayout(dirs Layout) {
+func (f *runtimeCache) setLayout(dirs Layout) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dirs = &dirs
 }
 
-// lasting asks once for what cannot change while the runtime runs.
-func (c *Client) lasting(ctx context.Context) (l lasting, err error) {
-	if told := c.facts.get(); told != nil {
-		return *told, nil
+// runtimeInfo returns the cached runtimeInfo and reads it first if necessary.
+func (c *Client) runtimeInfo(ctx context.Context) (l runtimeInfo, err error) {
+	if info := c.cache.get(); info != nil {
+		return *info, nil
 	}
-	if l.driver, err = c.cgroupDriver(ctx); err != nil {
-		return lasting{}, err
+	if l.cgroupDriver, err = c.cgroupDriver(ctx); err != nil {
+		return runtimeInfo{}, err
 	}
 	name, version, err := c.Version(ctx)
 	if err != nil {
-		return lasting{}, err
+		return runtimeInfo{}, err
 	}
-	// No runtime tells either by itself: one that is too old takes an image's
-	// mount for one of an empty path, and does not see CDI devices.
-	l.noImages = tooOld(name, version, "image volumes need", 2, 1)
-	l.noCDI = tooOld(name, version, "CDI devices need", 1, 7)
-	c.facts.set(l)
+	// No runtime reports these features: a runtime that is too old mounts an empty path instead of
+	// the image and ignores CDI devices.
+	l.noImageVolumesReason = versionReason(name, version, "image volumes need", 2, 1)
+	l.noCDIReason = versionReason(name, version, "CDI devices need", 1, 7)
+	c.cache.set(l)
 	return l, nil
 }
 
-// tooOld says why a runtime cannot do what a version of containerd can; empty:
-// it can, or is one of which that is not known.
-func tooOld(name, version, need string, major, minor int) string {
+// versionReason returns why a runtime lacks a feature of that containerd version. Empty: it has the
+// feature, or its version is unknown.
+func versionReason(name, version, need string, major, minor int) string {
 	var have [2]int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &have[0], &have[1]); name != "containerd" || n < 2 {
 		return ""

@@ -9,11 +9,10 @@ import (
 	"berth/agent/plan"
 )
 
-// StopContainer sends the stop signal and, when grace is over, SIGKILL; grace
-// is rounded up to whole seconds and zero kills at once. It returns the
-// container as the runtime shows it afterwards. One that does not exist is
-// success and returned as the zero Container. A container that was never
-// started is left as it is.
+// StopContainer sends the stop signal and, after the grace period, SIGKILL. The grace period is
+// rounded up to whole seconds, and zero kills immediately. StopContainer returns the container as
+// the runtime reports it afterwards. Stopping a container that does not exist succeeds and returns
+// the zero Container. A container that was never started is not changed.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) (plan.Container, error) {
 	seconds := wholeSeconds(grace)
 	deadline := time.Duration(seconds)*time.Second + c.deadlines.StopSlack
@@ -22,13 +21,13 @@ func (c *Client) StopContainer(ctx context.Context, id string, grace time.Durati
 		return err
 	})
 	if err != nil {
-		return plan.Container{}, gone(err)
+		return plan.Container{}, ignoreNotFound(err)
 	}
 	seen, err := c.Container(ctx, id)
-	return seen, gone(err)
+	return seen, ignoreNotFound(err)
 }
 
-// wholeSeconds rounds up, for the runtime knows no less; negative is zero.
+// wholeSeconds rounds up to seconds, the resolution of the runtime. Negative durations become zero.
 func wholeSeconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0

@@ -149,7 +149,7 @@ func (c *containerd) push(t *testing.T, repository string) string {
 	return name
 }
 
-func TestPullingWithContainerd(t *testing.T) {
+func TestPullWithContainerd(t *testing.T) {
 	t.Parallel()
 	c := startContainerd(t, testimages.RegistryOptions{})
 	for is, test := range map[string]func(*testing.T, *containerd){
@@ -192,18 +192,18 @@ func pulledAndFound(t *testing.T, c *containerd) {
 		}
 	}
 	i := newImages(t, Options{Service: c.service})
-	if _, here, err := i.Present(t.Context(), podNamed("p", 0), host+"/found/testbox", nil); here || err != nil {
+	if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/found/testbox", nil); here || err != nil {
 		t.Errorf("before the pull: here %v, %v", here, err)
 	}
 	for _, name := range []string{host + "/found/testbox", host + "/found/testbox:v2", host + "/found/testbox@" + digest.String()} {
-		got, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+		got, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got.ID != config.String() || got.Ref != host+"/found/testbox@"+digest.String() || got.Size == 0 {
 			t.Errorf("%s is %+v, want ID %s and digest %s", name, got, config, digest)
 		}
-		if again, here, err := i.Present(t.Context(), podNamed("p", 0), name, nil); !here || err != nil || again.ID != got.ID || again.Ref != got.Ref {
+		if again, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); !here || err != nil || again.ID != got.ID || again.Ref != got.Ref {
 			t.Errorf("%s after the pull: %+v %v %v", name, again, here, err)
 		}
 	}
@@ -216,7 +216,7 @@ func hundredAskers(t *testing.T, c *containerd) {
 	i := newImages(t, Options{Service: c.service})
 	ends := make([]<-chan error, 100)
 	for n := range ends {
-		ends[n] = pulling(t.Context(), i, podNamed(fmt.Sprint("p", n), 0), name, nil)
+		ends[n] = startPull(t.Context(), i, newPod(fmt.Sprint("p", n), 0), name, nil)
 	}
 	until(t, "all wait for a stalled blob", func() bool {
 		p := i.ActivePulls()
@@ -237,7 +237,7 @@ func notThere(t *testing.T, c *containerd) {
 	c.push(t, "there/a")
 	i := newImages(t, Options{Service: c.service})
 	for _, name := range []string{host + "/there/a:2", host + "/nowhere/a:1"} {
-		_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+		_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 		wantKind(t, err, plan.NotFound, "ErrImagePull")
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("the error does not name the image: %v", err)
@@ -250,10 +250,10 @@ func registryFails(t *testing.T, _ *containerd) {
 	name := c.push(t, "fails/a")
 	c.registry.Fail(1000, 503)
 	i := newImages(t, Options{Service: c.service})
-	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 	wantKind(t, err, plan.Other, "ErrImagePull")
 	c.registry.Fail(0, 0)
-	if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil); err != nil {
+	if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil); err != nil {
 		t.Errorf("when it works again: %v", err)
 	}
 }
@@ -265,7 +265,7 @@ func registryGone(t *testing.T, _ *containerd) {
 		t.Fatal(err)
 	}
 	i := newImages(t, Options{Service: c.service})
-	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 	wantKind(t, err, plan.Other, "ErrImagePull")
 	if !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("the error does not say why: %v", err)
@@ -279,16 +279,16 @@ func calledOff(t *testing.T, c *containerd) {
 	i := newImages(t, Options{Service: c.service})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	end := pulling(ctx, i, podNamed("p", 0), name, nil)
+	end := startPull(ctx, i, newPod("p", 0), name, nil)
 	until(t, "the blob is stalled", func() bool { return c.registry.Counts("off/a").Waiting > 0 })
 	cancel()
 	wantKind(t, <-end, plan.Canceled, "ErrImagePull")
 	until(t, "the runtime has let go of the blob", func() bool { return c.registry.Counts("off/a").Waiting == 0 })
-	if _, here, err := i.Present(t.Context(), podNamed("p", 0), name, nil); here || err != nil {
+	if _, here, err := i.Present(t.Context(), newPod("p", 0), name, nil); here || err != nil {
 		t.Errorf("a pull that was called off left an image: %v %v", here, err)
 	}
 	release()
-	if _, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil); err != nil {
+	if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil); err != nil {
 		t.Errorf("pulled again: %v", err)
 	}
 }
@@ -298,7 +298,7 @@ func collected(t *testing.T, _ *containerd) {
 	i := newImages(t, Options{Service: c.service})
 	var images []plan.Image
 	for _, repository := range []string{"gc/a", "gc/b"} {
-		img, err := i.Pull(t.Context(), podNamed("p", 0), pullOf(c.push(t, repository)), nil)
+		img, err := i.Pull(t.Context(), newPod("p", 0), pullAction(c.push(t, repository)), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +313,7 @@ func collected(t *testing.T, _ *containerd) {
 		t.Errorf("%+v %v: want %s removed", done, err, images[0].ID)
 	}
 	for n, repository := range []string{"gc/a", "gc/b"} {
-		if _, here, err := i.Present(t.Context(), podNamed("p", 0), host+"/"+repository+":1", nil); here != (n == 1) || err != nil {
+		if _, here, err := i.Present(t.Context(), newPod("p", 0), host+"/"+repository+":1", nil); here != (n == 1) || err != nil {
 			t.Errorf("%s: here %v, %v", repository, here, err)
 		}
 	}
@@ -337,11 +337,11 @@ func fullDisk(t *testing.T, _ *containerd) {
 		t.Fatal(err)
 	}
 	i := newImages(t, Options{Service: c.service})
-	_, err = i.Pull(t.Context(), podNamed("p", 0), pullOf(name), nil)
+	_, err = i.Pull(t.Context(), newPod("p", 0), pullAction(name), nil)
 	wantKind(t, err, plan.NoSpace, "ErrImagePull")
 }
 
-func TestPullingWithCredentialsAndContainerd(t *testing.T) {
+func TestPullWithCredentialsAndContainerd(t *testing.T) {
 	t.Parallel()
 	c := startContainerd(t, testimages.RegistryOptions{User: "right", Password: "password-of-right"})
 	secrets := plan.Objects{
@@ -365,7 +365,7 @@ func TestPullingWithCredentialsAndContainerd(t *testing.T) {
 		t.Run(x.is, func(t *testing.T) {
 			t.Parallel()
 			name := c.push(t, fmt.Sprint("team/a", n))
-			img, err := i.Pull(t.Context(), podNamed("p", 0, x.secrets...), pullOf(name), secrets)
+			img, err := i.Pull(t.Context(), newPod("p", 0, x.secrets...), pullAction(name), secrets)
 			if x.good {
 				if err != nil || img.ID == "" {
 					t.Errorf("%+v %v", img, err)

@@ -1,38 +1,41 @@
-// Package images brings container images onto the node and takes them away
-// again when they are no longer wanted.
+// Package images pulls container images, removes unused ones, and controls which pods may use them.
 //
-// It owns the pulls that are under way, their queue, the pull rate, the matching
-// of pull secrets to registries, and the records by which unused images are
-// removed. It remembers of no name which image it stands for: tags move. It drives the runtime's image
-// service over CRI. It also owns what is written down of pulls, in the kubelet's
-// files, by which an image that was pulled with one pod's credentials is not
-// given to a pod without them.
+// It owns the pulls in progress, their queue and rate, the matching of pull secrets to registries,
+// and the usage records of the image garbage collection. It does not cache which image a name
+// refers to, because tags move. It calls the runtime's image service over CRI. It also owns the
+// records of pulls, in the kubelet's format, which ensure that an image that was pulled with the
+// credentials of one pod is not available to a pod without them.
 //
-// It never decides whether to pull: policies (Always, IfNotPresent, Never) and
-// back-off are decided in agent/plan. It never retries, and it never logs: what
-// goes wrong is returned, mapped once to a *plan.Error.
+// It never decides whether to pull: package agent/plan decides about pull policies (Always,
+// IfNotPresent, Never) and back-off. It never retries and never logs: errors are returned, mapped
+// once to a *plan.Error.
 //
-// Goroutines: one per pull and per question to the runtime, owned by Images,
-// waited for by Close; and RunGC, owned by whoever calls it.
+// Goroutines: one per pull and per status call to the runtime, owned by Manager, and Close waits
+// for them. RunGC runs on the caller's goroutine.
 //
 // Invariants:
 //
-//  1. At most one pull per image name and credentials is under way, however many
-//     ask. Pulls with different credentials are never shared: who may not have an
-//     image does not get it because somebody else may.
-//  2. Who leaves early disturbs nobody; a pull that nobody waits for any more is
-//     called off.
-//  3. At most MaxParallel pulls run, and they begin at most at the rate QPS. Who
-//     goes next is the one asked for by the pod of the highest priority, then the
-//     oldest. One that does not fit on the disk waits until there is room, and holds
-//     up nobody behind it; those of critical pods do not wait for room.
-//  4. No error, warning or progress carries the content of a secret.
-//  5. Nothing that is in use, pinned, being pulled or kept by name is removed, nor,
-//     where that is asked for, what others than this node's pulls have brought.
-//  6. An image that is present is present only to pods that may use it: where they
-//     must prove that and cannot, they are told what they would be told of an
-//     image that is not there. What is not known for sure, after a crash or with a
-//     torn record, counts as not proven.
+//  1. At most one pull per image name and credentials is in progress, regardless of the number of
+//     waiters. Pulls with different credentials are never shared: a pod does not get an image because
+//     another pod has access to it.
+//  2. A waiter that cancels does not affect the others. A pull without waiters is canceled.
+//  3. At most MaxParallel pulls run, and they start at most at the rate QPS. The next pull is the one
+//     for the pod with the highest priority, then the oldest one. A pull that does not fit on the disk
+//     waits for space without blocking the pulls behind it. Pulls for critical pods do not wait for
+//     space.
+//  4. No error, warning or progress contains the content of a secret.
+//  5. No image is removed that is in use, pinned, being pulled or kept by name. If requested, images
+//     that this node did not pull are kept too.
+//  6. An image is present only for pods that may use it. A pod that has to prove its access and cannot
+//     gets the same result as for an image that is not on the node. If it is unknown who may use an
+//     image, after a crash or with a damaged record, access is not proven.
 //
-// name.go, keyring.go and collect.go are pure: no clock, file, lock or global.
+// Libraries: golang.org/x/time/rate is the token bucket of the pull limiter, and
+// golang.org/x/sync/singleflight shares status calls. Pulls are not shared by singleflight, because
+// it has no notion of waiters: it can neither cancel a call when the last waiter leaves, nor make a
+// new caller wait for the end of a canceled call instead of receiving its error, nor raise the
+// priority of the shared call. Running the pull in a detached context would keep downloading images
+// that no pod needs. inflight.go implements these rules.
+//
+// keyring.go and gc_policy.go are pure: no clock, file, lock or global variable.
 package images

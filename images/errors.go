@@ -13,7 +13,7 @@ import (
 	"berth/agent/plan"
 )
 
-// Reasons shown as a container's waiting reason.
+// Waiting reasons of a container.
 const (
 	reasonPull      = "ErrImagePull"
 	reasonName      = "InvalidImageName"
@@ -22,25 +22,25 @@ const (
 	reasonSignature = "SignatureValidationFailed"
 )
 
-// errClosed is what askers get after Close.
-var errClosed = errors.New("the agent is leaving")
+// errClosed is the error for waiters after Close.
+var errClosed = errors.New("the agent is shutting down")
 
 func invalidName(image string, err error) error {
 	return &plan.Error{Kind: plan.Invalid, Reason: reasonName, Err: fmt.Errorf("image %q: %w", image, err)}
 }
 
-// pullError maps the end of one PullImage call. own says that the call was
-// called off by us. hide lists what must not be shown.
-func pullError(image string, err error, own bool, hide []string) error {
+// pullError maps the error of a PullImage call. canceled means that this package canceled the call.
+// hide lists secrets that must not be shown.
+func pullError(image string, err error, canceled bool, hide []string) error {
 	kind, reason := plan.Canceled, reasonPull
-	if !own {
+	if !canceled {
 		kind, reason = classify(err)
 	}
-	return &plan.Error{Kind: kind, Reason: reason, Err: &told{text: pullText(image, reason, redact(text(err), hide)), err: err}}
+	return &plan.Error{Kind: kind, Reason: reason, Err: &redactedError{text: pullText(image, reason, redact(text(err), hide)), err: err}}
 }
 
-// pullText says what became of a pull. A runtime that knows these two reasons
-// begins its message with the word, which is the waiting reason already.
+// pullText returns the message for a failed pull. A runtime that supports the two special reasons
+// starts its message with the reason, which is the waiting reason already.
 func pullText(image, reason, msg string) string {
 	var what string
 	switch reason {
@@ -54,8 +54,8 @@ func pullText(image, reason, msg string) string {
 	return fmt.Sprintf("image pull failed for %s because %s%s", image, what, strings.TrimPrefix(msg, reason))
 }
 
-// left is the error of an asker who did not wait for the end of a pull.
-func left(image string, err error) error {
+// waitError is the error of a waiter that left before the end of a pull.
+func waitError(image string, err error) error {
 	kind := plan.Canceled
 	if errors.Is(err, context.DeadlineExceeded) {
 		kind = plan.Timeout
@@ -85,19 +85,18 @@ func inspectError(image string, err error) error {
 	return &plan.Error{Kind: kind, Reason: reasonInspect, Err: fmt.Errorf("inspect image %q: %w", image, err)}
 }
 
-// told is an error whose text was cleaned; the original stays behind it for
-// errors.Is and is never printed.
-type told struct {
+// redactedError is an error with a cleaned text. The original is available to errors.Is and is
+// never printed.
+type redactedError struct {
 	text string
 	err  error
 }
 
-func (t *told) Error() string { return t.text }
-func (t *told) Unwrap() error { return t.err }
+func (t *redactedError) Error() string { return t.text }
+func (t *redactedError) Unwrap() error { return t.err }
 
-// classify maps what the runtime says of a pull. Runtimes pass most answers of a
-// registry on as text with the code Unknown, so the text has to be read; it is
-// read here and nowhere else.
+// classify maps the runtime's error of a pull. Runtimes pass most errors of a registry on as text
+// with the code Unknown, so the text has to be parsed. This is the only place that does.
 func classify(err error) (plan.Kind, string) {
 	msg := strings.ToLower(text(err))
 	has := func(words ...string) bool {
@@ -126,7 +125,7 @@ func classify(err error) (plan.Kind, string) {
 		return plan.NotFound, reasonPull
 	case code == codes.DeadlineExceeded, code == codes.Canceled, errors.Is(err, context.DeadlineExceeded),
 		has("i/o timeout", "deadline exceeded", "context canceled"):
-		// Not called off by us: the runtime gave up waiting.
+		// Not canceled by this package: the runtime timed out.
 		return plan.Timeout, reasonPull
 	case code == codes.InvalidArgument && has("reference"):
 		return plan.Invalid, reasonName
@@ -134,7 +133,7 @@ func classify(err error) (plan.Kind, string) {
 	return plan.Other, reasonPull
 }
 
-// text is the message without what gRPC puts before it.
+// text returns the message without gRPC's prefix.
 func text(err error) string {
 	if s, ok := status.FromError(err); ok && s.Code() != codes.OK {
 		return s.Message()
@@ -147,12 +146,12 @@ var (
 	urlUser  = regexp.MustCompile(`(https?://)[^\s/"'@]+@`)
 )
 
-// minHidden is the length from which on a secret is looked for in messages:
-// shorter ones are in every text.
+// minHidden is the minimum length of a secret to search for in messages: shorter ones match any
+// text.
 const minHidden = 4
 
-// redact takes out of a message of the runtime what may give access: signed
-// queries and user names of URLs, and the secrets that went into the call.
+// redact removes what may grant access from a message of the runtime: signed URL queries, user
+// information in URLs, and the secrets of the call.
 func redact(msg string, hide []string) string {
 	msg = urlQuery.ReplaceAllString(msg, "$1?…")
 	msg = urlUser.ReplaceAllString(msg, "$1…@")

@@ -10,7 +10,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestErrorsOfRuntimes(t *testing.T) {
+func TestClassify(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		is     string
@@ -38,7 +38,7 @@ func TestErrorsOfRuntimes(t *testing.T) {
 	}
 }
 
-func TestAReasonOfTheRuntimeIsToldOnce(t *testing.T) {
+func TestPullTextContainsReasonOnce(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]string{
 		"RegistryUnavailable: pinging reg.io": "image pull failed for reg.io/a:1 because the registry is unavailable: pinging reg.io",

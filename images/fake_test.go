@@ -24,16 +24,16 @@ type fakeService struct {
 
 	mu       sync.Mutex
 	images   map[string]*runtimeapi.Image // by name as asked
-	order    []string                     // names in the order in which pulls began
+	pulled    []string                     // names in the order in which pulls began
 	auths    []*runtimeapi.AuthConfig     // of the pulls, in order
 	inspects int
 	running  int
-	most     int // running at once
+	maxRunning     int // running at once
 	removed  []string
 	blocked  map[string]chan struct{}
 	pullErr  func(image string, auth *runtimeapi.AuthConfig) error
-	lookErr  error
-	look     chan struct{} // ImageStatus waits for it, if set
+	statusErr  error
+	statusGate     chan struct{} // ImageStatus waits for it, if set
 }
 
 func newFake() *fakeService {
@@ -51,10 +51,10 @@ func (f *fakeService) block(image string) (release func()) {
 func (f *fakeService) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
 	image := r.Image.Image
 	f.mu.Lock()
-	f.order = append(f.order, image)
+	f.pulled = append(f.pulled, image)
 	f.auths = append(f.auths, r.Auth)
 	f.running++
-	f.most = max(f.most, f.running)
+	f.maxRunning = max(f.maxRunning, f.running)
 	gate, fail := f.blocked[image], f.pullErr
 	f.mu.Unlock()
 	defer func() {
@@ -85,7 +85,7 @@ func (f *fakeService) PullImage(ctx context.Context, r *runtimeapi.PullImageRequ
 func (f *fakeService) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
 	f.mu.Lock()
 	f.inspects++
-	look, err, img := f.look, f.lookErr, f.images[r.Image.Image]
+	look, err, img := f.statusGate, f.statusErr, f.images[r.Image.Image]
 	f.mu.Unlock()
 	if look != nil {
 		select {
@@ -131,21 +131,21 @@ func (f *fakeService) add(img *runtimeapi.Image) {
 	}
 }
 
-// began returns the names of the pulls that have begun, in order.
-func (f *fakeService) began() []string {
+// started returns the names of the pulls that have begun, in order.
+func (f *fakeService) started() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.order)
+	return slices.Clone(f.pulled)
 }
 
-// gone returns the IDs that were removed, in order.
-func (f *fakeService) gone() []string {
+// removedIDs returns the IDs that were removed, in order.
+func (f *fakeService) removedIDs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.removed)
 }
 
-func podNamed(name string, priority int32, pullSecrets ...string) *corev1.Pod {
+func newPod(name string, priority int32, pullSecrets ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{Priority: new(priority)}}
 	for _, s := range pullSecrets {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: s})
@@ -153,7 +153,7 @@ func podNamed(name string, priority int32, pullSecrets ...string) *corev1.Pod {
 	return p
 }
 
-func pullOf(image string) plan.PullImage { return plan.PullImage{Container: "c", Image: image} }
+func pullAction(image string) plan.PullImage { return plan.PullImage{Container: "c", Image: image} }
 
 // newImages returns Images that are closed at the end of the test.
 func newImages(t *testing.T, o Options) *Manager {

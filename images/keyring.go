@@ -16,8 +16,8 @@ import (
 	"berth/podspec"
 )
 
-// credentials are what a registry may want to see. They print as the name of
-// their source, so that they get into no text by mistake.
+// credentials authenticate to a registry. They print as the name of their source, so that they do
+// not get into a text by mistake.
 type credentials struct {
 	namespace, source, uid       string // of the Secret
 	username, password           string
@@ -27,28 +27,28 @@ type credentials struct {
 func (c credentials) String() string   { return "credentials of secret " + c.source }
 func (c credentials) GoString() string { return c.String() }
 
-// secrets lists what must not be shown.
+// secrets returns the values that must not be shown.
 func (c credentials) secrets() []string {
 	return []string{c.password, c.identityToken, c.registryToken}
 }
 
-// keyring holds the credentials of a pod, the most specific first.
+// keyring has the credentials of a pod, most specific first.
 type keyring []key
 
 type key struct {
-	place
+	registryPath
 	credentials
 }
 
-// place is the part of the registry world that a key is for. Labels of the host
-// may be patterns.
-type place struct {
+// registryPath is the part of a registry that credentials are for. Labels of the host may be
+// patterns.
+type registryPath struct {
 	host, port string
-	path       string // without slashes at its ends; empty: all
+	path       string // without leading and trailing slashes; empty: all
 }
 
-// newKeyring reads the pull secrets that a pod names. What cannot be used is
-// skipped; the warnings say what and why, never what is in it.
+// newKeyring parses the pull secrets that a pod references. Invalid ones are skipped. The warnings
+// name what was skipped and why, without its content.
 func newKeyring(namespace string, refs []corev1.LocalObjectReference, objects plan.Objects) (keyring, []string) {
 	var ring keyring
 	var warnings []string
@@ -62,15 +62,15 @@ func newKeyring(namespace string, refs []corev1.LocalObjectReference, objects pl
 			warnings = append(warnings, fmt.Sprintf("pull secret %q: %s", ref.Name, b))
 		}
 	}
-	slices.SortStableFunc(ring, func(a, b key) int { return b.compare(a.place) })
+	slices.SortStableFunc(ring, func(a, b key) int { return b.compare(a.registryPath) })
 	return ring, warnings
 }
 
-// compare orders places by how much they say: by the length of the path, then a
-// plain host before a pattern, then a longer pattern before a shorter one.
-func (p place) compare(q place) int {
-	literal := func(p place) int { return len(strings.ReplaceAll(p.host, "*", "")) }
-	pattern := func(p place) int {
+// compare orders by specificity: by the length of the path, then a literal host before a pattern,
+// then a longer pattern before a shorter one.
+func (p registryPath) compare(q registryPath) int {
+	literal := func(p registryPath) int { return len(strings.ReplaceAll(p.host, "*", "")) }
+	pattern := func(p registryPath) int {
 		if strings.ContainsAny(p.host, `*?[\`) {
 			return 0
 		}
@@ -83,7 +83,7 @@ func (p place) compare(q place) int {
 	)
 }
 
-// find returns the credentials to try for an image, in order, each once.
+// find returns the credentials to try for an image, in order and without duplicates.
 func (k keyring) find(n podspec.ImageName) []credentials {
 	var found []credentials
 	for _, key := range k {
@@ -101,13 +101,12 @@ func (k keyring) find(n podspec.ImageName) []credentials {
 	return found
 }
 
-// covers reports whether an image lies in the place: the same number of host
-// labels, each matching, the same port, and a path that begins with the place's
-// whole path.
-func (p place) covers(n podspec.ImageName) bool {
+// covers reports whether an image is inside the path: the same number of host labels, each
+// matching, the same port, and a path that starts with the whole path of p.
+func (p registryPath) covers(n podspec.ImageName) bool {
 	host, port := podspec.SplitPort(n.Host)
 	if port == "443" {
-		port = "" // the port that is meant where none is named
+		port = "" // the default port
 	}
 	if port != p.port || !matchHost(p.host, strings.ToLower(host)) {
 		return false
@@ -117,7 +116,7 @@ func (p place) covers(n podspec.ImageName) bool {
 
 func matchHost(pattern, host string) bool {
 	if strings.HasPrefix(pattern, "[") || strings.HasPrefix(host, "[") {
-		return pattern == host // an IPv6 address
+		return pattern == host // IPv6 address
 	}
 	ps, hs := strings.Split(pattern, "."), strings.Split(host, ".")
 	if len(ps) != len(hs) {
@@ -131,20 +130,20 @@ func matchHost(pattern, host string) bool {
 	return true
 }
 
-// parsePlace reads a key of a Docker configuration: [SCHEME://]HOST[:PORT][/PATH],
-// where the paths /v1/ and /v2/ of a registry's API mean the whole registry.
-func parsePlace(s string) (place, error) {
+// parseRegistryPath parses a key of a Docker configuration: [SCHEME://]HOST[:PORT][/PATH]. The API
+// paths /v1/ and /v2/ of a registry mean the whole registry.
+func parseRegistryPath(s string) (registryPath, error) {
 	scheme, rest, found := strings.Cut(s, "://")
 	if !found {
 		scheme, rest = "https", s
 	}
 	hostport, p, _ := strings.Cut(rest, "/")
 	if strings.Contains(hostport, "@") {
-		return place{}, fmt.Errorf("credentials are not expected in a registry's address")
+		return registryPath{}, fmt.Errorf("credentials are not expected in a registry address")
 	}
 	host, port := podspec.SplitPort(strings.ToLower(hostport))
 	if host == "" || strings.ContainsAny(host, " \t\n\\") || strings.Trim(port, "0123456789") != "" {
-		return place{}, fmt.Errorf("there is no registry host in it")
+		return registryPath{}, fmt.Errorf("there is no registry host in it")
 	}
 	if scheme == "https" && port == "443" {
 		port = ""
@@ -161,10 +160,10 @@ func parsePlace(s string) (place, error) {
 			p = after
 		}
 	}
-	return place{host: host, port: port, path: p}, nil
+	return registryPath{host: host, port: port, path: p}, nil
 }
 
-// readSecret reads the keys of one pull secret of either type.
+// readSecret parses the keys of one pull secret of either type.
 func readSecret(namespace, name string, o plan.Object) (keys []key, bad []string) {
 	switch {
 	case o.Err != "":
@@ -194,7 +193,7 @@ func readSecret(namespace, name string, o plan.Object) (keys []key, bad []string
 		return nil, []string{field + ": names no registry"}
 	}
 	for i, at := range slices.Sorted(maps.Keys(entries)) {
-		p, err := parsePlace(at)
+		p, err := parseRegistryPath(at)
 		if err != nil {
 			bad = append(bad, fmt.Sprintf("%s: registry %d: %s", field, i+1, err))
 			continue
@@ -218,7 +217,7 @@ func secretData(s *corev1.Secret, key string) ([]byte, bool) {
 	return data, ok
 }
 
-// readEntry reads one registry's entry; problem says which field is wrong.
+// readEntry parses the entry of one registry. problem names the invalid field.
 func readEntry(raw json.RawMessage) (c credentials, problem string) {
 	var e struct {
 		Auth          string `json:"auth"`
@@ -227,7 +226,7 @@ func readEntry(raw json.RawMessage) (c credentials, problem string) {
 		IdentityToken string `json:"identitytoken"`
 		RegistryToken string `json:"registrytoken"`
 	}
-	// The error is not passed on: it may quote what it stumbled over.
+	// The error is not returned, because it may quote the secret.
 	if json.Unmarshal(raw, &e) != nil {
 		return c, ": not an object of strings"
 	}

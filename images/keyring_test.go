@@ -47,7 +47,7 @@ func usersFor(t *testing.T, image string, ring keyring) []string {
 	return users
 }
 
-func TestSecretsAreMatchedByHostPortAndPath(t *testing.T) {
+func TestKeyringMatching(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		is    string
@@ -99,7 +99,7 @@ func TestSecretsAreMatchedByHostPortAndPath(t *testing.T) {
 	}
 }
 
-func TestTheMostSpecificSecretIsTriedFirst(t *testing.T) {
+func TestKeyringOrder(t *testing.T) {
 	t.Parallel()
 	ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "wide"}, {Name: "narrow"}, {Name: "again"}}, plan.Objects{
 		secretRef("wide"):   dockerConfig(map[string]string{"*.reg.io": "pattern", "a.reg.io": "host", "other.io": "other"}),
@@ -112,7 +112,7 @@ func TestTheMostSpecificSecretIsTriedFirst(t *testing.T) {
 	}
 }
 
-func TestTheSameCredentialsAreTriedOnce(t *testing.T) {
+func TestKeyringDeduplicates(t *testing.T) {
 	t.Parallel()
 	ring, _ := newKeyring("ns", []corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}}, plan.Objects{
 		secretRef("a"): dockerConfig(map[string]string{"reg.io": "u"}),
@@ -123,7 +123,7 @@ func TestTheSameCredentialsAreTriedOnce(t *testing.T) {
 	}
 }
 
-func TestAllFormsOfAnEntryAreRead(t *testing.T) {
+func TestReadEntry(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]credentials{
 		`{"username":"u","password":"p"}`:                    {username: "u", password: "p"},
@@ -142,7 +142,7 @@ func TestAllFormsOfAnEntryAreRead(t *testing.T) {
 	}
 }
 
-func TestTheOldFormatAndTextDataAreRead(t *testing.T) {
+func TestKeyringSecretFormats(t *testing.T) {
 	t.Parallel()
 	old := plan.Object{Secret: &corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: []byte(`{"reg.io":{"auth":"dTpw"}}`)}}}
 	text := plan.Object{Secret: &corev1.Secret{StringData: map[string]string{corev1.DockerConfigJsonKey: `{"auths":{"reg.io":{"auth":"dTpw"}}}`}}}
@@ -154,7 +154,7 @@ func TestTheOldFormatAndTextDataAreRead(t *testing.T) {
 	}
 }
 
-func TestABadSecretIsNamedAndNotShown(t *testing.T) {
+func TestKeyringInvalidSecretWarnings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		is, raw, want string
@@ -182,7 +182,7 @@ func TestABadSecretIsNamedAndNotShown(t *testing.T) {
 	}
 }
 
-func TestMissingSecretsAreNamed(t *testing.T) {
+func TestKeyringMissingSecretWarnings(t *testing.T) {
 	t.Parallel()
 	refs := []corev1.LocalObjectReference{{Name: "gone"}, {Name: "unknown"}, {Name: "broken"}, {Name: "empty"}, {}}
 	ring, warnings := newKeyring("ns", refs, plan.Objects{

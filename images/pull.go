@@ -19,146 +19,138 @@ import (
 	"berth/podspec"
 )
 
-// pull is what is known of a pull that is under way.
-type pull struct {
-	image  string // full name
-	since  time.Time
-	ticket *ticket
-	pods   []string // namespace/name of who waits, one entry per asker
-}
-
-// PullProgress is one pull that is under way, as `berth why` shows it. There is no count
-// of its bytes: a runtime tells, if anything, how far it is with all of them.
+// PullProgress is a pull in progress, as `berth why` shows it. It has no byte count, because the
+// runtime reports the progress only for all pulls together, if at all.
 type PullProgress struct {
 	Image           string    // full name
-	RequestedAt     time.Time // when it was first asked for
-	StartedAt       time.Time // when the runtime was asked; zero: it is still in the queue
-	QueuePosition   int       // pulls before it in the queue
-	WaitingForSpace string    // why it waits for room on the disk; empty: it does not
-	Pods            []string  // namespace/name of the pods that wait for it, sorted
+	RequestedAt     time.Time // first request
+	StartedAt       time.Time // start of the runtime call; zero: still queued
+	QueuePosition   int       // pulls ahead of it in the queue
+	WaitingForSpace string    // why it waits for disk space; empty: it does not
+	Pods            []string  // namespace/name of the waiting pods, sorted
 }
 
-// Pull brings an image onto the node, whether it is there or not. It joins a
-// pull of the same image with the same credentials. A caller who leaves by ctx
-// disturbs no other. Errors are *plan.Error: kind Denied, NotFound, NoSpace,
-// Timeout, Canceled, Unavailable, Unsupported or Other with reason ErrImagePull,
-// RegistryUnavailable or SignatureValidationFailed; kind Invalid with
-// InvalidImageName; or with ImageInspectError when the pulled image cannot be
-// looked at.
-func (i *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error) {
+// Pull pulls an image, whether or not it is present. Concurrent pulls of the same image with the
+// same credentials are shared. A caller that cancels ctx does not affect the others. Errors are
+// *plan.Error: kind Denied, NotFound, NoSpace, Timeout, Canceled, Unavailable, Unsupported or Other
+// with reason ErrImagePull, RegistryUnavailable or SignatureValidationFailed, kind Invalid with
+// InvalidImageName, or reason ImageInspectError if the status of the pulled image cannot be read.
+func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, a plan.PullImage, secrets plan.Objects) (plan.Image, error) {
 	n, err := podspec.ParseImageName(a.Image)
 	if err != nil {
 		return plan.Image{}, invalidName(a.Image, err)
 	}
-	if a.Policy == corev1.PullIfNotPresent { // somebody may have brought it since it was looked for
-		if img, here, err := i.Present(ctx, pod, a.Image, secrets); err != nil || here {
+	if a.Policy == corev1.PullIfNotPresent { // it may have been pulled since it was observed
+		if img, here, err := m.Present(ctx, pod, a.Image, secrets); err != nil || here {
 			return img, err
 		}
 	}
 	ring, skipped := newKeyring(pod.Namespace, pod.Spec.ImagePullSecrets, secrets)
 	for _, s := range skipped {
-		i.warn(pod, "FailedToRetrieveImagePullSecret", s)
+		m.warn(pod, "FailedToRetrieveImagePullSecret", s)
 	}
 	keys := ring.find(n)
-	ref := tagged(a.Image, n)
-	img, early, err := i.pulls.do(ctx, flightKey(ref, keys), i.asker(pod, n, ref), func(ctx context.Context, p *pull) (plan.Image, error) {
-		here := func(ctx context.Context) bool { p, err := i.inspect(ctx, ref, n); return err == nil && p.here }
-		if err := i.enter(ctx, p.ticket, here); err != nil {
-			return plan.Image{}, left(a.Image, err)
+	ref := withDefaultTag(a.Image, n)
+	img, left, err := m.pulls.do(ctx, inflightKey(ref, keys), m.newWaiter(pod, n, ref), func(ctx context.Context, p *inflightPull) (plan.Image, error) {
+		present := func(ctx context.Context) bool {
+			status, err := m.inspect(ctx, ref, n)
+			return err == nil && status.present
 		}
-		defer i.gate.leave(p.ticket)
-		img, err := i.pullLogged(ctx, ref, n, keys)
-		i.gate.learn(p.ticket, err)
+		if err := m.waitToStart(ctx, p.request, present); err != nil {
+			return plan.Image{}, waitError(a.Image, err)
+		}
+		defer m.limiter.release(p.request)
+		img, err := m.pullWithRecord(ctx, ref, n, keys)
+		m.limiter.recordSize(p.request, err)
 		return img, err
 	})
 	switch {
-	case early:
-		return plan.Image{}, left(a.Image, err)
+	case left:
+		return plan.Image{}, waitError(a.Image, err)
 	case err != nil:
-		return plan.Image{}, withSkipped(err, skipped)
+		return plan.Image{}, addSkippedSecrets(err, skipped)
 	}
-	i.use(img)
+	m.use(img)
 	return img, nil
 }
 
-// asker lets a pod take part in a pull: its priority counts and its name is
-// shown while it waits.
-func (i *Manager) asker(pod *corev1.Pod, n podspec.ImageName, ref string) asker[pull] {
-	who := pod.Namespace + "/" + pod.Name
-	w := wants{ref: ref, priority: podspec.Priority(pod), critical: podspec.IsCritical(pod, i.standalone)}
-	return asker[pull]{
-		joins: func(p *pull) {
-			if p.ticket == nil {
-				*p = pull{image: n.String(), since: i.now(), ticket: i.gate.join(w)}
+// newWaiter lets a pod share a pull: its priority counts and its name is shown while it waits.
+func (m *Manager) newWaiter(pod *corev1.Pod, n podspec.ImageName, ref string) waiter {
+	name := pod.Namespace + "/" + pod.Name
+	spec := pullSpec{ref: ref, priority: podspec.Priority(pod), critical: podspec.IsCritical(pod, m.standalone)}
+	return waiter{
+		onJoin: func(p *inflightPull) {
+			if p.request == nil {
+				p.name, p.requestedAt, p.request = n.String(), m.now(), m.limiter.enqueue(spec)
 			} else {
-				i.gate.raise(p.ticket, w)
+				m.limiter.raisePriority(p.request, spec)
 			}
-			p.pods = append(p.pods, who)
+			p.pods = append(p.pods, name)
 		},
-		leaves: func(p *pull) {
-			if at := slices.Index(p.pods, who); at >= 0 {
+		onLeave: func(p *inflightPull) {
+			if at := slices.Index(p.pods, name); at >= 0 {
 				p.pods = slices.Delete(p.pods, at, at+1)
 			}
 		},
 	}
 }
 
-// pullLogged is pull with a record of whose credentials brought the image.
-func (i *Manager) pullLogged(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
-	if err := i.pullLog.begin(ref); err != nil {
+// pullWithRecord pulls an image and records the credentials.
+func (m *Manager) pullWithRecord(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, error) {
+	if err := m.records.recordIntent(ref); err != nil {
 		kind := plan.Other
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 			kind = plan.NoSpace
 		}
 		return plan.Image{}, &plan.Error{Kind: kind, Reason: reasonPull, Err: fmt.Errorf("pull image %q: %w", ref, err)}
 	}
-	img, with, err := i.pull(ctx, ref, n, keys)
+	img, with, err := m.pull(ctx, ref, n, keys)
 	if err != nil {
-		i.pullLog.failed(ref, nothingCame(err))
+		m.records.recordFailure(ref, surelyFailed(err))
 		return plan.Image{}, err
 	}
-	i.pullLog.succeeded(ref, n, img.ID, with)
+	m.records.recordSuccess(ref, n, img.ID, with)
 	return img, nil
 }
 
-// nothingCame reports whether a pull that failed has surely left no image.
-func nothingCame(err error) bool {
+// surelyFailed reports whether a failed pull has certainly left no image.
+func surelyFailed(err error) bool {
 	e, ok := errors.AsType[*plan.Error](err)
-	if !ok || e.Reason == reasonInspect { // it was pulled, and could not be looked at
+	if !ok || e.Reason == reasonInspect { // pulled, but its status could not be read
 		return false
 	}
 	return e.Kind != plan.Canceled && e.Kind != plan.Timeout && e.Kind != plan.Unavailable
 }
 
-// pull asks the runtime for an image with one set of credentials after the
-// other, and without any if there are none. It returns those that served.
-func (i *Manager) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, credentials, error) {
-	if i.timeout > 0 {
+// pull pulls an image with each set of credentials in turn, or anonymously if there are none. It
+// returns the credentials that succeeded.
+func (m *Manager) pull(ctx context.Context, ref string, n podspec.ImageName, keys []credentials) (plan.Image, credentials, error) {
+	if m.timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, i.timeout)
+		ctx, cancel = context.WithTimeout(ctx, m.timeout)
 		defer cancel()
 	}
 	if len(keys) == 0 {
-		img, err := i.pullWith(ctx, ref, n, credentials{})
+		img, err := m.pullWith(ctx, ref, n, credentials{})
 		return img, credentials{}, err
 	}
 	var errs []error
 	for _, c := range keys {
-		img, err := i.pullWith(ctx, ref, n, c)
+		img, err := m.pullWith(ctx, ref, n, c)
 		if err == nil {
 			return img, c, nil
 		}
 		errs = append(errs, err)
-		// Other credentials help only against a registry that does not like
-		// these; many say of what one may not see that it is not there.
+		// Other credentials help only if the registry rejects these. Many registries return "not
+		// found" instead of a denial.
 		if k := plan.KindOf(err); k != plan.Denied && k != plan.NotFound && k != plan.Other {
 			return plan.Image{}, c, err
 		}
 	}
-	return plan.Image{}, credentials{}, combined(errs)
+	return plan.Image{}, credentials{}, joinPullErrors(errs)
 }
 
-func (i *Manager) pullWith(ctx context.Context, ref string, n podspec.ImageName, c credentials) (plan.Image, error) {
+func (m *Manager) pullWith(ctx context.Context, ref string, n podspec.ImageName, c credentials) (plan.Image, error) {
 	req := &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref}}
 	if c != (credentials{}) {
 		req.Auth = &runtimeapi.AuthConfig{
@@ -166,14 +158,14 @@ func (i *Manager) pullWith(ctx context.Context, ref string, n podspec.ImageName,
 			IdentityToken: c.identityToken, RegistryToken: c.registryToken,
 		}
 	}
-	resp, err := i.service.PullImage(ctx, req)
+	resp, err := m.service.PullImage(ctx, req)
 	if err != nil {
 		return plan.Image{}, pullError(ref, err, errors.Is(ctx.Err(), context.Canceled), c.secrets())
 	}
-	// By the answer's own reference: the tag may have moved on meanwhile.
-	p, err := i.inspect(ctx, cmp.Or(resp.GetImageRef(), ref), n)
-	if err == nil && !p.here {
-		err = errors.New("the runtime does not show the image that it has just pulled")
+	// Use the returned reference, because the tag may have moved meanwhile.
+	p, err := m.inspect(ctx, cmp.Or(resp.GetImageRef(), ref), n)
+	if err == nil && !p.present {
+		err = errors.New("the runtime does not list the pulled image")
 	}
 	if err != nil {
 		return plan.Image{}, inspectError(ref, err)
@@ -181,9 +173,9 @@ func (i *Manager) pullWith(ctx context.Context, ref string, n podspec.ImageName,
 	return p.image, nil
 }
 
-// combined is one error for all credentials that were tried. A denial says more
-// than that nothing was found: it comes first.
-func combined(errs []error) error {
+// joinPullErrors returns one error for all credentials. A denial is more informative than "not
+// found" and comes first.
+func joinPullErrors(errs []error) error {
 	if len(errs) == 1 {
 		return errs[0]
 	}
@@ -203,8 +195,8 @@ func combined(errs []error) error {
 	return &plan.Error{Kind: first.Kind, Reason: first.Reason, Err: fmt.Errorf("%w (with each of %d credentials)", first.Err, len(errs))}
 }
 
-// withSkipped adds to a failed pull which pull secrets it had to do without.
-func withSkipped(err error, skipped []string) error {
+// addSkippedSecrets adds the skipped pull secrets to the error of a pull.
+func addSkippedSecrets(err error, skipped []string) error {
 	e, ok := errors.AsType[*plan.Error](err)
 	if !ok || len(skipped) == 0 {
 		return err
@@ -212,8 +204,8 @@ func withSkipped(err error, skipped []string) error {
 	return &plan.Error{Kind: e.Kind, Reason: e.Reason, Err: fmt.Errorf("%w (%s)", e.Err, strings.Join(skipped, "; "))}
 }
 
-// flightKey is the same for pulls that may be shared.
-func flightKey(ref string, keys []credentials) string {
+// inflightKey identifies the pulls that may be shared: same image, same credentials.
+func inflightKey(ref string, keys []credentials) string {
 	h := sha256.New()
 	for _, c := range keys {
 		_, _ = fmt.Fprintf(h, "%q %q %q %q\n", c.username, c.password, c.identityToken, c.registryToken)
@@ -221,14 +213,17 @@ func flightKey(ref string, keys []credentials) string {
 	return ref + " " + hex.EncodeToString(h.Sum(nil))
 }
 
-// ActivePulls lists the pulls that are under way, the oldest first.
-func (i *Manager) ActivePulls() []PullProgress {
+// ActivePulls returns the pulls in progress, oldest first.
+func (m *Manager) ActivePulls() []PullProgress {
 	var all []PullProgress
-	i.pulls.each(func(p *pull) {
-		began, before, held := i.gate.place(p.ticket)
+	m.pulls.each(func(p *inflightPull) {
+		startedAt, ahead, waitReason := m.limiter.position(p.request)
 		pods := slices.Clone(p.pods)
 		slices.Sort(pods)
-		all = append(all, PullProgress{Image: p.image, RequestedAt: p.since, StartedAt: began, QueuePosition: before, WaitingForSpace: held, Pods: slices.Compact(pods)})
+		all = append(all, PullProgress{
+			Image: p.name, RequestedAt: p.requestedAt, StartedAt: startedAt, QueuePosition: ahead,
+			WaitingForSpace: waitReason, Pods: slices.Compact(pods),
+		})
 	})
 	slices.SortFunc(all, func(a, b PullProgress) int {
 		return cmp.Or(a.RequestedAt.Compare(b.RequestedAt), cmp.Compare(a.Image, b.Image))
@@ -236,33 +231,32 @@ func (i *Manager) ActivePulls() []PullProgress {
 	return all
 }
 
-// PullStatus says how the pull of an image stands, for people; empty: none is
-// under way.
-func (i *Manager) PullStatus(image string) string {
-	p, there := i.progress(image)
+// PullStatus describes the pull of an image for users. Empty: none is in progress.
+func (m *Manager) PullStatus(image string) string {
+	p, there := m.progress(image)
 	switch {
 	case !there:
 		return ""
 	case p.WaitingForSpace != "":
-		return fmt.Sprintf("%s, waits for room: %s", image, p.WaitingForSpace)
+		return fmt.Sprintf("%s, waiting for disk space: %s", image, p.WaitingForSpace)
 	case p.StartedAt.IsZero():
 		return fmt.Sprintf("%s, %d pulls before it", image, p.QueuePosition)
 	default:
 		text := fmt.Sprintf("%s, for %d pods", image, len(p.Pods))
-		if coming := i.coming(); coming != "" {
+		if coming := m.downloadProgress(); coming != "" {
 			text += "; " + coming
 		}
 		return text
 	}
 }
 
-// progress is the oldest pull of an image.
-func (i *Manager) progress(image string) (PullProgress, bool) {
+// progress returns the oldest pull of an image.
+func (m *Manager) progress(image string) (PullProgress, bool) {
 	n, err := podspec.ParseImageName(image)
 	if err != nil {
 		return PullProgress{}, false
 	}
-	all := i.ActivePulls()
+	all := m.ActivePulls()
 	at := slices.IndexFunc(all, func(p PullProgress) bool { return p.Image == n.String() })
 	if at < 0 {
 		return PullProgress{}, false

@@ -20,17 +20,17 @@ import (
 	"berth/agent/plan"
 )
 
-// pulling begins a pull in the background.
-func pulling(ctx context.Context, i *Manager, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
+// startPull begins a pull in the background.
+func startPull(ctx context.Context, i *Manager, pod *corev1.Pod, image string, secrets plan.Objects) <-chan error {
 	end := make(chan error, 1)
 	go func() {
-		_, err := i.Pull(ctx, pod, pullOf(image), secrets)
+		_, err := i.Pull(ctx, pod, pullAction(image), secrets)
 		end <- err
 	}()
 	return end
 }
 
-func TestAHundredAskersAreOnePull(t *testing.T) {
+func TestConcurrentPullsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -41,7 +41,7 @@ func TestAHundredAskersAreOnePull(t *testing.T) {
 		var good atomic.Int32
 		for n := range 100 {
 			wg.Go(func() {
-				img, err := i.Pull(t.Context(), podNamed(fmt.Sprint("p", n), 0), pullOf("reg.io/a:1"), nil)
+				img, err := i.Pull(t.Context(), newPod(fmt.Sprint("p", n), 0), pullAction("reg.io/a:1"), nil)
 				if err == nil && img.ID == "id-of-reg.io/a:1" {
 					good.Add(1)
 				}
@@ -56,8 +56,8 @@ func TestAHundredAskersAreOnePull(t *testing.T) {
 		}
 		release()
 		wg.Wait()
-		if good.Load() != 100 || len(f.began()) != 1 {
-			t.Errorf("%d got the image by %d pulls, want 100 by 1", good.Load(), len(f.began()))
+		if good.Load() != 100 || len(f.started()) != 1 {
+			t.Errorf("%d got the image by %d pulls, want 100 by 1", good.Load(), len(f.started()))
 		}
 		if p := i.ActivePulls(); len(p) != 0 {
 			t.Errorf("still under way: %+v", p)
@@ -65,7 +65,7 @@ func TestAHundredAskersAreOnePull(t *testing.T) {
 	})
 }
 
-func TestOtherCredentialsAreAnotherPull(t *testing.T) {
+func TestPullsWithDifferentCredentialsAreNotShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -75,10 +75,10 @@ func TestOtherCredentialsAreAnotherPull(t *testing.T) {
 		one := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "one"})}
 		two := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "two"})}
 		ends := []<-chan error{
-			pulling(t.Context(), i, podNamed("a", 0, "s"), "reg.io/a:1", one),
-			pulling(t.Context(), i, podNamed("b", 0, "s"), "reg.io/a:1", one),
-			pulling(t.Context(), i, podNamed("c", 0, "s"), "reg.io/a:1", two),
-			pulling(t.Context(), i, podNamed("d", 0), "reg.io/a:1", one),
+			startPull(t.Context(), i, newPod("a", 0, "s"), "reg.io/a:1", one),
+			startPull(t.Context(), i, newPod("b", 0, "s"), "reg.io/a:1", one),
+			startPull(t.Context(), i, newPod("c", 0, "s"), "reg.io/a:1", two),
+			startPull(t.Context(), i, newPod("d", 0), "reg.io/a:1", one),
 		}
 		synctest.Wait()
 		release()
@@ -87,13 +87,13 @@ func TestOtherCredentialsAreAnotherPull(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := len(f.began()); n != 3 {
+		if n := len(f.started()); n != 3 {
 			t.Errorf("%d pulls, want 3: as one, as two and without a secret", n)
 		}
 	})
 }
 
-func TestAnAskerWhoLeavesDisturbsNobody(t *testing.T) {
+func TestCanceledWaiterDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -101,9 +101,9 @@ func TestAnAskerWhoLeavesDisturbsNobody(t *testing.T) {
 		i := New(Options{Service: f})
 		defer i.Close()
 		ctx, cancel := context.WithCancel(t.Context())
-		first := pulling(ctx, i, podNamed("first", 0), "reg.io/a:1", nil)
+		first := startPull(ctx, i, newPod("first", 0), "reg.io/a:1", nil)
 		synctest.Wait()
-		second := pulling(t.Context(), i, podNamed("second", 0), "reg.io/a:1", nil)
+		second := startPull(t.Context(), i, newPod("second", 0), "reg.io/a:1", nil)
 		synctest.Wait()
 		cancel()
 		wantKind(t, <-first, plan.Canceled, "ErrImagePull")
@@ -118,7 +118,7 @@ func TestAnAskerWhoLeavesDisturbsNobody(t *testing.T) {
 	})
 }
 
-func TestTheLastAskerWhoLeavesCallsItOff(t *testing.T) {
+func TestLastWaiterCancelsPull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -127,44 +127,44 @@ func TestTheLastAskerWhoLeavesCallsItOff(t *testing.T) {
 		defer i.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		wantKind(t, <-pulling(ctx, i, podNamed("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
+		wantKind(t, <-startPull(ctx, i, newPod("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
 		synctest.Wait()
 		if p := i.ActivePulls(); len(p) != 0 {
 			t.Errorf("still under way: %+v", p)
 		}
 		release()
-		if err := <-pulling(t.Context(), i, podNamed("q", 0), "reg.io/a:1", nil); err != nil {
+		if err := <-startPull(t.Context(), i, newPod("q", 0), "reg.io/a:1", nil); err != nil {
 			t.Errorf("the slot was not given back: %v", err)
 		}
 	})
 }
 
-func TestWhoAsksWhileAPullIsCalledOffGetsANewOne(t *testing.T) {
+func TestPullDuringCancellationStartsNewPull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		calls := newFlights[int, struct{}]()
+		calls := newInflightPulls()
 		stubborn := make(chan struct{})
 		var running, most, n atomic.Int32
-		call := func(ctx context.Context, _ *struct{}) (int, error) {
+		call := func(ctx context.Context, _ *inflightPull) (plan.Image, error) {
 			most.Store(max(most.Load(), running.Add(1)))
 			defer running.Add(-1)
 			if n.Add(1) == 1 {
 				<-ctx.Done()
 				<-stubborn // ends long after it was called off
-				return 0, ctx.Err()
+				return plan.Image{}, ctx.Err()
 			}
-			return 7, nil
+			return plan.Image{Size: 7}, nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan error, 1)
-		go func() { _, _, err := calls.do(ctx, "k", asker[struct{}]{}, call); first <- err }()
+		go func() { _, _, err := calls.do(ctx, "k", waiter{}, call); first <- err }()
 		synctest.Wait()
 		cancel()
 		if err := <-first; !errors.Is(err, context.Canceled) {
 			t.Errorf("who left got %v", err)
 		}
-		second := make(chan int, 1)
-		go func() { v, _, _ := calls.do(t.Context(), "k", asker[struct{}]{}, call); second <- v }()
+		second := make(chan uint64, 1)
+		go func() { v, _, _ := calls.do(t.Context(), "k", waiter{}, call); second <- v.Size }()
 		synctest.Wait()
 		close(stubborn)
 		if v := <-second; v != 7 || most.Load() != 1 {
@@ -174,7 +174,7 @@ func TestWhoAsksWhileAPullIsCalledOffGetsANewOne(t *testing.T) {
 	})
 }
 
-func TestPullsAreBounded(t *testing.T) {
+func TestPullParallelism(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		o    Options
@@ -190,7 +190,7 @@ func TestPullsAreBounded(t *testing.T) {
 			for n := range 8 {
 				image := fmt.Sprintf("reg.io/a:%d", n)
 				releases = append(releases, f.block(image))
-				ends = append(ends, pulling(t.Context(), i, podNamed("p", 0), image, nil))
+				ends = append(ends, startPull(t.Context(), i, newPod("p", 0), image, nil))
 			}
 			synctest.Wait()
 			for _, r := range releases {
@@ -202,28 +202,28 @@ func TestPullsAreBounded(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if f.most != c.most {
-				t.Errorf("%+v: %d at once, want %d", c.o, f.most, c.most)
+			if f.maxRunning != c.most {
+				t.Errorf("%+v: %d at once, want %d", c.o, f.maxRunning, c.most)
 			}
 		})
 	}
 }
 
-func TestTheMostUrgentPodGoesNext(t *testing.T) {
+func TestPullPriority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		release := f.block("reg.io/blocker:1")
 		i := New(Options{Service: f, MaxParallel: 1})
 		defer i.Close()
-		ends := []<-chan error{pulling(t.Context(), i, podNamed("blocker", 0), "reg.io/blocker:1", nil)}
+		ends := []<-chan error{startPull(t.Context(), i, newPod("blocker", 0), "reg.io/blocker:1", nil)}
 		synctest.Wait()
 		for _, p := range []struct {
 			image    string
 			priority int32
 		}{{"reg.io/low:1", -5}, {"reg.io/first:1", 0}, {"reg.io/second:1", 0}, {"reg.io/high:1", 2e9}, {"reg.io/raised:1", 0}, {"reg.io/raised:1", 1000}} {
 			time.Sleep(time.Second)
-			ends = append(ends, pulling(t.Context(), i, podNamed("p", p.priority), p.image, nil))
+			ends = append(ends, startPull(t.Context(), i, newPod("p", p.priority), p.image, nil))
 			synctest.Wait()
 		}
 		var queue []string
@@ -241,13 +241,13 @@ func TestTheMostUrgentPodGoesNext(t *testing.T) {
 			}
 		}
 		order := []string{"reg.io/blocker:1", "reg.io/high:1", "reg.io/raised:1", "reg.io/first:1", "reg.io/second:1", "reg.io/low:1"}
-		if got := f.began(); !slices.Equal(got, order) {
+		if got := f.started(); !slices.Equal(got, order) {
 			t.Errorf("order %q, want %q", got, order)
 		}
 	})
 }
 
-func TestPullsBeginAtTheRate(t *testing.T) {
+func TestPullRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -256,7 +256,7 @@ func TestPullsBeginAtTheRate(t *testing.T) {
 		began := time.Now()
 		var ends []<-chan error
 		for n := range 30 {
-			ends = append(ends, pulling(t.Context(), i, podNamed("p", 0), fmt.Sprintf("reg.io/a:%d", n), nil))
+			ends = append(ends, startPull(t.Context(), i, newPod("p", 0), fmt.Sprintf("reg.io/a:%d", n), nil))
 		}
 		for _, c := range []struct {
 			after time.Duration
@@ -264,7 +264,7 @@ func TestPullsBeginAtTheRate(t *testing.T) {
 		}{{0, 10}, {199 * time.Millisecond, 10}, {201 * time.Millisecond, 11}, {2001 * time.Millisecond, 20}, {4001 * time.Millisecond, 30}} {
 			time.Sleep(c.after - time.Since(began))
 			synctest.Wait()
-			if got := len(f.began()); got != c.want {
+			if got := len(f.started()); got != c.want {
 				t.Errorf("after %s %d pulls have begun, want %d", c.after, got, c.want)
 			}
 		}
@@ -275,57 +275,57 @@ func TestPullsBeginAtTheRate(t *testing.T) {
 		}
 		time.Sleep(time.Hour) // rests; the burst is full again and no fuller
 		for n := range 12 {
-			pulling(t.Context(), i, podNamed("p", 0), fmt.Sprintf("reg.io/b:%d", n), nil)
+			startPull(t.Context(), i, newPod("p", 0), fmt.Sprintf("reg.io/b:%d", n), nil)
 		}
 		synctest.Wait()
-		if got := len(f.began()); got != 40 {
+		if got := len(f.started()); got != 40 {
 			t.Errorf("after a rest %d pulls have begun, want 40", got)
 		}
 		time.Sleep(time.Second)
 	})
 }
 
-func TestWhoLeavesTheQueueHoldsNothing(t *testing.T) {
+func TestCanceledQueuedPullReleasesToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		i := New(Options{Service: f, QPS: 1, Burst: 1, MaxParallel: 1})
 		defer i.Close()
-		<-pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil)
+		<-startPull(t.Context(), i, newPod("p", 0), "reg.io/a:1", nil)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		wantKind(t, <-pulling(ctx, i, podNamed("p", 0), "reg.io/b:1", nil), plan.Timeout, "ErrImagePull")
+		wantKind(t, <-startPull(ctx, i, newPod("p", 0), "reg.io/b:1", nil), plan.Timeout, "ErrImagePull")
 		began := time.Now()
-		if err := <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/c:1", nil); err != nil {
+		if err := <-startPull(t.Context(), i, newPod("p", 0), "reg.io/c:1", nil); err != nil {
 			t.Error(err)
 		}
 		if d := time.Since(began).Round(time.Millisecond); d != 500*time.Millisecond {
 			t.Errorf("the next one waited %s, want the rest of the second", d)
 		}
-		if got := f.began(); !slices.Equal(got, []string{"reg.io/a:1", "reg.io/c:1"}) {
+		if got := f.started(); !slices.Equal(got, []string{"reg.io/a:1", "reg.io/c:1"}) {
 			t.Errorf("pulled %q", got)
 		}
 	})
 }
 
-func TestCloseCallsPullsOff(t *testing.T) {
+func TestCloseCancelsPulls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.block("reg.io/a:1")
 		i := New(Options{Service: f, MaxParallel: 1})
-		running := pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil)
+		running := startPull(t.Context(), i, newPod("p", 0), "reg.io/a:1", nil)
 		synctest.Wait()
-		waiting := pulling(t.Context(), i, podNamed("p", 0), "reg.io/b:1", nil)
+		waiting := startPull(t.Context(), i, newPod("p", 0), "reg.io/b:1", nil)
 		synctest.Wait()
 		i.Close()
 		wantKind(t, <-running, plan.Canceled, "ErrImagePull")
 		wantKind(t, <-waiting, plan.Canceled, "ErrImagePull")
-		wantKind(t, <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/c:1", nil), plan.Canceled, "ErrImagePull")
+		wantKind(t, <-startPull(t.Context(), i, newPod("p", 0), "reg.io/c:1", nil), plan.Canceled, "ErrImagePull")
 	})
 }
 
-func TestSecretsAreTriedInTurn(t *testing.T) {
+func TestPullTriesAllCredentials(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	f.pullErr = func(_ string, auth *runtimeapi.AuthConfig) error {
@@ -339,7 +339,7 @@ func TestSecretsAreTriedInTurn(t *testing.T) {
 		secretRef("bad"):  dockerConfig(map[string]string{"reg.io/team": "bad"}),
 		secretRef("good"): dockerConfig(map[string]string{"reg.io": "good", "other.io": "other"}),
 	}
-	if _, err := i.Pull(t.Context(), podNamed("p", 0, "bad", "good"), pullOf("reg.io/team/a:1"), secrets); err != nil {
+	if _, err := i.Pull(t.Context(), newPod("p", 0, "bad", "good"), pullAction("reg.io/team/a:1"), secrets); err != nil {
 		t.Fatal(err)
 	}
 	if len(f.auths) != 2 || f.auths[0].Username != "bad" || f.auths[1].Password != "password-of-good" {
@@ -347,7 +347,7 @@ func TestSecretsAreTriedInTurn(t *testing.T) {
 	}
 }
 
-func TestAFullDiskIsNoReasonToTryOtherSecrets(t *testing.T) {
+func TestPullStopsAtNoSpace(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	f.pullErr = func(string, *runtimeapi.AuthConfig) error {
@@ -355,14 +355,14 @@ func TestAFullDiskIsNoReasonToTryOtherSecrets(t *testing.T) {
 	}
 	i := newImages(t, Options{Service: f})
 	secrets := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "one", "*.io": "two"})}
-	_, err := i.Pull(t.Context(), podNamed("p", 0, "s"), pullOf("reg.io/a:1"), secrets)
+	_, err := i.Pull(t.Context(), newPod("p", 0, "s"), pullAction("reg.io/a:1"), secrets)
 	wantKind(t, err, plan.NoSpace, "ErrImagePull")
 	if len(f.auths) != 1 {
 		t.Errorf("tried %d credentials", len(f.auths))
 	}
 }
 
-func TestADenialSaysMoreThanNotFound(t *testing.T) {
+func TestPullPrefersDenialOverNotFound(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	f.pullErr = func(_ string, auth *runtimeapi.AuthConfig) error {
@@ -373,33 +373,33 @@ func TestADenialSaysMoreThanNotFound(t *testing.T) {
 	}
 	i := newImages(t, Options{Service: f})
 	secrets := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io/a": "blind", "reg.io": "denied"})}
-	_, err := i.Pull(t.Context(), podNamed("p", 0, "s"), pullOf("reg.io/a:1"), secrets)
+	_, err := i.Pull(t.Context(), newPod("p", 0, "s"), pullAction("reg.io/a:1"), secrets)
 	wantKind(t, err, plan.Denied, "ErrImagePull")
 	if !strings.Contains(err.Error(), "each of 2 credentials") {
 		t.Error(err)
 	}
 }
 
-func TestMissingSecretsAreToldAndNotFatal(t *testing.T) {
+func TestPullWarnsAboutMissingSecret(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	var told []string
 	i := newImages(t, Options{Service: f, Warn: func(p *corev1.Pod, reason, message string) { told = append(told, p.Name+" "+reason+" "+message) }})
-	if _, err := i.Pull(t.Context(), podNamed("p", 0, "gone"), pullOf("reg.io/a:1"), nil); err != nil {
+	if _, err := i.Pull(t.Context(), newPod("p", 0, "gone"), pullAction("reg.io/a:1"), nil); err != nil {
 		t.Errorf("a public image needs no secret: %v", err)
 	}
 	if want := []string{`p FailedToRetrieveImagePullSecret pull secret "gone": not found`}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
 	f.pullErr = func(string, *runtimeapi.AuthConfig) error { return errDenied }
-	_, err := i.Pull(t.Context(), podNamed("p", 0, "gone"), pullOf("reg.io/b:1"), nil)
+	_, err := i.Pull(t.Context(), newPod("p", 0, "gone"), pullAction("reg.io/b:1"), nil)
 	wantKind(t, err, plan.Denied, "ErrImagePull")
 	if !strings.HasSuffix(err.Error(), `(pull secret "gone": not found)`) {
 		t.Errorf("the error does not name the missing secret: %v", err)
 	}
 }
 
-func TestErrorsShowNoSecret(t *testing.T) {
+func TestPullErrorsContainNoSecret(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	f.pullErr = func(_ string, auth *runtimeapi.AuthConfig) error {
@@ -407,35 +407,35 @@ func TestErrorsShowNoSecret(t *testing.T) {
 	}
 	i := newImages(t, Options{Service: f})
 	secrets := plan.Objects{secretRef("s"): dockerConfig(map[string]string{"reg.io": "one"})}
-	_, err := i.Pull(t.Context(), podNamed("p", 0, "s"), pullOf("reg.io/a:1"), secrets)
+	_, err := i.Pull(t.Context(), newPod("p", 0, "s"), pullAction("reg.io/a:1"), secrets)
 	if s := err.Error(); strings.Contains(s, "password-of") || strings.Contains(s, "SIGNED") || strings.Contains(s, "u:pw") || !strings.Contains(s, "https://…@cdn.io/blob?…: refused …") {
 		t.Error(s)
 	}
 }
 
-func TestAnInvalidNameIsNotAskedFor(t *testing.T) {
+func TestInvalidNameIsNotSentToRuntime(t *testing.T) {
 	t.Parallel()
 	f := newFake()
 	i := newImages(t, Options{Service: f})
-	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("Not a name"), nil)
+	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction("Not a name"), nil)
 	wantKind(t, err, plan.Invalid, "InvalidImageName")
-	_, _, err = i.Present(t.Context(), podNamed("p", 0), "nginx:", nil)
+	_, _, err = i.Present(t.Context(), newPod("p", 0), "nginx:", nil)
 	wantKind(t, err, plan.Invalid, "InvalidImageName")
-	if len(f.order)+f.inspects != 0 {
+	if len(f.pulled)+f.inspects != 0 {
 		t.Error("the runtime was asked")
 	}
 }
 
-func TestAPulledImageThatCannotBeLookedAt(t *testing.T) {
+func TestPullInspectError(t *testing.T) {
 	t.Parallel()
 	f := newFake()
-	f.lookErr = errors.New("broken store")
+	f.statusErr = errors.New("broken store")
 	i := newImages(t, Options{Service: f})
-	_, err := i.Pull(t.Context(), podNamed("p", 0), pullOf("reg.io/a:1"), nil)
+	_, err := i.Pull(t.Context(), newPod("p", 0), pullAction("reg.io/a:1"), nil)
 	wantKind(t, err, plan.Other, "ImageInspectError")
 }
 
-func TestALongPullIsGivenUp(t *testing.T) {
+func TestPullTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -443,7 +443,7 @@ func TestALongPullIsGivenUp(t *testing.T) {
 		i := New(Options{Service: f, Timeout: time.Hour})
 		defer i.Close()
 		began := time.Now()
-		wantKind(t, <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
+		wantKind(t, <-startPull(t.Context(), i, newPod("p", 0), "reg.io/a:1", nil), plan.Timeout, "ErrImagePull")
 		if d := time.Since(began); d != time.Hour {
 			t.Errorf("given up after %s", d)
 		}

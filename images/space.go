@@ -8,193 +8,186 @@ import (
 	"berth/agent/plan"
 )
 
-// DiskSpace is how the disk that images lie on stands.
+// DiskSpace is the state of the image file system.
 type DiskSpace struct {
 	Free     uint64 // bytes
-	Reserved uint64 // bytes of it that no pull may take: pods would be evicted for it
-	Pressure string // why no pull may begin now, with the figures; empty: they may
+	Reserved uint64 // part of Free that no pull may use, because pods would be evicted
+	Pressure string // why no pull may start, with the numbers; empty: pulls may start
 }
 
 const (
-	lookAgain = time.Second     // for room, while somebody waits for it
-	tellAgain = time.Minute     // why they wait, with new figures; and room is made again
-	believed  = 5 * time.Minute // what is only believed of a pull's size holds it up no longer
-	mostNeeds = 1000            // pulls whose size is remembered
+	spaceRecheckInterval = time.Second     // while a pull waits for disk space
+	spaceReportInterval  = time.Minute     // between updates of the numbers, and between attempts to free space
+	sizeTrustPeriod      = 5 * time.Minute // a recorded size, which may be wrong, delays a pull at most that long
+	maxPullSizes         = 1000            // recorded sizes
 )
 
-// need is what is known of the room that a pull takes.
-type need struct {
+// pullSize is the known size of a pull on the disk.
+type pullSize struct {
 	bytes uint64
-	more  bool // it takes more than that: so much was free when it failed
+	more  bool // it needs more: this much was free when it failed
 }
 
-// shut says why a pull may not begin for want of room; empty: it may. Those of
-// critical pods may always. The lock is held.
-func (g *gate) shut(t *ticket, s DiskSpace) string {
-	if t.critical || t.here {
+// blockedBySpace returns why a pull may not start because of disk space. Empty: it may. Pulls for
+// critical pods always may. The caller holds the lock.
+func (l *pullLimiter) blockedBySpace(r *pullRequest, s DiskSpace) string {
+	if r.critical || r.present {
 		return ""
 	}
 	if s.Pressure != "" {
 		return s.Pressure
 	}
-	n, sized := g.needs[t.ref]
-	if !sized || !t.since.IsZero() && g.now().Sub(t.since) >= believed {
+	size, known := l.sizes[r.ref]
+	if !known || !r.waitingSince.IsZero() && l.now().Sub(r.waitingSince) >= sizeTrustPeriod {
 		return ""
 	}
-	var others uint64 // what those who are inside may still take
-	for o := range g.inside {
-		others += g.needs[o.ref].bytes
+	var others uint64 // that the running pulls may still need
+	for o := range l.running {
+		others += l.sizes[o.ref].bytes
 	}
-	room := s.Free - min(s.Free, s.Reserved+others)
-	if room > n.bytes || room == n.bytes && !n.more {
+	available := s.Free - min(s.Free, s.Reserved+others)
+	if available > size.bytes || available == size.bytes && !size.more {
 		return ""
 	}
-	text := "it takes " + mebibytes(n.bytes)
-	if n.more {
-		text = "it takes more than " + mebibytes(n.bytes)
+	text := "it takes " + mebibytes(size.bytes)
+	if size.more {
+		text = "it takes more than " + mebibytes(size.bytes)
 	}
 	text += fmt.Sprintf(", and %s are free", mebibytes(s.Free))
 	if s.Reserved > 0 {
-		text += fmt.Sprintf(", of which %s must stay so", mebibytes(s.Reserved))
+		text += fmt.Sprintf(", of which %s are reserved", mebibytes(s.Reserved))
 	}
 	if others > 0 {
-		text += fmt.Sprintf(" and %s are for pulls that are under way", mebibytes(others))
+		text += fmt.Sprintf(" and %s are needed by running pulls", mebibytes(others))
 	}
 	return text
 }
 
 func mebibytes(n uint64) string { return fmt.Sprintf("%.1fMi", float64(n)/(1<<20)) }
 
-// next is the first in the queue that may begin for all the room there is; nil:
-// none. Those before it are held. The lock is held.
-func (g *gate) next() *ticket {
-	if len(g.queue) == 0 {
+// nextRunnable returns the first request in the queue for which there is enough disk space, or nil.
+// It marks the requests before it as waiting. The caller holds the lock.
+func (l *pullLimiter) nextRunnable() *pullRequest {
+	if len(l.queue) == 0 {
 		return nil
 	}
-	s, known := g.room()
-	for _, t := range g.queue {
-		why := g.shut(t, s)
-		if why == "" || !known {
-			return t
+	s, known := l.diskSpace()
+	for _, r := range l.queue {
+		reason := l.blockedBySpace(r, s)
+		if reason == "" || !known {
+			return r
 		}
 		if s.Pressure != "" {
-			t.since = time.Time{}
-		} else if t.since.IsZero() {
-			t.since = g.now()
+			r.waitingSince = time.Time{}
+		} else if r.waitingSince.IsZero() {
+			r.waitingSince = l.now()
 		}
-		g.hold(t, why)
+		l.setWaiting(r, reason)
 	}
 	return nil
 }
 
-// room is how the disk stands now, if that is known. The lock is held.
-func (g *gate) room() (s DiskSpace, known bool) {
-	if g.space == nil {
+// diskSpace returns the current disk space, if it is known. The caller holds the lock.
+func (l *pullLimiter) diskSpace() (s DiskSpace, known bool) {
+	if l.space == nil {
 		return s, false
 	}
-	return g.space()
+	return l.space()
 }
 
-// hold keeps why a ticket waits for room. Figures change all the time: they are
-// told anew now and then only. The lock is held.
-func (g *gate) hold(t *ticket, why string) {
-	now := g.now()
-	if t.held != "" && now.Sub(t.told) < tellAgain {
+// setWaiting records why a request waits for disk space. The numbers change all the time, so an
+// existing reason is updated only once per interval. The caller holds the lock.
+func (l *pullLimiter) setWaiting(r *pullRequest, reason string) {
+	now := l.now()
+	if r.waitReason != "" && now.Sub(r.reportedAt) < spaceReportInterval {
 		return
 	}
-	t.held, t.told = why, now
-	t.tell()
-}
-
-// tell lets who waits for the ticket know that something about it has changed.
-func (t *ticket) tell() {
+	r.waitReason, r.reportedAt = reason, now
 	select {
-	case t.news <- struct{}{}:
+	case r.changed <- struct{}{}:
 	default:
 	}
 }
 
-// fits reports whether a ticket waits for no room, now.
-func (g *gate) fits(t *ticket) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s, known := g.room()
-	return !known || !t.began.IsZero() || g.shut(t, s) == ""
+// fits reports whether a request does not have to wait for disk space now.
+func (l *pullLimiter) fits(r *pullRequest) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, known := l.diskSpace()
+	return !known || !r.startedAt.IsZero() || l.blockedBySpace(r, s) == ""
 }
 
-// learn keeps what the end of a pull tells of the room that it takes, if no other
-// was under way meanwhile. It comes before leave.
-func (g *gate) learn(t *ticket, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now, known := g.room()
-	if !known || !t.alone {
+// recordSize records the disk usage of a finished pull, if no other pull ran concurrently. It must
+// be called before release.
+func (l *pullLimiter) recordSize(r *pullRequest, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now, known := l.diskSpace()
+	if !known || !r.exclusive {
 		return
 	}
-	if len(g.needs) >= mostNeeds {
-		clear(g.needs)
+	if len(l.sizes) >= maxPullSizes {
+		clear(l.sizes)
 	}
-	left := now.Free
 	switch {
-	case err == nil && left < t.free:
-		g.needs[t.ref] = need{bytes: t.free - left}
-	case err == nil: // there was nothing to bring, or somebody else has given more back
-		delete(g.needs, t.ref)
+	case err == nil && now.Free < r.freeAtStart:
+		l.sizes[r.ref] = pullSize{bytes: r.freeAtStart - now.Free}
+	case err == nil: // nothing was downloaded, or more space was freed meanwhile
+		delete(l.sizes, r.ref)
 	case plan.KindOf(err) == plan.NoSpace:
-		g.needs[t.ref] = need{bytes: t.free, more: true}
+		l.sizes[r.ref] = pullSize{bytes: r.freeAtStart, more: true}
 	}
 }
 
-// enter waits until the pull of an image may begin. While there is no room for it,
-// it has some made.
-func (i *Manager) enter(ctx context.Context, t *ticket, here func(context.Context) bool) error {
-	told := false
-	err := i.gate.wait(ctx, t, func() {
-		told = true
-		i.heldChanged()
-		if here(ctx) { // nothing, or next to nothing, is to come
-			i.gate.letIn(t)
+// waitToStart waits until a pull may start. While there is not enough disk space, it tries to free
+// some.
+func (m *Manager) waitToStart(ctx context.Context, r *pullRequest, present func(context.Context) bool) error {
+	reported := false
+	err := m.limiter.wait(ctx, r, func() {
+		reported = true
+		m.onWaitingForSpaceChanged()
+		if present(ctx) { // the pull downloads little or nothing
+			m.limiter.markPresent(r)
 			return
 		}
-		i.makeRoom(ctx, t)
-		i.gate.look()
+		m.freeSpaceFor(ctx, r)
+		m.limiter.recheck()
 	})
-	if told {
-		i.heldChanged()
+	if reported {
+		m.onWaitingForSpaceChanged()
 	}
 	return err
 }
 
-// makeRoom has what nobody needs removed until the ticket fits, one at a time.
-func (i *Manager) makeRoom(ctx context.Context, t *ticket) {
-	if i.room == nil {
+// freeSpaceFor removes unused images until the request fits, for one request at a time.
+func (m *Manager) freeSpaceFor(ctx context.Context, r *pullRequest) {
+	if m.freeSpace == nil {
 		return
 	}
 	select {
-	case i.making <- struct{}{}:
+	case m.freeing <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
-	defer func() { <-i.making }()
-	enough := func() bool { return ctx.Err() != nil || i.gate.fits(t) }
+	defer func() { <-m.freeing }()
+	enough := func() bool { return ctx.Err() != nil || m.limiter.fits(r) }
 	if !enough() {
-		i.room(ctx, enough)
+		m.freeSpace(ctx, enough)
 	}
 }
 
-// WaitingForSpace says why the pull of an image waits for room on the disk, with the figures;
-// empty: it does not.
-func (i *Manager) WaitingForSpace(image string) string {
-	if p, there := i.progress(image); there {
+// WaitingForSpace returns why the pull of an image waits for disk space, with the numbers. Empty:
+// it does not.
+func (m *Manager) WaitingForSpace(image string) string {
+	if p, ok := m.progress(image); ok {
 		return p.WaitingForSpace
 	}
 	return ""
 }
 
-// FreeSpace removes images that nobody needs, for a node that is short of space: the
-// least recently used first, those below MinAge last, for a pod may be about to come
-// for them, until there is enough room. Of o only MinAge, Keep, KeepBrought, Pinned
-// and InUse count.
-func (i *Manager) FreeSpace(ctx context.Context, o GCOptions, enough func() bool) (GCResult, error) {
-	return i.collect(ctx, o, policy{high: 100, low: 100, minAge: o.MinAge, everything: true}, disk{}, enough)
+// FreeSpace removes unused images until enough returns true, for a node under disk pressure: the
+// least recently used first. Images below MinAge come last, because a pod may be about to use them.
+// Only MinAge, KeepNames, KeepPreloaded, Pinned and InUse of o are used.
+func (m *Manager) FreeSpace(ctx context.Context, o GCOptions, enough func() bool) (GCResult, error) {
+	return m.collect(ctx, o, gcPolicy{high: 100, low: 100, minAge: o.MinAge, allUnused: true}, diskUsage{}, enough)
 }

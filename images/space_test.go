@@ -51,7 +51,7 @@ func (d *smallDisk) pull(image string, _ *runtimeapi.AuthConfig) error {
 
 const mib = uint64(1) << 20
 
-func TestUnderPressureOnlyCriticalPodsPull(t *testing.T) {
+func TestDiskPressureBlocksNonCriticalPulls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -60,36 +60,36 @@ func TestUnderPressureOnlyCriticalPodsPull(t *testing.T) {
 		var told atomic.Int32
 		i := New(Options{Service: f, Standalone: true, DiskSpace: d.space, OnWaitingForSpaceChanged: func() { told.Add(1) }})
 		defer i.Close()
-		ends := []<-chan error{pulling(t.Context(), i, podNamed("low", 0), "reg.io/low:1", nil)}
+		ends := []<-chan error{startPull(t.Context(), i, newPod("low", 0), "reg.io/low:1", nil)}
 		synctest.Wait()
 		if held := i.WaitingForSpace("reg.io/low:1"); held != d.s.Pressure || told.Load() != 1 {
 			t.Errorf("it waits because %q, told %d times", held, told.Load())
 		}
-		if s := i.PullStatus("reg.io/low:1"); s != "reg.io/low:1, waits for room: "+d.s.Pressure {
+		if s := i.PullStatus("reg.io/low:1"); s != "reg.io/low:1, waiting for disk space: "+d.s.Pressure {
 			t.Errorf("it stands: %q", s)
 		}
 		// Those behind it go on: of critical pods, and of what is here already.
-		critical := pulling(t.Context(), i, podNamed("critical", 2e9), "reg.io/critical:1", nil)
-		always := pullOf("reg.io/here:1")
+		critical := startPull(t.Context(), i, newPod("critical", 2e9), "reg.io/critical:1", nil)
+		always := pullAction("reg.io/here:1")
 		always.Policy = corev1.PullAlways
-		_, err := i.Pull(t.Context(), podNamed("again", 0), always, nil)
+		_, err := i.Pull(t.Context(), newPod("again", 0), always, nil)
 		if err != nil || <-critical != nil {
 			t.Errorf("who needs no room got %v", err)
 		}
-		ends = append(ends, pulling(t.Context(), i, podNamed("shared", 0), "reg.io/shared:1", nil))
+		ends = append(ends, startPull(t.Context(), i, newPod("shared", 0), "reg.io/shared:1", nil))
 		synctest.Wait()
-		if want := []string{"reg.io/critical:1", "reg.io/here:1"}; !sameSet(f.began(), want) {
-			t.Errorf("pulled: %v, want %v", f.began(), want)
+		if want := []string{"reg.io/critical:1", "reg.io/here:1"}; !sameSet(f.started(), want) {
+			t.Errorf("pulled: %v, want %v", f.started(), want)
 		}
 		// A critical pod that wants the same image takes the other along.
-		ends = append(ends, pulling(t.Context(), i, podNamed("urgent", 2e9), "reg.io/shared:1", nil))
+		ends = append(ends, startPull(t.Context(), i, newPod("urgent", 2e9), "reg.io/shared:1", nil))
 		synctest.Wait()
-		if !slices.Contains(f.began(), "reg.io/shared:1") || i.WaitingForSpace("reg.io/shared:1") != "" {
+		if !slices.Contains(f.started(), "reg.io/shared:1") || i.WaitingForSpace("reg.io/shared:1") != "" {
 			t.Error("the pull that a critical pod shares waits")
 		}
 		before := told.Load()
 		d.set(DiskSpace{Free: 100 * mib, Reserved: 38 * mib})
-		time.Sleep(2 * lookAgain)
+		time.Sleep(2 * spaceRecheckInterval)
 		synctest.Wait()
 		for _, end := range ends {
 			if err := <-end; err != nil {
@@ -102,7 +102,7 @@ func TestUnderPressureOnlyCriticalPodsPull(t *testing.T) {
 	})
 }
 
-func TestAPullOfKnownSizeWaitsUntilItFits(t *testing.T) {
+func TestPullOfKnownSizeWaitsForSpace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -110,20 +110,20 @@ func TestAPullOfKnownSizeWaitsUntilItFits(t *testing.T) {
 		f.pullErr = d.pull
 		i := New(Options{Service: f, DiskSpace: d.space})
 		defer i.Close()
-		if err := <-pulling(t.Context(), i, podNamed("first", 0), "reg.io/big:1", nil); err != nil {
+		if err := <-startPull(t.Context(), i, newPod("first", 0), "reg.io/big:1", nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := i.FreeSpace(t.Context(), GCOptions{}, never); err != nil {
 			t.Fatal(err)
 		}
 		d.set(DiskSpace{Free: 57 * mib, Reserved: 10 * mib}) // and something else has come
-		again := pulling(t.Context(), i, podNamed("again", 0), "reg.io/big:1", nil)
+		again := startPull(t.Context(), i, newPod("again", 0), "reg.io/big:1", nil)
 		synctest.Wait()
-		n := len(f.began())
-		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi must stay so"; i.WaitingForSpace("reg.io/big:1") != want {
+		n := len(f.started())
+		if want := "it takes 48.0Mi, and 57.0Mi are free, of which 10.0Mi are reserved"; i.WaitingForSpace("reg.io/big:1") != want {
 			t.Errorf("it waits because %q, want %q", i.WaitingForSpace("reg.io/big:1"), want)
 		}
-		if err := <-pulling(t.Context(), i, podNamed("small", 0), "reg.io/small:1", nil); err != nil || n != 1 {
+		if err := <-startPull(t.Context(), i, newPod("small", 0), "reg.io/small:1", nil); err != nil || n != 1 {
 			t.Errorf("the small one behind it: %v, %d pulls before", err, n)
 		}
 		d.set(DiskSpace{Free: 58 * mib, Reserved: 10 * mib})
@@ -133,7 +133,7 @@ func TestAPullOfKnownSizeWaitsUntilItFits(t *testing.T) {
 	})
 }
 
-func TestAPullThatDidNotFitWaitsForMoreRoom(t *testing.T) {
+func TestPullThatFailedForSpaceWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -141,29 +141,29 @@ func TestAPullThatDidNotFitWaitsForMoreRoom(t *testing.T) {
 		f.pullErr = d.pull
 		i := New(Options{Service: f, DiskSpace: d.space})
 		defer i.Close()
-		wantKind(t, <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil), plan.NoSpace, "ErrImagePull")
+		wantKind(t, <-startPull(t.Context(), i, newPod("p", 0), "reg.io/big:1", nil), plan.NoSpace, "ErrImagePull")
 		began := time.Now()
-		end := pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil)
+		end := startPull(t.Context(), i, newPod("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
 		if held := i.WaitingForSpace("reg.io/big:1"); held != "it takes more than 36.0Mi, and 36.0Mi are free" {
 			t.Errorf("it waits because %q", held)
 		}
 		// What is only believed of its size does not hold it up for ever.
 		wantKind(t, <-end, plan.NoSpace, "ErrImagePull")
-		if waited := time.Since(began); waited < believed || waited > believed+2*lookAgain {
+		if waited := time.Since(began); waited < sizeTrustPeriod || waited > sizeTrustPeriod+2*spaceRecheckInterval {
 			t.Errorf("it was tried again after %s", waited)
 		}
-		end = pulling(t.Context(), i, podNamed("p", 0), "reg.io/big:1", nil)
+		end = startPull(t.Context(), i, newPod("p", 0), "reg.io/big:1", nil)
 		synctest.Wait()
 		d.set(DiskSpace{Free: 60 * mib})
 		began = time.Now()
-		if err := <-end; err != nil || time.Since(began) > 2*lookAgain {
+		if err := <-end; err != nil || time.Since(began) > 2*spaceRecheckInterval {
 			t.Errorf("with room it took %s: %v", time.Since(began), err)
 		}
 	})
 }
 
-func TestRoomIsMadeBeforeAPullWaits(t *testing.T) {
+func TestSpaceIsFreedForPull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -172,7 +172,7 @@ func TestRoomIsMadeBeforeAPullWaits(t *testing.T) {
 		i = New(Options{Service: f, DiskSpace: d.space, FreeSpace: func(ctx context.Context, enough func() bool) {
 			o := GCOptions{InUse: func() map[string]bool { return map[string]bool{"used": true} }}
 			if _, err := i.FreeSpace(ctx, o, func() bool {
-				if len(f.gone()) > 0 {
+				if len(f.removedIDs()) > 0 {
 					d.set(DiskSpace{Free: 50 * mib})
 				}
 				return enough()
@@ -185,23 +185,23 @@ func TestRoomIsMadeBeforeAPullWaits(t *testing.T) {
 			f.add(imageNamed(name, "reg.io/"+name+":1"))
 			time.Sleep(time.Second)
 		}
-		if err := <-pulling(t.Context(), i, podNamed("p", 0), "reg.io/new:1", nil); err != nil {
+		if err := <-startPull(t.Context(), i, newPod("p", 0), "reg.io/new:1", nil); err != nil {
 			t.Fatal(err)
 		}
-		if gone := f.gone(); len(gone) != 1 || gone[0] == "used" {
+		if gone := f.removedIDs(); len(gone) != 1 || gone[0] == "used" {
 			t.Errorf("removed: %v, want one that is not in use", gone)
 		}
 	})
 }
 
-func TestWhoWaitsForRoomMayLeave(t *testing.T) {
+func TestWaitForSpaceCanBeCanceled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &smallDisk{s: DiskSpace{Pressure: "too little"}}
 		i := New(Options{Service: newFake(), DiskSpace: d.space, FreeSpace: func(ctx context.Context, _ func() bool) { <-ctx.Done() }})
 		defer i.Close()
 		ctx, cancel := context.WithCancel(t.Context())
-		end := pulling(ctx, i, podNamed("p", 0), "reg.io/a:1", nil)
+		end := startPull(ctx, i, newPod("p", 0), "reg.io/a:1", nil)
 		synctest.Wait()
 		cancel()
 		wantKind(t, <-end, plan.Canceled, "ErrImagePull")
@@ -213,20 +213,20 @@ func TestWhoWaitsForRoomMayLeave(t *testing.T) {
 	})
 }
 
-func TestRoomIsSharedByPullsUnderWay(t *testing.T) {
+func TestSpaceIsSharedByRunningPulls(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	d := &smallDisk{s: DiskSpace{Free: 100 * mib}}
-	g := newGate(5, 0, 1, func() time.Time { return now })
+	g := newPullLimiter(5, 0, 1, func() time.Time { return now })
 	g.space = d.space
-	g.needs = map[string]need{"a": {bytes: 60 * mib}, "b": {bytes: 60 * mib}, "c": {bytes: 40 * mib}}
-	var tickets []*ticket
+	g.sizes = map[string]pullSize{"a": {bytes: 60 * mib}, "b": {bytes: 60 * mib}, "c": {bytes: 40 * mib}}
+	var tickets []*pullRequest
 	for _, ref := range []string{"a", "b", "c"} {
-		tickets = append(tickets, g.join(wants{ref: ref}))
+		tickets = append(tickets, g.enqueue(pullSpec{ref: ref}))
 	}
 	began := func() (out []string) {
 		for _, k := range tickets {
-			if !k.began.IsZero() {
+			if !k.startedAt.IsZero() {
 				out = append(out, k.ref)
 			}
 		}
@@ -235,18 +235,18 @@ func TestRoomIsSharedByPullsUnderWay(t *testing.T) {
 	if got := strings.Join(began(), " "); got != "a c" {
 		t.Errorf("began: %s, want a and c, which fit beside each other", got)
 	}
-	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are for pulls that are under way"; tickets[1].held != want {
-		t.Errorf("held because %q, want %q", tickets[1].held, want)
+	if want := "it takes 60.0Mi, and 100.0Mi are free and 60.0Mi are needed by running pulls"; tickets[1].waitReason != want {
+		t.Errorf("held because %q, want %q", tickets[1].waitReason, want)
 	}
 	d.set(DiskSpace{Free: 40 * mib}) // a has come
-	g.learn(tickets[0], nil)
-	g.leave(tickets[0])
+	g.recordSize(tickets[0], nil)
+	g.release(tickets[0])
 	d.set(DiskSpace{Free: 61 * mib})
-	g.leave(tickets[2])
+	g.release(tickets[2])
 	if got := strings.Join(began(), " "); got != "a b c" {
 		t.Errorf("began: %s", got)
 	}
-	if n := g.needs["a"]; n.bytes != 60*mib {
+	if n := g.sizes["a"]; n.bytes != 60*mib {
 		t.Errorf("learnt %+v from a pull that was not alone", n)
 	}
 	g.close()

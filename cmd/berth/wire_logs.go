@@ -21,9 +21,8 @@ func (b *berth) rotateLogs(ctx context.Context) {
 	changed, stop := b.agent.StatusCache.Changes()
 	defer stop()
 	r := &crilog.Rotator{
-		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, PerMinute: c.MaxPerMinute, Workers: c.MaxWorkers, CompressDelay: time.Second, Interval: c.MonitorInterval,
+		MaxSize: c.MaxSize, MaxFiles: c.MaxFiles, Workers: c.MaxWorkers, CompressDelay: time.Second, Interval: c.MonitorInterval,
 		Now: time.Now, Logs: b.runningLogs, Changed: changed, OnRotated: b.metrics.CountLogRotations,
-		Dropped: func(l crilog.Loss) { b.metrics.LogBytesDropped(l.Bytes) },
 	}
 	growth, err := crilog.NewInotifyWatcher()
 	if err != nil {

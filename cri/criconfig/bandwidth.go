@@ -6,8 +6,8 @@ import (
 	"berth/podspec"
 )
 
-// BandwidthWarnings tells when what the pod's annotations ask of its network is not to be
-// had. containerd reads them itself and hands them to the plugins that take them.
+// BandwidthWarnings reports that the bandwidth annotations of the pod have no effect. containerd
+// itself reads them and passes them to the CNI plugins that support them.
 func BandwidthWarnings(node Node, pod *corev1.Pod) []Warning {
 	if len(podspec.BandwidthLimits(pod)) == 0 {
 		return nil

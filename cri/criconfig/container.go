@@ -11,11 +11,11 @@ import (
 	"berth/podspec"
 )
 
-// Container gives the configuration of one container. Errors are *plan.Error
-// with reason CreateContainerConfigError and name what they are about.
+// Container returns the configuration of a container. Errors are *plan.Error with reason
+// CreateContainerConfigError and name the field.
 func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) (*runtimeapi.ContainerConfig, error) {
 	if c.Name == "" || c.Name == "." || c.Name == ".." || strings.Contains(c.Name, "/") {
-		return nil, invalid(reasonContainer, "container name %q cannot name its log folder", c.Name)
+		return nil, invalid(reasonContainer, "container name %q cannot be the name of its log directory", c.Name)
 	}
 	envs, _, err := Env(node, pod, c, setup)
 	if err != nil {
@@ -39,8 +39,8 @@ func Container(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 	config := &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: setup.Attempt},
 		Image:       &runtimeapi.ImageSpec{Image: setup.Image.ID, UserSpecifiedImage: c.Image},
-		Command:     expanded(c.Command, envs),
-		Args:        expanded(c.Args, envs),
+		Command:     expandVariables(c.Command, envs),
+		Args:        expandVariables(c.Args, envs),
 		WorkingDir:  c.WorkingDir,
 		Envs:        envs,
 		Mounts:      volumes,
@@ -73,13 +73,13 @@ func containerLinux(node Node, pod *corev1.Pod, c *corev1.Container, image plan.
 	return &runtimeapi.LinuxContainerConfig{Resources: resources, SecurityContext: security}, nil
 }
 
-// LogPath is where a container logs, relative to the pod's log directory.
+// LogPath returns the log path of a container, relative to the pod's log directory.
 func LogPath(container string, attempt uint32) string {
 	return container + "/" + strconv.FormatUint(uint64(attempt), 10) + ".log"
 }
 
-// expanded replaces $(VAR) in words of a command line by the environment.
-func expanded(words []string, envs []*runtimeapi.KeyValue) []string {
+// expandVariables replaces $(VAR) in a command line with values of the environment.
+func expandVariables(words []string, envs []*runtimeapi.KeyValue) []string {
 	if len(words) == 0 {
 		return nil
 	}
@@ -98,8 +98,8 @@ func expanded(words []string, envs []*runtimeapi.KeyValue) []string {
 	return out
 }
 
-// stopSignal is the signal that ends the container; the runtime's or the
-// image's unless the spec says.
+// stopSignal returns the stop signal of the container. Unless the spec sets one, the image or the
+// runtime decides.
 func stopSignal(c *corev1.Container) (runtimeapi.Signal, error) {
 	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil || *c.Lifecycle.StopSignal == "" {
 		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT, nil
@@ -108,7 +108,7 @@ func stopSignal(c *corev1.Container) (runtimeapi.Signal, error) {
 	plain := strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
 	n, ok := runtimeapi.Signal_value["SIGNAL_"+plain]
 	if !ok || n == 0 {
-		return 0, invalid(reasonContainer, "lifecycle.stopSignal: %q is no signal", name)
+		return 0, invalid(reasonContainer, "lifecycle.stopSignal: %q is not a signal", name)
 	}
 	return runtimeapi.Signal(n), nil
 }

@@ -67,7 +67,7 @@ func TestEnv(t *testing.T) {
 		{sentence: "a file that is not there", env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "v", Path: "x.env", Key: "K"}}}}, err: `env "A": file "x.env" of volume "v" not found`, kind: plan.Other},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Annotations = map[string]string{"dollar": "$(A)"}
 				c.EnvFrom, c.Env = row.from, row.env
 			})
@@ -93,8 +93,8 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-func TestNoErrorTellsASecret(t *testing.T) {
-	pod := simple(func(_ *corev1.Pod, c *corev1.Container) {
+func TestErrorsContainNoSecret(t *testing.T) {
+	pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 		ref := corev1.LocalObjectReference{Name: "keys"}
 		c.Env = []corev1.EnvVar{{Name: "RAW", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref, Key: "raw"}}}}
 		c.Args = []string{"s3cret $(RAW)"}
@@ -122,7 +122,7 @@ func TestRunAsNonRoot(t *testing.T) {
 		{"an ID beyond the range is refused", nil, plan.Image{UID: new(int64(1) << 40)}, "invalid user id"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: new(true)}
 				c.SecurityContext = &corev1.SecurityContext{RunAsUser: row.user}
 			})
@@ -140,7 +140,7 @@ func TestRunAsNonRoot(t *testing.T) {
 	}
 }
 
-func TestWhoRuns(t *testing.T) {
+func TestRunAsUser(t *testing.T) {
 	for _, row := range []struct {
 		sentence   string
 		user       *int64
@@ -149,14 +149,14 @@ func TestWhoRuns(t *testing.T) {
 		uid        *runtimeapi.Int64Value
 		name, text string
 	}{
-		{"the spec goes before the image", new(int64(7)), nil, plan.Image{UID: new(int64(5))}, number64(7), "", ""},
-		{"the image's ID", nil, nil, plan.Image{UID: new(int64(5))}, number64(5), "", ""},
+		{"the spec goes before the image", new(int64(7)), nil, plan.Image{UID: new(int64(5))}, int64Value(7), "", ""},
+		{"the image's ID", nil, nil, plan.Image{UID: new(int64(5))}, int64Value(5), "", ""},
 		{"the image's name", nil, nil, plan.Image{User: "web"}, nil, "web", ""},
-		{"root if nobody says", nil, nil, plan.Image{}, number64(0), "", ""},
-		{"a group always has a user", nil, new(int64(9)), plan.Image{}, number64(0), "", ""},
+		{"root if nobody says", nil, nil, plan.Image{}, int64Value(0), "", ""},
+		{"a group always has a user", nil, new(int64(9)), plan.Image{}, int64Value(0), "", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(func(_ *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 				c.SecurityContext = &corev1.SecurityContext{RunAsUser: row.user, RunAsGroup: row.group}
 			})
 			setup := testContainerSetup()
@@ -172,7 +172,7 @@ func TestWhoRuns(t *testing.T) {
 	}
 }
 
-func TestSecurityProfiles(t *testing.T) {
+func TestSeccompProfiles(t *testing.T) {
 	type profiles struct {
 		pod, own *corev1.SeccompProfile
 		strict   bool // the node's default is RuntimeDefault
@@ -193,15 +193,15 @@ func TestSecurityProfiles(t *testing.T) {
 		{"the container goes before the pod", profiles{pod: unconfined, own: runtimeDefault}, profile(runtimeapi.SecurityProfile_RuntimeDefault, ""), ""},
 		{"the pod goes before the node", profiles{pod: unconfined, strict: true}, profile(runtimeapi.SecurityProfile_Unconfined, ""), ""},
 		{"a file lies below the node's folder", profiles{own: local("a/b.json")}, profile(runtimeapi.SecurityProfile_Localhost, "/var/lib/kubelet/seccomp/a/b.json"), ""},
-		{"a file cannot lie elsewhere", profiles{own: local("../../etc/shadow")}, nil, "does not stay inside"},
-		{"a file cannot be absolute", profiles{own: local("/etc/shadow")}, nil, "does not stay inside"},
+		{"a file cannot lie elsewhere", profiles{own: local("../../etc/shadow")}, nil, "is not inside the node's seccomp profile directory"},
+		{"a file cannot be absolute", profiles{own: local("/etc/shadow")}, nil, "is not inside the node's seccomp profile directory"},
 		{"a file must be named", profiles{own: local("")}, nil, "must be set when type is Localhost"},
 		{"an unknown type is named", profiles{own: &corev1.SeccompProfile{Type: "Magic"}}, nil, `"Magic" is unknown`},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
 			node.SeccompDefault = row.in.strict
-			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: row.in.pod}
 				c.SecurityContext = &corev1.SecurityContext{SeccompProfile: row.in.own}
 			})
@@ -237,7 +237,7 @@ func TestAppArmor(t *testing.T) {
 		{"a local profile needs its name", "", &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost}, nil, "must be set"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Annotations = map[string]string{"container.apparmor.security.beta.kubernetes.io/app": row.annotation}
 				c.SecurityContext = &corev1.SecurityContext{AppArmorProfile: row.own}
 			})
@@ -281,7 +281,7 @@ func TestResources(t *testing.T) {
 			if row.node != nil {
 				row.node(&node)
 			}
-			pod := simple(func(_ *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 				c.Resources = corev1.ResourceRequirements{Requests: row.requests, Limits: row.limits}
 			})
 			got := appOf(t, node, pod, testContainerSetup()).Linux.Resources
@@ -295,9 +295,9 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestAContainerWithoutALimitHasThePods: what the pod as a whole may have holds for each
+// TestContainerInheritsPodLimits: what the pod as a whole may have holds for each
 // container that says nothing itself.
-func TestAContainerWithoutALimitHasThePods(t *testing.T) {
+func TestContainerInheritsPodLimits(t *testing.T) {
 	for _, row := range []struct {
 		sentence              string
 		requests, limits, pod corev1.ResourceList
@@ -312,7 +312,7 @@ func TestAContainerWithoutALimitHasThePods(t *testing.T) {
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
-			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Spec.Resources = &corev1.ResourceRequirements{Limits: row.pod}
 				c.Resources = corev1.ResourceRequirements{Requests: row.requests, Limits: row.limits}
 			})
@@ -324,13 +324,13 @@ func TestAContainerWithoutALimitHasThePods(t *testing.T) {
 	}
 }
 
-func TestHugePagesThatTheHostLacksAreNamed(t *testing.T) {
-	pod := simple(func(_ *corev1.Pod, c *corev1.Container) { c.Resources.Limits = resources("hugepages-16Mi", "16Mi") })
+func TestHugePagesUnsupportedByHost(t *testing.T) {
+	pod := makePod(func(_ *corev1.Pod, c *corev1.Container) { c.Resources.Limits = resources("hugepages-16Mi", "16Mi") })
 	_, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
 	expectError(t, err, plan.Unsupported, "no huge pages of 16MB")
 }
 
-func TestOOMScore(t *testing.T) {
+func TestOOMScoreAdjust(t *testing.T) {
 	always := new(corev1.ContainerRestartPolicyAlways)
 	request := func(memory string) corev1.ResourceRequirements {
 		return corev1.ResourceRequirements{Requests: resources("memory", memory)}
@@ -359,7 +359,7 @@ func TestOOMScore(t *testing.T) {
 		}, true, 500},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(row.change)
+			pod := makePod(row.change)
 			c := &pod.Spec.Containers[0]
 			if row.sidecar {
 				c = &pod.Spec.InitContainers[0]
@@ -397,7 +397,7 @@ func TestMounts(t *testing.T) {
 			func(m *runtimeapi.Mount) bool { return m.HostPath == "" && m.Image.Image == "sha256:1" && m.Readonly }, 0, ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				p.Spec.RuntimeClassName = &row.class
 				c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/a/", RecursiveReadOnly: &row.mode}}
 			})
@@ -427,11 +427,11 @@ func TestStopSignal(t *testing.T) {
 		{"a plain signal", "SIGUSR1", runtimeapi.Signal_SIGNAL_SIGUSR1, ""},
 		{"a real-time signal", "SIGRTMIN+3", runtimeapi.Signal_SIGNAL_SIGRTMINPLUS3, ""},
 		{"a real-time signal from the end", "SIGRTMAX-2", runtimeapi.Signal_SIGNAL_SIGRTMAXMINUS2, ""},
-		{"no signal at all", "SIGNOTHING", 0, `"SIGNOTHING" is no signal`},
-		{"the default is not a name to give", "RUNTIME_DEFAULT", 0, "is no signal"},
+		{"no signal at all", "SIGNOTHING", 0, `"SIGNOTHING" is not a signal`},
+		{"the default is not a name to give", "RUNTIME_DEFAULT", 0, "is not a signal"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(func(_ *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 				c.Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.Signal(row.signal))}
 			})
 			config, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
@@ -446,10 +446,10 @@ func TestStopSignal(t *testing.T) {
 	}
 }
 
-func TestNoContainerLogsOutsideItsPodsFolder(t *testing.T) {
+func TestContainerNameCannotEscapeLogDir(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "../other", "a/b"} {
-		pod := simple(func(_ *corev1.Pod, c *corev1.Container) { c.Name = name })
+		pod := makePod(func(_ *corev1.Pod, c *corev1.Container) { c.Name = name })
 		_, err := Container(testNode(), pod, &pod.Spec.Containers[0], testContainerSetup())
-		expectError(t, err, plan.Invalid, "cannot name its log folder")
+		expectError(t, err, plan.Invalid, "cannot be the name of its log directory")
 	}
 }

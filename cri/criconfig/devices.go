@@ -8,8 +8,8 @@ import (
 	"berth/agent/plan"
 )
 
-// withDevices puts the mounts of device plugins before the container's own,
-// which win where both are at one path.
+// withDevices adds the mounts of device plugins before those of the container, which take
+// precedence at the same path.
 func withDevices(setup plan.ContainerSetup) []plan.Mount {
 	if len(setup.Devices.Mounts) == 0 {
 		return setup.Mounts
@@ -23,7 +23,7 @@ func withDevices(setup plan.ContainerSetup) []plan.Mount {
 	return append(out, setup.Mounts...)
 }
 
-// deviceNodes are the host's device nodes that the container gets.
+// deviceNodes returns the device nodes of the host for the container.
 func deviceNodes(d plan.Devices) (out []*runtimeapi.Device) {
 	for _, n := range d.Nodes {
 		out = append(out, &runtimeapi.Device{HostPath: n.HostPath, ContainerPath: n.ContainerPath, Permissions: n.Permissions})
@@ -31,7 +31,7 @@ func deviceNodes(d plan.Devices) (out []*runtimeapi.Device) {
 	return out
 }
 
-// cdiDevices are those that the runtime makes of a specification of its own.
+// cdiDevices returns the devices that the runtime resolves from CDI specifications.
 func cdiDevices(d plan.Devices) (out []*runtimeapi.CDIDevice) {
 	for _, name := range d.CDI {
 		out = append(out, &runtimeapi.CDIDevice{Name: name})

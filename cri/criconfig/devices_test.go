@@ -12,8 +12,8 @@ import (
 	"berth/agent/plan"
 )
 
-// given is what a device plugin gives.
-func given() plan.ContainerSetup {
+// deviceSetup is what a device plugin gives.
+func deviceSetup() plan.ContainerSetup {
 	s := testContainerSetup()
 	s.Mounts = []plan.Mount{{HostPath: "/own", ContainerPath: "/both"}}
 	s.Devices = plan.Devices{
@@ -27,12 +27,12 @@ func given() plan.ContainerSetup {
 	return s
 }
 
-func TestDevicesOfAContainer(t *testing.T) {
-	pod := simple(func(_ *corev1.Pod, c *corev1.Container) {
+func TestContainerDevices(t *testing.T) {
+	pod := makePod(func(_ *corev1.Pod, c *corev1.Container) {
 		c.Env = []corev1.EnvVar{{Name: "COLOR", Value: "own"}}
 		c.Args = []string{"$(GPUS)"}
 	})
-	got, err := Container(testNode(), pod, &pod.Spec.Containers[0], given())
+	got, err := Container(testNode(), pod, &pod.Spec.Containers[0], deviceSetup())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,20 +63,20 @@ func TestDevicesOfAContainer(t *testing.T) {
 		t.Errorf("annotations %v", a)
 	}
 	back, ok := ParseContainer(got.Labels, a)
-	if diff := cmp.Diff(given().Devices.IDs, back.Devices); !ok || diff != "" {
+	if diff := cmp.Diff(deviceSetup().Devices.IDs, back.Devices); !ok || diff != "" {
 		t.Errorf("what the container says of its devices: %v: want (-) got (+):\n%s", ok, diff)
 	}
 }
 
-func TestDevicesThatCannotBeGiven(t *testing.T) {
-	pod := simple(func(*corev1.Pod, *corev1.Container) {})
+func TestContainerDevicesUnsupported(t *testing.T) {
+	pod := makePod(func(*corev1.Pod, *corev1.Container) {})
 	node := testNode()
 	node.NoCDIReason = "CDI devices need containerd 1.7 or newer, this node has 1.6.20"
-	_, err := Container(node, pod, &pod.Spec.Containers[0], given())
+	_, err := Container(node, pod, &pod.Spec.Containers[0], deviceSetup())
 	if plan.KindOf(err) != plan.Unsupported || !strings.Contains(err.Error(), node.NoCDIReason) {
 		t.Errorf("%v", err)
 	}
-	setup := given()
+	setup := deviceSetup()
 	setup.Devices.Envs = map[string]string{"A=B": "x"}
 	_, err = Container(testNode(), pod, &pod.Spec.Containers[0], setup)
 	if plan.KindOf(err) != plan.Invalid || !strings.Contains(err.Error(), "of a device plugin") {

@@ -8,27 +8,27 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-const formingDNS = "DNSConfigForming"
+const reasonDNSConfigForming = "DNSConfigForming"
 
-// Limits of the C library that Kubernetes promises to keep to.
+// Limits of the C library that Kubernetes guarantees.
 const (
 	maxNameservers   = 3
 	maxSearches      = 32
-	maxSearchesChars = 2048 // all of them with the spaces between
+	maxSearchesChars = 2048 // all search domains together, with the spaces between them
 )
 
-// DNS gives what the pod's resolv.conf says, by its dnsPolicy and dnsConfig. The
-// warnings name what was left out, and a cluster policy on a node without
-// cluster DNS: the pod then resolves as the host does.
+// DNS returns the content of the pod's resolv.conf according to its dnsPolicy and dnsConfig. The
+// warnings name what was omitted, and a cluster policy on a node without cluster DNS: that pod
+// resolves names as the host does.
 func DNS(node Node, pod *corev1.Pod) (ResolvConf, []Warning) {
 	var warnings []Warning
 	r := hostResolv(node)
 	switch policy := pod.Spec.DNSPolicy; {
 	case policy == corev1.DNSNone:
 		r = ResolvConf{}
-	case !wantsCluster(pod):
+	case !wantsClusterDNS(pod):
 	case len(node.ClusterDNS) == 0:
-		if !node.Standalone || policy == corev1.DNSClusterFirstWithHostNet { // ClusterFirst is what a pod that says nothing has
+		if !node.Standalone || policy == corev1.DNSClusterFirstWithHostNet { // ClusterFirst is the default of a pod without dnsPolicy
 			warnings = append(warnings, warn("MissingClusterDNS",
 				"the node has no clusterDNS, so dnsPolicy %s falls back to %s", policyName(policy), corev1.DNSDefault))
 		}
@@ -42,12 +42,12 @@ func DNS(node Node, pod *corev1.Pod) (ResolvConf, []Warning) {
 	}
 	r.Nameservers = unique(r.Nameservers)
 	r.Searches = unique(r.Searches)
-	return fitted(r, warnings)
+	return truncateDNS(r, warnings)
 }
 
-// hostResolv is what pods have of the host. Where it says nothing (resolvConf is empty)
-// they ask their own loopback alone, as with a kubelet: nothing at all would be the
-// runtime's to fill in, and containerd 1.6 does so with the host's /etc/resolv.conf.
+// hostResolv returns the host's resolv.conf for a pod. If it is empty (resolvConf is empty), pods
+// use their own loopback address, as with the kubelet. An empty DNS configuration would let the
+// runtime decide, and containerd 1.6 uses the host's /etc/resolv.conf.
 func hostResolv(node Node) ResolvConf {
 	r := clone(node.HostResolvConf)
 	if len(r.Nameservers)+len(r.Searches)+len(r.Options) > 0 {
@@ -67,9 +67,9 @@ func hostResolv(node Node) ResolvConf {
 	return r
 }
 
-// wantsCluster reports whether the pod asks for the cluster's DNS. An absent
-// policy is ClusterFirst, which means the host's on the host network.
-func wantsCluster(pod *corev1.Pod) bool {
+// wantsClusterDNS reports whether the pod uses the cluster DNS. An absent policy is ClusterFirst,
+// which means the host's DNS on the host network.
+func wantsClusterDNS(pod *corev1.Pod) bool {
 	switch pod.Spec.DNSPolicy {
 	case corev1.DNSClusterFirstWithHostNet:
 		return true
@@ -95,7 +95,7 @@ func clusterDNS(node Node, namespace string) ResolvConf {
 	return r
 }
 
-// mergedOptions puts the pod's options over those there are, name by name.
+// mergedOptions overrides options by name with those of the pod.
 func mergedOptions(have []string, own []corev1.PodDNSConfigOption) []string {
 	for _, o := range own {
 		if o.Name == "" {
@@ -118,16 +118,16 @@ func mergedOptions(have []string, own []corev1.PodDNSConfigOption) []string {
 	return have
 }
 
-// fitted cuts r to the limits.
-func fitted(r ResolvConf, warnings []Warning) (ResolvConf, []Warning) {
+// truncateDNS truncates r to the limits.
+func truncateDNS(r ResolvConf, warnings []Warning) (ResolvConf, []Warning) {
 	if n := len(r.Nameservers); n > maxNameservers {
 		r.Nameservers = r.Nameservers[:maxNameservers]
-		warnings = append(warnings, warn(formingDNS, "%d nameservers, only the first %d are used: %s",
+		warnings = append(warnings, warn(reasonDNSConfigForming, "%d nameservers, only the first %d are used: %s",
 			n, maxNameservers, strings.Join(r.Nameservers, " ")))
 	}
 	if n := len(r.Searches); n > maxSearches {
 		r.Searches = r.Searches[:maxSearches]
-		warnings = append(warnings, warn(formingDNS, "%d search domains, only the first %d are used", n, maxSearches))
+		warnings = append(warnings, warn(reasonDNSConfigForming, "%d search domains, only the first %d are used", n, maxSearches))
 	}
 	chars := 0
 	for i, s := range r.Searches {
@@ -135,7 +135,7 @@ func fitted(r ResolvConf, warnings []Warning) (ResolvConf, []Warning) {
 			chars++
 		}
 		if chars > maxSearchesChars {
-			warnings = append(warnings, warn(formingDNS, "search domains take more than %d characters, only the first %d are used",
+			warnings = append(warnings, warn(reasonDNSConfigForming, "search domains take more than %d characters, only the first %d are used",
 				maxSearchesChars, i))
 			r.Searches = r.Searches[:i]
 			break
@@ -156,7 +156,7 @@ func clone(r ResolvConf) ResolvConf {
 	}
 }
 
-// unique keeps the first of each.
+// unique returns the list without duplicates.
 func unique[T comparable](list []T) []T {
 	var out []T
 	for _, s := range list {

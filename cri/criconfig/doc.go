@@ -1,24 +1,21 @@
-// Package criconfig translates a pod's spec into what the container runtime
-// interface (CRI) takes: the sandbox's and the containers' configuration, and
-// back from the labels and annotations on runtime objects to what a restarted
-// agent must know.
+// Package criconfig translates a pod's spec into the sandbox and container configuration of the
+// Container Runtime Interface (CRI), and parses the labels and annotations of runtime objects back
+// into what a restarted agent needs.
 //
-// It is pure: the same arguments give the same result, and it reads no clock,
-// file, lock, log or global. Everything about the host comes in as a Node, all
-// else with the setup that plan hands to the action.
+// It is pure: the same arguments give the same result, and it reads no clock, file, lock, log or
+// global variable. A Node has all facts about the host. Everything else comes with the setup of the
+// action in package plan.
 //
-// It never decides whether or when something is made, never reads a volume, an
-// image or an object of the API, and never talks to the runtime.
+// It never decides whether or when something is created. It never reads a volume, an image or an
+// API object, and never calls the runtime.
 //
-// Invariants, each checked by a test that bears its number:
+// Invariants, each checked by a test that mentions its number:
 //
-//	C1 The pod, the container and the setup are never changed.
-//	C2 No pod, however strange, makes it panic; what it returns without an error
-//	   holds only strings that can go over the wire (UTF-8, and no NUL in what
-//	   the kernel will see).
-//	C3 Parse undoes make: ParseSandbox and ParseContainer give back what Sandbox
-//	   and Container wrote.
-//	C4 An object without berth's owner label of a known version is not ours.
-//	C5 No annotation or label of the pod can forge one of ours.
+//	C1 The pod, the container and the setup are never modified.
+//	C2 No pod causes a panic. A result without an error holds only strings that can be
+//	   sent over gRPC (UTF-8, and no NUL where the kernel reads them).
+//	C3 ParseSandbox and ParseContainer return what Sandbox and Container wrote.
+//	C4 An object without berth's owner label of a known version is not owned by berth.
+//	C5 No label or annotation of the pod can forge one of berth's.
 //	C6 Sandbox and Container agree on the namespaces of the pod.
 package criconfig

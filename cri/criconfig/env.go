@@ -14,14 +14,14 @@ import (
 	"berth/podspec"
 )
 
-// Env gives the container's environment in the order in which the runtime sets
-// it: what device plugins give first, sorted by name, then what services make, then envFrom, each source sorted by key, then env; one entry per name, at
-// the place of its last mention. A warning names what was left out of envFrom
-// and why. Errors name the variable, never its value.
+// Env returns the container's environment in the order in which the runtime sets it: variables of
+// device plugins, sorted by name, then of services, then envFrom, each source sorted by key, then
+// env. Each name occurs once, at the position of its last definition. The warnings name keys of
+// envFrom that were skipped, and why. Errors name the variable, never its value.
 func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) ([]*runtimeapi.KeyValue, []Warning, error) {
 	e := &environment{values: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(setup.Devices.Envs)) {
-		if why := badName(name); why != "" {
+		if why := invalidEnvName(name); why != "" {
 			return nil, nil, invalid(reasonContainer, "env %q of a device plugin: name %s", name, why)
 		}
 		e.set(name, setup.Devices.Envs[name])
@@ -41,7 +41,7 @@ func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSe
 		if !ok {
 			continue
 		}
-		if why := badName(v.Name); why != "" {
+		if why := invalidEnvName(v.Name); why != "" {
 			return nil, nil, invalid(reasonContainer, "env %q: name %s", v.Name, why)
 		}
 		e.set(v.Name, value)
@@ -57,7 +57,7 @@ func Env(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSe
 	return out, e.warnings, nil
 }
 
-// environment is a map that remembers the order.
+// environment is an ordered map.
 type environment struct {
 	order    []string
 	values   map[string]string
@@ -77,8 +77,8 @@ func (e *environment) set(name, value string) {
 	e.order = append(e.order, name)
 }
 
-// addServices sets what tells a pod where the services of its namespace are, and
-// the server. All else wins over it.
+// addServices sets the variables for the services in the pod's namespace and the API server. All
+// other sources override them.
 func (e *environment) addServices(pod *corev1.Pod, objects plan.Objects) {
 	for _, r := range podspec.References(pod) {
 		if r.Kind == podspec.KindServices {
@@ -97,41 +97,41 @@ func (e *environment) addSource(namespace string, from *corev1.EnvFromSource, ob
 	case from.ConfigMapRef != nil:
 		ref := from.ConfigMapRef
 		what = "ConfigMap " + namespace + "/" + ref.Name
-		object, err := find(objects, plan.Ref{Kind: plan.ConfigMap, Name: ref.Name}, isTrue(ref.Optional))
+		object, err := lookupObject(objects, plan.Ref{Kind: plan.ConfigMap, Name: ref.Name}, isTrue(ref.Optional))
 		if err != nil {
 			return err
 		}
-		data = textOf(object)
+		data = objectData(object)
 	case from.SecretRef != nil:
 		ref := from.SecretRef
 		what = "Secret " + namespace + "/" + ref.Name
-		object, err := find(objects, plan.Ref{Kind: plan.Secret, Name: ref.Name}, isTrue(ref.Optional))
+		object, err := lookupObject(objects, plan.Ref{Kind: plan.Secret, Name: ref.Name}, isTrue(ref.Optional))
 		if err != nil {
 			return err
 		}
-		data = textOf(object)
+		data = objectData(object)
 	default:
 		return invalid(reasonContainer, "envFrom: want a configMapRef or a secretRef")
 	}
 	var bad []string
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		name := from.Prefix + key
-		if badName(name) != "" {
+		if invalidEnvName(name) != "" {
 			bad = append(bad, fmt.Sprintf("%q", name))
 			continue
 		}
 		e.set(name, data[key])
 	}
 	if len(bad) > 0 {
-		e.warnings = append(e.warnings, warn("InvalidEnvironmentVariableNames", "keys [%s] from the envFrom source %s were skipped: they are no names of environment variables",
+		e.warnings = append(e.warnings, warn("InvalidEnvironmentVariableNames", "keys [%s] from the envFrom source %s were skipped since they are invalid environment variable names",
 			strings.Join(bad, ", "), what))
 	}
 	return nil
 }
 
-// textOf is what an object offers envFrom: the data of a ConfigMap without its
-// binary part, all of a Secret.
-func textOf(o plan.Object) map[string]string {
+// objectData returns the data that an object provides for envFrom: the data of a ConfigMap without
+// its binary data, or all data of a Secret.
+func objectData(o plan.Object) map[string]string {
 	switch {
 	case o.ConfigMap != nil:
 		return o.ConfigMap.Data
@@ -145,8 +145,8 @@ func textOf(o plan.Object) map[string]string {
 	return nil
 }
 
-// envValue gives one variable's value. It is not ok if its source is optional
-// and not there: the variable is then not set at all.
+// envValue returns the value of a variable. ok is false if its source is optional and missing. In
+// that case the variable is not set.
 func envValue(node Node, pod *corev1.Pod, c *corev1.Container, v *corev1.EnvVar, setup plan.ContainerSetup,
 	lookup func(string) (string, bool)) (value string, ok bool, err error) {
 	from := v.ValueFrom
@@ -154,7 +154,7 @@ func envValue(node Node, pod *corev1.Pod, c *corev1.Container, v *corev1.EnvVar,
 	case from == nil:
 		return podspec.Expand(v.Value, lookup), true, nil
 	case from.FieldRef != nil:
-		value, err = podspec.FieldRef(pod, from.FieldRef.FieldPath, facts(node, pod, setup))
+		value, err = podspec.FieldRef(pod, from.FieldRef.FieldPath, downwardFacts(node, pod, setup))
 	case from.ResourceFieldRef != nil:
 		value, err = podspec.ResourceRef(pod, c, from.ResourceFieldRef, allocatable(node, setup))
 	case from.ConfigMapKeyRef != nil:
@@ -174,7 +174,7 @@ func envValue(node Node, pod *corev1.Pod, c *corev1.Container, v *corev1.EnvVar,
 
 func configMapKey(namespace string, ref *corev1.ConfigMapKeySelector, objects plan.Objects) (string, bool, error) {
 	optional := isTrue(ref.Optional)
-	object, err := find(objects, plan.Ref{Kind: plan.ConfigMap, Name: ref.Name}, optional)
+	object, err := lookupObject(objects, plan.Ref{Kind: plan.ConfigMap, Name: ref.Name}, optional)
 	if err != nil {
 		return "", false, err
 	}
@@ -191,7 +191,7 @@ func configMapKey(namespace string, ref *corev1.ConfigMapKeySelector, objects pl
 
 func secretKey(namespace string, ref *corev1.SecretKeySelector, objects plan.Objects) (string, bool, error) {
 	optional := isTrue(ref.Optional)
-	object, err := find(objects, plan.Ref{Kind: plan.Secret, Name: ref.Name}, optional)
+	object, err := lookupObject(objects, plan.Ref{Kind: plan.Secret, Name: ref.Name}, optional)
 	if err != nil {
 		return "", false, err
 	}
@@ -206,9 +206,9 @@ func secretKey(namespace string, ref *corev1.SecretKeySelector, objects plan.Obj
 	return "", false, missing(reasonContainer, "couldn't find key %s in Secret %s/%s", ref.Key, namespace, ref.Name)
 }
 
-// find gives the object behind a reference; an optional one that is missing is
-// empty. One that could not be read is an error even then: it may be there.
-func find(objects plan.Objects, ref plan.Ref, optional bool) (plan.Object, error) {
+// lookupObject returns the referenced object. An optional object that is missing is empty. An
+// object that could not be read is an error even if it is optional, because it may exist.
+func lookupObject(objects plan.Objects, ref plan.Ref, optional bool) (plan.Object, error) {
 	object, ok := objects[ref]
 	kind := strings.ToLower(string(ref.Kind))
 	switch {
@@ -222,9 +222,9 @@ func find(objects plan.Objects, ref plan.Ref, optional bool) (plan.Object, error
 	return plan.Object{}, missing(reasonContainer, "%s %q not found", kind, ref.Name)
 }
 
-// badName says why an environment cannot hold a name; empty: it can. Shells are
+// invalidEnvName returns why a name cannot be an environment variable. Empty: it can. Shells are
 // stricter, but not every program is a shell.
-func badName(name string) string {
+func invalidEnvName(name string) string {
 	if name == "" {
 		return "is empty"
 	}
@@ -236,7 +236,7 @@ func badName(name string) string {
 	return ""
 }
 
-func facts(node Node, pod *corev1.Pod, setup plan.ContainerSetup) podspec.RuntimeInfo {
+func downwardFacts(node Node, pod *corev1.Pod, setup plan.ContainerSetup) podspec.RuntimeInfo {
 	f := podspec.RuntimeInfo{NodeName: node.Name, HostIPs: setup.HostIPs, PodIPs: setup.Sandbox.IPs}
 	if pod.Spec.HostNetwork {
 		f.PodIPs = setup.HostIPs

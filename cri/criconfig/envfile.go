@@ -9,9 +9,9 @@ import (
 	"berth/agent/plan"
 )
 
-// fileKey gives the value of a variable that is taken from a file of a volume.
-// It is not ok if it is optional and the file or the variable is not there. Files
-// may be written again, so no error of theirs is for ever.
+// fileKey returns the value of a variable from a file in a volume. ok is false if it is optional
+// and the file or the variable does not exist. Files may change, so none of the errors is
+// permanent.
 func fileKey(name string, ref *corev1.FileKeySelector, files plan.EnvFiles) (value string, ok bool, err error) {
 	optional := isTrue(ref.Optional)
 	file, read := files[plan.EnvFile{Volume: ref.VolumeName, Path: ref.Path}]
@@ -34,11 +34,10 @@ func fileKey(name string, ref *corev1.FileKeySelector, files plan.EnvFiles) (val
 	return value, ok, nil
 }
 
-// parseEnvFile reads variables as Kubernetes defines them, a part of what a
-// shell reads: VAR='value' with the value in single quotes, taken as it stands
-// with any newlines in it, blank lines, and lines that begin with #. Errors name
-// the line and never a value. Of a variable that is there twice the last counts,
-// as in a shell.
+// parseEnvFile parses variables in the format that Kubernetes defines, a subset of shell syntax:
+// VAR='value' with a literal value in single quotes that may contain newlines, blank lines, and
+// lines that begin with #. Errors name the line and never a value. If a variable is defined twice,
+// the last definition wins, as in a shell.
 func parseEnvFile(content string) (map[string]string, error) {
 	vars := map[string]string{}
 	for rest, line := content, 1; rest != ""; {
@@ -55,7 +54,7 @@ func parseEnvFile(content string) (map[string]string, error) {
 		if !quoted {
 			return nil, badLine(line, "the value is not in single quotes")
 		}
-		value, after, closed := strings.Cut(value, "'") // perhaps some lines below
+		value, after, closed := strings.Cut(value, "'") // may be some lines below
 		if !closed {
 			return nil, badLine(line, "the single quotes are not closed")
 		}

@@ -12,7 +12,7 @@ import (
 
 // The rules are those of the page "Define Environment Variable Values Using An
 // Init Container" of the Kubernetes documentation.
-func TestEnvFiles(t *testing.T) {
+func TestParseEnvFile(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		sentence, content string
@@ -47,7 +47,7 @@ func TestEnvFiles(t *testing.T) {
 	}
 }
 
-func TestVariablesFromFiles(t *testing.T) {
+func TestFileKeyRef(t *testing.T) {
 	t.Parallel()
 	files := plan.EnvFiles{
 		{Volume: "v", Path: "good.env"}: {Content: "A='1'\nEMPTY=''\nSECRET='do-not-tell'"},

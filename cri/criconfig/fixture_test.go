@@ -75,8 +75,8 @@ func resources(pairs ...string) corev1.ResourceList {
 	return out
 }
 
-// simple is a pod of one container, changed as the row needs.
-func simple(change ...func(*corev1.Pod, *corev1.Container)) *corev1.Pod {
+// makePod is a pod of one container, changed as the row needs.
+func makePod(change ...func(*corev1.Pod, *corev1.Container)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "u-1"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "example.org/web:1"}}},

@@ -32,8 +32,8 @@ func seeds(f *testing.F) {
 	}
 }
 
-// strange reads a pod and puts the word wherever a bit of places says.
-func strange(text []byte, word string, places uint64) *corev1.Pod {
+// mutatedPod reads a pod and puts the word wherever a bit of places says.
+func mutatedPod(text []byte, word string, places uint64) *corev1.Pod {
 	pod := &corev1.Pod{}
 	if json.Unmarshal(text, pod) != nil {
 		return nil
@@ -80,7 +80,7 @@ func strange(text []byte, word string, places uint64) *corev1.Pod {
 func FuzzSandbox(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, text []byte, word string, places uint64) {
-		pod := strange(text, word, places)
+		pod := mutatedPod(text, word, places)
 		if pod == nil {
 			return
 		}
@@ -92,7 +92,7 @@ func FuzzSandbox(f *testing.F) {
 		if err != nil {
 			return
 		}
-		sendable(t, config)
+		checkRoundTrip(t, config)
 		s, ok := ParseSandbox(config.Labels, config.Annotations)
 		if named := pod.UID != "" && pod.Name != "" && pod.Namespace != ""; ok != named {
 			t.Fatalf("ok %t for pod %q %q %q", ok, pod.UID, pod.Namespace, pod.Name)
@@ -109,18 +109,18 @@ func FuzzSandbox(f *testing.F) {
 func FuzzContainer(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, text []byte, word string, places uint64) {
-		pod := strange(text, word, places)
+		pod := mutatedPod(text, word, places)
 		if pod == nil {
 			return
 		}
 		before, setup := pod.DeepCopy(), testContainerSetup()
-		for _, c := range all(pod) {
+		for _, c := range allContainers(pod) {
 			setup.Kind = c.kind
 			config, err := Container(testNode(), pod, c.Container, setup)
 			if err != nil {
 				continue
 			}
-			sendable(t, config)
+			checkRoundTrip(t, config)
 			l, _ := ParseContainer(config.Labels, config.Annotations)
 			if l.Name != c.Name || l.Kind != c.kind || l.Attempt != setup.Attempt || l.Image != c.Image {
 				t.Fatalf("%+v is not what was made", l)
@@ -159,8 +159,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzParseResolv holds that any text is read and gives words without blanks.
-func FuzzParseResolv(f *testing.F) {
+// FuzzParseResolvConf holds that any text is read and gives words without blanks.
+func FuzzParseResolvConf(f *testing.F) {
 	f.Add("nameserver 1.1.1.1\nsearch a b.\noptions ndots:5\n")
 	f.Add("domain\xff x\r\n;#\n")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -171,8 +171,8 @@ func FuzzParseResolv(f *testing.F) {
 	})
 }
 
-// sendable fails unless the message goes over the wire and back.
-func sendable(t *testing.T, m proto.Message) {
+// checkRoundTrip fails unless the message goes over the wire and back.
+func checkRoundTrip(t *testing.T, m proto.Message) {
 	t.Helper()
 	if err := checkText(m); err != nil {
 		t.Fatal(err)

@@ -70,19 +70,19 @@ func translate(t *testing.T, pod *corev1.Pod) []byte {
 	t.Helper()
 	out := map[string]any{}
 	handler, err := RuntimeHandler(testNode(), pod)
-	out["0 handler"] = said(handler, err)
+	out["0 handler"] = resultOrError(handler, err)
 	sandbox, err := Sandbox(testNode(), pod, testSandboxSetup())
-	out["1 sandbox"] = said(plain(t, sandbox), err)
+	out["1 sandbox"] = resultOrError(messageMap(t, sandbox), err)
 	_, warnings := DNS(testNode(), pod)
 	if len(warnings) > 0 {
 		out["1 sandbox warnings"] = texts(warnings)
 	}
-	for i, c := range all(pod) {
+	for i, c := range allContainers(pod) {
 		name := string(rune('a'+i)) + " " + c.kind.String() + " " + c.Name
 		setup := testContainerSetup()
 		setup.Kind = c.kind
 		config, err := Container(testNode(), pod, c.Container, setup)
-		out[name] = said(plain(t, config), err)
+		out[name] = resultOrError(messageMap(t, config), err)
 		if _, warnings, _ := Env(testNode(), pod, c.Container, setup); len(warnings) > 0 {
 			out[name+" warnings"] = texts(warnings)
 		}
@@ -114,16 +114,16 @@ func indented(t *testing.T, text []byte) []byte {
 	return append(out, '\n')
 }
 
-func said(v any, err error) any {
+func resultOrError(v any, err error) any {
 	if err == nil {
 		return v
 	}
 	return map[string]any{"error": err.Error(), "kind": int(plan.KindOf(err))}
 }
 
-// plain is a message as a map, without what another package's choice of a hash
+// messageMap is a message as a map, without what another package's choice of a hash
 // would change.
-func plain(t *testing.T, m proto.Message) any {
+func messageMap(t *testing.T, m proto.Message) any {
 	t.Helper()
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	if err != nil {
@@ -147,8 +147,8 @@ type container struct {
 	kind plan.ContainerKind
 }
 
-// all lists the pod's containers with their kinds.
-func all(pod *corev1.Pod) []container {
+// allContainers lists the pod's containers with their kinds.
+func allContainers(pod *corev1.Pod) []container {
 	var out []container
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]

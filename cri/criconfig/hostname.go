@@ -8,12 +8,11 @@ import (
 
 const (
 	maxHostname = 63 // a DNS label
-	maxFQDN     = 64 // what the kernel takes as a host name
+	maxFQDN     = 64 // the kernel's limit for host names
 )
 
-// Hostname gives the pod's host name, at most 63 characters, and the domain it
-// belongs to; the domain is empty without a subdomain. With setHostnameAsFQDN
-// the name in the sandbox is both together.
+// Hostname returns the pod's host name, at most 63 characters, and its domain, which is empty
+// without a subdomain. With setHostnameAsFQDN, the host name in the sandbox is the FQDN.
 func Hostname(node Node, pod *corev1.Pod) (hostname, domain string) {
 	if o := pod.Spec.HostnameOverride; o != nil && *o != "" {
 		return *o, ""
@@ -34,7 +33,7 @@ func Hostname(node Node, pod *corev1.Pod) (hostname, domain string) {
 	return hostname, domain
 }
 
-// sandboxHostname is what the kernel is told. The host network has the host's.
+// sandboxHostname returns the host name that the kernel uses. It is empty on the host network.
 func sandboxHostname(node Node, pod *corev1.Pod) (string, error) {
 	if pod.Spec.HostNetwork {
 		return "", nil
@@ -44,7 +43,7 @@ func sandboxHostname(node Node, pod *corev1.Pod) (string, error) {
 		name += "." + domain
 	}
 	if len(name) > maxFQDN {
-		return "", invalid(reasonSandbox, "spec.setHostnameAsFQDN: host name %q has %d characters, at most %d are possible",
+		return "", invalid(reasonSandbox, "spec.setHostnameAsFQDN: host name %q has %d characters, at most %d are allowed",
 			name, len(name), maxFQDN)
 	}
 	return name, nil

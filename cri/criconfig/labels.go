@@ -13,8 +13,8 @@ import (
 	"berth/podspec"
 )
 
-// OwnerLabel marks what berth made in a runtime that others may share. Its value
-// is the version of all the labels and annotations beside it.
+// OwnerLabel marks objects that berth created in a runtime that may be shared. Its value is the
+// version of the other labels and annotations.
 const (
 	OwnerLabel   = "berth.dev/owner"
 	OwnerVersion = "v1"
@@ -36,12 +36,12 @@ const (
 	annotationGrace         = "io.kubernetes.pod.terminationGracePeriod"
 	annotationDeletionGrace = "io.kubernetes.pod.deletionGracePeriod"
 
-	// annotationSource is one of the pod's own: it is passed through.
+	// annotationSource is an annotation of the pod that is passed through.
 	annotationSource = "kubernetes.io/config.source"
 )
 
-// Annotations that berth alone reads. All begin with ownPrefix, which no
-// annotation of a pod may.
+// Annotations that only berth reads. All begin with ownPrefix, which the annotations of a pod must
+// not.
 const (
 	ownPrefix             = "berth.dev/"
 	annotationAttempt     = "berth.dev/attempt"
@@ -55,24 +55,24 @@ const (
 	annotationDevices     = "berth.dev/devices"
 )
 
-// SandboxLabels is what a sandbox says of itself.
+// SandboxLabels are the parsed labels and annotations of a sandbox.
 type SandboxLabels struct {
 	UID             types.UID
 	Namespace, Name string
 	Attempt         uint32
-	Source          string // where the pod came from: file, api; empty: not said
+	Source          string // where the pod came from: file, api; empty: unknown
 	HostNetwork     bool
-	Networks        bool   // it is to have more than the runtime gives it
+	Networks        bool   // it needs networks beyond the runtime's own
 	GraceSeconds    *int64 // spec.terminationGracePeriodSeconds
 }
 
-// ContainerLabels is what a container says of itself.
+// ContainerLabels are the parsed labels and annotations of a container.
 type ContainerLabels struct {
 	UID                      types.UID
 	Namespace, PodName       string
 	Name                     string
 	Kind                     plan.ContainerKind
-	Position                 int // among the pod's containers of its list (init, main, ephemeral)
+	Position                 int // index in its list of the pod's containers (init, main, ephemeral)
 	Attempt                  uint32
 	SpecHash                 string
 	Image                    string // as in the spec
@@ -82,57 +82,57 @@ type ContainerLabels struct {
 	PreStop                  *corev1.LifecycleHandler
 	StopSignal               *corev1.Signal
 	Ports                    []corev1.ContainerPort
-	Devices                  map[corev1.ResourceName][]string // that it was given, by resource
+	Devices                  map[corev1.ResourceName][]string // allocated device IDs by resource
 }
 
-// ParseSandbox reads what Sandbox wrote. It is not ok for a sandbox that berth
-// did not make or whose identity is damaged: such a one must be left alone.
+// ParseSandbox parses what Sandbox wrote. ok is false for a sandbox that berth did not create or
+// whose identity is damaged. The caller must not touch it.
 func ParseSandbox(labels, annotations map[string]string) (SandboxLabels, bool) {
 	s := SandboxLabels{
 		UID:          types.UID(labels[labelPodUID]),
 		Namespace:    labels[labelPodNamespace],
 		Name:         labels[labelPodName],
-		Attempt:      number(annotations[annotationAttempt]),
+		Attempt:      parseUint32(annotations[annotationAttempt]),
 		Source:       annotations[annotationSource],
 		HostNetwork:  annotations[annotationHostNetwork] == "true",
 		Networks:     annotations[annotationNetworks] == "true",
-		GraceSeconds: seconds(annotations, annotationGrace),
+		GraceSeconds: parseSeconds(annotations, annotationGrace),
 	}
-	return s, ours(labels) && s.UID != "" && s.Namespace != "" && s.Name != ""
+	return s, isOwned(labels) && s.UID != "" && s.Namespace != "" && s.Name != ""
 }
 
-// ParseContainer reads what Container wrote. It is not ok for a container that
-// berth did not make or whose identity is damaged: such a one must be left
-// alone. Other damage leaves single fields empty.
+// ParseContainer parses what Container wrote. ok is false for a container that berth did not create
+// or whose identity is damaged. The caller must not touch it. Other damage leaves single fields
+// empty.
 func ParseContainer(labels, annotations map[string]string) (ContainerLabels, bool) {
-	kind, known := kindOf(annotations[annotationKind])
+	kind, known := parseKind(annotations[annotationKind])
 	c := ContainerLabels{
 		UID:                      types.UID(labels[labelPodUID]),
 		Namespace:                labels[labelPodNamespace],
 		PodName:                  labels[labelPodName],
 		Name:                     labels[labelContainerName],
 		Kind:                     kind,
-		Position:                 int(number(annotations[annotationPosition])),
-		Attempt:                  number(annotations[annotationRestarts]),
+		Position:                 int(parseUint32(annotations[annotationPosition])),
+		Attempt:                  parseUint32(annotations[annotationRestarts]),
 		SpecHash:                 annotations[annotationHash],
 		Image:                    annotations[annotationImage],
 		TerminationMessagePath:   annotations[annotationMessagePath],
 		TerminationMessagePolicy: corev1.TerminationMessagePolicy(annotations[annotationMessagePolicy]),
-		GraceSeconds:             seconds(annotations, annotationGrace),
+		GraceSeconds:             parseSeconds(annotations, annotationGrace),
 	}
-	c.PreStop = decoded[*corev1.LifecycleHandler](annotations[annotationPreStop])
-	c.Ports = decoded[[]corev1.ContainerPort](annotations[annotationPorts])
-	c.Devices = decoded[map[corev1.ResourceName][]string](annotations[annotationDevices])
+	c.PreStop = decodeJSON[*corev1.LifecycleHandler](annotations[annotationPreStop])
+	c.Ports = decodeJSON[[]corev1.ContainerPort](annotations[annotationPorts])
+	c.Devices = decodeJSON[map[corev1.ResourceName][]string](annotations[annotationDevices])
 	if s := annotations[annotationStopSignal]; s != "" {
 		signal := corev1.Signal(s)
 		c.StopSignal = &signal
 	}
-	return c, ours(labels) && known && c.UID != "" && c.Namespace != "" && c.PodName != "" && c.Name != ""
+	return c, isOwned(labels) && known && c.UID != "" && c.Namespace != "" && c.PodName != "" && c.Name != ""
 }
 
-func ours(labels map[string]string) bool { return labels[OwnerLabel] == OwnerVersion }
+func isOwned(labels map[string]string) bool { return labels[OwnerLabel] == OwnerVersion }
 
-// podLabels are the labels by which sandbox and containers are found.
+// podLabels are the labels that select the sandbox and the containers of the pod.
 func podLabels(pod *corev1.Pod) map[string]string {
 	return map[string]string{
 		labelPodName:      pod.Name,
@@ -142,8 +142,8 @@ func podLabels(pod *corev1.Pod) map[string]string {
 	}
 }
 
-// reserved reports whether a label or annotation key is not the pod's to set. Others
-// below io.kubernetes. are the pod's words to its runtime, such as io.kubernetes.cri-o.*.
+// reserved reports whether the pod must not set a label or annotation key. Other keys below
+// io.kubernetes. are the pod's annotations for its runtime, for example io.kubernetes.cri-o.*.
 func reserved(key string) bool {
 	switch key {
 	case labelPodName, labelPodNamespace, labelPodUID, labelContainerName,
@@ -154,9 +154,9 @@ func reserved(key string) bool {
 	return strings.HasPrefix(key, ownPrefix)
 }
 
-// passed copies what the pod may say on its sandbox, or device plugins on a
-// container.
-func passed(of map[string]string) map[string]string {
+// unreserved copies the labels or annotations that a pod may set on its sandbox, or a device plugin
+// on a container.
+func unreserved(of map[string]string) map[string]string {
 	out := make(map[string]string, len(of)+8)
 	for k, v := range of {
 		if !reserved(k) {
@@ -167,20 +167,20 @@ func passed(of map[string]string) map[string]string {
 }
 
 func sandboxLabels(pod *corev1.Pod) map[string]string {
-	out := passed(pod.Labels)
+	out := unreserved(pod.Labels)
 	maps.Copy(out, podLabels(pod))
 	return out
 }
 
 func sandboxAnnotations(pod *corev1.Pod, attempt uint32) map[string]string {
-	out := passed(pod.Annotations)
+	out := unreserved(pod.Annotations)
 	out[annotationAttempt] = strconv.FormatUint(uint64(attempt), 10)
 	out[annotationHostNetwork] = strconv.FormatBool(pod.Spec.HostNetwork)
-	out[annotationPodMeta] = encoded(metaOf(pod))
+	out[annotationPodMeta] = encodeJSON(podMetaOf(pod))
 	if podspec.Networks(pod) != "" {
 		out[annotationNetworks] = "true"
 	}
-	putGrace(out, pod)
+	setGracePeriod(out, pod)
 	return out
 }
 
@@ -191,7 +191,7 @@ func containerLabels(pod *corev1.Pod, c *corev1.Container) map[string]string {
 }
 
 func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) map[string]string {
-	out := passed(setup.Devices.Annotations)
+	out := unreserved(setup.Devices.Annotations)
 	maps.Copy(out, map[string]string{
 		annotationHash:          podspec.ContainerHash(c),
 		annotationRestarts:      strconv.FormatUint(uint64(setup.Attempt), 10),
@@ -202,14 +202,14 @@ func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 		annotationImage:         c.Image,
 	})
 	if len(setup.Devices.IDs) > 0 {
-		out[annotationDevices] = encoded(setup.Devices.IDs)
+		out[annotationDevices] = encodeJSON(setup.Devices.IDs)
 	}
-	putGrace(out, pod)
+	setGracePeriod(out, pod)
 	if len(c.Ports) > 0 {
-		out[annotationPorts] = encoded(c.Ports)
+		out[annotationPorts] = encodeJSON(c.Ports)
 	}
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
-		out[annotationPreStop] = encoded(c.Lifecycle.PreStop)
+		out[annotationPreStop] = encodeJSON(c.Lifecycle.PreStop)
 	}
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
 		out[annotationStopSignal] = string(*c.Lifecycle.StopSignal)
@@ -217,7 +217,7 @@ func containerAnnotations(pod *corev1.Pod, c *corev1.Container, setup plan.Conta
 	return out
 }
 
-func putGrace(out map[string]string, pod *corev1.Pod) {
+func setGracePeriod(out map[string]string, pod *corev1.Pod) {
 	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		out[annotationGrace] = strconv.FormatInt(*g, 10)
 	}
@@ -226,14 +226,14 @@ func putGrace(out map[string]string, pod *corev1.Pod) {
 	}
 }
 
-// position is the container's place in its list; the order in which sidecars
-// end is the reverse of it.
+// position returns the index of the container in its list. Sidecars are terminated in reverse
+// order.
 func position(pod *corev1.Pod, name string, kind plan.ContainerKind) int {
 	switch kind {
 	case plan.Main:
-		return placeOf(pod.Spec.Containers, name)
+		return indexOf(pod.Spec.Containers, name)
 	case plan.Init, plan.Sidecar:
-		return placeOf(pod.Spec.InitContainers, name)
+		return indexOf(pod.Spec.InitContainers, name)
 	case plan.Ephemeral:
 		for i := range pod.Spec.EphemeralContainers {
 			if pod.Spec.EphemeralContainers[i].Name == name {
@@ -242,10 +242,10 @@ func position(pod *corev1.Pod, name string, kind plan.ContainerKind) int {
 		}
 		return 0
 	}
-	return placeOf(pod.Spec.Containers, name)
+	return indexOf(pod.Spec.Containers, name)
 }
 
-func placeOf(list []corev1.Container, name string) int {
+func indexOf(list []corev1.Container, name string) int {
 	for i := range list {
 		if list[i].Name == name {
 			return i
@@ -254,7 +254,7 @@ func placeOf(list []corev1.Container, name string) int {
 	return 0
 }
 
-func kindOf(s string) (plan.ContainerKind, bool) {
+func parseKind(s string) (plan.ContainerKind, bool) {
 	for _, k := range []plan.ContainerKind{plan.Main, plan.Init, plan.Sidecar, plan.Ephemeral} {
 		if k.String() == s {
 			return k, true
@@ -263,8 +263,8 @@ func kindOf(s string) (plan.ContainerKind, bool) {
 	return plan.Main, false
 }
 
-// number reads a count that is zero when it is absent or damaged.
-func number(s string) uint32 {
+// parseUint32 parses a counter. A missing or damaged one is zero.
+func parseUint32(s string) uint32 {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
 		return 0
@@ -272,7 +272,7 @@ func number(s string) uint32 {
 	return uint32(n)
 }
 
-func seconds(annotations map[string]string, key string) *int64 {
+func parseSeconds(annotations map[string]string, key string) *int64 {
 	n, err := strconv.ParseInt(annotations[key], 10, 64)
 	if err != nil || n < 0 {
 		return nil
@@ -280,8 +280,8 @@ func seconds(annotations map[string]string, key string) *int64 {
 	return &n
 }
 
-// encoded writes a value of the API as JSON. Such types cannot fail to encode.
-func encoded(v any) string {
+// encodeJSON encodes an API value as JSON. Encoding these types cannot fail.
+func encodeJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return ""
@@ -289,8 +289,8 @@ func encoded(v any) string {
 	return string(b)
 }
 
-// decoded reads what encoded wrote; damage gives the zero value.
-func decoded[T any](s string) T {
+// decodeJSON decodes the result of encodeJSON. Damaged input gives the zero value.
+func decodeJSON[T any](s string) T {
 	var v T
 	if s == "" || json.Unmarshal([]byte(s), &v) != nil {
 		var none T

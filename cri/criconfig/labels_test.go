@@ -25,7 +25,7 @@ func sandboxOf(t *testing.T, pod *corev1.Pod) *runtimeapi.PodSandboxConfig {
 	return config
 }
 
-func TestParseUndoesMake(t *testing.T) { // C3
+func TestParseReversesBuild(t *testing.T) { // C3
 	pod := fullPod(t)
 	config := sandboxOf(t, pod)
 	sandbox, ok := ParseSandbox(config.Labels, config.Annotations)
@@ -33,7 +33,7 @@ func TestParseUndoesMake(t *testing.T) { // C3
 	if diff := cmp.Diff(want, sandbox); !ok || diff != "" {
 		t.Errorf("ok %t: %s", ok, diff)
 	}
-	for i, c := range all(pod) {
+	for i, c := range allContainers(pod) {
 		setup := testContainerSetup()
 		setup.Kind = c.kind
 		config, err := Container(testNode(), pod, c.Container, setup)
@@ -56,9 +56,9 @@ func TestParseUndoesMake(t *testing.T) { // C3
 	}
 }
 
-func TestOnlyOursIsOurs(t *testing.T) { // C4
-	config := sandboxOf(t, simple())
-	pod := simple()
+func TestParseRequiresOwnerLabel(t *testing.T) { // C4
+	config := sandboxOf(t, makePod())
+	pod := makePod()
 	app := appOf(t, testNode(), pod, testContainerSetup())
 	for _, row := range []struct {
 		sentence, key string
@@ -103,13 +103,13 @@ var kubernetesKeys = []string{
 	"io.kubernetes.pod.terminationGracePeriod", "io.kubernetes.pod.deletionGracePeriod",
 }
 
-// TestAllThatIsWrittenUnderTheKubeletsNamesIsReserved, or C5 would hold for the keys of
+// TestKubeletKeysAreReserved, or C5 would hold for the keys of
 // the day that it was written.
-func TestAllThatIsWrittenUnderTheKubeletsNamesIsReserved(t *testing.T) {
+func TestKubeletKeysAreReserved(t *testing.T) {
 	pod := fullPod(t)
 	sandbox := sandboxOf(t, pod)
 	said := []map[string]string{sandbox.Labels, sandbox.Annotations}
-	for _, c := range all(pod) {
+	for _, c := range allContainers(pod) {
 		setup := testContainerSetup()
 		setup.Kind = c.kind
 		made, err := Container(testNode(), pod, c.Container, setup)
@@ -127,10 +127,10 @@ func TestAllThatIsWrittenUnderTheKubeletsNamesIsReserved(t *testing.T) {
 	}
 }
 
-// TestAPodsWordsToItsRuntimeReachIt, whatever their prefix, and come back.
-func TestAPodsWordsToItsRuntimeReachIt(t *testing.T) {
+// TestRuntimeAnnotationsArePassedThrough, whatever their prefix, and come back.
+func TestRuntimeAnnotationsArePassedThrough(t *testing.T) {
 	own := map[string]string{"io.kubernetes.cri-o.TTY": "true", "io.kubernetes.cri.untrusted-workload": "x", "cpu-load-balancing.crio.io": "disable"}
-	config := sandboxOf(t, simple(func(p *corev1.Pod, _ *corev1.Container) { p.Annotations = maps.Clone(own) }))
+	config := sandboxOf(t, makePod(func(p *corev1.Pod, _ *corev1.Container) { p.Annotations = maps.Clone(own) }))
 	back := PodFromSandbox(config.Labels, config.Annotations)
 	for k, v := range own {
 		if config.Annotations[k] != v {
@@ -142,8 +142,8 @@ func TestAPodsWordsToItsRuntimeReachIt(t *testing.T) {
 	}
 }
 
-func TestNothingOfThePodForgesOurs(t *testing.T) { // C5
-	pod := simple(func(p *corev1.Pod, _ *corev1.Container) {
+func TestPodCannotForgeOwnedKeys(t *testing.T) { // C5
+	pod := makePod(func(p *corev1.Pod, _ *corev1.Container) {
 		p.Labels = map[string]string{labelPodUID: "other", OwnerLabel: "v9"}
 		p.Annotations = map[string]string{annotationAttempt: "99", annotationGrace: "99", annotationHostNetwork: "true", annotationPodMeta: "{}"}
 		for _, k := range kubernetesKeys {
@@ -168,7 +168,7 @@ func TestPodFromSandbox(t *testing.T) {
 	pod := fullPod(t)
 	config := sandboxOf(t, pod)
 	var labels []ContainerLabels
-	for _, c := range all(pod) {
+	for _, c := range allContainers(pod) {
 		for _, attempt := range []uint32{3, 4} {
 			setup := testContainerSetup()
 			setup.Kind, setup.Attempt = c.kind, attempt
@@ -189,7 +189,7 @@ func TestPodFromSandbox(t *testing.T) {
 		t.Errorf("labels, annotations, priority or class are lost: %+v", got)
 	}
 	var names []string
-	for _, c := range all(got) {
+	for _, c := range allContainers(got) {
 		names = append(names, c.kind.String()+" "+c.Name)
 	}
 	if want := []string{"init prepare", "sidecar proxy", "main app", "ephemeral debug"}; !cmp.Equal(want, names) {
@@ -201,8 +201,8 @@ func TestPodFromSandbox(t *testing.T) {
 	}
 }
 
-func TestDamagedAnnotationsLoseNoMoreThanTheirField(t *testing.T) {
-	pod := simple()
+func TestDamagedAnnotationsAffectOnlyTheirField(t *testing.T) {
+	pod := makePod()
 	app := appOf(t, testNode(), pod, testContainerSetup())
 	a := maps.Clone(app.Annotations)
 	a[annotationRestarts], a[annotationPorts], a[annotationPreStop], a[annotationGrace] = "-1", "[", "{\"exec\":1}", "-5"
@@ -215,7 +215,7 @@ func TestDamagedAnnotationsLoseNoMoreThanTheirField(t *testing.T) {
 			t.Error("a container of no known kind is taken for ours")
 		}
 	}
-	if kind, ok := kindOf(plan.Sidecar.String()); !ok || kind != plan.Sidecar {
+	if kind, ok := parseKind(plan.Sidecar.String()); !ok || kind != plan.Sidecar {
 		t.Error("kinds do not come back")
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"berth/podspec"
 )
 
-// setMemoryQoS says from where on the kernel slows the container down for its memory
-// (memory.high), and what it should leave it (memory.min, memory.low), as far as the
-// node was told to and the kernel has cgroup v2.
+// setMemoryQoS sets memory.high, the usage from which the kernel throttles the container, and
+// memory.min or memory.low, the memory that it protects, if the node is configured to and uses
+// cgroup v2.
 func setMemoryQoS(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimeapi.LinuxContainerResources) {
 	if !node.CgroupV2 {
 		return
 	}
-	request := askedMemory(c)
+	request := requestedMemory(c)
 	qos := podspec.QOSClass(pod)
 	if node.MemoryReservation && request > 0 {
 		switch qos {
@@ -29,10 +29,10 @@ func setMemoryQoS(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimea
 		}
 	}
 	if qos == corev1.PodQOSGuaranteed {
-		return // what it may have and what it has asked for are the same
+		return // the limit equals the request
 	}
-	most := limitsOf(pod, c)
-	limit := most.Memory().Value()
+	podLimits := effectiveLimits(pod, c)
+	limit := podLimits.Memory().Value()
 	if limit == 0 {
 		limit = node.Allocatable.Memory().Value()
 	}
@@ -41,9 +41,8 @@ func setMemoryQoS(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimea
 	}
 }
 
-// MemoryHigh is where the kernel begins to slow down who may have limit bytes and has
-// asked for request: so much of the way from one to the other as factor says, in whole
-// pages. 0: nowhere.
+// MemoryHigh returns the memory.high of a container in bytes: the request plus the fraction factor
+// of the difference between limit and request, rounded down to whole pages. 0: no throttling.
 func MemoryHigh(request, limit int64, factor float64, page int64) int64 {
 	if factor <= 0 || page <= 0 || limit <= request {
 		return 0
@@ -52,8 +51,8 @@ func MemoryHigh(request, limit int64, factor float64, page int64) int64 {
 	return int64(math.Floor(high/float64(page))) * page
 }
 
-// askedMemory is what the container asks for; nothing said is its limit.
-func askedMemory(c *corev1.Container) int64 {
+// requestedMemory returns the container's memory request, which defaults to its limit.
+func requestedMemory(c *corev1.Container) int64 {
 	q, named := c.Resources.Requests[corev1.ResourceMemory]
 	if !named {
 		q = c.Resources.Limits[corev1.ResourceMemory]
@@ -61,8 +60,8 @@ func askedMemory(c *corev1.Container) int64 {
 	return max(q.Value(), 0)
 }
 
-// setSwap says how much swap a container may have beyond its memory, as far as the
-// kernel can limit that.
+// setSwap limits the swap that a container may use in addition to its memory, if the kernel
+// supports it.
 func setSwap(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimeapi.LinuxContainerResources) {
 	switch {
 	case !node.CanLimitSwap:
@@ -73,12 +72,12 @@ func setSwap(node Node, pod *corev1.Pod, c *corev1.Container, out *runtimeapi.Li
 	}
 }
 
-// limitedSwap is the container's part of the swap that pods may have: that which it
-// requests of the node's memory.
+// limitedSwap returns the container's share of the swap for pods: the same fraction as its request
+// of the node's memory.
 func limitedSwap(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
 	whole := node.Capacity.Memory().Value()
 	if node.SwapCapacity <= 0 || whole <= 0 || !podspec.SwapAllowed(pod, c, node.Standalone) {
 		return 0
 	}
-	return int64(float64(askedMemory(c)) / float64(whole) * float64(node.SwapCapacity))
+	return int64(float64(requestedMemory(c)) / float64(whole) * float64(node.SwapCapacity))
 }

@@ -30,9 +30,9 @@ func TestMemoryHigh(t *testing.T) {
 	}
 }
 
-// TestMemoryOfContainers is one rule a row, on a node of 8 GiB, 7 of them allocatable,
+// TestContainerMemory is one rule a row, on a node of 8 GiB, 7 of them allocatable,
 // and 4 GiB of swap.
-func TestMemoryOfContainers(t *testing.T) {
+func TestContainerMemory(t *testing.T) {
 	t.Parallel()
 	tiered := func(n *Node) { n.MemoryReservation = true }
 	slow := func(n *Node) { n.MemoryThrottlingFactor, n.PageSize = 0.9, 4096 }
@@ -77,7 +77,7 @@ func TestMemoryOfContainers(t *testing.T) {
 			t.Parallel()
 			node := testNode()
 			row.node(&node)
-			pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+			pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 				c.Resources = corev1.ResourceRequirements{Requests: row.requests, Limits: row.limits}
 				if row.pod != nil {
 					row.pod(p)

@@ -9,8 +9,8 @@ import (
 	"berth/agent/plan"
 )
 
-// mounts translates what the volumes of the container came to. In a user
-// namespace each mount shows its files under the container's IDs.
+// mounts converts the mounts of the container. In a user namespace, each mount maps file owners to
+// the container's IDs.
 func mounts(node Node, pod *corev1.Pod, c *corev1.Container, list []plan.Mount, users *runtimeapi.UserNamespace) ([]*runtimeapi.Mount, error) {
 	handler, err := RuntimeHandler(node, pod)
 	if err != nil {
@@ -63,14 +63,13 @@ func mount(c *corev1.Container, m plan.Mount, handler string, recursive bool) (*
 		if ifPossible(c, m.ContainerPath) {
 			return r, nil
 		}
-		return nil, unsupported(reasonContainer, "mount %s: %s does not support recursive read-only mounts", m.ContainerPath, handlerText(handler))
+		return nil, unsupported(reasonContainer, "mount %s: %s does not support recursive read-only mounts", m.ContainerPath, describeHandler(handler))
 	}
 	r.RecursiveReadOnly = true
 	return r, nil
 }
 
-// ifPossible reports whether the spec lets a recursive read-only mount be an
-// ordinary read-only one.
+// ifPossible reports whether the spec accepts a plain read-only mount instead of a recursive one.
 func ifPossible(c *corev1.Container, containerPath string) bool {
 	for _, v := range c.VolumeMounts {
 		if path.Clean("/"+v.MountPath) == path.Clean("/"+containerPath) {

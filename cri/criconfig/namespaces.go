@@ -5,14 +5,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// namespaces gives the namespace options of the pod, the same for its sandbox
-// and each of its containers.
+// namespaces returns the namespace options of the pod, the same for its sandbox and all of its
+// containers.
 func namespaces(node Node, pod *corev1.Pod, reason string) (*runtimeapi.NamespaceOption, error) {
 	spec := &pod.Spec
 	o := &runtimeapi.NamespaceOption{
-		Network: hostOr(spec.HostNetwork, runtimeapi.NamespaceMode_POD),
-		Ipc:     hostOr(spec.HostIPC, runtimeapi.NamespaceMode_POD),
-		Pid:     hostOr(spec.HostPID, runtimeapi.NamespaceMode_CONTAINER),
+		Network: namespaceMode(spec.HostNetwork, runtimeapi.NamespaceMode_POD),
+		Ipc:     namespaceMode(spec.HostIPC, runtimeapi.NamespaceMode_POD),
+		Pid:     namespaceMode(spec.HostPID, runtimeapi.NamespaceMode_CONTAINER),
 	}
 	if share := spec.ShareProcessNamespace; share != nil && *share {
 		if spec.HostPID {
@@ -28,16 +28,16 @@ func namespaces(node Node, pod *corev1.Pod, reason string) (*runtimeapi.Namespac
 	return o, nil
 }
 
-func hostOr(host bool, otherwise runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
+func namespaceMode(host bool, otherwise runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
 	if host {
 		return runtimeapi.NamespaceMode_NODE
 	}
 	return otherwise
 }
 
-// userNamespace maps the pod's users onto IDs of the host that are its own. It
-// is nil unless the pod asks for it with hostUsers: false: what cannot be given
-// is refused, never run with the host's users instead.
+// userNamespace maps the pod's users to host IDs that belong to the pod alone. It is nil unless the
+// pod sets hostUsers: false. If user namespaces are not available, the pod is refused instead of
+// running with the host's users.
 func userNamespace(node Node, pod *corev1.Pod, reason string) (*runtimeapi.UserNamespace, error) {
 	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return nil, nil
@@ -50,7 +50,7 @@ func userNamespace(node Node, pod *corev1.Pod, reason string) (*runtimeapi.UserN
 		return nil, err
 	}
 	if !node.Features[handler].UserNamespaces {
-		return nil, unsupported(reason, "spec.hostUsers: %s does not support user namespaces", handlerText(handler))
+		return nil, unsupported(reason, "spec.hostUsers: %s does not support user namespaces", describeHandler(handler))
 	}
 	if node.UserIDs == nil {
 		return nil, unsupported(reason, "spec.hostUsers: the node has no range of host IDs for user namespaces")
@@ -65,8 +65,8 @@ func userNamespace(node Node, pod *corev1.Pod, reason string) (*runtimeapi.UserN
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mapping(), Gids: mapping()}, nil
 }
 
-// TargetContainer names the container whose process namespace an ephemeral
-// container joins; empty: its own or the pod's.
+// TargetContainer returns the name of the container whose process namespace an ephemeral container
+// joins. Empty: its own or the pod's.
 func TargetContainer(pod *corev1.Pod, ephemeral string) string {
 	for i := range pod.Spec.EphemeralContainers {
 		if e := &pod.Spec.EphemeralContainers[i]; e.Name == ephemeral {
@@ -76,8 +76,8 @@ func TargetContainer(pod *corev1.Pod, ephemeral string) string {
 	return ""
 }
 
-// SetTargetContainer lets a container join the process namespace of another one of its
-// pod, given by ID. Nothing changes where they share a namespace anyway.
+// SetTargetContainer lets a container join the process namespace of another container of the pod,
+// given by ID. It has no effect if they share a namespace anyway.
 func SetTargetContainer(config *runtimeapi.ContainerConfig, containerID string) {
 	o := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if o == nil || o.Pid != runtimeapi.NamespaceMode_CONTAINER || containerID == "" {

@@ -8,19 +8,19 @@ import (
 	"berth/podspec"
 )
 
-// OOM scores: the kernel kills the highest first.
+// OOM scores. The kernel kills the process with the highest score first.
 const (
 	scoreGuaranteed = -997
 	scoreBestEffort = 1000
-	scoreMin        = 1000 + scoreGuaranteed // of a burstable container
+	scoreMin        = 1000 + scoreGuaranteed // of a Burstable container
 	scoreMax        = scoreBestEffort - 1
 
 	nodeCriticalClass = "system-node-critical"
 )
 
-// OOMScoreAdjust gives the oom_score_adj of a container: the larger the part of the
-// node's memory that it requests, the later it is killed. A sidecar is never
-// killed before every main container.
+// OOMScoreAdjust returns the oom_score_adj of a container: the larger the fraction of the node's
+// memory that it requests, the later it is killed. A sidecar is never killed before all main
+// containers.
 func OOMScoreAdjust(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
 	if pod.Spec.PriorityClassName == nodeCriticalClass {
 		return scoreGuaranteed
@@ -43,7 +43,7 @@ func OOMScoreAdjust(node Node, pod *corev1.Pod, c *corev1.Container) int64 {
 	return min(max(score, scoreMin), scoreMax)
 }
 
-// scoreOf is 1000 less the thousandths of the capacity that are requested.
+// scoreOf is 1000 minus the requested per mille of the capacity.
 func scoreOf(request, capacity int64) int64 {
 	if capacity <= 0 {
 		return scoreBestEffort
@@ -56,8 +56,8 @@ func scoreOf(request, capacity int64) int64 {
 	return scoreBestEffort - part.Int64()
 }
 
-// memoryRequest is the container's request with its even part of what the pod
-// requests beyond its containers.
+// memoryRequest returns the container's request plus its equal share of what the pod requests
+// beyond its containers.
 func memoryRequest(pod *corev1.Pod, c *corev1.Container) int64 {
 	own := memoryOf(c)
 	if pod.Spec.Resources == nil {

@@ -19,34 +19,34 @@ const (
 	minShares     = 2
 	maxShares     = 262144
 	sharesPerCPU  = 1024
-	minQuota      = 1000 // µs: the kernel takes no less
+	minQuota      = 1000 // µs, the kernel's minimum
 	defaultPeriod = 100 * time.Millisecond
 	milliPerCPU   = 1000
 )
 
-// Resources gives the limits of one container, for a running one to be resized to.
+// Resources returns the limits of one container, for resizing a running one.
 func Resources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.LinuxContainerResources, error) {
 	return containerResources(node, pod, c)
 }
 
-// containerResources gives the limits of one container.
+// containerResources returns the limits of one container.
 func containerResources(node Node, pod *corev1.Pod, c *corev1.Container) (*runtimeapi.LinuxContainerResources, error) {
-	most := limitsOf(pod, c)
-	out := limits(node, c.Resources.Requests, most)
+	limits := effectiveLimits(pod, c)
+	out := linuxResources(node, c.Resources.Requests, limits)
 	out.OomScoreAdj = OOMScoreAdjust(node, pod, c)
 	setSwap(node, pod, c, out)
 	setMemoryQoS(node, pod, c, out)
 	if node.CgroupV2 && !node.SingleProcessOOMKill {
 		unified(out)["memory.oom.group"] = "1"
 	}
-	pages, err := hugepages(node, most)
+	pages, err := hugepageLimits(node, limits)
 	out.HugepageLimits = pages
 	return out, err
 }
 
-// limitsOf is what the container may have: what it says itself, else what the pod as a
-// whole may have.
-func limitsOf(pod *corev1.Pod, c *corev1.Container) corev1.ResourceList {
+// effectiveLimits returns the container's limits. Resources that it does not limit inherit the
+// limits of the pod.
+func effectiveLimits(pod *corev1.Pod, c *corev1.Container) corev1.ResourceList {
 	inherited := podspec.InheritedLimits(pod.Spec.Resources, c.Resources.Limits)
 	if len(inherited) == 0 {
 		return c.Resources.Limits
@@ -59,34 +59,34 @@ func limitsOf(pod *corev1.Pod, c *corev1.Container) corev1.ResourceList {
 	return all
 }
 
-// limits translates CPU and memory. A request that is absent is the limit; one of
-// nothing is just that.
-func limits(node Node, requests, limits corev1.ResourceList) *runtimeapi.LinuxContainerResources {
+// linuxResources converts CPU and memory. An absent CPU request defaults to the limit. An explicit
+// request of zero does not.
+func linuxResources(node Node, requests, limits corev1.ResourceList) *runtimeapi.LinuxContainerResources {
 	request, limit := requests.Cpu(), limits.Cpu()
 	if _, named := requests[corev1.ResourceCPU]; !named {
 		request = limit
 	}
 	out := &runtimeapi.LinuxContainerResources{
-		CpuShares:          shares(request.MilliValue()),
+		CpuShares:          cpuShares(request.MilliValue()),
 		MemoryLimitInBytes: max(limits.Memory().Value(), 0),
 	}
 	if milli := limit.MilliValue(); milli > 0 && !node.CPUCFSQuotaDisabled {
-		out.CpuPeriod, out.CpuQuota = quota(milli, node.CPUCFSQuotaPeriod)
+		out.CpuPeriod, out.CpuQuota = cpuQuota(milli, node.CPUCFSQuotaPeriod)
 	}
 	return out
 }
 
-// shares is the v1 CPU weight of a request in thousandths of a CPU; the runtime
-// turns it into a v2 weight.
-func shares(milli int64) int64 {
+// cpuShares converts a request in millicores to CPU shares of cgroup v1. The runtime converts them
+// to a v2 weight.
+func cpuShares(milli int64) int64 {
 	if milli > maxShares*milliPerCPU/sharesPerCPU {
 		return maxShares
 	}
 	return max(milli*sharesPerCPU/milliPerCPU, minShares)
 }
 
-// quota gives period and quota in µs of a limit in thousandths of a CPU.
-func quota(milli int64, period time.Duration) (periodUS, quotaUS int64) {
+// cpuQuota converts a limit in millicores to period and quota in µs.
+func cpuQuota(milli int64, period time.Duration) (periodUS, quotaUS int64) {
 	if period <= 0 {
 		period = defaultPeriod
 	}
@@ -104,9 +104,8 @@ func unified(out *runtimeapi.LinuxContainerResources) map[string]string {
 	return out.Unified
 }
 
-// hugepages limits each page size of the host: to what the spec says, else to
-// none at all.
-func hugepages(node Node, limits corev1.ResourceList) ([]*runtimeapi.HugepageLimit, error) {
+// hugepageLimits returns a limit for each page size of the host: that of the spec, or zero.
+func hugepageLimits(node Node, limits corev1.ResourceList) ([]*runtimeapi.HugepageLimit, error) {
 	wanted := map[string]uint64{}
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
 		text, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
@@ -131,7 +130,7 @@ func hugepages(node Node, limits corev1.ResourceList) ([]*runtimeapi.HugepageLim
 	return out, nil
 }
 
-// pageSize writes a number of bytes as the hugetlb controller does.
+// pageSize formats a number of bytes like the hugetlb controller.
 func pageSize(bytes int64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB", "PB"}
 	i := 0
@@ -142,26 +141,25 @@ func pageSize(bytes int64) string {
 	return fmt.Sprintf("%d%s", bytes, units[i])
 }
 
-// sandboxResources gives what all containers of the pod may use together,
-// without the overhead. It is for runtimes that must know before they make a
-// sandbox, as those with virtual machines. A resource that one container does not
-// limit is not limited for the pod.
+// sandboxResources returns the resources of all containers of the pod together, without the
+// overhead. Runtimes that need them before they create a sandbox use them, for example those with
+// virtual machines. A resource is limited only if all containers limit it.
 func sandboxResources(node Node, pod *corev1.Pod) *runtimeapi.LinuxContainerResources {
 	bare := *pod
 	bare.Spec.Overhead = nil
-	most := podspec.Limits(&bare)
-	for name := range most {
+	limits := podspec.Limits(&bare)
+	for name := range limits {
 		if !podspec.Limited(&bare, name) {
-			delete(most, name)
+			delete(limits, name)
 		}
 	}
-	return limits(node, podspec.Requests(&bare), most)
+	return linuxResources(node, podspec.Requests(&bare), limits)
 }
 
-// overhead is what the pod's RuntimeClass says that its sandbox takes itself.
+// overhead returns the overhead of the pod's RuntimeClass.
 func overhead(node Node, pod *corev1.Pod) *runtimeapi.LinuxContainerResources {
 	if len(pod.Spec.Overhead) == 0 {
 		return nil
 	}
-	return limits(node, pod.Spec.Overhead, pod.Spec.Overhead)
+	return linuxResources(node, pod.Spec.Overhead, pod.Spec.Overhead)
 }

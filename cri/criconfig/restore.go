@@ -9,8 +9,7 @@ import (
 	"berth/agent/plan"
 )
 
-// podMeta is the part of a pod's spec that labels do not hold and that ending
-// the pod needs.
+// podMeta is the part of a pod that its labels do not hold and that terminating the pod needs.
 type podMeta struct {
 	Labels        map[string]string    `json:"labels,omitempty"`
 	Priority      *int32               `json:"priority,omitempty"`
@@ -19,7 +18,7 @@ type podMeta struct {
 	RuntimeClass  *string              `json:"runtimeClassName,omitempty"`
 }
 
-func metaOf(pod *corev1.Pod) podMeta {
+func podMetaOf(pod *corev1.Pod) podMeta {
 	return podMeta{
 		Labels:        pod.Labels,
 		Priority:      pod.Spec.Priority,
@@ -29,21 +28,21 @@ func metaOf(pod *corev1.Pod) podMeta {
 	}
 }
 
-// PodFromSandbox gives enough of the pod that a sandbox was made for to end it
-// when nobody remembers it: identity, grace, host network, and for the given
-// containers their order, stop signal and preStop hook. It is nil for a sandbox
-// that is not ours. It must not be used to start anything.
+// PodFromSandbox returns enough of a sandbox's pod to terminate it when its spec is lost: identity,
+// grace period, host network, and for the given containers their order, stop signal and preStop
+// hook. It is nil for a sandbox that berth did not create. The pod must not be used to start
+// anything.
 func PodFromSandbox(labels, annotations map[string]string, containers ...ContainerLabels) *corev1.Pod {
 	s, ok := ParseSandbox(labels, annotations)
 	if !ok {
 		return nil
 	}
-	meta := decoded[podMeta](annotations[annotationPodMeta])
+	meta := decodeJSON[podMeta](annotations[annotationPodMeta])
 	pod := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: s.Name, Namespace: s.Namespace, UID: s.UID,
-			Labels: meta.Labels, Annotations: passed(annotations),
+			Labels: meta.Labels, Annotations: unreserved(annotations),
 		},
 		Spec: corev1.PodSpec{
 			HostNetwork:                   s.HostNetwork,
@@ -58,8 +57,7 @@ func PodFromSandbox(labels, annotations map[string]string, containers ...Contain
 	return pod
 }
 
-// addContainers puts each container name once, as its newest attempt, where it
-// stood in the spec.
+// addContainers adds each container name once, as its newest attempt, at its position in the spec.
 func addContainers(pod *corev1.Pod, containers []ContainerLabels) {
 	sorted := slices.Clone(containers)
 	slices.SortStableFunc(sorted, func(a, b ContainerLabels) int {
@@ -89,7 +87,7 @@ func addContainers(pod *corev1.Pod, containers []ContainerLabels) {
 	}
 }
 
-// container is what is known of the spec that the container was made from.
+// container returns the known part of the spec that the container was created from.
 func (l ContainerLabels) container() corev1.Container {
 	c := corev1.Container{
 		Name: l.Name, Image: l.Image, Ports: l.Ports,

@@ -9,8 +9,8 @@ import (
 	"berth/agent/plan"
 )
 
-// Sandbox gives the configuration of the pod's sandbox. Errors are *plan.Error
-// with reason FailedCreatePodSandBox and name the field that they are about.
+// Sandbox returns the configuration of the pod's sandbox. Errors are *plan.Error with reason
+// FailedCreatePodSandBox and name the field.
 func Sandbox(node Node, pod *corev1.Pod, setup plan.SandboxSetup) (*runtimeapi.PodSandboxConfig, error) {
 	hostname, err := sandboxHostname(node, pod)
 	if err != nil {
@@ -51,10 +51,10 @@ func sandboxLinux(node Node, pod *corev1.Pod, cgroupParent string) (*runtimeapi.
 	security := &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: options,
 		Privileged:       anyPrivileged(pod),
-		// The sandbox's own process only waits: the strictest profile will do.
+		// The pause process only waits, so the strictest profile is enough.
 		Seccomp: profile(runtimeapi.SecurityProfile_RuntimeDefault, ""),
 	}
-	if security.SupplementalGroups, security.SupplementalGroupsPolicy, err = groups(node, pod, reasonSandbox); err != nil {
+	if security.SupplementalGroups, security.SupplementalGroupsPolicy, err = supplementalGroups(node, pod, reasonSandbox); err != nil {
 		return nil, err
 	}
 	out := &runtimeapi.LinuxPodSandboxConfig{
@@ -69,17 +69,16 @@ func sandboxLinux(node Node, pod *corev1.Pod, cgroupParent string) (*runtimeapi.
 	}
 	security.SelinuxOptions = selinux(sc.SELinuxOptions)
 	if sc.RunAsUser != nil {
-		security.RunAsUser = number64(*sc.RunAsUser)
-		if sc.RunAsGroup != nil { // the runtime takes no group without a user
-			security.RunAsGroup = number64(*sc.RunAsGroup)
+		security.RunAsUser = int64Value(*sc.RunAsUser)
+		if sc.RunAsGroup != nil { // the runtime rejects a group without a user
+			security.RunAsGroup = int64Value(*sc.RunAsGroup)
 		}
 	}
 	out.Sysctls, err = sysctls(sc.Sysctls)
 	return out, err
 }
 
-// anyPrivileged reports whether a container will ask for what only a privileged
-// sandbox may hold.
+// anyPrivileged reports whether a container is privileged, which requires a privileged sandbox.
 func anyPrivileged(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
@@ -96,8 +95,8 @@ func anyPrivileged(pod *corev1.Pod) bool {
 	return false
 }
 
-// sysctls are written with dots, as the runtime wants them; a name whose first
-// separator is a slash has dots and slashes the other way round.
+// sysctls converts sysctl names to the form with dots that the runtime expects. In a name whose
+// first separator is a slash, dots and slashes are swapped.
 func sysctls(list []corev1.Sysctl) (map[string]string, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -120,8 +119,8 @@ func sysctls(list []corev1.Sysctl) (map[string]string, error) {
 	return out, nil
 }
 
-// portMappings lists the ports of all containers that run as long as the pod.
-// On the host network there is nothing to map.
+// portMappings returns the ports of all containers that run as long as the pod. The host network
+// needs no mappings.
 func portMappings(pod *corev1.Pod) ([]*runtimeapi.PortMapping, error) {
 	if pod.Spec.HostNetwork {
 		return nil, nil

@@ -1,6 +1,7 @@
 package criconfig
 
 import (
+	"berth/podspec"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,7 +28,7 @@ func TestRuntimeHandler(t *testing.T) {
 		{"an unknown class is named", new("nowhere"), "", `RuntimeClass "nowhere" not found`},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			pod := simple(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.RuntimeClassName = row.class })
+			pod := makePod(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.RuntimeClassName = row.class })
 			got, err := RuntimeHandler(testNode(), pod)
 			if row.err != "" {
 				expectError(t, err, plan.Other, row.err)
@@ -40,7 +41,7 @@ func TestRuntimeHandler(t *testing.T) {
 	}
 }
 
-func TestParseResolv(t *testing.T) {
+func TestParseResolvConf(t *testing.T) {
 	for _, row := range []struct {
 		sentence, text string
 		want           ResolvConf
@@ -85,33 +86,33 @@ func TestDNS(t *testing.T) {
 		warns    string
 		silent   []string // the host names no servers, and has these addresses
 	}{
-		{"ClusterFirst asks the cluster", simple(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
-		{"no policy is ClusterFirst", simple(), false, cluster, "", nil},
-		{"ClusterFirst on the host network asks the host", simple(policy(corev1.DNSClusterFirst), hostNetwork), false, host, "", nil},
-		{"ClusterFirstWithHostNet asks the cluster on the host network", simple(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, "", nil},
-		{"Default asks the host", simple(policy(corev1.DNSDefault)), false, host, "", nil},
-		{"without cluster DNS ClusterFirst falls back to the host", simple(policy(corev1.DNSClusterFirst)), true, host, "MissingClusterDNS", nil},
-		{"without cluster DNS Default warns of nothing", simple(policy(corev1.DNSDefault)), true, host, "", nil},
-		{"None is the pod's own word", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
+		{"ClusterFirst asks the cluster", makePod(policy(corev1.DNSClusterFirst)), false, cluster, "", nil},
+		{"no policy is ClusterFirst", makePod(), false, cluster, "", nil},
+		{"ClusterFirst on the host network asks the host", makePod(policy(corev1.DNSClusterFirst), hostNetwork), false, host, "", nil},
+		{"ClusterFirstWithHostNet asks the cluster on the host network", makePod(policy(corev1.DNSClusterFirstWithHostNet), hostNetwork), false, cluster, "", nil},
+		{"Default asks the host", makePod(policy(corev1.DNSDefault)), false, host, "", nil},
+		{"without cluster DNS ClusterFirst falls back to the host", makePod(policy(corev1.DNSClusterFirst)), true, host, "MissingClusterDNS", nil},
+		{"without cluster DNS Default warns of nothing", makePod(policy(corev1.DNSDefault)), true, host, "", nil},
+		{"None is the pod's own word", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false,
 			ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", nil},
-		{"the pod's options go over the policy's", simple(config(corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
+		{"the pod's options go over the policy's", makePod(config(corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{
 			{Name: "ndots", Value: new("2")}, {Name: "rotate"}, {Name: ""}}})), false,
 			ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches, Options: []string{"ndots:2", "rotate"}}, "", nil},
-		{"what is said twice is there once", simple(policy(corev1.DNSDefault), config(corev1.PodDNSConfig{
+		{"what is said twice is there once", makePod(policy(corev1.DNSDefault), config(corev1.PodDNSConfig{
 			Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.org"}})), false, host, "", nil},
-		{"only three name servers fit", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
+		{"only three name servers fit", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1", "2", "3", "4"}})), false,
 			ResolvConf{Nameservers: []string{"1", "2", "3"}}, "only the first 3", nil},
-		{"only 32 search domains fit", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
+		{"only 32 search domains fit", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Searches: many})), false,
 			ResolvConf{Searches: many[:32]}, "only the first 32", nil},
-		{"search domains fit into 2048 characters", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
+		{"search domains fit into 2048 characters", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{
 			Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023), "c"}})), false,
 			ResolvConf{Searches: []string{strings.Repeat("a", 1024), strings.Repeat("b", 1023)}}, "2048 characters", nil},
-		{"a host without any leaves pods their own loopback", simple(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
-		{"of its own families", simple(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1", "192.0.2.1"}},
-		{"also where ClusterFirst falls back, and before the pod's own", simple(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
+		{"a host without any leaves pods their own loopback", makePod(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"127.0.0.1"}, Searches: []string{"."}}, "", []string{"192.0.2.1", "192.0.2.2"}},
+		{"of its own families", makePod(policy(corev1.DNSDefault)), false, ResolvConf{Nameservers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, "", []string{"2001:db8::1", "192.0.2.1"}},
+		{"also where ClusterFirst falls back, and before the pod's own", makePod(config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), true,
 			ResolvConf{Nameservers: []string{"127.0.0.1", "1.1.1.1"}, Searches: []string{"."}}, "MissingClusterDNS", []string{}},
-		{"None has its own word alone", simple(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
-		{"and the cluster's has no search domains of it", simple(), false, ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3], Options: cluster.Options}, "", []string{}},
+		{"None has its own word alone", makePod(policy(corev1.DNSNone), config(corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}})), false, ResolvConf{Nameservers: []string{"1.1.1.1"}}, "", []string{}},
+		{"and the cluster's has no search domains of it", makePod(), false, ResolvConf{Nameservers: cluster.Nameservers, Searches: cluster.Searches[:3], Options: cluster.Options}, "", []string{}},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			node := testNode()
@@ -158,7 +159,7 @@ func TestHostname(t *testing.T) {
 		{"the host network has the host's name", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.HostNetwork = true }, "", ""},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			config, err := Sandbox(testNode(), simple(row.change), testSandboxSetup())
+			config, err := Sandbox(testNode(), makePod(row.change), testSandboxSetup())
 			if row.err != "" {
 				expectError(t, err, plan.Invalid, row.err)
 				return
@@ -170,7 +171,7 @@ func TestHostname(t *testing.T) {
 	}
 }
 
-func TestSandboxRefuses(t *testing.T) {
+func TestSandboxErrors(t *testing.T) {
 	for _, row := range []struct {
 		sentence string
 		change   func(*corev1.Pod, *corev1.Container)
@@ -211,7 +212,7 @@ func TestSandboxRefuses(t *testing.T) {
 			if row.node != nil {
 				row.node(&node)
 			}
-			_, err := Sandbox(node, simple(row.change), testSandboxSetup())
+			_, err := Sandbox(node, makePod(row.change), testSandboxSetup())
 			expectError(t, err, row.kind, row.err)
 		})
 	}
@@ -220,7 +221,7 @@ func TestSandboxRefuses(t *testing.T) {
 func TestSandboxAndContainerAgreeOnNamespaces(t *testing.T) { // C6
 	for i := range 1 << 5 {
 		bit := func(n int) bool { return i>>n&1 == 1 }
-		pod := simple(func(p *corev1.Pod, _ *corev1.Container) {
+		pod := makePod(func(p *corev1.Pod, _ *corev1.Container) {
 			p.Spec.HostNetwork, p.Spec.HostPID, p.Spec.HostIPC = bit(0), bit(1), bit(2)
 			p.Spec.ShareProcessNamespace, p.Spec.HostUsers = new(bit(3)), new(!bit(4))
 		})
@@ -237,8 +238,8 @@ func TestSandboxAndContainerAgreeOnNamespaces(t *testing.T) { // C6
 	}
 }
 
-func TestPortsOfWhatRunsAsLongAsThePodAreMappedOnce(t *testing.T) {
-	pod := simple(func(p *corev1.Pod, c *corev1.Container) {
+func TestPortMappings(t *testing.T) {
+	pod := makePod(func(p *corev1.Pod, c *corev1.Container) {
 		c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}, {ContainerPort: 80, HostPort: 8080, Protocol: "TCP"}}
 		p.Spec.InitContainers = []corev1.Container{
 			{Name: "init", Ports: []corev1.ContainerPort{{ContainerPort: 1, HostPort: 1}}},
@@ -258,7 +259,7 @@ func TestPortsOfWhatRunsAsLongAsThePodAreMappedOnce(t *testing.T) {
 	}
 }
 
-func TestSandboxResourcesAddUpAsContainersRun(t *testing.T) {
+func TestSandboxResources(t *testing.T) {
 	always := new(corev1.ContainerRestartPolicyAlways)
 	of := func(pairs ...string) corev1.ResourceRequirements {
 		return corev1.ResourceRequirements{Requests: resources(pairs...), Limits: resources(pairs...)}
@@ -286,7 +287,7 @@ func TestSandboxResourcesAddUpAsContainersRun(t *testing.T) {
 		{"the pod's own limit counts", func(p *corev1.Pod, _ *corev1.Container) { p.Spec.Resources = new(of("cpu", "2", "memory", "300")) }, 300, 200000},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
-			config, err := Sandbox(testNode(), simple(row.change), testSandboxSetup())
+			config, err := Sandbox(testNode(), makePod(row.change), testSandboxSetup())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -298,8 +299,8 @@ func TestSandboxResourcesAddUpAsContainersRun(t *testing.T) {
 	}
 }
 
-func TestSetTarget(t *testing.T) {
-	pod := simple(func(p *corev1.Pod, _ *corev1.Container) {
+func TestSetTargetContainer(t *testing.T) {
+	pod := makePod(func(p *corev1.Pod, _ *corev1.Container) {
 		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{TargetContainerName: "app",
 			EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}}
 	})
@@ -322,14 +323,38 @@ func TestSetTarget(t *testing.T) {
 
 // A pod on a node without a cluster has policy ClusterFirst without having said
 // so; only one that asks for the cluster by name is told that there is none.
-func TestNodeAloneTellsOnlyWhoAsked(t *testing.T) {
+func TestStandaloneNodeDNSWarnings(t *testing.T) {
 	t.Parallel()
 	node := testNode()
 	node.ClusterDNS, node.Standalone = nil, true
 	for policy, want := range map[corev1.DNSPolicy]int{"": 0, corev1.DNSClusterFirst: 0, corev1.DNSClusterFirstWithHostNet: 1} {
-		pod := simple(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.DNSPolicy = policy })
+		pod := makePod(func(p *corev1.Pod, _ *corev1.Container) { p.Spec.DNSPolicy = policy })
 		if _, warnings := DNS(node, pod); len(warnings) != want {
 			t.Errorf("%s: warnings %v", policy, warnings)
+		}
+	}
+}
+
+func TestBandwidthWarnings(t *testing.T) {
+	t.Parallel()
+	limited := &corev1.Pod{}
+	limited.Annotations = map[string]string{podspec.EgressBandwidth: "10M"}
+	onHost := limited.DeepCopy()
+	onHost.Spec.HostNetwork = true
+	for _, row := range []struct {
+		what string
+		pod  *corev1.Pod
+		node Node
+		want string
+	}{
+		{"it is", limited, Node{}, ""},
+		{"nobody asks", &corev1.Pod{}, Node{NoBandwidthReason: "no plugin"}, ""},
+		{"the network has no plugin for it", limited, Node{NoBandwidthReason: "no plugin"}, "no plugin"},
+		{"the host's network has no limits", onHost, Node{}, "host's network"},
+	} {
+		got := BandwidthWarnings(row.node, row.pod)
+		if (len(got) == 0) != (row.want == "") || len(got) > 0 && !strings.Contains(got[0].String(), row.want) {
+			t.Errorf("%s: %v", row.what, got)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"berth/agent/plan"
 )
 
-// maskedPaths and readonlyPaths are what procMount Default keeps from a
-// container, as every common runtime has it.
+// maskedPaths and readonlyPaths are hidden or read-only with procMount Default, as in all common
+// runtimes.
 func maskedPaths() []string {
 	return []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -23,9 +23,8 @@ func readonlyPaths() []string {
 	return []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 }
 
-// effective is the container's security context with the pod's filled in where
-// both can say something.
-func effective(pod *corev1.Pod, c *corev1.Container) *corev1.SecurityContext {
+// effectiveSecurityContext returns the container's security context with defaults from the pod's.
+func effectiveSecurityContext(pod *corev1.Pod, c *corev1.Container) *corev1.SecurityContext {
 	out := &corev1.SecurityContext{}
 	if c.SecurityContext != nil {
 		*out = *c.SecurityContext
@@ -49,10 +48,10 @@ func effective(pod *corev1.Pod, c *corev1.Container) *corev1.SecurityContext {
 	return out
 }
 
-// containerSecurity gives the security context of a container.
+// containerSecurity returns the security context of a container.
 func containerSecurity(node Node, pod *corev1.Pod, c *corev1.Container, image plan.Image) (*runtimeapi.LinuxContainerSecurityContext, error) {
-	sc := effective(pod, c)
-	if err := nonRoot(sc, image); err != nil {
+	sc := effectiveSecurityContext(pod, c)
+	if err := verifyRunAsNonRoot(sc, image); err != nil {
 		return nil, err
 	}
 	options, err := namespaces(node, pod, reasonContainer)
@@ -67,11 +66,11 @@ func containerSecurity(node Node, pod *corev1.Pod, c *corev1.Container, image pl
 		SelinuxOptions:   selinux(sc.SELinuxOptions),
 		NoNewPrivs:       sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation,
 	}
-	if err := setProc(out, sc); err != nil {
+	if err := setMaskedPaths(out, sc); err != nil {
 		return nil, err
 	}
 	setUser(out, sc, image)
-	if out.SupplementalGroups, out.SupplementalGroupsPolicy, err = groups(node, pod, reasonContainer); err != nil {
+	if out.SupplementalGroups, out.SupplementalGroupsPolicy, err = supplementalGroups(node, pod, reasonContainer); err != nil {
 		return nil, err
 	}
 	if out.Seccomp, err = seccomp(node, pod, c); err != nil {
@@ -83,26 +82,26 @@ func containerSecurity(node Node, pod *corev1.Pod, c *corev1.Container, image pl
 	return out, nil
 }
 
-// setUser says who runs: the spec, else the image, else root. It is always one
-// of them, because the runtime takes no group without a user.
+// setUser sets the user: that of the spec, of the image, or root. One of them is always set,
+// because the runtime rejects a group without a user.
 func setUser(out *runtimeapi.LinuxContainerSecurityContext, sc *corev1.SecurityContext, image plan.Image) {
 	switch {
 	case sc.RunAsUser != nil:
-		out.RunAsUser = number64(*sc.RunAsUser)
+		out.RunAsUser = int64Value(*sc.RunAsUser)
 	case image.UID != nil:
-		out.RunAsUser = number64(*image.UID)
+		out.RunAsUser = int64Value(*image.UID)
 	case image.User != "":
 		out.RunAsUsername = image.User
 	default:
-		out.RunAsUser = number64(0)
+		out.RunAsUser = int64Value(0)
 	}
 	if sc.RunAsGroup != nil {
-		out.RunAsGroup = number64(*sc.RunAsGroup)
+		out.RunAsGroup = int64Value(*sc.RunAsGroup)
 	}
 }
 
-// nonRoot holds runAsNonRoot against who would run.
-func nonRoot(sc *corev1.SecurityContext, image plan.Image) error {
+// verifyRunAsNonRoot checks runAsNonRoot against the user that would run.
+func verifyRunAsNonRoot(sc *corev1.SecurityContext, image plan.Image) error {
 	if !isTrue(sc.RunAsNonRoot) {
 		return nil
 	}
@@ -122,9 +121,8 @@ func nonRoot(sc *corev1.SecurityContext, image plan.Image) error {
 	return nil
 }
 
-// setProc decides what of /proc and /sys is hidden. A privileged container sees
-// all of it.
-func setProc(out *runtimeapi.LinuxContainerSecurityContext, sc *corev1.SecurityContext) error {
+// setMaskedPaths sets the masked and read-only paths. A privileged container has none.
+func setMaskedPaths(out *runtimeapi.LinuxContainerSecurityContext, sc *corev1.SecurityContext) error {
 	mount := corev1.DefaultProcMount
 	if sc.ProcMount != nil {
 		mount = *sc.ProcMount
@@ -139,8 +137,8 @@ func setProc(out *runtimeapi.LinuxContainerSecurityContext, sc *corev1.SecurityC
 	return nil
 }
 
-// groups gives the supplemental groups of all processes of the pod.
-func groups(node Node, pod *corev1.Pod, reason string) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {
+// supplementalGroups returns the supplemental groups of all processes of the pod.
+func supplementalGroups(node Node, pod *corev1.Pod, reason string) ([]int64, runtimeapi.SupplementalGroupsPolicy, error) {
 	merge := runtimeapi.SupplementalGroupsPolicy_Merge
 	sc := pod.Spec.SecurityContext
 	if sc == nil {
@@ -183,4 +181,4 @@ func capabilities(c *corev1.Capabilities) *runtimeapi.Capability {
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-func number64(n int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Value: n} }
+func int64Value(n int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Value: n} }

@@ -8,7 +8,7 @@ import (
 	"berth/agent/plan"
 )
 
-// Warning is what users should know of a pod that runs all the same.
+// Warning is a problem of a pod that runs nevertheless.
 type Warning struct {
 	Reason  string // of an event, as upstream names it
 	Message string
@@ -20,12 +20,11 @@ func warn(reason, format string, args ...any) Warning {
 	return Warning{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// ContainerWarnings is what users should know of a container that Container has
-// translated.
+// ContainerWarnings returns the warnings for a container that Container has translated.
 func ContainerWarnings(node Node, pod *corev1.Pod, c *corev1.Container, setup plan.ContainerSetup) []Warning {
-	if len(c.EnvFrom) == 0 { // nothing else has any
+	if len(c.EnvFrom) == 0 { // no other field causes warnings
 		return nil
 	}
-	_, warnings, _ := Env(node, pod, c, setup) // Container has told the error
+	_, warnings, _ := Env(node, pod, c, setup) // Container has returned the error
 	return warnings
 }

@@ -16,8 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Conn returns a connection within the process: no socket, no wire, fit for
-// testing/synctest.
+// Conn returns an in-process connection without a socket, suitable for testing/synctest.
 func (r *Runtime) Conn() grpc.ClientConnInterface { return conn{r} }
 
 type conn struct{ r *Runtime }
@@ -28,8 +27,8 @@ func services() []*grpc.ServiceDesc {
 
 func rpcName(method string) string { return method[strings.LastIndex(method, "/")+1:] }
 
-// Invoke makes a unary call. Like one over a wire it ends when ctx does, while
-// the runtime may go on.
+// Invoke makes a unary call. As over a socket, it ends when ctx does, while the runtime may
+// continue.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
 	handler := unaryHandler(method)
 	if handler == nil {
@@ -48,7 +47,7 @@ func (c conn) Invoke(ctx context.Context, method string, args, reply any, _ ...g
 	intercept := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 		return c.r.intercept(ctx, req, &grpc.UnaryServerInfo{FullMethod: method}, do)
 	}
-	c.r.work.Go(func() {
+	c.r.goroutines.Go(func() {
 		resp, err := handler(c.r, ctx, decode, intercept)
 		answers <- answer{resp, err}
 	})
@@ -78,7 +77,7 @@ func unaryHandler(method string) grpc.MethodHandler {
 	return nil
 }
 
-// NewStream opens a stream that the runtime sends on.
+// NewStream opens a stream on which the runtime sends.
 func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
 	for _, s := range services() {
 		for _, known := range s.Streams {
@@ -91,8 +90,8 @@ func (c conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method strin
 }
 
 func (c conn) open(ctx context.Context, desc grpc.StreamDesc, method string) *stream {
-	s := &stream{ctx: ctx, asked: make(chan any, 1), sent: make(chan any), begun: make(chan struct{}), ended: make(chan struct{})}
-	c.r.work.Go(func() {
+	s := &stream{ctx: ctx, requests: make(chan any, 1), responses: make(chan any), started: make(chan struct{}), ended: make(chan struct{})}
+	c.r.goroutines.Go(func() {
 		defer close(s.ended)
 		info := &grpc.StreamServerInfo{FullMethod: method}
 		s.err = c.r.interceptStream(c.r, serverStream{s}, info, desc.Handler)
@@ -100,26 +99,26 @@ func (c conn) open(ctx context.Context, desc grpc.StreamDesc, method string) *st
 	return s
 }
 
-// stream is both ends of a stream within the process.
+// stream is both ends of an in-process stream.
 type stream struct {
-	ctx   context.Context
-	asked chan any
-	sent  chan any
-	begun chan struct{} // closed by the header
-	once  sync.Once
-	ended chan struct{}
-	err   error // read after ended
+	ctx       context.Context
+	requests  chan any
+	responses chan any
+	started   chan struct{} // closed by the header
+	once      sync.Once
+	ended     chan struct{}
+	err       error // valid after ended is closed
 }
 
 func (s *stream) Header() (metadata.MD, error) { return nil, nil }
 func (s *stream) Trailer() metadata.MD         { return nil }
 func (s *stream) Context() context.Context     { return s.ctx }
 
-// CloseSend waits until the runtime has taken the stream up, so that nothing
-// that the caller does then can come before it.
+// CloseSend waits until the runtime has started the stream, so that it covers everything that the
+// caller does afterwards.
 func (s *stream) CloseSend() error {
 	select {
-	case <-s.begun:
+	case <-s.started:
 	case <-s.ended:
 	case <-s.ctx.Done():
 	}
@@ -127,7 +126,7 @@ func (s *stream) CloseSend() error {
 }
 
 func (s *stream) SendMsg(m any) error {
-	s.asked <- proto.Clone(m.(proto.Message))
+	s.requests <- proto.Clone(m.(proto.Message))
 	return nil
 }
 
@@ -135,7 +134,7 @@ func (s *stream) RecvMsg(m any) error {
 	select {
 	case <-s.ctx.Done():
 		return status.FromContextError(s.ctx.Err()).Err()
-	case msg := <-s.sent:
+	case msg := <-s.responses:
 		proto.Merge(m.(proto.Message), msg.(proto.Message))
 		return nil
 	case <-s.ended:
@@ -152,7 +151,7 @@ func (serverStream) SetHeader(metadata.MD) error { return nil }
 func (serverStream) SetTrailer(metadata.MD)      {}
 
 func (s serverStream) SendHeader(metadata.MD) error {
-	s.once.Do(func() { close(s.begun) })
+	s.once.Do(func() { close(s.started) })
 	return nil
 }
 
@@ -160,7 +159,7 @@ func (s serverStream) SendMsg(m any) error {
 	select {
 	case <-s.ctx.Done():
 		return s.ctx.Err()
-	case s.sent <- proto.Clone(m.(proto.Message)):
+	case s.responses <- proto.Clone(m.(proto.Message)):
 		return nil
 	}
 }
@@ -169,13 +168,13 @@ func (s serverStream) RecvMsg(m any) error {
 	select {
 	case <-s.ctx.Done():
 		return s.ctx.Err()
-	case msg := <-s.asked:
+	case msg := <-s.requests:
 		proto.Merge(m.(proto.Message), msg.(proto.Message))
 		return nil
 	}
 }
 
-// interceptStream stands around every stream.
+// interceptStream wraps every stream.
 func (r *Runtime) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, do grpc.StreamHandler) error {
 	r.mu.Lock()
 	r.calls[rpcName(info.FullMethod)]++
@@ -184,7 +183,7 @@ func (r *Runtime) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Stre
 	if down {
 		return status.Error(codes.Unavailable, "connection error: the fake runtime is down")
 	}
-	ctx, release := r.cuttable(ss.Context(), cut)
+	ctx, release := r.withCut(ss.Context(), cut)
 	defer release()
 	if err := wait(ctx, r.opts.Latency[rpcName(info.FullMethod)]); err != nil {
 		return err
@@ -196,7 +195,7 @@ func (r *Runtime) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Stre
 	return err
 }
 
-// cutStream is a stream that can be cut off.
+// cutStream is a stream that can be interrupted.
 type cutStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -204,15 +203,14 @@ type cutStream struct {
 
 func (s cutStream) Context() context.Context { return s.ctx }
 
-// Serve serves the runtime on a listener until stop is called, which closes it
-// and waits.
+// Serve serves the runtime on a listener until stop is called, which closes the listener and waits.
 func (r *Runtime) Serve(l net.Listener) (stop func() error) {
 	server := grpc.NewServer(grpc.UnaryInterceptor(r.intercept), grpc.StreamInterceptor(r.interceptStream),
 		grpc.MaxRecvMsgSize(16<<20), grpc.MaxSendMsgSize(16<<20))
 	runtimeapi.RegisterRuntimeServiceServer(server, r)
 	runtimeapi.RegisterImageServiceServer(server, r)
 	done := make(chan error, 1)
-	r.work.Go(func() { done <- server.Serve(l) })
+	r.goroutines.Go(func() { done <- server.Serve(l) })
 	return func() error {
 		server.Stop()
 		if err := <-done; !errors.Is(err, grpc.ErrServerStopped) {

@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// container goes Created -> Running -> Exited; a start that fails goes from
-// Created to Exited at once.
+// container changes its state from Created to Running to Exited. A start that fails changes it from
+// Created to Exited directly.
 type container struct {
 	id, name                   string
 	sandbox                    *sandbox
@@ -24,12 +24,12 @@ type container struct {
 	created, started, finished time.Time
 	exitCode                   int32
 	reason, message            string
-	process                    *process // of a started one
+	process                    *process // of a started container
 	starting, removing         bool
-	memory                     uint64 // see Uses
+	memory                     uint64 // see SetMemoryUsage
 }
 
-// CreateContainer makes a container.
+// CreateContainer creates a container.
 func (r *Runtime) CreateContainer(ctx context.Context, q *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	m, pod := q.GetConfig().GetMetadata(), q.GetSandboxConfig().GetMetadata()
 	if m == nil || pod == nil {
@@ -39,10 +39,10 @@ func (r *Runtime) CreateContainer(ctx context.Context, q *runtimeapi.CreateConta
 		name:   fmt.Sprintf("%s_%s_%s_%s_%d", m.Name, pod.Name, pod.Namespace, pod.Uid, m.Attempt),
 		config: proto.CloneOf(q.Config), memory: 1 << 20,
 	}
-	if err := r.beginContainer(c, q.PodSandboxId); err != nil {
+	if err := r.reserveContainer(c, q.PodSandboxId); err != nil {
 		return nil, err
 	}
-	err := r.strike(ctx, "CreateContainer", q, Midway)
+	err := r.applyFault(ctx, "CreateContainer", q, Midway)
 	r.mu.Lock()
 	if err != nil {
 		delete(r.names, c.name)
@@ -56,8 +56,8 @@ func (r *Runtime) CreateContainer(ctx context.Context, q *runtimeapi.CreateConta
 	return &runtimeapi.CreateContainerResponse{ContainerId: c.id}, nil
 }
 
-// beginContainer checks what the container needs and reserves its name.
-func (r *Runtime) beginContainer(c *container, sandboxID string) error {
+// reserveContainer checks the requirements of the container and reserves its name.
+func (r *Runtime) reserveContainer(c *container, sandboxID string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c.sandbox = r.sandboxes[sandboxID]
@@ -79,8 +79,7 @@ func (r *Runtime) beginContainer(c *container, sandboxID string) error {
 	return nil
 }
 
-// StartContainer starts a created container. A command below /no/such is not in
-// any image.
+// StartContainer starts a created container. A command below /no/such does not exist in any image.
 func (r *Runtime) StartContainer(ctx context.Context, q *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	r.mu.Lock()
 	c := r.containers[q.ContainerId]
@@ -94,7 +93,7 @@ func (r *Runtime) StartContainer(ctx context.Context, q *runtimeapi.StartContain
 	}
 	c.starting = true
 	r.mu.Unlock()
-	err := r.strike(ctx, "StartContainer", q, Midway)
+	err := r.applyFault(ctx, "StartContainer", q, Midway)
 	r.mu.Lock()
 	c.starting = false
 	if cmd := c.config.GetCommand(); err == nil && len(cmd) > 0 && strings.HasPrefix(cmd[0], "/no/such/") {
@@ -111,7 +110,7 @@ func (r *Runtime) StartContainer(ctx context.Context, q *runtimeapi.StartContain
 	c.process = p
 	r.mu.Unlock()
 	r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
-	r.work.Go(func() { r.run(c, p) })
+	r.goroutines.Go(func() { r.run(c, p) })
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
@@ -129,8 +128,8 @@ func (c *container) startable() error {
 	return nil
 }
 
-// exited notes the end of a container's process.
-func (r *Runtime) exited(c *container, end ending) {
+// exited records the exit of a container's process.
+func (r *Runtime) exited(c *container, end exitResult) {
 	r.mu.Lock()
 	c.state, c.finished, c.exitCode, c.reason = runtimeapi.ContainerState_CONTAINER_EXITED, time.Now(), end.code, end.reason
 	r.mu.Unlock()
@@ -138,8 +137,8 @@ func (r *Runtime) exited(c *container, end ending) {
 	r.emit(c.id, c.sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
-// Exit ends the process of a running container by itself, with that code and
-// reason (empty: what the code means). It returns when the container has ended.
+// Exit makes the process of a running container exit with a code and reason. An empty reason is
+// derived from the code. Exit returns after the container has exited.
 func (r *Runtime) Exit(id string, code int32, reason string) error {
 	r.mu.Lock()
 	c := r.containers[id]
@@ -149,7 +148,7 @@ func (r *Runtime) Exit(id string, code int32, reason string) error {
 	}
 	p := c.process
 	r.mu.Unlock()
-	p.exit(ending{code, reason})
+	p.exit(exitResult{code, reason})
 	<-p.done
 	return nil
 }
@@ -168,7 +167,7 @@ func (r *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContainer
 	return &runtimeapi.StopContainerResponse{}, r.stop(ctx, c, time.Duration(q.Timeout)*time.Second)
 }
 
-// stop signals the process, waits for grace, and kills it.
+// stop signals the process, waits for the grace period, and kills it.
 func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) error {
 	r.mu.Lock()
 	running, p := c.state == runtimeapi.ContainerState_CONTAINER_RUNNING, c.process
@@ -182,7 +181,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 			return err
 		}
 	}
-	p.exit(ending{137, ""})
+	p.exit(exitResult{137, ""})
 	return p.wait(ctx, 0)
 }
 
@@ -237,7 +236,7 @@ func (r *Runtime) ListContainers(_ context.Context, q *runtimeapi.ListContainers
 	return out, nil
 }
 
-// ContainerStatus shows one container.
+// ContainerStatus returns the status of a container.
 func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,14 +252,14 @@ func (r *Runtime) ContainerStatus(_ context.Context, q *runtimeapi.ContainerStat
 	return resp, nil
 }
 
-// SetMemoryUsage has a container use so much memory that cannot be dropped, in bytes.
+// SetMemoryUsage sets the working set of a container in bytes.
 func (r *Runtime) SetMemoryUsage(id string, memory uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.containers[id].memory = memory
 }
 
-// ContainerStats tells of a container's memory alone.
+// ContainerStats returns only the memory usage of a container.
 func (r *Runtime) ContainerStats(_ context.Context, q *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,8 +301,8 @@ func (r *Runtime) statusOf(c *container) *runtimeapi.ContainerStatus {
 	return proto.CloneOf(s)
 }
 
-// user is who the first process runs as; whom names of users stand for only an
-// image could tell, and there are none.
+// user returns the user of the first process. User names cannot be resolved because there are no
+// image contents.
 func (c *container) user() *runtimeapi.ContainerUser {
 	s := c.config.GetLinux().GetSecurityContext()
 	u := &runtimeapi.LinuxContainerUser{
@@ -324,7 +323,7 @@ func (c *container) logPath() string {
 	return filepath.Join(c.sandbox.config.GetLogDirectory(), c.config.GetLogPath())
 }
 
-// UpdateContainerResources changes what status shows.
+// UpdateContainerResources changes the resources in the container's status.
 func (r *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -342,7 +341,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.Upda
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// ReopenContainerLog makes sure that there is a file at the log path.
+// ReopenContainerLog creates a file at the log path if there is none.
 func (r *Runtime) ReopenContainerLog(_ context.Context, q *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	c, err := r.runningContainer(q.ContainerId)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// made makes a running container that does those steps.
-func made(t *testing.T, c runtimeapi.RuntimeServiceClient, steps ...string) string {
+// startContainer makes a running container that does those steps.
+func startContainer(t *testing.T, c runtimeapi.RuntimeServiceClient, steps ...string) string {
 	t.Helper()
 	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "pod", Uid: "u", Namespace: "ns"}}
 	s, err := c.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
@@ -43,7 +43,7 @@ func inBubble(t *testing.T, test func(t *testing.T, r *Runtime, c runtimeapi.Run
 	})
 }
 
-func TestProcessesDoAsTheyAreTold(t *testing.T) {
+func TestProcessSteps(t *testing.T) {
 	for _, row := range []struct {
 		what  string
 		steps []string
@@ -63,7 +63,7 @@ func TestProcessesDoAsTheyAreTold(t *testing.T) {
 		t.Run(row.what, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, r *Runtime, c runtimeapi.RuntimeServiceClient) {
 				began := time.Now()
-				id := made(t, c, row.steps...)
+				id := startContainer(t, c, row.steps...)
 				if row.grace >= 0 {
 					time.Sleep(time.Minute)
 					if _, err := c.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: row.grace}); err != nil {
@@ -85,7 +85,7 @@ func TestProcessesDoAsTheyAreTold(t *testing.T) {
 	}
 }
 
-func TestFaultsStrikeWhomTheyAreMeantFor(t *testing.T) {
+func TestFaultMatching(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Runtime, c runtimeapi.RuntimeServiceClient) {
 		run := func(name string) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -116,9 +116,9 @@ func TestFaultsStrikeWhomTheyAreMeantFor(t *testing.T) {
 	})
 }
 
-func TestWhoIsAwayCutsCallsOff(t *testing.T) {
+func TestRestartCutsCalls(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Runtime, c runtimeapi.RuntimeServiceClient) {
-		id := made(t, c, "ignore-term", ",", "sleep")
+		id := startContainer(t, c, "ignore-term", ",", "sleep")
 		time.AfterFunc(time.Second, r.Restart)
 		began := time.Now()
 		_, err := c.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 60})
@@ -135,7 +135,7 @@ func TestWhoIsAwayCutsCallsOff(t *testing.T) {
 	})
 }
 
-func TestImagesArePulled(t *testing.T) {
+func TestPullImage(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *Runtime, _ runtimeapi.RuntimeServiceClient) {
 		c := runtimeapi.NewImageServiceClient(r.Conn())
 		r.PublishImage("private/app:1", PublishedImage{PullDuration: 10 * time.Minute, Size: 5, User: "1000", Password: "secret"})
@@ -167,12 +167,12 @@ func TestImagesArePulled(t *testing.T) {
 	})
 }
 
-func TestNames(t *testing.T) {
+func TestNormalizeName(t *testing.T) {
 	for in, want := range map[string]string{
 		"x": "docker.io/library/x:latest", "x:1": "docker.io/library/x:1", "me/x": "docker.io/me/x:latest",
 		"localhost/x:1": "localhost/x:1", "host:5000/x": "host:5000/x:latest", "q.io/x@sha256:0": "q.io/x@sha256:0",
 	} {
-		if got := normal(in); got != want {
+		if got := normalizeName(in); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
 	}

@@ -10,26 +10,26 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// follower is one stream of events. One that falls far behind is cut off.
-type follower struct {
+// subscriber is one stream of events. A stream that falls far behind is closed.
+type subscriber struct {
 	events chan *runtimeapi.ContainerEventResponse
 }
 
-const followerBuffer = 4096
+const subscriberBuffer = 4096
 
-// GetContainerEvents streams what happens from now on.
+// GetContainerEvents streams events from now on.
 func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream runtimeapi.RuntimeService_GetContainerEventsServer) error {
 	if r.opts.Containerd16 {
 		return status.Error(codes.Unimplemented, "unknown method GetContainerEvents for service runtime.v1.RuntimeService")
 	}
-	f := &follower{events: make(chan *runtimeapi.ContainerEventResponse, followerBuffer)}
+	f := &subscriber{events: make(chan *runtimeapi.ContainerEventResponse, subscriberBuffer)}
 	r.mu.Lock()
-	r.followers[f] = true
+	r.subscribers[f] = true
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.followers, f)
+		delete(r.subscribers, f)
 	}()
 	if err := stream.SendHeader(nil); err != nil {
 		return err
@@ -49,19 +49,19 @@ func (r *Runtime) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream runt
 	}
 }
 
-// EventSubscribers returns how many follow the events now.
+// EventSubscribers returns the number of open event streams.
 func (r *Runtime) EventSubscribers() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.followers)
+	return len(r.subscribers)
 }
 
-// emit tells the followers of an event of a container (or the sandbox itself)
-// with the state of the whole sandbox.
+// emit sends an event of a container or the sandbox itself to the subscribers, with the state of
+// the whole sandbox.
 func (r *Runtime) emit(id string, s *sandbox, kind runtimeapi.ContainerEventType) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.followers) == 0 {
+	if len(r.subscribers) == 0 {
 		return
 	}
 	e := &runtimeapi.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano()}
@@ -74,12 +74,12 @@ func (r *Runtime) emit(id string, s *sandbox, kind runtimeapi.ContainerEventType
 		}
 	}
 	slices.SortFunc(e.ContainersStatuses, func(a, b *runtimeapi.ContainerStatus) int { return cmp.Compare(a.Id, b.Id) })
-	for f := range r.followers {
+	for f := range r.subscribers {
 		select {
 		case f.events <- e:
 		default:
 			close(f.events)
-			delete(r.followers, f)
+			delete(r.subscribers, f)
 		}
 	}
 }

@@ -7,8 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ExecSync runs steps in a container; the command's first word, the program, is
-// not looked at.
+// ExecSync executes steps in a container. The first word of the command, the program, is ignored.
 func (r *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	c, err := r.runningContainer(q.ContainerId)
 	if err != nil {
@@ -22,7 +21,7 @@ func (r *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) (
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := c.process.done
-	r.work.Go(func() {
+	r.goroutines.Go(func() {
 		select {
 		case <-ctx.Done():
 		case <-done:
@@ -36,7 +35,7 @@ func (r *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) (
 	return &runtimeapi.ExecSyncResponse{Stdout: stdout, Stderr: stderr, ExitCode: code}, nil
 }
 
-// Exec returns an address at which nobody listens.
+// Exec returns a URL on which nothing listens.
 func (r *Runtime) Exec(_ context.Context, q *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if _, err := r.runningContainer(q.ContainerId); err != nil {
 		return nil, err
@@ -44,7 +43,7 @@ func (r *Runtime) Exec(_ context.Context, q *runtimeapi.ExecRequest) (*runtimeap
 	return &runtimeapi.ExecResponse{Url: "http://127.0.0.1:0/exec/" + q.ContainerId[:16]}, nil
 }
 
-// Attach returns an address at which nobody listens.
+// Attach returns a URL on which nothing listens.
 func (r *Runtime) Attach(_ context.Context, q *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	if _, err := r.runningContainer(q.ContainerId); err != nil {
 		return nil, err

@@ -12,37 +12,37 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// FaultPhase is the moment at which a fault strikes.
+// FaultPhase is the phase of a call in which a fault applies.
 type FaultPhase int
 
 const (
 	Before FaultPhase = iota // nothing was done
-	Midway                   // the name is held and nothing is seen yet (RunPodSandbox, CreateContainer), or it cannot be removed (StartContainer)
-	After                    // all was done, only the answer is missing
+	Midway                   // the name is reserved but the object does not exist yet (RunPodSandbox, CreateContainer), or it cannot be removed (StartContainer)
+	After                    // the operation is complete and only the response is missing
 )
 
-// Fault is something that goes wrong.
+// Fault is a failure to inject.
 type Fault struct {
-	RPC          string             // RPC name, such as RunPodSandbox; empty: any
-	Match        func(req any) bool // which requests; nil: all
+	RPC          string             // RPC name, for example RunPodSandbox; empty: any
+	Match        func(req any) bool // selects requests; nil: all
 	Phase        FaultPhase
 	Times        int           // how often; zero: until it is lifted
-	Delay        time.Duration // first wait that long
-	Hang         bool          // do not answer until the caller leaves or the fault is lifted; then go on
-	IgnoreCancel bool          // do not notice that the caller has left, and finish
-	Err          error         // fail with this; Midway rolls back first
+	Delay        time.Duration // wait this long first
+	Hang         bool          // do not respond until the caller cancels or the fault is lifted, then continue
+	IgnoreCancel bool          // ignore that the caller has canceled, and complete
+	Err          error         // fail with this error; Midway rolls back first
 }
 
 type fault struct {
 	Fault
-	left   int
-	lifted chan struct{}
+	remaining int
+	lifted    chan struct{}
 }
 
-// Inject lets the fault strike until it has done so Times times or lift is
-// called, which also frees the calls that hang in it.
+// Inject applies the fault until it has been applied Times times or lift is called, which also
+// releases the calls that hang in it.
 func (r *Runtime) Inject(f Fault) (lift func()) {
-	in := &fault{Fault: f, left: f.Times, lifted: make(chan struct{})}
+	in := &fault{Fault: f, remaining: f.Times, lifted: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults = append(r.faults, in)
@@ -58,7 +58,7 @@ func (r *Runtime) Inject(f Fault) (lift func()) {
 	}
 }
 
-// MatchPod selects the requests about a pod by its name: those that carry it.
+// MatchPod selects the requests whose message has the name of a pod.
 func MatchPod(name string) func(any) bool {
 	return func(req any) bool {
 		switch q := req.(type) {
@@ -71,10 +71,10 @@ func MatchPod(name string) func(any) bool {
 	}
 }
 
-// strike finds the fault that hits the request now, counts it, and lets it act.
-// It returns the error that the call ends with, nil to go on.
-func (r *Runtime) strike(ctx context.Context, rpc string, req any, when FaultPhase) error {
-	f := r.match(rpc, req, when)
+// applyFault finds the fault for the request in this phase, counts it, and applies it. It returns
+// the error of the call, or nil to continue.
+func (r *Runtime) applyFault(ctx context.Context, rpc string, req any, when FaultPhase) error {
+	f := r.matchFault(rpc, req, when)
 	if f == nil {
 		return nil
 	}
@@ -96,7 +96,7 @@ func (r *Runtime) strike(ctx context.Context, rpc string, req any, when FaultPha
 	return f.Err
 }
 
-func (r *Runtime) match(rpc string, req any, when FaultPhase) *fault {
+func (r *Runtime) matchFault(rpc string, req any, when FaultPhase) *fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, f := range r.faults {
@@ -104,7 +104,7 @@ func (r *Runtime) match(rpc string, req any, when FaultPhase) *fault {
 			continue
 		}
 		if f.Times > 0 {
-			if f.left--; f.left == 0 {
+			if f.remaining--; f.remaining == 0 {
 				r.faults = slices.Delete(r.faults, i, i+1)
 			}
 		}
@@ -113,7 +113,7 @@ func (r *Runtime) match(rpc string, req any, when FaultPhase) *fault {
 	return nil
 }
 
-// intercept stands around every unary call.
+// intercept wraps every unary call.
 func (r *Runtime) intercept(ctx context.Context, req any, method *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 	rpc := rpcName(method.FullMethod)
 	r.mu.Lock()
@@ -123,21 +123,21 @@ func (r *Runtime) intercept(ctx context.Context, req any, method *grpc.UnaryServ
 	if down {
 		return nil, status.Error(codes.Unavailable, "connection error: the fake runtime is down")
 	}
-	ctx, release := r.cuttable(ctx, cut)
+	ctx, release := r.withCut(ctx, cut)
 	defer release()
-	resp, err := r.answer(ctx, rpc, req, do)
+	resp, err := r.serveCall(ctx, rpc, req, do)
 	if errors.Is(context.Cause(ctx), errCut) {
 		return nil, errCut
 	}
 	return resp, err
 }
 
-// cuttable gives a context that ends with the cause errCut when the runtime is
-// closed or its connections are cut.
-func (r *Runtime) cuttable(ctx context.Context, cut <-chan struct{}) (_ context.Context, release func()) {
+// withCut returns a context that ends with cause errCut when the runtime is closed or its
+// connections are cut.
+func (r *Runtime) withCut(ctx context.Context, cut <-chan struct{}) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(r.ctx, func() { cancel(errCut) })
-	r.work.Go(func() {
+	r.goroutines.Go(func() {
 		select {
 		case <-ctx.Done():
 		case <-cut:
@@ -149,24 +149,24 @@ func (r *Runtime) cuttable(ctx context.Context, cut <-chan struct{}) (_ context.
 
 var errCut = status.Error(codes.Unavailable, "error reading from server: EOF")
 
-func (r *Runtime) answer(ctx context.Context, rpc string, req any, do grpc.UnaryHandler) (any, error) {
+func (r *Runtime) serveCall(ctx context.Context, rpc string, req any, do grpc.UnaryHandler) (any, error) {
 	if err := wait(ctx, r.opts.Latency[rpc]); err != nil {
 		return nil, err
 	}
-	if err := r.strike(ctx, rpc, req, Before); err != nil {
+	if err := r.applyFault(ctx, rpc, req, Before); err != nil {
 		return nil, err
 	}
 	resp, err := do(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.strike(ctx, rpc, req, After); err != nil {
+	if err := r.applyFault(ctx, rpc, req, After); err != nil {
 		return nil, err
 	}
 	return resp, nil
 }
 
-// wait lets time pass; its error is gRPC's.
+// wait sleeps. Its error is a gRPC status.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

@@ -17,29 +17,28 @@ import (
 
 // PublishedImage is an image that can be pulled.
 type PublishedImage struct {
-	PullDuration time.Duration // how long a pull takes
+	PullDuration time.Duration // duration of a pull
 	Size         uint64
-	User         string // user name or number that the image declares; empty: none
-	Password     string // that a pull must come with; empty: none
-	Err          error  // what a pull fails with
+	User         string // user name or ID that the image declares; empty: none
+	Password     string // required for a pull; empty: none
+	Err          error  // error of a pull
 }
 
-// PublishImage makes an image that can be pulled under a full name
-// (docker.io/library/x:1).
+// PublishImage makes an image available for pulls under a full name (docker.io/library/x:1).
 func (r *Runtime) PublishImage(ref string, p PublishedImage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.published[normal(ref)] = p
+	r.published[normalizeName(ref)] = p
 }
 
-// AddImage puts an image on the node and returns its ID.
+// AddImage adds an image to the node and returns its ID.
 func (r *Runtime) AddImage(ref string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.addImage(normal(ref), PublishedImage{})
+	return r.addImage(normalizeName(ref), PublishedImage{})
 }
 
-// addImage puts an image on the node; the lock is held. The same name is the
+// addImage adds an image to the node. The caller holds the lock. The same name always gives the
 // same image.
 func (r *Runtime) addImage(ref string, p PublishedImage) string {
 	id := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(ref)))
@@ -62,13 +61,13 @@ func (r *Runtime) addImage(ref string, p PublishedImage) string {
 	return id
 }
 
-// resolve finds an image by ID, tag or digest, nil if it is not on the node; the
-// lock is held.
+// resolve finds an image by ID, tag or digest. It returns nil if the image is not on the node. The
+// caller holds the lock.
 func (r *Runtime) resolve(ref string) *runtimeapi.Image {
 	if image := r.images[ref]; image != nil {
 		return image
 	}
-	full := normal(ref)
+	full := normalizeName(ref)
 	for _, image := range r.images {
 		if slices.Contains(image.RepoTags, full) || slices.Contains(image.RepoDigests, full) {
 			return image
@@ -77,8 +76,8 @@ func (r *Runtime) resolve(ref string) *runtimeapi.Image {
 	return nil
 }
 
-// normal spells an image name out.
-func normal(ref string) string {
+// normalizeName returns the full form of an image name.
+func normalizeName(ref string) string {
 	first, _, slash := strings.Cut(ref, "/")
 	switch {
 	case !slash:
@@ -104,7 +103,7 @@ func (r *Runtime) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*r
 	return resp, nil
 }
 
-// ImageStatus shows one image; none if it is not on the node.
+// ImageStatus returns the status of an image, or none if it is not on the node.
 func (r *Runtime) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,9 +114,9 @@ func (r *Runtime) ImageStatus(_ context.Context, q *runtimeapi.ImageStatusReques
 	return resp, nil
 }
 
-// PullImage brings a published image onto the node.
+// PullImage adds a published image to the node.
 func (r *Runtime) PullImage(ctx context.Context, q *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	ref := normal(q.GetImage().GetImage())
+	ref := normalizeName(q.GetImage().GetImage())
 	r.mu.Lock()
 	p, known := r.published[ref]
 	r.mu.Unlock()
@@ -138,7 +137,7 @@ func (r *Runtime) PullImage(ctx context.Context, q *runtimeapi.PullImageRequest)
 	return &runtimeapi.PullImageResponse{ImageRef: r.addImage(ref, p)}, nil
 }
 
-// RemoveImage takes an image off the node.
+// RemoveImage removes an image from the node.
 func (r *Runtime) RemoveImage(_ context.Context, q *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +147,7 @@ func (r *Runtime) RemoveImage(_ context.Context, q *runtimeapi.RemoveImageReques
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo tells how much the images take.
+// ImageFsInfo returns the usage of the images.
 func (r *Runtime) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

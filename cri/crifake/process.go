@@ -16,23 +16,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ending is how a process ends.
-type ending struct {
+// exitResult is the exit of a process.
+type exitResult struct {
 	code   int32
-	reason string // empty: what the code means
+	reason string // empty: derived from the code
 }
 
-// process does the steps of a container until the last one, a signal or an
-// order to exit.
+// process executes the steps of a container until the last one, a stop signal or a request to exit.
 type process struct {
-	steps []string
-	term  chan struct{} // closed by the first stop signal
-	over  chan ending   // an order to end at once
-	done  chan struct{} // closed when it has ended
-	once  sync.Once
+	steps       []string
+	term        chan struct{}   // closed by the first stop signal
+	exitRequest chan exitResult // a request to exit immediately
+	done        chan struct{}   // closed when the process has exited
+	once        sync.Once
 
 	ignoreTerm bool
-	onTerm     *ending // nil: 143
+	onTerm     *exitResult // nil: 143
 	termDelay  time.Duration
 }
 
@@ -47,21 +46,21 @@ func (r *Runtime) newProcess(c *container) *process {
 			steps = append(slices.Clone(cmd[1:]), steps...)
 		}
 	}
-	return &process{steps: steps, term: make(chan struct{}), over: make(chan ending, 1), done: make(chan struct{})}
+	return &process{steps: steps, term: make(chan struct{}), exitRequest: make(chan exitResult, 1), done: make(chan struct{})}
 }
 
 // signal delivers the stop signal, once.
 func (p *process) signal() { p.once.Do(func() { close(p.term) }) }
 
-// exit orders the process to end at once; the first order counts.
-func (p *process) exit(e ending) {
+// exit requests the process to exit immediately. The first request wins.
+func (p *process) exit(e exitResult) {
 	select {
-	case p.over <- e:
+	case p.exitRequest <- e:
 	default:
 	}
 }
 
-// wait waits until the process has ended, for at most d; zero: for ever.
+// wait waits until the process has exited, for at most d. Zero means no limit.
 func (p *process) wait(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		var cancel context.CancelFunc
@@ -76,11 +75,11 @@ func (p *process) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// run does the steps of a container and notes its end.
+// run executes the steps of a container and records its exit.
 func (r *Runtime) run(c *container, p *process) {
-	end := ending{}
+	end := exitResult{}
 	if len(p.steps) == 0 {
-		end = *p.rest(r.ctx, -1)
+		end = *p.sleep(r.ctx, -1)
 	}
 	for step := range split(p.steps) {
 		if e := r.step(c, p, step); e != nil {
@@ -91,7 +90,7 @@ func (r *Runtime) run(c *container, p *process) {
 	r.exited(c, end)
 }
 
-// split gives the steps between lone commas.
+// split yields the steps between single commas.
 func split(args []string) func(func([]string) bool) {
 	return func(yield func([]string) bool) {
 		for len(args) > 0 {
@@ -108,49 +107,49 @@ func split(args []string) func(func([]string) bool) {
 	}
 }
 
-// step does one step and returns how the process ends, nil if it goes on.
-func (r *Runtime) step(c *container, p *process, s []string) *ending {
+// step executes one step. It returns how the process exits, or nil if it continues.
+func (r *Runtime) step(c *container, p *process, s []string) *exitResult {
 	args := s[1:]
 	switch s[0] {
 	case "exit":
-		return &ending{code: int32(number(args, 0))}
+		return &exitResult{code: int32(parseNumber(args, 0))}
 	case "crash":
-		return &ending{code: 2}
+		return &exitResult{code: 2}
 	case "sleep":
 		d := time.Duration(-1)
 		if len(args) > 0 {
-			d = length(args[0])
+			d = parseDuration(args[0])
 		}
-		return p.rest(r.ctx, d)
+		return p.sleep(r.ctx, d)
 	case "serve", "tcp", "udp", "follow", "await":
-		return p.rest(r.ctx, -1)
+		return p.sleep(r.ctx, -1)
 	case "spin":
 		if len(args) > 0 {
-			return p.rest(r.ctx, length(args[0]))
+			return p.sleep(r.ctx, parseDuration(args[0]))
 		}
-		return p.rest(r.ctx, -1)
+		return p.sleep(r.ctx, -1)
 	case "ignore-term":
 		p.ignoreTerm = true
 	case "on-term":
-		p.onTerm = &ending{code: int32(number(args, 1))}
+		p.onTerm = &exitResult{code: int32(parseNumber(args, 1))}
 		if len(args) > 0 {
-			p.termDelay = length(args[0])
+			p.termDelay = parseDuration(args[0])
 		}
 	case "print", "warn":
 		if r.appendLog(c, logLine(s[0], strings.Join(args, " "))) != nil {
-			return &ending{code: 1}
+			return &exitResult{code: 1}
 		}
 	case "write":
 		if r.writeFile(c, args) != nil {
-			return &ending{code: 1}
+			return &exitResult{code: 1}
 		}
 	}
 	return nil
 }
 
-// rest lets time pass, for ever if d is negative, and returns how the process
-// was ended meanwhile, nil if it was not.
-func (p *process) rest(ctx context.Context, d time.Duration) *ending {
+// sleep waits for d, or forever if d is negative. It returns how the process exited meanwhile, or
+// nil if it did not.
+func (p *process) sleep(ctx context.Context, d time.Duration) *exitResult {
 	var up <-chan time.Time
 	if d >= 0 {
 		t := time.NewTimer(d)
@@ -163,21 +162,21 @@ func (p *process) rest(ctx context.Context, d time.Duration) *ending {
 	}
 	select {
 	case <-ctx.Done():
-		return &ending{code: 137}
-	case e := <-p.over:
+		return &exitResult{code: 137}
+	case e := <-p.exitRequest:
 		return &e
 	case <-up:
 		return nil
 	case <-term:
 	}
-	end := ending{code: 143}
+	end := exitResult{code: 143}
 	if p.onTerm != nil {
 		end = *p.onTerm
 	}
 	t := time.NewTimer(p.termDelay)
 	defer t.Stop()
 	select {
-	case e := <-p.over:
+	case e := <-p.exitRequest:
 		return &e
 	case <-ctx.Done():
 	case <-t.C:
@@ -190,7 +189,7 @@ func logLine(step, text string) []byte {
 	return fmt.Appendf(nil, "%s %s F %s\n", time.Now().Format(time.RFC3339Nano), stream, text)
 }
 
-// appendLog adds to the container's log, if files are wanted.
+// appendLog appends to the container's log, if files are enabled.
 func (r *Runtime) appendLog(c *container, line []byte) error {
 	path := c.logPath()
 	if !r.opts.WriteFiles || path == "" {
@@ -210,7 +209,7 @@ func (r *Runtime) appendLog(c *container, line []byte) error {
 	return f.Close()
 }
 
-// writeFile writes to a file that is mounted from the host, if files are wanted.
+// writeFile writes to a file that is mounted from the host, if files are enabled.
 func (r *Runtime) writeFile(c *container, args []string) error {
 	if !r.opts.WriteFiles || len(args) == 0 {
 		return nil
@@ -223,7 +222,7 @@ func (r *Runtime) writeFile(c *container, args []string) error {
 	return nil
 }
 
-func number(args []string, i int) int64 {
+func parseNumber(args []string, i int) int64 {
 	if i >= len(args) {
 		return 0
 	}
@@ -234,7 +233,7 @@ func number(args []string, i int) int64 {
 	return n
 }
 
-func length(s string) time.Duration {
+func parseDuration(s string) time.Duration {
 	if d, err := time.ParseDuration(s); err == nil {
 		return d
 	}
@@ -245,8 +244,8 @@ func length(s string) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// command does the steps of a command in a running container and returns its
-// outputs and exit code. Its error is gRPC's.
+// command executes the steps of a command in a running container and returns its output and exit
+// code. Its error is a gRPC status.
 func command(ctx context.Context, cmd []string) (stdout, stderr []byte, code int32, err error) {
 	var out, errs bytes.Buffer
 	for step := range split(cmd) {
@@ -257,15 +256,15 @@ func command(ctx context.Context, cmd []string) (stdout, stderr []byte, code int
 		case "warn":
 			errs.WriteString(text)
 		case "lines":
-			for i := range number(step, 1) {
+			for i := range parseNumber(step, 1) {
 				fmt.Fprintf(&out, "line %d\n", i+1)
 			}
 		case "exit":
-			return out.Bytes(), errs.Bytes(), int32(number(step, 1)), nil
+			return out.Bytes(), errs.Bytes(), int32(parseNumber(step, 1)), nil
 		case "sleep":
 			d := time.Duration(1<<62 - 1)
 			if len(step) > 1 {
-				d = length(step[1])
+				d = parseDuration(step[1])
 			}
 			if err := wait(ctx, d); err != nil {
 				return nil, nil, 0, status.Error(codes.DeadlineExceeded, "failed to exec in container: timeout exceeded: "+err.Error())

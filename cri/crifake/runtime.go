@@ -13,76 +13,73 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Options of a Runtime. The zero value is a containerd 2.4 that needs no time.
+// Options of a Runtime. The zero value is a containerd 2.4 without latency.
 type Options struct {
-	// Containerd16 is a runtime as containerd 1.6: without events, without RuntimeConfig,
-	// and with nothing to tell of its handlers.
+	// Containerd16 emulates containerd 1.6: no events, no RuntimeConfig and no handler features.
 	Containerd16 bool
-	// WriteFiles lets containers write their logs and termination messages to the
-	// host, at the paths that they were given.
+	// WriteFiles lets containers write their logs and termination messages to the host, at the
+	// configured paths.
 	WriteFiles bool
-	// Latency is how long the calls of a verb take, by RPC name; of a stream, how
-	// long until it begins.
+	// Latency is the duration of calls by RPC name, and for a stream the delay until it starts.
 	Latency map[string]time.Duration
-	// Steps gives what a container does, instead of its command and arguments.
-	// Nil result: as it says itself.
+	// Steps overrides what a container does. A nil result means its command and arguments.
 	Steps func(*runtimeapi.ContainerConfig) []string
-	// CgroupDriver is what RuntimeConfig tells.
+	// CgroupDriver is reported by RuntimeConfig.
 	CgroupDriver runtimeapi.CgroupDriver
-	// ImageFilesystem and ContainerDisk are where it says that images, and what containers
-	// write, lie. Empty: where containerd keeps images; of containers it says nothing.
+	// ImageFilesystem and ContainerFilesystem are the reported mount points of images and writable
+	// layers. Empty: containerd's default for images, and none for containers.
 	ImageFilesystem, ContainerFilesystem string
 }
 
-// Runtime is a container runtime in memory. It is safe for concurrent use.
+// Runtime is an in-memory container runtime. It is safe for concurrent use.
 type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
 
-	opts Options
-	ctx  context.Context // ends with Close
-	end  context.CancelFunc
-	work sync.WaitGroup
+	opts       Options
+	ctx        context.Context // ends with Close
+	end        context.CancelFunc
+	goroutines sync.WaitGroup
 
-	mu         sync.Mutex
-	ids        int
-	sandboxes  map[string]*sandbox
-	containers map[string]*container
-	names      map[string]string // reserved name: ID
-	images     map[string]*runtimeapi.Image
-	published  map[string]PublishedImage
-	faults     []*fault
-	calls      map[string]int
-	followers  map[*follower]bool
-	network    string // why it is not ready; empty: ready
-	down       bool
-	cut        chan struct{} // closed when calls and streams under way are cut off
+	mu          sync.Mutex
+	ids         int
+	sandboxes   map[string]*sandbox
+	containers  map[string]*container
+	names       map[string]string // ID by reserved name
+	images      map[string]*runtimeapi.Image
+	published   map[string]PublishedImage
+	faults      []*fault
+	calls       map[string]int
+	subscribers map[*subscriber]bool
+	network     string // why it is not ready; empty: ready
+	down        bool
+	cut         chan struct{} // closed when calls and streams in progress are cut
 }
 
-// New returns a runtime with nothing in it. Close it.
+// New returns an empty runtime. The caller must close it.
 func New(o Options) *Runtime {
 	ctx, end := context.WithCancel(context.Background())
 	return &Runtime{
 		opts: o, ctx: ctx, end: end,
-		sandboxes:  map[string]*sandbox{},
-		containers: map[string]*container{},
-		names:      map[string]string{},
-		images:     map[string]*runtimeapi.Image{},
-		published:  map[string]PublishedImage{},
-		calls:      map[string]int{},
-		followers:  map[*follower]bool{},
-		cut:        make(chan struct{}),
+		sandboxes:   map[string]*sandbox{},
+		containers:  map[string]*container{},
+		names:       map[string]string{},
+		images:      map[string]*runtimeapi.Image{},
+		published:   map[string]PublishedImage{},
+		calls:       map[string]int{},
+		subscribers: map[*subscriber]bool{},
+		cut:         make(chan struct{}),
 	}
 }
 
 // Close ends all calls, streams and processes and waits for them.
 func (r *Runtime) Close() {
 	r.end()
-	r.work.Wait()
+	r.goroutines.Wait()
 }
 
-// Down makes the runtime unreachable: calls and streams under way are cut off
-// and new ones fail until Up. Containers go on.
+// Down makes the runtime unavailable: calls and streams in progress are cut and new ones fail until
+// Up. Containers keep running.
 func (r *Runtime) Down() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,20 +95,20 @@ func (r *Runtime) Up() {
 	r.down = false
 }
 
-// Restart cuts off all calls and streams under way. Containers go on.
+// Restart cuts all calls and streams in progress. Containers keep running.
 func (r *Runtime) Restart() {
 	r.Down()
 	r.Up()
 }
 
-// SetNetworkNotReady says why the network is not ready; empty: it is.
+// SetNetworkNotReady sets why the network is not ready. Empty: it is ready.
 func (r *Runtime) SetNetworkNotReady(why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.network = why
 }
 
-// Sandbox is a sandbox as tests want to see it.
+// Sandbox is a sandbox for assertions in tests.
 type Sandbox struct {
 	ID, UID, Namespace, Name string
 	Attempt                  uint32
@@ -119,7 +116,7 @@ type Sandbox struct {
 	IP                       string
 }
 
-// Container is a container as tests want to see it.
+// Container is a container for assertions in tests.
 type Container struct {
 	ID, SandboxID, UID, Pod, Name string
 	Attempt                       uint32
@@ -150,13 +147,13 @@ func (r *Runtime) Containers() []Container {
 	defer r.mu.Unlock()
 	var out []Container
 	for _, c := range r.containers {
-		out = append(out, c.seen())
+		out = append(out, c.snapshot())
 	}
 	slices.SortFunc(out, func(a, b Container) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
-func (c *container) seen() Container {
+func (c *container) snapshot() Container {
 	m := c.sandbox.config.GetMetadata()
 	return Container{
 		ID: c.id, SandboxID: c.sandbox.id, UID: m.GetUid(), Pod: m.GetName(), Name: c.config.GetMetadata().GetName(),
@@ -164,7 +161,7 @@ func (c *container) seen() Container {
 	}
 }
 
-// FindContainer returns the newest container of that name in the pod of that name.
+// FindContainer returns the newest container with that name in the pod with that name.
 func (r *Runtime) FindContainer(pod, name string) (Container, bool) {
 	all := r.Containers()
 	for _, c := range slices.Backward(all) {
@@ -175,21 +172,21 @@ func (r *Runtime) FindContainer(pod, name string) (Container, bool) {
 	return Container{}, false
 }
 
-// CallCount returns how often a verb was called, by its RPC name.
+// CallCount returns the number of calls of an RPC.
 func (r *Runtime) CallCount(rpc string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.calls[rpc]
 }
 
-// newID returns the next ID; the lock is held. IDs look like containerd's and
-// sort by age.
+// newID returns the next ID. The caller holds the lock. IDs have containerd's format and sort by
+// age.
 func (r *Runtime) newID() string {
 	r.ids++
 	return fmt.Sprintf("%016x%048x", r.ids, 0xfa4e)
 }
 
-// reserve takes a name for an object that is going to be; the lock is held.
+// reserve reserves the name of a new object. The caller holds the lock.
 func (r *Runtime) reserve(kind, name, id string) error {
 	if holder, taken := r.names[name]; taken {
 		code := codes.FailedPrecondition
@@ -206,7 +203,7 @@ func notFound(format string, args ...any) error {
 	return status.Error(codes.NotFound, fmt.Sprintf(format, args...)+": not found")
 }
 
-// selected reports whether labels have all that a selector wants.
+// selected reports whether the labels match a selector.
 func selected(labels, selector map[string]string) bool {
 	for k, v := range selector {
 		if got, ok := labels[k]; !ok || got != v {

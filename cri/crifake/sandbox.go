@@ -17,7 +17,7 @@ type sandbox struct {
 	handler  string
 	created  time.Time
 	ready    bool
-	ip       string // empty: of the host, or given back
+	ip       string // empty: on the host network, or released
 	netns    string
 }
 
@@ -25,7 +25,7 @@ func hostNetwork(c *runtimeapi.PodSandboxConfig) bool {
 	return c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
 }
 
-// RunPodSandbox makes a sandbox.
+// RunPodSandbox creates and starts a sandbox.
 func (r *Runtime) RunPodSandbox(ctx context.Context, q *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	m := q.GetConfig().GetMetadata()
 	if m == nil {
@@ -35,10 +35,10 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, q *runtimeapi.RunPodSandbox
 		name:   fmt.Sprintf("%s_%s_%s_%d", m.Name, m.Namespace, m.Uid, m.Attempt),
 		config: proto.CloneOf(q.Config), handler: q.RuntimeHandler, ready: true,
 	}
-	if err := r.beginSandbox(s); err != nil {
+	if err := r.reserveSandbox(s); err != nil {
 		return nil, err
 	}
-	err := r.strike(ctx, "RunPodSandbox", q, Midway)
+	err := r.applyFault(ctx, "RunPodSandbox", q, Midway)
 	r.mu.Lock()
 	if err != nil {
 		delete(r.names, s.name)
@@ -53,8 +53,8 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, q *runtimeapi.RunPodSandbox
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: s.id}, nil
 }
 
-// beginSandbox reserves what the sandbox needs: name, address, namespace.
-func (r *Runtime) beginSandbox(s *sandbox) error {
+// reserveSandbox reserves the name, address and network namespace of the sandbox.
+func (r *Runtime) reserveSandbox(s *sandbox) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !hostNetwork(s.config) && r.network != "" {
@@ -71,7 +71,7 @@ func (r *Runtime) beginSandbox(s *sandbox) error {
 	return nil
 }
 
-// StopPodSandbox kills what runs in the sandbox and gives its address back.
+// StopPodSandbox kills what runs in the sandbox and releases its address.
 func (r *Runtime) StopPodSandbox(ctx context.Context, q *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	r.mu.Lock()
 	s := r.sandboxes[q.PodSandboxId]
@@ -86,7 +86,7 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, q *runtimeapi.StopPodSandb
 }
 
 func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
-	for _, c := range r.within(s) {
+	for _, c := range r.containersOf(s) {
 		if err := r.stop(ctx, c, 0); err != nil {
 			return err
 		}
@@ -101,8 +101,8 @@ func (r *Runtime) stopSandbox(ctx context.Context, s *sandbox) error {
 	return nil
 }
 
-// within returns the containers of a sandbox.
-func (r *Runtime) within(s *sandbox) []*container {
+// containersOf returns the containers of a sandbox.
+func (r *Runtime) containersOf(s *sandbox) []*container {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*container
@@ -125,7 +125,7 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, q *runtimeapi.RemovePodS
 	if err := r.stopSandbox(ctx, s); err != nil {
 		return nil, err
 	}
-	for _, c := range r.within(s) {
+	for _, c := range r.containersOf(s) {
 		if err := r.remove(ctx, c); err != nil {
 			return nil, err
 		}
@@ -164,7 +164,7 @@ func (r *Runtime) ListPodSandbox(_ context.Context, q *runtimeapi.ListPodSandbox
 	return out, nil
 }
 
-// PodSandboxStatus shows one sandbox.
+// PodSandboxStatus returns the status of a sandbox.
 func (r *Runtime) PodSandboxStatus(_ context.Context, q *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +194,7 @@ func (s *sandbox) status() *runtimeapi.PodSandboxStatus {
 	})
 }
 
-// info is the part of containerd's verbose status that somebody reads.
+// info returns the part of containerd's verbose status that the client reads.
 func (s *sandbox) info() (string, error) {
 	spec := specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}}}}
 	if s.netns != "" {

@@ -15,12 +15,12 @@ func (r *Runtime) version() string {
 	return "2.4.2"
 }
 
-// Version names the runtime that it stands for.
+// Version returns the emulated containerd version.
 func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "containerd", RuntimeVersion: r.version(), RuntimeApiVersion: "v1"}, nil
 }
 
-// Status is ready; the network is unless SetNetwork says otherwise.
+// Status is ready. The network is ready unless SetNetworkNotReady was called.
 func (r *Runtime) Status(_ context.Context, q *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,7 +42,7 @@ func (r *Runtime) Status(_ context.Context, q *runtimeapi.StatusRequest) (*runti
 	return resp, nil
 }
 
-// RuntimeConfig tells the cgroup driver.
+// RuntimeConfig returns the cgroup driver.
 func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	if r.opts.Containerd16 {
 		return nil, status.Error(codes.Unimplemented, "unknown method RuntimeConfig for service runtime.v1.RuntimeService")
@@ -50,7 +50,7 @@ func (r *Runtime) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigReques
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: r.opts.CgroupDriver}}, nil
 }
 
-// UpdateRuntimeConfig changes nothing.
+// UpdateRuntimeConfig has no effect.
 func (r *Runtime) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }

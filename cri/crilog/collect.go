@@ -11,38 +11,36 @@ import (
 	"time"
 )
 
-// Owners says what of the logs has an owner.
+// Owners are the pods and containers that own logs.
 type Owners struct {
-	// Pods are the UIDs of pods that are there, of whatever owner: their folders
-	// stay.
+	// Pods are the UIDs of all existing pods, of any owner. Their directories are kept.
 	Pods map[string]bool
-	// Logs has, for the pods whose instances are all known, the logs of those
-	// instances by UID and path. A pod that is not in it keeps all of its logs.
+	// Logs are the log paths of the existing instances by UID, for pods whose instances are all
+	// known. A pod that is not in it keeps all of its logs.
 	Logs map[string]map[string]bool
 }
 
-// Collected counts what a round of the Collector has taken away.
+// Collected counts what one run of the Collector removed.
 type Collected struct {
-	PodDirs int   // of pods that are no more
-	Logs    int   // of containers that were removed, with their rotated files
-	Links   int   // to logs that are no more
+	PodDirs int   // directories of deleted pods
+	Logs    int   // of removed containers, with their rotated files
+	Links   int   // to removed logs
 	Bytes   int64 // freed
 }
 
-// Collector takes away logs that are nobody's: folders of pods that are no more,
-// logs of containers that were removed while their pod goes on, and links to
-// what is gone.
+// Collector removes logs without an owner: directories of deleted pods, logs of removed containers
+// of existing pods, and dangling links.
 type Collector struct {
-	PodLogsDir  string        // of the pods' folders: /var/log/pods
-	LinkDir     string        // of the links: /var/log/containers; empty: none
-	Interval    time.Duration // between rounds
-	MinAge      time.Duration // since the last change of what is taken away
+	PodLogsDir  string        // /var/log/pods
+	LinkDir     string        // directory of the links, /var/log/containers; empty: none
+	Interval    time.Duration // between runs
+	MinAge      time.Duration // since the last change of what is removed
 	Owners      func(context.Context) (Owners, error)
-	OnCollected func(Collected, error) // told after each round; nil: nobody is
+	OnCollected func(Collected, error) // called after each run; may be nil
 	Now         func() time.Time
 }
 
-// Run collects, once per interval, until ctx ends.
+// Run collects once per interval until ctx ends.
 func (c *Collector) Run(ctx context.Context) {
 	tick := time.NewTicker(c.Interval)
 	defer tick.Stop()
@@ -59,7 +57,7 @@ func (c *Collector) Run(ctx context.Context) {
 	}
 }
 
-// RunOnce collects once. What cannot be taken away does not keep the rest.
+// RunOnce collects once. A file that cannot be removed does not stop the run.
 func (c *Collector) RunOnce(ctx context.Context) (g Collected, err error) {
 	kept, err := c.Owners(ctx)
 	if err != nil {
@@ -74,24 +72,24 @@ func (c *Collector) RunOnce(ctx context.Context) (g Collected, err error) {
 		if ctx.Err() != nil {
 			return g, ctx.Err()
 		}
-		parts := strings.Split(e.Name(), "_") // namespace, pod and UID have no underscore
+		parts := strings.Split(e.Name(), "_") // namespace, name and UID contain no underscore
 		if !e.IsDir() || len(parts) != 3 || parts[2] == "" {
 			continue
 		}
 		dir, uid := filepath.Join(c.PodLogsDir, e.Name()), parts[2]
 		switch logs, known := kept.Logs[uid]; {
 		case known:
-			errs = append(errs, c.single(dir, logs, &g))
+			errs = append(errs, c.collectContainerLogs(dir, logs, &g))
 		case !kept.Pods[uid]:
-			errs = append(errs, c.folder(dir, &g))
+			errs = append(errs, c.collectPodDir(dir, &g))
 		}
 	}
-	errs = append(errs, c.links(&g))
+	errs = append(errs, c.collectLinks(&g))
 	return g, errors.Join(errs...)
 }
 
-// folder takes the folder of a pod away.
-func (c *Collector) folder(dir string, g *Collected) error {
+// collectPodDir removes the directory of a pod.
+func (c *Collector) collectPodDir(dir string, g *Collected) error {
 	var size int64
 	var newest time.Time
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
@@ -110,24 +108,24 @@ func (c *Collector) folder(dir string, g *Collected) error {
 		}
 		return nil
 	})
-	if err != nil || c.young(newest) {
-		return ignoreGone(err)
+	if err != nil || c.isYoung(newest) {
+		return ignoreNotExist(err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove the logs of a pod that is gone: %w", err)
+		return fmt.Errorf("remove logs of deleted pod: %w", err)
 	}
 	g.PodDirs++
 	g.Bytes += size
 	return nil
 }
 
-// single takes away the logs of instances that are no more, each with its
-// rotated files. A container's newest log stays: its instance may be in the
-// making, and of a container that is gone it is what is left to read.
-func (c *Collector) single(dir string, kept map[string]bool, g *Collected) error {
+// collectContainerLogs removes the logs of instances that do not exist any more, each with its
+// rotated files. The newest log of a container is kept: its instance may be in creation, and for a
+// removed container it is the last one to read.
+func (c *Collector) collectContainerLogs(dir string, kept map[string]bool, g *Collected) error {
 	containers, err := os.ReadDir(dir)
 	if err != nil {
-		return ignoreGone(err)
+		return ignoreNotExist(err)
 	}
 	var errs []error
 	for _, k := range containers {
@@ -137,7 +135,7 @@ func (c *Collector) single(dir string, kept map[string]bool, g *Collected) error
 		of := filepath.Join(dir, k.Name())
 		files, err := os.ReadDir(of)
 		if err != nil {
-			errs = append(errs, ignoreGone(err))
+			errs = append(errs, ignoreNotExist(err))
 			continue
 		}
 		runs := map[uint32][]fs.DirEntry{}
@@ -150,26 +148,26 @@ func (c *Collector) single(dir string, kept map[string]bool, g *Collected) error
 		}
 		for n, files := range runs {
 			if n != newest && !kept[filepath.Join(of, LogFileName(n))] {
-				errs = append(errs, c.run(of, files, g))
+				errs = append(errs, c.collectAttempt(of, files, g))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// run takes the log of one run away, with its rotated files.
-func (c *Collector) run(dir string, files []fs.DirEntry, g *Collected) error {
+// collectAttempt removes the log of one attempt with its rotated files.
+func (c *Collector) collectAttempt(dir string, files []fs.DirEntry, g *Collected) error {
 	var size int64
 	for _, f := range files {
 		st, err := f.Info()
-		if err != nil || c.young(st.ModTime()) {
-			return ignoreGone(err)
+		if err != nil || c.isYoung(st.ModTime()) {
+			return ignoreNotExist(err)
 		}
 		size += st.Size()
 	}
 	for _, f := range files {
 		if err := os.Remove(filepath.Join(dir, f.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the log of a container that is gone: %w", err)
+			return fmt.Errorf("remove log of removed container: %w", err)
 		}
 	}
 	g.Logs++
@@ -177,14 +175,14 @@ func (c *Collector) run(dir string, files []fs.DirEntry, g *Collected) error {
 	return nil
 }
 
-// links takes away links into Root that lead nowhere.
-func (c *Collector) links(g *Collected) error {
+// collectLinks removes dangling links into PodLogsDir.
+func (c *Collector) collectLinks(g *Collected) error {
 	if c.LinkDir == "" {
 		return nil
 	}
 	entries, err := os.ReadDir(c.LinkDir)
 	if err != nil {
-		return ignoreGone(err)
+		return ignoreNotExist(err)
 	}
 	var errs []error
 	for _, e := range entries {
@@ -194,14 +192,14 @@ func (c *Collector) links(g *Collected) error {
 			continue
 		}
 		st, err := e.Info()
-		if err != nil || c.young(st.ModTime()) {
+		if err != nil || c.isYoung(st.ModTime()) {
 			continue
 		}
 		if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove a link to a log that is gone: %w", err))
+			errs = append(errs, fmt.Errorf("remove dangling log link: %w", err))
 			continue
 		}
 		g.Links++
@@ -209,9 +207,9 @@ func (c *Collector) links(g *Collected) error {
 	return errors.Join(errs...)
 }
 
-func (c *Collector) young(t time.Time) bool { return c.Now().Sub(t) < c.MinAge }
+func (c *Collector) isYoung(t time.Time) bool { return c.Now().Sub(t) < c.MinAge }
 
-func ignoreGone(err error) error {
+func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -28,7 +28,7 @@ func tree(t *testing.T, root string) string {
 	return strings.Join(out, " ")
 }
 
-func TestCollectorTakesOnlyWhatIsNobodys(t *testing.T) { // L6
+func TestCollectorRemovesOnlyUnownedLogs(t *testing.T) { // L6
 	t.Parallel()
 	root, links := filepath.Join(t.TempDir(), "pods"), filepath.Join(t.TempDir(), "links")
 	put := func(file string, age time.Duration) {
@@ -101,7 +101,7 @@ func TestCollectorTakesOnlyWhatIsNobodys(t *testing.T) { // L6
 	}
 }
 
-func TestCollectorTouchesNothingWhenOwnersAreNotKnown(t *testing.T) { // L6
+func TestCollectorKeepsLogsWhenOwnersUnknown(t *testing.T) { // L6
 	t.Parallel()
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "a_b_c"), 0o755); err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch wakes when something happens in the folder of a log.
-type watch struct{ notify *fsnotify.Watcher }
+// dirWatch waits for changes in the directory of a log.
+type dirWatch struct{ watcher *fsnotify.Watcher }
 
-func newWatch(log string) (*watch, error) {
+func newDirWatch(log string) (*dirWatch, error) {
 	n, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("watch log: %w", err)
@@ -25,50 +25,50 @@ func newWatch(log string) (*watch, error) {
 		_ = n.Close()
 		return nil, fmt.Errorf("watch log: %w", err)
 	}
-	return &watch{n}, nil
+	return &dirWatch{n}, nil
 }
 
-func (w *watch) close() { _ = w.notify.Close() }
+func (w *dirWatch) close() { _ = w.watcher.Close() }
 
-// wait returns after a change, when done is closed, or with the context's error.
-// Changes that came together wake once.
-func (w *watch) wait(ctx context.Context, done <-chan struct{}) error {
+// wait returns after a change, when done is closed, or with the context's error. Concurrent changes
+// are merged.
+func (w *dirWatch) wait(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-done:
 		return nil
-	case <-w.notify.Events:
-	case err := <-w.notify.Errors:
-		if !errors.Is(err, fsnotify.ErrEventOverflow) { // then too much has happened: look
+	case <-w.watcher.Events:
+	case err := <-w.watcher.Errors:
+		if !errors.Is(err, fsnotify.ErrEventOverflow) { // an overflow is a change too
 			return fmt.Errorf("watch log: %w", err)
 		}
 	}
 	for {
 		select {
-		case <-w.notify.Events:
+		case <-w.watcher.Events:
 		default:
 			return nil
 		}
 	}
 }
 
-// follow reads on as the log grows.
+// follow continues to read as the log grows.
 //
-//	      grown                      rotated: the new file has content
-//	  ┌──────────┐            ┌────────────────────────────────────────┐
-//	  ▼          │            ▼                                        │
-//	drain ──► advance ──► missed files ──► next file ──────────────────┘
-//	             │ nothing new
-//	             ▼
-//	  container ended? ── yes ──► all is read
-//	             │ no
-//	             ▼
-//	     wait for a change
-func (r *reader) follow(ctx context.Context, w *watch) error {
+//	        grown                          rotated: the new file has content
+//	  ┌──────────────┐            ┌──────────────────────────────────────────┐
+//	  ▼              │            ▼                                          │
+//	readCurrent ──► advance ──► missed files ──► next file ──────────────────┘
+//	                 │ no change
+//	                 ▼
+//	  container exited? ── yes ──► everything is read
+//	                 │ no
+//	                 ▼
+//	         wait for a change
+func (r *reader) follow(ctx context.Context, w *dirWatch) error {
 	for {
-		ended := closed(r.o.Done) // asked before reading: what came before it is then read
-		if err := r.drain(ctx); err != nil {
+		ended := closed(r.o.Done) // checked before reading, so that everything before the exit is read
+		if err := r.readCurrent(ctx); err != nil {
 			return err
 		}
 		moved, err := r.advance(ctx)
@@ -78,7 +78,7 @@ func (r *reader) follow(ctx context.Context, w *watch) error {
 		case moved:
 			continue
 		case ended:
-			return r.split.end(r.p.print)
+			return r.splitter.end(r.p.print)
 		}
 		if err := w.wait(ctx, r.o.Done); err != nil {
 			return err
@@ -86,9 +86,9 @@ func (r *reader) follow(ctx context.Context, w *watch) error {
 	}
 }
 
-// advance goes on to the file that the runtime writes now, and reports whether
-// there is more to read. An empty new file is not yet it: until something is in
-// it, or in another between them, the runtime may still write to the old one.
+// advance moves on to the file that the runtime currently writes, and reports whether there is more
+// to read. An empty new file does not count yet: until it, or another file in between, has content,
+// the runtime may still write to the old one.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	st, err := os.Stat(r.o.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,56 +102,56 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 		same := err == nil && os.SameFile(have, st)
 		if same && st.Size() < r.offset { // truncated in place
 			r.offset = 0
-			r.split.reset()
+			r.splitter.reset()
 			return true, nil
 		}
 		if same {
 			return false, nil
 		}
 		if st.Size() == 0 {
-			older, err := chain(r.o.Path)
-			if err != nil || len(r.missed(older)) == 0 {
+			older, err := rotatedFiles(r.o.Path)
+			if err != nil || len(r.missedFiles(older)) == 0 {
 				return false, err
 			}
 		}
 	}
-	if r.file != nil { // the runtime may have lines for the old file yet
+	if r.file != nil { // the runtime may still write to the old file
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-time.After(lateLines):
+		case <-time.After(lateWriteDelay):
 		}
 	}
 	return r.replace(ctx)
 }
 
-// lateLines is how long a runtime may go on writing to a log after it has begun
-// to write to the next one.
-const lateLines = 20 * time.Millisecond
+// lateWriteDelay is how long a runtime may still write to a log after its first write to the next
+// one.
+const lateWriteDelay = 20 * time.Millisecond
 
-// replace ends the current file, reads those that came and were rotated since,
-// and begins with the one that is there now.
+// replace finishes the current file, reads the files that were created and rotated since, and
+// continues with the newest one.
 func (r *reader) replace(ctx context.Context) (bool, error) {
-	f, older, err := snapshot(r.o.Path)
+	f, older, err := openSnapshot(r.o.Path)
 	if err != nil {
 		return false, fmt.Errorf("open log: %w", err)
 	}
-	if f == nil { // rotated again: there will be another change
+	if f == nil { // rotated again: another change follows
 		return false, nil
 	}
-	err = r.drain(ctx) // what came between the last look and the new file
+	err = r.readCurrent(ctx) // written between the last read and the new file
 	if err == nil {
-		err = r.split.end(r.p.print)
+		err = r.splitter.end(r.p.print)
 	}
 	if err != nil {
 		_ = f.Close()
 		return false, err
 	}
-	missed := r.missed(older)
+	missed := r.missedFiles(older)
 	if r.file != nil {
 		_ = r.file.Close()
 	}
-	r.adopt(f, older)
+	r.setCurrent(f, older)
 	for _, m := range missed {
 		if err := r.readRotated(ctx, m, 0); err != nil {
 			return false, err
@@ -160,11 +160,11 @@ func (r *reader) replace(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// missed gives the rotated files that came after the current file. The first of
-// the new ones is the current file itself, plain or compressed by now (then it
-// has kept its time), unless that is gone.
-func (r *reader) missed(older []rotated) []rotated {
-	added := slices.DeleteFunc(slices.Clone(older), func(o rotated) bool { return slices.Contains(r.known, o.path) })
+// missedFiles returns the rotated files that are newer than the current file. The first one is the
+// current file itself, which may have been compressed (with its modification time preserved),
+// unless it was deleted.
+func (r *reader) missedFiles(older []rotatedFile) []rotatedFile {
+	added := slices.DeleteFunc(slices.Clone(older), func(o rotatedFile) bool { return slices.Contains(r.known, o.path) })
 	if r.file == nil || len(added) == 0 {
 		return added
 	}
@@ -182,7 +182,7 @@ func (r *reader) missed(older []rotated) []rotated {
 	return added[1:]
 }
 
-// closed reports whether a channel is closed; nil never is.
+// closed reports whether a channel is closed. A nil channel never is.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

@@ -53,16 +53,16 @@ func (s *sink) await(t *testing.T, suffix string) {
 	}
 }
 
-// runtime writes a log as a container runtime does.
-type runtime struct {
+// fakeRuntime writes a log as a container runtime does.
+type fakeRuntime struct {
 	t    *testing.T
 	path string
 	mu   sync.Mutex
 	f    *os.File
 }
 
-func newRuntime(t *testing.T) *runtime {
-	r := &runtime{t: t, path: filepath.Join(t.TempDir(), "0.log")}
+func newFakeRuntime(t *testing.T) *fakeRuntime {
+	r := &fakeRuntime{t: t, path: filepath.Join(t.TempDir(), "0.log")}
 	if err := r.reopen(); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func newRuntime(t *testing.T) *runtime {
 	return r
 }
 
-func (r *runtime) reopen() error {
+func (r *fakeRuntime) reopen() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
@@ -84,7 +84,7 @@ func (r *runtime) reopen() error {
 	return nil
 }
 
-func (r *runtime) raw(text string) {
+func (r *fakeRuntime) raw(text string) {
 	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +93,7 @@ func (r *runtime) raw(text string) {
 	}
 }
 
-func (r *runtime) say(lines ...string) {
+func (r *fakeRuntime) say(lines ...string) {
 	r.t.Helper()
 	for _, l := range lines {
 		r.raw(stamp + " stdout F " + l + "\n")
@@ -101,7 +101,7 @@ func (r *runtime) say(lines ...string) {
 }
 
 // rotate is a Rotate at the given second, which must come after the last one.
-func (r *runtime) rotate(second int) {
+func (r *fakeRuntime) rotate(second int) {
 	r.t.Helper()
 	done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 100, Now: day(1).Add(time.Duration(second) * time.Second), Reopen: r.reopen})
 	if err != nil || !done {
@@ -162,30 +162,30 @@ func TestFollow(t *testing.T) { // L3, L4
 	for _, row := range []struct {
 		sentence string
 		change   func(*Options)
-		act      func(*runtime, *follower)
+		act      func(*fakeRuntime, *follower)
 		want     string
 	}{
-		{"lines come as they are written", nil, func(r *runtime, f *follower) {
+		{"lines come as they are written", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			r.say("a")
 			f.await(t, "a\n")
 			r.say("b", "c")
 			f.await(t, "c\n")
 		}, "before\na\nb\nc\n"},
-		{"what is written before the end is read", nil, func(r *runtime, f *follower) { r.say("a", "b") }, "before\na\nb\n"},
-		{"with a tail of none only what is new", func(o *Options) { o.Tail = &none }, func(r *runtime, f *follower) {
+		{"what is written before the end is read", nil, func(r *fakeRuntime, f *follower) { r.say("a", "b") }, "before\na\nb\n"},
+		{"with a tail of none only what is new", func(o *Options) { o.Tail = &none }, func(r *fakeRuntime, f *follower) {
 			for !strings.Contains(f.String(), "new") { // until the follower has begun
 				r.say("new")
 			}
 		}, ""},
-		{"a record written in two parts is one line", nil, func(r *runtime, f *follower) {
+		{"a record written in two parts is one line", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			r.raw(stamp + " std")
 			r.raw("out F to")
 			r.raw("gether\n")
 			f.await(t, "together\n")
 		}, "before\ntogether\n"},
-		{"a rotated log goes on in the next", nil, func(r *runtime, f *follower) {
+		{"a rotated log goes on in the next", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			r.rotate(1)
 			r.say("a")
@@ -194,7 +194,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("b")
 			f.await(t, "b\n")
 		}, "before\na\nb\n"},
-		{"several rotations at once lose nothing", nil, func(r *runtime, f *follower) {
+		{"several rotations at once lose nothing", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			for i := range 5 {
 				r.say(fmt.Sprint("a", i))
@@ -203,14 +203,14 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("b")
 			f.await(t, "b\n")
 		}, "before\na0\na1\na2\na3\na4\nb\n"},
-		{"a container that ends right after rotations loses nothing", nil, func(r *runtime, f *follower) {
+		{"a container that ends right after rotations loses nothing", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			for i := range 3 {
 				r.say(fmt.Sprint("a", i))
 				r.rotate(i)
 			}
 		}, "before\na0\na1\na2\n"},
-		{"between move and reopen the runtime writes to the moved file", nil, func(r *runtime, f *follower) {
+		{"between move and reopen the runtime writes to the moved file", nil, func(r *fakeRuntime, f *follower) {
 			f.await(t, "before\n")
 			if err := os.Rename(r.path, r.path+".20260101-000001"); err != nil {
 				r.t.Fatal(err)
@@ -229,7 +229,7 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("new")
 			f.await(t, "new\n")
 		}, "before\nmoved\nlate\nnew\n"},
-		{"a truncated log begins again", nil, func(r *runtime, f *follower) {
+		{"a truncated log begins again", nil, func(r *fakeRuntime, f *follower) {
 			r.say("a", "b")
 			f.await(t, "b\n")
 			if err := os.Truncate(r.path, 0); err != nil {
@@ -238,13 +238,13 @@ func TestFollow(t *testing.T) { // L3, L4
 			r.say("c")
 			f.await(t, "c\n")
 		}, "before\na\nb\nc\n"},
-		{"an unfinished line is given at the end", nil, func(r *runtime, f *follower) {
+		{"an unfinished line is given at the end", nil, func(r *fakeRuntime, f *follower) {
 			r.raw(stamp + " stdout P prompt")
 		}, "before\nprompt"},
 	} {
 		t.Run(row.sentence, func(t *testing.T) {
 			t.Parallel()
-			r := newRuntime(t)
+			r := newFakeRuntime(t)
 			r.say("before")
 			var changes []func(*Options)
 			if row.change != nil {
@@ -269,11 +269,11 @@ func TestFollow(t *testing.T) { // L3, L4
 	}
 }
 
-func TestFollowWaitsForALogToAppear(t *testing.T) {
+func TestFollowWaitsForLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "0.log")
 	f := follow(t, path)
-	r := &runtime{t: t, path: path}
+	r := &fakeRuntime{t: t, path: path}
 	if err := r.reopen(); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestFollowWaitsForALogToAppear(t *testing.T) {
 	f.finish(t, "a\n")
 }
 
-func TestFollowEndsWithoutALogWhenTheContainerHasNone(t *testing.T) {
+func TestFollowEndsWithoutLog(t *testing.T) {
 	t.Parallel()
 	f := follow(t, filepath.Join(t.TempDir(), "0.log"))
 	close(f.done)
@@ -292,9 +292,9 @@ func TestFollowEndsWithoutALogWhenTheContainerHasNone(t *testing.T) {
 	}
 }
 
-func TestFollowEndsWithItsContext(t *testing.T) {
+func TestFollowEndsWithContext(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	ctx, cancel := context.WithCancel(t.Context())
 	s, ended := newSink(), make(chan error, 1)
@@ -306,9 +306,9 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestFollowEndsAtItsLimit(t *testing.T) {
+func TestFollowEndsAtByteLimit(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("abcdef")
 	f := follow(t, r.path, func(o *Options) { o.LimitBytes = 3 })
 	if err := <-f.ended; err != nil || f.String() != "abc" {
@@ -316,12 +316,12 @@ func TestFollowEndsAtItsLimit(t *testing.T) {
 	}
 }
 
-// TestFollowersOfARotatedLogGetEachLineOnce has a writer that writes as fast as
+// TestFollowersReadEachRotatedLineOnce has a writer that writes as fast as
 // it can and rotates at random, and followers that come at any time.
-func TestFollowersOfARotatedLogGetEachLineOnce(t *testing.T) { // L3, L4
+func TestFollowersReadEachRotatedLineOnce(t *testing.T) { // L3, L4
 	t.Parallel()
 	const lines, seed = 3000, 7
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	var want strings.Builder
 	for i := range lines {
 		fmt.Fprintf(&want, "line %d\n", i)

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Line is one record of a log.
+// Line is a record of a log.
 type Line struct {
 	Time    time.Time
 	Stderr  bool
-	Partial bool   // the line goes on in the next record of the stream
-	Text    []byte // without the newline; a carriage return is the container's own
+	Partial bool   // the line continues in the next record of the stream
+	Text    []byte // without the newline; a carriage return is part of the container's output
 }
 
-// ErrMalformed is the error of a record that is not in the format.
+// ErrMalformed is the error for a record that does not have the CRI format.
 var ErrMalformed = errors.New("malformed log record")
 
-// headMax is more than a record's time, stream and tag take.
-const headMax = 96
+// maxHead is larger than the time, stream and tag of any record.
+const maxHead = 96
 
-// ParseLine reads one record without its newline. Text shares memory with b.
+// ParseLine parses a record without its newline. Text shares memory with b.
 func ParseLine(b []byte) (Line, error) {
 	stamp, rest, ok := bytes.Cut(b, []byte{' '})
-	if !ok || len(stamp) > headMax {
+	if !ok || len(stamp) > maxHead {
 		return Line{}, ErrMalformed
 	}
 	stream, rest, ok := bytes.Cut(rest, []byte{' '})
@@ -55,30 +55,30 @@ func ParseLine(b []byte) (Line, error) {
 	return l, nil
 }
 
-// pieceMax bounds what is kept of one record: a longer one is given out in
-// pieces, all but the last of them partial.
-const pieceMax = 64 << 10
+// maxPiece bounds the buffered part of a record. A longer record is emitted in pieces, all but the
+// last of them partial.
+const maxPiece = 64 << 10
 
-// splitter cuts a stream of bytes into records.
+// splitter splits a stream of bytes into records.
 type splitter struct {
-	buf   []byte // of a record that is not complete
-	head  Line   // of the record whose first pieces have been given out
+	buf   []byte // the incomplete record
+	head  Line   // of a record whose first pieces were emitted
 	state int    // of the record that buf belongs to
 }
 
 // States of a splitter.
 const (
-	atStart  = iota // buf begins with the head of a record
-	inRecord        // buf is more text of the record with that head
-	inRubble        // buf is more of a record that made no sense
+	atStart     = iota // buf starts with the head of a record
+	inRecord           // buf continues the text of the record with that head
+	inMalformed        // buf continues a malformed record
 )
 
-// feed takes the next bytes. The lines are good until emit returns.
+// feed adds bytes. The lines are valid until emit returns.
 func (s *splitter) feed(b []byte, emit func(Line) error) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
-		if i >= 0 && len(s.buf) == 0 && i <= pieceMax {
-			if err := s.piece(b[:i], true, emit); err != nil {
+		if i >= 0 && len(s.buf) == 0 && i <= maxPiece {
+			if err := s.emitPiece(b[:i], true, emit); err != nil {
 				return err
 			}
 			b = b[i+1:]
@@ -88,16 +88,16 @@ func (s *splitter) feed(b []byte, emit func(Line) error) error {
 		if i < 0 {
 			n = len(b)
 		}
-		n = min(n, pieceMax-len(s.buf))
+		n = min(n, maxPiece-len(s.buf))
 		s.buf = append(s.buf, b[:n]...)
 		b = b[n:]
 		complete := len(b) > 0 && b[0] == '\n'
 		if complete {
 			b = b[1:]
-		} else if len(s.buf) < pieceMax {
+		} else if len(s.buf) < maxPiece {
 			return nil
 		}
-		if err := s.piece(s.buf, complete, emit); err != nil {
+		if err := s.emitPiece(s.buf, complete, emit); err != nil {
 			return err
 		}
 		s.buf = s.buf[:0]
@@ -105,12 +105,11 @@ func (s *splitter) feed(b []byte, emit func(Line) error) error {
 	return nil
 }
 
-// end says that no more bytes come: a torn record is given out as far as it
-// goes.
+// end emits an incomplete last record as far as it goes.
 func (s *splitter) end(emit func(Line) error) error {
 	var err error
 	if len(s.buf) > 0 {
-		err = s.piece(s.buf, false, emit)
+		err = s.emitPiece(s.buf, false, emit)
 	}
 	s.reset()
 	return err
@@ -118,13 +117,13 @@ func (s *splitter) end(emit func(Line) error) error {
 
 func (s *splitter) reset() { s.buf, s.state = s.buf[:0], atStart }
 
-func (s *splitter) piece(b []byte, complete bool, emit func(Line) error) error {
+func (s *splitter) emitPiece(b []byte, complete bool, emit func(Line) error) error {
 	l, state := s.head, s.state
 	switch state {
 	case atStart:
 		var err error
 		if l, err = ParseLine(b); err != nil {
-			state = inRubble
+			state = inMalformed
 			break
 		}
 		state, s.head = inRecord, l
@@ -138,7 +137,7 @@ func (s *splitter) piece(b []byte, complete bool, emit func(Line) error) error {
 	} else {
 		l.Partial = true
 	}
-	if state == inRubble {
+	if state == inMalformed {
 		return nil
 	}
 	return emit(l)

@@ -25,7 +25,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-func TestAttempt(t *testing.T) {
+func TestParseAttempt(t *testing.T) {
 	for _, row := range []struct {
 		sentence, file string
 		want           uint32
@@ -106,15 +106,15 @@ func cut(text []byte, n int) []string {
 	return out
 }
 
-func TestHugeRecordsComeInPieces(t *testing.T) { // L1
-	const size = 5*pieceMax + 17
+func TestHugeRecordsAreSplit(t *testing.T) { // L1
+	const size = 5*maxPiece + 17
 	text := []byte(stamp + " stdout F " + strings.Repeat("x", size) + "\n" +
 		"rubble " + strings.Repeat("y", size) + "\n" + stamp + " stdout F after\n")
 	total, last := 0, ""
 	var s splitter
 	for b := range slices.Chunk(text, 1000) {
 		if err := s.feed(b, func(l Line) error {
-			if len(l.Text) > pieceMax {
+			if len(l.Text) > maxPiece {
 				t.Fatalf("a piece of %d bytes", len(l.Text))
 			}
 			total += len(l.Text)
@@ -124,7 +124,7 @@ func TestHugeRecordsComeInPieces(t *testing.T) { // L1
 			t.Fatal(err)
 		}
 	}
-	if total != size+len("after") || last != "stdout F after" || cap(s.buf) > 2*pieceMax {
+	if total != size+len("after") || last != "stdout F after" || cap(s.buf) > 2*maxPiece {
 		t.Errorf("%d bytes, last %q, %d bytes held", total, last, cap(s.buf))
 	}
 }
@@ -150,7 +150,7 @@ func FuzzParseLine(f *testing.F) {
 // that nothing is made up.
 func FuzzSplitter(f *testing.F) {
 	f.Add([]byte(stamp+" stdout F a\nrubble\n\n"+stamp+" stderr P torn"), 3)
-	f.Add(bytes.Repeat([]byte("x"), 3*pieceMax), 4096)
+	f.Add(bytes.Repeat([]byte("x"), 3*maxPiece), 4096)
 	f.Fuzz(func(t *testing.T, text []byte, n int) {
 		whole, pieces := cut(text, len(text)), cut(text, n)
 		if !slices.Equal(whole, pieces) {

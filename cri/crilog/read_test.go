@@ -97,7 +97,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestStreamsAreApart(t *testing.T) {
+func TestReadSeparatesStreams(t *testing.T) {
 	t.Parallel()
 	n := int64(2)
 	var out, errs bytes.Buffer
@@ -114,7 +114,7 @@ func TestStreamsAreApart(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoSenseIsLeftOut(t *testing.T) { // L2
+func TestReadSkipsMalformedRecords(t *testing.T) { // L2
 	t.Parallel()
 	for _, row := range []struct{ sentence, text, want string }{
 		{"rubble between lines", records(day(1), "stdout F a") + "\x00\x00rubble\n\n" + records(day(1), "stdout F b"), "a\nb\n"},
@@ -135,29 +135,29 @@ func TestWhatMakesNoSenseIsLeftOut(t *testing.T) { // L2
 	}
 }
 
-func TestALongJoinedLineIsNotHeld(t *testing.T) { // L1
+func TestLongJoinedLineIsNotBuffered(t *testing.T) { // L1
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "0.log")
 	part := strings.Repeat("x", 16<<10)
 	write(t, path, strings.Repeat(records(day(1), "stdout P "+part), 100)+records(day(1), "stdout F end"), day(1))
-	w := &widest{}
+	w := &largestWrite{}
 	if err := Read(t.Context(), Options{Path: path, Stdout: w, Timestamps: true}); err != nil {
 		t.Fatal(err)
 	}
-	if want := len("2026-01-01T00:00:00.000000000Z ") + 100*len(part) + len("end\n"); w.total != want || w.most > 2*heldMax {
+	if want := len("2026-01-01T00:00:00.000000000Z ") + 100*len(part) + len("end\n"); w.total != want || w.most > 2*maxHeldLine {
 		t.Errorf("%d bytes of %d, at most %d at once", w.total, want, w.most)
 	}
 }
 
-// widest knows the largest write.
-type widest struct{ total, most int }
+// largestWrite knows the largest write.
+type largestWrite struct{ total, most int }
 
-func (w *widest) Write(p []byte) (int, error) {
+func (w *largestWrite) Write(p []byte) (int, error) {
 	w.total, w.most = w.total+len(p), max(w.most, len(p))
 	return len(p), nil
 }
 
-func TestADamagedFileDoesNotHideTheNext(t *testing.T) {
+func TestReadContinuesAfterDamagedFile(t *testing.T) {
 	t.Parallel()
 	path := logs(t)
 	write(t, path+".20260101-000100.gz", "not compressed at all", day(1))
@@ -168,7 +168,7 @@ func TestADamagedFileDoesNotHideTheNext(t *testing.T) {
 	}
 }
 
-func TestNoLogIsNotFound(t *testing.T) {
+func TestReadMissingLog(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{filepath.Join(t.TempDir(), "0.log"), filepath.Join(t.TempDir(), "none", "0.log")} {
 		if err := Read(t.Context(), Options{Path: path}); !errors.Is(err, fs.ErrNotExist) {
@@ -177,7 +177,7 @@ func TestNoLogIsNotFound(t *testing.T) {
 	}
 }
 
-func TestHalfARotationIsReadToo(t *testing.T) {
+func TestReadDuringRotation(t *testing.T) {
 	t.Parallel()
 	path := logs(t)
 	if err := os.Rename(path, path+".20260103-000100"); err != nil {
@@ -194,14 +194,14 @@ type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("gone") }
 
-func TestAWriterThatFailsEndsReading(t *testing.T) {
+func TestReadEndsOnWriterError(t *testing.T) {
 	t.Parallel()
 	if err := Read(t.Context(), Options{Path: logs(t), Stdout: failing{}}); err == nil || !strings.Contains(err.Error(), "gone") {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestACancelledContextEndsReading(t *testing.T) {
+func TestReadEndsOnCanceledContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -210,7 +210,7 @@ func TestACancelledContextEndsReading(t *testing.T) {
 	}
 }
 
-func TestLast(t *testing.T) {
+func TestLastLines(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "0.log")
 	var lines []string

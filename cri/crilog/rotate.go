@@ -8,34 +8,28 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
 
-// Rotation says how logs are rotated.
+// Rotation configures the rotation of a log.
 type Rotation struct {
-	MaxSize  int64 // bytes from which a log is rotated
-	MaxFiles int   // of one log with the current one, at least 2
-	// PerMinute is how many bytes of one minute rotated files keep, the newest one
-	// aside; 0: all.
-	PerMinute int64
-	// CompressDelay is how long a rotated file must have been left alone to be compressed:
-	// a runtime under load may have lines for it yet.
+	MaxSize  int64 // bytes; a log of at least this size is rotated
+	MaxFiles int   // including the current file, at least 2
+	// CompressDelay is how long a rotated file must be unchanged before it is compressed: a runtime
+	// under load may still write to it.
 	CompressDelay time.Duration
 	Now           time.Time
-	Reopen        func() error // lets the runtime open its file again, at the old path
-	Dropped       func(Loss)   // told what the limit has cost; nil: nobody is
+	Reopen        func() error // makes the runtime reopen its file at the old path
 }
 
-// Rotate moves a log that has grown to its size out of the way, compresses those
-// moved before, except for the newest, which the runtime or a follower may still
-// have open, and deletes the oldest. It reports whether it moved the log, also
-// beside an error: then what came after that has failed. When the runtime does
-// not open its file again, the log moves back.
+// Rotate renames a log that has reached its maximum size, compresses the files that were rotated
+// before, except the newest one, which the runtime or a follower may still have open, and deletes
+// the oldest ones. It reports whether it renamed the log, also together with an error of a later
+// step. If the runtime does not reopen its file, the log is renamed back.
 func Rotate(path string, r Rotation) (bool, error) {
 	st, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) { // moved away by a rotation that was cut short
+	if errors.Is(err, fs.ErrNotExist) { // renamed by an interrupted rotation
 		if err := r.Reopen(); err != nil {
 			return false, fmt.Errorf("reopen log %s: %w", path, err)
 		}
@@ -44,21 +38,20 @@ func Rotate(path string, r Rotation) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("rotate log: %w", err)
 	}
-	if err := sweep(path); err != nil {
+	if err := removeTempFiles(path); err != nil {
 		return false, err
 	}
-	old, err := chain(path)
+	old, err := rotatedFiles(path)
 	if err != nil {
 		return false, fmt.Errorf("rotate log: %w", err)
 	}
-	if st.Size() < r.MaxSize { // there is time for what was put off
+	if st.Size() < r.MaxSize { // compress what an earlier rotation deferred
 		return false, r.compress(path, old[:max(len(old)-1, 0)])
 	}
-	to := path + "." + r.stamp(path, old)
-	if r.PerMinute == 0 { // room is made first: a full disk must not keep old logs alive
-		if old, err = room(old, r.MaxFiles-2); err != nil {
-			return false, err
-		}
+	to := path + "." + r.nextSuffix(path, old)
+	// Delete first: a full disk must not keep old logs.
+	if old, err = trimOldest(old, r.MaxFiles-2); err != nil {
+		return false, err
 	}
 	if err := os.Rename(path, to); err != nil {
 		return false, fmt.Errorf("rotate log: %w", err)
@@ -66,36 +59,27 @@ func Rotate(path string, r Rotation) (bool, error) {
 	if err := r.Reopen(); err != nil {
 		return false, errors.Join(fmt.Errorf("reopen log %s: %w", path, err), moveBack(to, path))
 	}
-	// The log that is written now is small again; the rest has time.
-	var thinned error
-	if r.PerMinute > 0 { // what is over the limit goes before what is older goes for it
-		thinned = r.thin(path, old, rotated{path: to})
-		if old, err = chain(path); err == nil {
-			old = slices.DeleteFunc(old, func(o rotated) bool { return o.path >= to })
-			old, err = room(old, r.MaxFiles-2)
-		}
-	}
-	return true, errors.Join(thinned, err, r.compress(path, old))
+	return true, r.compress(path, old)
 }
 
-// stamp is the end of the name of the next rotated file. Order comes first: when
-// the last rotation was less than a second ago, or the clock was set back, it is
-// a second after the last one.
-func (r Rotation) stamp(path string, old []rotated) string {
-	stamp := r.Now.Format(stampSuffix)
+// nextSuffix returns the suffix of the next rotated file. The order has priority over the time: if
+// the last rotation was less than a second ago, or the clock was set back, the suffix is a second
+// after the last one.
+func (r Rotation) nextSuffix(path string, old []rotatedFile) string {
+	stamp := r.Now.Format(rotationTimeFormat)
 	if len(old) == 0 {
 		return stamp
 	}
 	newest := strings.TrimPrefix(old[len(old)-1].path, path+".")
-	at, err := time.Parse(stampSuffix, newest)
+	at, err := time.Parse(rotationTimeFormat, newest)
 	if err != nil || newest < stamp { // chain lists no name that cannot be read
 		return stamp
 	}
-	return at.Add(time.Second).Format(stampSuffix)
+	return at.Add(time.Second).Format(rotationTimeFormat)
 }
 
-// room deletes the oldest files until only so many are left.
-func room(old []rotated, keep int) ([]rotated, error) {
+// trimOldest deletes the oldest files until only keep are left.
+func trimOldest(old []rotatedFile, keep int) ([]rotatedFile, error) {
 	for len(old) > max(keep, 0) {
 		if err := remove(old[0]); err != nil {
 			return old, err
@@ -105,24 +89,24 @@ func room(old []rotated, keep int) ([]rotated, error) {
 	return old, nil
 }
 
-// compress compresses what is not yet, unless the log has grown to its size
-// again meanwhile: then that is more urgent.
-func (r Rotation) compress(path string, old []rotated) error {
+// compress compresses the uncompressed files, unless the log has reached its maximum size again:
+// then rotating it is more urgent.
+func (r Rotation) compress(path string, old []rotatedFile) error {
 	behind := func() bool {
 		st, err := os.Stat(path)
 		return err == nil && st.Size() >= r.MaxSize
 	}
 	for _, o := range old {
-		if o.zip {
+		if o.compressed {
 			continue
 		}
 		if behind() {
 			return nil
 		}
-		if !o.quiet(r.CompressDelay) {
+		if !o.isQuiet(r.CompressDelay) {
 			continue
 		}
-		if err := compress(o, behind); errors.Is(err, errBehind) {
+		if err := compress(o, behind); errors.Is(err, errLogGrown) {
 			return nil
 		} else if err != nil {
 			return err
@@ -131,23 +115,22 @@ func (r Rotation) compress(path string, old []rotated) error {
 	return nil
 }
 
-// moveBack gives the log its name again, unless the runtime has made a new file
-// there after all.
+// moveBack renames the log back, unless the runtime has created a new file after all.
 func moveBack(from, to string) error {
 	if err := os.Link(from, to); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return nil
 		}
-		return fmt.Errorf("move log back: %w", err)
+		return fmt.Errorf("rename log back: %w", err)
 	}
 	if err := os.Remove(from); err != nil {
-		return fmt.Errorf("move log back: %w", err)
+		return fmt.Errorf("rename log back: %w", err)
 	}
 	return nil
 }
 
-// sweep removes what an interrupted compression left.
-func sweep(path string) error {
+// removeTempFiles removes the leftovers of an interrupted compression.
+func removeTempFiles(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("rotate log: %w", err)
@@ -162,7 +145,7 @@ func sweep(path string) error {
 	return nil
 }
 
-func remove(o rotated) error {
+func remove(o rotatedFile) error {
 	for _, file := range []string{o.path, o.path + zipSuffix} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove rotated log: %w", err)
@@ -171,25 +154,25 @@ func remove(o rotated) error {
 	return nil
 }
 
-// quiet reports whether nobody has written to a file for a while.
-func (r rotated) quiet(long time.Duration) bool {
-	st, err := os.Stat(r.file())
+// isQuiet reports whether a file has been unchanged for the duration.
+func (r rotatedFile) isQuiet(long time.Duration) bool {
+	st, err := os.Stat(r.name())
 	if err != nil {
 		return false
 	}
 	age := time.Since(st.ModTime())
-	return age < 0 || age >= long // less than 0: the clock was set back
+	return age < 0 || age >= long // negative: the clock was set back
 }
 
-// errBehind says that there is something more urgent.
-var errBehind = errors.New("the log has grown meanwhile")
+// errLogGrown means that rotating the log is more urgent.
+var errLogGrown = errors.New("the log has grown meanwhile")
 
-// compressStep is how much is compressed between two looks at the log.
+// compressStep is the number of bytes to compress between two checks of the log.
 const compressStep = 1 << 20
 
-// compress replaces a rotated log by a compressed one.
-func compress(o rotated, behind func() bool) error {
-	a := &archive{of: o}
+// compress replaces a rotated file by a compressed one.
+func compress(o rotatedFile, behind func() bool) error {
+	a := &compressedFile{of: o}
 	defer a.discard()
 	in, err := o.open()
 	if err != nil {
@@ -199,7 +182,7 @@ func compress(o rotated, behind func() bool) error {
 	var size int64
 	for err == nil {
 		if behind() {
-			return errBehind
+			return errLogGrown
 		}
 		var n int64
 		n, err = io.CopyN(a, in, compressStep)
@@ -208,8 +191,8 @@ func compress(o rotated, behind func() bool) error {
 	if !errors.Is(err, io.EOF) {
 		return fmt.Errorf("compress rotated log: %w", err)
 	}
-	if st, err := os.Stat(o.path); err != nil || st.Size() != size { // written to meanwhile
-		return errBehind
+	if st, err := os.Stat(o.path); err != nil || st.Size() != size { // written meanwhile
+		return errLogGrown
 	}
 	if err := a.finish(); err != nil {
 		return err
@@ -217,19 +200,19 @@ func compress(o rotated, behind func() bool) error {
 	return a.commit()
 }
 
-// archive is the compressed file that takes the place of a rotated one. It
-// appears complete and keeps the time of the last line.
-type archive struct {
-	of   rotated
+// compressedFile is the compressed replacement of a rotated file. It appears atomically and has the
+// modification time of the last line.
+type compressedFile struct {
+	of   rotatedFile
 	mod  time.Time
 	temp *os.File // nil: nothing has been written
 	zip  *gzip.Writer
 }
 
-func (a *archive) tempName() string { return a.of.path + tempSuffix }
+func (a *compressedFile) tempName() string { return a.of.path + tempSuffix }
 
-// Write makes the file when it is needed.
-func (a *archive) Write(b []byte) (int, error) {
+// Write creates the file on first use.
+func (a *compressedFile) Write(b []byte) (int, error) {
 	if a.temp == nil {
 		if err := a.open(); err != nil {
 			return 0, err
@@ -238,8 +221,8 @@ func (a *archive) Write(b []byte) (int, error) {
 	return a.zip.Write(b)
 }
 
-func (a *archive) open() error {
-	st, err := os.Stat(a.of.file())
+func (a *compressedFile) open() error {
+	st, err := os.Stat(a.of.name())
 	if err != nil {
 		return err
 	}
@@ -251,8 +234,8 @@ func (a *archive) open() error {
 	return nil
 }
 
-// finish has all that was written on the disk.
-func (a *archive) finish() error {
+// finish syncs the file to the disk.
+func (a *compressedFile) finish() error {
 	var err error
 	if a.temp == nil {
 		err = a.open()
@@ -266,8 +249,8 @@ func (a *archive) finish() error {
 	return nil
 }
 
-// commit puts the finished file in the place of the rotated one.
-func (a *archive) commit() error {
+// commit replaces the rotated file by the finished file.
+func (a *compressedFile) commit() error {
 	if err := os.Rename(a.tempName(), a.of.path+zipSuffix); err != nil {
 		return fmt.Errorf("compress rotated log: %w", err)
 	}
@@ -277,19 +260,19 @@ func (a *archive) commit() error {
 	return nil
 }
 
-// discard removes what was not committed.
-func (a *archive) discard() {
+// discard removes the file if it was not committed.
+func (a *compressedFile) discard() {
 	if a.temp == nil {
 		return
 	}
 	_ = a.temp.Close()
-	_ = os.Remove(a.tempName()) // after the rename there is none
+	_ = os.Remove(a.tempName()) // it does not exist after the rename
 }
 
-// RemoveRotated deletes all rotated files of a log, for a node that is short of
-// disk. The current one stays.
+// RemoveRotated deletes all rotated files of a log, for a node under disk pressure. The current
+// file is kept.
 func RemoveRotated(path string) error {
-	old, err := chain(path)
+	old, err := rotatedFiles(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

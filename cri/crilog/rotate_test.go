@@ -35,9 +35,9 @@ func content(t *testing.T, path string) string {
 	return b.String()
 }
 
-func TestRotateKeepsSoManyFiles(t *testing.T) {
+func TestRotateKeepsMaxFiles(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	for i, l := range []string{"a", "b", "c", "d"} {
 		r.say(l)
 		done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(i + 1), Reopen: r.reopen})
@@ -54,9 +54,9 @@ func TestRotateKeepsSoManyFiles(t *testing.T) {
 	}
 }
 
-func TestRotateLeavesASmallLogAlone(t *testing.T) {
+func TestRotateIgnoresSmallLog(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	write(t, r.path+".20260101-000000.tmp", "half", day(1))
 	done, err := Rotate(r.path, Rotation{MaxSize: 1 << 20, MaxFiles: 3, Now: day(1), Reopen: r.reopen})
@@ -65,9 +65,9 @@ func TestRotateLeavesASmallLogAlone(t *testing.T) {
 	}
 }
 
-func TestRotateMovesBackWhatTheRuntimeDoesNotOpen(t *testing.T) { // L5
+func TestRotateRenamesBackWhenReopenFails(t *testing.T) { // L5
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1), Reopen: func() error { return errors.New("no") }})
 	if err == nil || names(t, r.path) != "" {
@@ -79,9 +79,9 @@ func TestRotateMovesBackWhatTheRuntimeDoesNotOpen(t *testing.T) { // L5
 	}
 }
 
-func TestRotateKeepsBothFilesIfTheRuntimeOpensOneAndFails(t *testing.T) { // L5
+func TestRotateKeepsBothFilesWhenReopenFailsLate(t *testing.T) { // L5
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	_, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 3, Now: day(1), Reopen: func() error { return errors.Join(r.reopen(), errors.New("late")) }})
 	r.say("b")
@@ -90,9 +90,9 @@ func TestRotateKeepsBothFilesIfTheRuntimeOpensOneAndFails(t *testing.T) { // L5
 	}
 }
 
-func TestRotateTwiceInASecondKeepsTheOrder(t *testing.T) {
+func TestRotateTwicePerSecondKeepsOrder(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	r.rotate(5)
 	for i, second := range []int{5, 5, 4} { // the last one: the clock was set back
@@ -110,11 +110,11 @@ func TestRotateTwiceInASecondKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeCompressedKeepsNoLogFromBeingRotated is a disk on which no file
+// TestRotateSucceedsWhenCompressionFails is a disk on which no file
 // can be made any more, which is when it matters most.
-func TestWhatCannotBeCompressedKeepsNoLogFromBeingRotated(t *testing.T) {
+func TestRotateSucceedsWhenCompressionFails(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	r.rotate(1)
 	if err := os.Mkdir(r.path+".20260101-000001.gz", 0o755); err != nil { // in the way
@@ -130,11 +130,11 @@ func TestWhatCannotBeCompressedKeepsNoLogFromBeingRotated(t *testing.T) {
 	}
 }
 
-// TestALogThatFloodsIsRotatedBeforeOthersAreCompressed has the log grow to its
+// TestRotateHasPriorityOverCompression has the log grow to its
 // size again while those before it are compressed.
-func TestALogThatFloodsIsRotatedBeforeOthersAreCompressed(t *testing.T) {
+func TestRotateHasPriorityOverCompression(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	r.rotate(1)
 	r.say("b")
@@ -157,9 +157,9 @@ func TestALogThatFloodsIsRotatedBeforeOthersAreCompressed(t *testing.T) {
 	}
 }
 
-func TestRotateOpensWhatACutShortRotationLeftMissing(t *testing.T) {
+func TestRotateReopensAfterInterruptedRotation(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	r.say("a")
 	if err := os.Rename(r.path, r.path+".20260101-000000"); err != nil {
 		t.Fatal(err)
@@ -173,9 +173,9 @@ func TestRotateOpensWhatACutShortRotationLeftMissing(t *testing.T) {
 	}
 }
 
-func TestWhatWasWrittenToJustNowIsCompressedLater(t *testing.T) { // L5
+func TestCompressionIsDelayed(t *testing.T) { // L5
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	o := Rotation{MaxSize: 1, MaxFiles: 9, CompressDelay: time.Hour, Now: day(1), Reopen: r.reopen}
 	for i, l := range []string{"a", "b"} {
 		r.say(l)
@@ -199,9 +199,9 @@ func TestWhatWasWrittenToJustNowIsCompressedLater(t *testing.T) { // L5
 	}
 }
 
-func TestDropRotatedLeavesTheCurrentLog(t *testing.T) {
+func TestRemoveRotatedKeepsCurrentLog(t *testing.T) {
 	t.Parallel()
-	r := newRuntime(t)
+	r := newFakeRuntime(t)
 	for i, l := range []string{"a", "b", "c"} {
 		r.say(l)
 		if done, err := Rotate(r.path, Rotation{MaxSize: 1, MaxFiles: 9, Now: day(i + 1), Reopen: r.reopen}); err != nil || !done {

@@ -6,54 +6,51 @@ import (
 	"time"
 )
 
-// Log is the log of a container that runs.
+// Log is the log of a running container.
 type Log struct {
 	Path    string
-	Reopen  func() error // lets the runtime open the file again
-	OnError func(error)  // told when it could not be rotated; nil: nobody is
+	Reopen  func() error // makes the runtime reopen the file
+	OnError func(error)  // called if the rotation fails; may be nil
 }
 
-// Rotator keeps the logs of running containers to their size. Nothing is asked
-// of the runtime but to open a file that was moved: sizes are read from the
-// files, of each once per interval, and of one that grows as often as its growth
-// asks for.
+// Rotator limits the size of the logs of running containers. The runtime is asked only to reopen a
+// renamed file. Sizes are read from the files: from each once per interval, and from a growing file
+// as often as its growth rate requires.
 type Rotator struct {
-	MaxSize       int64         // bytes; negative: logs are left to grow
-	MaxFiles      int           // of one log with the current one
-	PerMinute     int64         // bytes of one minute that rotated files keep; 0: all
-	Workers       int           // logs that are rotated at once; 0 is 1
-	CompressDelay time.Duration // how long a rotated file is left alone before it is compressed
+	MaxSize       int64         // bytes; negative: logs are not rotated
+	MaxFiles      int           // per log, including the current file
+	Workers       int           // concurrent rotations; 0 means 1
+	CompressDelay time.Duration // how long a rotated file is unchanged before it is compressed
 	Interval      time.Duration
-	Logs          func() []Log    // those there are now
-	Changed       <-chan struct{} // readable when these may be others; nil: looked at once per interval
-	Growth        GrowthWatcher   // tells of logs that begin to grow; nil: all are looked at all the time
-	OnRotated     func(n int)     // told after a round in which n logs were rotated; nil: nobody is
-	Dropped       func(Loss)      // told of lines that were dropped; nil: nobody is. From any goroutine
+	Logs          func() []Log    // the current logs
+	Changed       <-chan struct{} // readable when Logs may have changed; nil: checked once per interval
+	Growth        GrowthWatcher   // reports logs that start to grow; nil: all logs are checked all the time
+	OnRotated     func(n int)     // called after n logs were rotated; may be nil
 	Now           func() time.Time
 }
 
-// GrowthWatcher tells of files that grow: of each once, until it is set again.
+// GrowthWatcher reports files that grow, each once until it is armed again.
 type GrowthWatcher interface {
 	Arm(path string) error
 	Disarm(path string)
-	Grown() <-chan string // their paths, also of files that are gone
+	Grown() <-chan string // their paths, also of deleted files
 }
 
-// Run rotates until ctx ends; rotations under way are then ended in order.
+// Run rotates logs until ctx ends. Rotations in progress are completed.
 func (r *Rotator) Run(ctx context.Context) {
 	if r.MaxSize < 0 {
 		return
 	}
-	w := &watchman{Rotator: r, marks: map[string]*mark{}}
+	w := &watcher{Rotator: r, watermarks: map[string]*watermark{}}
 	var grown <-chan string
 	if r.Growth != nil {
 		grown = r.Growth.Grown()
 	}
 	tick := time.NewTicker(r.Interval)
 	defer tick.Stop()
-	timer := time.NewTimer(0) // those that are there now
+	timer := time.NewTimer(0) // check the existing logs immediately
 	defer timer.Stop()
-	w.renew = time.Now()
+	w.listAt = time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,12 +58,12 @@ func (r *Rotator) Run(ctx context.Context) {
 		case <-tick.C:
 			w.audit(ctx)
 		case <-r.Changed:
-			w.changed(time.Now())
+			w.logsChanged(time.Now())
 		case path := <-grown:
 			w.wake(path)
 		case <-timer.C:
 		}
-		w.look(ctx)
+		w.check(ctx)
 		timer.Stop()
 		if next := w.next(); !next.IsZero() {
 			timer.Reset(max(0, time.Until(next)))
@@ -74,13 +71,13 @@ func (r *Rotator) Run(ctx context.Context) {
 	}
 }
 
-// RunOnce looks at every log once and returns when all are done.
+// RunOnce checks every log once and returns when all rotations are complete.
 func (r *Rotator) RunOnce(ctx context.Context) { r.rotate(ctx, r.Logs()) }
 
-// result is how the look at one log has ended.
+// result is the result of checking one log.
 type result struct{ moved, failed bool }
 
-// rotate rotates those of the logs that are too big and says which were.
+// rotate rotates those of the logs that are too large and returns a result for each.
 func (r *Rotator) rotate(ctx context.Context, logs []Log) []result {
 	ends := make([]result, len(logs))
 	next := make(chan int)
@@ -88,7 +85,7 @@ func (r *Rotator) rotate(ctx context.Context, logs []Log) []result {
 	for range min(max(r.Workers, 1), len(logs)) {
 		wg.Go(func() {
 			for i := range next {
-				ends[i] = r.one(logs[i])
+				ends[i] = r.rotateLog(logs[i])
 			}
 		})
 	}
@@ -112,9 +109,9 @@ func (r *Rotator) rotate(ctx context.Context, logs []Log) []result {
 	return ends
 }
 
-func (r *Rotator) one(l Log) result {
+func (r *Rotator) rotateLog(l Log) result {
 	done, err := Rotate(l.Path, Rotation{
-		MaxSize: r.MaxSize, MaxFiles: r.MaxFiles, PerMinute: r.PerMinute, CompressDelay: r.CompressDelay, Now: r.Now(), Reopen: l.Reopen, Dropped: r.Dropped,
+		MaxSize: r.MaxSize, MaxFiles: r.MaxFiles, CompressDelay: r.CompressDelay, Now: r.Now(), Reopen: l.Reopen,
 	})
 	if err != nil && l.OnError != nil {
 		l.OnError(err)

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-func TestRotatorRotatesWhatIsTooBigAndGoesOnAfterAFailure(t *testing.T) {
+func TestRotatorContinuesAfterFailure(t *testing.T) {
 	t.Parallel()
-	big, small, broken := newRuntime(t), newRuntime(t), newRuntime(t)
+	big, small, broken := newFakeRuntime(t), newFakeRuntime(t), newFakeRuntime(t)
 	big.say("a", "b")
 	broken.say("a", "b")
 	small.raw("x")
@@ -40,7 +40,7 @@ func TestRotatorRotatesWhatIsTooBigAndGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
-func TestRotatorLooksOncePerIntervalWithAtMostSoManyWorkers(t *testing.T) {
+func TestRotatorIntervalAndWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks, atOnce, most atomic.Int32
 		r := &Rotator{MaxSize: 1, MaxFiles: 2, Workers: 2, Interval: 10 * time.Second, Now: time.Now}
@@ -68,12 +68,12 @@ func TestRotatorLooksOncePerIntervalWithAtMostSoManyWorkers(t *testing.T) {
 	})
 }
 
-func TestFollowGoesOnWithTheNextRun(t *testing.T) { // L4
+func TestFollowContinuesWithNextRun(t *testing.T) { // L4
 	t.Parallel()
-	first := newRuntime(t)
+	first := newFakeRuntime(t)
 	first.say("a")
 	first.raw(stamp + " stdout P torn off")
-	second := newRuntime(t)
+	second := newFakeRuntime(t)
 	second.say("b")
 	gone := t.TempDir() + "/7.log"
 	done := make(chan struct{})

@@ -8,22 +8,21 @@ import (
 	"io"
 )
 
-// blockSize is how much is read backwards at once.
+// blockSize is the size of a block when reading backwards.
 const blockSize = 64 << 10
 
-// counter counts lines from the end of a file towards its begin. A line is what
-// ends with a record that is not partial; a last line without its end is one too.
-// The streams are counted together, so that the first of the last lines may lack
-// its begin if a line of the other stream came in between.
-type counter struct {
+// lineCounter counts lines from the end of a file towards its start. A line is what ends with a
+// record that is not partial. An unterminated last line counts too. The streams are counted
+// together, so the first of the last lines may lack its start if a line of the other stream is
+// interleaved.
+type lineCounter struct {
 	wants func(Line) bool
 	n     int64 // lines so far
-	any   bool  // a record has been seen
+	any   bool  // a record has been counted
 }
 
-// add takes the head of the record before those seen and reports whether a line
-// ends with it.
-func (c *counter) add(head []byte) bool {
+// add counts the head of the record before those counted so far and reports whether it ends a line.
+func (c *lineCounter) add(head []byte) bool {
 	l, err := ParseLine(head)
 	if err != nil || !c.wants(l) {
 		return false
@@ -36,20 +35,20 @@ func (c *counter) add(head []byte) bool {
 	return ends
 }
 
-// tailOf gives the offset where the last n lines of a file begin, and how many
-// there are if that is fewer. It reads the file backwards as far as it must.
+// tailOf returns the offset at which the last n lines of a file start, and the number of lines if
+// the file has fewer. It reads the file backwards as far as necessary.
 func tailOf(f io.ReaderAt, size, n int64, wants func(Line) bool) (offset, found int64, err error) {
-	c := counter{wants: wants}
-	next, end := size, size // begin of the record after, end of the one at hand
-	buf := make([]byte, blockSize+headMax)
+	c := lineCounter{wants: wants}
+	next, end := size, size // start of the following record, end of the current one
+	buf := make([]byte, blockSize+maxHead)
 	for start := size; start > 0; {
 		from := max(start-blockSize, 0)
-		b := buf[:min(start-from+headMax, size-from)]
+		b := buf[:min(start-from+maxHead, size-from)]
 		if got, err := f.ReadAt(b, from); err != nil && (!errors.Is(err, io.EOF) || got < len(b)) {
 			return 0, 0, fmt.Errorf("read log backwards: %w", err)
 		}
 		consider := func(begin int64) bool {
-			head := b[begin-from : min(end-from, begin-from+headMax, int64(len(b)))]
+			head := b[begin-from : min(end-from, begin-from+maxHead, int64(len(b)))]
 			if c.add(head) && c.n > n {
 				return true
 			}
@@ -74,14 +73,14 @@ func tailOf(f io.ReaderAt, size, n int64, wants func(Line) bool) (offset, found 
 	return 0, c.n, nil
 }
 
-// tailOfStream is tailOf for what can only be read forwards: the offset is in
-// the bytes that r gives.
+// tailOfStream is tailOf for sources that can only be read forwards. The offset is in the bytes of
+// r.
 func tailOfStream(r io.Reader, n int64, wants func(Line) bool) (offset, found int64, err error) {
 	in := bufio.NewReaderSize(r, blockSize)
-	var ends []int64 // where lines end; at most the last n+1
+	var ends []int64 // ends of lines, at most the last n+1
 	var lines, at int64
 	open := false // the last record was partial
-	head := make([]byte, 0, headMax)
+	head := make([]byte, 0, maxHead)
 	for err == nil {
 		first := true
 		for more := true; more; {
@@ -90,7 +89,7 @@ func tailOfStream(r io.Reader, n int64, wants func(Line) bool) (offset, found in
 			more = errors.Is(err, bufio.ErrBufferFull)
 			at += int64(len(b))
 			if first {
-				head, first = append(head[:0], b[:min(len(b), headMax)]...), false
+				head, first = append(head[:0], b[:min(len(b), maxHead)]...), false
 			}
 		}
 		l, bad := ParseLine(bytes.TrimSuffix(head, []byte{'\n'}))
@@ -108,7 +107,7 @@ func tailOfStream(r io.Reader, n int64, wants func(Line) bool) (offset, found in
 	if !errors.Is(err, io.EOF) {
 		return 0, 0, fmt.Errorf("count lines: %w", err)
 	}
-	after := n // how many of ends lie in what is wanted
+	after := n // number of ends inside the requested lines
 	if open {
 		lines++
 		after--

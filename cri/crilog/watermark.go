@@ -7,69 +7,69 @@ import (
 	"time"
 )
 
-// How often a log that grows is looked at.
+// How often a growing log is checked.
 const (
-	lookFirst  = 50 * time.Millisecond  // after it was heard to grow
-	lookCalm   = 250 * time.Millisecond // at most; after as long without growth nobody looks any more
-	lookLeast  = 10 * time.Millisecond
-	lookBlind  = time.Second // at a log whose growth cannot be told
-	renewLeast = time.Second // between two looks at which logs there are
+	firstCheckDelay     = 50 * time.Millisecond  // after a growth notification
+	maxCheckDelay       = 250 * time.Millisecond // also the time without growth after which checks stop
+	minCheckDelay       = 10 * time.Millisecond
+	unwatchedCheckDelay = time.Second // for a log without growth notifications
+	minListInterval     = time.Second // between two calls of Logs
 )
 
-// mark is what is known of the growth of a log.
+// watermark is the known growth of a log.
 //
-//	      set: the kernel tells of the next growth
+//	       armed: the kernel reports the next growth
 //	   ┌──────────────────────────────────────────────┐
 //	asleep ◄── no growth for a while ── awake ──► full: rotated ──► awake
 //	   └── grows, or an audit finds it ──► ▲ │
-//	                                       └─┘ looked at again when half of what
-//	                                           is left may have been filled
-type mark struct {
-	log   Log
-	next  time.Time   // of the next look; zero: it sleeps
-	seen  os.FileInfo // by the last look; nil: none
-	at    time.Time   // of that look
-	moved time.Time   // when it was last seen to have grown
-	owed  int         // audits that look at its folder, too
+//	                                       └─┘ checked again when half of the
+//	                                           remaining space may be used
+type watermark struct {
+	log           Log
+	nextCheck     time.Time   // zero: asleep
+	info          os.FileInfo // at the last check; nil: none
+	checkedAt     time.Time   // time of the last check
+	grownAt       time.Time   // last time that growth was observed
+	pendingAudits int         // audits that also process the rotated files
 }
 
-// After a rotation an audit finds what was put off, the next one what a busy
-// runtime held up then.
-const owedAfter = 2
+// auditsAfterRotation: the first audit after a rotation processes what was deferred, the second one
+// what a busy runtime delayed during the first.
+const auditsAfterRotation = 2
 
-// watchman looks at logs when their growth asks for it.
-type watchman struct {
+// watcher checks logs when their growth requires it.
+type watcher struct {
 	*Rotator
-	marks map[string]*mark // by path
-	renew time.Time        // when to ask which logs there are; zero: nothing has changed
-	asked time.Time        // when that was last asked
+	watermarks map[string]*watermark // by path
+	listAt     time.Time             // when to call Logs; zero: nothing has changed
+	listedAt   time.Time             // last call of Logs
 }
 
-// changed takes in that there may be other logs.
-func (w *watchman) changed(now time.Time) {
-	if w.renew.IsZero() {
-		w.renew = now
-		if at := w.asked.Add(renewLeast); at.After(now) {
-			w.renew = at
+// logsChanged schedules a call of Logs.
+func (w *watcher) logsChanged(now time.Time) {
+	if w.listAt.IsZero() {
+		w.listAt = now
+		if at := w.listedAt.Add(minListInterval); at.After(now) {
+			w.listAt = at
 		}
 	}
 }
 
-// adopt makes the marks those of the logs that there are.
-func (w *watchman) adopt(logs []Log, now time.Time) {
-	w.renew, w.asked = time.Time{}, now
+// setLogs updates the watermarks to the current logs.
+func (w *watcher) setLogs(logs []Log, now time.Time) {
+	w.listAt, w.listedAt = time.Time{}, now
 	there := make(map[string]bool, len(logs))
 	for _, l := range logs {
 		there[l.Path] = true
-		if m := w.marks[l.Path]; m != nil {
+		if m := w.watermarks[l.Path]; m != nil {
 			m.log = l
 			continue
 		}
-		w.marks[l.Path] = &mark{log: l, next: now, moved: now, owed: 1}
+		w.watermarks[l.Path] = &watermark{log: l, nextCheck: now, grownAt: now, pendingAudits: 1}
 	}
-	for path := range w.marks {
+	for path := range w.watermarks {
 		if !there[path] {
-			delete(w.marks, path)
+			delete(w.watermarks, path)
 			if w.Growth != nil {
 				w.Growth.Disarm(path)
 			}
@@ -77,66 +77,65 @@ func (w *watchman) adopt(logs []Log, now time.Time) {
 	}
 }
 
-// wake has a log that grows looked at.
-func (w *watchman) wake(path string) {
-	m := w.marks[path]
-	if m == nil || !m.next.IsZero() {
+// wake schedules a check of a log that grows.
+func (w *watcher) wake(path string) {
+	m := w.watermarks[path]
+	if m == nil || !m.nextCheck.IsZero() {
 		return
 	}
 	now := time.Now()
 	st, err := os.Stat(path)
-	if err != nil { // an audit sees to it
+	if err != nil { // left to the next audit
 		return
 	}
-	m.seen, m.at, m.moved, m.next = st, now, now, now.Add(lookFirst)
+	m.info, m.checkedAt, m.grownAt, m.nextCheck = st, now, now, now.Add(firstCheckDelay)
 	if st.Size() >= w.MaxSize {
-		m.next = now
+		m.nextCheck = now
 	}
 }
 
-// audit looks at every log, whatever is known of it: the kernel may have been
-// too busy to tell, and a rotation may have been cut short. Of one that has
-// rested since the last audit there is nothing more to see.
-func (w *watchman) audit(ctx context.Context) {
+// audit checks every log regardless of its watermark: a kernel notification may have been lost, and
+// a rotation may have been interrupted. A log that is unchanged since the last audit is skipped.
+func (w *watcher) audit(ctx context.Context) {
 	all := w.Logs()
-	w.adopt(all, time.Now())
+	w.setLogs(all, time.Now())
 	logs := slices.DeleteFunc(slices.Clone(all), func(l Log) bool {
-		m := w.marks[l.Path]
+		m := w.watermarks[l.Path]
 		st, err := os.Stat(l.Path)
-		return err == nil && m.next.IsZero() && m.owed == 0 && !m.grown(st)
+		return err == nil && m.nextCheck.IsZero() && m.pendingAudits == 0 && !m.grown(st)
 	})
 	ends := w.rotate(ctx, logs)
 	now := time.Now()
 	for i, l := range logs {
-		m := w.marks[l.Path]
+		m := w.watermarks[l.Path]
 		if ends[i].moved {
-			*m = mark{log: l, next: now, moved: now, owed: owedAfter}
+			*m = watermark{log: l, nextCheck: now, grownAt: now, pendingAudits: auditsAfterRotation}
 			continue
 		}
-		if m.owed > 0 && !ends[i].failed {
-			m.owed--
+		if m.pendingAudits > 0 && !ends[i].failed {
+			m.pendingAudits--
 		}
-		if !m.next.IsZero() {
+		if !m.nextCheck.IsZero() {
 			continue
 		}
-		if st, err := os.Stat(l.Path); err == nil && m.grown(st) && st.Size() < w.MaxSize { // a full one was tried
+		if st, err := os.Stat(l.Path); err == nil && m.grown(st) && st.Size() < w.MaxSize { // a full log was just tried
 			w.wake(l.Path)
 		}
 	}
 }
 
-// look looks at the logs whose time has come, and rotates the full ones.
-func (w *watchman) look(ctx context.Context) {
+// check checks the logs that are due, and rotates the full ones.
+func (w *watcher) check(ctx context.Context) {
 	now := time.Now()
-	if !w.renew.IsZero() && !w.renew.After(now) {
-		w.adopt(w.Logs(), now)
+	if !w.listAt.IsZero() && !w.listAt.After(now) {
+		w.setLogs(w.Logs(), now)
 	}
 	var full []Log
-	for _, m := range w.marks {
-		if m.next.IsZero() || m.next.After(now) {
+	for _, m := range w.watermarks {
+		if m.nextCheck.IsZero() || m.nextCheck.After(now) {
 			continue
 		}
-		if w.measure(m, now) {
+		if w.checkLog(m, now) {
 			full = append(full, m.log)
 		}
 	}
@@ -146,75 +145,75 @@ func (w *watchman) look(ctx context.Context) {
 	ends := w.rotate(ctx, full)
 	now = time.Now()
 	for i, l := range full {
-		m := w.marks[l.Path]
-		*m = mark{log: l, moved: now, owed: owedAfter}
+		m := w.watermarks[l.Path]
+		*m = watermark{log: l, grownAt: now, pendingAudits: auditsAfterRotation}
 		if ends[i].moved {
-			m.next = now
-		} // else an audit tries again
+			m.nextCheck = now
+		} // the next audit retries otherwise
 	}
 }
 
-// measure looks at one log and says whether it is full.
-func (w *watchman) measure(m *mark, now time.Time) bool {
+// checkLog checks a log and reports whether it is full.
+func (w *watcher) checkLog(m *watermark, now time.Time) bool {
 	st, err := os.Stat(m.log.Path)
-	if err != nil { // an audit sees to it
-		m.next = time.Time{}
+	if err != nil { // left to the next audit
+		m.nextCheck = time.Time{}
 		return false
 	}
 	if st.Size() >= w.MaxSize {
 		return true
 	}
 	switch {
-	case m.seen == nil:
-		m.next = now.Add(lookFirst)
+	case m.info == nil:
+		m.nextCheck = now.Add(firstCheckDelay)
 	case m.grown(st):
-		m.moved = now
-		m.next = now.Add(pause(w.MaxSize, m.seen.Size(), st.Size(), now.Sub(m.at)))
-	case now.Sub(m.moved) < lookCalm:
-		m.next = now.Add(lookCalm)
+		m.grownAt = now
+		m.nextCheck = now.Add(checkDelay(w.MaxSize, m.info.Size(), st.Size(), now.Sub(m.checkedAt)))
+	case now.Sub(m.grownAt) < maxCheckDelay:
+		m.nextCheck = now.Add(maxCheckDelay)
 	default:
-		m.seen, m.at = st, now
+		m.info, m.checkedAt = st, now
 		w.sleep(m)
 		return false
 	}
-	m.seen, m.at = st, now
+	m.info, m.checkedAt = st, now
 	return false
 }
 
-// sleep looks at a log no more until it grows.
-func (w *watchman) sleep(m *mark) {
+// sleep stops checking a log until it grows.
+func (w *watcher) sleep(m *watermark) {
 	if w.Growth == nil || w.Growth.Arm(m.log.Path) != nil {
-		m.next = m.at.Add(lookBlind)
+		m.nextCheck = m.checkedAt.Add(unwatchedCheckDelay)
 		return
 	}
-	m.next = time.Time{}
-	if st, err := os.Stat(m.log.Path); err == nil && m.grown(st) { // before it was set
+	m.nextCheck = time.Time{}
+	if st, err := os.Stat(m.log.Path); err == nil && m.grown(st) { // grown before it was armed
 		w.wake(m.log.Path)
 	}
 }
 
-// grown reports whether a log is otherwise than it was seen last.
-func (m *mark) grown(st os.FileInfo) bool {
-	return m.seen == nil || !os.SameFile(m.seen, st) || m.seen.Size() != st.Size()
+// grown reports whether a log has changed since the last check.
+func (m *watermark) grown(st os.FileInfo) bool {
+	return m.info == nil || !os.SameFile(m.info, st) || m.info.Size() != st.Size()
 }
 
-// pause is how long a log that has grown from was to is bytes is left alone:
-// until half of what is left to most would be filled.
-func pause(most, was, is int64, took time.Duration) time.Duration {
+// checkDelay returns the delay until the next check of a log that has grown from was to is bytes in
+// the given time: until half of the space that is left below most may be used.
+func checkDelay(most, was, is int64, took time.Duration) time.Duration {
 	grown := is - was
 	if grown <= 0 {
-		return lookFirst
+		return firstCheckDelay
 	}
 	half := float64(most-is) / float64(grown) * float64(took) / 2
-	return time.Duration(min(max(half, float64(lookLeast)), float64(lookCalm)))
+	return time.Duration(min(max(half, float64(minCheckDelay)), float64(maxCheckDelay)))
 }
 
-// next is when the next look is due; zero: never.
-func (w *watchman) next() time.Time {
-	next := w.renew
-	for _, m := range w.marks {
-		if !m.next.IsZero() && (next.IsZero() || m.next.Before(next)) {
-			next = m.next
+// next returns the time of the next check. Zero: never.
+func (w *watcher) next() time.Time {
+	next := w.listAt
+	for _, m := range w.watermarks {
+		if !m.nextCheck.IsZero() && (next.IsZero() || m.nextCheck.Before(next)) {
+			next = m.nextCheck
 		}
 	}
 	return next

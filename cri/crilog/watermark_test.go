@@ -12,43 +12,43 @@ import (
 	"time"
 )
 
-// bell is a Watch that tells when it is told to.
-type bell struct {
+// fakeWatcher is a Watch that tells when it is told to.
+type fakeWatcher struct {
 	mu    sync.Mutex
-	set   map[string]int // how often
+	armCounts   map[string]int // how often
 	armed map[string]bool
 	grown chan string
 }
 
-func newBell() *bell {
-	return &bell{set: map[string]int{}, armed: map[string]bool{}, grown: make(chan string, 1)}
+func newFakeWatcher() *fakeWatcher {
+	return &fakeWatcher{armCounts: map[string]int{}, armed: map[string]bool{}, grown: make(chan string, 1)}
 }
 
-func (b *bell) Arm(path string) error {
+func (b *fakeWatcher) Arm(path string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.set[path]++
+	b.armCounts[path]++
 	b.armed[path] = true
 	return nil
 }
 
-func (b *bell) Disarm(path string) {
+func (b *fakeWatcher) Disarm(path string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.armed, path)
 }
 
-func (b *bell) Grown() <-chan string { return b.grown }
+func (b *fakeWatcher) Grown() <-chan string { return b.grown }
 
-// sets is how often a file was set, and whether it still is.
-func (b *bell) sets(path string) (int, bool) {
+// armCount is how often a file was set, and whether it still is.
+func (b *fakeWatcher) armCount(path string) (int, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.set[path], b.armed[path]
+	return b.armCounts[path], b.armed[path]
 }
 
-// ring is what the kernel does when a file has grown.
-func (b *bell) ring(path string) {
+// grow is what the kernel does when a file has grown.
+func (b *fakeWatcher) grow(path string) {
 	b.mu.Lock()
 	told := b.armed[path]
 	delete(b.armed, path)
@@ -58,10 +58,10 @@ func (b *bell) ring(path string) {
 	}
 }
 
-// watched runs a Rotator in virtual time beside what f does.
-func watched(t *testing.T, r *Rotator, f func(b *bell)) {
+// runRotator runs a Rotator in virtual time beside what f does.
+func runRotator(t *testing.T, r *Rotator, f func(b *fakeWatcher)) {
 	t.Helper()
-	b := newBell()
+	b := newFakeWatcher()
 	r.MaxFiles, r.Growth, r.Now = 5, b, time.Now
 	if r.Interval == 0 {
 		r.Interval = time.Hour
@@ -90,26 +90,26 @@ func biggest(t *testing.T, path string) (one, all int64) {
 	return one, all
 }
 
-// TestScenario30_AFloodStaysNearItsLimit has a log grow at a steady rate after a
+// TestScenario30_FloodStaysNearLimit has a log grow at a steady rate after a
 // long rest, and asks how far beyond its size a file gets. An audit comes once an
 // hour.
-func TestScenario30_AFloodStaysNearItsLimit(t *testing.T) {
+func TestScenario30_FloodStaysNearLimit(t *testing.T) {
 	const most = 100 << 10
 	for _, rate := range []int{1 << 10, 50 << 10, 200 << 10, 1 << 20} { // bytes per second
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newRuntime(t)
+				l := newFakeRuntime(t)
 				r := &Rotator{MaxSize: most, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
 				moved := 0
 				r.OnRotated = func(n int) { moved += n }
-				watched(t, r, func(b *bell) {
+				runRotator(t, r, func(b *fakeWatcher) {
 					time.Sleep(10 * time.Minute)
 					var worst int64
 					for written := 0; written < 5*most; {
 						n := max(rate/100, 80) // every 10 ms, or less often if that is less than a line
 						l.raw(stamp + " stdout F " + strings.Repeat("x", n-len(stamp)-11) + "\n")
 						written += n
-						b.ring(l.path)
+						b.grow(l.path)
 						time.Sleep(time.Second * time.Duration(n) / time.Duration(rate))
 						synctest.Wait()
 						one, _ := biggest(t, l.path)
@@ -130,32 +130,32 @@ func TestScenario30_AFloodStaysNearItsLimit(t *testing.T) {
 	}
 }
 
-// TestALogThatRestsIsNotLookedAt counts how often a Rotator is woken: each look
+// TestIdleLogIsNotChecked counts how often a Rotator is woken: each look
 // of one that sleeps sets the watch anew.
-func TestALogThatRestsIsNotLookedAt(t *testing.T) {
+func TestIdleLogIsNotChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newRuntime(t)
+		l := newFakeRuntime(t)
 		r := &Rotator{MaxSize: 1 << 20, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
-		watched(t, r, func(b *bell) {
+		runRotator(t, r, func(b *fakeWatcher) {
 			time.Sleep(30 * time.Minute)
 			synctest.Wait()
-			if n, _ := b.sets(l.path); n != 1 {
+			if n, _ := b.armCount(l.path); n != 1 {
 				t.Errorf("it was set %d times", n)
 			}
 			l.say("a")
-			b.ring(l.path)
+			b.grow(l.path)
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
-			if n, armed := b.sets(l.path); n != 2 || !armed {
+			if n, armed := b.armCount(l.path); n != 2 || !armed {
 				t.Errorf("after a line it was set %d times", n)
 			}
 		})
 	})
 }
 
-func TestLogsThatComeAreWatchedAndThoseThatGoAreNot(t *testing.T) {
+func TestRotatorWatchesCurrentLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first, second := newRuntime(t), newRuntime(t)
+		first, second := newFakeRuntime(t), newFakeRuntime(t)
 		var mu sync.Mutex
 		logs := []Log{{Path: first.path, Reopen: first.reopen}}
 		changed := make(chan struct{}, 1)
@@ -166,7 +166,7 @@ func TestLogsThatComeAreWatchedAndThoseThatGoAreNot(t *testing.T) {
 			asked++
 			return logs
 		}}
-		watched(t, r, func(b *bell) {
+		runRotator(t, r, func(b *fakeWatcher) {
 			time.Sleep(time.Minute)
 			mu.Lock()
 			logs = []Log{{Path: second.path, Reopen: second.reopen}}
@@ -176,11 +176,11 @@ func TestLogsThatComeAreWatchedAndThoseThatGoAreNot(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			second.say("a", "b", "c", "d")
-			b.ring(second.path)
+			b.grow(second.path)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			_, old := b.sets(first.path)
-			if _, armed := b.sets(second.path); old || !armed {
+			_, old := b.armCount(first.path)
+			if _, armed := b.armCount(second.path); old || !armed {
 				t.Errorf("watched: %t %t", old, armed)
 			}
 			if !strings.HasPrefix(names(t, second.path), " .") {
@@ -193,18 +193,18 @@ func TestLogsThatComeAreWatchedAndThoseThatGoAreNot(t *testing.T) {
 	})
 }
 
-// TestAnAuditFindsWhatNobodyTold is a kernel that has lost an event, and a file
+// TestAuditFindsMissedGrowth is a kernel that has lost an event, and a file
 // that somebody else has moved away.
-func TestAnAuditFindsWhatNobodyTold(t *testing.T) {
+func TestAuditFindsMissedGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newRuntime(t)
+		l := newFakeRuntime(t)
 		r := &Rotator{MaxSize: 250, Interval: 10 * time.Second, Logs: func() []Log { return []Log{{Path: l.path, Reopen: l.reopen}} }}
-		watched(t, r, func(b *bell) {
+		runRotator(t, r, func(b *fakeWatcher) {
 			time.Sleep(5 * time.Second)
 			l.say("a")
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			if n, _ := b.sets(l.path); n != 2 {
+			if n, _ := b.armCount(l.path); n != 2 {
 				t.Errorf("it was set %d times", n)
 			}
 			if err := os.Remove(l.path); err != nil {
@@ -212,7 +212,7 @@ func TestAnAuditFindsWhatNobodyTold(t *testing.T) {
 			}
 			time.Sleep(20 * time.Second)
 			l.say("b", "c", "d", "e", "f", "g", "h")
-			b.ring(l.path)
+			b.grow(l.path)
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := content(t, l.path); !strings.HasPrefix(got, "b\n") || !strings.HasPrefix(names(t, l.path), " .") {
@@ -222,17 +222,17 @@ func TestAnAuditFindsWhatNobodyTold(t *testing.T) {
 	})
 }
 
-// TestALogThatCannotBeRotatedIsLeftToTheAudit has the runtime refuse.
-func TestALogThatCannotBeRotatedIsLeftToTheAudit(t *testing.T) {
+// TestFailedRotationIsRetriedByAudit has the runtime refuse.
+func TestFailedRotationIsRetriedByAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newRuntime(t)
+		l := newFakeRuntime(t)
 		l.say("a", "b")
 		failed := 0
 		r := &Rotator{MaxSize: 20, Interval: 10 * time.Second}
 		r.Logs = func() []Log {
 			return []Log{{Path: l.path, Reopen: func() error { return os.ErrPermission }, OnError: func(error) { failed++ }}}
 		}
-		watched(t, r, func(*bell) {
+		runRotator(t, r, func(*fakeWatcher) {
 			time.Sleep(35 * time.Second)
 			synctest.Wait()
 			if failed != 4 {
@@ -242,32 +242,32 @@ func TestALogThatCannotBeRotatedIsLeftToTheAudit(t *testing.T) {
 	})
 }
 
-func TestHowLongALogIsLeftAlone(t *testing.T) {
+func TestCheckDelay(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		most, was, is int64
 		took, want    time.Duration
 	}{
-		{100, 0, 1, time.Second, lookCalm},
+		{100, 0, 1, time.Second, maxCheckDelay},
 		{1000, 0, 500, 100 * time.Millisecond, 50 * time.Millisecond},
-		{1000, 0, 990, 100 * time.Millisecond, lookLeast},
-		{1000, 500, 0, time.Second, lookFirst}, // another file
+		{1000, 0, 990, 100 * time.Millisecond, minCheckDelay},
+		{1000, 500, 0, time.Second, firstCheckDelay}, // another file
 	} {
-		if got := pause(c.most, c.was, c.is, c.took); got != c.want {
+		if got := checkDelay(c.most, c.was, c.is, c.took); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
 }
 
-// TestGrowthIsToldOnceUntilItIsSetAgain is the kernel's own.
-func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
+// TestInotifyWatcherReportsOnce is the kernel's own.
+func TestInotifyWatcherReportsOnce(t *testing.T) {
 	t.Parallel()
 	g, err := NewInotifyWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	a, b := newRuntime(t), newRuntime(t)
+	a, b := newFakeRuntime(t), newFakeRuntime(t)
 	next := func() string {
 		t.Helper()
 		select {
@@ -278,7 +278,7 @@ func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
 			return ""
 		}
 	}
-	for _, r := range []*runtime{a, b} {
+	for _, r := range []*fakeRuntime{a, b} {
 		if err := g.Arm(r.path); err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +293,7 @@ func TestGrowthIsToldOnceUntilItIsSetAgain(t *testing.T) {
 	if got := next(); got != b.path { // and not of a again
 		t.Errorf("told of %s", got)
 	}
-	for _, r := range []*runtime{a, b} {
+	for _, r := range []*fakeRuntime{a, b} {
 		if err := g.Arm(r.path); err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +318,7 @@ func TestScenario30_RealFloods(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	l := newRuntime(t)
+	l := newFakeRuntime(t)
 	rotated := make(chan struct{}, 1000)
 	r := &Rotator{MaxSize: 64 << 10, MaxFiles: 100, Interval: time.Hour, Growth: g, Now: time.Now, OnRotated: func(int) { rotated <- struct{}{} }}
 	r.Logs = func() []Log {

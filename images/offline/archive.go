@@ -19,29 +19,29 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Sizes of what is read into memory: descriptions alone, which are JSON.
+// Limits of what is read into memory: only metadata, which is JSON.
 const (
-	maxDescription  = 4 << 20
-	maxDescriptions = 32 << 20 // of one archive
+	maxMetadataFile = 4 << 20
+	maxMetadata     = 32 << 20 // per archive
 )
 
-// blob is one file of an archive that the runtime has now.
+// blob is a file of an archive that is in the content store.
 type blob struct {
 	digest digest.Digest
 	size   int64
 	gzip   bool
-	text   []byte // of a description; else nil
+	text   []byte // of metadata; otherwise nil
 }
 
-// archive is what one pass through a file has found.
+// archive is the result of reading an archive.
 type archive struct {
 	files    map[string]blob   // by path
-	links    map[string]string // path to path
+	links    map[string]string // target path by path
 	byDigest map[digest.Digest]blob
 }
 
-// at returns a file by the path that another file of the archive has for it.
-func (a *archive) at(name string) (blob, bool) {
+// resolve returns a file by the path that another file of the archive references.
+func (a *archive) resolve(name string) (blob, bool) {
 	name = path.Clean(name)
 	for range 8 {
 		if b, ok := a.files[name]; ok {
@@ -56,26 +56,27 @@ func (a *archive) at(name string) (blob, bool) {
 	return blob{}, false
 }
 
-// brokenError says what is wrong with a file, whatever the runtime does.
-type brokenError struct{ err error }
+// archiveError is a fault of the archive itself.
+type archiveError struct{ err error }
 
-func (e *brokenError) Error() string { return e.err.Error() }
-func (e *brokenError) Unwrap() error { return e.err }
+func (e *archiveError) Error() string { return e.err.Error() }
+func (e *archiveError) Unwrap() error { return e.err }
 
-func broken(format string, args ...any) error { return &brokenError{fmt.Errorf(format, args...)} }
-
-// faulty reports whether an error is the fault of the file, which no other turn mends.
-// What the system says about reading it is none: the disk or its server may come
-// back, files that others have open are closed.
-func faulty(err error) bool {
-	var wrong *brokenError
-	var number syscall.Errno
-	var path *fs.PathError
-	return errors.As(err, &wrong) && !errors.As(err, &number) && !errors.As(err, &path)
+func archiveErrorf(format string, args ...any) error {
+	return &archiveError{fmt.Errorf(format, args...)}
 }
 
-// unpacked returns the tar in r, which may be gzip'd.
-func unpacked(r io.Reader) (io.Reader, error) {
+// isArchiveFault reports whether an error is permanent because the archive is at fault. I/O errors
+// reported by the system are not: the disk or the file server may recover.
+func isArchiveFault(err error) bool {
+	var fault *archiveError
+	var errno syscall.Errno
+	var path *fs.PathError
+	return errors.As(err, &fault) && !errors.As(err, &errno) && !errors.As(err, &path)
+}
+
+// decompress returns the tar stream in r, which may be gzip-compressed.
+func decompress(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	head, err := b.Peek(6)
 	switch {
@@ -84,19 +85,19 @@ func unpacked(r io.Reader) (io.Reader, error) {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		z, err := gzip.NewReader(b)
 		if err != nil {
-			return nil, broken("read gzip: %w", err)
+			return nil, archiveErrorf("read gzip: %w", err)
 		}
 		return z, nil
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}), bytes.HasPrefix(head, []byte("\xfd7zXZ")), bytes.HasPrefix(head, []byte("BZh")):
-		return nil, broken("it is compressed, and not with gzip")
+		return nil, archiveErrorf("it is compressed, but not with gzip")
 	}
 	return b, nil
 }
 
-// read goes through a tar once and puts everything but descriptions of the archive
-// itself into the store.
-func read(ctx context.Context, r io.Reader, to ContentStore) (*archive, error) {
-	plain, err := unpacked(r)
+// readArchive reads a tar once and writes everything except metadata of the archive itself to the
+// content store.
+func readArchive(ctx context.Context, r io.Reader, to ContentStore) (*archive, error) {
+	plain, err := decompress(r)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func read(ctx context.Context, r io.Reader, to ContentStore) (*archive, error) {
 			break
 		}
 		if err != nil {
-			return nil, broken("read tar: %w", err)
+			return nil, archiveErrorf("read tar: %w", err)
 		}
 		name := path.Clean(h.Name)
 		switch h.Typeflag {
@@ -123,25 +124,25 @@ func read(ctx context.Context, r io.Reader, to ContentStore) (*archive, error) {
 		default:
 			continue
 		}
-		b, err := a.take(ctx, t, name, h.Size, to)
+		b, err := a.storeFile(ctx, t, name, h.Size, to)
 		if err != nil {
 			return nil, err
 		}
-		if texts += int64(len(b.text)); texts > maxDescriptions {
-			return nil, broken("its descriptions are larger than %d bytes", maxDescriptions)
+		if texts += int64(len(b.text)); texts > maxMetadata {
+			return nil, archiveErrorf("its metadata is larger than %d bytes", maxMetadata)
 		}
 		a.files[name] = b
 		a.byDigest[b.digest] = b
 	}
-	// What follows a tar must be readable too: a gzip'd one has its checksum there.
+	// The rest of the stream must be readable too: the checksum of gzip is at its end.
 	if _, err := io.Copy(io.Discard, plain); err != nil {
-		return nil, broken("read tar: %w", err)
+		return nil, archiveErrorf("read tar: %w", err)
 	}
 	return a, nil
 }
 
-// own reports whether a file describes the archive and is no content of an image.
-func own(name string) bool {
+// isMetadata reports whether a file describes the archive and is not content of an image.
+func isMetadata(name string) bool {
 	switch path.Base(name) {
 	case "oci-layout", "index.json", "manifest.json", "repositories", "VERSION", "json":
 		return true
@@ -149,29 +150,29 @@ func own(name string) bool {
 	return false
 }
 
-// take puts one file into the store, or keeps it if it describes the archive.
-func (a *archive) take(ctx context.Context, r io.Reader, name string, size int64, to ContentStore) (blob, error) {
+// storeFile writes a file to the content store, or keeps it in memory if it describes the archive.
+func (a *archive) storeFile(ctx context.Context, r io.Reader, name string, size int64, to ContentStore) (blob, error) {
 	head := make([]byte, min(size, 2))
 	if _, err := io.ReadFull(r, head); err != nil {
-		return blob{}, broken("read %s: %w", name, err)
+		return blob{}, archiveErrorf("read %s: %w", name, err)
 	}
-	c := &checked{r: io.MultiReader(bytes.NewReader(head), r), name: name, size: size, sum: sha256.New()}
+	c := &checkedReader{r: io.MultiReader(bytes.NewReader(head), r), name: name, size: size, sum: sha256.New()}
 	if hex, ok := strings.CutPrefix(name, "blobs/sha256/"); ok {
 		c.want = digest.NewDigestFromEncoded(digest.SHA256, hex)
 		if err := c.want.Validate(); err != nil {
-			return blob{}, broken("%s is no sha256 of a blob", name)
+			return blob{}, archiveErrorf("%s is not the sha256 digest of a blob", name)
 		}
 	}
 	b := blob{size: size, gzip: bytes.Equal(head, []byte{0x1f, 0x8b})}
 	source := io.Reader(c)
-	if size <= maxDescription && (own(name) || bytes.HasPrefix(head, []byte("{"))) {
+	if size <= maxMetadataFile && (isMetadata(name) || bytes.HasPrefix(head, []byte("{"))) {
 		text, err := io.ReadAll(c)
 		if err != nil {
 			return blob{}, err
 		}
 		b.text, source = text, bytes.NewReader(text)
 	}
-	if own(name) {
+	if isMetadata(name) {
 		b.digest = digest.FromBytes(b.text)
 		return b, nil
 	}
@@ -192,32 +193,32 @@ func (a *archive) take(ctx context.Context, r io.Reader, name string, size int64
 	return b, nil
 }
 
-// checked is the content of a file, with an error at its end if it is not what its
-// name says.
-type checked struct {
+// checkedReader reads a file and returns an error at its end if the content does not match its
+// name.
+type checkedReader struct {
 	r    io.Reader
 	name string
 	size int64
 	read int64
 	sum  hash.Hash
-	want digest.Digest // empty: any
+	want digest.Digest // empty: not checked
 }
 
-func (c *checked) digest() digest.Digest { return digest.NewDigest(digest.SHA256, c.sum) }
+func (c *checkedReader) digest() digest.Digest { return digest.NewDigest(digest.SHA256, c.sum) }
 
-func (c *checked) Read(p []byte) (int, error) {
+func (c *checkedReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.sum.Write(p[:n])
 	c.read += int64(n)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		return n, broken("read %s: %w", c.name, err)
+		return n, archiveErrorf("read %s: %w", c.name, err)
 	case err == nil:
 		return n, nil
 	case c.read != c.size:
-		return n, broken("read %s: %d of %d bytes are there", c.name, c.read, c.size)
+		return n, archiveErrorf("read %s: %d of %d bytes are there", c.name, c.read, c.size)
 	case c.want != "" && c.digest() != c.want:
-		return n, broken("%s is damaged: its content is %s", c.name, c.digest())
+		return n, archiveErrorf("%s is damaged: its content is %s", c.name, c.digest())
 	}
 	return n, err
 }

@@ -1,22 +1,22 @@
-// Package offline brings images from archives in a folder onto the node, for nodes
-// that reach no registry.
+// Package offline imports images from archives in a directory, for nodes that cannot reach a
+// registry.
 //
-// It owns the folder's watch, what it knows of each file, and the record on disk of
-// what was imported from which. It reads OCI archives and what docker save writes,
-// gzip'd too, in one pass, straight into the runtime's store. It never pulls, and it
-// removes nothing: which images must stay because a file has them is told by Pinned.
+// It owns the watch of the directory, the state of each archive, and the persisted record of what
+// was imported from which archive. It reads OCI archives and the output of docker save, optionally
+// gzip-compressed, in one pass, directly into the runtime's content store. It never pulls and never
+// removes images. Pinned returns the images that must be kept because an archive contains them.
 //
-// Goroutines: Run, owned by whoever calls it, and at most Parallel below it that
-// each read one file. Both end with ctx.
+// Goroutines: Run, on the caller's goroutine, and at most Parallel goroutines below it that each
+// read one archive. All of them end with ctx.
 //
 // Invariants:
 //
-//  1. Nobody waits for it: neither the agent's start nor a pod whose image is here.
-//  2. Content that was imported is not imported again while its images are there,
-//     however its file is called and whether or not the agent has begun anew.
-//  3. A file is read when who writes it has closed it, or it has not changed for a
-//     while. What cannot be read is told with the file's name, once for each content
-//     of it, and leaves nothing in the runtime. It is read again when it changes; one
-//     that is not to blame, after a while that doubles.
-//  4. An image gets its name only when all of it is there and unpacked.
+//  1. It never blocks others: neither the start of the agent nor a pod whose image is present.
+//  2. Imported content is not imported again while its images exist, regardless of the name of the
+//     archive and of restarts of the agent.
+//  3. An archive is read after its writer has closed it, or after it has been unchanged for a while.
+//     An archive that cannot be read is reported with its name, once per content, and leaves nothing
+//     in the runtime. It is read again when it changes. If the archive is not at fault, it is retried
+//     with exponential back-off.
+//  4. An image gets its name only after all of its content is stored and unpacked.
 package offline

@@ -8,34 +8,34 @@ import (
 	"time"
 )
 
-// recordsVersion is of the file's format.
+// recordsVersion is the version of the file format.
 const recordsVersion = 1
 
-// stamp tells whether a file is the one that was looked at before.
-type stamp struct {
+// fileStamp identifies the version of a file.
+type fileStamp struct {
 	Inode uint64    `json:"inode"`
 	Size  int64     `json:"size"`
 	Mtime time.Time `json:"mtime"`
 }
 
-func (s stamp) same(o stamp) bool {
+func (s fileStamp) same(o fileStamp) bool {
 	return s.Inode == o.Inode && s.Size == o.Size && s.Mtime.Equal(o.Mtime)
 }
 
-// entry is what a file had in it when it was imported.
+// entry is the content of an archive when it was imported.
 type entry struct {
-	Stamp  stamp   `json:"stamp"`
-	Digest string  `json:"digest"` // of the whole file, sha256:…
-	Images []Image `json:"images"`
+	Stamp  fileStamp `json:"stamp"`
+	Digest string    `json:"digest"` // of the whole archive, sha256:…
+	Images []Image   `json:"images"`
 }
 
 type recordsFile struct {
 	Version int              `json:"version"`
-	Files   map[string]entry `json:"files"` // by name in the folder
+	Files   map[string]entry `json:"files"` // by name in the directory
 }
 
-// loadRecords reads them. A file that is not there, or that cannot be understood, is
-// an empty one: at worst archives are read again, whose content is then found.
+// loadRecords reads the records. A file that does not exist or cannot be parsed counts as empty: at
+// worst, archives are read again and their content is found in the store.
 func loadRecords(path string) (map[string]entry, error) {
 	text, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
@@ -49,7 +49,7 @@ func loadRecords(path string) (map[string]entry, error) {
 		err = fmt.Errorf("version %d is not %d", f.Version, recordsVersion)
 	}
 	if err != nil {
-		return map[string]entry{}, fmt.Errorf("records of imported images %s: %w", path, err)
+		return map[string]entry{}, fmt.Errorf("import records %s: %w", path, err)
 	}
 	if f.Files == nil {
 		f.Files = map[string]entry{}
@@ -57,7 +57,7 @@ func loadRecords(path string) (map[string]entry, error) {
 	return f.Files, nil
 }
 
-// saveRecords replaces them, completely or not at all.
+// saveRecords replaces the records atomically.
 func saveRecords(path string, files map[string]entry) error {
 	text, err := json.MarshalIndent(recordsFile{recordsVersion, files}, "", " ")
 	if err != nil {
@@ -65,9 +65,9 @@ func saveRecords(path string, files map[string]entry) error {
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".images-*")
 	if err != nil {
-		return fmt.Errorf("write records of imported images: %w", err)
+		return fmt.Errorf("write import records: %w", err)
 	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // unless it got its name
+	defer func() { _ = os.Remove(tmp.Name()) }() // no-op after the rename
 	_, err = tmp.Write(text)
 	if err == nil {
 		err = tmp.Sync()
@@ -79,7 +79,7 @@ func saveRecords(path string, files map[string]entry) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		return fmt.Errorf("write records of imported images: %w", err)
+		return fmt.Errorf("write import records: %w", err)
 	}
 	return nil
 }

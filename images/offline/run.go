@@ -17,51 +17,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is what Run knows of one archive.
+// archiveState is the state of one archive in Run.
 //
-//	        ┌──────────── written to ───────────┐
-//	open ──closed──► due ──► busy ──► settled ──┘   settled: imported or broken
-//	                  ▲        └─ what is not the file's fault ─► due, after a while
-type file struct {
-	stamp stamp
-	open  bool // somebody writes
-	busy  bool // it is being read
-	state State
-	why   string
-	said  string    // of a failure that was told
-	tried stamp     // of its last turn
-	until time.Time // no other turn before, unless the file changes
-	fails int       // turns in a row that failed for what is neither the file's fault nor the runtime's
+//	             ┌────────────────── written to ─────────────────┐
+//	beingWritten ──closed──► due ──► importing ──► settled ──────┘   settled: imported or broken
+//	                          ▲          └─ not the archive's fault ─► due, after a delay
+type archiveState struct {
+	stamp        fileStamp
+	beingWritten bool // it is open for writing
+	importing    bool // it is being read
+	state        State
+	message      string
+	reported     string    // last reported failure
+	lastTried    fileStamp // version at the last import
+	retryAt      time.Time // no retry before this time, unless the archive changes
+	failures     int       // consecutive failures that neither the archive nor the runtime caused
 }
 
-// folder is Run's own.
-type folder struct {
+// importRun is the state of Run.
+type importRun struct {
 	*Importer
-	files   map[string]*file
-	records map[string]entry
-	ended   chan outcome
-	work    sync.WaitGroup
-	slots   chan struct{}
-	soon    time.Time // when a file may have become quiet; zero: none is awaited
+	files      map[string]*archiveState
+	records    map[string]entry
+	results    chan importResult
+	goroutines sync.WaitGroup
+	slots      chan struct{}
+	nextScan   time.Time // when an archive may be complete; zero: none is pending
 }
 
-// outcome is the end of one file's turn.
-type outcome struct {
-	name  string
-	entry entry
-	fresh bool // something was imported
-	err   error
+// importResult is the result of importing one archive.
+type importResult struct {
+	name     string
+	entry    entry
+	imported bool // new images were imported
+	err      error
 }
 
-// Run imports what is in the folder and what comes into it, until ctx ends.
+// Run imports the archives in the directory, and those that are added, until ctx ends.
 func (i *Importer) Run(ctx context.Context) {
-	f := &folder{Importer: i, files: map[string]*file{}, ended: make(chan outcome), slots: make(chan struct{}, i.o.Parallel)}
-	defer f.work.Wait()
+	f := &importRun{Importer: i, files: map[string]*archiveState{}, results: make(chan importResult), slots: make(chan struct{}, i.o.Parallel)}
+	defer f.goroutines.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var err error
 	if f.records, err = loadRecords(i.o.Records); err != nil {
-		i.o.Log.Warn("images are looked for again", "err", err)
+		i.o.Log.Warn("import records unreadable, archives are read again", "err", err)
 	}
 	changes := make(chan change)
 	unwatch := func() {}
@@ -76,11 +76,11 @@ func (i *Importer) Run(ctx context.Context) {
 		case c := <-changes:
 			if c.mask&unix.IN_IGNORED != 0 {
 				watching = false
-			} else if !f.changed(c) {
+			} else if !f.handleChange(c) {
 				continue
 			}
-		case o := <-f.ended:
-			f.settle(o)
+		case o := <-f.results:
+			f.handleResult(o)
 		case <-look.C:
 		}
 		if !watching {
@@ -97,34 +97,34 @@ func (i *Importer) Run(ctx context.Context) {
 			err = f.scan(ctx)
 		}
 		if err != nil && err.Error() != complained {
-			i.o.Log.Warn("folder of images", "err", err)
+			i.o.Log.Warn("image archive directory unavailable", "err", err)
 		}
 		complained, err = fmt.Sprint(err), nil
 		wait := i.o.Interval
-		if !f.soon.IsZero() {
-			wait = min(wait, max(time.Until(f.soon), 10*time.Millisecond))
+		if !f.nextScan.IsZero() {
+			wait = min(wait, max(time.Until(f.nextScan), 10*time.Millisecond))
 		}
 		look.Reset(wait)
 	}
 }
 
-// changed takes in what the watch told, and reports whether to look at the folder.
-func (f *folder) changed(c change) bool {
+// handleChange handles an event of the watch, and reports whether to scan the directory.
+func (f *importRun) handleChange(c change) bool {
 	switch {
 	case c.mask&unix.IN_Q_OVERFLOW != 0:
-		for _, x := range f.files { // whoever writes is known by the file's age
-			x.open = false
+		for _, x := range f.files { // fall back to the age of the file
+			x.beingWritten = false
 		}
-	case c.name != "" && candidate(c.name):
+	case c.name != "" && isArchiveName(c.name):
 		x := f.file(c.name)
 		switch {
 		case c.mask&unix.IN_MODIFY != 0:
-			x.open = true
-			return false // it is being written: that may go on for long
+			x.beingWritten = true
+			return false // writing may take long
 		case c.mask&(unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO) != 0:
-			x.open = false
-			x.stamp = stamp{} // whole, however young
-			if s, err := look(filepath.Join(f.o.Dir, c.name)); err == nil {
+			x.beingWritten = false
+			x.stamp = fileStamp{} // complete, regardless of its age
+			if s, err := statFile(filepath.Join(f.o.Dir, c.name)); err == nil {
 				x.stamp = s
 			}
 		}
@@ -132,17 +132,17 @@ func (f *folder) changed(c change) bool {
 	return true
 }
 
-func (f *folder) file(name string) *file {
+func (f *importRun) file(name string) *archiveState {
 	x, ok := f.files[name]
 	if !ok {
-		x = &file{state: StateWaiting}
+		x = &archiveState{state: StateWaiting}
 		f.files[name] = x
 	}
 	return x
 }
 
-// candidate reports whether a file of that name is an archive.
-func candidate(name string) bool {
+// isArchiveName reports whether a file with that name is an archive.
+func isArchiveName(name string) bool {
 	if strings.HasPrefix(name, ".") {
 		return false
 	}
@@ -154,48 +154,48 @@ func candidate(name string) bool {
 	return false
 }
 
-func look(path string) (stamp, error) {
+func statFile(path string) (fileStamp, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
-		return stamp{}, err
+		return fileStamp{}, err
 	}
 	if !fi.Mode().IsRegular() {
-		return stamp{}, fmt.Errorf("%s is no file", path)
+		return fileStamp{}, fmt.Errorf("%s is not a regular file", path)
 	}
-	s := stamp{Size: fi.Size(), Mtime: fi.ModTime().UTC()}
+	s := fileStamp{Size: fi.Size(), Mtime: fi.ModTime().UTC()}
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		s.Inode = st.Ino
 	}
 	return s, nil
 }
 
-// scan looks at the folder and gives every file that is whole its turn.
-func (f *folder) scan(ctx context.Context) error {
+// scan lists the directory and schedules every complete archive.
+func (f *importRun) scan(ctx context.Context) error {
 	listed, err := os.ReadDir(f.o.Dir)
 	if err != nil {
 		return err
 	}
-	f.soon = time.Time{}
+	f.nextScan = time.Time{}
 	there := map[string]bool{}
 	for _, e := range listed {
-		if !candidate(e.Name()) {
+		if !isArchiveName(e.Name()) {
 			continue
 		}
-		s, err := look(filepath.Join(f.o.Dir, e.Name()))
+		s, err := statFile(filepath.Join(f.o.Dir, e.Name()))
 		if err != nil {
-			continue // gone, or no file
+			continue // deleted, or not a regular file
 		}
 		there[e.Name()] = true
-		f.consider(ctx, e.Name(), s)
+		f.schedule(ctx, e.Name(), s)
 	}
 	changed := false
 	for name, x := range f.files {
-		if !there[name] && !x.busy {
+		if !there[name] && !x.importing {
 			delete(f.files, name)
 		}
 	}
 	for name := range f.records {
-		if !there[name] { // its images are as any others now
+		if !there[name] { // its images are not pinned any more
 			delete(f.records, name)
 			changed = true
 		}
@@ -207,60 +207,60 @@ func (f *folder) scan(ctx context.Context) error {
 	return nil
 }
 
-// consider gives a file its turn if it is due.
-func (f *folder) consider(ctx context.Context, name string, s stamp) {
+// schedule starts the import of an archive if it is due.
+func (f *importRun) schedule(ctx context.Context, name string, s fileStamp) {
 	x := f.file(name)
-	known := x.stamp.same(s) // seen like that before, or told to be whole
+	known := x.stamp.same(s) // unchanged since the last scan, or closed by its writer
 	x.stamp = s
-	if x.busy || x.open || s.Size == 0 {
+	if x.importing || x.beingWritten || s.Size == 0 {
 		return
 	}
-	if x.tried.same(s) && (x.state == StateBroken || time.Now().Before(x.until)) {
+	if x.lastTried.same(s) && (x.state == StateBroken || time.Now().Before(x.retryAt)) {
 		if x.state != StateBroken {
-			f.lookAt(x.until)
+			f.scanBy(x.retryAt)
 		}
 		return
 	}
 	switch age := time.Since(s.Mtime); {
-	case !known && age < quiet && age > -quiet && !f.records[name].Stamp.same(s):
+	case !known && age < settleTime && age > -settleTime && !f.records[name].Stamp.same(s):
 		x.state = StateWaiting
-		f.lookAt(time.Now().Add(quiet - max(age, 0)))
-		x.stamp = stamp{} // to be older when it is seen again
+		f.scanBy(time.Now().Add(settleTime - max(age, 0)))
+		x.stamp = fileStamp{} // check the age again in the next scan
 		return
 	}
-	if !x.tried.same(s) {
-		x.fails = 0
+	if !x.lastTried.same(s) {
+		x.failures = 0
 	}
-	x.busy, x.tried = true, s
+	x.importing, x.lastTried = true, s
 	if x.state != StateImported {
 		x.state = StateWaiting
 	}
 	was, sizes := f.records[name], f.bySize(s.Size)
-	f.work.Go(func() {
-		o := outcome{name: name}
+	f.goroutines.Go(func() {
+		o := importResult{name: name}
 		select {
 		case f.slots <- struct{}{}:
-			o.entry, o.fresh, o.err = f.turn(ctx, name, s, was, sizes)
+			o.entry, o.imported, o.err = f.importFile(ctx, name, s, was, sizes)
 			<-f.slots
 		case <-ctx.Done():
 			return
 		}
 		select {
-		case f.ended <- o:
+		case f.results <- o:
 		case <-ctx.Done():
 		}
 	})
 }
 
-// lookAt has the folder looked at by then.
-func (f *folder) lookAt(t time.Time) {
-	if f.soon.IsZero() || t.Before(f.soon) {
-		f.soon = t
+// scanBy requests a scan at that time or earlier.
+func (f *importRun) scanBy(t time.Time) {
+	if f.nextScan.IsZero() || t.Before(f.nextScan) {
+		f.nextScan = t
 	}
 }
 
-// bySize are the records of files that might have the same content.
-func (f *folder) bySize(size int64) (out []entry) {
+// bySize returns the records of archives that may have the same content.
+func (f *importRun) bySize(size int64) (out []entry) {
 	for _, name := range slices.Sorted(maps.Keys(f.records)) {
 		if e := f.records[name]; e.Stamp.Size == size {
 			out = append(out, e)
@@ -269,64 +269,64 @@ func (f *folder) bySize(size int64) (out []entry) {
 	return out
 }
 
-// settle takes in the end of a turn.
-func (f *folder) settle(o outcome) {
+// handleResult handles the end of an import.
+func (f *importRun) handleResult(o importResult) {
 	x := f.file(o.name)
-	x.busy = false
+	x.importing = false
 	path := filepath.Join(f.o.Dir, o.name)
 	if o.err != nil {
-		x.state, x.why = StateWaiting, o.err.Error()
+		x.state, x.message = StateWaiting, o.err.Error()
 		if errors.Is(o.err, errChanged) || errors.Is(o.err, os.ErrNotExist) {
-			x.tried = stamp{} // it has another turn at once, or goes
+			x.lastTried = fileStamp{} // retry immediately, or the file was deleted
 			return
 		}
 		if f.o.IsTransient != nil && f.o.IsTransient(o.err) {
-			x.until = time.Now().Add(later)
+			x.retryAt = time.Now().Add(retryInterval)
 			return
 		}
-		told := o.err
-		if faulty(o.err) {
+		reported := o.err
+		if isArchiveFault(o.err) {
 			x.state = StateBroken
 		} else {
-			x.until = time.Now().Add(wait(x.fails))
-			x.fails++
-			told = fmt.Errorf("%w; it is tried again", o.err)
+			x.retryAt = time.Now().Add(retryDelay(x.failures))
+			x.failures++
+			reported = fmt.Errorf("%w; the import is retried", o.err)
 		}
-		if x.said != x.why {
-			x.said = x.why
-			f.o.OnFailed(path, told)
+		if x.reported != x.message {
+			x.reported = x.message
+			f.o.OnFailed(path, reported)
 		}
 		return
 	}
-	x.state, x.why, x.said, x.until, x.fails = StateImported, "", "", time.Now().Add(f.o.Interval), 0
+	x.state, x.message, x.reported, x.retryAt, x.failures = StateImported, "", "", time.Now().Add(f.o.Interval), 0
 	if old, ok := f.records[o.name]; !ok || !old.Stamp.same(o.entry.Stamp) || !slices.Equal(old.Images, o.entry.Images) {
 		f.records[o.name] = o.entry
 		f.save()
 	}
-	f.publish() // before anybody is told: it is pinned by then
-	if o.fresh {
+	f.publish() // before OnImported, so that the images are pinned by then
+	if o.imported {
 		f.o.OnImported(path, o.entry.Images)
 	}
 }
 
-// wait is how long a file waits that has failed so often before.
-func wait(fails int) time.Duration { return min(later<<min(fails, 10), laterMost) }
+// retryDelay returns the delay after the given number of earlier failures.
+func retryDelay(fails int) time.Duration { return min(retryInterval<<min(fails, 10), maxRetryInterval) }
 
-func (f *folder) save() {
+func (f *importRun) save() {
 	if err := saveRecords(f.o.Records, f.records); err != nil {
-		f.o.Log.Warn("archives will be read again after a restart", "err", err)
+		f.o.Log.Warn("saving import records failed, archives are read again after a restart", "err", err)
 	}
 }
 
-// publish shows the files as they are.
-func (f *folder) publish() {
+// publish updates the result of Files.
+func (f *importRun) publish() {
 	var show []File
 	for name, x := range f.files {
 		state := x.state
-		if x.busy && state != StateImported {
+		if x.importing && state != StateImported {
 			state = StateImporting
 		}
-		show = append(show, File{Path: filepath.Join(f.o.Dir, name), State: state, Images: f.records[name].Images, Message: x.why})
+		show = append(show, File{Path: filepath.Join(f.o.Dir, name), State: state, Images: f.records[name].Images, Message: x.message})
 	}
 	slices.SortFunc(show, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 	f.mu.Lock()

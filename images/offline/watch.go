@@ -11,26 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watched is what the folder's watch tells. That a file is whole is known by
-// CLOSE_WRITE, which portable watchers do not tell.
-const watched = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
+// watchMask is the set of events of the directory watch. CLOSE_WRITE, which portable watchers do
+// not report, shows that a file is complete.
+const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_ONLYDIR
 
-// change is one thing that happened to a file of the folder; without a name: to
-// the folder itself, or too much at once.
+// change is an event of a file in the directory. Without a name, it is about the directory itself
+// or an overflow.
 type change struct {
 	name string
 	mask uint32
 }
 
-// watch tells changes of a folder until stop is called. It ends by itself when the
-// folder goes, which it tells by a change without a name before.
+// watch sends events of a directory until stop is called. It ends by itself when the directory is
+// deleted, after an event without a name.
 func watch(ctx context.Context, dir string, tell chan<- change) (stop func(), err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("start inotify: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "inotify") // non-blocking, so that Close ends a read
-	if _, err := unix.InotifyAddWatch(fd, dir, watched); err != nil {
+	f := os.NewFile(uintptr(fd), "inotify") // non-blocking, so that Close interrupts a read
+	if _, err := unix.InotifyAddWatch(fd, dir, watchMask); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", dir, err), f.Close())
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -46,7 +46,7 @@ func watch(ctx context.Context, dir string, tell chan<- change) (stop func(), er
 			if err != nil || n <= 0 {
 				return
 			}
-			for _, c := range parse(buf[:n]) {
+			for _, c := range parseEvents(buf[:n]) {
 				select {
 				case tell <- c:
 				case <-ctx.Done():
@@ -62,7 +62,7 @@ func watch(ctx context.Context, dir string, tell chan<- change) (stop func(), er
 	}, nil
 }
 
-func parse(b []byte) (out []change) {
+func parseEvents(b []byte) (out []change) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:]))
 		if end > len(b) {

@@ -1,0 +1,173 @@
+package cri
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/agent/plan"
+	"berth/cri/criconfig"
+)
+
+func TestLogLinkNameKeepsContainerID(t *testing.T) {
+	id := strings.Repeat("a", 64)
+	name := logLinks{}.name(strings.Repeat("n", 63), strings.Repeat("p", 253), strings.Repeat("c", 63), id)
+	if len(name) > maxFileName || !strings.HasSuffix(name, "-"+id+".log") || !strings.HasPrefix(name, "pp") {
+		t.Errorf("%d bytes: %s", len(name), name)
+	}
+}
+
+func TestLogLinkIsNotReplaced(t *testing.T) {
+	l := logLinks{dir: filepath.Join(t.TempDir(), "made", "when", "needed")}
+	for range 2 {
+		if err := l.make("ns", "pod", "c", "id", "/log"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.make("ns", "pod", "c", "id", "/other"); err == nil {
+		t.Error("a link to another file was replaced")
+	}
+	if err := l.make("ns", "pod", "c", "id2", "/log2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.remove("id"); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(l.dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "pod_ns_c-id2.log" {
+		t.Errorf("left: %v %v", left, err)
+	}
+	if err := l.remove("id"); err != nil {
+		t.Error(err)
+	}
+	if err := l.remove(""); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTerminationMessage(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	said, long, empty := file("said", "bye \xff!"), file("long", strings.Repeat("x", 5000)+"end"), file("empty", "")
+	log := file("log", "2026-01-02T15:04:05Z stdout F one\n2026-01-02T15:04:05Z stderr P tw\n2026-01-02T15:04:05Z stderr F o\n")
+	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	if err := syscall.Mkfifo(pipe, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(said, link); err != nil {
+		t.Fatal(err)
+	}
+	const fallback = corev1.TerminationMessageFallbackToLogsOnError
+	for _, row := range []struct {
+		what, host string
+		policy     corev1.TerminationMessagePolicy
+		code       int32
+		runtime    string
+		want       string
+	}{
+		{"what the container wrote, without what is no text", said, "", 0, "", "bye !"},
+		{"the end of what it wrote", long, "", 0, "", strings.Repeat("x", 4093) + "end"},
+		{"the runtime's word comes first", said, "", 1, "StartError", "StartError: bye !"},
+		{"nothing", empty, "", 1, "", ""},
+		{"an empty file falls back to the log", empty, fallback, 1, "", "one\ntwo\n"},
+		{"a file falls back to nothing", said, fallback, 1, "", "bye !"},
+		{"success needs no words", empty, fallback, 0, "", ""},
+		{"no file falls back to the log", filepath.Join(dir, "none"), fallback, 2, "", "one\ntwo\n"},
+		{"a pipe is not waited for", pipe, "", 1, "", ""},
+		{"a link is not followed", link, "", 1, "", ""},
+	} {
+		s := &runtimeapi.ContainerStatus{
+			ExitCode: row.code, Message: row.runtime, LogPath: log,
+			Mounts: []*runtimeapi.Mount{{ContainerPath: "/other", HostPath: said}, {ContainerPath: "/dev/termination-log", HostPath: row.host}},
+		}
+		own := criconfig.ContainerLabels{TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: row.policy}
+		if got := terminationMessage(t.Context(), s, own); got != row.want {
+			t.Errorf("%s: %q, want %q", row.what, got, row.want)
+		}
+	}
+}
+
+func TestWholeSecondsRoundsUp(t *testing.T) {
+	for d, want := range map[time.Duration]int64{-time.Second: 0, 0: 0, 1: 1, time.Second: 1, time.Second + 1: 2, 30 * time.Second: 30} {
+		if got := wholeSeconds(d); got != want {
+			t.Errorf("%v: %d, want %d", d, got, want)
+		}
+	}
+}
+
+func TestNetnsCacheRetain(t *testing.T) {
+	var n netnsCache
+	n.retain(nil)
+	n.set("a", "/a")
+	n.set("b", "")
+	n.retain(map[string]bool{"b": true})
+	if _, known := n.get("a"); known {
+		t.Error("a is still known")
+	}
+	if path, known := n.get("b"); !known || path != "" {
+		t.Errorf("b, on the host's network: %q %v", path, known)
+	}
+}
+
+func FuzzParseNetNS(f *testing.F) {
+	f.Add(`{"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/var/run/netns/cni-1"}]}}}`)
+	f.Add(`{"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"}]}}}`)
+	f.Add(`{"runtimeSpec":null}`)
+	f.Add(`{"runtimeSpec":{"linux":{"namespaces":[null,{"type":1}]}}}`)
+	f.Add(``)
+	f.Fuzz(func(t *testing.T, info string) {
+		if path, ok := parseNetNS(map[string]string{"info": info}); path != "" && !ok {
+			t.Errorf("a path that is not known: %q", path)
+		}
+	})
+}
+
+// FuzzParseEvent feeds events of a runtime that says anything.
+func FuzzParseEvent(f *testing.F) {
+	for _, e := range []*runtimeapi.ContainerEventResponse{
+		{},
+		{ContainerId: "a", PodSandboxStatus: &runtimeapi.PodSandboxStatus{Labels: ownerSelector()}},
+		{PodSandboxStatus: &runtimeapi.PodSandboxStatus{
+			Labels: map[string]string{criconfig.OwnerLabel: criconfig.OwnerVersion, labelPodUID: "u",
+				"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "n"},
+			Network: &runtimeapi.PodSandboxNetworkStatus{Ip: "10.0.0.1", AdditionalIps: []*runtimeapi.PodIP{{}}},
+		}, ContainersStatuses: []*runtimeapi.ContainerStatus{{State: 7, CreatedAt: -1, Labels: map[string]string{criconfig.OwnerLabel: criconfig.OwnerVersion}}}},
+	} {
+		b, err := proto.Marshal(e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var resp runtimeapi.ContainerEventResponse
+		if proto.Unmarshal(b, &resp) != nil {
+			return
+		}
+		for _, s := range resp.ContainersStatuses { // no file of this machine is read
+			s.LogPath, s.Mounts = "", nil
+		}
+		e, ok := (&Client{}).parseEvent(t.Context(), &resp)
+		if ok && e.UID == "" {
+			t.Errorf("an event about no pod: %+v", e)
+		}
+		for _, c := range e.Containers {
+			if c.Name == "" || c.State < plan.Created || c.State > plan.Unknown {
+				t.Errorf("a container that makes no sense: %+v", c)
+			}
+		}
+	})
+}

@@ -1,0 +1,273 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+var noon = time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// imageUsedBefore is an image of 10 bytes that was last used so many minutes before noon.
+func imageUsedBefore(id string, minutes int, change ...func(*storedImage)) storedImage {
+	t := noon.Add(-time.Duration(minutes) * time.Minute)
+	s := storedImage{id: id, size: 10, detected: t, lastUsed: t}
+	for _, c := range change {
+		c(&s)
+	}
+	return s
+}
+
+func markInUse(s *storedImage)  { s.inUse = true }
+func markFresh(s *storedImage)  { s.detected = noon.Add(-time.Minute) }
+func never() bool      { return false }
+func markPinned(s *storedImage) { s.pinned = "for a reason" }
+
+func TestSelectRemovals(t *testing.T) {
+	t.Parallel()
+	threshold := gcPolicy{high: 85, low: 80, minAge: 2 * time.Minute}
+	aged := threshold
+	aged.maxAge = time.Hour
+	for _, c := range []struct {
+		is     string
+		images []storedImage
+		p      gcPolicy
+		used   uint64 // of 100
+		want   []string
+		short  uint64
+	}{
+		{"below the threshold nothing goes", []storedImage{imageUsedBefore("a", 9)}, threshold, 84, nil, 0},
+		{"at the threshold the oldest goes until low is reached", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9), imageUsedBefore("mid", 6)}, threshold, 91, []string{"old", "mid"}, 0},
+		{"as few as are enough", []storedImage{imageUsedBefore("new", 3), imageUsedBefore("old", 9)}, threshold, 85, []string{"old"}, 0},
+		{"what is in use stays", []storedImage{imageUsedBefore("a", 9, markInUse), imageUsedBefore("b", 5)}, threshold, 85, []string{"b"}, 0},
+		{"what is pinned stays", []storedImage{imageUsedBefore("a", 9, markPinned), imageUsedBefore("b", 5)}, threshold, 85, []string{"b"}, 0},
+		{"what is too young stays", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5)}, threshold, 95, []string{"b"}, 5},
+		{"what is missing is told", []storedImage{imageUsedBefore("a", 5)}, threshold, 99, []string{"a"}, 9},
+		{"at high 100 nothing goes", []storedImage{imageUsedBefore("a", 9)}, gcPolicy{high: 100, low: 80}, 100, nil, 0},
+		{"what is unused for too long goes at any usage", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)}, aged, 10, []string{"a"}, 0},
+		{"the maximum age spares what is in use", []storedImage{imageUsedBefore("a", 61, markInUse), imageUsedBefore("b", 61, markPinned)}, aged, 10, nil, 0},
+		{"what goes for its age counts for the space", []storedImage{imageUsedBefore("a", 61), imageUsedBefore("b", 59)}, aged, 90, []string{"a"}, 0},
+		{"when the node needs space all goes that may", []storedImage{imageUsedBefore("a", 0), imageUsedBefore("b", 5, markInUse), imageUsedBefore("c", 5, markPinned), imageUsedBefore("d", 7)}, gcPolicy{high: 100, low: 100, allUnused: true}, 0, []string{"d", "a"}, 0},
+		{"and the young ones last", []storedImage{imageUsedBefore("a", 1), imageUsedBefore("b", 5), imageUsedBefore("c", 9, markFresh)}, gcPolicy{high: 100, low: 100, minAge: 2 * time.Minute, allUnused: true}, 0, []string{"b", "c", "a"}, 0},
+		{"an unknown size of the disk removes nothing", []storedImage{imageUsedBefore("a", 9)}, threshold, 0, nil, 0},
+	} {
+		d := diskUsage{c.used, 100}
+		if c.used == 0 {
+			d = diskUsage{}
+		}
+		remove, short := selectRemovals(noon, c.images, c.p, d)
+		var got []string
+		for _, r := range remove {
+			got = append(got, r.id)
+			if r.message == "" {
+				t.Errorf("%s: %s goes for no reason", c.is, r.id)
+			}
+		}
+		if !slices.Equal(got, c.want) || short != c.short {
+			t.Errorf("%s: %v, %d short; want %v, %d", c.is, got, short, c.want, c.short)
+		}
+	}
+}
+
+func TestSelectRemovalsInvariants(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var images []storedImage
+		for n := range r.IntN(12) {
+			s := imageUsedBefore(fmt.Sprint("i", n), r.IntN(200))
+			s.size, s.inUse = uint64(r.IntN(30)), r.IntN(3) == 0
+			if r.IntN(5) == 0 {
+				markPinned(&s)
+			}
+			images = append(images, s)
+		}
+		before := slices.Clone(images)
+		p := gcPolicy{high: r.IntN(101), minAge: time.Duration(r.IntN(60)) * time.Minute, maxAge: time.Duration(r.IntN(2)*r.IntN(180)) * time.Minute}
+		p.low = r.IntN(p.high + 1)
+		remove, short := selectRemovals(noon, images, p, diskUsage{uint64(r.IntN(101)), 100})
+		if !slices.EqualFunc(images, before, func(a, b storedImage) bool { return a.id == b.id }) {
+			t.Fatalf("seed %d: the list was changed", seed)
+		}
+		gone := map[string]bool{}
+		for _, x := range remove {
+			if x.inUse || x.pinned != "" || gone[x.id] {
+				t.Fatalf("seed %d: %s goes: in use %v, pinned %v, twice %v", seed, x.id, x.inUse, x.pinned, gone[x.id])
+			}
+			gone[x.id] = true
+		}
+		for _, s := range images {
+			if short > 0 && s.size > 0 && !s.inUse && s.pinned == "" && noon.Sub(s.detected) >= p.minAge && !gone[s.id] {
+				t.Fatalf("seed %d: %d bytes short, and %s stays", seed, short, s.id)
+			}
+		}
+	}
+}
+
+func usage(percent uint64) func() (uint64, uint64, error) {
+	return func() (uint64, uint64, error) { return percent, 100, nil }
+}
+
+func TestRunGC(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.add(&runtimeapi.Image{Id: "used", RepoTags: []string{"docker.io/library/used:latest"}, Size: 10})
+		f.add(&runtimeapi.Image{Id: "byid", Size: 10})
+		f.add(&runtimeapi.Image{Id: "sandbox", RepoTags: []string{"registry.k8s.io/pause:3.10"}, Size: 10})
+		f.add(&runtimeapi.Image{Id: "pinned", Size: 10, Pinned: true})
+		f.add(&runtimeapi.Image{Id: "idle", RepoTags: []string{"reg.io/idle:1"}, Size: 10})
+		i := New(Options{Service: f})
+		defer i.Close()
+		rounds := make(chan GCResult, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			i.RunGC(ctx, GCOptions{
+				HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute, KeepNames: []string{"registry.k8s.io/pause:3.10"},
+				InUse: func() map[string]bool { return map[string]bool{"used": true, "byid": true, "idle": false} },
+				Usage: usage(95),
+				OnCollected: func(c GCResult, err error) {
+					if err != nil {
+						t.Error(err)
+					}
+					rounds <- c
+				},
+			})
+		}()
+		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); !here {
+			t.Error("idle is not there")
+		}
+		time.Sleep(299 * time.Second)
+		synctest.Wait()
+		if len(rounds) != 0 || len(f.removedIDs()) != 0 {
+			t.Errorf("before five minutes: %v", f.removedIDs())
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !slices.Equal(f.removedIDs(), []string{"idle"}) {
+			t.Errorf("removed %v, want idle", f.removedIDs())
+		}
+		if c := <-rounds; c.Freed != 10 || c.Shortfall != 5 || c.Removed[0].Message != "the disk is 95% full" {
+			t.Errorf("told %+v", c)
+		}
+		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/idle:1", nil); here {
+			t.Error("a removed image is still remembered")
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestGCAgesCountFromLastUse(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		i := New(Options{Service: f})
+		defer i.Close()
+		for _, image := range []string{"reg.io/a:1", "reg.io/b:1"} {
+			if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction(image), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, MinAge: 2 * time.Minute, MaxAge: time.Hour, Usage: usage(10)}
+		for range 3 {
+			time.Sleep(25 * time.Minute)
+			if _, _, err := i.Present(t.Context(), newPod("p", 0), "reg.io/b:1", nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := i.CollectGarbage(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(f.removedIDs(), []string{"id-of-reg.io/a:1"}) {
+			t.Errorf("removed %v, want only what nobody asked for", f.removedIDs())
+		}
+		o.Usage = usage(99)
+		if _, err := i.Pull(t.Context(), newPod("p", 0), pullAction("reg.io/c:1"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := i.CollectGarbage(t.Context(), o); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/b:1" {
+			t.Errorf("%+v %v: want b and not the fresh c", c, err)
+		}
+		f.add(&runtimeapi.Image{Id: "brought", RepoTags: []string{"reg.io/brought:1"}, Size: 100})
+		if c, err := i.FreeSpace(t.Context(), GCOptions{KeepPreloaded: true}, never); err != nil || len(c.Removed) != 1 || c.Removed[0].ID != "id-of-reg.io/c:1" {
+			t.Errorf("%+v %v: want c, which was pulled", c, err)
+		}
+		if c, err := i.FreeSpace(t.Context(), GCOptions{}, never); err != nil || len(c.Removed) != 1 {
+			t.Errorf("%+v %v: want what was brought too, if that is not to be kept", c, err)
+		}
+	})
+}
+
+func TestGCStopsWhenEnoughIsFreed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		i := New(Options{Service: f})
+		defer i.Close()
+		for _, id := range []string{"a", "b", "c"} {
+			f.add(&runtimeapi.Image{Id: id, RepoTags: []string{"reg.io/" + id + ":1"}, Size: 5})
+			if _, here, err := i.Present(t.Context(), newPod("p", 0), "reg.io/"+id+":1", nil); !here || err != nil {
+				t.Fatal(here, err)
+			}
+			time.Sleep(time.Minute)
+		}
+		// Each takes three times of the disk what the runtime counts.
+		o := GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, Usage: func() (uint64, uint64, error) { return 95 - 15*uint64(len(f.removedIDs())), 100, nil }}
+		c, err := i.CollectGarbage(t.Context(), o)
+		if err != nil || !slices.Equal(f.removedIDs(), []string{"a"}) || c.Shortfall != 0 || c.Needed != 15 || c.Removed[0].Reason != ReasonSpace {
+			t.Errorf("%+v %v: want the oldest alone", c, err)
+		}
+		// And a tenth of it, when layers are shared: what is counted is not enough.
+		o.Usage = func() (uint64, uint64, error) { return 85, 100, nil }
+		if c, err := i.CollectGarbage(t.Context(), o); err != nil || !slices.Equal(f.removedIDs(), []string{"a", "b"}) {
+			t.Errorf("%+v %v: want what is needed as the runtime counts", c, err)
+		}
+	})
+}
+
+func TestGCKeepsImageUsedMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.add(&runtimeapi.Image{Id: "a", RepoTags: []string{"reg.io/a:1"}, Size: 100})
+		i := New(Options{Service: f})
+		defer i.Close()
+		images, err := i.listStored(t.Context(), GCOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if _, here, _ := i.Present(t.Context(), newPod("p", 0), "reg.io/a:1", nil); !here {
+			t.Fatal("not there")
+		}
+		if !i.usedSince("a", images[0].lastUsed) {
+			t.Error("a use after the choice is not seen")
+		}
+	})
+}
+
+func TestGCOptionsValidation(t *testing.T) {
+	t.Parallel()
+	i := newImages(t, Options{Service: newFake()})
+	for _, o := range []GCOptions{{HighThresholdPercent: 101}, {HighThresholdPercent: 80, LowThresholdPercent: 85}, {HighThresholdPercent: 80, LowThresholdPercent: -1}, {HighThresholdPercent: 80, MinAge: -1}, {HighThresholdPercent: 80, MinAge: 2, MaxAge: 1}} {
+		o.Usage = usage(10)
+		if _, err := i.CollectGarbage(t.Context(), o); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+	broken := errors.New("statfs: gone")
+	_, err := i.CollectGarbage(t.Context(), GCOptions{HighThresholdPercent: 85, LowThresholdPercent: 80, Usage: func() (uint64, uint64, error) { return 0, 0, broken }})
+	if !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
