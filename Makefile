@@ -7,18 +7,23 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.dat
 ARCHS   ?= amd64,arm64
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(CURDIR)/.cache/tools/golangci-lint-$(GOLANGCI_VERSION)
+GOTESTSUM_VERSION := v1.13.0
+GOTESTSUM := $(CURDIR)/.cache/tools/gotestsum-$(GOTESTSUM_VERSION)
 VALE_VERSION := v3.21.0
 VALE    := $(CURDIR)/.cache/tools/vale-$(VALE_VERSION)
 SEEDS   ?= 2000
 FUZZTIME ?= 20s
 CONTAINERD ?=
+RUNS    ?= 5
+LOAD    ?= 4
+TESTFLAGS ?=
 
 export GOFLAGS ?= -buildvcs=false
 
 # A program built with the race detector would sleep for a second at each exit.
 export GORACE ?= atexit_sleep_ms=0
 
-.PHONY: build build-all deb test lint bench sim fuzz e2e torture conformance up down deps generate
+.PHONY: build build-all deb test test-stress diagrams lint bench sim fuzz e2e torture conformance up down deps generate
 
 build: ## bin/berth and bin/berth-control for this machine, static
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/berth ./cmd/berth-control
@@ -34,11 +39,15 @@ deps: ## what the tests need on a fresh Debian 12
 
 # vet looks at packages as go test -race compiles them, so that this is done once.
 # The model world's seeds, each one goroutine's, run without the race detector; with it a tenth of them.
-test: deps ## everything, unit to end-to-end, under the race detector
+test: deps $(GOTESTSUM) ## everything, unit to end-to-end, under the race detector
 	go vet -race ./...
 	CGO_ENABLED=0 go test -trimpath -vet=off -run 'TestSim$$' ./agent -seeds $(SEEDS)
 	mkdir -p .cache
-	go run ./test/verdict -all .cache/test.log go test -race -vet=off -timeout 40m ./...
+	$(GOTESTSUM) --format pkgname --jsonfile .cache/test.json -- -race -vet=off -timeout 40m $(TESTFLAGS) ./...; status=$$?; \
+		echo "The slowest tests:"; $(GOTESTSUM) tool slowest --jsonfile .cache/test.json --threshold 1s --num 20; exit $$status
+
+test-stress: deps $(GOTESTSUM) ## make test RUNS times beside LOAD busy processes
+	./test/stress.sh $(RUNS) $(LOAD)
 
 lint: $(GOLANGCI) $(VALE) ## gofmt, vet, golangci-lint, and the language of prose, strings and commit subjects
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -52,6 +61,11 @@ $(GOLANGCI): # built once, which takes some minutes
 	mkdir -p $@.new
 	GOBIN=$@.new CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv $@.new/golangci-lint $@ && rmdir $@.new
+
+$(GOTESTSUM): # built once
+	mkdir -p $@.new
+	GOBIN=$@.new CGO_ENABLED=0 go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+	mv $@.new/gotestsum $@ && rmdir $@.new
 
 $(VALE): # built once from its Go module, which takes some minutes
 	mkdir -p $@.new
@@ -102,3 +116,6 @@ down: ## takes away all that make up made
 
 generate: ## docs that are made from tables
 	go generate ./...
+
+diagrams: ## draws docs/diagrams/*.svg from their sources with Graphviz
+	for f in docs/diagrams/*.dot; do dot -Tsvg $$f -o $${f%.dot}.svg; done

@@ -14,12 +14,12 @@ const scenarios = 38
 
 var scenarioTest = regexp.MustCompile(`(?m)^func (TestScenario(\d\d)_\w+)\(`)
 
-// TestTheScenariosHaveTheirTests holds docs/scenarios.md to the tree, both ways:
+// TestTheScenariosHaveTheirTests holds docs/contributing/scenarios.md to the tree, both ways:
 // every row has tests that are there, or a reason, and every test of a row's
 // number is in that row.
 func TestTheScenariosHaveTheirTests(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(root, "docs/scenarios.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs/contributing/scenarios.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,11 @@ import (
 
 var namedTest = regexp.MustCompile(`^([a-z0-9/-]+) (Test\w+)$`)
 
-// TestTheSentencesHaveTheirTests holds docs/sentences.md to the tree: every test
+// TestTheSentencesHaveTheirTests holds docs/reference/pod-behavior.md to the tree: every test
 // that it names is there, in the package that it says.
 func TestTheSentencesHaveTheirTests(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(root, "docs/sentences.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs/reference/pod-behavior.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
