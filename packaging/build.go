@@ -13,8 +13,8 @@ import (
 
 // beside are, by program, the files of the checkout that its package has under the same name, without their folders.
 var beside = map[string][]string{
-	"berth":         {"systemd/berth.service", "systemd/berth-drain.service", "docs/operate.md", "docs/install.md", "docs/guide.md", "docs/configuration.md", "docs/networking.md"},
-	"berth-control": {"systemd/berth-control.service", "docs/operate.md", "docs/control.md"},
+	"berth":         {"systemd/berth.service", "systemd/berth-drain.service", "docs/operate.md", "docs/troubleshoot.md", "docs/install.md", "docs/pods.md", "docs/pods-from-files.md", "docs/node-resources.md", "docs/join-a-server.md", "docs/debug-a-pod.md", "docs/reference/configuration.md", "docs/networking.md"},
+	"berth-control": {"systemd/berth-control.service", "docs/operate.md", "docs/troubleshoot.md", "docs/control-server.md"},
 }
 
 // build is one making of packages, in the root of the checkout.

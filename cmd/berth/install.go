@@ -29,7 +29,7 @@ const (
 
 // freshConfig is what an installation writes where there is no configuration.
 const freshConfig = `# The configuration of berth, the node agent. Each field, and what it does here,
-# is in the user guide (docs/configuration.md). Afterwards: systemctl reload berth
+# is in the user guide (docs/reference/configuration.md). Afterwards: systemctl reload berth
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 # The folder of manifest files: Pods, and the ConfigMaps and Secrets that they name.

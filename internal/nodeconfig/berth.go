@@ -75,10 +75,10 @@ type BerthConfiguration struct {
 	ContainerLogMaxBytesPerMinute string `json:"containerLogMaxBytesPerMinute,omitempty"`
 }
 
-// BerthField describes one field of BerthConfiguration in docs/configuration.md.
+// BerthField describes one field of BerthConfiguration in docs/reference/configuration.md.
 type BerthField struct{ Name, Type, Default, Description, Flag string }
 
-// BerthFields returns the fields of BerthConfiguration for docs/configuration.md.
+// BerthFields returns the fields of BerthConfiguration for docs/reference/configuration.md.
 func BerthFields() []BerthField {
 	return []BerthField{
 		{"nodeName", "string", "host name", "name of the node", "--hostname-override"},

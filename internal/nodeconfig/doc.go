@@ -16,5 +16,5 @@
 //	   anyway. An ignored field causes a warning.
 //	N3 Every error names the file, the line and the field. Unknown fields, duplicate
 //	   fields and wrong types are errors.
-//	N4 docs/configuration.md is generated from the tables.
+//	N4 docs/reference/configuration.md is generated from the tables.
 package nodeconfig

@@ -9,7 +9,7 @@ import (
 
 //go:generate go test -run TestGuideMatchesTable -args -rewrite
 
-// Guide returns the content of docs/configuration.md.
+// Guide returns the content of docs/reference/configuration.md.
 func Guide() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration

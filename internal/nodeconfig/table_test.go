@@ -12,7 +12,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write docs/configuration.md")
+var rewrite = flag.Bool("rewrite", false, "write docs/reference/configuration.md")
 
 // leaves returns the paths of all fields; structs of this configuration are
 // gone into, those of others (quantities, durations, taints) are values.
@@ -103,9 +103,9 @@ func TestBerthTableHasEveryField(t *testing.T) {
 }
 
 func TestGuideMatchesTable(t *testing.T) { // N4
-	const path = "../../docs/configuration.md"
+	const path = "../../docs/reference/configuration.md"
 	if *rewrite {
-		if err := os.MkdirAll("../../docs", 0o755); err != nil {
+		if err := os.MkdirAll("../../docs/reference", 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, []byte(Guide()), 0o644); err != nil {
