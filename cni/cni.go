@@ -9,114 +9,112 @@ import (
 	"sync/atomic"
 )
 
-// Options says where the network configuration and its plugins lie.
+// Options configures a Network.
 type Options struct {
-	ConfDir string   // need not exist yet
-	BinDirs []string // looked at in order
-	// CacheDir is where libcni remembers attachments; empty: /var/lib/cni.
+	ConfDir string   // may not exist yet
+	BinDirs []string // searched in order
+	// CacheDir is libcni's cache of attachments. Default: /var/lib/cni.
 	CacheDir string
 }
 
-// Network is the node's pod network as it is configured. Its methods may be
-// called at the same time.
+// Network is the CNI configuration of the node. It is safe for concurrent use.
 type Network struct {
-	opts    Options
-	running atomic.Int32 // calls of Run that keep state fresh
-	state   atomic.Pointer[state]
+	opts      Options
+	running   atomic.Int32 // number of Run calls that keep readiness up to date
+	readiness atomic.Pointer[readiness]
 
-	mu    sync.Mutex
-	asked map[string]asked // by the plugin's file
+	mu           sync.Mutex
+	versionCache map[string]cachedVersions // by plugin path
 }
 
-// state is an answer of Ready.
-type state struct {
-	ok         bool
-	why        string
-	name       string // of the network
-	unshapedBy string // the file whose network does not limit bandwidth; empty: it does, or there is none
+// readiness is a result of Ready.
+type readiness struct {
+	ok              bool
+	reason          string
+	name            string // of the network
+	noBandwidthFile string // configuration file without bandwidth capability; empty if it has one or if there is no network
 }
 
-// Report says what was looked at and what to do where something is wrong.
+// Report is the result of Check.
 type Report struct{ Items []Item }
 
-// Item is one thing that was looked at.
+// Item is the result of one check.
 type Item struct {
-	Name   string // configuration, or plugin and its name
+	Name   string // "configuration", or "plugin" and its name
 	OK     bool
-	Detail string // what was found
-	Remedy string // what to do about it; empty when OK
+	Detail string // what the check found
+	Remedy string // how to fix the problem; empty if OK
 }
 
-// New looks at the configuration. That it is bad or not there yet is no error.
+// New reads the configuration. A missing or invalid configuration is not an error.
 func New(o Options) (*Network, error) {
 	if o.ConfDir == "" {
-		return nil, errors.New("cniConfDir: is missing")
+		return nil, errors.New("cniConfDir: required")
 	}
 	if len(o.BinDirs) == 0 {
-		return nil, errors.New("cniBinDirs: is missing")
+		return nil, errors.New("cniBinDirs: required")
 	}
-	n := &Network{opts: o, asked: map[string]asked{}}
-	n.look()
+	n := &Network{opts: o, versionCache: map[string]cachedVersions{}}
+	n.refresh()
 	return n, nil
 }
 
-// Ready tells whether a pod can get a network, and if not why.
-func (n *Network) Ready() (ok bool, why string) {
+// Ready reports whether the network of pods can be set up, and if not, the reason.
+func (n *Network) Ready() (ok bool, reason string) {
 	if n.running.Load() == 0 {
-		n.look()
+		n.refresh()
 	}
-	s := n.state.Load()
-	return s.ok, s.why
+	s := n.readiness.Load()
+	return s.ok, s.reason
 }
 
-// Name is that of the network; empty: there is none.
+// Name returns the name of the network. It is empty if there is none.
 func (n *Network) Name() string {
 	if n.running.Load() == 0 {
-		n.look()
+		n.refresh()
 	}
-	return n.state.Load().name
+	return n.readiness.Load().name
 }
 
-// BandwidthUnsupportedReason says why the network does not limit the bandwidth of pods that ask
-// for it; empty: it does.
+// BandwidthUnsupportedReason returns why the network does not limit the bandwidth of pods that
+// request it. It is empty if the network supports bandwidth limits.
 func (n *Network) BandwidthUnsupportedReason() string {
 	if n.running.Load() == 0 {
-		n.look()
+		n.refresh()
 	}
-	return unshaped(n.state.Load().unshapedBy)
+	return bandwidthUnsupported(n.readiness.Load().noBandwidthFile)
 }
 
-func unshaped(file string) string {
+func bandwidthUnsupported(file string) string {
 	if file == "" {
 		return ""
 	}
 	return "no plugin in " + file + " has the capability " + bandwidth
 }
 
-// bandwidth is the capability of plugins that limit it, and the name of the
-// plugin that everybody has for that.
+// bandwidth is the capability of plugins that limit bandwidth. The reference plugin has the same
+// name.
 const bandwidth = "bandwidth"
 
-// look renews the answer of Ready and reports whether it is another.
-func (n *Network) look() bool {
+// refresh updates the readiness and reports whether it has changed.
+func (n *Network) refresh() bool {
 	conf, err := load(n.opts.ConfDir)
-	now := state{ok: true, name: conf.name}
+	next := readiness{ok: true, name: conf.name}
 	for _, plugin := range conf.plugins {
 		if err == nil {
-			_, _, err = locate(plugin, n.opts.BinDirs)
+			_, _, err = findPlugin(plugin, n.opts.BinDirs)
 		}
 	}
 	if err != nil {
-		now = state{why: err.Error()}
-	} else if !conf.shapes {
-		now.unshapedBy = conf.file
+		next = readiness{reason: err.Error()}
+	} else if !conf.limitsBandwidth {
+		next.noBandwidthFile = conf.file
 	}
-	before := n.state.Swap(&now)
-	return before == nil || *before != now
+	prev := n.readiness.Swap(&next)
+	return prev == nil || *prev != next
 }
 
-// Check looks at the configuration and each of its plugins, and asks those for
-// their versions.
+// Check validates the configuration, looks up each of its plugins and queries their versions.
 func (n *Network) Check(ctx context.Context) Report {
 	conf, err := load(n.opts.ConfDir)
 	if err != nil {
@@ -128,11 +126,11 @@ func (n *Network) Check(ctx context.Context) Report {
 		r.Items = append(r.Items, n.checkPlugin(ctx, conf, plugin))
 	}
 	if !slices.Contains(conf.plugins, loopback) {
-		r.Items = append(r.Items, n.checkPlugin(ctx, network{}, loopback)) // of whatever version
+		r.Items = append(r.Items, n.checkPlugin(ctx, netConf{}, loopback)) // any version
 	}
-	shapes := "pods' annotations " + bandwidthKeys + " have effect"
-	if !conf.shapes {
-		shapes = "pods' annotations " + bandwidthKeys + " have no effect: " + unshaped(conf.file)
+	shapes := "pod annotations " + bandwidthKeys + " are supported"
+	if !conf.limitsBandwidth {
+		shapes = "pod annotations " + bandwidthKeys + " are ignored: " + bandwidthUnsupported(conf.file)
 	}
 	r.Items = append(r.Items, Item{Name: bandwidth, OK: true, Detail: shapes})
 	return r
@@ -140,15 +138,15 @@ func (n *Network) Check(ctx context.Context) Report {
 
 const bandwidthKeys = "kubernetes.io/ingress-bandwidth and egress-bandwidth"
 
-// remedy says what helps against a configuration that cannot be used. A file of
-// somebody else is never written over.
+// remedy suggests how to fix an invalid configuration. berth never overwrites a file that it did
+// not write.
 func (n *Network) remedy() string {
-	if file, err := first(n.opts.ConfDir); err == nil {
-		return "mend " + file + ", or remove it"
+	if file, err := firstConfFile(n.opts.ConfDir); err == nil {
+		return "fix " + file + ", or remove it"
 	}
-	return "set cniPodCIDRs to have one written, or install a network add-on that writes one to " + n.opts.ConfDir
+	return "set cniPodCIDRs to let berth write one, or install a network add-on that writes one to " + n.opts.ConfDir
 }
 
-// loopback is what runtimes call for every sandbox beside the plugins that are
-// configured: without it containerd starts no pod.
+// loopback is the plugin that runtimes run for every sandbox in addition to the configured plugins.
+// Without it containerd starts no pod.
 const loopback = "loopback"

@@ -65,7 +65,7 @@ func TestReady(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	t.Parallel()
-	for want, o := range map[string]Options{"cniConfDir: is missing": {BinDirs: []string{"/x"}}, "cniBinDirs: is missing": {ConfDir: "/x"}} {
+	for want, o := range map[string]Options{"cniConfDir: required": {BinDirs: []string{"/x"}}, "cniBinDirs: required": {ConfDir: "/x"}} {
 		if _, err := New(o); err == nil || err.Error() != want {
 			t.Error(err)
 		}
@@ -92,9 +92,9 @@ func TestCheck(t *testing.T) {
 		}
 		for name, want := range map[string]string{
 			"configuration": "network n of " + conf + "/a.conflist",
-			"plugin old":    bin + "/old speaks CNI 0.4.0, the configuration wants 1.0.0",
+			"plugin old":    bin + "/old supports CNI 0.4.0, the configuration requires 1.0.0",
 			"plugin new":    bin + "/new, CNI 0.4.0, 1.0.0",
-			"plugin broken": `plugin "broken" at ` + bin + "/broken does not tell its version: ",
+			"plugin broken": `plugin "broken" at ` + bin + "/broken: query version: ",
 			"plugin absent": `plugin "absent" not found in ` + bin,
 
 			"plugin loopback": `plugin "loopback" not found in ` + bin,
@@ -135,7 +135,7 @@ func TestCheckWithoutConfiguration(t *testing.T) {
 	if n, err = New(Options{ConfDir: dir, BinDirs: []string{"/nowhere"}}); err != nil {
 		t.Fatal(err)
 	}
-	if items := n.Check(t.Context()).Items; len(items) != 1 || items[0].OK || items[0].Remedy != "mend "+file+", or remove it" {
+	if items := n.Check(t.Context()).Items; len(items) != 1 || items[0].OK || items[0].Remedy != "fix "+file+", or remove it" {
 		t.Errorf("of a file with a mistake: %+v", items)
 	}
 }
@@ -173,7 +173,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	expect("no network configuration in " + conf)
-	if err := writeDesign(conf, design{name: "n", bridge: "b", cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
+	if err := writeNetwork(conf, defaultNetwork{name: "n", bridge: "b", cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
 		t.Fatal(err)
 	}
 	expect(`plugin "bridge" not found in ` + bin)
@@ -185,7 +185,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("no network configuration in " + conf)
-	if err := writeDesign(conf, design{name: "n", bridge: "b", cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
+	if err := writeNetwork(conf, defaultNetwork{name: "n", bridge: "b", cidrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24")}}); err != nil {
 		t.Fatal(err)
 	}
 	expect("")

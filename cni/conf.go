@@ -15,40 +15,39 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-const maxConf = 1 << 20 // bytes: no sane configuration is larger
+const maxConf = 1 << 20 // bytes; larger files are rejected
 
-// network is a configuration that was understood.
-type network struct {
-	file    string
-	name    string
-	version string   // of the CNI specification
-	plugins []string // the programs it needs, IPAM included, each once, in order
-	shapes  bool     // one takes the limits of a pod's bandwidth
+// netConf is a parsed configuration.
+type netConf struct {
+	file            string
+	name            string
+	version         string   // of the CNI specification
+	plugins         []string // required programs in order, IPAM plugins included, without duplicates
+	limitsBandwidth bool     // a plugin supports bandwidth limits
 }
 
-// load reads the configuration that counts. Its errors are for the user: they
-// name the file and the field.
-func load(dir string) (network, error) {
-	file, err := first(dir)
+// load reads the effective configuration. Its errors name the file and the field.
+func load(dir string) (netConf, error) {
+	file, err := firstConfFile(dir)
 	if err != nil {
-		return network{}, err
+		return netConf{}, err
 	}
-	text, err := read(file)
+	text, err := readConfFile(file)
 	if err != nil {
-		return network{}, fmt.Errorf("%s: %w", file, bare(err))
+		return netConf{}, fmt.Errorf("%s: %w", file, withoutPath(err))
 	}
 	n, err := parse(file, text)
 	if err != nil {
-		return network{}, fmt.Errorf("%s: %w", file, err)
+		return netConf{}, fmt.Errorf("%s: %w", file, err)
 	}
 	return n, nil
 }
 
-// first is the file that the runtime takes.
-func first(dir string) (string, error) {
+// firstConfFile returns the file that the runtime uses.
+func firstConfFile(dir string) (string, error) {
 	files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", dir, bare(err))
+		return "", fmt.Errorf("%s: %w", dir, withoutPath(err))
 	}
 	if len(files) == 0 {
 		return "", fmt.Errorf("no network configuration in %s", dir)
@@ -56,13 +55,13 @@ func first(dir string) (string, error) {
 	return slices.Min(files), nil
 }
 
-func read(file string) ([]byte, error) {
+func readConfFile(file string) ([]byte, error) {
 	st, err := os.Stat(file)
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() { // a pipe would keep the reader waiting
-		return nil, errors.New("is no regular file")
+	if !st.Mode().IsRegular() { // reading a pipe would block
+		return nil, errors.New("not a regular file")
 	}
 	f, err := os.Open(file)
 	if err != nil {
@@ -71,85 +70,85 @@ func read(file string) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxConf+1))
 	if err == nil && len(text) > maxConf {
-		return nil, errors.New("is larger than 1 MiB")
+		return nil, errors.New("larger than 1 MiB")
 	}
 	return text, err
 }
 
-// bare is an error without the path, which is said already.
-func bare(err error) error {
+// withoutPath strips the path from an error whose message already contains it.
+func withoutPath(err error) error {
 	if e, ok := errors.AsType[*os.PathError](err); ok {
 		return e.Err
 	}
 	return err
 }
 
-// parse understands a configuration, of a list or of a single plugin. What a
-// user can get wrong is looked at here, to name the field; libcni has the last
-// word, because the runtime goes by it.
-func parse(file string, text []byte) (network, error) {
+// parse parses a configuration list or the configuration of a single plugin. It checks common
+// mistakes first, so that the error names the field. libcni then makes the final decision, because
+// the runtime uses it too.
+func parse(file string, text []byte) (netConf, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil {
-		return network{}, badJSON(text, err)
+		return netConf{}, badJSON(text, err)
 	}
-	if err := checkTop(raw); err != nil {
-		return network{}, err
+	if err := checkTopLevel(raw); err != nil {
+		return netConf{}, err
 	}
 	isList := strings.HasSuffix(file, ".conflist")
 	if !isList {
 		if _, found := raw["plugins"]; found {
-			return network{}, errors.New("plugins: only a file named *.conflist may have a list of plugins")
+			return netConf{}, errors.New("plugins: only a *.conflist file may contain a list of plugins")
 		}
 		if err := checkPlugin("", raw); err != nil {
-			return network{}, err
+			return netConf{}, err
 		}
 		conf, err := libcni.ConfFromBytes(text) //nolint:staticcheck // runtimes still take such files
 		if err != nil {
-			return network{}, err
+			return netConf{}, err
 		}
 		list, err := libcni.ConfListFromConf(conf) //nolint:staticcheck // as above
 		if err != nil {
-			return network{}, err
+			return netConf{}, err
 		}
-		return understood(file, list)
+		return netConfFrom(file, list)
 	}
 	if err := checkPlugins(raw); err != nil {
-		return network{}, err
+		return netConf{}, err
 	}
 	list, err := libcni.ConfListFromBytes(text)
 	if err != nil {
-		return network{}, err
+		return netConf{}, err
 	}
 	if !list.LoadOnlyInlinedPlugins {
 		more, err := libcni.NetworkPluginConfsFromFiles(filepath.Dir(file), list.Name)
 		if err != nil {
-			return network{}, err
+			return netConf{}, err
 		}
 		list.Plugins = append(list.Plugins, more...)
 	}
-	return understood(file, list)
+	return netConfFrom(file, list)
 }
 
 func badJSON(text []byte, err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		at := min(max(int(e.Offset), 0), len(text))
-		return fmt.Errorf("line %d: no valid JSON: %w", 1+strings.Count(string(text[:at]), "\n"), err)
+		return fmt.Errorf("line %d: invalid JSON: %w", 1+strings.Count(string(text[:at]), "\n"), err)
 	}
 	return errors.New("must be a JSON object")
 }
 
-func checkTop(raw map[string]json.RawMessage) error {
-	name, err := text(raw, "name")
+func checkTopLevel(raw map[string]json.RawMessage) error {
+	name, err := stringField(raw, "name")
 	if err != nil {
 		return err
 	}
 	if name == "" {
-		return errors.New("name: is missing")
+		return errors.New("name: required")
 	}
 	if e := utils.ValidateNetworkName(name); e != nil {
-		return fmt.Errorf("name: %q must start with a letter or digit and hold only those, '_', '.' and '-'", name)
+		return fmt.Errorf("name: %q must start with a letter or digit and contain only letters, digits, '_', '.' and '-'", name)
 	}
-	v, err := text(raw, "cniVersion")
+	v, err := stringField(raw, "cniVersion")
 	if err != nil {
 		return err
 	}
@@ -162,14 +161,14 @@ func checkTop(raw map[string]json.RawMessage) error {
 func checkPlugins(raw map[string]json.RawMessage) error {
 	value, found := raw["plugins"]
 	if !found {
-		return nil // they may lie in files of their own
+		return nil // they may be in separate files
 	}
 	var plugins []json.RawMessage
 	if err := json.Unmarshal(value, &plugins); err != nil {
 		return errors.New("plugins: must be a list")
 	}
 	if len(plugins) == 0 {
-		return errors.New("plugins: is empty")
+		return errors.New("plugins: must not be empty")
 	}
 	for i, value := range plugins {
 		at := fmt.Sprintf("plugins[%d]", i)
@@ -185,7 +184,7 @@ func checkPlugins(raw map[string]json.RawMessage) error {
 }
 
 func checkPlugin(at string, plugin map[string]json.RawMessage) error {
-	kind, err := text(plugin, "type")
+	kind, err := stringField(plugin, "type")
 	if err == nil {
 		err = checkType(kind)
 	}
@@ -198,7 +197,7 @@ func checkPlugin(at string, plugin map[string]json.RawMessage) error {
 			return fmt.Errorf("%sipam: must be an object", at)
 		}
 	}
-	kind, err = text(ipam, "type")
+	kind, err = stringField(ipam, "type")
 	if err == nil && kind != "" {
 		err = checkType(kind)
 	}
@@ -208,20 +207,19 @@ func checkPlugin(at string, plugin map[string]json.RawMessage) error {
 	return nil
 }
 
-// checkType refuses a type that would name a program outside of the plugins'
-// directories.
+// checkType rejects a plugin type that would name a program outside the plugin directories.
 func checkType(kind string) error {
 	switch {
 	case kind == "":
-		return errors.New("type: is missing")
+		return errors.New("type: required")
 	case strings.ContainsAny(kind, "/\x00"), kind == ".", kind == "..":
-		return fmt.Errorf("type: %q must be the plain name of a plugin", kind)
+		return fmt.Errorf("type: %q must be a plugin name without a path", kind)
 	}
 	return nil
 }
 
-// text is a field that must be a string if it is there.
-func text(raw map[string]json.RawMessage, field string) (string, error) {
+// stringField returns a field that must be a string if it is present.
+func stringField(raw map[string]json.RawMessage, field string) (string, error) {
 	value, found := raw[field]
 	if !found {
 		return "", nil
@@ -233,20 +231,20 @@ func text(raw map[string]json.RawMessage, field string) (string, error) {
 	return s, nil
 }
 
-// understood takes from libcni's view what is needed later.
-func understood(file string, list *libcni.NetworkConfigList) (network, error) {
-	n := network{file: file, name: list.Name, version: list.CNIVersion}
+// netConfFrom extracts the data that this package uses from libcni's configuration.
+func netConfFrom(file string, list *libcni.NetworkConfigList) (netConf, error) {
+	n := netConf{file: file, name: list.Name, version: list.CNIVersion}
 	if len(list.Plugins) == 0 {
-		return network{}, errors.New("plugins: is missing")
+		return netConf{}, errors.New("plugins: required")
 	}
 	for _, p := range list.Plugins {
-		n.shapes = n.shapes || p.Network.Capabilities[bandwidth]
+		n.limitsBandwidth = n.limitsBandwidth || p.Network.Capabilities[bandwidth]
 		for i, kind := range []string{p.Network.Type, p.Network.IPAM.Type} {
 			if i == 1 && kind == "" {
 				continue
 			}
-			if err := checkType(kind); err != nil { // of a plugin in a file of its own
-				return network{}, err
+			if err := checkType(kind); err != nil { // the plugin may come from a separate file
+				return netConf{}, err
 			}
 			if !slices.Contains(n.plugins, kind) {
 				n.plugins = append(n.plugins, kind)

@@ -29,28 +29,28 @@ const good = `{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "bridg
 func TestBadConfigurations(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ what, file, text, want string }{
-		{"no JSON", "a.conflist", "{\n\"name\": x}", "line 2: no valid JSON: "},
-		{"cut off", "a.conflist", `{"name": "n", "plugins": [`, "line 1: no valid JSON: "},
-		{"empty", "a.conflist", "", "line 1: no valid JSON: "},
+		{"no JSON", "a.conflist", "{\n\"name\": x}", "line 2: invalid JSON: "},
+		{"cut off", "a.conflist", `{"name": "n", "plugins": [`, "line 1: invalid JSON: "},
+		{"empty", "a.conflist", "", "line 1: invalid JSON: "},
 		{"no object", "a.conflist", `[1]`, "must be a JSON object"},
-		{"null", "a.conflist", `null`, "name: is missing"},
-		{"no name", "a.conflist", `{"plugins": [{"type": "x"}]}`, "name: is missing"},
+		{"null", "a.conflist", `null`, "name: required"},
+		{"no name", "a.conflist", `{"plugins": [{"type": "x"}]}`, "name: required"},
 		{"a name of another type", "a.conflist", `{"name": 1}`, "name: must be a string"},
 		{"a name that leads elsewhere", "a.conflist", `{"name": "../x"}`, `name: "../x" must start with`},
 		{"an unknown version", "a.conflist", `{"name": "n", "cniVersion": "9.9.9"}`, `cniVersion: "9.9.9" is not one of `},
 		{"a version of another type", "a.conflist", `{"name": "n", "cniVersion": 1}`, "cniVersion: must be a string"},
-		{"no plugins", "a.conflist", `{"name": "n"}`, "plugins: is missing"},
+		{"no plugins", "a.conflist", `{"name": "n"}`, "plugins: required"},
 		{"no list of plugins", "a.conflist", `{"name": "n", "plugins": {}}`, "plugins: must be a list"},
-		{"an empty list", "a.conflist", `{"name": "n", "plugins": []}`, "plugins: is empty"},
+		{"an empty list", "a.conflist", `{"name": "n", "plugins": []}`, "plugins: must not be empty"},
 		{"a plugin that is no object", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, 1]}`, "plugins[1]: must be an object"},
-		{"a plugin without type", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {}]}`, "plugins[1].type: is missing"},
-		{"a plugin that leads elsewhere", "a.conflist", `{"name": "n", "plugins": [{"type": "../x"}]}`, `plugins[0].type: "../x" must be the plain name of a plugin`},
+		{"a plugin without type", "a.conflist", `{"name": "n", "plugins": [{"type": "x"}, {}]}`, "plugins[1].type: required"},
+		{"a plugin that leads elsewhere", "a.conflist", `{"name": "n", "plugins": [{"type": "../x"}]}`, `plugins[0].type: "../x" must be a plugin name without a path`},
 		{"an address plugin that leads elsewhere", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": {"type": "/x"}}]}`, `plugins[0].ipam.type: "/x" must be`},
 		{"an address plugin that is no object", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "ipam": 1}]}`, "plugins[0].ipam: must be an object"},
 		{"a field of another type", "a.conflist", `{"name": "n", "plugins": [{"type": "x", "capabilities": 1}]}`, "capabilities"},
 		{"a flag of another type", "a.conflist", `{"name": "n", "disableCheck": 1, "plugins": [{"type": "x"}]}`, "disableCheck"},
-		{"a list in a file of one plugin", "a.conf", `{"name": "n", "plugins": []}`, "plugins: only a file named *.conflist"},
-		{"one plugin without type", "a.json", `{"name": "n"}`, "type: is missing"},
+		{"a list in a file of one plugin", "a.conf", `{"name": "n", "plugins": []}`, "plugins: only a *.conflist file"},
+		{"one plugin without type", "a.json", `{"name": "n"}`, "type: required"},
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +63,7 @@ func TestBadConfigurations(t *testing.T) {
 	}
 }
 
-func TestWhichConfigurationCounts(t *testing.T) {
+func TestEffectiveConfiguration(t *testing.T) {
 	t.Parallel()
 	one := `{"name": "one", "type": "ptp"}`
 	for _, row := range []struct {
@@ -99,7 +99,7 @@ func TestUnreadable(t *testing.T) {
 		t.Error(err)
 	}
 	big := confDir(t, "a.conflist", strings.Repeat(" ", maxConf+1))
-	if _, err := load(big); err == nil || !strings.Contains(err.Error(), "is larger than 1 MiB") {
+	if _, err := load(big); err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") {
 		t.Error(err)
 	}
 	broken := t.TempDir()

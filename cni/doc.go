@@ -1,34 +1,31 @@
-// Package cni keeps what surrounds the node's pod network: which configuration
-// counts, whether it is right, whether its plugins are there, and when any of
-// that changes. It can write a configuration for a node that has none.
+// Package cni manages the node's CNI configuration. It finds the configuration that the container
+// runtime uses, validates it and its plugins, watches both for changes, and can write a default
+// configuration for a node that has none.
 //
-// The plugins of the default network are run by the runtime, not by this
-// package: here they are only asked for their versions, and by Release to take
-// away what the runtime has forgotten. So the file that counts
-// is the one the runtime takes: of those named *.conf, *.conflist and *.json
-// the first by name. If that one is bad the next is not looked at, because the
-// runtime does not do so either.
+// The container runtime runs the plugins of the default network. This package runs them only to
+// query their versions, and in Release to delete attachments that the runtime no longer knows. The
+// effective configuration is the file that the runtime picks: the first by name of the *.conf,
+// *.conflist and *.json files. If that file is invalid, the next one is not used, because the
+// runtime does not use it either.
 //
-// Leaks finds what the network of a container has left that the runtime was cut
-// off from taking away, and Release takes it away; whether a container is still
-// somebody's is for the caller to say.
+// Leaks finds network resources of containers that the runtime did not clean up, and Release
+// deletes them. The caller decides whether a container still exists.
 //
-// How pods reach those of other hosts is for routes and gateway below.
+// The packages routes and gateway below provide connectivity to the pods of other nodes.
 //
-// It owns one file, 10-berth.conflist, and of that only one with the key
-// "berth" in it. WriteDefault leaves a directory alone where a file that sorts
-// before it counts: somebody installed a network on purpose.
+// The package owns one file, 10-berth.conflist, and only if it contains the key "berth".
+// WriteDefault writes nothing to a directory in which another file sorts first.
 //
-// Run has no goroutine of its own and returns when its context ends. While it
-// runs, Ready answers from what it saw last. DialLocal goes into a pod's network
-// on a goroutine with a thread of its own, and waits for it.
+// Run starts no goroutine and returns when its context ends. While it runs, Ready returns the
+// result of its last check. DialLocal enters a pod's network namespace on a goroutine with its own
+// OS thread and waits for it.
 //
 // Invariants:
 //
-//	N1 A reader of the configuration sees the old file or the new one.
-//	N2 No file that berth did not write is changed or removed.
-//	N3 No content of the directory makes a call fail in any other way than by
-//	   saying which file is wrong and why.
-//	N4 Release takes nothing of another container: an address file is read again
-//	   before it is removed, a rule is that container's by its comment.
+//	N1 A reader of the configuration sees either the old file or the new one.
+//	N2 Files that berth did not write are neither changed nor removed.
+//	N3 Whatever the directory contains, a call fails only with an error that
+//	   names the invalid file and the reason.
+//	N4 Release deletes nothing of another container. It reads an address file
+//	   again before it removes it, and matches rules by their comment.
 package cni

@@ -13,18 +13,17 @@ import (
 	"berth/podspec"
 )
 
-// The kernel asks its rules for the first packet of a flow only, and a flow of UDP
-// lasts as long as its client goes on sending: to the address of a pod that is
-// gone, or, if it began before the pod had come, to the host itself. So when a pod
-// with a host port of UDP has come or is gone, the flows to that port which lead
-// elsewhere are forgotten, and the next packet of each asks the rules anew.
+// The kernel applies NAT rules to the first packet of a flow only, and a UDP flow lasts as long as
+// the client keeps sending. A flow may therefore lead to the address of a deleted pod, or to the
+// host itself if it started before the pod. When a pod with a UDP host port starts or ends, the
+// stale flows to that port are deleted from conntrack, so that the rules apply to the next packet.
 
-// dumps is how often the table of flows is read when it changes meanwhile.
-const dumps = 3
+// maxDumpAttempts limits how often an interrupted dump of the conntrack table is repeated.
+const maxDumpAttempts = 3
 
-// DeleteStaleUDPFlows has the kernel forget the flows of UDP to the pod's host ports that
-// lead to none of the addresses, which are those that the pod has; none: it is
-// gone. It returns how many there were. A pod without such ports costs nothing.
+// DeleteStaleUDPFlows deletes the conntrack entries of UDP flows to the pod's host ports that lead
+// to none of the given pod addresses. No addresses mean that the pod is gone. It returns the number
+// of deleted entries. A pod without UDP host ports costs nothing.
 func DeleteStaleUDPFlows(pod *corev1.Pod, addresses []string) (int, error) {
 	ports := udpPorts(pod)
 	if len(ports) == 0 {
@@ -35,10 +34,10 @@ func DeleteStaleUDPFlows(pod *corev1.Pod, addresses []string) (int, error) {
 		return 0, fmt.Errorf("netlink: %w", err)
 	}
 	defer h.Close()
-	return forgetFlows(h, ports, addresses)
+	return deleteStaleFlows(h, ports, addresses)
 }
 
-// udpPorts are the host ports of UDP that plugins lead to the pod.
+// udpPorts returns the UDP host ports that plugins forward to the pod.
 func udpPorts(pod *corev1.Pod) (out []podspec.HostPort) {
 	if pod.Spec.HostNetwork {
 		return nil
@@ -51,50 +50,50 @@ func udpPorts(pod *corev1.Pod) (out []podspec.HostPort) {
 	return out
 }
 
-func forgetFlows(h *netlink.Handle, ports []podspec.HostPort, addresses []string) (int, error) {
-	f := flows{ports: ports, to: map[netip.Addr]bool{}, local: map[netip.Addr]bool{}}
+func deleteStaleFlows(h *netlink.Handle, ports []podspec.HostPort, addresses []string) (int, error) {
+	f := staleFlowFilter{ports: ports, podAddrs: map[netip.Addr]bool{}, hostAddrs: map[netip.Addr]bool{}}
 	for _, text := range addresses {
 		if a, err := netip.ParseAddr(text); err == nil {
-			f.to[a.Unmap()] = true
+			f.podAddrs[a.Unmap()] = true
 		}
 	}
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		local, err := h.AddrList(nil, int(family))
 		if err != nil {
-			return 0, fmt.Errorf("list the host's addresses: %w", err)
+			return 0, fmt.Errorf("list host addresses: %w", err)
 		}
 		for _, a := range local {
-			f.local[address(a.IP)] = true
+			f.hostAddrs[toAddr(a.IP)] = true
 		}
 	}
-	forgotten := 0
+	deleted := 0
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		for try := 1; ; try++ {
 			n, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, f)
-			forgotten += int(n)
+			deleted += int(n)
 			if err == nil {
 				break
 			}
-			if try == dumps || !errors.Is(err, netlink.ErrDumpInterrupted) {
-				return forgotten, fmt.Errorf("forget flows: %w", err)
+			if try == maxDumpAttempts || !errors.Is(err, netlink.ErrDumpInterrupted) {
+				return deleted, fmt.Errorf("delete conntrack entries: %w", err)
 			}
 		}
 	}
-	return forgotten, nil
+	return deleted, nil
 }
 
-// flows are those of UDP to host ports that lead elsewhere than they should.
-type flows struct {
-	ports []podspec.HostPort
-	to    map[netip.Addr]bool // where they should lead
-	local map[netip.Addr]bool // the host's own addresses
+// staleFlowFilter matches UDP flows to host ports with an outdated destination.
+type staleFlowFilter struct {
+	ports     []podspec.HostPort
+	podAddrs  map[netip.Addr]bool // valid destinations
+	hostAddrs map[netip.Addr]bool // addresses of the host
 }
 
-// MatchConntrackFlow is what netlink asks of each flow. One that only passes
-// through the host is somebody else's, whatever its port.
-func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	to := address(flow.Forward.DstIP)
-	if flow.Forward.Protocol != unix.IPPROTO_UDP || !f.local[to] || f.to[address(flow.Reverse.SrcIP)] {
+// MatchConntrackFlow implements netlink.CustomConntrackFilter. It ignores flows that are only
+// routed through the host, whatever their port.
+func (f staleFlowFilter) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	to := toAddr(flow.Forward.DstIP)
+	if flow.Forward.Protocol != unix.IPPROTO_UDP || !f.hostAddrs[to] || f.podAddrs[toAddr(flow.Reverse.SrcIP)] {
 		return false
 	}
 	for _, p := range f.ports {
@@ -105,7 +104,7 @@ func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return false
 }
 
-func address(ip net.IP) netip.Addr {
+func toAddr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
 }

@@ -12,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestFlowsOfHostPorts: in a network namespace that stands for the node, flows of
+// TestDeleteStaleFlows: in a network namespace that stands for the node, flows of
 // all sorts are put into the kernel's table. Those to the pod's host ports that
 // lead elsewhere are forgotten, and no other.
-func TestFlowsOfHostPorts(t *testing.T) {
+func TestDeleteStaleFlows(t *testing.T) {
 	t.Parallel()
 	name := fmt.Sprintf("berth%dflows", os.Getpid())
 	netns(t, name)
@@ -80,7 +80,7 @@ func TestFlowsOfHostPorts(t *testing.T) {
 				want++
 			}
 		}
-		got, err := forgetFlows(h, udpPorts(pod), step.addresses)
+		got, err := deleteStaleFlows(h, udpPorts(pod), step.addresses)
 		if err != nil || got != want {
 			t.Errorf("with %v: %d flows forgotten, %v; want %d", step.addresses, got, err, want)
 		}

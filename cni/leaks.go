@@ -15,66 +15,63 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// What a sandbox's network leaves behind when the runtime is cut off while it
-// makes it or takes it away: an attachment that libcni remembers, an address that
-// host-local holds, masquerading rules, a pinned network namespace. The runtime
-// runs the plugins, so that whether a sandbox is still somebody's is for others
-// to say: see Survey.
+// If the runtime is interrupted while it sets up or tears down the network of a sandbox, it can
+// leave behind: an attachment in libcni's cache, an address allocated by host-local, masquerading
+// rules, and a pinned network namespace. Because the runtime runs the plugins, the caller decides
+// whether a sandbox still exists: see LeakQuery.
 
-// Kind is a kind of leak.
+// Kind is the kind of a leak.
 type Kind string
 
 const (
-	Attachment  Kind = "attachment" // libcni remembers it, with all that is needed to take it away
-	Address     Kind = "address"    // host-local holds it for a container of which nothing else is remembered
-	Rules       Kind = "rules"      // of a container of which nothing else is left
-	PinnedNetNS Kind = "netns"      // a network namespace kept by a mount
-	Chain       Kind = "chain"      // of rules for one container, without any
+	Attachment  Kind = "attachment" // entry in libcni's cache with everything that DEL needs
+	Address     Kind = "address"    // allocated by host-local for a container without a cache entry
+	Rules       Kind = "rules"      // NAT rules of a container without any other resources
+	PinnedNetNS Kind = "netns"      // network namespace pinned by a bind mount
+	Chain       Kind = "chain"      // per-container chain without rules
 )
 
-// Leak is what one container's network has left.
+// Leak is what is left of the network of one container.
 type Leak struct {
 	Kind      Kind
-	ID        string // of the container; empty for a Pin or a Chain
-	Chain     string // its name
-	NetNS     string // path of the pin; empty: not known
+	ID        string // container ID; empty for PinnedNetNS and Chain
+	Chain     string // name of the chain
+	NetNS     string // path of the pinned namespace; empty if unknown
 	Addresses []string
-	// OwnedByBerth says that berth made the container: its annotations are in what
-	// libcni remembers.
+	// OwnedByBerth is true if libcni's cache contains berth's pod annotations.
 	OwnedByBerth bool
 
 	ifName         string
 	network        string
-	restoreProgram string   // that changes the rules of a Chain's family
-	loopbackFiles  []string // what libcni remembers of its loopback
+	restoreProgram string   // iptables-restore program of a Chain's address family
+	loopbackFiles  []string // libcni's cache files of the loopback attachment
 	cached         *attachment
 }
 
-// LeakQuery says what Leaks looks at.
+// LeakQuery is the input of Leaks.
 type LeakQuery struct {
-	Known    func(id string) bool // containers that somebody answers for, as far as is known without asking
+	Known    func(id string) bool // reports whether a container is known without a runtime call
 	PinKnown func(path string) bool
-	// FilterUnknown returns those of the IDs that nobody answers for. It is asked only
-	// when something is there that is not Known.
+	// FilterUnknown returns the IDs that the runtime does not know. It is called only if there are
+	// resources of containers that are not Known.
 	FilterUnknown     func(ctx context.Context, ids []string) ([]string, error)
-	AnnotationPrefix  string // beginning of the names of berth's annotations
-	NetNSDir          string // directory where the runtime pins namespaces
-	ExclusiveNetNSDir bool   // no other runtime does so there
-	// NetNSInUse is the set of network namespaces, by the kernel's number, in which a
-	// process lives; nil: as /proc shows it.
+	AnnotationPrefix  string // prefix of berth's annotations
+	NetNSDir          string // directory in which the runtime pins namespaces
+	ExclusiveNetNSDir bool   // no other runtime uses NetNSDir
+	// NetNSInUse returns the inode numbers of the network namespaces that contain a process. Nil:
+	// they are read from /proc.
 	NetNSInUse func() map[uint64]bool
-	Deep       bool // rules and pins too; runs iptables-save and reads /proc
+	Deep       bool // include rules and pinned namespaces; runs iptables-save and reads /proc
 }
 
-// addresses is where host-local keeps them if its configuration names no place.
-const addresses = "/var/lib/cni/networks"
+// defaultIPAMDir is host-local's default data directory.
+const defaultIPAMDir = "/var/lib/cni/networks"
 
-// Leaks lists what the network of containers that nobody answers for has left.
-// What is being made just now may be among it: the caller looks twice. What
-// libcni remembers says whose it is; of what it does not remember nothing is
-// left alive, because it does so from the end of ADD to the end of DEL.
+// Leaks lists the network resources of containers that no longer exist. The result may include
+// containers that are being created at this moment, so the caller must check twice. libcni's cache
+// identifies the owner: its entries exist from the end of ADD to the end of DEL.
 func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
-	stores := n.stores()
+	stores := n.confStores()
 	conf := stores.network
 	found := map[string]*Leak{}
 	of := func(id string) *Leak {
@@ -83,10 +80,10 @@ func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 		}
 		return found[id]
 	}
-	for _, dir := range stores.addresses {
-		held, err := heldAddresses(filepath.Join(dir, conf))
+	for _, dir := range stores.ipamDirs {
+		held, err := allocatedAddresses(filepath.Join(dir, conf))
 		if err != nil {
-			return nil, fmt.Errorf("list the addresses in use: %w", err)
+			return nil, fmt.Errorf("list allocated addresses: %w", err)
 		}
 		for _, a := range held {
 			if !s.Known(a.id) {
@@ -97,8 +94,8 @@ func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 	}
 	var rules []string
 	if s.Deep {
-		rules = tables(ctx)
-		for _, id := range ruled(rules, conf) {
+		rules = natTables(ctx)
+		for _, id := range containersWithRules(rules, conf) {
 			if !s.Known(id) {
 				of(id)
 			}
@@ -106,15 +103,15 @@ func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 	}
 	cached, err := n.attachments(s.Known)
 	if err != nil {
-		return nil, fmt.Errorf("list what libcni remembers: %w", err)
+		return nil, fmt.Errorf("list libcni cache: %w", err)
 	}
 	for _, a := range cached {
-		if !a.marked(s.AnnotationPrefix) || !a.here(conf, s) { // another's, and so is all that bears its ID
+		if !a.hasAnnotation(s.AnnotationPrefix) || !a.ownRuntime(conf, s) { // it belongs to another runtime, and so does everything else with this ID
 			delete(found, a.ContainerID)
 			continue
 		}
-		if _, more := found[a.ContainerID]; a.NetworkName == loopbackNetwork && !more && !s.ExclusiveNetNSDir && a.pinned() {
-			continue // says nothing by itself
+		if _, more := found[a.ContainerID]; a.NetworkName == loopbackNetwork && !more && !s.ExclusiveNetNSDir && a.netnsExists() {
+			continue // a loopback alone does not identify the owner
 		}
 		l := of(a.ContainerID)
 		l.Kind, l.OwnedByBerth = Attachment, true
@@ -124,20 +121,20 @@ func (n *Network) Leaks(ctx context.Context, s LeakQuery) ([]Leak, error) {
 		}
 		l.cached, l.network, l.ifName, l.NetNS = &a, a.NetworkName, a.IfName, a.netns()
 	}
-	out, err := unanswered(ctx, found, s)
+	out, err := filterLeaks(ctx, found, s)
 	if err != nil || !s.Deep {
 		return out, err
 	}
-	pins, err := n.pins(s)
-	if slices.ContainsFunc(stores.plugins, makesChains) {
+	pins, err := n.pinLeaks(s)
+	if slices.ContainsFunc(stores.plugins, createsChains) {
 		out = append(out, emptyChains(rules)...)
 	}
 	return append(out, pins...), err
 }
 
-// unanswered keeps the leaks of containers that nobody answers for and in whose
-// namespace nothing runs.
-func unanswered(ctx context.Context, found map[string]*Leak, s LeakQuery) (out []Leak, err error) {
+// filterLeaks returns the leaks of containers that the runtime does not know and whose network
+// namespace contains no process.
+func filterLeaks(ctx context.Context, found map[string]*Leak, s LeakQuery) (out []Leak, err error) {
 	ids := make([]string, 0, len(found))
 	for id := range found {
 		ids = append(ids, id)
@@ -153,7 +150,7 @@ func unanswered(ctx context.Context, found map[string]*Leak, s LeakQuery) (out [
 		l := *found[id]
 		if l.NetNS != "" {
 			if lived == nil {
-				lived = s.lived()
+				lived = s.netNSInUse()
 			}
 			if ino, ok := namespaceAt(l.NetNS); ok && lived[ino] {
 				continue
@@ -164,19 +161,19 @@ func unanswered(ctx context.Context, found map[string]*Leak, s LeakQuery) (out [
 	return out, nil
 }
 
-// stores is what the configuration that counts says of where things are kept.
-type stores struct {
-	network   string   // its name; empty: the configuration is bad
-	plugins   []string // their types
-	addresses []string // directories of host-local
+// confStores is what the effective configuration says about the plugins' storage.
+type confStores struct {
+	network  string   // name of the network; empty if the configuration is invalid
+	plugins  []string // plugin types
+	ipamDirs []string // data directories of host-local
 }
 
-func (n *Network) stores() (out stores) {
-	file, err := first(n.opts.ConfDir)
+func (n *Network) confStores() (out confStores) {
+	file, err := firstConfFile(n.opts.ConfDir)
 	if err != nil {
 		return out
 	}
-	text, err := read(file)
+	text, err := readConfFile(file)
 	if err != nil {
 		return out
 	}
@@ -196,25 +193,25 @@ func (n *Network) stores() (out stores) {
 	}
 	for _, p := range append(conf.Plugins, conf.plugin) {
 		if p.IPAM.Type == "host-local" {
-			out.addresses = append(out.addresses, cmp.Or(p.IPAM.DataDir, addresses))
+			out.ipamDirs = append(out.ipamDirs, cmp.Or(p.IPAM.DataDir, defaultIPAMDir))
 		}
 	}
-	slices.Sort(out.addresses)
-	out.network, out.plugins, out.addresses = understood.name, understood.plugins, slices.Compact(out.addresses)
+	slices.Sort(out.ipamDirs)
+	out.network, out.plugins, out.ipamDirs = understood.name, understood.plugins, slices.Compact(out.ipamDirs)
 	return out
 }
 
-// makesChains reports whether a plugin makes chains of rules for containers.
-func makesChains(plugin string) bool {
+// createsChains reports whether a plugin creates iptables chains for containers.
+func createsChains(plugin string) bool {
 	return plugin == "bridge" || plugin == "ptp" || plugin == "portmap"
 }
 
-// held is an address that host-local has given out.
-type held struct{ file, id, ifName string }
+// allocatedAddress is an address that host-local has allocated.
+type allocatedAddress struct{ file, id, ifName string }
 
-// heldAddresses reads host-local's store of a network: a file per address, in it
-// the container's ID and the interface, a line each.
-func heldAddresses(dir string) (out []held, err error) {
+// allocatedAddresses reads host-local's data directory of a network. It contains a file for each
+// address with the container ID and the interface name on separate lines.
+func allocatedAddresses(dir string) (out []allocatedAddress, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -224,33 +221,33 @@ func heldAddresses(dir string) (out []held, err error) {
 			continue
 		}
 		file := filepath.Join(dir, e.Name())
-		if h, ok := readHeld(file); ok {
+		if h, ok := readAllocatedAddress(file); ok {
 			out = append(out, h)
 		}
 	}
 	return out, nil
 }
 
-func readHeld(file string) (held, bool) {
+func readAllocatedAddress(file string) (allocatedAddress, bool) {
 	text, err := os.ReadFile(file)
 	f := strings.Fields(string(text))
 	if err != nil || len(f) == 0 || !isID(f[0]) {
-		return held{}, false
+		return allocatedAddress{}, false
 	}
-	h := held{file: file, id: f[0], ifName: "eth0"}
+	h := allocatedAddress{file: file, id: f[0], ifName: "eth0"}
 	if len(f) > 1 {
 		h.ifName = f[1]
 	}
 	return h, true
 }
 
-// isID reports whether a container's ID is one that a CRI runtime makes.
+// isID reports whether a container ID has the format that CRI runtimes use.
 func isID(id string) bool { return len(id) == 64 && strings.Trim(id, "0123456789abcdef") == "" }
 
-// loopbackNetwork is the network of sandboxes' loopbacks, as containerd calls it.
+// loopbackNetwork is containerd's name for the loopback network of sandboxes.
 const loopbackNetwork = "cni-loopback"
 
-// attachment is what libcni remembers of one, in its own words.
+// attachment is an entry of libcni's cache, with libcni's field names.
 type attachment struct {
 	Kind           string
 	ContainerID    string `json:"containerId"`
@@ -267,10 +264,10 @@ type attachment struct {
 	file string
 }
 
-// attachments reads what libcni remembers of containers that are not known by
-// the name of the file: NETWORK-ID-INTERFACE.
+// attachments reads libcni's cache entries of containers that are not known. The file name is
+// NETWORK-ID-INTERFACE.
 func (n *Network) attachments(known func(string) bool) (out []attachment, err error) {
-	dir := filepath.Join(n.cache(), "results")
+	dir := filepath.Join(n.cacheDir(), "results")
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -287,7 +284,7 @@ func (n *Network) attachments(known func(string) bool) (out []attachment, err er
 			out = append(out, a)
 		}
 	}
-	// Loopbacks last: they are joined to what else there is of their container.
+	// Sort loopbacks last: they are added to the other resources of their container.
 	slices.SortStableFunc(out, func(a, b attachment) int {
 		switch lo, other := a.NetworkName == loopbackNetwork, b.NetworkName == loopbackNetwork; {
 		case lo == other:
@@ -300,44 +297,44 @@ func (n *Network) attachments(known func(string) bool) (out []attachment, err er
 	return out, nil
 }
 
-// here reports whether an attachment was made by this node's runtime and not by
-// another of the machine, which may have an agent of its own: by where its
-// namespace was pinned, and by the network where several pin in one place.
-func (a attachment) here(network string, s LeakQuery) bool {
+// ownRuntime reports whether the runtime of this node created an attachment. Another runtime on the
+// same machine may belong to another agent. The directory of the pinned namespace tells them apart,
+// and the network if several runtimes share the directory.
+func (a attachment) ownRuntime(network string, s LeakQuery) bool {
 	at := a.netns()
 	if at == "" {
 		return a.NetworkName == network
 	}
-	if unaliased(filepath.Dir(at)) != unaliased(s.NetNSDir) {
+	if canonicalPath(filepath.Dir(at)) != canonicalPath(s.NetNSDir) {
 		return false
 	}
-	return s.ExclusiveNetNSDir || a.NetworkName == network || a.NetworkName == loopbackNetwork || !a.pinned()
+	return s.ExclusiveNetNSDir || a.NetworkName == network || a.NetworkName == loopbackNetwork || !a.netnsExists()
 }
 
-// pinned reports whether the namespace that was attached is still there.
-func (a attachment) pinned() bool {
+// netnsExists reports whether the attached namespace still exists.
+func (a attachment) netnsExists() bool {
 	_, ok := namespaceAt(a.netns())
 	return ok
 }
 
-// unaliased is a path below /run whatever name it was given.
-func unaliased(path string) string {
+// canonicalPath maps /var/run to /run.
+func canonicalPath(path string) string {
 	if rest, ok := strings.CutPrefix(filepath.Clean(path), "/var/run/"); ok {
 		return "/run/" + rest
 	}
 	return filepath.Clean(path)
 }
 
-func (n *Network) cache() string {
+func (n *Network) cacheDir() string {
 	if n.opts.CacheDir != "" {
 		return n.opts.CacheDir
 	}
 	return libcni.CacheDir
 }
 
-// marked reports whether the pod's annotations, which containerd hands to the
-// plugins, hold one of berth's.
-func (a attachment) marked(mark string) bool {
+// hasAnnotation reports whether the pod annotations, which containerd passes to the plugins,
+// contain one with the prefix.
+func (a attachment) hasAnnotation(mark string) bool {
 	annotations, _ := a.CapabilityArgs["io.kubernetes.cri.pod-annotations"].(map[string]any)
 	for name := range annotations {
 		if mark != "" && strings.HasPrefix(name, mark) {
@@ -347,7 +344,7 @@ func (a attachment) marked(mark string) bool {
 	return false
 }
 
-// netns is the namespace that was attached; empty: not remembered.
+// netns returns the path of the attached namespace. It is empty if the cache does not contain it.
 func (a attachment) netns() string {
 	if a.NetNS != "" {
 		return a.NetNS

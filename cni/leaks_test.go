@@ -104,7 +104,7 @@ func (h *leakHost) leaks(s LeakQuery) map[string]Leak {
 	return out
 }
 
-func TestLeaksAreWhatNobodyAnswersForAndBerthMade(t *testing.T) {
+func TestLeaksFindsOrphanedResourcesOfBerth(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	ours, foreign, bare, listed, known := hexID("a"), hexID("b"), hexID("c"), hexID("d"), hexID("e")
@@ -137,7 +137,7 @@ func TestLeaksAreWhatNobodyAnswersForAndBerthMade(t *testing.T) {
 	}
 }
 
-func TestTheRuntimeIsNotAskedWhenAllIsKnown(t *testing.T) {
+func TestLeaksOfKnownContainersNeedNoRuntimeCall(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	h.file("addresses/x/10.0.0.1", hexID("a")+"\r\neth0")
@@ -151,7 +151,7 @@ func TestTheRuntimeIsNotAskedWhenAllIsKnown(t *testing.T) {
 	}
 }
 
-func TestAnAttachmentInWhoseNamespaceAProcessLivesIsNoLeak(t *testing.T) {
+func TestLeaksSkipsNamespaceInUse(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	h.remember("x", hexID("a"), "eth0", "berth.dev/pod", h.path("netns/cni-lived"))
@@ -161,7 +161,7 @@ func TestAnAttachmentInWhoseNamespaceAProcessLivesIsNoLeak(t *testing.T) {
 	}
 }
 
-func TestAttachmentsOfAnotherRuntimeAreNoLeaksHere(t *testing.T) {
+func TestLeaksSkipsOtherRuntimes(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	h.bind("netns/cni-there")
@@ -190,7 +190,7 @@ func TestAttachmentsOfAnotherRuntimeAreNoLeaksHere(t *testing.T) {
 	}
 }
 
-func TestAttachmentsOfANetworkThatIsNoLongerConfiguredAreLeaksToo(t *testing.T) {
+func TestLeaksFindsAttachmentsOfRemovedNetwork(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	h.remember("renamed-net", hexID("a"), "eth0", "berth.dev/pod", h.path("netns/cni-gone"))
@@ -205,7 +205,7 @@ func TestAttachmentsOfANetworkThatIsNoLongerConfiguredAreLeaksToo(t *testing.T) 
 	}
 }
 
-func TestPinsThatNothingNamesAreLeaks(t *testing.T) {
+func TestLeaksFindsPinnedNamespaces(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	for _, name := range []string{"cni-free", "cni-named", "mine"} {
@@ -221,7 +221,7 @@ func TestPinsThatNothingNamesAreLeaks(t *testing.T) {
 	}
 }
 
-func TestReleaseTakesExactlyOneContainersThings(t *testing.T) {
+func TestReleaseDeletesResourcesOfOneContainer(t *testing.T) {
 	t.Parallel()
 	h := newLeakHost(t)
 	a, b := hexID("a"), hexID("b")
@@ -270,10 +270,10 @@ func saved(network, a, b string) string {
 	}, "\n")
 }
 
-func TestRulesOfOneContainerAreDroppedWithItsChains(t *testing.T) {
+func TestDeletionScript(t *testing.T) {
 	t.Parallel()
 	a, b := hexID("a"), hexID("b")
-	text := dropping(saved("x", a, b), "x", a)
+	text := deletionScript(saved("x", a, b), "x", a)
 	if strings.Contains(text, b) || strings.Contains(text, "bbbb") || strings.Contains(text, "10.0.0.3") {
 		t.Errorf("another's rules are touched:\n%s", text)
 	}
@@ -289,7 +289,7 @@ func TestRulesOfOneContainerAreDroppedWithItsChains(t *testing.T) {
 		t.Errorf("a chain goes before what leads to it:\n%s", text)
 	}
 	for what, got := range map[string]string{
-		"another network": dropping(saved("x", a, b), "y", a), "another container": dropping(saved("x", a, b), "x", hexID("c")), "no rules": dropping("", "x", a),
+		"another network": deletionScript(saved("x", a, b), "y", a), "another container": deletionScript(saved("x", a, b), "x", hexID("c")), "no rules": deletionScript("", "x", a),
 	} {
 		if got != "" {
 			t.Errorf("%s:\n%s", what, got)
@@ -297,16 +297,16 @@ func TestRulesOfOneContainerAreDroppedWithItsChains(t *testing.T) {
 	}
 }
 
-func TestAChainThatServesAnotherStays(t *testing.T) {
+func TestDeletionScriptKeepsSharedChain(t *testing.T) {
 	t.Parallel()
 	a, b := hexID("a"), hexID("b")
 	shared := strings.ReplaceAll(saved("x", a, b), strings.Repeat("b", 24), strings.Repeat("a", 24))
-	if text := dropping(shared, "x", a); strings.Contains(text, "-X CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n") || !strings.Contains(text, "-D POSTROUTING -s 10.0.0.1/32") {
+	if text := deletionScript(shared, "x", a); strings.Contains(text, "-X CNI-aaaaaaaaaaaaaaaaaaaaaaaa\n") || !strings.Contains(text, "-D POSTROUTING -s 10.0.0.1/32") {
 		t.Errorf("\n%s", text)
 	}
 }
 
-func TestRulesNameTheirContainer(t *testing.T) {
+func TestContainerOfRule(t *testing.T) {
 	t.Parallel()
 	a := hexID("a")
 	for line, want := range map[string]string{
@@ -318,18 +318,18 @@ func TestRulesNameTheirContainer(t *testing.T) {
 		`-A POSTROUTING -m comment --comment "name: \"x\" id: \"` + a:                    "",
 		`-A POSTROUTING -m comment --comment "name: \"x-y\" id: \"` + a + `\"" -j CNI-X`: "",
 	} {
-		if got := ruleOf(line, "x"); got != want {
+		if got := containerOfRule(line, "x"); got != want {
 			t.Errorf("%s: %q", line, got)
 		}
 	}
 }
 
-func TestChainsWithoutRulesAreLeaks(t *testing.T) {
+func TestEmptyChainNames(t *testing.T) {
 	t.Parallel()
 	const text = ":CNI-000000000000000000000000 - [0:0]\n:CNI-111111111111111111111111 - [0:0]\n:CNI-222222222222222222222222 - [0:0]\n" +
 		":CNI-DN-00000000000000000000a - [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n:MINE - [0:0]\n" +
 		"-A POSTROUTING -s 10.0.0.1/32 -j CNI-111111111111111111111111\n-A CNI-222222222222222222222222 -j ACCEPT\n"
-	if got := empty(text); !slices.Equal(got, []string{"CNI-000000000000000000000000", "CNI-DN-00000000000000000000a"}) {
+	if got := emptyChainNames(text); !slices.Equal(got, []string{"CNI-000000000000000000000000", "CNI-DN-00000000000000000000a"}) {
 		t.Errorf("%q", got)
 	}
 }

@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinPrefix begins the names of the namespaces that containerd pins.
+// pinPrefix is the prefix of the names of namespaces that containerd pins.
 const pinPrefix = "cni-"
 
-// pins lists the pinned namespaces that no attachment names and in which no
-// process lives. Those of containers that end or begin are among them for a
-// moment.
-func (n *Network) pins(s LeakQuery) (out []Leak, err error) {
+// pinLeaks lists the pinned namespaces that have no attachment and contain no process. For a moment
+// these include the namespaces of containers that are starting or stopping.
+func (n *Network) pinLeaks(s LeakQuery) (out []Leak, err error) {
 	entries, err := os.ReadDir(s.NetNSDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list pinned network namespaces: %w", err)
@@ -35,13 +34,13 @@ func (n *Network) pins(s LeakQuery) (out []Leak, err error) {
 	}
 	all, err := n.attachments(func(string) bool { return false })
 	if err != nil {
-		return nil, fmt.Errorf("list what libcni remembers: %w", err)
+		return nil, fmt.Errorf("list libcni cache: %w", err)
 	}
 	named := map[string]bool{}
 	for _, a := range all {
 		named[filepath.Base(a.netns())] = true
 	}
-	lived := s.lived()
+	lived := s.netNSInUse()
 	for _, path := range suspects {
 		if ino, isNS := namespaceAt(path); !named[filepath.Base(path)] && (!isNS || !lived[ino]) {
 			out = append(out, Leak{Kind: PinnedNetNS, NetNS: path})
@@ -50,11 +49,11 @@ func (n *Network) pins(s LeakQuery) (out []Leak, err error) {
 	return out, nil
 }
 
-// nsfs is the kernel's number for the file system of namespaces.
+// nsfs is the magic number of the namespace file system.
 const nsfs = 0x6e736673
 
-// namespaceAt is the number of the namespace that is mounted at a path; not ok:
-// there is none.
+// namespaceAt returns the inode number of the namespace that is mounted at path. It returns false
+// if there is none.
 func namespaceAt(path string) (uint64, bool) {
 	if path == "" {
 		return 0, false
@@ -67,15 +66,15 @@ func namespaceAt(path string) (uint64, bool) {
 	return st.Ino, true
 }
 
-func (s *LeakQuery) lived() map[uint64]bool {
+func (s *LeakQuery) netNSInUse() map[uint64]bool {
 	if s.NetNSInUse != nil {
 		return s.NetNSInUse()
 	}
-	return inhabited()
+	return netNSWithProcesses()
 }
 
-// inhabited is the set of network namespaces in which a process lives.
-func inhabited() map[uint64]bool {
+// netNSWithProcesses returns the inode numbers of the network namespaces that contain a process.
+func netNSWithProcesses() map[uint64]bool {
 	out := map[uint64]bool{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -94,11 +93,11 @@ func inhabited() map[uint64]bool {
 	return out
 }
 
-// unpin lets go of a namespace in which nobody lives; the kernel ends it then
+// removePin unmounts a pinned namespace without processes. The kernel then deletes the namespace
 // with its links.
-func unpin(path string) error {
-	if ino, ok := namespaceAt(path); ok && inhabited()[ino] {
-		return fmt.Errorf("network namespace %s: a process lives in it", path)
+func removePin(path string) error {
+	if ino, ok := namespaceAt(path); ok && netNSWithProcesses()[ino] {
+		return fmt.Errorf("network namespace %s is in use by a process", path)
 	}
 	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount network namespace %s: %w", path, err)

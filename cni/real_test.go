@@ -60,8 +60,8 @@ func TestDefaultNetworkWorks(t *testing.T) {
 			node := netns(t, id+"n")
 			one, two := netns(t, id+"a"), netns(t, id+"b")
 			dir := t.TempDir()
-			d := design{name: id, bridge: "br-" + row.what, dataDir: filepath.Join(dir, "addresses"), cidrs: row.cidrs, masq: true}
-			if err := writeDesign(filepath.Join(dir, "conf"), d); err != nil {
+			d := defaultNetwork{name: id, bridge: "br-" + row.what, dataDir: filepath.Join(dir, "addresses"), cidrs: row.cidrs, masq: true}
+			if err := writeNetwork(filepath.Join(dir, "conf"), d); err != nil {
 				t.Fatal(err)
 			}
 			conf, err := libcni.ConfListFromFile(filepath.Join(dir, "conf", defaultFile))
@@ -129,9 +129,9 @@ func attach(t *testing.T, c *libcni.CNIConfig, conf *libcni.NetworkConfigList, i
 	return result
 }
 
-// TestLeaksOfRealPluginsAreReleased has the plugins leave what they leave when
+// TestReleaseLeaksOfRealPlugins has the plugins leave what they leave when
 // they are cut off, in a node of the test's own.
-func TestLeaksOfRealPluginsAreReleased(t *testing.T) {
+func TestReleaseLeaksOfRealPlugins(t *testing.T) {
 	t.Parallel()
 	id := fmt.Sprintf("berth%dleak", os.Getpid())
 	node, one, two := netns(t, id+"n"), netns(t, id+"a"), netns(t, id+"b")
@@ -195,14 +195,14 @@ func TestLeaksOfRealPluginsAreReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(b, Address)
-	if text := rules(); strings.Contains(text, b) || len(empty(text)) > 0 || strings.Contains(text, "CNI-DN-") {
+	if text := rules(); strings.Contains(text, b) || len(emptyChainNames(text)) > 0 || strings.Contains(text, "CNI-DN-") {
 		t.Errorf("after the release of b's:\n%s", text)
 	}
-	if held, err := heldAddresses(filepath.Join(dir, "addresses", "leaky")); err != nil || len(held) > 0 {
+	if held, err := allocatedAddresses(filepath.Join(dir, "addresses", "leaky")); err != nil || len(held) > 0 {
 		t.Errorf("addresses %v %v", held, err)
 	}
 	run(t, "iptables", "-t", "nat", "-N", "CNI-000000000000000000000000")
-	leaks := emptyChains(tables(t.Context()))
+	leaks := emptyChains(natTables(t.Context()))
 	if len(leaks) != 1 || n.Release(t.Context(), leaks[0]) != nil || strings.Contains(rules(), "CNI-0000") {
 		t.Errorf("an empty chain: %+v\n%s", leaks, rules())
 	}

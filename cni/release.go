@@ -13,31 +13,30 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-const releaseBound = 30 * time.Second // for the plugins to take one attachment away
+const releaseTimeout = 30 * time.Second // for the plugins to delete one attachment
 
-// Release takes a leak away: by the plugins' own DEL, with the configuration and
-// result that libcni remembers if it does, and then by removing precisely what
-// the plugins did not find: addresses that are still held for that container,
-// rules whose comment names it, what libcni remembers of it, its pin. It may be
-// repeated.
+// Release deletes a leak. It first runs the plugins' DEL, with the configuration and result from
+// libcni's cache if available. It then removes exactly what the plugins did not find: addresses
+// still allocated for that container, rules whose comment names it, its cache entries and its
+// pinned namespace. Release may be repeated.
 func (n *Network) Release(ctx context.Context, l Leak) error {
 	switch l.Kind {
 	case PinnedNetNS:
-		return unpin(l.NetNS)
+		return removePin(l.NetNS)
 	case Chain:
-		return dropChain(ctx, l.restoreProgram, l.Chain)
+		return deleteChain(ctx, l.restoreProgram, l.Chain)
 	case Attachment, Address, Rules:
 	}
-	ctx, cancel := context.WithTimeout(ctx, releaseBound)
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	failed := n.detach(ctx, l)
+	failed := n.runDel(ctx, l)
 	var errs []error
 	for _, file := range l.Addresses {
-		if h, ok := readHeld(file); ok && h.id == l.ID {
+		if h, ok := readAllocatedAddress(file); ok && h.id == l.ID {
 			errs = append(errs, removeFile(file))
 		}
 	}
-	errs = append(errs, dropRules(ctx, l.network, l.ID))
+	errs = append(errs, deleteRules(ctx, l.network, l.ID))
 	files := l.loopbackFiles
 	if l.cached != nil {
 		files = append(files, l.cached.file)
@@ -46,54 +45,55 @@ func (n *Network) Release(ctx context.Context, l Leak) error {
 		errs = append(errs, removeFile(file))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("release the network of %.12s: %w", l.ID, errors.Join(failed, err))
+		return fmt.Errorf("release network of container %.12s: %w", l.ID, errors.Join(failed, err))
 	}
-	if pinned(l.NetNS) {
-		return unpin(l.NetNS)
+	if isPin(l.NetNS) {
+		return removePin(l.NetNS)
 	}
 	return nil
 }
 
-// detach runs the plugins' DEL. That they fail is no error of Release when what
-// they should have taken away can be removed without them.
-func (n *Network) detach(ctx context.Context, l Leak) error {
+// runDel runs the plugins' DEL. Release ignores its error if everything can be removed without the
+// plugins.
+func (n *Network) runDel(ctx context.Context, l Leak) error {
 	if l.Kind == Rules || l.Kind == Attachment && l.cached == nil {
-		return nil // the plugins have nothing but rules to take away, or the loopback alone is left
+		return nil // only rules or the loopback attachment are left
 	}
-	list, args, err := n.configuration(l)
+	list, args, err := n.delConfig(l)
 	if err != nil {
 		return err
 	}
-	rt := &libcni.RuntimeConf{ContainerID: l.ID, IfName: l.ifName, Args: args, CacheDir: n.cache()}
+	rt := &libcni.RuntimeConf{ContainerID: l.ID, IfName: l.ifName, Args: args, CacheDir: n.cacheDir()}
 	if _, ok := namespaceAt(l.NetNS); ok {
 		rt.NetNS = l.NetNS
 	}
 	if l.cached != nil {
 		rt.CapabilityArgs = l.cached.CapabilityArgs
 	}
-	return libcni.NewCNIConfigWithCacheDir(n.opts.BinDirs, n.cache(), nil).DelNetworkList(ctx, list, rt)
+	return libcni.NewCNIConfigWithCacheDir(n.opts.BinDirs, n.cacheDir(), nil).DelNetworkList(ctx, list, rt)
 }
 
-// configuration is that of the attachment when it was made, or of the network now.
-func (n *Network) configuration(l Leak) (*libcni.NetworkConfigList, [][2]string, error) {
+// delConfig returns the configuration that the attachment was created with, or else the current one
+// of the network.
+func (n *Network) delConfig(l Leak) (*libcni.NetworkConfigList, [][2]string, error) {
 	if l.cached != nil && len(l.cached.Config) > 0 {
-		if list, err := listFrom(l.cached.Config); err == nil {
+		if list, err := parseConfList(l.cached.Config); err == nil {
 			return list, l.cached.CNIArgs, nil
 		}
 	}
-	file, err := first(n.opts.ConfDir)
+	file, err := firstConfFile(n.opts.ConfDir)
 	if err != nil {
 		return nil, nil, err
 	}
-	text, err := read(file)
+	text, err := readConfFile(file)
 	if err != nil {
 		return nil, nil, err
 	}
-	list, err := listFrom(text)
+	list, err := parseConfList(text)
 	return list, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_INFRA_CONTAINER_ID", l.ID}}, err
 }
 
-func listFrom(text []byte) (*libcni.NetworkConfigList, error) {
+func parseConfList(text []byte) (*libcni.NetworkConfigList, error) {
 	if list, err := libcni.ConfListFromBytes(text); err == nil && len(list.Plugins) > 0 {
 		return list, nil
 	}
@@ -111,8 +111,8 @@ func removeFile(file string) error {
 	return nil
 }
 
-// pinned reports whether a path is that of a namespace which containerd keeps by
-// a mount, and not one that a process or a person has made.
-func pinned(path string) bool {
+// isPin reports whether a path is that of a namespace that containerd has pinned, and not one that
+// a process or a user has created.
+func isPin(path string) bool {
 	return strings.HasPrefix(filepath.Base(path), pinPrefix) && strings.HasSuffix(filepath.Dir(path), "netns")
 }

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	settle    = 50 * time.Millisecond // a file is written in several steps
-	withoutIt = 5 * time.Second       // between looks where the kernel gives no watch
+	settleDelay  = 50 * time.Millisecond // a file is written in several steps
+	pollInterval = 5 * time.Second       // if the kernel provides no watch
 )
 
-// Run calls changed, from its own goroutine, whenever Ready has another answer.
-// It returns nil when ctx ends and no error else: where the host has no watches
-// left it looks every few seconds instead.
+// Run calls changed, on its own goroutine, whenever the result of Ready changes. It returns nil
+// when ctx ends and never another error. If no inotify watch is available, it polls every few
+// seconds.
 func (n *Network) Run(ctx context.Context, changed func()) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
@@ -31,9 +31,9 @@ func (n *Network) Run(ctx context.Context, changed func()) error {
 	for {
 		var tick <-chan time.Time
 		if w == nil || !n.watch(w) {
-			tick = time.After(withoutIt)
+			tick = time.After(pollInterval)
 		}
-		if n.look() { // after watching began: nothing falls in between
+		if n.refresh() { // after the watch started, so that no change is missed
 			changed()
 		}
 		select {
@@ -41,41 +41,40 @@ func (n *Network) Run(ctx context.Context, changed func()) error {
 			return nil
 		case <-tick:
 		case <-events:
-		case <-errs: //nolint:errcheck // whatever it is, events were lost
+		case <-errs: // any error means lost events
 		}
-		if !pause(ctx, events, errs) {
+		if !drainEvents(ctx, events, errs) {
 			return nil
 		}
 	}
 }
 
-// pause lets a burst of events pass; it reports whether to go on.
-func pause(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error) bool {
-	over := time.After(settle)
+// drainEvents waits until a burst of events is over. It returns false if ctx has ended.
+func drainEvents(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error) bool {
+	settled := time.After(settleDelay)
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-over:
+		case <-settled:
 			return true
 		case <-events:
-		case <-errs: //nolint:errcheck // the look that follows makes up for it
+		case <-errs: // the next refresh makes up for it
 		}
 	}
 }
 
-// watch has the kernel tell of changes in every directory that counts, or, for
-// one that does not exist, in the nearest above it. It reports whether that
-// could be had.
+// watch watches every relevant directory, or the nearest existing parent of a directory that does
+// not exist. It reports whether all watches were added.
 func (n *Network) watch(w *fsnotify.Watcher) bool {
-	for range 10 { // directories may come while they are being watched
+	for range 10 { // directories may appear meanwhile
 		var want []string
 		for _, dir := range append([]string{n.opts.ConfDir}, n.opts.BinDirs...) {
-			want = append(want, nearest(dir))
+			want = append(want, nearestExisting(dir))
 		}
 		for _, dir := range w.WatchList() {
 			if !slices.Contains(want, dir) {
-				_ = w.Remove(dir) // gone by itself
+				_ = w.Remove(dir) // the watch may already be gone
 			}
 		}
 		ok := true
@@ -84,7 +83,7 @@ func (n *Network) watch(w *fsnotify.Watcher) bool {
 		}
 		same := true
 		for i, dir := range append([]string{n.opts.ConfDir}, n.opts.BinDirs...) {
-			same = same && nearest(dir) == want[i]
+			same = same && nearestExisting(dir) == want[i]
 		}
 		if ok && same {
 			return true
@@ -93,8 +92,8 @@ func (n *Network) watch(w *fsnotify.Watcher) bool {
 	return false
 }
 
-// nearest is the directory itself or the nearest above it that exists.
-func nearest(dir string) string {
+// nearestExisting returns the directory itself or its nearest existing parent.
+func nearestExisting(dir string) string {
 	dir = filepath.Clean(dir)
 	for {
 		if st, err := os.Stat(dir); err == nil && st.IsDir() {

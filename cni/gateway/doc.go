@@ -1,22 +1,19 @@
-// Package gateway makes this host a gateway between its pods and those of the
-// other nodes: routes to the nodes' pod ranges by netlink, and masquerading
-// towards everything else by nftables, as cni/routes has decided.
+// Package gateway connects the pods of this host to the pods of other nodes. It programs the routes
+// to the other nodes' pod CIDRs through netlink and the masquerading of all other traffic through
+// nftables, as package routes decides.
 //
-// It owns, in the network namespace that it runs in, the routes of the main table
-// with the protocol routes.Protocol, and the nftables tables "ip berth" and "ip6
-// berth". Nothing else is ever changed. What it was last told of the nodes is kept
-// in a file, so that a host that boots without its server has its routes back, and
-// a later start knows that there is something to take away.
+// In its network namespace it owns the routes of the main table with the protocol routes.Protocol,
+// and the nftables tables "ip berth" and "ip6 berth". It changes nothing else. The last known nodes
+// are saved in a file, so that a host that boots without its API server restores its routes, and a
+// later start knows that there is something to clean up.
 //
-// Run is one goroutine, and one more for as long as the kernel is listened to.
-// Everything may be called at the same time. The end of Run takes nothing away:
-// pods stay, and so do their ways.
+// Run is one goroutine, with another one while it is subscribed to route changes. All methods are
+// safe for concurrent use. Routes and rules stay in place when Run returns.
 //
 // Invariants:
 //
-//	G1 Before anything of the host is changed the file is there; Remove takes it
-//	   away last.
-//	G2 Masquerading changes in one step: no packet finds half of it.
-//	G3 Where all is as it should be, nothing is written: not to the kernel, not to
-//	   the file.
+//	G1 The file exists before the host is changed. Remove deletes it last.
+//	G2 The masquerading rules are replaced in one transaction.
+//	G3 If the host is already in the desired state, neither the kernel nor the file
+//	   is written.
 package gateway

@@ -8,31 +8,31 @@ import (
 	"path/filepath"
 )
 
-// FileName is that of the file in berth's state directory.
+// FileName is the name of the file in berth's state directory.
 const FileName = "pod-routes.json"
 
-func read(file string) (string, error) {
+func readFile(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	if err == nil && len(text) == 0 { // a file system that lost power; it still says that there was one
+	if err == nil && len(text) == 0 { // the file was truncated by a power loss; its existence still counts
 		text = []byte("{}")
 	}
 	return string(text), err
 }
 
-func parse(text string) (k known, err error) {
+func parse(text string) (k checkpoint, err error) {
 	return k, json.Unmarshal([]byte(text), &k)
 }
 
-func (k known) text() (string, error) {
+func (k checkpoint) text() (string, error) {
 	text, err := json.MarshalIndent(k, "", " ")
 	return string(text) + "\n", err
 }
 
-// write puts the file in place at once and lastingly.
-func write(file, text string) error {
+// writeFile replaces the file atomically and durably.
+func writeFile(file, text string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}

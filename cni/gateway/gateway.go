@@ -18,98 +18,97 @@ import (
 	"berth/cni/routes"
 )
 
-// Options is what New needs.
+// Options configures a Gateway.
 type Options struct {
-	File    string      // where it is kept what is known of the nodes
-	Enabled func() bool // false: the pods' network is somebody else's, and nothing is wanted of this
+	File    string      // stores the known nodes
+	Enabled func() bool // false: another component manages the pod network
 	Log     *slog.Logger
-	// OnChange is told, in order, what has become of it; it must not wait. May be nil.
+	// OnChange is called with each status in order. It must not block. May be nil.
 	OnChange func(Status)
-	// NetNS is the namespace to act in; zero: that of the process.
+	// NetNS is the network namespace to configure. Zero: that of the process.
 	NetNS netns.NsHandle
 }
 
-// Status is how it stands with the ways to other nodes' pods.
+// Status is the state of the routes to the pods of other nodes.
 type Status struct {
 	Enabled      bool
-	Nodes        int // others that have pod ranges
-	Reachable    int // of them
+	Nodes        int // number of other nodes with pod CIDRs
+	Reachable    int // how many of them are reachable
 	Problems     []routes.Problem
-	NodesUnknown string // why the other nodes are not known; empty: they are, or were last
-	Err          string // why the host could not be changed; empty: it is as it should be, Troubles apart
+	NodesUnknown string // why the other nodes cannot be listed; empty if they can
+	Err          string // why the host could not be configured; empty if it was, apart from Problems
 }
 
-// Gateway keeps the routes and the masquerading of a host.
+// Gateway maintains the routes and the masquerading of a host.
 type Gateway struct {
 	opt    Options
 	kernel kernel
 	wake   chan struct{} // capacity 1
 
-	mu    sync.Mutex
-	known known
-	blind string
-	kept  string // what the file has
-	state Status
-	told  bool
+	mu           sync.Mutex
+	checkpoint   checkpoint
+	nodesUnknown string
+	saved        string // content of the file
+	status       Status
+	reported     bool
 }
 
-// known is what the file keeps.
-type known struct {
+// checkpoint is the content of the file.
+type checkpoint struct {
 	Own   []netip.Prefix `json:"own"`
 	Nodes []routes.Node  `json:"nodes"`
 }
 
 const (
-	audit   = time.Minute            // between looks at a host that tells of no change
-	settle  = 100 * time.Millisecond // changes come in bursts
-	retryIn = 2 * time.Second
+	auditInterval = time.Minute            // between syncs without a change notification
+	settleDelay   = 100 * time.Millisecond // changes come in bursts
+	retryInterval = 2 * time.Second
 )
 
-// New knows what the last life did. It changes nothing yet.
+// New reads the file of an earlier run. It does not change the host.
 func New(o Options) (*Gateway, error) {
 	if o.NetNS == 0 {
 		o.NetNS = netns.None()
 	}
 	g := &Gateway{opt: o, kernel: kernel{o.NetNS}, wake: make(chan struct{}, 1)}
-	text, err := read(o.File)
+	text, err := readFile(o.File)
 	if err != nil {
 		return nil, err
 	}
 	if text != "" {
-		if g.known, err = parse(text); err != nil {
-			o.Log.Warn("what was known of the nodes' pod ranges is lost until the server tells it", "file", o.File, "err", err)
+		if g.checkpoint, err = parse(text); err != nil {
+			o.Log.Warn("pod routes file unreadable; waiting for nodes from the API server", "path", o.File, "err", err)
 		}
-		g.kept = text
+		g.saved = text
 	}
 	return g, nil
 }
 
-// Status is how it stands.
+// Status returns the current status.
 func (g *Gateway) Status() Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.state
+	return g.status
 }
 
-// SetPodCIDRs sets this node's pod ranges, and has the host ready for their pods when it
-// returns.
+// SetPodCIDRs sets this node's pod CIDRs and syncs the host before it returns.
 func (g *Gateway) SetPodCIDRs(ranges []netip.Prefix) error {
 	g.mu.Lock()
-	g.known.Own = slices.Clone(ranges)
+	g.checkpoint.Own = slices.Clone(ranges)
 	g.mu.Unlock()
 	return g.Sync()
 }
 
-// LacksPodCIDRs reports whether the node has no pod ranges, as far as is known.
+// LacksPodCIDRs reports whether no pod CIDRs of this node are known.
 func (g *Gateway) LacksPodCIDRs() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.known.Own) == 0
+	return len(g.checkpoint.Own) == 0
 }
 
-// SetNodes sets the other nodes; Put and Drop change one.
+// SetNodes replaces the other nodes.
 func (g *Gateway) SetNodes(nodes []routes.Node) {
-	g.change(func(map[string]routes.Node) map[string]routes.Node {
+	g.updateNodes(func(map[string]routes.Node) map[string]routes.Node {
 		out := make(map[string]routes.Node, len(nodes))
 		for _, n := range nodes {
 			out[n.Name] = n
@@ -118,43 +117,43 @@ func (g *Gateway) SetNodes(nodes []routes.Node) {
 	})
 }
 
-// SetNodesUnknown says why the other nodes cannot be known; empty: they can again. What was
-// known last holds.
-func (g *Gateway) SetNodesUnknown(why string) {
+// SetNodesUnknown records why the other nodes cannot be listed. An empty reason means that they can
+// be listed again. The last known nodes stay in effect.
+func (g *Gateway) SetNodesUnknown(reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.blind != why {
-		g.blind = why
+	if g.nodesUnknown != reason {
+		g.nodesUnknown = reason
 		g.Trigger()
 	}
 }
 
 // SetNode adds or replaces a node.
 func (g *Gateway) SetNode(n routes.Node) {
-	g.change(func(all map[string]routes.Node) map[string]routes.Node { all[n.Name] = n; return all })
+	g.updateNodes(func(all map[string]routes.Node) map[string]routes.Node { all[n.Name] = n; return all })
 }
 
-// DeleteNode forgets a node.
+// DeleteNode deletes a node.
 func (g *Gateway) DeleteNode(name string) {
-	g.change(func(all map[string]routes.Node) map[string]routes.Node { delete(all, name); return all })
+	g.updateNodes(func(all map[string]routes.Node) map[string]routes.Node { delete(all, name); return all })
 }
 
-// change changes the nodes and has the host follow if that matters. A node without
-// pod ranges does not.
-func (g *Gateway) change(f func(map[string]routes.Node) map[string]routes.Node) {
+// updateNodes changes the other nodes and triggers a sync if the result differs. Nodes without pod
+// CIDRs are ignored.
+func (g *Gateway) updateNodes(f func(map[string]routes.Node) map[string]routes.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make(map[string]routes.Node, len(g.known.Nodes))
-	for _, n := range g.known.Nodes {
+	all := make(map[string]routes.Node, len(g.checkpoint.Nodes))
+	for _, n := range g.checkpoint.Nodes {
 		all[n.Name] = n
 	}
 	all = f(all)
 	maps.DeleteFunc(all, func(_ string, n routes.Node) bool { return len(n.PodCIDRs) == 0 })
 	now := slices.SortedFunc(maps.Values(all), func(a, b routes.Node) int { return cmp.Compare(a.Name, b.Name) })
-	if slices.EqualFunc(now, g.known.Nodes, same) {
+	if slices.EqualFunc(now, g.checkpoint.Nodes, same) {
 		return
 	}
-	g.known.Nodes = now
+	g.checkpoint.Nodes = now
 	g.Trigger()
 }
 
@@ -162,7 +161,7 @@ func same(a, b routes.Node) bool {
 	return a.Name == b.Name && a.RegisteredAt.Equal(b.RegisteredAt) && slices.Equal(a.PodCIDRs, b.PodCIDRs) && slices.Equal(a.Addresses, b.Addresses)
 }
 
-// Trigger has the host looked at soon.
+// Trigger schedules a sync.
 func (g *Gateway) Trigger() {
 	select {
 	case g.wake <- struct{}{}:
@@ -170,35 +169,35 @@ func (g *Gateway) Trigger() {
 	}
 }
 
-// Run keeps the host as it should be until ctx ends.
+// Run keeps the host in sync until ctx ends.
 func (g *Gateway) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		heard, stop := g.kernel.listen()
-		g.follow(ctx, heard)
+		changes, stop := g.kernel.subscribe()
+		g.syncUntilUnsubscribed(ctx, changes)
 		stop()
 	}
 	return nil
 }
 
-// follow ends with ctx; or when the kernel is not heard any more, at the next look,
-// so that it is listened to again.
-func (g *Gateway) follow(ctx context.Context, heard <-chan struct{}) {
-	deaf := false
+// syncUntilUnsubscribed syncs until ctx ends, or until the next interval after the subscription was
+// lost, so that the caller subscribes again.
+func (g *Gateway) syncUntilUnsubscribed(ctx context.Context, changes <-chan struct{}) {
+	unsubscribed := false
 	for {
-		wait := audit
+		wait := auditInterval
 		if g.Sync() != nil {
-			wait = retryIn
+			wait = retryInterval
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-g.wake:
-		case _, more := <-heard:
+		case _, more := <-changes:
 			if !more {
-				heard, deaf = nil, true
+				changes, unsubscribed = nil, true
 			}
 		case <-timer.C:
-			if deaf {
+			if unsubscribed {
 				return
 			}
 		}
@@ -209,15 +208,15 @@ func (g *Gateway) follow(ctx context.Context, heard <-chan struct{}) {
 	}
 }
 
-// pause lets a burst pass.
+// pause waits for the end of a burst of changes.
 func pause(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(settle):
+	case <-time.After(settleDelay):
 	}
 }
 
-// Sync makes the host what it should be, now.
+// Sync configures the host now.
 func (g *Gateway) Sync() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,34 +225,34 @@ func (g *Gateway) Sync() error {
 	if err != nil {
 		now.Err = err.Error()
 	}
-	if g.told && equal(now, g.state) {
+	if g.reported && equal(now, g.status) {
 		return err
 	}
-	g.tell(now)
-	g.state, g.told = now, true
+	g.logChanges(now)
+	g.status, g.reported = now, true
 	if g.opt.OnChange != nil {
 		g.opt.OnChange(now)
 	}
 	return err
 }
 
-// tell logs what is new.
-func (g *Gateway) tell(now Status) {
+// logChanges logs the differences to the previous status.
+func (g *Gateway) logChanges(now Status) {
 	for _, t := range now.Problems {
-		if !slices.Contains(g.state.Problems, t) {
-			g.opt.Log.Warn("pods of a node are not reached", "node", t.Node, "why", t.Message)
+		if !slices.Contains(g.status.Problems, t) {
+			g.opt.Log.Warn("node pods unreachable", "node", t.Node, "reason", t.Message)
 		}
 	}
-	if now.NodesUnknown != "" && now.NodesUnknown != g.state.NodesUnknown {
-		g.opt.Log.Warn("the other nodes, and so the ways to their pods, are not known", "why", now.NodesUnknown)
+	if now.NodesUnknown != "" && now.NodesUnknown != g.status.NodesUnknown {
+		g.opt.Log.Warn("nodes unknown; pod routes not updated", "reason", now.NodesUnknown)
 	}
 	switch {
-	case now.Err != "" && now.Err != g.state.Err:
-		g.opt.Log.Error("the ways to other nodes' pods could not be made; it is tried again", "err", now.Err)
-	case now.Enabled && (!g.state.Enabled || now.Reachable != g.state.Reachable || now.Nodes != g.state.Nodes):
-		g.opt.Log.Info("pods of other nodes are reached by routes", "nodes", now.Nodes, "reached", now.Reachable)
-	case !now.Enabled && (g.state.Enabled || !g.told && g.kept != ""):
-		g.opt.Log.Info("the pods' network is not berth's: its routes and rules are taken away")
+	case now.Err != "" && now.Err != g.status.Err:
+		g.opt.Log.Error("pod routes update failed; retrying", "err", now.Err)
+	case now.Enabled && (!g.status.Enabled || now.Reachable != g.status.Reachable || now.Nodes != g.status.Nodes):
+		g.opt.Log.Info("pod routes updated", "nodes", now.Nodes, "reachable", now.Reachable)
+	case !now.Enabled && (g.status.Enabled || !g.reported && g.saved != ""):
+		g.opt.Log.Info("pod routes and rules removed: pod network not managed by berth")
 	}
 }
 
@@ -262,30 +261,30 @@ func equal(a, b Status) bool {
 }
 
 func (g *Gateway) sync(on bool) (Status, error) {
-	st := Status{Enabled: on, NodesUnknown: g.blind}
-	if !on && g.kept == "" { // there never was anything
+	st := Status{Enabled: on, NodesUnknown: g.nodesUnknown}
+	if !on && g.saved == "" { // nothing was ever configured
 		return st, nil
 	}
-	in, broken, err := g.kernel.look()
+	in, damaged, err := g.kernel.observe()
 	if err != nil {
 		return st, err
 	}
-	in.Enabled = on && len(g.known.Own) > 0
+	in.Enabled = on && len(g.checkpoint.Own) > 0
 	if in.Enabled {
-		in.PodCIDRs, in.Nodes = g.known.Own, g.known.Nodes
+		in.PodCIDRs, in.Nodes = g.checkpoint.Own, g.checkpoint.Nodes
 		st.Nodes = len(in.Nodes)
 	}
 	p := routes.Decide(in)
 	st.Reachable, st.Problems = p.Reachable, p.Problems
-	if err := g.keep(on); err != nil {
+	if err := g.save(on); err != nil {
 		return st, err
 	}
 	var errs []error
-	if p.MasqueradeChanged || broken {
+	if p.MasqueradeChanged || damaged {
 		errs = append(errs, g.kernel.masquerade(p.Masquerade))
 	}
 	change := func(r routes.Route, err error) {
-		if !refused(err) || !p.MarkRejected(r, err.Error()) {
+		if !isRouteError(err) || !p.MarkRejected(r, err.Error()) {
 			errs = append(errs, err)
 		}
 	}
@@ -295,45 +294,45 @@ func (g *Gateway) sync(on bool) (Status, error) {
 	for _, r := range p.Add {
 		change(r, g.kernel.add(r))
 	}
-	st.Reachable, st.Problems = p.Reachable, p.Problems // less what was refused
+	st.Reachable, st.Problems = p.Reachable, p.Problems // without rejected routes
 	if err := errors.Join(errs...); err != nil {
 		return st, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	if !on {
-		return st, g.forget()
+		return st, g.deleteFile()
 	}
 	return st, nil
 }
 
-// keep writes what is known before it is acted on.
-func (g *Gateway) keep(on bool) error {
+// save writes the checkpoint before it takes effect.
+func (g *Gateway) save(on bool) error {
 	if !on {
 		return nil
 	}
-	text, err := g.known.text()
-	if err != nil || text == g.kept {
+	text, err := g.checkpoint.text()
+	if err != nil || text == g.saved {
 		return err
 	}
-	if err := write(g.opt.File, text); err != nil {
-		return fmt.Errorf("keep the nodes' pod ranges: %w", err)
+	if err := writeFile(g.opt.File, text); err != nil {
+		return fmt.Errorf("save pod routes: %w", err)
 	}
-	g.kept = text
+	g.saved = text
 	return nil
 }
 
-func (g *Gateway) forget() error {
+func (g *Gateway) deleteFile() error {
 	if err := removeFile(g.opt.File); err != nil {
 		return err
 	}
-	g.kept = ""
+	g.saved = ""
 	return nil
 }
 
-// Remove takes away what a gateway that kept the file has made, whatever it knew.
-// Without the file nothing is looked at.
+// Remove deletes everything that a Gateway with this file has configured. It does nothing if the
+// file does not exist.
 func Remove(file string, log *slog.Logger) error {
 	g, err := New(Options{File: file, Log: log, Enabled: func() bool { return false }})
-	if err != nil || g.kept == "" {
+	if err != nil || g.saved == "" {
 		return err
 	}
 	return g.Sync()

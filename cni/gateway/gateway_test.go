@@ -95,7 +95,7 @@ func (l *lab) gateway() *Gateway {
 // routes are those of the lab that lead by way of an address.
 func (l *lab) routes() string {
 	l.t.Helper()
-	all, err := list(l.h)
+	all, err := listRoutes(l.h)
 	l.must(err)
 	var out []string
 	for _, r := range all {
@@ -112,10 +112,10 @@ func (l *lab) routes() string {
 func (l *lab) rules() string {
 	l.t.Helper()
 	k := kernel{l.ns}
-	m, broken, err := k.masquerades()
+	m, damaged, err := k.masquerades()
 	l.must(err)
 	text := fmt.Sprint(m)
-	if broken {
+	if damaged {
 		text += " broken"
 	}
 	c, err := k.conn()
@@ -161,7 +161,7 @@ func (l *lab) is(g *Gateway, want string) {
 	}
 }
 
-func TestNodesComeChangeAndGo(t *testing.T) {
+func TestSyncNodes(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.foreign("10.42.9.0/24", "10.9.0.99")
@@ -184,10 +184,10 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
 	g.SetNode(peer("d", "10.9.0.5", "10.42.9.0/24")) // the way there is somebody else's
 	l.is(g, "10.42.1.0/24>10.9.0.22/98 10.42.2.0/24>10.9.0.3/98 "+theirs)
-	if st := g.Status(); st.Nodes != 3 || st.Reachable != 2 || len(st.Problems) != 1 || !strings.Contains(st.Problems[0].Message, "10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4), and stays") {
+	if st := g.Status(); st.Nodes != 3 || st.Reachable != 2 || len(st.Problems) != 1 || !strings.Contains(st.Problems[0].Message, "conflicting route 10.42.9.0/24 via 10.9.0.99 to eth0 (protocol 4) of another component") {
 		t.Errorf("state is %+v", st)
 	}
-	if !strings.Contains(l.log.String(), "pods of a node are not reached") {
+	if !strings.Contains(l.log.String(), "node pods unreachable") {
 		t.Errorf("the log says\n%s", &l.log)
 	}
 	g.DeleteNode("d")
@@ -207,9 +207,9 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 	}
 }
 
-// TestARouteThatTheKernelRefuses is its node's trouble: the others are reached, and
+// TestSyncReportsRejectedRoute is its node's trouble: the others are reached, and
 // nothing is wrong with this host.
-func TestARouteThatTheKernelRefuses(t *testing.T) {
+func TestSyncReportsRejectedRoute(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	// For IPv4 one that a rule of the host's makes unreachable, for IPv6 one of an interface that is down.
@@ -252,8 +252,8 @@ func TestARouteThatTheKernelRefuses(t *testing.T) {
 	}
 }
 
-// TestALaterLifeChangesNothing: it knows from the file what the first has made.
-func TestALaterLifeChangesNothing(t *testing.T) {
+// TestRestartedGatewayChangesNothing: it knows from the file what the first has made.
+func TestRestartedGatewayChangesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	g := l.gateway()
@@ -293,9 +293,9 @@ func TestALaterLifeChangesNothing(t *testing.T) {
 	}
 }
 
-// TestTheKernelIsHeard: what somebody takes away comes back at once, not at the
+// TestRunFollowsRouteChanges: what somebody takes away comes back at once, not at the
 // next audit.
-func TestTheKernelIsHeard(t *testing.T) {
+func TestRunFollowsRouteChanges(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	g := l.gateway()
@@ -313,7 +313,7 @@ func TestTheKernelIsHeard(t *testing.T) {
 	}()
 	until := func(want string) {
 		t.Helper()
-		for end := time.Now().Add(audit / 2); l.routes() != want; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(auditInterval / 2); l.routes() != want; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("routes are %q, want %q\n%s", l.routes(), want, &l.log)
 			}
@@ -333,7 +333,7 @@ func TestTheKernelIsHeard(t *testing.T) {
 	until("10.42.1.0/24>10.9.0.2/98")
 }
 
-func TestRulesThatSomebodyChangedAreMended(t *testing.T) {
+func TestSyncRepairsRules(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	g := l.gateway()
@@ -362,7 +362,7 @@ func TestRemove(t *testing.T) {
 	l.is(g, "10.42.1.0/24>10.9.0.2/98")
 	l.on = false
 	other := l.gateway()
-	other.opt.File, other.kept = l.file+".other", ""
+	other.opt.File, other.saved = l.file+".other", ""
 	l.must(other.Sync())
 	if l.routes() == "" || l.rules() == none {
 		t.Error("one that never kept the file takes away what another has made")

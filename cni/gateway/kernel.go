@@ -13,10 +13,10 @@ import (
 	"berth/cni/routes"
 )
 
-// kernel is the network of a namespace.
+// kernel accesses the network configuration of a namespace.
 type kernel struct{ ns netns.NsHandle }
 
-// handle speaks to the namespace; the caller closes it.
+// handle opens a netlink socket in the namespace. The caller closes it.
 func (k kernel) handle() (*netlink.Handle, error) {
 	h, err := netlink.NewHandleAt(k.ns, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -25,31 +25,31 @@ func (k kernel) handle() (*netlink.Handle, error) {
 	return h, nil
 }
 
-// look reads what the decision depends on. broken: the rules are not what they
-// were written as.
-func (k kernel) look() (in routes.Input, broken bool, err error) {
+// observe reads the input of the decision. damaged reports that the rules differ from what was
+// written.
+func (k kernel) observe() (in routes.Input, damaged bool, err error) {
 	h, err := k.handle()
 	if err != nil {
 		return in, false, err
 	}
 	defer h.Close()
 	if in.Links, err = links(h); err != nil {
-		return in, false, fmt.Errorf("list the host's addresses: %w", err)
+		return in, false, fmt.Errorf("list host addresses: %w", err)
 	}
-	if in.Routes, err = list(h); err != nil {
-		return in, false, fmt.Errorf("list the host's routes: %w", err)
+	if in.Routes, err = listRoutes(h); err != nil {
+		return in, false, fmt.Errorf("list host routes: %w", err)
 	}
-	in.Masquerade, broken, err = k.masquerades()
-	return in, broken, err
+	in.Masquerade, damaged, err = k.masquerades()
+	return in, damaged, err
 }
 
-// links are the interfaces that are up and have addresses.
+// links returns the interfaces that are up and have addresses.
 func links(h *netlink.Handle) (out []routes.Link, err error) {
-	all, err := whole(h.LinkList)
+	all, err := retryInterrupted(h.LinkList)
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := whole(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	addresses, err := retryInterrupted(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,8 @@ func links(h *netlink.Handle) (out []routes.Link, err error) {
 	return out, nil
 }
 
-// whole lists again what changed while it was being listed.
-func whole[T any](f func() ([]T, error)) (out []T, err error) {
+// retryInterrupted repeats a dump that was interrupted by a change.
+func retryInterrupted[T any](f func() ([]T, error)) (out []T, err error) {
 	for range 5 {
 		if out, err = f(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
@@ -78,10 +78,10 @@ func whole[T any](f func() ([]T, error)) (out []T, err error) {
 	return out, err
 }
 
-// list is the main table, without what is no route to anywhere else.
-func list(h *netlink.Handle) (out []routes.Route, err error) {
+// listRoutes returns the unicast routes of the main table, without link-local ones.
+func listRoutes(h *netlink.Handle) (out []routes.Route, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		all, err := whole(func() ([]netlink.Route, error) {
+		all, err := retryInterrupted(func() ([]netlink.Route, error) {
 			return h.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {
@@ -102,7 +102,7 @@ func list(h *netlink.Handle) (out []routes.Route, err error) {
 	return out, nil
 }
 
-// prefix is a network as netlink has it, with the address as it is.
+// prefix converts a network with the host bits of its address.
 func prefix(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false
@@ -121,29 +121,29 @@ func (k kernel) add(r routes.Route) error {
 		return err
 	}
 	defer h.Close()
-	if err := h.RouteAdd(message(r)); err != nil {
+	if err := h.RouteAdd(netlinkRoute(r)); err != nil {
 		return fmt.Errorf("add route %s via %s: %w", r.Dst, r.NextHop, err)
 	}
 	return nil
 }
 
-// remove takes away a route. The kernel compares the protocol: another's to the
-// same range stays.
+// remove deletes a route. The kernel compares the protocol, so a route of another component to the
+// same destination stays.
 func (k kernel) remove(r routes.Route) error {
 	h, err := k.handle()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	if err := h.RouteDel(message(r)); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := h.RouteDel(netlinkRoute(r)); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("remove route %s via %s: %w", r.Dst, r.NextHop, err)
 	}
 	return nil
 }
 
-// refused reports whether an error of add or remove is about that one route: the
-// kernel was reached and does not take what it says. Others hold for any route.
-func refused(err error) bool {
+// isRouteError reports whether an error of add or remove concerns only that route. Other errors
+// affect all routes.
+func isRouteError(err error) bool {
 	for _, of := range [...]error{
 		unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENETDOWN, unix.ENODEV, unix.EADDRNOTAVAIL, unix.EEXIST, unix.ENOENT,
 	} {
@@ -154,7 +154,7 @@ func refused(err error) bool {
 	return false
 }
 
-func message(r routes.Route) *netlink.Route {
+func netlinkRoute(r routes.Route) *netlink.Route {
 	m := &netlink.Route{
 		LinkIndex: r.LinkIndex, Protocol: netlink.RouteProtocol(r.Protocol), Table: unix.RT_TABLE_MAIN,
 		Dst: &net.IPNet{IP: r.Dst.Addr().AsSlice(), Mask: net.CIDRMask(r.Dst.Bits(), r.Dst.Addr().BitLen())},
@@ -165,21 +165,21 @@ func message(r routes.Route) *netlink.Route {
 	return m
 }
 
-// listen tells of changes of routes, those of addresses and links among them,
-// until stop. heard is closed when the kernel is not heard any more.
-func (k kernel) listen() (heard <-chan struct{}, stop func()) {
+// subscribe notifies of route changes, which include those of addresses and links, until stop is
+// called. changes is closed when the subscription is lost.
+func (k kernel) subscribe() (changes <-chan struct{}, stop func()) {
 	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
 	out := make(chan struct{}, 1)
 	if err := netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{Namespace: &k.ns, ErrorCallback: func(error) {}}); err != nil {
 		close(out)
 		return out, func() {}
 	}
-	go func() { // ends when the subscription does
+	go func() { // ends with the subscription
 		defer close(out)
 		for u := range updates {
 			p, ok := prefix(u.Dst)
 			if u.Table != unix.RT_TABLE_MAIN || ok && (p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast()) {
-				continue // each new pod brings such
+				continue // created for every pod
 			}
 			select {
 			case out <- struct{}{}:
@@ -189,7 +189,7 @@ func (k kernel) listen() (heard <-chan struct{}, stop func()) {
 	}()
 	return out, func() {
 		close(done)
-		for range out { // until it has ended
+		for range out { // wait for the goroutine
 		}
 	}
 }

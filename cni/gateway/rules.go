@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	tableName = "berth"
-	chainName = "postrouting"
-	podsName  = "pods"   // set: addresses of this node's pods
-	inName    = "inside" // set: addresses of all nodes' pods
-	// written is the rule's comment; a rule of another version is replaced.
-	written = "berth: masquerade what pods send outside (1)"
+	tableName      = "berth"
+	chainName      = "postrouting"
+	podsSetName    = "pods"   // set of this node's pod addresses
+	clusterSetName = "inside" // set of all nodes' pod addresses
+	// ruleComment identifies the version of the rule. A rule with another comment is replaced.
+	ruleComment = "berth: masquerade what pods send outside (1)"
 )
 
-// family is what differs between IPv4 and IPv6.
+// family describes the differences between IPv4 and IPv6.
 type family struct {
 	is       func(netip.Addr) bool
 	table    nftables.TableFamily
 	key      nftables.SetDatatype
-	src, dst uint32 // where a packet's header has the addresses
+	src, dst uint32 // offsets of the addresses in the header
 	bytes    uint32
-	// A multicast address begins so.
+	// Mask and value of the first byte of a multicast address.
 	mask, multicast byte
 }
 
@@ -50,9 +50,9 @@ func (k kernel) conn() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// masquerades reads what berth's rules say. broken: they are there, and not as
-// they were written.
-func (k kernel) masquerades() (m routes.Masquerade, broken bool, err error) {
+// masquerades reads berth's rules. damaged reports that they exist but differ from what was
+// written.
+func (k kernel) masquerades() (m routes.Masquerade, damaged bool, err error) {
 	c, err := k.conn()
 	if err != nil {
 		return m, false, err
@@ -68,36 +68,36 @@ func (k kernel) masquerades() (m routes.Masquerade, broken bool, err error) {
 		}
 		own, inside, ok := f.read(c, tables[i])
 		if !ok {
-			broken = true
+			damaged = true
 			continue
 		}
 		m.Local, m.Cluster = append(m.Local, own...), append(m.Cluster, inside...)
 	}
-	return m, broken, nil
+	return m, damaged, nil
 }
 
-// read is what the table says; not ok: something of it is missing or another's.
+// read reads a table. It returns false if a part of it is missing or was changed.
 func (f family) read(c *nftables.Conn, t *nftables.Table) (own, inside []routes.AddressRange, ok bool) {
 	rules, err := c.GetRules(t, &nftables.Chain{Name: chainName, Table: t})
 	if err != nil || len(rules) != 1 {
 		return nil, nil, false
 	}
-	if said, _ := userdata.GetString(rules[0].UserData, userdata.TypeComment); said != written {
+	if comment, _ := userdata.GetString(rules[0].UserData, userdata.TypeComment); comment != ruleComment {
 		return nil, nil, false
 	}
-	for name, into := range map[string]*[]routes.AddressRange{podsName: &own, inName: &inside} {
+	for name, into := range map[string]*[]routes.AddressRange{podsSetName: &own, clusterSetName: &inside} {
 		elements, err := c.GetSetElements(&nftables.Set{Name: name, Table: t})
 		if err != nil {
 			return nil, nil, false
 		}
-		*into = spans(elements)
+		*into = rangesOf(elements)
 	}
 	return own, inside, true
 }
 
-// spans turns an interval set's elements, a first address and one past the last,
-// back.
-func spans(elements []nftables.SetElement) (out []routes.AddressRange) {
+// rangesOf converts the elements of an interval set, which are the first address and the one after
+// the last.
+func rangesOf(elements []nftables.SetElement) (out []routes.AddressRange) {
 	slices.SortFunc(elements, func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) })
 	for _, e := range elements {
 		a, ok := netip.AddrFromSlice(e.Key)
@@ -113,8 +113,8 @@ func spans(elements []nftables.SetElement) (out []routes.AddressRange) {
 	return out
 }
 
-// elements are spans as an interval set has them.
-func elements(all []routes.AddressRange) (out []nftables.SetElement) {
+// elementsOf converts address ranges to the elements of an interval set.
+func elementsOf(all []routes.AddressRange) (out []nftables.SetElement) {
 	for _, s := range all {
 		out = append(out, nftables.SetElement{Key: s.First.AsSlice()})
 		if end := s.Last.Next(); end.IsValid() {
@@ -124,7 +124,7 @@ func elements(all []routes.AddressRange) (out []nftables.SetElement) {
 	return out
 }
 
-// masquerade replaces all of berth's rules in one step.
+// masquerade replaces all rules in one transaction.
 func (k kernel) masquerade(m routes.Masquerade) error {
 	c, err := k.conn()
 	if err != nil {
@@ -132,21 +132,21 @@ func (k kernel) masquerade(m routes.Masquerade) error {
 	}
 	for _, f := range families {
 		t := &nftables.Table{Name: tableName, Family: f.table}
-		c.AddTable(t) // so that there is one to delete
+		c.AddTable(t) // deleting a missing table would fail
 		c.DelTable(t)
-		if own := f.of(m.Local); len(own) > 0 {
-			if err := f.write(c, t, own, f.of(m.Cluster)); err != nil {
-				return fmt.Errorf("masquerading: %w", err)
+		if own := f.filter(m.Local); len(own) > 0 {
+			if err := f.write(c, t, own, f.filter(m.Cluster)); err != nil {
+				return fmt.Errorf("masquerade: %w", err)
 			}
 		}
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("write the masquerading to nftables: %w", err)
+		return fmt.Errorf("write nftables rules: %w", err)
 	}
 	return nil
 }
 
-func (f family) of(all []routes.AddressRange) (out []routes.AddressRange) {
+func (f family) filter(all []routes.AddressRange) (out []routes.AddressRange) {
 	for _, s := range all {
 		if f.is(s.First) {
 			out = append(out, s)
@@ -157,14 +157,13 @@ func (f family) of(all []routes.AddressRange) (out []routes.AddressRange) {
 
 func (f family) write(c *nftables.Conn, t *nftables.Table, own, inside []routes.AddressRange) error {
 	c.AddTable(t)
-	// IDs of their own in the batch, for the library's come from a counter that
-	// it does not guard.
-	pods := &nftables.Set{Table: t, Name: podsName, ID: 2*f.bytes + 1, KeyType: f.key, Interval: true}
-	in := &nftables.Set{Table: t, Name: inName, ID: 2*f.bytes + 2, KeyType: f.key, Interval: true}
-	if err := c.AddSet(pods, elements(own)); err != nil {
+	// Set explicit IDs: the library assigns them from a global counter without locking.
+	pods := &nftables.Set{Table: t, Name: podsSetName, ID: 2*f.bytes + 1, KeyType: f.key, Interval: true}
+	in := &nftables.Set{Table: t, Name: clusterSetName, ID: 2*f.bytes + 2, KeyType: f.key, Interval: true}
+	if err := c.AddSet(pods, elementsOf(own)); err != nil {
 		return err
 	}
-	if err := c.AddSet(in, elements(inside)); err != nil {
+	if err := c.AddSet(in, elementsOf(inside)); err != nil {
 		return err
 	}
 	chain := c.AddChain(&nftables.Chain{
@@ -174,7 +173,7 @@ func (f family) write(c *nftables.Conn, t *nftables.Table, own, inside []routes.
 		return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
 	}
 	c.AddRule(&nftables.Rule{
-		Table: t, Chain: chain, UserData: userdata.AppendString(nil, userdata.TypeComment, written),
+		Table: t, Chain: chain, UserData: userdata.AppendString(nil, userdata.TypeComment, ruleComment),
 		Exprs: []expr.Any{
 			header(f.src, f.bytes),
 			&expr.Lookup{SourceRegister: 1, SetName: pods.Name, SetID: pods.ID},

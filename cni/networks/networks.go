@@ -22,53 +22,53 @@ import (
 	"berth/agent/plan"
 )
 
-// bound is for the plugins to make, look at or take away one attachment.
-const bound = time.Minute
+// pluginTimeout limits ADD, CHECK and DEL of one attachment.
+const pluginTimeout = time.Minute
 
-// checkers is how many sandboxes are looked at at once: a plugin that hangs holds
-// up few others.
-const checkers = 4
+// checkWorkers is the number of sandboxes that are checked in parallel, so that a hanging plugin
+// delays few others.
+const checkWorkers = 4
 
-// Options says where things are.
+// Options configures Networks.
 type Options struct {
-	Dir     string   // of the agent's state; made when it is needed
-	ConfDir string   // configurations; need not exist
-	BinDirs []string // plugins; looked at in order
+	Dir     string   // state directory; created when needed
+	ConfDir string   // network configurations; may not exist
+	BinDirs []string // plugins; searched in order
 }
 
-// Networks are the networks of pods beside the runtime's.
+// Networks manages the additional networks of pods.
 type Networks struct {
 	opts    Options
 	cni     *libcni.CNIConfig
-	changed chan struct{} // readable: there is a status that nobody was told; capacity 1
+	changed chan struct{} // signals a status that was not reported; capacity 1
 
-	mu      sync.Mutex
-	entries map[string]*entry // by sandbox; an entry is replaced, not changed
-	making  map[types.UID]int // pods whose sandbox is being made
+	mu       sync.Mutex
+	entries  map[string]*entry // by sandbox; entries are replaced, not modified
+	creating map[types.UID]int // pods whose sandbox is being created
 }
 
-// Pod says whose a sandbox is.
+// Pod identifies the pod of a sandbox.
 type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
 }
 
-// ResolvedNetwork is a network that a pod asks for, and how it is made.
+// ResolvedNetwork is a requested network with its configuration.
 type ResolvedNetwork struct {
 	attachment
 	list *libcni.NetworkConfigList
 }
 
-// New reads what an earlier life has kept. The error tells of files that could not
-// be read; the networks are usable all the same.
-func New(o Options) (*Networks, error) { return with(o, nil) }
+// New reads the persisted entries. The error lists unreadable files. The returned Networks is
+// usable in any case.
+func New(o Options) (*Networks, error) { return newNetworks(o, nil) }
 
-// with runs the plugins by something else than the host itself, for tests.
-func with(o Options, exec invoke.Exec) (*Networks, error) {
+// newNetworks lets tests run the plugins in another environment.
+func newNetworks(o Options, exec invoke.Exec) (*Networks, error) {
 	entries, err := load(o.Dir)
-	n := &Networks{opts: o, entries: entries, making: map[types.UID]int{}, changed: make(chan struct{}, 1)}
-	if exec == nil { // libcni would make it at its first use, of which there may be two at once
+	n := &Networks{opts: o, entries: entries, creating: map[types.UID]int{}, changed: make(chan struct{}, 1)}
+	if exec == nil { // libcni would create it lazily and without locking
 		exec = &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}, PluginDecoder: version.PluginDecoder{}}
 	}
 	n.cni = libcni.NewCNIConfigWithCacheDir(o.BinDirs, n.opts.Dir, exec)
@@ -78,29 +78,29 @@ func with(o Options, exec invoke.Exec) (*Networks, error) {
 	return n, err
 }
 
-// Resolve lists the networks that the pod asks for; none: it asks for none. The
-// error is a *plan.Error for the user: a mistake, or a network that is not there.
+// Resolve returns the networks that the pod requests. The error is a *plan.Error for users: an
+// invalid annotation or an unknown network.
 func (n *Networks) Resolve(pod *corev1.Pod) ([]ResolvedNetwork, error) {
-	asked, err := requests(pod)
+	requested, err := requests(pod)
 	if err != nil {
-		return nil, failed(plan.Invalid, fmt.Errorf("annotation k8s.v1.cni.cncf.io/networks: %w", err))
+		return nil, planError(plan.Invalid, fmt.Errorf("annotation k8s.v1.cni.cncf.io/networks: %w", err))
 	}
 	var out []ResolvedNetwork
-	for _, r := range asked {
+	for _, r := range requested {
 		w, err := n.configuration(r)
 		if err != nil {
-			return nil, failed(plan.Network, err)
+			return nil, planError(plan.Network, err)
 		}
 		out = append(out, w)
 	}
 	return out, nil
 }
 
-func failed(kind plan.Kind, err error) error {
+func planError(kind plan.Kind, err error) error {
 	return &plan.Error{Kind: kind, Reason: "FailedCreatePodSandBox", Err: err}
 }
 
-// configuration finds a network by the name in its file.
+// configuration finds a network by its name.
 func (n *Networks) configuration(r Request) (ResolvedNetwork, error) {
 	files, err := libcni.ConfFiles(n.opts.ConfDir, []string{".conflist"})
 	if err != nil {
@@ -122,12 +122,13 @@ func (n *Networks) configuration(r Request) (ResolvedNetwork, error) {
 		return w, err
 	}
 	if len(bad) > 0 {
-		return ResolvedNetwork{}, fmt.Errorf("network %q is in no file of %s that can be read: %w", r.Name, n.opts.ConfDir, errors.Join(bad...))
+		return ResolvedNetwork{}, fmt.Errorf("network %q not found in the readable files of %s: %w", r.Name, n.opts.ConfDir, errors.Join(bad...))
 	}
-	return ResolvedNetwork{}, fmt.Errorf("network %q is in no *.conflist of %s", r.Name, n.opts.ConfDir)
+	return ResolvedNetwork{}, fmt.Errorf("network %q not found in any *.conflist of %s", r.Name, n.opts.ConfDir)
 }
 
-// capabilities hands what the request says to the plugins that take it.
+// capabilities returns the capability arguments of the request. Every argument needs a plugin that
+// supports it.
 func (r *Request) capabilities(list *libcni.NetworkConfigList) (map[string]any, error) {
 	out := map[string]any{}
 	if len(r.IPs) > 0 {
@@ -138,14 +139,14 @@ func (r *Request) capabilities(list *libcni.NetworkConfigList) (map[string]any, 
 	}
 	for name := range out {
 		if !slices.ContainsFunc(list.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[name] }) {
-			return nil, fmt.Errorf("network %q: no plugin of it has the capability %s", r.Name, name)
+			return nil, fmt.Errorf("network %q: no plugin has the capability %s", r.Name, name)
 		}
 	}
 	return out, nil
 }
 
-// SandboxCreating notes that a sandbox of the pod is being made; the function that it
-// returns notes that it is not any more.
+// SandboxCreating records that a sandbox of the pod is being created until the returned function is
+// called.
 func (n *Networks) SandboxCreating(uid types.UID) (end func()) {
 	n.count(uid, 1)
 	return func() { n.count(uid, -1) }
@@ -154,22 +155,22 @@ func (n *Networks) SandboxCreating(uid types.UID) (end func()) {
 func (n *Networks) count(uid types.UID, by int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.making[uid] += by; n.making[uid] == 0 {
-		delete(n.making, uid)
+	if n.creating[uid] += by; n.creating[uid] == 0 {
+		delete(n.creating, uid)
 	}
 }
 
-// Attached reports whether a sandbox that is to have networks has them all, and
-// if not whether they may be under way.
+// Attached reports whether all networks of a sandbox are attached, and whether a sandbox of the pod
+// is being created.
 func (n *Networks) Attached(uid, sandbox string) (done, making bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.entries[sandbox]
-	return e != nil && e.Done, n.making[types.UID(uid)] > 0
+	return e != nil && e.Done, n.creating[types.UID(uid)] > 0
 }
 
-// Attach makes the networks of a sandbox. Where it fails some may be there: Detach
-// takes them away. What an earlier call has left is taken away first.
+// Attach attaches the networks of a sandbox. It first detaches what an earlier call has left. After
+// an error some networks may be attached: Detach removes them.
 func (n *Networks) Attach(ctx context.Context, sandbox, netns string, pod *corev1.Pod, wanted []ResolvedNetwork) error {
 	if err := n.Detach(ctx, sandbox); err != nil {
 		return err
@@ -179,26 +180,26 @@ func (n *Networks) Attach(ctx context.Context, sandbox, netns string, pod *corev
 		e.Attachments = append(e.Attachments, w.attachment)
 	}
 	if err := n.put(e); err != nil { // S1
-		return failed(plan.Other, err)
+		return planError(plan.Other, err)
 	}
 	done := *e
 	done.Done = true
 	for _, w := range wanted {
 		status, err := n.add(ctx, e, w)
 		if err != nil {
-			return failed(plan.Network, fmt.Errorf("attach network %q as %s: %w", w.Request.Name, w.Request.Interface, err))
+			return planError(plan.Network, fmt.Errorf("attach network %q as %s: %w", w.Request.Name, w.Request.Interface, err))
 		}
 		done.Status = append(done.Status, status)
 	}
 	if err := n.put(&done); err != nil {
-		return failed(plan.Other, err)
+		return planError(plan.Other, err)
 	}
 	return nil
 }
 
 func (n *Networks) put(e *entry) error {
-	if err := e.keep(n.opts.Dir); err != nil {
-		return fmt.Errorf("keep what networks sandbox %.12s has: %w", e.Sandbox, err)
+	if err := e.save(n.opts.Dir); err != nil {
+		return fmt.Errorf("save networks of sandbox %.12s: %w", e.Sandbox, err)
 	}
 	n.mu.Lock()
 	n.entries[e.Sandbox] = e
@@ -207,7 +208,7 @@ func (n *Networks) put(e *entry) error {
 }
 
 func (n *Networks) add(ctx context.Context, e *entry, w ResolvedNetwork) (Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
+	ctx, cancel := context.WithTimeout(ctx, pluginTimeout)
 	defer cancel()
 	result, err := n.cni.AddNetworkList(ctx, w.list, n.runtimeConf(e, w.attachment))
 	if err != nil {
@@ -228,19 +229,19 @@ func (n *Networks) runtimeConf(e *entry, a attachment) *libcni.RuntimeConf {
 			{"K8S_POD_INFRA_CONTAINER_ID", e.Sandbox}, {"K8S_POD_UID", string(e.Pod.UID)},
 		},
 	}
-	if isNamespace(e.NetNS) { // it goes with the power, and then DEL does without
+	if isNamespace(e.NetNS) { // after a reboot it is gone, and DEL runs without it
 		rt.NetNS = e.NetNS
 	}
 	return rt
 }
 
-// Detach takes a sandbox's networks away, the last first. Without any it costs
-// nothing, and it may be repeated.
+// Detach detaches the networks of a sandbox in reverse order. It costs nothing if there are none,
+// and it may be repeated.
 func (n *Networks) Detach(ctx context.Context, sandbox string) error {
 	n.mu.Lock()
 	e := n.entries[sandbox]
 	if e != nil {
-		e.leaving = true
+		e.detaching = true
 	}
 	n.mu.Unlock()
 	if e == nil {
@@ -249,11 +250,11 @@ func (n *Networks) Detach(ctx context.Context, sandbox string) error {
 	var errs []error
 	for _, a := range slices.Backward(e.Attachments) {
 		if err := n.del(ctx, e, a); err != nil {
-			errs = append(errs, fmt.Errorf("detach network %q at %s: %w", a.Request.Name, a.Request.Interface, err))
+			errs = append(errs, fmt.Errorf("detach network %q from %s: %w", a.Request.Name, a.Request.Interface, err))
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, e.drop(n.opts.Dir))
+		errs = append(errs, e.remove(n.opts.Dir))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return &plan.Error{Kind: plan.Network, Reason: "FailedKillPod", Err: err}
@@ -269,12 +270,12 @@ func (n *Networks) del(ctx context.Context, e *entry, a attachment) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, bound)
+	ctx, cancel := context.WithTimeout(ctx, pluginTimeout)
 	defer cancel()
 	return n.cni.DelNetworkList(ctx, list, n.runtimeConf(e, a))
 }
 
-// Orphaned lists the sandboxes that have networks and are not known.
+// Orphaned lists the sandboxes with networks that are not known.
 func (n *Networks) Orphaned(known func(id string) bool) (ids []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -287,24 +288,24 @@ func (n *Networks) Orphaned(known func(id string) bool) (ids []string) {
 	return ids
 }
 
-// CheckFailure is an attachment that is not as it was made.
+// CheckFailure is an attachment that differs from its desired state.
 type CheckFailure struct {
 	Pod     Pod
 	Message string
 }
 
-// Check asks the plugins whether the attachments are as they were made, and tells
-// what is wrong and was not told before. It returns soon after the end of ctx, and
-// tells nothing of what that has cut off. Networks before CNI 0.4.0 cannot say.
+// Check runs CHECK for all attachments and returns failures that differ from the last reported one.
+// When ctx ends, it returns early without the interrupted checks. Networks with a CNI version
+// before 0.4.0 do not support CHECK.
 func (n *Networks) Check(ctx context.Context) (out []CheckFailure) {
-	entries := n.all(func(e *entry) bool { return e.Done && !e.leaving })
+	entries := n.all(func(e *entry) bool { return e.Done && !e.detaching })
 	found := make([]string, len(entries))
 	next := make(chan int)
 	var work sync.WaitGroup
-	for range min(checkers, len(entries)) {
+	for range min(checkWorkers, len(entries)) {
 		work.Go(func() {
 			for i := range next {
-				found[i] = n.news(ctx, entries[i])
+				found[i] = n.newFailure(ctx, entries[i])
 			}
 		})
 	}
@@ -321,9 +322,9 @@ func (n *Networks) Check(ctx context.Context) (out []CheckFailure) {
 	return out
 }
 
-// news is what CHECK says of a sandbox and did not say before; empty: nothing. A
-// sandbox that is being taken down is not as it was made, and that is none.
-func (n *Networks) news(ctx context.Context, e *entry) string {
+// newFailure returns the failure of a sandbox if it differs from the last one. Empty: none. A
+// sandbox that is being removed has no failures.
+func (n *Networks) newFailure(ctx context.Context, e *entry) string {
 	if !isNamespace(e.NetNS) {
 		return ""
 	}
@@ -334,16 +335,16 @@ func (n *Networks) news(ctx context.Context, e *entry) string {
 			return ""
 		}
 		if err != nil {
-			wrong = append(wrong, fmt.Sprintf("network %q at %s: %v", a.Request.Name, a.Request.Interface, err))
+			wrong = append(wrong, fmt.Sprintf("network %q on %s: %v", a.Request.Name, a.Request.Interface, err))
 		}
 	}
 	text := strings.Join(wrong, "; ")
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.entries[e.Sandbox] != e || e.leaving || e.wrong == text || !isNamespace(e.NetNS) {
+	if n.entries[e.Sandbox] != e || e.detaching || e.lastFailure == text || !isNamespace(e.NetNS) {
 		return ""
 	}
-	e.wrong = text
+	e.lastFailure = text
 	return text
 }
 
@@ -355,16 +356,16 @@ func (n *Networks) checkOne(ctx context.Context, e *entry, a attachment) error {
 	if able, err := version.GreaterThanOrEqualTo(list.CNIVersion, "0.4.0"); err != nil || !able || list.DisableCheck {
 		return err
 	}
-	of, cancel := context.WithTimeout(ctx, bound)
+	of, cancel := context.WithTimeout(ctx, pluginTimeout)
 	defer cancel()
 	err = n.cni.CheckNetworkList(of, list, n.runtimeConf(e, a))
 	if err != nil && of.Err() != nil {
-		return fmt.Errorf("no plugin has said within %v that it is as it was made", bound)
+		return fmt.Errorf("CHECK timed out after %v", pluginTimeout)
 	}
 	return err
 }
 
-// all lists entries in order of their sandboxes.
+// all returns the selected entries, sorted by sandbox.
 func (n *Networks) all(which func(*entry) bool) (out []*entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -377,7 +378,7 @@ func (n *Networks) all(which func(*entry) bool) (out []*entry) {
 	return out
 }
 
-// nsfs is the kernel's number for the file system of namespaces.
+// nsfs is the magic number of the namespace file system.
 const nsfs = 0x6e736673
 
 func isNamespace(path string) bool {

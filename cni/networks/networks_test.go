@@ -43,17 +43,17 @@ func TestRequests(t *testing.T) {
 		{`[{"name": "a", "default-route": ["10.0.0.1"]}]`, nil, `unknown field "default-route"`},
 		{`[{"name": "a"}] x`, nil, "after the list"},
 		{`[{"name": "a"}`, nil, "EOF"},
-		{`[{}]`, nil, `"" is no name of a network`},
+		{`[{}]`, nil, `"" is not a valid network name`},
 		{"../a", nil, ""},
-		{"a/../b", nil, `"../b" is no name of a network`},
-		{"a@", nil, "no interface after @"},
-		{"a@eth0", nil, "the interface eth0 is taken already"},
-		{"a@net2,b", nil, "the interface net2 is taken already"},
-		{"a@x/y", nil, `"x/y" is no name of an interface`},
-		{"a@" + strings.Repeat("x", 16), nil, "is no name of an interface"},
-		{`[{"name": "a", "ips": ["here"]}]`, nil, `"here" is no address`},
-		{`[{"name": "a", "mac": "02"}]`, nil, `"02" is no hardware address`},
-		{strings.Repeat("a,", most) + "a", nil, "asks for 33 networks"},
+		{"a/../b", nil, `"../b" is not a valid network name`},
+		{"a@", nil, "missing interface after @"},
+		{"a@eth0", nil, "interface eth0 is already in use"},
+		{"a@net2,b", nil, "interface net2 is already in use"},
+		{"a@x/y", nil, `"x/y" is not a valid interface name`},
+		{"a@" + strings.Repeat("x", 16), nil, "is not a valid interface name"},
+		{`[{"name": "a", "ips": ["here"]}]`, nil, `"here" is not an IP address`},
+		{`[{"name": "a", "mac": "02"}]`, nil, `"02" is not a MAC address`},
+		{strings.Repeat("a,", maxNetworks) + "a", nil, "33 networks requested"},
 	} {
 		got, err := requests(podWith(row.text))
 		switch {
@@ -175,7 +175,7 @@ func (r *rig) told() string {
 	return strings.ReplaceAll(strings.ReplaceAll(string(text), r.dir+"/state/", ""), "\n", " ")
 }
 
-func TestS1AFileSaysHowToDELBeforeADD(t *testing.T) {
+func TestS1EntryIsWrittenBeforeADD(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	if err := r.attach("a,b@data"); err != nil {
@@ -187,7 +187,7 @@ func TestS1AFileSaysHowToDELBeforeADD(t *testing.T) {
 	r.begin()
 	r.write("conf/10-a.conflist", "", 0o644) // what was made is taken away as it was made
 	r.write("DEL", "", 0o644)
-	if err := r.nets.Detach(t.Context(), "s"); err == nil || plan.KindOf(err) != plan.Network || !strings.Contains(err.Error(), `network "a" at net1`) {
+	if err := r.nets.Detach(t.Context(), "s"); err == nil || plan.KindOf(err) != plan.Network || !strings.Contains(err.Error(), `network "a" from net1`) {
 		t.Errorf("%v", err)
 	}
 	if got := r.told(); got != "DEL data s.json DEL net1 s.json " {
@@ -211,7 +211,7 @@ func TestS1AFileSaysHowToDELBeforeADD(t *testing.T) {
 	}
 }
 
-func TestS2OnlyWhatIsDoneIsAttached(t *testing.T) {
+func TestS2OnlyDoneEntriesAreAttached(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	state := func(wantDone, wantMaking bool) {
@@ -265,9 +265,9 @@ func TestS2OnlyWhatIsDoneIsAttached(t *testing.T) {
 	}
 }
 
-// TestAPluginThatHangsInCHECKHoldsUpNoOtherPod and makes nobody accused: when the
+// TestHangingCHECKDelaysNoOtherPod and makes nobody accused: when the
 // look is called off, only what was seen is told.
-func TestAPluginThatHangsInCHECKHoldsUpNoOtherPod(t *testing.T) {
+func TestHangingCHECKDelaysNoOtherPod(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for i := range 7 {
@@ -281,7 +281,7 @@ func TestAPluginThatHangsInCHECKHoldsUpNoOtherPod(t *testing.T) {
 	defer cancel()
 	told := make(chan []CheckFailure, 1)
 	go func() { told <- r.nets.Check(ctx) }()
-	for end := time.Now().Add(bound / 2); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(pluginTimeout / 2); ; time.Sleep(10 * time.Millisecond) {
 		text, _ := os.ReadFile(filepath.Join(r.dir, "asked"))
 		if asked := strings.Fields(string(text)); len(asked) == 7 {
 			break
@@ -313,8 +313,8 @@ func TestAPluginThatHangsInCHECKHoldsUpNoOtherPod(t *testing.T) {
 	}
 }
 
-// TestWhatIsBeingTakenAwayIsNotAccused of not being as it was made.
-func TestWhatIsBeingTakenAwayIsNotAccused(t *testing.T) {
+// TestCheckIgnoresDetachingSandboxes of not being as it was made.
+func TestCheckIgnoresDetachingSandboxes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.attached("s", "a,b")
@@ -333,12 +333,12 @@ func TestWhatIsBeingTakenAwayIsNotAccused(t *testing.T) {
 	}
 	r.attached("s", "a,b") // which takes away what is left first
 	r.write("wrong-s", "", 0o644)
-	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 || !strings.Contains(wrong[0].Message, `network "a" at net1: `) || !strings.Contains(wrong[0].Message, `network "b" at net2: `) {
+	if wrong := r.nets.Check(t.Context()); len(wrong) != 1 || !strings.Contains(wrong[0].Message, `network "a" on net1: `) || !strings.Contains(wrong[0].Message, `network "b" on net2: `) {
 		t.Errorf("told %+v", wrong)
 	}
 }
 
-func TestS3WhatCannotBeReadIsNamed(t *testing.T) {
+func TestS3UnreadableEntriesAreReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.write("state/bad.json", "{", 0o600)
@@ -349,12 +349,12 @@ func TestS3WhatCannotBeReadIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereIsNamed(t *testing.T) {
+func TestResolveErrors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for annotation, want := range map[string]string{
-		"c":                                 `network "c" is in no *.conflist of ` + r.dir + "/conf",
-		`[{"name":"b","ips":["10.1.0.9"]}]`: `network "b": no plugin of it has the capability ips`,
+		"c":                                 `network "c" not found in any *.conflist of ` + r.dir + "/conf",
+		`[{"name":"b","ips":["10.1.0.9"]}]`: `network "b": no plugin has the capability ips`,
 		"a@eth0":                            "annotation k8s.v1.cni.cncf.io/networks: ",
 	} {
 		if _, err := r.nets.Resolve(podWith(annotation)); err == nil || !strings.Contains(err.Error(), want) {

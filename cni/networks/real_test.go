@@ -54,9 +54,9 @@ func netns(t *testing.T, name string) string {
 	return "/run/netns/" + name
 }
 
-// TestCheckTellsWhatIsNotAsItWasMade with the plugins that everybody has: nothing of
+// TestCheckReportsChangedAttachment with the plugins that everybody has: nothing of
 // a network that is as it was made, and of one that is not once.
-func TestCheckTellsWhatIsNotAsItWasMade(t *testing.T) {
+func TestCheckReportsChangedAttachment(t *testing.T) {
 	t.Parallel()
 	id := fmt.Sprintf("berth%dcheck", os.Getpid())
 	node, pod, dir := netns(t, id+"n"), netns(t, id+"p"), t.TempDir()
@@ -66,7 +66,7 @@ func TestCheckTellsWhatIsNotAsItWasMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Options{Dir: filepath.Join(dir, "state"), ConfDir: dir, BinDirs: []string{realPlugins}}
-	n, err := with(o, inside{node})
+	n, err := newNetworks(o, inside{node})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestCheckTellsWhatIsNotAsItWasMade(t *testing.T) {
 	if err := n.Attach(t.Context(), "s", pod, podWith("a@data"), wanted); err != nil {
 		t.Fatal(err)
 	}
-	if n, err = with(o, inside{node}); err != nil { // another life
+	if n, err = newNetworks(o, inside{node}); err != nil { // another life
 		t.Fatal(err)
 	}
 	if wrong := n.Check(t.Context()); len(wrong) > 0 {
@@ -85,7 +85,7 @@ func TestCheckTellsWhatIsNotAsItWasMade(t *testing.T) {
 	}
 	ip(t, "-n", id+"p", "addr", "flush", "dev", "data")
 	wrong := n.Check(t.Context())
-	if len(wrong) != 1 || wrong[0].Pod.Name != "p" || !strings.Contains(wrong[0].Message, `network "a" at data: `) {
+	if len(wrong) != 1 || wrong[0].Pod.Name != "p" || !strings.Contains(wrong[0].Message, `network "a" on data: `) {
 		t.Errorf("%+v", wrong)
 	}
 	if again := n.Check(t.Context()); len(again) > 0 {

@@ -15,39 +15,39 @@ import (
 	"berth/podspec"
 )
 
-// Request is one network that a pod asks for.
+// Request is one network that a pod requests.
 type Request struct {
 	Name      string   `json:"name"`
-	Namespace string   `json:"namespace,omitempty"` // says nothing here: networks are the node's
+	Namespace string   `json:"namespace,omitempty"` // ignored: networks are configured per node
 	Interface string   `json:"interface,omitempty"`
 	IPs       []string `json:"ips,omitempty"`
 	MAC       string   `json:"mac,omitempty"`
 }
 
-// most is how many networks a pod may ask for.
-const most = 32
+// maxNetworks limits the networks of a pod.
+const maxNetworks = 32
 
 var (
 	networkName   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 	interfaceName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,15}$`)
 )
 
-// requests reads a pod's annotation: a list of JSON, or [NAMESPACE/]NAME[@INTERFACE]
-// with commas between. Interfaces without a name are net1, net2 and so on.
+// requests parses the pod annotation: a JSON list, or [NAMESPACE/]NAME[@INTERFACE] separated by
+// commas. Unnamed interfaces are net1, net2 and so on.
 func requests(pod *corev1.Pod) ([]Request, error) {
 	text := podspec.Networks(pod)
 	if text == "" {
 		return nil, nil
 	}
 	if pod.Spec.HostNetwork {
-		return nil, errors.New("a pod on the host's network cannot be attached to others")
+		return nil, errors.New("additional networks require a pod network: hostNetwork is set")
 	}
 	list, err := parse(text)
 	if err != nil {
 		return nil, err
 	}
-	if len(list) > most {
-		return nil, fmt.Errorf("asks for %d networks, at most %d can be had", len(list), most)
+	if len(list) > maxNetworks {
+		return nil, fmt.Errorf("%d networks requested, at most %d are allowed", len(list), maxNetworks)
 	}
 	taken := map[string]bool{"eth0": true, "lo": true}
 	for i := range list {
@@ -59,7 +59,7 @@ func requests(pod *corev1.Pod) ([]Request, error) {
 			return nil, err
 		}
 		if taken[r.Interface] {
-			return nil, fmt.Errorf("network %q: the interface %s is taken already", r.Name, r.Interface)
+			return nil, fmt.Errorf("network %q: interface %s is already in use", r.Name, r.Interface)
 		}
 		taken[r.Interface] = true
 	}
@@ -69,12 +69,12 @@ func requests(pod *corev1.Pod) ([]Request, error) {
 func parse(text string) (list []Request, err error) {
 	if strings.HasPrefix(text, "[") {
 		d := json.NewDecoder(bytes.NewReader([]byte(text)))
-		d.DisallowUnknownFields() // what is asked for in them would be missing
+		d.DisallowUnknownFields() // they would be ignored silently
 		if err := d.Decode(&list); err != nil {
 			return nil, err
 		}
 		if d.More() {
-			return nil, errors.New("there is something after the list")
+			return nil, errors.New("unexpected data after the list")
 		}
 		return list, nil
 	}
@@ -82,7 +82,7 @@ func parse(text string) (list []Request, err error) {
 		var r Request
 		name, iface, named := strings.Cut(strings.TrimSpace(part), "@")
 		if named && iface == "" {
-			return nil, fmt.Errorf("%q: no interface after @", part)
+			return nil, fmt.Errorf("%q: missing interface after @", part)
 		}
 		r.Interface = iface
 		if namespace, rest, ok := strings.Cut(name, "/"); ok {
@@ -96,22 +96,22 @@ func parse(text string) (list []Request, err error) {
 
 func (r *Request) check() error {
 	if !networkName.MatchString(r.Name) {
-		return fmt.Errorf("%q is no name of a network", r.Name)
+		return fmt.Errorf("%q is not a valid network name", r.Name)
 	}
 	if !interfaceName.MatchString(r.Interface) || r.Interface == "." || r.Interface == ".." {
-		return fmt.Errorf("network %q: %q is no name of an interface", r.Name, r.Interface)
+		return fmt.Errorf("network %q: %q is not a valid interface name", r.Name, r.Interface)
 	}
 	for _, ip := range r.IPs {
 		if _, err := netip.ParsePrefix(ip); err == nil {
 			continue
 		}
 		if _, err := netip.ParseAddr(ip); err != nil {
-			return fmt.Errorf("network %q: %q is no address", r.Name, ip)
+			return fmt.Errorf("network %q: %q is not an IP address", r.Name, ip)
 		}
 	}
 	if r.MAC != "" {
 		if _, err := net.ParseMAC(r.MAC); err != nil {
-			return fmt.Errorf("network %q: %q is no hardware address", r.Name, r.MAC)
+			return fmt.Errorf("network %q: %q is not a MAC address", r.Name, r.MAC)
 		}
 	}
 	return nil

@@ -9,10 +9,10 @@ import (
 	"berth/podspec"
 )
 
-// StatusAnnotation is where a pod's networks are told, as a list of JSON.
+// StatusAnnotation is the annotation with the network status of a pod, a JSON list.
 const StatusAnnotation = podspec.NetworkStatusAnnotation
 
-// Status is what is told of one network of a pod, in the words of the annotation.
+// Status is the status of one network of a pod, in the format of the annotation.
 type Status struct {
 	Name      string   `json:"name"`
 	Interface string   `json:"interface,omitempty"`
@@ -38,8 +38,8 @@ func statusOf(namespace string, r Request, result *types100.Result) Status {
 	return s
 }
 
-// SetDefaultNetwork notes the network that the runtime has made, which is told beside the
-// others.
+// SetDefaultNetwork adds the default network, which the runtime has attached, to the status of a
+// sandbox.
 func (n *Networks) SetDefaultNetwork(sandbox, network string, ips []string) error {
 	n.mu.Lock()
 	e := n.entries[sandbox]
@@ -49,7 +49,7 @@ func (n *Networks) SetDefaultNetwork(sandbox, network string, ips []string) erro
 	}
 	more := *e
 	n.mu.Unlock()
-	more.told = false
+	more.reported = false
 	more.Status = []Status{{Name: network, Interface: "eth0", IPs: ips, Default: true}}
 	for _, s := range e.Status {
 		if !s.Default {
@@ -64,7 +64,7 @@ func (n *Networks) SetDefaultNetwork(sandbox, network string, ips []string) erro
 	return err
 }
 
-// Status is the content of the annotation for a pod; empty: it has no such
+// Status returns the value of the annotation for a pod. It is empty if the pod has no additional
 // networks.
 func (n *Networks) Status(uid types.UID) string {
 	all := n.all(func(e *entry) bool { return e.Done && e.Pod.UID == uid })
@@ -82,19 +82,19 @@ func (e *entry) annotation() string {
 	return string(text)
 }
 
-// StatusChanged is readable when somebody's status was not told yet.
+// StatusChanged is readable when a status was not reported yet.
 func (n *Networks) StatusChanged() <-chan struct{} { return n.changed }
 
-// ReportStatuses has every status told that was not, and keeps those that failed for the
-// next time. It reports whether any has.
-func (n *Networks) ReportStatuses(tell func(p Pod, annotation string) error) (failed bool) {
-	for _, e := range n.all(func(e *entry) bool { return e.Done && !e.told }) {
-		if tell(e.Pod, e.annotation()) != nil {
+// ReportStatuses calls report for every status that was not reported yet. Failed ones are retried
+// by the next call. It returns whether any failed.
+func (n *Networks) ReportStatuses(report func(p Pod, annotation string) error) (failed bool) {
+	for _, e := range n.all(func(e *entry) bool { return e.Done && !e.reported }) {
+		if report(e.Pod, e.annotation()) != nil {
 			failed = true
 			continue
 		}
 		n.mu.Lock()
-		e.told = true
+		e.reported = true
 		n.mu.Unlock()
 	}
 	return failed

@@ -1,21 +1,20 @@
-// Package routes decides how the pods of different hosts reach each other: which
-// routes this host should have to the pod ranges of the others, and for whose
-// traffic it stands with its own address. It is pure: what there is goes in, what
-// to do comes out, and nothing is done here.
+// Package routes decides how this host reaches the pods of other nodes: which routes it needs to
+// their pod CIDRs, and which traffic it masquerades. It is pure: it maps an observed state to a
+// plan and performs no actions.
 //
-// A route leads to a node's pod range by way of the node's address. That takes a
-// network that both hosts are on: a node behind a router is a trouble that is
-// reported, for only the routers between could carry its pods' addresses.
+// A route to a node's pod CIDR uses the node's address as next hop. Both hosts therefore have to be
+// on the same network. A node behind a router is reported as a problem, because only the routers in
+// between could forward to its pods.
 //
-// Masquerading is for what leaves the pod ranges of all nodes together: between
-// pods the addresses stay what they are.
+// Traffic that leaves the pod CIDRs of all nodes is masqueraded. Traffic between pods keeps its
+// addresses.
 //
 // Invariants:
 //
-//	R1 Only routes with berth's protocol are removed. One of somebody else's to the
-//	   same range is left alone, and none is added beside it.
-//	R2 No route leads to a range that overlaps this node's own, a network that the
-//	   host is on, or the range of a node that had it before.
-//	R3 After a plan was carried out the next one from the same input is empty.
-//	R4 The order of nodes, links and routes changes nothing.
+//	R1 Only routes with berth's protocol are removed. If another component has a
+//	   route to the same destination, it stays and no second one is added.
+//	R2 No route overlaps this node's own pod CIDRs, a network that the host is
+//	   on, or the pod CIDR of a node that registered earlier.
+//	R3 After a plan was executed, the plan for the resulting state is empty.
+//	R4 The order of nodes, links and routes does not matter.
 package routes

@@ -9,72 +9,72 @@ import (
 	"time"
 )
 
-// Protocol is what the kernel and `ip route` show of the routes that are berth's
-// own: no routing daemon that has a name in iproute2's table uses it.
+// Protocol identifies berth's routes in the kernel and in the output of `ip route`. No routing
+// daemon in iproute2's table uses this number.
 const Protocol = 98
 
 // Node is another node of the cluster.
 type Node struct {
 	Name         string         `json:"name"`
-	RegisteredAt time.Time      `json:"since"`     // of its registration: who came first keeps a range
+	RegisteredAt time.Time      `json:"since"`     // the earlier node keeps an overlapping range
 	PodCIDRs     []netip.Prefix `json:"ranges"`    // of its pods
-	Addresses    []netip.Addr   `json:"addresses"` // its own, the preferred first
+	Addresses    []netip.Addr   `json:"addresses"` // addresses of the node, preferred first
 }
 
-// Link is an interface of this host with the networks that it is on.
+// Link is an interface of this host and its networks.
 type Link struct {
 	Index    int
 	Name     string
 	Prefixes []netip.Prefix // with the host's own address, not masked
 }
 
-// Route is one of the host's main table, as far as it matters here.
+// Route is a route of the host's main table.
 type Route struct {
 	Dst       netip.Prefix
-	NextHop   netip.Addr // not valid: the range is on the link itself
+	NextHop   netip.Addr // invalid for a directly connected destination
 	LinkIndex int
 	Protocol  int
 }
 
-// Input is all that the answer depends on.
+// Input is everything that the decision depends on.
 type Input struct {
-	Enabled    bool           // false: nothing of berth's is wanted
-	PodCIDRs   []netip.Prefix // pod ranges of this node
-	Nodes      []Node         // the others
+	Enabled    bool           // false: remove everything that belongs to berth
+	PodCIDRs   []netip.Prefix // pod CIDRs of this node
+	Nodes      []Node         // the other nodes
 	Links      []Link
-	Routes     []Route    // of the main table
-	Masquerade Masquerade // what the host masquerades now, by berth's rules
+	Routes     []Route    // main table
+	Masquerade Masquerade // current rules of berth
 }
 
-// Masquerade is whose traffic leaves with the host's own address: what comes from
-// Own and goes to none of Inside. Empty: nobody's.
+// Masquerade selects the traffic that is masqueraded: from Local to any address that is not in
+// Cluster. Empty: none.
 type Masquerade struct{ Local, Cluster []AddressRange }
 
-// AddressRange is all addresses from the first to the last.
+// AddressRange is the range of addresses from First to Last, inclusive.
 type AddressRange struct{ First, Last netip.Addr }
 
-// Equal reports whether both say the same.
+// Equal reports whether both are the same.
 func (m Masquerade) Equal(o Masquerade) bool {
 	return slices.Equal(m.Local, o.Local) && slices.Equal(m.Cluster, o.Cluster)
 }
 
-// Problem is why the pods of a node are not reached.
+// Problem is why the pods of a node are unreachable.
 type Problem struct{ Node, Message string }
 
-// Plan is what to do, and what nobody can do anything about here.
+// Plan lists the changes to the host and the problems that this host cannot solve.
 type Plan struct {
 	Remove, Add       []Route // removed first
 	Masquerade        Masquerade
-	MasqueradeChanged bool // of the masquerading: Masquerade is to replace what there is
-	Reachable         int  // nodes to whose pods there is, or will be, a route for each range
+	MasqueradeChanged bool // Masquerade differs from the current rules
+	Reachable         int  // number of nodes with a route for each of their pod CIDRs
 	Problems          []Problem
 
-	nodeByDst map[netip.Prefix]string // ranges that are wanted routes to
-	reachable map[string]bool         // the nodes that Reached counts
+	nodeByDst map[netip.Prefix]string // node of each desired route
+	reachable map[string]bool         // the nodes counted by Reachable
 }
 
-// MarkRejected notes that the kernel has not done as planned with a route, and reports
-// whether that is the trouble of one node, whose pods are not reached then.
+// MarkRejected records that the kernel rejected a change of a route. It returns false if the route
+// belongs to no node.
 func (p *Plan) MarkRejected(r Route, why string) bool {
 	n, ok := p.nodeByDst[r.Dst]
 	if !ok {
@@ -88,54 +88,54 @@ func (p *Plan) MarkRejected(r Route, why string) bool {
 	return true
 }
 
-// Decide answers what to do.
+// Decide computes the plan.
 func Decide(in Input) Plan {
 	p := Plan{nodeByDst: map[netip.Prefix]string{}, reachable: map[string]bool{}}
-	wanted := map[netip.Prefix]Route{}
-	var inside []netip.Prefix
+	desired := map[netip.Prefix]Route{}
+	var cluster []netip.Prefix
 	if in.Enabled && len(in.PodCIDRs) > 0 {
-		inside = slices.Clone(in.PodCIDRs)
-		for _, n := range inOrder(in.Nodes) {
-			p.node(in, n, wanted, &inside)
+		cluster = slices.Clone(in.PodCIDRs)
+		for _, n := range byRegistration(in.Nodes) {
+			p.planNode(in, n, desired, &cluster)
 		}
 	}
-	p.routes(in, wanted)
+	p.diffRoutes(in, desired)
 	if in.Enabled && len(in.PodCIDRs) > 0 {
-		p.Masquerade = Masquerade{Local: MergeRanges(in.PodCIDRs), Cluster: MergeRanges(inside)}
+		p.Masquerade = Masquerade{Local: MergeRanges(in.PodCIDRs), Cluster: MergeRanges(cluster)}
 	}
 	p.MasqueradeChanged = !p.Masquerade.Equal(in.Masquerade)
 	return p
 }
 
-// inOrder puts first who came first.
-func inOrder(nodes []Node) []Node {
+// byRegistration sorts nodes by registration time, then by name.
+func byRegistration(nodes []Node) []Node {
 	return slices.SortedFunc(slices.Values(nodes), func(a, b Node) int {
 		return cmp.Or(a.RegisteredAt.Compare(b.RegisteredAt), strings.Compare(a.Name, b.Name))
 	})
 }
 
-// node finds the way to each range of a node.
-func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]netip.Prefix) {
+// planNode plans the routes to the pod CIDRs of a node.
+func (p *Plan) planNode(in Input, n Node, desired map[netip.Prefix]Route, cluster *[]netip.Prefix) {
 	reached := 0
-	trouble := func(format string, args ...any) {
+	problem := func(format string, args ...any) {
 		p.Problems = append(p.Problems, Problem{n.Name, fmt.Sprintf(format, args...)})
 	}
-	ranges := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(r netip.Prefix) bool { return !r.IsValid() || !spoken(in.PodCIDRs, r) })
+	ranges := slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(r netip.Prefix) bool { return !r.IsValid() || !hasFamily(in.PodCIDRs, r) })
 	for _, r := range ranges {
 		r = r.Masked()
-		if what := inTheWay(in, r, *inside); what != "" {
-			trouble("its pod range %s overlaps %s", r, what)
+		if what := overlapping(in, r, *cluster); what != "" {
+			problem("pod CIDR %s overlaps %s", r, what)
 			continue
 		}
-		*inside = append(*inside, r)
-		route, why := way(in, n, r)
+		*cluster = append(*cluster, r)
+		route, why := routeVia(in, n, r)
 		if why != "" {
-			trouble("%s", why)
+			problem("%s", why)
 			continue
 		}
-		wanted[r], p.nodeByDst[r] = route, n.Name
-		if why := p.foreign(in, route); why != "" {
-			trouble("%s", why)
+		desired[r], p.nodeByDst[r] = route, n.Name
+		if why := p.foreignRoute(in, route); why != "" {
+			problem("%s", why)
 			continue
 		}
 		reached++
@@ -146,13 +146,13 @@ func (p *Plan) node(in Input, n Node, wanted map[netip.Prefix]Route, inside *[]n
 	}
 }
 
-// spoken reports whether this node's pods have addresses of the range's family.
-func spoken(own []netip.Prefix, r netip.Prefix) bool {
+// hasFamily reports whether this node has pod CIDRs of the same address family.
+func hasFamily(own []netip.Prefix, r netip.Prefix) bool {
 	return slices.ContainsFunc(own, func(o netip.Prefix) bool { return o.Addr().Is4() == r.Addr().Is4() })
 }
 
-// inTheWay is what a route to the range would take the traffic of.
-func inTheWay(in Input, r netip.Prefix, taken []netip.Prefix) string {
+// overlapping describes what a route to the range would overlap. Empty: nothing.
+func overlapping(in Input, r netip.Prefix, taken []netip.Prefix) string {
 	for _, o := range in.PodCIDRs {
 		if o.Overlaps(r) {
 			return fmt.Sprintf("that of this node, %s", o)
@@ -173,9 +173,9 @@ func inTheWay(in Input, r netip.Prefix, taken []netip.Prefix) string {
 	return ""
 }
 
-// way is the route to a range by the first of the node's addresses that is on a
-// network of this host.
-func way(in Input, n Node, r netip.Prefix) (Route, string) {
+// routeVia returns the route to a range through the first node address that is on a network of this
+// host, or the reason why there is none.
+func routeVia(in Input, n Node, r netip.Prefix) (Route, string) {
 	var first netip.Addr
 	for _, a := range n.Addresses {
 		if a.Is4() != r.Addr().Is4() {
@@ -189,35 +189,35 @@ func way(in Input, n Node, r netip.Prefix) (Route, string) {
 		}
 	}
 	if !first.IsValid() {
-		return Route{}, fmt.Sprintf("it has no address of the family of its pod range %s", r)
+		return Route{}, fmt.Sprintf("the node has no address in the family of its pod CIDR %s", r)
 	}
-	if why := nobodys(in, first); why != "" {
-		return Route{}, fmt.Sprintf("its address %s is %s: its pods in %s are not reached by it", first, why, r)
+	if why := unusableAddress(in, first); why != "" {
+		return Route{}, fmt.Sprintf("node address %s is %s: pods in %s are unreachable", first, why, r)
 	}
-	return Route{}, fmt.Sprintf("its address %s is on no network of this host: its pods in %s can only be reached through routers that know the way", first, r)
+	return Route{}, fmt.Sprintf("node address %s is not on a network of this host: pods in %s are reachable only through routers with a route to them", first, r)
 }
 
-// nobodys says why no other host can have an address, though it is on a network of
-// this one; empty: it can.
-func nobodys(in Input, a netip.Addr) string {
+// unusableAddress returns why an address on a network of this host cannot belong to another host.
+// It is empty if the address is usable.
+func unusableAddress(in Input, a netip.Addr) string {
 	for _, l := range in.Links {
 		for _, net := range l.Prefixes {
 			switch {
 			case net.Addr() == a:
-				return "this host's own, at " + l.Name
-			case a.Is4() && net.Bits() < 31 && net.Contains(a) && last(net) == a:
-				return fmt.Sprintf("the broadcast address of %s at %s", net.Masked(), l.Name)
+				return "an address of this host on " + l.Name
+			case a.Is4() && net.Bits() < 31 && net.Contains(a) && lastAddress(net) == a:
+				return fmt.Sprintf("the broadcast address of %s on %s", net.Masked(), l.Name)
 			}
 		}
 	}
 	return ""
 }
 
-// onLink is the link on whose network an address of another host is; that of the
-// pods is none.
+// onLink returns the link with the most specific network that contains the address of another host.
+// Links with pod networks are ignored.
 func onLink(in Input, a netip.Addr) (int, bool) {
 	best, bits := -1, -1
-	if nobodys(in, a) != "" {
+	if unusableAddress(in, a) != "" {
 		return best, false
 	}
 	for _, l := range in.Links {
@@ -234,15 +234,15 @@ func onLink(in Input, a netip.Addr) (int, bool) {
 	return best, best >= 0
 }
 
-// foreign is what somebody else's routes do with a range; one that leads the same
-// way is as good as berth's own.
-func (p *Plan) foreign(in Input, want Route) string {
+// foreignRoute reports a conflicting route of another component. One with the same next hop is as
+// good as berth's own.
+func (p *Plan) foreignRoute(in Input, want Route) string {
 	for _, r := range sorted(in.Routes) {
-		inside := want.Dst.Overlaps(r.Dst) && r.Dst.Bits() >= want.Dst.Bits()
-		if r.Protocol == Protocol || !inside || r.NextHop == want.NextHop {
+		cluster := want.Dst.Overlaps(r.Dst) && r.Dst.Bits() >= want.Dst.Bits()
+		if r.Protocol == Protocol || !cluster || r.NextHop == want.NextHop {
 			continue
 		}
-		return fmt.Sprintf("somebody else's route leads %s, and stays as it is: pods in %s should be reached via %s", describe(in, r), want.Dst, want.NextHop)
+		return fmt.Sprintf("conflicting route %s of another component: pods in %s should be reached via %s", describe(in, r), want.Dst, want.NextHop)
 	}
 	return ""
 }
@@ -258,11 +258,11 @@ func describe(in Input, r Route) string {
 	return fmt.Sprintf("%s (protocol %d)", text, r.Protocol)
 }
 
-// routes compares what is wanted with what there is.
-func (p *Plan) routes(in Input, wanted map[netip.Prefix]Route) {
-	there := map[netip.Prefix]bool{} // as it should be, or somebody else's
+// diffRoutes compares the desired routes with the current ones.
+func (p *Plan) diffRoutes(in Input, desired map[netip.Prefix]Route) {
+	there := map[netip.Prefix]bool{} // as desired, or owned by another component
 	for _, r := range sorted(in.Routes) {
-		want, known := wanted[r.Dst]
+		want, known := desired[r.Dst]
 		switch {
 		case r.Protocol != Protocol:
 			there[r.Dst] = true // R1
@@ -272,7 +272,7 @@ func (p *Plan) routes(in Input, wanted map[netip.Prefix]Route) {
 			p.Remove = append(p.Remove, r)
 		}
 	}
-	for _, r := range wanted {
+	for _, r := range desired {
 		if !there[r.Dst] {
 			p.Add = append(p.Add, r)
 		}
@@ -287,11 +287,11 @@ func sorted(in []Route) []Route {
 	})
 }
 
-// MergeRanges are the addresses of all ranges, in order; what adjoins is one.
+// MergeRanges returns the addresses of all CIDRs in order. Adjacent ranges are merged.
 func MergeRanges(ranges []netip.Prefix) []AddressRange {
 	var all []AddressRange
 	for _, r := range ranges {
-		all = append(all, AddressRange{r.Masked().Addr(), last(r)})
+		all = append(all, AddressRange{r.Masked().Addr(), lastAddress(r)})
 	}
 	slices.SortFunc(all, func(a, b AddressRange) int { return cmp.Or(a.First.Compare(b.First), a.Last.Compare(b.Last)) })
 	var out []AddressRange
@@ -307,8 +307,8 @@ func MergeRanges(ranges []netip.Prefix) []AddressRange {
 	return out
 }
 
-// last is a range's last address.
-func last(p netip.Prefix) netip.Addr {
+// lastAddress returns the last address of a CIDR.
+func lastAddress(p netip.Prefix) netip.Addr {
 	bytes := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
 		bytes[bit/8] |= 1 << (7 - bit%8)

@@ -85,39 +85,39 @@ func TestRoutes(t *testing.T) {
 		}, "1", ""},
 		"somebody else's route that leads elsewhere stays, and is told": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.0/24", "10.0.0.7", 2, 4)}
-		}, "0", "b: somebody else's route leads 10.42.1.0/24 via 10.0.0.7 to eth0 (protocol 4), and stays as it is: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
+		}, "0", "b: conflicting route 10.42.1.0/24 via 10.0.0.7 to eth0 (protocol 4) of another component: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
 		"so is one to a part of the range": {func(in *Input) {
 			in.Nodes, in.Routes = []Node{b4}, []Route{route("10.42.1.128/25", "", 3, 2)}
-		}, "+10.42.1.0/24 via 10.0.0.2 dev 2, 0", "b: somebody else's route leads 10.42.1.128/25 to eth1 (protocol 2), and stays as it is: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
+		}, "+10.42.1.0/24 via 10.0.0.2 dev 2, 0", "b: conflicting route 10.42.1.128/25 to eth1 (protocol 2) of another component: pods in 10.42.1.0/24 should be reached via 10.0.0.2"},
 		"a node behind a router cannot be reached from here": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "192.0.2.1")} },
-			"0", "b: its address 192.0.2.1 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
+			"0", "b: node address 192.0.2.1 is not on a network of this host: pods in 10.42.1.0/24 are reachable only through routers with a route to them"},
 		"a node that bears this host's address is no way": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")} },
-			"0", "b: its address 10.0.0.1 is this host's own, at eth0: its pods in 10.42.1.0/24 are not reached by it"},
+			"0", "b: node address 10.0.0.1 is an address of this host on eth0: pods in 10.42.1.0/24 are unreachable"},
 		"nor is one that bears another of its addresses": {func(in *Input) {
 			in.Links[0].Prefixes = append(in.Links[0].Prefixes, nets("10.0.0.9/32", "fd00::9/64")...)
 			in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.9", "fd00::9"), node("c", 1, "10.42.2.0/24", "10.0.0.3")}
-		}, "+10.42.2.0/24 via 10.0.0.3 dev 2, 1", "b: its address 10.0.0.9 is this host's own, at eth0: its pods in 10.42.1.0/24 are not reached by it\n" +
-			"b: its address fd00::9 is this host's own, at eth0: its pods in fd42:0:0:1::/64 are not reached by it"},
+		}, "+10.42.2.0/24 via 10.0.0.3 dev 2, 1", "b: node address 10.0.0.9 is an address of this host on eth0: pods in 10.42.1.0/24 are unreachable\n" +
+			"b: node address fd00::9 is an address of this host on eth0: pods in fd42:0:0:1::/64 are unreachable"},
 		"nor one on another network of this host": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "172.16.0.1")} },
-			"0", "b: its address 172.16.0.1 is this host's own, at eth1: its pods in 10.42.1.0/24 are not reached by it"},
+			"0", "b: node address 172.16.0.1 is an address of this host on eth1: pods in 10.42.1.0/24 are unreachable"},
 		"nor a network's broadcast address": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255")} },
-			"0", "b: its address 10.0.0.255 is the broadcast address of 10.0.0.0/24 at eth0: its pods in 10.42.1.0/24 are not reached by it"},
+			"0", "b: node address 10.0.0.255 is the broadcast address of 10.0.0.0/24 on eth0: pods in 10.42.1.0/24 are unreachable"},
 		"it may have a better one": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.0.0.255", "10.0.0.2")} },
 			"+10.42.1.0/24 via 10.0.0.2 dev 2, 1", ""},
 		"a network of two addresses has no broadcast address": {func(in *Input) {
 			in.Links[0].Prefixes, in.Nodes = nets("10.0.0.0/31"), []Node{node("b", 1, "10.42.1.0/24", "10.0.0.1")}
 		}, "+10.42.1.0/24 via 10.0.0.1 dev 2, 1", ""},
 		"nor is one whose address is a pod's": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "10.42.0.7")} },
-			"0", "b: its address 10.42.0.7 is on no network of this host: its pods in 10.42.1.0/24 can only be reached through routers that know the way"},
+			"0", "b: node address 10.42.0.7 is not on a network of this host: pods in 10.42.1.0/24 are reachable only through routers with a route to them"},
 		"a node without an address of the family is told": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.42.1.0/24", "fd00::2")} },
-			"0", "b: it has no address of the family of its pod range 10.42.1.0/24"},
+			"0", "b: the node has no address in the family of its pod CIDR 10.42.1.0/24"},
 		"a range that takes the host's network is refused": {func(in *Input) { in.Nodes = []Node{node("b", 1, "10.0.0.0/8", "10.0.0.2")} },
-			"0", "b: its pod range 10.0.0.0/8 overlaps that of this node, 10.42.0.0/24"},
+			"0", "b: pod CIDR 10.0.0.0/8 overlaps that of this node, 10.42.0.0/24"},
 		"so is one inside the host's network": {func(in *Input) { in.Nodes = []Node{node("b", 1, "172.16.3.0/24", "10.0.0.2")} },
-			"0", "b: its pod range 172.16.3.0/24 overlaps the network 172.16.0.0/16 of eth1"},
+			"0", "b: pod CIDR 172.16.3.0/24 overlaps the network 172.16.0.0/16 of eth1"},
 		"of two nodes with one range the older has it": {func(in *Input) {
 			in.Nodes = []Node{node("a", 9, "10.42.1.0/24", "10.0.0.9"), node("b", 1, "10.42.1.0/25", "10.0.0.2")}
-		}, "+10.42.1.0/25 via 10.0.0.2 dev 2, 1", "a: its pod range 10.42.1.0/24 overlaps that of another node, 10.42.1.0/25"},
+		}, "+10.42.1.0/25 via 10.0.0.2 dev 2, 1", "a: pod CIDR 10.42.1.0/24 overlaps that of another node, 10.42.1.0/25"},
 		"without a range of its own the node wants nothing": {func(in *Input) { in.PodCIDRs, in.Nodes = nil, []Node{b4} }, "0", ""},
 	} {
 		in := host()
@@ -133,9 +133,9 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestWhatTheKernelRefusesIsItsNodesTrouble and no other's; a route that is nobody's
+// TestMarkRejected and no other's; a route that is nobody's
 // any more is the host's matter.
-func TestWhatTheKernelRefusesIsItsNodesTrouble(t *testing.T) {
+func TestMarkRejected(t *testing.T) {
 	in := host()
 	in.Nodes = []Node{node("b", 1, "10.42.1.0/24 fd42:0:0:1::/64", "10.0.0.2", "fd00::2"), node("c", 1, "10.42.2.0/24", "10.0.0.3"), node("far", 1, "10.42.3.0/24", "192.0.2.1")}
 	in.Routes = []Route{route("10.42.9.0/24", "10.0.0.9", 2, Protocol)}
@@ -177,7 +177,7 @@ func TestMasquerading(t *testing.T) {
 	}
 }
 
-func TestSpans(t *testing.T) {
+func TestMergeRanges(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                      "[]",
 		"10.0.0.0/24 10.0.2.0/24":               "[{10.0.0.0 10.0.0.255} {10.0.2.0 10.0.2.255}]",
@@ -193,9 +193,9 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestAnyClusterSettles: whatever nodes there are, in whatever order, one plan makes
+// TestDecideConverges: whatever nodes there are, in whatever order, one plan makes
 // the host right, and no route of others is touched (R1 to R4).
-func TestAnyClusterSettles(t *testing.T) {
+func TestDecideConverges(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		in := host()

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWhatCannotBeTakenAwayIsFoundAgain: the file goes last, so a removal that failed
+// TestRemoveDefaultCanBeRepeated: the file goes last, so a removal that failed
 // half-way is done by the next one; and no program of the host is needed for any of it.
-func TestWhatCannotBeTakenAwayIsFoundAgain(t *testing.T) {
+func TestRemoveDefaultCanBeRepeated(t *testing.T) {
 	name := fmt.Sprintf("berth%dleave", os.Getpid())
 	netns(t, name)
 	run(t, "ip", "-n", name, "link", "add", defaultBridge, "type", "bridge")

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// entry is what is kept of one sandbox.
+// entry is the persisted state of a sandbox.
 type entry struct {
 	Version     int          `json:"version"`
 	Sandbox     string       `json:"sandbox"`
@@ -20,12 +20,12 @@ type entry struct {
 	Attachments []attachment `json:"attachments"`
 	Status      []Status     `json:"status,omitempty"`
 
-	told    bool   // the server has the status
-	leaving bool   // it is being taken away, and some of it may be gone
-	wrong   string // what CHECK last said
+	reported    bool   // the status was reported to the API server
+	detaching   bool   // Detach has started, so some networks may be gone
+	lastFailure string // last result of CHECK
 }
 
-// attachment is one, with all that is needed to take it away.
+// attachment is one network with everything that DEL needs.
 type attachment struct {
 	Request      Request         `json:"request"`
 	Config       json.RawMessage `json:"config"`
@@ -34,8 +34,8 @@ type attachment struct {
 
 const entryVersion = 1
 
-// load reads what an earlier life has kept. Files that cannot be read are named
-// and left where they are: their sandboxes get new networks.
+// load reads the persisted entries. Unreadable files are reported and left in place. Their
+// sandboxes are attached again.
 func load(dir string) (map[string]*entry, error) {
 	out := map[string]*entry{}
 	files, err := os.ReadDir(dir)
@@ -54,7 +54,7 @@ func load(dir string) (map[string]*entry, error) {
 			err = json.Unmarshal(text, e)
 		}
 		if err == nil && (e.Version != entryVersion || e.Sandbox != id) {
-			err = errors.New("is not of this version or sandbox")
+			err = errors.New("version or sandbox does not match")
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(dir, f.Name()), err))
@@ -65,8 +65,8 @@ func load(dir string) (map[string]*entry, error) {
 	return out, errors.Join(errs...)
 }
 
-// keep puts an entry on disk, at once and lastingly.
-func (e *entry) keep(dir string) error {
+// save writes an entry atomically and durably.
+func (e *entry) save(dir string) error {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (e *entry) keep(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (e *entry) drop(dir string) error {
+func (e *entry) remove(dir string) error {
 	err := os.Remove(filepath.Join(dir, e.Sandbox+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

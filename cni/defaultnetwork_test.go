@@ -89,13 +89,13 @@ func TestBadRanges(t *testing.T) {
 		cidrs []netip.Prefix
 		want  string
 	}{
-		{"none", nil, "cniPodCIDRs: is empty"},
-		{"the zero value", []netip.Prefix{{}}, "cniPodCIDRs[0]: is no range of addresses"},
-		{"an address in a range", prefixes("10.0.0.1/24"), "cniPodCIDRs[0]: 10.0.0.1/24 has bits beyond its prefix; 10.0.0.0/24 is meant"},
+		{"none", nil, "cniPodCIDRs: must not be empty"},
+		{"the zero value", []netip.Prefix{{}}, "cniPodCIDRs[0]: not an address range"},
+		{"an address in a range", prefixes("10.0.0.1/24"), "cniPodCIDRs[0]: 10.0.0.1/24 has host bits set; use 10.0.0.0/24"},
 		{"too small for a pod", prefixes("10.0.0.0/24", "fd00::/127"), "cniPodCIDRs[1]: fd00::/127: the prefix must have 8 to 126 bits"},
 		{"everything", prefixes("0.0.0.0/0"), "cniPodCIDRs[0]: 0.0.0.0/0: the prefix must have 8 to 30 bits"},
-		{"loopback", prefixes("127.0.0.0/24"), "cniPodCIDRs[0]: 127.0.0.0/24 is not for hosts"},
-		{"two of a family", prefixes("10.0.0.0/24", "10.1.0.0/24"), "cniPodCIDRs: at most one range of IPv4 and one of IPv6"},
+		{"loopback", prefixes("127.0.0.0/24"), "cniPodCIDRs[0]: 127.0.0.0/24 is not usable for hosts"},
+		{"two of a family", prefixes("10.0.0.0/24", "10.1.0.0/24"), "cniPodCIDRs: at most one IPv4 and one IPv6 range is allowed"},
 	} {
 		dir := t.TempDir()
 		if err := WriteDefault(dir, nil, row.cidrs, true); err == nil || err.Error() != row.want {
