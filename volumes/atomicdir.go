@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	dataLink = "..data"      // points to the directory of the current generation
-	dataTmp  = "..data_tmp"  // becomes dataLink by rename
-	linkTmp  = "..entry_tmp" // becomes a user-visible link by rename
+	dataLink = "..data"      // links to the directory of the current generation
+	dataTmp  = "..data_tmp"  // is renamed to dataLink
+	linkTmp  = "..entry_tmp" // is renamed to a user-visible link
 
-	// readerGrace is how long a replaced generation stays: a reader that has
-	// followed dataLink just before the swap still opens its file.
+	// readerGrace is how long a replaced generation is kept, so that a reader that has just
+	// resolved dataLink can still open its file.
 	readerGrace = 50 * time.Millisecond
 )
 
@@ -31,36 +31,36 @@ const (
 //	..data   -> ..2026_11_21_04_03_02.123456789
 //	..2026_11_21_04_03_02.123456789/key
 //
-// One rename of ..data is the swap. Killed before it, the old content stays;
-// killed after it, the new one is there; the next write tidies up. Names that
-// begin with ".." are the writer's own.
+// Renaming ..data replaces the content. After a crash before the rename the old content is visible,
+// after a crash behind it the new one. The next write cleans up. Names that start with ".." belong
+// to the writer.
 type atomicDir struct {
 	path  string
 	mode  os.FileMode   // of the directory itself
-	gid   *int64        // fsGroup: owns everything and may read it
-	grace time.Duration // how long a replaced generation stays
+	gid   *int64        // fsGroup: group of all files, with read permission
+	grace time.Duration // how long a replaced generation is kept
 }
 
-// write makes the directory contain exactly files. It reports whether content
-// was replaced: identical content writes nothing.
+// write replaces the content by files. It reports whether the content has changed: identical
+// content is not written.
 func (d atomicDir) write(ctx context.Context, files content.Files) (changed bool, err error) {
 	root, err := os.OpenRoot(d.path)
 	if err != nil {
 		return false, err
 	}
 	defer root.Close()
-	if err := d.own(root, ".", d.mode, nil); err != nil {
+	if err := d.setOwnership(root, ".", d.mode, nil); err != nil {
 		return false, err
 	}
 	old, err := current(root)
 	if err != nil {
 		return false, err
 	}
-	if err := sweep(root, old); err != nil {
+	if err := removeLeftovers(root, old); err != nil {
 		return false, err
 	}
 	if old != "" && d.same(root, old, files) {
-		return false, links(root, files)
+		return false, updateLinks(root, files)
 	}
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -75,7 +75,7 @@ func (d atomicDir) write(ctx context.Context, files content.Files) (changed bool
 	if err := root.Rename(dataTmp, dataLink); err != nil {
 		return false, err
 	}
-	if err := links(root, files); err != nil {
+	if err := updateLinks(root, files); err != nil {
 		return true, err
 	}
 	if old == "" {
@@ -88,7 +88,7 @@ func (d atomicDir) write(ctx context.Context, files content.Files) (changed bool
 	return true, root.RemoveAll(old)
 }
 
-// current names the generation that readers see; empty: none.
+// current returns the generation that readers see. Empty: none.
 func current(root *os.Root) (string, error) {
 	name, err := root.Readlink(dataLink)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,13 +98,13 @@ func current(root *os.Root) (string, error) {
 		return "", err
 	}
 	if fi, err := root.Lstat(name); err != nil || !fi.IsDir() {
-		return "", nil //nolint:nilerr // its directory is gone: write it anew
+		return "", nil //nolint:nilerr // its directory is missing: write a new one
 	}
 	return name, nil
 }
 
-// sweep removes what an interrupted write left.
-func sweep(root *os.Root, keep string) error {
+// removeLeftovers removes what an interrupted write has left.
+func removeLeftovers(root *os.Root, keep string) error {
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (d atomicDir) same(root *os.Root, dir string, files content.Files) bool {
 	return err == nil && all == equal && equal == len(files)
 }
 
-// generation writes the files into a new directory of their own.
+// generation writes the files to a new directory.
 func (d atomicDir) generation(root *os.Root, files content.Files) (name string, err error) {
 	name = fmt.Sprintf("..%s.%09d", time.Now().UTC().Format("2006_01_02_15_04_05"), rand.IntN(1e9))
 	if err := d.mkdir(root, name); err != nil {
@@ -166,14 +166,14 @@ func (d atomicDir) generation(root *os.Root, files content.Files) (name string, 
 		if err := root.WriteFile(full, f.Data, 0o600); err != nil {
 			return "", err
 		}
-		if err := d.own(root, full, d.fileMode(f), f.UID); err != nil {
+		if err := d.setOwnership(root, full, d.fileMode(f), f.UID); err != nil {
 			return "", err
 		}
 	}
 	return name, nil
 }
 
-// mkdirs makes dir and its parents below base.
+// mkdirs creates dir and its parents below base.
 func (d atomicDir) mkdirs(root *os.Root, base, dir string) error {
 	if dir == "." {
 		return nil
@@ -191,12 +191,12 @@ func (d atomicDir) mkdir(root *os.Root, name string) error {
 	if err := root.Mkdir(name, 0o755); err != nil {
 		return err
 	}
-	return d.own(root, name, 0o755, nil)
+	return d.setOwnership(root, name, 0o755, nil)
 }
 
-// own sets owner and mode. A group that owns a volume may read all of it, and
-// what is made in its directories belongs to it too.
-func (d atomicDir) own(root *os.Root, name string, mode os.FileMode, uid *int64) error {
+// setOwnership sets owner and mode. The group of a volume may read all of it and is inherited by
+// new files.
+func (d atomicDir) setOwnership(root *os.Root, name string, mode os.FileMode, uid *int64) error {
 	u, g := -1, -1
 	if uid != nil {
 		u = int(*uid)
@@ -214,7 +214,7 @@ func (d atomicDir) own(root *os.Root, name string, mode os.FileMode, uid *int64)
 			return err
 		}
 	}
-	// After the owner: changing that may clear bits. The umask has no say.
+	// After the owner, because changing it may clear mode bits. Chmod ignores the umask.
 	return root.Chmod(name, mode)
 }
 
@@ -226,9 +226,9 @@ func (d atomicDir) fileMode(f content.File) os.FileMode {
 	return mode
 }
 
-// links makes the user-visible entries point through ..data and removes those
-// that no file asks for. It never removes what is not such a link.
-func links(root *os.Root, files content.Files) error {
+// updateLinks creates the user-visible links to ..data and removes those without a file. It removes
+// nothing but such links.
+func updateLinks(root *os.Root, files content.Files) error {
 	want := map[string]bool{}
 	for p := range files {
 		top, _, _ := strings.Cut(p, "/")
@@ -244,10 +244,10 @@ func links(root *os.Root, files content.Files) error {
 			continue
 		}
 		to, err := root.Readlink(name)
-		switch ours := err == nil && to == path.Join(dataLink, name); {
-		case ours && want[name]:
+		switch own := err == nil && to == path.Join(dataLink, name); {
+		case own && want[name]:
 			delete(want, name)
-		case ours:
+		case own:
 			if err := root.Remove(name); err != nil {
 				return err
 			}

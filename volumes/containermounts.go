@@ -16,12 +16,12 @@ import (
 
 const etcHosts = "/etc/hosts"
 
-// configError is the waiting reason of a container that cannot be configured.
+// configError is the waiting reason of a container with an invalid configuration.
 const configError = "CreateContainerConfigError"
 
-// ContainerMounts prepares and lists all mounts of one container instance:
-// its volume mounts in spec order, then /etc/hosts, then its termination
-// message file. Errors are *plan.Error with reason CreateContainerConfigError.
+// ContainerMounts prepares and returns all mounts of a container instance: its volume mounts in
+// spec order, /etc/hosts, and its termination message file. Errors are *plan.Error with the reason
+// CreateContainerConfigError.
 func (v *Volumes) ContainerMounts(ctx context.Context, pod *corev1.Pod, c *corev1.Container, attempt uint32, objs plan.Objects, sandbox plan.Sandbox) ([]plan.Mount, error) {
 	mounts, err := v.containerMounts(ctx, pod, c, attempt, objs, sandbox)
 	if err != nil {
@@ -50,14 +50,14 @@ func (v *Volumes) containerMounts(ctx context.Context, pod *corev1.Pod, c *corev
 	if ips := v.podIPs(pod, sandbox); !ownHosts && len(ips) > 0 {
 		path, err := v.writeHosts(pod, ips)
 		if err != nil {
-			return nil, fmt.Errorf("write the pod's hosts file: %w", err)
+			return nil, fmt.Errorf("write hosts file: %w", err)
 		}
 		mounts = append(mounts, plan.Mount{HostPath: path, ContainerPath: etcHosts, SELinuxRelabel: true})
 	}
 	if c.TerminationMessagePath != "" {
 		path, err := v.terminationFile(pod.UID, c.Name, attempt)
 		if err != nil {
-			return nil, fmt.Errorf("make the termination message file of container %q: %w", c.Name, err)
+			return nil, fmt.Errorf("create termination message file of container %q: %w", c.Name, err)
 		}
 		mounts = append(mounts, plan.Mount{HostPath: path, ContainerPath: c.TerminationMessagePath, SELinuxRelabel: true})
 	}
@@ -86,7 +86,7 @@ func (v *Volumes) volumeMount(ctx context.Context, pod *corev1.Pod, c *corev1.Co
 		return plan.Mount{}, err
 	}
 	if _, ok := v.setUp(pod.UID, k, vol.Name); !ok {
-		return plan.Mount{}, errors.New("the volume is not set up on the host")
+		return plan.Mount{}, errors.New("volume is not set up on the host")
 	}
 	m := plan.Mount{
 		HostPath:       v.volumeDir(pod.UID, k, vol.Name),
@@ -117,11 +117,11 @@ func (v *Volumes) volumeMount(ctx context.Context, pod *corev1.Pod, c *corev1.Co
 	return m, err
 }
 
-// imageMount is the mount of an image, which the runtime makes by itself: Image
-// is its name as in the spec.
+// imageMount returns the mount of an image volume, which the runtime creates from the image
+// reference of the spec.
 func (v *Volumes) imageMount(ctx context.Context, pod *corev1.Pod, c *corev1.Container, vm *corev1.VolumeMount, vol *corev1.Volume, objs plan.Objects, sandbox plan.Sandbox) (plan.Mount, error) {
 	if vol.Image.Reference == "" {
-		return plan.Mount{}, invalid("the image volume names no image")
+		return plan.Mount{}, invalid("image volume without reference")
 	}
 	sub, err := v.subPath(ctx, pod, c, vm, objs, sandbox)
 	if err != nil {
@@ -134,14 +134,14 @@ func (v *Volumes) imageMount(ctx context.Context, pod *corev1.Pod, c *corev1.Con
 	return m, nil
 }
 
-// recursiveReadOnly answers whether a read-only mount covers what is mounted
-// below it. Enabled where the runtime cannot is an error.
+// recursiveReadOnly reports whether a read-only mount includes the mounts below it. It returns an
+// error if that is required but not supported by the runtime.
 func (v *Volumes) recursiveReadOnly(pod *corev1.Pod, vm *corev1.VolumeMount) (bool, error) {
 	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyDisabled {
 		return false, nil
 	}
 	if !vm.ReadOnly {
-		return false, invalid("recursiveReadOnly %s needs readOnly", *vm.RecursiveReadOnly)
+		return false, invalid("recursiveReadOnly %s requires readOnly", *vm.RecursiveReadOnly)
 	}
 	can := v.RecursiveReadOnly != nil && v.RecursiveReadOnly(pod)
 	if !can && *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
@@ -150,9 +150,8 @@ func (v *Volumes) recursiveReadOnly(pod *corev1.Pod, vm *corev1.VolumeMount) (bo
 	return can, nil
 }
 
-// subPath gives the clean sub-path of a mount; "." is the volume's root. What
-// is wrong with an expanded one may be put right in the objects or fields it
-// comes from, so it is tried again.
+// subPath returns the clean subPath of a mount, where "." is the root of the volume. An invalid
+// subPathExpr is retried, because the values of its variables may change.
 func (v *Volumes) subPath(ctx context.Context, pod *corev1.Pod, c *corev1.Container, vm *corev1.VolumeMount, objs plan.Objects, sandbox plan.Sandbox) (string, error) {
 	if vm.SubPathExpr == "" {
 		if err := checkSubPath(vm.SubPath); err != nil {
@@ -177,7 +176,7 @@ func (v *Volumes) subPath(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	return filepath.Clean(sub), nil
 }
 
-// expandSubPath replaces $(NAME); unlike in commands every name must be known.
+// expandSubPath expands $(NAME). Unlike in commands, all names must exist.
 func expandSubPath(expr string, env func(string) (string, bool)) (string, error) {
 	var missing []string
 	sub := podspec.Expand(expr, func(name string) (string, bool) {
@@ -188,7 +187,7 @@ func expandSubPath(expr string, env func(string) (string, bool)) (string, error)
 		return value, ok
 	})
 	if len(missing) > 0 {
-		return "", fmt.Errorf("subPathExpr %q: the container's environment has no %s", expr, strings.Join(missing, ", "))
+		return "", fmt.Errorf("subPathExpr %q: environment has no %s", expr, strings.Join(missing, ", "))
 	}
 	return sub, nil
 }

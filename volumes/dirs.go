@@ -15,12 +15,12 @@ import (
 	"berth/agent/plan"
 )
 
-// Observe tells what there is of the pod on the host, wanted or not; a pod of
-// which only metadata is known will do. The directories count as there as long
-// as anything of the pod's own directory is left to remove.
+// Observe returns what exists of the pod on the host, whether it is in the spec or not. Only the
+// UID of the pod is required. dirs is true as long as anything of the pod's own directory is left
+// to remove.
 func (v *Volumes) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols map[string]plan.VolumeSeen, err error) {
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
-		return false, nil, failed("", fmt.Errorf("look at the directories of the pod: %w", err))
+		return false, nil, failed("", fmt.Errorf("read pod directories: %w", err))
 	}
 	vols = map[string]plan.VolumeSeen{}
 	there, err := exists(v.podDir(pod.UID))
@@ -41,13 +41,13 @@ func (v *Volumes) Observe(ctx context.Context, pod *corev1.Pod) (dirs bool, vols
 		return nil
 	})
 	if err != nil {
-		return false, nil, failed("", fmt.Errorf("look at the volumes of the pod: %w", err))
+		return false, nil, failed("", fmt.Errorf("read pod volumes: %w", err))
 	}
 	return true, vols, nil
 }
 
-// eachVolume calls f for every volume that has an entry in one of the pod's
-// directories by kind. Kinds that are not ours are passed over.
+// eachVolume calls f for every volume with an entry in one of the pod's directories by kind.
+// Unknown kinds are skipped.
 func (v *Volumes) eachVolume(uid types.UID, in string, f func(kind, string) error) error {
 	for _, k := range []kind{emptyDir, hostPath, configMap, secret, downwardAPI, projected} {
 		entries, err := os.ReadDir(filepath.Join(v.podDir(uid), in, k.dirName()))
@@ -66,7 +66,7 @@ func (v *Volumes) eachVolume(uid types.UID, in string, f func(kind, string) erro
 	return nil
 }
 
-// Pods lists the UIDs of which there is something on the host.
+// Pods lists the UIDs of the pods with a directory on the host.
 func (v *Volumes) Pods(ctx context.Context) ([]types.UID, error) {
 	entries, err := os.ReadDir(v.podsDir())
 	if err = errors.Join(ctx.Err(), err); err != nil {
@@ -75,9 +75,9 @@ func (v *Volumes) Pods(ctx context.Context) ([]types.UID, error) {
 	var uids []types.UID
 	seen := map[string]bool{}
 	for _, e := range entries {
-		// What a killed removal left has the pod's UID after the prefix.
+		// An interrupted removal leaves a directory with the prefix and the pod's UID.
 		uid := strings.TrimPrefix(e.Name(), trashPrefix)
-		if e.IsDir() && !strings.ContainsFunc(uid, strangeInUID) && checkNames(uid) == nil && !seen[uid] {
+		if e.IsDir() && !strings.ContainsFunc(uid, invalidUIDRune) && checkNames(uid) == nil && !seen[uid] {
 			seen[uid] = true
 			uids = append(uids, types.UID(uid))
 		}
@@ -85,18 +85,18 @@ func (v *Volumes) Pods(ctx context.Context) ([]types.UID, error) {
 	return uids, nil
 }
 
-// strangeInUID reports a character that no pod's UID has: a directory with it in
-// its name is somebody else's.
-func strangeInUID(r rune) bool {
+// invalidUIDRune reports a character that does not occur in UIDs. A directory with such a name
+// belongs to another program.
+func invalidUIDRune(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.", r)
 }
 
-// MakeDirs makes the pod's directory and its log directory, each with one
-// directory per container. The pod's own comes last: where it is, the log
-// directory was made.
+// MakeDirs creates the pod's directory and its log directory, each with one directory per
+// container. The pod's own directory is created first and removed last, so that a pod with anything
+// on the host is found by it.
 func (v *Volumes) MakeDirs(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(ctx.Err(), v.makeDirs(pod)); err != nil {
-		return failed("FailedMakePodDataDirectories", fmt.Errorf("make the directories of the pod: %w", err))
+		return failed("FailedMakePodDataDirectories", fmt.Errorf("make pod data directories: %w", err))
 	}
 	return nil
 }
@@ -106,9 +106,8 @@ func (v *Volumes) makeDirs(pod *corev1.Pod) error {
 	if err := checkNames(append(names, string(pod.UID), pod.Namespace, pod.Name)...); err != nil {
 		return err
 	}
-	// The pod's own directory comes first and goes last: by it what a crash
-	// leaves behind is found. Logs that are missing are made with the container,
-	// directories of volumes with the first volume.
+	// First, so that leftovers of a crash are found by it. Missing log directories are created with
+	// the container, directories of volumes with the first volume.
 	if err := os.MkdirAll(v.podDir(pod.UID), 0o750); err != nil {
 		return err
 	}
@@ -142,15 +141,14 @@ func containerNames(pod *corev1.Pod) []string {
 	return names
 }
 
-// RemoveDirs removes the pod's logs and directories, with whatever volumes are
-// left in them. The directory leaves its place in one rename and is deleted
-// after that; a call that was interrupted is finished by the next one.
+// RemoveDirs removes the pod's logs and directories with all remaining volumes. The directory is
+// first renamed and then deleted. An interrupted call is completed by the next one.
 func (v *Volumes) RemoveDirs(ctx context.Context, pod *corev1.Pod) error {
 	if err := errors.Join(ctx.Err(), checkNames(string(pod.UID))); err != nil {
-		return failed("", fmt.Errorf("remove the directories of the pod: %w", err))
+		return failed("", fmt.Errorf("remove pod directories: %w", err))
 	}
 	if err := v.removeDirs(ctx, pod); err != nil {
-		return failed("", fmt.Errorf("remove the directories of the pod: %w", err))
+		return failed("", fmt.Errorf("remove pod directories: %w", err))
 	}
 	return nil
 }
@@ -178,8 +176,8 @@ func (v *Volumes) removeDirs(ctx context.Context, pod *corev1.Pod) error {
 	return removeTree(ctx, trash)
 }
 
-// logDirs names the pod's log directory. It is found by the UID: the name of an
-// orphan may be unknown, or made up for the user.
+// logDirs returns the pod's log directories. They are found by the UID, because the name of an
+// orphaned pod may be unknown.
 func (v *Volumes) logDirs(pod *corev1.Pod) ([]string, error) {
 	entries, err := os.ReadDir(v.PodLogsDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -194,9 +192,8 @@ func (v *Volumes) logDirs(pod *corev1.Pod) ([]string, error) {
 	return dirs, err
 }
 
-// unmountAll takes away every mount that the layout has a place for, of any
-// kind: another agent may have made it. What is mounted elsewhere below is
-// found when the tree is deleted.
+// unmountAll unmounts all mounts at the places that the layout defines, of any kind, because
+// another agent may have created them. Mounts elsewhere are found when the tree is deleted.
 func (v *Volumes) unmountAll(uid types.UID) error {
 	for _, pattern := range []string{subPathsDir + "/*/*/*", volumesDir + "/*/*"} {
 		paths, err := globBelow(v.podDir(uid), strings.Split(pattern, "/"))
@@ -212,9 +209,8 @@ func (v *Volumes) unmountAll(uid types.UID) error {
 	return nil
 }
 
-// globBelow lists the paths below dir at the depth of pattern. Unlike
-// filepath.Glob it takes names with special characters as they are and does
-// not follow links.
+// globBelow lists the paths below dir that match pattern. Unlike filepath.Glob it takes special
+// characters in names literally and does not follow symbolic links.
 func globBelow(dir string, pattern []string) ([]string, error) {
 	if len(pattern) == 0 {
 		return []string{dir}, nil

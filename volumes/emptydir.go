@@ -18,11 +18,11 @@ import (
 
 const hugePagesPrefix = "HugePages-"
 
-// hugePagesDir lists the huge page sizes of this host.
+// hugePagesDir lists the huge page sizes of the host.
 const hugePagesDir = "/sys/kernel/mm/hugepages"
 
-// mountEmptyDir makes an emptyDir on its medium. What a killed attempt left is
-// taken over: no container can have used it.
+// mountEmptyDir creates an emptyDir on its medium. It reuses what an interrupted attempt has left,
+// because no container can have used it.
 func (v *Volumes) mountEmptyDir(ctx context.Context, pod *corev1.Pod, vol *corev1.Volume) (mounted bool, err error) {
 	src := vol.EmptyDir
 	dir := v.volumeDir(pod.UID, emptyDir, vol.Name)
@@ -39,7 +39,7 @@ func (v *Volumes) mountEmptyDir(ctx context.Context, pod *corev1.Pod, vol *corev
 	case strings.HasPrefix(string(src.Medium), string(corev1.StorageMediumHugePages)):
 		mounted, err = true, mountHugePages(dir, pod, src)
 	default:
-		err = invalid("emptyDir.medium %q is not known", src.Medium)
+		err = invalid("emptyDir.medium %q is not supported", src.Medium)
 	}
 	if err != nil {
 		return mounted, err
@@ -52,14 +52,13 @@ func (v *Volumes) mountEmptyDir(ctx context.Context, pod *corev1.Pod, vol *corev
 		return mounted, &os.PathError{Op: "chmod", Path: dir, Err: err}
 	}
 	if sc := pod.Spec.SecurityContext; sc != nil && sc.FSGroup != nil {
-		return mounted, giveToGroup(ctx, dir, int(*sc.FSGroup), sc.FSGroupChangePolicy)
+		return mounted, applyFSGroup(ctx, dir, int(*sc.FSGroup), sc.FSGroupChangePolicy)
 	}
 	return mounted, nil
 }
 
-// memorySize is the size in bytes of a memory volume: the smallest of what the
-// node can allocate, what the pod's containers may use together, and the
-// volume's own limit. 0: nothing bounds it.
+// memorySize returns the size of a memory volume in bytes: the minimum of the node's allocatable
+// memory, the pod's memory limit, and the volume's sizeLimit. 0: unlimited.
 func memorySize(pod *corev1.Pod, src *corev1.EmptyDirVolumeSource, allocatable corev1.ResourceList) int64 {
 	size := allocatable.Memory().Value()
 	bound := func(n int64) {
@@ -77,7 +76,7 @@ func memorySize(pod *corev1.Pod, src *corev1.EmptyDirVolumeSource, allocatable c
 	return size
 }
 
-// mountHugePages mounts a hugetlbfs of the size that the medium names.
+// mountHugePages mounts a hugetlbfs with the page size of the medium.
 func mountHugePages(dir string, pod *corev1.Pod, src *corev1.EmptyDirVolumeSource) error {
 	page, err := pageSize(pod, src.Medium)
 	if err != nil {
@@ -101,8 +100,8 @@ func mountHugePages(dir string, pod *corev1.Pod, src *corev1.EmptyDirVolumeSourc
 	return nil
 }
 
-// pageSize reads the page size from the medium, or, where that names none,
-// from the one size that the pod's containers ask for.
+// pageSize returns the page size of the medium, or else the only page size that the pod's
+// containers request.
 func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, error) {
 	if size, ok := strings.CutPrefix(string(medium), hugePagesPrefix); ok {
 		q, err := resource.ParseQuantity(size)
@@ -112,13 +111,13 @@ func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, 
 		return q, nil
 	}
 	if medium != corev1.StorageMediumHugePages {
-		return resource.Quantity{}, invalid("emptyDir.medium %q is not known", medium)
+		return resource.Quantity{}, invalid("emptyDir.medium %q is not supported", medium)
 	}
 	sizes := map[string]bool{}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			for _, asked := range []corev1.ResourceList{list[i].Resources.Requests, list[i].Resources.Limits} {
-				for name := range asked {
+			for _, list := range []corev1.ResourceList{list[i].Resources.Requests, list[i].Resources.Limits} {
+				for name := range list {
 					if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
 						sizes[size] = true
 					}
@@ -127,7 +126,7 @@ func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, 
 		}
 	}
 	if len(sizes) != 1 {
-		return resource.Quantity{}, invalid("emptyDir.medium HugePages: the containers ask for %d sizes of huge pages, which must be one; name the size as in HugePages-2Mi", len(sizes))
+		return resource.Quantity{}, invalid("emptyDir.medium HugePages: the containers request %d huge page sizes, but exactly one is required; specify the size, for example HugePages-2Mi", len(sizes))
 	}
 	for size := range sizes {
 		return pageSize(pod, corev1.StorageMedium(hugePagesPrefix+size))
@@ -135,7 +134,7 @@ func pageSize(pod *corev1.Pod, medium corev1.StorageMedium) (resource.Quantity, 
 	panic("unreachable")
 }
 
-// makeDir makes one directory, which may be there already, but not a link.
+// makeDir creates a directory. An existing directory is accepted, but no symbolic link.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err == nil || !os.IsExist(err) {
 		return err

@@ -12,13 +12,13 @@ import (
 	"berth/agent/plan"
 )
 
-// maxEnvFile is how large a file with variables may be. All of a container's
-// environment has to fit beside its arguments.
+// maxEnvFile limits the size of a file with variables. The whole environment of a container must
+// fit into the arguments of execve.
 const maxEnvFile = 1 << 20
 
-// EnvFiles reads the files that a container's environment names, as they are
-// now. They are in volumes that the pod writes to, so a link that leads out of
-// the volume is not followed, and nothing but a plain file is opened.
+// EnvFiles reads the files that a container's environment references. The pod can write to their
+// volumes, so symbolic links that lead out of the volume are not followed, and only regular files
+// are opened.
 func (v *Volumes) EnvFiles(pod *corev1.Pod, c *corev1.Container) plan.EnvFiles {
 	var files plan.EnvFiles
 	for i := range c.Env {
@@ -51,14 +51,14 @@ func (v *Volumes) envFile(pod *corev1.Pod, file plan.EnvFile) plan.FileSeen {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return plan.FileSeen{Missing: true}
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ELOOP):
-		return plan.FileSeen{Err: "it leads out of the volume"}
+		return plan.FileSeen{Err: "path leads out of the volume"}
 	case err != nil:
 		return plan.FileSeen{Err: err.Error()}
 	}
 	return plan.FileSeen{Content: content}
 }
 
-// readBeneath reads a plain file of a volume.
+// readBeneath reads a regular file of a volume.
 func readBeneath(root, path string) (string, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -75,16 +75,16 @@ func readBeneath(root, path string) (string, error) {
 		return "", err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return "", errors.New("it is no plain file")
+		return "", errors.New("not a regular file")
 	}
-	f, err := os.Open(fdPath(fd)) // the very file that was looked at
+	f, err := os.Open(fdPath(fd)) // the same file that was checked
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
 	if err == nil && len(raw) > maxEnvFile {
-		err = fmt.Errorf("it is larger than %d bytes", maxEnvFile)
+		err = fmt.Errorf("larger than %d bytes", maxEnvFile)
 	}
 	return string(raw), err
 }

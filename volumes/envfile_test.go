@@ -12,7 +12,7 @@ import (
 	"berth/agent/plan"
 )
 
-func TestEnvFilesAreReadInTheirVolumeOnly(t *testing.T) {
+func TestEnvFilesStayInTheirVolume(t *testing.T) {
 	t.Parallel()
 	v, err := New(Options{RootDir: t.TempDir(), PodLogsDir: t.TempDir()})
 	if err != nil {
@@ -49,8 +49,8 @@ func TestEnvFilesAreReadInTheirVolumeOnly(t *testing.T) {
 		{Volume: "v", Path: "inside"}:      {content: "A='1'"},
 		{Volume: "v", Path: "gone"}:        {missing: true},
 		{Volume: "v", Path: "inside/more"}: {missing: true},
-		{Volume: "v", Path: "sub"}:         {err: "no plain file"},
-		{Volume: "v", Path: "fifo"}:        {err: "no plain file"},
+		{Volume: "v", Path: "sub"}:         {err: "not a regular file"},
+		{Volume: "v", Path: "fifo"}:        {err: "not a regular file"},
 		{Volume: "v", Path: "large"}:       {err: "larger than"},
 		{Volume: "v", Path: "absolute"}:    {err: "leads out of the volume"},
 		{Volume: "v", Path: "upwards"}:     {err: "leads out of the volume"},

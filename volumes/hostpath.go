@@ -12,9 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// checkHostPath makes what a hostPath wants made and checks what it wants to
-// be there. What is not as it should be may become so: the error is of the
-// kind that is tried again.
+// checkHostPath checks the type of a hostPath and creates it if requested. A failed check may
+// succeed later, so its error is retried.
 func checkHostPath(src *corev1.HostPathVolumeSource) error {
 	path := src.Path
 	if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") {
@@ -25,7 +24,7 @@ func checkHostPath(src *corev1.HostPathVolumeSource) error {
 		typ = *src.Type
 	}
 	var is func(fs.FileMode) bool
-	var word string
+	var what string
 	switch typ {
 	case corev1.HostPathUnset:
 		return nil
@@ -35,33 +34,33 @@ func checkHostPath(src *corev1.HostPathVolumeSource) error {
 				return err
 			}
 		}
-		is, word = fs.FileMode.IsDir, "directory"
+		is, what = fs.FileMode.IsDir, "directory"
 	case corev1.HostPathDirectory:
-		is, word = fs.FileMode.IsDir, "directory"
+		is, what = fs.FileMode.IsDir, "directory"
 	case corev1.HostPathFileOrCreate:
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			if err := createFile(path); err != nil {
 				return err
 			}
 		}
-		is, word = fs.FileMode.IsRegular, "file"
+		is, what = fs.FileMode.IsRegular, "file"
 	case corev1.HostPathFile:
-		is, word = fs.FileMode.IsRegular, "file"
+		is, what = fs.FileMode.IsRegular, "file"
 	case corev1.HostPathSocket:
-		is, word = func(m fs.FileMode) bool { return m&fs.ModeSocket != 0 }, "socket"
+		is, what = func(m fs.FileMode) bool { return m&fs.ModeSocket != 0 }, "socket"
 	case corev1.HostPathCharDev:
-		is, word = func(m fs.FileMode) bool { return m&fs.ModeCharDevice != 0 }, "character device"
+		is, what = func(m fs.FileMode) bool { return m&fs.ModeCharDevice != 0 }, "character device"
 	case corev1.HostPathBlockDev:
-		is, word = func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }, "block device"
+		is, what = func(m fs.FileMode) bool { return m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0 }, "block device"
 	default:
-		return invalid("hostPath.type %q is not known", typ)
+		return invalid("hostPath.type %q is not supported", typ)
 	}
 	fi, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("hostPath type check failed: %s is not a %s: %w", path, word, errors.Unwrap(err))
+		return fmt.Errorf("hostPath type check failed: %s is not a %s: %w", path, what, errors.Unwrap(err))
 	}
 	if !is(fi.Mode()) {
-		return fmt.Errorf("hostPath type check failed: %s is not a %s", path, word)
+		return fmt.Errorf("hostPath type check failed: %s is not a %s", path, what)
 	}
 	return nil
 }

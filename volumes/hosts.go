@@ -23,8 +23,8 @@ const (
 		"fe00::2\tip6-allrouters\n"
 )
 
-// writeHosts brings the pod's hosts file up to date and returns its path. It
-// is written in place: running containers have this very file mounted.
+// writeHosts updates the pod's hosts file and returns its path. It writes in place, because running
+// containers have mounted the file.
 func (v *Volumes) writeHosts(pod *corev1.Pod, ips []string) (string, error) {
 	var text []byte
 	if pod.Spec.HostNetwork {
@@ -65,7 +65,7 @@ func (v *Volumes) hostname(pod *corev1.Pod) (name, domain string) {
 	return pod.Name, ""
 }
 
-// podHosts is the hosts file of a pod with a network of its own.
+// podHosts returns the hosts file of a pod with its own network namespace.
 func podHosts(ips []string, name, domain string, aliases []corev1.HostAlias) []byte {
 	var b bytes.Buffer
 	b.WriteString(hostsHeader + hostsLocal)
@@ -80,7 +80,7 @@ func podHosts(ips []string, name, domain string, aliases []corev1.HostAlias) []b
 	return b.Bytes()
 }
 
-// hostNetworkHosts is the host's own file and the pod's aliases.
+// hostNetworkHosts returns the host's file with the pod's aliases.
 func hostNetworkHosts(host []byte, aliases []corev1.HostAlias) []byte {
 	var b bytes.Buffer
 	b.WriteString(hostsHeaderHost)

@@ -80,7 +80,7 @@ func TestHugePages(t *testing.T) {
 	pod := newPod(emptyDirVol("named", corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}), emptyDirVol("asked", corev1.EmptyDirVolumeSource{Medium: "HugePages"}),
 		emptyDirVol("absent", corev1.EmptyDirVolumeSource{Medium: "HugePages-3Mi"}), emptyDirVol("odd", corev1.EmptyDirVolumeSource{Medium: "HugePages-many"}))
 	err := v.Mount(t.Context(), pod, "asked", "", nil, nil)
-	if plan.KindOf(err) != plan.Invalid || !strings.Contains(err.Error(), "0 sizes of huge pages") {
+	if plan.KindOf(err) != plan.Invalid || !strings.Contains(err.Error(), "0 huge page sizes") {
 		t.Errorf("no size to go by: %v", err)
 	}
 	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")}
@@ -139,7 +139,7 @@ func TestHostPathTypes(t *testing.T) {
 		{"BlockDevice", "/dev/null", "is not a block device", plan.Other},
 		{"Directory", "relative", "must be absolute", plan.Invalid},
 		{"Directory", at("dir") + "/../..", "without '..'", plan.Invalid},
-		{"Folder", at("dir"), `"Folder" is not known`, plan.Invalid},
+		{"Folder", at("dir"), `"Folder" is not supported`, plan.Invalid},
 	} {
 		err := checkHostPath(&corev1.HostPathVolumeSource{Path: tc.path, Type: &tc.typ})
 		switch {
@@ -187,7 +187,7 @@ func TestFSGroupOfProjectedFiles(t *testing.T) {
 	}
 }
 
-func TestGiveToGroup(t *testing.T) {
+func TestApplyFSGroup(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	t.Cleanup(func() { unmountBelow(t, dir) })
@@ -199,7 +199,7 @@ func TestGiveToGroup(t *testing.T) {
 	must(t, os.Mkdir(dir+"/mnt", 0o700))
 	must(t, unix.Mount(outside, dir+"/mnt", "", unix.MS_BIND, ""))
 
-	must(t, giveToGroup(t.Context(), dir, 4321, nil))
+	must(t, applyFSGroup(t.Context(), dir, 4321, nil))
 	for path, want := range map[string]os.FileMode{
 		dir: os.ModeDir | os.ModeSetgid | 0o775, dir + "/d/e": os.ModeDir | os.ModeSetgid | 0o770, dir + "/d/e/f": 0o775 | os.ModeSetuid,
 	} {
@@ -212,11 +212,11 @@ func TestGiveToGroup(t *testing.T) {
 	}
 
 	must(t, os.Chown(dir+"/d", -1, 0))
-	must(t, giveToGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
+	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
 	if gid(t, dir+"/d") != 0 {
 		t.Error("OnRootMismatch walks although the root is right")
 	}
-	must(t, giveToGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeAlways)))
+	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeAlways)))
 	if gid(t, dir+"/d") != 4321 {
 		t.Error("Always does not walk")
 	}
@@ -224,10 +224,10 @@ func TestGiveToGroup(t *testing.T) {
 	must(t, os.Chown(dir+"/d", -1, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := giveToGroup(ctx, dir, 4321, nil); !errors.Is(err, context.Canceled) || gid(t, dir) == 4321 {
+	if err := applyFSGroup(ctx, dir, 4321, nil); !errors.Is(err, context.Canceled) || gid(t, dir) == 4321 {
 		t.Errorf("called off: %v; the root must stay as the sign that the walk has not ended", err)
 	}
-	must(t, giveToGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
+	must(t, applyFSGroup(t.Context(), dir, 4321, new(corev1.FSGroupChangeOnRootMismatch)))
 	if gid(t, dir+"/d") != 4321 {
 		t.Error("OnRootMismatch does not finish the walk")
 	}

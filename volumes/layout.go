@@ -11,7 +11,7 @@ import (
 	"berth/agent/plan"
 )
 
-// kind is a volume kind by the name it has in paths.
+// kind is a type of volume, with the name that is used in paths.
 type kind string
 
 const (
@@ -54,8 +54,8 @@ func kindOf(vol *corev1.Volume) (kind, error) {
 		"volume %q: only emptyDir, hostPath, configMap, secret, downwardAPI and projected volumes are supported on this node", vol.Name)}
 }
 
-// projects reports whether the kind's files come from outside of the pod;
-// containers get them read-only.
+// projects reports whether the content comes from outside the pod. Containers mount such volumes
+// read-only.
 func (k kind) projects() bool {
 	return k == configMap || k == secret || k == downwardAPI || k == projected
 }
@@ -81,13 +81,13 @@ func (v *Volumes) containerDir(uid types.UID, container string) string {
 	return filepath.Join(v.podDir(uid), containerDir, container)
 }
 
-// LogDir is the directory of the pod's logs.
+// LogDir returns the directory of the pod's logs.
 func (v *Volumes) LogDir(pod *corev1.Pod) string {
 	return filepath.Join(v.PodLogsDir, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
 }
 
-// checkNames refuses what cannot be a single, plain path component. Names
-// with a leading dot are the package's own.
+// checkNames rejects names that are not a single path component. Names with a leading dot are
+// reserved for this package.
 func checkNames(names ...string) error {
 	for _, n := range names {
 		if n == "" || n[0] == '.' || len(n) > 255 || strings.ContainsAny(n, "/\x00") {

@@ -9,15 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// marker says that a volume was set up. It lies beside the volume, so that it
-// survives a restart of the agent and goes with the pod's directory.
+// marker records that a volume was set up. It is stored next to the volume, so that it survives a
+// restart of the agent and is deleted with the pod's directory.
 type marker struct {
 	Version string `json:"version,omitempty"` // of the content
 	Boot    string `json:"boot"`              // boot ID
-	Mounted bool   `json:"mounted,omitempty"` // the directory must be a mount point
+	Mounted bool   `json:"mounted,omitempty"` // the directory is a mount point
 }
 
-// writeMarker replaces the marker in one step.
+// writeMarker replaces the marker atomically.
 func (v *Volumes) writeMarker(uid types.UID, k kind, name string, m marker) error {
 	dir := v.markerDir(uid, k, name)
 	data, err := json.Marshal(m)
@@ -29,14 +29,14 @@ func (v *Volumes) writeMarker(uid types.UID, k kind, name string, m marker) erro
 	}
 	path := filepath.Join(dir, markerName)
 	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
-		return fmt.Errorf("record the volume as set up: %w", err)
+		return fmt.Errorf("write volume marker: %w", err)
 	}
 	return os.Rename(path+".tmp", path)
 }
 
-// setUp reads a volume's marker and asks the host whether it is still true.
-// The files of an emptyDir on disk outlive a reboot; mounts do not, a hostPath
-// is checked again, and content that was not synced is written again.
+// setUp reads a volume's marker and checks that it is still valid. Only the files of an emptyDir on
+// disk survive a reboot: mounts do not, a hostPath is checked again, and content that was not
+// synced is written again.
 func (v *Volumes) setUp(uid types.UID, k kind, name string) (m marker, ok bool) {
 	data, err := os.ReadFile(filepath.Join(v.markerDir(uid, k, name), markerName))
 	if err != nil || json.Unmarshal(data, &m) != nil || m.Boot == "" {

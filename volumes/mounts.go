@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxStacked bounds how many mounts on one point are taken away in one go.
+// maxStacked limits how many mounts on one mount point are unmounted.
 const maxStacked = 64
 
-// isMount reports whether something is mounted at path. A file system that
-// does not answer is a mount: only a dead one does that.
+// isMount reports whether path is a mount point. A path whose file system does not respond is one,
+// because the file system below it would respond.
 func isMount(path string) (bool, error) { return isMountAt(unix.AT_FDCWD, path) }
 
 func isMountAt(dir int, name string) (bool, error) {
@@ -28,9 +28,9 @@ func isMountAt(dir int, name string) (bool, error) {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// mountTmpfs mounts a tmpfs of at most size bytes (0: the kernel's default,
-// half of the memory) at dir, unless there is one. It is kept out of swap
-// where the kernel can do that (6.3).
+// mountTmpfs mounts a tmpfs at dir, unless it is already mounted. size is its maximum size in
+// bytes, where 0 is the kernel's default of half of the memory. It is excluded from swap if the
+// kernel supports that (6.3).
 func mountTmpfs(dir string, size int64) error {
 	if is, err := isMount(dir); err != nil {
 		return err
@@ -51,25 +51,25 @@ func mountTmpfs(dir string, size int64) error {
 	return nil
 }
 
-// checkFilesystem refuses a mount of another type than ours.
+// checkFilesystem rejects a mount of another type.
 func checkFilesystem(dir string, magic int64, name string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	if st.Type != magic {
-		return fmt.Errorf("%s: something else than %s is mounted there", dir, name)
+		return fmt.Errorf("%s: the mounted file system is not %s", dir, name)
 	}
 	return nil
 }
 
-// unmount takes away all that is mounted at path; nothing mounted, or no such
-// path, is no error.
+// unmount unmounts everything at path. It is not an error if nothing is mounted or if the path does
+// not exist.
 func unmount(path string) error { return unmountAt(unix.AT_FDCWD, path, path) }
 
-// unmountAt does so for name in an open directory, so that no component of the
-// path can be swapped meanwhile. A busy mount is detached lazily: its users
-// keep it, the pod's directory is rid of it.
+// unmountAt unmounts name in an open directory, so that no component of the path can be replaced
+// meanwhile. A busy mount is detached lazily: its users keep it, but the pod's directory can be
+// removed.
 func unmountAt(dir int, name, shown string) error {
 	target := name
 	if dir != unix.AT_FDCWD {
@@ -93,9 +93,8 @@ func unmountAt(dir int, name, shown string) error {
 	return &os.PathError{Op: "unmount", Path: shown, Err: unix.EBUSY}
 }
 
-// detach takes a busy mount and all below it away lazily. It is made private
-// first: of a mount that shares its events with the one it was copied from,
-// detaching what is below would unmount it there too.
+// detach lazily detaches a busy mount and all mounts below it. It first makes them private, because
+// detaching a mount with shared propagation would also unmount the mounts below its peers.
 func detach(target string) error {
 	if err := unix.Mount("", target, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return err
@@ -103,5 +102,5 @@ func detach(target string) error {
 	return unix.Unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 }
 
-// fdPath names an open file independently of where it lies.
+// fdPath returns a path of an open file that is independent of its location.
 func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

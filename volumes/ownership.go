@@ -16,12 +16,11 @@ const (
 	groupDir  = unix.S_ISGID | 0o770
 )
 
-// giveToGroup gives a volume to the pod's fsGroup: everything belongs to the
-// group, which may read and write it, and enter directories, whose new entries
-// belong to it too. With policy OnRootMismatch nothing is done when the root
-// is as it should be; the root is done last, so that it tells whether a walk
-// has ended.
-func giveToGroup(ctx context.Context, dir string, gid int, policy *corev1.PodFSGroupChangePolicy) error {
+// applyFSGroup applies the pod's fsGroup to a volume: the group owns all files, may read and write
+// them and enter directories, and is inherited by new files. With the policy OnRootMismatch it does
+// nothing if the root is already correct. The root is changed last, so that it shows whether an
+// earlier call was completed.
+func applyFSGroup(ctx context.Context, dir string, gid int, policy *corev1.PodFSGroupChangePolicy) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}
@@ -36,14 +35,15 @@ func giveToGroup(ctx context.Context, dir string, gid int, policy *corev1.PodFSG
 		int(st.Gid) == gid && st.Mode&groupDir == groupDir {
 		return nil
 	}
-	if err := giveEntries(ctx, f, gid); err != nil {
+	if err := setGroupEntries(ctx, f, gid); err != nil {
 		return err
 	}
-	return giveFile(fd, &st, dir, gid)
+	return setGroup(fd, &st, dir, gid)
 }
 
-// giveEntries walks an open directory. It stays on this mount (V2).
-func giveEntries(ctx context.Context, dir *os.File, gid int) error {
+// setGroupEntries handles the entries of an open directory. It does not cross into other mounts
+// (V2).
+func setGroupEntries(ctx context.Context, dir *os.File, gid int) error {
 	for {
 		names, err := dir.Readdirnames(1024)
 		if errors.Is(err, io.EOF) {
@@ -56,21 +56,21 @@ func giveEntries(ctx context.Context, dir *os.File, gid int) error {
 			return err
 		}
 		for _, n := range names {
-			if err := giveEntry(ctx, dir, n, gid); err != nil {
+			if err := setGroupEntry(ctx, dir, n, gid); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func giveEntry(ctx context.Context, dir *os.File, name string, gid int) error {
+func setGroupEntry(ctx context.Context, dir *os.File, name string, gid int) error {
 	shown := filepath.Join(dir.Name(), name)
 	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
 	})
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EXDEV):
-		return nil // gone, or a mount of its own
+		return nil // deleted, or a mount point
 	case err != nil:
 		return &os.PathError{Op: "open", Path: shown, Err: err}
 	}
@@ -86,16 +86,16 @@ func giveEntry(ctx context.Context, dir *os.File, name string, gid int) error {
 		}
 		f := os.NewFile(uintptr(sub), shown)
 		defer f.Close()
-		if err := giveEntries(ctx, f, gid); err != nil {
+		if err := setGroupEntries(ctx, f, gid); err != nil {
 			return err
 		}
 	}
-	return giveFile(fd, &st, shown, gid)
+	return setGroup(fd, &st, shown, gid)
 }
 
-// giveFile changes what an open file lacks. A symbolic link has no mode of its
-// own. The owner goes first, because changing it may clear mode bits.
-func giveFile(fd int, st *unix.Stat_t, shown string, gid int) error {
+// setGroup changes the group and the mode of an open file if necessary. Symbolic links have no
+// mode. The group is changed first, because that may clear mode bits.
+func setGroup(fd int, st *unix.Stat_t, shown string, gid int) error {
 	if int(st.Gid) != gid {
 		if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {
 			return &os.PathError{Op: "chown", Path: shown, Err: err}

@@ -11,14 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is how deep a tree is walked with one open directory per level.
-// What lies deeper is first moved up, so that no tree can use up the files
-// that the agent may have open.
+// maxDepth limits the depth of a walk, which keeps one directory open per level. Deeper trees are
+// first moved up, so that the walk cannot exhaust the agent's file descriptors.
 const maxDepth = 64
 
-// removeTree deletes path and all below it, never through a symbolic link and
-// never into a mount: what is found mounted inside is unmounted (V2). No such
-// path is no error. A walk that was called off goes on when called again.
+// removeTree deletes path and everything below it, never through a symbolic link and never into a
+// mount: mounts below are unmounted (V2). A missing path is not an error. An interrupted walk can
+// be continued by another call.
 func removeTree(ctx context.Context, path string) error {
 	parent, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -32,7 +31,7 @@ func removeTree(ctx context.Context, path string) error {
 	if err := r.remove(parent, r.name, path, 0); err != nil {
 		return err
 	}
-	// Each moved tree may move deeper ones up in turn.
+	// A moved tree may itself contain deeper ones that are moved up.
 	for i := 0; i < len(r.moved); i++ { //nolint:intrange // the list grows meanwhile
 		if err := r.remove(parent, r.moved[i], filepath.Join(filepath.Dir(path), r.moved[i]), 0); err != nil {
 			return err
@@ -43,7 +42,7 @@ func removeTree(ctx context.Context, path string) error {
 
 type remover struct {
 	ctx   context.Context
-	top   int      // directory in which the tree lies
+	top   int      // directory that contains the tree
 	name  string   // of the tree in top
 	moved []string // trees that were moved up into top
 }
@@ -89,7 +88,7 @@ func (r *remover) try(dir int, name, shown string, depth int) error {
 	return nil
 }
 
-// empty deletes what is in a directory.
+// empty deletes the entries of a directory.
 func (r *remover) empty(dir int, name, shown string, depth int) error {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -116,15 +115,15 @@ func (r *remover) empty(dir int, name, shown string, depth int) error {
 				return err
 			}
 		}
-		// Deleting while reading may skip entries: read from the start again.
+		// Deleting while reading may skip entries, so read again from the start.
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
 	}
 }
 
-// moveUp puts a deep directory beside the tree's root, to be deleted later.
-// What an interrupted walk left there is taken along.
+// moveUp moves a deep directory next to the tree's root, where it is deleted later. It includes
+// directories that an interrupted walk has left there.
 func (r *remover) moveUp(dir int, name, shown string) error {
 	for {
 		to := r.name + "." + strconv.Itoa(len(r.moved))

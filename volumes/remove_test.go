@@ -167,7 +167,7 @@ func TestRemoveInterrupted(t *testing.T) {
 	}
 }
 
-func TestRemoveCalledOff(t *testing.T) {
+func TestRemoveCanceled(t *testing.T) {
 	t.Parallel()
 	v, pod := newVolumes(t), newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{}))
 	mustMount(t, v, pod, "disk", "", nil)

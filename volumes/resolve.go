@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxRaces is how often a lookup that a rename has disturbed is repeated.
+// maxRaces limits how often a lookup is repeated because of a concurrent rename.
 const maxRaces = 32
 
-// openBeneath opens path relative to root, without write or read rights, for
-// mounting. Links are followed as long as they stay inside root; one that
-// leads out, or is absolute, is an error, even when it is swapped in meanwhile.
+// openBeneath opens path relative to root with O_PATH. It follows symbolic links inside root. A
+// link that leads out of root, or that is absolute, is an error, even if it is created
+// concurrently.
 func openBeneath(root int, path string) (int, error) {
 	for range maxRaces {
 		fd, err := unix.Openat2(root, path, &unix.OpenHow{
@@ -29,10 +29,10 @@ func openBeneath(root int, path string) (int, error) {
 	return -1, unix.EAGAIN
 }
 
-// withoutLinks is path with the links of what there is of it resolved, relative to
-// root, which may be a link itself; one that leads out is EXDEV. It is a name and no
-// more, to be opened beneath root.
-func withoutLinks(root, path string) (string, error) {
+// resolveLinks returns path with the symbolic links of its existing part resolved, relative to
+// root, which may itself be a link. A path outside of root is EXDEV. The result must be opened with
+// openBeneath.
+func resolveLinks(root, path string) (string, error) {
 	base, err := filepath.EvalSymlinks(root)
 	if err != nil {
 		return "", err
@@ -55,9 +55,8 @@ func withoutLinks(root, path string) (string, error) {
 	}
 }
 
-// makeBeneath makes the directories of path that are missing below root, with
-// the mode that root has, and opens the last one. It follows no link that it
-// has not found to stay inside root.
+// makeBeneath creates the missing directories of path below root with the mode of root, and opens
+// the last one. It follows only symbolic links that stay inside root.
 func makeBeneath(root int, path string) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
@@ -83,7 +82,7 @@ func makeBeneath(root int, path string) (int, error) {
 	return dir, nil
 }
 
-// makeAt makes one directory and opens it. The umask has no say in its mode.
+// makeAt creates and opens one directory, ignoring the umask.
 func makeAt(dir int, name string, mode uint32) (int, error) {
 	err := unix.Mkdirat(dir, name, mode&0o777)
 	made := err == nil
@@ -103,7 +102,7 @@ func makeAt(dir int, name string, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// checkSubPath refuses a sub-path that is not plainly relative.
+// checkSubPath rejects a subPath that is not a clean relative path.
 func checkSubPath(sub string) error {
 	if filepath.IsAbs(sub) {
 		return fmt.Errorf("subPath %q must not be an absolute path", sub)
@@ -119,13 +118,13 @@ func checkSubPath(sub string) error {
 	return nil
 }
 
-// explainResolve words the errors of a lookup beneath a volume.
+// explainResolve converts the errors of a lookup beneath a volume.
 func explainResolve(sub string, err error) error {
 	switch {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ELOOP):
 		return fmt.Errorf("subPath %q leads out of the volume: %w", sub, err)
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("subPath %q: a part of it is not a directory: %w", sub, err)
+		return fmt.Errorf("subPath %q: a component is not a directory: %w", sub, err)
 	}
 	return &os.PathError{Op: "resolve subPath", Path: sub, Err: err}
 }

@@ -13,40 +13,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedName marks a root directory that EnsureShared has mounted onto itself.
+// sharedName marks a root directory that EnsureSharedMount has bind-mounted onto itself.
 const sharedName = ".shared-mount"
 
-// EnsureSharedMount makes mounts below rootDir visible in containers that ask for
-// it (mountPropagation HostToContainer and Bidirectional). Where the mount that
-// the directory lies on is private, the directory is bind-mounted onto itself
-// and that mount is made shared. A directory on a shared mount is left alone.
+// EnsureSharedMount makes mounts below rootDir propagate to containers with the mountPropagation
+// HostToContainer or Bidirectional. If rootDir is on a private mount, it is bind-mounted onto
+// itself, and that mount is made shared.
 func EnsureSharedMount(rootDir string) error {
 	shared, err := isShared(rootDir)
 	if err != nil || shared {
 		return err
 	}
-	// MS_REC: volumes that are mounted already must stay visible.
+	// MS_REC keeps mounted volumes visible.
 	if err := unix.Mount(rootDir, rootDir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind mount %s onto itself: %w", rootDir, err)
 	}
 	if err := unix.Mount("", rootDir, "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
-		return errors.Join(fmt.Errorf("make the mount at %s shared: %w", rootDir, err), unix.Unmount(rootDir, unix.MNT_DETACH))
+		return errors.Join(fmt.Errorf("make mount %s shared: %w", rootDir, err), unix.Unmount(rootDir, unix.MNT_DETACH))
 	}
 	id, err := mountID(rootDir)
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(rootDir, sharedName), []byte(id), 0o600); err != nil {
-		return fmt.Errorf("record the mount of %s: %w", rootDir, err)
+		return fmt.Errorf("record mount of %s: %w", rootDir, err)
 	}
 	return nil
 }
 
-// ReleaseSharedMount undoes what EnsureShared did, and nothing that someone else
-// did. While volumes are mounted below, it is an error and nothing changes.
+// ReleaseSharedMount reverts EnsureSharedMount, but no other mounts. If volumes are mounted below,
+// it returns an error and changes nothing.
 func ReleaseSharedMount(rootDir string) error {
 	path := filepath.Join(rootDir, sharedName)
-	ours, err := os.ReadFile(path)
+	recorded, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -61,7 +60,7 @@ func ReleaseSharedMount(rootDir string) error {
 	if err != nil {
 		return err
 	}
-	if is && id == string(ours) {
+	if is && id == string(recorded) {
 		if err := unix.Unmount(rootDir, unix.UMOUNT_NOFOLLOW); err != nil {
 			return fmt.Errorf("unmount %s from itself: %w", rootDir, err)
 		}
@@ -69,7 +68,7 @@ func ReleaseSharedMount(rootDir string) error {
 	return os.Remove(path)
 }
 
-// mountID names the mount that path lies on, for this boot only.
+// mountID identifies the mount that contains path, for this boot.
 func mountID(path string) (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -87,8 +86,8 @@ func mountNumber(path string) (uint64, error) {
 	return st.Mnt_id, nil
 }
 
-// isShared looks the path's mount up in the mount table: once per start of the
-// agent, the only place where it is read.
+// isShared checks the mount of path in the mount table, which is read only once per start of the
+// agent.
 func isShared(path string) (bool, error) {
 	n, err := mountNumber(path)
 	if err != nil {
@@ -106,11 +105,11 @@ func isShared(path string) (bool, error) {
 			return shared, nil
 		}
 	}
-	return false, errors.Join(lines.Err(), fmt.Errorf("the mount of %s is not in the mount table", path))
+	return false, errors.Join(lines.Err(), fmt.Errorf("mount of %s not found in the mount table", path))
 }
 
-// mountLine reads a line of mountinfo: the mount's number and whether it is
-// shared, which one of the optional fields between the sixth and "-" says.
+// mountLine parses the mount ID and the shared flag of a mountinfo line. The flag is one of the
+// optional fields between the sixth field and "-".
 func mountLine(line string) (id string, shared bool) {
 	fields := strings.Fields(line)
 	if len(fields) < 7 {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestEnsureShared(t *testing.T) {
+func TestEnsureSharedMount(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
 	t.Cleanup(func() { unmountBelow(t, top) })
@@ -48,7 +48,7 @@ func TestEnsureShared(t *testing.T) {
 }
 
 // A shared mount that someone else made is used and left.
-func TestEnsureSharedIsThere(t *testing.T) {
+func TestEnsureSharedMountKeepsExistingMount(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	t.Cleanup(func() { unmountBelow(t, root) })

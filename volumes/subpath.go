@@ -11,29 +11,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// subMount is one sub-path that a container mounts.
+// subMount is a volume mount with a subPath.
 type subMount struct {
 	uid       types.UID
 	volume    string
 	container string
-	index     int    // of the volumeMount in the container
-	root      string // of the volume on the host
-	follow    bool   // root itself may be a link: a hostPath
+	index     int    // index of the volumeMount in the container
+	root      string // root of the volume on the host
+	follow    bool   // root may be a symbolic link: a hostPath
 	sub       string // clean, relative
-	fixed     bool   // nothing may be made inside the volume
+	fixed     bool   // nothing may be created in the volume
 }
 
-// bindSubPath gives the path that the runtime is to mount for a sub-path. The
-// sub-path is resolved once and its inode is bind-mounted where only we write,
-// so that what the volume's users do to its path afterwards changes nothing
-// (V1). A mount left by an earlier instance of the container is kept if it
-// shows the same inode.
+// bindSubPath returns the host path that the runtime mounts for a subPath. The subPath is resolved
+// once, and its inode is bind-mounted in a directory that only the agent can write to, so that
+// later changes of the volume have no effect (V1). An existing mount of the same inode is reused.
 func (v *Volumes) bindSubPath(s subMount) (string, error) {
 	target := filepath.Join(v.podDir(s.uid), subPathsDir, s.volume, s.container, strconv.Itoa(s.index))
 	source, err := openSubPath(s)
 	if errors.Is(err, unix.ENOENT) && s.fixed {
-		// As everywhere in Kubernetes, a key that is not there is an empty
-		// directory, but one of its own: the volume stays as projected.
+		// As in upstream, a missing key is an empty directory, but a separate one: the volume is
+		// not changed.
 		return target, emptySubPath(target)
 	}
 	if err != nil {
@@ -59,8 +57,8 @@ func (v *Volumes) bindSubPath(s subMount) (string, error) {
 	return target, nil
 }
 
-// openSubPath opens what the sub-path leads to; in a volume that the pod may
-// write to, missing directories are made.
+// openSubPath opens the target of the subPath. In a volume that the pod may write to, missing
+// directories are created.
 func openSubPath(s subMount) (int, error) {
 	flags := unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 	if !s.follow {
@@ -68,12 +66,12 @@ func openSubPath(s subMount) (int, error) {
 	}
 	root, err := unix.Open(s.root, flags, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open the volume's root: %s", err.Error())
+		return -1, fmt.Errorf("open volume root: %s", err.Error())
 	}
 	defer unix.Close(root)
 	fd, err := openBeneath(root, s.sub)
-	if s.follow && errors.Is(err, unix.EXDEV) { // by an absolute link, which may lead back inside
-		if s.sub, err = withoutLinks(s.root, s.sub); err == nil {
+	if s.follow && errors.Is(err, unix.EXDEV) { // an absolute link may lead back inside
+		if s.sub, err = resolveLinks(s.root, s.sub); err == nil {
 			fd, err = openBeneath(root, s.sub)
 		}
 	}
@@ -83,13 +81,12 @@ func openSubPath(s subMount) (int, error) {
 	return fd, err
 }
 
-// emptySubPath makes the target an empty directory with nothing mounted.
+// emptySubPath makes the target an empty directory without mounts.
 func emptySubPath(target string) error {
 	return makeTarget(target, true)
 }
 
-// makeTarget makes the mount point: an empty directory or file with nothing
-// mounted on it.
+// makeTarget creates the mount point: an empty directory or file without mounts.
 func makeTarget(target string, dir bool) error {
 	if err := unmount(target); err != nil {
 		return err

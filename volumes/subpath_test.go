@@ -169,7 +169,7 @@ func TestSubPathRace(t *testing.T) {
 	}
 }
 
-func TestSubPathKeepsWhatItWas(t *testing.T) {
+func TestSubPathMountIsStable(t *testing.T) {
 	t.Parallel()
 	v, outside := newVolumes(t), t.TempDir()
 	pod, c := withMounts(newPod(emptyDirVol("disk", corev1.EmptyDirVolumeSource{})), sub("disk", "x"))

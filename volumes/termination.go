@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// terminationFile makes the file that one instance of a container may leave
-// its last words in: empty and writable for any user of the container. The
-// file of the instance before is kept, older ones go.
+// terminationFile creates the termination message file of a container instance: empty and writable
+// for all users of the container. The file of the previous instance is kept, older ones are
+// removed.
 func (v *Volumes) terminationFile(uid types.UID, container string, attempt uint32) (string, error) {
 	dir := v.containerDir(uid, container)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -30,7 +30,7 @@ func (v *Volumes) terminationFile(uid types.UID, container string, attempt uint3
 		}
 	}
 	path := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
-	// A start that failed may have left one: begin with an empty file.
+	// A failed start may have left one.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}

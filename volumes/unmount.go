@@ -12,10 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Unmount takes a volume off the host: its sub-path mounts, its own mount, its
-// data if they live and die with the pod, and last its marker. It goes by what
-// is on the disk, so the spec need not name the volume any more; where nothing
-// is left it does nothing.
+// Unmount removes a volume from the host: its subPath mounts, its mount, its data if it belongs to
+// the pod, and last its marker. It is based on what exists on disk, so the volume may be missing in
+// the spec. It may be repeated.
 func (v *Volumes) Unmount(ctx context.Context, pod *corev1.Pod, name string) error {
 	if err := v.unmountVolume(ctx, pod.UID, name); err != nil {
 		return failed("FailedUnmount", fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", name, err))
@@ -38,8 +37,8 @@ func (v *Volumes) unmountVolume(ctx context.Context, uid types.UID, name string)
 	return nil
 }
 
-// removeVolume renames the volume's directory away before deleting it: no one
-// ever finds half a volume at its place.
+// removeVolume renames the volume's directory before it deletes it, so that a partial volume is
+// never visible.
 func (v *Volumes) removeVolume(ctx context.Context, uid types.UID, k kind, name string) error {
 	trash := filepath.Join(v.podDir(uid), trashDir, string(k)+"~"+name)
 	if err := removeTree(ctx, trash); err != nil {
@@ -67,7 +66,7 @@ func (v *Volumes) removeVolume(ctx context.Context, uid types.UID, k kind, name 
 	return removeTree(ctx, v.markerDir(uid, k, name))
 }
 
-// removeSubPaths takes away the sub-path mounts of a volume.
+// removeSubPaths removes the subPath mounts of a volume.
 func (v *Volumes) removeSubPaths(ctx context.Context, uid types.UID, name string) error {
 	dir := filepath.Join(v.podDir(uid), subPathsDir, name)
 	paths, err := globBelow(dir, []string{"*", "*"})

@@ -17,9 +17,8 @@ import (
 	"berth/podspec"
 )
 
-// ExceededSizeLimit measures the pod's emptyDirs on the disk that have a size limit, and
-// tells of the first that takes more than it may; nil: none does. A volume that
-// is not set up takes nothing.
+// ExceededSizeLimit measures the pod's disk-backed emptyDirs with a sizeLimit and returns the first
+// that exceeds it, or nil. Volumes that are not set up use nothing.
 func (v *Volumes) ExceededSizeLimit(ctx context.Context, pod *corev1.Pod) (*plan.Excess, error) {
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
@@ -31,7 +30,7 @@ func (v *Volumes) ExceededSizeLimit(ctx context.Context, pod *corev1.Pod) (*plan
 			return nil, err
 		}
 		used, err := usedBelow(ctx, v.volumeDir(pod.UID, emptyDir, vol.Name), limit.Value())
-		if used > limit.Value() { // even if something could not be read
+		if used > limit.Value() { // even if the measurement is incomplete
 			return &plan.Excess{
 				Signal:  "emptydirfs.limit",
 				Message: fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", vol.Name, limit.String()),
@@ -45,17 +44,16 @@ func (v *Volumes) ExceededSizeLimit(ctx context.Context, pod *corev1.Pod) (*plan
 }
 
 const (
-	maxPending = 8 << 20 // bytes of names of directories that a walk has still to read
-	maxInside  = 1 << 20 // of a walk inside another, which begins where there are more
-	maxWalks   = 16      // inside one another
-	maxPath    = 2 << 10 // bytes of a path that is opened in one call; the kernel takes 4 KiB
-	readAtOnce = 512     // names of a directory that are read at once
-	blockSize  = 512     // bytes of what the kernel counts as a block
+	maxPending       = 8 << 20 // bytes of names of unread directories
+	maxNestedPending = 1 << 20 // the same for a nested walk, which handles excess directories
+	maxWalkDepth     = 16      // nested walks
+	maxPath          = 2 << 10 // bytes of a path that is opened with one call; the kernel's limit is 4 KiB
+	readAtOnce       = 512     // directory entries per read
+	blockSize        = 512     // bytes per block in statx
 )
 
-// DiskUsage measures what a pod has below its directory on the node's disk: bytes
-// and inodes. With an error it is what was counted until then. What is mounted
-// inside is left out, so that memory and others' disks do not count.
+// DiskUsage measures the disk usage below the pod's directory in bytes and inodes. With an error
+// the result is partial. Mounts below are excluded, so that tmpfs and other disks do not count.
 func (v *Volumes) DiskUsage(ctx context.Context, pod *corev1.Pod) (bytes, inodes int64, err error) {
 	if err := checkNames(string(pod.UID)); err != nil {
 		return 0, 0, err
@@ -64,30 +62,29 @@ func (v *Volumes) DiskUsage(ctx context.Context, pod *corev1.Pod) (bytes, inodes
 	return u.used, int64(u.inodes), err
 }
 
-// usage is one walk of a tree that its owner may change meanwhile. It has two
-// directories open at most, and remembers only those that it has still to read. Where
-// those are too many it walks what is below each before it reads on: see inside.
+// usage is one walk of a tree that may change meanwhile. It keeps at most two directories open and
+// remembers only unread directories. If there are too many, it walks each of them immediately: see
+// walkInside.
 type usage struct {
-	root    int
-	depth   int   // walks around it
-	room    int   // bytes that todo may take
-	most    int64 // bytes; the walk ends when it has found more
-	used    int64 // bytes
-	inodes  float64
-	todo    []string
-	pending int // bytes in todo
+	root          int
+	depth         int   // number of enclosing walks
+	pendingBudget int   // maximum bytes in todo
+	most          int64 // bytes; the walk ends when it has found more
+	used          int64 // bytes
+	inodes        float64
+	todo          []string
+	pending       int // bytes in todo
 }
 
-// usedBelow returns how many bytes a directory and all below it take on the
-// disk, in allocated blocks: holes count nothing, and what is mounted inside is
-// left out. It stops early once that is more than most. What vanishes meanwhile
-// counts nothing; no such directory is no error.
+// usedBelow returns the disk usage of a directory in bytes of allocated blocks, excluding holes and
+// mounts below. It stops early if that exceeds most. Entries that disappear meanwhile, and a
+// missing directory, count as 0.
 func usedBelow(ctx context.Context, dir string, most int64) (int64, error) {
 	u, err := walkBelow(ctx, dir, most)
 	return u.used, err
 }
 
-// walkBelow is usedBelow, with all that was found.
+// walkBelow is usedBelow with the complete result.
 func walkBelow(ctx context.Context, dir string, most int64) (usage, error) {
 	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -97,7 +94,7 @@ func walkBelow(ctx context.Context, dir string, most int64) (usage, error) {
 		return usage{}, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
 	defer unix.Close(root)
-	u := usage{root: root, room: maxPending, most: most, todo: []string{"."}}
+	u := usage{root: root, pendingBudget: maxPending, most: most, todo: []string{"."}}
 	if _, err := u.count(root, ".", true); err != nil {
 		return u, &os.PathError{Op: "statx", Path: dir, Err: err}
 	}
@@ -105,7 +102,7 @@ func walkBelow(ctx context.Context, dir string, most int64) (usage, error) {
 	return u, err
 }
 
-// walk reads what is still to be read.
+// walk reads the remaining directories.
 func (u *usage) walk(ctx context.Context) error {
 	for len(u.todo) > 0 && u.used <= u.most {
 		next := u.todo[len(u.todo)-1]
@@ -117,13 +114,13 @@ func (u *usage) walk(ctx context.Context) error {
 	return nil
 }
 
-// inside walks all below an entry of an open directory. Names count from there on, and
-// none is remembered when it is over.
-func (u *usage) inside(ctx context.Context, dir int, name string) error {
-	if u.depth == maxWalks {
-		return fmt.Errorf("%s: too many directories beside it and above", name)
+// walkInside walks everything below an entry of an open directory with a separate list of unread
+// directories.
+func (u *usage) walkInside(ctx context.Context, dir int, name string) error {
+	if u.depth == maxWalkDepth {
+		return fmt.Errorf("%s: too many nested directories", name)
 	}
-	v := usage{root: dir, depth: u.depth + 1, room: min(u.room, maxInside), most: u.most - u.used, todo: []string{"."}}
+	v := usage{root: dir, depth: u.depth + 1, pendingBudget: min(u.pendingBudget, maxNestedPending), most: u.most - u.used, todo: []string{"."}}
 	fd, err := v.open(name)
 	switch {
 	case vanished(err), errors.Is(err, unix.EXDEV):
@@ -138,11 +135,11 @@ func (u *usage) inside(ctx context.Context, dir int, name string) error {
 	return err
 }
 
-// read counts the entries of one directory, named from the root.
+// read counts the entries of a directory relative to the root.
 func (u *usage) read(ctx context.Context, rel string) error {
 	fd, err := u.open(rel)
 	switch {
-	case vanished(err), errors.Is(err, unix.EXDEV): // something was mounted there meanwhile
+	case vanished(err), errors.Is(err, unix.EXDEV): // replaced by a mount
 		return nil
 	case err != nil:
 		return &os.PathError{Op: "open", Path: rel, Err: err}
@@ -161,12 +158,12 @@ func (u *usage) read(ctx context.Context, rel string) error {
 			}
 			switch {
 			case !below || u.used > u.most:
-			case u.pending > u.room:
-				if err := u.inside(ctx, fd, name); err != nil {
+			case u.pending > u.pendingBudget:
+				if err := u.walkInside(ctx, fd, name); err != nil {
 					return err
 				}
 			default:
-				u.later(filepath.Join(rel, name))
+				u.push(filepath.Join(rel, name))
 			}
 		}
 		switch {
@@ -178,13 +175,12 @@ func (u *usage) read(ctx context.Context, rel string) error {
 	}
 }
 
-func (u *usage) later(rel string) {
+func (u *usage) push(rel string) {
 	u.todo, u.pending = append(u.todo, rel), u.pending+len(rel)
 }
 
-// count adds one entry of an open directory, and reports whether it is a
-// directory to be read. A file with several names counts under each with its
-// share, which adds up to once without remembering it.
+// count adds an entry of an open directory and reports whether it is a directory to read. Each hard
+// link counts with its share, so that a file counts once in total.
 func (u *usage) count(dir int, name string, top bool) (below bool, err error) {
 	var st unix.Statx_t
 	err = unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC,
@@ -193,7 +189,7 @@ func (u *usage) count(dir int, name string, top bool) (below bool, err error) {
 	switch {
 	case vanished(err):
 		return false, nil
-	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ESTALE), errors.Is(err, unix.EIO): // a dead file system is mounted there
+	case errors.Is(err, unix.ENOTCONN), errors.Is(err, unix.ESTALE), errors.Is(err, unix.EIO): // the mounted file system does not respond
 		return false, nil
 	case err != nil:
 		return false, err
@@ -211,9 +207,8 @@ func (u *usage) count(dir int, name string, top bool) (below bool, err error) {
 	return false, nil
 }
 
-// open opens a directory of the tree, never through a link nor into a mount,
-// however the tree is changed meanwhile. A path that is too long for one call
-// is opened in parts.
+// open opens a directory of the tree without following symbolic links or entering mounts, even if
+// the tree changes. A path that is too long for one call is opened in parts.
 func (u *usage) open(rel string) (fd int, err error) {
 	at := u.root
 	for {
@@ -235,7 +230,37 @@ func (u *usage) open(rel string) (fd int, err error) {
 	}
 }
 
-// vanished reports whether an entry is gone, or is no directory any more.
+// vanished reports whether an entry does not exist or is no longer a directory.
 func vanished(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// VolumeUsage is the disk usage of a volume in allocated blocks.
+type VolumeUsage struct {
+	Volume        string
+	Dir           string // on the host
+	Bytes, Inodes uint64
+}
+
+// Usage measures the pod's volumes that are set up, except hostPaths. Volumes that cannot be
+// measured are omitted and reported by the error.
+func (v *Volumes) Usage(ctx context.Context, pod *corev1.Pod) (all []VolumeUsage, err error) {
+	for i := range pod.Spec.Volumes {
+		vol := &pod.Spec.Volumes[i]
+		k, unknown := kindOf(vol)
+		if unknown != nil || k == hostPath || checkNames(string(pod.UID), vol.Name) != nil {
+			continue
+		}
+		if _, ok := v.setUp(pod.UID, k, vol.Name); !ok {
+			continue
+		}
+		dir := v.volumeDir(pod.UID, k, vol.Name)
+		u, failed := walkBelow(ctx, dir, math.MaxInt64)
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("measure volume %s: %w", vol.Name, failed))
+			continue
+		}
+		all = append(all, VolumeUsage{Volume: vol.Name, Dir: dir, Bytes: uint64(u.used), Inodes: uint64(math.Round(u.inodes))})
+	}
+	return all, err
 }

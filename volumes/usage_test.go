@@ -21,7 +21,7 @@ func limited(name, limit string) corev1.Volume {
 	return emptyDirVol(name, corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse(limit))})
 }
 
-func TestOverTellsOfTheVolumeThatIsFull(t *testing.T) {
+func TestExceededSizeLimit(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
 	pod := newPod(emptyDirVol("free", corev1.EmptyDirVolumeSource{}), limited("none", "0"), limited("small", "1Mi"), limited("data", "5Mi"), limited("absent", "1Ki"))
@@ -81,8 +81,8 @@ func TestUsageCountsBlocksOnce(t *testing.T) {
 	}
 }
 
-// TestMeasureTellsOfVolumesThatAreSetUp, and of nothing else.
-func TestMeasureTellsOfVolumesThatAreSetUp(t *testing.T) {
+// TestUsageOfVolumesThatAreSetUp, and of nothing else.
+func TestUsageOfVolumesThatAreSetUp(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
 	host := corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}}}
@@ -99,7 +99,7 @@ func TestMeasureTellsOfVolumesThatAreSetUp(t *testing.T) {
 	}
 }
 
-func TestUsageLeavesMountsOut(t *testing.T) {
+func TestUsageExcludesMounts(t *testing.T) {
 	t.Parallel()
 	v, outside := newVolumes(t), t.TempDir()
 	must(t, os.WriteFile(outside+"/big", make([]byte, 4<<20), 0o600))
@@ -137,8 +137,8 @@ func TestUsageReachesTheDeepestDirectory(t *testing.T) {
 	must(t, removeTree(t.Context(), top)) // the test's own clean-up may not reach it
 }
 
-// TestUsageOfMoreDirectoriesThanCanBeRemembered is the same as with room for all.
-func TestUsageOfMoreDirectoriesThanCanBeRemembered(t *testing.T) {
+// TestUsageExceedingPendingBudget is the same as with room for all.
+func TestUsageExceedingPendingBudget(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for i := range 12 {
@@ -152,7 +152,7 @@ func TestUsageOfMoreDirectoriesThanCanBeRemembered(t *testing.T) {
 	must(t, err)
 	defer unix.Close(root)
 	walked := func(room int, most int64) (usage, error) {
-		u := usage{root: root, room: room, most: most, todo: []string{"."}}
+		u := usage{root: root, pendingBudget: room, most: most, todo: []string{"."}}
 		err := u.walk(t.Context())
 		return u, err
 	}
@@ -168,11 +168,11 @@ func TestUsageOfMoreDirectoriesThanCanBeRemembered(t *testing.T) {
 			t.Errorf("room for %d: it went on to %d of %d: %v", room, u.used, all.used, err)
 		}
 	}
-	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxWalks+10), 0o700))
-	if u, err := walked(8, 1<<40); err != nil || u.inodes != all.inodes+maxWalks+10 {
+	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxWalkDepth+10), 0o700))
+	if u, err := walked(8, 1<<40); err != nil || u.inodes != all.inodes+maxWalkDepth+10 {
 		t.Errorf("%v inodes: %v", u.inodes, err)
 	}
-	for i := range maxWalks + 10 { // and beside each another one
+	for i := range maxWalkDepth + 10 { // and beside each another one
 		must(t, os.Mkdir(dir+strings.Repeat("/d", i)+"/e", 0o700))
 	}
 	if _, err := walked(-1, 1<<40); err == nil {
@@ -180,7 +180,7 @@ func TestUsageOfMoreDirectoriesThanCanBeRemembered(t *testing.T) {
 	}
 }
 
-func TestUsageStopsAtTheLimitAndWhenCalledOff(t *testing.T) {
+func TestUsageStopsAtLimitAndCancellation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for i := range 50 {
@@ -201,7 +201,7 @@ func TestUsageStopsAtTheLimitAndWhenCalledOff(t *testing.T) {
 
 // A pod goes on while it is measured: its files and directories vanish, and
 // come back as something else.
-func TestUsageOfATreeThatChanges(t *testing.T) {
+func TestUsageOfChangingTree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ctx, stop := context.WithCancel(t.Context())

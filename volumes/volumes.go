@@ -16,37 +16,34 @@ import (
 	"berth/volumes/content"
 )
 
-// Options configure Volumes.
+// Options configures Volumes.
 type Options struct {
-	RootDir    string // absolute; pods lie in RootDir/pods
+	RootDir    string // absolute; pods are in RootDir/pods
 	PodLogsDir string // absolute
 	NodeName   string
 	HostIPs    []string
-	HostsFile  string // the host's own hosts file, for pods on the host network; empty: /etc/hosts
+	HostsFile  string // hosts file of the host, for pods on the host network; default /etc/hosts
 
-	// Allocatable is what pods may use of the node: it bounds memory volumes
-	// and answers resourceFieldRef. Nil: unknown.
+	// Allocatable returns the node's allocatable resources, which limit memory volumes and resolve
+	// resourceFieldRef. Nil: unknown.
 	Allocatable func() corev1.ResourceList
-	// Hostname gives a pod's host name and domain for its /etc/hosts. Nil: the
-	// name in the spec or the pod's name, no domain.
+	// Hostname returns a pod's hostname and domain for its /etc/hosts. Nil: the hostname of the
+	// spec or the pod name, without domain.
 	Hostname func(pod *corev1.Pod) (hostname, domain string)
-	// Env gives a container's environment for subPathExpr. It is asked only
-	// when one is used. Nil: there is no environment.
+	// Env returns a container's environment for subPathExpr. Nil: empty.
 	Env func(ctx context.Context, pod *corev1.Pod, c *corev1.Container, objs plan.Objects, sandbox plan.Sandbox) (func(name string) (string, bool), error)
-	// RecursiveReadOnly reports whether the runtime can make a mount read-only
-	// with all below it for this pod's runtime class. Nil: it cannot.
+	// RecursiveReadOnly reports whether the runtime supports recursive read-only mounts for the
+	// pod's runtime class. Nil: it does not.
 	RecursiveReadOnly func(pod *corev1.Pod) bool
 }
 
-// Volumes keeps pods' directories and volumes on the host. It may be used by
-// many goroutines at once.
+// Volumes manages the directories and volumes of pods. It is safe for concurrent use.
 type Volumes struct {
 	Options
-	boot string // boot ID: what was set up before the last boot is to be set up again
+	boot string // boot ID: some volumes must be set up again after a reboot
 }
 
-// New makes the two directories and checks that the kernel can tell mount
-// points.
+// New creates the root directories and checks that the kernel can detect mount points.
 func New(opts Options) (*Volumes, error) {
 	if opts.HostsFile == "" {
 		opts.HostsFile = "/etc/hosts"
@@ -58,7 +55,7 @@ func New(opts Options) (*Volumes, error) {
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return nil, fmt.Errorf("volumes: read the boot ID: %w", err)
+		return nil, fmt.Errorf("volumes: read boot ID: %w", err)
 	}
 	v := &Volumes{Options: opts, boot: string(bytes.TrimSpace(boot))}
 	if err := errors.Join(
@@ -71,24 +68,22 @@ func New(opts Options) (*Volumes, error) {
 	var st unix.Statx_t
 	err = unix.Statx(unix.AT_FDCWD, opts.RootDir, 0, unix.STATX_TYPE, &st)
 	if err != nil || st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return nil, fmt.Errorf("volumes: the kernel cannot tell mount points at %s (Linux 5.8 or newer is needed): %w", opts.RootDir, errors.Join(err, errors.ErrUnsupported))
+		return nil, fmt.Errorf("volumes: the kernel cannot detect mount points at %s (requires Linux 5.8): %w", opts.RootDir, errors.Join(err, errors.ErrUnsupported))
 	}
 	return v, nil
 }
 
-// Mount sets a volume of the pod up on the host, with content of the given
-// version where it has content. A volume that is set up with that version is
-// left alone. Errors are *plan.Error with reason FailedMount.
+// Mount sets up a volume of the pod with content of the given version. A volume with that version
+// is left unchanged. Errors are *plan.Error with the reason FailedMount.
 func (v *Volumes) Mount(ctx context.Context, pod *corev1.Pod, name, version string, objs plan.Objects, podIPs []string) error {
 	if err := v.mount(ctx, pod, name, version, objs, podIPs); err != nil {
-		return failed("FailedMount", err) // the event names the volume
+		return failed("FailedMount", err) // the event contains the volume name
 	}
 	return nil
 }
 
-// Project replaces the content of a volume that is set up, atomically; one
-// that is not set up is set up. Errors as with Mount; the old content stays
-// readable then.
+// Project replaces the content of a volume atomically, or sets it up. After an error the old
+// content remains readable. Errors are those of Mount.
 func (v *Volumes) Project(ctx context.Context, pod *corev1.Pod, name, version string, objs plan.Objects, podIPs []string) error {
 	return v.Mount(ctx, pod, name, version, objs, podIPs)
 }
@@ -115,7 +110,7 @@ func (v *Volumes) mount(ctx context.Context, pod *corev1.Pod, name, version stri
 	m := marker{Version: version, Boot: v.boot}
 	switch {
 	case ok && k == emptyDir:
-		m.Mounted = seen.Mounted // in use: its mode and owners are the pod's now
+		m.Mounted = seen.Mounted // in use: the pod may have changed its mode and owners
 	case k == emptyDir:
 		m.Mounted, err = v.mountEmptyDir(ctx, pod, vol)
 	case k == hostPath:
@@ -129,8 +124,8 @@ func (v *Volumes) mount(ctx context.Context, pod *corev1.Pod, name, version stri
 	return v.writeMarker(pod.UID, k, name, m)
 }
 
-// mountContent sets up a volume whose files come from elsewhere. Everything
-// that may hold a secret lies on tmpfs.
+// mountContent sets up a volume with content from outside the pod. Volumes that may contain secrets
+// are on tmpfs.
 func (v *Volumes) mountContent(ctx context.Context, pod *corev1.Pod, vol *corev1.Volume, k kind, objs plan.Objects, podIPs []string) (mounted bool, err error) {
 	facts := podspec.RuntimeInfo{NodeName: v.NodeName, HostIPs: v.HostIPs, PodIPs: podIPs}
 	files, err := content.Build(vol, content.Inputs{
@@ -182,4 +177,23 @@ func fsGroup(pod *corev1.Pod) *int64 {
 		return nil
 	}
 	return pod.Spec.SecurityContext.FSGroup
+}
+
+// failed wraps an error with its kind and the event reason. An existing kind is kept.
+func failed(reason string, err error) error {
+	kind := plan.KindOf(err)
+	switch {
+	case kind != plan.Other:
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		kind = plan.NoSpace
+	case errors.Is(err, context.Canceled):
+		kind = plan.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		kind = plan.Timeout
+	}
+	return &plan.Error{Kind: kind, Reason: reason, Err: err}
+}
+
+func invalid(format string, args ...any) error {
+	return &plan.Error{Kind: plan.Invalid, Err: fmt.Errorf(format, args...)}
 }

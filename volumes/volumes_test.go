@@ -166,7 +166,7 @@ func fsType(t testing.TB, path string) (int64, int64) {
 }
 
 // A pod's life with one volume of every kind, from nothing to nothing.
-func TestLifeOfEveryKind(t *testing.T) {
+func TestLifecycleOfEveryKind(t *testing.T) {
 	t.Parallel()
 	v := newVolumes(t)
 	host := t.TempDir()

@@ -20,21 +20,19 @@ type File struct {
 // Files are the files of a volume by path relative to its root.
 type Files map[string]File
 
-// Inputs is what content is made from.
+// Inputs are the inputs of Build.
 type Inputs struct {
 	Objects plan.Objects
-	// Field and Resource answer the references of downwardAPI items.
+	// Field and Resource resolve the references of downwardAPI items.
 	Field    func(fieldPath string) (string, error)
 	Resource func(sel *corev1.ResourceFieldSelector) (string, error)
 }
 
-// DefaultMode is the mode of a file when neither its item nor its volume
-// names one.
+// DefaultMode is the default mode of files.
 const DefaultMode = 0o644
 
-// Build returns the files of a configMap, secret, downwardAPI or projected
-// volume. Its errors are *plan.Error: NotFound for a missing object or key,
-// Invalid for what this pod can never get.
+// Build returns the files of a configMap, secret, downwardAPI or projected volume. Errors are
+// *plan.Error with the kind NotFound for a missing object or key, or Invalid for an invalid spec.
 func Build(vol *corev1.Volume, in Inputs) (Files, error) {
 	var b builder
 	b.in = in
@@ -57,7 +55,7 @@ func Build(vol *corev1.Volume, in Inputs) (Files, error) {
 	case src.Projected != nil:
 		err = b.projected(src.Projected)
 	default:
-		err = invalid("a volume of this kind has no content of its own")
+		err = invalid("volumes of this type have no content")
 	}
 	if err != nil {
 		return nil, err
@@ -68,22 +66,21 @@ func Build(vol *corev1.Volume, in Inputs) (Files, error) {
 	return b.files, nil
 }
 
-// builder gathers the files of one volume, source after source.
+// builder collects the files of a volume.
 type builder struct {
 	in       Inputs
 	files    Files
-	explicit map[string]bool // paths that the user wrote, unlike names taken from keys
+	explicit map[string]bool // paths set in the spec, as opposed to names of keys
 }
 
-// defaults are what an item falls back to.
+// defaults are the defaults of an item.
 type defaults struct {
 	mode *int32
 	uid  *int64
 }
 
-// add puts one file in place. Two paths that the user wrote must differ; a
-// path made from a key gives way to the source named last, as documented for
-// projected volumes.
+// add adds a file. Explicit paths must be unique. A path from a key is replaced by later sources,
+// as documented for projected volumes.
 func (b *builder) add(p string, f File, explicit bool) error {
 	if err := checkPath(p); err != nil {
 		return err
@@ -115,7 +112,7 @@ func (d defaults) file(data []byte, mode *int32, uid *int64) File {
 	return f
 }
 
-// checkTree refuses a path that lies inside another file's path.
+// checkTree rejects a path below the path of another file.
 func (b *builder) checkTree() error {
 	if b.files == nil {
 		b.files = Files{}
@@ -130,11 +127,11 @@ func (b *builder) checkTree() error {
 	return nil
 }
 
-// checkPath holds invariant C1.
+// checkPath checks invariant C1.
 func checkPath(p string) error {
 	switch {
 	case p == "":
-		return invalid("a path must not be empty")
+		return invalid("path must not be empty")
 	case path.IsAbs(p):
 		return invalid("path %q must be relative", p)
 	case strings.HasPrefix(p, ".."):
@@ -142,7 +139,7 @@ func checkPath(p string) error {
 	case len(p) > 4096 || strings.ContainsRune(p, 0):
 		return invalid("path %q is not a valid file name", p)
 	case path.Clean(p) == ".":
-		return invalid("path %q names no file", p)
+		return invalid("path %q is not a file name", p)
 	}
 	for part := range strings.SplitSeq(p, "/") {
 		if part == ".." {
@@ -152,7 +149,7 @@ func checkPath(p string) error {
 			return invalid("path %q has a part longer than 255 bytes", p)
 		}
 	}
-	// "./..data" is clean only as "..data".
+	// "./..data" starts with ".." only after cleaning.
 	if strings.HasPrefix(path.Clean(p), "..") {
 		return invalid("path %q must not start with '..'", p)
 	}

@@ -69,7 +69,7 @@ func secProj(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
 
 func text(s string, mode uint32) File { return File{Data: []byte(s), Mode: mode} }
 
-func TestOf(t *testing.T) {
+func TestBuild(t *testing.T) {
 	t.Parallel()
 	item := func(key, p string) corev1.KeyToPath { return corev1.KeyToPath{Key: key, Path: p} }
 	down := func(items ...corev1.DownwardAPIVolumeFile) corev1.VolumeSource {
@@ -146,7 +146,7 @@ func TestOf(t *testing.T) {
 		},
 		"a service account token that no server gives is missed": {
 			src: proj(cmProj("cfg"), corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}),
-			err: "there is no service account token for this pod", kind: plan.NotFound,
+			err: "no service account token", kind: plan.NotFound,
 		},
 		"a cluster trust bundle is refused by name": {
 			src: proj(cmProj("cfg"), corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{Path: "ca"}}),

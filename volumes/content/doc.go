@@ -1,11 +1,11 @@
-// Package content says which files a configMap, secret, downwardAPI or
-// projected volume consists of. It is pure: objects and pod in, files out.
-// It never touches the host; package volumes writes what it answers.
+// Package content returns the files of a configMap, secret, downwardAPI or projected volume. It is
+// pure: it maps objects and a pod to files and never accesses the host. Package volumes writes the
+// files.
 //
 // Invariants:
 //
-//	C1 Every path in Files is relative, clean, and stays inside the volume; no
-//	   top-level name begins with "..", the writer's own name space.
+//	C1 Every path in Files is relative, clean, and inside the volume. No top-level
+//	   name starts with "..", which is reserved for the writer.
 //	C2 No path of Files is both a file and a directory.
-//	C3 Errors name objects and keys, never values.
+//	C3 Errors contain the names of objects and keys, never values.
 package content

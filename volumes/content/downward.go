@@ -8,8 +8,7 @@ import (
 	"berth/agent/plan"
 )
 
-// downward adds one file per item, with the value of a field of the pod or of
-// a resource of one of its containers.
+// downward adds one file per item with the value of a pod field or a container resource.
 func (b *builder) downward(items []corev1.DownwardAPIVolumeFile, d defaults) error {
 	for _, item := range items {
 		var value string

@@ -12,27 +12,26 @@ import (
 	"berth/agent/plan"
 )
 
-// keyed is a source whose files come from the keys of a ConfigMap or Secret.
+// keyed is a source with the keys of a ConfigMap or Secret.
 type keyed struct {
 	ref      plan.Ref
-	items    []corev1.KeyToPath // empty: every key under its own name
+	items    []corev1.KeyToPath // empty: all keys under their own names
 	defaults defaults
 	optional *bool
 }
 
-// object adds the files of the object behind a reference: none when it is
-// missing and the source is optional.
+// object adds the files of an object: none if it is missing and the source is optional.
 func (b *builder) object(src keyed) error {
 	optional := src.optional != nil && *src.optional
-	word := strings.ToLower(string(src.ref.Kind))
+	kind := strings.ToLower(string(src.ref.Kind))
 	obj, ok := b.in.Objects[src.ref]
 	switch {
 	case !ok, obj.Late:
-		return &plan.Error{Err: fmt.Errorf("%s %q has not been read yet", word, src.ref.Name)}
+		return &plan.Error{Err: fmt.Errorf("%s %q has not been read yet", kind, src.ref.Name)}
 	case obj.Missing && !optional:
-		return notFound("%s %q not found", word, src.ref.Name)
+		return notFound("%s %q not found", kind, src.ref.Name)
 	case obj.Err != "" && !obj.Missing:
-		return &plan.Error{Err: fmt.Errorf("%s %q: %w", word, src.ref.Name, errors.New(obj.Err))}
+		return &plan.Error{Err: fmt.Errorf("%s %q: %w", kind, src.ref.Name, errors.New(obj.Err))}
 	}
 	missing := "configmap references non-existent config key: %s"
 	if src.ref.Kind == plan.Secret {
@@ -41,8 +40,8 @@ func (b *builder) object(src keyed) error {
 	return b.keys(dataOf(obj), src, optional, missing)
 }
 
-// dataOf is what an object has by key. stringData is for a Secret that came from
-// a file and was never stored by a server, which would have folded it in.
+// dataOf returns the data of an object by key. A Secret from a file may have stringData, which the
+// API server would have merged.
 func dataOf(obj plan.Object) map[string][]byte {
 	data, texts := map[string][]byte{}, map[string]string{}
 	if c := obj.ConfigMap; c != nil {

@@ -39,28 +39,28 @@ func (b *builder) projected(src *corev1.ProjectedVolumeSource) error {
 	return nil
 }
 
-// token adds the token that a server gives the pod.
+// token adds the service account token of the pod.
 func (b *builder) token(src *corev1.ServiceAccountTokenProjection, d defaults) error {
 	obj := b.in.Objects[plan.Ref{Kind: plan.Token, Name: podspec.TokenName(src)}]
 	switch {
 	case obj.Late:
-		return &plan.Error{Err: errors.New("the server has not given a service account token yet")}
+		return &plan.Error{Err: errors.New("service account token not issued yet")}
 	case obj.Err != "":
 		return &plan.Error{Err: errors.New(obj.Err)}
 	case obj.Token == "":
-		return notFound("there is no service account token for this pod: it was not assigned by a server")
+		return notFound("no service account token: the pod was not assigned by an API server")
 	}
 	return b.add(src.Path, d.file([]byte(obj.Token), nil, src.User), true)
 }
 
-// unsupported names the source that needs a server or a signer to be made.
+// unsupported returns the error for a source that requires a server or a signer.
 func unsupported(i int, s *corev1.VolumeProjection) error {
-	word := "an unknown source"
+	source := "unknown source"
 	switch {
 	case s.ClusterTrustBundle != nil:
-		word = "clusterTrustBundle"
+		source = "clusterTrustBundle"
 	case s.PodCertificate != nil:
-		word = "podCertificate"
+		source = "podCertificate"
 	}
-	return &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("projected.sources[%d]: %s is not supported on this node", i, word)}
+	return &plan.Error{Kind: plan.Unsupported, Err: fmt.Errorf("projected.sources[%d]: %s is not supported on this node", i, source)}
 }
