@@ -1,15 +1,15 @@
-// Package probes runs the startup, readiness and liveness probes of containers
-// and tells what they add up to.
+// Package probes runs the startup, readiness and liveness probes of containers and reports their
+// results.
 //
-// It is told which probes are wanted (Watch), runs each when it is due, counts
-// its results against its thresholds, and tells a pod's worker whenever the sum
-// has changed. It decides nothing about containers: that a dead one is killed is
-// a decision of agent/plan.
+// Watch sets the desired probes of a pod. The Manager runs each probe when it is due, counts its
+// results against its thresholds, and notifies the pod worker when the outcome changes. It makes no
+// decisions about containers: agent/plan decides whether a container with a failed liveness probe
+// is killed.
 //
-//	threshold.go  PURE: what a result means, and when the probe is due again
-//	schedule.go   who is due next
-//	probes.go     Run: the owner of all of it
-//	exec.go, http.go, tcp.go, grpc.go   one kind each
+//	threshold.go  PURE: the probe state, which counts results and schedules the next run
+//	schedule.go   the schedule, the worker pools, the detection of pauses
+//	probes.go     Run: the owner of all state
+//	exec.go, http.go, grpc.go, runner.go (TCP)   the probe handlers
 //
 // # When a probe runs
 //
@@ -18,19 +18,18 @@
 //
 // # Goroutines
 //
-//	Probes.Run   owns everything below the line of Probes; takes mail; ends with
-//	             its context when all probes under way have ended
-//	a probe      one per probe under way, never more than its kind may have; its
-//	             end is mail. A probe that waits for its time has none.
+//	Manager.Run  owns the fields of Manager below the line; receives messages;
+//	             ends with its context when all running probes have ended
+//	a probe run  one per running probe, limited for each handler type; sends a
+//	             message when it ends. A waiting probe has no goroutine.
 //
 // # Invariants
 //
-//	P1 A failure counts only when a whole period has passed since the probe's
-//	   first run was due, and at most once per period: nobody is given up sooner
-//	   than the spec says, and nobody later than the slowest kubelet would.
-//	P2 A timeout begins when the probe is really made. A probe that waited for its
-//	   turn, or during which this process stood still, is never held against the
-//	   pod.
-//	P3 Two probes of one container and kind are never under way at once.
-//	P4 What has been told changes only when a probe has been made.
+//	P1 A failure counts only after a whole period since the probe's first run was
+//	   due, and at most once per period. A container is therefore never given up
+//	   earlier than its spec says, nor later than the slowest kubelet would.
+//	P2 A timeout starts when the probe actually runs. Waiting for a worker, or a
+//	   pause of this process, never counts against the pod.
+//	P3 Two probes of the same type and container never run at the same time.
+//	P4 A reported result changes only when a probe has run.
 package probes

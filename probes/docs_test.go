@@ -9,12 +9,12 @@ import (
 	"berth/agent/plan"
 )
 
-// TestTheProbesPages is the Kubernetes documentation on liveness, readiness and
+// TestDocumentedProbeExamples is the Kubernetes documentation on liveness, readiness and
 // startup probes, sentence by sentence in our own words: those sentences that
 // are about time and counting. What follows for the container is in
 // agent/plan/lifecycle_test.go, what an answer means in network_test.go, which
 // fields go together in podspec.
-func TestTheProbesPages(t *testing.T) {
+func TestDocumentedProbeExamples(t *testing.T) {
 	always := func(r Result) func(time.Duration) Result { return func(time.Duration) Result { return r } }
 	until := func(d time.Duration) func(time.Duration) Result {
 		return func(at time.Duration) Result {
@@ -76,8 +76,8 @@ func TestTheProbesPages(t *testing.T) {
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			inBubble(t, Options{}, func(t *testing.T, r *rig) {
-				r.answer = func(_ plan.ProbeKind, _ string, at time.Duration) (answer, time.Duration) {
-					return answer{result: c.answers(at), output: "x"}, time.Millisecond
+				r.answer = func(_ plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
+					return outcome{result: c.answers(at), output: "x"}, time.Millisecond
 				}
 				r.watch(probed("a", c.c), r.running("c", c.want))
 				r.at(c.at)
@@ -92,11 +92,11 @@ func TestTheProbesPages(t *testing.T) {
 	}
 	t.Run("liveness and readiness go beside each other, and neither waits for the other", func(t *testing.T) {
 		inBubble(t, Options{}, func(t *testing.T, r *rig) {
-			r.answer = func(kind plan.ProbeKind, _ string, _ time.Duration) (answer, time.Duration) {
+			r.answer = func(kind plan.ProbeKind, _ string, _ time.Duration) (outcome, time.Duration) {
 				if kind == plan.ReadinessProbe {
-					return answer{result: Failure}, 50 * time.Second
+					return outcome{result: Failure}, 50 * time.Second
 				}
-				return answer{result: Success}, 0
+				return outcome{result: Success}, 0
 			}
 			r.watch(probed("a", corev1.Container{Name: "c", LivenessProbe: web(1, 3), ReadinessProbe: web(1, 3)}), r.running("c", plan.Probes{Liveness: true, Readiness: true}))
 			r.at(20 * time.Second)

@@ -16,61 +16,61 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func (o *Manager) grpcRunner(x *probe, a *corev1.GRPCAction) func(context.Context) answer {
+func (o *Manager) grpcRunner(x *probe, a *corev1.GRPCAction) func(context.Context) outcome {
 	service := ""
 	if a.Service != nil {
 		service = *a.Service
 	}
 	at, err := x.address("", strconv.Itoa(int(a.Port)))
 	if err != nil {
-		return never(err)
+		return errorRunner(err)
 	}
-	c := &check{at: at, service: service, timeout: x.timeout, agent: o.opt.UserAgent, creds: insecure.NewCredentials()}
+	c := &grpcCheck{at: at, service: service, timeout: x.timeout, agent: o.opt.UserAgent, creds: insecure.NewCredentials()}
 	c.dial = func(ctx context.Context, at string) (net.Conn, error) {
 		return o.dial.plain.DialContext(ctx, "tcp", at)
 	}
 	if a.Mode != nil && *a.Mode == corev1.GRPCProbeModeTLS {
-		c.creds = credentials.NewTLS(o.dial.insecurely)
+		c.creds = credentials.NewTLS(o.dial.insecureTLS)
 	}
 	return c.run
 }
 
-// check is one gRPC probe, by the health checking protocol of gRPC.
-type check struct {
+// grpcCheck is a probe with the gRPC health checking protocol.
+type grpcCheck struct {
 	at, service, agent string
 	timeout            time.Duration
 	creds              credentials.TransportCredentials
 	dial               func(context.Context, string) (net.Conn, error)
 }
 
-func (c *check) run(ctx context.Context) answer {
+func (c *grpcCheck) run(ctx context.Context) outcome {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+c.at, grpc.WithTransportCredentials(c.creds), grpc.WithUserAgent(c.agent),
 		grpc.WithContextDialer(c.dial), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0))
 	if err != nil {
-		return answer{result: Unknown, output: err.Error()}
+		return outcome{result: Unknown, output: err.Error()}
 	}
-	defer func() { _ = conn.Close() }() // closing twice is the only way in which it fails
+	defer func() { _ = conn.Close() }() // it fails only if called twice
 	resp, err := health.NewHealthClient(conn).Check(ctx, &health.HealthCheckRequest{Service: c.service})
 	if err != nil {
 		return c.failed(err)
 	}
 	if s := resp.GetStatus(); s != health.HealthCheckResponse_SERVING {
-		return answer{result: Failure, output: fmt.Sprintf("service unhealthy (responded with %q)", s.String())}
+		return outcome{result: Failure, output: fmt.Sprintf("service unhealthy (responded with %q)", s.String())}
 	}
-	return answer{result: Success, output: "service healthy"}
+	return outcome{result: Success, output: "service healthy"}
 }
 
-// failed says why there is no answer. A call fails as soon as the connection
-// does, so that it may be tried again soon.
-func (c *check) failed(err error) answer {
-	a := answer{result: Failure}
+// failed converts an error. A call fails as soon as its connection does, so that the probe can be
+// repeated early.
+func (c *grpcCheck) failed(err error) outcome {
+	a := outcome{result: Failure}
 	switch s := status.Convert(err); s.Code() {
 	case codes.Unimplemented:
 		a.output = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " + s.Message()
 	case codes.DeadlineExceeded:
-		a.output, a.late = fmt.Sprintf("timeout: health rpc did not complete within %v", c.timeout), true
+		a.output, a.timedOut = fmt.Sprintf("timeout: health rpc did not complete within %v", c.timeout), true
 	case codes.Unavailable:
 		a.output = fmt.Sprintf("error: failed to connect service %q: %s", c.at, s.Message())
 	default:

@@ -24,7 +24,7 @@ import (
 )
 
 // ask makes a probe of a container once, on loopback.
-func askOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) answer {
+func askOnce(t *testing.T, spec corev1.Probe, ports ...corev1.ContainerPort) outcome {
 	t.Helper()
 	if spec.TimeoutSeconds == 0 {
 		spec.TimeoutSeconds = 5
@@ -146,8 +146,8 @@ func TestHTTP(t *testing.T) {
 			if got.result != c.want || !strings.Contains(got.output, c.says) {
 				t.Errorf("%s: %q", got.result, got.output)
 			}
-			if late := c.get.Path == "/slow"; got.late != late {
-				t.Errorf("late: %v", got.late)
+			if late := c.get.Path == "/slow"; got.timedOut != late {
+				t.Errorf("late: %v", got.timedOut)
 			}
 		})
 	}
@@ -209,7 +209,7 @@ func TestHTTP2OverTLS(t *testing.T) {
 	}
 	get.Path = "/slow"
 	x.timeout = 200 * time.Millisecond
-	if got := o.runner(x, &corev1.Container{Name: "c"})(t.Context()); got.result != Failure || !got.late {
+	if got := o.runner(x, &corev1.Container{Name: "c"})(t.Context()); got.result != Failure || !got.timedOut {
 		t.Errorf("one that does not answer: %+v", got)
 	}
 	select {
@@ -252,7 +252,7 @@ func TestTCP(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	if got := askOnce(t, port(closedPort(t))); got.result != Failure || !strings.Contains(got.output, "connection refused") || got.late {
+	if got := askOnce(t, port(closedPort(t))); got.result != Failure || !strings.Contains(got.output, "connection refused") || got.timedOut {
 		t.Errorf("%+v", got)
 	}
 }
@@ -311,7 +311,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-func TestAPodWithoutAnAddressIsNotJudged(t *testing.T) {
+func TestPodWithoutAddressIsNotCounted(t *testing.T) {
 	o := New(Options{})
 	spec := corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1}}}
 	do := o.runner(&probe{in: &instance{}, spec: &spec}, &corev1.Container{})

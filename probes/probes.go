@@ -15,125 +15,125 @@ import (
 	"berth/agent/plan"
 )
 
-// Options is what New needs. Every zero field but Runtime has a default.
+// Options configures a Manager. All fields but Runtime have defaults.
 type Options struct {
 	Runtime            Runtime
-	UserAgent          string // of HTTP and gRPC probes; default kube-probe/1.37
-	MaxConcurrentExecs int    // commands under way at once, those that hang not counted; default 8 per CPU
+	UserAgent          string // for HTTP and gRPC probes; default kube-probe/1.37
+	MaxConcurrentExecs int    // without hung commands; default 8 per CPU
 	OnResult           func(Sample, Target)
-	OnStart            func(late time.Duration, missed int64) // how late a run began, and how many before it fell out
-	OnForget           func(*corev1.Pod)                      // nothing is left of a pod that had probes
-	Heartbeat          func()                                 // told that Run makes progress, every few seconds at least
+	OnStart            func(late time.Duration, missed int64) // delay of a run and the number of runs skipped before it
+	OnForget           func(*corev1.Pod)                      // all probes of a pod were removed
+	Heartbeat          func()                                 // called every few seconds while Run makes progress
 }
 
-// Target says whose probe it is.
+// Target identifies the container and type of a probe.
 type Target struct {
 	Pod       *corev1.Pod
 	Container string
 	Kind      plan.ProbeKind
 }
 
-// Manager runs probes. Watch and Forget may be called from any goroutine, also
-// before Run, and never block.
+// Manager runs probes. Watch and Forget may be called from any goroutine, also before Run, and
+// never block.
 type Manager struct {
-	opt  Options
-	dial dialers
-	make func(*probe, *corev1.Container) func(context.Context) answer
-	left chan struct{} // closed when Run returns
+	opt         Options
+	dial        dialers
+	buildRunner func(*probe, *corev1.Container) func(context.Context) outcome
+	stopped     chan struct{} // closed when Run returns
 
 	mu    sync.Mutex
-	post  post
+	inbox inbox
 	ready chan struct{} // capacity 1
 
-	// ---
+	// Owned by Run.
 	pods     map[types.UID]*pod
 	schedule schedule
-	lanes    [2]lane // commands, and all else
-	stalls   stalls
+	pools    [2]workerPool // exec probes, and all others
+	pauses   pauses
 	wg       sync.WaitGroup
 }
 
-// post is everything told since the owner last looked.
-type post struct {
-	watch map[types.UID]*watch // newest; nil: forget
-	ends  []end
-	asks  []ask
+// inbox collects the messages since Run last read it.
+type inbox struct {
+	watch    map[types.UID]*watch // newest; nil: removed
+	finished []finishedRun
+	requests []statusRequest
 }
 
-// watch is one call of Watch.
+// watch is a call of Watch.
 type watch struct {
-	pod    *corev1.Pod
-	want   []plan.Watch
-	health func(id string, h plan.Health)
-	event  func(plan.Reason)
+	pod         *corev1.Pod
+	want        []plan.Watch
+	health      func(id string, h plan.Health)
+	recordEvent func(plan.Reason)
 }
 
-// pod is one pod with probes.
+// pod is a pod with probes.
 type pod struct {
 	watch
 	instances []*instance // by name and ID
 }
 
-// instance is one running container.
+// instance is a running container.
 type instance struct {
 	pod    *pod
 	watch  plan.Watch
 	health plan.Health
-	probes []*probe // by kind, in the order in which they are asked for
+	probes []*probe // by type
 }
 
-// probe is one probe of one container instance.
+// probe is a probe of one container instance.
 type probe struct {
-	course
+	probeState
 	in      *instance
 	spec    *corev1.Probe
 	host    string
-	do      func(context.Context) answer
+	execute func(context.Context) outcome
 	timeout time.Duration
 
-	wanted  bool
-	at      int  // in the schedule; -1: not in it
-	queued  bool // waits for its turn
-	run     *run // under way; nil: not
-	skipped int64
-	last    []Sample // newest first
+	wanted    bool
+	heapIndex int  // index in the schedule; -1: not scheduled
+	queued    bool // waits for a worker
+	run       *run // the current run; nil: none
+	skipped   int64
+	recent    []Sample // newest first
 }
 
-// run is a probe under way.
+// run is a running probe.
 type run struct {
-	probe   *probe
-	began   time.Time
-	lane    *lane
-	stalled time.Duration // stalls.total when it began
-	cancel  context.CancelFunc
-	void    bool // it was called off: its end says nothing
+	probe         *probe
+	startedAt     time.Time
+	pool          *workerPool
+	pausedAtStart time.Duration // pauses.total at the start
+	cancel        context.CancelFunc
+	canceled      bool // the result is ignored
 }
 
-// answer is what a runner has found out.
-type answer struct {
-	result Result
-	output string
-	late   bool // it failed because nothing came in time
-	gone   bool // the container is gone: there is nothing to say
+// outcome is the result of one run.
+type outcome struct {
+	result        Result
+	output        string
+	timedOut      bool // failed because of a timeout
+	containerGone bool // the container no longer exists: no result
 }
 
-// end is mail of a probe that has ended.
-type end struct {
+// finishedRun is the message of a finished run.
+type finishedRun struct {
 	*run
-	answer
-	began, ended time.Time // of the probe itself
+	outcome
+	began, ended time.Time // without waiting time
 }
 
 const (
-	keptSamples   = 5
-	keptOutput    = 1 << 10
-	commandsQuick = 2 * time.Second
-	mostCommands  = 512
-	mostDials     = 2048
-	shows         = 5 * time.Second // how often Run shows progress when it has nothing to do
+	maxSamples      = 5
+	maxOutput       = 1 << 10
+	execSlotTimeout = 2 * time.Second
+	maxExecs        = 512
+	maxDials        = 2048
+	idleHeartbeat   = 5 * time.Second // heartbeat interval without work
 )
 
-// New returns Probes that run nothing yet.
+// New returns a Manager without probes.
 func New(o Options) *Manager {
 	o.UserAgent = cmp.Or(o.UserAgent, "kube-probe/1.37")
 	if o.Heartbeat == nil {
@@ -141,30 +141,29 @@ func New(o Options) *Manager {
 	}
 	o.MaxConcurrentExecs = cmp.Or(o.MaxConcurrentExecs, 8*runtime.GOMAXPROCS(0))
 	all := &Manager{
-		opt: o, dial: newDialers(), left: make(chan struct{}), ready: make(chan struct{}, 1),
-		post: post{watch: map[types.UID]*watch{}}, pods: map[types.UID]*pod{},
-		lanes: [2]lane{
-			{limit: o.MaxConcurrentExecs, quick: commandsQuick, most: mostCommands},
-			{limit: mostDials, most: mostDials},
+		opt: o, dial: newDialers(), stopped: make(chan struct{}), ready: make(chan struct{}, 1),
+		inbox: inbox{watch: map[types.UID]*watch{}}, pods: map[types.UID]*pod{},
+		pools: [2]workerPool{
+			{limit: o.MaxConcurrentExecs, slotTimeout: execSlotTimeout, maxWithHung: maxExecs},
+			{limit: maxDials, maxWithHung: maxDials},
 		},
 	}
-	all.make = all.runner
+	all.buildRunner = all.runner
 	return all
 }
 
-// Watch has exactly these probes of a pod run from now on. health is told what
-// the probes of one container add up to whenever that has changed, event what
-// users are to be told; neither may block.
+// Watch sets the probes of a pod. health is called when the combined result of a container's probes
+// changes, event for results that are reported as events. Neither may block.
 func (o *Manager) Watch(pod *corev1.Pod, want []plan.Watch, health func(id string, h plan.Health), event func(plan.Reason)) {
-	o.mail(func(p *post) { p.watch[pod.UID] = &watch{pod, want, health, event} })
+	o.send(func(p *inbox) { p.watch[pod.UID] = &watch{pod, want, health, event} })
 }
 
-// Forget says that nothing is left of a pod.
-func (o *Manager) Forget(uid types.UID) { o.mail(func(p *post) { p.watch[uid] = nil }) }
+// Forget removes all probes of a pod that no longer exists.
+func (o *Manager) Forget(uid types.UID) { o.send(func(p *inbox) { p.watch[uid] = nil }) }
 
-func (o *Manager) mail(f func(*post)) {
+func (o *Manager) send(f func(*inbox)) {
 	o.mu.Lock()
-	f(&o.post)
+	f(&o.inbox)
 	o.mu.Unlock()
 	select {
 	case o.ready <- struct{}{}:
@@ -172,18 +171,17 @@ func (o *Manager) mail(f func(*post)) {
 	}
 }
 
-func (o *Manager) take() post {
+func (o *Manager) drainInbox() inbox {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p := o.post
-	o.post = post{watch: map[types.UID]*watch{}}
+	p := o.inbox
+	o.inbox = inbox{watch: map[types.UID]*watch{}}
 	return p
 }
 
-// Run runs what is wanted until ctx ends, and returns when no probe is under way
-// any more.
+// Run runs the probes until ctx ends, and returns when all running probes have ended.
 func (o *Manager) Run(ctx context.Context) error {
-	defer close(o.left)
+	defer close(o.stopped)
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
@@ -191,7 +189,7 @@ func (o *Manager) Run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	idle := time.NewTicker(shows)
+	idle := time.NewTicker(idleHeartbeat)
 	defer idle.Stop()
 	for {
 		o.opt.Heartbeat()
@@ -203,13 +201,13 @@ func (o *Manager) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		now := time.Now()
-		o.stalls.beat(now, o.busy())
-		o.read(o.take(), now)
-		next := o.start(ctx)
+		o.pauses.tick(now, o.busy())
+		o.handleInbox(o.drainInbox(), now)
+		next := o.startDue(ctx)
 		if o.busy() {
-			next = soonest(next, now.Add(pulse))
-			if o.stalls.last.IsZero() {
-				o.stalls.last = now
+			next = soonest(next, now.Add(pauseTick))
+			if o.pauses.last.IsZero() {
+				o.pauses.last = now
 			}
 		}
 		timer.Stop()
@@ -219,50 +217,49 @@ func (o *Manager) Run(ctx context.Context) error {
 	}
 }
 
-func (o *Manager) busy() bool { return o.lanes[0].all+o.lanes[1].all > 0 }
+func (o *Manager) busy() bool { return o.pools[0].running+o.pools[1].running > 0 }
 
-// read takes the mail in, oldest matter first.
-func (o *Manager) read(p post, now time.Time) {
-	for _, e := range p.ends {
-		o.settle(e)
+// handleInbox handles all messages: finished runs first.
+func (o *Manager) handleInbox(p inbox, now time.Time) {
+	for _, e := range p.finished {
+		o.handleFinished(e)
 	}
 	for uid, w := range p.watch {
 		if w == nil {
-			o.forget(uid)
+			o.removePod(uid)
 			continue
 		}
-		o.set(w, now)
+		o.setPod(w, now)
 	}
-	for _, a := range p.asks {
-		a.reply <- o.report(a.uid)
+	for _, a := range p.requests {
+		a.reply <- o.statuses(a.uid)
 	}
 }
 
-// start begins what is due, as far as there is room, and returns when to look
-// again.
-func (o *Manager) start(ctx context.Context) (next time.Time) {
+// startDue starts due probes as far as workers are available, and returns when to call it again.
+func (o *Manager) startDue(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	for p := o.schedule.take(now); p != nil; p = o.schedule.take(now) {
 		p.queued = true
-		l := o.laneOf(p)
+		l := o.poolOf(p)
 		l.queue = append(l.queue, p)
 	}
-	for i := range o.lanes {
-		l := &o.lanes[i]
-		next = soonest(next, l.giveUp(now))
-		for l.free() {
+	for i := range o.pools {
+		l := &o.pools[i]
+		next = soonest(next, l.releaseHung(now))
+		for l.hasSlot() {
 			p := l.pop()
 			if p == nil {
 				break
 			}
-			o.begin(ctx, l, p)
+			o.startRun(ctx, l, p)
 		}
 	}
 	return soonest(next, o.schedule.next())
 }
 
-// begin runs one probe.
-func (o *Manager) begin(ctx context.Context, l *lane, p *probe) {
+// startRun starts one probe.
+func (o *Manager) startRun(ctx context.Context, l *workerPool, p *probe) {
 	now := time.Now()
 	missed := p.missed(now)
 	p.skipped += missed
@@ -270,56 +267,56 @@ func (o *Manager) begin(ctx context.Context, l *lane, p *probe) {
 		o.opt.OnStart(now.Sub(p.due), missed)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	r := &run{probe: p, began: now, lane: l, stalled: o.stalls.total, cancel: cancel}
+	r := &run{probe: p, startedAt: now, pool: l, pausedAtStart: o.pauses.total, cancel: cancel}
 	p.run = r
-	l.begun(r)
-	do := p.do
+	l.started(r)
+	do := p.execute
 	o.wg.Go(func() {
-		e := end{run: r, began: time.Now()}
-		e.answer = do(ctx)
+		e := finishedRun{run: r, began: time.Now()}
+		e.outcome = do(ctx)
 		e.ended = time.Now()
-		o.mail(func(p *post) { p.ends = append(p.ends, e) })
+		o.send(func(p *inbox) { p.finished = append(p.finished, e) })
 	})
 }
 
-// settle takes in the end of one probe.
-func (o *Manager) settle(e end) {
+// handleFinished handles the end of one run.
+func (o *Manager) handleFinished(e finishedRun) {
 	p := e.run.probe
-	e.lane.ended(e.run)
+	e.pool.ended(e.run)
 	e.cancel()
 	p.run = nil
-	if e.void {
+	if e.canceled {
 		o.reschedule(p)
 		return
 	}
 	took := e.ended.Sub(e.began)
-	if stood := o.stalls.total - e.stalled; e.late && stood > took/4 {
-		e.answer = answer{result: Unknown, output: fmt.Sprintf("not counted: this node stood still for %s meanwhile", stood.Round(time.Millisecond))}
+	if paused := o.pauses.total - e.pausedAtStart; e.timedOut && paused > took/4 {
+		e.outcome = outcome{result: Unknown, output: fmt.Sprintf("not counted: the node was paused for %s during the probe", paused.Round(time.Millisecond))}
 	}
-	if e.gone {
-		p.due = e.ended.Add(p.soonPause())
+	if e.containerGone {
+		p.due = e.ended.Add(p.retryPause())
 		o.reschedule(p)
 		return
 	}
-	counted := p.took(e.result, clip(e.output, keptOutput), e.began, e.ended)
-	s := Sample{At: e.began, Duration: took, Result: e.result, Counted: counted, Output: clip(e.output, keptOutput)}
-	p.last = slices.Insert(p.last, 0, s)
-	if len(p.last) > keptSamples {
-		p.last = p.last[:keptSamples]
+	counted := p.record(e.result, truncate(e.output, maxOutput), e.began, e.ended)
+	s := Sample{At: e.began, Duration: took, Result: e.result, Counted: counted, Output: truncate(e.output, maxOutput)}
+	p.recent = slices.Insert(p.recent, 0, s)
+	if len(p.recent) > maxSamples {
+		p.recent = p.recent[:maxSamples]
 	}
 	if o.opt.OnResult != nil {
 		o.opt.OnResult(s, Target{p.in.pod.pod, p.in.watch.Name, p.Kind})
 	}
-	p.say(s)
+	p.recordEvent(s)
 	o.reschedule(p)
-	p.in.sum(p)
+	p.in.updateHealth(p)
 }
 
-// soonPause is how long a probe of a container that is gone is held back: if it
-// is not, the next pass asks for another or for none.
-func (p *probe) soonPause() time.Duration { return min(p.period, time.Second) }
+// retryPause delays the next run if the container is gone. If it is not, the next sync pass updates
+// the probes.
+func (p *probe) retryPause() time.Duration { return min(p.period, time.Second) }
 
-// reschedule puts a probe that has ended back, unless it has done its work.
+// reschedule schedules the next run of a probe, unless its work is done.
 func (o *Manager) reschedule(p *probe) {
 	done := p.passed != nil && (p.Kind == plan.StartupProbe || p.Kind == plan.LivenessProbe && !*p.passed)
 	if p.wanted && !done && p.run == nil && !p.queued {
@@ -327,16 +324,16 @@ func (o *Manager) reschedule(p *probe) {
 	}
 }
 
-func (o *Manager) laneOf(p *probe) *lane {
+func (o *Manager) poolOf(p *probe) *workerPool {
 	if p.spec.Exec != nil {
-		return &o.lanes[0]
+		return &o.pools[0]
 	}
-	return &o.lanes[1]
+	return &o.pools[1]
 }
 
-// say tells users of a result that is not as it should be. Early failures are
-// part of every start and not worth a word.
-func (p *probe) say(s Sample) {
+// recordEvent reports a result other than success as an event. Early failures are expected during
+// startup and not reported.
+func (p *probe) recordEvent(s Sample) {
 	r := plan.Reason{On: p.in.watch.Name, Event: corev1.EventTypeWarning}
 	switch {
 	case s.Result == Failure && s.Counted:
@@ -348,11 +345,11 @@ func (p *probe) say(s Sample) {
 	default:
 		return
 	}
-	p.in.pod.event(r)
+	p.in.pod.recordEvent(r)
 }
 
-// sum tells what the container's probes add up to, if that has changed.
-func (in *instance) sum(p *probe) {
+// updateHealth reports the combined result of the container's probes if it has changed.
+func (in *instance) updateHealth(p *probe) {
 	h := in.health
 	was := h.Of(p.Kind)
 	if was != nil && *was == p.Probed {
@@ -375,7 +372,7 @@ func (in *instance) sum(p *probe) {
 	in.pod.health(in.watch.ID, h)
 }
 
-// kindText is how sentences name a kind of probe.
+// kindText returns the probe type as used in messages.
 func kindText(k plan.ProbeKind) string {
 	return map[plan.ProbeKind]string{plan.StartupProbe: "startup", plan.ReadinessProbe: "readiness", plan.LivenessProbe: "liveness"}[k]
 }
@@ -387,8 +384,8 @@ func soonest(a, b time.Time) time.Time {
 	return a
 }
 
-// clip shortens an output to n bytes.
-func clip(s string, n int) string {
+// truncate shortens an output to n bytes.
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

@@ -18,8 +18,8 @@ import (
 	"berth/podspec"
 )
 
-// runner returns what makes a probe once.
-func (o *Manager) runner(x *probe, c *corev1.Container) func(context.Context) answer {
+// runner returns the function that runs a probe once.
+func (o *Manager) runner(x *probe, c *corev1.Container) func(context.Context) outcome {
 	switch spec := x.spec; {
 	case spec.Exec != nil:
 		e := &exec{runtime: o.opt.Runtime, id: x.in.watch.ID, command: spec.Exec.Command, timeout: x.timeout}
@@ -31,15 +31,16 @@ func (o *Manager) runner(x *probe, c *corev1.Container) func(context.Context) an
 	case spec.GRPC != nil:
 		return o.grpcRunner(x, spec.GRPC)
 	}
-	return never(errors.New("the probe does nothing"))
+	return errorRunner(errors.New("the probe does nothing"))
 }
 
-// never is a probe that cannot be made.
-func never(err error) func(context.Context) answer {
-	return func(context.Context) answer { return answer{result: Unknown, output: err.Error()} }
+// errorRunner is the runner of an invalid probe.
+func errorRunner(err error) func(context.Context) outcome {
+	return func(context.Context) outcome { return outcome{result: Unknown, output: err.Error()} }
 }
 
-// address is where a probe connects to; host is its own wish, empty mostly.
+// address returns the address that a probe connects to. host is the host field of the handler,
+// usually empty.
 func (p *probe) address(host, port string) (string, error) {
 	if host == "" {
 		host = p.host
@@ -50,7 +51,7 @@ func (p *probe) address(host, port string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// portOf resolves a port by number or by the name that the container gives it.
+// portOf resolves a port number or name.
 func portOf(c *corev1.Container, p intstr.IntOrString) (string, error) {
 	n, ok := podspec.ResolvePort(c, p)
 	if !ok {
@@ -59,22 +60,22 @@ func portOf(c *corev1.Container, p intstr.IntOrString) (string, error) {
 	return strconv.Itoa(n), nil
 }
 
-// dialers make the connections of probes.
+// dialers create the connections of probes.
 type dialers struct {
-	plain      net.Dialer
-	insecurely *tls.Config
+	plain       net.Dialer
+	insecureTLS *tls.Config
 }
 
 func newDialers() dialers {
-	return dialers{plain: net.Dialer{KeepAlive: -1, Control: linger}, insecurely: insecurely()}
+	return dialers{plain: net.Dialer{KeepAlive: -1, Control: linger}, insecureTLS: insecureTLS()}
 }
 
-// transport makes the connections of one HTTP probe, each used once: a kept one says
-// nothing about whether another can be made. Probes that shared a transport would
-// share a connection of HTTP/2 too, which by TLS is spoken with whoever likes to.
+// transport returns the transport of one HTTP probe. Connections are not reused, because an open
+// connection does not show whether new ones can be made. A shared transport would also share HTTP/2
+// connections, which are negotiated over TLS.
 func (d *dialers) transport(h2c bool) *http.Transport {
 	t := &http.Transport{
-		DialContext: d.plain.DialContext, TLSClientConfig: d.insecurely.Clone(), ForceAttemptHTTP2: true,
+		DialContext: d.plain.DialContext, TLSClientConfig: d.insecureTLS.Clone(), ForceAttemptHTTP2: true,
 		DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
@@ -85,48 +86,48 @@ func (d *dialers) transport(h2c bool) *http.Transport {
 	return t
 }
 
-// insecurely is TLS as probes want it: a certificate that nobody vouches for is
-// no sign of bad health.
-func insecurely() *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // as the fields' documentation has it
+// insecureTLS accepts any certificate: an invalid one does not mean that the container is
+// unhealthy.
+func insecureTLS() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // as documented in the API
 }
 
-// linger has a closed connection give its port back within a second, where many
-// probes would use them up.
+// linger releases the port of a closed connection within a second. Otherwise many probes could
+// exhaust the ports.
 func linger(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
-		// One that cannot be set is no reason not to connect.
+		// The connection works without the option, too.
 		_ = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1, Linger: 1})
 	})
 }
 
-// tooLate reports whether an error means that nothing came in time.
-func tooLate(err error) bool {
+// isTimeout reports whether an error is a timeout.
+func isTimeout(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func (o *Manager) tcpRunner(x *probe, c *corev1.Container, a *corev1.TCPSocketAction) func(context.Context) answer {
+func (o *Manager) tcpRunner(x *probe, c *corev1.Container, a *corev1.TCPSocketAction) func(context.Context) outcome {
 	port, err := portOf(c, a.Port)
 	if err != nil {
-		return never(err)
+		return errorRunner(err)
 	}
 	at, err := x.address(a.Host, port)
 	if err != nil {
-		return never(err)
+		return errorRunner(err)
 	}
 	timeout := x.timeout
-	return func(ctx context.Context) answer { return o.dial.tcp(ctx, at, timeout) }
+	return func(ctx context.Context) outcome { return o.dial.tcp(ctx, at, timeout) }
 }
 
-// tcp asks whether a connection can be made.
-func (d *dialers) tcp(ctx context.Context, at string, timeout time.Duration) answer {
+// tcp checks whether a connection can be opened.
+func (d *dialers) tcp(ctx context.Context, at string, timeout time.Duration) outcome {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := d.plain.DialContext(ctx, "tcp", at)
 	if err != nil {
-		return answer{result: Failure, output: err.Error(), late: tooLate(err)}
+		return outcome{result: Failure, output: err.Error(), timedOut: isTimeout(err)}
 	}
-	_ = conn.Close() // it could be made: that was the question
-	return answer{result: Success}
+	_ = conn.Close() // the probe has succeeded
+	return outcome{result: Success}
 }

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// schedule holds the probes that wait for their time, the next one first.
+// schedule is a heap of the waiting probes by due time.
 type schedule struct{ all []*probe }
 
 func (s *schedule) Len() int           { return len(s.all) }
 func (s *schedule) Less(i, j int) bool { return s.all[i].due.Before(s.all[j].due) }
 func (s *schedule) Swap(i, j int) {
 	s.all[i], s.all[j] = s.all[j], s.all[i]
-	s.all[i].at, s.all[j].at = i, j
+	s.all[i].heapIndex, s.all[j].heapIndex = i, j
 }
 
-// Push and Pop are for package heap.
+// Push and Pop implement heap.Interface.
 func (s *schedule) Push(x any) {
 	p, ok := x.(*probe)
 	if !ok {
 		return
 	}
-	p.at = len(s.all)
+	p.heapIndex = len(s.all)
 	s.all = append(s.all, p)
 }
 
@@ -30,26 +30,26 @@ func (s *schedule) Pop() any {
 	p := s.all[last]
 	s.all[last] = nil
 	s.all = s.all[:last]
-	p.at = -1
+	p.heapIndex = -1
 	return p
 }
 
-// add puts a probe in, or moves it to where its time is now.
+// add adds a probe or updates its position.
 func (s *schedule) add(p *probe) {
-	if p.at >= 0 {
-		heap.Fix(s, p.at)
+	if p.heapIndex >= 0 {
+		heap.Fix(s, p.heapIndex)
 		return
 	}
 	heap.Push(s, p)
 }
 
 func (s *schedule) remove(p *probe) {
-	if p.at >= 0 {
-		heap.Remove(s, p.at)
+	if p.heapIndex >= 0 {
+		heap.Remove(s, p.heapIndex)
 	}
 }
 
-// next is when the first is due; zero: there is none.
+// next returns the due time of the first probe. Zero: there is none.
 func (s *schedule) next() time.Time {
 	if len(s.all) == 0 {
 		return time.Time{}
@@ -57,7 +57,7 @@ func (s *schedule) next() time.Time {
 	return s.all[0].due
 }
 
-// take takes out the first if it is due; nil: it is not.
+// take removes and returns the first probe if it is due, else nil.
 func (s *schedule) take(now time.Time) *probe {
 	if len(s.all) == 0 || s.all[0].due.After(now) {
 		return nil
@@ -69,54 +69,54 @@ func (s *schedule) take(now time.Time) *probe {
 	return p
 }
 
-// lane bounds how many probes of one kind are under way. Those whose turn has
-// not come wait in the order in which they were due.
-type lane struct {
-	limit int           // under way at once
-	quick time.Duration // longer than this none holds its place: it hangs; zero: to its end
-	most  int           // with those that hang
+// workerPool limits the concurrent probes of one type. Other due probes wait in the order of their
+// due times.
+type workerPool struct {
+	limit       int           // concurrent runs that hold a slot
+	slotTimeout time.Duration // a run that takes longer loses its slot because it hangs; zero: never
+	maxWithHung int           // concurrent runs, hung ones included
 
-	queue []*probe
-	held  []*run // in the order of their beginning
-	all   int    // under way, those that hang too
+	queue   []*probe
+	holders []*run // runs with a slot, oldest first
+	running int    // running probes, hung ones included
 }
 
-// free reports whether another may begin.
-func (l *lane) free() bool { return len(l.held) < l.limit && l.all < l.most }
+// hasSlot reports whether another probe may start.
+func (l *workerPool) hasSlot() bool { return len(l.holders) < l.limit && l.running < l.maxWithHung }
 
-func (l *lane) begun(r *run) {
-	l.held = append(l.held, r)
-	l.all++
+func (l *workerPool) started(r *run) {
+	l.holders = append(l.holders, r)
+	l.running++
 }
 
-func (l *lane) ended(r *run) {
-	l.all--
-	for i, x := range l.held {
+func (l *workerPool) ended(r *run) {
+	l.running--
+	for i, x := range l.holders {
 		if x == r {
-			l.held = append(l.held[:i], l.held[i+1:]...)
+			l.holders = append(l.holders[:i], l.holders[i+1:]...)
 			return
 		}
 	}
 }
 
-// giveUp takes the places of those that hang, and returns when the next one has
-// hung for too long; zero: nobody waits for a place.
-func (l *lane) giveUp(now time.Time) time.Time {
-	for l.quick > 0 && len(l.held) > 0 {
-		at := l.held[0].began.Add(l.quick)
+// releaseHung takes the slots of hung runs, and returns when to check again. Zero: no probe is
+// waiting.
+func (l *workerPool) releaseHung(now time.Time) time.Time {
+	for l.slotTimeout > 0 && len(l.holders) > 0 {
+		at := l.holders[0].startedAt.Add(l.slotTimeout)
 		if at.After(now) {
 			if len(l.queue) == 0 {
 				return time.Time{}
 			}
 			return at
 		}
-		l.held = l.held[1:]
+		l.holders = l.holders[1:]
 	}
 	return time.Time{}
 }
 
-// pop takes the first of the queue that is still wanted; nil: there is none.
-func (l *lane) pop() *probe {
+// pop returns the first queued probe that is still wanted, or nil.
+func (l *workerPool) pop() *probe {
 	for len(l.queue) > 0 {
 		p := l.queue[0]
 		l.queue = l.queue[1:]
@@ -128,23 +128,23 @@ func (l *lane) pop() *probe {
 	return nil
 }
 
-// stalls measures how long this process stood still while probes were under
-// way: somebody who could not listen may not say that nobody spoke.
-type stalls struct {
-	last  time.Time // when it was last seen to move; zero: nothing is under way
+// pauses measures how long this process was paused while probes were running. A timeout during a
+// pause does not mean that the container did not respond.
+type pauses struct {
+	last  time.Time // last tick; zero: no probe is running
 	total time.Duration
 }
 
 const (
-	pulse      = 100 * time.Millisecond // it looks at least that often
-	pulseSlack = 100 * time.Millisecond // more than that late is a stall
+	pauseTick      = 100 * time.Millisecond // maximum interval between ticks
+	pauseTolerance = 100 * time.Millisecond // a longer delay is a pause
 )
 
-// beat notes that the process moves; busy: probes are under way.
-func (s *stalls) beat(now time.Time, busy bool) {
+// tick records that the process is running. busy: probes are running.
+func (s *pauses) tick(now time.Time, busy bool) {
 	if !s.last.IsZero() {
-		if gap := now.Sub(s.last); gap > pulse+pulseSlack {
-			s.total += gap - pulse
+		if gap := now.Sub(s.last); gap > pauseTick+pauseTolerance {
+			s.total += gap - pauseTick
 		}
 	}
 	s.last = time.Time{}

@@ -8,15 +8,15 @@ import (
 	"berth/agent/plan"
 )
 
-// This file is pure: no clock, lock, goroutine or log.
+// This file is pure: it has no clock, lock, goroutine or log.
 
-// Result is how one probe has ended.
+// Result is the result of one run.
 type Result int
 
 const (
-	Unknown Result = iota // it could not be made: counts for nothing
+	Unknown Result = iota // the probe could not run; not counted
 	Success
-	Warning // a success that users are told about
+	Warning // a success that is reported as an event
 	Failure
 )
 
@@ -24,70 +24,67 @@ func (r Result) String() string {
 	return [...]string{"unknown", "success", "warning", "failure"}[r]
 }
 
-// firstPause is the first of the pauses between two early probes; each is twice
-// the one before.
+// firstPause is the first backoff between early runs. It doubles with each run.
 const firstPause = 50 * time.Millisecond
 
-// rule is what a probe's spec says about counting and time.
-type rule struct {
+// thresholds are the thresholds and the timing of a probe.
+type thresholds struct {
 	period           time.Duration
 	success, failure int32
-	early            bool    // runs again soon until it has succeeded
-	spread           float64 // in (0, 1]: where in the period its phase is
+	early            bool    // repeat soon until the first success
+	spread           float64 // in (0, 1]: phase within the period
 }
 
-// ruleOf reads a spec that has its defaults. A command costs too much to be run
-// early.
-func ruleOf(spec *corev1.Probe, spread float64) rule {
-	return rule{
+// thresholdsOf reads a spec with defaults. Exec probes are too expensive to repeat early.
+func thresholdsOf(spec *corev1.Probe, spread float64) thresholds {
+	return thresholds{
 		period:  time.Duration(max(spec.PeriodSeconds, 1)) * time.Second,
 		success: max(spec.SuccessThreshold, 1), failure: max(spec.FailureThreshold, 1),
 		early: spec.Exec == nil, spread: spread,
 	}
 }
 
-// course is one probe of one container instance from its first run to its last.
+// probeState is the state of a probe of one container instance from its first run to its last.
 //
-//	begun ──failure──► begun, again soon; counts once per period
+//	new ──failure──► new, repeated early; counts once per period
 //	  └──success──► once ──► every period
-type course struct {
-	rule
+type probeState struct {
+	thresholds
 	plan.Probed
-	due    time.Time     // of the next run
-	counts time.Time     // a failure that was known before counts for nothing, nor does a success in a row
-	pause  time.Duration // after the last early run
-	passed *bool         // what the thresholds say; nil: nothing yet
+	due        time.Time     // next run
+	countsFrom time.Time     // earlier failures are not counted, nor are earlier successes of a series
+	backoff    time.Duration // after the last early run
+	passed     *bool         // result by thresholds; nil: none yet
 }
 
-// begin is the course of a probe that has never run, of a container that started
-// then. From here on time is reckoned from now: a clock that is set changes nothing.
-func begin(kind plan.ProbeKind, r rule, started time.Time, delay time.Duration, now time.Time) course {
+// newState returns the state of a probe that has never run, of a container with the given start
+// time. Later times are relative to now, so that changes of the wall clock have no effect.
+func newState(kind plan.ProbeKind, r thresholds, started time.Time, delay time.Duration, now time.Time) probeState {
 	due := now
-	if !started.IsZero() { // one that starts in the future was started before the clock was set back
+	if !started.IsZero() { // a start in the future means that the clock was set back
 		due = now.Add(min(max(delay-now.Sub(started), 0), delay))
 	}
-	return course{rule: r, Probed: plan.Probed{Kind: kind, Phase: due}, due: due, counts: due.Add(r.period)}
+	return probeState{thresholds: r, Probed: plan.Probed{Kind: kind, Phase: due}, due: due, countsFrom: due.Add(r.period)}
 }
 
-// resume is a course that another process has begun. It runs soon, whatever the
-// time, and keeps its phase: a failure counts when it would have been due, and so
-// does a success that others of its row went before.
-func resume(p plan.Probed, r rule, passed *bool, now time.Time) course {
-	c := course{rule: r, Probed: p, passed: passed}
+// resumeState continues a probe of an earlier run of the agent. It runs soon and keeps its phase: a
+// failure counts when the next run would have been due, and so does a success within a series.
+func resumeState(p plan.Probed, r thresholds, passed *bool, now time.Time) probeState {
+	c := probeState{thresholds: r, Probed: p, passed: passed}
 	if c.Phase.IsZero() || c.Phase.After(now.Add(r.period)) { // the clock was set back
 		c.Phase = now
 	}
-	c.Phase = now.Add(c.Phase.Sub(now)) // see begin
+	c.Phase = now.Add(c.Phase.Sub(now)) // see newState
 	c.due = now.Add(time.Duration(c.spread * float64(min(r.period, time.Second))))
-	c.counts = c.slot(now)
-	if !c.counts.After(c.due) {
-		c.due = c.counts
+	c.countsFrom = c.nextSlot(now)
+	if !c.countsFrom.After(c.due) {
+		c.due = c.countsFrom
 	}
 	return c
 }
 
-// slot is the first moment of the probe's phase that is later than t.
-func (c *course) slot(t time.Time) time.Time {
+// nextSlot returns the first time of the probe's phase after t.
+func (c *probeState) nextSlot(t time.Time) time.Time {
 	if t.Before(c.Phase) {
 		return c.Phase
 	}
@@ -95,86 +92,85 @@ func (c *course) slot(t time.Time) time.Time {
 	return t.Add(c.period - since%c.period)
 }
 
-// took takes in the end of a run that began and ended then, and says when the
-// next is due. It reports whether the result has counted.
-func (c *course) took(r Result, output string, began, ended time.Time) (counted bool) {
+// record records a run and schedules the next one. It reports whether the result was counted.
+func (c *probeState) record(r Result, output string, began, ended time.Time) (counted bool) {
 	switch r {
 	case Success, Warning:
 		return c.succeeded(began, ended)
 	case Failure:
 		return c.failed(output, began, ended)
-	default: // again soon, as if it had not been made
-		c.due = c.soon(ended, ended.Add(c.period))
+	default: // repeat soon, as if it had not run
+		c.due = c.retrySoon(ended, ended.Add(c.period))
 		return false
 	}
 }
 
-// succeeded counts a success, unless it came too soon after the one before it in a
-// row that is not complete: as the first run after a restart may.
-func (c *course) succeeded(began, ended time.Time) (counted bool) {
-	c.pause = 0
-	if c.Once && c.OK && c.Run < c.success && ended.Before(c.counts) {
-		c.due = c.counts
+// succeeded counts a success, unless it follows too soon after the previous one of an incomplete
+// series, as the first run after a restart may.
+func (c *probeState) succeeded(began, ended time.Time) (counted bool) {
+	c.backoff = 0
+	if c.Once && c.OK && c.Run < c.success && ended.Before(c.countsFrom) {
+		c.due = c.countsFrom
 		return false
 	}
 	if !c.Once {
 		c.Once = true
 		c.Phase = ended.Add(c.period)
-		if c.success == 1 { // else the next success would count too soon
+		if c.success == 1 { // otherwise the next success would count too soon
 			c.Phase = ended.Add(time.Duration(c.spread * float64(c.period)))
 		}
 	}
 	c.count(true, c.success, "")
-	c.counts = c.slot(began)
-	c.due = later(c.counts, ended)
+	c.countsFrom = c.nextSlot(began)
+	c.due = later(c.countsFrom, ended)
 	return true
 }
 
-// failed counts what was known to fail when a failure was due to count. A run
-// that began before and was under way then counts like one that began then.
-func (c *course) failed(output string, began, ended time.Time) (counted bool) {
-	if ended.Before(c.counts) {
-		c.due = later(c.counts, ended)
+// failed counts a failure that ended after countsFrom. A run that started earlier counts like one
+// that started at countsFrom.
+func (c *probeState) failed(output string, began, ended time.Time) (counted bool) {
+	if ended.Before(c.countsFrom) {
+		c.due = later(c.countsFrom, ended)
 		if c.early && !c.Once {
-			c.due = c.soon(ended, c.due)
+			c.due = c.retrySoon(ended, c.due)
 		}
 		return false
 	}
 	c.count(false, c.failure, output)
-	c.counts = c.slot(later(began, c.counts))
+	c.countsFrom = c.nextSlot(later(began, c.countsFrom))
 	if c.early && !c.Once {
-		c.due = c.soon(ended, later(c.counts, ended))
+		c.due = c.retrySoon(ended, later(c.countsFrom, ended))
 	} else {
-		c.due = later(c.slot(began), ended)
+		c.due = later(c.nextSlot(began), ended)
 	}
 	return true
 }
 
-// count adds a result to those like it in a row.
-func (c *course) count(ok bool, threshold int32, output string) {
+// count adds a result to its series.
+func (c *probeState) count(ok bool, threshold int32, output string) {
 	if c.Run == 0 || c.OK != ok {
 		c.OK, c.Run = ok, 0
 	}
 	if c.Run < threshold {
 		c.Run++
-		c.Probed.Failure = output // later ones may say the same in other words
+		c.Probed.Failure = output // keep it stable: later outputs may vary
 	}
 	if c.Run >= threshold {
 		c.passed = &ok
 	}
 }
 
-// soon is when a run that is not due yet is made anyway; at most by then.
-func (c *course) soon(now, by time.Time) time.Time {
-	c.pause = min(max(2*c.pause, firstPause), c.period)
-	if at := now.Add(c.pause); at.Before(by) {
+// retrySoon returns the time of an early run, at most by.
+func (c *probeState) retrySoon(now, by time.Time) time.Time {
+	c.backoff = min(max(2*c.backoff, firstPause), c.period)
+	if at := now.Add(c.backoff); at.Before(by) {
 		return at
 	}
 	return by
 }
 
-// missed is how many runs fell out because this one began so late.
-func (c *course) missed(began time.Time) int64 {
+// missed returns the number of runs that were skipped because this one started late.
+func (c *probeState) missed(began time.Time) int64 {
 	return int64(max(began.Sub(c.due), 0) / c.period)
 }
 

@@ -17,13 +17,13 @@ var day = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // seconds, "+" for a success, "-" for a failure, small letters f and s for a failure
 // and a success that did not count, u for one that could not be made; in brackets
 // what the thresholds have come to say.
-func play(c course, until time.Duration, takes time.Duration, result func(at time.Duration) Result) string {
+func play(c probeState, until time.Duration, takes time.Duration, result func(at time.Duration) Result) string {
 	var out []string
 	for now := c.due; !now.After(day.Add(until)); now = c.due {
 		at := now.Sub(day)
 		was := c.passed
 		r := result(at)
-		counted := c.took(r, "x", now, now.Add(takes))
+		counted := c.record(r, "x", now, now.Add(takes))
 		mark := map[Result]string{Success: "+", Warning: "+", Failure: "-", Unknown: "u"}[r]
 		if !counted {
 			mark = map[Result]string{Success: "s", Warning: "s", Failure: "f", Unknown: "u"}[r]
@@ -46,7 +46,7 @@ func between(from, to float64, is, other Result) func(time.Duration) Result {
 	}
 }
 
-func TestWhenAProbeRunsAndWhatCounts(t *testing.T) {
+func TestProbeState(t *testing.T) {
 	spec := func(period, success, failure int32, command bool) *corev1.Probe {
 		p := &corev1.Probe{PeriodSeconds: period, SuccessThreshold: success, FailureThreshold: failure}
 		if command {
@@ -85,7 +85,7 @@ func TestWhenAProbeRunsAndWhatCounts(t *testing.T) {
 		{"one that is under way when a failure counts, counts", spec(2, 1, 2, false), 4, 1100 * time.Millisecond, between(0, 99, Failure, Failure), "0f 1.15- 2.35f 3.65-[false]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := play(begin(plan.ReadinessProbe, ruleOf(c.spec, 0.25), day, 0, day), time.Duration(c.until*float64(time.Second)), c.takes, c.result)
+			got := play(newState(plan.ReadinessProbe, thresholdsOf(c.spec, 0.25), day, 0, day), time.Duration(c.until*float64(time.Second)), c.takes, c.result)
 			if got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
@@ -93,9 +93,9 @@ func TestWhenAProbeRunsAndWhatCounts(t *testing.T) {
 	}
 }
 
-// TestNoSoonerThanTheSpec looks at every way in which a probe that never
+// TestNotEarlierThanSpec looks at every way in which a probe that never
 // succeeds, or stops succeeding, can be given up.
-func TestNoSoonerThanTheSpec(t *testing.T) {
+func TestNotEarlierThanSpec(t *testing.T) {
 	for period := int32(1); period <= 5; period++ {
 		for failure := int32(1); failure <= 4; failure++ {
 			for _, command := range []bool{false, true} {
@@ -103,11 +103,11 @@ func TestNoSoonerThanTheSpec(t *testing.T) {
 				if command {
 					spec.Exec = &corev1.ExecAction{}
 				}
-				c := begin(plan.LivenessProbe, ruleOf(spec, 0.5), day, 0, day)
+				c := newState(plan.LivenessProbe, thresholdsOf(spec, 0.5), day, 0, day)
 				dead := time.Duration(0)
 				for c.passed == nil {
 					dead = c.due.Add(3 * time.Millisecond).Sub(day)
-					c.took(Failure, "", c.due, c.due.Add(3*time.Millisecond))
+					c.record(Failure, "", c.due, c.due.Add(3*time.Millisecond))
 				}
 				least := time.Duration(period*failure) * time.Second
 				if dead < least {
@@ -118,29 +118,29 @@ func TestNoSoonerThanTheSpec(t *testing.T) {
 	}
 }
 
-func TestACourseGoesOnAfterARestart(t *testing.T) {
-	r := ruleOf(&corev1.Probe{PeriodSeconds: 10, FailureThreshold: 3}, 0.25)
-	c := begin(plan.LivenessProbe, r, day, 0, day)
-	c.took(Success, "", day, day)
+func TestProbeStateResumes(t *testing.T) {
+	r := thresholdsOf(&corev1.Probe{PeriodSeconds: 10, FailureThreshold: 3}, 0.25)
+	c := newState(plan.LivenessProbe, r, day, 0, day)
+	c.record(Success, "", day, day)
 	at := func(s float64) time.Time { return day.Add(time.Duration(s * float64(time.Second))) }
 	for c.due.Before(at(20)) {
-		c.took(Failure, "down", c.due, c.due)
+		c.record(Failure, "down", c.due, c.due)
 	}
 	if c.Run != 2 || c.OK || c.due != at(22.5) {
 		t.Fatalf("%+v", c)
 	}
 	// Restarted at 15 s: the phase and the count are as they were; the run that is
 	// made at once counts for nothing if it fails.
-	got := play(resume(c.Probed, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
+	got := play(resumeState(c.Probed, r, c.passed, at(15)), 40*time.Second, 0, between(0, 99, Failure, Failure))
 	if want := "15.25f 22.5-[false] 32.5-"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	got = play(resume(c.Probed, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
+	got = play(resumeState(c.Probed, r, c.passed, at(15)), 30*time.Second, 0, between(0, 99, Success, Success))
 	if want := "15.25+ 22.5+"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	// Three successes in a row are two periods apart, restart or not.
-	three := ruleOf(&corev1.Probe{PeriodSeconds: 10, SuccessThreshold: 3}, 0.25)
+	three := thresholdsOf(&corev1.Probe{PeriodSeconds: 10, SuccessThreshold: 3}, 0.25)
 	for _, s := range []struct {
 		until float64 // the first process runs
 		want  string
@@ -149,25 +149,25 @@ func TestACourseGoesOnAfterARestart(t *testing.T) {
 		{10, "13.25s 20+[true] 30+"},
 		{20, "23.25+ 30+"},
 	} {
-		c := begin(plan.ReadinessProbe, three, day, 0, day)
+		c := newState(plan.ReadinessProbe, three, day, 0, day)
 		for !c.due.After(at(s.until)) {
-			c.took(Success, "", c.due, c.due)
+			c.record(Success, "", c.due, c.due)
 		}
-		got := play(resume(c.Probed, three, c.passed, at(s.until+3)), 30*time.Second, 0, between(0, 99, Success, Failure))
+		got := play(resumeState(c.Probed, three, c.passed, at(s.until+3)), 30*time.Second, 0, between(0, 99, Success, Failure))
 		if got != s.want {
 			t.Errorf("restarted after %g s: got  %s\nwant %s", s.until+3, got, s.want)
 		}
 	}
 	// The clock was set back by a day: it does not wait for yesterday's tomorrow.
-	if c := resume(c.Probed, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
+	if c := resumeState(c.Probed, r, nil, at(-86400)); c.due.After(at(-86400 + 10)) {
 		t.Errorf("it is due only %s later", c.due.Sub(at(-86400)))
 	}
 }
 
-// TestTheFirstRunWaitsForItsDelayAndNotForTheClock: what is left of the delay is
+// TestFirstRunIgnoresClockChanges: what is left of the delay is
 // never more than all of it, whatever the clock says of the start, and nothing
 // compares wall clocks later.
-func TestTheFirstRunWaitsForItsDelayAndNotForTheClock(t *testing.T) {
+func TestFirstRunIgnoresClockChanges(t *testing.T) {
 	now := time.Now()
 	wall := now.Round(0)
 	for name, c := range map[string]struct {
@@ -180,16 +180,16 @@ func TestTheFirstRunWaitsForItsDelayAndNotForTheClock(t *testing.T) {
 		"before the clock was set back": {wall.Add(time.Hour), 5 * time.Second},
 		"nobody knows when":             {time.Time{}, 0},
 	} {
-		b := begin(plan.LivenessProbe, rule{period: time.Second}, c.started, 5*time.Second, now)
+		b := newState(plan.LivenessProbe, thresholds{period: time.Second}, c.started, 5*time.Second, now)
 		if got := b.due.Sub(now); got != c.want {
 			t.Errorf("started %s: due after %s, want %s", name, got, c.want)
 		}
-		if !monotonic(b.due) || !monotonic(b.Phase) || !monotonic(b.counts) {
+		if !monotonic(b.due) || !monotonic(b.Phase) || !monotonic(b.countsFrom) {
 			t.Errorf("started %s: it goes by the wall clock", name)
 		}
 	}
-	r := resume(plan.Probed{Kind: plan.LivenessProbe, Phase: wall.Add(-time.Minute)}, rule{period: time.Second}, nil, now)
-	if !monotonic(r.Phase) || !monotonic(r.counts) {
+	r := resumeState(plan.Probed{Kind: plan.LivenessProbe, Phase: wall.Add(-time.Minute)}, thresholds{period: time.Second}, nil, now)
+	if !monotonic(r.Phase) || !monotonic(r.countsFrom) {
 		t.Error("resumed, it goes by the wall clock")
 	}
 }
@@ -198,11 +198,11 @@ func TestTheFirstRunWaitsForItsDelayAndNotForTheClock(t *testing.T) {
 // clock moves.
 func monotonic(at time.Time) bool { return strings.Contains(at.String(), " m=") }
 
-func TestPhasesAreSpread(t *testing.T) {
+func TestPhaseSpread(t *testing.T) {
 	var buckets [10]int
 	for i := range 500 {
-		x := spreadOf("uid", fmt.Sprintf("c%03d", i), plan.ReadinessProbe)
-		if x <= 0 || x > 1 || x != spreadOf("uid", fmt.Sprintf("c%03d", i), plan.ReadinessProbe) {
+		x := phaseSpread("uid", fmt.Sprintf("c%03d", i), plan.ReadinessProbe)
+		if x <= 0 || x > 1 || x != phaseSpread("uid", fmt.Sprintf("c%03d", i), plan.ReadinessProbe) {
 			t.Fatal(x)
 		}
 		buckets[min(int(x*10), 9)]++

@@ -74,13 +74,13 @@ func (r *rig) deadBetween(least, most time.Duration) {
 	}
 }
 
-func fails(takes time.Duration) func(plan.ProbeKind, string, time.Duration) (answer, time.Duration) {
-	return func(plan.ProbeKind, string, time.Duration) (answer, time.Duration) {
-		return answer{result: Failure, output: "x"}, takes
+func fails(takes time.Duration) func(plan.ProbeKind, string, time.Duration) (outcome, time.Duration) {
+	return func(plan.ProbeKind, string, time.Duration) (outcome, time.Duration) {
+		return outcome{result: Failure, output: "x"}, takes
 	}
 }
 
-func TestAContainerThatNeverAnswersIsGivenUpInItsTime(t *testing.T) {
+func TestUnresponsiveContainerFailsOnTime(t *testing.T) {
 	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, delay := range []int32{0, 7} {
 			for _, kind := range []plan.ProbeKind{plan.LivenessProbe, plan.StartupProbe} {
@@ -100,21 +100,21 @@ func TestAContainerThatNeverAnswersIsGivenUpInItsTime(t *testing.T) {
 	})
 }
 
-// TestLivenessBeginsWhenTheStartupProbeHasSucceeded: at once, and its initial
+// TestLivenessStartsAfterStartupProbe: at once, and its initial
 // delay is counted from the container's start.
-func TestLivenessBeginsWhenTheStartupProbeHasSucceeded(t *testing.T) {
+func TestLivenessStartsAfterStartupProbe(t *testing.T) {
 	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, delay := range []int32{0, 3, 20} {
 			inBubble(t, Options{}, func(t *testing.T, r *rig) {
 				var first time.Duration
-				r.answer = func(kind plan.ProbeKind, _ string, at time.Duration) (answer, time.Duration) {
+				r.answer = func(kind plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
 					if kind == plan.StartupProbe {
-						return answer{result: map[bool]Result{true: Success, false: Failure}[at > 10*time.Second]}, time.Millisecond
+						return outcome{result: map[bool]Result{true: Success, false: Failure}[at > 10*time.Second]}, time.Millisecond
 					}
 					if first == 0 {
 						first = at
 					}
-					return answer{result: Failure, output: "x"}, takes
+					return outcome{result: Failure, output: "x"}, takes
 				}
 				pod := probed("a", corev1.Container{Name: "c", StartupProbe: probeOf(h, 30, 0), LivenessProbe: probeOf(h, failures, delay)})
 				w := r.running("c", plan.Probes{Startup: true})
@@ -139,16 +139,16 @@ func TestLivenessBeginsWhenTheStartupProbeHasSucceeded(t *testing.T) {
 	})
 }
 
-// TestAContainerThatAnswersNoMoreIsGivenUpInItsTime: it has answered, and stops.
-func TestAContainerThatAnswersNoMoreIsGivenUpInItsTime(t *testing.T) {
+// TestContainerThatStopsRespondingFailsOnTime: it has answered, and stops.
+func TestContainerThatStopsRespondingFailsOnTime(t *testing.T) {
 	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, last := range []time.Duration{10 * time.Millisecond, 7300 * time.Millisecond} {
 			inBubble(t, Options{}, func(_ *testing.T, r *rig) {
-				r.answer = func(_ plan.ProbeKind, _ string, at time.Duration) (answer, time.Duration) {
+				r.answer = func(_ plan.ProbeKind, _ string, at time.Duration) (outcome, time.Duration) {
 					if at < last {
-						return answer{result: Success}, time.Millisecond
+						return outcome{result: Success}, time.Millisecond
 					}
-					return answer{result: Failure, output: "x"}, takes
+					return outcome{result: Failure, output: "x"}, takes
 				}
 				r.watch(probed("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)}), r.running("c", plan.Probes{Liveness: true}))
 				r.at(time.Minute)
@@ -158,9 +158,9 @@ func TestAContainerThatAnswersNoMoreIsGivenUpInItsTime(t *testing.T) {
 	})
 }
 
-// TestARestartOfTheAgentGivesNobodyUpSooner, and later than a kubelet, which
+// TestAgentRestartFailsNoContainerEarlier, and later than a kubelet, which
 // begins to count anew, only by what the restart itself took.
-func TestARestartOfTheAgentGivesNobodyUpSooner(t *testing.T) {
+func TestAgentRestartFailsNoContainerEarlier(t *testing.T) {
 	each(t, func(t *testing.T, h corev1.ProbeHandler, failures int32, takes time.Duration) {
 		for _, restart := range []time.Duration{time.Second, 2100 * time.Millisecond, 3900 * time.Millisecond, 5 * time.Second} {
 			pod := probed("a", corev1.Container{Name: "c", LivenessProbe: probeOf(h, failures, 0)})

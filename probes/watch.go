@@ -14,8 +14,8 @@ import (
 	"berth/agent/plan"
 )
 
-// set makes the probes of a pod what they are wanted to be.
-func (o *Manager) set(w *watch, now time.Time) {
+// setPod sets the probes of a pod.
+func (o *Manager) setPod(w *watch, now time.Time) {
 	p := o.pods[w.pod.UID]
 	if p == nil {
 		p = &pod{}
@@ -34,12 +34,12 @@ func (o *Manager) set(w *watch, now time.Time) {
 			p.instances = append(p.instances, &instance{pod: p, watch: want, health: want.Health})
 			i = len(p.instances) - 1
 		}
-		o.watchContainer(p.instances[i], c, want, now)
+		o.setContainer(p.instances[i], c, want, now)
 	}
 	p.instances = slices.DeleteFunc(p.instances, func(in *instance) bool {
 		if !keep[in.watch.ID] {
 			for _, x := range in.probes {
-				o.unwant(x)
+				o.stop(x)
 			}
 		}
 		return !keep[in.watch.ID]
@@ -49,7 +49,7 @@ func (o *Manager) set(w *watch, now time.Time) {
 	})
 }
 
-func (o *Manager) watchContainer(in *instance, c *corev1.Container, want plan.Watch, now time.Time) {
+func (o *Manager) setContainer(in *instance, c *corev1.Container, want plan.Watch, now time.Time) {
 	in.watch.Probes, in.watch.Host = want.Probes, want.Host
 	for _, k := range []struct {
 		kind plan.ProbeKind
@@ -62,7 +62,7 @@ func (o *Manager) watchContainer(in *instance, c *corev1.Container, want plan.Wa
 	} {
 		i := slices.IndexFunc(in.probes, func(x *probe) bool { return x.Kind == k.kind })
 		if i >= 0 && (!k.want || k.spec == nil) {
-			o.unwant(in.probes[i])
+			o.stop(in.probes[i])
 		}
 		if !k.want || k.spec == nil {
 			continue
@@ -71,24 +71,24 @@ func (o *Manager) watchContainer(in *instance, c *corev1.Container, want plan.Wa
 			in.probes = append(in.probes, o.newProbe(in, k.kind, k.spec, now))
 			i = len(in.probes) - 1
 		}
-		o.want(in.probes[i], c, k.spec, now)
+		o.configure(in.probes[i], c, k.spec, now)
 	}
 }
 
-// newProbe is a probe at its beginning, or where another life has left it.
+// newProbe returns a new probe, or one that continues the state of an earlier run of the agent.
 func (o *Manager) newProbe(in *instance, kind plan.ProbeKind, spec *corev1.Probe, now time.Time) *probe {
-	x := &probe{in: in, at: -1}
-	r := ruleOf(spec, spreadOf(in.pod.pod.UID, in.watch.Name, kind))
+	x := &probe{in: in, heapIndex: -1}
+	r := thresholdsOf(spec, phaseSpread(in.pod.pod.UID, in.watch.Name, kind))
 	if was := in.health.Of(kind); was != nil {
-		x.course = resume(*was, r, passedBefore(in.health, kind, *was, r), now)
+		x.probeState = resumeState(*was, r, passedBefore(in.health, kind, *was, r), now)
 		return x
 	}
-	x.course = begin(kind, r, in.watch.StartedAt, time.Duration(spec.InitialDelaySeconds)*time.Second, now)
+	x.probeState = newState(kind, r, in.watch.StartedAt, time.Duration(spec.InitialDelaySeconds)*time.Second, now)
 	return x
 }
 
-// passedBefore is what an earlier life has made of a probe.
-func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.Probed, r rule) *bool {
+// passedBefore returns the result that an earlier run of the agent has determined.
+func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.Probed, r thresholds) *bool {
 	switch {
 	case kind == plan.ReadinessProbe && (h.Ready || !was.OK && was.Run >= r.failure):
 		return &h.Ready
@@ -98,16 +98,16 @@ func passedBefore(h plan.Health, kind plan.ProbeKind, was plan.Probed, r rule) *
 	return nil
 }
 
-// want has a probe run, with the spec and address that hold now.
-func (o *Manager) want(x *probe, c *corev1.Container, spec *corev1.Probe, now time.Time) {
+// configure schedules a probe with the current spec and address.
+func (o *Manager) configure(x *probe, c *corev1.Container, spec *corev1.Probe, now time.Time) {
 	if x.wanted && x.host == x.in.watch.Host && (x.spec == spec || equality.Semantic.DeepEqual(x.spec, spec)) {
 		return
 	}
 	if x.spec != nil && !equality.Semantic.DeepEqual(x.spec, spec) {
-		x.rule = ruleOf(spec, x.spread)
+		x.thresholds = thresholdsOf(spec, x.spread)
 	}
 	x.spec, x.host, x.timeout = spec, x.in.watch.Host, time.Duration(max(spec.TimeoutSeconds, 1))*time.Second
-	x.do = o.make(x, c)
+	x.execute = o.buildRunner(x, c)
 	if !x.wanted && x.due.Before(now) {
 		x.due = now
 	}
@@ -115,24 +115,24 @@ func (o *Manager) want(x *probe, c *corev1.Container, spec *corev1.Probe, now ti
 	o.reschedule(x)
 }
 
-// unwant stops a probe. What it has found out is kept as long as its container.
-func (o *Manager) unwant(x *probe) {
+// stop stops a probe. Its results are kept as long as its container.
+func (o *Manager) stop(x *probe) {
 	x.wanted = false
 	o.schedule.remove(x)
 	if x.run != nil {
-		x.run.void = true
+		x.run.canceled = true
 		x.run.cancel()
 	}
 }
 
-func (o *Manager) forget(uid types.UID) {
+func (o *Manager) removePod(uid types.UID) {
 	p := o.pods[uid]
 	if p == nil {
 		return
 	}
 	for _, in := range p.instances {
 		for _, x := range in.probes {
-			o.unwant(x)
+			o.stop(x)
 		}
 	}
 	delete(o.pods, uid)
@@ -141,13 +141,13 @@ func (o *Manager) forget(uid types.UID) {
 	}
 }
 
-// spreadOf is where in its period a probe has its phase: the same in every life
-// of the agent, and another for every probe of the node.
-func spreadOf(uid types.UID, container string, kind plan.ProbeKind) float64 {
+// phaseSpread returns the phase of a probe within its period. It is stable across restarts of the
+// agent and different for every probe of the node.
+func phaseSpread(uid types.UID, container string, kind plan.ProbeKind) float64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s/%s/%s", uid, container, kind) // a hash never fails
 	x := h.Sum64()
-	x ^= x >> 33 // names that differ in their last letter are to be far apart
+	x ^= x >> 33 // mix the bits: similar names must get different phases
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33
 	return float64(x%(1<<20)+1) / (1 << 20)

@@ -1,42 +1,39 @@
-// Package exectracker runs commands in containers for the agent's own ends, probes
-// and hooks, and sees to it that they leave no process behind.
+// Package exectracker runs the commands of probes and hooks in containers and cleans up the
+// processes that they leave behind.
 //
-// A runtime kills the command that is not over in time, not what it has started;
-// and one whose asker or whose runtime dies meanwhile may be killed by nobody.
-// So the package looks at the host's processes: for what a late command has
-// started, and for what a command that was cut off has left, also by an agent
-// that was killed. For that it owns a directory of notes, one file per command
-// under way; it lies in the page cache only, as the processes do that it tells
-// of.
+// When a command times out, the runtime kills the command itself but not its child processes. If
+// the caller or the runtime dies meanwhile, the command may not be killed at all. The package
+// therefore inspects the host's processes: for children of a command that timed out, and for what
+// an interrupted command has left, also after the agent was killed. For this it owns a directory
+// with one record per running command. The records are only in the page cache: like the processes,
+// they do not have to survive a crash of the host.
 //
-// It decides nothing about when a command is run or what its end means, and
-// touches no process that it cannot tell for a command's own: one of the same
-// container, begun after the command was asked for, in the command's session,
-// seen to descend from it, or with an end of its outputs. A command that ends by
-// itself may leave what it wants. So does a daemon of one that did not, if it
-// lost its parent before it was seen and holds none of the outputs: nothing
-// tells it from the container's own.
+// It makes no decisions about when a command runs or what its result means. It kills only processes
+// that it can attribute to a command: processes in the same container that started after the
+// command was requested and that are in the command's session, were observed as its descendants, or
+// hold one of its output pipes. A command that ends by itself may leave processes. So may a
+// timed-out command whose daemon lost its parent before it was observed and holds none of the
+// pipes: it cannot be distinguished from the container's own processes.
 //
-//	commands.go   ExecSync: one command
-//	overtime.go   what a command that is not over in time has started
-//	cutoff.go     what a command that nobody waits for any more has left
-//	grants.go     commands of users in the same containers
-//	notes.go      which commands were under way, over the agent's death
-//	processes.go  the host's processes
-//	family.go     what has left a command's session
+//	tracker.go      ExecSync: one command
+//	timeout.go      processes of a command that timed out
+//	interrupted.go  processes of an interrupted command
+//	userexec.go     user execs in the same containers
+//	records.go      the records of running commands
+//	processes.go    the host's processes
+//	processtree.go  processes that have left a command's session
 //
 // # Goroutines
 //
-//	Runner.Run   owns the clearing up after commands that were cut off; ends with
-//	             its context: what is left is the next life's
-//	a watcher    one per command under way; waited for by it
+//	Tracker.Run   cleans up after interrupted commands; ends with its context:
+//	              the next run of the agent handles the rest
+//	execWatcher   one per running command, which waits for it
 //
 // # Invariants
 //
-//	M1 A command that was not over in time leaves no process behind that can be
-//	   told for its own.
-//	M2 Nor does one that was cut off: called off, or by the death of the agent
-//	   or of the runtime.
-//	M3 A command of this life is never taken for one of an earlier life, nor
-//	   one that a user has asked for.
+//	M1 A command that timed out leaves no process that can be attributed to it.
+//	M2 Neither does an interrupted command: canceled, or by the death of the agent
+//	   or the runtime.
+//	M3 A current command is never mistaken for one of an earlier run of the agent,
+//	   nor for a user exec.
 package exectracker

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a runtime runs in a container is a session of its own: its first process
-// is a child of the container's supervisor, as the container's own is, and leads
-// a session that all it starts belongs to. What leaves that is in family.go.
+// Every command that a runtime runs in a container has its own session. Its first process is a
+// child of the container's shim, like the container's init process, and leads the session of all
+// its descendants. For processes that leave it, see processtree.go.
 
-// process is what /proc says of one.
+// process is the data of a process from /proc.
 type process struct {
 	pid, parent, session int
 	started              time.Duration // since boot
@@ -27,10 +27,10 @@ func readProcess(pid int) (process, bool) {
 	if err != nil {
 		return process{}, false
 	}
-	// The name is in parentheses and may hold anything, also parentheses.
+	// The name is in parentheses and may itself contain parentheses.
 	rest := data[bytes.LastIndexByte(data, ')')+1:]
 	f := strings.Fields(string(rest))
-	if len(f) < 20 || f[0] == "Z" || f[0] == "X" { // a dead one counts as gone
+	if len(f) < 20 || f[0] == "Z" || f[0] == "X" { // a zombie counts as ended
 		return process{}, false
 	}
 	p := process{pid: pid}
@@ -51,7 +51,7 @@ func procPath(pid int, file string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), file)
 }
 
-// sinceBoot is the clock of /proc.
+// sinceBoot converts a time to the clock of /proc.
 func sinceBoot(t time.Time) time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -60,17 +60,17 @@ func sinceBoot(t time.Time) time.Duration {
 	return time.Duration(now.Nano()) - time.Since(t)
 }
 
-// commandsOf returns the sessions of commands that were begun in a container
-// between those times. Where one was begun with exactly these words, others are
-// left out, and so is what may be a user's.
-func commandsOf(init int, command []string, from, until time.Duration, users grants) (sessions []int) {
+// commandsOf returns the sessions of commands that started in a container within the given times.
+// If a session has exactly this command line, only such sessions are returned. Possible user execs
+// are excluded.
+func commandsOf(init int, command []string, from, until time.Duration, users userExecs) (sessions []int) {
 	var same []int
 	for _, p := range leadersOf(init) {
-		if p.started < from-2*tick || p.started > until || users.may(p, command) {
+		if p.started < from-2*tick || p.started > until || users.mayMatch(p, command) {
 			continue
 		}
 		sessions = append(sessions, p.pid)
-		if hasWords(p.pid, command) {
+		if hasCommandLine(p.pid, command) {
 			same = append(same, p.pid)
 		}
 	}
@@ -80,8 +80,8 @@ func commandsOf(init int, command []string, from, until time.Duration, users gra
 	return sessions
 }
 
-// leadersOf lists the first processes of all sessions that the runtime has begun
-// in a container, but for its own.
+// leadersOf returns the leaders of all sessions that the runtime has started in a container,
+// without its init process.
 func leadersOf(init int) (all []process) {
 	first, ok := readProcess(init)
 	if !ok {
@@ -93,53 +93,52 @@ func leadersOf(init int) (all []process) {
 	})
 }
 
-// hasWords reports whether a process still runs what it was begun with.
-func hasWords(pid int, command []string) bool {
+// hasCommandLine reports whether a process still has the command line it was started with.
+func hasCommandLine(pid int, command []string) bool {
 	words := append([]byte(strings.Join(command, "\x00")), 0)
 	line, err := os.ReadFile(procPath(pid, "cmdline"))
 	return err == nil && bytes.Equal(line, words)
 }
 
-// straysOf returns the sessions of processes that a command has left which was
-// gone before anybody saw it: they began after it was asked for, their session
-// has lost its first process, and they hold outputs that are not the
-// container's own. The runtime waits for just those outputs.
-func straysOf(init int, from time.Duration) (sessions []int) {
+// orphanedSessions returns the sessions left by a command that ended before it was observed: their
+// processes started after the request, their leader is gone, and they hold output pipes that are
+// not the container's. The runtime waits for these pipes.
+func orphanedSessions(init int, from time.Duration) (sessions []int) {
 	group := cgroupOf(init)
 	for _, p := range processes() {
 		if p.started < from-2*tick || p.pid == init || cgroupOf(p.pid) != group || slices.Contains(sessions, p.session) {
 			continue
 		}
-		if _, lives := readProcess(p.session); !lives && holdsOther(init, p.pid) {
+		if _, lives := readProcess(p.session); !lives && holdsForeignPipe(init, p.pid) {
 			sessions = append(sessions, p.session)
 		}
 	}
 	return sessions
 }
 
-// soonAfter is how soon after it was asked for a command is most often begun.
-const soonAfter = 2 * time.Second
+// startWindow is how soon after its request a command usually starts.
+const startWindow = 2 * time.Second
 
-// left is a session that a command may have left, with when it began.
-type left struct {
+// leftoverSession is a session that a command may have left.
+type leftoverSession struct {
 	session int
-	began   time.Duration
+	started time.Duration
 }
 
-// cutOffIn finds what a command that was cut off may have left in a container:
-// the command itself, whether or not it has become another program since, and
-// what has outlived it. What may be a user's is none of it.
-func cutOffIn(init int, n note, users grants) (all []left) {
+// interruptedSessions finds the sessions that an interrupted command may have left in a container:
+// the command itself, even if it has executed another program, and orphaned sessions. Possible user
+// execs are excluded.
+func interruptedSessions(init int, n record, users userExecs) (all []leftoverSession) {
 	for _, p := range leadersOf(init) {
-		late := p.started > n.Began+soonAfter
-		if p.started >= n.Began-2*tick && !users.may(p, n.Command) && (hasWords(p.pid, n.Command) || !late && holdsOther(init, p.pid)) {
-			all = append(all, left{p.pid, p.started})
+		late := p.started > n.RequestedAt+startWindow
+		if p.started >= n.RequestedAt-2*tick && !users.mayMatch(p, n.Command) && (hasCommandLine(p.pid, n.Command) || !late && holdsForeignPipe(init, p.pid)) {
+			all = append(all, leftoverSession{p.pid, p.started})
 		}
 	}
-	for _, s := range straysOf(init, n.Began) {
+	for _, s := range orphanedSessions(init, n.RequestedAt) {
 		for _, p := range processes() {
 			if p.session == s {
-				all = append(all, left{s, p.started})
+				all = append(all, leftoverSession{s, p.started})
 				break
 			}
 		}
@@ -147,21 +146,21 @@ func cutOffIn(init int, n note, users grants) (all []left) {
 	return all
 }
 
-// holdsOther reports whether one of a process' outputs is a pipe that the
-// container's first process does not have.
-func holdsOther(init, pid int) bool { return len(outputsOf(init, pid)) > 0 }
+// holdsForeignPipe reports whether an output of a process is a pipe that the container's init
+// process does not have.
+func holdsForeignPipe(init, pid int) bool { return len(outputsOf(init, pid)) > 0 }
 
-// killSessions kills what is left of sessions in the container that init is the
-// first process of, and returns how many it was. A session whose first process
-// lives is killed with it only if that began by then.
+// killSessions kills the remaining processes of sessions in the container with the given init
+// process, and returns their number. A session whose leader is alive is killed only if the leader
+// started by the given time.
 func killSessions(init int, sessions []int, from, leaders time.Duration) (n int) {
 	group := cgroupOf(init)
 	if group == "" {
-		return 0 // the container is gone, and everything with it
+		return 0 // the container is gone with all its processes
 	}
 	for _, s := range sessions {
 		if p, lives := readProcess(s); lives && p.started > leaders {
-			continue // it has not been killed yet, or is another of this number
+			continue // not killed yet, or a reused PID
 		}
 		for _, p := range processes() {
 			if p.session == s && p.pid != init && p.started >= from-2*tick && cgroupOf(p.pid) == group && kill(p) {
@@ -172,22 +171,22 @@ func killSessions(init int, sessions []int, from, leaders time.Duration) (n int)
 	return n
 }
 
-// kill kills exactly this process, not one that has got its number since.
+// kill kills exactly this process, not a later one with the same PID.
 func kill(p process) bool {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = unix.Close(fd) }() // only a handle
+	defer func() { _ = unix.Close(fd) }() // the descriptor was only used for the signal
 	now, lives := readProcess(p.pid)
 	return lives && now.session == p.session && now.started == p.started &&
 		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// childrenOf lists the children of a process, whichever of its threads has them.
+// childrenOf returns the children of all threads of a process.
 func childrenOf(parent int) (all []process) {
 	files, err := filepath.Glob(procPath(parent, "task/*/children"))
-	if err != nil || len(files) == 0 { // a kernel without these lists
+	if err != nil || len(files) == 0 { // the kernel does not provide the file
 		return slices.DeleteFunc(processes(), func(p process) bool { return p.parent != parent })
 	}
 	for _, f := range files {
@@ -221,7 +220,7 @@ func processes() (all []process) {
 	return all
 }
 
-// cgroupOf tells containers apart; empty: the process is gone.
+// cgroupOf identifies the container of a process. Empty: the process is gone.
 func cgroupOf(pid int) string {
 	data, err := os.ReadFile(procPath(pid, "cgroup"))
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// TestWhatACommandHasLeftIsFound has a session lose its first process, as a
+// TestFindLeftoverProcesses has a session lose its first process, as a
 // command does that is killed. Nothing is killed here: other tests' processes
 // are in the same cgroup.
-func TestWhatACommandHasLeftIsFound(t *testing.T) {
+func TestFindLeftoverProcesses(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	r, w, err := os.Pipe()
@@ -50,15 +50,15 @@ func TestWhatACommandHasLeftIsFound(t *testing.T) {
 	if !slices.ContainsFunc(children, func(p process) bool { return p.pid == leader && p.session == leader }) {
 		t.Errorf("the command is not among the children: %+v", children)
 	}
-	if slices.Contains(straysOf(os.Getpid(), sinceBoot(began)), leader) {
+	if slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(began)), leader) {
 		t.Error("a session whose first process lives counts as left behind")
 	}
 	hold.Close()
 	_ = cmd.Wait() // its exit code says nothing here
-	if !slices.Contains(straysOf(os.Getpid(), sinceBoot(began)), leader) {
+	if !slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(began)), leader) {
 		t.Error("what is left is not found")
 	}
-	if slices.Contains(straysOf(os.Getpid(), sinceBoot(time.Now().Add(time.Minute))), leader) {
+	if slices.Contains(orphanedSessions(os.Getpid(), sinceBoot(time.Now().Add(time.Minute))), leader) {
 		t.Error("what began before the command counts as its own")
 	}
 	if p, lives := readProcess(left); !lives || p.session != leader || !kill(p) {

@@ -22,21 +22,21 @@ import (
 )
 
 const (
-	maxBody   = 10 << 10 // of an answer that is read; the rest is let go
-	maxOutput = 512      // of a command's output that is told
-	maxHops   = 10       // redirects that are followed
+	maxBody      = 10 << 10 // bytes of a response that are read
+	maxOutput    = 512      // bytes of a command's output in errors
+	maxRedirects = 10       // redirects that are followed
 )
 
-// Options are what a Runner is made of.
+// Options configures a Runner.
 type Options struct {
-	// Exec runs a command in a running container, with no time limit but ctx.
+	// Exec runs a command in a running container without a timeout.
 	Exec    func(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int32, err error)
-	HostIPs []string // of the node: where pods on its network listen
-	// UserAgent of HTTP hooks; default kube-lifecycle/1.37.
+	HostIPs []string // addresses of pods on the host network
+	// UserAgent is the user agent of HTTP hooks. Default: kube-lifecycle/1.37.
 	UserAgent string
-	// RecordWarning is told, as an event of the pod, what is odd without being an error.
+	// RecordWarning records a warning event of the pod.
 	RecordWarning func(pod *corev1.Pod, reason, message string)
-	// OnHTTPFallback counts HTTPS hooks that succeeded without TLS.
+	// OnHTTPFallback counts HTTPS hooks that succeeded with plain HTTP.
 	OnHTTPFallback func()
 }
 
@@ -52,27 +52,27 @@ func New(o Options) *Runner {
 	return &Runner{Options: o, client: &http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
-			// Nobody could give the node the authority of a pod's certificate.
-			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the API says of the scheme HTTPS
+			// The node has no certificate authority to verify a pod's certificate with.
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as documented for the scheme HTTPS
 		},
 		CheckRedirect: sameHost,
 	}}
 }
 
-// sameHost follows redirects on the same host only: a pod must not make the
-// node speak to others.
+// sameHost follows redirects only within the same host, so that a pod cannot make the node send
+// requests elsewhere.
 func sameHost(req *http.Request, via []*http.Request) error {
 	switch {
 	case req.URL.Hostname() != via[0].URL.Hostname():
 		return http.ErrUseLastResponse
-	case len(via) >= maxHops:
-		return fmt.Errorf("stopped after %d redirects", maxHops)
+	case len(via) >= maxRedirects:
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
 	}
 	return nil
 }
 
-// Run runs one hook of a running container and waits for its end. Errors are
-// *plan.Error where the runtime told the kind.
+// Run runs one hook of a running container and waits for it. Errors are *plan.Error if their kind
+// is known.
 func (r *Runner) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, h *corev1.LifecycleHandler, id string, podIPs []string) error {
 	switch {
 	case h.Exec != nil:
@@ -87,7 +87,7 @@ func (r *Runner) Run(ctx context.Context, pod *corev1.Pod, c *corev1.Container, 
 	case h.TCPSocket != nil:
 		return invalid("tcpSocket is not supported as a hook")
 	}
-	return invalid("the hook does nothing")
+	return invalid("the hook has no handler")
 }
 
 func invalid(text string) error {
@@ -100,13 +100,13 @@ func (r *Runner) exec(ctx context.Context, id string, cmd []string) error {
 	case err != nil:
 		return fmt.Errorf("run %q: %w", cmd, err)
 	case code != 0:
-		return fmt.Errorf("run %q: exit code %d: %s", cmd, code, said(stdout, stderr))
+		return fmt.Errorf("run %q: exit code %d: %s", cmd, code, outputExcerpt(stdout, stderr))
 	}
 	return nil
 }
 
-// said is the beginning of what a command has printed.
-func said(outputs ...[]byte) string {
+// outputExcerpt returns the beginning of a command's output.
+func outputExcerpt(outputs ...[]byte) string {
 	all := bytes.TrimSpace(bytes.Join(outputs, nil))
 	if len(all) > maxOutput {
 		all = all[:maxOutput]
@@ -125,18 +125,19 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// get asks once; a server that speaks no TLS is asked again without.
+// get sends a request. If an HTTPS server responds with plain HTTP, the request is repeated without
+// TLS.
 func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, g *corev1.HTTPGetAction, podIPs []string) error {
 	req, err := request(ctx, c, g, podIPs, r.UserAgent)
 	if err != nil {
 		return &plan.Error{Kind: plan.Invalid, Err: err}
 	}
-	err = r.ask(req)
-	if err != nil && req.URL.Scheme == "https" && speaksPlainly(err) {
+	err = r.do(req)
+	if err != nil && req.URL.Scheme == "https" && isPlainHTTPResponse(err) {
 		plain := req.Clone(ctx)
 		plain.URL.Scheme = "http"
-		plain.Header.Del("Authorization") // was meant to go sealed
-		if plainErr := r.ask(plain); plainErr == nil {
+		plain.Header.Del("Authorization") // it must not be sent unencrypted
+		if plainErr := r.do(plain); plainErr == nil {
 			r.RecordWarning(pod, "LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
 			r.OnHTTPFallback()
 			err = nil
@@ -151,18 +152,18 @@ func (r *Runner) get(ctx context.Context, pod *corev1.Pod, c *corev1.Container, 
 	return nil
 }
 
-// speaksPlainly reports whether a server answered TLS with plain HTTP.
-func speaksPlainly(err error) bool {
+// isPlainHTTPResponse reports whether a server responded to TLS with plain HTTP.
+func isPlainHTTPResponse(err error) bool {
 	var record tls.RecordHeaderError
 	return errors.As(err, &record) || strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-func (r *Runner) ask(req *http.Request) error {
+func (r *Runner) do(req *http.Request) error {
 	resp, err := r.client.Do(req)
 	if err != nil {
 		return err
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, maxBody) // an answer that breaks off was one
+	_, _ = io.CopyN(io.Discard, resp.Body, maxBody) // an incomplete response is a response, too
 	return resp.Body.Close()
 }
 
@@ -179,7 +180,7 @@ func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, 
 		return nil, err
 	}
 	at, err := url.Parse(g.Path)
-	if err != nil { // a path that is no URL is asked for as it is
+	if err != nil { // not a valid path: sent unchanged
 		at = &url.URL{Path: g.Path}
 	}
 	at.Scheme, at.Host = strings.ToLower(string(g.Scheme)), net.JoinHostPort(host, strconv.Itoa(port))
@@ -208,13 +209,13 @@ func request(ctx context.Context, c *corev1.Container, g *corev1.HTTPGetAction, 
 		}
 		set[name] = true
 	}
-	if req.Header.Get("Accept") == "" { // as with probes: an empty one is none at all
+	if req.Header.Get("Accept") == "" { // as for probes, an empty header removes the default
 		req.Header.Del("Accept")
 	}
 	return req, nil
 }
 
-// portOf finds a port by number or by its name in the container.
+// portOf resolves a port number or name.
 func portOf(c *corev1.Container, p intstr.IntOrString) (int, error) {
 	if p.Type == intstr.Int {
 		return p.IntValue(), nil

@@ -24,7 +24,7 @@ type ran struct {
 	cmd []string
 }
 
-func TestExecRunsInTheContainerWithNoTimeLimit(t *testing.T) {
+func TestExecHasNoTimeout(t *testing.T) {
 	t.Parallel()
 	code, fail := int32(0), error(nil)
 	var calls []ran
@@ -53,7 +53,7 @@ func TestExecRunsInTheContainerWithNoTimeLimit(t *testing.T) {
 	}
 }
 
-func TestSleepTakesItsTimeAndIsCalledOff(t *testing.T) {
+func TestSleepCanBeCanceled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{})
@@ -70,7 +70,7 @@ func TestSleepTakesItsTimeAndIsCalledOff(t *testing.T) {
 	})
 }
 
-func TestTCPSocketNeverWorks(t *testing.T) {
+func TestTCPSocketIsNotSupported(t *testing.T) {
 	t.Parallel()
 	hook := &corev1.LifecycleHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}}
 	for _, h := range []*corev1.LifecycleHandler{hook, {}} {

@@ -54,7 +54,7 @@ func files(t *testing.T, dir string) int {
 
 func failed(k plan.Kind) error { return &plan.Error{Kind: k, Err: errors.New("so it is")} }
 
-func TestHowACommandEnds(t *testing.T) {
+func TestExecSyncErrors(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		rt    runtime
@@ -96,9 +96,9 @@ func TestHowACommandEnds(t *testing.T) {
 	}
 }
 
-// TestWhatWasCutOffIsClearedUpOnce: the note stays while the runtime is away, over
+// TestInterruptedExecIsCleanedUpOnce: the note stays while the runtime is away, over
 // as many lives as that takes.
-func TestWhatWasCutOffIsClearedUpOnce(t *testing.T) {
+func TestInterruptedExecIsCleanedUpOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "commands")
 		rt := &runtime{takes: time.Second / 2, err: failed(plan.Unavailable), lost: failed(plan.Unavailable)}
@@ -134,46 +134,46 @@ func TestWhatWasCutOffIsClearedUpOnce(t *testing.T) {
 		}
 		rt.lost = failed(plan.NotFound)
 		live(next, time.Second)
-		if files(t, dir) != 0 || len(next.cut) != 0 {
+		if files(t, dir) != 0 || len(next.interrupted) != 0 {
 			t.Error("what has gone with its container is still looked for")
 		}
 	})
 }
 
-// TestACommandOfThisLifeIsNotTakenForAnother is M3.
-func TestACommandOfThisLifeIsNotTakenForAnother(t *testing.T) {
+// TestCurrentExecIsNotMistakenForInterrupted is M3.
+func TestCurrentExecIsNotMistakenForInterrupted(t *testing.T) {
 	t.Parallel()
 	r := New(Options{Runtime: &runtime{}, Dir: t.TempDir()})
-	old := &note{Container: "c", Began: 100}
-	r.begins(old)
-	beside := &note{Container: "c", Began: 200}
-	r.begins(beside)
-	other := &note{Container: "other", Began: 300}
-	r.begins(other)
-	r.ends(old, true)
-	if until, crowded := r.bounds(r.cut[0]); until != forEver || !crowded {
+	old := &record{Container: "c", RequestedAt: 100}
+	r.execStarted(old)
+	beside := &record{Container: "c", RequestedAt: 200}
+	r.execStarted(beside)
+	other := &record{Container: "other", RequestedAt: 300}
+	r.execStarted(other)
+	r.execEnded(old, true)
+	if until, crowded := r.startBounds(r.interrupted[0]); until != noLimit || !crowded {
 		t.Errorf("with another beside it: %d %v", until, crowded)
 	}
-	r.ends(beside, false)
-	next := &note{Container: "c", Began: sinceBoot(time.Now()) + time.Second}
-	r.begins(next)
-	if until, crowded := r.bounds(r.cut[0]); until != next.Began || crowded {
-		t.Errorf("with a later one: %d %v, want %d", until, crowded, next.Began)
+	r.execEnded(beside, false)
+	next := &record{Container: "c", RequestedAt: sinceBoot(time.Now()) + time.Second}
+	r.execStarted(next)
+	if until, crowded := r.startBounds(r.interrupted[0]); until != next.RequestedAt || crowded {
+		t.Errorf("with a later one: %d %v, want %d", until, crowded, next.RequestedAt)
 	}
 }
 
-func TestWhatMayBeAUsersIsLeftAlone(t *testing.T) {
+func TestUserExecsAreNotKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := New(Options{Dir: dir})
 	r.TrackUserExec("c", []string{"his", "words"})
 	r.TrackUserExec("other", nil)
-	all := New(Options{Dir: dir}).grantsIn("c") // of the next life
-	if len(all) != 1 || len(New(Options{Dir: dir}).cut) != 0 {
+	all := New(Options{Dir: dir}).userExecsIn("c") // of the next life
+	if len(all) != 1 || len(New(Options{Dir: dir}).interrupted) != 0 {
 		t.Fatalf("the next life knows %+v", all)
 	}
 	self := os.Getpid() // runs other words than any of these
-	at := all[0].Began
+	at := all[0].RequestedAt
 	for _, row := range []struct {
 		started time.Duration
 		words   []string
@@ -185,39 +185,39 @@ func TestWhatMayBeAUsersIsLeftAlone(t *testing.T) {
 		{at + 2*time.Minute, []string{"the", "agent's"}, false},
 		{at + time.Second, os.Args, false}, // the agent's own words, which are not his
 	} {
-		if got := all.may(process{pid: self, started: row.started}, row.words); got != row.may {
+		if got := all.mayMatch(process{pid: self, started: row.started}, row.words); got != row.may {
 			t.Errorf("begun %s after the grant, %q: %v", row.started-at, row.words, got)
 		}
 	}
 	r.mu.Lock()
-	r.under[&note{Container: "c", Began: at}] = struct{}{}
-	beside := r.outdated(at + time.Hour)
-	clear(r.under)
-	after := r.outdated(at + time.Hour)
+	r.running[&record{Container: "c", RequestedAt: at}] = struct{}{}
+	beside := r.expireUserExecs(at + time.Hour)
+	clear(r.running)
+	after := r.expireUserExecs(at + time.Hour)
 	r.mu.Unlock()
 	if len(beside) != 1 || beside[0].Container != "other" || len(after) != 1 || after[0].Container != "c" {
 		t.Errorf("beside a command of their time in the container c these grants were forgotten: %v, after it %v", beside, after)
 	}
 }
 
-// TestGrantsGoWithoutAnotherOne: a user's last command leaves no note for ever, also
+// TestUserExecsExpire: a user's last command leaves no note for ever, also
 // while a command hangs in another container.
-func TestGrantsGoWithoutAnotherOne(t *testing.T) {
+func TestUserExecsExpire(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := New(Options{Dir: dir, Runtime: &runtime{}})
 	r.TrackUserExec("c", []string{"his"})
 	r.TrackUserExec("c", []string{"hers"})
-	hung := &note{Container: "other"}
-	r.begins(hung)
-	for _, g := range r.granted {
-		g.Began -= 2 * grantFor
+	hung := &record{Container: "other"}
+	r.execStarted(hung)
+	for _, g := range r.userExecs {
+		g.RequestedAt -= 2 * userExecWindow
 	}
 	if _, _, _, err := r.ExecSync(t.Context(), "c", []string{"probe"}, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if left := files(t, dir); left != 1 || len(r.granted) != 0 {
-		t.Errorf("%d notes are left, and %v", left, r.granted)
+	if left := files(t, dir); left != 1 || len(r.userExecs) != 0 {
+		t.Errorf("%d notes are left, and %v", left, r.userExecs)
 	}
-	r.ends(hung, false)
+	r.execEnded(hung, false)
 }

@@ -10,48 +10,48 @@ import (
 	"berth/agent/plan"
 )
 
-// Sample is one run of a probe.
+// Sample is the result of one run.
 type Sample struct {
 	At       time.Time
 	Duration time.Duration
 	Result   Result
-	Counted  bool // against a threshold
+	Counted  bool // counted against a threshold
 	Output   string
 }
 
-// Status is one probe of one container instance.
+// Status describes one probe of a container instance.
 type Status struct {
 	Container, ContainerID string
 	Probed                 plan.Probed
-	Passed                 *bool     // what the thresholds say; nil: nothing yet
-	NextRun                time.Time // zero: it is not to run again
+	Passed                 *bool     // result by thresholds; nil: none yet
+	NextRun                time.Time // zero: it will not run again
 	Running                bool
-	Missed                 int64    // runs that fell out because the node was too busy
+	Missed                 int64    // runs skipped because the node was too busy
 	Recent                 []Sample // newest first
 }
 
-// Statuses tells of all probes of a pod's container instances, by container and
-// kind; none if nothing of the pod is probed.
+// Statuses returns the status of all probes of a pod by container and type. It is empty if the pod
+// has no probes.
 func (o *Manager) Statuses(ctx context.Context, uid types.UID) []Status {
 	reply := make(chan []Status, 1)
-	o.mail(func(p *post) { p.asks = append(p.asks, ask{uid, reply}) })
+	o.send(func(p *inbox) { p.requests = append(p.requests, statusRequest{uid, reply}) })
 	select {
 	case r := <-reply:
 		return r
-	case <-o.left:
+	case <-o.stopped:
 		return nil
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-// ask is a question for reports.
-type ask struct {
+// statusRequest asks Run for the statuses of a pod.
+type statusRequest struct {
 	uid   types.UID
 	reply chan<- []Status // buffered
 }
 
-func (o *Manager) report(uid types.UID) (out []Status) {
+func (o *Manager) statuses(uid types.UID) (out []Status) {
 	p := o.pods[uid]
 	if p == nil {
 		return nil
@@ -60,9 +60,9 @@ func (o *Manager) report(uid types.UID) (out []Status) {
 		for _, x := range in.probes {
 			r := Status{
 				Container: in.watch.Name, ContainerID: in.watch.ID, Probed: x.Probed,
-				Passed: x.passed, Running: x.run != nil, Missed: x.skipped, Recent: slices.Clone(x.last),
+				Passed: x.passed, Running: x.run != nil, Missed: x.skipped, Recent: slices.Clone(x.recent),
 			}
-			if x.wanted && x.run == nil && (x.at >= 0 || x.queued) {
+			if x.wanted && x.run == nil && (x.heapIndex >= 0 || x.queued) {
 				r.NextRun = x.due
 			}
 			out = append(out, r)

@@ -21,9 +21,9 @@ setsid sh -c 'exec 3>&1 >/dev/null; echo $$ >&3; exec sleep 1000 2>&1 3>&-' &
 sleep 1000 &
 echo $!; read x`
 
-// TestADaemonIsItsCommandsOwn has a command start daemons and be killed: what it
+// TestDaemonBelongsToCommand has a command start daemons and be killed: what it
 // has started ends, and the daemon of somebody else in the same cgroup does not.
-func TestADaemonIsItsCommandsOwn(t *testing.T) {
+func TestDaemonBelongsToCommand(t *testing.T) {
 	t.Parallel()
 	other := osexec.CommandContext(t.Context(), "sleep", "1000")
 	other.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -38,7 +38,7 @@ func TestADaemonIsItsCommandsOwn(t *testing.T) {
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	n := &note{Began: sinceBoot(time.Now())}
+	n := &record{RequestedAt: sinceBoot(time.Now())}
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,22 +58,22 @@ func TestADaemonIsItsCommandsOwn(t *testing.T) {
 		pids = append(pids, pid)
 	}
 	init, leader := os.Getpid(), cmd.Process.Pid
-	if !n.learn(init, []int{leader}) || n.learn(init, []int{leader}) {
+	if !n.observeTrees(init, []int{leader}) || n.observeTrees(init, []int{leader}) {
 		t.Error("what is new is not told once")
 	}
-	if len(n.Families) != 1 || len(n.Families[0].Outputs) != 1 || len(n.Families[0].Members) < 3 {
-		t.Errorf("it was seen as %+v", n.Families)
+	if len(n.Trees) != 1 || len(n.Trees[0].Outputs) != 1 || len(n.Trees[0].Members) < 3 {
+		t.Errorf("it was seen as %+v", n.Trees)
 	}
-	if killed := n.endFamilies(init); killed != 0 {
+	if killed := n.killTrees(init); killed != 0 {
 		t.Errorf("%d processes of a command that lives were killed", killed)
 	}
-	late := &note{Began: n.Began} // of one who comes when the command is gone
+	late := &record{RequestedAt: n.RequestedAt} // of one who comes when the command is gone
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // its exit code says nothing here
-	if !late.learn(init, []int{leader}) || len(late.Families) != 1 || len(late.Families[0].Outputs) == 0 {
-		t.Errorf("what is left of it tells %+v", late.Families)
+	if !late.observeTrees(init, []int{leader}) || len(late.Trees) != 1 || len(late.Trees[0].Outputs) == 0 {
+		t.Errorf("what is left of it tells %+v", late.Trees)
 	}
-	if killed := n.endFamilies(init); killed < 5 { // that in the session too: it holds the outputs
+	if killed := n.killTrees(init); killed < 5 { // that in the session too: it holds the outputs
 		t.Errorf("%d processes were killed", killed)
 	}
 	if _, err := io.Copy(io.Discard, lines); err != nil { // to the end: nobody holds its outputs any more
@@ -82,7 +82,7 @@ func TestADaemonIsItsCommandsOwn(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		var left []process
 		for _, pid := range pids {
-			if p, lives := readProcess(pid); lives && p.started >= n.Began-2*tick {
+			if p, lives := readProcess(pid); lives && p.started >= n.RequestedAt-2*tick {
 				left = append(left, p)
 			}
 		}
@@ -97,8 +97,8 @@ func TestADaemonIsItsCommandsOwn(t *testing.T) {
 		t.Error("a process that is none of its was killed")
 	}
 	// Nor is one that has got a number of its.
-	n.Families[0].Members = append(n.Families[0].Members, member{other.Process.Pid, 1})
-	if n.endFamilies(init) != 0 {
+	n.Trees[0].Members = append(n.Trees[0].Members, processID{other.Process.Pid, 1})
+	if n.killTrees(init) != 0 {
 		t.Error("a process that is another was killed")
 	}
 }

@@ -1,0 +1,159 @@
+package exectracker
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A child process that has created its own session, as daemons do, does not end with the session of
+// its command. It still belongs to the command if it was observed as its descendant, or if it holds
+// one of the output pipes that were created for the command.
+
+// processTree is what one command has started, as far as it was observed.
+type processTree struct {
+	Leader  processID   `json:"leader"`
+	Outputs []string    `json:"outputs,omitempty"` // pipes of the leader, as named by /proc
+	Members []processID `json:"members,omitempty"` // processes that have left its session
+}
+
+// processID identifies a process even if its PID is reused.
+type processID struct {
+	PID     int           `json:"pid"`
+	Started time.Duration `json:"started"` // since boot
+}
+
+func processIDOf(p process) processID { return processID{p.pid, p.started} }
+
+func (m processID) alive() bool {
+	p, lives := readProcess(m.PID)
+	return lives && p.started == m.Started
+}
+
+// observeTrees updates the process trees of the given sessions. It reports whether the record has
+// changed.
+func (n *record) observeTrees(init int, sessions []int) (news bool) {
+	for _, s := range sessions {
+		p, lives := readProcess(s)
+		if !lives {
+			news = n.observeOrphans(init, s) || news
+			continue
+		}
+		i := slices.IndexFunc(n.Trees, func(f processTree) bool { return f.Leader == processIDOf(p) })
+		if i < 0 {
+			i, news = len(n.Trees), true
+			n.Trees = append(n.Trees, processTree{Leader: processIDOf(p), Outputs: outputsOf(init, s)})
+		}
+		f := &n.Trees[i]
+		for _, d := range descendants(s) {
+			if d.session != s && !slices.Contains(f.Members, processIDOf(d)) {
+				f.Members, news = append(f.Members, processIDOf(d)), true
+			}
+		}
+	}
+	return news
+}
+
+// observeOrphans records the output pipes of the remaining processes of a session whose leader was
+// never observed.
+func (n *record) observeOrphans(init, session int) (news bool) {
+	if slices.ContainsFunc(n.Trees, func(f processTree) bool { return f.Leader.PID == session }) {
+		return false
+	}
+	group := cgroupOf(init)
+	f := processTree{Leader: processID{PID: session}}
+	for _, p := range processes() {
+		if p.session == session && p.started >= n.RequestedAt-2*tick && cgroupOf(p.pid) == group {
+			f.Outputs = append(f.Outputs, outputsOf(init, p.pid)...)
+		}
+	}
+	if len(f.Outputs) > 0 {
+		n.Trees = append(n.Trees, f)
+	}
+	return len(f.Outputs) > 0
+}
+
+// descendants returns all descendants of a process.
+func descendants(of int) (found []process) {
+	found = childrenOf(of)
+	for i := 0; i < len(found); i++ { // found grows
+		found = append(found, childrenOf(found[i].pid)...)
+	}
+	return found
+}
+
+// killTrees kills the living processes of trees whose leader has ended, in the container with the
+// given init process. It returns their number.
+func (n *record) killTrees(init int) (killed int) {
+	group := cgroupOf(init)
+	if group == "" {
+		return 0 // the container is gone with all its processes
+	}
+	for _, f := range n.Trees {
+		if f.Leader.alive() {
+			continue
+		}
+		for _, p := range f.aliveMembers(processes(), func(p process) bool {
+			return p.pid != init && p.started >= n.RequestedAt-2*tick && cgroupOf(p.pid) == group
+		}) {
+			if kill(p) {
+				killed++
+			}
+		}
+	}
+	return killed
+}
+
+// aliveMembers returns the living members and their descendants. Only processes accepted by may are
+// considered.
+func (f *processTree) aliveMembers(all []process, may func(process) bool) (found []process) {
+	for _, p := range all {
+		if (slices.Contains(f.Members, processIDOf(p)) || p.started >= f.Leader.Started) && may(p) &&
+			(slices.Contains(f.Members, processIDOf(p)) || holdsPipe(p.pid, f.Outputs)) {
+			found = append(found, p)
+		}
+	}
+	for i := 0; i < len(found); i++ { // found grows
+		for _, p := range all {
+			its := p.parent == found[i].pid || p.session == found[i].pid
+			if its && !slices.ContainsFunc(found, func(x process) bool { return x.pid == p.pid }) && may(p) {
+				found = append(found, p)
+			}
+		}
+	}
+	return found
+}
+
+// outputsOf returns the output pipes of a process that the container's init process does not have.
+func outputsOf(init, pid int) (pipes []string) {
+	var own []string
+	for _, fd := range []string{"fd/0", "fd/1", "fd/2"} {
+		if link, err := os.Readlink(procPath(init, fd)); err == nil {
+			own = append(own, link)
+		}
+	}
+	for _, fd := range []string{"fd/1", "fd/2"} {
+		link, err := os.Readlink(procPath(pid, fd))
+		if err == nil && strings.HasPrefix(link, "pipe:") && !slices.Contains(own, link) && !slices.Contains(pipes, link) {
+			pipes = append(pipes, link)
+		}
+	}
+	return pipes
+}
+
+// holdsPipe reports whether a process has one of the pipes open.
+func holdsPipe(pid int, pipes []string) bool {
+	if len(pipes) == 0 {
+		return false
+	}
+	open, err := os.ReadDir(procPath(pid, "fd"))
+	if err != nil {
+		return false // the process has just ended
+	}
+	return slices.ContainsFunc(open, func(e os.DirEntry) bool {
+		link, err := os.Readlink(filepath.Join(procPath(pid, "fd"), e.Name()))
+		return err == nil && slices.Contains(pipes, link)
+	})
+}
