@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// Addresses returns the node's addresses, at most one per family, IPv4 first:
-// those of the interface with the default route, else the first global ones that
-// are not of a bridge for pods alone. A host with none but loopback gets that: pods
-// on it still have a host address.
+// Addresses returns the node's addresses, at most one per address family, IPv4 first: those of the
+// interface with the default route, or else the first global addresses of any interface that is not
+// a bridge for pods. A host that has only loopback returns 127.0.0.1, so that pods still have a
+// host address.
 func Addresses() ([]netip.Addr, error) {
 	routes, _ := os.ReadFile("/proc/net/route") // absent without IPv4
 	if name := defaultInterface(routes); name != "" {
 		if ifc, err := net.InterfaceByName(name); err == nil {
-			if found := firstOfEach(addressesOf(ifc)); len(found) > 0 {
+			if found := firstPerFamily(addressesOf(ifc)); len(found) > 0 {
 				return found, nil
 			}
 		}
@@ -31,11 +31,11 @@ func Addresses() ([]netip.Addr, error) {
 	}
 	var all []netip.Addr
 	for i := range ifcs {
-		if ifcs[i].Flags&net.FlagUp != 0 && !inward(sysNet, ifcs[i].Name) {
+		if ifcs[i].Flags&net.FlagUp != 0 && !isPodBridge(sysNet, ifcs[i].Name) {
 			all = append(all, addressesOf(&ifcs[i])...)
 		}
 	}
-	if found := firstOfEach(all); len(found) > 0 {
+	if found := firstPerFamily(all); len(found) > 0 {
 		return found, nil
 	}
 	return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
@@ -43,10 +43,10 @@ func Addresses() ([]netip.Addr, error) {
 
 const sysNet = "/sys/class/net"
 
-// inward reports whether an interface is a bridge that nothing but pods and virtual
-// machines is plugged into: its address is theirs to reach the host by, and the
-// network of the first pod makes one. Sys is where the kernel lists interfaces.
-func inward(sys, name string) bool {
+// isPodBridge reports whether an interface is a bridge that only connects pods and virtual
+// machines. Its address is only for their access to the host, and the network of the first pod
+// creates such a bridge. sys is the directory of the interfaces in sysfs.
+func isPodBridge(sys, name string) bool {
 	if _, err := os.Stat(filepath.Join(sys, name, "bridge")); err != nil {
 		return false
 	}
@@ -55,7 +55,8 @@ func inward(sys, name string) bool {
 		return false
 	}
 	for _, p := range ports {
-		// Cards have a device, links made of them (VLANs, bonds) a type; ends of pods neither.
+		// NICs have a device and links such as VLANs and bonds a type. The ends of pod links have
+		// neither.
 		if _, err := os.Stat(filepath.Join(sys, p.Name(), "device")); err == nil {
 			return false
 		}
@@ -66,9 +67,9 @@ func inward(sys, name string) bool {
 	return true
 }
 
-// ChangedAddresses returns the node's addresses if they are others than those that it had:
-// one of these is not on the host any more, or it had none but loopback. Nil: they
-// hold, or the host has no others.
+// ChangedAddresses returns the node's addresses if they have changed: an address that it had is no
+// longer on the host, or it had only loopback. It returns nil if the addresses are still valid or
+// if the host has no others.
 func ChangedAddresses(had []netip.Addr) []netip.Addr {
 	now, err := Addresses()
 	if err != nil {
@@ -82,22 +83,22 @@ func ChangedAddresses(had []netip.Addr) []netip.Addr {
 	for i := range ifcs {
 		here = append(here, addressesOf(&ifcs[i])...)
 	}
-	return moved(had, here, now)
+	return changedAddresses(had, here, now)
 }
 
-// moved is Moved for the addresses that are on the host, and what it would take as
-// the node's.
-func moved(had, here, now []netip.Addr) []netip.Addr {
+// changedAddresses implements ChangedAddresses with the addresses of all interfaces and those that
+// Addresses returns.
+func changedAddresses(had, here, now []netip.Addr) []netip.Addr {
 	holds := func(a netip.Addr) bool { return slices.Contains(here, a) }
-	gone := slices.ContainsFunc(had, func(a netip.Addr) bool { return !holds(a) })
-	if !gone || len(now) == 0 || now[0].IsLoopback() || slices.Equal(had, now) {
+	missing := slices.ContainsFunc(had, func(a netip.Addr) bool { return !holds(a) })
+	if !missing || len(now) == 0 || now[0].IsLoopback() || slices.Equal(had, now) {
 		return nil
 	}
 	return now
 }
 
-// defaultInterface finds the interface of the IPv4 default route in the text of
-// /proc/net/route; empty: there is none.
+// defaultInterface returns the interface of the IPv4 default route in the content of
+// /proc/net/route. Empty: there is none.
 func defaultInterface(routes []byte) string {
 	lines := bufio.NewScanner(bytes.NewReader(routes))
 	for lines.Scan() {
@@ -122,7 +123,7 @@ func addressesOf(ifc *net.Interface) (out []netip.Addr) {
 	return out
 }
 
-func firstOfEach(all []netip.Addr) (out []netip.Addr) {
+func firstPerFamily(all []netip.Addr) (out []netip.Addr) {
 	var v4, v6 netip.Addr
 	for _, a := range all {
 		switch {

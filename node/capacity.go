@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capacity returns what the host has: cpu, memory, ephemeral-storage (of the
-// file system that root lies on), hugepages by size, and pods.
+// Capacity returns the capacity of the host: cpu, memory, ephemeral-storage (of the file system
+// that contains root), hugepages by size, and pods.
 func Capacity(root string, pods int) (corev1.ResourceList, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return nil, fmt.Errorf("read the host's memory: %w", err)
+		return nil, fmt.Errorf("read host memory: %w", err)
 	}
 	total, err := meminfo(text, "MemTotal")
 	if err != nil {
@@ -31,7 +31,7 @@ func Capacity(root string, pods int) (corev1.ResourceList, error) {
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(root, &fs); err != nil {
-		return nil, fmt.Errorf("size of the file system of %s: %w", root, err)
+		return nil, fmt.Errorf("statfs %s: %w", root, err)
 	}
 	out := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
@@ -46,7 +46,7 @@ func Capacity(root string, pods int) (corev1.ResourceList, error) {
 	return out, nil
 }
 
-// SwapTotal is how many bytes of swap the host has; 0 where that cannot be read.
+// SwapTotal returns the size of the host's swap in bytes, 0 if it cannot be read.
 func SwapTotal() int64 {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -59,32 +59,32 @@ func SwapTotal() int64 {
 	return total
 }
 
-// Allocatable is what of the capacity pods may ask for: less what is reserved,
-// less what must stay free, and of memory less the huge pages, which the kernel
-// has set aside and which pods ask for by their size.
+// Allocatable returns the resources that pods may request: the capacity less the reservations, and
+// for memory also less the huge pages, which the kernel has reserved and which pods request by
+// size.
 func Allocatable(capacity corev1.ResourceList, reserved ...corev1.ResourceList) corev1.ResourceList {
 	out := Unreserved(capacity, reserved...)
 	for name, q := range capacity {
 		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			less(out, corev1.ResourceMemory, q)
+			subtract(out, corev1.ResourceMemory, q)
 		}
 	}
 	return out
 }
 
-// Unreserved is the capacity less what is reserved of it.
+// Unreserved returns the capacity less the reservations.
 func Unreserved(capacity corev1.ResourceList, reserved ...corev1.ResourceList) corev1.ResourceList {
 	out := capacity.DeepCopy()
 	for _, r := range reserved {
 		for name, q := range r {
-			less(out, name, q)
+			subtract(out, name, q)
 		}
 	}
 	return out
 }
 
-// less takes from what there is of a resource, at most all.
-func less(of corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
+// subtract reduces a resource by q, at most to zero.
+func subtract(of corev1.ResourceList, name corev1.ResourceName, q resource.Quantity) {
 	left, has := of[name]
 	if !has {
 		return
@@ -96,7 +96,7 @@ func less(of corev1.ResourceList, name corev1.ResourceName, q resource.Quantity)
 	of[name] = left
 }
 
-// ValidateReserved says which resource more is reserved of than the host has.
+// ValidateReserved returns an error if more of a resource is reserved than the host has.
 func ValidateReserved(capacity corev1.ResourceList, reserved ...corev1.ResourceList) error {
 	all := corev1.ResourceList{}
 	for _, r := range reserved {
@@ -107,23 +107,23 @@ func ValidateReserved(capacity corev1.ResourceList, reserved ...corev1.ResourceL
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if has, asked := capacity[name], all[name]; asked.Cmp(has) > 0 {
-			return fmt.Errorf("%s of %s are reserved (systemReserved, kubeReserved), and the host has %s", asked.String(), name, has.String())
+		if has, reserved := capacity[name], all[name]; reserved.Cmp(has) > 0 {
+			return fmt.Errorf("reserved %s (systemReserved, kubeReserved) is %s, but the capacity is %s", name, reserved.String(), has.String())
 		}
 	}
 	return nil
 }
 
-// SwapEnabled reports whether the host uses any swap.
+// SwapEnabled reports whether the host uses swap.
 func SwapEnabled() (bool, error) {
 	text, err := os.ReadFile("/proc/swaps")
 	if os.IsNotExist(err) { // a kernel without swap
 		return false, nil
 	}
-	return bytes.Count(text, []byte("\n")) > 1, err // the first line is the head
+	return bytes.Count(text, []byte("\n")) > 1, err // the first line is the header
 }
 
-// meminfo reads one value of /proc/meminfo, in bytes.
+// meminfo returns a value of /proc/meminfo in bytes.
 func meminfo(text []byte, key string) (int64, error) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for lines.Scan() {

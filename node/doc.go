@@ -1,5 +1,5 @@
-// Package node knows what the host is: its addresses, what it has to offer and
-// what of that pods may use, and what its kernel
-// can do; and it reads the signals by which package pressure judges. It reads files and system calls; it never decides
-// anything about a pod and changes nothing.
+// Package node reads facts about the host: its addresses, its capacity and allocatable resources,
+// the features of its kernel, and the signals that package pressure evaluates. It reads files and
+// performs system calls. Except for the installation ID and the memory of the agent itself it
+// changes nothing, and it makes no decisions about pods.
 package node

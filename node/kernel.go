@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// AppArmorEnabled reports whether this host's kernel enforces AppArmor profiles.
+// AppArmorEnabled reports whether the host's kernel enforces AppArmor profiles.
 func AppArmorEnabled() bool { return appArmor("/sys/module/apparmor/parameters/enabled") }
 
 func appArmor(file string) bool {
@@ -15,20 +15,18 @@ func appArmor(file string) bool {
 	return err == nil && bytes.HasPrefix(text, []byte("Y"))
 }
 
-// RootMountShared reports whether what is mounted below the root file system reaches
-// other mount namespaces and comes from them, as systemd has it on every host
-// that it boots. Runtimes refuse a mount with Bidirectional propagation of a
-// path that lies on a mount where it is not so.
+// RootMountShared reports whether the root mount has shared propagation, as on all hosts booted by
+// systemd. Runtimes reject a mount with Bidirectional propagation of a path on a mount without it.
 func RootMountShared() (bool, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return false, fmt.Errorf("read the mount table: %w", err)
+		return false, fmt.Errorf("read mount table: %w", err)
 	}
 	return rootShared(string(text)), nil
 }
 
-// rootShared looks for the mark in the last mount at /, which hides those
-// before it. Fields: proc_pid_mountinfo(5).
+// rootShared checks the last mount at /, which hides earlier ones. For the fields see
+// proc_pid_mountinfo(5).
 func rootShared(table string) bool {
 	shared := false
 	for line := range strings.Lines(table) {

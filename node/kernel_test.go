@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAppArmor(t *testing.T) {
+func TestAppArmorEnabled(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "enabled")
 	if appArmor(file) {

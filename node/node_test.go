@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestTheInterfaceOfTheDefaultRouteIsFound(t *testing.T) {
+func TestDefaultInterface(t *testing.T) {
 	const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 	for name, tt := range map[string]struct{ routes, want string }{
 		"a default route beside others": {head + "br0\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\neth7\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n", "eth7"},
@@ -27,7 +27,7 @@ func TestTheInterfaceOfTheDefaultRouteIsFound(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatIsGoneMovesTheNode(t *testing.T) {
+func TestChangedAddresses(t *testing.T) {
 	t.Parallel()
 	list := func(text string) (out []netip.Addr) {
 		for a := range strings.FieldsSeq(text) {
@@ -46,15 +46,15 @@ func TestAnAddressThatIsGoneMovesTheNode(t *testing.T) {
 		"there was none":                     {"127.0.0.1", "", "127.0.0.1", ""},
 		"there was none and one has come":    {"127.0.0.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
 	} {
-		if got := moved(list(tt.had), list(tt.here), list(tt.now)); !slices.Equal(got, list(tt.want)) {
+		if got := changedAddresses(list(tt.had), list(tt.here), list(tt.now)); !slices.Equal(got, list(tt.want)) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
-// TestABridgeForPodsIsNotTheNodes: it appears with the first pod, and a host with no
+// TestPodBridgeIsIgnored: it appears with the first pod, and a host with no
 // other network would take its address for its own.
-func TestABridgeForPodsIsNotTheNodes(t *testing.T) {
+func TestPodBridgeIsIgnored(t *testing.T) {
 	t.Parallel()
 	sys := t.TempDir()
 	for _, file := range []string{
@@ -72,13 +72,13 @@ func TestABridgeForPodsIsNotTheNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{"eth0": false, "veth1": false, "br0": false, "br1": false, "cni0": true, "empty": true, "none": false} {
-		if got := inward(sys, name); got != want {
+		if got := isPodBridge(sys, name); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
-func TestThisHostHasAddressesAndCapacity(t *testing.T) {
+func TestAddressesAndCapacityOfThisHost(t *testing.T) {
 	addrs, err := Addresses()
 	if err != nil || len(addrs) == 0 {
 		t.Fatalf("addresses %v, %v", addrs, err)
@@ -94,7 +94,7 @@ func TestThisHostHasAddressesAndCapacity(t *testing.T) {
 	}
 }
 
-func TestMeminfoNamesWhatIsWrong(t *testing.T) {
+func TestMeminfoErrors(t *testing.T) {
 	if n, err := meminfo([]byte("MemTotal:       16 kB\n"), "MemTotal"); err != nil || n != 16<<10 {
 		t.Errorf("got %d, %v", n, err)
 	}
@@ -105,7 +105,7 @@ func TestMeminfoNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestReservedIsTakenOffAndNeverBelowZero(t *testing.T) {
+func TestAllocatableSubtractsReserved(t *testing.T) {
 	capacity := corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi")}
 	got := Allocatable(capacity,
 		corev1.ResourceList{"cpu": resource.MustParse("500m"), "fantasy": resource.MustParse("1")},
@@ -119,7 +119,7 @@ func TestReservedIsTakenOffAndNeverBelowZero(t *testing.T) {
 	}
 }
 
-func TestHugePagesAreTakenOffMemoryAndNothingElse(t *testing.T) {
+func TestAllocatableSubtractsHugePagesFromMemory(t *testing.T) {
 	for _, row := range []struct{ memory, twoMi, oneGi, want string }{
 		{"16Gi", "8Gi", "2Gi", "4Gi"}, // beside what is reserved
 		{"16Gi", "0", "0", "14Gi"},
@@ -138,7 +138,7 @@ func TestHugePagesAreTakenOffMemoryAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestHugepagesAreCountedBySize(t *testing.T) {
+func TestHugepagesBySize(t *testing.T) {
 	dir := t.TempDir()
 	for name, n := range map[string]string{"hugepages-2048kB": "3\n", "hugepages-1048576kB": "0\n", "rubbish": "1"} {
 		sub := filepath.Join(dir, name)
@@ -155,7 +155,7 @@ func TestHugepagesAreCountedBySize(t *testing.T) {
 	}
 }
 
-func TestOnlyReadOnlyMappingsOfTheProgramAreShed(t *testing.T) {
+func TestReadOnlyRanges(t *testing.T) {
 	maps := "00400000-00401000 r-xp 00000000 08:01 42 /bin/x\n" +
 		"00500000-00501000 r--p 00000000 08:01 42 /bin/x\n" +
 		"00600000-00601000 rw-p 00000000 08:01 42 /bin/x\n" +
@@ -167,8 +167,8 @@ func TestOnlyReadOnlyMappingsOfTheProgramAreShed(t *testing.T) {
 	}
 }
 
-func TestTheProgramGoesOnAfterShedding(t *testing.T) {
-	if err := shedStartPages(); err != nil {
+func TestReleaseReadOnlyPages(t *testing.T) {
+	if err := releaseReadOnlyPages(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Addresses(); err != nil {
@@ -176,9 +176,9 @@ func TestTheProgramGoesOnAfterShedding(t *testing.T) {
 	}
 }
 
-func TestMemoryIsGivenBackWhenCalmReturns(t *testing.T) {
+func TestIdleDetectorTrimsWhenIdle(t *testing.T) {
 	t.Parallel()
-	c := calm{before: 10 << 20}
+	c := idleDetector{lastAllocated: 10 << 20}
 	for i, step := range []struct {
 		more uint64 // allocated since the step before, in KiB
 		want bool
@@ -188,16 +188,16 @@ func TestMemoryIsGivenBackWhenCalmReturns(t *testing.T) {
 		{20000, false}, {30000, false}, {1024, true}, // a burst, and calm again
 		{0, false}, {1000, false}, {15000, false}, {384, true}, // little by little it comes to much
 	} {
-		if got := c.returned(c.before+step.more<<10, 8<<20); got != step.want {
+		if got := c.shouldTrim(c.lastAllocated+step.more<<10, 8<<20); got != step.want {
 			t.Errorf("step %d: %v", i, got)
 		}
 	}
 }
 
-func TestWhoKeepsMuchIsCalmWithMoreGoingOn(t *testing.T) {
+func TestIdleDetectorScalesWithLiveHeap(t *testing.T) {
 	t.Parallel()
 	const kept = 64 << 20
-	c := calm{before: 100 << 20}
+	c := idleDetector{lastAllocated: 100 << 20}
 	for i, step := range []struct {
 		more uint64 // allocated since the step before, in KiB
 		want bool
@@ -206,13 +206,13 @@ func TestWhoKeepsMuchIsCalmWithMoreGoingOn(t *testing.T) {
 		{4096, false}, {50000, false}, {4096, false}, // less was allocated than is kept
 		{4096, false}, {4096, true},
 	} {
-		if got := c.returned(c.before+step.more<<10, kept); got != step.want {
+		if got := c.shouldTrim(c.lastAllocated+step.more<<10, kept); got != step.want {
 			t.Errorf("step %d: %v", i, got)
 		}
 	}
 }
 
-func TestMoreThanThereIsCannotBeReserved(t *testing.T) {
+func TestValidateReserved(t *testing.T) {
 	t.Parallel()
 	list := func(name corev1.ResourceName, q string) corev1.ResourceList {
 		return corev1.ResourceList{name: resource.MustParse(q)}

@@ -12,27 +12,27 @@ import (
 	"berth/node/pressure"
 )
 
-// SignalSources say where the node's signals are read.
+// SignalSources lists the sources of the node's signals.
 type SignalSources struct {
-	Nodefs     string // a path on the file system of pods' volumes
-	Images     string // one on that of images; empty: not known
-	Containers string // one on that of what containers write; empty: that of images
+	Nodefs     string // path on the file system of volumes and logs
+	Images     string // path on the file system of images; empty: unknown
+	Containers string // path on the file system of writable layers; empty: that of images
 	Pods       func() PodsMemory
 }
 
-// PodsMemory is what all pods together use of memory, in bytes.
+// PodsMemory is the memory usage of all pods in bytes.
 type PodsMemory struct {
-	WorkingSet, NonReclaimable uint64  // NonReclaimable: less all pages that files can be read back into
-	Limit                      uint64  // 0: as much as there is
-	StalledPercent             float64 // percent, see pressure.Second
+	WorkingSet, NonReclaimable uint64  // NonReclaimable: without file pages
+	Limit                      uint64  // 0: no limit
+	StalledPercent             float64 // see pressure.MemoryEstimate
 	HasPSI                     bool
 }
 
-// memoryStalls is where the kernel tells how much tasks wait for memory.
-const memoryStalls = "/proc/pressure/memory"
+// memoryPSI is the file with the memory pressure of the host.
+const memoryPSI = "/proc/pressure/memory"
 
-// ReadSignals looks at the node: a few files of /proc and one statfs per file
-// system. What could not be read is absent, and the error says why.
+// ReadSignals reads the signals: a few files in /proc and one statfs for each file system.
+// Unreadable signals are missing in the result, and the error contains the reasons.
 func ReadSignals(now time.Time, p SignalSources) (pressure.Reading, error) {
 	r := pressure.Reading{At: now, Levels: map[pressure.Signal]pressure.Level{}, MemoryEstimates: map[pressure.Signal]pressure.MemoryEstimate{}}
 	var errs []error
@@ -41,8 +41,8 @@ func ReadSignals(now time.Time, p SignalSources) (pressure.Reading, error) {
 	} else if m.Total > 0 {
 		r.Levels[pressure.MemoryAvailable] = level(m.Total-min(m.WorkingSet, m.Total), m.Total)
 		second := pressure.MemoryEstimate{Name: "MemAvailable", Available: int64(m.Available)}
-		if text, err := os.ReadFile(memoryStalls); err == nil {
-			second.StalledPercent, second.HasPSI = stalled(string(text))
+		if text, err := os.ReadFile(memoryPSI); err == nil {
+			second.StalledPercent, second.HasPSI = psiFull10(string(text))
 		}
 		if m.Available > 0 {
 			r.MemoryEstimates[pressure.MemoryAvailable] = second
@@ -65,7 +65,7 @@ func readPods(r *pressure.Reading, p PodsMemory, total uint64) {
 	}
 	r.Levels[pressure.AllocatableMemoryAvailable] = level(limit-min(p.WorkingSet, limit), limit)
 	r.MemoryEstimates[pressure.AllocatableMemoryAvailable] = pressure.MemoryEstimate{
-		Name: "what is left beside files' pages", Available: int64(limit - min(p.NonReclaimable, limit)), HasPSI: p.HasPSI, StalledPercent: p.StalledPercent,
+		Name: "memory without file pages", Available: int64(limit - min(p.NonReclaimable, limit)), HasPSI: p.HasPSI, StalledPercent: p.StalledPercent,
 	}
 }
 
@@ -91,7 +91,7 @@ func readDisks(r *pressure.Reading, p SignalSources) error {
 			continue
 		}
 		r.Levels[d.bytes] = level(disk.Available, disk.Capacity)
-		if disk.Inodes > 0 { // else the file system makes them as they are needed
+		if disk.Inodes > 0 { // otherwise the file system allocates inodes dynamically
 			r.Levels[d.inodes] = level(disk.InodesFree, disk.Inodes)
 		}
 	}
@@ -105,8 +105,8 @@ func level(available, capacity uint64) pressure.Level {
 	return pressure.Level{Available: int64(available), Capacity: int64(capacity)}
 }
 
-// SameFileSystem reports whether two paths lie on one file system; true where one of
-// them cannot be asked.
+// SameFileSystem reports whether two paths are on the same file system. It returns true if either
+// path cannot be read.
 func SameFileSystem(a, b string) bool {
 	var x, y unix.Stat_t
 	if unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil {
@@ -115,23 +115,23 @@ func SameFileSystem(a, b string) bool {
 	return x.Dev == y.Dev
 }
 
-// CPUPressure is the share of the last 10 s in which some task waited for a CPU, in
-// percent; not known where the kernel does not tell.
+// CPUPressure returns the percentage of the last 10 s in which some task waited for a CPU. known is
+// false if the kernel does not report it.
 func CPUPressure() (percent float64, known bool) {
 	text, err := os.ReadFile("/proc/pressure/cpu")
 	if err != nil {
 		return 0, false
 	}
-	return tenSeconds(string(text), "some")
+	return psiAvg10(string(text), "some")
 }
 
-// stalled finds the share of the last 10 s in which all tasks waited, in percent.
-func stalled(text string) (percent float64, ok bool) { return tenSeconds(text, "full") }
+// psiFull10 returns the percentage of the last 10 s in which all tasks waited.
+func psiFull10(text string) (percent float64, ok bool) { return psiAvg10(text, "full") }
 
-// tenSeconds finds the share of the last 10 s in which some or all (full) tasks waited.
-func tenSeconds(text, who string) (percent float64, ok bool) {
+// psiAvg10 returns avg10 of the line "some" or "full".
+func psiAvg10(text, kind string) (percent float64, ok bool) {
 	for line := range strings.Lines(text) {
-		rest, full := strings.CutPrefix(line, who+" avg10=")
+		rest, full := strings.CutPrefix(line, kind+" avg10=")
 		if !full {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 	"berth/node/pressure"
 )
 
-func TestTheSignalsOfThisHost(t *testing.T) {
+func TestReadSignalsOfThisHost(t *testing.T) {
 	t.Parallel()
 	now, dir := time.Now(), t.TempDir()
 	r, err := ReadSignals(now, SignalSources{
@@ -38,7 +38,7 @@ func TestTheSignalsOfThisHost(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsAbsent(t *testing.T) {
+func TestReadSignalsOmitsUnreadableSignals(t *testing.T) {
 	t.Parallel()
 	r, err := ReadSignals(time.Now(), SignalSources{Nodefs: "/none/such"})
 	if _, read := r.Levels[pressure.NodefsAvailable]; read || err == nil {
@@ -49,19 +49,19 @@ func TestWhatCannotBeReadIsAbsent(t *testing.T) {
 	}
 }
 
-func TestStallsAndTasksAreWhatTheKernelWrites(t *testing.T) {
+func TestParsePSIAndTasks(t *testing.T) {
 	t.Parallel()
 	const text = "some avg10=1.50 avg60=0.00 avg300=0.00 total=7\nfull avg10=12.25 avg60=0.00 avg300=0.00 total=3\n"
-	if n, ok := stalled(text); n != 12.25 || !ok {
+	if n, ok := psiFull10(text); n != 12.25 || !ok {
 		t.Errorf("%v, %t", n, ok)
 	}
-	if n, ok := tenSeconds(text, "some"); n != 1.5 || !ok {
+	if n, ok := psiAvg10(text, "some"); n != 1.5 || !ok {
 		t.Errorf("some: %v, %t", n, ok)
 	}
 	if n, known := CPUPressure(); known && (n < 0 || n > 100) {
 		t.Errorf("tasks wait for a CPU in %v%% of the time", n)
 	}
-	if _, ok := stalled("some avg10=1.50"); ok {
+	if _, ok := psiFull10("some avg10=1.50"); ok {
 		t.Error("what is not there is read")
 	}
 	for text, want := range map[string]int64{"0.00 0.01 0.05 1/70123 4567\n": 70123, "": 0, "a b c d": 0} {
@@ -71,8 +71,8 @@ func TestStallsAndTasksAreWhatTheKernelWrites(t *testing.T) {
 	}
 }
 
-// TestAlarms rings by a pipe in place of the kernel's file, and leaves when told.
-func TestAlarms(t *testing.T) {
+// TestPollEvents rings by a pipe in place of the kernel's file, and leaves when told.
+func TestPollEvents(t *testing.T) {
 	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -83,7 +83,7 @@ func TestAlarms(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	rung, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- follow(ctx, int(r.Fd()), unix.POLLIN, func() { rung <- struct{}{} }) }()
+	go func() { ended <- pollEvents(ctx, int(r.Fd()), unix.POLLIN, func() { rung <- struct{}{} }) }()
 	for range 2 {
 		if _, err := w.Write(make([]byte, 8)); err != nil {
 			t.Fatal(err)
@@ -96,10 +96,10 @@ func TestAlarms(t *testing.T) {
 	}
 }
 
-// TestTheKernelTakesTheTrigger asks this kernel for alarms of its memory.
-func TestTheKernelTakesTheTrigger(t *testing.T) {
+// TestKernelAcceptsPSITrigger asks this kernel for alarms of its memory.
+func TestKernelAcceptsPSITrigger(t *testing.T) {
 	t.Parallel()
-	if _, err := os.Stat(memoryStalls); err != nil || os.Geteuid() != 0 {
+	if _, err := os.Stat(memoryPSI); err != nil || os.Geteuid() != 0 {
 		t.Skip("a kernel without pressure stall figures, or not root")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -109,7 +109,7 @@ func TestTheKernelTakesTheTrigger(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if _, _, err := levelAlarm("/none/such"); err == nil {
+	if _, _, err := openPressureLevel("/none/such"); err == nil {
 		t.Error("a cgroup that is not there tells of memory")
 	}
 }

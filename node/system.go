@@ -14,14 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SystemInfo says what machine this is and what runs on it. What cannot be read is
-// empty.
+// SystemInfo describes the machine and its operating system. Unreadable fields are empty.
 func SystemInfo() corev1.NodeSystemInfo {
 	s := corev1.NodeSystemInfo{
 		OperatingSystem: "linux", Architecture: runtime.GOARCH,
-		MachineID:  line("/etc/machine-id", "/var/lib/dbus/machine-id"),
-		SystemUUID: line("/sys/class/dmi/id/product_uuid", "/sys/devices/virtual/dmi/id/product_uuid", "/etc/machine-id"),
-		BootID:     line("/proc/sys/kernel/random/boot_id"),
+		MachineID:  firstLine("/etc/machine-id", "/var/lib/dbus/machine-id"),
+		SystemUUID: firstLine("/sys/class/dmi/id/product_uuid", "/sys/devices/virtual/dmi/id/product_uuid", "/etc/machine-id"),
+		BootID:     firstLine("/proc/sys/kernel/random/boot_id"),
 	}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -36,8 +35,8 @@ func SystemInfo() corev1.NodeSystemInfo {
 	return s
 }
 
-// line is the first of the files that there is, without its end of line.
-func line(paths ...string) string {
+// firstLine returns the trimmed content of the first file that is not empty.
+func firstLine(paths ...string) string {
 	for _, path := range paths {
 		if text, err := os.ReadFile(path); err == nil && len(bytes.TrimSpace(text)) > 0 {
 			return string(bytes.TrimSpace(text))
@@ -46,7 +45,7 @@ func line(paths ...string) string {
 	return ""
 }
 
-// prettyName is how an os-release file calls the system.
+// prettyName returns PRETTY_NAME of an os-release file.
 func prettyName(text []byte) string {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for lines.Scan() {
@@ -60,11 +59,11 @@ func prettyName(text []byte) string {
 	return "Linux"
 }
 
-// ValidateNodeIPs complains of an address that no other machine can reach this one by.
+// ValidateNodeIPs returns an error if other machines cannot reach one of the addresses.
 func ValidateNodeIPs(ips []netip.Addr) error {
 	for _, ip := range ips {
 		if ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() {
-			return fmt.Errorf("--node-ip: %s cannot be the address of a node that joins a server: others have to reach it; give one of this host's other addresses", ip)
+			return fmt.Errorf("--node-ip: %s is not reachable from other machines: use another address of this host", ip)
 		}
 	}
 	return nil

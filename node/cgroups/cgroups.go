@@ -21,68 +21,66 @@ import (
 	"berth/podspec"
 )
 
-// The drivers of Options.Driver.
+// Values of Options.Driver.
 const (
 	driverCgroupfs = "cgroupfs"
 	driverSystemd  = "systemd"
 )
 
-// Options says where pods' cgroups lie and how they are made.
+// Options configures Cgroups.
 type Options struct {
-	Root         string        // cgroup below which kubepods lies; "" or "/" is the hierarchy's root
-	Driver       string        // cgroupfs or systemd; "" is systemd where it is PID 1, else cgroupfs
-	PodPidsLimit int64         // most processes of one pod; 0 or less: no limit
+	Root         string        // parent of kubepods; "" or "/" is the root of the hierarchy
+	Driver       string        // cgroupfs or systemd; "" is systemd if it is PID 1, else cgroupfs
+	PodPidsLimit int64         // maximum number of processes per pod; 0 or less: no limit
 	CPUQuota     bool          // whether CPU limits become CFS quotas
 	CPUPeriod    time.Duration // of CFS quotas; 0: 100 ms
-	// PodsLimit is what all pods together may use: cpu gives the weight of their
-	// cgroup, memory and huge pages its limits. Nil: it is left as it is.
+	// PodsLimit limits all pods together: cpu sets the weight of kubepods, memory and huge pages
+	// its limits. Nil: unchanged.
 	PodsLimit corev1.ResourceList
-	// ReserveMemory has the kernel leave pods what they request of memory: Guaranteed
-	// ones always (memory.min), Burstable ones if it can (memory.low). Only on v2.
+	// ReserveMemory protects the memory requests of pods: memory.min for Guaranteed pods,
+	// memory.low for Burstable pods. Only on v2.
 	ReserveMemory bool
-	// MemoryThrottlingFactor is how far of the way from its request to its limit a pod with a
-	// limit of its own gets before the kernel slows it down (memory.high). 0: it does
-	// not. Only on v2.
+	// MemoryThrottlingFactor sets memory.high of a pod with pod-level limits to this fraction of
+	// the range from its request to its limit. 0: not set. Only on v2.
 	MemoryThrottlingFactor float64
 }
 
-// machine is what New must know of the host.
+// machine describes the cgroup setup of the host.
 type machine struct {
 	hierarchies []hierarchy
 	v2          bool
-	hugePages   []string // sizes the kernel has
+	hugePages   []string // sizes that the kernel supports
 	units       units    // nil: systemd is not PID 1
 }
 
-// Cgroups is the pods' cgroups on this host. Its methods may be called at the
-// same time for different pods. Errors of the methods that take a context are
-// *plan.Error.
+// Cgroups manages the cgroups of pods on this host. Methods may be called concurrently for
+// different pods. Errors of methods with a context are *plan.Error.
 type Cgroups struct {
 	machine
 	layout layout
 	rules  rules
 	pods   *specs.LinuxResources // limits of all pods together; nil: none
 
-	mu        sync.Mutex
-	bounded   bool // this process has set the limits of all pods together
-	requested requested
-	limited   map[types.UID]bool // pods whose limits this process has set
-	written   uint64             // the Burstable tier's shares; 0: not by this process
-	memory    reserved
-	kept      reservation // as it was written for all pods and the Burstable tier
+	mu                sync.Mutex
+	allPodsLimited    bool // this process has set the limits of all pods together
+	requested         requested
+	limited           map[types.UID]bool // pods whose limits this process has set
+	writtenShares     uint64             // shares of the Burstable tier; 0: not written by this process
+	memory            reserved
+	writtenProtection reservation // as written for all pods and the Burstable tier
 }
 
-// New looks at the host and changes nothing on it. A driver that the host
-// cannot serve, a bad root and a host without cgroups are errors.
+// New inspects the host and changes nothing. It returns an error if the host does not support the
+// driver, if the root is invalid, or if the host has no cgroups.
 func New(o Options) (*Cgroups, error) {
-	m, err := thisMachine()
+	m, err := detectMachine()
 	if err != nil {
 		return nil, err
 	}
-	return newOn(m, o)
+	return newCgroups(m, o)
 }
 
-func newOn(m machine, o Options) (*Cgroups, error) {
+func newCgroups(m machine, o Options) (*Cgroups, error) {
 	if o.Driver == "" {
 		o.Driver = driverCgroupfs
 		if m.units != nil {
@@ -91,11 +89,11 @@ func newOn(m machine, o Options) (*Cgroups, error) {
 	}
 	switch {
 	case o.Driver != driverCgroupfs && o.Driver != driverSystemd:
-		return nil, fmt.Errorf("cgroup driver %q: want %s or %s", o.Driver, driverCgroupfs, driverSystemd)
+		return nil, fmt.Errorf("cgroup driver %q: must be %s or %s", o.Driver, driverCgroupfs, driverSystemd)
 	case o.Driver == driverSystemd && m.units == nil:
-		return nil, errors.New("cgroup driver systemd: this host was not booted with systemd; use cgroupfs, in the runtime's configuration too")
+		return nil, errors.New("cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's configuration")
 	case o.CPUPeriod != 0 && (o.CPUPeriod < time.Millisecond || o.CPUPeriod > time.Second):
-		return nil, fmt.Errorf("CPU period %s: want 1ms to 1s", o.CPUPeriod)
+		return nil, fmt.Errorf("CPU period %s: must be 1ms to 1s", o.CPUPeriod)
 	}
 	l, err := newLayout(o.Root, o.Driver == driverSystemd)
 	if err != nil {
@@ -115,7 +113,7 @@ func newOn(m machine, o Options) (*Cgroups, error) {
 	return c, nil
 }
 
-func thisMachine() (machine, error) {
+func detectMachine() (machine, error) {
 	const mount = "/sys/fs/cgroup"
 	var m machine
 	var fs unix.Statfs_t
@@ -135,7 +133,7 @@ func thisMachine() (machine, error) {
 	if len(m.hierarchies) == 0 {
 		return m, fmt.Errorf("%s: no cgroup hierarchy is mounted", mount)
 	}
-	dirs, _ := os.ReadDir("/sys/kernel/mm/hugepages") // absent: the kernel has none
+	dirs, _ := os.ReadDir("/sys/kernel/mm/hugepages") // missing if the kernel has none
 	for _, d := range dirs {
 		if size, ok := hugePageName(d.Name()); ok {
 			m.hugePages = append(m.hugePages, size)
@@ -147,11 +145,10 @@ func thisMachine() (machine, error) {
 	return m, nil
 }
 
-// V2 reports whether the host has the unified hierarchy alone; a hybrid host is
-// v1.
+// V2 reports whether the host uses only the unified hierarchy. A hybrid host is v1.
 func (c *Cgroups) V2() bool { return c.v2 }
 
-// Driver is cgroupfs or systemd.
+// Driver returns cgroupfs or systemd.
 func (c *Cgroups) Driver() string {
 	if c.layout.systemd {
 		return driverSystemd
@@ -159,13 +156,13 @@ func (c *Cgroups) Driver() string {
 	return driverCgroupfs
 }
 
-// HugePageSizes lists the sizes that can be limited, as the kernel names them:
-// 2MB, 1GB. None without the hugetlb controller.
+// HugePageSizes returns the sizes that can be limited, with the kernel's names 2MB and 1GB. There
+// are none without the hugetlb controller.
 func (c *Cgroups) HugePageSizes() []string { return slices.Clone(c.rules.hugePages) }
 
-// SwapLimits reports whether the kernel can limit swap per cgroup. The root of
-// cgroup v2 has no such file, so there any cgroup with the memory controller
-// tells; before there is one the answer is no.
+// SwapLimits reports whether the kernel can limit swap per cgroup. The root cgroup of v2 does not
+// have the file, so any cgroup with the memory controller is checked. If there is none yet, the
+// result is false.
 func (c *Cgroups) SwapLimits() bool {
 	for _, h := range c.hierarchies {
 		if !h.has("memory") {
@@ -180,24 +177,23 @@ func (c *Cgroups) SwapLimits() bool {
 	return false
 }
 
-// Parent is the pod's cgroup as CRI wants its cgroup_parent: a path for
-// cgroupfs, the name of a slice for systemd.
+// Parent returns the pod's cgroup in the format of CRI's cgroup_parent: a path for cgroupfs, the
+// name of a slice for systemd.
 func (c *Cgroups) Parent(pod *corev1.Pod) string { return c.layout.parent(c.names(pod)) }
 
-// Owns reports whether a cgroup is a pod's or lies in one: a path, or with
-// systemd slice:prefix:name too.
+// Owns reports whether a cgroup is that of a pod or below it. It accepts a path, or with systemd
+// also slice:prefix:name.
 func (c *Cgroups) Owns(cgroup string) bool { return c.layout.owns(cgroup) }
 
 func (c *Cgroups) names(pod *corev1.Pod) []string {
 	return c.layout.pod(tierOf(podspec.QOSClass(pod)), pod.UID)
 }
 
-// Exists reports whether the pod has a cgroup. If so, its request counts for the
-// Burstable tier's share: that is how pods are known again after a restart of
-// the agent. One that lacks a hierarchy is made whole, and the first time its
-// limits are set again, because the agent may have ended half-way through
-// making or removing it; where that cannot be done the answer is no, and Ensure
-// says why.
+// Exists reports whether the pod has a cgroup. If so, the pod's request counts for the shares of
+// the Burstable tier, which restores the sum after a restart of the agent. Exists repairs a cgroup
+// that lacks a hierarchy, and sets the limits of each pod once, because the agent may have been
+// stopped while it created or removed the cgroup. If the repair fails, it returns false, and Ensure
+// returns the error.
 func (c *Cgroups) Exists(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	if err := check(ctx, pod); err != nil {
 		return false, failed(reasonMake, err)
@@ -207,7 +203,7 @@ func (c *Cgroups) Exists(ctx context.Context, pod *corev1.Pod) (bool, error) {
 		return false, nil
 	}
 	if !whole || !c.isLimited(pod.UID) {
-		if err := errors.Join(c.bound(ctx), c.set(ctx, c.names(pod), limitsOf(pod, c.rules))); err != nil {
+		if err := errors.Join(c.limitAllPods(ctx), c.setLimits(ctx, c.names(pod), limitsOf(pod, c.rules))); err != nil {
 			return false, failed(reasonMake, ctx.Err())
 		}
 	}
@@ -216,16 +212,15 @@ func (c *Cgroups) Exists(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	c.limited[pod.UID] = true
 	c.requested.add(pod)
 	c.memory.add(pod)
-	if c.written == 0 {
-		// The file still has what was right before this process. As long as
-		// not all pods are known again, a new sum would be too small.
+	if c.writtenShares == 0 {
+		// The file has the value of the previous process. Until all pods are known again, a new sum
+		// would be too small.
 		return true, nil
 	}
-	return true, failed(reasonMake, errors.Join(c.share(ctx), c.keep(ctx)))
+	return true, failed(reasonMake, errors.Join(c.writeShares(ctx), c.writeMemoryProtection(ctx)))
 }
 
-// anywhere reports whether any hierarchy has a cgroup of the pod, whatever its
-// quality of service.
+// anywhere reports whether any hierarchy has a cgroup of the pod, in any QoS tier.
 func (c *Cgroups) anywhere(uid types.UID) bool {
 	return slices.ContainsFunc(tiers(), func(tier string) bool { return len(c.find(c.layout.pod(tier, uid))) > 0 })
 }
@@ -236,18 +231,18 @@ func (c *Cgroups) isLimited(uid types.UID) bool {
 	return c.limited[uid]
 }
 
-// Ensure makes the pod's cgroup with its limits, or sets them anew. A cgroup
-// that did not get them does not count as existing.
+// Ensure creates the pod's cgroup with its limits, or updates the limits. If that fails, the cgroup
+// does not count as existing.
 func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	if err := check(ctx, pod); err != nil {
 		return failed(reasonMake, err)
 	}
-	err := c.bound(ctx)
+	err := c.limitAllPods(ctx)
 	if err == nil {
-		err = c.fits(pod)
+		err = c.checkMemoryFits(pod)
 	}
 	if err == nil {
-		err = c.set(ctx, c.names(pod), limitsOf(pod, c.rules))
+		err = c.setLimits(ctx, c.names(pod), limitsOf(pod, c.rules))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,17 +253,17 @@ func (c *Cgroups) Ensure(ctx context.Context, pod *corev1.Pod) error {
 	c.limited[pod.UID] = true
 	c.requested.add(pod)
 	c.memory.add(pod)
-	err = errors.Join(c.share(ctx), c.keep(ctx))
+	err = errors.Join(c.writeShares(ctx), c.writeMemoryProtection(ctx))
 	if err == nil && podspec.QOSClass(pod) == corev1.PodQOSBestEffort {
 		shares := uint64(minShares)
-		err = c.tune(ctx, c.layout.tier(besteffort), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
+		err = c.setTier(ctx, c.layout.tier(besteffort), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
 	}
 	return failed(reasonMake, err)
 }
 
-// fits refuses to limit the memory of a pod to less than it uses: the kernel
-// would kill for it.
-func (c *Cgroups) fits(pod *corev1.Pod) error {
+// checkMemoryFits rejects a memory limit below the current usage, because the kernel would kill
+// processes.
+func (c *Cgroups) checkMemoryFits(pod *corev1.Pod) error {
 	limits := limitsOf(pod, c.rules).Memory
 	if limits == nil || limits.Limit == nil || *limits.Limit <= 0 {
 		return nil
@@ -287,43 +282,42 @@ func (c *Cgroups) fits(pod *corev1.Pod) error {
 	return nil
 }
 
-// bound sets the limits of all pods together, once in the life of this process.
-func (c *Cgroups) bound(ctx context.Context) error {
+// limitAllPods sets the limits of all pods together, once per process.
+func (c *Cgroups) limitAllPods(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pods == nil || c.bounded {
+	if c.pods == nil || c.allPodsLimited {
 		return nil
 	}
-	if err := c.set(ctx, c.layout.tier(""), c.pods); err != nil {
-		return fmt.Errorf("limit all pods to what is allocatable: %w", err)
+	if err := c.setLimits(ctx, c.layout.tier(""), c.pods); err != nil {
+		return fmt.Errorf("limit all pods: %w", err)
 	}
-	c.bounded = true
+	c.allPodsLimited = true
 	return nil
 }
 
-// share writes the Burstable tier's share if it has changed. c.mu is held.
-func (c *Cgroups) share(ctx context.Context) error {
+// writeShares writes the shares of the Burstable tier if they have changed. The caller holds c.mu.
+func (c *Cgroups) writeShares(ctx context.Context) error {
 	shares := c.requested.shares()
-	if shares == c.written || len(c.requested) == 0 && c.written == 0 {
+	if shares == c.writtenShares || len(c.requested) == 0 && c.writtenShares == 0 {
 		return nil
 	}
-	err := c.tune(ctx, c.layout.tier(burstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
+	err := c.setTier(ctx, c.layout.tier(burstable), &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}})
 	if err == nil {
-		c.written = shares
+		c.writtenShares = shares
 	}
 	return err
 }
 
-// keep has the kernel leave the pods' memory to all pods together and to the Burstable
-// tier, if that has changed: what a cgroup should be left counts only as far as the
-// cgroups above it are left as much. c.mu is held.
-func (c *Cgroups) keep(ctx context.Context) error {
+// writeMemoryProtection writes the memory protection of all pods together and of the Burstable tier
+// if it has changed: a cgroup is protected only as far as its parents are. The caller holds c.mu.
+func (c *Cgroups) writeMemoryProtection(ctx context.Context) error {
 	now := c.memory.sum()
-	if !c.rules.reserve || now == c.kept {
+	if !c.rules.reserve || now == c.writtenProtection {
 		return nil
 	}
 	shares := c.requested.shares()
-	err := c.tune(ctx, c.layout.tier(burstable), &specs.LinuxResources{
+	err := c.setTier(ctx, c.layout.tier(burstable), &specs.LinuxResources{
 		CPU: &specs.LinuxCPU{Shares: &shares}, Unified: map[string]string{memoryLow: strconv.FormatInt(now.burstable, 10)},
 	})
 	if err == nil && c.pods != nil {
@@ -331,38 +325,38 @@ func (c *Cgroups) keep(ctx context.Context) error {
 		all.Unified = map[string]string{
 			memoryMin: strconv.FormatInt(now.guaranteed, 10), memoryLow: strconv.FormatInt(now.guaranteed+now.burstable, 10),
 		}
-		err = c.tune(ctx, c.layout.tier(""), &all)
+		err = c.setTier(ctx, c.layout.tier(""), &all)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the memory that pods request: %w", err)
+		return fmt.Errorf("set memory protection: %w", err)
 	}
-	c.kept = now
+	c.writtenProtection = now
 	return nil
 }
 
-// tune sets a tier's CPU share. With systemd the slice gets it as a property,
-// or a reload would put it back.
-func (c *Cgroups) tune(ctx context.Context, names []string, share *specs.LinuxResources) error {
+// setTier sets resources of a tier. With systemd they are also set as properties of the slice,
+// because a daemon-reload would revert the files.
+func (c *Cgroups) setTier(ctx context.Context, names []string, share *specs.LinuxResources) error {
 	dir := c.layout.dir(names)
 	i := slices.IndexFunc(c.hierarchies, func(h hierarchy) bool { return h.has("cpu") })
 	if i < 0 || !exists(filepath.Join(c.hierarchies[i].mount, dir)) {
-		return nil // the tier has never had a pod
+		return nil // the tier does not exist yet
 	}
-	if err := c.unit(ctx, names, share); err != nil {
+	if err := c.setUnit(ctx, names, share); err != nil {
 		return err
 	}
 	return c.hierarchies[i].apply(dir, c.settings(share))
 }
 
-// unit makes the slice of a cgroup, or changes it, where systemd is the driver.
-func (c *Cgroups) unit(ctx context.Context, names []string, limits *specs.LinuxResources) error {
+// setUnit creates or updates the slice of a cgroup if systemd is the driver.
+func (c *Cgroups) setUnit(ctx context.Context, names []string, limits *specs.LinuxResources) error {
 	if !c.layout.systemd {
 		return nil
 	}
 	return c.units.start(ctx, slice(names), properties(c.v2, limits))
 }
 
-// settings is what limits look like in the files of this host's cgroups.
+// settings converts limits to the cgroup files of this host.
 func (c *Cgroups) settings(limits *specs.LinuxResources) []setting {
 	if c.v2 {
 		return settingsV2(limits)
@@ -370,9 +364,9 @@ func (c *Cgroups) settings(limits *specs.LinuxResources) []setting {
 	return settingsV1(limits)
 }
 
-// set makes a cgroup where it is missing and gives it limits.
-func (c *Cgroups) set(ctx context.Context, names []string, limits *specs.LinuxResources) error {
-	if err := c.unit(ctx, names, limits); err != nil {
+// setLimits creates a cgroup if it is missing and sets its limits.
+func (c *Cgroups) setLimits(ctx context.Context, names []string, limits *specs.LinuxResources) error {
+	if err := c.setUnit(ctx, names, limits); err != nil {
 		return err
 	}
 	settings := c.settings(limits)
@@ -391,9 +385,9 @@ func (c *Cgroups) set(ctx context.Context, names []string, limits *specs.LinuxRe
 	return nil
 }
 
-// Remove kills what is left in the pod's cgroup and removes it, in whichever
-// tier it lies: of an orphan only the UID may be known. It gives up after 10
-// seconds with kind Timeout; what was begun can be repeated.
+// Remove kills the remaining processes in the pod's cgroup and removes it, in any tier, because
+// only the UID of an orphaned pod may be known. It returns an error of kind Timeout after 10
+// seconds and can be repeated.
 func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	if err := check(ctx, pod); err != nil {
 		return failed(reasonRemove, err)
@@ -409,7 +403,7 @@ func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 		}
 		groups = append(groups, found...)
 	}
-	if err := sweep(ctx, groups); err != nil {
+	if err := killAndRemove(ctx, groups); err != nil {
 		return failed(reasonRemove, err)
 	}
 	c.mu.Lock()
@@ -417,23 +411,22 @@ func (c *Cgroups) Remove(ctx context.Context, pod *corev1.Pod) error {
 	delete(c.requested, pod.UID)
 	delete(c.limited, pod.UID)
 	delete(c.memory, pod.UID)
-	return failed(reasonRemove, errors.Join(c.share(ctx), c.keep(ctx)))
+	return failed(reasonRemove, errors.Join(c.writeShares(ctx), c.writeMemoryProtection(ctx)))
 }
 
-// RemoveRoot removes the cgroups that all pods share, when no pod is left: for a host
-// that berth leaves.
+// RemoveRoot removes the cgroups that all pods share. It is an error if pods are left.
 func (c *Cgroups) RemoveRoot(ctx context.Context) error {
 	left, err := c.Pods(ctx)
 	if err != nil {
 		return err
 	}
 	if len(left) > 0 {
-		return failed(reasonRemove, fmt.Errorf("%d pods are left", len(left)))
+		return failed(reasonRemove, fmt.Errorf("%d pods still have a cgroup", len(left)))
 	}
 	var errs []error
-	for _, tier := range slices.Backward(tiers()) { // what is inside first
+	for _, tier := range slices.Backward(tiers()) { // children first
 		for _, g := range c.find(c.layout.tier(tier)) {
-			if err := g.remove(); err != nil && !gone(err) {
+			if err := g.remove(); err != nil && !isGone(err) {
 				errs = append(errs, err)
 			}
 		}
@@ -441,7 +434,7 @@ func (c *Cgroups) RemoveRoot(ctx context.Context) error {
 	return failed(reasonRemove, errors.Join(errs...))
 }
 
-// find gives a cgroup in the hierarchies that have it.
+// find returns a cgroup in all hierarchies that have it.
 func (c *Cgroups) find(names []string) []group {
 	var out []group
 	for _, h := range c.hierarchies {
@@ -452,7 +445,7 @@ func (c *Cgroups) find(names []string) []group {
 	return out
 }
 
-// Pods lists the pods that have a cgroup in any hierarchy, sorted.
+// Pods lists the pods with a cgroup in any hierarchy, sorted.
 func (c *Cgroups) Pods(ctx context.Context) ([]types.UID, error) {
 	uids := map[types.UID]bool{}
 	for _, h := range c.hierarchies {
@@ -461,7 +454,7 @@ func (c *Cgroups) Pods(ctx context.Context) ([]types.UID, error) {
 				return nil, failed(reasonRemove, err)
 			}
 			entries, err := os.ReadDir(filepath.Join(h.mount, c.layout.dir(c.layout.tier(tier))))
-			if err != nil && !gone(err) {
+			if err != nil && !isGone(err) {
 				return nil, failed(reasonRemove, err)
 			}
 			for _, entry := range entries {
@@ -474,10 +467,10 @@ func (c *Cgroups) Pods(ctx context.Context) ([]types.UID, error) {
 	return slices.Sorted(maps.Keys(uids)), nil
 }
 
-// counter reads one line "key number" of a file; 0 if it went away meanwhile.
+// counter reads the value of "key number" in a file. It returns 0 if the file does not exist.
 func counter(file, key string) (uint64, error) {
 	text, err := os.ReadFile(file)
-	if gone(err) {
+	if isGone(err) {
 		return 0, nil
 	}
 	if err != nil {
@@ -491,7 +484,7 @@ func counter(file, key string) (uint64, error) {
 	return 0, fmt.Errorf("%s: no %s", file, key)
 }
 
-// check refuses a UID that could name something else than a pod's cgroup.
+// check rejects a UID that could name another cgroup.
 func check(ctx context.Context, pod *corev1.Pod) error {
 	if !plainName(string(pod.UID)) {
 		return invalid("metadata.uid: %q cannot name a cgroup", pod.UID)

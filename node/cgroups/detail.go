@@ -12,14 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Detail is all that the kernel tells of a cgroup, with all below it. What it
-// does not tell is zero.
+// Detail contains the kernel's statistics of a cgroup and its descendants. Missing values are zero.
 type Detail struct {
 	Usage
-	Path          string        // from the hierarchy's root, as /kubepods/burstable/pod…
-	User, System  time.Duration // of CPU
-	Periods       uint64        // of the CPU limit
-	Throttled     uint64        // of them, in which it had to wait
+	Path          string        // from the root of the hierarchy, such as /kubepods/burstable/pod…
+	User, System  time.Duration // CPU time
+	Periods       uint64        // of the CPU quota
+	Throttled     uint64        // throttled periods
 	ThrottledTime time.Duration
 
 	RSS, Cache, Mapped, Peak, Swap uint64 // bytes
@@ -27,43 +26,43 @@ type Detail struct {
 
 	Devices []Device
 	Threads int
-	PID     int // one of its own or of those below; 0: none
+	PID     int // a process of the cgroup or its descendants; 0: none
 
-	Quota, Period time.Duration // the CPU limit; Quota 0: none
-	Shares        uint64        // CPU weight in v1's measure
+	Quota, Period time.Duration // CPU quota; 0: none
+	Shares        uint64        // CPU weight in v1's unit
 	MemoryLimit   uint64        // bytes; 0: none
-	PSI           *PSI          // nil: this kernel or hierarchy has no pressure figures
+	PSI           *PSI          // nil: not supported by this kernel or hierarchy
 }
 
-// Device is what went to and from a block device.
+// Device is the I/O of a block device.
 type Device struct {
-	Name                                     string // as /dev/sda
+	Name                                     string // such as /dev/sda
 	ReadBytes, WriteBytes, ReadOps, WriteOps uint64
 }
 
-// PSI is how much tasks waited for each resource.
+// PSI is the pressure stall information of a cgroup.
 type PSI struct{ CPU, Memory, IO PSIStats }
 
-// PSIStats is how much some and all tasks waited.
+// PSIStats is the pressure of one resource.
 type PSIStats struct{ Some, Full PSIData }
 
-// PSIData is a share of the last 10, 60 and 300 seconds in percent, and the
-// time since the cgroup was made.
+// PSIData contains averages over 10, 60 and 300 seconds in percent, and the total since the cgroup
+// was created.
 type PSIData struct {
 	Avg10, Avg60, Avg300 float64
 	Total                time.Duration
 }
 
-// PodDetail is what the kernel tells of a pod and of each of its containers.
+// PodDetail contains the statistics of a pod and its containers.
 type PodDetail = Measured[Detail]
 
-// Details is Usage in full.
+// Details is like Usage with all statistics.
 func (c *Cgroups) Details(ctx context.Context, pods map[types.UID][]string) (map[types.UID]PodDetail, error) {
-	return measure(ctx, c, pods, c.detail)
+	return readPods(ctx, c, pods, c.detail)
 }
 
-// RootDetail is what all cgroups together have used: the hierarchy's root. On cgroup
-// v2 that has no memory figures.
+// RootDetail returns the statistics of the root of the hierarchy. On cgroup v2 it has no memory
+// statistics.
 func (c *Cgroups) RootDetail() Detail {
 	d := Detail{Path: "/"}
 	d.At = time.Now()
@@ -96,8 +95,7 @@ func (c *Cgroups) detail(dir string) Detail {
 	return d
 }
 
-// count counts the processes: the main ones are in every hierarchy, but a runtime
-// need not join all.
+// count counts the processes of a hierarchy. A runtime may not join all hierarchies.
 func (d *Detail) count(dir, threads string) {
 	groups, err := (group{dir: dir}).dirs()
 	if err != nil {
@@ -115,9 +113,9 @@ func (d *Detail) count(dir, threads string) {
 	d.Processes, d.Threads = max(d.Processes, processes), max(d.Threads, tasks)
 }
 
-// v2 reads cgroup v2; of a hybrid host only the pressure is there.
+// v2 reads cgroup v2. On a hybrid host only the pressure is available.
 func (d *Detail) v2(dir string, whole bool) {
-	if s := stallsOf(dir); s != nil {
+	if s := readPSI(dir); s != nil {
 		d.PSI = s
 		d.Pressure = &Pressure{CPU: s.CPU.Some.Avg10, Memory: s.Memory.Some.Avg10, IO: s.IO.Some.Avg10}
 	}
@@ -135,12 +133,12 @@ func (d *Detail) v2(dir string, whole bool) {
 	d.Faults, d.MajorFaults = memory["pgfault"], memory["pgmajfault"]
 	d.Peak, d.Swap = number(dir, "memory.peak"), number(dir, "memory.swap.current")
 	d.OOMKills = table(dir, "memory.events")["oom_kill"]
-	d.MemoryLimit = number(dir, "memory.max") // "max" is no number
+	d.MemoryLimit = number(dir, "memory.max") // "max" is read as 0
 	if quota := fields(filepath.Join(dir, "cpu.max")); len(quota) == 2 {
 		d.Quota, d.Period = micros(quota[0]), micros(quota[1])
 	}
 	if weight := number(dir, "cpu.weight"); weight > 0 {
-		d.Shares = 2 + (weight-1)*262142/9999 // the way back of weightOf
+		d.Shares = 2 + (weight-1)*262142/9999 // approximate inverse of weightOf
 	}
 	text, _ := os.ReadFile(filepath.Join(dir, "io.stat"))
 	for line := range strings.Lines(string(text)) { // 8:0 rbytes=1 wbytes=2 rios=3 wios=4 …
@@ -157,11 +155,11 @@ func (d *Detail) v2(dir string, whole bool) {
 	d.sum()
 }
 
-// v1 reads what one hierarchy of cgroup v1 tells.
+// v1 reads one hierarchy of cgroup v1.
 func (d *Detail) v1(h hierarchy, dir string) {
 	if h.has("cpuacct") {
 		d.CPU = time.Duration(number(dir, "cpuacct.usage"))
-		parts := table(dir, "cpuacct.stat") // in ticks of 10 ms
+		parts := table(dir, "cpuacct.stat") // ticks of 10 ms
 		d.User, d.System = time.Duration(parts["user"])*10*time.Millisecond, time.Duration(parts["system"])*10*time.Millisecond
 	}
 	if h.has("cpu") {
@@ -179,7 +177,7 @@ func (d *Detail) v1(h hierarchy, dir string) {
 		d.Swap, d.Faults, d.MajorFaults = memory["total_swap"], memory["total_pgfault"], memory["total_pgmajfault"]
 		d.Peak, d.OOMKills = number(dir, "memory.max_usage_in_bytes"), table(dir, "memory.oom_control")["oom_kill"]
 		if d.MemoryLimit = number(dir, "memory.limit_in_bytes"); d.MemoryLimit >= 1<<62 {
-			d.MemoryLimit = 0 // as much as there can be
+			d.MemoryLimit = 0 // unlimited
 		}
 	}
 	if h.has("blkio") {
@@ -189,7 +187,7 @@ func (d *Detail) v1(h hierarchy, dir string) {
 	}
 }
 
-// blkio reads lines as "8:0 Read 4096".
+// blkio reads lines such as "8:0 Read 4096".
 func (d *Detail) blkio(dir, file, read, write string) {
 	text, err := os.ReadFile(filepath.Join(dir, "blkio.throttle."+file+"_recursive"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -207,7 +205,7 @@ func (d *Detail) blkio(dir, file, read, write string) {
 	}
 }
 
-// device finds or adds a device, by its numbers until it has its name.
+// device returns the entry of a device, which is identified by major:minor if its name is unknown.
 func (d *Detail) device(numbers string) *Device {
 	name := numbers
 	if link, err := os.Readlink("/sys/dev/block/" + numbers); err == nil {
@@ -247,7 +245,7 @@ func (d *Detail) sum() {
 	}
 }
 
-// table reads a file of lines "key number".
+// table reads a file with lines "key number".
 func table(dir, file string) map[string]uint64 {
 	text, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
@@ -263,7 +261,7 @@ func table(dir, file string) map[string]uint64 {
 	return out
 }
 
-// micros reads microseconds; 0 for what is no number, as "max" and "-1".
+// micros parses microseconds. It returns 0 for "max" and "-1".
 func micros(text string) time.Duration {
 	n, err := strconv.ParseUint(text, 10, 63)
 	if err != nil {
@@ -272,8 +270,8 @@ func micros(text string) time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
-// stallsOf reads the pressure files of a cgroup; nil: there are none.
-func stallsOf(dir string) *PSI {
+// readPSI reads the pressure files of a cgroup. Nil: there are none.
+func readPSI(dir string) *PSI {
 	var s PSI
 	found := false
 	for of, to := range map[string]*PSIStats{"cpu": &s.CPU, "memory": &s.Memory, "io": &s.IO} {
@@ -287,9 +285,9 @@ func stallsOf(dir string) *PSI {
 			switch {
 			case len(words) == 0:
 			case words[0] == "some":
-				to.Some = stallTime(words[1:])
+				to.Some = parsePSIData(words[1:])
 			case words[0] == "full":
-				to.Full = stallTime(words[1:])
+				to.Full = parsePSIData(words[1:])
 			}
 		}
 	}
@@ -299,7 +297,7 @@ func stallsOf(dir string) *PSI {
 	return &s
 }
 
-func stallTime(words []string) (t PSIData) {
+func parsePSIData(words []string) (t PSIData) {
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
 		n, err := strconv.ParseFloat(value, 64)

@@ -25,7 +25,7 @@ func lay(t *testing.T, mount, dir string, files map[string]string) {
 	}
 }
 
-func TestDetailsAreWhatTheKernelWrites(t *testing.T) {
+func TestDetails(t *testing.T) {
 	t.Parallel()
 	const uid, id = "11111111-2222-3333-4444-555555555555", "abc"
 	pod := "kubepods/burstable/pod" + uid
@@ -47,7 +47,7 @@ func TestDetailsAreWhatTheKernelWrites(t *testing.T) {
 	}
 	check := func(name string, m machine, want Detail) {
 		t.Helper()
-		c, err := newOn(m, Options{Driver: driverCgroupfs})
+		c, err := newCgroups(m, Options{Driver: driverCgroupfs})
 		if err != nil {
 			t.Fatal(err)
 		}

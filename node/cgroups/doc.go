@@ -1,56 +1,55 @@
-// Package cgroups keeps the pods' cgroups: their names, their limits, and the
-// directories that carry both, on cgroup v2 and v1, alone or through systemd.
+// Package cgroups manages the cgroups of pods: their names, limits and directories, on cgroup v1
+// and v2, directly or through systemd.
 //
 //	<root>/kubepods/pod<uid>              Guaranteed
 //	<root>/kubepods/burstable/pod<uid>    Burstable
 //	<root>/kubepods/besteffort/pod<uid>   BestEffort
 //
-// With the systemd driver the same tree is made of slices:
-// kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid_>.slice.
-// Containers lie below their pod and belong to the runtime.
+// With the systemd driver the same tree consists of slices:
+// kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid_>.slice. Containers are below
+// their pod and belong to the runtime.
 //
-// It owns everything below <root>/kubepods but the containers' own limits, in
-// every hierarchy that is mounted (on a hybrid host the unified one too,
-// because runtimes join it). When a cgroup is made or removed is decided in
-// agent/plan. names.go, limits.go, qos.go and the settings in v1.go and v2.go
-// are pure.
+// The package owns everything below <root>/kubepods except the limits of containers, in every
+// mounted hierarchy. On a hybrid host this includes the unified one, because runtimes join it.
+// agent/plan decides when a cgroup is created or removed. names.go, limits.go, qos.go and the
+// settings in v1.go and v2.go are pure.
 //
-// CPU. A request of 1000m is 1024 shares. On v2 shares become a weight by the
-// curve of runc 1.3.2 and later, 10^(l²/612 + 125·l/612 − 7/34) with
-// l = log2(shares), which takes 2, 1024 and 262144 shares to 1, 100 and 10000.
-// The older straight line gives one CPU a weight of 39, less than the 100 that
-// any service of the host has without asking. An older runtime still uses the
-// line for containers within a pod, where only its own values are compared.
+// CPU. A request of 1000m is 1024 shares. On v2 shares are converted to a weight with the formula
+// of runc 1.3.2 and later, 10^(l²/612 + 125·l/612 − 7/34) with l = log2(shares), which maps 2, 1024
+// and 262144 shares to 1, 100 and 10000. The older linear formula gives one CPU a weight of 39,
+// less than the default of 100 of the host's services. An older runtime still uses it for
+// containers within a pod, where only its own values are compared.
 //
-// Memory, pids and huge pages are limited for the pod as a whole too; CPU and
-// memory only where every container is limited. All pods together are limited to
-// what the node can give them (kubepods), where it was said what that is.
+// Memory, PIDs and huge pages are also limited for the whole pod; CPU and memory only if all
+// containers are limited. All pods together (kubepods) are limited to the node's allocatable
+// resources, if these are configured.
 //
-// Memory that pods request is kept for them where that was asked for, on v2: memory.min
-// of a Guaranteed pod, memory.low of a Burstable one; of the Burstable tier the sum, and
-// of all pods memory.min of the Guaranteed and memory.low of both. The kernel lets no
-// cgroup keep more than those above it. (Upstream gives all pods both sums as memory.min
-// and no memory.low, with which a Burstable pod's protects from nobody outside.)
+// Memory reservation, if enabled, protects the memory that pods request, on v2: memory.min for
+// Guaranteed pods and memory.low for Burstable pods. The Burstable tier gets the sum of its pods as
+// memory.low. All pods together get memory.min of the Guaranteed pods and memory.low of both,
+// because the kernel limits the protection of a cgroup to that of its parents. (Upstream sets both
+// sums as memory.min and no memory.low, so that the memory.low of a Burstable pod does not protect
+// it from processes outside kubepods.)
 //
-// systemd keeps a quota in whole hundredths of a CPU, rounded up. A pod's slice
-// has the exact one until systemd next applies its own, on a daemon-reload at
-// the latest; containers' own limits are the runtime's.
+// systemd rounds a quota up to hundredths of a CPU. The slice of a pod has the exact quota until
+// systemd applies its own again, at the latest on a daemon-reload. The limits of containers belong
+// to the runtime.
 //
-// A controller that the host lacks limits nothing and is no error. One that
-// the host has and that cannot be used for a limit which the pod asks for is.
+// A missing controller limits nothing and is not an error. A controller that exists but cannot be
+// used for a limit of the pod is.
 //
-// The package keeps in memory what the Burstable pods request, for their tier's
-// shares, and which pods this process has limited. It starts no goroutine; calls may be repeated after a
-// crash at any point.
+// The package keeps in memory what the Burstable pods request, for the shares of their tier, and
+// which pods this process has limited. It starts no goroutine. Calls may be repeated after a crash
+// at any point.
 //
-// Invariants, each checked by a test that bears its number:
+// Invariants, each checked by a test with its number:
 //
-//	G1 Ensure twice is Ensure once; Remove of what is gone succeeds.
-//	G2 No process is killed that is not in the pod's own cgroup, and never
-//	   the agent itself.
-//	G3 After Remove nothing of the pod is left in any hierarchy, whatever its
-//	   class is believed to be.
-//	G4 Once this process has written it, the Burstable tier's share is that of
-//	   the sum of what the Burstable pods known to it request.
-//	G5 Exists is true only of a cgroup to which this process gave its limits.
+//	G1 Ensure is idempotent. Remove of a missing cgroup succeeds.
+//	G2 Only processes in the pod's own cgroup are killed, and never the agent
+//	   itself.
+//	G3 After Remove nothing of the pod is left in any hierarchy, whatever its QoS
+//	   class is assumed to be.
+//	G4 Once this process has written them, the shares of the Burstable tier are
+//	   those of the sum of the requests of the known Burstable pods.
+//	G5 Exists returns true only for a cgroup that this process has limited.
 package cgroups

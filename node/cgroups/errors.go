@@ -15,8 +15,7 @@ const (
 	reasonRemove = "FailedKillPod"
 )
 
-// failed gives an error its kind and the reason users see. A kind that was
-// found deeper down stays.
+// failed wraps an error with its kind and the event reason. An existing kind is kept.
 func failed(reason string, err error) error {
 	if err == nil {
 		return nil
@@ -36,6 +35,6 @@ func invalid(format string, args ...any) error {
 	return &plan.Error{Kind: plan.Invalid, Err: fmt.Errorf(format, args...)}
 }
 
-// gone reports whether an error says that the cgroup is not there (any more):
-// a read or write that meets a removal gets ENODEV.
-func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) }
+// isGone reports whether an error means that the cgroup does not exist. Access during its removal
+// returns ENODEV.
+func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) }

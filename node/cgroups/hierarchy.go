@@ -11,26 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hierarchy is one mounted tree of cgroups.
+// hierarchy is a mounted cgroup hierarchy.
 type hierarchy struct {
-	mount       string // where its root is
+	mount       string // mount point of the root
 	unified     bool   // cgroup v2
 	controllers []string
 	mkdir       func(string) error
 }
 
-// setting is one value in one file of a cgroup.
+// setting is the value of a cgroup file.
 type setting struct {
 	controller, file, value string
-	unlimited               bool // nothing is lost where it cannot be set
+	unlimited               bool // means no limit; ignored if it cannot be set
 }
 
 func (h hierarchy) has(controller string) bool { return slices.Contains(h.controllers, controller) }
 
-// create makes a cgroup and those above it, level by level, each able to hold
-// limits. Most often those above are there and only the last is missing.
+// create creates a cgroup and its parents, each with the controllers for limits. Usually only the
+// last level is missing.
 func (h hierarchy) create(dir string) error {
-	if at := filepath.Join(h.mount, dir); h.level(filepath.Dir(at), at) == nil && h.whole(at) {
+	if at := filepath.Join(h.mount, dir); h.level(filepath.Dir(at), at) == nil && h.hasControllers(at) {
 		return nil
 	}
 	at := h.mount
@@ -47,7 +47,7 @@ func (h hierarchy) create(dir string) error {
 	return nil
 }
 
-// level makes one cgroup.
+// level creates one cgroup.
 func (h hierarchy) level(above, at string) error {
 	if err := h.mkdir(at); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -58,7 +58,7 @@ func (h hierarchy) level(above, at string) error {
 	return nil
 }
 
-// apply writes those settings that this hierarchy is for.
+// apply writes the settings of this hierarchy's controllers.
 func (h hierarchy) apply(dir string, settings []setting) error {
 	for _, s := range settings {
 		if !h.has(s.controller) {
@@ -79,8 +79,8 @@ func (h hierarchy) apply(dir string, settings []setting) error {
 	return nil
 }
 
-// write sets a value unless it is there already: a limit that is written again
-// can be refused or make the kernel reclaim for nothing.
+// write sets a value unless it is already set: writing the same limit again may be rejected or
+// cause needless reclaiming.
 func write(file, value string) error {
 	if have, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(have)) == value {
 		return nil
@@ -111,9 +111,8 @@ func fields(file string) []string {
 	return strings.Fields(string(text))
 }
 
-// parseMounts reads the cgroup hierarchies from a mountinfo file, v1's with
-// their controllers, a named one as name=…. Of a hierarchy that is mounted
-// more than once the first mount counts.
+// parseMounts reads the cgroup hierarchies of a mountinfo file with their controllers. A named v1
+// hierarchy has the controller name=…. Only the first mount of a hierarchy is used.
 func parseMounts(mountinfo string) []hierarchy {
 	var out []hierarchy
 	seen := map[string]bool{}
@@ -147,7 +146,7 @@ func parseMounts(mountinfo string) []hierarchy {
 	return out
 }
 
-// isController tells controllers from the other options of a v1 mount.
+// isController reports whether an option of a v1 mount is a controller.
 func isController(option string) bool {
 	if strings.HasPrefix(option, "name=") {
 		return true
@@ -160,13 +159,13 @@ func isController(option string) bool {
 	return false
 }
 
-// unescapeMount undoes the octal escapes of mountinfo.
+// unescapeMount decodes the octal escapes of mountinfo.
 func unescapeMount(path string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }
 
-// mkdir makes a cgroup that everybody may look into, whatever the umask: a
-// container whose root is nobody on the host mounts its own from there.
+// mkdir creates a cgroup that all users may read, whatever the umask is: a container in a user
+// namespace mounts its own cgroup from there.
 func mkdir(path string) error {
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	killBound = 10 * time.Second // for processes to die: one may hang in the kernel
-	killWait  = 2 * time.Millisecond
-	killPause = 100 * time.Millisecond
+	killTimeout = 10 * time.Second // a process may hang in the kernel
+	killWait    = 2 * time.Millisecond
+	killPause   = 100 * time.Millisecond
 )
 
-// sweep kills what is in cgroups and removes them, deepest first. A process
-// that forks faster than it is found is met again on the next round.
-func sweep(ctx context.Context, groups []group) error {
-	ctx, cancel := context.WithTimeout(ctx, killBound)
+// killAndRemove kills the processes in cgroups and removes them, deepest first. A process that
+// forks meanwhile is killed in the next round.
+func killAndRemove(ctx context.Context, groups []group) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	wait := killWait
 	for {
@@ -58,12 +58,12 @@ type group struct {
 	unified bool
 }
 
-// dirs lists the cgroup and those below it, each after what is below it.
+// dirs lists the cgroup and its descendants, children first.
 func (g group) dirs() ([]string, error) {
 	var out []string
 	err := filepath.WalkDir(g.dir, func(path string, entry fs.DirEntry, err error) error {
 		switch {
-		case gone(err):
+		case isGone(err):
 			return nil
 		case err != nil:
 			return err
@@ -90,16 +90,16 @@ func (g group) kill() error {
 		}
 	}
 	if procs[os.Getpid()] {
-		return fmt.Errorf("%s: holds the agent itself, so it is left alone", g.dir)
+		return fmt.Errorf("%s: contains the agent itself; not killed", g.dir)
 	}
 	if g.unified && len(procs) > 0 && write(filepath.Join(g.dir, "cgroup.kill"), "1") == nil {
 		return nil
 	}
 	for pid := range procs {
-		_ = unix.Kill(pid, unix.SIGKILL) // gone already, or met again
+		_ = unix.Kill(pid, unix.SIGKILL) // already gone, or killed in the next round
 	}
 	if !g.unified {
-		for _, dir := range slices.Backward(dirs) { // a frozen process does not die
+		for _, dir := range slices.Backward(dirs) { // a frozen process ignores SIGKILL
 			if state := filepath.Join(dir, "freezer.state"); exists(state) {
 				_ = write(state, "THAWED")
 			}
@@ -115,8 +115,8 @@ func (g group) remove() error {
 	}
 	var busy error
 	for _, dir := range dirs {
-		// The files of a cgroup go with its directory, so that only an rmdir works.
-		if err := unix.Rmdir(dir); err != nil && !gone(err) {
+		// A cgroup is removed by rmdir only; its files cannot be deleted.
+		if err := unix.Rmdir(dir); err != nil && !isGone(err) {
 			busy = errors.Join(busy, fmt.Errorf("remove %s: %w", dir, err))
 		}
 	}

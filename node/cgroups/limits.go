@@ -15,23 +15,22 @@ import (
 
 const (
 	minShares, maxShares = 2, 262144
-	minQuota             = 1000 // microseconds: the kernel takes no less
+	minQuota             = 1000 // microseconds; the kernel's minimum
 	defaultPeriod        = 100 * time.Millisecond
 )
 
-// rules are what the node's configuration says of limits.
+// rules are the limits of the node's configuration.
 type rules struct {
 	pids      int64
 	quota     bool
 	period    time.Duration
 	hugePages []string // sizes that can be limited
-	reserve   bool     // keep what pods request for them (v2)
-	factor    float64  // see Options.MemoryFactor (v2)
-	page      int64    // of the host, in bytes
+	reserve   bool     // protect memory requests (v2)
+	factor    float64  // see Options.MemoryThrottlingFactor (v2)
+	page      int64    // page size of the host in bytes
 }
 
-// limitsOf gives a pod's limits. CPU shares are always there; what else is nil
-// is not limited.
+// limitsOf returns a pod's limits. CPU shares are always set. Other nil fields are unlimited.
 func limitsOf(pod *corev1.Pod, r rules) *specs.LinuxResources {
 	requests, limits := podspec.Requests(pod), podspec.Limits(pod)
 	shares := sharesOf(requests.Cpu().MilliValue())
@@ -54,9 +53,8 @@ func limitsOf(pod *corev1.Pod, r rules) *specs.LinuxResources {
 	return out
 }
 
-// memoryOf is what the kernel should leave a pod of its memory, and from where on it
-// slows it down. The latter only of a pod that has a limit of its own: else that is
-// for its containers, each by itself.
+// memoryOf returns the memory protection and memory.high of a pod. memory.high is set only with
+// pod-level limits. Otherwise it is set for each container.
 func memoryOf(pod *corev1.Pod, r rules) map[string]string {
 	out := map[string]string{}
 	requests := podspec.Requests(pod)
@@ -83,15 +81,15 @@ func memoryOf(pod *corev1.Pod, r rules) map[string]string {
 	return out
 }
 
-// Files of cgroup v2 that systemd has properties for.
+// cgroup v2 files with a systemd property.
 const (
 	memoryMin  = "memory.min"
 	memoryLow  = "memory.low"
 	memoryHigh = "memory.high"
 )
 
-// limitsOfAll gives the limits of all pods together. CPU that nobody else wants
-// is theirs, so that they have a share of it and no quota.
+// limitsOfAll returns the limits of all pods together. Pods may use idle CPUs, so they get shares
+// and no quota.
 func limitsOfAll(list corev1.ResourceList, r rules) *specs.LinuxResources {
 	shares := sharesOf(list.Cpu().MilliValue())
 	out := &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}, HugepageLimits: hugePages(list, r.hugePages)}
@@ -105,27 +103,26 @@ func limitsOfAll(list corev1.ResourceList, r rules) *specs.LinuxResources {
 	return out
 }
 
-// PIDs is how many processes and threads there may be, in a list of resources.
+// PIDs is the resource name of the limit of processes and threads.
 const PIDs corev1.ResourceName = "pid"
 
-// hugePages limits every size that can be: a pod may use none that it has not
-// asked for.
+// hugePages limits every supported size, to 0 if it is not requested.
 func hugePages(limits corev1.ResourceList, sizes []string) []specs.LinuxHugepageLimit {
-	asked := map[string]uint64{}
+	requested := map[string]uint64{}
 	for name, q := range limits {
 		text, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
 		if size, known := hugePageSize(text); ok && known {
-			asked[size] += uint64(max(q.Value(), 0))
+			requested[size] += uint64(max(q.Value(), 0))
 		}
 	}
 	var out []specs.LinuxHugepageLimit
 	for _, size := range slices.Sorted(slices.Values(sizes)) {
-		out = append(out, specs.LinuxHugepageLimit{Pagesize: size, Limit: asked[size]})
+		out = append(out, specs.LinuxHugepageLimit{Pagesize: size, Limit: requested[size]})
 	}
 	return out
 }
 
-// hugePageSize turns the size of a resource name (2Mi) into the kernel's (2MB).
+// hugePageSize converts the size of a resource name (2Mi) to the kernel's format (2MB).
 func hugePageSize(text string) (string, bool) {
 	number, found := strings.CutSuffix(text, "i")
 	if !found || len(number) < 2 || !strings.ContainsRune("KMG", rune(number[len(number)-1])) {
@@ -137,8 +134,8 @@ func hugePageSize(text string) (string, bool) {
 	return number + "B", true
 }
 
-// hugePageName turns a directory of /sys/kernel/mm/hugepages (hugepages-2048kB)
-// into the size in the names of a cgroup's files (2MB).
+// hugePageName converts a directory of /sys/kernel/mm/hugepages (hugepages-2048kB) to the size in
+// cgroup file names (2MB).
 func hugePageName(dir string) (string, bool) {
 	text, prefixed := strings.CutPrefix(dir, "hugepages-")
 	text, suffixed := strings.CutSuffix(text, "kB")
@@ -156,14 +153,13 @@ func hugePageName(dir string) (string, bool) {
 	return strconv.FormatUint(size, 10) + unit, true
 }
 
-// sharesOf turns a request into CPU shares.
+// sharesOf converts a CPU request to shares.
 func sharesOf(milliCPU int64) uint64 {
-	milliCPU = min(max(milliCPU, 0), maxShares*1000/1024) // beyond it the product could overflow
+	milliCPU = min(max(milliCPU, 0), maxShares*1000/1024) // prevents overflow
 	return uint64(min(max(milliCPU*1024/1000, minShares), maxShares))
 }
 
-// weightOf turns CPU shares into the weight of cgroup v2: see the package's
-// documentation for the curve.
+// weightOf converts shares to a cgroup v2 weight. For the formula see the package documentation.
 func weightOf(shares uint64) uint64 {
 	switch {
 	case shares <= minShares:
@@ -173,11 +169,11 @@ func weightOf(shares uint64) uint64 {
 	}
 	l := math.Log2(float64(shares))
 	exponent := (l*l+125*l)/612 - 7.0/34.0
-	// The exponent of 1024 shares is 2 but for rounding.
+	// The exponent of 1024 shares is 2, apart from rounding.
 	return uint64(math.Ceil(math.Pow(10, exponent) - 1e-9))
 }
 
-// quotaOf turns a limit into a CFS quota and its period, both in microseconds.
+// quotaOf converts a CPU limit to a CFS quota and period in microseconds.
 func quotaOf(milliCPU int64, period time.Duration) (quota int64, micros uint64) {
 	if period <= 0 {
 		period = defaultPeriod

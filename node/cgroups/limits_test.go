@@ -187,7 +187,7 @@ func TestTierShares(t *testing.T) {
 	}
 }
 
-func TestProcessesOfAllPodsAreLimitedWhereSomeAreReserved(t *testing.T) {
+func TestPIDsOfAllPodsAreLimited(t *testing.T) {
 	t.Parallel()
 	if r := limitsOfAll(list("cpu", "4", "memory", "1Gi"), rules{}); r.Pids != nil {
 		t.Errorf("nobody said so: %d", *r.Pids.Limit)

@@ -17,8 +17,7 @@ const (
 	podPrefix  = "pod"
 )
 
-// tiers are the places where pods lie below kubepods; Guaranteed pods lie in
-// kubepods itself.
+// tiers returns the QoS tiers below kubepods. Guaranteed pods are in kubepods itself.
 func tiers() []string { return []string{"", burstable, besteffort} }
 
 func tierOf(class corev1.PodQOSClass) string {
@@ -31,32 +30,31 @@ func tierOf(class corev1.PodQOSClass) string {
 	return ""
 }
 
-// layout names cgroups. A cgroup is the list of its names from the top, as the
-// cgroupfs driver would have it: kubepods, burstable, pod<uid>.
+// layout maps pods to cgroup names. A cgroup is a list of cgroupfs names from the root: kubepods,
+// burstable, pod<uid>.
 type layout struct {
 	root    []string
 	systemd bool
 }
 
-// newLayout reads a cgroup root such as /berth, or for systemd also
-// /berth.slice.
+// newLayout parses a cgroup root such as /berth, or with systemd also /berth.slice.
 func newLayout(root string, systemd bool) (layout, error) {
 	l := layout{systemd: systemd}
 	names := strings.FieldsFunc(root, func(r rune) bool { return r == '/' })
 	if systemd && len(names) > 0 && strings.HasSuffix(names[len(names)-1], ".slice") {
-		// A slice's name holds those of the slices above it.
+		// The name of a slice contains the names of its parents.
 		names = strings.Split(strings.TrimSuffix(names[len(names)-1], ".slice"), "-")
 	}
 	for _, name := range names {
 		if name == "." || name == ".." || !plainName(name) {
-			return l, fmt.Errorf("cgroup root %q: %q is no name for a cgroup", root, name)
+			return l, fmt.Errorf("cgroup root %q: %q is not a valid cgroup name", root, name)
 		}
 	}
 	l.root = names
 	return l, nil
 }
 
-// plainName reports whether a name may be used in paths and units as it is.
+// plainName reports whether a name needs no escaping in paths and units.
 func plainName(name string) bool {
 	for _, r := range name {
 		switch {
@@ -80,7 +78,7 @@ func (l layout) pod(tier string, uid types.UID) []string {
 	return append(l.tier(tier), podPrefix+string(uid))
 }
 
-// dir is a cgroup's directory below the mount point of a hierarchy.
+// dir returns a cgroup's directory below the mount point of a hierarchy.
 func (l layout) dir(names []string) string {
 	if !l.systemd {
 		return path.Join(names...)
@@ -92,8 +90,8 @@ func (l layout) dir(names []string) string {
 	return path.Join(dirs...)
 }
 
-// slice is a cgroup's unit. A dash separates levels, so that those of the names
-// become underscores.
+// slice returns the unit of a cgroup. Dashes separate levels, so dashes within names become
+// underscores.
 func slice(names []string) string { return joined(names) + ".slice" }
 
 func joined(names []string) string {
@@ -104,7 +102,7 @@ func joined(names []string) string {
 	return strings.Join(escaped, "-")
 }
 
-// parent is a cgroup as CRI's cgroup_parent wants it.
+// parent returns a cgroup in the format of CRI's cgroup_parent.
 func (l layout) parent(names []string) string {
 	if l.systemd {
 		return slice(names)
@@ -112,11 +110,11 @@ func (l layout) parent(names []string) string {
 	return "/" + path.Join(names...)
 }
 
-// owns reports whether a cgroup, as a runtime's configuration or a process shows
-// it, lies in one of the pods'.
+// owns reports whether a cgroup from a runtime's configuration or from /proc is that of a pod or
+// below it.
 func (l layout) owns(cgroup string) bool {
 	if l.systemd {
-		// slice:prefix:name in a configuration, a path of slices for a process
+		// slice:prefix:name in a configuration, a path of slices in /proc
 		slice, _, _ := strings.Cut(cgroup, ":")
 		for dir := range strings.SplitSeq(slice, "/") {
 			for _, tier := range tiers() {
@@ -141,8 +139,8 @@ func (l layout) owns(cgroup string) bool {
 	return false
 }
 
-// uid reads a pod's UID from the name of a directory in a tier. With systemd
-// underscores are taken for dashes, which is what UIDs have.
+// uid returns the pod UID of a directory name in a tier. With systemd underscores are converted to
+// dashes.
 func (l layout) uid(tier, dir string) (types.UID, bool) {
 	if !l.systemd {
 		uid, ok := strings.CutPrefix(dir, podPrefix)

@@ -81,16 +81,16 @@ func TestBadOptions(t *testing.T) {
 		o    Options
 		want string
 	}{
-		{"a root may not climb", Options{Root: "/a/../b"}, `cgroup root "/a/../b": ".." is no name for a cgroup`},
-		{"a root has plain names", Options{Root: "/a b"}, `cgroup root "/a b": "a b" is no name for a cgroup`},
-		{"drivers are known", Options{Driver: "docker"}, `cgroup driver "docker": want cgroupfs or systemd`},
+		{"a root may not climb", Options{Root: "/a/../b"}, `cgroup root "/a/../b": ".." is not a valid cgroup name`},
+		{"a root has plain names", Options{Root: "/a b"}, `cgroup root "/a b": "a b" is not a valid cgroup name`},
+		{"drivers are known", Options{Driver: "docker"}, `cgroup driver "docker": must be cgroupfs or systemd`},
 		{
 			"systemd must be there", Options{Driver: "systemd"},
-			"cgroup driver systemd: this host was not booted with systemd; use cgroupfs, in the runtime's configuration too",
+			"cgroup driver systemd: this host was not booted with systemd; use cgroupfs, also in the runtime's configuration",
 		},
-		{"the kernel takes no longer period", Options{CPUPeriod: 2e9}, "CPU period 2s: want 1ms to 1s"},
+		{"the kernel takes no longer period", Options{CPUPeriod: 2e9}, "CPU period 2s: must be 1ms to 1s"},
 	} {
-		if _, err := newOn(machine{}, row.o); err == nil || err.Error() != row.want {
+		if _, err := newCgroups(machine{}, row.o); err == nil || err.Error() != row.want {
 			t.Errorf("%s: %v", row.what, err)
 		}
 	}
@@ -123,7 +123,7 @@ broken
 	}
 }
 
-func TestOwnsWhatIsAPodsOrLiesInOne(t *testing.T) {
+func TestOwnsPodCgroupsAndDescendants(t *testing.T) {
 	for _, row := range []struct {
 		root, cgroup string
 		systemd, own bool

@@ -7,8 +7,7 @@ import (
 	"berth/podspec"
 )
 
-// reserved is the memory that known pods request, in bytes: what the kernel should
-// leave them.
+// reserved are the memory requests of the known pods in bytes.
 type reserved map[types.UID]reservation
 
 type reservation struct{ guaranteed, burstable int64 }
@@ -34,10 +33,10 @@ func (r reserved) sum() (all reservation) {
 	return all
 }
 
-// requested is what the known Burstable pods request, in thousandths of a CPU.
+// requested are the CPU requests of the known Burstable pods in millicores.
 type requested map[types.UID]int64
 
-// add notes a pod; one of another class counts for nothing.
+// add adds a pod. Other QoS classes do not count.
 func (r requested) add(pod *corev1.Pod) {
 	if podspec.QOSClass(pod) != corev1.PodQOSBurstable {
 		delete(r, pod.UID)
@@ -47,7 +46,7 @@ func (r requested) add(pod *corev1.Pod) {
 	r[pod.UID] = list.Cpu().MilliValue()
 }
 
-// shares is the share of the Burstable tier.
+// shares returns the shares of the Burstable tier.
 func (r requested) shares() uint64 {
 	var sum int64
 	for _, milliCPU := range r {

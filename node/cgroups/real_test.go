@@ -32,7 +32,7 @@ func onHost(t *testing.T, o Options) *Cgroups {
 	}
 	t.Cleanup(func() {
 		ctx := context.Background()
-		if err := sweep(ctx, c.find(c.layout.root)); err != nil {
+		if err := killAndRemove(ctx, c.find(c.layout.root)); err != nil {
 			t.Errorf("clean up: %v", err)
 		}
 		if left := c.find(c.layout.root); len(left) > 0 {
@@ -132,7 +132,7 @@ func TestG1EnsureAndRemoveAgain(t *testing.T) {
 	}
 }
 
-func TestEnsureHealsAndChanges(t *testing.T) {
+func TestEnsureRepairsAndUpdates(t *testing.T) {
 	t.Parallel()
 	c := onHost(t, Options{CPUQuota: true})
 	pod := podOf("u", nil, list("cpu", "1", "memory", "64Mi"))
@@ -157,7 +157,7 @@ func TestEnsureHealsAndChanges(t *testing.T) {
 	}
 }
 
-func TestG2RemoveKillsThePodAlone(t *testing.T) {
+func TestG2RemoveKillsOnlyProcessesOfPod(t *testing.T) {
 	t.Parallel()
 	c := onHost(t, Options{})
 	one, other := podOf("one", nil, nil), podOf("other", nil, nil)
@@ -345,7 +345,7 @@ func BenchmarkEnsureAndRemove(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { _ = sweep(context.Background(), c.find(c.layout.root)) })
+	b.Cleanup(func() { _ = killAndRemove(context.Background(), c.find(c.layout.root)) })
 	pod := podOf("u", list("cpu", "1"), nil)
 	for b.Loop() {
 		start := time.Now()

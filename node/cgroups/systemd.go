@@ -13,17 +13,17 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// units is what is wanted of systemd.
+// units is the part of systemd's API that the package uses.
 type units interface {
-	// start makes a slice, or changes the properties of one that is there.
+	// start creates a slice, or updates the properties of an existing one.
 	start(ctx context.Context, slice string, properties []systemd.Property) error
-	// stop ends a slice with everything in it; one that is not there is no error.
+	// stop stops a slice and everything in it. A missing slice is not an error.
 	stop(ctx context.Context, slice string) error
 }
 
-// properties are limits as those of a slice. The kernel's files are written
-// too, with what systemd has no property for; the properties keep systemd from
-// undoing that, but for the rounding of a quota.
+// properties converts limits to the properties of a slice. The cgroup files are written, too,
+// including limits without a property. The properties prevent systemd from reverting them, except
+// for the rounding of a quota.
 func properties(v2 bool, r *specs.LinuxResources) []systemd.Property {
 	const infinity = uint64(math.MaxUint64)
 	out := []systemd.Property{
@@ -32,7 +32,7 @@ func properties(v2 bool, r *specs.LinuxResources) []systemd.Property {
 	}
 	quota, tasks, memory := infinity, infinity, infinity
 	if r.CPU.Quota != nil {
-		// systemd keeps hundredths of a CPU, which must not be less than asked for.
+		// systemd rounds to hundredths of a CPU: round up.
 		perSecond := uint64(*r.CPU.Quota) * 1_000_000 / *r.CPU.Period
 		quota = (perSecond + 9_999) / 10_000 * 10_000
 		out = append(out, property("CPUQuotaPeriodUSec", *r.CPU.Period))
@@ -61,8 +61,7 @@ func property(name string, value any) systemd.Property {
 	return systemd.Property{Name: name, Value: dbus.MakeVariant(value)}
 }
 
-// bus is the systemd of this host. It connects when first needed, and again
-// when the connection is lost.
+// bus connects to systemd when needed, and again when the connection is lost.
 type bus struct {
 	mu   sync.Mutex
 	conn *systemd.Conn
@@ -78,7 +77,7 @@ func (b *bus) connect(ctx context.Context) (*systemd.Conn, error) {
 		b.conn.Close()
 		b.conn = nil
 	}
-	// The connection outlives the call that made it.
+	// The connection outlives this call.
 	conn, err := systemd.NewSystemdConnectionContext(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("connect to systemd: %w", err)
@@ -97,7 +96,7 @@ func (b *bus) start(ctx context.Context, slice string, properties []systemd.Prop
 	if isError(err, "org.freedesktop.systemd1.UnitExists") {
 		changeable := make([]systemd.Property, 0, len(properties))
 		for _, p := range properties {
-			if p.Name != "DefaultDependencies" { // of a new unit only
+			if p.Name != "DefaultDependencies" { // only for new units
 				changeable = append(changeable, p)
 			}
 		}
@@ -132,7 +131,7 @@ func wait(ctx context.Context, what string, done <-chan string) error {
 	select {
 	case result := <-done:
 		if result != "done" {
-			return fmt.Errorf("%s: systemd says %s", what, result)
+			return fmt.Errorf("%s: job result %s", what, result)
 		}
 		return nil
 	case <-ctx.Done():

@@ -15,42 +15,41 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Usage is what one cgroup has used, with all below it. What the kernel does
-// not tell is zero.
+// Usage is the resource usage of a cgroup and its descendants. Missing values are zero.
 type Usage struct {
-	At            time.Time     // when it was read
-	CPU           time.Duration // of all CPUs together, since the cgroup was made
-	Memory        uint64        // bytes, the page cache included
-	WorkingSet    uint64        // bytes: Memory without file pages that nobody used lately
-	ReadBytes     uint64        // from block devices, since the cgroup was made
+	At            time.Time     // time of the reading
+	CPU           time.Duration // since the cgroup was created
+	Memory        uint64        // bytes, including page cache
+	WorkingSet    uint64        // bytes, without inactive file pages
+	ReadBytes     uint64        // block devices, since the cgroup was created
 	WriteBytes    uint64
-	IOUnavailable bool // the kernel does not count what is read and written
+	IOUnavailable bool // the kernel does not account I/O
 	Processes     int
-	Tasks         int       // processes and their threads: what a limit of PIDs counts
-	Pressure      *Pressure // nil: this kernel or hierarchy has no pressure figures
+	Tasks         int       // processes and threads, as limited by PIDs
+	Pressure      *Pressure // nil: not supported by this kernel or hierarchy
 }
 
-// Pressure is the share of the last ten seconds in which some task of the cgroup
-// waited for a resource, in percent.
+// Pressure is the percentage of the last 10 s in which some task of the cgroup waited for a
+// resource.
 type Pressure struct{ CPU, Memory, IO float64 }
 
-// Measured is what was read of a pod and of each of its containers.
+// Measured contains the readings of a pod and its containers.
 type Measured[T any] struct {
-	Pod        T            // its sandbox included
-	Containers map[string]T // by container ID; without those that have no cgroup (any more)
+	Pod        T            // including the sandbox
+	Containers map[string]T // by container ID; only those with a cgroup
 }
 
-// PodUsage is what a pod has used and what each of its containers has.
+// PodUsage is the usage of a pod and its containers.
 type PodUsage = Measured[Usage]
 
-// Usage reads what pods have used, each with the containers of the given IDs. It
-// reads files only. A pod without a cgroup is left out.
+// Usage reads the usage of pods and of the containers with the given IDs from cgroup files. Pods
+// without a cgroup are omitted.
 func (c *Cgroups) Usage(ctx context.Context, pods map[types.UID][]string) (map[types.UID]PodUsage, error) {
-	return measure(ctx, c, pods, c.read)
+	return readPods(ctx, c, pods, c.read)
 }
 
-// measure reads the cgroups of pods and of their containers.
-func measure[T any](ctx context.Context, c *Cgroups, pods map[types.UID][]string, read func(dir string) T) (map[types.UID]Measured[T], error) {
+// readPods reads the cgroups of pods and their containers.
+func readPods[T any](ctx context.Context, c *Cgroups, pods map[types.UID][]string, read func(dir string) T) (map[types.UID]Measured[T], error) {
 	out := make(map[types.UID]Measured[T], len(pods))
 	for uid, ids := range pods {
 		pod := &corev1.Pod{}
@@ -73,11 +72,11 @@ func measure[T any](ctx context.Context, c *Cgroups, pods map[types.UID][]string
 	return out, nil
 }
 
-// UsageRate is the usage per second between two readings of one cgroup: CPU is the
-// number of CPUs that were busy. Of one that was not there at first nothing is known.
+// UsageRate returns the usage per second between two readings of a cgroup: CPU is the number of
+// busy CPUs. It returns zero if there is no first reading.
 func UsageRate(was, now Usage) (cpu, readBytes, writeBytes float64) {
 	seconds := now.At.Sub(was.At).Seconds()
-	if was.At.IsZero() || seconds <= 0 { // it was not there yet
+	if was.At.IsZero() || seconds <= 0 { // no first reading
 		return 0, 0, 0
 	}
 	rate := func(was, now float64) float64 { return max(now-was, 0) / seconds }
@@ -85,7 +84,7 @@ func UsageRate(was, now Usage) (cpu, readBytes, writeBytes float64) {
 		rate(float64(was.ReadBytes), float64(now.ReadBytes)), rate(float64(was.WriteBytes), float64(now.WriteBytes))
 }
 
-// podDir is the pod's directory below the mount points, in whichever tier it is.
+// podDir returns the pod's directory below the mount points, in any tier.
 func (c *Cgroups) podDir(uid types.UID) (string, bool) {
 	for _, tier := range tiers() {
 		dir := c.layout.dir(c.layout.pod(tier, uid))
@@ -98,8 +97,8 @@ func (c *Cgroups) podDir(uid types.UID) (string, bool) {
 	return "", false
 }
 
-// containerDir finds the directory that the runtime made for a container in the
-// pod's: the ID by itself or, with systemd, a scope.
+// containerDir finds the directory of a container below that of its pod: the ID, or with systemd a
+// scope.
 func (c *Cgroups) containerDir(pod, id string) (string, bool) {
 	if !plainName(id) {
 		return "", false
@@ -115,7 +114,7 @@ func (c *Cgroups) containerDir(pod, id string) (string, bool) {
 	return "", false
 }
 
-// read reads one cgroup from the hierarchies that have it.
+// read reads a cgroup in all hierarchies that have it.
 func (c *Cgroups) read(dir string) Usage {
 	u := Usage{At: time.Now(), IOUnavailable: true}
 	for _, h := range c.hierarchies {
@@ -128,7 +127,7 @@ func (c *Cgroups) read(dir string) Usage {
 		} else {
 			u.v1(h, at)
 		}
-		// The main processes are in every hierarchy, but a runtime need not join all.
+		// A runtime may not join all hierarchies.
 		if groups, err := (group{dir: at}).dirs(); err == nil {
 			n := 0
 			for _, d := range groups {
@@ -141,7 +140,7 @@ func (c *Cgroups) read(dir string) Usage {
 	return u
 }
 
-// unified reads cgroup v2; of a hybrid host only the pressure is there.
+// unified reads cgroup v2. On a hybrid host only the pressure is available.
 func (u *Usage) unified(dir string, whole bool) {
 	cpu, okCPU := pressure(dir, "cpu")
 	memory, okMemory := pressure(dir, "memory")
@@ -169,7 +168,7 @@ func (u *Usage) unified(dir string, whole bool) {
 	}
 }
 
-// v1 reads what one hierarchy of cgroup v1 tells.
+// v1 reads one hierarchy of cgroup v1.
 func (u *Usage) v1(h hierarchy, dir string) {
 	if h.has("cpuacct") {
 		u.CPU = time.Duration(number(dir, "cpuacct.usage"))
@@ -181,7 +180,7 @@ func (u *Usage) v1(h hierarchy, dir string) {
 		return
 	}
 	text, err := throttled(dir)
-	u.IOUnavailable = err != nil || countsNothing(h.mount)
+	u.IOUnavailable = err != nil || ioNotCounted(h.mount)
 	for line := range strings.Lines(string(text)) { // 8:0 Read 4096
 		words := strings.Fields(line)
 		if len(words) != 3 {
@@ -198,19 +197,19 @@ func (u *Usage) v1(h hierarchy, dir string) {
 	}
 }
 
-// throttled is what v1 counted of a cgroup's I/O.
+// throttled returns the I/O accounting of v1.
 func throttled(dir string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "blkio.throttle.io_service_bytes_recursive"))
 	if errors.Is(err, os.ErrNotExist) {
 		text, err = os.ReadFile(filepath.Join(dir, "blkio.throttle.io_service_bytes"))
 	}
-	return text, err //nolint:wrapcheck // only whether there is one matters
+	return text, err //nolint:wrapcheck // callers only check for nil
 }
 
-// countsNothing reports whether the kernel keeps no count at all: that of the whole
-// host, which has read what it runs, then names no device. Newer kernels count on v1
-// only for devices that have a limit.
-func countsNothing(root string) bool {
+// ioNotCounted reports whether the kernel accounts no I/O at all: the file of the root then names
+// no device, although the host has read its programs. Newer kernels account on v1 only for devices
+// with a limit.
+func ioNotCounted(root string) bool {
 	text, err := throttled(root)
 	return err == nil && !bytes.Contains(text, []byte(":"))
 }
@@ -219,13 +218,13 @@ func (u *Usage) memory(used, inactive uint64) {
 	u.Memory, u.WorkingSet = used, used-min(inactive, used)
 }
 
-// memoryLimit is what a cgroup may use of memory, in bytes; 0: any amount.
+// memoryLimit returns the memory limit of a cgroup in bytes. 0: unlimited.
 func (c *Cgroups) memoryLimit(dir string) uint64 {
 	for _, h := range c.hierarchies {
 		at := filepath.Join(h.mount, dir)
 		switch {
 		case h.unified && c.v2:
-			return number(at, "memory.max") // "max" is no number
+			return number(at, "memory.max") // "max" is read as 0
 		case !h.unified && h.has("memory"):
 			return number(at, "memory.limit_in_bytes")
 		}
@@ -233,7 +232,7 @@ func (c *Cgroups) memoryLimit(dir string) uint64 {
 	return 0
 }
 
-// number reads a file of one number; 0 where there is none.
+// number reads a file with one number. It returns 0 on errors.
 func number(dir, file string) uint64 {
 	text, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
@@ -243,7 +242,7 @@ func number(dir, file string) uint64 {
 	return n
 }
 
-// keyed reads the number of one key; 0 where there is none.
+// keyed reads the value of a key. It returns 0 on errors.
 func keyed(dir, file, key string) uint64 {
 	n, err := counter(filepath.Join(dir, file), key)
 	if err != nil {
@@ -271,7 +270,7 @@ func pressure(dir, of string) (float64, bool) {
 	return 0, false
 }
 
-// UsageOver reads usage two times, the window apart.
+// UsageOver reads the usage before and after the window.
 func (c *Cgroups) UsageOver(ctx context.Context, pods map[types.UID][]string, window time.Duration) (before, after map[types.UID]PodUsage, err error) {
 	if before, err = c.Usage(ctx, pods); err != nil {
 		return nil, nil, err
@@ -285,4 +284,42 @@ func (c *Cgroups) UsageOver(ctx context.Context, pods map[types.UID][]string, wi
 	}
 	after, err = c.Usage(ctx, pods)
 	return before, after, err
+}
+
+// PodsMemory is the memory usage of all pods together in bytes.
+type PodsMemory struct {
+	WorkingSet     uint64    // without inactive file pages
+	NonReclaimable uint64    // without file pages
+	Limit          uint64    // 0: unlimited
+	PSI            *PSIStats // memory pressure; nil: not supported by this kernel or hierarchy
+}
+
+// PodsMemory reads the cgroup of all pods. The result is zero if it does not exist.
+func (c *Cgroups) PodsMemory() (t PodsMemory) {
+	dir := c.layout.dir(c.layout.tier(""))
+	for _, h := range c.hierarchies {
+		at := filepath.Join(h.mount, dir)
+		switch {
+		case !exists(at):
+		case h.unified:
+			if s := readPSI(at); s != nil {
+				t.PSI = &s.Memory
+			}
+			if c.v2 {
+				t.set(number(at, "memory.current"), table(at, "memory.stat"), "")
+			}
+		case h.has("memory"):
+			t.set(number(at, "memory.usage_in_bytes"), table(at, "memory.stat"), "total_")
+		}
+	}
+	if t.Limit = c.memoryLimit(dir); t.Limit >= 1<<62 {
+		t.Limit = 0 // unlimited
+	}
+	return t
+}
+
+func (t *PodsMemory) set(used uint64, stat map[string]uint64, prefix string) {
+	inactive, active := stat[prefix+"inactive_file"], stat[prefix+"active_file"]
+	t.WorkingSet = used - min(inactive, used)
+	t.NonReclaimable = used - min(inactive+active, used)
 }

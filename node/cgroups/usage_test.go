@@ -30,7 +30,7 @@ func usageOf(t *testing.T, m machine, driver string, ids ...string) PodUsage {
 	if driver == driverSystemd {
 		m.units = &bus{}
 	}
-	c, err := newOn(m, Options{Driver: driver})
+	c, err := newCgroups(m, Options{Driver: driver})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestUsageOnV1(t *testing.T) {
 	}
 }
 
-func TestBetween(t *testing.T) {
+func TestUsageRate(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
 	was := Usage{At: at, CPU: time.Second, ReadBytes: 100, WriteBytes: 500}

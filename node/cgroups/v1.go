@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// settingsV1 is what limits look like in the files of cgroup v1.
+// settingsV1 converts limits to the files of cgroup v1.
 func settingsV1(r *specs.LinuxResources) []setting {
 	out := []setting{{controller: "cpu", file: "cpu.shares", value: strconv.FormatUint(*r.CPU.Shares, 10)}}
 	if r.CPU.Quota != nil {
@@ -23,8 +23,8 @@ func settingsV1(r *specs.LinuxResources) []setting {
 	return append(out, sizes(r, "limit_in_bytes", "-1")...)
 }
 
-// inheritCPUSet gives a new cpuset what the one above it has: no process can
-// enter one that names no CPU or no memory node.
+// inheritCPUSet copies the cpuset of the parent: no process can enter a cpuset without CPUs or
+// memory nodes.
 func inheritCPUSet(above, dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		own, err := os.ReadFile(filepath.Join(dir, name))
@@ -40,7 +40,7 @@ func inheritCPUSet(above, dir string) error {
 		}
 		value := strings.TrimSpace(string(from))
 		if value == "" {
-			return fmt.Errorf("%s: empty, so that no cgroup below it can have processes", filepath.Join(above, name))
+			return fmt.Errorf("%s: empty; child cgroups cannot contain processes", filepath.Join(above, name))
 		}
 		if err := put(filepath.Join(dir, name), value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)

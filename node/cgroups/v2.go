@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// settingsV2 is what limits look like in the files of cgroup v2.
+// settingsV2 converts limits to the files of cgroup v2.
 func settingsV2(r *specs.LinuxResources) []setting {
 	out := []setting{{controller: "cpu", file: "cpu.weight", value: strconv.FormatUint(weightOf(*r.CPU.Shares), 10)}}
 	if r.CPU.Quota != nil {
@@ -25,14 +25,14 @@ func settingsV2(r *specs.LinuxResources) []setting {
 	return out
 }
 
-// sizes are the limits whose files differ between v1 and v2 in a word only: the
-// last of the file's name, and what stands in it for no limit.
-func sizes(r *specs.LinuxResources, word, none string) []setting {
-	memory := setting{controller: "memory", file: "memory." + word, value: none, unlimited: true}
+// sizes returns the settings that differ between v1 and v2 only in the last part of the file name
+// and in the value for no limit.
+func sizes(r *specs.LinuxResources, suffix, none string) []setting {
+	memory := setting{controller: "memory", file: "memory." + suffix, value: none, unlimited: true}
 	if r.Memory != nil {
 		memory.value, memory.unlimited = strconv.FormatInt(*r.Memory.Limit, 10), false
 	}
-	pids := setting{controller: "pids", file: "pids.max", value: "max", unlimited: true} // on both
+	pids := setting{controller: "pids", file: "pids.max", value: "max", unlimited: true} // the same on v1 and v2
 	if r.Pids != nil {
 		pids.value, pids.unlimited = strconv.FormatInt(*r.Pids.Limit, 10), false
 	}
@@ -40,19 +40,19 @@ func sizes(r *specs.LinuxResources, word, none string) []setting {
 	for _, h := range r.HugepageLimits {
 		limit := strconv.FormatUint(h.Limit, 10)
 		out = append(out,
-			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + "." + word, value: limit},
-			// Reservations are limited by newer kernels only.
-			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + ".rsvd." + word, value: limit, unlimited: true})
+			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + "." + suffix, value: limit},
+			// Only newer kernels can limit reservations.
+			setting{controller: "hugetlb", file: "hugetlb." + h.Pagesize + ".rsvd." + suffix, value: limit, unlimited: true})
 	}
 	return out
 }
 
-// delegated are the controllers that pods' cgroups are to have where the host does.
+// delegated are the controllers that pods' cgroups get if the host has them.
 var delegated = [...]string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb"}
 
-// whole reports whether a cgroup has the controllers that pods' cgroups are to have.
-func (h hierarchy) whole(dir string) bool {
-	if !h.unified || len(h.controllers) == 0 { // v1, or beside it
+// hasControllers reports whether a cgroup has the delegated controllers.
+func (h hierarchy) hasControllers(dir string) bool {
+	if !h.unified || len(h.controllers) == 0 { // v1, or the unified hierarchy of a hybrid host
 		return true
 	}
 	available := fields(filepath.Join(dir, "cgroup.controllers"))
@@ -64,8 +64,8 @@ func (h hierarchy) whole(dir string) bool {
 	return true
 }
 
-// enable lets the cgroups right below have the controllers that are available.
-// One that cannot be enabled is noticed where a limit needs it.
+// enable enables the available controllers for the children of a cgroup. A failure is reported when
+// a limit needs the controller.
 func (h hierarchy) enable(dir string) {
 	available := fields(filepath.Join(dir, "cgroup.controllers"))
 	enabled := fields(filepath.Join(dir, "cgroup.subtree_control"))

@@ -39,7 +39,7 @@ func (r *rig) mustGive(pod *corev1.Pod, i int) []string {
 	return d.IDs[null]
 }
 
-func TestTheNodeHasWhatPluginsList(t *testing.T) {
+func TestNodeResourcesMatchPluginLists(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	f := newFake(t, r.dir, null, "a", "b", "c").joins(r)
@@ -64,7 +64,7 @@ func TestTheNodeHasWhatPluginsList(t *testing.T) {
 	r.has(null, 2, 2)
 }
 
-func TestAPluginThatStaysAwayLosesItsCapacity(t *testing.T) {
+func TestDisconnectedPluginLosesCapacity(t *testing.T) {
 	t.Parallel()
 	r := start(t, func(o *Options) { o.PluginGracePeriod = 50 * time.Millisecond })
 	f := newFake(t, r.dir, null, "a").joins(r)
@@ -74,7 +74,7 @@ func TestAPluginThatStaysAwayLosesItsCapacity(t *testing.T) {
 	f.joins(r)
 }
 
-func TestBadRegistrationsAreRefused(t *testing.T) {
+func TestInvalidRegistrationsAreRejected(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	for _, row := range []struct{ version, resource, endpoint, want string }{
@@ -82,9 +82,9 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 		{"v1beta1", "cpu", "x.sock", `the ResourceName "cpu" is invalid`},
 		{"v1beta1", "kubernetes.io/x", "x.sock", `the ResourceName "kubernetes.io/x" is invalid`},
 		{"v1beta1", "example.com/a b", "x.sock", `the ResourceName "example.com/a b" is invalid`},
-		{"v1beta1", null, "../x.sock", `the endpoint "../x.sock" is no name of a socket`},
-		{"v1beta1", null, "", `the endpoint "" is no name of a socket`},
-		{"v1beta1", null, "kubelet.sock", `the endpoint "kubelet.sock" is no name of a socket`},
+		{"v1beta1", null, "../x.sock", `the endpoint "../x.sock" is not the name of a socket`},
+		{"v1beta1", null, "", `the endpoint "" is not the name of a socket`},
+		{"v1beta1", null, "kubelet.sock", `the endpoint "kubelet.sock" is not the name of a socket`},
 	} {
 		err := register(t, r.dir, &pluginapi.RegisterRequest{Version: row.version, ResourceName: row.resource, Endpoint: row.endpoint})
 		if err == nil || !strings.Contains(err.Error(), row.want) {
@@ -96,7 +96,7 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 	}
 }
 
-func TestSocketsOfAnEarlierLifeAreRemovedAndNothingElse(t *testing.T) {
+func TestServeRemovesOnlyOldSockets(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, tempDir(t), nil)
 	for _, name := range []string{"old.sock", socketName} {
@@ -127,8 +127,8 @@ func TestSocketsOfAnEarlierLifeAreRemovedAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestALongPath has sockets below a path that no socket's address can hold.
-func TestALongPath(t *testing.T) {
+// TestLongSocketPath has sockets below a path that no socket's address can hold.
+func TestLongSocketPath(t *testing.T) {
 	t.Parallel()
 	long := filepath.Join(tempDir(t), strings.Repeat("x", 120))
 	if err := os.Mkdir(long, 0o750); err != nil {
@@ -146,7 +146,7 @@ func TestALongPath(t *testing.T) {
 	}
 }
 
-func TestWhatAContainerGets(t *testing.T) {
+func TestAllocateReturnsDevices(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	f := newFake(t, r.dir, null, "a", "b").joins(r)
@@ -161,7 +161,7 @@ func TestWhatAContainerGets(t *testing.T) {
 	}
 	newFake(t, r.dir, "example.com/other", "x").joins(r)
 	pod := podOf("p", null, 1)
-	pod.Spec.Containers[0].Resources.Limits["example.com/other"] = pieces(1)
+	pod.Spec.Containers[0].Resources.Limits["example.com/other"] = count(1)
 	got, err := r.give(pod, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -190,9 +190,9 @@ func TestWhatAContainerGets(t *testing.T) {
 	}
 }
 
-// TestNobodyIsGivenWhatAnotherHolds is D1 in the small, with the words of those
+// TestAllocateNeverSharesDevices is D1 in the small, with the words of those
 // who wait.
-func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
+func TestAllocateNeverSharesDevices(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	waits := func(pod *corev1.Pod, want string) {
@@ -202,7 +202,7 @@ func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
 		}
 	}
 	p, q := podOf("p", null, 1, 1), podOf("q", null, 1)
-	waits(q, "example.com/null: no device plugin has registered it")
+	waits(q, "example.com/null: no device plugin registered")
 	f := newFake(t, r.dir, null, "a", "b").joins(r)
 	waits(q, "")
 	if a, b := r.mustGive(p, 0), r.mustGive(p, 1); !slices.Equal(a, []string{"a"}) || !slices.Equal(b, []string{"b"}) {
@@ -230,7 +230,7 @@ func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
 	r.has(null, 2, 2)
 	f.stop()
 	r.has(null, 2, 0)
-	waits(q, "example.com/null: its device plugin does not answer")
+	waits(q, "example.com/null: device plugin not responding")
 	waits(p, "") // what it has was made ready
 	if got := r.Observe(p)["c0"].Given[0].Resources[0].Health; got != corev1.ResourceHealthStatusUnknown {
 		t.Errorf("without its plugin a device is %s", got)
@@ -242,7 +242,7 @@ func TestNobodyIsGivenWhatAnotherHolds(t *testing.T) {
 	r.mustGive(q, 0)
 }
 
-func TestAContainerThatStartsAgainGetsTheSame(t *testing.T) { // D2
+func TestRestartedContainerGetsSameDevices(t *testing.T) { // D2
 	t.Parallel()
 	r := start(t, nil)
 	f := newFake(t, r.dir, null, "a", "b", "c").joins(r)
@@ -272,7 +272,7 @@ func TestAContainerThatStartsAgainGetsTheSame(t *testing.T) { // D2
 	r.until("a start that the new plugin hears of", func() bool {
 		_, _ = r.give(p, 0) // the old one may be asked yet
 		_, n := g.calls()
-		r.ring()
+		r.notify()
 		return n > 0
 	})
 	// One of them breaks: it is replaced, the other stays.
@@ -283,9 +283,9 @@ func TestAContainerThatStartsAgainGetsTheSame(t *testing.T) { // D2
 	}
 }
 
-// TestAContainerStartsAgainWithoutItsPlugin is D2 while the plugin is away, in this
+// TestRestartedContainerNeedsNoPlugin is D2 while the plugin is away, in this
 // life and in the next, until the host boots.
-func TestAContainerStartsAgainWithoutItsPlugin(t *testing.T) {
+func TestRestartedContainerNeedsNoPlugin(t *testing.T) {
 	t.Parallel()
 	dir := tempDir(t)
 	r := newRig(t, dir, nil)
@@ -321,9 +321,9 @@ func TestAContainerStartsAgainWithoutItsPlugin(t *testing.T) {
 			}
 		}
 	}
-	check(r, "example.com/null: its device plugin does not answer")
+	check(r, "example.com/null: device plugin not responding")
 	stop()
-	const none = "example.com/null: no device plugin has registered it"
+	const none = "example.com/null: no device plugin registered"
 	next := newRig(t, dir, func(o *Options) { o.Checkpoint = r.state() })
 	stop = next.run()
 	check(next, none)
@@ -335,8 +335,8 @@ func TestAContainerStartsAgainWithoutItsPlugin(t *testing.T) {
 	}
 }
 
-// TestTheNextLifeKnowsWhoHoldsWhat is D1, D3 and D5 over restarts.
-func TestTheNextLifeKnowsWhoHoldsWhat(t *testing.T) {
+// TestAllocationsSurviveAgentRestart is D1, D3 and D5 over restarts.
+func TestAllocationsSurviveAgentRestart(t *testing.T) {
 	t.Parallel()
 	dir := tempDir(t)
 	first := newRig(t, dir, nil)
@@ -390,7 +390,7 @@ func TestTheNextLifeKnowsWhoHoldsWhat(t *testing.T) {
 	}
 }
 
-func TestWhatTheStoreHasLostTheContainersTell(t *testing.T) {
+func TestRestoreAllocationFromContainers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, tempDir(t), func(o *Options) { o.Checkpoint = []byte("{") })
 	r.RestoreAllocation("p", "c0", plan.Main, map[corev1.ResourceName][]string{null: {"a"}})
@@ -404,7 +404,7 @@ func TestWhatTheStoreHasLostTheContainersTell(t *testing.T) {
 	}
 }
 
-func TestPluginsAreAskedWhichTheyPrefer(t *testing.T) {
+func TestAllocateUsesPreferredAllocation(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	f := newFake(t, r.dir, null, "a", "b", "c", "d")
@@ -427,7 +427,7 @@ func TestPluginsAreAskedWhichTheyPrefer(t *testing.T) {
 	}
 }
 
-func TestAFailedAllocationSaysSoAsTheKubeletDoes(t *testing.T) {
+func TestFailedAllocationMatchesKubeletError(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	f := newFake(t, r.dir, null, "a").joins(r)
@@ -447,7 +447,7 @@ func TestAFailedAllocationSaysSoAsTheKubeletDoes(t *testing.T) {
 	r.mustGive(p, 0)
 }
 
-func TestAHangingPluginHoldsUpNobodyElse(t *testing.T) { // D4
+func TestHangingPluginDelaysOnlyItsResource(t *testing.T) { // D4
 	t.Parallel()
 	r := start(t, nil)
 	f := newFake(t, r.dir, null, "a", "b").joins(r)
@@ -484,8 +484,8 @@ func TestAHangingPluginHoldsUpNobodyElse(t *testing.T) { // D4
 	wg.Wait()
 }
 
-// TestManyAtOnceNeverHoldTheSame is D1 in the large.
-func TestManyAtOnceNeverHoldTheSame(t *testing.T) {
+// TestConcurrentAllocationsAreDisjoint is D1 in the large.
+func TestConcurrentAllocationsAreDisjoint(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	var ids []string
@@ -530,7 +530,7 @@ func TestManyAtOnceNeverHoldTheSame(t *testing.T) {
 	}
 }
 
-func TestInitContainersPassTheirDevicesOn(t *testing.T) {
+func TestInitContainerDevicesAreReused(t *testing.T) {
 	t.Parallel()
 	r := start(t, nil)
 	newFake(t, r.dir, null, "a", "b", "c").joins(r)

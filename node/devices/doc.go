@@ -1,31 +1,31 @@
-// Package devices gives containers what device plugins have: it is the other
-// side of the kubelet's device plugin API, v1beta1, under the kubelet's paths.
+// Package devices allocates the devices of device plugins to containers. It implements the
+// kubelet's side of the device plugin API v1beta1 at the kubelet's paths.
 //
-// It owns the directory of the plugins' sockets, the connections to them, and the
-// ledger of which container holds which device. How many pods may have a device is
-// not its matter: that is admission's, by the figures of Offered; nor when a
-// container starts: it only says what a start would have to wait for.
+// It owns the directory of the plugin sockets, the connections to the plugins, and the allocations.
+// Admission decides how many pods get a device, based on NodeResources. The package does not decide
+// when a container starts: Observe only reports what a start would have to wait for.
 //
-//	Register ──► plugin: options, ListAndWatch ──list──► resource ──► Offered, Seen
+//	Register ──► plugin: options, ListAndWatch ──list──► resource ──► NodeResources, Observe
 //	                │  stream ends: none is healthy        ▲
-//	                └──► asked again; gone for Grace: no capacity either
+//	                └──► reconnect; after PluginGracePeriod: no capacity either
 //
-//	Give: take over or choose ─► GetPreferredAllocation ─► Allocate ─► kept ─► PreStartContainer
+//	Allocate: reuse or choose ─► GetPreferredAllocation ─► Allocate ─► saved ─► PreStartContainer
 //
-// # Invariants, each held by a test
+// # Invariants, each checked by a test
 //
-//	D1 A device is never held by two pods, nor by two containers of one pod that
-//	   may run at once, whatever plugins say and however often the agent restarts.
-//	D2 A container that starts again gets the devices it had, for as long as they
-//	   are healthy; also while its plugin is away, unless that wants to hear of it.
-//	D3 Who holds what is on disk before a container is given it.
-//	D4 A hanging plugin holds up nobody who does not want its resource.
-//	D5 A resource that was registered once is listed with no capacity until its
+//	D1 A device is never allocated to two pods, nor to two containers of one pod
+//	   that may run at the same time, whatever plugins report and however often
+//	   the agent restarts.
+//	D2 A restarted container gets the same devices as long as they are healthy,
+//	   also without its plugin, unless that requires PreStartContainer.
+//	D3 An allocation is on disk before the container gets the device.
+//	D4 A hanging plugin delays only containers that request its resource.
+//	D5 A resource that was registered once is listed without capacity until its
 //	   plugin is back, so that its pods wait for it.
 //
 // # Goroutines
 //
-// Run serves registrations and rings when something has changed; one per
-// registered plugin follows its list. All end with Run's context. Calls of Give
-// are made on their callers' goroutines, one at a time per resource.
+// Run serves registrations and calls OnChange. One goroutine per registered plugin follows its
+// device list. All end with Run's context. Allocate runs on the caller's goroutine, serialized per
+// resource.
 package devices

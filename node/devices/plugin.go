@@ -19,67 +19,67 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// plugin is one registration of a device plugin, until the next of its resource.
+// plugin is one registration of a device plugin.
 type plugin struct {
-	resource corev1.ResourceName
-	endpoint string // name of its socket
-	client   pluginapi.DevicePluginClient
-	conn     *grpc.ClientConn
-	asked    atomic.Pointer[pluginapi.DevicePluginOptions] // as the plugin says
-	told     *pluginapi.DevicePluginOptions                // as it said when it registered
-	cancel   context.CancelFunc
+	resource          corev1.ResourceName
+	endpoint          string // file name of its socket
+	client            pluginapi.DevicePluginClient
+	conn              *grpc.ClientConn
+	currentOptions    atomic.Pointer[pluginapi.DevicePluginOptions] // response of GetDevicePluginOptions
+	registeredOptions *pluginapi.DevicePluginOptions                // options of the registration
+	cancel            context.CancelFunc
 }
 
-// options are what the plugin wants to be called for.
+// options returns the options of the plugin.
 func (p *plugin) options() *pluginapi.DevicePluginOptions {
-	if o := p.asked.Load(); o != nil {
+	if o := p.currentOptions.Load(); o != nil {
 		return o
 	}
-	return p.told
+	return p.registeredOptions
 }
 
-// begin follows a plugin that has registered, in place of an older one of its
-// resource. False: the agent is leaving.
-func (d *Manager) begin(q *pluginapi.RegisterRequest) bool {
-	p := &plugin{resource: corev1.ResourceName(q.GetResourceName()), endpoint: q.GetEndpoint(), told: q.GetOptions()}
+// connect starts to follow a registered plugin and replaces an earlier one of the same resource. It
+// returns false if the agent is shutting down.
+func (d *Manager) connect(q *pluginapi.RegisterRequest) bool {
+	p := &plugin{resource: corev1.ResourceName(q.GetResourceName()), endpoint: q.GetEndpoint(), registeredOptions: q.GetOptions()}
 	conn, err := grpc.NewClient("passthrough:///"+p.endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"), // servers may refuse one that is no name of a host
+		grpc.WithAuthority("localhost"), // servers may reject a path as authority
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.dial(ctx, p.endpoint) }),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: d.opt.RetryInterval, Multiplier: 1, MaxDelay: d.opt.RetryInterval}, MinConnectTimeout: reachBound}))
-	if err != nil { // only options can be wrong
-		d.opt.Log.Error("a device plugin cannot be reached", "resource", p.resource, "err", err)
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: d.opt.RetryInterval, Multiplier: 1, MaxDelay: d.opt.RetryInterval}, MinConnectTimeout: connectTimeout}))
+	if err != nil { // invalid options
+		d.opt.Log.Error("device plugin connection failed", "resource", p.resource, "err", err)
 		return false
 	}
 	p.conn, p.client = conn, pluginapi.NewDevicePluginClient(conn)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.serving == nil || d.serving.Err() != nil {
-		_ = conn.Close() // nothing was sent
+		_ = conn.Close() // unused
 		return false
 	}
 	ctx, cancel := context.WithCancel(d.serving)
 	p.cancel = cancel
-	r := d.sortOf(p.resource)
+	r := d.resourceFor(p.resource)
 	if r.plugin != nil {
 		r.plugin.cancel()
 	}
-	r.plugin, r.forgotten = p, false
-	d.note()
+	r.plugin, r.expired = p, false
+	d.save()
 	d.wg.Go(func() {
-		defer func() { _ = conn.Close() }() // nothing is sent any more
-		d.follow(ctx, p)
+		defer func() { _ = conn.Close() }() // no more requests
+		d.watchPlugin(ctx, p)
 	})
-	d.opt.Log.Info("a device plugin has registered", "resource", string(p.resource), "endpoint", p.endpoint)
+	d.opt.Log.Info("device plugin registered", "resource", string(p.resource), "endpoint", p.endpoint)
 	return true
 }
 
-// reachBound is how long one try to reach a plugin may take.
-const reachBound = 10 * time.Second
+// connectTimeout limits one connection attempt.
+const connectTimeout = 10 * time.Second
 
-// dial reaches a plugin's socket.
+// dial connects to a plugin's socket.
 func (d *Manager) dial(ctx context.Context, endpoint string) (net.Conn, error) {
-	if path := filepath.Join(d.opt.Dir, endpoint); len(path) <= longestSocket {
+	if path := filepath.Join(d.opt.Dir, endpoint); len(path) <= maxSocketPath {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
 	at, err := openDir(d.opt.Dir)
@@ -90,21 +90,21 @@ func (d *Manager) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", at.socket(endpoint))
 }
 
-// follow keeps the list of a plugin until another takes its place. One whose
-// socket is gone may come back to it without registering; when it has been away
-// for the grace it is given up.
-func (d *Manager) follow(ctx context.Context, p *plugin) {
-	left := time.Now() // a plugin that never answers is given up too
+// watchPlugin follows the device list of a plugin until another registration replaces it. A plugin
+// whose socket was gone may return without registering again. After the grace period its resource
+// expires.
+func (d *Manager) watchPlugin(ctx context.Context, p *plugin) {
+	disconnectedAt := time.Now() // a plugin that never responds expires, too
 	for {
-		err := d.watch(ctx, p)
+		err := d.listAndWatch(ctx, p)
 		if ctx.Err() != nil {
 			return
 		}
-		if d.away(p, err) {
-			left = time.Now()
+		if d.disconnected(p, err) {
+			disconnectedAt = time.Now()
 		}
-		if time.Since(left) >= d.opt.PluginGracePeriod {
-			d.forget(p)
+		if time.Since(disconnectedAt) >= d.opt.PluginGracePeriod {
+			d.expire(p)
 			return
 		}
 		select {
@@ -115,32 +115,33 @@ func (d *Manager) follow(ctx context.Context, p *plugin) {
 	}
 }
 
-// watch takes in a plugin's lists until it ends or cannot be reached.
-func (d *Manager) watch(ctx context.Context, p *plugin) error {
-	call, cancel := context.WithTimeout(ctx, reachBound)
+// listAndWatch handles a plugin's device lists until the stream ends or the plugin cannot be
+// reached.
+func (d *Manager) listAndWatch(ctx context.Context, p *plugin) error {
+	call, cancel := context.WithTimeout(ctx, connectTimeout)
 	options, err := p.client.GetDevicePluginOptions(call, &pluginapi.Empty{})
 	cancel()
 	switch {
 	case err == nil:
-		p.asked.Store(options)
+		p.currentOptions.Store(options)
 	case status.Code(err) != codes.Unimplemented:
-		return fmt.Errorf("ask for the options: %w", err)
+		return fmt.Errorf("get device plugin options: %w", err)
 	}
 	stream, err := p.client.ListAndWatch(ctx, &pluginapi.Empty{})
 	if err != nil {
-		return fmt.Errorf("ask for the devices: %w", err)
+		return fmt.Errorf("list and watch devices: %w", err)
 	}
 	for {
 		list, err := stream.Recv()
 		if err != nil {
-			return fmt.Errorf("follow the devices: %w", err)
+			return fmt.Errorf("receive devices: %w", err)
 		}
-		d.listed(p, list.GetDevices())
+		d.setDevices(p, list.GetDevices())
 	}
 }
 
-// listed takes in a plugin's list: it replaces the one before.
-func (d *Manager) listed(p *plugin, list []*pluginapi.Device) {
+// setDevices replaces the device list of a plugin.
+func (d *Manager) setDevices(p *plugin, list []*pluginapi.Device) {
 	now := make(map[string]device, len(list))
 	for _, x := range list {
 		if x.GetID() != "" {
@@ -150,39 +151,39 @@ func (d *Manager) listed(p *plugin, list []*pluginapi.Device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.resources[p.resource]
-	if r.plugin != p || r.live && maps.Equal(r.devices, now) {
+	if r.plugin != p || r.connected && maps.Equal(r.devices, now) {
 		return
 	}
-	r.devices, r.live = now, true
-	d.opt.Log.Info("devices", "resource", string(p.resource), "listed", len(now), "healthy", len(r.healthyOnes()))
-	d.ring()
+	r.devices, r.connected = now, true
+	d.opt.Log.Info("device list updated", "resource", string(p.resource), "listed", len(now), "healthy", len(r.healthyIDs()))
+	d.notify()
 }
 
-// away notes that a plugin has ended: none of its devices is healthy. It reports
-// whether it was there before.
-func (d *Manager) away(p *plugin, err error) bool {
+// disconnected marks the devices of a plugin as unhealthy. It reports whether the plugin was
+// connected.
+func (d *Manager) disconnected(p *plugin, err error) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.resources[p.resource]
-	if r.plugin != p || !r.live {
+	if r.plugin != p || !r.connected {
 		return false
 	}
-	r.live = false
-	d.opt.Log.Warn("a device plugin has gone", "resource", string(p.resource), "err", errors.Unwrap(err))
-	d.ring()
+	r.connected = false
+	d.opt.Log.Warn("device plugin disconnected", "resource", string(p.resource), "err", errors.Unwrap(err))
+	d.notify()
 	return true
 }
 
-// forget takes the capacity away that a plugin had left.
-func (d *Manager) forget(p *plugin) {
+// expire removes the capacity of a plugin that did not return.
+func (d *Manager) expire(p *plugin) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.resources[p.resource]
 	if r.plugin != p {
 		return
 	}
-	r.devices, r.plugin, r.forgotten = nil, nil, true
-	d.opt.Log.Warn("a device plugin has not come back", "resource", string(p.resource), "since", d.opt.PluginGracePeriod)
-	d.note()
-	d.ring()
+	r.devices, r.plugin, r.expired = nil, nil, true
+	d.opt.Log.Warn("device plugin expired", "resource", string(p.resource), "gracePeriod", d.opt.PluginGracePeriod)
+	d.save()
+	d.notify()
 }

@@ -103,7 +103,7 @@ func (r *rig) run() (stop func()) {
 	r.until("the socket", func() bool { // what lies beside it is removed before
 		r.Manager.mu.Lock()
 		defer r.Manager.mu.Unlock()
-		return r.up
+		return r.registering
 	})
 	return stop
 }

@@ -1,22 +1,18 @@
-// Package pressure decides when a node is short of something, who must go for it
-// and what they are told.
+// Package pressure decides when a node is under resource pressure and ranks the pods for eviction.
 //
-// It is pure: a Reading of the node's signals goes in, and with what was true
-// before (State) comes out which pressures the node is under and which thresholds
-// ask for something to be done. Rank orders pods, Message is for the one that goes.
-// It reads nothing, waits for nothing and ends nothing: package node reads the
-// signals, agent/eviction acts.
+// It is pure: it maps a Reading of the node's signals and the previous State to the pressures of
+// the node and the thresholds that require reclaiming. Rank orders pods for eviction, and Message
+// formats the eviction message. Package node reads the signals, and agent/eviction acts.
 //
-// Invariants, each with a test of its name:
+// Invariants, each with a test:
 //
-//	P1 A pressure begins with the look that finds its threshold crossed, and lasts
-//	   at least for the transition period after the last such look.
-//	P2 A soft threshold asks for nothing before its grace is over without a break.
-//	P3 What asks for something to be done does so until the minimum reclaim is
-//	   there too.
-//	P4 Memory is short only if both of its sources say so, unless one is to do.
-//	P5 Time alone changes nothing before Wake.
-//	P6 A signal that cannot be read changes nothing: no pressure begins or ends by it.
-//	P7 Nobody is ranked before who upstream's order has before them; critical pods
-//	   are not ranked.
+//	P1 A pressure starts with the reading that crosses its threshold, and lasts
+//	   at least for the transition period after the last such reading.
+//	P2 A soft threshold requires reclaiming only after it was met without a break
+//	   for its grace period.
+//	P3 Reclaiming continues until the minimum reclaim is available, too.
+//	P4 Memory pressure requires that both sources agree, unless configured otherwise.
+//	P5 Before RecheckAt the evaluation changes only with a new reading.
+//	P6 An unreadable signal changes nothing: it neither starts nor ends a pressure.
+//	P7 The ranking agrees with upstream's order. The caller passes no critical pods.
 package pressure

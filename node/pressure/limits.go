@@ -2,26 +2,26 @@ package pressure
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"berth/podspec"
 )
 
-// LimitExceeded is a limit of ephemeral-storage that a pod has exceeded.
+// LimitExceeded is an ephemeral-storage limit that a pod has exceeded.
 type LimitExceeded struct {
-	Signal  string // as the kubelet's metrics name it
-	Message string // for the pod's owner, in upstream's words
+	Signal  string // as in the kubelet's metrics
+	Message string // upstream's eviction message
 }
 
-// ExceededLimit finds the limit that a pod exceeds with what it has on the disk; nil:
-// none. First the pod's: what all its containers may write together, against their
-// file systems and logs and the pod's volumes; then each container's own, against
-// its file system and its logs. Of several instances of a container the newest
-// counts, which comes first in u.
+// ExceededLimit returns the limit that a pod's disk usage exceeds, or nil. It first checks the
+// limit of the pod, which applies to the sum of the writable layers, logs and volumes, and then the
+// limit of each container, which applies to its writable layer and logs. Of several instances of a
+// container only the newest counts, which is the first in u.
 func ExceededLimit(pod *corev1.Pod, u Usage) *LimitExceeded {
 	newest := map[string]ContainerUsage{}
-	total := u.Volumes.Bytes // logs are in it
+	total := u.Volumes.Bytes // including logs
 	for _, c := range u.Containers {
 		if _, older := newest[c.Name]; !older {
 			newest[c.Name] = c
@@ -40,4 +40,24 @@ func ExceededLimit(pod *corev1.Pod, u Usage) *LimitExceeded {
 		}
 	}
 	return nil
+}
+
+// PullBudget evaluates the image file system. keep is the number of bytes that hard thresholds
+// require to be free: an image pull that used them would cause evictions. low is the most urgent
+// threshold that is met, in which case no image should be pulled, or nil.
+func (c Config) PullBudget(levels map[Signal]Level) (keep int64, low *ThresholdMet) {
+	for _, t := range slices.SortedFunc(slices.Values(c.Thresholds), compareUrgency) {
+		level, read := levels[t.Signal]
+		if !read {
+			continue
+		}
+		m := ThresholdMet{Threshold: t, Level: level, Minimum: t.value(level.Capacity, false)}
+		if t.Hard && t.Signal.Resource() != Inodes {
+			keep = max(keep, m.Minimum)
+		}
+		if level.Available < m.Minimum && low == nil {
+			low = &m
+		}
+	}
+	return keep, low
 }

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestLimitsOfWhatPodsHaveOnTheDisk(t *testing.T) {
+func TestExceededLimit(t *testing.T) {
 	t.Parallel()
 	pod := func(mib ...int64) *corev1.Pod { // one container each, named a, b, …; 0: no limit
 		p := &corev1.Pod{}

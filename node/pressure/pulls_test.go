@@ -2,8 +2,8 @@ package pressure
 
 import "testing"
 
-// TestPullsNeedTheDiskOfImagesOnly is one rule a row.
-func TestPullsNeedTheDiskOfImagesOnly(t *testing.T) {
+// TestPullBudgetUsesImageFileSystemOnly is one rule a row.
+func TestPullBudgetUsesImageFileSystemOnly(t *testing.T) {
 	t.Parallel()
 	hard := Threshold{Signal: ImagefsAvailable, Hard: true, Percent: 15}
 	soft := Threshold{Signal: ImagefsAvailable, Quantity: 30 * gi}

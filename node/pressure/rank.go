@@ -11,69 +11,66 @@ import (
 	"berth/podspec"
 )
 
-// Candidate is a pod that could go, with what it uses.
+// Candidate is a pod that may be evicted, with its usage.
 type Candidate struct {
-	Pod      *corev1.Pod // with the resources that it has now
+	Pod      *corev1.Pod // with its current resources
 	Usage    Usage
-	Measured bool // false: what it uses could not be measured
+	Measured bool // false: the usage could not be measured
 }
 
-// Usage is what a pod uses: bytes, inodes and tasks.
+// Usage is the resource usage of a pod in bytes, inodes and tasks.
 type Usage struct {
 	Memory     int64     // working set
-	Tasks      int64     // processes and threads: what is short when PIDs are
-	Volumes    DiskUsage // its own volumes on the node's disk, and its logs
-	Layers     DiskUsage // what its containers wrote to their own file systems
+	Tasks      int64     // processes and threads, as limited by PIDs
+	Volumes    DiskUsage // local volumes and logs
+	Layers     DiskUsage // writable layers
 	Containers []ContainerUsage
 
-	// Partial says that not all that the pod has on the disk could be counted: it may
-	// have more.
+	// Partial is true if the disk usage is incomplete and may be higher.
 	Partial bool
 }
 
-// AtLeast is a use that was not counted whole, with what an earlier count found where
-// that is more.
+// AtLeast combines a partial usage with an earlier one by taking the larger values.
 func (u Usage) AtLeast(was Usage) Usage {
 	most := func(a, b DiskUsage) DiskUsage { return DiskUsage{max(a.Bytes, b.Bytes), max(a.Inodes, b.Inodes)} }
 	u.Volumes, u.Layers = most(u.Volumes, was.Volumes), most(u.Layers, was.Layers)
 	return u
 }
 
-// DiskUsage is what is taken of a file system.
+// DiskUsage is the usage of a file system.
 type DiskUsage struct{ Bytes, Inodes int64 }
 
-// ContainerUsage is what one container uses.
+// ContainerUsage is the usage of one container.
 type ContainerUsage struct {
 	Name   string
 	Memory int64 // working set, bytes
-	Disk   int64 // its own file system and its logs, bytes
-	Layer  int64 // of that, its own file system
+	Disk   int64 // writable layer and logs, bytes
+	Layer  int64 // writable layer alone
 }
 
-// Ranked is a pod in the order of going.
+// Ranked is a pod in the eviction order.
 type Ranked struct {
 	Candidate
-	Used, Requested int64 // of what is short
+	Used, Requested int64 // of the resource
 	Priority        int32
 	Exceeds         bool // uses more than it requests
 }
 
-// Rank orders pods by who goes first when a signal is low, as upstream: pods of
-// which nothing is known, pods that use more than they request, the lower
-// priority, then who uses most beyond its request. Processes and inodes nobody can
-// request: of them the most counts.
+// Rank orders pods for eviction as upstream does: pods with unknown usage, pods that exceed their
+// requests, lower priority, then usage above the request. Pods cannot request processes and inodes,
+// so the total usage counts.
 func Rank(s Signal, split FileSystemLayout, pods []Candidate) []Ranked {
-	order := make([]*Ranked, 0, len(pods)) // they are large: sorting moves pointers
+	order := make([]*Ranked, 0, len(pods)) // the elements are large: sort pointers
 	for _, c := range pods {
 		r := &Ranked{Candidate: c, Priority: podspec.Priority(c.Pod)}
-		r.Used = c.Usage.of(s, split)
+		r.Used = c.Usage.ofSignal(s, split)
 		if q, ok := podspec.Requests(c.Pod)[s.Resource()]; ok && s.Requestable() {
 			r.Requested = q.Value()
 		}
 		r.Exceeds = s.Resource() != PIDs && r.Used > r.Requested
 		order = append(order, r)
 	}
-	slices.SortFunc(order, before)
+	slices.SortFunc(order, compareEvictionOrder)
 	out := make([]Ranked, len(order))
 	for i, r := range order {
 		out[i] = *r
@@ -81,7 +78,7 @@ func Rank(s Signal, split FileSystemLayout, pods []Candidate) []Ranked {
 	return out
 }
 
-func before(a, b *Ranked) int {
+func compareEvictionOrder(a, b *Ranked) int {
 	first := func(x, y bool) int {
 		switch {
 		case x == y:
@@ -96,15 +93,15 @@ func before(a, b *Ranked) int {
 		first(a.Exceeds, b.Exceeds),
 		cmp.Compare(a.Priority, b.Priority),
 		cmp.Compare(b.Used-b.Requested, a.Used-a.Requested),
-		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID), // the same every time
+		cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID), // deterministic
 	)
 }
 
-// of is what a pod takes of what a signal is about.
-func (u Usage) of(s Signal, split FileSystemLayout) int64 {
+// ofSignal returns the usage of the resource that a signal measures.
+func (u Usage) ofSignal(s Signal, split FileSystemLayout) int64 {
 	var on DiskUsage
 	add := func(t DiskUsage) { on.Bytes, on.Inodes = on.Bytes+t.Bytes, on.Inodes+t.Inodes }
-	together := !split.DedicatedImageFs && !split.SplitContainerFs || split.ContainersOnNodefs // one file system for volumes and layers
+	together := !split.DedicatedImageFs && !split.SplitContainerFs || split.ContainersOnNodefs // volumes and layers share a file system
 	switch s {
 	case MemoryAvailable, AllocatableMemoryAvailable:
 		return u.Memory
@@ -134,7 +131,7 @@ func (u Usage) of(s Signal, split FileSystemLayout) int64 {
 	return on.Bytes
 }
 
-// Message tells the pod's owner why it had to go, in upstream's words.
+// Message returns upstream's eviction message.
 func Message(m ThresholdMet, r Ranked) string {
 	of := m.Signal.Resource()
 	var b strings.Builder
@@ -177,7 +174,7 @@ func (r Ranked) offending(of corev1.ResourceName) (out []offender) {
 	return out
 }
 
-// UsageString writes what a pod uses of what a signal is about.
+// UsageString formats the usage of the resource that a signal measures.
 func (r Ranked) UsageString(s Signal) string {
 	if r.Usage.Partial {
 		return "at least " + s.Format(r.Used)
@@ -185,7 +182,7 @@ func (r Ranked) UsageString(s Signal) string {
 	return s.Format(r.Used)
 }
 
-// Explain lists the order in words, the first at most, with the figures.
+// Explain describes at most the first pods of the order with their usage.
 func Explain(s Signal, ranked []Ranked, most int) string {
 	parts := make([]string, 0, min(len(ranked), most)+1)
 	for i, r := range ranked {
@@ -195,7 +192,7 @@ func Explain(s Signal, ranked []Ranked, most int) string {
 		}
 		text := fmt.Sprintf("%d. %s/%s: uses %s", i+1, r.Pod.Namespace, r.Pod.Name, r.UsageString(s))
 		if !r.Measured {
-			text = fmt.Sprintf("%d. %s/%s: its use is not known", i+1, r.Pod.Namespace, r.Pod.Name)
+			text = fmt.Sprintf("%d. %s/%s: usage unknown", i+1, r.Pod.Namespace, r.Pod.Name)
 		}
 		if s.Requestable() {
 			text += ", requests " + s.Format(r.Requested)

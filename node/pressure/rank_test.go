@@ -33,8 +33,8 @@ func names(all []Ranked) string {
 	return strings.Join(out, " ")
 }
 
-// TestScenario29_TheOrderOfGoing is upstream's order, one rule a row.
-func TestScenario29_TheOrderOfGoing(t *testing.T) {
+// TestScenario29_EvictionOrder is upstream's order, one rule a row.
+func TestScenario29_EvictionOrder(t *testing.T) {
 	t.Parallel()
 	unknown := candidate("unknown", 1000, 0, 0, 0)
 	unknown.Measured = false
@@ -60,7 +60,7 @@ func TestScenario29_TheOrderOfGoing(t *testing.T) {
 	}
 }
 
-func TestWhatCountsOnWhichFileSystem(t *testing.T) {
+func TestUsageByFileSystemLayout(t *testing.T) {
 	t.Parallel()
 	u := Usage{Volumes: DiskUsage{100, 10}, Layers: DiskUsage{1, 2}}
 	for _, row := range []struct {
@@ -75,15 +75,15 @@ func TestWhatCountsOnWhichFileSystem(t *testing.T) {
 		{NodefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 101}, {NodefsInodesFree, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 12},
 		{ContainerfsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 101}, {ImagefsAvailable, FileSystemLayout{DedicatedImageFs: true, SplitContainerFs: true, ContainersOnNodefs: true}, 0},
 	} {
-		if got := u.of(row.signal, row.split); got != row.want {
+		if got := u.ofSignal(row.signal, row.split); got != row.want {
 			t.Errorf("%s, %+v: %d, want %d", row.signal, row.split, got, row.want)
 		}
 	}
 }
 
-// TestP7NobodyIsRankedBeforeWhoGoesFirst holds random orders against the rules,
+// TestP7RankMatchesUpstreamOrder holds random orders against the rules,
 // pair by pair.
-func TestP7NobodyIsRankedBeforeWhoGoesFirst(t *testing.T) {
+func TestP7RankMatchesUpstreamOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -148,7 +148,7 @@ func better(s Signal, a, b Ranked) bool {
 	return use(a) > use(b)
 }
 
-func TestTheMessageIsUpstreams(t *testing.T) {
+func TestMessageMatchesUpstream(t *testing.T) {
 	t.Parallel()
 	r := Rank(MemoryAvailable, FileSystemLayout{}, []Candidate{candidate("p", 0, 10, 20, 0)})[0]
 	m := ThresholdMet{Threshold: Threshold{Signal: MemoryAvailable, Quantity: 100 * mi, MinReclaim: 50 * mi}, Level: Level{90 * mi, gi}, Minimum: 150 * mi}
@@ -164,12 +164,12 @@ func TestTheMessageIsUpstreams(t *testing.T) {
 	}
 }
 
-func TestTheOrderInWords(t *testing.T) {
+func TestExplain(t *testing.T) {
 	t.Parallel()
 	pods := []Candidate{candidate("a", 5, 10, 20, 0), candidate("b", 7, 30, 20, 0), candidate("c", 0, 0, 1, 0)}
 	pods[2].Measured = false
 	got := Explain(MemoryAvailable, Rank(MemoryAvailable, FileSystemLayout{}, pods), 2)
-	if want := "1. ns/c: its use is not known, requests 0, priority 0; 2. ns/a: uses 20Mi, requests 10Mi, priority 5; and 1 more"; got != want {
+	if want := "1. ns/c: usage unknown, requests 0, priority 0; 2. ns/a: uses 20Mi, requests 10Mi, priority 5; and 1 more"; got != want {
 		t.Errorf("%q", got)
 	}
 	if got := Explain(PIDAvailable, Rank(PIDAvailable, FileSystemLayout{}, pods[:1]), 2); got != "1. ns/a: uses 20, priority 5" {
@@ -177,7 +177,7 @@ func TestTheOrderInWords(t *testing.T) {
 	}
 }
 
-func TestWhatWasNotCountedWholeIsSaidToBeMore(t *testing.T) {
+func TestUsageStringOfPartialUsage(t *testing.T) {
 	t.Parallel()
 	c := candidate("a", 5, 30, 20, 10)
 	c.Usage = c.Usage.AtLeast(Usage{Volumes: DiskUsage{Bytes: 40 * mi, Inodes: 3}})

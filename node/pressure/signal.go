@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Signal is what a threshold may be about, as upstream names it.
+// Signal is the signal of an eviction threshold, with upstream's name.
 type Signal string
 
-// The signals. Memory and disk in bytes, the rest in pieces.
+// The signals. Memory and disk are in bytes, the others are counts.
 const (
 	MemoryAvailable            Signal = "memory.available"
 	AllocatableMemoryAvailable Signal = "allocatableMemory.available"
@@ -25,8 +25,7 @@ const (
 	PIDAvailable               Signal = "pid.available"
 )
 
-// Condition is the node's condition that the signal is about; empty: it is no
-// signal.
+// Condition returns the node condition of a signal. Empty: the signal is unknown.
 func (s Signal) Condition() corev1.NodeConditionType {
 	switch s {
 	case MemoryAvailable, AllocatableMemoryAvailable:
@@ -39,7 +38,7 @@ func (s Signal) Condition() corev1.NodeConditionType {
 	return ""
 }
 
-// Resource is what must be taken from pods, in upstream's words.
+// Resource returns the resource to reclaim, with upstream's name.
 func (s Signal) Resource() corev1.ResourceName {
 	switch s {
 	case MemoryAvailable, AllocatableMemoryAvailable:
@@ -54,62 +53,60 @@ func (s Signal) Resource() corev1.ResourceName {
 	return ""
 }
 
-// Requestable reports whether pods can request what must be taken from them.
+// Requestable reports whether pods can request the resource.
 func (s Signal) Requestable() bool { return s.Resource() != PIDs && s.Resource() != Inodes }
 
-// Resources that Kubernetes has no name for elsewhere.
+// Resources without a constant in the Kubernetes API.
 const (
 	Inodes corev1.ResourceName = "inodes"
 	PIDs   corev1.ResourceName = "pids"
 )
 
-// Level is how much there is, and how much of it there could be.
+// Level is the available amount and the capacity.
 type Level struct{ Available, Capacity int64 }
 
-// Reading is one look at the node. What could not be read is absent.
+// Reading contains the signals of the node at one time. Unreadable signals are missing.
 type Reading struct {
 	At              time.Time
 	Levels          map[Signal]Level
-	MemoryEstimates map[Signal]MemoryEstimate // of memory
-	// Layout says that images, or what containers write, lie on another file
-	// system than the pods' volumes and logs.
+	MemoryEstimates map[Signal]MemoryEstimate // memory signals only
+	// Layout describes which data share a file system.
 	Layout FileSystemLayout
 }
 
-// FileSystemLayout tells the node's file systems apart.
+// FileSystemLayout describes which data share a file system.
 type FileSystemLayout struct {
 	DedicatedImageFs   bool // images are not on nodefs
-	SplitContainerFs   bool // what containers write is not where images are
-	ContainersOnNodefs bool // with Containers: it is where volumes and logs are
+	SplitContainerFs   bool // writable layers are not on the image file system
+	ContainersOnNodefs bool // with SplitContainerFs: writable layers are on nodefs
 }
 
-// MemoryEstimate is the other source for a signal of memory: an estimate of what could be
-// given out without swapping, and how much tasks wait for memory.
+// MemoryEstimate is the second source of a memory signal: an estimate of the memory available
+// without swapping, and the memory pressure.
 type MemoryEstimate struct {
-	Name      string // of the estimate, as MemAvailable
+	Name      string // such as MemAvailable
 	Available int64  // bytes
 
-	HasPSI         bool    // the kernel tells them
-	StalledPercent float64 // percent of the last 10 s in which all tasks that could run waited for memory
+	HasPSI         bool    // the kernel reports StalledPercent
+	StalledPercent float64 // percentage of the last 10 s in which all runnable tasks waited for memory
 }
 
-// stallBound is the share of time, in percent, from which on waiting counts as
-// memory being short, whatever the estimate says: what is counted as available
-// is then being read back from the disk all the time.
-const stallBound = 10
+// psiThreshold is the percentage of stalled time from which memory counts as short whatever the
+// estimate says: the memory counted as available is then constantly read back from disk.
+const psiThreshold = 10
 
-// Threshold is met when there is less than it says of its signal.
+// Threshold is met when less than its value is available.
 type Threshold struct {
 	Signal            Signal
 	Hard              bool
-	Quantity          int64   // 0: Percent counts
+	Quantity          int64   // 0: use Percent
 	Percent           float64 // of the capacity
 	GracePeriod       time.Duration
-	MinReclaim        int64 // how much more must be there before it is met no more
+	MinReclaim        int64 // additional amount that ends the reclaiming
 	MinReclaimPercent float64
 }
 
-// value is the least that must be there; with reclaim after something was done.
+// value returns the required amount, with reclaim including the minimum reclaim.
 func (t Threshold) value(capacity int64, reclaim bool) int64 {
 	share := func(n int64, percent float64) int64 {
 		if n != 0 || percent == 0 {
@@ -124,7 +121,7 @@ func (t Threshold) value(capacity int64, reclaim bool) int64 {
 	return v
 }
 
-// Format writes an amount of a signal as upstream does.
+// Format formats an amount as upstream does.
 func (s Signal) Format(n int64) string {
 	switch s.Resource() {
 	case Inodes, PIDs:
@@ -134,9 +131,9 @@ func (s Signal) Format(n int64) string {
 	}
 }
 
-// order puts thresholds in the order in which they are acted on: memory first,
-// for it kills soonest; hard before soft.
-func order(a, b Threshold) int {
+// compareUrgency sorts thresholds by urgency: memory first, because its shortage kills processes
+// soonest, and hard thresholds before soft ones.
+func compareUrgency(a, b Threshold) int {
 	weight := func(t Threshold) int {
 		w := map[corev1.NodeConditionType]int{corev1.NodeMemoryPressure: 0, corev1.NodeDiskPressure: 2, corev1.NodePIDPressure: 4}[t.Signal.Condition()]
 		if !t.Hard {
@@ -147,15 +144,15 @@ func order(a, b Threshold) int {
 	return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a.Signal, b.Signal))
 }
 
-// ThresholdMet is a threshold that is met, and by what.
+// ThresholdMet is a threshold that is met.
 type ThresholdMet struct {
 	Threshold
 	Level
-	Minimum int64  // what should be there
-	Source  string // of memory: the sources that say so; else empty
+	Minimum int64  // required amount
+	Source  string // sources of a memory signal that agree; empty for others
 }
 
-// String tells it in one sentence without a full stop.
+// String describes the threshold in a sentence without a full stop.
 func (m ThresholdMet) String() string {
 	text := fmt.Sprintf("%s is %s, less than %s", m.Signal, m.Signal.Format(m.Available), m.Signal.Format(m.Minimum))
 	if m.Source != "" {

@@ -10,24 +10,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Config says when a node is short of something.
+// Config contains the eviction thresholds.
 type Config struct {
 	Thresholds       []Threshold
-	TransitionPeriod time.Duration // how long a pressure lasts at least after it was last seen
-	// WorkingSetOnly has memory judged by the working set alone, as upstream does;
-	// else the second source must agree.
+	TransitionPeriod time.Duration // minimum duration of a pressure after it was last observed
+	// WorkingSetOnly evaluates memory by the working set only, as upstream does. Otherwise the
+	// second source must agree.
 	WorkingSetOnly bool
 }
 
-// State is what one look leaves for the next. It is a value: Step never changes
-// the one that it is given. The zero State has seen nothing.
+// State is the result of an evaluation that the next one needs. It is a value: Evaluate does not
+// modify its argument. The zero State is the initial one.
 type State struct {
-	since  map[key]time.Time                      // thresholds that are met without a break, and since when
-	last   map[corev1.NodeConditionType]time.Time // when each pressure was last seen
-	acting map[key]bool                           // asked for something at the last look: they want their reclaim too
+	since      map[key]time.Time                      // thresholds met without a break, and their start
+	last       map[corev1.NodeConditionType]time.Time // when each pressure was last observed
+	reclaiming map[key]bool                           // thresholds that required reclaiming, so that their minimum reclaim applies
 }
 
-// key tells thresholds apart: there is at most one hard and one soft per signal.
+// key identifies a threshold: there is at most one hard and one soft threshold per signal.
 type key struct {
 	signal Signal
 	hard   bool
@@ -35,50 +35,50 @@ type key struct {
 
 func (t Threshold) key() key { return key{t.Signal, t.Hard} }
 
-// Evaluation is what a look has come to.
+// Evaluation is the result of Evaluate.
 type Evaluation struct {
-	Pressures   []Pressure     // the node is under, by name
-	Reclaim     []ThresholdMet // past their grace, the most urgent first: something must be freed
-	Unconfirmed []ThresholdMet // memory that only the working set says is short: nothing follows
-	RecheckAt   time.Time      // when time alone changes the answer; zero: never
+	Pressures   []Pressure     // pressures of the node by name
+	Reclaim     []ThresholdMet // thresholds past their grace period, most urgent first: resources must be reclaimed
+	Unconfirmed []ThresholdMet // memory thresholds that only the working set meets: no effect
+	RecheckAt   time.Time      // when the result changes without a new reading; zero: never
 }
 
-// Pressure is a condition of the node that is true.
+// Pressure is a pressure condition of the node.
 type Pressure struct {
 	Condition corev1.NodeConditionType
-	Met       []ThresholdMet // what says so now; none: see Until
-	Until     time.Time      // with none: it is over, and lasts until then; zero: what it was about cannot be read now
+	Met       []ThresholdMet // thresholds that are met now; none: see Until
+	Until     time.Time      // with no thresholds: end of the transition period; zero: the signal is unreadable
 }
 
-// Message tells it in one sentence without a full stop.
+// Message describes the pressure in a sentence without a full stop.
 func (p Pressure) Message() string {
 	switch {
 	case len(p.Met) > 0:
 		return p.Met[0].String()
 	case p.Until.IsZero():
-		return "what was short when it was last read cannot be read now"
+		return "the signal is unreadable; the threshold was met at the last reading"
 	default:
-		return "it was short a moment ago; it ends at " + p.Until.UTC().Format(time.RFC3339) + " unless it comes again"
+		return "the threshold is no longer met; the pressure ends at " + p.Until.UTC().Format(time.RFC3339)
 	}
 }
 
-// Evaluate judges a look at the node.
+// Evaluate evaluates a reading.
 func (c Config) Evaluate(was State, r Reading) (State, Evaluation) {
-	now := State{since: map[key]time.Time{}, last: maps.Clone(was.last), acting: map[key]bool{}}
+	now := State{since: map[key]time.Time{}, last: maps.Clone(was.last), reclaiming: map[key]bool{}}
 	if now.last == nil {
 		now.last = map[corev1.NodeConditionType]time.Time{}
 	}
-	var v Evaluation
+	var eval Evaluation
 	var met []ThresholdMet
-	for _, t := range slices.SortedFunc(slices.Values(c.withContainerfs(r)), order) {
+	for _, t := range slices.SortedFunc(slices.Values(c.withContainerfs(r)), compareUrgency) {
 		level, read := r.Levels[t.Signal]
-		if !read { // not known: as it was
-			now.keep(was, t, r.At)
+		if !read { // unreadable: unchanged
+			now.carryOver(was, t, r.At)
 			continue
 		}
-		m, is, doubted := c.met(t, level, r, was.acting[t.key()])
-		if doubted {
-			v.Unconfirmed = append(v.Unconfirmed, m)
+		m, is, unconfirmed := c.met(t, level, r, was.reclaiming[t.key()])
+		if unconfirmed {
+			eval.Unconfirmed = append(eval.Unconfirmed, m)
 		}
 		if !is {
 			continue
@@ -91,32 +91,32 @@ func (c Config) Evaluate(was State, r Reading) (State, Evaluation) {
 		now.since[t.key()] = since
 		now.last[t.Signal.Condition()] = r.At
 		if due := since.Add(t.GracePeriod); t.Hard || !r.At.Before(due) {
-			v.Reclaim = append(v.Reclaim, m)
-			now.acting[t.key()] = true
+			eval.Reclaim = append(eval.Reclaim, m)
+			now.reclaiming[t.key()] = true
 		} else {
-			v.RecheckAt = sooner(v.RecheckAt, due)
+			eval.RecheckAt = earlier(eval.RecheckAt, due)
 		}
 	}
-	v.Pressures = c.pressures(&now, met, r.At, &v)
-	return now, v
+	eval.Pressures = c.pressures(&now, met, r.At, &eval)
+	return now, eval
 }
 
-// keep carries over what is known of a threshold whose signal could not be read.
-func (s *State) keep(was State, t Threshold, at time.Time) {
+// carryOver keeps the state of a threshold whose signal is unreadable.
+func (s *State) carryOver(was State, t Threshold, at time.Time) {
 	since, before := was.since[t.key()]
 	if !before {
 		return
 	}
 	s.since[t.key()] = since
 	s.last[t.Signal.Condition()] = at
-	if was.acting[t.key()] {
-		s.acting[t.key()] = true
+	if was.reclaiming[t.key()] {
+		s.reclaiming[t.key()] = true
 	}
 }
 
-// met reports whether a threshold is met, and whether it would be if memory's
-// second source agreed.
-func (c Config) met(t Threshold, level Level, r Reading, acting bool) (m ThresholdMet, is, doubted bool) {
+// met reports whether a threshold is met, or, as unconfirmed, whether only the second source of a
+// memory signal disagrees.
+func (c Config) met(t Threshold, level Level, r Reading, acting bool) (m ThresholdMet, is, unconfirmed bool) {
 	m = ThresholdMet{Threshold: t, Level: level, Minimum: t.value(level.Capacity, acting)}
 	if level.Available >= m.Minimum {
 		return m, false, false
@@ -124,25 +124,25 @@ func (c Config) met(t Threshold, level Level, r Reading, acting bool) (m Thresho
 	if t.Signal.Resource() != corev1.ResourceMemory {
 		return m, true, false
 	}
-	second, known := r.MemoryEstimates[t.Signal]
+	estimate, known := r.MemoryEstimates[t.Signal]
 	switch {
 	case c.WorkingSetOnly:
-		m.Source = "by the working set alone, as configured"
+		m.Source = "by the working set only, as configured"
 	case !known:
-		m.Source = "by the working set alone: nothing else tells"
-	case second.Available < m.Minimum:
-		m.Source = fmt.Sprintf("by the working set and by %s, %s", second.Name, t.Signal.Format(second.Available))
-	case second.HasPSI && second.StalledPercent >= stallBound:
-		m.Source = fmt.Sprintf("by the working set and by stalls, %.1f%% of the last 10 s", second.StalledPercent)
+		m.Source = "by the working set only: no other source"
+	case estimate.Available < m.Minimum:
+		m.Source = fmt.Sprintf("by the working set and by %s, %s", estimate.Name, t.Signal.Format(estimate.Available))
+	case estimate.HasPSI && estimate.StalledPercent >= psiThreshold:
+		m.Source = fmt.Sprintf("by the working set and by memory stalls, %.1f%% of the last 10 s", estimate.StalledPercent)
 	default:
-		m.Source = fmt.Sprintf("by the working set alone: %s is %s", second.Name, t.Signal.Format(second.Available))
+		m.Source = fmt.Sprintf("by the working set only: %s is %s", estimate.Name, t.Signal.Format(estimate.Available))
 		return m, false, true
 	}
 	return m, true, false
 }
 
-// pressures are those that are met, and those that were within the transition
-// period. What is over is forgotten.
+// pressures returns the pressures that are met or within their transition period. Others are
+// deleted from the state.
 func (c Config) pressures(now *State, met []ThresholdMet, at time.Time, v *Evaluation) (out []Pressure) {
 	for _, of := range slices.Sorted(maps.Keys(now.last)) {
 		p := Pressure{Condition: of}
@@ -157,23 +157,23 @@ func (c Config) pressures(now *State, met []ThresholdMet, at time.Time, v *Evalu
 				delete(now.last, of)
 				continue
 			}
-			v.RecheckAt = sooner(v.RecheckAt, p.Until)
+			v.RecheckAt = earlier(v.RecheckAt, p.Until)
 		}
 		out = append(out, p)
 	}
 	return out
 }
 
-// sooner is the earlier of two times; zero: never.
-func sooner(a, b time.Time) time.Time {
+// earlier returns the earlier of two times, where zero means never.
+func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b
 	}
 	return a
 }
 
-// withContainerfs gives the file system that containers write to the thresholds of
-// nodefs if it is neither that nor the images', and nobody gave it any.
+// withContainerfs applies the thresholds of nodefs to a separate container file system, unless
+// thresholds are configured for it.
 func (c Config) withContainerfs(r Reading) []Threshold {
 	given := slices.ContainsFunc(c.Thresholds, func(t Threshold) bool {
 		return t.Signal == ContainerfsAvailable || t.Signal == ContainerfsInodesFree
@@ -201,7 +201,7 @@ func (v Evaluation) Has(of corev1.NodeConditionType) bool {
 	return slices.ContainsFunc(v.Pressures, func(p Pressure) bool { return p.Condition == of })
 }
 
-// Conditions names the pressures.
+// Conditions returns the conditions of all pressures.
 func (v Evaluation) Conditions() []corev1.NodeConditionType {
 	var out []corev1.NodeConditionType
 	for _, p := range v.Pressures {
@@ -210,26 +210,25 @@ func (v Evaluation) Conditions() []corev1.NodeConditionType {
 	return out
 }
 
-// AvailabilityMessage says how much there is of what a condition is about, for who asks while it
-// is false.
+// AvailabilityMessage describes the available resources of a condition that is false.
 func (c Config) AvailabilityMessage(of corev1.NodeConditionType, r Reading) string {
 	var parts []string
-	for _, t := range slices.SortedFunc(slices.Values(c.Thresholds), order) {
+	for _, t := range slices.SortedFunc(slices.Values(c.Thresholds), compareUrgency) {
 		if l, read := r.Levels[t.Signal]; read && t.Signal.Condition() == of {
-			parts = append(parts, fmt.Sprintf("%s %s of at least %s", t.Signal, t.Signal.Format(l.Available), t.Signal.Format(t.value(l.Capacity, false))))
+			parts = append(parts, fmt.Sprintf("%s %s, minimum %s", t.Signal, t.Signal.Format(l.Available), t.Signal.Format(t.value(l.Capacity, false))))
 		}
 	}
 	if len(parts) == 0 {
-		return "no threshold is set"
+		return "no threshold configured"
 	}
 	return strings.Join(parts, ", ")
 }
 
-// SignalMessage says in one sentence how a signal stands.
+// SignalMessage describes a signal in a sentence.
 func (c Config) SignalMessage(s Signal, r Reading, v Evaluation) string {
 	l, read := r.Levels[s]
 	if !read {
-		return fmt.Sprintf("%s is not known", s)
+		return fmt.Sprintf("%s is unknown", s)
 	}
 	for _, p := range v.Pressures {
 		for _, m := range p.Met {
@@ -239,10 +238,10 @@ func (c Config) SignalMessage(s Signal, r Reading, v Evaluation) string {
 		}
 	}
 	text := fmt.Sprintf("%s is %s", s, s.Format(l.Available))
-	for _, t := range slices.SortedFunc(slices.Values(c.withContainerfs(r)), order) {
+	for _, t := range slices.SortedFunc(slices.Values(c.withContainerfs(r)), compareUrgency) {
 		if t.Signal == s {
-			return fmt.Sprintf("%s, of at least %s", text, s.Format(t.value(l.Capacity, false)))
+			return fmt.Sprintf("%s, minimum %s", text, s.Format(t.value(l.Capacity, false)))
 		}
 	}
-	return text + "; no threshold is set"
+	return text + ", no threshold configured"
 }

@@ -55,7 +55,7 @@ func said(v Evaluation) string {
 	return strings.Join(parts, "; ")
 }
 
-func TestStep(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	t.Parallel()
 	hardMemory := Threshold{Signal: MemoryAvailable, Hard: true, Quantity: 100 * mi}
 	softMemory := Threshold{Signal: MemoryAvailable, Quantity: 500 * mi, GracePeriod: time.Minute}
@@ -99,22 +99,22 @@ func TestStep(t *testing.T) {
 		},
 		{
 			"the page cache is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(90*mi, 900*mi))},
-			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set alone: MemAvailable is 900Mi)"},
+			[]string{"doubt memory.available is 90Mi, less than 100Mi (by the working set only: MemAvailable is 900Mi)"},
 		},
 		{
 			"unless one source is to do", Config{Thresholds: []Threshold{hardMemory}, WorkingSetOnly: true}, []Reading{look(0, memory(90*mi, 900*mi))},
-			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set alone, as configured)"},
+			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set only, as configured)"},
 		},
 		{
 			"or tasks wait for memory", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) {
 				memory(90*mi, 900*mi)(r)
 				r.MemoryEstimates[MemoryAvailable] = MemoryEstimate{Name: "MemAvailable", Available: 900 * mi, HasPSI: true, StalledPercent: 12.5}
 			})},
-			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set and by stalls, 12.5% of the last 10 s)"},
+			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set and by memory stalls, 12.5% of the last 10 s)"},
 		},
 		{
 			"or the kernel has no other figure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, func(r *Reading) { memory(90*mi, 0)(r); r.MemoryEstimates = nil })},
-			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set alone: nothing else tells)"},
+			[]string{"MemoryPressure; act memory.available is 90Mi, less than 100Mi (by the working set only: no other source)"},
 		},
 		{
 			"MemAvailable alone is no pressure", Config{Thresholds: []Threshold{hardMemory}}, []Reading{look(0, memory(900*mi, 9*mi))}, []string{""},
@@ -292,7 +292,7 @@ func sameActs(c Config, s State, r Reading, later Evaluation) bool {
 	return slices.Equal(keys(now), keys(later))
 }
 
-func TestStepChangesNothingThatItIsGiven(t *testing.T) {
+func TestEvaluateDoesNotModifyState(t *testing.T) {
 	t.Parallel()
 	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}, TransitionPeriod: time.Minute}
 	s, _ := c.Evaluate(State{}, look(0, disk(gi)))
@@ -303,21 +303,21 @@ func TestStepChangesNothingThatItIsGiven(t *testing.T) {
 	}
 }
 
-func TestHowASignalStands(t *testing.T) {
+func TestSignalMessage(t *testing.T) {
 	t.Parallel()
 	c := Config{Thresholds: []Threshold{{Signal: NodefsAvailable, Hard: true, Percent: 10}}}
 	r := Reading{Levels: map[Signal]Level{NodefsAvailable: {50 * mi, gi}, PIDAvailable: {7, 9}}}
 	_, v := c.Evaluate(State{}, r)
 	for s, want := range map[Signal]string{
 		NodefsAvailable: "nodefs.available is 50Mi, less than 107374182",
-		PIDAvailable:    "pid.available is 7; no threshold is set",
-		MemoryAvailable: "memory.available is not known",
+		PIDAvailable:    "pid.available is 7, no threshold configured",
+		MemoryAvailable: "memory.available is unknown",
 	} {
 		if got := c.SignalMessage(s, r, v); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := c.SignalMessage(NodefsAvailable, Reading{Levels: map[Signal]Level{NodefsAvailable: {gi, 10 * mi}}}, Evaluation{}); got != "nodefs.available is 1Gi, of at least 1Mi" {
+	if got := c.SignalMessage(NodefsAvailable, Reading{Levels: map[Signal]Level{NodefsAvailable: {gi, 10 * mi}}}, Evaluation{}); got != "nodefs.available is 1Gi, minimum 1Mi" {
 		t.Errorf("%q", got)
 	}
 }

@@ -1,12 +1,10 @@
-// Package registration is the node as a server knows it: its Node object, the status
-// of that, and the lease that says that the node is there.
+// Package registration keeps the node registered with the API server: the Node object, its status,
+// and the node lease.
 //
-// It registers the node, keeps what is the node's to say up to date, and follows
-// its own object for what is others' to say: labels, taints, pod ranges. It
-// refuses to share a name with another machine that is alive. The lease goes over
-// a connection of its own: nothing that the node has to tell or to ask keeps it
-// waiting. It decides nothing about pods.
+// It registers the node, updates the fields that the node owns, and watches the Node object for the
+// fields that others own: labels, taints, pod CIDRs. It refuses to use a node name that belongs to
+// another live machine. The lease is renewed over a separate connection, so that no other request
+// delays it. The package makes no decisions about pods.
 //
-// Goroutines: Run, which owns all state; the renewing of the lease and the
-// following of the object, both Run's own, which it waits for.
+// Run owns all state and waits for its two goroutines, which renew the lease and watch the object.
 package registration

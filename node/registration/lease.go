@@ -17,19 +17,18 @@ import (
 )
 
 const (
-	leaseParts = 4                     // how often a lease is renewed while it holds
-	dropAfter  = 2                     // after how many failures in a row another connection is made
-	leaseSoon  = 50 * time.Millisecond // after which a lease is tried again that waits for its Node
+	renewalsPerLease = 4                     // renewals per lease duration
+	reconnectAfter   = 2                     // failures in a row before a new connection
+	leaseRetryMin    = 50 * time.Millisecond // first retry if the Node does not exist yet
 )
 
-// errNoNode says that there is no lease to renew, and no Node yet that one could
-// go with.
-var errNoNode = errors.New("the node is not registered yet")
+// errNoNode means that there is neither a lease to renew nor a Node that could own one.
+var errNoNode = errors.New("node not registered yet")
 
-// renew keeps the node's lease until ctx ends. It reads nothing: whoever has the
-// node's identity has the lease.
-func (p *Registrar) renew(ctx context.Context) {
-	every := p.opt.LeaseDuration / leaseParts
+// renewLease renews the lease until ctx ends. It does not read the lease: the holder
+// of the node's identity owns it.
+func (p *Registrar) renewLease(ctx context.Context) {
+	every := p.opt.LeaseDuration / renewalsPerLease
 	failed := 0 // times in a row
 	for wait := time.Duration(0); ; {
 		select {
@@ -38,12 +37,12 @@ func (p *Registrar) renew(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		began := p.opt.Now()
-		err := p.renewOnce(ctx, min(every, requestBound))
+		err := p.renewLeaseOnce(ctx, min(every, requestTimeout))
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, errNoNode) { // in a moment, on most nodes
-			wait = min(max(2*wait, leaseSoon), time.Second, every)
+		if errors.Is(err, errNoNode) { // usually registered soon
+			wait = min(max(2*wait, leaseRetryMin), time.Second, every)
 			continue
 		}
 		p.opt.OnLeaseRenewed(p.opt.Now().Sub(began), err)
@@ -52,34 +51,34 @@ func (p *Registrar) renew(ctx context.Context) {
 		case err == nil:
 			wait = every
 			if failed > 0 {
-				p.opt.Log.Info("the lease is renewed again")
+				p.opt.Log.Info("node lease renewed after failures")
 			}
 			failed = 0
 			continue
 		case failed == 0:
-			p.opt.Log.Warn("the lease cannot be renewed; it is tried again", "err", err)
+			p.opt.Log.Warn("node lease renewal failed; retrying", "err", err)
 		}
 		failed++
 		p.reconnect(failed, err)
 	}
 }
 
-// reconnect drops connections on which nobody answers, after so many failures in a
-// row: what a broken way has swallowed shows in no other way for most of a minute,
-// and by then the lease is over. What the node reads is begun anew but once: more
-// would only add to the load of a server that is slow.
+// reconnect closes unresponsive connections after several failures in a row: a broken network path
+// would otherwise remain undetected for up to a minute, until the lease has expired. The connection
+// of the watches is closed only once, because repeated lists would add to the load of a slow
+// server.
 func (p *Registrar) reconnect(failed int, err error) {
 	var answer apierrors.APIStatus
-	if failed%dropAfter != 0 || errors.As(err, &answer) {
+	if failed%reconnectAfter != 0 || errors.As(err, &answer) {
 		return
 	}
 	p.opt.HeartbeatClient.Close()
-	if failed == dropAfter {
+	if failed == reconnectAfter {
 		p.opt.Client.Close()
 	}
 }
 
-func (p *Registrar) renewOnce(ctx context.Context, bound time.Duration) error {
+func (p *Registrar) renewLeaseOnce(ctx context.Context, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	now := metav1.NewMicroTime(p.opt.Now())
@@ -103,55 +102,54 @@ func (p *Registrar) renewOnce(ctx context.Context, bound time.Duration) error {
 	return p.opt.HeartbeatClient.Create(ctx, apiclient.Leases, corev1.NamespaceNodeLease, lease, nil)
 }
 
-// settleName makes sure that no other machine is alive under the node's name. A
-// server that cannot be reached does not hold the node up: pods that are here
-// have to run.
-func (p *Registrar) settleName(ctx context.Context) error {
+// verifyName checks that no other live machine uses the node's name. It does not wait for an
+// unreachable server, because pods on this host must run.
+func (p *Registrar) verifyName(ctx context.Context) error {
 	n := &corev1.Node{}
-	first, err := p.look(ctx, n)
-	if err != nil || p.mine(ctx, n) || !first.After(p.opt.Now().Add(-p.opt.LeaseDuration)) {
-		return nil //nolint:nilerr // nobody is there, or nobody can tell
+	first, err := p.leaseRenewedAt(ctx, n)
+	if err != nil || p.isOwn(ctx, n) || !first.After(p.opt.Now().Add(-p.opt.LeaseDuration)) {
+		return nil //nolint:nilerr // no conflict, or it cannot be determined
 	}
-	p.opt.Log.Warn("the node's name belongs to another installation that was alive a moment ago: waiting whether it still is",
+	p.opt.Log.Warn("node name used by another installation; waiting for its lease to expire",
 		"node", p.opt.Name, "renewed", first)
-	for waited := time.Duration(0); waited < p.opt.LeaseDuration; waited += p.opt.LeaseDuration / leaseParts {
+	for waited := time.Duration(0); waited < p.opt.LeaseDuration; waited += p.opt.LeaseDuration / renewalsPerLease {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(p.opt.LeaseDuration / leaseParts):
+		case <-time.After(p.opt.LeaseDuration / renewalsPerLease):
 		}
-		if again, err := p.look(ctx, n); err == nil && again.After(first) {
-			return fmt.Errorf("node name %s: another machine has it and is alive (machine ID %s, %s): give this one another name with "+
-				"--hostname-override, or, if this one takes its place, stop berth there first", p.opt.Name, n.Status.NodeInfo.MachineID, addressOf(n))
+		if again, err := p.leaseRenewedAt(ctx, n); err == nil && again.After(first) {
+			return fmt.Errorf("node name %s is in use by another machine (machine ID %s, %s): set another name with "+
+				"--hostname-override, or stop berth on that machine if this one replaces it", p.opt.Name, n.Status.NodeInfo.MachineID, addressOf(n))
 		}
 	}
 	return nil
 }
 
-// mine reports whether a Node was made by this installation, or by a node agent
-// on this machine that leaves no mark.
-func (p *Registrar) mine(ctx context.Context, n *corev1.Node) bool {
-	return made(n, p.opt.Installation, func() string { return p.opt.Facts(ctx).System.MachineID })
+// isOwn reports whether this installation created a Node, or a node agent on this machine that sets
+// no annotation.
+func (p *Registrar) isOwn(ctx context.Context, n *corev1.Node) bool {
+	return sameInstallation(n, p.opt.Installation, func() string { return p.opt.Facts(ctx).System.MachineID })
 }
 
-func made(n *corev1.Node, installation string, machine func() string) bool {
+func sameInstallation(n *corev1.Node, installation string, machine func() string) bool {
 	if by := n.Annotations[InstallationAnnotation]; by != "" {
 		return by == installation
 	}
 	return n.Status.NodeInfo.MachineID == "" || n.Status.NodeInfo.MachineID == machine()
 }
 
-// look reads the Node of this name and when its lease was last renewed.
-func (p *Registrar) look(ctx context.Context, n *corev1.Node) (time.Time, error) {
-	lease, err := look(ctx, p.opt.Client, p.opt.Name, n)
+// leaseRenewedAt reads the Node of this name and the time of its last lease renewal.
+func (p *Registrar) leaseRenewedAt(ctx context.Context, n *corev1.Node) (time.Time, error) {
+	lease, err := getNodeAndLease(ctx, p.opt.Client, p.opt.Name, n)
 	if err != nil || lease.Spec.RenewTime == nil {
 		return time.Time{}, err
 	}
 	return lease.Spec.RenewTime.Time, nil
 }
 
-func look(ctx context.Context, client *apiclient.Client, name string, n *corev1.Node) (*coordv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestBound)
+func getNodeAndLease(ctx context.Context, client *apiclient.Client, name string, n *corev1.Node) (*coordv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if err := client.Get(ctx, apiclient.Nodes, "", name, n); err != nil {
 		return nil, err
@@ -160,19 +158,19 @@ func look(ctx context.Context, client *apiclient.Client, name string, n *corev1.
 	return lease, client.Get(ctx, apiclient.Leases, corev1.NamespaceNodeLease, name, lease)
 }
 
-// CheckNameConflict looks once whether another machine is alive under a node's name. alive
-// says so; err is that of a server that does not answer, or knows no such node.
+// CheckNameConflict checks once whether another live machine uses a node name. alive describes it.
+// err is the error of an unresponsive server or a missing Node.
 func CheckNameConflict(ctx context.Context, client *apiclient.Client, name, installation, machine string) (alive, err error) {
 	n := &corev1.Node{}
-	lease, err := look(ctx, client, name, n)
-	if err != nil || made(n, installation, func() string { return machine }) {
+	lease, err := getNodeAndLease(ctx, client, name, n)
+	if err != nil || sameInstallation(n, installation, func() string { return machine }) {
 		return nil, err
 	}
 	renewed, holds := lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds
 	if renewed == nil || holds == nil || time.Since(renewed.Time) > time.Duration(*holds)*time.Second {
 		return nil, nil
 	}
-	return fmt.Errorf("another machine has the name %s and is alive (machine ID %s, %s)", name, n.Status.NodeInfo.MachineID, addressOf(n)), nil
+	return fmt.Errorf("node name %s is in use by another machine (machine ID %s, %s)", name, n.Status.NodeInfo.MachineID, addressOf(n)), nil
 }
 
 func addressOf(n *corev1.Node) string {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Facts are what a node is now.
+// Facts is the current state of the node.
 type Facts struct {
 	Labels                                    map[string]string
 	Addresses                                 []corev1.NodeAddress
@@ -20,10 +20,10 @@ type Facts struct {
 	Images                                    []corev1.ContainerImage
 	RuntimeHandlers                           []corev1.NodeRuntimeHandler
 	Features                                  *corev1.NodeFeatures
-	Port                                      int32  // of the node's server; 0: none
-	NotReady                                  string // why the node is not ready; empty: it is
-	MemoryPressure, DiskPressure, PIDPressure bool   // they are short
-	// Network is how pods reach those of other nodes; nil: somebody else says so.
+	Port                                      int32  // port of the kubelet API; 0: none
+	NotReady                                  string // why the node is not ready; empty if it is
+	MemoryPressure, DiskPressure, PIDPressure bool   // the conditions of these names
+	// Network is the condition NetworkUnavailable. Nil: another component maintains it.
 	Network *NetworkCondition
 }
 
@@ -33,13 +33,13 @@ type NetworkCondition struct {
 	Reason, Message string
 }
 
-// owned are the labels that the node itself keeps right.
-var owned = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable}
+// ownedLabels are the labels that the node always keeps up to date.
+var ownedLabels = []string{corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable}
 
-// object is the node as it registers. last is as the server had it before it was
-// taken away, nil: it had none. What others have said there of the node holds on:
-// who has cordoned it and deletes its Node does not want pods on it.
-func (p *Registrar) object(f Facts, last *corev1.Node) *corev1.Node {
+// newNode returns the Node to register. last is the deleted Node, or nil. Its labels and its
+// unschedulable state are kept, because deleting a cordoned Node must not make it schedulable
+// again.
+func (p *Registrar) newNode(f Facts, last *corev1.Node) *corev1.Node {
 	n := &corev1.Node{}
 	n.Name = p.opt.Name
 	n.Labels = maps.Clone(f.Labels)
@@ -52,22 +52,22 @@ func (p *Registrar) object(f Facts, last *corev1.Node) *corev1.Node {
 	}
 	n.Labels = map[string]string{}
 	for key, value := range last.Labels {
-		if sayable(key) {
+		if mayRegisterLabel(key) {
 			n.Labels[key] = value
 		}
 	}
 	maps.Copy(n.Labels, f.Labels)
 	n.Spec.Unschedulable = last.Spec.Unschedulable
-	// Taints that tell of conditions are the server's, which sets them anew.
+	// The server maintains the taints of conditions.
 	n.Spec.Taints = slices.DeleteFunc(slices.Clone(last.Spec.Taints), func(t corev1.Taint) bool {
 		return strings.HasPrefix(t.Key, corev1.LabelNamespaceSuffixNode+"/")
 	})
 	return n
 }
 
-// sayable reports whether a node may set a label of its own Node when it makes it:
-// of Kubernetes' own domains it may only what it knows best.
-func sayable(label string) bool {
+// mayRegisterLabel reports whether a node may set a label when it registers itself. The
+// NodeRestriction admission plugin limits the labels in the Kubernetes domains.
+func mayRegisterLabel(label string) bool {
 	domain, _, prefixed := strings.Cut(label, "/")
 	under := func(of string) bool { return domain == of || strings.HasSuffix(domain, "."+of) }
 	switch {
@@ -84,14 +84,13 @@ func sayable(label string) bool {
 	}, label)
 }
 
-// InstallationAnnotation is the annotation that tells one installation of berth from
-// another of the same node name.
+// InstallationAnnotation distinguishes installations of berth that use the same node name.
 const InstallationAnnotation = "berth.dev/installation"
 
-// status is what the node says of itself. has is what the server has of it.
+// status returns the node status. has is the one on the server.
 func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
 	st := corev1.NodeStatus{
-		Capacity: f.Capacity, Allocatable: advertised(f, has), Addresses: f.Addresses, NodeInfo: f.System, Images: f.Images,
+		Capacity: f.Capacity, Allocatable: allocatable(f, has), Addresses: f.Addresses, NodeInfo: f.System, Images: f.Images,
 		RuntimeHandlers: f.RuntimeHandlers, Features: f.Features,
 	}
 	st.DaemonEndpoints.KubeletEndpoint.Port = f.Port
@@ -99,9 +98,9 @@ func (p *Registrar) status(f Facts, has *corev1.NodeStatus) corev1.NodeStatus {
 	return st
 }
 
-// advertised is what pods may have: what the node knows of, and all of the extended
-// resources that an administrator has given the Node's capacity.
-func advertised(f Facts, has *corev1.NodeStatus) corev1.ResourceList {
+// allocatable returns the allocatable resources of the node, and the extended resources that an
+// administrator has added to the capacity of the Node.
+func allocatable(f Facts, has *corev1.NodeStatus) corev1.ResourceList {
 	out := maps.Clone(f.Allocatable)
 	if has == nil {
 		return out
@@ -116,7 +115,7 @@ func advertised(f Facts, has *corev1.NodeStatus) corev1.ResourceList {
 	return out
 }
 
-// conditions are the node's own; a condition that is as it was keeps its time.
+// conditions returns the node conditions. An unchanged condition keeps its transition time.
 func (p *Registrar) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCondition {
 	now := metav1.NewTime(p.opt.Now().Truncate(time.Second))
 	choose := func(t corev1.NodeConditionType, is bool, yes, no, yesText, noText string) corev1.NodeCondition {
@@ -151,7 +150,7 @@ func (p *Registrar) conditions(f Facts, has *corev1.NodeStatus) []corev1.NodeCon
 	return all
 }
 
-// sameStatus compares two statuses but for the time of their saying.
+// sameStatus compares two statuses without their times.
 func sameStatus(a, b *corev1.NodeStatus) bool {
 	strip := func(s *corev1.NodeStatus) corev1.NodeStatus {
 		out := *s
@@ -165,9 +164,9 @@ func sameStatus(a, b *corev1.NodeStatus) bool {
 	return equality.Semantic.DeepEqual(&x, &y)
 }
 
-// agrees reports whether the server has the conditions that the node has said.
-func agrees(said, has *corev1.NodeStatus) bool {
-	for _, c := range said.Conditions {
+// conditionsMatch reports whether the server has the conditions that were last reported.
+func conditionsMatch(reported, has *corev1.NodeStatus) bool {
+	for _, c := range reported.Conditions {
 		i := slices.IndexFunc(has.Conditions, func(h corev1.NodeCondition) bool { return h.Type == c.Type })
 		if i < 0 || has.Conditions[i].Status != c.Status || has.Conditions[i].Reason != c.Reason {
 			return false

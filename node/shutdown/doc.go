@@ -1,9 +1,9 @@
-// Package shutdown decides how the pods of a node go down with it: which group goes
-// when, and how long each pod has. It is pure: no clock, no goroutine, no call.
+// Package shutdown plans the graceful node shutdown: in which order groups of pods are terminated,
+// and how much time each pod gets. It is pure: it has no clock, goroutine or I/O.
 //
 // Invariants:
 //
-//  1. Every pod that is still to end is in exactly one step.
-//  2. No pod has more time than its group has, or than it asks for.
-//  3. Steps go from the lowest priority up: what others need goes last.
+//  1. Every pod that has not terminated is in exactly one step.
+//  2. No pod gets more time than its group, or than its own grace period.
+//  3. Steps are ordered by increasing priority: pods that others depend on are terminated last.
 package shutdown

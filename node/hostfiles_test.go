@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestAHostFileSaysWhatItSaysNow(t *testing.T) {
+func TestHostFileReturnsCurrentContent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	f := &HostFile{Path: filepath.Join(dir, "resolv.conf")}

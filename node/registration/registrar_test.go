@@ -113,7 +113,7 @@ func (w *world) reports(t *testing.T) {
 	})
 }
 
-func TestANewNodeIsRegistered(t *testing.T) {
+func TestRegisterCreatesNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
@@ -138,7 +138,7 @@ func TestANewNodeIsRegistered(t *testing.T) {
 	}
 }
 
-func TestANodeThatWasThereIsAmended(t *testing.T) {
+func TestRegisterAmendsExistingNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	old := &corev1.Node{}
@@ -159,10 +159,10 @@ func TestANodeThatWasThereIsAmended(t *testing.T) {
 	}
 }
 
-// TestANodeThatWasThereIsHeardWhateverIsRefused: a server that takes neither the Node
+// TestRegisterUsesExistingNodeAfterRejectedRequests: a server that takes neither the Node
 // nor a change of it has it all the same. Its status is told, and what was refused is
 // done when it is allowed.
-func TestANodeThatWasThereIsHeardWhateverIsRefused(t *testing.T) {
+func TestRegisterUsesExistingNodeAfterRejectedRequests(t *testing.T) {
 	t.Parallel()
 	for name, flaw := range map[string]metav1.StatusReason{"no room": noRoom, "not allowed": metav1.StatusReasonForbidden} {
 		for what, refuses := range map[string]map[string]metav1.StatusReason{
@@ -200,18 +200,18 @@ func TestANodeThatWasThereIsHeardWhateverIsRefused(t *testing.T) {
 	}
 }
 
-// TestANodeThatIsRefusedAndNotThere is told as refused, not as missing.
-func TestANodeThatIsRefusedAndNotThere(t *testing.T) {
+// TestRegisterFailsWithoutExistingNode is told as refused, not as missing.
+func TestRegisterFailsWithoutExistingNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.refuses = map[string]metav1.StatusReason{"POST nodes": noRoom}
 	p := New(Options{Client: s.client(), Name: "n", RegisterNode: true, Facts: func(context.Context) Facts { return Facts{} }})
-	if err := p.say(t.Context()); apierrors.ReasonForError(err) != noRoom || p.registered {
+	if err := p.syncNode(t.Context()); apierrors.ReasonForError(err) != noRoom || p.registered {
 		t.Errorf("registered: %v, %v", p.registered, err)
 	}
 }
 
-func TestANodeThatIsTakenAwayComesBack(t *testing.T) {
+func TestRegisterRecreatesDeletedNode(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
@@ -223,9 +223,9 @@ func TestANodeThatIsTakenAwayComesBack(t *testing.T) {
 	until(t, "knowledge of it", func() bool { return w.p.UID() == s.get().UID })
 }
 
-// TestANodeThatComesBackIsAsItWas: what others have said of it holds, as far as the
+// TestRecreatedNodeKeepsState: what others have said of it holds, as far as the
 // node may say it.
-func TestANodeThatComesBackIsAsItWas(t *testing.T) {
+func TestRecreatedNodeKeepsState(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
@@ -267,8 +267,8 @@ func TestANodeThatComesBackIsAsItWas(t *testing.T) {
 	}
 }
 
-// TestANodeThatMayNotComeBackAsItWas comes back all the same.
-func TestANodeThatMayNotComeBackAsItWas(t *testing.T) {
+// TestRecreatedNodeDropsForbiddenState comes back all the same.
+func TestRecreatedNodeDropsForbiddenState(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.mu.Lock()
@@ -288,9 +288,9 @@ func TestANodeThatMayNotComeBackAsItWas(t *testing.T) {
 	}
 }
 
-// TestStatusIsTold: when it changed, when somebody wrote over it, and now and
+// TestStatusIsReported: when it changed, when somebody wrote over it, and now and
 // then; else never.
-func TestStatusIsTold(t *testing.T) {
+func TestStatusIsReported(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
@@ -325,8 +325,8 @@ func TestStatusIsTold(t *testing.T) {
 	quiet()
 }
 
-// TestWhoHasNudgedKnowsWhenItIsTold and not before the server has answered.
-func TestWhoHasNudgedKnowsWhenItIsTold(t *testing.T) {
+// TestStatusSyncedAfterTrigger and not before the server has answered.
+func TestStatusSyncedAfterTrigger(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s, func(o *Options) { o.StatusUpdateFrequency = time.Hour })
@@ -353,7 +353,7 @@ func TestWhoHasNudgedKnowsWhenItIsTold(t *testing.T) {
 	}
 }
 
-func TestConditionsAreToldOnce(t *testing.T) {
+func TestConditionEventsAreRecordedOnce(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
@@ -375,9 +375,9 @@ func TestConditionsAreToldOnce(t *testing.T) {
 	}
 }
 
-// TestTheLeaseHasAWayOfItsOwn: that the server does not answer about the Node
+// TestLeaseUsesSeparateConnection: that the server does not answer about the Node
 // does not keep the lease from being renewed.
-func TestTheLeaseHasAWayOfItsOwn(t *testing.T) {
+func TestLeaseUsesSeparateConnection(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	w := run(t, s)
@@ -401,9 +401,9 @@ func TestTheLeaseHasAWayOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestAConnectionThatIsSwallowedIsGivenUp: the way to the server breaks without a
+// TestUnresponsiveConnectionIsClosed: the way to the server breaks without a
 // word, and another connection would get through.
-func TestAConnectionThatIsSwallowedIsGivenUp(t *testing.T) {
+func TestUnresponsiveConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	way := newWay(t, s)
@@ -428,8 +428,8 @@ func TestAConnectionThatIsSwallowedIsGivenUp(t *testing.T) {
 	until(t, "status over another connection", func() bool { return s.get().Status.Conditions[0].Status == corev1.ConditionTrue })
 }
 
-// TestAServerThatAnswersKeepsItsConnections, whatever it answers.
-func TestAServerThatAnswersKeepsItsConnections(t *testing.T) {
+// TestRespondingServerKeepsConnections, whatever it answers.
+func TestRespondingServerKeepsConnections(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	way := newWay(t, s)
@@ -464,7 +464,7 @@ func theirs() *corev1.Node {
 	return n
 }
 
-func TestTheNameOfALivingMachineIsNotTaken(t *testing.T) {
+func TestNameOfLiveMachineIsRejected(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.set(theirs())
@@ -477,7 +477,7 @@ func TestTheNameOfALivingMachineIsNotTaken(t *testing.T) {
 		case <-tick.C:
 			s.renewed(time.Now())
 		case err := <-w.ended:
-			for _, want := range []string{"another machine", "that machine", "192.0.2.7", "--hostname-override", "stop berth there"} {
+			for _, want := range []string{"another machine", "that machine", "192.0.2.7", "--hostname-override", "stop berth on that machine"} {
 				if !strings.Contains(fmt.Sprint(err), want) {
 					t.Errorf("%v does not say %q", err, want)
 				}
@@ -495,7 +495,7 @@ func TestTheNameOfALivingMachineIsNotTaken(t *testing.T) {
 	}
 }
 
-func TestTheNameOfADeadMachineIsTaken(t *testing.T) {
+func TestNameOfDeadMachineIsAccepted(t *testing.T) {
 	t.Parallel()
 	for name, ago := range map[string]time.Duration{"long dead": time.Hour, "just died": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -514,8 +514,8 @@ func TestTheNameOfADeadMachineIsTaken(t *testing.T) {
 	}
 }
 
-// TestWhoseNode tells machines apart that leave no mark.
-func TestWhoseNode(t *testing.T) {
+// TestSameInstallation tells machines apart that leave no mark.
+func TestSameInstallation(t *testing.T) {
 	t.Parallel()
 	p := New(Options{Installation: "here", Facts: func(context.Context) Facts {
 		return Facts{System: corev1.NodeSystemInfo{MachineID: "this machine"}}
@@ -529,7 +529,7 @@ func TestWhoseNode(t *testing.T) {
 		by, machine string
 		mine        bool
 	}{{"here", "that machine", true}, {"there", "this machine", false}, {"", "this machine", true}, {"", "that machine", false}, {"", "", true}} {
-		if got := p.mine(t.Context(), node(r.by, r.machine)); got != r.mine {
+		if got := p.isOwn(t.Context(), node(r.by, r.machine)); got != r.mine {
 			t.Errorf("made by %q on %q: %v", r.by, r.machine, got)
 		}
 	}

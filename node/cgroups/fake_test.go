@@ -59,7 +59,7 @@ func read(t *testing.T, m machine, path string) string {
 func TestV2Files(t *testing.T) {
 	t.Parallel()
 	m := imitation(t, "cpu io memory pids hugetlb")
-	c, err := newOn(m, Options{CPUQuota: true, PodPidsLimit: 5})
+	c, err := newCgroups(m, Options{CPUQuota: true, PodPidsLimit: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,16 +95,16 @@ func TestV2Files(t *testing.T) {
 	}
 }
 
-// TestScenario32_ACPUWeighsTheSameOnEveryLevel: by runc's newer curve one CPU has the
+// TestScenario32_CPUWeightIsTheSameOnEveryLevel: by runc's newer curve one CPU has the
 // weight 100 that any service of the host has unasked, for a pod, for its tier and for
 // all pods together. The older line would give it 39.
-func TestScenario32_ACPUWeighsTheSameOnEveryLevel(t *testing.T) {
+func TestScenario32_CPUWeightIsTheSameOnEveryLevel(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ cpu, weight string }{ // what runc 1.3.2 gives a container that requests it
 		{"50m", "11"}, {"100m", "17"}, {"250m", "35"}, {"500m", "59"}, {"1", "100"}, {"2", "174"}, {"4", "303"}, {"8", "532"}, {"256", "10000"},
 	} {
 		m := imitation(t, "cpu memory pids")
-		c, err := newOn(m, Options{PodsLimit: list("cpu", row.cpu)})
+		c, err := newCgroups(m, Options{PodsLimit: list("cpu", row.cpu)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,9 +126,9 @@ func TestScenario32_ACPUWeighsTheSameOnEveryLevel(t *testing.T) {
 	}
 }
 
-// TestMemoryIsKeptForPods is one step a row: what the kernel should leave pods, their
+// TestMemoryProtection is one step a row: what the kernel should leave pods, their
 // tier and all of them, as pods come and go and the agent restarts.
-func TestMemoryIsKeptForPods(t *testing.T) {
+func TestMemoryProtection(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20
 	m := imitation(t, "cpu memory pids")
@@ -136,7 +136,7 @@ func TestMemoryIsKeptForPods(t *testing.T) {
 	var c *Cgroups
 	begin := func(o Options) {
 		var err error
-		if c, err = newOn(m, o); err != nil {
+		if c, err = newCgroups(m, o); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -199,10 +199,10 @@ func TestMemoryIsKeptForPods(t *testing.T) {
 	}
 }
 
-// TestV1KeepsNoMemory: the files are v2's alone.
-func TestV1KeepsNoMemory(t *testing.T) {
+// TestV1HasNoMemoryProtection: the files are v2's alone.
+func TestV1HasNoMemoryProtection(t *testing.T) {
 	t.Parallel()
-	c, err := newOn(machine{hierarchies: []hierarchy{{mount: t.TempDir(), controllers: []string{"memory"}, mkdir: mkdir}}},
+	c, err := newCgroups(machine{hierarchies: []hierarchy{{mount: t.TempDir(), controllers: []string{"memory"}, mkdir: mkdir}}},
 		Options{Driver: driverCgroupfs, ReserveMemory: true, MemoryThrottlingFactor: 0.9})
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func TestV1KeepsNoMemory(t *testing.T) {
 	}
 }
 
-func TestAllPodsTogetherAreLimited(t *testing.T) {
+func TestLimitsOfAllPods(t *testing.T) {
 	t.Parallel()
 	pod := podOf("u", list("cpu", "1"), nil)
 	for _, row := range []struct {
@@ -234,7 +234,7 @@ func TestAllPodsTogetherAreLimited(t *testing.T) {
 						}
 					}
 				}
-				c, err := newOn(m, Options{PodsLimit: row.pods})
+				c, err := newCgroups(m, Options{PodsLimit: row.pods})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -268,7 +268,7 @@ func TestMissingControllers(t *testing.T) {
 	} {
 		t.Run(row.what, func(t *testing.T) {
 			t.Parallel()
-			c, err := newOn(imitation(t, row.controllers, row.lacking), Options{})
+			c, err := newCgroups(imitation(t, row.controllers, row.lacking), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -305,7 +305,7 @@ func TestSystemdSlices(t *testing.T) {
 	m := imitation(t, "cpu memory pids")
 	r := &remembered{started: map[string]map[string]any{}}
 	m.units = r
-	c, err := newOn(m, Options{CPUQuota: true, PodPidsLimit: 9})
+	c, err := newCgroups(m, Options{CPUQuota: true, PodPidsLimit: 9})
 	if err != nil || c.Driver() != driverSystemd {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestG5UnlimitedDoesNotExist(t *testing.T) {
 	t.Parallel()
 	m := imitation(t, "cpu memory")
 	pod := podOf("u", nil, list("cpu", "1", "memory", "1Mi"))
-	first, err := newOn(m, Options{})
+	first, err := newCgroups(m, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,14 +362,14 @@ func TestG5UnlimitedDoesNotExist(t *testing.T) {
 	if err := os.WriteFile(file, []byte("max"), 0o644); err != nil { // the agent ended before it was set
 		t.Fatal(err)
 	}
-	second, _ := newOn(m, Options{})
+	second, _ := newCgroups(m, Options{})
 	if ok, err := second.Exists(t.Context(), pod); !ok || err != nil || read(t, m, "kubepods/podu/memory.max") != "1048576" {
 		t.Errorf("%t, %v, memory.max %s", ok, err, read(t, m, "kubepods/podu/memory.max"))
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	third, _ := newOn(m, Options{})
+	third, _ := newCgroups(m, Options{})
 	for range 2 {
 		if ok, err := third.Exists(t.Context(), pod); ok || err != nil {
 			t.Errorf("without its limit: %t, %v", ok, err)

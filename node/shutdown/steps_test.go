@@ -29,7 +29,7 @@ func told(steps []Step) (out []string) {
 	return out
 }
 
-func TestPodsGoByGroups(t *testing.T) {
+func TestStepsByGroup(t *testing.T) {
 	pods := []*corev1.Pod{
 		pod("web", 0, 30), pod("db", 500, 5), pod("agent", 2_000_001_000, 60), pod("dns", 2_000_000_000, 2), pod("batch", -10, 30), pod("vip", 100_000, 300),
 	}
@@ -55,7 +55,7 @@ func TestPodsGoByGroups(t *testing.T) {
 	}
 }
 
-func TestInvariantsOfOrder(t *testing.T) {
+func TestStepsInvariants(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var pods []*corev1.Pod

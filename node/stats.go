@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory is the host's, in bytes.
+// Memory is the memory usage of the host in bytes.
 type Memory struct {
 	Total, Used, WorkingSet, Anonymous, Cache, Mapped uint64
-	Available                                         uint64 // what the kernel could give out without swapping; 0: it does not say
+	Available                                         uint64 // estimate of the memory available without swapping; 0: unknown
 	SwapUsed, SwapFree                                uint64
 }
 
-// ReadMemory reads what of the host's memory is in use now. The working set is
-// what is used less the file pages that nobody used lately.
+// ReadMemory reads the current memory usage of the host. The working set is the used memory less
+// inactive file pages.
 func ReadMemory() (Memory, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
-		return Memory{}, fmt.Errorf("read the host's memory: %w", err)
+		return Memory{}, fmt.Errorf("read host memory: %w", err)
 	}
 	return parseMemory(text), nil
 }
@@ -49,15 +49,15 @@ func parseMemory(text []byte) Memory {
 	return m
 }
 
-// Interface is what went through an interface of a network.
+// Interface is the traffic of a network interface.
 type Interface struct {
 	Name                                    string
 	RxBytes, RxPackets, RxErrors, RxDropped uint64
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// Interfaces reads those of the network that a process is in, without loopback and
-// the host's ends of pods' links. A process that is gone has none.
+// Interfaces reads the interfaces in the network namespace of a process, without loopback and the
+// host ends of pod links. It returns none if the process is gone.
 func Interfaces(pid int) []Interface {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/net/dev")
 	if err != nil {
@@ -67,7 +67,7 @@ func Interfaces(pid int) []Interface {
 }
 
 func parseInterfaces(text []byte) (out []Interface) {
-	for line := range bytes.Lines(text) { // eth0: 8 received figures, 8 sent
+	for line := range bytes.Lines(text) { // eth0: 8 receive counters, 8 transmit counters
 		name, rest, ok := strings.Cut(string(line), ":")
 		if name = strings.TrimSpace(name); !ok || name == "lo" || strings.HasPrefix(name, "veth") {
 			continue
@@ -91,14 +91,14 @@ func parseInterfaces(text []byte) (out []Interface) {
 	return out
 }
 
-// Disk is the file system that a path lies on, in bytes and inodes.
+// Disk is the usage of a file system in bytes and inodes.
 type Disk struct{ Capacity, Available, Used, Inodes, InodesFree uint64 }
 
-// ReadDisk asks for the file system of a path.
+// ReadDisk reads the usage of the file system that contains path.
 func ReadDisk(path string) (Disk, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
-		return Disk{}, fmt.Errorf("file system of %s: %w", path, err)
+		return Disk{}, fmt.Errorf("statfs %s: %w", path, err)
 	}
 	size := uint64(fs.Bsize)
 	return Disk{
@@ -107,7 +107,7 @@ func ReadDisk(path string) (Disk, error) {
 	}, nil
 }
 
-// BootTime is when the host was started.
+// BootTime returns the time of the last boot, zero if it is unknown.
 func BootTime() time.Time {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -123,7 +123,7 @@ func BootTime() time.Time {
 	return time.Time{}
 }
 
-// Processes is how many tasks the host runs and how many it may.
+// Processes returns the number of tasks on the host and their limit.
 func Processes() (now, most int64) {
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
 		if text, err := os.ReadFile(file); err == nil {
@@ -138,7 +138,7 @@ func Processes() (now, most int64) {
 	return now, most
 }
 
-// tasks finds the number of tasks in "0.00 0.01 0.05 1/123 4567"; 0: it is not there.
+// tasks parses the number of tasks in "0.00 0.01 0.05 1/123 4567". It returns 0 if it is missing.
 func tasks(text string) int64 {
 	words := strings.Fields(text)
 	if len(words) < 4 {

@@ -22,17 +22,16 @@ import (
 	"berth/podspec"
 )
 
-// socketName is where plugins register, in the directory of sockets.
+// socketName is the name of the registration socket in the socket directory.
 const socketName = "kubelet.sock"
 
-// Run serves registrations until ctx ends, and returns when nothing of it runs
-// any more. A socket that cannot be made is tried again: the node runs pods
-// without devices meanwhile.
+// Run serves registrations until ctx ends, and returns when all its goroutines have ended. If the
+// socket cannot be created, it retries, and the node runs pods without devices meanwhile.
 func (d *Manager) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.serving = ctx
 	d.mu.Unlock()
-	d.wg.Go(func() { d.tell(ctx) })
+	d.wg.Go(func() { d.notifyChanges(ctx) })
 	defer d.wg.Wait()
 	for ctx.Err() == nil {
 		err := d.serve(ctx)
@@ -40,10 +39,10 @@ func (d *Manager) Run(ctx context.Context) error {
 			return nil
 		}
 		d.mu.Lock()
-		if d.down == nil {
-			d.opt.Log.Error("no device plugin can register", "err", err)
+		if d.registrationErr == nil {
+			d.opt.Log.Error("device plugin registration unavailable; retrying", "err", err)
 		}
-		d.up, d.down = false, err
+		d.registering, d.registrationErr = false, err
 		d.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -53,59 +52,59 @@ func (d *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// tell rings when something has changed, and lets go of resources whose plugin
-// has not come back since the agent began.
-func (d *Manager) tell(ctx context.Context) {
+// notifyChanges calls OnChange after changes, and lets the resources of the checkpoint expire whose
+// plugin has not registered within the grace period.
+func (d *Manager) notifyChanges(ctx context.Context) {
 	absent := time.NewTimer(d.opt.PluginGracePeriod)
 	defer absent.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.bell:
+		case <-d.changed:
 			d.opt.OnChange()
 		case <-absent.C:
 			d.mu.Lock()
 			for _, r := range d.resources {
-				r.forgotten = r.forgotten || r.plugin == nil
+				r.expired = r.expired || r.plugin == nil
 			}
-			d.note()
+			d.save()
 			d.mu.Unlock()
 		}
 	}
 }
 
-// serve is one life of the socket. Those that plugins have left are removed
-// before: that is how plugins learn that they have to register again.
+// serve creates and serves the socket. It first removes the sockets of plugins, which tells them to
+// register again.
 func (d *Manager) serve(ctx context.Context) error {
 	if err := os.MkdirAll(d.opt.Dir, 0o750); err != nil {
-		return fmt.Errorf("directory of device plugins: %w", err)
+		return fmt.Errorf("device plugin directory: %w", err)
 	}
 	if err := removeSockets(d.opt.Dir); err != nil {
-		return fmt.Errorf("sockets of device plugins: %w", err)
+		return fmt.Errorf("remove device plugin sockets: %w", err)
 	}
 	at, err := openDir(d.opt.Dir)
 	if err != nil {
-		return fmt.Errorf("directory of device plugins: %w", err)
+		return fmt.Errorf("device plugin directory: %w", err)
 	}
 	defer at.Close()
 	ln, err := new(net.ListenConfig).Listen(ctx, "unix", at.socket(socketName))
 	if err != nil {
-		return fmt.Errorf("socket of device plugins: %w", err)
+		return fmt.Errorf("listen on device plugin socket: %w", err)
 	}
 	server := grpc.NewServer()
 	pluginapi.RegisterRegistrationServer(server, &registration{d: d})
 	d.mu.Lock()
-	d.up, d.down = true, nil
+	d.registering, d.registrationErr = true, nil
 	d.mu.Unlock()
-	d.ring()
+	d.notify()
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
 	return server.Serve(ln)
 }
 
-// removeSockets removes what plugins and an earlier agent have left; folders and
-// files are others' matter.
+// removeSockets removes the sockets of plugins and of an earlier agent. Directories and other files
+// are kept.
 func removeSockets(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -122,8 +121,8 @@ func removeSockets(dir string) error {
 	return nil
 }
 
-// directory is an open folder whose sockets can be reached whatever the length
-// of its path: the kernel takes 107 bytes.
+// directory is an open directory whose sockets can be used even if their path exceeds the kernel's
+// limit of 107 bytes.
 type directory struct {
 	*os.File
 	path string
@@ -134,37 +133,37 @@ func openDir(path string) (*directory, error) {
 	return &directory{f, path}, err
 }
 
-const longestSocket = 107
+const maxSocketPath = 107
 
 func (at *directory) socket(name string) string {
 	path := filepath.Join(at.path, name)
-	if len(path) <= longestSocket {
+	if len(path) <= maxSocketPath {
 		return path
 	}
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(at.Fd())), name)
 }
 
-// registration is the API that plugins call.
+// registration implements the registration API.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
 	d *Manager
 }
 
-// Register takes in a plugin. It does not wait for its list.
+// Register accepts a plugin. It does not wait for the device list.
 func (r *registration) Register(_ context.Context, q *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
-	if err := judge(q); err != nil {
-		r.d.opt.Log.Warn("a device plugin is refused", "resource", q.GetResourceName(), "err", err)
+	if err := validateRegistration(q); err != nil {
+		r.d.opt.Log.Warn("device plugin registration rejected", "resource", q.GetResourceName(), "err", err)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	r.d.opt.OnRegister(q.GetResourceName())
-	if !r.d.begin(q) {
-		return nil, status.Error(codes.Unavailable, "the agent is leaving")
+	if !r.d.connect(q) {
+		return nil, status.Error(codes.Unavailable, "the agent is shutting down")
 	}
 	return &pluginapi.Empty{}, nil
 }
 
-// judge refuses what cannot be followed, in upstream's words.
-func judge(q *pluginapi.RegisterRequest) error {
+// validateRegistration validates a registration with upstream's messages.
+func validateRegistration(q *pluginapi.RegisterRequest) error {
 	if !slices.Contains(pluginapi.SupportedVersions[:], q.GetVersion()) {
 		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", q.GetVersion(), pluginapi.SupportedVersions)
 	}
@@ -173,7 +172,7 @@ func judge(q *pluginapi.RegisterRequest) error {
 		return fmt.Errorf("the ResourceName %q is invalid", name)
 	}
 	if e := q.GetEndpoint(); !filepath.IsLocal(e) || e == "." || filepath.Clean(e) == socketName || strings.ContainsRune(e, 0) {
-		return fmt.Errorf("the endpoint %q is no name of a socket in the directory of device plugins", e)
+		return fmt.Errorf("the endpoint %q is not the name of a socket in the device plugin directory", e)
 	}
 	return nil
 }

@@ -10,18 +10,18 @@ import (
 	"berth/podspec"
 )
 
-// critical is the priority from which on pods are critical to the cluster.
+// critical is the lowest priority of critical pods.
 const critical = 2_000_000_000
 
-// Group are the pods from a priority on, up to the next group's.
+// Group is the group of pods from a priority up to that of the next group.
 type Group struct {
 	Priority    int32
 	GracePeriod time.Duration
 }
 
-// Groups are those of the configuration, in order: byPriority where it is given, or
-// else pods without a special priority and critical ones, which have their part of
-// the total at its end. None: shutdown is not handled.
+// Groups returns the configured groups in order: byPriority if it is set, or else regular pods and
+// critical pods, which get the last part of the total. No groups mean that graceful shutdown is
+// disabled.
 func Groups(total, forCritical time.Duration, byPriority []Group) []Group {
 	out := slices.Clone(byPriority)
 	if len(out) == 0 && total > 0 {
@@ -31,7 +31,7 @@ func Groups(total, forCritical time.Duration, byPriority []Group) []Group {
 	return out
 }
 
-// TotalGracePeriod is how long all groups take at most.
+// TotalGracePeriod returns the maximum duration of all groups.
 func TotalGracePeriod(groups []Group) (sum time.Duration) {
 	for _, g := range groups {
 		sum += g.GracePeriod
@@ -39,20 +39,20 @@ func TotalGracePeriod(groups []Group) (sum time.Duration) {
 	return sum
 }
 
-// Step is a group with those that go in it.
+// Step is a group with its pods.
 type Step struct {
 	Group
 	Pods []Pod
 }
 
-// Pod is one pod and the time that it has.
+// Pod is a pod with its grace period.
 type Pod struct {
 	*corev1.Pod
 	GracePeriod time.Duration
 }
 
-// Steps puts pods into their groups. A pod of a lower priority than any group's is in
-// the first. Groups without pods take no time.
+// Steps assigns pods to groups. Pods with a lower priority than any group are in the first one.
+// Groups without pods are omitted.
 func Steps(pods []*corev1.Pod, groups []Group) []Step {
 	steps := make([]Step, len(groups))
 	for i, g := range groups {

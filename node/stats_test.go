@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestMemoryIsWhatTheKernelWrites(t *testing.T) {
+func TestParseMemory(t *testing.T) {
 	t.Parallel()
 	got := parseMemory([]byte("MemTotal:  1000 kB\nMemFree:  300 kB\nBuffers: 10 kB\nCached: 200 kB\nInactive(file): 50 kB\nAnonPages: 90 kB\nMapped: 5 kB\nSwapTotal: 20 kB\nSwapFree: 15 kB\nHugePages_Total: 3\n"))
 	want := Memory{Total: 1000 << 10, Used: 700 << 10, WorkingSet: 650 << 10, Anonymous: 90 << 10, Cache: 210 << 10, Mapped: 5 << 10, SwapUsed: 5 << 10, SwapFree: 15 << 10}
@@ -18,7 +18,7 @@ func TestMemoryIsWhatTheKernelWrites(t *testing.T) {
 	}
 }
 
-func TestInterfacesAreWhatTheKernelWrites(t *testing.T) {
+func TestParseInterfaces(t *testing.T) {
 	t.Parallel()
 	got := parseInterfaces([]byte(`Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
@@ -35,7 +35,7 @@ veth12ab: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
 	}
 }
 
-func TestTheHostTellsOfItself(t *testing.T) {
+func TestStatsOfThisHost(t *testing.T) {
 	t.Parallel()
 	if d, err := ReadDisk(t.TempDir()); err != nil || d.Capacity == 0 || d.Used > d.Capacity {
 		t.Errorf("%+v, %v", d, err)
