@@ -1,17 +1,31 @@
-// Package systemd is berth's side of the service manager: the unit file that
-// runs the agent, the notifications that the unit's Type=notify waits for, and
-// the watchdog that has a hung agent restarted.
+// Package systemd integrates berth with systemd: the unit files, the notifications that Type=notify
+// requires, the watchdog, which restarts a hung agent, and the delay of a shutdown by logind.
 //
-// It owns nothing at run time but the socket of one notification at a time. It
-// never decides whether the agent is healthy: that is asked. It never restarts,
-// stops or changes a unit, and imports nothing else of berth.
+// Notifications are sent with github.com/coreos/go-systemd/v22/daemon. Two cases are not covered by
+// that package:
 //
-// Goroutines: none of its own. Watchdog.Run runs on its caller's.
+//   - Notifier. SdNotify reads the socket from the environment for each message. berth-control
+//
+// removes NOTIFY_SOCKET from its environment, because k8s.io/apiserver would otherwise send READY=1
+// before the API is served. The Notifier keeps the address of the socket and sends its messages
+// itself.
+//   - WatchdogFromEnvironment. SdWatchdogEnabled does not detect an interval that overflows a
+//
+// duration, and returns an error if WATCHDOG_PID is invalid.
+//
+// The library also has no constants for EXTEND_TIMEOUT_USEC, STATUS and MONOTONIC_USEC, which this
+// package formats.
+//
+// The package only keeps the socket of one notification open at a time. The caller decides whether
+// the agent is healthy. The package never starts, stops or changes a unit, and imports no other
+// package of berth.
+//
+// It starts no goroutine. Watchdog.Run and WatchShutdown run on the caller's.
 //
 // Invariants, each checked by a test of the same name:
 //
-//	S1 Without a service manager every call does nothing and succeeds.
-//	S2 The watchdog is fed only while every loop makes progress, and who made
-//	   none is logged before the service manager acts.
-//	S3 What a status text contains can set no other variable of the protocol.
+//	S1 Without a service manager every call succeeds without effect.
+//	S2 The watchdog is notified only while every loop makes progress. A hung loop
+//	   is logged before the service manager acts.
+//	S3 The text of a status cannot set another variable of the protocol.
 package systemd

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestTheDrainUnitStopsFirstAndOnlyByItself(t *testing.T) {
+func TestDrainUnitStopsFirst(t *testing.T) {
 	got := settings(t, DrainUnit)
 	for _, tt := range []struct{ sentence, key, want string }{
 		{"it stops before the agent does", "Unit.After", "berth.service"},

@@ -12,33 +12,33 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Names on the system bus.
+// D-Bus names.
 const (
-	logindName    = "org.freedesktop.login1"
-	logindPath    = dbus.ObjectPath("/org/freedesktop/login1")
-	logindManager = "org.freedesktop.login1.Manager"
-	shutdownSoon  = "PrepareForShutdown"
+	logindName         = "org.freedesktop.login1"
+	logindPath         = dbus.ObjectPath("/org/freedesktop/login1")
+	logindManager      = "org.freedesktop.login1.Manager"
+	prepareForShutdown = "PrepareForShutdown"
 )
 
-// LogindDropInDir is where logind reads what is added to its configuration.
+// LogindDropInDir is logind's drop-in directory.
 const LogindDropInDir = "/etc/systemd/logind.conf.d"
 
-// Logind is a connection to logind, which tells of a shutdown and waits for those who
-// have asked it to.
+// Logind is a connection to logind, which announces a shutdown and delays it for holders of an
+// inhibitor lock.
 type Logind struct {
 	conn    *dbus.Conn
 	signals chan *dbus.Signal
 }
 
-// DialLogind connects to logind; the error says that there is none, or no system bus.
+// DialLogind connects to logind. It returns an error if logind or the system bus is not available.
 func DialLogind(ctx context.Context) (*Logind, error) {
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
 	l := &Logind{conn: conn, signals: make(chan *dbus.Signal, 8)}
-	// Before anything is asked: what is told in between is not lost.
-	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchInterface(logindManager), dbus.WithMatchMember(shutdownSoon), dbus.WithMatchObjectPath(logindPath))
+	// Subscribe before the first call, so that no signal is missed.
+	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchInterface(logindManager), dbus.WithMatchMember(prepareForShutdown), dbus.WithMatchObjectPath(logindPath))
 	if err == nil {
 		conn.Signal(l.signals)
 		_, err = l.InhibitDelayMax(ctx)
@@ -49,10 +49,10 @@ func DialLogind(ctx context.Context) (*Logind, error) {
 	return l, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (l *Logind) Close() error { return l.conn.Close() }
 
-// Disconnected is closed when the connection is.
+// Disconnected is closed when the connection is lost.
 func (l *Logind) Disconnected() <-chan struct{} { return l.conn.Context().Done() }
 
 func (l *Logind) property(ctx context.Context, name string, into any) error {
@@ -62,75 +62,73 @@ func (l *Logind) property(ctx context.Context, name string, into any) error {
 		err = v.Store(into)
 	}
 	if err != nil {
-		return fmt.Errorf("ask for %s: %w", name, err)
+		return fmt.Errorf("get property %s: %w", name, err)
 	}
 	return nil
 }
 
-// InhibitDelayMax is how long logind waits at most for those who ask it to (InhibitDelayMaxSec).
+// InhibitDelayMax returns the maximum delay of a shutdown (InhibitDelayMaxSec).
 func (l *Logind) InhibitDelayMax(ctx context.Context) (time.Duration, error) {
 	var usec uint64
 	err := l.property(ctx, "InhibitDelayMaxUSec", &usec)
 	return time.Duration(usec) * time.Microsecond, err
 }
 
-// PreparingForShutdown reports whether a shutdown has begun.
-func (l *Logind) PreparingForShutdown(ctx context.Context) (begun bool, err error) {
-	return begun, l.property(ctx, "PreparingForShutdown", &begun)
+// PreparingForShutdown reports whether a shutdown has started.
+func (l *Logind) PreparingForShutdown(ctx context.Context) (preparing bool, err error) {
+	return preparing, l.property(ctx, "PreparingForShutdown", &preparing)
 }
 
-// Inhibit asks logind to wait with a shutdown until the lock is closed, for at most
-// DelayMax.
+// Inhibit delays a shutdown until the lock is closed, for at most InhibitDelayMax.
 func (l *Logind) Inhibit(ctx context.Context, who, why string) (lock *os.File, err error) {
 	var fd dbus.UnixFD
 	err = l.conn.Object(logindName, logindPath).CallWithContext(ctx, logindManager+".Inhibit", 0, "shutdown", who, why, "delay").Store(&fd)
 	if err != nil {
-		return nil, fmt.Errorf("ask logind to wait with a shutdown: %w", err)
+		return nil, fmt.Errorf("inhibit shutdown: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "inhibitor"), nil
 }
 
-// NextShutdownSignal waits until a shutdown begins (true) or is called off (false).
-func (l *Logind) NextShutdownSignal(ctx context.Context) (begins bool, err error) {
+// NextShutdownSignal waits until a shutdown starts (true) or is canceled (false).
+func (l *Logind) NextShutdownSignal(ctx context.Context) (starting bool, err error) {
 	for {
 		select {
 		case s, ok := <-l.signals:
 			if !ok {
-				return false, errors.New("the connection to the system bus is lost")
+				return false, errors.New("system bus connection lost")
 			}
-			if s.Name == logindManager+"."+shutdownSoon && len(s.Body) == 1 {
-				if begins, ok := s.Body[0].(bool); ok {
-					return begins, nil
+			if s.Name == logindManager+"."+prepareForShutdown && len(s.Body) == 1 {
+				if starting, ok := s.Body[0].(bool); ok {
+					return starting, nil
 				}
 			}
 		case <-l.Disconnected():
-			return false, errors.New("the connection to the system bus is lost")
+			return false, errors.New("system bus connection lost")
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
 	}
 }
 
-// dropIn is berth's own; the last that is read wins.
+// dropIn is the name of berth's drop-in. The last file in the directory takes precedence.
 const dropIn = "99-berth.conf"
 
-// InhibitDelayFile is what AllowDelay makes in a folder.
+// InhibitDelayFile returns the path of the file that RaiseInhibitDelay creates in a directory.
 func InhibitDelayFile(dir string) string { return filepath.Join(dir, dropIn) }
 
-// reread has logind read its configuration again, as it does when it is told so.
-func (l *Logind) reread(ctx context.Context) error {
+// reloadConfig makes logind reload its configuration by SIGHUP.
+func (l *Logind) reloadConfig(ctx context.Context) error {
 	err := l.conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").
 		CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service", "all", int32(1)).Err
 	if err != nil {
-		return fmt.Errorf("have logind read its configuration: %w", err)
+		return fmt.Errorf("reload logind configuration: %w", err)
 	}
 	return nil
 }
 
-// RemoveInhibitDelay takes away what AllowDelay has made in the folder, the folder too if
-// nothing else is in it, and has logind, if there is one, read its configuration. It
-// reports whether there was anything.
-func RemoveInhibitDelay(ctx context.Context, dir string) (was bool, err error) {
+// RemoveInhibitDelay removes the file of RaiseInhibitDelay, and the directory if it is empty, and
+// makes logind reload its configuration. It reports whether the file existed.
+func RemoveInhibitDelay(ctx context.Context, dir string) (existed bool, err error) {
 	err = os.Remove(InhibitDelayFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -138,34 +136,33 @@ func RemoveInhibitDelay(ctx context.Context, dir string) (was bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	_ = os.Remove(dir) // it has files of others, else
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	_ = os.Remove(dir) // fails if other files are left
+	ctx, cancel := context.WithTimeout(ctx, dbusTimeout)
 	defer cancel()
 	l, err := DialLogind(ctx)
 	if err != nil {
-		return true, nil // nobody has read it
+		return true, nil // logind is not running
 	}
 	defer l.Close()
-	return true, l.reread(ctx)
+	return true, l.reloadConfig(ctx)
 }
 
-// RaiseInhibitDelay has logind wait that long for those who ask it to: by a file in the
-// folder of drop-ins, which logind is made to read. It returns how long logind waits
-// now.
+// RaiseInhibitDelay raises InhibitDelayMaxSec to d with a drop-in file. It returns the resulting
+// maximum delay.
 func (l *Logind) RaiseInhibitDelay(ctx context.Context, dir string, d time.Duration) (time.Duration, error) {
 	now, err := l.InhibitDelayMax(ctx)
 	if err != nil || now >= d {
 		return now, err
 	}
 	seconds := int64((d + time.Second - 1) / time.Second)
-	text := fmt.Sprintf("# Made by berth for shutdownGracePeriod: pods need as long to end.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
+	text := fmt.Sprintf("# Written by berth for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(InhibitDelayFile(dir), []byte(text), 0o644)); err != nil {
 		return now, fmt.Errorf("raise InhibitDelayMaxSec: %w", err)
 	}
-	if err := l.reread(ctx); err != nil {
+	if err := l.reloadConfig(ctx); err != nil {
 		return now, err
 	}
-	for wait := 20 * time.Millisecond; ; wait *= 2 { // it reads after the signal, some time
+	for wait := 20 * time.Millisecond; ; wait *= 2 { // logind reloads asynchronously
 		if now, err = l.InhibitDelayMax(ctx); err != nil || now >= d || wait > time.Second {
 			return now, err
 		}

@@ -133,7 +133,7 @@ func (s *standIn) killUnit(unit, _ string, signal int32) *dbus.Error {
 // prepare tells that a shutdown begins or is called off.
 func (s *standIn) prepare(begins bool) {
 	s.t.Helper()
-	if err := s.conn.Emit(logindPath, logindManager+"."+shutdownSoon, begins); err != nil {
+	if err := s.conn.Emit(logindPath, logindManager+"."+prepareForShutdown, begins); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -203,7 +203,7 @@ func (n *notes) has(s string) bool {
 	return strings.Contains(n.text.String(), s)
 }
 
-func TestAShutdownWaitsForTheDrain(t *testing.T) {
+func TestShutdownWaitsForDrain(t *testing.T) {
 	startBus(t, t.TempDir())
 	s := newStandIn(t, 5*time.Second)
 	drains, goOn := make(chan struct{}), make(chan struct{})
@@ -231,7 +231,7 @@ func TestAShutdownWaitsForTheDrain(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatLeavesLetsGo(t *testing.T) {
+func TestStoppedAgentReleasesLock(t *testing.T) {
 	startBus(t, t.TempDir())
 	s := newStandIn(t, time.Hour)
 	stop := watching(t, s.dropIns, time.Second, slog.New(slog.DiscardHandler), func(context.Context) { t.Error("drained") })
@@ -243,7 +243,7 @@ func TestAnAgentThatLeavesLetsGo(t *testing.T) {
 	}
 }
 
-func TestAShutdownThatHasBegunIsNotMissed(t *testing.T) {
+func TestEarlierShutdownIsDetected(t *testing.T) {
 	startBus(t, t.TempDir())
 	s := newStandIn(t, time.Hour)
 	s.preparing = true
@@ -256,26 +256,26 @@ func TestAShutdownThatHasBegunIsNotMissed(t *testing.T) {
 	}
 }
 
-func TestALogindThatDoesNotWaitLongEnoughIsNamed(t *testing.T) {
+func TestShortInhibitDelayIsLogged(t *testing.T) {
 	startBus(t, t.TempDir())
 	s := newStandIn(t, 5*time.Second)
 	s.stubborn = true
 	log := &notes{}
 	watching(t, s.dropIns, 40*time.Second, slog.New(slog.NewTextHandler(log, nil)), func(context.Context) {})
 	s.lock(1)
-	if !log.has("InhibitDelayMaxSec") || !log.has("waits=5s needed=40s") {
+	if !log.has("InhibitDelayMaxSec") || !log.has("allowed=5s needed=40s") {
 		t.Errorf("the log: %s", log.text.String())
 	}
 }
 
-// TestScenario26_TheBusMayGoAndComeBack: a shutdown after that is waited with.
-func TestScenario26_TheBusMayGoAndComeBack(t *testing.T) {
+// TestScenario26_BusReconnects: a shutdown after that is waited with.
+func TestScenario26_BusReconnects(t *testing.T) {
 	dir := t.TempDir()
 	log := &notes{}
 	drained := make(chan struct{}, 1)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(dir, "bus"))
 	watching(t, t.TempDir(), time.Second, slog.New(slog.NewTextHandler(log, nil)), func(context.Context) { drained <- struct{}{} })
-	eventually(t, "it is said that there is none", func() bool { return log.has("a shutdown is not heard of") })
+	eventually(t, "it is said that there is none", func() bool { return log.has("shutdown watch unavailable") })
 	for range 2 {
 		stop := startBus(t, dir)
 		s := newStandIn(t, time.Hour)
@@ -292,7 +292,7 @@ func TestScenario26_TheBusMayGoAndComeBack(t *testing.T) {
 
 // What was asked of logind is taken back with the file, and the folder goes with its
 // last file. Where no logind is nobody has to be told.
-func TestTheDelayIsTakenBack(t *testing.T) {
+func TestRemoveInhibitDelay(t *testing.T) {
 	dir := t.TempDir()
 	stop := startBus(t, dir)
 	s := newStandIn(t, 5*time.Second)

@@ -44,7 +44,7 @@ func TestNotifySendsAllStatesInOneMessage(t *testing.T) {
 	}
 }
 
-func TestNotifyReachesAnAbstractSocket(t *testing.T) {
+func TestNotifyAbstractSocket(t *testing.T) {
 	conn := manager(t, "@berth-notify-"+filepath.Base(t.TempDir())+"-"+t.Name())
 	if err := Notify(Stopping); err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestNotifyReachesAnAbstractSocket(t *testing.T) {
 	}
 }
 
-func TestAClaimedManagerIsToldByItsHolderAlone(t *testing.T) {
+func TestClaimedSocketIsUsedByNotifierOnly(t *testing.T) {
 	conn := manager(t, filepath.Join(t.TempDir(), "notify"))
 	m, err := ClaimNotifySocket()
 	if err != nil {
@@ -71,7 +71,7 @@ func TestAClaimedManagerIsToldByItsHolderAlone(t *testing.T) {
 	}
 }
 
-func TestNotifyNamesASocketThatIsGone(t *testing.T) {
+func TestNotifyErrorNamesSocket(t *testing.T) {
 	gone := filepath.Join(t.TempDir(), "gone")
 	t.Setenv("NOTIFY_SOCKET", gone)
 	if err := Notify(Ready); err == nil || !strings.Contains(err.Error(), gone) {
@@ -79,7 +79,7 @@ func TestNotifyNamesASocketThatIsGone(t *testing.T) {
 	}
 }
 
-func TestS1WithoutAServiceManagerNothingHappens(t *testing.T) {
+func TestS1NoEffectWithoutServiceManager(t *testing.T) {
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		t.Setenv(name, "") // registers the old value to be restored
 		if err := os.Unsetenv(name); err != nil {
@@ -99,7 +99,7 @@ func TestS1WithoutAServiceManagerNothingHappens(t *testing.T) {
 	})
 }
 
-func TestS3AStatusTextSetsNothingElse(t *testing.T) {
+func TestS3StatusTextSetsNothingElse(t *testing.T) {
 	got := string(Status("line one\nREADY=1\r\x00WATCHDOG=1"))
 	if want := "STATUS=line one READY=1  WATCHDOG=1"; got != want {
 		t.Errorf("Status = %q, want %q", got, want)

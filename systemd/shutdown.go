@@ -7,48 +7,46 @@ import (
 	"time"
 )
 
-// ShutdownOptions say what is done before a host goes down.
+// ShutdownOptions configures WatchShutdown.
 type ShutdownOptions struct {
-	DelayNeeded time.Duration             // that Drain may take
-	Drain       func(ctx context.Context) // called when a shutdown begins; logind waits for it
-	OnCancel    func()                    // called when it was called off
-	DropInDir   string                    // folder for logind's drop-ins; LogindDropIns
+	DelayNeeded time.Duration             // maximum duration of Drain
+	Drain       func(ctx context.Context) // called when a shutdown starts; logind waits for it
+	OnCancel    func()                    // called when the shutdown is canceled
+	DropInDir   string                    // usually LogindDropInDir
 	Log         *slog.Logger
 }
 
-// dialAgain is how long after the system bus was lost, or was not there, it is asked
-// for again.
-const dialAgain = 5 * time.Second
+// redialInterval is the interval of attempts to connect to the system bus.
+const redialInterval = 5 * time.Second
 
-// askBound bounds what is asked on the bus.
-const askBound = 15 * time.Second
+// dbusTimeout limits D-Bus calls.
+const dbusTimeout = 15 * time.Second
 
-// WatchShutdown has logind wait with a shutdown until Drain has returned, for as long
-// as ctx lives. Where there is no logind it says so once and goes on looking: logind
-// and the bus may come later, or come back.
+// WatchShutdown delays shutdowns until Drain has returned, until ctx ends. If logind is not
+// available, it logs this once and retries, because logind and the bus may start later or restart.
 func WatchShutdown(ctx context.Context, o ShutdownOptions) {
-	told := ""
+	lastErr := ""
 	for ctx.Err() == nil {
-		err := o.once(ctx)
+		err := o.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && err.Error() != told {
-			told = err.Error()
-			o.Log.Warn("a shutdown is not heard of; pods end in time only by the drain unit", "err", err)
+		if err != nil && err.Error() != lastErr {
+			lastErr = err.Error()
+			o.Log.Warn("shutdown watch unavailable; only the drain unit delays a shutdown", "err", err)
 		}
 		if err == nil {
-			told = ""
+			lastErr = ""
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(dialAgain):
+		case <-time.After(redialInterval):
 		}
 	}
 }
 
-// ShutdownInProgress reports whether logind says that the host goes down already. Where
-// there is no logind nobody says so.
+// ShutdownInProgress reports whether logind has started a shutdown. It returns false if logind is
+// not available.
 func ShutdownInProgress(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -57,60 +55,60 @@ func ShutdownInProgress(ctx context.Context) bool {
 		return false
 	}
 	defer l.Close()
-	begun, err := l.PreparingForShutdown(ctx)
-	return err == nil && begun
+	preparing, err := l.PreparingForShutdown(ctx)
+	return err == nil && preparing
 }
 
-// once watches on one connection until it is lost.
-func (o ShutdownOptions) once(ctx context.Context) error {
+// watchOnce watches on one connection until it is lost.
+func (o ShutdownOptions) watchOnce(ctx context.Context) error {
 	l, err := DialLogind(ctx)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	lock, err := o.lock(ctx, l)
+	lock, err := o.inhibit(ctx, l)
 	if err != nil {
 		return err
 	}
 	release := func() {
 		if lock != nil {
-			_ = lock.Close() // logind sees its end, whatever this says
+			_ = lock.Close() // closing releases the lock even if it returns an error
 			lock = nil
 		}
 	}
 	defer release()
-	begins, err := l.PreparingForShutdown(ctx) // it may have begun before
+	starting, err := l.PreparingForShutdown(ctx) // the shutdown may have started earlier
 	if err != nil {
 		return err
 	}
 	for {
-		if begins {
+		if starting {
 			o.Drain(ctx)
 			release()
-		} else if lock == nil { // it was called off: the next one has to wait, too
+		} else if lock == nil { // canceled: prepare for the next shutdown
 			o.OnCancel()
-			if lock, err = o.lock(ctx, l); err != nil {
+			if lock, err = o.inhibit(ctx, l); err != nil {
 				return err
 			}
 		}
-		if begins, err = l.NextShutdownSignal(ctx); err != nil {
+		if starting, err = l.NextShutdownSignal(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// lock has logind wait, and for long enough.
-func (o ShutdownOptions) lock(ctx context.Context, l *Logind) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+// inhibit raises the maximum delay and takes the inhibitor lock.
+func (o ShutdownOptions) inhibit(ctx context.Context, l *Logind) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, dbusTimeout)
 	defer cancel()
 	allowed, err := l.RaiseInhibitDelay(ctx, o.DropInDir, o.DelayNeeded)
 	if allowed < o.DelayNeeded {
-		o.Log.Warn("logind does not wait long enough with a shutdown: pods may be killed before their time; set InhibitDelayMaxSec in logind.conf",
-			"waits", allowed, "needed", o.DelayNeeded, "err", err)
+		o.Log.Warn("shutdown inhibit delay too short; pods may be killed early; set InhibitDelayMaxSec in logind.conf",
+			"allowed", allowed, "needed", o.DelayNeeded, "err", err)
 	}
-	lock, err := l.Inhibit(ctx, "berth", "pods have to end")
+	lock, err := l.Inhibit(ctx, "berth", "terminating pods")
 	if err == nil {
-		o.Log.Info("logind waits with a shutdown until pods have ended", "atMost", max(allowed, 0))
+		o.Log.Info("shutdown inhibitor lock acquired", "maxDelay", max(allowed, 0))
 	}
 	return lock, err
 }

@@ -5,25 +5,29 @@ import (
 	"strings"
 )
 
-// Names that the units are to be installed under.
+// File names of the units.
 const (
 	UnitName        = "berth.service"
 	ControlUnitName = "berth-control.service"
+	DrainUnitName   = "berth-drain.service"
 )
 
-// Unit is the content of the agent's unit file, for a program in /usr/bin.
+// Unit is the agent's unit, with the program in /usr/bin.
 //
 //go:embed berth.service
 var Unit string
 
-// ControlUnit is the content of the control server's unit file, for a program
-// in /usr/bin.
+// ControlUnit is the control server's unit, with the program in /usr/bin.
 //
 //go:embed berth-control.service
 var ControlUnit string
 
-// InDirectory returns a unit for a program that lies in another directory than
-// /usr/bin.
+// DrainUnit is the unit that terminates the pods before a shutdown of the host.
+//
+//go:embed berth-drain.service
+var DrainUnit string
+
+// InDirectory returns a unit with the program in another directory than /usr/bin.
 func InDirectory(unit, dir string) string {
 	return strings.ReplaceAll(unit, "=/usr/bin/", "="+strings.TrimSuffix(dir, "/")+"/")
 }

@@ -30,7 +30,7 @@ func settings(t *testing.T, unit string) map[string][]string {
 	return got
 }
 
-func TestTheUnitKeepsWhatTheAgentReliesOn(t *testing.T) {
+func TestUnitDirectives(t *testing.T) {
 	got := settings(t, Unit)
 	for _, tt := range []struct{ sentence, key, want string }{
 		{"the unit is up when the agent says so", "Service.Type", "notify"},
@@ -68,7 +68,7 @@ var units = []struct {
 
 // A mount namespace of its own would keep the agent's mounts from the pods. In
 // systemd each of these makes one.
-func TestNothingGivesTheAgentAMountNamespaceOfItsOwn(t *testing.T) {
+func TestUnitHasNoMountNamespace(t *testing.T) {
 	got := settings(t, Unit)
 	for _, key := range []string{
 		"ProtectSystem", "ProtectHome", "ProtectHostname", "ProtectClock", "ProtectControlGroups", "ProtectKernelLogs", "ProtectKernelModules",
@@ -84,7 +84,7 @@ func TestNothingGivesTheAgentAMountNamespaceOfItsOwn(t *testing.T) {
 
 // What the agent asks the kernel, and what it may not: a call that is named after a
 // list of denied ones is taken out of it.
-func TestTheAgentMayAskForTheClockAndNotSetIt(t *testing.T) {
+func TestUnitMayReadButNotSetClock(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(Unit) {
 		if filter, ok := strings.CutPrefix(strings.TrimSpace(line), "SystemCallFilter="); ok {
@@ -99,7 +99,7 @@ func TestTheAgentMayAskForTheClockAndNotSetIt(t *testing.T) {
 	}
 }
 
-func TestInDirectoryMovesTheProgramAlone(t *testing.T) {
+func TestInDirectory(t *testing.T) {
 	got := settings(t, InDirectory(Unit, "/usr/local/bin/"))
 	if want := []string{"/usr/local/bin/berth", "run", "--config", "/etc/berth/config.yaml"}; !slices.Equal(got["Service.ExecStart"], want) {
 		t.Errorf("ExecStart=%q, want %q", got["Service.ExecStart"], want)
@@ -111,7 +111,7 @@ func TestInDirectoryMovesTheProgramAlone(t *testing.T) {
 
 // systemd itself must find nothing to say about the units. It exits 0 on keys
 // that it does not know, so silence is asked for too.
-func TestSystemdFindsNothingToSayAboutTheUnits(t *testing.T) {
+func TestSystemdAnalyzeVerify(t *testing.T) {
 	root := t.TempDir()
 	const program = "#!/bin/sh\n"
 	stub := "[Unit]\nDescription=stub\n"

@@ -10,18 +10,17 @@ import (
 	"time"
 )
 
-// Watchdog feeds the service manager's watchdog. The zero value, with no
-// Interval, does nothing.
+// Watchdog notifies the service manager's watchdog. The zero value has no Interval and does
+// nothing.
 type Watchdog struct {
-	Interval      time.Duration               // how long the service manager waits for a sign of life
+	Interval      time.Duration               // interval of the service manager
 	Notify        func(states ...State) error // nil: Notify of this package
 	Log           *slog.Logger                // nil: slog.Default
-	HealthyStatus string                      // the status line after a hang is over; "": running
+	HealthyStatus string                      // status text after a recovery; "": running
 }
 
-// WatchdogFromEnvironment returns the watchdog that the service manager asks this
-// process for. Its Interval is zero if none is asked for. An error names the
-// variable that cannot be read.
+// WatchdogFromEnvironment returns the watchdog that the service manager has configured for this
+// process. Its Interval is zero if there is none. The error names the invalid variable.
 func WatchdogFromEnvironment() (*Watchdog, error) {
 	text := os.Getenv("WATCHDOG_USEC")
 	if text == "" {
@@ -29,32 +28,30 @@ func WatchdogFromEnvironment() (*Watchdog, error) {
 	}
 	usec, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || usec <= 0 || usec > int64(maxInterval/time.Microsecond) {
-		return nil, fmt.Errorf("WATCHDOG_USEC: %q is no positive number of microseconds", text)
+		return nil, fmt.Errorf("WATCHDOG_USEC: %q is not a positive number of microseconds", text)
 	}
-	// A variable inherited from a parent that was meant is not for this process.
+	// The variable may be inherited from the parent process.
 	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return &Watchdog{}, nil
 	}
 	return &Watchdog{Interval: time.Duration(usec) * time.Microsecond}, nil
 }
 
-// maxInterval keeps the conversion to a Duration from overflowing.
+// maxInterval prevents an overflow of the Duration.
 const maxInterval = 365 * 24 * time.Hour
 
-// Run asks healthy twice per Interval until ctx ends, and gives a sign of life
-// for each good answer. healthy must not block: it runs on this goroutine, and
-// while it does there are no signs of life. When it says no, why (which loop
-// hangs, and since when) is logged and becomes the status line, once per
-// reason; the service manager acts when its interval is over.
+// Run calls healthy twice per Interval until ctx ends, and notifies the watchdog if it returns
+// true. healthy must not block. If it returns false, the reason is logged and becomes the status
+// text, once per reason, and the service manager acts when the interval has passed.
 func (w *Watchdog) Run(ctx context.Context, healthy func() (ok bool, why string)) {
 	if w.Interval <= 0 {
 		return
 	}
 	tick := time.NewTicker(max(w.Interval/2, 1))
 	defer tick.Stop()
-	var said string
+	var reported string
 	for {
-		said = w.feed(healthy, said)
+		reported = w.feed(healthy, reported)
 		select {
 		case <-ctx.Done():
 			return
@@ -63,20 +60,19 @@ func (w *Watchdog) Run(ctx context.Context, healthy func() (ok bool, why string)
 	}
 }
 
-// feed is one sign of life, or the reason for its absence; said is the reason
-// told last, empty while all is well.
-func (w *Watchdog) feed(healthy func() (bool, string), said string) string {
+// feed sends a ping, or reports why not. reported is the last reported reason, empty while healthy.
+func (w *Watchdog) feed(healthy func() (bool, string), reported string) string {
 	ok, why := healthy()
 	switch {
-	case ok && said == "":
-		w.tell(WatchdogPing)
+	case ok && reported == "":
+		w.notify(WatchdogPing)
 	case ok:
-		w.log().Info("the watchdog is fed again", "was", said)
-		w.tell(WatchdogPing, Status(cmp.Or(w.HealthyStatus, "running")))
-	case why != said:
-		w.log().Error("the watchdog is not fed: the service manager will restart the service",
-			"why", why, "interval", w.Interval)
-		w.tell(Status("hung: " + why))
+		w.log().Info("watchdog pings resumed", "previousReason", reported)
+		w.notify(WatchdogPing, Status(cmp.Or(w.HealthyStatus, "running")))
+	case why != reported:
+		w.log().Error("watchdog pings stopped; the service manager will restart the service",
+			"reason", why, "interval", w.Interval)
+		w.notify(Status("hung: " + why))
 	}
 	if ok {
 		return ""
@@ -84,13 +80,13 @@ func (w *Watchdog) feed(healthy func() (bool, string), said string) string {
 	return why
 }
 
-func (w *Watchdog) tell(states ...State) {
+func (w *Watchdog) notify(states ...State) {
 	notify := w.Notify
 	if notify == nil {
 		notify = Notify
 	}
 	if err := notify(states...); err != nil {
-		w.log().Warn("the watchdog could not be told", "err", err)
+		w.log().Warn("watchdog notification failed", "err", err)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-func TestFromEnvironment(t *testing.T) {
+func TestWatchdogFromEnvironment(t *testing.T) {
 	own := strconv.Itoa(os.Getpid())
 	for _, tt := range []struct {
 		sentence  string
@@ -52,7 +52,7 @@ func TestFromEnvironment(t *testing.T) {
 	}
 }
 
-func TestS2TheWatchdogIsFedOnlyWhileAllLoopsMakeProgress(t *testing.T) {
+func TestS2WatchdogPingsOnlyWhileAllLoopsMakeProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var mu sync.Mutex
@@ -105,7 +105,7 @@ func TestS2TheWatchdogIsFedOnlyWhileAllLoopsMakeProgress(t *testing.T) {
 	})
 }
 
-func TestALoopThatEndedAsItShouldIsNotHung(t *testing.T) {
+func TestForgottenLoopIsNotHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p LoopMonitor
 		l := p.Watch("adoption", time.Second)
@@ -120,7 +120,7 @@ func TestALoopThatEndedAsItShouldIsNotHung(t *testing.T) {
 	})
 }
 
-func TestWatchRefusesALoopThatCouldNeverKeepUp(t *testing.T) {
+func TestWatchPanicsWithoutQuietTime(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("Watch took a quiet time of zero")
@@ -129,7 +129,7 @@ func TestWatchRefusesALoopThatCouldNeverKeepUp(t *testing.T) {
 	new(LoopMonitor).Watch("room", 0)
 }
 
-func TestAWatchdogThatCannotBeToldGoesOn(t *testing.T) {
+func TestWatchdogContinuesAfterNotifyError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		tries := 0
@@ -147,7 +147,7 @@ func TestAWatchdogThatCannotBeToldGoesOn(t *testing.T) {
 	})
 }
 
-func TestTheWatchdogReachesARealSocket(t *testing.T) {
+func TestWatchdogWritesToSocket(t *testing.T) {
 	conn := manager(t, filepath.Join(t.TempDir(), "notify"))
 	w := &Watchdog{Interval: 20 * time.Millisecond}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,20 +1,18 @@
-// Package install puts a program of berth onto a host as a systemd service, and
-// takes it away again.
+// Package install installs a program of berth as a systemd service and uninstalls it.
 //
-// What is to be done is decided by Plan and Removal, pure functions from what is
-// wanted and what was seen of the host to a list of steps; Look sees and Do
-// does, and neither chooses. A step says in one sentence what it does.
+// Plan and PlanRemoval are pure functions from the spec and the state of the host to a list of
+// steps. Inspect reads the state of the host, and Executor runs the steps.
 //
-// It never ends a pod and knows nothing of pods: who takes away an agent gives
-// that as a step of its own.
+// The package knows nothing about pods and never terminates one. The caller of PlanRemoval adds
+// that as a custom step.
 //
 // Invariants, each checked by a test of the same name:
 //
-//	I1 What is as it should be is left alone: a second installation has nothing
-//	   to do. What runs counts too: a program or a unit that was swapped without
-//	   a restart is not as it should be.
-//	I2 A configuration that is there is never changed.
-//	I3 A program and a unit are swapped in one step: whoever looks finds the old
-//	   one or the new one, and a program that runs goes on with its own.
+//	I1 A correct installation is left unchanged: installing it again has no steps.
+//	   This includes the running service: a program or unit that was replaced
+//	   without a restart is not correct.
+//	I2 An existing configuration is never changed.
+//	I3 Programs and units are replaced atomically. A running program continues
+//	   with its old file.
 //	I4 Nothing is removed through a mount.
 package install

@@ -43,7 +43,7 @@ func TestPlan(t *testing.T) {
 		{"a bare host gets everything, and starts it", func(s *HostState) {
 			*s = HostState{MissingDirs: []string{"/h/etc/berth", "/h/etc/berth/pods"}, ExtraUnits: make([]UnitState, 1)}
 		}, []string{
-			"make the directory /h/etc/berth (0755)", "make the directory /h/etc/berth/pods (0700)", "copy /root/berth to /h/bin/berth",
+			"create directory /h/etc/berth (0755)", "create directory /h/etc/berth/pods (0700)", "copy /root/berth to /h/bin/berth",
 			"write /h/etc/berth/config.yaml", "write /h/units/berth.service", "write /h/units/berth-drain.service", "systemctl daemon-reload", "systemctl enable berth.service",
 			"systemctl start berth.service", "systemctl enable --now berth-drain.service",
 		}},
@@ -69,7 +69,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func TestI1WhatIsAsItShouldBeIsLeftAlone(t *testing.T) {
+func TestI1CorrectInstallationIsUnchanged(t *testing.T) {
 	if got := Plan(berth("/h"), HostState{Program: true, Unit: true, Config: true, Enabled: true, Active: true, ExtraUnits: []UnitState{{Installed: true, Enabled: true, Active: true}}}); len(got) > 0 {
 		t.Errorf("steps %q", sentences(got))
 	}
@@ -103,7 +103,7 @@ func installed(t *testing.T) Spec {
 	return w
 }
 
-func TestI2AConfigurationThatIsThereIsNeverChanged(t *testing.T) {
+func TestI2ExistingConfigurationIsUnchanged(t *testing.T) {
 	w := installed(t)
 	if err := os.WriteFile(w.ConfigFile, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestI2AConfigurationThatIsThereIsNeverChanged(t *testing.T) {
 	}
 }
 
-func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
+func TestI3ProgramIsReplacedAtomically(t *testing.T) {
 	w := installed(t)
 	old, err := os.Open(w.program())
 	if err != nil {
@@ -150,13 +150,13 @@ func TestI3AProgramIsSwappedInOneStep(t *testing.T) {
 
 // Somebody may have swapped the program and not restarted the service; another file with
 // the same bytes in it is the same program.
-func TestAProgramThatRunsIsComparedWithTheOneThatIsThere(t *testing.T) {
+func TestProgramReplaced(t *testing.T) {
 	w := Spec{Name: "berth", Layout: Layout{Programs: t.TempDir()}}
 	swapIn := func(from string) {
 		t.Helper()
 		text, err := os.ReadFile(from)
 		if err == nil {
-			err = swap(w.program(), 0o755, bytes.NewReader(text))
+			err = replaceFile(w.program(), 0o755, bytes.NewReader(text))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -184,13 +184,13 @@ func TestAProgramThatRunsIsComparedWithTheOneThatIsThere(t *testing.T) {
 		}, false},
 	} {
 		step.do()
-		if got := w.runsAnother(process); got != step.want {
+		if got := w.programReplaced(process); got != step.want {
 			t.Errorf("%s: another runs: %v", step.what, got)
 		}
 	}
 }
 
-func TestRemovalTakesAllThatIsThereAndTheProgramLast(t *testing.T) {
+func TestPlanRemovalRemovesProgramLast(t *testing.T) {
 	there := map[string]bool{"/h/units/berth.service": true, "/h/units/berth-drain.service": true, "/h/bin/berth": true, "/h/state": true, "/h/logs": true}
 	l := RemovalSpec{
 		Spec: berth("/h"), Trees: []string{"/h/state", "/h/gone"}, EmptyDirs: []string{"/h/logs"},
@@ -206,7 +206,7 @@ func TestRemovalTakesAllThatIsThereAndTheProgramLast(t *testing.T) {
 	}
 }
 
-func TestI4NothingIsRemovedThroughAMount(t *testing.T) {
+func TestI4RemoveTreeSkipsMounts(t *testing.T) {
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "tree")
 	mounted := filepath.Join(tree, "a volume")
@@ -232,7 +232,7 @@ func TestI4NothingIsRemovedThroughAMount(t *testing.T) {
 	}
 }
 
-func TestAStepThatFailsEndsTheListAndIsNamed(t *testing.T) {
+func TestRunStopsAtFailedStep(t *testing.T) {
 	var out bytes.Buffer
 	d := &Executor{Context: t.Context(), Out: &out}
 	err := d.Run([]Step{{Kind: RemoveFile, Path: "/nonexistent/file"}, {Kind: CopyProgram, From: "/nonexistent/file", Path: "/to"}, {Kind: Custom, Description: "never"}})

@@ -9,34 +9,37 @@ import (
 	"berth/systemd"
 )
 
-// Layout is where an installation has its files.
+// Layout defines the directories of an installation.
 type Layout struct {
 	Programs, Units string // directories
 }
 
-// LocalLayout is for what no package manager has put there.
+// LocalLayout is the layout of installations without a package manager.
 var LocalLayout = Layout{Programs: "/usr/local/bin", Units: "/etc/systemd/system"}
 
-// Spec is what shall be on the host.
+// DebianLayout is the layout of the Debian packages.
+var DebianLayout = Layout{Programs: "/usr/bin", Units: "/usr/lib/systemd/system"}
+
+// Spec is the desired installation.
 type Spec struct {
-	Name       string // of the program, and of its unit without .service
-	Source     string // path of the program that is to be installed; empty: none is
-	Unit       string // content, for a program in /usr/bin
-	Config     string // content, for where there is none
+	Name       string // name of the program, and of its unit without .service
+	Source     string // path of the program to install; empty: none
+	Unit       string // content, with the program in /usr/bin
+	Config     string // content of a new configuration file
 	ConfigFile string // absolute
 	Dirs       []Dir
 	Layout     Layout
-	ExtraUnits []Unit // need only be there, enabled and started
-	NoStart    bool   // only put there; neither enabled nor started
+	ExtraUnits []Unit // must exist, be enabled and be active
+	NoStart    bool   // only install files; do not enable or start units
 }
 
-// Unit is a unit beside the program's own.
+// Unit is an additional unit.
 type Unit struct {
-	Name    string // with its suffix
-	Content string // for a program in /usr/bin
+	Name    string // with suffix
+	Content string // with the program in /usr/bin
 }
 
-// Dir is a directory that shall be there.
+// Dir is a required directory.
 type Dir struct {
 	Path string
 	Mode fs.FileMode
@@ -50,27 +53,27 @@ func (w Spec) unitText() string { return w.textOf(w.Unit) }
 func (w Spec) fileOf(unit string) string    { return filepath.Join(w.Layout.Units, unit) }
 func (w Spec) textOf(content string) string { return systemd.InDirectory(content, w.Layout.Programs) }
 
-// HostState is what a host has of it.
+// HostState is the current state of an installation on the host.
 type HostState struct {
-	Program, Unit   bool     // there, and as it should be
-	Config          bool     // there, whatever is in it
+	Program, Unit   bool     // installed and up to date
+	Config          bool     // exists, with any content
 	MissingDirs     []string // directories
 	Enabled         bool
 	Active          bool
-	ProgramReplaced bool        // what runs is another program than the one that is there
-	NeedsReload     bool        // systemd has not read the unit as it is there
-	ExtraUnits      []UnitState // as Wanted.Beside
+	ProgramReplaced bool        // the running program differs from the installed one
+	NeedsReload     bool        // systemd has not loaded the current unit file
+	ExtraUnits      []UnitState // in the order of Spec.ExtraUnits
 }
 
-// UnitState is what a host has of a unit.
+// UnitState is the state of a unit on the host.
 type UnitState struct {
-	Installed   bool // and as it should be
+	Installed   bool // and up to date
 	Enabled     bool
 	Active      bool
-	NeedsReload bool // as Seen.Unread
+	NeedsReload bool // as HostState.NeedsReload
 }
 
-// Kind is what a step does.
+// Kind is the kind of a step.
 type Kind int
 
 const (
@@ -79,12 +82,12 @@ const (
 	WriteFile               // Content to Path, with Mode
 	Systemctl               // Args
 	RemoveFile              // Path
-	RemoveTree              // Path and all in it
-	RemoveEmpty             // Path, a directory, if there is nothing in it
-	Custom                  // Run, something that the caller knows how to do
+	RemoveTree              // Path with its content
+	RemoveEmpty             // Path, a directory, if it is empty
+	Custom                  // Run, provided by the caller
 )
 
-// Step is one thing to be done.
+// Step is one step of an installation or removal.
 type Step struct {
 	Kind        Kind
 	Path        string
@@ -92,14 +95,14 @@ type Step struct {
 	Content     string
 	Mode        fs.FileMode
 	Args        []string
-	Description string // of Own
+	Description string // of a Custom step
 	Run         func(*Executor) error
 }
 
 func (s Step) String() string {
 	switch s.Kind {
 	case MakeDir:
-		return fmt.Sprintf("make the directory %s (%#o)", s.Path, s.Mode)
+		return fmt.Sprintf("create directory %s (%#o)", s.Path, s.Mode)
 	case CopyProgram:
 		return fmt.Sprintf("copy %s to %s", s.From, s.Path)
 	case WriteFile:
@@ -122,9 +125,8 @@ func join(args []string) (out string) {
 	return out
 }
 
-// Plan says what is to be done so that the host has what is wanted. It is empty
-// if nothing is. A program that runs is restarted if it or its unit changes, or has
-// changed since it was started.
+// Plan returns the steps that establish the spec. It is empty if the installation is correct. A
+// running program is restarted if the program or its unit changes, or was changed after the start.
 func Plan(w Spec, seen HostState) []Step {
 	var steps []Step
 	for _, d := range w.Dirs {
@@ -172,19 +174,18 @@ func Plan(w Spec, seen HostState) []Step {
 	return steps
 }
 
-// RemovalSpec is what shall go from the host.
+// RemovalSpec describes what to remove from the host.
 type RemovalSpec struct {
 	Spec
-	Trees     []string // directories with all in them
+	Trees     []string // directories with their content
 	Files     []string
-	EmptyDirs []string // directories that go if nothing is left in them
-	// BeforeRemove is done when the service has ended and all its files are there, Then right
-	// after it.
+	EmptyDirs []string // directories that are removed if empty
+	// BeforeRemove runs when the service has stopped and all its files still exist, AfterRemove
+	// immediately after it.
 	BeforeRemove, AfterRemove []Step
 }
 
-// PlanRemoval says what is to be done so that nothing of it is on the host. there
-// reports whether a path is.
+// PlanRemoval returns the steps that remove the installation. there reports whether a path exists.
 func PlanRemoval(l RemovalSpec, seen HostState, there func(string) bool) []Step {
 	var steps []Step
 	for i, u := range l.ExtraUnits {

@@ -7,19 +7,19 @@ import (
 	"testing"
 )
 
-func TestWhatAPackageHasInstalledIsItsOwn(t *testing.T) {
+func TestCheckNotPackaged(t *testing.T) {
 	l := Layout{Units: t.TempDir()}
-	if err := byPackage("berth", l); err != nil {
+	if err := checkNotPackaged("berth", l); err != nil {
 		t.Errorf("without a package: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(l.Units, "berth.service"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := byPackage("berth", l)
+	err := checkNotPackaged("berth", l)
 	if err == nil || !strings.Contains(err.Error(), "apt install ./berth_") || !strings.Contains(err.Error(), "apt remove berth") {
 		t.Errorf("the way out is not named: %v", err)
 	}
-	if err := byPackage("berth-control", l); err != nil {
+	if err := checkNotPackaged("berth-control", l); err != nil {
 		t.Errorf("the other program's package is in the way: %v", err)
 	}
 }

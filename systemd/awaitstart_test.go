@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestAStartThatWaitsIsNotEndedAndNotEndless(t *testing.T) {
+func TestAwaitStart(t *testing.T) {
 	const bound = 110 * time.Second
 	for _, tt := range []struct {
 		sentence  string

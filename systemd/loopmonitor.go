@@ -9,24 +9,23 @@ import (
 	"time"
 )
 
-// LoopMonitor knows the main loops and when each was last seen at work. Its
-// Healthy is what Watchdog.Run asks. The zero value is ready for use.
+// LoopMonitor tracks when each main loop last made progress. Its Healthy method is the health check
+// of Watchdog.Run. The zero value is ready for use.
 type LoopMonitor struct {
 	mu    sync.Mutex
 	loops []*Loop
 }
 
-// Loop is one main loop. It says so itself when it makes progress.
+// Loop is a main loop.
 type Loop struct {
 	name  string
-	quiet time.Duration
-	birth time.Time    // carries the monotonic clock: a stepped wall clock is no hang
-	last  atomic.Int64 // nanoseconds after birth
+	quiet time.Duration // maximum time between beats
+	birth time.Time     // with the monotonic clock, so that changes of the wall clock have no effect
+	last  atomic.Int64  // nanoseconds after birth
 }
 
-// Watch adds a loop that must call Beat at least every quiet, also when it has
-// nothing to do. It counts as having just done so. A quiet of zero or less
-// panics: no loop could keep to it.
+// Watch adds a loop that must call Beat at least every quiet, also when idle. Adding it counts as a
+// beat. Watch panics if quiet is not positive.
 func (p *LoopMonitor) Watch(name string, quiet time.Duration) *Loop {
 	if quiet <= 0 {
 		panic(fmt.Sprintf("loop %s: quiet time %v is not positive", name, quiet))
@@ -38,23 +37,23 @@ func (p *LoopMonitor) Watch(name string, quiet time.Duration) *Loop {
 	return l
 }
 
-// Forget takes a loop out that has ended as it should.
+// Forget removes a loop that has ended.
 func (p *LoopMonitor) Forget(l *Loop) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.loops = slices.DeleteFunc(p.loops, func(x *Loop) bool { return x == l })
 }
 
-// Beat says that the loop makes progress. It is cheap and never blocks.
+// Beat records progress. It is cheap and never blocks.
 func (l *Loop) Beat() { l.last.Store(int64(time.Since(l.birth))) }
 
-// silent is how long the loop has been without a beat.
+// silent returns the time since the last beat.
 func (l *Loop) silent() time.Duration {
 	return time.Since(l.birth) - time.Duration(l.last.Load())
 }
 
-// Healthy reports whether all loops make progress, and if not, which do not.
-// The reason stays the same while the same loops hang.
+// Healthy reports whether all loops make progress, and if not, which loops hang. The reason is
+// stable while the same loops hang.
 func (p *LoopMonitor) Healthy() (ok bool, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
