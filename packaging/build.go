@@ -11,18 +11,25 @@ import (
 	"time"
 )
 
-// beside are, by program, the files of the checkout that its package has under the same name, without their folders.
-var beside = map[string][]string{
-	"berth":         {"systemd/berth.service", "systemd/berth-drain.service", "docs/operate.md", "docs/troubleshoot.md", "docs/install.md", "docs/pods.md", "docs/pods-from-files.md", "docs/node-resources.md", "docs/join-a-server.md", "docs/debug-a-pod.md", "docs/reference/configuration.md", "docs/networking.md"},
-	"berth-control": {"systemd/berth-control.service", "docs/operate.md", "docs/troubleshoot.md", "docs/control-server.md"},
+// extraFiles lists, by program, additional files of the repository that are included in its package
+// without their directories.
+var extraFiles = map[string][]string{
+	"berth": {
+		"systemd/berth.service", "systemd/berth-drain.service", "docs/operate.md", "docs/troubleshoot.md",
+		"docs/install.md", "docs/pods.md", "docs/pods-from-files.md", "docs/node-resources.md", "docs/join-a-server.md",
+		"docs/debug-a-pod.md", "docs/reference/configuration.md", "docs/networking.md",
+	},
+	"berth-control": {
+		"systemd/berth-control.service", "docs/operate.md", "docs/troubleshoot.md", "docs/control-server.md",
+	},
 }
 
-// build is one making of packages, in the root of the checkout.
+// build builds packages in the root of the repository.
 type build struct {
 	describe, ldflags, out string
 	committed              time.Time
-	version                string // as Debian has it
-	work                   string // a folder of its own
+	version                string // Debian version
+	work                   string // temporary directory
 }
 
 func (b *build) all(ctx context.Context, programs, archs []string) (err error) {
@@ -39,7 +46,7 @@ func (b *build) all(ctx context.Context, programs, archs []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.work)) }()
-	// A module of its own is built in its own folder.
+	// A separate module has to be built in its own directory.
 	if err := b.run(ctx, "packaging/nfpm", nil, "go", "build", "-trimpath", "-o", b.tool(), "."); err != nil {
 		return err
 	}
@@ -59,7 +66,7 @@ func (b *build) all(ctx context.Context, programs, archs []string) (err error) {
 func (b *build) tool() string                { return filepath.Join(b.work, "nfpm") }
 func (b *build) stage(program string) string { return filepath.Join(b.work, "stage", program) }
 
-// common gathers what is the same for all architectures.
+// common collects the files that are the same for all architectures.
 func (b *build) common(ctx context.Context, program string) error {
 	stage := b.stage(program)
 	if err := os.MkdirAll(stage, 0o755); err != nil {
@@ -69,7 +76,7 @@ func (b *build) common(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	for _, from := range append(own, beside[program]...) {
+	for _, from := range append(own, extraFiles[program]...) {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			return err
@@ -91,7 +98,7 @@ func (b *build) common(ctx context.Context, program string) error {
 	return writeChangelog(filepath.Join(stage, "changelog.gz"), program, b.version, b.describe, b.committed)
 }
 
-// one makes a package.
+// one builds one package.
 func (b *build) one(ctx context.Context, program, arch string) error {
 	stage := b.stage(program)
 	for _, p := range []struct {
@@ -111,7 +118,7 @@ func (b *build) one(ctx context.Context, program, arch string) error {
 	if err != nil {
 		return err
 	}
-	// Whoever finds one finds a whole one.
+	// Rename the complete file.
 	tmp := filepath.Join(b.out, "."+name)
 	if err := os.WriteFile(tmp, text, 0o644); err != nil {
 		return err
@@ -123,7 +130,7 @@ func (b *build) one(ctx context.Context, program, arch string) error {
 	return err
 }
 
-// run runs a program, all of which write with the time of the commit.
+// run runs a program with the time of the commit.
 func (b *build) run(ctx context.Context, dir string, env []string, args ...string) error {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir

@@ -1,8 +1,9 @@
-// Command packaging makes the Debian packages of berth and berth-control: make deb.
+// Command packaging builds the Debian packages of berth and berth-control: make deb.
 //
-// It builds the programs for an architecture, has each write its manual, completion and configuration (package files),
-// gathers what else belongs to a package, and has nfpm (the program in nfpm/) put it together as the nfpm.yaml in the
-// package's folder says. One commit makes one package, byte for byte, wherever and whenever it is made with one release of Go.
+// It builds the programs for each architecture, lets each program write its manual pages, shell
+// completion and default configuration (package files), collects the other files of the package,
+// and runs nfpm (the program in nfpm/) with the nfpm.yaml in the package's directory. The packages
+// of a commit are reproducible byte for byte with the same release of Go.
 package main
 
 import (
@@ -22,12 +23,12 @@ func main() {
 	var b build
 	var archs, names string
 	var committed int64
-	flag.StringVar(&b.describe, "describe", "", "what git describe --tags --always --dirty says")
-	flag.Int64Var(&committed, "time", 0, "when the commit was made, in seconds; every file's time")
-	flag.StringVar(&b.ldflags, "ldflags", "", "for the programs")
-	flag.StringVar(&b.out, "out", "dist", "folder of the packages")
+	flag.StringVar(&b.describe, "describe", "", "output of git describe --tags --always --dirty")
+	flag.Int64Var(&committed, "time", 0, "commit time in seconds since the epoch, used for all files")
+	flag.StringVar(&b.ldflags, "ldflags", "", "linker flags of the programs")
+	flag.StringVar(&b.out, "out", "dist", "output directory")
 	flag.StringVar(&archs, "arch", "amd64,arm64", "architectures")
-	flag.StringVar(&names, "programs", "berth,berth-control", "programs that a package is made of")
+	flag.StringVar(&names, "programs", "berth,berth-control", "programs to package")
 	flag.Parse()
 	b.committed = time.Unix(committed, 0).UTC()
 	if err := b.all(ctx, strings.Split(names, ","), strings.Split(archs, ",")); err != nil {

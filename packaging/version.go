@@ -8,28 +8,30 @@ import (
 )
 
 var (
-	// described is what git describe says where there is a tag: v1.2.3, v1.2.3-rc.1, v1.2.3-14-gabc1234.
+	// described matches the output of git describe with a tag: v1.2.3, v1.2.3-rc.1,
+	// v1.2.3-14-gabc1234.
 	described = regexp.MustCompile(`^v?([0-9]+(?:\.[0-9]+)*)(?:-([0-9A-Za-z.]+?))?(?:-([0-9]+)-g([0-9a-f]+))?$`)
 	bare      = regexp.MustCompile(`^[0-9a-f]{7,40}$`)
 )
 
-// debianVersion translates what git describe --tags --always --dirty says of a commit, made at that time, so that
-// newer commits have higher versions for dpkg: a tag's own, ~ before and + after it. Without a tag it is below all.
+// debianVersion converts the output of git describe --tags --always --dirty to a Debian version.
+// Later commits have higher versions: a tag has its own version, pre-releases get ~ and commits
+// after it get +. A commit without a tag is lower than all tags.
 func debianVersion(describe string, committed time.Time) (string, error) {
-	says, dirty := strings.CutSuffix(describe, "-dirty")
+	version, dirty := strings.CutSuffix(describe, "-dirty")
 	suffix := ""
 	if dirty {
 		suffix = "+dirty"
 	}
-	// A commit alone may be all digits, and looks like a version then.
-	if bare.MatchString(says) {
-		return "0~git" + committed.UTC().Format("20060102.150405") + "." + says + suffix, nil
+	// A commit hash may consist of digits only and look like a version.
+	if bare.MatchString(version) {
+		return "0~git" + committed.UTC().Format("20060102.150405") + "." + version + suffix, nil
 	}
-	m := described.FindStringSubmatch(says)
+	m := described.FindStringSubmatch(version)
 	if m == nil {
-		return "", fmt.Errorf("%q is no version: want v1.2.3, v1.2.3-rc.1 or either with -14-gabc1234", describe)
+		return "", fmt.Errorf("%q is not a version: must be v1.2.3 or v1.2.3-rc.1, optionally with -14-gabc1234", describe)
 	}
-	version := m[1]
+	version = m[1]
 	if m[2] != "" {
 		version += "~" + m[2]
 	}

@@ -1,4 +1,4 @@
-// Package files writes what a package has beside a program and what only the program itself knows: its manual pages,
-// its completion for shells and the configuration of a fresh host. It is linked only with the build tag "packaging", in
-// programs that are run once and not shipped.
+// Package files writes the files of a package that only the program itself can generate: its manual
+// pages, its shell completion and the default configuration. It is linked only with the build tag
+// "packaging", in programs that run once during the build and are not shipped.
 package files

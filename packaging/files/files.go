@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// Command is the hidden command that writes the files of the program below a directory: man/, completion/ and
-// config.yaml. Their time is that of the environment's SOURCE_DATE_EPOCH.
+// Command returns the hidden command that writes the files of the program to a directory: man/,
+// completion/ and config.yaml. Their time is SOURCE_DATE_EPOCH from the environment.
 func Command(config string) *cobra.Command {
 	return &cobra.Command{
 		Use: "packaging-files DIR", Hidden: true, Args: cobra.ExactArgs(1),
@@ -34,7 +34,7 @@ func Command(config string) *cobra.Command {
 	}
 }
 
-// manual writes a page for each command, as Debian has them: compressed, without a time.
+// manual writes a compressed page for each command, without timestamps.
 func manual(root *cobra.Command, dir string, date time.Time) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -79,7 +79,7 @@ func compress(name string) error {
 	return os.Remove(name)
 }
 
-// completion writes the files under the names by which each shell looks for them.
+// completion writes the completion files with the names that each shell expects.
 func completion(root *cobra.Command, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -1,4 +1,4 @@
-// The writer of packages has modules of its own: none of them is berth's.
+// The package builder is a separate module, so that berth does not depend on nfpm.
 module berth/packaging/nfpm
 
 go 1.26.4

@@ -1,9 +1,11 @@
-// Command nfpm writes a Debian package: nfpm's library without the other formats that its own command has.
+// Command nfpm writes a Debian package. It uses the library of nfpm without the other package
+// formats.
 //
 //	nfpm DESCRIPTION PACKAGE.deb
 //
-// DESCRIPTION is an nfpm.yaml, in which names are relative to the working directory and $VERSION and the like are the
-// environment's. SOURCE_DATE_EPOCH is the time of everything in the package.
+// DESCRIPTION is an nfpm.yaml. Its file names are relative to the working directory, and variables
+// such as $VERSION are read from the environment. SOURCE_DATE_EPOCH is the time of all files in the
+// package.
 package main
 
 import (

@@ -19,15 +19,15 @@ import (
 
 const maintainer = "The berth maintainers <maintainers@berth.example>"
 
-// writeChangelog writes the changelog that Debian wants of each package: its one entry names the commit, whose history
-// is the true one.
+// writeChangelog writes the changelog that Debian requires in each package. Its only entry names
+// the commit.
 func writeChangelog(name, program, version, describe string, committed time.Time) error {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(z, "%s (%s) unstable; urgency=medium\n\n  * Made from %s; its history is that of the repository.\n\n -- %s  %s\n",
+	if _, err := fmt.Fprintf(z, "%s (%s) unstable; urgency=medium\n\n  * Built from %s. See the history of the repository.\n\n -- %s  %s\n",
 		program, version, describe, maintainer, committed.Format(time.RFC1123Z)); err != nil {
 		return err
 	}
@@ -37,23 +37,24 @@ func writeChangelog(name, program, version, describe string, committed time.Time
 	return os.WriteFile(name, out.Bytes(), 0o644)
 }
 
-// module is one that a program is linked with.
+// module is a module that a program is linked with.
 type module struct {
 	Path, Version, Dir string
 	Main               bool
 }
 
-// copyright is the package's file of that name: the programs are static, so it has the licences of all modules in it.
+// copyright returns the copyright file of a package with the licenses of all modules, because the
+// programs are statically linked.
 func copyright(ctx context.Context, program string) ([]byte, error) {
 	modules, err := linked(ctx, program)
 	if err != nil {
 		return nil, err
 	}
-	// Many modules have one text: each text stands once.
+	// Many modules share a text: include each text once.
 	var texts []string
 	users := map[string][]string{}
 	for _, m := range modules {
-		files, err := licences(m)
+		files, err := licenses(m)
 		if err != nil {
 			return nil, err
 		}
@@ -66,17 +67,18 @@ func copyright(ctx context.Context, program string) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	out.WriteString("berth is licensed under the Apache License, Version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n" +
-		"\nThe program is linked with the modules below; their licences and notices follow.\n")
+		"\nThe program is linked with the modules below; their licenses and notices follow.\n")
 	for _, text := range texts {
 		fmt.Fprintf(&out, "\n%s\n%s\n\n%s\n", strings.Repeat("=", 80), strings.Join(users[text], "\n"), text)
 	}
 	return out.Bytes(), nil
 }
 
-// linked lists the modules that a program has anything of, in the order of their paths, and Go itself.
+// linked returns the modules that a program is linked with, sorted by path, and the Go standard
+// library.
 func linked(ctx context.Context, program string) ([]module, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", "./cmd/"+program)
-	// The same modules for every architecture, whatever this machine is.
+	// Use a fixed architecture for a reproducible result.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
@@ -109,32 +111,33 @@ func linked(ctx context.Context, program string) ([]module, error) {
 }
 
 var (
-	licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-.].*)?$`)
+	licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([-.].*)?$`)
 	wholeApache = regexp.MustCompile(`(?s)^\s*Apache License\s+Version 2\.0, January 2004.*END OF TERMS AND CONDITIONS`)
 )
 
-// licences are the texts in a module's top folder. One that Debian has on every host is named in place of it.
-func licences(m module) (out []string, err error) {
+// licenses returns the license texts in a module's root directory. A license that Debian installs
+// on every host is replaced by its path.
+func licenses(m module) (out []string, err error) {
 	files, err := os.ReadDir(m.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("licence of %s: %w", m.Path, err)
+		return nil, fmt.Errorf("license of %s: %w", m.Path, err)
 	}
 	for _, f := range files {
-		if f.IsDir() || !licenceName.MatchString(f.Name()) || strings.HasSuffix(f.Name(), ".go") {
+		if f.IsDir() || !licenseName.MatchString(f.Name()) || strings.HasSuffix(f.Name(), ".go") {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(m.Dir, f.Name()))
 		if err != nil {
 			return nil, err
 		}
-		says := strings.TrimSpace(string(text))
-		if wholeApache.MatchString(says) {
-			says = "Apache License, Version 2.0: /usr/share/common-licenses/Apache-2.0"
+		license := strings.TrimSpace(string(text))
+		if wholeApache.MatchString(license) {
+			license = "Apache License, Version 2.0: /usr/share/common-licenses/Apache-2.0"
 		}
-		out = append(out, says)
+		out = append(out, license)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no licence in %s", m.Path, m.Dir)
+		return nil, fmt.Errorf("%s has no license file in %s", m.Path, m.Dir)
 	}
 	return out, nil
 }
