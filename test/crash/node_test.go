@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -99,8 +98,7 @@ func start(t *testing.T, o options) *node {
 	}
 	n := &node{T: t, host: h, witness: t.TempDir()}
 	t.Cleanup(n.stopped)
-	tag := exec.CommandContext(t.Context(), "ctr", "-a", h.Socket, "-n", "k8s.io", "images", "tag", images.TestboxRef, otherImage)
-	if out, err := tag.CombinedOutput(); err != nil {
+	if out, err := h.Ctr(t.Context(), "images", "tag", images.TestboxRef, otherImage); err != nil {
 		t.Fatalf("tag an image: %v: %s", err, out)
 	}
 	if !o.dozing {

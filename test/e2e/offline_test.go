@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -161,8 +160,8 @@ func TestImagesOfArchivesAreImported(t *testing.T) {
 		s.Pod("again", "containers:\n"+imageBox("c", s.ns+"/saved:1", "imagePullPolicy: Never", "sleep"))
 		s.Running("again")
 
-		out, err := exec.CommandContext(t.Context(), "ctr", "-a", s.Host.Socket, "-n", "k8s.io", "leases", "ls", "-q").CombinedOutput()
-		if err != nil || strings.Contains(string(out), "berth-import") {
+		out, err := s.Host.Ctr(t.Context(), "leases", "ls", "-q")
+		if err != nil || strings.Contains(out, "berth-import") {
 			t.Errorf("leases are left: %v %s", err, out)
 		}
 	})

@@ -71,7 +71,7 @@ func Cached(top, key string, fill func(dir string) error) (dir string, err error
 	})
 }
 
-// Containerd2 returns a folder with containerd 2.x and its shim, built at most
+// Containerd2 returns a directory with containerd 2.x, its shim and ctr, built at most
 // once per version of the module file and of Go, whoever asks at the same time.
 // The folder's name tells one build from another.
 func Containerd2(ctx context.Context) (dir string, err error) {
@@ -86,7 +86,7 @@ func Containerd2(ctx context.Context) (dir string, err error) {
 	}
 	return Cached("containerd2", key, func(dir string) error {
 		if err := goBuild(ctx, module, "0", "-trimpath", "-tags", buildTags, "-ldflags", "-s -w", "-o", dir+"/",
-			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2"); err != nil {
+			containerdModule+"/cmd/containerd", containerdModule+"/cmd/containerd-shim-runc-v2", containerdModule+"/cmd/ctr"); err != nil {
 			return fmt.Errorf("build containerd: %w", err)
 		}
 		return nil

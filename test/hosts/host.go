@@ -380,18 +380,31 @@ var unpacking = regexp.MustCompile(`(?m)^unpacking (\S+) \(`)
 // side knows them.
 func (h *Host) Import(ctx context.Context, archives ...string) error {
 	for _, a := range archives {
-		cmd := exec.CommandContext(ctx, "ctr", "-a", h.Socket, "-n", "k8s.io", "images", "import", a)
-		out, err := cmd.CombinedOutput()
+		out, err := h.Ctr(ctx, "images", "import", a)
 		if err != nil {
-			return fmt.Errorf("import %s: %w: %s", a, err, strings.TrimSpace(string(out)))
+			return fmt.Errorf("import %s: %w: %s", a, err, strings.TrimSpace(out))
 		}
-		for _, m := range unpacking.FindAllStringSubmatch(string(out), -1) {
+		for _, m := range unpacking.FindAllStringSubmatch(out, -1) {
 			if err := h.waitImage(ctx, m[1]); err != nil {
 				return fmt.Errorf("import %s: %w", a, err)
 			}
 		}
 	}
 	return nil
+}
+
+// Ctr runs the ctr of the host's containerd in the namespace of the CRI plugin and returns its output.
+func (h *Host) Ctr(ctx context.Context, args ...string) (string, error) {
+	program := "/usr/bin/ctr" // of the same package as containerd 1.6
+	if h.Version == Version2 {
+		dir, err := Containerd2(ctx)
+		if err != nil {
+			return "", err
+		}
+		program = filepath.Join(dir, "ctr")
+	}
+	out, err := exec.CommandContext(ctx, program, append([]string{"-a", h.Socket, "-n", "k8s.io"}, args...)...).CombinedOutput()
+	return string(out), err
 }
 
 func (h *Host) waitImage(ctx context.Context, ref string) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -35,6 +36,7 @@ type Registry struct {
 
 	opts   RegistryOptions
 	inner  http.Handler
+	blobs  string // directory of the blobs, which are too large for this process's memory
 	server *http.Server
 	served sync.WaitGroup
 
@@ -62,10 +64,16 @@ func NewRegistry(o RegistryOptions) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start registry: %w", err)
 	}
+	blobs, err := os.MkdirTemp("", "berth-registry-")
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start registry: %w", err), l.Close())
+	}
 	r := &Registry{
-		Addr:    l.Addr().String(),
-		opts:    o,
-		inner:   registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		Addr: l.Addr().String(),
+		opts: o,
+		inner: registry.New(registry.Logger(log.New(io.Discard, "", 0)),
+			registry.WithBlobHandler(registry.NewDiskBlobHandler(blobs))),
+		blobs:   blobs,
 		counts:  map[string]Counts{},
 		stalled: map[string]chan struct{}{},
 		halved:  map[string]bool{},
@@ -85,7 +93,7 @@ func (r *Registry) Close() error {
 	r.mu.Unlock()
 	err := r.server.Close()
 	r.served.Wait()
-	return err
+	return errors.Join(err, os.RemoveAll(r.blobs))
 }
 
 // Push puts the archive's image into the registry under the repository and tag

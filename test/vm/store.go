@@ -64,12 +64,13 @@ func importImages(ctx context.Context, root, containerd string, archives []image
 			err = fmt.Errorf("%w\n%s", err, said)
 		}
 	}()
+	ctr := filepath.Join(containerd, "ctr")
 	err = hosts.WaitFor(ctx, "containerd", func() (bool, error) {
-		return run(ctx, "ctr", "-a", socket, "version") == nil, nil
+		return run(ctx, ctr, "-a", socket, "version") == nil, nil
 	})
 	for _, a := range archives {
 		if err == nil {
-			err = run(ctx, "ctr", "-a", socket, "-n", "k8s.io", "images", "import", a.Path)
+			err = run(ctx, ctr, "-a", socket, "-n", "k8s.io", "images", "import", a.Path)
 		}
 	}
 	return errors.Join(err)
